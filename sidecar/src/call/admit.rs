@@ -1,7 +1,8 @@
-//! Admission: whether a message can be decided about now, and what its decision has to take into account.
+//! Admission: whether a message can be decided now, and which facts its decision needs.
 //!
 //! What must stay true: admission refuses only what cannot be decided (malformed, or under an id that is in use). How
-//! full the link is and whether a request ran before travel as [`Facts`] to the decision, because rules win over both.
+//! full the link is and whether a request ran before are passed to the decision as [`DecisionFacts`], because rules win
+//! over both.
 
 use relay_proto::delivery::Received;
 use relay_proto::envelope::{self, IdValue, Malformed, MalformedReason};
@@ -10,31 +11,31 @@ use tokio::time::Instant;
 
 use super::decode::Inbound;
 
-/// A message of the harness that waits to be decided, with what is known of its past.
+/// A message of the harness that is queued to be decided, with what is known of earlier attempts.
 #[derive(Debug)]
 pub(crate) struct Incoming {
     pub(super) received: Received,
     pub(super) prior: Prior,
-    /// The deadline of the first attempt, for a request that is repeated.
+    /// The deadline of the first attempt, for a retried request.
     pub(super) deadline: Option<Instant>,
-    pub(super) waiting: Waiting,
+    pub(super) tool_list_wait: ToolListWait,
 }
 
-/// What is known of earlier attempts.
+/// What is known of earlier attempts of a request.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Prior {
     Known(PriorAttempts),
-    /// It was sent on an earlier link; only the audit knows whether it left from there.
+    /// The request was sent on an earlier link; the audit must be searched for whether that link forwarded it.
     NotLookedUp,
 }
 
-/// How often a request may have run before.
+/// How often a request may have run already.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum PriorAttempts {
-    /// It never left.
+    /// It was never sent to a server.
     None,
     One,
-    /// It was repeated before, or that is not known: it is not repeated.
+    /// It was retried already, or that is not known: it is not retried again.
     Repeated,
 }
 
@@ -47,26 +48,26 @@ pub(crate) enum ParkingRoom {
 
 /// Whether a request may still wait for the server's list of tools.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(crate) enum Waiting {
+pub(crate) enum ToolListWait {
     Allowed,
-    /// It has waited: it is decided by what is known.
-    Over,
+    /// The request has waited long enough, or cannot be parked: it is decided without the list.
+    Ended,
 }
 
-/// What a decision has to take into account beside the rules.
+/// What a decision depends on besides the rules.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Facts {
+pub(crate) struct DecisionFacts {
     pub(super) prior: PriorAttempts,
     /// Whether the link has room for one more request in flight.
     pub(super) room: bool,
     pub(super) deadline: Option<Instant>,
-    pub(super) waiting: Waiting,
+    pub(super) tool_list_wait: ToolListWait,
     pub(super) now: Instant,
 }
 
 pub(crate) enum Admitted<'a> {
     Pass(Inbound<'a>, PriorAttempts),
-    /// Its past must be looked up first.
+    /// The audit must be searched for earlier attempts first.
     LookUp(IdValue),
 }
 
@@ -76,10 +77,10 @@ impl Incoming {
             MaybeRan::No => Prior::Known(PriorAttempts::None),
             MaybeRan::Yes(_) => Prior::NotLookedUp,
         };
-        Self { received, prior, deadline: None, waiting: Waiting::Allowed }
+        Self { received, prior, deadline: None, tool_list_wait: ToolListWait::Allowed }
     }
 
-    /// The message that it was on an earlier link.
+    /// The link and sequence number under which this message was sent before.
     pub(super) fn origin(&self) -> Option<&Origin> {
         match &self.received.maybe_ran {
             MaybeRan::No => None,
@@ -88,7 +89,7 @@ impl Incoming {
     }
 }
 
-/// Checks a message's id against those in use, and whether its past must be looked up first.
+/// Checks whether a message's id is in use, and whether the audit must be searched for earlier attempts first.
 pub(crate) fn admit<'a>(
     mut inbound: Inbound<'a>,
     prior: Prior,
@@ -97,7 +98,7 @@ pub(crate) fn admit<'a>(
 ) -> Admitted<'a> {
     match &mut inbound {
         Inbound::Malformed(malformed) => {
-            // A response under an id that is in use would end another request.
+            // An error response with an id that is in use would answer another request.
             malformed.id.take_if(|id| envelope::id_value(id).is_none_or(|id| is_in_use(&id)));
         }
         Inbound::Request { value, .. } if is_in_use(value) => {
@@ -110,7 +111,7 @@ pub(crate) fn admit<'a>(
     }
     let prior = match prior {
         Prior::Known(prior) => prior,
-        // What cannot wait for the audit may have run.
+        // Without a search of the audit, the request must be assumed to have run.
         Prior::NotLookedUp => PriorAttempts::Repeated,
     };
     Admitted::Pass(inbound, prior)

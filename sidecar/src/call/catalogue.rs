@@ -1,8 +1,9 @@
-//! What is known of the server's tools: which ones the harness was shown, and which may be repeated.
+//! The known tools of a server: which ones the harness was shown, and which may be repeated.
 //!
-//! Methods that only read may be repeated, and tools whose annotations say so. A server may lie about that; so it counts
-//! only where the configuration says `retry`. What must stay true: a tool without annotations is not repeated, and the
-//! last list counts.
+//! Methods that only read may be repeated, and so may tools whose annotations declare it. A server may lie in its
+//! annotations, so they are used only where the configuration sets `retry`.
+//!
+//! What must stay true: a tool without annotations is not repeated, and the most recent list wins.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -18,11 +19,11 @@ use super::shown_tools::ShownTools;
 /// The tools of one server, as listed on one link.
 #[derive(Debug, Default)]
 pub(crate) struct ToolCatalogue {
-    /// What the harness was shown.
+    /// The tools that the harness was shown.
     pub(super) shown: ShownTools,
-    /// By which rule each may be repeated.
+    /// The rule by which each tool may be repeated; none where it may not.
     tools: HashMap<Box<str>, Option<&'static str>>,
-    /// Whether there can be no tool that is not in here.
+    /// Whether `tools` holds every tool of the server.
     pub(super) coverage: Coverage,
 }
 
@@ -37,16 +38,16 @@ pub(super) enum Coverage {
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum Repeat {
     No,
-    /// The server must be asked first.
+    /// The server's list of tools must be requested first.
     Unknown,
     /// By this rule.
     Yes(&'static str),
 }
 
-/// A server cannot make us remember more tools than this; the others are not repeated.
+/// Bounds the memory that a server can make a link use; tools beyond this are not repeated.
 const MAX_TOOLS: usize = 4096;
 
-// Each begins with [`cofferdam_audit::RETRY`]: by that the audit knows what was repeated.
+// Each begins with [`cofferdam_audit::RETRY`]: the audit recognises repeated calls by it.
 const LISTENS: &str = "retry: subscriptions/listen only listens";
 const METHOD: &str = "retry: the method can be repeated";
 const READ_ONLY: &str = "retry: annotations.readOnlyHint";
@@ -73,24 +74,24 @@ impl ToolCatalogue {
         self.repeat(retry, request) != Repeat::No
     }
 
-    /// Takes note of the tools in the result of a `tools/list`.
+    /// Stores the tools in the result of a `tools/list`.
     pub(super) fn learn(&mut self, message: &[u8], result: Range<usize>) {
         let Some(list) = json::member(message, result, "tools") else { return };
         for tool in json::elements(message, list) {
             let name = json::member(message, tool.clone(), "name").and_then(|name| json::text(message, name));
             let Some(name) = name.filter(|name| name.len() <= MAX_TOOL_NAME) else { continue };
-            let said = said(message, tool);
+            let rule = repeat_rule(message, tool);
             if let Some(known) = self.tools.get_mut(&*name) {
-                *known = said;
+                *known = rule;
             } else if self.tools.len() < MAX_TOOLS {
-                self.tools.insert(name.into(), said);
+                self.tools.insert(name.into(), rule);
             }
         }
     }
 }
 
-/// By which rule the tool at `tool` may be repeated, if it says that it may.
-fn said(message: &[u8], tool: Range<usize>) -> Option<&'static str> {
+/// The rule by which the tool at `tool` may be repeated, if its annotations allow it.
+fn repeat_rule(message: &[u8], tool: Range<usize>) -> Option<&'static str> {
     let annotations = json::member(message, tool, "annotations")?;
     let is_true = |key: &str| {
         json::member(message, annotations.clone(), key).is_some_and(|span| &message[span] == b"true")
@@ -127,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_says_so_is_repeated_and_only_where_it_is_configured() {
+    fn only_annotated_tools_are_repeated_and_only_where_retry_is_configured() {
         let mut catalogue = ToolCatalogue::default();
         learn(
             &mut catalogue,
@@ -142,12 +143,12 @@ mod tests {
         for tool in ["sends", "silent"] {
             assert_eq!(call(&catalogue, tool), Repeat::No, "{tool}");
         }
-        assert_eq!(call(&catalogue, "unheard-of"), Repeat::Unknown);
+        assert_eq!(call(&catalogue, "unlisted"), Repeat::Unknown);
         catalogue.coverage = Coverage::Whole;
-        assert_eq!(call(&catalogue, "unheard-of"), Repeat::No);
+        assert_eq!(call(&catalogue, "unlisted"), Repeat::No);
         assert_eq!(repeat(&catalogue, Retry::Never, "tools/call", "reads"), Repeat::No);
         learn(&mut catalogue, r#"{"name":"reads"}"#);
-        assert_eq!(call(&catalogue, "reads"), Repeat::No, "what was said last counts");
+        assert_eq!(call(&catalogue, "reads"), Repeat::No, "the last list wins");
     }
 
     #[test]
@@ -188,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn a_server_cannot_make_it_remember_without_end() {
+    fn the_number_of_remembered_tools_is_bounded() {
         let mut catalogue = ToolCatalogue::default();
         for number in 0..MAX_TOOLS + 10 {
             learn(&mut catalogue, &format!(r#"{{"name":"{number}"}}"#));

@@ -1,4 +1,4 @@
-//! What is decided about a message: first by the rules, then, for what they allow, by limits and earlier attempts.
+//! Decides about a message: first by the rules, then, if they allow it, by limits and earlier attempts.
 //!
 //! What must stay true: rules win. A denied tool is refused as denied even on a full link, and even if it may have run.
 
@@ -14,7 +14,7 @@ use relay_proto::name::Name;
 use tokio::time::Instant;
 
 use super::CallerContext;
-use super::admit::{Facts, PriorAttempts, Waiting};
+use super::admit::{DecisionFacts, PriorAttempts, ToolListWait};
 use super::catalogue::{Repeat, ToolCatalogue};
 use super::decode::{Inbound, Request};
 use super::parked::ParkReason;
@@ -22,41 +22,41 @@ use super::record::Recorded;
 use super::tasks::TaskTable;
 use crate::config::{Config, Scope, Server};
 
-/// What follows from admission and decision.
+/// The result of admission and decision.
 #[expect(clippy::large_enum_variant, reason = "almost all are decided, and moved straight into a vector")]
 pub(crate) enum Resolution<'a> {
     Decided(Decided<'a>),
-    /// It cannot be decided yet.
+    /// The request cannot be decided yet.
     Park(IdValue, ParkReason),
 }
 
-/// One message with what was decided about it. A response carries no decision and no record.
+/// One message with its decision. A response needs no decision and no record.
 pub(crate) struct Decided<'a> {
     pub(super) received: &'a Received,
     pub(super) inbound: Inbound<'a>,
     pub(super) ruling: Option<Ruling>,
 }
 
-/// What was decided about the messages of one chunk so far.
+/// The decided messages of one chunk so far.
 pub(crate) struct DecidedChunk<'a> {
-    pub(super) all: Vec<Decided<'a>>,
-    /// Those that are allowed requests.
+    pub(super) messages: Vec<Decided<'a>>,
+    /// How many of them are allowed requests.
     pub(super) allowed_requests: usize,
-    /// The bits of their ids: an id whose bit is not set is none of theirs.
+    /// A filter over the ids of the allowed requests: an id whose [`bit_of`] is not set is not among them.
     id_bits: u64,
 }
 
-/// What was decided about a message, and about which server.
+/// The decision about a message, with the server and credentials that it applies to.
 pub(crate) struct Ruling {
     pub(super) decision: Decision,
     pub(super) reason: DecisionReason,
     /// None where the grant does not name the server.
     pub(super) server: Option<Arc<Server>>,
-    /// The scope whose credentials an allowed call runs with, where its tool is in one.
+    /// The scope whose credentials an allowed call uses, if its tool is in a scope.
     pub(super) scope: Option<Arc<Scope>>,
-    /// The deadline of the first attempt, for a request that is repeated.
+    /// The deadline of the first attempt, for a retried request.
     pub(super) deadline: Option<Instant>,
-    /// The secrets that its record names, where it may be made with others by the time that it leaves.
+    /// The secrets that the decision record names. The process may have newer ones by the time the call is sent.
     pub(super) held: Option<Arc<Secrets>>,
 }
 
@@ -65,7 +65,7 @@ pub(crate) struct Ruling {
 pub(crate) enum DecisionReason {
     MaybeRan,
     NotGranted,
-    /// It may have run, and is sent once more.
+    /// The request may have run, and is sent once more.
     Repeated,
     Rules,
     TooManyInFlight,
@@ -79,7 +79,7 @@ pub(crate) fn decide<'a>(
     catalogue: &ToolCatalogue,
     received: &'a Received,
     inbound: Inbound<'a>,
-    facts: Facts,
+    facts: DecisionFacts,
 ) -> Resolution<'a> {
     let ruling = match &inbound {
         Inbound::Response { .. } => None,
@@ -98,7 +98,7 @@ pub(crate) fn decide<'a>(
                     PriorAttempts::One => catalogue.repeat(server.retry, request),
                     PriorAttempts::Repeated => Repeat::No,
                 };
-                if repeat == Repeat::Unknown && facts.waiting == Waiting::Allowed {
+                if repeat == Repeat::Unknown && facts.tool_list_wait == ToolListWait::Allowed {
                     return Resolution::Park(value.clone(), ParkReason::IdempotencyUnknown);
                 }
                 ruling.apply(facts, repeat);
@@ -110,7 +110,7 @@ pub(crate) fn decide<'a>(
 }
 
 impl Ruling {
-    /// What the configuration says. A server that the grant does not name is out of reach, whatever is asked of it.
+    /// Applies the configured rules. Every request to a server that the grant does not name is denied.
     fn by_rules(config: &Config, grant: &Name, server: &Name, request: &Request<'_>) -> Self {
         let granted = config.grants.get(grant).is_some_and(|grant| grant.servers.contains(server));
         let Some(server) = config.servers.get(server).filter(|_| granted) else {
@@ -143,14 +143,14 @@ impl Ruling {
         self.decision.verdict == Verdict::Allow
     }
 
-    /// The reads that its record names, where the call could be made with others by the time that it leaves.
+    /// The reads of secrets that the decision record names, to be compared with those that the call is sent with.
     pub(super) fn decided_reads(&self) -> Option<Arc<Reads>> {
         let (server, held) = (self.server.as_ref()?, self.held.as_ref()?);
         let names = self.scope.as_ref().map_or_else(|| server.secrets(), |scope| scope.secrets());
         (!names.is_empty()).then(|| Arc::new(Reads::of(names, held)))
     }
 
-    /// A request about a task runs with the credentials of the tool that made the task.
+    /// A request about a task uses the credentials of the tool that created the task.
     fn use_scope_of_task(&mut self, request: &Request<'_>, tasks: &TaskTable) {
         let Some(server) = self.server.as_ref().filter(|server| !server.scopes.is_empty()) else { return };
         if let Some(task) = request.task() {
@@ -158,17 +158,17 @@ impl Ruling {
         }
     }
 
-    /// A call without an id has no response, so nothing would tell when its scope's process is done with it.
+    /// A call without an id has no response, so the end of its use of the scope's process could not be detected.
     fn deny_call_without_id(&mut self, request: &Request<'_>) {
-        let by_tool = self.server.as_ref().is_some_and(|server| !server.scopes.is_empty());
-        if by_tool && request.is_tool_call() {
+        let has_scopes = self.server.as_ref().is_some_and(|server| !server.scopes.is_empty());
+        if has_scopes && request.is_tool_call() {
             self.deny(DecisionReason::Rules, "scopes: tools/call without an id");
         }
     }
 
-    /// Limits and earlier attempts, for a request that the rules allow.
-    fn apply(&mut self, facts: Facts, repeat: Repeat) {
-        let Facts { prior, room, deadline, now, .. } = facts;
+    /// Applies limits and earlier attempts to a request that the rules allow.
+    fn apply(&mut self, facts: DecisionFacts, repeat: Repeat) {
+        let DecisionFacts { prior, room, deadline, now, .. } = facts;
         let in_time = deadline.is_none_or(|deadline| deadline > now);
         match (prior, repeat) {
             (PriorAttempts::None, _) if room => {}
@@ -194,24 +194,24 @@ impl Ruling {
 
 impl<'a> DecidedChunk<'a> {
     pub(super) fn with_capacity(count: usize) -> Self {
-        Self { all: Vec::with_capacity(count), allowed_requests: 0, id_bits: 0 }
+        Self { messages: Vec::with_capacity(count), allowed_requests: 0, id_bits: 0 }
     }
 
-    pub(super) fn push(&mut self, one: Decided<'a>) {
-        if let Some(id) = one.allowed_id() {
+    pub(super) fn push(&mut self, message: Decided<'a>) {
+        if let Some(id) = message.allowed_id() {
             self.allowed_requests += 1;
             self.id_bits |= bit_of(id);
         }
-        self.all.push(one);
+        self.messages.push(message);
     }
 
-    /// Whether one of them puts that id in flight.
+    /// Whether one of the allowed requests uses this id.
     pub(super) fn takes(&self, id: &IdValue) -> bool {
-        self.id_bits & bit_of(id) != 0 && self.all.iter().any(|one| one.allowed_id() == Some(id))
+        self.id_bits & bit_of(id) != 0 && self.messages.iter().any(|message| message.allowed_id() == Some(id))
     }
 }
 
-/// One bit of 64. Numbers that follow each other have different ones, by their last two digits.
+/// Maps an id to one bit of 64 by its last two characters, so that consecutive numbers get different bits.
 fn bit_of(id: &IdValue) -> u64 {
     let (IdValue::Integer(text) | IdValue::Text(text)) = id;
     let text = text.as_bytes();
@@ -221,7 +221,8 @@ fn bit_of(id: &IdValue) -> u64 {
 }
 
 impl<'a> Decided<'a> {
-    /// Whether what follows must be decided after this was carried out: a cancellation frees an id and a place.
+    /// Whether later messages must be decided after this one is carried out: a cancellation frees an id and room for a
+    /// request.
     pub(super) fn is_cancellation(&self) -> bool {
         matches!(&self.inbound, Inbound::Notification(request) if request.method == mcp::CANCELLED)
     }
@@ -230,7 +231,7 @@ impl<'a> Decided<'a> {
         matches!(self.inbound, Inbound::Request { .. }) && self.ruling.as_ref().is_some_and(Ruling::allows)
     }
 
-    /// The id that this message puts in flight.
+    /// The id of this message, if it is an allowed request.
     fn allowed_id(&self) -> Option<&IdValue> {
         match &self.inbound {
             Inbound::Request { value, .. } if self.is_allowed_request() => Some(value),
@@ -238,7 +239,7 @@ impl<'a> Decided<'a> {
         }
     }
 
-    /// The result of recording it where nothing can be recorded now.
+    /// The recording result of this message while nothing can be recorded.
     pub(super) fn unrecorded(&self) -> Recorded {
         match self.ruling {
             Some(_) => Recorded::NotWritten,
@@ -250,7 +251,7 @@ impl<'a> Decided<'a> {
         self.ruling.as_ref()?.scope.as_ref()
     }
 
-    /// The pattern that puts its tool into a scope.
+    /// The configured pattern by which the tool belongs to its scope.
     fn scope_pattern(&self) -> Option<&str> {
         self.scope()?.pattern(self.inbound.request()?.tool.as_deref()?).map(Glob::as_str)
     }
@@ -287,9 +288,9 @@ mod tests {
     use super::super::decode::decode;
     use super::*;
 
-    /// Ids that share a bit with another one are told apart, and what is denied takes no id.
+    /// Ids that share a bit are distinguished, and denied requests take no id.
     #[test]
-    fn an_id_is_taken_by_an_allowed_request_before_it_and_by_nothing_else() {
+    fn only_an_earlier_allowed_request_takes_an_id() {
         let ids: Vec<String> = (0..60).map(|number| number.to_string()).chain(["\"7\"".into()]).collect();
         let received = |id: &String| Received {
             seq: 1,
@@ -298,16 +299,16 @@ mod tests {
         };
         let messages: Vec<Received> = ids.iter().map(received).collect();
         let mut chunk = DecidedChunk::with_capacity(messages.len());
-        for (place, message) in messages.iter().enumerate() {
-            let verdict = if place % 3 == 0 { Verdict::Deny } else { Verdict::Allow };
+        for (index, message) in messages.iter().enumerate() {
+            let verdict = if index % 3 == 0 { Verdict::Deny } else { Verdict::Allow };
             let ruling = Ruling::new(Decision { verdict, rule: "".into() }, DecisionReason::Rules);
             let inbound = decode(message, 8);
             chunk.push(Decided { received: message, inbound, ruling: Some(ruling) });
         }
         assert_eq!(chunk.allowed_requests, 40);
-        for place in 0..60_usize {
-            let taken = chunk.takes(&IdValue::Integer(place.to_string().into()));
-            assert_eq!(taken, place % 3 != 0, "{place}");
+        for number in 0..60_usize {
+            let taken = chunk.takes(&IdValue::Integer(number.to_string().into()));
+            assert_eq!(taken, number % 3 != 0, "{number}");
         }
         assert!(!chunk.takes(&IdValue::Text("8".into())) && !chunk.takes(&IdValue::Integer("108".into())));
     }

@@ -1,4 +1,4 @@
-//! One message of the harness as it was read: a request, a notification, a response, or none of these.
+//! Decodes one message of the harness: a request, a notification, a response, or malformed.
 
 use std::borrow::Cow;
 use std::ops::Range;
@@ -33,7 +33,7 @@ pub(crate) struct Request<'a> {
     pub(super) known: Option<&'static Method>,
     /// The tool of a `tools/call`.
     pub(super) tool: Option<Cow<'a, str>>,
-    /// Where the bytes are whose MAC is recorded: a tool's arguments, or the parameters of any other method.
+    /// The range of the bytes whose MAC is recorded: a tool's arguments, or the parameters of any other method.
     arguments: Option<Range<usize>>,
 }
 
@@ -84,7 +84,7 @@ impl<'a> Request<'a> {
         self.known.is_some_and(Method::is_tool_call)
     }
 
-    /// Where a member of the parameters is.
+    /// The range of a member of the parameters.
     pub(super) fn param(&self, key: &str) -> Option<Range<usize>> {
         json::member(&self.received.bytes, self.params.clone()?, key)
     }
@@ -94,7 +94,7 @@ impl<'a> Request<'a> {
         self.arguments.clone().map(|span| &self.received.bytes[span])
     }
 
-    /// What the modern HTTP transport repeats in `Mcp-Name`.
+    /// The value that the modern HTTP transport repeats in its `Mcp-Name` header.
     pub(super) fn header_name(&self) -> Option<String> {
         match self.known?.subject {
             Subject::None => None,
@@ -103,8 +103,8 @@ impl<'a> Request<'a> {
         }
     }
 
-    /// The task that it is about.
+    /// The task that this request is about.
     pub(super) fn task(&self) -> Option<Box<str>> {
-        tasks::asked_for(&self.received.bytes, self.known?, self.params.clone())
+        tasks::task_of_request(&self.received.bytes, self.known?, self.params.clone())
     }
 }

@@ -1,7 +1,7 @@
-//! What follows from a decision that is written down: the message goes to the server, or its sender is told why not.
+//! Carries out a recorded decision: the message is sent to the server, or the harness gets a refusal that says why.
 //!
-//! What must stay true: a request is registered as in flight before it is sent. Sending only queues; the bytes leave in
-//! one write per process, after the whole chunk was carried out.
+//! What must stay true: a request is registered as in flight before it is sent. Sending only queues; the bytes are
+//! written in one write per process, after the whole chunk was carried out.
 
 use std::time::Duration;
 
@@ -23,13 +23,13 @@ use super::decode::{Inbound, Request};
 use super::in_flight::{Attempt, Call, ReplyHandling};
 use super::parked::Unsent;
 use super::record::Recorded;
-use super::{Cancelled, Pipeline, Turn};
+use super::{Cancelled, HarnessTurn, Pipeline};
 
 /// A call that is ready to be registered and sent once its decision is written.
 pub(crate) struct Prepared {
     pub(super) call: Call,
     slot: SlotKey,
-    /// None for requests that are meant to stay open.
+    /// None for open-ended requests.
     timeout: Option<Duration>,
 }
 
@@ -40,11 +40,11 @@ const UNRECORDED_REPEAT: &str = "it may or may not have run before, and was not 
 /// The call that an allowed request makes.
 pub(super) fn prepare(
     catalogue: &ToolCatalogue,
-    one: &Decided<'_>,
+    message: &Decided<'_>,
     servers: &mut ServerSet,
     now: Instant,
 ) -> Option<Prepared> {
-    let (Inbound::Request { request, id, .. }, Some(ruling)) = (&one.inbound, &one.ruling) else {
+    let (Inbound::Request { request, id, .. }, Some(ruling)) = (&message.inbound, &message.ruling) else {
         return None;
     };
     let server = ruling.server.as_ref().filter(|_| ruling.allows())?;
@@ -54,12 +54,12 @@ pub(super) fn prepare(
     };
     let slot = servers.slot(server, ruling.scope.as_ref());
     let handling = ReplyHandling::of(request.known);
-    // A listener may be opened as often as its server exits: the server's backoff limits how often that is.
-    let again = attempt == Attempt::First || handling == ReplyHandling::Listen;
-    let kept = again && catalogue.may_be_repeated(server.retry, request);
+    // A listener is reopened whenever its server exits; the server's restart backoff limits how often.
+    let may_retry = attempt == Attempt::First || handling == ReplyHandling::Listen;
+    let keep_copy = may_retry && catalogue.may_be_repeated(server.retry, request);
     let call = Call {
         id: id.spelled().into(),
-        on: ProcessId::NONE,
+        process: ProcessId::NONE,
         seq: request.received.seq,
         handling,
         method: match request.known {
@@ -71,21 +71,21 @@ pub(super) fn prepare(
         began: now,
         deadline: ruling.deadline,
         attempt,
-        kept: kept.then(|| Bytes::copy_from_slice(&request.received.bytes)),
+        retry_copy: keep_copy.then(|| Bytes::copy_from_slice(&request.received.bytes)),
         sent_with: None,
     };
     let is_open_ended = request.known.is_some_and(|method| method.open_ended);
     Some(Prepared { call, slot, timeout: (!is_open_ended).then_some(server.call_timeout) })
 }
 
-impl Turn<'_> {
-    /// Does what follows from one decision.
-    pub(super) fn carry_out(&mut self, one: Decided<'_>, prepared: Option<Prepared>, recorded: Recorded) {
-        let Decided { received, inbound, ruling } = one;
+impl HarnessTurn<'_> {
+    /// Carries out one decision.
+    pub(super) fn carry_out(&mut self, message: Decided<'_>, prepared: Option<Prepared>, recorded: Recorded) {
+        let Decided { received, inbound, ruling } = message;
         match (inbound, ruling) {
             (Inbound::Request { request, id, value }, Some(ruling)) => match prepared {
                 Some(mut prepared) => {
-                    prepared.begin(self.now);
+                    prepared.start_timeout(self.now);
                     match recorded {
                         Recorded::Written => self.forward(&request, &id, value, &ruling, prepared),
                         _ => self.refuse_unrecorded(prepared.call, recorded),
@@ -98,7 +98,7 @@ impl Turn<'_> {
             {
                 self.notify(&request);
             }
-            // A notification has no response to say so in.
+            // A notification has no response that could carry the refusal.
             (Inbound::Notification(_), _) => self.pipeline.recorder.counters.refused += 1,
             (Inbound::Response { id }, _) => self.respond(&received.bytes, id.as_ref()),
             (Inbound::Malformed(malformed), _) => {
@@ -123,7 +123,7 @@ impl Turn<'_> {
         ruling: &Ruling,
         prepared: Prepared,
     ) {
-        let Turn { pipeline, servers, config, now } = self;
+        let HarnessTurn { pipeline, servers, config, now } = self;
         let Prepared { call, slot, .. } = prepared;
         let Some(server) = &ruling.server else { return };
         let bytes = &request.received.bytes;
@@ -143,7 +143,7 @@ impl Turn<'_> {
         let Pipeline { caller, in_flight, .. } = &mut **pipeline;
         let call = in_flight.insert(value, call);
         let launcher = || caller.launcher_for(config, server);
-        // A request about a task goes to the process that has it, which may be draining.
+        // A request about a task goes to the process that runs the task, which may be draining.
         let to_owner = match owner.filter(|owner| servers.current(slot) != Some(*owner)) {
             Some(owner) => servers.send(Target::Process(owner), Outgoing::Kept(keep()), WhenNotReady::Return),
             None => SendResult::NoProcess,
@@ -156,15 +156,15 @@ impl Turn<'_> {
             sent => sent,
         };
         match sent {
-            SendResult::Sent { on, other_reads } => (call.on, call.sent_with) = (on, other_reads),
+            SendResult::Sent { on, other_reads } => (call.process, call.sent_with) = (on, other_reads),
             sent => pipeline.sending(servers, *now).not_sent(slot, id.value(), sent),
         }
     }
 
-    /// An allowed call whose decision is not safely in the audit is not made.
+    /// Refuses an allowed call whose decision is not durably in the audit.
     fn refuse_unrecorded(&mut self, call: Call, recorded: Recorded) {
         match (recorded, call.attempt) {
-            // The record stands although the call is not made: it must not look like one that was.
+            // The decision record exists although the call is not made, so an outcome must say that it was refused.
             (Recorded::Written | Recorded::WrittenNotSynced, _) => {
                 self.pipeline.fail(self.servers, call, Code::ServerUnavailable, UNRECORDED, self.now);
             }
@@ -185,7 +185,7 @@ impl Turn<'_> {
             Recorded::NotWritten => RequestOutcome::Unrecorded,
             Recorded::Written | Recorded::WrittenNotSynced => RequestOutcome::Denied,
         });
-        // What may have run cannot be said not to have.
+        // "It did not run" would be wrong for a request that may have run.
         if recorded == Recorded::NotWritten && ruling.reason != DecisionReason::MaybeRan {
             return self.pipeline.refuse(id.raw, Code::ServerUnavailable, UNRECORDED);
         }
@@ -200,7 +200,7 @@ impl Turn<'_> {
     }
 
     fn notify(&mut self, request: &Request<'_>) {
-        let Turn { pipeline, servers, now, .. } = self;
+        let HarnessTurn { pipeline, servers, now, .. } = self;
         let bytes = &request.received.bytes;
         let message = Outbound::notification(bytes.clone(), &request.method);
         let audience = match request.known {
@@ -212,22 +212,22 @@ impl Turn<'_> {
             Some(Audience::CancelledRequest) => {
                 let id = envelope::cancelled_request(bytes, request.params.clone());
                 match id.map(|id| pipeline.cancel(servers, &id, *now)) {
-                    // The server was never sent it.
-                    Some(Cancelled::Parked) => return,
-                    Some(Cancelled::On(process)) => Some(process),
+                    // No process is working on the request, so no process needs the notification.
+                    Some(Cancelled::NotRunning) => return,
+                    Some(Cancelled::Running(process)) => Some(process),
                     Some(Cancelled::Unknown) | None => None,
                 }
             }
             Some(Audience::ProgressToken) => {
                 let token = request.param("progressToken").map(|span| &bytes[span]);
-                token.and_then(|token| pipeline.server_requests.waits_for_progress(token))
+                token.and_then(|token| pipeline.server_requests.process_with_progress_token(token))
             }
             Some(Audience::All) => return self.notify_all(message, Recipients::Every),
             Some(Audience::Current) => {
                 servers.replay_mut().notification(bytes, &request.method);
                 return self.notify_all(message, Recipients::Current);
             }
-            // Not a notification of MCP: it is not for the tools of a scope.
+            // Not an MCP notification: it goes to the server's own process, not to those of scopes.
             None => None,
         };
         let target = process.map_or(Target::Slot(SlotKey::BASE), Target::Process);
@@ -244,7 +244,7 @@ impl Turn<'_> {
         }
     }
 
-    /// The harness's response to a request of the server.
+    /// Relays the harness's response to a request of the server.
     fn respond(&mut self, bytes: &[u8], id: Option<&Id<'_>>) {
         let Some(id) = id else { return };
         let Some((process, original)) = self.pipeline.server_requests.answered(&id.value()) else { return };
@@ -254,10 +254,10 @@ impl Turn<'_> {
     }
 }
 
-/// A refusal in words that a model can act on; none where the tool is to look like one that does not exist.
+/// A refusal in words that a model can act on; none where the tool must look as if it did not exist.
 fn explain(pipeline: &Pipeline, request: &Request<'_>, ruling: &Ruling) -> Option<(Code, String)> {
     let server = &pipeline.caller.server;
-    let explained = match (ruling.reason, ruling.decision.verdict, request.tool.as_deref()) {
+    let refusal = match (ruling.reason, ruling.decision.verdict, request.tool.as_deref()) {
         (DecisionReason::MaybeRan, ..) => (
             Code::OutcomeUnknown,
             "the connection to the host was lost while this request was under way; it may or may not have run, so check before you repeat it".into(),
@@ -288,12 +288,12 @@ fn explain(pipeline: &Pipeline, request: &Request<'_>, ruling: &Ruling) -> Optio
             format!("the rules of the host do not allow method `{}` on server `{server}`", request.method),
         ),
     };
-    Some(explained)
+    Some(refusal)
 }
 
 impl Prepared {
-    /// The call's time counts from when its decision was written.
-    fn begin(&mut self, now: Instant) {
+    /// The call's timeout starts when its decision is written.
+    fn start_timeout(&mut self, now: Instant) {
         self.call.began = now;
         self.call.deadline = self.call.deadline.or(self.timeout.map(|timeout| now + timeout));
     }

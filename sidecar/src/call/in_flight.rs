@@ -1,7 +1,7 @@
 //! The requests of one link that wait for the server's response.
 //!
-//! Every request that was let through is in here until it is answered exactly once: by the server, or by the sidecar.
-//! An abandoned id stays known, so that its late response is dropped and cannot be taken for that of another request.
+//! Every allowed request is stored here until it is answered exactly once: by the server, or by the sidecar. An
+//! abandoned id is remembered, so that its late response is dropped and cannot be taken for that of another request.
 
 use std::borrow::Cow;
 use std::collections::hash_map::Entry;
@@ -20,32 +20,32 @@ use tokio::time::Instant;
 pub(crate) struct Call {
     /// The id as the harness spelled it.
     pub(crate) id: ShortText,
-    /// The process that was asked; none has this id before it was sent.
-    pub(crate) on: ProcessId,
+    /// The process that the request was sent to; [`ProcessId::NONE`] until it is sent.
+    pub(crate) process: ProcessId,
     pub(crate) seq: u64,
     pub(crate) handling: ReplyHandling,
     pub(crate) method: Cow<'static, str>,
     pub(crate) tool: Option<ShortText>,
-    /// The task that it asks about.
+    /// The task that the request is about.
     pub(crate) task: Option<Box<str>>,
     pub(crate) began: Instant,
-    /// None for requests that are meant to stay open.
+    /// None for open-ended requests.
     pub(crate) deadline: Option<Instant>,
     pub(crate) attempt: Attempt,
-    /// The message, where it may be sent once more should its server go away.
-    pub(crate) kept: Option<Bytes>,
-    /// The reads that it was made with, where they are others than its decision names.
+    /// A copy of the message, where it may be sent once more if its server exits.
+    pub(crate) retry_copy: Option<Bytes>,
+    /// The reads of secrets that the call was sent with, where they differ from those in its decision record.
     pub(crate) sent_with: Option<Arc<Reads>>,
 }
 
-/// What is done with its response, beside relaying it.
+/// What is done with the response to a request besides relaying it.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum ReplyHandling {
     ListTools,
-    /// Open until it is cancelled. It only listens, so a new process is simply asked again.
+    /// Open until it is cancelled. It only listens, so it can always be sent again to a new process.
     Listen,
     Other,
-    /// If it succeeds, it is replayed to every new process: see [`relay_proto::replay`].
+    /// If the request succeeds, it is replayed to every new process: see [`relay_proto::replay`].
     Setting,
 }
 
@@ -59,126 +59,126 @@ pub(crate) enum Attempt {
 
 #[derive(Debug, Default)]
 pub(crate) struct InFlight {
-    waiting: HashMap<IdValue, Call>,
+    calls: HashMap<IdValue, Call>,
     /// The earliest first; entries of answered calls are skipped.
     deadlines: VecDeque<(Instant, IdValue)>,
     abandoned: Abandoned,
-    /// Bytes of messages that are kept to be sent once more.
-    kept: usize,
+    /// Total bytes of all [`Call::retry_copy`].
+    retry_bytes: usize,
 }
 
-/// Ids that were answered by us or cancelled by the harness while the server still had them.
+/// Ids that the sidecar answered or the harness cancelled before the server responded.
 #[derive(Debug, Default)]
 struct Abandoned {
     ids: HashMap<IdValue, ProcessId>,
     order: VecDeque<IdValue>,
 }
 
-/// How many abandoned ids are remembered: more late answers than this no honest server owes.
+/// How many abandoned ids are remembered: an honest server has fewer late responses outstanding.
 const MAX_ABANDONED: usize = 1024;
-/// Bytes of messages that one link keeps to send them once more: what does not fit is not repeated.
-const MAX_KEPT: usize = 4 * 1024 * 1024;
+/// Bytes of messages that one link keeps for a retry: a message that does not fit is not retried.
+const MAX_RETRY_BYTES: usize = 4 * 1024 * 1024;
 
 impl InFlight {
     pub(crate) fn len(&self) -> usize {
-        self.waiting.len()
+        self.calls.len()
     }
 
-    /// Whether this id may not be used now: in flight, or given up while the server still has it.
+    /// Whether this id cannot be used now: its request is in flight, or was abandoned without a response so far.
     pub(crate) fn is_taken(&self, id: &IdValue) -> bool {
-        self.waiting.contains_key(id) || self.abandoned.ids.contains_key(id)
+        self.calls.contains_key(id) || self.abandoned.ids.contains_key(id)
     }
 
-    /// Registers a call before it is sent; [`Call::on`] is filled in once it is.
+    /// Registers a call before it is sent; [`Call::process`] is filled in once it is.
     pub(crate) fn insert(&mut self, id: IdValue, mut call: Call) -> &mut Call {
-        call.kept.take_if(|kept| self.kept + kept.len() > MAX_KEPT);
-        self.kept += call.kept_bytes();
-        // One call that stays open must not keep the ids of all that were answered since.
-        if self.deadlines.len() > 2 * self.waiting.len() + 64 {
-            let waiting = &self.waiting;
-            self.deadlines.retain(|(deadline, id)| is_due(waiting, id, *deadline));
+        call.retry_copy.take_if(|copy| self.retry_bytes + copy.len() > MAX_RETRY_BYTES);
+        self.retry_bytes += call.retry_copy_bytes();
+        // Entries of answered calls must not pile up behind one long-running call.
+        if self.deadlines.len() > 2 * self.calls.len() + 64 {
+            let calls = &self.calls;
+            self.deadlines.retain(|(deadline, id)| is_due(calls, id, *deadline));
         }
         if let Some(deadline) = call.deadline {
-            // Almost always the last place: deadlines come in order, unless a call is retried or a timeout was changed.
-            let place = self.deadlines.partition_point(|(other, _)| *other <= deadline);
-            self.deadlines.insert(place, (deadline, id.clone()));
+            // Almost always the end: deadlines come in order, unless a call is retried or a timeout was changed.
+            let index = self.deadlines.partition_point(|(other, _)| *other <= deadline);
+            self.deadlines.insert(index, (deadline, id.clone()));
         }
-        self.waiting.entry(id).insert_entry(call).into_mut()
+        self.calls.entry(id).insert_entry(call).into_mut()
     }
 
-    /// The call that this answer of a process belongs to; none for late or unasked answers.
+    /// Takes out the call that this response of a process belongs to; none for late or unsolicited responses.
     pub(crate) fn answered(&mut self, from: ProcessId, id: &IdValue) -> Option<Call> {
-        let call = match self.waiting.entry(id.clone()) {
-            Entry::Occupied(call) if call.get().on == from => call.remove(),
+        let call = match self.calls.entry(id.clone()) {
+            Entry::Occupied(call) if call.get().process == from => call.remove(),
             Entry::Occupied(_) => return None,
             Entry::Vacant(_) => {
                 self.abandoned.forget(from, id);
                 return None;
             }
         };
-        self.kept -= call.kept_bytes();
+        self.retry_bytes -= call.retry_copy_bytes();
         Some(call)
     }
 
-    /// The process that a call which had to wait was sent to.
-    pub(crate) fn sent_to(&mut self, id: &IdValue, on: ProcessId) {
-        if let Some(call) = self.waiting.get_mut(id) {
-            call.on = on;
+    /// Sets the process that a formerly parked call was sent to.
+    pub(crate) fn sent_to(&mut self, id: &IdValue, process: ProcessId) {
+        if let Some(call) = self.calls.get_mut(id) {
+            call.process = process;
         }
     }
 
-    /// It was made with secrets from other reads than its decision names.
-    pub(crate) fn sent_with(&mut self, on: ProcessId, id: &IdValue, reads: Arc<Reads>) {
-        if let Some(call) = self.waiting.get_mut(id).filter(|call| call.on == on) {
+    /// Notes that the call was sent with other reads of secrets than its decision record names.
+    pub(crate) fn sent_with(&mut self, process: ProcessId, id: &IdValue, reads: Arc<Reads>) {
+        if let Some(call) = self.calls.get_mut(id).filter(|call| call.process == process) {
             call.sent_with = Some(reads);
         }
     }
 
-    /// Gives up on a call whose answer may still come.
+    /// Takes out a call whose response may still arrive.
     pub(crate) fn abandon(&mut self, id: &IdValue) -> Option<Call> {
         let call = self.take(id)?;
-        self.abandoned.remember(id.clone(), call.on);
+        self.abandoned.remember(id.clone(), call.process);
         Some(call)
     }
 
-    /// All calls of a process in the order they came, because it is gone: no late answer can come from it.
+    /// Takes out all calls of a process that is gone, in the order they came: no late response can arrive from it.
     pub(crate) fn drain(&mut self, process: ProcessId) -> Vec<Call> {
         self.abandoned.forget_all(|other| other == process);
-        self.take_where(|call| call.on == process)
+        self.take_where(|call| call.process == process)
     }
 
-    /// The calls of a process that only listen.
-    pub(crate) fn listening_on(&mut self, process: ProcessId) -> Vec<Call> {
-        self.take_where(|call| call.on == process && call.handling == ReplyHandling::Listen)
+    /// Takes out the open-ended listeners of a process.
+    pub(crate) fn take_listeners(&mut self, process: ProcessId) -> Vec<Call> {
+        self.take_where(|call| call.process == process && call.handling == ReplyHandling::Listen)
     }
 
-    fn take_where(&mut self, choice: impl Fn(&Call) -> bool) -> Vec<Call> {
+    fn take_where(&mut self, matches: impl Fn(&Call) -> bool) -> Vec<Call> {
         let mut calls: Vec<Call> =
-            self.waiting.extract_if(|_, call| choice(call)).map(|(_, call)| call).collect();
-        self.kept -= calls.iter().map(Call::kept_bytes).sum::<usize>();
-        if self.waiting.is_empty() {
+            self.calls.extract_if(|_, call| matches(call)).map(|(_, call)| call).collect();
+        self.retry_bytes -= calls.iter().map(Call::retry_copy_bytes).sum::<usize>();
+        if self.calls.is_empty() {
             self.deadlines.clear();
         }
         calls.sort_by_key(|call| call.seq);
         calls
     }
 
-    /// All calls in the order they came, because it is all over.
+    /// Takes out all calls in the order they came, because the link has ended.
     pub(crate) fn drain_all(&mut self) -> Vec<Call> {
-        let mut calls: Vec<Call> = std::mem::take(self).waiting.into_values().collect();
+        let mut calls: Vec<Call> = std::mem::take(self).calls.into_values().collect();
         calls.sort_by_key(|call| call.seq);
         calls
     }
 
-    /// Whether a process works on something that ends by itself.
-    pub(crate) fn occupy(&self, process: ProcessId) -> bool {
-        self.waiting.values().any(|call| call.on == process && call.handling != ReplyHandling::Listen)
+    /// Whether a process works on a call that ends by itself; listeners do not.
+    pub(crate) fn has_calls_on(&self, process: ProcessId) -> bool {
+        self.calls.values().any(|call| call.process == process && call.handling != ReplyHandling::Listen)
     }
 
-    /// When the next call runs out of time.
+    /// When the next call times out.
     pub(crate) fn next_deadline(&mut self) -> Option<Instant> {
         while let Some((deadline, id)) = self.deadlines.front() {
-            match is_due(&self.waiting, id, *deadline) {
+            match is_due(&self.calls, id, *deadline) {
                 true => return Some(*deadline),
                 false => self.deadlines.pop_front(),
             };
@@ -186,7 +186,7 @@ impl InFlight {
         None
     }
 
-    /// A call whose time is over, given up.
+    /// Abandons a call that has timed out, and returns it.
     pub(crate) fn take_expired(&mut self, now: Instant) -> Option<Call> {
         if self.next_deadline()? > now {
             return None;
@@ -196,23 +196,23 @@ impl InFlight {
     }
 
     #[cfg(test)]
-    pub(crate) fn assert_one_place(&self) {
-        for id in self.waiting.keys() {
+    pub(crate) fn assert_one_status(&self) {
+        for id in self.calls.keys() {
             assert!(!self.abandoned.ids.contains_key(id), "{id:?} is in flight and abandoned");
         }
     }
 
-    /// Takes a call out that was not sent after all.
+    /// Takes out a call that was not sent after all.
     pub(crate) fn take(&mut self, id: &IdValue) -> Option<Call> {
-        let call = self.waiting.remove(id)?;
-        self.kept -= call.kept_bytes();
+        let call = self.calls.remove(id)?;
+        self.retry_bytes -= call.retry_copy_bytes();
         Some(call)
     }
 }
 
 impl Call {
-    fn kept_bytes(&self) -> usize {
-        self.kept.as_ref().map_or(0, Bytes::len)
+    fn retry_copy_bytes(&self) -> usize {
+        self.retry_copy.as_ref().map_or(0, Bytes::len)
     }
 }
 
@@ -227,9 +227,9 @@ impl ReplyHandling {
     }
 }
 
-/// Whether this is the deadline of a call that still waits.
-fn is_due(waiting: &HashMap<IdValue, Call>, id: &IdValue, deadline: Instant) -> bool {
-    waiting.get(id).is_some_and(|call| call.deadline == Some(deadline))
+/// Whether this is still the deadline of a call in flight.
+fn is_due(calls: &HashMap<IdValue, Call>, id: &IdValue, deadline: Instant) -> bool {
+    calls.get(id).is_some_and(|call| call.deadline == Some(deadline))
 }
 
 impl Abandoned {
@@ -250,8 +250,8 @@ impl Abandoned {
         }
     }
 
-    fn forget_all(&mut self, choice: impl Fn(ProcessId) -> bool) {
-        self.ids.retain(|_, process| !choice(*process));
+    fn forget_all(&mut self, matches: impl Fn(ProcessId) -> bool) {
+        self.ids.retain(|_, process| !matches(*process));
         self.order.retain(|id| self.ids.contains_key(id));
     }
 }
@@ -273,7 +273,7 @@ pub(super) mod tests {
     pub(in crate::call) fn call(deadline: Option<Instant>) -> Call {
         Call {
             id: "1".into(),
-            on: BASE,
+            process: BASE,
             seq: 1,
             handling: ReplyHandling::Other,
             method: "tools/call".into(),
@@ -282,31 +282,31 @@ pub(super) mod tests {
             began: Instant::now(),
             deadline,
             attempt: Attempt::First,
-            kept: None,
+            retry_copy: None,
             sent_with: None,
         }
     }
 
     #[test]
-    fn what_is_kept_to_be_repeated_is_bounded_and_given_back() {
+    fn the_bytes_of_retry_copies_are_bounded_and_freed() {
         let mut calls = InFlight::default();
         let large = |calls: &mut InFlight, number| {
-            let kept = Some(Bytes::from(vec![0; MAX_KEPT / 2]));
-            calls.insert(id(number), Call { kept, ..call(None) });
+            let retry_copy = Some(Bytes::from(vec![0; MAX_RETRY_BYTES / 2]));
+            calls.insert(id(number), Call { retry_copy, ..call(None) });
         };
         for number in 0..3 {
             large(&mut calls, number);
         }
-        assert!(calls.answered(BASE, &id(2)).is_some_and(|call| call.kept.is_none()), "it did not fit");
-        assert!(calls.answered(BASE, &id(1)).is_some_and(|call| call.kept.is_some()));
+        assert!(calls.answered(BASE, &id(2)).is_some_and(|call| call.retry_copy.is_none()), "it did not fit");
+        assert!(calls.answered(BASE, &id(1)).is_some_and(|call| call.retry_copy.is_some()));
         large(&mut calls, 4);
-        assert!(calls.abandon(&id(4)).is_some_and(|call| call.kept.is_some()), "there was room again");
+        assert!(calls.abandon(&id(4)).is_some_and(|call| call.retry_copy.is_some()), "there was room again");
         calls.drain(BASE);
-        assert_eq!(calls.kept, 0);
+        assert_eq!(calls.retry_bytes, 0);
     }
 
     #[test]
-    fn a_late_answer_is_dropped_and_its_id_stays_taken_until_it_came() {
+    fn a_late_response_is_dropped_and_its_id_stays_taken_until_then() {
         let mut calls = InFlight::default();
         calls.insert(id(1), call(None));
         assert!(calls.abandon(&id(1)).is_some());
@@ -316,22 +316,22 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn a_call_is_answered_by_who_works_on_it_and_ends_with_it() {
+    fn only_the_process_of_a_call_answers_it_and_its_exit_ends_the_call() {
         let mut calls = InFlight::default();
-        let run_by = |on| Call { on, kept: Some(Bytes::from_static(b"kept")), ..call(None) };
-        calls.insert(id(1), run_by(BASE));
-        calls.insert(id(2), run_by(OTHER));
-        calls.insert(id(3), run_by(OTHER));
+        let sent_to = |process| Call { process, retry_copy: Some(Bytes::from_static(b"copy")), ..call(None) };
+        calls.insert(id(1), sent_to(BASE));
+        calls.insert(id(2), sent_to(OTHER));
+        calls.insert(id(3), sent_to(OTHER));
         assert!(calls.answered(OTHER, &id(1)).is_none() && calls.is_taken(&id(1)));
         calls.abandon(&id(3));
         assert!(
             calls.answered(BASE, &id(3)).is_none() && calls.is_taken(&id(3)),
-            "its answer may still come"
+            "its response may still arrive"
         );
-        assert!(calls.occupy(OTHER));
+        assert!(calls.has_calls_on(OTHER));
         assert_eq!(calls.drain(OTHER).len(), 1);
-        assert!(!calls.occupy(OTHER) && !calls.is_taken(&id(3)), "no late answer can come");
-        assert_eq!((calls.len(), calls.kept), (1, 4));
+        assert!(!calls.has_calls_on(OTHER) && !calls.is_taken(&id(3)), "no late response can arrive");
+        assert_eq!((calls.len(), calls.retry_bytes), (1, 4));
         assert!(calls.answered(BASE, &id(1)).is_some());
     }
 
@@ -348,7 +348,7 @@ pub(super) mod tests {
 
     /// A call that is retried keeps its first deadline, and `call-timeout` may have been shortened by a reload.
     #[test]
-    fn the_earliest_deadline_counts_whichever_call_was_made_first() {
+    fn calls_expire_by_deadline_and_not_by_age() {
         let mut calls = InFlight::default();
         let now = Instant::now();
         let after = |seconds| now + Duration::from_secs(seconds);
@@ -362,7 +362,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn an_open_call_does_not_keep_the_ids_of_answered_ones() {
+    fn a_long_running_call_does_not_keep_entries_of_answered_calls() {
         let mut calls = InFlight::default();
         let now = Instant::now();
         calls.insert(id(0), call(Some(now)));
@@ -377,18 +377,18 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn a_successor_has_its_own_calls_and_listeners_move_to_it() {
+    fn a_replacement_process_has_its_own_calls_and_takes_over_listeners() {
         let mut calls = InFlight::default();
         let successor = ProcessId::unused(2);
         calls.insert(id(1), call(None));
-        calls.insert(id(2), Call { on: successor, ..call(None) });
+        calls.insert(id(2), Call { process: successor, ..call(None) });
         calls.insert(id(3), Call { handling: ReplyHandling::Listen, ..call(None) });
         assert!(calls.answered(successor, &id(1)).is_none());
         assert!(calls.is_taken(&id(1)), "it still waits for its own process");
         assert!(calls.answered(BASE, &id(1)).is_some());
-        assert!(!calls.occupy(BASE), "a listener can be moved to another process");
-        assert!(calls.occupy(successor));
-        assert_eq!((calls.listening_on(successor).len(), calls.listening_on(BASE).len()), (0, 1));
+        assert!(!calls.has_calls_on(BASE), "a listener can be moved to another process");
+        assert!(calls.has_calls_on(successor));
+        assert_eq!((calls.take_listeners(successor).len(), calls.take_listeners(BASE).len()), (0, 1));
         assert_eq!((calls.drain(BASE).len(), calls.drain(successor).len()), (0, 1));
     }
 }

@@ -1,7 +1,7 @@
 //! Searches of the audit for requests that may have run on an earlier link.
 //!
-//! What must stay true: a link causes few searches, and none holds up its loop; where the audit cannot tell in time, the
-//! request may have run.
+//! What must stay true: a link causes few searches, and none blocks its loop; where a search fails or times out, the
+//! request is treated as one that may have run.
 
 use std::sync::Arc;
 
@@ -18,42 +18,42 @@ use crate::session::Session;
 
 pub(crate) struct Lookups {
     /// How many searches this link may still cause.
-    left: usize,
+    searches_left: usize,
     last: SearchNumber,
-    running: FuturesUnordered<BoxFuture<'static, Found>>,
+    running: FuturesUnordered<BoxFuture<'static, LookupResult>>,
 }
 
-/// What a search found.
-pub(crate) struct Found {
+/// The result of one search.
+pub(crate) struct LookupResult {
     pub(super) search: SearchNumber,
     pub(super) known: Vec<(Origin, PriorAttempts)>,
 }
 
-/// Searches for what may have run on earlier links: an honest shim has one such link behind it, or two.
+/// Searches that one link may cause: an honest shim resends requests of one or two earlier links.
 const MAX_SEARCHES: usize = 4;
 
 impl Default for Lookups {
     fn default() -> Self {
-        Self { left: MAX_SEARCHES, last: SearchNumber::default(), running: FuturesUnordered::new() }
+        Self { searches_left: MAX_SEARCHES, last: SearchNumber::default(), running: FuturesUnordered::new() }
     }
 }
 
 impl Lookups {
-    /// Starts a search for these; none where this link has caused too many.
+    /// Starts a search for these messages; none where this link has used up its searches.
     pub(super) fn start(&mut self, session: &Arc<Session>, origins: Vec<Origin>) -> Option<SearchNumber> {
-        self.left = self.left.checked_sub(1)?;
+        self.searches_left = self.searches_left.checked_sub(1)?;
         self.last.0 += 1;
         let search = self.last;
         let session = Arc::clone(session);
         self.running.push(Box::pin(async move {
-            let known = timeout(LOOKUP_TIME, decided(&session, origins)).await;
-            Found { search, known: known.ok().flatten().unwrap_or_default() }
+            let known = timeout(LOOKUP_TIME, search_audit(&session, origins)).await;
+            LookupResult { search, known: known.ok().flatten().unwrap_or_default() }
         }));
         Some(search)
     }
 
-    /// The next search that is over. Waits for ever while there is none; may be dropped at any await.
-    pub(crate) async fn next(&mut self) -> Found {
+    /// Waits for the next search to finish, for ever while none is running. Cancel-safe.
+    pub(crate) async fn next(&mut self) -> LookupResult {
         match self.running.next().await {
             Some(found) => found,
             None => std::future::pending().await,
@@ -61,8 +61,9 @@ impl Lookups {
     }
 }
 
-/// What the audit says of those on the first one's link: an honest shim comes from one link at a time.
-async fn decided(session: &Session, mut origins: Vec<Origin>) -> Option<Vec<(Origin, PriorAttempts)>> {
+/// Searches the audit for the messages that came over the same link as the first one: an honest shim resends requests
+/// of one link at a time.
+async fn search_audit(session: &Session, mut origins: Vec<Origin>) -> Option<Vec<(Origin, PriorAttempts)>> {
     let permit = session.lookup_permit().await?;
     let audit = session.context.audit.clone();
     let search = tokio::task::spawn_blocking(move || {

@@ -1,8 +1,9 @@
 //! The call pipeline: every message of the harness is decoded, admitted, decided, recorded, forwarded and answered, in
 //! that order.
 //!
-//! It has no socket and no task of its own; [`Link`](crate::link::Link) drives it. Messages that came together are taken
-//! through together, so that one write records all their decisions and one write per process forwards them.
+//! The pipeline has no socket and no task of its own; [`Link`](crate::link::Link) drives it. Messages that arrive
+//! together are processed together, so that one write records all their decisions and one write per process forwards
+//! them.
 //!
 //! | stage | file | what it does |
 //! |---|---|---|
@@ -13,15 +14,27 @@
 //! | forward | [`forward`] | registered as in flight, then sent; or refused |
 //! | reply | [`reply`] | the server's message matched, scrubbed, recorded, sent back |
 //!
-//! Beside them: [`catalogue`] what is known of the server's tools, [`in_flight`] requests that wait for the server,
-//! [`recording`] what waits for a slow disk, [`lookup`] searches of the audit, [`parked`] whatever waits, [`process_events`] replacement of
-//! processes, [`replies`] what waits to leave for the harness, [`retry`] requests that may have run, [`scrubbing`] large messages that a worker scrubs, [`send`] the way to a process, [`server_requests`] and [`tasks`] what the server asks and works on,
-//! [`used_secrets`] which secrets a call is made with.
+//! | helper | what it does |
+//! |---|---|
+//! | [`catalogue`] | what is known of the server's tools |
+//! | [`in_flight`] | requests that wait for the server's response |
+//! | [`lookup`] | searches of the audit for earlier attempts |
+//! | [`parked`] | messages that cannot be decided or sent yet |
+//! | [`process_events`] | replacement of server processes |
+//! | [`recording`] | decisions that wait for a slow disk |
+//! | [`replies`] | scrubbed messages to the harness |
+//! | [`retry`] | requests that may have run |
+//! | [`scrubbing`] | large messages, scrubbed by a worker thread |
+//! | [`send`] | sending to a process, or parking until it is ready |
+//! | [`server_requests`] | requests of the server to the harness |
+//! | [`shown_tools`] | tools that the harness was shown |
+//! | [`tasks`] | MCP tasks, and the processes that run them |
+//! | [`used_secrets`] | which secrets a call is made with |
 //!
 //! What must stay true:
 //! - nothing reaches a server before its decision is in the audit, and nothing is sent before it is registered;
-//! - an admitted id is in one place: in flight, abandoned, parked, or waiting to be decided again;
-//! - nothing leaves for the harness that was not scrubbed (see [`replies`]).
+//! - an admitted id has exactly one status: in flight, abandoned, parked, or queued to be decided again;
+//! - nothing is sent to the harness that was not scrubbed (see [`replies`]).
 
 mod admit;
 mod catalogue;
@@ -55,7 +68,7 @@ use relay_proto::envelope::IdValue;
 use relay_proto::name::Name;
 use tokio::time::Instant;
 
-use self::admit::{Admitted, Facts, Incoming, ParkingRoom, Waiting, admit};
+use self::admit::{Admitted, DecisionFacts, Incoming, ParkingRoom, ToolListWait, admit};
 use self::catalogue::ToolCatalogue;
 use self::decide::{Decided, DecidedChunk, Resolution, decide};
 use self::decode::decode;
@@ -71,16 +84,16 @@ use self::used_secrets::{HeldSecrets, held_secrets};
 use crate::config::Config;
 use crate::session::Session;
 
-pub(crate) use self::lookup::Found;
+pub(crate) use self::lookup::LookupResult;
 pub(crate) use self::record::{LinkCounters, Recorder};
 pub(crate) use self::recording::{RecordResult, RecordingChunk};
 pub(crate) use self::replies::Replies;
 pub(crate) use self::scrubbing::{LargeMessage, Scrubbed};
 
-/// One link's way from the harness to its server and back.
+/// The messages of one link, from the harness to its server and back.
 pub(crate) struct Pipeline {
     pub(crate) caller: CallerContext,
-    /// Received, or due again; what is due again comes first.
+    /// Messages to be decided: requests that were parked come before newly received messages.
     incoming: VecDeque<Incoming>,
     /// Admitted, and waiting: to be decided, or to be sent.
     pub(crate) parked: Parked,
@@ -89,53 +102,54 @@ pub(crate) struct Pipeline {
     server_requests: ServerRequests,
     tasks: TaskTable,
     catalogue: ToolCatalogue,
-    /// Our own `tools/list`, while parked requests wait for it.
-    lister: Option<ToolList>,
+    /// The sidecar's own `tools/list`, while parked requests wait for its response.
+    tool_listing: Option<ToolList>,
     pub(crate) lookups: Lookups,
     pub(crate) recorder: Recorder,
-    /// Decided, and waiting for a slow disk.
+    /// Decided messages whose records wait for a slow disk.
     pub(crate) recording: RecordingChunk,
-    /// The message of a server that is being scrubbed by a worker.
+    /// The message of a server that a worker thread is scrubbing.
     pub(crate) large: LargeMessage,
     pub(crate) replies: Replies,
 }
 
-/// Whose calls these are.
+/// The session, link and server that the calls of a pipeline belong to.
 pub(crate) struct CallerContext {
     pub(crate) session: Arc<Session>,
     pub(crate) link: Arc<str>,
     pub(crate) server: Name,
-    /// All of these as the audit names them.
+    /// Session, link and server as the audit names them.
     pub(crate) audit: audit::Caller,
-    /// The size of the largest message that the harness takes.
+    /// The size of the largest message that the harness accepts.
     pub(crate) message_bytes: usize,
 }
 
-/// Where a request was when the harness cancelled it.
+/// The state of a request when the harness cancelled it.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 enum Cancelled {
-    On(ProcessId),
-    /// It had not been sent: it did not run, and will not.
-    Parked,
+    /// This process is working on the request.
+    Running(ProcessId),
+    /// No process is working on the request: it was not sent yet, or its response has arrived.
+    NotRunning,
     /// No such request waits for a response.
     Unknown,
 }
 
-/// The decisions of one chunk, which are written down and now carried out.
-struct Turn<'a> {
+/// Carries out the decisions of one chunk, once they are recorded.
+struct HarnessTurn<'a> {
     pipeline: &'a mut Pipeline,
     servers: &'a mut ServerSet,
     config: &'a Arc<Config>,
     now: Instant,
 }
 
-/// Messages that are decided together: enough to share a write, few enough that nothing else waits long.
+/// Messages that are decided together: enough to share a write, few enough that other events do not wait long.
 const MAX_CHUNK: usize = 64;
 
 impl Pipeline {
     pub(crate) fn new(session: Arc<Session>, link: Arc<str>, server: Name, message_bytes: usize) -> Self {
         let config = session.context.config.load();
-        // A peer that asks for another name gets no link; a metric's label must not be the sandbox's choice.
+        // The sandbox chooses the name. Only configured names may become a metric's label.
         let is_configured = config.servers.contains_key(&server);
         let batch = session.context.audit.batch();
         let recorder = Recorder::new(if is_configured { server.as_str() } else { "" }, batch);
@@ -149,7 +163,7 @@ impl Pipeline {
             server_requests: ServerRequests::default(),
             tasks: TaskTable::default(),
             catalogue: ToolCatalogue::default(),
-            lister: None,
+            tool_listing: None,
             lookups: Lookups::default(),
             recorder,
             recording: RecordingChunk::default(),
@@ -162,51 +176,51 @@ impl Pipeline {
         self.incoming.extend(batch.into_iter().map(Incoming::new));
     }
 
-    /// Takes everything through that was received or is due again, unless it has to wait for a slow disk.
+    /// Processes all queued messages, until one of them has to wait for a slow disk.
     pub(crate) fn run(&mut self, servers: &mut ServerSet) {
         while !self.incoming.is_empty() && !self.recording.is_waiting() {
             let config = self.caller.session.context.config.load_full();
             while !self.incoming.is_empty() && !self.recording.is_waiting() {
                 self.run_chunk(&config, servers);
             }
-            // After what came along was sent, so that the harness's handshake goes first.
-            self.ask_for_tools(&config, servers, Instant::now());
+            // After the queued messages, so that the harness's handshake reaches the server first.
+            self.request_tool_list(&config, servers, Instant::now());
             self.look_up_parked();
         }
     }
 
-    /// Decides, records and forwards some messages. A chunk ends after a cancellation, which frees an id and a place, and
-    /// before a message that has to wait.
+    /// Decides, records and forwards some messages. A chunk ends after a cancellation, which frees an id
+    /// and room for a request, and before a message that has to be parked.
     fn run_chunk(&mut self, config: &Arc<Config>, servers: &mut ServerSet) {
         let now = Instant::now();
         let count = self.incoming.len().min(MAX_CHUNK);
         let mut chunk: Vec<Incoming> = self.incoming.drain(..count).collect();
         let mut decided = DecidedChunk::with_capacity(count);
-        let mut parks = None;
+        let mut to_park = None;
         for message in &chunk {
             match self.resolve(config, servers, message, &decided, now) {
-                Resolution::Decided(one) => decided.push(one),
+                Resolution::Decided(message) => decided.push(message),
                 Resolution::Park(id, reason) => {
-                    parks = Some((id, reason));
+                    to_park = Some((id, reason));
                     break;
                 }
             }
-            if decided.all.last().is_some_and(Decided::is_cancellation) {
+            if decided.messages.last().is_some_and(Decided::is_cancellation) {
                 break;
             }
         }
-        let taken = decided.all.len();
+        let taken = decided.messages.len();
         let recorded = match taken {
             0 => None,
-            _ => Some(self.record_all(config, servers, decided.all, now)),
+            _ => Some(self.record_all(config, servers, decided.messages, now)),
         };
         let rest = chunk.split_off(taken);
-        if let Some(Err((pending, decisions, held))) = recorded {
-            let waiting = Chunk { messages: chunk, decisions, held, config: Arc::clone(config) };
-            self.recording.wait(pending, waiting, now);
+        if let Some(Err((records, decisions, held))) = recorded {
+            let chunk = Chunk { messages: chunk, decisions, held, config: Arc::clone(config) };
+            self.recording.wait(records, chunk, now);
         }
         let mut rest = rest.into_iter();
-        if let Some((id, reason)) = parks
+        if let Some((id, reason)) = to_park
             && let Some(message) = rest.next()
         {
             let call_timeout = config.servers.get(&self.caller.server).map(|server| server.call_timeout);
@@ -218,7 +232,7 @@ impl Pipeline {
         }
     }
 
-    /// Records what was decided, and does what follows from it; gives it back where the disk is slow.
+    /// Records the decisions and carries them out; returns them unfinished where the disk is slow.
     fn record_all(
         &mut self,
         config: &Arc<Config>,
@@ -227,8 +241,8 @@ impl Pipeline {
         now: Instant,
     ) -> Result<(), (PendingRecords, Vec<Decision>, HeldSecrets)> {
         let held = held_secrets(&self.caller.session, servers, &decided);
-        // Before the audit's write, so that little is left to do between that and the server.
-        let prepared = decided.iter().map(|one| prepare(&self.catalogue, one, servers, now));
+        // Prepared before the audit's write, to keep the time between that write and sending short.
+        let prepared = decided.iter().map(|message| prepare(&self.catalogue, message, servers, now));
         let prepared: Vec<Option<Prepared>> = prepared.collect();
         let recording = match self.recording.is_overdue() {
             true => Recording::Done(decided.iter().map(Decided::unrecorded).collect()),
@@ -237,25 +251,27 @@ impl Pipeline {
         let recorded = match recording {
             Recording::Done(recorded) => recorded,
             Recording::Pending(pending) => {
-                let decisions =
-                    decided.into_iter().zip(prepared).map(|(one, prepared)| Decision::new(one, prepared));
+                let decisions = decided
+                    .into_iter()
+                    .zip(prepared)
+                    .map(|(message, prepared)| Decision::new(message, prepared));
                 return Err((pending, decisions.collect(), held));
             }
         };
-        let mut turn = Turn { pipeline: self, servers, config, now: Instant::now() };
-        for (place, ((mut one, prepared), recorded)) in
+        let mut turn = HarnessTurn { pipeline: self, servers, config, now: Instant::now() };
+        for (index, ((mut message, prepared), recorded)) in
             decided.into_iter().zip(prepared).zip(recorded).enumerate()
         {
-            if let Some(ruling) = &mut one.ruling {
-                ruling.held = Some(held.of(place));
+            if let Some(ruling) = &mut message.ruling {
+                ruling.held = Some(held.of(index));
             }
-            turn.carry_out(one, prepared, recorded);
+            turn.carry_out(message, prepared, recorded);
         }
         turn.servers.flush();
         Ok(())
     }
 
-    /// Reads one message and decides about it, knowing what was decided about those `before` it.
+    /// Decodes one message and decides about it, given the decisions about the messages `before` it in the chunk.
     fn resolve<'a>(
         &self,
         config: &Config,
@@ -264,7 +280,7 @@ impl Pipeline {
         before: &DecidedChunk<'_>,
         now: Instant,
     ) -> Resolution<'a> {
-        let Incoming { received, prior, deadline, waiting } = message;
+        let Incoming { received, prior, deadline, tool_list_wait } = message;
         let in_flight = self.in_flight.len() + self.parked.requests() + before.allowed_requests;
         let room = in_flight < config.limits.requests_in_flight;
         let parking = match room && self.parked.has_room_for(received.bytes.len()) {
@@ -283,56 +299,56 @@ impl Pipeline {
             Admitted::Pass(inbound, prior) => (inbound, prior),
             Admitted::LookUp(id) => return Resolution::Park(id, ParkReason::AuditLookup(None)),
         };
-        let waiting = match parking {
-            ParkingRoom::Free => *waiting,
-            ParkingRoom::Full => Waiting::Over,
+        let tool_list_wait = match parking {
+            ParkingRoom::Free => *tool_list_wait,
+            ParkingRoom::Full => ToolListWait::Ended,
         };
-        let facts = Facts { prior, room, deadline: *deadline, waiting, now };
+        let facts = DecisionFacts { prior, room, deadline: *deadline, tool_list_wait, now };
         decide(config, &self.caller, &self.tasks, &self.catalogue, received, inbound, facts)
     }
 
-    /// Parked requests are decided next, before anything that was received later.
+    /// Queues parked requests to be decided next, before all messages that were received later.
     fn release(&mut self, messages: Vec<Incoming>) {
         for message in messages.into_iter().rev() {
             self.incoming.push_front(message);
         }
     }
 
-    /// Starts one search for all parked requests that wait for one; without quota they may have run.
+    /// Starts one search for all parked requests that need one. Without quota they are treated as having run.
     fn look_up_parked(&mut self) {
-        let origins = self.parked.not_looked_up();
+        let origins = self.parked.origins_to_look_up();
         if origins.is_empty() {
             return;
         }
         match self.lookups.start(&self.caller.session, origins) {
-            Some(search) => self.parked.assign(search),
+            Some(search) => self.parked.assign_search(search),
             None => {
-                let messages = self.parked.looked_up(None, &[]);
+                let messages = self.parked.take_looked_up(None, &[]);
                 self.release(messages);
             }
         }
     }
 
-    /// A search of the audit is over: what waited for it is decided next.
-    pub(crate) fn looked_up(&mut self, found: &Found) {
-        let messages = self.parked.looked_up(Some(found.search), &found.known);
+    /// A search of the audit has finished: the requests that waited for it are decided next.
+    pub(crate) fn looked_up(&mut self, found: &LookupResult) {
+        let messages = self.parked.take_looked_up(Some(found.search), &found.known);
         self.release(messages);
     }
 
-    /// The harness gave up on a request: it gets no response any more.
+    /// The harness cancelled a request: no response is sent for it.
     fn cancel(&mut self, servers: &mut ServerSet, id: &IdValue, now: Instant) -> Cancelled {
         let (call, cancelled) = match self.parked.cancel(id) {
-            Some(Work::Undecided(_)) => return Cancelled::Parked,
-            Some(Work::Recorded(unsent)) => (unsent.call.map(|(_, call)| call), Cancelled::Parked),
+            Some(Work::Undecided(_)) => return Cancelled::NotRunning,
+            Some(Work::Recorded(unsent)) => (unsent.call.map(|(_, call)| call), Cancelled::NotRunning),
             None => match self.in_flight.abandon(id) {
                 Some(call) => {
-                    let on = call.on;
-                    servers.cancel(on, id);
-                    (Some(call), Cancelled::On(on))
+                    let process = call.process;
+                    servers.cancel(process, id);
+                    (Some(call), Cancelled::Running(process))
                 }
-                // Its response is not relayed; the server is done with it.
+                // The server has responded; the response is not relayed.
                 None => match self.large.cancel(id) {
-                    Some(call) => (Some(call), Cancelled::Parked),
+                    Some(call) => (Some(call), Cancelled::NotRunning),
                     None => return Cancelled::Unknown,
                 },
             },
@@ -355,7 +371,7 @@ impl Pipeline {
         deadlines.into_iter().flatten().min()
     }
 
-    /// Answers calls whose time is over, and decides what has been parked for too long.
+    /// Answers calls that have timed out, and decides requests that have been parked for too long.
     pub(crate) fn expire(&mut self, servers: &mut ServerSet, now: Instant) {
         while let Some(call) = self.in_flight.take_expired(now) {
             self.timed_out(servers, call, now);
@@ -374,8 +390,8 @@ impl Pipeline {
             }
         }
         self.release(undecided);
-        if !self.parked.waits_for_tools()
-            && let Some(list) = self.lister.take()
+        if !self.parked.awaits_tools()
+            && let Some(list) = self.tool_listing.take()
         {
             self.parked.cancel_own(list.asked());
             if let Some(process) = servers.current(SlotKey::BASE) {
@@ -386,11 +402,11 @@ impl Pipeline {
 
     /// Requests that wait for a response.
     pub(crate) fn unanswered(&self) -> usize {
-        let waiting = self.in_flight.len() + self.parked.requests();
-        waiting + self.recording.requests() + self.large.requests()
+        let sent_or_parked = self.in_flight.len() + self.parked.requests();
+        sent_or_parked + self.recording.requests() + self.large.requests()
     }
 
-    /// The link is over: every call gets its outcome. Gives how many there were.
+    /// The link has ended: records an outcome for every call. Returns the number of unanswered requests.
     pub(crate) fn end(&mut self, now: Instant) -> usize {
         let calls = self.in_flight.drain_all();
         let unanswered = calls.len() + self.unanswered();
@@ -407,12 +423,12 @@ impl Pipeline {
         unanswered
     }
 
-    /// An admitted id is in flight, abandoned or parked, never two of these at once.
+    /// Checks that no id is in two of these at once: in flight, abandoned, parked.
     #[cfg(test)]
-    pub(crate) fn assert_one_place(&self) {
+    pub(crate) fn assert_one_status(&self) {
         for id in self.parked.ids() {
             assert!(!self.in_flight.is_taken(id), "{id:?} is parked and in flight");
         }
-        self.in_flight.assert_one_place();
+        self.in_flight.assert_one_status();
     }
 }

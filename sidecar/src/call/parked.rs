@@ -1,14 +1,14 @@
-//! Messages that were admitted and wait: the one place where anything waits.
+//! Admitted messages that cannot be decided or sent yet.
 //!
 //! | reason | what waits | cap | at the deadline |
 //! |---|---|--:|---|
-//! | [`AuditLookup`](ParkReason::AuditLookup) | undecided | 2 s | decided as one that may have run |
-//! | [`IdempotencyUnknown`](ParkReason::IdempotencyUnknown) | undecided | 30 s | decided without the answer |
-//! | [`ServerStarting`](ParkReason::ServerStarting) | recorded | a start has limits of its own | `server_unavailable`: it did not run |
+//! | [`AuditLookup`](ParkReason::AuditLookup) | undecided | 2 s | decided as a request that may have run |
+//! | [`IdempotencyUnknown`](ParkReason::IdempotencyUnknown) | undecided | 30 s | decided without the list of tools |
+//! | [`ServerStarting`](ParkReason::ServerStarting) | recorded | the start has its own timeout | `server_unavailable`: it did not run |
 //!
-//! What must stay true: a parked request has its id taken, can be cancelled, and waits no longer than its call's deadline
-//! and its reason's cap; messages for one slot leave in the order in which they came; what is parked is bounded in number
-//! (requests with those in flight, messages for a slot by [`MAX_WAITING`]) and in bytes.
+//! What must stay true: a parked request occupies its id, can be cancelled, and waits no longer than its call's
+//! deadline and its reason's cap; messages for one slot are sent in the order in which they came; what is parked is
+//! bounded in number (requests with those in flight, messages for a slot by [`MAX_PARKED_MESSAGES`]) and in bytes.
 
 use std::time::Duration;
 
@@ -17,7 +17,7 @@ use relay_proto::envelope::IdValue;
 use relay_proto::frame::Origin;
 use tokio::time::Instant;
 
-use super::admit::{Incoming, Prior, PriorAttempts, Waiting};
+use super::admit::{Incoming, Prior, PriorAttempts, ToolListWait};
 use super::in_flight::Call;
 
 #[derive(Debug, Default)]
@@ -36,19 +36,19 @@ struct ParkedEntry {
     work: Work,
 }
 
-/// What is done with a parked message next.
+/// A parked message, by its next step.
 #[derive(Debug)]
 pub(crate) enum Work {
-    /// It is admitted again.
+    /// To be admitted and decided again.
     Undecided(Incoming),
-    /// It is sent.
+    /// To be sent.
     Recorded(Box<Unsent>),
 }
 
 /// A message whose decision is recorded, and which has not been sent.
 #[derive(Debug)]
 pub(crate) struct Unsent {
-    /// With its id, where it is a request of the harness.
+    /// The call and its id, where the message is a request of the harness.
     pub(super) call: Option<(IdValue, Call)>,
     pub(super) message: Outbound,
 }
@@ -56,24 +56,24 @@ pub(crate) struct Unsent {
 /// What a parked message waits for.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum ParkReason {
-    /// This search of the audit says whether it ran on an earlier link; none where it is yet to be started.
+    /// A search of the audit for whether the request ran on an earlier link; none where it is yet to be started.
     AuditLookup(Option<SearchNumber>),
-    /// The server is asked for its tools, which say whether they may be repeated.
+    /// The server's list of tools, whose annotations say which may be repeated.
     IdempotencyUnknown,
-    /// The process of this slot is starting, or its session is being opened again.
+    /// The process of this slot, which is starting or reopening its session.
     ServerStarting(SlotKey),
 }
 
-/// One search of the audit among those of a link.
+/// Identifies one search of the audit within a link.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub(crate) struct SearchNumber(pub(super) u64);
 
-/// What a request may wait for a search of the audit.
+/// How long a request may wait for a search of the audit.
 pub(super) const LOOKUP_TIME: Duration = Duration::from_secs(2);
 /// How long the server may take to list its tools, start and all pages included.
 const LIST_TIME: Duration = Duration::from_secs(30);
-/// Messages that may wait for starts: a harness has at most a handshake and a few lists under way by then.
-const MAX_WAITING: usize = 256;
+/// Messages that may wait for server starts: a harness sends at most a handshake and a few lists by then.
+const MAX_PARKED_MESSAGES: usize = 256;
 
 impl ParkReason {
     fn cap(self) -> Option<Duration> {
@@ -86,12 +86,12 @@ impl ParkReason {
 }
 
 impl Parked {
-    /// Requests of the harness.
+    /// The number of parked requests of the harness.
     pub(super) fn requests(&self) -> usize {
         self.entries.iter().filter(|entry| entry.id.is_some()).count()
     }
 
-    /// Whether one more undecided message of this size may wait.
+    /// Whether one more undecided message of this size may be parked.
     pub(super) fn has_room_for(&self, bytes: usize) -> bool {
         self.bytes + bytes <= QUEUE_BYTES
     }
@@ -105,12 +105,12 @@ impl Parked {
         self.entries.iter().any(|entry| entry.id.as_ref() == Some(id))
     }
 
-    pub(super) fn waits_for_tools(&self) -> bool {
-        self.first_waiting_for_tools().is_some()
+    pub(super) fn awaits_tools(&self) -> bool {
+        self.first_awaiting_tools().is_some()
     }
 
     /// The oldest request that waits for the server's list of tools.
-    pub(super) fn first_waiting_for_tools(&self) -> Option<&[u8]> {
+    pub(super) fn first_awaiting_tools(&self) -> Option<&[u8]> {
         self.entries.iter().find_map(|entry| match (&entry.work, entry.reason) {
             (Work::Undecided(message), ParkReason::IdempotencyUnknown) => Some(&message.received.bytes[..]),
             _ => None,
@@ -127,7 +127,7 @@ impl Parked {
         })
     }
 
-    /// Holds a request that cannot be decided yet.
+    /// Parks a request that cannot be decided yet.
     pub(super) fn hold(
         &mut self,
         id: IdValue,
@@ -139,15 +139,16 @@ impl Parked {
         self.push(Some(id), reason, call_deadline, Work::Undecided(message), now);
     }
 
-    /// Holds a message for a slot that is not ready; gives it back where too much waits already.
+    /// Parks a message for a slot that is not ready; returns it where too much is parked already.
     pub(super) fn hold_unsent(
         &mut self,
         slot: SlotKey,
         unsent: Unsent,
         now: Instant,
     ) -> Result<(), Box<Unsent>> {
-        let waiting = self.entries.iter().filter(|entry| matches!(entry.work, Work::Recorded(_))).count();
-        if waiting >= MAX_WAITING || self.bytes > REFUSED_BYTES {
+        let unsent_count =
+            self.entries.iter().filter(|entry| matches!(entry.work, Work::Recorded(_))).count();
+        if unsent_count >= MAX_PARKED_MESSAGES || self.bytes > REFUSED_BYTES {
             return Err(Box::new(unsent));
         }
         let (id, deadline) = match &unsent.call {
@@ -158,12 +159,12 @@ impl Parked {
         Ok(())
     }
 
-    /// Takes a request out that the harness cancelled.
+    /// Takes out a request that the harness cancelled.
     pub(super) fn cancel(&mut self, id: &IdValue) -> Option<Work> {
         self.take(|entry| entry.id.as_ref() == Some(id)).pop().map(|entry| entry.work)
     }
 
-    /// Takes a request of the sidecar itself out, if it has not been sent.
+    /// Takes out a request of the sidecar itself, if it is still parked.
     pub(super) fn cancel_own(&mut self, id: &IdValue) {
         self.take(|entry| match &entry.work {
             Work::Recorded(unsent) => entry.id.is_none() && unsent.message.request_id() == Some(id),
@@ -175,42 +176,42 @@ impl Parked {
         self.entries.iter().filter_map(|entry| entry.deadline).min()
     }
 
-    /// What has waited long enough: undecided messages are to be decided by what is known.
+    /// Takes out messages whose deadline has passed; undecided ones are then decided with the facts known so far.
     pub(super) fn take_expired(&mut self, now: Instant) -> Vec<Work> {
         let expired = self.take(|entry| entry.deadline.is_some_and(|deadline| deadline <= now));
-        expired.into_iter().map(ParkedEntry::without_answer).collect()
+        expired.into_iter().map(ParkedEntry::into_expired).collect()
     }
 
-    /// Everything that waits for a slot, in order.
+    /// Takes out all messages for a slot, in order.
     pub(super) fn take_for(&mut self, slot: SlotKey) -> Vec<Unsent> {
-        let waiting = self.take(|entry| entry.reason == ParkReason::ServerStarting(slot));
-        waiting.into_iter().filter_map(ParkedEntry::unsent).collect()
+        let taken = self.take(|entry| entry.reason == ParkReason::ServerStarting(slot));
+        taken.into_iter().filter_map(ParkedEntry::unsent).collect()
     }
 
-    /// All requests of the harness that were recorded and not sent, because the link is over.
+    /// Takes out all requests of the harness that were recorded and not sent, because the link has ended.
     pub(super) fn take_all_unsent(&mut self) -> Vec<Call> {
-        let waiting = self.take(|entry| matches!(entry.work, Work::Recorded(_)));
-        waiting.into_iter().filter_map(|entry| Some(entry.unsent()?.call?.1)).collect()
+        let taken = self.take(|entry| matches!(entry.work, Work::Recorded(_)));
+        taken.into_iter().filter_map(|entry| Some(entry.unsent()?.call?.1)).collect()
     }
 
-    /// The requests that waited for the list of tools, which is complete or will not be.
-    pub(super) fn listed(&mut self) -> Vec<Incoming> {
-        let waiting = self.take(|entry| entry.reason == ParkReason::IdempotencyUnknown);
-        waiting.into_iter().filter_map(|entry| entry.without_answer().undecided()).collect()
+    /// Takes out the requests that waited for the list of tools, which is complete or failed.
+    pub(super) fn take_awaiting_tools(&mut self) -> Vec<Incoming> {
+        let taken = self.take(|entry| entry.reason == ParkReason::IdempotencyUnknown);
+        taken.into_iter().filter_map(|entry| entry.into_expired().undecided()).collect()
     }
 
-    /// The messages on earlier links that no search was started for.
-    pub(super) fn not_looked_up(&self) -> Vec<Origin> {
-        let waiting = self.entries.iter().filter(|entry| entry.reason == ParkReason::AuditLookup(None));
-        let origins = waiting.filter_map(|entry| match &entry.work {
+    /// The earlier messages for which a search is yet to be started.
+    pub(super) fn origins_to_look_up(&self) -> Vec<Origin> {
+        let entries = self.entries.iter().filter(|entry| entry.reason == ParkReason::AuditLookup(None));
+        let origins = entries.filter_map(|entry| match &entry.work {
             Work::Undecided(message) => message.origin().cloned(),
             Work::Recorded(_) => None,
         });
         origins.collect()
     }
 
-    /// This search is for all that had none.
-    pub(super) fn assign(&mut self, search: SearchNumber) {
+    /// Assigns this search to all requests that wait for one to be started.
+    pub(super) fn assign_search(&mut self, search: SearchNumber) {
         for entry in &mut self.entries {
             if entry.reason == ParkReason::AuditLookup(None) {
                 entry.reason = ParkReason::AuditLookup(Some(search));
@@ -218,8 +219,8 @@ impl Parked {
         }
     }
 
-    /// The requests that waited for this search, with what it found. What it did not find may have run twice.
-    pub(super) fn looked_up(
+    /// Takes out the requests that waited for this search, with its results. A request without a result is not retried.
+    pub(super) fn take_looked_up(
         &mut self,
         search: Option<SearchNumber>,
         known: &[(Origin, PriorAttempts)],
@@ -256,21 +257,23 @@ impl Parked {
         self.entries.push(ParkedEntry { id, reason, deadline, work });
     }
 
-    fn take(&mut self, choice: impl Fn(&ParkedEntry) -> bool) -> Vec<ParkedEntry> {
-        let taken: Vec<ParkedEntry> = self.entries.extract_if(.., |entry| choice(entry)).collect();
+    fn take(&mut self, matches: impl Fn(&ParkedEntry) -> bool) -> Vec<ParkedEntry> {
+        let taken: Vec<ParkedEntry> = self.entries.extract_if(.., |entry| matches(entry)).collect();
         self.bytes -= taken.iter().map(|entry| entry.work.bytes()).sum::<usize>();
         taken
     }
 }
 
 impl ParkedEntry {
-    /// What is done where the answer that it waited for did not come.
-    fn without_answer(self) -> Work {
+    /// The message after its deadline: what it waited for did not arrive in time.
+    fn into_expired(self) -> Work {
         match (self.work, self.reason) {
             (Work::Undecided(message), ParkReason::AuditLookup(_)) => {
                 Work::Undecided(Incoming { prior: Prior::Known(PriorAttempts::Repeated), ..message })
             }
-            (Work::Undecided(message), _) => Work::Undecided(Incoming { waiting: Waiting::Over, ..message }),
+            (Work::Undecided(message), _) => {
+                Work::Undecided(Incoming { tool_list_wait: ToolListWait::Ended, ..message })
+            }
             (recorded @ Work::Recorded(_), _) => recorded,
         }
     }
@@ -324,33 +327,33 @@ mod tests {
     }
 
     #[test]
-    fn bytes_that_wait_for_a_start_pause_the_link_and_are_bounded() {
+    fn bytes_parked_for_a_start_pause_the_link_and_are_bounded() {
         let mut parked = Parked::default();
-        let mut taken = 0;
+        let mut parked_bytes = 0;
         for number in 0..100 {
-            assert_eq!(parked.is_full(), taken > QUEUE_BYTES, "after {taken} bytes");
+            assert_eq!(parked.is_full(), parked_bytes > QUEUE_BYTES, "after {parked_bytes} bytes");
             if !hold(&mut parked, SLOT, request(number, 1024 * 1024, None)) {
                 break;
             }
-            taken += 1024 * 1024;
+            parked_bytes += 1024 * 1024;
         }
-        assert!((REFUSED_BYTES..REFUSED_BYTES + 2 * 1024 * 1024).contains(&taken), "{taken}");
-        assert_eq!(parked.take_for(SLOT).len() * 1024 * 1024, taken);
+        assert!((REFUSED_BYTES..REFUSED_BYTES + 2 * 1024 * 1024).contains(&parked_bytes), "{parked_bytes}");
+        assert_eq!(parked.take_for(SLOT).len() * 1024 * 1024, parked_bytes);
         assert_eq!((parked.bytes, parked.is_full()), (0, false));
     }
 
     #[test]
-    fn small_messages_that_wait_for_a_start_are_counted() {
+    fn the_number_of_messages_parked_for_a_start_is_bounded() {
         let mut parked = Parked::default();
-        for number in 0..MAX_WAITING {
+        for number in 0..MAX_PARKED_MESSAGES {
             assert!(hold(&mut parked, SLOT, request(number, 1, None)));
         }
-        assert!(!hold(&mut parked, SLOT, request(MAX_WAITING, 1, None)));
-        assert_eq!(parked.requests(), MAX_WAITING);
+        assert!(!hold(&mut parked, SLOT, request(MAX_PARKED_MESSAGES, 1, None)));
+        assert_eq!(parked.requests(), MAX_PARKED_MESSAGES);
     }
 
     #[test]
-    fn each_slot_gets_what_waits_for_it_in_order() {
+    fn each_slot_gets_its_parked_messages_in_order() {
         let mut parked = Parked::default();
         for (number, slot) in [(1, SLOT), (2, OTHER), (3, SLOT)] {
             assert!(hold(&mut parked, slot, request(number, 1, None)));
@@ -367,7 +370,7 @@ mod tests {
     }
 
     #[test]
-    fn a_waiting_request_is_cancelled_once_and_expires_with_its_call() {
+    fn a_parked_request_is_cancelled_once_and_expires_with_its_call() {
         let mut parked = Parked::default();
         let now = Instant::now();
         let soon = now + Duration::from_secs(5);
@@ -394,8 +397,8 @@ mod tests {
             assert_eq!(parked.next_deadline(), Some(now + cap), "{reason:?}");
             let expired = parked.take_expired(now + cap);
             let [Work::Undecided(message)] = &expired[..] else { panic!("{expired:?}") };
-            let decided_by = (message.prior, message.waiting);
-            assert_ne!(decided_by, (Prior::Known(PriorAttempts::None), Waiting::Allowed), "{reason:?}");
+            let decided_by = (message.prior, message.tool_list_wait);
+            assert_ne!(decided_by, (Prior::Known(PriorAttempts::None), ToolListWait::Allowed), "{reason:?}");
         }
     }
 
@@ -409,10 +412,10 @@ mod tests {
             let reason = ParkReason::AuditLookup(None);
             parked.hold(id(seq as usize), reason, None, Incoming::new(received), Instant::now());
         }
-        assert_eq!(parked.not_looked_up(), [origin(1), origin(2)]);
-        parked.assign(search);
-        assert!(parked.looked_up(None, &[]).is_empty(), "they wait for their own search");
-        let found = parked.looked_up(Some(search), &[(origin(2), PriorAttempts::None)]);
+        assert_eq!(parked.origins_to_look_up(), [origin(1), origin(2)]);
+        parked.assign_search(search);
+        assert!(parked.take_looked_up(None, &[]).is_empty(), "they wait for their own search");
+        let found = parked.take_looked_up(Some(search), &[(origin(2), PriorAttempts::None)]);
         let prior: Vec<Prior> = found.into_iter().map(|message| message.prior).collect();
         assert_eq!(prior, [Prior::Known(PriorAttempts::Repeated), Prior::Known(PriorAttempts::None)]);
     }

@@ -1,8 +1,8 @@
-//! What the pipeline does while a server's process is replaced by one with a newer credential.
+//! Replacement of a server's process by one with newer credentials, as the pipeline sees it.
 //!
-//! What must stay true: every request goes to the process that it is about, and a response of the harness to the process
-//! that asked; a process is kept for as long as a request or task waits for it, within its limit; what became of a
-//! replacement is in the log and the audit.
+//! What must stay true: every request goes to the process that it is about, and a response of the harness to the
+//! process that sent the request; a process is kept while a request or task needs it, up to its time limit; the outcome
+//! of a replacement is in the log and the audit.
 
 use cofferdam_audit::{self as audit, EventRecord};
 use cofferdam_base::metrics::{self, Outcome};
@@ -16,18 +16,18 @@ use super::reply::ServerTurn;
 use super::{CallerContext, Pipeline};
 
 impl Pipeline {
-    /// Does what is due about the processes of this link's server.
-    pub(crate) fn tend(&mut self, servers: &mut ServerSet, now: Instant) {
+    /// Advances replacements of the processes of this link's server.
+    pub(crate) fn advance_replacements(&mut self, servers: &mut ServerSet, now: Instant) {
         if !servers.is_changing() {
             return;
         }
-        let Self { caller, in_flight, tasks, server_requests, lister, .. } = &*self;
+        let Self { caller, in_flight, tasks, server_requests, tool_listing, .. } = &*self;
         let config = caller.session.context.config.load_full();
         let is_busy = |process: ProcessId| {
-            lister.is_some()
-                || in_flight.occupy(process)
-                || tasks.occupy(process)
-                || server_requests.occupy(process)
+            tool_listing.is_some()
+                || in_flight.has_calls_on(process)
+                || tasks.has_tasks_on(process)
+                || server_requests.has_requests_of(process)
         };
         let launcher = || caller.launcher(&config);
         for (slot, notice) in servers.tend(&is_busy, &launcher) {
@@ -46,7 +46,7 @@ impl Pipeline {
                 Notice::Over(process) => {
                     turn.from = process;
                     turn.withdraw_requests();
-                    // Only late responses, which cannot come any more.
+                    // No late response can arrive any more.
                     self.in_flight.drain(process);
                     self.tasks.forget_process(process);
                 }
@@ -57,10 +57,11 @@ impl Pipeline {
 }
 
 impl ServerTurn<'_> {
-    /// Listeners of a process that gets no new calls are opened again elsewhere.
+    /// Reopens the listeners of a draining process on its replacement.
     fn move_listeners(&mut self) {
-        for call in self.pipeline.in_flight.listening_on(self.from) {
-            let cancelled = notice::cancelled(call.id.as_bytes(), "another process listens from now on");
+        for call in self.pipeline.in_flight.take_listeners(self.from) {
+            let cancelled =
+                notice::cancelled(call.id.as_bytes(), "a new server process takes over this listener");
             let cancelled = Outgoing::Kept(Outbound::notification(cancelled, mcp::CANCELLED));
             self.servers.send(Target::Process(self.from), cancelled, WhenNotReady::Return);
             let why = "the server's process was replaced; listen again";
@@ -69,8 +70,8 @@ impl ServerTurn<'_> {
     }
 }
 
-/// Whether the harness gets this notification of a process.
-pub(super) fn forwards_notification(servers: &mut ServerSet, from: ProcessId, method: &str) -> bool {
+/// Whether a notification of this process is relayed to the harness.
+pub(super) fn should_forward_notification(servers: &mut ServerSet, from: ProcessId, method: &str) -> bool {
     match servers.role(from) {
         Role::Current => {
             if method == mcp::TOOLS_CHANGED {
@@ -78,32 +79,32 @@ pub(super) fn forwards_notification(servers: &mut ServerSet, from: ProcessId, me
             }
             true
         }
-        // What concerns the server as a whole, the process that replaces it says too.
+        // The replacement process sends notifications about the server as a whole.
         Role::Draining => !mcp::lookup(method).is_some_and(|method| method.server_wide),
-        // The harness has asked it nothing yet.
+        // The harness has sent it no request yet.
         Role::Successor => false,
     }
 }
 
-/// Puts what became of a replacement into the log, the metrics and the audit.
-fn report(caller: &CallerContext, replaced: ReplacementOutcome, detail: &str) {
+/// Reports the outcome of a replacement in the log, the metrics and the audit.
+fn report(caller: &CallerContext, outcome: ReplacementOutcome, detail: &str) {
     let CallerContext { server, link, session, .. } = caller;
-    let (what, counted) = match replaced {
+    let (description, counted) = match outcome {
         ReplacementOutcome::Failed => ("not replaced", Some(Outcome::Failed)),
         ReplacementOutcome::Reloaded => ("reloaded", Some(Outcome::Done)),
         ReplacementOutcome::Replaced => ("replaced", Some(Outcome::Done)),
         ReplacementOutcome::Retired => ("retired", None),
     };
-    if let Some(outcome) = counted {
-        metrics::replacement(outcome);
+    if let Some(counted) = counted {
+        metrics::replacement(counted);
     }
-    match replaced {
+    match outcome {
         ReplacementOutcome::Failed => {
-            tracing::warn!(%server, %link, why = detail, "the server's process was not replaced")
+            tracing::warn!(%server, %link, why = detail, "the server process was not replaced")
         }
-        _ => tracing::info!(%server, %link, detail, "credentials changed: {what}"),
+        _ => tracing::info!(%server, %link, detail, "credentials changed: {description}"),
     }
-    let detail = format!("{what}: {detail}");
+    let detail = format!("{description}: {detail}");
     let record = EventRecord {
         session: Some(&session.id),
         link: Some(link),

@@ -1,8 +1,8 @@
-//! Decisions and outcomes into the audit, with the numbers that are counted beside them.
+//! Writes decisions and outcomes to the audit, and counts them.
 //!
-//! A decision is written before anything follows from it. An outcome is not waited for: one that is lost with the sidecar
-//! is unknown to a reader of the audit, as it is to the harness. So outcomes are written in batches: with the next
-//! decisions, when there is nothing else to do, or soon.
+//! A decision is written before it is carried out. Nothing waits for an outcome to be written: if the sidecar crashes
+//! first, the audit shows the outcome as unknown, and so does the harness. So outcomes are written in batches: with the
+//! next decisions, when the link is idle, or after [`OUTCOME_DELAY`].
 
 use std::borrow::Cow;
 use std::time::Duration;
@@ -19,21 +19,21 @@ use tokio::time::Instant;
 use super::CallerContext;
 use super::decide::Decided;
 use super::in_flight::Call;
-use super::used_secrets::{HeldSecrets, other_uses, secret_uses};
+use super::used_secrets::{HeldSecrets, secret_uses, uses_of_reads};
 use crate::config::Config;
 
 pub(crate) struct Recorder {
     outcomes: Vec<Outcome>,
     /// Reused, to save allocations.
     batch: Batch,
-    /// When they are written at the latest.
+    /// When the outcomes are written at the latest.
     due: Option<Instant>,
     pub(crate) counters: LinkCounters,
-    /// What the metrics count of this server's requests.
+    /// The metrics of this server's requests.
     tally: ServerTally,
 }
 
-/// What `cofferdam sessions` shows of a link's calls.
+/// The counters of a link that `cofferdam sessions` shows.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct LinkCounters {
     pub(crate) calls: u64,
@@ -44,14 +44,14 @@ pub(crate) struct LinkCounters {
 /// Whether the decision about a message is in the audit.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Recorded {
-    /// Nothing follows from it.
+    /// The decision is not carried out.
     NotWritten,
     Written,
-    /// It is in the file, but may be lost with the host: the call is not made.
+    /// The record is in the file, but a host crash may lose it: the call is not made.
     WrittenNotSynced,
 }
 
-/// Whether the decisions about a chunk are written.
+/// Whether the decisions of a chunk are written.
 pub(super) enum Recording {
     /// One result for each message, in order.
     Done(Vec<Recorded>),
@@ -69,15 +69,17 @@ struct Outcome {
     redactions: u32,
 }
 
-/// The method and the tool of a call, scrubbed, and the secrets that it was made with where its decision names others.
+/// The method and the tool of a call, scrubbed, and the secrets that it was sent with where its decision record names
+/// others.
 type Names<'a> = (Cow<'a, str>, Option<Cow<'a, str>>, Vec<SecretUse<'a>>);
 
-/// Long enough that the next call of a busy harness comes within it.
-const LATEST: Duration = Duration::from_millis(20);
-/// So many are worth a write of their own when there is nothing else to do.
-const WORTH_A_WRITE: usize = 8;
-/// So many are written without waiting for anything: more than one turn brings, whose responses are to leave first.
-const MAX_WAITING: usize = 128;
+/// How long outcomes wait for a shared write: usually the next call of a busy harness comes first.
+const OUTCOME_DELAY: Duration = Duration::from_millis(20);
+/// An idle link writes this many outcomes or more without waiting for [`OUTCOME_DELAY`].
+const IDLE_WRITE_COUNT: usize = 8;
+/// With this many outcomes they are written at once. Above what one turn of the link adds, so that its responses are
+/// sent before the write.
+const MAX_UNWRITTEN_OUTCOMES: usize = 128;
 
 impl Recorder {
     pub(super) fn new(server: &str, batch: Batch) -> Self {
@@ -99,17 +101,18 @@ impl Recorder {
         self.due
     }
 
-    pub(crate) fn is_worth_a_write(&self) -> bool {
-        self.outcomes.len() >= WORTH_A_WRITE
+    pub(crate) fn should_write_when_idle(&self) -> bool {
+        self.outcomes.len() >= IDLE_WRITE_COUNT
     }
 
-    /// Takes note of what became of a call that the server did not answer with anything that was relayed.
+    /// Stores the outcome of a call for which no response of the server was relayed.
     pub(super) fn outcome(&mut self, call: Call, result: CallResult, code: Option<Code>, now: Instant) {
         let duration = now.saturating_duration_since(call.began);
         self.push(Outcome { call, result, code, bytes: 0, duration, redactions: 0 }, now);
     }
 
-    /// The same for a call whose response was relayed: its size at the server, and what was taken out of it.
+    /// Stores the outcome of a call whose response was relayed: the size that the server sent, and the number of
+    /// redactions.
     pub(super) fn relayed(
         &mut self,
         call: Call,
@@ -125,12 +128,12 @@ impl Recorder {
     fn push(&mut self, outcome: Outcome, now: Instant) {
         self.count(outcome.result.into());
         self.outcomes.push(outcome);
-        self.due.get_or_insert(now + LATEST);
+        self.due.get_or_insert(now + OUTCOME_DELAY);
     }
 
-    /// Writes outcomes that have waited long enough, or are many.
+    /// Writes the outcomes if they are due, or too many.
     pub(crate) fn write_due(&mut self, caller: &CallerContext, now: Instant) {
-        if self.due.is_some_and(|due| due <= now) || self.outcomes.len() >= MAX_WAITING {
+        if self.due.is_some_and(|due| due <= now) || self.outcomes.len() >= MAX_UNWRITTEN_OUTCOMES {
             self.write(caller);
         }
     }
@@ -148,7 +151,7 @@ impl Recorder {
         self.clear();
     }
 
-    /// Writes decisions, all at once, with the outcomes that wait.
+    /// Writes decisions and all stored outcomes, with one write.
     pub(super) fn record(
         &mut self,
         caller: &CallerContext,
@@ -161,13 +164,13 @@ impl Recorder {
         let scrubber = session.credentials.scrubber();
         let secrets = config.servers.get(server).map(|server| server.secrets()).unwrap_or_default();
         let secrets = secret_uses(secrets, &held.base);
-        // What the sandbox wrote may repeat what a server told it.
+        // Scrubbed, because the sandbox may repeat a credential that it got from a server.
         let names: Vec<_> = decided
             .iter()
             .enumerate()
-            .map(|(place, one)| match one.inbound.request() {
+            .map(|(index, message)| match message.inbound.request() {
                 Some(request) => {
-                    let scope = one.scope().zip(held.in_scope(place));
+                    let scope = message.scope().zip(held.in_scope(index));
                     (
                         method_name(&scrubber, &request.method),
                         request.tool.as_deref().map(|tool| scrubber.name(tool)),
@@ -178,15 +181,15 @@ impl Recorder {
                 None => ("".into(), None, None, None),
             })
             .collect();
-        if decided.iter().all(|one| one.ruling.is_none()) {
+        if decided.iter().all(|message| message.ruling.is_none()) {
             return Recording::Done(vec![Recorded::Written; decided.len()]);
         }
         self.batch_outcomes(caller);
-        for (one, (method, tool, mac, of_scope)) in decided.iter().zip(&names) {
-            let Some(ruling) = &one.ruling else { continue };
-            let call = audit::Call { of, seq: one.received.seq, method, tool: tool.as_deref() };
+        for (message, (method, tool, mac, of_scope)) in decided.iter().zip(&names) {
+            let Some(ruling) = &message.ruling else { continue };
+            let call = audit::Call { of, seq: message.received.seq, method, tool: tool.as_deref() };
             let secrets = of_scope.as_ref().unwrap_or(&secrets);
-            self.batch.decision(&one.record(call, ruling, mac.as_ref(), &config.policy_digest, secrets));
+            self.batch.decision(&message.record(call, ruling, mac.as_ref(), &config.policy_digest, secrets));
         }
         match audit.submit(&session.budget, &mut self.batch) {
             Submitted::Done(result) => {
@@ -194,7 +197,11 @@ impl Recorder {
                     self.report_lost(caller, error);
                 }
                 self.clear();
-                Recording::Done(recorded(caller, result, decided.iter().map(|one| one.ruling.is_some())))
+                Recording::Done(recorded(
+                    caller,
+                    result,
+                    decided.iter().map(|message| message.ruling.is_some()),
+                ))
             }
             Submitted::Pending(pending) => {
                 self.clear();
@@ -218,13 +225,13 @@ impl Recorder {
         self.due = None;
     }
 
-    /// What the sandbox called them may repeat what a server told it.
+    /// Scrubbed, because the sandbox may repeat a credential that it got from a server.
     fn names(&self, scrubber: &Scrubber) -> Vec<Names<'_>> {
         self.outcomes
             .iter()
             .map(|outcome| {
                 let tool = outcome.call.tool.as_deref().map(|tool| scrubber.name(tool));
-                let secrets = outcome.call.sent_with.as_deref().map(other_uses).unwrap_or_default();
+                let secrets = outcome.call.sent_with.as_deref().map(uses_of_reads).unwrap_or_default();
                 (method_name(scrubber, &outcome.call.method), tool, secrets)
             })
             .collect()
@@ -249,39 +256,39 @@ impl Recorder {
     fn report_lost(&self, caller: &CallerContext, error: &AuditError) {
         let count = self.outcomes.len();
         if count > 0 {
-            tracing::error!(link = %caller.link, session = %caller.session.id, %error, count, "outcomes not recorded");
+            tracing::error!(link = %caller.link, session = %caller.session.id, %error, count, "call outcomes were not recorded");
         }
     }
 }
 
-/// One result for each message, in order; `has_decision` says which of them were to be recorded.
+/// One result for each message, in order; `has_decision` tells which of them have a decision to be recorded.
 pub(super) fn recorded(
     caller: &CallerContext,
     result: Result<Vec<audit::Recorded>, AuditError>,
     has_decision: impl Iterator<Item = bool>,
 ) -> Vec<Recorded> {
-    let (written, otherwise) = match result {
+    let (written, default) = match result {
         Ok(written) => (written, Recorded::NotWritten),
         Err(error) => {
             let CallerContext { session, link, .. } = caller;
-            tracing::error!(%link, session = %session.id, %error, "decisions not recorded: the calls are refused");
-            let otherwise = match error {
+            tracing::error!(%link, session = %session.id, %error, "decisions were not recorded: the calls are refused");
+            let default = match error {
                 AuditError::Sync { .. } => Recorded::WrittenNotSynced,
                 _ => Recorded::NotWritten,
             };
-            (Vec::new(), otherwise)
+            (Vec::new(), default)
         }
     };
     let mut written = written.into_iter().map(Recorded::from);
     has_decision
         .map(|has_decision| match has_decision {
-            true => written.next().unwrap_or(otherwise),
+            true => written.next().unwrap_or(default),
             false => Recorded::Written,
         })
         .collect()
 }
 
-/// A method as it may be written down. Names of the protocol itself are not secret.
+/// A method as it may be recorded. Method names of MCP itself need no scrubbing.
 fn method_name<'a>(scrubber: &Scrubber, method: &'a str) -> Cow<'a, str> {
     match policy::known_method(method) {
         Some(known) => Cow::Borrowed(known),

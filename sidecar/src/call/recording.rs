@@ -1,11 +1,11 @@
 //! Messages whose decisions are on their way to a slow disk.
 //!
-//! Usually decisions are written at once and none of this is used. Otherwise the chunk waits here while the link goes on
-//! with heartbeats, commands, and responses of its servers; later messages wait behind it. After [`RECORD_TIME`] its
-//! requests are refused, and so is every later one until the disk has taken the records.
+//! Usually decisions are written at once and none of this is used. Otherwise the chunk waits here while the link
+//! continues with heartbeats, commands, and responses of its servers; later messages wait behind the chunk. After
+//! [`RECORD_TIME`] its requests are refused, and so is every later request until the disk has written the records.
 //!
-//! What must stay true: nothing is sent before its decision is written, however long that takes; a call whose decision was
-//! written after it was refused gets the outcome `refused`.
+//! What must stay true: nothing is sent before its decision is written, however long that takes; a call whose decision
+//! was written after it was refused gets the outcome `refused`.
 
 use std::future::pending;
 use std::sync::Arc;
@@ -23,27 +23,27 @@ use super::forward::Prepared;
 use super::in_flight::Call;
 use super::record::{Recorded, recorded};
 use super::used_secrets::HeldSecrets;
-use super::{Pipeline, Turn};
+use super::{HarnessTurn, Pipeline};
 use crate::config::Config;
 
 /// The chunk of one link whose decisions are being written.
 #[derive(Default)]
-pub(crate) struct RecordingChunk(Option<State>);
+pub(crate) struct RecordingChunk(Option<RecordingState>);
 
-enum State {
-    Waiting {
-        pending: PendingRecords,
+enum RecordingState {
+    Pending {
+        records: PendingRecords,
         chunk: Chunk,
         deadline: Instant,
     },
-    /// Its requests were refused; these would have been made.
+    /// The requests of the chunk were refused. These calls need an outcome if their decisions are written after all.
     Overdue {
-        pending: PendingRecords,
+        records: PendingRecords,
         calls: Vec<(Recordable, Option<Call>)>,
     },
 }
 
-/// Decided messages with everything that carrying them out needs.
+/// Decided messages with everything that is needed to carry them out.
 pub(super) struct Chunk {
     pub(super) messages: Vec<Incoming>,
     pub(super) decisions: Vec<Decision>,
@@ -51,11 +51,11 @@ pub(super) struct Chunk {
     pub(super) config: Arc<Config>,
 }
 
-/// What was decided about one message.
+/// The decision about one message.
 pub(super) struct Decision {
     ruling: Option<Ruling>,
     prepared: Option<Prepared>,
-    /// Admission refused it: it cannot be decoded from its bytes again.
+    /// Why admission refused the message: decoding it again would not tell.
     refused: Option<relay_proto::envelope::Malformed>,
 }
 
@@ -68,16 +68,16 @@ enum Recordable {
 
 pub(crate) type RecordResult = Result<Vec<audit::Recorded>, AuditError>;
 
-/// How long a request waits for its decision to be written: shorter than any harness waits for a response.
+/// How long a request waits for its decision to be written: shorter than the timeout of any harness.
 const RECORD_TIME: Duration = Duration::from_secs(10);
 
 impl Decision {
-    pub(super) fn new(one: Decided<'_>, prepared: Option<Prepared>) -> Self {
-        let refused = match one.inbound {
+    pub(super) fn new(message: Decided<'_>, prepared: Option<Prepared>) -> Self {
+        let refused = match message.inbound {
             Inbound::Malformed(malformed) => Some(malformed),
             _ => None,
         };
-        Self { ruling: one.ruling, prepared, refused }
+        Self { ruling: message.ruling, prepared, refused }
     }
 
     fn recordable(&self) -> Recordable {
@@ -91,65 +91,68 @@ impl Decision {
 impl RecordingChunk {
     /// Whether later messages have to wait.
     pub(super) fn is_waiting(&self) -> bool {
-        matches!(self.0, Some(State::Waiting { .. }))
+        matches!(self.0, Some(RecordingState::Pending { .. }))
     }
 
-    /// Whether the disk has not taken records for too long: nothing can be recorded now.
+    /// Whether the disk has been blocked for too long: nothing can be recorded now.
     pub(super) fn is_overdue(&self) -> bool {
-        matches!(self.0, Some(State::Overdue { .. }))
+        matches!(self.0, Some(RecordingState::Overdue { .. }))
     }
 
-    pub(super) fn wait(&mut self, pending: PendingRecords, chunk: Chunk, now: Instant) {
-        self.0 = Some(State::Waiting { pending, chunk, deadline: now + RECORD_TIME });
+    pub(super) fn wait(&mut self, records: PendingRecords, chunk: Chunk, now: Instant) {
+        self.0 = Some(RecordingState::Pending { records, chunk, deadline: now + RECORD_TIME });
     }
 
     pub(super) fn deadline(&self) -> Option<Instant> {
         match &self.0 {
-            Some(State::Waiting { deadline, .. }) => Some(*deadline),
-            Some(State::Overdue { .. }) | None => None,
+            Some(RecordingState::Pending { deadline, .. }) => Some(*deadline),
+            Some(RecordingState::Overdue { .. }) | None => None,
         }
     }
 
     /// Requests that wait for a response.
     pub(super) fn requests(&self) -> usize {
         match &self.0 {
-            Some(State::Waiting { chunk, .. }) => {
+            Some(RecordingState::Pending { chunk, .. }) => {
                 chunk.decisions.iter().filter(|decision| decision.prepared.is_some()).count()
             }
-            Some(State::Overdue { .. }) | None => 0,
+            Some(RecordingState::Overdue { .. }) | None => 0,
         }
     }
 
     /// The link ends: the calls that were not made.
     pub(super) fn end(&mut self) -> Vec<Call> {
         match self.0.take() {
-            Some(State::Waiting { chunk, .. }) => {
+            Some(RecordingState::Pending { chunk, .. }) => {
                 let prepared = chunk.decisions.into_iter().filter_map(|decision| decision.prepared);
                 prepared.map(|prepared| prepared.call).collect()
             }
-            Some(State::Overdue { .. }) | None => Vec::new(),
+            Some(RecordingState::Overdue { .. }) | None => Vec::new(),
         }
     }
 
     /// Waits until the records are written, or cannot be. Cancel-safe.
     pub(crate) async fn written(&mut self) -> RecordResult {
         match &mut self.0 {
-            Some(State::Waiting { pending, .. } | State::Overdue { pending, .. }) => pending.await,
+            Some(RecordingState::Pending { records, .. } | RecordingState::Overdue { records, .. }) => {
+                records.await
+            }
             None => pending().await,
         }
     }
 }
 
 impl Pipeline {
-    /// The records of the waiting chunk are written, or cannot be.
+    /// The records of the pending chunk are written, or the write has failed.
     pub(crate) fn on_recorded(&mut self, servers: &mut ServerSet, result: RecordResult, now: Instant) {
         match self.recording.0.take() {
-            Some(State::Waiting { chunk, .. }) => {
-                let has_decision = chunk.decisions.iter().map(|one| one.recordable() == Recordable::Yes);
+            Some(RecordingState::Pending { chunk, .. }) => {
+                let has_decision =
+                    chunk.decisions.iter().map(|decision| decision.recordable() == Recordable::Yes);
                 let recorded = recorded(&self.caller, result, has_decision);
                 chunk.carry_out(self, servers, recorded, now);
             }
-            Some(State::Overdue { calls, .. }) => {
+            Some(RecordingState::Overdue { calls, .. }) => {
                 let has_decision = calls.iter().map(|(recordable, _)| *recordable == Recordable::Yes);
                 let recorded = recorded(&self.caller, result, has_decision);
                 for ((_, call), recorded) in calls.into_iter().zip(recorded) {
@@ -167,8 +170,8 @@ impl Pipeline {
         if self.recording.deadline().is_none_or(|deadline| deadline > now) {
             return;
         }
-        let Some(State::Waiting { pending, chunk, .. }) = self.recording.0.take() else { return };
-        tracing::error!(link = %self.caller.link, "the audit's disk does not take records: calls are refused");
+        let Some(RecordingState::Pending { records, chunk, .. }) = self.recording.0.take() else { return };
+        tracing::error!(link = %self.caller.link, "the audit's disk is blocked: calls are refused");
         let calls = chunk.decisions.iter().map(|decision| {
             (decision.recordable(), decision.prepared.as_ref().map(|prepared| prepared.call.clone()))
         });
@@ -179,7 +182,7 @@ impl Pipeline {
         });
         let recorded = recorded.collect();
         chunk.carry_out(self, servers, recorded, now);
-        self.recording.0 = Some(State::Overdue { pending, calls });
+        self.recording.0 = Some(RecordingState::Overdue { records, calls });
     }
 }
 
@@ -193,8 +196,8 @@ impl Chunk {
         now: Instant,
     ) {
         let Self { messages, decisions, held, config } = self;
-        let mut turn = Turn { pipeline, servers, config: &config, now };
-        for (place, ((message, decision), recorded)) in
+        let mut turn = HarnessTurn { pipeline, servers, config: &config, now };
+        for (index, ((message, decision), recorded)) in
             messages.iter().zip(decisions).zip(recorded).enumerate()
         {
             let Decision { mut ruling, prepared, refused } = decision;
@@ -203,7 +206,7 @@ impl Chunk {
                 None => decode(&message.received, config.limits.message_depth),
             };
             if let Some(ruling) = &mut ruling {
-                ruling.held = Some(held.of(place));
+                ruling.held = Some(held.of(index));
             }
             turn.carry_out(Decided { received: &message.received, inbound, ruling }, prepared, recorded);
         }

@@ -1,7 +1,7 @@
 //! Messages on their way to the harness.
 //!
-//! What must stay true: [`Replies::push_message`] and [`Replies::push_line`] are the only ways in, and they take only what
-//! [`scrub_message`] and [`scrub_response`] made.
+//! What must stay true: messages are added only by [`Replies::push_message`] and [`Replies::push_line`], which accept
+//! only the output of [`scrub_message`] and [`scrub_response`].
 
 use std::borrow::Cow;
 use std::ops::Range;
@@ -10,15 +10,16 @@ use cofferdam_scrub::Scrubber;
 use relay_proto::envelope::{self, Kind, Strictness};
 use relay_proto::json;
 
-/// Scrubbed lines, in order, until the link takes them.
+/// Scrubbed lines, in order, until the link delivers them.
 #[derive(Debug, Default)]
 pub(crate) struct Replies {
-    /// One after the other.
+    /// All lines, concatenated.
     bytes: Vec<u8>,
+    /// Where each line ends in `bytes`.
     ends: Vec<usize>,
 }
 
-/// A message is larger than the harness takes.
+/// A message is larger than the harness accepts.
 #[derive(Debug)]
 pub(crate) struct TooLarge;
 
@@ -28,11 +29,11 @@ pub(crate) struct ScrubbedResponse<'a> {
     pub(super) redactions: u32,
 }
 
-/// Buffers above this are given back once they are empty.
+/// Buffers larger than this are freed once they are empty.
 const KEPT_BUFFER: usize = 64 * 1024;
 
 impl Replies {
-    /// Appends a message that [`scrub_message`] made.
+    /// Appends the output of [`scrub_message`].
     pub(super) fn push_message(&mut self, line: &[u8]) {
         self.push(line);
     }
@@ -41,7 +42,7 @@ impl Replies {
         self.push(&response.line);
     }
 
-    /// Gives all lines to `take`, in order.
+    /// Removes all lines and passes them to `take`, in order.
     pub(crate) fn drain(&mut self, mut take: impl FnMut(&[u8])) {
         let mut start = 0;
         for end in self.ends.drain(..) {
@@ -66,7 +67,7 @@ impl ScrubbedResponse<'_> {
     }
 }
 
-/// Scrubs a message that is no response to the harness. Gives it as one line, with how much was taken out.
+/// Scrubs a message that is not a server's response. Returns it as one line, with the number of redactions.
 pub(super) fn scrub_message<'a>(
     scrubber: &Scrubber,
     message: &'a [u8],
@@ -77,7 +78,7 @@ pub(super) fn scrub_message<'a>(
     if scrubbed.redactions > 0
         && let (Some(own), Some(shown)) = (response_id(message), response_id(&bytes))
     {
-        // An id is the harness's own: it knows the response by nothing else.
+        // The harness matches a response by its own id, so the id stays as the harness chose it.
         bytes = Cow::Owned(json::replace(&bytes, shown, &message[own]));
     }
     let line = match json::line_safe(&bytes) {
@@ -91,7 +92,7 @@ pub(super) fn scrub_message<'a>(
     }
 }
 
-/// Scrubs a response and gives it the harness's own spelling of its id. None where its id was taken for a credential.
+/// Scrubs a response and restores the harness's spelling of its id. None where the id was redacted and cannot be found.
 pub(super) fn scrub_response<'a>(
     scrubber: &Scrubber,
     response: Cow<'a, [u8]>,
@@ -118,7 +119,7 @@ pub(super) fn scrub_response<'a>(
     Some(ScrubbedResponse { line: line.map_or(bytes, Cow::Owned), redactions })
 }
 
-/// Where the id of a response is. One whose id was taken for a credential has none that can be read.
+/// The range of the id of a response; none where the id was redacted into something that is not an id.
 fn response_id(message: &[u8]) -> Option<Range<usize>> {
     match envelope::read(message, Strictness::Envelope).ok()?.kind {
         Kind::Response { id: Some(id), .. } => Some(id.span),

@@ -1,7 +1,7 @@
-//! From the server back to the harness: matched, scrubbed, recorded, sent.
+//! Messages from the server back to the harness: matched, scrubbed, recorded, sent.
 //!
-//! What must stay true: nothing leaves that was not scrubbed, and a response is believed only from the process that was
-//! asked.
+//! What must stay true: nothing is sent that was not scrubbed, and a response is accepted only from the process that
+//! the request was sent to.
 
 use std::borrow::Cow;
 use std::ops::Range;
@@ -19,13 +19,13 @@ use tokio::time::Instant;
 
 use super::in_flight::{Attempt, Call, ReplyHandling};
 use super::parked::Unsent;
-use super::process_events::forwards_notification;
+use super::process_events::should_forward_notification;
 use super::replies::{ScrubbedResponse, TooLarge, scrub_message, scrub_response};
 use super::retry::forget_setting;
 use super::scrubbing::{LARGE, PendingResponse};
 use super::{CallerContext, Pipeline};
 
-/// One event of a server process, taken through the pipeline.
+/// Handles one event of a server process.
 pub(super) struct ServerTurn<'a> {
     pub(super) pipeline: &'a mut Pipeline,
     pub(super) servers: &'a mut ServerSet,
@@ -39,21 +39,21 @@ struct Response<'a> {
     message: &'a [u8],
     id: Id<'a>,
     outcome: Outcome,
-    /// Where its result or error is.
+    /// The range of its result or error.
     body: Option<Range<usize>>,
 }
 
-/// A response that is too large to be scrubbed by the link itself.
+/// A response that is too large to be scrubbed on the link's own task.
 struct LargeResponse {
-    /// What the harness gets of it, where that differs from what the server sent.
+    /// The response for the harness, where it differs from what the server sent.
     changed: Option<Vec<u8>>,
-    /// As the server spelled it.
+    /// The id as the server spelled it.
     id: Vec<u8>,
     response: PendingResponse,
 }
 
 impl Pipeline {
-    /// Takes one event of a server process.
+    /// Handles one event of a server process.
     pub(crate) fn on_server(
         &mut self,
         servers: &mut ServerSet,
@@ -65,20 +65,20 @@ impl Pipeline {
         ServerTurn { pipeline: self, servers, slot, from, now }.on_event(event);
     }
 
-    /// The time of a call is over: the harness is told so, and the server may stop working on it.
+    /// A call has timed out: the harness gets an error, and the server a cancellation.
     pub(super) fn timed_out(&mut self, servers: &mut ServerSet, call: Call, now: Instant) {
         if let Some(id) = envelope::id_value(call.id.as_bytes()) {
-            servers.cancel(call.on, &id);
+            servers.cancel(call.process, &id);
         }
-        let cancelled = notice::cancelled(call.id.as_bytes(), "the call's time is over");
+        let cancelled = notice::cancelled(call.id.as_bytes(), "the call timed out");
         let cancelled = Outbound::notification(cancelled, mcp::CANCELLED);
-        servers.send(Target::Process(call.on), Outgoing::Kept(cancelled), WhenNotReady::Return);
+        servers.send(Target::Process(call.process), Outgoing::Kept(cancelled), WhenNotReady::Return);
         let why =
             "the server did not answer in time; it may or may not have run, so check before you repeat it";
         self.fail(servers, call, Code::OutcomeUnknown, why, now);
     }
 
-    /// Answers a call ourselves.
+    /// Answers a call with an error of the sidecar, and stores its outcome.
     pub(super) fn fail(
         &mut self,
         servers: &mut ServerSet,
@@ -93,9 +93,9 @@ impl Pipeline {
                 Attempt::Second,
                 Code::CredentialUnavailable | Code::ServerNotGranted | Code::ServerUnavailable,
             ) => {
-                let told =
+                let explanation =
                     format!("it may or may not have run before, and could not be repeated: {sentence}");
-                (Code::OutcomeUnknown, Cow::Owned(told))
+                (Code::OutcomeUnknown, Cow::Owned(explanation))
             }
             (_, code) => (code, Cow::Borrowed(sentence)),
         };
@@ -107,13 +107,13 @@ impl Pipeline {
         self.recorder.outcome(call, result, Some(code), now);
     }
 
-    /// Answers a request ourselves.
+    /// Answers a request with an error of the sidecar.
     pub(super) fn refuse(&mut self, id: &[u8], code: Code, sentence: &str) {
         self.recorder.counters.refused += 1;
         self.reply(&code::error_response(Some(id), code, sentence));
     }
 
-    /// Scrubs one message and puts it on its way to the harness.
+    /// Scrubs one message and queues it for the harness.
     pub(super) fn reply(&mut self, message: &[u8]) {
         if message.len() > LARGE && !self.large.is_being_scrubbed() {
             return self.large.scrub_message(&self.caller, message.to_vec());
@@ -123,7 +123,7 @@ impl Pipeline {
         self.push_message(scrubbed);
     }
 
-    /// Puts a scrubbed message on its way to the harness.
+    /// Queues a scrubbed message for the harness.
     pub(super) fn push_message(&mut self, scrubbed: Result<(impl AsRef<[u8]>, u32), TooLarge>) {
         match scrubbed {
             Ok((line, redactions)) => {
@@ -137,7 +137,7 @@ impl Pipeline {
         }
     }
 
-    /// Puts a scrubbed response on its way, and takes note of its outcome.
+    /// Queues a scrubbed response for the harness, and stores the outcome of its call.
     pub(super) fn finish_response(
         &mut self,
         servers: &mut ServerSet,
@@ -148,7 +148,7 @@ impl Pipeline {
         now: Instant,
     ) {
         let Some(scrubbed) = scrubbed else {
-            let why = "it ran, but nothing of its answer may leave the host";
+            let why = "it ran, but its answer may not leave the host";
             return self.fail(servers, call, Code::OutcomeUnknown, why, now);
         };
         if scrubbed.len() > self.caller.message_bytes {
@@ -170,7 +170,7 @@ impl ServerTurn<'_> {
         match event {
             Event::Message(message) => self.on_message(message),
             Event::Oversize { id } => self.on_oversize(id.as_deref()),
-            // The link tends its servers at the end of each turn.
+            // The link advances replacements at the end of each turn.
             Event::Due => {}
             Event::Failed { id, code, why } => match (self.pipeline.in_flight.answered(self.from, &id), code)
             {
@@ -183,16 +183,16 @@ impl ServerTurn<'_> {
             Event::Gone { was, code, why } => self.on_gone(was, code, &why),
             Event::NotStarted { code, why } => {
                 let CallerContext { server, link, .. } = &self.pipeline.caller;
-                tracing::warn!(%server, %link, why, "server did not start");
+                tracing::warn!(%server, %link, why, "the server did not start");
                 let why = format!("{DID_NOT_RUN}the server `{server}` did not start: {why}");
-                self.expect_other_tools();
+                self.invalidate_tool_list();
                 self.refuse_parked(code, &why);
             }
             Event::Ready => self.pipeline.sending(self.servers, self.now).send_parked(self.slot),
             Event::Returned(message) => self.on_returned(message),
             Event::SentWith { id, reads } => self.pipeline.in_flight.sent_with(self.from, &id, reads),
             Event::SessionLost => {
-                // What the server asked of the harness was lost with the session.
+                // The requests of the server to the harness were lost with the session.
                 if let Opened::Replaying(_) = self.open() {
                     self.withdraw_requests();
                 }
@@ -201,7 +201,7 @@ impl ServerTurn<'_> {
         }
     }
 
-    /// Opens a process that was started, or a session that was lost.
+    /// Opens the MCP session of a process that was started, or reopens one that was lost.
     fn open(&mut self) -> Opened {
         let first = self.pipeline.parked.first_method(self.slot);
         let opened = self.servers.open(self.slot, first);
@@ -216,7 +216,7 @@ impl ServerTurn<'_> {
         opened
     }
 
-    /// A request that did not run is sent again, once the session is open.
+    /// Parks a request that was returned without having run, until the session is open again.
     fn on_returned(&mut self, message: Outbound) {
         let Some(id) = message.request_id().cloned() else { return };
         let call = self.pipeline.in_flight.answered(self.from, &id);
@@ -239,7 +239,7 @@ impl ServerTurn<'_> {
                 let reason = malformed.to_string();
                 let reason = session.credentials.scrubber().text(reason.as_bytes()).bytes.into_owned();
                 let reason = String::from_utf8_lossy(&reason);
-                tracing::debug!(%server, %link, %reason, "a line of the server is no MCP message");
+                tracing::debug!(%server, %link, %reason, "a line of the server is not an MCP message");
                 return;
             }
         };
@@ -252,14 +252,14 @@ impl ServerTurn<'_> {
                     large.scrub_response(caller, bytes, changed, id, response);
                 }
             }
-            // An error for a request that the server could not read: no request waits for it.
+            // An error for a request whose id the server could not read: it matches no request in flight.
             Kind::Response { id: None, .. } => {}
             Kind::Request { id, .. } => self.on_request(message, &id, envelope.body),
             Kind::Notification { method } if method == mcp::CANCELLED => {
                 self.on_cancelled(message, envelope.body);
             }
             Kind::Notification { method } => {
-                if forwards_notification(self.servers, self.from, &method) {
+                if should_forward_notification(self.servers, self.from, &method) {
                     self.pipeline.reply(message);
                 }
             }
@@ -277,7 +277,7 @@ impl ServerTurn<'_> {
                 let refusal = code::error_response(
                     Some(id.raw),
                     Code::RelayUnavailable,
-                    "too many requests wait for the client",
+                    "too many requests wait for the client already",
                 );
                 let refusal = Outgoing::Kept(Outbound::response(refusal));
                 self.servers.send(Target::Process(self.from), refusal, WhenNotReady::Return);
@@ -285,7 +285,7 @@ impl ServerTurn<'_> {
         }
     }
 
-    /// Gives a large response back: it is scrubbed by a worker.
+    /// Handles a response; returns a large one, to be scrubbed by a worker.
     fn on_response(&mut self, response: Response<'_>) -> Option<LargeResponse> {
         let value = response.id.value();
         let Some(call) = self.pipeline.in_flight.answered(self.from, &value) else {
@@ -328,7 +328,7 @@ impl ServerTurn<'_> {
         None
     }
 
-    /// What a response says beside what it says to the harness: settings for later processes, and tasks.
+    /// Stores what later messages need of a response: settings to be replayed to new processes, and tasks.
     fn learn_from(&mut self, call: &Call, response: &Response<'_>) {
         let Response { message, id, outcome, body } = response;
         if call.handling != ReplyHandling::Other {
@@ -337,20 +337,20 @@ impl ServerTurn<'_> {
                 self.servers.retire_scopes();
             }
         } else if let Some(task) = &call.task {
-            self.pipeline.tasks.heard(task, &call.method, *outcome, message, body.clone());
+            self.pipeline.tasks.close_if_finished(task, &call.method, *outcome, message, body.clone());
         } else if let (Some(tool), Outcome::Result, Some(result)) = (&call.tool, outcome, body) {
             self.pipeline.tasks.learn(message, result.clone(), self.from, tool);
         }
     }
 
-    /// The server takes back a request of its own (legacy), or ends a subscription of the harness (modern).
+    /// The server cancels a request of its own (legacy), or ends a subscription of the harness (modern).
     fn on_cancelled(&mut self, message: &[u8], params: Option<Range<usize>>) {
         let span = params.and_then(|params| json::member(message, params, "requestId"));
         let shown =
             span.clone().and_then(|span| self.pipeline.server_requests.withdraw(&message[span], self.from));
         match (span, shown) {
             (Some(span), Some(shown)) => self.pipeline.reply(&json::replace(message, span, &shown)),
-            // Its listeners were moved to the process that replaced it.
+            // The listeners of this process were moved to its replacement.
             _ if self.servers.role(self.from) != Role::Current => {}
             _ => self.pipeline.reply(message),
         }
@@ -365,12 +365,12 @@ impl ServerTurn<'_> {
             }
             None => {
                 let CallerContext { server, link, .. } = &self.pipeline.caller;
-                tracing::warn!(%server, %link, "an oversize message of the server was dropped");
+                tracing::warn!(%server, %link, "a message of the server was dropped: it is too large");
             }
         }
     }
 
-    /// What waited for the slot did not run, and will not.
+    /// Refuses the requests that were parked for the slot: they did not run.
     fn refuse_parked(&mut self, code: Code, sentence: &str) {
         for Unsent { call, .. } in self.pipeline.parked.take_for(self.slot) {
             if let Some((_, call)) = call {
@@ -387,11 +387,11 @@ impl ServerTurn<'_> {
         self.on_exit(why);
     }
 
-    /// The process is gone with everything that it was working on.
+    /// The process is gone: its calls are retried or fail, and its tasks and requests end.
     pub(super) fn on_exit(&mut self, why: &str) {
         let CallerContext { server, link, .. } = &self.pipeline.caller;
-        tracing::warn!(%server, %link, why, "server gone");
-        self.expect_other_tools();
+        tracing::warn!(%server, %link, why, "the server is gone");
+        self.invalidate_tool_list();
         let sentence = format!(
             "{why} while this request was under way; it may or may not have run, so check before you repeat it"
         );
@@ -402,9 +402,9 @@ impl ServerTurn<'_> {
         self.withdraw_requests();
     }
 
-    /// The process waits for no response to its requests any more; a late one is dropped.
+    /// Cancels the requests of the process at the harness; late responses to them are dropped.
     pub(super) fn withdraw_requests(&mut self) {
-        for shown in self.pipeline.server_requests.left_by(self.from) {
+        for shown in self.pipeline.server_requests.withdraw_all(self.from) {
             self.pipeline.reply(&notice::cancelled(&shown, "the server that asked is gone"));
         }
     }

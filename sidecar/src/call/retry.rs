@@ -1,10 +1,10 @@
-//! Requests that may have run: their server exited with them, or the link on which they were sent ended.
+//! Requests that may have run: their server exited before it responded, or the link on which they were sent ended.
 //!
-//! Most are answered `outcome_unknown`. One that may be repeated (see [`super::catalogue`]) is decided again, recorded as
-//! a decision of its own, and sent once more. Where it is not known whether its tool may be repeated, the request is
-//! parked while the server is asked for its tools.
+//! Most are answered with `outcome_unknown`. A request that may be repeated (see [`super::catalogue`]) is decided
+//! again, recorded with a decision of its own, and sent once more. Where it is not known whether its tool may be
+//! repeated, the request is parked while the server is asked for its list of tools.
 //!
-//! What must stay true: at most two attempts; open-ended listeners, which do nothing, are always restarted.
+//! What must stay true: at most two attempts; open-ended listeners, which have no side effects, are always restarted.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -20,19 +20,19 @@ use relay_proto::{json, mcp};
 use tokio::time::Instant;
 
 use super::Pipeline;
-use super::admit::{Incoming, Prior, PriorAttempts, Waiting};
+use super::admit::{Incoming, Prior, PriorAttempts, ToolListWait};
 use super::catalogue::Coverage;
 use super::in_flight::{Call, ReplyHandling};
 use super::reply::ServerTurn;
 use crate::config::Config;
 
-/// `_meta` members that every request of the stateless era carries; others belong to the one request.
+/// `_meta` members that every request of the stateless era carries; other members belong to a single request.
 const META: &str = "io.modelcontextprotocol/";
 /// Longer metadata is not repeated.
 const MAX_META: usize = 64 * 1024;
 
 impl Pipeline {
-    /// The server exited with this call: it is repeated, or its outcome is unknown.
+    /// The server exited before it answered this call: the call is repeated, or its outcome is unknown.
     pub(super) fn retry_or_fail(
         &mut self,
         servers: &mut ServerSet,
@@ -40,24 +40,25 @@ impl Pipeline {
         sentence: &str,
         now: Instant,
     ) {
-        let Some(kept) = call.kept.take() else {
+        let Some(copy) = call.retry_copy.take() else {
             return self.fail(servers, call, Code::OutcomeUnknown, sentence, now);
         };
-        let received = Received { seq: call.seq, maybe_ran: MaybeRan::No, bytes: kept.into() };
+        let received = Received { seq: call.seq, maybe_ran: MaybeRan::No, bytes: copy.into() };
         let prior = Prior::Known(PriorAttempts::One);
-        let message = Incoming { received, prior, deadline: call.deadline, waiting: Waiting::Allowed };
-        // Those of one process come in their order, behind those of a process that exited earlier.
+        let message =
+            Incoming { received, prior, deadline: call.deadline, tool_list_wait: ToolListWait::Allowed };
+        // Calls of one process keep their order, behind those of a process that exited earlier.
         self.incoming.push_back(message);
         forget_setting(servers, &call);
         self.recorder.outcome(call, CallResult::OutcomeUnknown, Some(Code::OutcomeUnknown), now);
     }
 
-    /// Asks the server for its tools if a parked request waits for them.
-    pub(super) fn ask_for_tools(&mut self, config: &Arc<Config>, servers: &mut ServerSet, now: Instant) {
-        if self.lister.is_some() {
+    /// Requests the list of tools from the server, if a parked request waits for it.
+    pub(super) fn request_tool_list(&mut self, config: &Arc<Config>, servers: &mut ServerSet, now: Instant) {
+        if self.tool_listing.is_some() {
             return;
         }
-        let Some(first) = self.parked.first_waiting_for_tools() else { return };
+        let Some(first) = self.parked.first_awaiting_tools() else { return };
         let id = servers.replay_mut().next_id();
         let params = meta(first);
         let message = format!(r#"{{"jsonrpc":"2.0","id":{id},"method":"tools/list","params":{{{params}}}}}"#);
@@ -66,26 +67,26 @@ impl Pipeline {
         ask_for_page(self, config, servers, list, request, now);
     }
 
-    /// The list is complete or will not be: what waited for it is decided next.
+    /// The list is complete or failed: the requests that waited for it are decided next.
     fn end_listing(&mut self) {
-        self.lister = None;
-        let messages = self.parked.listed();
+        self.tool_listing = None;
+        let messages = self.parked.take_awaiting_tools();
         self.release(messages);
     }
 }
 
 impl ServerTurn<'_> {
-    /// A process exited or did not start. Where it was one that lists the tools, the next one may have others.
-    pub(super) fn expect_other_tools(&mut self) {
+    /// A process exited or did not start. If it is the one that lists the tools, the next process may have others.
+    pub(super) fn invalidate_tool_list(&mut self) {
         if self.slot == SlotKey::BASE {
             self.pipeline.catalogue.coverage = Coverage::Partial;
-            if self.pipeline.lister.is_some() {
+            if self.pipeline.tool_listing.is_some() {
                 self.pipeline.end_listing();
             }
         }
     }
 
-    /// A response to a request that the sidecar made itself.
+    /// Handles a response to one of the sidecar's own requests.
     pub(super) fn own_response(
         &mut self,
         id: &IdValue,
@@ -94,7 +95,7 @@ impl ServerTurn<'_> {
         body: Option<Range<usize>>,
     ) {
         let Self { pipeline, servers, slot, now, .. } = self;
-        let Some(mut list) = pipeline.lister.take_if(|list| list.asked() == id) else {
+        let Some(mut list) = pipeline.tool_listing.take_if(|list| list.asked() == id) else {
             if servers.own_response(*slot, id, outcome, message, body) == OwnResponse::ToolsChanged {
                 for line in servers.replay().tools_changed() {
                     pipeline.reply(&line);
@@ -117,9 +118,9 @@ impl ServerTurn<'_> {
         }
     }
 
-    /// A request of the sidecar itself will have no response.
+    /// One of the sidecar's own requests failed.
     pub(super) fn own_request_failed(&mut self, id: &IdValue) {
-        if self.pipeline.lister.as_ref().is_some_and(|list| list.asked() == id) {
+        if self.pipeline.tool_listing.as_ref().is_some_and(|list| list.asked() == id) {
             self.pipeline.end_listing();
         }
     }
@@ -134,7 +135,7 @@ fn ask_for_page(
     now: Instant,
 ) {
     match pipeline.sending(servers, now).send_own(config, request) {
-        Ok(()) => pipeline.lister = Some(list),
+        Ok(()) => pipeline.tool_listing = Some(list),
         Err(_) => pipeline.end_listing(),
     }
 }
@@ -148,20 +149,20 @@ pub(super) fn forget_setting(servers: &mut ServerSet, call: &Call) {
     }
 }
 
-/// `"_meta":{…}` with what every request of this harness carries; empty where there is nothing.
+/// `"_meta":{…}` with the members that every request of this harness carries; empty where there are none.
 fn meta(message: &[u8]) -> String {
     let member =
         |object: Option<Range<usize>>, key: &str| object.and_then(|span| json::member(message, span, key));
     let meta = member(member(Some(0..message.len()), "params"), "_meta");
-    let said = ["protocolVersion", "clientInfo", "clientCapabilities"].into_iter().filter_map(|name| {
+    let members = ["protocolVersion", "clientInfo", "clientCapabilities"].into_iter().filter_map(|name| {
         let key = format!("{META}{name}");
         let value = member(meta.clone(), &key)?;
         Some(format!(r#""{key}":{}"#, String::from_utf8_lossy(&message[value])))
     });
-    let said = said.collect::<Vec<_>>().join(",");
-    match said.is_empty() || said.len() > MAX_META {
+    let members = members.collect::<Vec<_>>().join(",");
+    match members.is_empty() || members.len() > MAX_META {
         true => String::new(),
-        false => format!(r#""_meta":{{{said}}}"#),
+        false => format!(r#""_meta":{{{members}}}"#),
     }
 }
 
@@ -170,7 +171,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn meta_that_every_request_carries_is_taken_over_and_nothing_else() {
+    fn only_meta_members_that_every_request_carries_are_copied() {
         let call = br#"{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"x","_meta":{"progressToken":1,"io.modelcontextprotocol/clientCapabilities":{"a": 1},"io.modelcontextprotocol/protocolVersion":"2026-07-28"}}}"#;
         assert_eq!(
             meta(call),

@@ -1,7 +1,7 @@
-//! Large messages of a server, scrubbed on a worker thread, so that no other link has to wait for that.
+//! Large messages of a server, scrubbed on a worker thread so that other links do not wait.
 //!
-//! What must stay true: a message leaves for the harness in the order in which its server sent it. So the link does not
-//! read its servers while one of their messages is being scrubbed; everything else goes on.
+//! What must stay true: messages reach the harness in the order in which the server sent them. So the link does not
+//! read from its servers while one of their messages is being scrubbed; everything else continues.
 
 use std::borrow::Cow;
 use std::future::pending;
@@ -22,7 +22,7 @@ pub(crate) struct LargeMessage(Option<Scrubbing>);
 
 struct Scrubbing {
     work: JoinHandle<Scrubbed>,
-    /// Where the message is the response to a call.
+    /// Set where the message is the response to a call.
     response: Option<PendingResponse>,
 }
 
@@ -32,20 +32,20 @@ pub(super) struct PendingResponse {
     /// None once the harness has cancelled it.
     pub(super) call: Option<Call>,
     pub(super) outcome: Outcome,
-    /// As the server sent it.
+    /// The size of the response as the server sent it.
     pub(super) bytes: usize,
 }
 
-/// What the worker made of a message.
+/// The result of the worker.
 pub(crate) enum Scrubbed {
     Message(Result<(Vec<u8>, u32), TooLarge>),
-    /// None where its id was taken for a credential.
+    /// None where its id was redacted.
     Response(Option<ScrubbedResponse<'static>>),
-    /// The worker failed: nothing of the message may leave.
+    /// The worker failed: no part of the message may be sent.
     Failed,
 }
 
-/// Smaller messages are scrubbed quicker than they are handed to another thread and back.
+/// Scrubbing a smaller message takes less time than handing it to another thread and back.
 pub(super) const LARGE: usize = 256 * 1024;
 
 impl LargeMessage {
@@ -63,7 +63,7 @@ impl LargeMessage {
         usize::from(self.response().is_some_and(|response| response.call.is_some()))
     }
 
-    /// The call whose response the harness does not want any more.
+    /// Takes out the call that the harness cancelled; its response is then dropped.
     pub(super) fn cancel(&mut self, id: &IdValue) -> Option<Call> {
         let response = self.0.as_mut()?.response.as_mut().filter(|response| response.id == *id)?;
         response.call.take()

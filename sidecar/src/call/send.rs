@@ -1,7 +1,7 @@
-//! Messages on their way from the pipeline to a process: sent, parked until it is ready, or refused.
+//! Sends messages of the pipeline to a process, parks them until the process is ready, or refuses them.
 //!
-//! What must stay true: a request of the harness is registered as in flight before it is sent; one that returns is parked
-//! or answered, never both.
+//! What must stay true: a request of the harness is registered as in flight before it is sent; a request that could not
+//! be sent is parked or answered, never both.
 
 use std::sync::Arc;
 
@@ -18,10 +18,10 @@ use super::parked::Unsent;
 use super::{CallerContext, Pipeline};
 use crate::config::Config;
 
-/// A request of the sidecar itself that was neither sent nor parked.
-pub(super) struct NotAsked;
+/// One of the sidecar's own requests was neither sent nor parked.
+pub(super) struct OwnRequestNotSent;
 
-const TOO_MUCH_WAITS: &str = "it did not run: the server is starting and too much waits for it";
+const TOO_MUCH_PARKED: &str = "it did not run: the server is starting and too many messages wait for it";
 
 /// The pipeline while it sends to its servers.
 pub(super) struct Sending<'a> {
@@ -60,7 +60,7 @@ impl Sending<'_> {
     pub(super) fn park(&mut self, slot: SlotKey, unsent: Unsent) {
         let Err(unsent) = self.pipeline.parked.hold_unsent(slot, unsent, self.now) else { return };
         if let Some((_, call)) = unsent.call {
-            self.fail(call, Code::ServerUnavailable, TOO_MUCH_WAITS);
+            self.fail(call, Code::ServerUnavailable, TOO_MUCH_PARKED);
         }
     }
 
@@ -101,17 +101,21 @@ impl Sending<'_> {
     }
 
     /// Sends a request of the sidecar itself to the server's own process.
-    pub(super) fn send_own(&mut self, config: &Arc<Config>, request: Outbound) -> Result<(), NotAsked> {
-        let launcher = self.pipeline.caller.launcher(config).ok_or(NotAsked)?;
+    pub(super) fn send_own(
+        &mut self,
+        config: &Arc<Config>,
+        request: Outbound,
+    ) -> Result<(), OwnRequestNotSent> {
+        let launcher = self.pipeline.caller.launcher(config).ok_or(OwnRequestNotSent)?;
         let start = || launcher.clone();
         let (slot, request) = (SlotKey::BASE, Outgoing::Kept(request));
         match self.servers.send(Target::Slot(slot), request, WhenNotReady::Start(&start)) {
             SendResult::Sent { .. } => Ok(()),
             SendResult::NotReady(message) => {
                 let unsent = Unsent { call: None, message };
-                self.pipeline.parked.hold_unsent(slot, unsent, self.now).map_err(|_| NotAsked)
+                self.pipeline.parked.hold_unsent(slot, unsent, self.now).map_err(|_| OwnRequestNotSent)
             }
-            SendResult::NoProcess | SendResult::Refused { .. } => Err(NotAsked),
+            SendResult::NoProcess | SendResult::Refused { .. } => Err(OwnRequestNotSent),
         }
     }
 
@@ -121,7 +125,7 @@ impl Sending<'_> {
 }
 
 impl CallerContext {
-    /// How a process of this link's server is started by now; none where the grant does not name it any more.
+    /// Starts processes of this link's server by the current configuration; none where the grant no longer names it.
     pub(super) fn launcher(&self, config: &Arc<Config>) -> Option<Launcher> {
         let granted = config.grants.get(&self.session.grant)?.servers.contains(&self.server);
         let server = config.servers.get(&self.server).filter(|_| granted)?;

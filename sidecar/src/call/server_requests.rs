@@ -1,4 +1,4 @@
-//! Requests of a link's servers that wait for the harness's response.
+//! Requests of a link's server processes that wait for the harness's response.
 //!
 //! What must stay true: a response reaches the process that sent the request and no other, whatever ids two processes
 //! choose.
@@ -8,23 +8,23 @@ use std::collections::HashMap;
 use cofferdam_servers::ProcessId;
 use relay_proto::envelope::IdValue;
 
-/// The servers' own requests to the harness. Their ids are rewritten, so that a response meant for one process can never
-/// reach another: not its replacement, and not that of a scope.
+/// Requests of server processes to the harness. Their ids are rewritten, so that a response for one process can never
+/// reach another, such as its replacement or the process of a scope.
 #[derive(Debug, Default)]
 pub(crate) struct ServerRequests {
-    waiting: HashMap<IdValue, Waiting>,
+    pending: HashMap<IdValue, PendingServerRequest>,
     last: u64,
 }
 
-/// One request of a process.
+/// One request of a process, without a response so far.
 #[derive(Debug)]
-struct Waiting {
+struct PendingServerRequest {
+    /// Its position among all requests of the link.
     number: u64,
-    /// As the server spelled it.
+    /// The id as the server spelled it.
     id: Box<[u8]>,
     process: ProcessId,
-    /// Its progress token.
-    progress: Option<Box<[u8]>>,
+    progress_token: Option<Box<[u8]>>,
 }
 
 /// How many requests of a server may wait for the harness.
@@ -33,54 +33,55 @@ const MAX_SERVER_REQUESTS: usize = 256;
 const MAX_TOKEN: usize = 256;
 
 impl ServerRequests {
-    /// The id to show to the harness instead; none when too many wait already.
+    /// Stores a request and returns the id to show to the harness; none when too many are pending.
     pub(crate) fn rewrite(
         &mut self,
         link: &str,
         id: &[u8],
         process: ProcessId,
-        progress: Option<&[u8]>,
+        progress_token: Option<&[u8]>,
     ) -> Option<Vec<u8>> {
-        if self.waiting.len() >= MAX_SERVER_REQUESTS {
+        if self.pending.len() >= MAX_SERVER_REQUESTS {
             return None;
         }
         self.last += 1;
         let shown = format!("cofferdam-{link}-{}", self.last);
         let spelled = format!("\"{shown}\"").into_bytes();
-        let progress = progress.filter(|token| token.len() <= MAX_TOKEN).map(Into::into);
-        let waiting = Waiting { number: self.last, id: id.into(), process, progress };
-        self.waiting.insert(IdValue::Text(shown.into()), waiting);
+        let progress_token = progress_token.filter(|token| token.len() <= MAX_TOKEN).map(Into::into);
+        let request = PendingServerRequest { number: self.last, id: id.into(), process, progress_token };
+        self.pending.insert(IdValue::Text(shown.into()), request);
         Some(spelled)
     }
 
-    /// The process whose request the harness answers, and the server's own spelling of its id.
+    /// Takes out the request that the harness answered: its process, and the server's spelling of its id.
     pub(crate) fn answered(&mut self, id: &IdValue) -> Option<(ProcessId, Box<[u8]>)> {
-        self.waiting.remove(id).map(|waiting| (waiting.process, waiting.id))
+        self.pending.remove(id).map(|request| (request.process, request.id))
     }
 
-    /// The shown id for a request of the server's, because the server takes it back.
+    /// Takes out a request that its server cancelled, and returns the id that the harness knows it by.
     pub(crate) fn withdraw(&mut self, original: &[u8], process: ProcessId) -> Option<Vec<u8>> {
-        let asked = |waiting: &Waiting| waiting.process == process && *waiting.id == *original;
+        let is_withdrawn =
+            |request: &PendingServerRequest| request.process == process && *request.id == *original;
         let shown =
-            self.waiting.iter().find(|(_, waiting)| asked(waiting)).map(|(shown, _)| shown.clone())?;
-        self.waiting.remove(&shown);
+            self.pending.iter().find(|(_, request)| is_withdrawn(request)).map(|(shown, _)| shown.clone())?;
+        self.pending.remove(&shown);
         Some(spelled(&shown))
     }
 
     /// The process whose request has this progress token.
-    pub(crate) fn waits_for_progress(&self, token: &[u8]) -> Option<ProcessId> {
-        let asked = |waiting: &&Waiting| waiting.progress.as_deref() == Some(token);
-        self.waiting.values().find(asked).map(|waiting| waiting.process)
+    pub(crate) fn process_with_progress_token(&self, token: &[u8]) -> Option<ProcessId> {
+        let has_token = |request: &&PendingServerRequest| request.progress_token.as_deref() == Some(token);
+        self.pending.values().find(has_token).map(|request| request.process)
     }
 
-    pub(crate) fn occupy(&self, process: ProcessId) -> bool {
-        self.waiting.values().any(|waiting| waiting.process == process)
+    pub(crate) fn has_requests_of(&self, process: ProcessId) -> bool {
+        self.pending.values().any(|request| request.process == process)
     }
 
-    /// The shown ids of all requests of a process, because it is gone.
-    pub(crate) fn left_by(&mut self, process: ProcessId) -> Vec<Vec<u8>> {
-        let gone = self.waiting.extract_if(|_, waiting| waiting.process == process);
-        let mut gone: Vec<_> = gone.map(|(shown, waiting)| (waiting.number, spelled(&shown))).collect();
+    /// Takes out all requests of a process that is gone, and returns the ids that the harness knows them by.
+    pub(crate) fn withdraw_all(&mut self, process: ProcessId) -> Vec<Vec<u8>> {
+        let gone = self.pending.extract_if(|_, request| request.process == process);
+        let mut gone: Vec<_> = gone.map(|(shown, request)| (request.number, spelled(&shown))).collect();
         gone.sort();
         gone.into_iter().map(|(_, shown)| shown).collect()
     }
@@ -106,7 +107,7 @@ mod tests {
         let mut requests = ServerRequests::default();
         let (old, new) = (ProcessId::unused(0), ProcessId::unused(1));
         let first = requests.rewrite("link", b"7", old, None).expect("room");
-        assert_eq!(requests.left_by(old), vec![first]);
+        assert_eq!(requests.withdraw_all(old), vec![first]);
         let second = requests.rewrite("link", b"7", new, None).expect("room");
         assert_eq!(second, b"\"cofferdam-link-2\"");
         assert!(requests.answered(&shown(1)).is_none());
@@ -119,10 +120,10 @@ mod tests {
         let (old, new) = (ProcessId::unused(0), ProcessId::unused(1));
         requests.rewrite("link", b"7", old, Some(b"\"t\"")).expect("room");
         requests.rewrite("link", b"7", new, None).expect("room");
-        assert_eq!(requests.waits_for_progress(b"\"t\""), Some(old));
+        assert_eq!(requests.process_with_progress_token(b"\"t\""), Some(old));
         assert_eq!(requests.withdraw(b"7", new).as_deref(), Some(b"\"cofferdam-link-2\"".as_slice()));
-        assert!(requests.occupy(old) && !requests.occupy(new));
+        assert!(requests.has_requests_of(old) && !requests.has_requests_of(new));
         assert_eq!(requests.answered(&shown(1)), Some((old, b"7".as_slice().into())));
-        assert!(!requests.occupy(old));
+        assert!(!requests.has_requests_of(old));
     }
 }

@@ -1,4 +1,4 @@
-//! Which of a server's tools the harness is shown: denied ones are taken out of `tools/list` responses.
+//! Removes denied tools from `tools/list` responses, and remembers which tools the harness was shown.
 
 use std::borrow::Cow;
 use std::collections::HashSet;
@@ -8,14 +8,15 @@ use cofferdam_policy::Rules;
 use relay_proto::json;
 use relay_proto::limits::MAX_TOOL_NAME;
 
-/// The tools that this harness was shown. A call of one of these that is denied now is refused as `tool_denied`; of any
-/// other denied tool, like one of a tool that does not exist.
+/// The tools that this harness was shown. A denied call of a shown tool is refused as `tool_denied`; a denied call of
+/// any other tool is refused as if the tool did not exist.
 #[derive(Debug, Default)]
 pub(crate) struct ShownTools {
     names: HashSet<Box<str>>,
 }
 
-/// Bounds what a server can make the link remember; other names, and those too long to be called, are refused as unknown.
+/// Bounds what a server can make the link remember; other names, and those too long to be called, are refused as
+/// unknown.
 const MAX_NAMES: usize = 4096;
 
 impl ShownTools {
@@ -23,7 +24,7 @@ impl ShownTools {
         self.names.contains(tool)
     }
 
-    /// Takes the denied tools out of the result at `result`, and remembers the others.
+    /// Removes the denied tools from the result at `result`, and remembers the others.
     pub(crate) fn filter<'a>(
         &mut self,
         message: &'a [u8],
@@ -34,8 +35,8 @@ impl ShownTools {
         json::remove_elements(message, list, |tool| {
             let name = json::member(message, tool, "name").and_then(|name| json::text(message, name));
             let shown = name.as_deref().is_some_and(|name| rules.shows(name));
-            let kept = |name: &Cow<'_, str>| shown && self.has_room_for(name);
-            if let Some(name) = name.filter(kept) {
+            let is_remembered = |name: &Cow<'_, str>| shown && self.has_room_for(name);
+            if let Some(name) = name.filter(is_remembered) {
                 self.names.insert(name.into());
             }
             shown

@@ -1,6 +1,6 @@
-//! Tasks that a server works on after it has answered the call. A later request about one must reach the process that has
-//! it, with the credential of the tool that made it. The two eras spell it differently: `result.task.taskId`
-//! (2025-11-25), and `result.taskId` of type `task`.
+//! MCP tasks, which a server works on after it has answered the call that created them. A later request about a task
+//! must reach the process that runs it, with the credential of the tool that created it. A response names its task as
+//! `result.task.taskId` (protocol 2025-11-25), or as `result.taskId` with `resultType` `task` (later protocols).
 //!
 //! What must stay true: the table is bounded; a request about a task that was forgotten too early goes to the current
 //! process, which refuses it as unknown.
@@ -17,29 +17,33 @@ use relay_proto::mcp::{self, Method, TaskRole};
 
 #[derive(Debug, Default)]
 pub(super) struct TaskTable {
-    open: HashMap<Box<str>, Made>,
-    /// The oldest first; those that are over are skipped.
+    open: HashMap<Box<str>, CreatedTask>,
+    /// The oldest first; ids of finished tasks are skipped.
     order: VecDeque<Box<str>>,
 }
 
-/// The process that made a task, and the tool that was called.
+/// The process that runs a task, and the tool that created it.
 #[derive(Debug)]
-struct Made {
-    by: ProcessId,
+struct CreatedTask {
+    process: ProcessId,
     tool: ShortText,
 }
 
-/// Tasks of one link that are remembered: more at a time no honest harness has.
+/// Tasks that one link remembers: an honest harness has fewer at a time.
 const MAX_TASKS: usize = 1024;
 const MAX_ID: usize = 256;
-/// An answer that only says which task it is has some hundred bytes.
-const MAX_ANSWER: usize = 16 * 1024;
+/// A response that only names a task has some hundred bytes; larger ones are not searched.
+const MAX_RESPONSE: usize = 16 * 1024;
 
-/// Made once: making it costs more than searching a small answer, and every answer of a tool is searched.
+/// Built once: building it takes longer than searching a small response, and every response of a tool is searched.
 static TASK_ID: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new(b"\"taskId\""));
 
 /// The task that a request is about.
-pub(super) fn asked_for(message: &[u8], method: &Method, params: Option<Range<usize>>) -> Option<Box<str>> {
+pub(super) fn task_of_request(
+    message: &[u8],
+    method: &Method,
+    params: Option<Range<usize>>,
+) -> Option<Box<str>> {
     if method.task == TaskRole::None {
         return None;
     }
@@ -48,9 +52,15 @@ pub(super) fn asked_for(message: &[u8], method: &Method, params: Option<Range<us
 }
 
 impl TaskTable {
-    /// Looks whether the answer to a call says that a task was made of it.
-    pub(super) fn learn(&mut self, message: &[u8], result: Range<usize>, by: ProcessId, tool: &ShortText) {
-        if message.len() > MAX_ANSWER || TASK_ID.find(message).is_none() {
+    /// Remembers the task that a call created, if its response names one.
+    pub(super) fn learn(
+        &mut self,
+        message: &[u8],
+        result: Range<usize>,
+        process: ProcessId,
+        tool: &ShortText,
+    ) {
+        if message.len() > MAX_RESPONSE || TASK_ID.find(message).is_none() {
             return;
         }
         let member = |object: &Range<usize>, key: &str| json::member(message, object.clone(), key);
@@ -58,12 +68,12 @@ impl TaskTable {
         let task = member(&result, "task").or(is_task.then_some(result));
         let id = task.and_then(|task| member(&task, "taskId")).and_then(|id| json::text(message, id));
         if let Some(id) = id.filter(|id| id.len() <= MAX_ID) {
-            self.insert(id.into(), Made { by, tool: tool.clone() });
+            self.insert(id.into(), CreatedTask { process, tool: tool.clone() });
         }
     }
 
-    /// The harness heard this about a task: it may have no further question.
-    pub(super) fn heard(
+    /// Forgets a task if this response is the last that the harness needs about it.
+    pub(super) fn close_if_finished(
         &mut self,
         task: &str,
         method: &str,
@@ -76,45 +86,45 @@ impl TaskTable {
             json::text(message, span)
         };
         let role = mcp::lookup(method).map(|method| method.task);
-        let over = match (role, outcome) {
+        let is_finished = match (role, outcome) {
             (Some(TaskRole::EndsOnReply), _) | (_, Outcome::Error) => true,
             (_, Outcome::Result) => match text("status").as_deref() {
                 Some("cancelled") => true,
-                // In the stateless era the result is part of this; before, it is asked for separately.
+                // The stateless protocol includes the result here; before, the harness requests it separately.
                 Some("completed" | "failed") => text("resultType").is_some(),
                 _ => false,
             },
         };
-        if over {
+        if is_finished {
             self.open.remove(task);
         }
     }
 
     pub(super) fn process_of(&self, task: &str) -> Option<ProcessId> {
-        self.open.get(task).map(|made| made.by)
+        self.open.get(task).map(|task| task.process)
     }
 
-    /// What was called when it was made.
+    /// The tool that created the task.
     pub(super) fn tool_of(&self, task: &str) -> Option<&str> {
-        self.open.get(task).map(|made| &*made.tool)
+        self.open.get(task).map(|task| &*task.tool)
     }
 
-    pub(super) fn occupy(&self, process: ProcessId) -> bool {
-        self.open.values().any(|made| made.by == process)
+    pub(super) fn has_tasks_on(&self, process: ProcessId) -> bool {
+        self.open.values().any(|task| task.process == process)
     }
 
     pub(super) fn forget_process(&mut self, process: ProcessId) {
-        self.open.retain(|_, made| made.by != process);
+        self.open.retain(|_, task| task.process != process);
     }
 
-    fn insert(&mut self, id: Box<str>, made: Made) {
+    fn insert(&mut self, id: Box<str>, task: CreatedTask) {
         while self.order.len() >= MAX_TASKS {
             if let Some(oldest) = self.order.pop_front() {
                 self.open.remove(&oldest);
             }
         }
         self.order.push_back(id.clone());
-        self.open.insert(id, made);
+        self.open.insert(id, task);
     }
 }
 
@@ -127,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn both_eras_say_that_a_task_was_made_and_nothing_else_does() {
+    fn created_tasks_are_recognised_in_both_protocol_eras() {
         let (mut tasks, process) = (TaskTable::default(), ProcessId::unused(0));
         learn(&mut tasks, r#"{"task":{"taskId":"old","status":"working"}}"#, process);
         learn(&mut tasks, r#"{"resultType":"task","taskId":"new","status":"working"}"#, process);
@@ -136,31 +146,31 @@ mod tests {
         assert_eq!(tasks.process_of("old"), Some(process));
         assert_eq!((tasks.process_of("new"), tasks.tool_of("new")), (Some(process), Some("make")));
         assert_eq!(tasks.open.len(), 2);
-        assert!(tasks.occupy(process));
+        assert!(tasks.has_tasks_on(process));
         tasks.forget_process(process);
-        assert!(!tasks.occupy(process));
+        assert!(!tasks.has_tasks_on(process));
     }
 
     #[test]
-    fn a_task_is_over_when_its_result_was_heard() {
+    fn a_task_is_forgotten_when_its_result_was_delivered() {
         let (mut tasks, process) = (TaskTable::default(), ProcessId::unused(0));
-        let mut heard = |method: &str, result: &str| {
+        let mut is_closed_by = |method: &str, result: &str| {
             learn(&mut tasks, r#"{"task":{"taskId":"t"}}"#, process);
-            tasks.heard("t", method, Outcome::Result, result.as_bytes(), Some(0..result.len()));
+            tasks.close_if_finished("t", method, Outcome::Result, result.as_bytes(), Some(0..result.len()));
             tasks.process_of("t").is_none()
         };
-        assert!(!heard("tasks/get", r#"{"taskId":"t","status":"working"}"#));
+        assert!(!is_closed_by("tasks/get", r#"{"taskId":"t","status":"working"}"#));
         assert!(
-            !heard("tasks/get", r#"{"taskId":"t","status":"completed"}"#),
-            "its result is asked for next"
+            !is_closed_by("tasks/get", r#"{"taskId":"t","status":"completed"}"#),
+            "the result is requested next"
         );
-        assert!(heard("tasks/get", r#"{"resultType":"complete","status":"completed","result":{}}"#));
-        assert!(heard("tasks/get", r#"{"taskId":"t","status":"cancelled"}"#));
-        assert!(heard("tasks/result", r#"{"content":[]}"#));
+        assert!(is_closed_by("tasks/get", r#"{"resultType":"complete","status":"completed","result":{}}"#));
+        assert!(is_closed_by("tasks/get", r#"{"taskId":"t","status":"cancelled"}"#));
+        assert!(is_closed_by("tasks/result", r#"{"content":[]}"#));
     }
 
     #[test]
-    fn a_server_cannot_make_it_remember_without_end() {
+    fn the_number_of_remembered_tasks_is_bounded() {
         let (mut tasks, process) = (TaskTable::default(), ProcessId::unused(0));
         for number in 0..MAX_TASKS + 10 {
             learn(&mut tasks, &format!(r#"{{"task":{{"taskId":"{number}"}}}}"#), process);

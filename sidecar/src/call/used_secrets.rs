@@ -1,4 +1,4 @@
-//! Which secrets a call is made with, as the audit names them.
+//! The secrets that calls are made with, as the audit names them.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -12,37 +12,38 @@ use relay_proto::name::Name;
 use super::decide::Decided;
 use crate::session::Session;
 
-/// The secrets that are held when the decisions about some messages are written down.
+/// The secrets in use when the decisions of a chunk are recorded.
 pub(crate) struct HeldSecrets {
+    /// For calls outside of scopes.
     pub(super) base: Arc<Secrets>,
-    /// By the place of the message; empty where none is in a scope.
+    /// By the index of the message in the chunk; empty where no message is in a scope.
     in_scopes: Vec<Option<Arc<Secrets>>>,
 }
 
 impl HeldSecrets {
-    pub(super) fn in_scope(&self, place: usize) -> Option<&Arc<Secrets>> {
-        self.in_scopes.get(place).and_then(Option::as_ref)
+    pub(super) fn in_scope(&self, index: usize) -> Option<&Arc<Secrets>> {
+        self.in_scopes.get(index).and_then(Option::as_ref)
     }
 
-    /// What the message at this place would be carried out with.
-    pub(super) fn of(&self, place: usize) -> Arc<Secrets> {
-        Arc::clone(self.in_scope(place).unwrap_or(&self.base))
+    /// The secrets that the message at this index would be sent with.
+    pub(super) fn of(&self, index: usize) -> Arc<Secrets> {
+        Arc::clone(self.in_scope(index).unwrap_or(&self.base))
     }
 }
 
-/// What calls outside of scopes have, and what those in scopes have. A process that runs has what it was given, whatever
-/// there is by now.
+/// The secrets for calls outside of and inside scopes. A running process keeps the secrets that it was started with,
+/// even where newer ones exist.
 pub(super) fn held_secrets(session: &Session, servers: &ServerSet, decided: &[Decided<'_>]) -> HeldSecrets {
     let newest = session.credentials.newest();
     let held = |scope: Option<&Arc<Scope>>| servers.secrets(scope).unwrap_or_else(|| Arc::clone(&newest));
-    let in_scopes = match decided.iter().any(|one| one.scope().is_some()) {
-        true => decided.iter().map(|one| one.scope().map(|scope| held(Some(scope)))).collect(),
+    let in_scopes = match decided.iter().any(|message| message.scope().is_some()) {
+        true => decided.iter().map(|message| message.scope().map(|scope| held(Some(scope)))).collect(),
         false => Vec::new(),
     };
     HeldSecrets { base: held(None), in_scopes }
 }
 
-/// What is held of these secrets.
+/// The audit fields of these secrets.
 pub(super) fn secret_uses<'a>(names: BTreeSet<&'a Name>, held: &'a Secrets) -> Vec<SecretUse<'a>> {
     let used = |name: &'a Name| {
         let lease = held.get(name).and_then(|material| material.lease.as_ref());
@@ -55,8 +56,8 @@ pub(super) fn secret_uses<'a>(names: BTreeSet<&'a Name>, held: &'a Secrets) -> V
     names.into_iter().map(used).collect()
 }
 
-/// Those that a call was made with instead of what its decision names.
-pub(super) fn other_uses(reads: &Reads) -> Vec<SecretUse<'_>> {
+/// The audit fields of the secrets that a call was sent with, where its decision record names others.
+pub(super) fn uses_of_reads(reads: &Reads) -> Vec<SecretUse<'_>> {
     let uses = reads.iter().map(|(name, read)| SecretUse {
         name: name.as_str(),
         lease: read.hash.as_deref(),

@@ -9,7 +9,7 @@
 use tokio::sync::{Semaphore, SemaphorePermit};
 
 use super::handshake_slots::HandshakeSlot;
-use crate::link::connection::{Connection, LEAVING_TIME};
+use crate::link::connection::{Connection, LATE_CLOSE_TIME};
 
 /// Peers that are watched at a time, in the whole sidecar; any more are refused at once.
 const MAX_WATCHED: usize = 32;
@@ -37,7 +37,7 @@ impl DisconnectWatch {
             return Some(slot.into());
         };
         drop(slot);
-        let left = connection.leaves_within(LEAVING_TIME).await;
+        let left = connection.closes_within(LATE_CLOSE_TIME).await;
         (!left).then_some(StillConnected { _slot: None, _permit: Some(permit) })
     }
 }
@@ -74,7 +74,7 @@ mod tests {
         let (mut connection, far) = connected();
         let mut watching = std::pin::pin!(disconnect_watch.still_connected(&mut connection, slot));
         assert!(futures_util::poll!(&mut watching).is_pending());
-        let next = timeout(LEAVING_TIME / 2, slots.take()).await;
+        let next = timeout(LATE_CLOSE_TIME / 2, slots.take()).await;
         assert!(next.is_ok(), "the next connection gets the slot");
         drop(far);
         assert!(watching.await.is_none(), "it has disconnected");

@@ -9,7 +9,7 @@ use crate::session::principal::Principal;
 
 pub(super) fn status(daemon: &Daemon, config: &Config, principal: &Principal) -> Status {
     let enrolled = principal.enrolment.as_ref();
-    let standing = enrolled.and_then(|enrolled| daemon.registry.standing(&enrolled.id));
+    let standing = enrolled.and_then(|enrolled| daemon.registry.session_of_enrolment(&enrolled.id));
     Status {
         name: enrolled.map(|enrolled| enrolled.name.to_string()),
         grant: principal.grant.clone(),

@@ -1,4 +1,4 @@
-//! What the registry and the command line may ask of a link, and what they are told.
+//! Commands to a link, and its replies.
 
 use cofferdam_process as process;
 use cofferdam_servers as servers;
@@ -9,9 +9,9 @@ use tokio::sync::oneshot;
 use super::connection::Connection;
 use super::describe::{Credential, NotRevocable};
 
-/// What may be asked of a link.
+/// A command of the registry to a link.
 pub(crate) enum Command {
-    /// The shim came back on a new connection.
+    /// The shim reconnected.
     Attach {
         connection: Box<Connection>,
         resume: Resume,
@@ -23,12 +23,12 @@ pub(crate) enum Command {
     },
 }
 
-/// Why a link is over.
+/// Why a link ended.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum EndReason {
     /// The shim broke the protocol.
     Broken,
-    /// Another copy of its key goes on instead.
+    /// Another copy of its key is used instead.
     Cloned,
     Expired,
     Goodbye,
@@ -37,15 +37,15 @@ pub(crate) enum EndReason {
     Stopped,
 }
 
-/// What ending took.
+/// How the end of a link went.
 #[derive(Clone, Debug, serde::Deserialize, serde::Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) struct Ended {
     pub(crate) calls_unanswered: usize,
     pub(crate) processes: Processes,
-    /// How long that took.
+    /// How long it took until the processes ended.
     pub(crate) server_ended_ms: u64,
-    /// What became of the session's credentials in Vault, where it had some and this was its last link.
+    /// The revocation of the session's credentials in Vault, where it had some and this was its last link.
     #[serde(default)]
     pub(crate) vault: Option<Revoked>,
     /// Credentials of the link's server that are still valid and cannot be revoked.
@@ -53,12 +53,12 @@ pub(crate) struct Ended {
     pub(crate) not_revocable: Vec<NotRevocable>,
 }
 
-/// What became of the server's processes.
+/// Whether the server's processes have ended.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, serde::Deserialize, serde::Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Processes {
     AllEnded,
-    /// They were killed, and when time ran out not all were known to be dead.
+    /// They were killed, but not all were known to be dead when the timeout expired.
     StillDying,
 }
 
@@ -72,10 +72,10 @@ pub(crate) struct Description {
     pub(crate) server: String,
     pub(crate) connected: bool,
     pub(crate) pid: Option<u32>,
-    /// How it stands with a replacement of processes by those with newer credentials, where there is something to say.
+    /// The progress of a replacement of processes by those with newer credentials, if there is one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) replacement: Option<String>,
-    /// The processes beside it that run tools of scopes.
+    /// The additional processes that run tools of scopes.
     #[serde(default)]
     pub(crate) scopes: Vec<ScopeProcess>,
     pub(crate) in_flight: usize,
@@ -85,7 +85,7 @@ pub(crate) struct Description {
     pub(crate) began: String,
     pub(crate) expires_in_seconds: u64,
     pub(crate) secrets: Vec<String>,
-    /// What the session has in Vault of those.
+    /// The status of each of these secrets that may change.
     #[serde(default)]
     pub(crate) credentials: Vec<Credential>,
 }
@@ -94,7 +94,7 @@ pub(crate) struct Description {
 #[derive(Clone, Debug, serde::Deserialize, serde::Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) struct ScopeProcess {
-    /// The scope's tools as they are configured.
+    /// The scope's tools as configured.
     pub(crate) tools: String,
     pub(crate) pid: u32,
 }

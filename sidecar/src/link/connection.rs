@@ -1,7 +1,7 @@
 //! One connection of a link: frames in, frames out, over any byte stream.
 //!
-//! [`Connection::next`] is the only place that waits, and it may be dropped at any await without losing a byte:
-//! what was read is in the decoder, what is to be written is in `out`.
+//! Reading and writing both happen in [`Connection::next`]. It is cancel-safe: bytes that were read are in the decoder,
+//! bytes to be written are in `out`.
 //!
 //! A peer that always has more to send yields to other tasks after [`FRAMES_IN_A_ROW`] of its frames, or one batch.
 
@@ -26,26 +26,26 @@ pub(crate) struct Connection {
     decoder: Decoder,
     out: Vec<u8>,
     written: usize,
-    unsent: Unsent,
-    /// When the peer last gave a sign of life: any byte counts.
-    pub(crate) heard: Instant,
-    /// When this side last wrote anything.
-    pub(crate) spoke: Instant,
+    stream_buffer: StreamBuffer,
+    /// When the last byte of the peer arrived.
+    pub(crate) last_received: Instant,
+    /// When this side last wrote a byte.
+    pub(crate) last_sent: Instant,
     /// Pings sent on this connection, and Pongs received.
     pings: u64,
     pongs: u64,
-    /// Frames given since the peer last had none.
-    in_a_row: usize,
+    /// Frames returned since the last time that none was ready.
+    frames_in_a_row: usize,
 }
 
-/// Whether the stream keeps bytes for itself that it has taken, as TLS and WebSockets do.
+/// Whether the stream may hold written bytes in a buffer of its own, as TLS and WebSockets do.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-enum Unsent {
-    No,
-    Perhaps,
+enum StreamBuffer {
+    Flushed,
+    MaybeUnflushed,
 }
 
-/// Why a connection is over.
+/// Why a connection ended.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Lost {
     #[error("the peer closed the connection")]
@@ -56,16 +56,16 @@ pub(crate) enum Lost {
     Io(#[from] io::Error),
 }
 
-/// Then other tasks run: the runtime polls nothing else meanwhile, and a read can bring thousands of frames.
+/// Frames after which the task yields: one read can bring thousands, and other tasks do not run meanwhile.
 const FRAMES_IN_A_ROW: usize = 32;
-/// How long a connection with a former token is watched: that of a delayed Hello is closed by its shim soon after.
-pub(crate) const LEAVING_TIME: Duration = Duration::from_secs(1);
+/// How long to wait whether a connection with an outdated token closes. A shim closes that of a delayed Hello soon.
+pub(crate) const LATE_CLOSE_TIME: Duration = Duration::from_secs(1);
 
-/// Buffers above this are given back once they are empty.
+/// Buffers larger than this are freed once they are empty.
 const KEPT_BUFFER: usize = 64 * 1024;
 
 impl Connection {
-    /// Takes an accepted stream; our preface is the first thing to be written.
+    /// Wraps an accepted stream; the sidecar's preface is written first.
     pub(crate) fn new(stream: Box<dyn Transport>) -> Self {
         let now = Instant::now();
         Self {
@@ -75,10 +75,10 @@ impl Connection {
             written: 0,
             pings: 0,
             pongs: 0,
-            in_a_row: 0,
-            unsent: Unsent::No,
-            heard: now,
-            spoke: now,
+            frames_in_a_row: 0,
+            stream_buffer: StreamBuffer::Flushed,
+            last_received: now,
+            last_sent: now,
         }
     }
 
@@ -86,7 +86,7 @@ impl Connection {
         frame.encode(&mut self.out);
     }
 
-    /// Sends a Ping and gives its number.
+    /// Queues a Ping and returns its number.
     pub(crate) fn ping(&mut self) -> u64 {
         self.push(&Frame::Ping);
         self.pings += 1;
@@ -94,45 +94,46 @@ impl Connection {
     }
 
     /// The peer answered a Ping.
-    pub(crate) fn ponged(&mut self) {
+    pub(crate) fn on_pong(&mut self) {
         self.pongs = self.pings.min(self.pongs + 1);
     }
 
-    /// Whether the Ping with this number, and so all before it, was answered. Other bytes do not count: they may have been
-    /// under way since before it was sent.
+    /// Whether the Ping with this number, and so all before it, was answered. Other bytes do not count: they may have
+    /// been sent before the Ping arrived.
     pub(crate) fn has_answered(&self, ping: u64) -> bool {
         self.pongs >= ping
     }
 
-    /// Where message frames are appended.
+    /// The buffer of bytes to be written, to append message frames to.
     pub(crate) fn out(&mut self) -> &mut Vec<u8> {
         &mut self.out
     }
 
-    /// When there was last a sign of life in either direction.
+    /// When a byte was last received or sent, or a Ping queued at `pinged`.
     pub(crate) fn quiet_since(&self, pinged: Instant) -> Instant {
-        self.heard.max(self.spoke).max(pinged)
+        self.last_received.max(self.last_sent).max(pinged)
     }
 
-    /// Bytes that the peer has not taken yet.
-    pub(crate) fn waiting(&self) -> usize {
+    /// The number of bytes in the buffer that are not written yet.
+    pub(crate) fn unwritten(&self) -> usize {
         self.out.len() - self.written
     }
 
-    /// Writes what waits and gives the next frame. It always reads: what a peer may send is bounded by its credit.
+    /// Writes the buffer and returns the next frame. Reading never pauses: credit bounds how much a peer may send.
     pub(crate) async fn next(&mut self) -> Result<Frame, Lost> {
         self.next_while_sending(|_| {}).await
     }
 
-    /// The same, and whenever the peer has taken everything, `refill` appends the frames that are to be written next.
+    /// The same, and whenever the buffer is written, `refill` appends the frames that are to be written next.
     pub(crate) async fn next_while_sending(
         &mut self,
         mut refill: impl FnMut(&mut Vec<u8>),
     ) -> Result<Frame, Lost> {
         loop {
-            if self.in_a_row >= FRAMES_IN_A_ROW && self.decoder.is_midway() {
-                // Before the wait, which may be dropped: a caller that selects over several must not start over.
-                self.in_a_row = 0;
+            if self.frames_in_a_row >= FRAMES_IN_A_ROW && self.decoder.is_midway() {
+                // Reset before the await: a caller in a `select!` may drop this future, and must not yield again next
+                // time.
+                self.frames_in_a_row = 0;
                 tokio::task::yield_now().await;
             }
             if let Some(frame) = poll_fn(|cx| self.poll_next(cx, &mut refill)).await? {
@@ -141,18 +142,18 @@ impl Connection {
         }
     }
 
-    /// A frame that has arrived already. What is wrong with the bytes after it is told by [`Self::next`].
+    /// A frame that has arrived already. Errors in later bytes are reported by [`Self::next`].
     pub(crate) fn buffered(&mut self) -> Option<FrameView<'_>> {
-        let Self { decoder, in_a_row, .. } = self;
-        decoder.next_view().ok().flatten().inspect(|_| *in_a_row += 1)
+        let Self { decoder, frames_in_a_row, .. } = self;
+        decoder.next_view().ok().flatten().inspect(|_| *frames_in_a_row += 1)
     }
 
-    /// Whether the peer closes the connection in this time, without an answer.
+    /// Whether the peer closes the connection within this time, without having received an answer.
     ///
-    /// A shim gives up on a Hello that is delayed and makes another connection, on which its token turns. Where the first
-    /// Hello arrives after all, its shim closes that connection; the holder of a copy waits for the answer.
-    pub(crate) async fn leaves_within(&mut self, time: Duration) -> bool {
-        let left = async {
+    /// A shim gives up on a delayed Hello and opens another connection, which rotates its token. If the first Hello
+    /// arrives after all, its shim has closed that connection or will soon; the holder of a copy waits for the answer.
+    pub(crate) async fn closes_within(&mut self, time: Duration) -> bool {
+        let closed = async {
             loop {
                 match self.next().await {
                     Ok(Frame::Goodbye(_)) | Err(_) => return true,
@@ -160,15 +161,15 @@ impl Connection {
                 }
             }
         };
-        timeout(time, left).await.unwrap_or(false)
+        timeout(time, closed).await.unwrap_or(false)
     }
 
-    /// Writes everything that waits, for a goodbye. Bound it with a time-out.
+    /// Writes the whole buffer. The caller must set a timeout.
     pub(crate) async fn flush(&mut self) -> io::Result<()> {
         poll_fn(|cx| self.poll_write(cx, &mut |_| {})).await
     }
 
-    /// Writes what waits, and gives a frame that is here, or reads; none where it is to be asked again.
+    /// Writes the buffer, then returns a decoded frame, or reads; none where it must be polled again.
     fn poll_next(
         &mut self,
         cx: &mut Context<'_>,
@@ -178,12 +179,12 @@ impl Connection {
             return Poll::Ready(Err(error.into()));
         }
         if let Some(frame) = self.decoder.next()? {
-            self.in_a_row += 1;
+            self.frames_in_a_row += 1;
             return Poll::Ready(Ok(Some(frame)));
         }
         let mut space = ReadBuf::new(self.decoder.spare());
         let Poll::Ready(read) = Pin::new(&mut self.stream).poll_read(cx, &mut space) else {
-            self.in_a_row = 0;
+            self.frames_in_a_row = 0;
             return Poll::Pending;
         };
         read?;
@@ -192,7 +193,7 @@ impl Connection {
             return Poll::Ready(Err(Lost::Closed));
         }
         self.decoder.filled(count);
-        self.heard = Instant::now();
+        self.last_received = Instant::now();
         Poll::Ready(Ok(None))
     }
 
@@ -208,8 +209,8 @@ impl Connection {
                     return Poll::Ready(Err(io::ErrorKind::WriteZero.into()));
                 }
                 self.written += count;
-                self.unsent = Unsent::Perhaps;
-                self.spoke = Instant::now();
+                self.stream_buffer = StreamBuffer::MaybeUnflushed;
+                self.last_sent = Instant::now();
             }
             self.written = 0;
             self.out.clear();
@@ -221,9 +222,9 @@ impl Connection {
         if self.out.capacity() > KEPT_BUFFER {
             self.out = Vec::new();
         }
-        if self.unsent == Unsent::Perhaps {
+        if self.stream_buffer == StreamBuffer::MaybeUnflushed {
             ready!(Pin::new(&mut self.stream).poll_flush(cx))?;
-            self.unsent = Unsent::No;
+            self.stream_buffer = StreamBuffer::Flushed;
         }
         Poll::Ready(Ok(()))
     }
@@ -246,19 +247,19 @@ mod tests {
         let mut bytes = PREFACE.to_vec();
         (0..FRAMES).for_each(|_| Frame::Ping.encode(&mut bytes));
         far.write_all(&bytes).await.expect("the duplex has room");
-        let others = TurnCounter::new();
+        let other_tasks = TurnCounter::new();
         let mut connection = Connection::new(Box::new(near));
-        let mut heard = 0;
-        while heard < FRAMES {
-            assert_eq!(connection.next().await.expect("the peer is there"), Frame::Ping);
-            heard += 1 + std::iter::from_fn(|| connection.buffered().map(drop)).take(20).count();
+        let mut received = 0;
+        while received < FRAMES {
+            assert_eq!(connection.next().await.expect("the connection is open"), Frame::Ping);
+            received += 1 + std::iter::from_fn(|| connection.buffered().map(drop)).take(20).count();
         }
-        let turns = others.turns();
-        assert!(turns >= FRAMES / 60, "others had {turns} turns");
+        let turns = other_tasks.turns();
+        assert!(turns >= FRAMES / 60, "other tasks had {turns} turns");
     }
 
     #[tokio::test]
-    async fn what_follows_is_written_as_the_peer_takes_what_came_before() {
+    async fn the_buffer_is_refilled_whenever_the_peer_has_read_it() {
         let (near, mut far) = duplex(64);
         let mut connection = Connection::new(Box::new(near));
         let mut rest = 40_u8;
@@ -270,27 +271,27 @@ mod tests {
         tokio::select! {
             frame = sending => panic!("{frame:?}"),
             read = timeout(Duration::from_secs(10), far.read_exact(&mut taken)) => {
-                read.expect("all of it was sent").expect("the peer is there");
+                read.expect("all of it was sent").expect("the connection is open");
             }
         }
         let expected = (1..=40_u8).rev().flat_map(|rest| vec![rest; usize::from(rest)]);
         assert!(taken[PREFACE.len()..].iter().copied().eq(expected));
     }
 
-    /// TLS and WebSockets buffer what they have taken; it must be flushed while the link waits for the peer.
+    /// TLS and WebSockets buffer written bytes; these must be flushed while the link waits for the peer.
     #[tokio::test]
     async fn bytes_that_a_stream_buffers_are_flushed() {
         let (near, mut far) = duplex(64 * 1024);
         let mut connection = Connection::new(Box::new(BufStream::new(near)));
         connection.push(&Frame::Ping);
         let mut preface = vec![0; PREFACE.len()];
-        let heard = async {
-            far.read_exact(&mut preface).await.expect("the peer is there");
+        let received = async {
+            far.read_exact(&mut preface).await.expect("the connection is open");
             preface
         };
         tokio::select! {
             frame = connection.next() => panic!("{frame:?}"),
-            heard = timeout(Duration::from_secs(10), heard) => assert_eq!(heard.expect("it was sent on"), PREFACE),
+            received = timeout(Duration::from_secs(10), received) => assert_eq!(received.expect("the bytes were flushed"), PREFACE),
         }
     }
 }

@@ -1,4 +1,4 @@
-//! A link and its credentials as `cofferdam sessions` shows them. Never a value, never a lease's id.
+//! A link and its credentials as `cofferdam sessions` shows them: no secret values, no lease ids.
 
 use cofferdam_base::clock::{self, Rfc3339};
 use cofferdam_secrets::SecretStatus;
@@ -15,16 +15,16 @@ use crate::call::{CallerContext, LinkCounters};
 pub(crate) struct Credential {
     pub(crate) secret: String,
     pub(crate) origin: String,
-    /// A hash of the lease's id, where there is a lease; the audit has the same.
+    /// A hash of the lease's id, where there is a lease; the audit contains the same hash.
     pub(crate) lease: Option<String>,
-    /// False where nothing was read yet, or it ends with a lease that can be revoked.
+    /// False where nothing was read yet, or where the credential has a lease that can be revoked.
     #[serde(default)]
     pub(crate) unrevocable: bool,
-    /// None where no end is known, or there is none yet.
+    /// None where the credential has no known expiry, or was not read yet.
     pub(crate) expires_in_seconds: Option<u64>,
     pub(crate) renewals: u64,
     pub(crate) last_error: Option<String>,
-    /// Until it is renewed, read anew or tried again.
+    /// Until the credential is renewed, read again or retried.
     pub(crate) next_in_seconds: Option<u64>,
 }
 
@@ -34,12 +34,12 @@ pub(crate) struct Credential {
 pub(crate) struct NotRevocable {
     pub(crate) secret: String,
     pub(crate) origin: String,
-    /// RFC 3339. None where no end is known.
+    /// RFC 3339. None where no expiry is known.
     pub(crate) expires: Option<String>,
 }
 
 impl NotRevocable {
-    /// None where it can be revoked, or has expired.
+    /// None where the credential can be revoked, or has expired.
     pub(crate) fn of(status: SecretStatus) -> Option<Self> {
         let now = Instant::now();
         if !status.unrevocable || status.expires.is_some_and(|end| end <= now) {
@@ -49,8 +49,8 @@ impl NotRevocable {
         Some(Self { secret: status.secret.to_string(), origin: status.origin, expires })
     }
 
-    /// For the audit.
-    pub(crate) fn told(&self) -> String {
+    /// The text for the audit.
+    pub(crate) fn audit_detail(&self) -> String {
         let Self { secret, expires, .. } = self;
         match expires {
             Some(expires) => format!("`{secret}` expires at {expires}"),
@@ -58,7 +58,7 @@ impl NotRevocable {
         }
     }
 
-    /// For people.
+    /// One line of `cofferdam` output.
     pub(crate) fn line(&self) -> String {
         let Self { secret, origin, expires } = self;
         match expires {
@@ -68,15 +68,15 @@ impl NotRevocable {
     }
 }
 
-/// As much of a hash as a line has room for.
-const SHOWN: usize = 12;
+/// Characters of a lease hash that a line of output shows.
+const SHOWN_HASH_LENGTH: usize = 12;
 
 impl Credential {
-    /// For people.
+    /// One line of `cofferdam` output.
     pub(crate) fn line(&self) -> String {
         let Self { secret, origin, renewals, .. } = self;
         let lease = match &self.lease {
-            Some(hash) => format!("lease {}", hash.get(..SHOWN).unwrap_or(hash)),
+            Some(hash) => format!("lease {}", hash.get(..SHOWN_HASH_LENGTH).unwrap_or(hash)),
             None if self.unrevocable => "no lease, cannot be revoked".into(),
             None => "no lease".into(),
         };
@@ -126,7 +126,7 @@ impl Link {
         }
     }
 
-    /// What the session holds for this link's server.
+    /// The status of the session's secrets that this link's server uses.
     pub(super) fn credentials_of_server(&self) -> Vec<SecretStatus> {
         let CallerContext { session, server, .. } = &self.pipeline.caller;
         let config = session.context.config.load();
@@ -168,7 +168,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_line_says_what_there_is_and_what_went_wrong() {
+    fn the_line_of_a_credential_shows_lease_expiry_renewals_and_last_error() {
         let credential = Credential {
             secret: "warehouse".into(),
             origin: "Vault's `database/creds/readonly`".into(),

@@ -1,9 +1,8 @@
-//! The end of a link.
+//! Ends a link and its server processes.
 //!
 //! What must stay true: [`Link::finish`] returns within five seconds. By then the link's server and all its descendants
-//! are dead, or the end says that they are still dying; what the session had in Vault, where this was its last link, is
-//! revoked after that or said to be pending; every call has an outcome in the audit, and so has
-//! the link.
+//! are dead, or reported as still dying; the session's leases in Vault, where this was its last link, are revoked after
+//! that or reported as pending; the outcome of every call and the end of the link are in the audit.
 
 use std::borrow::Cow;
 use std::time::Duration;
@@ -20,8 +19,8 @@ use super::describe::NotRevocable;
 use super::peer::{Credit, Peer};
 use crate::session::principal::Enrolled;
 
-/// The whole end, Vault included; what is not revoked by then is said to be pending.
-const END_TIME: Duration = Duration::from_millis(4500);
+/// For the whole end, revocation in Vault included; leases that are not revoked by then are reported as pending.
+const END_TIMEOUT: Duration = Duration::from_millis(4500);
 
 impl Link {
     pub(super) async fn finish(mut self, reason: EndReason) -> Ended {
@@ -32,7 +31,7 @@ impl Link {
             EndReason::Cloned => Code::CloneRefused,
             _ => Code::SessionEnded,
         };
-        let (message, retry) = farewell(reason, self.peer.session.enrolment.as_ref());
+        let (message, retry) = goodbye_message(reason, self.peer.session.enrolment.as_ref());
         self.peer.say_goodbye(code, &message, retry).await;
         let not_revocable: Vec<NotRevocable> =
             self.credentials_of_server().into_iter().filter_map(NotRevocable::of).collect();
@@ -42,7 +41,7 @@ impl Link {
         let processes = Processes::from(servers.end(grace).await);
         let took = began.elapsed().as_millis() as u64;
         let vault = match &session.vault {
-            Some(vault) if vault.leave() == Left::Last => vault.end(began + END_TIME).await,
+            Some(vault) if vault.leave() == Left::Last => vault.end(began + END_TIMEOUT).await,
             _ => None,
         };
         let state = match processes {
@@ -57,7 +56,9 @@ impl Link {
         }
         if !not_revocable.is_empty() {
             detail.push_str("; not revocable: ");
-            detail.push_str(&not_revocable.iter().map(NotRevocable::told).collect::<Vec<_>>().join(", "));
+            detail.push_str(
+                &not_revocable.iter().map(NotRevocable::audit_detail).collect::<Vec<_>>().join(", "),
+            );
         }
         let record = EventRecord {
             session: Some(&session.id),
@@ -72,8 +73,8 @@ impl Link {
     }
 }
 
-/// What the shim is told, and whether it may come again.
-fn farewell(reason: EndReason, enrolled: Option<&Enrolled>) -> (Cow<'static, str>, Retry) {
+/// The message of the Goodbye to the shim, and whether the shim may reconnect.
+fn goodbye_message(reason: EndReason, enrolled: Option<&Enrolled>) -> (Cow<'static, str>, Retry) {
     let over = |why: &str| match enrolled {
         Some(Enrolled { next_step, .. }) => (Cow::Owned(format!("{why}; {next_step}")), Retry::Never),
         None => (Cow::Owned(why.to_owned()), Retry::Never),
@@ -82,9 +83,9 @@ fn farewell(reason: EndReason, enrolled: Option<&Enrolled>) -> (Cow<'static, str
         EndReason::Broken => ("the shim broke the relay protocol".into(), Retry::AfterMs(1000)),
         EndReason::Stopped => ("the sidecar is stopping".into(), Retry::AfterMs(500)),
         EndReason::Cloned => {
-            over("another copy of this sandbox's state was used at the same time, and goes on")
+            over("another copy of this sandbox's state was used at the same time, and stays in use")
         }
-        // On the shared socket the next link has a time of its own.
+        // On the shared socket the next link gets a new session with a new expiry.
         EndReason::Expired if enrolled.is_none() => {
             ("the session's time is over".into(), Retry::AfterMs(500))
         }

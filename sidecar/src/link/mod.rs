@@ -1,22 +1,22 @@
 //! The one task that owns a link: its connection, its server processes, its timers.
 //!
 //! A link's state is owned by this task alone, so nothing needs a lock. The link outlives its connections; it ends with
-//! the shim's goodbye, when its grace or its session runs out, or by a command, and its server is dead before the task is
-//! over.
+//! the shim's goodbye, when its grace period or its session expires, or by a command. Its server processes are ended
+//! before the task returns.
 //!
-//! | module | what it holds |
+//! | module | content |
 //! |---|---|
-//! | [`command`] | what the registry may ask of a link |
+//! | [`command`] | commands of the registry to a link |
 //! | [`connection`] | frames over one byte stream |
 //! | [`describe`] | a link and its credentials as `cofferdam sessions` shows them |
-//! | [`end`] | the end of a link |
+//! | [`end`] | ending a link and its server processes |
 //! | [`peer`] | the shim: its connection, delivery, goodbye |
-//! | [`registry`] | all links, by id; which may be opened, resumed, ended |
-//! | [`resume`] | resume tokens that turn |
-//! | [`takeover`] | a shim that comes back on a new connection |
-//! | [`timers`] | heartbeats, deadlines, credit |
+//! | [`registry`] | all links, by id: opening, resuming and ending them |
+//! | [`resume`] | rotating resume tokens |
+//! | [`takeover`] | a shim that reconnects |
+//! | [`timers`] | heartbeats, deadlines, flow control |
 //!
-//! What becomes of a message is decided in [`crate::call`].
+//! Messages are handled in [`crate::call`].
 
 pub(crate) mod command;
 pub(crate) mod connection;
@@ -43,7 +43,7 @@ use tokio::time::{Instant, Sleep, sleep_until};
 use self::command::{Command, EndReason, Ended};
 use self::connection::{Connection, Lost};
 use self::peer::{Credit, Peer};
-use crate::call::{Found, Pipeline, RecordResult, Scrubbed};
+use crate::call::{LookupResult, Pipeline, RecordResult, Scrubbed};
 use crate::session::Session;
 use crate::session::principal::EpochOffer;
 
@@ -55,28 +55,29 @@ pub(crate) struct Link {
     timer: Pin<Box<Sleep>>,
 }
 
-/// A new link's first connection, and the epoch that its key is offered.
-pub(crate) struct Arrived {
+/// The first connection of a new link, and the epoch that is offered to its key.
+pub(crate) struct FirstConnection {
     pub(crate) connection: Connection,
     pub(crate) offer: Option<EpochOffer>,
 }
 
-/// Why a link ends, and where to report what ending took.
-type End = (EndReason, Option<oneshot::Sender<Ended>>);
+/// Why a link ends, and where to report how its end went.
+type LinkEnd = (EndReason, Option<oneshot::Sender<Ended>>);
 
-enum Event {
+enum LinkEvent {
     Command(Option<Command>),
     Frame(Result<Frame, Lost>),
-    /// Nothing else happens now.
+    /// No other event is ready.
     Idle,
-    Lookup(Found),
+    Lookup(LookupResult),
     Recorded(RecordResult),
     Scrubbed(Scrubbed),
     Server(SlotKey, ProcessId, servers::Event),
     Timer,
 }
 
-/// Frames, or messages of a server, taken in one turn: enough to share a write, few enough that nothing else waits long.
+/// Frames, or messages of a server, handled in one turn: enough to share a write, few enough that other events do not
+/// wait long.
 const MAX_BATCH: usize = 64;
 
 impl Link {
@@ -85,10 +86,10 @@ impl Link {
         session: Arc<Session>,
         id: Arc<str>,
         server: Name,
-        arrived: Arrived,
+        first: FirstConnection,
         commands: mpsc::Receiver<Command>,
     ) -> Self {
-        let peer = Peer::new(Arc::clone(&session), Arc::clone(&id), server.clone(), arrived);
+        let peer = Peer::new(Arc::clone(&session), Arc::clone(&id), server.clone(), first);
         Self {
             pipeline: Pipeline::new(session, id, server, peer.message_bytes()),
             peer,
@@ -98,10 +99,10 @@ impl Link {
         }
     }
 
-    /// Runs until the link is over, and says why it is.
+    /// Runs until the link ends, and returns why.
     pub(crate) async fn run(mut self) -> EndReason {
         let mut now = Instant::now();
-        let (reason, waiting) = loop {
+        let (reason, report_to) = loop {
             let credit = self.credit();
             self.peer.send(&mut self.pipeline.replies, credit);
             self.pipeline.recorder.write_due(&self.pipeline.caller, now);
@@ -109,103 +110,103 @@ impl Link {
             now = Instant::now();
             let end = self.on_event(event, now);
             if end.is_none() {
-                self.pipeline.tend(&mut self.servers, now);
+                self.pipeline.advance_replacements(&mut self.servers, now);
             }
-            // What came before an end is carried out.
+            // Messages that arrived before the end are still handled.
             self.pipeline.run(&mut self.servers);
             if let Some(end) = end {
                 break end;
             }
             self.peer.settle_takeover();
             #[cfg(test)]
-            self.pipeline.assert_one_place();
+            self.pipeline.assert_one_status();
         };
         let ended = self.finish(reason).await;
-        if let Some(waiting) = waiting {
+        if let Some(report_to) = report_to {
             // The command's sender may have stopped waiting; the end is recorded either way.
-            let _ = waiting.send(ended);
+            let _ = report_to.send(ended);
         }
         reason
     }
 
-    async fn next_event(&mut self) -> Event {
+    async fn next_event(&mut self) -> LinkEvent {
         let deadline = self.next_deadline();
         if deadline < self.timer.deadline() || self.timer.is_elapsed() {
             self.timer.as_mut().reset(deadline);
         }
-        // A server whose responses the shim does not take is not read; the shim itself always is.
-        let room = self.takes_replies();
+        // Servers are not read while the shim is too slow to receive their responses; the shim is always read.
+        let room = self.can_read_servers();
         let Self { peer, pipeline, servers, commands, timer } = self;
-        let worth_a_write = pipeline.recorder.is_worth_a_write();
+        let write_when_idle = pipeline.recorder.should_write_when_idle();
         let event = async {
             tokio::select! {
-                frame = peer.next() => Event::Frame(frame),
-                (slot, from, event) = servers.next(), if room => Event::Server(slot, from, event),
-                found = pipeline.lookups.next() => Event::Lookup(found),
-                result = pipeline.recording.written() => Event::Recorded(result),
-                scrubbed = pipeline.large.scrubbed() => Event::Scrubbed(scrubbed),
-                command = commands.recv() => Event::Command(command),
-                () = timer => Event::Timer,
+                frame = peer.next() => LinkEvent::Frame(frame),
+                (slot, from, event) = servers.next(), if room => LinkEvent::Server(slot, from, event),
+                found = pipeline.lookups.next() => LinkEvent::Lookup(found),
+                result = pipeline.recording.written() => LinkEvent::Recorded(result),
+                scrubbed = pipeline.large.scrubbed() => LinkEvent::Scrubbed(scrubbed),
+                command = commands.recv() => LinkEvent::Command(command),
+                () = timer => LinkEvent::Timer,
             }
         };
-        // Everything that waits to leave has left when nothing else is ready: the receivers work meanwhile.
+        // No other event is ready, so all responses have been written: the audit write delays none of them.
         tokio::select! {
             biased;
             event = event => event,
-            () = ready(()), if worth_a_write => Event::Idle,
+            () = ready(()), if write_when_idle => LinkEvent::Idle,
         }
     }
 
-    /// Takes one event; gives the end of the link where it brings one.
-    fn on_event(&mut self, event: Event, now: Instant) -> Option<End> {
+    /// Handles one event; returns the end of the link if the event causes it.
+    fn on_event(&mut self, event: LinkEvent, now: Instant) -> Option<LinkEnd> {
         let end = match event {
-            Event::Frame(Ok(frame)) => {
+            LinkEvent::Frame(Ok(frame)) => {
                 let (messages, end) = self.peer.receive(frame);
                 self.pipeline.receive(messages);
                 end
             }
-            Event::Frame(Err(lost)) => {
+            LinkEvent::Frame(Err(lost)) => {
                 self.peer.disconnected(&lost);
                 None
             }
-            Event::Server(slot, from, event) => {
+            LinkEvent::Server(slot, from, event) => {
                 self.on_server_batch(slot, from, event, now);
                 None
             }
-            Event::Lookup(found) => {
+            LinkEvent::Lookup(found) => {
                 self.pipeline.looked_up(&found);
                 None
             }
-            Event::Recorded(result) => {
+            LinkEvent::Recorded(result) => {
                 self.pipeline.on_recorded(&mut self.servers, result, now);
                 None
             }
-            Event::Scrubbed(scrubbed) => {
+            LinkEvent::Scrubbed(scrubbed) => {
                 self.pipeline.on_scrubbed(&mut self.servers, scrubbed, now);
                 None
             }
-            Event::Idle => {
+            LinkEvent::Idle => {
                 self.pipeline.recorder.write(&self.pipeline.caller);
                 None
             }
-            Event::Command(None) => Some(EndReason::Stopped),
-            Event::Command(Some(Command::Attach { connection, resume })) => {
+            LinkEvent::Command(None) => Some(EndReason::Stopped),
+            LinkEvent::Command(Some(Command::Attach { connection, resume })) => {
                 let (messages, end) = self.peer.attach(*connection, resume);
                 self.pipeline.receive(messages);
                 end
             }
-            Event::Command(Some(Command::Describe(reply))) => {
+            LinkEvent::Command(Some(Command::Describe(reply))) => {
                 // The command's sender may have stopped waiting.
                 let _ = reply.send(self.describe());
                 None
             }
-            Event::Command(Some(Command::End { reason, ended })) => return Some((reason, Some(ended))),
-            Event::Timer => self.on_timer(now),
+            LinkEvent::Command(Some(Command::End { reason, ended })) => return Some((reason, Some(ended))),
+            LinkEvent::Timer => self.on_timer(now),
         };
         end.map(|reason| (reason, None))
     }
 
-    /// Takes what a process sent, and what it sent along with it.
+    /// Handles an event of a process, and the buffered events after it.
     fn on_server_batch(&mut self, slot: SlotKey, from: ProcessId, first: servers::Event, now: Instant) {
         let mut next = Some((from, first));
         let mut taken = 0;
@@ -213,20 +214,20 @@ impl Link {
             self.pipeline.on_server(&mut self.servers, slot, process, event, now);
             self.peer.queue(&mut self.pipeline.replies);
             taken += 1;
-            next = match taken < MAX_BATCH && self.takes_replies() {
+            next = match taken < MAX_BATCH && self.can_read_servers() {
                 true => self.servers.buffered(slot),
                 false => None,
             };
         }
     }
 
-    /// Whether another message of a server can be taken: the shim takes its responses, and none is being scrubbed, which
-    /// the next one must not overtake.
-    fn takes_replies(&self) -> bool {
+    /// Whether another message of a server can be read: there is room for it in the outbox, and no earlier message,
+    /// which it must not overtake, is still being scrubbed.
+    fn can_read_servers(&self) -> bool {
         self.peer.has_room() && !self.pipeline.large.is_being_scrubbed()
     }
 
-    /// Whether the shim may send more for this link's server.
+    /// Whether this link's server can take more messages of the shim.
     fn credit(&self) -> Credit {
         match self.servers.is_full() || self.pipeline.parked.is_full() {
             true => Credit::Withhold,

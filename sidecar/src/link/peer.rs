@@ -1,7 +1,7 @@
-//! The shim at the other end of a link: its connection, if it has one, and what is delivered over it.
+//! The shim at the other end of a link: its connection, if there is one, and the delivery of messages over it.
 //!
-//! What must stay true: a message is delivered once, over however many connections; a peer that breaks the protocol loses
-//! its link.
+//! What must stay true: a message is delivered once, across all connections of the link; a peer that breaks the
+//! protocol loses its link.
 
 use std::fmt;
 use std::sync::Arc;
@@ -19,7 +19,7 @@ use super::command::EndReason;
 use super::connection::{Connection, Lost};
 use super::resume::ResumeTokens;
 use super::takeover::{ReportLimits, Takeover};
-use super::{Arrived, MAX_BATCH};
+use super::{FirstConnection, MAX_BATCH};
 use crate::call::Replies;
 use crate::session::Session;
 use crate::session::principal::OfferOutcome;
@@ -31,11 +31,11 @@ pub(super) struct Peer {
     pub(super) connection: Option<Connection>,
     /// When the last connection was lost, while there is none.
     pub(super) lost: Option<Instant>,
-    /// When the last Ping was sent: one is enough until something is received.
+    /// When the last heartbeat Ping was sent.
     pub(super) pinged: Instant,
     pub(super) outbox: Outbox,
     pub(super) inbox: Inbox,
-    /// What the inbox enforces, whatever the configuration says by now.
+    /// The limits that the inbox enforces; a reloaded configuration does not change them.
     limits: AnnouncedLimits,
     pub(super) tokens: ResumeTokens,
     /// The epoch that came with the link's first Welcome, until the shim sends its first frame.
@@ -44,29 +44,29 @@ pub(super) struct Peer {
     pub(super) reports: ReportLimits,
 }
 
-/// What a shim was told at its first `Welcome`.
+/// The limits that the first `Welcome` announced to the shim.
 #[derive(Clone, Copy, Debug)]
 struct AnnouncedLimits {
     message_bytes: usize,
     window_bytes: u64,
 }
 
-/// Whether the shim may send more, as far as its server is concerned.
+/// Whether the shim's server can take more messages.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum Credit {
     Give,
     Withhold,
 }
 
-/// Bytes that a connection is given at a time: a large response is copied piece by piece as the shim takes it.
-pub(super) const ENOUGH_TO_SEND: usize = 64 * 1024;
-/// How long a goodbye may take to leave.
-pub(super) const GOODBYE_TIME: Duration = Duration::from_millis(500);
+/// Bytes that are copied to a connection at a time: a large response is copied in pieces as the shim reads it.
+pub(super) const SEND_CHUNK: usize = 64 * 1024;
+/// How long writing a Goodbye or a Refusal may take.
+pub(super) const GOODBYE_TIMEOUT: Duration = Duration::from_millis(500);
 
 impl Peer {
     /// The shim of a new link; its `Welcome` is the first frame.
-    pub(super) fn new(session: Arc<Session>, link: Arc<str>, server: Name, arrived: Arrived) -> Self {
-        let Arrived { connection, offer } = arrived;
+    pub(super) fn new(session: Arc<Session>, link: Arc<str>, server: Name, first: FirstConnection) -> Self {
+        let FirstConnection { connection, offer } = first;
         let (epoch, unconfirmed) = offer.map(|offer| (offer.epoch, offer.confirm)).unzip();
         let limits = session.context.config.load().limits.clone();
         let mut peer = Self {
@@ -92,7 +92,7 @@ impl Peer {
         peer
     }
 
-    /// The size of the largest message that the harness takes.
+    /// The size of the largest message that the harness accepts.
     pub(super) fn message_bytes(&self) -> usize {
         self.limits.message_bytes
     }
@@ -106,33 +106,34 @@ impl Peer {
         !self.outbox.is_full()
     }
 
-    /// The next frame; waits for ever while there is no connection. May be dropped at any await.
+    /// The next frame; waits for ever while there is no connection. Cancel-safe.
     pub(super) async fn next(&mut self) -> Result<Frame, Lost> {
         match &mut self.connection {
             Some(connection) => {
                 let outbox = &mut self.outbox;
-                connection.next_while_sending(|out| outbox.take_ready_up_to(ENOUGH_TO_SEND, out)).await
+                connection.next_while_sending(|out| outbox.take_ready_up_to(SEND_CHUNK, out)).await
             }
             None => std::future::pending().await,
         }
     }
 
-    /// Takes one frame and those that came with it: the messages that they complete, and whether they end the link.
+    /// Handles one frame and those buffered after it. Returns the messages that they complete, and whether they end the
+    /// link.
     pub(super) fn receive(&mut self, first: Frame) -> (Vec<Received>, Option<EndReason>) {
         let mut messages = Vec::new();
-        // A shim may have said goodbye before the Welcome came.
+        // A shim may have sent its Goodbye before the Welcome arrived.
         if !matches!(first, Frame::Goodbye(_))
             && let Some(end) = self.confirm()
         {
             return (messages, Some(end));
         }
-        let mut end = self.take(first, &mut messages);
+        let mut end = self.handle_frame(first, &mut messages);
         let mut taken = 1;
         while end.is_none() && taken < MAX_BATCH {
             let Self { connection: Some(connection), inbox, .. } = self else { break };
             end = match connection.buffered() {
                 None => break,
-                Some(FrameView::Control(frame)) => self.take(*frame, &mut messages),
+                Some(FrameView::Control(frame)) => self.handle_frame(*frame, &mut messages),
                 Some(FrameView::Message(part)) => {
                     let accepted = inbox.accept_view(part).map(|message| message.map(Received::into_owned));
                     self.accepted(accepted, &mut messages)
@@ -143,7 +144,7 @@ impl Peer {
         (messages, end)
     }
 
-    /// Takes what a part has completed; a peer that breaks the protocol loses its link.
+    /// Adds the message that a part has completed; a peer that breaks the protocol loses its link.
     fn accepted(
         &self,
         accepted: Result<Option<Received>, DeliveryError>,
@@ -158,8 +159,8 @@ impl Peer {
         }
     }
 
-    /// Takes one frame; a peer that breaks the protocol loses its link.
-    fn take(&mut self, frame: Frame, messages: &mut Vec<Received>) -> Option<EndReason> {
+    /// Handles one frame; a peer that breaks the protocol loses its link.
+    fn handle_frame(&mut self, frame: Frame, messages: &mut Vec<Received>) -> Option<EndReason> {
         match frame {
             Frame::Message(part) => {
                 let accepted = self.inbox.accept(part);
@@ -173,7 +174,7 @@ impl Peer {
             Frame::Ping => self.pong(),
             Frame::Pong => {
                 if let Some(connection) = &mut self.connection {
-                    connection.ponged();
+                    connection.on_pong();
                 }
             }
             Frame::Goodbye(_) => return Some(EndReason::Goodbye),
@@ -184,12 +185,12 @@ impl Peer {
         None
     }
 
-    /// The shim sent a frame: what its Welcome brought has arrived.
+    /// The shim sent a frame, which confirms that the token and epoch of its Welcome have arrived.
     fn confirm(&mut self) -> Option<EndReason> {
         self.tokens.confirm();
         match self.unconfirmed.take().map(|confirm| confirm()) {
             Some(OfferOutcome::Superseded) => {
-                self.alert("another copy of the key was used since this link was given");
+                self.alert("another copy of the key was used since this link was opened");
                 Some(EndReason::Cloned)
             }
             Some(OfferOutcome::Accepted) | None => None,
@@ -197,7 +198,7 @@ impl Peer {
     }
 
     fn broke_protocol(&self, why: &str) -> Option<EndReason> {
-        tracing::warn!(link = %self.link, session = %self.session.id, why, "protocol broken by the shim");
+        tracing::warn!(link = %self.link, session = %self.session.id, why, "the shim broke the relay protocol");
         Some(EndReason::Broken)
     }
 
@@ -207,7 +208,7 @@ impl Peer {
         }
     }
 
-    /// Takes over the responses that wait; they are delivered as credit allows.
+    /// Moves the scrubbed responses to the outbox; they are delivered as credit allows.
     pub(super) fn queue(&mut self, replies: &mut Replies) {
         replies.drain(|line| {
             self.outbox.push(line, MaybeRan::No);
@@ -227,8 +228,8 @@ impl Peer {
             self.outbox.take_ready(connection.out());
             let goodbye = Goodbye { code: code.as_str().into(), message: message.into(), retry };
             connection.push(&Frame::Goodbye(goodbye));
-            // A shim that does not read it goes without.
-            let _ = timeout(GOODBYE_TIME, connection.flush()).await;
+            // If the shim does not read the Goodbye in time, the connection is closed without it.
+            let _ = timeout(GOODBYE_TIMEOUT, connection.flush()).await;
         }
     }
 
@@ -260,13 +261,13 @@ mod tests {
     use crate::session::principal::Principal;
 
     #[tokio::test]
-    async fn a_goodbye_leaves_after_all_responses_that_credit_allows() {
-        const BYTES: usize = 5 * ENOUGH_TO_SEND;
+    async fn a_goodbye_is_sent_after_all_responses_that_credit_allows() {
+        const BYTES: usize = 5 * SEND_CHUNK;
         let fixture = Fixture::new("");
         let session = Session::new(&fixture.context, &Principal::anonymous("dev".parse().unwrap()));
         let (near, mut far) = duplex(16 * 1024);
-        let arrived = Arrived { connection: Connection::new(Box::new(near)), offer: None };
-        let mut peer = Peer::new(Arc::new(session), "l-1".into(), "tools".parse().unwrap(), arrived);
+        let first = FirstConnection { connection: Connection::new(Box::new(near)), offer: None };
+        let mut peer = Peer::new(Arc::new(session), "l-1".into(), "tools".parse().unwrap(), first);
         peer.outbox.push(&vec![7; BYTES], MaybeRan::No);
         peer.send(&mut Replies::default(), Credit::Give);
         let goodbye = async {

@@ -1,9 +1,9 @@
-//! All links, by id: who may open one, who comes back to one, who ends one. And their sessions: the links of one
-//! enrolment share one, which begins with the first of them and ends with the last.
+//! All links, by id: opens, resumes, describes and ends them. Also their sessions: the links of one enrolment share one
+//! session, which begins with the first of them and ends with the last.
 //!
-//! Must stay true: an entry is here for exactly as long as its link's task runs, however that task ends; no link can
-//! make others wait, so everything that is asked of many is asked at once and within a bound; and once the registry is
-//! closed, no link is opened. A place comes before anything that a new link costs.
+//! What must stay true: an entry exists for exactly as long as its link's task runs, however that task ends; no link
+//! can make others wait, so commands to many links are sent concurrently and with a timeout; once the registry is
+//! closed, no link is opened; an entry is reserved before any resource is spent on a new link.
 
 mod reserved;
 
@@ -32,16 +32,16 @@ pub(crate) struct Registry {
 
 #[derive(Default)]
 struct Links {
-    by_id: HashMap<Arc<str>, Handle>,
+    by_id: HashMap<Arc<str>, LinkHandle>,
     sessions: HashMap<Arc<str>, OpenSession>,
-    /// The session that an enrolment has now.
+    /// The current session of each enrolment.
     by_enrolment: HashMap<Arc<str>, Arc<str>>,
     admission: Admission,
 }
 
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 enum Admission {
-    /// The sidecar is stopping: what is opened now would not be ended.
+    /// The sidecar is stopping: a link that is opened now would not be ended.
     Closed,
     #[default]
     Open,
@@ -49,12 +49,12 @@ enum Admission {
 
 struct OpenSession {
     session: Arc<Session>,
-    /// Those that are reserved count.
+    /// Links of this session, reserved ones included.
     links: usize,
     begun: Begun,
 }
 
-/// Whether a session stands in the audit: it does from its first link on.
+/// Whether the start of a session is in the audit: it is recorded with its first link.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 enum Begun {
     No,
@@ -62,15 +62,15 @@ enum Begun {
 }
 
 #[derive(Clone)]
-struct Handle {
+struct LinkHandle {
     session: Arc<str>,
     enrolment: Option<Arc<str>>,
     commands: mpsc::Sender<Command>,
-    /// The place in the channel that is kept for the end, until it is used.
+    /// The permit that is reserved in the channel for [`Command::End`], until it is used.
     end: Arc<Mutex<Option<OwnedPermit<Command>>>>,
 }
 
-/// One link that was ended, as the caller is told.
+/// One link that was ended, as reported to the caller.
 #[derive(Clone, Debug, serde::Deserialize, serde::Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) struct EndedLink {
@@ -80,15 +80,15 @@ pub(crate) struct EndedLink {
     pub(crate) ended: Ended,
 }
 
-/// What became of the links that were to end.
+/// The result of ending several links.
 #[derive(Debug, Default)]
 pub(crate) struct Ending {
     pub(crate) ended: Vec<EndedLink>,
-    /// Links that were told to end and have not done so in time.
+    /// Links that did not end in time.
     pub(crate) late: Vec<String>,
 }
 
-/// Why there is no new link.
+/// Why no link was opened.
 #[derive(Clone, Copy, Debug, thiserror::Error)]
 pub(crate) enum NotOpened {
     #[error(transparent)]
@@ -99,27 +99,27 @@ pub(crate) enum NotOpened {
     Stopping,
 }
 
-/// Why a connection was not handed to its link; it comes back.
+/// Why a connection was not handed to its link; the connection is returned.
 pub(crate) enum NotResumed {
-    /// The link is there and takes nothing.
+    /// The link does not take commands at the moment.
     Busy(Connection),
-    /// The link is another enrolment's.
+    /// The link belongs to another enrolment.
     Foreign(Connection),
-    /// There is no such link any more.
+    /// The link has ended.
     Over(Connection),
 }
 
-/// Commands that may wait for a busy link, the end not counted.
-const COMMANDS: usize = 8;
-/// A link that does not describe itself in this time is shown as busy by leaving it out.
-const DESCRIBE_TIME: Duration = Duration::from_secs(2);
-/// A link ends in this time, its server's processes included.
-const END_TIME: Duration = Duration::from_secs(5);
-/// A connection waits this long for a link that is busy. It keeps a place among the greetings meanwhile.
-const RESUME_TIME: Duration = Duration::from_secs(2);
+/// Commands that may queue for a busy link, [`Command::End`] not counted.
+const MAX_COMMANDS: usize = 8;
+/// A link that does not describe itself within this time is left out.
+const DESCRIBE_TIMEOUT: Duration = Duration::from_secs(2);
+/// How long a link may take to end, its server's processes included.
+const END_TIMEOUT: Duration = Duration::from_secs(5);
+/// How long a connection waits for a busy link. It occupies a handshake slot meanwhile.
+const RESUME_TIMEOUT: Duration = Duration::from_secs(2);
 
 impl Registry {
-    /// A place for a link of this principal's, in its enrolment's session or in one of its own, if there is one.
+    /// Reserves an entry for a link of this principal, in its enrolment's session or in a new session.
     pub(crate) fn reserve(
         self: &Arc<Self>,
         context: &Arc<Context>,
@@ -132,16 +132,17 @@ impl Registry {
             if links.admission == Admission::Closed {
                 return Err(NotOpened::Stopping);
             }
-            if links.of(principal) >= limit {
+            if links.count_for(principal) >= limit {
                 return Err(NotOpened::Socket(limit));
             }
             context.grant_limits(&principal.grant).admit_link()?;
             let session = links.session(context, principal);
-            let (handle, receiver) = Handle::new(&session);
+            let (handle, receiver) = LinkHandle::new(&session);
             links.by_id.insert(Arc::clone(&link), handle);
             (session, receiver)
         };
-        let registered = Registered { registry: Arc::clone(self), session, link, state: TaskState::Waiting };
+        let registered =
+            Registered { registry: Arc::clone(self), session, link, state: TaskState::NotStarted };
         Ok(Reserved { registered, receiver })
     }
 
@@ -157,9 +158,9 @@ impl Registry {
         if handle.enrolment.as_ref() != principal.enrolment_id() {
             return Err(NotResumed::Foreign(connection));
         }
-        match timeout(RESUME_TIME, handle.commands.reserve()).await {
-            Ok(Ok(place)) => {
-                place.send(Command::Attach { connection: Box::new(connection), resume });
+        match timeout(RESUME_TIMEOUT, handle.commands.reserve()).await {
+            Ok(Ok(permit)) => {
+                permit.send(Command::Attach { connection: Box::new(connection), resume });
                 Ok(())
             }
             Ok(Err(_)) => Err(NotResumed::Over(connection)),
@@ -168,65 +169,66 @@ impl Registry {
     }
 
     pub(crate) async fn describe(&self) -> Vec<Description> {
-        let handles: Vec<Handle> = self.lock().by_id.values().cloned().collect();
-        let asked = handles.iter().map(|handle| timeout(DESCRIBE_TIME, handle.describe()));
-        let answers = join_all(asked).await;
+        let handles: Vec<LinkHandle> = self.lock().by_id.values().cloned().collect();
+        let requests = handles.iter().map(|handle| timeout(DESCRIBE_TIMEOUT, handle.describe()));
+        let answers = join_all(requests).await;
         let mut descriptions: Vec<Description> =
             answers.into_iter().filter_map(|answer| answer.ok().flatten()).collect();
         descriptions.sort_by(|left, right| left.began.cmp(&right.began).then(left.link.cmp(&right.link)));
         descriptions
     }
 
-    /// Ends the links of this session, all at once.
+    /// Ends the links of this session, concurrently.
     pub(crate) async fn end(&self, session: &str, reason: EndReason) -> Ending {
-        let links = self.lock().chosen(|handle| *handle.session == *session);
+        let links = self.lock().matching(|handle| *handle.session == *session);
         end_all(links, reason).await
     }
 
-    /// Ends the links of this enrolment, all at once.
+    /// Ends the links of this enrolment, concurrently.
     pub(crate) async fn end_enrolment(&self, enrolment: &str, reason: EndReason) -> Ending {
-        let links = self.lock().chosen(|handle| handle.enrolment.as_deref() == Some(enrolment));
+        let links = self.lock().matching(|handle| handle.enrolment.as_deref() == Some(enrolment));
         end_all(links, reason).await
     }
 
-    /// The enrolment of a session, where there is such a session; on the shared socket it has none.
+    /// The enrolment of a session, if the session exists; sessions on the shared socket have none.
     pub(crate) fn enrolment_of(&self, session: &str) -> Option<Option<Arc<str>>> {
         let links = self.lock();
         let open = links.sessions.get(session)?;
         Some(open.session.enrolment.as_ref().map(|enrolled| Arc::clone(&enrolled.id)))
     }
 
-    /// The session that an enrolment has now, and its links.
-    pub(crate) fn standing(&self, enrolment: &str) -> Option<(Arc<str>, usize)> {
+    /// The current session of an enrolment, and its number of links.
+    pub(crate) fn session_of_enrolment(&self, enrolment: &str) -> Option<(Arc<str>, usize)> {
         let links = self.lock();
         let session = links.by_enrolment.get(enrolment)?;
         Some((Arc::clone(session), links.sessions.get(session)?.links))
     }
 
-    /// How many sessions and links there are now.
+    /// The number of sessions and of links.
     pub(crate) fn count(&self) -> (usize, usize) {
         let links = self.lock();
         (links.sessions.len(), links.by_id.len())
     }
 
-    /// Opens no more links, and ends all there are.
+    /// Stops opening links, and ends all links.
     pub(crate) async fn close(&self, reason: EndReason) -> Ending {
         let links = {
             let mut links = self.lock();
             links.admission = Admission::Closed;
-            links.chosen(|_| true)
+            links.matching(|_| true)
         };
         end_all(links, reason).await
     }
 
-    /// Each change under this lock is whole at every step, and it is taken while a failed task is taken down.
+    /// A poisoned lock can be used: every change under it is consistent at each step. Dropping a panicked task takes
+    /// it.
     fn lock(&self) -> MutexGuard<'_, Links> {
         self.links.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Links {
-    /// The session for one more link of this principal's.
+    /// The session for one more link of this principal.
     fn session(&mut self, context: &Arc<Context>, principal: &Principal) -> Arc<Session> {
         let running =
             principal.enrolment_id().and_then(|enrolment| self.by_enrolment.get(enrolment)).cloned();
@@ -243,14 +245,14 @@ impl Links {
         session
     }
 
-    /// A link of this session begins; how the session stood before.
+    /// A link of this session begins; returns whether the session had begun before.
     fn begin(&mut self, session: &Session) -> Begun {
         let open = self.sessions.get_mut(&session.id);
         open.map_or(Begun::Yes, |open| std::mem::replace(&mut open.begun, Begun::Yes))
     }
 
-    /// The links of this principal's enrolment, or of the shared socket.
-    fn of(&self, principal: &Principal) -> usize {
+    /// The number of links of this principal's enrolment, or of the shared socket.
+    fn count_for(&self, principal: &Principal) -> usize {
         match principal.enrolment_id() {
             Some(id) => {
                 let session = self.by_enrolment.get(id).and_then(|session| self.sessions.get(session));
@@ -260,7 +262,7 @@ impl Links {
         }
     }
 
-    /// Takes a link out. Its session, where that ends with it.
+    /// Removes a link. Returns its session if this was its last link.
     fn remove(&mut self, link: &str, session: &Session) -> Option<OpenSession> {
         self.by_id.remove(link);
         let open = self.sessions.get_mut(&session.id)?;
@@ -274,15 +276,15 @@ impl Links {
         self.sessions.remove(&session.id)
     }
 
-    fn chosen(&self, choice: impl Fn(&Handle) -> bool) -> Vec<(Arc<str>, Handle)> {
-        let chosen = self.by_id.iter().filter(|(_, handle)| choice(handle));
-        chosen.map(|(id, handle)| (Arc::clone(id), handle.clone())).collect()
+    fn matching(&self, matches: impl Fn(&LinkHandle) -> bool) -> Vec<(Arc<str>, LinkHandle)> {
+        let matching = self.by_id.iter().filter(|(_, handle)| matches(handle));
+        matching.map(|(id, handle)| (Arc::clone(id), handle.clone())).collect()
     }
 }
 
-impl Handle {
+impl LinkHandle {
     fn new(session: &Session) -> (Self, mpsc::Receiver<Command>) {
-        let (commands, receiver) = mpsc::channel(COMMANDS + 1);
+        let (commands, receiver) = mpsc::channel(MAX_COMMANDS + 1);
         let end = commands.clone().try_reserve_owned().ok();
         let handle = Self {
             session: Arc::clone(&session.id),
@@ -299,13 +301,13 @@ impl Handle {
         description.await.ok()
     }
 
-    /// None where another command has ended it already.
+    /// Waits for the end of the link. None where another command to end it came first.
     async fn end(&self, reason: EndReason) -> Option<Ended> {
-        let place = self.end.lock().unwrap_or_else(PoisonError::into_inner).take();
-        match place {
-            Some(place) => {
+        let permit = self.end.lock().unwrap_or_else(PoisonError::into_inner).take();
+        match permit {
+            Some(permit) => {
                 let (ended, report) = oneshot::channel();
-                place.send(Command::End { reason, ended });
+                permit.send(Command::End { reason, ended });
                 report.await.ok()
             }
             None => {
@@ -316,8 +318,8 @@ impl Handle {
     }
 }
 
-async fn end_all(links: Vec<(Arc<str>, Handle)>, reason: EndReason) -> Ending {
-    let ends = links.iter().map(|(_, handle)| timeout(END_TIME, handle.end(reason)));
+async fn end_all(links: Vec<(Arc<str>, LinkHandle)>, reason: EndReason) -> Ending {
+    let ends = links.iter().map(|(_, handle)| timeout(END_TIMEOUT, handle.end(reason)));
     let reports = join_all(ends).await;
     let mut ending = Ending::default();
     for ((link, handle), report) in links.iter().zip(reports) {

@@ -1,10 +1,10 @@
-//! Resume tokens that turn.
+//! Rotating resume tokens.
 //!
-//! A token is good for one resume. The new one counts from the shim's first frame after the `Welcome` that brought it;
-//! until then the old one is still good, because that `Welcome` may never have arrived.
+//! A token is valid for one resume. The shim's first frame after a `Welcome` confirms the token in it; until then the
+//! old token is still valid, because that `Welcome` may never have arrived.
 //!
-//! Must stay true: every token that the shim may hold is good. A `Welcome` may have arrived although its confirmation
-//! was lost, and a Hello that was under way for long may come after it with the token before: then two were offered,
+//! What must stay true: every token that the shim may hold is valid. A `Welcome` may have arrived although its
+//! confirmation was lost, and a delayed Hello with the token before may arrive after it: then two tokens were offered,
 //! and the shim holds the first.
 
 use std::collections::VecDeque;
@@ -14,19 +14,19 @@ use subtle::ConstantTimeEq;
 
 pub(crate) struct ResumeTokens {
     current: ResumeToken,
-    /// Those of the unconfirmed `Welcome`s that answered `current`, the last one's last.
+    /// The tokens of the unconfirmed `Welcome`s that answered a Hello with `current`, the newest last.
     offered: VecDeque<ResumeToken>,
-    /// What was current before.
-    turned: Option<ResumeToken>,
+    /// The token that was current before.
+    previous: Option<ResumeToken>,
 }
 
-/// Unconfirmed offers for one token: a shim holds one of the first few, or its network is beyond help.
+/// Unconfirmed tokens that are valid at a time; the oldest is dropped first. An honest shim causes only a few.
 const MAX_OFFERED: usize = 16;
 
 impl ResumeTokens {
     /// The token of a new link's first `Welcome`.
     pub(crate) fn new() -> Self {
-        Self { current: fresh(), offered: VecDeque::new(), turned: None }
+        Self { current: fresh(), offered: VecDeque::new(), previous: None }
     }
 
     pub(crate) fn current(&self) -> ResumeToken {
@@ -38,11 +38,11 @@ impl ResumeTokens {
         self.offered.iter().fold(same(&self.current, token), |found, offered| found | same(offered, token))
     }
 
-    /// The token for the next `Welcome`; `used` stays good until it is confirmed.
+    /// The token for the next `Welcome`; `used` stays valid until that one is confirmed.
     pub(crate) fn offer(&mut self, used: ResumeToken) -> ResumeToken {
         if !same(&self.current, &used) {
-            // The shim holds it, so it has what came before it no longer.
-            self.turn(used);
+            // The shim has stored this token, so it no longer holds an older one.
+            self.rotate_to(used);
         }
         if self.offered.len() == MAX_OFFERED {
             self.offered.pop_front();
@@ -52,20 +52,20 @@ impl ResumeTokens {
         token
     }
 
-    /// The shim spoke after the last `Welcome`: the token it brought is the only one now.
+    /// The shim sent a frame after the last `Welcome`: its token is the only valid one now.
     pub(crate) fn confirm(&mut self) {
         if let Some(offered) = self.offered.pop_back() {
-            self.turn(offered);
+            self.rotate_to(offered);
         }
     }
 
-    /// Whether this one was good until the present one was: a Hello that was under way for long may bring it.
-    pub(crate) fn has_just_turned(&self, token: &ResumeToken) -> bool {
-        self.turned.as_ref().is_some_and(|turned| same(turned, token))
+    /// Whether this token was valid before the current one: a delayed Hello may contain it.
+    pub(crate) fn is_previous(&self, token: &ResumeToken) -> bool {
+        self.previous.as_ref().is_some_and(|previous| same(previous, token))
     }
 
-    fn turn(&mut self, token: ResumeToken) {
-        self.turned = Some(std::mem::replace(&mut self.current, token));
+    fn rotate_to(&mut self, token: ResumeToken) {
+        self.previous = Some(std::mem::replace(&mut self.current, token));
         self.offered.clear();
     }
 }
@@ -74,7 +74,7 @@ fn fresh() -> ResumeToken {
     ResumeToken(cofferdam_base::random::hex::<32>())
 }
 
-/// Takes the same time wherever they differ.
+/// Compares in constant time.
 fn same(left: &ResumeToken, right: &ResumeToken) -> bool {
     left.0.as_bytes().ct_eq(right.0.as_bytes()).into()
 }
@@ -84,36 +84,36 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_old_token_is_good_until_the_new_one_is_confirmed() {
+    fn the_old_token_is_valid_until_the_new_one_is_confirmed() {
         let mut tokens = ResumeTokens::new();
         let first = tokens.current();
         let second = tokens.offer(first.clone());
         assert!(tokens.accept(&first) && tokens.accept(&second));
         tokens.confirm();
-        assert!(!tokens.accept(&first) && tokens.has_just_turned(&first));
-        assert!(tokens.accept(&second) && !tokens.has_just_turned(&second));
+        assert!(!tokens.accept(&first) && tokens.is_previous(&first));
+        assert!(tokens.accept(&second) && !tokens.is_previous(&second));
         tokens.offer(second);
         tokens.confirm();
-        assert!(!tokens.has_just_turned(&first), "that was long ago");
+        assert!(!tokens.is_previous(&first), "only the token just before counts");
     }
 
     #[test]
-    fn a_hello_that_comes_late_does_not_cost_the_shim_the_token_it_holds() {
+    fn a_late_hello_does_not_invalidate_the_token_that_the_shim_holds() {
         let mut tokens = ResumeTokens::new();
         let first = tokens.current();
         let held = tokens.offer(first.clone());
-        // Its confirmation is lost, and an older Hello arrives at last.
+        // The confirmation of `held` is lost, and an older Hello arrives.
         tokens.offer(first.clone());
         assert!(tokens.accept(&held));
         let next = tokens.offer(held.clone());
-        assert!(!tokens.accept(&first), "the shim has turned");
+        assert!(!tokens.accept(&first), "the shim has a newer token");
         assert!(tokens.accept(&held) && tokens.accept(&next));
         tokens.confirm();
         assert!(!tokens.accept(&held));
     }
 
     #[test]
-    fn unconfirmed_offers_are_few() {
+    fn the_number_of_unconfirmed_tokens_is_bounded() {
         let mut tokens = ResumeTokens::new();
         let first = tokens.current();
         let second = tokens.offer(first.clone());

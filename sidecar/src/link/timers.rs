@@ -1,8 +1,8 @@
-//! What a link does by the clock, and how much it lets its shim send.
+//! The timers of a link, and flow control of its shim.
 //!
-//! What must stay true: a shim gets credit only while there is room for what it sends, so that its own slowness, or its
-//! server's, is held in the sandbox and not here; nothing is sent for which a peer that does not read has no room; no
-//! deadline stays in the past.
+//! What must stay true: a shim gets credit only while there is room for its messages, so that messages for a slow
+//! server, or from a slow reader, queue in the sandbox and not here; nothing is queued without limit for a peer that
+//! does not read; no deadline stays in the past.
 
 use std::time::Duration;
 
@@ -11,21 +11,21 @@ use tokio::time::Instant;
 
 use super::Link;
 use super::command::EndReason;
-use super::peer::{Credit, ENOUGH_TO_SEND, Peer};
-use super::takeover::NO_SIGN_OF_LIFE;
+use super::peer::{Credit, Peer, SEND_CHUNK};
+use super::takeover::PEER_SILENT;
 use crate::call::Replies;
 
-/// Silence of this many heartbeats means that the connection is dead.
+/// After silence of this many heartbeats the connection is treated as dead.
 const SILENT_HEARTBEATS: u32 = 3;
-/// A lone acknowledgement waits this long for a message to travel with.
+/// How long an acknowledgement waits for a message that it can be sent along with.
 const ACK_DELAY: Duration = Duration::from_secs(1);
-/// Credit that was withheld is looked at again after this time.
+/// Withheld credit is checked again after this time.
 const CREDIT_DELAY: Duration = Duration::from_millis(50);
-/// A peer that has not taken this much gets no acknowledgement on top: the next one will say the same and more.
-const MAX_UNTAKEN: usize = 64 * 1024;
+/// With this many unwritten bytes no acknowledgement is added: a later one includes it.
+const MAX_UNWRITTEN: usize = 64 * 1024;
 
 impl Link {
-    /// Time passed: calls that ran out, silence, grace, expiry.
+    /// Handles everything that is due: call timeouts, a silent peer, the grace period, expiry of the session.
     pub(super) fn on_timer(&mut self, now: Instant) -> Option<EndReason> {
         if now >= self.peer.session.expires {
             return Some(EndReason::Expired);
@@ -50,17 +50,17 @@ impl Peer {
         if self.lost.is_some_and(|lost| now >= lost + config.relay.resume_grace) {
             return Some(EndReason::GraceOver);
         }
-        let acknowledge = self.may_acknowledge(credit);
+        let acknowledge = self.may_send_ack(credit);
         if let Some(connection) = &mut self.connection {
-            if now >= connection.heard + config.relay.heartbeat * SILENT_HEARTBEATS {
-                self.disconnected(&NO_SIGN_OF_LIFE);
-            } else if connection.waiting() == 0
+            if now >= connection.last_received + config.relay.heartbeat * SILENT_HEARTBEATS {
+                self.disconnected(&PEER_SILENT);
+            } else if connection.unwritten() == 0
                 && now >= connection.quiet_since(self.pinged) + config.relay.heartbeat
             {
                 connection.ping();
                 self.pinged = now;
             } else if acknowledge
-                && now >= connection.heard + ACK_DELAY
+                && now >= connection.last_received + ACK_DELAY
                 && let Some(ack) = self.inbox.take_ack()
             {
                 connection.push(&Frame::Ack(ack));
@@ -74,13 +74,13 @@ impl Peer {
         let takeover = self.takeover.deadline();
         let of_connection = match (&self.connection, self.lost) {
             (Some(connection), _) => {
-                let mut deadline = connection.heard + config.relay.heartbeat * SILENT_HEARTBEATS;
-                if connection.waiting() == 0 {
+                let mut deadline = connection.last_received + config.relay.heartbeat * SILENT_HEARTBEATS;
+                if connection.unwritten() == 0 {
                     deadline = deadline.min(connection.quiet_since(self.pinged) + config.relay.heartbeat);
                 }
                 if self.inbox.has_ack() {
-                    deadline = deadline.min(match self.may_acknowledge(credit) {
-                        true => connection.heard + ACK_DELAY,
+                    deadline = deadline.min(match self.may_send_ack(credit) {
+                        true => connection.last_received + ACK_DELAY,
                         false => Instant::now() + CREDIT_DELAY,
                     });
                 }
@@ -92,34 +92,36 @@ impl Peer {
         [takeover, of_connection].into_iter().flatten().min()
     }
 
-    /// Gives the connection what may be sent; the acknowledgement travels with it.
+    /// Moves messages from the outbox to the connection, and adds an acknowledgement if messages are sent or one is
+    /// due.
     pub(super) fn send(&mut self, replies: &mut Replies, credit: Credit) {
         self.queue(replies);
-        let acknowledge = self.may_acknowledge(credit);
+        let acknowledge = self.may_send_ack(credit);
         let Some(connection) = &mut self.connection else { return };
-        let before = connection.waiting();
-        if before < ENOUGH_TO_SEND {
-            self.outbox.take_ready_up_to(ENOUGH_TO_SEND, connection.out());
+        let before = connection.unwritten();
+        if before < SEND_CHUNK {
+            self.outbox.take_ready_up_to(SEND_CHUNK, connection.out());
         }
-        let travels = connection.waiting() > before;
+        let has_messages = connection.unwritten() > before;
         if acknowledge
-            && (travels || self.inbox.ack_due())
+            && (has_messages || self.inbox.ack_due())
             && let Some(ack) = self.inbox.take_ack()
         {
             connection.push(&Frame::Ack(ack));
         }
     }
 
-    /// The answer to a Ping, unless other bytes are on their way: any byte is a sign of life.
+    /// Answers a Ping, unless other bytes are about to be written: any byte shows that this side is alive.
     pub(super) fn pong(&mut self) {
-        if self.connection.as_ref().is_some_and(|connection| connection.waiting() == 0) {
+        if self.connection.as_ref().is_some_and(|connection| connection.unwritten() == 0) {
             self.push(&Frame::Pong);
         }
     }
 
-    /// Whether the shim may send more: it takes its responses, and its server takes what it is asked.
-    fn may_acknowledge(&self, credit: Credit) -> bool {
-        let taken = self.connection.as_ref().is_some_and(|connection| connection.waiting() < MAX_UNTAKEN);
-        taken && !self.outbox.is_full() && credit == Credit::Give
+    /// Whether the shim may be given more credit: it reads its responses, and its server can take more messages.
+    fn may_send_ack(&self, credit: Credit) -> bool {
+        let is_read =
+            self.connection.as_ref().is_some_and(|connection| connection.unwritten() < MAX_UNWRITTEN);
+        is_read && !self.outbox.is_full() && credit == Credit::Give
     }
 }

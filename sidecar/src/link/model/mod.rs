@@ -33,7 +33,7 @@ use tokio::time::{Instant, sleep_until, timeout_at};
 use self::server::{SECRET, Seen, TOOLS};
 use self::shim::{Heard, Shim};
 use super::command::{Command, EndReason};
-use super::{Arrived, Link};
+use super::{FirstConnection, Link};
 use crate::session::Session;
 use crate::session::fixture::Fixture;
 use crate::session::principal::Principal;
@@ -388,7 +388,7 @@ fn open(
     let id = format!("l-{number}");
     let (shim, connection) = Shim::new(&id);
     let (commands, receiver) = mpsc::channel(4);
-    let arrived = Arrived { connection, offer: None };
+    let arrived = FirstConnection { connection, offer: None };
     let link = Link::new(Arc::clone(session), id.into(), "tools".parse().unwrap(), arrived, receiver);
     (fixture.context.tasks.spawn(link.run()), commands, shim)
 }

@@ -1,6 +1,6 @@
-//! A link's place in the registry: reserved, then the link's, and gone with its task.
+//! The entry of a link in the registry: reserved first, then used by the link, and removed with its task.
 //!
-//! Must stay true: an unused reservation leaves nothing in the audit.
+//! What must stay true: an unused reservation leaves no record in the audit.
 
 use std::sync::Arc;
 
@@ -11,17 +11,17 @@ use tokio::sync::mpsc;
 use super::{Begun, Registry};
 use crate::link::command::{Command, EndReason};
 use crate::link::connection::Connection;
-use crate::link::{Arrived, Link};
+use crate::link::{FirstConnection, Link};
 use crate::session::Session;
 use crate::session::principal::EpochOffer;
 
-/// A place for a link; given back when it is dropped.
+/// A reserved entry for a link; removed when this is dropped.
 pub(crate) struct Reserved {
     pub(super) registered: Registered,
     pub(super) receiver: mpsc::Receiver<Command>,
 }
 
-/// A link's place in the registry. It goes with the link's task, also when that fails.
+/// The entry of a link in the registry. It is removed with the link's task, also when the task panics.
 pub(super) struct Registered {
     pub(super) registry: Arc<Registry>,
     pub(super) session: Arc<Session>,
@@ -29,17 +29,18 @@ pub(super) struct Registered {
     pub(super) state: TaskState,
 }
 
+/// The state of the task of a registered link.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum TaskState {
-    /// The link recorded its own end.
+    /// The task returned, after it recorded the end of the link.
     Ended(EndReason),
     Running,
-    /// There is no link yet.
-    Waiting,
+    /// The link was not opened yet.
+    NotStarted,
 }
 
 impl Reserved {
-    /// A new link on this connection.
+    /// Opens a new link on this connection.
     pub(crate) fn open(self, server: Name, connection: Connection, offer: Option<EpochOffer>) {
         let Self { mut registered, receiver } = self;
         registered.begin();
@@ -47,13 +48,13 @@ impl Reserved {
         let (context, grant) = (Arc::clone(&session.context), session.grant.clone());
         tracing::info!(link = %id, session = %session.id, %grant, %server, "link opened");
         registered.record(Event::LinkStart, &format!("server {server}"));
-        let link = Link::new(session, id, server, Arrived { connection, offer }, receiver);
-        context.tasks.spawn(registered.during(link.run()));
+        let link = Link::new(session, id, server, FirstConnection { connection, offer }, receiver);
+        context.tasks.spawn(registered.run_link(link.run()));
     }
 }
 
 impl Registered {
-    /// From here on there is a link, and a session.
+    /// The link begins, and with the first link its session.
     pub(super) fn begin(&mut self) {
         self.state = TaskState::Running;
         if let Some(vault) = &self.session.vault {
@@ -66,8 +67,8 @@ impl Registered {
         }
     }
 
-    /// Runs the link; the place is kept until then.
-    pub(super) async fn during(mut self, link: impl Future<Output = EndReason>) {
+    /// Runs the link, and keeps its entry until the link has ended.
+    pub(super) async fn run_link(mut self, link: impl Future<Output = EndReason>) {
         self.state = TaskState::Ended(link.await);
     }
 
@@ -79,7 +80,7 @@ impl Registered {
             ..EventRecord::new(event)
         };
         if let Err(error) = self.session.context.audit.event(&record) {
-            tracing::error!(%error, ?event, link = %self.link, "event not recorded");
+            tracing::error!(%error, ?event, link = %self.link, "an audit event was not recorded");
         }
     }
 }
@@ -89,7 +90,7 @@ impl Drop for Registered {
         let ended = self.registry.lock().remove(&self.link, &self.session);
         let why = match self.state {
             TaskState::Ended(reason) => reason.as_str(),
-            TaskState::Waiting => "its last link was not opened",
+            TaskState::NotStarted => "its last link was not opened",
             TaskState::Running => {
                 let failed = "link task failed";
                 tracing::error!(link = %self.link, session = %self.session.id, failed);

@@ -1,4 +1,4 @@
-//! The registry with links that do as little as a test wants.
+//! The registry with stub links.
 
 mod clock;
 
@@ -12,21 +12,21 @@ use crate::link::command::Processes;
 use crate::session::fixture::Fixture;
 use crate::session::principal::{Enrolled, EnrolledBy};
 
-/// A registry over a directory of its own, gone afterwards.
-struct Place {
+/// A registry with a temporary directory.
+struct TestRegistry {
     context: Arc<Context>,
     registry: Arc<Registry>,
     fixture: Fixture,
 }
 
-impl Place {
+impl TestRegistry {
     fn new() -> Self {
         let fixture = Fixture::new("");
         Self { context: Arc::clone(&fixture.context), registry: Arc::default(), fixture }
     }
 
     fn register(&self) -> (Registered, mpsc::Receiver<Command>) {
-        self.register_for(&anybody())
+        self.register_for(&anonymous())
     }
 
     fn register_for(&self, principal: &Principal) -> (Registered, mpsc::Receiver<Command>) {
@@ -35,7 +35,7 @@ impl Place {
         (registered, receiver)
     }
 
-    /// A link that takes no command, and whose channel takes no more.
+    /// A link that receives no commands, and whose command channel is full.
     fn busy_link(&self) -> (Registered, mpsc::Receiver<Command>) {
         let (registered, receiver) = self.register();
         let commands = self.registry.lock().by_id[&registered.link].commands.clone();
@@ -43,11 +43,11 @@ impl Place {
         (registered, receiver)
     }
 
-    /// A link that does what it is told.
-    fn willing_link(&self) -> JoinHandle<()> {
+    /// A link that handles every command at once.
+    fn responsive_link(&self) -> JoinHandle<()> {
         let (registered, mut receiver) = self.register();
         let (session, link) = (Arc::clone(&registered.session.id), Arc::clone(&registered.link));
-        self.context.tasks.spawn(registered.during(async move {
+        self.context.tasks.spawn(registered.run_link(async move {
             while let Some(command) = receiver.recv().await {
                 match command {
                     Command::Attach { .. } => {}
@@ -81,11 +81,11 @@ fn name(text: &str) -> Name {
     text.parse().unwrap()
 }
 
-fn anybody() -> Principal {
+fn anonymous() -> Principal {
     Principal::anonymous(name("dev"))
 }
 
-/// A sandbox with a key.
+/// A sandbox that was enrolled with a key.
 fn sandbox(id: &str) -> Principal {
     let enrolled = Enrolled {
         id: id.into(),
@@ -94,7 +94,7 @@ fn sandbox(id: &str) -> Principal {
         kind: EnrolledBy::Key,
         next_step: "enrol again",
     };
-    Principal { enrolment: Some(enrolled), ..anybody() }
+    Principal { enrolment: Some(enrolled), ..anonymous() }
 }
 
 fn connection() -> Connection {
@@ -124,12 +124,12 @@ fn described(session: &str, link: &str) -> Description {
 
 #[tokio::test]
 async fn a_link_whose_task_fails_leaves_no_entry_and_has_its_end_recorded() {
-    let place = Place::new();
-    let (registered, _receiver) = place.register();
-    let task = place.context.tasks.spawn(registered.during(async { panic!("on purpose") }));
+    let fixture = TestRegistry::new();
+    let (registered, _receiver) = fixture.register();
+    let task = fixture.context.tasks.spawn(registered.run_link(async { panic!("on purpose") }));
     assert!(task.await.unwrap_err().is_panic());
-    assert_eq!(place.links(), 0);
-    let audit = place.audit();
+    assert_eq!(fixture.links(), 0);
+    let audit = fixture.audit();
     for event in ["\"event\":\"alert\"", "\"event\":\"session_end\"", "link task failed"] {
         assert!(audit.contains(event), "{event} in {audit}");
     }
@@ -137,45 +137,45 @@ async fn a_link_whose_task_fails_leaves_no_entry_and_has_its_end_recorded() {
 
 #[tokio::test]
 async fn a_link_that_ends_by_itself_raises_no_alert() {
-    let place = Place::new();
-    let (registered, _receiver) = place.register();
-    place.context.tasks.spawn(registered.during(async { EndReason::Goodbye })).await.unwrap();
-    assert_eq!(place.links(), 0);
-    assert!(!place.audit().contains("link task failed"));
+    let fixture = TestRegistry::new();
+    let (registered, _receiver) = fixture.register();
+    fixture.context.tasks.spawn(registered.run_link(async { EndReason::Goodbye })).await.unwrap();
+    assert_eq!(fixture.links(), 0);
+    assert!(!fixture.audit().contains("link task failed"));
 }
 
 #[tokio::test]
 async fn the_links_of_an_enrolment_share_a_session_that_ends_with_the_last() {
-    let place = Place::new();
-    let register = |id| place.register_for(&sandbox(id)).0;
+    let fixture = TestRegistry::new();
+    let register = |id| fixture.register_for(&sandbox(id)).0;
     let (first, second, other) = (register("e1"), register("e1"), register("e2"));
     assert_eq!(first.session.id, second.session.id);
     assert_ne!(first.session.id, other.session.id);
     let session = Arc::clone(&first.session.id);
     let ends = |audit: &str| audit.lines().filter(|line| line.contains("session_end")).count();
     drop(first);
-    assert_eq!(ends(&place.audit()), 0, "one link is left");
+    assert_eq!(ends(&fixture.audit()), 0, "one link is left");
     drop(second);
-    assert_eq!(ends(&place.audit()), 1);
+    assert_eq!(ends(&fixture.audit()), 1);
     assert_ne!(register("e1").session.id, session, "the next link opens a new session");
-    let stranger = Resume { link: other.link.to_string(), token: ResumeToken("0".repeat(64)), received: 0 };
-    let resumed = place.registry.resume(&sandbox("e1"), connection(), stranger).await;
+    let foreign = Resume { link: other.link.to_string(), token: ResumeToken("0".repeat(64)), received: 0 };
+    let resumed = fixture.registry.resume(&sandbox("e1"), connection(), foreign).await;
     assert!(matches!(resumed, Err(NotResumed::Foreign(_))));
 }
 
 #[tokio::test]
-async fn a_place_that_nobody_took_counts_while_it_is_kept_and_leaves_nothing_behind() {
-    let place = Place::new();
-    let limit = place.context.config.load().limits.links;
-    let reserve = || place.registry.reserve(&place.context, &sandbox("e1"));
+async fn an_unused_reservation_counts_until_it_is_dropped_and_leaves_no_record() {
+    let fixture = TestRegistry::new();
+    let limit = fixture.context.config.load().limits.links;
+    let reserve = || fixture.registry.reserve(&fixture.context, &sandbox("e1"));
     let mut reserved: Vec<_> = (0..limit).map(|_| reserve().unwrap()).collect();
-    assert!(matches!(reserve(), Err(NotOpened::Socket(_))), "before anything was paid for them");
+    assert!(matches!(reserve(), Err(NotOpened::Socket(_))), "reservations count before any link is opened");
     reserved.pop().unwrap().open(name("tools"), connection(), None);
     drop(reserved);
-    assert_eq!(place.links(), 1);
-    assert!(place.registry.standing("e1").is_some(), "the session stays with its one link");
-    place.registry.close(EndReason::Stopped).await;
-    let audit = place.audit();
+    assert_eq!(fixture.links(), 1);
+    assert!(fixture.registry.session_of_enrolment("e1").is_some(), "the session stays with its one link");
+    fixture.registry.close(EndReason::Stopped).await;
+    let audit = fixture.audit();
     for event in ["session_start", "session_end", "link_start", "link_end"] {
         let count = audit.lines().filter(|line| line.contains(&format!("\"event\":\"{event}\""))).count();
         assert_eq!(count, 1, "{event} in {audit}");
@@ -184,54 +184,54 @@ async fn a_place_that_nobody_took_counts_while_it_is_kept_and_leaves_nothing_beh
 }
 
 #[tokio::test]
-async fn an_enrolment_that_has_all_its_links_is_in_nobodys_way() {
-    let place = Place::new();
-    let limit = place.context.config.load().limits.links;
-    let register = |principal: &Principal| place.registry.reserve(&place.context, principal);
+async fn an_enrolment_with_all_its_links_does_not_limit_others() {
+    let fixture = TestRegistry::new();
+    let limit = fixture.context.config.load().limits.links;
+    let register = |principal: &Principal| fixture.registry.reserve(&fixture.context, principal);
     let _links: Vec<_> = (0..limit).map(|_| register(&sandbox("e1")).unwrap()).collect();
     assert!(matches!(register(&sandbox("e1")), Err(NotOpened::Socket(_))));
     let _other = register(&sandbox("e2")).unwrap();
-    let _anybody = register(&anybody()).unwrap();
-    assert_eq!(place.registry.standing("e1").map(|(_, links)| links), Some(limit));
-    let session = place.registry.standing("e2").unwrap().0;
-    assert_eq!(place.registry.enrolment_of(&session).flatten().as_deref(), Some("e2"));
+    let _anonymous = register(&anonymous()).unwrap();
+    assert_eq!(fixture.registry.session_of_enrolment("e1").map(|(_, links)| links), Some(limit));
+    let session = fixture.registry.session_of_enrolment("e2").unwrap().0;
+    assert_eq!(fixture.registry.enrolment_of(&session).flatten().as_deref(), Some("e2"));
 }
 
 #[tokio::test(start_paused = true)]
-async fn busy_links_are_left_out_together_and_hide_nobody() {
-    let place = Place::new();
-    let _busy: Vec<_> = (0..5).map(|_| place.busy_link()).collect();
-    let _willing = place.willing_link();
+async fn busy_links_are_left_out_of_descriptions_and_others_are_listed() {
+    let fixture = TestRegistry::new();
+    let _busy: Vec<_> = (0..5).map(|_| fixture.busy_link()).collect();
+    let _responsive = fixture.responsive_link();
     let began = Instant::now();
-    assert_eq!(place.registry.describe().await.len(), 1);
-    assert_eq!(began.elapsed(), DESCRIBE_TIME, "all are waited for at once");
+    assert_eq!(fixture.registry.describe().await.len(), 1);
+    assert_eq!(began.elapsed(), DESCRIBE_TIMEOUT, "the links are asked concurrently");
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_end_reaches_a_link_that_takes_nothing_else_and_delays_no_other() {
-    let place = Place::new();
-    let (_registered, mut receiver) = place.busy_link();
-    let willing = place.willing_link();
+async fn the_end_command_reaches_a_busy_link_and_other_links_end_meanwhile() {
+    let fixture = TestRegistry::new();
+    let (_registered, mut receiver) = fixture.busy_link();
+    let responsive = fixture.responsive_link();
     let began = Instant::now();
-    let ending = place.registry.close(EndReason::Stopped).await;
-    assert_eq!(began.elapsed(), END_TIME);
+    let ending = fixture.registry.close(EndReason::Stopped).await;
+    assert_eq!(began.elapsed(), END_TIMEOUT);
     assert_eq!((ending.ended.len(), ending.late.len()), (1, 1));
-    assert!(willing.is_finished(), "it ended while the other was waited for");
-    let mut waiting = std::iter::from_fn(|| receiver.try_recv().ok());
-    assert!(waiting.any(|command| matches!(command, Command::End { reason: EndReason::Stopped, .. })));
+    assert!(responsive.is_finished(), "it ended without waiting for the busy link");
+    let mut queued = std::iter::from_fn(|| receiver.try_recv().ok());
+    assert!(queued.any(|command| matches!(command, Command::End { reason: EndReason::Stopped, .. })));
 }
 
 #[tokio::test(start_paused = true)]
-async fn whoever_ends_a_link_second_waits_for_its_end_too() {
-    let place = Place::new();
-    let (registered, receiver) = place.register();
+async fn a_second_command_to_end_a_link_also_waits_for_its_end() {
+    let fixture = TestRegistry::new();
+    let (registered, receiver) = fixture.register();
     let session = Arc::clone(&registered.session.id);
-    let registry = Arc::clone(&place.registry);
-    let first = place.context.tasks.spawn(async move { registry.end(&session, EndReason::Killed).await });
+    let registry = Arc::clone(&fixture.registry);
+    let first = fixture.context.tasks.spawn(async move { registry.end(&session, EndReason::Killed).await });
     tokio::task::yield_now().await;
-    let registry = Arc::clone(&place.registry);
-    let second = place.context.tasks.spawn(async move { registry.close(EndReason::Stopped).await });
-    tokio::time::sleep(END_TIME / 2).await;
+    let registry = Arc::clone(&fixture.registry);
+    let second = fixture.context.tasks.spawn(async move { registry.close(EndReason::Stopped).await });
+    tokio::time::sleep(END_TIMEOUT / 2).await;
     assert!(!second.is_finished());
     drop(receiver);
     drop(registered);
@@ -240,22 +240,22 @@ async fn whoever_ends_a_link_second_waits_for_its_end_too() {
 }
 
 #[tokio::test]
-async fn nothing_is_opened_once_the_registry_is_closed() {
-    let place = Place::new();
-    place.registry.close(EndReason::Stopped).await;
-    let reserved = place.registry.reserve(&place.context, &anybody());
+async fn no_link_is_opened_once_the_registry_is_closed() {
+    let fixture = TestRegistry::new();
+    fixture.registry.close(EndReason::Stopped).await;
+    let reserved = fixture.registry.reserve(&fixture.context, &anonymous());
     assert!(matches!(reserved, Err(NotOpened::Stopping)));
-    assert_eq!(place.links(), 0);
+    assert_eq!(fixture.links(), 0);
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_connection_comes_back_from_a_link_that_takes_nothing() {
-    let place = Place::new();
-    let (registered, _receiver) = place.busy_link();
+async fn a_connection_is_returned_if_its_link_takes_no_commands() {
+    let fixture = TestRegistry::new();
+    let (registered, _receiver) = fixture.busy_link();
     let resume =
         Resume { link: registered.link.to_string(), token: ResumeToken("0".repeat(64)), received: 0 };
     assert!(matches!(
-        place.registry.resume(&anybody(), connection(), resume).await,
+        fixture.registry.resume(&anonymous(), connection(), resume).await,
         Err(NotResumed::Busy(_))
     ));
 }

@@ -1,4 +1,4 @@
-//! Real links on pipes, with a clock that the test moves: silence, newcomers, grace.
+//! Real links over in-memory streams in paused time: silent peers, second connections, the grace period.
 
 use relay_proto::control::{Refusal, Resumed, Welcome};
 use relay_proto::decoder::Decoder;
@@ -8,29 +8,29 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream};
 
 use super::*;
 
-/// A shim's end of a connection, said by hand.
-struct Peer {
+/// The shim's end of a connection.
+struct TestShim {
     stream: DuplexStream,
     decoder: Decoder,
 }
 
-impl Peer {
-    /// One end for the peer, the other for the link; both greeted.
+impl TestShim {
+    /// Both ends of a connection; the preface of the shim is sent.
     async fn pair() -> (Self, Connection) {
         let (near, far) = tokio::io::duplex(64 * 1024);
-        let mut peer = Self { stream: near, decoder: Decoder::new() };
-        peer.stream.write_all(PREFACE).await.unwrap();
-        (peer, Connection::new(Box::new(far)))
+        let mut shim = Self { stream: near, decoder: Decoder::new() };
+        shim.stream.write_all(PREFACE).await.unwrap();
+        (shim, Connection::new(Box::new(far)))
     }
 
-    async fn say(&mut self, frame: &Frame) {
+    async fn send(&mut self, frame: &Frame) {
         let mut bytes = Vec::new();
         frame.encode(&mut bytes);
         self.stream.write_all(&bytes).await.unwrap();
     }
 
-    /// The next frame; nothing at the end.
-    async fn hear(&mut self) -> Option<Frame> {
+    /// The next frame; none when the connection was closed.
+    async fn receive(&mut self) -> Option<Frame> {
         let mut buffer = [0; 4096];
         loop {
             if let Some(frame) = self.decoder.next().unwrap() {
@@ -44,129 +44,129 @@ impl Peer {
     }
 
     async fn welcome(&mut self) -> Welcome {
-        match self.hear().await {
+        match self.receive().await {
             Some(Frame::Welcome(welcome)) => welcome,
             other => panic!("a Welcome was due, not {other:?}"),
         }
     }
 
     async fn refusal(&mut self) -> Refusal {
-        match self.hear().await {
+        match self.receive().await {
             Some(Frame::Refusal(refusal)) => refusal,
             other => panic!("a Refusal was due, not {other:?}"),
         }
     }
 }
 
-impl Place {
-    /// A link and its first connection, confirmed.
-    async fn linked(&self) -> (Peer, Welcome) {
-        let (mut peer, connection) = Peer::pair().await;
-        let reserved = self.registry.reserve(&self.context, &anybody()).unwrap();
+impl TestRegistry {
+    /// Opens a link; its first Welcome is confirmed.
+    async fn open_link(&self) -> (TestShim, Welcome) {
+        let (mut shim, connection) = TestShim::pair().await;
+        let reserved = self.registry.reserve(&self.context, &anonymous()).unwrap();
         reserved.open(name("tools"), connection, None);
-        let welcome = peer.welcome().await;
-        peer.say(&ACK).await;
-        (peer, welcome)
+        let welcome = shim.welcome().await;
+        shim.send(&ACK).await;
+        (shim, welcome)
     }
 
-    /// Another client with the token of that Welcome.
-    async fn newcomer(&self, welcome: &Welcome) -> Peer {
-        let (peer, connection) = Peer::pair().await;
+    /// Opens another connection with the token of that Welcome.
+    async fn reconnect(&self, welcome: &Welcome) -> TestShim {
+        let (shim, connection) = TestShim::pair().await;
         let resume = Resume { link: welcome.link.clone(), token: welcome.token.clone(), received: 0 };
-        assert!(self.registry.resume(&anybody(), connection, resume).await.is_ok());
-        peer
+        assert!(self.registry.resume(&anonymous(), connection, resume).await.is_ok());
+        shim
     }
 }
 
 const ACK: Frame = Frame::Ack(Ack { seq: 0, window: DEFAULT_WINDOW });
 
 #[tokio::test(start_paused = true)]
-async fn a_connection_that_does_not_answer_gives_its_link_up_to_the_newcomer() {
-    let place = Place::new();
-    let (mut old, welcome) = place.linked().await;
-    let mut new = place.newcomer(&welcome).await;
-    assert_eq!(old.hear().await, Some(Frame::Ping));
-    // Bytes that were under way for long are no answer.
-    old.say(&ACK).await;
-    old.say(&Frame::Ping).await;
-    let taken_up = new.welcome().await;
-    assert_eq!((taken_up.resumed, taken_up.link), (Resumed::Resumed, welcome.link));
-    assert_eq!(old.hear().await, Some(Frame::Pong));
-    assert_eq!(old.hear().await, None, "the old one is closed");
-    assert_eq!(place.links(), 1);
+async fn a_connection_that_does_not_answer_loses_its_link_to_the_second() {
+    let fixture = TestRegistry::new();
+    let (mut old, welcome) = fixture.open_link().await;
+    let mut new = fixture.reconnect(&welcome).await;
+    assert_eq!(old.receive().await, Some(Frame::Ping));
+    // Other bytes than a Pong do not count: they may have been sent before the Ping arrived.
+    old.send(&ACK).await;
+    old.send(&Frame::Ping).await;
+    let resumed = new.welcome().await;
+    assert_eq!((resumed.resumed, resumed.link), (Resumed::Resumed, welcome.link));
+    assert_eq!(old.receive().await, Some(Frame::Pong));
+    assert_eq!(old.receive().await, None, "the old one is closed");
+    assert_eq!(fixture.links(), 1);
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_connection_that_answers_keeps_its_link() {
-    let place = Place::new();
-    let (mut old, welcome) = place.linked().await;
-    let mut new = place.newcomer(&welcome).await;
-    assert_eq!(old.hear().await, Some(Frame::Ping));
-    old.say(&Frame::Pong).await;
+    let fixture = TestRegistry::new();
+    let (mut old, welcome) = fixture.open_link().await;
+    let mut new = fixture.reconnect(&welcome).await;
+    assert_eq!(old.receive().await, Some(Frame::Ping));
+    old.send(&Frame::Pong).await;
     assert_eq!(new.refusal().await.code, "clone_refused");
-    assert!(place.audit().contains("in use on another connection"));
-    old.say(&Frame::Ping).await;
-    assert_eq!(old.hear().await, Some(Frame::Pong), "nothing happened to it");
+    assert!(fixture.audit().contains("in use on another connection"));
+    old.send(&Frame::Ping).await;
+    assert_eq!(old.receive().await, Some(Frame::Pong), "its link is unchanged");
 }
 
 #[tokio::test(start_paused = true)]
-async fn newcomers_wait_one_at_a_time() {
-    let place = Place::new();
-    let (mut old, welcome) = place.linked().await;
-    let mut first = place.newcomer(&welcome).await;
-    let mut second = place.newcomer(&welcome).await;
-    assert_eq!(second.refusal().await.code, "relay_unavailable", "it may come again");
+async fn one_connection_at_a_time_waits_to_take_over_a_link() {
+    let fixture = TestRegistry::new();
+    let (mut old, welcome) = fixture.open_link().await;
+    let mut first = fixture.reconnect(&welcome).await;
+    let mut second = fixture.reconnect(&welcome).await;
+    assert_eq!(second.refusal().await.code, "relay_unavailable", "it may retry");
     drop(first.stream);
-    let mut third = place.newcomer(&welcome).await;
+    let mut third = fixture.reconnect(&welcome).await;
     assert_eq!(third.welcome().await.resumed, Resumed::Resumed, "the first one is gone");
-    assert_eq!(old.hear().await, Some(Frame::Ping));
-    first = place.newcomer(&welcome).await;
+    assert_eq!(old.receive().await, Some(Frame::Ping));
+    first = fixture.reconnect(&welcome).await;
     assert_eq!(first.welcome().await.resumed, Resumed::Resumed, "no Welcome was confirmed yet");
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_token_that_turned_while_its_holder_waited_is_no_good() {
-    let place = Place::new();
-    let (old, welcome) = place.linked().await;
+async fn a_token_that_was_rotated_during_the_wait_is_refused() {
+    let fixture = TestRegistry::new();
+    let (old, welcome) = fixture.open_link().await;
     drop(old);
-    let mut current = place.newcomer(&welcome).await;
+    let mut current = fixture.reconnect(&welcome).await;
     current.welcome().await;
-    let mut late = place.newcomer(&welcome).await;
-    current.say(&ACK).await;
+    let mut late = fixture.reconnect(&welcome).await;
+    current.send(&ACK).await;
     let refusal = late.refusal().await;
     assert!(refusal.message.contains("token"), "{refusal:?}");
 }
 
 #[tokio::test(start_paused = true)]
-async fn silence_loses_the_connection_and_grace_ends_the_link_however_far_the_clock_jumps() {
-    let place = Place::new();
-    let (mut peer, welcome) = place.linked().await;
+async fn silence_loses_the_connection_and_the_grace_period_ends_the_link_however_far_the_clock_jumps() {
+    let fixture = TestRegistry::new();
+    let (mut shim, welcome) = fixture.open_link().await;
     let began = Instant::now();
-    while peer.hear().await.is_some() {}
+    while shim.receive().await.is_some() {}
     let heartbeat = Duration::from_millis(welcome.heartbeat_ms);
     assert!(began.elapsed() >= heartbeat * 3, "{:?}", began.elapsed());
-    assert_eq!(place.links(), 1, "it is kept for its grace");
+    assert_eq!(fixture.links(), 1, "the link is kept for the grace period");
     tokio::time::advance(Duration::from_secs(60 * 60 * 24 * 365)).await;
     for _ in 0..1000 {
         tokio::task::yield_now().await;
     }
-    tokio::time::sleep(END_TIME).await;
-    assert_eq!(place.links(), 0);
+    tokio::time::sleep(END_TIMEOUT).await;
+    assert_eq!(fixture.links(), 0);
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_peer_that_speaks_now_and_then_is_never_silent() {
-    let place = Place::new();
-    let (mut peer, welcome) = place.linked().await;
+async fn a_peer_that_pings_within_the_limit_stays_connected() {
+    let fixture = TestRegistry::new();
+    let (mut shim, welcome) = fixture.open_link().await;
     for _ in 0..20 {
         tokio::time::advance(Duration::from_millis(welcome.heartbeat_ms * 2)).await;
-        peer.say(&Frame::Ping).await;
+        shim.send(&Frame::Ping).await;
         tokio::task::yield_now().await;
     }
-    drop(peer.stream.shutdown().await);
+    drop(shim.stream.shutdown().await);
     let mut pings = 0;
-    while let Some(frame) = peer.hear().await {
+    while let Some(frame) = shim.receive().await {
         pings += usize::from(frame == Frame::Ping);
     }
-    assert!(pings > 0, "and it was asked itself");
+    assert!(pings > 0, "the link sends its own Pings");
 }
