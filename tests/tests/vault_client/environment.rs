@@ -12,7 +12,7 @@ use crate::support::{client_at, client_over_tls};
 /// How the other process below learns where the server is.
 const PLAIN: &str = "COFFERDAM_TEST_VAULT_PLAIN";
 const SECURE: &str = "COFFERDAM_TEST_VAULT_SECURE";
-const INSIDE: &str = "surroundings::a_client_in_a_misleading_environment";
+const INSIDE: &str = "environment::a_client_in_a_misleading_environment";
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_environment_changes_nothing() {

@@ -214,8 +214,8 @@ fn later(call: &Call<'_>, output: &Output) {
 
 /// Makes the first process of this server, or the first `processes`, exit or, with `hang`, never answer.
 fn be_unreliable(call: &Call<'_>, output: &Output) {
-    let faltering = call.argument("processes").as_u64().unwrap_or(1);
-    match (process_number() <= faltering, call.argument("how").as_str()) {
+    let unreliable_processes = call.argument("processes").as_u64().unwrap_or(1);
+    match (process_number() <= unreliable_processes, call.argument("how").as_str()) {
         (true, Some("hang")) => {}
         (true, _) => std::process::exit(9),
         (false, _) => {
