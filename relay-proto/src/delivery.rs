@@ -193,11 +193,11 @@ pub struct Inbox {
     window: u64,
     received: u64,
     /// Bytes and number of frames received and not yet acknowledged.
-    untold_bytes: u64,
-    untold_frames: u64,
-    half: Option<Received>,
+    unacknowledged_bytes: u64,
+    unacknowledged_frames: u64,
+    partial: Option<Received>,
     /// A buffer for the next message in parts.
-    room: Vec<u8>,
+    spare_buffer: Vec<u8>,
 }
 
 #[derive(Eq, PartialEq)]
@@ -231,10 +231,10 @@ impl Inbox {
             max_message,
             window,
             received: 0,
-            untold_bytes: 0,
-            untold_frames: 0,
-            half: None,
-            room: Vec::new(),
+            unacknowledged_bytes: 0,
+            unacknowledged_frames: 0,
+            partial: None,
+            spare_buffer: Vec::new(),
         }
     }
 
@@ -244,10 +244,10 @@ impl Inbox {
         if self.take_up(seq, &flags, &bytes)? == Seen::Before {
             return Ok(None);
         }
-        let message = match self.half.take() {
-            Some(mut half) => {
-                half.bytes.extend_from_slice(&bytes);
-                half
+        let message = match self.partial.take() {
+            Some(mut partial) => {
+                partial.bytes.extend_from_slice(&bytes);
+                partial
             }
             None => Received { seq, maybe_ran: flags.maybe_ran, bytes },
         };
@@ -264,14 +264,14 @@ impl Inbox {
         if self.take_up(seq, &flags, bytes)? == Seen::Before {
             return Ok(None);
         }
-        let mut message = match (self.half.take(), flags.more) {
+        let mut message = match (self.partial.take(), flags.more) {
             (None, More::Last) => {
                 return Ok(Some(Received { seq, maybe_ran: flags.maybe_ran, bytes: Cow::Borrowed(bytes) }));
             }
             (None, More::Follows) => {
-                Received { seq, maybe_ran: flags.maybe_ran, bytes: std::mem::take(&mut self.room) }
+                Received { seq, maybe_ran: flags.maybe_ran, bytes: std::mem::take(&mut self.spare_buffer) }
             }
-            (Some(half), _) => half,
+            (Some(partial), _) => partial,
         };
         message.bytes.extend_from_slice(bytes);
         let whole = self.completed(message, flags.more);
@@ -279,9 +279,9 @@ impl Inbox {
     }
 
     /// Lends a buffer for the next message in parts, which is returned in its [`Received`]. Its content is lost.
-    pub fn lend(&mut self, mut room: Vec<u8>) {
-        room.clear();
-        self.room = room;
+    pub fn lend(&mut self, mut spare_buffer: Vec<u8>) {
+        spare_buffer.clear();
+        self.spare_buffer = spare_buffer;
     }
 
     /// Whether a part may be taken, checked before its bytes are; counts it.
@@ -292,24 +292,24 @@ impl Inbox {
         if seq != self.received + 1 {
             return Err(DeliveryError::Gap { expected: self.received + 1, got: seq });
         }
-        let untold = self.untold_bytes + part_length(flags, bytes) as u64;
-        if untold > self.window && self.untold_frames > 0 {
+        let unacknowledged = self.unacknowledged_bytes + part_length(flags, bytes) as u64;
+        if unacknowledged > self.window && self.unacknowledged_frames > 0 {
             return Err(DeliveryError::OverCredit { window: self.window });
         }
-        let so_far = self.half.as_ref().map_or(0, |half| half.bytes.len());
+        let so_far = self.partial.as_ref().map_or(0, |partial| partial.bytes.len());
         if so_far + bytes.len() > self.max_message {
             return Err(DeliveryError::TooLarge { max: self.max_message });
         }
         self.received = seq;
-        self.untold_bytes = untold;
-        self.untold_frames += 1;
+        self.unacknowledged_bytes = unacknowledged;
+        self.unacknowledged_frames += 1;
         Ok(Seen::Never)
     }
 
     fn completed(&mut self, message: Received, more: More) -> Option<Received> {
         match more {
             More::Follows => {
-                self.half = Some(message);
+                self.partial = Some(message);
                 None
             }
             More::Last => Some(message),
@@ -318,7 +318,7 @@ impl Inbox {
 
     /// Whether a message is incomplete.
     pub fn is_midway(&self) -> bool {
-        self.half.is_some()
+        self.partial.is_some()
     }
 
     /// The last sequence number received.
@@ -328,17 +328,17 @@ impl Inbox {
 
     /// Whether an acknowledgement should be sent by itself: a quarter of the window was received since the last one.
     pub fn ack_due(&self) -> bool {
-        self.untold_frames > 0 && self.untold_bytes >= self.window / 4
+        self.unacknowledged_frames > 0 && self.unacknowledged_bytes >= self.window / 4
     }
 
     /// Whether anything was received since the last acknowledgement.
     pub fn has_ack(&self) -> bool {
-        self.untold_frames > 0
+        self.unacknowledged_frames > 0
     }
 
     /// The acknowledgement to append to the next write, if anything was received since the last one.
     pub fn take_ack(&mut self) -> Option<Ack> {
-        if self.untold_frames == 0 {
+        if self.unacknowledged_frames == 0 {
             return None;
         }
         self.acknowledged();
@@ -357,6 +357,6 @@ impl Inbox {
     }
 
     fn acknowledged(&mut self) {
-        (self.untold_bytes, self.untold_frames) = (0, 0);
+        (self.unacknowledged_bytes, self.unacknowledged_frames) = (0, 0);
     }
 }

@@ -9,7 +9,7 @@
 //! | [`control`] | `Hello`, `Welcome`, `Refusal`, `Status`, `Goodbye` and their JSON |
 //! | [`decoder`] | bytes in any split → frames |
 //! | [`delivery`] | sequence numbers, acknowledgements, credit and replay: [`delivery::Outbox`], [`delivery::Inbox`] |
-//! | [`enrolment`] | the string that tells a sandbox where to go and lets it in once |
+//! | [`enrolment`] | the string with a sidecar's address and key and a ticket that admits one sandbox |
 //! | [`envelope`] | the outside of an MCP message: id, method, parameters |
 //! | [`frame`] | the frames and their bytes |
 //! | [`hub`] | the file by which shims find a hub on the loopback |
@@ -20,7 +20,7 @@
 //! | [`name`] | validated names and ids |
 //! | [`notice`] | notifications that we say to a harness ourselves |
 //! | [`oversize`] | the id of a message that is too long to keep |
-//! | [`replay`] | what a replacement server process must be told, because the harness told it to the previous one |
+//! | [`replay`] | the handshake and settings that a replacement server process must be sent again |
 
 #![forbid(unsafe_code)]
 

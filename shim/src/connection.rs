@@ -32,7 +32,7 @@ pub(crate) struct Opened {
 
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ConnectError {
-    /// It was inherited, and cannot be had twice.
+    /// The connection was inherited, and cannot be opened again.
     #[error("the link was the inherited descriptor {0}, which ended and cannot be opened again")]
     CannotReopen(i32),
     #[error("connect to {address}: {source}{}", hint(.address, .source))]

@@ -1,6 +1,6 @@
 //! Opening a connection to the sidecar.
 //!
-//! An attempt is a future that owns all it needs, so that the loop goes on meanwhile.
+//! An attempt is a future that owns all it needs, so that the loop keeps running meanwhile.
 
 use std::future::{Future, ready};
 use std::io;

@@ -87,9 +87,9 @@ impl Socket {
             count => return Ok(count),
         }
         // A separate descriptor, because the runtime watches each for one interest.
-        let buffer = watch(self.watched.as_fd().try_clone_to_owned()?, Interest::WRITABLE)?;
+        let watched = watch(self.watched.as_fd().try_clone_to_owned()?, Interest::WRITABLE)?;
         loop {
-            let mut guard = buffer.writable().await?;
+            let mut guard = watched.writable().await?;
             match self.try_write(bytes)? {
                 0 => guard.clear_ready(),
                 count => return Ok(count),

@@ -24,7 +24,7 @@ pub struct Timing {
     /// How long the buffer of a long message is kept for another one.
     pub tidy: Duration,
     /// How long the last bytes may take when the shim ends.
-    pub farewell: Duration,
+    pub goodbye_timeout: Duration,
 }
 
 impl Default for Timing {
@@ -38,7 +38,7 @@ impl Default for Timing {
             welcome: Duration::from_secs(10),
             acknowledge: Duration::from_secs(1),
             tidy: Duration::from_secs(1),
-            farewell: Duration::from_millis(500),
+            goodbye_timeout: Duration::from_millis(500),
         }
     }
 }

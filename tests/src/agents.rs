@@ -93,9 +93,9 @@ impl Report {
     /// Asserts that the harness succeeded and printed the model's final text.
     #[track_caller]
     pub fn assert_finished(&self) {
-        let said = String::from_utf8_lossy(&self.output.stdout);
+        let printed = String::from_utf8_lossy(&self.output.stdout);
         assert!(
-            self.output.status.success() && said.contains("FINISHED"),
+            self.output.status.success() && printed.contains("FINISHED"),
             "{}{}",
             self.output.status,
             self.transcript()

@@ -46,17 +46,17 @@ impl Attach {
     }
 
     pub fn times_attached(&self) -> usize {
-        self.said().matches("cofferdam attach: attached").count()
+        self.printed().matches("cofferdam attach: attached").count()
     }
 
     /// Waits until its stderr, or that of its command, contains this text.
     #[track_caller]
     pub fn wait_until_output_has(&self, text: &str) {
-        wait_until(&format!("the output has {text:?}"), || self.said().contains(text));
+        wait_until(&format!("the output has {text:?}"), || self.printed().contains(text));
     }
 
     /// The stderr of `attach` and of its command.
-    pub fn said(&self) -> String {
+    pub fn printed(&self) -> String {
         String::from_utf8_lossy(&read(&self.stderr)).into_owned()
     }
 
@@ -96,7 +96,7 @@ impl Attach {
 impl Drop for Attach {
     fn drop(&mut self) {
         if std::thread::panicking() {
-            eprintln!("=== cofferdam attach\n{}", self.said());
+            eprintln!("=== cofferdam attach\n{}", self.printed());
         }
     }
 }

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::sync::mpsc;
 use std::time::Duration;
 
 use serde_json::Value;
@@ -28,6 +29,8 @@ pub enum Reply {
     Cut,
     /// Server-sent events: name and data.
     Events(Vec<(String, Value)>),
+    /// None: it says when the client has hung up.
+    Held(mpsc::Sender<()>),
     Json(Value),
     /// JSON, with the id of the MCP session that this response opens.
     Opens(String, Value),
@@ -101,6 +104,13 @@ fn read(stream: TcpStream) -> Option<(Request, TcpStream)> {
 fn write(client: &mut TcpStream, reply: &Reply) {
     let (status, header, body) = match reply {
         Reply::Cut => return,
+        Reply::Held(hung_up) => {
+            if let Ok(0) = client.read(&mut [0]) {
+                // The test may have what it wanted.
+                let _ = hung_up.send(());
+            }
+            return;
+        }
         Reply::Events(events) => {
             let event = |(name, data): &(String, Value)| format!("event: {name}\ndata: {data}\n\n");
             (200, "content-type: text/event-stream".to_owned(), events.iter().map(event).collect())

@@ -227,11 +227,12 @@ fn tamper(world: &World, change: impl FnOnce(&mut Vec<String>) -> usize) {
     let place = change(&mut lines) + 1;
     std::fs::write(&file, lines.join("\n") + "\n").expect("it is writable");
     let verified = verify(world, &[]);
-    let said =
+    let printed =
         String::from_utf8_lossy(&[verified.stdout.clone(), verified.stderr.clone()].concat()).into_owned();
-    assert!(!verified.status.success(), "{said}");
-    let names = |line: usize| said.contains(&format!(":{line}")) || said.contains(&format!("line {line}"));
-    assert!(names(place) || names(place + 1), "names line {place}: {said}");
+    assert!(!verified.status.success(), "{printed}");
+    let names =
+        |line: usize| printed.contains(&format!(":{line}")) || printed.contains(&format!("line {line}"));
+    assert!(names(place) || names(place + 1), "names line {place}: {printed}");
 }
 
 fn verify(world: &World, arguments: &[&str]) -> Output {

@@ -13,15 +13,15 @@ fn the_demo_runs_without_arguments() {
 #[test]
 fn the_demo_runs_with_the_static_shim_and_prints_its_path() {
     let shim = built("COFFERDAM_SHIM_BIN", "cofferdam-shim").display().to_string();
-    let said = succeeded(&demo(&["--shim", &shim]));
-    assert!(said.contains(&shim), "it says which shim it used:\n{said}");
+    let printed = succeeded(&demo(&["--shim", &shim]));
+    assert!(printed.contains(&shim), "it says which shim it used:\n{printed}");
 }
 
 #[test]
 fn the_demo_uses_bubblewrap_if_it_is_installed() {
     let Some(_) = Tool::Bubblewrap.path() else { return };
-    let said = succeeded(&demo(&[]));
-    assert!(said.to_lowercase().contains("bubblewrap"), "{said}");
+    let printed = succeeded(&demo(&[]));
+    assert!(printed.to_lowercase().contains("bubblewrap"), "{printed}");
 }
 
 /// Runs the demo in an empty home directory.
@@ -39,13 +39,13 @@ fn demo(arguments: &[&str]) -> Output {
 
 #[track_caller]
 fn succeeded(output: &Output) -> String {
-    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    let printed = String::from_utf8_lossy(&output.stdout).into_owned();
     assert!(
         output.status.success(),
-        "{}\n{said}\n{}",
+        "{}\n{printed}\n{}",
         output.status,
         String::from_utf8_lossy(&output.stderr)
     );
-    assert!(said.contains("[redacted:"), "{said}");
-    said
+    assert!(printed.contains("[redacted:"), "{printed}");
+    printed
 }

@@ -28,8 +28,8 @@ fn assert_refused_everywhere(sandbox: &Sandbox, code: &str, word: &str) {
     let mut shim = sandbox.shim();
     let answer = shim.initialize();
     assert_eq!(refusal_of(&answer), code, "{answer}");
-    let said = answer["error"]["message"].as_str().unwrap_or_default();
-    assert!(said.contains(word) && said.contains("`cofferdam enroll`"), "{said}");
+    let printed = answer["error"]["message"].as_str().unwrap_or_default();
+    assert!(printed.contains(word) && printed.contains("`cofferdam enroll`"), "{printed}");
     wait_until("stderr has it", || shim.stderr().contains(word));
     let trouble = &sandbox.status()["trouble"];
     assert_eq!(trouble["code"], code, "{trouble}");
@@ -164,9 +164,9 @@ fn a_running_shim_finds_its_enrolment_string() {
     sandbox.put(&enroll(&world, &[]));
     let answer = shim.answer_to(&id);
     assert!(answer.get("result").is_some(), "{answer}");
-    let said = shim.stderr();
-    let missing = said.lines().filter(|line| line.contains("no enrolment")).count();
-    assert_eq!(missing, 1, "each problem is reported once: {said}");
+    let printed = shim.stderr();
+    let missing = printed.lines().filter(|line| line.contains("no enrolment")).count();
+    assert_eq!(missing, 1, "each problem is reported once: {printed}");
 }
 
 #[test]
@@ -354,9 +354,9 @@ fn a_socket_is_not_created_in_a_directory_in_use() {
     ];
     for (directory, word) in refused {
         let output = world.cofferdam(&["enroll", "--grant", "dev", "--socket", directory]);
-        let said = String::from_utf8_lossy(&output.stderr);
-        assert!(!output.status.success() && output.stdout.is_empty(), "{directory}: {said}");
-        assert!(said.contains(word), "{directory}: {word} in {said}");
+        let printed = String::from_utf8_lossy(&output.stderr);
+        assert!(!output.status.success() && output.stdout.is_empty(), "{directory}: {printed}");
+        assert!(printed.contains(word), "{directory}: {word} in {printed}");
     }
     assert!(std::fs::metadata(taken.join("relay.sock")).unwrap().file_type().is_socket());
 }
@@ -386,9 +386,9 @@ fn invalid_enrolments_are_refused_with_the_reason() {
     ];
     for (arguments, word) in refused {
         let output = world.cofferdam(&[&["enroll"], arguments].concat());
-        let said = String::from_utf8_lossy(&output.stderr);
-        assert!(!output.status.success() && output.stdout.is_empty(), "{arguments:?}: {said}");
-        assert!(said.contains(word), "{arguments:?}: {word} in {said}");
+        let printed = String::from_utf8_lossy(&output.stderr);
+        assert!(!output.status.success() && output.stdout.is_empty(), "{arguments:?}: {printed}");
+        assert!(printed.contains(word), "{arguments:?}: {word} in {printed}");
     }
     let output = world.cofferdam(&["kill", "s0000000000000000"]);
     assert!(String::from_utf8_lossy(&output.stderr).contains("no session or enrolment"));

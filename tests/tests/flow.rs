@@ -68,8 +68,8 @@ fn a_server_that_floods_slows_its_own_link_only() {
     for (harness, id) in &mut deaf {
         harness.read_again();
         assert_eq!(text_of(&harness.answer_to(id)), "flooded");
-        let told = (0..messages).map(|_| harness.message_with_method("notifications/message")).count();
-        assert_eq!(told as u64, messages, "all of the flood arrives, at the harness's pace");
+        let received = (0..messages).map(|_| harness.message_with_method("notifications/message")).count();
+        assert_eq!(received as u64, messages, "all of the flood arrives, at the harness's pace");
     }
     within_the_ceiling(&mut world, before);
 }

@@ -146,7 +146,7 @@ fn a_delayed_hello_with_an_outdated_epoch_raises_no_alert() {
         late.send_this_hello(key_hello(&before, None));
         late.leave();
     }
-    wait_until("they were heard", || world.log().matches("clone_refused").count() == 3);
+    wait_until("they were received", || world.log().matches("clone_refused").count() == 3);
     assert!(alerts(&world).is_empty(), "{:?}", alerts(&world));
     assert_eq!(refused(before.relay().open_with(key_hello(&before, None))).code, "clone_refused");
     assert_eq!(alerts(&world).len(), 1, "a copy wants its answer");

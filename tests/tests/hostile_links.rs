@@ -69,7 +69,7 @@ fn a_hello_sent_byte_by_byte_times_out() {
     }
     bystander.is_answered();
     assert!(slow.is_empty(), "{} connections outlived their time to say Hello", slow.len());
-    world.wait_until("they were told why", || world.log().contains("no Hello arrived in time"));
+    world.wait_until("the reason is logged", || world.log().contains("no Hello arrived in time"));
     assert_eq!(world.connected("tools").call_text("echo", json!({"text": "a newcomer"})), "a newcomer");
 }
 

@@ -1,7 +1,8 @@
 //! HTTP servers: credentials are put into headers on the host, and come back redacted.
 
 use std::process::Stdio;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, mpsc};
+use std::time::Duration;
 
 use cofferdam_tests::deadline::wait_until;
 use cofferdam_tests::harness::{refusal_of, text_of};
@@ -15,6 +16,8 @@ use cofferdam_tests::world::World;
 use serde_json::{Value, json};
 
 const SECRET: &str = "http-secret-8Rt4/Qs+77";
+/// What takes this long is stuck.
+const STUCK: Duration = Duration::from_secs(30);
 
 #[test]
 fn server_everything_works_over_http() {
@@ -174,7 +177,34 @@ fn open_requests_of_an_expired_session_are_cancelled() {
     // A late response is dropped.
     shim.send(&json!({"jsonrpc": "2.0", "id": asked["id"], "result": {"late": true}}));
     assert_eq!(shim.call_text("where", json!({})), "session-2");
-    assert!(server.heard().iter().all(|body| body.get("result").is_none()), "{:?}", server.heard());
+    assert!(server.received().iter().all(|body| body.get("result").is_none()), "{:?}", server.received());
+}
+
+/// The end of the stream is how a server of the stateless era learns it, which has no notification for it.
+#[test]
+fn a_cancelled_call_ends_its_exchange_with_the_server() {
+    let (hung_up, has_hung_up) = mpsc::channel();
+    let (called, was_called) = mpsc::channel();
+    let address = listen(move |request| match request.body["method"].as_str() {
+        _ if request.method != "POST" => Reply::Status(405),
+        Some("initialize") => {
+            let version = &request.body["params"]["protocolVersion"];
+            let info = json!({"name": "patient", "version": "1"});
+            let result = json!({"protocolVersion": version, "capabilities": {}, "serverInfo": info});
+            Reply::Json(json!({"jsonrpc": "2.0", "id": request.body["id"], "result": result}))
+        }
+        Some("tools/call") => {
+            called.send(()).expect("the test waits for it");
+            Reply::Held(hung_up.clone())
+        }
+        _ => Reply::Status(202),
+    });
+    let world = World::new().server("remote", local(&format!("http://{address}/mcp"))).start();
+    let mut shim = world.connected("remote");
+    let call = shim.send_call("wait", json!({}));
+    was_called.recv_timeout(STUCK).expect("the server is called");
+    shim.send(&json!({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": call}}));
+    has_hung_up.recv_timeout(STUCK).expect("the exchange is over");
 }
 
 /// The connection is cut when the call has arrived: it may have run.
@@ -238,7 +268,7 @@ struct ForgetfulServer {
 
 #[derive(Default)]
 struct Memory {
-    heard: Vec<Value>,
+    received: Vec<Value>,
     opened: u32,
     forgotten: u32,
 }
@@ -249,7 +279,7 @@ impl ForgetfulServer {
         let shared = Arc::clone(&memory);
         let address = listen(move |request| {
             let mut memory = shared.lock().expect("no holder of the lock panics");
-            memory.heard.push(request.body.clone());
+            memory.received.push(request.body.clone());
             let session = request.headers.get("mcp-session-id");
             let number = session
                 .and_then(|session| session.strip_prefix("session-")?.parse::<u32>().ok())
@@ -290,8 +320,8 @@ impl ForgetfulServer {
     }
 
     /// The bodies of all that was sent to it.
-    fn heard(&self) -> Vec<Value> {
-        self.memory.lock().expect("no holder of the lock panics").heard.clone()
+    fn received(&self) -> Vec<Value> {
+        self.memory.lock().expect("no holder of the lock panics").received.clone()
     }
 
     fn forget(&self) {

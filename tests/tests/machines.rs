@@ -148,13 +148,13 @@ fn of_a_snapshot_that_is_restored_twice_one_continues() {
     assert!(found_out.iter().any(|way| detail.contains(way)), "{alert}");
 }
 
-/// What is asked while the machine stands still is answered when it goes on.
+/// A request that is sent while the machine is paused gets its response when the machine continues.
 #[track_caller]
 fn assert_answers_after_a_standstill(booted: &mut Booted) {
     booted.pause();
     let id = booted.shim.send_call("echo", json!({"text": "asked while it stood still"}));
     assert_eq!(booted.shim.answer_within(&id, Duration::from_secs(2)), None);
-    booted.go_on();
+    booted.resume();
     assert_eq!(text_of(&booted.shim.answer_to(&id)), "asked while it stood still");
 }
 

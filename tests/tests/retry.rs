@@ -74,8 +74,8 @@ fn a_server_is_asked_whether_its_tools_may_be_repeated() {
     let mut shim = world.shim("tools");
     shim.discover();
     assert_eq!(shim.call_text("unreliable_read_only", json!({})), "ran on 2");
-    let heard = world.heard("tools");
-    let asked = heard[1].iter().find(|message| message["method"] == "tools/list").expect("it was asked");
+    let received = world.received("tools");
+    let asked = received[1].iter().find(|message| message["method"] == "tools/list").expect("it was asked");
     let meta = &asked["params"]["_meta"];
     assert_eq!(
         meta["io.modelcontextprotocol/protocolVersion"], "2026-07-28",
@@ -179,8 +179,10 @@ fn a_harness_may_not_use_ids_of_the_sidecar() {
 }
 
 fn asked_for_tools(world: &World, process: usize) -> bool {
-    let heard = world.heard("tools");
-    heard.get(process).is_some_and(|heard| heard.iter().any(|message| message["method"] == "tools/list"))
+    let received = world.received("tools");
+    received
+        .get(process)
+        .is_some_and(|received| received.iter().any(|message| message["method"] == "tools/list"))
 }
 
 fn retrying(mode: &str) -> Server {

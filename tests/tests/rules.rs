@@ -117,7 +117,7 @@ fn a_narrowed_rule_applies_to_the_next_call() {
     assert_eq!(shim.call_text("write_file", json!({})), "ran write_file");
     world.rewrite(|builder| builder.server("tools", Server::fixture().deny(&["write_*"])));
     world.cofferdam_text(&["reload"]);
-    // It was shown before the rule changed, so the model is told, not misled.
+    // The tool was listed before the rule changed, so the refusal tells the model why.
     assert_eq!(refusal_of(&shim.call("write_file", json!({}))), "tool_denied");
     assert_eq!(shim.call_text("read_file", json!({})), "ran read_file");
     assert_eq!(world.times_executed("tools", "write_file"), 1);
@@ -145,7 +145,7 @@ fn a_hangup_reloads_too() {
     std::fs::write(&world.layout().config, format!("no-such-key = true\n{sound}")).unwrap();
     world.sidecar().signal(Signal::SIGHUP);
     world.wait_until("the log says what is wrong", || world.log().contains("no-such-key"));
-    assert_eq!(shim.call_text("write_file", json!({})), "ran write_file", "the old one goes on");
+    assert_eq!(shim.call_text("write_file", json!({})), "ran write_file", "the old link continues");
     std::fs::write(&world.layout().config, sound).unwrap();
     world.sidecar().signal(Signal::SIGHUP);
     world.wait_until("the new rule binds", || shim.call("write_file", json!({})).get("error").is_some());
@@ -166,8 +166,8 @@ fn a_reload_names_keys_that_need_a_restart() {
     });
     let expected = "takes effect at restart: audit-sync, relay.unix-uids, limits.processes, limits.greeting-connections\n";
     for _ in 0..2 {
-        let said = world.cofferdam_text(&["reload"]);
-        assert!(said.ends_with(expected), "it is said until it is done: {said}");
+        let printed = world.cofferdam_text(&["reload"]);
+        assert!(printed.ends_with(expected), "it is said until it is done: {printed}");
     }
     assert!(world.log().contains("limits.greeting-connections"), "{}", world.log());
     world.stop_sidecar();

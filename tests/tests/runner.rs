@@ -12,7 +12,7 @@ use cofferdam_tests::process::{Running, command, into_file, is_alive, output_of,
 use nix::sys::signal::Signal;
 use serde_json::json;
 
-/// Answers like a test program of Rust's: it lists its tests, or runs the one that is named.
+/// Behaves like a test program of Rust: lists its tests, or runs the one that is named.
 const PROGRAM: &str = r#"#!/usr/bin/env bash
 printf '%s\n' "$*" >>"$HOME/calls"
 result() { echo "test result: $1. $2 passed; $3 failed; $4 ignored; 0 measured; 0 filtered out"; }
@@ -29,7 +29,7 @@ case "$*" in
 esac
 "#;
 
-/// Names the program, and writes down with which arguments it was called.
+/// Names the program, and records the arguments of the call.
 const CARGO: &str = r#"#!/usr/bin/env bash
 printf '%s\n' "$*" >>"$HOME/builds"
 echo '{"reason":"compiler-message"}'
@@ -101,28 +101,28 @@ fn last_line(text: &str) -> &str {
 
 #[test]
 fn success_is_reported_in_one_closing_line() {
-    let (said, succeeded) = Stage::new().run("passes passes_too left_out", &[]);
-    assert!(succeeded, "{said}");
-    assert_eq!(last_line(&said), "2 passed, 0 failed, 1 skipped");
-    assert!(!said.contains("before the result"), "output is for failures: {said}");
+    let (printed, succeeded) = Stage::new().run("passes passes_too left_out", &[]);
+    assert!(succeeded, "{printed}");
+    assert_eq!(last_line(&printed), "2 passed, 0 failed, 1 skipped");
+    assert!(!printed.contains("before the result"), "output is for failures: {printed}");
 }
 
 #[test]
 fn a_test_that_does_not_report_success_has_failed() {
     for test in ["fails", "crashes", "says_nothing", "finds_nothing", "pretends"] {
-        let (said, succeeded) = Stage::new().run(&format!("passes {test} passes_too"), &[]);
-        assert!(!succeeded, "{test}: {said}");
-        assert_eq!(last_line(&said), "2 passed, 1 failed, 0 skipped", "{test}");
+        let (printed, succeeded) = Stage::new().run(&format!("passes {test} passes_too"), &[]);
+        assert!(!succeeded, "{test}: {printed}");
+        assert_eq!(last_line(&printed), "2 passed, 1 failed, 0 skipped", "{test}");
         let again = format!("tests/run -p some-package --test some_tests -- --exact {test}");
-        assert!(said.contains(&again), "{test}: {said}");
+        assert!(printed.contains(&again), "{test}: {printed}");
     }
 }
 
 #[test]
 fn a_failure_shows_its_output_and_how_it_ended() {
-    let (said, _) = Stage::new().run("fails crashes", &[]);
+    let (printed, _) = Stage::new().run("fails crashes", &[]);
     for words in ["what went wrong", "exit status 101", "last words", "SIGSEGV"] {
-        assert!(said.contains(words), "{words}: {said}");
+        assert!(printed.contains(words), "{words}: {printed}");
     }
 }
 
@@ -130,21 +130,21 @@ fn a_failure_shows_its_output_and_how_it_ended() {
 fn arguments_reach_cargo_the_listing_and_each_test() {
     let stage = Stage::new();
     let arguments = ["-p", "some-package", "--test", "some_tests", "pas", "--", "--ignored", "--nocapture"];
-    let (said, _) = stage.run("passes", &arguments);
+    let (printed, _) = stage.run("passes", &arguments);
     let cargo = stage.text("builds");
     assert!(cargo.trim_end().ends_with("-p some-package --test some_tests"), "{cargo}");
     let calls = stage.text("calls");
     let calls: Vec<&str> = calls.lines().collect();
     assert_eq!(calls, ["pas --ignored --list --format terse", "--exact passes --ignored --nocapture"]);
-    assert!(said.contains("before the result"), "{said}");
+    assert!(printed.contains("before the result"), "{printed}");
 }
 
 #[test]
 fn a_build_that_fails_is_a_failure() {
     let stage = Stage::new();
     stage.script("cargo", "#!/bin/sh\nexit 101\n");
-    let (said, succeeded) = stage.run("passes", &[]);
-    assert!(!succeeded, "{said}");
+    let (printed, succeeded) = stage.run("passes", &[]);
+    assert!(!succeeded, "{printed}");
     assert_eq!(stage.text("calls"), "", "nothing is run then");
 }
 
@@ -160,9 +160,9 @@ fn an_interrupted_runner_leaves_nothing_behind() {
         runner.signal(signal);
         assert!(!runner.wait(cofferdam_tests::deadline::PATIENCE).success());
         wait_until("what the test started has ended", || !is_alive(descendant().unwrap()));
-        let said = stage.text("out");
-        assert!(said.contains(signal.as_str()) && said.contains("some_tests::hangs"), "{said}");
-        assert_eq!(last_line(&said), "0 passed, 1 failed, 0 skipped");
+        let printed = stage.text("out");
+        assert!(printed.contains(signal.as_str()) && printed.contains("some_tests::hangs"), "{printed}");
+        assert_eq!(last_line(&printed), "0 passed, 1 failed, 0 skipped");
     }
 }
 
@@ -172,7 +172,7 @@ fn a_hanging_test_is_named_when_the_time_is_over() {
     let mut command = stage.command("passes hangs");
     command.env("COFFERDAM_TEST_TIMEOUT", "3");
     let Output { status, stdout, .. } = output_of(command, "tests/runner");
-    let said = String::from_utf8_lossy(&stdout).into_owned();
-    assert!(!status.success() && said.contains("out of time"), "{said}");
-    assert_eq!(last_line(&said), "1 passed, 1 failed, 0 skipped");
+    let printed = String::from_utf8_lossy(&stdout).into_owned();
+    assert!(!status.success() && printed.contains("out of time"), "{printed}");
+    assert_eq!(last_line(&printed), "1 passed, 1 failed, 0 skipped");
 }

@@ -83,7 +83,7 @@ fn gvisor_with_sockets_of_the_host() {
     a_restarted_sidecar_is_found_again(&mut world, &mut shim);
 }
 
-/// That cannot be fixed from inside; the harness's model is told what to ask for.
+/// That cannot be fixed from inside; the error tells the model what to ask the user for.
 #[test]
 fn a_forbidden_unix_socket_is_named_in_the_answer() {
     let world = world();
@@ -221,7 +221,7 @@ fn calls_go_through(shim: &mut Harness) {
     assert_absent("what the harness received", shim.received(), CANARY);
 }
 
-/// The same harness goes on, though the socket in the mounted directory is another one.
+/// The same harness continues, although the socket in the mounted directory is another one.
 #[track_caller]
 fn a_restarted_sidecar_is_found_again(world: &mut World, shim: &mut Harness) {
     world.kill9_sidecar();

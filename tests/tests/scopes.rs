@@ -111,8 +111,8 @@ fn a_call_that_could_run_with_another_credential_than_decided_is_refused() {
         harness.call_text(tool, json!({}));
     }
     assert_eq!(executed(), 3, "{:?}", world.executions("tools"));
-    let heard = world.heard("tools").into_iter().flatten();
-    assert_eq!(heard.filter(|message| message["method"] == "tools/call").count(), 3);
+    let received = world.received("tools").into_iter().flatten();
+    assert_eq!(received.filter(|message| message["method"] == "tools/call").count(), 3);
 }
 
 #[test]
@@ -192,7 +192,8 @@ fn stateless_requests_have_the_header_of_their_tool() {
     harness.discover();
     assert_eq!(secret_of(&mut harness, "rw_env"), "[redacted:writer.value]");
     assert_eq!(secret_of(&mut harness, "env"), "[redacted:reader.value]");
-    let methods: Vec<Value> = world.heard("tools")[1].iter().map(|heard| heard["method"].clone()).collect();
+    let methods: Vec<Value> =
+        world.received("tools")[1].iter().map(|received| received["method"].clone()).collect();
     assert_eq!(methods, ["tools/call"], "there is nothing to repeat");
 }
 

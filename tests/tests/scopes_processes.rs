@@ -42,11 +42,11 @@ fn a_scopes_process_gets_the_handshake_and_settings_of_the_link() {
     let base = methods(&world, 0);
     assert!(base.contains(&"notifications/roots/list_changed".to_owned()), "{base:?}");
     assert_eq!(base.iter().filter(|method| *method == "tools/call").count(), 1, "{base:?}");
-    // Its successor hears what counts now.
+    // Its successor gets the present settings.
     send(world.fixture_processes("tools")[1], Signal::SIGKILL);
     wait_until("there is a successor", || harness.call("rw_count", json!({})).get("result").is_some());
-    let successor = &world.heard("tools")[2];
-    let printed: Vec<&Value> = successor.iter().map(|heard| &heard["method"]).collect();
+    let successor = &world.received("tools")[2];
+    let printed: Vec<&Value> = successor.iter().map(|received| &received["method"]).collect();
     assert_eq!(printed[..3], ["initialize", "notifications/initialized", "logging/setLevel"], "{printed:?}");
     assert_eq!(successor[2]["params"]["level"], "error");
     assert!(!printed.contains(&&json!("resources/subscribe")), "{printed:?}");
@@ -119,9 +119,9 @@ fn progress_and_cancellation_work_for_calls_in_a_scope() {
     harness.notify("notifications/cancelled", json!({"requestId": cancelled}));
     assert_eq!(harness.call_text("rw_slow", json!({"ms": 1000})), "late", "after the late answer");
     harness.call_text("count", json!({}));
-    let heard =
+    let received =
         |process| methods(&world, process).iter().filter(|name| *name == "notifications/cancelled").count();
-    assert_eq!((heard(0), heard(1)), (0, 1));
+    assert_eq!((received(0), received(1)), (0, 1));
     assert!(harness.answer_within(&cancelled, std::time::Duration::ZERO).is_none());
     let results: Vec<Value> = world.outcomes().into_iter().map(|outcome| outcome["result"].clone()).collect();
     assert_eq!(results.iter().filter(|result| **result == "cancelled").count(), 1, "{results:?}");
@@ -208,7 +208,7 @@ fn scopes_that_a_reload_adds_apply_to_the_next_call() {
     harness.request("logging/setLevel", json!({"level": "warning"}));
     let levels =
         |process| methods(&world, process).iter().filter(|method| *method == "logging/setLevel").count();
-    wait_until("each has heard it", || (0..3).all(|process| levels(process) == 1));
+    wait_until("each has received it", || (0..3).all(|process| levels(process) == 1));
     assert_eq!(text_of(&harness.answer_to(&running)), "late");
     let processes = world.fixture_processes("tools");
     assert_eq!(processes.len(), 3);
@@ -256,8 +256,8 @@ fn with_tools(server: Server, tools: &str) -> Server {
         .line(&format!("[[servers.tools.scopes]]\ntools = {tools}\nenv = {{ SECRET = '{{writer.value}}' }}"))
 }
 
-/// What a process of the server's heard, by the order of their starts.
+/// The methods that the n-th process of the server received.
 fn methods(world: &World, process: usize) -> Vec<String> {
-    let method = |heard: &Value| heard["method"].as_str().unwrap_or_default().to_owned();
-    world.heard("tools")[process].iter().map(method).collect()
+    let method = |received: &Value| received["method"].as_str().unwrap_or_default().to_owned();
+    world.received("tools")[process].iter().map(method).collect()
 }

@@ -80,7 +80,7 @@ fn a_harness_that_repeats_a_secret_does_not_get_it_into_the_log() {
     world.assert_secret_stayed_here(SECRET);
 }
 
-/// What the sidecar itself logs is scrubbed as well: here a stranger asks for a server by the secret's name.
+/// The sidecar's own log lines are scrubbed as well: here a client asks for a server whose name is the secret.
 #[test]
 fn the_sidecars_own_log_lines_are_redacted() {
     let secret = "value-that-is-a-name-88";

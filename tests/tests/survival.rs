@@ -1,4 +1,4 @@
-//! What survives a cut connection, and what a harness is told when its server dies.
+//! What survives a cut connection, and which errors a harness gets when its server dies.
 
 use cofferdam_tests::deadline::wait_until;
 use cofferdam_tests::harness::{Harness, refusal_of, text_of};
@@ -41,7 +41,7 @@ fn a_cancellation_survives_a_cut_and_is_delivered_once() {
     shim.notify("notifications/cancelled", json!({"requestId": slow}));
     world.cut_connections();
     let cancellations = || count_heard(&world, 0, "notifications/cancelled");
-    wait_until("the server hears of it", || cancellations() == 1);
+    wait_until("the server receives it", || cancellations() == 1);
     // The fixture answers all the same; what it says after that has passed the late answer.
     assert_eq!(shim.call_text("slow", json!({"ms": 2500})), "late");
     assert!(shim.answer_within(&slow, std::time::Duration::ZERO).is_none(), "none after a cancellation");
@@ -233,9 +233,9 @@ fn settle_in(shim: &mut Harness) {
 /// Asserts that the second process got them first, under the sidecar's own ids.
 #[track_caller]
 fn assert_successor_knows(world: &World, ids: &str) {
-    let heard = world.heard("tools");
-    assert_eq!(heard.len(), 2, "{heard:?}");
-    let methods: Vec<&str> = heard[1].iter().filter_map(|message| message["method"].as_str()).collect();
+    let received = world.received("tools");
+    assert_eq!(received.len(), 2, "{received:?}");
+    let methods: Vec<&str> = received[1].iter().filter_map(|message| message["method"].as_str()).collect();
     assert_eq!(
         methods[..6],
         [
@@ -247,9 +247,10 @@ fn assert_successor_knows(world: &World, ids: &str) {
             "tools/call"
         ]
     );
-    assert_eq!(heard[1][2]["params"]["level"], "debug");
-    assert_eq!(heard[1][3]["params"]["uri"], "file:///kept");
-    for message in heard[1].iter().take(5).filter(|message| message["method"] != "notifications/initialized")
+    assert_eq!(received[1][2]["params"]["level"], "debug");
+    assert_eq!(received[1][3]["params"]["uri"], "file:///kept");
+    for message in
+        received[1].iter().take(5).filter(|message| message["method"] != "notifications/initialized")
     {
         assert!(message["id"].as_str().is_some_and(|id| id.starts_with(ids)), "{message}");
     }
@@ -285,6 +286,8 @@ fn heard_of(shim: &Harness, method: &str) -> usize {
 
 /// How often a process of the fixture got this method.
 fn count_heard(world: &World, process: usize, method: &str) -> usize {
-    let heard = world.heard("tools");
-    heard.get(process).map_or(0, |heard| heard.iter().filter(|message| message["method"] == method).count())
+    let received = world.received("tools");
+    received
+        .get(process)
+        .map_or(0, |received| received.iter().filter(|message| message["method"] == method).count())
 }

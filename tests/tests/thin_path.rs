@@ -136,8 +136,8 @@ fn a_server_sends_a_request_to_the_harness_and_gets_the_response() {
         shim.send(
             &json!({"jsonrpc": "2.0", "id": question["id"], "result": {"roots": [{"uri": "file:///here"}]}}),
         );
-        let heard = text_of(&shim.answer_to(&call));
-        assert!(heard.contains("file:///here"), "asked as {id}: {heard}");
+        let received = text_of(&shim.answer_to(&call));
+        assert!(received.contains("file:///here"), "asked as {id}: {received}");
     }
 }
 
@@ -158,8 +158,8 @@ fn a_servers_ids_are_rewritten_for_each_process() {
     assert_ne!(fresh, stale);
     shim.send(&json!({"jsonrpc": "2.0", "id": stale, "result": {"roots": [{"uri": "file:///stale"}]}}));
     shim.send(&json!({"jsonrpc": "2.0", "id": fresh, "result": {"roots": [{"uri": "file:///fresh"}]}}));
-    let heard = text_of(&shim.answer_to(&call));
-    assert!(heard.contains("file:///fresh"), "{heard}");
+    let received = text_of(&shim.answer_to(&call));
+    assert!(received.contains("file:///fresh"), "{received}");
 }
 
 #[test]

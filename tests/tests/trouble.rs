@@ -10,7 +10,7 @@ use cofferdam_tests::world::World;
 use relay_proto::frame::{Frame, PREFACE};
 use serde_json::json;
 
-/// What is wrong, the file, the line that must be named, and a word that must be said.
+/// What is wrong, the file, the line that the error must name, and a word that it must contain.
 const BAD_CONFIGURATIONS: [(&str, &str, Option<usize>, &str); 10] = [
     ("an unknown key", "colour = 1\n", Some(1), "colour"),
     ("an unknown key of a server", "[servers.one]\ncommand = [\"a\"]\ncolour = 1\n", Some(3), "colour"),
@@ -49,10 +49,10 @@ fn problems_of_a_configuration_are_reported_with_their_lines() {
     let world = World::new().prepare();
     for (what, text, line, word) in BAD_CONFIGURATIONS {
         std::fs::write(&world.layout().config, text).unwrap();
-        let said = refused_check(&world);
-        assert!(said.contains(word), "{what}: {said}");
+        let printed = refused_check(&world);
+        assert!(printed.contains(word), "{what}: {printed}");
         if let Some(line) = line {
-            assert!(said.contains(&format!("cofferdam.toml:{line}:")), "{what}, line {line}: {said}");
+            assert!(printed.contains(&format!("cofferdam.toml:{line}:")), "{what}, line {line}: {printed}");
         }
     }
 }
@@ -62,9 +62,9 @@ fn every_problem_is_reported_at_once() {
     let world = World::new().prepare();
     let text = "colour = 1\n[servers.one]\ncommand = []\n[servers.two]\nsize = 2\ncommand = [\"a\"]\n";
     std::fs::write(&world.layout().config, text).unwrap();
-    let said = refused_check(&world);
+    let printed = refused_check(&world);
     for word in ["colour", "size", ":3:"] {
-        assert!(said.contains(word), "{word}: {said}");
+        assert!(printed.contains(word), "{word}: {printed}");
     }
 }
 
@@ -163,7 +163,10 @@ fn silent_connections_cannot_take_all_slots() {
     let mut strangers: Vec<RawRelay> = (0..200).map(|_| RawRelay::connect(&world.layout().relay)).collect();
     let mut shim = world.connected("tools");
     assert_eq!(shim.call_text("echo", json!({"text": "came through"})), "came through");
-    assert!(matches!(strangers[0].next_frame(), Next::Closed), "the longest silent is told nothing");
+    assert!(
+        matches!(strangers[0].next_frame(), Next::Closed),
+        "the longest silent connection is closed without a frame"
+    );
     let newest = strangers.last_mut().unwrap();
     newest.send_hello("tools", &[1]);
     assert!(
@@ -180,7 +183,7 @@ fn a_flood_of_refusals_does_not_fill_the_log() {
         stranger.send_hello("tools", &[7777; 1000]);
         assert!(matches!(stranger.next_frame(), Next::Frame(_)));
     }
-    world.wait_until("the rest is told as a number", || world.log().contains("more refused"));
+    world.wait_until("the other refusals are counted", || world.log().contains("more refused"));
     let log = world.log();
     let lines = log.lines().filter(|line| line.contains("connection refused"));
     assert!(lines.clone().count() < 300, "{log}");
@@ -345,8 +348,11 @@ fn commands_without_a_running_sidecar_report_that() {
     for arguments in [&["sessions"][..], &["reload"], &["kill", "x"]] {
         let output = world.cofferdam(arguments);
         assert!(!output.status.success(), "{arguments:?}");
-        let said = String::from_utf8_lossy(&output.stderr).into_owned();
-        assert!(said.contains("admin.sock") || said.contains("cofferdam serve"), "{arguments:?}: {said}");
+        let printed = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(
+            printed.contains("admin.sock") || printed.contains("cofferdam serve"),
+            "{arguments:?}: {printed}"
+        );
     }
 }
 
@@ -364,8 +370,9 @@ fn a_shim_without_a_sidecar_keeps_running_and_answers_after_its_timeout() {
 #[track_caller]
 fn refused_check(world: &World) -> String {
     let output = world.cofferdam(&["check"]);
-    let said = String::from_utf8_lossy(&[output.stdout.clone(), output.stderr.clone()].concat()).into_owned();
-    assert!(!output.status.success(), "{said}");
-    assert!(!said.contains("panicked"), "{said}");
-    said
+    let printed =
+        String::from_utf8_lossy(&[output.stdout.clone(), output.stderr.clone()].concat()).into_owned();
+    assert!(!output.status.success(), "{printed}");
+    assert!(!printed.contains("panicked"), "{printed}");
+    printed
 }

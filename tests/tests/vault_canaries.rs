@@ -40,7 +40,7 @@ fn secrets_from_vault_are_found_only_in_the_server_that_should_have_them() {
         .capturing()
         .start();
     let mut shims = ["stored", "lent", "web", "bare"].map(|server| world.connected(server));
-    // Servers that leak all they know, in every encoding.
+    // Servers that leak their secrets in every encoding.
     for harness in &mut shims[..2] {
         harness.call("env", json!({}));
         for place in ["result", "error", "error-data", "stderr", "log", "key", "escapes"] {
@@ -51,10 +51,10 @@ fn secrets_from_vault_are_found_only_in_the_server_that_should_have_them() {
         }
     }
     assert!(shims[2].call("headers", json!({})).to_string().contains("[redacted:github.token]"));
-    let (stored, lent) = (world.fixture_processes("stored")[0], world.fixture_processes("lent")[0]);
-    let lent_key = variable(lent, "SECRET");
-    let values = secrets(&proxy, &bao, &stored_value, &lent_key);
-    wait_until("what was said on stderr is logged", || world.log().matches("using").count() >= 2);
+    let (stored, leased) = (world.fixture_processes("stored")[0], world.fixture_processes("lent")[0]);
+    let leased_key = variable(leased, "SECRET");
+    let values = secrets(&proxy, &bao, &stored_value, &leased_key);
+    wait_until("the servers' stderr is logged", || world.log().matches("using").count() >= 2);
 
     let sidecar = world.sidecar().id();
     let state = files_below(&world.layout().state);
@@ -71,16 +71,19 @@ fn secrets_from_vault_are_found_only_in_the_server_that_should_have_them() {
             }
             let should_have_it = match *what {
                 "the stored value" => Some(stored),
-                "the lent key" => Some(lent),
+                "the lent key" => Some(leased),
                 _ => None,
             };
             assert_eq!(processes_with(line), Vec::from_iter(should_have_it), "{what}");
         }
     }
-    assert!(std::fs::read_dir(format!("/proc/{sidecar}")).is_ok(), "the search has met the sidecar alive");
+    assert!(
+        std::fs::read_dir(format!("/proc/{sidecar}")).is_ok(),
+        "the sidecar was running during the search"
+    );
 }
 
-/// Its memory holds them all, so it must not be written anywhere when it dies.
+/// The sidecar's memory holds all secrets, so it must not be written to a core file.
 #[test]
 fn a_sidecar_that_dies_of_a_signal_leaves_no_core() {
     use std::os::unix::process::ExitStatusExt;
@@ -92,7 +95,7 @@ fn a_sidecar_that_dies_of_a_signal_leaves_no_core() {
         .start();
     let _harness = world.connected("stored");
     let id = world.sidecar().id();
-    // A process with the right to do so raises the limit again, where this machine gives that right.
+    // Raises the core limit again, where this machine permits that.
     let mut raise = command("prlimit");
     raise.args(["--pid", &id.to_string(), "--core=unlimited:unlimited"]);
     let _ = output_of(raise, "prlimit");
@@ -111,7 +114,7 @@ fn a_sidecar_that_dies_of_a_signal_leaves_no_core() {
     assert!(cores.is_empty(), "{cores:?}");
 }
 
-/// The same where no core would be written anyway: a process of the same user without more rights cannot read it.
+/// A process of the same user, without capabilities, cannot read the memory either.
 #[test]
 fn no_process_of_the_same_user_reads_the_sidecar_or_a_keeper() {
     let Some(bao) = prepared(OpenBao::dev()) else { return };
@@ -127,7 +130,7 @@ fn no_process_of_the_same_user_reads_the_sidecar_or_a_keeper() {
         look.arg(format!("/proc/{process}/{file}"));
         output_of(look, "cat")
     };
-    // A server is looked into: it is not the machine that forbids it.
+    // A server can be read, so it is not the machine that forbids it.
     let server = world.fixture_processes("stored")[0];
     assert!(contains(&look(server, "environ").stdout, value.as_bytes()));
     let sidecar = world.sidecar().id();
@@ -172,7 +175,7 @@ fn both_audit_logs_can_be_joined() {
         .collect();
     assert_eq!(sessions.len(), 3);
 
-    // Theirs: every secret that was read says for whom.
+    // Vault's audit: every read names the session that it was for.
     let theirs: Vec<Value> = bao.audit().into_iter().filter(|record| record["type"] == "response").collect();
     let is_read = |record: &&Value| {
         let path = record["request"]["path"].as_str().unwrap_or_default();
@@ -186,7 +189,7 @@ fn both_audit_logs_can_be_joined() {
         assert!(sessions.contains(metadata["session"].as_str().unwrap_or_default()), "{read}");
         assert_eq!((&metadata["sandbox"], &metadata["grant"]), (&json!("shared socket"), &json!("dev")));
     }
-    // Ours: each credential of a call finds the one request that gave it, of the same session, at the right path.
+    // The sidecar's audit: each credential of a call names one request of Vault's audit, in the same session and at the right path.
     let decisions = world.decisions();
     assert_eq!(decisions.len(), 3);
     for decision in decisions {
@@ -217,11 +220,11 @@ fn secrets(
     proxy: &VaultFaultProxy,
     bao: &OpenBao,
     stored_value: &str,
-    lent_key: &str,
+    leased_key: &str,
 ) -> Vec<(&'static str, String)> {
     let mut values = vec![
         ("the stored value", stored_value.to_owned()),
-        ("the lent key", lent_key.to_owned()),
+        ("the lent key", leased_key.to_owned()),
         ("a lease's id", format!("pki/issue/agent/{}", lease_id(bao))),
     ];
     let mut tokens = BTreeSet::new();

@@ -18,7 +18,7 @@ fn a_check_without_findings_reads_no_secret_and_leaves_no_token() {
     let Some(bao) = prepared(OpenBao::configured()) else { return };
     let world = with_secrets(world(&bao)).prepare();
     let before = tokens(&bao, |_| true).len();
-    let said = succeeds(&world);
+    let printed = succeeds(&world);
     for line in [
         "login token-file: a token with `agent`, `default`, `sidecar`, your own token, which is not revoked\n",
         "  ok      update auth/token/create: creates the tokens of sessions\n",
@@ -27,10 +27,10 @@ fn a_check_without_findings_reads_no_secret_and_leaves_no_token() {
         "  ok      update pki/issue/agent: secret `cert` of server `tools`\n",
         "  ok      read   secret/data/github: secret `github` of server `tools`\n",
     ] {
-        assert!(said.contains(line), "{line}{said}");
+        assert!(printed.contains(line), "{line}{printed}");
     }
-    assert!(said.contains("unsealed") && said.ends_with("\nnothing is missing\n"), "{said}");
-    assert_eq!(said, succeeds(&world), "the same is said again");
+    assert!(printed.contains("unsealed") && printed.ends_with("\nnothing is missing\n"), "{printed}");
+    assert_eq!(printed, succeeds(&world), "the same is said again");
     assert_eq!((tokens(&bao, |_| true).len(), leases(&bao)), (before, 0));
     let login = login_token(&bao);
     assert!(bao.is_live(&login));
@@ -66,17 +66,17 @@ fn the_printed_lines_fix_the_policies_for_every_engine() {
     ];
     let mut rounds = 0;
     loop {
-        let (code, said, complaint) = online(&world);
+        let (code, printed, complaint) = online(&world);
         if code == 0 {
             break;
         }
-        assert_eq!(code, 77, "{said}{complaint}");
+        assert_eq!(code, 77, "{printed}{complaint}");
         assert!(complaint.contains("hint: add the lines"), "{complaint}");
         rounds += 1;
         // The login, then an engine that is not listed, then its version.
-        assert!(rounds <= 3, "{said}");
+        assert!(rounds <= 3, "{printed}");
         for (whose, name, text) in &mut policies {
-            let Some(lines) = said.split(&format!("\nadd to {whose}:\n\n")).nth(1) else { continue };
+            let Some(lines) = printed.split(&format!("\nadd to {whose}:\n\n")).nth(1) else { continue };
             text.push_str(lines.split("\nadd to ").next().unwrap());
             bao.policy_text(name, text);
         }
@@ -131,21 +131,27 @@ fn printed_paths_fit_the_namespace_of_their_policy() {
     let server = Server::fixture().env("TOKEN", "{github.token}");
     let world =
         connected(&bao, &auth).secret("github", "kv = \"secret/github\"").server("tools", server).prepare();
-    let (code, said, complaint) = online(&world);
-    assert_eq!(code, 77, "{said}{complaint}");
-    assert!(said.contains("\nadd to a policy of the login, which has `default`, `outer`:\n\n"), "{said}");
-    assert!(said.contains("path \"team-a/auth/token/revoke-accessor\" {\n"), "{said}");
-    let outer = said.split("\nadd to ").nth(1).unwrap().split_once(":\n\n").unwrap().1;
+    let (code, printed, complaint) = online(&world);
+    assert_eq!(code, 77, "{printed}{complaint}");
+    assert!(
+        printed.contains("\nadd to a policy of the login, which has `default`, `outer`:\n\n"),
+        "{printed}"
+    );
+    assert!(printed.contains("path \"team-a/auth/token/revoke-accessor\" {\n"), "{printed}");
+    let outer = printed.split("\nadd to ").nth(1).unwrap().split_once(":\n\n").unwrap().1;
     let rest = "path \"team-a/auth/token/create\" { capabilities = [\"update\", \"sudo\"] }\npath \"team-a/sys/capabilities-self\" { capabilities = [\"update\"] }\npath \"team-a/auth/token/lookup-self\" { capabilities = [\"read\"] }\n";
     bao.policy_text("outer", &format!("{outer}{rest}"));
-    let (_, said, _) = online(&world);
-    assert!(!said.contains("policy of the login"), "{said}");
+    let (_, printed, _) = online(&world);
+    assert!(!printed.contains("policy of the login"), "{printed}");
     // A session's token is of the inner namespace, and so are its policies.
     assert!(
-        said.contains("\nadd to the policy `agent` of grant `dev`, in namespace `team-a`:\n\n"),
-        "{said}"
+        printed.contains("\nadd to the policy `agent` of grant `dev`, in namespace `team-a`:\n\n"),
+        "{printed}"
     );
-    assert!(said.contains("\npath \"secret/data/github\" {\n") && !said.contains("path \"team-a/"), "{said}");
+    assert!(
+        printed.contains("\npath \"secret/data/github\" {\n") && !printed.contains("path \"team-a/"),
+        "{printed}"
+    );
 }
 
 #[test]
@@ -155,17 +161,18 @@ fn tokens_that_cannot_be_created_are_reported_with_the_next_step() {
     let poor = bao.create_token(new_token(&["sidecar"]).ttl("10m"));
     let file = write(&bao, "poor", &poor);
     let auth = format!("auth = {{ method = \"token-file\", path = {file:?} }}");
-    let (code, said, _) = online(&with_secrets(connected(&bao, &auth)).prepare());
-    assert_eq!(code, 77, "{said}");
-    assert!(said.contains("  WRONG   ask Vault for POST `auth/token/create`"), "{said}");
-    assert!(said.contains("next: log in with `agent` too, or set `token-role` in [vault]"), "{said}");
+    let (code, printed, _) = online(&with_secrets(connected(&bao, &auth)).prepare());
+    assert_eq!(code, 77, "{printed}");
+    assert!(printed.contains("  WRONG   ask Vault for POST `auth/token/create`"), "{printed}");
+    assert!(printed.contains("next: log in with `agent` too, or set `token-role` in [vault]"), "{printed}");
     // A role that allows other policies, then no role at all.
     let auth = minter(&bao, &mut token_role(&["other"]));
     let world = with_secrets(connected(&bao, &auth)).prepare();
-    let (code, said, _) = online(&world);
+    let (code, printed, _) = online(&world);
     assert!(
-        code == 77 && said.contains("next: add `agent` to `allowed_policies` of the token role `cofferdam`"),
-        "{said}"
+        code == 77
+            && printed.contains("next: add `agent` to `allowed_policies` of the token role `cofferdam`"),
+        "{printed}"
     );
     bao.delete_token_role("cofferdam");
     bao.policy(
@@ -176,20 +183,20 @@ fn tokens_that_cannot_be_created_are_reported_with_the_next_step() {
             ("auth/token/roles/cofferdam", &["read"]),
         ],
     );
-    let (code, said, _) = online(&world);
+    let (code, printed, _) = online(&world);
     assert!(
         code == 77
-            && said.contains(
+            && printed.contains(
                 "next: create it: `bao write auth/token/roles/cofferdam allowed_policies=agent renewable=false`"
             ),
-        "{said}"
+        "{printed}"
     );
     // A token with limited uses is not used for the checks.
     let counted = bao.create_token(new_token(&["sidecar", "agent"]).num_uses(9_u64));
     fs::write(&file, counted).unwrap();
     let auth = format!("auth = {{ method = \"token-file\", path = {file:?} }}");
-    let (code, said, _) = online(&with_secrets(connected(&bao, &auth)).prepare());
-    assert!(code == 77 && said.contains("can be used for 7 more requests"), "{said}");
+    let (code, printed, _) = online(&with_secrets(connected(&bao, &auth)).prepare());
+    assert!(code == 77 && printed.contains("can be used for 7 more requests"), "{printed}");
 }
 
 #[test]
@@ -204,16 +211,16 @@ fn paths_without_an_engine_are_reported_although_the_policy_allows_them() {
         .secret("who", "vault = \"identity/oidc/token/agent\"")
         .server("tools", server)
         .prepare();
-    let (code, said, _) = online(&world);
-    assert_eq!(code, 77, "{said}");
+    let (code, printed, _) = online(&world);
+    assert_eq!(code, 77, "{printed}");
     for line in [
         "  WRONG   nothing is mounted at `databse/creds/readonly`\n",
         "  WRONG   `kv = \"pki/issue/agent\"` (secret `cert` of server `tools`) is in an engine of type `pki`\n",
         "  WRONG   `identity/oidc/token/agent` needs a token with an entity, and the session's has none\n",
     ] {
-        assert!(said.contains(line), "{line}{said}");
+        assert!(printed.contains(line), "{line}{printed}");
     }
-    assert!(!said.contains("MISSING") && !said.contains("\nadd to "), "{said}");
+    assert!(!printed.contains("MISSING") && !printed.contains("\nadd to "), "{printed}");
 }
 
 #[test]
@@ -222,9 +229,12 @@ fn for_tokens_without_the_default_policy_its_lines_are_printed() {
     let auth = minter(&bao, token_role(&["agent"]).token_no_default_policy(true).orphan(true));
     let world = with_secrets(connected(&bao, &auth)).prepare();
     let before = tokens(&bao, |_| true).len();
-    let (code, said, _) = online(&world);
-    assert_eq!(code, 77, "{said}");
-    assert!(said.contains("path \"sys/capabilities-self\" {\n  capabilities = [\"update\"]\n}\n"), "{said}");
+    let (code, printed, _) = online(&world);
+    assert_eq!(code, 77, "{printed}");
+    assert!(
+        printed.contains("path \"sys/capabilities-self\" {\n  capabilities = [\"update\"]\n}\n"),
+        "{printed}"
+    );
     bao.policy(
         "agent",
         &[
@@ -233,10 +243,10 @@ fn for_tokens_without_the_default_policy_its_lines_are_printed() {
             ("sys/capabilities-self", &["update"]),
         ],
     );
-    let (code, said, _) = online(&world);
-    assert_eq!(code, 77, "{said}");
+    let (code, printed, _) = online(&world);
+    assert_eq!(code, 77, "{printed}");
     for path in ["auth/token/lookup-self", "auth/token/revoke-self", "sys/leases/renew"] {
-        assert!(said.contains(&format!("path \"{path}\" {{\n")), "{path}: {said}");
+        assert!(printed.contains(&format!("path \"{path}\" {{\n")), "{path}: {printed}");
     }
     assert_eq!(tokens(&bao, |_| true).len(), before, "by its accessor, where it cannot end itself");
 }
@@ -254,12 +264,12 @@ fn a_wrapping_token_is_looked_up_and_not_unwrapped() {
          token-role = \"cofferdam\""
     );
     let world = with_secrets(connected(&bao, &auth)).prepare();
-    let said = succeeds(&world);
-    assert!(said.contains("by `auth/approle/role/sidecar/secret-id` as expected"), "{said}");
+    let printed = succeeds(&world);
+    assert!(printed.contains("by `auth/approle/role/sidecar/secret-id` as expected"), "{printed}");
     assert!(
-        said.contains("NOT CHECKED: what the policies allow")
-            && said.ends_with("\nnothing is missing, as far as it was checked\n"),
-        "{said}"
+        printed.contains("NOT CHECKED: what the policies allow")
+            && printed.ends_with("\nnothing is missing, as far as it was checked\n"),
+        "{printed}"
     );
     // Created by another role: it is not unwrapped either.
     bao.app_role("other", &mut AppRole::default());
@@ -296,10 +306,10 @@ fn a_check_that_cannot_reach_or_use_vault_reports_the_reason() {
     let (code, _, complaint) = online(&ready);
     assert!(code == 66 && complaint.contains(&login.display().to_string()), "{complaint}");
     bao.seal();
-    let (code, said, complaint) = online(&ready);
+    let (code, printed, complaint) = online(&ready);
     assert!(
-        code == 69 && said.contains(", sealed") && complaint.contains("hint: unseal it"),
-        "{said}{complaint}"
+        code == 69 && printed.contains(", sealed") && complaint.contains("hint: unseal it"),
+        "{printed}{complaint}"
     );
     bao.process.signal(Signal::SIGKILL);
     let (code, _, complaint) = online(&ready);
@@ -324,9 +334,9 @@ fn with_secrets(builder: Builder) -> Builder {
 #[track_caller]
 fn online(world: &World) -> (i32, String, String) {
     let output = world.cofferdam(&["check", "--online"]);
-    let [said, complaint] =
+    let [printed, complaint] =
         [output.stdout, output.stderr].map(|text| String::from_utf8(text).expect("it speaks UTF-8"));
-    for text in [&said, &complaint] {
+    for text in [&printed, &complaint] {
         let is_token = |word: &str| {
             word.split("s.")
                 .skip(1)
@@ -335,14 +345,14 @@ fn online(world: &World) -> (i32, String, String) {
         assert!(!text.split_whitespace().any(is_token), "a token is in it: {text}");
         assert!(!text.contains("CANARY"), "{text}");
     }
-    (output.status.code().expect("it ends by itself"), said, complaint)
+    (output.status.code().expect("it ends by itself"), printed, complaint)
 }
 
 #[track_caller]
 fn succeeds(world: &World) -> String {
-    let (code, said, complaint) = online(world);
-    assert_eq!(code, 0, "{said}{complaint}");
-    said
+    let (code, printed, complaint) = online(world);
+    assert_eq!(code, 0, "{printed}{complaint}");
+    printed
 }
 
 fn write(bao: &OpenBao, name: &str, text: &str) -> PathBuf {

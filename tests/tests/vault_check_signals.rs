@@ -14,8 +14,8 @@ use cofferdam_tests::vault_fault_proxy::{Action, VaultFaultProxy};
 use nix::sys::signal::Signal;
 use serde_json::Value;
 
-/// Longer than a signal needs to arrive, shorter than the check waits for an answer.
-const HELD_UP: Duration = Duration::from_millis(1500);
+/// Longer than a signal needs to arrive, shorter than the check waits for a response.
+const REQUEST_DELAY: Duration = Duration::from_millis(1500);
 
 /// Interrupts a check while Vault processes a request to `path`, which it completes even if the client is gone.
 #[track_caller]
@@ -26,22 +26,22 @@ fn interrupted(bao: &OpenBao, auth: &str, path: &str, signal: Signal) {
         .server("tools", Server::fixture().env("TOKEN", "{github.token}"))
         .prepare();
     let before = accessors(bao);
-    let did = done(bao, path);
-    proxy.rule(path, Action::Delay(HELD_UP));
+    let responses_before = responses(bao, path);
+    proxy.rule(path, Action::Delay(REQUEST_DELAY));
     let mut check = world.cofferdam_command();
     let log = world.layout().root().join("check.log");
     check.args(["check", "--online", "-c"]).arg(&world.layout().config);
     check.stdout(into_file(&log)).stderr(into_file(&log));
     let mut check = Running::spawn(check, "cofferdam check --online");
-    wait_until("it asks", || proxy.count(path) > 0);
+    wait_until("the request is sent", || proxy.count(path) > 0);
     check.signal(signal);
     let status = check.wait(PATIENCE);
-    let said = fs::read_to_string(&log).expect("it was told where to write");
-    assert_eq!(status.code(), Some(69), "{path}: {status}: {said}");
-    assert!(said.contains("error: interrupted before every check was done"), "{path}: {said}");
-    assert!(!said.contains("was not revoked"), "{path}: {said}");
-    wait_until("Vault has done what was asked", || done(bao, path) > did);
-    assert_eq!(accessors(bao), before, "{path}: {said}");
+    let printed = fs::read_to_string(&log).expect("the log exists");
+    assert_eq!(status.code(), Some(69), "{path}: {status}: {printed}");
+    assert!(printed.contains("error: interrupted before every check was done"), "{path}: {printed}");
+    assert!(!printed.contains("was not revoked"), "{path}: {printed}");
+    wait_until("Vault has completed the request", || responses(bao, path) > responses_before);
+    assert_eq!(accessors(bao), before, "{path}: {printed}");
     assert_eq!(leases(bao), 0, "{path}");
 }
 
@@ -53,7 +53,7 @@ fn accessors(bao: &OpenBao) -> Vec<String> {
 }
 
 /// How many responses Vault has sent for this path.
-fn done(bao: &OpenBao, path: &str) -> usize {
+fn responses(bao: &OpenBao, path: &str) -> usize {
     let is_it = |line: &&Value| line["type"] == "response" && line["request"]["path"] == path;
     bao.audit().iter().filter(is_it).count()
 }

@@ -52,9 +52,9 @@ fn a_signed_ssh_certificate_is_replaced_before_its_end() {
     let valid = |process: u32| {
         let mut keygen = command(&keygen);
         keygen.env("TZ", "UTC").args(["-L", "-f"]).arg(variable(process, "CERTIFICATE"));
-        let told = String::from_utf8(output_of(keygen, "ssh-keygen").stdout).unwrap();
-        let line = told.lines().find_map(|line| line.trim().strip_prefix("Valid: from "));
-        let (from, to) = line.and_then(|line| line.split_once(" to ")).unwrap_or_else(|| panic!("{told}"));
+        let printed = String::from_utf8(output_of(keygen, "ssh-keygen").stdout).unwrap();
+        let line = printed.lines().find_map(|line| line.trim().strip_prefix("Valid: from "));
+        let (from, to) = line.and_then(|line| line.split_once(" to ")).unwrap_or_else(|| panic!("{printed}"));
         (from.to_owned(), to.to_owned())
     };
     let (_, end) = valid(first);
@@ -102,8 +102,8 @@ fn a_token_of_kubernetes_is_replaced_before_its_end_and_its_lease_ends_with_it()
     wait_until("the first lease is gone", || !list(&bao, CREDS).contains(&lease[0]));
     leave(harness);
     wait_until("nothing is left", || list(&bao, CREDS).is_empty() && session_tokens(&bao).is_empty());
-    // The cluster is not told: for it they stay valid until they expire.
-    assert_eq!(cluster.heard.load(Ordering::SeqCst), cluster.issued().len());
+    // The cluster is not notified: for it they stay valid until they expire.
+    assert_eq!(cluster.received.load(Ordering::SeqCst), cluster.issued().len());
 }
 
 /// Where a lease says more or nothing, and where there is none: rewritten in live answers.
@@ -169,16 +169,16 @@ struct Cluster {
     address: SocketAddr,
     issued: Arc<Mutex<Vec<String>>>,
     /// Whatever was asked.
-    heard: Arc<AtomicUsize>,
+    received: Arc<AtomicUsize>,
 }
 
 impl Cluster {
     fn start(life: Duration) -> Self {
         let issued = Arc::new(Mutex::new(Vec::new()));
-        let heard = Arc::new(AtomicUsize::new(0));
-        let (given, hears) = (Arc::clone(&issued), Arc::clone(&heard));
+        let received = Arc::new(AtomicUsize::new(0));
+        let (given, counted) = (Arc::clone(&issued), Arc::clone(&received));
         let address = listen(move |request| {
-            hears.fetch_add(1, Ordering::SeqCst);
+            counted.fetch_add(1, Ordering::SeqCst);
             let is_ours = request.method == "POST"
                 && request.path == "/api/v1/namespaces/agents/serviceaccounts/agent/token";
             match request.headers.get("authorization") {
@@ -197,7 +197,7 @@ impl Cluster {
                 "status": {"token": token, "expirationTimestamp": Rfc3339::from(made + life).as_str()},
             }))
         });
-        Self { address, issued, heard }
+        Self { address, issued, received }
     }
 
     /// OpenBao has its engine for this cluster, and agents may use it.

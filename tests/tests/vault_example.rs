@@ -26,8 +26,8 @@ fn the_set_up_of_the_guide_works_as_written() {
     let Some(workspace) = Workspace::new() else { return };
     let script = blocks(GUIDE, "bash").concat();
     let script = script.strip_suffix("cofferdam serve\n").expect("at the end it is served");
-    let said = workspace.succeeds(script);
-    assert!(said.ends_with("nothing is missing\n"), "{said}");
+    let printed = workspace.succeeds(script);
+    assert!(printed.ends_with("nothing is missing\n"), "{printed}");
     workspace.works_and_leaves_nothing();
 }
 
@@ -35,8 +35,8 @@ fn the_set_up_of_the_guide_works_as_written() {
 fn the_example_works_as_written() {
     let Some(workspace) = Workspace::with_example() else { return };
     workspace.succeeds("./set-up");
-    let said = workspace.succeeds("cofferdam check --online");
-    assert!(said.ends_with("nothing is missing\n"), "{said}");
+    let printed = workspace.succeeds("cofferdam check --online");
+    assert!(printed.ends_with("nothing is missing\n"), "{printed}");
     // Running it again changes only the secret-id.
     workspace.succeeds("./set-up && cofferdam check --online");
     workspace.works_and_leaves_nothing();
@@ -69,19 +69,19 @@ fn a_missing_policy_line_of_the_example_is_printed_and_fixes_it() {
             let rest = text.replace(lacking, "");
             workspace.write_policy(policy, &rest);
             let output = workspace.run("cofferdam check --online");
-            let (said, complaint) = (string(&output.stdout), string(&output.stderr));
-            assert_eq!(output.status.code(), Some(77), "{said}{complaint}");
+            let (printed, complaint) = (string(&output.stdout), string(&output.stderr));
+            assert_eq!(output.status.code(), Some(77), "{printed}{complaint}");
             assert!(
                 complaint
                     .starts_with("error: Vault is not ready for this configuration: 1 missing, 0 wrong\n"),
                 "{complaint}"
             );
-            let (told, lines) = said
+            let (report, lines) = printed
                 .split_once("\nadd to ")
-                .and_then(|(told, rest)| Some((told, rest.split_once(":\n\n")?.1)))
-                .expect(&said);
-            assert_eq!(without_comments(lines), *lacking, "{said}");
-            assert_eq!(told.matches("  MISSING ").count(), 1, "{said}");
+                .and_then(|(report, rest)| Some((report, rest.split_once(":\n\n")?.1)))
+                .expect(&printed);
+            assert_eq!(without_comments(lines), *lacking, "{printed}");
+            assert_eq!(report.matches("  MISSING ").count(), 1, "{printed}");
             workspace.write_policy(policy, &format!("{rest}{lines}"));
             workspace.succeeds("cofferdam check --online");
         }
@@ -101,11 +101,11 @@ fn a_wrapped_secret_id_is_delivered_as_the_guide_says() {
     assert!(config.contains(file), "{config}");
     fs::write(workspace.file("cofferdam.toml"), config.replace(file, &format!("{file}, {keys}"))).unwrap();
     for _ in 0..2 {
-        let said = workspace.succeeds("cofferdam check --online");
+        let printed = workspace.succeeds("cofferdam check --online");
         assert!(
-            said.contains("was not unwrapped")
-                && said.ends_with("nothing is missing, as far as it was checked\n"),
-            "{said}"
+            printed.contains("was not unwrapped")
+                && printed.ends_with("nothing is missing, as far as it was checked\n"),
+            "{printed}"
         );
     }
     workspace.works_and_leaves_nothing();
@@ -183,9 +183,9 @@ impl Workspace {
     #[track_caller]
     fn succeeds(&self, script: &str) -> String {
         let output = self.run(script);
-        let said = string(&output.stdout);
-        assert!(output.status.success(), "{script}\n{said}\n{}", string(&output.stderr));
-        said
+        let printed = string(&output.stdout);
+        assert!(output.status.success(), "{script}\n{printed}\n{}", string(&output.stderr));
+        printed
     }
 
     #[track_caller]

@@ -1,9 +1,9 @@
 //! The sandbox's side of a port that the host dials, and the preamble that the host sends.
 //!
 //! The sandbox is the TLS client here too, so it would send first; but platforms expose ports as WebSockets, where the host
-//! sends first. So the host always does: an upgrade request, or [`KNOCK`].
+//! sends first. So the host always does: an upgrade request, or [`PREAMBLE`].
 //!
-//! Must stay true: a peer without the sidecar's key gets nothing, neither a frame nor the name of a server; a peer that
+//! What must stay true: a peer without the sidecar's key gets nothing, neither a frame nor the name of a server; a peer that
 //! does not send the preamble gets not a single byte.
 
 use std::io;
@@ -18,7 +18,7 @@ use crate::websocket::{self, UpgradeError};
 use crate::{BoxedStream, Stream};
 
 /// The host's preamble on a plain TCP connection.
-pub const KNOCK: &[u8] = b"cofferdam-dial/1\n";
+pub const PREAMBLE: &[u8] = b"cofferdam-dial/1\n";
 
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -26,7 +26,7 @@ pub enum EntranceError {
     #[error("a peer connected and left: {0}")]
     Io(#[from] io::Error),
     #[error("the peer that connected is not a sidecar: it sent neither the preamble nor a WebSocket upgrade")]
-    NoKnock,
+    NoPreamble,
     #[error("a peer connected and did not prove the sidecar's key: {0}")]
     Tls(#[from] TlsError),
     #[error("a peer connected and did not open a WebSocket: {0}")]
@@ -54,16 +54,16 @@ pub async fn enter_for<S: Stream + 'static>(
         let stream = websocket::server(stream).await?;
         return Ok(Box::new(tls::connect_for(inside, stream, identity, pin).await?));
     }
-    for expected in KNOCK {
+    for expected in PREAMBLE {
         if stream.read_u8().await? != *expected {
-            return Err(EntranceError::NoKnock);
+            return Err(EntranceError::NoPreamble);
         }
     }
     Ok(Box::new(tls::connect_for(inside, stream, identity, pin).await?))
 }
 
 /// Sends the preamble on a plain TCP connection; [`tls::accept_pipe`] comes next.
-pub async fn knock<S: Stream>(stream: &mut S) -> io::Result<()> {
-    stream.write_all(KNOCK).await?;
+pub async fn send_preamble<S: Stream>(stream: &mut S) -> io::Result<()> {
+    stream.write_all(PREAMBLE).await?;
     stream.flush().await
 }

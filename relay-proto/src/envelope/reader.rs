@@ -48,11 +48,11 @@ pub(super) fn read_carefully(
     strictness: Strictness,
     rules: Rules,
 ) -> Result<Envelope<'_>, MalformedReason> {
-    let told = |error: JsonError| match error.problem {
+    let describe = |error: JsonError| match error.problem {
         Problem::TooDeep => MalformedReason::TooDeep { limit: rules.depth },
         _ => MalformedReason::Json(error),
     };
-    match scanner.next().map_err(told)? {
+    match scanner.next().map_err(describe)? {
         Some(Token::ObjectStart) => {}
         Some(Token::ArrayStart) => return Err(MalformedReason::Batch),
         _ => return Err(MalformedReason::NotAnObject),
@@ -61,13 +61,13 @@ pub(super) fn read_carefully(
     let mut members = Members::default();
     let mut inside = Inside::new(source);
     let mut others = Others::None;
-    while let Some(spelled) = scanner.key().map_err(told)? {
+    while let Some(spelled) = scanner.key().map_err(describe)? {
         let key = spelled.decode(source).unwrap_or(Cow::Borrowed("\u{fffd}"));
         let value = match strictness {
-            Strictness::Envelope => scanner.value().map_err(told)?,
+            Strictness::Envelope => scanner.value().map_err(describe)?,
             Strictness::Whole => {
                 inside.begin(if key == "params" { &keys::OF_PARAMS } else { &[] });
-                let value = scanner.value_with(|token| inside.see(token)).map_err(told)?;
+                let value = scanner.value_with(|token| inside.see(token)).map_err(describe)?;
                 std::mem::replace(&mut inside.verdict, Ok(()))?;
                 if key == "params" {
                     members.tool = inside.name.take();
@@ -81,7 +81,7 @@ pub(super) fn read_carefully(
             Kept::Yes => {}
         }
     }
-    scanner.next().map_err(told)?;
+    scanner.next().map_err(describe)?;
     // The usual message has known keys only, each at most once: there is nothing to check.
     if others == Others::Some {
         check_names(source, strictness, rules)?;

@@ -39,7 +39,7 @@ pub struct Method {
     pub repeatable: bool,
     /// Its response may take arbitrarily long: there is no call timeout.
     pub open_ended: bool,
-    /// What a replacement server process must be told because of it.
+    /// What a replacement server process must be sent because of it.
     pub replay: ReplayRole,
     /// Whether it is about a task that an earlier call created.
     pub task: TaskRole,
@@ -76,7 +76,7 @@ pub enum Eras {
     Stateless,
 }
 
-/// What a server that accepted a request remembers, and its replacement therefore has to be told.
+/// The lasting effect of an accepted request on a server, which its replacement must be sent again.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum ReplayRole {
     Handshake,
@@ -90,7 +90,7 @@ pub enum ReplayRole {
     ToolList,
 }
 
-/// What a harness sets in a server. Every process of the server is told.
+/// A setting of a server. It is sent to every process of the server.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Setting {
     LogLevel,

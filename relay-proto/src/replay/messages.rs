@@ -1,7 +1,8 @@
 //! The messages of a replay: to a replacement process what the previous one accepted, to the harness that its tools
 //! changed.
 
-use super::{OwnRequest, PendingChange, Replay, ReplayMessage, own_id};
+use super::kept_request::KeptRequest;
+use super::{OwnRequest, PendingChange, Replay, ReplayMessage};
 use crate::mcp::{INITIALIZE, INITIALIZED, SET_LEVEL, SUBSCRIBE, TOOLS_LIST};
 use crate::notice;
 
@@ -15,7 +16,7 @@ impl Replay {
         Some(OwnRequest { message: request.with_id(&id), id, method: INITIALIZE })
     }
 
-    /// What a replacement is told after the handshake, or at once if there is none.
+    /// The messages for a replacement after the handshake, or at once if there is none.
     pub fn settings(&mut self) -> Vec<ReplayMessage> {
         let mut messages: Vec<ReplayMessage> = self.initialized().into_iter().collect();
         messages.extend(self.preferences());
@@ -31,7 +32,7 @@ impl Replay {
 
     /// The log level and the subscriptions, including those that have no response yet: the process that answers them
     /// may not be the one that stays.
-    pub fn preferences(&mut self) -> Vec<ReplayMessage> {
+    pub fn preferences(&self) -> Vec<ReplayMessage> {
         let is_unsubscribing = |uri: &str| {
             self.pending
                 .iter()
@@ -45,17 +46,11 @@ impl Replay {
             PendingChange::Subscribe(_, request) => Some((SUBSCRIBE, request)),
             _ => None,
         });
-        let (prefix, own_ids) = (self.prefix, self.own_ids);
-        let messages: Vec<ReplayMessage> = accepted
-            .chain(asked)
-            .zip(own_ids + 1..)
-            .map(|((method, request), number)| {
-                let id = own_id(prefix, number);
-                ReplayMessage::Request(OwnRequest { message: request.with_id(&id), id, method })
-            })
-            .collect();
-        self.own_ids += messages.len() as u64;
-        messages
+        let message = |(method, request): (&'static str, &KeptRequest)| {
+            let id = self.next_id();
+            ReplayMessage::Request(OwnRequest { message: request.with_id(&id), id, method })
+        };
+        accepted.chain(asked).map(message).collect()
     }
 
     /// Lists the tools with the harness's own request, or a plain one if it never sent one. `None` in the stateless era

@@ -1,4 +1,4 @@
-//! What a replacement server process must be told, because the harness told it to the previous one.
+//! The messages that a replacement server process must be sent, because the harness sent them to the previous one.
 //!
 //! A harness makes its handshake once, and sets its log level and its resource subscriptions once. When a new process
 //! replaces the one that was told, these are replayed: by the sidecar after a crash, by the shim on a fresh link. Both
@@ -17,6 +17,8 @@ mod tests;
 mod tool_page;
 
 use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::envelope::{self, Id, IdValue, Kind, Outcome, Strictness};
 use crate::mcp::{self, ReplayRole, Setting};
@@ -40,7 +42,9 @@ const HANDSHAKE_BYTES: usize = 64 * 1024;
 pub struct Replay {
     /// The prefix of our own ids.
     prefix: &'static str,
-    own_ids: u64,
+    /// How many of our own ids were used. Siblings share it: a process can be sent requests of its own replay and of
+    /// another, and must not be sent two under one id.
+    own_ids: Arc<AtomicU64>,
     /// Requests of the harness without a response, and what each changes if it is accepted.
     pending: Vec<(IdValue, PendingChange)>,
     handshake: Option<Handshake>,
@@ -112,7 +116,7 @@ impl Replay {
     pub fn new(prefix: &'static str) -> Self {
         Self {
             prefix,
-            own_ids: 0,
+            own_ids: Arc::default(),
             pending: Vec::new(),
             handshake: None,
             level: None,
@@ -137,7 +141,7 @@ impl Replay {
             initialized: Some(initialized.unwrap_or_else(|| notice::initialized().into())),
         });
         Self {
-            own_ids: self.own_ids,
+            own_ids: Arc::clone(&self.own_ids),
             handshake,
             level: self.level.clone(),
             subscriptions: self.subscriptions.clone(),
@@ -289,9 +293,9 @@ impl Replay {
     }
 
     /// A fresh id of our own.
-    pub fn next_id(&mut self) -> IdValue {
-        self.own_ids += 1;
-        own_id(self.prefix, self.own_ids)
+    pub fn next_id(&self) -> IdValue {
+        let number = self.own_ids.fetch_add(1, Ordering::Relaxed) + 1;
+        IdValue::Text(format!("{}{number}", self.prefix).into())
     }
 
     /// What this message means, if it is the response to one of our own requests.
@@ -345,10 +349,6 @@ impl Replay {
 
 fn role_of(method: &str) -> ReplayRole {
     mcp::lookup(method).map_or(ReplayRole::None, |method| method.replay)
-}
-
-fn own_id(prefix: &str, number: u64) -> IdValue {
-    IdValue::Text(format!("{prefix}{number}").into())
 }
 
 impl PendingChange {

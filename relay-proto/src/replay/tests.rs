@@ -1,3 +1,5 @@
+use std::collections::HashSet;
+
 use super::*;
 use crate::envelope::read;
 
@@ -281,4 +283,14 @@ fn a_sibling_gets_a_handshake_that_has_no_response_yet() {
     let mut sibling = Scene { replay: scene.replay.for_sibling() };
     assert!(sibling.replay.handshake().is_some());
     assert_eq!(sibling.settings(), [INITIALIZED]);
+}
+
+/// A process is sent requests of its own replay and of the server's: see [`Replay::concerns_siblings`].
+#[test]
+fn siblings_never_use_the_same_id() {
+    let server = Scene::initialized().replay;
+    let mut sibling = server.for_sibling();
+    let asked = sibling.handshake().expect("there was one").id;
+    let ids = HashSet::from([asked, server.next_id(), sibling.next_id(), server.next_id()]);
+    assert_eq!(ids.len(), 4, "{ids:?}");
 }

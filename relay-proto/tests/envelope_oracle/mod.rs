@@ -16,19 +16,19 @@ use tree::{Number, Tree};
 pub(crate) fn agree(message: &[u8], strictness: Strictness, depth: usize) -> bool {
     let read = read_within(message, strictness, depth);
     let opinion = opinion(message, strictness, depth);
-    let told = || format!("{strictness:?} within {depth}: {}", String::from_utf8_lossy(message));
+    let context = || format!("{strictness:?} within {depth}: {}", String::from_utf8_lossy(message));
     match (&read, opinion) {
         (_, Opinion::None) => {}
         (Ok(envelope), Opinion::Means(meaning)) => {
-            assert_eq!(Meaning::of(message, envelope), meaning, "{}", told());
+            assert_eq!(Meaning::of(message, envelope), meaning, "{}", context());
         }
-        (Ok(envelope), Opinion::Refused(why)) => panic!("passed as {envelope:?}, but {why}: {}", told()),
+        (Ok(envelope), Opinion::Refused(why)) => panic!("passed as {envelope:?}, but {why}: {}", context()),
         // How long an id is spelled is not to be seen in a tree.
         (Err(Malformed { reason: MalformedReason::IdTooLong { .. }, .. }), Opinion::Means(_))
             if message.len() > MAX_ID => {}
         (Err(Malformed { reason: MalformedReason::IdTooLong { .. }, .. }), Opinion::Passes) => {}
-        (Err(malformed), Opinion::Means(meaning)) => panic!("{malformed}, but {meaning:?}: {}", told()),
-        (Err(malformed), Opinion::Passes) => panic!("{malformed}, but it passes: {}", told()),
+        (Err(malformed), Opinion::Means(meaning)) => panic!("{malformed}, but {meaning:?}: {}", context()),
+        (Err(malformed), Opinion::Passes) => panic!("{malformed}, but it passes: {}", context()),
         (Ok(_), Opinion::Passes) | (Err(_), Opinion::Refused(_)) => {}
     }
     read.is_ok()

@@ -32,7 +32,7 @@ pub(crate) async fn run(
     output: Stdio,
     stop: impl Future<Output = ()>,
 ) -> io::Result<()> {
-    let farewell = timing.farewell;
+    let goodbye_timeout = timing.goodbye_timeout;
     let mut relay = Relay {
         state: RelayState::new(options.server.clone(), timing, Instant::now()),
         lines: Lines::new(MAX_MESSAGE),
@@ -49,7 +49,7 @@ pub(crate) async fn run(
     relay.state.sidecar.fill();
     relay.state.sidecar.goodbye();
     // The last bytes are written only if that takes no longer.
-    let _ = timeout(farewell, relay.flush()).await;
+    let _ = timeout(goodbye_timeout, relay.flush()).await;
     Ok(())
 }
 

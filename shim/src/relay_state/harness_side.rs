@@ -1,4 +1,4 @@
-//! What the harness is owed: lines to write, one response per request, and what a new server process must be told.
+//! The harness's side: lines to write, one response per request, and the messages to replay to a new server process.
 //!
 //! What must stay true: a request leaves `pending` with its one response, and is then in no backlog.
 

@@ -48,7 +48,7 @@ pub(crate) struct RelayState {
     tidy_at: Option<Instant>,
 }
 
-/// Whether the link's server process was told what the harness told the one before.
+/// Whether the link's server process was sent what the harness had sent to the previous one.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 enum ServerReplay {
     Done,

@@ -1,6 +1,6 @@
-//! A fresh link has a new server process, which knows nothing of what the harness told the old one.
+//! A fresh link has a new server process, which has not received what the harness sent to the old one.
 //!
-//! It is told before the first request: the handshake, and after its response the settings. A server that does not
+//! That is replayed before the first request: the handshake, and after its response the settings. A server that does not
 //! accept the handshake (because it does not start, for instance) gets none of the requests either; they are answered
 //! with the reason, and the next one tries again.
 

@@ -37,7 +37,7 @@ pub(crate) struct SidecarSide {
     pub(super) link: Option<Link>,
     pub(super) outbox: Outbox,
     pub(super) inbox: Inbox,
-    /// A Welcome that the loop has not been told of yet.
+    /// A `Welcome` that the loop has not handled yet.
     pub(super) welcomed: Option<Welcomed>,
     /// Since when there is no connection.
     pub(super) lost: Instant,
@@ -145,7 +145,7 @@ impl SidecarSide {
         self.pacing.next_attempt(waiting, &self.timing)
     }
 
-    /// The loop is connecting; [`Self::connected`] or [`Self::disconnected`] tells the result.
+    /// The loop is connecting; [`Self::connected`] or [`Self::disconnected`] follows.
     pub(crate) fn connecting(&mut self) {
         self.attempt = Attempt::UnderWay;
     }

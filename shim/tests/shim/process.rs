@@ -1,4 +1,4 @@
-//! The real binary between a harness and a sidecar played by hand.
+//! The real binary between a harness and a sidecar, both driven by the test.
 
 use std::os::fd::AsRawFd;
 
@@ -189,7 +189,7 @@ fn the_end_of_input_is_a_goodbye_and_success() {
     shim.write(&request(1, "no end of line"));
     shim.stdin = None;
     assert_eq!(peer.text(), request(1, "no end of line"));
-    assert_eq!(peer.farewell().code, "done");
+    assert_eq!(peer.wait_for_goodbye().code, "done");
     assert_eq!(shim.wait().code(), Some(0));
     lines.expect_end();
 }
@@ -202,7 +202,7 @@ fn a_signal_is_a_goodbye_and_success() {
         let (mut shim, _stdout) = Shim::start(&["--relay", &folder.link()]);
         let mut peer = sidecar.welcome();
         kill_process(Pid::from_child(&shim.child), signal).unwrap();
-        assert_eq!(peer.farewell().code, "done");
+        assert_eq!(peer.wait_for_goodbye().code, "done");
         assert_eq!(shim.wait().code(), Some(0));
     }
 }
@@ -217,7 +217,7 @@ fn a_closed_output_is_a_goodbye_and_success() {
     assert_eq!(peer.text(), request(1, "a"));
     drop(stdout);
     peer.send(result(1).as_bytes());
-    assert_eq!(peer.farewell().code, "done");
+    assert_eq!(peer.wait_for_goodbye().code, "done");
     assert_eq!(shim.wait().code(), Some(0));
 }
 

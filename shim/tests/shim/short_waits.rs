@@ -52,7 +52,7 @@ fn started(
         call_wait: Duration::from_millis(400),
         first_retry: Duration::from_millis(5),
         acknowledge: Duration::from_millis(20),
-        farewell: PATIENCE,
+        goodbye_timeout: PATIENCE,
         ..Timing::default()
     };
     let options = Options {

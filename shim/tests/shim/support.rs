@@ -1,4 +1,4 @@
-//! A sidecar played by hand, and a shim process with its two pipes. Everything waits with a deadline.
+//! A sidecar that the test drives, and a shim process with its two pipes. Every wait has a deadline.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -17,7 +17,7 @@ use relay_proto::limits::{DEFAULT_WINDOW, MAX_MESSAGE};
 /// Long enough for a loaded machine; only a failing test ever waits for it.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
 
-/// A folder of its own for each test.
+/// A temporary directory for one test.
 pub(crate) struct Folder(pub(crate) PathBuf);
 
 impl Folder {
@@ -84,7 +84,7 @@ impl Peer {
         let mut peer = Self { stream, decoder: Decoder::new(), inbox, outbox: Outbox::new(DEFAULT_WINDOW) };
         match peer.frame() {
             Some(Frame::Hello(hello)) => (peer, hello),
-            other => panic!("a Hello was due, not {other:?}"),
+            other => panic!("expected a Hello, not {other:?}"),
         }
     }
 
@@ -123,7 +123,7 @@ impl Peer {
 
     pub(crate) fn goodbye(&mut self, code: &str, message: &str, retry: Retry) {
         let frame = Frame::Goodbye(Goodbye { code: code.into(), message: message.into(), retry });
-        self.write(&[frame], Preface::Said);
+        self.write(&[frame], Preface::Sent);
     }
 
     pub(crate) fn send(&mut self, message: &[u8]) {
@@ -131,7 +131,7 @@ impl Peer {
         self.send_ready();
     }
 
-    /// The next message, seeing to acknowledgements on the way; `None` where the shim hung up or said goodbye.
+    /// The next message; acknowledgements are handled meanwhile. `None` where the shim disconnected or sent a `Goodbye`.
     pub(crate) fn message(&mut self) -> Option<Received> {
         loop {
             match self.frame()? {
@@ -139,7 +139,7 @@ impl Peer {
                     let message = self.inbox.accept(part).unwrap();
                     if self.inbox.ack_due() {
                         let ack = self.inbox.take_ack().map(Frame::Ack);
-                        self.write(ack.as_slice(), Preface::Said);
+                        self.write(ack.as_slice(), Preface::Sent);
                     }
                     if message.is_some() {
                         return message;
@@ -148,22 +148,22 @@ impl Peer {
                 Frame::Ack(ack) => self.acknowledged(ack),
                 Frame::Ping | Frame::Pong => {}
                 Frame::Goodbye(_) => return None,
-                other => panic!("{other:?} was not due"),
+                other => panic!("unexpected {other:?}"),
             }
         }
     }
 
     pub(crate) fn text(&mut self) -> String {
-        String::from_utf8(self.message().expect("a message was due").bytes).unwrap()
+        String::from_utf8(self.message().expect("a message arrives").bytes).unwrap()
     }
 
-    /// Reads until the shim's farewell.
-    pub(crate) fn farewell(&mut self) -> Goodbye {
+    /// Reads until the shim's `Goodbye`.
+    pub(crate) fn wait_for_goodbye(&mut self) -> Goodbye {
         loop {
             match self.frame() {
                 Some(Frame::Goodbye(goodbye)) => return goodbye,
                 Some(_) => {}
-                None => panic!("the shim hung up without a word"),
+                None => panic!("the shim disconnected without a Goodbye"),
             }
         }
     }
@@ -174,7 +174,7 @@ impl Peer {
             match self.frame() {
                 Some(Frame::Ack(ack)) => self.acknowledged(ack),
                 Some(_) => {}
-                None => panic!("the shim hung up"),
+                None => panic!("the shim disconnected"),
             }
         }
     }
@@ -195,7 +195,7 @@ impl Peer {
             if let Some(frame) = self.decoder.next().unwrap() {
                 return Some(frame);
             }
-            match self.stream.read(self.decoder.spare()).expect("the shim says something in time") {
+            match self.stream.read(self.decoder.spare()).expect("the shim sends something in time") {
                 0 => return None,
                 count => self.decoder.filled(count),
             }
@@ -205,7 +205,7 @@ impl Peer {
     fn write(&mut self, frames: &[Frame], preface: Preface) {
         let mut bytes = match preface {
             Preface::First => PREFACE.to_vec(),
-            Preface::Said => Vec::new(),
+            Preface::Sent => Vec::new(),
         };
         frames.iter().for_each(|frame| frame.encode(&mut bytes));
         self.stream.write_all(&bytes).unwrap();
@@ -214,10 +214,10 @@ impl Peer {
 
 enum Preface {
     First,
-    Said,
+    Sent,
 }
 
-/// A harness's view of a server: lines out, lines in.
+/// Lines that a process prints, read in the background.
 pub(crate) struct Lines(Receiver<String>);
 
 impl Lines {

@@ -18,6 +18,7 @@
 //! | `batch` | records that are written together |
 //! | `open_log` | the log with its key and its syncer |
 //! | `writer` | the thread that writes while the disk is slow |
+//! | `load` | whether a caller may write by itself |
 //! | `log` | appends lines |
 //! | `recover` | finds the end of the chain at start |
 //! | `sync` | the shared fsync |
@@ -37,6 +38,7 @@ mod error;
 mod files;
 mod human;
 mod key;
+mod load;
 mod log;
 mod lookup;
 mod open_log;
@@ -76,11 +78,12 @@ pub use self::record::{
 pub use self::verify::{AuditPlace, Verified, VerifyError, verify};
 
 use self::files::Creation;
+use self::load::Load;
 use self::log::Log;
 use self::open_log::{OpenLog, SyncerOfDirectory, Written};
 use self::sync::Syncer;
 use self::text::{Members, name};
-use self::writer::{Load, Writer};
+use self::writer::Writer;
 
 /// The audit of this sidecar. Clones share one audit; dropping the last one unlocks the directory.
 #[derive(Clone)]

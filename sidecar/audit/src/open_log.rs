@@ -13,11 +13,11 @@ use super::Recorded;
 use super::batch::{Batch, EntryKind};
 use super::budget::{Budget, Charge, Report};
 use super::error::AuditError;
+use super::load::Load;
 use super::log::Log;
 use super::record::{Event, EventRecord, FollowedBy, OutcomeRecord};
 use super::sync::{self, Syncer};
 use super::text::Members;
-use super::writer::Load;
 
 /// Some microseconds: as long as a write into the page cache takes.
 const SPINS: u32 = 200;

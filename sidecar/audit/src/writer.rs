@@ -2,35 +2,26 @@
 //!
 //! Usually a batch is written by its caller: one `write(2)` into the page cache, which is quicker than waking a thread.
 //! A batch goes to this thread while another caller holds the log, while batches are queued here, and for as long as
-//! writes take longer than [`SLOW`]. So a disk that hangs holds at most one caller's thread.
+//! writes are slow (see [`Load`]). So a disk that hangs holds at most one caller's thread.
 //!
 //! What must stay true: batches of one caller are written in the order in which they were submitted.
 
 use std::io;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, mpsc};
 use std::thread::JoinHandle;
-use std::time::Duration;
 
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
 use super::batch::Batch;
 use super::budget::Budget;
+use super::load::Load;
 use super::open_log::{OpenLog, Written};
 
 /// Owns the thread: dropping it has all queued batches written and joins the thread.
 pub(super) struct Writer {
     jobs: Option<mpsc::SyncSender<Job>>,
     thread: Option<JoinHandle<()>>,
-}
-
-/// Whether writes go to the thread, shared with the callers.
-#[derive(Default)]
-pub(super) struct Load {
-    /// Batches that the thread has not written yet.
-    queued: AtomicUsize,
-    is_slow: AtomicBool,
 }
 
 struct Job {
@@ -40,22 +31,8 @@ struct Job {
     written: oneshot::Sender<Written>,
 }
 
-/// A write into the page cache takes microseconds; one that takes this long waits for the disk.
-const SLOW: Duration = Duration::from_millis(20);
 /// Batches that may be queued: some for each link that a sidecar may have.
 const MAX_QUEUED: usize = 16 * 1024;
-
-impl Load {
-    /// Whether a caller may write by itself.
-    pub(super) fn is_light(&self) -> bool {
-        self.queued.load(Ordering::Acquire) == 0 && !self.is_slow.load(Ordering::Acquire)
-    }
-
-    /// Takes account of a write that began then.
-    pub(super) fn wrote(&self, began: Instant) {
-        self.is_slow.store(began.elapsed() >= SLOW, Ordering::Release);
-    }
-}
 
 impl Writer {
     pub(super) fn start(open_log: Arc<OpenLog>) -> io::Result<Self> {
@@ -74,12 +51,12 @@ impl Writer {
         budget: Option<Budget>,
     ) -> Option<oneshot::Receiver<Written>> {
         let (written, result) = oneshot::channel();
-        load.queued.fetch_add(1, Ordering::AcqRel);
+        load.queue_one();
         let sent = self.jobs.as_ref().map(|jobs| jobs.try_send(Job { batch, budget, written }));
         match sent {
             Some(Ok(())) => Some(result),
             Some(Err(_)) | None => {
-                load.queued.fetch_sub(1, Ordering::AcqRel);
+                load.done_one();
                 None
             }
         }
@@ -103,7 +80,7 @@ fn serve(open_log: &OpenLog, queue: &mpsc::Receiver<Job>) {
         let result = open_log.write(&mut log, budget.as_ref(), &batch);
         open_log.load.wrote(began);
         drop(log);
-        open_log.load.queued.fetch_sub(1, Ordering::AcqRel);
+        open_log.load.done_one();
         if let Err(Err(error)) = written.send(result).map_err(|unsent| unsent.map(drop)) {
             tracing::error!(%error, "records were not written, and no caller waits for them");
         }

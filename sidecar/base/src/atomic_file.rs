@@ -37,7 +37,7 @@ pub fn write_file(directory: &Path, path: &Path, bytes: &[u8], replace: Replace)
     })
 }
 
-/// Reads a regular file of at limit `limit` bytes. Follows no symbolic link, and does not block on a pipe.
+/// Reads a regular file of at most `limit` bytes. Follows no symbolic link, and does not block on a pipe.
 pub fn read_bounded(path: &Path, limit: u64) -> io::Result<Vec<u8>> {
     read_checked(path, limit, |_| Ok(()))
 }

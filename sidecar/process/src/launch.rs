@@ -105,7 +105,7 @@ pub(super) async fn launch_with(launch: Launch, stdio: [OwnedFd; 3]) -> Result<P
                 Stage::Prepare => LaunchError::Keeper { program, source },
             })
         }
-        // A server that has exited already did start: its owner is told about the exit as usual.
+        // A server that has already exited did start: its owner learns of the exit as usual.
         ServerState::Running { pid } | ServerState::Exited { pid, .. } | ServerState::Ended { pid, .. } => {
             Ok(ProcessHandle::new(pid, keeper))
         }

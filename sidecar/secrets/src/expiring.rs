@@ -108,8 +108,8 @@ mod tests {
 
     fn refusal(content: &str) -> String {
         let problem = parse(content).unwrap_err();
-        let told = format!("{problem} {problem:?}");
-        assert!(!told.contains("hunter2"), "{told}");
+        let printed = format!("{problem} {problem:?}");
+        assert!(!printed.contains("hunter2"), "{printed}");
         problem.to_string()
     }
 
@@ -148,10 +148,10 @@ mod tests {
         assert_eq!(parse(&with("\"9999-12-31T23:59:59Z\"")).unwrap().life, FAR);
         assert_eq!(parse(&with("\"2026-11-18T09:00:00.001Z\"")).unwrap().life, Duration::from_millis(1));
         for past in ["2026-11-18T09:00:00Z", "2026-11-18T08:59:59.999Z", "1970-01-01T00:00:00Z"] {
-            let told = refusal(&with(&format!("\"{past}\"")));
+            let printed = refusal(&with(&format!("\"{past}\"")));
             assert!(
-                told.starts_with(&format!("the credential that it printed expired at {}", &past[..19])),
-                "{told}"
+                printed.starts_with(&format!("the credential that it printed expired at {}", &past[..19])),
+                "{printed}"
             );
         }
         for unreadable in

@@ -81,7 +81,7 @@ pub trait Hold: Any + Send + Sync {
     fn changes(&self) -> watch::Receiver<u64>;
 }
 
-/// Whether fields that were read before are as good as what would be read now.
+/// Whether fields that were read before still equal what would be read now.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Validity {
     Current,

@@ -130,7 +130,7 @@ impl HarnessTurn<'_> {
         servers.replay_mut().request(bytes, id, &request.method, request.params.clone());
         if call.handling == ReplyHandling::Setting {
             for (slot, message) in servers.set_in_others(bytes, id, &request.method) {
-                pipeline.park(servers, slot, Unsent { call: None, message }, *now);
+                pipeline.sending(servers, *now).park(slot, Unsent { call: None, message });
             }
         }
         pipeline.recorder.counters.calls += 1;
@@ -157,7 +157,7 @@ impl HarnessTurn<'_> {
         };
         match sent {
             SendResult::Sent { on, other_reads } => (call.process, call.sent_with) = (on, other_reads),
-            sent => pipeline.not_sent(servers, slot, id.value(), sent, *now),
+            sent => pipeline.sending(servers, *now).not_sent(slot, id.value(), sent),
         }
     }
 
@@ -233,14 +233,14 @@ impl HarnessTurn<'_> {
         let target = process.map_or(Target::Slot(SlotKey::BASE), Target::Process);
         let sent = servers.send(target, Outgoing::Kept(message), WhenNotReady::Return);
         if let (SendResult::NotReady(message), Target::Slot(slot)) = (sent, target) {
-            pipeline.park(servers, slot, Unsent { call: None, message }, *now);
+            pipeline.sending(servers, *now).park(slot, Unsent { call: None, message });
         }
     }
 
     fn notify_all(&mut self, message: Outbound, recipients: Recipients) {
         for slot in self.servers.notify(&message, recipients) {
             let unsent = Unsent { call: None, message: message.clone() };
-            self.pipeline.park(self.servers, slot, unsent, self.now);
+            self.pipeline.sending(self.servers, self.now).park(slot, unsent);
         }
     }
 

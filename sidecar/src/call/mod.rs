@@ -96,7 +96,7 @@ pub(crate) struct Pipeline {
     /// Messages to be decided: requests that were parked come before newly received messages.
     incoming: VecDeque<Incoming>,
     /// Admitted messages that cannot be decided or sent yet.
-    parked: Parked,
+    pub(crate) parked: Parked,
     /// Requests that were registered and sent, without a response so far.
     in_flight: InFlight,
     server_requests: ServerRequests,
@@ -400,11 +400,6 @@ impl Pipeline {
         }
     }
 
-    /// Whether so many bytes are parked that the link should stop reading.
-    pub(crate) fn is_full(&self) -> bool {
-        self.parked.is_full()
-    }
-
     /// Requests that wait for a response.
     pub(crate) fn unanswered(&self) -> usize {
         let sent_or_parked = self.in_flight.len() + self.parked.requests();
@@ -418,10 +413,11 @@ impl Pipeline {
         for call in calls {
             self.recorder.outcome(call, CallResult::OutcomeUnknown, Some(Code::SessionEnded), now);
         }
-        self.end_recording(now);
-        self.end_scrubbing(now);
-        for call in self.parked.take_all_unsent() {
+        for call in self.recording.end().into_iter().chain(self.parked.take_all_unsent()) {
             self.recorder.outcome(call, CallResult::Refused, Some(Code::SessionEnded), now);
+        }
+        if let Some(call) = self.large.end() {
+            self.recorder.outcome(call, CallResult::OutcomeUnknown, Some(Code::SessionEnded), now);
         }
         self.recorder.write(&self.caller);
         unanswered

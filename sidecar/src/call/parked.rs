@@ -97,7 +97,7 @@ impl Parked {
     }
 
     /// Whether the link should stop reading.
-    pub(super) fn is_full(&self) -> bool {
+    pub(crate) fn is_full(&self) -> bool {
         self.bytes > QUEUE_BYTES
     }
 
@@ -304,6 +304,9 @@ impl Work {
 
 #[cfg(test)]
 mod tests {
+    use relay_proto::delivery::Received;
+    use relay_proto::frame::MaybeRan;
+
     use super::*;
     use crate::call::in_flight::tests::call;
 
@@ -380,5 +383,40 @@ mod tests {
         assert_eq!(unsent.message.request_id(), Some(&id(1)));
         assert!(matches!(parked.cancel(&id(2)), Some(Work::Recorded(_))));
         assert!(parked.cancel(&id(2)).is_none() && parked.bytes == 0);
+    }
+
+    #[test]
+    fn an_undecided_request_waits_no_longer_than_its_reason_allows() {
+        let now = Instant::now();
+        let reasons =
+            [(ParkReason::AuditLookup(None), LOOKUP_TIME), (ParkReason::IdempotencyUnknown, LIST_TIME)];
+        for (reason, cap) in reasons {
+            let received = Received { seq: 1, maybe_ran: MaybeRan::No, bytes: b"{}".to_vec() };
+            let mut parked = Parked::default();
+            parked.hold(id(1), reason, Some(now + 2 * LIST_TIME), Incoming::new(received), now);
+            assert_eq!(parked.next_deadline(), Some(now + cap), "{reason:?}");
+            let expired = parked.take_expired(now + cap);
+            let [Work::Undecided(message)] = &expired[..] else { panic!("{expired:?}") };
+            let decided_by = (message.prior, message.tool_list_wait);
+            assert_ne!(decided_by, (Prior::Known(PriorAttempts::None), ToolListWait::Allowed), "{reason:?}");
+        }
+    }
+
+    #[test]
+    fn a_request_that_a_search_did_not_find_may_have_run_twice() {
+        let origin = |seq| Origin { link: "l-0".into(), seq };
+        let search = SearchNumber(1);
+        let mut parked = Parked::default();
+        for seq in [1, 2] {
+            let received = Received { seq, maybe_ran: MaybeRan::Yes(origin(seq)), bytes: b"{}".to_vec() };
+            let reason = ParkReason::AuditLookup(None);
+            parked.hold(id(seq as usize), reason, None, Incoming::new(received), Instant::now());
+        }
+        assert_eq!(parked.origins_to_look_up(), [origin(1), origin(2)]);
+        parked.assign_search(search);
+        assert!(parked.take_looked_up(None, &[]).is_empty(), "they wait for their own search");
+        let found = parked.take_looked_up(Some(search), &[(origin(2), PriorAttempts::None)]);
+        let prior: Vec<Prior> = found.into_iter().map(|message| message.prior).collect();
+        assert_eq!(prior, [Prior::Known(PriorAttempts::Repeated), Prior::Known(PriorAttempts::None)]);
     }
 }

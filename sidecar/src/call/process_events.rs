@@ -41,7 +41,7 @@ impl Pipeline {
                     turn.from = process;
                     turn.move_listeners();
                     // Messages that were parked for the old process did not run, and are sent to the new one.
-                    self.send_parked(servers, slot, now);
+                    self.sending(servers, now).send_parked(slot);
                 }
                 Notice::Over(process) => {
                     turn.from = process;

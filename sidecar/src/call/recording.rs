@@ -120,6 +120,17 @@ impl RecordingChunk {
         }
     }
 
+    /// The link ends: takes out the calls of a pending chunk, which were not made.
+    pub(super) fn end(&mut self) -> Vec<Call> {
+        match self.0.take() {
+            Some(RecordingState::Pending { chunk, .. }) => {
+                let prepared = chunk.decisions.into_iter().filter_map(|decision| decision.prepared);
+                prepared.map(|prepared| prepared.call).collect()
+            }
+            Some(RecordingState::Overdue { .. }) | None => Vec::new(),
+        }
+    }
+
     /// Waits until the records are written, or the write has failed. Cancel-safe.
     pub(crate) async fn written(&mut self) -> RecordResult {
         match &mut self.0 {
@@ -139,7 +150,7 @@ impl Pipeline {
                 let has_decision =
                     chunk.decisions.iter().map(|decision| decision.recordable() == Recordable::Yes);
                 let recorded = recorded(&self.caller, result, has_decision);
-                self.carry_out_chunk(servers, chunk, recorded, now);
+                chunk.carry_out(self, servers, recorded, now);
             }
             Some(RecordingState::Overdue { calls, .. }) => {
                 let has_decision = calls.iter().map(|(recordable, _)| *recordable == Recordable::Yes);
@@ -170,27 +181,22 @@ impl Pipeline {
             Recordable::No => Recorded::Written,
         });
         let recorded = recorded.collect();
-        self.carry_out_chunk(servers, chunk, recorded, now);
+        chunk.carry_out(self, servers, recorded, now);
         self.recording.0 = Some(RecordingState::Overdue { records, calls });
     }
+}
 
-    /// Records outcomes for a chunk that is still pending when the link ends. Its calls were not made.
-    pub(super) fn end_recording(&mut self, now: Instant) {
-        let Some(RecordingState::Pending { chunk, .. }) = self.recording.0.take() else { return };
-        for prepared in chunk.decisions.into_iter().filter_map(|decision| decision.prepared) {
-            self.recorder.outcome(prepared.call, CallResult::Refused, Some(Code::SessionEnded), now);
-        }
-    }
-
-    fn carry_out_chunk(
-        &mut self,
+impl Chunk {
+    /// Carries out the decisions of this chunk.
+    fn carry_out(
+        self,
+        pipeline: &mut Pipeline,
         servers: &mut ServerSet,
-        chunk: Chunk,
         recorded: Vec<Recorded>,
         now: Instant,
     ) {
-        let Chunk { messages, decisions, held, config } = chunk;
-        let mut turn = HarnessTurn { pipeline: self, servers, config: &config, now };
+        let Self { messages, decisions, held, config } = self;
+        let mut turn = HarnessTurn { pipeline, servers, config: &config, now };
         for (index, ((message, decision), recorded)) in
             messages.iter().zip(decisions).zip(recorded).enumerate()
         {

@@ -116,7 +116,7 @@ impl Pipeline {
     /// Scrubs one message and queues it for the harness.
     pub(super) fn reply(&mut self, message: &[u8]) {
         if message.len() > LARGE && !self.large.is_being_scrubbed() {
-            return self.scrub_large_message(message);
+            return self.large.scrub_message(&self.caller, message.to_vec());
         }
         let CallerContext { session, message_bytes, .. } = &self.caller;
         let scrubbed = scrub_message(&session.credentials.scrubber(), message, *message_bytes);
@@ -152,7 +152,8 @@ impl Pipeline {
             return self.fail(servers, call, Code::OutcomeUnknown, why, now);
         };
         if scrubbed.len() > self.caller.message_bytes {
-            return self.too_large(servers, call, now);
+            let why = too_large(&self.caller);
+            return self.fail(servers, call, Code::MessageTooLarge, &why, now);
         }
         self.recorder.counters.redactions += u64::from(scrubbed.redactions);
         self.replies.push_line(&scrubbed);
@@ -161,14 +162,6 @@ impl Pipeline {
             Outcome::Result => CallResult::Result,
         };
         self.recorder.relayed(call, result, bytes, scrubbed.redactions, now);
-    }
-
-    fn too_large(&mut self, servers: &mut ServerSet, call: Call, now: Instant) {
-        let limit = self.caller.message_bytes;
-        let sentence = format!(
-            "the call ran, but its answer is larger than {limit} bytes and is not relayed; ask for less at a time"
-        );
-        self.fail(servers, call, Code::MessageTooLarge, &sentence, now);
     }
 }
 
@@ -195,7 +188,7 @@ impl ServerTurn<'_> {
                 self.invalidate_tool_list();
                 self.refuse_parked(code, &why);
             }
-            Event::Ready => self.pipeline.send_parked(self.servers, self.slot, self.now),
+            Event::Ready => self.pipeline.sending(self.servers, self.now).send_parked(self.slot),
             Event::Returned(message) => self.on_returned(message),
             Event::SentWith { id, reads } => self.pipeline.in_flight.sent_with(self.from, &id, reads),
             Event::SessionLost => {
@@ -217,7 +210,7 @@ impl ServerTurn<'_> {
                 self.from = *process;
                 self.on_gone(Role::Current, *code, why);
             }
-            Opened::Ready => self.pipeline.send_parked(self.servers, self.slot, self.now),
+            Opened::Ready => self.pipeline.sending(self.servers, self.now).send_parked(self.slot),
             Opened::Nothing | Opened::Replaying(_) => {}
         }
         opened
@@ -231,9 +224,9 @@ impl ServerTurn<'_> {
             return;
         }
         let unsent = Unsent { call: call.map(|call| (id, call)), message };
-        self.pipeline.park(self.servers, self.slot, unsent, self.now);
+        self.pipeline.sending(self.servers, self.now).park(self.slot, unsent);
         if let Opened::Nothing = self.open() {
-            self.pipeline.send_parked(self.servers, self.slot, self.now);
+            self.pipeline.sending(self.servers, self.now).send_parked(self.slot);
         }
     }
 
@@ -255,7 +248,8 @@ impl ServerTurn<'_> {
                 let response = Response { message, id, outcome, body: envelope.body };
                 if let Some(large) = self.on_response(response) {
                     let LargeResponse { changed, id, response } = large;
-                    self.pipeline.scrub_large_response(bytes, changed, &id, response);
+                    let Pipeline { large, caller, .. } = &mut *self.pipeline;
+                    large.scrub_response(caller, bytes, changed, id, response);
                 }
             }
             // An error for a request whose id the server could not read: it matches no request in flight.
@@ -365,7 +359,10 @@ impl ServerTurn<'_> {
     fn on_oversize(&mut self, id: Option<&[u8]>) {
         let id = id.and_then(envelope::id_value);
         match id.and_then(|id| self.pipeline.in_flight.answered(self.from, &id)) {
-            Some(call) => self.pipeline.too_large(self.servers, call, self.now),
+            Some(call) => {
+                let why = too_large(&self.pipeline.caller);
+                self.fail(call, Code::MessageTooLarge, &why);
+            }
             None => {
                 let CallerContext { server, link, .. } = &self.pipeline.caller;
                 tracing::warn!(%server, %link, "a message of the server was dropped: it is too large");
@@ -415,4 +412,11 @@ impl ServerTurn<'_> {
     fn fail(&mut self, call: Call, code: Code, sentence: &str) {
         self.pipeline.fail(self.servers, call, code, sentence, self.now);
     }
+}
+
+fn too_large(caller: &CallerContext) -> String {
+    let limit = caller.message_bytes;
+    format!(
+        "the call ran, but its answer is larger than {limit} bytes and is not relayed; ask for less at a time"
+    )
 }

@@ -64,21 +64,7 @@ impl Pipeline {
         let message = format!(r#"{{"jsonrpc":"2.0","id":{id},"method":"tools/list","params":{{{params}}}}}"#);
         let request = OwnRequest { id, method: mcp::TOOLS_LIST, message: message.into_bytes() };
         let (list, request) = ToolList::begin(request);
-        self.request_tool_page(config, servers, list, request, now);
-    }
-
-    fn request_tool_page(
-        &mut self,
-        config: &Arc<Config>,
-        servers: &mut ServerSet,
-        list: ToolList,
-        request: Outbound,
-        now: Instant,
-    ) {
-        match self.send_own(config, servers, request, now) {
-            Ok(()) => self.tool_listing = Some(list),
-            Err(_) => self.end_listing(),
-        }
+        request_tool_page(self, config, servers, list, request, now);
     }
 
     /// The list is complete or failed: the requests that waited for it are decided next.
@@ -126,7 +112,7 @@ impl ServerTurn<'_> {
             }
             NextPage::Ask(request) => {
                 let config = pipeline.caller.session.context.config.load_full();
-                pipeline.request_tool_page(&config, servers, list, request, *now);
+                request_tool_page(pipeline, &config, servers, list, request, *now);
             }
             NextPage::Abandoned => pipeline.end_listing(),
         }
@@ -137,6 +123,20 @@ impl ServerTurn<'_> {
         if self.pipeline.tool_listing.as_ref().is_some_and(|list| list.asked() == id) {
             self.pipeline.end_listing();
         }
+    }
+}
+
+fn request_tool_page(
+    pipeline: &mut Pipeline,
+    config: &Arc<Config>,
+    servers: &mut ServerSet,
+    list: ToolList,
+    request: Outbound,
+    now: Instant,
+) {
+    match pipeline.sending(servers, now).send_own(config, request) {
+        Ok(()) => pipeline.tool_listing = Some(list),
+        Err(_) => pipeline.end_listing(),
     }
 }
 

@@ -7,15 +7,13 @@ use std::borrow::Cow;
 use std::future::pending;
 
 use bytes::BytesMut;
-use cofferdam_audit::CallResult;
-use relay_proto::code::Code;
 use relay_proto::envelope::{IdValue, Outcome};
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
-use super::Pipeline;
 use super::in_flight::Call;
 use super::replies::{ScrubbedResponse, TooLarge, scrub_message, scrub_response};
+use super::{CallerContext, Pipeline};
 use cofferdam_servers::ServerSet;
 
 /// The large message of a link that is being scrubbed, if there is one.
@@ -79,42 +77,46 @@ impl LargeMessage {
         }
     }
 
+    /// Starts to scrub a large response. `changed` is the response for the harness, where it differs from the server's.
+    pub(super) fn scrub_response(
+        &mut self,
+        caller: &CallerContext,
+        message: BytesMut,
+        changed: Option<Vec<u8>>,
+        id: Vec<u8>,
+        response: PendingResponse,
+    ) {
+        let scrubber = caller.session.credentials.scrubber();
+        let spelled = response.call.as_ref().map_or_else(|| "null".into(), |call| call.id.clone());
+        let work = caller.session.context.tasks.spawn_blocking(move || {
+            let message = changed.unwrap_or_else(|| message.into());
+            Scrubbed::Response(scrub_response(&scrubber, Cow::Owned(message), &id, spelled.as_bytes()))
+        });
+        self.0 = Some(Scrubbing { work, response: Some(response) });
+    }
+
+    /// Starts to scrub a large message that is not a server's response.
+    pub(super) fn scrub_message(&mut self, caller: &CallerContext, message: Vec<u8>) {
+        let scrubber = caller.session.credentials.scrubber();
+        let limit = caller.message_bytes;
+        let work = caller.session.context.tasks.spawn_blocking(move || {
+            let scrubbed = scrub_message(&scrubber, &message, limit);
+            Scrubbed::Message(scrubbed.map(|(line, redactions)| (line.into_owned(), redactions)))
+        });
+        self.0 = Some(Scrubbing { work, response: None });
+    }
+
+    /// The link ends: takes out the call whose response is dropped.
+    pub(super) fn end(&mut self) -> Option<Call> {
+        self.0.take()?.response?.call
+    }
+
     fn response(&self) -> Option<&PendingResponse> {
         self.0.as_ref()?.response.as_ref()
     }
 }
 
 impl Pipeline {
-    /// Starts to scrub a large response. `changed` is the response for the harness, where it differs from the server's.
-    pub(super) fn scrub_large_response(
-        &mut self,
-        message: BytesMut,
-        changed: Option<Vec<u8>>,
-        id: &[u8],
-        response: PendingResponse,
-    ) {
-        let scrubber = self.caller.session.credentials.scrubber();
-        let spelled = response.call.as_ref().map(|call| call.id.clone()).unwrap_or_else(|| "null".into());
-        let id = id.to_vec();
-        let work = self.caller.session.context.tasks.spawn_blocking(move || {
-            let message = changed.unwrap_or_else(|| message.into());
-            Scrubbed::Response(scrub_response(&scrubber, Cow::Owned(message), &id, spelled.as_bytes()))
-        });
-        self.large.0 = Some(Scrubbing { work, response: Some(response) });
-    }
-
-    /// Starts to scrub a large message that is not a server's response.
-    pub(super) fn scrub_large_message(&mut self, message: &[u8]) {
-        let scrubber = self.caller.session.credentials.scrubber();
-        let limit = self.caller.message_bytes;
-        let message = message.to_vec();
-        let work = self.caller.session.context.tasks.spawn_blocking(move || {
-            let scrubbed = scrub_message(&scrubber, &message, limit);
-            Scrubbed::Message(scrubbed.map(|(line, redactions)| (line.into_owned(), redactions)))
-        });
-        self.large.0 = Some(Scrubbing { work, response: None });
-    }
-
     /// The worker is done: queues the message for the harness.
     pub(crate) fn on_scrubbed(&mut self, servers: &mut ServerSet, scrubbed: Scrubbed, now: Instant) {
         let Some(Scrubbing { response, .. }) = self.large.0.take() else { return };
@@ -132,15 +134,6 @@ impl Pipeline {
             (_, Some(PendingResponse { call: None, .. })) => {}
             (Scrubbed::Message(scrubbed), None) => self.push_message(scrubbed),
             (Scrubbed::Response(_) | Scrubbed::Failed, None) => {}
-        }
-    }
-
-    /// The link ends while a response is being scrubbed: the response is dropped.
-    pub(super) fn end_scrubbing(&mut self, now: Instant) {
-        let scrubbing = self.large.0.take();
-        let call = scrubbing.and_then(|scrubbing| scrubbing.response).and_then(|response| response.call);
-        if let Some(call) = call {
-            self.recorder.outcome(call, CallResult::OutcomeUnknown, Some(Code::SessionEnded), now);
         }
     }
 }

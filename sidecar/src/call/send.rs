@@ -13,6 +13,7 @@ use relay_proto::code::Code;
 use relay_proto::envelope::IdValue;
 use tokio::time::Instant;
 
+use super::in_flight::Call;
 use super::parked::Unsent;
 use super::{CallerContext, Pipeline};
 use crate::config::Config;
@@ -22,50 +23,56 @@ pub(super) struct OwnRequestNotSent;
 
 const TOO_MUCH_PARKED: &str = "it did not run: the server is starting and too many messages wait for it";
 
+/// Sends messages of the pipeline to its server processes.
+pub(super) struct Sending<'a> {
+    pipeline: &'a mut Pipeline,
+    servers: &'a mut ServerSet,
+    now: Instant,
+}
+
 impl Pipeline {
+    pub(super) fn sending<'a>(&'a mut self, servers: &'a mut ServerSet, now: Instant) -> Sending<'a> {
+        Sending { pipeline: self, servers, now }
+    }
+}
+
+impl Sending<'_> {
     /// A registered call could not be sent: parks or answers it.
-    pub(super) fn not_sent(
-        &mut self,
-        servers: &mut ServerSet,
-        slot: SlotKey,
-        id: IdValue,
-        result: SendResult,
-        now: Instant,
-    ) {
-        let Some(call) = self.in_flight.take(&id) else { return };
+    pub(super) fn not_sent(&mut self, slot: SlotKey, id: IdValue, result: SendResult) {
+        let Some(call) = self.pipeline.in_flight.take(&id) else { return };
         match result {
             SendResult::Sent { .. } => {}
             SendResult::NotReady(message) => {
-                self.park(servers, slot, Unsent { call: Some((id, call)), message }, now);
+                self.park(slot, Unsent { call: Some((id, call)), message });
             }
             SendResult::Refused { code, why } => {
-                self.fail(servers, call, code, &format!("{DID_NOT_RUN}{why}"), now);
+                self.fail(call, code, &format!("{DID_NOT_RUN}{why}"));
             }
             SendResult::NoProcess => {
                 let why = "it did not run: the server is not configured any more";
-                self.fail(servers, call, Code::ServerUnavailable, why, now);
+                self.fail(call, Code::ServerUnavailable, why);
             }
         }
     }
 
     /// Parks a message until its slot is ready. Where too much is parked already, a request is refused and a
     /// notification dropped.
-    pub(super) fn park(&mut self, servers: &mut ServerSet, slot: SlotKey, unsent: Unsent, now: Instant) {
-        let Err(unsent) = self.parked.hold_unsent(slot, unsent, now) else { return };
+    pub(super) fn park(&mut self, slot: SlotKey, unsent: Unsent) {
+        let Err(unsent) = self.pipeline.parked.hold_unsent(slot, unsent, self.now) else { return };
         if let Some((_, call)) = unsent.call {
-            self.fail(servers, call, Code::ServerUnavailable, TOO_MUCH_PARKED, now);
+            self.fail(call, Code::ServerUnavailable, TOO_MUCH_PARKED);
         }
     }
 
     /// Sends the messages that are parked for a slot, in order.
-    pub(super) fn send_parked(&mut self, servers: &mut ServerSet, slot: SlotKey, now: Instant) {
-        let parked = self.parked.take_for(slot);
+    pub(super) fn send_parked(&mut self, slot: SlotKey) {
+        let parked = self.pipeline.parked.take_for(slot);
         if parked.is_empty() {
             return;
         }
-        let config = self.caller.session.context.config.load_full();
+        let config = self.pipeline.caller.session.context.config.load_full();
         for Unsent { call, message } in parked {
-            let launcher = self.caller.launcher(&config);
+            let launcher = self.pipeline.caller.launcher(&config);
             let start = || launcher.clone().expect("called only where there is a launcher");
             // No process is started for a notification alone.
             let when = match message.request_id().is_some() && launcher.is_some() {
@@ -73,45 +80,47 @@ impl Pipeline {
                 false => WhenNotReady::Return,
             };
             let id = call.map(|(id, call)| {
-                self.in_flight.insert(id.clone(), call);
+                self.pipeline.in_flight.insert(id.clone(), call);
                 id
             });
-            match (servers.send(Target::Slot(slot), Outgoing::Kept(message), when), id) {
+            match (self.servers.send(Target::Slot(slot), Outgoing::Kept(message), when), id) {
                 (SendResult::Sent { on, other_reads }, Some(id)) => {
-                    self.in_flight.sent_to(&id, on);
+                    self.pipeline.in_flight.sent_to(&id, on);
                     if let Some(reads) = other_reads {
-                        self.in_flight.sent_with(on, &id, reads);
+                        self.pipeline.in_flight.sent_with(on, &id, reads);
                     }
                 }
-                (result, Some(id)) => self.not_sent(servers, slot, id, result, now),
+                (result, Some(id)) => self.not_sent(slot, id, result),
                 (SendResult::NotReady(message), None) => {
-                    self.park(servers, slot, Unsent { call: None, message }, now);
+                    self.park(slot, Unsent { call: None, message });
                 }
                 (_, None) => {}
             }
         }
-        servers.flush();
+        self.servers.flush();
     }
 
     /// Sends one of the sidecar's own requests to the server's base process.
     pub(super) fn send_own(
         &mut self,
         config: &Arc<Config>,
-        servers: &mut ServerSet,
         request: Outbound,
-        now: Instant,
     ) -> Result<(), OwnRequestNotSent> {
-        let launcher = self.caller.launcher(config).ok_or(OwnRequestNotSent)?;
+        let launcher = self.pipeline.caller.launcher(config).ok_or(OwnRequestNotSent)?;
         let start = || launcher.clone();
         let (slot, request) = (SlotKey::BASE, Outgoing::Kept(request));
-        match servers.send(Target::Slot(slot), request, WhenNotReady::Start(&start)) {
+        match self.servers.send(Target::Slot(slot), request, WhenNotReady::Start(&start)) {
             SendResult::Sent { .. } => Ok(()),
             SendResult::NotReady(message) => {
                 let unsent = Unsent { call: None, message };
-                self.parked.hold_unsent(slot, unsent, now).map_err(|_| OwnRequestNotSent)
+                self.pipeline.parked.hold_unsent(slot, unsent, self.now).map_err(|_| OwnRequestNotSent)
             }
             SendResult::NoProcess | SendResult::Refused { .. } => Err(OwnRequestNotSent),
         }
+    }
+
+    fn fail(&mut self, call: Call, code: Code, sentence: &str) {
+        self.pipeline.fail(self.servers, call, code, sentence, self.now);
     }
 }
 

@@ -1,8 +1,10 @@
 //! Runs the commands.
 
+use std::num::NonZero;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
+use std::thread::available_parallelism;
 use std::time::Duration;
 
 use cofferdam_audit as audit;
@@ -48,6 +50,8 @@ fn serve(file: Option<&Path>) -> Result<ExitCode, Failure> {
     let log = Arc::<LogScrubber>::default();
     daemon::logging::start(Arc::clone(&log));
     let runtime = tokio::runtime::Builder::new_multi_thread()
+        // A write to the audit that hangs holds one of them.
+        .worker_threads(available_parallelism().map_or(2, NonZero::get).max(2))
         .enable_all()
         .build()
         .map_err(|error| Failure::new(Sysexit::Software, error))?;

@@ -188,11 +188,11 @@ mod tests {
     #[tokio::test]
     async fn a_connection_whose_hello_arrived_keeps_its_slot() {
         let slots = HandshakeSlots::new(2, CancellationToken::new());
-        let (heard, silent) = (slots.take().await, slots.take().await);
-        heard.await_hello(ready(())).await.unwrap();
+        let (ready_slot, silent) = (slots.take().await, slots.take().await);
+        ready_slot.await_hello(ready(())).await.unwrap();
         let mut third = Box::pin(slots.take());
         assert!(third.as_mut().now_or_never().is_none());
-        assert!(!heard.lost.is_cancelled());
+        assert!(!ready_slot.lost.is_cancelled());
         assert!(silent.lost.is_cancelled());
     }
 

@@ -143,8 +143,8 @@ fn make_sure_it_is_free(directory: &OwnedFd, name: &OsStr, path: &Path) -> Resul
         Ok(_) => {}
     }
     let address = address(directory, name).map_err(unclear)?;
-    let knocking = stream_socket().map_err(unclear)?;
-    match connect(knocking.as_raw_fd(), &address) {
+    let probe = stream_socket().map_err(unclear)?;
+    match connect(probe.as_raw_fd(), &address) {
         // The accept queue is full: there is a listener, and it is slow.
         Ok(()) | Err(Errno::EAGAIN) => Err(SocketError::Live { path: path.into() }),
         Err(Errno::ECONNREFUSED | Errno::ENOENT) => Ok(()),

@@ -229,7 +229,7 @@ impl Link {
 
     /// Whether this link's server can take more messages of the shim.
     fn credit(&self) -> Credit {
-        match self.servers.is_full() || self.pipeline.is_full() {
+        match self.servers.is_full() || self.pipeline.parked.is_full() {
             true => Credit::Withhold,
             false => Credit::Give,
         }

@@ -1,6 +1,6 @@
 //! Starting and ending processes; the only place that does.
 //!
-//! What is started is ended by its id. Whatever a contender starts in turn ends when its input does: the server
+//! Every started process is ended by its id. The processes that a contender starts end when their input ends: the server
 //! reads to its end. Listeners also ask the kernel for a signal in case this process is killed.
 
 use std::ffi::OsStr;
@@ -50,7 +50,7 @@ impl Running {
         }
     }
 
-    /// Asks it to end, and makes it after `patience`.
+    /// Sends SIGTERM, and SIGKILL after `patience`.
     pub(crate) fn end(&mut self, patience: Duration) -> Option<ExitStatus> {
         if self.is_running() {
             let id = i32::try_from(self.child.id()).expect("process ids fit");
@@ -72,13 +72,13 @@ impl Drop for Running {
     }
 }
 
-/// A command whose process gets a signal should this one be killed.
+/// A command whose process gets SIGTERM when this process dies.
 pub(crate) fn killed_with_parent(program: &str) -> Command {
     match on_path("setpriv") {
         Some(setpriv) => {
-            let mut killed_with_parent = command(setpriv);
-            killed_with_parent.args(["--pdeathsig", "TERM", "--"]).arg(program);
-            killed_with_parent
+            let mut wrapped = command(setpriv);
+            wrapped.args(["--pdeathsig", "TERM", "--"]).arg(program);
+            wrapped
         }
         None => command(program),
     }

@@ -1,4 +1,4 @@
-//! A link of the relay held by hand: what a shim would say, without a process of its own.
+//! A relay link without a shim: sends what a shim would send.
 //!
 //! It counts, acknowledges and answers heartbeats as a shim does, through the same code; it does not come back when its
 //! connection is lost, because nothing here cuts one.

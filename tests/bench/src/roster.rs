@@ -11,7 +11,7 @@ pub(crate) const COFFERDAM: &str = "cofferdam";
 pub(crate) const COFFERDAM_TLS: &str = "cofferdam over TLS";
 pub(crate) const COFFERDAM_WEB_SOCKET: &str = "cofferdam over WebSocket";
 
-/// What people use today to reach a stdio server that is elsewhere.
+/// Programs in use today for reaching a stdio server on another host.
 pub(crate) const PEERS: [&str; 2] = [MCP_PROXY, MCP_REMOTE];
 
 pub(crate) const ROSTER: &[Contender] = &[

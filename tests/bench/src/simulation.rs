@@ -17,7 +17,7 @@ const LATENCY: Duration = Duration::from_millis(20);
 #[derive(Clone, Debug)]
 pub(crate) struct Shape {
     pub(crate) sessions: u32,
-    pub(crate) leases: Vec<Lent>,
+    pub(crate) leases: Vec<SimulatedLease>,
     pub(crate) time: Duration,
     /// Sessions begin one after the other within this.
     pub(crate) arrival: Duration,
@@ -26,7 +26,7 @@ pub(crate) struct Shape {
 }
 
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Lent {
+pub(crate) struct SimulatedLease {
     pub(crate) class: Class,
     pub(crate) life: Duration,
     /// No renewal goes beyond this.
@@ -57,9 +57,9 @@ impl Shape {
         Self {
             sessions: 200,
             leases: vec![
-                Lent { class: Class::Renewable, life: minutes(5), longest: Duration::MAX },
-                Lent { class: Class::Renewable, life: minutes(5), longest: minutes(20) },
-                Lent { class: Class::Fixed, life: minutes(10), longest: minutes(10) },
+                SimulatedLease { class: Class::Renewable, life: minutes(5), longest: Duration::MAX },
+                SimulatedLease { class: Class::Renewable, life: minutes(5), longest: minutes(20) },
+                SimulatedLease { class: Class::Fixed, life: minutes(10), longest: minutes(10) },
             ],
             time: minutes(5 * 60),
             arrival: minutes(1),
@@ -89,11 +89,11 @@ pub(crate) async fn simulate(shape: &Shape) -> Seen {
     let mut tasks = JoinSet::new();
     for session in 0..shape.sessions {
         let begins = vault.began + shape.arrival * session / shape.sessions.max(1);
-        for (kind, lent) in shape.leases.iter().copied().enumerate() {
+        for (kind, lease) in shape.leases.iter().copied().enumerate() {
             let vault = Arc::clone(&vault);
             tasks.spawn(async move {
                 sleep_until(begins).await;
-                let mut source = Simulated::new(vault, kind, lent);
+                let mut source = Simulated::new(vault, kind, lease);
                 let terms = source.lend();
                 run_renewal(source, terms).await;
             });
@@ -144,7 +144,7 @@ impl Counting {
 struct Simulated {
     vault: Arc<Counting>,
     kind: usize,
-    lent: Lent,
+    lease: SimulatedLease,
     issued: Instant,
     ends: Instant,
     login: u32,
@@ -152,16 +152,16 @@ struct Simulated {
 }
 
 impl Simulated {
-    fn new(vault: Arc<Counting>, kind: usize, lent: Lent) -> Self {
+    fn new(vault: Arc<Counting>, kind: usize, lease: SimulatedLease) -> Self {
         let now = Instant::now();
         let login = vault.login(now);
-        Self { vault, kind, lent, issued: now, ends: now, login, told: login }
+        Self { vault, kind, lease, issued: now, ends: now, login, told: login }
     }
 
     /// From now on.
     fn lend(&mut self) -> Terms {
         let now = Instant::now();
-        let Lent { class, life, .. } = self.lent;
+        let SimulatedLease { class, life, .. } = self.lease;
         (self.issued, self.ends) = (now, now + life);
         self.login = self.vault.login(now);
         self.told = self.login;
@@ -201,10 +201,10 @@ impl Renewable for Simulated {
             *seen.renewals_of.entry(self.kind).or_default() += 1;
         }
         let now = Instant::now();
-        let left = self.lent.longest.saturating_sub(now - self.issued);
-        let life = increment.unwrap_or(self.lent.life).min(left);
+        let left = self.lease.longest.saturating_sub(now - self.issued);
+        let life = increment.unwrap_or(self.lease.life).min(left);
         self.ends = now + life;
-        Ok(Terms { class: self.lent.class, asked_at, life: Some(life), bound: None })
+        Ok(Terms { class: self.lease.class, asked_at, life: Some(life), bound: None })
     }
 
     async fn check(&mut self) -> Result<(), Failure> {
@@ -252,8 +252,8 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn everything_is_read_again_before_its_login_ends_and_spread_out() {
         let hour = Duration::from_secs(3600);
-        let lent = Lent { class: Class::Renewable, life: 20 * hour, longest: Duration::MAX };
-        let shape = Shape { leases: vec![lent; 3], login: Some(hour), ..Shape::promised() };
+        let lease = SimulatedLease { class: Class::Renewable, life: 20 * hour, longest: Duration::MAX };
+        let shape = Shape { leases: vec![lease; 3], login: Some(hour), ..Shape::promised() };
         let seen = simulate(&shape).await;
         assert_eq!((seen.lapses, seen.renewals), (0, 0));
         // Seven logins in five hours, each for six hundred leases within a quarter of an hour.

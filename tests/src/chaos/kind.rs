@@ -176,11 +176,11 @@ fn dial_in(world: &World, front: &Endpoint) -> Attach {
 /// A hub that waits for the host.
 fn hub(world: &World) -> Running {
     let pin = world.cofferdam_text(&["key"]);
-    let said = world.layout().root().join("hub.log");
+    let printed = world.layout().root().join("hub.log");
     let mut hub = world.bare_shim_command();
     hub.args(["hub", "--listen", &port_in_the_sandbox(world).to_string(), "--pin", pin.trim(), "--socket"]);
     hub.arg(socket_of_the_hub(world));
-    hub.stdin(Stdio::null()).stdout(Stdio::null()).stderr(into_file(&said));
+    hub.stdin(Stdio::null()).stdout(Stdio::null()).stderr(into_file(&printed));
     Running::spawn(hub, "cofferdam-shim hub")
 }
 

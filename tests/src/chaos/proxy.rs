@@ -166,9 +166,9 @@ impl Drop for Proxy {
 
 impl Shared {
     pub(super) fn update<T>(&self, change: impl FnOnce(&mut ProxyState) -> T) -> T {
-        let told = change(&mut self.lock());
+        let result = change(&mut self.lock());
         self.changed.notify_all();
-        told
+        result
     }
 
     /// Waits, with a timeout, until a later connection than this one has sent its Hello.

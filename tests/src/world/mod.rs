@@ -195,7 +195,7 @@ impl World {
     }
 
     /// The messages that each process of a fixture received, in the order of their starts: `id`, `method` and `params`.
-    pub fn heard(&self, server: &str) -> Vec<Vec<Value>> {
+    pub fn received(&self, server: &str) -> Vec<Vec<Value>> {
         let text =
             String::from_utf8_lossy(&read(&self.layout.records.join(format!("{server}.heard")))).into_owned();
         let all: Vec<Value> = text.lines().filter_map(|line| serde_json::from_str(line).ok()).collect();

@@ -1,4 +1,4 @@
-//! A link over an inherited descriptor: it cannot be reconnected, so a cut ends it, and every call gets a true answer.
+//! A link over an inherited descriptor: it cannot be reconnected, so a cut ends it, and every call gets a correct response.
 
 use std::collections::BTreeMap;
 use std::os::fd::AsRawFd as _;
@@ -27,7 +27,7 @@ const CALLS_AT_ONCE: usize = 5;
 fn calls_over_an_inherited_descriptor_survive_split_writes_and_delays() {
     let tally = over_many_links("fd", |calls, seed| {
         let world = World::new().server(SERVER, Server::fixture()).start();
-        let (shim, proxy) = handed_down(&world, Plan::torn(&mut Random::new(seed)));
+        let (shim, proxy) = shim_with_descriptor(&world, Plan::torn(&mut Random::new(seed)));
         let mut conversation = Conversation::begin(shim, Random::new(!seed));
         conversation.exchange(calls);
         conversation.assert_flawless(&world);
@@ -46,9 +46,9 @@ fn calls_over_an_inherited_descriptor_that_is_cut_get_true_answers() {
         std::thread::scope(|scope| {
             let links: Vec<_> = some.iter().map(|seed| scope.spawn(|| cut_once(*seed))).collect();
             for link in links {
-                let (came, went) = link.join().expect("a link failed, see above");
-                tally = tally + went;
-                for (fate, count) in came {
+                let (fates_of_link, tally_of_link) = link.join().expect("a link failed, see above");
+                tally = tally + tally_of_link;
+                for (fate, count) in fates_of_link {
                     *fates.entry(fate).or_insert(0) += count;
                 }
             }
@@ -67,7 +67,7 @@ fn cut_once(seed: u64) -> (BTreeMap<Fate, usize>, Tally) {
     // The cut comes after the handshakes: without a link there would be no calls.
     let plan = Plan::torn(&mut random).ending(random.within(3_000..=150_000) as usize, &mut random);
     let world = World::new().server(SERVER, Server::fixture()).relay("resume-grace = \"1s\"").start();
-    let (shim, proxy) = handed_down(&world, plan);
+    let (shim, proxy) = shim_with_descriptor(&world, plan);
     let mut conversation = Conversation::begin(shim, random);
     while !proxy.has_ended(1) {
         conversation.exchange(CALLS_AT_ONCE);
@@ -79,7 +79,7 @@ fn cut_once(seed: u64) -> (BTreeMap<Fate, usize>, Tally) {
 }
 
 /// A shim whose link is a descriptor connected to the proxy.
-fn handed_down(world: &World, plan: Plan) -> (Harness, Proxy) {
+fn shim_with_descriptor(world: &World, plan: Plan) -> (Harness, Proxy) {
     let kind = &LinkKind::UNIX;
     let proxy = Proxy::start(&(kind.front)(world), (kind.sidecar)(world), move |_| plan.clone());
     let Endpoint::Unix(path) = proxy.front() else { panic!("this kind has a socket") };

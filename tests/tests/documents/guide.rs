@@ -132,7 +132,7 @@ fn commands_in(help: &str) -> BTreeSet<String> {
 }
 
 /// One section of a document, up to the next heading of the same level.
-fn section(document: &'static str, heading: &str) -> &'static str {
+pub(super) fn section(document: &'static str, heading: &str) -> &'static str {
     let rest = document.split(heading).nth(1).unwrap_or_else(|| panic!("there is no section {heading}"));
     rest.split("\n## ").next().expect("a split has a first part")
 }

@@ -4,12 +4,14 @@
 //! |---|---|
 //! | [`configuration`] | packaging/guide/configuration.md, which is generated from the schema |
 //! | [`guide`] | packaging/guide and packaging/examples |
+//! | [`paths`] | the files that ARCHITECTURE.md and CONTRIBUTING.md name |
 //! | [`promises`] | packaging/SPECIFICATION.md and packaging/THREAT-MODEL.md |
 //! | [`protocol`] | relay-proto/PROTOCOL.md |
 //! | [`readme`] | README.md |
 
 mod configuration;
 mod guide;
+mod paths;
 mod promises;
 mod protocol;
 mod readme;
@@ -19,6 +21,7 @@ use std::process::Output;
 
 use cofferdam_tests::process::{built, command, output_of};
 
+const ARCHITECTURE: &str = include_str!("../../../ARCHITECTURE.md");
 const BENCHMARKS: &str = include_str!("../../../packaging/BENCHMARKS.md");
 const CI: &str = include_str!("../../../.ci/run");
 const CONTRIBUTING: &str = include_str!("../../../CONTRIBUTING.md");

@@ -71,8 +71,8 @@ fn the_protocol_page_names_the_links_codes_and_words_of_the_wire() {
     for code in codes {
         assert!(code.parse::<Code>().is_ok(), "{code}");
     }
-    let knock = String::from_utf8_lossy(entrance::KNOCK).replace('\n', "\\n");
-    assert!(PROTOCOL.contains(&format!("the {} bytes `{knock}`", entrance::KNOCK.len())));
+    let send_preamble = String::from_utf8_lossy(entrance::PREAMBLE).replace('\n', "\\n");
+    assert!(PROTOCOL.contains(&format!("the {} bytes `{send_preamble}`", entrance::PREAMBLE.len())));
     for name in [tls::ALPN, tls::HUB_ALPN] {
         assert!(PROTOCOL.contains(&format!("`{}`", String::from_utf8_lossy(name))));
     }

@@ -27,8 +27,8 @@ fn the_configuration_of_the_readme_is_valid() {
     let directory = tempfile::tempdir().expect("a temporary directory can be made");
     let file = directory.path().join("cofferdam.toml");
     std::fs::write(&file, configuration()).expect("a temporary directory is writable");
-    let said = check(&file);
-    assert!(said.contains("1 server, 1 secret, 1 grant"), "{said}");
+    let printed = check(&file);
+    assert!(printed.contains("1 server, 1 secret, 1 grant"), "{printed}");
 }
 
 #[test]

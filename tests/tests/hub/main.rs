@@ -259,7 +259,7 @@ fn a_killed_session_ends_its_attach() {
     scene.world.cofferdam_text(&["kill", &session]);
     assert_eq!(refusal_of(&shim.call("add", json!({}))), "session_ended");
     assert!(!attach.wait().success());
-    assert!(attach.said().contains("cofferdam kill"), "{}", attach.said());
+    assert!(attach.printed().contains("cofferdam kill"), "{}", attach.printed());
     assert!(!is_alive(hub));
 }
 
@@ -272,7 +272,7 @@ fn an_attach_ends_when_its_ttl_has_passed() {
     attach.wait_until_attached(1);
     let mut shim = scene.shim();
     assert!(!attach.wait().success());
-    assert!(attach.said().contains("it expired"), "{}", attach.said());
+    assert!(attach.printed().contains("it expired"), "{}", attach.printed());
     wait_until("the session is over", || scene.world.sessions().as_array().unwrap().is_empty());
     assert_eq!(refusal_of(&shim.call("add", json!({}))), "session_ended");
     let mut longer = exec_hub(&scene.socket());
@@ -287,13 +287,13 @@ fn a_sandbox_is_attached_once() {
     let _attach = scene.attach();
     let mut second = Attach::start(&scene.world, &exec_hub(&scene.socket()));
     assert_eq!(second.wait().code(), Some(66));
-    assert!(second.said().contains("another `cofferdam attach`") && second.said().contains("--name"));
+    assert!(second.printed().contains("another `cofferdam attach`") && second.printed().contains("--name"));
     let mut unknown = Attach::start(&scene.world, &["exec", "--grant", "nobody", "--", "true"]);
     assert_eq!(unknown.wait().code(), Some(66));
-    assert!(unknown.said().contains("there is no grant `nobody`"), "{}", unknown.said());
+    assert!(unknown.printed().contains("there is no grant `nobody`"), "{}", unknown.printed());
     let mut nothing = Attach::start(&scene.world, &["exec", "--grant", "dev", "--", "/no/such/program"]);
     assert_eq!(nothing.wait().code(), Some(66));
-    assert!(nothing.said().contains("start `/no/such/program`"), "{}", nothing.said());
+    assert!(nothing.printed().contains("start `/no/such/program`"), "{}", nothing.printed());
     let talker = Attach::start(&scene.world, &["exec", "--grant", "dev", "--", "echo", "Last login: today"]);
     talker.wait_until_output_has("only the hub may write to its stdout");
 }
@@ -322,7 +322,7 @@ fn a_hub_that_pins_another_key_refuses_with_the_reason() {
     let attach = Attach::start(&scene.world, &arguments);
     attach.wait_until_output_has(&format!("but {} is pinned", "1".repeat(64)));
     attach.wait_until_output_has("does the hub pin this sidecar's key");
-    assert!(attach.said().contains("`cofferdam key`"));
+    assert!(attach.printed().contains("`cofferdam key`"));
     assert_eq!(attach.times_attached(), 0);
     assert!(!scene.socket().exists(), "no shim is let come");
 }

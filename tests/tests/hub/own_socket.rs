@@ -12,8 +12,11 @@ fn two_hubs_on_one_socket_or_one_pipe_are_told_what_to_do() {
     let (here, _there) = UnixStream::pair().unwrap();
     let mut same_socket = hub_on(&here, &scene.socket(), &place.join("first"));
     assert_eq!(same_socket.wait(PATIENCE).code(), Some(75));
-    let said = String::from_utf8_lossy(&read(&place.join("first"))).into_owned();
-    assert!(said.contains(&format!("(process {})", attach.command())) && said.contains("--socket"), "{said}");
+    let printed = String::from_utf8_lossy(&read(&place.join("first"))).into_owned();
+    assert!(
+        printed.contains(&format!("(process {})", attach.command())) && printed.contains("--socket"),
+        "{printed}"
+    );
     assert_eq!(connected(&scene.relay(), "tools").call_text("add", json!({"a": 1, "b": 1})), "2");
 
     let (here, mut there) = UnixStream::pair().unwrap();
@@ -21,8 +24,8 @@ fn two_hubs_on_one_socket_or_one_pipe_are_told_what_to_do() {
     there.read_exact(&mut [0; 5]).unwrap();
     let mut same_pipe = hub_on(&here, &place.join("two.sock"), &place.join("third"));
     assert_eq!(same_pipe.wait(PATIENCE).code(), Some(75));
-    let said = String::from_utf8_lossy(&read(&place.join("third"))).into_owned();
-    assert!(said.contains("another hub uses this pipe") && said.contains("start it once"), "{said}");
+    let printed = String::from_utf8_lossy(&read(&place.join("third"))).into_owned();
+    assert!(printed.contains("another hub uses this pipe") && printed.contains("start it once"), "{printed}");
 }
 
 #[test]
@@ -70,7 +73,7 @@ fn a_hub_follows_no_link_at_its_lock_and_does_not_wait_for_a_silent_socket() {
 /// A hub whose stdin and stdout are these.
 fn hub_on(pipe: &UnixStream, socket: &std::path::Path, stderr: &std::path::Path) -> Running {
     let end =
-        || Stdio::from(std::os::fd::OwnedFd::from(pipe.try_clone().expect("descriptors are to be had")));
+        || Stdio::from(std::os::fd::OwnedFd::from(pipe.try_clone().expect("a descriptor can be duplicated")));
     let mut hub = command(shim_binary());
     hub.env_clear().args(["hub", "--pin", &"1".repeat(64), "--socket"]).arg(socket);
     hub.stdin(end()).stdout(end()).stderr(into_file(stderr));

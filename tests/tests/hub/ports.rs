@@ -32,10 +32,10 @@ fn a_client_without_the_key_gets_nothing_from_a_listening_hub() {
         stranger.write_all(opening).unwrap();
         // The hub may have closed the connection already, which is a refusal too.
         let _ = stranger.shutdown(std::net::Shutdown::Write);
-        let mut heard = Vec::new();
-        let _ = stranger.read_to_end(&mut heard);
-        let heard = String::from_utf8_lossy(&heard).into_owned();
-        assert!(heard.is_empty() || heard.starts_with("HTTP/1.1 4"), "{heard:?}");
+        let mut received = Vec::new();
+        let _ = stranger.read_to_end(&mut received);
+        let received = String::from_utf8_lossy(&received).into_owned();
+        assert!(received.is_empty() || received.starts_with("HTTP/1.1 4"), "{received:?}");
     }
     let other = World::new().server("tools", Server::fixture()).start();
     let impostor = Attach::start(&other, &["dial", &address, "--grant", "dev"]);
@@ -107,9 +107,9 @@ fn on_loopback_a_shim_must_send_the_hubs_key() {
         let _ = stranger.write_all(shown.as_bytes()).and_then(|()| stranger.write_all(b"\n"));
         let _ = stranger.write_all(&hello.repeat(10));
         let _ = stranger.shutdown(std::net::Shutdown::Write);
-        let mut heard = Vec::new();
-        let _ = stranger.read_to_end(&mut heard);
-        assert!(heard.is_empty(), "{:?}", String::from_utf8_lossy(&heard));
+        let mut received = Vec::new();
+        let _ = stranger.read_to_end(&mut received);
+        assert!(received.is_empty(), "{:?}", String::from_utf8_lossy(&received));
     }
     // The next hub has another port and another key.
     let calls = send_calls(&mut shim, 0, 6);
@@ -132,14 +132,14 @@ fn on_loopback_a_hub_must_answer_with_its_second_key() {
     shim.send_initialize();
     for answered in ["", &format!("{key}\n"), &format!("{}\n", "0".repeat(64))] {
         let (mut stream, _) = impostor.accept().unwrap();
-        let mut heard = vec![0; key.len() + 1];
-        stream.read_exact(&mut heard).unwrap();
-        assert_eq!(heard, format!("{key}\n").as_bytes());
+        let mut received = vec![0; key.len() + 1];
+        stream.read_exact(&mut received).unwrap();
+        assert_eq!(received, format!("{key}\n").as_bytes());
         stream.write_all(answered.as_bytes()).unwrap();
         stream.shutdown(std::net::Shutdown::Write).unwrap();
-        heard.clear();
-        let _ = stream.read_to_end(&mut heard);
-        assert!(heard.is_empty(), "{:?}", String::from_utf8_lossy(&heard));
+        received.clear();
+        let _ = stream.read_to_end(&mut received);
+        assert!(received.is_empty(), "{:?}", String::from_utf8_lossy(&received));
     }
     wait_until("the shim says what is wrong", || shim.stderr().contains("start the hub again"));
 }

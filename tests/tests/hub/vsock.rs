@@ -1,5 +1,5 @@
 //! A virtual machine that the host dials through the Unix socket of its monitor. Here the test is the monitor, and the
-//! machine's port is one of the loopback; `machines` has a real one.
+//! machine's port is a loopback port; the test `machines` uses a real machine.
 
 use std::io::{BufRead as _, BufReader};
 use std::net::{Shutdown, SocketAddr};
@@ -13,12 +13,12 @@ use cofferdam_tests::port::free_address;
 use super::ports::listening_hub;
 use super::*;
 
-/// What a monitor does with a request for a port.
+/// How a monitor responds to a request for a port.
 #[derive(Clone, Copy, Debug)]
-enum Manner {
-    /// Says this and nothing else.
+enum MonitorBehaviour {
+    /// Sends this and nothing else.
     Answers(&'static [u8]),
-    /// Port 7443 of the machine is this one of the loopback; others have no listener.
+    /// Connects port 7443 of the machine to this loopback port; other ports have no listener.
     Connects { to: SocketAddr },
 }
 
@@ -29,7 +29,7 @@ struct Monitor {
 }
 
 impl Monitor {
-    fn start(directory: &Path, manner: Manner) -> Self {
+    fn start(directory: &Path, behaviour: MonitorBehaviour) -> Self {
         let path = directory.join("vsock");
         let _ = std::fs::remove_file(&path);
         let listener = UnixListener::bind(&path).expect("a socket can be made there");
@@ -38,7 +38,7 @@ impl Monitor {
         thread::spawn(move || {
             for stream in listener.incoming().flatten() {
                 let carried = Arc::clone(&carried);
-                thread::spawn(move || serve(&stream, manner, &carried));
+                thread::spawn(move || serve(&stream, behaviour, &carried));
             }
         });
         monitor
@@ -56,24 +56,24 @@ impl Monitor {
     }
 }
 
-fn serve(stream: &UnixStream, manner: Manner, carried: &Mutex<Vec<UnixStream>>) {
+fn serve(stream: &UnixStream, behaviour: MonitorBehaviour, carried: &Mutex<Vec<UnixStream>>) {
     let mut line = String::new();
     // One byte at a time: what follows the line is for the machine.
-    let heard = BufReader::with_capacity(1, stream).read_line(&mut line);
-    heard.expect("a client begins with a port");
-    let again = || stream.try_clone().expect("descriptors are to be had");
+    let received = BufReader::with_capacity(1, stream).read_line(&mut line);
+    received.expect("a client begins with a port");
+    let again = || stream.try_clone().expect("a descriptor can be duplicated");
     let mut answering = stream;
     // The client may be gone.
     let mut answer = |text: &[u8]| drop(answering.write_all(text));
-    match manner {
-        Manner::Answers(text) => answer(text),
-        Manner::Connects { to } if line == "CONNECT 7443\n" => {
+    match behaviour {
+        MonitorBehaviour::Answers(text) => answer(text),
+        MonitorBehaviour::Connects { to } if line == "CONNECT 7443\n" => {
             let Ok(machine) = TcpStream::connect(to) else { return };
             carried.lock().expect("no holder of the lock panics").push(again());
             answer(b"OK 1073741824\n");
             let (mut from_host, mut to_host) = (again(), again());
             let (mut from_machine, mut to_machine) =
-                (machine.try_clone().expect("descriptors are to be had"), machine);
+                (machine.try_clone().expect("a descriptor can be duplicated"), machine);
             let inwards = thread::spawn(move || {
                 let _ = std::io::copy(&mut from_host, &mut to_machine);
                 let _ = to_machine.shutdown(Shutdown::Both);
@@ -82,7 +82,7 @@ fn serve(stream: &UnixStream, manner: Manner, carried: &Mutex<Vec<UnixStream>>) 
             let _ = to_host.shutdown(Shutdown::Both);
             inwards.join().expect("it only copies");
         }
-        Manner::Connects { .. } => {}
+        MonitorBehaviour::Connects { .. } => {}
     }
 }
 
@@ -92,7 +92,7 @@ fn a_machine_with_a_hub_is_dialled_through_its_monitor() {
     let address = free_address();
     let socket = scene.socket().display().to_string();
     let (_hub, _) = listening_hub(&scene, address, &["--socket", &socket]);
-    let monitor = Monitor::start(scene.directory.path(), Manner::Connects { to: address });
+    let monitor = Monitor::start(scene.directory.path(), MonitorBehaviour::Connects { to: address });
     let attach = Attach::start(&scene.world, &["dial", &monitor.address(7443), "--grant", "dev"]);
     attach.wait_until_attached(1);
     let (mut first, mut second) = (scene.shim(), scene.shim());
@@ -118,7 +118,7 @@ fn a_shim_in_a_machine_is_dialled_through_its_monitor() {
     listening.args(["--pin", pin.trim()]);
     let mut shim = Harness::start(listening, "cofferdam-shim");
     let first = shim.send_initialize();
-    let monitor = Monitor::start(scene.directory.path(), Manner::Connects { to: address });
+    let monitor = Monitor::start(scene.directory.path(), MonitorBehaviour::Connects { to: address });
     let other = World::new().server("tools", Server::fixture()).start();
     let _impostor = Attach::start(&other, &["dial", &monitor.address(7443), "--grant", "dev"]);
     wait_until("the shim refuses the impostor", || shim.stderr().contains("did not prove the sidecar's key"));
@@ -137,14 +137,14 @@ fn a_machine_that_cannot_be_dialled_is_named_with_a_next_step() {
     let dial = |address: &str| Attach::start(&scene.world, &["dial", address, "--grant", "dev"]);
     let missing = format!("vsock:{}:7443", scene.directory.path().join("none").display());
     dial(&missing).wait_until_output_has("is the machine running");
-    let monitor = Monitor::start(scene.directory.path(), Manner::Connects { to: free_address() });
+    let monitor = Monitor::start(scene.directory.path(), MonitorBehaviour::Connects { to: free_address() });
     for port in [7443, 7] {
         let attach = dial(&monitor.address(port));
         attach.wait_until_output_has(&format!("start `cofferdam-shim hub --listen vsock:{port}` there"));
         assert_eq!(attach.times_attached(), 0);
     }
     for answer in [&b"HTTP/1.1 400 Bad Request\r\n\r\n"[..], b"OK 99999999999999999999", b"NO\n"] {
-        let monitor = Monitor::start(scene.directory.path(), Manner::Answers(answer));
+        let monitor = Monitor::start(scene.directory.path(), MonitorBehaviour::Answers(answer));
         dial(&monitor.address(7443)).wait_until_output_has("the response is not that of a monitor's vsock");
     }
     // This port has no listener on this machine; a kernel without vsock says so in other words.
@@ -152,8 +152,8 @@ fn a_machine_that_cannot_be_dialled_is_named_with_a_next_step() {
     let mut wrong = dial("vsock:7443");
     assert_eq!(wrong.wait().code(), Some(64));
     assert!(
-        wrong.said().contains("vsock:PATH:PORT") && wrong.said().contains("`vsock.`"),
+        wrong.printed().contains("vsock:PATH:PORT") && wrong.printed().contains("`vsock.`"),
         "{}",
-        wrong.said()
+        wrong.printed()
     );
 }

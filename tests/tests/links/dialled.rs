@@ -104,13 +104,13 @@ fn peers_without_the_key_get_nothing_and_disturb_nothing() {
     // Other peers while the sidecar is connected; more of them stall than there are slots.
     assert!(!peers.dial(address, Way::WebSocket, &other, relay).is_in());
     let stalled: Vec<TcpStream> = (0..20).map(|_| TcpStream::connect(address).unwrap()).collect();
-    for said in [&b"cofferdam-relay/1\n"[..], b"SSH-2.0-x\r\n", b"cofferdam-dial/9\n"] {
+    for printed in [&b"cofferdam-relay/1\n"[..], b"SSH-2.0-x\r\n", b"cofferdam-dial/9\n"] {
         let mut stream = TcpStream::connect(address).unwrap();
         stream.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
-        stream.write_all(said).unwrap();
+        stream.write_all(printed).unwrap();
         let mut got = Vec::new();
         let _ = stream.read_to_end(&mut got);
-        assert_eq!(got, b"", "{}", String::from_utf8_lossy(said));
+        assert_eq!(got, b"", "{}", String::from_utf8_lossy(printed));
     }
     assert_eq!(shim.call_text("add", json!({"a": 1, "b": 2})), "3");
     assert!(!dialled.is_over());
@@ -123,15 +123,15 @@ fn peers_without_the_key_get_nothing_and_disturb_nothing() {
 
 #[test]
 fn a_public_port_needs_the_expose_flag() {
-    let said = |arguments: &[&str]| {
+    let printed = |arguments: &[&str]| {
         let mut command = command(built("COFFERDAM_SHIM_BIN", "cofferdam-shim"));
         command.env_clear().args(arguments);
         let output = output_of(command, "cofferdam-shim");
         (output.status.code(), String::from_utf8_lossy(&output.stderr).into_owned())
     };
     let pin = Identity::generate().unwrap().public().to_string();
-    let (code, text) = said(&["--relay", "listen:0.0.0.0:7443", "--pin", &pin]);
+    let (code, text) = printed(&["--relay", "listen:0.0.0.0:7443", "--pin", &pin]);
     assert!(code == Some(64) && text.contains("add --expose"), "{text}");
-    let (code, text) = said(&["--relay", "listen:127.0.0.1:7443"]);
+    let (code, text) = printed(&["--relay", "listen:127.0.0.1:7443"]);
     assert!(code == Some(64) && text.contains("--pin KEY"), "{text}");
 }

@@ -137,11 +137,14 @@ fn other_protocols_at_the_port_disturb_no_link() {
         let mut stream = TcpStream::connect(place).unwrap();
         stream.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
         stream.write_all(bytes).unwrap();
-        let mut said = Vec::new();
+        let mut printed = Vec::new();
         // A reset is an end too.
-        let _ = stream.read_to_end(&mut said);
-        let said = String::from_utf8_lossy(&said);
-        assert!(said.is_empty() || said.starts_with("HTTP/1.1 426 ") || said.starts_with('\u{15}'), "{said}");
+        let _ = stream.read_to_end(&mut printed);
+        let printed = String::from_utf8_lossy(&printed);
+        assert!(
+            printed.is_empty() || printed.starts_with("HTTP/1.1 426 ") || printed.starts_with('\u{15}'),
+            "{printed}"
+        );
     }
     // More silent or incomplete connections than slots.
     let _silent: Vec<TcpStream> = (0..200)

@@ -71,7 +71,7 @@ pub(crate) struct Peers(Runtime);
 impl Peers {
     pub(crate) fn new() -> Self {
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build();
-        Self(runtime.expect("threads are to be had"))
+        Self(runtime.expect("a runtime can be started"))
     }
 
     /// A TLS server with a certificate of its own; `serve` gets each connection whose handshake went well.
@@ -144,7 +144,7 @@ impl Peers {
             let stream: BoxedStream = match way {
                 Way::Tcp => {
                     let mut stream = stream;
-                    entrance::knock(&mut stream).await.ok()?;
+                    entrance::send_preamble(&mut stream).await.ok()?;
                     Box::new(stream)
                 }
                 Way::WebSocket => {

@@ -84,8 +84,8 @@ fn a_replaced_process_finishes_and_gets_its_own_messages() {
     let (old, new) = (scene.methods_received(0), scene.methods_received(1));
     assert!(old.contains(&"notifications/cancelled".to_owned()), "{old:?}");
     assert!(!new.contains(&"notifications/cancelled".to_owned()), "{new:?}");
-    for heard in [&old, &new] {
-        assert!(heard.contains(&"notifications/roots/list_changed".to_owned()), "{heard:?}");
+    for received in [&old, &new] {
+        assert!(received.contains(&"notifications/roots/list_changed".to_owned()), "{received:?}");
     }
     assert_eq!(
         scene.world.times_executed("tools", "notifications/tally"),
@@ -122,7 +122,7 @@ fn settings_of_the_old_process_are_replayed_to_the_new_one() {
     harness.request("resources/subscribe", json!({"uri": "file:///a"}));
     scene.replace();
     assert_eq!(process(&mut harness), *scene.processes().last().unwrap());
-    let heard = scene.methods_received(1);
+    let received = scene.methods_received(1);
     let expected = [
         "initialize",
         "notifications/initialized",
@@ -131,7 +131,7 @@ fn settings_of_the_old_process_are_replayed_to_the_new_one() {
         "resources/subscribe",
         "tools/call",
     ];
-    assert_eq!(heard, expected);
+    assert_eq!(received, expected);
     assert!(scene.replacement_records("not replaced").is_empty());
 }
 
@@ -150,7 +150,7 @@ fn a_listener_gets_notifications_of_the_new_process() {
     let changed = harness.message_with_method("notifications/tools/list_changed");
     assert_eq!(changed["params"]["_meta"]["io.modelcontextprotocol/subscriptionId"], listen);
     wait_until("the old process is gone", || scene.alive().len() == 1);
-    assert!(harness.answer_within(&listen, Duration::from_millis(300)).is_none(), "it goes on");
+    assert!(harness.answer_within(&listen, Duration::from_millis(300)).is_none(), "the listener stays open");
 }
 
 #[test]
@@ -196,19 +196,19 @@ fn a_later_log_level_also_reaches_a_draining_process() {
     assert!(set.get("result").is_some(), "{set}");
     let watched = harness.request("resources/subscribe", json!({"uri": "file:///a"}));
     assert!(watched.get("result").is_some(), "{watched}");
-    let heard = |number: usize, method: &str| -> Vec<Value> {
-        let heard = scene.world.heard("tools").into_iter().nth(number).unwrap_or_default();
-        heard.into_iter().filter(|message| message["method"] == method).collect()
+    let received = |number: usize, method: &str| -> Vec<Value> {
+        let received = scene.world.received("tools").into_iter().nth(number).unwrap_or_default();
+        received.into_iter().filter(|message| message["method"] == method).collect()
     };
-    wait_until("the old process has heard it", || !heard(0, "logging/setLevel").is_empty());
+    wait_until("the old process has received it", || !received(0, "logging/setLevel").is_empty());
     for number in 0..2 {
-        let levels = heard(number, "logging/setLevel");
+        let levels = received(number, "logging/setLevel");
         assert_eq!(levels.len(), 1, "{levels:?}");
         assert_eq!(levels[0]["params"]["level"], "warning");
         assert_eq!(levels[0]["id"] == set["id"], number == 1, "one answers the harness");
     }
     harness.notify("notifications/cancelled", json!({"requestId": long}));
     wait_until("the old process is gone", || scene.alive().len() == 1);
-    assert!(heard(0, "resources/subscribe").is_empty(), "its successor watches that");
-    assert_eq!(heard(1, "resources/subscribe").len(), 1);
+    assert!(received(0, "resources/subscribe").is_empty(), "its successor has the subscription");
+    assert_eq!(received(1, "resources/subscribe").len(), 1);
 }

@@ -23,7 +23,7 @@ fn a_process_with_other_tools_does_not_take_over_and_the_reason_is_reported() {
     let clock = Deadline::after(HOUR);
     scene.change();
     wait_until("it was tried three times", || scene.replacement_records("not replaced").len() >= 3);
-    assert!(HOUR - clock.left() >= Duration::from_secs(3), "ever later: after one second, after two more");
+    assert!(HOUR - clock.left() >= Duration::from_secs(3), "the delays grow: one second, then two more");
     for (record, wait) in scene.replacement_records("not replaced").iter().zip(["in 1 s", "in 2 s", "in 4 s"])
     {
         assert!(record.contains("the tools of the new process differ") && record.ends_with(wait), "{record}");

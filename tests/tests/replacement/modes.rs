@@ -82,8 +82,8 @@ fn sighup_is_sent_after_the_file_was_rewritten() {
     let path = PathBuf::from(variable(first, "TOKEN_FILE").unwrap());
     let value = scene.change();
     wait_until("it was sent SIGHUP", || scene.methods_received(0).contains(&"SIGHUP".to_owned()));
-    let heard = scene.world.heard("tools").swap_remove(0);
-    let hangup = heard.iter().find(|message| message["method"] == "SIGHUP").expect("it was sent SIGHUP");
+    let received = scene.world.received("tools").swap_remove(0);
+    let hangup = received.iter().find(|message| message["method"] == "SIGHUP").expect("it was sent SIGHUP");
     assert_eq!(hangup["params"]["found"], value, "the file held the new value");
     assert_eq!(fs::read_to_string(&path).unwrap(), value);
     assert_eq!(process(&mut harness), first);

@@ -95,7 +95,7 @@ impl Scene {
 
     /// The methods that the n-th process received.
     pub(crate) fn methods_received(&self, process: usize) -> Vec<String> {
-        let methods_received = self.world.heard("tools").into_iter().nth(process).unwrap_or_default();
+        let methods_received = self.world.received("tools").into_iter().nth(process).unwrap_or_default();
         methods_received.iter().filter_map(|message| message["method"].as_str().map(str::to_owned)).collect()
     }
 

@@ -106,12 +106,12 @@ fn calls_of_both_scopes_continue_and_run_once_while_both_processes_are_replaced(
         scene.replacement_records("not replaced")
     );
     // Neither process ever got a call of the other.
-    for heard in scene.world.heard("tools") {
-        let tools = heard.iter().filter(|one| one["method"] == "tools/call");
+    for received in scene.world.received("tools") {
+        let tools = received.iter().filter(|one| one["method"] == "tools/call");
         let kinds: BTreeSet<bool> = tools
             .map(|one| one["params"]["name"].as_str().is_some_and(|name| name.starts_with("rw_")))
             .collect();
-        assert!(kinds.len() <= 1, "{heard:?}");
+        assert!(kinds.len() <= 1, "{received:?}");
     }
 }
 
@@ -141,8 +141,8 @@ fn progress_and_cancellation_of_a_call_in_a_scope_go_to_its_process() {
         .collect();
     assert_eq!(cancelled, [false, true, false]);
     for process in 0..3 {
-        let heard = scene.methods_received(process);
-        assert!(heard.contains(&"notifications/roots/list_changed".to_owned()), "{process}: {heard:?}");
+        let received = scene.methods_received(process);
+        assert!(received.contains(&"notifications/roots/list_changed".to_owned()), "{process}: {received:?}");
     }
 }
 

@@ -37,10 +37,10 @@ async fn the_environment_changes_nothing() {
         .env("VAULT_NAMESPACE", "none-such")
         .env("VAULT_TOKEN", "s.none-such");
     let output = output_of(inside, "a client in a misleading environment");
-    let said = String::from_utf8_lossy(&output.stdout);
+    let printed = String::from_utf8_lossy(&output.stdout);
     assert!(
-        output.status.success() && said.contains("1 passed"),
-        "{said}{}",
+        output.status.success() && printed.contains("1 passed"),
+        "{printed}{}",
         String::from_utf8_lossy(&output.stderr)
     );
 }

@@ -50,7 +50,7 @@ pub(crate) fn root(server: &OpenBao) -> Token {
     token(&server.root_token)
 }
 
-/// The value of a token, by the only way out: what the scrubber is told.
+/// The value of a token, taken from the needles of the scrubber, which alone reveal it.
 pub(crate) fn value(token: &Token) -> String {
     String::from_utf8(token.needle("test").value.to_vec()).expect("tokens are text")
 }
@@ -82,7 +82,7 @@ pub(crate) fn approle(server: &OpenBao, ttl: &str, max_ttl: &str) -> PathBuf {
 pub(crate) async fn eventually(what: &str, mut condition: impl AsyncFnMut() -> bool) {
     let deadline = Deadline::after(PATIENCE);
     while !condition().await {
-        assert!(!deadline.is_over(), "waited in vain: {what}");
+        assert!(!deadline.is_over(), "not in time: {what}");
         tokio::time::sleep(std::time::Duration::from_millis(20)).await;
     }
 }

@@ -1,4 +1,4 @@
-//! Vault is there and sealed, gone, or silent.
+//! Vault is sealed, is down, or does not respond.
 
 use cofferdam_tests::deadline::wait_until;
 use cofferdam_tests::openbao::OpenBao;
@@ -71,11 +71,11 @@ fn a_response_that_is_cut_leaves_no_lease_behind() {
         wait_until("it works", || late.initialize().get("result").is_some());
         leave(late);
         // Also the lease whose response was lost: it ends with a token of the session.
-        wait_until("nothing that was lent is left", || leases(&bao) == 0);
+        wait_until("no lease is left", || leases(&bao) == 0);
     }
 }
 
-/// How many were ever issued.
+/// How many certificates were ever issued.
 fn certificates(bao: &OpenBao) -> usize {
     list(bao, "pki/certs").len()
 }
@@ -91,7 +91,7 @@ fn a_token_whose_response_was_lost_expires_with_its_grant() {
     let mut late = world.shim("late");
     refused(&mut late, &["auth/token/create", "did not answer"]);
     let lost = session_tokens(&bao);
-    assert!(!lost.is_empty(), "the server made it");
+    assert!(!lost.is_empty(), "the server created the token");
     for token in &lost {
         assert!(token["explicit_max_ttl"].as_u64().is_some_and(|life| (1..=15).contains(&life)), "{token}");
         assert_eq!(token["policies"], json!(["agent", "default"]), "{token}");
@@ -100,7 +100,7 @@ fn a_token_whose_response_was_lost_expires_with_its_grant() {
     world.stop_sidecar();
     let is_there =
         |lost: &Value| session_tokens(&bao).iter().any(|token| token["accessor"] == lost["accessor"]);
-    wait_until("it is over", || !lost.iter().any(is_there));
+    wait_until("the tokens have expired", || !lost.iter().any(is_there));
 }
 
 #[test]
@@ -126,7 +126,7 @@ fn requests_with_cut_responses_are_retried_after_a_delay() {
         refused(&mut late, &["auth/token/create", "did not answer"]);
     }
     let asked = proxy.count("auth/token/create") - before;
-    assert!(asked <= 10, "twenty refusals asked {asked} times");
+    assert!(asked <= 10, "twenty refusals caused {asked} requests");
     proxy.clear_rules();
     wait_until("it works", || late.initialize().get("result").is_some());
 }

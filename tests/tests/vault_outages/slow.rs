@@ -57,16 +57,16 @@ fn retry_after_of_a_quota_is_respected() {
     limit(&bao, "24s");
     let mut late = world.shim("late");
     let refusal = refused(&mut late, &["POST `pki/issue/agent`", "too many requests"]);
-    let told = next_try(&refusal);
-    assert!((1..=25).contains(&told), "{refusal}");
+    let announced = next_try(&refusal);
+    assert!((1..=25).contains(&announced), "{refusal}");
     let asked = proxy.count("pki/issue/agent");
     for _ in 0..10 {
         let again = next_try(&refused(&mut late, &["pki/issue/agent"]));
-        assert!(again <= told, "{again} s after {told} s");
+        assert!(again <= announced, "{again} s after {announced} s");
     }
     assert_eq!(proxy.count("pki/issue/agent"), asked, "there is no request before that");
     wait_until("the interval is over", || late.initialize().get("result").is_some());
     // What Vault says is rounded: one may come a moment too early. Who asks every five seconds comes more often.
     let asked = proxy.count("pki/issue/agent") - asked;
-    assert!(asked <= 2, "asked {asked} times more, told to wait for {told} s");
+    assert!(asked <= 2, "asked {asked} times more, told to wait for {announced} s");
 }

@@ -1,4 +1,4 @@
-//! Calls that go on meanwhile, and the story that every outage has.
+//! Calls during an outage, and the steps that every outage test shares.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -119,7 +119,7 @@ pub(crate) fn survives(
     wait_until("what was refused works", || late.initialize().get("result").is_some());
     assert!(late.call("echo", json!({"text": "x"})).get("result").is_some());
     bao.write_secret("github", json!({"token": format!("{CANARY}-changed")}));
-    wait_until("each session hears of a change", || {
+    wait_until("each session gets a changed secret", || {
         let replaced = world.audit().into_iter().filter(|record| record["event"] == "replacement");
         replaced.map(|record| record["link"].to_string()).collect::<BTreeSet<_>>().len() == 2
     });
@@ -128,7 +128,7 @@ pub(crate) fn survives(
         harness.close_stdin();
         harness.wait_for_exit();
     }
-    wait_until("nothing that was lent is left", || leases(bao) == 0);
+    wait_until("no lease is left", || leases(bao) == 0);
 }
 
 /// The same of a server with a proxy in front of it, either of which may be what fails.
@@ -160,6 +160,6 @@ pub(crate) fn refused(harness: &mut Harness, words: &[&str]) -> String {
 /// When the next try is, in seconds.
 #[track_caller]
 pub(crate) fn next_try(refusal: &str) -> u64 {
-    let (_, rest) = refusal.split_once("tried again in ").expect("the next try is told");
+    let (_, rest) = refusal.split_once("tried again in ").expect("the refusal names the next attempt");
     rest.split(' ').next().and_then(|seconds| seconds.parse().ok()).expect("it is a number of seconds")
 }

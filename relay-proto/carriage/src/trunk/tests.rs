@@ -24,7 +24,7 @@ async fn carried<S: Stream>(trunk: &mut Trunk<S>) -> TrunkError {
 async fn a_substream_carries_both_ways_and_ends() {
     let (mut hub, mut sidecar) = ends();
     let mut here = hub.open().await.unwrap();
-    let talk = async {
+    let exchange = async {
         here.write_all(b"hello").await.unwrap();
         let mut answer = Vec::new();
         here.read_to_end(&mut answer).await.unwrap();
@@ -42,7 +42,7 @@ async fn a_substream_carries_both_ways_and_ends() {
         };
         tokio::select! { () = answer => {}, error = carried(&mut sidecar) => panic!("{error}") }
     };
-    tokio::select! { () = talk => {}, error = carried(&mut hub) => panic!("{error}"), () = other => {} }
+    tokio::select! { () = exchange => {}, error = carried(&mut hub) => panic!("{error}"), () = other => {} }
 }
 
 #[tokio::test]
@@ -56,7 +56,7 @@ async fn an_unread_substream_blocks_only_itself() {
             assert!(sent <= WINDOW, "{sent} bytes were sent to a peer that reads none");
         }
     };
-    let talk = async {
+    let exchange = async {
         for number in 0..200_000_u32 {
             other.write_all(&number.to_be_bytes()).await.unwrap();
         }
@@ -85,7 +85,7 @@ async fn an_unread_substream_blocks_only_itself() {
     let all = async {
         tokio::select! {
             () = flood => panic!("it was refused"),
-            () = talk => unreachable!(),
+            () = exchange => unreachable!(),
             () = reading => {}
             error = carried(&mut hub) => panic!("{error}"),
         }

@@ -1,6 +1,6 @@
 //! A port in the sandbox that the host dials: the sidecar is accepted, and no other peer gets a byte.
 
-use relay_carriage::entrance::{EntranceError, enter, knock};
+use relay_carriage::entrance::{EntranceError, enter, send_preamble};
 use relay_carriage::identity::Identity;
 use relay_carriage::tls::{self, TlsError};
 use relay_carriage::websocket;
@@ -29,7 +29,7 @@ async fn the_sidecar_is_accepted_over_tcp() {
     let sidecar = identity();
     let (address, expected, served) = sandbox(sidecar.public()).await;
     let mut stream = tcp(&address).await;
-    knock(&mut stream).await.unwrap();
+    send_preamble(&mut stream).await.unwrap();
     let (stream, key) = in_time(tls::accept(stream, &sidecar)).await.unwrap();
     assert_eq!(key, expected);
     exchange(stream, 100_000).await;
@@ -52,14 +52,14 @@ async fn another_sidecar_is_refused() {
     let other: Identity = identity();
     let (address, _, served) = sandbox(identity().public()).await;
     let mut stream = tcp(&address).await;
-    knock(&mut stream).await.unwrap();
+    send_preamble(&mut stream).await.unwrap();
     assert!(in_time(tls::accept(stream, &other)).await.is_err());
     let refused = in_time(served).await.unwrap().unwrap_err();
     assert!(matches!(refused, EntranceError::Tls(TlsError::WrongPin { .. })), "{refused:?}");
 }
 
 #[tokio::test]
-async fn a_peer_that_does_not_knock_gets_nothing() {
+async fn a_peer_that_does_not_send_the_preamble_gets_nothing() {
     for sent in [&b""[..], b"cofferdam-dial/2\n", b"SSH-2.0-x\r\n", b"\x16\x03\x01", b"cofferdam-relay/1\n"] {
         let (address, _, served) = sandbox(identity().public()).await;
         let mut stream = tcp(&address).await;

@@ -84,7 +84,7 @@ impl Life {
             12 | 13 => self.sidecar.answer(),
             14 => self.pass_time(Duration::from_millis(u64::from(much) * 300)),
             15 => self.lose("cut"),
-            16 => self.hear(),
+            16 => self.read_output(),
             17 => self.sidecar.restart(),
             18 => self.sidecar.trouble(much, self.wire.as_mut()),
             _ => self.garbage(much),
@@ -98,7 +98,7 @@ impl Life {
         self.sidecar.refusal = None;
         self.sidecar.restart();
         for _ in 0..2000 {
-            self.hear();
+            self.read_output();
             if self.requests.values().all(|asked| asked.answers > 0 || asked.cancelled) {
                 break;
             }
@@ -110,7 +110,7 @@ impl Life {
             self.carry_to_shim(usize::MAX);
             self.pass_time(Duration::from_millis(500));
         }
-        self.hear();
+        self.read_output();
         for (number, asked) in &self.requests {
             assert!(asked.answers == 1 || asked.cancelled, "{number} has {} answers", asked.answers);
             let ran = self.sidecar.ran.get(number).copied().unwrap_or_default();
@@ -140,7 +140,7 @@ impl Life {
             self.say(&format!(
                 r#"{{"jsonrpc":"2.0","method":"notifications/cancelled","params":{{"requestId":{number}}}}}"#
             ));
-            self.hear();
+            self.read_output();
             if let Some(asked) = self.requests.get_mut(&number) {
                 asked.cancelled = true;
             }
@@ -152,10 +152,10 @@ impl Life {
     }
 
     /// The harness reads all there is.
-    fn hear(&mut self) {
-        let heard = self.state.harness.output.waiting().to_vec();
-        self.state.harness.output.consume(heard.len());
-        for line in heard.split(|byte| *byte == b'\n').filter(|line| !line.is_empty()) {
+    fn read_output(&mut self) {
+        let output = self.state.harness.output.waiting().to_vec();
+        self.state.harness.output.consume(output.len());
+        for line in output.split(|byte| *byte == b'\n').filter(|line| !line.is_empty()) {
             let envelope =
                 envelope::read(line, Strictness::Envelope).expect("a harness is told only messages");
             let Kind::Response { id: Some(id), .. } = envelope.kind else { continue };

@@ -226,7 +226,7 @@ fn a_clock_jump_costs_no_request_its_answer() {
         let answers = errors(&scene.lines_to_harness());
         let expected = |code| (1..=3).map(|id: u32| pair(&id.to_string(), code)).collect::<Vec<_>>();
         match phase {
-            // The connection may be as good as before.
+            // The connection may still work.
             "up" => assert_eq!(answers, []),
             "lost" => assert_eq!(answers, expected("outcome_unknown")),
             _ => assert_eq!(answers, expected("relay_unavailable"), "{phase}"),

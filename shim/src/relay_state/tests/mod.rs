@@ -179,13 +179,13 @@ fn pair(id: &str, code: &str) -> (String, String) {
 
 const PLAIN: MaybeRan = MaybeRan::No;
 
-/// What may have run, under this number of the link before.
+/// Marks a request that may have run: it was sent under this number on the previous link.
 fn sent_as(seq: u64) -> MaybeRan {
     MaybeRan::Yes(Origin { link: "l".into(), seq })
 }
 
 impl Scene {
-    /// A sidecar comes at last: these messages, and no others, reach it.
+    /// Connects after all; asserts that the sidecar then receives exactly these messages.
     fn connect_and_find(&mut self, expected: &[(String, MaybeRan)]) {
         self.now += Duration::from_secs(30);
         self.connect();

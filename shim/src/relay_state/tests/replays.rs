@@ -1,4 +1,4 @@
-//! A new server process behind a fresh link: what it is told, and what becomes of the old one's business.
+//! A new server process behind a fresh link: what is replayed to it, and what becomes of the old one's requests.
 
 use super::*;
 
@@ -94,7 +94,7 @@ fn settings_are_replayed_and_changed_tools_are_reported() {
     scene.messages_to_sidecar();
     scene.lines_to_harness();
     let mut handshake = 1;
-    for (tools, heard) in [("[1]", vec![]), ("[1,2]", vec![notice::tools_changed()]), ("[1,2]", vec![])] {
+    for (tools, expected) in [("[1]", vec![]), ("[1,2]", vec![notice::tools_changed()]), ("[1,2]", vec![])] {
         scene.begin_anew();
         assert_eq!(scene.messages_to_sidecar(), [(replayed(handshake), PLAIN)]);
         scene.sidecar(&own_result(handshake, "{}"));
@@ -113,8 +113,9 @@ fn settings_are_replayed_and_changed_tools_are_reported() {
         scene.sidecar(&own_result(handshake + 1, "{}"));
         scene.sidecar(&own_result(handshake + 2, "{}"));
         scene.sidecar(&listing(&own(handshake + 3), tools));
-        let heard: Vec<String> = heard.into_iter().map(|line| String::from_utf8(line).unwrap()).collect();
-        assert_eq!(scene.lines_to_harness(), heard, "{tools}");
+        let expected: Vec<String> =
+            expected.into_iter().map(|line| String::from_utf8(line).unwrap()).collect();
+        assert_eq!(scene.lines_to_harness(), expected, "{tools}");
         handshake += 4;
     }
 }

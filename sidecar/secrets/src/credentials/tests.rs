@@ -16,7 +16,7 @@ use crate::source::{Ask, Lease, Unleased};
 use crate::spec::{Origin, ShortValues, VaultOrigin};
 use crate::value::Secret;
 
-/// ReadRequest long each credential is valid.
+/// How long each credential is valid.
 const LIFE: Duration = Duration::from_secs(600);
 
 /// Returns the next of its values at each read; fails when there are none left.

@@ -1,11 +1,13 @@
 //! A slot in states that are hard to reach from outside: a start that never ends, a server that never reads.
 
+use std::convert::Infallible;
 use std::future::ready;
 
 use cofferdam_policy::Rules;
 use cofferdam_process::Ended;
 use relay_proto::envelope::{IdValue, Kind, Outcome, Strictness, read};
 use relay_proto::mcp;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpListener;
 use tokio_util::task::TaskTracker;
 
@@ -112,6 +114,43 @@ async fn silent_server(replay: &mut Replay) -> (TcpListener, Slot) {
     (listener, slot)
 }
 
+/// Opens a session at each handshake, and has forgotten it at the next request.
+async fn forget_every_session(listener: &TcpListener) -> Infallible {
+    loop {
+        let (mut stream, _) = listener.accept().await.unwrap();
+        let mut request = Vec::new();
+        // A body is one JSON object; a GET has none.
+        let is_whole = |request: &[u8]| {
+            request.ends_with(b"}") || request.starts_with(b"GET") && request.ends_with(b"\r\n\r\n")
+        };
+        while !is_whole(&request) {
+            assert!(stream.read_buf(&mut request).await.unwrap() > 0, "a request has an end");
+        }
+        let body = String::from_utf8(request).unwrap().split_once("\r\n\r\n").unwrap().1.to_owned();
+        let answer = match body.contains(r#""method":"initialize""#) {
+            true => {
+                let id = body.split_once(r#""id":"#).unwrap().1.split_once(',').unwrap().0;
+                let body =
+                    format!(r#"{{"jsonrpc":"2.0","id":{id},"result":{{"protocolVersion":"2025-06-18"}}}}"#);
+                let head = "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\nmcp-session-id: s1";
+                format!("{head}\r\ncontent-length: {}\r\nconnection: close\r\n\r\n{body}", body.len())
+            }
+            false => "HTTP/1.1 404 Not Found\r\ncontent-length: 0\r\nconnection: close\r\n\r\n".into(),
+        };
+        stream.write_all(answer.as_bytes()).await.unwrap();
+    }
+}
+
+/// Lives until the pipeline is told something.
+async fn next_event(slot: &mut Slot, replay: &mut Replay) -> Event {
+    loop {
+        let happened = slot.wait().await;
+        if let Some((_, event)) = slot.on(happened, replay) {
+            return event;
+        }
+    }
+}
+
 fn send(slot: &mut Slot, message: Outbound) -> SendResult {
     slot.send(Outgoing::Kept(message), WhenNotReady::Return, &Replay::new("own-"))
 }
@@ -192,4 +231,38 @@ async fn a_start_that_does_not_end_is_not_waited_for_and_not_reported_as_ended()
     assert_eq!(starting(Box::pin(pending())).processes.end(Duration::from_secs(2)).await, Ended::NotYet);
     assert!(began.elapsed() <= END_TIME);
     assert_eq!(Slot::new(SlotKey::BASE, None).processes.end(Duration::from_secs(2)).await, Ended::All);
+}
+
+#[tokio::test]
+async fn nothing_is_sent_into_a_session_that_the_server_has_forgotten() {
+    let mut replay = accepted_handshake();
+    let (listener, mut slot) = silent_server(&mut replay).await;
+    let test = async {
+        assert!(matches!(slot.open(Some("tools/call"), &mut replay), Opened::Replaying(_)));
+        assert!(matches!(next_event(&mut slot, &mut replay).await, Event::Ready));
+        assert!(matches!(send(&mut slot, request(1, "tools/call", 0)), SendResult::Sent { .. }));
+        match next_event(&mut slot, &mut replay).await {
+            Event::Returned(message) => assert_eq!(message, request(1, "tools/call", 0)),
+            other => panic!("{other:?}"),
+        }
+        for message in [request(2, "tools/call", 0), notification(0)] {
+            assert!(
+                matches!(send(&mut slot, message), SendResult::NotReady(_)),
+                "no handshake was made since"
+            );
+        }
+        assert!(matches!(slot.open(Some("tools/call"), &mut replay), Opened::Replaying(_)));
+        loop {
+            match next_event(&mut slot, &mut replay).await {
+                Event::SessionLost => {}
+                Event::Ready => break,
+                other => panic!("{other:?}"),
+            }
+        }
+        assert!(matches!(send(&mut slot, request(1, "tools/call", 0)), SendResult::Sent { .. }));
+    };
+    tokio::select! {
+        never = forget_every_session(&listener) => match never {},
+        () = test => {}
+    }
 }

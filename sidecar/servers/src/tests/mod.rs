@@ -2,11 +2,13 @@
 //!
 //! [`World`] uses the servers as a pipeline does, and does no more: it parks messages that a process is not ready for, tracks
 //! calls in flight, matches responses to calls, and tends to replacements. It panics where a
-//! call gets a second outcome, or a response comes from a process other than the one that has the call.
+//! call gets a second outcome, a response comes from a process other than the one that has the call, or a process is sent
+//! two requests under one id.
 
 mod replacement;
 mod schedules;
 mod scopes;
+mod script_log;
 mod starts;
 
 use std::collections::BTreeMap;
@@ -28,6 +30,7 @@ use tokio::time::{Instant, timeout_at};
 use tokio_util::task::TaskTracker;
 use zeroize::Zeroizing;
 
+use self::script_log::{assert_ids_differ, call_id, ended, methods};
 use crate::grant_limits::{GrantBounds, GrantLimits};
 use crate::scripted::{Entry, Reaction, Script, Taken, answer};
 use crate::spec::{Reload, Replace, Retry, Scope, ServerKind, ServerLimits, ServerSpec, StdioServer};
@@ -316,7 +319,7 @@ impl World {
     }
 
     /// Runs for this long.
-    async fn live(&mut self, time: Duration) {
+    async fn run_for(&mut self, time: Duration) {
         let until = Instant::now() + time;
         while self.turn(until).await {}
     }
@@ -456,6 +459,7 @@ impl World {
         tasks.close();
         tasks.wait().await;
         assert_eq!(script.alive(), [0; 0], "a process outlives its link: {:?}", script.log());
+        assert_ids_differ(&script);
         (script, results)
     }
 }
@@ -482,19 +486,6 @@ fn harness_id(id: &IdValue) -> Option<u32> {
     }
 }
 
-fn call_id(taken: &Taken) -> Option<u32> {
-    let is_call = taken.method.as_deref() == Some("tools/call");
-    taken.id.as_deref().filter(|_| is_call)?.parse().ok()
-}
-
 fn answered_by(process: usize) -> CallResult {
     CallResult::Answered(format!(r#"{{"by":{process}}}"#))
-}
-
-fn methods(taken: &[Taken]) -> Vec<&str> {
-    taken.iter().filter_map(|taken| taken.method.as_deref()).collect()
-}
-
-fn ended(script: &Script, process: usize) -> bool {
-    script.log().contains(&Entry::Ended(process))
 }

@@ -82,7 +82,7 @@ async fn schedule(actions: &[Action]) -> (Script, BTreeMap<u32, CallResult>) {
         world.script.read(process, Reading::Everything);
     }
     // Longer than any drain, backoff or lifetime.
-    world.live(Duration::from_secs(900)).await;
+    world.run_for(Duration::from_secs(900)).await;
     world.change("key", "last", None);
     world.change("write", "last", None);
     // After any schedule, both the base and the scope must serve again.
@@ -95,10 +95,10 @@ async fn schedule(actions: &[Action]) -> (Script, BTreeMap<u32, CallResult>) {
             if matches!(world.settled(id).await, CallResult::Answered(_)) {
                 break;
             }
-            world.live(Duration::from_secs(60)).await;
+            world.run_for(Duration::from_secs(60)).await;
         }
     }
-    world.live(Duration::from_secs(900)).await;
+    world.run_for(Duration::from_secs(900)).await;
     assert!(world.in_flight.is_empty(), "calls without an outcome: {:?}", world.in_flight);
     assert_eq!(
         world.script.alive().len(),
@@ -138,7 +138,7 @@ async fn act(world: &mut World, action: &Action, number: usize, scoped_calls: &m
         Action::FailStart { after } => {
             world.script.then(Start::FailAfter(Duration::from_millis(*after), launch_error()));
         }
-        Action::Live(time) => world.live(Duration::from_millis(*time)).await,
+        Action::Live(time) => world.run_for(Duration::from_millis(*time)).await,
         Action::Read(reading) => {
             if let Some(process) = world.script.alive().last() {
                 world.script.read(*process, *reading);

@@ -10,7 +10,7 @@ async fn running(server: &Setup) -> World {
     world.make_handshake().await;
     assert_eq!(world.call_and_wait("echo").await, answered_by(0));
     assert_eq!(world.call_and_wait("write_file").await, answered_by(1));
-    world.live(20 * SECOND).await;
+    world.run_for(20 * SECOND).await;
     world
 }
 
@@ -41,7 +41,7 @@ async fn a_setting_of_the_harness_reaches_every_process_under_an_id_of_the_sidec
     let mut world = running(&SERVER).await;
     let level = world.request("logging/setLevel", r#"{"level":"debug"}"#, None);
     world.settled(level).await;
-    world.live(SECOND).await;
+    world.run_for(SECOND).await;
     let set = world
         .script
         .taken_by(1)
@@ -52,13 +52,66 @@ async fn a_setting_of_the_harness_reaches_every_process_under_an_id_of_the_sidec
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_process_of_a_scope_gets_the_settings_made_before_and_during_its_start() {
+    let mut world = World::with(Script::responding(answer_after_wait), &SERVER);
+    world.make_handshake().await;
+    let level = world.request("logging/setLevel", r#"{"level":"debug"}"#, None);
+    world.settled(level).await;
+    world.script.then(Start::RunAfter(5 * SECOND));
+    let scoped = world.call("write_file", Duration::ZERO);
+    world.run_for(SECOND).await;
+    let watch = world.request("resources/subscribe", r#"{"uri":"file:///a"}"#, None);
+    world.settled(watch).await;
+    assert_eq!(world.settled(scoped).await, answered_by(1));
+    world.run_for(SECOND).await;
+    let expected =
+        ["initialize", "notifications/initialized", "logging/setLevel", "tools/call", "resources/subscribe"];
+    assert_eq!(methods(&world.script.taken_by(1)), expected);
+    world.finish().await;
+}
+
+/// Its predecessor got them in requests that were sent once.
+#[tokio::test(start_paused = true)]
+async fn the_successor_in_a_scope_gets_the_settings_made_since_its_predecessor_started() {
+    // The server has accepted it by then, or has not answered yet.
+    for is_answered in [true, false] {
+        let script = Script::responding(move |taken| match (taken.method.as_deref(), taken.process) {
+            (Some("logging/setLevel"), 0) if !is_answered => Vec::new(),
+            _ => answer_after_wait(taken),
+        });
+        let mut world = World::with(script, &SERVER);
+        world.make_handshake().await;
+        assert_eq!(world.call_and_wait("write_file").await, answered_by(1));
+        world.run_for(20 * SECOND).await;
+        world.request("logging/setLevel", r#"{"level":"debug"}"#, None);
+        let watch = world.request("resources/subscribe", r#"{"uri":"file:///a"}"#, None);
+        world.settled(watch).await;
+        world.run_for(SECOND).await;
+        world.change("write", "write-2", None);
+        world.until("another process took over", |world| !world.reports.is_empty()).await;
+        assert_eq!(world.call_and_wait("write_file").await, answered_by(2));
+        let taken = world.script.taken_by(2);
+        let heard = |method: &str, what: &str| {
+            let call = taken.iter().position(|taken| taken.method.as_deref() == Some("tools/call"));
+            taken
+                .iter()
+                .take(call.unwrap())
+                .any(|taken| taken.method.as_deref() == Some(method) && taken.message.contains(what))
+        };
+        assert!(heard("logging/setLevel", "debug"), "{taken:?}");
+        assert!(heard("resources/subscribe", "file:///a"), "{taken:?}");
+        world.finish().await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn only_the_process_whose_secret_changed_is_replaced() {
     let mut world = running(&SERVER).await;
     world.change("write", "write-2", None);
     world.until("another process took over", |world| !world.reports.is_empty()).await;
     assert_eq!(world.call_and_wait("write_file").await, answered_by(2));
     assert_eq!(world.call_and_wait("echo").await, answered_by(0));
-    world.live(SECOND).await;
+    world.run_for(SECOND).await;
     assert_eq!(world.script.alive(), [0, 2]);
     world.finish().await;
 }
@@ -68,7 +121,7 @@ async fn the_end_of_one_process_does_not_affect_another() {
     let mut world = running(&SERVER).await;
     let long = world.call("echo", 10 * SECOND);
     let lost = world.call("write_file", 10 * SECOND);
-    world.live(SECOND).await;
+    world.run_for(SECOND).await;
     world.script.exit(1);
     assert!(matches!(world.settled(lost).await, CallResult::Unknown(_)));
     assert_eq!(world.settled(long).await, answered_by(0));
@@ -80,12 +133,12 @@ async fn the_end_of_one_process_does_not_affect_another() {
 async fn a_reload_that_changes_a_scope_gives_its_process_no_further_call() {
     let mut world = running(&SERVER).await;
     let long = world.call("write_file", 10 * SECOND);
-    world.live(SECOND).await;
+    world.run_for(SECOND).await;
     world.reconfigure(&Setup { scope_tools: &["write_*", "set_*"], scope_key: "x{write.value}", ..SERVER });
     assert_eq!(world.call_and_wait("write_file").await, answered_by(2));
     assert!(!ended(&world.script, 1), "the call is still running");
     assert_eq!(world.settled(long).await, answered_by(1));
-    world.live(SECOND).await;
+    world.run_for(SECOND).await;
     assert_eq!(world.script.alive(), [0, 2]);
     world.finish().await;
 }
@@ -94,12 +147,12 @@ async fn a_reload_that_changes_a_scope_gives_its_process_no_further_call() {
 async fn a_reload_that_changes_the_server_itself_replaces_the_base_and_repeats_its_handshake() {
     let mut world = running(&SERVER).await;
     let long = world.call("echo", 10 * SECOND);
-    world.live(SECOND).await;
+    world.run_for(SECOND).await;
     world.reconfigure(&Setup { key: "x{key.value}", ..SERVER });
     assert_eq!(world.call_and_wait("echo").await, answered_by(2));
     assert_eq!(methods(&world.script.taken_by(2))[..2], ["initialize", "notifications/initialized"]);
     assert_eq!(world.settled(long).await, answered_by(0));
-    world.live(SECOND).await;
+    world.run_for(SECOND).await;
     assert!(ended(&world.script, 0));
     world.finish().await;
 }

@@ -37,9 +37,9 @@ async fn a_failed_start_refuses_the_waiting_calls_and_the_next_start_is_delayed(
         matches!(&refused, CallResult::Refused(Code::ServerUnavailable, why) if why.contains("keeps failing")),
         "{refused:?}"
     );
-    world.live(SECOND).await;
+    world.run_for(SECOND).await;
     assert!(matches!(world.call_and_wait("echo").await, CallResult::Refused(..)), "the third start fails");
-    world.live(2 * SECOND).await;
+    world.run_for(2 * SECOND).await;
     assert_eq!(world.call_and_wait("echo").await, answered_by(0));
     world.finish().await;
 }
@@ -52,7 +52,7 @@ async fn after_an_exit_received_calls_are_unknown_and_queued_ones_did_not_run() 
     world.script.read(0, Reading::PartOfOne);
     let begun = world.call("echo", Duration::ZERO);
     let queued = world.call("echo", Duration::ZERO);
-    world.live(SECOND).await;
+    world.run_for(SECOND).await;
     world.script.exit(0);
     assert!(matches!(world.settled(queued).await, CallResult::Refused(Code::ServerUnavailable, _)));
     assert!(
@@ -115,7 +115,7 @@ async fn a_process_that_does_not_answer_the_repeated_handshake_is_given_up() {
     let mut world = World::with(script, &SERVER);
     world.make_handshake().await;
     // Long enough that a crash does not count as a failed start.
-    world.live(20 * SECOND).await;
+    world.run_for(20 * SECOND).await;
     world.script.exit(0);
     world.until("the process is gone", |world| ended(&world.script, 0)).await;
     let refused = world.call_and_wait("echo").await;
@@ -192,7 +192,7 @@ async fn a_start_that_never_ends_does_not_delay_the_end_of_the_link() {
     let mut world = World::new();
     world.script.then(Start::Never);
     world.call("echo", Duration::ZERO);
-    world.live(SECOND).await;
+    world.run_for(SECOND).await;
     let began = Instant::now();
     world.finish().await;
     assert!(began.elapsed() <= 5 * SECOND);

@@ -48,7 +48,7 @@ pub(crate) struct StdioProcess {
     pub(crate) resources: ProcessResources,
 }
 
-/// A process's stdin and stdout, or a test that plays the process.
+/// A process's stdin and stdout, or a simulated process.
 #[cfg_attr(
     any(test, feature = "scripted"),
     expect(clippy::large_enum_variant, reason = "outside of tests there is one variant")

@@ -1,7 +1,7 @@
 //! A stdio server whose processes are simulated by a test: no child process, no pipes, no wall clock.
 //!
 //! A [`Script`] is the program. Every process that is started from it takes the next [`Start`], answers with the
-//! script's [`Respond`] function, and can be driven by hand (`say`, `exit`, `read`). What happened to all of them, in
+//! script's [`Respond`] function, and can be driven by the test (`say`, `exit`, `read`). What happened to all of them, in
 //! order, is in [`Script::log`].
 //!
 //! What must stay true: a scripted process behaves as [`crate::upstream::stdio`] does. Bytes reach it in `flush` and

@@ -167,14 +167,14 @@ async fn relay_dialled(endpoint: DialTarget, mut pipe: UnixStream) -> String {
 async fn connect(endpoint: &DialTarget) -> Result<BoxedStream, String> {
     match endpoint {
         DialTarget::HybridVsock { path, port } => {
-            after_knock(hybrid_vsock::connect(path, *port).await.map_err(text)?).await
+            after_preamble(hybrid_vsock::connect(path, *port).await.map_err(text)?).await
         }
         DialTarget::Tcp(endpoint) => {
-            after_knock(dial::tcp(endpoint, DIAL_TIMEOUT).await.map_err(text)?).await
+            after_preamble(dial::tcp(endpoint, DIAL_TIMEOUT).await.map_err(text)?).await
         }
         DialTarget::Vsock { cid, port } => {
             let advised = |error| format!("dial {endpoint}: {error}; {}", vsock::dial_advice(&error));
-            after_knock(vsock::connect(*cid, *port).await.map_err(advised)?).await
+            after_preamble(vsock::connect(*cid, *port).await.map_err(advised)?).await
         }
         DialTarget::WebSocket(endpoint) => {
             let port = HostPort { host: endpoint.host.clone(), port: endpoint.port };
@@ -186,8 +186,8 @@ async fn connect(endpoint: &DialTarget) -> Result<BoxedStream, String> {
     }
 }
 
-async fn after_knock(mut stream: impl Stream + 'static) -> Result<BoxedStream, String> {
-    entrance::knock(&mut stream).await.map_err(text)?;
+async fn after_preamble(mut stream: impl Stream + 'static) -> Result<BoxedStream, String> {
+    entrance::send_preamble(&mut stream).await.map_err(text)?;
     Ok(Box::new(stream))
 }
 

@@ -13,7 +13,7 @@ const LATE: u8 = 2;
 const LARGE: u8 = 12;
 
 impl ModelLink {
-    fn responses(&self) -> Vec<usize> {
+    pub(super) fn responses(&self) -> Vec<usize> {
         self.requests.values().map(|request| request.responses).collect()
     }
 }
@@ -127,7 +127,7 @@ impl Disk {
 
 impl ModelLink {
     /// Passes time until these responses arrived. The audit's threads run in real time.
-    async fn until_responses(&mut self, expected: &[usize]) {
+    pub(super) async fn until_responses(&mut self, expected: &[usize]) {
         let mut turns = 0;
         while self.responses() != expected {
             turns += 1;

@@ -6,10 +6,15 @@
 //! - every request has exactly one response, or none once it was cancelled;
 //! - every call ran at most once, or twice where `retry` is set and its tool only reads; a denied one never ran;
 //! - before a call reached the server, its decision was in the audit (checked by the server, see [`server`]);
+//! - every call that was allowed has an outcome in the audit for each of its decisions;
 //! - no message to the harness holds the secret;
 //! - an id has exactly one status at a time (checked by the link after each turn, see `Pipeline::assert_one_status`).
 
+mod calls;
 mod cases;
+mod outcomes;
+mod replacement;
+mod retries;
 mod server;
 mod shim;
 
@@ -19,7 +24,7 @@ use std::time::Duration;
 
 use cofferdam_servers::StartError;
 use cofferdam_servers::grant_limits::LimitReached;
-use cofferdam_servers::scripted::{Script, Start};
+use cofferdam_servers::scripted::{Reading, Script, Start, Taken};
 use relay_proto::frame::{MaybeRan, Origin};
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinHandle;
@@ -52,6 +57,8 @@ struct ModelLink {
     responses_without_id: u64,
     /// A link ended, and malformed messages or their responses may have been lost with it.
     may_lack_responses_without_id: bool,
+    /// Whether the harness responds to requests of the server.
+    answers_server: bool,
     /// The ids of responses and the methods of notifications, as they arrived.
     arrived: Vec<String>,
 }
@@ -70,6 +77,8 @@ struct Request {
     seq: u64,
     maybe_ran: MaybeRan,
     responses: usize,
+    /// The last response to the id.
+    answer: String,
     cancelled: Cancelled,
     /// The id was used twice before its link ended: the shim cannot know which of the two requests was refused.
     is_ambiguous: bool,
@@ -114,6 +123,7 @@ impl ModelLink {
             malformed: 0,
             responses_without_id: 0,
             may_lack_responses_without_id: false,
+            answers_server: true,
             arrived: Vec::new(),
         }
     }
@@ -144,6 +154,10 @@ impl ModelLink {
     fn call(&mut self, argument: u8, maybe_ran: MaybeRan) {
         let id = self.requests.len() as u64 + 1;
         let (call, message) = self.message(id, argument);
+        self.send(id, call, message, maybe_ran);
+    }
+
+    fn send(&mut self, id: u64, call: (u64, &'static str), message: String, maybe_ran: MaybeRan) {
         let seq = self.shim.push(message.as_bytes(), maybe_ran.clone());
         let request = Request {
             calls: vec![call],
@@ -151,10 +165,22 @@ impl ModelLink {
             seq,
             maybe_ran,
             responses: 0,
+            answer: String::new(),
             cancelled: Cancelled::No,
             is_ambiguous: false,
         };
         self.requests.insert(id, request);
+    }
+
+    /// A call of a tool that no random schedule calls, or another request.
+    fn request(&mut self, method: &str, params: &str) -> u64 {
+        let id = self.requests.len() as u64 + 1;
+        self.calls += 1;
+        let call = self.calls;
+        let params = params.replace("CALL", &call.to_string());
+        let message = format!(r#"{{"jsonrpc":"2.0","id":{id},"method":"{method}","params":{params}}}"#);
+        self.send(id, (call, "other"), message, MaybeRan::No);
+        id
     }
 
     /// Makes another call under an id that is or was in use.
@@ -304,8 +330,10 @@ impl ModelLink {
         self.arrived.push(message["method"].as_str().map_or_else(|| message["id"].to_string(), Into::into));
         match (&message["id"], &message["method"]) {
             (id, serde_json::Value::String(_)) if !id.is_null() => {
-                let response = format!(r#"{{"jsonrpc":"2.0","id":{id},"result":{{"roots":[]}}}}"#);
-                self.shim.push(response.as_bytes(), MaybeRan::No);
+                if self.answers_server {
+                    let response = format!(r#"{{"jsonrpc":"2.0","id":{id},"result":{{"roots":[]}}}}"#);
+                    self.shim.push(response.as_bytes(), MaybeRan::No);
+                }
             }
             (_, serde_json::Value::String(_)) => {}
             (serde_json::Value::Null, _) => self.responses_without_id += 1,
@@ -313,6 +341,7 @@ impl ModelLink {
                 let id = id.as_u64().expect("an id that the harness chose");
                 let request = self.requests.get_mut(&id).expect("a response to a request");
                 request.responses += 1;
+                request.answer = text.into();
                 assert_ne!(request.cancelled, Cancelled::Yes, "a cancelled request is answered: {text}");
                 assert!(request.responses <= request.calls.len(), "{id} is answered again: {text}");
             }
@@ -340,6 +369,7 @@ impl ModelLink {
             assert_eq!(self.responses_without_id, self.malformed + unanswered, "refused without an id");
         }
         assert_eq!(self.log.violations(), Vec::<String>::new());
+        assert_eq!(outcomes::missing(&self.fixture.audit()), Vec::<String>::new());
     }
 
     fn check_runs(&self, call: u64, tool: &str) {

@@ -26,6 +26,8 @@ pub(super) const TOOLS: [&str; 13] = [
     "safe_never",
     "large",
 ];
+/// Tools that only fixed schedules call.
+const OTHER_TOOLS: [&str; 2] = ["safe_exit_always", "safe_exit_then_never"];
 
 /// The calls that the server received, shared with the test.
 #[derive(Clone, Default)]
@@ -75,8 +77,14 @@ pub(super) fn script(log: ServerLog, audit: PathBuf) -> Script {
 }
 
 fn respond(taken: &Taken, log: &ServerLog, audit: &Path) -> Vec<Reaction> {
-    if taken.method.as_deref() == Some("tools/list") {
-        return vec![Reaction::Say(list(taken))];
+    match taken.method.as_deref() {
+        Some("tools/list") => return vec![Reaction::Say(list(taken))],
+        // The request stays open.
+        Some("subscriptions/listen") => return Vec::new(),
+        Some("initialize") if taken.process > 0 && taken.message.contains("exit_again") => {
+            return vec![Reaction::Exit];
+        }
+        _ => {}
     }
     let message: serde_json::Value =
         serde_json::from_str(&taken.message).expect("messages to the server are JSON");
@@ -90,7 +98,7 @@ fn respond(taken: &Taken, log: &ServerLog, audit: &Path) -> Vec<Reaction> {
     match tool {
         "late" => vec![Reaction::SayAfter(Duration::from_secs(3), result("late"))],
         "never" => Vec::new(),
-        "exit" => vec![Reaction::Exit],
+        "exit" | "safe_exit_always" => vec![Reaction::Exit],
         "exit_late" => vec![Reaction::ExitAfter(Duration::from_secs(1))],
         // So large that a worker thread scrubs it.
         "large" => vec![
@@ -105,6 +113,11 @@ fn respond(taken: &Taken, log: &ServerLog, audit: &Path) -> Vec<Reaction> {
             Reaction::Say(format!(r#"{{"jsonrpc":"2.0","id":{call},"method":"roots/list"}}"#)),
             Reaction::Say(result("asked")),
         ],
+        "task" => vec![Reaction::Say(format!(
+            r#"{{"jsonrpc":"2.0","id":{id},"result":{{"task":{{"taskId":"t","status":"working"}}}}}}"#
+        ))],
+        "safe_exit_then_never" if runs == 1 => vec![Reaction::ExitAfter(Duration::from_secs(15))],
+        "safe_exit_then_never" => Vec::new(),
         "safe_exit" if runs == 1 => vec![Reaction::Exit],
         "safe_never" if runs == 1 => vec![Reaction::ExitAfter(Duration::from_secs(5))],
         _ => vec![Reaction::Say(result("done"))],
@@ -113,11 +126,11 @@ fn respond(taken: &Taken, log: &ServerLog, audit: &Path) -> Vec<Reaction> {
 
 fn list(taken: &Taken) -> String {
     let id = taken.id.as_deref().expect("a list has an id");
-    let tools = TOOLS.map(|name| {
+    let tools = TOOLS.into_iter().chain(OTHER_TOOLS).map(|name| {
         let is_safe = name.starts_with("safe_");
         format!(r#"{{"name":"{name}","inputSchema":{{"type":"object"}},"annotations":{{"readOnlyHint":{is_safe}}}}}"#)
     });
-    format!(r#"{{"jsonrpc":"2.0","id":{id},"result":{{"tools":[{}]}}}}"#, tools.join(","))
+    format!(r#"{{"jsonrpc":"2.0","id":{id},"result":{{"tools":[{}]}}}}"#, tools.collect::<Vec<_>>().join(","))
 }
 
 /// Decisions in the audit that allow a call of this tool.

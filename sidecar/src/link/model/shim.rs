@@ -76,6 +76,11 @@ impl Shim {
         self.is_established && self.outbox.handed_out() == self.outbox.last()
     }
 
+    /// Whether the link has acknowledged all messages.
+    pub(super) fn is_acknowledged(&self) -> bool {
+        self.outbox.is_empty()
+    }
+
     /// The sequence number of the last message that may have reached the link.
     pub(super) fn handed_out(&self) -> u64 {
         self.outbox.handed_out()

@@ -77,7 +77,7 @@ impl Sidecar {
         std::fs::read_dir(self.directory.join("vault")).unwrap().count()
     }
 
-    /// The end of the process: what is not done stays as it is.
+    /// Ends the sidecar; unfinished revocations stay unfinished.
     async fn stop(self) -> (Arc<FakeVault>, PathBuf) {
         self.access.end().await;
         self.tasks.close();
@@ -115,10 +115,13 @@ async fn read_many(session: &SessionVault, count: usize) -> Vec<Lease> {
 }
 
 /// Waits up to an hour of the paused clock.
-async fn until(mut is_so: impl FnMut() -> bool) {
+async fn until(mut condition: impl FnMut() -> bool) {
     let began = Instant::now();
-    while !is_so() {
-        assert!(began.elapsed() < Duration::from_secs(3600), "it never happens");
+    while !condition() {
+        assert!(
+            began.elapsed() < Duration::from_secs(3600),
+            "the condition does not become true within an hour"
+        );
         sleep(Duration::from_millis(20)).await;
     }
 }

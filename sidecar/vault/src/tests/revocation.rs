@@ -168,8 +168,8 @@ async fn a_lease_is_called_revoked_only_after_a_look_up_found_nothing() {
     let _lease = read(&session).await.unwrap();
     sidecar.vault.fail(LOOK_UP_LEASE, 403);
     let revoked = end(&session).await;
-    let told = reason(&revoked.leases[0].outcome);
-    assert!(told.contains("cannot be looked up") && told.contains("HTTP 403"), "{told}");
+    let why = reason(&revoked.leases[0].outcome);
+    assert!(why.contains("cannot be looked up") && why.contains("HTTP 403"), "{why}");
     sidecar.clean_up();
 }
 

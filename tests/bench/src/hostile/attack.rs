@@ -22,7 +22,7 @@ use crate::relay::{Link, opening};
 pub(crate) enum Attack {
     /// No attack: it only computes. It shows how much of a slowdown is due to the machine's load.
     Busy,
-    /// Connects, says nothing, half a Hello or garbage, and connects again.
+    /// Connects, sends nothing, half a Hello or garbage, and connects again.
     Connections,
     /// Sends tiny messages and pings on a link, as many as its credit allows.
     Messages,

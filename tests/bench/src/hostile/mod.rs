@@ -131,7 +131,7 @@ fn keep_best(all: &mut Vec<Attacked>, new: Attacked) {
 /// The running hostile sandbox.
 struct Attacker {
     running: Running,
-    said: BufReader<ChildStdout>,
+    printed: BufReader<ChildStdout>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -147,8 +147,8 @@ impl Attacker {
         attacker.args(["attack", attack.word()]).arg(socket);
         attacker.stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut running = Running::spawn(attacker, "an attacker")?;
-        let said = BufReader::new(running.child.stdout.take().expect("it was asked for a pipe"));
-        let mut attacker = Self { running, said };
+        let printed = BufReader::new(running.child.stdout.take().expect("it was asked for a pipe"));
+        let mut attacker = Self { running, printed };
         match attacker.line()?.as_str() {
             AT_WORK => Ok(attacker),
             other => Err(BenchError::WrongAnswer(other.into())),
@@ -162,8 +162,8 @@ impl Attacker {
     }
 
     fn line(&mut self) -> Result<String, BenchError> {
-        if self.said.buffer().is_empty() {
-            let mut ready = [PollFd::new(self.said.get_ref().as_fd(), PollFlags::POLLIN)];
+        if self.printed.buffer().is_empty() {
+            let mut ready = [PollFd::new(self.printed.get_ref().as_fd(), PollFlags::POLLIN)];
             let within = PollTimeout::try_from(ATTACKER_WITHIN).unwrap_or(PollTimeout::MAX);
             if poll(&mut ready, within) == Ok(0) {
                 let what = "an attacker".into();
@@ -175,7 +175,7 @@ impl Attacker {
             }
         }
         let mut line = String::new();
-        let read = self.said.read_line(&mut line);
+        let read = self.printed.read_line(&mut line);
         read.map_err(|source| BenchError::Read { what: "from an attacker".into(), source })?;
         match line.trim_end() {
             "" => Err(BenchError::Ended { what: "an attacker".into(), last_log_line: String::new() }),

@@ -20,20 +20,20 @@ pub(crate) fn shape() -> String {
 
 pub(crate) fn versions(paths: &ProgramPaths) -> Vec<String> {
     let own = |word: &str| paths.fill(word.into()).ok();
-    let said = |program: Option<String>, argument| {
+    let printed = |program: Option<String>, argument| {
         let mut question = command(program?);
         question.arg(argument);
         output_of(question, PATIENCE)
     };
-    let socat = said(own("{socat}"), "-V").and_then(|text| {
+    let socat = printed(own("{socat}"), "-V").and_then(|text| {
         let version = text.split_once("socat version ")?.1.split_whitespace().next()?;
         Some(format!("socat {version}"))
     });
     let one_line = |text: String| text.lines().next().map(|line| line.trim().to_owned());
-    let mcp_proxy = said(own("{mcp-proxy}"), "--version").and_then(one_line);
+    let mcp_proxy = printed(own("{mcp-proxy}"), "--version").and_then(one_line);
     let node =
-        said(Some("node".into()), "--version").and_then(one_line).map(|text| format!("Node.js {text}"));
-    let python = said(Some("python3".into()), "--version").and_then(one_line);
+        printed(Some("node".into()), "--version").and_then(one_line).map(|text| format!("Node.js {text}"));
+    let python = printed(Some("python3".into()), "--version").and_then(one_line);
     let npm = ["mcp-remote", "supergateway"].map(|package| paths.npm_version(package));
     [socat, mcp_proxy, python].into_iter().chain(npm).chain([node]).flatten().collect()
 }

@@ -7,7 +7,7 @@ use super::leases;
 use super::method::METHOD;
 use super::promises::judge;
 use super::turnover;
-use super::units::{digits, grouped, megabytes, rate, time, without_places};
+use super::units::{digits, grouped, megabytes, rate, time, without_paths};
 use super::{Findings, NOTES};
 use crate::roster::SOCAT;
 use crate::tournament::ContenderResult;
@@ -30,7 +30,7 @@ pub(super) fn text(findings: &Findings, notes: &str) -> String {
         findings.rounds
     );
     side_by_side(findings, &mut out);
-    numbers_to_hold(findings, &mut out);
+    promised_numbers(findings, &mut out);
     hostile::beside(&findings.hostile, &mut out);
     leases::kept(&findings.leases, &mut out);
     turnover::meanwhile(&findings.turnover, &mut out);
@@ -82,12 +82,12 @@ fn side_by_side(findings: &Findings, out: &mut String) {
     }
     for standing in &findings.standings {
         if let Some(reason) = &standing.failure {
-            let _ = write!(out, "\n**{}** failed: {}\n", standing.name, without_places(reason));
+            let _ = write!(out, "\n**{}** failed: {}\n", standing.name, without_paths(reason));
         }
     }
 }
 
-fn numbers_to_hold(findings: &Findings, out: &mut String) {
+fn promised_numbers(findings: &Findings, out: &mut String) {
     out.push_str(
         "\n## Numbers to hold\n\n\
          | what | cofferdam | against | ratio | target | |\n|---|--:|---|--:|--:|---|\n",
@@ -108,11 +108,11 @@ fn numbers_to_hold(findings: &Findings, out: &mut String) {
         ("a hostile sandbox", findings.hostile.failure()),
         ("1,000 sessions", findings.crowd.failure()),
         ("keeping leases", findings.leases.failure()),
-        ("credentials of Vault's", findings.turnover.failure()),
+        ("credentials from Vault", findings.turnover.failure()),
     ];
     for (what, reason) in failed {
         if let Some(reason) = reason {
-            let _ = write!(out, "\n**{what}** failed: {}\n", without_places(reason));
+            let _ = write!(out, "\n**{what}** failed: {}\n", without_paths(reason));
         }
     }
 }
@@ -129,7 +129,7 @@ fn counts(findings: &Findings, out: &mut String) {
     for count in &findings.counts {
         let number = match &count.instructions {
             Ok(instructions) => grouped(*instructions),
-            Err(reason) => format!("not counted: {}", without_places(reason)),
+            Err(reason) => format!("not counted: {}", without_paths(reason)),
         };
         let _ = writeln!(out, "| {} | {number} |", count.what);
     }

@@ -49,7 +49,7 @@ pub(super) fn digits(number: f64) -> String {
 }
 
 /// Replaces absolute paths by their last part: a report names no places of the machine that made it.
-pub(super) fn without_places(text: &str) -> String {
+pub(super) fn without_paths(text: &str) -> String {
     let ends_path = |letter: char| letter.is_whitespace() || "\"'`,;:()[]{}<>".contains(letter);
     let mut out = String::new();
     let mut rest = text;
@@ -87,6 +87,6 @@ mod tests {
     #[test]
     fn paths_lose_their_directories_and_addresses_stay() {
         let text = "open /home/me/a.sock: unix:/run/x/b.sock, http://127.0.0.1:1/mcp and 1/2";
-        assert_eq!(without_places(text), "open a.sock: unix:b.sock, http://127.0.0.1:1/mcp and 1/2");
+        assert_eq!(without_paths(text), "open a.sock: unix:b.sock, http://127.0.0.1:1/mcp and 1/2");
     }
 }

@@ -64,7 +64,7 @@ impl Pending {
         format!("task-{}-{number}", std::process::id())
     }
 
-    /// All of them.
+    /// All tasks of this process.
     fn tasks(&self) -> Vec<Value> {
         let count = self.tasks.lock().map_or(0, |tasks| *tasks);
         let task = |number| json!({"taskId": format!("task-{}-{number}", std::process::id()), "status": "completed"});
@@ -149,7 +149,7 @@ fn handle(mode: Mode, message: &Value, output: &Output, pending: &Pending) {
             json!({"process": std::process::id(), "id": id, "method": method, "params": params})
         ),
     );
-    let is_initialized_after = pending.is_initialized_after(method);
+    let is_initialized = pending.is_initialized_after(method);
     if id.is_none() && method != "tools/call" {
         if method == "notifications/tally" {
             tools::count(method, &Value::Object(params.clone()), &Value::Null);
@@ -159,7 +159,7 @@ fn handle(mode: Mode, message: &Value, output: &Output, pending: &Pending) {
     if mode == Mode::NeverAnswers {
         return;
     }
-    if mode == Mode::DemandsHandshake && !is_initialized_after && method != "initialize" {
+    if mode == Mode::DemandsHandshake && !is_initialized && method != "initialize" {
         return refuse(mode, &call.request, -32002, "Server not initialized", output);
     }
     let era = call.era;

@@ -164,9 +164,9 @@ fn listen_for_hangups() {
         while hangup.wait().is_ok() {
             let file = std::env::var("TOKEN_FILE").unwrap_or_default();
             let params = serde_json::json!({"found": std::fs::read_to_string(file).ok()});
-            let heard =
+            let received =
                 serde_json::json!({"process": std::process::id(), "method": "SIGHUP", "params": params});
-            record("HEARD_FILE", &format!("{heard}\n"));
+            record("HEARD_FILE", &format!("{received}\n"));
         }
     });
 }

@@ -18,7 +18,7 @@ use crate::process::{Running, command, into_file};
 use crate::tools::Tool;
 use monitor::Monitor;
 
-/// What a machine is made of.
+/// The programs and files for starting a machine.
 #[derive(Debug)]
 pub struct Machine {
     emulator: PathBuf,
@@ -117,7 +117,7 @@ impl Booted {
 
     /// Continues a paused machine.
     #[track_caller]
-    pub fn go_on(&self) {
+    pub fn resume(&self) {
         Monitor::connect(&self.monitor).execute("cont", "{}");
     }
 

@@ -1,4 +1,4 @@
-//! Which servers the upstream talks to: certificates, addresses, plain text.
+//! Which servers the upstream connects to: certificates, addresses, plain text.
 
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};

@@ -1,0 +1,29 @@
+//! What the log of a [`Script`] says about its processes.
+
+use std::collections::HashSet;
+
+use crate::scripted::{Entry, Script, Taken};
+
+pub(super) fn methods(taken: &[Taken]) -> Vec<&str> {
+    taken.iter().filter_map(|taken| taken.method.as_deref()).collect()
+}
+
+pub(super) fn call_id(taken: &Taken) -> Option<u32> {
+    let is_call = taken.method.as_deref() == Some("tools/call");
+    taken.id.as_deref().filter(|_| is_call)?.parse().ok()
+}
+
+pub(super) fn ended(script: &Script, process: usize) -> bool {
+    script.log().contains(&Entry::Ended(process))
+}
+
+/// No process was sent two requests under one id, neither of the harness nor of the sidecar itself.
+pub(super) fn assert_ids_differ(script: &Script) {
+    for process in 0..script.started() {
+        let taken = script.taken_by(process);
+        let mut ids = HashSet::new();
+        for id in taken.iter().filter_map(|taken| taken.id.as_deref()) {
+            assert!(ids.insert(id), "process {process} was sent two requests under {id}: {taken:?}");
+        }
+    }
+}

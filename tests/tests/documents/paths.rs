@@ -1,0 +1,32 @@
+//! The files that ARCHITECTURE.md and CONTRIBUTING.md send a reader to.
+
+use cofferdam_tests::markdown::{rows, spans};
+
+use super::guide::section;
+use super::{ARCHITECTURE, CONTRIBUTING, root};
+
+/// A name without a folder lies in the folder of the name before it.
+#[test]
+fn the_walk_of_a_call_and_the_recipes_name_files_that_exist() {
+    let mut named = 0;
+    for section in [section(ARCHITECTURE, "## The walk of a call"), section(CONTRIBUTING, "## How to add")] {
+        for row in rows(section) {
+            let mut folder = root();
+            for path in spans(&row[1]).filter(|span| is_path(span)) {
+                named += 1;
+                let file = if path.contains('/') { root().join(&path) } else { folder.join(&path) };
+                assert!(file.exists(), "`{path}` in the row of {}: there is no {}", row[0], file.display());
+                folder = if path.ends_with('/') {
+                    file
+                } else {
+                    file.parent().expect("it lies in the clone").into()
+                };
+            }
+        }
+    }
+    assert!(named > 50, "{named}");
+}
+
+fn is_path(span: &str) -> bool {
+    [".rs", ".md", "/"].into_iter().any(|end| span.ends_with(end))
+}
