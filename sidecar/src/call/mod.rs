@@ -95,9 +95,9 @@ pub(crate) struct Pipeline {
     pub(crate) caller: CallerContext,
     /// Messages to be decided: requests that were parked come before newly received messages.
     incoming: VecDeque<Incoming>,
-    /// Admitted, and waiting: to be decided, or to be sent.
+    /// Admitted messages that cannot be decided or sent yet.
     pub(crate) parked: Parked,
-    /// Registered, sent, unanswered.
+    /// Requests that were registered and sent, without a response so far.
     in_flight: InFlight,
     server_requests: ServerRequests,
     tasks: TaskTable,

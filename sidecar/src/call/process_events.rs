@@ -40,7 +40,7 @@ impl Pipeline {
                 Notice::HandedOver(process) => {
                     turn.from = process;
                     turn.move_listeners();
-                    // What waited for the old process did not run, and goes to the next one.
+                    // Messages that were parked for the old process did not run, and are sent to the new one.
                     self.sending(servers, now).send_parked(slot);
                 }
                 Notice::Over(process) => {

@@ -120,7 +120,7 @@ impl RecordingChunk {
         }
     }
 
-    /// The link ends: the calls that were not made.
+    /// The link ends: takes out the calls of a pending chunk, which were not made.
     pub(super) fn end(&mut self) -> Vec<Call> {
         match self.0.take() {
             Some(RecordingState::Pending { chunk, .. }) => {
@@ -131,7 +131,7 @@ impl RecordingChunk {
         }
     }
 
-    /// Waits until the records are written, or cannot be. Cancel-safe.
+    /// Waits until the records are written, or the write has failed. Cancel-safe.
     pub(crate) async fn written(&mut self) -> RecordResult {
         match &mut self.0 {
             Some(RecordingState::Pending { records, .. } | RecordingState::Overdue { records, .. }) => {
@@ -187,7 +187,7 @@ impl Pipeline {
 }
 
 impl Chunk {
-    /// Does what follows from its decisions.
+    /// Carries out the decisions of this chunk.
     fn carry_out(
         self,
         pipeline: &mut Pipeline,

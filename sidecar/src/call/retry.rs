@@ -64,7 +64,7 @@ impl Pipeline {
         let message = format!(r#"{{"jsonrpc":"2.0","id":{id},"method":"tools/list","params":{{{params}}}}}"#);
         let request = OwnRequest { id, method: mcp::TOOLS_LIST, message: message.into_bytes() };
         let (list, request) = ToolList::begin(request);
-        ask_for_page(self, config, servers, list, request, now);
+        request_tool_page(self, config, servers, list, request, now);
     }
 
     /// The list is complete or failed: the requests that waited for it are decided next.
@@ -112,7 +112,7 @@ impl ServerTurn<'_> {
             }
             NextPage::Ask(request) => {
                 let config = pipeline.caller.session.context.config.load_full();
-                ask_for_page(pipeline, &config, servers, list, request, *now);
+                request_tool_page(pipeline, &config, servers, list, request, *now);
             }
             NextPage::Abandoned => pipeline.end_listing(),
         }
@@ -126,7 +126,7 @@ impl ServerTurn<'_> {
     }
 }
 
-fn ask_for_page(
+fn request_tool_page(
     pipeline: &mut Pipeline,
     config: &Arc<Config>,
     servers: &mut ServerSet,
@@ -140,7 +140,7 @@ fn ask_for_page(
     }
 }
 
-/// A call that the server did not answer leaves nothing to be replayed to a later process.
+/// A setting that the server did not confirm is not replayed to later processes.
 pub(super) fn forget_setting(servers: &mut ServerSet, call: &Call) {
     if call.handling != ReplyHandling::Other
         && let Some(id) = envelope::id_value(call.id.as_bytes())

@@ -77,7 +77,7 @@ impl LargeMessage {
         }
     }
 
-    /// Has a large response scrubbed. `changed` is what the harness gets of it, where that differs.
+    /// Starts to scrub a large response. `changed` is the response for the harness, where it differs from the server's.
     pub(super) fn scrub_response(
         &mut self,
         caller: &CallerContext,
@@ -95,7 +95,7 @@ impl LargeMessage {
         self.0 = Some(Scrubbing { work, response: Some(response) });
     }
 
-    /// Has a large message that is no response scrubbed.
+    /// Starts to scrub a large message that is not a server's response.
     pub(super) fn scrub_message(&mut self, caller: &CallerContext, message: Vec<u8>) {
         let scrubber = caller.session.credentials.scrubber();
         let limit = caller.message_bytes;
@@ -106,7 +106,7 @@ impl LargeMessage {
         self.0 = Some(Scrubbing { work, response: None });
     }
 
-    /// The link ends: the call whose response the harness does not get.
+    /// The link ends: takes out the call whose response is dropped.
     pub(super) fn end(&mut self) -> Option<Call> {
         self.0.take()?.response?.call
     }
@@ -117,7 +117,7 @@ impl LargeMessage {
 }
 
 impl Pipeline {
-    /// The worker is done: the message leaves.
+    /// The worker is done: queues the message for the harness.
     pub(crate) fn on_scrubbed(&mut self, servers: &mut ServerSet, scrubbed: Scrubbed, now: Instant) {
         let Some(Scrubbing { response, .. }) = self.large.0.take() else { return };
         match (scrubbed, response) {

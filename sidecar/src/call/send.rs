@@ -23,7 +23,7 @@ pub(super) struct OwnRequestNotSent;
 
 const TOO_MUCH_PARKED: &str = "it did not run: the server is starting and too many messages wait for it";
 
-/// The pipeline while it sends to its servers.
+/// Sends messages of the pipeline to its server processes.
 pub(super) struct Sending<'a> {
     pipeline: &'a mut Pipeline,
     servers: &'a mut ServerSet,
@@ -37,7 +37,7 @@ impl Pipeline {
 }
 
 impl Sending<'_> {
-    /// A registered call did not leave: it waits, or is answered.
+    /// A registered call could not be sent: parks or answers it.
     pub(super) fn not_sent(&mut self, slot: SlotKey, id: IdValue, result: SendResult) {
         let Some(call) = self.pipeline.in_flight.take(&id) else { return };
         match result {
@@ -55,8 +55,8 @@ impl Sending<'_> {
         }
     }
 
-    /// Holds a message until its slot is ready. Where too much waits already, a request is answered and a notification
-    /// dropped.
+    /// Parks a message until its slot is ready. Where too much is parked already, a request is refused and a
+    /// notification dropped.
     pub(super) fn park(&mut self, slot: SlotKey, unsent: Unsent) {
         let Err(unsent) = self.pipeline.parked.hold_unsent(slot, unsent, self.now) else { return };
         if let Some((_, call)) = unsent.call {
@@ -64,16 +64,16 @@ impl Sending<'_> {
         }
     }
 
-    /// Sends what waits for a slot, in order.
+    /// Sends the messages that are parked for a slot, in order.
     pub(super) fn send_parked(&mut self, slot: SlotKey) {
-        let waiting = self.pipeline.parked.take_for(slot);
-        if waiting.is_empty() {
+        let parked = self.pipeline.parked.take_for(slot);
+        if parked.is_empty() {
             return;
         }
         let config = self.pipeline.caller.session.context.config.load_full();
-        for Unsent { call, message } in waiting {
+        for Unsent { call, message } in parked {
             let launcher = self.pipeline.caller.launcher(&config);
-            let start = || launcher.clone().expect("asked for only where there is one");
+            let start = || launcher.clone().expect("called only where there is a launcher");
             // No process is started for a notification alone.
             let when = match message.request_id().is_some() && launcher.is_some() {
                 true => WhenNotReady::Start(&start),
@@ -100,7 +100,7 @@ impl Sending<'_> {
         self.servers.flush();
     }
 
-    /// Sends a request of the sidecar itself to the server's own process.
+    /// Sends one of the sidecar's own requests to the server's base process.
     pub(super) fn send_own(
         &mut self,
         config: &Arc<Config>,

@@ -1,14 +1,14 @@
-//! A link between a scripted shim and a scripted server, in paused time, over random schedules.
+//! Model test: a link between a scripted shim and a scripted server, in paused time, over random schedules.
 //!
-//! Every schedule is a possible life of a link: calls, reused ids, cancellations, malformed messages, lost connections
-//! that are resumed, links that end and whose requests come again on a new one, servers that crash, do not start, or
-//! never answer. After each one:
+//! A schedule is a random sequence of events: calls, reused ids, cancellations, malformed messages, lost connections
+//! that are resumed, links that end and whose requests are resent on a new one, servers that crash, do not start, or
+//! never respond. Each schedule checks:
 //! - every request has exactly one response, or none once it was cancelled;
 //! - every call ran at most once, or twice where `retry` is set and its tool only reads; a denied one never ran;
 //! - before a call reached the server, its decision was in the audit (checked by the server, see [`server`]);
 //! - every call that was allowed has an outcome in the audit for each of its decisions;
 //! - no message to the harness holds the secret;
-//! - an id is in one place at a time (checked by the link after each turn, see `Pipeline::assert_one_place`).
+//! - an id has exactly one status at a time (checked by the link after each turn, see `Pipeline::assert_one_status`).
 
 mod calls;
 mod cases;
@@ -30,33 +30,34 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep_until, timeout_at};
 
-use self::server::{SECRET, Seen, TOOLS};
-use self::shim::{Heard, Shim};
+use self::server::{SECRET, ServerLog, TOOLS};
+use self::shim::{FrameContent, Shim};
 use super::command::{Command, EndReason};
 use super::{FirstConnection, Link};
 use crate::session::Session;
 use crate::session::fixture::Fixture;
 use crate::session::principal::Principal;
 
-struct Life {
+/// The link under test, with its shim and server.
+struct ModelLink {
     fixture: Fixture,
     session: Arc<Session>,
     script: Script,
-    seen: Seen,
+    log: ServerLog,
     retry: Retry,
     link: JoinHandle<EndReason>,
     commands: mpsc::Sender<Command>,
     links: usize,
     shim: Shim,
-    /// By id.
+    /// All requests of the harness, by id.
     requests: BTreeMap<u64, Request>,
     calls: u64,
-    /// Messages that must be answered without an id, and those that were.
+    /// Messages that were sent without a readable id; each must get a response without an id.
     malformed: u64,
-    nameless: u64,
-    /// Messages without a readable id may have been lost with a link.
-    lost_nameless: bool,
-    /// Whether the harness answers what the server asks of it.
+    responses_without_id: u64,
+    /// A link ended, and malformed messages or their responses may have been lost with it.
+    may_lack_responses_without_id: bool,
+    /// Whether the harness responds to requests of the server.
     answers_server: bool,
     /// The ids of responses and the methods of notifications, as they arrived.
     arrived: Vec<String>,
@@ -76,34 +77,34 @@ struct Request {
     seq: u64,
     maybe_ran: MaybeRan,
     responses: usize,
-    /// The last response.
+    /// The last response to the id.
     answer: String,
     cancelled: Cancelled,
-    /// A reused id was under way when its link ended: the shim cannot tell which of its requests was refused.
+    /// The id was used twice before its link ended: the shim cannot know which of the two requests was refused.
     is_ambiguous: bool,
 }
 
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 enum Cancelled {
     No,
-    /// The link may have answered before it read the cancellation.
-    Perhaps,
+    /// The link may have sent the response before it read the cancellation.
+    Maybe,
     Yes,
 }
 
-/// A shim gives a sign of life, whatever the link sends.
+/// The shim sends a Ping at this interval.
 const HEARTBEAT: Duration = Duration::from_secs(10);
 const CALL_TIMEOUT: Duration = Duration::from_secs(20);
 
-impl Life {
+impl ModelLink {
     fn new(retry: Retry) -> Self {
         Self::in_fixture(Fixture::with_server("", &server_configuration(retry)), retry)
     }
 
     fn in_fixture(fixture: Fixture, retry: Retry) -> Self {
         std::fs::write(fixture.path("token"), SECRET).unwrap();
-        let seen = Seen::default();
-        let script = server::script(seen.clone(), fixture.path("state/audit"));
+        let log = ServerLog::default();
+        let script = server::script(log.clone(), fixture.path("state/audit"));
         assert!(fixture.context.script.set(script.clone()).is_ok());
         let session = Arc::new(Session::new(&fixture.context, &Principal::anonymous("dev".parse().unwrap())));
         let (link, commands, shim) = open(&fixture, &session, 1);
@@ -111,7 +112,7 @@ impl Life {
             fixture,
             session,
             script,
-            seen,
+            log,
             retry,
             link,
             commands,
@@ -120,38 +121,39 @@ impl Life {
             requests: BTreeMap::new(),
             calls: 0,
             malformed: 0,
-            nameless: 0,
-            lost_nameless: false,
+            responses_without_id: 0,
+            may_lack_responses_without_id: false,
             answers_server: true,
             arrived: Vec::new(),
         }
     }
 
-    async fn step(&mut self, what: u8, much: u8) {
-        let small = Duration::from_millis(u64::from(much));
-        match what % 20 {
-            0..=6 => self.call(much, MaybeRan::No),
-            7 => self.reuse_id(much),
-            8 => self.cancel(much).await,
+    /// One random event.
+    async fn step(&mut self, action: u8, argument: u8) {
+        let short = Duration::from_millis(u64::from(argument));
+        match action % 20 {
+            0..=6 => self.call(argument, MaybeRan::No),
+            7 => self.reuse_id(argument),
+            8 => self.cancel(argument).await,
             9 => self.malformed(),
             10 => self.notify(),
             11 => self.shim.disconnect(),
             12 => self.connect().await,
             13 => self.end_link().await,
-            14 => self.script.then(start(much)),
+            14 => self.script.then(start(argument)),
             15 => self.crash(),
-            16 => return self.pass(Duration::from_secs(u64::from(much) / 8)).await,
-            _ => return self.pass(small).await,
+            16 => return self.pass(Duration::from_secs(u64::from(argument) / 8)).await,
+            _ => return self.pass(short).await,
         }
-        if much.is_multiple_of(2) {
+        if argument.is_multiple_of(2) {
             self.pass(Duration::ZERO).await;
         }
     }
 
     /// Makes a call under a new id.
-    fn call(&mut self, much: u8, maybe_ran: MaybeRan) {
+    fn call(&mut self, argument: u8, maybe_ran: MaybeRan) {
         let id = self.requests.len() as u64 + 1;
-        let (call, message) = self.message(id, much);
+        let (call, message) = self.message(id, argument);
         self.send(id, call, message, maybe_ran);
     }
 
@@ -182,9 +184,9 @@ impl Life {
     }
 
     /// Makes another call under an id that is or was in use.
-    fn reuse_id(&mut self, much: u8) {
-        let id = u64::from(much) % (self.requests.len() as u64 + 1);
-        let (call, message) = self.message(id, much);
+    fn reuse_id(&mut self, argument: u8) {
+        let id = u64::from(argument) % (self.requests.len() as u64 + 1);
+        let (call, message) = self.message(id, argument);
         if let Some(request) = self.requests.get_mut(&id).filter(|request| request.cancelled == Cancelled::No)
         {
             request.calls.push(call);
@@ -193,26 +195,26 @@ impl Life {
         }
     }
 
-    fn message(&mut self, id: u64, much: u8) -> ((u64, &'static str), String) {
+    fn message(&mut self, id: u64, argument: u8) -> ((u64, &'static str), String) {
         self.calls += 1;
-        let (call, tool) = (self.calls, TOOLS[usize::from(much) % TOOLS.len()]);
+        let (call, tool) = (self.calls, TOOLS[usize::from(argument) % TOOLS.len()]);
         let message = format!(
             r#"{{"jsonrpc":"2.0","id":{id},"method":"tools/call","params":{{"name":"{tool}","arguments":{{"call":{call}}}}}}}"#
         );
         ((call, tool), message)
     }
 
-    async fn cancel(&mut self, much: u8) {
-        // Responses that are on their way arrive first.
+    async fn cancel(&mut self, argument: u8) {
+        // Lets responses arrive that were sent already.
         self.pass(Duration::ZERO).await;
-        let id = u64::from(much) % (self.requests.len() as u64 + 1);
+        let id = u64::from(argument) % (self.requests.len() as u64 + 1);
         let Some(request) = self.requests.get_mut(&id) else { return };
         if request.responses > 0 || request.calls.len() > 1 {
             return;
         }
         request.cancelled = match self.shim.has_sent_everything() {
             true => Cancelled::Yes,
-            false => Cancelled::Perhaps,
+            false => Cancelled::Maybe,
         };
         let cancelled = format!(
             r#"{{"jsonrpc":"2.0","method":"notifications/cancelled","params":{{"requestId":{id}}}}}"#
@@ -237,15 +239,15 @@ impl Life {
         self.shim.push(br#"{"jsonrpc":"2.0","method":"notifications/roots/list_changed"}"#, MaybeRan::No);
     }
 
-    /// Resumes the link, or opens another where it is over.
+    /// Resumes the link, or opens a new one if it has ended.
     async fn connect(&mut self) {
-        if self.shim.is_welcome() {
+        if self.shim.is_established() {
             return;
         }
         match self.shim.resume() {
             Some(resume) if !self.link.is_finished() => {
                 let connection = Box::new(self.shim.connect());
-                // The link may end meanwhile, which the next attempt finds.
+                // If the link ends meanwhile, the next attempt notices.
                 let _ = self.commands.send(Command::Attach { connection, resume }).await;
             }
             Some(_) => self.reopen(),
@@ -263,12 +265,12 @@ impl Life {
         self.reopen();
     }
 
-    /// A new link, on which everything without a response comes again.
+    /// Opens a new link, on which all requests without a response are sent again.
     fn reopen(&mut self) {
         self.links += 1;
         let (before, handed_out) = (self.shim.link.clone(), self.shim.handed_out());
         (self.link, self.commands, self.shim) = open(&self.fixture, &self.session, self.links);
-        self.lost_nameless = true;
+        self.may_lack_responses_without_id = true;
         for request in self.requests.values_mut() {
             request.is_ambiguous |= request.calls.len() > 1;
             if request.responses > 0 || request.cancelled != Cancelled::No || request.is_ambiguous {
@@ -297,18 +299,18 @@ impl Life {
         }
     }
 
-    /// Lets time pass while both sides talk.
+    /// Lets time pass while both sides exchange frames.
     async fn pass(&mut self, time: Duration) {
-        // Zero is long enough for everything that is due now.
+        // Long enough to handle everything that is due now, even if `time` is zero.
         let until = Instant::now() + time.max(Duration::from_micros(100));
         let mut heartbeat = Instant::now() + HEARTBEAT;
         loop {
             self.shim.send().await;
             match timeout_at(until.min(heartbeat), self.shim.next()).await {
                 Ok(Some(frame)) => match self.shim.take(frame).await {
-                    Heard::Message(message) => self.heard(&message),
-                    Heard::Goodbye => self.shim.disconnect(),
-                    Heard::Nothing => {}
+                    FrameContent::Message(message) => self.on_message(&message),
+                    FrameContent::Goodbye => self.shim.disconnect(),
+                    FrameContent::Nothing => {}
                 },
                 Ok(None) => self.shim.disconnect(),
                 Err(_) if heartbeat < until => {
@@ -320,10 +322,11 @@ impl Life {
         }
     }
 
-    fn heard(&mut self, bytes: &[u8]) {
+    fn on_message(&mut self, bytes: &[u8]) {
         let text = std::str::from_utf8(bytes).expect("JSON is text");
-        assert!(!text.contains(SECRET), "the harness was told the secret: {text}");
-        let message: serde_json::Value = serde_json::from_str(text).expect("a harness is told JSON");
+        assert!(!text.contains(SECRET), "a message to the harness contains the secret: {text}");
+        let message: serde_json::Value =
+            serde_json::from_str(text).expect("messages to the harness are JSON");
         self.arrived.push(message["method"].as_str().map_or_else(|| message["id"].to_string(), Into::into));
         match (&message["id"], &message["method"]) {
             (id, serde_json::Value::String(_)) if !id.is_null() => {
@@ -333,9 +336,9 @@ impl Life {
                 }
             }
             (_, serde_json::Value::String(_)) => {}
-            (serde_json::Value::Null, _) => self.nameless += 1,
+            (serde_json::Value::Null, _) => self.responses_without_id += 1,
             (id, _) => {
-                let id = id.as_u64().expect("an id of the harness's");
+                let id = id.as_u64().expect("an id that the harness chose");
                 let request = self.requests.get_mut(&id).expect("a response to a request");
                 request.responses += 1;
                 request.answer = text.into();
@@ -345,13 +348,13 @@ impl Life {
         }
     }
 
-    /// Everything works from now on, and everything is answered.
+    /// Lets the link work without further disturbance, and checks that every request is answered.
     async fn settle(&mut self) {
         for _ in 0..20 {
             self.connect().await;
             self.pass(CALL_TIMEOUT).await;
         }
-        assert!(self.shim.is_welcome());
+        assert!(self.shim.is_established());
         let mut unanswered = 0;
         for (id, request) in &self.requests {
             for (call, tool) in &request.calls {
@@ -362,21 +365,21 @@ impl Life {
                 unanswered += (request.calls.len() - request.responses) as u64;
             }
         }
-        if !self.lost_nameless {
-            assert_eq!(self.nameless, self.malformed + unanswered, "refused without an id");
+        if !self.may_lack_responses_without_id {
+            assert_eq!(self.responses_without_id, self.malformed + unanswered, "refused without an id");
         }
-        assert_eq!(self.seen.violations(), Vec::<String>::new());
+        assert_eq!(self.log.violations(), Vec::<String>::new());
         assert_eq!(outcomes::missing(&self.fixture.audit()), Vec::<String>::new());
     }
 
     fn check_runs(&self, call: u64, tool: &str) {
-        let most = match tool {
+        let max_runs = match tool {
             _ if tool.starts_with("deny_") => 0,
             _ if tool.starts_with("safe_") && self.retry == Retry::WhereSafe => 2,
             _ => 1,
         };
-        let runs = self.seen.runs(call);
-        assert!(runs <= most, "call {call} of `{tool}` ran {runs} times");
+        let runs = self.log.runs(call);
+        assert!(runs <= max_runs, "call {call} of `{tool}` ran {runs} times");
     }
 }
 
@@ -388,8 +391,8 @@ fn open(
     let id = format!("l-{number}");
     let (shim, connection) = Shim::new(&id);
     let (commands, receiver) = mpsc::channel(4);
-    let arrived = FirstConnection { connection, offer: None };
-    let link = Link::new(Arc::clone(session), id.into(), "tools".parse().unwrap(), arrived, receiver);
+    let first = FirstConnection { connection, offer: None };
+    let link = Link::new(Arc::clone(session), id.into(), "tools".parse().unwrap(), first, receiver);
     (fixture.context.tasks.spawn(link.run()), commands, shim)
 }
 
@@ -402,38 +405,38 @@ fn server_configuration(retry: Retry) -> String {
     )
 }
 
-/// How a later start of the server goes.
-fn start(much: u8) -> Start {
-    let delay = Duration::from_millis(u64::from(much) * 10);
-    match much % 4 {
+/// The outcome of a later start of the server.
+fn start(argument: u8) -> Start {
+    let delay = Duration::from_millis(u64::from(argument) * 10);
+    match argument % 4 {
         0 => Start::FailAfter(delay, StartError::LimitReached(LimitReached::Processes)),
         1 => Start::Never,
         _ => Start::RunAfter(delay),
     }
 }
 
-/// Schedules of each run of the tests.
-const LIVES: u64 = 60;
+/// The number of random schedules.
+const SCHEDULES: u64 = 60;
 
 #[tokio::test(start_paused = true)]
 async fn every_schedule_answers_each_request_once_and_runs_it_at_most_once() {
-    for seed in 0..LIVES {
-        play(seed).await;
+    for seed in 0..SCHEDULES {
+        run_schedule(seed).await;
     }
 }
 
-async fn play(seed: u64) {
+async fn run_schedule(seed: u64) {
     let mut state = seed.wrapping_mul(0x9E37_79B9_7F4A_7C15);
     let mut next = || {
         state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         (state >> 33) as u8
     };
     let retry = if seed.is_multiple_of(2) { Retry::Never } else { Retry::WhereSafe };
-    let mut life = Life::new(retry);
+    let mut model = ModelLink::new(retry);
     let steps = usize::from(next()) / 2 + 10;
     eprintln!("seed {seed}: {steps} steps");
     for _ in 0..steps {
-        life.step(next(), next()).await;
+        model.step(next(), next()).await;
     }
-    life.settle().await;
+    model.settle().await;
 }

@@ -1,10 +1,10 @@
-//! What the audit of a modelled link has to say of the calls that were allowed.
+//! Reads outcomes of calls from the audit of a modelled link.
 
 use std::collections::BTreeMap;
 
 use serde_json::Value;
 
-/// The calls of tools that have not as many outcomes as decisions that allowed them.
+/// The tool calls whose number of outcomes differs from that of the decisions that allowed them.
 pub(super) fn missing(audit: &str) -> Vec<String> {
     let mut balances: BTreeMap<(String, u64), (i64, String)> = BTreeMap::new();
     for record in records(audit) {
@@ -21,13 +21,13 @@ pub(super) fn missing(audit: &str) -> Vec<String> {
         }
     }
     let wrong = balances.into_iter().filter(|(_, (balance, _))| *balance != 0);
-    wrong.map(|(call, (balance, tool))| format!("{call:?} of `{tool}`: {balance} too few")).collect()
+    wrong.map(|(call, (balance, tool))| format!("{call:?} of `{tool}`: {balance} outcomes missing")).collect()
 }
 
 /// The results and codes of all outcomes of a tool, in order.
 pub(super) fn of_tool(audit: &str, tool: &str) -> Vec<(String, String)> {
-    let is_one = |record: &Value| record["kind"] == "outcome" && record["tool"] == tool;
-    records(audit).filter(is_one).map(|record| (text(&record, "result"), text(&record, "code"))).collect()
+    let is_match = |record: &Value| record["kind"] == "outcome" && record["tool"] == tool;
+    records(audit).filter(is_match).map(|record| (text(&record, "result"), text(&record, "code"))).collect()
 }
 
 fn records(audit: &str) -> impl Iterator<Item = Value> {

@@ -1,4 +1,4 @@
-//! The server of a modelled link: what each of its tools does, and what the audit had to hold before it was asked.
+//! The server of the model: the behaviour of each tool, and the check that a call is in the audit before it arrives.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -7,9 +7,10 @@ use std::time::Duration;
 
 use cofferdam_servers::scripted::{Reaction, Script, Taken, answer};
 
-/// The secret that every process is given and that no message to the harness may hold.
+/// The secret that every process gets, and that no message to the harness may contain.
 pub(super) const SECRET: &str = "correct-horse-battery-staple";
-/// Tools of the server. Those whose names begin with `safe_` say that they only read; `deny_` is denied by the rules.
+/// Tools of the server. Those whose names begin with `safe_` are annotated as read-only; `deny_` is denied by the
+/// rules.
 pub(super) const TOOLS: [&str; 13] = [
     "now",
     "now",
@@ -25,71 +26,73 @@ pub(super) const TOOLS: [&str; 13] = [
     "safe_never",
     "large",
 ];
-/// Tools that only single schedules call.
+/// Tools that only fixed schedules call.
 const OTHER_TOOLS: [&str; 2] = ["safe_exit_always", "safe_exit_then_never"];
 
-/// What the server saw, shared with the test.
+/// The calls that the server received, shared with the test.
 #[derive(Clone, Default)]
-pub(super) struct Seen(Arc<Mutex<SeenState>>);
+pub(super) struct ServerLog(Arc<Mutex<ServerLogEntries>>);
 
 #[derive(Default)]
-struct SeenState {
+struct ServerLogEntries {
     /// How often each call ran, by its number.
     runs: BTreeMap<u64, u32>,
     /// How often each tool was called.
     calls: BTreeMap<String, usize>,
+    /// Calls that arrived before their decision was in the audit.
     violations: Vec<String>,
 }
 
-impl Seen {
+impl ServerLog {
     pub(super) fn runs(&self, call: u64) -> u32 {
-        self.state().runs.get(&call).copied().unwrap_or_default()
+        self.entries().runs.get(&call).copied().unwrap_or_default()
     }
 
     pub(super) fn violations(&self) -> Vec<String> {
-        self.state().violations.clone()
+        self.entries().violations.clone()
     }
 
-    /// Takes note of a call; says how often this one has run by now.
-    fn called(&self, tool: &str, call: u64, audit: &Path) -> u32 {
-        let mut state = self.state();
-        let calls = state.calls.entry(tool.into()).or_default();
+    /// Logs a call; returns how often this call has run by now.
+    fn log_call(&self, tool: &str, call: u64, audit: &Path) -> u32 {
+        let mut entries = self.entries();
+        let calls = entries.calls.entry(tool.into()).or_default();
         *calls += 1;
         let (calls, decided) = (*calls, allowed_decisions(audit, tool));
         if decided < calls {
-            state.violations.push(format!("call {calls} of `{tool}` has {decided} decisions before it"));
+            entries.violations.push(format!("call {calls} of `{tool}` has {decided} decisions before it"));
         }
-        let runs = state.runs.entry(call).or_default();
+        let runs = entries.runs.entry(call).or_default();
         *runs += 1;
         *runs
     }
 
-    fn state(&self) -> std::sync::MutexGuard<'_, SeenState> {
+    fn entries(&self) -> std::sync::MutexGuard<'_, ServerLogEntries> {
         self.0.lock().expect("no holder of this lock panics")
     }
 }
 
-/// The program: its processes report to `seen`.
-pub(super) fn script(seen: Seen, audit: PathBuf) -> Script {
-    Script::responding(move |taken| respond(taken, &seen, &audit))
+/// The script of the server; its processes write to `log`.
+pub(super) fn script(log: ServerLog, audit: PathBuf) -> Script {
+    Script::responding(move |taken| respond(taken, &log, &audit))
 }
 
-fn respond(taken: &Taken, seen: &Seen, audit: &Path) -> Vec<Reaction> {
+fn respond(taken: &Taken, log: &ServerLog, audit: &Path) -> Vec<Reaction> {
     match taken.method.as_deref() {
         Some("tools/list") => return vec![Reaction::Say(list(taken))],
-        // It stays open.
+        // The request stays open.
         Some("subscriptions/listen") => return Vec::new(),
         Some("initialize") if taken.process > 0 && taken.message.contains("exit_again") => {
             return vec![Reaction::Exit];
         }
         _ => {}
     }
-    let message: serde_json::Value = serde_json::from_str(&taken.message).expect("a server is sent JSON");
+    let message: serde_json::Value =
+        serde_json::from_str(&taken.message).expect("messages to the server are JSON");
     let call = message["params"]["arguments"]["call"].as_u64();
     let (Some(tool), Some(call)) = (message["params"]["name"].as_str(), call) else {
         return answer(taken).map(Reaction::Say).into_iter().collect();
     };
-    let runs = seen.called(tool, call, audit);
+    let runs = log.log_call(tool, call, audit);
     let id = taken.id.as_deref().expect("a call has an id");
     let result = |text: &str| format!(r#"{{"jsonrpc":"2.0","id":{id},"result":{{"text":"{text}"}}}}"#);
     match tool {
@@ -97,7 +100,7 @@ fn respond(taken: &Taken, seen: &Seen, audit: &Path) -> Vec<Reaction> {
         "never" => Vec::new(),
         "exit" | "safe_exit_always" => vec![Reaction::Exit],
         "exit_late" => vec![Reaction::ExitAfter(Duration::from_secs(1))],
-        // So large that it is scrubbed by a worker.
+        // So large that a worker thread scrubs it.
         "large" => vec![
             Reaction::Say(result(&format!("{}{SECRET}", "x".repeat(300 * 1024)))),
             Reaction::Say(r#"{"jsonrpc":"2.0","method":"notifications/after"}"#.into()),
@@ -130,7 +133,7 @@ fn list(taken: &Taken) -> String {
     format!(r#"{{"jsonrpc":"2.0","id":{id},"result":{{"tools":[{}]}}}}"#, tools.collect::<Vec<_>>().join(","))
 }
 
-/// Decisions in the audit that let a call of this tool through.
+/// Decisions in the audit that allow a call of this tool.
 fn allowed_decisions(audit: &Path, tool: &str) -> usize {
     let tool = format!(r#""tool":"{tool}""#);
     let files = std::fs::read_dir(audit).expect("the audit has a directory").flatten();

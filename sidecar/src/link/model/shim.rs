@@ -1,4 +1,4 @@
-//! The shim of a modelled link: frames over a duplex stream, with delivery and resume as the real shim does them.
+//! The shim of the model: frames over a duplex stream, with delivery and resume as in the real shim.
 
 use futures_util::FutureExt as _;
 use relay_proto::control::{Resume, Welcome};
@@ -17,11 +17,12 @@ pub(super) struct Shim {
     outbox: Outbox,
     inbox: Inbox,
     token: Option<relay_proto::control::ResumeToken>,
-    is_welcome: bool,
+    /// Whether the current connection has received its Welcome.
+    is_established: bool,
 }
 
-/// What one frame brought.
-pub(super) enum Heard {
+/// The content of one frame, as far as the test needs it.
+pub(super) enum FrameContent {
     Goodbye,
     Message(Vec<u8>),
     Nothing,
@@ -37,7 +38,7 @@ impl Shim {
             outbox: Outbox::new(DEFAULT_WINDOW),
             inbox: Inbox::new(MAX_MESSAGE, DEFAULT_WINDOW),
             token: None,
-            is_welcome: false,
+            is_established: false,
         };
         let connection = shim.connect();
         (shim, connection)
@@ -53,29 +54,29 @@ impl Shim {
         assert!(connection.next().now_or_never().is_none());
         self.stream = Some(far);
         self.decoder = Decoder::new();
-        self.is_welcome = false;
+        self.is_established = false;
         connection
     }
 
     pub(super) fn disconnect(&mut self) {
         self.stream = None;
-        self.is_welcome = false;
+        self.is_established = false;
     }
 
     pub(super) fn is_connected(&self) -> bool {
         self.stream.is_some()
     }
 
-    /// Whether messages reach the link at once.
-    pub(super) fn is_welcome(&self) -> bool {
-        self.is_welcome
+    /// Whether the current connection has received its Welcome.
+    pub(super) fn is_established(&self) -> bool {
+        self.is_established
     }
 
     pub(super) fn has_sent_everything(&self) -> bool {
-        self.is_welcome && self.outbox.handed_out() == self.outbox.last()
+        self.is_established && self.outbox.handed_out() == self.outbox.last()
     }
 
-    /// Whether the link took everything, and gave credit for it.
+    /// Whether the link has acknowledged all messages.
     pub(super) fn is_acknowledged(&self) -> bool {
         self.outbox.is_empty()
     }
@@ -85,20 +86,20 @@ impl Shim {
         self.outbox.handed_out()
     }
 
-    /// What resumes the link; none before its first Welcome.
+    /// The data that resumes the link; none before its first Welcome.
     pub(super) fn resume(&self) -> Option<Resume> {
         let token = self.token.clone()?;
         Some(Resume { link: self.link.to_string(), token, received: self.inbox.received() })
     }
 
-    /// Queues a message and gives its sequence number.
+    /// Queues a message and returns its sequence number.
     pub(super) fn push(&mut self, message: &[u8], maybe_ran: MaybeRan) -> u64 {
         self.outbox.push(message, maybe_ran)
     }
 
-    /// Writes what may be written now.
+    /// Writes all messages that credit allows, and an acknowledgement.
     pub(super) async fn send(&mut self) {
-        if !self.is_welcome {
+        if !self.is_established {
             return;
         }
         let mut bytes = Vec::new();
@@ -109,7 +110,7 @@ impl Shim {
         self.write(&bytes).await;
     }
 
-    /// The next frame of the link; none where the connection is over. Waits for ever without one.
+    /// The next frame of the link; none where the connection was closed. Waits for ever without a connection.
     pub(super) async fn next(&mut self) -> Option<Frame> {
         let Some(stream) = &mut self.stream else { return std::future::pending().await };
         let mut buffer = [0; 4096];
@@ -124,36 +125,36 @@ impl Shim {
         }
     }
 
-    pub(super) async fn take(&mut self, frame: Frame) -> Heard {
+    pub(super) async fn take(&mut self, frame: Frame) -> FrameContent {
         match frame {
-            Frame::Welcome(welcome) => self.welcomed(welcome),
+            Frame::Welcome(welcome) => self.on_welcome(welcome),
             Frame::Message(part) => {
                 if let Some(Received { bytes, .. }) = self.inbox.accept(part).expect("a link keeps the order")
                 {
-                    return Heard::Message(bytes);
+                    return FrameContent::Message(bytes);
                 }
             }
             Frame::Ack(ack) => self.outbox.acknowledge(ack).expect("a link acknowledges what was sent"),
             Frame::Ping => self.write_frame(&Frame::Pong).await,
-            Frame::Goodbye(_) => return Heard::Goodbye,
+            Frame::Goodbye(_) => return FrameContent::Goodbye,
             Frame::Pong => {}
             other => panic!("a link does not send {other:?}"),
         }
-        Heard::Nothing
+        FrameContent::Nothing
     }
 
     pub(super) async fn ping(&mut self) {
-        if self.is_welcome {
+        if self.is_established {
             self.write_frame(&Frame::Ping).await;
         }
     }
 
-    fn welcomed(&mut self, welcome: Welcome) {
+    fn on_welcome(&mut self, welcome: Welcome) {
         assert_eq!(*welcome.link, *self.link);
         self.outbox.resume(welcome.received, welcome.window).expect("a link received what was sent");
         self.inbox.resume();
         self.token = Some(welcome.token);
-        self.is_welcome = true;
+        self.is_established = true;
     }
 
     async fn write_frame(&mut self, frame: &Frame) {
