@@ -16,7 +16,7 @@ pub struct Decoder {
     buffer: Vec<u8>,
     start: usize,
     end: usize,
-    state: State,
+    state: DecoderState,
     /// Whether the last part announced another one.
     more: More,
 }
@@ -42,13 +42,13 @@ impl Decoder {
     /// `count` bytes were read into [`Self::spare`].
     pub fn filled(&mut self, count: usize) {
         assert!(count <= self.buffer.len() - self.end, "more was filled than was spare");
-        if !matches!(self.state, State::Dead(_)) {
+        if !matches!(self.state, DecoderState::Dead(_)) {
             self.end += count;
         }
     }
 
     pub fn feed(&mut self, bytes: &[u8]) {
-        if matches!(self.state, State::Dead(_)) {
+        if matches!(self.state, DecoderState::Dead(_)) {
             return;
         }
         self.make_room(bytes.len());
@@ -65,9 +65,9 @@ impl Decoder {
     /// The same, without a copy of a part's bytes. Memory that is not needed is freed when it returns `None`.
     pub fn next_view(&mut self) -> Result<Option<FrameView<'_>>, DecodeError> {
         let whole = match &self.state {
-            State::Dead(error) => return Err(error.clone()),
-            State::Frames => self.whole_frame(),
-            State::Preface => {
+            DecoderState::Dead(error) => return Err(error.clone()),
+            DecoderState::Frames => self.whole_frame(),
+            DecoderState::Preface => {
                 self.preface().and_then(|found| if found { self.whole_frame() } else { Ok(None) })
             }
         };
@@ -89,7 +89,7 @@ impl Decoder {
             Ok(FrameView::Control(_)) => {}
             Err(error) => {
                 (*start, *end) = (0, 0);
-                *state = State::Dead(error.clone());
+                *state = DecoderState::Dead(error.clone());
             }
         }
         decoded.map(Some)
@@ -117,7 +117,7 @@ impl Decoder {
         match theirs {
             Some(VERSION) if bytes.starts_with(PREFACE) => {
                 self.start += PREFACE.len();
-                self.state = State::Frames;
+                self.state = DecoderState::Frames;
                 Ok(true)
             }
             Some(theirs) if theirs != VERSION => Err(DecodeError::OtherVersion { ours: VERSION, theirs }),
@@ -147,7 +147,7 @@ impl Decoder {
     fn missing(&self) -> usize {
         let bytes = &self.buffer[self.start..self.end];
         match (&self.state, header(bytes)) {
-            (State::Frames, Ok(Some((_, length)))) => (4 + length).saturating_sub(bytes.len()),
+            (DecoderState::Frames, Ok(Some((_, length)))) => (4 + length).saturating_sub(bytes.len()),
             _ => 0,
         }
     }
@@ -165,7 +165,7 @@ impl Decoder {
 }
 
 #[derive(Debug, Default)]
-enum State {
+enum DecoderState {
     #[default]
     Preface,
     Frames,

@@ -12,7 +12,7 @@ pub struct IdSearch {
     string: InString,
     /// The string or number at the top level that is being read: a key, or the value of `id`.
     token: Vec<u8>,
-    place: Place,
+    place: ScanPosition,
     /// The key whose value comes next.
     key: Key,
     id: Found,
@@ -36,7 +36,7 @@ enum InString {
 }
 
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
-enum Place {
+enum ScanPosition {
     #[default]
     BeforeObject,
     Key,
@@ -69,7 +69,7 @@ impl IdSearch {
 
     /// The id as it was spelled, if the line was one message of this kind with exactly one.
     pub fn finish(self, sought: Sought) -> Option<Box<[u8]>> {
-        let whole = !self.broken && self.place == Place::AfterObject && self.string == InString::No;
+        let whole = !self.broken && self.place == ScanPosition::AfterObject && self.string == InString::No;
         let kind = if self.method { Sought::Request } else { Sought::Response };
         match self.id {
             Found::One(id) if whole && kind == sought && is_id(&id) => Some(id),
@@ -90,7 +90,7 @@ impl IdSearch {
                     b'\\' => self.string = InString::Escape,
                     b'"' => {
                         self.string = InString::No;
-                        if self.depth == 1 && self.place == Place::Key {
+                        if self.depth == 1 && self.place == ScanPosition::Key {
                             self.end_of_key();
                         }
                     }
@@ -102,13 +102,13 @@ impl IdSearch {
         }
         match (byte, self.place) {
             (b' ' | b'\t' | b'\r' | b'\n', _) => {}
-            (b'{', Place::BeforeObject) => {
+            (b'{', ScanPosition::BeforeObject) => {
                 self.depth = 1;
-                self.place = Place::Key;
+                self.place = ScanPosition::Key;
             }
-            (_, Place::BeforeObject | Place::AfterObject) => self.broken = true,
+            (_, ScanPosition::BeforeObject | ScanPosition::AfterObject) => self.broken = true,
             (b'"', _) => {
-                if self.depth == 1 && self.place == Place::Key {
+                if self.depth == 1 && self.place == ScanPosition::Key {
                     self.token.clear();
                 }
                 self.string = InString::Yes;
@@ -122,13 +122,13 @@ impl IdSearch {
                 self.depth = self.depth.saturating_sub(1);
                 if self.depth == 0 {
                     self.end_of_value();
-                    self.place = Place::AfterObject;
+                    self.place = ScanPosition::AfterObject;
                 }
             }
-            (b':', Place::Key) if self.depth == 1 => self.place = Place::Value,
-            (b',', Place::Value) if self.depth == 1 => {
+            (b':', ScanPosition::Key) if self.depth == 1 => self.place = ScanPosition::Value,
+            (b',', ScanPosition::Value) if self.depth == 1 => {
                 self.end_of_value();
-                self.place = Place::Key;
+                self.place = ScanPosition::Key;
             }
             _ => self.keep(byte),
         }
@@ -136,7 +136,7 @@ impl IdSearch {
 
     /// Keeps what may be a key or an id, up to one byte over the limit, so that a longer one is recognised.
     fn keep(&mut self, byte: u8) {
-        let wanted = self.depth == 1 && (self.place == Place::Key || self.key == Key::Id);
+        let wanted = self.depth == 1 && (self.place == ScanPosition::Key || self.key == Key::Id);
         if wanted && self.token.len() <= MAX_ID {
             self.token.push(byte);
         }

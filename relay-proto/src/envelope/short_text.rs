@@ -5,13 +5,13 @@ use std::fmt;
 
 /// An immutable text.
 #[derive(Clone, Eq, PartialEq)]
-pub struct ShortText(Place);
+pub struct ShortText(Storage);
 
 const IN_PLACE: usize = 22;
 
 /// A text has exactly one representation, with unused bytes zero, so that equal texts compare equal.
 #[derive(Clone, Eq, PartialEq)]
-enum Place {
+enum Storage {
     Elsewhere(Box<str>),
     Here { length: u8, bytes: [u8; IN_PLACE] },
 }
@@ -19,15 +19,15 @@ enum Place {
 impl ShortText {
     pub fn as_bytes(&self) -> &[u8] {
         match &self.0 {
-            Place::Elsewhere(text) => text.as_bytes(),
-            Place::Here { length, bytes } => &bytes[..usize::from(*length)],
+            Storage::Elsewhere(text) => text.as_bytes(),
+            Storage::Here { length, bytes } => &bytes[..usize::from(*length)],
         }
     }
 
     pub fn as_str(&self) -> &str {
         match &self.0 {
-            Place::Elsewhere(text) => text,
-            Place::Here { .. } => std::str::from_utf8(self.as_bytes()).expect("it was copied from a text"),
+            Storage::Elsewhere(text) => text,
+            Storage::Here { .. } => std::str::from_utf8(self.as_bytes()).expect("it was copied from a text"),
         }
     }
 }
@@ -38,9 +38,9 @@ impl From<&str> for ShortText {
         Self(match bytes.get_mut(..text.len()) {
             Some(room) => {
                 room.copy_from_slice(text.as_bytes());
-                Place::Here { length: text.len() as u8, bytes }
+                Storage::Here { length: text.len() as u8, bytes }
             }
-            None => Place::Elsewhere(text.into()),
+            None => Storage::Elsewhere(text.into()),
         })
     }
 }
