@@ -1,5 +1,5 @@
-//! The acknowledgement, and its usual body `{"seq":N,"window":W}` written and read without a JSON parser: one travels
-//! with every batch of messages.
+//! The acknowledgement. Its usual body `{"seq":N,"window":W}` is written and read without a JSON parser, because an
+//! acknowledgement is sent with every batch of messages.
 //!
 //! Must stay true: [`read`] accepts this one spelling only, and reads it as any JSON parser would. Every other body
 //! (other keys, white space, another order) is left to serde.

@@ -1,7 +1,7 @@
 //! The stable codes of refusals, and the JSON-RPC errors that carry them.
 //!
 //! Some harnesses show a model the message alone, so the code is in the text too. The numbers −32020 to −32022
-//! are never used: clients take them for a server of the 2026 era.
+//! are never used: clients conclude from them that the server is of the stateless era.
 
 use std::str::FromStr;
 
@@ -71,9 +71,9 @@ impl Code {
     }
 }
 
-/// A code that this version does not know: a later sidecar may have more of them.
+/// A code that this version does not define: a later sidecar may have more codes.
 #[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
-#[error("`{0}` is not a code that this version knows")]
+#[error("`{0}` is not a code of this version")]
 pub struct UnknownCode(pub String);
 
 impl FromStr for Code {
@@ -84,15 +84,15 @@ impl FromStr for Code {
     }
 }
 
-/// A whole JSON-RPC error response (one line, no newline) for the request whose id was spelled `id`
-/// (`null` if none could be read). The message is `code: sentence`; `data.code` is the code alone.
+/// A whole JSON-RPC error response (one line, no newline) for the request with this id, which
+/// is raw JSON (`null` if none could be read). The message is `code: sentence`; `data.code` is the code alone.
 pub fn error_response(id: Option<&[u8]>, code: Code, sentence: &str) -> Vec<u8> {
     let text = json_string(&format!("{}: {sentence}", code.as_str()));
     let data = format!(r#","data":{{"code":"{}"}}"#, code.as_str());
     response(id.unwrap_or(b"null"), code.number(), &text, &data)
 }
 
-/// The answer of a server that does not know this tool: JSON-RPC −32602, no code of ours in it.
+/// The response of a server to a call of an unknown tool: JSON-RPC −32602, without a code of ours.
 pub fn unknown_tool_response(id: &[u8], tool: &str) -> Vec<u8> {
     response(id, INVALID_PARAMS, &json_string(&format!("Unknown tool: {tool}")), "")
 }
@@ -109,7 +109,7 @@ fn response(id: &[u8], number: i32, message: &str, data: &str) -> Vec<u8> {
     out
 }
 
-/// A JSON string on one line for every runtime: some end a line at these three characters too.
+/// A JSON string that is one line to every runtime: some also end a line at U+0085, U+2028 or U+2029.
 pub(crate) fn json_string(text: &str) -> String {
     let json = serde_json::Value::from(text).to_string();
     match json.contains(['\u{85}', '\u{2028}', '\u{2029}']) {
@@ -148,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn an_unknown_tool_answers_as_a_server_would() {
+    fn the_unknown_tool_response_is_that_of_a_server() {
         let line = unknown_tool_response(b"7", "x\u{2028}y\u{85}\u{2029}");
         assert_eq!(
             String::from_utf8(line).unwrap(),

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::name::Name;
 
-/// The shim's first frame: its proof of identity, what it wants, and where to resume.
+/// The shim's first frame: its proof of identity, what it requests, and the link to resume.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub struct Hello {
@@ -29,13 +29,13 @@ pub struct Hello {
     pub software: String,
 }
 
-/// Where to resume.
+/// The link to resume, and what the shim has received on it.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub struct Resume {
     pub link: String,
     pub token: ResumeToken,
-    /// The last sequence number received.
+    /// The last sequence number that the shim received.
     pub received: u64,
 }
 
@@ -110,7 +110,7 @@ pub struct Welcome {
     /// first frame arrives, so the shim stores it before it sends that frame.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub epoch: Option<Epoch>,
-    /// The last sequence number received.
+    /// The last sequence number that the sidecar received.
     pub received: u64,
     /// Bytes that the shim may have in flight unacknowledged.
     pub window: u64,

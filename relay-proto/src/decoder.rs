@@ -1,15 +1,15 @@
 //! Bytes in any split → frames.
 //!
 //! What must stay true: a limit is checked before memory is allocated for what it bounds, so a peer that announces four
-//! gigabytes costs nothing; an idle decoder holds no more than [`KEEP`] bytes; the same bytes give the same frames
-//! however they were split.
+//! gigabytes costs nothing; an idle decoder holds no more than [`MAX_IDLE_BUFFER`] bytes; the same bytes give the same
+//! frames however they were split.
 
 use std::ops::Range;
 
 use crate::frame::{DecodeError, Frame, FrameView, Kind, More, PREFACE};
-use crate::limits::{KEEP, VERSION};
+use crate::limits::{MAX_IDLE_BUFFER, VERSION};
 
-/// Takes received bytes, returns frames. Checks the preface first, and every limit before it keeps a byte.
+/// Takes received bytes, returns frames. Checks the preface first, and a frame's length before it makes room for it.
 #[derive(Debug, Default)]
 pub struct Decoder {
     /// All initialised; only `start..end` was received.
@@ -41,7 +41,10 @@ impl Decoder {
 
     /// `count` bytes were read into [`Self::spare`].
     pub fn filled(&mut self, count: usize) {
-        assert!(count <= self.buffer.len() - self.end, "more was filled than was spare");
+        assert!(
+            count <= self.buffer.len() - self.end,
+            "more bytes were reported than the buffer had room for"
+        );
         if !matches!(self.state, DecoderState::Dead(_)) {
             self.end += count;
         }
@@ -56,7 +59,7 @@ impl Decoder {
         self.end += bytes.len();
     }
 
-    /// `None` means "feed me more"; it is not an error. After an error the stream is dead.
+    /// `None` means that the next frame is incomplete. After an error, every call returns that error.
     #[expect(clippy::should_implement_trait, reason = "no iterator: `None` is not the end")]
     pub fn next(&mut self) -> Result<Option<Frame>, DecodeError> {
         Ok(self.next_view()?.map(FrameView::to_frame))
@@ -74,7 +77,7 @@ impl Decoder {
         if let Ok(None) = whole {
             self.tidy();
         }
-        // Taken apart: the frame that is returned borrows the buffer.
+        // Destructured, because the returned frame borrows the buffer.
         let Self { buffer, start, end, state, more } = self;
         let decoded = match whole {
             Ok(None) => return Ok(None),
@@ -95,8 +98,8 @@ impl Decoder {
         decoded.map(Some)
     }
 
-    /// Whether bytes of an unfinished frame (or preface) are waiting for the rest.
-    pub fn is_midway(&self) -> bool {
+    /// Whether the buffer holds part of a frame or of the preface.
+    pub fn has_partial_frame(&self) -> bool {
         self.start != self.end
     }
 
@@ -137,7 +140,7 @@ impl Decoder {
     fn tidy(&mut self) {
         if self.start == self.end {
             (self.start, self.end) = (0, 0);
-            if self.buffer.len() > KEEP && self.more == More::Last {
+            if self.buffer.len() > MAX_IDLE_BUFFER && self.more == More::Last {
                 self.buffer = Vec::new();
             }
         }
@@ -177,7 +180,7 @@ const ROOM: usize = 16 * 1024;
 const ROOM_FOR_PARTS: usize = 128 * 1024;
 const PREFACE_NAME: &[u8] = b"cofferdam-relay/";
 const MAX_VERSION_DIGITS: usize = 5;
-/// How much of a wrong opening an error shows.
+/// How many of the peer's first bytes an error shows.
 const SHOWN: usize = 32;
 
 /// Kind and length, checked, once both have arrived.

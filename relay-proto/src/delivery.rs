@@ -11,7 +11,7 @@ use std::borrow::Cow;
 use std::collections::VecDeque;
 
 use crate::frame::{Ack, MaybeRan, More, PART_OVERHEAD, Part, PartFlags, PartView, encode_part, part_length};
-use crate::limits::{KEEP, MAX_MESSAGE_PART, MAX_WINDOW};
+use crate::limits::{MAX_IDLE_BUFFER, MAX_MESSAGE_PART, MAX_WINDOW};
 
 /// What is sent and not yet acknowledged. Sequence numbers begin at 1.
 #[derive(Debug)]
@@ -97,7 +97,7 @@ impl Outbox {
         self.take_ready_up_to(usize::MAX, out);
     }
 
-    /// The same, but no further frame once there are `enough` bytes.
+    /// Like [`Self::take_ready`], but stops after the frame with which there are at least `enough` bytes.
     pub fn take_ready_up_to(&mut self, enough: usize, out: &mut Vec<u8>) {
         let start = self.head + self.sent_bytes;
         let mut ready = 0;
@@ -176,12 +176,12 @@ impl Outbox {
         if self.head == self.log.len() {
             self.log.clear();
             self.head = 0;
-        } else if self.head > KEEP && self.head >= self.kept_bytes() {
+        } else if self.head > MAX_IDLE_BUFFER && self.head >= self.kept_bytes() {
             self.log.drain(..self.head);
             self.head = 0;
         }
-        if self.log.capacity() > KEEP && self.log.len() < self.log.capacity() / 4 {
-            self.log.shrink_to(KEEP.max(self.log.len()));
+        if self.log.capacity() > MAX_IDLE_BUFFER && self.log.len() < self.log.capacity() / 4 {
+            self.log.shrink_to(MAX_IDLE_BUFFER.max(self.log.len()));
         }
     }
 }
@@ -201,9 +201,9 @@ pub struct Inbox {
 }
 
 #[derive(Eq, PartialEq)]
-enum Seen {
-    Before,
-    Never,
+enum PartStatus {
+    Duplicate,
+    New,
 }
 
 /// One whole message out of an [`Inbox`].
@@ -241,7 +241,7 @@ impl Inbox {
     /// Takes a part; returns the message that it completes. Parts received before are dropped.
     pub fn accept(&mut self, part: Part) -> Result<Option<Received>, DeliveryError> {
         let Part { seq, flags, bytes } = part;
-        if self.take_up(seq, &flags, &bytes)? == Seen::Before {
+        if self.check_and_count(seq, &flags, &bytes)? == PartStatus::Duplicate {
             return Ok(None);
         }
         let message = match self.partial.take() {
@@ -261,7 +261,7 @@ impl Inbox {
         part: PartView<'a>,
     ) -> Result<Option<Received<Cow<'a, [u8]>>>, DeliveryError> {
         let PartView { seq, flags, bytes } = part;
-        if self.take_up(seq, &flags, bytes)? == Seen::Before {
+        if self.check_and_count(seq, &flags, bytes)? == PartStatus::Duplicate {
             return Ok(None);
         }
         let mut message = match (self.partial.take(), flags.more) {
@@ -284,10 +284,15 @@ impl Inbox {
         self.spare_buffer = spare_buffer;
     }
 
-    /// Whether a part may be taken, checked before its bytes are; counts it.
-    fn take_up(&mut self, seq: u64, flags: &PartFlags, bytes: &[u8]) -> Result<Seen, DeliveryError> {
+    /// Checks whether a part may be accepted, before its bytes are copied, and counts it.
+    fn check_and_count(
+        &mut self,
+        seq: u64,
+        flags: &PartFlags,
+        bytes: &[u8],
+    ) -> Result<PartStatus, DeliveryError> {
         if seq <= self.received {
-            return Ok(Seen::Before);
+            return Ok(PartStatus::Duplicate);
         }
         if seq != self.received + 1 {
             return Err(DeliveryError::Gap { expected: self.received + 1, got: seq });
@@ -303,7 +308,7 @@ impl Inbox {
         self.received = seq;
         self.unacknowledged_bytes = unacknowledged;
         self.unacknowledged_frames += 1;
-        Ok(Seen::Never)
+        Ok(PartStatus::New)
     }
 
     fn completed(&mut self, message: Received, more: More) -> Option<Received> {
@@ -317,7 +322,7 @@ impl Inbox {
     }
 
     /// Whether a message is incomplete.
-    pub fn is_midway(&self) -> bool {
+    pub fn has_partial_message(&self) -> bool {
         self.partial.is_some()
     }
 
@@ -346,7 +351,7 @@ impl Inbox {
     }
 
     /// A new connection of the same link, whose handshake contained [`Self::received`]: that counts as an acknowledgement.
-    /// An incomplete message stays; the rest will come.
+    /// An incomplete message is kept, and continues with its next part.
     pub fn resume(&mut self) {
         self.acknowledged();
     }

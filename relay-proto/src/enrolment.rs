@@ -1,6 +1,6 @@
-//! The enrolment string: where the sidecar is, which key it has, and a ticket that lets one sandbox in, once.
+//! The enrolment string: where the sidecar is, which key it has, and a ticket that enrols one sandbox, once.
 //!
-//! `cofferdam:1:PIN:TICKET:LINK`, all of it safe in a shell and in a file. The link stands last because it has colons.
+//! `cofferdam:1:PIN:TICKET:LINK`. The link comes last because it has colons.
 
 use std::fmt;
 use std::str::FromStr;
@@ -9,7 +9,7 @@ use crate::address::{Address, InvalidAddress};
 use crate::control::Ticket;
 use crate::key::{InvalidKey, PublicKey, decode_hex};
 
-/// What `cofferdam enroll` prints. The first to present the ticket is enrolled, so `Debug` hides it.
+/// What `cofferdam enroll` prints. The first sandbox that presents the ticket is enrolled, so `Debug` hides it.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Enrolment {
     /// The sidecar's key; a peer with another is refused.
@@ -25,7 +25,7 @@ pub enum InvalidEnrolment {
     #[error("its link is not valid: {0}")]
     Link(#[from] InvalidAddress),
     #[error("it does not begin with `{START}`: use the string as `cofferdam enroll` printed it, whole")]
-    NotOne,
+    NotAnEnrolment,
     #[error("the sidecar's key in it is not valid: {0}")]
     Pin(#[from] InvalidKey),
     #[error("it ends early: use the string as `cofferdam enroll` printed it, whole")]
@@ -40,7 +40,7 @@ impl FromStr for Enrolment {
     type Err = InvalidEnrolment;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        let rest = text.trim().strip_prefix(START).ok_or(InvalidEnrolment::NotOne)?;
+        let rest = text.trim().strip_prefix(START).ok_or(InvalidEnrolment::NotAnEnrolment)?;
         let (pin, rest) = rest.split_once(':').ok_or(InvalidEnrolment::Short)?;
         let (ticket, relay) = rest.split_once(':').ok_or(InvalidEnrolment::Short)?;
         decode_hex::<TICKET_BYTES>(ticket).ok_or(InvalidEnrolment::Ticket)?;
@@ -83,8 +83,8 @@ mod tests {
     #[test]
     fn errors_do_not_repeat_the_text() {
         let refused = |text: &str| text.parse::<Enrolment>().unwrap_err();
-        assert_eq!(refused("hello"), InvalidEnrolment::NotOne);
-        assert_eq!(refused("cofferdam:2:x"), InvalidEnrolment::NotOne);
+        assert_eq!(refused("hello"), InvalidEnrolment::NotAnEnrolment);
+        assert_eq!(refused("cofferdam:2:x"), InvalidEnrolment::NotAnEnrolment);
         assert_eq!(refused(&format!("cofferdam:1:{PIN}")), InvalidEnrolment::Short);
         assert_eq!(refused(&format!("cofferdam:1:{PIN}:{TICKET}")), InvalidEnrolment::Short);
         assert_eq!(

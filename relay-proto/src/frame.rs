@@ -1,7 +1,7 @@
 //! The frames and their bytes: `u32` length of what follows, `u8` kind, body. Integers are big-endian.
 //!
-//! The body of a message is `u64` sequence number, `u8` flags and raw MCP bytes; every other body is a JSON object.
-//! An unknown kind, flag or version is refused by name.
+//! The body of a message is `u64` sequence number, `u8` flags, the origin if it may have run, and raw MCP bytes; every
+//! other body is a JSON object. The error for an unknown kind, flag or version has its number.
 
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -11,7 +11,7 @@ pub use crate::ack::Ack;
 use crate::control::{Goodbye, Hello, Refusal, Status, Welcome};
 use crate::limits::{MAX_CODE, MAX_CONTROL_BODY, MAX_LINK_ID, MAX_MESSAGE_PART, MAX_SENTENCE};
 
-/// What one side sends before its first frame; the digit is the framing's version.
+/// What each side sends before its first frame; the digit is the framing's version.
 pub const PREFACE: &[u8] = b"cofferdam-relay/1\n";
 
 /// The bytes of a `Message` frame besides the MCP bytes: length, kind, sequence number, flags.
@@ -75,7 +75,7 @@ pub enum More {
 pub enum MaybeRan {
     #[default]
     No,
-    /// It was sent as this message: the sidecar's audit knows whether it was passed to the server.
+    /// It was sent before, under this origin: the sidecar's audit shows whether it was passed to the server.
     Yes(Origin),
 }
 
@@ -88,7 +88,7 @@ pub struct Origin {
     pub seq: u64,
 }
 
-/// Why a peer's bytes are not this protocol. The stream is dead after any of them.
+/// Why received bytes violate the protocol. After such an error no more frames are decoded.
 #[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum DecodeError {
@@ -96,7 +96,7 @@ pub enum DecodeError {
     BadOrigin,
     #[error("read a {kind} frame: {reason}")]
     Body { kind: &'static str, reason: String },
-    #[error("a frame of no bytes has no kind")]
+    #[error("a frame has length 0, so its kind is missing")]
     Empty,
     #[error("the peer does not speak the relay protocol: it opened with `{}`", .opening.escape_ascii())]
     NotARelay { opening: Vec<u8> },
@@ -135,7 +135,7 @@ impl Frame {
         }
     }
 
-    /// Reads what follows the length: the kind, known to be within its limit, and the body.
+    /// Reads the body of a frame of this kind. Its length was checked before.
     pub(crate) fn decode(kind: Kind, body: &[u8]) -> Result<FrameView<'_>, DecodeError> {
         Ok(FrameView::Control(Box::new(match kind {
             Kind::Ack => Self::Ack(match ack::read(body) {
@@ -201,7 +201,7 @@ pub fn part_length(flags: &PartFlags, bytes: &[u8]) -> usize {
     PART_OVERHEAD + origin + bytes.len()
 }
 
-/// The kinds of frames by number. Those of the handshake are apart from the rest.
+/// The kinds of frames by number; those below 0x10 are the handshake's.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 #[repr(u8)]
 pub(crate) enum Kind {
@@ -303,7 +303,7 @@ fn decode_control<T: DeserializeOwned>(kind: Kind, body: &[u8]) -> Result<T, Dec
         .map_err(|error| DecodeError::Body { kind: kind.name(), reason: reason(&error) })
 }
 
-/// Without serde's quotation of unexpected input, which can be all that the peer sent.
+/// serde's text, truncated: it quotes unexpected input, which can be all that the peer sent.
 fn reason(error: &serde_json::Error) -> String {
     const LONGEST: usize = 200;
     let text = error.to_string();

@@ -3,8 +3,8 @@
 //! It has one line, `127.0.0.1:PORT KEY ANSWER`, and only its owner can read it. A shim connects to that port and first
 //! sends the key, 64 hexadecimal digits and a newline; the hub replies with its own. The relay protocol follows.
 //!
-//! Must stay true: a hub replies only to a peer that sent the key, so that a program that takes over the port of a hub
-//! that is gone does not know the reply; and both keys are made for one hub, so that what such a program learns is useless.
+//! Must stay true: a hub replies only to a peer that sent the key, so another program cannot learn the reply and
+//! pose as the hub once it has exited; and both keys are new for each hub, so a key sent to such a program is useless.
 
 use std::fmt;
 
@@ -68,7 +68,7 @@ impl Key {
     }
 
     /// Compares in constant time.
-    pub fn is(&self, on_wire: &[u8; Self::WIRE_BYTES]) -> bool {
+    pub fn matches(&self, on_wire: &[u8; Self::WIRE_BYTES]) -> bool {
         let differing = self.0.iter().zip(on_wire).fold(0, |all, (one, other)| all | (one ^ other));
         std::hint::black_box(differing) == 0
     }
@@ -103,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn other_texts_are_refused() {
+    fn invalid_hub_files_are_refused() {
         for text in [
             String::new(),
             format!("127.0.0.1:40123 {KEY} {ANSWER}"),
@@ -124,11 +124,11 @@ mod tests {
     #[test]
     fn every_byte_of_a_key_is_compared() {
         let key = Key::from_hex(KEY).unwrap();
-        assert!(key.is(key.on_wire()));
+        assert!(key.matches(key.on_wire()));
         for index in 0..Key::WIRE_BYTES {
             let mut other = *key.on_wire();
             other[index] ^= 1;
-            assert!(!key.is(&other));
+            assert!(!key.matches(&other));
         }
     }
 }

@@ -1,6 +1,6 @@
-//! What shim and sidecar say to each other.
+//! The protocol between shim and sidecar.
 //!
-//! Pure types and codec: no sockets, no clock, no runtime. `PROTOCOL.md` beside this crate says the same in prose.
+//! Pure types and codec: no sockets, no clock, no runtime. `PROTOCOL.md` beside this crate describes it in prose.
 //!
 //! | module | what it holds |
 //! |---|---|
@@ -10,15 +10,15 @@
 //! | [`decoder`] | bytes in any split → frames |
 //! | [`delivery`] | sequence numbers, acknowledgements, credit and replay: [`delivery::Outbox`], [`delivery::Inbox`] |
 //! | [`enrolment`] | the string with a sidecar's address and key and a ticket that admits one sandbox |
-//! | [`envelope`] | the outside of an MCP message: id, method, parameters |
+//! | [`envelope`] | the envelope of an MCP message: id, method, parameters |
 //! | [`frame`] | the frames and their bytes |
 //! | [`hub`] | the file by which shims find a hub on the loopback |
-//! | [`json`] | a strict scanner that finds things in JSON without changing a byte |
-//! | [`key`] | the public keys by which sandboxes and sidecars are known |
+//! | [`json`] | a strict JSON scanner that returns tokens with their positions |
+//! | [`key`] | the public keys that identify sandboxes and sidecars |
 //! | [`limits`] | every bound, with its reason |
-//! | [`mcp`] | the table of MCP methods: what each of them means to shim and sidecar |
+//! | [`mcp`] | the table of MCP methods: how shim and sidecar treat each of them |
 //! | [`name`] | validated names and ids |
-//! | [`notice`] | notifications that we say to a harness ourselves |
+//! | [`notice`] | notifications that shim and sidecar send themselves |
 //! | [`oversize`] | the id of a message that is too long to keep |
 //! | [`replay`] | the handshake and settings that a replacement server process must be sent again |
 

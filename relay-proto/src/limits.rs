@@ -1,4 +1,4 @@
-//! Every bound of the wire, with its reason.
+//! Every limit of the protocol, with its reason.
 
 /// The framing this crate speaks; it is the digit in the preface.
 pub const VERSION: u16 = 1;
@@ -8,20 +8,20 @@ pub const MAX_MESSAGE_PART: usize = 64 * 1024;
 pub const MAX_CONTROL_BODY: usize = 16 * 1024;
 /// The largest MCP message relayed by default. TypeScript clients close the connection at 10 MiB a line.
 pub const MAX_MESSAGE: usize = 10 * 1024 * 1024 - 1024;
-/// A link's id; the sidecar's own are shorter.
+/// Bytes of a link's id; the ids that the sidecar makes are shorter.
 pub const MAX_LINK_ID: usize = 64;
-/// The sentence of a Refusal or Goodbye; in JSON it can be six times as long and still fits a control body.
+/// Bytes of the `message` of a Refusal or Goodbye: escaped in JSON it can be six times as long, and still fits.
 pub const MAX_SENTENCE: usize = 2048;
 /// The code of a Refusal or Goodbye: ours have some twenty characters.
 pub const MAX_CODE: usize = 256;
-/// A request's id as it is spelled. It is kept while its request runs and after it was abandoned, so its length is
-/// bounded; clients use counters or UUIDs.
+/// Bytes of a request's id as raw JSON. An id is kept while its request runs and after it was abandoned, so its length
+/// is bounded; clients use counters or UUIDs.
 pub const MAX_ID: usize = 256;
-/// A method towards a server: the longest of MCP have some forty characters, and every one is recorded.
+/// Bytes of a method sent to a server: each is recorded in the audit; the longest of MCP have some forty characters.
 pub const MAX_METHOD: usize = 256;
-/// The tool of a `tools/call` towards a server: MCP asks for 128 characters at most, and every one is recorded.
+/// Bytes of the tool name in a `tools/call`: each is recorded in the audit; MCP recommends at most 128 characters.
 pub const MAX_TOOL_NAME: usize = 1024;
-/// Nesting past this is refused: recursive parsers behind us overflow their stacks.
+/// Deeper nesting is refused: recursive parsers in servers would overflow their stacks.
 pub const MAX_DEPTH: usize = 128;
 /// Bytes that may be in flight unacknowledged in one direction of a link: a result of 1 MiB, with its frame headers, is
 /// sent without waiting for an acknowledgement.
@@ -29,4 +29,4 @@ pub const DEFAULT_WINDOW: u64 = 2 * 1024 * 1024;
 /// A larger credit is treated as this one: a peer must not decide how much is kept in memory.
 pub const MAX_WINDOW: u64 = 4 * 1024 * 1024;
 /// Buffers that grew beyond this are freed when they run empty: most links are idle most of the time.
-pub const KEEP: usize = 64 * 1024;
+pub const MAX_IDLE_BUFFER: usize = 64 * 1024;

@@ -3,7 +3,7 @@
 
 use crate::code::json_string;
 
-/// Cancels the request whose id was spelled `id`.
+/// Cancels the request with this id, which is raw JSON.
 pub fn cancelled(id: &[u8], reason: &str) -> Vec<u8> {
     let reason = json_string(reason);
     let head = br#"{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":"#;
@@ -15,12 +15,12 @@ pub fn initialized() -> Vec<u8> {
     br#"{"jsonrpc":"2.0","method":"notifications/initialized"}"#.to_vec()
 }
 
-/// The tools changed: to a harness that made a handshake.
+/// Notifies a harness that made a handshake that the tools changed.
 pub fn tools_changed() -> Vec<u8> {
     br#"{"jsonrpc":"2.0","method":"notifications/tools/list_changed"}"#.to_vec()
 }
 
-/// The same to a harness of the stateless era, which receives it only under the id of its `subscriptions/listen`.
+/// Notifies a harness of the stateless era that the tools changed; `listener` is the id of its `subscriptions/listen`.
 pub fn tools_changed_for(listener: &[u8]) -> Vec<u8> {
     let head = br#"{"jsonrpc":"2.0","method":"notifications/tools/list_changed","params":{"_meta":{"io.modelcontextprotocol/subscriptionId":"#;
     [head, listener, b"}}}"].concat()
@@ -32,7 +32,7 @@ mod tests {
     use crate::envelope::{Kind, Strictness, read};
 
     #[test]
-    fn each_is_a_notification() {
+    fn every_notice_is_a_notification() {
         let notices =
             [cancelled(br#""a""#, "why \"so\""), initialized(), tools_changed(), tools_changed_for(b"7")];
         for notice in notices {

@@ -1,7 +1,7 @@
 //! The id of a message that is too long to keep.
 //!
-//! The bytes are read once and not stored: only a top-level `id` is, which some writers put last. In case of any doubt
-//! there is no id: a wrong one would end another request.
+//! The bytes are read once and only the top-level `id` is stored; some writers put it last. An ambiguous id is not
+//! returned: a wrong one would end another request.
 
 use crate::limits::MAX_ID;
 
@@ -12,7 +12,7 @@ pub struct IdSearch {
     string: InString,
     /// The string or number at the top level that is being read: a key, or the value of `id`.
     token: Vec<u8>,
-    place: ScanPosition,
+    position: ScanPosition,
     /// The key whose value comes next.
     key: Key,
     id: Found,
@@ -20,9 +20,9 @@ pub struct IdSearch {
     broken: bool,
 }
 
-/// Which kind of message has the id.
+/// The kind of message that an id belongs to.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub enum Sought {
+pub enum MessageKind {
     Request,
     Response,
 }
@@ -57,7 +57,7 @@ enum Found {
     #[default]
     None,
     One(Box<[u8]>),
-    Doubtful,
+    Ambiguous,
 }
 
 impl IdSearch {
@@ -67,12 +67,12 @@ impl IdSearch {
         }
     }
 
-    /// The id as it was spelled, if the line was one message of this kind with exactly one.
-    pub fn finish(self, sought: Sought) -> Option<Box<[u8]>> {
-        let whole = !self.broken && self.place == ScanPosition::AfterObject && self.string == InString::No;
-        let kind = if self.method { Sought::Request } else { Sought::Response };
+    /// The id as raw JSON, if the line was one message of this kind with exactly one id.
+    pub fn finish(self, expected: MessageKind) -> Option<Box<[u8]>> {
+        let whole = !self.broken && self.position == ScanPosition::AfterObject && self.string == InString::No;
+        let kind = if self.method { MessageKind::Request } else { MessageKind::Response };
         match self.id {
-            Found::One(id) if whole && kind == sought && is_id(&id) => Some(id),
+            Found::One(id) if whole && kind == expected && is_id(&id) => Some(id),
             _ => None,
         }
     }
@@ -90,7 +90,7 @@ impl IdSearch {
                     b'\\' => self.string = InString::Escape,
                     b'"' => {
                         self.string = InString::No;
-                        if self.depth == 1 && self.place == ScanPosition::Key {
+                        if self.depth == 1 && self.position == ScanPosition::Key {
                             self.end_of_key();
                         }
                     }
@@ -100,15 +100,15 @@ impl IdSearch {
             }
             InString::No => {}
         }
-        match (byte, self.place) {
+        match (byte, self.position) {
             (b' ' | b'\t' | b'\r' | b'\n', _) => {}
             (b'{', ScanPosition::BeforeObject) => {
                 self.depth = 1;
-                self.place = ScanPosition::Key;
+                self.position = ScanPosition::Key;
             }
             (_, ScanPosition::BeforeObject | ScanPosition::AfterObject) => self.broken = true,
             (b'"', _) => {
-                if self.depth == 1 && self.place == ScanPosition::Key {
+                if self.depth == 1 && self.position == ScanPosition::Key {
                     self.token.clear();
                 }
                 self.string = InString::Yes;
@@ -122,13 +122,13 @@ impl IdSearch {
                 self.depth = self.depth.saturating_sub(1);
                 if self.depth == 0 {
                     self.end_of_value();
-                    self.place = ScanPosition::AfterObject;
+                    self.position = ScanPosition::AfterObject;
                 }
             }
-            (b':', ScanPosition::Key) if self.depth == 1 => self.place = ScanPosition::Value,
+            (b':', ScanPosition::Key) if self.depth == 1 => self.position = ScanPosition::Value,
             (b',', ScanPosition::Value) if self.depth == 1 => {
                 self.end_of_value();
-                self.place = ScanPosition::Key;
+                self.position = ScanPosition::Key;
             }
             _ => self.keep(byte),
         }
@@ -136,7 +136,7 @@ impl IdSearch {
 
     /// Keeps what may be a key or an id, up to one byte over the limit, so that a longer one is recognised.
     fn keep(&mut self, byte: u8) {
-        let wanted = self.depth == 1 && (self.place == ScanPosition::Key || self.key == Key::Id);
+        let wanted = self.depth == 1 && (self.position == ScanPosition::Key || self.key == Key::Id);
         if wanted && self.token.len() <= MAX_ID {
             self.token.push(byte);
         }
@@ -152,7 +152,7 @@ impl IdSearch {
         let folded: Vec<u8> = letters().map(u8::to_ascii_lowercase).take(3).collect();
         // `"ID"` or `"\u0069d"` is an id to some parsers.
         if self.key != Key::Id && (folded == b"id" || self.token.contains(&b'\\')) {
-            self.id = Found::Doubtful;
+            self.id = Found::Ambiguous;
         }
         self.token.clear();
     }
@@ -163,7 +163,7 @@ impl IdSearch {
                 let token = std::mem::take(&mut self.token);
                 self.id = match &self.id {
                     Found::None => Found::One(token.into()),
-                    Found::One(_) | Found::Doubtful => Found::Doubtful,
+                    Found::One(_) | Found::Ambiguous => Found::Ambiguous,
                 };
             }
             Key::Method => self.method = true,
@@ -191,7 +191,7 @@ mod tests {
         whole.feed(text.as_bytes());
         let mut bytewise = IdSearch::default();
         text.as_bytes().iter().for_each(|byte| bytewise.feed(&[*byte]));
-        let (whole, bytewise) = (whole.finish(Sought::Request), bytewise.finish(Sought::Request));
+        let (whole, bytewise) = (whole.finish(MessageKind::Request), bytewise.finish(MessageKind::Request));
         assert_eq!(whole, bytewise);
         whole.map(|id| String::from_utf8(id.into()).unwrap())
     }
@@ -213,7 +213,7 @@ mod tests {
     fn a_response_has_no_method() {
         let mut search = IdSearch::default();
         search.feed(br#"{"result":{"method":"m"},"id":"a"}"#);
-        assert_eq!(search.finish(Sought::Response).as_deref(), Some(br#""a""#.as_slice()));
+        assert_eq!(search.finish(MessageKind::Response).as_deref(), Some(br#""a""#.as_slice()));
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! Every frame survives the wire, however the bytes are split, and what is not the protocol is refused by name.
+//! Every frame survives the wire, however the bytes are split, and protocol violations give a specific error.
 
 use proptest::prelude::*;
 use relay_proto::control::*;
@@ -125,7 +125,7 @@ fn decode(bytes: &[u8], pieces: &[usize]) -> (Vec<Frame>, Option<DecodeError>) {
     let mut sizes = pieces.iter().chain(pieces.last().into_iter().cycle());
     while !rest.is_empty() {
         let size = (*sizes.next().expect("the last repeats")).clamp(1, rest.len());
-        // Both ways in must agree, so take turns.
+        // `feed` and `spare` must give the same frames, so both are used.
         if size.is_multiple_of(2) {
             decoder.feed(&rest[..size]);
         } else {
@@ -140,7 +140,7 @@ fn decode(bytes: &[u8], pieces: &[usize]) -> (Vec<Frame>, Option<DecodeError>) {
             return (frames, Some(error));
         }
     }
-    assert!(!decoder.is_midway() || bytes != stream(&frames));
+    assert!(!decoder.has_partial_frame() || bytes != stream(&frames));
     (frames, None)
 }
 
@@ -199,7 +199,7 @@ fn another_version_is_told_apart_from_another_protocol() {
 }
 
 #[test]
-fn unknown_kinds_and_flags_are_refused_by_name() {
+fn unknown_kinds_and_flags_are_refused_with_their_number() {
     assert_eq!(error(&raw(1, &[0x7f])), DecodeError::UnknownKind(0x7f));
     assert_eq!(error(&raw(10, &[0x10, 0, 0, 0, 0, 0, 0, 0, 1, 4])), DecodeError::UnknownFlags(4));
     assert_eq!(error(&raw(9, &[0x10, 0, 0, 0, 0, 0, 0, 0, 1])), DecodeError::ShortMessage(8));
@@ -244,7 +244,7 @@ fn any_sentence_fits_a_control_frame() {
 }
 
 #[test]
-fn errors_do_not_quote_the_peer() {
+fn errors_quote_a_bounded_part_of_the_peers_bytes() {
     let body = format!(r#"{{"seq":"{}","window":1}}"#, "é".repeat(5000));
     let frame = [b"\x11", body.as_bytes()].concat();
     let said = error(&raw(frame.len() as u32, &frame)).to_string();
@@ -268,7 +268,7 @@ fn a_message_in_parts_is_read_in_large_pieces_and_its_memory_is_freed() {
     let Ok(Some(FrameView::Message(view))) = decoder.next_view() else { panic!("the last part") };
     assert_eq!((view.seq, view.bytes.len()), (2, MAX_MESSAGE_PART));
     assert_eq!(decoder.next(), Ok(None));
-    assert!(decoder.spare().len() < 64 * 1024, "what is left was made anew");
+    assert!(decoder.spare().len() < 64 * 1024, "the large buffer was freed");
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! Nothing is lost, repeated or reordered across any cut, and a misbehaving peer is found out.
+//! Nothing is lost, repeated or reordered across any cut, and protocol violations are detected.
 
 mod delivery_model;
 
@@ -62,7 +62,7 @@ fn a_long_message_is_sent_in_parts_and_identified_by_its_first() {
 }
 
 #[test]
-fn a_long_message_is_handed_out_piece_by_piece_where_that_is_asked_for() {
+fn take_ready_up_to_hands_out_a_long_message_frame_by_frame() {
     let message = vec![7; 3 * MAX_MESSAGE_PART];
     let (mut at_once, mut in_pieces) = (Outbox::new(MAX_WINDOW), Outbox::new(MAX_WINDOW));
     let mut whole = Vec::new();
@@ -190,7 +190,7 @@ fn acknowledgements_are_batched_up_to_a_quarter_of_the_window() {
 }
 
 #[test]
-fn a_new_link_begins_anew() {
+fn a_restart_clears_outbox_and_inbox() {
     let mut outbox = Outbox::new(1000);
     outbox.push(b"a", MaybeRan::No);
     take(&mut outbox);

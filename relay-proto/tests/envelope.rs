@@ -4,7 +4,7 @@ mod envelope_oracle;
 
 use std::cell::Cell;
 
-use envelope_oracle::{agree, spell};
+use envelope_oracle::{agree, generate_message};
 use proptest::collection::vec;
 use proptest::prelude::*;
 use proptest::test_runner::TestRunner;
@@ -18,7 +18,7 @@ fn every_message_means_the_same_to_an_independent_parser() {
     let choices = vec(any::<u8>(), 0..400);
     TestRunner::new(config)
         .run(&choices, |choices| {
-            let (depth, message) = spell(&choices);
+            let (depth, message) = generate_message(&choices);
             for strictness in [Strictness::Whole, Strictness::Envelope] {
                 let count = if agree(&message, strictness, depth) { &passed } else { &refused };
                 count.set(count.get() + 1);

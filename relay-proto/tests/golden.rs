@@ -1,4 +1,4 @@
-//! The bytes of version 1, as they were on the day it was fixed.
+//! The bytes of version 1, which must never change.
 //!
 //! Files are added, never edited. `COFFERDAM_WRITE_GOLDEN=1 cargo test -p relay-proto --test golden` writes the files
 //! that are missing; it overwrites nothing.
@@ -10,7 +10,7 @@ use relay_proto::decoder::Decoder;
 use relay_proto::frame::*;
 
 #[test]
-fn good_bytes_are_written_and_read_as_ever() {
+fn valid_golden_bytes_are_written_and_read_unchanged() {
     for (name, frames) in good() {
         let mut bytes = PREFACE.to_vec();
         frames.iter().for_each(|frame| frame.encode(&mut bytes));
@@ -21,14 +21,14 @@ fn good_bytes_are_written_and_read_as_ever() {
 }
 
 #[test]
-fn bytes_of_a_later_minor_version_are_read_without_what_is_new() {
+fn unknown_keys_of_a_later_version_are_ignored() {
     let bytes = [PREFACE, &[0, 0, 0, 45, 0x11], br#"{"seq":7,"window":9,"later":{"nested":[1]}} "#].concat();
     let golden = golden("good-ack-with-a-later-field", &bytes);
     assert_eq!(decode(&golden), (vec![Frame::Ack(Ack { seq: 7, window: 9 })], None));
 }
 
 #[test]
-fn bad_bytes_are_refused_as_ever() {
+fn invalid_golden_bytes_are_refused_with_the_same_error() {
     for (name, bytes, error) in bad() {
         let golden = golden(&format!("bad-{name}"), &bytes);
         assert_eq!(decode(&golden), (vec![], Some(error)), "{name}");

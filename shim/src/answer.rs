@@ -1,4 +1,4 @@
-//! Error responses that the shim itself makes. Each sentence tells what was not done, why, and what to do.
+//! Error responses that the shim itself makes. Each sentence says what was not done, why, and what to do.
 
 use relay_proto::code::{Code, error_response};
 
@@ -15,10 +15,10 @@ impl Answer {
         error_response(id, self.code, &self.sentence)
     }
 
-    /// From a Refusal or Goodbye of the sidecar. A code of a later version appears in the sentence.
+    /// From a Refusal or Goodbye of the sidecar. A code that this version does not know is put into the sentence.
     pub(crate) fn from_sidecar(code: &str, message: &str) -> Self {
         match code.parse() {
-            Ok(code) => Self { code, sentence: or_code(message, code) },
+            Ok(code) => Self { code, sentence: message_or_code(message, code) },
             Err(_) => Self {
                 code: Code::RelayUnavailable,
                 sentence: format!("the request did not run: the sidecar said `{code}`: {message}"),
@@ -27,7 +27,7 @@ impl Answer {
     }
 
     pub(crate) fn id_in_flight() -> Self {
-        malformed("its id is that of a request that is still unanswered; use a new one")
+        malformed("the id is in use by a request that has no response yet; use a new id")
     }
 
     pub(crate) fn malformed(why: &impl std::fmt::Display) -> Self {
@@ -37,7 +37,9 @@ impl Answer {
     pub(crate) fn outcome_unknown(why: &str) -> Self {
         Self {
             code: Code::OutcomeUnknown,
-            sentence: format!("the request may or may not have run: {why}; find out before trying again"),
+            sentence: format!(
+                "the request may or may not have run: {why}; check its effect before trying again"
+            ),
         }
     }
 
@@ -70,7 +72,7 @@ fn malformed(sentence: &str) -> Answer {
     Answer { code: Code::MessageMalformed, sentence: sentence.into() }
 }
 
-fn or_code(message: &str, code: Code) -> String {
+fn message_or_code(message: &str, code: Code) -> String {
     match message.is_empty() {
         true => format!("the sidecar refused with {}", code.as_str()),
         false => message.into(),

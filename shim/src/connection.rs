@@ -41,15 +41,15 @@ pub(crate) enum ConnectError {
     #[error("connect to {address}: {source}")]
     Dial { address: Address, source: Box<relay_carriage::dial::DialError> },
     #[cfg(feature = "tls")]
-    #[error("wait at listen:{endpoint}: {source}; {}", inbound_listener::advice(.endpoint, .source))]
+    #[error("listen on {endpoint}: {source}; {}", inbound_listener::advice(.endpoint, .source))]
     Listen { endpoint: ListenAddress, source: io::Error },
     #[error("{0}")]
     NoEnrolment(String),
-    /// Neither of the two defaults.
+    /// No address was given, and neither default works: the socket and the enrolment.
     #[error("{socket}; and {enrolment}")]
     NoDefault { socket: Box<Self>, enrolment: String },
     #[error("this version cannot connect to {0}")]
-    NotKnown(Address),
+    UnsupportedAddress(Address),
     #[cfg(not(feature = "tls"))]
     #[error(
         "connect to {0}: this build of cofferdam-shim has no TLS; use the usual build, or a `unix:` or `vsock:` link"
@@ -57,7 +57,7 @@ pub(crate) enum ConnectError {
     NoTls(Address),
     #[cfg(feature = "tls")]
     #[error(
-        "go out through the proxy in {variable}: {source}; correct it there, or give another with --proxy"
+        "connect through the proxy in {variable}: {source}; correct it there, or give another with --proxy"
     )]
     Proxy { variable: &'static str, source: relay_carriage::proxy::InvalidProxy },
     #[cfg(feature = "tls")]
@@ -65,7 +65,7 @@ pub(crate) enum ConnectError {
     State(String),
     /// A peer at the port is not the sidecar.
     #[cfg(feature = "tls")]
-    #[error("wait at {address}: {source}")]
+    #[error("accept at {address}: {source}")]
     NotTheSidecar { address: Address, source: Box<relay_carriage::entrance::EntranceError> },
     #[error(
         "connect to {address}: {source}; does this machine have a vsock device, and does the host listen on that port \
@@ -78,7 +78,7 @@ impl ConnectError {
     /// Whether a retry cannot succeed.
     pub(crate) fn is_final(&self) -> bool {
         match self {
-            Self::CannotReopen(_) | Self::NotKnown(_) => true,
+            Self::CannotReopen(_) | Self::UnsupportedAddress(_) => true,
             #[cfg(not(feature = "tls"))]
             Self::NoTls(_) => true,
             _ => false,

@@ -27,9 +27,9 @@ pub(crate) async fn connect(
     let target = match &relay {
         Address::Tls(endpoint) => endpoint.clone(),
         Address::WebSocket(endpoint) => HostPort { host: endpoint.host.clone(), port: endpoint.port },
-        _ => return Err(ConnectError::NotKnown(relay)),
+        _ => return Err(ConnectError::UnsupportedAddress(relay)),
     };
-    let proxy = network.proxies.towards(&target);
+    let proxy = network.proxies.proxy_for(&target);
     let proxy = proxy.map_err(|(variable, source)| ConnectError::Proxy { variable, source })?;
     let dial =
         Dial { identity: &saved.identity, pin: &saved.pin, proxy: proxy.as_ref(), limit: CONNECT_TIMEOUT };
@@ -40,7 +40,7 @@ pub(crate) async fn connect(
     let stream =
         dialled.map_err(|source| ConnectError::Dial { address: relay.clone(), source: Box::new(source) })?;
     let (lock, proof) = state.hold(&saved.identity.public()).await?;
-    let connection = Connection { stream: Stream::carried(stream), decoder: Decoder::new() };
+    let connection = Connection { stream: Stream::from_async(stream), decoder: Decoder::new() };
     Ok(Opened { connection, address: relay, proof, held: Some(lock) })
 }
 

@@ -17,11 +17,11 @@ use tokio::net::TcpListener;
 use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::{sleep, timeout};
 
-/// Which peer is accepted, for what, and with which key of our own.
+/// How an accepted connection is authenticated, and what it carries.
 #[derive(Clone, Debug)]
-pub(crate) struct Entry {
+pub(crate) struct HandshakeConfig {
     pub(crate) inside: Inside,
-    /// A key made for this process is enough: the host knows which address it dialled.
+    /// Generated for this process: the host identifies the sandbox by the address that it dialled.
     pub(crate) identity: Identity,
     /// The sidecar's key.
     pub(crate) pin: PublicKey,
@@ -30,19 +30,19 @@ pub(crate) struct Entry {
 #[derive(Debug)]
 pub(crate) struct InboundListener {
     listener: Listener,
-    entry: Entry,
+    config: HandshakeConfig,
     handshakes: JoinSet<Result<BoxedStream, EntranceError>>,
-    /// The handshakes in progress, the oldest first.
-    oldest: VecDeque<AbortHandle>,
+    /// Of the handshakes in progress, the oldest first.
+    abort_handles: VecDeque<AbortHandle>,
 }
 
 impl InboundListener {
-    pub(crate) async fn open(endpoint: &ListenAddress, entry: Entry) -> io::Result<Self> {
+    pub(crate) async fn open(endpoint: &ListenAddress, config: HandshakeConfig) -> io::Result<Self> {
         let listener = match endpoint {
             ListenAddress::Tcp(endpoint) => Listener::Tcp(TcpListener::bind(endpoint.to_string()).await?),
             ListenAddress::Vsock { port } => Listener::Vsock(vsock::Listener::bind(*port)?),
         };
-        Ok(Self { listener, entry, handshakes: JoinSet::new(), oldest: VecDeque::new() })
+        Ok(Self { listener, config, handshakes: JoinSet::new(), abort_handles: VecDeque::new() })
     }
 
     /// The next connection whose peer proved the pinned key, or the failure of one that did not. Cancel-safe.
@@ -65,14 +65,14 @@ impl InboundListener {
     }
 
     fn start_handshake(&mut self, stream: BoxedStream) {
-        self.oldest.retain(|handshake| !handshake.is_finished());
-        if self.oldest.len() >= MAX_HANDSHAKES
-            && let Some(oldest) = self.oldest.pop_front()
+        self.abort_handles.retain(|handshake| !handshake.is_finished());
+        if self.abort_handles.len() >= MAX_HANDSHAKES
+            && let Some(oldest) = self.abort_handles.pop_front()
         {
             oldest.abort();
         }
-        let Entry { inside, identity, pin } = self.entry.clone();
-        self.oldest.push_back(self.handshakes.spawn(async move {
+        let HandshakeConfig { inside, identity, pin } = self.config.clone();
+        self.abort_handles.push_back(self.handshakes.spawn(async move {
             let handshake = entrance::enter_for(inside, stream, &identity, &pin);
             timeout(HANDSHAKE_TIMEOUT, handshake).await.map_err(io::Error::from)?
         }));
@@ -83,7 +83,7 @@ impl InboundListener {
 pub(crate) fn advice(endpoint: &ListenAddress, error: &io::Error) -> &'static str {
     match endpoint {
         ListenAddress::Tcp(_) => {
-            "is another program there, and is the address this machine's? else choose another port"
+            "check that no other program uses the port and that the address belongs to this machine"
         }
         ListenAddress::Vsock { .. } => vsock::listen_advice(error),
     }

@@ -15,13 +15,13 @@
 //! | [`hub`] | `cofferdam-shim hub`: carries the links of all shims of a sandbox through its one pipe |
 //! | `lines` | bytes from the harness → lines |
 //! | `link`, `enrolled_link` | opening a connection: where to, and with the sandbox's key |
-//! | `connection`, `stream` | an open connection; reading and writing it, whatever carries it |
+//! | `connection`, `stream` | an open connection; reading and writing it over any transport |
 //! | `loopback` | a link to a hub where Unix sockets are forbidden |
 //! | `inbound_listener`, `listen` | a port that the host dials, and a link through it |
 //! | `state` | the sandbox's key and where it comes from (`state_without_tls`: none) |
 //! | `status` | `cofferdam-shim status` |
 //! | `stderr_log` | problems, each reported once on stderr |
-//! | `socket`, `stdio`, `pipe`, `queue` | the descriptors, without changing the flags that others see |
+//! | `socket`, `stdio`, `pipe`, `queue` | non-blocking I/O, without changing flags that the harness shares |
 
 #![forbid(unsafe_code)]
 
@@ -77,7 +77,7 @@ use std::io::{self, Write};
 use std::os::fd::{AsFd, OwnedFd};
 use std::process::ExitCode;
 
-use options::{Command, Form, Options};
+use options::{Command, Options, OutputFormat};
 use status::Outcome;
 use timing::Timing;
 use tokio::signal::unix::{SignalKind, signal};
@@ -93,7 +93,7 @@ pub fn main(
         #[cfg(feature = "hub")]
         Ok(Command::Hub(options)) => return hub::main(options),
         Ok(Command::Relay(options)) => options,
-        Ok(Command::Status(options, form)) => return show_status(options, form),
+        Ok(Command::Status(options, format)) => return show_status(options, format),
         Ok(Command::Show(text)) => {
             return match io::stdout().lock().write_all(text.as_bytes()) {
                 Ok(()) => ExitCode::SUCCESS,
@@ -133,25 +133,25 @@ const EX_OSERR: u8 = 71;
 const EX_IOERR: u8 = 74;
 
 /// The report on stdout, a failure on stderr; with JSON both on stdout.
-fn show_status(options: Options, form: Form) -> ExitCode {
+fn show_status(options: Options, format: OutputFormat) -> ExitCode {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_io().enable_time().build();
     let report = match runtime {
-        Ok(runtime) => runtime.block_on(status::ask(options, form)),
+        Ok(runtime) => runtime.block_on(status::ask(options, format)),
         Err(error) => {
             print_error(&format!("start: {error}"));
             return ExitCode::from(EX_OSERR);
         }
     };
-    match (report.outcome, form) {
-        (Outcome::Failure, Form::Text) => print_error(&report.text),
-        (Outcome::Good, _) | (_, Form::Json) => {
+    match (report.outcome, format) {
+        (Outcome::Failure, OutputFormat::Text) => print_error(&report.text),
+        (Outcome::Success, _) | (_, OutputFormat::Json) => {
             if io::stdout().lock().write_all(report.text.as_bytes()).is_err() {
                 return ExitCode::from(EX_IOERR);
             }
         }
     }
     match report.outcome {
-        Outcome::Good => ExitCode::SUCCESS,
+        Outcome::Success => ExitCode::SUCCESS,
         Outcome::Failure => ExitCode::from(EX_UNAVAILABLE),
     }
 }
@@ -178,7 +178,7 @@ fn run(options: Options) -> io::Result<()> {
     })
 }
 
-/// Writes to stderr, each line in one write, since other processes may write there too. A failed write is ignored.
+/// Writes a message to stderr in one write, since other processes may write there too. A failed write is ignored.
 fn print_error(text: &str) {
     let _ = io::stderr().write_all(format!("cofferdam-shim: {text}\n").as_bytes());
 }

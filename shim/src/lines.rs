@@ -1,11 +1,11 @@
 //! Bytes from the harness → lines.
 //!
-//! Ends at `\n`, tolerates `\r\n`, empty lines and a last line without an end. A line over the limit is not kept: it
-//! is discarded as it arrives, while its id is searched for. An idle splitter holds no more than [`KEEP`] bytes.
+//! A line ends at `\n`; `\r\n`, empty lines and a last line without an end are tolerated. A line over the limit is
+//! discarded as it arrives, while its id is searched for. An idle splitter holds at most [`MAX_IDLE_BUFFER`] bytes.
 
-use relay_proto::limits::KEEP;
+use relay_proto::limits::MAX_IDLE_BUFFER;
 
-use relay_proto::oversize::{IdSearch, Sought};
+use relay_proto::oversize::{IdSearch, MessageKind};
 
 /// Splits bytes into lines.
 #[derive(Debug)]
@@ -36,13 +36,14 @@ impl Lines {
 
     /// A buffer to read into; report what was read with [`Self::filled`].
     pub(crate) fn spare(&mut self) -> &mut [u8] {
-        if self.buffer.len() - self.end < ROOM {
+        if self.buffer.len() - self.end < MIN_SPARE {
             self.buffer.copy_within(self.start..self.end, 0);
             self.scanned -= self.start;
             (self.start, self.end) = (0, self.end - self.start);
-            if self.buffer.len() - self.end < ROOM {
-                // Doubling keeps the copying in proportion; the limit keeps the doubling within bounds.
-                let wanted = (self.end * 2).clamp(self.end + ROOM, (self.max + ROOM).max(self.end + ROOM));
+            if self.buffer.len() - self.end < MIN_SPARE {
+                // Doubling keeps the total copying linear; the limit for a line bounds the buffer.
+                let wanted = (self.end * 2)
+                    .clamp(self.end + MIN_SPARE, (self.max + MIN_SPARE).max(self.end + MIN_SPARE));
                 self.buffer.resize(wanted, 0);
             }
         }
@@ -58,7 +59,7 @@ impl Lines {
         loop {
             let Some(length) = memchr::memchr(b'\n', &self.buffer[self.scanned..self.end]) else {
                 self.scanned = self.end;
-                self.stash();
+                self.trim_buffer();
                 return None;
             };
             let line = self.start..self.scanned + length;
@@ -66,13 +67,13 @@ impl Lines {
             self.scanned = self.start;
             if let Some(mut scanner) = self.discarding.take() {
                 scanner.feed(&self.buffer[line]);
-                return Some(Line::TooLarge { id: scanner.finish(Sought::Request) });
+                return Some(Line::TooLarge { id: scanner.finish(MessageKind::Request) });
             }
             let bytes = self.buffer[line.clone()].trim_ascii_end();
             if bytes.len() > self.max {
                 let mut scanner = IdSearch::default();
                 scanner.feed(bytes);
-                return Some(Line::TooLarge { id: scanner.finish(Sought::Request) });
+                return Some(Line::TooLarge { id: scanner.finish(MessageKind::Request) });
             }
             if !bytes.is_empty() {
                 return Some(Line::Whole(self.buffer[line].trim_ascii_end()));
@@ -90,22 +91,23 @@ impl Lines {
         self.next()
     }
 
-    /// Without a complete line: discards what is too long, frees memory that is not needed.
-    fn stash(&mut self) {
+    /// Called when no complete line is buffered: discards a line over the limit, frees memory that is not needed.
+    fn trim_buffer(&mut self) {
         if self.end - self.start > self.max || self.discarding.is_some() {
             self.discarding.get_or_insert_default().feed(&self.buffer[self.start..self.end]);
             self.start = self.end;
         }
         if self.start == self.end {
             (self.start, self.end, self.scanned) = (0, 0, 0);
-            if self.buffer.len() > KEEP {
+            if self.buffer.len() > MAX_IDLE_BUFFER {
                 self.buffer = Vec::new();
             }
         }
     }
 }
 
-const ROOM: usize = 16 * 1024;
+/// What [`Lines::spare`] offers at least, in bytes.
+const MIN_SPARE: usize = 16 * 1024;
 
 #[cfg(test)]
 mod tests {
@@ -172,7 +174,7 @@ mod tests {
             lines.spare()[..10_000].fill(b'x');
             lines.filled(10_000);
             assert_eq!(lines.next(), None);
-            assert!(lines.buffer.len() <= 100_000 + 2 * ROOM, "{}", lines.buffer.len());
+            assert!(lines.buffer.len() <= 100_000 + 2 * MIN_SPARE, "{}", lines.buffer.len());
         }
     }
 }

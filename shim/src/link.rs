@@ -31,7 +31,7 @@ use crate::stream::Stream;
 /// One attempt to connect.
 pub(crate) type Attempt = Pin<Box<dyn Future<Output = Result<Opened, ConnectError>> + Send>>;
 
-/// Where to connect, with what, and whether that is possible again.
+/// Opens connections: the address, the enrolment and the network options to use.
 #[derive(Debug)]
 pub(crate) struct Dialer {
     /// `None`: the address in the enrolment, or else the default socket.
@@ -42,7 +42,7 @@ pub(crate) struct Dialer {
     #[cfg(feature = "tls")]
     port: Option<Port>,
     /// Whether the inherited descriptor was used: it cannot be opened again.
-    used: bool,
+    fd_used: bool,
     held: Option<HeldKey>,
     /// The key of the present or the last connection.
     key: Option<PublicKey>,
@@ -65,14 +65,14 @@ impl Dialer {
             network,
             #[cfg(feature = "tls")]
             port: None,
-            used: false,
+            fd_used: false,
             held: None,
             key: None,
             search: Search::None,
         }
     }
 
-    /// Whether the sidecar dials this shim, also while there is a connection: the newest one counts.
+    /// Whether the sidecar dials this shim. It may do so while there is a connection, which is then replaced.
     pub(crate) fn listens(&self) -> bool {
         matches!(self.address, Some(Address::Listen(_)))
     }
@@ -82,18 +82,18 @@ impl Dialer {
         match self.address.clone() {
             None => Box::pin(default_address(self.state.clone(), self.network.clone())),
             Some(Address::Unix(path)) => Box::pin(unix(Address::Unix(path))),
-            Some(Address::Fd(number)) if self.used => {
+            Some(Address::Fd(number)) if self.fd_used => {
                 Box::pin(ready(Err(ConnectError::CannotReopen(number))))
             }
             Some(address @ Address::Fd(number)) => {
-                self.used = true;
+                self.fd_used = true;
                 Box::pin(ready(socket(address, Descriptor::Inherited(number))))
             }
             Some(Address::Hub(file)) => Box::pin(hub(file)),
             Some(address @ (Address::Tls(_) | Address::WebSocket(_))) => {
                 Box::pin(enrolled_link::connect(self.state.clone(), Some(address), self.network.clone()))
             }
-            Some(address @ Address::Vsock { cid, port }) => Box::pin(virtual_socket(address, cid, port)),
+            Some(address @ Address::Vsock { cid, port }) => Box::pin(vsock(address, cid, port)),
             #[cfg(feature = "tls")]
             Some(Address::Listen(endpoint)) => {
                 match Port::reopen(self.port.take(), endpoint, &self.network) {
@@ -103,7 +103,7 @@ impl Dialer {
             }
             #[cfg(not(feature = "tls"))]
             Some(address @ Address::Listen(_)) => Box::pin(ready(Err(ConnectError::NoTls(address)))),
-            Some(other) => Box::pin(ready(Err(ConnectError::NotKnown(other)))),
+            Some(other) => Box::pin(ready(Err(ConnectError::UnsupportedAddress(other)))),
         }
     }
 
@@ -117,7 +117,7 @@ impl Dialer {
     /// The sidecar accepted the shim. A new epoch is stored before this returns; only then may it be confirmed.
     pub(crate) fn welcomed(&mut self, epoch: Option<Epoch>) -> Result<(), String> {
         match (self.held.take(), epoch) {
-            (Some(held), Some(epoch)) => held.keep(epoch).map_err(|error| error.to_string()),
+            (Some(held), Some(epoch)) => held.store_epoch(epoch).map_err(|error| error.to_string()),
             _ => Ok(()),
         }
     }
@@ -158,7 +158,7 @@ async fn default_address(state: EnrolmentState, network: Network) -> Result<Open
 }
 
 async fn unix(address: Address) -> Result<Opened, ConnectError> {
-    let Address::Unix(path) = &address else { return Err(ConnectError::NotKnown(address)) };
+    let Address::Unix(path) = &address else { return Err(ConnectError::UnsupportedAddress(address)) };
     let failed = |source| ConnectError::Connect { address: address.clone(), source };
     // A Unix socket connects at once or not at all; the timeout is a safeguard.
     let connected = timeout(CONNECT_TIMEOUT, UnixStream::connect(path)).await;
@@ -189,7 +189,7 @@ fn socket(address: Address, descriptor: Descriptor) -> Result<Opened, ConnectErr
     }
 }
 
-async fn virtual_socket(address: Address, cid: u32, port: u32) -> Result<Opened, ConnectError> {
+async fn vsock(address: Address, cid: u32, port: u32) -> Result<Opened, ConnectError> {
     let failed = |source| ConnectError::Vsock { address: address.clone(), source };
     let connected = timeout(VSOCK_TIMEOUT, relay_carriage::vsock::connect(cid, port)).await;
     let stream = connected.map_err(io::Error::from).flatten().map_err(failed)?;

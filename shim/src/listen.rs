@@ -14,7 +14,7 @@ use relay_proto::decoder::Decoder;
 use tokio::time::sleep;
 
 use crate::connection::{ConnectError, Connection, Opened};
-use crate::inbound_listener::{Entry, InboundListener};
+use crate::inbound_listener::{HandshakeConfig, InboundListener};
 use crate::network::Network;
 use crate::stream::Stream;
 
@@ -22,7 +22,7 @@ use crate::stream::Stream;
 #[derive(Clone, Debug)]
 pub(crate) struct Port {
     endpoint: ListenAddress,
-    entry: Entry,
+    config: HandshakeConfig,
     /// `None` before the first use, and while a call to `next` waits at it.
     open: Arc<Mutex<Option<InboundListener>>>,
 }
@@ -37,12 +37,17 @@ impl Port {
         if let Some(port) = before {
             return Ok(port);
         }
-        let pin = network.pin.ok_or_else(|| ConnectError::NotKnown(Address::Listen(endpoint.clone())))?;
+        let pin =
+            network.pin.ok_or_else(|| ConnectError::UnsupportedAddress(Address::Listen(endpoint.clone())))?;
         let identity = Identity::generate().map_err(|error| ConnectError::Listen {
             endpoint: endpoint.clone(),
             source: io::Error::other(error),
         })?;
-        Ok(Self { endpoint, entry: Entry { inside: Inside::Link, identity, pin }, open: Arc::default() })
+        Ok(Self {
+            endpoint,
+            config: HandshakeConfig { inside: Inside::Link, identity, pin },
+            open: Arc::default(),
+        })
     }
 
     /// The next connection whose peer proved the pinned key, or the failure of one that did not.
@@ -50,10 +55,10 @@ impl Port {
         let kept = self.kept().take();
         let mut open = match kept {
             Some(open) => open,
-            None => match InboundListener::open(&self.endpoint, self.entry.clone()).await {
+            None => match InboundListener::open(&self.endpoint, self.config.clone()).await {
                 Ok(open) => open,
                 Err(source) => {
-                    // The loop retries at once.
+                    // The loop itself does not pause before it retries.
                     sleep(PORT_RETRY).await;
                     return Err(ConnectError::Listen { endpoint: self.endpoint, source });
                 }
@@ -64,7 +69,7 @@ impl Port {
         let address = Address::Listen(self.endpoint);
         match entered {
             Ok(stream) => {
-                let connection = Connection { stream: Stream::carried(stream), decoder: Decoder::new() };
+                let connection = Connection { stream: Stream::from_async(stream), decoder: Decoder::new() };
                 Ok(Opened { connection, address, proof: Proof::Socket, held: None })
             }
             Err(source) => Err(ConnectError::NotTheSidecar { address, source: Box::new(source) }),

@@ -27,9 +27,9 @@ pub(crate) async fn connect(file: &Path) -> io::Result<OwnedFd> {
     stream.write_all(hub_file.key.on_wire()).await?;
     let mut answer = [0; Key::WIRE_BYTES];
     let answered = stream.read_exact(&mut answer).await;
-    if answered.is_err() || !hub_file.answer.is(&answer) {
-        let why = "the program at the hub's port does not know the hub's key: the hub is gone and its port was reused; start \
-                   the hub again";
+    if answered.is_err() || !hub_file.answer.matches(&answer) {
+        let why = "the program at the hub's port did not send the hub's key: the hub has exited and its port was \
+                   reused; start the hub again";
         return Err(io::Error::new(io::ErrorKind::ConnectionRefused, why));
     }
     Ok(stream.into_std()?.into())

@@ -27,8 +27,8 @@ pub(crate) enum Expose {
 #[non_exhaustive]
 pub enum NetworkUsageError {
     #[error(
-        "listen on {0}: other machines could connect there; name a loopback address, or add --expose where the \
-         platform forwards to this one"
+        "listen on {0}: other machines could connect there; give a loopback address, or add --expose if the \
+         platform forwards connections to this address"
     )]
     Exposed(HostPort),
     #[cfg(feature = "tls")]
@@ -45,9 +45,9 @@ pub enum NetworkUsageError {
     Unpinned,
 }
 
-/// The texts as given.
+/// The options before they are checked.
 #[derive(Debug)]
-pub(crate) struct Written<'a> {
+pub(crate) struct RawNetworkOptions<'a> {
     pub(crate) relay: Option<&'a Address>,
     pub(crate) proxy: Option<String>,
     pub(crate) pin: Option<(&'static str, String)>,
@@ -56,10 +56,10 @@ pub(crate) struct Written<'a> {
 
 impl Network {
     pub(crate) fn read(
-        written: Written<'_>,
+        raw: RawNetworkOptions<'_>,
         variable: impl Fn(&str) -> Option<String>,
     ) -> Result<Self, NetworkUsageError> {
-        let Written { relay, proxy, pin, expose } = written;
+        let RawNetworkOptions { relay, proxy, pin, expose } = raw;
         // A machine's vsock can be reached only by its host and the machine itself.
         if let Some(Address::Listen(ListenAddress::Tcp(endpoint))) = relay
             && !endpoint.host.is_loopback()

@@ -12,7 +12,7 @@ use crate::hub::{
     self,
     options::{HubOptions, HubUsageError, Parsed},
 };
-use crate::network::{Expose, Network, NetworkUsageError, Written};
+use crate::network::{Expose, Network, NetworkUsageError, RawNetworkOptions};
 
 /// Where to connect and which server to use.
 #[derive(Clone, Debug, Eq, PartialEq)]
@@ -39,7 +39,7 @@ pub struct Sources {
     pub default_file: PathBuf,
 }
 
-/// The variable holds a ticket.
+/// Does not print the variable, which holds a ticket.
 impl fmt::Debug for Sources {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let variable = self.variable.as_ref().map(|_| "…");
@@ -50,9 +50,9 @@ impl fmt::Debug for Sources {
     }
 }
 
-/// How something is printed.
+/// The output format of `status`.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub enum Form {
+pub enum OutputFormat {
     Json,
     Text,
 }
@@ -66,7 +66,7 @@ pub enum Command {
     /// `--help` or `--version`: this text on stdout.
     Show(String),
     /// `status`.
-    Status(Options, Form),
+    Status(Options, OutputFormat),
 }
 
 #[derive(Debug, Eq, PartialEq, thiserror::Error)]
@@ -105,7 +105,7 @@ pub fn parse(
     }
     let (mut relay, mut server, mut state, mut proxy, mut pin) = (None, None, None, None, None);
     let mut expose = Expose::No;
-    let (mut wants, mut form) = (Wanted::Relay, None);
+    let (mut subcommand, mut format) = (Subcommand::Relay, None);
     let mut first = true;
     while let Some(argument) = arguments.next() {
         let argument =
@@ -118,13 +118,15 @@ pub fn parse(
             "--help" | "-h" if value.is_none() => return Ok(Command::Show(HELP.into())),
             "--version" | "-V" if value.is_none() => return Ok(Command::Show(format!("{SOFTWARE}\n"))),
             "status" if first => {
-                (wants, first) = (Wanted::Status, false);
+                (subcommand, first) = (Subcommand::Status, false);
                 continue;
             }
-            "--json" if value.is_none() && wants == Wanted::Status => match form.replace(Form::Json) {
-                None => continue,
-                Some(_) => return Err(UsageError::Twice { flag: "--json" }),
-            },
+            "--json" if value.is_none() && subcommand == Subcommand::Status => {
+                match format.replace(OutputFormat::Json) {
+                    None => continue,
+                    Some(_) => return Err(UsageError::Twice { flag: "--json" }),
+                }
+            }
             "--expose" if value.is_none() => {
                 (expose, first) = (Expose::Yes, false);
                 continue;
@@ -172,13 +174,13 @@ pub fn parse(
     };
     let proxy = proxy.map(|value| text(value, PROXY_FLAG)).transpose()?;
     // A proxy variable that is not UTF-8 is ignored: if the proxy was needed, connecting fails with a reason.
-    let network = Network::read(Written { relay: relay.as_ref(), proxy, pin, expose }, |name| {
+    let network = Network::read(RawNetworkOptions { relay: relay.as_ref(), proxy, pin, expose }, |name| {
         given(name).and_then(|value| value.into_string().ok())
     })?;
     let options = Options { relay, server, network, state, sources };
-    Ok(match wants {
-        Wanted::Relay => Command::Relay(options),
-        Wanted::Status => Command::Status(options, form.unwrap_or(Form::Text)),
+    Ok(match subcommand {
+        Subcommand::Relay => Command::Relay(options),
+        Subcommand::Status => Command::Status(options, format.unwrap_or(OutputFormat::Text)),
     })
 }
 
@@ -197,38 +199,38 @@ const SERVER_FLAG: &str = "--server";
 const STATE_FLAG: &str = "--state";
 const STATE_VARIABLE: &str = "COFFERDAM_STATE";
 const HELP: &str = "\
-Speaks MCP on stdin and stdout for a harness in a sandbox, and carries it to the sidecar outside.
+Serves MCP on stdin and stdout to a harness in a sandbox, and forwards the messages to the sidecar on the host.
 
 Usage: cofferdam-shim [--relay LINK] [--server NAME] [--state DIR] [--proxy URL] [--pin KEY] [--expose]
        cofferdam-shim status [--json]   show the link, the session and what is granted
-       cofferdam-shim hub --help        hold the one pipe of a sandbox that has only one
+       cofferdam-shim hub --help        carry the links of all shims through one pipe to the host
 
   --relay LINK    where the sidecar is: unix:PATH, hub:FILE (a hub on the loopback), fd:N (an inherited socket),
                   tls://HOST:PORT, wss://HOST[:PORT]/PATH, vsock:CID:PORT, or where it dials in: listen:HOST:PORT,
                   listen:vsock:PORT
                   [environment: COFFERDAM_RELAY]
-                  [default: where the enrolment leads, else unix:/run/cofferdam/relay/relay.sock]
+                  [default: the address in the enrolment, else unix:/run/cofferdam/relay/relay.sock]
   --server NAME   which MCP server to reach; without it, the only one that is granted
   --state DIR     keeps the sandbox's key, shared by its shims [environment: COFFERDAM_STATE]
   --proxy URL     go out through this HTTP proxy, http://[USER:PASSWORD@]HOST:PORT, ignoring NO_PROXY
                   [environment: HTTPS_PROXY or ALL_PROXY, unless NO_PROXY excepts the sidecar]
   --pin KEY       the key of the sidecar that may dial in, for listen: [environment: COFFERDAM_PIN]
-  --expose        let listen: open a port that others than this machine can reach
+  --expose        let listen: open a port that other machines can reach
   --version, -V   print the version
   --help, -h      print this
 
 An enrolment string, as `cofferdam enroll` prints it, is read from COFFERDAM_ENROLL, from the file that
-COFFERDAM_ENROLL_FILE names, or from /run/cofferdam/enroll; a file is removed when it was used.
+COFFERDAM_ENROLL_FILE names, or from /run/cofferdam/enroll; a file is removed after use.
 ";
 
-/// What the command line requests.
+/// Without a subcommand, the shim relays.
 #[derive(Clone, Copy, Eq, PartialEq)]
-enum Wanted {
+enum Subcommand {
     Relay,
     Status,
 }
 
-/// The first of these variables that is set.
+/// The state directory if none is given: in XDG_STATE_HOME, else in HOME, else in /run.
 fn default_state(given: impl Fn(&str) -> Option<OsString>) -> PathBuf {
     let absolute = |name| given(name).map(PathBuf::from).filter(|path| path.is_absolute());
     absolute("XDG_STATE_HOME")
@@ -277,7 +279,7 @@ mod tests {
     }
 
     #[test]
-    fn the_command_line_overrides_the_environment_and_that_the_enrolment() {
+    fn the_command_line_overrides_the_environment() {
         assert_eq!(options(&[], None).relay, None);
         assert_eq!(options(&[], Some("")).relay, None);
         assert_eq!(options(&[], Some("unix:/e")).relay, Some(Address::Unix("/e".into())));
@@ -307,9 +309,12 @@ mod tests {
 
     #[test]
     fn status_is_a_subcommand() {
-        assert!(matches!(parsed(&["status"], None), Ok(Command::Status(_, Form::Text))));
+        assert!(matches!(parsed(&["status"], None), Ok(Command::Status(_, OutputFormat::Text))));
         let json = parsed(&["status", "--relay=fd:3", "--json"], None);
-        assert!(matches!(json, Ok(Command::Status(Options { relay: Some(Address::Fd(3)), .. }, Form::Json))));
+        assert!(matches!(
+            json,
+            Ok(Command::Status(Options { relay: Some(Address::Fd(3)), .. }, OutputFormat::Json))
+        ));
         assert_eq!(parsed(&["--json"], None), Err(UsageError::Unknown("--json".into())));
         assert_eq!(parsed(&["--relay=fd:3", "status"], None), Err(UsageError::Unknown("status".into())));
     }
@@ -346,7 +351,7 @@ mod tests {
 
     #[cfg(feature = "tls")]
     #[test]
-    fn a_port_needs_a_key_and_a_public_one_also_expose() {
+    fn listening_needs_a_pin_and_a_public_address_also_needs_expose() {
         let key = "ab".repeat(32);
         let error = |arguments: &[&str]| parsed(arguments, None).unwrap_err().to_string();
         assert!(error(&["--relay=listen:127.0.0.1:7443"]).contains("--pin KEY"));
@@ -376,7 +381,7 @@ mod tests {
         };
         let target = "relay.example.com:7443".parse().unwrap();
         let towards =
-            |proxies: Proxies| proxies.towards(&target).unwrap().map(|proxy| proxy.address.to_string());
+            |proxies: Proxies| proxies.proxy_for(&target).unwrap().map(|proxy| proxy.address.to_string());
         assert_eq!(towards(options(&[]).network.proxies), None);
         assert_eq!(towards(options(&["--proxy=http://given:2"]).network.proxies), Some("given:2".into()));
         let error = parsed(&["--proxy", "socks5://u:hunter2@h:1"], None).unwrap_err().to_string();

@@ -17,18 +17,17 @@ pub(crate) enum Waiting {
 /// Exponential backoff: up to a short maximum while a request waits, up to a long one with jitter while none does, so
 /// that a thousand idle shims do not reconnect in the same moment.
 #[derive(Debug)]
-pub(crate) struct Pacing {
+pub(crate) struct ReconnectBackoff {
     failures: u32,
     failed_at: Instant,
     /// The sidecar asked for no attempt before this.
     not_before: Instant,
-    /// A line arrived: the next attempt does not wait out the pause.
     at_once: bool,
     /// Random bits of the jitter.
     jitter: u64,
 }
 
-impl Pacing {
+impl ReconnectBackoff {
     pub(crate) fn new(now: Instant) -> Self {
         Self { failures: 0, failed_at: now, not_before: now, at_once: false, jitter: 0 }
     }
@@ -46,7 +45,8 @@ impl Pacing {
         self.not_before = at;
     }
 
-    pub(crate) fn hurry(&mut self) {
+    /// A line arrived: the next attempt does not wait.
+    pub(crate) fn retry_at_once(&mut self) {
         self.at_once = true;
     }
 
@@ -79,22 +79,22 @@ mod tests {
     #[test]
     fn pauses_double_up_to_their_maximum() {
         let (timing, now) = (Timing::default(), Instant::now());
-        let mut pacing = Pacing::new(now);
-        assert_eq!(pacing.next_attempt(Waiting::No, &timing), now, "the first attempt is at once");
+        let mut backoff = ReconnectBackoff::new(now);
+        assert_eq!(backoff.next_attempt(Waiting::No, &timing), now, "the first attempt is at once");
         let mut pauses = Vec::new();
         for _ in 0..12 {
-            pacing.failed(now);
-            pauses.push((pacing.next_attempt(Waiting::Yes, &timing) - now).as_millis());
-            let idle = pacing.next_attempt(Waiting::No, &timing) - now;
+            backoff.failed(now);
+            pauses.push((backoff.next_attempt(Waiting::Yes, &timing) - now).as_millis());
+            let idle = backoff.next_attempt(Waiting::No, &timing) - now;
             assert!(idle <= timing.longest_retry_idle);
         }
         assert_eq!(pauses, [50, 100, 200, 400, 800, 1600, 2000, 2000, 2000, 2000, 2000, 2000]);
-        let idle = pacing.next_attempt(Waiting::No, &timing) - now;
+        let idle = backoff.next_attempt(Waiting::No, &timing) - now;
         assert!(idle >= timing.longest_retry_idle / 2, "{idle:?}");
 
-        pacing.hurry();
-        assert_eq!(pacing.next_attempt(Waiting::Yes, &timing), now, "a new line is tried at once");
-        pacing.not_before(now + Duration::from_secs(9));
-        assert_eq!(pacing.next_attempt(Waiting::Yes, &timing), now + Duration::from_secs(9));
+        backoff.retry_at_once();
+        assert_eq!(backoff.next_attempt(Waiting::Yes, &timing), now, "a new line is tried at once");
+        backoff.not_before(now + Duration::from_secs(9));
+        assert_eq!(backoff.next_attempt(Waiting::Yes, &timing), now + Duration::from_secs(9));
     }
 }

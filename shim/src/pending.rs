@@ -24,8 +24,9 @@ const SPARE_BYTES: usize = 512;
 #[derive(Debug, Default)]
 pub(crate) struct Pending {
     requests: HashMap<IdValue, Request>,
+    /// Requests so far; numbers them in the order of arrival.
     arrivals: u64,
-    kept: usize,
+    kept_bytes: usize,
     /// Buffers of answered requests, for reuse: allocating one with every call costs more than everything else that is
     /// done for it.
     spare: Vec<Vec<u8>>,
@@ -50,7 +51,7 @@ pub(crate) struct Request {
 pub(crate) enum RequestLocation {
     /// In the shim: the sidecar cannot have seen it on this link.
     Queued,
-    /// In the outbox of this link, its parts under these numbers.
+    /// In the outbox of this link; its frames have these sequence numbers.
     Sent { first: u64, last: u64 },
 }
 
@@ -74,9 +75,9 @@ impl Pending {
         since: Instant,
     ) {
         self.arrivals += 1;
-        let keeps = location == RequestLocation::Queued || self.kept + line.len() <= MAX_KEPT;
+        let keeps = location == RequestLocation::Queued || self.kept_bytes + line.len() <= MAX_KEPT;
         let bytes = keeps.then(|| self.copy_of(line));
-        self.kept += bytes.as_ref().map_or(0, Vec::len);
+        self.kept_bytes += bytes.as_ref().map_or(0, Vec::len);
         let request = Request {
             id: id.spelled().into(),
             bytes,
@@ -97,21 +98,21 @@ impl Pending {
     pub(crate) fn sent(&mut self, id: &IdValue, first: u64, last: u64) {
         if let Some(request) = self.requests.get_mut(id) {
             request.location = RequestLocation::Sent { first, last };
-            if self.kept > MAX_KEPT
+            if self.kept_bytes > MAX_KEPT
                 && let Some(bytes) = request.bytes.take()
             {
-                self.kept -= bytes.len();
+                self.kept_bytes -= bytes.len();
             }
         }
     }
 
     pub(crate) fn remove(&mut self, id: &IdValue) -> Option<Request> {
         let request = self.requests.remove(id)?;
-        self.kept -= request.bytes.as_ref().map_or(0, Vec::len);
+        self.kept_bytes -= request.bytes.as_ref().map_or(0, Vec::len);
         Some(request)
     }
 
-    /// Removes a request that was answered; whether it was there.
+    /// Removes a request that was answered. Returns whether it was pending.
     pub(crate) fn answered(&mut self, id: &IdValue) -> bool {
         let Some(request) = self.remove(id) else { return false };
         if let Some(bytes) = request.bytes
@@ -130,9 +131,9 @@ impl Pending {
         found.into_iter().map(|(id, _)| id.clone()).collect()
     }
 
-    /// This link is over, and `handed_out` is the number of the last frame that was written. Sent requests wait to be sent again.
+    /// The link has ended: its sent requests are queued again. `handed_out` is the number of the last frame written.
     /// A request that may have run on two links is not sent a third time: its bytes are dropped.
-    pub(crate) fn unsend(&mut self, link: &str, handed_out: u64) {
+    pub(crate) fn requeue_sent(&mut self, link: &str, handed_out: u64) {
         for request in self.requests.values_mut() {
             let RequestLocation::Sent { first, last } =
                 std::mem::replace(&mut request.location, RequestLocation::Queued)
@@ -144,14 +145,14 @@ impl Pending {
             }
             match request.maybe_ran {
                 MaybeRan::No => request.maybe_ran = MaybeRan::Yes(Origin { link: link.into(), seq: first }),
-                MaybeRan::Yes(_) => self.kept -= request.bytes.take().map_or(0, |bytes| bytes.len()),
+                MaybeRan::Yes(_) => self.kept_bytes -= request.bytes.take().map_or(0, |bytes| bytes.len()),
             }
         }
     }
 
-    /// When the first request times out for want of a sidecar, which was lost at `lost`.
-    pub(crate) fn first_to_give_up(&self, lost: Instant, timing: &Timing) -> Option<Instant> {
-        self.requests.values().map(|request| request.gives_up(lost, timing)).min()
+    /// When the first request times out, if the sidecar was lost at `lost`.
+    pub(crate) fn first_timeout(&self, lost: Instant, timing: &Timing) -> Option<Instant> {
+        self.requests.values().map(|request| request.times_out_at(lost, timing)).min()
     }
 
     fn copy_of(&mut self, line: &[u8]) -> Vec<u8> {
@@ -168,11 +169,11 @@ impl Pending {
 }
 
 impl Request {
-    pub(crate) fn gives_up(&self, lost: Instant, timing: &Timing) -> Instant {
+    pub(crate) fn times_out_at(&self, lost: Instant, timing: &Timing) -> Instant {
         self.since.max(lost) + timing.wait_for_sidecar(self.shim_wait)
     }
 
-    /// Whether the server may have seen it, or may see it yet.
+    /// Whether the server may have received it, or may still receive it.
     pub(crate) fn may_run(&self) -> bool {
         self.location != RequestLocation::Queued || self.maybe_ran != MaybeRan::No
     }
@@ -200,7 +201,7 @@ mod tests {
         let bytes = pending.request(&second).and_then(|request| request.bytes.as_deref());
         assert_eq!(bytes, Some(b"another call".as_slice()));
         assert_eq!(bytes.map(<[u8]>::as_ptr), Some(location));
-        assert_eq!(pending.kept, b"another call".len());
+        assert_eq!(pending.kept_bytes, b"another call".len());
     }
 
     #[test]
@@ -214,6 +215,6 @@ mod tests {
         assert!(ids.iter().all(|id| pending.answered(id)));
         let capacity: usize = pending.spare.iter().map(Vec::capacity).sum();
         assert!(capacity <= MAX_SPARE * SPARE_BYTES, "{capacity}");
-        assert_eq!((pending.spare.len(), pending.kept), (MAX_SPARE, 0));
+        assert_eq!((pending.spare.len(), pending.kept_bytes), (MAX_SPARE, 0));
     }
 }

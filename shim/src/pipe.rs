@@ -10,7 +10,7 @@ use std::io::{self, IoSlice, IoSliceMut};
 use std::os::fd::OwnedFd;
 use std::task::{Context, Poll, ready};
 
-use relay_proto::limits::KEEP;
+use relay_proto::limits::MAX_IDLE_BUFFER;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::{Errno, ReadWriteFlags, preadv2, pwritev2, read, retry_on_intr, write};
 use rustix::pipe::{fcntl_setpipe_size, pipe};
@@ -60,7 +60,7 @@ impl Pipe {
         }
     }
 
-    /// Waits for bytes; 0 means the end. While pending, none were taken.
+    /// Waits for bytes; 0 means end of file. `Pending` means that nothing was read.
     pub(crate) fn poll_read(&self, context: &mut Context<'_>, buffer: &mut [u8]) -> Poll<io::Result<usize>> {
         loop {
             let mut guard = ready!(self.watched.poll_read_ready(context))?;
@@ -77,13 +77,16 @@ impl Pipe {
 
     /// Writes what fits now.
     pub(crate) fn try_write(&self, bytes: &[u8]) -> io::Result<usize> {
-        if bytes.len() > KEEP && self.kind == Kind::Pipe && self.size.replace(Size::Grown) == Size::Original {
+        if bytes.len() > MAX_IDLE_BUFFER
+            && self.kind == Kind::Pipe
+            && self.size.replace(Size::Grown) == Size::Original
+        {
             // Fewer wake-ups for long messages. If it is not permitted, the size stays.
             let _ = fcntl_setpipe_size(&self.watched, GROWN);
         }
         let slices = [IoSlice::new(bytes)];
-        let nowait = || pwritev2(&self.watched, &slices, HERE, ReadWriteFlags::NOWAIT);
-        match self.unless_refused(nowait).unwrap_or_else(|| self.write_polled(bytes)) {
+        let nowait = || pwritev2(&self.watched, &slices, NO_OFFSET, ReadWriteFlags::NOWAIT);
+        match self.try_nowait(nowait).unwrap_or_else(|| self.write_polled(bytes)) {
             Err(Errno::AGAIN) => Ok(0),
             result => Ok(result?),
         }
@@ -105,8 +108,9 @@ impl Pipe {
     }
 
     fn try_read(&self, buffer: &mut [u8]) -> Result<usize, Errno> {
-        let nowait = || preadv2(&self.watched, &mut [IoSliceMut::new(buffer)], HERE, ReadWriteFlags::NOWAIT);
-        match self.unless_refused(nowait) {
+        let nowait =
+            || preadv2(&self.watched, &mut [IoSliceMut::new(buffer)], NO_OFFSET, ReadWriteFlags::NOWAIT);
+        match self.try_nowait(nowait) {
             Some(result) => result,
             None if self.is_ready(PollFlags::IN)? => retry_on_intr(|| read(&self.watched, &mut *buffer)),
             None => Err(Errno::AGAIN),
@@ -114,7 +118,7 @@ impl Pipe {
     }
 
     /// The result of a call with `RWF_NOWAIT`; `None` if that is not supported, which is then remembered.
-    fn unless_refused(&self, call: impl FnMut() -> Result<usize, Errno>) -> Option<Result<usize, Errno>> {
+    fn try_nowait(&self, call: impl FnMut() -> Result<usize, Errno>) -> Option<Result<usize, Errno>> {
         if self.method.get() == NonBlocking::Polled {
             return None;
         }
@@ -141,7 +145,7 @@ impl Pipe {
         Ok(written)
     }
 
-    /// Whether the next call returns at once, be it with an error.
+    /// Whether the next call returns at once, even if with an error.
     fn is_ready(&self, what: PollFlags) -> Result<bool, Errno> {
         let mut polled = [PollFd::new(&self.watched, what)];
         retry_on_intr(|| poll(&mut polled, Some(&Timespec::default())))?;
@@ -153,8 +157,8 @@ impl Pipe {
 const CHUNK: usize = 4096;
 /// The kernel's default limit for a pipe of an unprivileged user.
 const GROWN: usize = 1024 * 1024;
-/// No offset: a pipe has none.
-const HERE: u64 = u64::MAX;
+/// A pipe has no offset.
+const NO_OFFSET: u64 = u64::MAX;
 
 /// Whether this kernel honours the flags of a call on a pipe. gVisor ignores them, and would block. An undefined flag
 /// shows it: a kernel that honours flags refuses the call, another one reads the byte.
@@ -162,7 +166,7 @@ fn honours_nowait() -> bool {
     let Ok((reader, writer)) = pipe() else { return false };
     let unknown = ReadWriteFlags::from_bits_retain(1 << 31);
     write(writer, b"x").is_ok()
-        && preadv2(reader, &mut [IoSliceMut::new(&mut [0])], HERE, unknown) == Err(Errno::OPNOTSUPP)
+        && preadv2(reader, &mut [IoSliceMut::new(&mut [0])], NO_OFFSET, unknown) == Err(Errno::OPNOTSUPP)
 }
 
 #[cfg(test)]
@@ -211,7 +215,7 @@ mod tests {
         for refusal in [Errno::OPNOTSUPP, Errno::INVAL, Errno::NOSYS, Errno::PERM] {
             output.method.set(NonBlocking::Nowait);
             for _ in 0..3 {
-                let refused = output.unless_refused(|| {
+                let refused = output.try_nowait(|| {
                     calls += 1;
                     Err(refusal)
                 });

@@ -1,16 +1,17 @@
 //! Bytes that wait to be written.
 
-use relay_proto::limits::KEEP;
+use relay_proto::limits::MAX_IDLE_BUFFER;
 
 /// Appended at the back, consumed at the front; frees its memory when it runs empty. The buffer of a long line is kept
-/// for the next one until [`Self::give_back`]: allocating it again costs more than copying the line.
+/// for the next one until [`Self::free_spare`]: allocating it again costs more than copying the line.
 #[derive(Debug, Default)]
 pub(crate) struct Queue {
     bytes: Vec<u8>,
     written: usize,
     /// Whether `bytes` began as a long line.
     began_long: bool,
-    spent: Vec<u8>,
+    /// The buffer of the last long line.
+    spare: Vec<u8>,
 }
 
 impl Queue {
@@ -33,7 +34,7 @@ impl Queue {
 
     /// Appends a line and its end. A long one that is the first is not copied.
     pub(crate) fn push_line(&mut self, mut line: Vec<u8>) {
-        if self.is_empty() && line.len() > KEEP {
+        if self.is_empty() && line.len() > MAX_IDLE_BUFFER {
             line.push(b'\n');
             (self.bytes, self.written, self.began_long) = (line, 0, true);
             return;
@@ -47,7 +48,7 @@ impl Queue {
         self.written += count;
         if self.is_empty() {
             self.clear();
-        } else if self.written > KEEP && self.written > self.len() {
+        } else if self.written > MAX_IDLE_BUFFER && self.written > self.len() {
             self.bytes.drain(..self.written);
             self.written = 0;
         }
@@ -57,27 +58,27 @@ impl Queue {
         self.written = 0;
         self.bytes.clear();
         let began_long = std::mem::take(&mut self.began_long);
-        if self.bytes.capacity() > KEEP {
-            let spent = std::mem::take(&mut self.bytes);
-            if began_long && spent.capacity() <= MAX_SPENT {
-                self.spent = spent;
+        if self.bytes.capacity() > MAX_IDLE_BUFFER {
+            let emptied = std::mem::take(&mut self.bytes);
+            if began_long && emptied.capacity() <= MAX_SPARE {
+                self.spare = emptied;
             }
         }
     }
 
     /// The buffer of the last long line, for reuse; its content does not matter.
-    pub(crate) fn take_spent(&mut self) -> Vec<u8> {
-        std::mem::take(&mut self.spent)
+    pub(crate) fn take_spare(&mut self) -> Vec<u8> {
+        std::mem::take(&mut self.spare)
     }
 
-    /// Frees the kept buffer: there was no long line for a while.
-    pub(crate) fn give_back(&mut self) {
-        self.spent = Vec::new();
+    /// Frees the spare buffer: there was no long line for a while.
+    pub(crate) fn free_spare(&mut self) {
+        self.spare = Vec::new();
     }
 }
 
 /// A larger buffer is freed at once.
-const MAX_SPENT: usize = 2 * 1024 * 1024;
+const MAX_SPARE: usize = 2 * 1024 * 1024;
 
 #[cfg(test)]
 mod tests {
@@ -95,7 +96,7 @@ mod tests {
             queue.consume(some.len());
         }
         assert_eq!(out, bytes);
-        assert_eq!((queue.bytes.capacity(), queue.take_spent().capacity()), (0, 0));
+        assert_eq!((queue.bytes.capacity(), queue.take_spare().capacity()), (0, 0));
     }
 
     #[test]
@@ -113,11 +114,11 @@ mod tests {
         assert_eq!(queue.waiting().last(), Some(&b'\n'));
         queue.consume(queue.len());
         assert_eq!(queue.bytes.capacity(), 0);
-        let spent = queue.take_spent();
-        assert_eq!(spent.as_ptr(), place, "it can be used again");
+        let spare = queue.take_spare();
+        assert_eq!(spare.as_ptr(), place, "it can be used again");
 
-        queue.push_line(vec![b'x'; MAX_SPENT + 1]);
+        queue.push_line(vec![b'x'; MAX_SPARE + 1]);
         queue.consume(queue.len());
-        assert_eq!(queue.take_spent().capacity(), 0, "so much is not kept");
+        assert_eq!(queue.take_spare().capacity(), 0, "so much is not kept");
     }
 }

@@ -1,7 +1,7 @@
 //! Requests of the link's server that the harness has not answered yet: elicitation, sampling, roots.
 //!
-//! They survive a link that is resumed. When the link is over, so is the process that sent them: each is cancelled
-//! towards the harness once, and a response that comes later is dropped.
+//! They survive a link that is resumed. When the link ends, the process that sent them ends too: the harness gets one
+//! cancellation for each, and a response that comes later is dropped.
 
 use std::collections::VecDeque;
 
@@ -24,13 +24,13 @@ impl ServerRequests {
         self.waiting.push_back((id.value(), id.raw.into()));
     }
 
-    /// The harness answered it, or the server cancelled it; whether it was there.
+    /// Removes a request that the harness answered or the server cancelled. Returns whether it was there.
     pub(crate) fn remove(&mut self, id: &IdValue) -> bool {
         let place = self.waiting.iter().position(|(other, _)| other == id);
         place.and_then(|place| self.waiting.remove(place)).is_some()
     }
 
-    /// Takes out the ids of all that wait, as they were spelled.
+    /// Removes all requests and returns their ids as they were spelled.
     pub(crate) fn drain(&mut self) -> Vec<Box<[u8]>> {
         self.waiting.drain(..).map(|(_, spelled)| spelled).collect()
     }

@@ -3,8 +3,8 @@
 //! The open file description may be shared with the harness, so `O_NONBLOCK` must not be set: each call passes
 //! `MSG_DONTWAIT`.
 //!
-//! It is watched for reading only. A watch for writing would wake the shim each time the peer has read something, which is
-//! as often as a message is sent. So writability is watched only after a write found no room.
+//! It is watched for reading only. A watch for writing would wake the shim each time the peer has read something,
+//! which is as often as a message is sent. So writability is watched only after a write found no room.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
@@ -21,7 +21,7 @@ pub(crate) struct Socket {
     watched: AsyncFd<Descriptor>,
 }
 
-/// Ours to close, or inherited by number.
+/// A descriptor that this process closes, or an inherited one, which it does not.
 #[derive(Debug)]
 pub(crate) enum Descriptor {
     Inherited(RawFd),
@@ -53,7 +53,7 @@ impl Socket {
         Ok(Self { watched: watch(descriptor, Interest::READABLE)? })
     }
 
-    /// Waits for bytes; 0 means the end. While pending, none were taken.
+    /// Waits for bytes; 0 means end of file. `Pending` means that nothing was read.
     pub(crate) fn poll_read(&self, context: &mut Context<'_>, buffer: &mut [u8]) -> Poll<io::Result<usize>> {
         loop {
             let mut guard = ready!(self.watched.poll_read_ready(context))?;
@@ -98,10 +98,10 @@ impl Socket {
     }
 }
 
-/// Has the runtime watch a descriptor, which it owns. (An inherited one is duplicated, never closed.)
+/// Registers a descriptor with the runtime.
 #[expect(
     deprecated,
-    reason = "its successor is unsafe, and this crate forbids that; the condition it asks for holds"
+    reason = "its replacement is unsafe, which this crate forbids; the descriptor stays open and the same, as required"
 )]
 pub(crate) fn watch<T: AsRawFd>(descriptor: T, interest: Interest) -> io::Result<AsyncFd<T>> {
     AsyncFd::with_interest(descriptor, interest)

@@ -17,7 +17,7 @@ pub(crate) enum HeldKey {}
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum OtherEnrolment {
     None,
-    #[expect(dead_code, reason = "there is never another")]
+    #[expect(dead_code, reason = "there is never another enrolment")]
     Ready,
 }
 
@@ -36,7 +36,7 @@ impl HeldKey {
         match *self {}
     }
 
-    pub(crate) fn keep(self, _epoch: Epoch) -> Result<(), std::convert::Infallible> {
+    pub(crate) fn store_epoch(self, _epoch: Epoch) -> Result<(), std::convert::Infallible> {
         match self {}
     }
 }

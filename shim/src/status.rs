@@ -13,7 +13,7 @@ use tokio::time::timeout;
 
 use crate::connection::{Connection, Opened};
 use crate::link::Dialer;
-use crate::options::{Form, Options, SOFTWARE};
+use crate::options::{Options, OutputFormat, SOFTWARE};
 use crate::stream::Stream;
 
 /// The text to print, and whether the sidecar responded.
@@ -24,14 +24,14 @@ pub(crate) struct Report {
 
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Outcome {
-    Good,
+    Success,
     Failure,
 }
 
-/// The JSON form.
+/// The output of `status --json`.
 #[derive(Serialize)]
 #[serde(rename_all = "kebab-case")]
-struct Answer<'a> {
+struct JsonReport<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     link: Option<String>,
     #[serde(flatten)]
@@ -40,7 +40,7 @@ struct Answer<'a> {
     trouble: Option<&'a Failure>,
 }
 
-/// Why there is no status, as a waiting call would be answered.
+/// Why there is no status: code and message, as in an error response.
 #[derive(Serialize)]
 struct Failure {
     code: String,
@@ -48,14 +48,14 @@ struct Failure {
 }
 
 /// From Hello to the response.
-const ANSWER: Duration = Duration::from_secs(10);
+const RESPONSE_TIMEOUT: Duration = Duration::from_secs(10);
 
-pub(crate) async fn ask(options: Options, form: Form) -> Report {
+pub(crate) async fn ask(options: Options, format: OutputFormat) -> Report {
     let mut dialer = Dialer::new(options);
     let attempted = match dialer.listens() {
         // The running shim has that port, and the sidecar does not dial in for a status request.
         true => {
-            Err("the sidecar dials in there and cannot be asked; run `cofferdam sessions` on the host".into())
+            Err("no status: the sidecar dials in on this link; run `cofferdam sessions` on the host".into())
         }
         false => dialer.attempt().await.map_err(|error| error.to_string()),
     };
@@ -70,11 +70,11 @@ pub(crate) async fn ask(options: Options, form: Form) -> Report {
                 capabilities: Vec::new(),
                 software: SOFTWARE.into(),
             };
-            let asked = timeout(ANSWER, query(connection, hello)).await;
+            let asked = timeout(RESPONSE_TIMEOUT, query(connection, hello)).await;
             (
                 Some(address.to_string()),
                 asked.unwrap_or_else(|_| {
-                    Err(unavailable("the sidecar took the connection but did not answer"))
+                    Err(unavailable("the sidecar accepted the connection but did not respond"))
                 }),
             )
         }
@@ -84,14 +84,14 @@ pub(crate) async fn ask(options: Options, form: Form) -> Report {
         Ok(status) => (Some(status), None),
         Err(trouble) => (None, Some(trouble)),
     };
-    let outcome = if asked.is_ok() { Outcome::Good } else { Outcome::Failure };
-    let text = match (form, status, trouble) {
-        (Form::Json, status, trouble) => {
-            let answer = Answer { link, status, trouble };
+    let outcome = if asked.is_ok() { Outcome::Success } else { Outcome::Failure };
+    let text = match (format, status, trouble) {
+        (OutputFormat::Json, status, trouble) => {
+            let answer = JsonReport { link, status, trouble };
             serde_json::to_string(&answer).expect("strings and numbers always serialise") + "\n"
         }
-        (Form::Text, Some(status), _) => for_a_person(link.as_deref().unwrap_or("?"), status),
-        (Form::Text, None, trouble) => {
+        (OutputFormat::Text, Some(status), _) => as_text(link.as_deref().unwrap_or("?"), status),
+        (OutputFormat::Text, None, trouble) => {
             trouble.map(|Failure { code, message }| format!("{code}: {message}")).unwrap_or_default()
         }
     };
@@ -110,7 +110,9 @@ async fn query(mut connection: Connection, hello: Hello) -> Result<Status, Failu
     match next_frame(stream, decoder).await? {
         Frame::Status(status) => Ok(status),
         Frame::Refusal(Refusal { code, message, .. }) => Err(Failure { code, message }),
-        _ => Err(unavailable("the sidecar did not answer the question: is it older? upgrade it")),
+        _ => {
+            Err(unavailable("the sidecar did not send its status; if it is older than this shim, upgrade it"))
+        }
     }
 }
 
@@ -131,7 +133,7 @@ fn unavailable(why: &str) -> Failure {
     Failure { code: "relay_unavailable".into(), message: why.into() }
 }
 
-fn for_a_person(link: &str, status: &Status) -> String {
+fn as_text(link: &str, status: &Status) -> String {
     let servers = status.servers.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
     let session = match &status.session {
         Some(session) => format!("{session}, {} links", status.links),

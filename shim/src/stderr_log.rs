@@ -12,7 +12,7 @@ pub(crate) struct StderrLog {
     reported: Vec<String>,
 }
 
-/// Different problems that are reported; after that many, more of them help no further.
+/// At most this many different problems are reported.
 const MAX_REPORTED: usize = 32;
 
 impl StderrLog {

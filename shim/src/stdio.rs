@@ -1,7 +1,7 @@
 //! Standard input and output, which may be sockets, pipes, terminals or files.
 //!
-//! What must stay true: nothing here blocks the one thread for longer than the descriptor is ready, no flag of the
-//! shared open file description is changed, and `/proc` is not needed.
+//! What must stay true: no call blocks the thread on a descriptor that is not ready, no flag of the shared open file
+//! description is changed, and `/proc` is not needed.
 
 use std::fs::File;
 use std::future::Future;
@@ -24,7 +24,7 @@ pub(crate) enum Stdio {
     File(OwnedFd),
     /// A pipe or a terminal.
     Pipe(Pipe),
-    /// As harnesses on Node use.
+    /// Used by harnesses on Node.js.
     Socket(Socket),
 }
 
@@ -52,7 +52,7 @@ impl Stdio {
         }
     }
 
-    /// Waits for bytes; 0 means the end. While pending, none were taken.
+    /// Waits for bytes; 0 means end of file. `Pending` means that nothing was read.
     pub(crate) fn poll_read(&self, context: &mut Context<'_>, buffer: &mut [u8]) -> Poll<io::Result<usize>> {
         match self {
             Self::File(file) => {

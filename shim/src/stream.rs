@@ -1,6 +1,6 @@
 //! The byte stream to the sidecar, with one interface for every transport.
 //!
-//! A plain socket is read and written directly, which is fastest. Everything else (TLS, WebSocket, …) is a tokio stream.
+//! A plain socket is read and written directly, which is fastest. All else (TLS, WebSocket, …) is a tokio stream.
 
 use std::future::poll_fn;
 use std::io;
@@ -14,7 +14,7 @@ use crate::socket::Socket;
 
 /// The transport of a link.
 pub(crate) enum Stream {
-    Carried(Carried),
+    Async(AsyncStream),
     Socket(Socket),
 }
 
@@ -23,8 +23,8 @@ pub(crate) trait ByteStream: AsyncRead + AsyncWrite + Send + Unpin {}
 
 impl<T: AsyncRead + AsyncWrite + Send + Unpin> ByteStream for T {}
 
-/// A stream that is read and written in the same turn of the loop. The lock is never contended: one task uses it.
-pub(crate) struct Carried(Mutex<Buffered>);
+/// A tokio stream. One task reads and writes it by shared references, so the lock is never contended.
+pub(crate) struct AsyncStream(Mutex<Buffered>);
 
 struct Buffered {
     stream: Box<dyn ByteStream>,
@@ -40,14 +40,14 @@ enum Unsent {
 
 impl Stream {
     #[cfg_attr(not(feature = "tls"), expect(dead_code, reason = "without TLS every link is a socket"))]
-    pub(crate) fn carried(stream: impl ByteStream + 'static) -> Self {
-        Self::Carried(Carried(Mutex::new(Buffered { stream: Box::new(stream), unsent: Unsent::No })))
+    pub(crate) fn from_async(stream: impl ByteStream + 'static) -> Self {
+        Self::Async(AsyncStream(Mutex::new(Buffered { stream: Box::new(stream), unsent: Unsent::No })))
     }
 
-    /// Waits for bytes; 0 means the end. While pending, none were taken.
+    /// Waits for bytes; 0 means end of file. `Pending` means that nothing was read.
     pub(crate) fn poll_read(&self, context: &mut Context<'_>, buffer: &mut [u8]) -> Poll<io::Result<usize>> {
         match self {
-            Self::Carried(carried) => carried.lock().poll_read(context, buffer),
+            Self::Async(stream) => stream.lock().poll_read(context, buffer),
             Self::Socket(socket) => socket.poll_read(context, buffer),
         }
     }
@@ -55,8 +55,8 @@ impl Stream {
     /// Writes what fits now.
     pub(crate) fn try_write(&self, bytes: &[u8]) -> io::Result<usize> {
         match self {
-            Self::Carried(carried) => {
-                match carried.lock().poll_write(&mut Context::from_waker(Waker::noop()), bytes) {
+            Self::Async(stream) => {
+                match stream.lock().poll_write(&mut Context::from_waker(Waker::noop()), bytes) {
                     Poll::Pending => Ok(0),
                     Poll::Ready(result) => result,
                 }
@@ -68,7 +68,7 @@ impl Stream {
     /// Waits until something fits, and writes it. With no bytes: waits until buffered bytes are sent.
     pub(crate) async fn write(&self, bytes: &[u8]) -> io::Result<usize> {
         match self {
-            Self::Carried(carried) => poll_fn(|context| carried.lock().poll_write(context, bytes)).await,
+            Self::Async(stream) => poll_fn(|context| stream.lock().poll_write(context, bytes)).await,
             Self::Socket(_) if bytes.is_empty() => Ok(0),
             Self::Socket(socket) => socket.write(bytes).await,
         }
@@ -77,13 +77,13 @@ impl Stream {
     /// Whether it has buffered bytes that only another [`Self::write`] sends.
     pub(crate) fn has_unsent(&self) -> bool {
         match self {
-            Self::Carried(carried) => carried.lock().unsent == Unsent::Perhaps,
+            Self::Async(stream) => stream.lock().unsent == Unsent::Perhaps,
             Self::Socket(_) => false,
         }
     }
 }
 
-impl Carried {
+impl AsyncStream {
     fn lock(&self) -> MutexGuard<'_, Buffered> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -22,7 +22,7 @@ pub struct Timing {
     /// How long an acknowledgement waits for a frame to travel with.
     pub acknowledge: Duration,
     /// How long the buffer of a long message is kept for another one.
-    pub tidy: Duration,
+    pub keep_spare_buffer: Duration,
     /// How long the last bytes may take when the shim ends.
     pub goodbye_timeout: Duration,
 }
@@ -37,7 +37,7 @@ impl Default for Timing {
             longest_retry_idle: Duration::from_secs(30),
             welcome: Duration::from_secs(10),
             acknowledge: Duration::from_secs(1),
-            tidy: Duration::from_secs(1),
+            keep_spare_buffer: Duration::from_secs(1),
             goodbye_timeout: Duration::from_millis(500),
         }
     }

@@ -1,12 +1,12 @@
 //! The host side of Cofferdam: the daemon and its command line.
 //!
-//! A call walks straight through: [`link`] takes a message off a connection; in [`call`], `policy` decides, `audit`
-//! records the decision, `servers` carries the call to the server and back, `scrub` removes credentials from what
-//! returns. The parts that are crates of their own are beside `src`; ARCHITECTURE.md lists them.
+//! The path of a call: [`link`] receives a message from a connection; in [`call`], `policy` decides, `audit` records
+//! the decision, `servers` sends the call to the server and receives the response, `scrub` removes credentials from it.
+//! The parts that are crates of their own are beside `src`; ARCHITECTURE.md lists them.
 //!
 //! | module | what it is for |
 //! |---|---|
-//! | [`call`] | every message's way in and out: decoded, decided, recorded, forwarded, answered |
+//! | [`call`] | the pipeline of messages: decode, decide, record, forward, answer |
 //! | [`cli`] | the command line |
 //! | [`config`] | the configuration: raw, checked, immutable |
 //! | [`daemon`] | listeners, handshakes, the admin socket, reload, the orderly stop |

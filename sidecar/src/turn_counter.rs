@@ -1,11 +1,11 @@
-//! For tests of fairness: another task on the same thread that counts its turns.
+//! For tests of fairness: counts how often another task gets its turn on the thread of the test.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use tokio::task::JoinSet;
 
-/// They go when this is dropped.
+/// Dropping it ends the counting task.
 pub(crate) struct TurnCounter {
     turns: Arc<AtomicUsize>,
     _task: JoinSet<()>,

@@ -21,7 +21,7 @@ async fn a_file_gives_its_fields() {
 }
 
 #[tokio::test]
-async fn a_file_that_cannot_be_a_secret_says_why_and_not_what() {
+async fn an_unusable_file_is_refused_with_the_reason_and_without_its_content() {
     let directory = support::TemporaryDirectory::new();
     let large = directory.executable("large", &"hunter2".repeat(20_000));
     assert_refused(Origin::File(large), "it holds more than 65536 bytes").await;
@@ -42,7 +42,7 @@ async fn a_file_that_cannot_be_a_secret_says_why_and_not_what() {
 }
 
 #[tokio::test]
-async fn a_pipe_in_the_place_of_a_file_holds_nobody_up() {
+async fn a_pipe_instead_of_a_file_does_not_block() {
     let directory = support::TemporaryDirectory::new();
     let pipe = directory.executable("unused", "").with_file_name("pipe");
     nix::unistd::mkfifo(&pipe, nix::sys::stat::Mode::S_IRWXU).unwrap();
@@ -55,7 +55,11 @@ async fn a_variable_gives_its_value() {
     let name = "CARGO_MANIFEST_DIR";
     let material = fetch_with(Origin::Env(name.into()), &[]).await.unwrap();
     assert_eq!(needles(&material), [format!("test.value={}", std::env::var(name).unwrap())]);
-    assert_refused(Origin::Env("COFFERDAM_NO_SUCH_VARIABLE".into()), "it is not set for the sidecar").await;
+    assert_refused(
+        Origin::Env("COFFERDAM_NO_SUCH_VARIABLE".into()),
+        "it is not set in the sidecar's environment",
+    )
+    .await;
 }
 
 #[tokio::test]
@@ -69,7 +73,7 @@ async fn a_command_gives_its_output() {
     let hanging = source(exec("echo hunter2hunter2; sleep 1000"), &[]);
     let limits = SourceLimits { exec_timeout: Duration::from_millis(500), ..limits() };
     let error = fetch(&hanging, limits).await.unwrap_err();
-    assert_says(&error, "cannot run it: it did not end within 500 ms");
+    assert_reason(&error, "cannot run it: it did not end within 500 ms");
     let missing =
         Origin::Exec { command: vec!["no-such-command".into(), "hunter2".into()], format: ExecFormat::Plain };
     assert_refused(missing, "cannot run it: there is no `no-such-command`").await;
@@ -89,20 +93,20 @@ fn source(origin: Origin, public: &[&str]) -> SecretSpec {
 }
 
 async fn assert_refused(origin: Origin, why: &str) {
-    assert_says(&fetch_with(origin, &[]).await.expect_err("it is refused"), why);
+    assert_reason(&fetch_with(origin, &[]).await.expect_err("it is refused"), why);
 }
 
-/// Why, and neither the content nor an argument.
-fn assert_says(error: &SecretError, why: &str) {
-    let mut said = Vec::new();
+/// Asserts that the error gives this reason and shows neither the content nor an argument.
+fn assert_reason(error: &SecretError, why: &str) {
+    let mut reasons = Vec::new();
     let mut cause = std::error::Error::source(error);
     while let Some(error) = cause {
-        said.push(error.to_string());
+        reasons.push(error.to_string());
         cause = error.source();
     }
-    let said = said.join(": ");
-    assert!(said.starts_with(why), "{said}");
-    let everything = format!("{error} {said} {error:?} {}", error.next_step());
+    let reasons = reasons.join(": ");
+    assert!(reasons.starts_with(why), "{reasons}");
+    let everything = format!("{error} {reasons} {error:?} {}", error.next_step());
     assert!(!everything.contains("hunter2"), "{everything}");
     assert!(everything.contains("test"), "the secret is not named: {everything}");
 }

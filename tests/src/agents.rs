@@ -13,7 +13,7 @@ use crate::http::Request;
 use crate::process::{command, output_of};
 use crate::tools::Tool;
 
-/// The name under which the harness knows the MCP server.
+/// The MCP server's name in the harness's configuration.
 pub const SERVER: &str = "srv";
 
 /// A coding agent, which is the harness here.

@@ -23,10 +23,10 @@ pub struct Certified {
 impl Authority {
     #[expect(clippy::new_without_default, reason = "each call makes another authority")]
     pub fn new() -> Self {
-        let mut params = CertificateParams::new(Vec::new()).expect("no names are good names");
+        let mut params = CertificateParams::new(Vec::new()).expect("an empty list of names is valid");
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
         params.distinguished_name.push(DnType::CommonName, "an authority of the tests");
-        let key = KeyPair::generate().expect("there are random numbers");
+        let key = KeyPair::generate().expect("a key can be generated");
         let certificate = params.self_signed(&key).expect("a key signs its own certificate");
         Self { pem: pem("CERTIFICATE", certificate.der()), issuer: Issuer::new(params, key) }
     }
@@ -54,7 +54,7 @@ impl Authority {
         let mut params = CertificateParams::new(vec![name.to_owned()]).expect("a good name");
         params.distinguished_name.push(DnType::CommonName, name);
         params.extended_key_usages = vec![purpose];
-        let key = KeyPair::generate().expect("there are random numbers");
+        let key = KeyPair::generate().expect("a key can be generated");
         let certificate = params.signed_by(&key, &self.issuer).expect("an authority signs");
         Certified {
             certificate: pem("CERTIFICATE", certificate.der()),

@@ -34,19 +34,19 @@ impl CuttableTcp {
         let listener = TcpListener::bind("127.0.0.1:0").expect("loopback has a free port");
         let port = listener.local_addr().expect("it is bound").port();
         let shared = Arc::new(Shared::default());
-        let mine = Arc::clone(&shared);
+        let accepting = Arc::clone(&shared);
         // The thread ends with the test's process.
         std::thread::spawn(move || {
             for shim in listener.incoming().flatten() {
                 if let Ok(sidecar) = TcpStream::connect(("127.0.0.1", target)) {
-                    forward(&mine, shim, sidecar);
+                    forward(&accepting, shim, sidecar);
                 }
             }
         });
         Self { port, target, shared }
     }
 
-    /// The lines of `[relay]` by which the sidecar listens at the target port and sandboxes connect to the forwarder.
+    /// The lines of `[relay]` that make the sidecar listen on the target port and sandboxes connect to the forwarder.
     pub fn relay_lines(&self) -> String {
         format!("tls = \"127.0.0.1:{}\"\nadvertise = \"127.0.0.1:{}\"", self.target, self.port)
     }
@@ -59,7 +59,7 @@ impl CuttableTcp {
         }
     }
 
-    /// The next connection is closed when the sidecar has responded to its `Hello`, and the response is dropped.
+    /// Drops the response to the `Hello` of the next connection and closes it.
     pub fn drop_the_next_welcome(&self) {
         self.shared.drop_next_welcome.store(true, Ordering::SeqCst);
     }

@@ -20,7 +20,7 @@ pub struct Database {
     pub postgres: Postgres,
 }
 
-/// The lifetime of a role's users in Vault's notation: after a read or a renewal, and at most.
+/// The lifetime of a role's users in Vault's notation: from each read or renewal, and in total.
 #[derive(Clone, Copy, Debug)]
 pub struct Life {
     pub ttl: &'static str,

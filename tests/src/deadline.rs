@@ -1,6 +1,6 @@
 //! Waiting on conditions with a deadline; the only reader of the clock here.
 //!
-//! Deadlines say "this is broken", never "this is slow": they are long, and no test asserts on a time.
+//! A missed deadline means that something is broken, not slow: deadlines are long, and no test asserts on a time.
 
 use std::time::{Duration, Instant};
 

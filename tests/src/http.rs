@@ -22,14 +22,14 @@ pub struct Request {
     pub body: Value,
 }
 
-/// One answer.
+/// A response, or what is done instead.
 #[derive(Clone, Debug)]
 pub enum Reply {
     /// The connection is closed without a response.
     Cut,
     /// Server-sent events: name and data.
     Events(Vec<(String, Value)>),
-    /// None: it says when the client has hung up.
+    /// No response; sends on the channel when the client has disconnected.
     Held(mpsc::Sender<()>),
     Json(Value),
     /// JSON, with the id of the MCP session that this response opens.
@@ -106,7 +106,7 @@ fn write(client: &mut TcpStream, reply: &Reply) {
         Reply::Cut => return,
         Reply::Held(hung_up) => {
             if let Ok(0) = client.read(&mut [0]) {
-                // The test may have what it wanted.
+                // The test may have dropped the receiver.
                 let _ = hung_up.send(());
             }
             return;

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use crate::http::{Reply, Request, listen};
 
-/// A server of the legacy era; only [`Behaviour::Remembers`] opens sessions.
+/// A server of the legacy era; only [`Behaviour::KeepsNewestSession`] opens sessions.
 #[derive(Debug)]
 pub struct HttpFixture {
     address: SocketAddr,
@@ -23,15 +23,16 @@ pub enum Behaviour {
     Json,
     /// Answers as a stream of events.
     Events,
-    /// Opens sessions and knows only the newest one: 404 to calls in others, 401 to an `initialize` without the right `authorization`.
-    Remembers(Arc<Mutex<Sessions>>),
+    /// Opens MCP sessions and accepts only the newest: 404 to calls in others, 401 to an `initialize` without the
+    /// right `authorization`.
+    KeepsNewestSession(Arc<Mutex<Sessions>>),
     /// Redirects to this URL.
     RedirectsTo(String),
     /// Answers with this status.
     Fails(u16),
 }
 
-/// The `authorization` that opens a session, and how many sessions were opened or forgotten.
+/// The `authorization` that opens a session, and the number of the newest session.
 #[derive(Clone, Debug, Default)]
 pub struct Sessions {
     pub accepted: String,
@@ -76,7 +77,7 @@ fn reply(behaviour: &Behaviour, request: &Request) -> Reply {
         }
         Behaviour::Json => Reply::Json(answer),
         Behaviour::Events => Reply::Events(vec![("message".to_owned(), answer)]),
-        Behaviour::Remembers(sessions) => {
+        Behaviour::KeepsNewestSession(sessions) => {
             let Ok(mut sessions) = sessions.lock() else { return Reply::Cut };
             let header = |name: &str| request.headers.get(name).cloned().unwrap_or_default();
             match request.body["method"] == "initialize" {

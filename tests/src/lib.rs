@@ -33,7 +33,7 @@
 //! | [`tools`] | where installed tools are, and what happens when one is missing |
 //! | [`vault_fault_proxy`] | a proxy in front of OpenBao that counts, delays, cuts and rewrites |
 //! | [`vault_logins`] | what an OpenBao needs for each way to log in |
-//! | [`vault`] | a sidecar that uses an OpenBao, and what OpenBao knows of it |
+//! | [`vault`] | a sidecar that uses an OpenBao, and queries of its tokens and leases |
 //! | [`world`] | a sidecar, its configuration, its audit and its log |
 
 pub mod agents;

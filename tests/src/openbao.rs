@@ -147,7 +147,7 @@ impl OpenBao {
     }
 }
 
-/// A frozen server is continued first: its stopped threads would not end.
+/// SIGKILL also ends a frozen server.
 impl Drop for OpenBao {
     fn drop(&mut self) {
         self.process.signal(Signal::SIGKILL);

@@ -47,8 +47,8 @@ fn ports() -> impl Iterator<Item = u16> {
 /// Reserves a TCP port, unless another process has. The reservation is the UDP port of the same number:
 /// tests do not need that one, and the TCP port stays free for the listener.
 fn reserve(port: u16) -> Option<UdpSocket> {
-    let sign = UdpSocket::bind((Ipv4Addr::LOCALHOST, port)).ok()?;
-    TcpListener::bind((Ipv4Addr::UNSPECIFIED, port)).ok().map(|_| sign)
+    let reservation = UdpSocket::bind((Ipv4Addr::LOCALHOST, port)).ok()?;
+    TcpListener::bind((Ipv4Addr::UNSPECIFIED, port)).ok().map(|_| reservation)
 }
 
 /// The ports that the kernel chooses from.

@@ -1,8 +1,8 @@
 //! A real PostgreSQL: a cluster of the test's own, in its own directory, on its own loopback address and Unix socket.
 //!
 //! It is ended by its process id when the test is over, and by the kernel if the test itself is killed. PostgreSQL
-//! refuses to run as root, so a test that runs as root starts it in a user namespace where root has another user id: no files of
-//! other users are needed, and no account. The thread that starts one has to outlive it, as with OpenBao.
+//! refuses to run as root, so a test that runs as root starts it in a user namespace in which root has another user
+//! id; no other account is needed. The thread that starts one has to outlive it, as with OpenBao.
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -150,16 +150,16 @@ impl Postgres {
     /// A program of PostgreSQL that is killed with the test and never runs as root.
     fn program(&self, name: &str) -> Command {
         let killed_with_parent = killed_with_parent(&self.programs.join(name));
-        let fenced = match on_path("unshare").filter(|_| nix::unistd::geteuid().is_root()) {
+        let unprivileged = match on_path("unshare").filter(|_| nix::unistd::geteuid().is_root()) {
             Some(unshare) => {
-                let mut fenced = command(unshare);
-                fenced.args(["--user", "--map-user", NOBODY, "--map-group", NOBODY, "--"]);
-                fenced.arg(killed_with_parent.get_program()).args(killed_with_parent.get_args());
-                fenced
+                let mut unprivileged = command(unshare);
+                unprivileged.args(["--user", "--map-user", NOBODY, "--map-group", NOBODY, "--"]);
+                unprivileged.arg(killed_with_parent.get_program()).args(killed_with_parent.get_args());
+                unprivileged
             }
             None => killed_with_parent,
         };
-        self.with_libraries(fenced)
+        self.with_libraries(unprivileged)
     }
 
     /// Clears the environment, and adds the libraries that were unpacked beside the programs.
@@ -171,7 +171,7 @@ impl Postgres {
     }
 }
 
-/// An immediate shutdown, which ends its child processes too; after a mere SIGKILL they would live until they notice.
+/// An immediate shutdown, which ends its child processes too; after a SIGKILL they would run until they detect it.
 impl Drop for Postgres {
     fn drop(&mut self) {
         if let Some(process) = &mut self.process {

@@ -19,7 +19,7 @@ pub struct Running {
     name: String,
 }
 
-/// A command of the outside world, before it is started.
+/// A command that runs an external program; not started yet.
 #[expect(clippy::disallowed_methods, reason = "this is the one place in the tests that starts processes")]
 pub fn command(program: impl AsRef<Path>) -> Command {
     Command::new(program.as_ref())
@@ -136,7 +136,7 @@ pub fn built(variable: &str, name: &str) -> PathBuf {
     if let Some(path) = std::env::var_os(variable) {
         return path.into();
     }
-    let test = std::env::current_exe().expect("a test knows its own path");
+    let test = std::env::current_exe().expect("the path of the test program can be read");
     let program =
         test.ancestors().skip(1).map(|directory| directory.join(name)).take(2).find(|path| path.is_file());
     program.unwrap_or_else(|| panic!("{name} is not built and {variable} is not set: use tests/run"))
@@ -174,7 +174,7 @@ fn memory_line(id: u32, name: &str) -> u64 {
 #[track_caller]
 pub fn cpu_time(id: u32) -> Duration {
     let stat = std::fs::read_to_string(format!("/proc/{id}/stat")).expect("the process runs");
-    let (_, fields) = stat.rsplit_once(')').expect("the name stands in brackets");
+    let (_, fields) = stat.rsplit_once(')').expect("the name is in brackets");
     let ticks =
         |index: usize| fields.split_whitespace().nth(index).and_then(|field| field.parse::<u64>().ok());
     let used = ticks(11).zip(ticks(12)).map(|(user, system)| user + system).expect("user and system time");

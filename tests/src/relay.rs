@@ -29,7 +29,7 @@ pub enum Next {
     Closed,
     Frame(Box<Frame>),
     /// Nothing arrived in time.
-    Silence,
+    TimedOut,
 }
 
 impl RawRelay {
@@ -55,7 +55,7 @@ impl RawRelay {
     }
 
     /// Closes the sending side: the sidecar receives everything that was sent, then the end of the stream.
-    pub fn leave(&mut self) {
+    pub fn close_sending(&mut self) {
         let _ = self.stream.shutdown(std::net::Shutdown::Write);
     }
 
@@ -64,8 +64,8 @@ impl RawRelay {
         let _ = self.stream.write_all(bytes);
     }
 
-    /// Sends these bytes again and again without reading: until `total` bytes were taken, until
-    /// nothing is taken for a second, or until the sidecar closes.
+    /// Sends bytes from `next` without reading, until `total` bytes are sent, a write blocks for a second, or the
+    /// sidecar closes.
     pub fn flood(&mut self, mut next: impl FnMut() -> Vec<u8>, total: usize) -> usize {
         let _ = self.stream.set_write_timeout(Some(Duration::from_secs(1)));
         let mut sent = 0;
@@ -179,7 +179,7 @@ impl RawRelay {
         }
     }
 
-    /// The next frame; nothing when the connection was closed instead.
+    /// The next frame, the end of the connection, or a timeout.
     pub fn next_frame(&mut self) -> Next {
         self.next_within(PATIENCE)
     }
@@ -194,13 +194,13 @@ impl RawRelay {
                 Err(error) => panic!("the sidecar sent an invalid frame: {error}"),
             }
             if deadline.is_over() {
-                return Next::Silence;
+                return Next::TimedOut;
             }
             let _ = self.stream.set_read_timeout(Some(deadline.left().max(Duration::from_millis(1))));
             match self.stream.read(&mut buffer) {
                 Ok(0) => return Next::Closed,
                 Ok(count) => self.decoder.feed(&buffer[..count]),
-                Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => return Next::Silence,
+                Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => return Next::TimedOut,
                 Err(_) => return Next::Closed,
             }
         }

@@ -128,7 +128,7 @@ impl Sandbox {
         let pin = text("pin").parse().expect("the state has a pin");
         let Ok(Address::Tls(address)) = text("relay").parse() else { panic!("the state has a tls:// link") };
         let (near, far) = UnixStream::pair().expect("a pair of sockets can be made");
-        far.set_nonblocking(true).expect("a socket can be told not to block");
+        far.set_nonblocking(true).expect("a socket can be set to non-blocking");
         // Ends with the connection.
         std::thread::spawn(move || {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();

@@ -56,7 +56,7 @@ impl Server {
         Self { url: Some(url.to_owned()), ..Self::default() }
     }
 
-    /// `@modelcontextprotocol/server-everything`; nothing where it is missing.
+    /// `@modelcontextprotocol/server-everything`; `None` where it is not installed.
     #[track_caller]
     pub fn everything() -> Option<Self> {
         Some(Self::command([
@@ -66,19 +66,19 @@ impl Server {
         ]))
     }
 
-    /// `@modelcontextprotocol/server-filesystem`; nothing where it is missing.
+    /// `@modelcontextprotocol/server-filesystem`; `None` where it is not installed.
     #[track_caller]
     pub fn filesystem(directory: &Path) -> Option<Self> {
         Some(Self::command([shown(&Tool::Node.path()?), shown(&Tool::Filesystem.path()?), shown(directory)]))
     }
 
-    /// `mcp-server-time`; nothing where it is missing.
+    /// `mcp-server-time`; `None` where it is not installed.
     #[track_caller]
     pub fn time() -> Option<Self> {
         Some(Self::command([shown(&Tool::Time.path()?), "--local-timezone".to_owned(), "UTC".to_owned()]))
     }
 
-    /// `@zeddotdev/postgres-context-server`, which takes its URL from `DATABASE_URL`; nothing where it is missing.
+    /// `@zeddotdev/postgres-context-server`, which takes its URL from `DATABASE_URL`; `None` where it is not installed.
     #[track_caller]
     pub fn postgres() -> Option<Self> {
         Some(Self::command([shown(&Tool::Node.path()?), shown(&Tool::PostgresContext.path()?)]))
@@ -123,7 +123,7 @@ impl Server {
         if self.kind == Kind::Fixture {
             env.insert("COUNT_FILE".to_owned(), shown(&records.join(format!("{name}.count"))));
             env.insert("PID_FILE".to_owned(), shown(&records.join(format!("{name}.pids"))));
-            env.insert("HEARD_FILE".to_owned(), shown(&records.join(format!("{name}.heard"))));
+            env.insert("RECEIVED_FILE".to_owned(), shown(&records.join(format!("{name}.received"))));
         }
         let mut toml = format!("[servers.{name}]\n");
         match &self.url {

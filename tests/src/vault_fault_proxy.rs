@@ -1,7 +1,8 @@
 //! A proxy in front of a real OpenBao that records every request and can inject faults: delay it, cut the response, never
 //! respond, or respond from a recording.
 //!
-//! A recording stands for responses that one open-source server cannot be made to give (412, 472, 473, a lease without a
+//! A recording replaces responses that a single open-source server cannot be made to send (412, 472, 473, a lease
+//! without a
 //! duration). What must stay true: a request that no rule names is forwarded byte by byte, and a rewritten response is a
 //! live one of the real server with single members changed. `vault_outages::replayed` compares both sides.
 
@@ -83,10 +84,10 @@ impl VaultFaultProxy {
             seen: Mutex::default(),
             unanswered: Mutex::default(),
         });
-        let theirs = Arc::clone(&shared);
+        let accepting = Arc::clone(&shared);
         thread::spawn(move || {
             for stream in listener.incoming().flatten() {
-                let shared = Arc::clone(&theirs);
+                let shared = Arc::clone(&accepting);
                 thread::spawn(move || serve(&shared, stream));
             }
         });

@@ -37,14 +37,14 @@ fn the_decision_of_a_call_that_killed_its_server_is_recorded() {
     let world = World::new().server("tools", Server::fixture()).start();
     world.connected("tools").call("crash", json!({}));
     assert_eq!(world.decisions()[0]["tool"], "crash");
-    world.wait_until("the outcome is unknown, and said so", || {
+    world.wait_until("the audit records an unknown outcome", || {
         world.outcomes().first().is_some_and(|outcome| outcome["result"] == "outcome_unknown")
     });
 }
 
 #[test]
 fn a_whole_chain_verifies() {
-    let world = written();
+    let world = world_with_three_calls();
     assert!(verify(&world, &[]).status.success());
     let tail = world.cofferdam_text(&["audit", "tail"]);
     assert!(tail.contains("echo"), "{tail}");
@@ -55,7 +55,7 @@ fn a_whole_chain_verifies() {
 
 #[test]
 fn one_session_link_or_call_can_be_shown() {
-    let world = written();
+    let world = world_with_three_calls();
     let other = world.connected("tools").call_text("count", json!({}));
     assert_eq!(other, "ran count");
     let decision = &world.decisions()[1];
@@ -103,13 +103,14 @@ fn sessions_lists_the_sessions() {
     let table = world.cofferdam_text(&["sessions"]);
     assert!(table.contains(session["session"].as_str().expect("it has a name")), "{table}");
     shim.kill9();
-    world.wait_until("it is known as lost", || world.sessions()[0]["connected"] == json!(false));
+    world
+        .wait_until("the link is shown as disconnected", || world.sessions()[0]["connected"] == json!(false));
     drop(slow);
 }
 
 #[test]
 fn a_changed_line_is_found() {
-    let mut world = written();
+    let mut world = world_with_three_calls();
     world.stop_sidecar();
     tamper(&world, |lines| {
         let place = lines.iter().position(|line| line.contains("\"echo\"")).expect("there was a call");
@@ -120,7 +121,7 @@ fn a_changed_line_is_found() {
 
 #[test]
 fn a_missing_line_is_found() {
-    let mut world = written();
+    let mut world = world_with_three_calls();
     world.stop_sidecar();
     tamper(&world, |lines| {
         lines.remove(2);
@@ -130,7 +131,7 @@ fn a_missing_line_is_found() {
 
 #[test]
 fn reordered_lines_are_found() {
-    let mut world = written();
+    let mut world = world_with_three_calls();
     world.stop_sidecar();
     tamper(&world, |lines| {
         lines.swap(2, 3);
@@ -139,8 +140,8 @@ fn reordered_lines_are_found() {
 }
 
 #[test]
-fn a_cut_tail_is_found_by_its_head() {
-    let mut world = written();
+fn a_truncated_audit_is_detected_with_its_last_hash() {
+    let mut world = world_with_three_calls();
     world.stop_sidecar();
     let head = world
         .audit()
@@ -152,13 +153,13 @@ fn a_cut_tail_is_found_by_its_head() {
     let text = std::fs::read_to_string(&file).unwrap();
     let kept: Vec<&str> = text.lines().collect();
     std::fs::write(&file, kept[..kept.len() - 2].join("\n") + "\n").unwrap();
-    assert!(verify(&world, &[]).status.success(), "a shorter chain is a chain");
+    assert!(verify(&world, &[]).status.success(), "a shorter chain is valid by itself");
     assert!(!verify(&world, &["--head", &head]).status.success());
 }
 
 #[test]
 fn an_incomplete_last_line_is_marked_at_the_next_start() {
-    let mut world = written();
+    let mut world = world_with_three_calls();
     world.kill9_sidecar();
     let file = world.audit_files().pop().expect("there is an audit file");
     let mut text = std::fs::read_to_string(&file).unwrap();
@@ -166,7 +167,7 @@ fn an_incomplete_last_line_is_marked_at_the_next_start() {
     std::fs::write(&file, text).unwrap();
     world.start_sidecar();
     let mut shim = world.connected("tools");
-    shim.call("echo", json!({"text": "after the tear"}));
+    shim.call("echo", json!({"text": "after the restart"}));
     let verified = verify(&world, &[]);
     assert!(verified.status.success(), "{}", String::from_utf8_lossy(&verified.stderr));
 }
@@ -208,7 +209,7 @@ fn the_audit_can_be_synced_at_every_call() {
     assert_eq!(world.connected("tools").call_text("echo", json!({"text": "synced"})), "synced");
 }
 
-fn written() -> World {
+fn world_with_three_calls() -> World {
     let world = World::new().server("tools", Server::fixture()).start();
     let mut shim = world.connected("tools");
     for number in 0..3 {
@@ -218,7 +219,7 @@ fn written() -> World {
     world
 }
 
-/// Changes the only file as told; `verify` must fail and name the line (counted from one) or the one after it.
+/// Applies `change` to the only audit file; `verify` must fail and name the line (counted from one) or the next.
 #[track_caller]
 fn tamper(world: &World, change: impl FnOnce(&mut Vec<String>) -> usize) {
     let file = world.audit_files().pop().expect("there is an audit file");

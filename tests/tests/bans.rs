@@ -1,6 +1,6 @@
 //! Each ban of `.clippy.toml` still works.
 //!
-//! Clippy is silent about a banned path that no longer resolves, for example after its item has moved to another crate.
+//! Clippy does not report a banned path that no longer resolves, for example after its item has moved to another crate.
 //! So each path is used here once under `#[expect]`: a path that is gone does not compile, and one that the lint
 //! overlooks is an expectation that is not met, which the lint step of CI refuses.
 

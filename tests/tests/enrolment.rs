@@ -187,7 +187,7 @@ fn invalid_tickets_are_refused_with_distinct_reasons() {
     let late = Sandbox::new();
     late.put(&enroll(&world, &["--ticket-ttl", "1s"]));
     let string = std::fs::read_to_string(late.enrolment_file()).unwrap();
-    wait_until("its time is over", || world.log().contains("enrolment expired"));
+    wait_until("the ticket expires", || world.log().contains("enrolment expired"));
     late.put(&string);
     assert_refused_everywhere(&late, "ticket_refused", "expired before it was used");
 
@@ -208,7 +208,7 @@ fn a_refused_sandbox_is_enrolled_again_without_a_restart() {
     sandbox.put(&enroll(&world, &["--ttl", "2s"]));
     let mut shim = sandbox.connected();
     assert_answers(&mut shim, "while it lasts");
-    wait_until("its time is over", || shim.stderr().contains("time is over"));
+    wait_until("the enrolment expires", || shim.stderr().contains("the enrolment has expired"));
     let answer = shim.call("echo", json!({"text": "too late"}));
     assert_eq!(refusal_of(&answer), "session_ended", "{answer}");
     assert!(answer["error"]["message"].as_str().unwrap().contains("`cofferdam enroll`"), "{answer}");
@@ -237,7 +237,7 @@ fn a_new_enrolment_string_is_used_at_once_if_the_old_enrolment_has_ended() {
 }
 
 #[test]
-fn kill_ends_the_enrolment_and_its_shims_are_told_what_to_do() {
+fn kill_ends_the_enrolment_and_its_shims_get_the_next_step() {
     let (world, _tcp) = world_with_port();
     let (sandbox, neighbour) = (Sandbox::enrolled(&world), Sandbox::enrolled(&world));
     let mut shims: Vec<Harness> = (0..2).map(|_| sandbox.connected()).collect();

@@ -12,7 +12,7 @@ use cofferdam_tests::world::World;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-/// No value that the programs here print is without it.
+/// Every value that the programs here print contains it.
 const CANARY: &str = "CANARY-expiring-0123456789";
 /// How long each credential is valid, in seconds: it is replaced after some two thirds of that.
 const LIFE: u32 = 12;
@@ -107,7 +107,7 @@ fn a_process_is_replaced_before_its_credential_expires_and_no_call_is_lost_or_ru
     assert!(credential["expires-in-seconds"].as_u64() <= Some(u64::from(LIFE)), "{credential}");
     let shown = world.cofferdam_text(&["sessions"]);
     assert!(
-        shown.contains("`rotating` from the command `sh`: no lease, cannot be revoked, ends in "),
+        shown.contains("`rotating` from the command `sh`: no lease, cannot be revoked, expires in "),
         "{shown}"
     );
     let printed = world.cofferdam_text(&["kill", session["session"].as_str().expect("an id")]);
@@ -118,7 +118,7 @@ fn a_process_is_replaced_before_its_credential_expires_and_no_call_is_lost_or_ru
     let end = world.audit().into_iter().find(|record| record["event"] == "link_end").expect("the link ended");
     let detail = end["detail"].as_str().unwrap_or_default();
     assert!(detail.contains("; not revocable: `rotating` expires at 20"), "{detail}");
-    world.assert_secret_stayed_here(&newest);
+    world.assert_secret_not_leaked(&newest);
 }
 
 #[test]
@@ -160,7 +160,7 @@ fn invalid_program_output_is_refused_with_the_reason_and_never_quoted() {
         assert!(message.contains("tried again in ") && !message.contains(CANARY), "{name}: {message}");
     }
     assert!(world.executions("plain").is_empty());
-    world.assert_secret_stayed_here(CANARY);
+    world.assert_secret_not_leaked(CANARY);
 }
 
 #[test]

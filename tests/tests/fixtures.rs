@@ -29,7 +29,7 @@ fn every_execution_is_counted() {
     assert_eq!(bare.executed(), ["count", "echo"]);
 }
 
-/// The point of the fixture: were one of these let through, the hidden call would be counted.
+/// The fixture has to run each hidden call: only then does a count of zero prove that the sidecar refused it.
 #[test]
 fn the_fixture_parses_messages_leniently() {
     let hidden = r#"{"jsonrpc":"2.0","id":9,"method":"tools/call","params":{"name":"delete_everything"}}"#;
@@ -51,7 +51,7 @@ fn the_fixture_parses_messages_leniently() {
 }
 
 #[test]
-fn every_leak_leaks() {
+fn every_form_of_the_leak_tool_reveals_the_secret() {
     let mut bare = Bare::start(&[]);
     for encoding in LEAKED_AS {
         let answer = bare.harness.call("leak", json!({"as": encoding}));
@@ -86,7 +86,11 @@ fn a_strict_server_requires_the_handshake_first() {
     assert_eq!(code(bare.harness.request("tools/list", json!({}))), -32002);
     let id = bare.harness.send_initialize();
     bare.harness.answer_to(&id);
-    assert_eq!(code(bare.harness.request("tools/list", json!({}))), -32002, "half a handshake is none");
+    assert_eq!(
+        code(bare.harness.request("tools/list", json!({}))),
+        -32002,
+        "an incomplete handshake is not enough"
+    );
     bare.harness.initialize();
     assert!(bare.harness.request("tools/list", json!({})).get("result").is_some());
 }
@@ -99,7 +103,7 @@ fn ids_are_respelled() {
 }
 
 #[test]
-fn the_fixture_misbehaves_as_ordered() {
+fn modes_and_tools_misbehave_as_documented() {
     let mut bare = Bare::start(&["starts-with-garbage"]);
     for _ in 0..7 {
         bare.harness.next_line();
@@ -127,7 +131,7 @@ fn the_fixture_misbehaves_as_ordered() {
 fn a_daemon_survives_its_server_and_sigterm() {
     let mut bare = Bare::start(&["double-fork"]);
     bare.harness.initialize();
-    wait_until("three processes have said their ids", || bare.processes().len() == 3);
+    wait_until("three processes have recorded their ids", || bare.processes().len() == 3);
     let orphan = bare.processes()[2];
     bare.harness.kill9();
     send(orphan, Signal::SIGTERM);
@@ -147,7 +151,7 @@ fn a_stubborn_server_outlives_eof_and_sigterm() {
     assert!(bare.harness.is_running());
 }
 
-/// The fixture on a harness, with nothing between.
+/// A harness directly on the fixture, without shim and sidecar.
 struct Bare {
     harness: Harness,
     records: tempfile::TempDir,

@@ -15,7 +15,7 @@ const REQUESTS: u64 = 192;
 /// `limits.link-memory`: as small as the other limits allow.
 const LINK_MIB: u64 = 30;
 const LINKS: u64 = 2;
-/// Nearly a whole message, so that all of the flood is under way at once.
+/// Nearly a whole message, so that all of the flood is in flight at once.
 const ANSWER_KIB: u64 = 240;
 /// The amount that would be buffered without limits: well above the ceiling.
 const FLOOD_KIB: u64 = 88 * 1024;
@@ -25,28 +25,28 @@ fn a_harness_that_stops_reading_slows_its_own_link_only() {
     let mut world = bounded().server("tools", Server::fixture()).start();
     let mut bystander = world.connected("tools");
     let before = peak_memory_kib(world.sidecar().id());
-    let mut deaf: Vec<(Harness, Vec<Value>)> = (0..LINKS)
+    let mut stalled: Vec<(Harness, Vec<Value>)> = (0..LINKS)
         .map(|_| {
-            let mut harness = deaf(&world, "tools");
+            let mut harness = without_reading(&world, "tools");
             let bytes = ANSWER_KIB * 1024;
             let calls = FLOOD_KIB * 1024 / bytes / LINKS;
             let ids = (0..calls).map(|_| harness.send_call("big", json!({"bytes": bytes}))).collect();
             (harness, ids)
         })
         .collect();
-    others_are_answered(&mut bystander);
-    within_the_ceiling(&mut world, before);
-    for (harness, ids) in &mut deaf {
+    assert_others_are_answered(&mut bystander);
+    assert_memory_is_limited(&mut world, before);
+    for (harness, ids) in &mut stalled {
         harness.read_again();
         for id in ids {
             assert_eq!(
                 text_of(&harness.answer_to(id)).len() as u64,
                 ANSWER_KIB * 1024,
-                "what was held up arrives"
+                "the delayed responses arrive"
             );
         }
     }
-    within_the_ceiling(&mut world, before);
+    assert_memory_is_limited(&mut world, before);
 }
 
 #[test]
@@ -56,22 +56,22 @@ fn a_server_that_floods_slows_its_own_link_only() {
     let before = peak_memory_kib(world.sidecar().id());
     let bytes = 100 * 1024;
     let messages = FLOOD_KIB * 1024 / bytes / LINKS;
-    let mut deaf: Vec<(Harness, Value)> = (0..LINKS)
+    let mut stalled: Vec<(Harness, Value)> = (0..LINKS)
         .map(|_| {
-            let mut harness = deaf(&world, "tools");
+            let mut harness = without_reading(&world, "tools");
             let id = harness.send_call("flood", json!({"messages": messages, "bytes": bytes}));
             (harness, id)
         })
         .collect();
-    others_are_answered(&mut bystander);
-    within_the_ceiling(&mut world, before);
-    for (harness, id) in &mut deaf {
+    assert_others_are_answered(&mut bystander);
+    assert_memory_is_limited(&mut world, before);
+    for (harness, id) in &mut stalled {
         harness.read_again();
         assert_eq!(text_of(&harness.answer_to(id)), "flooded");
         let received = (0..messages).map(|_| harness.message_with_method("notifications/message")).count();
         assert_eq!(received as u64, messages, "all of the flood arrives, at the harness's pace");
     }
-    within_the_ceiling(&mut world, before);
+    assert_memory_is_limited(&mut world, before);
 }
 
 #[test]
@@ -93,9 +93,9 @@ fn a_sandbox_that_sends_faster_than_its_server_reads_slows_its_own_link_only() {
             format!("{}\n", json!({"jsonrpc": "2.0", "id": id, "method": "tools/call", "params": params}))
         });
         assert!(taken < FLOOD_KIB as usize * 1024, "everything was taken, for a server that reads nothing");
-        others_are_answered(&mut bystander);
+        assert_others_are_answered(&mut bystander);
     }
-    within_the_ceiling(&mut world, before);
+    assert_memory_is_limited(&mut world, before);
 }
 
 /// A world with small messages and windows, so that a ceiling is soon reached.
@@ -108,21 +108,21 @@ fn bounded() -> Builder {
 }
 
 /// A harness that has stopped reading.
-fn deaf(world: &World, server: &str) -> Harness {
+fn without_reading(world: &World, server: &str) -> Harness {
     let mut harness = world.connected(server);
     harness.stop_reading();
     harness
 }
 
 #[track_caller]
-fn others_are_answered(bystander: &mut Harness) {
+fn assert_others_are_answered(bystander: &mut Harness) {
     for _ in 0..50 {
         assert_eq!(bystander.call_text("echo", json!({"text": "undisturbed"})), "undisturbed");
     }
 }
 
 #[track_caller]
-fn within_the_ceiling(world: &mut World, before: u64) {
+fn assert_memory_is_limited(world: &mut World, before: u64) {
     let grown = peak_memory_kib(world.sidecar().id()).saturating_sub(before);
     let ceiling = LINKS * LINK_MIB * 1024;
     eprintln!("{LINKS} links took {grown} KiB, their ceiling is {ceiling} KiB");

@@ -1,5 +1,5 @@
-//! Sandboxes that are snapshotted or cloned with their keys: of two copies exactly one continues, the other is told what
-//! to do, and a shim that only lost its connection is not taken for a copy.
+//! Sandboxes that are snapshotted or cloned with their keys: of two copies exactly one continues, the other gets an
+//! error with the next step, and a shim that only lost its connection is not taken for a copy.
 
 use cofferdam_tests::cuttable_tcp::CuttableTcp;
 use cofferdam_tests::deadline::wait_until;
@@ -13,7 +13,7 @@ use relay_proto::frame::{Ack, Frame};
 use serde_json::{Value, json};
 
 /// A sidecar with a port, and the TCP connections to it, which can be cut.
-fn place() -> (World, CuttableTcp) {
+fn world_with_port() -> (World, CuttableTcp) {
     let tcp = CuttableTcp::start();
     let world = World::new().server("tools", Server::fixture()).relay(&tcp.relay_lines()).start();
     (world, tcp)
@@ -25,7 +25,7 @@ fn alerts(world: &World) -> Vec<Value> {
 
 /// A sandbox that was connected once and has no link now.
 #[track_caller]
-fn rested(world: &World) -> Sandbox {
+fn disconnected_sandbox(world: &World) -> Sandbox {
     let sandbox = Sandbox::enrolled(world);
     leave(sandbox.connected());
     sandbox
@@ -47,7 +47,7 @@ fn links(world: &World) -> Vec<String> {
 
 #[test]
 fn ten_shims_of_one_sandbox_reconnect_and_none_is_taken_for_a_clone() {
-    let (mut world, tcp) = place();
+    let (mut world, tcp) = world_with_port();
     let sandbox = Sandbox::enrolled(&world);
     let mut shims: Vec<Harness> = (0..10).map(|_| sandbox.connected()).collect();
     let before = links(&world);
@@ -75,16 +75,16 @@ fn ten_shims_of_one_sandbox_reconnect_and_none_is_taken_for_a_clone() {
 
 #[test]
 fn of_two_clones_that_connect_at_once_exactly_one_continues() {
-    let (world, _tcp) = place();
+    let (world, _tcp) = world_with_port();
     for round in 0..4 {
-        let original = rested(&world);
+        let original = disconnected_sandbox(&world);
         let clone = original.copy();
         let mut shims = [original.shim(), clone.shim()];
         let ids: Vec<Value> = shims.iter_mut().map(Harness::send_initialize).collect();
         let answers: Vec<Value> = shims.iter_mut().zip(&ids).map(|(shim, id)| shim.answer_to(id)).collect();
         let refused: Vec<&Value> = answers.iter().filter(|answer| answer.get("error").is_some()).collect();
         assert_eq!(refused.len(), 1, "round {round}: {answers:?}");
-        // One that was connected for a moment cannot know whether its request ran.
+        // For a clone that was connected briefly, the outcome of its request is unknown.
         assert!(["clone_refused", "outcome_unknown"].contains(&refusal_of(refused[0])), "{refused:?}");
         assert!(
             refused[0]["error"]["message"].as_str().unwrap().contains("copy of this sandbox"),
@@ -99,8 +99,8 @@ fn of_two_clones_that_connect_at_once_exactly_one_continues() {
 
 #[test]
 fn of_two_welcomed_clones_the_first_to_send_a_frame_continues() {
-    let (world, _tcp) = place();
-    let sandbox = rested(&world);
+    let (world, _tcp) = world_with_port();
+    let sandbox = disconnected_sandbox(&world);
     let (mut one, mut other) = (sandbox.relay(), sandbox.relay());
     let first = welcomed(one.open_with(key_hello(&sandbox, None)));
     let second = welcomed(other.open_with(key_hello(&sandbox, None)));
@@ -113,7 +113,7 @@ fn of_two_welcomed_clones_the_first_to_send_a_frame_continues() {
             assert_eq!((goodbye.code.as_str(), goodbye.retry), ("clone_refused", Retry::Never));
             assert!(goodbye.message.contains("`cofferdam enroll`"), "{}", goodbye.message);
         }
-        frame => panic!("a Goodbye was due, not {frame:?}"),
+        frame => panic!("expected a Goodbye, not {frame:?}"),
     }
     one.send_frame(&Frame::Ping);
     assert_eq!(next(&mut one), Frame::Pong);
@@ -123,8 +123,8 @@ fn of_two_welcomed_clones_the_first_to_send_a_frame_continues() {
 /// The Hello of an abandoned connection may arrive after that of its successor.
 #[test]
 fn a_late_hello_does_not_cost_the_owner_its_epoch() {
-    let (world, _tcp) = place();
-    let sandbox = rested(&world);
+    let (world, _tcp) = world_with_port();
+    let sandbox = disconnected_sandbox(&world);
     let (mut kept, mut given_up) = (sandbox.relay(), sandbox.relay());
     welcomed(kept.open_with(key_hello(&sandbox, None)));
     welcomed(given_up.open_with(key_hello(&sandbox, None)));
@@ -137,19 +137,19 @@ fn a_late_hello_does_not_cost_the_owner_its_epoch() {
 /// The same with an epoch that is outdated already: unlike a copy, its sender has disconnected.
 #[test]
 fn a_delayed_hello_with_an_outdated_epoch_raises_no_alert() {
-    let (world, _tcp) = place();
-    let sandbox = rested(&world);
+    let (world, _tcp) = world_with_port();
+    let sandbox = disconnected_sandbox(&world);
     let before = sandbox.copy();
     leave(sandbox.connected());
     let mut late: Vec<RawRelay> = (0..3).map(|_| before.relay()).collect();
     for late in &mut late {
         late.send_this_hello(key_hello(&before, None));
-        late.leave();
+        late.close_sending();
     }
     wait_until("they were received", || world.log().matches("clone_refused").count() == 3);
     assert!(alerts(&world).is_empty(), "{:?}", alerts(&world));
     assert_eq!(refused(before.relay().open_with(key_hello(&before, None))).code, "clone_refused");
-    assert_eq!(alerts(&world).len(), 1, "a copy wants its answer");
+    assert_eq!(alerts(&world).len(), 1, "a copy waits for the response");
     leave(sandbox.connected());
 }
 
@@ -159,7 +159,7 @@ fn a_sandbox_over_its_link_limit_causes_no_disk_writes() {
     let tcp = CuttableTcp::start();
     let world =
         World::new().server("tools", Server::fixture()).relay(&tcp.relay_lines()).limit("links = 2").start();
-    let sandbox = rested(&world);
+    let sandbox = disconnected_sandbox(&world);
     let kept: Vec<RawRelay> = (0..2)
         .map(|_| {
             let mut relay = sandbox.relay();
@@ -180,8 +180,8 @@ fn a_sandbox_over_its_link_limit_causes_no_disk_writes() {
 /// A disk may be full for long, and a sandbox can retry all the time.
 #[test]
 fn enrolments_that_cannot_be_saved_do_not_fill_the_log() {
-    let (world, _tcp) = place();
-    let sandbox = rested(&world);
+    let (world, _tcp) = world_with_port();
+    let sandbox = disconnected_sandbox(&world);
     let (store, aside) = (world.layout().state.join("enrolments"), world.layout().state.join("aside"));
     std::fs::rename(&store, &aside).unwrap();
     for _ in 0..30 {
@@ -208,15 +208,15 @@ fn enrolments(world: &World) -> Vec<(std::path::PathBuf, u64)> {
 /// A request for another enrolment's link is an alert; it cannot fill the audit with alerts.
 #[test]
 fn resuming_a_link_of_another_sandbox_is_refused_and_alerts_are_limited() {
-    let (world, _tcp) = place();
-    let (owner, thief) = (rested(&world), rested(&world));
+    let (world, _tcp) = world_with_port();
+    let (owner, thief) = (disconnected_sandbox(&world), disconnected_sandbox(&world));
     let welcome = welcomed(owner.relay().open_with(key_hello(&owner, None)));
     for _ in 0..20 {
         assert_eq!(refused(thief.relay().open_with(key_hello(&thief, Some(&welcome)))).code, "clone_refused");
         // By the shared socket, where enrolments have no name.
-        let mut stranger = RawRelay::connect(&world.layout().relay);
+        let mut client = RawRelay::connect(&world.layout().relay);
         let asked = Hello { resume: Some(resume(&welcome)), ..hello("tools", &[1]) };
-        assert_eq!(refused(stranger.open_with(asked)).code, "clone_refused");
+        assert_eq!(refused(client.open_with(asked)).code, "clone_refused");
     }
     // The token was the right one: its owner has the link.
     let resumed = welcomed(owner.relay().open_with(key_hello(&owner, Some(&welcome))));
@@ -226,8 +226,8 @@ fn resuming_a_link_of_another_sandbox_is_refused_and_alerts_are_limited() {
 }
 
 #[test]
-fn with_copied_state_one_shim_continues_and_the_other_is_told_what_to_do() {
-    let (world, _tcp) = place();
+fn with_copied_state_one_shim_continues_and_the_other_gets_the_next_step() {
+    let (world, _tcp) = world_with_port();
     let original = Sandbox::enrolled(&world);
     let mut running = original.connected();
     let clone = original.copy();
@@ -254,7 +254,7 @@ fn with_copied_state_one_shim_continues_and_the_other_is_told_what_to_do() {
     // The advice in the message helps, without a restart.
     original.put(&cofferdam_tests::sandbox::enroll(&world, &[]));
     let mut answered = Value::Null;
-    wait_until("it was enrolled afresh", || {
+    wait_until("the sandbox is enrolled again", || {
         answered = refused.call("echo", json!({"text": "afresh"}));
         answered.get("result").is_some()
     });
@@ -264,8 +264,8 @@ fn with_copied_state_one_shim_continues_and_the_other_is_told_what_to_do() {
 
 #[test]
 fn stolen_state_is_detected_at_the_owners_next_use() {
-    let (world, _tcp) = place();
-    let owner = rested(&world);
+    let (world, _tcp) = world_with_port();
+    let owner = disconnected_sandbox(&world);
     let thief = owner.copy();
     leave(thief.connected());
     assert!(alerts(&world).is_empty());
@@ -273,7 +273,7 @@ fn stolen_state_is_detected_at_the_owners_next_use() {
     assert_eq!(refusal_of(&answer), "clone_refused");
     assert_eq!(alerts(&world).len(), 1);
     // In the other order: if the owner uses it first, the thief is refused.
-    let owner = rested(&world);
+    let owner = disconnected_sandbox(&world);
     let thief = owner.copy();
     leave(owner.connected());
     assert_eq!(refusal_of(&thief.shim().initialize()), "clone_refused");
@@ -283,14 +283,14 @@ fn stolen_state_is_detected_at_the_owners_next_use() {
 
 #[test]
 fn epochs_that_were_never_issued_are_refused() {
-    let (world, _tcp) = place();
-    let sandbox = rested(&world);
+    let (world, _tcp) = world_with_port();
+    let sandbox = disconnected_sandbox(&world);
     let old = sandbox.saved()["epoch"].clone();
     leave(sandbox.connected());
     let good = sandbox.saved()["epoch"].clone();
-    assert_ne!(old, good, "it turned with the new link");
-    let games = [old, json!(""), json!("0"), json!("f".repeat(64)), json!("f".repeat(12_000))];
-    for epoch in games {
+    assert_ne!(old, good, "the new link changed the epoch");
+    let invalid = [old, json!(""), json!("0"), json!("f".repeat(64)), json!("f".repeat(12_000))];
+    for epoch in invalid {
         let thief = sandbox.copy();
         thief.edit(|saved| saved["epoch"] = epoch.clone());
         let answer = thief.shim().initialize();
@@ -306,8 +306,8 @@ fn epochs_that_were_never_issued_are_refused() {
 
 #[test]
 fn a_goodbye_before_the_welcome_does_not_advance_the_epoch() {
-    let (world, _tcp) = place();
-    let sandbox = rested(&world);
+    let (world, _tcp) = world_with_port();
+    let sandbox = disconnected_sandbox(&world);
     let mut relay = sandbox.relay();
     relay.send_this_hello(key_hello(&sandbox, None));
     relay.send_frame(&Frame::Goodbye(relay_proto::control::Goodbye {
@@ -322,8 +322,8 @@ fn a_goodbye_before_the_welcome_does_not_advance_the_epoch() {
 
 #[test]
 fn a_link_whose_connection_answers_is_kept_and_a_dead_one_is_replaced() {
-    let (world, _tcp) = place();
-    let sandbox = rested(&world);
+    let (world, _tcp) = world_with_port();
+    let sandbox = disconnected_sandbox(&world);
     let mut first = sandbox.relay();
     let welcome = welcomed(first.open_with(key_hello(&sandbox, None)));
     first.send_frame(&Frame::Ack(Ack { seq: 0, window: 1 << 20 }));
@@ -335,7 +335,7 @@ fn a_link_whose_connection_answers_is_kept_and_a_dead_one_is_replaced() {
         match first.next_frame() {
             Next::Frame(frame) if *frame == Frame::Ping => break,
             Next::Frame(_) => {}
-            other => panic!("it was to be asked: {other:?}"),
+            other => panic!("expected a Ping, not {other:?}"),
         }
     }
     first.send_frame(&Frame::Pong);
@@ -344,7 +344,8 @@ fn a_link_whose_connection_answers_is_kept_and_a_dead_one_is_replaced() {
     assert!(refusal.message.contains("`cofferdam enroll`"), "{}", refusal.message);
     assert_eq!(alerts(&world).len(), 1);
 
-    // The original falls silent: its connection is dead, but neither end was closed. The first to reconnect has the link.
+    // The original does not respond any more: its connection is dead, but neither end was closed. The first to
+    // reconnect gets the link.
     let mut second = sandbox.relay();
     let taken = welcomed(second.open_with(key_hello(&sandbox, Some(&welcome))));
     assert_eq!((taken.resumed, &taken.link), (Resumed::Resumed, &welcome.link));
@@ -361,9 +362,9 @@ fn a_link_whose_connection_answers_is_kept_and_a_dead_one_is_replaced() {
 }
 
 #[test]
-fn late_bytes_of_a_dead_connection_are_no_sign_of_life() {
-    let (world, _tcp) = place();
-    let sandbox = rested(&world);
+fn late_bytes_do_not_keep_a_dead_connection() {
+    let (world, _tcp) = world_with_port();
+    let sandbox = disconnected_sandbox(&world);
     let mut first = sandbox.relay();
     let welcome = welcomed(first.open_with(key_hello(&sandbox, None)));
     first.send_frame(&Frame::Ack(Ack { seq: 0, window: 1 << 20 }));
@@ -405,7 +406,7 @@ fn resume(welcome: &Welcome) -> Resume {
 fn next(relay: &mut RawRelay) -> Frame {
     match relay.next_frame() {
         Next::Frame(frame) => *frame,
-        other => panic!("a frame was due, not {other:?}"),
+        other => panic!("expected a frame, not {other:?}"),
     }
 }
 
@@ -413,7 +414,7 @@ fn next(relay: &mut RawRelay) -> Frame {
 fn welcomed(frame: Frame) -> Welcome {
     match frame {
         Frame::Welcome(welcome) => welcome,
-        other => panic!("a Welcome was due, not {other:?}"),
+        other => panic!("expected a Welcome, not {other:?}"),
     }
 }
 
@@ -421,6 +422,6 @@ fn welcomed(frame: Frame) -> Welcome {
 fn refused(frame: Frame) -> Refusal {
     match frame {
         Frame::Refusal(refusal) => refusal,
-        other => panic!("a Refusal was due, not {other:?}"),
+        other => panic!("expected a Refusal, not {other:?}"),
     }
 }

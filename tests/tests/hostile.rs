@@ -9,9 +9,9 @@ use relay_proto::delivery::Outbox;
 use relay_proto::frame::{Frame, MaybeRan, PREFACE};
 use serde_json::json;
 
-const MANY_MEGABYTES: usize = 256 * 1024 * 1024;
+const FLOOD_BYTES: usize = 256 * 1024 * 1024;
 /// The peak memory that a sidecar with a few links may have.
-const ENOUGH_KIB: u64 = 96 * 1024;
+const MAX_PEAK_KIB: u64 = 96 * 1024;
 
 /// Encodes message after message, as if every one of them had been acknowledged.
 fn messages(text: impl Fn(u64) -> String) -> impl FnMut() -> Vec<u8> {
@@ -45,12 +45,12 @@ fn refusals_that_are_not_read_fill_no_memory() {
         messages(|id| {
             format!(r#"{{"jsonrpc":"2.0","id":{id},"method":"x/{name}","params":{{"name":"{name}"}}}}"#)
         }),
-        MANY_MEGABYTES,
+        FLOOD_BYTES,
     );
-    assert!(sent < MANY_MEGABYTES, "the sidecar took everything");
+    assert!(sent < FLOOD_BYTES, "the sidecar took everything");
     others_are_served(&world);
     let peak = peak_memory_kib(world.sidecar().id());
-    assert!(peak < ENOUGH_KIB, "the sidecar took {peak} KiB");
+    assert!(peak < MAX_PEAK_KIB, "the sidecar took {peak} KiB");
 }
 
 #[test]
@@ -60,10 +60,10 @@ fn pings_of_a_shim_that_does_not_read_fill_no_memory() {
     relay.await_welcome("tools");
     let mut pings = Vec::new();
     (0..1000).for_each(|_| Frame::Ping.encode(&mut pings));
-    relay.flood(|| pings.clone(), MANY_MEGABYTES / 2);
+    relay.flood(|| pings.clone(), FLOOD_BYTES / 2);
     others_are_served(&world);
     let peak = peak_memory_kib(world.sidecar().id());
-    assert!(peak < ENOUGH_KIB, "the sidecar took {peak} KiB");
+    assert!(peak < MAX_PEAK_KIB, "the sidecar took {peak} KiB");
 }
 
 #[test]
@@ -73,16 +73,13 @@ fn a_shim_that_does_not_read_costs_no_processor_time() {
     relay.await_welcome("tools");
     // Enough answers to fill the socket, so that nothing more can be written.
     let name = "n".repeat(200);
-    relay.flood(
-        messages(|id| format!(r#"{{"jsonrpc":"2.0","id":{id},"method":"x/{name}"}}"#)),
-        MANY_MEGABYTES,
-    );
+    relay.flood(messages(|id| format!(r#"{{"jsonrpc":"2.0","id":{id},"method":"x/{name}"}}"#)), FLOOD_BYTES);
     let before = cpu_time(world.sidecar().id());
     world.wait_until("the silent connection is given up", || {
         world.sessions().as_array().is_some_and(|all| all.iter().all(|session| session["connected"] == false))
     });
     let spent = cpu_time(world.sidecar().id()) - before;
-    assert!(spent.as_millis() < 1000, "the sidecar worked for {spent:?} on nothing");
+    assert!(spent.as_millis() < 1000, "the sidecar used {spent:?} of processor time");
 }
 
 #[test]
@@ -100,10 +97,10 @@ fn the_exit_of_a_shim_is_noticed_while_its_server_does_not_read() {
         messages(|id| {
             format!(r#"{{"jsonrpc":"2.0","id":{id},"method":"tools/call","params":{{"name":"echo","arguments":{{"text":"{text}"}}}}}}"#)
         }),
-        MANY_MEGABYTES,
+        FLOOD_BYTES,
     );
     drop(relay);
-    world.wait_until("its session is over", || world.sessions() == json!([]));
+    world.wait_until("its session has ended", || world.sessions() == json!([]));
 }
 
 #[test]
@@ -119,7 +116,7 @@ fn stolen_links_are_refused_and_fill_no_audit() {
             resume: Some(resume),
             ..hello("tools", &[1])
         }));
-        let Next::Frame(refusal) = thief.next_frame() else { panic!("a refusal was due") };
+        let Next::Frame(refusal) = thief.next_frame() else { panic!("expected a refusal") };
         assert!(matches!(*refusal, Frame::Refusal(refusal) if refusal.code == "clone_refused"));
     }
     let alerts = world.audit().iter().filter(|record| record["event"] == "alert").count();
@@ -149,7 +146,7 @@ fn audit_lookups_of_requests_that_may_have_run_are_limited() {
             match relay.next_frame() {
                 Next::Frame(frame) if matches!(*frame, Frame::Message(_)) => break,
                 Next::Frame(_) => {}
-                other => panic!("an answer was due, not {other:?}"),
+                other => panic!("expected a response, not {other:?}"),
             }
         }
     }
@@ -176,7 +173,7 @@ fn a_malformed_message_under_an_id_in_flight_does_not_end_that_request() {
                 Frame::Message(part) => break String::from_utf8(part.bytes).unwrap(),
                 _ => continue,
             },
-            other => panic!("an answer was due, not {other:?}"),
+            other => panic!("expected a response, not {other:?}"),
         }
     };
     assert!(answer.contains("message_malformed") && answer.contains(r#""id":null"#), "{answer}");

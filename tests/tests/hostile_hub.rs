@@ -31,12 +31,12 @@ fn data(flags: u16, stream: u32, body: &[u8]) -> Vec<u8> {
     frame(0, flags, stream, u32::try_from(body.len()).expect("a short body"), body)
 }
 
-/// What it sends; each of them is a new pipe.
+/// What the hub sends, each over a new pipe.
 fn attacks() -> Vec<(&'static str, Vec<u8>)> {
     let many = |count: u32, one: &dyn Fn(u32) -> Vec<u8>| (0..count).flat_map(one).collect::<Vec<u8>>();
     let preface = b"cofferdam-relay/1\n";
     vec![
-        ("what is no yamux", b"GET / HTTP/1.1\r\n\r\n".repeat(10)),
+        ("bytes that are not yamux", b"GET / HTTP/1.1\r\n\r\n".repeat(10)),
         ("another version of it", [&[9][..], &[0; 11]].concat()),
         ("a body of four gigabytes", frame(0, 1, 1, u32::MAX, &[])),
         ("a body beyond the window", data(1, 1, &vec![7; WINDOW + 1])),
@@ -76,7 +76,7 @@ fn a_hostile_hub_is_bounded_and_disturbs_no_other_sandbox() {
     let mut honest = world.connected("tools");
     let before = peak_memory_kib(world.sidecar().id());
     for (what, bytes) in attacks() {
-        // A new one each time: its pauses would grow.
+        // A new `attach` each time: the backoff of a single one would grow.
         let _attach = Attach::start(&world, &["dial", &address, "--grant", "dev"]);
         let mut pipe = runtime.block_on(pipe(&listener, &pin));
         runtime.block_on(attack(&mut pipe, &bytes));
@@ -87,10 +87,10 @@ fn a_hostile_hub_is_bounded_and_disturbs_no_other_sandbox() {
     assert_eq!(world.sessions().as_array().map(Vec::len), Some(1), "no other link was accepted");
 }
 
-/// Waits for the sidecar, and proves a key.
+/// Waits until the sidecar has connected and authenticated.
 async fn pipe(listener: &TcpListener, pin: &PublicKey) -> BoxedStream {
     let identity = Identity::generate().expect("random numbers");
-    let come = async {
+    let accept = async {
         loop {
             let (stream, _) = listener.accept().await.expect("connections");
             if let Ok(stream) = enter_for(Inside::Hub, stream, &identity, pin).await {
@@ -98,7 +98,7 @@ async fn pipe(listener: &TcpListener, pin: &PublicKey) -> BoxedStream {
             }
         }
     };
-    timeout(Duration::from_secs(40), come).await.expect("the sidecar dials")
+    timeout(Duration::from_secs(40), accept).await.expect("the sidecar dials")
 }
 
 /// Sends the bytes, and reads until the sidecar closes the pipe or has taken all of them.

@@ -23,7 +23,7 @@ struct Bystander(Harness);
 
 impl Bystander {
     #[track_caller]
-    fn is_answered(&mut self) {
+    fn assert_answered(&mut self) {
         assert_eq!(self.0.call_text("echo", json!({"text": "undisturbed"})), "undisturbed");
     }
 }
@@ -45,7 +45,7 @@ fn ten_thousand_half_open_connections_keep_no_client_out() {
             let _ = stream.write_all(&opening[..(number * 7) % opening.len()]);
             held.push(stream);
         }
-        bystander.is_answered();
+        bystander.assert_answered();
         assert_eq!(world.connected("tools").call_text("echo", json!({"text": "a newcomer"})), "a newcomer");
         let memory = memory_kib(world.sidecar().id());
         let before = *first_round.get_or_insert(memory);
@@ -61,14 +61,14 @@ fn a_hello_sent_byte_by_byte_times_out() {
     Frame::Hello(hello("tools", &[1])).encode(&mut opening);
     let mut slow: Vec<UnixStream> =
         (0..40).map(|_| UnixStream::connect(&world.layout().relay).unwrap()).collect();
-    // One byte less than a Hello: each is a sign of life, none is an end.
+    // All but the last byte of a Hello: the connection is never idle, and its Hello never complete.
     let pace = Duration::from_secs(6) / opening.len() as u32;
     for byte in &opening[..opening.len() - 1] {
         slow.retain_mut(|stream| stream.write_all(&[*byte]).is_ok());
         std::thread::sleep(pace);
     }
-    bystander.is_answered();
-    assert!(slow.is_empty(), "{} connections outlived their time to say Hello", slow.len());
+    bystander.assert_answered();
+    assert!(slow.is_empty(), "{} connections outlived the Hello timeout", slow.len());
     world.wait_until("the reason is logged", || world.log().contains("no Hello arrived in time"));
     assert_eq!(world.connected("tools").call_text("echo", json!({"text": "a newcomer"})), "a newcomer");
 }
@@ -115,7 +115,7 @@ fn frames_that_no_shim_sends_end_their_link_and_no_other() {
         let closed =
             std::iter::repeat_with(|| relay.next_frame()).find(|next| !matches!(next, Next::Frame(_)));
         assert!(matches!(closed, Some(Next::Closed)), "{what}: {closed:?}");
-        bystander.is_answered();
+        bystander.assert_answered();
     }
     let memory = memory_kib(world.sidecar().id());
     assert!(memory < before + 2 * FLAT_KIB, "{memory} KiB, {before} before");
@@ -134,7 +134,7 @@ fn a_resume_that_acknowledges_unsent_frames_is_refused_without_harm_to_the_owner
         let resume = Resume { link: welcome.link.clone(), token: welcome.token.clone(), received };
         relay.send(PREFACE);
         relay.send_frame(&Frame::Hello(Hello { resume: Some(resume), ..hello("tools", &[1]) }));
-        let Next::Frame(answer) = relay.next_frame() else { panic!("an answer was due") };
+        let Next::Frame(answer) = relay.next_frame() else { panic!("expected a response") };
         (relay, *answer)
     };
     for received in [1, u64::MAX] {
@@ -167,13 +167,13 @@ fn a_million_tiny_messages_use_no_memory() {
             relay.take_acks(&mut outbox);
         }
         if number % 100_000 == 50_000 {
-            bystander.is_answered();
+            bystander.assert_answered();
             let memory = memory_kib(world.sidecar().id());
             let first = *before.get_or_insert(memory);
             assert!(memory < first + FLAT_KIB, "{memory} KiB after {number}, {first} before");
         }
     }
-    bystander.is_answered();
+    bystander.assert_answered();
     let audit: u64 = world.audit_files().iter().filter_map(|file| Some(file.metadata().ok()?.len())).sum();
     assert!(audit < 300 << 20, "the audit took {audit} bytes");
 }

@@ -16,7 +16,7 @@ use cofferdam_tests::world::World;
 use serde_json::{Value, json};
 
 const SECRET: &str = "http-secret-8Rt4/Qs+77";
-/// What takes this long is stuck.
+/// A wait of this length means that something hangs.
 const STUCK: Duration = Duration::from_secs(30);
 
 #[test]
@@ -31,7 +31,7 @@ fn server_everything_works_over_http() {
     assert!(shim.answer_to(&id).get("result").is_some());
 }
 
-/// It refuses requests without the session that a handshake opens, and the new sidecar must make that first.
+/// The server refuses requests without an MCP session, so the new sidecar must make the handshake first.
 #[test]
 fn a_restarted_sidecar_opens_the_session_again() {
     let Some((_server, url)) = everything() else { return };
@@ -63,7 +63,7 @@ fn a_credential_is_sent_in_a_header_and_scrubbed_from_responses() {
                 .filter(|request| request.method == "POST")
                 .all(|request| request.headers["authorization"] == format!("Bearer {SECRET}"))
         );
-        world.assert_secret_stayed_here(SECRET);
+        world.assert_secret_not_leaked(SECRET);
     }
 }
 
@@ -147,30 +147,30 @@ fn a_request_whose_header_cannot_be_filled_is_not_sent() {
 
 #[test]
 fn calls_in_an_expired_session_run_once_in_a_new_one() {
-    let server = ForgetfulServer::start();
+    let server = ExpiringSessions::start();
     let world = World::new().server("remote", local(&server.url())).start();
     let mut shim = world.connected("remote");
     assert_eq!(shim.call_text("where", json!({})), "session-1");
-    server.forget();
+    server.expire_sessions();
     let calls: Vec<_> = (0..3).map(|_| shim.send_call("where", json!({}))).collect();
     for call in &calls {
         assert_eq!(text_of(&shim.answer_to(call)), "session-2");
     }
     assert_eq!(world.outcomes().len(), 4);
-    // One that forgets all the time is not asked for ever, and what it never ran did not run.
-    server.forget_from_now_on();
+    // A server that expires every session is not retried for ever, and the call is reported as not run.
+    server.expire_every_session();
     assert_eq!(refusal_of(&shim.call("where", json!({}))), "server_unavailable");
 }
 
-/// A request in a session that the server forgot does not wait for a response any more.
+/// A server's open request ends with its MCP session.
 #[test]
 fn open_requests_of_an_expired_session_are_cancelled() {
-    let server = ForgetfulServer::start();
+    let server = ExpiringSessions::start();
     let world = World::new().server("remote", local(&server.url())).start();
     let mut shim = world.connected("remote");
     assert_eq!(shim.call_text("ask", json!({})), "session-1");
     let asked = shim.message_with_method("sampling/createMessage");
-    server.forget();
+    server.expire_sessions();
     assert_eq!(shim.call_text("where", json!({})), "session-2");
     let cancelled = shim.message_with_method("notifications/cancelled");
     assert_eq!(cancelled["params"]["requestId"], asked["id"], "{cancelled}");
@@ -180,7 +180,7 @@ fn open_requests_of_an_expired_session_are_cancelled() {
     assert!(server.received().iter().all(|body| body.get("result").is_none()), "{:?}", server.received());
 }
 
-/// The end of the stream is how a server of the stateless era learns it, which has no notification for it.
+/// A server of the stateless era detects the cancellation by the closed stream: it gets no notification.
 #[test]
 fn a_cancelled_call_ends_its_exchange_with_the_server() {
     let (hung_up, has_hung_up) = mpsc::channel();
@@ -204,7 +204,7 @@ fn a_cancelled_call_ends_its_exchange_with_the_server() {
     let call = shim.send_call("wait", json!({}));
     was_called.recv_timeout(STUCK).expect("the server is called");
     shim.send(&json!({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": call}}));
-    has_hung_up.recv_timeout(STUCK).expect("the exchange is over");
+    has_hung_up.recv_timeout(STUCK).expect("the exchange has ended");
 }
 
 /// The connection is cut when the call has arrived: it may have run.
@@ -260,26 +260,26 @@ fn a_call_without_http_response_runs_once_more_if_the_tool_allows_it() {
     }
 }
 
-/// A server with sessions; a call's answer names the one it ran in.
-struct ForgetfulServer {
+/// A server whose MCP sessions the test can expire; the response to a call names its session.
+struct ExpiringSessions {
     address: std::net::SocketAddr,
-    memory: Arc<Mutex<Memory>>,
+    state: Arc<Mutex<SessionState>>,
 }
 
 #[derive(Default)]
-struct Memory {
+struct SessionState {
     received: Vec<Value>,
     opened: u32,
-    forgotten: u32,
+    expired: u32,
 }
 
-impl ForgetfulServer {
+impl ExpiringSessions {
     fn start() -> Self {
-        let memory = Arc::new(Mutex::new(Memory::default()));
-        let shared = Arc::clone(&memory);
+        let state = Arc::new(Mutex::new(SessionState::default()));
+        let shared = Arc::clone(&state);
         let address = listen(move |request| {
-            let mut memory = shared.lock().expect("no holder of the lock panics");
-            memory.received.push(request.body.clone());
+            let mut state = shared.lock().expect("no holder of the lock panics");
+            state.received.push(request.body.clone());
             let session = request.headers.get("mcp-session-id");
             let number = session
                 .and_then(|session| session.strip_prefix("session-")?.parse::<u32>().ok())
@@ -288,15 +288,15 @@ impl ForgetfulServer {
             match request.body["method"].as_str() {
                 _ if request.method != "POST" => Reply::Status(405),
                 Some("initialize") => {
-                    memory.opened += 1;
+                    state.opened += 1;
                     let version = &request.body["params"]["protocolVersion"];
-                    let info = json!({"name": "forgetful", "version": "1"});
+                    let info = json!({"name": "expiring", "version": "1"});
                     Reply::Opens(
-                        format!("session-{}", memory.opened),
+                        format!("session-{}", state.opened),
                         answer(json!({"protocolVersion": version, "capabilities": {}, "serverInfo": info})),
                     )
                 }
-                _ if number <= memory.forgotten => Reply::Status(404),
+                _ if number <= state.expired => Reply::Status(404),
                 Some("tools/call") => {
                     let text = format!("session-{number}");
                     let answer = answer(json!({"content": [{"type": "text", "text": text}]}));
@@ -312,7 +312,7 @@ impl ForgetfulServer {
                 _ => Reply::Status(202),
             }
         });
-        Self { address, memory }
+        Self { address, state }
     }
 
     fn url(&self) -> String {
@@ -321,16 +321,16 @@ impl ForgetfulServer {
 
     /// The bodies of all that was sent to it.
     fn received(&self) -> Vec<Value> {
-        self.memory.lock().expect("no holder of the lock panics").received.clone()
+        self.state.lock().expect("no holder of the lock panics").received.clone()
     }
 
-    fn forget(&self) {
-        let mut memory = self.memory.lock().expect("no holder of the lock panics");
-        memory.forgotten = memory.opened;
+    fn expire_sessions(&self) {
+        let mut state = self.state.lock().expect("no holder of the lock panics");
+        state.expired = state.opened;
     }
 
-    fn forget_from_now_on(&self) {
-        self.memory.lock().expect("no holder of the lock panics").forgotten = u32::MAX;
+    fn expire_every_session(&self) {
+        self.state.lock().expect("no holder of the lock panics").expired = u32::MAX;
     }
 }
 

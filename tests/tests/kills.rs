@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use cofferdam_tests::chaos::conversation::{Conversation, Fate, SERVER};
+use cofferdam_tests::chaos::conversation::{CallOutcome, Conversation, SERVER};
 use cofferdam_tests::chaos::random::Random;
 use cofferdam_tests::harness::Harness;
 use cofferdam_tests::process::{built, command, is_stopped, send};
@@ -22,17 +22,17 @@ fn a_sidecar_that_is_killed_under_load_runs_nothing_twice() {
     for _ in 0..ROUNDS {
         conversation.exchange(15);
         (0..random.within(1..=8)).for_each(|_| conversation.send_random());
-        a_moment(&mut random);
+        sleep_briefly(&mut random);
         world.kill9_sidecar();
         (0..random.within(0..=3)).for_each(|_| conversation.send_random());
         world.start_sidecar();
     }
     conversation.wait_until_in_flight(0);
     conversation.exchange(5);
-    let fates = conversation.assert_at_most_once(&world);
-    eprintln!("sidecar killed {ROUNDS} times: {fates:?}");
-    assert!(ran(&fates) >= ROUNDS * 10, "{fates:?}");
-    assert_eq!(fates.get(&Fate::DidNotRun), None, "a sidecar was there in time");
+    let outcomes = conversation.assert_at_most_once(&world);
+    eprintln!("sidecar killed {ROUNDS} times: {outcomes:?}");
+    assert!(ran(&outcomes) >= ROUNDS * 10, "{outcomes:?}");
+    assert_eq!(outcomes.get(&CallOutcome::DidNotRun), None, "a sidecar was running again in time");
 }
 
 #[test]
@@ -43,24 +43,24 @@ fn a_server_that_is_killed_under_load_runs_nothing_twice() {
     for _ in 0..SERVER_ROUNDS {
         conversation.exchange(15);
         (0..random.within(1..=8)).for_each(|_| conversation.send_random());
-        a_moment(&mut random);
+        sleep_briefly(&mut random);
         if let Some(server) = world.fixture_processes(SERVER).last() {
             send(*server, Signal::SIGKILL);
         }
         conversation.wait_until_in_flight(0);
         // One that keeps failing is not started again at once.
-        runs_again(&world, &mut conversation);
+        wait_until_calls_run(&world, &mut conversation);
     }
-    let fates = conversation.assert_at_most_once(&world);
-    eprintln!("server killed {SERVER_ROUNDS} times: {fates:?}");
-    assert!(ran(&fates) >= SERVER_ROUNDS * 10, "{fates:?}");
+    let outcomes = conversation.assert_at_most_once(&world);
+    eprintln!("server killed {SERVER_ROUNDS} times: {outcomes:?}");
+    assert!(ran(&outcomes) >= SERVER_ROUNDS * 10, "{outcomes:?}");
     assert!(world.fixture_processes(SERVER).len() > SERVER_ROUNDS, "one process after the other");
 }
 
 #[test]
 fn a_stopped_sidecar_runs_nothing_that_was_answered_meanwhile() {
     let mut world = strict().relay("heartbeat = \"1s\"").start();
-    let mut conversation = Conversation::begin(impatient(&world), Random::new(1));
+    let mut conversation = Conversation::begin(quick_shim(&world), Random::new(1));
     conversation.exchange(10);
     let sidecar = world.sidecar().id();
     send(sidecar, Signal::SIGSTOP);
@@ -72,11 +72,11 @@ fn a_stopped_sidecar_runs_nothing_that_was_answered_meanwhile() {
     (0..5).for_each(|_| conversation.call());
     conversation.wait_until_in_flight(0);
     send(sidecar, Signal::SIGCONT);
-    runs_again(&world, &mut conversation);
-    let fates = conversation.assert_at_most_once(&world);
-    eprintln!("sidecar stopped: {fates:?}");
-    assert_eq!(fates.get(&Fate::Unknown), Some(&5), "{fates:?}");
-    assert!(fates.get(&Fate::DidNotRun).is_some_and(|count| *count >= 5), "{fates:?}");
+    wait_until_calls_run(&world, &mut conversation);
+    let outcomes = conversation.assert_at_most_once(&world);
+    eprintln!("sidecar stopped: {outcomes:?}");
+    assert_eq!(outcomes.get(&CallOutcome::Unknown), Some(&5), "{outcomes:?}");
+    assert!(outcomes.get(&CallOutcome::DidNotRun).is_some_and(|count| *count >= 5), "{outcomes:?}");
 }
 
 #[test]
@@ -102,26 +102,26 @@ fn strict() -> Builder {
 }
 
 /// A shim that gives up after two seconds instead of sixty.
-fn impatient(world: &World) -> Harness {
+fn quick_shim(world: &World) -> Harness {
     let mut shim = command(built("COFFERDAM_QUICK_SHIM_BIN", "quick-shim"));
     shim.env_clear().arg("--relay").arg(world.link()).args(["--server", SERVER]);
     Harness::start(shim, "quick-shim")
 }
 
 #[track_caller]
-fn runs_again(world: &World, conversation: &mut Conversation) {
+fn wait_until_calls_run(world: &World, conversation: &mut Conversation) {
     world.wait_until("calls run again", || {
         conversation.call();
         conversation.wait_until_in_flight(0);
-        conversation.last_fate() == Fate::Ran
+        conversation.last_outcome() == CallOutcome::Ran
     });
 }
 
-fn ran(fates: &BTreeMap<Fate, usize>) -> usize {
-    fates.get(&Fate::Ran).copied().unwrap_or_default()
+fn ran(outcomes: &BTreeMap<CallOutcome, usize>) -> usize {
+    outcomes.get(&CallOutcome::Ran).copied().unwrap_or_default()
 }
 
 /// A random delay, so that the kill hits the calls at different points; nothing depends on it.
-fn a_moment(random: &mut Random) {
+fn sleep_briefly(random: &mut Random) {
     std::thread::sleep(std::time::Duration::from_micros(random.within(0..=4000)));
 }

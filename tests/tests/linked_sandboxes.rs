@@ -1,5 +1,5 @@
-//! The same static shim out of real sandboxes over the links of sandboxes that share no socket with their host: TLS and
-//! WebSocket over a cable that is cut, through a sandbox's own proxy, and through the one pipe of an `exec`.
+//! The same static shim in real sandboxes that share no socket with their host: over TLS and WebSocket on a network
+//! that is cut, through a sandbox's own proxy, and through the pipe of an `exec`.
 
 use std::collections::BTreeSet;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -53,31 +53,31 @@ fn a_cut_cable_loses_nothing_and_repeats_nothing() {
     let lost = || world.log().matches("connection lost").count();
     let earlier = lost();
     sandbox.set(Cable::Cut);
-    let unheard = shims.each_mut().map(|shim| send_calls(shim, "meanwhile"));
+    let meanwhile = shims.each_mut().map(|shim| send_calls(shim, "meanwhile"));
     wait_until("the sidecar has noticed", || lost() == earlier + 2);
-    for (shim, calls) in shims.iter_mut().zip(&unheard) {
+    for (shim, calls) in shims.iter_mut().zip(&meanwhile) {
         assert_eq!(shim.answer_within(&calls[0].0, Duration::from_millis(100)), None, "nothing passes");
     }
     sandbox.set(Cable::Whole);
     expect_answers(&mut shims, sent);
-    expect_answers(&mut shims, unheard);
+    expect_answers(&mut shims, meanwhile);
 
     assert_eq!(links(&world), before, "they were resumed");
     let executions = world.executions("tools");
     assert_eq!(executions.len(), shims.len() * 3 * CALLS, "{executions:?}");
-    for (address, execution) in executions.iter().enumerate() {
-        assert!(!executions[..address].contains(execution), "{execution:?} ran twice");
+    for (index, execution) in executions.iter().enumerate() {
+        assert!(!executions[..index].contains(execution), "{execution:?} ran twice");
     }
     for shim in &mut shims {
         no_secret_crosses(shim);
         Inside::shim_below(shim.id()).assert_without(CANARY);
     }
-    world.assert_secret_stayed_here(CANARY);
+    world.assert_secret_not_leaked(CANARY);
 }
 
 #[test]
 fn a_shim_in_srt_connects_through_its_proxy() {
-    // What `NO_PROXY` inside excepts: only `--proxy` leads there.
+    // `NO_PROXY` inside excludes this address, so the proxy is used only with `--proxy`.
     let address = SocketAddr::from((Ipv4Addr::LOCALHOST, free_address().port()));
     let world = world(&[&format!("tls = \"{address}\"")]);
     let Some(sandbox) = Srt::open(&[&address.to_string()], &[world.layout().root()]) else { return };
@@ -93,7 +93,7 @@ fn a_shim_in_srt_connects_through_its_proxy() {
         Inside::shim_below(shim.id()).assert_without(CANARY);
     }
     assert_eq!(world.executions("tools").len(), 6);
-    world.assert_secret_stayed_here(CANARY);
+    world.assert_secret_not_leaked(CANARY);
 }
 
 /// That cannot be fixed from inside: the message must name what to ask for.
@@ -157,10 +157,10 @@ fn a_container_without_a_network_is_reached_by_exec() {
         Inside::of(process).assert_without(CANARY);
     }
     inside.assert_files_without(CANARY);
-    world.assert_secret_stayed_here(CANARY);
+    world.assert_secret_not_leaked(CANARY);
 }
 
-/// Hub and shims are started by a real client on a real server, which is all that leads there.
+/// Hub and shims are started over a real SSH connection, the only connection to that sandbox.
 #[test]
 fn a_host_is_reached_by_ssh() {
     let Some(sandbox) = Ssh::open() else { return };
@@ -193,7 +193,7 @@ fn a_host_is_reached_by_ssh() {
     for process in inside.companions() {
         Inside::of(process).assert_without(CANARY);
     }
-    world.assert_secret_stayed_here(CANARY);
+    world.assert_secret_not_leaked(CANARY);
 }
 
 /// A sidecar with a secret in use and these lines of `[relay]`.
@@ -203,7 +203,7 @@ fn world(lines: &[&str]) -> World {
     lines.iter().fold(world, |world, line| world.relay(line)).start()
 }
 
-/// A guest that brings an enrolment, with its state in this directory.
+/// A guest with an enrolment string in its environment and its state in this directory.
 #[track_caller]
 fn enrolled(world: &World, state: &Path, arguments: &[&str]) -> Guest {
     let state = state.display().to_string();
@@ -222,15 +222,15 @@ const CALLS: usize = 6;
 
 /// Calls that take a while and calls that do not, none of them waited for; no two of a shim are the same.
 fn send_calls(shim: &mut Harness, when: &str) -> Vec<(Value, String)> {
-    let who = shim.id();
+    let shim_id = shim.id();
     (0..CALLS)
         .map(|number| match number % 3 {
             0 => {
-                let about = format!("{who} {when} {number}");
+                let about = format!("{shim_id} {when} {number}");
                 (shim.send_call("slow", json!({"ms": 300, "about": about})), "late".into())
             }
             _ => {
-                let text = format!("{who} {when} {number} {}", "x".repeat(number * 3000));
+                let text = format!("{shim_id} {when} {number} {}", "x".repeat(number * 3000));
                 (shim.send_call("echo", json!({"text": text})), text)
             }
         })

@@ -26,7 +26,7 @@ fn a_machine_reaches_its_host_by_vsock() {
         .server("tools", server)
         .relay(&format!("vsock-dir = {:?}", machines.path()))
         .start();
-    // Where the monitor has this machine's vsock; what the guest dials at a port arrives beside it.
+    // The directory of this machine's vsock: connections of the guest arrive at sockets in it.
     let own = machines.path().join("one");
     let link = enroll(&world, &["--socket", &own.display().to_string()]);
     assert_eq!(link, "vsock:2:7443");
@@ -34,7 +34,7 @@ fn a_machine_reaches_its_host_by_vsock() {
     let Some(mut booted) = machine.boot(&guest, &Outlet::Vsock(own.join("vsock"))) else { return };
     assert_eq!(booted.shim.initialize()["result"]["serverInfo"]["name"], "fixture-server");
     assert_eq!(booted.shim.call_text("add", json!({"a": 20, "b": 22})), "42");
-    assert_answers_after_a_standstill(&mut booted);
+    assert_answers_after_a_pause(&mut booted);
     let shim = &mut booted.shim;
     assert_eq!(shim.call_text("leak", json!({})), "the secret is <[redacted:local.value]>");
     assert_eq!(shim.call_text("big", json!({"bytes": 300_000})).len(), 300_000);
@@ -42,7 +42,7 @@ fn a_machine_reaches_its_host_by_vsock() {
     world.start_sidecar();
     assert_eq!(shim.call_text("echo", json!({"text": "after the restart"})), "after the restart");
     assert_absent("what the harness received", shim.received(), CANARY);
-    world.assert_secret_stayed_here(CANARY);
+    world.assert_secret_not_leaked(CANARY);
 }
 
 /// The other way round: the machine listens, with a shim or with a hub, and its host dials.
@@ -75,8 +75,9 @@ fn a_machine_that_listens_is_dialled_by_vsock() {
         assert_eq!(booted.shim.initialize()["result"]["serverInfo"]["name"], "fixture-server", "{name}");
         assert_eq!(booted.shim.call_text("add", json!({"a": 20, "b": 22})), "42");
         let link = only_link(&world);
-        // So short that no heartbeat is due: the emulated device does not bear the host's bytes while it stands still.
-        assert_answers_after_a_standstill(&mut booted);
+        // The pause is shorter than a heartbeat: the emulated device fails on bytes from the host while the machine
+        // is paused.
+        assert_answers_after_a_pause(&mut booted);
         let shim = &mut booted.shim;
         let id = shim.send_call("slow", json!({"ms": 500}));
         attach.stop();
@@ -94,10 +95,10 @@ fn a_machine_that_listens_is_dialled_by_vsock() {
         world.cofferdam_text(&["kill", &session]);
     }
     assert_eq!(other.executions("tools").len(), 0);
-    world.assert_secret_stayed_here(CANARY);
+    world.assert_secret_not_leaked(CANARY);
 }
 
-/// All of a sandbox is in it twice: memory, key, epoch, and the token of a link with a call under way.
+/// Both copies have all of the sandbox: memory, key, epoch, and the token of a link with a call in flight.
 #[test]
 #[ignore = "minutes: just slow"]
 fn of_a_snapshot_that_is_restored_twice_one_continues() {
@@ -121,15 +122,15 @@ fn of_a_snapshot_that_is_restored_twice_one_continues() {
     let clones = [one, other];
     let (mut survivor, mut refused, answer) = match (&answers, clones) {
         ([first, second], [one, other]) if first.get("result").is_some() => {
-            assert!(second.get("result").is_none(), "both had it: {answers:?}");
+            assert!(second.get("result").is_none(), "both clones got the result: {answers:?}");
             (one, other, second.clone())
         }
         ([first, second], [one, other]) => {
-            assert!(second.get("result").is_some(), "no process had it: {answers:?}");
+            assert!(second.get("result").is_some(), "no clone got the result: {answers:?}");
             (other, one, first.clone())
         }
     };
-    assert_eq!(refusal_of(&answer), "outcome_unknown", "it may have run, and the copy cannot know");
+    assert_eq!(refusal_of(&answer), "outcome_unknown", "it may have run");
     let answer = refused.shim.call("echo", json!({"text": "from the copy"}));
     assert_eq!(refusal_of(&answer), "clone_refused");
     for word in ["`cofferdam enroll`", "/run/cofferdam/enroll"] {
@@ -139,23 +140,23 @@ fn of_a_snapshot_that_is_restored_twice_one_continues() {
     assert_eq!(survivor.shim.call_text("echo", json!({"text": "on"})), "on");
     assert_eq!(only_link(&world), link, "the survivor has the link of the original");
     assert_eq!(world.times_executed("tools", "slow"), 1);
-    assert_eq!(world.times_executed("tools", "echo"), 1, "nothing of the copy's ran");
+    assert_eq!(world.times_executed("tools", "echo"), 1, "no call of the copy ran");
     let alerts: Vec<Value> = world.audit().into_iter().filter(|record| record["event"] == "alert").collect();
     let [alert] = &alerts[..] else { panic!("not one alert: {alerts:?}") };
     assert_eq!(alert["link"], link);
-    let found_out = ["copy of its state", "in use on another connection"];
+    let reasons = ["copy of its state", "in use on another connection"];
     let detail = alert["detail"].as_str().unwrap_or_default();
-    assert!(found_out.iter().any(|way| detail.contains(way)), "{alert}");
+    assert!(reasons.iter().any(|reason| detail.contains(reason)), "{alert}");
 }
 
 /// A request that is sent while the machine is paused gets its response when the machine continues.
 #[track_caller]
-fn assert_answers_after_a_standstill(booted: &mut Booted) {
+fn assert_answers_after_a_pause(booted: &mut Booted) {
     booted.pause();
-    let id = booted.shim.send_call("echo", json!({"text": "asked while it stood still"}));
+    let id = booted.shim.send_call("echo", json!({"text": "sent while paused"}));
     assert_eq!(booted.shim.answer_within(&id, Duration::from_secs(2)), None);
     booted.resume();
-    assert_eq!(text_of(&booted.shim.answer_to(&id)), "asked while it stood still");
+    assert_eq!(text_of(&booted.shim.answer_to(&id)), "sent while paused");
 }
 
 #[track_caller]

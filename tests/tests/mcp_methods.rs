@@ -31,7 +31,7 @@ for package in pkgutil.iter_modules(mcp_types.__path__, "mcp_types."):
             print(package.name.split("._v")[1].replace("_", "-"), role, method)
 "#;
 
-/// What the table has and the schema of the revision has not.
+/// Methods of the table that the schema of the revision lacks, with the reason.
 const NOT_IN_SCHEMA: [(&str, &str, &str, &str); 7] = [
     (
         STATELESS,
@@ -47,7 +47,7 @@ const NOT_IN_SCHEMA: [(&str, &str, &str, &str); 7] = [
     (STATELESS, "server request", "tasks/get", "tasks of a harness are of the legacy era"),
 ];
 
-/// What the table has and rmcp has not: it dropped the tasks of 2025-11-25.
+/// Methods of the table that rmcp lacks: it dropped the tasks of 2025-11-25.
 const NOT_IN_RMCP: [(&str, &str); 9] = [
     ("harness notification", "notifications/tasks/status"),
     ("harness request", "tasks/list"),
@@ -68,7 +68,7 @@ fn the_official_schemas_have_no_method_that_the_table_lacks() {
     let listed = String::from_utf8(output_of(script, "python").stdout).expect("Python writes UTF-8");
     let schema: BTreeSet<&str> = listed.lines().collect();
     let revisions: BTreeSet<&str> = schema.iter().filter_map(|line| line.split(' ').next()).collect();
-    assert_eq!(revisions, BTreeSet::from([LEGACY, STATELESS]), "a revision that the table does not know");
+    assert_eq!(revisions, BTreeSet::from([LEGACY, STATELESS]), "a revision that is not in the table");
 
     let mut table = BTreeSet::new();
     for method in METHODS {
@@ -115,7 +115,7 @@ fn revisions_of(method: &Method) -> &'static [&'static str] {
     }
 }
 
-/// Who sends it, as which kind of message.
+/// The senders of a method, each with the kind of message.
 fn roles(method: &Method) -> impl Iterator<Item = String> {
     let senders: &[&str] = match method.direction {
         Direction::Both => &["harness", "server"],

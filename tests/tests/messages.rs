@@ -59,7 +59,7 @@ fn an_id_in_flight_cannot_be_used_again_without_a_shim_either() {
     assert_eq!(world.times_executed("tools", "delete_everything"), 0);
 }
 
-/// The shim drops late answers too; here the sidecar is alone.
+/// The shim drops late responses too; this test has no shim.
 #[test]
 fn a_late_response_does_not_leave_the_host() {
     let world = World::new().server("tools", Server::fixture()).start();
@@ -217,7 +217,7 @@ fn malformed() -> Vec<(&'static str, String, Value)> {
             json!(9),
         ),
         (
-            "a twin deep in the arguments",
+            "a duplicate key deep in the arguments",
             HIDDEN.replace(r#""arguments":{}"#, r#""arguments":{"a":[{"b":1,"b":2}]}"#),
             json!(9),
         ),

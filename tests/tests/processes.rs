@@ -172,7 +172,7 @@ fn a_request_that_the_old_sidecar_never_decided_runs_on_the_new_one() {
     send(sidecar, Signal::SIGSTOP);
     world.wait_until("every thread of the sidecar has stopped", || is_stopped(sidecar));
     let call = shim.send_call("count", json!({}));
-    // The shim answers this by itself, after it has handed out what came before.
+    // The shim answers this itself, after it has sent the earlier message.
     shim.send_raw(b"no message\n");
     assert_eq!(refusal_of(&shim.answer_to(&Value::Null)), "message_malformed");
     world.kill9_sidecar();
@@ -394,12 +394,12 @@ fn a_session_that_is_killed_while_its_server_starts_ends_too() {
     let printed = world.cofferdam_text(&["kill", &session]);
     assert!(
         printed.contains("have not exited yet"),
-        "what was not seen to end is not called ended: {printed}"
+        "processes that were not seen to exit are not reported as ended: {printed}"
     );
     assert!(!world.sessions().to_string().contains(&session));
 }
 
-/// What a server of [`shell`] writes down.
+/// The log file of a server of [`shell`].
 struct Log {
     file: tempfile::NamedTempFile,
 }
@@ -419,7 +419,7 @@ impl Log {
     }
 }
 
-/// A server in a few lines of shell: it answers everything, unless `case` says otherwise, and writes all down.
+/// A server in a few lines of shell: it answers every request unless `case` matches, and logs every line.
 fn shell(log: &Log, case: &str) -> Server {
     let script = r#"
         note() { echo "$*" >> "$0"; }
@@ -447,7 +447,9 @@ enum End {
 
 fn all_started(world: &World, mode: &str) {
     let count = if mode == "double-fork" { 3 } else { 1 };
-    world.wait_until("all processes have said their ids", || world.fixture_processes("tools").len() >= count);
+    world.wait_until("all processes have recorded their ids", || {
+        world.fixture_processes("tools").len() >= count
+    });
 }
 
 #[track_caller]

@@ -14,7 +14,7 @@ fn a_denied_tool_looks_unknown() {
     assert_eq!(hidden["error"]["code"], -32602);
     assert_eq!(hidden["error"]["message"], "Unknown tool: delete_everything");
     let unknown = shim.call("no_such_tool", json!({}));
-    assert_eq!(unknown["error"]["code"], -32602, "hidden and unknown answer alike: {unknown}");
+    assert_eq!(unknown["error"]["code"], -32602, "hidden and unknown tools get the same error: {unknown}");
     assert_eq!(unknown["error"]["message"], "Unknown tool: no_such_tool");
     assert_eq!(world.executions("tools"), [], "neither reached the server");
     assert!(
@@ -117,7 +117,7 @@ fn a_narrowed_rule_applies_to_the_next_call() {
     assert_eq!(shim.call_text("write_file", json!({})), "ran write_file");
     world.rewrite(|builder| builder.server("tools", Server::fixture().deny(&["write_*"])));
     world.cofferdam_text(&["reload"]);
-    // The tool was listed before the rule changed, so the refusal tells the model why.
+    // The tool was listed before the rule changed, so the refusal gives the reason.
     assert_eq!(refusal_of(&shim.call("write_file", json!({}))), "tool_denied");
     assert_eq!(shim.call_text("read_file", json!({})), "ran read_file");
     assert_eq!(world.times_executed("tools", "write_file"), 1);
@@ -137,7 +137,7 @@ fn a_reload_of_an_invalid_configuration_changes_nothing() {
 }
 
 #[test]
-fn a_hangup_reloads_too() {
+fn sighup_reloads_the_configuration() {
     let mut world = World::new().server("tools", Server::fixture()).start();
     let mut shim = world.connected("tools");
     world.rewrite(|builder| builder.server("tools", Server::fixture().deny(&["write_*"])));
@@ -148,7 +148,7 @@ fn a_hangup_reloads_too() {
     assert_eq!(shim.call_text("write_file", json!({})), "ran write_file", "the old link continues");
     std::fs::write(&world.layout().config, sound).unwrap();
     world.sidecar().signal(Signal::SIGHUP);
-    world.wait_until("the new rule binds", || shim.call("write_file", json!({})).get("error").is_some());
+    world.wait_until("the new rule applies", || shim.call("write_file", json!({})).get("error").is_some());
 }
 
 #[test]
@@ -167,7 +167,7 @@ fn a_reload_names_keys_that_need_a_restart() {
     let expected = "takes effect at restart: audit-sync, relay.unix-uids, limits.processes, limits.greeting-connections\n";
     for _ in 0..2 {
         let printed = world.cofferdam_text(&["reload"]);
-        assert!(printed.ends_with(expected), "it is said until it is done: {printed}");
+        assert!(printed.ends_with(expected), "it is reported until the restart: {printed}");
     }
     assert!(world.log().contains("limits.greeting-connections"), "{}", world.log());
     world.stop_sidecar();

@@ -36,25 +36,26 @@ echo '{"reason":"compiler-message"}'
 cat "$HOME/artifact"
 "#;
 
-struct Stage {
+/// A directory with the fake `cargo` and the fake test program, in which the real runner is run.
+struct FakeProject {
     directory: tempfile::TempDir,
 }
 
-impl Stage {
+impl FakeProject {
     fn new() -> Self {
-        let stage = Self { directory: tempfile::tempdir().expect("a temporary directory can be made") };
-        stage.script("cargo", CARGO);
-        let program = stage.script("program", PROGRAM);
-        let manifest = stage.path("Cargo.toml");
+        let project = Self { directory: tempfile::tempdir().expect("a temporary directory can be made") };
+        project.script("cargo", CARGO);
+        let program = project.script("program", PROGRAM);
+        let manifest = project.path("Cargo.toml");
         std::fs::write(&manifest, "[package]\nname = \"some-package\"\n")
             .expect("a temporary directory is writable");
         let artifact = json!({
             "reason": "compiler-artifact", "executable": program, "profile": {"test": true},
             "manifest_path": manifest, "target": {"kind": ["test"], "name": "some_tests"},
         });
-        std::fs::write(stage.path("artifact"), format!("{artifact}\n"))
+        std::fs::write(project.path("artifact"), format!("{artifact}\n"))
             .expect("a temporary directory is writable");
-        stage
+        project
     }
 
     fn path(&self, name: &str) -> PathBuf {
@@ -101,7 +102,7 @@ fn last_line(text: &str) -> &str {
 
 #[test]
 fn success_is_reported_in_one_closing_line() {
-    let (printed, succeeded) = Stage::new().run("passes passes_too left_out", &[]);
+    let (printed, succeeded) = FakeProject::new().run("passes passes_too left_out", &[]);
     assert!(succeeded, "{printed}");
     assert_eq!(last_line(&printed), "2 passed, 0 failed, 1 skipped");
     assert!(!printed.contains("before the result"), "output is for failures: {printed}");
@@ -110,7 +111,7 @@ fn success_is_reported_in_one_closing_line() {
 #[test]
 fn a_test_that_does_not_report_success_has_failed() {
     for test in ["fails", "crashes", "says_nothing", "finds_nothing", "pretends"] {
-        let (printed, succeeded) = Stage::new().run(&format!("passes {test} passes_too"), &[]);
+        let (printed, succeeded) = FakeProject::new().run(&format!("passes {test} passes_too"), &[]);
         assert!(!succeeded, "{test}: {printed}");
         assert_eq!(last_line(&printed), "2 passed, 1 failed, 0 skipped", "{test}");
         let again = format!("tests/run -p some-package --test some_tests -- --exact {test}");
@@ -120,7 +121,7 @@ fn a_test_that_does_not_report_success_has_failed() {
 
 #[test]
 fn a_failure_shows_its_output_and_how_it_ended() {
-    let (printed, _) = Stage::new().run("fails crashes", &[]);
+    let (printed, _) = FakeProject::new().run("fails crashes", &[]);
     for words in ["what went wrong", "exit status 101", "last words", "SIGSEGV"] {
         assert!(printed.contains(words), "{words}: {printed}");
     }
@@ -128,12 +129,12 @@ fn a_failure_shows_its_output_and_how_it_ended() {
 
 #[test]
 fn arguments_reach_cargo_the_listing_and_each_test() {
-    let stage = Stage::new();
+    let project = FakeProject::new();
     let arguments = ["-p", "some-package", "--test", "some_tests", "pas", "--", "--ignored", "--nocapture"];
-    let (printed, _) = stage.run("passes", &arguments);
-    let cargo = stage.text("builds");
+    let (printed, _) = project.run("passes", &arguments);
+    let cargo = project.text("builds");
     assert!(cargo.trim_end().ends_with("-p some-package --test some_tests"), "{cargo}");
-    let calls = stage.text("calls");
+    let calls = project.text("calls");
     let calls: Vec<&str> = calls.lines().collect();
     assert_eq!(calls, ["pas --ignored --list --format terse", "--exact passes --ignored --nocapture"]);
     assert!(printed.contains("before the result"), "{printed}");
@@ -141,26 +142,26 @@ fn arguments_reach_cargo_the_listing_and_each_test() {
 
 #[test]
 fn a_build_that_fails_is_a_failure() {
-    let stage = Stage::new();
-    stage.script("cargo", "#!/bin/sh\nexit 101\n");
-    let (printed, succeeded) = stage.run("passes", &[]);
+    let project = FakeProject::new();
+    project.script("cargo", "#!/bin/sh\nexit 101\n");
+    let (printed, succeeded) = project.run("passes", &[]);
     assert!(!succeeded, "{printed}");
-    assert_eq!(stage.text("calls"), "", "nothing is run then");
+    assert_eq!(project.text("calls"), "", "nothing is run then");
 }
 
 #[test]
 fn an_interrupted_runner_leaves_nothing_behind() {
     for signal in [Signal::SIGINT, Signal::SIGTERM] {
-        let stage = Stage::new();
-        let mut command = stage.command("hangs");
-        command.stdin(Stdio::null()).stdout(into_file(&stage.path("out")));
+        let project = FakeProject::new();
+        let mut command = project.command("hangs");
+        command.stdin(Stdio::null()).stdout(into_file(&project.path("out")));
         let mut runner = Running::spawn(command, "tests/runner");
-        let descendant = || stage.text("descendant").trim().parse::<u32>().ok();
+        let descendant = || project.text("descendant").trim().parse::<u32>().ok();
         wait_until("the test runs", || descendant().is_some());
         runner.signal(signal);
         assert!(!runner.wait(cofferdam_tests::deadline::PATIENCE).success());
         wait_until("what the test started has ended", || !is_alive(descendant().unwrap()));
-        let printed = stage.text("out");
+        let printed = project.text("out");
         assert!(printed.contains(signal.as_str()) && printed.contains("some_tests::hangs"), "{printed}");
         assert_eq!(last_line(&printed), "0 passed, 1 failed, 0 skipped");
     }
@@ -168,8 +169,8 @@ fn an_interrupted_runner_leaves_nothing_behind() {
 
 #[test]
 fn a_hanging_test_is_named_when_the_time_is_over() {
-    let stage = Stage::new();
-    let mut command = stage.command("passes hangs");
+    let project = FakeProject::new();
+    let mut command = project.command("passes hangs");
     command.env("COFFERDAM_TEST_TIMEOUT", "3");
     let Output { status, stdout, .. } = output_of(command, "tests/runner");
     let printed = String::from_utf8_lossy(&stdout).into_owned();

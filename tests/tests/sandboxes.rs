@@ -32,7 +32,7 @@ fn bubblewrap_with_an_empty_root_and_no_network() {
     inside.assert_without(CANARY);
     inside.assert_files_without(CANARY);
     a_restarted_sidecar_is_found_again(&mut world, &mut shim);
-    world.assert_secret_stayed_here(CANARY);
+    world.assert_secret_not_leaked(CANARY);
 }
 
 #[test]
@@ -47,7 +47,7 @@ fn a_container_from_scratch_without_a_network() {
     inside.assert_without(CANARY);
     inside.assert_files_without(CANARY);
     a_restarted_sidecar_is_found_again(&mut world, &mut shim);
-    world.assert_secret_stayed_here(CANARY);
+    world.assert_secret_not_leaked(CANARY);
 }
 
 #[test]
@@ -78,12 +78,12 @@ fn gvisor_with_sockets_of_the_host() {
     calls_go_through(&mut shim);
     let kernel = sandbox.process();
     let processes: Vec<Inside> = children_of(kernel).into_iter().chain([kernel]).map(Inside::of).collect();
-    assert!(processes.iter().any(|process| process.remembers("this-is-in-the-guest")), "{processes:?}");
+    assert!(processes.iter().any(|process| process.memory_contains("this-is-in-the-guest")), "{processes:?}");
     processes.iter().for_each(|process| process.assert_without(CANARY));
     a_restarted_sidecar_is_found_again(&mut world, &mut shim);
 }
 
-/// That cannot be fixed from inside; the error tells the model what to ask the user for.
+/// That cannot be fixed from inside; the error must say what the user has to change.
 #[test]
 fn a_forbidden_unix_socket_is_named_in_the_answer() {
     let world = world();
@@ -234,7 +234,7 @@ fn probe() -> PathBuf {
     built("COFFERDAM_PROBE_BIN", "sandbox-probe")
 }
 
-/// The one line that the probe says.
+/// The line that the probe prints.
 #[track_caller]
 fn outcome(command: Command) -> String {
     let output = output_of(command, "sandbox-probe");

@@ -30,8 +30,8 @@ fn a_tool_of_a_scope_runs_with_the_credential_of_its_scope_and_no_other_tool_doe
     let [base, beside] = [environment(processes[0]), environment(processes[1])];
     assert!(base.contains(&format!("SECRET={READER}")) && !base.contains(WRITER), "{base}");
     assert!(beside.contains(&format!("SECRET={WRITER}")) && !beside.contains(READER), "{beside}");
-    world.assert_secret_stayed_here(READER);
-    world.assert_secret_stayed_here(WRITER);
+    world.assert_secret_not_leaked(READER);
+    world.assert_secret_not_leaked(WRITER);
     let session = &world.sessions()[0];
     assert_eq!(session["pid"], processes[0]);
     assert_eq!(session["scopes"], json!([{"tools": "rw_*, write_*", "pid": processes[1]}]));
@@ -143,7 +143,7 @@ fn each_http_request_has_the_header_of_its_tool() {
         let expected = if scoped { WRITER } else { READER };
         assert_eq!(request.headers["authorization"], format!("Bearer {expected}"), "{request:?}");
     }
-    world.assert_secret_stayed_here(WRITER);
+    world.assert_secret_not_leaked(WRITER);
     let decisions = world.decisions();
     assert_eq!(
         (&decisions[0]["secrets"], &decisions[0]["scope"]),
@@ -285,7 +285,7 @@ fn a_scope_uses_a_vault_secret_and_the_audit_names_it() {
     let processes = world.fixture_processes("tools");
     assert!(!environment(processes[0]).contains(CANARY));
     assert!(environment(processes[1]).contains(&format!("SECRET={CANARY}")));
-    world.assert_secret_stayed_here(CANARY);
+    world.assert_secret_not_leaked(CANARY);
     let decisions = world.decisions();
     assert_eq!(decisions[0]["secrets"], json!([{"name": "reader"}]));
     let used = &decisions[2]["secrets"];

@@ -72,7 +72,7 @@ fn responses_reach_the_right_one_of_two_processes_that_use_the_same_id() {
     let asked: Vec<Value> =
         (0..2).map(|_| harness.message_with_method("elicitation/create")["id"].clone()).collect();
     assert_ne!(asked[0], asked[1]);
-    // The requests do not tell their process: each response must reach the process that asked.
+    // The requests do not show which process sent them; each response must reach that process.
     for (id, name) in asked.iter().zip(["first", "second"]).rev() {
         harness.send(
             &json!({"jsonrpc": "2.0", "id": id, "result": {"action": "accept", "content": {"name": name}}}),
@@ -155,7 +155,8 @@ fn a_retry_runs_in_its_scope() {
     let world = world(Server::fixture().line("retry = true").env("X", "x")).start();
     let mut harness = world.connected("tools");
     harness.request("tools/list", json!({}));
-    // The first two processes do not survive it: the base, which is not asked, and the first of the scope.
+    // The call would crash the first two processes: that of the base, which does not get it, and the first of the
+    // scope.
     let answer = harness.call_text("unreliable_read_only", json!({"processes": 2}));
     assert_eq!(answer, "ran on 3");
     let processes = world.fixture_processes("tools");
@@ -201,10 +202,10 @@ fn scopes_that_a_reload_adds_apply_to_the_next_call() {
     wait_until("it runs", || world.times_executed("tools", "slow") == 1);
     world.rewrite(|builder| builder.server("tools", scoped(Server::fixture())));
     world.cofferdam_text(&["reload"]);
-    // The process that has the stronger credential runs nothing any more but what it runs already.
+    // The process with the stronger credential finishes its calls and gets no new ones.
     assert_eq!(secret_of(&mut harness, "env"), "[redacted:reader.value]");
     assert_eq!(secret_of(&mut harness, "rw_env"), "[redacted:writer.value]");
-    // Its words are in the harness's log still, at the level that counts by now.
+    // Its log messages still reach the harness, so it gets the new log level too.
     harness.request("logging/setLevel", json!({"level": "warning"}));
     let levels =
         |process| methods(&world, process).iter().filter(|method| *method == "logging/setLevel").count();

@@ -22,7 +22,7 @@ fn the_environment_of_server_everything_is_redacted() {
     let text = shim.call_text("get-env", json!({}));
     assert!(text.contains("API_TOKEN"), "it does print its environment: {text}");
     assert!(text.contains(MARK) && text.contains(&format!("Bearer {MARK}")), "{text}");
-    world.assert_secret_stayed_here(SECRET);
+    world.assert_secret_not_leaked(SECRET);
 }
 
 #[test]
@@ -33,7 +33,7 @@ fn a_leak_is_redacted_in_every_encoding() {
         let text = shim.call_text("leak", json!({"as": encoding}));
         assert!(text.contains(MARK), "{encoding}: {text}");
     }
-    world.assert_secret_stayed_here(SECRET);
+    world.assert_secret_not_leaked(SECRET);
 }
 
 #[test]
@@ -56,7 +56,7 @@ fn a_leak_is_redacted_wherever_it_is() {
     world.wait_until("stderr reached the log, redacted", || {
         world.log().contains(&format!("using {MARK} now"))
     });
-    world.assert_secret_stayed_here(SECRET);
+    world.assert_secret_not_leaked(SECRET);
     let redactions: u64 = world.outcomes().iter().filter_map(|outcome| outcome["redactions"].as_u64()).sum();
     assert!(redactions >= 6, "the audit says how often: {redactions}");
 }
@@ -67,7 +67,7 @@ fn tool_names_and_descriptions_are_redacted() {
     let mut shim = world.connected("tools");
     let list = shim.request("tools/list", json!({})).to_string();
     assert!(list.contains(&format!("tool_{MARK}")) && list.contains(&format!("uses {MARK}")), "{list}");
-    world.assert_secret_stayed_here(SECRET);
+    world.assert_secret_not_leaked(SECRET);
 }
 
 #[test]
@@ -77,7 +77,7 @@ fn a_harness_that_repeats_a_secret_does_not_get_it_into_the_log() {
     assert_eq!(shim.call_text("echo", json!({ "text": SECRET })), MARK);
     shim.call(SECRET, json!({}));
     shim.request(SECRET, json!({}));
-    world.assert_secret_stayed_here(SECRET);
+    world.assert_secret_not_leaked(SECRET);
 }
 
 /// The sidecar's own log lines are scrubbed as well: here a client asks for a server whose name is the secret.
@@ -89,7 +89,7 @@ fn the_sidecars_own_log_lines_are_redacted() {
     RawRelay::refused(&world.layout().relay, secret);
     world.wait_until("the refusal is in the log", || world.log().contains("connection refused"));
     assert!(world.log().contains(MARK), "{}", world.log());
-    world.assert_secret_stayed_here(secret);
+    world.assert_secret_not_leaked(secret);
 }
 
 #[test]
@@ -107,8 +107,8 @@ fn a_multi_line_secret_is_redacted_line_by_line() {
         assert!(text.contains(MARK), "{form}: {text}");
     }
     shim.call("leak", json!({"in": "stderr"}));
-    world.assert_secret_stayed_here("first-line-of-the-key-41");
-    world.assert_secret_stayed_here("second-line-of-the-key-42");
+    world.assert_secret_not_leaked("first-line-of-the-key-41");
+    world.assert_secret_not_leaked("second-line-of-the-key-42");
 }
 
 #[test]
@@ -126,7 +126,7 @@ fn every_source_is_scrubbed_under_its_own_name() {
         "the secret is <[redacted:from-env.value] [redacted:from-exec.value] [redacted:from-file.password]>"
     );
     for secret in ["value-from-the-environment-11", "value-from-a-command-22", "value-from-a-file-44"] {
-        world.assert_secret_stayed_here(secret);
+        world.assert_secret_not_leaked(secret);
     }
 }
 
@@ -162,10 +162,10 @@ fn secrets_reach_files_that_only_their_server_can_read() {
     let world = leaky(server);
     let mut shim = world.connected("tools");
     world.wait_until("the server read its file", || world.log().contains(&format!("begin {MARK} end")));
-    world.wait_until("the file was its owner's alone", || world.log().contains("mode 600"));
+    world.wait_until("only the owner can read the file", || world.log().contains("mode 600"));
     let environment = shim.call_text("env", json!({}));
     assert!(environment.contains("KEY_FILE=/"), "{environment}");
-    world.assert_secret_stayed_here(SECRET);
+    world.assert_secret_not_leaked(SECRET);
 }
 
 #[test]
@@ -176,9 +176,9 @@ fn injected_files_are_gone_with_their_server() {
     let file = injected_file(&mut shim);
     assert!(file.exists(), "{}", file.display());
     shim.close_stdin();
-    world.wait_until("its session took the file along", || !file.exists());
+    world.wait_until("the file was removed with its session", || !file.exists());
 
-    // What a killed sidecar could not remove, the next one sweeps.
+    // The next sidecar removes the files that a killed one left.
     let file = injected_file(&mut world.connected("tools"));
     world.kill9_sidecar();
     world.start_sidecar();
@@ -199,7 +199,8 @@ fn only_the_server_has_the_secret_in_its_environment_or_arguments() {
     assert_eq!(parent_of(keeper), Some(sidecar));
     assert!(shown_by(server).contains(SECRET), "the server does have it");
     for process in [keeper, sidecar] {
-        // What else is done to keep their memory to themselves cannot be seen by root; this comes with it.
+        // Root can read their memory in any case; the core limit is set together with the protection against other
+        // users.
         let limits = std::fs::read_to_string(format!("/proc/{process}/limits")).unwrap();
         let core = limits.lines().find_map(|line| line.strip_prefix("Max core file size")).unwrap();
         assert_eq!(core.split_whitespace().collect::<Vec<_>>(), ["0", "0", "bytes"]);
@@ -212,7 +213,7 @@ fn only_the_server_has_the_secret_in_its_environment_or_arguments() {
     }
 }
 
-/// Ids are the harness's own: one that happens to be a secret's value is still the only one it knows an answer by.
+/// The harness matches responses by id, so an id that happens to equal a secret must not be redacted.
 #[test]
 fn a_request_id_that_equals_a_secret_is_returned_unchanged() {
     const DIGITS: &str = "48151623421";
@@ -298,10 +299,10 @@ fn an_unavailable_secret_refuses_its_server_only() {
 fn injected_file(shim: &mut Harness) -> PathBuf {
     let environment = shim.call_text("env", json!({}));
     let path = environment.lines().find_map(|line| line.strip_prefix("KEY_FILE="));
-    path.expect("the server knows the path").into()
+    path.expect("the server has the path").into()
 }
 
-/// What `/proc` shows of a process; nothing where we lack the right.
+/// The environment and arguments of a process from `/proc`; empty where the test lacks permission.
 fn shown_by(process: u32) -> String {
     let read = |file: &str| std::fs::read(format!("/proc/{process}/{file}")).unwrap_or_default();
     String::from_utf8_lossy(&[read("environ"), read("cmdline")].concat()).into_owned()

@@ -6,7 +6,7 @@
 //! | top-level modules of a crate | the same, and no cycle among them |
 //! | types | at most 40 methods; more than 30 methods or 15 fields only with a reason |
 //!
-//! `UPDATE_ARCHITECTURE=1 cargo test -p cofferdam-tests --test structure` writes the tables anew.
+//! `UPDATE_ARCHITECTURE=1 cargo test -p cofferdam-tests --test structure` writes the tables again.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -336,7 +336,7 @@ fn shared(one: &Path, other: &Path) -> usize {
     one.components().zip(other.components()).take_while(|(one, other)| one == other).count()
 }
 
-/// The tables as they belong into the document.
+/// The tables in the form of the document.
 fn tables(crates: &[Crate]) -> String {
     let row = |(name, uses): (&String, &BTreeSet<String>)| {
         let uses: Vec<String> = uses.iter().map(|name| format!("`{name}`")).collect();
@@ -376,7 +376,7 @@ fn section(document: &str) -> Option<&str> {
 fn with_section(document: &str, tables: &str) -> String {
     match section(document) {
         Some(old) => {
-            // What is said before the tables stays.
+            // The text before the tables is kept.
             let prose = old.split("\n|").next().unwrap_or_default().trim();
             let prose = if prose.is_empty() { String::new() } else { format!("{prose}\n\n") };
             document.replacen(old, &format!("\n\n{prose}{tables}"), 1)

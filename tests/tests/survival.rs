@@ -27,7 +27,7 @@ fn progress_survives_a_cut_and_comes_once_and_in_order() {
         }
     }
     assert_eq!(text_of(&shim.answer_to(&id)), "late");
-    assert_eq!(heard_of(&shim, "notifications/progress"), STEPS as usize);
+    assert_eq!(count_received(&shim, "notifications/progress"), STEPS as usize);
     assert_eq!((world.times_executed("tools", "slow"), world.fixture_processes("tools").len()), (1, 1));
 }
 
@@ -40,7 +40,7 @@ fn a_cancellation_survives_a_cut_and_is_delivered_once() {
     world.cut_connections();
     shim.notify("notifications/cancelled", json!({"requestId": slow}));
     world.cut_connections();
-    let cancellations = || count_heard(&world, 0, "notifications/cancelled");
+    let cancellations = || count_received_by_process(&world, 0, "notifications/cancelled");
     wait_until("the server receives it", || cancellations() == 1);
     // The fixture answers all the same; what it says after that has passed the late answer.
     assert_eq!(shim.call_text("slow", json!({"ms": 2500})), "late");
@@ -59,7 +59,7 @@ fn a_listener_survives_a_cut() {
     world.cut_connections();
     assert_eq!(shim.call_text("change_tools", json!({})), "changed");
     assert_eq!(changed_for(&mut shim), listener);
-    assert_eq!(count_heard(&world, 0, "subscriptions/listen"), 1);
+    assert_eq!(count_received_by_process(&world, 0, "subscriptions/listen"), 1);
     assert_eq!(world.fixture_processes("tools").len(), 1, "on one process");
 }
 
@@ -74,15 +74,15 @@ fn a_request_of_a_server_survives_a_cut() {
     shim.send(&json!({"jsonrpc": "2.0", "id": asked["id"], "result": {"action": "decline"}}));
     world.cut_connections();
     assert!(text_of(&shim.answer_to(&call)).contains("decline"));
-    assert_eq!(heard_of(&shim, "elicitation/create"), 1);
-    assert_eq!(heard_of(&shim, "notifications/cancelled"), 0);
+    assert_eq!(count_received(&shim, "elicitation/create"), 1);
+    assert_eq!(count_received(&shim, "notifications/cancelled"), 0);
 }
 
 #[test]
 fn after_kill_9_of_the_server_its_settings_are_replayed_to_the_next_process() {
     let world = World::new().server("tools", Server::fixture_that("gains-a-tool")).start();
     let mut shim = world.connected("tools");
-    settle_in(&mut shim);
+    send_settings(&mut shim);
     let call =
         json!({"name": "slow", "arguments": {"ms": 60_000, "steps": 600}, "_meta": {"progressToken": "p"}});
     let slow = shim.send_request("tools/call", call);
@@ -96,16 +96,16 @@ fn after_kill_9_of_the_server_its_settings_are_replayed_to_the_next_process() {
     assert_eq!(shim.call_text("echo", json!({"text": "back"})), "back");
     shim.message_with_method("notifications/tools/list_changed");
     expect_no_answer_to(&mut shim, &asked, &world);
-    assert_successor_knows(&world, "cofferdam-replay-");
+    assert_settings_were_replayed(&world, "cofferdam-replay-");
     assert_eq!(world.times_executed("tools", "slow"), 1);
-    assert_eq!(heard_of(&shim, "notifications/tools/list_changed"), 1, "once");
+    assert_eq!(count_received(&shim, "notifications/tools/list_changed"), 1, "once");
 }
 
 #[test]
 fn after_kill_9_of_the_sidecar_settings_are_replayed_to_the_new_server() {
     let mut world = World::new().server("tools", Server::fixture_that("gains-a-tool")).start();
     let mut shim = world.connected("tools");
-    settle_in(&mut shim);
+    send_settings(&mut shim);
     let asking = shim.send_call("ask_client", json!({"method": "sampling/createMessage"}));
     let asked = shim.message_with_method("sampling/createMessage");
     world.kill9_sidecar();
@@ -114,8 +114,8 @@ fn after_kill_9_of_the_sidecar_settings_are_replayed_to_the_new_server() {
     assert_eq!(shim.call_text("echo", json!({"text": "back"})), "back");
     shim.message_with_method("notifications/tools/list_changed");
     expect_no_answer_to(&mut shim, &asked, &world);
-    assert_successor_knows(&world, "cofferdam-shim:replay:");
-    assert_eq!(heard_of(&shim, "notifications/tools/list_changed"), 1, "once");
+    assert_settings_were_replayed(&world, "cofferdam-shim:replay:");
+    assert_eq!(count_received(&shim, "notifications/tools/list_changed"), 1, "once");
 }
 
 #[test]
@@ -136,7 +136,7 @@ fn a_stateless_listener_is_opened_again_and_changed_tools_are_announced() {
             }
         }
         // No request was needed for that.
-        assert_eq!(changed_for(&mut shim), listener, "{end:?}: the tools are others");
+        assert_eq!(changed_for(&mut shim), listener, "{end:?}: the tools differ");
         assert_eq!(shim.call_text("change_tools", json!({})), "changed");
         assert_eq!(changed_for(&mut shim), listener, "{end:?}: it listens to the new process");
         assert!(
@@ -163,7 +163,7 @@ fn a_shim_that_is_stopped_longer_than_the_heartbeats_reconnects() {
     let slow = shim.send_call("slow", json!({"ms": 1500, "steps": 5}));
     wait_until("the call runs", || world.times_executed("tools", "slow") == 1);
     shim.signal(Signal::SIGSTOP);
-    wait_until("the sidecar gives the connection up", || world.log().contains("no sign of life"));
+    wait_until("the sidecar gives the connection up", || world.log().contains("the peer stopped responding"));
     let waiting = shim.send_call("count", json!({}));
     shim.signal(Signal::SIGCONT);
     assert_eq!(text_of(&shim.answer_to(&slow)), "late");
@@ -172,7 +172,7 @@ fn a_shim_that_is_stopped_longer_than_the_heartbeats_reconnects() {
     assert_eq!(world.fixture_processes("tools").len(), 1, "on one process");
 }
 
-/// The sidecar would find out by itself after three heartbeats: a minute, and no test waits for so long.
+/// The sidecar itself would detect it only after three heartbeats, a minute; this test does not wait that long.
 #[test]
 fn a_shim_whose_connection_died_unnoticed_resumes_its_link_at_once() {
     let world = World::new().server("tools", Server::fixture()).capturing().start();
@@ -197,7 +197,7 @@ fn a_copy_of_a_link_in_use_is_refused_and_reported() {
     copy.send_frame(&Frame::Hello(Hello { resume: Some(resume), ..hello("tools", &[1]) }));
     assert!(matches!(owner.next_frame(), Next::Frame(frame) if *frame == Frame::Ping));
     owner.send_frame(&Frame::Pong);
-    let Next::Frame(refusal) = copy.next_frame() else { panic!("a refusal was due") };
+    let Next::Frame(refusal) = copy.next_frame() else { panic!("expected a refusal") };
     assert!(matches!(&*refusal, Frame::Refusal(refusal) if refusal.code == "clone_refused"), "{refusal:?}");
     owner.send_frame(&Frame::Ping);
     assert!(matches!(owner.next_frame(), Next::Frame(frame) if *frame == Frame::Pong), "it keeps its link");
@@ -221,7 +221,7 @@ enum End {
 }
 
 /// Messages that a harness sends once, and that must be replayed to a new process.
-fn settle_in(shim: &mut Harness) {
+fn send_settings(shim: &mut Harness) {
     shim.request("tools/list", json!({}));
     shim.request("logging/setLevel", json!({"level": "info"}));
     shim.request("logging/setLevel", json!({"level": "debug"}));
@@ -230,9 +230,9 @@ fn settle_in(shim: &mut Harness) {
     shim.request("resources/unsubscribe", json!({"uri": "file:///dropped"}));
 }
 
-/// Asserts that the second process got them first, under the sidecar's own ids.
+/// Asserts that the second process got the settings before any call, under ids that begin with `ids`.
 #[track_caller]
-fn assert_successor_knows(world: &World, ids: &str) {
+fn assert_settings_were_replayed(world: &World, ids: &str) {
     let received = world.received("tools");
     assert_eq!(received.len(), 2, "{received:?}");
     let methods: Vec<&str> = received[1].iter().filter_map(|message| message["method"].as_str()).collect();
@@ -268,7 +268,7 @@ fn expect_no_answer_to(shim: &mut Harness, asked: &Value, world: &World) {
     assert_ne!(next["id"], asked["id"]);
     shim.send(&json!({"jsonrpc": "2.0", "id": next["id"], "result": {"roots": ["the answer"]}}));
     assert!(text_of(&shim.answer_to(&call)).contains("the answer"));
-    assert_eq!(heard_of(shim, "notifications/cancelled"), 1, "once: {}", world.log());
+    assert_eq!(count_received(shim, "notifications/cancelled"), 1, "once: {}", world.log());
 }
 
 /// The listener that was notified of changed tools.
@@ -278,14 +278,14 @@ fn changed_for(shim: &mut Harness) -> Value {
 }
 
 /// How many messages with this method the harness has got.
-fn heard_of(shim: &Harness, method: &str) -> usize {
+fn count_received(shim: &Harness, method: &str) -> usize {
     let text = String::from_utf8_lossy(shim.received());
     let messages = text.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
     messages.filter(|message| message["method"] == method).count()
 }
 
 /// How often a process of the fixture got this method.
-fn count_heard(world: &World, process: usize, method: &str) -> usize {
+fn count_received_by_process(world: &World, process: usize, method: &str) -> usize {
     let received = world.received("tools");
     received
         .get(process)

@@ -107,7 +107,7 @@ fn unknown_clients_on_the_relay_are_refused_and_disturb_no_other() {
     Frame::Hello(hello("tools", &[1])).encode(&mut good_hello);
     let openings: [(&str, Vec<u8>); 7] = [
         ("another protocol", b"GET / HTTP/1.1\r\nHost: x\r\n\r\n".to_vec()),
-        ("a preface of the future", b"cofferdam-relay/9\n".to_vec()),
+        ("a preface of a later version", b"cofferdam-relay/9\n".to_vec()),
         ("an oversize frame", [PREFACE, &[0xff, 0xff, 0xff, 0xff, 1]].concat()),
         ("garbage", [PREFACE, &[0, 0, 0, 9, 0xee, 1, 2, 3, 4, 5, 6, 7, 8]].concat()),
         ("half a Hello and silence", [PREFACE, &good_hello[..good_hello.len() / 2]].concat()),
@@ -115,13 +115,13 @@ fn unknown_clients_on_the_relay_are_refused_and_disturb_no_other() {
         ("a message before the Hello", [PREFACE, &[0, 0, 0, 1, 0x70]].concat()),
     ];
     for (what, bytes) in openings {
-        let mut stranger = RawRelay::connect(&world.layout().relay);
-        stranger.send(&bytes);
+        let mut client = RawRelay::connect(&world.layout().relay);
+        client.send(&bytes);
         loop {
-            match stranger.next_frame() {
+            match client.next_frame() {
                 Next::Closed => break,
                 Next::Frame(frame) => assert!(matches!(*frame, Frame::Refusal(_)), "{what}: {frame:?}"),
-                Next::Silence => panic!("{what}: neither refused nor closed within {PATIENCE:?}"),
+                Next::TimedOut => panic!("{what}: neither refused nor closed within {PATIENCE:?}"),
             }
         }
         assert_eq!(shim.call_text("echo", json!({"text": what})), what);
@@ -141,9 +141,9 @@ fn refusals_of_the_relay_have_their_codes() {
         ("unknown", &[1], "server_not_granted"),
     ];
     for (server, versions, code) in cases {
-        let mut stranger = RawRelay::connect(&world.layout().relay);
-        stranger.send_hello(server, versions);
-        match stranger.next_frame() {
+        let mut client = RawRelay::connect(&world.layout().relay);
+        client.send_hello(server, versions);
+        match client.next_frame() {
             Next::Frame(frame) => match *frame {
                 Frame::Refusal(refusal) => {
                     assert_eq!(refusal.code, code, "{server}");
@@ -160,18 +160,18 @@ fn refusals_of_the_relay_have_their_codes() {
 fn silent_connections_cannot_take_all_slots() {
     // No handshake times out while this test waits: a slot can only be taken from a silent connection.
     let world = World::new().server("tools", Server::fixture()).limit("greeting-timeout = \"1m\"").start();
-    let mut strangers: Vec<RawRelay> = (0..200).map(|_| RawRelay::connect(&world.layout().relay)).collect();
+    let mut clients: Vec<RawRelay> = (0..200).map(|_| RawRelay::connect(&world.layout().relay)).collect();
     let mut shim = world.connected("tools");
     assert_eq!(shim.call_text("echo", json!({"text": "came through"})), "came through");
     assert!(
-        matches!(strangers[0].next_frame(), Next::Closed),
+        matches!(clients[0].next_frame(), Next::Closed),
         "the longest silent connection is closed without a frame"
     );
-    let newest = strangers.last_mut().unwrap();
+    let newest = clients.last_mut().unwrap();
     newest.send_hello("tools", &[1]);
     assert!(
         matches!(newest.next_frame(), Next::Frame(frame) if matches!(*frame, Frame::Welcome(_))),
-        "a connection that was not displaced may still say hello"
+        "a connection that was not displaced can still send its Hello"
     );
 }
 
@@ -179,11 +179,11 @@ fn silent_connections_cannot_take_all_slots() {
 fn a_flood_of_refusals_does_not_fill_the_log() {
     let world = World::new().server("tools", Server::fixture()).start();
     for _ in 0..300 {
-        let mut stranger = RawRelay::connect(&world.layout().relay);
-        stranger.send_hello("tools", &[7777; 1000]);
-        assert!(matches!(stranger.next_frame(), Next::Frame(_)));
+        let mut client = RawRelay::connect(&world.layout().relay);
+        client.send_hello("tools", &[7777; 1000]);
+        assert!(matches!(client.next_frame(), Next::Frame(_)));
     }
-    world.wait_until("the other refusals are counted", || world.log().contains("more refused"));
+    world.wait_until("the other refusals are counted", || world.log().contains("more connections refused"));
     let log = world.log();
     let lines = log.lines().filter(|line| line.contains("connection refused"));
     assert!(lines.clone().count() < 300, "{log}");
@@ -224,7 +224,7 @@ fn a_stop_does_not_remove_a_file_that_replaced_the_socket() {
     let _other = UnixListener::bind(&world.layout().relay).unwrap();
     world.stop_sidecar();
     assert!(world.layout().relay.exists());
-    assert!(!world.layout().admin.exists(), "what is its own is removed");
+    assert!(!world.layout().admin.exists(), "its own socket is removed");
 }
 
 #[test]
@@ -236,7 +236,7 @@ fn the_number_of_links_is_limited_and_ended_links_free_it() {
     assert_eq!(code, "relay_unavailable");
     assert!(message.contains("limits.links`"), "{message}");
     first.close_stdin();
-    // This one waits for a place, as long as a harness can.
+    // This shim waits until a link is free, as long as its harness waits.
     assert_eq!(world.connected("tools").call_text("echo", json!({"text": "room"})), "room");
 }
 

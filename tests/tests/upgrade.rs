@@ -1,7 +1,8 @@
 //! Files of an earlier version still load: configuration, audit, enrolments and the state of sandboxes.
 //!
-//! `tests/upgrade` holds it, one folder per version, with keys that were made for this test alone. `@ROOT@`, `@PORT@` and
-//! `@SERVER@` stand for places of the test, and an enrolment's end is moved into the future; the rest is as it was written.
+//! `tests/upgrade` holds the files, one folder per version, with keys that were made for this test alone. `@ROOT@`,
+//! `@PORT@` and `@SERVER@` stand for paths and the port of the test, and an enrolment's end is moved into the future;
+//! the rest is as it was written.
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -115,11 +116,11 @@ fn a_sandbox_that_an_old_sidecar_enrolled_connects() {
     let mut shim = upgraded.shim();
     assert_eq!(shim.call_text("echo", json!({"text": "hello"})), "hello");
     assert_eq!(shim.call_text("add", json!({"a": 1, "b": 2})), "3", "in its scope");
-    assert_eq!(shim.call("slow", json!({}))["error"]["code"], -32602, "denied as ever");
+    assert_eq!(shim.call("slow", json!({}))["error"]["code"], -32602, "still denied");
     let named = |record: &Value| {
         record["event"] == "session_start" && record["detail"] == "grant dev, sandbox old-sandbox"
     };
-    assert!(upgraded.audit()[OLD_RECORDS as usize..].iter().any(named), "it has its name");
+    assert!(upgraded.audit()[OLD_RECORDS as usize..].iter().any(named), "the enrolment kept its name");
     // A second link proves that the key's epoch continued from the old one.
     let mut second = upgraded.shim();
     assert_eq!(second.call_text("echo", json!({"text": "again"})), "again");
@@ -173,7 +174,7 @@ fn files(directory: &Path) -> Vec<PathBuf> {
     files
 }
 
-/// A directory with the rights that it had: its owner's alone.
+/// Copies a directory with the permissions that it had: only its owner has access.
 fn copy(from: &Path, to: &Path) {
     let private = |path: &Path, mode: u32| {
         std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).expect("it is ours");

@@ -1,6 +1,6 @@
 //! Unusable secrets and paths in Vault: refused with path and server, without effect on other servers of the same session.
 //!
-//! For failing logins see `vault_bad_logins`; for cut, huge and invalid responses `vault_client::answers`.
+//! For failing logins see `vault_bad_logins`; for cut, huge and invalid responses `vault_client::replayed_responses`.
 
 use std::time::Duration;
 
@@ -18,7 +18,7 @@ use serde_json::{Value, json};
 use vaultrs::{kv2, pki};
 
 /// A session with the servers of `builder` and with one that works.
-fn beside_a_good_one(builder: Builder) -> Builder {
+fn with_working_server(builder: Builder) -> Builder {
     builder
         .secret("github", "kv = \"secret/github\"")
         .server("good", Server::fixture().env("SECRET", "{github.token}").allow(&["*"]))
@@ -49,7 +49,7 @@ fn a_missing_mount_is_refused() {
     let all: &[&str] = &["read", "update"];
     bao.policy("agent", &[("secret/data/github", &["read"]), ("nomount/*", all)]);
     let mut sandbox = SingleSandbox::start(
-        beside_a_good_one(world(&bao))
+        with_working_server(world(&bao))
             .secret("stored", "kv = \"nomount/github\"")
             .secret("made", "vault = \"nomount/creds/agent\"")
             .secret("written", "vault = \"nomount/issue/agent\"\nwrite = { name = \"x\" }")
@@ -62,7 +62,7 @@ fn a_missing_mount_is_refused() {
         ("made", "GET `nomount/creds/agent`"),
         ("written", "POST `nomount/issue/agent`"),
     ] {
-        refuses(&mut sandbox, server, &[path, "HTTP 404", "is the path right, including the mount"]);
+        refuses(&mut sandbox, server, &[path, "HTTP 404", "check the path, including its mount"]);
     }
 }
 
@@ -76,7 +76,7 @@ fn values_that_are_not_text_and_empty_secrets_are_handled() {
     bao.operator("delete a secret", async |client| kv2::delete_latest(client, "secret", "deleted").await);
     bao.policy("agent", &[("secret/data/*", &["read"])]);
     let fields = ["number", "real", "flag", "nothing", "list", "short"];
-    let mut builder = beside_a_good_one(world(&bao))
+    let mut builder = with_working_server(world(&bao))
         .secret("odd", "kv = \"secret/odd\"")
         .secret("empty", "kv = \"secret/empty\"")
         .secret("deleted", "kv = \"secret/deleted\"")
@@ -103,14 +103,14 @@ fn values_that_are_not_text_and_empty_secrets_are_handled() {
         refuses(&mut sandbox, server, &[why, "secret/odd"]);
     }
     refuses(&mut sandbox, "empty", &["secret/empty", "it is empty"]);
-    refuses(&mut sandbox, "deleted", &["secret/data/deleted", "Vault has nothing there"]);
+    refuses(&mut sandbox, "deleted", &["secret/data/deleted", "Vault has nothing at this path"]);
 }
 
 #[test]
 fn a_path_that_the_policies_deny_is_named() {
     let Some(bao) = prepared(OpenBao::dev()) else { return };
     let mut sandbox = SingleSandbox::start(
-        beside_a_good_one(world(&bao))
+        with_working_server(world(&bao))
             .secret("other", "kv = \"secret/other\"")
             .secret("cert", "vault = \"pki/issue/another\"\nwrite = { common_name = \"agent.internal\" }")
             .server("stored", uses("{other.token}"))
@@ -127,7 +127,7 @@ fn a_field_that_cannot_be_used_is_refused_where_it_is_used() {
     let Some(bao) = prepared(OpenBao::dev()) else { return };
     // The good one uses another field of the same secret.
     let mut sandbox = SingleSandbox::start(
-        beside_a_good_one(world(&bao))
+        with_working_server(world(&bao))
             .server("nested", uses("{github.nested}"))
             .server("empty", uses("{github.empty}"))
             .server("missing", uses("{github.tokn}")),
@@ -161,7 +161,7 @@ fn a_clock_that_differs_from_vaults_does_no_harm() {
     let Some(bao) = prepared(OpenBao::dev()) else { return };
     bao.mount_kv("plain", KvEngine::V1);
     bao.policy("agent", &[("plain/token", &["read"])]);
-    // In 2001 by both: expired long ago by the wrong clock.
+    // It expires in 2001, an hour after the `Date` of the response; by the sidecar's clock it expired long ago.
     bao.write_plain_secret(
         "plain",
         "token",
@@ -201,7 +201,7 @@ fn rewritten_lease_durations_of_zero_and_of_100_years_are_handled() {
             answer["lease_duration"] = json!(u64::MAX);
             answer["renewable"] = json!(true);
         }),
-        ("no lease, over long ago by this clock", |answer| {
+        ("no lease, expired long ago by this clock", |answer| {
             answer["lease_id"] = json!("");
             answer["lease_duration"] = json!(0);
             answer["data"]["expiration"] = json!(1_700_000_000);
@@ -219,7 +219,7 @@ fn rewritten_lease_durations_of_zero_and_of_100_years_are_handled() {
             SingleSandbox::start(with_certificate_in(connected_at(&proxy.address(), &token_file(&bao))));
         let mut harness = sandbox.connected("tools");
         let asked = proxy.count("");
-        // Longer than the shortest pause between two requests, some times over.
+        // Several times the shortest delay between two requests.
         let spins = holds_within(Duration::from_secs(3), || {
             assert!(harness.call("echo", json!({"text": "x"})).get("result").is_some(), "{what}");
             proxy.count("") - asked > 3
@@ -260,7 +260,7 @@ fn rewritten_token_durations_are_handled() {
     }
 }
 
-/// No rewriting: a server whose mounts allow it does give out leases of a hundred years.
+/// Without rewriting: a server whose mounts allow it issues leases of a hundred years.
 #[test]
 fn a_real_lease_of_a_hundred_years_ends_with_its_session() {
     let Some(bao) = prepared(OpenBao::dev()) else { return };

@@ -1,5 +1,5 @@
 //! Logins that fail: requests are refused with path and server, attacks raise an alert, and servers of the same session that
-//! need no login are not affected. A valid credential in the file helps, without a restart.
+//! need no login are not affected. With a valid credential in the file the login succeeds without a restart.
 
 use cofferdam_tests::certificates::Authority;
 use cofferdam_tests::deadline::wait_until;
@@ -42,7 +42,7 @@ fn a_wrapped_secret_id_that_another_party_unwrapped_is_refused() {
     assert!(!world.log().contains(&stolen));
     sandbox.assert_steady_server_shares_session_with("tools");
     file(&bao, "wrapped", &wrapped_secret_id(&bao));
-    wait_until("another one helps", || harness.initialize().get("result").is_some());
+    wait_until("a new secret-id works", || harness.initialize().get("result").is_some());
     let alerts = sandbox.world.audit().iter().filter(|record| record["event"] == "alert").count();
     assert_eq!(alerts, 1);
 }
@@ -72,11 +72,11 @@ fn an_unwrap_whose_response_was_lost_raises_an_alert() {
             "destroy that secret-id",
         ],
     );
-    assert_eq!(proxy.count("sys/wrapping/unwrap"), 1, "it is opened once");
+    assert_eq!(proxy.count("sys/wrapping/unwrap"), 1, "it is unwrapped once");
     sandbox.assert_steady_server_shares_session_with("tools");
     proxy.clear_rules();
     file(&bao, "wrapped", &wrapped_secret_id(&bao));
-    wait_until("another one helps", || harness.initialize().get("result").is_some());
+    wait_until("a new secret-id works", || harness.initialize().get("result").is_some());
 }
 
 #[test]
@@ -93,8 +93,8 @@ fn a_used_up_secret_id_is_refused() {
         .server("good", good);
     let mut sandbox = SingleSandbox::start(with_certificate_in(builder));
     let mut good = sandbox.connected("good");
-    wait_until("the login's life is over", || {
-        sandbox.world.log().contains("Vault did not keep the login")
+    wait_until("the login has expired", || {
+        sandbox.world.log().contains("the login to Vault or its renewal failed")
             && tokens(&bao, |token| token["display_name"] == "approle").is_empty()
     });
     let mut harness = sandbox.shim("tools");
@@ -107,15 +107,15 @@ fn a_used_up_secret_id_is_refused() {
     assert!(!text.contains(&used_up) && !sandbox.world.log().contains(&used_up), "{text}");
     assert!(
         good.call("echo", json!({"text": "x"})).get("result").is_some(),
-        "a value that was only read goes on"
+        "a value that has no lease stays in use"
     );
-    // For a new process too, though it cannot be looked at again.
+    // A new process gets the value too, although it cannot be read again.
     let _another = sandbox.connected("good");
     sandbox.assert_steady_server_shares_session_with("tools");
     let mut role = AppRole::default();
     bao.app_role("agent", role.secret_id_num_uses(0_u64).token_ttl("10m").token_max_ttl("1h"));
     file(&bao, "secret-id", &secret_id(&bao));
-    wait_until("another one helps", || harness.initialize().get("result").is_some());
+    wait_until("a new secret-id works", || harness.initialize().get("result").is_some());
 }
 
 #[test]
@@ -147,7 +147,7 @@ fn web_tokens_outside_their_validity_are_refused() {
     }
     sandbox.assert_steady_server_shares_session_with("tools");
     file(&bao, "jwt", &good);
-    wait_until("one of now helps", || harness.initialize().get("result").is_some());
+    wait_until("a currently valid token works", || harness.initialize().get("result").is_some());
 }
 
 #[test]
@@ -172,5 +172,5 @@ fn a_client_certificate_with_another_name_is_refused() {
     );
     sandbox.assert_steady_server_shares_session_with("tools");
     clients.client("agent.internal").write(directory, "login");
-    wait_until("the right one helps", || harness.initialize().get("result").is_some());
+    wait_until("the right certificate works", || harness.initialize().get("result").is_some());
 }

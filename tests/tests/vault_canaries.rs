@@ -31,7 +31,7 @@ fn secrets_from_vault_are_found_only_in_the_server_that_should_have_them() {
         .secret("github", "kv = \"secret/github\"")
         .secret("cert", "vault = \"pki/issue/agent\"\nwrite = { common_name = \"agent.internal\" }")
         .server("stored", Server::fixture().env("SECRET", "{github.token}").allow(&["*"]))
-        .server("lent", Server::fixture().env("SECRET", "{cert.private_key}").allow(&["*"]))
+        .server("leased", Server::fixture().env("SECRET", "{cert.private_key}").allow(&["*"]))
         .server(
             "web",
             Server::http(&web.url()).header("authorization", "Bearer {github.token}").allow(&["*"]),
@@ -39,7 +39,7 @@ fn secrets_from_vault_are_found_only_in_the_server_that_should_have_them() {
         .server("bare", Server::fixture().allow(&["*"]))
         .capturing()
         .start();
-    let mut shims = ["stored", "lent", "web", "bare"].map(|server| world.connected(server));
+    let mut shims = ["stored", "leased", "web", "bare"].map(|server| world.connected(server));
     // Servers that leak their secrets in every encoding.
     for harness in &mut shims[..2] {
         harness.call("env", json!({}));
@@ -51,7 +51,7 @@ fn secrets_from_vault_are_found_only_in_the_server_that_should_have_them() {
         }
     }
     assert!(shims[2].call("headers", json!({})).to_string().contains("[redacted:github.token]"));
-    let (stored, leased) = (world.fixture_processes("stored")[0], world.fixture_processes("lent")[0]);
+    let (stored, leased) = (world.fixture_processes("stored")[0], world.fixture_processes("leased")[0]);
     let leased_key = variable(leased, "SECRET");
     let values = secrets(&proxy, &bao, &stored_value, &leased_key);
     wait_until("the servers' stderr is logged", || world.log().matches("using").count() >= 2);
@@ -61,7 +61,7 @@ fn secrets_from_vault_are_found_only_in_the_server_that_should_have_them() {
     assert!(state.iter().any(|path| path.to_string_lossy().contains("/vault/")), "{state:?}");
     for (what, value) in &values {
         for line in value.lines().filter(|line| line.len() >= 20 && !line.contains("-----")) {
-            world.assert_secret_stayed_here(line);
+            world.assert_secret_not_leaked(line);
             for path in &state {
                 assert_absent(&format!("{what} in {}", path.display()), &std::fs::read(path).unwrap(), line);
             }
@@ -71,7 +71,7 @@ fn secrets_from_vault_are_found_only_in_the_server_that_should_have_them() {
             }
             let should_have_it = match *what {
                 "the stored value" => Some(stored),
-                "the lent key" => Some(leased),
+                "the leased key" => Some(leased),
                 _ => None,
             };
             assert_eq!(processes_with(line), Vec::from_iter(should_have_it), "{what}");
@@ -224,7 +224,7 @@ fn secrets(
 ) -> Vec<(&'static str, String)> {
     let mut values = vec![
         ("the stored value", stored_value.to_owned()),
-        ("the lent key", leased_key.to_owned()),
+        ("the leased key", leased_key.to_owned()),
         ("a lease's id", format!("pki/issue/agent/{}", lease_id(bao))),
     ];
     let mut tokens = BTreeSet::new();

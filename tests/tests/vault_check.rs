@@ -30,7 +30,7 @@ fn a_check_without_findings_reads_no_secret_and_leaves_no_token() {
         assert!(printed.contains(line), "{line}{printed}");
     }
     assert!(printed.contains("unsealed") && printed.ends_with("\nnothing is missing\n"), "{printed}");
-    assert_eq!(printed, succeeds(&world), "the same is said again");
+    assert_eq!(printed, succeeds(&world), "the output is the same");
     assert_eq!((tokens(&bao, |_| true).len(), leases(&bao)), (before, 0));
     let login = login_token(&bao);
     assert!(bao.is_live(&login));
@@ -44,7 +44,7 @@ fn a_check_without_findings_reads_no_secret_and_leaves_no_token() {
             .count()
     };
     assert_eq!((touched("secret/data/github"), touched("pki/issue/agent")), (0, 0));
-    assert!(touched("sys/capabilities-self") > 0, "this is where it would be seen");
+    assert!(touched("sys/capabilities-self") > 0, "Vault's audit shows requests of the check");
     // Nothing is left of it on this host either.
     assert!(!world.layout().state.join("vault").exists());
 }
@@ -73,7 +73,7 @@ fn the_printed_lines_fix_the_policies_for_every_engine() {
         assert_eq!(code, 77, "{printed}{complaint}");
         assert!(complaint.contains("hint: add the lines"), "{complaint}");
         rounds += 1;
-        // The login, then an engine that is not listed, then its version.
+        // The rounds find the login, then an engine that is not listed, then its version.
         assert!(rounds <= 3, "{printed}");
         for (whose, name, text) in &mut policies {
             let Some(lines) = printed.split(&format!("\nadd to {whose}:\n\n")).nth(1) else { continue };
@@ -81,7 +81,7 @@ fn the_printed_lines_fix_the_policies_for_every_engine() {
             bao.policy_text(name, text);
         }
     }
-    assert!(rounds >= 2, "there was something to mend");
+    assert!(rounds >= 2, "policies were missing");
     let [(_, _, minter), (_, _, agent)] = &policies;
     assert!(
         minter.contains("path \"auth/token/create/cofferdam\" {\n  capabilities = [\"update\"]\n}\n"),
@@ -163,7 +163,7 @@ fn tokens_that_cannot_be_created_are_reported_with_the_next_step() {
     let auth = format!("auth = {{ method = \"token-file\", path = {file:?} }}");
     let (code, printed, _) = online(&with_secrets(connected(&bao, &auth)).prepare());
     assert_eq!(code, 77, "{printed}");
-    assert!(printed.contains("  WRONG   ask Vault for POST `auth/token/create`"), "{printed}");
+    assert!(printed.contains("  WRONG   send POST `auth/token/create` to Vault"), "{printed}");
     assert!(printed.contains("next: log in with `agent` too, or set `token-role` in [vault]"), "{printed}");
     // A role that allows other policies, then no role at all.
     let auth = minter(&bao, &mut token_role(&["other"]));
@@ -248,7 +248,11 @@ fn for_tokens_without_the_default_policy_its_lines_are_printed() {
     for path in ["auth/token/lookup-self", "auth/token/revoke-self", "sys/leases/renew"] {
         assert!(printed.contains(&format!("path \"{path}\" {{\n")), "{path}: {printed}");
     }
-    assert_eq!(tokens(&bao, |_| true).len(), before, "by its accessor, where it cannot end itself");
+    assert_eq!(
+        tokens(&bao, |_| true).len(),
+        before,
+        "a token that cannot revoke itself is revoked by its accessor"
+    );
 }
 
 #[test]
@@ -282,7 +286,7 @@ fn a_wrapping_token_is_looked_up_and_not_unwrapped() {
     );
     for wrap in [good, foreign] {
         let opened = unwrap(&bao, &wrap);
-        assert!(opened["secret_id"].is_string(), "it was opened: {opened:?}");
+        assert!(opened["secret_id"].is_string(), "the check had unwrapped it: {opened:?}");
     }
     let (code, _, complaint) = online(&world);
     assert!(
@@ -314,7 +318,7 @@ fn a_check_that_cannot_reach_or_use_vault_reports_the_reason() {
     bao.process.signal(Signal::SIGKILL);
     let (code, _, complaint) = online(&ready);
     assert!(
-        code == 69 && complaint.contains("Vault") && complaint.contains("hint: is Vault up"),
+        code == 69 && complaint.contains("Vault") && complaint.contains("hint: check that Vault is up"),
         "{complaint}"
     );
     let none = World::new().server("tools", Server::fixture()).prepare();

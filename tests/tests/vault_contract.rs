@@ -1,7 +1,7 @@
 //! Our Vault client beside an independent one: vaultrs builds the same call, and HTTP method, path and JSON body have to
 //! be equal. Nothing leaves this process but to a listener on loopback that records what our client sends.
 //!
-//! What must stay true: every call of our client is in [`compared`] or in [`NOT_IN_VAULTRS`]; a difference that is meant
+//! What must stay true: every call of our client is in [`compared`] or in [`NOT_IN_VAULTRS`]; an intended difference
 //! is a [`Deviation`] with its reason, and one that no longer exists fails the test.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -40,7 +40,7 @@ const PLUMBING: [&str; 3] = ["auth", "call", "data"];
 /// How vaultrs' request differs from ours, on purpose.
 #[derive(Clone, Copy, Debug)]
 enum Deviation {
-    /// Its path begins with a TAB, a slip in its source; the URL parser drops it on the way.
+    /// Its path begins with a TAB, a mistake in its source; the URL parser removes it.
     Tab,
     /// It sends no body where ours is `{}`: Vault reads both as no parameters.
     NoBody,
@@ -283,7 +283,7 @@ async fn system(ours: &Ours) -> Vec<Pair> {
     ]
 }
 
-/// The ways to log in, each at a mount that has not its default name.
+/// The login methods, each at a mount with another name than the default.
 async fn logins(ours: &Ours) -> Vec<Pair> {
     let mount = || "here".to_owned();
     let (certificate_file, key_file) = Authority::new().client("agent").write(ours.directory.path(), "login");
@@ -390,14 +390,14 @@ impl Ours {
         }
     }
 
-    /// What a call sends. Its result is the listener's refusal and says nothing.
+    /// What a call sends. Its result is always the listener's 404 and is ignored.
     async fn sent<T>(&self, call: impl Future<Output = T>) -> Sent {
         call.await;
         self.recorded()
     }
 
-    /// What the first attempt to log in sends. It has a listener of its own: a second attempt, which a busy machine may
-    /// see before the login is stopped, must not count for another login.
+    /// What the first attempt to log in sends. It has its own listener: on a busy machine a second attempt may be
+    /// made before the login is stopped, and must not be taken for another login.
     async fn logs_in(method: Method) -> Sent {
         let (own, stop) = (Self::new(), CancellationToken::new());
         let login = Login::start(own.vault.clone(), method, &TaskTracker::new(), &stop);

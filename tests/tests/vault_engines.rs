@@ -26,10 +26,10 @@ use serde_json::{Value, json};
 /// A change to a response in transit.
 type Change = fn(&mut Value);
 
-/// Its private half does not exist any more.
+/// The private key was discarded.
 const PUBLIC_KEY: &str = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIAl1afZInVzhjjratVny6T7GE6JGdFZlJZZxYW4VbTa1";
 /// The engine's own token for the cluster.
-const ENGINES_OWN: &str = "token-of-the-engine";
+const ENGINE_TOKEN: &str = "token-of-the-engine";
 const CREDS: &str = "sys/leases/lookup/kubernetes/creds/agent";
 
 #[test]
@@ -48,7 +48,7 @@ fn a_signed_ssh_certificate_is_replaced_before_its_end() {
     let world = world(&bao).secret("ssh", &secret).server("tools", server).start();
     let mut harness = world.connected("tools");
     let first = process(&mut harness);
-    // OpenSSH itself says from when and until when.
+    // The start and end of the validity, as OpenSSH prints them.
     let valid = |process: u32| {
         let mut keygen = command(&keygen);
         keygen.env("TZ", "UTC").args(["-L", "-f"]).arg(variable(process, "CERTIFICATE"));
@@ -67,7 +67,7 @@ fn a_signed_ssh_certificate_is_replaced_before_its_end() {
     assert_eq!(session_tokens(&bao).len(), 1);
 }
 
-/// The answer to this gives its lifetime under a name of its own, which only the configuration knows.
+/// The response has no `ttl`, only a `secret_id_ttl`, so the `ttl` of the configured request counts.
 #[test]
 fn the_requested_ttl_is_used_if_the_response_has_none() {
     let Some(bao) = prepared(OpenBao::dev()) else { return };
@@ -106,18 +106,18 @@ fn a_token_of_kubernetes_is_replaced_before_its_end_and_its_lease_ends_with_it()
     assert_eq!(cluster.received.load(Ordering::SeqCst), cluster.issued().len());
 }
 
-/// Where a lease says more or nothing, and where there is none: rewritten in live answers.
+/// Live responses are rewritten: a lease that is too long, one without a duration, and no lease.
 #[test]
 fn a_web_token_is_replaced_before_its_own_expiry_whatever_its_lease_says() {
     let Some(bao) = prepared(OpenBao::dev()) else { return };
     let cluster = Cluster::start(Duration::from_secs(18));
     cluster.prepare(&bao);
     let changes: [(&str, Change); 3] = [
-        ("a lease that says too much", |answer| {
+        ("a lease that is too long", |answer| {
             answer["lease_duration"] = json!(3600);
             answer["renewable"] = json!(true);
         }),
-        ("a lease that says nothing", |answer| {
+        ("a lease without a duration", |answer| {
             answer["lease_duration"] = json!(0);
             answer["renewable"] = json!(true);
         }),
@@ -153,7 +153,7 @@ fn variable(process: u32, name: &str) -> String {
     value.unwrap_or_else(|| panic!("no {name} in {environment}")).to_owned()
 }
 
-/// The seconds that `cofferdam sessions` says are left of a secret; -1 where it knows of no end.
+/// The seconds until a secret expires, as `cofferdam sessions` shows them; -1 for a secret without expiry.
 #[track_caller]
 fn ends_in(world: &World, secret: &str) -> i64 {
     let sessions = world.sessions();
@@ -163,12 +163,12 @@ fn ends_in(world: &World, secret: &str) -> i64 {
     credential["expires-in-seconds"].as_i64().unwrap_or(-1)
 }
 
-/// As much of a cluster's API as makes tokens. It decides itself how long they live, as a cluster does, though none gives
-/// out such short ones.
+/// The part of a cluster's API that issues tokens. Like a real cluster it sets their lifetime, which is longer in a
+/// real one.
 struct Cluster {
     address: SocketAddr,
     issued: Arc<Mutex<Vec<String>>>,
-    /// Whatever was asked.
+    /// The number of all requests.
     received: Arc<AtomicUsize>,
 }
 
@@ -182,7 +182,7 @@ impl Cluster {
             let is_ours = request.method == "POST"
                 && request.path == "/api/v1/namespaces/agents/serviceaccounts/agent/token";
             match request.headers.get("authorization") {
-                Some(bearer) if *bearer == format!("Bearer {ENGINES_OWN}") => {}
+                Some(bearer) if *bearer == format!("Bearer {ENGINE_TOKEN}") => {}
                 _ => return Reply::Status(401),
             }
             if !is_ours {
@@ -200,18 +200,18 @@ impl Cluster {
         Self { address, issued, received }
     }
 
-    /// OpenBao has its engine for this cluster, and agents may use it.
+    /// Mounts OpenBao's engine for this cluster and allows agents to use it.
     #[track_caller]
     fn prepare(&self, bao: &OpenBao) {
         bao.mount("kubernetes", "kubernetes");
-        let config = json!({"kubernetes_host": format!("http://{}", self.address), "service_account_jwt": ENGINES_OWN, "disable_local_ca_jwt": true});
+        let config = json!({"kubernetes_host": format!("http://{}", self.address), "service_account_jwt": ENGINE_TOKEN, "disable_local_ca_jwt": true});
         bao.api("POST", "kubernetes/config", config);
         let role = json!({"allowed_kubernetes_namespaces": ["agents"], "service_account_name": "agent", "token_default_ttl": "10m"});
         bao.api("POST", "kubernetes/roles/agent", role);
         bao.policy("agent", &[("kubernetes/creds/agent", &["update"])]);
     }
 
-    /// A server has a token of this cluster's.
+    /// Adds a server that uses a token of this cluster.
     fn used_by(&self, builder: cofferdam_tests::world::Builder) -> cofferdam_tests::world::Builder {
         let secret = "vault = \"kubernetes/creds/agent\"\nwrite = { kubernetes_namespace = \"agents\" }";
         let server = Server::fixture().env("TOKEN", "{cluster.service_account_token}").allow(&["*"]);

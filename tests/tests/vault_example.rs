@@ -1,5 +1,5 @@
 //! The set-up with Vault that the documents show, followed as written against a real OpenBao by a user who has `bao`,
-//! `cofferdam` and two MCP servers on the path. Only the address is another: every test has a server of its own.
+//! `cofferdam` and two MCP servers on the path. Only the address differs: every test has its own server.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -25,7 +25,7 @@ const SHOWN: &str = "http://127.0.0.1:8200";
 fn the_set_up_of_the_guide_works_as_written() {
     let Some(workspace) = Workspace::new() else { return };
     let script = blocks(GUIDE, "bash").concat();
-    let script = script.strip_suffix("cofferdam serve\n").expect("at the end it is served");
+    let script = script.strip_suffix("cofferdam serve\n").expect("the script ends with `cofferdam serve`");
     let printed = workspace.succeeds(script);
     assert!(printed.ends_with("nothing is missing\n"), "{printed}");
     workspace.works_and_leaves_nothing();
@@ -126,7 +126,7 @@ impl Workspace {
         let workspace =
             Self { bao: OpenBao::dev()?, directory: tempfile::tempdir().expect("a directory can be made") };
         fs::create_dir_all(workspace.file("home/bin")).expect("a temporary directory is writable");
-        // Whatever they are called, they are fixtures.
+        // Fixtures under the names of the documented servers.
         for server in ["github-mcp-server", "internal-mcp-server"] {
             let program = built("COFFERDAM_FIXTURE_BIN", "fixture-server");
             let path = workspace.file(&format!("home/bin/{server}"));
@@ -202,7 +202,7 @@ impl Workspace {
         serve.args(["-c", "exec cofferdam serve"]).stdout(into_file(&log)).stderr(into_file(&log));
         let mut sidecar = Running::spawn(serve, "cofferdam serve");
         let relay = self.file("relay/relay.sock");
-        wait_until("the sidecar is there", || {
+        wait_until("the sidecar listens", || {
             assert!(sidecar.is_running(), "{}", fs::read_to_string(&log).unwrap_or_default());
             relay.exists()
         });
@@ -248,5 +248,5 @@ fn string(bytes: &[u8]) -> String {
 }
 
 fn root() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("the crate lies in the workspace").to_owned()
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("the crate is in the workspace").to_owned()
 }

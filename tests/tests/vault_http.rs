@@ -30,7 +30,7 @@ fn every_request_has_the_newest_header_and_the_audit_names_its_read() {
     assert_eq!(server.authorizations(), [format!("Bearer {CANARY}")]);
     let first = vault_request(&world);
     rotate(&bao, NEXT);
-    wait_until("the new value goes out", || {
+    wait_until("the new value is sent", || {
         shim.call_text("headers", json!({}));
         server.authorizations().last() == Some(&format!("Bearer {NEXT}"))
     });
@@ -45,7 +45,7 @@ fn every_request_has_the_newest_header_and_the_audit_names_its_read() {
     assert_eq!(found["request"]["path"], "secret/data/github");
     assert_eq!(found["auth"]["metadata"]["session"], session, "{found}");
     for value in [CANARY, NEXT] {
-        world.assert_secret_stayed_here(value);
+        world.assert_secret_not_leaked(value);
     }
 }
 
@@ -68,8 +68,8 @@ fn a_refused_credential_is_read_again_once_and_the_calls_run() {
     assert_eq!(reads(&bao), 2, "refused requests share one read");
     let sent = server.authorizations();
     assert_eq!(sent.iter().filter(|sent| **sent == format!("Bearer {NEXT}")).count(), 8, "{sent:?}");
-    // The call before them ran with what it was decided with. They ran with the second read, whatever was known of it when
-    // they were decided on; the first of them with less.
+    // The first call ran with the read that its decision names. The others ran with the second read: where a decision
+    // names the first read, its outcome names the second.
     let reads = read_requests(&bao);
     let (decisions, outcomes) = (world.decisions(), world.outcomes());
     assert_eq!((decisions.len(), outcomes.len(), reads.len()), (9, 9, 2));
@@ -94,12 +94,12 @@ fn a_call_that_waited_for_its_credential_is_audited_with_the_read_that_it_waited
         .server("remote", local(&server).header("Authorization", "Serial {cert.serial_number}"))
         .start();
     let mut shim = world.connected("remote");
-    // It is read anew well before its end, and that takes until after it.
+    // The credential is read again before it expires, and the delayed read ends after that.
     proxy.rule("pki/issue", Action::Delay(Duration::from_secs(3)));
     let mut waited = None;
     wait_until("a call has waited", || {
         // On a machine that is busy some wait for too long.
-        in_ten_seconds(&mut shim);
+        call_headers(&mut shim);
         waited = world.outcomes().into_iter().find(|outcome| outcome.get("secrets").is_some());
         waited.is_some()
     });
@@ -110,7 +110,7 @@ fn a_call_that_waited_for_its_credential_is_audited_with_the_read_that_it_waited
         let (before, after) = (&decided["secrets"][0][what], &waited["secrets"][0][what]);
         assert!(before.is_string() && after.is_string() && before != after, "{decided} {waited}");
     }
-    in_ten_seconds(&mut shim);
+    call_headers(&mut shim);
     assert_eq!(world.decisions().pop().unwrap()["secrets"], waited["secrets"]);
 }
 
@@ -124,7 +124,7 @@ fn a_call_that_waited_for_a_process_is_audited_with_the_read_of_that_process() {
     let of = |method: &str, kind: &str| {
         let is_it = |record: &Value| record["method"] == method && record["kind"] == kind;
         let mut found = None;
-        wait_until("it is written down", || {
+        wait_until("the record is written", || {
             found = world.audit().into_iter().find(is_it);
             found.is_some()
         });
@@ -134,22 +134,22 @@ fn a_call_that_waited_for_a_process_is_audited_with_the_read_of_that_process() {
     assert_eq!(of("initialize", "decision")["secrets"], json!([{"name": "github"}]));
     let read = json!([{"name": "github", "vault_request": read_requests(&bao)[0]}]);
     assert_eq!(of("initialize", "outcome")["secrets"], read);
-    // A call that waits for nothing says it once.
+    // For a call that does not wait, only the decision names the read.
     assert_eq!(of("tools/call", "decision")["secrets"], read);
     assert_eq!(of("tools/call", "outcome").get("secrets"), None);
 }
 
 #[test]
-fn a_handshake_that_lacks_a_credential_to_be_repeated_is_refused_with_that_reason() {
+fn a_replayed_handshake_without_a_valid_credential_is_refused_with_the_reason() {
     let Some(bao) = prepared(OpenBao::configured()) else { return };
     let sessions = Sessions { accepted: format!("Bearer {CANARY}"), number: 0 };
     let sessions = Arc::new(Mutex::new(sessions));
-    let server = HttpFixture::start(Behaviour::Remembers(Arc::clone(&sessions)));
+    let server = HttpFixture::start(Behaviour::KeepsNewestSession(Arc::clone(&sessions)));
     let world =
         world(&bao).secret("github", "kv = \"secret/github\"").server("remote", bearer(&server)).start();
     let mut shim = world.connected("remote");
     shim.call_text("headers", json!({}));
-    // The server forgets the session and wants another credential to open one, and Vault is sealed.
+    // The server expires the session and accepts only another credential for a new one, and Vault is sealed.
     bao.seal();
     *sessions.lock().unwrap() = Sessions { accepted: format!("Bearer {NEXT}"), number: 7 };
     for _ in 0..3 {
@@ -227,8 +227,8 @@ fn an_expired_credential_while_vault_is_silent_is_refused_and_recovers() {
     let before = server.authorizations();
     bao.freeze();
     let mut refused = Value::Null;
-    wait_until("the credential is over", || {
-        refused = in_ten_seconds(&mut shim);
+    wait_until("the credential has expired", || {
+        refused = call_headers(&mut shim);
         refused.get("result").is_none()
     });
     assert_eq!(refusal_of(&refused), "credential_unavailable", "{refused}");
@@ -237,13 +237,13 @@ fn an_expired_credential_while_vault_is_silent_is_refused_and_recovers() {
     }
     neighbour.call_text("headers", json!({}));
     bao.thaw();
-    wait_until("a new credential goes out", || in_ten_seconds(&mut shim).get("result").is_some());
+    wait_until("a new credential is sent", || call_headers(&mut shim).get("result").is_some());
     assert_ne!(server.authorizations().last(), before.last());
 }
 
-/// The longest wait for a response about a credential.
+/// Makes a call. One that waits for its credential gets a response within ten seconds.
 #[track_caller]
-fn in_ten_seconds(shim: &mut Harness) -> Value {
+fn call_headers(shim: &mut Harness) -> Value {
     let call = shim.send_call("headers", json!({}));
     // Some more for a machine that is busy.
     shim.answer_within(&call, Duration::from_secs(20)).expect("there is an answer")

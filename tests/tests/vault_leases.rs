@@ -22,7 +22,7 @@ use serde_json::{Value, json};
 const NEWER: &str = "ghp-CANARY-of-the-next-version";
 const NEWEST: &str = "ghp-CANARY-of-the-version-after-that";
 
-/// Whether the sidecar knows this value: then it scrubs it from a server's output.
+/// Whether the sidecar has read this value: then it scrubs it from a server's output.
 fn is_known(harness: &mut Harness, value: &str) -> bool {
     let answer = harness.call("echo", json!({"text": value})).to_string();
     assert!(answer.contains("result"), "{answer}");
@@ -34,7 +34,7 @@ fn accessors(bao: &OpenBao) -> BTreeSet<String> {
     session_tokens(bao).into_iter().filter_map(accessor).collect()
 }
 
-/// What Vault calls the request that the secret of the last call was read with.
+/// The audit's entry for the secret of the last call, which has the id of the read.
 fn last_request(world: &World) -> String {
     let decision = world.decisions().pop().expect("a call was made");
     decision["secrets"][0].to_string()
@@ -53,7 +53,7 @@ fn another_version_of_a_key_value_secret_is_noticed() {
     assert!(!is_known(&mut harness, NEWER));
     bao.write_secret("github", json!({"token": NEWER}));
     wait_until("the newer version is read", || is_known(&mut harness, NEWER));
-    // However often it looks, it needs no other token for that.
+    // Repeated reads need no further token.
     assert_eq!(accessors(&bao), first);
     // A token that the operator revoked is replaced.
     let accessor = first.first().unwrap();
@@ -91,7 +91,7 @@ fn a_lease_is_replaced_before_its_end_and_ends_with_its_last_user() {
     let first = accessors(&bao);
     assert_eq!((leases(&bao), first.len()), (1, 1));
     wait_until("there is another lease", || leases(&bao) == 2);
-    // The process has the first one still; each hangs from a token of its own.
+    // The process still uses the first lease; each lease belongs to its own token.
     assert!(accessors(&bao).is_superset(&first) && accessors(&bao).len() == 2);
     let directory = world.layout().state.join("vault");
     assert_eq!(fs::read_dir(&directory).unwrap().count(), 2);
@@ -103,10 +103,10 @@ fn a_lease_is_replaced_before_its_end_and_ends_with_its_last_user() {
     assert_eq!(leases(&bao), 1);
     leave(harness);
     wait_until("nothing is left", || leases(&bao) == 0 && accessors(&bao).is_empty());
-    wait_until("nor on disk", || fs::read_dir(&directory).unwrap().count() == 0);
+    wait_until("nothing is left on disk", || fs::read_dir(&directory).unwrap().count() == 0);
 }
 
-/// One with its token, the other one alone; neither can be renewed, and neither is due for a while.
+/// One lease is revoked with its token, the other alone. Neither is renewable, and neither is due for replacement yet.
 #[test]
 fn a_lease_that_the_operator_revoked_is_noticed_before_its_renewal_is_due() {
     let Some(bao) = prepared(OpenBao::dev()) else { return };
@@ -122,7 +122,7 @@ fn a_lease_that_the_operator_revoked_is_noticed_before_its_renewal_is_due() {
     let lease = format!("pki/issue/agent/{}", lease_id(&bao));
     bao.api("POST", "sys/leases/revoke", json!({"lease_id": lease, "sync": true}));
     assert_eq!(leases(&bao), 0);
-    wait_until("both are read anew", || leases(&bao) == 2);
+    wait_until("both are read again", || leases(&bao) == 2);
     assert_eq!(world.log().matches("a lease is gone").count(), 2);
     wait_until("a process has both", || accessors(&bao).is_disjoint(&first));
     assert!(harness.call("env", json!({})).get("result").is_some());
@@ -160,7 +160,7 @@ fn leases_that_depend_on_a_login_are_replaced_before_the_login_ends() {
     let logins = || tokens(&bao, |token| token["display_name"] == "approle");
     let login = logins()[0]["accessor"].clone();
     assert_eq!((leases(&bao), first.len()), (1, 1));
-    wait_until("the first login is over", || {
+    wait_until("the first login has ended", || {
         assert!(leases(&bao) > 0, "there is always a lease");
         logins().iter().all(|token| token["accessor"] != login)
     });
@@ -186,7 +186,7 @@ fn a_credential_without_a_lease_is_replaced_before_it_expires() {
     let mut seen = BTreeSet::from([last_request(&world)]);
     wait_until("it is read twice more", || {
         let left = world.sessions()[0]["credentials"][0]["expires-in-seconds"].as_u64();
-        assert!(left > Some(0), "it was let come to its end: {left:?}");
+        assert!(left > Some(0), "it expired: {left:?}");
         harness.call("env", json!({}));
         seen.insert(last_request(&world));
         seen.len() > 2

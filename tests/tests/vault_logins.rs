@@ -30,7 +30,7 @@ fn serves(bao: &OpenBao, builder: Builder, login: &str) {
     wait_until("the session leaves nothing", || (leases(bao), session_tokens(bao).len()) == (0, 0));
     assert_eq!(tokens(bao, is_login).len(), 1, "the login outlives the session");
     world.stop_sidecar();
-    wait_until("the login is over", || tokens(bao, is_login).is_empty());
+    wait_until("the login has ended", || tokens(bao, is_login).is_empty());
 }
 
 #[test]
@@ -69,7 +69,7 @@ fn login_with_a_wrapped_secret_id_that_is_unwrapped_once() {
         let is_it = |record: &&Value| record["type"] == "request" && record["request"]["path"] == path;
         bao.audit().iter().filter(is_it).count()
     };
-    wait_until("the login was made anew", || asked("auth/approle/login") >= 3);
+    wait_until("the login was repeated", || asked("auth/approle/login") >= 3);
     assert_eq!(asked("sys/wrapping/unwrap"), 1);
     // The next login's session has its credential all the same.
     let _another = world.connected("tools");

@@ -55,7 +55,7 @@ fn a_lease_that_meets_its_maximum_is_replaced_before_it_ends() {
     wait_until("there is another user", || {
         let users = database.users();
         assert!(!users.is_empty(), "there is always one");
-        // The first renewal gives less than the whole life: then it is not renewed to the last second.
+        // The first renewal extends the lease by less than its TTL, so the lease is replaced and not renewed again.
         let renewals = world.sessions()[0]["credentials"][0]["renewals"].as_u64();
         assert!(renewals.is_some_and(|renewals| renewals <= 1), "{renewals:?}");
         users.iter().any(|user| *user != first)

@@ -1,4 +1,5 @@
-//! What an attacker can do with a stolen piece of Vault, and what not: the lines of THREAT-MODEL.md about it.
+//! What an attacker can and cannot do with a stolen accessor, token or lease id: the lines of THREAT-MODEL.md about
+//! Vault.
 
 use std::fs;
 use std::path::Path;
@@ -21,7 +22,7 @@ fn an_accessor_from_the_disk_is_no_token_and_no_token_is_on_the_disk() {
     let kept = all_below(&world.layout().state);
     for token in &made {
         let accessor = token["accessor"].as_str().unwrap();
-        assert!(kept.contains(accessor), "the accessor is what is kept");
+        assert!(kept.contains(accessor), "the accessor is in the state directory");
         for (method, path) in [("GET", "auth/token/lookup-self"), ("GET", "secret/data/github")] {
             assert_eq!(bao.call(method, path, Some(accessor), &Value::Null).status, 403, "{path}");
         }
@@ -48,7 +49,7 @@ fn a_sessions_token_is_limited_to_its_grants_policies_and_creates_no_other() {
         .server("tools", Server::fixture().env("SECRET", "{github.token}").allow(&["*"]))
         .start();
     let _harness = world.connected("tools");
-    // It is in the sidecar's memory only, and was seen on its way.
+    // The token is in the sidecar's memory only; the proxy recorded it in transit.
     let read = proxy.seen().into_iter().find(|seen| seen.path == "secret/data/github");
     let token = read.and_then(|seen| seen.token).expect("the secret was read with a token");
     let may = |method: &str, path: &str, body: Value| bao.call(method, path, Some(&token), &body).status;

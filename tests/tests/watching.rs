@@ -18,16 +18,16 @@ fn metrics_count_events_and_contain_no_secret() {
     let address = free_address();
     let server = Server::fixture().env("SECRET", "{local.value}").allow(&["echo"]);
     let world = watched(World::new().secret_file("local", CANARY).server("tools", server), address).start();
-    assert_eq!(look(address, "/healthz").0, 200);
-    assert_eq!(look(address, "/readyz").0, 200);
-    let before = look(address, "/metrics").1;
+    assert_eq!(get(address, "/healthz").0, 200);
+    assert_eq!(get(address, "/readyz").0, 200);
+    let before = get(address, "/metrics").1;
     assert_eq!(number(&before, "cofferdam_links"), Some(0));
     let mut harness = world.connected("tools");
     for _ in 0..3 {
         harness.call_text("echo", json!({"text": ARGUMENT}));
     }
     harness.call("env", json!({}));
-    let text = look(address, "/metrics").1;
+    let text = get(address, "/metrics").1;
     let requests = |outcome: &str| {
         number(&text, &format!("cofferdam_requests_total{{server=\"tools\",outcome=\"{outcome}\"}}"))
     };
@@ -47,8 +47,8 @@ fn metrics_count_events_and_contain_no_secret() {
     }
     assert!(text.contains("application/openmetrics-text") && text.ends_with("# EOF\n"), "{text}");
     leave(harness);
-    wait_until("all of it is over", || {
-        let text = look(address, "/metrics").1;
+    wait_until("everything has ended", || {
+        let text = get(address, "/metrics").1;
         ["cofferdam_sessions", "cofferdam_links", "cofferdam_server_processes"]
             .iter()
             .all(|name| number(&text, name) == Some(0))
@@ -80,8 +80,8 @@ fn unexpected_requests_get_no_metrics_and_delay_no_other() {
     let open = || std::fs::read_dir(format!("/proc/{sidecar}/fd")).map(Iterator::count).unwrap();
     let before = open();
     let _silent: Vec<TcpStream> = (0..60).map(|_| TcpStream::connect(address).unwrap()).collect();
-    assert_eq!(look(address, "/healthz").0, 200);
-    // They came before this one, and most of them are gone again.
+    assert_eq!(get(address, "/healthz").0, 200);
+    // Most of the silent connections are closed by now.
     assert!(open() < before + 40, "{before} and {} now", open());
 }
 
@@ -91,15 +91,15 @@ fn readiness_waits_for_the_login_and_vault_requests_are_counted() {
     let address = free_address();
     bao.freeze();
     let world = watched(with_certificate(&bao), address).start();
-    let (status, text) = look(address, "/readyz");
+    let (status, text) = get(address, "/readyz");
     assert_eq!(status, 503, "{text}");
     assert!(text.contains("not logged in to Vault"), "{text}");
-    assert_eq!(look(address, "/healthz").0, 200);
-    assert_eq!(number(&look(address, "/metrics").1, "cofferdam_vault_logged_in"), Some(0));
+    assert_eq!(get(address, "/healthz").0, 200);
+    assert_eq!(number(&get(address, "/metrics").1, "cofferdam_vault_logged_in"), Some(0));
     bao.thaw();
-    wait_until("the sidecar is ready", || look(address, "/readyz").0 == 200);
+    wait_until("the sidecar is ready", || get(address, "/readyz").0 == 200);
     let _harness = world.connected("tools");
-    let text = look(address, "/metrics").1;
+    let text = get(address, "/metrics").1;
     for (name, expected) in [
         ("cofferdam_vault_logged_in", 1),
         ("cofferdam_vault_logins_total{outcome=\"done\"}", 1),
@@ -112,7 +112,7 @@ fn readiness_waits_for_the_login_and_vault_requests_are_counted() {
     assert!(number(&text, "cofferdam_vault_session_tokens_total{outcome=\"done\"}") >= Some(1), "{text}");
     let session = world.sessions()[0]["session"].as_str().unwrap().to_owned();
     world.cofferdam_text(&["kill", &session]);
-    let text = look(address, "/metrics").1;
+    let text = get(address, "/metrics").1;
     // The token of the lease, and the session's own where it had one.
     assert!(number(&text, "cofferdam_vault_revocations_total{outcome=\"revoked\"}") >= Some(1), "{text}");
     assert_eq!(number(&text, "cofferdam_vault_time_to_revoke_seconds_count"), Some(1), "{text}");
@@ -127,7 +127,7 @@ fn failures_of_vault_are_counted_by_kind() {
         watched(world(&bao).secret("other", "kv = \"secret/other\"").server("tools", server), address)
             .start();
     assert!(world.shim("tools").initialize().get("error").is_some());
-    let text = look(address, "/metrics").1;
+    let text = get(address, "/metrics").1;
     assert_eq!(number(&text, "cofferdam_vault_reads_total{outcome=\"failed\"}"), Some(1), "{text}");
     assert!(number(&text, "cofferdam_vault_failures_total{kind=\"denied\"}") >= Some(1), "{text}");
     assert!(!text.contains("secret/other") && !text.contains(CANARY), "{text}");
@@ -161,7 +161,7 @@ fn sessions_shows_each_lease_and_its_last_error() {
     );
     assert!(lease["expires-in-seconds"].as_u64().is_some_and(|left| left <= 8), "{held}");
     assert_eq!((&lease["renewals"], &lease["last-error"]), (&json!(0), &json!(null)), "{held}");
-    // The audit's name of the lease, and no other.
+    // The lease has the same name as in the audit.
     let audited: Vec<Value> =
         world.decisions().iter().map(|decision| decision["secrets"][0]["lease"].clone()).collect();
     assert!(audited.contains(&lease["lease"]) && lease["lease"].is_string(), "{held} and {audited:?}");
@@ -174,11 +174,11 @@ fn sessions_shows_each_lease_and_its_last_error() {
         assert!(text.contains(words), "{words} in\n{text}");
     }
     bao.freeze();
-    wait_until("the trouble is shown", || of("tools")[0]["last-error"].is_string());
+    wait_until("the error is shown", || of("tools")[0]["last-error"].is_string());
     let text = world.cofferdam_text(&["sessions"]);
     assert!(text.contains("; last error: ") && !text.contains(CANARY), "{text}");
     bao.thaw();
-    wait_until("it is over", || {
+    wait_until("the error is cleared", || {
         let held = of("tools");
         held[0]["last-error"].is_null() && held[0]["expires-in-seconds"].as_u64() > Some(0)
     });
@@ -190,7 +190,7 @@ fn watched(builder: Builder, address: SocketAddr) -> Builder {
 
 /// The status, and the whole answer.
 #[track_caller]
-fn look(address: SocketAddr, path: &str) -> (u16, String) {
+fn get(address: SocketAddr, path: &str) -> (u16, String) {
     let request = format!("GET {path} HTTP/1.1\r\nHost: {address}\r\n\r\n");
     send_raw(address, request.as_bytes()).unwrap_or_else(|| panic!("{path} is answered"))
 }

@@ -1,6 +1,6 @@
 //! From a link's address to a stream that ends at the pinned sidecar, one step after the other.
 //!
-//! One time limit holds for all steps together, and whichever runs out of it is named.
+//! One timeout covers all steps together; its error names the step that was running.
 
 use std::fmt;
 use std::future::Future;
@@ -31,7 +31,6 @@ pub struct Dial<'a> {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum DialError {
-    /// With the TLS around a WebSocket.
     #[error("open the TLS around the WebSocket: {0}")]
     Outer(#[source] TlsError),
     #[error(transparent)]
@@ -52,7 +51,7 @@ pub enum DialError {
     Upgrade(#[from] UpgradeError),
 }
 
-/// What was being done.
+/// The step that timed out.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub enum Step {
     Outer,
@@ -66,60 +65,60 @@ pub enum Step {
 impl Dial<'_> {
     /// `tls://HOST:PORT`.
     pub async fn tls(&self, endpoint: &HostPort) -> Result<BoxedStream, DialError> {
-        let limit = self.limit();
-        let stream = self.reach(endpoint, limit).await?;
-        self.prove(stream, limit).await
+        let deadline = self.deadline();
+        let stream = self.reach(endpoint, deadline).await?;
+        self.complete_tls(stream, deadline).await
     }
 
     /// `wss://HOST[:PORT]/PATH`.
     pub async fn web_socket(&self, endpoint: &WebSocket) -> Result<BoxedStream, DialError> {
-        let limit = self.limit();
+        let deadline = self.deadline();
         let stream =
-            self.reach(&HostPort { host: endpoint.host.clone(), port: endpoint.port }, limit).await?;
-        let stream = limit
-            .hold(Step::Outer, outer::connect(stream, &endpoint.host))
+            self.reach(&HostPort { host: endpoint.host.clone(), port: endpoint.port }, deadline).await?;
+        let stream = deadline
+            .run_step(Step::Outer, outer::connect(stream, &endpoint.host))
             .await?
             .map_err(DialError::Outer)?;
-        let stream = limit.hold(Step::Upgrade, websocket::client(stream, endpoint, &[])).await??;
-        self.prove(stream, limit).await
+        let stream = deadline.run_step(Step::Upgrade, websocket::client(stream, endpoint, &[])).await??;
+        self.complete_tls(stream, deadline).await
     }
 
     /// A stream to this address, through the proxy if there is one.
-    async fn reach(&self, endpoint: &HostPort, limit: Limit) -> Result<BoxedStream, DialError> {
+    async fn reach(&self, endpoint: &HostPort, deadline: Deadline) -> Result<BoxedStream, DialError> {
         match self.proxy {
-            None => Ok(Box::new(tcp_within(endpoint, limit).await?)),
+            None => Ok(Box::new(tcp_within(endpoint, deadline).await?)),
             Some(proxy) => {
-                let stream = tcp_within(&proxy.address, limit).await?;
+                let stream = tcp_within(&proxy.address, deadline).await?;
                 let step = Step::Proxy(proxy.address.clone());
-                Ok(Box::new(limit.hold(step, proxy::connect(stream, proxy, endpoint)).await??))
+                Ok(Box::new(deadline.run_step(step, proxy::connect(stream, proxy, endpoint)).await??))
             }
         }
     }
 
-    async fn prove(
+    async fn complete_tls(
         &self,
         stream: impl crate::Stream + 'static,
-        limit: Limit,
+        deadline: Deadline,
     ) -> Result<BoxedStream, DialError> {
-        let stream = limit.hold(Step::Tls, tls::connect(stream, self.identity, self.pin)).await??;
+        let stream = deadline.run_step(Step::Tls, tls::connect(stream, self.identity, self.pin)).await??;
         Ok(Box::new(stream))
     }
 
-    fn limit(&self) -> Limit {
-        Limit { until: Instant::now() + self.limit, length: self.limit }
+    fn deadline(&self) -> Deadline {
+        Deadline { until: Instant::now() + self.limit, length: self.limit }
     }
 }
 
-/// A TCP connection to the first address of `place` that accepts it.
+/// A TCP connection to the first address of `endpoint` that accepts it.
 pub async fn tcp(endpoint: &HostPort, limit: Duration) -> Result<TcpStream, DialError> {
-    tcp_within(endpoint, Limit { until: Instant::now() + limit, length: limit }).await
+    tcp_within(endpoint, Deadline { until: Instant::now() + limit, length: limit }).await
 }
 
 impl Step {
     fn advice(&self) -> &'static str {
         match self {
             Self::Outer | Self::Tls => "is this the port that `relay.advertise` names?",
-            Self::Proxy(_) => "does the proxy know a way there? give another with `--proxy`",
+            Self::Proxy(_) => "can the proxy reach that address? use another one with `--proxy`",
             Self::Resolve(_) => "use an address instead of the name, or give this sandbox a resolver",
             Self::Tcp(_) => "a firewall drops such connections silently: let this one out",
             Self::Upgrade => "does the load balancer in front of the sidecar forward WebSocket upgrades?",
@@ -140,15 +139,15 @@ impl fmt::Display for Step {
     }
 }
 
-/// The end of all steps.
+/// By when all steps must be done.
 #[derive(Clone, Copy)]
-struct Limit {
+struct Deadline {
     until: Instant,
     length: Duration,
 }
 
-impl Limit {
-    async fn hold<T>(self, step: Step, work: impl Future<Output = T>) -> Result<T, DialError> {
+impl Deadline {
+    async fn run_step<T>(self, step: Step, work: impl Future<Output = T>) -> Result<T, DialError> {
         timeout_at(self.until, work).await.map_err(|_| DialError::TimedOut { step, limit: self.length })
     }
 }
@@ -156,12 +155,12 @@ impl Limit {
 /// More are not tried: a name with this many addresses is not a sidecar's.
 const MAX_ADDRESSES: usize = 8;
 
-async fn tcp_within(endpoint: &HostPort, limit: Limit) -> Result<TcpStream, DialError> {
+async fn tcp_within(endpoint: &HostPort, deadline: Deadline) -> Result<TcpStream, DialError> {
     let addresses: Vec<SocketAddr> = match &endpoint.host {
         Host::Ip(address) => vec![(*address, endpoint.port).into()],
         Host::Name(name) => {
-            let found = limit
-                .hold(Step::Resolve(endpoint.host.clone()), lookup_host((name.as_str(), endpoint.port)))
+            let found = deadline
+                .run_step(Step::Resolve(endpoint.host.clone()), lookup_host((name.as_str(), endpoint.port)))
                 .await?;
             let found = found.map_err(|source| DialError::Resolve { host: endpoint.host.clone(), source })?;
             found.take(MAX_ADDRESSES).collect()
@@ -170,9 +169,9 @@ async fn tcp_within(endpoint: &HostPort, limit: Limit) -> Result<TcpStream, Dial
     let mut failure = io::Error::new(io::ErrorKind::NotFound, "the name has no address");
     for (tried, address) in addresses.iter().enumerate() {
         // Each address gets its share of the remaining time.
-        let left = limit.until.saturating_duration_since(Instant::now());
-        let share = Limit { until: Instant::now() + left / (addresses.len() - tried) as u32, ..limit };
-        match share.hold(Step::Tcp(endpoint.clone()), TcpStream::connect(address)).await {
+        let left = deadline.until.saturating_duration_since(Instant::now());
+        let share = Deadline { until: Instant::now() + left / (addresses.len() - tried) as u32, ..deadline };
+        match share.run_step(Step::Tcp(endpoint.clone()), TcpStream::connect(address)).await {
             Ok(Ok(stream)) => {
                 // Messages are written whole: nothing is gained by delaying small packets.
                 let _ = stream.set_nodelay(true);

@@ -3,8 +3,8 @@
 //! The sandbox is the TLS client here too, so it would send first; but platforms expose ports as WebSockets, where the host
 //! sends first. So the host always does: an upgrade request, or [`PREAMBLE`].
 //!
-//! What must stay true: a peer without the sidecar's key gets nothing, neither a frame nor the name of a server; a peer that
-//! does not send the preamble gets not a single byte.
+//! What must stay true: a peer without the sidecar's key gets no frame and no server's name; a peer that sends neither
+//! the preamble nor an HTTP request gets no byte at all.
 
 use std::io;
 
@@ -17,13 +17,13 @@ use crate::tls::{self, Inside, TlsError};
 use crate::websocket::{self, UpgradeError};
 use crate::{BoxedStream, Stream};
 
-/// The host's preamble on a plain TCP connection.
+/// The host's preamble on a plain TCP or vsock connection.
 pub const PREAMBLE: &[u8] = b"cofferdam-dial/1\n";
 
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum EntranceError {
-    #[error("a peer connected and left: {0}")]
+    #[error("a peer connected, but the connection failed: {0}")]
     Io(#[from] io::Error),
     #[error("the peer that connected is not a sidecar: it sent neither the preamble nor a WebSocket upgrade")]
     NoPreamble,
@@ -62,7 +62,7 @@ pub async fn enter_for<S: Stream + 'static>(
     Ok(Box::new(tls::connect_for(inside, stream, identity, pin).await?))
 }
 
-/// Sends the preamble on a plain TCP connection; [`tls::accept_pipe`] comes next.
+/// Sends the preamble on a plain TCP or vsock connection; [`tls::accept_pipe`] comes next.
 pub async fn send_preamble<S: Stream>(stream: &mut S) -> io::Result<()> {
     stream.write_all(PREAMBLE).await?;
     stream.flush().await

@@ -1,7 +1,7 @@
-//! A virtual machine's vsock at the Unix socket of its monitor, as Firecracker and its relatives have it.
+//! A virtual machine's vsock at the Unix socket of its monitor, as in Firecracker.
 //!
 //! The host connects to the socket, sends `CONNECT PORT\n`, and receives `OK NUMBER\n` when a program in the machine has
-//! accepted the connection; the rest of the stream belongs to the two. Must stay true: no byte after the response's
+//! accepted the connection; further bytes are between host and program. Must stay true: no byte after the response's
 //! newline is read here, and a response without one is given up after a few bytes.
 
 use std::io;

@@ -52,7 +52,7 @@ impl Identity {
         self.pkcs8.clone()
     }
 
-    /// The key that peers know and pin.
+    /// The key that identifies this side, which peers may pin.
     pub fn public(&self) -> PublicKey {
         self.public
     }
@@ -75,7 +75,7 @@ pub(crate) fn decoded(encoded: &[u8]) -> Option<PublicKey> {
     bytes.try_into().ok().map(PublicKey::from_bytes)
 }
 
-/// A sequence of the algorithm Ed25519 (1.3.101.112) and a string of 256 bits, which follow.
+/// The DER of a SubjectPublicKeyInfo up to the key: the algorithm Ed25519 (1.3.101.112), and a bit string of 256 bits.
 const SPKI: [u8; 12] = [0x30, 0x2a, 0x30, 0x05, 0x06, 0x03, 0x2b, 0x65, 0x70, 0x03, 0x21, 0x00];
 
 #[cfg(test)]

@@ -10,11 +10,11 @@
 //!
 //! | module | what it holds |
 //! |---|---|
-//! | [`identity`] | a key pair, and the public part by which it is known |
+//! | [`identity`] | a key pair, and the public key that identifies its holder |
 //! | [`tls`] | TLS 1.3 with raw public keys, pinned |
 //! | [`outer`] | the TLS around a WebSocket, which authenticates no peer |
 //! | [`websocket`] | a byte stream in binary WebSocket messages |
-//! | [`proxy`] | HTTP CONNECT, and when the environment asks for it |
+//! | [`proxy`] | HTTP CONNECT, and the environment variables that select a proxy |
 //! | [`dial`] | from a link's address to a stream, one step after the other |
 //! | [`entrance`] | the sandbox's side of a port that the host dials |
 //! | [`reception`] | the sidecar's side of its one port |

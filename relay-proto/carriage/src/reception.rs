@@ -33,11 +33,11 @@ pub struct Reception {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ReceptionError {
-    /// A port scan, or a client that went away.
-    #[error("the peer left: {0}")]
+    /// A port scan, or a client that disconnected.
+    #[error("the connection failed: {0}")]
     Io(#[from] io::Error),
     #[error("the peer speaks neither TLS nor HTTP")]
-    NotKnown,
+    UnknownProtocol,
     #[error("in the TLS around the WebSocket: {0}")]
     Outer(#[source] TlsError),
     #[error(transparent)]
@@ -60,7 +60,7 @@ impl Reception {
         match first {
             TLS_HANDSHAKE => self.receive_tls(stream).await,
             b'G' => self.receive_web_socket(stream).await,
-            _ => Err(ReceptionError::NotKnown),
+            _ => Err(ReceptionError::UnknownProtocol),
         }
     }
 
@@ -74,7 +74,7 @@ impl Reception {
             started.client_hello().alpn().is_some_and(|mut offered| offered.any(|name| name == ALPN));
         if direct {
             let stream = started.into_stream(Arc::clone(&self.inner)).await.map_err(TlsError::from_io)?;
-            let key = tls::peer(stream.get_ref().1)?;
+            let key = tls::link_peer_key(stream.get_ref().1)?;
             return Ok((Box::new(stream), key));
         }
         let outer = started.into_stream(Arc::clone(&self.outer)).await;

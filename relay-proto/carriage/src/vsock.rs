@@ -37,7 +37,7 @@ impl Listener {
     /// Must be called within a tokio runtime.
     #[expect(
         deprecated,
-        reason = "its successor is unsafe, and this crate forbids that; a socket that owns its descriptor is what it asks for"
+        reason = "its replacement is unsafe, which this crate forbids; the socket owns its descriptor, as required"
     )]
     pub fn bind(port: u32) -> io::Result<Self> {
         let socket = new_socket()?;
@@ -72,7 +72,7 @@ pub fn dial_advice(error: &io::Error) -> &'static str {
 pub fn listen_advice(error: &io::Error) -> &'static str {
     match error.raw_os_error() {
         Some(EACCES) => "ports below 1024 are root's: choose a higher one",
-        Some(EADDRINUSE) => "another program is there: end it, or choose another port",
+        Some(EADDRINUSE) => "the port is in use: stop the other program, or choose another port",
         Some(EAFNOSUPPORT) => {
             "this machine has no vsock: give it a vsock device, and its kernel `vmw_vsock_virtio_transport`"
         }
@@ -114,14 +114,14 @@ mod tests {
         assert!(connected.expect("an answer").is_err());
     }
 
-    /// Without any vsock, the first one is an error with advice too.
+    /// On a machine without vsock even the first listener fails, and the advice says so.
     #[tokio::test]
     async fn a_port_has_one_listener() {
         let port = 4_000_000_000 + std::process::id() % 1_000_000;
         match Listener::bind(port) {
             Ok(listener) => {
                 let error = Listener::bind(port).expect_err("it is taken");
-                assert!(listen_advice(&error).contains("another program is there"), "{error}");
+                assert!(listen_advice(&error).contains("the port is in use"), "{error}");
                 drop(listener);
                 Listener::bind(port).expect("it is free again");
             }

@@ -1,4 +1,4 @@
-//! Any bytes in any split: no panic, the same frames, and what decodes encodes to something that decodes the same.
+//! Any bytes in any split: no panic, the same frames, and the frames are the same after encoding and decoding again.
 
 #![no_main]
 

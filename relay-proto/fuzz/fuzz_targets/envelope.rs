@@ -1,11 +1,11 @@
-//! Any message: what is read in it is what another parser reads in it, or it is refused.
+//! Any message: the envelope reader agrees with an independent parser, or refuses the message.
 
 #![no_main]
 
 #[path = "../../tests/envelope_oracle/mod.rs"]
 mod envelope_oracle;
 
-use envelope_oracle::{agree, spell};
+use envelope_oracle::{agree, generate_message};
 use libfuzzer_sys::fuzz_target;
 use relay_proto::envelope::Strictness;
 
@@ -13,7 +13,7 @@ fuzz_target!(|input: (u8, &[u8])| {
     let (way, bytes) = input;
     let (depth, message) = match way % 2 {
         0 => (usize::from(way / 2), bytes.to_vec()),
-        _ => spell(bytes),
+        _ => generate_message(bytes),
     };
     for strictness in [Strictness::Whole, Strictness::Envelope] {
         agree(&message, strictness, depth);

@@ -1,5 +1,5 @@
-//! Any life of a shim: lines, frames in any piece, cuts, restarts, refusals, time and garbage. Every request has one
-//! answer, and ran at most once where the sidecar was honest.
+//! Any sequence of events at a shim: lines, frames in any split, cuts, restarts, refusals, timeouts and garbage. Every
+//! request gets one response, and runs at most once if the sidecar follows the protocol.
 
 #![no_main]
 

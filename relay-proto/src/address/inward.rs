@@ -1,4 +1,4 @@
-//! The two ends of a connection that the host opens: where the sandbox listens, and the host's way there.
+//! The two ends of a connection that the host opens: where the sandbox listens, and what the host dials.
 //!
 //! | the sandbox listens | the host dials |
 //! |---|---|
@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn other_texts_are_refused() {
+    fn invalid_listen_and_dial_addresses_are_refused() {
         for rest in ["", "0", "-1", "+1", "x", "1:2", "4294967295", "4294967296", " 1"] {
             let refused = InvalidAddress::VsockListen(rest.into());
             assert_eq!(format!("vsock:{rest}").parse::<ListenAddress>(), Err(refused.clone()));

@@ -19,7 +19,7 @@ use std::str::FromStr;
 
 pub use inward::{DialTarget, ListenAddress};
 
-/// One of the links above.
+/// The address of a link: one of the kinds above.
 #[derive(Clone, Debug, Eq, PartialEq)]
 #[non_exhaustive]
 pub enum Address {
@@ -57,7 +57,7 @@ pub enum Host {
 #[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum InvalidAddress {
-    #[error("`{0}` is not a descriptor: use a number from 3 up, the others are the harness's")]
+    #[error("`{0}` is not a descriptor: use a number from 3 on; 0 to 2 are stdin, stdout and stderr")]
     Descriptor(String),
     #[error(
         "`{0}` is not HOST:PORT: use a name, an IPv4 address or an IPv6 address in brackets, and a port from 1 to 65535"
@@ -194,9 +194,9 @@ impl fmt::Display for Host {
 
 const HTTPS: u16 = 443;
 const KINDS: &str = "`unix:PATH`, `hub:FILE`, `fd:N`, `tls://HOST:PORT`, `wss://HOST[:PORT]/PATH`, `vsock:CID:PORT`, `listen:HOST:PORT` or `listen:vsock:PORT`";
-/// A name in the DNS.
+/// The longest name in the DNS, in bytes.
 const MAX_HOST: usize = 253;
-/// Longer than any path that a proxy forwards.
+/// Bytes of a WebSocket path: far more than a link needs.
 const MAX_PATH: usize = 2048;
 /// The kernel's `sun_path` has 108 bytes, the last of them a NUL.
 const MAX_UNIX_PATH: usize = 107;
@@ -255,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn other_texts_are_refused() {
+    fn invalid_links_are_refused() {
         for text in ["", "unix", "/run/relay.sock", "http://x", "ws://x/", "UNIX:/x"] {
             assert_eq!(text.parse::<Address>(), Err(InvalidAddress::Unknown(text.into())));
         }

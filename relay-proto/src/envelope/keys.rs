@@ -1,4 +1,4 @@
-//! When two keys are the same key: to every parser, and to a lenient one.
+//! Refuses keys that are equal, and keys that a lenient parser takes for equal.
 
 use std::borrow::Cow;
 
@@ -10,7 +10,7 @@ pub(super) const OF_MESSAGE: [&str; 6] = ["error", "id", "jsonrpc", "method", "p
 pub(super) const OF_PARAMS: [&str; 5] = ["_meta", "arguments", "name", "requestId", "uri"];
 
 /// Refuses keys that are equal once unescaped.
-pub(super) fn unique(keys: &[Cow<'_, str>]) -> Result<(), MalformedReason> {
+pub(super) fn check_unique(keys: &[Cow<'_, str>]) -> Result<(), MalformedReason> {
     match equal_pair(keys) {
         Some((first, _)) => Err(MalformedReason::DuplicateKey { key: quoted(&keys[first]) }),
         None => Ok(()),
@@ -18,14 +18,17 @@ pub(super) fn unique(keys: &[Cow<'_, str>]) -> Result<(), MalformedReason> {
 }
 
 /// Refuses keys that some parsers confuse with each other, or with one of the `known`.
-pub(super) fn unmistakable(keys: &[Cow<'_, str>], known: &[&'static str]) -> Result<(), MalformedReason> {
+pub(super) fn check_not_confusable(
+    keys: &[Cow<'_, str>],
+    known: &[&'static str],
+) -> Result<(), MalformedReason> {
     // No two known keys fold to each other, so a key that is spelled like one of them is that one.
     for key in keys.iter().filter(|key| !known.contains(&&***key)) {
         if let Some(known) = known.iter().find(|known| folds_to(key, known)) {
             return Err(MalformedReason::MisspelledKey { key: quoted(key), known });
         }
     }
-    // Keys without case cannot be confused; equal ones were refused already.
+    // Keys in lower case cannot be confused; equal ones were refused already.
     if keys.iter().all(|key| is_folded(key)) {
         return Ok(());
     }
@@ -70,7 +73,7 @@ fn is_folded(key: &str) -> bool {
     key.bytes().all(|byte| byte.is_ascii() && !byte.is_ascii_uppercase())
 }
 
-/// The places of two equal keys.
+/// The indexes of two equal keys.
 fn equal_pair(keys: &[Cow<'_, str>]) -> Option<(usize, usize)> {
     /// Up to here comparing all pairs is cheaper than sorting.
     const FEW: usize = 12;

@@ -1,4 +1,4 @@
-//! The outside of an MCP message: what kind it is, its id, method and parameters, found without changing a byte.
+//! The envelope of an MCP message: its kind, id, method and parameters, found without changing a byte.
 //!
 //! What must stay true: **no message may mean one thing to us and another to a laxer parser.** Parsers differ in which
 //! of two equal keys they take, in whether `Name` is `name`, and in where a message ends; a message in which that
@@ -95,7 +95,7 @@ pub struct Malformed {
     pub reason: MalformedReason,
 }
 
-/// Each reason tells what to write instead.
+/// The text says what to write instead, where that is not obvious.
 #[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
 pub enum MalformedReason {
     #[error("it is a batch; MCP has no batches, send each message on its own line")]
@@ -155,7 +155,7 @@ impl Id<'_> {
         }
     }
 
-    /// As it was spelled.
+    /// The raw JSON text.
     pub fn spelled(&self) -> Cow<'_, str> {
         match str::from_utf8(self.raw) {
             Ok(spelled) => Cow::Borrowed(spelled),
@@ -177,7 +177,7 @@ pub fn cancelled_request(message: &[u8], params: Option<Range<usize>>) -> Option
     id_value(&message[json::member(message, params?, "requestId")?])
 }
 
-/// The text, and in the byte that ends it which of the two it is: one write less than with a discriminant.
+/// Writes the text and a final byte that depends on the variant: one write less than with a discriminant.
 impl Hash for IdValue {
     fn hash<H: Hasher>(&self, state: &mut H) {
         let (text, end) = match self {

@@ -4,7 +4,9 @@ use std::borrow::Cow;
 use std::ops::Range;
 
 use super::{Envelope, Id, Kind, Malformed, MalformedReason, Outcome, Strictness, ToolCall, keys};
-use crate::json::{self, Ahead, JsonError, Problem, Rules, Scanner, Shape, Surrogates, Text, Token, Value};
+use crate::json::{
+    self, JsonError, Problem, Rules, Scanner, Shape, Surrogates, Text, Token, Value, ValueStart,
+};
 use crate::{limits, mcp};
 
 /// Towards a harness deeper nesting is allowed: a deep result is not dangerous.
@@ -36,7 +38,7 @@ fn read_message(
 ) -> Result<Envelope<'_>, MalformedReason> {
     let scanner = Scanner::new(message, rules)?;
     let mut members = Members::default();
-    if members.quickly(scanner.source(), strictness, rules.depth) {
+    if members.read_quickly(scanner.source(), strictness, rules.depth) {
         return members.envelope(scanner.source(), strictness);
     }
     read_carefully(scanner, strictness, rules)
@@ -59,18 +61,18 @@ pub(super) fn read_carefully(
     }
     let source = scanner.source();
     let mut members = Members::default();
-    let mut inside = Inside::new(source);
+    let mut key_check = KeyCheck::new(source);
     let mut others = Others::None;
     while let Some(spelled) = scanner.key().map_err(describe)? {
         let key = spelled.decode(source).unwrap_or(Cow::Borrowed("\u{fffd}"));
         let value = match strictness {
             Strictness::Envelope => scanner.value().map_err(describe)?,
             Strictness::Whole => {
-                inside.begin(if key == "params" { &keys::OF_PARAMS } else { &[] });
-                let value = scanner.value_with(|token| inside.see(token)).map_err(describe)?;
-                std::mem::replace(&mut inside.verdict, Ok(()))?;
+                key_check.begin(if key == "params" { &keys::OF_PARAMS } else { &[] });
+                let value = scanner.value_with(|token| key_check.visit(token)).map_err(describe)?;
+                std::mem::replace(&mut key_check.verdict, Ok(()))?;
                 if key == "params" {
-                    members.tool = inside.name.take();
+                    members.tool = key_check.name.take();
                 }
                 value
             }
@@ -84,13 +86,13 @@ pub(super) fn read_carefully(
     scanner.next().map_err(describe)?;
     // The usual message has known keys only, each at most once: there is nothing to check.
     if others == Others::Some {
-        check_names(source, strictness, rules)?;
+        check_top_level_keys(source, strictness, rules)?;
     }
     members.envelope(source, strictness)
 }
 
 /// Checks the keys of a message that is known to be one object, in a second walk.
-fn check_names(source: &str, strictness: Strictness, rules: Rules) -> Result<(), MalformedReason> {
+fn check_top_level_keys(source: &str, strictness: Strictness, rules: Rules) -> Result<(), MalformedReason> {
     let mut scanner = Scanner::over(source, rules);
     scanner.next()?;
     let mut names = Vec::new();
@@ -101,8 +103,8 @@ fn check_names(source: &str, strictness: Strictness, rules: Rules) -> Result<(),
             names.push(key);
         }
     }
-    keys::unique(&names)?;
-    keys::unmistakable(&names, &keys::OF_MESSAGE)
+    keys::check_unique(&names)?;
+    keys::check_not_confusable(&names, &keys::OF_MESSAGE)
 }
 
 /// The id for the response to a refused message, if its JSON is complete and has exactly one.
@@ -135,7 +137,7 @@ struct Members {
     result: Option<Value>,
     /// The value of `name` in `params`; only looked for in [`Strictness::Whole`].
     tool: Option<Text>,
-    /// The span of `arguments` in `params`, if it was found on the way.
+    /// The span of `arguments` in `params`, if the quick path found it.
     arguments: Option<Range<usize>>,
 }
 
@@ -155,16 +157,16 @@ enum Kept {
 
 impl Members {
     /// Takes the members of a usual message; `false` if it needs the careful walk.
-    fn quickly(&mut self, source: &str, strictness: Strictness, depth: usize) -> bool {
+    fn read_quickly(&mut self, source: &str, strictness: Strictness, depth: usize) -> bool {
         // An unpaired surrogate can only be written with `\\u`.
         if strictness == Strictness::Whole && source.contains('\\') && source.contains("\\u") {
             return false;
         }
-        json::quick_message(source, depth, |key, ahead| {
+        json::quick_message(source, depth, |key, start| {
             let value = match (strictness, key) {
-                (Strictness::Envelope, _) => json::quick_value(source, ahead),
-                (Strictness::Whole, "params") => self.plain_params(source, ahead),
-                (Strictness::Whole, _) => json::quick_value(source, ahead)
+                (Strictness::Envelope, _) => json::quick_value(source, start),
+                (Strictness::Whole, "params") => self.plain_params(source, start),
+                (Strictness::Whole, _) => json::quick_value(source, start)
                     .filter(|value| !matches!(value.shape, Shape::Array | Shape::Object)),
             }?;
             let end = value.span.end;
@@ -173,14 +175,14 @@ impl Members {
     }
 
     /// Skips `params` if nothing in it needs the careful walk: it has known keys only, each once, with flat values.
-    fn plain_params(&mut self, source: &str, ahead: Ahead) -> Option<Value> {
+    fn plain_params(&mut self, source: &str, start: ValueStart) -> Option<Value> {
         let mut met = [false; keys::OF_PARAMS.len()];
-        json::quick_object(source, ahead, |key, ahead| {
+        json::quick_object(source, start, |key, start| {
             let place = keys::OF_PARAMS.iter().position(|known| *known == key)?;
             if std::mem::replace(&mut met[place], true) {
                 return None;
             }
-            let value = flat(source, ahead)?;
+            let value = flat(source, start)?;
             let end = value.span.end;
             match key {
                 "arguments" => self.arguments = Some(value.span),
@@ -268,30 +270,30 @@ impl Members {
 }
 
 /// Skips a value without nested objects; if it is an object, it has few keys, all different.
-fn flat(source: &str, ahead: Ahead) -> Option<Value> {
+fn flat(source: &str, start: ValueStart) -> Option<Value> {
     const FEW: usize = 12;
     let mut keys = [""; FEW];
     let mut count = 0;
-    let without_objects = |ahead| {
-        json::quick_value(source, ahead)
+    let without_objects = |start| {
+        json::quick_value(source, start)
             .filter(|value| value.shape != Shape::Object)
             .filter(|value| value.shape != Shape::Array || !source[value.span.clone()].contains('{'))
     };
-    if !ahead.is_object(source) {
-        return without_objects(ahead);
+    if !start.is_object(source) {
+        return without_objects(start);
     }
-    json::quick_object(source, ahead, |key, ahead| {
+    json::quick_object(source, start, |key, start| {
         if count == FEW || keys[..count].contains(&key) {
             return None;
         }
         keys[count] = key;
         count += 1;
-        without_objects(ahead).map(|value| value.span.end)
+        without_objects(start).map(|value| value.span.end)
     })
 }
 
-/// The keys of all objects inside one member of the message.
-struct Inside<'a> {
+/// Checks the keys of all objects inside one member of the message.
+struct KeyCheck<'a> {
     source: &'a str,
     /// The keys of the member itself that must not be misspelled; only `params` has any.
     known: &'static [&'static str],
@@ -306,7 +308,7 @@ struct Inside<'a> {
     verdict: Result<(), MalformedReason>,
 }
 
-impl<'a> Inside<'a> {
+impl<'a> KeyCheck<'a> {
     fn new(source: &'a str) -> Self {
         Self {
             source,
@@ -326,7 +328,7 @@ impl<'a> Inside<'a> {
         (self.known, self.name, self.at_name) = (known, None, false);
     }
 
-    fn see(&mut self, token: &Token) {
+    fn visit(&mut self, token: &Token) {
         match token {
             Token::ArrayStart | Token::ObjectStart => self.open.push(self.keys.len()),
             Token::Key(text) => {
@@ -348,9 +350,9 @@ impl<'a> Inside<'a> {
     /// Checks the object that has just ended, whose keys begin at `from`.
     fn check(&self, from: usize) -> Result<(), MalformedReason> {
         let keys = &self.keys[from..];
-        keys::unique(keys)?;
+        keys::check_unique(keys)?;
         if self.open.is_empty() && !self.known.is_empty() {
-            keys::unmistakable(keys, self.known)?;
+            keys::check_not_confusable(keys, self.known)?;
         }
         Ok(())
     }

@@ -1,4 +1,4 @@
-//! A text that is mostly short, as ids are: up to [`IN_PLACE`] bytes are stored inline.
+//! A text that is mostly short, as ids are: up to [`INLINE_BYTES`] bytes are stored inline.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -7,40 +7,42 @@ use std::fmt;
 #[derive(Clone, Eq, PartialEq)]
 pub struct ShortText(Storage);
 
-const IN_PLACE: usize = 22;
+const INLINE_BYTES: usize = 22;
 
 /// A text has exactly one representation, with unused bytes zero, so that equal texts compare equal.
 #[derive(Clone, Eq, PartialEq)]
 enum Storage {
-    Elsewhere(Box<str>),
-    Here { length: u8, bytes: [u8; IN_PLACE] },
+    Heap(Box<str>),
+    Inline { length: u8, bytes: [u8; INLINE_BYTES] },
 }
 
 impl ShortText {
     pub fn as_bytes(&self) -> &[u8] {
         match &self.0 {
-            Storage::Elsewhere(text) => text.as_bytes(),
-            Storage::Here { length, bytes } => &bytes[..usize::from(*length)],
+            Storage::Heap(text) => text.as_bytes(),
+            Storage::Inline { length, bytes } => &bytes[..usize::from(*length)],
         }
     }
 
     pub fn as_str(&self) -> &str {
         match &self.0 {
-            Storage::Elsewhere(text) => text,
-            Storage::Here { .. } => std::str::from_utf8(self.as_bytes()).expect("it was copied from a text"),
+            Storage::Heap(text) => text,
+            Storage::Inline { .. } => {
+                std::str::from_utf8(self.as_bytes()).expect("it was copied from a text")
+            }
         }
     }
 }
 
 impl From<&str> for ShortText {
     fn from(text: &str) -> Self {
-        let mut bytes = [0; IN_PLACE];
+        let mut bytes = [0; INLINE_BYTES];
         Self(match bytes.get_mut(..text.len()) {
             Some(room) => {
                 room.copy_from_slice(text.as_bytes());
-                Storage::Here { length: text.len() as u8, bytes }
+                Storage::Inline { length: text.len() as u8, bytes }
             }
-            None => Storage::Elsewhere(text.into()),
+            None => Storage::Heap(text.into()),
         })
     }
 }

@@ -5,7 +5,7 @@ use crate::limits;
 use MalformedReason as Reason;
 
 #[test]
-fn honest_messages_are_read() {
+fn valid_messages_are_read() {
     let message = br#" {"jsonrpc":"2.0","id":7,"method":"tools/call","params":{"name":"x","arguments":{"Name":1,"name":2}},"future":{}} "#;
     let envelope = read(message, Strictness::Whole).unwrap();
     let Kind::Request { id, method } = envelope.kind else { panic!("{envelope:?}") };
@@ -30,7 +30,7 @@ fn honest_messages_are_read() {
 
 /// Messages that a laxer parser could read differently, the reason they are refused for, and the id to answer.
 #[test]
-fn hostile_messages_are_refused() {
+fn invalid_and_ambiguous_messages_are_refused() {
     let key = |key: &str| Reason::DuplicateKey { key: key.into() };
     let same =
         |first: &str, second: &str| Reason::ConfusableKeys { first: first.into(), second: second.into() };
@@ -157,7 +157,7 @@ fn many_keys_are_compared_too() {
 }
 
 #[test]
-fn deep_nesting_is_refused_under_its_id() {
+fn a_deeply_nested_message_is_refused_with_its_id() {
     let message = |depth: usize| {
         let inner = "[".repeat(depth) + &"]".repeat(depth);
         format!(r#"{{"jsonrpc":"2.0","method":"a","params":{{"x":{inner}}},"id":9}}"#)
@@ -170,7 +170,7 @@ fn deep_nesting_is_refused_under_its_id() {
     assert!(read(message(1_000_000).as_bytes(), Strictness::Envelope).is_err());
 }
 
-/// A call hidden behind a line end inside a `ping` is one message to us; the line a server gets must be one to it too.
+/// A call behind a line end in a string of a `ping` is part of that one message. A server must read one line, too.
 #[test]
 fn a_hidden_call_stays_inside_its_line() {
     let hidden = r#"{\"jsonrpc\":\"2.0\",\"id\":2,\"method\":\"tools/call\"}"#;
@@ -283,7 +283,7 @@ fn ids_methods_and_tool_names_have_a_maximum_length() {
     assert_eq!(read(call("tools/call", format!("[{}]", named(1025, "t"))), Strictness::Whole), Ok(()));
 }
 
-/// What is usual is read in a quicker way: it must find the same, and refuse the same.
+/// Usual messages are read by the quick path, which must give the same results and errors.
 #[test]
 fn the_quick_path_and_the_careful_one_agree() {
     let usual = [

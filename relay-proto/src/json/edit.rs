@@ -85,20 +85,20 @@ fn candidate(message: &[u8], at: usize) -> Option<usize> {
     let at = at + clear::<64>(&message[at..]);
     let at = at + clear::<16>(&message[at..]);
     let rest = &message[at..];
-    // The rest of a message without candidates, which is almost every one, is judged with the bytes before it.
+    // Almost no message has a candidate: fewer than 16 last bytes are tested in one chunk with the bytes before them.
     if rest.len() < 16 && message.last_chunk::<16>().is_some_and(is_clear) {
         return None;
     }
     rest.iter().position(|byte| begins_line_end(*byte) != 0).map(|found| at + found)
 }
 
-/// How many bytes from the beginning are none of these.
+/// How many bytes at the beginning, in whole chunks, cannot begin a line end.
 fn clear<const CHUNK: usize>(message: &[u8]) -> usize {
     let (chunks, _) = message.as_chunks::<CHUNK>();
     CHUNK * chunks.iter().take_while(|chunk| is_clear(chunk)).count()
 }
 
-/// Whether no byte can begin a line end. They are judged at once, which the compiler turns into vector code.
+/// Whether no byte can begin a line end. There is no early exit, so the compiler vectorises the loop.
 fn is_clear<const CHUNK: usize>(chunk: &[u8; CHUNK]) -> bool {
     chunk.iter().fold(0, |found, byte| found | begins_line_end(*byte)) == 0
 }

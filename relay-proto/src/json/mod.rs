@@ -1,8 +1,8 @@
-//! A strict JSON scanner (RFC 8259, UTF-8) that finds things in a message without changing a byte.
+//! A strict JSON scanner (RFC 8259, UTF-8) that finds values in a message without changing a byte.
 //!
 //! [`Scanner`] reads a message once, front to back, without recursion, and returns tokens with their positions.
-//! What must stay true: it accepts what a careful parser accepts and nothing else, it never allocates in
-//! proportion to its input, and every span it gives lies on character boundaries of the message.
+//! What must stay true: it accepts valid JSON and nothing else, it allocates at most one bit per level of nesting, and
+//! every span that it returns lies on character boundaries of the message.
 //!
 //! The functions here look up one thing in a value that was scanned before; [`edit`] changes a message by splicing.
 
@@ -31,7 +31,7 @@ pub struct JsonError {
     pub problem: Problem,
 }
 
-/// What was wrong there.
+/// What is wrong at the offset.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
 pub enum Problem {
     #[error("a raw control character in a string")]
@@ -60,35 +60,35 @@ pub enum Problem {
     UnexpectedEnd,
 }
 
-/// A value that is still to be skipped: where it begins, and how deep it may be nested.
+/// The start of a value that is still to be skipped, and how deep it may be nested.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Ahead {
+pub(crate) struct ValueStart {
     at: usize,
     depth: usize,
 }
 
 /// Walks the object `source`, nested at most `depth` deep, in one pass: `member` is given each key, skips its value and
-/// returns where that ends. Returns whether the whole object was accepted. Handles the usual spelling of messages only:
-/// it may reject any message, and never accepts what [`Scanner`] would not. Keys are short and plain, nesting is low.
+/// returns where that ends. Returns whether the whole object was accepted. A fast path for usual messages, with
+/// short keys without escapes and little nesting: it may reject any message, but accepts none that [`Scanner`] refuses.
 pub(crate) fn quick_message<'a>(
     source: &'a str,
     depth: usize,
-    member: impl FnMut(&'a str, Ahead) -> Option<usize>,
+    member: impl FnMut(&'a str, ValueStart) -> Option<usize>,
 ) -> bool {
     let bytes = source.as_bytes();
-    let object = quick_object(source, Ahead { at: quick::space(bytes, 0), depth }, member);
-    object.is_some_and(|object| quick::space(bytes, object.span.end) == bytes.len())
+    let object = quick_object(source, ValueStart { at: quick::skip_space(bytes, 0), depth }, member);
+    object.is_some_and(|object| quick::skip_space(bytes, object.span.end) == bytes.len())
 }
 
-/// The same for an object inside it.
+/// Like [`quick_message`], for an object inside a message.
 pub(crate) fn quick_object<'a>(
     source: &'a str,
-    Ahead { at: start, depth }: Ahead,
-    mut member: impl FnMut(&'a str, Ahead) -> Option<usize>,
+    ValueStart { at: start, depth }: ValueStart,
+    mut member: impl FnMut(&'a str, ValueStart) -> Option<usize>,
 ) -> Option<Value> {
     let bytes = source.as_bytes();
     let inside = depth.checked_sub(1)?;
-    let begins = |at: usize, with: u8| (*bytes.get(at)? == with).then(|| quick::space(bytes, at + 1));
+    let begins = |at: usize, with: u8| (*bytes.get(at)? == with).then(|| quick::skip_space(bytes, at + 1));
     let object = |end| Some(Value { shape: Shape::Object, span: start..end });
     let mut at = begins(start, b'{')?;
     if *bytes.get(at)? == b'}' {
@@ -97,9 +97,9 @@ pub(crate) fn quick_object<'a>(
     loop {
         begins(at, b'"')?;
         let key = at + 1..string::short(bytes, at + 1)?;
-        let value = begins(quick::space(bytes, key.end + 1), b':')?;
-        let end = member(&source[key], Ahead { at: value, depth: inside })?;
-        let after = quick::space(bytes, end);
+        let value = begins(quick::skip_space(bytes, key.end + 1), b':')?;
+        let end = member(&source[key], ValueStart { at: value, depth: inside })?;
+        let after = quick::skip_space(bytes, end);
         if let Some(next) = begins(after, b',') {
             at = next;
             continue;
@@ -108,13 +108,13 @@ pub(crate) fn quick_object<'a>(
     }
 }
 
-/// The same for any value inside it.
-pub(crate) fn quick_value(source: &str, ahead: Ahead) -> Option<Value> {
-    let (shape, end) = quick::shaped(source.as_bytes(), ahead.at, ahead.depth)?;
-    Some(Value { shape, span: ahead.at..end })
+/// Like [`quick_message`], for any value inside a message.
+pub(crate) fn quick_value(source: &str, start: ValueStart) -> Option<Value> {
+    let (shape, end) = quick::skip_value(source.as_bytes(), start.at, start.depth)?;
+    Some(Value { shape, span: start.at..end })
 }
 
-impl Ahead {
+impl ValueStart {
     /// Whether it starts like an object.
     pub(crate) fn is_object(self, source: &str) -> bool {
         source.as_bytes().get(self.at) == Some(&b'{')

@@ -10,9 +10,9 @@ pub(super) enum Container {
 /// nesting allocates nothing.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Nesting {
-    /// The innermost ones, the last opened at the lowest bit; set for an object.
+    /// The innermost containers, up to 64, the innermost at the lowest bit; a bit is set for an object.
     objects: u64,
-    /// The 64 outside of these, and the 64 outside of those.
+    /// The containers outside of these, 64 to a word, the outermost first.
     outer: Vec<u64>,
     pub(super) depth: usize,
 }

@@ -10,7 +10,7 @@ const DEPTH: usize = 64;
 
 /// The shape of the value that begins at `at`, and where it ends. It is nested at most `depth` deep; unpaired surrogates
 /// are accepted.
-pub(super) fn shaped(bytes: &[u8], at: usize, depth: usize) -> Option<(Shape, usize)> {
+pub(super) fn skip_value(bytes: &[u8], at: usize, depth: usize) -> Option<(Shape, usize)> {
     let shape = match *bytes.get(at)? {
         b'"' => {
             let (quote, escapes) = match string::short(bytes, at + 1) {
@@ -27,7 +27,7 @@ pub(super) fn shaped(bytes: &[u8], at: usize, depth: usize) -> Option<(Shape, us
     Some((shape, value(bytes, at, depth.min(DEPTH))?))
 }
 
-/// Where the value ends that begins at `at`, nested at most `depth` deep, which is at most [`DEPTH`].
+/// The end of the value at `at`, which is nested at most `depth` deep; `depth` is at most [`DEPTH`].
 fn value(bytes: &[u8], mut at: usize, depth: usize) -> Option<usize> {
     // The open containers, the innermost at the lowest bit; set for an object.
     let (mut objects, mut open) = (0_u64, 0);
@@ -38,7 +38,7 @@ fn value(bytes: &[u8], mut at: usize, depth: usize) -> Option<usize> {
                 if open == depth {
                     return None;
                 }
-                at = space(bytes, at + 1);
+                at = skip_space(bytes, at + 1);
                 let object = first == b'{';
                 // In ASCII the closing bracket is the second after the opening one.
                 if *bytes.get(at)? == first + 2 {
@@ -62,14 +62,14 @@ fn value(bytes: &[u8], mut at: usize, depth: usize) -> Option<usize> {
             if open == 0 {
                 return Some(at);
             }
-            at = space(bytes, at);
+            at = skip_space(bytes, at);
             match (*bytes.get(at)?, objects & 1) {
                 (b',', 1) => {
-                    at = key(bytes, space(bytes, at + 1))?;
+                    at = key(bytes, skip_space(bytes, at + 1))?;
                     break;
                 }
                 (b',', _) => {
-                    at = space(bytes, at + 1);
+                    at = skip_space(bytes, at + 1);
                     break;
                 }
                 (b'}', 1) | (b']', 0) => (objects, open, at) = (objects >> 1, open - 1, at + 1),
@@ -79,7 +79,7 @@ fn value(bytes: &[u8], mut at: usize, depth: usize) -> Option<usize> {
     }
 }
 
-/// Where the string ends, its quote included, that begins with the quote at `at`.
+/// The position after the closing quote of the string whose opening quote is at `at`.
 #[inline]
 fn string_end(bytes: &[u8], at: usize) -> Option<usize> {
     match string::short(bytes, at + 1) {
@@ -90,21 +90,21 @@ fn string_end(bytes: &[u8], at: usize) -> Option<usize> {
 
 /// The first position from `at` on that is not white space.
 #[inline]
-pub(super) fn space(bytes: &[u8], mut at: usize) -> usize {
+pub(super) fn skip_space(bytes: &[u8], mut at: usize) -> usize {
     while let Some(b' ' | b'\t' | b'\n' | b'\r') = bytes.get(at) {
         at += 1;
     }
     at
 }
 
-/// Where the value begins whose key is at `at`.
+/// The start of the value of the key at `at`.
 #[inline]
 fn key(bytes: &[u8], at: usize) -> Option<usize> {
     if *bytes.get(at)? != b'"' {
         return None;
     }
-    let colon = space(bytes, string_end(bytes, at)?);
-    (*bytes.get(colon)? == b':').then(|| space(bytes, colon + 1))
+    let colon = skip_space(bytes, string_end(bytes, at)?);
+    (*bytes.get(colon)? == b':').then(|| skip_space(bytes, colon + 1))
 }
 
 fn literal(bytes: &[u8], at: usize, literal: &[u8]) -> Option<usize> {

@@ -6,12 +6,12 @@ use super::{Escapes, JsonError, Problem, Shape, Text, Token, Value, number, quic
 /// What the scanner requires beyond the grammar.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Rules {
-    /// Objects and arrays inside each other.
+    /// The deepest nesting of objects and arrays.
     pub depth: usize,
     pub surrogates: Surrogates,
 }
 
-/// Escapes of an unpaired surrogate: valid JSON grammar, but not text.
+/// Whether escapes of unpaired surrogates are accepted: JSON allows them, but they are not valid text.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Surrogates {
     Any,
@@ -153,8 +153,8 @@ impl<'a> Scanner<'a> {
             return None;
         }
         let bytes = self.source.as_bytes();
-        let start = quick::space(bytes, self.at);
-        let (shape, end) = quick::shaped(bytes, start, self.rules.depth - self.nesting.depth)?;
+        let start = quick::skip_space(bytes, self.at);
+        let (shape, end) = quick::skip_value(bytes, start, self.rules.depth - self.nesting.depth)?;
         self.at = end;
         self.expect = self.after_value();
         Some(Value { shape, span: start..end })

@@ -5,8 +5,8 @@ use std::borrow::Cow;
 use super::scanner::Surrogates;
 use super::{Escapes, JsonError, Problem};
 
-/// Where the closing quote is of the string whose first character after the opening quote is at `at`, if it is a plain
-/// string of a few characters; otherwise `None`, and [`scan`] is needed.
+/// The position of the closing quote of a short string without escapes; `at` is the position after the opening quote.
+/// `None` for any other string: then [`scan`] is needed.
 #[inline]
 pub(super) fn short(bytes: &[u8], at: usize) -> Option<usize> {
     let first = marks(*bytes.get(at..)?.first_chunk()?);
@@ -29,7 +29,8 @@ pub(super) fn end(bytes: &[u8], at: usize) -> Option<usize> {
     Some(quote + 1)
 }
 
-/// Reads the string whose first character after the quote is at `at`: where its closing quote is, and whether it has escapes.
+/// Reads a string; `at` is the position after its opening quote. Returns the position of the closing quote, and whether
+/// there are escapes.
 pub(super) fn scan(
     bytes: &[u8],
     mut at: usize,
@@ -87,7 +88,7 @@ fn unicode(spelling: &[u8]) -> Option<(char, usize)> {
     Some((char::from_u32(0x1_0000 + ((first - 0xD800) << 10) + low)?, 11))
 }
 
-/// Checks the escape whose backslash is at `at` and gives the place after it.
+/// Checks the escape whose backslash is at `at` and returns the position after it.
 fn escape(bytes: &[u8], at: usize, surrogates: Surrogates) -> Result<usize, JsonError> {
     let invalid = JsonError { offset: at, problem: Problem::InvalidEscape };
     match bytes.get(at + 1) {
@@ -157,7 +158,7 @@ fn is_plain(block: &[u8]) -> bool {
     block.iter().fold(0, |found, byte| found | special(byte)) == 0
 }
 
-/// The high bit of each byte that is special, and of none below the lowest of these.
+/// Sets the high bit of each special byte. The lowest bit that is set is always right; higher ones may be wrong.
 #[inline]
 fn marks(word: [u8; 8]) -> u64 {
     const ONES: u64 = u64::MAX / 0xFF;

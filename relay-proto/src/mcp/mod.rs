@@ -1,10 +1,10 @@
-//! The MCP methods that this version knows, of both eras, and how the shim and the sidecar treat each of them.
+//! The MCP methods of both eras, and how the shim and the sidecar treat each of them.
 //!
 //! Every list of methods is a column of [`METHODS`]: a new method is one new row. A method that is not in the table is
-//! relayed by rules that need no knowledge of it; see [`Method`] for what each column decides.
+//! relayed with the defaults; see [`Method`] for what each column decides.
 //!
-//! What must stay true: the table is sorted by name, each name once; `tools/call` is decided by its tool, so it is the
-//! only method with [`Subject::Tool`]; nothing here is read from a message.
+//! What must stay true: the table is sorted by name, each name once; the policy decides a `tools/call` by its
+//! tool, so it is the only method with [`Subject::Tool`]; nothing here is read from a message.
 
 mod table;
 
@@ -26,7 +26,7 @@ pub const UNSUBSCRIBE: &str = "resources/unsubscribe";
 /// The prefix of every notification's name in the specification, future ones included.
 pub const NOTIFICATION_PREFIX: &str = "notifications/";
 
-/// One method, and what it means to the relay.
+/// One method, and how the relay treats it.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Method {
     pub name: &'static str,
@@ -34,18 +34,17 @@ pub struct Method {
     /// Which side sends it, in any revision.
     pub direction: Direction,
     pub eras: Eras,
-    /// A request that changes nothing, or nothing more when it runs twice: where the configuration says `retry`, it may
-    /// be sent again after it may have run.
+    /// An idempotent request: where the configuration says `retry`, it may be sent again although it may have run.
     pub repeatable: bool,
     /// Its response may take arbitrarily long: there is no call timeout.
     pub open_ended: bool,
-    /// What a replacement server process must be sent because of it.
+    /// Its role in the replay to a replacement server process.
     pub replay: ReplayRole,
     /// Whether it is about a task that an earlier call created.
     pub task: TaskRole,
     /// What it is about, as the HTTP transport of the stateless era repeats it in the header `Mcp-Name`.
     pub subject: Subject,
-    /// Every server answers it soon, so a process that does not is broken. A call may take long, also the first one.
+    /// Every server answers it soon, so a process that does not is broken. A tool call, in contrast, may take long.
     pub prompt: bool,
     /// A notification about the server as a whole: when two processes of one server run, only the current one's counts.
     pub server_wide: bool,
@@ -118,7 +117,7 @@ pub enum Subject {
 
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Audience {
-    /// All processes, those that only finish their calls included.
+    /// All processes, draining ones included.
     All,
     /// The process that runs the request that it cancels.
     CancelledRequest,
@@ -131,9 +130,9 @@ pub enum Audience {
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum ShimWait {
     Call,
-    /// Harnesses give up early on a handshake, and it may be sent twice.
+    /// A shorter wait, because harnesses time out early during a handshake. It is safe to send twice.
     Handshake,
-    /// Stays open for as long as the harness wants. It changes nothing, so a new server process gets it again.
+    /// Stays open until the harness cancels it. It changes nothing, so it is sent again to a new server process.
     Listener,
 }
 
@@ -167,8 +166,8 @@ impl Method {
 }
 
 impl Setting {
-    /// Whether a process that only finishes its calls is told too. Its log messages still reach the harness; what is
-    /// subscribed to, its replacement watches.
+    /// Whether a draining process is sent it too. The log level applies, because its log messages still reach the
+    /// harness; subscriptions do not, because its replacement has them.
     pub fn reaches_draining_processes(self) -> bool {
         self == Self::LogLevel
     }
@@ -208,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn only_a_call_has_a_tool_and_no_call_is_repeated_by_its_method() {
+    fn only_tools_call_has_a_tool_and_it_is_not_repeatable() {
         let calls: Vec<_> = METHODS.iter().filter(|method| method.is_tool_call()).collect();
         assert!(matches!(calls[..], [call] if call.name == TOOLS_CALL && !call.repeatable), "{calls:?}");
     }

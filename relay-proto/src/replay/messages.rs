@@ -7,7 +7,7 @@ use crate::mcp::{INITIALIZE, INITIALIZED, SET_LEVEL, SUBSCRIBE, TOOLS_LIST};
 use crate::notice;
 
 impl Replay {
-    /// The handshake for a replacement. Everything else waits for its response: [`OwnResponse::Handshake`].
+    /// The handshake for a replacement. Everything else waits for its response: [`super::OwnResponse::Handshake`].
     pub fn handshake(&mut self) -> Option<OwnRequest> {
         self.handshake.as_ref()?;
         let id = self.next_id();
@@ -20,7 +20,7 @@ impl Replay {
     pub fn settings(&mut self) -> Vec<ReplayMessage> {
         let mut messages: Vec<ReplayMessage> = self.initialized().into_iter().collect();
         messages.extend(self.preferences());
-        messages.extend(self.ask_for_tools().map(ReplayMessage::Request));
+        messages.extend(self.list_tools_to_compare().map(ReplayMessage::Request));
         messages
     }
 
@@ -31,7 +31,7 @@ impl Replay {
     }
 
     /// The log level and the subscriptions, including those that have no response yet: the process that answers them
-    /// may not be the one that stays.
+    /// may be the one that is being replaced.
     pub fn preferences(&self) -> Vec<ReplayMessage> {
         let is_unsubscribing = |uri: &str| {
             self.pending
@@ -67,7 +67,7 @@ impl Replay {
         Some(OwnRequest { id, method: TOOLS_LIST, message })
     }
 
-    /// The notifications that tell the harness of changed tools. None if its era and its listeners allow none.
+    /// The notifications of changed tools for the harness; empty for a stateless harness without a listener for them.
     pub fn tools_changed(&self) -> Vec<Vec<u8>> {
         if self.has_handshake() {
             return vec![notice::tools_changed()];
@@ -80,7 +80,7 @@ impl Replay {
     }
 
     /// Lists the tools of a replacement, to compare them with those that the harness was shown.
-    pub fn ask_for_tools(&mut self) -> Option<OwnRequest> {
+    pub fn list_tools_to_compare(&mut self) -> Option<OwnRequest> {
         self.tools.as_ref()?;
         let id = self.next_id();
         let request = &self.tools.as_ref()?.request;

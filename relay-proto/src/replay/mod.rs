@@ -1,9 +1,9 @@
 //! The messages that a replacement server process must be sent, because the harness sent them to the previous one.
 //!
 //! A harness makes its handshake once, and sets its log level and its resource subscriptions once. When a new process
-//! replaces the one that was told, these are replayed: by the sidecar after a crash, by the shim on a fresh link. Both
-//! record them with this module. The stateless era has no handshake and no settings to replay. In either era the tools
-//! may have changed: they are listed again, and the harness is notified if they differ.
+//! replaces the one that received them, they are replayed: by the sidecar after a crash, by the shim on a fresh link.
+//! Both record them with this module. The stateless era has no handshake and no settings to replay. In either era the
+//! tools may have changed: they are listed again, and the harness is notified if they differ.
 //!
 //! What must stay true: only what a server *accepted* is replayed, with the harness's bytes and an id of our own;
 //! responses under our own ids are never forwarded; nothing here grows beyond [`MAX_BYTES`], [`MAX_SUBSCRIPTIONS`] and
@@ -37,13 +37,13 @@ pub const MAX_PENDING: usize = 64;
 /// Bytes reserved for a handshake.
 const HANDSHAKE_BYTES: usize = 64 * 1024;
 
-/// What one server accepted from one harness.
+/// The requests of one harness that one server accepted and that change its state.
 #[derive(Clone, Debug)]
 pub struct Replay {
     /// The prefix of our own ids.
     prefix: &'static str,
     /// How many of our own ids were used. Siblings share it: a process can be sent requests of its own replay and of
-    /// another, and must not be sent two under one id.
+    /// a sibling's, and their ids must differ.
     own_ids: Arc<AtomicU64>,
     /// Requests of the harness without a response, and what each changes if it is accepted.
     pending: Vec<(IdValue, PendingChange)>,
@@ -127,8 +127,8 @@ impl Replay {
         }
     }
 
-    /// What a process that runs beside the present one is told: the handshake, also one without a response yet, and the
-    /// settings since. Tools are listed on one process only. For a process that takes calls the handshake is complete.
+    /// The replay for a process that runs beside the present one: the handshake, even without a response yet, and the
+    /// settings. Tools are listed on one process only. `notifications/initialized` is included, since calls follow.
     pub fn for_sibling(&self) -> Self {
         let pending = self.pending.iter().find_map(|(_, change)| match change {
             PendingChange::Initialize(request) => request.clone(),
@@ -149,7 +149,7 @@ impl Replay {
         }
     }
 
-    /// Takes over the log level and the subscriptions that the present process was told since [`Self::for_sibling`].
+    /// Copies the log level and the subscriptions, which may have changed since [`Self::for_sibling`].
     pub fn copy_settings(&mut self, from: &Self) {
         let is_setting = |change: &PendingChange| {
             matches!(
@@ -203,13 +203,13 @@ impl Replay {
             ReplayRole::Handshake => Some(PendingChange::Initialize(fits.then(keep))),
             ReplayRole::Setting(Setting::Unsubscribe) if fits => uri().map(PendingChange::Unsubscribe),
             ReplayRole::Setting(Setting::Unsubscribe) => {
-                // There is no room to wait for the response. Not subscribing again is what the harness wants.
+                // There is no room to keep it until the response: the subscription is dropped at once.
                 if let Some(uri) = uri() {
                     self.unsubscribe(&uri);
                 }
                 None
             }
-            ReplayRole::Listen if tool_page::is_listened_for(message, params.clone()) => {
+            ReplayRole::Listen if tool_page::includes_tool_changes(message, params.clone()) => {
                 Some(PendingChange::Listen(id.raw.into()))
             }
             _ if !fits => None,

@@ -21,7 +21,7 @@ impl ToolPage {
         Some(Self { request, digest: digest(response, result?)? })
     }
 
-    /// Takes a newer response; whether it differs from the one before.
+    /// Stores the digest of a newer response and returns whether it differs from the one before.
     pub(super) fn renew(&mut self, response: &[u8], result: Option<Range<usize>>) -> bool {
         let Some(digest) = result.and_then(|result| digest(response, result)) else { return false };
         std::mem::replace(&mut self.digest, digest) != digest
@@ -34,7 +34,7 @@ pub(super) fn is_first_page(message: &[u8], params: Option<Range<usize>>) -> boo
 }
 
 /// Whether this `subscriptions/listen` includes changes of the tools.
-pub(super) fn is_listened_for(message: &[u8], params: Option<Range<usize>>) -> bool {
+pub(super) fn includes_tool_changes(message: &[u8], params: Option<Range<usize>>) -> bool {
     let wanted = params
         .and_then(|params| json::member(message, params, "notifications"))
         .and_then(|filter| json::member(message, filter, "toolsListChanged"));

@@ -1,13 +1,13 @@
 //! An outbox and an inbox with a pipe between them that is cut where the script decides.
 //!
-//! Shared by the property test and the fuzz target: a script is bytes, every script is a legal life of a link, and
+//! Shared by the property test and the fuzz target: every script is a valid sequence of operations, and
 //! after each one every message must have arrived once, whole and in order.
 
 use relay_proto::decoder::Decoder;
 use relay_proto::delivery::{Inbox, Outbox, Received};
 use relay_proto::frame::{Ack, Frame, MaybeRan, Origin, PREFACE};
 
-/// Plays a script of (what, how much) pairs, then lets everything arrive and compares.
+/// Runs a script of (operation, size) pairs, then lets everything arrive and compares.
 pub(crate) fn play(window: u64, script: &[(u8, u16)]) {
     let mut world = World::new(window);
     for (what, size) in script {

@@ -1,5 +1,5 @@
-//! A second opinion on messages: serde_json reads one into a tree that keeps every key, and the rules of
-//! [`Strictness`] are asked of that tree in the plainest way. Nothing here is shared with the reader under test.
+//! An independent check of messages: serde_json reads one into a tree that keeps every key, and the rules of
+//! [`Strictness`] are applied to that tree in the simplest way. Nothing here is shared with the reader under test.
 //!
 //! Shared by the property test and the fuzz target.
 
@@ -9,10 +9,10 @@ mod tree;
 use relay_proto::envelope::{Envelope, Kind, Malformed, MalformedReason, Outcome, Strictness, read_within};
 use relay_proto::limits::{MAX_ID, MAX_METHOD, MAX_TOOL_NAME};
 
-pub(crate) use spelling::spell;
+pub(crate) use spelling::generate_message;
 use tree::{Number, Tree};
 
-/// Reads the message in both ways and panics where they differ. Says whether it could be read.
+/// Reads the message in both ways and panics where they differ. Returns whether it could be read.
 pub(crate) fn agree(message: &[u8], strictness: Strictness, depth: usize) -> bool {
     let read = read_within(message, strictness, depth);
     let opinion = opinion(message, strictness, depth);
@@ -23,7 +23,7 @@ pub(crate) fn agree(message: &[u8], strictness: Strictness, depth: usize) -> boo
             assert_eq!(Meaning::of(message, envelope), meaning, "{}", context());
         }
         (Ok(envelope), Opinion::Refused(why)) => panic!("passed as {envelope:?}, but {why}: {}", context()),
-        // How long an id is spelled is not to be seen in a tree.
+        // The tree does not have the length of an id's raw JSON.
         (Err(Malformed { reason: MalformedReason::IdTooLong { .. }, .. }), Opinion::Means(_))
             if message.len() > MAX_ID => {}
         (Err(Malformed { reason: MalformedReason::IdTooLong { .. }, .. }), Opinion::Passes) => {}
@@ -36,10 +36,10 @@ pub(crate) fn agree(message: &[u8], strictness: Strictness, depth: usize) -> boo
 
 enum Opinion {
     Means(Meaning),
-    /// It passes; what it means has halves of characters in it and is not compared.
+    /// It passes; its meaning has unpaired surrogates and is not compared.
     Passes,
     Refused(&'static str),
-    /// It is about something that a tree does not tell.
+    /// The tree cannot decide it.
     None,
 }
 
@@ -83,13 +83,13 @@ fn opinion(message: &[u8], strictness: Strictness, depth: usize) -> Opinion {
     let Ok(text) = str::from_utf8(message) else { return Opinion::Refused("it is not UTF-8") };
     let tree = match (Tree::read(message), strictness) {
         (Ok(tree), _) => tree,
-        (Err(error), _) if tree::is_beyond(&error) => return Opinion::None,
+        (Err(error), _) if tree::is_parser_limit(&error) => return Opinion::None,
         (Err(_), Strictness::Whole) => return Opinion::Refused("it is not JSON"),
-        // What is only half a character is allowed inside; serde_json allows it nowhere.
+        // Unpaired surrogates are allowed inside values; serde_json refuses them everywhere.
         (Err(_), Strictness::Envelope) => {
-            match tree::without_halves(text).map(|text| Tree::read(text.as_bytes())) {
+            match tree::replace_unpaired_surrogates(text).map(|text| Tree::read(text.as_bytes())) {
                 Some(Ok(tree)) => tree,
-                Some(Err(error)) if tree::is_beyond(&error) => return Opinion::None,
+                Some(Err(error)) if tree::is_parser_limit(&error) => return Opinion::None,
                 Some(Err(_)) => return Opinion::Refused("it is not JSON"),
                 None => return Opinion::None,
             }
@@ -103,15 +103,15 @@ fn opinion(message: &[u8], strictness: Strictness, depth: usize) -> Opinion {
     }
 }
 
-/// What the message means; none where its id is an integer that the tree does not hold exactly.
+/// What the message means; `None` if its id is an integer too large for the tree.
 fn judge(tree: &Tree, strictness: Strictness, depth: usize) -> Result<Option<Meaning>, &'static str> {
     let whole = strictness == Strictness::Whole;
-    let Tree::Object(members) = tree else { return Err("it is no object") };
+    let Tree::Object(members) = tree else { return Err("it is not an object") };
     if tree.depth() > depth {
         return Err("it is too deep");
     }
     if whole && tree.repeats_a_key() {
-        return Err("a key is there twice");
+        return Err("it has a key twice");
     }
     misspelled(members, &["error", "id", "jsonrpc", "method", "params", "result"], strictness)?;
     let member = |key: &str| tree.member(key);
@@ -125,20 +125,20 @@ fn judge(tree: &Tree, strictness: Strictness, depth: usize) -> Result<Option<Mea
             }
             member("params")
         }
-        Some(_) if whole => return Err("params are no object"),
+        Some(_) if whole => return Err("params is not an object"),
         other => other,
     };
     let exact = !matches!(member("id"), Some(Tree::Number(Number::Huge)));
     let id = || match member("id") {
-        Some(id @ Tree::Text(text)) if text.len() + 2 <= MAX_ID && !text.contains(tree::HALF) => {
+        Some(id @ Tree::Text(text)) if text.len() + 2 <= MAX_ID && !text.contains(tree::UNPAIRED) => {
             Ok(Some(id.clone()))
         }
         Some(id @ Tree::Number(Number::Integer(_) | Number::Huge)) => Ok(Some(id.clone())),
         None => Ok(None),
-        Some(_) => Err("the id is none"),
+        Some(_) => Err("the id is invalid"),
     };
     let meaning = match (member("method"), member("result"), member("error")) {
-        (Some(Tree::Text(method)), None, None) if !method.contains(tree::HALF) => {
+        (Some(Tree::Text(method)), None, None) if !method.contains(tree::UNPAIRED) => {
             let tool = params.and_then(|params| params.member("name")).and_then(Tree::text);
             let calls = whole && method == "tools/call";
             if whole && method.len() > MAX_METHOD {
@@ -169,12 +169,12 @@ fn judge(tree: &Tree, strictness: Strictness, depth: usize) -> Result<Option<Mea
             };
             Meaning { kind: "error", id, method: None, body: Some(error.clone()), call: None }
         }
-        _ => return Err("it is of no kind, or of two"),
+        _ => return Err("it is no kind of message, or two at once"),
     };
     Ok(exact.then_some(meaning))
 }
 
-/// Refuses keys that are another's once case is gone: of all keys, or, in an envelope, of those that could be `known`.
+/// Refuses keys that are equal when case is ignored; for [`Strictness::Envelope`], only those like a `known` one.
 fn misspelled(
     members: &[(String, Tree)],
     known: &[&str],

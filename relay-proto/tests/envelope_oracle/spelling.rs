@@ -1,34 +1,34 @@
-//! Messages out of bytes: each byte is a choice, so a few of them spell a message that is usual in most things, odd in
-//! some, and damaged in some places.
+//! Generates messages from bytes: each byte is a choice, so that a message is usual in most respects, odd in some, and
+//! sometimes damaged.
 
-/// How deep a message may be that is spelled, and the message.
-pub(crate) fn spell(choices: &[u8]) -> (usize, Vec<u8>) {
-    let mut speller = Speller { choices: choices.iter(), out: Vec::new(), care: Care::Usual };
-    let depth = speller.one_of(&[128, 128, 128, 1024, 64, 65, 66, 63, 128, 1024, 128, 4, 3, 2, 1, 128]);
-    speller.care = speller.one_of(&[Care::Usual, Care::Usual, Care::Usual, Care::None]);
-    let damages = speller.one_of(&[0, 0, 0, 0, 0, 1, 1, 3]);
-    speller.message();
-    (0..damages).for_each(|_| speller.damage());
-    (depth, speller.out)
+/// The depth that the message may have, and the message.
+pub(crate) fn generate_message(choices: &[u8]) -> (usize, Vec<u8>) {
+    let mut generator = MessageGenerator { choices: choices.iter(), out: Vec::new(), syntax: Syntax::Valid };
+    let depth = generator.one_of(&[128, 128, 128, 1024, 64, 65, 66, 63, 128, 1024, 128, 4, 3, 2, 1, 128]);
+    generator.syntax = generator.one_of(&[Syntax::Valid, Syntax::Valid, Syntax::Valid, Syntax::Any]);
+    let damages = generator.one_of(&[0, 0, 0, 0, 0, 1, 1, 3]);
+    generator.message();
+    (0..damages).for_each(|_| generator.damage());
+    (depth, generator.out)
 }
 
-struct Speller<'a> {
+struct MessageGenerator<'a> {
     choices: std::slice::Iter<'a, u8>,
     out: Vec<u8>,
-    care: Care,
+    syntax: Syntax,
 }
 
-/// Whether what is no JSON is spelled too.
+/// Whether invalid JSON is generated too.
 #[derive(Clone, Copy, Eq, PartialEq)]
-enum Care {
-    None,
-    Usual,
+enum Syntax {
+    Any,
+    Valid,
 }
 
-/// Lengths around those at which strings are read in another way.
+/// Lengths around those at which the reader uses another loop.
 const LENGTHS: [usize; 20] = [3, 0, 1, 6, 7, 8, 9, 14, 15, 16, 17, 63, 64, 65, 71, 72, 127, 129, 260, 1100];
 
-impl Speller<'_> {
+impl MessageGenerator<'_> {
     /// Below `count`; 0 when there are no choices left.
     fn pick(&mut self, count: usize) -> usize {
         self.choices.next().map_or(0, |choice| usize::from(*choice) % count)
@@ -38,7 +38,7 @@ impl Speller<'_> {
         all[self.pick(all.len())]
     }
 
-    fn say(&mut self, text: &str) {
+    fn write(&mut self, text: &str) {
         self.out.extend_from_slice(text.as_bytes());
     }
 
@@ -61,55 +61,55 @@ impl Speller<'_> {
         }
         let turn = self.pick(members.len().max(1));
         members.rotate_left(turn);
-        self.white();
-        self.say("{");
-        self.white();
+        self.white_space();
+        self.write("{");
+        self.white_space();
         for (place, member) in members.into_iter().enumerate() {
-            self.member(place, member, |speller| match (member, speller.pick(32)) {
-                (_, 31) => speller.value(3),
-                ("jsonrpc", _) => speller.say("\"2.0\""),
-                ("id", _) => speller.id(),
+            self.member(place, member, |generator| match (member, generator.pick(32)) {
+                (_, 31) => generator.value(3),
+                ("jsonrpc", _) => generator.write("\"2.0\""),
+                ("id", _) => generator.id(),
                 ("method", _) => {
-                    let method = speller.one_of(&["tools/call", "tools/call", "ping", "tools\\/call"]);
-                    speller.say(&format!("\"{method}\""));
+                    let method = generator.one_of(&["tools/call", "tools/call", "ping", "tools\\/call"]);
+                    generator.write(&format!("\"{method}\""));
                 }
-                ("params", _) => speller.params(),
-                _ => speller.value(3),
+                ("params", _) => generator.params(),
+                _ => generator.value(3),
             });
         }
-        self.say("}");
-        self.white();
+        self.write("}");
+        self.white_space();
     }
 
     fn params(&mut self) {
-        self.say("{");
-        self.white();
+        self.write("{");
+        self.white_space();
         for place in 0..self.one_of(&[2, 0, 1, 2, 3, 4]) {
             let known = ["name", "arguments", "_meta", "uri", "requestId", "x", "X", "name", "arguments"];
             let key = if self.pick(16) == 15 { self.one_of(&known) } else { known[place] };
-            self.member(place, key, |speller| match (key, speller.pick(8)) {
-                ("name", 0..7) => speller.text(),
-                ("arguments", 0..7) => speller.object(2),
-                _ => speller.value(2),
+            self.member(place, key, |generator| match (key, generator.pick(8)) {
+                ("name", 0..7) => generator.text(),
+                ("arguments", 0..7) => generator.object(2),
+                _ => generator.value(2),
             });
         }
-        self.say("}");
+        self.write("}");
     }
 
     fn member(&mut self, place: usize, key: &str, value: impl FnOnce(&mut Self)) {
         if place > 0 {
-            self.say(",");
-            self.white();
+            self.write(",");
+            self.white_space();
         }
         self.key(key);
-        self.white();
-        self.say(":");
-        self.white();
+        self.white_space();
+        self.write(":");
+        self.white_space();
         value(self);
-        self.white();
+        self.white_space();
     }
 
-    /// The key, seldom in a way in which some parser or other might know it.
+    /// The key, sometimes changed so that only some parsers take it for the same key.
     fn key(&mut self, key: &str) {
         let at = self.pick(key.len().max(1));
         let other = match (self.pick(128), key.chars().nth(at)) {
@@ -123,17 +123,17 @@ impl Speller<'_> {
             (_, letter) => letter.map(String::from).unwrap_or_default(),
         };
         let (before, after) = (key.get(..at), key.get(at + 1..));
-        self.say(&format!("\"{}{other}{}\"", before.unwrap_or_default(), after.unwrap_or_default()));
+        self.write(&format!("\"{}{other}{}\"", before.unwrap_or_default(), after.unwrap_or_default()));
     }
 
     fn id(&mut self) {
         let ids =
             ["7", "\"a\"", "-3", "null", "1.0", "-0", "1e3", "12345678901234567890", "\"\\u0061\"", "true"];
         match self.pick(64) {
-            choice @ 0..10 => self.say(ids[choice]),
+            choice @ 0..10 => self.write(ids[choice]),
             10..16 => self.text(),
             16..20 => self.number(),
-            _ => self.say("8"),
+            _ => self.write("8"),
         }
     }
 
@@ -144,23 +144,23 @@ impl Speller<'_> {
             (6..=7, _) => self.literal(),
             (8..=10, 1..) => self.array(inside - 1),
             (11..=14, 1..) => self.object(inside - 1),
-            (15, 2..) => self.tower(),
-            _ => self.say("1"),
+            (15, 2..) => self.deeply_nested(),
+            _ => self.write("1"),
         }
     }
 
     fn array(&mut self, inside: usize) {
-        self.say("[");
-        self.white();
+        self.write("[");
+        self.white_space();
         for place in 0..self.one_of(&[0, 1, 2, 3]) {
             if place > 0 {
-                self.say(",");
-                self.white();
+                self.write(",");
+                self.white_space();
             }
             self.value(inside);
-            self.white();
+            self.white_space();
         }
-        self.say("]");
+        self.write("]");
     }
 
     fn object(&mut self, inside: usize) {
@@ -184,28 +184,28 @@ impl Speller<'_> {
             "",
             "\\n",
         ];
-        self.say("{");
-        self.white();
+        self.write("{");
+        self.white_space();
         let count = self.one_of(&[0, 1, 1, 2, 3, 13]);
         for (place, usual) in KEYS.iter().take(count).enumerate() {
-            // Many keys are mostly different ones.
+            // In a large object most keys differ, so that it is not refused for a duplicate.
             let key = if count > 3 && self.pick(8) < 7 { usual } else { self.one_of(&KEYS) };
-            self.member(place, key, |speller| speller.value(inside));
+            self.member(place, key, |generator| generator.value(inside));
         }
-        self.say("}");
+        self.write("}");
     }
 
-    /// Around the depths at which something changes.
-    fn tower(&mut self) {
+    /// Nesting around 64 levels, the limit of the quick path, and around the depth limit.
+    fn deeply_nested(&mut self) {
         let levels = self.one_of(&[60, 61, 62, 63, 64, 65, 66, 67, 110, 124]);
         let objects = self.pick(3);
         let is_object = |level: usize| objects == 1 || objects == 2 && level.is_multiple_of(3);
         for level in 0..levels {
-            self.say(if is_object(level) { "{\"a\":" } else { "[" });
+            self.write(if is_object(level) { "{\"a\":" } else { "[" });
         }
-        self.say(["1", "\"\"", "{}"][objects]);
+        self.write(["1", "\"\"", "{}"][objects]);
         for level in (0..levels).rev() {
-            self.say(if is_object(level) { "}" } else { "]" });
+            self.write(if is_object(level) { "}" } else { "]" });
         }
     }
 
@@ -233,12 +233,12 @@ impl Speller<'_> {
         const WRONG: [&str; 8] = ["\"", "\\", "\u{1f}", "\u{0}", "\n", "\\x", "\\u12", "\\ud83d\\u"];
         let length = self.one_of(&LENGTHS);
         let at = self.pick(length + 1);
-        let odd = match (self.care, self.pick(8)) {
-            (Care::None, 7) => self.one_of(&WRONG),
+        let odd = match (self.syntax, self.pick(8)) {
+            (Syntax::Any, 7) => self.one_of(&WRONG),
             _ => self.one_of(&ODD),
         };
         let (before, after) = ("x".repeat(at), "y".repeat(length - at));
-        self.say(&format!("\"{before}{odd}{after}\""));
+        self.write(&format!("\"{before}{odd}{after}\""));
     }
 
     fn number(&mut self) {
@@ -255,28 +255,28 @@ impl Speller<'_> {
             "1e400",
         ];
         const WRONG: [&str; 9] = ["01", "-", "1.", "+1", ".5", "1e", "0x1", "NaN", "1 2"];
-        let number = match (self.care, self.pick(8)) {
-            (Care::None, 7) => self.one_of(&WRONG),
+        let number = match (self.syntax, self.pick(8)) {
+            (Syntax::Any, 7) => self.one_of(&WRONG),
             _ => self.one_of(&NUMBERS),
         };
-        self.say(number);
+        self.write(number);
     }
 
     fn literal(&mut self) {
-        let literal = match (self.care, self.pick(8)) {
-            (Care::None, 7) => self.one_of(&["tru", "True", "nulll", "undefined", ""]),
+        let literal = match (self.syntax, self.pick(8)) {
+            (Syntax::Any, 7) => self.one_of(&["tru", "True", "nulll", "undefined", ""]),
             _ => self.one_of(&["true", "false", "null"]),
         };
-        self.say(literal);
+        self.write(literal);
     }
 
-    fn white(&mut self) {
-        let white = match (self.care, self.pick(16)) {
+    fn white_space(&mut self) {
+        let white = match (self.syntax, self.pick(16)) {
             (_, 0..12) => "",
-            (Care::None, 15) => self.one_of(&["\u{a0}", "\u{c}", "\u{feff}", "\u{b}", "/**/", ",", "\u{0}"]),
+            (Syntax::Any, 15) => self.one_of(&["\u{a0}", "\u{c}", "\u{feff}", "\u{b}", "/**/", ",", "\u{0}"]),
             _ => self.one_of(&[" ", "\n", "\t", "\r\n  "]),
         };
-        self.say(white);
+        self.write(white);
     }
 
     fn damage(&mut self) {
@@ -302,8 +302,9 @@ impl Speller<'_> {
             b"\\u00",
             b"\\ud8",
         ];
-        let place =
-            |speller: &mut Self| (speller.pick(256) << 8 | speller.pick(256)) % (speller.out.len() + 1);
+        let place = |generator: &mut Self| {
+            (generator.pick(256) << 8 | generator.pick(256)) % (generator.out.len() + 1)
+        };
         let at = place(self);
         let end = (at + self.pick(4)).min(self.out.len());
         let piece = match self.pick(8) {

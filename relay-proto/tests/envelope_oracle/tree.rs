@@ -24,18 +24,18 @@ pub(super) enum Number {
     Fraction(f64),
 }
 
-/// Stands for half a surrogate pair; no message here has it.
-pub(super) const HALF: char = '\u{e000}';
+/// Replaces an unpaired surrogate; no generated message contains it.
+pub(super) const UNPAIRED: char = '\u{e000}';
 
 /// Whether serde_json refused something that JSON allows.
-pub(super) fn is_beyond(error: &serde_json::Error) -> bool {
+pub(super) fn is_parser_limit(error: &serde_json::Error) -> bool {
     let said = error.to_string();
     said.starts_with("number out of range") || said.starts_with("recursion limit exceeded")
 }
 
-/// The text with each half of a surrogate pair replaced; none where it has the replacement already.
-pub(super) fn without_halves(text: &str) -> Option<String> {
-    if text.contains(HALF) || text.to_ascii_lowercase().contains("e000") {
+/// The text with each unpaired surrogate replaced; `None` if it contains the replacement already.
+pub(super) fn replace_unpaired_surrogates(text: &str) -> Option<String> {
+    if text.contains(UNPAIRED) || text.to_ascii_lowercase().contains("e000") {
         return None;
     }
     let (mut whole, mut at) = (String::new(), 0);
@@ -105,13 +105,13 @@ impl Tree {
 
 impl<'de> Deserialize<'de> for Tree {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_any(Planter)
+        deserializer.deserialize_any(TreeVisitor)
     }
 }
 
-struct Planter;
+struct TreeVisitor;
 
-impl<'de> Visitor<'de> for Planter {
+impl<'de> Visitor<'de> for TreeVisitor {
     type Value = Tree;
 
     fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -10,17 +10,17 @@ use relay_proto::address::ListenAddress;
 use super::local::{Claim, Local};
 use super::serve::{End, serve};
 use super::{HubError, Stop};
-use crate::inbound_listener::{Entry, InboundListener};
+use crate::inbound_listener::{HandshakeConfig, InboundListener};
 use crate::print_error;
 use crate::stderr_log::StderrLog;
 
 pub(super) async fn run(
     address: &ListenAddress,
-    entry: Entry,
+    config: HandshakeConfig,
     claim: &Claim,
     mut stop: Stop<'_>,
 ) -> Result<(), HubError> {
-    let opened = InboundListener::open(address, entry).await;
+    let opened = InboundListener::open(address, config).await;
     let inbound_listener = opened.map_err(|source| HubError::Listen { address: address.clone(), source })?;
     print_error(&format!("hub: waiting at {address} for `cofferdam attach dial`"));
     let mut port = Port { inbound_listener, log: StderrLog::new() };
@@ -50,7 +50,7 @@ pub(super) async fn run(
                 stream
             }
             (end, _) => {
-                print_error(&format!("hub: {end}; waiting for the next one"));
+                print_error(&format!("hub: {end}; waiting for the next connection"));
                 tokio::select! {
                     () = stop.as_mut() => return Ok(()),
                     stream = port.next() => stream,

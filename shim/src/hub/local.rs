@@ -1,9 +1,9 @@
 //! The local address that the sandbox's shims connect to: a Unix socket, or a loopback port whose key is in a file.
 //!
-//! Must stay true: one hub at a time serves an address, by a lock that ends with its process; an address that another
-//! program serves is left alone; only the hub's own user can connect; and only a file that is still this hub's is
-//! removed. The address exists only while there is a pipe: a connection that waited for one would be given up by its
-//! shim, and would then reach the sidecar after the shim's next one.
+//! Must stay true: one hub at a time serves an address, by a lock that the kernel releases when the hub exits; an
+//! address that another program serves is left alone; only the hub's own user can connect; and only a file that is
+//! still this hub's is removed. The address exists only while there is a pipe: otherwise a connection could wait for
+//! a pipe until its shim has timed out and connected again, and then reach the sidecar after the newer connection.
 
 use std::fmt;
 use std::fs::{self, DirBuilder, File, OpenOptions, Permissions};
@@ -60,17 +60,18 @@ pub(super) struct Arrival {
 #[derive(Debug, thiserror::Error)]
 pub(super) enum LocalError {
     #[error(
-        "serve `{path}`: another hub{} serves it, and one is enough for all shims of a sandbox; end that one, or give this \
-         one another --socket", .process.map(|id| format!(" (process {id})")).unwrap_or_default()
+        "serve `{path}`: another hub{} serves it, and one is enough for all shims of a sandbox; end that one, or give \
+         this one another --socket", .process.map(|id| format!(" (process {id})")).unwrap_or_default()
     )]
     Held { path: PathBuf, process: Option<u32> },
     #[error(
-        "serve `{path}`: {source}; can this user write there? else choose another place with --socket, and give it to the shims with --relay"
+        "serve `{path}`: {source}; can this user write there? else choose another place with --socket, and give it to \
+         the shims with --relay"
     )]
     Io { path: PathBuf, source: io::Error },
     #[error(
-        "serve `{path}`: another program that is not a hub listens there; if it is the sidecar's own socket, no hub is needed; otherwise \
-         choose another place with --socket"
+        "serve `{path}`: another program that is not a hub listens there; if it is the sidecar's own socket, no hub is \
+         needed; otherwise choose another place with --socket"
     )]
     Live { path: PathBuf },
     #[error("serve `{path}`: the file there was not made by a hub; remove it, or choose another place")]
@@ -95,18 +96,18 @@ impl Claim {
         if let Some(directory) = path.parent().filter(|directory| !directory.as_os_str().is_empty()) {
             DirBuilder::new().recursive(true).mode(0o700).create(directory).map_err(failed)?;
         }
-        let beside = beside(path, ".lock");
+        let lock_path = with_suffix(path, ".lock");
         let mut options = OpenOptions::new();
         options.read(true).write(true).create(true).truncate(false).mode(0o600);
         // Another user of the directory must not redirect us by a symbolic link, nor block us with a FIFO.
         options.custom_flags((OFlags::NOFOLLOW | OFlags::NONBLOCK).bits().cast_signed());
-        let mut lock = match options.open(&beside) {
+        let mut lock = match options.open(&lock_path) {
             Ok(lock) if lock.metadata().is_ok_and(|file| file.is_file()) => lock,
-            Ok(_) => return Err(LocalError::Taken { path: beside }),
+            Ok(_) => return Err(LocalError::Taken { path: lock_path }),
             Err(error) if error.raw_os_error() == Some(Errno::LOOP.raw_os_error()) => {
-                return Err(LocalError::Taken { path: beside });
+                return Err(LocalError::Taken { path: lock_path });
             }
-            Err(source) => return Err(LocalError::Io { path: beside, source }),
+            Err(source) => return Err(LocalError::Io { path: lock_path, source }),
         };
         match lock.try_lock() {
             Ok(()) => {}
@@ -170,7 +171,7 @@ impl fmt::Display for Local {
 
 impl Drop for Local {
     fn drop(&mut self) {
-        if identity(&self.path).is_ok_and(|file| file == self.file) {
+        if device_and_inode(&self.path).is_ok_and(|file| file == self.file) {
             // If this fails, the next hub finds the file stale.
             let _ = fs::remove_file(&self.path);
         }
@@ -184,7 +185,7 @@ impl Arrival {
         let Some(hub_file) = &self.hub_file else { return Some(self.stream) };
         let mut received = [0; Key::WIRE_BYTES];
         self.stream.read_exact(&mut received).await.ok()?;
-        if !hub_file.key.is(&received) {
+        if !hub_file.key.matches(&received) {
             return None;
         }
         self.stream.write_all(hub_file.answer.on_wire()).await.ok()?;
@@ -221,7 +222,7 @@ fn unix(path: &Path) -> Result<Local, LocalError> {
         UnixListener::from_std(socket.into())
     })();
     let listener = Listener::Unix(bound.map_err(failed)?);
-    Ok(Local { listener, file: identity(path).map_err(failed)?, path: path.into() })
+    Ok(Local { listener, file: device_and_inode(path).map_err(failed)?, path: path.into() })
 }
 
 /// Whether a program listens there. Does not wait: a socket whose owner accepts no connections is not stale.
@@ -237,14 +238,14 @@ async fn loopback(path: &Path) -> Result<Local, LocalError> {
     let port = listener.local_addr().map_err(failed)?.port();
     let hub_file =
         HubFile { port, key: random_key().map_err(failed)?, answer: random_key().map_err(failed)? };
-    let aside = beside(path, ".new");
+    let temporary = with_suffix(path, ".new");
     let written = (|| {
-        // Left by a hub that was killed in between.
-        let _ = fs::remove_file(&aside);
-        let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&aside)?;
+        // Left by a hub that was killed before the rename.
+        let _ = fs::remove_file(&temporary);
+        let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&temporary)?;
         file.write_all(hub_file.to_text().as_bytes())?;
-        fs::rename(&aside, path)?;
-        identity(path)
+        fs::rename(&temporary, path)?;
+        device_and_inode(path)
     })();
     Ok(Local {
         listener: Listener::Loopback(listener, hub_file),
@@ -263,12 +264,12 @@ fn random_key() -> io::Result<Key> {
     Ok(Key::from_hex(&digits).expect("these are 64 digits"))
 }
 
-fn beside(path: &Path, end: &str) -> PathBuf {
+fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
     let mut name = path.as_os_str().to_owned();
-    name.push(end);
+    name.push(suffix);
     name.into()
 }
 
-fn identity(path: &Path) -> io::Result<(u64, u64)> {
+fn device_and_inode(path: &Path) -> io::Result<(u64, u64)> {
     fs::symlink_metadata(path).map(|file| (file.dev(), file.ino()))
 }

@@ -31,7 +31,7 @@ use relay_proto::address::ListenAddress;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::time::timeout;
 
-use crate::inbound_listener::{self, Entry};
+use crate::inbound_listener::{self, HandshakeConfig};
 use crate::print_error;
 use local::{Claim, LocalError};
 use options::{HubOptions, PipeTarget};
@@ -65,7 +65,7 @@ enum HubError {
     #[error(
         "another hub uses this pipe already, and two cannot share it; one hub serves all shims of a sandbox, so start it once"
     )]
-    TwoOnOnePipe,
+    PipeInUse,
     #[error(
         "TLS handshake through the pipe: no response in {} seconds; is `cofferdam attach` at its other end?",
         HANDSHAKE_TIMEOUT.as_secs()
@@ -95,7 +95,7 @@ impl HubError {
     fn code(&self) -> u8 {
         match self {
             Self::Terminal => EX_USAGE,
-            Self::TwoOnOnePipe | Self::Local(LocalError::Held { .. }) => EX_TEMPFAIL,
+            Self::PipeInUse | Self::Local(LocalError::Held { .. }) => EX_TEMPFAIL,
             Self::Tls(TlsError::WrongPin { .. }) => EX_NOPERM,
             Self::NoResponse | Self::Tls(_) | Self::Local(_) | Self::Listen { .. } => EX_UNAVAILABLE,
             Self::Identity(_) | Self::Io(_) => EX_OSERR,
@@ -103,7 +103,7 @@ impl HubError {
     }
 }
 
-/// What ends a hub from outside.
+/// Resolves when the hub must stop.
 type Stop<'a> = Pin<&'a mut (dyn Future<Output = ()> + Send)>;
 
 async fn run(options: HubOptions) -> Result<(), HubError> {
@@ -122,8 +122,8 @@ async fn run(options: HubOptions) -> Result<(), HubError> {
     let identity = Identity::generate()?;
     match &options.pipe {
         PipeTarget::Listen(address) => {
-            let entry = Entry { inside: Inside::Hub, identity, pin: options.pin };
-            dialled::run(address, entry, &claim, stop).await
+            let config = HandshakeConfig { inside: Inside::Hub, identity, pin: options.pin };
+            dialled::run(address, config, &claim, stop).await
         }
         PipeTarget::Stdio => {
             let handshake = tls::connect_for(Inside::Hub, Duplex::open()?, &identity, &options.pin);

@@ -42,7 +42,9 @@ pub enum HubUsageError {
     Key { place: &'static str, source: InvalidKey },
     #[error("read --listen: {0}")]
     Listen(InvalidAddress),
-    #[error("read --listen: `{0}` is a name; use an address, so that it is sure where the port is open")]
+    #[error(
+        "read --listen: `{0}` is a host name; give an IP address, so that it is clear where the port is open"
+    )]
     ListenName(String),
     #[error(
         "read the command line of the hub: --pin is missing: give it the key that `cofferdam key` prints on the host \
@@ -51,7 +53,7 @@ pub enum HubUsageError {
     NoPin,
     #[error("read {place}: it is not UTF-8")]
     NotUtf8 { place: &'static str },
-    #[error("read the command line of the hub: {flag} is there twice")]
+    #[error("read the command line of the hub: {flag} is given twice")]
     Twice { flag: &'static str },
     #[error("read the command line of the hub: `{0}` is not known")]
     Unknown(String),
@@ -97,7 +99,7 @@ pub(crate) fn parse(
         (None, None) => LocalListener::Unix(DEFAULT_SOCKET.into()),
     };
     let pipe = match listen {
-        Some(place) => PipeTarget::Listen(listening(&text(place, LISTEN)?, exposed)?),
+        Some(place) => PipeTarget::Listen(parse_listen(&text(place, LISTEN)?, exposed)?),
         None => PipeTarget::Stdio,
     };
     let (place, pin) = match (pin, environment(PIN_VARIABLE).filter(|value| !value.is_empty())) {
@@ -119,14 +121,14 @@ pub(crate) enum Parsed {
 pub(crate) const HELP: &str = "\
 Carries the links of all shims of a sandbox through its one pipe to the host.
 
-Usage: cofferdam-shim hub --pin KEY [--socket PATH | --loopback FILE] [--listen PLACE [--expose]]
+Usage: cofferdam-shim hub --pin KEY [--socket PATH | --loopback FILE] [--listen ADDRESS [--expose]]
 
   --pin KEY           the sidecar's public key, as `cofferdam key` prints it [environment: COFFERDAM_PIN]
   --socket PATH       the socket that the sandbox's shims connect to (their --relay is unix:PATH)
                       [default: /run/cofferdam/relay/relay.sock, which is their default]
   --loopback FILE     instead, where Unix sockets are forbidden: a loopback port; the port and the key that a shim
                       must send are written to FILE (their --relay is hub:FILE)
-  --listen PLACE      the host dials this port (`cofferdam attach dial`): HOST:PORT, or vsock:PORT of a virtual machine;
+  --listen ADDRESS    the host dials this port (`cofferdam attach dial`): HOST:PORT, or vsock:PORT of a virtual machine;
                       without it, stdin and stdout are the pipe (`cofferdam attach exec`)
   --expose            let --listen HOST:PORT be reached from other machines
   --help, -h          print this
@@ -146,7 +148,7 @@ const SOCKET: &str = "--socket";
 const LOOPBACK: &str = "--loopback";
 const LISTEN: &str = "--listen";
 
-fn listening(text: &str, exposed: Exposed) -> Result<ListenAddress, HubUsageError> {
+fn parse_listen(text: &str, exposed: Exposed) -> Result<ListenAddress, HubUsageError> {
     let place = text.parse().map_err(HubUsageError::Listen)?;
     // A machine's vsock can be reached only by its host and the machine itself.
     let ListenAddress::Tcp(port) = &place else { return Ok(place) };

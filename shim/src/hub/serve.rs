@@ -7,7 +7,7 @@ use std::fmt;
 use std::time::Duration;
 
 use relay_carriage::BoxedStream;
-use relay_carriage::trunk::{self, MAX_LOCAL, Side, Silence, Substream, Trunk, TrunkError};
+use relay_carriage::trunk::{self, MAX_LOCAL_CONNECTIONS, Side, Silence, Substream, Trunk, TrunkError};
 use tokio::io::copy_bidirectional_with_sizes;
 use tokio::task::JoinSet;
 use tokio::time::timeout;
@@ -25,11 +25,11 @@ pub(super) enum End {
 }
 
 /// A local connection has this long to send the hub's key.
-const AUTHENTICATE: Duration = Duration::from_secs(5);
-/// The sidecar opens the substream for heartbeats at once.
+const AUTHENTICATION_TIMEOUT: Duration = Duration::from_secs(5);
+/// The timeout for the first heartbeat: the sidecar opens the substream for heartbeats at once.
 const FIRST_BEAT: Duration = Duration::from_secs(30);
 /// The copy buffer of one direction of a local connection.
-const COPY_BUFFER: usize = trunk::MAX_SENT;
+const COPY_BUFFER: usize = trunk::MAX_FRAME;
 
 /// Carries local connections until the pipe is over; then they are all closed.
 pub(super) async fn serve(pipe: BoxedStream, local: &Local, mut stop: Stop<'_>) -> End {
@@ -37,10 +37,10 @@ pub(super) async fn serve(pipe: BoxedStream, local: &Local, mut stop: Stop<'_>) 
     let last_received = trunk.last_received();
     let mut tasks = JoinSet::new();
     let mut log = StderrLog::new();
-    // Its arrival has a timeout too: without heartbeats a dead pipe would go unnoticed.
+    // The heartbeat substream must arrive in time: without heartbeats a dead pipe would go unnoticed.
     let (beats, mut substream) = tokio::sync::oneshot::channel::<Substream>();
     let mut beats = Some(beats);
-    let mut pulse = std::pin::pin!(async {
+    let mut heartbeats = std::pin::pin!(async {
         match timeout(FIRST_BEAT, &mut substream).await {
             Ok(Ok(stream)) => trunk::answer_beats(stream, last_received, FIRST_BEAT).await,
             _ => Silence(FIRST_BEAT),
@@ -49,16 +49,18 @@ pub(super) async fn serve(pipe: BoxedStream, local: &Local, mut stop: Stop<'_>) 
     loop {
         tokio::select! {
             () = stop.as_mut() => return End::Stopped,
-            silence = pulse.as_mut() => return End::Silent(silence),
+            silence = heartbeats.as_mut() => return End::Silent(silence),
             opened = trunk.next() => match opened {
                 // The first is for heartbeats; a sidecar opens no other.
                 Ok(stream) => drop(beats.take().map(|beats| beats.send(stream))),
                 Err(error) => return End::Lost(error),
             },
-            arrival = local.accept() => match tasks.len() < MAX_LOCAL {
+            arrival = local.accept() => match tasks.len() < MAX_LOCAL_CONNECTIONS {
                 true => drop(tasks.spawn(admit(arrival))),
                 false => {
-                    let full = format!("hub: a connection was closed: at most {MAX_LOCAL} are carried at a time");
+                    let full = format!(
+                        "hub: a connection was closed: at most {MAX_LOCAL_CONNECTIONS} are carried at a time"
+                    );
                     log.warn_once(full);
                 }
             },
@@ -81,7 +83,7 @@ enum Done {
 }
 
 async fn admit(arrival: Arrival) -> Done {
-    match timeout(AUTHENTICATE, arrival.authenticated()).await {
+    match timeout(AUTHENTICATION_TIMEOUT, arrival.authenticated()).await {
         Ok(Some(stream)) => Done::Admitted(stream),
         Ok(None) | Err(_) => Done::Over,
     }

@@ -22,7 +22,7 @@ pub(super) struct Duplex {
     input: Stdio,
     output: Stdio,
     /// Readiness for writing, since a socket is otherwise watched for reading only.
-    room: Option<AsyncFd<OwnedFd>>,
+    writable: Option<AsyncFd<OwnedFd>>,
     /// A POSIX lock ends when any descriptor of the file is closed, so this one is kept as long as the others.
     _lock: File,
 }
@@ -37,16 +37,16 @@ impl Duplex {
 
     fn new(input: OwnedFd, output: OwnedFd) -> Result<Self, HubError> {
         let lock = File::from(copy(&output)?);
-        let room = match lock.metadata()?.file_type().is_socket() {
+        let writable = match lock.metadata()?.file_type().is_socket() {
             true => Some(watch(copy(&output)?, Interest::WRITABLE)?),
             false => None,
         };
         let (input, output) = (Stdio::input(input)?, Stdio::output(output)?);
         // Two hubs that inherited one pipe can detect each other only by this lock.
         match fcntl_lock(&lock, FlockOperation::NonBlockingLockExclusive) {
-            Err(Errno::AGAIN | Errno::ACCESS) => Err(HubError::TwoOnOnePipe),
+            Err(Errno::AGAIN | Errno::ACCESS) => Err(HubError::PipeInUse),
             // If it cannot be locked, TLS fails later on interleaved bytes.
-            _ => Ok(Self { input, output, room, _lock: lock }),
+            _ => Ok(Self { input, output, writable, _lock: lock }),
         }
     }
 }
@@ -55,16 +55,16 @@ impl AsyncRead for Duplex {
     fn poll_read(
         self: Pin<&mut Self>,
         context: &mut Context<'_>,
-        room: &mut ReadBuf<'_>,
+        buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        let space = room.initialize_unfilled();
+        let space = buffer.initialize_unfilled();
         let count = ready!(match &self.input {
             Stdio::File(file) =>
                 Poll::Ready(retry_on_intr(|| read(file, &mut *space)).map_err(io::Error::from)),
             Stdio::Pipe(pipe) => pipe.poll_read(context, space),
             Stdio::Socket(socket) => socket.poll_read(context, space),
         })?;
-        room.advance(count);
+        buffer.advance(count);
         Poll::Ready(Ok(()))
     }
 }
@@ -75,8 +75,10 @@ impl AsyncWrite for Duplex {
             return pipe.poll_write(context, bytes);
         }
         loop {
-            match (self.output.try_write(bytes)?, &self.room) {
-                (0, Some(room)) if !bytes.is_empty() => ready!(room.poll_write_ready(context))?.clear_ready(),
+            match (self.output.try_write(bytes)?, &self.writable) {
+                (0, Some(writable)) if !bytes.is_empty() => {
+                    ready!(writable.poll_write_ready(context))?.clear_ready();
+                }
                 (count, _) => return Poll::Ready(Ok(count)),
             }
         }

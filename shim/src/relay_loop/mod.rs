@@ -22,7 +22,7 @@ use crate::relay_state::{Connected, RelayState};
 use crate::stderr_log::StderrLog;
 use crate::stdio::Stdio;
 use crate::timing::Timing;
-use wait::Happened;
+use wait::Events;
 
 /// Relays until the harness is gone (end of input, or output closed) or `stop` resolves.
 pub(crate) async fn run(
@@ -45,10 +45,10 @@ pub(crate) async fn run(
     };
     let mut stop = pin!(stop);
     let mut alarm = pin!(sleep_until(Instant::now()));
-    while relay.turn(stop.as_mut(), alarm.as_mut()).await == Harness::Here {}
+    while relay.turn(stop.as_mut(), alarm.as_mut()).await == Next::Continue {}
     relay.state.sidecar.fill();
     relay.state.sidecar.goodbye();
-    // The last bytes are written only if that takes no longer.
+    // Bytes that cannot be written in this time are lost.
     let _ = timeout(goodbye_timeout, relay.flush()).await;
     Ok(())
 }
@@ -64,22 +64,19 @@ struct Relay {
     log: StderrLog,
 }
 
+/// Whether the loop continues. It exits when the harness has closed stdin or stdout, or at a stop.
 #[derive(Eq, PartialEq)]
-enum Harness {
-    Gone,
-    Here,
+enum Next {
+    Continue,
+    Exit,
 }
 
 impl Relay {
-    /// Waits for one thing to happen and does what follows from it.
-    async fn turn(
-        &mut self,
-        stop: Pin<&mut impl Future<Output = ()>>,
-        mut alarm: Pin<&mut Sleep>,
-    ) -> Harness {
+    /// Waits for events and handles them.
+    async fn turn(&mut self, stop: Pin<&mut impl Future<Output = ()>>, mut alarm: Pin<&mut Sleep>) -> Next {
         self.start_attempt();
-        if self.write() == Harness::Gone {
-            return Harness::Gone;
+        if self.write() == Next::Exit {
+            return Next::Exit;
         }
         let deadline = self.state.deadline();
         // The alarm may fire before a later deadline: cheaper than moving it with every message.
@@ -88,38 +85,38 @@ impl Relay {
         {
             alarm.as_mut().reset(deadline);
         }
-        let happened = self.wait(stop, alarm, deadline).await;
-        let harness = self.react(happened);
+        let events = self.wait(stop, alarm, deadline).await;
+        let next = self.handle(events);
         if let Some(problem) = self.state.sidecar.take_unreported() {
             self.log.warn_once(problem);
         }
-        harness
+        next
     }
 
     /// The order matters: what was written or read belongs to the previous connection, not to a new one; and what was
     /// written must be consumed first, even if the loop then ends.
-    fn react(&mut self, happened: Happened) -> Harness {
+    fn handle(&mut self, events: Events) -> Next {
         let now = Instant::now();
-        match happened.sent_to_sidecar {
+        match events.sent_to_sidecar {
             Some(Ok(count)) => self.state.sidecar.output.consume(count),
             Some(Err(error)) => self.lost(format!("write to the sidecar: {error}"), now),
             None => {}
         }
-        match happened.sent_to_harness {
+        match events.sent_to_harness {
             Some(Ok(count)) => self.state.harness.output.consume(count),
-            Some(Err(_)) => return Harness::Gone,
+            Some(Err(_)) => return Next::Exit,
             None => {}
         }
-        if happened.stop {
-            return Harness::Gone;
+        if events.stop {
+            return Next::Exit;
         }
-        match happened.frames {
+        match events.frames {
             Some(Ok(count @ 1..)) => self.frames(count, now),
             Some(Ok(0)) => self.lost("the sidecar closed the connection".into(), now),
             Some(Err(error)) => self.lost(format!("read from the sidecar: {error}"), now),
             None => {}
         }
-        match happened.lines {
+        match events.lines {
             Some(Ok(count @ 1..)) => {
                 self.lines.filled(count);
                 while let Some(line) = self.lines.next() {
@@ -131,22 +128,22 @@ impl Relay {
                 if let Some(line) = self.lines.last() {
                     self.state.line(line, now);
                 }
-                return Harness::Gone;
+                return Next::Exit;
             }
             None => {}
         }
-        if happened.alarm && self.state.tick(now) == Connected::Close {
+        if events.alarm && self.state.tick(now) == Connected::Close {
             self.close();
         }
-        if let Some(result) = happened.connected {
+        if let Some(result) = events.connected {
             self.attempt = None;
             self.connected(result, now);
         }
-        Harness::Here
+        Next::Continue
     }
 
     fn start_attempt(&mut self) {
-        let wanted = self.connection.is_none() && self.state.wants_connection(Instant::now());
+        let wanted = self.connection.is_none() && self.state.should_connect(Instant::now());
         if self.attempt.is_none() && (wanted || self.dialer.listens() && !self.state.sidecar.is_refused()) {
             self.attempt = Some(self.dialer.attempt());
         }
@@ -223,7 +220,7 @@ impl Relay {
     }
 
     /// Writes what can be written without waiting, in both directions.
-    fn write(&mut self) -> Harness {
+    fn write(&mut self) -> Next {
         self.state.sidecar.fill();
         while let Some(connection) = &self.connection
             && !self.state.sidecar.output.is_empty()
@@ -238,10 +235,10 @@ impl Relay {
         if !self.state.harness.output.is_empty() {
             match self.output.try_write(self.state.harness.output.waiting()) {
                 Ok(count) => self.state.harness.output.consume(count),
-                Err(_) => return Harness::Gone,
+                Err(_) => return Next::Exit,
             }
         }
-        Harness::Here
+        Next::Continue
     }
 
     /// Writes the rest, waiting for room: to the sidecar first, so that its servers end.

@@ -1,4 +1,4 @@
-//! Waiting for something to happen: bytes, room for bytes, a connection, a deadline, the end.
+//! Waits for events: bytes to read, room to write, a new connection, a deadline, or the stop.
 
 use std::future::{Future, poll_fn};
 use std::io;
@@ -11,8 +11,8 @@ use super::Relay;
 use crate::connection::{ConnectError, Connection, Opened};
 use crate::stream::Stream;
 
-/// What has happened since the last turn: at least one of these.
-pub(super) struct Happened {
+/// The events since the last turn; there is at least one.
+pub(super) struct Events {
     pub(super) stop: bool,
     pub(super) sent_to_sidecar: Option<io::Result<usize>>,
     pub(super) sent_to_harness: Option<io::Result<usize>>,
@@ -23,15 +23,14 @@ pub(super) struct Happened {
 }
 
 impl Relay {
-    /// Waits until something has happened.
     pub(super) async fn wait(
         &mut self,
         mut stop: Pin<&mut impl Future<Output = ()>>,
         mut alarm: Pin<&mut Sleep>,
         deadline: Option<Instant>,
-    ) -> Happened {
-        let (wants_lines, wants_frames) =
-            (self.state.harness.wants_lines(), self.state.harness.wants_frames());
+    ) -> Events {
+        let (accepts_lines, accepts_frames) =
+            (self.state.harness.accepts_lines(), self.state.harness.accepts_frames());
         let Self { state, lines, attempt, connection, input, output, .. } = self;
         let to_sidecar = &state.sidecar.output;
         let to_harness = &state.harness.output;
@@ -40,7 +39,7 @@ impl Relay {
             None => (None, None),
         };
         let writes = !to_sidecar.is_empty() || writer.is_some_and(Stream::has_unsent);
-        // Waiting for room to write is rare.
+        // Bytes are left only if `Relay::write` found no room, which is rare.
         let mut send = pin!(async {
             match writer {
                 Some(stream) => stream.write(to_sidecar.waiting()).await,
@@ -49,10 +48,10 @@ impl Relay {
         });
         let mut write_lines = pin!(output.write(to_harness.waiting()));
         let has_lines = !to_harness.is_empty();
-        let mut reader = reader.filter(|_| wants_frames);
+        let mut reader = reader.filter(|_| accepts_frames);
         // Everything that is ready is taken in one turn, so that a source that is always ready starves no other.
         poll_fn(|context| {
-            let happened = Happened {
+            let events = Events {
                 stop: stop.as_mut().poll(context).is_ready(),
                 sent_to_sidecar: ready_if(writes, || send.as_mut().poll(context)),
                 sent_to_harness: ready_if(has_lines, || write_lines.as_mut().poll(context)),
@@ -60,18 +59,18 @@ impl Relay {
                     Some((stream, decoder)) => ready(stream.poll_read(context, decoder.spare())),
                     None => None,
                 },
-                lines: ready_if(wants_lines, || input.poll_read(context, lines.spare())),
+                lines: ready_if(accepts_lines, || input.poll_read(context, lines.spare())),
                 alarm: deadline.is_some() && alarm.as_mut().poll(context).is_ready(),
                 connected: attempt.as_mut().and_then(|attempt| ready(attempt.as_mut().poll(context))),
             };
-            if happened.is_nothing() { Poll::Pending } else { Poll::Ready(happened) }
+            if events.is_empty() { Poll::Pending } else { Poll::Ready(events) }
         })
         .await
     }
 }
 
-impl Happened {
-    fn is_nothing(&self) -> bool {
+impl Events {
+    fn is_empty(&self) -> bool {
         !self.stop
             && self.sent_to_sidecar.is_none()
             && self.sent_to_harness.is_none()

@@ -6,10 +6,10 @@ use super::RelayState;
 use super::sidecar_side::{Attempt, Connected, Phase, Reading};
 
 impl RelayState {
-    /// When [`Self::tick`] or [`Self::wants_connection`] next has something to do.
+    /// When [`Self::tick`] or [`Self::should_connect`] next has something to do.
     pub(crate) fn deadline(&self) -> Option<Instant> {
         let sidecar = &self.sidecar;
-        let give_up = || self.harness.pending.first_to_give_up(sidecar.lost, &sidecar.timing);
+        let give_up = || self.harness.pending.first_timeout(sidecar.lost, &sidecar.timing);
         let due = match &sidecar.phase {
             // The attempt has its own timeout.
             Phase::Down if sidecar.attempt == Attempt::UnderWay => give_up(),
@@ -22,15 +22,15 @@ impl RelayState {
             }
             Phase::Refused { again, .. } => *again,
         };
-        self.tidy_at.map(|at| earlier(at, due)).or(due)
+        self.free_spare_at.map(|at| earlier(at, due)).or(due)
     }
 
     /// Does what is due.
     pub(crate) fn tick(&mut self, now: Instant) -> Connected {
-        let reading = if self.harness.wants_frames() { Reading::Active } else { Reading::Stopped };
-        if self.tidy_at.is_some_and(|at| at <= now) {
-            self.tidy_at = None;
-            self.harness.output.give_back();
+        let reading = if self.harness.accepts_frames() { Reading::Active } else { Reading::Stopped };
+        if self.free_spare_at.is_some_and(|at| at <= now) {
+            self.free_spare_at = None;
+            self.harness.output.free_spare();
         }
         let sidecar = &mut self.sidecar;
         match &mut sidecar.phase {
@@ -41,14 +41,14 @@ impl RelayState {
                 }
                 sidecar.beat(now, reading)
             }
-            // Its response may be waiting to be read.
+            // The sidecar's response may be waiting to be read.
             Phase::AwaitingWelcome { give_up } if *give_up <= now && reading == Reading::Stopped => {
                 *give_up = now + sidecar.timing.welcome;
                 self.harness.answer_overdue(sidecar, now);
                 Connected::Keep
             }
             Phase::AwaitingWelcome { give_up } if *give_up <= now => {
-                sidecar.disconnected("the sidecar took the connection but did not answer".into(), now);
+                sidecar.disconnected("the sidecar accepted the connection but did not respond".into(), now);
                 self.harness.answer_overdue(sidecar, now);
                 Connected::Close
             }

@@ -31,7 +31,7 @@ impl RelayState {
             },
         }
         if matches!(self.sidecar.phase, Phase::Down) {
-            self.sidecar.pacing.hurry();
+            self.sidecar.backoff.retry_at_once();
         }
     }
 
@@ -88,12 +88,12 @@ impl RelayState {
         }
     }
 
-    /// Forwards what has no response. Without a link, and with much waiting, it is dropped.
+    /// Forwards a notification or a response. It is dropped if there is no link and the backlog is full.
     fn forward(&mut self, line: &[u8]) {
         if line.len() > self.max_message || matches!(self.sidecar.phase, Phase::Refused { .. }) {
             return;
         }
-        // The link's server did not accept the replay: there is no process to tell, until a request tries again.
+        // The server did not accept the replay, so no process can take this. The next request repeats the replay.
         if self.sidecar.is_up() && self.server_replay == ServerReplay::Pending {
             return;
         }

@@ -22,13 +22,13 @@ use crate::pending::Request;
 /// The sidecar broke the protocol: the connection and the link are over.
 #[derive(Debug, thiserror::Error)]
 enum ProtocolViolation {
-    #[error("it counts frames wrongly: {0}")]
+    #[error("its frame numbers or acknowledgements are wrong: {0}")]
     Delivery(#[from] DeliveryError),
-    #[error("it sent a frame where none was due")]
-    OutOfPlace,
+    #[error("it sent an unexpected frame")]
+    UnexpectedFrame,
     #[error("the id of its link has {0} bytes")]
     LinkId(usize),
-    #[error("it resumed a link that it was not asked for")]
+    #[error("it resumed a link that the shim did not ask for")]
     Resumed,
     #[error("it chose version {0}, which was not offered")]
     Version(u16),
@@ -39,7 +39,7 @@ impl RelayState {
     pub(crate) fn frame(&mut self, frame: FrameView<'_>, now: Instant) -> Connected {
         let result = match (&self.sidecar.phase, frame) {
             (Phase::AwaitingWelcome { .. }, FrameView::Control(frame)) => self.before_welcome(*frame, now),
-            (Phase::AwaitingWelcome { .. }, FrameView::Message(_)) => Err(ProtocolViolation::OutOfPlace),
+            (Phase::AwaitingWelcome { .. }, FrameView::Message(_)) => Err(ProtocolViolation::UnexpectedFrame),
             (Phase::Up(_), FrameView::Control(frame)) => self.control(*frame, now),
             (Phase::Up(_), FrameView::Message(part)) => self.part(part, now),
             (Phase::Down | Phase::Refused { .. }, _) => Ok(Connected::Close),
@@ -66,16 +66,16 @@ impl RelayState {
             Frame::Welcome(welcome) => self.welcome(welcome, now),
             Frame::Refusal(refusal) => Ok(self.refused(&refusal.code, &refusal.message, refusal.retry, now)),
             Frame::Goodbye(goodbye) => Ok(self.refused(&goodbye.code, &goodbye.message, goodbye.retry, now)),
-            _ => Err(ProtocolViolation::OutOfPlace),
+            _ => Err(ProtocolViolation::UnexpectedFrame),
         }
     }
 
     fn part(&mut self, part: PartView<'_>, now: Instant) -> Result<Connected, ProtocolViolation> {
-        self.sidecar.pacing.succeeded();
+        self.sidecar.backoff.succeeded();
         if part.flags.more == More::Follows {
-            self.tidy_at = Some(now + self.sidecar.timing.tidy);
-            if !self.sidecar.inbox.is_midway() {
-                self.sidecar.inbox.lend(self.harness.output.take_spent());
+            self.free_spare_at = Some(now + self.sidecar.timing.keep_spare_buffer);
+            if !self.sidecar.inbox.has_partial_message() {
+                self.sidecar.inbox.lend(self.harness.output.take_spare());
             }
         }
         if let Some(message) = self.sidecar.inbox.accept_view(part)? {
@@ -90,7 +90,7 @@ impl RelayState {
     }
 
     fn control(&mut self, frame: Frame, now: Instant) -> Result<Connected, ProtocolViolation> {
-        self.sidecar.pacing.succeeded();
+        self.sidecar.backoff.succeeded();
         match frame {
             Frame::Ack(ack) => {
                 self.sidecar.outbox.acknowledge(ack)?;
@@ -107,7 +107,7 @@ impl RelayState {
             | Frame::Refusal(_)
             | Frame::Status(_)
             | Frame::Welcome(_) => {
-                return Err(ProtocolViolation::OutOfPlace);
+                return Err(ProtocolViolation::UnexpectedFrame);
             }
         }
         Ok(Connected::Keep)
@@ -117,7 +117,7 @@ impl RelayState {
         if welcome.version != VERSION {
             return Err(ProtocolViolation::Version(welcome.version));
         }
-        // It is sent back in a field of this size.
+        // The id is sent back with requests that may have run, in a field of this size.
         if !(1..=MAX_LINK_ID).contains(&welcome.link.len()) {
             return Err(ProtocolViolation::LinkId(welcome.link.len()));
         }
@@ -167,7 +167,7 @@ impl RelayState {
                 if answer.code == Code::CloneRefused {
                     self.restart_link();
                 }
-                self.sidecar.pacing.not_before(now + bounded(pause));
+                self.sidecar.backoff.not_before(now + bounded(pause));
             }
         }
         Connected::Close
@@ -181,11 +181,11 @@ impl RelayState {
         self.harness.answer_each(&answer, Request::may_run);
         match retry {
             Retry::Never => self.refuse(answer, None),
-            Retry::AfterMs(pause) => self.sidecar.pacing.not_before(now + bounded(pause)),
+            Retry::AfterMs(pause) => self.sidecar.backoff.not_before(now + bounded(pause)),
         }
     }
 
-    /// One whole message for the harness. Responses to what is no longer waited for are dropped.
+    /// One whole message for the harness. A response that the harness no longer waits for is dropped.
     fn deliver(&mut self, message: Cow<'_, [u8]>) {
         let is_wanted = match envelope::read(&message, Strictness::Envelope) {
             Ok(envelope) => match envelope.kind {

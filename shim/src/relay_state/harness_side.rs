@@ -17,9 +17,9 @@ use crate::pending::{Pending, Request};
 use crate::queue::Queue;
 use crate::server_requests::ServerRequests;
 
-/// Above this much for the harness to read, nothing more is read for it.
+/// Above this many bytes queued for the harness, neither side is read.
 pub(crate) const MAX_TO_HARNESS: usize = 1024 * 1024;
-/// Above this much waiting for a link or for credit, the harness is not read.
+/// Above this many bytes in the backlog, the harness is not read.
 pub(crate) const MAX_BACKLOG: usize = 1024 * 1024;
 /// Ids of requests that the shim makes itself begin with this.
 const OWN_IDS: &str = "cofferdam-shim:replay:";
@@ -53,12 +53,12 @@ impl HarnessSide {
     }
 
     /// Whether the harness's next bytes can be taken.
-    pub(crate) fn wants_lines(&self) -> bool {
-        self.backlog.bytes() <= MAX_BACKLOG && self.wants_frames()
+    pub(crate) fn accepts_lines(&self) -> bool {
+        self.backlog.bytes() <= MAX_BACKLOG && self.accepts_frames()
     }
 
     /// Whether the sidecar's next bytes can be taken.
-    pub(crate) fn wants_frames(&self) -> bool {
+    pub(crate) fn accepts_frames(&self) -> bool {
         self.output.len() <= MAX_TO_HARNESS
     }
 
@@ -79,9 +79,9 @@ impl HarnessSide {
         }
     }
 
-    /// Answers what has waited for a sidecar as long as the harness can be expected to.
+    /// Answers the requests whose wait for a sidecar has timed out.
     pub(super) fn answer_overdue(&mut self, sidecar: &SidecarSide, now: Instant) {
-        let due = self.pending.ids(|request| request.gives_up(sidecar.lost, &sidecar.timing) <= now);
+        let due = self.pending.ids(|request| request.times_out_at(sidecar.lost, &sidecar.timing) <= now);
         for id in due {
             let did_not_run = Answer::relay_unavailable(&sidecar.problem);
             self.answer(&id, &did_not_run, &Answer::outcome_unknown(&sidecar.problem));
@@ -93,7 +93,7 @@ impl HarnessSide {
         if self.pending.len() > 0 { Waiting::Yes } else { Waiting::No }
     }
 
-    /// Takes the server's response to a request of the harness; whether the harness still waits for it.
+    /// Takes the server's response to a request of the harness. Returns whether the harness still waits for it.
     pub(super) fn take_response(
         &mut self,
         id: &IdValue,
@@ -116,8 +116,8 @@ impl HarnessSide {
         if request.may_run() { Reach::Sidecar } else { Reach::ShimOnly }
     }
 
-    /// Answers a line that is no usable message. An id in flight belongs to another request, which an answer under it
-    /// would end.
+    /// Answers a line that is no usable message. An id in flight is left out: the harness would take this answer for
+    /// that of the other request.
     pub(super) fn refuse_line(&mut self, id: Option<&[u8]>, answer: &Answer) {
         let value = |raw| Id { raw, span: 0..0 }.value();
         let id = id.filter(|raw| !self.pending.contains(&value(raw)));
@@ -135,7 +135,7 @@ impl HarnessSide {
     /// gone.
     pub(super) fn requeue_requests(&mut self) {
         self.backlog.clear();
-        let unknown = Answer::outcome_unknown("the link to the sidecar was lost and begun anew");
+        let unknown = Answer::outcome_unknown("the link to the sidecar was lost and replaced by a new one");
         for id in self.pending.ids(|_| true) {
             match self.pending.request(&id).and_then(|request| request.bytes.as_ref()) {
                 Some(bytes) => {

@@ -1,4 +1,4 @@
-//! The end of a link, or of all attempts to get one: what becomes of its requests.
+//! What happens to requests when a link ends, or when connecting fails for good.
 
 use tokio::time::Instant;
 
@@ -19,8 +19,8 @@ impl RelayState {
         self.restart_link();
     }
 
-    /// The link is over. Requests that were sent on it are sent again first, marked as possibly run; a new server process
-    /// is first sent the handshake and settings of the old one (see `server_replay`).
+    /// The link is over. Requests that were sent on it are sent again first, marked as possibly run; a new server
+    /// process is first sent the handshake and settings of the old one (see `server_replay`).
     pub(crate) fn restart_link(&mut self) {
         let had_link = self.sidecar.link.is_some();
         self.forget_link();
@@ -44,7 +44,7 @@ impl RelayState {
     fn forget_link(&mut self) {
         self.harness.cancel_server_requests();
         if let Some(link) = &self.sidecar.link {
-            self.harness.pending.unsend(&link.name, self.sidecar.outbox.handed_out());
+            self.harness.pending.requeue_sent(&link.name, self.sidecar.outbox.handed_out());
             self.server_replay = ServerReplay::Pending;
         }
         self.sidecar.forget_link();

@@ -5,8 +5,8 @@
 //! | `harness_side`, `backlog` | lines to write, requests without a response, messages that wait for a link |
 //! | `sidecar_side` | the connection and its link: phases, numbering, heartbeats, when to connect again |
 //! | `from_harness`, `from_sidecar` | what a line does, what a frame does |
-//! | `link_end` | what becomes of requests when a link or all hope of one is over |
-//! | `server_replay` | telling a new server process what the old one knew |
+//! | `link_end` | what happens to requests when a link ends, or connecting fails for good |
+//! | `server_replay` | replaying handshake and settings to a new server process |
 //! | `deadlines` | what is due when |
 //!
 //! Both sides leave bytes in their `output`, which the loop writes.
@@ -45,7 +45,7 @@ pub(crate) struct RelayState {
     /// The sidecar's limit for a message.
     max_message: usize,
     /// When memory that was kept for another long message is freed.
-    tidy_at: Option<Instant>,
+    free_spare_at: Option<Instant>,
 }
 
 /// Whether the link's server process was sent what the harness had sent to the previous one.
@@ -65,12 +65,12 @@ impl RelayState {
             sidecar: SidecarSide::new(server, timing, now),
             server_replay: ServerReplay::Done,
             max_message: MAX_MESSAGE,
-            tidy_at: None,
+            free_spare_at: None,
         }
     }
 
     /// Whether it is time to connect.
-    pub(crate) fn wants_connection(&self, now: Instant) -> bool {
-        self.sidecar.wants_connection(now, self.harness.waiting())
+    pub(crate) fn should_connect(&self, now: Instant) -> bool {
+        self.sidecar.should_connect(now, self.harness.waiting())
     }
 }

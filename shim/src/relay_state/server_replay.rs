@@ -1,8 +1,8 @@
 //! A fresh link has a new server process, which has not received what the harness sent to the old one.
 //!
-//! That is replayed before the first request: the handshake, and after its response the settings. A server that does not
-//! accept the handshake (because it does not start, for instance) gets none of the requests either; they are answered
-//! with the reason, and the next one tries again.
+//! That is replayed before the first request: the handshake, and after its response the settings. A server that does
+//! not accept the handshake (because it does not start, for instance) gets none of the requests either; they are
+//! answered with the reason, and the next one tries again.
 
 use std::ops::Range;
 
@@ -22,7 +22,7 @@ impl RelayState {
         if self.server_replay != ServerReplay::Pending || !self.sidecar.is_up() {
             return;
         }
-        // The harness makes its own handshake, which is among what waits.
+        // The harness's own handshake is in the backlog, so none is replayed.
         if self.harness.replay.has_open_handshake() {
             self.server_replay = ServerReplay::Done;
             return;
@@ -71,7 +71,7 @@ impl RelayState {
         self.server_replay = ServerReplay::Done;
     }
 
-    /// What waited for the replay did not run, unless it may have run on the link before.
+    /// Answers the requests that waited for the replay: they did not run, unless they may have on the previous link.
     fn replay_failed(&mut self, answer: &Answer) {
         self.server_replay = ServerReplay::Pending;
         let may_have_run = Answer::outcome_unknown(&answer.sentence);
@@ -106,7 +106,7 @@ fn reason(message: &[u8], error: Option<Range<usize>>) -> Answer {
     }
 }
 
-/// The handshake may or may not have been made; the requests that waited for it were not.
+/// The outcome of the handshake may be unknown, but the requests that waited for it were not sent.
 fn did_not_run(code: Code) -> Code {
     match code {
         Code::OutcomeUnknown => Code::ServerUnavailable,

@@ -14,11 +14,11 @@ use tokio::time::Instant;
 
 use crate::answer::Answer;
 use crate::options::SOFTWARE;
-use crate::pacing::{Pacing, Waiting};
+use crate::pacing::{ReconnectBackoff, Waiting};
 use crate::queue::Queue;
 use crate::timing::Timing;
 
-/// The largest message taken from a sidecar: its own limit is what counts, this is against a broken one.
+/// The largest message accepted. The sidecar enforces its own limit; this one guards against a faulty sidecar.
 const MAX_INCOMING: usize = 64 * 1024 * 1024;
 /// Heartbeats in a row without a byte received, after which the connection is given up.
 const DEAD_AFTER: u32 = 3;
@@ -32,7 +32,7 @@ pub(crate) struct SidecarSide {
     server: Option<Name>,
     pub(super) phase: Phase,
     pub(super) attempt: Attempt,
-    pub(super) pacing: Pacing,
+    pub(super) backoff: ReconnectBackoff,
     /// The link to resume.
     pub(super) link: Option<Link>,
     pub(super) outbox: Outbox,
@@ -55,7 +55,7 @@ pub(crate) enum Connected {
     Keep,
 }
 
-/// What of a Welcome is stored before it is confirmed.
+/// The part of a Welcome that must be stored before the Welcome is confirmed.
 #[derive(Debug)]
 pub(crate) struct Welcomed {
     /// The key's new epoch.
@@ -110,7 +110,7 @@ impl SidecarSide {
             server,
             phase: Phase::Down,
             attempt: Attempt::None,
-            pacing: Pacing::new(now),
+            backoff: ReconnectBackoff::new(now),
             link: None,
             outbox: Outbox::new(DEFAULT_WINDOW),
             inbox: Inbox::new(MAX_INCOMING, DEFAULT_WINDOW),
@@ -130,7 +130,7 @@ impl SidecarSide {
         matches!(self.phase, Phase::Refused { again: None, .. })
     }
 
-    pub(super) fn wants_connection(&self, now: Instant, waiting: Waiting) -> bool {
+    pub(super) fn should_connect(&self, now: Instant, waiting: Waiting) -> bool {
         if self.attempt == Attempt::UnderWay {
             return false;
         }
@@ -142,7 +142,7 @@ impl SidecarSide {
     }
 
     pub(super) fn next_attempt(&self, waiting: Waiting) -> Instant {
-        self.pacing.next_attempt(waiting, &self.timing)
+        self.backoff.next_attempt(waiting, &self.timing)
     }
 
     /// The loop is connecting; [`Self::connected`] or [`Self::disconnected`] follows.
@@ -177,7 +177,7 @@ impl SidecarSide {
     pub(crate) fn disconnected(&mut self, why: String, now: Instant) {
         self.attempt = Attempt::None;
         self.output.clear();
-        self.pacing.failed(now);
+        self.backoff.failed(now);
         self.unreported = Some(why.clone());
         self.problem = why;
         match &mut self.phase {
@@ -243,7 +243,7 @@ impl SidecarSide {
         }
     }
 
-    /// The first frame after a Welcome confirms it; this one does if nothing else is to be sent.
+    /// Sends an acknowledgement: the first frame after a Welcome confirms it.
     pub(super) fn confirm(&mut self) {
         let ack = Ack { seq: self.inbox.received(), window: DEFAULT_WINDOW };
         self.send_control(Frame::Ack(ack));
@@ -257,14 +257,14 @@ impl SidecarSide {
     }
 
     /// Counts heartbeats without a byte received, not time: after a pause of the whole sandbox the first heartbeat is
-    /// late, and the sidecar's bytes may be waiting to be read. So they may be while a slow harness stops the reading.
+    /// late, and the sidecar's bytes may be waiting to be read. The same holds while a slow harness stops the reading.
     pub(super) fn beat(&mut self, now: Instant, reading: Reading) -> Connected {
         let Phase::Up(up) = &mut self.phase else { return Connected::Keep };
         let Some(heartbeat) = up.heartbeat.filter(|_| up.next_beat <= now) else { return Connected::Keep };
         let may_be_alive = up.received || reading == Reading::Stopped;
         up.silent_beats = if may_be_alive { 0 } else { up.silent_beats + 1 };
         if up.silent_beats >= DEAD_AFTER {
-            self.disconnected("the sidecar fell silent".into(), now);
+            self.disconnected("the sidecar stopped responding".into(), now);
             return Connected::Close;
         }
         let quiet = !up.sent;
@@ -288,6 +288,6 @@ impl SidecarSide {
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum Reading {
     Active,
-    /// The harness does not take what there is for it.
+    /// Paused, because the harness does not read its output.
     Stopped,
 }

@@ -24,7 +24,7 @@ struct Content {
     epoch: Option<Epoch>,
 }
 
-/// The file has some hundred bytes; a much longer one is not ours.
+/// The file has a few hundred bytes; a much longer one is not ours.
 const MAX_BYTES: u64 = 64 * 1024;
 
 /// `None` if there is none yet.
@@ -50,7 +50,7 @@ pub(super) fn read(directory: &Path) -> Result<Option<Saved>, StateError> {
     }))
 }
 
-/// Writes a temporary file, syncs and renames it, and syncs the directory: after a crash there is the old or the new one.
+/// Writes a temporary file, syncs and renames it, and syncs the directory: a crash leaves the old or the new one.
 /// Must be called with the lock held.
 pub(super) fn write(directory: &Path, saved: &Saved) -> Result<(), StateError> {
     let path = path(directory);
@@ -62,7 +62,7 @@ pub(super) fn write(directory: &Path, saved: &Saved) -> Result<(), StateError> {
         epoch: saved.epoch.clone(),
     };
     let bytes = serde_json::to_vec(&content).expect("strings always serialise");
-    place(directory, &path, &bytes).map_err(|source| StateError::Write {
+    write_atomically(directory, &path, &bytes).map_err(|source| StateError::Write {
         doing: "write",
         path: path.clone(),
         source,
@@ -93,16 +93,16 @@ pub(super) fn read_bounded(path: &Path) -> io::Result<Vec<u8>> {
     }
 }
 
-fn place(directory: &Path, path: &Path, bytes: &[u8]) -> io::Result<()> {
-    let aside = directory.join(".enrolment.json.new");
-    match fs::remove_file(&aside) {
+fn write_atomically(directory: &Path, path: &Path, bytes: &[u8]) -> io::Result<()> {
+    let temporary = directory.join(".enrolment.json.new");
+    match fs::remove_file(&temporary) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
         _ => {}
     }
-    let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&aside)?;
+    let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&temporary)?;
     file.write_all(bytes)?;
     file.sync_all()?;
-    fs::rename(&aside, path)?;
+    fs::rename(&temporary, path)?;
     File::open(directory)?.sync_all()
 }
 

@@ -6,9 +6,9 @@
 //! | `lock` | one shim at a time presents the key |
 //! | `source` | where an enrolment string may come from |
 //!
-//! Must stay true: the key is made here and stored before its ticket is sent; a shim that sends Hello with the key holds
-//! the lock until the Welcome's epoch is stored; a key takes precedence over a leftover ticket; and a shim without an
-//! enrolment looks for one at every attempt, so that none has to be restarted.
+//! Must stay true: the key is made here and stored before its ticket is sent; a shim that sends Hello with the key
+//! holds the lock until the Welcome's epoch is stored; a key takes precedence over a leftover ticket; and a shim
+//! without an enrolment looks for one at every attempt, so that none has to be restarted.
 
 mod file;
 mod lock;
@@ -31,7 +31,7 @@ use lock::Lock;
 
 use crate::options::Sources;
 
-/// The state directory, and what this process knows about it.
+/// The state directory, the sources of enrolment strings, and the keys that were refused.
 #[derive(Clone, Debug)]
 pub(crate) struct EnrolmentState {
     directory: PathBuf,
@@ -40,8 +40,8 @@ pub(crate) struct EnrolmentState {
     refused: Arc<Mutex<VecDeque<Refused>>>,
 }
 
-/// A used string may stay in its place, and there are several places for one: with all refused tickets known, none is
-/// tried twice.
+/// A string may stay in its source after use, and there are several sources. Remembering all refused tickets ensures
+/// that none is tried twice.
 #[derive(Clone, Debug)]
 struct Refused {
     key: PublicKey,
@@ -182,7 +182,7 @@ impl HeldKey {
     }
 
     /// Stores the Welcome's epoch, which may be confirmed after this returned.
-    pub(crate) fn keep(self, epoch: Epoch) -> Result<(), StateError> {
+    pub(crate) fn store_epoch(self, epoch: Epoch) -> Result<(), StateError> {
         let Self { directory, saved, _lock } = self;
         file::write(&directory, &Saved { epoch: Some(epoch), ..saved })
     }

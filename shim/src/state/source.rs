@@ -19,9 +19,9 @@ pub(super) struct Found {
 }
 
 impl Sources {
-    /// The first string whose ticket is not refused. What is wrong with one is said if there is no other.
+    /// The first string whose ticket is not refused. An unreadable or invalid one is an error if there is no other.
     pub(super) fn read(&self, refused: &[Ticket]) -> Result<Option<Found>, StateError> {
-        let mut trouble = None;
+        let mut first_error = None;
         let variable = self
             .variable
             .as_ref()
@@ -37,7 +37,7 @@ impl Sources {
                 // It may be written later.
                 Err(error) if absent(&error) => continue,
                 Err(source) => {
-                    trouble.get_or_insert(StateError::Unreadable { place, source });
+                    first_error.get_or_insert(StateError::Unreadable { place, source });
                     continue;
                 }
             };
@@ -45,11 +45,11 @@ impl Sources {
                 Ok(enrolment) if refused.contains(&enrolment.ticket) => {}
                 Ok(enrolment) => return Ok(Some(Found { enrolment, file })),
                 Err(source) => {
-                    trouble.get_or_insert(StateError::String { place, source });
+                    first_error.get_or_insert(StateError::String { place, source });
                 }
             }
         }
-        trouble.map_or(Ok(None), Err)
+        first_error.map_or(Ok(None), Err)
     }
 }
 

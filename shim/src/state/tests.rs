@@ -26,7 +26,7 @@ impl Folder {
         fs::write(self.enrolment_file(), text).unwrap();
     }
 
-    /// What one process knows; each has its own.
+    /// The state as a new process opens it.
     fn state(&self) -> EnrolmentState {
         self.with(None)
     }
@@ -81,12 +81,16 @@ async fn the_welcomes_epoch_is_presented_the_next_time() {
     folder.put(&string('1'));
     let key = folder.state().find().await.unwrap().identity.public();
     let (held, _) = folder.state().hold(&key).await.unwrap();
-    held.keep(Epoch("e1".into())).unwrap();
+    held.store_epoch(Epoch("e1".into())).unwrap();
     let (held, proof) = folder.state().hold(&key).await.unwrap();
     assert_eq!(proof, Proof::Key { epoch: Some(Epoch("e1".into())) });
     drop(held);
     let (_, proof) = folder.state().hold(&key).await.unwrap();
-    assert_eq!(proof, Proof::Key { epoch: Some(Epoch("e1".into())) }, "what was not kept did not count");
+    assert_eq!(
+        proof,
+        Proof::Key { epoch: Some(Epoch("e1".into())) },
+        "an attempt that stored no epoch changes nothing"
+    );
 }
 
 #[tokio::test]
@@ -111,7 +115,7 @@ async fn a_refused_key_is_replaced_by_a_new_ticket_only() {
 
     folder.put(&string('2'));
     let sibling = folder.with(Some(string('1')));
-    assert_eq!(sibling.find().await.unwrap().identity.public(), key, "it does not know yet");
+    assert_eq!(sibling.find().await.unwrap().identity.public(), key, "it was not refused yet");
     assert_eq!(sibling.refused(&key), OtherEnrolment::Ready);
     let new = sibling.find().await.unwrap().identity.public();
     assert_ne!(new, key);
@@ -136,7 +140,7 @@ async fn leftover_enrolment_strings_are_tried_once_each() {
     }
     assert!(matches!(state.find().await, Err(StateError::None)));
     folder.put(&string('3'));
-    state.find().await.expect("a new one is found still");
+    state.find().await.expect("a new string is still found");
 }
 
 #[tokio::test]
@@ -144,11 +148,11 @@ async fn a_shim_without_an_enrolment_keeps_looking() {
     let folder = Folder::new("waited");
     let state = folder.state();
     assert!(matches!(state.find().await, Err(StateError::None)));
-    assert!(!folder.0.join("a").exists(), "nothing is made for nothing");
+    assert!(!folder.0.join("a").exists(), "no directory is made without a string");
     folder.put("cofferdam:1:half a str");
     let error = state.find().await.unwrap_err();
     assert!(matches!(&error, StateError::String { .. }), "{error}");
-    assert!(folder.enrolment_file().exists(), "it may be on its way");
+    assert!(folder.enrolment_file().exists(), "it may be only half written");
     folder.put(&string('1'));
     state.find().await.unwrap();
 }
@@ -163,7 +167,7 @@ async fn one_shim_at_a_time_presents_the_key() {
     let other = folder.state();
     let mut waiting = Box::pin(other.hold(&key));
     assert!(tokio::time::timeout(Duration::from_millis(50), &mut waiting).await.is_err());
-    held.keep(Epoch("e1".into())).unwrap();
+    held.store_epoch(Epoch("e1".into())).unwrap();
     let (_, proof) = waiting.await.unwrap();
     assert_eq!(proof, Proof::Key { epoch: Some(Epoch("e1".into())) }, "it sees what the one before wrote");
 }

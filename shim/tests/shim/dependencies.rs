@@ -1,10 +1,10 @@
-//! What the shim is made of is a promise: a new crate in the sandbox's binary is a decision, not an accident.
+//! The shim's dependencies are fixed, so that a crate cannot be added to the sandbox's binary by accident.
 
 use std::path::Path;
 
 /// To change the list on purpose: `COFFERDAM_WRITE_DEPENDENCIES=1 cargo test -p cofferdam-shim dependencies`.
 #[test]
-#[expect(clippy::disallowed_methods, reason = "cargo knows the dependencies")]
+#[expect(clippy::disallowed_methods, reason = "cargo lists the dependencies")]
 fn the_dependencies_are_the_listed_ones() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR"));
     let tree = std::process::Command::new(env!("CARGO"))

@@ -1,4 +1,4 @@
-//! The shim from outside: its binary, its loop with short waits, and what it is made of.
+//! The shim from outside: its binary, its loop with short timeouts, and its dependencies.
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on fails there")]
 

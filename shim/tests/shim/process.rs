@@ -98,7 +98,7 @@ fn a_lost_connection_is_resumed_without_loss() {
             peer.cut(dead);
             sidecar.accept()
         };
-        let resume = hello.resume.expect("the shim wants its link back");
+        let resume = hello.resume.expect("the shim asks to resume its link");
         assert_eq!((resume.link.as_str(), resume.token.0.len()), ("l-1", 64));
         peer.moves_to(next);
         peer.outbox.resume(resume.received, relay_proto::limits::DEFAULT_WINDOW).unwrap();
@@ -178,7 +178,7 @@ fn a_final_goodbye_ends_the_link_and_not_the_shim() {
 }
 
 #[test]
-fn the_end_of_input_is_a_goodbye_and_success() {
+fn at_the_end_of_input_the_shim_sends_goodbye_and_exits_with_0() {
     let folder = Folder::new();
     let sidecar = folder.listen();
     let (mut shim, stdout) = Shim::start(&["--relay", &folder.link()]);
@@ -195,7 +195,7 @@ fn the_end_of_input_is_a_goodbye_and_success() {
 }
 
 #[test]
-fn a_signal_is_a_goodbye_and_success() {
+fn on_a_signal_the_shim_sends_goodbye_and_exits_with_0() {
     for signal in [Signal::TERM, Signal::INT] {
         let folder = Folder::new();
         let sidecar = folder.listen();
@@ -208,7 +208,7 @@ fn a_signal_is_a_goodbye_and_success() {
 }
 
 #[test]
-fn a_closed_output_is_a_goodbye_and_success() {
+fn on_a_closed_stdout_the_shim_sends_goodbye_and_exits_with_0() {
     let folder = Folder::new();
     let sidecar = folder.listen();
     let (mut shim, stdout) = Shim::start(&["--relay", &folder.link()]);
@@ -234,7 +234,7 @@ fn a_harness_that_does_not_read_does_not_block_the_other_direction() {
         assert_eq!(peer.text(), request(id, "a"));
         peer.send(answer(id).as_bytes());
     }
-    // The pipe is long full. Requests still pass, and once the harness reads, everything is there.
+    // By now the pipe is full. Requests still pass, and once the harness reads, everything is there.
     shim.write(&format!("{}\n", request(many, "a")));
     assert_eq!(peer.text(), request(many, "a"));
     let lines = Lines::of(stdout);
@@ -264,7 +264,7 @@ fn an_inherited_socket_cannot_be_reopened() {
 }
 
 #[test]
-fn usage_errors_say_what_and_what_next() {
+fn usage_errors_name_the_problem_and_the_next_step() {
     let output = command().arg("--bogus").output().unwrap();
     assert_eq!(output.status.code(), Some(64));
     assert!(output.stdout.is_empty(), "stdout is data only");

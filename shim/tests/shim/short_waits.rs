@@ -1,4 +1,4 @@
-//! The loop in this process, with waits short enough to be waited for.
+//! The relay loop in the test's own process, with short timeouts.
 
 use std::future::poll_fn;
 use std::io::{Read, Write};
@@ -26,7 +26,7 @@ struct Shim {
 impl Shim {
     fn start(folder: &Folder) -> Self {
         let (stdout, output) = UnixStream::pair().unwrap();
-        let (stdin, thread) = started(folder, output, std::future::pending());
+        let (stdin, thread) = start_shim(folder, output, std::future::pending());
         Self { stdin, lines: Lines::of(stdout), thread }
     }
 
@@ -41,8 +41,8 @@ impl Shim {
     }
 }
 
-/// The shim itself: where its input is written, and its thread.
-fn started(
+/// Starts a shim on a thread; returns the socket to write its input to, and the thread.
+fn start_shim(
     folder: &Folder,
     output: UnixStream,
     stop: impl Future<Output = ()> + Send + 'static,
@@ -84,7 +84,7 @@ fn without_a_sidecar_requests_are_answered_and_the_next_sidecar_is_found() {
     let sidecar = folder.listen();
     let mut peer = sidecar.welcome();
     shim.write(&request(3, "ping"));
-    assert_eq!(peer.text(), request(3, "ping"), "nothing that was said not to have run comes now");
+    assert_eq!(peer.text(), request(3, "ping"), "a request that was answered as not run is not sent");
     peer.send(result(3).as_bytes());
     assert_eq!(shim.lines.next(), result(3));
     shim.end();
@@ -139,8 +139,8 @@ fn a_stop_does_not_truncate_a_line() {
         taking.send(bytes).unwrap();
         Poll::Ready(())
     });
-    let (mut stdin, thread) = started(&folder, output, stop);
-    // None of them is a message, so each is answered at once, with more than a socket takes in all.
+    let (mut stdin, thread) = start_shim(&folder, output, stop);
+    // None of them is a message, so each is answered at once; all answers together do not fit the socket's buffer.
     let lines: String = (0..LINES).map(|id| format!("{{\"id\":{id}}}\n")).collect();
     let writing = std::thread::spawn(move || stdin.write_all(lines.as_bytes()));
     let first = taken.recv_timeout(PATIENCE).expect("the shim is stopped");

@@ -5,14 +5,14 @@ use std::sync::Arc;
 use super::record::{DecisionRecord, EventRecord, FollowedBy, OutcomeRecord};
 use super::text::Members;
 
-/// Outcomes and events first, then decisions.
+/// Records to be written together. Outcomes and events are added before decisions.
 #[derive(Debug, Default)]
 pub struct Batch {
     /// The members of all records, one after the other.
     bytes: Vec<u8>,
     entries: Vec<Entry>,
     field_bytes: usize,
-    /// Of the decisions.
+    /// The session of the decisions.
     pub(super) session: Option<Arc<str>>,
 }
 
@@ -42,7 +42,7 @@ impl Batch {
 
     pub fn decision(&mut self, record: &DecisionRecord<'_>) {
         record.write(&mut Members::new(&mut self.bytes, self.field_bytes));
-        self.session.get_or_insert_with(|| Arc::clone(&record.call.of.session));
+        self.session.get_or_insert_with(|| Arc::clone(&record.call.caller.session));
         self.end(EntryKind::Decision(record.followed_by));
     }
 

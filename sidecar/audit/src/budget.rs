@@ -118,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn bytes_are_taken_whole_or_not_at_all_and_come_back() {
+    fn bytes_are_charged_all_or_nothing_and_can_be_refunded() {
         let budget = budget(100, 1000);
         budget.charge(Charge { bytes: 60, records: 1 }, Instant::now()).unwrap();
         let refused = budget.charge(Charge { bytes: 41, records: 1 }, Instant::now()).unwrap_err();

@@ -1,4 +1,4 @@
-//! The hash chain: each line confirms itself and all lines before it. Pure: no files, no clock.
+//! The hash chain: the hash in each line covers that line and all lines before it. Pure: no files, no clock.
 //!
 //! A record is one line of JSON. Its first member is its number, counted from 1 through all files; its last is
 //! `"chain"`: SHA-256 in hex over the previous record's chain (as its 64 characters) followed by this line up to
@@ -78,7 +78,7 @@ impl fmt::Debug for Hash {
 #[error("a hash is 64 digits of lower-case hex")]
 pub struct InvalidHash;
 
-/// Computed, not looked up: three hashes are spelled for each call, and so the compiler makes many digits at once.
+/// Computed rather than looked up, so that the compiler can vectorise it: three hashes are formatted for each call.
 fn hex_digit(value: u8) -> u8 {
     value + if value < 10 { b'0' } else { b'a' - 10 }
 }
@@ -88,7 +88,7 @@ pub(super) const SEAL_BYTES: usize = MEMBER.len() + 64 + END.len() + 1;
 
 /// Completes the object that begins at `start` (`{"number":…`, not closed) with its chain, brace and newline.
 pub(super) fn seal(line: &mut Vec<u8>, start: usize, previous: &Hash) -> Hash {
-    let chain = link(previous, &line[start..]);
+    let chain = chain_hash(previous, &line[start..]);
     line.extend_from_slice(MEMBER);
     line.extend_from_slice(&chain.0);
     line.extend_from_slice(END);
@@ -116,7 +116,7 @@ impl<'a> SealedLine<'a> {
     }
 
     pub(super) fn follows(&self, previous: &Hash) -> bool {
-        link(previous, self.body) == self.chain
+        chain_hash(previous, self.body) == self.chain
     }
 }
 
@@ -125,7 +125,7 @@ pub(super) const START: &[u8] = b"{\"number\":";
 const MEMBER: &[u8] = b",\"chain\":\"";
 const END: &[u8] = b"\"}";
 
-fn link(previous: &Hash, body: &[u8]) -> Hash {
+fn chain_hash(previous: &Hash, body: &[u8]) -> Hash {
     let mut context = Context::new(&SHA256);
     context.update(&previous.0);
     context.update(body);
@@ -149,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn a_known_digest() {
+    fn the_digest_of_abc_is_the_published_one() {
         assert_eq!(
             Hash::of(b"abc").as_str(),
             "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"

@@ -91,10 +91,10 @@ impl AuditError {
                 Some(format!("move `{}` aside: a new key is created at the next start", path.display()))
             }
             Self::Overloaded => {
-                Some("look at the disk of `state-dir`; calls are accepted again when it is quick".to_owned())
+                Some("look at the disk of `state-dir`; calls are accepted again when it keeps up".to_owned())
             }
             Self::Poisoned { path, .. } => Some(format!(
-                "it is retried with every call; if `{}` is append-only, restart the sidecar to have the line marked as torn",
+                "removal is retried with every call; if `{}` is append-only, restart the sidecar to have the line marked as torn",
                 path.display()
             )),
             Self::Prepare { source, .. } | Self::Write { source, .. } | Self::Read { source, .. } => Some(full(source)),

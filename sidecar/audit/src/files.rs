@@ -252,7 +252,7 @@ mod tests {
     }
 
     #[test]
-    fn only_our_own_names_count() {
+    fn other_file_names_are_ignored() {
         assert_eq!(parse_name("audit-00000012.jsonl"), Some(12));
         for other in [
             "audit-00000000.jsonl",

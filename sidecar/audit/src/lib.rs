@@ -3,7 +3,7 @@
 //! What must stay true:
 //! - `submit` reports a decision as recorded only when it is as durable as `audit-sync` promises; otherwise the calls are
 //!   refused. In `write` mode that is one `write(2)`.
-//! - A disk that hangs holds up at most one thread of the caller's: see `writer`.
+//! - A disk that hangs blocks at most one of the callers' threads: see `writer`.
 //! - Lines are only ever appended, by one sidecar at a time; an incomplete line is removed or marked as torn before another
 //!   line is written.
 //! - Failures stay local: a budget that is used up refuses calls of its own session only; while the disk is full calls are
@@ -127,7 +127,7 @@ impl Audit {
         Self::open_with_sync(options, File::sync_data)
     }
 
-    /// The same with another function instead of `fdatasync(2)`, for tests of its failure.
+    /// Like [`open`](Self::open), with another function instead of `fdatasync(2)`, for tests of its failure.
     pub fn open_with_sync(
         options: Options,
         sync_file: impl Fn(&File) -> io::Result<()> + Send + Sync + 'static,
@@ -195,7 +195,8 @@ impl Audit {
     /// Writes a batch of outcomes without a sync: one that is lost in a crash of the host is `outcome_unknown` anyway.
     /// While the disk is slow they are written later.
     ///
-    /// The budget has reserved their bytes if their decisions were [`FollowedBy::Outcome`]; call it once for each of those.
+    /// The budget has reserved their bytes if their decisions were [`FollowedBy::Outcome`]; each of those needs
+    /// exactly one outcome.
     pub fn outcomes(&self, budget: &Budget, batch: &mut Batch) -> Result<(), AuditError> {
         self.write_unsynced(Some(budget), batch)
     }
@@ -249,15 +250,15 @@ impl Audit {
         match self.write_or_queue(budget, batch) {
             Ok(written) => match written {
                 Ok((recorded, None)) => Submitted::Done(Ok(recorded)),
-                Ok((recorded, Some(enlisted))) => {
-                    Submitted::Pending(Box::pin(async { enlisted.synced().await.map(|()| recorded) }))
+                Ok((recorded, Some(pending_sync))) => {
+                    Submitted::Pending(Box::pin(async { pending_sync.synced().await.map(|()| recorded) }))
                 }
                 Err(error) => Submitted::Done(Err(error)),
             },
             Err(Some(queued)) => Submitted::Pending(Box::pin(async {
-                let (recorded, enlisted) = queued.await.map_err(|_| AuditError::Overloaded)??;
-                if let Some(enlisted) = enlisted {
-                    enlisted.synced().await?;
+                let (recorded, pending_sync) = queued.await.map_err(|_| AuditError::Overloaded)??;
+                if let Some(pending_sync) = pending_sync {
+                    pending_sync.synced().await?;
                 }
                 Ok(recorded)
             })),
@@ -273,7 +274,7 @@ impl Audit {
         }
     }
 
-    /// Writes a batch, or has the audit's own thread write it; none where that has too many queued.
+    /// Writes a batch (`Ok`), or queues it for the audit's own thread (`Err(Some)`). `Err(None)` if that queue is full.
     fn write_or_queue(
         &self,
         budget: Option<&Budget>,
@@ -281,7 +282,7 @@ impl Audit {
     ) -> Result<Written, Option<oneshot::Receiver<Written>>> {
         let open_log = &self.open_log;
         if open_log.load.is_light()
-            && let Some(mut log) = open_log.log_soon()
+            && let Some(mut log) = open_log.try_log()
         {
             let began = Instant::now();
             let written = open_log.write(&mut log, budget, batch);
@@ -294,7 +295,7 @@ impl Audit {
     }
 }
 
-/// What became of a batch so far.
+/// Whether a submitted batch is already written.
 pub enum Submitted {
     Done(Result<Vec<Recorded>, AuditError>),
     Pending(PendingRecords),

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// Whether writes go to the thread, shared with the callers.
+/// Decides whether a caller writes by itself or queues its batch for the thread `audit-write`.
 #[derive(Default)]
 pub(super) struct Load {
     /// Batches that the thread has not written yet.
@@ -29,7 +29,7 @@ impl Load {
         self.queued.fetch_sub(1, Ordering::AcqRel);
     }
 
-    /// Takes account of a write that began then.
+    /// Notes whether a write that began at `began` was slow.
     pub(super) fn wrote(&self, began: Instant) {
         self.is_slow.store(began.elapsed() >= SLOW, Ordering::Release);
     }

@@ -35,15 +35,15 @@ pub(super) struct OpenLog {
 }
 
 /// The result of writing a batch: one for each decision, and the sync to wait for.
-pub(super) type Written = Result<(Vec<Recorded>, Option<Enlisted>), AuditError>;
+pub(super) type Written = Result<(Vec<Recorded>, Option<PendingSync>), AuditError>;
 
 /// With `audit-sync = "call"`: the file, and the result of its sync.
-pub(super) struct Enlisted {
+pub(super) struct PendingSync {
     path: PathBuf,
     synced: oneshot::Receiver<sync::Synced>,
 }
 
-impl Enlisted {
+impl PendingSync {
     pub(super) async fn synced(self) -> Result<(), AuditError> {
         let Self { path, synced } = self;
         match synced.await {
@@ -64,7 +64,7 @@ impl OpenLog {
     }
 
     /// The log, unless another writer holds it for longer than a quick write takes.
-    pub(super) fn log_soon(&self) -> Option<MutexGuard<'_, Log>> {
+    pub(super) fn try_log(&self) -> Option<MutexGuard<'_, Log>> {
         for _ in 0..SPINS {
             match self.log.try_lock() {
                 Ok(log) => return Some(log),
@@ -75,7 +75,7 @@ impl OpenLog {
         None
     }
 
-    /// Writes a batch, all or nothing but the decisions over the budget.
+    /// Writes a batch, all or nothing. Decisions over the budget are left out.
     pub(super) fn write(&self, log: &mut Log, budget: Option<&Budget>, batch: &Batch) -> Written {
         let longest_outcome = OutcomeRecord::longest(batch.field_bytes());
         let mut recorded = Vec::new();
@@ -88,7 +88,7 @@ impl OpenLog {
             match (kind, budget) {
                 (EntryKind::Event, _) | (_, None) => log.stage(),
                 (EntryKind::Outcome, Some(budget)) => {
-                    // Before the decisions: a session at its limit can use what its last calls did not need.
+                    // Refunded before the decisions are charged, so that they can use what these outcomes did not need.
                     budget.refund(longest_outcome.saturating_sub(bytes));
                     charged += bytes;
                     log.stage();
@@ -121,9 +121,11 @@ impl OpenLog {
             return Err(error);
         }
         // Under the log's lock, so that the file is still the one that was written to.
-        let enlist =
-            |syncer: &SyncerOfDirectory| Enlisted { path: log.path(), synced: syncer.enlist(&log.file) };
-        let synced = self.syncer.as_ref().filter(|_| !recorded.is_empty()).map(enlist);
+        let request_sync = |syncer: &SyncerOfDirectory| PendingSync {
+            path: log.path(),
+            synced: syncer.request_sync(&log.file),
+        };
+        let synced = self.syncer.as_ref().filter(|_| !recorded.is_empty()).map(request_sync);
         Ok((recorded, synced))
     }
 
@@ -156,8 +158,8 @@ pub(super) struct SyncerOfDirectory {
 }
 
 impl SyncerOfDirectory {
-    fn enlist(&self, file: &Arc<File>) -> oneshot::Receiver<sync::Synced> {
-        self.syncer.enlist(file)
+    fn request_sync(&self, file: &Arc<File>) -> oneshot::Receiver<sync::Synced> {
+        self.syncer.request_sync(file)
     }
 
     pub(super) fn rotated(&self, retired: &Arc<File>) {

@@ -85,7 +85,7 @@ impl Follower {
         file.read_exact_at(&mut chunk, self.offset)?;
         let end = match chunk.iter().rposition(|byte| *byte == b'\n') {
             Some(newline) => newline + 1,
-            // Longer than any record: not written by us, but it must not block the follower for ever.
+            // Longer than any record: not written by a sidecar, but it must not block the follower for ever.
             None if chunk.len() == LINE_LIMIT => chunk.len(),
             None => return Ok(Vec::new()),
         };
@@ -112,7 +112,7 @@ pub enum Selector {
         link: String,
     },
     /// The id of a session or of a link; they do not collide.
-    One(String),
+    SessionOrLink(String),
 }
 
 #[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
@@ -153,7 +153,7 @@ impl Selector {
                 session == Some(s) && link == Some(l) && ids.seq == Some(*seq)
             }
             Self::Link { session: s, link: l } => session == Some(s) && link == Some(l),
-            Self::One(id) => session == Some(id) || link == Some(id),
+            Self::SessionOrLink(id) => session == Some(id) || link == Some(id),
         }
     }
 }
@@ -168,7 +168,7 @@ impl FromStr for Selector {
             return Err(invalid());
         }
         Ok(match parts[..] {
-            [id] => Self::One(id.to_owned()),
+            [id] => Self::SessionOrLink(id.to_owned()),
             [session, link] => Self::Link { session: session.to_owned(), link: link.to_owned() },
             [session, link, seq] => Self::Call {
                 session: session.to_owned(),

@@ -24,7 +24,7 @@ pub struct DecisionRecord<'a> {
     pub rule: &'a str,
     /// Digest of the policy that was in force.
     pub policy: &'a str,
-    /// The pattern by which this tool has other credentials than its server.
+    /// The pattern of the scope that this tool belongs to, if any.
     pub scope: Option<&'a str>,
     pub secrets: &'a [SecretUse<'a>],
     /// Bytes of the message.
@@ -43,7 +43,7 @@ pub enum FollowedBy {
 /// Identifies a message; the same in a decision and its outcome.
 #[derive(Clone, Copy, Debug)]
 pub struct Call<'a> {
-    pub of: &'a Caller,
+    pub caller: &'a Caller,
     pub seq: u64,
     pub method: &'a str,
     pub tool: Option<&'a str>,
@@ -73,14 +73,14 @@ pub struct SecretUse<'a> {
 pub struct OutcomeRecord<'a> {
     pub call: Call<'a>,
     pub result: CallResult,
-    /// The stable code of a refusal or an error of ours, for instance `server_unavailable`.
+    /// The stable code of a refusal or an error of the sidecar, for instance `server_unavailable`.
     pub code: Option<&'a str>,
     /// Bytes of the response.
     pub bytes: u64,
     pub duration: Duration,
     /// How many values were scrubbed from the response.
     pub redactions: u64,
-    /// Only the secrets of other reads than those that the decision names.
+    /// Empty unless the call was sent with other reads of secrets than its decision names.
     pub secrets: &'a [SecretUse<'a>],
 }
 
@@ -160,8 +160,8 @@ impl OutcomeRecord<'_> {
         const ESCAPED: usize = 6; // bytes of `\u001b`
         const MARK: usize = 40; // `… (18446744073709551615 bytes)`
         const FRAME: usize = 512; // names, numbers, time and chain
-        const SECRET: usize = 3 * SHORT + 64; // name, lease and request, and their member names
-        (TEXTS * (field_bytes * ESCAPED + MARK) + SECRETS * SECRET + FRAME) as u64
+        const SECRET: usize = 3 * MAX_ID_BYTES + 64; // name, lease and request, and their member names
+        (TEXTS * (field_bytes * ESCAPED + MARK) + MAX_SECRETS * SECRET + FRAME) as u64
     }
 
     pub(super) fn write(&self, members: &mut Members<'_>) {
@@ -173,7 +173,7 @@ impl OutcomeRecord<'_> {
             .number(name!("duration_us"), u64::try_from(self.duration.as_micros()).unwrap_or(u64::MAX))
             .number(name!("redactions"), self.redactions);
         // The reservation assumes short texts; a longer one would be a bug elsewhere.
-        write_secrets(members, self.secrets, |text| text.len() <= SHORT && text.bytes().all(is_plain));
+        write_secrets(members, self.secrets, |text| text.len() <= MAX_ID_BYTES && text.bytes().all(is_plain));
     }
 }
 
@@ -192,9 +192,9 @@ impl Call<'_> {
     /// Link and sequence number are adjacent, because `lookup` searches for both together.
     fn write(&self, members: &mut Members<'_>) {
         members
-            .formatted(&self.of.link)
+            .formatted(&self.caller.link)
             .number(name!("seq"), self.seq)
-            .formatted(&self.of.server)
+            .formatted(&self.caller.server)
             .text(name!("method"), self.method)
             .optional_text(name!("tool"), self.tool);
     }
@@ -235,10 +235,10 @@ impl fmt::Display for Mac {
     }
 }
 
-/// Secrets named in one record: bounds the line; servers have far fewer.
-const SECRETS: usize = 16;
+/// How many secrets a record names: bounds the line; servers have far fewer.
+const MAX_SECRETS: usize = 16;
 /// The most bytes of a secret's name, a lease's hash or a request id of Vault.
-const SHORT: usize = 64;
+const MAX_ID_BYTES: usize = 64;
 
 /// Leaves out texts for which `may_be_written` is false.
 fn write_secrets(
@@ -246,7 +246,7 @@ fn write_secrets(
     secrets: &[SecretUse<'_>],
     may_be_written: impl Fn(&&str) -> bool,
 ) {
-    members.objects(name!("secrets"), &secrets[..secrets.len().min(SECRETS)], |members, secret| {
+    members.objects(name!("secrets"), &secrets[..secrets.len().min(MAX_SECRETS)], |members, secret| {
         members
             .text(name!("name"), Some(secret.name).filter(&may_be_written).unwrap_or_default())
             .optional_text(name!("lease"), secret.lease.filter(&may_be_written))

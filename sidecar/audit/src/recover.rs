@@ -18,7 +18,8 @@ use super::log::{self, Log, StagedLines, Tail};
 pub(super) fn open(directory: &Path, file_bytes: u64) -> Result<Log, AuditError> {
     let present = files::list(directory).map_err(AuditError::read(directory))?;
     let mut end = None;
-    // An empty last file was created just before a crash: the chain ends in the file before, and it is used later.
+    // An empty last file was created just before a crash: the chain ends in the file before, and the next
+    // rotation uses the empty one.
     for (position, index) in present.iter().enumerate().rev() {
         let path = files::file_path(directory, *index);
         let file = files::open_append(&path, Creation::Existing)
@@ -32,11 +33,11 @@ pub(super) fn open(directory: &Path, file_bytes: u64) -> Result<Log, AuditError>
     let Some((position, index, file, length)) = end else {
         let index = present.last().copied().unwrap_or(1);
         let file = log::create(directory, index)?;
-        return Ok(at_start(directory, file_bytes, index, file));
+        return Ok(empty_log(directory, file_bytes, index, file));
     };
 
     let path = files::file_path(directory, index);
-    let mut log = at_start(directory, file_bytes, index, file);
+    let mut log = empty_log(directory, file_bytes, index, file);
     log.length = length;
     log.lines = count_newlines(&log.file).map_err(AuditError::read(&path))?;
     let (last, torn_from) = last_line(&log.file, &path, length)?;
@@ -48,12 +49,12 @@ pub(super) fn open(directory: &Path, file_bytes: u64) -> Result<Log, AuditError>
         (log.number, log.chain) = (number, chain);
     }
     if torn_from < length {
-        mark(&mut log, &path, torn_from)?;
+        mark_torn_line(&mut log, &path, torn_from)?;
     }
     Ok(log)
 }
 
-fn at_start(directory: &Path, file_bytes: u64, index: u32, file: File) -> Log {
+fn empty_log(directory: &Path, file_bytes: u64, index: u32, file: File) -> Log {
     Log {
         directory: directory.to_owned(),
         file_bytes,
@@ -92,7 +93,7 @@ fn last_line(file: &File, path: &Path, length: u64) -> Result<(Option<RecordEnd>
     Ok((Some((sealed.number, sealed.chain)), end + 1))
 }
 
-/// For a file with nothing but a torn first line.
+/// The last record of the previous file, for a file with nothing but a torn first line.
 fn last_of_previous(directory: &Path, before: &[u32], index: u32) -> Result<Option<RecordEnd>, AuditError> {
     if index == 1 {
         return Ok(None);
@@ -111,7 +112,7 @@ fn last_of_previous(directory: &Path, before: &[u32], index: u32) -> Result<Opti
     }
 }
 
-fn mark(log: &mut Log, path: &Path, torn_from: u64) -> Result<(), AuditError> {
+fn mark_torn_line(log: &mut Log, path: &Path, torn_from: u64) -> Result<(), AuditError> {
     let file = Arc::clone(&log.file);
     let mut lines = Lines::new(ReaderAt { file: &file, offset: torn_from });
     let Some(torn) = lines.advance().map_err(AuditError::read(path))? else { return Ok(()) };

@@ -1,7 +1,8 @@
 //! `audit-sync = "call"`: one thread syncs records to the disk for all callers that wait.
 //!
-//! A caller enlists after its write; the thread takes all enlisted callers and only then begins to sync. So no caller is
-//! answered by a sync that began before its write, and one sync serves all callers that enlisted during the previous one.
+//! A caller requests a sync after its write; the thread takes all requests and only then begins to sync. So no caller
+//! is answered by a sync that began before its write, and one sync serves all requests that arrived during the
+//! previous one.
 
 use std::fs::File;
 use std::io;
@@ -33,7 +34,7 @@ impl Syncer {
     }
 
     /// To be called after the write to `file`. The result is of a sync that begins after this call.
-    pub(super) fn enlist(&self, file: &Arc<File>) -> oneshot::Receiver<Synced> {
+    pub(super) fn request_sync(&self, file: &Arc<File>) -> oneshot::Receiver<Synced> {
         let (waiter, synced) = oneshot::channel();
         let mut state = self.shared.lock();
         state.add(file);
@@ -70,7 +71,7 @@ type SyncFile = dyn Fn(&File) -> io::Result<()> + Send + Sync;
 
 #[derive(Default)]
 struct SyncState {
-    /// Bounded by the number of callers: each waits for its result before it enlists again.
+    /// Bounded by the number of callers: each waits for its result before it requests another sync.
     waiters: Vec<oneshot::Sender<Synced>>,
     files: Vec<Arc<File>>,
     stop: Stop,
@@ -133,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn a_sync_answers_those_who_came_before_it_began_and_the_next_all_others_at_once() {
+    fn callers_that_arrive_during_a_sync_share_the_next_one() {
         let (began, begins) = mpsc::channel();
         let (go, gate) = mpsc::channel();
         let gate = Mutex::new(gate);
@@ -144,9 +145,9 @@ mod tests {
         .unwrap();
         let file = a_file();
 
-        let first = syncer.enlist(&file);
+        let first = syncer.request_sync(&file);
         begins.recv_timeout(LONG).unwrap();
-        let mut late: Vec<_> = (0..10).map(|_| syncer.enlist(&file)).collect();
+        let mut late: Vec<_> = (0..10).map(|_| syncer.request_sync(&file)).collect();
         go.send(Ok(())).unwrap();
         first.blocking_recv().unwrap().unwrap();
 
@@ -159,7 +160,7 @@ mod tests {
             assert_eq!(waiting.blocking_recv().unwrap().unwrap_err().to_string(), "the disk is gone");
         }
 
-        let after = syncer.enlist(&file);
+        let after = syncer.request_sync(&file);
         go.send(Ok(())).unwrap();
         after.blocking_recv().unwrap().unwrap();
         drop(syncer);
@@ -169,7 +170,7 @@ mod tests {
     #[test]
     fn waiting_callers_are_answered_when_the_syncer_is_dropped() {
         let syncer = Syncer::start_with(|_| Ok(())).unwrap();
-        let waiting: Vec<_> = (0..100).map(|_| syncer.enlist(&a_file())).collect();
+        let waiting: Vec<_> = (0..100).map(|_| syncer.request_sync(&a_file())).collect();
         drop(syncer);
         for synced in waiting {
             synced.blocking_recv().unwrap().unwrap();

@@ -94,7 +94,7 @@ impl<'a> Members<'a> {
             escape(self.out, value);
         } else {
             escape(self.out, &value[..value.floor_char_boundary(self.field_bytes)]);
-            write!(self.out, "… ({} bytes)", value.len()).expect("a vector takes all writes");
+            write!(self.out, "… ({} bytes)", value.len()).expect("writing to a vector cannot fail");
         }
         self.out.push(b'"');
     }
@@ -120,7 +120,7 @@ pub(super) fn escape(out: &mut Vec<u8>, text: &str) {
             '"' => out.extend_from_slice(b"\\\""),
             '\\' => out.extend_from_slice(b"\\\\"),
             character if is_invisible(character) => {
-                write!(out, "\\u{:04x}", u32::from(character)).expect("a vector takes all writes");
+                write!(out, "\\u{:04x}", u32::from(character)).expect("writing to a vector cannot fail");
             }
             character => out.extend_from_slice(character.encode_utf8(&mut [0; 4]).as_bytes()),
         }

@@ -18,7 +18,7 @@ use super::budget::Budget;
 use super::load::Load;
 use super::open_log::{OpenLog, Written};
 
-/// Owns the thread: dropping it has all queued batches written and joins the thread.
+/// Owns the thread: dropping it waits until all queued batches are written and joins the thread.
 pub(super) struct Writer {
     jobs: Option<mpsc::SyncSender<Job>>,
     thread: Option<JoinHandle<()>>,
@@ -27,7 +27,7 @@ pub(super) struct Writer {
 struct Job {
     batch: Batch,
     budget: Option<Budget>,
-    /// Dropped where the caller does not wait for the result.
+    /// Sends the result; its receiver is dropped if the caller does not wait.
     written: oneshot::Sender<Written>,
 }
 
@@ -43,7 +43,7 @@ impl Writer {
         Ok(Self { jobs: Some(jobs), thread: Some(thread) })
     }
 
-    /// Queues a batch. None where too many are queued: it is not written.
+    /// Queues a batch. `None` if the queue is full: the batch is not written.
     pub(super) fn submit(
         &self,
         load: &Load,

@@ -16,7 +16,7 @@ pub enum Replace {
     Never,
 }
 
-/// Writes and syncs a file with mode 0600 under a temporary name, then renames it.
+/// Writes and syncs a file with mode 0600 under a temporary name, then renames or links it to `path`.
 pub fn write_file(directory: &Path, path: &Path, bytes: &[u8], replace: Replace) -> io::Result<()> {
     let temporary = directory.join(format!(".{}{TEMPORARY_SUFFIX}", crate::random::hex::<8>()));
     let written = (|| {
@@ -42,7 +42,7 @@ pub fn read_bounded(path: &Path, limit: u64) -> io::Result<Vec<u8>> {
     read_checked(path, limit, |_| Ok(()))
 }
 
-/// The same, with a check of the metadata before the file is read.
+/// Like [`read_bounded`], with a check of the metadata before the file is read.
 pub fn read_checked(
     path: &Path,
     limit: u64,

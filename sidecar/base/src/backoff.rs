@@ -83,7 +83,7 @@ mod tests {
     }
 
     #[test]
-    fn failures_without_end_stay_at_the_maximum() {
+    fn many_failures_do_not_overflow_the_delay() {
         let mut backoff = Backoff::new(FIRST, Duration::MAX);
         let delays: Vec<Duration> = (0..100).map(|_| backoff.next_delay()).collect();
         assert!(delays.is_sorted(), "{delays:?}");

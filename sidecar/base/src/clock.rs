@@ -162,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn known_times() {
+    fn known_times_are_formatted_as_rfc_3339() {
         assert_eq!(text(0), "1970-01-01T00:00:00.000Z");
         assert_eq!(text(951_782_399_999), "2000-02-28T23:59:59.999Z");
         assert_eq!(text(951_782_400_000), "2000-02-29T00:00:00.000Z");

@@ -11,7 +11,7 @@
 //! | [`RateLimiter`] | rate limits |
 //! | [`text`] | hexadecimal digits, percent-encoding, errors with their causes |
 //!
-//! What must stay true: this crate knows no other part of the sidecar.
+//! What must stay true: this crate depends on no other crate of the workspace.
 
 #![forbid(unsafe_code)]
 

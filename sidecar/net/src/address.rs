@@ -57,7 +57,7 @@ pub enum AddressError {
     #[error("`localhost` resolves to no loopback address")]
     NotLoopback,
     #[error(
-        "`{name}` has only addresses that are not public; set `private = true` for this server if that is meant"
+        "`{name}` has only addresses that are not public; set `private = true` for this server if that is intended"
     )]
     NotPublic { name: String },
 }
@@ -263,7 +263,7 @@ mod tests {
     }
 
     #[test]
-    fn private_too_excludes_addresses_of_no_host() {
+    fn private_too_excludes_multicast_unspecified_and_reserved_addresses() {
         for never in ["0.0.0.0", "224.0.0.1", "255.255.255.255", "::", "ff02::1"] {
             assert!(!is_permitted(never.parse().unwrap(), AddressPolicy::PrivateToo), "{never} passed");
         }
@@ -286,33 +286,34 @@ mod tests {
     #[tokio::test]
     async fn resolved_addresses_are_checked() {
         let name = Host::read("mcp.example.com");
-        let ask = |says: Vec<&'static str>, allowed| {
+        let find = |addresses: Vec<&'static str>, allowed| {
             let name = name.clone();
-            async move { name.addresses(443, allowed, &Says(says)).await }
+            async move { name.addresses(443, allowed, &Fixed(addresses)).await }
         };
         let inside =
-            ask(vec!["127.0.0.1", "::ffff:10.0.0.1", "169.254.169.254"], AddressPolicy::PublicOnly).await;
+            find(vec!["127.0.0.1", "::ffff:10.0.0.1", "169.254.169.254"], AddressPolicy::PublicOnly).await;
         assert!(matches!(inside, Err(AddressError::NotPublic { .. })));
-        let mixed = ask(vec!["10.0.0.1", "1.1.1.1"], AddressPolicy::PublicOnly).await.unwrap();
+        let mixed = find(vec!["10.0.0.1", "1.1.1.1"], AddressPolicy::PublicOnly).await.unwrap();
         assert_eq!(mixed, ["1.1.1.1:443".parse().unwrap()]);
-        assert_eq!(ask(vec!["10.0.0.1"], AddressPolicy::PrivateToo).await.unwrap().len(), 1);
-        let nothing = ask(vec![], AddressPolicy::PublicOnly).await;
+        assert_eq!(find(vec!["10.0.0.1"], AddressPolicy::PrivateToo).await.unwrap().len(), 1);
+        let nothing = find(vec![], AddressPolicy::PublicOnly).await;
         assert!(matches!(nothing, Err(AddressError::NoAddress { .. })));
-        let outside = Host::Localhost.addresses(80, AddressPolicy::PrivateToo, &Says(vec!["10.0.0.1"])).await;
+        let outside =
+            Host::Localhost.addresses(80, AddressPolicy::PrivateToo, &Fixed(vec!["10.0.0.1"])).await;
         assert!(matches!(outside, Err(AddressError::NotLoopback)));
-        let outside = Host::Localhost.addresses(80, AddressPolicy::Any, &Says(vec!["10.0.0.1"])).await;
+        let outside = Host::Localhost.addresses(80, AddressPolicy::Any, &Fixed(vec!["10.0.0.1"])).await;
         assert!(matches!(outside, Err(AddressError::NotLoopback)));
-        assert_eq!(ask(vec!["10.0.0.1", "0.0.0.0"], AddressPolicy::Any).await.unwrap().len(), 2);
+        assert_eq!(find(vec!["10.0.0.1", "0.0.0.0"], AddressPolicy::Any).await.unwrap().len(), 2);
     }
 
     #[tokio::test]
     async fn only_the_first_addresses_are_considered() {
-        let many = Says(vec!["1.1.1.1"; MAX_ADDRESSES + 1]);
+        let many = Fixed(vec!["1.1.1.1"; MAX_ADDRESSES + 1]);
         let found = Host::read("a.example").addresses(443, AddressPolicy::PublicOnly, &many).await.unwrap();
         assert_eq!(found.len(), MAX_ADDRESSES);
         let mut late = vec!["10.0.0.1"; MAX_ADDRESSES];
         late.push("1.1.1.1");
-        let late = Host::read("a.example").addresses(443, AddressPolicy::PublicOnly, &Says(late)).await;
+        let late = Host::read("a.example").addresses(443, AddressPolicy::PublicOnly, &Fixed(late)).await;
         assert!(matches!(late, Err(AddressError::NotPublic { .. })));
     }
 
@@ -323,9 +324,10 @@ mod tests {
         assert_eq!(canonical(scoped), scoped);
     }
 
-    struct Says(Vec<&'static str>);
+    /// A resolver that always returns these addresses.
+    struct Fixed(Vec<&'static str>);
 
-    impl Resolve for Says {
+    impl Resolve for Fixed {
         fn resolve<'a>(&'a self, _: &'a str, port: u16) -> Resolving<'a> {
             let found = self.0.iter().map(|ip| SocketAddr::new(ip.parse().unwrap(), port)).collect();
             Box::pin(async move { Ok(found) })

@@ -1,8 +1,8 @@
 //! Outgoing HTTP of the sidecar: one way to resolve, dial and verify, for MCP servers and for Vault.
 //!
-//! What must stay true: every connection resolves and checks its addresses anew; certificates are always verified; no
-//! redirect is followed and no proxy is used; a failure says whether the request may have been sent. Nothing here knows the
-//! configuration, MCP or Vault.
+//! What must stay true: every connection resolves and checks its addresses again; certificates are always verified; no
+//! redirect is followed and no proxy is used; a failure says whether the request may have been sent. Nothing here
+//! depends on the configuration, MCP or Vault.
 //!
 //! | module | what it holds |
 //! |---|---|

@@ -173,7 +173,7 @@ async fn an_address_that_does_not_respond_leaves_time_for_the_next() {
 }
 
 #[tokio::test]
-async fn the_whole_of_connecting_is_bounded() {
+async fn connecting_including_tls_is_bounded() {
     // The server accepts and never starts TLS.
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let endpoint = endpoint(&format!("https://{}", listener.local_addr().unwrap()), AddressPolicy::Any);
@@ -184,10 +184,10 @@ async fn the_whole_of_connecting_is_bounded() {
 
 #[tokio::test]
 async fn a_certificate_must_be_of_a_trusted_authority_and_for_the_hosts_name() {
-    let (ours, others) = (Authority::new(), Authority::new());
+    let (trusted, other) = (Authority::new(), Authority::new());
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let port = listener.local_addr().unwrap().port();
-    let acceptor = TlsAcceptor::from(ours.server("name.test"));
+    let acceptor = TlsAcceptor::from(trusted.server("name.test"));
     let mut task = JoinSet::new();
     task.spawn(async move {
         loop {
@@ -204,11 +204,11 @@ async fn a_certificate_must_be_of_a_trusted_authority_and_for_the_hosts_name() {
         let endpoint = endpoint(&format!("https://{name}:{port}"), AddressPolicy::PrivateToo);
         Dialer::new(Arc::new(resolver), trust).connect(&endpoint, LIMIT).await.map(|_| ())
     };
-    assert!(connect("name.test", &ours).await.is_ok());
-    let stranger = connect("name.test", &others).await;
-    assert!(matches!(stranger, Err(ConnectError::Tls(_))), "{stranger:?}");
-    let misnamed = connect("other.test", &ours).await;
-    assert!(matches!(misnamed, Err(ConnectError::Tls(_))), "{misnamed:?}");
+    assert!(connect("name.test", &trusted).await.is_ok());
+    let untrusted = connect("name.test", &other).await;
+    assert!(matches!(untrusted, Err(ConnectError::Tls(_))), "{untrusted:?}");
+    let wrong_name = connect("other.test", &trusted).await;
+    assert!(matches!(wrong_name, Err(ConnectError::Tls(_))), "{wrong_name:?}");
 }
 
 #[tokio::test]
@@ -227,14 +227,14 @@ async fn an_idle_connection_is_used_again_until_it_is_old() {
     let server = Server::start(OK).await;
     let pool = pool(&server.url());
     for _ in 0..3 {
-        spend(&pool).await;
+        send_and_give_back(&pool).await;
     }
     assert_eq!((server.connections(), pool.idle_connections()), (1, 1));
     // Servers close idle connections, the earliest after 5 s.
     tokio::time::pause();
     tokio::time::advance(Duration::from_secs(4)).await;
     tokio::time::resume();
-    spend(&pool).await;
+    send_and_give_back(&pool).await;
     assert_eq!((server.connections(), pool.idle_connections()), (2, 1));
 }
 
@@ -271,7 +271,7 @@ async fn a_request_that_may_have_been_sent_is_not_sent_again() {
         listener.accept().await.unwrap()
     };
     let client = async {
-        spend(&pool).await;
+        send_and_give_back(&pool).await;
         assert_eq!(pool.live_connections(), 1);
         pool.send(get()).await.err()
     };
@@ -282,7 +282,7 @@ async fn a_request_that_may_have_been_sent_is_not_sent_again() {
 }
 
 #[tokio::test]
-async fn a_server_that_is_not_there_was_sent_nothing() {
+async fn an_unreachable_server_is_sent_nothing() {
     let closed = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap();
     let failed = pool(&format!("http://{closed}/")).send(get()).await.err();
     assert!(matches!(failed, Some(SendError::Unreachable(ConnectError::Tcp(_)))), "{failed:?}");
@@ -332,7 +332,7 @@ fn pool(url: &str) -> Arc<Pool> {
 }
 
 /// One request; its connection goes back to the pool.
-async fn spend(pool: &Arc<Pool>) {
+async fn send_and_give_back(pool: &Arc<Pool>) {
     let mut response = pool.send(get()).await.unwrap();
     response.response.body_mut().collect().await.unwrap();
     response.give_back().await;

@@ -15,7 +15,7 @@ pub struct Glob(Box<str>);
 
 #[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
 pub enum InvalidGlob {
-    #[error("a pattern cannot hold the control character {0:?}")]
+    #[error("a pattern cannot contain the control character {0:?}")]
     Control(char),
     #[error("a pattern cannot be empty")]
     Empty,

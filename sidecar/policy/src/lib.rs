@@ -1,4 +1,5 @@
-//! Which requests may pass: deny by default, and a request that cannot be decided is denied. Works on names only.
+//! Which requests may pass. With an `allow` list, a tool that no list names is denied; a request that cannot be decided
+//! is always denied. Works on names only.
 //!
 //! What must stay true: a decision is a pure function of the rules and one name, in time linear in that name; a message
 //! that a lenient parser could read as a tool call never passes without a decision about its tool.
@@ -27,17 +28,15 @@ pub struct Rules {
     ask: Vec<NamedGlob>,
     deny: Vec<NamedGlob>,
     methods: Vec<NamedGlob>,
-    distinction: Distinction,
+    credentials: ToolCredentials,
 }
 
-/// When requests for different tools must be told apart.
+/// Whether all tools of a server run with the same credentials.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
-enum Distinction {
-    /// Always: tools run with different credentials.
-    ByTool,
-    /// Only if there is a list of tools.
+enum ToolCredentials {
+    PerTool,
     #[default]
-    ByLists,
+    Shared,
 }
 
 /// The verdict and the rule that gave it, as the audit records them.
@@ -72,14 +71,14 @@ impl Rules {
             ask: named("tools.ask", ask),
             deny: named("tools.deny", deny),
             methods: named("methods", methods),
-            distinction: Distinction::ByLists,
+            credentials: ToolCredentials::Shared,
         }
     }
 
     /// The same rules for a server whose tools run with different credentials: the tool of every request must be clear, even
     /// without lists.
-    pub fn by_tool(self) -> Self {
-        Self { distinction: Distinction::ByTool, ..self }
+    pub fn with_credentials_per_tool(self) -> Self {
+        Self { credentials: ToolCredentials::PerTool, ..self }
     }
 
     pub fn decide(&self, request: Request<'_>) -> Decision {
@@ -98,7 +97,7 @@ impl Rules {
     /// pass.
     pub fn hides_nothing(&self) -> bool {
         let lists_nothing = self.allow.is_none() && self.ask.is_empty() && self.deny.is_empty();
-        lists_nothing && self.distinction == Distinction::ByLists
+        lists_nothing && self.credentials == ToolCredentials::Shared
     }
 
     /// Every rule as text, sorted: the order of a list does not change its decisions.
@@ -154,7 +153,7 @@ impl Rules {
 
 /// The static name of a method of the protocol.
 pub fn known_method(method: &str) -> Option<&'static str> {
-    methods::named(method)
+    methods::static_name(method)
 }
 
 /// The refusal of a server that the grant does not name.

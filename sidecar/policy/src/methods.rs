@@ -6,17 +6,17 @@
 use relay_proto::mcp::{self, Method, MethodKind, TOOLS_CALL};
 
 pub(super) fn is_known(method: &str) -> bool {
-    mcp::lookup(method).is_some_and(passes_unnamed)
+    mcp::lookup(method).is_some_and(passes_without_rule)
 }
 
 /// The method's name in the table: static, and not chosen by a sandbox, so it needs no scrubbing.
-pub(super) fn named(method: &str) -> Option<&'static str> {
+pub(super) fn static_name(method: &str) -> Option<&'static str> {
     mcp::lookup(method).map(|method| method.name)
 }
 
 /// A request that only servers send is harmless: a server rejects it as unknown. A notification that only servers send is
 /// not expected from a harness.
-fn passes_unnamed(method: &Method) -> bool {
+fn passes_without_rule(method: &Method) -> bool {
     !method.is_tool_call() && (method.kind == MethodKind::Request || method.is_sent_to_servers())
 }
 
@@ -42,7 +42,7 @@ mod tests {
     #[test]
     fn methods_that_pass_without_a_rule() {
         let known: Vec<_> =
-            mcp::METHODS.iter().filter(|row| passes_unnamed(row)).map(|row| row.name).collect();
+            mcp::METHODS.iter().filter(|row| passes_without_rule(row)).map(|row| row.name).collect();
         assert_eq!(
             known,
             [
@@ -77,13 +77,13 @@ mod tests {
         );
         assert!(!is_known("tools/call"));
         assert!(!is_known("pings"));
-        assert_eq!(named("tools/call"), Some("tools/call"));
-        assert_eq!(named("ping"), Some("ping"));
-        assert_eq!(named("pings"), None);
+        assert_eq!(static_name("tools/call"), Some("tools/call"));
+        assert_eq!(static_name("ping"), Some("ping"));
+        assert_eq!(static_name("pings"), None);
     }
 
     #[test]
-    fn disguises_of_a_tool_call() {
+    fn disguised_tool_calls_are_recognised() {
         for disguise in
             ["tools/call", "Tools/Call", " tools/call", "tools/call\n", "toolſ/call", "tools\u{200b}/call"]
         {

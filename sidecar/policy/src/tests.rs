@@ -44,7 +44,7 @@ fn deny_before_ask_before_allow() {
 }
 
 #[test]
-fn without_allow_what_is_not_denied_passes() {
+fn without_an_allow_list_every_tool_that_is_not_denied_passes() {
     decides(&deny_only(), Request::Tool("get_issue"), Verdict::Allow, "tools: not in deny");
     decides(&deny_only(), Request::Tool("delete_all"), Verdict::Deny, "tools.deny delete_*");
     decides(&deny_only(), Request::Tool("\tdelete_all"), Verdict::Deny, "tools: not a plain name");
@@ -58,7 +58,7 @@ fn without_rules_all_tools_are_offered() {
 }
 
 #[test]
-fn an_empty_allow_is_a_rule_that_closes() {
+fn an_empty_allow_list_denies_every_tool() {
     let closed = Rules::new(Some(vec![]), vec![], vec![], vec![]);
     assert!(!closed.hides_nothing());
     decides(&closed, Request::Tool("get_issue"), Verdict::Deny, "tools: not in allow");
@@ -85,7 +85,7 @@ fn known_methods_pass_everywhere() {
 }
 
 #[test]
-fn unknown_methods_pass_by_name_or_where_nothing_is_hidden() {
+fn unknown_methods_pass_if_listed_or_without_tool_rules() {
     let unknown = Request::Method("x/other");
     decides(&github(), Request::Method("x/custom"), Verdict::Allow, "methods x/custom");
     decides(&github(), Request::Method("vendor/thing"), Verdict::Allow, "methods vendor/*");
@@ -113,14 +113,14 @@ fn the_order_of_a_list_is_not_part_of_the_policy() {
 }
 
 #[test]
-fn a_server_that_the_grant_does_not_name() {
+fn a_server_that_the_grant_does_not_name_is_denied() {
     let decision = server_not_granted(&"github".parse().unwrap());
     assert_eq!(decision, Decision::new(Verdict::Deny, "grant: server github not named"));
 }
 
 #[test]
 fn where_tools_run_with_different_credentials_the_tool_must_be_clear() {
-    let rules = Rules::new(None, vec![], vec![], globs(&["x/custom"])).by_tool();
+    let rules = Rules::new(None, vec![], vec![], globs(&["x/custom"])).with_credentials_per_tool();
     decides(&rules, Request::Tool("write_rows"), Verdict::Allow, "tools: not in deny");
     for tool in ["", " write_rows", "write_rows\n", "write_\u{0}rows"] {
         decides(&rules, Request::Tool(tool), Verdict::Deny, "tools: not a plain name");

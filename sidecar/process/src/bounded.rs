@@ -47,10 +47,10 @@ pub async fn run_bounded(
         environment: allowed_environment(Vec::new()),
         directory: None,
     };
-    let (output, their_output) = io::pipe().map_err(RunError::Read)?;
+    let (output, child_output) = io::pipe().map_err(RunError::Read)?;
     let output = pipe::Receiver::from_owned_fd(output.into()).map_err(RunError::Read)?;
     let null = std::fs::File::options().read(true).write(true).open("/dev/null").map_err(RunError::Read)?;
-    let stdio = [null.try_clone().map_err(RunError::Read)?.into(), their_output.into(), null.into()];
+    let stdio = [null.try_clone().map_err(RunError::Read)?.into(), child_output.into(), null.into()];
     let mut handle = launch_with(launch, stdio).await?;
     let result = timeout(time, output_of(&mut handle, output, max_output)).await;
     handle.end(Duration::ZERO).await;
@@ -62,7 +62,8 @@ async fn output_of(
     mut output: pipe::Receiver,
     limit: usize,
 ) -> Result<Zeroizing<Vec<u8>>, RunError> {
-    // Allocated at once, because a growing buffer leaves copies that are not wiped. The extra byte shows an excess.
+    // Allocated at once, because a growing buffer leaves copies that are not wiped. The extra byte detects
+    // output above the limit.
     let mut bytes = Zeroizing::new(vec![0; limit + 1]);
     let mut length = 0;
     loop {

@@ -1,8 +1,8 @@
 //! Finds and kills the direct children of this process.
 //!
-//! What must stay true: only direct children are signalled by process id, because only we reap them. Deeper descendants
-//! become direct children when their parents die, so repeated passes reach them all. Process groups are signalled too: the
-//! kernel does that in one step, so that a process that keeps forking cannot escape.
+//! What must stay true: only direct children are signalled by process id, because only this process reaps them. Deeper
+//! descendants become direct children when their parents die, so repeated passes reach them all. Process groups are
+//! signalled too: the kernel does that in one step, so that a process that keeps forking cannot escape.
 
 use std::io;
 
@@ -23,8 +23,8 @@ pub(super) fn signal_children(signal: Signal, spared: impl Fn(Pid) -> bool) -> i
         if process.parent != ourselves || spared(process.pid) {
             continue;
         }
-        // At once rather than after the walk: a forking process gets less time. A session other than ours contains
-        // processes of one server only, and so does every group in it.
+        // Signalled here rather than after the loop, to leave a forking process less time. A session other than ours
+        // contains processes of one server only, and so does every group in it.
         if process.session != our_session && process.group.as_raw() > 1 {
             let _ = killpg(process.group, signal);
         }
@@ -69,8 +69,8 @@ mod tests {
     }
 
     #[test]
-    fn this_process_is_read_as_it_is() {
-        let process = Process::read(getpid()).expect("we exist");
+    fn parent_and_session_of_this_process_are_read() {
+        let process = Process::read(getpid()).expect("this process is in /proc");
         assert_eq!(process.parent, nix::unistd::getppid());
         assert_eq!(process.session, getsid(None).expect("we have a session"));
     }

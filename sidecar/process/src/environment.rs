@@ -19,15 +19,15 @@ const ALLOWED_PREFIX: &[u8] = b"LC_";
 
 #[derive(Debug, thiserror::Error, Eq, PartialEq)]
 pub enum InvalidEnvironment {
-    #[error("`{}` cannot be the name of an environment variable: it is empty or holds `=` or NUL", .0.display())]
+    #[error("`{}` cannot be the name of an environment variable: it is empty or contains `=` or NUL", .0.display())]
     Name(OsString),
     #[error("the environment variable `{}` is given twice", .0.display())]
     Twice(OsString),
-    #[error("the value for the environment variable `{}` holds a NUL byte", .0.display())]
+    #[error("the value for the environment variable `{}` contains a NUL byte", .0.display())]
     Value(OsString),
 }
 
-/// The allowed part of the sidecar's environment and the injected variables, which win.
+/// The allowed part of the sidecar's environment and the injected variables, which take precedence.
 pub fn allowed_environment(injected: Vec<Variable>) -> Vec<Variable> {
     overlay(std::env::vars_os(), injected)
 }
@@ -72,7 +72,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_is_named_passes_and_injected_values_win() {
+    fn only_allowed_variables_pass_and_injected_ones_take_precedence() {
         let own = [
             ("PATH", "/bin"),
             ("LC_TIME", "C"),
@@ -89,7 +89,7 @@ mod tests {
     }
 
     #[test]
-    fn names_and_values_that_would_mean_something_else_are_refused() {
+    fn invalid_and_duplicate_variables_are_refused() {
         assert_eq!(check(&[variable("A=B", "x")]), Err(InvalidEnvironment::Name("A=B".into())));
         assert_eq!(check(&[variable("", "x")]), Err(InvalidEnvironment::Name("".into())));
         assert_eq!(check(&[variable("A", "x\0y")]), Err(InvalidEnvironment::Value("A".into())));

@@ -1,4 +1,4 @@
-//! The keeper: the sidecar's own binary, started again, as the parent of one server and of all that it leaves behind.
+//! The keeper: the sidecar's own binary, started again, as the parent of one server and of its orphaned descendants.
 //!
 //! The keeper has one thread and no runtime. It waits for the server to exit, for an order to stop, or for the end of the
 //! control socket (the sidecar is gone, for whatever reason), and exits only when it has no child any more.
@@ -28,10 +28,10 @@ use super::{children, harden};
 
 /// The hidden first argument that makes the sidecar's binary a keeper.
 pub(super) const ARGUMENT: &str = "keeper";
-/// How often children are killed again that have not died yet; SIGCHLD wakes the keeper earlier.
+/// How often children that are not dead yet are killed again; SIGCHLD wakes the keeper earlier.
 const KILL_INTERVAL: Duration = Duration::from_millis(5);
-/// The server has one part in this many of the grace to exit after its stdin was closed, as MCP wants it.
-const END_OF_INPUT_SHARE: u32 = 4;
+/// MCP ends a stdio server by closing its stdin first. The server has the grace divided by this to exit; then SIGTERM.
+const STDIN_GRACE_DIVISOR: u32 = 4;
 /// The exit code of shells for a program that cannot be executed; not read by the sidecar.
 const NOT_EXECUTED: i32 = 127;
 /// EX_USAGE: the keeper was not started by a sidecar.
@@ -58,7 +58,7 @@ struct Keeper {
     control: UnixStream,
     /// Cleared once the sidecar has closed its side: `poll` would report the socket as ready for ever.
     control_open: bool,
-    /// The part of an order that was received.
+    /// The bytes of an incomplete order.
     order: Vec<u8>,
     signals: SignalFd,
     server: Pid,
@@ -98,7 +98,7 @@ impl Keeper {
             }
         };
         report(&control, Report::Started(server.as_raw().cast_unsigned()));
-        // So that no mount is busy. A failure does not affect the server.
+        // The keeper must not keep a mount busy. A failure does not affect the server.
         let _ = std::env::set_current_dir("/");
         let order = Vec::with_capacity(FRAME);
         Ok(Self { control, control_open: true, order, signals, server, phase: Phase::Running })
@@ -192,12 +192,12 @@ impl Keeper {
                 Ok(Order::Stop { grace }) => {
                     let now = Instant::now();
                     let phase =
-                        Phase::Closing { terminate: now + grace / END_OF_INPUT_SHARE, kill: now + grace };
+                        Phase::Closing { terminate: now + grace / STDIN_GRACE_DIVISOR, kill: now + grace };
                     if let Phase::Running = self.phase {
                         self.phase = phase;
                     }
                 }
-                // In this phase the server is not reaped, so its process id cannot have been reused.
+                // While `Running`, the server is not reaped, so its process id cannot have been reused.
                 Ok(Order::HangUp) => {
                     if let Phase::Running = self.phase {
                         let _ = kill(self.server, Signal::SIGHUP);
@@ -221,20 +221,20 @@ fn start_server(control: &UnixStream) -> Result<Pid, Failure> {
     let (descriptors, specification) = receive_specification(control).map_err(prepare)?;
     let specification =
         Specification::decode(&specification).ok_or(Failure::at(Stage::Prepare, Errno::EBADMSG as i32))?;
-    let (mut failed, failing) = io::pipe().map_err(prepare)?;
+    let (mut failure_reader, failure_writer) = io::pipe().map_err(prepare)?;
     let keeper = nix::unistd::getpid();
     let server = os::fork_single_threaded(|| {
         let failure = become_server(keeper, &descriptors, &specification);
         let mut bytes = failure.stage.number().to_be_bytes().to_vec();
         bytes.extend(failure.errno.to_be_bytes());
-        let _ = io::Write::write_all(&mut &failing, &bytes);
+        let _ = io::Write::write_all(&mut &failure_writer, &bytes);
         NOT_EXECUTED
     })
     .map_err(prepare)?;
     // `execve` closes the child's end, so an empty pipe means that the server is running.
-    drop(failing);
+    drop(failure_writer);
     let mut bytes = [0; 8];
-    match failed.read_exact(&mut bytes) {
+    match failure_reader.read_exact(&mut bytes) {
         Ok(()) => {
             let [a, b, c, d, e, f, g, h] = bytes;
             let stage = Stage::from_number(i32::from_be_bytes([a, b, c, d]));

@@ -51,14 +51,14 @@ pub enum LaunchError {
     Execute { program: OsString, source: io::Error },
     #[error("cannot start the keeper of `{}`", .program.display())]
     Keeper { program: OsString, source: io::Error },
-    #[error("the keeper of `{}` did not start it within {} s", .program.display(), LAUNCH_TIMEOUT.as_secs())]
-    Late { program: OsString },
-    #[error("`{}` is not executable: give it the permission, or name another command", .path.display())]
+    #[error("`{}` is not executable: make it executable, or name another command", .path.display())]
     NotExecutable { path: PathBuf },
     #[error("there is no `{}`: install it, put it on the sidecar's PATH, or give its full path", .program.display())]
     NotFound { program: OsString },
-    #[error("an argument or the directory of `{}` holds a NUL byte", .program.display())]
+    #[error("an argument or the directory of `{}` contains a NUL byte", .program.display())]
     Nul { program: OsString },
+    #[error("the keeper of `{}` did not start it within {} s", .program.display(), LAUNCH_TIMEOUT.as_secs())]
+    Timeout { program: OsString },
     #[error("the arguments and environment of `{}` are larger than {} bytes", .program.display(), wire::MAX_SPECIFICATION)]
     TooLarge { program: OsString },
 }
@@ -67,13 +67,13 @@ pub enum LaunchError {
 pub async fn launch(launch: Launch) -> Result<ServerProcess, LaunchError> {
     let program = launch.program.clone();
     let keeper = |source| LaunchError::Keeper { program: program.clone(), source };
-    let (their_stdin, stdin) = io::pipe().map_err(keeper)?;
-    let (stdout, their_stdout) = io::pipe().map_err(keeper)?;
-    let (stderr, their_stderr) = io::pipe().map_err(keeper)?;
+    let (child_stdin, stdin) = io::pipe().map_err(keeper)?;
+    let (stdout, child_stdout) = io::pipe().map_err(keeper)?;
+    let (stderr, child_stderr) = io::pipe().map_err(keeper)?;
     let stdin = pipe::Sender::from_owned_fd(stdin.into()).map_err(keeper)?;
     let stdout = pipe::Receiver::from_owned_fd(stdout.into()).map_err(keeper)?;
     let stderr = pipe::Receiver::from_owned_fd(stderr.into()).map_err(keeper)?;
-    let handle = launch_with(launch, [their_stdin.into(), their_stdout.into(), their_stderr.into()]).await?;
+    let handle = launch_with(launch, [child_stdin.into(), child_stdout.into(), child_stderr.into()]).await?;
     Ok(ServerProcess { stdin, stdout, stderr, handle })
 }
 
@@ -94,7 +94,7 @@ pub(super) async fn launch_with(launch: Launch, stdio: [OwnedFd; 3]) -> Result<P
     let state = match tokio::time::timeout(LAUNCH_TIMEOUT, settled).await {
         Ok(Ok(state)) => *state,
         Ok(Err(closed)) => return Err(keeper_error(io::Error::other(closed))),
-        Err(_) => return Err(LaunchError::Late { program }),
+        Err(_) => return Err(LaunchError::Timeout { program }),
     };
     match state {
         ServerState::Failed(Failure { stage, errno }) => {
@@ -105,7 +105,7 @@ pub(super) async fn launch_with(launch: Launch, stdio: [OwnedFd; 3]) -> Result<P
                 Stage::Prepare => LaunchError::Keeper { program, source },
             })
         }
-        // A server that has already exited did start: its owner learns of the exit as usual.
+        // A server that has already exited did start: `ProcessHandle::exited` reports the exit.
         ServerState::Running { pid } | ServerState::Exited { pid, .. } | ServerState::Ended { pid, .. } => {
             Ok(ProcessHandle::new(pid, keeper))
         }
@@ -124,7 +124,7 @@ fn start_keeper(launch: &Launch, stdio: [OwnedFd; 3]) -> Result<KeeperHandle, La
 
 fn spawn_keeper() -> io::Result<KeeperHandle> {
     let warden = warden()?;
-    let (control, theirs) = UnixStream::pair()?;
+    let (control, keeper_end) = UnixStream::pair()?;
     control.set_write_timeout(Some(LAUNCH_TIMEOUT))?;
     let program = KEEPER_PROGRAM.get().map_or(Path::new("/proc/self/exe"), |path| path);
     #[expect(clippy::disallowed_methods, reason = "the only place where a keeper is started")]
@@ -132,7 +132,7 @@ fn spawn_keeper() -> io::Result<KeeperHandle> {
         Command::new(program)
             .arg(keeper::ARGUMENT)
             .env_clear()
-            .stdin(OwnedFd::from(theirs))
+            .stdin(OwnedFd::from(keeper_end))
             .stdout(Stdio::null())
             .stderr(Stdio::null()),
     )?;

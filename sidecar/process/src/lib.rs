@@ -15,7 +15,8 @@
 //!   own arguments or environment.
 //! - The sidecar's direct children are keepers or were started by [`spawn_known`]; any other child is an orphan.
 //!
-//! Not covered: a server that stops or kills both the keeper and the sidecar. It runs as the same user and may.
+//! Not covered: a server that stops or kills both the keeper and the sidecar. It runs as the same user, so the kernel
+//! allows that.
 
 #![deny(unsafe_code)]
 
@@ -43,7 +44,7 @@ pub use registry::{KnownChild, spawn_known};
 pub use server::{Ended, ProcessHandle, ServerProcess};
 
 /// Protects this process: no core files, no access for other processes of the user, no descriptors inherited by children.
-/// Also makes it the parent of its descendants' orphans. The first thing that sidecar and keeper do.
+/// Also makes it the parent of its descendants' orphans. Sidecar and keeper call it before anything else.
 pub fn harden() -> std::io::Result<()> {
     prctl::set_dumpable(false)?;
     setrlimit(Resource::RLIMIT_CORE, 0, 0)?;

@@ -15,10 +15,10 @@ use nix::libc;
 use nix::sys::socket::{ControlMessageOwned, MsgFlags, recvmsg};
 use nix::unistd::{ForkResult, Pid, fork};
 
-/// Real-time signals included.
+/// The highest signal number, real-time signals included.
 const LAST_SIGNAL: libc::c_int = 64;
 
-/// Closes every descriptor from 3 on at `execve`: inherited descriptors are not passed on.
+/// Marks every descriptor from 3 on as close-on-exec, so that children do not inherit them.
 pub(super) fn close_descriptors_on_exec() -> io::Result<()> {
     // SAFETY: close_range with CLOSE_RANGE_CLOEXEC closes nothing now; it sets a flag on descriptors, which breaks
     // no owner's assumption about them, and takes no pointer.

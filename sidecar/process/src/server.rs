@@ -1,4 +1,4 @@
-//! A running server, as its owner holds it.
+//! A running server process, and the handle that ends it.
 //!
 //! What must stay true: giving up a handle in any way, dropping included, ends every process of the server.
 
@@ -19,7 +19,7 @@ use super::wire::Order;
 
 /// How long a keeper may take to kill everything once the grace is over; then the keeper is killed.
 const KEEPER_KILL_TIMEOUT: Duration = Duration::from_secs(1);
-/// How long the warden may take to end what a killed keeper leaves.
+/// How long the warden may take to end the orphans of a killed keeper.
 const WARDEN_KILL_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// A started server. Its fields can be moved to different tasks; only the handle keeps the server alive.
@@ -51,7 +51,7 @@ pub(super) struct KeeperHandle {
 pub enum Ended {
     /// Every descendant is dead.
     All,
-    /// All were killed, but some were not dead when the time was up: they hang in the kernel. The warden goes on.
+    /// All were killed, but some were not dead when the time was up: they hang in the kernel. The warden keeps trying.
     NotYet,
 }
 
@@ -65,7 +65,7 @@ impl ServerProcess {
         self.handle.exited().await
     }
 
-    /// Closes the server's stdin, then as [`ProcessHandle::end`].
+    /// Closes the server's stdin, then ends it like [`ProcessHandle::end`].
     pub async fn end(self, grace: Duration) -> Ended {
         let Self { stdin, stdout, stderr, handle } = self;
         drop(stdin);
@@ -103,7 +103,7 @@ impl ProcessHandle {
         }
     }
 
-    /// Sends SIGHUP to the server's main process only: its default action would end helper processes.
+    /// Sends SIGHUP to the server's main process only: the signal's default action would end helper processes.
     pub fn hang_up(&self) {
         self.order(Order::HangUp);
     }

@@ -33,9 +33,9 @@ use super::wire::{FRAME, Failure, Report, Stage};
 /// How long a keeper may take to kill its server after the handle was dropped; then the keeper is killed, and its orphans
 /// are ended here.
 const RELEASE_TIMEOUT: Duration = Duration::from_secs(2);
-/// How often keepers and orphans are checked that were killed a moment ago.
+/// How often recently killed keepers and orphans are checked.
 const DYING_INTERVAL: Duration = Duration::from_millis(5);
-/// How often those are checked that did not die: they hang in the kernel, and frequent checks do not help.
+/// How often killed processes that did not die are checked: they hang in the kernel, and frequent checks do not help.
 const STUCK_INTERVAL: Duration = Duration::from_millis(250);
 /// After this time a killed process counts as stuck.
 const STUCK_AFTER: Duration = Duration::from_secs(3);
@@ -97,7 +97,7 @@ enum KeeperCondition {
 }
 
 impl ServerState {
-    /// Moves a running server to `next`, and one that has not started to its failure. True if the state changed.
+    /// Moves a running server to `next`; a server that is still starting becomes `Failed`. True if the state changed.
     fn advance(&mut self, next: impl FnOnce(u32) -> Self) -> bool {
         *self = match *self {
             Self::Starting => Self::Failed(Failure { stage: Stage::Prepare, errno: Errno::EPIPE as i32 }),
@@ -162,7 +162,7 @@ struct WardenThread {
     inbox: mpsc::Receiver<Request>,
     woken: UnixStream,
     keepers: BTreeMap<KeeperId, WatchedKeeper>,
-    /// Servers whose keeper died before it ended them, and when.
+    /// Servers whose keeper died before it ended them, with the time of its death.
     orphaned: Vec<(watch::Sender<ServerState>, Instant)>,
 }
 
@@ -228,7 +228,7 @@ impl WardenThread {
         }
     }
 
-    /// Kills and reaps the unknown children once: they are what dead keepers left.
+    /// Kills and reaps, in one pass, the unknown children: the orphans of dead keepers.
     fn end_orphans(&mut self) {
         if self.orphaned.is_empty() {
             return;

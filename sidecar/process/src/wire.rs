@@ -50,7 +50,7 @@ pub(super) enum Stage {
     Directory,
     /// `execve` itself.
     Execute,
-    /// Everything before.
+    /// Everything before the directory is entered.
     Prepare,
 }
 

@@ -15,9 +15,9 @@ import os, signal, sys, time
 out = os.open(sys.argv[1], os.O_WRONLY | os.O_APPEND) if len(sys.argv) > 1 else 1
 signal.signal(signal.SIGTERM, signal.SIG_IGN)
 signal.signal(signal.SIGHUP, signal.SIG_IGN)
-ready, told = os.pipe()
+reader, writer = os.pipe()
 def linger():
-    os.write(told, b'%d ' % os.getpid())
+    os.write(writer, b'%d ' % os.getpid())
     while True: time.sleep(0.05)
 if os.fork() == 0: linger()
 if os.fork() == 0:
@@ -28,7 +28,7 @@ if os.fork() == 0:
         linger()
     os._exit(0)
 pids = b''
-while pids.count(b' ') < 3: pids += os.read(ready, 100)
+while pids.count(b' ') < 3: pids += os.read(reader, 100)
 os.write(out, pids + b'%d\n' % os.getpid())
 if 'LEAVE' in os.environ: os._exit(3)
 while True: time.sleep(0.05)
@@ -69,17 +69,17 @@ async fn descendants_die_when_the_server_exits() {
 }
 
 #[tokio::test]
-async fn a_server_that_flees_by_forking_is_caught() {
+async fn a_server_that_keeps_forking_is_killed() {
     support::prepare();
-    let fleeing = r"
+    let forking = r"
 import os
 print(os.getpid(), flush=True)
 while True:
     if os.fork(): os._exit(0)
     os.setsid()
-    os.environ['FLED'] = 'yes'
+    os.environ['FORKED'] = 'yes'
 ";
-    let mut server = launch_python(fleeing, &[]).await;
+    let mut server = launch_python(forking, &[]).await;
     read_line(&mut server.stdout).await;
     server.exited().await;
     // Every forked process holds stdout open, so its end proves that none is left.
@@ -102,7 +102,7 @@ async fn a_server_that_exits_when_stdin_closes_may_finish_its_output() {
 }
 
 #[tokio::test]
-async fn a_server_that_only_reacts_to_sigterm_gets_one_within_the_grace() {
+async fn a_server_that_exits_only_on_sigterm_receives_it_within_the_grace() {
     support::prepare();
     let script = r"
 import os, signal, time
@@ -204,12 +204,12 @@ async fn a_keeper_shows_no_secret() {
     assert_eq!(read_line(&mut server.stdout).await, "a-secret-of-the-server");
     let keeper = server.handle.keeper_pid();
     assert_eq!(support::arguments(keeper)[1..], ["keeper"]);
-    // Root can read it; for other users access is denied, which is as good.
+    // Root can read it; other users are denied access, which hides it as well.
     match std::fs::read(format!("/proc/{keeper}/environ")) {
         Ok(environment) => assert_eq!(environment, b""),
         Err(error) => assert_eq!(error.kind(), std::io::ErrorKind::PermissionDenied),
     }
-    // As root one cannot see from outside whether a process is dumpable; the limit is set together with it.
+    // Root cannot see from outside whether a process is dumpable; the core file limit is set together with that.
     let limits = std::fs::read_to_string(format!("/proc/{keeper}/limits")).unwrap();
     let core = limits.lines().find_map(|line| line.strip_prefix("Max core file size")).unwrap();
     assert_eq!(core.split_whitespace().collect::<Vec<_>>(), ["0", "0", "bytes"]);
@@ -222,7 +222,7 @@ async fn a_keeper_holds_none_of_the_servers_pipes() {
     support::prepare();
     let script = "import os, time\nprint('here', flush=True)\nos.close(1)\nwhile True: time.sleep(0.05)";
     let mut server = launch_python(script, &[]).await;
-    assert_eq!(read_to_end(&mut server.stdout).await, "here\n", "the end comes when the server closes it");
+    assert_eq!(read_to_end(&mut server.stdout).await, "here\n", "stdout ends when the server closes it");
     server.end(Duration::ZERO).await;
 }
 
@@ -245,7 +245,7 @@ async fn a_failed_start_says_why() {
 }
 
 #[tokio::test]
-async fn a_server_that_exits_at_once_started_and_exited() {
+async fn a_server_that_exits_at_once_counts_as_started() {
     support::prepare();
     for _ in 0..20 {
         let mut server = process::launch(support::plain("false")).await.unwrap();

@@ -1,8 +1,8 @@
 //! The spellings of a value that are searched for.
 //!
 //! Plain; base64 and base64url at each of the three alignments, also when wrapped into lines; hexadecimal in any case;
-//! with `+` for spaces, as in forms; and the lines of a value that has several. JSON escapes and percent signs are not
-//! listed, since there are too many ways to use them: they are decoded before the search (see `views`).
+//! with `+` for spaces, as in forms; and the lines of a value that has several. JSON escapes and percent-encoding are
+//! not listed, since there are too many ways to use them: they are decoded before the search (see `views`).
 
 use cofferdam_base::text::hex_digits;
 use zeroize::Zeroizing;
@@ -27,7 +27,7 @@ pub(super) enum Case {
 /// What is removed around the spelling itself.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum Reach {
-    /// Adjacent base64 letters, which contain some bits of the value and some of its neighbour.
+    /// Adjacent base64 letters, which contain some bits of the value and some of the bytes next to it.
     Letters {
         before: usize,
         after: usize,
@@ -37,7 +37,7 @@ pub(super) enum Reach {
     WrappedLine,
 }
 
-/// All spellings of `value` without the white space around it: text that contains the value contains them too.
+/// All spellings of `value`, trimmed: text that contains the value also contains the trimmed value.
 pub(super) fn of(value: &[u8]) -> Vec<Spelling> {
     let value = value.trim_ascii();
     if value.is_empty() {
@@ -63,7 +63,7 @@ pub(super) fn of(value: &[u8]) -> Vec<Spelling> {
     spellings
 }
 
-/// Whether finding the lines of a value one by one leaves less than [`MIN_LENGTH`] of it.
+/// Whether removing the lines of a value one by one leaves fewer than [`MIN_LENGTH`] bytes of it.
 pub(super) fn is_found_by_its_lines(value: &[u8]) -> bool {
     let short = value.split(|byte| *byte == b'\n').filter(|line| !is_pem_boundary(line) && !is_long(line));
     !value.contains(&b'\n') || short.map(|line| line.len() + 1).sum::<usize>() < MIN_LENGTH

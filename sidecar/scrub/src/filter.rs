@@ -4,7 +4,7 @@
 //! possible window: a table says how far away the end of the nearest window can be, so that most steps skip almost the length
 //! of a window (Wu and Manber, 1994). Case is ignored here; the comparison of the whole pattern respects it.
 //!
-//! The table contains a few bits of each three bytes of the patterns. It is wiped when dropped.
+//! The table reveals a few bits of every three bytes of the patterns, so it is wiped when dropped.
 
 use std::ops::Range;
 
@@ -68,12 +68,12 @@ impl Filter {
         self.window
     }
 
-    /// Calls `see` with each position where a window may begin and the index of its pattern, until `see` returns a value.
+    /// Calls `visit` with each position where a window may begin and the index of its pattern, until it returns `Some`.
     #[inline]
     pub(super) fn candidates<T>(
         &self,
         text: &[u8],
-        mut see: impl FnMut(usize, usize) -> Option<T>,
+        mut visit: impl FnMut(usize, usize) -> Option<T>,
     ) -> Option<T> {
         let mut at = self.window - BLOCK;
         while let Some(block) = text.get(at..).and_then(<[u8]>::first_chunk::<BLOCK>) {
@@ -84,8 +84,8 @@ impl Filter {
                     let key = u32::try_from(hash).unwrap_or(u32::MAX);
                     let first = self.ends.partition_point(|(end, _)| *end < key);
                     for (_, pattern) in self.ends[first..].iter().take_while(|(end, _)| *end == key) {
-                        if let Some(seen) = see(start, *pattern as usize) {
-                            return Some(seen);
+                        if let Some(result) = visit(start, *pattern as usize) {
+                            return Some(result);
                         }
                     }
                     at += 1;

@@ -20,7 +20,7 @@ pub(super) struct Finder {
     filter: Filter,
     /// The spellings in the filter, by its index.
     targets: Vec<Target>,
-    /// Spellings that the filter cannot take: no run of bytes is the same in plain text and in JSON.
+    /// Spellings that the filter cannot take: no run of `Filter::SHORTEST` bytes is the same in plain text and JSON.
     unfiltered: Vec<Target>,
     /// The shortest spelling: a shorter text contains none, not even after decoding, which never makes text longer.
     shortest: usize,
@@ -80,7 +80,7 @@ impl Finder {
         }
         !self.unfiltered.is_empty()
             || is_coded(text)
-            || self.filter.candidates(text, |at, target| self.window(text, at, target)).is_some()
+            || self.filter.candidates(text, |at, target| self.window_matches(text, at, target)).is_some()
     }
 
     /// Every match in the bytes as they are, without decoding.
@@ -101,7 +101,7 @@ impl Finder {
     }
 
     /// Whether the window of a target is at `at`. The bytes around it may be escaped, so they are not compared here.
-    fn window(&self, text: &[u8], at: usize, target: usize) -> Option<()> {
+    fn window_matches(&self, text: &[u8], at: usize, target: usize) -> Option<()> {
         let target = &self.targets[target];
         let window = target.window..target.window + self.filter.window();
         text.get(at..at + window.len())?.eq_ignore_ascii_case(&target.spelling.bytes[window]).then_some(())
@@ -160,8 +160,8 @@ fn first_of_each(spellings: Vec<(Spelling, usize)>) -> impl Iterator<Item = (Spe
     spellings.into_iter().zip(first).filter_map(|(spelling, first)| first.then_some(spelling))
 }
 
-/// The longest run of bytes that are the same in plain text and in a JSON string, however deeply nested, without `\u` and
-/// `\/`: the other escapes of JSON encode characters that are not in the run.
+/// The longest run of bytes that are the same in plain text and in a JSON string, however deeply nested, unless `\u` or
+/// `\/` is used: the other escapes of JSON encode characters that are not in the run.
 fn plain_run(spelling: &[u8]) -> Range<usize> {
     let plain = |byte: &u8| *byte >= 0x20 && !b"\"\\".contains(byte);
     let mut longest = 0..0;
@@ -175,7 +175,8 @@ fn plain_run(spelling: &[u8]) -> Range<usize> {
     longest
 }
 
-/// Whether there is a `\u`, a `\/` or a percent sign before a digit, so that a value may appear only after decoding.
+/// Whether there is a `\u`, a `\/` or a percent sign before a hexadecimal digit, so that a value may appear only
+/// after decoding.
 fn is_coded(text: &[u8]) -> bool {
     /// Tested without branches, so that the compiler generates vector code.
     const CHUNK: usize = 256;
@@ -183,7 +184,7 @@ fn is_coded(text: &[u8]) -> bool {
         let digit = (second.wrapping_sub(b'0') < 10) | ((second | 0x20).wrapping_sub(b'a') < 6);
         ((first == b'%') & digit) | ((first == b'\\') & ((second == b'u') | (second == b'/')))
     };
-    // Most small messages have neither sign, which is quicker to see.
+    // Fast path: most small messages contain neither a backslash nor a percent sign.
     let (blocks, rest) = text.as_chunks::<32>();
     if !blocks.iter().any(|block| has_sign(block)) && !has_sign(rest) {
         return false;

@@ -5,7 +5,7 @@
 //! | `encodings` | the spellings of a value that are searched for |
 //! | `filter` | a fast test for where in a text a pattern may be |
 //! | `finder` | finds all spellings of all values in one pass |
-//! | `views` | text with its escapes or percent signs decoded, and the map back to the source |
+//! | `views` | text with its escapes or percent-encoding decoded, and the map back to the source |
 //! | `search` | finds values through several layers of encoding |
 //! | `message` | JSON messages: strings, keys and numbers, edited one by one |
 //! | `structure` | values that are JSON themselves and span several tokens of a message |
@@ -66,7 +66,7 @@ pub struct Scrubbed<'a> {
 }
 
 impl Scrubber {
-    /// A name from outside, scrubbed for the log or the audit.
+    /// Scrubs a name that a sandbox or server sent, for the log or the audit.
     pub fn name<'a>(&self, name: &'a str) -> Cow<'a, str> {
         match self.text(name.as_bytes()) {
             Scrubbed { redactions: 0, .. } => Cow::Borrowed(name),
@@ -107,7 +107,7 @@ impl Scrubber {
         Scrubbed::edited(text, &self.edits_of(self.search(text, 0)))
     }
 
-    /// Scrubs plain text of the values of two scrubbers.
+    /// Scrubs plain text with the values of this scrubber and of `other`.
     pub fn text_with<'a>(&self, other: &Self, text: &'a [u8]) -> Scrubbed<'a> {
         let ours = self.markers.len();
         let theirs =
@@ -161,7 +161,8 @@ impl fmt::Debug for Scrubber {
     }
 }
 
-/// The replacement for a value. A short value may occur in its own label or in the word "redacted"; then a shorter text.
+/// The replacement for a value. A short value may occur in its own label or in the word "redacted"; then
+/// a shorter text is used.
 fn marker(label: &str, finder: &Finder) -> Box<str> {
     let mut candidates = [format!("[redacted:{label}]"), "[redacted]".into(), "[***]".into()].into_iter();
     candidates.find(|candidate| finder.find(candidate.as_bytes()).is_empty()).unwrap_or_default().into()

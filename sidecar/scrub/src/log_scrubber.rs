@@ -1,4 +1,4 @@
-//! The scrubber of the sidecar's own log: it knows the values of all sessions, and of those that ended last.
+//! The scrubber of the sidecar's own log: it finds the values of all sessions, including those that ended recently.
 //!
 //! With many sessions there are thousands of values, and a few new ones each second. The newest values are therefore in a
 //! small scrubber of their own; the large one is rebuilt only when the small one has grown.
@@ -19,11 +19,11 @@ use crate::{Needle, Scrubbed, Scrubber};
 pub struct LogScrubber {
     known: Mutex<KnownValues>,
     scrubbers: ArcSwap<Scrubbers>,
-    /// Values were learned since the scrubbers were built. The next log line rebuilds them, once for all new values.
+    /// Values were added since the scrubbers were built. The next log line rebuilds them, once for all new values.
     stale: AtomicBool,
 }
 
-/// The two scrubbers that together know every value.
+/// The two scrubbers that together find every value.
 pub struct Scrubbers {
     settled: Arc<Scrubber>,
     recent: Scrubber,
@@ -92,7 +92,7 @@ impl LogScrubber {
         let mut known = self.lock();
         let KnownValues { values, recent, released } = &mut *known;
         if recent.len() > 4 * MAX_RELEASED {
-            // Many values were learned and released without a log line in between.
+            // Many values were added and released without a log line in between.
             recent.retain(|key| values.contains_key(key));
         }
         for needle in needles {

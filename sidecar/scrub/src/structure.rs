@@ -34,7 +34,7 @@ impl Scrubber {
     fn containers(&self, message: &[u8], found: Vec<Found>) -> Result<Vec<Edit>, JsonError> {
         let mut scanner = Scanner::new(message, Rules::LENIENT)?;
         let mut edits = Vec::new();
-        let mut coming = found.into_iter().peekable();
+        let mut remaining = found.into_iter().peekable();
         let mut passed: Vec<Found> = Vec::new();
         let mut open = Vec::new();
         while let Some(token) = scanner.next()? {
@@ -42,7 +42,7 @@ impl Scrubber {
             match token {
                 Token::ArrayStart | Token::ObjectStart => open.push(end - 1),
                 Token::ArrayEnd | Token::ObjectEnd => {
-                    passed.extend(std::iter::from_fn(|| coming.next_if(|found| found.span.end <= end)));
+                    passed.extend(std::iter::from_fn(|| remaining.next_if(|found| found.span.end <= end)));
                     let start = open.pop().unwrap_or_default();
                     let inside = passed.partition_point(|found| found.span.start < start);
                     if let Some(found) = passed.drain(inside..).next() {
@@ -50,8 +50,8 @@ impl Scrubber {
                     }
                 }
                 // A match within one string or number was handled there, after decoding.
-                Token::Key(text) | Token::String(text) => pass_over(&mut coming, &mut passed, text.span),
-                Token::Number(span) => pass_over(&mut coming, &mut passed, span),
+                Token::Key(text) | Token::String(text) => pass_over(&mut remaining, &mut passed, text.span),
+                Token::Number(span) => pass_over(&mut remaining, &mut passed, span),
                 Token::Literal(_) => {}
             }
         }
@@ -61,11 +61,11 @@ impl Scrubber {
 
 /// Drops the matches within `token` and keeps those before it.
 fn pass_over(
-    coming: &mut std::iter::Peekable<std::vec::IntoIter<Found>>,
+    remaining: &mut std::iter::Peekable<std::vec::IntoIter<Found>>,
     passed: &mut Vec<Found>,
     token: std::ops::Range<usize>,
 ) {
-    while let Some(found) = coming.next_if(|found| found.span.end <= token.end) {
+    while let Some(found) = remaining.next_if(|found| found.span.end <= token.end) {
         if found.span.start < token.start {
             passed.push(found);
         }

@@ -144,7 +144,7 @@ fn every_spelling_is_gone_from_every_place() {
 }
 
 #[test]
-fn any_way_to_escape_is_seen_through() {
+fn every_way_to_escape_is_decoded() {
     let scrubber = one(SECRET.as_bytes());
     let all: String = SECRET.encode_utf16().map(|unit| format!("\\u{unit:04x}")).collect();
     let solidus = quoted(SECRET).replace('/', "\\/");
@@ -169,7 +169,7 @@ fn any_way_to_escape_is_seen_through() {
 }
 
 #[test]
-fn numbers_are_values_too() {
+fn values_of_digits_are_found_as_json_numbers() {
     let scrubber = one(b"73519824");
     let output = scrubber.message(br#"{"id":1,"pin": 73519824 ,"text":"{\"pin\":73519824}"}"#);
     assert_eq!(
@@ -196,8 +196,8 @@ fn a_value_that_is_json_is_found_as_json() {
 }
 
 #[test]
-fn base64_letters_that_hold_some_bits_go_too() {
-    // Of `xyz` before and after, the letters that contain no bit of the value stay.
+fn base64_letters_with_some_bits_of_the_value_are_removed() {
+    // Letters that contain only bits of the bytes before and after the value stay.
     for (before, after) in (0..3).flat_map(|before| (0..3).map(move |after| (before, after))) {
         let encoded = base64(&[&b"xyz"[..before], b"correct-horse-b", &b"uvw"[..after]].concat(), b"+/");
         let output =
@@ -272,7 +272,7 @@ fn wrapped_base64_is_found() {
 }
 
 #[test]
-fn labels_and_merging() {
+fn the_first_label_is_used_and_overlapping_matches_are_merged() {
     let two = scrubber(&[
         ("first.a", b"same-value-1"),
         ("second.b", b"same-value-1"),
@@ -378,7 +378,7 @@ proptest! {
     }
 
     #[test]
-    fn what_holds_no_value_is_not_touched(text in any::<String>(), more in surrounding()) {
+    fn text_without_a_value_is_unchanged(text in any::<String>(), more in surrounding()) {
         let scrubber = one(b"correct-horse-battery-staple");
         let message = format!("[{}]", quoted(&format!("{text}{more}")));
         let output = scrubber.message(message.as_bytes());
@@ -386,7 +386,7 @@ proptest! {
     }
 
     #[test]
-    fn any_split_of_a_stream_gives_the_same(
+    fn no_value_survives_any_split_of_a_stream(
         value in value(),
         (left, middle, right) in (surrounding(), surrounding(), surrounding()),
         cuts in prop::collection::vec(any::<prop::sample::Index>(), 0..6),

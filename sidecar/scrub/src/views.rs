@@ -1,4 +1,4 @@
-//! Text with its escapes or percent signs decoded, and the map from each decoded byte back to its source.
+//! Text with its escapes or percent-encoding decoded, and the map from each decoded byte back to its source.
 
 use std::ops::Range;
 
@@ -63,7 +63,7 @@ impl Coding {
         source[at..].iter().position(|byte| *byte == mark).map(|found| at + found)
     }
 
-    /// The encoded unit at the beginning of `source`, which is the mark.
+    /// Decodes the escape or percent-encoded byte at the beginning of `source`, which starts with `\` or `%`.
     fn unit(self, source: &[u8]) -> Option<Unit> {
         match self {
             Self::JsonEscapes => escape(source),
@@ -80,7 +80,7 @@ impl SourceMap {
     pub(super) fn span(&self, decoded: Range<usize>) -> Range<usize> {
         let last = self.0[decoded.end - 1];
         let end = self.0[decoded.end..].iter().find(|start| **start > last);
-        self.0[decoded.start]..*end.expect("the end of the source lies behind every byte of it")
+        self.0[decoded.start]..*end.expect("the end of the source is after all its bytes")
     }
 }
 
@@ -105,7 +105,7 @@ enum Piece {
     Plain(usize),
 }
 
-/// One escape or percent sign: the decoded bytes, and its length in the source.
+/// One escape or percent-encoded byte: the decoded bytes, and its length in the source.
 struct Unit {
     bytes: [u8; 4],
     decoded: usize,
@@ -148,7 +148,7 @@ fn escape(source: &[u8]) -> Option<Unit> {
     Some(Unit::new(character, 2))
 }
 
-/// The escape that begins before `at` and ends behind it.
+/// The escape that begins before `at` and ends after it.
 fn escape_around(text: &[u8], at: usize) -> Option<Range<usize>> {
     const LONGEST: usize = 12;
     (at.saturating_sub(LONGEST - 1)..at).find_map(|start| {

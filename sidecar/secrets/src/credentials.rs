@@ -107,7 +107,7 @@ impl Credentials {
         }
         self.read(&mut entry, source, spec, limits).await.or_else(|error| {
             if fallback.is_some() {
-                tracing::warn!(secret = %spec.name, why = %error.cause, "a secret was not read again; the one that is held is still used");
+                tracing::warn!(secret = %spec.name, why = %error.cause, "reading a secret again failed; the values read before are still used");
             }
             fallback.ok_or(error)
         })
@@ -170,7 +170,7 @@ impl Credentials {
         let statuses = renewal_statuses.into_iter().map(|(secret, status)| {
             let material = newest.get(&secret);
             SecretStatus {
-                lease: material.and_then(|material| material.lease.as_ref()?.hash.clone()),
+                lease: material.and_then(|material| material.read_id.as_ref()?.hash.clone()),
                 unrevocable: material.is_some_and(|material| !material.has_lease()),
                 expires: material.and_then(|material| material.expires()),
                 origin: status.origin,

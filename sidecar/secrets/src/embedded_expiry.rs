@@ -21,25 +21,25 @@ use super::fields;
 use cofferdam_base::duration;
 
 /// The longest lifetime that is scheduled; longer than any session.
-pub const FAR: Duration = Duration::from_secs(10 * 365 * 24 * 3600);
+pub const MAX_LIFE: Duration = Duration::from_secs(10 * 365 * 24 * 3600);
 /// Longer than any certificate or token in use.
 const MAX_TEXT: usize = 64 * 1024;
 
 /// How long the credential is valid from `now` on, which is the time of the source's clock; ours may differ.
-pub fn of(data: &[u8], now: SystemTime) -> Option<Duration> {
-    from_response(data, now).map(|life| life.min(FAR)).or_else(|| inside(data, now))
+pub fn remaining_life(data: &[u8], now: SystemTime) -> Option<Duration> {
+    from_response(data, now).map(|life| life.min(MAX_LIFE)).or_else(|| remaining_life_of_values(data, now))
 }
 
-/// The same from the values alone. Whatever the response says, they are not accepted after that.
-pub fn inside(data: &[u8], now: SystemTime) -> Option<Duration> {
+/// How long the values are valid by the expiry inside them. The response cannot extend that.
+pub fn remaining_life_of_values(data: &[u8], now: SystemTime) -> Option<Duration> {
     let end = |text: &[u8]| ssh_certificate::valid_before(text).or_else(|| web_token::expires(text));
     let texts = fields::string_values(data).filter(|text| text.len() <= MAX_TEXT);
     let earliest = texts.filter_map(|text| end(&text)).min()?;
-    Some(until(earliest, now).min(FAR))
+    Some(until(earliest, now).min(MAX_LIFE))
 }
 
 /// The `ttl` of a request, in the forms that Vault accepts.
-pub fn asked_for(write: &BTreeMap<String, Value>) -> Option<Duration> {
+pub fn requested_ttl(write: &BTreeMap<String, Value>) -> Option<Duration> {
     let life = match write.get("ttl")? {
         Value::Number(seconds) => Duration::from_secs(seconds.as_u64()?),
         Value::String(text) => match text.parse() {
@@ -49,7 +49,7 @@ pub fn asked_for(write: &BTreeMap<String, Value>) -> Option<Duration> {
         _ => return None,
     };
     // Zero asks for Vault's default.
-    Some(life.min(FAR)).filter(|life| !life.is_zero())
+    Some(life.min(MAX_LIFE)).filter(|life| !life.is_zero())
 }
 
 fn from_response(data: &[u8], now: SystemTime) -> Option<Duration> {
@@ -80,7 +80,7 @@ mod tests {
 
     fn life_of(data: &str, now: u64) -> Option<u64> {
         let now = SystemTime::UNIX_EPOCH + Duration::from_secs(now);
-        of(data.as_bytes(), now).map(|life| life.as_secs())
+        remaining_life(data.as_bytes(), now).map(|life| life.as_secs())
     }
 
     #[tokio::test]
@@ -92,15 +92,15 @@ mod tests {
         assert_eq!(life_of(r#"{"expiration": 1700000000}"#, 1_800_000_000), Some(0));
         assert_eq!(life_of(r#"{"ttl": 0}"#, 0), Some(0));
         // Numbers that would overflow a clock.
-        assert_eq!(life_of(r#"{"ttl": 18446744073709551615}"#, 0), Some(FAR.as_secs()));
-        assert_eq!(life_of(r#"{"expiration": 18446744073709551615}"#, 0), Some(FAR.as_secs()));
+        assert_eq!(life_of(r#"{"ttl": 18446744073709551615}"#, 0), Some(MAX_LIFE.as_secs()));
+        assert_eq!(life_of(r#"{"expiration": 18446744073709551615}"#, 0), Some(MAX_LIFE.as_secs()));
         for nothing in ["{}", r#"{"ttl": "30s"}"#, r#"{"ttl": -1}"#, r#"{"ttl": null}"#, "[]", "null"] {
             assert_eq!(life_of(nothing, 0), None, "{nothing}");
         }
     }
 
     #[tokio::test]
-    async fn of_a_certificate_and_a_web_token_the_earlier_expiry_counts() {
+    async fn the_earlier_expiry_of_a_certificate_and_a_web_token_counts() {
         let certificate = format!("{}\n", ssh_certificate::tests::CERTIFICATE);
         let end = ssh_certificate::tests::END;
         let token = |exp: u64| web_token::tests::token(&json!({"exp": exp}));
@@ -112,7 +112,7 @@ mod tests {
         assert_eq!(life(json!({"signed_key": certificate, "ttl": 5})), Some(5));
         assert_eq!(life(json!({"signed_key": [certificate], "more": {"token": token(end)}})), None);
         assert_eq!(life(json!({"token": token(end - 601)})), Some(0));
-        assert_eq!(life(json!({"token": token(u64::MAX)})), Some(FAR.as_secs()));
+        assert_eq!(life(json!({"token": token(u64::MAX)})), Some(MAX_LIFE.as_secs()));
         let long = web_token::tests::token(&json!({"exp": end, "more": "x".repeat(MAX_TEXT)}));
         assert_eq!(life(json!({"token": long})), None);
     }
@@ -120,14 +120,14 @@ mod tests {
     #[test]
     fn a_requested_ttl_is_read_as_vault_reads_it() {
         let asked =
-            |ttl: Value| asked_for(&BTreeMap::from([("ttl".to_owned(), ttl)])).map(|life| life.as_secs());
+            |ttl: Value| requested_ttl(&BTreeMap::from([("ttl".to_owned(), ttl)])).map(|life| life.as_secs());
         for (ttl, life) in [
             (json!("6s"), 6),
             (json!("1h30m"), 5400),
             (json!("2d"), 172_800),
             (json!("90"), 90),
             (json!(90), 90),
-            (json!(u64::MAX), FAR.as_secs()),
+            (json!(u64::MAX), MAX_LIFE.as_secs()),
         ] {
             assert_eq!(asked(ttl.clone()), Some(life), "{ttl}");
         }
@@ -143,6 +143,6 @@ mod tests {
         ] {
             assert_eq!(asked(nothing.clone()), None, "{nothing}");
         }
-        assert_eq!(asked_for(&BTreeMap::new()), None);
+        assert_eq!(requested_ttl(&BTreeMap::new()), None);
     }
 }

@@ -72,7 +72,7 @@ pub enum SourceError {
     TooLarge { limit: usize },
     #[error("it takes too long")]
     TooSlow,
-    #[error("it is not set for the sidecar")]
+    #[error("it is not set in the sidecar's environment")]
     Unset,
 }
 
@@ -81,7 +81,7 @@ pub enum SourceError {
 pub struct SourceFailure {
     /// What was tried and why it failed. Sandboxes see this, so it never quotes the source.
     pub message: String,
-    /// The same, and what the source said.
+    /// The same, with the source's own error message.
     pub detail: String,
     pub next_step: String,
     /// Callers do not retry before this time.
@@ -96,7 +96,7 @@ impl SecretError {
     }
 
     /// Whether callers may retry at once, because the source limits its attempts itself.
-    pub fn is_paced(&self) -> bool {
+    pub fn is_rate_limited(&self) -> bool {
         self.failure().is_some()
     }
 
@@ -118,7 +118,7 @@ impl SecretProblem {
     pub(super) fn next_step(&self, key: &str) -> String {
         match self {
             Self::Expiring(_) => format!(
-                "let the command in {key} print `{{\"fields\": {{…}}, \"expires\": \"RFC 3339\"}}` or AWS's `credential_process` form"
+                "make the command in {key} print `{{\"fields\": {{…}}, \"expires\": \"RFC 3339\"}}` or AWS's `credential_process` form"
             ),
             Self::Field(FieldError::Short { .. }) => {
                 format!(

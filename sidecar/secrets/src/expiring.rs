@@ -14,7 +14,7 @@ use std::time::{Duration, SystemTime};
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
-use super::embedded_expiry::FAR;
+use super::embedded_expiry::MAX_LIFE;
 use super::error::{ExpiringError, SecretProblem};
 use super::fields::{self, JsonObject};
 use super::spec::ShortValues;
@@ -25,11 +25,11 @@ use cofferdam_base::clock::parse_rfc3339;
 #[derive(Debug)]
 pub(super) struct ExpiringCredential {
     pub(super) fields: BTreeMap<String, Secret>,
-    /// More than zero, at most [`FAR`].
+    /// More than zero, at most [`MAX_LIFE`].
     pub(super) life: Duration,
 }
 
-/// Values borrow from the wiped output.
+/// Values borrow from the output: no copy stays unwiped.
 #[derive(Deserialize)]
 struct Printed<'a> {
     #[serde(borrow)]
@@ -89,7 +89,7 @@ fn life(key: &'static str, expires: Option<&RawValue>, now: SystemTime) -> Resul
     let text: Option<String> = serde_json::from_str(expires.get()).ok();
     let end = text.and_then(|text| parse_rfc3339(&text)).ok_or(ExpiringError::UnreadableExpiry { key })?;
     match end.duration_since(now) {
-        Ok(life) if !life.is_zero() => Ok(life.min(FAR)),
+        Ok(life) if !life.is_zero() => Ok(life.min(MAX_LIFE)),
         _ => Err(ExpiringError::Expired { at: end.into() }),
     }
 }
@@ -123,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn the_form_of_aws_is_read() {
+    fn the_aws_format_is_read() {
         let aws = r#"{"Version": 1, "AccessKeyId": "hunter2AKIA", "SecretAccessKey": "hunter2key",
             "SessionToken": "hunter2token", "Expiration": "2026-11-18T11:00:00+01:00", "AccountId": "1"}"#;
         let ExpiringCredential { fields, life } = parse(aws).unwrap();
@@ -145,7 +145,7 @@ mod tests {
     fn a_distant_expiry_is_capped_and_a_past_one_is_refused() {
         let with =
             |expires: &str| format!(r#"{{"fields": {{"token": "hunter2hunter2"}}, "expires": {expires}}}"#);
-        assert_eq!(parse(&with("\"9999-12-31T23:59:59Z\"")).unwrap().life, FAR);
+        assert_eq!(parse(&with("\"9999-12-31T23:59:59Z\"")).unwrap().life, MAX_LIFE);
         assert_eq!(parse(&with("\"2026-11-18T09:00:00.001Z\"")).unwrap().life, Duration::from_millis(1));
         for past in ["2026-11-18T09:00:00Z", "2026-11-18T08:59:59.999Z", "1970-01-01T00:00:00Z"] {
             let printed = refusal(&with(&format!("\"{past}\"")));
@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_another_shape_is_refused_without_repeating_it() {
+    fn output_in_another_format_is_refused_and_not_repeated_in_the_error() {
         for content in [
             "",
             "hunter2",

@@ -156,7 +156,7 @@ fn plain_value(raw: &RawValue) -> Option<Zeroizing<Vec<u8>>> {
 #[derive(Deserialize)]
 struct Text<'a>(#[serde(borrow)] Cow<'a, str>);
 
-/// The members of an object in order, with repeated keys; values borrow from the source, which is wiped.
+/// The members of an object in order, with repeated keys. Values borrow from the content: no copy stays unwiped.
 pub(super) struct JsonObject<'a>(pub(super) Vec<(String, &'a RawValue)>);
 
 impl<'de> Deserialize<'de> for JsonObject<'de> {

@@ -43,7 +43,7 @@ pub struct FileSet {
 struct SidecarDirectory {
     path: PathBuf,
     next: AtomicU64,
-    /// The open directory; its lock tells other sidecars that this one is alive.
+    /// The open directory. It is locked while this sidecar runs, so other sidecars do not remove it.
     _lock: File,
 }
 
@@ -110,7 +110,7 @@ impl FileStore {
         }
         let directory = open_directory(root)?;
         check_root(&directory)?;
-        // Locked until our directory has its own lock, so that no other sidecar takes it for a dead one's.
+        // Locked until our directory has its own lock: another sidecar would remove it while it has none.
         directory.lock()?;
         remove_dead(root)?;
         let process = std::process::id();
@@ -286,7 +286,7 @@ mod tests {
     }
 
     #[test]
-    fn a_set_that_cannot_be_filled_leaves_nothing() {
+    fn a_set_that_cannot_be_filled_leaves_no_files() {
         let root = TestDirectory::new("unfilled");
         let store = FileStore::open_at(&root.0).unwrap();
         let missing = Template { parts: vec![TemplatePart::File("missing".into())] };

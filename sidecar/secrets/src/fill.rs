@@ -37,7 +37,6 @@ pub enum InjectError {
     UnfitForHeader,
 }
 
-/// Fills a template.
 pub fn fill(
     template: &Template,
     secrets: &Secrets,
@@ -165,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_missing_is_named_and_never_empty() {
+    fn a_missing_field_secret_or_file_is_an_error_that_names_it() {
         let error = filled(vec![field("pasword", Encoding::Plain)]).unwrap_err().to_string();
         assert!(error.starts_with("the secret `db` has no field `pasword`; it has `lines`, "), "{error}");
         let secret = "gone".parse().unwrap();

@@ -13,7 +13,7 @@ use std::collections::HashSet;
 
 use tokio::time::Instant;
 
-use super::source::RevokedWith;
+use super::source::ValueEnd;
 use cofferdam_scrub::Needle;
 
 /// Ended values that are kept: those of the last minutes if there is a new credential every few seconds.
@@ -27,18 +27,18 @@ pub(super) struct KnownValues(Vec<KnownValue>);
 
 struct KnownValue {
     needle: Needle,
-    revoked_with: RevokedWith,
+    end: ValueEnd,
     in_log: InLog,
 }
 
-/// Whether the log scrubber holds the value for this session. Of released values it keeps a limited number itself.
+/// Whether the log scrubber holds the value for this session. It keeps a limited number of released values itself.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 enum InLog {
     Held,
     Released,
 }
 
-/// What follows for the scrubbers.
+/// The changes that new values require of the scrubbers.
 pub(super) struct Learned {
     pub(super) scrubber: ScrubberUpdate,
     /// Values that the log scrubber has to hold from now on.
@@ -56,28 +56,24 @@ pub(super) enum ScrubberUpdate {
 
 impl KnownValues {
     /// Adds values to look for. Learning a known value again makes it the newest.
-    pub(super) fn learn(&mut self, needles: &[Needle], revoked_with: RevokedWith, now: Instant) -> Learned {
+    pub(super) fn learn(&mut self, needles: &[Needle], end: ValueEnd, now: Instant) -> Learned {
         let mut scrubber = ScrubberUpdate::Unchanged;
         let mut added_to_log = Vec::new();
         for needle in needles {
             let known = self.0.iter().position(|value| value.needle.value == needle.value);
             let value = match known.map(|at| self.0.remove(at)) {
                 // The same value from a source without expiry stays valid when this credential ends.
-                Some(before) if matches!(before.revoked_with, RevokedWith::Nothing) => before,
+                Some(before) if matches!(before.end, ValueEnd::Unknown) => before,
                 Some(before) => {
                     if before.in_log == InLog::Released {
                         added_to_log.push(before.needle.clone());
                     }
-                    KnownValue { revoked_with: revoked_with.clone(), in_log: InLog::Held, ..before }
+                    KnownValue { end: end.clone(), in_log: InLog::Held, ..before }
                 }
                 None => {
                     scrubber = ScrubberUpdate::Rebuild;
                     added_to_log.push(needle.clone());
-                    KnownValue {
-                        needle: needle.clone(),
-                        revoked_with: revoked_with.clone(),
-                        in_log: InLog::Held,
-                    }
+                    KnownValue { needle: needle.clone(), end: end.clone(), in_log: InLog::Held }
                 }
             };
             self.0.push(value);
@@ -103,7 +99,7 @@ impl KnownValues {
     fn forget_oldest(&mut self, now: Instant) -> Vec<Needle> {
         let mut removed_from_log = Vec::new();
         for value in &mut self.0 {
-            if value.in_log == InLog::Held && value.revoked_with.has_ended(now) {
+            if value.in_log == InLog::Held && value.end.has_ended(now) {
                 value.in_log = InLog::Released;
                 removed_from_log.push(value.needle.clone());
             }
@@ -114,8 +110,8 @@ impl KnownValues {
                 self.0.iter().enumerate().filter(|(_, value)| choice(value)).map(|(at, _)| at).collect();
             too_many.extend(&chosen[..chosen.len().saturating_sub(most)]);
         };
-        beyond(MAX_ENDED, &|value| value.revoked_with.has_ended(now));
-        beyond(MAX_KEY_VALUES, &|value| matches!(value.revoked_with, RevokedWith::KeyValue));
+        beyond(MAX_ENDED, &|value| value.end.has_ended(now));
+        beyond(MAX_KEY_VALUES, &|value| matches!(value.end, ValueEnd::KeyValue));
         let mut at = 0..;
         let gone = self.0.extract_if(.., |_| at.next().is_some_and(|at| too_many.contains(&at)));
         removed_from_log.extend(gone.filter(|value| value.in_log == InLog::Held).map(|value| value.needle));
@@ -135,8 +131,8 @@ mod tests {
         Needle { label: "some.value".into(), value: Zeroizing::new(value.into()) }
     }
 
-    fn learn(known: &mut KnownValues, value: &str, revoked_with: RevokedWith) -> Learned {
-        known.learn(&[needle(value)], revoked_with, Instant::now())
+    fn learn(known: &mut KnownValues, value: &str, end: ValueEnd) -> Learned {
+        known.learn(&[needle(value)], end, Instant::now())
     }
 
     fn has(known: &KnownValues, value: &str) -> bool {
@@ -146,13 +142,13 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn ended_values_are_kept_for_a_while_and_then_forgotten_oldest_first() {
         let mut known = KnownValues::default();
-        learn(&mut known, "from-a-file", RevokedWith::Nothing);
-        learn(&mut known, "a-former-version", RevokedWith::KeyValue);
-        learn(&mut known, "still-used", RevokedWith::Until(Instant::now() + Duration::from_secs(1_000_000)));
+        learn(&mut known, "from-a-file", ValueEnd::Unknown);
+        learn(&mut known, "a-former-version", ValueEnd::KeyValue);
+        learn(&mut known, "still-used", ValueEnd::At(Instant::now() + Duration::from_secs(1_000_000)));
         let (mut held, mut removed_from_log) = (0, 0);
         for number in 0..10_000 {
             let end = Instant::now() + Duration::from_secs(5);
-            let learned = learn(&mut known, &format!("passing-{number}"), RevokedWith::Until(end));
+            let learned = learn(&mut known, &format!("passing-{number}"), ValueEnd::At(end));
             held += learned.added_to_log.len();
             removed_from_log += learned.removed_from_log.len();
             tokio::time::advance(Duration::from_secs(3)).await;
@@ -172,9 +168,9 @@ mod tests {
     async fn former_versions_of_key_value_secrets_have_their_own_bound() {
         let mut known = KnownValues::default();
         for number in 0..2 * MAX_KEY_VALUES {
-            learn(&mut known, &format!("version-{number}"), RevokedWith::KeyValue);
+            learn(&mut known, &format!("version-{number}"), ValueEnd::KeyValue);
             // A second secret is read again as often and does not change.
-            learn(&mut known, "the-other", RevokedWith::KeyValue);
+            learn(&mut known, "the-other", ValueEnd::KeyValue);
         }
         assert_eq!(known.0.len(), MAX_KEY_VALUES);
         assert!(has(&known, "the-other") && has(&known, &format!("version-{}", MAX_KEY_VALUES + 10)));
@@ -185,14 +181,14 @@ mod tests {
     async fn a_value_that_is_learned_again_needs_no_rebuild_and_is_kept_longer() {
         let mut known = KnownValues::default();
         let now = Instant::now();
-        let first = learn(&mut known, "renewed", RevokedWith::Until(now + Duration::from_secs(5)));
+        let first = learn(&mut known, "renewed", ValueEnd::At(now + Duration::from_secs(5)));
         assert_eq!((first.scrubber, first.added_to_log.len()), (ScrubberUpdate::Rebuild, 1));
-        let again = learn(&mut known, "renewed", RevokedWith::Until(now + Duration::from_secs(50)));
+        let again = learn(&mut known, "renewed", ValueEnd::At(now + Duration::from_secs(50)));
         assert_eq!((again.scrubber, again.added_to_log.len()), (ScrubberUpdate::Unchanged, 0));
         tokio::time::advance(Duration::from_secs(10)).await;
-        assert!(!known.0[0].revoked_with.has_ended(Instant::now()));
-        learn(&mut known, "from-a-file", RevokedWith::Nothing);
-        learn(&mut known, "from-a-file", RevokedWith::Until(now));
-        assert!(known.0.iter().all(|value| !value.revoked_with.has_ended(Instant::now())));
+        assert!(!known.0[0].end.has_ended(Instant::now()));
+        learn(&mut known, "from-a-file", ValueEnd::Unknown);
+        learn(&mut known, "from-a-file", ValueEnd::At(now));
+        assert!(known.0.iter().all(|value| !value.end.has_ended(Instant::now())));
     }
 }

@@ -58,7 +58,7 @@ pub use fill::{InjectError, Secrets, fill, fill_environment, fill_header};
 pub use local::{FileContent, LocalSource, fetch, read_file};
 pub use material::Material;
 pub use reads::Reads;
-pub use source::{Ask, Asker, Hold, Learn, Lease, LeaseUse, RevokedWith, Source, Validity};
+pub use source::{Hold, Learn, Lease, ReadId, Requester, Source, SourceRequest, Validity, ValueEnd};
 pub use spec::{
     ExecFormat, InvalidVaultPath, Origin, SecretSpec, SecretSpecs, ShortValues, SourceLimits, VaultOrigin,
     VaultPath,

@@ -26,7 +26,7 @@ use super::expiring::{self, ExpiringCredential};
 use super::fields;
 use super::material::Material;
 use super::renewal::{Class, Terms};
-use super::source::{Ask, Asker, Lease, Source, Unleased};
+use super::source::{Lease, Requester, Source, SourceRequest, Unleased};
 use super::spec::{ExecFormat, Origin, SecretSpec, SourceLimits};
 use cofferdam_base::clock;
 use cofferdam_process::{RunError, run_bounded};
@@ -48,20 +48,23 @@ pub enum FileContent {
 /// Files, variables and commands. Renewal tasks end when this is dropped.
 #[derive(Debug, Default)]
 pub struct LocalSource {
-    period: CancellationToken,
+    renewal_stop: CancellationToken,
     /// Never changes: local secrets depend on no token.
     changes: watch::Sender<u64>,
 }
 
 /// Reads a secret of this host once.
 pub async fn fetch(spec: &SecretSpec, limits: SourceLimits) -> Result<Material, SecretError> {
-    let ask = Ask { spec, limits, asker: Asker::Caller, learn: &|_, _| {} };
-    let lease = LocalSource::default().read(ask).await;
+    let request = SourceRequest { spec, limits, requester: Requester::Caller, learn: &|_, _| {} };
+    let lease = LocalSource::default().read(request).await;
     lease.map(|lease| Material::new(spec, lease)).map_err(|cause| SecretError::new(spec, cause))
 }
 
 impl LocalSource {
-    async fn read_lease(&self, Ask { spec, limits, .. }: Ask<'_>) -> Result<Lease, SecretProblem> {
+    async fn read_lease(
+        &self,
+        SourceRequest { spec, limits, .. }: SourceRequest<'_>,
+    ) -> Result<Lease, SecretProblem> {
         let (asked_at, wall_clock) = (Instant::now(), clock::now());
         let content = read(&spec.origin, limits).await?;
         let public = spec.public.iter().cloned().collect();
@@ -80,18 +83,18 @@ impl LocalSource {
             fields: fields.into(),
             terms: Terms { class: Class::OwnEnd, asked_at, life, bound: None },
             hold: Arc::new(Unleased::new(self.changes.subscribe())),
-            used: None,
+            read_id: None,
         })
     }
 }
 
 impl Source for LocalSource {
-    fn read<'a>(&'a self, ask: Ask<'a>) -> BoxFuture<'a, Result<Lease, SecretProblem>> {
+    fn read<'a>(&'a self, request: SourceRequest<'a>) -> BoxFuture<'a, Result<Lease, SecretProblem>> {
         async move {
-            let read = self.read_lease(ask).await;
-            match ask.spec.origin {
+            let read = self.read_lease(request).await;
+            match request.spec.origin {
                 Origin::Exec { format: ExecFormat::Expiring, .. } => {
-                    read.map_err(|problem| failure(ask.spec, &problem).into())
+                    read.map_err(|problem| failure(request.spec, &problem).into())
                 }
                 _ => read,
             }
@@ -103,14 +106,14 @@ impl Source for LocalSource {
         failure(spec, &SourceError::TooSlow.into())
     }
 
-    fn period(&self) -> CancellationToken {
-        self.period.clone()
+    fn renewal_stop(&self) -> CancellationToken {
+        self.renewal_stop.clone()
     }
 }
 
 impl Drop for LocalSource {
     fn drop(&mut self) {
-        self.period.cancel();
+        self.renewal_stop.cancel();
     }
 }
 

@@ -13,7 +13,7 @@ use tokio::time::Instant;
 use super::fields::{FieldError, ParsedFields};
 use super::opened;
 use super::renewal::Terms;
-use super::source::{Hold, Lease, LeaseUse, RevokedWith, Unleased, Validity};
+use super::source::{Hold, Lease, ReadId, Unleased, Validity, ValueEnd};
 use super::spec::SecretSpec;
 use super::value::Secret;
 
@@ -29,7 +29,8 @@ pub struct Material {
     pub unusable: BTreeMap<String, FieldError>,
     /// Changed by a renewal, for all users of the values at once.
     lease_state: Mutex<LeaseState>,
-    pub lease: Option<Arc<LeaseUse>>,
+    /// Identifies the read in the audit; `None` outside of Vault.
+    pub read_id: Option<Arc<ReadId>>,
     /// Counts the different values that a session has read of this secret, from 1.
     pub generation: u64,
 }
@@ -57,20 +58,20 @@ impl Material {
             origin: String::new(),
             unusable: BTreeMap::new(),
             lease_state: Mutex::new(LeaseState { period: ValidityPeriod::default(), hold }),
-            lease: None,
+            read_id: None,
             generation: 0,
         }
     }
 
     pub fn new(spec: &SecretSpec, lease: Lease) -> Self {
-        let Lease { fields: ParsedFields { fields, unusable }, terms, hold, used } = lease;
+        let Lease { fields: ParsedFields { fields, unusable }, terms, hold, read_id } = lease;
         Self {
             fields,
             public: spec.public.iter().cloned().collect(),
             origin: spec.origin.described(),
             unusable,
             lease_state: Mutex::new(LeaseState { period: ValidityPeriod::of(&terms), hold }),
-            lease: used,
+            read_id,
             generation: 0,
         }
     }
@@ -80,7 +81,7 @@ impl Material {
         opened::needles(secret, self.fields.iter().filter(|(field, _)| !self.public.contains(*field)))
     }
 
-    /// Whether users of `former` can go on as they are: the values are equal, and neither has a lease.
+    /// Whether users of `former` can keep using it: the values are equal, and neither has a lease.
     pub fn is_equivalent_to(&self, former: &Self) -> bool {
         !self.has_lease() && !former.has_lease() && opened::are_equal(&self.fields, &former.fields)
     }
@@ -135,17 +136,17 @@ impl Material {
     }
 
     pub fn has_lease(&self) -> bool {
-        self.lease.as_ref().is_some_and(|lease| lease.hash.is_some())
+        self.read_id.as_ref().is_some_and(|read| read.hash.is_some())
     }
 
-    pub fn revoked_with(&self) -> RevokedWith {
+    pub fn value_end(&self) -> ValueEnd {
         if self.has_lease() {
-            return RevokedWith::Owner(Arc::downgrade(&(self.hold() as Arc<dyn Any + Send + Sync>)));
+            return ValueEnd::WithOwner(Arc::downgrade(&(self.hold() as Arc<dyn Any + Send + Sync>)));
         }
-        match (self.lease_state().period.expires, &self.lease) {
-            (Some(end), _) => RevokedWith::Until(end),
-            (None, Some(_)) => RevokedWith::KeyValue,
-            (None, None) => RevokedWith::Nothing,
+        match (self.lease_state().period.expires, &self.read_id) {
+            (Some(end), _) => ValueEnd::At(end),
+            (None, Some(_)) => ValueEnd::KeyValue,
+            (None, None) => ValueEnd::Unknown,
         }
     }
 

@@ -1,5 +1,5 @@
-//! The only module that reads the bytes of a [`Secret`]: to fill a template, to tell the scrubber what to look for, and to
-//! compare values.
+//! The only module that reads the bytes of a [`Secret`]: to fill a template, to pass values to the scrubber, and
+//! to compare values.
 //!
 //! What must stay true: every copy made here is in memory that is wiped when it is dropped.
 

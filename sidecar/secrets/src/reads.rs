@@ -11,23 +11,23 @@ use relay_proto::name::Name;
 
 use super::fill::Secrets;
 use super::material::Material;
-use super::source::LeaseUse;
+use super::source::ReadId;
 
 /// The reads that a set of secrets comes from. A secret that is not in Vault, or was not read yet, has none.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
-pub struct Reads(Vec<(Name, Arc<LeaseUse>)>);
+pub struct Reads(Vec<(Name, Arc<ReadId>)>);
 
 impl Reads {
-    /// The reads of those of the named secrets that are held.
+    /// The reads of the named secrets. A secret that is not in `held` is left out.
     pub fn of(names: BTreeSet<&Name>, held: &Secrets) -> Self {
-        let read = |name: &Name| Some((name.clone(), Arc::clone(held.get(name)?.lease.as_ref()?)));
+        let read = |name: &Name| Some((name.clone(), Arc::clone(held.get(name)?.read_id.as_ref()?)));
         Self(names.into_iter().filter_map(read).collect())
     }
 
-    /// The reads of the secrets used that are not among these; `None` if there are none.
+    /// The reads of the secrets in `used` that `self` does not contain; `None` if it contains all.
     pub fn others(&self, used: &Secrets) -> Option<Arc<Self>> {
         let other = |(name, material): (&Name, &Arc<Material>)| {
-            let read = material.lease.as_ref()?;
+            let read = material.read_id.as_ref()?;
             let known = self.0.iter().any(|(own, known)| own == name && known == read);
             (!known).then(|| (name.clone(), Arc::clone(read)))
         };
@@ -35,7 +35,7 @@ impl Reads {
         (!others.is_empty()).then(|| Arc::new(Self(others)))
     }
 
-    pub fn iter(&self) -> impl Iterator<Item = (&Name, &LeaseUse)> {
+    pub fn iter(&self) -> impl Iterator<Item = (&Name, &ReadId)> {
         self.0.iter().map(|(name, read)| (name, &**read))
     }
 }
@@ -47,14 +47,14 @@ mod tests {
     use super::*;
 
     fn read(request: &str) -> Arc<Material> {
-        let lease = LeaseUse { hash: None, request_id: request.into() };
+        let read_id = ReadId { hash: None, request_id: request.into() };
         let mut material = Material::of(BTreeMap::new());
-        material.lease = Some(Arc::new(lease));
+        material.read_id = Some(Arc::new(read_id));
         Arc::new(material)
     }
 
     #[test]
-    fn only_other_reads_are_reported() {
+    fn only_reads_that_the_decision_does_not_name_are_reported() {
         let names: [Name; 3] = ["a", "b", "file"].map(|name| name.parse().unwrap());
         let file = Arc::new(Material::of(BTreeMap::new()));
         let held = |a: &str, b: &str| {

@@ -2,8 +2,8 @@
 //! whether or not a caller needs it.
 //!
 //! What must stay true: a task reads under the same lock as callers, and does not repeat a read that a caller has just made;
-//! it ends when its source cancels [`Source::period`] (for Vault: with the session's last link); it holds the store weakly,
-//! so it keeps no session alive.
+//! it ends when its source cancels [`Source::renewal_stop`] (for Vault: with the session's last link); it holds the
+//! store weakly, so it keeps no session alive.
 
 use std::sync::{Arc, PoisonError, Weak};
 use std::time::Duration;
@@ -14,7 +14,7 @@ use tokio::time::Instant;
 use tokio_util::task::TaskTracker;
 
 use super::renewal::{Failure, Renewable, RenewalEvent, RenewalSchedule, Terms, run_renewal};
-use super::source::{Asker, Source, Validity};
+use super::source::{Requester, Source, Validity};
 use super::store::{ReadRequest, RenewalStatus, RenewalTask, SecretEntry, Store};
 
 /// Passes the terms of a caller's read on to the secret's task; starts the task if none is running.
@@ -26,7 +26,7 @@ pub(super) fn start_or_update(
     request: ReadRequest,
     terms: Terms,
 ) {
-    let request = ReadRequest { asker: Asker::RenewalTask, ..request };
+    let request = ReadRequest { requester: Requester::RenewalTask, ..request };
     if let Some(task) = entry.renewal_task.as_mut().filter(|task| task.is_running()) {
         task.request = request;
         task.terms.send_replace(terms);
@@ -34,7 +34,7 @@ pub(super) fn start_or_update(
     }
     let Some(material) = &entry.material else { return };
     let (sender, receiver) = watch::channel(terms);
-    let period = source.period();
+    let stop = source.renewal_stop();
     let renewed_secret = RenewedSecret {
         store: Arc::downgrade(store),
         secret: request.spec.name.clone(),
@@ -42,8 +42,8 @@ pub(super) fn start_or_update(
         changes: material.hold().changes(),
         handled: 0,
     };
-    entry.renewal_task = Some(RenewalTask { request, terms: sender, period: period.clone() });
-    tasks.spawn(async move { period.run_until_cancelled(run_renewal(renewed_secret, terms)).await });
+    entry.renewal_task = Some(RenewalTask { request, terms: sender, stop: stop.clone() });
+    tasks.spawn(async move { stop.run_until_cancelled(run_renewal(renewed_secret, terms)).await });
 }
 
 /// One secret of a session, as [`run_renewal`] drives it.
@@ -103,7 +103,7 @@ impl Renewable for RenewedSecret {
         match &renewed {
             Ok(terms) => material.extend(terms),
             Err(failure) => {
-                tracing::info!(secret = %self.secret, why = failure.why(), "a lease was not renewed");
+                tracing::info!(secret = %self.secret, why = failure.why(), "renewing a lease failed");
                 if let Failure::Gone { .. } = failure {
                     material.expire();
                 }
@@ -167,9 +167,11 @@ impl RenewedSecret {
         }
         let store = self.store.upgrade()?;
         let newest = store.newest();
-        let Validity::Superseded { by } = newest.get(&self.secret)?.hold().validity() else { return None };
+        let Validity::Superseded { ends_at } = newest.get(&self.secret)?.hold().validity() else {
+            return None;
+        };
         self.handled = change;
-        Some(RenewalEvent::Superseded { by })
+        Some(RenewalEvent::Superseded { ends_at })
     }
 }
 

@@ -3,9 +3,9 @@
 //! A [`Source`] reads a secret and returns a [`Lease`]: the fields, how long they are valid, and a [`Hold`] on whatever
 //! the source keeps for them.
 //!
-//! What must stay true: a source passes values to [`Ask::learn`] before it returns the fields; dropping the last `Arc` of a
-//! hold gives the lease back; a failure contains nothing that the source said, except in `detail`, which goes to the log and
-//! to operators only.
+//! What must stay true: a source passes values to [`SourceRequest::learn`] before it returns the fields; dropping the
+//! last `Arc` of a hold gives the lease back; a failure contains no text from the source, except in `detail`, which
+//! goes to the log and to operators only.
 
 use std::any::Any;
 use std::sync::{Arc, Weak};
@@ -24,31 +24,31 @@ use super::spec::{SecretSpec, SourceLimits};
 use cofferdam_scrub::Needle;
 
 /// Takes values that must be scrubbed, before they are used.
-pub type Learn<'a> = dyn Fn(&[Needle], RevokedWith) + Send + Sync + 'a;
+pub type Learn<'a> = dyn Fn(&[Needle], ValueEnd) + Send + Sync + 'a;
 
 /// Where secrets come from.
 pub trait Source: Send + Sync {
     /// Reads the secret. Bounded in size and time.
-    fn read<'a>(&'a self, ask: Ask<'a>) -> BoxFuture<'a, Result<Lease, SecretProblem>>;
+    fn read<'a>(&'a self, request: SourceRequest<'a>) -> BoxFuture<'a, Result<Lease, SecretProblem>>;
 
     /// The failure to report when a read takes longer than its caller waits.
     fn too_slow(&self, spec: &SecretSpec) -> SourceFailure;
 
     /// Cancelled when leases that are read now need no renewal any more.
-    fn period(&self) -> CancellationToken;
+    fn renewal_stop(&self) -> CancellationToken;
 }
 
 /// A request to read a secret.
 #[derive(Clone, Copy)]
-pub struct Ask<'a> {
+pub struct SourceRequest<'a> {
     pub spec: &'a SecretSpec,
     pub limits: SourceLimits,
-    pub asker: Asker,
+    pub requester: Requester,
     pub learn: &'a Learn<'a>,
 }
 
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub enum Asker {
+pub enum Requester {
     /// A server's start or request waits for it; the next caller may ask at any time.
     Caller,
     /// The task that renews the secret, which has a backoff of its own.
@@ -61,7 +61,7 @@ pub struct Lease {
     pub terms: Terms,
     pub hold: Arc<dyn Hold>,
     /// Identifies this read in the audit; `None` outside of Vault.
-    pub used: Option<Arc<LeaseUse>>,
+    pub read_id: Option<Arc<ReadId>>,
 }
 
 /// What a source keeps for fields that it returned, such as a lease in Vault.
@@ -85,9 +85,9 @@ pub trait Hold: Any + Send + Sync {
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Validity {
     Current,
-    /// They still work, until `by` at the latest; the next read will use a newer token.
+    /// They still work, until `ends_at` at the latest; the next read will use a newer token.
     Superseded {
-        by: Option<Instant>,
+        ends_at: Option<Instant>,
     },
     /// The token that they depend on was given up.
     Gone,
@@ -95,23 +95,23 @@ pub enum Validity {
 
 /// Identifies one read of a secret, in our audit and in Vault's.
 #[derive(Clone, Debug, Eq, PartialEq)]
-pub struct LeaseUse {
+pub struct ReadId {
     /// A hash of the lease id; `None` without a lease.
     pub hash: Option<String>,
     pub request_id: String,
 }
 
-/// What ends a value: after that, a leaked copy is useless.
+/// When a value ends. After its end a leaked copy is useless.
 #[derive(Clone)]
-pub enum RevokedWith {
+pub enum ValueEnd {
     /// No end is known.
-    Nothing,
+    Unknown,
     /// No end is known, and there may be many: versions of a key-value secret.
     KeyValue,
     /// Revoked when the last handle of its token or lease is dropped.
-    Owner(Weak<dyn Any + Send + Sync>),
+    WithOwner(Weak<dyn Any + Send + Sync>),
     /// Expires at this time.
-    Until(Instant),
+    At(Instant),
 }
 
 /// The hold on values for which the source keeps nothing.
@@ -119,12 +119,12 @@ pub(super) struct Unleased {
     changes: watch::Receiver<u64>,
 }
 
-impl RevokedWith {
+impl ValueEnd {
     pub fn has_ended(&self, now: Instant) -> bool {
         match self {
-            Self::Nothing | Self::KeyValue => false,
-            Self::Owner(owner) => owner.strong_count() == 0,
-            Self::Until(end) => *end < now,
+            Self::Unknown | Self::KeyValue => false,
+            Self::WithOwner(owner) => owner.strong_count() == 0,
+            Self::At(end) => *end < now,
         }
     }
 }

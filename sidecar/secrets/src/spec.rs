@@ -122,7 +122,7 @@ pub enum ExecFormat {
 
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum ShortValues {
-    /// `short = "allow"`: values under 8 bytes are used, and scrubbed where they stand.
+    /// `short = "allow"`: values under 8 bytes are used, and scrubbed even inside other text.
     Allow,
     Refuse,
 }
@@ -169,9 +169,13 @@ impl InvalidVaultPath {
             Self::Brace | Self::Control | Self::Empty | Self::TooLong => {
                 "write a path such as `secret/github`"
             }
-            Self::Dots | Self::EmptyPart => "write the path without detours, as `secret/github`",
+            Self::Dots | Self::EmptyPart => {
+                "write the path without empty, `.` or `..` parts, as `secret/github`"
+            }
             Self::Encoded => "write the path as Vault shows it; it is encoded when it is sent",
-            Self::Query => "leave out what begins there; `write` gives parameters to a path that takes them",
+            Self::Query => {
+                "leave out the `?` or `#` and what follows; `write` gives parameters to a path that takes them"
+            }
             Self::Slash => "leave the slash out, as in `secret/github`",
         }
     }

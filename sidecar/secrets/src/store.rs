@@ -1,6 +1,6 @@
 //! What a session holds: the newest values of each secret, why a read failed, and which values its scrubber looks for.
 //!
-//! What must stay true: the scrubbers know a value before it can be used; the holder of older values can tell by their
+//! What must stay true: a value is in the scrubbers before it can be used; the holder of older values can tell by their
 //! generation that newer ones exist; a source's failure is remembered until its next attempt is due.
 
 use std::collections::BTreeMap;
@@ -18,7 +18,7 @@ use super::local::LocalSource;
 use super::material::Material;
 use super::renewal::Terms;
 use super::reread::RereadBackoff;
-use super::source::{Ask, Asker, RevokedWith, Source};
+use super::source::{Requester, Source, SourceRequest, ValueEnd};
 use super::spec::{SecretSpec, SourceLimits};
 use cofferdam_scrub::log_scrubber::LogScrubber;
 use cofferdam_scrub::{Needle, Scrubber};
@@ -57,16 +57,16 @@ pub(super) struct SecretEntry {
 pub(super) struct ReadRequest {
     pub(super) spec: Arc<SecretSpec>,
     pub(super) limits: SourceLimits,
-    pub(super) asker: Asker,
+    pub(super) requester: Requester,
 }
 
 /// Handle to the task that renews a secret.
 pub(super) struct RenewalTask {
     pub(super) request: ReadRequest,
-    /// Tells the task the terms of what a caller has read.
+    /// Passes the terms of values that a caller has read to the task.
     pub(super) terms: watch::Sender<Terms>,
     /// The task ends when this is cancelled.
-    pub(super) period: CancellationToken,
+    pub(super) stop: CancellationToken,
 }
 
 /// What the renewal task last reported, for [`SecretStatus`](super::credentials::SecretStatus).
@@ -101,9 +101,10 @@ impl Store {
         request: &ReadRequest,
     ) -> Result<(Arc<Material>, Terms), SecretError> {
         entry.failure = None;
-        let learn = |needles: &[Needle], revoked_with: RevokedWith| self.learn(needles, revoked_with);
-        let ReadRequest { spec, limits, asker } = request;
-        match source.read(Ask { spec, limits: *limits, asker: *asker, learn: &learn }).await {
+        let learn = |needles: &[Needle], end: ValueEnd| self.learn(needles, end);
+        let ReadRequest { spec, limits, requester } = request;
+        match source.read(SourceRequest { spec, limits: *limits, requester: *requester, learn: &learn }).await
+        {
             Ok(lease) => {
                 let terms = lease.terms;
                 Ok((self.set_newest(entry, &spec.name, Material::new(spec, lease)), terms))
@@ -112,7 +113,7 @@ impl Store {
                 let error = SecretError::new(spec, cause);
                 if let Some(failure) = error.failure() {
                     // `detail` may quote the source: it is logged here and nowhere else.
-                    tracing::warn!(secret = %error.secret, why = failure.detail, "a secret was not read");
+                    tracing::warn!(secret = %error.secret, why = failure.detail, "reading a secret failed");
                     entry.failure = Some(failure.clone());
                 }
                 self.record_failure(&error);
@@ -145,7 +146,7 @@ impl Store {
         name: &Name,
         mut material: Material,
     ) -> Arc<Material> {
-        self.learn(&material.needles(name), material.revoked_with());
+        self.learn(&material.needles(name), material.value_end());
         if let Some(before) = entry.material.as_ref().filter(|before| material.is_equivalent_to(before)) {
             let before = Arc::clone(before);
             before.take_validity_from(material);
@@ -166,10 +167,9 @@ impl Store {
         material
     }
 
-    fn learn(&self, needles: &[Needle], revoked_with: RevokedWith) {
+    fn learn(&self, needles: &[Needle], end: ValueEnd) {
         let mut known = self.known.lock().expect("no holder of this lock panics");
-        let Learned { scrubber, added_to_log, removed_from_log } =
-            known.learn(needles, revoked_with, Instant::now());
+        let Learned { scrubber, added_to_log, removed_from_log } = known.learn(needles, end, Instant::now());
         self.log.learn(&added_to_log);
         if scrubber == ScrubberUpdate::Rebuild {
             self.scrubber.store(Arc::new(Scrubber::new(known.needles())));
@@ -198,13 +198,13 @@ impl Store {
 
 impl ReadRequest {
     pub(super) fn new(spec: &SecretSpec, limits: SourceLimits) -> Self {
-        Self { spec: Arc::new(spec.clone()), limits, asker: Asker::Caller }
+        Self { spec: Arc::new(spec.clone()), limits, requester: Requester::Caller }
     }
 }
 
 impl RenewalTask {
     pub(super) fn is_running(&self) -> bool {
-        !self.period.is_cancelled()
+        !self.stop.is_cancelled()
     }
 }
 

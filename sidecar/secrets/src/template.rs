@@ -49,7 +49,7 @@ impl InvalidTemplate {
     pub fn hint(&self) -> &'static str {
         match self {
             Self::Placeholder(_) => "write `{secret.field}`, `{secret.field:url}` or `{file:NAME}`",
-            Self::UnknownEncoding(_) => "the one encoding is `url`, as in `{secret.field:url}`",
+            Self::UnknownEncoding(_) => "the only encoding is `url`, as in `{secret.field:url}`",
             Self::Unclosed { .. } => "close it with `}`, or write `{{` for a brace",
             Self::Unopened { .. } => "open it with `{`, or write `}}` for a brace",
         }
@@ -187,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_a_template() {
+    fn malformed_templates_are_refused() {
         for (text, message) in [
             ("Bearer {github.token", "the `{` at character 8 is never closed"),
             ("é{a.b", "the `{` at character 2 is never closed"),

@@ -43,7 +43,7 @@ fn an_object_gives_its_fields() {
 }
 
 #[test]
-fn anything_else_is_the_value() {
+fn content_that_is_not_an_object_is_the_field_value() {
     assert_eq!(parse("ghp_0123456789\n").unwrap(), map(&[("value", "ghp_0123456789")]));
     assert_eq!(parse("ghp_0123456789\r\n").unwrap(), map(&[("value", "ghp_0123456789")]));
     assert_eq!(parse("two lines\nof it\n\n").unwrap(), map(&[("value", "two lines\nof it\n")]));
@@ -80,7 +80,7 @@ fn short_values_need_permission() {
 }
 
 #[test]
-fn a_secret_does_not_print() {
+fn a_secret_is_not_printed() {
     let secret = Secret::new(Zeroizing::new(b"hunter2hunter2".to_vec()));
     assert_eq!(format!("{secret:?}"), "Secret(…)");
     let material = Material::of(BTreeMap::from([("f".into(), secret)]));

@@ -35,7 +35,8 @@ pub enum Role {
 /// What happened to a process.
 #[derive(Debug)]
 pub enum Event {
-    /// Something is due that only the pipeline can decide: call [`ServerSet::tend`](crate::ServerSet::tend).
+    /// A replacement may take its next step: call
+    /// [`ServerSet::advance_replacements`](crate::ServerSet::advance_replacements).
     Due,
     /// One request will get no response.
     Failed {
@@ -43,8 +44,8 @@ pub enum Event {
         code: Code,
         why: String,
     },
-    /// The process is gone, with the calls that it was working on. If it was the current one, the requests that wait for its slot
-    /// did not run and are refused with this code; the next request starts another process.
+    /// The process is gone, with the calls that it was working on. If it was the current one, the requests that wait
+    /// for its slot did not run and are refused with this code; the next request starts another process.
     Gone {
         was: Role,
         code: Code,
@@ -64,7 +65,7 @@ pub enum Event {
     Ready,
     /// A request that did not run because the server has lost the MCP session; it can be sent again.
     Returned(Outbound),
-    /// A request was sent with secrets from other reads than its decision names.
+    /// A request was sent with secrets from these Vault reads, which the recorded decision on it does not name.
     SentWith {
         id: IdValue,
         reads: Arc<Reads>,

@@ -8,7 +8,7 @@
 //! ```
 //!
 //! What must stay true: no call reaches a process before it serves; a draining process gets no new call, only requests
-//! about its calls; a start that has ended is not waited for again; [`Generation::next`] may be dropped at any await.
+//! about its calls; a completed start is not polled again; [`Generation::next`] may be dropped at any await.
 
 mod opening;
 
@@ -37,7 +37,7 @@ pub(crate) struct Generation {
     pub(crate) id: ProcessId,
     /// The configuration that it was started with.
     pub(crate) spec: Arc<ServerSpec>,
-    /// A hash of what its replayed handshake agreed on.
+    /// A hash of the protocol version and capabilities in the response to its replayed handshake.
     pub(crate) agreed: Option<u64>,
     end_policy: EndPolicy,
     goal: Goal,
@@ -69,7 +69,7 @@ enum Phase {
     Replaying {
         upstream: Upstream,
         /// The id of the replayed handshake.
-        asked: IdValue,
+        pending_id: IdValue,
         deadline: Instant,
     },
     Serving {
@@ -92,37 +92,37 @@ enum Phase {
 /// What happened to a generation.
 pub(crate) enum Step {
     Event(Event),
-    /// The deadline of its phase has passed.
-    Late,
     Started(Result<Upstream, StartError>),
+    /// The deadline of its phase has passed.
+    TimedOut,
 }
 
 /// What a step means for the slot.
 pub(crate) enum Progress {
     Event(Event),
-    /// The slot has nothing to do.
-    Going,
     NotStarted(StartError),
-    /// It can no longer be used, after it served for this long. Requests that wait for it are refused with this code.
+    /// It can no longer be used; `lived` is how long it served. Requests that wait for it are refused with `code`.
     Over {
         code: Code,
         why: String,
         lived: Duration,
     },
+    /// The slot has nothing to do.
+    Pending,
     /// It serves, or is ready to take over.
     Ready,
     /// [`Generation::open`] has to be called next.
     Started,
 }
 
-/// What became of a message.
+/// The result of sending a message.
 pub(crate) enum Delivery {
     /// The process is starting, or its session is being opened again.
     NotReady(Outbound),
-    /// It did not run.
+    /// The message was not sent.
     Refused { code: Code, why: String },
     Sent {
-        /// The reads that its secrets come from, where the decision on the message names others.
+        /// The Vault reads behind the process's secrets that the recorded decision on the message does not name.
         other_reads: Option<Arc<Reads>>,
     },
 }
@@ -195,7 +195,7 @@ impl Generation {
             None => Step::Event(upstream.next().await),
             Some(deadline) => match timeout_at(deadline, upstream.next()).await {
                 Ok(event) => Step::Event(event),
-                Err(_) => Step::Late,
+                Err(_) => Step::TimedOut,
             },
         }
     }
@@ -209,7 +209,7 @@ impl Generation {
                     return Event::Gone { was: Role::Draining, code, why };
                 }
                 Step::Event(event) => return event,
-                Step::Late => {
+                Step::TimedOut => {
                     let (code, why) = (Code::ServerUnavailable, opening::explain_timeout(self));
                     return Event::Gone { was: Role::Draining, code, why };
                 }
@@ -226,19 +226,19 @@ impl Generation {
         }
     }
 
-    /// Sends a message to a process that serves or drains. Others are sent nothing but notifications and responses,
-    /// once they have been sent the handshake.
+    /// Sends a message to a process that serves or drains. A successor that has been sent the handshake gets only
+    /// notifications and responses. Before that, the message is returned.
     pub(crate) fn send(&mut self, message: Outgoing<'_>) -> Delivery {
         let sent = Delivery::Sent { other_reads: None };
         match &mut self.phase {
             Phase::Serving { upstream, .. } | Phase::Draining { upstream, .. } if message.is_request() => {
-                if upstream.is_crowded() {
+                if upstream.refuses_requests() {
                     return Delivery::Refused { code: Code::ServerUnavailable, why: DOES_NOT_READ.into() };
                 }
                 if let (Upstream::Stdio(process), Outgoing::Request { bytes, .. }) =
                     (&mut *upstream, &message)
                 {
-                    // The decision on a request that did not wait names the reads of this process.
+                    // A request that was not parked was decided with this process's secrets: no other reads.
                     process.send(bytes);
                     return sent;
                 }
@@ -298,7 +298,7 @@ impl Generation {
             Phase::Comparing { mut upstream, .. } | Phase::Standby { mut upstream, .. } => {
                 let mut messages = replay.preferences();
                 if check == CheckTools::Yes {
-                    messages.extend(replay.ask_for_tools().map(ReplayMessage::Request));
+                    messages.extend(replay.list_tools_to_compare().map(ReplayMessage::Request));
                 }
                 upstream.send_all(messages);
                 Phase::Serving { upstream, first_reply_by: None }
@@ -337,7 +337,7 @@ impl Generation {
         }
     }
 
-    /// Ends it with its descendants, and says whether all of them are dead.
+    /// Ends it with its descendants, and returns whether all of them are dead.
     pub(crate) async fn end(self, grace: Duration, deadline: Instant) -> Ended {
         let start = match self.phase {
             Phase::Starting(start) => start,
@@ -358,12 +358,12 @@ impl Generation {
         }
     }
 
-    /// Whether it has yet to begin to serve.
+    /// Whether it is starting, or its handshake is being replayed.
     pub(crate) fn is_opening(&self) -> bool {
         matches!(self.phase, Phase::Replaying { .. } | Phase::Started(_) | Phase::Starting(_))
     }
 
-    /// When it may take over, and its tools where they are known.
+    /// When it may take over, and its tools where they are known; none where it is not on standby.
     pub(crate) fn standby(&self) -> Option<(Instant, Option<ToolFingerprint>)> {
         match self.phase {
             Phase::Standby { from, tools, .. } => Some((from, tools)),
@@ -383,7 +383,7 @@ impl Generation {
         }
     }
 
-    /// The process, where it serves.
+    /// The stdio process; none unless it serves.
     pub(crate) fn process(&self) -> Option<&StdioProcess> {
         match &self.phase {
             Phase::Serving { upstream: Upstream::Stdio(process), .. } => Some(process),

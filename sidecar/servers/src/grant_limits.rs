@@ -11,7 +11,7 @@ use tokio::time::Instant;
 /// Bounds of one grant.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct GrantBounds {
-    /// At once.
+    /// At the same time.
     pub processes: usize,
     pub links_per_minute: u32,
     pub starts_per_minute: u32,
@@ -55,7 +55,7 @@ impl GrantLimits {
         self.limit.saturating_sub(self.permits.available_permits())
     }
 
-    /// One more link: each costs records in the audit, whether it calls anything or not.
+    /// Admits one more link. Links are limited because each writes audit records, even without a call.
     pub fn admit_link(&self) -> Result<(), LimitReached> {
         match self.links.lock().expect("no holder of this lock panics").allows(Instant::now()) {
             true => Ok(()),
@@ -72,9 +72,9 @@ impl GrantLimits {
         }
     }
 
-    /// Permission for a process that takes over from another. Its start is not counted: it is caused by the end of a
-    /// credential, not by the sandbox. Short leases must not use up what sandboxes may start, nor may a sandbox that
-    /// starts all it can keep the others of its grant from getting their new credentials.
+    /// Permission for a process that takes over from another. Its start is not counted: a changed credential causes it,
+    /// not the sandbox. So short leases do not use up the starts of the grant, and a sandbox that uses up those starts
+    /// does not keep other sandboxes of the grant from getting new credentials.
     pub fn admit_successor(&self) -> Result<ProcessPermit, LimitReached> {
         let permit = Arc::clone(&self.permits).try_acquire_owned().map_err(|_| LimitReached::Processes)?;
         Ok(ProcessPermit { _permit: permit })

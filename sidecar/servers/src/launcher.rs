@@ -16,14 +16,14 @@ use crate::start_error::StartError;
 use crate::upstream::Upstream;
 #[cfg(any(test, feature = "scripted"))]
 use crate::upstream::scripted::Script;
-use crate::upstream::start::{Host, StartContext};
+use crate::upstream::start::{HostResources, StartContext};
 
 /// Everything that a start needs. It outlives the single connections of a link.
 #[derive(Clone)]
 pub struct Launcher {
     pub(crate) secrets: ServerSecrets,
     pub(crate) limits: ServerLimits,
-    host: Host,
+    host: HostResources,
     /// For the log.
     link: Arc<str>,
     /// Simulates the processes of stdio servers.
@@ -38,7 +38,7 @@ impl Launcher {
         limits: ServerLimits,
         specs: Arc<SecretSpecs>,
         credentials: Arc<Credentials>,
-        host: Host,
+        host: HostResources,
         link: Arc<str>,
     ) -> Self {
         let secrets = ServerSecrets { server, scope: None, specs, limits: limits.sources, credentials };
@@ -72,9 +72,9 @@ impl Launcher {
         Self { secrets: self.secrets.in_scope(scope), ..self }
     }
 
-    /// The same for a scope that was configured before, if there still is one like it.
-    pub(crate) fn in_scope_like(self, scope: &Arc<Scope>) -> Option<Self> {
-        let scope = self.server().scopes.iter().find(|other| other.runs_like(scope)).cloned()?;
+    /// The same for the configured scope with the same templates as `scope`, which is from an earlier configuration.
+    pub(crate) fn in_matching_scope(self, scope: &Arc<Scope>) -> Option<Self> {
+        let scope = self.server().scopes.iter().find(|other| other.has_same_templates(scope)).cloned()?;
         Some(self.in_scope(&scope))
     }
 
@@ -99,7 +99,7 @@ impl Launcher {
     }
 
     /// Whether a process that it starts may need new credentials while it runs.
-    pub(crate) fn may_change(&self) -> bool {
+    pub(crate) fn credentials_may_change(&self) -> bool {
         let may_change = |name: &Name| self.secrets.specs[name].origin.may_change();
         // Tests change secrets of any origin.
         #[cfg(any(test, feature = "scripted"))]

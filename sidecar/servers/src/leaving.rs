@@ -1,4 +1,4 @@
-//! Processes of one slot that were given up and may still be dying.
+//! Processes of one slot that were given up and may not have exited yet.
 //!
 //! What must stay true: what belongs to a process, its permit in the grant above all, is given back after its last
 //! descendant is dead and not before; the task that waits for that has an owner.
@@ -41,7 +41,7 @@ pub(crate) struct EndPolicy {
 }
 
 /// How long a process whose pipes closed may take to exit by itself, so that the log can say how it ended.
-const EXIT_TIME: Duration = Duration::from_millis(200);
+const EXIT_TIMEOUT: Duration = Duration::from_millis(200);
 
 impl Leaving {
     /// Ends a process in the background.
@@ -51,17 +51,17 @@ impl Leaving {
         let EndPolicy { tasks, grace, server, link, .. } = policy;
         let stuck = Arc::clone(&self.stuck);
         tasks.spawn(self.ends.track_future(async move {
-            if let Ok(exit) = timeout(EXIT_TIME, process.pipes.exited()).await {
+            if let Ok(exit) = timeout(EXIT_TIMEOUT, process.pipes.exited()).await {
                 tracing::info!(%server, %link, %exit, "the server's process exited");
             }
             if Upstream::Stdio(process).end(grace).await == Ended::NotYet {
-                tracing::error!(%server, %link, "processes of a server were killed and are still dying");
+                tracing::error!(%server, %link, "processes of a server were killed and have not exited yet");
                 stuck.store(true, Ordering::Relaxed);
             }
         }));
     }
 
-    /// The same for a process that is still starting: it is ended if the start succeeds.
+    /// Ends a process that is still starting, if the start succeeds, in the background.
     pub(crate) fn end_starting(&self, start: StartFuture, policy: EndPolicy) {
         let EndPolicy { tasks, grace, start_timeout, .. } = policy;
         tasks.spawn(self.ends.track_future(async move {
@@ -76,7 +76,7 @@ impl Leaving {
         self.ends.is_empty() && !self.stuck.load(Ordering::Relaxed)
     }
 
-    /// Waits until all have ended, and says whether all are dead.
+    /// Waits until no process is being ended any more, and returns whether all are dead.
     pub(crate) async fn gone(&self) -> Ended {
         self.ends.close();
         self.ends.wait().await;

@@ -1,9 +1,9 @@
 //! The server of a link: started when first needed, restarted with backoff, sent the handshake again, and replaced when its
 //! credential changes.
 //!
-//! [`ServerSet`] is what a link has. It holds [`slot`]s, one for the server and one for each scope of its tools; a slot
-//! holds [`generation`]s, each one process or connection; a generation holds an [`upstream`], which moves messages. There
-//! is no queue here: a message for a process that is not ready returns to the pipeline.
+//! Each link owns one [`ServerSet`]. It holds [`slot`]s, one for the server and one for each scope of its tools; a slot
+//! holds [`generation`]s, each one process or connection; a generation holds an [`upstream`], which moves messages.
+//! There is no queue here: a message for a process that is not ready returns to the pipeline.
 //!
 //! | module | what it holds |
 //! |---|---|
@@ -11,10 +11,10 @@
 //! | `generation` | one process, from its start to its end |
 //! | [`grant_limits`] | how many processes and starts a grant may have |
 //! | `launcher` | all that a link needs to start its server at any time |
-//! | `leaving` | processes that were given up and may still be dying |
+//! | `leaving` | processes that were given up and may not have exited yet |
 //! | `outbound` | one message on its way to a server |
 //! | `processes` | the processes of a slot by their role |
-//! | `reload` | files rewritten under a process that reads them again |
+//! | `reload` | rewriting the credential files of a running process |
 //! | `replacement` | the state of replacing a process because a credential changed |
 //! | `server_secrets` | the secrets of a server or scope, and how a session gets them |
 //! | `set` | the slots of one link |
@@ -23,8 +23,8 @@
 //! | `start_backoff` | when a server that failed may be started again |
 //! | `start_error` | why a server did not start |
 //! | `stderr` | a server's stderr: bounded, scrubbed, into the log |
-//! | `tool_fingerprint` | whether two processes offer the same |
-//! | `tool_list` | `tools/list` as the sidecar asks for it by itself |
+//! | `tool_fingerprint` | whether two processes offer the same tools and capabilities |
+//! | `tool_list` | `tools/list` requests of the sidecar itself |
 //! | [`upstream`] | a started server as a stream of messages: stdio or HTTP; `upstream::start` makes one |
 
 #![forbid(unsafe_code)]
@@ -61,4 +61,4 @@ pub use start_error::StartError;
 pub use tool_list::{NextPage, ToolList};
 #[cfg(any(test, feature = "scripted"))]
 pub use upstream::scripted;
-pub use upstream::start::Host;
+pub use upstream::start::HostResources;

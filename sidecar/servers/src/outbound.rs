@@ -11,8 +11,8 @@ use crate::spec::Scope;
 
 /// Bytes queued for one server above which its link stops reading: a stuck server stalls its own link only.
 pub const QUEUE_BYTES: usize = 1024 * 1024;
-/// Bytes above which a message is refused. One turn of a link adds at most a window and the rest of one message to a queue
-/// that was not full yet, so a link that stops reading in time never gets here.
+/// Queued bytes above which a message is refused. In one pass of its loop, a link adds at most one window and the rest
+/// of one message to a queue that was not full, so a link that stops reading at [`QUEUE_BYTES`] never reaches this.
 pub const REFUSED_BYTES: usize = QUEUE_BYTES + MAX_MESSAGE + MAX_WINDOW as usize;
 
 /// One message, already checked, that can wait.
@@ -22,7 +22,7 @@ pub struct Outbound {
     pub kind: OutboundKind,
     /// The scope whose credentials it is sent with; without one, the server's own are.
     pub scope: Option<Arc<Scope>>,
-    /// The reads that the decision on it names. If it is sent with secrets from other reads, that is reported.
+    /// The Vault reads that the recorded decision on it names. If its secrets come from others, those are reported.
     pub decided: Option<Arc<Reads>>,
 }
 
@@ -41,11 +41,12 @@ pub enum OutboundKind {
     Response,
 }
 
-/// One message to be sent. A request of the harness is borrowed, because almost always it can leave at once.
+/// One message to be sent, borrowed or owned. A request of the harness is borrowed: usually it is written at once, and
+/// an owned copy is made only if it has to wait.
 pub enum Outgoing<'a> {
     Request {
         bytes: &'a [u8],
-        /// The same message in a form that can wait.
+        /// Makes the owned copy.
         keep: &'a dyn Fn() -> Outbound,
     },
     Kept(Outbound),
@@ -75,7 +76,7 @@ impl Outbound {
         Self { scope, ..self }
     }
 
-    /// The same, decided with these reads.
+    /// The same, with the Vault reads that the recorded decision on it names.
     pub fn decided(self, decided: Option<Arc<Reads>>) -> Self {
         Self { decided, ..self }
     }

@@ -24,16 +24,17 @@ pub(crate) struct Processes {
     pub(crate) successor: Option<Generation>,
     /// Oldest first.
     pub(crate) draining: Vec<Generation>,
-    /// Those that were given up and may still be dying.
+    /// Those that were given up and may not have exited yet.
     pub(crate) leaving: Leaving,
-    /// Handed to the pipeline when the slot is tended next.
+    /// Handed to the pipeline by the next [`Slot::advance_replacements`](crate::slot::Slot::advance_replacements).
     pub(crate) notices: Vec<Notice>,
 }
 
 /// More than one, because a call may last as long as the leases of several successors.
 pub(crate) const MAX_DRAINING: usize = 8;
-/// Bounds ending all processes. With the goodbye message before it, a session is over within the promised five seconds.
-pub(crate) const END_TIME: Duration = Duration::from_secs(4);
+/// The time limit for ending all processes. With the goodbye message before it, a session ends within the promised five
+/// seconds.
+pub(crate) const END_TIMEOUT: Duration = Duration::from_secs(4);
 
 impl Processes {
     pub(crate) fn role(&self, process: ProcessId) -> Option<Role> {
@@ -53,7 +54,7 @@ impl Processes {
         all.find(|generation| generation.id == process)
     }
 
-    /// Sends to all processes of these roles.
+    /// Sends to the draining processes and to the successor, where `roles` names them; never to the current process.
     pub(crate) fn send_to_roles(&mut self, message: &Outbound, roles: &[Role]) {
         let draining = self.draining.iter_mut().filter(|_| roles.contains(&Role::Draining));
         let successor = self.successor.iter_mut().filter(|_| roles.contains(&Role::Successor));
@@ -67,7 +68,7 @@ impl Processes {
         self.current.as_ref()?.process().map(|process| Arc::clone(&process.resources.secrets))
     }
 
-    /// Of the current process.
+    /// The pid of the current process.
     pub(crate) fn pid(&self) -> Option<u32> {
         self.current.as_ref()?.upstream().and_then(Upstream::pid)
     }
@@ -77,7 +78,7 @@ impl Processes {
         self.current.as_ref().and_then(Generation::upstream).is_some_and(Upstream::is_full)
     }
 
-    /// Whether there is none, not even a dying one.
+    /// Whether there is none, not even one that has yet to exit.
     pub(crate) fn is_empty(&self) -> bool {
         self.current.is_none()
             && self.successor.is_none()
@@ -103,7 +104,7 @@ impl Processes {
         }
     }
 
-    /// Ends draining processes that nothing waits for; says whether one of them has not been sent everything yet.
+    /// Ends draining processes that nothing waits for; returns whether one of them has not been sent everything yet.
     pub(crate) fn end_drained(&mut self, is_busy: &dyn Fn(ProcessId) -> bool) -> bool {
         let has_been_sent_everything =
             |one: &Generation| one.upstream().is_none_or(|upstream| upstream.queued_bytes() == 0);
@@ -130,9 +131,9 @@ impl Processes {
         }
     }
 
-    /// Ends all of them with their descendants, and says whether all are dead.
+    /// Ends all of them with their descendants, and returns whether all are dead.
     pub(crate) async fn end(self, grace: Duration) -> Ended {
-        let deadline = Instant::now() + END_TIME;
+        let deadline = Instant::now() + END_TIMEOUT;
         let processes = self.draining.into_iter().chain(self.successor).chain(self.current);
         let ends = processes.map(|process| process.end(grace, deadline));
         let all = async { tokio::join!(join_all(ends), self.leaving.gone()) };

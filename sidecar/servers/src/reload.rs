@@ -1,5 +1,5 @@
-//! New credentials for a process that can read its files again: the files are rewritten in place, and the process is
-//! signalled where that is how it learns of it.
+//! New credentials for a process that can read its files again: the files are rewritten in place, and the process gets
+//! SIGHUP where that is configured.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use crate::spec::{Reload, ServerKind};
 use crate::upstream::StdioProcess;
 
 impl Launcher {
-    /// Whether files alone bring these secrets to a process: a variable cannot be changed.
+    /// Whether rewriting files is enough to replace these secrets. A variable of a running process cannot be changed.
     pub(crate) fn can_reload(&self, changed: &[Name]) -> bool {
         let ServerKind::Stdio(stdio) = &self.server().kind else { return false };
         let (env, _) = self.secrets.templates(stdio);
@@ -36,7 +36,7 @@ impl StdioProcess {
             self.resources.files.rewrite(files, &secrets)?;
         }
         if launcher.server().reload == Some(Reload::Sighup) {
-            self.pipes.hang_up();
+            self.pipes.send_sighup();
         }
         Ok(std::mem::replace(&mut self.resources.secrets, Arc::new(secrets)))
     }

@@ -36,7 +36,7 @@ type Change = Pin<Box<dyn Future<Output = watch::Receiver<u64>> + Send>>;
 /// What the current process offers to the harness, which its successor must offer too.
 #[derive(Default)]
 pub(crate) struct Offered {
-    /// A hash of what the harness's handshake agreed on.
+    /// A hash of the protocol version and capabilities in the response to the harness's handshake.
     pub(crate) agreed: Option<u64>,
     /// How many handshakes the harness made.
     pub(crate) handshakes: u64,
@@ -87,7 +87,7 @@ pub enum ReplacementOutcome {
     Retired,
 }
 
-/// Successors of one slot within a minute. The shortest leases are some seconds long.
+/// Starts of successors in one slot. Enough for leases of a few seconds.
 const STARTS_PER_MINUTE: u32 = 60;
 /// The wait after the first failure; it doubles.
 pub(crate) const FIRST_WAIT: Duration = Duration::from_secs(1);
@@ -98,7 +98,7 @@ impl Replacement {
     /// None where no credential of the launcher's processes can change.
     pub(crate) fn of(launcher: &Launcher) -> Option<Box<Self>> {
         let credentials = &launcher.secrets.credentials;
-        launcher.may_change().then(|| {
+        launcher.credentials_may_change().then(|| {
             Box::new(Self {
                 credentials: Arc::clone(credentials),
                 mode: launcher.server().replace,

@@ -48,13 +48,13 @@ impl ServerSecrets {
         }
     }
 
-    /// All of them, read now or held already by the session.
+    /// Returns all of them: those that the session holds, and the others read from their source.
     pub(crate) async fn obtain(&self) -> Result<Secrets, SecretError> {
         let obtain = async |name: &Name| {
             let source = &self.specs[name];
             Ok((name.clone(), self.credentials.obtain(source, self.limits).await?))
         };
-        // Concurrently: together they may take no longer than one.
+        // Concurrently, so that the time limit of one read bounds them all.
         let secrets = try_join_all(self.names().into_iter().map(obtain)).await?;
         Ok(secrets.into_iter().collect())
     }

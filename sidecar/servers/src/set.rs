@@ -4,10 +4,10 @@
 //! same handshake and settings as the server's own process. An HTTP server has one connection, and each request carries
 //! the headers of its scope.
 //!
-//! What must stay true: only calls of a scope's tools, and requests about their tasks, go to the process of that
-//! scope, and they go nowhere else; once a reload of a server with scopes has changed what a process would be started
-//! with, that process gets no further call; a server without scopes costs one comparison more. [`ServerSet::next`] may be
-//! dropped at any await.
+//! What must stay true: only calls of a scope's tools, and requests about their tasks, go to the process of that scope,
+//! and they go nowhere else; when a reload changes the variables, files or headers of a server with scopes, or of a
+//! scope, the processes that have the old ones get no further call; for a server without scopes, this costs one
+//! comparison per request. [`ServerSet::next`] may be dropped at any await.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -26,7 +26,7 @@ use crate::generation::Generation;
 use crate::launcher::Launcher;
 use crate::outbound::{Outbound, Outgoing};
 use crate::replacement::Notice;
-use crate::slot::{Happened, Opened, SendResult, Slot, Tending, WhenNotReady};
+use crate::slot::{AdvanceContext, Opened, SendResult, Slot, SlotEvent, WhenNotReady};
 use crate::spec::{Scope, ServerSpec};
 
 /// Where a message goes.
@@ -55,7 +55,7 @@ pub struct ScopeProcess {
 }
 
 pub struct ServerSet {
-    /// The server's own first.
+    /// The first is the server's own.
     slots: Vec<Slot>,
     /// What the harness sent to the server, for processes that are started later.
     replay: Replay,
@@ -67,13 +67,13 @@ pub struct ServerSet {
 }
 
 /// Ids of requests that the sidecar makes by itself begin with this.
-const OWN_IDS: &str = "cofferdam-replay-";
+const OWN_ID_PREFIX: &str = "cofferdam-replay-";
 
 impl Default for ServerSet {
     fn default() -> Self {
         Self {
             slots: vec![Slot::new(SlotKey::BASE, None)],
-            replay: Replay::new(OWN_IDS),
+            replay: Replay::new(OWN_ID_PREFIX),
             configured: None,
             last_key: 0,
             next_turn: 0,
@@ -137,9 +137,15 @@ impl ServerSet {
         not_ready
     }
 
-    /// Sends a request that changes a setting of the server's own process to the others too, under ids of the sidecar. Returns
-    /// the requests for slots whose process is not ready for them.
-    pub fn set_in_others(&mut self, message: &[u8], id: &Id<'_>, method: &str) -> Vec<(SlotKey, Outbound)> {
+    /// Copies a request that sets something in the server's own process to the processes of scopes and, where the
+    /// method calls for it, to draining ones. The copies have ids of the sidecar. Returns those for slots that are not
+    /// ready.
+    pub fn copy_setting_to_others(
+        &mut self,
+        message: &[u8],
+        id: &Id<'_>,
+        method: &str,
+    ) -> Vec<(SlotKey, Outbound)> {
         let mut not_ready = Vec::new();
         if !Replay::concerns_siblings(method) {
             return not_ready;
@@ -169,15 +175,15 @@ impl ServerSet {
         self.slots.iter_mut().for_each(Slot::flush);
     }
 
-    /// The harness cancelled a request. An HTTP server notices by its stream being closed.
+    /// Closes the HTTP stream of a request that the harness cancelled; does nothing to a stdio process.
     pub fn cancel(&mut self, process: ProcessId, id: &IdValue) {
         if let Some(generation) = self.find_mut(process) {
             generation.cancel(id);
         }
     }
 
-    /// Opens the process or session after [`Event::Started`] or [`Event::SessionLost`]. `first` is the method of the first request that
-    /// waits for the slot.
+    /// Opens the process or session after [`Event::Started`] or [`Event::SessionLost`]. `first` is the method of the
+    /// first request that waits for the slot.
     pub fn open(&mut self, slot: SlotKey, first: Option<&str>) -> Opened {
         match self.slots.iter_mut().find(|other| other.key == slot) {
             Some(slot) => slot.open(first, &mut self.replay),
@@ -188,9 +194,9 @@ impl ServerSet {
     /// The next event of one of the processes. Cancel-safe.
     pub async fn next(&mut self) -> (SlotKey, ProcessId, Event) {
         loop {
-            let (index, happened) = self.wait().await;
+            let (index, slot_event) = self.wait().await;
             let slot = &mut self.slots[index];
-            if let Some((process, event)) = slot.on(happened, &mut self.replay) {
+            if let Some((process, event)) = slot.handle(slot_event, &mut self.replay) {
                 return (slot.key, process, event);
             }
         }
@@ -201,7 +207,7 @@ impl ServerSet {
         self.slots.iter_mut().find(|other| other.key == slot)?.buffered()
     }
 
-    /// A process answered a request of the harness that later processes have to know of.
+    /// Records the response to a request of the harness that is replayed to later processes.
     pub fn answered(
         &mut self,
         process: ProcessId,
@@ -216,7 +222,7 @@ impl ServerSet {
         }
     }
 
-    /// A process answered a request of the sidecar itself.
+    /// Handles the response to a request of the sidecar itself.
     pub fn own_response(
         &mut self,
         slot: SlotKey,
@@ -231,7 +237,7 @@ impl ServerSet {
         }
     }
 
-    /// A process says that its tools have changed.
+    /// Handles `notifications/tools/list_changed` from a process.
     pub fn tools_changed(&mut self, process: ProcessId) {
         let mut slots = self.slots.iter_mut();
         if let Some(slot) = slots.find(|slot| slot.processes.role(process) == Some(Role::Current)) {
@@ -248,25 +254,25 @@ impl ServerSet {
     pub fn secrets(&self, scope: Option<&Arc<Scope>>) -> Option<Arc<Secrets>> {
         let serves = |slot: &&Slot| match (&slot.scope, scope) {
             (None, None) => true,
-            (Some(own), Some(scope)) => own.runs_like(scope),
+            (Some(own), Some(scope)) => own.has_same_templates(scope),
             (Some(_), None) | (None, Some(_)) => false,
         };
         self.slots.iter().find(serves)?.processes.secrets()
     }
 
-    /// The harness made a new handshake, which the processes of scopes have not been sent.
+    /// Sends no further calls to the processes of scopes: the harness made a new handshake, which they did not receive.
     pub fn retire_scopes(&mut self) {
         self.slots.iter_mut().skip(1).for_each(Slot::retire_current);
     }
 
-    /// Whether there is something to [tend](Self::tend) to.
-    pub fn is_changing(&self) -> bool {
-        self.slots.iter().any(Slot::is_changing)
+    /// Whether [`Self::advance_replacements`] has something to do.
+    pub fn has_replacement_work(&self) -> bool {
+        self.slots.iter().any(Slot::has_replacement_work)
     }
 
-    /// Takes the next steps of replacements. `is_busy` says whether a process has open requests, `launcher` how a process
-    /// would be started now, if one may be.
-    pub fn tend(
+    /// Takes the next steps of replacements. `is_busy` returns whether a process has open requests; `launcher` returns
+    /// how a process would be started now, if one may be.
+    pub fn advance_replacements(
         &mut self,
         is_busy: &dyn Fn(ProcessId) -> bool,
         launcher: &dyn Fn() -> Option<Launcher>,
@@ -276,12 +282,14 @@ impl ServerSet {
         for slot in &mut self.slots {
             let scope = slot.scope.clone();
             let launcher = || match &scope {
-                Some(scope) => launcher()?.in_scope_like(scope),
+                Some(scope) => launcher()?.in_matching_scope(scope),
                 None => launcher(),
             };
-            let tending = Tending { is_busy, launcher: &launcher, now };
+            let context = AdvanceContext { is_busy, launcher: &launcher, now };
             let key = slot.key;
-            notices.extend(slot.tend(&tending, &mut self.replay).into_iter().map(|notice| (key, notice)));
+            notices.extend(
+                slot.advance_replacements(&context, &mut self.replay).into_iter().map(|notice| (key, notice)),
+            );
         }
         notices
     }
@@ -291,7 +299,7 @@ impl ServerSet {
         self.slots.iter().any(|slot| slot.processes.is_full())
     }
 
-    /// Of the server's own process.
+    /// The pid of the server's own process.
     pub fn pid(&self) -> Option<u32> {
         self.slots[0].processes.pid()
     }
@@ -309,7 +317,7 @@ impl ServerSet {
         self.slots.iter().filter_map(process).collect()
     }
 
-    /// Ends all processes, and says whether all of them are dead.
+    /// Ends all processes, and returns whether all of them are dead.
     pub async fn end(self, grace: Duration) -> Ended {
         let ends = join_all(self.slots.into_iter().map(|slot| slot.processes.end(grace))).await;
         match ends.into_iter().all(|ended| ended == Ended::All) {
@@ -318,7 +326,7 @@ impl ServerSet {
         }
     }
 
-    async fn wait(&mut self) -> (usize, Happened) {
+    async fn wait(&mut self) -> (usize, SlotEvent) {
         if let [only] = &mut self.slots[..] {
             return (0, only.wait().await);
         }
@@ -330,13 +338,13 @@ impl ServerSet {
         select_all(waits).await.0
     }
 
-    /// Takes over a new configuration of the server. Where it has scopes, processes that would now be started with other
-    /// entries get no further calls.
+    /// Applies a new configuration of the server. Where it has scopes, processes that would now be started with other
+    /// variables, files or headers get no further calls.
     #[cold]
     fn adopt(&mut self, server: &Arc<ServerSpec>) {
         self.configured = Some(Arc::clone(server));
         let is_configured = |slot: &Slot| match &slot.scope {
-            Some(own) => server.scopes.iter().any(|scope| scope.runs_like(own)),
+            Some(own) => server.scopes.iter().any(|scope| scope.has_same_templates(own)),
             None => true,
         };
         self.slots.retain(|slot| is_configured(slot) || !slot.processes.is_empty());
@@ -348,9 +356,9 @@ impl ServerSet {
             return;
         };
         let has_scopes = !server.scopes.is_empty() || !before.scopes.is_empty();
-        // A connection reads the secrets of its server's scopes, as they were when it was made.
+        // An HTTP connection uses the scopes that were configured when it was made.
         let is_connection = !server.kind.runs_processes();
-        let differs = !before.runs_like(server) || is_connection && before.scopes != server.scopes;
+        let differs = !before.has_same_templates(server) || is_connection && before.scopes != server.scopes;
         if has_scopes && differs {
             tracing::info!(server = %server.name, "the configuration of a process changed: it gets no further calls");
             base.retire_current();
@@ -358,8 +366,9 @@ impl ServerSet {
     }
 
     fn slot_of_scope(&mut self, scope: &Arc<Scope>) -> SlotKey {
-        let runs_like = |slot: &&Slot| slot.scope.as_ref().is_some_and(|own| own.runs_like(scope));
-        if let Some(slot) = self.slots.iter().find(runs_like) {
+        let has_same_templates =
+            |slot: &&Slot| slot.scope.as_ref().is_some_and(|own| own.has_same_templates(scope));
+        if let Some(slot) = self.slots.iter().find(has_same_templates) {
             return slot.key;
         }
         self.last_key += 1;

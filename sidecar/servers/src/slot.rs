@@ -2,12 +2,12 @@
 //! over from it, and those that finish their calls.
 //!
 //! ```text
-//!   successor ──takes over──▶ current ──hands over──▶ draining ──all answered, or time over──▶ leaving
+//!   successor ──takes over──▶ current ──hands over──▶ draining ──all answered, or timed out──▶ leaving
 //! ```
 //!
-//! A process is started by the first request for it, and again after a crash by the next one, not before its backoff is
-//! over and its predecessor dead. A new process is first sent the handshake and settings of its predecessor, unless the
-//! harness itself begins with a handshake; so is an HTTP server that has lost its session.
+//! The first request starts the process; after a crash, the next request starts another one, but not before the backoff
+//! has passed and the old process is dead. A new process is first sent the handshake and settings of its predecessor,
+//! unless the harness itself begins with a handshake; so is an HTTP server that has lost its session.
 //!
 //! What must stay true: each message goes to one process, and only that one may answer it; a process that
 //! handed over gets no new call; a slot where nothing is being replaced costs nothing extra. [`Slot::wait`] may be
@@ -37,7 +37,7 @@ use crate::replacement::Replacement;
 use crate::spec::Scope;
 use crate::start_backoff::StartBackoff;
 
-pub(crate) use self::replace::Tending;
+pub(crate) use self::replace::AdvanceContext;
 
 pub(crate) struct Slot {
     pub(crate) key: SlotKey,
@@ -49,13 +49,13 @@ pub(crate) struct Slot {
     /// None where no credential of the processes can change.
     replacement: Option<Box<Replacement>>,
     backoff: StartBackoff,
-    alarm: Option<Pin<Box<Sleep>>>,
-    /// [`Self::tend`] has something to do.
+    timer: Option<Pin<Box<Sleep>>>,
+    /// [`Self::advance_replacements`] has something to do.
     is_due: bool,
 }
 
-/// Something that happened in a slot and has not been handled yet.
-pub(crate) enum Happened {
+/// An event of a slot that has not been handled yet.
+pub(crate) enum SlotEvent {
     Current(Step),
     Draining(ProcessId, Event),
     Due,
@@ -71,7 +71,7 @@ pub enum WhenNotReady<'a> {
     Return,
 }
 
-/// What became of a message.
+/// The result of sending a message.
 #[derive(Debug)]
 pub enum SendResult {
     /// There is no such process any more, or none to be started: the message was dropped.
@@ -82,12 +82,12 @@ pub enum SendResult {
     Refused { code: Code, why: String },
     Sent {
         on: ProcessId,
-        /// The reads that the secrets of the process come from, where the decision on the message names others.
+        /// The Vault reads behind the process's secrets that the recorded decision on the message does not name.
         other_reads: Option<Arc<Reads>>,
     },
 }
 
-/// What became of opening a process, or the session of an HTTP server.
+/// The result of opening a process, or the session of an HTTP server.
 #[derive(Debug)]
 pub enum Opened {
     /// The process is given up: handle this as [`Event::Gone`] of the current process.
@@ -112,7 +112,7 @@ impl Slot {
             processes: Processes::default(),
             replacement: None,
             backoff: StartBackoff::default(),
-            alarm: None,
+            timer: None,
             is_due: false,
         }
     }
@@ -151,8 +151,7 @@ impl Slot {
         if current.has_lost_its_session() {
             self.backoff.failed(current.age());
             if self.backoff.wait().is_some() {
-                let (code, why) =
-                    (Code::ServerUnavailable, "the server keeps forgetting the MCP session".into());
+                let (code, why) = (Code::ServerUnavailable, "the server keeps losing the MCP session".into());
                 self.give_up_current(code, Duration::ZERO, base);
                 return Opened::Failed { process, code, why };
             }
@@ -170,46 +169,46 @@ impl Slot {
     }
 
     /// Waits until something happens to one of the processes. Cancel-safe.
-    pub(crate) async fn wait(&mut self) -> Happened {
+    pub(crate) async fn wait(&mut self) -> SlotEvent {
         if !self.processes.notices.is_empty() {
-            return Happened::Due;
+            return SlotEvent::Due;
         }
-        let Self { processes, replacement, alarm, .. } = self;
+        let Self { processes, replacement, timer, .. } = self;
         let Processes { current, successor, draining, .. } = processes;
         if successor.is_none() && draining.is_empty() {
-            let Some(replacement) = replacement else { return Happened::Current(step_of(current).await) };
+            let Some(replacement) = replacement else { return SlotEvent::Current(step_of(current).await) };
             // The serving process is polled first: changed credentials can wait until it has no event.
             return tokio::select! {
                 biased;
-                step = step_of(current) => Happened::Current(step),
-                () = replacement.changed() => Happened::Due,
-                () = ring(alarm) => Happened::Due,
+                step = step_of(current) => SlotEvent::Current(step),
+                () = replacement.changed() => SlotEvent::Due,
+                () = timer_expired(timer) => SlotEvent::Due,
             };
         }
         tokio::select! {
-            step = step_of(current) => Happened::Current(step),
-            step = step_of(successor) => Happened::Successor(step),
-            (process, event) = next_of_draining(draining) => Happened::Draining(process, event),
-            () = changed(replacement) => Happened::Due,
-            () = ring(alarm) => Happened::Due,
+            step = step_of(current) => SlotEvent::Current(step),
+            step = step_of(successor) => SlotEvent::Successor(step),
+            (process, event) = next_of_draining(draining) => SlotEvent::Draining(process, event),
+            () = changed(replacement) => SlotEvent::Due,
+            () = timer_expired(timer) => SlotEvent::Due,
         }
     }
 
-    /// Handles what happened; returns the event for the pipeline, if any.
-    pub(crate) fn on(&mut self, happened: Happened, base: &mut Replay) -> Option<(ProcessId, Event)> {
-        match happened {
-            Happened::Current(step) => self.on_current(step, base),
-            Happened::Draining(process, event) => {
+    /// Handles an event of the slot; returns the event for the pipeline, if any.
+    pub(crate) fn handle(&mut self, slot_event: SlotEvent, base: &mut Replay) -> Option<(ProcessId, Event)> {
+        match slot_event {
+            SlotEvent::Current(step) => self.on_current(step, base),
+            SlotEvent::Draining(process, event) => {
                 if let Event::Gone { .. } = event {
                     self.processes.end_draining(process);
                 }
                 Some((process, event))
             }
-            Happened::Due => {
-                self.alarm = None;
+            SlotEvent::Due => {
+                self.timer = None;
                 Some(self.due())
             }
-            Happened::Successor(step) => self.on_successor(step, base),
+            SlotEvent::Successor(step) => self.on_successor(step, base),
         }
     }
 
@@ -242,7 +241,7 @@ impl Slot {
         let process = current.id;
         let event = match current.advance(step, replay_of(&mut self.scope_replay, base), None) {
             Progress::Event(event) => event,
-            Progress::Going => return None,
+            Progress::Pending => return None,
             Progress::Ready => Event::Ready,
             Progress::Started => Event::Started,
             Progress::NotStarted(error) => {
@@ -283,14 +282,14 @@ impl Slot {
         self.wake_at(Some(Instant::now() + RECHECK_DELAY));
     }
 
-    /// Asks the pipeline to tend to this slot.
+    /// The event that makes the pipeline call [`Self::advance_replacements`].
     fn due(&mut self) -> (ProcessId, Event) {
         self.is_due = true;
         (ProcessId::NONE, Event::Due)
     }
 
     fn wake_at(&mut self, when: Option<Instant>) {
-        self.alarm = when.map(|when| Box::pin(sleep_until(when)));
+        self.timer = when.map(|when| Box::pin(sleep_until(when)));
     }
 }
 
@@ -335,9 +334,9 @@ async fn changed(replacement: &mut Option<Box<Replacement>>) {
     }
 }
 
-async fn ring(alarm: &mut Option<Pin<Box<Sleep>>>) {
-    match alarm {
-        Some(alarm) => alarm.await,
+async fn timer_expired(timer: &mut Option<Pin<Box<Sleep>>>) {
+    match timer {
+        Some(timer) => timer.await,
         None => pending().await,
     }
 }

@@ -16,7 +16,7 @@ use relay_proto::name::Name;
 pub struct ServerLimits {
     pub message_bytes: usize,
     pub requests_in_flight: usize,
-    /// HTTP: name, connection and TLS.
+    /// HTTP: name resolution, connection and TLS handshake.
     pub http_connect_timeout: Duration,
     /// From start to the first response.
     pub start_timeout: Duration,
@@ -56,15 +56,15 @@ pub enum Retry {
 
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub enum Replace {
-    /// By another process, which takes over between two calls. Calls that run finish on the old one, for at most
+    /// Another process takes over between two calls. Running calls finish on the old one, for at most
     /// `limits.replace-drain`.
     #[default]
     Hitless,
-    /// By another process, which takes over when no call, task or request to the harness is open, or
-    /// when the old credential has expired. The two run side by side for a moment.
+    /// Another process takes over when no call, task or request to the harness is open, or when the old credential has
+    /// expired. The two run side by side for a moment.
     Idle,
-    /// Not at all: a process keeps the credential that it was started with for as long as it runs, even when that has
-    /// expired. The next process gets a new one.
+    /// A process keeps the credential that it was started with for as long as it runs, even when that has expired. The
+    /// next process gets a new one.
     Never,
 }
 
@@ -76,7 +76,8 @@ pub enum Reload {
     Sighup,
 }
 
-/// What some tools of a server run with: the server's own entries, overridden by those of the scope.
+/// What some tools of a server run with: the server's own variables, files or headers, overridden by those of the
+/// scope.
 #[derive(Debug, Eq, PartialEq)]
 pub struct Scope {
     /// Never empty.
@@ -99,7 +100,7 @@ impl ServerSpec {
         of_process.chain(headers.into_iter().flatten().map(|(_, template)| template))
     }
 
-    /// The secrets that they name, each once.
+    /// The secrets that [`Self::templates`] name, each once.
     pub fn secrets(&self) -> BTreeSet<&Name> {
         named(self.templates())
     }
@@ -114,8 +115,8 @@ impl ServerSpec {
         self.scopes.iter().find(|scope| scope.pattern(tool).is_some())
     }
 
-    /// Whether calls outside of scopes run with the same entries in both.
-    pub fn runs_like(&self, other: &Self) -> bool {
+    /// Whether calls outside of scopes run with the same variables and files, or headers, in both.
+    pub fn has_same_templates(&self, other: &Self) -> bool {
         match (&self.kind, &other.kind) {
             (ServerKind::Http(one), ServerKind::Http(other)) => one.headers == other.headers,
             (ServerKind::Stdio(one), ServerKind::Stdio(other)) => {
@@ -134,8 +135,8 @@ impl Scope {
         self.tools.iter().find(|glob| glob.matches(tool))
     }
 
-    /// Whether tools of both run with the same entries.
-    pub fn runs_like(&self, other: &Self) -> bool {
+    /// Whether tools of both run with the same variables, files and headers.
+    pub fn has_same_templates(&self, other: &Self) -> bool {
         (&self.env, &self.files, &self.headers) == (&other.env, &other.files, &other.headers)
     }
 
@@ -145,7 +146,7 @@ impl Scope {
         of_process.chain(self.headers.iter().map(|(_, template)| template))
     }
 
-    /// The secrets that they name, each once.
+    /// The secrets that [`Self::templates`] name, each once.
     pub fn secrets(&self) -> BTreeSet<&Name> {
         named(self.templates())
     }

@@ -35,7 +35,7 @@ impl StartError {
 
     /// Whether the source of the credential limits by itself how soon the next attempt is made.
     pub(crate) fn is_rate_limited(&self) -> bool {
-        matches!(self, Self::Secret(error) if error.is_paced())
+        matches!(self, Self::Secret(error) if error.is_rate_limited())
     }
 
     /// What failed, why and, where there is one, the next step.

@@ -1,7 +1,7 @@
-//! Whether two processes of a server offer the same: what the handshake agreed on, and the tools.
+//! Whether two processes of a server offer the same tools, and agreed on the same version and capabilities.
 //!
-//! Order, `_meta` and spelling are no difference. This is no defence against a server that hides a difference on purpose:
-//! the operator who configured it chose to trust it.
+//! Order, `_meta` and JSON formatting are ignored. This is no defence against a server that hides a difference on
+//! purpose: the operator who configured it chose to trust it.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::ops::Range;
@@ -32,9 +32,9 @@ pub(crate) struct Fingerprinting {
     tools: Vec<u64>,
 }
 
-/// What follows from a page.
+/// The result of adding one page.
 #[derive(Debug)]
-pub(crate) enum PageTaken {
+pub(crate) enum PageResult {
     Done(ToolFingerprint),
     More(Outbound),
 }
@@ -46,7 +46,7 @@ impl ToolFingerprint {
     /// From the response to a harness's own `tools/list`: of all tools, where its first page is the only one.
     pub(crate) fn of_first_page(message: &[u8], result: Range<usize>) -> Option<Self> {
         let tools = digests(message, json::member(message, result.clone(), "tools")?);
-        let first_page = in_any_order(tools);
+        let first_page = hash_unordered(tools);
         let is_only_page = tool_list::cursor(message, result).is_none();
         Some(Self { first_page, all: is_only_page.then_some(first_page) })
     }
@@ -72,35 +72,35 @@ impl Fingerprinting {
     }
 
     /// The id of the request that waits for a response.
-    pub(crate) fn asked(&self) -> &IdValue {
-        self.list.asked()
+    pub(crate) fn pending_id(&self) -> &IdValue {
+        self.list.pending_id()
     }
 
-    /// Takes the response to [`Self::asked`].
+    /// Takes the response to [`Self::pending_id`].
     pub(crate) fn on_response(
         &mut self,
         outcome: Outcome,
         message: &[u8],
         body: Option<Range<usize>>,
         replay: &mut Replay,
-    ) -> PageTaken {
+    ) -> PageResult {
         let tools = body.clone().and_then(|result| json::member(message, result, "tools"));
         let (Outcome::Result, Some(result), Some(tools)) = (outcome, body, tools) else {
             // An error means that the server has no tools, in either process.
-            let first_page = self.first_page.unwrap_or_else(|| in_any_order(Vec::new()));
+            let first_page = self.first_page.unwrap_or_else(|| hash_unordered(Vec::new()));
             let all = self.list.is_at_first_page().then_some(first_page);
-            return PageTaken::Done(ToolFingerprint { first_page, all });
+            return PageResult::Done(ToolFingerprint { first_page, all });
         };
         let page = digests(message, tools);
-        let first_page = *self.first_page.get_or_insert_with(|| in_any_order(page.clone()));
+        let first_page = *self.first_page.get_or_insert_with(|| hash_unordered(page.clone()));
         self.tools.extend(page);
         match self.list.next_page(message, result, || replay.next_id()) {
-            NextPage::Ask(request) => PageTaken::More(request),
+            NextPage::Ask(request) => PageResult::More(request),
             NextPage::Complete => {
-                let all = in_any_order(std::mem::take(&mut self.tools));
-                PageTaken::Done(ToolFingerprint { first_page, all: Some(all) })
+                let all = hash_unordered(std::mem::take(&mut self.tools));
+                PageResult::Done(ToolFingerprint { first_page, all: Some(all) })
             }
-            NextPage::Abandoned => PageTaken::Done(ToolFingerprint { first_page, all: None }),
+            NextPage::Abandoned => PageResult::Done(ToolFingerprint { first_page, all: None }),
         }
     }
 }
@@ -148,7 +148,7 @@ fn feed(value: &Value, hasher: &mut DefaultHasher) {
     }
 }
 
-fn in_any_order(mut digests: Vec<u64>) -> u64 {
+fn hash_unordered(mut digests: Vec<u64>) -> u64 {
     digests.sort_unstable();
     hash(digests)
 }
@@ -168,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn order_spelling_and_meta_are_no_difference_and_everything_else_is() {
+    fn order_formatting_and_meta_are_ignored_and_other_differences_are_found() {
         let one = listed(r#"{"tools":[{"name":"a","inputSchema":{"x":1,"y":[1,2]}},{"name":"b"}]}"#);
         let same = listed(
             r#"{"tools":[ {"name":"\u0062","_meta":{"t":9}} ,{"inputSchema":{"y":[1, 2],"x":1},"name":"a"}]}"#,
@@ -201,18 +201,18 @@ mod tests {
         };
         let (mut listing, _) = Fingerprinting::begin(&mut replay).unwrap();
         let more = respond(&mut listing, &mut replay, &page(r#"{"name":"a"}"#, r#","nextCursor":"c 1""#));
-        let PageTaken::More(request) = more else { panic!("{more:?}") };
+        let PageResult::More(request) = more else { panic!("{more:?}") };
         let request = String::from_utf8(request.bytes.to_vec()).unwrap();
         assert!(request.ends_with(r#""method":"tools/list","params":{"cursor":"c 1"}}"#), "{request}");
         let done = respond(&mut listing, &mut replay, &page(r#"{"name":"b"}"#, ""));
-        let PageTaken::Done(both) = done else { panic!("{done:?}") };
+        let PageResult::Done(both) = done else { panic!("{done:?}") };
         assert!(both.matches(listed(&page(r#"{"name":"b"},{"name":"a"}"#, ""))));
         let first_alone = listed(&page(r#"{"name":"a"}"#, r#","nextCursor":"c""#));
         assert!(!first_alone.is_complete() && both.matches(first_alone));
         let (mut endless, _) = Fingerprinting::begin(&mut replay).unwrap();
         for number in 1..=32 {
             let taken = respond(&mut endless, &mut replay, &page("", r#","nextCursor":"c""#));
-            assert_eq!(matches!(taken, PageTaken::Done(_)), number == 32, "{number}");
+            assert_eq!(matches!(taken, PageResult::Done(_)), number == 32, "{number}");
         }
     }
 

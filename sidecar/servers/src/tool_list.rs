@@ -14,8 +14,8 @@ use crate::outbound::Outbound;
 /// A list that is being fetched.
 #[derive(Debug)]
 pub struct ToolList {
-    /// The id of the page that was asked for last.
-    asked: IdValue,
+    /// The id of the request for the latest page.
+    pending_id: IdValue,
     /// The request for the first page.
     request: Vec<u8>,
     page: usize,
@@ -23,7 +23,7 @@ pub struct ToolList {
     bytes: usize,
 }
 
-/// What follows a page.
+/// What to do after a page.
 #[derive(Debug)]
 pub enum NextPage {
     /// The list exceeds the bounds below, and the rest of it is not fetched.
@@ -33,7 +33,7 @@ pub enum NextPage {
     Complete,
 }
 
-/// Pages that are asked for.
+/// The most pages that are requested.
 const MAX_PAGES: usize = 32;
 /// Bytes of all pages together.
 const MAX_BYTES: usize = 4 * 1024 * 1024;
@@ -44,20 +44,20 @@ impl ToolList {
     /// The request for the first page.
     pub fn begin(request: OwnRequest) -> (Self, Outbound) {
         let OwnRequest { id, method, message } = request;
-        let list = Self { asked: id.clone(), request: message.clone(), page: 1, bytes: 0 };
+        let list = Self { pending_id: id.clone(), request: message.clone(), page: 1, bytes: 0 };
         (list, Outbound::request(message, id, method, None))
     }
 
     /// The id of the request that waits for a response.
-    pub fn asked(&self) -> &IdValue {
-        &self.asked
+    pub fn pending_id(&self) -> &IdValue {
+        &self.pending_id
     }
 
     pub(crate) fn is_at_first_page(&self) -> bool {
         self.page == 1
     }
 
-    /// Takes a page, `result` of `message`, which answers [`Self::asked`]. The next page is asked for under `id`.
+    /// Takes a page, `result` of `message`, which answers [`Self::pending_id`]. The next page is requested under `id`.
     pub fn next_page(
         &mut self,
         message: &[u8],
@@ -74,7 +74,7 @@ impl ToolList {
             Some(span) => json::replace(&self.request, span, id.to_string().as_bytes()),
             None => return NextPage::Abandoned,
         };
-        self.asked = id.clone();
+        self.pending_id = id.clone();
         self.page += 1;
         NextPage::Ask(Outbound::request(with_cursor(&request, cursor), id, mcp::TOOLS_LIST, None))
     }
@@ -129,7 +129,7 @@ mod tests {
             let NextPage::Ask(next) = next else { panic!("{next:?}") };
             let expected = format!(r#"{{"jsonrpc":"2.0","id":"own-9","method":"tools/list"{expected}}}"#);
             assert_eq!(String::from_utf8_lossy(&next.bytes), expected);
-            assert_eq!(next.request_id(), Some(list.asked()));
+            assert_eq!(next.request_id(), Some(list.pending_id()));
         }
     }
 

@@ -21,7 +21,7 @@ use super::shown_tools::ShownTools;
 pub(crate) struct ToolCatalogue {
     /// The tools that the harness was shown.
     pub(super) shown: ShownTools,
-    /// The rule by which each tool may be repeated; none where it may not.
+    /// For each tool the rule that allows calls of it to be repeated, if any.
     tools: HashMap<Box<str>, Option<&'static str>>,
     /// Whether `tools` holds every tool of the server.
     pub(super) coverage: Coverage,
@@ -69,7 +69,7 @@ impl ToolCatalogue {
         }
     }
 
-    /// Whether the message of this request is worth keeping, to be sent once more.
+    /// Whether to keep a copy of this request for a retry: it may be repeated, or that is not known yet.
     pub(super) fn may_be_repeated(&self, retry: Retry, request: &Request<'_>) -> bool {
         self.repeat(retry, request) != Repeat::No
     }
@@ -90,7 +90,7 @@ impl ToolCatalogue {
     }
 }
 
-/// The rule by which the tool at `tool` may be repeated, if its annotations allow it.
+/// The rule that allows calls of the tool at `tool` to be repeated, if its annotations do.
 fn repeat_rule(message: &[u8], tool: Range<usize>) -> Option<&'static str> {
     let annotations = json::member(message, tool, "annotations")?;
     let is_true = |key: &str| {
@@ -118,7 +118,7 @@ mod tests {
         let received = Received { seq: 1, maybe_ran: MaybeRan::No, bytes: bytes.into_bytes() };
         match decode(&received, 16) {
             Inbound::Request { request, .. } => catalogue.repeat(retry, &request),
-            _ => panic!("a request"),
+            _ => panic!("not a request"),
         }
     }
 

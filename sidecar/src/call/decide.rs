@@ -158,7 +158,7 @@ impl Ruling {
         }
     }
 
-    /// A call without an id has no response, so the end of its use of the scope's process could not be detected.
+    /// A call without an id gets no response, so it could not be detected when the scope's process has finished it.
     fn deny_call_without_id(&mut self, request: &Request<'_>) {
         let has_scopes = self.server.as_ref().is_some_and(|server| !server.scopes.is_empty());
         if has_scopes && request.is_tool_call() {
@@ -239,7 +239,7 @@ impl<'a> Decided<'a> {
         }
     }
 
-    /// The recording result of this message while nothing can be recorded.
+    /// The result for this message when the audit cannot be written.
     pub(super) fn unrecorded(&self) -> Recorded {
         match self.ruling {
             Some(_) => Recorded::NotWritten,

@@ -29,7 +29,7 @@ pub(crate) struct Request<'a> {
     pub(super) received: &'a Received,
     pub(super) params: Option<Range<usize>>,
     pub(super) method: Cow<'a, str>,
-    /// The method's row in the table, if it has one.
+    /// The method's row in the table of MCP methods, if it has one.
     pub(super) known: Option<&'static Method>,
     /// The tool of a `tools/call`.
     pub(super) tool: Option<Cow<'a, str>>,

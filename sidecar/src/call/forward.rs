@@ -129,7 +129,7 @@ impl HarnessTurn<'_> {
         let bytes = &request.received.bytes;
         servers.replay_mut().request(bytes, id, &request.method, request.params.clone());
         if call.handling == ReplyHandling::Setting {
-            for (slot, message) in servers.set_in_others(bytes, id, &request.method) {
+            for (slot, message) in servers.copy_setting_to_others(bytes, id, &request.method) {
                 pipeline.sending(servers, *now).park(slot, Unsent { call: None, message });
             }
         }
@@ -205,7 +205,7 @@ impl HarnessTurn<'_> {
         let message = Outbound::notification(bytes.clone(), &request.method);
         let audience = match request.known {
             Some(Method { kind: MethodKind::Notification, audience, .. }) => Some(*audience),
-            // A notification that this version does not know concerns the server as a whole.
+            // An unknown notification is sent to the current process of every slot.
             _ => request.method.starts_with(mcp::NOTIFICATION_PREFIX).then_some(Audience::Current),
         };
         let process = match audience {
@@ -268,7 +268,7 @@ fn explain(pipeline: &Pipeline, request: &Request<'_>, ruling: &Ruling) -> Optio
         ),
         (DecisionReason::TooManyInFlight, ..) => (
             Code::ServerUnavailable,
-            "it did not run: too many requests wait for answers already; wait for some of them".into(),
+            "it did not run: too many requests are in flight; wait for some of their responses".into(),
         ),
         (DecisionReason::Repeated | DecisionReason::Rules, Verdict::Ask, Some(tool)) => (
             Code::ApprovalRequired,

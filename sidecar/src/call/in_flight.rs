@@ -15,7 +15,7 @@ use relay_proto::envelope::{IdValue, ShortText};
 use relay_proto::mcp::{Method, ReplayRole};
 use tokio::time::Instant;
 
-/// One request on its way through the server.
+/// One allowed request, until it is answered.
 #[derive(Clone, Debug)]
 pub(crate) struct Call {
     /// The id as the harness spelled it.
@@ -96,7 +96,7 @@ impl InFlight {
         // Entries of answered calls must not pile up behind one long-running call.
         if self.deadlines.len() > 2 * self.calls.len() + 64 {
             let calls = &self.calls;
-            self.deadlines.retain(|(deadline, id)| is_due(calls, id, *deadline));
+            self.deadlines.retain(|(deadline, id)| is_current_deadline(calls, id, *deadline));
         }
         if let Some(deadline) = call.deadline {
             // Almost always the end: deadlines come in order, unless a call is retried or a timeout was changed.
@@ -178,7 +178,7 @@ impl InFlight {
     /// When the next call times out.
     pub(crate) fn next_deadline(&mut self) -> Option<Instant> {
         while let Some((deadline, id)) = self.deadlines.front() {
-            match is_due(&self.calls, id, *deadline) {
+            match is_current_deadline(&self.calls, id, *deadline) {
                 true => return Some(*deadline),
                 false => self.deadlines.pop_front(),
             };
@@ -202,7 +202,7 @@ impl InFlight {
         }
     }
 
-    /// Takes out a call that was not sent after all.
+    /// Takes out a call, which frees its id unless the caller remembers the id as abandoned.
     pub(crate) fn take(&mut self, id: &IdValue) -> Option<Call> {
         let call = self.calls.remove(id)?;
         self.retry_bytes -= call.retry_copy_bytes();
@@ -228,7 +228,7 @@ impl ReplyHandling {
 }
 
 /// Whether this is still the deadline of a call in flight.
-fn is_due(calls: &HashMap<IdValue, Call>, id: &IdValue, deadline: Instant) -> bool {
+fn is_current_deadline(calls: &HashMap<IdValue, Call>, id: &IdValue, deadline: Instant) -> bool {
     calls.get(id).is_some_and(|call| call.deadline == Some(deadline))
 }
 

@@ -23,7 +23,7 @@
 //! | [`process_events`] | replacement of server processes |
 //! | [`recording`] | decisions that wait for a slow disk |
 //! | [`replies`] | scrubbed messages to the harness |
-//! | [`retry`] | requests that may have run |
+//! | [`retry`] | repeats requests that may have run, or answers that their outcome is unknown |
 //! | [`scrubbing`] | large messages, scrubbed by a worker thread |
 //! | [`send`] | sending to a process, or parking until it is ready |
 //! | [`server_requests`] | requests of the server to the harness |
@@ -314,7 +314,8 @@ impl Pipeline {
         }
     }
 
-    /// Starts one search for all parked requests that need one. Without quota they are treated as having run.
+    /// Starts one search for all parked requests that need one. Once the link has used up its searches, the requests
+    /// are treated as having run.
     fn look_up_parked(&mut self) {
         let origins = self.parked.origins_to_look_up();
         if origins.is_empty() {
@@ -330,7 +331,7 @@ impl Pipeline {
     }
 
     /// A search of the audit has finished: the requests that waited for it are decided next.
-    pub(crate) fn looked_up(&mut self, found: &LookupResult) {
+    pub(crate) fn on_lookup_result(&mut self, found: &LookupResult) {
         let messages = self.parked.take_looked_up(Some(found.search), &found.known);
         self.release(messages);
     }
@@ -371,10 +372,10 @@ impl Pipeline {
         deadlines.into_iter().flatten().min()
     }
 
-    /// Answers calls that have timed out, and decides requests that have been parked for too long.
+    /// Answers calls that have timed out, in flight or parked, and decides parked requests whose wait has expired.
     pub(crate) fn expire(&mut self, servers: &mut ServerSet, now: Instant) {
         while let Some(call) = self.in_flight.take_expired(now) {
-            self.timed_out(servers, call, now);
+            self.on_call_timeout(servers, call, now);
         }
         self.expire_recording(servers, now);
         let mut undecided = Vec::new();
@@ -393,9 +394,9 @@ impl Pipeline {
         if !self.parked.awaits_tools()
             && let Some(list) = self.tool_listing.take()
         {
-            self.parked.cancel_own(list.asked());
+            self.parked.cancel_own(list.pending_id());
             if let Some(process) = servers.current(SlotKey::BASE) {
-                servers.cancel(process, list.asked());
+                servers.cancel(process, list.pending_id());
             }
         }
     }

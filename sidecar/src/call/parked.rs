@@ -403,7 +403,7 @@ mod tests {
     }
 
     #[test]
-    fn a_request_that_a_search_did_not_find_may_have_run_twice() {
+    fn a_request_without_a_search_result_is_not_retried() {
         let origin = |seq| Origin { link: "l-0".into(), seq };
         let search = SearchNumber(1);
         let mut parked = Parked::default();

@@ -1,8 +1,8 @@
-//! Replacement of a server's process by one with newer credentials, as the pipeline sees it.
+//! What the pipeline does while a server's process is replaced by one with newer credentials.
 //!
-//! What must stay true: every request goes to the process that it is about, and a response of the harness to the
-//! process that sent the request; a process is kept while a request or task needs it, up to its time limit; the outcome
-//! of a replacement is in the log and the audit.
+//! What must stay true: a request about a task goes to the process that runs the task, and a response of the harness to
+//! the process that sent the request; a process is kept while a request or task needs it, up to its time limit; the
+//! outcome of a replacement is in the log and the audit.
 
 use cofferdam_audit::{self as audit, EventRecord};
 use cofferdam_base::metrics::{self, Outcome};
@@ -18,7 +18,7 @@ use super::{CallerContext, Pipeline};
 impl Pipeline {
     /// Advances replacements of the processes of this link's server.
     pub(crate) fn advance_replacements(&mut self, servers: &mut ServerSet, now: Instant) {
-        if !servers.is_changing() {
+        if !servers.has_replacement_work() {
             return;
         }
         let Self { caller, in_flight, tasks, server_requests, tool_listing, .. } = &*self;
@@ -30,7 +30,7 @@ impl Pipeline {
                 || server_requests.has_requests_of(process)
         };
         let launcher = || caller.launcher(&config);
-        for (slot, notice) in servers.tend(&is_busy, &launcher) {
+        for (slot, notice) in servers.advance_replacements(&is_busy, &launcher) {
             let mut turn = ServerTurn { pipeline: self, servers, slot, from: ProcessId::NONE, now };
             match notice {
                 Notice::Cut { process, why } => {
@@ -113,6 +113,6 @@ fn report(caller: &CallerContext, outcome: ReplacementOutcome, detail: &str) {
         ..EventRecord::new(audit::Event::Replacement)
     };
     if let Err(error) = session.context.audit.event(&record) {
-        tracing::error!(%error, "a replacement was not recorded");
+        tracing::error!(%error, "the replacement of a server process was not recorded in the audit");
     }
 }

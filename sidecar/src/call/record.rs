@@ -1,8 +1,8 @@
 //! Writes decisions and outcomes to the audit, and counts them.
 //!
 //! A decision is written before it is carried out. Nothing waits for an outcome to be written: if the sidecar crashes
-//! first, the audit shows the outcome as unknown, and so does the harness. So outcomes are written in batches: with the
-//! next decisions, when the link is idle, or after [`OUTCOME_DELAY`].
+//! first, the outcome is unknown in the audit and for the harness. So outcomes are written in batches: with the next
+//! decisions, when the link is idle, or after [`OUTCOME_DELAY`].
 
 use std::borrow::Cow;
 use std::time::Duration;
@@ -71,14 +71,14 @@ struct Outcome {
 
 /// The method and the tool of a call, scrubbed, and the secrets that it was sent with where its decision record names
 /// others.
-type Names<'a> = (Cow<'a, str>, Option<Cow<'a, str>>, Vec<SecretUse<'a>>);
+type OutcomeFields<'a> = (Cow<'a, str>, Option<Cow<'a, str>>, Vec<SecretUse<'a>>);
 
 /// How long outcomes wait for a shared write: usually the next call of a busy harness comes first.
 const OUTCOME_DELAY: Duration = Duration::from_millis(20);
 /// An idle link writes this many outcomes or more without waiting for [`OUTCOME_DELAY`].
 const IDLE_WRITE_COUNT: usize = 8;
-/// With this many outcomes they are written at once. Above what one turn of the link adds, so that its responses are
-/// sent before the write.
+/// This many outcomes are written at once. One turn of the link adds fewer, so that its responses are sent before the
+/// write.
 const MAX_UNWRITTEN_OUTCOMES: usize = 128;
 
 impl Recorder {
@@ -159,7 +159,7 @@ impl Recorder {
         decided: &[Decided<'_>],
         held: &HeldSecrets,
     ) -> Recording {
-        let CallerContext { session, server, audit: of, .. } = caller;
+        let CallerContext { session, server, audit: audit_caller, .. } = caller;
         let audit = &session.context.audit;
         let scrubber = session.credentials.scrubber();
         let secrets = config.servers.get(server).map(|server| server.secrets()).unwrap_or_default();
@@ -187,7 +187,12 @@ impl Recorder {
         self.batch_outcomes(caller);
         for (message, (method, tool, mac, of_scope)) in decided.iter().zip(&names) {
             let Some(ruling) = &message.ruling else { continue };
-            let call = audit::Call { of, seq: message.received.seq, method, tool: tool.as_deref() };
+            let call = audit::Call {
+                caller: audit_caller,
+                seq: message.received.seq,
+                method,
+                tool: tool.as_deref(),
+            };
             let secrets = of_scope.as_ref().unwrap_or(&secrets);
             self.batch.decision(&message.record(call, ruling, mac.as_ref(), &config.policy_digest, secrets));
         }
@@ -226,7 +231,7 @@ impl Recorder {
     }
 
     /// Scrubbed, because the sandbox may repeat a credential that it got from a server.
-    fn names(&self, scrubber: &Scrubber) -> Vec<Names<'_>> {
+    fn names(&self, scrubber: &Scrubber) -> Vec<OutcomeFields<'_>> {
         self.outcomes
             .iter()
             .map(|outcome| {
@@ -239,11 +244,11 @@ impl Recorder {
 
     fn records<'a>(
         &'a self,
-        of: &'a audit::Caller,
-        names: &'a [Names<'_>],
+        caller: &'a audit::Caller,
+        names: &'a [OutcomeFields<'_>],
     ) -> impl Iterator<Item = OutcomeRecord<'a>> {
         self.outcomes.iter().zip(names).map(move |(outcome, (method, tool, secrets))| OutcomeRecord {
-            call: audit::Call { of, seq: outcome.call.seq, method, tool: tool.as_deref() },
+            call: audit::Call { caller, seq: outcome.call.seq, method, tool: tool.as_deref() },
             result: outcome.result,
             code: outcome.code.map(Code::as_str),
             bytes: outcome.bytes as u64,
@@ -288,7 +293,7 @@ pub(super) fn recorded(
         .collect()
 }
 
-/// A method as it may be recorded. Method names of MCP itself need no scrubbing.
+/// The method name to record. Names of MCP itself need no scrubbing.
 fn method_name<'a>(scrubber: &Scrubber, method: &'a str) -> Cow<'a, str> {
     match policy::known_method(method) {
         Some(known) => Cow::Borrowed(known),

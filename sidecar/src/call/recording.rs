@@ -1,4 +1,4 @@
-//! Messages whose decisions are on their way to a slow disk.
+//! Messages whose decisions wait to be written to a slow disk.
 //!
 //! Usually decisions are written at once and none of this is used. Otherwise the chunk waits here while the link
 //! continues with heartbeats, commands, and responses of its servers; later messages wait behind the chunk. After
@@ -55,7 +55,7 @@ pub(super) struct Chunk {
 pub(super) struct Decision {
     ruling: Option<Ruling>,
     prepared: Option<Prepared>,
-    /// Why admission refused the message: decoding it again would not tell.
+    /// Why admission refused the message: this cannot be found out by decoding it again.
     refused: Option<relay_proto::envelope::Malformed>,
 }
 

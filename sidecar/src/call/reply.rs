@@ -54,7 +54,7 @@ struct LargeResponse {
 
 impl Pipeline {
     /// Handles one event of a server process.
-    pub(crate) fn on_server(
+    pub(crate) fn on_server_event(
         &mut self,
         servers: &mut ServerSet,
         slot: SlotKey,
@@ -66,7 +66,7 @@ impl Pipeline {
     }
 
     /// A call has timed out: the harness gets an error, and the server a cancellation.
-    pub(super) fn timed_out(&mut self, servers: &mut ServerSet, call: Call, now: Instant) {
+    pub(super) fn on_call_timeout(&mut self, servers: &mut ServerSet, call: Call, now: Instant) {
         if let Some(id) = envelope::id_value(call.id.as_bytes()) {
             servers.cancel(call.process, &id);
         }
@@ -277,7 +277,7 @@ impl ServerTurn<'_> {
                 let refusal = code::error_response(
                     Some(id.raw),
                     Code::RelayUnavailable,
-                    "too many requests wait for the client already",
+                    "too many requests are waiting for the client",
                 );
                 let refusal = Outgoing::Kept(Outbound::response(refusal));
                 self.servers.send(Target::Process(self.from), refusal, WhenNotReady::Return);
@@ -328,7 +328,7 @@ impl ServerTurn<'_> {
         None
     }
 
-    /// Stores what later messages need of a response: settings to be replayed to new processes, and tasks.
+    /// Stores the parts of a response that later messages need: settings to be replayed to new processes, and tasks.
     fn learn_from(&mut self, call: &Call, response: &Response<'_>) {
         let Response { message, id, outcome, body } = response;
         if call.handling != ReplyHandling::Other {

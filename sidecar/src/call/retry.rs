@@ -26,7 +26,7 @@ use super::in_flight::{Call, ReplyHandling};
 use super::reply::ServerTurn;
 use crate::config::Config;
 
-/// `_meta` members that every request of the stateless era carries; other members belong to a single request.
+/// `_meta` members that every request of the stateless protocol carries; other members belong to a single request.
 const META: &str = "io.modelcontextprotocol/";
 /// Longer metadata is not repeated.
 const MAX_META: usize = 64 * 1024;
@@ -95,7 +95,7 @@ impl ServerTurn<'_> {
         body: Option<Range<usize>>,
     ) {
         let Self { pipeline, servers, slot, now, .. } = self;
-        let Some(mut list) = pipeline.tool_listing.take_if(|list| list.asked() == id) else {
+        let Some(mut list) = pipeline.tool_listing.take_if(|list| list.pending_id() == id) else {
             if servers.own_response(*slot, id, outcome, message, body) == OwnResponse::ToolsChanged {
                 for line in servers.replay().tools_changed() {
                     pipeline.reply(&line);
@@ -118,9 +118,9 @@ impl ServerTurn<'_> {
         }
     }
 
-    /// One of the sidecar's own requests failed.
+    /// Ends the listing of tools if the failed request was part of it.
     pub(super) fn own_request_failed(&mut self, id: &IdValue) {
-        if self.pipeline.tool_listing.as_ref().is_some_and(|list| list.asked() == id) {
+        if self.pipeline.tool_listing.as_ref().is_some_and(|list| list.pending_id() == id) {
             self.pipeline.end_listing();
         }
     }

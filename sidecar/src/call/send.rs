@@ -7,7 +7,8 @@ use std::sync::Arc;
 
 use cofferdam_servers::spec::ServerSpec;
 use cofferdam_servers::{
-    DID_NOT_RUN, Host, Launcher, Outbound, Outgoing, SendResult, ServerSet, SlotKey, Target, WhenNotReady,
+    DID_NOT_RUN, HostResources, Launcher, Outbound, Outgoing, SendResult, ServerSet, SlotKey, Target,
+    WhenNotReady,
 };
 use relay_proto::code::Code;
 use relay_proto::envelope::IdValue;
@@ -125,7 +126,7 @@ impl Sending<'_> {
 }
 
 impl CallerContext {
-    /// Starts processes of this link's server by the current configuration; none where the grant no longer names it.
+    /// The launcher for processes of this link's server; none where this configuration no longer grants the server.
     pub(super) fn launcher(&self, config: &Arc<Config>) -> Option<Launcher> {
         let granted = config.grants.get(&self.session.grant)?.servers.contains(&self.server);
         let server = config.servers.get(&self.server).filter(|_| granted)?;
@@ -134,7 +135,7 @@ impl CallerContext {
 
     pub(super) fn launcher_for(&self, config: &Arc<Config>, server: &Arc<ServerSpec>) -> Launcher {
         let Self { session, link, .. } = self;
-        let host = Host {
+        let host = HostResources {
             grant_limits: Arc::clone(&session.grant_limits),
             files: session.context.files.clone(),
             tasks: session.context.tasks.clone(),

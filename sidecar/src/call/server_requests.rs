@@ -58,7 +58,7 @@ impl ServerRequests {
         self.pending.remove(id).map(|request| (request.process, request.id))
     }
 
-    /// Takes out a request that its server cancelled, and returns the id that the harness knows it by.
+    /// Takes out a request that its server cancelled, and returns the id that the harness was shown.
     pub(crate) fn withdraw(&mut self, original: &[u8], process: ProcessId) -> Option<Vec<u8>> {
         let is_withdrawn =
             |request: &PendingServerRequest| request.process == process && *request.id == *original;
@@ -78,7 +78,7 @@ impl ServerRequests {
         self.pending.values().any(|request| request.process == process)
     }
 
-    /// Takes out all requests of a process that is gone, and returns the ids that the harness knows them by.
+    /// Takes out all requests of a process that is gone, and returns the ids that the harness was shown.
     pub(crate) fn withdraw_all(&mut self, process: ProcessId) -> Vec<Vec<u8>> {
         let gone = self.pending.extract_if(|_, request| request.process == process);
         let mut gone: Vec<_> = gone.map(|(shown, request)| (request.number, spelled(&shown))).collect();

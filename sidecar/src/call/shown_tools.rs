@@ -15,8 +15,8 @@ pub(crate) struct ShownTools {
     names: HashSet<Box<str>>,
 }
 
-/// Bounds what a server can make the link remember; other names, and those too long to be called, are refused as
-/// unknown.
+/// Bounds the memory that a server can make a link use. Denied calls of tools beyond this are refused as if the tools
+/// did not exist.
 const MAX_NAMES: usize = 4096;
 
 impl ShownTools {

@@ -32,7 +32,7 @@ struct CreatedTask {
 /// Tasks that one link remembers: an honest harness has fewer at a time.
 const MAX_TASKS: usize = 1024;
 const MAX_ID: usize = 256;
-/// A response that only names a task has some hundred bytes; larger ones are not searched.
+/// A response that only names a task has a few hundred bytes; larger ones are not searched.
 const MAX_RESPONSE: usize = 16 * 1024;
 
 /// Built once: building it takes longer than searching a small response, and every response of a tool is searched.
@@ -90,7 +90,7 @@ impl TaskTable {
             (Some(TaskRole::EndsOnReply), _) | (_, Outcome::Error) => true,
             (_, Outcome::Result) => match text("status").as_deref() {
                 Some("cancelled") => true,
-                // The stateless protocol includes the result here; before, the harness requests it separately.
+                // The stateless protocol includes the result here; in earlier versions the harness requests it next.
                 Some("completed" | "failed") => text("resultType").is_some(),
                 _ => false,
             },

@@ -46,11 +46,11 @@ pub(super) fn held_secrets(session: &Session, servers: &ServerSet, decided: &[De
 /// The audit fields of these secrets.
 pub(super) fn secret_uses<'a>(names: BTreeSet<&'a Name>, held: &'a Secrets) -> Vec<SecretUse<'a>> {
     let used = |name: &'a Name| {
-        let lease = held.get(name).and_then(|material| material.lease.as_ref());
+        let read = held.get(name).and_then(|material| material.read_id.as_ref());
         SecretUse {
             name: name.as_str(),
-            lease: lease.and_then(|lease| lease.hash.as_deref()),
-            vault_request: lease.map(|lease| lease.request_id.as_str()),
+            lease: read.and_then(|read| read.hash.as_deref()),
+            vault_request: read.map(|read| read.request_id.as_str()),
         }
     };
     names.into_iter().map(used).collect()

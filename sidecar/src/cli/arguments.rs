@@ -30,7 +30,7 @@ pub(super) enum Command {
     Audit(AuditCommand),
     /// Check the configuration and list all its problems, without side effects
     Check(CheckArguments),
-    /// Show how a credential is used that the sandbox never sees; needs no configuration
+    /// Show a tool call with a credential that the sandbox never sees; needs no configuration
     Demo(DemoArguments),
     /// Enrol one sandbox: prints the enrolment string for its shim
     Enroll(EnrollArguments),
@@ -55,7 +55,7 @@ pub(super) enum AttachCommand {
 }
 
 #[derive(Debug, Args)]
-pub(super) struct AttachTerms {
+pub(super) struct AttachOptions {
     /// What the sandbox may use
     #[arg(long)]
     pub(super) grant: String,
@@ -73,13 +73,13 @@ pub(super) struct DialArguments {
     /// vsock:PATH:PORT if its monitor has a Unix socket for its vsock (as Firecracker has)
     pub(super) address: String,
     #[command(flatten)]
-    pub(super) terms: AttachTerms,
+    pub(super) options: AttachOptions,
 }
 
 #[derive(Debug, Args)]
 pub(super) struct ExecArguments {
     #[command(flatten)]
-    pub(super) terms: AttachTerms,
+    pub(super) options: AttachOptions,
     /// The command. {pin} in it is replaced by this sidecar's public key, for the hub's --pin
     #[arg(last = true, required = true, value_name = "CMD")]
     pub(super) command: Vec<OsString>,
@@ -126,7 +126,7 @@ pub(super) struct EnrollArguments {
     /// The sandbox's name, for lists and logs
     #[arg(long)]
     pub(super) name: Option<String>,
-    /// Instead of printing a ticket, create a socket in this directory, which is to be mounted into the sandbox
+    /// Instead of printing an enrolment string, create a socket in this directory, to be mounted into the sandbox
     #[arg(long, value_name = "DIR")]
     pub(super) socket: Option<PathBuf>,
 }

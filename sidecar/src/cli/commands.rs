@@ -50,7 +50,7 @@ fn serve(file: Option<&Path>) -> Result<ExitCode, Failure> {
     let log = Arc::<LogScrubber>::default();
     daemon::logging::start(Arc::clone(&log));
     let runtime = tokio::runtime::Builder::new_multi_thread()
-        // A write to the audit that hangs holds one of them.
+        // An audit write that hangs blocks one of the threads; the others must stay available.
         .worker_threads(available_parallelism().map_or(2, NonZero::get).max(2))
         .enable_all()
         .build()
@@ -267,7 +267,7 @@ fn audit_tail(directory: &Path, arguments: &TailArguments) -> Result<ExitCode, F
 fn audit_verify(directory: &Path, arguments: &VerifyArguments) -> Result<ExitCode, Failure> {
     let verified = audit::verify(directory, arguments.head.as_deref()).map_err(|error| {
         Failure::new(Sysexit::Data, error)
-            .hint("the audit files were changed by another program than the sidecar")
+            .hint("the audit files were changed by a program other than the sidecar")
     })?;
     terminal::line(&format!("{} records in {} files: the chain is intact", verified.records, verified.files));
     if let Some(place) = &verified.last_torn {

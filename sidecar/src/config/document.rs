@@ -1,4 +1,4 @@
-//! From TOML text to raw types, in a way that one bad entry does not hide the next.
+//! Reads TOML text into raw types and reports every bad entry, not only the first.
 //!
 //! The text is parsed into a tree with positions. An entry that does not fit the raw types is reported and removed from the
 //! tree, and the rest is deserialized again, until all of it fits.
@@ -51,7 +51,7 @@ pub(super) fn read(text: &str, report: &mut Report<'_>) -> Option<Document> {
         let span = error.span().unwrap_or_default();
         let Some(misfit) = find(tree.get_ref(), &span) else {
             // Not expected: every error has a position. Its message may quote a value, so it is not shown.
-            report.add(&span, "something does not fit the schema", "compare with cofferdam.schema.json");
+            report.add(&span, "an entry does not match the schema", "compare with cofferdam.schema.json");
             return None;
         };
         report_misfit(error.message(), &span, &misfit, report);

@@ -1,5 +1,5 @@
-//! The process environment as the configuration sees it: environment variables, the user id, and certificate files. It is
-//! passed in, so that checking a configuration has no other inputs.
+//! The inputs of a check besides the configuration file: environment variables, the user id and certificate files. They
+//! are passed in, so that a check has no hidden inputs.
 
 use std::ffi::OsString;
 use std::fmt;
@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 
 const FILE_NAME: &str = "cofferdam.toml";
 
-/// Bundles of all public CAs have about 250 KB. The bound stops at a device or a wrong file.
+/// A bundle of all public CAs has about 250 KB. The bound protects against a device or a wrong file.
 const MAX_CERTIFICATE_BYTES: u64 = 1024 * 1024;
 
 pub struct Environment {
@@ -104,7 +104,7 @@ impl fmt::Debug for Environment {
     }
 }
 
-/// Follows symbolic links, because mounted certificates often are some. Does not block on a pipe.
+/// Follows symbolic links, because mounted certificates often are symbolic links. Does not block on a pipe.
 fn read_certificates(path: &Path) -> io::Result<Vec<u8>> {
     let file = OpenOptions::new().read(true).custom_flags(nix::libc::O_NONBLOCK).open(path)?;
     if !file.metadata()?.is_file() {

@@ -128,7 +128,7 @@ limits! {
 const MESSAGES_PER_LINK: u64 = 13 + QUEUED_MESSAGES as u64;
 /// Windows that a link may hold at once: received bytes, a copy in transit, and bytes that the server has not read.
 const WINDOWS_PER_LINK: u64 = 3;
-/// Of a request in flight: its names, and the part of its response that an HTTP server has sent so far.
+/// Memory of a request in flight: its names, and the part of its response that an HTTP server has sent so far.
 const BYTES_PER_REQUEST: u64 = 66 * 1024;
 /// Everything else. 3 MiB: requests queued for a server, requests to retry, messages to replay to a new process, and
 /// buffers. Two windows: frames kept until the shim acknowledges them, and a copy in transit; the shim sets that window.

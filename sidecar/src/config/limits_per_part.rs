@@ -1,5 +1,5 @@
-//! Converts `[limits]` into the limits of each part of the sidecar: a part knows its own limits and does not import
-//! `config`.
+//! Converts `[limits]` into the limits of each part of the sidecar. Each part has its own type for them and does not
+//! import `config`.
 
 use cofferdam_secrets::SourceLimits;
 use cofferdam_servers::grant_limits::GrantBounds;

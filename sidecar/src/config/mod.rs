@@ -39,12 +39,12 @@ pub use problem::{Position, Problem, Problems};
 pub use schema::schema;
 pub use types::*;
 
-// For `call` alone, until it imports these from `servers::spec`.
+// Used only by `call`, which should import these from `servers::spec`.
 pub use cofferdam_servers::spec::{Scope, ServerSpec as Server};
 
 pub(crate) use check::relay::SHARED_DIRECTORIES;
 
-/// A configuration has a few kilobytes. The bound stops at a wrong file, and at a device that never ends.
+/// A configuration has a few kilobytes. The bound protects against a wrong file and an endless device.
 const MAX_FILE_BYTES: u64 = 1024 * 1024;
 
 /// Reads and checks a file, with the defaults of this process's user.

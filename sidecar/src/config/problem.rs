@@ -118,7 +118,7 @@ impl<'a> Report<'a> {
     }
 }
 
-/// Escapes control characters: a key can contain any, and a terminal would obey them.
+/// Escapes control characters: a key can contain any, and a terminal would interpret them.
 fn escaped(text: &str) -> String {
     let show = |character: char| match character.is_control() {
         true => character.escape_default().to_string(),

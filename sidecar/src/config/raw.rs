@@ -155,7 +155,7 @@ pub(super) struct RawSecret {
     pub(super) env: Option<Spanned<String>>,
     /// A program and its arguments (no shell) whose output is read like a file.
     pub(super) exec: Option<Spanned<Vec<String>>>,
-    /// What the program of `exec` prints. `plain`: the same as `file` may hold. `expiring`: a credential with an end, as `{"fields": {…}, "expires": "RFC 3339"}` or in the form of AWS's `credential_process` (fields `access_key_id`, `secret_access_key`, `session_token`); the program is run again before the credential expires. Default: `plain`.
+    /// What the program of `exec` prints. `plain`: the same as `file` may hold. `expiring`: a credential with its expiry, as `{"fields": {…}, "expires": "RFC 3339"}` or in the form of AWS's `credential_process` (fields `access_key_id`, `secret_access_key`, `session_token`); the program is run again before the credential expires. Default: `plain`.
     pub(super) format: Option<Spanned<RawFormat>>,
     /// A Vault path that creates a credential when it is read, such as `database/creds/readonly`. Each session gets its own lease.
     pub(super) vault: Option<Spanned<String>>,
@@ -207,7 +207,7 @@ pub(super) struct RawServer {
     pub(super) private: Option<Spanned<bool>>,
     /// Which tools are offered. Default: all.
     pub(super) tools: RawTools,
-    /// Patterns, as in `tools`, of MCP methods to allow that this version does not know.
+    /// MCP methods to allow although they are unknown to this version, as patterns like those of `tools`.
     pub(super) methods: Vec<Spanned<String>>,
     /// How long a call may take. Default: `4m`, because Codex gives up after five minutes.
     #[schemars(extend("default" = "4m"))]
@@ -221,7 +221,7 @@ pub(super) struct RawServer {
     /// For a secret that is also in `env` the process is replaced all the same.
     pub(super) reload: Option<Spanned<RawReload>>,
     /// Tools that run with other credentials. If several scopes match a tool, the first one applies. With scopes, methods
-    /// that this version does not know are allowed only if `methods` names them.
+    /// that are unknown to this version are allowed only if `methods` names them.
     pub(super) scopes: Option<Spanned<Vec<Spanned<RawScope>>>>,
 }
 

@@ -1,8 +1,8 @@
 //! Which peers are accepted on which listener, and which server they get.
 //!
 //! What must stay true: recognising a peer changes nothing, so a peer that asks for what it is not granted keeps its
-//! ticket; a ticket or epoch takes effect when a link is opened for it; where two peers used one peer's credential, an
-//! alert is recorded.
+//! ticket; a ticket or epoch takes effect when a link is opened for it; if two peers use one credential, an alert is
+//! recorded.
 
 use std::sync::{Arc, PoisonError};
 use std::time::SystemTime;
@@ -55,7 +55,7 @@ impl From<Refusal> for Refused {
     }
 }
 
-/// The peer, if it is accepted at all. Changes nothing.
+/// Identifies the peer, or says why it is refused. Changes nothing.
 pub(super) fn recognise(
     daemon: &Daemon,
     config: &Config,
@@ -77,7 +77,7 @@ pub(super) fn recognise(
                 refuse(Code::TicketRefused, message, Retry::Never)
             })?;
             let known = match (&proof, hello.purpose) {
-                // The epoch is checked when a new link is opened; resuming one takes its token.
+                // The epoch is checked when a new link is opened; a link is resumed by its token.
                 (KeyProof::Epoch(_), Purpose::Link) => daemon.enrolments.recognise(key, now),
                 (KeyProof::Epoch(_) | KeyProof::Ticket(_), _) => daemon.enrolments.check(key, &proof, now),
             };

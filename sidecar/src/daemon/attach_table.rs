@@ -1,8 +1,8 @@
 //! The sandboxes that are attached, or were and may be again: the holder of each of them, and its pipe.
 //!
-//! What must stay true: a sandbox has one enrolment, whichever pipe leads to it, so its links resume through the next one;
-//! of two pipes to one sandbox the newer is used, and the older has ended before anything from the newer is read; an
-//! enrolment without a holder ends after the grace of its links.
+//! What must stay true: a sandbox has one enrolment, whichever pipe leads to it, so its links resume through the next
+//! one; of two pipes to one sandbox the newer is used, and the older has ended before anything from the newer is read;
+//! an enrolment without a holder ends after the grace of its links.
 
 use std::collections::HashMap;
 use std::net::Shutdown;
@@ -22,7 +22,7 @@ use crate::enrolment::Enrolment;
 #[derive(Default)]
 pub(crate) struct AttachTable {
     pub(super) table: Mutex<Table>,
-    /// Locked while an enrolment is created: of two requests for the same sandbox, the second finds the first one's.
+    /// Locked while an enrolment is created: of two requests for one sandbox, the second uses the first's enrolment.
     pub(super) creating: tokio::sync::Mutex<()>,
 }
 
@@ -43,13 +43,13 @@ pub(super) struct Attached {
     pub(super) enrolment: Arc<str>,
     pub(super) holder: Option<Holder>,
     /// The number of the hold: a grace period that began after an earlier hold does not apply to a later one.
-    pub(super) holds: u64,
+    pub(super) hold_number: u64,
     pub(super) pipe: Option<PipeEnd>,
 }
 
 pub(super) struct Holder {
     pub(super) events: mpsc::Sender<AttachEvent>,
-    pub(super) over: CancellationToken,
+    pub(super) ended: CancellationToken,
 }
 
 /// Ends a pipe from outside its task.
@@ -89,7 +89,7 @@ impl AttachTable {
         if let Some(attached) = ended {
             attached.end_pipe();
             if let Some(holder) = attached.holder {
-                holder.over.cancel();
+                holder.ended.cancel();
             }
         }
     }
@@ -146,7 +146,7 @@ impl Table {
 
 impl Attached {
     pub(super) fn new(enrolment: Arc<str>) -> Self {
-        Self { enrolment, holder: None, holds: 0, pipe: None }
+        Self { enrolment, holder: None, hold_number: 0, pipe: None }
     }
 
     pub(super) fn end_pipe(&self) {

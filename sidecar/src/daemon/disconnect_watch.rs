@@ -1,10 +1,10 @@
 //! Whether a peer that showed an outdated credential disconnects by itself.
 //!
-//! A Hello that was delayed in the network can arrive after its successor and look like a copied key. Its sender
+//! A Hello that was delayed in the network can arrive after a later one and look like a copied key. Its sender
 //! disconnects soon, so an alert is raised only about a peer that stays.
 //!
-//! What must stay true: a watched peer holds no handshake slot, and few peers are watched at a time, so that an outdated
-//! key cannot be used to block a listener.
+//! What must stay true: a watched peer holds no handshake slot, and few peers are watched at a time, so that an
+//! outdated key cannot be used to block a listener.
 
 use tokio::sync::{Semaphore, SemaphorePermit};
 

@@ -41,7 +41,7 @@ pub(crate) enum EnrollVia {
     },
 }
 
-/// A new enrolment, and what the shim needs: an enrolment string, or a link.
+/// A new enrolment, and what the shim needs to connect: an enrolment string, or an address.
 #[derive(Clone, Debug)]
 pub(crate) struct Enrolled {
     pub(crate) enrolment: Enrolment,
@@ -70,7 +70,7 @@ pub(crate) enum EnrollError {
     TooShort,
 }
 
-/// What a kill did.
+/// The result of a kill.
 #[derive(Debug)]
 pub(crate) struct Killed {
     pub(crate) ending: Ending,
@@ -121,7 +121,7 @@ impl Daemon {
         }
         let ending = match &enrolment {
             Some(id) => {
-                self.own.close(id);
+                self.own_sockets.close(id);
                 let ending = self.registry.end_enrolment(id, EndReason::Killed).await;
                 // The caller does not wait for the pipe to drain.
                 let (daemon, id) = (Arc::clone(self), Arc::clone(id));
@@ -173,7 +173,7 @@ impl Daemon {
         });
         for id in swept.ended {
             tracing::info!(enrolment = %id, "enrolment expired");
-            self.own.close(&id);
+            self.own_sockets.close(&id);
             let daemon = Arc::clone(self);
             self.context.tasks.spawn(async move {
                 // Links that do not end in time are named in the log.
@@ -204,7 +204,7 @@ impl Daemon {
     /// The address by which sandboxes connect to this sidecar.
     fn advertised_address(&self) -> Option<Address> {
         // A reload changes the advertised address, but does not open the port.
-        self.started.relay.tls.as_ref()?;
+        self.config_at_start.relay.tls.as_ref()?;
         self.context.config.load().relay.tls.as_ref().map(|tls| tls.advertise.clone())
     }
 
@@ -239,7 +239,7 @@ impl Daemon {
             let _ = self.context.tasks.spawn_blocking(move || store.end(&id, clock::now())).await;
             return Err(error.into());
         }
-        let text = self.own_link(&directory).to_string();
+        let text = self.own_address(&directory).to_string();
         Ok(Enrolled { enrolment, text })
     }
 }

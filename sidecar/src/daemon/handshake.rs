@@ -92,7 +92,7 @@ async fn refuse_connection(
         false => Some(slot.into()),
     };
     let Some(_staying) = staying else {
-        // Most likely a Hello of the sandbox itself that arrived after its successor.
+        // Most likely a delayed Hello of the sandbox itself, which arrived after a later one.
         return daemon.refusals.log(&refusal, &daemon.context.tasks, &daemon.stop);
     };
     if let Some((key, denied)) = denied.as_deref() {
@@ -132,7 +132,7 @@ async fn open_or_resume(
         Some(resume) => match daemon.registry.resume(principal, connection, resume).await {
             Ok(()) => return Ok(()),
             // That link has ended: the shim gets a new one and sees that it was not resumed.
-            Err(NotResumed::Over(connection)) => connection,
+            Err(NotResumed::Ended(connection)) => connection,
             Err(NotResumed::Foreign(connection)) => {
                 daemon.alert_foreign_link(principal);
                 let message = "the link belongs to another sandbox; connect without it to get a new link";
@@ -173,7 +173,7 @@ async fn open_or_resume(
 
 fn not_opened(why: NotOpened) -> Refusal {
     let (code, retry) = match why {
-        NotOpened::Grant(_) | NotOpened::Socket(_) => (Code::RelayUnavailable, Retry::AfterMs(2000)),
+        NotOpened::Grant(_) | NotOpened::LinkLimit(_) => (Code::RelayUnavailable, Retry::AfterMs(2000)),
         // The next sidecar is most likely being started.
         NotOpened::Stopping => (Code::SessionEnded, Retry::AfterMs(500)),
     };
@@ -191,7 +191,7 @@ fn version(ours: u16, theirs: &[u16]) -> Refusal {
 }
 
 impl Daemon {
-    /// Rate limited: a peer can ask for foreign links as often as it likes.
+    /// Rate limited: nothing else limits how often a peer can ask for foreign links.
     fn alert_foreign_link(&self, principal: &Principal) {
         let (who, may) = match &principal.enrolment {
             Some(enrolled) => (

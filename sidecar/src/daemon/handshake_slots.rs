@@ -24,9 +24,9 @@ pub(crate) struct HandshakeSlots {
     stop: CancellationToken,
 }
 
-/// The sustained rate: two thousand connections a second. 64 slots are then reused within 32 ms, and the kernel's accept
-/// queue is emptied in half a second.
-const PACE: Duration = Duration::from_micros(500);
+/// Between two connections at the sustained rate, two thousand a second. 64 slots are then reused within 32 ms, and the
+/// kernel's accept queue is emptied in half a second.
+const ACCEPT_INTERVAL: Duration = Duration::from_micros(500);
 /// Connections accepted at once before the rate applies: more than a host's sandboxes that reconnect after a restart.
 const BURST: u32 = 256;
 
@@ -86,10 +86,10 @@ impl HandshakeSlots {
         let turn = {
             let mut due = self.due.lock().unwrap_or_else(PoisonError::into_inner);
             let turn = *due;
-            *due = turn.max(now) + PACE;
+            *due = turn.max(now) + ACCEPT_INTERVAL;
             turn
         };
-        let wait = turn.saturating_duration_since(now + PACE * BURST);
+        let wait = turn.saturating_duration_since(now + ACCEPT_INTERVAL * BURST);
         if !wait.is_zero() {
             sleep(wait).await;
         }
@@ -164,7 +164,7 @@ mod tests {
         }
         let took = begin.elapsed();
         assert!((990..1_010).contains(&took.as_millis()), "{took:?}");
-        tokio::time::advance(PACE * BURST).await;
+        tokio::time::advance(ACCEPT_INTERVAL * BURST).await;
         let again = Instant::now();
         for _ in 0..BURST - 2 {
             drop(slots.take().await);

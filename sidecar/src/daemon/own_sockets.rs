@@ -8,17 +8,17 @@ use tokio_util::sync::CancellationToken;
 use super::unix_socket::Socket;
 
 #[derive(Default)]
-pub(super) struct OwnSockets(Mutex<HashMap<Arc<str>, Own>>);
+pub(super) struct OwnSockets(Mutex<HashMap<Arc<str>, OwnSocket>>);
 
-struct Own {
-    /// Its file goes with it.
+struct OwnSocket {
+    /// Removes the socket's file when dropped.
     _socket: Socket,
     stop: CancellationToken,
 }
 
 impl OwnSockets {
     pub(super) fn insert(&self, enrolment: Arc<str>, socket: Socket, stop: CancellationToken) {
-        self.lock().insert(enrolment, Own { _socket: socket, stop });
+        self.lock().insert(enrolment, OwnSocket { _socket: socket, stop });
     }
 
     /// Closes the socket of this enrolment.
@@ -32,7 +32,7 @@ impl OwnSockets {
         self.lock().clear();
     }
 
-    fn lock(&self) -> MutexGuard<'_, HashMap<Arc<str>, Own>> {
+    fn lock(&self) -> MutexGuard<'_, HashMap<Arc<str>, OwnSocket>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

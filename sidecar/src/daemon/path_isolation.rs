@@ -1,7 +1,7 @@
 //! Checks that no private path lies in the directory of a relay socket, where sandboxes can see it.
 //!
-//! `check` compares paths as they are written, since it opens nothing. Here they are compared as the file system resolves
-//! them, symbolic links followed, before anything is created.
+//! `cofferdam check` compares paths as they are written, since it opens nothing. Here they are compared as the file
+//! system resolves them, symbolic links followed, before anything is created.
 
 use std::io;
 use std::os::unix::fs::PermissionsExt as _;

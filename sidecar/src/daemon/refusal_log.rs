@@ -1,6 +1,6 @@
 //! Refused connections in the log: at most ten a second with their reasons; the others are counted.
 //!
-//! Any client that reaches a listener can be refused as often as it likes, and chooses part of the reason's text.
+//! Nothing limits how often a client that reaches a listener is refused, and it chooses part of the reason's text.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -46,7 +46,7 @@ impl RefusalLog {
                 let (refusals, stop) = (Arc::clone(self), stop.clone());
                 tasks.spawn(async move {
                     let _ = stop.run_until_cancelled(sleep_until(ends)).await;
-                    tracing::warn!("{} more refused", refusals.take_more());
+                    tracing::warn!("{} more connections refused", refusals.take_more());
                 });
             }
             Line::Counted => {}

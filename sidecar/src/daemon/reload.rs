@@ -1,7 +1,7 @@
 //! Reading the configuration again, and the keys that a reload cannot change.
 //!
-//! Those are compared with the configuration at the start, not with the last one: a key that waits for a restart is named
-//! at every reload until the restart.
+//! Those are compared with the configuration at the start, not with the last one: a key that waits for a restart is
+//! named at every reload until the restart.
 
 use std::sync::Arc;
 
@@ -25,7 +25,7 @@ impl Daemon {
         match config::load(&self.config_file) {
             Ok(config) => {
                 let policy = config.policy_digest.clone();
-                let keys = at_restart(&self.started, &config);
+                let keys = at_restart(&self.config_at_start, &config);
                 self.context.config.store(Arc::new(config));
                 tracing::info!(policy, "configuration reloaded");
                 if !keys.is_empty() {

@@ -94,9 +94,9 @@ pub(crate) async fn serve(
         enrolments,
         identity,
         enrolled: Notify::new(),
-        own: OwnSockets::default(),
+        own_sockets: OwnSockets::default(),
         attaches: AttachTable::default(),
-        started: context.config.load_full(),
+        config_at_start: context.config.load_full(),
         refusals: Arc::default(),
         shared_alerts: Mutex::new(RateLimiter::per_minute(ALERTS_PER_MINUTE)),
         unwritten: Mutex::new(RateLimiter::per_minute(ALERTS_PER_MINUTE)),
@@ -139,7 +139,7 @@ impl Daemon {
     async fn shut_down(&self) {
         tracing::info!("stopping");
         self.stop.cancel();
-        self.own.close_all();
+        self.own_sockets.close_all();
         // Links that do not end in time are named in the log.
         let _ = self.registry.close(EndReason::Stopped).await;
         if let Some(vault) = &self.context.vault {

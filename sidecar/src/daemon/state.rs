@@ -29,10 +29,10 @@ pub(crate) struct Daemon {
     pub(crate) identity: Identity,
     /// Signalled when an enrolment is made, whose expiry has to be watched.
     pub(crate) enrolled: Notify,
-    pub(super) own: OwnSockets,
+    pub(super) own_sockets: OwnSockets,
     pub(crate) attaches: AttachTable,
-    /// The configuration at the start: some keys keep its values until a restart.
-    pub(crate) started: Arc<Config>,
+    /// Some keys keep these values until a restart.
+    pub(crate) config_at_start: Arc<Config>,
     pub(super) refusals: Arc<RefusalLog>,
     /// Limits alerts about peers on the shared socket.
     pub(crate) shared_alerts: Mutex<RateLimiter>,
@@ -45,7 +45,7 @@ impl Daemon {
     pub(crate) fn record(&self, event: Event, detail: Option<&str>) {
         let record = EventRecord { detail, ..EventRecord::new(event) };
         if let Err(error) = self.context.audit.event(&record) {
-            tracing::error!(%error, ?event, "event not recorded");
+            tracing::error!(%error, ?event, "an audit event was not recorded");
         }
     }
 }

@@ -1,8 +1,8 @@
 //! Unix sockets of the sidecar: a stale file is replaced, a socket in use is left alone.
 //!
 //! What must stay true: a socket's name appears with its final mode and accepts connections from then on, never before;
-//! only what is certainly stale is replaced; only a file that is still ours is removed. The directory may be visible in a
-//! sandbox, so everything is done relative to the directory as it was opened, and no symbolic link in it is followed.
+//! only what is certainly stale is replaced; only a file that is still ours is removed. The directory may be visible in
+//! a sandbox, so everything is done relative to the directory as it was opened, and no symbolic link in it is followed.
 
 use std::ffi::{OsStr, OsString};
 use std::io;
@@ -50,7 +50,7 @@ pub(crate) enum SocketError {
         source: io::Error,
     },
     #[error(
-        "listen on `{path}`: find out whether the socket there is in use; if it is not, remove it or choose another path"
+        "listen on `{path}`: cannot tell whether the socket is in use; if it is not, remove it or choose another path"
     )]
     Unclear {
         path: PathBuf,
@@ -105,8 +105,8 @@ impl Socket {
         }
         let flags = OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
         let directory = open(parent, flags, Bits::empty()).map_err(|errno| failed(errno.into()))?;
-        make_sure_it_is_free(&directory, name, path)?;
-        let (listener, identity) = place(&directory, name, mode).map_err(failed)?;
+        check_path_is_free(&directory, name, path)?;
+        let (listener, identity) = bind_and_rename(&directory, name, mode).map_err(failed)?;
         Ok(Self { listener: Arc::new(listener), directory, name: name.into(), identity })
     }
 
@@ -117,7 +117,7 @@ impl Socket {
 
 impl Drop for Socket {
     fn drop(&mut self) {
-        let existing = look(&self.directory, &self.name);
+        let existing = stat(&self.directory, &self.name);
         if existing.is_ok_and(|file| Identity::of(&file) == self.identity) {
             // A socket file that stays behind is found stale by the next start.
             let _ = unlinkat(&self.directory, self.name.as_os_str(), UnlinkatFlags::NoRemoveDir);
@@ -131,10 +131,10 @@ impl Identity {
     }
 }
 
-/// The path is free, or has a socket without a listener.
-fn make_sure_it_is_free(directory: &OwnedFd, name: &OsStr, path: &Path) -> Result<(), SocketError> {
+/// Checks that the path does not exist, or is a socket without a listener.
+fn check_path_is_free(directory: &OwnedFd, name: &OsStr, path: &Path) -> Result<(), SocketError> {
     let unclear = |errno: Errno| SocketError::Unclear { path: path.into(), source: errno.into() };
-    match look(directory, name) {
+    match stat(directory, name) {
         Err(Errno::ENOENT) => return Ok(()),
         Err(errno) => return Err(unclear(errno)),
         Ok(file) if SFlag::from_bits_truncate(file.st_mode) & SFlag::S_IFMT != SFlag::S_IFSOCK => {
@@ -153,7 +153,7 @@ fn make_sure_it_is_free(directory: &OwnedFd, name: &OsStr, path: &Path) -> Resul
 }
 
 /// Listens under a temporary name, then renames the socket, which also replaces a stale one.
-fn place(directory: &OwnedFd, name: &OsStr, mode: Mode) -> io::Result<(UnixListener, Identity)> {
+fn bind_and_rename(directory: &OwnedFd, name: &OsStr, mode: Mode) -> io::Result<(UnixListener, Identity)> {
     let hidden: OsString = format!(".{}", cofferdam_base::random::hex::<8>()).into();
     let socket = stream_socket()?;
     bind(socket.as_raw_fd(), &address(directory, &hidden)?)?;
@@ -161,7 +161,7 @@ fn place(directory: &OwnedFd, name: &OsStr, mode: Mode) -> io::Result<(UnixListe
         // No client can connect before it listens, so its initial mode does not matter.
         fchmodat(directory, hidden.as_os_str(), mode.of_socket(), FchmodatFlags::NoFollowSymlink)?;
         listen(&socket, Backlog::new(BACKLOG)?)?;
-        let identity = Identity::of(&look(directory, &hidden)?);
+        let identity = Identity::of(&stat(directory, &hidden)?);
         renameat(directory, hidden.as_os_str(), directory, name)?;
         Ok(identity)
     })();
@@ -171,11 +171,11 @@ fn place(directory: &OwnedFd, name: &OsStr, mode: Mode) -> io::Result<(UnixListe
     Ok((UnixListener::from_std(socket.into())?, identity))
 }
 
-fn look(directory: &OwnedFd, name: &OsStr) -> nix::Result<FileStat> {
+fn stat(directory: &OwnedFd, name: &OsStr) -> nix::Result<FileStat> {
     fstatat(directory, name, AtFlags::AT_SYMLINK_NOFOLLOW)
 }
 
-/// By way of the open directory: its length does not depend on where the directory is.
+/// The socket's address through the open directory, so that its length does not depend on the directory's path.
 fn address(directory: &OwnedFd, name: &OsStr) -> nix::Result<UnixAddr> {
     UnixAddr::new(&Path::new("/proc/self/fd").join(directory.as_raw_fd().to_string()).join(name))
 }
@@ -239,7 +239,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_is_stale_is_replaced_and_what_is_live_is_respected() {
+    async fn a_stale_socket_is_replaced_and_a_live_one_is_left_alone() {
         let directory = Directory::new();
         let listener = StdListener::bind(directory.socket()).unwrap();
         let error = Socket::bind(&directory.socket(), Mode::Owner).unwrap_err();
@@ -250,7 +250,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_listener_with_no_room_left_is_live() {
+    async fn a_listener_with_a_full_accept_queue_is_live() {
         let directory = Directory::new();
         let listener = stream_socket().unwrap();
         let address = UnixAddr::new(&directory.socket()).unwrap();

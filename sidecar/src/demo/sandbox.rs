@@ -11,7 +11,7 @@ use super::SHIM;
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum Isolation {
     Bubblewrap,
-    /// The output says so.
+    /// The demo prints that there is none.
     None,
 }
 
@@ -45,7 +45,7 @@ pub(super) fn isolation(shim: &Shim, relay: &Path) -> Isolation {
     }
 }
 
-/// The command that starts the shim with an empty environment.
+/// The command that starts the shim, with an empty environment; without bubblewrap, PATH is left.
 pub(super) fn command(isolation: Isolation, shim: &Shim, relay: &Path) -> Command {
     match isolation {
         Isolation::Bubblewrap => inside_bubblewrap(shim, relay),
@@ -62,7 +62,7 @@ pub(super) fn command(isolation: Isolation, shim: &Shim, relay: &Path) -> Comman
 }
 
 impl ShimProcess {
-    /// Finds the shim: bubblewrap, which was started, has it as its descendant.
+    /// Finds the shim: the started process, or its descendant if the started process is bubblewrap.
     pub(super) fn of(started: u32) -> Self {
         let mut pid = started;
         while let Some(child) = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children"))

@@ -50,7 +50,7 @@ impl Shop {
     async fn list_orders(&self) -> String {
         match key_is_valid() {
             true => "order 1001: 2 lanterns\norder 1002: 1 diving bell\n(the shop accepted the key)".into(),
-            false => "401: the shop does not know this key".into(),
+            false => "401: the shop does not accept this key".into(),
         }
     }
 

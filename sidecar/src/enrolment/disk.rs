@@ -27,7 +27,7 @@ impl StoreError {
     }
 }
 
-/// A record has some hundred bytes; a much longer file is not one.
+/// A record has a few hundred bytes; a much longer file is not one.
 const MAX_FILE_BYTES: u64 = 64 * 1024;
 
 /// Creates the directory with mode 0700, or sets that mode: only the sidecar's user may read it.

@@ -56,7 +56,7 @@ struct Table {
 
 struct Entry {
     record: Record,
-    /// Epochs that were current since the start, the latest last. Their links may confirm them late.
+    /// Epochs that have been current since the sidecar's start, the latest last. Their links may confirm them late.
     past: VecDeque<Fingerprint>,
     alerts: RateLimiter,
 }
@@ -188,7 +188,7 @@ impl Enrolments {
 
     /// Ends an enrolment; its record is kept for a while. Writes.
     ///
-    /// `Ok(None)` if it does not exist or has ended already. If it cannot be saved, it has ended all the same until a restart.
+    /// `Ok(None)` if it does not exist or has ended already. After an error it has ended too, but only until a restart.
     pub(crate) fn end(&self, id: &str, now: SystemTime) -> Result<Option<Enrolment>, StoreError> {
         let ended = {
             let mut table = self.lock();

@@ -117,7 +117,7 @@ impl Record {
         self.over.or_else(unused).or_else(expired)
     }
 
-    /// When it will expire, or its unused ticket.
+    /// When it or its unused ticket expires, whichever comes first.
     pub(super) fn next_end(&self) -> Timestamp {
         match &self.kind {
             Kind::Ticket { until, .. } => self.expires.min(*until),

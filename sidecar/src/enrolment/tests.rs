@@ -51,12 +51,13 @@ impl Scene {
         self.store.admit(&key, &KeyProof::Ticket(ticket), self.now).map(|(_, epoch)| epoch)
     }
 
-    fn come(&self, key: PublicKey, epoch: &Epoch) -> Result<Epoch, Denied> {
+    /// Connects with an epoch; returns the next one.
+    fn connect(&self, key: PublicKey, epoch: &Epoch) -> Result<Epoch, Denied> {
         self.store.admit(&key, &KeyProof::Epoch(Some(epoch)), self.now).map(|(_, epoch)| epoch)
     }
 
     /// The first frame of the link that was offered this epoch.
-    fn speak(&self, key: PublicKey, epoch: &Epoch) -> Confirmed {
+    fn first_frame(&self, key: PublicKey, epoch: &Epoch) -> Confirmed {
         let id = Arc::clone(&self.store.lock().by_key[&key]);
         let confirmed = self.store.confirm(&id, &Fingerprint::of_epoch(epoch));
         self.store.save(&id).unwrap();
@@ -68,7 +69,7 @@ impl Scene {
         let (_, ticket) = self.issue();
         let key = key();
         let epoch = self.redeem(&ticket, key).unwrap();
-        assert_eq!(self.speak(key, &epoch), Confirmed::NowCurrent);
+        assert_eq!(self.first_frame(key, &epoch), Confirmed::NowCurrent);
         (key, epoch)
     }
 
@@ -100,9 +101,9 @@ fn a_ticket_is_valid_for_one_key() {
     let (first, second) = (key(), key());
     let epoch = scene.redeem(&ticket, first).unwrap();
     assert!(matches!(scene.redeem(&ticket, second), Err(Denied::Reused(whose)) if whose == enrolled));
-    assert_eq!(scene.speak(first, &epoch), Confirmed::NowCurrent);
+    assert_eq!(scene.first_frame(first, &epoch), Confirmed::NowCurrent);
     assert!(matches!(scene.redeem(&ticket, second), Err(Denied::Reused(_))));
-    assert!(matches!(scene.redeem(&ticket, first), Err(Denied::Reused(_))), "it has an epoch to come with");
+    assert!(matches!(scene.redeem(&ticket, first), Err(Denied::Reused(_))), "it must present its epoch");
     assert_eq!(scene.store.recognise(&first, scene.now).unwrap(), enrolled);
     assert!(matches!(scene.store.recognise(&second, scene.now), Err(Denied::UnknownKey)));
 }
@@ -117,14 +118,18 @@ fn a_lost_welcome_locks_no_sandbox_out() {
     scene.now += Duration::from_secs(600);
     let first = scene.redeem(&ticket, key).expect("the ticket has expired, but this key used it in time");
     // This offer arrived, but its confirmation was lost.
-    let second = scene.come(key, &first).unwrap();
-    assert_eq!(scene.speak(key, &lost), Confirmed::Outdated, "only one offer counts");
-    assert_eq!(scene.speak(key, &second), Confirmed::NowCurrent);
-    assert_eq!(scene.speak(key, &first), Confirmed::AlreadyCurrent, "a late first frame is no clone's");
-    let lost = scene.come(key, &second).unwrap();
-    let third = scene.come(key, &second).expect("the offer was lost");
-    assert_eq!(scene.speak(key, &third), Confirmed::NowCurrent);
-    assert_eq!(scene.speak(key, &lost), Confirmed::Outdated);
+    let second = scene.connect(key, &first).unwrap();
+    assert_eq!(scene.first_frame(key, &lost), Confirmed::Outdated, "only one offer counts");
+    assert_eq!(scene.first_frame(key, &second), Confirmed::NowCurrent);
+    assert_eq!(
+        scene.first_frame(key, &first),
+        Confirmed::AlreadyCurrent,
+        "a late first frame does not mean a clone"
+    );
+    let lost = scene.connect(key, &second).unwrap();
+    let third = scene.connect(key, &second).expect("the offer was lost");
+    assert_eq!(scene.first_frame(key, &third), Confirmed::NowCurrent);
+    assert_eq!(scene.first_frame(key, &lost), Confirmed::Outdated);
 }
 
 #[test]
@@ -135,14 +140,14 @@ fn a_restart_changes_nothing() {
     scene.store.socket(terms(), "/run/box".into(), scene.now).unwrap();
     let attached = scene.store.attach(terms(), scene.now).unwrap();
     scene.restart();
-    let next = scene.come(key, &epoch).unwrap();
-    assert_eq!(scene.speak(key, &next), Confirmed::NowCurrent);
+    let next = scene.connect(key, &epoch).unwrap();
+    assert_eq!(scene.first_frame(key, &next), Confirmed::NowCurrent);
     scene.redeem(&unused, self::key()).unwrap();
     assert_eq!(scene.store.sockets(scene.now)[0].1, Path::new("/run/box"));
     assert_eq!(scene.store.find(&attached.id, scene.now).unwrap(), attached);
     scene.restart();
-    assert!(matches!(scene.come(key, &epoch), Err(Denied::Cloned(_))), "the previous epoch stays invalid");
-    scene.come(key, &next).unwrap();
+    assert!(matches!(scene.connect(key, &epoch), Err(Denied::Cloned(_))), "the previous epoch stays invalid");
+    scene.connect(key, &next).unwrap();
 }
 
 #[test]
@@ -150,43 +155,46 @@ fn of_two_copies_of_a_key_exactly_one_stays_valid() {
     let scene = Scene::new();
     let (key, epoch) = scene.enrolled();
     // One after the other.
-    let first = scene.come(key, &epoch).unwrap();
-    assert_eq!(scene.speak(key, &first), Confirmed::NowCurrent);
-    assert!(matches!(scene.come(key, &epoch), Err(Denied::Cloned(_))));
+    let first = scene.connect(key, &epoch).unwrap();
+    assert_eq!(scene.first_frame(key, &first), Confirmed::NowCurrent);
+    assert!(matches!(scene.connect(key, &epoch), Err(Denied::Cloned(_))));
     // Both at once: the first wins.
-    let one = scene.come(key, &first).unwrap();
-    let other = scene.come(key, &first).unwrap();
-    assert_eq!(scene.speak(key, &other), Confirmed::NowCurrent);
-    assert_eq!(scene.speak(key, &one), Confirmed::Outdated);
-    assert!(matches!(scene.come(key, &one), Err(Denied::Cloned(_))));
-    scene.come(key, &other).unwrap();
+    let one = scene.connect(key, &first).unwrap();
+    let other = scene.connect(key, &first).unwrap();
+    assert_eq!(scene.first_frame(key, &other), Confirmed::NowCurrent);
+    assert_eq!(scene.first_frame(key, &one), Confirmed::Outdated);
+    assert!(matches!(scene.connect(key, &one), Err(Denied::Cloned(_))));
+    scene.connect(key, &other).unwrap();
 }
 
 #[test]
 fn a_delayed_hello_locks_no_sandbox_out() {
     let mut scene = Scene::new();
     let (key, epoch) = scene.enrolled();
-    let held = scene.come(key, &epoch).unwrap();
+    let held = scene.connect(key, &epoch).unwrap();
     // The shim gave up on this connection long ago, and its Hello arrives before the other's first frame.
-    let lost = scene.come(key, &epoch).unwrap();
+    let lost = scene.connect(key, &epoch).unwrap();
     scene.restart();
-    let next = scene.come(key, &held).expect("the shim holds it");
-    assert!(matches!(scene.come(key, &lost), Err(Denied::Cloned(_))), "only one of them");
-    assert_eq!(scene.speak(key, &next), Confirmed::NowCurrent);
+    let next = scene.connect(key, &held).expect("the shim holds it");
+    assert!(
+        matches!(scene.connect(key, &lost), Err(Denied::Cloned(_))),
+        "only one of the two offers stays valid"
+    );
+    assert_eq!(scene.first_frame(key, &next), Confirmed::NowCurrent);
 }
 
 #[test]
 fn unconfirmed_offers_are_bounded() {
     let scene = Scene::new();
     let (key, epoch) = scene.enrolled();
-    let first = scene.come(key, &epoch).unwrap();
+    let first = scene.connect(key, &epoch).unwrap();
     let mut last = first.clone();
     for _ in 0..100 {
-        last = scene.come(key, &epoch).unwrap();
+        last = scene.connect(key, &epoch).unwrap();
     }
     assert!(fs::metadata(&scene.files()[0]).unwrap().len() < 4096);
-    assert_eq!(scene.speak(key, &first), Confirmed::Outdated);
-    assert_eq!(scene.speak(key, &last), Confirmed::NowCurrent);
+    assert_eq!(scene.first_frame(key, &first), Confirmed::Outdated);
+    assert_eq!(scene.first_frame(key, &last), Confirmed::NowCurrent);
 }
 
 #[test]
@@ -194,12 +202,12 @@ fn epochs_that_were_never_offered_are_refused() {
     let scene = Scene::new();
     let (key, epoch) = scene.enrolled();
     for odd in ["", "0", &epoch.0.to_uppercase(), &epoch.0[1..], &"f".repeat(64), &"f".repeat(16_000)] {
-        assert!(matches!(scene.come(key, &Epoch(odd.into())), Err(Denied::Cloned(_))), "{odd:.70}");
+        assert!(matches!(scene.connect(key, &Epoch(odd.into())), Err(Denied::Cloned(_))), "{odd:.70}");
     }
     let none = scene.store.admit(&key, &KeyProof::Epoch(None), scene.now);
     assert!(matches!(none, Err(Denied::Cloned(_))));
-    assert!(matches!(scene.come(self::key(), &epoch), Err(Denied::UnknownKey)));
-    scene.come(key, &epoch).expect("none of it disturbed the honest one");
+    assert!(matches!(scene.connect(self::key(), &epoch), Err(Denied::UnknownKey)));
+    scene.connect(key, &epoch).expect("the refused epochs did not change the current one");
 }
 
 #[test]
@@ -252,23 +260,26 @@ fn an_ended_enrolment_stays_ended() {
     assert_eq!(scene.store.end(&ended.id, scene.now).unwrap(), Some(ended.clone()));
     assert_eq!(scene.store.end(&ended.id, scene.now).unwrap(), None);
     scene.restart();
-    assert!(matches!(scene.come(key, &epoch), Err(Denied::Over(EndCause::Ended))));
+    assert!(matches!(scene.connect(key, &epoch), Err(Denied::Over(EndCause::Ended))));
 
     let (key, epoch) = scene.enrolled();
     let next = scene.store.sweep(scene.now).next.unwrap();
     assert_eq!(next.duration_since(scene.now).unwrap().as_secs() + 1, 8 * 3600, "milliseconds are cut off");
     scene.now += Duration::from_secs(8 * 3600);
-    assert!(matches!(scene.come(key, &epoch), Err(Denied::Over(EndCause::Expired))), "also before the sweep");
+    assert!(
+        matches!(scene.connect(key, &epoch), Err(Denied::Over(EndCause::Expired))),
+        "also before the sweep"
+    );
     assert_eq!(scene.store.sweep(scene.now).ended.len(), 1);
     assert_eq!(scene.store.sweep(scene.now).ended.len(), 0, "an end is reported once");
     scene.now += KEEP_ENDED;
     scene.store.sweep(scene.now);
-    assert!(matches!(scene.come(key, &epoch), Err(Denied::UnknownKey)));
+    assert!(matches!(scene.connect(key, &epoch), Err(Denied::UnknownKey)));
     assert_eq!(scene.files().len(), 0);
 }
 
 #[test]
-fn the_number_is_bounded_and_ended_enrolments_make_room() {
+fn enrolments_are_bounded_and_ended_ones_make_room() {
     let scene = Scene::new();
     let (first, _) = scene.issue();
     for _ in 1..8 {
@@ -316,7 +327,7 @@ fn neither_tickets_nor_epochs_are_on_disk_and_only_the_owner_reads() {
     let scene = Scene::new();
     let (_, ticket) = scene.issue();
     let (key, first) = scene.enrolled();
-    let second = scene.come(key, &first).unwrap();
+    let second = scene.connect(key, &first).unwrap();
     for path in scene.files() {
         let text = fs::read_to_string(&path).unwrap();
         for secret in [&ticket.0, &first.0, &second.0] {
@@ -344,7 +355,7 @@ fn incomplete_and_foreign_files_are_skipped_and_left_in_place() {
     fs::write(directory.join(".0123.new"), "cut short").unwrap();
     scene.restart();
     assert_eq!(scene.store.lock().by_id.len(), 1);
-    scene.come(key, &epoch).unwrap();
+    scene.connect(key, &epoch).unwrap();
     assert_eq!(scene.files().len(), 8, "only the write that was cut short is gone");
 }
 
@@ -353,13 +364,13 @@ fn unknown_keys_of_another_version_are_kept() {
     let mut scene = Scene::new();
     let (key, epoch) = scene.enrolled();
     let path = scene.files().remove(0);
-    with_later(&path, |record| record);
-    with_later(&path, |record| &mut record["kind"]["key"]);
+    add_unknown_key(&path, |record| record);
+    add_unknown_key(&path, |record| &mut record["kind"]["key"]);
     scene.restart();
-    scene.come(key, &epoch).unwrap();
+    scene.connect(key, &epoch).unwrap();
     let again = json(&path);
-    assert_eq!(again["later"], later());
-    assert_eq!(again["kind"]["key"]["later"], later());
+    assert_eq!(again["later"], unknown_value());
+    assert_eq!(again["kind"]["key"]["later"], unknown_value());
 
     // Also when its kind changes, and when it ends.
     let (_, ticket) = scene.issue();
@@ -367,16 +378,16 @@ fn unknown_keys_of_another_version_are_kept() {
     let enrolments = scene.directory.0.join("enrolments");
     let path_of = |id: &str| enrolments.join(format!("{id}.json"));
     let redeemed = path_of(&scene.store.lock().by_ticket[&Fingerprint::of_ticket(&ticket).unwrap()]);
-    with_later(&redeemed, |record| &mut record["kind"]["ticket"]);
-    with_later(&path_of(&socket.id), |record| &mut record["kind"]["socket"]);
+    add_unknown_key(&redeemed, |record| &mut record["kind"]["ticket"]);
+    add_unknown_key(&path_of(&socket.id), |record| &mut record["kind"]["socket"]);
     scene.restart();
     scene.redeem(&ticket, self::key()).unwrap();
     scene.store.end(&socket.id, scene.now).unwrap();
-    assert_eq!(json(&redeemed)["kind"]["key"]["later"], later());
-    assert_eq!(json(&path_of(&socket.id))["kind"]["socket"]["later"], later());
+    assert_eq!(json(&redeemed)["kind"]["key"]["later"], unknown_value());
+    assert_eq!(json(&path_of(&socket.id))["kind"]["socket"]["later"], unknown_value());
 }
 
-fn later() -> serde_json::Value {
+fn unknown_value() -> serde_json::Value {
     serde_json::json!({"a": [1, 2]})
 }
 
@@ -385,9 +396,9 @@ fn json(path: &Path) -> serde_json::Value {
 }
 
 /// Writes a key of another version into a file.
-fn with_later(path: &Path, place: fn(&mut serde_json::Value) -> &mut serde_json::Value) {
+fn add_unknown_key(path: &Path, place: fn(&mut serde_json::Value) -> &mut serde_json::Value) {
     let mut record = json(path);
-    place(&mut record)["later"] = later();
+    place(&mut record)["later"] = unknown_value();
     fs::write(path, record.to_string()).unwrap();
 }
 
@@ -401,10 +412,10 @@ fn an_epoch_that_cannot_be_saved_is_not_offered() {
     assert!(matches!(scene.store.issue(terms(), Duration::ZERO, scene.now), Err(NotCreated::Store(_))));
     let other = self::key();
     assert!(matches!(scene.redeem(&ticket, other), Err(Denied::NotWritten(_))));
-    assert!(matches!(scene.come(key, &epoch), Err(Denied::NotWritten(_))));
+    assert!(matches!(scene.connect(key, &epoch), Err(Denied::NotWritten(_))));
     fs::rename(&aside, &store).unwrap();
     scene.redeem(&ticket, other).expect("it may try again");
-    scene.come(key, &epoch).expect("and so may this one");
+    scene.connect(key, &epoch).expect("and so may this one");
     assert_eq!(scene.files().len(), 2);
 }
 

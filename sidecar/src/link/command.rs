@@ -37,7 +37,7 @@ pub(crate) enum EndReason {
     Stopped,
 }
 
-/// How the end of a link went.
+/// The result of ending a link.
 #[derive(Clone, Debug, serde::Deserialize, serde::Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) struct Ended {
@@ -72,7 +72,7 @@ pub(crate) struct Description {
     pub(crate) server: String,
     pub(crate) connected: bool,
     pub(crate) pid: Option<u32>,
-    /// The progress of a replacement of processes by those with newer credentials, if there is one.
+    /// The progress of replacing the processes after a credential changed, if that is under way.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) replacement: Option<String>,
     /// The additional processes that run tools of scopes.

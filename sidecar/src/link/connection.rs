@@ -3,7 +3,7 @@
 //! Reading and writing both happen in [`Connection::next`]. It is cancel-safe: bytes that were read are in the decoder,
 //! bytes to be written are in `out`.
 //!
-//! A peer that always has more to send yields to other tasks after [`FRAMES_IN_A_ROW`] of its frames, or one batch.
+//! While a peer always has more to send, the reading task yields after [`FRAMES_IN_A_ROW`] frames, or one batch.
 
 use std::future::poll_fn;
 use std::io;
@@ -58,7 +58,7 @@ pub(crate) enum Lost {
 
 /// Frames after which the task yields: one read can bring thousands, and other tasks do not run meanwhile.
 const FRAMES_IN_A_ROW: usize = 32;
-/// How long to wait whether a connection with an outdated token closes. A shim closes that of a delayed Hello soon.
+/// How long a connection with an outdated token may take to close. A shim soon closes that of a delayed Hello.
 pub(crate) const LATE_CLOSE_TIME: Duration = Duration::from_secs(1);
 
 /// Buffers larger than this are freed once they are empty.
@@ -109,7 +109,7 @@ impl Connection {
         &mut self.out
     }
 
-    /// When a byte was last received or sent, or a Ping queued at `pinged`.
+    /// The last time that a byte was received or sent, or that a Ping was queued (`pinged`).
     pub(crate) fn quiet_since(&self, pinged: Instant) -> Instant {
         self.last_received.max(self.last_sent).max(pinged)
     }
@@ -130,7 +130,7 @@ impl Connection {
         mut refill: impl FnMut(&mut Vec<u8>),
     ) -> Result<Frame, Lost> {
         loop {
-            if self.frames_in_a_row >= FRAMES_IN_A_ROW && self.decoder.is_midway() {
+            if self.frames_in_a_row >= FRAMES_IN_A_ROW && self.decoder.has_partial_frame() {
                 // Reset before the await: a caller in a `select!` may drop this future, and must not yield again next
                 // time.
                 self.frames_in_a_row = 0;
@@ -151,7 +151,7 @@ impl Connection {
     /// Whether the peer closes the connection within this time, without having received an answer.
     ///
     /// A shim gives up on a delayed Hello and opens another connection, which rotates its token. If the first Hello
-    /// arrives after all, its shim has closed that connection or will soon; the holder of a copy waits for the answer.
+    /// arrives after all, its shim has closed that connection or will soon; a copy of the shim waits for the answer.
     pub(crate) async fn closes_within(&mut self, time: Duration) -> bool {
         let closed = async {
             loop {

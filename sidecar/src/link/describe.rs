@@ -54,7 +54,7 @@ impl NotRevocable {
         let Self { secret, expires, .. } = self;
         match expires {
             Some(expires) => format!("`{secret}` expires at {expires}"),
-            None => format!("`{secret}` has no known end"),
+            None => format!("`{secret}` has no known expiry"),
         }
     }
 
@@ -63,7 +63,7 @@ impl NotRevocable {
         let Self { secret, origin, expires } = self;
         match expires {
             Some(expires) => format!("`{secret}` from {origin}: cannot be revoked; expires at {expires}"),
-            None => format!("`{secret}` from {origin}: cannot be revoked; no end is known"),
+            None => format!("`{secret}` from {origin}: cannot be revoked; no known expiry"),
         }
     }
 }
@@ -81,16 +81,16 @@ impl Credential {
             None => "no lease".into(),
         };
         let end = match self.expires_in_seconds {
-            Some(0) => "over".into(),
-            Some(left) => format!("ends in {}", duration(left)),
-            None => "no end is known".into(),
+            Some(0) => "expired".into(),
+            Some(left) => format!("expires in {}", duration(left)),
+            None => "no known expiry".into(),
         };
         let times = match renewals {
             0 => String::new(),
             1 => ", renewed once".into(),
             _ => format!(", renewed {renewals} times"),
         };
-        let next = self.next_in_seconds.map(|left| format!("; looked after in {}", duration(left)));
+        let next = self.next_in_seconds.map(|left| format!("; next update in {}", duration(left)));
         let error = self.last_error.as_ref().map(|error| format!("; last error: {error}"));
         format!(
             "`{secret}` from {origin}: {lease}, {end}{times}{}{}",
@@ -181,8 +181,8 @@ mod tests {
         };
         assert_eq!(
             credential.line(),
-            "`warehouse` from Vault's `database/creds/readonly`: lease 0123456789ab, ends in 9 min, renewed 2 times; \
-             looked after in 4 s; last error: Vault is sealed"
+            "`warehouse` from Vault's `database/creds/readonly`: lease 0123456789ab, expires in 9 min, \
+             renewed 2 times; next update in 4 s; last error: Vault is sealed"
         );
         let credential = Credential {
             lease: None,
@@ -195,7 +195,7 @@ mod tests {
         };
         assert_eq!(
             credential.line(),
-            "`warehouse` from Vault's `database/creds/readonly`: no lease, cannot be revoked, no end is known; looked after in 5 min"
+            "`warehouse` from Vault's `database/creds/readonly`: no lease, cannot be revoked, no known expiry; next update in 5 min"
         );
     }
 }

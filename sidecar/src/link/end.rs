@@ -8,7 +8,7 @@ use std::borrow::Cow;
 use std::time::Duration;
 
 use cofferdam_audit::{Event, EventRecord};
-use cofferdam_vault::Left;
+use cofferdam_vault::RemainingLinks;
 use relay_proto::code::Code;
 use relay_proto::control::Retry;
 use tokio::time::Instant;
@@ -32,7 +32,7 @@ impl Link {
             _ => Code::SessionEnded,
         };
         let (message, retry) = goodbye_message(reason, self.peer.session.enrolment.as_ref());
-        self.peer.say_goodbye(code, &message, retry).await;
+        self.peer.send_goodbye(code, &message, retry).await;
         let not_revocable: Vec<NotRevocable> =
             self.credentials_of_server().into_iter().filter_map(NotRevocable::of).collect();
         let Self { servers, peer, .. } = self;
@@ -41,7 +41,7 @@ impl Link {
         let processes = Processes::from(servers.end(grace).await);
         let took = began.elapsed().as_millis() as u64;
         let vault = match &session.vault {
-            Some(vault) if vault.leave() == Left::Last => vault.end(began + END_TIMEOUT).await,
+            Some(vault) if vault.leave() == RemainingLinks::None => vault.end(began + END_TIMEOUT).await,
             _ => None,
         };
         let state = match processes {
@@ -52,7 +52,7 @@ impl Link {
         let mut detail = format!("{}; server {state} after {took} ms", reason.as_str());
         if let Some(vault) = &vault {
             detail.push_str("; ");
-            detail.push_str(&vault.told());
+            detail.push_str(&vault.summary());
         }
         if !not_revocable.is_empty() {
             detail.push_str("; not revocable: ");
@@ -86,11 +86,9 @@ fn goodbye_message(reason: EndReason, enrolled: Option<&Enrolled>) -> (Cow<'stat
             over("another copy of this sandbox's state was used at the same time, and stays in use")
         }
         // On the shared socket the next link gets a new session with a new expiry.
-        EndReason::Expired if enrolled.is_none() => {
-            ("the session's time is over".into(), Retry::AfterMs(500))
-        }
-        EndReason::Expired => over("the enrolment's time is over"),
+        EndReason::Expired if enrolled.is_none() => ("the session has expired".into(), Retry::AfterMs(500)),
+        EndReason::Expired => over("the enrolment has expired"),
         EndReason::Killed => over("the session was ended by the host's administrator"),
-        EndReason::Goodbye | EndReason::GraceOver => ("the link is over".into(), Retry::Never),
+        EndReason::Goodbye | EndReason::GraceOver => ("the link has ended".into(), Retry::Never),
     }
 }

@@ -166,7 +166,7 @@ impl Link {
                 end
             }
             LinkEvent::Frame(Err(lost)) => {
-                self.peer.disconnected(&lost);
+                self.peer.on_disconnect(&lost);
                 None
             }
             LinkEvent::Server(slot, from, event) => {
@@ -174,7 +174,7 @@ impl Link {
                 None
             }
             LinkEvent::Lookup(found) => {
-                self.pipeline.looked_up(&found);
+                self.pipeline.on_lookup_result(&found);
                 None
             }
             LinkEvent::Recorded(result) => {
@@ -211,7 +211,7 @@ impl Link {
         let mut next = Some((from, first));
         let mut taken = 0;
         while let Some((process, event)) = next {
-            self.pipeline.on_server(&mut self.servers, slot, process, event, now);
+            self.pipeline.on_server_event(&mut self.servers, slot, process, event, now);
             self.peer.queue(&mut self.pipeline.replies);
             taken += 1;
             next = match taken < MAX_BATCH && self.can_read_servers() {

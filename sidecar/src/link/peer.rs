@@ -38,7 +38,7 @@ pub(super) struct Peer {
     /// The limits that the inbox enforces; a reloaded configuration does not change them.
     limits: AnnouncedLimits,
     pub(super) tokens: ResumeTokens,
-    /// The epoch that came with the link's first Welcome, until the shim sends its first frame.
+    /// Confirms the epoch of the link's first Welcome; called when the shim sends its first frame.
     unconfirmed: Option<Box<dyn FnOnce() -> OfferOutcome + Send>>,
     pub(super) takeover: Takeover,
     pub(super) reports: ReportLimits,
@@ -215,7 +215,7 @@ impl Peer {
         });
     }
 
-    pub(super) fn disconnected(&mut self, reason: &impl fmt::Display) {
+    pub(super) fn on_disconnect(&mut self, reason: &impl fmt::Display) {
         if self.reports.may_log() {
             tracing::info!(link = %self.link, session = %self.session.id, %reason, "connection lost");
         }
@@ -223,7 +223,7 @@ impl Peer {
         self.lost = Some(Instant::now());
     }
 
-    pub(super) async fn say_goodbye(&mut self, code: Code, message: &str, retry: Retry) {
+    pub(super) async fn send_goodbye(&mut self, code: Code, message: &str, retry: Retry) {
         if let Some(connection) = &mut self.connection {
             self.outbox.take_ready(connection.out());
             let goodbye = Goodbye { code: code.as_str().into(), message: message.into(), retry };
@@ -271,7 +271,7 @@ mod tests {
         peer.outbox.push(&vec![7; BYTES], MaybeRan::No);
         peer.send(&mut Replies::default(), Credit::Give);
         let goodbye = async {
-            peer.say_goodbye(Code::SessionEnded, "the link is over", Retry::Never).await;
+            peer.send_goodbye(Code::SessionEnded, "the link has ended", Retry::Never).await;
             drop(peer);
         };
         let mut received = Vec::new();

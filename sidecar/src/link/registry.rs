@@ -94,7 +94,7 @@ pub(crate) enum NotOpened {
     #[error(transparent)]
     Grant(#[from] grant_limits::LimitReached),
     #[error("the socket, or this sandbox, has as many links as `limits.links` allows ({0})")]
-    Socket(usize),
+    LinkLimit(usize),
     #[error("the sidecar is stopping")]
     Stopping,
 }
@@ -106,7 +106,7 @@ pub(crate) enum NotResumed {
     /// The link belongs to another enrolment.
     Foreign(Connection),
     /// The link has ended.
-    Over(Connection),
+    Ended(Connection),
 }
 
 /// Commands that may queue for a busy link, [`Command::End`] not counted.
@@ -133,7 +133,7 @@ impl Registry {
                 return Err(NotOpened::Stopping);
             }
             if links.count_for(principal) >= limit {
-                return Err(NotOpened::Socket(limit));
+                return Err(NotOpened::LinkLimit(limit));
             }
             context.grant_limits(&principal.grant).admit_link()?;
             let session = links.session(context, principal);
@@ -146,7 +146,7 @@ impl Registry {
         Ok(Reserved { registered, receiver })
     }
 
-    /// Hands a connection to the link it wants to resume.
+    /// Passes a connection to the link that its Hello asks to resume.
     pub(crate) async fn resume(
         &self,
         principal: &Principal,
@@ -154,7 +154,7 @@ impl Registry {
         resume: Resume,
     ) -> Result<(), NotResumed> {
         let handle = self.lock().by_id.get(resume.link.as_str()).cloned();
-        let Some(handle) = handle else { return Err(NotResumed::Over(connection)) };
+        let Some(handle) = handle else { return Err(NotResumed::Ended(connection)) };
         if handle.enrolment.as_ref() != principal.enrolment_id() {
             return Err(NotResumed::Foreign(connection));
         }
@@ -163,7 +163,7 @@ impl Registry {
                 permit.send(Command::Attach { connection: Box::new(connection), resume });
                 Ok(())
             }
-            Ok(Err(_)) => Err(NotResumed::Over(connection)),
+            Ok(Err(_)) => Err(NotResumed::Ended(connection)),
             Err(_) => Err(NotResumed::Busy(connection)),
         }
     }
@@ -220,8 +220,8 @@ impl Registry {
         end_all(links, reason).await
     }
 
-    /// A poisoned lock can be used: every change under it is consistent at each step. Dropping a panicked task takes
-    /// it.
+    /// A poisoned lock can be used: every change under it is consistent at each step. It is needed after a panic, to
+    /// remove the entry of the link's task.
     fn lock(&self) -> MutexGuard<'_, Links> {
         self.links.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -4,8 +4,8 @@
 //! old token is still valid, because that `Welcome` may never have arrived.
 //!
 //! What must stay true: every token that the shim may hold is valid. A `Welcome` may have arrived although its
-//! confirmation was lost, and a delayed Hello with the token before may arrive after it: then two tokens were offered,
-//! and the shim holds the first.
+//! confirmation was lost, and a delayed Hello with the previous token may arrive after it: then two tokens were
+//! offered, and the shim holds the first.
 
 use std::collections::VecDeque;
 
@@ -34,7 +34,7 @@ impl ResumeTokens {
     }
 
     /// Whether this token may resume the link.
-    pub(crate) fn accept(&self, token: &ResumeToken) -> bool {
+    pub(crate) fn accepts(&self, token: &ResumeToken) -> bool {
         self.offered.iter().fold(same(&self.current, token), |found, offered| found | same(offered, token))
     }
 
@@ -88,10 +88,10 @@ mod tests {
         let mut tokens = ResumeTokens::new();
         let first = tokens.current();
         let second = tokens.offer(first.clone());
-        assert!(tokens.accept(&first) && tokens.accept(&second));
+        assert!(tokens.accepts(&first) && tokens.accepts(&second));
         tokens.confirm();
-        assert!(!tokens.accept(&first) && tokens.is_previous(&first));
-        assert!(tokens.accept(&second) && !tokens.is_previous(&second));
+        assert!(!tokens.accepts(&first) && tokens.is_previous(&first));
+        assert!(tokens.accepts(&second) && !tokens.is_previous(&second));
         tokens.offer(second);
         tokens.confirm();
         assert!(!tokens.is_previous(&first), "only the token just before counts");
@@ -104,12 +104,12 @@ mod tests {
         let held = tokens.offer(first.clone());
         // The confirmation of `held` is lost, and an older Hello arrives.
         tokens.offer(first.clone());
-        assert!(tokens.accept(&held));
+        assert!(tokens.accepts(&held));
         let next = tokens.offer(held.clone());
-        assert!(!tokens.accept(&first), "the shim has a newer token");
-        assert!(tokens.accept(&held) && tokens.accept(&next));
+        assert!(!tokens.accepts(&first), "the shim has a newer token");
+        assert!(tokens.accepts(&held) && tokens.accepts(&next));
         tokens.confirm();
-        assert!(!tokens.accept(&held));
+        assert!(!tokens.accepts(&held));
     }
 
     #[test]
@@ -121,7 +121,7 @@ mod tests {
             tokens.offer(first.clone());
         }
         assert_eq!(tokens.offered.len(), MAX_OFFERED);
-        assert!(!tokens.accept(&second));
-        assert!(tokens.accept(&first));
+        assert!(!tokens.accepts(&second));
+        assert!(tokens.accepts(&first));
     }
 }

@@ -25,7 +25,7 @@ use super::peer::{GOODBYE_TIMEOUT, Peer};
 use crate::session::Session;
 use crate::session::principal::{Enrolled, EnrolledBy};
 
-/// New connections that ask for a link which still has one.
+/// New connections that ask to resume a link which still has a connection.
 pub(super) struct Takeover {
     pending: Option<PendingTakeover>,
     /// Limits how many connections with the previous token are given time to close.
@@ -55,7 +55,7 @@ const RETRY_AFTER_PROBE: Retry = Retry::AfterMs(PROBE_TIMEOUT.as_millis() as u64
 /// Buffered frames that are read to find the end of a connection; one with more frames is alive.
 const MAX_FRAMES: usize = 64;
 /// Why a connection was dropped that neither side closed.
-pub(super) const PEER_SILENT: &str = "the peer gave no sign of life";
+pub(super) const PEER_SILENT: &str = "the peer stopped responding";
 /// Logged without an alert: a clone that closes its connection in time looks the same, and does no harm.
 const LATE_HELLO: &str =
     "a connection with a link's previous token closed before it was answered: its Hello was delayed";
@@ -109,7 +109,7 @@ impl Peer {
         connection: Connection,
         resume: Resume,
     ) -> (Vec<Received>, Option<EndReason>) {
-        if !self.tokens.accept(&resume.token) {
+        if !self.tokens.accepts(&resume.token) {
             match self.tokens.is_previous(&resume.token) {
                 true => self.refuse_clone_unless_late(connection),
                 false => self.refuse_clone(connection, FOREIGN_TOKEN),
@@ -158,10 +158,10 @@ impl Peer {
             return self.refuse_clone(connection, "the link is in use on another connection, which answers");
         }
         if self.connection.is_some() {
-            self.disconnected(&PEER_SILENT);
+            self.on_disconnect(&PEER_SILENT);
         }
         // The last frames of the old connection may have rotated the token.
-        match self.tokens.accept(&resume.token) {
+        match self.tokens.accepts(&resume.token) {
             true => self.resume_on(connection, resume),
             false => self.refuse_clone(connection, FOREIGN_TOKEN),
         }
@@ -194,7 +194,7 @@ impl Peer {
                         return (messages, end);
                     }
                 }
-                Some(Err(lost)) => self.disconnected(&lost),
+                Some(Err(lost)) => self.on_disconnect(&lost),
             }
         }
         (messages, None)
@@ -237,7 +237,7 @@ impl Peer {
     fn clone_refusal(&self, reason: &str) -> Refusal {
         let (next, retry) = match &self.session.enrolment {
             Some(Enrolled { kind: EnrolledBy::Key, next_step, .. }) => (*next_step, Retry::Never),
-            _ => ("a shim that asks for no link gets a new one", Retry::AfterMs(1000)),
+            _ => ("connect without a resume token to get a new link", Retry::AfterMs(1000)),
         };
         let code = Code::CloneRefused.as_str().into();
         Refusal { code, message: format!("{reason}; {next}"), retry }

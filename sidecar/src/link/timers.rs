@@ -1,8 +1,8 @@
 //! The timers of a link, and flow control of its shim.
 //!
 //! What must stay true: a shim gets credit only while there is room for its messages, so that messages for a slow
-//! server, or from a slow reader, queue in the sandbox and not here; nothing is queued without limit for a peer that
-//! does not read; no deadline stays in the past.
+//! server, or from a shim that reads slowly, queue in the sandbox and not here; nothing is queued without limit for a
+//! peer that does not read; no deadline stays in the past.
 
 use std::time::Duration;
 
@@ -53,7 +53,7 @@ impl Peer {
         let acknowledge = self.may_send_ack(credit);
         if let Some(connection) = &mut self.connection {
             if now >= connection.last_received + config.relay.heartbeat * SILENT_HEARTBEATS {
-                self.disconnected(&PEER_SILENT);
+                self.on_disconnect(&PEER_SILENT);
             } else if connection.unwritten() == 0
                 && now >= connection.quiet_since(self.pinged) + config.relay.heartbeat
             {

@@ -1,7 +1,7 @@
 //! Permits to search the audit, for requests that may have run: a search may read a gigabyte.
 //!
-//! What must stay true: a fixed number of searches run at once in the whole sidecar, however many links ask. Each sandbox
-//! runs at most one of them and has at most one in the queue, so it cannot make others wait for more than that.
+//! What must stay true: a bounded number of searches run at once in the whole sidecar, however many links ask. Each
+//! sandbox has at most one search that runs or waits for a global permit, so it delays others by no more than that one.
 
 use std::sync::Arc;
 
@@ -35,7 +35,7 @@ impl LookupPermits {
         Arc::clone(&self.shared)
     }
 
-    /// Waits for the sandbox's own permit, and then for one among all. Cancel-safe.
+    /// Waits for the sandbox's own permit, and then for a global one. Cancel-safe.
     pub(crate) async fn acquire(&self, sandbox: &SandboxPermit) -> Option<LookupPermit> {
         let of_sandbox = Arc::clone(&sandbox.0).acquire_owned().await.ok()?;
         let global = Arc::clone(&self.global).acquire_owned().await.ok()?;

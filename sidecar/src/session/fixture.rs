@@ -1,4 +1,4 @@
-//! What sessions share, over a directory of its own: for tests of the parts of a session.
+//! A [`Context`] for tests, with its state and audit in a temporary directory.
 
 use std::fs::File;
 use std::io;
@@ -11,24 +11,24 @@ use cofferdam_secrets::files::FileStore;
 use super::Context;
 use crate::config::check_text;
 
-/// One server, one grant; the directory is gone afterwards.
+/// A context with one server and one grant. Its directory is removed on drop.
 pub(crate) struct Fixture {
     directory: PathBuf,
     pub(crate) context: Arc<Context>,
 }
 
 impl Fixture {
-    /// `relay` is what more there is in `[relay]`.
+    /// `relay` is added to the table `[relay]`.
     pub(crate) fn new(relay: &str) -> Self {
         Self::with_server(relay, "")
     }
 
-    /// `server` is what more there is of the server `tools`, and of its secrets; `@` stands for the directory.
+    /// `server` adds keys of the server `tools` and of its secrets; `@` stands for the directory.
     pub(crate) fn with_server(relay: &str, server: &str) -> Self {
         Self::open("", relay, server, File::sync_data)
     }
 
-    /// The audit is brought to the disk by `sync`; `top` is what more there is outside of tables.
+    /// The audit calls `sync` instead of fsync; `top` is added at the top of the configuration, outside of tables.
     pub(crate) fn with_sync(
         top: &str,
         server: &str,
@@ -64,12 +64,12 @@ impl Fixture {
         Self { directory, context: Arc::new(context) }
     }
 
-    /// A file in the directory.
+    /// The path of a file in the directory.
     pub(crate) fn path(&self, name: &str) -> PathBuf {
         self.directory.join(name)
     }
 
-    /// All that was recorded.
+    /// The text of all audit files.
     pub(crate) fn audit(&self) -> String {
         let files = std::fs::read_dir(self.directory.join("state/audit")).unwrap().flatten();
         files.filter_map(|file| std::fs::read_to_string(file.path()).ok()).collect()

@@ -43,7 +43,7 @@ pub(crate) struct Context {
     grant_limits: Mutex<BTreeMap<Name, Arc<GrantLimits>>>,
     /// From the configuration at the start; they also apply to grants that a reload adds.
     grant_bounds: GrantBounds,
-    /// Replaces the processes of every stdio server.
+    /// Simulates the processes of every stdio server.
     #[cfg(test)]
     pub(crate) script: std::sync::OnceLock<cofferdam_servers::scripted::Script>,
 }
@@ -109,7 +109,8 @@ impl Context {
         grants.values().map(|limits| limits.processes()).sum()
     }
 
-    /// Shared by the sessions of a grant, and outlives them, so that a sandbox cannot reset its counters by reconnecting.
+    /// The limits of a grant. They are shared by its sessions and outlive them, so that a sandbox cannot reset its
+    /// counters by reconnecting.
     pub(crate) fn grant_limits(&self, grant: &Name) -> Arc<GrantLimits> {
         let mut grants = self.grant_limits.lock().expect("no holder of this lock panics");
         Arc::clone(

@@ -22,7 +22,7 @@ pub(crate) struct Enrolled {
     pub(crate) name: Arc<str>,
     pub(crate) expires: Instant,
     pub(crate) kind: EnrolledBy,
-    /// What the user must do when it has ended, for messages.
+    /// What the user must do when the enrolment has ended, for messages.
     pub(crate) next_step: &'static str,
 }
 
@@ -42,7 +42,6 @@ pub(crate) struct EpochOffer {
     pub(crate) confirm: Box<dyn FnOnce() -> OfferOutcome + Send>,
 }
 
-/// The outcome of an offer.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum OfferOutcome {
     Accepted,

@@ -4,8 +4,8 @@ pub(crate) mod failure;
 
 use std::io::{self, Write};
 
-/// Writes one line of data. A closed pipe ends the program quietly: the reader has seen enough.
-#[expect(clippy::exit, reason = "a reader that went away wants nothing more, not even an error")]
+/// Writes one line of data. A closed pipe ends the program without an error, as with `head`.
+#[expect(clippy::exit, reason = "the output is closed: nothing more can be printed, and it is not an error")]
 pub(crate) fn line(text: &str) {
     let mut stdout = io::stdout().lock();
     if let Err(error) = writeln!(stdout, "{text}").and_then(|()| stdout.flush())

@@ -21,10 +21,10 @@ use crate::revoker::{AccessorFiles, Revoker};
 use crate::settings::{AuthSettings, SecretIdForm, Settings};
 use crate::token_calls::{ChildToken, Mint};
 
-/// Between two new tokens of any sessions: after a new login, two hundred sessions need one at the same time.
+/// The shortest time between two new tokens, of all sessions: after a new login, two hundred may need one at once.
 const TOKEN_INTERVAL: Duration = Duration::from_millis(50);
-/// A caller that would wait longer for its slot is refused: its own timeout is ten seconds.
-const MAX_SLOT_WAIT: Duration = Duration::from_secs(4);
+/// A caller that would wait longer to create its token is refused: its own timeout is ten seconds.
+const MAX_CREATION_WAIT: Duration = Duration::from_secs(4);
 /// For revoking the login's token.
 const LOGOUT_TIMEOUT: Duration = Duration::from_secs(2);
 
@@ -92,11 +92,11 @@ impl Access {
 
     async fn mint_under(&self, login: &LoginToken, child: &ChildToken) -> Result<Auth, VaultError> {
         let mint = self.token_role.as_deref().map_or(Mint::Plain, Mint::Role);
-        let slot = self.spacing.next_slot().ok_or_else(|| VaultError {
+        let at = self.spacing.reserve_time().ok_or_else(|| VaultError {
             request: RequestLine { method: http::Method::POST, path: "auth/token/create".into() },
             problem: Problem::Unreachable { why: "too many sessions need a token at once".into() },
         })?;
-        sleep_until(slot).await;
+        sleep_until(at).await;
         let made = self.vault.create_child(&login.token, child, mint).await;
         metrics::vault().token(Outcome::of(&made));
         made
@@ -135,13 +135,13 @@ impl Access {
 
 impl TokenSpacing {
     /// When this caller may create its token. `None` if that would be too late.
-    fn next_slot(&self) -> Option<Instant> {
+    fn reserve_time(&self) -> Option<Instant> {
         let now = Instant::now();
         let mut next = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let slot = (*next).max(now);
-        (slot <= now + MAX_SLOT_WAIT).then(|| {
-            *next = slot + TOKEN_INTERVAL;
-            slot
+        let at = (*next).max(now);
+        (at <= now + MAX_CREATION_WAIT).then(|| {
+            *next = at + TOKEN_INTERVAL;
+            at
         })
     }
 }
@@ -198,13 +198,13 @@ mod tests {
     async fn tokens_are_made_at_a_bounded_rate_and_no_caller_waits_too_long() {
         let spacing = TokenSpacing(Mutex::new(Instant::now()));
         let began = Instant::now();
-        let given: Vec<Instant> = std::iter::from_fn(|| spacing.next_slot()).collect();
+        let given: Vec<Instant> = std::iter::from_fn(|| spacing.reserve_time()).collect();
         assert_eq!(given.len(), 81, "one now, and twenty in each of four seconds");
         assert!(given.windows(2).all(|pair| pair[1] - pair[0] == TOKEN_INTERVAL));
-        assert_eq!(*given.last().unwrap() - began, MAX_SLOT_WAIT);
+        assert_eq!(*given.last().unwrap() - began, MAX_CREATION_WAIT);
         tokio::time::advance(TOKEN_INTERVAL).await;
-        assert!(spacing.next_slot().is_some() && spacing.next_slot().is_none());
-        tokio::time::advance(2 * MAX_SLOT_WAIT).await;
-        assert_eq!(spacing.next_slot(), Some(Instant::now()), "unused slots are not saved up");
+        assert!(spacing.reserve_time().is_some() && spacing.reserve_time().is_none());
+        tokio::time::advance(2 * MAX_CREATION_WAIT).await;
+        assert_eq!(spacing.reserve_time(), Some(Instant::now()), "unused times are not saved up");
     }
 }

@@ -88,7 +88,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn plain_text_is_for_loopback() {
+    fn plain_text_is_allowed_for_loopback_only() {
         for good in ["http://127.0.0.1:8200", "http://127.9.8.7", "http://[::1]:8200", "http://LOCALHOST:1/"]
         {
             assert!(good.parse::<Address>().is_ok(), "{good}");

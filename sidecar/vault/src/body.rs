@@ -1,4 +1,4 @@
-//! Request bodies: JSON objects in wiped memory that know which of their values are secret.
+//! Request bodies: JSON objects in wiped memory, with their secret values marked.
 
 use serde_json::Value;
 use zeroize::Zeroizing;

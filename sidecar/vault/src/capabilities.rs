@@ -27,11 +27,11 @@ pub struct Need {
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Verdict {
     Allowed,
-    Lacks,
+    Missing,
 }
 
 impl Vault {
-    /// Whether the token has each of these, in their order.
+    /// Whether the token has each capability, in the order of `needs`.
     pub async fn verdicts(&self, token: &Token, needs: &[Need]) -> Result<Vec<Verdict>, VaultError> {
         let paths: Vec<&str> = needs.iter().map(|need| need.path.as_str()).collect();
         let found = self.capabilities_self(token, &paths).await?;
@@ -60,7 +60,7 @@ impl Capability {
     fn verdict(self, allowed: &[String]) -> Verdict {
         match allowed.iter().any(|allowed| allowed == self.name() || allowed == "root") {
             true => Verdict::Allowed,
-            false => Verdict::Lacks,
+            false => Verdict::Missing,
         }
     }
 }
@@ -114,11 +114,11 @@ mod tests {
     fn a_capability_that_is_not_listed_is_missing() {
         let list = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>();
         for (allowed, read, update) in [
-            (list(&["deny"]), Verdict::Lacks, Verdict::Lacks),
-            (list(&["read", "list"]), Verdict::Allowed, Verdict::Lacks),
-            (list(&["create", "update"]), Verdict::Lacks, Verdict::Allowed),
+            (list(&["deny"]), Verdict::Missing, Verdict::Missing),
+            (list(&["read", "list"]), Verdict::Allowed, Verdict::Missing),
+            (list(&["create", "update"]), Verdict::Missing, Verdict::Allowed),
             (list(&["root"]), Verdict::Allowed, Verdict::Allowed),
-            (list(&[]), Verdict::Lacks, Verdict::Lacks),
+            (list(&[]), Verdict::Missing, Verdict::Missing),
         ] {
             assert_eq!(Capability::Read.verdict(&allowed), read, "{allowed:?}");
             assert_eq!(Capability::Update.verdict(&allowed), update, "{allowed:?}");

@@ -69,7 +69,7 @@ impl Envelope {
     pub(crate) fn read(answer: &[u8], asked_at: Instant) -> Result<Self, &'static str> {
         let raw: RawEnvelope<'_> = match answer.trim_ascii().is_empty() {
             true => RawEnvelope::default(),
-            false => serde_json::from_slice(answer).map_err(|_| "it is not JSON of Vault")?,
+            false => serde_json::from_slice(answer).map_err(|_| "it is not a JSON response of Vault")?,
         };
         let mut warnings = raw.warnings.unwrap_or_default();
         warnings.truncate(MAX_WARNINGS);

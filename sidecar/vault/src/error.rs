@@ -22,7 +22,7 @@ const MIN_TOKEN_TAIL: usize = 16;
 
 /// A request that failed. Print it with its sources and [`VaultError::next_step`], or use [`VaultError::explained`].
 #[derive(Clone, Debug, thiserror::Error)]
-#[error("ask Vault for {request}")]
+#[error("send {request} to Vault")]
 pub struct VaultError {
     pub request: RequestLine,
     #[source]
@@ -43,14 +43,17 @@ pub enum Problem {
     #[error("read the credential `{}`: {why}", file.display())]
     Credential { file: PathBuf, why: String },
     /// The lease expired, was revoked or never existed; Vault does not say which.
-    #[error("Vault does not know this lease (any more){messages}")]
+    #[error("Vault has no such lease{messages}")]
     Gone { messages: VaultMessages },
     #[error("Vault's response cannot be read: {why}")]
     Malformed { why: &'static str },
     /// The request was sent, and Vault may have executed it.
-    #[error("Vault did not answer, it may have done what was asked: {why}")]
+    #[error("Vault did not answer and may have executed the request: {why}")]
     NoAnswer { why: String },
-    #[error("a standby pointed elsewhere (HTTP {status}{}); redirects are not followed", at(host.as_deref()))]
+    #[error(
+        "a standby redirected the request (HTTP {status}{}); redirects are not followed",
+        at(host.as_deref())
+    )]
     Redirect { status: u16, host: Option<String> },
     #[error("{}{messages}", meaning(*status))]
     Status { status: u16, messages: VaultMessages, retry_after: Option<Duration> },
@@ -63,7 +66,7 @@ pub enum Problem {
     Unreachable { why: String },
     /// The response-wrapped secret-id was not created by the configured role.
     #[error("ALERT: the wrapped secret-id was not made by `{expected}`: another party may have replaced it")]
-    WrapForeign { expected: String },
+    WrapNotFromRole { expected: String },
     /// The response-wrapped secret-id does not exist any more.
     #[error("{}", unwrapped_by(*by))]
     WrapSpent { by: UnwrappedBy },
@@ -133,14 +136,14 @@ impl VaultError {
                 _ => Kind::Invalid,
             },
             Problem::Stopped => Kind::Stopped,
-            Problem::WrapForeign { .. } | Problem::WrapSpent { .. } => Kind::Alert,
+            Problem::WrapNotFromRole { .. } | Problem::WrapSpent { .. } => Kind::Alert,
         }
     }
 
     /// What an operator can do about it.
     pub fn next_step(&self) -> &'static str {
         match (&self.problem, self.kind()) {
-            (Problem::WrapForeign { .. }, _) => {
+            (Problem::WrapNotFromRole { .. }, _) => {
                 "do not use this secret-id; find out who wrapped it, then deliver one that was wrapped when it was created"
             }
             (_, Kind::Alert) => {
@@ -160,7 +163,7 @@ impl VaultError {
             (_, Kind::Malformed) => {
                 "check that `address` in [vault] is Vault or OpenBao itself, not a web page in front of it"
             }
-            (_, Kind::Missing) => "is the path right, including the mount, and is the namespace right?",
+            (_, Kind::Missing) => "check the path, including its mount, and the namespace",
             (_, Kind::Sealed) => {
                 "unseal Vault; credentials that were read before stay valid until they expire"
             }
@@ -170,7 +173,7 @@ impl VaultError {
             (_, Kind::Stopped) => "restart the sidecar",
             (_, Kind::Uninitialised) => "initialise Vault: `vault operator init` or `bao operator init`",
             (_, Kind::Unreachable) => {
-                "is Vault up, reachable from this host, and `ca-file` the authority of its certificate?"
+                "check that Vault is up and reachable from this host, and that `ca-file` is the authority of its certificate"
             }
         }
     }
@@ -238,10 +241,10 @@ fn meaning(status: u16) -> String {
     let meaning = match status {
         400 => "Vault did not accept the request",
         403 => "Vault refuses: the token is invalid, or its policies do not allow this",
-        404 => "Vault has nothing there",
+        404 => "Vault has nothing at this path",
         405 => "Vault does not support this operation at this path",
-        412 => "this node has not caught up yet",
-        429 => "Vault received too many requests, or this node stands by",
+        412 => "replication to this node has not caught up yet",
+        429 => "Vault received too many requests, or this node is a standby",
         472 => "this node is a standby for disaster recovery",
         473 => "this node is a performance standby",
         500 => "Vault had an internal error",
@@ -330,7 +333,7 @@ mod tests {
         for (code, kind, word) in [
             (400, Kind::Invalid, "did not accept"),
             (403, Kind::Denied, "refuses"),
-            (404, Kind::Missing, "nothing there"),
+            (404, Kind::Missing, "nothing at this path"),
             (405, Kind::Invalid, "does not support this"),
             (412, Kind::Busy { retry_after: None }, "not caught up"),
             (429, Kind::Busy { retry_after: None }, "too many requests"),
@@ -345,7 +348,7 @@ mod tests {
             let error = status(code);
             assert_eq!(error.kind(), kind, "{code}");
             let text = error.explained();
-            assert!(text.starts_with("ask Vault for GET `database/creds/readonly`: "), "{text}");
+            assert!(text.starts_with("send GET `database/creds/readonly` to Vault: "), "{text}");
             assert!(text.contains(word) && text.contains(&code.to_string()), "{text}");
         }
     }

@@ -60,7 +60,7 @@ pub use error::{Kind, Problem, RequestLine, UnwrappedBy, VaultError, VaultMessag
 pub use kv::{KvSecret, KvVersion, Mount};
 pub use lease::LeaseFacts;
 pub use revoker::{LeaseEnd, Outcome, Revoked};
-pub use session::{Left, SessionVault};
+pub use session::{RemainingLinks, SessionVault};
 pub use session_token::TokenOwner;
 pub use settings::{AuthSettings, SecretIdForm, Settings};
 pub use token::{Accessor, LeaseId, Token, TokenError};

@@ -15,7 +15,7 @@ mod validity;
 use std::sync::{Arc, Mutex as StdMutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use cofferdam_secrets::Asker;
+use cofferdam_secrets::Requester;
 use tokio::sync::{Mutex, watch};
 use tokio::time::{Instant, timeout_at};
 use tokio_util::sync::CancellationToken;
@@ -33,9 +33,9 @@ pub(crate) use crate::session_token::SessionToken;
 pub(crate) const RETRY_INTERVAL: Duration = Duration::from_secs(5);
 /// A longer `Retry-After` is cut to this.
 const MAX_RETRY_AFTER: Duration = Duration::from_secs(30);
-/// A token with less than 1/6 of its life left is replaced when it is next needed.
-const LAST_SHARE: u32 = 6;
-/// A token that expires this shortly before its session would not be extended by a new one.
+/// A token is replaced when it is next needed and less than its life divided by this is left.
+const MIN_REMAINING_DIVISOR: u32 = 6;
+/// A token that expires this shortly before its session does not bound its lease: a new token would hardly last longer.
 const EXPIRY_TOLERANCE: Duration = Duration::from_secs(2);
 
 /// Access to Vault for one session. Cheap to clone.
@@ -47,7 +47,7 @@ struct SessionInner {
     owner: TokenOwner,
     outstanding: Arc<OutstandingTokens>,
     state: Mutex<TokenState>,
-    presence: StdMutex<Presence>,
+    link_state: StdMutex<LinkState>,
 }
 
 #[derive(Default)]
@@ -59,87 +59,88 @@ struct TokenState {
 
 /// The links of the session, and which of its tokens are given up.
 #[derive(Debug)]
-struct Presence {
+struct LinkState {
     links: usize,
     /// The number of the newest token.
     issued: u64,
     /// Tokens up to this number must not be used any more.
     given_up: u64,
     /// Cancelled when the last link leaves.
-    period: CancellationToken,
+    renewal_stop: CancellationToken,
 }
 
-/// The token with which values without a lease were read.
+/// Identifies the token with which values without a lease were read.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) struct ReadMark {
     number: u64,
 }
 
-/// Whether the link that left was the session's last one.
+/// Whether the session has links after one has left.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub enum Left {
-    Last,
-    Others,
+pub enum RemainingLinks {
+    None,
+    Some,
 }
 
 impl SessionVault {
     pub fn new(access: Arc<Access>, owner: TokenOwner) -> Self {
-        let presence = Presence { links: 0, issued: 0, given_up: 0, period: access.stop.child_token() };
+        let link_state =
+            LinkState { links: 0, issued: 0, given_up: 0, renewal_stop: access.stop.child_token() };
         Self(Arc::new(SessionInner {
             access,
             owner,
             outstanding: Arc::default(),
             state: Mutex::default(),
-            presence: presence.into(),
+            link_state: link_state.into(),
         }))
     }
 
     /// A link was opened.
     pub fn enter(&self) {
-        let mut presence = self.0.presence();
-        presence.links += 1;
-        if presence.period.is_cancelled() {
-            presence.period = self.0.access.stop.child_token();
+        let mut link_state = self.0.link_state();
+        link_state.links += 1;
+        if link_state.renewal_stop.is_cancelled() {
+            link_state.renewal_stop = self.0.access.stop.child_token();
         }
     }
 
     /// A link has ended, and the processes of its server too. The last link gives up all tokens.
-    pub fn leave(&self) -> Left {
-        let mut presence = self.0.presence();
-        presence.links = presence.links.saturating_sub(1);
-        match presence.links {
+    pub fn leave(&self) -> RemainingLinks {
+        let mut link_state = self.0.link_state();
+        link_state.links = link_state.links.saturating_sub(1);
+        match link_state.links {
             0 => {
-                presence.given_up = presence.issued;
-                presence.period.cancel();
-                Left::Last
+                link_state.given_up = link_state.issued;
+                link_state.renewal_stop.cancel();
+                RemainingLinks::None
             }
-            _ => Left::Others,
+            _ => RemainingLinks::Some,
         }
     }
 
     /// Cancelled when the last of the present links has left.
-    pub(crate) fn period(&self) -> CancellationToken {
-        self.0.presence().period.clone()
+    pub(crate) fn renewal_stop(&self) -> CancellationToken {
+        self.0.link_state().renewal_stop.clone()
     }
 
     /// The current token, for reads that create no lease. A token that is being created is finished even if its caller
     /// no longer waits.
-    pub(crate) async fn token(&self, asker: Asker) -> Result<Arc<SessionToken>, RetryableFailure> {
-        self.in_own_task(|inner| inner.current_or_new(asker)).await
+    pub(crate) async fn token(&self, requester: Requester) -> Result<Arc<SessionToken>, RetryableFailure> {
+        self.in_own_task(|inner| inner.current_or_new(requester)).await
     }
 
     /// A token for one lease alone: revoking the token revokes the lease.
     pub(crate) async fn token_for_a_lease(
         &self,
-        asker: Asker,
+        requester: Requester,
     ) -> Result<Arc<SessionToken>, RetryableFailure> {
-        self.in_own_task(|inner| inner.take_or_new(asker)).await
+        self.in_own_task(|inner| inner.take_or_new(requester)).await
     }
 
     /// No lease was created with this token: other reads may use it.
     pub(crate) async fn give_back(&self, token: Arc<SessionToken>) {
         let mut state = self.0.state.lock().await;
-        let given_up = self.0.presence().given_up;
+        let given_up = self.0.link_state().given_up;
         if state.current.is_none()
             && token.issued().number > given_up
             && token.issued().is_fresh(self.0.access.generation())
@@ -149,7 +150,7 @@ impl SessionVault {
     }
 
     /// The generation of the login, and every later one.
-    pub(crate) fn logins(&self) -> watch::Receiver<u64> {
+    pub(crate) fn login_generations(&self) -> watch::Receiver<u64> {
         self.0.access.login.generations()
     }
 
@@ -170,7 +171,7 @@ impl SessionVault {
 
     /// A link has failed: like `leave`, then `end`, without waiting for the report.
     pub fn abandon(&self) {
-        if self.leave() == Left::Last {
+        if self.leave() == RemainingLinks::None {
             let inner = Arc::clone(&self.0);
             self.0.access.tasks.spawn(async move { inner.revoke(&watch::Sender::default()).await });
         }
@@ -191,14 +192,20 @@ impl SessionVault {
 }
 
 impl SessionInner {
-    async fn current_or_new(self: Arc<Self>, asker: Asker) -> Result<Arc<SessionToken>, RetryableFailure> {
+    async fn current_or_new(
+        self: Arc<Self>,
+        requester: Requester,
+    ) -> Result<Arc<SessionToken>, RetryableFailure> {
         let mut state = self.state.lock().await;
-        self.valid_current(&mut state, asker).await
+        self.valid_current(&mut state, requester).await
     }
 
-    async fn take_or_new(self: Arc<Self>, asker: Asker) -> Result<Arc<SessionToken>, RetryableFailure> {
+    async fn take_or_new(
+        self: Arc<Self>,
+        requester: Requester,
+    ) -> Result<Arc<SessionToken>, RetryableFailure> {
         let mut state = self.state.lock().await;
-        let token = self.valid_current(&mut state, asker).await?;
+        let token = self.valid_current(&mut state, requester).await?;
         state.current = None;
         // A read that still uses this token ends soon and creates no lease.
         Ok(token)
@@ -208,17 +215,17 @@ impl SessionInner {
     async fn valid_current(
         self: &Arc<Self>,
         state: &mut TokenState,
-        asker: Asker,
+        requester: Requester,
     ) -> Result<Arc<SessionToken>, RetryableFailure> {
         let given_up = {
-            let presence = self.presence();
-            if presence.links == 0 {
+            let link_state = self.link_state();
+            if link_state.links == 0 {
                 return Err(RetryableFailure {
                     error: session_ended(),
                     next_attempt: Instant::now() + RETRY_INTERVAL,
                 });
             }
-            presence.given_up
+            link_state.given_up
         };
         state.current.take_if(|current| current.issued().number <= given_up);
         let generation = self.access.generation();
@@ -227,8 +234,10 @@ impl SessionInner {
             return Ok(token);
         }
         let now = Instant::now();
-        if let Some(failure) =
-            state.failure.clone().filter(|failure| failure.next_attempt > now && must_wait(asker, failure))
+        if let Some(failure) = state
+            .failure
+            .clone()
+            .filter(|failure| failure.next_attempt > now && must_wait(requester, failure))
         {
             return live.ok_or(failure);
         }
@@ -261,12 +270,12 @@ impl SessionInner {
     async fn give_up(&self) -> Vec<OutstandingToken> {
         let mut state = self.state.lock().await;
         let given_up = {
-            let mut presence = self.presence();
-            if presence.links == 0 {
+            let mut link_state = self.link_state();
+            if link_state.links == 0 {
                 // A token may have been issued after they left.
-                presence.given_up = presence.issued;
+                link_state.given_up = link_state.issued;
             }
-            presence.given_up
+            link_state.given_up
         };
         let tokens = self.outstanding.take_up_to(given_up);
         // Released only now: a released token that is still outstanding would be revoked a second time.
@@ -276,20 +285,20 @@ impl SessionInner {
 
     /// The number for a new token.
     fn next_number(&self) -> u64 {
-        let mut presence = self.presence();
-        presence.issued += 1;
-        presence.issued
+        let mut link_state = self.link_state();
+        link_state.issued += 1;
+        link_state.issued
     }
 
-    fn presence(&self) -> MutexGuard<'_, Presence> {
-        self.presence.lock().unwrap_or_else(PoisonError::into_inner)
+    fn link_state(&self) -> MutexGuard<'_, LinkState> {
+        self.link_state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// Whether this caller has to wait for the next attempt. The upkeep of a secret has a backoff of its own and waits only
-/// where Vault sent `Retry-After`.
-fn must_wait(asker: Asker, failure: &RetryableFailure) -> bool {
-    asker == Asker::Caller || matches!(failure.error.kind(), Kind::Busy { .. })
+/// Whether this requester has to wait for the next attempt. A renewal task has a backoff of its own and waits only
+/// where Vault is busy.
+fn must_wait(requester: Requester, failure: &RetryableFailure) -> bool {
+    requester == Requester::Caller || matches!(failure.error.kind(), Kind::Busy { .. })
 }
 
 impl SessionToken {
@@ -303,7 +312,7 @@ impl IssuedToken {
     /// Whether this token may serve another caller.
     fn is_fresh(&self, generation: u64) -> bool {
         let has_time = self.expires.is_none_or(|end| {
-            end.saturating_duration_since(Instant::now()) > (end - self.issued_at) / LAST_SHARE
+            end.saturating_duration_since(Instant::now()) > (end - self.issued_at) / MIN_REMAINING_DIVISOR
         });
         has_time && self.is_of_this_login(generation)
     }

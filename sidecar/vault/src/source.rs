@@ -1,9 +1,9 @@
 //! Vault as a source of secrets, which are read with the tokens of a session.
 //!
-//! What must stay true: scrubbers know a token before it is used, and a lease's id before the secret can be used; what may
-//! create a lease is requested with a token that has no other use, and the lease depends on that token alone; a lease is
-//! never believed to outlive its token; the session knows every lease, so that it can be revoked; a field that cannot be
-//! used fails only the templates that name it.
+//! What must stay true: a token is in the scrubbers before it is used, and a lease's id before the secret can be used;
+//! a request that may create a lease is sent with a token that has no other use, and the lease depends on that token
+//! alone; a lease is never assumed to outlive its token; the session records every lease, so that it can be revoked; a
+//! field that cannot be used fails only the templates that name it.
 
 use std::any::Any;
 use std::collections::BTreeSet;
@@ -11,11 +11,11 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use cofferdam_base::metrics::{self, Outcome};
-use cofferdam_secrets::embedded_expiry::{self, FAR};
+use cofferdam_secrets::embedded_expiry::{self, MAX_LIFE};
 use cofferdam_secrets::renewal::{Class, Failure, Terms};
 use cofferdam_secrets::{
-    Ask, Asker, Hold, Learn, Lease, LeaseUse, RevokedWith, SecretProblem, SecretSpec, Source, SourceError,
-    SourceFailure, Validity, VaultOrigin, fields,
+    Hold, Learn, Lease, ReadId, Requester, SecretProblem, SecretSpec, Source, SourceError, SourceFailure,
+    SourceRequest, Validity, ValueEnd, VaultOrigin, fields,
 };
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
@@ -56,9 +56,9 @@ struct ReadHold {
 }
 
 impl Source for SessionVault {
-    fn read<'a>(&'a self, ask: Ask<'a>) -> BoxFuture<'a, Result<Lease, SecretProblem>> {
+    fn read<'a>(&'a self, request: SourceRequest<'a>) -> BoxFuture<'a, Result<Lease, SecretProblem>> {
         async move {
-            let read = self.read_lease(ask).await;
+            let read = self.read_lease(request).await;
             metrics::vault().read(Outcome::of(&read));
             read
         }
@@ -72,22 +72,22 @@ impl Source for SessionVault {
         source_failure(RetryableFailure { error, next_attempt: Instant::now() + RETRY_INTERVAL })
     }
 
-    fn period(&self) -> CancellationToken {
-        SessionVault::period(self)
+    fn renewal_stop(&self) -> CancellationToken {
+        SessionVault::renewal_stop(self)
     }
 }
 
 impl SessionVault {
-    async fn read_lease(&self, ask: Ask<'_>) -> Result<Lease, SecretProblem> {
-        let Ask { spec, limits, asker, learn } = ask;
-        let (answer, token) = read_with_token(spec, (self, asker), learn).await?;
+    async fn read_lease(&self, request: SourceRequest<'_>) -> Result<Lease, SecretProblem> {
+        let SourceRequest { spec, limits, requester, learn } = request;
+        let (answer, token) = read_with_token(spec, (self, requester), learn).await?;
         let Answer { data, request_id, lease, class, asked_at, life } = answer;
         let read_mark = token.mark();
         let mut terms = Terms { class, asked_at, life, bound: None };
         let hash = lease.as_ref().map(LeaseId::hash);
         let hold: Arc<dyn Hold> = match lease {
             Some(id) => {
-                learn(&[id.needle("vault.lease-id")], revoked_with(Arc::downgrade(&token)));
+                learn(&[id.needle("vault.lease-id")], ends_with(Arc::downgrade(&token)));
                 terms.bound = self.bound(&token);
                 self.record_lease(spec.name.as_str(), Arc::new(id), &token).map_err(unavailable)?;
                 Arc::new(LeaseHold { token, session: self.clone() })
@@ -104,7 +104,7 @@ impl SessionVault {
         }
         let public: BTreeSet<String> = spec.public.iter().cloned().collect();
         let fields = fields::parse_each(data.as_bytes(), &public, spec.short)?;
-        Ok(Lease { fields, terms, hold, used: Some(Arc::new(LeaseUse { hash, request_id })) })
+        Ok(Lease { fields, terms, hold, read_id: Some(Arc::new(ReadId { hash, request_id })) })
     }
 }
 
@@ -118,7 +118,7 @@ impl Hold for LeaseHold {
         if session.is_given_up(token) {
             Validity::Gone
         } else if session.is_of_former_login(token) {
-            Validity::Superseded { by: token.ends() }
+            Validity::Superseded { ends_at: token.ends() }
         } else if session.is_current(token) {
             Validity::Current
         } else {
@@ -164,7 +164,7 @@ impl Hold for LeaseHold {
     }
 
     fn changes(&self) -> watch::Receiver<u64> {
-        self.session.logins()
+        self.session.login_generations()
     }
 }
 
@@ -189,30 +189,30 @@ impl Hold for ReadHold {
     }
 
     fn changes(&self) -> watch::Receiver<u64> {
-        self.session.logins()
+        self.session.login_generations()
     }
 }
 
 /// Reads the secret with a token of the session; once more with a new token if that one turns out to be revoked.
 async fn read_with_token(
     spec: &SecretSpec,
-    (session, asker): (&SessionVault, Asker),
+    (session, requester): (&SessionVault, Requester),
     learn: &Learn<'_>,
 ) -> Result<(Answer, Arc<SessionToken>), SecretProblem> {
     let origin = spec.origin.vault().expect("the store asks Vault for its own secrets only");
-    let mut token = token_for(origin, (session, asker), learn).await?;
+    let mut token = token_for(origin, (session, requester), learn).await?;
     let mut answer = read_origin(session.client(), &token, origin).await;
     if answer.as_ref().is_err_and(|error| error.kind() == Kind::Denied)
         && session.is_token_revoked(&token).await
     {
-        token = token_for(origin, (session, asker), learn).await?;
+        token = token_for(origin, (session, requester), learn).await?;
         answer = read_origin(session.client(), &token, origin).await;
     }
     match answer {
         Ok(answer) => Ok((answer, token)),
         Err(error) => {
             let failure = RetryableFailure { next_attempt: next_attempt(&error), error };
-            // Unless Vault refused, it may have created a lease that we do not know: dropping the token revokes it.
+            // Unless Vault refused, it may have created a lease with an unknown id: dropping the token revokes it.
             if is_refusal(&failure.error) && matches!(origin, VaultOrigin::Generated { .. }) {
                 session.give_back(token).await;
             }
@@ -223,17 +223,17 @@ async fn read_with_token(
 
 async fn token_for(
     origin: &VaultOrigin,
-    (session, asker): (&SessionVault, Asker),
+    (session, requester): (&SessionVault, Requester),
     learn: &Learn<'_>,
 ) -> Result<Arc<SessionToken>, SecretProblem> {
     let token = match origin {
-        VaultOrigin::Generated { .. } => session.token_for_a_lease(asker).await,
-        VaultOrigin::Kv { .. } => session.token(asker).await,
+        VaultOrigin::Generated { .. } => session.token_for_a_lease(requester).await,
+        VaultOrigin::Kv { .. } => session.token(requester).await,
     };
     let token = token.map_err(unavailable)?;
     let [own, login] = token.needles();
-    learn(&[own], revoked_with(Arc::downgrade(&token)));
-    learn(&[login], revoked_with(token.parent()));
+    learn(&[own], ends_with(Arc::downgrade(&token)));
+    learn(&[login], ends_with(token.parent()));
     Ok(token)
 }
 
@@ -268,8 +268,8 @@ fn not_before(error: &VaultError) -> Option<Instant> {
     }
 }
 
-fn revoked_with<T: Any + Send + Sync>(owner: Weak<T>) -> RevokedWith {
-    RevokedWith::Owner(owner)
+fn ends_with<T: Any + Send + Sync>(owner: Weak<T>) -> ValueEnd {
+    ValueEnd::WithOwner(owner)
 }
 
 async fn read_origin(
@@ -296,25 +296,25 @@ async fn read_origin(
     };
     let Envelope { data, request_id, lease_id: lease, lease_duration, renewable, date, .. } = envelope;
     let data = data.unwrap_or_else(Data::empty);
-    let stated = Some(lease_duration).filter(|life| !life.is_zero()).map(|life| life.min(FAR));
+    let stated = Some(lease_duration).filter(|life| !life.is_zero()).map(|life| life.min(MAX_LIFE));
     let now = date.unwrap_or_else(cofferdam_base::clock::now);
     let requested = || match origin {
-        VaultOrigin::Generated { write: Some(values), .. } => embedded_expiry::asked_for(values),
+        VaultOrigin::Generated { write: Some(values), .. } => embedded_expiry::requested_ttl(values),
         _ => None,
     };
     let (class, life) = match (&lease, stated) {
-        (Some(_), Some(stated)) => match embedded_expiry::inside(data.as_bytes(), now) {
+        (Some(_), Some(stated)) => match embedded_expiry::remaining_life_of_values(data.as_bytes(), now) {
             // A renewal does not extend the embedded expiry. If that is past already, one of the clocks is wrong.
             Some(own) if own < stated && !own.is_zero() => (Class::Fixed, Some(own)),
             _ if renewable => (Class::Renewable, Some(stated)),
             _ => (Class::Fixed, Some(stated)),
         },
         // Vault states no duration, and a renewal would not either.
-        (Some(_), None) => match embedded_expiry::of(data.as_bytes(), now) {
+        (Some(_), None) => match embedded_expiry::remaining_life(data.as_bytes(), now) {
             Some(Duration::ZERO) => (Class::Fixed, Some(ABOUT_TO_CHANGE)),
             own => (Class::Fixed, own.or_else(requested)),
         },
-        (None, stated) => match (embedded_expiry::of(data.as_bytes(), now), stated) {
+        (None, stated) => match (embedded_expiry::remaining_life(data.as_bytes(), now), stated) {
             (Some(Duration::ZERO), _) => (Class::Advised { every: ABOUT_TO_CHANGE }, None),
             (Some(life), _) => (Class::OwnEnd, Some(life)),
             // Without a lease, the duration only advises when to read again.

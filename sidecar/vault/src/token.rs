@@ -64,7 +64,7 @@ impl Token {
         self.0.as_bytes().ct_eq(other.0.as_bytes()).into()
     }
 
-    /// Recognises the token later without keeping it.
+    /// A hash by which the token is recognised later, without keeping the token.
     pub(crate) fn fingerprint(&self) -> [u8; 32] {
         let mut fingerprint = [0; 32];
         fingerprint.copy_from_slice(digest(&SHA256, self.0.as_bytes()).as_ref());

@@ -42,7 +42,7 @@ pub(crate) fn roots(ca_file: Option<&Path>) -> Result<Arc<RootCertStore>, TrustE
     Ok(Arc::new(roots))
 }
 
-/// Reads the client certificate and its key. The file of the key must not be readable by other users.
+/// Reads the client certificate and its key. Logs a warning if every user of the host can read the key.
 pub(crate) fn read_identity(certificate_file: &Path, key_file: &Path) -> Result<Identity, TrustError> {
     let certificates = pem(certificate_file, FileContent::Public)?;
     let key = pem(key_file, FileContent::Secret)?;
@@ -75,7 +75,7 @@ AiEAhrwjaUTQv8Sq7qFtR8+JHqxyAjWVeoNzeVQmSVuOIOo=
 ";
 
     #[test]
-    fn a_given_authority_is_the_only_one() {
+    fn only_the_configured_authority_is_trusted() {
         let directory = std::env::temp_dir().join(format!("cofferdam-trust-{}", std::process::id()));
         std::fs::create_dir_all(&directory).unwrap();
         let (good, empty) = (directory.join("ca.pem"), directory.join("empty.pem"));

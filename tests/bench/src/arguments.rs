@@ -8,7 +8,7 @@ use crate::measure::Pace;
 
 #[derive(Debug)]
 pub(crate) enum Mode {
-    /// Be the hostile sandbox of a sidecar that listens there, until the input ends.
+    /// Attack the sidecar that listens on this socket until stdin ends.
     Attack(Attack, PathBuf),
     /// Encode and decode this many frames; run under callgrind.
     Codec(Body, u64),
@@ -81,7 +81,7 @@ Runs all contenders and prints the report; with --out it is also written to DIR 
 --no-counts      without the instruction counts
 --only NAME      this contender, or `hostile`, `crowd`, `leases` or `vault`; may be repeated
 
-COFFERDAM_BIN and COFFERDAM_SHIM_BIN name the sidecar and the static shim, COFFERDAM_TEST_TOOLS what tests/tools installed.";
+COFFERDAM_BIN and COFFERDAM_SHIM_BIN name the sidecar and the static shim, COFFERDAM_TEST_TOOLS the tools' directory.";
 
 #[cfg(test)]
 mod tests {

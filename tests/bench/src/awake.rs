@@ -1,7 +1,7 @@
 //! Keeps the cores from sleeping while something is measured.
 //!
-//! An idle core sleeps, and waking it costs more than a call does: without this a slow contender is also measured
-//! for the depth of the machine's sleep. One spinner a core, of the idle scheduling class: it gives way at once.
+//! Waking an idle core takes longer than a call, and would be added to the times of slow contenders. So each core has one
+//! spinner: a busy loop in the idle scheduling class, which any other process preempts at once.
 
 use std::process::Stdio;
 use std::thread::available_parallelism;
@@ -9,7 +9,7 @@ use std::thread::available_parallelism;
 use crate::bench_error::BenchError;
 use crate::process::{Running, command, on_path};
 
-/// Spinners, until it goes out of scope.
+/// The spinners, which end when this is dropped.
 #[derive(Debug)]
 pub(crate) struct Awake {
     _spinners: Vec<Running>,
@@ -40,7 +40,7 @@ impl Awake {
     }
 }
 
-/// What a spinner does: nothing, busily, for as long as its parent is there.
+/// Runs a busy loop until the parent process exits.
 pub(crate) fn spin() {
     let parent = nix::unistd::getppid();
     while nix::unistd::getppid() == parent {

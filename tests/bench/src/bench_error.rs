@@ -11,8 +11,8 @@ pub(crate) enum BenchError {
     Missing(String),
     #[error("{what} is not ready after {within:?}{}", with_log_line(.last_log_line))]
     NotReady { what: String, within: Duration, last_log_line: String },
-    #[error("no answer to request {id} within {within:?}{}", with_log_line(.last_log_line))]
-    NoAnswer { id: u64, within: Duration, last_log_line: String },
+    #[error("no response to request {id} within {within:?}{}", with_log_line(.last_log_line))]
+    NoResponse { id: u64, within: Duration, last_log_line: String },
     #[error("read {what}")]
     Read {
         what: String,
@@ -25,8 +25,8 @@ pub(crate) enum BenchError {
         #[source]
         source: io::Error,
     },
-    #[error("a response without a request: {0}")]
-    WrongAnswer(String),
+    #[error("unexpected response: {0}")]
+    UnexpectedResponse(String),
     #[error("write {what}")]
     Write {
         what: String,

@@ -1,6 +1,6 @@
 //! A harness for measuring: raw MCP lines over a command's stdio, the legacy handshake, nothing else.
 //!
-//! Each request is one write, as harnesses do it. Every answer is looked at, which costs all contenders the same; an
+//! Each request is one write, as harnesses do it. Every response is checked, which costs all contenders the same; an
 //! error or a response to another request ends the measurement.
 
 use std::io::{ErrorKind, Read, Write};
@@ -24,7 +24,7 @@ pub(crate) struct Client {
     input: Option<ChildStdin>,
     output: ChildStdout,
     buffer: Vec<u8>,
-    /// What has arrived is `start..end`; up to `searched` there is no line end.
+    /// `start..end` was received and not taken yet; there is no line end before `searched`.
     start: usize,
     searched: usize,
     end: usize,
@@ -32,31 +32,31 @@ pub(crate) struct Client {
 }
 
 #[derive(Deserialize)]
-struct Answer<'a> {
+struct Response<'a> {
     id: Option<u64>,
     #[serde(borrow)]
     result: Option<&'a RawValue>,
 }
 
 impl Client {
-    /// Starts the command and shakes hands, as far as the answer to `tools/list`.
+    /// Starts the command and does the handshake, up to the response to `tools/list`.
     pub(crate) fn start(line: &CommandLine) -> Result<Self, BenchError> {
         let mut command = line.command();
         command.stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut running = Running::spawn(command, &line.name())?;
         let input = running.child.stdin.take();
-        let output = running.child.stdout.take().expect("it was asked for a pipe");
+        let output = running.child.stdout.take().expect("stdout is piped");
         let (line, buffer) = (line.clone(), vec![0; ROOM]);
         let mut client =
             Self { line, running, input, output, buffer, start: 0, searched: 0, end: 0, last_id: 0 };
-        let id = client.ask("initialize", INITIALIZE)?;
-        client.answer_to(id)?;
+        let id = client.send_request("initialize", INITIALIZE)?;
+        client.response_to(id)?;
         client.write(b"{\"jsonrpc\":\"2.0\",\"method\":\"notifications/initialized\"}\n")?;
-        let id = client.ask("tools/list", "{}")?;
-        let tools = client.answer_to(id)?;
+        let id = client.send_request("tools/list", "{}")?;
+        let tools = client.response_to(id)?;
         match tools.contains("\"echo\"") {
             true => Ok(client),
-            false => Err(BenchError::WrongAnswer(shortened(&tools))),
+            false => Err(BenchError::UnexpectedResponse(shortened(&tools))),
         }
     }
 
@@ -64,48 +64,51 @@ impl Client {
         self.running.child.id()
     }
 
-    /// One small call, to its answer.
+    /// Makes one small call and waits for its response.
     pub(crate) fn small_call(&mut self) -> Result<(), BenchError> {
-        let id = self.ask_small()?;
+        let id = self.send_small_call()?;
         self.next_line()?;
         self.expect_small().and_then(|answered| match answered == id {
             true => Ok(()),
-            false => Err(BenchError::WrongAnswer(format!("to request {answered} instead of {id}"))),
+            false => Err(BenchError::UnexpectedResponse(format!("to request {answered} instead of {id}"))),
         })
     }
 
     /// Sends a small call and does not wait.
-    pub(crate) fn ask_small(&mut self) -> Result<u64, BenchError> {
-        self.ask("tools/call", r#"{"name":"echo","arguments":{"text":"How deep is the water today?"}}"#)
+    pub(crate) fn send_small_call(&mut self) -> Result<u64, BenchError> {
+        self.send_request(
+            "tools/call",
+            r#"{"name":"echo","arguments":{"text":"How deep is the water today?"}}"#,
+        )
     }
 
-    /// Which small call is answered next.
-    pub(crate) fn answered_small(&mut self) -> Result<u64, BenchError> {
+    /// Waits for the next response to a small call and returns its id.
+    pub(crate) fn next_small_response(&mut self) -> Result<u64, BenchError> {
         self.next_line()?;
         self.expect_small()
     }
 
-    /// A call with a result of `bytes`, to its answer.
+    /// Makes a call with a result of `bytes` and waits for its response.
     pub(crate) fn large_call(&mut self, bytes: usize) -> Result<(), BenchError> {
         let params = format!(r#"{{"name":"big","arguments":{{"bytes":{bytes}}}}}"#);
-        self.ask("tools/call", &params)?;
-        // Its length says enough: an error is short, and copying or reading a megabyte would be measured too.
+        self.send_request("tools/call", &params)?;
+        // Only the length is checked: an error is short, and parsing a megabyte would count in the measured time.
         match self.next_line()? >= bytes {
             true => self.drop_line(),
-            false => return Err(BenchError::WrongAnswer(shortened(&self.take_line()))),
+            false => return Err(BenchError::UnexpectedResponse(shortened(&self.take_line()))),
         }
         Ok(())
     }
 
-    /// Ends its input, as harnesses do, and waits for it to end.
+    /// Closes the process's stdin, as harnesses do, and waits for the process to exit.
     pub(crate) fn end(&mut self) {
         self.input = None;
-        if self.running.ends_within(END_WITHIN).is_none() {
-            self.running.end(END_WITHIN);
+        if self.running.ends_within(EXIT_TIMEOUT).is_none() {
+            self.running.end(EXIT_TIMEOUT);
         }
     }
 
-    fn ask(&mut self, method: &str, params: &str) -> Result<u64, BenchError> {
+    fn send_request(&mut self, method: &str, params: &str) -> Result<u64, BenchError> {
         self.last_id += 1;
         let id = self.last_id;
         let line =
@@ -115,7 +118,7 @@ impl Client {
     }
 
     fn write(&mut self, bytes: &[u8]) -> Result<(), BenchError> {
-        let input = self.input.as_mut().expect("it is open until the end");
+        let input = self.input.as_mut().expect("stdin is open until `end`");
         let written = input.write_all(bytes);
         written.map_err(|source| match source.kind() {
             ErrorKind::BrokenPipe => self.ended(),
@@ -123,9 +126,9 @@ impl Client {
         })
     }
 
-    /// Waits until a whole line is there, and gives its length.
+    /// Waits for a whole line and returns its length.
     fn next_line(&mut self) -> Result<usize, BenchError> {
-        let deadline = Deadline::after(ANSWER_WITHIN);
+        let deadline = Deadline::after(RESPONSE_TIMEOUT);
         loop {
             if let Some(length) = self.buffer[self.searched..self.end].iter().position(|byte| *byte == b'\n')
             {
@@ -139,9 +142,9 @@ impl Client {
             match poll(&mut ready, left) {
                 Ok(0) => {
                     let last_log_line = self.line.last_log_line();
-                    return Err(BenchError::NoAnswer {
+                    return Err(BenchError::NoResponse {
                         id: self.last_id,
-                        within: ANSWER_WITHIN,
+                        within: RESPONSE_TIMEOUT,
                         last_log_line,
                     });
                 }
@@ -156,7 +159,7 @@ impl Client {
         }
     }
 
-    /// The line that [`Self::next_line`] found, taken out.
+    /// Takes the line that [`Self::next_line`] found out of the buffer.
     fn take_line(&mut self) -> String {
         let line = String::from_utf8_lossy(&self.buffer[self.start..self.searched]).into_owned();
         self.drop_line();
@@ -173,7 +176,7 @@ impl Client {
 
     fn expect_small(&mut self) -> Result<u64, BenchError> {
         let line = &self.buffer[self.start..self.searched];
-        let answer = serde_json::from_slice::<Answer>(line).ok();
+        let answer = serde_json::from_slice::<Response>(line).ok();
         let id = answer
             .filter(|answer| {
                 answer.result.is_some_and(|result| result.get().contains("How deep is the water"))
@@ -184,22 +187,22 @@ impl Client {
                 self.drop_line();
                 Ok(id)
             }
-            None => Err(BenchError::WrongAnswer(shortened(&self.take_line()))),
+            None => Err(BenchError::UnexpectedResponse(shortened(&self.take_line()))),
         }
     }
 
-    /// The result of request `id`; notifications before it are passed over.
-    fn answer_to(&mut self, id: u64) -> Result<String, BenchError> {
+    /// The result of request `id`; notifications before it are skipped.
+    fn response_to(&mut self, id: u64) -> Result<String, BenchError> {
         loop {
             self.next_line()?;
             let line = self.take_line();
-            let answer: Option<Answer> = serde_json::from_str(&line).ok();
+            let answer: Option<Response> = serde_json::from_str(&line).ok();
             match answer {
-                Some(Answer { id: Some(answered), result: Some(result) }) if answered == id => {
+                Some(Response { id: Some(answered), result: Some(result) }) if answered == id => {
                     return Ok(result.get().to_owned());
                 }
-                Some(Answer { id: None, result: None }) if line.contains("\"method\"") => {}
-                _ => return Err(BenchError::WrongAnswer(shortened(&line))),
+                Some(Response { id: None, result: None }) if line.contains("\"method\"") => {}
+                _ => return Err(BenchError::UnexpectedResponse(shortened(&line))),
             }
         }
     }
@@ -213,7 +216,7 @@ impl Client {
         self.end -= self.start;
         self.start = 0;
         match self.end > MAX_LINE {
-            true => Err(BenchError::WrongAnswer("a line without an end".into())),
+            true => Err(BenchError::UnexpectedResponse("a line without an end".into())),
             false => {
                 self.buffer.resize(self.end + ROOM, 0);
                 Ok(())
@@ -238,8 +241,8 @@ impl Drop for Client {
 
 const ROOM: usize = 256 * 1024;
 const MAX_LINE: usize = 16 << 20;
-const ANSWER_WITHIN: Duration = Duration::from_secs(30);
-const END_WITHIN: Duration = Duration::from_secs(2);
+const RESPONSE_TIMEOUT: Duration = Duration::from_secs(30);
+const EXIT_TIMEOUT: Duration = Duration::from_secs(2);
 const INITIALIZE: &str =
     r#"{"protocolVersion":"2025-06-18","capabilities":{},"clientInfo":{"name":"bench","version":"1"}}"#;
 

@@ -26,7 +26,7 @@ impl Deadline {
         Self(now() + time)
     }
 
-    /// That much after this one.
+    /// The deadline that is `time` after this one.
     pub(crate) fn later(self, time: Duration) -> Self {
         Self(self.0 + time)
     }

@@ -30,7 +30,7 @@ pub(crate) struct Contender {
     /// What listens on the host; runs all the time.
     pub(crate) host: &'static [&'static str],
     pub(crate) ready: Ready,
-    /// Run once when it listens; what it prints goes to `{dir}/enrolment`.
+    /// Run once when the host listens; its output goes to `{dir}/enrolment`.
     pub(crate) enrol: &'static [&'static str],
     /// What a harness starts.
     pub(crate) client: &'static [&'static str],
@@ -115,7 +115,7 @@ impl Prepared {
     pub(crate) fn start_host(&self) -> Result<Option<Running>, BenchError> {
         let Some(program) = self.host.argv.first() else { return Ok(None) };
         let mut command = process::killed_with_parent(program);
-        self.host.dress(&mut command);
+        self.host.apply_to(&mut command);
         command.stdin(Stdio::null()).stdout(into_file(&self.host.log));
         let mut running = Running::spawn(command, &self.host.name())?;
         let deadline = Deadline::after(READY_WITHIN);
@@ -154,11 +154,11 @@ impl CommandLine {
 
     pub(crate) fn command(&self) -> Command {
         let mut command = process::command(&self.argv[0]);
-        self.dress(&mut command);
+        self.apply_to(&mut command);
         command
     }
 
-    /// The program's name without its place.
+    /// The program's name without its directory.
     pub(crate) fn name(&self) -> String {
         let program = self.argv.first().map_or("", String::as_str);
         Path::new(program).file_name().unwrap_or_default().to_string_lossy().into_owned()
@@ -168,7 +168,7 @@ impl CommandLine {
         last_log_line(&String::from_utf8_lossy(&std::fs::read(&self.log).unwrap_or_default()))
     }
 
-    fn dress(&self, command: &mut Command) {
+    fn apply_to(&self, command: &mut Command) {
         command.args(&self.argv[1..]).envs(self.env.iter().cloned()).stderr(into_file(&self.log));
     }
 }

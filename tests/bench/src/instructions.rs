@@ -32,7 +32,7 @@ pub(crate) fn count_all(dir: &Path, paths: &ProgramPaths) -> Vec<Count> {
     let mut counts = Vec::new();
     let mut record = |what: &'static str, instructions: Result<u64, BenchError>| {
         eprintln!("bench: counted: {what}");
-        counts.push(Count { what, instructions: instructions.map_err(|trouble| trouble.sentence()) });
+        counts.push(Count { what, instructions: instructions.map_err(|error| error.sentence()) });
     };
     record("codec: one frame with a small call, encoded and decoded", callgrind.codec("small", FRAMES));
     record(
@@ -55,18 +55,18 @@ const FRAMES: u64 = 10_000;
 const FULL_FRAMES: u64 = 500;
 const CALLS: u64 = 400;
 /// Under valgrind everything is some fifty times slower.
-const PATIENCE: Duration = Duration::from_secs(20);
+const VALGRIND_TIMEOUT: Duration = Duration::from_secs(20);
 
 impl Callgrind<'_> {
     fn codec(&self, body: &str, frames: u64) -> Result<u64, BenchError> {
         let own = std::env::current_exe()
-            .map_err(|source| BenchError::Read { what: "my own path".into(), source })?;
+            .map_err(|source| BenchError::Read { what: "the path of this program".into(), source })?;
         self.difference(frames, |out, frames| {
             let prefix = self.prefix(out);
             let mut counted = command(&prefix[0]);
             counted.args(&prefix[1..]).arg(&own).args(["codec", body, &frames.to_string()]);
             counted.stdin(Stdio::null()).stdout(Stdio::null()).stderr(into_file(&self.dir.join("codec.log")));
-            let status = Running::spawn(counted, "the codec")?.ends_within(PATIENCE);
+            let status = Running::spawn(counted, "the codec")?.ends_within(VALGRIND_TIMEOUT);
             match status.is_some_and(|status| status.success()) {
                 true => Ok(()),
                 false => Err(BenchError::Ended { what: "the codec".into(), last_log_line: String::new() }),
@@ -91,7 +91,7 @@ impl Callgrind<'_> {
     /// Counts the sidecar; the shim runs uncounted.
     fn sidecar(&self) -> Result<u64, BenchError> {
         let own = std::env::current_exe()
-            .map_err(|source| BenchError::Read { what: "my own path".into(), source })?;
+            .map_err(|source| BenchError::Read { what: "the path of this program".into(), source })?;
         let counted = own.with_file_name("bench-sidecar").display().to_string();
         self.difference(CALLS, |out, calls| {
             let mut prepared = self.prepare(COFFERDAM, "host")?;
@@ -103,9 +103,9 @@ impl Callgrind<'_> {
                 client.small_call()?;
             }
             client.end();
-            // Callgrind writes its counts at an orderly end only.
+            // Callgrind writes its counts only when the process exits normally.
             if let Some(host) = &mut host {
-                host.end(PATIENCE);
+                host.end(VALGRIND_TIMEOUT);
             }
             Ok(())
         })
@@ -151,7 +151,7 @@ fn total(dir: &Path) -> Result<u64, BenchError> {
         let text = std::fs::read(entry.map_err(read)?.path()).map_err(read)?;
         largest = largest.max(total_in(&String::from_utf8_lossy(&text)));
     }
-    largest.ok_or_else(|| BenchError::Missing("callgrind's counts: the process did not end in order".into()))
+    largest.ok_or_else(|| BenchError::Missing("callgrind's counts: the process did not exit normally".into()))
 }
 
 fn total_in(counts: &str) -> Option<u64> {
@@ -165,7 +165,7 @@ mod tests {
     use super::total_in;
 
     #[test]
-    fn a_total_is_found_wherever_it_is() {
+    fn the_total_is_read_from_totals_or_summary() {
         assert_eq!(total_in("events: Ir\nsummary: 12\nfn=(1)\n1 2\n\ntotals: 34\n"), Some(34));
         assert_eq!(total_in("summary: 12\n"), Some(12));
         assert_eq!(total_in("fn=(1)\n"), None);

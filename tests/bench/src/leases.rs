@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use crate::bench_error::BenchError;
 use crate::clock::now;
-use crate::simulation::{Seen, Shape, simulate};
+use crate::simulation::{RequestCounts, SimulationParameters, simulate};
 
 /// Its name for `--only`.
 pub(crate) const LEASES: &str = "leases";
@@ -25,28 +25,28 @@ pub(crate) struct Leases {
 }
 
 pub(crate) fn run(rounds: usize) -> Result<Leases, BenchError> {
-    let shape = Shape::promised();
-    let mut best: Option<(Duration, Seen)> = None;
+    let parameters = SimulationParameters::promised();
+    let mut best: Option<(Duration, RequestCounts)> = None;
     for _ in 0..rounds.max(1) {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build();
         let runtime = runtime
             .map_err(|source| BenchError::Start { what: "a runtime on a paused clock".into(), source })?;
         let began = now();
-        let seen = runtime.block_on(simulate(&shape));
+        let counts = runtime.block_on(simulate(&parameters));
         let took = began.elapsed();
         if best.as_ref().is_none_or(|(best, _)| took < *best) {
-            best = Some((took, seen));
+            best = Some((took, counts));
         }
     }
-    let (took, seen) = best.ok_or_else(|| BenchError::Missing("a run".into()))?;
-    let actions = seen.actions();
+    let (took, counts) = best.ok_or_else(|| BenchError::Missing("a run".into()))?;
+    let actions = counts.actions();
     Ok(Leases {
-        sessions: shape.sessions,
-        leases: shape.sessions * u32::try_from(shape.leases.len()).unwrap_or(u32::MAX),
-        simulated: shape.time,
+        sessions: parameters.sessions,
+        leases: parameters.sessions * u32::try_from(parameters.leases.len()).unwrap_or(u32::MAX),
+        simulated: parameters.time,
         actions,
-        lapses: seen.lapses,
-        busiest: seen.busiest(),
+        lapses: counts.lapses,
+        busiest: counts.busiest(),
         each: took / u32::try_from(actions.max(1)).unwrap_or(u32::MAX),
     })
 }

@@ -18,7 +18,8 @@
 //! | [`relay`] | a link without a shim |
 //! | [`report`] | tables and chart |
 //! | [`roster`] | the contenders |
-//! | [`tournament`] | the run |
+//! | [`simulation`] | the simulation behind `leases` |
+//! | [`tournament`] | runs the contenders in turn |
 //! | [`turnover`] | the cost of Vault credentials for a call |
 //! | [`weight`] | size and memory |
 //!
@@ -59,10 +60,10 @@ mod weight;
 fn main() -> ExitCode {
     let done = match arguments::read(std::env::args().skip(1)) {
         Ok(Mode::Attack(attack, socket)) => {
-            hostile::attack::run(attack, &socket).map_err(|trouble| trouble.sentence())
+            hostile::attack::run(attack, &socket).map_err(|error| error.sentence())
         }
         Ok(Mode::Codec(body, count)) => codec::run(body, count),
-        Ok(Mode::Run(plan)) => run(&plan).map_err(|trouble| trouble.sentence()),
+        Ok(Mode::Run(plan)) => run(&plan).map_err(|error| error.sentence()),
         Ok(Mode::Spin) => {
             awake::spin();
             Ok(())
@@ -88,7 +89,7 @@ fn run(plan: &Plan) -> Result<(), BenchError> {
     let paths = ProgramPaths::new()?;
     let contenders: Vec<_> =
         roster::ROSTER.iter().filter(|contender| plan.includes(contender.name)).collect();
-    let standings = tournament::run(&contenders, plan.pace, directory.path(), &paths);
+    let results = tournament::run(&contenders, plan.pace, directory.path(), &paths);
     let counts = match plan.counting {
         Counting::Off => Vec::new(),
         Counting::On => instructions::count_all(directory.path(), &paths),
@@ -98,7 +99,7 @@ fn run(plan: &Plan) -> Result<(), BenchError> {
     let leases = Trial::of(plan, leases::LEASES, || leases::run(plan.pace.rounds));
     let turnover = Trial::of(plan, turnover::TURNOVER, || turnover::run(plan.pace, directory.path(), &paths));
     let findings = Findings {
-        standings,
+        results,
         hostile,
         crowd,
         leases,
@@ -107,7 +108,7 @@ fn run(plan: &Plan) -> Result<(), BenchError> {
         small_shim_size: paths.small_shim().and_then(|shim| weight::file_size(&shim).ok()),
         counts,
         rounds: plan.pace.rounds,
-        machine: machine::shape(),
+        machine: machine::summary(),
         versions: machine::versions(&paths),
         date: clock::today(),
     };

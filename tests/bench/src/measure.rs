@@ -13,20 +13,20 @@ use crate::contender::CommandLine;
 #[derive(Clone, Debug)]
 pub(crate) struct Round {
     pub(crate) start: Duration,
-    pub(crate) small: Small,
+    pub(crate) small: SmallCalls,
     pub(crate) calls_per_second: f64,
     pub(crate) large: Duration,
 }
 
-/// One small call at a time.
+/// Durations of small calls that were made one at a time.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Small {
+pub(crate) struct SmallCalls {
     pub(crate) median: Duration,
     pub(crate) p99: Duration,
     pub(crate) calls: usize,
 }
 
-impl Small {
+impl SmallCalls {
     pub(crate) fn of(mut took: Vec<Duration>) -> Self {
         Self { median: percentile(&mut took, 50), p99: percentile(&mut took, 99), calls: took.len() }
     }
@@ -53,7 +53,7 @@ impl Pace {
         self,
         most: usize,
         mut call: impl FnMut() -> Result<(), BenchError>,
-    ) -> Result<Small, BenchError> {
+    ) -> Result<SmallCalls, BenchError> {
         let deadline = Deadline::after(self.small);
         let mut took = Vec::with_capacity(most);
         while !deadline.is_over() && took.len() < most {
@@ -61,7 +61,7 @@ impl Pace {
             call()?;
             took.push(begin.elapsed());
         }
-        Ok(Small::of(took))
+        Ok(SmallCalls::of(took))
     }
 
     const fn of(rounds: usize, unit: u64) -> Self {
@@ -76,7 +76,7 @@ impl Pace {
     }
 }
 
-/// In flight when throughput is measured.
+/// Calls in flight while throughput is measured.
 pub(crate) const IN_FLIGHT: usize = 32;
 /// The large result, bytes of text.
 pub(crate) const LARGE: usize = 1 << 20;
@@ -85,7 +85,7 @@ const MAX_STARTS: usize = 25;
 const MAX_CALLS: usize = 20_000;
 const MAX_LARGE_CALLS: usize = 200;
 
-/// The four measurements, on the last of the clients that were started for the first of them.
+/// Makes the four measurements. The last client of the first one, the start time, is used for the other three.
 pub(crate) fn round(client: &CommandLine, pace: Pace) -> Result<Round, BenchError> {
     let (mut client, start) = starts(client, pace.starting)?;
     let deadline = Deadline::after(pace.warming);
@@ -99,7 +99,7 @@ pub(crate) fn round(client: &CommandLine, pace: Pace) -> Result<Round, BenchErro
     Ok(Round { start, small, calls_per_second, large })
 }
 
-/// From the start of the client's end to the answer to `tools/list`.
+/// The median time from starting the client to the response to `tools/list`, and the last client.
 fn starts(line: &CommandLine, time: Duration) -> Result<(Client, Duration), BenchError> {
     let deadline = Deadline::after(time);
     let mut took = Vec::new();
@@ -120,18 +120,19 @@ fn throughput(client: &mut Client, time: Duration) -> Result<f64, BenchError> {
     let deadline = Deadline::after(time);
     let mut waiting = Vec::with_capacity(IN_FLIGHT);
     for _ in 0..IN_FLIGHT {
-        waiting.push(client.ask_small()?);
+        waiting.push(client.send_small_call()?);
     }
     let mut answered = 0_u32;
     while !waiting.is_empty() {
-        let id = client.answered_small()?;
+        let id = client.next_small_response()?;
         // Contenders may answer in another order, but each request once.
         let place = waiting.iter().position(|waiting| *waiting == id);
-        let place = place.ok_or_else(|| BenchError::WrongAnswer(format!("a second one to request {id}")))?;
+        let place = place
+            .ok_or_else(|| BenchError::UnexpectedResponse(format!("a second response to request {id}")))?;
         waiting.swap_remove(place);
         answered += 1;
         if !deadline.is_over() {
-            waiting.push(client.ask_small()?);
+            waiting.push(client.send_small_call()?);
         }
     }
     Ok(f64::from(answered) / begin.elapsed().as_secs_f64())
@@ -149,7 +150,7 @@ fn large(client: &mut Client, time: Duration) -> Result<Duration, BenchError> {
     Ok(percentile(&mut took, 50))
 }
 
-/// The smallest value that at least `percent` of the values do not exceed; none of no values.
+/// The smallest value that at least `percent` of the values do not exceed; zero if there are no values.
 fn percentile(values: &mut [Duration], percent: usize) -> Duration {
     values.sort_unstable();
     let rank = (values.len() * percent).div_ceil(100).max(1);

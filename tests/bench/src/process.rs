@@ -50,14 +50,14 @@ impl Running {
         }
     }
 
-    /// Sends SIGTERM, and SIGKILL after `patience`.
-    pub(crate) fn end(&mut self, patience: Duration) -> Option<ExitStatus> {
+    /// Sends SIGTERM, and SIGKILL after `grace`.
+    pub(crate) fn end(&mut self, grace: Duration) -> Option<ExitStatus> {
         if self.is_running() {
             let id = i32::try_from(self.child.id()).expect("process ids fit");
             // It may have exited already.
             let _ = kill(Pid::from_raw(id), Signal::SIGTERM);
         }
-        let status = self.ends_within(patience);
+        let status = self.ends_within(grace);
         if status.is_none() {
             let _ = self.child.kill();
             let _ = self.child.wait();
@@ -68,7 +68,7 @@ impl Running {
 
 impl Drop for Running {
     fn drop(&mut self) {
-        self.end(PATIENCE);
+        self.end(EXIT_TIMEOUT);
     }
 }
 
@@ -84,12 +84,12 @@ pub(crate) fn killed_with_parent(program: &str) -> Command {
     }
 }
 
-/// What a command writes to its output, at most `time` from now.
+/// The stdout of a command. `None` if it fails or takes longer than `time`.
 pub(crate) fn output_of(mut command: Command, time: Duration) -> Option<String> {
     let directory = tempfile::tempdir().ok()?;
     let path = directory.path().join("out");
     command.stdin(Stdio::null()).stdout(into_file(&path)).stderr(Stdio::null());
-    let mut running = Running::spawn(command, "a question").ok()?;
+    let mut running = Running::spawn(command, "a version query").ok()?;
     running.ends_within(time).filter(ExitStatus::success)?;
     std::fs::read_to_string(path).ok()
 }
@@ -105,4 +105,4 @@ pub(crate) fn on_path(name: &str) -> Option<PathBuf> {
 }
 
 const POLL: Duration = Duration::from_millis(2);
-const PATIENCE: Duration = Duration::from_secs(3);
+const EXIT_TIMEOUT: Duration = Duration::from_secs(3);

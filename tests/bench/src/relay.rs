@@ -1,7 +1,7 @@
 //! A relay link without a shim: sends what a shim would send.
 //!
-//! It counts, acknowledges and answers heartbeats as a shim does, through the same code; it does not come back when its
-//! connection is lost, because nothing here cuts one.
+//! It counts, acknowledges and answers heartbeats as a shim does, through the same code; it does not reconnect, because
+//! nothing here cuts a connection.
 
 use std::io::{self, Read, Write};
 use std::os::unix::net::UnixStream;
@@ -29,10 +29,10 @@ pub(crate) struct Link {
 }
 
 impl Link {
-    /// Connects, says Hello and is welcomed: a session without anything behind it yet.
+    /// Connects, sends Hello and waits for Welcome. The session has no server process yet.
     pub(crate) fn open(socket: &Path, server: &str) -> Result<Self, BenchError> {
         let connected = UnixStream::connect(socket).and_then(|stream| {
-            stream.set_read_timeout(Some(ANSWER_WITHIN))?;
+            stream.set_read_timeout(Some(RESPONSE_TIMEOUT))?;
             Ok(stream)
         });
         let stream =
@@ -48,24 +48,24 @@ impl Link {
         link.write()?;
         match link.next_frame()? {
             Frame::Welcome(welcome) => link.outbox = Outbox::new(welcome.window),
-            other => return Err(BenchError::WrongAnswer(format!("{other:?} to a Hello"))),
+            other => return Err(BenchError::UnexpectedResponse(format!("{other:?} to a Hello"))),
         }
         Ok(link)
     }
 
     /// The legacy handshake of MCP.
-    pub(crate) fn shake_hands(&mut self) -> Result<(), BenchError> {
-        self.ask("initialize", INITIALIZE)?;
+    pub(crate) fn handshake(&mut self) -> Result<(), BenchError> {
+        self.request("initialize", INITIALIZE)?;
         self.push(br#"{"jsonrpc":"2.0","method":"notifications/initialized"}"#);
         self.write()
     }
 
-    /// One small call, to its answer.
+    /// Makes one small call and waits for its response.
     pub(crate) fn small_call(&mut self) -> Result<(), BenchError> {
-        let result = self.ask("tools/call", SMALL_CALL)?;
+        let result = self.request("tools/call", SMALL_CALL)?;
         match result.contains("How deep is the water") {
             true => Ok(()),
-            false => Err(BenchError::WrongAnswer(result)),
+            false => Err(BenchError::UnexpectedResponse(result)),
         }
     }
 
@@ -78,12 +78,12 @@ impl Link {
         frame.encode(&mut self.out);
     }
 
-    /// For a link whose owner waits for both directions at once.
+    /// For a caller that polls both directions.
     pub(crate) fn stream(&self) -> &UnixStream {
         &self.stream
     }
 
-    /// Everything that credit allows is written, or as much as a socket that does not block takes.
+    /// Writes everything that the credit allows, or as much as a non-blocking socket accepts.
     pub(crate) fn write(&mut self) -> Result<(), BenchError> {
         if let Some(ack) = self.inbox.take_ack() {
             Frame::Ack(ack).encode(&mut self.out);
@@ -102,21 +102,21 @@ impl Link {
         Ok(())
     }
 
-    /// Whether something is left that the socket did not take.
+    /// Whether bytes are left that the socket did not accept.
     pub(crate) fn has_unwritten(&self) -> bool {
         !self.out.is_empty()
     }
 
-    /// Reads once, and takes in what came: acknowledgements, heartbeats, and messages without a request.
-    pub(crate) fn take_in(&mut self) -> Result<(), BenchError> {
+    /// Reads once and handles the frames: acknowledgements, heartbeats, and messages that no request waits for.
+    pub(crate) fn read_frames(&mut self) -> Result<(), BenchError> {
         self.read()?;
         while let Some(frame) = self.decoded()? {
-            self.heed(frame)?;
+            self.handle_frame(frame)?;
         }
         Ok(())
     }
 
-    fn ask(&mut self, method: &str, params: &str) -> Result<String, BenchError> {
+    fn request(&mut self, method: &str, params: &str) -> Result<String, BenchError> {
         self.last_id += 1;
         let id = self.last_id;
         let request = format!(r#"{{"jsonrpc":"2.0","id":{id},"method":"{method}","params":{params}}}"#);
@@ -124,19 +124,23 @@ impl Link {
         self.write()?;
         loop {
             let frame = self.next_frame()?;
-            let Some(message) = self.heed(frame)? else { continue };
+            let Some(message) = self.handle_frame(frame)? else { continue };
             let answer: Value = serde_json::from_slice(&message).unwrap_or_default();
             match (answer.get("id").and_then(Value::as_u64), answer.get("result")) {
                 (Some(answered), Some(result)) if answered == id => return Ok(result.to_string()),
                 (None, None) if answer.get("method").is_some() => {}
-                _ => return Err(BenchError::WrongAnswer(answer.to_string().chars().take(160).collect())),
+                _ => {
+                    return Err(BenchError::UnexpectedResponse(
+                        answer.to_string().chars().take(160).collect(),
+                    ));
+                }
             }
         }
     }
 
-    /// What a shim does with a frame; gives the message that it completes.
-    fn heed(&mut self, frame: Frame) -> Result<Option<Vec<u8>>, BenchError> {
-        let wrong = |error: &dyn std::error::Error| BenchError::WrongAnswer(error.to_string());
+    /// Handles a frame as a shim does; returns the message that it completes.
+    fn handle_frame(&mut self, frame: Frame) -> Result<Option<Vec<u8>>, BenchError> {
+        let wrong = |error: &dyn std::error::Error| BenchError::UnexpectedResponse(error.to_string());
         match frame {
             Frame::Ack(ack) => self.outbox.acknowledge(ack).map_err(|error| wrong(&error))?,
             Frame::Message(part) => {
@@ -145,7 +149,7 @@ impl Link {
             }
             Frame::Ping => Frame::Pong.encode(&mut self.out),
             Frame::Pong => {}
-            other => return Err(BenchError::WrongAnswer(format!("{other:?}"))),
+            other => return Err(BenchError::UnexpectedResponse(format!("{other:?}"))),
         }
         Ok(None)
     }
@@ -160,7 +164,7 @@ impl Link {
     }
 
     fn decoded(&mut self) -> Result<Option<Frame>, BenchError> {
-        self.decoder.next().map_err(|error| BenchError::WrongAnswer(error.to_string()))
+        self.decoder.next().map_err(|error| BenchError::UnexpectedResponse(error.to_string()))
     }
 
     fn read(&mut self) -> Result<(), BenchError> {
@@ -171,9 +175,9 @@ impl Link {
                 Ok(())
             }
             Err(error) if error.kind() == io::ErrorKind::Interrupted => Ok(()),
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => Err(BenchError::NoAnswer {
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => Err(BenchError::NoResponse {
                 id: self.last_id,
-                within: ANSWER_WITHIN,
+                within: RESPONSE_TIMEOUT,
                 last_log_line: String::new(),
             }),
             Err(source) => Err(BenchError::Read { what: "from the sidecar".into(), source }),
@@ -197,7 +201,7 @@ pub(crate) fn opening(server: &str) -> Vec<u8> {
     opening
 }
 
-const ANSWER_WITHIN: Duration = Duration::from_secs(10);
+const RESPONSE_TIMEOUT: Duration = Duration::from_secs(10);
 const INITIALIZE: &str =
     r#"{"protocolVersion":"2025-06-18","capabilities":{},"clientInfo":{"name":"bench","version":"1"}}"#;
 const SMALL_CALL: &str = r#"{"name":"echo","arguments":{"text":"How deep is the water today?"}}"#;

@@ -28,7 +28,7 @@ pub(crate) const ROSTER: &[Contender] = &[
     },
     Contender {
         name: SOCAT,
-        about: "`socat STDIO UNIX-CONNECT:…` to `socat UNIX-LISTEN:…,fork EXEC:SERVER`: bytes, nothing looked at",
+        about: "`socat STDIO UNIX-CONNECT:…` to `socat UNIX-LISTEN:…,fork EXEC:SERVER`: copies bytes without parsing them",
         directories: &[],
         files: &[],
         host: &["{socat}", "UNIX-LISTEN:{dir}/socat.sock,fork", "EXEC:{server}"],
@@ -93,7 +93,7 @@ pub(crate) const ROSTER: &[Contender] = &[
     },
     Contender {
         name: COFFERDAM_WEB_SOCKET,
-        about: "the same over `wss://127.0.0.1:…/`: that, in a WebSocket, in a second TLS",
+        about: "the same over `wss://127.0.0.1:…/`: the TLS link inside a WebSocket, inside a second TLS",
         directories: SIDECAR_DIRECTORIES,
         files: SIDECAR_FILES,
         host: SIDECAR,

@@ -1,4 +1,4 @@
-//! Many sessions that keep their leases, at a Vault that only counts requests, on a paused clock.
+//! Simulates the lease renewals of many sessions on a paused clock, with a Vault that only counts requests.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -15,11 +15,11 @@ const LATENCY: Duration = Duration::from_millis(20);
 
 /// The parameters of a simulation.
 #[derive(Clone, Debug)]
-pub(crate) struct Shape {
+pub(crate) struct SimulationParameters {
     pub(crate) sessions: u32,
     pub(crate) leases: Vec<SimulatedLease>,
     pub(crate) time: Duration,
-    /// Sessions begin one after the other within this.
+    /// Sessions start at even intervals within this time.
     pub(crate) arrival: Duration,
     /// The lifetime of a login, which is replaced after two thirds of it. `None`: unlimited.
     pub(crate) login: Option<Duration>,
@@ -29,37 +29,37 @@ pub(crate) struct Shape {
 pub(crate) struct SimulatedLease {
     pub(crate) class: Class,
     pub(crate) life: Duration,
-    /// No renewal goes beyond this.
-    pub(crate) longest: Duration,
+    /// The maximum lifetime: renewals do not extend the lease beyond it.
+    pub(crate) max_life: Duration,
 }
 
-/// What the simulated Vault counted.
+/// The requests that the simulated Vault counted.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Seen {
+pub(crate) struct RequestCounts {
     pub(crate) reads: u64,
     pub(crate) renewals: u64,
-    /// Whether a lease is still there.
-    pub(crate) looks: u64,
+    /// Look-ups of whether a lease still exists.
+    pub(crate) lookups: u64,
     /// Renewals of each kind of lease.
     pub(crate) renewals_of: BTreeMap<usize, u64>,
-    /// Leases that ended before another was asked for.
+    /// Leases that expired before they were renewed or replaced.
     pub(crate) lapses: u64,
     /// Requests in each second that had any.
     pub(crate) seconds: BTreeMap<u64, u64>,
     /// The same without look-ups, which can be postponed.
-    pub(crate) seconds_without_looks: BTreeMap<u64, u64>,
+    pub(crate) seconds_without_lookups: BTreeMap<u64, u64>,
 }
 
-impl Shape {
+impl SimulationParameters {
     /// The sizes that are promised: two hundred sessions with three leases each, for five hours.
     pub(crate) fn promised() -> Self {
         let minutes = |minutes: u64| Duration::from_secs(60 * minutes);
         Self {
             sessions: 200,
             leases: vec![
-                SimulatedLease { class: Class::Renewable, life: minutes(5), longest: Duration::MAX },
-                SimulatedLease { class: Class::Renewable, life: minutes(5), longest: minutes(20) },
-                SimulatedLease { class: Class::Fixed, life: minutes(10), longest: minutes(10) },
+                SimulatedLease { class: Class::Renewable, life: minutes(5), max_life: Duration::MAX },
+                SimulatedLease { class: Class::Renewable, life: minutes(5), max_life: minutes(20) },
+                SimulatedLease { class: Class::Fixed, life: minutes(10), max_life: minutes(10) },
             ],
             time: minutes(5 * 60),
             arrival: minutes(1),
@@ -68,9 +68,9 @@ impl Shape {
     }
 }
 
-impl Seen {
+impl RequestCounts {
     pub(crate) fn actions(&self) -> u64 {
-        self.reads + self.renewals + self.looks
+        self.reads + self.renewals + self.lookups
     }
 
     /// The most requests in any second.
@@ -84,47 +84,48 @@ fn most(seconds: &BTreeMap<u64, u64>) -> u64 {
 }
 
 /// Runs the simulation. The clock must be paused; otherwise it runs in real time.
-pub(crate) async fn simulate(shape: &Shape) -> Seen {
-    let vault = Arc::new(Counting { began: Instant::now(), login: shape.login, seen: Mutex::default() });
+pub(crate) async fn simulate(parameters: &SimulationParameters) -> RequestCounts {
+    let vault =
+        Arc::new(CountingVault { began: Instant::now(), login: parameters.login, counts: Mutex::default() });
     let mut tasks = JoinSet::new();
-    for session in 0..shape.sessions {
-        let begins = vault.began + shape.arrival * session / shape.sessions.max(1);
-        for (kind, lease) in shape.leases.iter().copied().enumerate() {
+    for session in 0..parameters.sessions {
+        let begins = vault.began + parameters.arrival * session / parameters.sessions.max(1);
+        for (kind, lease) in parameters.leases.iter().copied().enumerate() {
             let vault = Arc::clone(&vault);
             tasks.spawn(async move {
                 sleep_until(begins).await;
-                let mut source = Simulated::new(vault, kind, lease);
-                let terms = source.lend();
+                let mut source = SimulatedSource::new(vault, kind, lease);
+                let terms = source.issue();
                 run_renewal(source, terms).await;
             });
         }
     }
-    sleep_until(vault.began + shape.time).await;
+    sleep_until(vault.began + parameters.time).await;
     tasks.shutdown().await;
-    std::mem::take(&mut *vault.seen())
+    std::mem::take(&mut *vault.counts())
 }
 
-struct Counting {
+struct CountingVault {
     began: Instant,
     login: Option<Duration>,
-    seen: Mutex<Seen>,
+    counts: Mutex<RequestCounts>,
 }
 
-impl Counting {
-    fn seen(&self) -> MutexGuard<'_, Seen> {
-        self.seen.lock().unwrap_or_else(PoisonError::into_inner)
+impl CountingVault {
+    fn counts(&self) -> MutexGuard<'_, RequestCounts> {
+        self.counts.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn count(&self, action: Action) {
         let second = self.began.elapsed().as_secs();
-        let mut seen = self.seen();
-        *seen.seconds.entry(second).or_default() += 1;
+        let mut counts = self.counts();
+        *counts.seconds.entry(second).or_default() += 1;
         if action != Action::Check {
-            *seen.seconds_without_looks.entry(second).or_default() += 1;
+            *counts.seconds_without_lookups.entry(second).or_default() += 1;
         }
     }
 
-    /// The number of the login at this time; one follows the other after two thirds of its life.
+    /// The number of the login at this time. A login is replaced after two thirds of its life.
     fn login(&self, at: Instant) -> u32 {
         let Some(life) = self.login else { return 0 };
         u32::try_from((at - self.began).as_millis() / (life * 2 / 3).as_millis()).unwrap_or(u32::MAX)
@@ -141,30 +142,30 @@ impl Counting {
 }
 
 /// One lease of one session.
-struct Simulated {
-    vault: Arc<Counting>,
+struct SimulatedSource {
+    vault: Arc<CountingVault>,
     kind: usize,
     lease: SimulatedLease,
     issued: Instant,
     ends: Instant,
     login: u32,
-    told: u32,
+    announced_login: u32,
 }
 
-impl Simulated {
-    fn new(vault: Arc<Counting>, kind: usize, lease: SimulatedLease) -> Self {
+impl SimulatedSource {
+    fn new(vault: Arc<CountingVault>, kind: usize, lease: SimulatedLease) -> Self {
         let now = Instant::now();
         let login = vault.login(now);
-        Self { vault, kind, lease, issued: now, ends: now, login, told: login }
+        Self { vault, kind, lease, issued: now, ends: now, login, announced_login: login }
     }
 
-    /// From now on.
-    fn lend(&mut self) -> Terms {
+    /// Issues the lease, starting now.
+    fn issue(&mut self) -> Terms {
         let now = Instant::now();
         let SimulatedLease { class, life, .. } = self.lease;
         (self.issued, self.ends) = (now, now + life);
         self.login = self.vault.login(now);
-        self.told = self.login;
+        self.announced_login = self.login;
         Terms { class, asked_at: now, life: Some(life), bound: None }
     }
 
@@ -174,17 +175,17 @@ impl Simulated {
     }
 }
 
-impl Renewable for Simulated {
+impl Renewable for SimulatedSource {
     async fn read(&mut self) -> Result<Terms, Failure> {
         self.vault.count(Action::Read);
         let asked_at = Instant::now();
         sleep(LATENCY).await;
         {
-            let mut seen = self.vault.seen();
-            seen.reads += 1;
-            seen.lapses += u64::from(self.has_lapsed());
+            let mut counts = self.vault.counts();
+            counts.reads += 1;
+            counts.lapses += u64::from(self.has_lapsed());
         }
-        Ok(Terms { asked_at, ..self.lend() })
+        Ok(Terms { asked_at, ..self.issue() })
     }
 
     async fn renew(&mut self, increment: Option<Duration>) -> Result<Terms, Failure> {
@@ -192,16 +193,16 @@ impl Renewable for Simulated {
         let asked_at = Instant::now();
         sleep(LATENCY).await;
         if self.has_lapsed() {
-            self.vault.seen().lapses += 1;
+            self.vault.counts().lapses += 1;
             return Err(Failure::Gone { why: "lease not found".into() });
         }
         {
-            let mut seen = self.vault.seen();
-            seen.renewals += 1;
-            *seen.renewals_of.entry(self.kind).or_default() += 1;
+            let mut counts = self.vault.counts();
+            counts.renewals += 1;
+            *counts.renewals_of.entry(self.kind).or_default() += 1;
         }
         let now = Instant::now();
-        let left = self.lease.longest.saturating_sub(now - self.issued);
+        let left = self.lease.max_life.saturating_sub(now - self.issued);
         let life = increment.unwrap_or(self.lease.life).min(left);
         self.ends = now + life;
         Ok(Terms { class: self.lease.class, asked_at, life: Some(life), bound: None })
@@ -210,15 +211,17 @@ impl Renewable for Simulated {
     async fn check(&mut self) -> Result<(), Failure> {
         self.vault.count(Action::Check);
         sleep(LATENCY).await;
-        self.vault.seen().looks += 1;
+        self.vault.counts().lookups += 1;
         Ok(())
     }
 
     async fn event(&mut self) -> RenewalEvent {
-        let Some(turns) = self.vault.begins(self.told + 1) else { return std::future::pending().await };
+        let Some(turns) = self.vault.begins(self.announced_login + 1) else {
+            return std::future::pending().await;
+        };
         sleep_until(turns).await;
-        self.told += 1;
-        RenewalEvent::Superseded { by: self.vault.ends(self.login) }
+        self.announced_login += 1;
+        RenewalEvent::Superseded { ends_at: self.vault.ends(self.login) }
     }
 
     fn report(&mut self, _schedule: &RenewalSchedule) {}
@@ -230,38 +233,47 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn two_hundred_sessions_for_five_hours_have_no_lapse_drift_or_burst() {
-        let shape = Shape::promised();
-        let seen = simulate(&shape).await;
-        assert_eq!(seen.lapses, 0);
+        let parameters = SimulationParameters::promised();
+        let counts = simulate(&parameters).await;
+        assert_eq!(counts.lapses, 0);
         // The first kind can be renewed for ever: every two thirds of its life, or up to a tenth of that earlier.
-        let (life, time) = (shape.leases[0].life.as_secs_f64(), shape.time.as_secs_f64());
-        let renewals = seen.renewals_of[&0] as f64 / f64::from(shape.sessions);
+        let (life, time) = (parameters.leases[0].life.as_secs_f64(), parameters.time.as_secs_f64());
+        let renewals = counts.renewals_of[&0] as f64 / f64::from(parameters.sessions);
         let expected = time / (life * 2.0 / 3.0 * 0.95);
         assert!((renewals - expected).abs() < expected * 0.03, "{renewals} instead of {expected}");
         // The second is renewed until that does not extend it, and then replaced; the third is only replaced.
-        let replaced = seen.reads as f64 / f64::from(shape.sessions);
+        let replaced = counts.reads as f64 / f64::from(parameters.sessions);
         assert!((45.0..65.0).contains(&replaced), "{replaced}");
-        // Those that are not renewed are looked up two or three times before.
-        let looks = seen.looks as f64 / f64::from(shape.sessions);
-        assert!((2.0 * 35.0..4.0 * 37.0).contains(&looks), "{looks}");
-        // Six hundred leases that came within a minute are ten a second; random makes that three times as many at most.
-        let came = f64::from(shape.sessions) * shape.leases.len() as f64 / shape.arrival.as_secs_f64();
-        assert!((seen.busiest() as f64) < 4.0 * came, "{} in a second, {came} came", seen.busiest());
+        // A lease that is not renewed is looked up two or three times before it is replaced.
+        let lookups = counts.lookups as f64 / f64::from(parameters.sessions);
+        assert!((2.0 * 35.0..4.0 * 37.0).contains(&lookups), "{lookups}");
+        // Six hundred leases that start within a minute are ten a second; with jitter the peak is below four times that.
+        let started = f64::from(parameters.sessions) * parameters.leases.len() as f64
+            / parameters.arrival.as_secs_f64();
+        assert!(
+            (counts.busiest() as f64) < 4.0 * started,
+            "{} in a second, {started} started",
+            counts.busiest()
+        );
     }
 
     #[tokio::test(start_paused = true)]
     async fn everything_is_read_again_before_its_login_ends_and_spread_out() {
         let hour = Duration::from_secs(3600);
-        let lease = SimulatedLease { class: Class::Renewable, life: 20 * hour, longest: Duration::MAX };
-        let shape = Shape { leases: vec![lease; 3], login: Some(hour), ..Shape::promised() };
-        let seen = simulate(&shape).await;
-        assert_eq!((seen.lapses, seen.renewals), (0, 0));
+        let lease = SimulatedLease { class: Class::Renewable, life: 20 * hour, max_life: Duration::MAX };
+        let parameters = SimulationParameters {
+            leases: vec![lease; 3],
+            login: Some(hour),
+            ..SimulationParameters::promised()
+        };
+        let counts = simulate(&parameters).await;
+        assert_eq!((counts.lapses, counts.renewals), (0, 0));
         // Seven logins in five hours, each for six hundred leases within a quarter of an hour.
-        assert_eq!(seen.reads, 7 * 600);
-        // And one look at each within five minutes, which is three a second.
-        assert!(seen.looks < 4 * shape.time.as_secs(), "{}", seen.looks);
-        let most_reads = most(&seen.seconds_without_looks);
+        assert_eq!(counts.reads, 7 * 600);
+        // And a look-up of each lease at least every five minutes, about three a second.
+        assert!(counts.lookups < 4 * parameters.time.as_secs(), "{}", counts.lookups);
+        let most_reads = most(&counts.seconds_without_lookups);
         assert!(most_reads <= 8, "{most_reads} reads in a second");
-        assert!(seen.busiest() <= 20, "{} requests in a second", seen.busiest());
+        assert!(counts.busiest() <= 20, "{} requests in a second", counts.busiest());
     }
 }

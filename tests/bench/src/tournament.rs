@@ -1,4 +1,4 @@
-//! The run: every host up, rounds in turn, the best of each kept.
+//! Runs the contenders: starts every host, then measures the contenders in turn, round after round.
 //!
 //! A contender that fails stays in the report with the reason, and with what was measured before.
 
@@ -8,18 +8,18 @@ use std::time::Duration;
 use crate::awake::Awake;
 use crate::bench_error::BenchError;
 use crate::contender::{Contender, Prepared};
-use crate::measure::{Pace, Round, Small, round};
+use crate::measure::{Pace, Round, SmallCalls, round};
 use crate::process::Running;
 use crate::program_paths::ProgramPaths;
-use crate::weight::{Weight, weigh};
+use crate::weight::{ResidentMemory, measure_memory};
 
-/// A contender and what was found about it.
+/// A contender and its measurements.
 #[derive(Debug)]
 pub(crate) struct ContenderResult {
     pub(crate) name: &'static str,
     pub(crate) about: &'static str,
     pub(crate) rounds: Vec<Round>,
-    pub(crate) weight: Option<Weight>,
+    pub(crate) memory: Option<ResidentMemory>,
     pub(crate) failure: Option<String>,
 }
 
@@ -33,24 +33,24 @@ pub(crate) fn run(
     let mut entries: Vec<Entry> =
         contenders.iter().map(|contender| Entry::new(contender, dir, paths)).collect();
     let awake = Awake::keep();
-    if let Err(trouble) = &awake {
-        eprintln!("bench: the cores may sleep: {}", trouble.sentence());
+    if let Err(error) = &awake {
+        eprintln!("bench: the cores may sleep: {}", error.sentence());
     }
     let count = entries.len().max(1);
     for number in 0..pace.rounds {
-        // Another one begins each round, so that no contender always follows the same neighbour.
+        // Each round starts with another contender, so that none always has the same place in the order.
         for turn in 0..entries.len() {
-            entries[(number + turn) % count].play(number + 1, pace);
+            entries[(number + turn) % count].run_round(number + 1, pace);
         }
     }
     for entry in &mut entries {
-        entry.weigh();
+        entry.measure_memory();
     }
-    entries.into_iter().map(|entry| entry.standing).collect()
+    entries.into_iter().map(|entry| entry.result).collect()
 }
 
 impl ContenderResult {
-    pub(crate) fn small(&self) -> Option<Small> {
+    pub(crate) fn small(&self) -> Option<SmallCalls> {
         self.rounds.iter().map(|round| round.small).min_by_key(|small| small.median)
     }
 
@@ -68,7 +68,7 @@ impl ContenderResult {
 }
 
 struct Entry {
-    standing: ContenderResult,
+    result: ContenderResult,
     prepared: Option<Prepared>,
     _host: Option<Running>,
 }
@@ -76,51 +76,51 @@ struct Entry {
 impl Entry {
     fn new(contender: &Contender, dir: &Path, paths: &ProgramPaths) -> Self {
         let Contender { name, about, .. } = *contender;
-        let mut standing = ContenderResult { name, about, rounds: Vec::new(), weight: None, failure: None };
+        let mut result = ContenderResult { name, about, rounds: Vec::new(), memory: None, failure: None };
         let own = dir.join(name.replace(|letter: char| !letter.is_ascii_alphanumeric(), "-"));
         let started = contender
             .prepare(&own, paths)
             .and_then(|prepared| prepared.start_host().map(|host| (prepared, host)));
         match started {
-            Ok((prepared, host)) => Self { standing, prepared: Some(prepared), _host: host },
-            Err(trouble) => {
-                standing.fail("it did not start", &trouble);
-                Self { standing, prepared: None, _host: None }
+            Ok((prepared, host)) => Self { result, prepared: Some(prepared), _host: host },
+            Err(error) => {
+                result.fail("it did not start", &error);
+                Self { result, prepared: None, _host: None }
             }
         }
     }
 
-    fn play(&mut self, number: usize, pace: Pace) {
-        let (Some(prepared), None) = (&self.prepared, &self.standing.failure) else { return };
+    fn run_round(&mut self, number: usize, pace: Pace) {
+        let (Some(prepared), None) = (&self.prepared, &self.result.failure) else { return };
         match round(&prepared.client, pace) {
             Ok(round) => {
                 eprintln!(
                     "bench: round {number}, {}: {:?} a small call ({} of them), {:.0} calls/s, {:?} a large one, {:?} to start",
-                    self.standing.name,
+                    self.result.name,
                     round.small.median,
                     round.small.calls,
                     round.calls_per_second,
                     round.large,
                     round.start
                 );
-                self.standing.rounds.push(round);
+                self.result.rounds.push(round);
             }
-            Err(trouble) => self.standing.fail(&format!("in round {number}"), &trouble),
+            Err(error) => self.result.fail(&format!("in round {number}"), &error),
         }
     }
 
-    fn weigh(&mut self) {
-        let (Some(prepared), None) = (&self.prepared, &self.standing.failure) else { return };
-        match weigh(&prepared.client) {
-            Ok(weight) => self.standing.weight = Some(weight),
-            Err(trouble) => self.standing.fail("while it was weighed", &trouble),
+    fn measure_memory(&mut self) {
+        let (Some(prepared), None) = (&self.prepared, &self.result.failure) else { return };
+        match measure_memory(&prepared.client) {
+            Ok(memory) => self.result.memory = Some(memory),
+            Err(error) => self.result.fail("while its memory was measured", &error),
         }
     }
 }
 
 impl ContenderResult {
-    fn fail(&mut self, when: &str, trouble: &BenchError) {
-        let reason = format!("{when}: {}", trouble.sentence());
+    fn fail(&mut self, when: &str, error: &BenchError) {
+        let reason = format!("{when}: {}", error.sentence());
         eprintln!("bench: {} failed, {reason}", self.name);
         self.failure = Some(reason);
     }

@@ -7,9 +7,9 @@ use crate::client::Client;
 use crate::contender::CommandLine;
 use crate::measure::LARGE;
 
-/// Bytes.
+/// Resident memory of a client, in bytes.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Weight {
+pub(crate) struct ResidentMemory {
     pub(crate) after_small_calls: u64,
     /// After a large result too, whose memory should be freed again.
     pub(crate) after_large_call: u64,
@@ -17,8 +17,8 @@ pub(crate) struct Weight {
 
 pub(crate) const SMALL_CALLS: usize = 1_000;
 
-/// A fresh client of its own, so that no other measurement is in it. Only the process that the harness started counts.
-pub(crate) fn weigh(line: &CommandLine) -> Result<Weight, BenchError> {
+/// Starts a new client, so that earlier calls do not count. Only the process that the harness starts is measured.
+pub(crate) fn measure_memory(line: &CommandLine) -> Result<ResidentMemory, BenchError> {
     let mut client = Client::start(line)?;
     for _ in 0..SMALL_CALLS {
         client.small_call()?;
@@ -28,7 +28,7 @@ pub(crate) fn weigh(line: &CommandLine) -> Result<Weight, BenchError> {
     client.small_call()?;
     let after_large_call = resident(client.process_id())?;
     client.end();
-    Ok(Weight { after_small_calls, after_large_call })
+    Ok(ResidentMemory { after_small_calls, after_large_call })
 }
 
 pub(crate) fn file_size(path: &Path) -> Result<u64, BenchError> {

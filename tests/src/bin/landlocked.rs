@@ -14,7 +14,7 @@ use landlock::{
     RulesetError, RulesetStatus, path_beneath_rules,
 };
 
-/// The first one that knows about TCP.
+/// The first Landlock ABI that can restrict TCP.
 const WANTED: ABI = ABI::V4;
 
 fn main() -> ExitCode {
@@ -25,7 +25,7 @@ fn main() -> ExitCode {
             Some("--read") => readable.extend(arguments.next()),
             Some("--write") => writable.extend(arguments.next()),
             Some("--") => break,
-            _ => return failed(&format!("{} is not known", argument.display())),
+            _ => return failed(&format!("unknown argument {}", argument.display())),
         }
     }
     let Some(program) = arguments.next() else { return failed("no program") };

@@ -30,7 +30,7 @@ fn main() -> ExitCode {
         "unix" => UnixStream::connect(target).map(|_| "ok".to_owned()),
         "proxy" => proxy(target),
         "read" => std::fs::File::open(target).map(|_| "ok".to_owned()),
-        other => Err(std::io::Error::other(format!("{other} is not known"))),
+        other => Err(std::io::Error::other(format!("unknown way {other}"))),
     };
     println!("{}", result.unwrap_or_else(|error| format!("{:?}: {error}", error.kind())));
     ExitCode::SUCCESS

@@ -49,7 +49,7 @@ enum Sent {
 
 /// What a response says about its call.
 #[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
-pub enum Fate {
+pub enum CallOutcome {
     DidNotRun,
     Ran,
     Unknown,
@@ -123,13 +123,13 @@ impl Conversation {
         }
     }
 
-    /// The fate of the last request that got a response.
+    /// The outcome of the last request that got a response.
     ///
     /// # Panics
     /// When there was no response yet.
     #[track_caller]
-    pub fn last_fate(&self) -> Fate {
-        fate(self.answers.values().next_back().expect("there was a response"))
+    pub fn last_outcome(&self) -> CallOutcome {
+        outcome_of(self.answers.values().next_back().expect("there was a response"))
     }
 
     /// Asserts that nothing was lost, repeated or reordered, that one link and one process were used, and that the audit has
@@ -143,7 +143,7 @@ impl Conversation {
         let calls: Vec<u64> = all.iter().copied().filter(tallies).collect();
         assert_eq!(self.notified, calls, "the server's notifications come once and in order");
         for (number, answer) in &self.answers {
-            assert_eq!(fate(answer), Fate::Ran, "{number}: {answer}");
+            assert_eq!(outcome_of(answer), CallOutcome::Ran, "{number}: {answer}");
         }
         assert_eq!(world.fixture_processes(&self.server).len(), 1, "on one process");
         let requests = self.sent.iter().filter(|sent| **sent != Sent::Notification).count();
@@ -162,10 +162,10 @@ impl Conversation {
 
     /// Asserts that each request has one response and ran at most once: once if the response says so, never if it says not.
     #[track_caller]
-    pub fn assert_at_most_once(&mut self, world: &World) -> BTreeMap<Fate, usize> {
+    pub fn assert_at_most_once(&mut self, world: &World) -> BTreeMap<CallOutcome, usize> {
         self.wait_for_earlier_messages();
         let executed = self.executed(world);
-        let mut fates = BTreeMap::new();
+        let mut outcomes = BTreeMap::new();
         for (number, sent) in (1..).zip(&self.sent) {
             let times = executed.iter().filter(|other| **other == number).count();
             assert!(times <= 1, "{number} ran {times} times");
@@ -173,15 +173,15 @@ impl Conversation {
                 continue;
             }
             let Some(answer) = self.answers.get(&number) else { panic!("{number} has no answer") };
-            let fate = fate(answer);
-            match fate {
-                Fate::DidNotRun => assert_eq!(times, 0, "{number}: {answer}"),
-                Fate::Ran => assert_eq!(times, 1, "{number}"),
-                Fate::Unknown => {}
+            let outcome = outcome_of(answer);
+            match outcome {
+                CallOutcome::DidNotRun => assert_eq!(times, 0, "{number}: {answer}"),
+                CallOutcome::Ran => assert_eq!(times, 1, "{number}"),
+                CallOutcome::Unknown => {}
             }
-            *fates.entry(fate).or_default() += 1;
+            *outcomes.entry(outcome).or_default() += 1;
         }
-        fates
+        outcomes
     }
 
     #[track_caller]
@@ -245,7 +245,7 @@ impl Conversation {
                 "{number}: the response belongs to another call"
             );
         }
-        // Of a long response only the fate of its call is kept.
+        // Only whether the call succeeded is kept, not its result, which may be long.
         let kept = if message.get("result").is_some() { json!({"result": {}}) } else { message.clone() };
         self.answers.insert(number, kept);
     }
@@ -296,13 +296,13 @@ pub fn sum(text: &str) -> u64 {
 }
 
 #[track_caller]
-fn fate(answer: &Value) -> Fate {
+fn outcome_of(answer: &Value) -> CallOutcome {
     if answer.get("result").is_some() {
-        return Fate::Ran;
+        return CallOutcome::Ran;
     }
     match crate::harness::refusal_of(answer) {
-        "outcome_unknown" => Fate::Unknown,
-        "relay_unavailable" | "server_unavailable" | "session_ended" => Fate::DidNotRun,
+        "outcome_unknown" => CallOutcome::Unknown,
+        "relay_unavailable" | "server_unavailable" | "session_ended" => CallOutcome::DidNotRun,
         other => panic!("unexpected error {other} in {answer}"),
     }
 }

@@ -28,7 +28,7 @@ pub struct LinkKind {
     pub sidecar: fn(&World) -> Endpoint,
     /// Where a proxy for it can listen.
     pub front: fn(&World) -> Endpoint,
-    /// Tells a shim to connect to the proxy or to the hub, or to wait for the host.
+    /// Configures a shim to connect to the proxy or to the hub, or to wait for the host.
     pub shim: fn(&World, &Endpoint, &mut Command),
     /// The number of shims that share a connection of the proxy.
     pub shims: usize,
@@ -137,7 +137,7 @@ impl LinkKind {
     }
 }
 
-/// Bytes of two parts of a long message.
+/// Enough bytes for two parts of a long message.
 const STRETCH: usize = 160_000;
 
 const fn sizes(opening: usize) -> LinkSizes {
@@ -146,7 +146,7 @@ const fn sizes(opening: usize) -> LinkSizes {
 
 const ANY_PORT: ([u8; 4], u16) = ([127, 0, 0, 1], 0);
 
-/// Enrolled, with its state in the world's directory.
+/// Configures an enrolled shim to connect to `relay`, with its state in the world's directory.
 fn dial_out(world: &World, relay: &str, command: &mut Command) {
     let state = fresh(world);
     command

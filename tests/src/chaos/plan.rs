@@ -59,9 +59,9 @@ pub enum How {
 
 /// Plans for the successive connections of one link.
 ///
-/// A long message continues with its next part on the next connection, but a part must pass whole. With a delay and a
-/// handshake for each connection, many in a row that are cut before that would take too long; so at most
-/// [`MAX_SHORT_IN_A_ROW`] of them follow each other.
+/// A long message continues with its next part on the next connection, but a part must arrive complete. Many
+/// connections in a row that are too short for one part would take too long, because each has a delay and a
+/// handshake; so there are at most [`MAX_SHORT_IN_A_ROW`] of them in a row.
 #[derive(Clone, Debug)]
 pub struct Plans {
     sizes: LinkSizes,
@@ -72,9 +72,10 @@ pub struct Plans {
 /// Sizes by which the plans for a kind of link are drawn.
 #[derive(Clone, Copy, Debug)]
 pub struct LinkSizes {
-    /// About the bytes of the handshakes below the relay protocol, in each direction; more where progress would be rare otherwise.
+    /// The approximate size of the handshakes below the relay protocol, in bytes per direction; larger where too few
+    /// connections would get through.
     pub opening: usize,
-    /// How many bytes a connection that must be long forwards at least, in each direction.
+    /// The minimum number of bytes per direction that a connection forwards if it has to be long.
     pub stretch: usize,
 }
 
@@ -125,28 +126,28 @@ impl Plan {
 
     /// All bytes arrive, split and delayed.
     pub fn torn(random: &mut Random) -> Self {
-        let mut course =
+        let mut direction =
             || DirectionPlan { rest: Rest::Torn(Random::new(random.next())), ..DirectionPlan::draw(random) };
-        Self { towards_sidecar: course(), towards_shim: course() }
+        Self { towards_sidecar: direction(), towards_shim: direction() }
     }
 
     /// Like `torn`, with an end after this many bytes in one direction.
     pub fn ending(mut self, after: usize, random: &mut Random) -> Self {
         let at = Position::Byte(after);
         let pause = Duration::from_millis(random.within(0..=30));
-        let (course, how) = match random.within(0..=4) {
+        let (direction, how) = match random.within(0..=4) {
             0 => (&mut self.towards_sidecar, How::Cut),
             1 => (&mut self.towards_shim, How::Cut),
             2 => (&mut self.towards_sidecar, How::Truncate),
             3 => (&mut self.towards_shim, How::Truncate),
             _ => (&mut self.towards_sidecar, How::Late { pause }),
         };
-        course.end = Some(End { at, how });
+        direction.end = Some(End { at, how });
         self
     }
 
-    /// A random plan for a stream that is wrapped in others. Most take effect after the outer handshakes, which have this
-    /// many bytes, because otherwise few connections would get through.
+    /// A random plan for a stream inside TLS or a WebSocket. Most plans take effect after the outer handshakes, of
+    /// `opening` bytes, because otherwise few connections would get through.
     fn draw_past(opening: usize, random: &mut Random) -> Self {
         let mut plan = Self::draw(random);
         if random.percent(75) {
@@ -157,8 +158,8 @@ impl Plan {
 
     /// The same plan, shifted by this many bytes.
     fn shift(&mut self, bytes: usize) {
-        for course in [&mut self.towards_sidecar, &mut self.towards_shim] {
-            if let Some(End { at: Position::Byte(byte), .. }) = &mut course.end {
+        for direction in [&mut self.towards_sidecar, &mut self.towards_shim] {
+            if let Some(End { at: Position::Byte(byte), .. }) = &mut direction.end {
                 *byte += bytes;
             }
         }
@@ -166,9 +167,9 @@ impl Plan {
 
     /// Whether one part of a long message passes in each direction.
     fn lets_a_part_pass(&self) -> bool {
-        [&self.towards_sidecar, &self.towards_shim].iter().all(
-            |course| !matches!(course.end, Some(End { at: Position::Byte(byte), .. }) if byte < PART_BYTES),
-        )
+        [&self.towards_sidecar, &self.towards_shim]
+            .iter()
+            .all(|way| !matches!(way.end, Some(End { at: Position::Byte(byte), .. }) if byte < PART_BYTES))
     }
 
     /// A random plan.

@@ -55,7 +55,7 @@ pub(super) struct Shared {
 pub(super) struct ProxyState {
     pub(super) tally: Tally,
     /// The newest connection whose Hello has passed completely.
-    pub(super) greeted: usize,
+    pub(super) newest_hello: usize,
     /// The connections that their plans ended, with the bytes that had gone through in that direction.
     pub(super) ended: BTreeMap<usize, usize>,
     /// How long the handshake of a connection was in a direction: preface, and Hello or Welcome.
@@ -84,18 +84,18 @@ impl Proxy {
     ) -> Self {
         let (listener, front) = front.listen().expect("a fresh address can be listened on");
         let shared = Arc::new(Shared::default());
-        let theirs = Arc::clone(&shared);
+        let accepting = Arc::clone(&shared);
         // Ends with the test's process; it owns its sockets only.
         std::thread::spawn(move || {
             while let Ok(shim) = listener.accept() {
-                let number = theirs.update(|state| {
+                let number = accepting.update(|state| {
                     state.tally.connections += 1;
                     state.tally.connections
                 });
                 let plan = plans(number);
                 // Without a sidecar the shim sees its connection end at once.
                 if let Ok(sidecar) = sidecar.connect() {
-                    theirs.join(Connection { number, plan, shim, sidecar });
+                    accepting.start_pumps(Connection { number, plan, shim, sidecar });
                 }
             }
         });
@@ -125,7 +125,7 @@ impl Proxy {
     /// The length of this connection's handshake towards the sidecar and towards the shim, once it has passed.
     #[track_caller]
     pub fn wait_for_handshake_lengths(&self, connection: usize) -> (usize, usize) {
-        self.wait_for(&format!("connection {connection} is greeted"), |state| {
+        self.wait_for(&format!("the handshake of connection {connection} passes"), |state| {
             let opening = |way| state.openings.get(&(connection, way)).copied();
             opening(Way::TowardsSidecar).zip(opening(Way::TowardsShim))
         })
@@ -175,11 +175,12 @@ impl Shared {
     pub(super) fn wait_for_a_later_hello(&self, number: usize) {
         const LONG_ENOUGH: Duration = Duration::from_secs(3);
         let state = self.lock();
-        let waited = self.changed.wait_timeout_while(state, LONG_ENOUGH, |state| state.greeted <= number);
+        let waited =
+            self.changed.wait_timeout_while(state, LONG_ENOUGH, |state| state.newest_hello <= number);
         drop(waited);
     }
 
-    fn join(self: &Arc<Self>, connection: Connection) {
+    fn start_pumps(self: &Arc<Self>, connection: Connection) {
         let connection = Arc::new(connection);
         self.lock().open.push(Arc::clone(&connection));
         for way in [Way::TowardsSidecar, Way::TowardsShim] {

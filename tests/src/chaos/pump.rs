@@ -25,17 +25,17 @@ const KEPT: usize = 16 * 1024;
 
 /// Runs until the direction ends.
 pub(super) fn run(way: Way, connection: &Connection, shared: &Shared) -> io::Result<()> {
-    let (from, to, course) = match way {
+    let (from, to, direction) = match way {
         Way::TowardsShim => (&connection.sidecar, &connection.shim, &connection.plan.towards_shim),
         Way::TowardsSidecar => (&connection.shim, &connection.sidecar, &connection.plan.towards_sidecar),
     };
-    let (mut from, mut to, mut rest) = (from.try_clone()?, to.try_clone()?, course.rest.clone());
+    let (mut from, mut to, mut rest) = (from.try_clone()?, to.try_clone()?, direction.rest.clone());
     let mut stream = Progress::default();
     let mut buffer = vec![0; 64 * 1024];
     loop {
-        let (allowed, ends) = stream.allowed(course);
-        if forward(&stream.waiting[..allowed], stream.sent, course, &mut rest, &mut to).is_err() {
-            // The sidecar must not learn from the proxy that the shim stopped reading.
+        let (allowed, ends) = stream.allowed(direction);
+        if forward(&stream.waiting[..allowed], stream.sent, direction, &mut rest, &mut to).is_err() {
+            // The shim stopped reading; the sidecar must be able to go on writing.
             if connection.plan.is_late() {
                 discard(&mut from);
             }
@@ -46,7 +46,7 @@ pub(super) fn run(way: Way, connection: &Connection, shared: &Shared) -> io::Res
             shared.update(|state| state.openings.insert((connection.number, way), opening));
         }
         if way == Way::TowardsSidecar && stream.has_passed_hello() {
-            shared.update(|state| state.greeted = state.greeted.max(connection.number));
+            shared.update(|state| state.newest_hello = state.newest_hello.max(connection.number));
         }
         if let Some(how) = ends {
             shared.update(|state| state.ended.insert(connection.number, stream.sent));
@@ -87,9 +87,9 @@ impl Progress {
     }
 
     /// How many of the waiting bytes may be forwarded now, and what happens after them.
-    fn allowed(&self, course: &DirectionPlan) -> (usize, Option<How>) {
+    fn allowed(&self, direction: &DirectionPlan) -> (usize, Option<How>) {
         let came = self.sent + self.waiting.len();
-        let Some(End { at, how }) = course.end else { return (self.waiting.len(), None) };
+        let Some(End { at, how }) = direction.end else { return (self.waiting.len(), None) };
         let (limit, known) = match at {
             Position::Byte(limit) => (limit, true),
             Position::Message { number, byte } => {
@@ -127,15 +127,15 @@ const OPAQUE_HELLO: usize = 2000;
 fn forward(
     bytes: &[u8],
     sent: usize,
-    course: &DirectionPlan,
+    direction: &DirectionPlan,
     rest: &mut Rest,
     to: &mut Stream,
 ) -> io::Result<()> {
-    let unkind = DISTURBED_BYTES.saturating_sub(sent).min(bytes.len());
-    let (slowly, others) = bytes.split_at(unkind);
-    for piece in slowly.chunks(course.piece) {
-        if !course.delay.is_zero() && course.piece > 64 {
-            std::thread::sleep(course.delay);
+    let disturbed_bytes = DISTURBED_BYTES.saturating_sub(sent).min(bytes.len());
+    let (disturbed, others) = bytes.split_at(disturbed_bytes);
+    for piece in disturbed.chunks(direction.piece) {
+        if !direction.delay.is_zero() && direction.piece > 64 {
+            std::thread::sleep(direction.delay);
         }
         to.write_all(piece)?;
     }
@@ -168,7 +168,7 @@ fn end(how: How, from: &mut Stream, to: &mut Stream, rest: &[u8], connection: &C
         How::Truncate => {
             to.close(Shutdown::Write);
             shared.update(|state| state.tally.truncated += 1);
-            // The writer must not notice by a full buffer that its bytes are withheld.
+            // A full buffer would block the writer.
             discard(from);
         }
         How::Late { pause } => {

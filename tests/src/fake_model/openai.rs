@@ -49,7 +49,7 @@ fn events(body: &Value, script: &[Turn]) -> Vec<(String, Value)> {
     events.into_iter().enumerate().map(numbered).collect()
 }
 
-/// Codex shows an MCP server's tools as a namespace, and wants calls to name it.
+/// Codex shows an MCP server's tools as a namespace, and requires calls to name it.
 fn item(turn: usize, scripted: Option<&Turn>) -> Value {
     let words = match scripted {
         Some(Turn::Call { server, tool, arguments }) => {

@@ -1,4 +1,4 @@
-//! The operator of a test's OpenBao: mounts, roles, policies, secrets, and what the server knows of tokens and leases.
+//! The operator of a test's OpenBao: mounts, roles, policies, secrets, and the server's data about tokens and leases.
 //!
 //! What must stay true: every request is sent by vaultrs' own `VaultClient`, never by the sidecar's code, so that a
 //! mistake there is noticed; no environment variable changes the address.
@@ -227,7 +227,7 @@ impl OpenBao {
         done.unwrap_or_else(|error| panic!("{what}: {error}\n{}", self.log()))
     }
 
-    /// A request of vaultrs with this token; an empty one is none.
+    /// A request of vaultrs with this token; an empty string means no token.
     pub fn as_token<T: Send>(
         &self,
         token: &str,

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::process::Command;
 
-use super::{Access, Guest, SHIM_INSIDE, Sandbox, shim, tried};
+use super::{Access, Guest, SHIM_INSIDE, Sandbox, if_usable, shim};
 use crate::process::command;
 use crate::tools::Tool;
 
@@ -16,7 +16,7 @@ pub struct Bubblewrap {
 impl Bubblewrap {
     #[track_caller]
     pub fn open() -> Option<Self> {
-        tried(Self { program: Tool::Bubblewrap.path()? })
+        if_usable(Self { program: Tool::Bubblewrap.path()? })
     }
 }
 

@@ -7,7 +7,9 @@ use std::process::Command;
 
 use serde_json::{Value, json};
 
-use super::{Access, Guest, Made, SHIM_INSIDE, Sandbox, described, is_root, shim, text_of_success, tried};
+use super::{
+    Access, CreatedNames, Guest, SHIM_INSIDE, Sandbox, described, if_usable, is_root, shim, text_of_success,
+};
 use crate::process::{command, output_of};
 use crate::tools::Tool;
 
@@ -17,7 +19,7 @@ pub struct Gvisor {
     program: PathBuf,
     directory: tempfile::TempDir,
     sockets: HostSockets,
-    made: Made,
+    made: CreatedNames,
 }
 
 /// Whether a guest may connect to a Unix socket of the host.
@@ -36,7 +38,7 @@ impl Gvisor {
             return None;
         }
         let directory = tempfile::tempdir().expect("a temporary directory can be made");
-        tried(Self { program, directory, sockets, made: Made::default() })
+        if_usable(Self { program, directory, sockets, made: CreatedNames::default() })
     }
 
     /// The process id, on the host, of the kernel of the last sandbox that was started.

@@ -18,7 +18,7 @@ pub struct Inside {
 }
 
 /// Kernel file systems, which hold no files of the sandbox.
-const KERNELS: [&str; 3] = ["/dev", "/proc", "/sys"];
+const KERNEL_FILE_SYSTEMS: [&str; 3] = ["/dev", "/proc", "/sys"];
 const EMPTY: [u8; 4096] = [0; 4096];
 /// Larger regions are skipped: no process here has so much data in one.
 const LARGEST_REGION: u64 = 256 * 1024 * 1024;
@@ -28,7 +28,7 @@ impl Inside {
         Self { process }
     }
 
-    /// Follows only children down to the last one: the shim, where launchers started it.
+    /// Follows single children down to the last one, which is the shim if each launcher has one child.
     pub fn innermost(started: u32) -> Self {
         let mut process = started;
         while let [child] = children_of(process)[..] {
@@ -37,7 +37,7 @@ impl Inside {
         Self { process }
     }
 
-    /// The shim, where launchers started it that have other children too.
+    /// The shim, searched among all descendants, for launchers that have other children too.
     ///
     /// # Panics
     /// When there is none below.
@@ -70,7 +70,9 @@ impl Inside {
                 let path = entry.path();
                 let inside = format!("/{}", path.strip_prefix(&root).expect("it is below").display());
                 match entry.file_type() {
-                    Ok(kind) if kind.is_dir() && !KERNELS.contains(&inside.as_str()) => open.push(path),
+                    Ok(kind) if kind.is_dir() && !KERNEL_FILE_SYSTEMS.contains(&inside.as_str()) => {
+                        open.push(path)
+                    }
                     Ok(kind) if kind.is_dir() => {}
                     _ => _ = found.insert(inside),
                 }
@@ -109,7 +111,7 @@ impl Inside {
 
     /// Whether a text is in its memory. Proves that the search would find a secret.
     #[track_caller]
-    pub fn remembers(&self, text: &str) -> bool {
+    pub fn memory_contains(&self, text: &str) -> bool {
         contains(&self.memory(), text.as_bytes())
     }
 

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use super::{Access, Guest, Sandbox, shim, tried};
+use super::{Access, Guest, Sandbox, if_usable, shim};
 use crate::process::{built, command};
 
 /// The launcher restricts itself and then executes the guest, so there is nothing to clean up.
@@ -15,7 +15,7 @@ pub struct Landlocked {
 impl Landlocked {
     #[track_caller]
     pub fn open() -> Option<Self> {
-        tried(Self { launcher: built("COFFERDAM_LANDLOCKED_BIN", "landlocked") })
+        if_usable(Self { launcher: built("COFFERDAM_LANDLOCKED_BIN", "landlocked") })
     }
 
     /// A command that runs another program under the same rules. `readable` and `writable` are whole trees.

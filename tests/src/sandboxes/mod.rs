@@ -82,7 +82,7 @@ pub enum Access {
 
 /// The names of everything that a sandbox has created and must remove.
 #[derive(Debug, Default)]
-struct Made(Mutex<Vec<String>>);
+struct CreatedNames(Mutex<Vec<String>>);
 
 /// A kind of sandbox that the shim can run in.
 pub trait Sandbox {
@@ -148,7 +148,7 @@ impl Guest {
     }
 }
 
-impl Made {
+impl CreatedNames {
     /// A new name, unique on this machine.
     fn next(&self) -> String {
         let name = unique();
@@ -185,7 +185,7 @@ fn shim() -> PathBuf {
 
 /// The sandbox, if the shim can run in it.
 #[track_caller]
-fn tried<S: Sandbox>(sandbox: S) -> Option<S> {
+fn if_usable<S: Sandbox>(sandbox: S) -> Option<S> {
     let output = output_of(sandbox.command(&Guest::new(&["--version"])), sandbox.name());
     if output.status.success() && output.stdout.starts_with(b"cofferdam-shim ") {
         return Some(sandbox);

@@ -7,7 +7,9 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use super::{Access, Guest, Made, SHIM_INSIDE, Sandbox, described, is_root, shim, text_of_success, tried};
+use super::{
+    Access, CreatedNames, Guest, SHIM_INSIDE, Sandbox, described, if_usable, is_root, shim, text_of_success,
+};
 use crate::harness::Harness;
 use crate::process::{command, output_of};
 use crate::tools::{Tool, cannot_run};
@@ -17,7 +19,7 @@ use crate::tools::{Tool, cannot_run};
 pub struct Podman {
     program: PathBuf,
     directory: tempfile::TempDir,
-    made: Made,
+    made: CreatedNames,
 }
 
 /// A container that stays until it goes out of scope. It holds the shim and nothing else, so the shim is also what
@@ -49,9 +51,9 @@ impl Podman {
             return None;
         }
         let directory = tempfile::tempdir().expect("a temporary directory can be made");
-        let podman = Self { program, directory, made: Made::default() };
+        let podman = Self { program, directory, made: CreatedNames::default() };
         podman.build()?;
-        tried(podman)
+        if_usable(podman)
     }
 
     /// A running container to `exec` into, with the mounts of this guest.
@@ -59,7 +61,7 @@ impl Podman {
     pub fn container(&self, guest: &Guest) -> Container<'_> {
         let container = Container { podman: self, name: self.made.next() };
         let mut run = self.run("--detach", &container.name, guest);
-        run.args(["--relay", "unix:/nobody/is/here"]);
+        run.args(["--relay", "unix:/no/such/socket"]);
         text_of_success(run, "podman run --detach");
         container
     }

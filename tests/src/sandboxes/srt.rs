@@ -8,7 +8,7 @@ use std::process::Command;
 
 use serde_json::json;
 
-use super::{Access, Guest, Sandbox, shim, tried};
+use super::{Access, Guest, Sandbox, if_usable, shim};
 use crate::process::command;
 use crate::tools::Tool;
 
@@ -42,7 +42,7 @@ impl Srt {
         });
         std::fs::write(directory.path().join("settings.json"), settings.to_string())
             .expect("a temporary directory is writable");
-        tried(Self { node, program, unshare, directory })
+        if_usable(Self { node, program, unshare, directory })
     }
 
     /// The only directory that guests may write to, for their state; it is empty at first.

@@ -9,7 +9,7 @@ use std::net::{SocketAddr, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use super::{Guest, Sandbox, shim, text_of_success, tried};
+use super::{Guest, Sandbox, if_usable, shim, text_of_success};
 use crate::deadline::wait_until;
 use crate::port::free_address;
 use crate::process::{Running, children_of, command, into_file, read};
@@ -40,7 +40,7 @@ impl Ssh {
         let server = start(&bubblewrap, &server, directory.path());
         let started = Self { client, listens_at, server, directory };
         wait_until("the SSH server listens", || TcpStream::connect(listens_at).is_ok());
-        tried(started)
+        if_usable(started)
     }
 
     /// A command line that runs these words in the sandbox.

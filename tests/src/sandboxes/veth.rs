@@ -9,7 +9,7 @@ use std::process::Command;
 
 use nix::sys::signal::Signal;
 
-use super::{Guest, Sandbox, described, is_root, shim, text_of_success, tried, unique_and_number};
+use super::{Guest, Sandbox, described, if_usable, is_root, shim, text_of_success, unique_and_number};
 use crate::process::{command, output_of, send};
 use crate::tools::{Tool, cannot_run};
 
@@ -47,7 +47,7 @@ impl Veth {
                 cannot_run(&format!("a network namespace cannot be made here: {problem}"));
                 None
             },
-            |()| tried(veth),
+            |()| if_usable(veth),
         )
     }
 

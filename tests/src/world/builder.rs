@@ -39,13 +39,13 @@ pub(super) enum Capture {
 enum Rights {
     AsTheTest,
     /// The test's user, without capabilities.
-    Plain,
+    NoCapabilities,
 }
 
 /// Where the sidecar keeps its state.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum StateDirectory {
-    Roomy,
+    Ordinary,
     /// A tmpfs of this many KiB, in a mount namespace of the sidecar's own.
     Tmpfs(u32),
 }
@@ -71,7 +71,7 @@ impl Builder {
             limits: Vec::new(),
             environment: BTreeMap::new(),
             capture: Capture::Nothing,
-            state: StateDirectory::Roomy,
+            state: StateDirectory::Ordinary,
             rights: Rights::AsTheTest,
         }
     }
@@ -161,7 +161,7 @@ impl Builder {
 
     /// The sidecar has no capabilities, even where the tests run as root.
     pub fn without_capabilities(mut self) -> Self {
-        self.rights = Rights::Plain;
+        self.rights = Rights::NoCapabilities;
         self
     }
 
@@ -193,8 +193,8 @@ impl Builder {
     #[track_caller]
     pub(super) fn launcher(&self, program: &Path, layout: &Layout) -> Command {
         match (self.state, self.rights) {
-            (StateDirectory::Roomy, Rights::AsTheTest) => command(program),
-            (StateDirectory::Roomy, Rights::Plain) => without_capabilities(program),
+            (StateDirectory::Ordinary, Rights::AsTheTest) => command(program),
+            (StateDirectory::Ordinary, Rights::NoCapabilities) => without_capabilities(program),
             (StateDirectory::Tmpfs(kibibytes), _) => {
                 let unshare = Tool::Unshare.path().expect("util-linux is essential on Debian");
                 let mut launcher = command(unshare);

@@ -156,7 +156,7 @@ impl World {
 
     pub fn audit_files(&self) -> Vec<PathBuf> {
         let entries =
-            std::fs::read_dir(self.state_seen_from_here().join("audit")).into_iter().flatten().flatten();
+            std::fs::read_dir(self.state_path_on_host().join("audit")).into_iter().flatten().flatten();
         let mut files: Vec<PathBuf> = entries
             .map(|entry| entry.path())
             .filter(|path| path.extension().is_some_and(|end| end == "jsonl"))
@@ -196,8 +196,8 @@ impl World {
 
     /// The messages that each process of a fixture received, in the order of their starts: `id`, `method` and `params`.
     pub fn received(&self, server: &str) -> Vec<Vec<Value>> {
-        let text =
-            String::from_utf8_lossy(&read(&self.layout.records.join(format!("{server}.heard")))).into_owned();
+        let text = String::from_utf8_lossy(&read(&self.layout.records.join(format!("{server}.received"))))
+            .into_owned();
         let all: Vec<Value> = text.lines().filter_map(|line| serde_json::from_str(line).ok()).collect();
         let of = |id: u32| all.iter().filter(|message| message["process"] == id).cloned().collect();
         self.fixture_processes(server).into_iter().map(of).collect()
@@ -232,7 +232,7 @@ impl World {
 
     /// Asserts that no form of a secret is in anything that left the sidecar: towards shims, in the log, in the audit.
     #[track_caller]
-    pub fn assert_secret_stayed_here(&self, secret: &str) {
+    pub fn assert_secret_not_leaked(&self, secret: &str) {
         if let Some(proxy) = &self.proxy {
             let crossed = proxy.towards_the_shim();
             assert!(!crossed.is_empty(), "the proxy recorded something");
@@ -309,7 +309,7 @@ impl World {
     #[track_caller]
     pub fn fill_the_state_directory(&self) {
         use std::io::Write;
-        let path = self.state_seen_from_here().join("filler");
+        let path = self.state_path_on_host().join("filler");
         let mut file =
             std::fs::File::create(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
         for size in [4096, 512, 64, 1] {
@@ -319,7 +319,7 @@ impl World {
 
     /// Removes the file that fills the state directory.
     pub fn empty_the_state_directory(&self) {
-        let _ = std::fs::remove_file(self.state_seen_from_here().join("filler"));
+        let _ = std::fs::remove_file(self.state_path_on_host().join("filler"));
     }
 
     fn laid_out(builder: Builder) -> Self {
@@ -343,7 +343,7 @@ impl World {
     }
 
     /// The state directory; one on a tmpfs in the sidecar's mount namespace is reached through `/proc`.
-    fn state_seen_from_here(&self) -> PathBuf {
+    fn state_path_on_host(&self) -> PathBuf {
         match (self.builder.state, &self.sidecar) {
             (StateDirectory::Tmpfs(_), Some(sidecar)) => {
                 let inside = self.layout.state.strip_prefix("/").expect("the path is absolute");

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::os::fd::AsRawFd as _;
 use std::os::unix::net::UnixStream;
 
-use cofferdam_tests::chaos::conversation::{Conversation, Fate, SERVER};
+use cofferdam_tests::chaos::conversation::{CallOutcome, Conversation, SERVER};
 use cofferdam_tests::chaos::endpoint::Endpoint;
 use cofferdam_tests::chaos::kind::LinkKind;
 use cofferdam_tests::chaos::plan::Plan;
@@ -37,32 +37,32 @@ fn calls_over_an_inherited_descriptor_survive_split_writes_and_delays() {
 }
 
 #[test]
-fn calls_over_an_inherited_descriptor_that_is_cut_get_true_answers() {
+fn calls_over_an_inherited_descriptor_that_is_cut_get_correct_responses() {
     let mut seeds = Random::new(Random::seed());
-    let mut fates = BTreeMap::new();
+    let mut outcomes = BTreeMap::new();
     let mut tally = Tally::default();
     let seeds: Vec<u64> = (0..CUTS).map(|_| seeds.next()).collect();
     for some in seeds.chunks(4) {
         std::thread::scope(|scope| {
             let links: Vec<_> = some.iter().map(|seed| scope.spawn(|| cut_once(*seed))).collect();
             for link in links {
-                let (fates_of_link, tally_of_link) = link.join().expect("a link failed, see above");
+                let (outcomes_of_link, tally_of_link) = link.join().expect("a link failed, see above");
                 tally = tally + tally_of_link;
-                for (fate, count) in fates_of_link {
-                    *fates.entry(fate).or_insert(0) += count;
+                for (outcome, count) in outcomes_of_link {
+                    *outcomes.entry(outcome).or_insert(0) += count;
                 }
             }
         });
     }
-    eprintln!("chaos over fd: {CUTS} descriptors, {fates:?}, {tally:?}");
+    eprintln!("chaos over fd: {CUTS} descriptors, {outcomes:?}, {tally:?}");
     assert_eq!(tally.connections, CUTS, "no reconnect: {tally:?}");
-    for fate in [Fate::Ran, Fate::Unknown, Fate::DidNotRun] {
-        assert!(fates.get(&fate).is_some_and(|count| *count > 0), "none is {fate:?}: {fates:?}");
+    for outcome in [CallOutcome::Ran, CallOutcome::Unknown, CallOutcome::DidNotRun] {
+        assert!(outcomes.get(&outcome).is_some_and(|count| *count > 0), "none is {outcome:?}: {outcomes:?}");
     }
 }
 
 /// Makes calls over one link until it is cut, at a random point.
-fn cut_once(seed: u64) -> (BTreeMap<Fate, usize>, Tally) {
+fn cut_once(seed: u64) -> (BTreeMap<CallOutcome, usize>, Tally) {
     let mut random = Random::new(seed);
     // The cut comes after the handshakes: without a link there would be no calls.
     let plan = Plan::torn(&mut random).ending(random.within(3_000..=150_000) as usize, &mut random);
@@ -74,7 +74,7 @@ fn cut_once(seed: u64) -> (BTreeMap<Fate, usize>, Tally) {
     }
     conversation.exchange(CALLS_AT_ONCE);
     // Calls in flight may still run until the sidecar ends the link.
-    wait_until("the link is over", || world.sessions().as_array().is_some_and(Vec::is_empty));
+    wait_until("the link has ended", || world.sessions().as_array().is_some_and(Vec::is_empty));
     (conversation.assert_at_most_once(&world), proxy.tally())
 }
 

@@ -58,7 +58,7 @@ impl Planned {
     }
 }
 
-/// Cuts a shim that never had a link. Returns the number of cuts in each direction.
+/// Cuts the connections of a shim that has no link yet. Returns the number of cuts in each direction.
 fn cut_first_handshakes(kind: &LinkKind) -> (usize, usize) {
     // Each lost Welcome leaves a link behind.
     let builder = World::new().server(SERVER, Server::fixture());
@@ -71,7 +71,7 @@ fn cut_first_handshakes(kind: &LinkKind) -> (usize, usize) {
         proxy.wait_for_handshake_lengths(1)
     };
     let towards_sidecar = (0..=hello).map(Position::Byte).map(Plan::cut_towards_sidecar);
-    // With the last byte of it there is a link.
+    // The last byte is not cut: with the whole Welcome there is a link.
     let towards_shim = (0..welcome).map(Position::Byte).map(Plan::cut_towards_shim);
     let plans: Vec<Plan> = towards_sidecar.chain(towards_shim).collect();
     plans.iter().for_each(|plan| planned.add(plan.clone()));
@@ -80,7 +80,7 @@ fn cut_first_handshakes(kind: &LinkKind) -> (usize, usize) {
         // Without a waiting request the shim would retry late; a line makes it retry at once.
         let deadline = Deadline::after(PATIENCE);
         while proxy.tally().connections < number {
-            assert!(!deadline.is_over(), "the shim does not come again");
+            assert!(!deadline.is_over(), "the shim does not reconnect");
             shim.notify("notifications/nudge", json!({}));
             std::thread::sleep(Duration::from_millis(2));
         }
@@ -91,7 +91,7 @@ fn cut_first_handshakes(kind: &LinkKind) -> (usize, usize) {
     (hello + 1, welcome)
 }
 
-/// Cuts a shim while it resumes its link, and in the first messages after that. Returns the number of cuts in the
+/// Cuts connections that resume a link, and in the first messages after that. Returns the number of cuts in the
 /// handshake in each direction, and in headers.
 fn cut_resumes(kind: &LinkKind) -> ((usize, usize), usize) {
     let world = (kind.configure)(World::new().server(SERVER, Server::fixture())).start();
@@ -102,7 +102,7 @@ fn cut_resumes(kind: &LinkKind) -> ((usize, usize), usize) {
     conversation.call();
     conversation.wait_until_in_flight(0);
     let (hello, welcome) = proxy.wait_for_handshake_lengths(2);
-    // The counters in them grow by a few digits while this goes on.
+    // The counters in the handshakes grow by a few digits during the test.
     let (hello, welcome) = (hello + 8, welcome + 8);
     let in_headers = || {
         (0..MESSAGES).flat_map(|number| {
@@ -116,10 +116,10 @@ fn cut_resumes(kind: &LinkKind) -> ((usize, usize), usize) {
         planned.add(plan.clone());
         proxy.cut();
         (0..MESSAGES).for_each(|_| conversation.call());
-        let went = proxy.wait_for_the_end_of(number);
+        let passed = proxy.wait_for_the_end_of(number);
         for end in [plan.towards_sidecar.end, plan.towards_shim.end].into_iter().flatten() {
             if let Position::Byte(byte) = end.at {
-                assert_eq!(went, byte, "it was cut where it should be");
+                assert_eq!(passed, byte, "it was cut where it should be");
             }
         }
         // A line makes the shim retry at once.

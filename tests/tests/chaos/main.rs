@@ -75,7 +75,7 @@ fn the_host_reconnects_to_a_port_after_every_cut() {
 fn calls_survive_chaos(kind: &LinkKind) {
     let tally = over_many_links(kind.name, |calls, seed| one_link_survives(kind, calls, seed));
     assert!(tally.cut > 0 && tally.truncated > 0 && tally.late > 0, "there was no chaos: {tally:?}");
-    assert!(tally.late_bytes > 0, "nothing came late: {tally:?}");
+    assert!(tally.late_bytes > 0, "no bytes arrived late: {tally:?}");
 }
 
 /// Distributes the calls of this run among links, each with its own seed.

@@ -5,11 +5,11 @@ use cofferdam_tests::markdown::{rows, spans};
 use super::guide::section;
 use super::{ARCHITECTURE, CONTRIBUTING, root};
 
-/// A name without a folder lies in the folder of the name before it.
+/// A name without a folder is in the folder of the name before it.
 #[test]
 fn the_walk_of_a_call_and_the_recipes_name_files_that_exist() {
     let mut named = 0;
-    for section in [section(ARCHITECTURE, "## The walk of a call"), section(CONTRIBUTING, "## How to add")] {
+    for section in [section(ARCHITECTURE, "## The path of a call"), section(CONTRIBUTING, "## How to add")] {
         for row in rows(section) {
             let mut folder = root();
             for path in spans(&row[1]).filter(|span| is_path(span)) {
@@ -19,7 +19,7 @@ fn the_walk_of_a_call_and_the_recipes_name_files_that_exist() {
                 folder = if path.ends_with('/') {
                     file
                 } else {
-                    file.parent().expect("it lies in the clone").into()
+                    file.parent().expect("it is in the clone").into()
                 };
             }
         }

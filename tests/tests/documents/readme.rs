@@ -108,7 +108,7 @@ fn the_mount_of_the_readme_is_enough_and_cannot_be_changed() {
     let directory = world.layout().relay.parent().unwrap();
     let mut shim = command(&bubblewrap);
     shim.args(["--unshare-all", "--die-with-parent", flag]).arg(directory).arg(inside);
-    // The static shim needs no libraries; the one that stands beside the tests does.
+    // The static shim needs no libraries; the one that is built beside the tests does.
     for libraries in ["/lib", "/lib64", "/usr/lib"] {
         shim.args(["--ro-bind-try", libraries, libraries]);
     }

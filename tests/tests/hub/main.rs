@@ -101,7 +101,7 @@ fn two_shims_share_one_pipe_and_one_session() {
     assert_eq!(mode & 0o7777, 0o600);
     let hub = attach.command();
     attach.stop();
-    assert!(!is_alive(hub), "its command goes with it");
+    assert!(!is_alive(hub), "its command ends with it");
     assert!(!scene.socket().exists());
 }
 
@@ -186,7 +186,7 @@ fn shims_reconnect_to_a_killed_sidecar_and_no_call_runs_twice() {
             }
         }
     }
-    assert!(unknown > 0, "what was under way may have run");
+    assert!(unknown > 0, "calls in flight may have run");
     attach.wait_until_attached(2);
     assert_eq!(shim.call_text("echo", json!({"text": "after"})), "after");
     let executions = scene.world.executions("tools");
@@ -214,18 +214,18 @@ fn a_stopped_hub_is_detected_and_replaced() {
 fn a_shim_that_does_not_read_delays_no_other() {
     let scene = Scene::new();
     let attach = scene.attach();
-    let (mut deaf, mut other) = (scene.shim(), scene.shim());
-    let calls: Vec<Value> = (0..4).map(|_| deaf.send_call("big", json!({"bytes": 2_000_000}))).collect();
+    let (mut stopped, mut other) = (scene.shim(), scene.shim());
+    let calls: Vec<Value> = (0..4).map(|_| stopped.send_call("big", json!({"bytes": 2_000_000}))).collect();
     wait_until("they run", || scene.world.times_executed("tools", "big") > 0);
-    deaf.signal(Signal::SIGSTOP);
+    stopped.signal(Signal::SIGSTOP);
     for number in 0..20 {
         assert_eq!(other.call_text("big", json!({"bytes": 100_000 + number})).len(), 100_000 + number);
     }
     let peak = cofferdam_tests::process::peak_memory_kib(attach.command());
     assert!(peak < 16 * 1024, "the hub buffers little that is not read: {peak} KiB");
-    deaf.signal(Signal::SIGCONT);
+    stopped.signal(Signal::SIGCONT);
     for call in calls {
-        assert_eq!(text_of(&deaf.answer_to(&call)).len(), 2_000_000);
+        assert_eq!(text_of(&stopped.answer_to(&call)).len(), 2_000_000);
     }
 }
 
@@ -237,14 +237,14 @@ fn the_links_of_a_detached_hub_end_after_their_grace() {
     let mut shim = scene.shim();
     shim.call_text("add", json!({"a": 1, "b": 1}));
     attach.stop();
-    wait_until("the session is over", || scene.world.sessions().as_array().unwrap().is_empty());
+    wait_until("the session has ended", || scene.world.sessions().as_array().unwrap().is_empty());
     for id in scene.world.fixture_processes("tools") {
-        wait_until("its server is over", || !is_alive(id));
+        wait_until("its server has exited", || !is_alive(id));
     }
-    scene.world.wait_until("so is its enrolment", || {
+    scene.world.wait_until("its enrolment has ended", || {
         scene.world.log().contains("not attached again in time: enrolment ended")
     });
-    // Another attach is a new beginning, for the same shim too.
+    // Another attach creates a new enrolment, which the same shim can use.
     let _again = scene.attach();
     assert_eq!(shim.call_text("add", json!({"a": 1, "b": 2})), "3");
 }
@@ -273,7 +273,7 @@ fn an_attach_ends_when_its_ttl_has_passed() {
     let mut shim = scene.shim();
     assert!(!attach.wait().success());
     assert!(attach.printed().contains("it expired"), "{}", attach.printed());
-    wait_until("the session is over", || scene.world.sessions().as_array().unwrap().is_empty());
+    wait_until("the session has ended", || scene.world.sessions().as_array().unwrap().is_empty());
     assert_eq!(refusal_of(&shim.call("add", json!({}))), "session_ended");
     let mut longer = exec_hub(&scene.socket());
     longer.splice(1..1, ["--ttl".to_owned(), "400h".to_owned()]);
@@ -324,7 +324,7 @@ fn a_hub_that_pins_another_key_refuses_with_the_reason() {
     attach.wait_until_output_has("does the hub pin this sidecar's key");
     assert!(attach.printed().contains("`cofferdam key`"));
     assert_eq!(attach.times_attached(), 0);
-    assert!(!scene.socket().exists(), "no shim is let come");
+    assert!(!scene.socket().exists(), "no shim can connect");
 }
 
 /// Of several concurrent attaches of one sandbox one succeeds; the others leave no enrolments behind.
@@ -366,8 +366,9 @@ fn a_sandbox_without_network_and_files_is_reached_through_a_command() {
     let place = share.display().to_string();
     let shim = shim_binary().display().to_string();
     let boxed = |inside: &[&str]| -> Vec<String> {
-        let walls = ["--unshare-all", "--ro-bind", &shim, "/shim", "--bind", &place, "/run/cofferdam/relay"];
-        walls.iter().chain(inside).map(|word| (*word).to_owned()).collect()
+        let options =
+            ["--unshare-all", "--ro-bind", &shim, "/shim", "--bind", &place, "/run/cofferdam/relay"];
+        options.iter().chain(inside).map(|word| (*word).to_owned()).collect()
     };
     let mut arguments: Vec<String> =
         ["exec", "--grant", "dev", "--"].map(str::to_owned).into_iter().collect();
@@ -381,7 +382,7 @@ fn a_sandbox_without_network_and_files_is_reached_through_a_command() {
     assert!(shim.initialize().get("result").is_some());
     for round in 0..2 {
         let calls = send_calls(&mut shim, round, 6);
-        // The command, not the hub inside it: that one must find out by itself.
+        // Kills the command, not the hub inside: the hub has to detect the closed pipe.
         send(attach.command(), Signal::SIGKILL);
         expect_answers(&mut shim, calls);
         attach.wait_until_attached(round + 2);

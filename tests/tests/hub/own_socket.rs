@@ -5,7 +5,7 @@ use std::os::fd::OwnedFd;
 use super::*;
 
 #[test]
-fn two_hubs_on_one_socket_or_one_pipe_are_told_what_to_do() {
+fn a_second_hub_on_one_socket_or_one_pipe_is_refused_with_the_next_step() {
     let scene = Scene::new();
     let attach = scene.attach();
     let place = scene.directory.path();
@@ -65,7 +65,7 @@ fn a_hub_follows_no_link_at_its_lock_and_does_not_wait_for_a_silent_socket() {
     std::fs::remove_file(&lock).unwrap();
 
     // A client that connects now would wait until the first ones are accepted.
-    let _deaf = deaf_socket(&scene.socket());
+    let _full = socket_with_full_backlog(&scene.socket());
     let attach = Attach::start(&scene.world, &exec_hub(&scene.socket()));
     attach.wait_until_output_has("another program that is not a hub listens there");
 }
@@ -80,8 +80,8 @@ fn hub_on(pipe: &UnixStream, socket: &std::path::Path, stderr: &std::path::Path)
     Running::spawn(hub, "cofferdam-shim hub")
 }
 
-/// A socket that has as many connections waiting as it can.
-fn deaf_socket(path: &std::path::Path) -> (OwnedFd, Vec<OwnedFd>) {
+/// A listening socket whose backlog is full.
+fn socket_with_full_backlog(path: &std::path::Path) -> (OwnedFd, Vec<OwnedFd>) {
     use nix::sys::socket::{
         AddressFamily, Backlog, SockFlag, SockType, UnixAddr, bind, connect, listen, socket,
     };

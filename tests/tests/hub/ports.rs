@@ -28,12 +28,12 @@ fn a_client_without_the_key_gets_nothing_from_a_listening_hub() {
     for opening in
         [&b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"[..], b"\x16\x03\x01\x00\x05hello", b"cofferdam-relay/1\n"]
     {
-        let mut stranger = TcpStream::connect(&address).unwrap();
-        stranger.write_all(opening).unwrap();
+        let mut client = TcpStream::connect(&address).unwrap();
+        client.write_all(opening).unwrap();
         // The hub may have closed the connection already, which is a refusal too.
-        let _ = stranger.shutdown(std::net::Shutdown::Write);
+        let _ = client.shutdown(std::net::Shutdown::Write);
         let mut received = Vec::new();
-        let _ = stranger.read_to_end(&mut received);
+        let _ = client.read_to_end(&mut received);
         let received = String::from_utf8_lossy(&received).into_owned();
         assert!(received.is_empty() || received.starts_with("HTTP/1.1 4"), "{received:?}");
     }
@@ -103,12 +103,12 @@ fn on_loopback_a_shim_must_send_the_hubs_key() {
     let wrong = key.chars().rev().collect::<String>();
     let hello = b"cofferdam-relay/1\n";
     for shown in ["", &wrong, &key[1..], answer, "\n"] {
-        let mut stranger = TcpStream::connect(endpoint).unwrap();
-        let _ = stranger.write_all(shown.as_bytes()).and_then(|()| stranger.write_all(b"\n"));
-        let _ = stranger.write_all(&hello.repeat(10));
-        let _ = stranger.shutdown(std::net::Shutdown::Write);
+        let mut client = TcpStream::connect(endpoint).unwrap();
+        let _ = client.write_all(shown.as_bytes()).and_then(|()| client.write_all(b"\n"));
+        let _ = client.write_all(&hello.repeat(10));
+        let _ = client.shutdown(std::net::Shutdown::Write);
         let mut received = Vec::new();
-        let _ = stranger.read_to_end(&mut received);
+        let _ = client.read_to_end(&mut received);
         assert!(received.is_empty(), "{:?}", String::from_utf8_lossy(&received));
     }
     // The next hub has another port and another key.

@@ -12,11 +12,11 @@ use crate::support::{Peers, Sandbox, with_a_port};
 struct Case {
     what: &'static str,
     arguments: Vec<String>,
-    /// What must be said: the trouble, and the next step.
+    /// Texts that every message must have: the problem and the next step.
     says: [String; 2],
 }
 
-/// All at once: each waits as long as a handshake may.
+/// The cases run at the same time: each takes as long as the handshake timeout.
 #[test]
 fn each_connection_problem_is_reported_with_the_next_step() {
     let peers = Peers::new();
@@ -76,13 +76,13 @@ fn each_connection_problem_is_reported_with_the_next_step() {
         case(
             "407",
             through(wants_password.to_string()),
-            format!("the proxy {wants_password} wants a user and a password"),
+            format!("the proxy {wants_password} requires a user and a password"),
             "http://USER:PASSWORD@HOST:PORT",
         ),
         case(
             "407 again",
             through(format!("u:hunter2@{wants_password}")),
-            "did not take the user and the password".into(),
+            "rejected the user and the password".into(),
             "correct them",
         ),
         case(
@@ -148,6 +148,6 @@ fn each_connection_problem_is_reported_with_the_next_step() {
             assert!(text.contains("relay_unavailable") || place == "stderr", "{what}: {place}: {text}");
             assert!(!text.contains("hunter2"), "{what}: {text}");
         }
-        assert!(shim.is_running(), "{what}: it goes on for as long as its stdin is open");
+        assert!(shim.is_running(), "{what}: it runs as long as its stdin is open");
     }
 }

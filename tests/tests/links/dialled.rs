@@ -32,7 +32,7 @@ fn the_sidecar_connects_by_tcp_or_web_socket() {
         let mut shim = listening(address, &sidecar);
         let id = shim.send_initialize();
         let dialled = peers.dial(address, way, &sidecar, &world.layout().relay);
-        assert!(dialled.is_in(), "{way:?}: {}", shim.stderr());
+        assert!(dialled.is_connected(), "{way:?}: {}", shim.stderr());
         assert!(shim.answer_to(&id).get("result").is_some());
         shim.notify("notifications/initialized", json!({}));
         let long = "long ".repeat(60_000);
@@ -40,7 +40,7 @@ fn the_sidecar_connects_by_tcp_or_web_socket() {
     }
 }
 
-/// Platforms show a sandbox's port under a name of theirs, end the TLS there and pass a WebSocket on.
+/// Platforms publish a sandbox's port under a host name of their own, terminate TLS there and forward the WebSocket.
 #[test]
 fn attach_dials_a_web_socket_behind_a_proxy_that_terminates_its_tls() {
     let peers = Peers::new();
@@ -75,15 +75,15 @@ fn the_newest_connection_with_the_key_wins() {
     let first = peers.dial(address, Way::Tcp, &sidecar, relay);
     shim.initialize();
     let second = peers.dial(address, Way::WebSocket, &sidecar, relay);
-    assert!(second.is_in());
-    wait_until("the first one is let go", || first.is_over());
+    assert!(second.is_connected());
+    wait_until("the first connection is closed", || first.is_over());
     assert_eq!(shim.call_text("add", json!({"a": 1, "b": 2})), "3");
     assert!(!second.is_over());
-    second.hang_up();
+    second.disconnect();
     let third = peers.dial(address, Way::Tcp, &sidecar, relay);
     assert_eq!(shim.call_text("add", json!({"a": 3, "b": 4})), "7");
     assert_eq!(world.sessions().as_array().map(Vec::len), Some(1), "it is one link all the time");
-    third.hang_up();
+    third.disconnect();
 }
 
 #[test]
@@ -95,14 +95,14 @@ fn peers_without_the_key_get_nothing_and_disturb_nothing() {
     let mut shim = listening(address, &sidecar);
     let id = shim.send_initialize();
     let other = Identity::generate().unwrap();
-    assert!(!peers.dial(address, Way::Tcp, &other, relay).is_in());
-    wait_until("it says who was there", || shim.stderr().contains("did not prove the sidecar's key"));
+    assert!(!peers.dial(address, Way::Tcp, &other, relay).is_connected());
+    wait_until("stderr reports the peer", || shim.stderr().contains("did not prove the sidecar's key"));
     let dialled = peers.dial(address, Way::Tcp, &sidecar, relay);
     assert!(shim.answer_to(&id).get("result").is_some());
     shim.notify("notifications/initialized", json!({}));
 
     // Other peers while the sidecar is connected; more of them stall than there are slots.
-    assert!(!peers.dial(address, Way::WebSocket, &other, relay).is_in());
+    assert!(!peers.dial(address, Way::WebSocket, &other, relay).is_connected());
     let stalled: Vec<TcpStream> = (0..20).map(|_| TcpStream::connect(address).unwrap()).collect();
     for printed in [&b"cofferdam-relay/1\n"[..], b"SSH-2.0-x\r\n", b"cofferdam-dial/9\n"] {
         let mut stream = TcpStream::connect(address).unwrap();
@@ -116,7 +116,7 @@ fn peers_without_the_key_get_nothing_and_disturb_nothing() {
     assert!(!dialled.is_over());
     // A sidecar that reconnects still gets a slot.
     let again = peers.dial(address, Way::Tcp, &sidecar, relay);
-    assert!(again.is_in());
+    assert!(again.is_connected());
     assert_eq!(shim.call_text("add", json!({"a": 3, "b": 4})), "7");
     drop(stalled);
 }

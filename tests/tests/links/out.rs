@@ -64,7 +64,7 @@ fn a_call_through_a_proxy_with_a_password() {
         let proxy = Proxy::start(ProxyBehaviour::Connects { to: place, authorization: ALICE });
         let sandbox = Sandbox::enrolled(&world, "a");
         let mut command = sandbox.command();
-        // No resolver knows this name: only the proxy can lead there.
+        // This name does not resolve: only the proxy can connect to it.
         command.args(["--relay", link, "--server", "tools"]);
         command.env("HTTPS_PROXY", format!("http://alice:wonder%20land@{}", proxy.address));
         works(&world, Harness::start(command, "cofferdam-shim"));
@@ -91,7 +91,7 @@ fn a_proxy_on_the_command_line_overrides_no_proxy() {
     assert_eq!(proxy.request_lines(), [format!("CONNECT {place} HTTP/1.1")]);
 }
 
-/// The sidecar was restarted: same key, same enrolment, another link; the shim notices by itself.
+/// The sidecar was restarted: same key, same enrolment, another link; the shim detects it without help.
 #[test]
 fn shims_reconnect_to_a_restarted_sidecar() {
     let (mut world, _) = with_a_port(|builder, _| builder);

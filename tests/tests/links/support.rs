@@ -21,7 +21,7 @@ use tokio::runtime::Runtime;
 use tokio::task::JoinHandle;
 use tokio_rustls::TlsAcceptor;
 
-/// A world whose sidecar has a port, at this place.
+/// A world whose sidecar listens on a TLS port, and the address of that port.
 pub(crate) fn with_a_port(change: impl FnOnce(Builder, SocketAddr) -> Builder) -> (World, SocketAddr) {
     let endpoint = free_address();
     let builder = World::new().server("tools", Server::fixture()).relay(&format!("tls = \"{endpoint}\""));
@@ -65,7 +65,7 @@ impl Sandbox {
     }
 }
 
-/// Where peers of the test's own run.
+/// A runtime for the peers that a test starts.
 pub(crate) struct Peers(Runtime);
 
 impl Peers {
@@ -118,7 +118,7 @@ impl Peers {
         endpoint
     }
 
-    /// Ends TLS and passes what is in it on, as a load balancer does.
+    /// Terminates TLS and forwards the content, as a load balancer does.
     pub(crate) fn balancer(&self, to: SocketAddr) -> SocketAddr {
         self.tls(&[&rustls::version::TLS13], move |mut near| async move {
             if let Ok(mut far) = TcpStream::connect(to).await {
@@ -127,7 +127,7 @@ impl Peers {
         })
     }
 
-    /// Reads a request and says this, inside TLS.
+    /// Reads a request and responds with this, inside TLS.
     pub(crate) fn web_server(&self, says: &'static str) -> SocketAddr {
         self.tls(&[&rustls::version::TLS13], move |mut stream| async move {
             let _ = stream.read(&mut [0; 4096]).await;
@@ -136,11 +136,11 @@ impl Peers {
         })
     }
 
-    /// Dials into a sandbox as a sidecar with this key would, and joins what is there to the relay's socket.
+    /// Connects to a sandbox as a sidecar with this key would, and forwards the stream to the relay's socket.
     pub(crate) fn dial(&self, endpoint: SocketAddr, way: Way, identity: &Identity, relay: &Path) -> Dialled {
         let (identity, relay) = (identity.clone(), relay.to_owned());
         let opened = self.0.block_on(async move {
-            let stream = patiently(endpoint).await;
+            let stream = connect_with_retries(endpoint).await;
             let stream: BoxedStream = match way {
                 Way::Tcp => {
                     let mut stream = stream;
@@ -151,7 +151,7 @@ impl Peers {
                     let Ok(relay_proto::address::Address::WebSocket(target)) =
                         format!("wss://{endpoint}/").parse()
                     else {
-                        panic!("{endpoint} is a endpoint")
+                        panic!("wss://{endpoint}/ does not parse")
                     };
                     Box::new(websocket::client(stream, &target, &[]).await.ok()?)
                 }
@@ -177,7 +177,7 @@ pub(crate) enum Way {
 pub(crate) struct Dialled(Option<JoinHandle<()>>);
 
 impl Dialled {
-    pub(crate) fn is_in(&self) -> bool {
+    pub(crate) fn is_connected(&self) -> bool {
         self.0.is_some()
     }
 
@@ -185,7 +185,7 @@ impl Dialled {
         self.0.as_ref().is_none_or(JoinHandle::is_finished)
     }
 
-    pub(crate) fn hang_up(self) {
+    pub(crate) fn disconnect(self) {
         if let Some(task) = self.0 {
             task.abort();
         }
@@ -193,7 +193,7 @@ impl Dialled {
 }
 
 /// The shim may not listen yet.
-pub(crate) async fn patiently(endpoint: SocketAddr) -> TcpStream {
+pub(crate) async fn connect_with_retries(endpoint: SocketAddr) -> TcpStream {
     for _ in 0..2000 {
         if let Ok(stream) = TcpStream::connect(endpoint).await {
             return stream;

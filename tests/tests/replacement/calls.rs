@@ -19,7 +19,7 @@ fn calls_continue_and_each_runs_once_while_processes_are_replaced() {
     let (mut number, mut value) = (0_u64, String::new());
     for round in 1..=3 {
         value = scene.change();
-        // Eight under way at any time, until the new one has taken over and a while longer.
+        // Eight calls in flight at any time, until the new process has taken over and a while longer.
         let mut under_way: Vec<Value> = Vec::new();
         wait_until("another process has taken over", || {
             for _ in 0..40 {
@@ -80,7 +80,7 @@ fn a_replaced_process_finishes_and_gets_its_own_messages() {
     harness.notify("notifications/roots/list_changed", json!({}));
     harness.notify("notifications/tally", json!({"number": 1}));
     harness.notify("notifications/cancelled", json!({"requestId": long}));
-    wait_until("it has nothing to do any more and is gone", || !is_alive(first));
+    wait_until("it has no more calls and has exited", || !is_alive(first));
     let (old, new) = (scene.methods_received(0), scene.methods_received(1));
     assert!(old.contains(&"notifications/cancelled".to_owned()), "{old:?}");
     assert!(!new.contains(&"notifications/cancelled".to_owned()), "{new:?}");
@@ -90,7 +90,7 @@ fn a_replaced_process_finishes_and_gets_its_own_messages() {
     assert_eq!(
         scene.world.times_executed("tools", "notifications/tally"),
         1,
-        "what is not known goes to one"
+        "an unknown notification goes to one process"
     );
 }
 

@@ -78,7 +78,7 @@ fn a_process_with_other_capabilities_does_not_take_over() {
             .iter()
             .all(|record| { record.contains("the capabilities of the new process differ") })
     );
-    wait_until("that in the scope was tried too", || {
+    wait_until("the replacement in the scope was tried too", || {
         scene.shown_in_sessions().matches("capabilities").count() == 2
     });
     assert_eq!((process(&mut harness), process_of_scope(&mut harness)), (base, scope));
@@ -98,7 +98,7 @@ fn every_page_of_the_tools_is_asked_for_in_both_processes() {
     assert_eq!(process(&mut harness), *scene.processes().last().unwrap());
 }
 
-/// The tool that it gains stands on a page of its own, the last.
+/// The added tool is alone on the last page.
 #[test]
 fn a_difference_on_the_last_page_of_the_tools_is_found() {
     differs("gains-a-tool-in-pages", "the tools of the new process differ");
@@ -171,14 +171,14 @@ fn killing_either_process_during_draining_is_handled() {
     let mut harness = scene.world.connected("tools");
     let long = harness.send_call("slow", json!({"ms": 5000}));
     scene.replace();
-    // The new one dies: what the old one has is not touched.
+    // The new process is killed: calls in the old one are not affected.
     let lost = harness.send_call("slow", json!({"ms": 60_000}));
     assert_eq!(process(&mut harness), scene.processes()[1]);
     send(scene.processes()[1], Signal::SIGKILL);
     assert!(harness.answer_to(&lost).to_string().contains("outcome_unknown"));
     assert_eq!(text_of(&harness.answer_to(&long)), "late");
     wait_until("the next process runs", || harness.call("process", json!({})).get("result").is_some());
-    // The old one dies: what the new one has is not touched.
+    // The old process is killed: calls in the new one are not affected.
     let old = process(&mut harness);
     let lost = harness.send_call("slow", json!({"ms": 60_000}));
     scene.replace();
@@ -219,11 +219,11 @@ fn a_process_with_an_expired_credential_gets_no_calls_and_the_caller_gets_the_re
     let first = process(&mut harness);
     let long = harness.send_call("slow", json!({"ms": 25_000}));
     bao.freeze();
-    wait_until("the credential is over", || {
+    wait_until("the credential has expired", || {
         let answer = harness.call("process", json!({})).to_string();
         answer.contains("credential_unavailable")
     });
-    assert!(is_alive(first), "it finishes what it has");
+    assert!(is_alive(first), "it finishes its calls");
     assert_eq!(text_of(&harness.answer_to(&long)), "late");
     wait_until("it is gone", || !is_alive(first));
     bao.thaw();

@@ -24,7 +24,7 @@ fn an_idle_server_is_replaced_and_a_busy_one_is_not() {
     let long = harness.send_call("slow", json!({"ms": 6000}));
     scene.change();
     wait_until("a new process waits", || scene.shown_in_sessions().contains("waits to take over"));
-    assert_eq!(process(&mut harness), first, "calls go where the others are");
+    assert_eq!(process(&mut harness), first, "calls go to the process of the earlier ones");
     assert!(scene.replacement_records("replaced").is_empty());
     assert_eq!(text_of(&harness.answer_to(&long)), "late");
     wait_until("the new process has taken over", || scene.replacement_records("replaced").len() == 1);
@@ -38,7 +38,7 @@ fn a_server_that_is_never_replaced_keeps_its_credential() {
     let mut harness = scene.world.connected("tools");
     let first = process(&mut harness);
     let value = scene.change();
-    wait_until("it is known that it has an old one", || {
+    wait_until("`sessions` shows the outdated credential", || {
         scene.shown_in_sessions().contains("replace = \"never\"")
     });
     assert!(!holds_within(Duration::from_secs(1), || scene.processes().len() > 1));
@@ -68,15 +68,15 @@ fn a_file_is_rewritten_while_its_process_keeps_running() {
     wait_until("the file has the new value", || fs::read_to_string(&path).unwrap() == value);
     assert_ne!(before, value);
     assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
-    assert_eq!(fs::read_dir(path.parent().unwrap()).unwrap().count(), 1, "nothing else lies there");
+    assert_eq!(fs::read_dir(path.parent().unwrap()).unwrap().count(), 1, "there is no other file");
     assert_eq!(process(&mut harness), first);
-    wait_until("it is written down", || scene.replacement_records("reloaded").len() == 1);
+    wait_until("the audit records the reload", || scene.replacement_records("reloaded").len() == 1);
     assert_eq!(scene.processes(), [first]);
 }
 
 #[test]
 fn sighup_is_sent_after_the_file_was_rewritten() {
-    let Some(mut scene) = with_file("hears-hangup", "sighup") else { return };
+    let Some(mut scene) = with_file("records-sighup", "sighup") else { return };
     let mut harness = scene.world.connected("tools");
     let first = process(&mut harness);
     let path = PathBuf::from(variable(first, "TOKEN_FILE").unwrap());
@@ -114,9 +114,9 @@ fn a_lease_ends_with_the_process_that_was_replaced() {
     let long = harness.send_call("slow", json!({"ms": 32_000}));
     let lease = lease_id(&bao);
     let tokens = session_tokens(&bao);
-    assert_eq!(tokens.len(), 1, "the lease hangs from it");
+    assert_eq!(tokens.len(), 1, "the lease belongs to it");
     wait_until("another process has taken over", || process(&mut harness) != first);
-    assert_eq!(leases(&bao), 2, "the old one is needed still");
+    assert_eq!(leases(&bao), 2, "the old lease is still in use");
     assert_eq!(text_of(&harness.answer_to(&long)), "late");
     wait_until("the old lease is gone", || leases(&bao) == 1 && lease_id(&bao) != lease);
     // By then it had expired by itself; its token would expire hours later.

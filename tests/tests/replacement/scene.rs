@@ -52,7 +52,7 @@ impl Scene {
         Some(Self { bao, world, versions: 0 })
     }
 
-    /// The secret gets another value, which is returned.
+    /// Gives the secret a new value and returns it.
     pub(crate) fn change(&mut self) -> String {
         self.change_of("github")
     }
@@ -88,7 +88,7 @@ impl Scene {
         details.filter(|detail| detail.starts_with(&begins)).collect()
     }
 
-    /// The output of `cofferdam sessions`.
+    /// What `sessions --json` shows about the replacement of the first link.
     pub(crate) fn shown_in_sessions(&self) -> String {
         self.world.sessions()[0]["replacement"].as_str().unwrap_or_default().to_owned()
     }

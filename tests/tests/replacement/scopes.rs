@@ -72,7 +72,7 @@ fn calls_of_both_scopes_continue_and_run_once_while_both_processes_are_replaced(
         // Alternately one after the other, and both at the same time.
         scene.change_in_scope();
         if round == 2 {
-            load.until("the one has taken over", &mut harness, || {
+            load.until("the process of the scope has taken over", &mut harness, || {
                 scene.replacement_records("replaced").len() == 3
             });
         }
@@ -134,7 +134,7 @@ fn progress_and_cancellation_of_a_call_in_a_scope_go_to_its_process() {
     wait_for_more_progress(&mut harness);
     harness.notify("notifications/roots/list_changed", json!({}));
     harness.notify("notifications/cancelled", json!({"requestId": long}));
-    wait_until("it has nothing to do any more and is gone", || !is_alive(first));
+    wait_until("it has no more calls and has exited", || !is_alive(first));
     assert!(is_alive(base) && is_alive(second));
     let cancelled: Vec<bool> = (0..3)
         .map(|process| scene.methods_received(process).contains(&"notifications/cancelled".to_owned()))
@@ -214,7 +214,7 @@ fn the_audit_names_the_credential_of_the_current_process_not_of_an_abandoned_one
     assert_eq!(requests.len(), 4, "{requests:?}");
     assert!(requests[1].is_string() && requests[1] != requests[3], "{requests:?}");
     harness.notify("notifications/cancelled", json!({"requestId": running}));
-    wait_until("it has nothing to do any more and is gone", || !is_alive(first));
+    wait_until("it has no more calls and has exited", || !is_alive(first));
 }
 
 #[test]
@@ -242,7 +242,7 @@ fn a_session_that_ends_leaves_no_process_and_no_credential_of_any_scope() {
     let session = world.sessions()[0]["session"].as_str().unwrap().to_owned();
     let printed = world.cofferdam_text(&["kill", &session]);
     assert!(printed.contains("server and all its descendants ended"), "{printed}");
-    assert!(!own.iter().any(|process| is_alive(*process)), "it was said to be over");
+    assert!(!own.iter().any(|process| is_alive(*process)), "`kill` reported that it had ended");
     assert!(printed.contains("revoked") && !printed.contains("pending"), "{printed}");
     assert_eq!((leases(&bao), session_tokens(&bao).len()), (0, 0), "{printed}");
     drop(harness);

@@ -14,9 +14,9 @@ fn requests_about_a_task_go_to_its_process_which_is_kept() {
     let Some(mut scene) = Scene::new("plain", "", "") else { return };
     let mut harness = scene.world.connected("tools");
     let first = process(&mut harness);
-    let task = made(&mut harness, "echo");
+    let task = create_task(&mut harness, "echo");
     scene.replace();
-    let newer = made(&mut harness, "echo");
+    let newer = create_task(&mut harness, "echo");
     assert_ne!(process(&mut harness), first);
     // Its process is kept for it although no call runs there.
     assert!(!holds_within(Duration::from_secs(1), || !is_alive(first)));
@@ -34,8 +34,8 @@ fn requests_about_a_task_of_a_scope_go_to_the_process_of_that_scope() {
     let mut harness = scene.world.connected("tools");
     let (base, scope) = (process(&mut harness), process_of_scope(&mut harness));
     for (tool, made_by) in [("echo", base), ("rw_echo", scope)] {
-        let tasks = [made(&mut harness, tool), made(&mut harness, tool)];
-        is_answered_by(&mut harness, &tasks, made_by);
+        let tasks = [create_task(&mut harness, tool), create_task(&mut harness, tool)];
+        assert_answered_by(&mut harness, &tasks, made_by);
     }
     // The audit names the credential that the request used.
     let asked = scene.world.audit().into_iter().filter(|record| record["method"] == "tasks/get");
@@ -46,15 +46,15 @@ fn requests_about_a_task_of_a_scope_go_to_the_process_of_that_scope() {
     assert_eq!(with, ["github", "writer"]);
     // Across a replacement of both processes: the old ones are kept for their tasks.
     let old = [("echo", base), ("rw_echo", scope)]
-        .map(|(tool, made_by)| ([made(&mut harness, tool), made(&mut harness, tool)], made_by));
+        .map(|(tool, made_by)| ([create_task(&mut harness, tool), create_task(&mut harness, tool)], made_by));
     scene.replace_in_scope();
     scene.replace();
     let (newer_base, newer_scope) = (process(&mut harness), process_of_scope(&mut harness));
     let new = [("echo", newer_base), ("rw_echo", newer_scope)]
-        .map(|(tool, made_by)| ([made(&mut harness, tool), made(&mut harness, tool)], made_by));
+        .map(|(tool, made_by)| ([create_task(&mut harness, tool), create_task(&mut harness, tool)], made_by));
     assert!(!holds_within(Duration::from_secs(1), || !is_alive(base) || !is_alive(scope)));
     for (tasks, made_by) in new.iter().chain(&old) {
-        is_answered_by(&mut harness, tasks, *made_by);
+        assert_answered_by(&mut harness, tasks, *made_by);
     }
     wait_until("the old processes have exited", || scene.alive().len() == 2);
 }
@@ -64,18 +64,18 @@ fn requests_about_a_task_go_to_its_draining_process() {
     let Some(scene) = Scene::scoped("plain", "") else { return };
     let mut harness = scene.world.connected("tools");
     let first = process_of_scope(&mut harness);
-    let tasks = [made(&mut harness, "rw_echo"), made(&mut harness, "rw_echo")];
+    let tasks = [create_task(&mut harness, "rw_echo"), create_task(&mut harness, "rw_echo")];
     // A second handshake: processes of scopes that got the first one only finish their work.
     harness.initialize();
     assert_ne!(process_of_scope(&mut harness), first);
     assert!(!holds_within(Duration::from_secs(1), || !is_alive(first)));
-    is_answered_by(&mut harness, &tasks, first);
+    assert_answered_by(&mut harness, &tasks, first);
     wait_until("the old process has exited", || !is_alive(first));
 }
 
 /// Creates a task and returns its id.
 #[track_caller]
-fn made(harness: &mut Harness, tool: &str) -> Value {
+fn create_task(harness: &mut Harness, tool: &str) -> Value {
     let make = json!({"name": tool, "arguments": {"text": "x"}, "task": {"ttl": 60_000}});
     let made = harness.request("tools/call", make);
     let task = made["result"]["task"]["taskId"].clone();
@@ -83,9 +83,9 @@ fn made(harness: &mut Harness, tool: &str) -> Value {
     task
 }
 
-/// One is fetched, the other one is cancelled.
+/// Asserts that this process answers for both tasks: one is fetched, the other cancelled.
 #[track_caller]
-fn is_answered_by(harness: &mut Harness, [fetched, cancelled]: &[Value; 2], process: u32) {
+fn assert_answered_by(harness: &mut Harness, [fetched, cancelled]: &[Value; 2], process: u32) {
     let got = harness.request("tasks/get", json!({"taskId": fetched}));
     assert_eq!(got["result"]["status"], "completed", "{got}");
     let result = harness.request("tasks/result", json!({"taskId": fetched}));

@@ -123,7 +123,7 @@ async fn a_write_gives_a_lease_that_can_be_looked_up_until_it_is_revoked() {
 async fn a_lease_is_renewed_up_to_its_maximum_and_dies_with_its_token() {
     let Some(server) = OpenBao::dev() else { return };
     let (vault, root) = (client(&server), root(&server));
-    // The far side of the engine: a broker that takes every user.
+    // A fake broker for the engine, which accepts every user.
     let broker = listen(|_| Reply::Status(204));
     server.mount("rabbitmq", "rabbitmq");
     let connection = json!({"connection_uri": format!("http://{broker}"), "username": "admin", "password": "admin-password", "verify_connection": false});
@@ -140,7 +140,7 @@ async fn a_lease_is_renewed_up_to_its_maximum_and_dies_with_its_token() {
     assert_eq!(renewed.lease_duration.as_secs(), 60);
     let capped = vault.renew_lease(&holder.token, lease, Some(Duration::from_secs(3600))).await.unwrap();
     assert!((80..=90).contains(&capped.lease_duration.as_secs()), "{capped:?}");
-    assert!(!capped.warnings.is_empty(), "Vault calls less than asked for a success, with a warning");
+    assert!(!capped.warnings.is_empty(), "Vault grants less than requested, with a warning");
     assert!(vault.lookup_lease(&root, lease).await.unwrap().renewable);
     vault.revoke_self(&holder.token).await.unwrap();
     eventually("the lease died with its token", async || {

@@ -8,10 +8,10 @@ use cofferdam_vault::login::{Method, SecretId};
 use cofferdam_vault::{ChildToken, Mint};
 use serde_json::json;
 
-use crate::support::{approle, client, explained, file, keep, root, secret_id, value};
+use crate::support::{approle, client, explained, file, log_in, root, secret_id, value};
 
 #[tokio::test(flavor = "multi_thread")]
-async fn no_token_secret_or_lease_prints() {
+async fn debug_output_contains_no_token_secret_or_lease() {
     let Some(server) = OpenBao::dev() else { return };
     let (vault, root) = (client(&server), root(&server));
     let role_id_file = approle(&server, "60s", "1h");
@@ -23,7 +23,7 @@ async fn no_token_secret_or_lease_prints() {
     set_certificate_ttl(&server, "10m");
 
     let mut printed = format!("{method:?} {vault:?} {root:?}");
-    let kept = keep(vault.clone(), method);
+    let kept = log_in(vault.clone(), method);
     let held = kept.login.current().await.unwrap();
     let wanted = ChildToken {
         policies: vec!["default".into()],

@@ -9,7 +9,7 @@ use cofferdam_vault::Problem;
 
 use crate::support::{client_at, client_over_tls};
 
-/// How the other process below learns where the server is.
+/// Variables with the server's addresses, for the child process below.
 const PLAIN: &str = "COFFERDAM_TEST_VAULT_PLAIN";
 const SECURE: &str = "COFFERDAM_TEST_VAULT_SECURE";
 const INSIDE: &str = "environment::a_client_in_a_misleading_environment";
@@ -50,7 +50,7 @@ async fn the_environment_changes_nothing() {
 async fn a_client_in_a_misleading_environment() {
     let (Ok(plain), Ok(secure)) = (std::env::var(PLAIN), std::env::var(SECURE)) else { return };
     assert_eq!(client_at(&plain).health().await.unwrap().status, 200);
-    // The variables name the server's own authority; the system does not, and so it is not believed.
+    // The variables name the server's authority, but the system does not trust it, so the connection is refused.
     let refused = client_at(&secure).health().await.unwrap_err();
     assert!(matches!(refused.problem, Problem::Unreachable { .. }), "{refused:?}");
     assert!(refused.explained().contains("certificate"), "{}", refused.explained());

@@ -6,7 +6,7 @@ use cofferdam_tests::openbao::{AppRole, OpenBao};
 use cofferdam_vault::Kind;
 use cofferdam_vault::login::{Method, SecretId};
 
-use crate::support::{approle, client, eventually, file, keep, secret_id, value};
+use crate::support::{approle, client, eventually, file, log_in, secret_id, value};
 
 fn method(server: &OpenBao, role_id_file: PathBuf) -> Method {
     let file = file(server, "secret-id", &secret_id(server));
@@ -17,7 +17,7 @@ fn method(server: &OpenBao, role_id_file: PathBuf) -> Method {
 async fn a_token_is_renewed_again_and_again_and_stays_the_same() {
     let Some(server) = OpenBao::dev() else { return };
     let role_id = approle(&server, "2s", "1h");
-    let kept = keep(client(&server), method(&server, role_id));
+    let kept = log_in(client(&server), method(&server, role_id));
     let first = kept.login.current().await.unwrap();
     let mut ends = vec![first.expires.unwrap()];
     // Four renewals are more than twice its life.
@@ -41,7 +41,7 @@ async fn at_its_maximum_a_token_is_replaced_while_it_still_lives() {
     let Some(server) = OpenBao::dev() else { return };
     let vault = client(&server);
     let role_id = approle(&server, "6s", "9s");
-    let kept = keep(vault.clone(), method(&server, role_id));
+    let kept = log_in(vault.clone(), method(&server, role_id));
     let first = kept.login.current().await.unwrap();
     let second = kept.generation(2).await;
     assert_ne!(value(&first.token), value(&second.token));
@@ -52,7 +52,7 @@ async fn at_its_maximum_a_token_is_replaced_while_it_still_lives() {
         assert_eq!(
             vault.lookup_self(token).await.unwrap_err().kind(),
             Kind::Denied,
-            "the end is the end of both"
+            "ending the login revokes both tokens"
         );
     }
 }
@@ -63,7 +63,7 @@ async fn a_token_that_cannot_be_renewed_is_replaced_while_it_still_lives() {
     let vault = client(&server);
     let role_id = approle(&server, "6s", "6s");
     server.app_role("agent", AppRole::default().token_type("batch").token_ttl("6s"));
-    let kept = keep(vault.clone(), method(&server, role_id));
+    let kept = log_in(vault.clone(), method(&server, role_id));
     let first = kept.login.current().await.unwrap();
     assert!(!first.renewable && first.accessor.is_none());
     kept.generation(2).await;
@@ -75,7 +75,7 @@ async fn a_token_revoked_by_others_is_replaced_after_a_refused_request() {
     let Some(server) = OpenBao::dev() else { return };
     let vault = client(&server);
     let role_id = approle(&server, "10m", "1h");
-    let kept = keep(vault.clone(), method(&server, role_id));
+    let kept = log_in(vault.clone(), method(&server, role_id));
     let first = kept.login.current().await.unwrap();
     // Refused by policy, not dead: nothing changes.
     assert_eq!(vault.read(&first.token, "sys/mounts").await.unwrap_err().kind(), Kind::Denied);
@@ -92,7 +92,7 @@ async fn a_token_revoked_by_others_is_replaced_after_a_refused_request() {
 async fn a_token_revoked_before_its_renewal_is_replaced_at_the_renewal() {
     let Some(server) = OpenBao::dev() else { return };
     let role_id = approle(&server, "3s", "1h");
-    let kept = keep(client(&server), method(&server, role_id));
+    let kept = log_in(client(&server), method(&server, role_id));
     let first = kept.login.current().await.unwrap();
     let accessor = first.accessor.as_ref().unwrap().as_str();
     server.revoke_accessor(accessor);

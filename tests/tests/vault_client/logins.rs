@@ -1,4 +1,4 @@
-//! Each way to log in, for real.
+//! Each login method, with a real server.
 
 use cofferdam_tests::certificates::Authority;
 use cofferdam_tests::encodings::base64url;
@@ -9,7 +9,9 @@ use cofferdam_vault::Kind;
 use cofferdam_vault::login::{Method, SecretId};
 use serde_json::json;
 
-use crate::support::{approle, client, client_over_tls, eventually, explained, file, keep, secret_id, value};
+use crate::support::{
+    approle, client, client_over_tls, eventually, explained, file, log_in, secret_id, value,
+};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_token_file_is_renewed_read_again_and_never_revoked() {
@@ -19,14 +21,14 @@ async fn a_token_file_is_renewed_read_again_and_never_revoked() {
         |ttl: &str, max: &str| server.create_token(new_token(&["default"]).ttl(ttl).explicit_max_ttl(max));
     let first = make("3s", "5s");
     let path = file(&server, "token", &format!("{first}\n"));
-    let kept = keep(vault.clone(), Method::TokenFile { path: path.clone() });
+    let kept = log_in(vault.clone(), Method::TokenFile { path: path.clone() });
     let held = kept.generation(1).await;
     assert_eq!(value(&held.token), first);
     assert!(held.renewable && held.accessor.is_some() && held.policies == ["default"]);
     let second = make("1h", "2h");
     file(&server, "token", &second);
     let later = kept.generation(2).await;
-    assert_eq!(value(&later.token), second, "the file is read anew before the token's end");
+    assert_eq!(value(&later.token), second, "the file is read again before the token expires");
     kept.login.end().await.unwrap();
     assert!(vault.lookup_self(&later.token).await.is_ok(), "a user's token was revoked");
 }
@@ -42,7 +44,7 @@ async fn an_approle_logs_in_and_its_token_is_revoked_at_the_end() {
         role_id_file: role_id_file.clone(),
         secret_id: SecretId::Plain { file: secret.clone() },
     };
-    let kept = keep(vault.clone(), method());
+    let kept = log_in(vault.clone(), method());
     let held = kept.login.current().await.unwrap();
     assert_eq!(held.generation, 1);
     assert!(vault.lookup_self(&held.token).await.is_ok());
@@ -50,13 +52,13 @@ async fn an_approle_logs_in_and_its_token_is_revoked_at_the_end() {
     assert_eq!(vault.lookup_self(&held.token).await.unwrap_err().kind(), Kind::Denied);
     assert_eq!(kept.login.current().await.unwrap_err().kind(), Kind::Stopped);
 
-    let wrong = "a-secret-id-that-nobody-gave-out";
+    let wrong = "a-secret-id-that-was-never-issued";
     file(&server, "secret-id", wrong);
-    let refused = keep(vault.clone(), method()).login.current().await.unwrap_err();
+    let refused = log_in(vault.clone(), method()).login.current().await.unwrap_err();
     assert_eq!(refused.kind(), Kind::Invalid, "{}", refused.explained());
     assert!(!explained(&refused).contains(wrong));
     std::fs::remove_file(&secret).unwrap();
-    let kept = keep(vault, method());
+    let kept = log_in(vault, method());
     let missing = kept.login.current().await.unwrap_err();
     assert_eq!(missing.kind(), Kind::Credential);
     assert!(missing.explained().contains("secret-id"), "{}", missing.explained());
@@ -76,9 +78,9 @@ async fn a_user_logs_in_with_a_password() {
         username: username.into(),
         password_file: password_file.clone(),
     };
-    let held = keep(client(&server), method("agent")).login.current().await.unwrap();
+    let held = log_in(client(&server), method("agent")).login.current().await.unwrap();
     assert_eq!(held.policies, ["default"]);
-    let refused = keep(client(&server), method("nobody")).login.current().await.unwrap_err();
+    let refused = log_in(client(&server), method("nobody")).login.current().await.unwrap_err();
     assert!(matches!(refused.kind(), Kind::Invalid | Kind::Denied), "{}", refused.explained());
     assert!(!explained(&refused).contains("correct horse"));
 }
@@ -99,20 +101,20 @@ async fn a_certificate_logs_in_and_one_of_another_authority_does_not() {
         role: Some("agent".into()),
     };
     let right = clients.client("agent.internal").write(directory, "right");
-    let kept = keep(client_over_tls(&server, Some(&ca_file)), method(right.clone()));
+    let kept = log_in(client_over_tls(&server, Some(&ca_file)), method(right.clone()));
     let held = kept.login.current().await.unwrap();
     eventually("the token was renewed with the same certificate", async || {
         kept.login.current().await.is_ok_and(|now| now.generation == 1 && now.expires > held.expires)
     })
     .await;
     for wrong in [Authority::new().client("agent.internal"), clients.client("other.internal")] {
-        let kept = keep(client_over_tls(&server, Some(&ca_file)), method(wrong.write(directory, "wrong")));
+        let kept = log_in(client_over_tls(&server, Some(&ca_file)), method(wrong.write(directory, "wrong")));
         let refused = kept.login.current().await.unwrap_err();
         assert!(matches!(refused.kind(), Kind::Invalid | Kind::Denied), "{}", refused.explained());
     }
     let mixed = (right.0, directory.join("wrong.key"));
     let refused =
-        keep(client_over_tls(&server, Some(&ca_file)), method(mixed)).login.current().await.unwrap_err();
+        log_in(client_over_tls(&server, Some(&ca_file)), method(mixed)).login.current().await.unwrap_err();
     assert_eq!(refused.kind(), Kind::Credential, "{}", refused.explained());
 }
 
@@ -122,11 +124,11 @@ async fn a_web_token_of_the_servers_own_issuer_logs_in() {
     let jwt = web_token(&server, &["default"]);
     let jwt_file = file(&server, "jwt", &jwt);
     let method = Method::Jwt { mount: "jwt".into(), role: "agent".into(), jwt_file };
-    let held = keep(client(&server), method.clone()).login.current().await.unwrap();
+    let held = log_in(client(&server), method.clone()).login.current().await.unwrap();
     assert_eq!(held.policies, ["default"]);
     let (signed, _) = jwt.rsplit_once('.').unwrap();
     file(&server, "jwt", &format!("{signed}.{}", base64url(&[7; 64])));
-    let refused = keep(client(&server), method).login.current().await.unwrap_err();
+    let refused = log_in(client(&server), method).login.current().await.unwrap_err();
     assert_eq!(refused.kind(), Kind::Invalid, "{}", refused.explained());
     assert!(!explained(&refused).contains(signed));
 }
@@ -140,11 +142,11 @@ async fn a_service_account_of_kubernetes_logs_in() {
         role: role.into(),
         jwt_file: file(&server, "jwt", &jwt),
     };
-    let held = keep(client(&server), method("agent")).login.current().await.unwrap();
+    let held = log_in(client(&server), method("agent")).login.current().await.unwrap();
     assert_eq!(
         client(&server).lookup_self(&held.token).await.unwrap().metadata["service_account_name"],
         "cofferdam"
     );
-    let refused = keep(client(&server), method("other")).login.current().await.unwrap_err();
+    let refused = log_in(client(&server), method("other")).login.current().await.unwrap_err();
     assert_eq!(refused.kind(), Kind::Invalid, "{}", refused.explained());
 }

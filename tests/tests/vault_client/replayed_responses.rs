@@ -21,7 +21,7 @@ async fn a_replayed_redirect_of_a_standby_is_not_followed() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn replayed_statuses_mean_what_vault_means_by_them() {
+async fn replayed_statuses_are_mapped_to_kinds_of_errors() {
     let second = Some(Duration::from_secs(7));
     for (status, kind) in [
         (412, Kind::Busy { retry_after: second }),
@@ -38,7 +38,7 @@ async fn replayed_statuses_mean_what_vault_means_by_them() {
         assert_eq!(error.kind(), kind, "{}", error.explained());
         assert!(error.explained().contains("GET `secret/x`"), "{}", error.explained());
         assert!(error.explained().contains("as the server says"), "{}", error.explained());
-        assert_eq!(replay.requests(), 1, "nothing is repeated behind the caller's back");
+        assert_eq!(replay.requests(), 1, "the client does not retry by itself");
     }
     for status in [429, 472, 473] {
         let replay = Replay::status(
@@ -64,7 +64,7 @@ async fn a_replayed_answer_that_is_too_large_is_refused() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn replayed_nonsense_is_no_answer_and_not_repeated() {
+async fn replayed_invalid_responses_are_errors_and_do_not_leak() {
     let cut = "HTTP/1.1 200 OK\r\ncontent-length: 100\r\n\r\n{\"data\": {\"password\": \"CANARY";
     for answer in ["", "CANARY", cut, "HTTP/1.1 200 OK\r\ncontent-length: 12\r\n\r\n<html>CANARY"] {
         let error = Replay::of(answer).vault().read(&token(TOKEN), "secret/x").await.unwrap_err();
@@ -78,7 +78,7 @@ async fn replayed_nonsense_is_no_answer_and_not_repeated() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_replayed_error_that_repeats_the_token_does_not_get_through() {
     let echo =
-        format!(r#"{{"errors":["bad token {TOKEN} or {TOKEN}","it was s.aVeryLongTokenOfSomebody"]}}"#);
+        format!(r#"{{"errors":["bad token {TOKEN} or {TOKEN}","it was s.aVeryLongTokenOfAnotherUser"]}}"#);
     let error = Replay::status(400, "", &echo).vault().read(&token(TOKEN), "secret/x").await.unwrap_err();
     let explained = explained(&error);
     assert!(explained.contains("bad token [hidden]"), "{explained}");
@@ -86,8 +86,8 @@ async fn a_replayed_error_that_repeats_the_token_does_not_get_through() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_replayed_secret_is_recognised_by_its_form_where_the_mount_is_not_told() {
-    // The same bytes for every path: a mount that says nothing about its version, and a secret of the second one.
+async fn a_replayed_secret_is_recognised_by_its_form_if_the_mount_is_unknown() {
+    // The same bytes for every path: a mount without a version, and a secret of version 2.
     let answer = r#"{"data":{"data":{"token":"x"},"metadata":{"version":3}}}"#;
     let version = Replay::status(200, "", answer).vault().kv_version(&token(TOKEN), "secret/x").await;
     assert_eq!(version.unwrap_err().kind(), Kind::Malformed);
@@ -102,5 +102,5 @@ async fn a_replayed_secret_is_recognised_by_its_form_where_the_mount_is_not_told
     assert_eq!(found.version, Some(3));
     let closed = Replay::status(403, "", r#"{"errors":["permission denied"]}"#);
     assert_eq!(closed.vault().kv_version(&token(TOKEN), "secret/x").await.unwrap(), KvVersion::V1);
-    assert_eq!(closed.requests(), 2, "it looked");
+    assert_eq!(closed.requests(), 2, "it probed the version");
 }

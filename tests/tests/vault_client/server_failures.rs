@@ -11,7 +11,7 @@ use cofferdam_vault::{Kind, Problem};
 use serde_json::json;
 
 use crate::support::{
-    approle, client, client_at, client_over_tls, file, keep, root, second_address, secret_id,
+    approle, client, client_at, client_over_tls, file, log_in, root, second_address, secret_id,
 };
 
 fn approle_method(server: &OpenBao, ttl: &str) -> Method {
@@ -31,7 +31,7 @@ async fn a_sealed_server_is_reported_and_the_login_recovers_by_itself() {
     assert!(sealed.explained().contains("unseal"), "{}", sealed.explained());
     let health = vault.health().await.unwrap();
     assert!(health.sealed && health.status == 503, "{health:?}");
-    let kept = keep(vault, method);
+    let kept = log_in(vault, method);
     assert_eq!(kept.login.current().await.unwrap_err().kind(), Kind::Sealed);
     let trouble = kept.login.last_failure().unwrap();
     assert_eq!(trouble.error.kind(), Kind::Sealed);
@@ -45,7 +45,7 @@ async fn a_sealed_server_is_reported_and_the_login_recovers_by_itself() {
 async fn a_request_to_a_frozen_server_times_out_and_may_have_run() {
     let Some(server) = OpenBao::dev() else { return };
     let vault = client(&server);
-    let kept = keep(vault.clone(), approle_method(&server, "2s"));
+    let kept = log_in(vault.clone(), approle_method(&server, "2s"));
     kept.login.current().await.unwrap();
     server.freeze();
     let root = root(&server);
@@ -72,8 +72,8 @@ async fn only_the_configured_authority_is_trusted() {
     let tls = server.tls.as_ref().unwrap();
     let health = client_over_tls(&server, Some(&tls.ca_file)).health().await.unwrap();
     assert_eq!(health.status, 200);
-    let stranger = Authority::new().write(server.directory.path(), "stranger");
-    for ca_file in [Some(stranger.as_path()), None] {
+    let untrusted = Authority::new().write(server.directory.path(), "untrusted");
+    for ca_file in [Some(untrusted.as_path()), None] {
         let refused = client_over_tls(&server, ca_file).health().await.unwrap_err();
         assert!(matches!(refused.problem, Problem::Unreachable { .. }), "{refused:?}");
         assert!(refused.explained().contains("certificate"), "{}", refused.explained());

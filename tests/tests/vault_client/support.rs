@@ -18,7 +18,7 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 use tokio_util::task::TaskTracker;
 
 /// A login that ends with the test.
-pub(crate) struct Kept {
+pub(crate) struct TestLogin {
     pub(crate) login: Login,
     _stop: DropGuard,
 }
@@ -50,18 +50,18 @@ pub(crate) fn root(server: &OpenBao) -> Token {
     token(&server.root_token)
 }
 
-/// The value of a token, taken from the needles of the scrubber, which alone reveal it.
+/// The value of a token, taken from the scrubber's needle, the only way to read it.
 pub(crate) fn value(token: &Token) -> String {
     String::from_utf8(token.needle("test").value.to_vec()).expect("tokens are text")
 }
 
-pub(crate) fn keep(vault: Vault, method: Method) -> Kept {
+pub(crate) fn log_in(vault: Vault, method: Method) -> TestLogin {
     let stop = CancellationToken::new();
     let login = Login::start(vault, method, &TaskTracker::new(), &stop);
-    Kept { login, _stop: stop.drop_guard() }
+    TestLogin { login, _stop: stop.drop_guard() }
 }
 
-impl Kept {
+impl TestLogin {
     /// The token of this generation or a later one, once it is there.
     pub(crate) async fn generation(&self, wanted: u64) -> Arc<LoginToken> {
         let mut changed = self.login.generations();
@@ -74,7 +74,7 @@ impl Kept {
     }
 }
 
-/// An AppRole with tokens of these lives; the files of its role-id and the path that gives secret-ids.
+/// Creates an AppRole whose tokens have these lifetimes; returns the file with its role-id.
 pub(crate) fn approle(server: &OpenBao, ttl: &str, max_ttl: &str) -> PathBuf {
     cofferdam_tests::vault_logins::approle(server, app_role(&["default"], ttl).token_max_ttl(max_ttl))
 }

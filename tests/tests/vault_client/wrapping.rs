@@ -7,7 +7,7 @@ use cofferdam_vault::login::{Method, SecretId};
 use cofferdam_vault::{Kind, Problem, UnwrappedBy};
 use serde_json::json;
 
-use crate::support::{approle, client, explained, file, keep, token, value};
+use crate::support::{approle, client, explained, file, log_in, token, value};
 
 fn method(role_id_file: std::path::PathBuf, file: std::path::PathBuf, role: &str) -> Method {
     let secret_id = SecretId::Wrapped { file, role: role.to_owned() };
@@ -32,12 +32,12 @@ async fn a_wrapped_secret_id_is_unwrapped_once_and_used_for_every_later_login() 
     let Some(server) = OpenBao::dev() else { return };
     let role_id = approle(&server, "2s", "3s");
     let wrapped = file(&server, "wrapped", &wrap(&server, "auth/approle/role/agent/secret-id", &json!({})));
-    let kept = keep(client(&server), method(role_id.clone(), wrapped.clone(), "agent"));
+    let kept = log_in(client(&server), method(role_id.clone(), wrapped.clone(), "agent"));
     let first = kept.generation(1).await;
     let later = kept.generation(3).await;
     assert_ne!(value(&first.token), value(&later.token));
 
-    let thief = keep(client(&server), method(role_id, wrapped.clone(), "agent"));
+    let thief = log_in(client(&server), method(role_id, wrapped.clone(), "agent"));
     let alert = thief.login.current().await.unwrap_err();
     assert_eq!(alert.kind(), Kind::Alert, "{}", alert.explained());
     assert!(matches!(alert.problem, Problem::WrapSpent { by: UnwrappedBy::AnotherParty }), "{alert:?}");
@@ -48,7 +48,7 @@ async fn a_wrapped_secret_id_is_unwrapped_once_and_used_for_every_later_login() 
     );
     let text = std::fs::read_to_string(&wrapped).unwrap();
     assert!(!explained(&alert).contains(&text));
-    // Another one is delivered, and all is well without a restart.
+    // After a new wrapping token is delivered the login succeeds without a restart.
     file(&server, "wrapped", &wrap(&server, "auth/approle/role/agent/secret-id", &json!({})));
     thief.generation(1).await;
 }
@@ -58,18 +58,22 @@ async fn a_wrapping_token_created_elsewhere_is_never_unwrapped() {
     let Some(server) = OpenBao::dev() else { return };
     let role_id = approle(&server, "60s", "1h");
     server.app_role("other", &mut app_role(&["default"], "60s"));
-    let forged = wrap(&server, "sys/wrapping/wrap", &json!({"secret_id": "of-somebody-else"}));
+    let forged = wrap(&server, "sys/wrapping/wrap", &json!({"secret_id": "chosen-by-an-attacker"}));
     let others = wrap(&server, "auth/approle/role/other/secret-id", &json!({}));
-    // Its path begins as the right one does.
+    // The right path is a prefix of its path.
     server.app_role("agent2", &mut app_role(&["default"], "60s"));
     let longer = wrap(&server, "auth/approle/role/agent2/secret-id", &json!({}));
-    let custom =
-        wrap(&server, "auth/approle/role/agent/custom-secret-id", &json!({"secret_id": "of-somebody-else"}));
+    let custom = wrap(
+        &server,
+        "auth/approle/role/agent/custom-secret-id",
+        &json!({"secret_id": "chosen-by-an-attacker"}),
+    );
     for wrapped in [&forged, &others, &longer, &custom] {
-        let kept = keep(client(&server), method(role_id.clone(), file(&server, "wrapped", wrapped), "agent"));
+        let kept =
+            log_in(client(&server), method(role_id.clone(), file(&server, "wrapped", wrapped), "agent"));
         let alert = kept.login.current().await.unwrap_err();
-        assert!(matches!(alert.problem, Problem::WrapForeign { .. }), "{alert:?}");
+        assert!(matches!(alert.problem, Problem::WrapNotFromRole { .. }), "{alert:?}");
         assert_eq!(alert.kind(), Kind::Alert);
-        assert!(client(&server).wrapping_lookup(&token(wrapped)).await.is_ok(), "it was opened");
+        assert!(client(&server).wrapping_lookup(&token(wrapped)).await.is_ok(), "it was unwrapped");
     }
 }

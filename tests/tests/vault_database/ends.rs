@@ -26,7 +26,7 @@ fn a_real_server_queries_a_real_database_with_its_own_user() {
     assert_eq!(users.len(), 1, "{users:?}");
     assert!(answer.contains(&users[0]), "{users:?}: {answer}");
     assert_eq!(database.postgres.log_in(&url), Ok(()));
-    world.assert_secret_stayed_here(password);
+    world.assert_secret_not_leaked(password);
     leave(harness);
     wait_until("the user is gone", || database.users().is_empty());
     assert_shut_out(&database, &url);
@@ -80,8 +80,10 @@ fn users_of_a_database_that_is_down_are_pending_and_removed_later() {
     let end = world.audit().into_iter().rfind(|record| record["event"] == "link_end").unwrap();
     assert!(end["detail"].as_str().unwrap().contains("leases: 0 revoked, 1 pending"), "{end}");
     database.postgres.up();
-    assert_eq!(database.postgres.log_in(&url), Ok(()), "what is pending is not gone");
+    assert_eq!(database.postgres.log_in(&url), Ok(()), "a pending user can still log in");
     wait_until("the user is gone", || database.users().is_empty());
     assert_shut_out(&database, &url);
-    wait_until("the sidecar knows", || world.log().contains("a session's credentials in Vault are revoked"));
+    wait_until("the sidecar logs the revocation", || {
+        world.log().contains("a session's credentials in Vault are revoked")
+    });
 }

@@ -1,4 +1,4 @@
-//! Shared by these tests: sessions with a database user, and checks of who can log in.
+//! Shared by these tests: sessions with a database user, and checks whether a user can log in.
 
 use cofferdam_tests::database::{Database, LONG};
 use cofferdam_tests::harness::Harness;
@@ -6,7 +6,7 @@ use cofferdam_tests::server::Server;
 use cofferdam_tests::vault::session_tokens;
 use cofferdam_tests::world::{Builder, World};
 
-/// A world with a role of long life and a server that has its URL.
+/// A world with a server that has the URL of a long-lived user.
 pub(crate) fn started(database: &Database, change: impl FnOnce(Builder) -> Builder) -> World {
     database.role("agent", LONG);
     change(with_fixture(database)).start()

@@ -1,14 +1,14 @@
 //! A minute of queries with users that live for seconds: while they are replaced, no call fails and none runs twice.
 //!
-//! The server is a real one; what it really asked is read in PostgreSQL's own log. A user lives five seconds from each
-//! renewal and ten in all: the second renewal does not extend it any more, so that some six seconds after it came it gets a
-//! successor. In each user's life one call takes longer than its lease: it ends in the process in which it began, while
-//! later calls are answered by the next.
+//! The server is a real one; its queries are read from PostgreSQL's log. A user lives five seconds from each renewal
+//! and ten in all: the second renewal does not extend it, so it is replaced some six seconds after its creation. For
+//! each user one call takes longer than the lease: it ends in the process in which it began, while later calls run in
+//! the next.
 //!
-//! Ten seconds is the maximum that leaves a successor the most time. Vault counts whole seconds, a renewal comes 3.0 to
-//! 3.3 s after the one before, and one that gives less than 4.5 s is the last: it finds 3.3 to 4 s left of ten. Of eight
-//! or eleven it may find five, be taken for a whole one, and the next finds one or two; of seven it finds hardly more,
-//! and no call that is longer than the lease fits into such a life.
+//! A maximum of ten seconds leaves the most time for a replacement. Vault counts whole seconds, renewals are 3.0 to
+//! 3.3 s apart, and a renewal that returns less than 4.5 s is the last: of ten seconds, 3.3 to 4 s are left then.
+//! With a maximum of eight or eleven a renewal may return five, count as complete, and the next returns one or two.
+//! With seven hardly more is left, and no call longer than the lease fits into that lifetime.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -25,12 +25,12 @@ const RENEWED: Life = Life { ttl: "5s", max_ttl: "1h" };
 
 /// How long calls are made.
 const TIME: Duration = Duration::from_secs(60);
-/// Short calls under way at every moment.
+/// Short calls in flight at any time.
 const IN_FLIGHT: usize = 8;
-/// What a short call takes in the database, and what one takes that is longer than a lease.
+/// Seconds that a short call takes in the database, and one that is longer than a lease.
 const SHORT: f64 = 0.4;
 const LONGER_THAN_THE_LEASE: f64 = 5.2;
-/// A user that was made longer ago than this would not live to the end of such a call.
+/// Seconds. The lease of an older user would expire before the end of such a call.
 const YOUNG: f64 = 4.0;
 
 #[test]
@@ -64,7 +64,7 @@ fn a_minute_of_calls_survives_users_that_live_for_seconds() {
         for name in calls.answered.keys() {
             let times =
                 executed.iter().filter(|statement| statement.text.contains(&format!("'{name}'"))).count();
-            assert_eq!(times, 1, "{name} ran so often");
+            assert_eq!(times, 1, "{name} did not run exactly once");
         }
     }
     assert!(brief.answered.len() >= 300, "hundreds of calls: {}", brief.answered.len());
@@ -74,7 +74,7 @@ fn a_minute_of_calls_survives_users_that_live_for_seconds() {
     assert_eq!(renewed.users().len(), 1, "{:?}", renewed.users());
     assert!(renewed.answered.len() >= 5, "{}", renewed.answered.len());
 
-    // Both sessions live, and of the users of the first only the last does, or already its successor.
+    // Both sessions are open; of the first session's users only the last one is left, or its successor.
     let mut old = brief.users();
     old.remove(&brief.last_user);
     wait_until("the old users are gone", || {

@@ -1,4 +1,5 @@
-//! Vault is well, and what we had of it is not: certificates, tokens, roles and policies that the operator changed.
+//! Vault works, but what the sidecar has or needs was changed by the operator: certificates, tokens, roles and
+//! policies.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -29,10 +30,10 @@ fn over_tls(bao: &OpenBao, address: &str, ca_file: &Path) -> cofferdam_tests::wo
 fn a_certificate_of_another_authority_or_name_is_refused() {
     let Some(bao) = prepared(OpenBao::configured()) else { return };
     let tls = bao.tls.as_ref().unwrap();
-    let stranger = Authority::new().write(bao.directory.path(), "stranger");
+    let untrusted = Authority::new().write(bao.directory.path(), "untrusted");
     let elsewhere = format!("https://{}", second_address(tls.listens_at));
     for (address, ca_file, word) in
-        [(bao.tls_address(), &stranger, "certificate"), (elsewhere, &tls.ca_file, "not valid for name")]
+        [(bao.tls_address(), &untrusted, "certificate"), (elsewhere, &tls.ca_file, "not valid for name")]
     {
         let world = over_tls(&bao, &address, ca_file);
         refused(&mut world.shim("late"), &["cannot be reached", word, "`ca-file`"]);
@@ -49,7 +50,7 @@ fn an_expired_token_in_a_file_is_reported_and_the_next_one_is_used() {
     let good = login_token(&bao);
     let mut wanted = new_token(&["sidecar", "agent"]);
     let short = bao.create_token(wanted.ttl("1s").explicit_max_ttl("1s").no_parent(true));
-    wait_until("the token is over", || !bao.is_live(&short));
+    wait_until("the token has expired", || !bao.is_live(&short));
     file(&bao, "token", &short);
     let (proxy, world) = behind_proxy(&bao);
     let mut late = world.shim("late");
@@ -75,8 +76,8 @@ fn a_revoked_users_token_is_reported_and_valid_credentials_stay_in_use() {
     bao.operator("revoke the login", async |client| token::revoke(client, &login_token(&bao)).await);
     let mut late = world.shim("late");
     refused(&mut late, &["Vault refuses"]);
-    // The poll of what is held is refused by now, as the session's tokens died with their parent.
-    wait_until("it was not read anew", || world.log().contains("a secret was not read secret=github"));
+    // The session's tokens were revoked with their parent, so re-reads of the secret are refused by now.
+    wait_until("the re-read has failed", || world.log().contains("reading a secret failed secret=github"));
     loads.iter().for_each(Load::assert_calls_continue);
     let another = bao.create_token(new_token(&["sidecar", "agent"]).ttl("1h").no_parent(true));
     file(&bao, "token", &another);
@@ -85,7 +86,7 @@ fn a_revoked_users_token_is_reported_and_valid_credentials_stay_in_use() {
     let _ = loads.map(Load::end);
 }
 
-/// The accessors of these tokens, revoked.
+/// Revokes these tokens by their accessors.
 fn revoke(bao: &OpenBao, tokens: Vec<Value>) {
     assert!(!tokens.is_empty());
     for token in tokens {
@@ -128,7 +129,7 @@ fn revoked_session_tokens_are_replaced_and_their_secrets_read_again() {
     revoke(&bao, before.clone());
     let is_new = |token: &Value| !before.iter().any(|old| old["accessor"] == token["accessor"]);
     let whose = |token: &Value| token["meta"]["session"].as_str().map(str::to_owned);
-    // There is no notification; the next poll and the next re-read find out.
+    // There is no notification; the next reads fail and get new tokens.
     wait_until("each session has a token again", || {
         let new = session_tokens(&bao).into_iter().filter(is_new);
         new.filter_map(|token| whose(&token)).collect::<BTreeSet<_>>().len() == 2
@@ -151,7 +152,7 @@ fn with_a_deleted_policy_new_reads_are_refused_until_it_is_restored() {
     for _ in 0..5 {
         refused(&mut late, &words);
     }
-    // Longer than the secret's `refresh`: the newest that was read serves on.
+    // Longer than the secret's `refresh`: the last value that was read stays in use.
     wait_until("the poll was refused too", || world.log().contains("the one that is held is still used"));
     loads.iter().for_each(Load::assert_calls_continue);
     bao.policy("agent", &[("secret/data/github", &["read"]), ("pki/issue/agent", &["update"])]);

@@ -32,7 +32,7 @@ fn a_vault_that_is_killed_and_started_again() {
         &mut bao,
         None,
         OpenBao::kill9,
-        &["auth/token/create", "cannot be reached", "refused", "is Vault up"],
+        &["auth/token/create", "cannot be reached", "refused", "check that Vault is up"],
         OpenBao::start_again,
     );
 }
@@ -42,7 +42,7 @@ fn a_vault_that_is_stopped_and_continued() {
     survives_behind_proxy(
         OpenBao::dev(),
         |bao, _| bao.freeze(),
-        &["auth/token/create", "did not answer", "is Vault up"],
+        &["auth/token/create", "did not answer", "check that Vault is up"],
         |bao, _| bao.thaw(),
     );
 }
@@ -65,7 +65,7 @@ fn a_response_that_is_cut_leaves_no_lease_behind() {
         let issued = certificates(&bao);
         proxy.rule("pki/issue", Action::CutAfter(bytes));
         let mut late = world.shim("late");
-        refused(&mut late, &["POST `pki/issue/agent`", "did not answer, it may have done what was asked"]);
+        refused(&mut late, &["POST `pki/issue/agent`", "did not answer and may have executed the request"]);
         assert!(certificates(&bao) > issued, "the server did what was asked");
         proxy.clear_rules();
         wait_until("it works", || late.initialize().get("result").is_some());

@@ -1,7 +1,8 @@
-//! A real OpenBao that is sealed, killed, stopped, busy, slow, cut off, a standby, or has changed its mind, while calls go
-//! on: what is held serves on, what is missing refuses and says so, nothing spins, and all of it ends without a restart.
+//! A real OpenBao that is sealed, killed, stopped, busy, slow, cut off, a standby, or reconfigured, during calls:
+//! valid credentials stay in use, missing ones are refused with the reason, retries are paced, and no restart is
+//! needed.
 //!
-//! Every answer is the real server's, but for those in [`replayed`], which says what it replays and why.
+//! Every response is the real server's, except those in [`replayed`], which states what it replays and why.
 
 mod changes;
 mod down;

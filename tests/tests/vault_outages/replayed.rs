@@ -1,6 +1,7 @@
-//! REPLAYED ANSWERS in front of the real server. Clusters of Vault Enterprise answer with 412, 472 and 473, OpenBao's
-//! standbys with 429 to who has seen more than they have; one open-source server gives none of these when asked. A proxy
-//! gives them for single paths, everything else passes, and a contract says that passing changes nothing.
+//! REPLAYED RESPONSES in front of the real server. Clusters of Vault Enterprise respond with 412, 472 and 473, and
+//! OpenBao's standbys with 429 to a client that has seen a newer state; a single open-source server cannot be made
+//! to. A proxy sends them for single paths and forwards all other requests; a test checks that forwarding changes
+//! nothing.
 
 use std::collections::BTreeMap;
 use std::io::{self, Read, Write};
@@ -45,7 +46,7 @@ fn a_replayed_429_of_a_node_that_is_behind() {
     let (proxy, world) = behind_proxy(&bao);
     proxy.rule("", recorded(429, "retry-after: 1\r\n", r#"{"errors":[]}"#));
     let mut late = world.shim("late");
-    refused(&mut late, &["HTTP 429", "or this node stands by", "the sidecar retries"]);
+    refused(&mut late, &["HTTP 429", "or this node is a standby", "the sidecar retries"]);
     proxy.clear_rules();
     world.wait_until("it works", || late.initialize().get("result").is_some());
 }
@@ -56,7 +57,7 @@ fn a_replayed_429_of_a_node_that_is_behind() {
 fn the_fault_proxy_changes_nothing_without_a_rule() {
     let Some(bao) = prepared(OpenBao::dev()) else { return };
     let proxy = VaultFaultProxy::in_front_of(bao.listens_at);
-    // One that rewrites nothing, and the newest, which is for another path.
+    // A rule that rewrites nothing, and a newer one for another path.
     proxy.rule("sys/mounts", Action::Rewrite(|_| {}));
     proxy.rule("nowhere", recorded(473, "", "{}"));
     let certificate = json!({"common_name": "agent.internal"});

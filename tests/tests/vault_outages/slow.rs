@@ -1,4 +1,4 @@
-//! Vault is slow, or has had enough of us.
+//! Vault is slow, or limits the rate of requests.
 
 use std::time::Duration;
 
@@ -25,7 +25,7 @@ fn a_slow_vault_is_waited_for_and_a_very_slow_one_is_not() {
     wait_until("it works", || later.initialize().get("result").is_some());
 }
 
-/// One request within the interval, which the operator has used.
+/// Sets a quota of one request per interval, and uses it up.
 fn limit(bao: &OpenBao, interval: &str) {
     let quota = json!({"rate": 1, "interval": interval, "path": "pki/"});
     bao.api("POST", "sys/quotas/rate-limit/few", quota);
@@ -43,7 +43,7 @@ fn a_quota_without_retry_after_is_waited_out() {
         &["POST `pki/issue/agent`", "too many requests", "HTTP 429", "raise the quota"],
         |bao, _| {
             bao.api("DELETE", "sys/quotas/rate-limit/few", Value::Null);
-            // What the operator took is given back too.
+            // Revokes the operator's own leases too.
             bao.api("PUT", "sys/leases/revoke-prefix/pki/issue/agent", json!({}));
         },
     );
@@ -65,8 +65,8 @@ fn retry_after_of_a_quota_is_respected() {
         assert!(again <= announced, "{again} s after {announced} s");
     }
     assert_eq!(proxy.count("pki/issue/agent"), asked, "there is no request before that");
-    wait_until("the interval is over", || late.initialize().get("result").is_some());
-    // What Vault says is rounded: one may come a moment too early. Who asks every five seconds comes more often.
+    wait_until("the interval has passed", || late.initialize().get("result").is_some());
+    // `Retry-After` is rounded, so one request may be early. A client that retries every five seconds would send more.
     let asked = proxy.count("pki/issue/agent") - asked;
-    assert!(asked <= 2, "asked {asked} times more, told to wait for {announced} s");
+    assert!(asked <= 2, "{asked} more requests, with a Retry-After of {announced} s");
 }

@@ -1,4 +1,4 @@
-//! Two real nodes: the sidecar asks the one that stands by.
+//! Two real nodes: the sidecar sends its requests to the standby.
 
 use cofferdam_tests::deadline::wait_until;
 use cofferdam_tests::openbao::OpenBao;
@@ -12,7 +12,8 @@ fn a_standby_serves_and_without_its_leader_its_redirect_is_not_followed() {
     let Some(standby) = leader.standby() else { return };
     assert_eq!((leader.health(), standby.health()), (Some(200), Some(429)));
     let world = three_servers_at(&leader, &standby.address()).start();
-    // What the leader has made, the standby knows a moment later: no request is refused for that, and nothing is made twice.
+    // The standby has new tokens of the leader only after a short delay: no request is refused for that, and no token
+    // is created twice.
     for number in 0..5 {
         let harness = world.connected("tools");
         assert_eq!(session_tokens(&leader).len(), 1, "session {number} has one token");
@@ -24,8 +25,13 @@ fn a_standby_serves_and_without_its_leader_its_redirect_is_not_followed() {
     leader.kill9();
     let mut late = world.shim("late");
     let place = leader.listens_at.ip().to_string();
-    let words =
-        ["auth/token/create", "a standby pointed elsewhere (HTTP 307", &place, "not followed", "`address`"];
+    let words = [
+        "auth/token/create",
+        "a standby redirected the request (HTTP 307",
+        &place,
+        "not followed",
+        "`address`",
+    ];
     wait_until("the standby has noticed", || {
         late.initialize()["error"]["message"].as_str().is_some_and(|text| text.contains("307"))
     });

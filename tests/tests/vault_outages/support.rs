@@ -18,7 +18,8 @@ use serde_json::{Value, json};
 
 const DAY: Duration = Duration::from_secs(24 * 3600);
 
-/// A sidecar at this address with a server of each kind that has its credential, and `late`, which will want one.
+/// A sidecar that uses Vault at this address, with a server of each kind that gets its credential at once, and
+/// `late`, which needs one later.
 pub(crate) fn three_servers_at(bao: &OpenBao, address: &str) -> Builder {
     three_servers(connected_at(address, &token_file(bao)))
 }
@@ -80,9 +81,10 @@ impl Load {
     }
 }
 
-/// An outage while both servers are called: they serve on, also in a process that is started meanwhile with what is held;
-/// `late` is refused in these words, within its ten seconds and with the next try; the proxy, where there is one, counts no
-/// more requests than patience makes; then all is well again, and a secret that changes is heard of.
+/// An outage while both servers are called. They stay available, also in a process that is started meanwhile with the
+/// last value; `late` is refused with these words, within ten seconds and with the time of the next attempt; the
+/// proxy, if there is one, counts no more requests than the backoff allows. After the outage `late` starts, and a
+/// changed secret is read.
 #[track_caller]
 pub(crate) fn survives(
     world: &World,
@@ -103,10 +105,10 @@ pub(crate) fn survives(
     for _ in 0..60 {
         refused(&mut late, words);
     }
-    // What it has is older than `refresh` by then, and could not be read since.
+    // By then the secret is older than `refresh`, and could not be read again.
     holds_within(Duration::from_millis(1500), || false);
     fragile.send_call("crash", json!({}));
-    wait_until("a process runs with what is held", || {
+    wait_until("a new process runs with the last value", || {
         fragile.call("echo", json!({"text": "x"})).get("result").is_some()
     });
     loads.iter().for_each(Load::assert_calls_continue);
@@ -131,7 +133,7 @@ pub(crate) fn survives(
     wait_until("no lease is left", || leases(bao) == 0);
 }
 
-/// The same of a server with a proxy in front of it, either of which may be what fails.
+/// The same with a proxy in front of Vault; either can be made to fail.
 #[track_caller]
 pub(crate) fn survives_behind_proxy(
     bao: Option<OpenBao>,
@@ -144,7 +146,7 @@ pub(crate) fn survives_behind_proxy(
     survives(&world, &mut bao, Some(&proxy), |bao| begin(bao, &proxy), words, |bao| end(bao, &proxy));
 }
 
-/// One refusal: in time, with its code, the server, what was tried and when it is tried next.
+/// Asserts one refusal: in time, with its code, the server, these words and the time of the next attempt.
 #[track_caller]
 pub(crate) fn refused(harness: &mut Harness, words: &[&str]) -> String {
     let id = harness.send_initialize();

@@ -19,7 +19,7 @@ pub use settings::{InvalidProxy, Proxies, Proxy};
 #[non_exhaustive]
 pub enum ProxyError {
     #[error(
-        "the proxy {proxy} closed the connection without an answer; is it an HTTP proxy that takes CONNECT?"
+        "the proxy {proxy} closed the connection without an answer; is it an HTTP proxy that supports CONNECT?"
     )]
     Closed { proxy: HostPort },
     #[error(
@@ -30,7 +30,7 @@ pub enum ProxyError {
     #[error("the connection to the proxy {proxy} failed: {source}")]
     Io { proxy: HostPort, source: io::Error },
     #[error(
-        "the proxy {proxy} wants a user and a password (status 407); put them into its URL: \
+        "the proxy {proxy} requires a user and a password (status 407); put them into its URL: \
          `http://USER:PASSWORD@HOST:PORT`, with special characters percent-encoded"
     )]
     NeedsPassword { proxy: HostPort },
@@ -43,12 +43,12 @@ pub enum ProxyError {
     )]
     Status { proxy: HostPort, target: HostPort, status: u16 },
     #[error(
-        "the proxy {proxy} did not take the user and the password in its URL (status 407); correct them there"
+        "the proxy {proxy} rejected the user and the password in its URL (status 407); correct them there"
     )]
     WrongPassword { proxy: HostPort },
 }
 
-/// Has `proxy`, at the other end of `stream`, connect to `target`. Has no timeout of its own.
+/// Requests a connection to `target` from `proxy`, at the other end of `stream`. Has no timeout of its own.
 pub async fn connect<S: Stream>(
     mut stream: S,
     proxy: &Proxy,

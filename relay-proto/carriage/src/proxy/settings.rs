@@ -24,7 +24,7 @@ pub enum InvalidProxy {
     #[error("its user or password is not percent-encoded UTF-8 without control characters")]
     Credentials,
     #[error("its host or port is not valid: use `http://HOST:PORT`")]
-    Place,
+    Address,
     #[error("only proxies with `http://` can be used, this one has `{0}://`")]
     Scheme(String),
 }
@@ -48,8 +48,8 @@ impl FromStr for Proxy {
             None => (None, authority),
         };
         let has_port = endpoint.rsplit_once(':').is_some_and(|(_, port)| !port.contains(']'));
-        let endpoint = if has_port { endpoint.to_owned() } else { format!("{endpoint}:{USUAL_PORT}") };
-        let address = endpoint.parse().map_err(|_: InvalidAddress| InvalidProxy::Place)?;
+        let endpoint = if has_port { endpoint.to_owned() } else { format!("{endpoint}:{DEFAULT_PORT}") };
+        let address = endpoint.parse().map_err(|_: InvalidAddress| InvalidProxy::Address)?;
         Ok(Self { address, credentials })
     }
 }
@@ -84,7 +84,7 @@ impl Proxies {
     }
 
     /// The proxy for `target`. An error comes with the variable that holds the URL.
-    pub fn towards(&self, target: &HostPort) -> Result<Option<Proxy>, (&'static str, InvalidProxy)> {
+    pub fn proxy_for(&self, target: &HostPort) -> Result<Option<Proxy>, (&'static str, InvalidProxy)> {
         match self {
             Self::Always(proxy) => Ok(Some(proxy.clone())),
             Self::Environment(variables) => choose(target, |name| {
@@ -109,7 +109,7 @@ impl fmt::Debug for Proxies {
     }
 }
 
-/// The variables with a proxy, of which the first that is set counts, and those with exceptions.
+/// The variables with a proxy, by precedence, and below those with exceptions.
 const PROXY_VARIABLES: [&str; 4] = ["https_proxy", "HTTPS_PROXY", "all_proxy", "ALL_PROXY"];
 const EXCEPTION_VARIABLES: [&str; 2] = ["no_proxy", "NO_PROXY"];
 const VARIABLES: [&str; 6] = [
@@ -188,7 +188,7 @@ fn is_within(address: IpAddr, network: IpAddr, bits: u32) -> bool {
 }
 
 /// curl's default port of a proxy.
-const USUAL_PORT: u16 = 1080;
+const DEFAULT_PORT: u16 = 1080;
 
 fn percent_decoded(text: &str) -> Option<String> {
     let mut bytes = Vec::with_capacity(text.len());
@@ -234,8 +234,8 @@ mod tests {
         for (text, why) in [
             ("socks5h://u:secret@h:1", InvalidProxy::Scheme("socks5h".into())),
             ("https://u:secret@h:1", InvalidProxy::Scheme("https".into())),
-            ("http://u:secret@h:0", InvalidProxy::Place),
-            ("http://u:secret@", InvalidProxy::Place),
+            ("http://u:secret@h:0", InvalidProxy::Address),
+            ("http://u:secret@", InvalidProxy::Address),
             ("http://u:secr%0d%0aet@h:1", InvalidProxy::Credentials),
             ("http://u:secret%4@h:1", InvalidProxy::Credentials),
             ("http://u%3a:secret@h:1", InvalidProxy::Credentials),
@@ -253,7 +253,7 @@ mod tests {
         let environment = |name: &str| variables.iter().find(|set| set.0 == name).map(|set| set.1.to_owned());
         let proxies = Proxies::from_environment(environment);
         assert!(!format!("{proxies:?}").contains("p:1"), "{proxies:?}");
-        proxies.towards(&target.parse().unwrap()).unwrap().map(|proxy| proxy.address.to_string())
+        proxies.proxy_for(&target.parse().unwrap()).unwrap().map(|proxy| proxy.address.to_string())
     }
 
     #[test]

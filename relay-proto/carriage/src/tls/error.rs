@@ -22,14 +22,14 @@ pub enum TlsError {
     KeyRefused,
     #[error(
         "the peer speaks TLS, but not the relay protocol in it; is this the port that `relay.advertise` names, and \
-         does nothing in between end TLS? (where something does, use a `wss://` link)"
+         does a proxy in between terminate TLS? (then use a `wss://` link)"
     )]
     NotARelay,
     #[error("the peer does not speak TLS; is this the port that `relay.advertise` names?")]
     NotTls,
     #[error(
-        "the peer speaks no TLS newer than 1.2, and a link needs 1.3; is there something in between that ends TLS? \
-         (then use a `wss://` link through it, or have it pass TLS on)"
+        "the peer speaks no TLS newer than 1.2, and a link needs 1.3; does a proxy in between terminate TLS? \
+         (then use a `wss://` link through it, or have it pass TLS through)"
     )]
     OlderTls,
     #[error("the peer broke the TLS handshake: {0}; is this the port that `relay.advertise` names?")]
@@ -76,7 +76,7 @@ impl TlsError {
                 | PeerIncompatible::Tls12NotOffered
                 | PeerIncompatible::Tls12NotOfferedOrEnabled,
             ) => Self::OlderTls,
-            // The last is sent by a server without a key of our kind.
+            // `HandshakeFailure` is sent by a server without a raw Ed25519 key.
             Error::AlertReceived(
                 AlertDescription::NoApplicationProtocol | AlertDescription::HandshakeFailure,
             )

@@ -1,7 +1,7 @@
 //! TLS 1.3 in which both sides prove a raw public key (RFC 7250), and nothing else.
 //!
-//! The sandbox's side is always the client and knows the sidecar's key beforehand; the sidecar's side is always the
-//! server and learns the sandbox's. Nothing can be resumed, so no handshake can be replayed: no tickets, no early data,
+//! The sandbox's side is always the client and has the sidecar's key pinned; the sidecar's side is always the server
+//! and accepts any key. Nothing can be resumed, so no handshake can be replayed: no tickets, no early data,
 //! no stored sessions.
 
 mod error;
@@ -93,7 +93,7 @@ pub async fn accept_pipe<S: Stream>(
     let stream = acceptor.accept(stream).await.map_err(TlsError::from_io)?;
     let state = stream.get_ref().1;
     let inside = Inside::of(state).ok_or(TlsError::NotARelay)?;
-    let key = proven(state)?;
+    let key = peer_key(state)?;
     Ok((stream, key, inside))
 }
 
@@ -102,7 +102,7 @@ pub(crate) async fn accept_with<S: Stream>(
     stream: S,
 ) -> Result<(server::TlsStream<S>, PublicKey), TlsError> {
     let stream = TlsAcceptor::from(config).accept(stream).await.map_err(TlsError::from_io)?;
-    let key = peer(stream.get_ref().1)?;
+    let key = link_peer_key(stream.get_ref().1)?;
     Ok((stream, key))
 }
 
@@ -121,15 +121,15 @@ pub(crate) fn server_config(identity: &Identity) -> Arc<ServerConfig> {
     Arc::new(config)
 }
 
-/// The peer's key, after the handshake.
-pub(crate) fn peer(state: &CommonState) -> Result<PublicKey, TlsError> {
+/// The peer's key after a handshake for one link; an error if another protocol was agreed on.
+pub(crate) fn link_peer_key(state: &CommonState) -> Result<PublicKey, TlsError> {
     match Inside::of(state) {
-        Some(Inside::Link) => proven(state),
+        Some(Inside::Link) => peer_key(state),
         _ => Err(TlsError::NotARelay),
     }
 }
 
-fn proven(state: &CommonState) -> Result<PublicKey, TlsError> {
+fn peer_key(state: &CommonState) -> Result<PublicKey, TlsError> {
     let [certificate] = state.peer_certificates().unwrap_or_default() else {
         return Err(TlsError::NotARelay);
     };

@@ -17,13 +17,13 @@ use rustls::{
 use super::provider;
 use crate::identity::decoded;
 
-/// The sidecar's key is this one.
+/// Accepts this key only, as the sidecar's.
 #[derive(Debug)]
 pub(super) struct Pinned {
     pin: PublicKey,
 }
 
-/// The sandbox's key is any Ed25519 key: what it may do is decided after the handshake.
+/// Accepts any Ed25519 key, as the sandbox's: what it may do is decided after the handshake.
 #[derive(Debug)]
 pub(super) struct AnyKey(());
 

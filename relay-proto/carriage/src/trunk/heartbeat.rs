@@ -61,7 +61,7 @@ impl LastReceived {
     }
 }
 
-/// Sends the sidecar's heartbeats until the pipe is dead. A pipe that is closed shows in [`super::Trunk::next`].
+/// Sends the sidecar's heartbeats until the pipe is dead. A closed pipe is reported by [`super::Trunk::next`].
 pub async fn beat<S: Stream>(stream: S, last_received: LastReceived, every: Duration) -> Silence {
     let every = every.clamp(MIN_INTERVAL, MAX_INTERVAL);
     let (reading, mut writing) = split(stream);
@@ -80,7 +80,7 @@ pub async fn beat<S: Stream>(stream: S, last_received: LastReceived, every: Dura
     }
 }
 
-/// Sends the hub's responses to them. `first` is the timeout for the sidecar's interval.
+/// Sends the hub's responses to heartbeats. `first` is the timeout for the sidecar's interval.
 pub async fn answer_beats<S: Stream>(stream: S, last_received: LastReceived, first: Duration) -> Silence {
     let (mut reading, mut writing) = split(stream);
     let interval = async {
@@ -98,7 +98,7 @@ pub async fn answer_beats<S: Stream>(stream: S, last_received: LastReceived, fir
         loop {
             match reading.read(&mut buffer).await {
                 Ok(count @ 1..) => send_or_wait(&mut writing, &buffer[..count]).await,
-                // Without heartbeats the silence ends it.
+                // No more heartbeats arrive, so the wait for silence below returns.
                 Ok(0) | Err(_) => pending().await,
             }
         }

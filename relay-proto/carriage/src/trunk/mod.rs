@@ -4,7 +4,7 @@
 //! for heartbeats. A substream that is not read blocks its own sender and no other.
 //!
 //! Must stay true: the memory that a peer can make this side use is bounded. There are at most [`MAX_SUBSTREAMS`] at a
-//! time, each with at most [`WINDOW`] bytes received and not read, and a few frames of [`MAX_SENT`] bytes to be sent.
+//! time, each with at most [`WINDOW`] bytes received and not read, and a few frames of [`MAX_FRAME`] bytes to be sent.
 
 mod heartbeat;
 
@@ -18,15 +18,15 @@ use crate::Stream;
 use heartbeat::Watched;
 pub use heartbeat::{LastReceived, Silence, answer_beats, beat};
 
-/// Substreams of one trunk, at a time. A hub keeps below it (see [`MAX_LOCAL`]).
+/// Substreams of one trunk, at a time. A hub keeps below it (see [`MAX_LOCAL_CONNECTIONS`]).
 pub const MAX_SUBSTREAMS: usize = 160;
 /// Local connections that a hub takes at a time: the rest of [`MAX_SUBSTREAMS`] is for heartbeats and for substreams
 /// that are closed on one side only.
-pub const MAX_LOCAL: usize = 128;
+pub const MAX_LOCAL_CONNECTIONS: usize = 128;
 /// Bytes of a substream that were received and not read. It is yamux's initial window, which never grows.
 pub const WINDOW: usize = DEFAULT_CREDIT as usize;
 /// Bytes in one frame: small, so that a message of another substream never waits long behind one.
-pub const MAX_SENT: usize = 16 * 1024;
+pub const MAX_FRAME: usize = 16 * 1024;
 
 /// One pipe with many substreams in it.
 pub struct Trunk<S> {
@@ -63,7 +63,7 @@ impl<S: Stream> Trunk<S> {
         config.set_max_num_streams(MAX_SUBSTREAMS);
         // The maximum number, each with its initial window: so no window ever grows.
         config.set_max_connection_receive_window(Some(MAX_SUBSTREAMS * WINDOW));
-        config.set_split_send_size(MAX_SENT);
+        config.set_split_send_size(MAX_FRAME);
         let mode = match side {
             Side::Hub => Mode::Client,
             Side::Sidecar => Mode::Server,
@@ -82,7 +82,7 @@ impl<S: Stream> Trunk<S> {
         }
     }
 
-    /// A new substream. The other end learns of it with the first byte written.
+    /// A new substream. It is announced to the other end with the first byte written.
     pub async fn open(&mut self) -> Result<Substream, TrunkError> {
         Ok(poll_fn(|context| self.connection.poll_new_outbound(context)).await?.compat())
     }

@@ -13,7 +13,7 @@ fn ends() -> (Trunk<DuplexStream>, Trunk<DuplexStream>) {
 }
 
 /// Drives a trunk on which the peer opens nothing.
-async fn carried<S: Stream>(trunk: &mut Trunk<S>) -> TrunkError {
+async fn drive<S: Stream>(trunk: &mut Trunk<S>) -> TrunkError {
     match trunk.next().await {
         Ok(_) => panic!("the peer opens nothing"),
         Err(error) => error,
@@ -40,9 +40,9 @@ async fn a_substream_carries_both_ways_and_ends() {
             there.shutdown().await.unwrap();
             std::future::pending::<()>().await
         };
-        tokio::select! { () = answer => {}, error = carried(&mut sidecar) => panic!("{error}") }
+        tokio::select! { () = answer => {}, error = drive(&mut sidecar) => panic!("{error}") }
     };
-    tokio::select! { () = exchange => {}, error = carried(&mut hub) => panic!("{error}"), () = other => {} }
+    tokio::select! { () = exchange => {}, error = drive(&mut hub) => panic!("{error}"), () = other => {} }
 }
 
 #[tokio::test]
@@ -80,14 +80,14 @@ async fn an_unread_substream_blocks_only_itself() {
                 }
             }
         };
-        tokio::select! { () = read => {}, error = carried(&mut sidecar) => panic!("{error}") }
+        tokio::select! { () = read => {}, error = drive(&mut sidecar) => panic!("{error}") }
     };
     let all = async {
         tokio::select! {
             () = flood => panic!("it was refused"),
             () = exchange => unreachable!(),
             () = reading => {}
-            error = carried(&mut hub) => panic!("{error}"),
+            error = drive(&mut hub) => panic!("{error}"),
         }
     };
     timeout(Duration::from_secs(60), all).await.expect("the other one is not held up");
@@ -109,11 +109,11 @@ async fn a_protocol_violation_ends_the_trunk() {
         let (mut pipe, sidecar) = duplex(1000);
         let mut sidecar = Trunk::new(sidecar, Side::Sidecar);
         pipe.write_all(garbage).await.unwrap();
-        assert!(matches!(carried(&mut sidecar).await, TrunkError::Protocol(_)));
+        assert!(matches!(drive(&mut sidecar).await, TrunkError::Protocol(_)));
     }
     let (pipe, sidecar) = duplex(1000);
     drop(pipe);
-    assert!(matches!(carried(&mut Trunk::new(sidecar, Side::Sidecar)).await, TrunkError::Closed));
+    assert!(matches!(drive(&mut Trunk::new(sidecar, Side::Sidecar)).await, TrunkError::Closed));
 }
 
 #[tokio::test(start_paused = true)]
@@ -127,38 +127,38 @@ async fn heartbeats_keep_an_idle_pipe_and_detect_a_dead_one() {
         let stream = hub.next().await.unwrap();
         tokio::select! {
             silence = answer_beats(stream, received_there, heartbeat) => panic!("{silence}"),
-            error = carried(&mut hub) => panic!("{error}"),
+            error = drive(&mut hub) => panic!("{error}"),
             () = tokio::time::sleep(Duration::from_secs(3600)) => {}
         }
     };
     let mut beats = Box::pin(beats);
     tokio::select! {
         silence = &mut beats => panic!("{silence}"),
-        error = carried(&mut sidecar) => panic!("{error}"),
+        error = drive(&mut sidecar) => panic!("{error}"),
         () = living => {}
     }
     // From here on the hub's side is not polled, as if its process were stopped.
     let silence = tokio::select! {
         silence = &mut beats => silence,
-        error = carried(&mut sidecar) => panic!("{error}"),
+        error = drive(&mut sidecar) => panic!("{error}"),
     };
     assert_eq!(silence, Silence(heartbeat * 3));
     assert!(began.elapsed() <= Duration::from_secs(3600) + heartbeat * 4);
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_hub_detects_a_dead_sidecar_before_and_after_the_first_heartbeat() {
+async fn a_hub_detects_a_sidecar_that_dies_before_its_interval_arrives() {
     let (mut hub, mut sidecar) = ends();
     let (stream, received) = (sidecar.open().await.unwrap(), hub.last_received());
     let mut stream = stream;
     stream.write_all(&1000_u32.to_be_bytes()[..3]).await.unwrap();
     let there = tokio::select! {
         stream = hub.next() => stream.unwrap(),
-        error = carried(&mut sidecar) => panic!("{error}"),
+        error = drive(&mut sidecar) => panic!("{error}"),
     };
     let first = Duration::from_secs(7);
     let mut answers = Box::pin(answer_beats(there, received.clone(), first));
     let silence =
-        tokio::select! { silence = &mut answers => silence, error = carried(&mut hub) => panic!("{error}") };
+        tokio::select! { silence = &mut answers => silence, error = drive(&mut hub) => panic!("{error}") };
     assert_eq!(silence, Silence(first));
 }

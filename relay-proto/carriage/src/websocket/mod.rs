@@ -20,10 +20,10 @@ use tokio_tungstenite::tungstenite::protocol::{Role, WebSocketConfig};
 use crate::Stream;
 pub use upgrade::{Header, UpgradeError, client, server};
 
-/// The largest frame, and the largest message: what the relay protocol puts into one of its frames, and its header.
+/// Bytes of the largest WebSocket frame, and message: one frame of the relay protocol with its header fits.
 pub const MAX_FRAME: usize = 64 * 1024 + 256;
 
-/// Bytes over messages over `S`.
+/// A stream of bytes in WebSocket messages over `S`.
 #[derive(Debug)]
 pub struct WebSocketStream<S> {
     messages: tokio_tungstenite::WebSocketStream<S>,
@@ -62,7 +62,7 @@ impl<S: Stream> AsyncRead for WebSocketStream<S> {
                 Some(Ok(Message::Ping(_) | Message::Pong(_) | Message::Frame(_))) => {}
                 Some(Ok(Message::Close(_))) | None => return Poll::Ready(Ok(())),
                 Some(Ok(Message::Text(_))) => {
-                    let why = "the peer sent text in the WebSocket, where a link has bytes";
+                    let why = "the peer sent a text message in the WebSocket; a link has binary ones only";
                     return Poll::Ready(Err(io::Error::new(io::ErrorKind::InvalidData, why)));
                 }
                 Some(Err(error)) => return Poll::Ready(Err(to_io(error))),

@@ -38,8 +38,8 @@ pub enum UpgradeError {
     )]
     Stripped { status: u16 },
     #[error(
-        "the WebSocket upgrade was answered with HTTP status {0}; is the path of the link right, and does what stands \
-         in front of the sidecar lead there?"
+        "the WebSocket upgrade was answered with HTTP status {0}; is the path of the link right, and does the \
+         load balancer in front of the sidecar forward it?"
     )]
     Status(u16),
     #[error("the head of the HTTP message has more than {MAX_HEAD} bytes")]
@@ -83,7 +83,7 @@ pub async fn client<S: Stream>(
         status => return Err(UpgradeError::Status(status)),
     }
     let upgraded = response.lists("upgrade", "websocket") && response.lists("connection", "upgrade");
-    if !upgraded || response.only("sec-websocket-accept") != Some(&accepted(&key)) {
+    if !upgraded || response.only("sec-websocket-accept") != Some(&accept_value(&key)) {
         return Err(UpgradeError::Stripped { status: 101 });
     }
     Ok(WebSocketStream::new(stream, head.rest, Role::Client).await)
@@ -105,7 +105,7 @@ pub async fn server<S: Stream>(mut stream: S) -> Result<WebSocketStream<S>, Upgr
     };
     let answer = format!(
         "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Accept: {}\r\n\r\n",
-        accepted(key)
+        accept_value(key)
     );
     send(&mut stream, answer.as_bytes()).await?;
     Ok(WebSocketStream::new(stream, head.rest, Role::Server).await)
@@ -146,7 +146,7 @@ async fn refuse<S: Stream, T>(mut stream: S, status: &str, why: UpgradeError) ->
 }
 
 /// The value of `Sec-WebSocket-Accept`, which proves that the response is to this request.
-fn accepted(key: &str) -> String {
+fn accept_value(key: &str) -> String {
     let both = format!("{key}258EAFA5-E914-47DA-95CA-C5AB0DC85B11");
     base64(digest(&SHA1_FOR_LEGACY_USE_ONLY, both.as_bytes()).as_ref())
 }
@@ -157,6 +157,6 @@ mod tests {
 
     #[test]
     fn the_accept_value_is_that_of_rfc_6455() {
-        assert_eq!(accepted("dGhlIHNhbXBsZSBub25jZQ=="), "s3pPLMBiTxaQ9kYGzzhZRbK+xOo=");
+        assert_eq!(accept_value("dGhlIHNhbXBsZSBub25jZQ=="), "s3pPLMBiTxaQ9kYGzzhZRbK+xOo=");
     }
 }

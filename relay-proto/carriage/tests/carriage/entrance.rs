@@ -1,4 +1,4 @@
-//! A port in the sandbox that the host dials: the sidecar is accepted, and no other peer gets a byte.
+//! A port in the sandbox that the host dials: the sidecar is accepted, and every other peer is refused.
 
 use relay_carriage::entrance::{EntranceError, enter, send_preamble};
 use relay_carriage::identity::Identity;

@@ -75,11 +75,11 @@ pub(crate) fn impostor(claimed: &Identity, own: &Identity) -> Arc<CertifiedKey> 
 #[tokio::test]
 async fn a_public_key_alone_opens_nothing() {
     let (sandbox, sidecar, thief) = (identity(), identity(), identity());
-    // A server that shows the pinned key and cannot sign with it.
+    // A server that presents the pinned key and cannot sign with it.
     let mut config = ServerConfig::builder_with_provider(Arc::new(default_provider()))
         .with_protocol_versions(&[&TLS13])
         .unwrap()
-        .with_client_cert_verifier(Arc::new(Credulous))
+        .with_client_cert_verifier(Arc::new(AcceptAnyKey))
         .with_cert_resolver(Arc::new(AlwaysResolvesServerRawPublicKeys::new(impostor(&sidecar, &thief))));
     config.alpn_protocols = vec![ALPN.to_vec()];
     let acceptor = TlsAcceptor::from(Arc::new(config));
@@ -88,28 +88,28 @@ async fn a_public_key_alone_opens_nothing() {
     let refused = in_time(dial(&sandbox, &pin).tls(&endpoint)).await.err().unwrap();
     assert!(matches!(refused, DialError::Tls(TlsError::Protocol(_))), "{refused:?}");
 
-    // A client that shows an enrolled key and cannot sign with it.
+    // A client that presents an enrolled key and cannot sign with it.
     let (endpoint, served) =
         port(move |stream| async move { tls::accept(stream, &sidecar).await.err() }).await;
     let connector = TlsConnector::from(Arc::new(raw_key_config(impostor(&sandbox, &thief))));
-    let _ = exchange_anyway(connector, endpoint).await;
+    let _ = connect_and_send(connector, endpoint).await;
     let refused = in_time(served).await.unwrap();
-    assert!(refused.is_some(), "the sidecar took a key that its bearer cannot use");
+    assert!(refused.is_some(), "the sidecar accepted a key whose private part the client does not have");
 }
 
-/// A client that trusts any sidecar and shows what it is given.
+/// A client that accepts any sidecar and presents this key.
 pub(crate) fn raw_key_config(key: Arc<CertifiedKey>) -> ClientConfig {
     let mut config = ClientConfig::builder_with_provider(Arc::new(default_provider()))
         .with_protocol_versions(&[&TLS13])
         .unwrap()
         .dangerous()
-        .with_custom_certificate_verifier(Arc::new(Credulous))
+        .with_custom_certificate_verifier(Arc::new(AcceptAnyKey))
         .with_client_cert_resolver(Arc::new(AlwaysResolvesClientRawPublicKeys::new(key)));
     config.alpn_protocols = vec![ALPN.to_vec()];
     config
 }
 
-async fn exchange_anyway(
+async fn connect_and_send(
     connector: TlsConnector,
     endpoint: relay_proto::address::HostPort,
 ) -> std::io::Result<()> {
@@ -127,10 +127,10 @@ async fn a_peer_without_a_key_is_refused() {
         .with_protocol_versions(&[&TLS13])
         .unwrap()
         .dangerous()
-        .with_custom_certificate_verifier(Arc::new(Credulous))
+        .with_custom_certificate_verifier(Arc::new(AcceptAnyKey))
         .with_no_client_auth();
     config.alpn_protocols = vec![ALPN.to_vec()];
-    let _ = exchange_anyway(TlsConnector::from(Arc::new(config)), endpoint).await;
+    let _ = connect_and_send(TlsConnector::from(Arc::new(config)), endpoint).await;
     let refused = in_time(served).await.unwrap();
     assert!(matches!(refused, Some(TlsError::NotARelay)), "{refused:?}");
 }
@@ -143,15 +143,15 @@ async fn a_peer_that_does_not_offer_the_relay_protocol_is_refused() {
         port(move |stream| async move { tls::accept(stream, &sidecar).await.err() }).await;
     let mut config = raw_key_config(impostor(&sandbox, &sandbox));
     config.alpn_protocols.clear();
-    let _ = exchange_anyway(TlsConnector::from(Arc::new(config)), endpoint).await;
+    let _ = connect_and_send(TlsConnector::from(Arc::new(config)), endpoint).await;
     let refused = in_time(served).await.unwrap();
     assert!(matches!(refused, Some(TlsError::NotARelay)), "{refused:?}");
 }
 
 #[tokio::test]
-async fn an_older_tls_is_named() {
+async fn an_older_tls_is_reported() {
     let (sandbox, pin) = (identity(), identity().public());
-    let acceptor = TlsAcceptor::from(ordinary(&[&TLS12]));
+    let acceptor = TlsAcceptor::from(ordinary_tls_config(&[&TLS12]));
     let (endpoint, _served) = port(move |stream| async move { acceptor.accept(stream).await.is_err() }).await;
     let refused = in_time(dial(&sandbox, &pin).tls(&endpoint)).await.err().unwrap();
     assert!(matches!(refused, DialError::Tls(TlsError::OlderTls)), "{refused:?}");
@@ -161,14 +161,14 @@ async fn an_older_tls_is_named() {
 #[tokio::test]
 async fn an_ordinary_tls_server_is_refused() {
     let (sandbox, pin) = (identity(), identity().public());
-    let acceptor = TlsAcceptor::from(ordinary(&[&TLS13]));
+    let acceptor = TlsAcceptor::from(ordinary_tls_config(&[&TLS13]));
     let (endpoint, _served) = port(move |stream| async move { acceptor.accept(stream).await.is_err() }).await;
     let refused = in_time(dial(&sandbox, &pin).tls(&endpoint)).await.err().unwrap();
     assert!(matches!(refused, DialError::Tls(TlsError::NotARelay)), "{refused:?}");
 }
 
 #[tokio::test]
-async fn what_is_not_tls_is_named() {
+async fn a_peer_without_tls_is_reported() {
     let (sandbox, pin) = (identity(), identity().public());
     for text in [&b"SSH-2.0-OpenSSH_9.9\r\n"[..], b"HTTP/1.1 400 Bad Request\r\n\r\n", &[0; 64], &[0xff; 64]]
     {
@@ -181,7 +181,7 @@ async fn what_is_not_tls_is_named() {
 #[tokio::test]
 async fn a_close_during_the_handshake_is_reported() {
     let (sandbox, pin) = (identity(), identity().public());
-    let refused = in_time(dial(&sandbox, &pin).tls(&closes().await)).await.err().unwrap();
+    let refused = in_time(dial(&sandbox, &pin).tls(&peer_that_closes().await)).await.err().unwrap();
     assert!(matches!(refused, DialError::Tls(TlsError::Closed)), "{refused:?}");
 }
 
@@ -208,11 +208,11 @@ async fn a_refused_connection_and_an_unresolved_name_are_reported() {
     assert!(matches!(refused, DialError::Resolve { .. }), "{refused:?}");
 }
 
-/// For peers that look at nothing.
+/// Accepts any key without a check of its signature.
 #[derive(Debug)]
-pub(crate) struct Credulous;
+pub(crate) struct AcceptAnyKey;
 
-impl rustls::client::danger::ServerCertVerifier for Credulous {
+impl rustls::client::danger::ServerCertVerifier for AcceptAnyKey {
     fn verify_server_cert(
         &self,
         _: &CertificateDer<'_>,
@@ -251,7 +251,7 @@ impl rustls::client::danger::ServerCertVerifier for Credulous {
     }
 }
 
-impl rustls::server::danger::ClientCertVerifier for Credulous {
+impl rustls::server::danger::ClientCertVerifier for AcceptAnyKey {
     fn root_hint_subjects(&self) -> &[rustls::DistinguishedName] {
         &[]
     }

@@ -1,6 +1,6 @@
-//! Every way of carriage over real sockets, honest peers first, then all the others.
+//! Every transport of a link over real sockets, with correct and with misbehaving peers.
 
-#![expect(clippy::unwrap_used, reason = "a test that cannot go on fails there")]
+#![expect(clippy::unwrap_used, reason = "a failed step fails the test")]
 
 mod entrance;
 mod handshake;

@@ -1,4 +1,4 @@
-//! The sidecar's one port: what gets through it to a key, and what does not.
+//! The sidecar's one port: which connections are accepted, and which are refused.
 
 use std::sync::Arc;
 
@@ -37,7 +37,7 @@ async fn sidecar() -> (HostPort, PublicKey, JoinHandle<Result<PublicKey, Recepti
 }
 
 #[tokio::test]
-async fn tls_comes_through() {
+async fn tls_is_accepted() {
     let sandbox = identity();
     let (address, pin, served) = sidecar().await;
     exchange(in_time(dial(&sandbox, &pin).tls(&address)).await.unwrap(), 200_000).await;
@@ -52,12 +52,12 @@ async fn a_web_socket_in_tls_is_accepted() {
     assert_eq!(in_time(served).await.unwrap().unwrap(), sandbox.public());
 }
 
-/// Something in between ends TLS with its own certificate, and passes HTTP on.
+/// The load balancer terminates TLS with its own certificate, and forwards HTTP.
 #[tokio::test]
 async fn a_web_socket_behind_a_load_balancer_is_accepted() {
     let sandbox = identity();
     let (behind, pin, served) = sidecar().await;
-    let acceptor = TlsAcceptor::from(ordinary(&[&rustls::version::TLS13]));
+    let acceptor = TlsAcceptor::from(ordinary_tls_config(&[&rustls::version::TLS13]));
     let (front, _balancer) = port(move |stream| async move {
         let mut near = acceptor.accept(stream).await.unwrap();
         let mut far = tcp(&behind).await;
@@ -110,7 +110,7 @@ async fn other_protocols_get_no_response() {
     {
         let (response, why) = answer_to(garbage).await;
         assert_eq!(response, "");
-        assert!(matches!(why, ReceptionError::NotKnown), "{why:?}");
+        assert!(matches!(why, ReceptionError::UnknownProtocol), "{why:?}");
     }
     let (_, why) = answer_to(&[0x16; 100]).await;
     assert!(matches!(why, ReceptionError::Tls(TlsError::NotTls)), "{why:?}");
@@ -147,7 +147,7 @@ async fn an_endless_http_head_is_refused() {
     assert!(matches!(why, ReceptionError::Upgrade(UpgradeError::TooLong)), "{why:?}");
 }
 
-/// There is one WebSocket and one TLS in it, not a tower of them.
+/// A WebSocket inside the WebSocket is refused.
 #[tokio::test]
 async fn inside_a_web_socket_is_tls_and_nothing_else() {
     let (address, _pin, served) = sidecar().await;
@@ -175,7 +175,7 @@ async fn a_connection_without_the_inner_tls_is_refused() {
 #[tokio::test]
 async fn a_close_at_any_byte_of_the_handshake_is_handled() {
     let sandbox = identity();
-    // How many bytes a sandbox sends until it is accepted, on the longest way.
+    // A sandbox sends more than 600 bytes before it is accepted over a WebSocket in TLS.
     for cut in (0..600).step_by(37) {
         let (behind, pin, served) = sidecar().await;
         let (front, _cutter) = port(move |near: TcpStream| async move {
@@ -194,7 +194,7 @@ async fn a_close_at_any_byte_of_the_handshake_is_handled() {
     }
 }
 
-/// The pin of a stream that came through a port is checked by `tls::connect` alone; this is for callers without a dial.
+/// For callers that have a stream already and do not use `Dial`.
 #[tokio::test]
 async fn the_handshake_works_on_any_stream() {
     let (sandbox, sidecar) = (identity(), identity());
@@ -210,7 +210,7 @@ async fn the_handshake_works_on_any_stream() {
     assert_eq!(in_time(served).await.unwrap().unwrap(), sandbox.public());
 }
 
-/// What a client could take up again of a handshake, were there anything.
+/// Counts the session tickets that a client receives.
 #[derive(Debug, Default)]
 struct Tickets(std::sync::atomic::AtomicUsize);
 
@@ -238,7 +238,7 @@ impl ClientSessionStore for Tickets {
     }
 }
 
-/// A handshake that could be taken up again could be replayed, by a copy of the sandbox's memory too.
+/// A session that could be resumed could also be resumed by a copy of the sandbox's memory.
 #[tokio::test]
 async fn no_handshake_can_be_resumed() {
     let (sandbox, tickets) = (identity(), Arc::new(Tickets::default()));

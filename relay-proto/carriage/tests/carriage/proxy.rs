@@ -48,7 +48,7 @@ async fn a_proxy_with_a_password_connects() {
     let (proxy, asked) = port(move |mut stream| async move {
         let asked = head(&mut stream).await;
         let mut far = tcp(&address).await;
-        // In small pieces, as some do.
+        // In small pieces, as some proxies send it.
         for piece in b"HTTP/1.1 200 Connection established\r\nX-Proxy: yes\r\n\r\n".chunks(5) {
             stream.write_all(piece).await.unwrap();
             stream.flush().await.unwrap();
@@ -113,7 +113,7 @@ async fn every_proxy_response_has_its_advice() {
 
 #[tokio::test]
 async fn a_proxy_that_closes_is_named_in_the_error() {
-    let address = closes().await;
+    let address = peer_that_closes().await;
     let refused = refusal(&through(&address.to_string()), PATIENCE).await;
     assert!(
         matches!(&refused, DialError::Proxy(ProxyError::Closed { proxy }) if *proxy == address),

@@ -65,7 +65,7 @@ pub(crate) async fn peer_that_sends(text: &'static [u8]) -> HostPort {
 }
 
 /// A peer that closes after the first bytes it receives.
-pub(crate) async fn closes() -> HostPort {
+pub(crate) async fn peer_that_closes() -> HostPort {
     let serve = |mut stream: TcpStream| async move {
         let _ = stream.read(&mut [0; 4096]).await;
         let _ = stream.shutdown().await;
@@ -115,14 +115,14 @@ pub(crate) async fn exchange(stream: impl Stream, count: usize) {
     in_time(async { tokio::join!(write, read) }).await;
 }
 
-/// Two ends between which no more than `room` bytes are under way. (TLS wants some: each side of a handshake sends a
-/// few bytes before it reads on.)
+/// Two ends with at most `buffer` bytes in flight in each direction. (TLS needs more than one: each side of a handshake
+/// sends a few bytes before it reads on.)
 pub(crate) fn thin_pipe(buffer: usize) -> (DuplexStream, DuplexStream) {
     duplex(buffer)
 }
 
 /// An ordinary TLS server's configuration.
-pub(crate) fn ordinary(versions: &[&'static SupportedProtocolVersion]) -> Arc<ServerConfig> {
+pub(crate) fn ordinary_tls_config(versions: &[&'static SupportedProtocolVersion]) -> Arc<ServerConfig> {
     let (certificate, key) = certificate();
     let config = ServerConfig::builder_with_provider(Arc::new(default_provider()))
         .with_protocol_versions(versions)

@@ -82,7 +82,7 @@ async fn headers_are_sent_and_cannot_inject_others() {
 
 /// The error of a sandbox whose WebSocket reaches a TLS server that sends this.
 async fn refusal(text: &'static [u8]) -> DialError {
-    let acceptor = TlsAcceptor::from(ordinary(&[&TLS13]));
+    let acceptor = TlsAcceptor::from(ordinary_tls_config(&[&TLS13]));
     let (endpoint, _served) = port(move |stream| async move {
         let mut stream = acceptor.accept(stream).await.unwrap();
         let _ = stream.read(&mut [0; 4096]).await;

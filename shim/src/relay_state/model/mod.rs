@@ -1,8 +1,8 @@
 //! A relay state with a harness, a network and a sidecar around it, all driven by a script of bytes.
 //!
-//! Shared by a unit test and the fuzz target `relay_state`: every script is a possible life of a shim. After each one every
-//! request has had one answer, or none where the harness cancelled it; and where the sidecar was honest, every request
-//! ran at most once, and none that was answered "did not run".
+//! Shared by a unit test and the fuzz target `relay_state`: every script is a possible sequence of events. After each,
+//! every request has had one answer, or none where the harness cancelled it; and where the sidecar was honest, every
+//! request ran at most once, and none that was answered "did not run".
 
 mod sidecar;
 
@@ -21,35 +21,35 @@ use super::{Connected, RelayState};
 use crate::lines::Line;
 use crate::timing::Timing;
 
-/// Plays a script of (what, how much) pairs.
+/// Plays a script of (event, amount) pairs.
 pub(crate) fn play(script: &[(u8, u8)]) {
     let honesty = match script.first() {
         Some((first, _)) if first % 4 == 3 => Honesty::Hostile,
         _ => Honesty::Honest,
     };
-    let mut life = Life::new(honesty);
-    for (what, much) in script.iter().take(MAX_STEPS) {
-        life.step(*what, *much);
+    let mut simulation = Simulation::new(honesty);
+    for (event, amount) in script.iter().take(MAX_STEPS) {
+        simulation.step(*event, *amount);
     }
-    life.settle();
+    simulation.settle();
 }
 
 const MAX_STEPS: usize = 400;
 
-struct Life {
+struct Simulation {
     state: RelayState,
     now: Instant,
     wire: Option<Wire>,
     sidecar: Sidecar,
     /// The harness's requests, by number, and what became of each.
-    requests: BTreeMap<u32, Asked>,
+    requests: BTreeMap<u32, RequestOutcome>,
 }
 
 #[derive(Default)]
-struct Asked {
+struct RequestOutcome {
     answers: usize,
     cancelled: bool,
-    said_not_to_have_run: bool,
+    answered_not_run: bool,
 }
 
 /// One connection: bytes under way, and what each end has read.
@@ -61,7 +61,7 @@ struct Wire {
     shim: Decoder,
 }
 
-impl Life {
+impl Simulation {
     fn new(honesty: Honesty) -> Self {
         let now = Instant::now();
         Self {
@@ -73,33 +73,33 @@ impl Life {
         }
     }
 
-    fn step(&mut self, what: u8, much: u8) {
-        match what % 20 {
-            0..=3 => self.ask(much),
-            4 => self.say(r#"{"jsonrpc":"2.0","method":"notifications/x"}"#),
-            5 => self.cancel(much),
+    fn step(&mut self, event: u8, amount: u8) {
+        match event % 20 {
+            0..=3 => self.send_request(amount),
+            4 => self.send_line(r#"{"jsonrpc":"2.0","method":"notifications/x"}"#),
+            5 => self.cancel(amount),
             6 | 7 => self.connect(),
-            8 | 9 => self.carry_to_sidecar(usize::from(much) * usize::from(much)),
-            10 | 11 => self.carry_to_shim(usize::from(much) * usize::from(much)),
+            8 | 9 => self.carry_to_sidecar(usize::from(amount) * usize::from(amount)),
+            10 | 11 => self.carry_to_shim(usize::from(amount) * usize::from(amount)),
             12 | 13 => self.sidecar.answer(),
-            14 => self.pass_time(Duration::from_millis(u64::from(much) * 300)),
+            14 => self.pass_time(Duration::from_millis(u64::from(amount) * 300)),
             15 => self.lose("cut"),
             16 => self.read_output(),
             17 => self.sidecar.restart(),
-            18 => self.sidecar.trouble(much, self.wire.as_mut()),
-            _ => self.garbage(much),
+            18 => self.sidecar.refuse_or_end(amount, self.wire.as_mut()),
+            _ => self.garbage(amount),
         }
         self.state.sidecar.fill();
     }
 
-    /// The network is good from now on, the sidecar honest: everything that waits is answered.
+    /// From now on the network works and the sidecar is honest: everything that waits is answered.
     fn settle(&mut self) {
         self.lose("the last cut");
         self.sidecar.refusal = None;
         self.sidecar.restart();
         for _ in 0..2000 {
             self.read_output();
-            if self.requests.values().all(|asked| asked.answers > 0 || asked.cancelled) {
+            if self.requests.values().all(|outcome| outcome.answers > 0 || outcome.cancelled) {
                 break;
             }
             self.connect();
@@ -111,43 +111,43 @@ impl Life {
             self.pass_time(Duration::from_millis(500));
         }
         self.read_output();
-        for (number, asked) in &self.requests {
-            assert!(asked.answers == 1 || asked.cancelled, "{number} has {} answers", asked.answers);
+        for (number, outcome) in &self.requests {
+            assert!(outcome.answers == 1 || outcome.cancelled, "{number} has {} answers", outcome.answers);
             let ran = self.sidecar.ran.get(number).copied().unwrap_or_default();
             if self.sidecar.honesty == Honesty::Honest {
                 assert!(ran <= 1, "{number} ran {ran} times");
-                assert!(ran == 0 || !asked.said_not_to_have_run, "{number} ran although it was said not to");
+                assert!(ran == 0 || !outcome.answered_not_run, "{number} ran although its answer denied it");
             }
         }
     }
 
-    fn ask(&mut self, much: u8) {
+    fn send_request(&mut self, amount: u8) {
         let number = self.requests.len() as u32 + 1;
         // Some take several frames, most do not.
-        let padding = "p".repeat(if much > 200 { usize::from(much) * 700 } else { usize::from(much) });
+        let padding = "p".repeat(if amount > 200 { usize::from(amount) * 700 } else { usize::from(amount) });
         let line = format!(r#"{{"jsonrpc":"2.0","id":{number},"method":"tools/call","params":"{padding}"}}"#);
-        if self.state.harness.wants_lines() {
-            self.requests.insert(number, Asked::default());
-            self.say(&line);
+        if self.state.harness.accepts_lines() {
+            self.requests.insert(number, RequestOutcome::default());
+            self.send_line(&line);
         }
     }
 
-    fn cancel(&mut self, much: u8) {
-        let number = u32::from(much) + 1;
-        if let Some(asked) = self.requests.get_mut(&number)
-            && asked.answers == 0
+    fn cancel(&mut self, amount: u8) {
+        let number = u32::from(amount) + 1;
+        if let Some(outcome) = self.requests.get_mut(&number)
+            && outcome.answers == 0
         {
-            self.say(&format!(
+            self.send_line(&format!(
                 r#"{{"jsonrpc":"2.0","method":"notifications/cancelled","params":{{"requestId":{number}}}}}"#
             ));
             self.read_output();
-            if let Some(asked) = self.requests.get_mut(&number) {
-                asked.cancelled = true;
+            if let Some(outcome) = self.requests.get_mut(&number) {
+                outcome.cancelled = true;
             }
         }
     }
 
-    fn say(&mut self, line: &str) {
+    fn send_line(&mut self, line: &str) {
         self.state.line(Line::Whole(line.as_bytes()), self.now);
     }
 
@@ -157,21 +157,21 @@ impl Life {
         self.state.harness.output.consume(output.len());
         for line in output.split(|byte| *byte == b'\n').filter(|line| !line.is_empty()) {
             let envelope =
-                envelope::read(line, Strictness::Envelope).expect("a harness is told only messages");
+                envelope::read(line, Strictness::Envelope).expect("the harness gets only messages");
             let Kind::Response { id: Some(id), .. } = envelope.kind else { continue };
             let IdValue::Integer(number) = id.value() else { panic!("an id that the harness never used") };
-            let number: u32 = number.parse().expect("the harness counts");
-            let asked = self.requests.get_mut(&number).expect("an answer to what was asked");
-            assert!(!asked.cancelled, "{number} was cancelled, and answered");
-            asked.answers += 1;
-            assert_eq!(asked.answers, 1, "{number} is answered again");
-            asked.said_not_to_have_run = contains(line, r#""code":"relay_unavailable""#)
+            let number: u32 = number.parse().expect("the harness uses numbers");
+            let outcome = self.requests.get_mut(&number).expect("the request was sent");
+            assert!(!outcome.cancelled, "{number} was cancelled, and answered");
+            outcome.answers += 1;
+            assert_eq!(outcome.answers, 1, "{number} is answered again");
+            outcome.answered_not_run = contains(line, r#""code":"relay_unavailable""#)
                 || contains(line, r#""code":"session_ended""#);
         }
     }
 
     fn connect(&mut self) {
-        if self.wire.is_none() && self.state.wants_connection(self.now) {
+        if self.wire.is_none() && self.state.should_connect(self.now) {
             self.state.sidecar.connected(Proof::Socket, self.now);
             self.wire = Some(Wire { to_shim: PREFACE.iter().copied().collect(), ..Wire::default() });
         }
@@ -206,8 +206,8 @@ impl Life {
 
     fn carry_to_shim(&mut self, count: usize) {
         let Some(wire) = &mut self.wire else { return };
-        self.sidecar.hand_out(&mut wire.to_shim);
-        if !self.state.harness.wants_frames() {
+        self.sidecar.send_ready(&mut wire.to_shim);
+        if !self.state.harness.accepts_frames() {
             return;
         }
         let some: Vec<u8> = wire.to_shim.drain(..count.min(wire.to_shim.len())).collect();
@@ -229,12 +229,12 @@ impl Life {
         self.wire = None;
     }
 
-    /// Not a sidecar: random bytes.
-    fn garbage(&mut self, much: u8) {
+    /// A hostile sidecar sends bytes that need not be a valid frame.
+    fn garbage(&mut self, amount: u8) {
         if let Some(wire) = &mut self.wire
             && self.sidecar.honesty == Honesty::Hostile
         {
-            wire.to_shim.extend([0, 0, 0, much % 16, 0x10 + much % 5, much, b'{', b'}']);
+            wire.to_shim.extend([0, 0, 0, amount % 16, 0x10 + amount % 5, amount, b'{', b'}']);
         }
     }
 }
@@ -247,7 +247,7 @@ fn contains(line: &[u8], text: &str) -> bool {
 mod tests {
     use super::*;
 
-    /// The fuzz target finds scripts that are worth more; these are for every run of the tests.
+    /// The fuzz target finds better scripts; these random ones run with every test run.
     #[test]
     fn every_schedule_gives_every_request_exactly_one_answer() {
         let mut state = 1_u64;

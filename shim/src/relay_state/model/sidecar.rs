@@ -1,4 +1,4 @@
-//! The sidecar of a modelled life: it decides, runs, answers and forgets as a real one does, without a server.
+//! The simulated sidecar: decides, runs and answers requests and loses its links as a real one does, without a server.
 
 use std::collections::{BTreeMap, HashSet, VecDeque};
 
@@ -19,12 +19,12 @@ pub(super) struct Sidecar {
     pub(super) running: VecDeque<u32>,
     pub(super) ran: BTreeMap<u32, usize>,
     pub(super) decided: HashSet<(Box<str>, u64)>,
-    /// What the next Hello is answered with instead.
+    /// If set, the next Hello is refused with this.
     pub(super) refusal: Option<Refusal>,
     pub(super) honesty: Honesty,
 }
 
-/// Whether the sidecar may send what no sidecar sends.
+/// Whether the sidecar may violate the protocol.
 #[derive(Eq, PartialEq)]
 pub(super) enum Honesty {
     Honest,
@@ -46,27 +46,28 @@ impl Sidecar {
         }
     }
 
-    /// It forgets its links; what it decided is written down.
+    /// Loses its link and the running calls. Its decisions are kept, as in the audit.
     pub(super) fn restart(&mut self) {
         self.link = None;
         self.running.clear();
     }
 
-    pub(super) fn trouble(&mut self, much: u8, wire: Option<&mut Wire>) {
-        let retry = Retry::AfterMs(u64::from(much) * 20);
-        if much.is_multiple_of(2) {
-            let code = if much.is_multiple_of(4) { "clone_refused" } else { "relay_unavailable" };
+    /// Refuses the next Hello, or ends the link.
+    pub(super) fn refuse_or_end(&mut self, amount: u8, wire: Option<&mut Wire>) {
+        let retry = Retry::AfterMs(u64::from(amount) * 20);
+        if amount.is_multiple_of(2) {
+            let code = if amount.is_multiple_of(4) { "clone_refused" } else { "relay_unavailable" };
             self.refusal = Some(Refusal { code: code.into(), message: "trouble".into(), retry });
         } else if let Some(wire) = wire
             && self.link.is_some()
         {
             let goodbye = Goodbye { code: "session_ended".into(), message: "trouble".into(), retry };
-            self.say(&Frame::Goodbye(goodbye), &mut wire.to_shim);
+            self.send(&Frame::Goodbye(goodbye), &mut wire.to_shim);
             self.restart();
         }
     }
 
-    /// The oldest call that runs is done. Some answers are said twice.
+    /// Answers the oldest running call. Some answers are sent twice.
     pub(super) fn answer(&mut self) {
         if let Some(number) = self.running.pop_front() {
             let answer = format!(r#"{{"jsonrpc":"2.0","id":{number},"result":{{}}}}"#);
@@ -76,13 +77,13 @@ impl Sidecar {
         }
     }
 
-    pub(super) fn hand_out(&mut self, to_shim: &mut VecDeque<u8>) {
+    pub(super) fn send_ready(&mut self, to_shim: &mut VecDeque<u8>) {
         if self.link.is_some() {
             let mut bytes = Vec::new();
             self.outbox.take_ready(&mut bytes);
             to_shim.extend(bytes);
             if let Some(ack) = self.inbox.take_ack() {
-                self.say(&Frame::Ack(ack), to_shim);
+                self.send(&Frame::Ack(ack), to_shim);
             }
         }
     }
@@ -91,7 +92,7 @@ impl Sidecar {
         match (frame, self.link.clone()) {
             (Frame::Hello(hello), _) => {
                 if let Some(refusal) = self.refusal.take() {
-                    return self.say(&Frame::Refusal(refusal), to_shim);
+                    return self.send(&Frame::Refusal(refusal), to_shim);
                 }
                 let resumed = hello.resume.is_some_and(|resume| {
                     self.link.as_deref() == Some(&resume.link)
@@ -100,7 +101,7 @@ impl Sidecar {
                 self.welcome(if resumed { Resumed::Resumed } else { Resumed::Fresh }, to_shim);
             }
             (Frame::Message(part), Some(link)) => {
-                // Garbage may have acknowledged what was never sent, and the shim started over.
+                // Random bytes may have acknowledged frames that were never sent, so that the shim opened a new link.
                 if let Ok(Some(message)) = self.inbox.accept(part) {
                     self.message(message, link);
                 }
@@ -109,7 +110,7 @@ impl Sidecar {
                 let honest = self.outbox.acknowledge(ack).is_ok();
                 assert!(honest || self.honesty == Honesty::Hostile, "a shim acknowledges what it received");
             }
-            (Frame::Ping, Some(_)) => self.say(&Frame::Pong, to_shim),
+            (Frame::Ping, Some(_)) => self.send(&Frame::Pong, to_shim),
             _ => {}
         }
     }
@@ -138,7 +139,7 @@ impl Sidecar {
             max_message: MAX_MESSAGE as u64,
             heartbeat_ms: 20_000,
         };
-        self.say(&Frame::Welcome(welcome), to_shim);
+        self.send(&Frame::Welcome(welcome), to_shim);
     }
 
     fn message(&mut self, message: Received, link: Box<str>) {
@@ -146,8 +147,8 @@ impl Sidecar {
             panic!("a shim forwards only messages")
         };
         let Kind::Request { id, .. } = envelope.kind else { return };
-        let IdValue::Integer(number) = id.value() else { panic!("the harness counts") };
-        let number: u32 = number.parse().expect("the harness counts");
+        let IdValue::Integer(number) = id.value() else { panic!("the harness uses numbers") };
+        let number: u32 = number.parse().expect("the harness uses numbers");
         if let MaybeRan::Yes(origin) = message.maybe_ran
             && self.decided.contains(&(origin.link, origin.seq))
         {
@@ -160,7 +161,7 @@ impl Sidecar {
         self.running.push_back(number);
     }
 
-    fn say(&self, frame: &Frame, to_shim: &mut VecDeque<u8>) {
+    fn send(&self, frame: &Frame, to_shim: &mut VecDeque<u8>) {
         let mut bytes = Vec::new();
         frame.encode(&mut bytes);
         to_shim.extend(bytes);

@@ -20,7 +20,7 @@ fn a_goodbye_leaves_the_outcome_unknown_and_later_requests_refused() {
     assert_eq!(scene.frame(goodbye(Retry::AfterMs(1))), Connected::Close);
     scene.harness(&request(2, "tools/call"));
     assert_eq!(errors(&scene.lines_to_harness()), [pair("1", "outcome_unknown")]);
-    scene.connect_and_find(&[(request(2, "tools/call"), PLAIN)]);
+    scene.connect_and_expect(&[(request(2, "tools/call"), PLAIN)]);
 }
 
 #[test]
@@ -32,8 +32,8 @@ fn another_version_is_reported_and_retried_later() {
     let lines = scene.lines_to_harness();
     assert_eq!(errors(&lines), [pair("1", "version_refused")]);
     assert!(lines[0].contains("upgrade this side"));
-    assert!(!scene.state.wants_connection(scene.now));
-    assert!(scene.state.wants_connection(scene.now + Duration::from_secs(30)));
+    assert!(!scene.state.should_connect(scene.now));
+    assert!(scene.state.should_connect(scene.now + Duration::from_secs(30)));
 }
 
 #[test]
@@ -58,7 +58,7 @@ fn a_protocol_violation_of_the_sidecar_ends_only_the_link() {
     scene.harness(&request(1, "tools/call"));
     scene.messages_to_sidecar();
     assert_eq!(scene.frame(Frame::Ack(Ack { seq: 99, window: 1 })), Connected::Close);
-    scene.connect_and_find(&[(request(1, "tools/call"), sent_as(1))]);
+    scene.connect_and_expect(&[(request(1, "tools/call"), sent_as(1))]);
 }
 
 #[test]
@@ -102,16 +102,19 @@ fn a_harness_that_does_not_read_does_not_count_as_silence_of_the_sidecar() {
     let mut scene = Scene::up();
     scene.state.harness.output.back().extend_from_slice(&vec![b'x'; MAX_TO_HARNESS + 1]);
     scene.wait(200);
-    assert!(matches!(scene.state.sidecar.phase, Phase::Up(_)), "nothing was read, so nothing was missed");
+    assert!(
+        matches!(scene.state.sidecar.phase, Phase::Up(_)),
+        "while nothing is read, silence does not count"
+    );
     scene.state.harness.output.clear();
     scene.wait(200);
-    assert!(matches!(scene.state.sidecar.phase, Phase::Down), "now it was");
+    assert!(matches!(scene.state.sidecar.phase, Phase::Down), "now it counts");
 
     scene.state.harness.output.back().extend_from_slice(&vec![b'x'; MAX_TO_HARNESS + 1]);
     scene.now += Duration::from_secs(60);
     scene.connect();
     scene.wait(100);
-    assert!(matches!(scene.state.sidecar.phase, Phase::AwaitingWelcome { .. }), "its answer may wait");
+    assert!(matches!(scene.state.sidecar.phase, Phase::AwaitingWelcome { .. }), "its response may be unread");
     scene.state.harness.output.clear();
     scene.now += Duration::from_secs(10);
     assert_eq!(scene.state.tick(scene.now), Connected::Close);
@@ -128,7 +131,7 @@ fn a_refused_clone_reconnects_without_the_link() {
     let (code, message) = ("clone_refused".into(), "another has this link".into());
     let refusal = Refusal { code, message, retry: Retry::AfterMs(5000) };
     assert_eq!(scene.frame(Frame::Refusal(refusal)), Connected::Close);
-    assert!(!scene.state.wants_connection(scene.now + Duration::from_millis(4999)));
+    assert!(!scene.state.should_connect(scene.now + Duration::from_millis(4999)));
     scene.now += Duration::from_secs(5);
     scene.state.sidecar.connected(Proof::Socket, scene.now);
     scene.decoder = Decoder::new();
@@ -180,32 +183,35 @@ fn the_buffer_of_a_long_message_is_reused_and_freed_after_a_second() {
     };
     assert_eq!(long_one(&mut scene), long_one(&mut scene));
     scene.wait(2);
-    assert_eq!(scene.state.harness.output.take_spent().capacity(), 0);
+    assert_eq!(scene.state.harness.output.take_spare().capacity(), 0);
     scene.frames();
-    assert!(scene.state.deadline().unwrap() > scene.now + Duration::from_secs(10), "only the beat is left");
+    assert!(
+        scene.state.deadline().unwrap() > scene.now + Duration::from_secs(10),
+        "only the heartbeat is due"
+    );
 }
 
 #[test]
-fn too_much_is_not_taken() {
+fn reading_stops_while_too_much_is_queued() {
     let mut scene = Scene::new();
     let big =
         format!(r#"{{"jsonrpc":"2.0","id":1,"method":"m","params":{{"x":"{}"}}}}"#, "y".repeat(MAX_BACKLOG));
     scene.harness(&big);
-    assert!(!scene.state.harness.wants_lines());
+    assert!(!scene.state.harness.accepts_lines());
     scene.wait(60);
-    assert!(scene.state.harness.wants_lines(), "its answer makes room");
+    assert!(scene.state.harness.accepts_lines(), "its answer makes room");
 
     let mut scene = Scene::up();
     scene.sidecar(&format!(r#"{{"jsonrpc":"2.0","method":"m","params":"{}"}}"#, "y".repeat(60_000)));
-    assert!(scene.state.harness.wants_frames());
+    assert!(scene.state.harness.accepts_frames());
     scene.state.harness.output.back().extend_from_slice(&vec![0; MAX_TO_HARNESS]);
-    assert!(!scene.state.harness.wants_frames() && !scene.state.harness.wants_lines());
+    assert!(!scene.state.harness.accepts_frames() && !scene.state.harness.accepts_lines());
 }
 
-/// A laptop that slept for a week: whatever the shim was doing, each request has one answer, and what was said not to
-/// have run does not run later.
+/// A laptop that slept for a week: whatever the shim was doing, each request has one answer, and a request
+/// that was answered as not run does not run later.
 #[test]
-fn a_clock_jump_costs_no_request_its_answer() {
+fn after_a_clock_jump_every_request_still_gets_one_answer() {
     const WEEK: Duration = Duration::from_secs(7 * 24 * 60 * 60);
     for phase in ["down", "greeting", "up", "lost"] {
         let mut scene = if ["up", "lost"].contains(&phase) { Scene::up() } else { Scene::new() };

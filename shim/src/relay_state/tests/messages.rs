@@ -56,7 +56,7 @@ fn without_a_sidecar_a_handshake_is_answered_after_20_seconds_and_a_call_after_6
     scene.wait(1);
     assert_eq!(errors(&scene.lines_to_harness()), [pair("2", "relay_unavailable")]);
     assert_eq!(scene.state.harness.backlog.bytes(), 0);
-    scene.connect_and_find(&[]);
+    scene.connect_and_expect(&[]);
 }
 
 #[test]
@@ -68,7 +68,7 @@ fn waiting_messages_are_sent_in_order_once_connected() {
     scene.harness(&request(3, "tools/list"));
     scene.harness(r#"{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":3}}"#);
     let notification = r#"{"jsonrpc":"2.0","method":"notifications/x"}"#.to_owned();
-    scene.connect_and_find(&[
+    scene.connect_and_expect(&[
         (request(1, "initialize"), PLAIN),
         (notification, PLAIN),
         (request(2, "ping"), PLAIN),
@@ -111,7 +111,7 @@ fn a_lost_link_leaves_the_outcome_unknown() {
     scene.welcome(Resumed::Resumed);
     scene.sidecar(&result(1));
     assert!(scene.lines_to_harness().is_empty(), "a late answer is dropped");
-    assert!(scene.messages_to_sidecar().is_empty(), "what was said not to have run does not run");
+    assert!(scene.messages_to_sidecar().is_empty(), "a request that was answered as not run is not sent");
 }
 
 #[test]
@@ -137,7 +137,7 @@ fn a_request_that_never_got_credit_is_not_marked_on_a_fresh_link() {
     scene.harness(&request(2, "tools/call"));
     assert_eq!(scene.messages_to_sidecar(), [(request(1, "tools/call"), PLAIN)]);
     scene.lose();
-    scene.connect_and_find(&[(request(1, "tools/call"), sent_as(1)), (request(2, "tools/call"), PLAIN)]);
+    scene.connect_and_expect(&[(request(1, "tools/call"), sent_as(1)), (request(2, "tools/call"), PLAIN)]);
 }
 
 #[test]
@@ -150,7 +150,7 @@ fn a_cancelled_request_gets_no_response() {
     scene.sidecar(&result(1));
     assert!(scene.lines_to_harness().is_empty());
     scene.lose();
-    scene.connect_and_find(&[]);
+    scene.connect_and_expect(&[]);
 }
 
 #[test]
@@ -170,14 +170,14 @@ fn a_final_refusal_answers_waiting_and_later_requests() {
     let lines = scene.lines_to_harness();
     assert_eq!(errors(&lines), [pair("1", "server_not_granted"), pair("2", "server_not_granted")]);
     assert!(lines[0].contains("server_not_granted: not in this grant"));
-    assert_eq!(scene.state.deadline(), None, "and it is not asked again");
+    assert_eq!(scene.state.deadline(), None, "there is no other attempt");
 
     let mut scene = Scene::new();
     scene.harness(&request(1, "tools/list"));
     scene.connect();
     assert_eq!(scene.frame(refusal(Retry::AfterMs(5000))), Connected::Close);
     scene.harness(&request(2, "tools/list"));
-    assert!(!scene.state.wants_connection(scene.now + Duration::from_millis(4999)));
-    assert!(scene.state.wants_connection(scene.now + Duration::from_millis(5000)));
+    assert!(!scene.state.should_connect(scene.now + Duration::from_millis(4999)));
+    assert!(scene.state.should_connect(scene.now + Duration::from_millis(5000)));
     assert!(scene.lines_to_harness().is_empty());
 }

@@ -62,7 +62,7 @@ impl Scene {
     }
 
     fn connect(&mut self) {
-        assert!(self.state.wants_connection(self.now));
+        assert!(self.state.should_connect(self.now));
         self.state.sidecar.connecting();
         self.state.sidecar.connected(Proof::Socket, self.now);
         self.decoder = Decoder::new();
@@ -146,7 +146,7 @@ impl Scene {
         let until = self.now + Duration::from_secs(seconds);
         while let Some(deadline) = self.state.deadline().filter(|deadline| *deadline <= until) {
             self.now = self.now.max(deadline);
-            if self.state.wants_connection(self.now) {
+            if self.state.should_connect(self.now) {
                 self.state.sidecar.disconnected("connect: connection refused".into(), self.now);
             }
             let _ = self.state.tick(self.now);
@@ -185,8 +185,8 @@ fn sent_as(seq: u64) -> MaybeRan {
 }
 
 impl Scene {
-    /// Connects after all; asserts that the sidecar then receives exactly these messages.
-    fn connect_and_find(&mut self, expected: &[(String, MaybeRan)]) {
+    /// Connects a while later, and asserts that the sidecar then receives exactly these messages.
+    fn connect_and_expect(&mut self, expected: &[(String, MaybeRan)]) {
         self.now += Duration::from_secs(30);
         self.connect();
         self.welcome(Resumed::Fresh);

@@ -6,7 +6,7 @@ const INITIALIZED: &str = r#"{"jsonrpc":"2.0","method":"notifications/initialize
 
 impl Scene {
     /// A link whose harness made its handshake, as request 1.
-    fn greeted() -> Self {
+    fn initialized() -> Self {
         let mut scene = Self::up();
         scene.harness(&request(1, "initialize"));
         scene.sidecar(&result(1));
@@ -17,7 +17,7 @@ impl Scene {
     }
 
     /// The old link is lost and a new one made.
-    fn begin_anew(&mut self) {
+    fn replace_link(&mut self) {
         self.lose();
         self.connect();
         self.welcome(Resumed::Fresh);
@@ -31,16 +31,16 @@ impl Scene {
     }
 }
 
-fn own(number: u32) -> String {
+fn own_id(number: u32) -> String {
     format!("\"cofferdam-shim:replay:{number}\"")
 }
 
 fn replayed(number: u32) -> String {
-    request(1, "initialize").replace("\"id\":1", &format!("\"id\":{}", own(number)))
+    request(1, "initialize").replace("\"id\":1", &format!("\"id\":{}", own_id(number)))
 }
 
 fn own_result(number: u32, result: &str) -> String {
-    format!(r#"{{"jsonrpc":"2.0","id":{},"result":{result}}}"#, own(number))
+    format!(r#"{{"jsonrpc":"2.0","id":{},"result":{result}}}"#, own_id(number))
 }
 
 fn listing(id: &str, tools: &str) -> String {
@@ -53,7 +53,7 @@ const ANSWER: &str = r#"{"jsonrpc":"2.0","id":"cofferdam-l-1","result":{"action"
 
 #[test]
 fn on_a_fresh_link_the_handshake_is_first_and_requests_that_may_have_run_are_marked() {
-    let mut scene = Scene::greeted();
+    let mut scene = Scene::initialized();
     scene.harness(&request(2, "tools/call"));
     scene.harness(&request(3, "tools/call"));
     scene.messages_to_sidecar();
@@ -82,7 +82,7 @@ fn on_a_fresh_link_the_handshake_is_first_and_requests_that_may_have_run_are_mar
 
 #[test]
 fn settings_are_replayed_and_changed_tools_are_reported() {
-    let mut scene = Scene::greeted();
+    let mut scene = Scene::initialized();
     let level = r#"{"jsonrpc":"2.0","id":2,"method":"logging/setLevel","params":{"level":"debug"}}"#;
     let watch = r#"{"jsonrpc":"2.0","id":3,"method":"resources/subscribe","params":{"uri":"file:///a"}}"#;
     for (line, answer) in
@@ -95,11 +95,11 @@ fn settings_are_replayed_and_changed_tools_are_reported() {
     scene.lines_to_harness();
     let mut handshake = 1;
     for (tools, expected) in [("[1]", vec![]), ("[1,2]", vec![notice::tools_changed()]), ("[1,2]", vec![])] {
-        scene.begin_anew();
+        scene.replace_link();
         assert_eq!(scene.messages_to_sidecar(), [(replayed(handshake), PLAIN)]);
         scene.sidecar(&own_result(handshake, "{}"));
         let renamed = |line: &str, id: u32, number| {
-            (line.replace(&format!("\"id\":{id}"), &format!("\"id\":{}", own(number))), PLAIN)
+            (line.replace(&format!("\"id\":{id}"), &format!("\"id\":{}", own_id(number))), PLAIN)
         };
         assert_eq!(
             scene.messages_to_sidecar(),
@@ -112,7 +112,7 @@ fn settings_are_replayed_and_changed_tools_are_reported() {
         );
         scene.sidecar(&own_result(handshake + 1, "{}"));
         scene.sidecar(&own_result(handshake + 2, "{}"));
-        scene.sidecar(&listing(&own(handshake + 3), tools));
+        scene.sidecar(&listing(&own_id(handshake + 3), tools));
         let expected: Vec<String> =
             expected.into_iter().map(|line| String::from_utf8(line).unwrap()).collect();
         assert_eq!(scene.lines_to_harness(), expected, "{tools}");
@@ -130,21 +130,21 @@ fn in_the_stateless_era_tools_are_compared_and_listeners_reopened() {
     scene.messages_to_sidecar();
     scene.lines_to_harness();
     for number in 1..4 {
-        scene.begin_anew();
-        let asked = request(1, "tools/list").replace("\"id\":1", &format!("\"id\":{}", own(number)));
+        scene.replace_link();
+        let asked = request(1, "tools/list").replace("\"id\":1", &format!("\"id\":{}", own_id(number)));
         assert_eq!(
             scene.messages_to_sidecar(),
             [(asked, PLAIN), (listen.to_owned(), PLAIN)],
             "on link {number}"
         );
-        scene.sidecar(&listing(&own(number), &format!("[{number},0]")));
+        scene.sidecar(&listing(&own_id(number), &format!("[{number},0]")));
         assert_eq!(scene.lines_to_harness()[0].as_bytes(), notice::tools_changed_for(b"\"listen:0\""));
     }
 }
 
 #[test]
 fn a_server_that_refuses_the_replay_gets_no_request_and_the_next_request_retries() {
-    let mut scene = Scene::greeted();
+    let mut scene = Scene::initialized();
     scene.harness(&request(2, "tools/call"));
     scene.messages_to_sidecar();
     scene.lose();
@@ -161,7 +161,7 @@ fn a_server_that_refuses_the_replay_gets_no_request_and_the_next_request_retries
     for _ in 0..1000 {
         scene.harness(&format!(r#"{{"jsonrpc":"2.0","method":"x","params":"{}"}}"#, "y".repeat(2000)));
     }
-    assert!(scene.state.harness.wants_lines(), "notifications without a receiver do not pile up");
+    assert!(scene.state.harness.accepts_lines(), "notifications without a receiver do not pile up");
     assert_eq!(scene.messages_to_sidecar(), []);
     scene.harness(&request(4, "tools/call"));
     assert_eq!(scene.only_message_to_sidecar(), replayed(2));
@@ -174,16 +174,16 @@ fn a_server_that_refuses_the_replay_gets_no_request_and_the_next_request_retries
 
 #[test]
 fn a_new_handshake_of_the_harness_is_not_preceded_by_a_replay() {
-    let mut scene = Scene::greeted();
+    let mut scene = Scene::initialized();
     scene.harness(&request(2, "initialize"));
     scene.messages_to_sidecar();
-    scene.begin_anew();
+    scene.replace_link();
     assert_eq!(scene.messages_to_sidecar(), [(request(2, "initialize"), PLAIN)]);
 }
 
 #[test]
 fn a_temporary_refusal_keeps_the_replay_record() {
-    let mut scene = Scene::greeted();
+    let mut scene = Scene::initialized();
     scene.lose();
     scene.connect();
     scene.state.undecodable(&relay_proto::frame::DecodeError::OtherVersion { ours: 1, theirs: 2 }, scene.now);
@@ -195,7 +195,7 @@ fn a_temporary_refusal_keeps_the_replay_record() {
 
 #[test]
 fn server_requests_survive_a_resume() {
-    let mut scene = Scene::greeted();
+    let mut scene = Scene::initialized();
     scene.sidecar(ELICITATION);
     assert_eq!(scene.lines_to_harness(), [ELICITATION]);
     scene.lose();
@@ -203,35 +203,35 @@ fn server_requests_survive_a_resume() {
     scene.connect();
     scene.welcome(Resumed::Resumed);
     assert_eq!(scene.only_message_to_sidecar(), ANSWER);
-    assert!(scene.lines_to_harness().is_empty(), "nothing was taken back");
+    assert!(scene.lines_to_harness().is_empty(), "nothing was cancelled");
     scene.harness(ANSWER);
     assert_eq!(scene.messages_to_sidecar(), [], "it was answered already");
 }
 
 #[test]
 fn requests_of_a_dead_server_are_cancelled_once_and_late_responses_dropped() {
-    let mut scene = Scene::greeted();
+    let mut scene = Scene::initialized();
     scene.sidecar(ELICITATION);
     scene.sidecar(&ELICITATION.replace("l-1", "l-2"));
     let withdrawn =
         r#"{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":"cofferdam-l-2"}}"#;
     scene.sidecar(withdrawn);
     scene.lines_to_harness();
-    scene.begin_anew();
-    let taken_back = notice::cancelled(br#""cofferdam-l-1""#, "the server that asked is gone");
-    assert_eq!(scene.lines_to_harness(), [String::from_utf8(taken_back).unwrap()]);
+    scene.replace_link();
+    let cancelled = notice::cancelled(br#""cofferdam-l-1""#, "the server that asked is gone");
+    assert_eq!(scene.lines_to_harness(), [String::from_utf8(cancelled).unwrap()]);
     assert_eq!(scene.only_message_to_sidecar(), replayed(1));
     scene.sidecar(&own_result(1, "{}"));
     scene.messages_to_sidecar();
     scene.harness(ANSWER);
     assert_eq!(scene.messages_to_sidecar(), [], "it is not given to the new process");
-    scene.begin_anew();
-    assert!(scene.lines_to_harness().is_empty(), "once");
+    scene.replace_link();
+    assert!(scene.lines_to_harness().is_empty(), "it is cancelled only once");
 }
 
 #[test]
 fn a_harness_cannot_use_the_shims_own_ids() {
-    let mut scene = Scene::greeted();
+    let mut scene = Scene::initialized();
     scene.harness(r#"{"jsonrpc":"2.0","id":"cofferdam-shim:replay:1","method":"tools/list"}"#);
     assert_eq!(errors(&scene.lines_to_harness()), [pair("null", "message_malformed")]);
     assert_eq!(scene.messages_to_sidecar(), []);

@@ -91,7 +91,7 @@ fn a_full_disk_at_rotation_refuses_and_a_freed_one_works_again() {
 }
 
 #[test]
-fn a_full_disk_while_a_tear_is_marked_leaves_the_tear_as_it_was() {
+fn a_full_disk_leaves_a_torn_line_unmarked_and_unchanged() {
     with_tmpfs("64k", |directory| {
         decide_many(&directory.open(), 0..2);
         let mut torn = fs::read(directory.file(1)).unwrap();
@@ -112,14 +112,14 @@ fn fill(path: &Path) {
 }
 
 #[test]
-fn a_device_without_room_is_named_with_the_next_step() {
+fn after_a_write_error_later_writes_succeed() {
     let directory = Directory::new();
     let audit = directory.open();
     let real = {
         let full = fs::OpenOptions::new().append(true).open("/dev/full").unwrap();
         std::mem::replace(&mut audit.open_log.log().file, Arc::new(full))
     };
-    // A device counts as one that was removed if it has no links; this one has a name.
+    // `/dev/full` has a directory entry, so it does not count as a removed file.
     let error = decide(&audit, &plenty(), &decision(call("l-1", 0))).unwrap_err();
     assert!(matches!(error, AuditError::Write { .. }), "{error}");
     audit.open_log.log().file = real;
@@ -128,7 +128,7 @@ fn a_device_without_room_is_named_with_the_next_step() {
 }
 
 #[test]
-fn while_an_incomplete_line_cannot_be_removed_all_is_refused() {
+fn decisions_are_refused_while_an_incomplete_line_cannot_be_removed() {
     let directory = Directory::new();
     let audit = directory.open();
     decide_many(&audit, 0..2);
@@ -195,9 +195,9 @@ fn a_disk_that_hangs_holds_up_the_first_writer_alone() {
     (log.file, log.length) = (real, length);
 }
 
-fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
+fn wait_until(what: &str, mut is_met: impl FnMut() -> bool) {
     let began = Instant::now();
-    while !is_so() {
+    while !is_met() {
         assert!(began.elapsed() < std::time::Duration::from_secs(20), "not within 20 s: {what}");
         std::thread::sleep(std::time::Duration::from_millis(1));
     }

@@ -17,7 +17,7 @@ use cofferdam_policy::Verdict;
 /// The default of `audit-field-bytes`.
 const FIELD_BYTES: usize = 256;
 
-/// A directory of its own for one test, gone afterwards.
+/// A directory of its own for one test, removed on drop.
 struct Directory(PathBuf);
 
 impl Directory {
@@ -81,7 +81,7 @@ fn caller(session: &str, link: &str, server: &str) -> &'static Caller {
 }
 
 fn call(link: &str, seq: u64) -> Call<'static> {
-    Call { of: caller("s-1", link, "github"), seq, method: "tools/call", tool: Some("get_issue") }
+    Call { caller: caller("s-1", link, "github"), seq, method: "tools/call", tool: Some("get_issue") }
 }
 
 fn decision(call: Call<'_>) -> DecisionRecord<'_> {
@@ -110,7 +110,7 @@ fn outcome(call: Call<'_>) -> OutcomeRecord<'_> {
     }
 }
 
-/// Waits where another thread holds the log.
+/// Records a decision and waits until it is written: another thread may hold the log.
 fn decide(audit: &Audit, budget: &Budget, record: &DecisionRecord<'_>) -> Result<(), AuditError> {
     let mut decision = std::pin::pin!(audit.decision(budget, record));
     loop {

@@ -51,7 +51,7 @@ fn a_follower_sees_every_record_once_through_rotations() {
 }
 
 #[test]
-fn half_a_line_is_waited_for() {
+fn a_follower_waits_for_the_rest_of_a_line() {
     let directory = Directory::new();
     decide_many(&directory.open(), 0..1);
     let mut follower = Follower::from_last(&directory.audit(), 1).unwrap();
@@ -69,7 +69,7 @@ fn records_are_found_by_session_link_and_call() {
     let audit = directory.open_with_files_of(900);
     let budget = plenty();
     for (session, link, seq) in [("s-1", "l-1", 1), ("s-1", "l-2", 1), ("s-2", "l-3", 1), ("s-1", "l-1", 2)] {
-        let call = Call { of: caller(session, link, "github"), ..call(link, seq) };
+        let call = Call { caller: caller(session, link, "github"), ..call(link, seq) };
         decide(&audit, &budget, &decision(call)).unwrap();
         audit.outcome(&budget, &outcome(call)).unwrap();
     }
@@ -95,7 +95,7 @@ fn records_are_found_by_session_link_and_call() {
 }
 
 #[test]
-fn what_was_decided_is_known_after_a_restart() {
+fn decisions_are_found_after_a_restart() {
     let directory = Directory::new();
     decide_many(&directory.open_with_files_of(900), 0..12);
     let audit = directory.open();
@@ -116,14 +116,14 @@ fn a_name_cannot_pass_for_a_decision() {
     let directory = Directory::new();
     let audit = directory.open();
     let forged = r#"","link":"l-7","seq":3,""#;
-    let of = caller("s-1", "l-1", forged);
-    let call = Call { of, method: forged, tool: Some(forged), ..call("l-1", 1) };
+    let caller = caller("s-1", "l-1", forged);
+    let call = Call { caller, method: forged, tool: Some(forged), ..call("l-1", 1) };
     decide(&audit, &plenty(), &decision(call)).unwrap();
     assert!(!audit.has_decision("l-7", 3).unwrap());
 }
 
 #[test]
-fn what_cannot_be_ruled_out_counts_as_decided() {
+fn messages_that_may_have_been_decided_count_as_decided() {
     let directory = Directory::new();
     decide_many(&directory.open(), 0..3);
     let original = fs::read_to_string(directory.file(1)).unwrap();
@@ -134,7 +134,7 @@ fn what_cannot_be_ruled_out_counts_as_decided() {
         audit.decided("l-1", &[1, 2, 3, 25]).unwrap(),
         [(1, RecordedAttempts::One), (2, RecordedAttempts::Repeated), (25, RecordedAttempts::Repeated)]
             .into(),
-        "a torn number may be any that begins so"
+        "a torn number may be any number with this prefix"
     );
 
     let needle = br#","link":"l-1""#;
@@ -147,7 +147,7 @@ fn what_cannot_be_ruled_out_counts_as_decided() {
 }
 
 #[test]
-fn what_was_repeated_is_known_whichever_file_says_so() {
+fn repeated_messages_are_found_across_files() {
     for bytes in [900, 1 << 20] {
         let directory = Directory::new();
         let audit = directory.open_with_files_of(bytes);

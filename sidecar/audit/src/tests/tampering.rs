@@ -4,7 +4,7 @@ use proptest::prelude::*;
 
 use super::*;
 
-/// A small log over several files with a marked tear in it, and the files' bytes.
+/// A small log over several files with a marked torn line in it, and the files' bytes.
 struct Sample {
     directory: Directory,
     files: Vec<Vec<u8>>,
@@ -15,9 +15,9 @@ impl Sample {
     fn new() -> Self {
         let directory = Directory::new();
         decide_many(&directory.open_with_files_of(1200), 0..4);
-        let tear = directory.file(2);
-        let torn = fs::read(&tear).unwrap();
-        fs::write(&tear, &torn[..torn.len() - 30]).unwrap();
+        let torn_file = directory.file(2);
+        let torn = fs::read(&torn_file).unwrap();
+        fs::write(&torn_file, &torn[..torn.len() - 30]).unwrap();
         let audit = directory.open_with_files_of(1200);
         decide_many(&audit, 4..7);
         let head = audit.head().hash.to_string();
@@ -198,7 +198,7 @@ fn a_torn_line_is_kept_and_marked_wherever_it_was_torn() {
         assert_eq!(verified.head.unwrap(), audit.head());
         let now = fs::read(directory.file(1)).unwrap();
         assert!(now.starts_with(&original[..cut]), "nothing is truncated");
-        // Without its newline only, the line is whole.
+        // A line that lacks only its newline is whole.
         let whole = cut + 1 == original.len();
         assert_eq!((verified.torn, verified.records), if whole { (0, 4) } else { (1, 4) }, "cut at {cut}");
         assert_eq!(verified.last_torn.map(|place| place.line), if whole { None } else { Some(3) });
@@ -206,7 +206,7 @@ fn a_torn_line_is_kept_and_marked_wherever_it_was_torn() {
 }
 
 #[test]
-fn a_torn_first_line_of_a_file_follows_the_file_before() {
+fn a_torn_first_line_continues_the_chain_of_the_previous_file() {
     let directory = Directory::new();
     decide_many(&directory.open(), 0..3);
     fs::write(directory.file(2), b"{\"number\":4,\"ti").unwrap();
@@ -216,7 +216,7 @@ fn a_torn_first_line_of_a_file_follows_the_file_before() {
 }
 
 #[test]
-fn a_tear_before_an_empty_file_is_marked_where_it_is() {
+fn a_torn_line_before_an_empty_file_is_marked_in_its_own_file() {
     let directory = Directory::new();
     decide_many(&directory.open(), 0..3);
     let mut torn = fs::read(directory.file(1)).unwrap();
@@ -256,7 +256,7 @@ fn a_mark_covers_its_own_torn_line_and_nothing_else() {
 }
 
 #[test]
-fn a_damaged_end_is_not_written_after() {
+fn nothing_is_appended_after_a_damaged_last_line() {
     let directory = Directory::new();
     decide_many(&directory.open(), 0..2);
     let mut bytes = fs::read(directory.file(1)).unwrap();

@@ -71,7 +71,7 @@ fn two_sidecars_cannot_share_a_directory() {
 }
 
 #[test]
-fn the_key_stays_and_decides_the_mac() {
+fn the_mac_depends_on_the_stored_key() {
     let directory = Directory::new();
     let mac = directory.open().arguments_mac(b"{}");
     let audit = directory.open();
@@ -98,7 +98,7 @@ fn the_chain_goes_on_through_restarts_and_files() {
 }
 
 #[test]
-fn an_empty_last_file_is_used_when_its_turn_comes() {
+fn an_empty_last_file_is_used_at_the_next_rotation() {
     let directory = Directory::new();
     decide_many(&directory.open(), 0..1);
     fs::write(directory.file(2), b"").unwrap();
@@ -178,8 +178,8 @@ fn long_names_are_cut_and_hostile_ones_stay_one_line() {
     let directory = Directory::new();
     let audit = directory.open();
     let long = "\u{1b}\n\"\u{2028}é".repeat(10_000);
-    let of = caller(&long, &long, &long);
-    let hostile = Call { of, method: &long, tool: Some(&long), ..call("", 1) };
+    let caller = caller(&long, &long, &long);
+    let hostile = Call { caller, method: &long, tool: Some(&long), ..call("", 1) };
     let budget = plenty();
     decide(&audit, &budget, &DecisionRecord { rule: &long, policy: &long, ..decision(hostile) }).unwrap();
     let whole = "w".repeat(64);

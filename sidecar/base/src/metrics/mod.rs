@@ -4,7 +4,7 @@
 //! |---|---|
 //! | [`requests`] | the outcomes of the harnesses' requests, by server |
 //! | [`tally`] | counters by a label value of a closed set |
-//! | [`vault`] | logins, reads, renewals, replacements, revocations |
+//! | [`vault`] | logins, tokens, reads, renewals, failures, revocations |
 //!
 //! What must stay true: counting costs an atomic addition and cannot fail; label values are constants of this program and
 //! names of configured servers, never text from a sandbox, a server or Vault; the same numbers render as the same bytes.
@@ -25,7 +25,7 @@ pub use requests::{RequestOutcome, ServerTally};
 pub use tally::{Outcome, Tally};
 pub use vault::{Revocation, VaultFailure, VaultMetrics};
 
-/// The gauges at the time of a request.
+/// The values of the gauges when the metrics are rendered.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Gauges {
     pub sessions: usize,
@@ -47,22 +47,22 @@ pub fn vault() -> &'static VaultMetrics {
     &VAULT
 }
 
-/// The counters of a configured server's requests. Callers that count often keep them.
+/// The counters of a configured server's requests. A caller that counts often should keep the returned value.
 pub fn requests_of(server: &str) -> ServerTally {
     REQUESTS.of(server)
 }
 
-/// A write to the audit, with any number of records.
+/// Counts a write to the audit, whatever its number of records.
 pub fn audit_written(outcome: Outcome) {
     AUDIT.count(outcome);
 }
 
-/// A secret that is read again because a server refused it.
+/// Counts a secret that was read again because a server refused it.
 pub fn reread(outcome: Outcome) {
     REREADS.count(outcome);
 }
 
-/// A server process that is replaced by one with a new credential. After a failure the old process goes on.
+/// Counts the replacement of a server process by one with a new credential. If it fails, the old process stays.
 pub fn replacement(outcome: Outcome) {
     REPLACEMENTS.count(outcome);
 }
@@ -72,18 +72,18 @@ pub fn render(gauges: Gauges) -> String {
     let Gauges { sessions, links, processes, audit_records, logged_in } = gauges;
     let mut registry = Registry::with_prefix("cofferdam");
     let build = Info::new([("version", env!("CARGO_PKG_VERSION"))]);
-    registry.register("build", "This sidecar", build);
+    registry.register("build", "Version of the sidecar", build);
     let gauge = |number: usize| ConstGauge::new(i64::try_from(number).unwrap_or(i64::MAX));
     registry.register("sessions", "Sessions that have links", gauge(sessions));
-    registry.register("links", "Links, lost ones within their grace included", gauge(links));
+    registry.register("links", "Links, including disconnected ones within their grace", gauge(links));
     registry.register("server_processes", "Processes of stdio servers", gauge(processes));
-    registry.register("requests", "Requests of harnesses, by what became of them", REQUESTS.clone());
+    registry.register("requests", "Requests of harnesses, by outcome", REQUESTS.clone());
     let records = ConstGauge::new(i64::try_from(audit_records).unwrap_or(i64::MAX));
     registry.register("audit_records", "Records of the audit's chain, since its beginning", records);
     registry.register("audit_writes", "Writes to the audit", AUDIT.clone());
     registry.register(
         "credential_rereads",
-        "Secrets read anew because a server refused them",
+        "Secrets read again because a server refused them",
         REREADS.clone(),
     );
     registry.register(
@@ -93,11 +93,11 @@ pub fn render(gauges: Gauges) -> String {
     );
     if let Some(logged_in) = logged_in {
         let logged_in = ConstGauge::new(i64::from(logged_in));
-        registry.register("vault_logged_in", "Whether the sidecar has a login at Vault", logged_in);
+        registry.register("vault_logged_in", "Whether the sidecar is logged in to Vault", logged_in);
         VAULT.register(&mut registry);
     }
     let mut rendered = String::new();
-    text::encode(&mut rendered, &registry).expect("text grows as long as there is memory");
+    text::encode(&mut rendered, &registry).expect("writing to a string cannot fail");
     rendered
 }
 

@@ -1,6 +1,7 @@
 //! The outcomes of the harnesses' requests, by server: each request is counted once, when its outcome is known.
 //!
-//! What must stay true: only names of configured servers are used here; their number is that of all servers ever configured.
+//! What must stay true: only names of configured servers are used here, so the servers that were ever configured bound
+//! the number of counters.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -27,9 +28,10 @@ pub enum RequestOutcome {
     Error,
     /// Not a valid message.
     Malformed,
-    /// The request did not run.
+    /// Answered by the sidecar with an error; the server did not run it.
     Refused,
     Result,
+    /// The server may have run it, but no response will come.
     Unknown,
     /// The decision could not be recorded.
     Unrecorded,

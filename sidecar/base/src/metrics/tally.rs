@@ -1,4 +1,4 @@
-//! Counters by a label value of a closed set. Every value is always rendered, in one order, so that a rate starts at zero.
+//! One counter for each value of a label. All values are always rendered, in one order, so that a rate starts at zero.
 
 use std::fmt;
 use std::marker::PhantomData;

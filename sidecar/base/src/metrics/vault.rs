@@ -7,7 +7,7 @@ use prometheus_client::registry::{Registry, Unit};
 
 use super::tally::{Outcome, Tally, label_values};
 
-/// Seconds, from a tenth to five minutes; the promise is five.
+/// In seconds, from 0.1 s to five minutes; the promise is five seconds.
 const REVOKE_BUCKETS: [f64; 10] = [0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0];
 
 #[derive(Debug)]
@@ -113,10 +113,10 @@ impl VaultMetrics {
         registry.register("vault_session_tokens", "Tokens made for sessions", self.tokens.clone());
         registry.register("vault_reads", "Reads of secrets", self.reads.clone());
         registry.register("vault_renewals", "Renewals of leases", self.renewals.clone());
-        registry.register("vault_failures", "Requests that Vault did not fulfil", self.failures.clone());
+        registry.register("vault_failures", "Failed requests to Vault", self.failures.clone());
         registry.register(
             "vault_revocations",
-            "Tokens of sessions that ended in Vault, with their leases",
+            "Tokens of sessions that were revoked or expired, with their leases",
             self.revocations.clone(),
         );
         registry.register_with_unit(

@@ -12,7 +12,7 @@ use zeroize::Zeroizing;
 use super::*;
 use crate::error::{SecretProblem, SourceFailure};
 use crate::renewal::{Class, Terms};
-use crate::source::{Ask, Lease, Unleased};
+use crate::source::{Lease, SourceRequest, Unleased};
 use crate::spec::{Origin, ShortValues, VaultOrigin};
 use crate::value::Secret;
 
@@ -40,7 +40,7 @@ impl Scripted {
 }
 
 impl Source for Scripted {
-    fn read<'a>(&'a self, _ask: Ask<'a>) -> BoxFuture<'a, Result<Lease, SecretProblem>> {
+    fn read<'a>(&'a self, _request: SourceRequest<'a>) -> BoxFuture<'a, Result<Lease, SecretProblem>> {
         async move {
             let asked_at = Instant::now();
             self.reads.lock().unwrap().push(asked_at - self.began);
@@ -51,7 +51,7 @@ impl Source for Scripted {
                 fields: BTreeMap::from([("token".to_owned(), value)]).into(),
                 terms: Terms { class: Class::OwnEnd, asked_at, life: Some(LIFE), bound: None },
                 hold: Arc::new(Unleased::new(self.changes.subscribe())),
-                used: None,
+                read_id: None,
             })
         }
         .boxed()
@@ -61,7 +61,7 @@ impl Source for Scripted {
         self.failure()
     }
 
-    fn period(&self) -> CancellationToken {
+    fn renewal_stop(&self) -> CancellationToken {
         CancellationToken::new()
     }
 }
@@ -111,7 +111,7 @@ async fn a_credential_is_read_again_before_its_end_and_both_values_are_scrubbed(
 }
 
 #[tokio::test(start_paused = true)]
-async fn equal_values_are_valid_for_longer_and_change_nothing() {
+async fn reading_equal_values_again_extends_their_validity_without_a_change() {
     let (_, credentials, spec) = session(&["same-value", "same-value"]);
     let changes = credentials.changes();
     let first = credentials.obtain(&spec, LIMITS).await.unwrap();
@@ -135,7 +135,7 @@ async fn a_source_that_fails_is_retried_and_held_values_are_used_until_their_end
     assert!(shown[0].unrevocable && shown[0].lease.is_none());
     advance(Duration::from_secs(10)).await;
     let error = credentials.obtain(&spec, LIMITS).await.unwrap_err();
-    assert!(error.is_paced(), "{error}");
+    assert!(error.is_rate_limited(), "{error}");
     // Callers do not cause more reads than one in five seconds.
     let before = source.reads.lock().unwrap().len();
     for _ in 0..20 {

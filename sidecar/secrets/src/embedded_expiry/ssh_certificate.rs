@@ -124,7 +124,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn what_is_not_whole_says_nothing() {
+    fn truncated_and_malformed_certificates_give_no_expiry() {
         let whole = body();
         for length in 0..whole.len() {
             assert_eq!(end_of(&whole[..length]), None, "{length} bytes of it");
@@ -138,7 +138,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn a_certificate_that_is_never_valid_gives_no_expiry_and_one_without_end_the_greatest() {
+    fn a_certificate_that_is_never_valid_gives_no_expiry_and_one_without_end_gives_the_maximum() {
         let before = END.to_be_bytes();
         let place = body().windows(8).position(|bytes| bytes == before).unwrap();
         let with = |end: u64| {

@@ -38,8 +38,8 @@ fn read<T: DeserializeOwned>(part: &[u8]) -> Option<T> {
 /// `exp` may have a fraction.
 #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "checked to be in range")]
 fn whole_seconds(seconds: f64) -> Option<u64> {
-    const FAR: f64 = 1e15;
-    (0.0..FAR).contains(&seconds).then_some(seconds as u64)
+    const MAX_SECONDS: f64 = 1e15;
+    (0.0..MAX_SECONDS).contains(&seconds).then_some(seconds as u64)
 }
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! The loop that renews one credential. Where it comes from is behind [`Renewable`].
+//! The loop that keeps one credential valid. It reads, renews and checks it through [`Renewable`].
 
 use std::time::Duration;
 
@@ -54,8 +54,8 @@ pub enum RenewalEvent {
     NoLongerNeeded,
     /// A caller has read the credential.
     Read(Terms),
-    /// A new login superseded the token that it depends on, which ends at `by`.
-    Superseded { by: Option<Instant> },
+    /// A new login superseded the token that it depends on, which ends at `ends_at`.
+    Superseded { ends_at: Option<Instant> },
 }
 
 /// Renews a credential that was just read, until [`RenewalEvent::NoLongerNeeded`].
@@ -72,7 +72,9 @@ pub async fn run_renewal(mut source: impl Renewable, terms: Terms) {
                 match event {
                     RenewalEvent::NoLongerNeeded => return,
                     RenewalEvent::Read(terms) => schedule = RenewalSchedule::new(terms, fraction()),
-                    RenewalEvent::Superseded { by } => schedule.superseded(by, Instant::now(), fraction()),
+                    RenewalEvent::Superseded { ends_at } => {
+                        schedule.superseded(ends_at, Instant::now(), fraction());
+                    }
                 }
                 continue;
             }
@@ -126,12 +128,12 @@ mod tests {
         terms: Terms,
         answer: Failure,
         began: Instant,
-        asked: Arc<Mutex<Vec<(Action, u64)>>>,
+        requests: Arc<Mutex<Vec<(Action, u64)>>>,
     }
 
     impl Scripted {
         fn record(&self, action: Action) {
-            self.asked.lock().unwrap().push((action, self.began.elapsed().as_secs()));
+            self.requests.lock().unwrap().push((action, self.began.elapsed().as_secs()));
         }
     }
 
@@ -163,37 +165,38 @@ mod tests {
         fn report(&mut self, _schedule: &RenewalSchedule) {}
     }
 
-    async fn asked(answer: Failure) -> Vec<(Action, u64)> {
-        asked_about(terms(Class::Renewable, LIFE), answer).await
+    async fn requests_for_a_lease(answer: Failure) -> Vec<(Action, u64)> {
+        requests_within_one_life(terms(Class::Renewable, LIFE), answer).await
     }
 
     /// The requests within one life of the credential.
-    async fn asked_about(terms: Terms, answer: Failure) -> Vec<(Action, u64)> {
+    async fn requests_within_one_life(terms: Terms, answer: Failure) -> Vec<(Action, u64)> {
         let life = terms.life.unwrap();
-        let asked = Arc::new(Mutex::default());
-        let source = Scripted { terms, answer, began: Instant::now(), asked: Arc::clone(&asked) };
+        let requests = Arc::new(Mutex::default());
+        let source = Scripted { terms, answer, began: Instant::now(), requests: Arc::clone(&requests) };
         let _ = timeout(life, run_renewal(source, terms)).await;
-        Arc::try_unwrap(asked).unwrap().into_inner().unwrap()
+        Arc::try_unwrap(requests).unwrap().into_inner().unwrap()
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_credential_that_is_gone_is_read_again_at_once() {
-        let asked = asked(Failure::Gone { why: "lease not found".into() }).await;
-        assert_eq!(asked.len(), 2, "{asked:?}");
-        assert_eq!((asked[0].0, asked[1].0), (Action::Renew, Action::Read));
-        assert_eq!(asked[0].1, asked[1].1, "{asked:?}");
+        let requests = requests_for_a_lease(Failure::Gone { why: "lease not found".into() }).await;
+        assert_eq!(requests.len(), 2, "{requests:?}");
+        assert_eq!((requests[0].0, requests[1].0), (Action::Renew, Action::Read));
+        assert_eq!(requests[0].1, requests[1].1, "{requests:?}");
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_check_that_finds_nothing_causes_a_read_at_once_and_one_that_fails_does_not() {
         let fixed = || terms(Class::Fixed, 2 * LIFE);
-        let gone = asked_about(fixed(), Failure::Gone { why: "lease not found".into() }).await;
+        let gone = requests_within_one_life(fixed(), Failure::Gone { why: "lease not found".into() }).await;
         assert!(gone.len() >= 2, "{gone:?}");
         assert!(gone[0].0 == Action::Check && (20..=40).contains(&gone[0].1), "{gone:?}");
         assert_eq!(gone[1], (Action::Read, gone[0].1));
         // An hour has room for many checks, whatever their jitter.
         let hour = terms(Class::Fixed, 60 * LIFE);
-        let unchecked = asked_about(hour, Failure::Later { why: "sealed".into(), not_before: None }).await;
+        let unchecked =
+            requests_within_one_life(hour, Failure::Later { why: "sealed".into(), not_before: None }).await;
         let read = unchecked
             .iter()
             .position(|(action, _)| *action == Action::Read)
@@ -207,11 +210,11 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_failed_renewal_is_retried_and_the_credential_read_again_before_its_end() {
-        let asked = asked(Failure::Later { why: "sealed".into(), not_before: None }).await;
-        let (read, renewals) = asked.split_last().unwrap();
-        assert!((2..12).contains(&renewals.len()), "{asked:?}");
-        assert!(renewals.iter().all(|(action, _)| *action == Action::Renew), "{asked:?}");
-        assert_eq!(read.0, Action::Read, "{asked:?}");
-        assert!((45..60).contains(&read.1), "{asked:?}");
+        let requests = requests_for_a_lease(Failure::Later { why: "sealed".into(), not_before: None }).await;
+        let (read, renewals) = requests.split_last().unwrap();
+        assert!((2..12).contains(&renewals.len()), "{requests:?}");
+        assert!(renewals.iter().all(|(action, _)| *action == Action::Renew), "{requests:?}");
+        assert_eq!(read.0, Action::Read, "{requests:?}");
+        assert!((45..60).contains(&read.1), "{requests:?}");
     }
 }

@@ -16,17 +16,17 @@ const MAX_RETRY_PAUSE: Duration = Duration::from_secs(60);
 const RETRY_AFTER_EXPIRY: Duration = Duration::from_secs(5);
 /// A renewal that grants less than this fraction of the full life counts as not extended.
 const EXTENDED_FRACTION: f64 = 0.9;
-/// The random fraction of a wait.
+/// The largest random change of a wait, as a fraction: reads and renewals are earlier, retries later.
 const JITTER: f64 = 0.1;
-/// After a new login, the leases of the old one are read again within this fraction of the time that it has left.
+/// After a new login, leases of the old login are read again within this fraction of the time that it has left.
 const OVERLAP_FRACTION: f64 = 0.75;
-/// The time to read them again if the old login has no end.
+/// The time in which leases of the old login are read again if that login has no end.
 const OVERLAP_WITHOUT_END: Duration = Duration::from_secs(60);
-/// A lease that cannot be renewed is checked at intervals of its life divided by this,
+/// How often a lease that cannot be renewed is checked during its life, within the two limits below.
 const CHECKS_PER_LIFE: u32 = 3;
-/// but not more often than this
+/// The shortest interval between two checks of a lease.
 const MIN_CHECK_INTERVAL: Duration = Duration::from_secs(10);
-/// and not less often than this, which is also the interval for renewable leases.
+/// The longest interval between two checks of a lease; always used for renewable leases.
 const MAX_CHECK_INTERVAL: Duration = Duration::from_secs(5 * 60);
 /// The random fraction of the wait for a check. Larger than [`JITTER`], since the exact time does not matter.
 const CHECK_JITTER: f64 = 0.5;
@@ -149,12 +149,13 @@ impl RenewalSchedule {
         self.plan = Some(PlannedAction { action, at });
     }
 
-    /// A new login superseded the token that the credential depends on: it ends at `by` and is read again before.
-    pub fn superseded(&mut self, by: Option<Instant>, now: Instant, random: f64) {
+    /// A new login superseded the token that the credential depends on. The token ends at `ends_at`; the
+    /// credential is read again before that.
+    pub fn superseded(&mut self, ends_at: Option<Instant>, now: Instant, random: f64) {
         if !self.terms.class.is_leased() {
             return;
         }
-        let overlap = by.map_or(OVERLAP_WITHOUT_END, |by| by.saturating_duration_since(now));
+        let overlap = ends_at.map_or(OVERLAP_WITHOUT_END, |end| end.saturating_duration_since(now));
         let spread = now + overlap.mul_f64(OVERLAP_FRACTION * random);
         let at = self.terms.read_again_at().map_or(spread, |due| due.min(spread));
         let at = match self.plan {
@@ -240,7 +241,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_lease_is_checked_now_and_then_until_something_else_is_due() {
+    async fn a_lease_is_checked_at_intervals_until_its_next_read_or_renewal() {
         let day = 24 * 60 * MINUTE;
         let checks = |class, life: Duration| -> Vec<u64> {
             let mut schedule = RenewalSchedule::new(terms(class, Some(life)), 0.0);
@@ -307,7 +308,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_lease_that_its_token_ends_early_is_read_again_instead_of_renewed() {
+    async fn a_lease_that_ends_early_with_its_token_is_read_again_instead_of_renewed() {
         let cut = |life: u64, bound: u64| {
             let terms = terms(Class::Renewable, Some(Duration::from_secs(life)));
             let bound = Some(terms.asked_at + Duration::from_secs(bound));
@@ -342,7 +343,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_busy_vault_is_not_asked_before_the_time_it_gave() {
+    async fn a_retry_is_not_planned_before_the_time_that_vault_requested() {
         let mut schedule = RenewalSchedule::new(terms(Class::Fixed, Some(MINUTE)), 0.0);
         let not_before = Instant::now() + Duration::from_secs(17);
         schedule.failed(Action::Read, "busy".into(), Some(not_before), Instant::now(), 0.0);
@@ -350,12 +351,12 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_new_login_moves_the_reads_of_its_leases_and_of_nothing_else() {
+    async fn a_new_login_brings_forward_the_reads_of_leases_of_the_old_login_only() {
         let now = Instant::now();
-        let by = Some(now + Duration::from_secs(100));
+        let ends_at = Some(now + Duration::from_secs(100));
         let superseded = |class, life, random| {
             let mut schedule = RenewalSchedule::new(terms(class, Some(life)), 0.0);
-            schedule.superseded(by, now, random);
+            schedule.superseded(ends_at, now, random);
             planned(&schedule)
         };
         let hour = 60 * MINUTE;

@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// A credential is read again when this fraction of its life is left,
+/// A credential is read again when this fraction of its life or [`MIN_REMAINING`] is left, whichever is longer.
 const MIN_REMAINING_FRACTION: f64 = 0.15;
-/// or this much time, but at most a third of its life: the processes that use it have to be replaced in time.
+/// The time to replace the processes that use a credential. At most a third of its life is reserved for this.
 const MIN_REMAINING: Duration = Duration::from_secs(10);
 
 /// How a credential is renewed; see the table in [`renewal`](super).

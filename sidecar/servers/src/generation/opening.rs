@@ -12,10 +12,11 @@ use tokio::time::Instant;
 use super::{Generation, Goal, Phase, Progress, Step};
 use crate::event::{DID_NOT_RUN, Event};
 use crate::outbound::Outbound;
-use crate::tool_fingerprint::{Fingerprinting, PageTaken, ToolFingerprint, agreement};
+use crate::tool_fingerprint::{Fingerprinting, PageResult, ToolFingerprint, agreement};
 use crate::upstream::{NotificationBudget, Upstream};
 
-/// How long a process that was not asked for its tools has to live before it takes over: a broken program has exited by then.
+/// How long a process that was not asked for its tools has to run before it takes over: a broken program has exited by
+/// then.
 const MIN_LIFE_WITHOUT_LIST: Duration = Duration::from_secs(2);
 
 /// A response to a request of the sidecar itself.
@@ -30,7 +31,7 @@ impl Generation {
     /// Applies one step. `agreed` is a hash of what the predecessor's handshake agreed on, where that is known.
     pub(crate) fn advance(&mut self, step: Step, replay: &mut Replay, agreed: Option<u64>) -> Progress {
         match (step, self.goal) {
-            (Step::Late, _) => over(Duration::ZERO, explain_timeout(self)),
+            (Step::TimedOut, _) => over(Duration::ZERO, explain_timeout(self)),
             (Step::Started(Err(error)), _) => Progress::NotStarted(error),
             (Step::Started(Ok(upstream)), Goal::Serve) => {
                 self.phase = Phase::Started(upstream);
@@ -41,16 +42,16 @@ impl Generation {
         }
     }
 
-    /// Sends the handshake first, where there is one to replay, to a process that was started or an HTTP server that
-    /// has lost its session. `first` is the method of the first request that waits.
+    /// Opens a process that was started, or an HTTP session that was lost: replays the handshake, if there is one.
+    /// `first` is the method of the first request that waits.
     pub(crate) fn open(&mut self, replay: &mut Replay, first: Option<&str>) -> Progress {
         match std::mem::replace(&mut self.phase, Phase::Over) {
             Phase::Started(upstream) => self.begin(upstream, replay, first),
             Phase::Serving { upstream, first_reply_by } => {
-                // The event may be from before the present session.
+                // The event may be about an earlier session.
                 if !upstream.has_lost_its_session() {
                     self.phase = Phase::Serving { upstream, first_reply_by };
-                    return Progress::Going;
+                    return Progress::Pending;
                 }
                 if !replay.has_handshake() && first != Some(mcp::INITIALIZE) {
                     self.phase = Phase::Serving { upstream, first_reply_by };
@@ -60,7 +61,7 @@ impl Generation {
             }
             phase => {
                 self.phase = phase;
-                Progress::Going
+                Progress::Pending
             }
         }
     }
@@ -83,19 +84,19 @@ impl Generation {
         let handshake = if harness_begins { None } else { replay.handshake() };
         match (handshake, self.goal) {
             (Some(OwnRequest { id, method, message }), _) => {
-                // If it cannot be sent, the deadline passes.
+                // If it cannot be sent, the deadline ends the attempt.
                 upstream.send(Outbound::request(message, id.clone(), method, None));
-                self.phase = Phase::Replaying { upstream, asked: id, deadline };
-                Progress::Going
+                self.phase = Phase::Replaying { upstream, pending_id: id, deadline };
+                Progress::Pending
             }
             (None, Goal::Serve) => {
-                let is_prompt = first.and_then(mcp::lookup).is_some_and(|method| method.prompt);
+                let answers_promptly = first.and_then(mcp::lookup).is_some_and(|method| method.prompt);
                 let is_process = matches!(upstream, Upstream::Stdio(_));
                 if !harness_begins {
                     upstream.send_all(replay.settings());
                 }
                 // Calls have no such deadline: even the first one may take long.
-                let first_reply_by = (is_prompt && is_process).then_some(deadline);
+                let first_reply_by = (answers_promptly && is_process).then_some(deadline);
                 self.phase = Phase::Serving { upstream, first_reply_by };
                 Progress::Ready
             }
@@ -113,7 +114,7 @@ impl Generation {
                 Goal::Serve => over(self.since.elapsed(), why),
                 Goal::TakeOver => over(Duration::ZERO, format!("the new process ended: {why}")),
             },
-            (Event::Failed { id, code, why }, Phase::Replaying { asked, .. }) if id == *asked => {
+            (Event::Failed { id, code, why }, Phase::Replaying { pending_id, .. }) if id == *pending_id => {
                 self.goal.handshake_failed(code, &why)
             }
             (
@@ -130,24 +131,24 @@ impl Generation {
     fn on_own_reply(&mut self, reply: OwnReply<'_>, replay: &mut Replay, agreed: Option<u64>) -> Progress {
         let OwnReply { id, outcome, message, body } = reply;
         match std::mem::replace(&mut self.phase, Phase::Over) {
-            Phase::Replaying { upstream, asked, deadline } if asked == id => {
+            Phase::Replaying { upstream, pending_id, deadline } if pending_id == id => {
                 replay.own_response(&id, outcome, message, None);
                 let found = agreement(message, body);
                 if let Some(why) = self.goal.objection(outcome, found, agreed) {
-                    self.phase = Phase::Replaying { upstream, asked, deadline };
+                    self.phase = Phase::Replaying { upstream, pending_id, deadline };
                     return over(Duration::ZERO, why.into());
                 }
                 self.agreed = found;
                 self.replayed(upstream, deadline, replay)
             }
-            Phase::Comparing { mut upstream, mut tools, deadline } if *tools.asked() == id => {
+            Phase::Comparing { mut upstream, mut tools, deadline } if *tools.pending_id() == id => {
                 match tools.on_response(outcome, message, body, replay) {
-                    PageTaken::More(request) => {
+                    PageResult::More(request) => {
                         upstream.send(request);
                         self.phase = Phase::Comparing { upstream, tools, deadline };
-                        Progress::Going
+                        Progress::Pending
                     }
-                    PageTaken::Done(tools) => self.stand_by(upstream, Some(tools)),
+                    PageResult::Done(tools) => self.stand_by(upstream, Some(tools)),
                 }
             }
             phase => {
@@ -155,7 +156,7 @@ impl Generation {
                 if self.goal == Goal::Serve {
                     replay.own_response(&id, outcome, message, body);
                 }
-                Progress::Going
+                Progress::Pending
             }
         }
     }
@@ -180,7 +181,7 @@ impl Generation {
             Some((tools, request)) => {
                 upstream.send(request);
                 self.phase = Phase::Comparing { upstream, tools, deadline };
-                Progress::Going
+                Progress::Pending
             }
             None => self.stand_by(upstream, None),
         }
@@ -229,7 +230,7 @@ fn over(lived: Duration, why: String) -> Progress {
     Progress::Over { code: Code::ServerUnavailable, why, lived }
 }
 
-/// Says which deadline has passed.
+/// Describes which deadline has passed.
 pub(super) fn explain_timeout(generation: &Generation) -> String {
     match (&generation.phase, generation.goal) {
         (Phase::Draining { .. }, _) => {

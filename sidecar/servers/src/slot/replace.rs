@@ -25,16 +25,16 @@ use crate::outbound::Outgoing;
 use crate::processes::{MAX_DRAINING, Processes};
 use crate::replacement::{CredentialState, Notice, Replacement, ReplacementOutcome};
 use crate::spec::Replace;
-use crate::tool_fingerprint::{Fingerprinting, PageTaken, ToolFingerprint};
+use crate::tool_fingerprint::{Fingerprinting, PageResult, ToolFingerprint};
 
 /// How long the current process may take to list its tools. If it is too busy, the tools known so far are compared.
-const LIST_TIME: Duration = Duration::from_secs(5);
+const LIST_TIMEOUT: Duration = Duration::from_secs(5);
 /// How long old secrets are kept after files were rewritten: the server may read the files a little later, and
 /// finish calls in progress with the old values.
 const RELOAD_GRACE: Duration = Duration::from_secs(30);
 
-/// What a slot needs to know of its link while it is tended.
-pub(crate) struct Tending<'a> {
+/// What [`Slot::advance_replacements`] needs from the link.
+pub(crate) struct AdvanceContext<'a> {
     /// Whether a request, a task or a request to the harness is open on a process.
     pub(crate) is_busy: &'a dyn Fn(ProcessId) -> bool,
     /// How a process would be started now; none where none may be.
@@ -43,26 +43,30 @@ pub(crate) struct Tending<'a> {
 }
 
 impl Slot {
-    /// Whether there is something to [tend](Self::tend) to.
-    pub(crate) fn is_changing(&self) -> bool {
+    /// Whether [`Self::advance_replacements`] has something to do.
+    pub(crate) fn has_replacement_work(&self) -> bool {
         let Processes { successor, draining, notices, .. } = &self.processes;
         self.is_due || successor.is_some() || !draining.is_empty() || !notices.is_empty()
     }
 
     /// Takes the next steps: lets a successor take over, ends drained processes, repeats failed attempts.
-    pub(crate) fn tend(&mut self, tending: &Tending<'_>, base: &mut Replay) -> Vec<Notice> {
+    pub(crate) fn advance_replacements(
+        &mut self,
+        context: &AdvanceContext<'_>,
+        base: &mut Replay,
+    ) -> Vec<Notice> {
         self.is_due = false;
-        let writing = self.processes.end_drained(tending.is_busy).then_some(tending.now + RECHECK_DELAY);
+        let writing = self.processes.end_drained(context.is_busy).then_some(context.now + RECHECK_DELAY);
         // A successor of a scope's process needs the settings that were made since the process was started.
         if let (Some(own), Some(_)) = (&mut self.scope_replay, &self.processes.successor) {
             own.copy_settings(base);
         }
-        let next = self.replacing(base).and_then(|mut replacing| replacing.tend_credentials(tending));
+        let next = self.replacing(base).and_then(|mut replacing| replacing.check_credentials(context));
         self.wake_at([writing, next].into_iter().flatten().min());
         std::mem::take(&mut self.processes.notices)
     }
 
-    /// The server accepted a request of the harness that later processes have to know of.
+    /// Records that the server accepted a request of the harness that is replayed to later processes.
     pub(crate) fn on_accepted(
         &mut self,
         process: ProcessId,
@@ -99,12 +103,12 @@ impl Slot {
         let replay = replay_of(scope_replay, base);
         let offered = replacement.as_mut().map(|replacement| &mut replacement.offered);
         if let Some(offered) = offered
-            && let Some((tools, _)) = offered.asking.as_mut().filter(|(tools, _)| tools.asked() == id)
+            && let Some((tools, _)) = offered.asking.as_mut().filter(|(tools, _)| tools.pending_id() == id)
         {
             match (tools.on_response(outcome, message, body, replay), &mut processes.current) {
-                (PageTaken::More(request), Some(current)) => drop(current.send(Outgoing::Kept(request))),
-                (PageTaken::More(_), None) => offered.asking = None,
-                (PageTaken::Done(tools), _) => {
+                (PageResult::More(request), Some(current)) => drop(current.send(Outgoing::Kept(request))),
+                (PageResult::More(_), None) => offered.asking = None,
+                (PageResult::Done(tools), _) => {
                     (offered.tools, offered.asking) = (Some(tools), None);
                     *is_due = true;
                 }
@@ -136,7 +140,7 @@ impl Slot {
         (!parts.is_empty()).then(|| parts.join("; "))
     }
 
-    /// The current process gets no new calls, because it would now be started with other entries.
+    /// Sends no further calls to the current process; the next call starts another one.
     pub(crate) fn retire_current(&mut self) {
         self.processes.give_up_successor();
         self.processes.hand_over(None);
@@ -153,7 +157,7 @@ impl Slot {
         let agreed = agreed.or(self.processes.current.as_ref().and_then(|current| current.agreed));
         let why = match successor.advance(step, replay_of(&mut self.scope_replay, base), agreed) {
             Progress::Event(event) => return Some((process, event)),
-            Progress::Going | Progress::Started => return None,
+            Progress::Pending | Progress::Started => return None,
             Progress::Ready => return Some(self.due()),
             Progress::Over { why, .. } => why,
             Progress::NotStarted(error) => error.explain(),
@@ -171,7 +175,7 @@ impl Slot {
     }
 }
 
-/// A slot whose credentials can change, while it is tended.
+/// The parts of a slot that [`Slot::advance_replacements`] works on where its credentials can change.
 struct Replacing<'a> {
     processes: &'a mut Processes,
     state: &'a mut Replacement,
@@ -179,9 +183,9 @@ struct Replacing<'a> {
 }
 
 impl Replacing<'_> {
-    /// Compares the credentials of the current process with the newest; says when to check again.
-    fn tend_credentials(&mut self, tending: &Tending<'_>) -> Option<Instant> {
-        let now = tending.now;
+    /// Compares the credentials of the current process with the newest; returns when to check again.
+    fn check_credentials(&mut self, context: &AdvanceContext<'_>) -> Option<Instant> {
+        let now = context.now;
         self.state.retained.retain(|(until, _)| *until > now);
         let process = self.processes.current.as_ref().and_then(Generation::process);
         let state = process.map(|process| self.state.assess(&process.resources.secrets));
@@ -206,7 +210,7 @@ impl Replacing<'_> {
                         self.processes.give_up_successor();
                         None
                     }
-                    false => self.renew(&changed, tending),
+                    false => self.renew(&changed, context),
                 };
                 let expires = expires.filter(|_| self.state.mode != Replace::Never);
                 [next, expires].into_iter().flatten().min()
@@ -216,25 +220,25 @@ impl Replacing<'_> {
         [next, retained].into_iter().flatten().min()
     }
 
-    /// Takes one more step towards new credentials; says when to check again.
-    fn renew(&mut self, changed: &[Name], tending: &Tending<'_>) -> Option<Instant> {
-        let now = tending.now;
+    /// Takes one more step towards new credentials; returns when to check again.
+    fn renew(&mut self, changed: &[Name], context: &AdvanceContext<'_>) -> Option<Instant> {
+        let now = context.now;
         if self.processes.successor.is_some() {
-            return self.take_over(tending);
+            return self.take_over(context);
         }
         if self.state.attempts.not_before > now {
             return Some(self.state.attempts.not_before);
         }
-        // When one of the draining processes has ended, the slot is tended again.
+        // The end of a draining process leads to another call of this function.
         let has_room = self.processes.draining.len() < MAX_DRAINING;
-        let launcher = (tending.launcher)().filter(|_| has_room)?;
+        let launcher = (context.launcher)().filter(|_| has_room)?;
         self.state.mode = launcher.server().replace;
         if launcher.can_reload(changed) {
             return self.reload(&launcher, now);
         }
         if self.state.mode == Replace::Never {
             self.state.attempts.failure =
-                Some("it keeps the credential that it was started with (`replace = \"never\"`)".into());
+                Some("the process keeps the credential it was started with (`replace = \"never\"`)".into());
             return None;
         }
         if !self.state.attempts.allows_start(now) {
@@ -272,13 +276,13 @@ impl Replacing<'_> {
         let Some(current) = &mut self.processes.current else { return };
         if let Some((tools, request)) = Fingerprinting::begin(self.replay) {
             current.send(Outgoing::Kept(request));
-            self.state.offered.asking = Some((tools, now + LIST_TIME));
+            self.state.offered.asking = Some((tools, now + LIST_TIMEOUT));
         }
     }
 
-    /// Lets the successor take over, if it may; otherwise says when to check again.
-    fn take_over(&mut self, tending: &Tending<'_>) -> Option<Instant> {
-        let now = tending.now;
+    /// Lets the successor take over, if it may; otherwise returns when to check again.
+    fn take_over(&mut self, context: &AdvanceContext<'_>) -> Option<Instant> {
+        let now = context.now;
         let successor = self.processes.successor.as_ref()?;
         let (from, tools) = successor.standby()?;
         if from > now {
@@ -301,7 +305,7 @@ impl Replacing<'_> {
             self.processes.give_up_successor();
             return Some(now);
         }
-        let is_busy = self.processes.current.as_ref().is_some_and(|current| (tending.is_busy)(current.id));
+        let is_busy = self.processes.current.as_ref().is_some_and(|current| (context.is_busy)(current.id));
         if self.state.mode == Replace::Idle && is_busy {
             return None;
         }

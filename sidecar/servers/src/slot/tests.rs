@@ -15,7 +15,7 @@ use super::*;
 use crate::event::Role;
 use crate::leaving::{EndPolicy, StartFuture};
 use crate::outbound::{Outbound, QUEUE_BYTES};
-use crate::processes::END_TIME;
+use crate::processes::END_TIMEOUT;
 use crate::server_secrets::ServerSecrets;
 use crate::spec::{HttpServer, Replace, Retry, ServerKind, ServerSpec};
 use crate::upstream::http::{HttpLimits, HttpTarget, HttpUpstream};
@@ -109,13 +109,13 @@ async fn silent_server(replay: &mut Replay) -> (TcpListener, Slot) {
     let credentials = HeaderCredentials::new(secrets, TaskTracker::new());
     let upstream = Upstream::Http(Box::new(HttpConnection::new(upstream, credentials)));
     let mut slot = starting(Box::pin(ready(Ok(upstream))));
-    let happened = slot.wait().await;
-    assert!(matches!(slot.on(happened, replay), Some((_, Event::Started))));
+    let slot_event = slot.wait().await;
+    assert!(matches!(slot.handle(slot_event, replay), Some((_, Event::Started))));
     (listener, slot)
 }
 
-/// Opens a session at each handshake, and has forgotten it at the next request.
-async fn forget_every_session(listener: &TcpListener) -> Infallible {
+/// Opens a session at each handshake, and answers the next request with 404, as if the session were lost.
+async fn lose_every_session(listener: &TcpListener) -> Infallible {
     loop {
         let (mut stream, _) = listener.accept().await.unwrap();
         let mut request = Vec::new();
@@ -141,11 +141,11 @@ async fn forget_every_session(listener: &TcpListener) -> Infallible {
     }
 }
 
-/// Lives until the pipeline is told something.
+/// Drives the slot until it returns an event for the pipeline.
 async fn next_event(slot: &mut Slot, replay: &mut Replay) -> Event {
     loop {
-        let happened = slot.wait().await;
-        if let Some((_, event)) = slot.on(happened, replay) {
+        let slot_event = slot.wait().await;
+        if let Some((_, event)) = slot.handle(slot_event, replay) {
             return event;
         }
     }
@@ -217,8 +217,8 @@ async fn a_process_without_a_response_to_the_replayed_handshake_is_given_up() {
     let (_listener, mut slot) = silent_server(&mut replay).await;
     slot.open(Some("tools/call"), &mut replay);
     assert!(matches!(send(&mut slot, request(2, "tools/call", 0)), SendResult::NotReady(_)));
-    let happened = slot.wait().await;
-    match slot.on(happened, &mut replay) {
+    let slot_event = slot.wait().await;
+    match slot.handle(slot_event, &mut replay) {
         Some((_, Event::Gone { was: Role::Current, code: Code::ServerUnavailable, .. })) => {}
         other => panic!("{other:?}"),
     }
@@ -229,12 +229,12 @@ async fn a_process_without_a_response_to_the_replayed_handshake_is_given_up() {
 async fn a_start_that_does_not_end_is_not_waited_for_and_not_reported_as_ended() {
     let began = Instant::now();
     assert_eq!(starting(Box::pin(pending())).processes.end(Duration::from_secs(2)).await, Ended::NotYet);
-    assert!(began.elapsed() <= END_TIME);
+    assert!(began.elapsed() <= END_TIMEOUT);
     assert_eq!(Slot::new(SlotKey::BASE, None).processes.end(Duration::from_secs(2)).await, Ended::All);
 }
 
 #[tokio::test]
-async fn nothing_is_sent_into_a_session_that_the_server_has_forgotten() {
+async fn nothing_is_sent_into_a_session_that_the_server_has_lost() {
     let mut replay = accepted_handshake();
     let (listener, mut slot) = silent_server(&mut replay).await;
     let test = async {
@@ -262,7 +262,7 @@ async fn nothing_is_sent_into_a_session_that_the_server_has_forgotten() {
         assert!(matches!(send(&mut slot, request(1, "tools/call", 0)), SendResult::Sent { .. }));
     };
     tokio::select! {
-        never = forget_every_session(&listener) => match never {},
+        never = lose_every_session(&listener) => match never {},
         () = test => {}
     }
 }

@@ -1,9 +1,9 @@
 //! The servers of one link with scripted processes, on paused time.
 //!
-//! [`World`] uses the servers as a pipeline does, and does no more: it parks messages that a process is not ready for, tracks
-//! calls in flight, matches responses to calls, and tends to replacements. It panics where a
-//! call gets a second outcome, a response comes from a process other than the one that has the call, or a process is sent
-//! two requests under one id.
+//! [`World`] uses the servers as a pipeline does, and does no more: it parks messages that a process is not ready for,
+//! tracks calls in flight, matches responses to calls, and advances replacements. It panics where a call gets a second
+//! outcome, a response comes from a process other than the one that has the call, or a process is sent two requests
+//! under one id.
 
 mod replacement;
 mod schedules;
@@ -32,14 +32,14 @@ use zeroize::Zeroizing;
 
 use self::script_log::{assert_ids_differ, call_id, ended, methods};
 use crate::grant_limits::{GrantBounds, GrantLimits};
-use crate::scripted::{Entry, Reaction, Script, Taken, answer};
+use crate::scripted::{Entry, Reaction, ReceivedMessage, Script, answer};
 use crate::spec::{Reload, Replace, Retry, Scope, ServerKind, ServerLimits, ServerSpec, StdioServer};
 use crate::{
-    DID_NOT_RUN, Event, Host, Launcher, Notice, Opened, Outbound, Outgoing, ProcessId, Recipients,
+    DID_NOT_RUN, Event, HostResources, Launcher, Notice, Opened, Outbound, Outgoing, ProcessId, Recipients,
     ReplacementOutcome, Role, SendResult, ServerSet, SlotKey, StartError, Target, WhenNotReady,
 };
 
-/// What became of a call.
+/// The outcome of a call.
 #[derive(Clone, Debug, Eq, PartialEq)]
 enum CallResult {
     /// The result or error that the server sent.
@@ -175,7 +175,7 @@ impl World {
         credentials.hold(&name("key"), material("key-1", None));
         credentials.hold(&name("write"), material("write-1", None));
         let bounds = GrantBounds { processes: 64, links_per_minute: 600, starts_per_minute: 120 };
-        let host = Host {
+        let host = HostResources {
             grant_limits: Arc::new(GrantLimits::new(bounds)),
             files: FileStore::open().expect("a directory for files"),
             tasks: TaskTracker::new(),
@@ -224,7 +224,7 @@ impl World {
         let scope = tool.and_then(|tool| server.scope(tool));
         let slot = self.servers.slot(&server, scope);
         self.servers.replay_mut().request(&bytes, spelled, method, envelope.body.clone());
-        for (slot, message) in self.servers.set_in_others(&bytes, spelled, method) {
+        for (slot, message) in self.servers.copy_setting_to_others(&bytes, spelled, method) {
             self.parked.push((slot, None, message));
         }
         let keep = || Outbound::request(bytes.clone(), number(id), method, None).in_scope(scope.cloned());
@@ -341,17 +341,17 @@ impl World {
         while let Some((from, event)) = self.servers.buffered(slot) {
             self.event(slot, from, event);
         }
-        self.tend();
+        self.advance_replacements();
         true
     }
 
-    fn tend(&mut self) {
-        if !self.servers.is_changing() {
+    fn advance_replacements(&mut self) {
+        if !self.servers.has_replacement_work() {
             return;
         }
         let Self { servers, in_flight, launcher, .. } = self;
         let is_busy = |process| in_flight.values().any(|(on, _)| *on == process);
-        for (slot, notice) in servers.tend(&is_busy, &|| Some(launcher.clone())) {
+        for (slot, notice) in servers.advance_replacements(&is_busy, &|| Some(launcher.clone())) {
             match notice {
                 Notice::Cut { process, why } => self.lost(process, &why),
                 Notice::HandedOver(process) => {
@@ -446,9 +446,9 @@ impl World {
         assert_eq!(self.results.insert(id, result), None, "call {id} has two outcomes");
     }
 
-    /// The tool calls that a process took, by their ids, in order.
-    fn calls_taken_by(&self, process: usize) -> Vec<u32> {
-        self.script.taken_by(process).iter().filter_map(call_id).collect()
+    /// The ids of the tool calls that a process received, in order.
+    fn calls_received_by(&self, process: usize) -> Vec<u32> {
+        self.script.received_by(process).iter().filter_map(call_id).collect()
     }
 
     /// Ends all processes, and waits for the background tasks.
@@ -465,14 +465,14 @@ impl World {
 }
 
 /// Answers every request; a call after the time in its `wait` parameter.
-fn answer_after_wait(taken: &Taken) -> Vec<Reaction> {
-    let wait = taken.message.split_once(r#""wait":"#).map_or("", |(_, rest)| rest);
+fn answer_after_wait(received: &ReceivedMessage) -> Vec<Reaction> {
+    let wait = received.message.split_once(r#""wait":"#).map_or("", |(_, rest)| rest);
     let wait = wait.split(|char: char| !char.is_ascii_digit()).next().and_then(|text| text.parse().ok());
-    let say = |answer| match wait {
-        Some(milliseconds @ 1..) => Reaction::SayAfter(Duration::from_millis(milliseconds), answer),
-        _ => Reaction::Say(answer),
+    let write = |answer| match wait {
+        Some(milliseconds @ 1..) => Reaction::WriteAfter(Duration::from_millis(milliseconds), answer),
+        _ => Reaction::Write(answer),
     };
-    answer(taken).map(say).into_iter().collect()
+    answer(received).map(write).into_iter().collect()
 }
 
 fn number(id: u32) -> IdValue {

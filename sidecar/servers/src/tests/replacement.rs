@@ -1,4 +1,4 @@
-//! A changed credential: the process that has the old one is replaced, and no call notices.
+//! A changed credential: the process that has the old one is replaced, without an effect on calls.
 
 use super::*;
 use crate::scripted::{Reaction, Reading, Start, answer};
@@ -35,12 +35,12 @@ async fn calls_finish_where_they_began_and_later_ones_go_to_the_new_process() {
     assert_eq!(world.handed_over.len(), 1);
     assert_eq!(world.call_and_wait("echo").await, answered_by(1));
     assert!(!ended(&world.script, 0), "the call is still running");
-    world.script.say(0, r#"{"jsonrpc":"2.0","method":"notifications/progress"}"#);
+    world.script.write(0, r#"{"jsonrpc":"2.0","method":"notifications/progress"}"#);
     assert_eq!(world.settled(long).await, answered_by(0));
     assert_eq!(world.notifications, ["notifications/progress"]);
     world.run_for(SECOND).await;
     assert!(ended(&world.script, 0), "it has no call left");
-    assert_eq!(methods(&world.script.taken_by(1))[..2], ["initialize", "notifications/initialized"]);
+    assert_eq!(methods(&world.script.received_by(1))[..2], ["initialize", "notifications/initialized"]);
     assert_eq!(world.servers.secrets(None).unwrap()[&name("key")].generation, 2);
     world.finish().await;
 }
@@ -48,7 +48,7 @@ async fn calls_finish_where_they_began_and_later_ones_go_to_the_new_process() {
 #[tokio::test(start_paused = true)]
 async fn no_call_reaches_a_new_process_before_it_took_over() {
     let mut world = running(Script::responding(answer_after_wait), &SERVER).await;
-    world.script.then(Start::RunAfter(10 * SECOND));
+    world.script.queue_start(Start::RunAfter(10 * SECOND));
     world.change("key", "key-2", None);
     for _ in 0..9 {
         assert_eq!(world.call_and_wait("echo").await, answered_by(0));
@@ -63,7 +63,7 @@ async fn no_call_reaches_a_new_process_before_it_took_over() {
 async fn a_failed_replacement_keeps_the_old_process_and_is_retried_with_backoff() {
     let mut world = running(Script::responding(answer_after_wait), &SERVER).await;
     for _ in 0..3 {
-        world.script.then(Start::FailAfter(Duration::ZERO, launch_error()));
+        world.script.queue_start(Start::FailAfter(Duration::ZERO, launch_error()));
     }
     world.change("key", "key-2", None);
     let began = Instant::now();
@@ -89,14 +89,14 @@ async fn a_failed_replacement_keeps_the_old_process_and_is_retried_with_backoff(
 
 #[tokio::test(start_paused = true)]
 async fn a_process_with_other_tools_does_not_take_over() {
-    let script = Script::responding(|taken| match (taken.method.as_deref(), taken.process) {
+    let script = Script::responding(|received| match (received.method.as_deref(), received.process) {
         (Some("tools/list"), 1..) => {
-            let id = taken.id.as_deref().unwrap();
-            vec![Reaction::Say(format!(
+            let id = received.id.as_deref().unwrap();
+            vec![Reaction::Write(format!(
                 r#"{{"jsonrpc":"2.0","id":{id},"result":{{"tools":[{{"name":"other"}}]}}}}"#
             ))]
         }
-        _ => answer_after_wait(taken),
+        _ => answer_after_wait(received),
     });
     let mut world = running(script, &SERVER).await;
     world.change("key", "key-2", None);
@@ -115,13 +115,14 @@ async fn a_process_whose_handshake_differs_does_not_take_over() {
         (r#""result":{"protocolVersion":"2025-06-18","capabilities":{"tools":{}}}"#, "differ"),
         (r#""error":{"code":1,"message":"no"}"#, "refused"),
     ] {
-        let script = Script::responding(move |taken| match (taken.method.as_deref(), taken.process) {
-            (Some("initialize"), 1..) => {
-                let id = taken.id.as_deref().unwrap();
-                vec![Reaction::Say(format!(r#"{{"jsonrpc":"2.0","id":{id},{result}}}"#))]
-            }
-            _ => answer_after_wait(taken),
-        });
+        let script =
+            Script::responding(move |received| match (received.method.as_deref(), received.process) {
+                (Some("initialize"), 1..) => {
+                    let id = received.id.as_deref().unwrap();
+                    vec![Reaction::Write(format!(r#"{{"jsonrpc":"2.0","id":{id},{result}}}"#))]
+                }
+                _ => answer_after_wait(received),
+            });
         let mut world = running(script, &SERVER).await;
         world.change("key", "key-2", None);
         world.until("the attempt failed", |world| !world.reports.is_empty()).await;
@@ -134,7 +135,7 @@ async fn a_process_whose_handshake_differs_does_not_take_over() {
 #[tokio::test(start_paused = true)]
 async fn after_a_crash_calls_wait_for_the_process_that_is_already_starting() {
     let mut world = running(Script::responding(answer_after_wait), &SERVER).await;
-    world.script.then(Start::RunAfter(5 * SECOND));
+    world.script.queue_start(Start::RunAfter(5 * SECOND));
     world.change("key", "key-2", None);
     world.run_for(SECOND).await;
     let lost = world.call("echo", 60 * SECOND);
@@ -144,8 +145,8 @@ async fn after_a_crash_calls_wait_for_the_process_that_is_already_starting() {
     let next = world.call("echo", Duration::ZERO);
     assert_eq!(world.settled(next).await, answered_by(1), "the call waits for the process that is starting");
     assert_eq!(world.script.started(), 2, "no third one was started");
-    let taken = world.script.taken_by(1);
-    assert_eq!(methods(&taken)[..2], ["initialize", "notifications/initialized"]);
+    let received = world.script.received_by(1);
+    assert_eq!(methods(&received)[..2], ["initialize", "notifications/initialized"]);
     world.finish().await;
 }
 
@@ -210,8 +211,8 @@ async fn files_are_rewritten_where_the_server_reads_them_again() {
     };
     let mut world = running(Script::responding(answer_after_wait), &server).await;
     world.change("key", "key-2", None);
-    world.until("it was reloaded", |world| world.outcomes() == [ReplacementOutcome::Reloaded]).await;
-    assert!(world.script.log().contains(&Entry::HungUp(0)));
+    world.until("the files were reloaded", |world| world.outcomes() == [ReplacementOutcome::Reloaded]).await;
+    assert!(world.script.log().contains(&Entry::SighupSent(0)));
     assert_eq!(world.servers.secrets(None).unwrap()[&name("key")].generation, 2);
     assert_eq!(world.call_and_wait("echo").await, answered_by(0));
     world.run_for(LONG).await;
@@ -225,7 +226,7 @@ async fn a_process_whose_credential_expired_finishes_its_calls_and_gets_no_new_o
     world.change("key", "key-2", Some(10 * SECOND));
     world.make_handshake().await;
     let long = world.call("echo", 20 * SECOND);
-    world.until("it is retired", |world| world.outcomes() == [ReplacementOutcome::Retired]).await;
+    world.until("process 0 is retired", |world| world.outcomes() == [ReplacementOutcome::Retired]).await;
     world.change("key", "key-3", None);
     assert_eq!(world.call_and_wait("echo").await, answered_by(1));
     assert!(!ended(&world.script, 0));
@@ -272,11 +273,11 @@ async fn at_most_eight_replaced_processes_finish_their_calls_at_a_time() {
 
 #[tokio::test(start_paused = true)]
 async fn nothing_takes_over_while_the_harness_makes_a_handshake() {
-    let script = Script::responding(|taken| match (taken.method.as_deref(), taken.id.as_deref()) {
+    let script = Script::responding(|received| match (received.method.as_deref(), received.id.as_deref()) {
         (Some("initialize"), Some("3")) => {
-            vec![Reaction::SayAfter(20 * SECOND, answer(taken).unwrap())]
+            vec![Reaction::WriteAfter(20 * SECOND, answer(received).unwrap())]
         }
-        _ => answer_after_wait(taken),
+        _ => answer_after_wait(received),
     });
     let mut world = running(script, &SERVER).await;
     let again = world.request("initialize", "{}", None);
@@ -295,14 +296,14 @@ async fn nothing_takes_over_while_the_harness_makes_a_handshake() {
 
 #[tokio::test(start_paused = true)]
 async fn the_harness_is_notified_when_a_process_after_a_crash_has_other_tools() {
-    let script = Script::responding(|taken| match (taken.method.as_deref(), taken.process) {
+    let script = Script::responding(|received| match (received.method.as_deref(), received.process) {
         (Some("tools/list"), 1..) => {
-            let id = taken.id.as_deref().unwrap();
-            vec![Reaction::Say(format!(
+            let id = received.id.as_deref().unwrap();
+            vec![Reaction::Write(format!(
                 r#"{{"jsonrpc":"2.0","id":{id},"result":{{"tools":[{{"name":"other"}}]}}}}"#
             ))]
         }
-        _ => answer_after_wait(taken),
+        _ => answer_after_wait(received),
     });
     let mut world = running(script, &SERVER).await;
     let list = world.request("tools/list", "{}", None);
@@ -334,21 +335,22 @@ async fn settings_reach_the_process_that_takes_over_and_the_one_that_drains() {
     world.settled(second).await;
     assert_eq!(world.settled(long).await, answered_by(0));
     for process in [0, 1] {
-        let taken = world.script.taken_by(process);
-        let levels = taken.iter().filter(|taken| taken.method.as_deref() == Some("logging/setLevel"));
-        let levels: Vec<bool> = levels.map(|taken| taken.message.contains("error")).collect();
-        assert_eq!(levels, [false, true], "process {process}: {taken:?}");
+        let received = world.script.received_by(process);
+        let levels =
+            received.iter().filter(|received| received.method.as_deref() == Some("logging/setLevel"));
+        let levels: Vec<bool> = levels.map(|received| received.message.contains("error")).collect();
+        assert_eq!(levels, [false, true], "process {process}: {received:?}");
     }
-    let taken = world.script.taken_by(1);
-    let lists = methods(&taken).into_iter().filter(|method| *method == "tools/list").count();
+    let received = world.script.received_by(1);
+    let lists = methods(&received).into_iter().filter(|method| *method == "tools/list").count();
     assert_eq!(
         lists, 1,
-        "its tools were compared before it took over, and are not asked for again: {taken:?}"
+        "its tools were compared before it took over, and are not asked for again: {received:?}"
     );
     world.finish().await;
 }
 
-/// It is not known how the harness would ask it for its tools, so that nothing else shows that it works.
+/// Without a handshake of the harness the sidecar cannot list the tools, so the successor only has to stay alive.
 #[tokio::test(start_paused = true)]
 async fn a_successor_whose_tools_cannot_be_listed_runs_for_a_while_before_it_takes_over() {
     let mut world = World::with(Script::responding(answer_after_wait), &SERVER);
@@ -366,7 +368,7 @@ async fn a_successor_whose_tools_cannot_be_listed_runs_for_a_while_before_it_tak
 #[tokio::test(start_paused = true)]
 async fn a_draining_process_is_not_ended_before_everything_is_written_to_it() {
     let mut world = running(Script::responding(answer_after_wait), &SERVER).await;
-    world.script.read(0, Reading::Nothing);
+    world.script.set_reading(0, Reading::Nothing);
     let changed = br#"{"jsonrpc":"2.0","method":"notifications/roots/list_changed"}"#;
     world.notify("notifications/roots/list_changed", changed);
     world.change("key", "key-2", None);
@@ -375,10 +377,10 @@ async fn a_draining_process_is_not_ended_before_everything_is_written_to_it() {
         .await;
     world.run_for(SECOND).await;
     assert!(!ended(&world.script, 0), "it has not read everything");
-    world.script.read(0, Reading::Everything);
-    world.until("it is ended", |world| ended(&world.script, 0)).await;
-    let taken = world.script.taken_by(0);
-    assert!(methods(&taken).contains(&"notifications/roots/list_changed"), "{taken:?}");
+    world.script.set_reading(0, Reading::Everything);
+    world.until("process 0 is ended", |world| ended(&world.script, 0)).await;
+    let received = world.script.received_by(0);
+    assert!(methods(&received).contains(&"notifications/roots/list_changed"), "{received:?}");
     world.finish().await;
 }
 

@@ -1,9 +1,10 @@
 //! Random schedules of calls, changes of credentials, crashes and failing starts.
 //!
-//! What must stay true, whatever the order: each call has one outcome; no call is taken twice, and none that is said not
-//! to have run is taken at all; an answer comes from the process that took the call; a call goes to the process of its
-//! scope; later calls never go to an earlier process; a process gets the handshake before its first call; in the end
-//! the newest credential is in use and one process is left for each of base and scope; none is left after the link ended.
+//! What must stay true, whatever the order: each call has one outcome; no process receives a call that another
+//! received, or a call that is reported as not run; a response comes from the process that received the call; a call
+//! goes to the process of its scope; later calls never go to an earlier process; a process gets the handshake before
+//! its first call; in the end the newest credential is in use and base and scope have one process each; none is left
+//! after the link ended.
 
 use std::collections::BTreeSet;
 
@@ -19,9 +20,9 @@ enum Action {
     Change { secret: &'static str, lifetime: Option<u64> },
     Exit { newest: bool },
     FailStart { after: u64 },
-    Live(u64),
     Read(Reading),
     SlowStart { after: u64 },
+    Wait(u64),
 }
 
 /// Calls, changed secrets and slow starts: with these alone, no call may fail.
@@ -30,7 +31,7 @@ fn harmless() -> impl Strategy<Value = Action> {
     prop_oneof![
         6 => (any::<bool>(), 0..20_000_u64).prop_map(|(scoped, wait)| Action::Call { scoped, wait }),
         2 => secret.prop_map(|secret| Action::Change { secret, lifetime: None }),
-        4 => (0..8_000_u64).prop_map(Action::Live),
+        4 => (0..8_000_u64).prop_map(Action::Wait),
         1 => (0..8_000_u64).prop_map(|after| Action::SlowStart { after }),
     ]
 }
@@ -79,7 +80,7 @@ async fn schedule(actions: &[Action]) -> (Script, BTreeMap<u32, CallResult>) {
         act(&mut world, action, number, &mut scoped_calls).await;
     }
     for process in world.script.alive() {
-        world.script.read(process, Reading::Everything);
+        world.script.set_reading(process, Reading::Everything);
     }
     // Longer than any drain, backoff or lifetime.
     world.run_for(Duration::from_secs(900)).await;
@@ -136,62 +137,67 @@ async fn act(world: &mut World, action: &Action, number: usize, scoped_calls: &m
             }
         }
         Action::FailStart { after } => {
-            world.script.then(Start::FailAfter(Duration::from_millis(*after), launch_error()));
+            world.script.queue_start(Start::FailAfter(Duration::from_millis(*after), launch_error()));
         }
-        Action::Live(time) => world.run_for(Duration::from_millis(*time)).await,
+        Action::Wait(time) => world.run_for(Duration::from_millis(*time)).await,
         Action::Read(reading) => {
             if let Some(process) = world.script.alive().last() {
-                world.script.read(*process, *reading);
+                world.script.set_reading(*process, *reading);
             }
         }
-        Action::SlowStart { after } => world.script.then(Start::RunAfter(Duration::from_millis(*after))),
+        Action::SlowStart { after } => {
+            world.script.queue_start(Start::RunAfter(Duration::from_millis(*after)))
+        }
     }
 }
 
 fn check(script: &Script, results: &BTreeMap<u32, CallResult>, calls: &[u32], scoped_calls: &BTreeSet<u32>) {
     let log = script.log();
-    let mut takers: BTreeMap<u32, usize> = BTreeMap::new();
+    let mut received_by: BTreeMap<u32, usize> = BTreeMap::new();
     let mut initialized = BTreeSet::new();
     for entry in &log {
-        let (Entry::Took(taken) | Entry::Began(taken)) = entry else { continue };
-        match taken.method.as_deref() {
+        let (Entry::Received(received) | Entry::PartlyReceived(received)) = entry else { continue };
+        match received.method.as_deref() {
             Some("notifications/initialized") => {
-                initialized.insert(taken.process);
+                initialized.insert(received.process);
             }
             Some("tools/call") => {
-                let id = call_id(taken).expect("a call has an id");
-                let taker = takers.insert(id, taken.process);
-                let began_before =
-                    log.iter().any(|entry| matches!(entry, Entry::Began(other) if other == taken));
+                let id = call_id(received).expect("a call has an id");
+                let earlier = received_by.insert(id, received.process);
+                let began_before = log
+                    .iter()
+                    .any(|entry| matches!(entry, Entry::PartlyReceived(other) if other == received));
                 assert!(
-                    taker.is_none() || taker == Some(taken.process) && began_before,
-                    "call {id} was taken twice"
+                    earlier.is_none() || earlier == Some(received.process) && began_before,
+                    "call {id} was received twice"
                 );
-                assert!(initialized.contains(&taken.process), "call {id} came before the handshake");
-                let wanted = calls.contains(&id).then(|| taken.message.contains("write_"));
-                assert_eq!(wanted, Some(taken.scope.is_some()), "call {id} is in the wrong scope");
+                assert!(initialized.contains(&received.process), "call {id} came before the handshake");
+                let wanted = calls.contains(&id).then(|| received.message.contains("write_"));
+                assert_eq!(wanted, Some(received.scope.is_some()), "call {id} is in the wrong scope");
             }
             _ => {}
         }
     }
     for id in calls {
-        let taker = takers.get(id);
+        let process = received_by.get(id);
         match results.get(id).unwrap_or_else(|| panic!("call {id} has no outcome")) {
             CallResult::Answered(result) => {
-                assert_eq!(Some(result), taker.map(|taker| format!(r#"{{"by":{taker}}}"#)).as_ref())
+                assert_eq!(Some(result), process.map(|process| format!(r#"{{"by":{process}}}"#)).as_ref())
             }
             CallResult::Refused(code, why) => {
-                assert_eq!(taker, None, "call {id} ran, and was refused: {code:?} {why}")
+                assert_eq!(process, None, "call {id} ran, and was refused: {code:?} {why}")
             }
             CallResult::Unknown(why) => {
-                assert!(taker.is_some(), "call {id} did not run, and is said to be unknown: {why}")
+                assert!(process.is_some(), "call {id} did not run, and is said to be unknown: {why}")
             }
         }
     }
     for in_scope in [false, true] {
-        let takers =
-            calls.iter().filter(|id| scoped_calls.contains(id) == in_scope).filter_map(|id| takers.get(id));
-        let takers: Vec<usize> = takers.copied().collect();
-        assert!(takers.is_sorted(), "a later call went to an earlier process: {takers:?}");
+        let processes = calls
+            .iter()
+            .filter(|id| scoped_calls.contains(id) == in_scope)
+            .filter_map(|id| received_by.get(id));
+        let processes: Vec<usize> = processes.copied().collect();
+        assert!(processes.is_sorted(), "a later call went to an earlier process: {processes:?}");
     }
 }

@@ -23,15 +23,15 @@ async fn only_calls_of_its_tools_go_to_the_process_of_a_scope() {
     }
     assert_eq!(world.call_and_wait("write_other").await, answered_by(1));
     assert_eq!(world.call_and_wait("echo").await, answered_by(0));
-    let taken = world.script.taken_by(1);
-    assert_eq!(methods(&taken), ["initialize", "notifications/initialized", "tools/call", "tools/call"]);
-    assert!(taken.iter().all(|taken| taken.scope.is_some()));
+    let received = world.script.received_by(1);
+    assert_eq!(methods(&received), ["initialize", "notifications/initialized", "tools/call", "tools/call"]);
+    assert!(received.iter().all(|received| received.scope.is_some()));
     assert!(
         world
             .script
-            .taken_by(0)
+            .received_by(0)
             .iter()
-            .all(|taken| taken.scope.is_none() && !taken.message.contains("write_"))
+            .all(|received| received.scope.is_none() && !received.message.contains("write_"))
     );
     world.finish().await;
 }
@@ -44,9 +44,9 @@ async fn a_setting_of_the_harness_reaches_every_process_under_an_id_of_the_sidec
     world.run_for(SECOND).await;
     let set = world
         .script
-        .taken_by(1)
+        .received_by(1)
         .into_iter()
-        .find(|taken| taken.method.as_deref() == Some("logging/setLevel"));
+        .find(|received| received.method.as_deref() == Some("logging/setLevel"));
     assert!(set.unwrap().id.unwrap().starts_with(r#""cofferdam-replay-"#));
     world.finish().await;
 }
@@ -57,7 +57,7 @@ async fn a_process_of_a_scope_gets_the_settings_made_before_and_during_its_start
     world.make_handshake().await;
     let level = world.request("logging/setLevel", r#"{"level":"debug"}"#, None);
     world.settled(level).await;
-    world.script.then(Start::RunAfter(5 * SECOND));
+    world.script.queue_start(Start::RunAfter(5 * SECOND));
     let scoped = world.call("write_file", Duration::ZERO);
     world.run_for(SECOND).await;
     let watch = world.request("resources/subscribe", r#"{"uri":"file:///a"}"#, None);
@@ -66,19 +66,20 @@ async fn a_process_of_a_scope_gets_the_settings_made_before_and_during_its_start
     world.run_for(SECOND).await;
     let expected =
         ["initialize", "notifications/initialized", "logging/setLevel", "tools/call", "resources/subscribe"];
-    assert_eq!(methods(&world.script.taken_by(1)), expected);
+    assert_eq!(methods(&world.script.received_by(1)), expected);
     world.finish().await;
 }
 
-/// Its predecessor got them in requests that were sent once.
+/// The predecessor received these settings as requests, which are not sent a second time.
 #[tokio::test(start_paused = true)]
 async fn the_successor_in_a_scope_gets_the_settings_made_since_its_predecessor_started() {
-    // The server has accepted it by then, or has not answered yet.
+    // Whether the server has answered `logging/setLevel` by the time of the replacement.
     for is_answered in [true, false] {
-        let script = Script::responding(move |taken| match (taken.method.as_deref(), taken.process) {
-            (Some("logging/setLevel"), 0) if !is_answered => Vec::new(),
-            _ => answer_after_wait(taken),
-        });
+        let script =
+            Script::responding(move |received| match (received.method.as_deref(), received.process) {
+                (Some("logging/setLevel"), 0) if !is_answered => Vec::new(),
+                _ => answer_after_wait(received),
+            });
         let mut world = World::with(script, &SERVER);
         world.make_handshake().await;
         assert_eq!(world.call_and_wait("write_file").await, answered_by(1));
@@ -90,16 +91,16 @@ async fn the_successor_in_a_scope_gets_the_settings_made_since_its_predecessor_s
         world.change("write", "write-2", None);
         world.until("another process took over", |world| !world.reports.is_empty()).await;
         assert_eq!(world.call_and_wait("write_file").await, answered_by(2));
-        let taken = world.script.taken_by(2);
-        let heard = |method: &str, what: &str| {
-            let call = taken.iter().position(|taken| taken.method.as_deref() == Some("tools/call"));
-            taken
+        let received = world.script.received_by(2);
+        let received_before_call = |method: &str, what: &str| {
+            let call = received.iter().position(|received| received.method.as_deref() == Some("tools/call"));
+            received
                 .iter()
                 .take(call.unwrap())
-                .any(|taken| taken.method.as_deref() == Some(method) && taken.message.contains(what))
+                .any(|received| received.method.as_deref() == Some(method) && received.message.contains(what))
         };
-        assert!(heard("logging/setLevel", "debug"), "{taken:?}");
-        assert!(heard("resources/subscribe", "file:///a"), "{taken:?}");
+        assert!(received_before_call("logging/setLevel", "debug"), "{received:?}");
+        assert!(received_before_call("resources/subscribe", "file:///a"), "{received:?}");
         world.finish().await;
     }
 }
@@ -150,7 +151,7 @@ async fn a_reload_that_changes_the_server_itself_replaces_the_base_and_repeats_i
     world.run_for(SECOND).await;
     world.reconfigure(&Setup { key: "x{key.value}", ..SERVER });
     assert_eq!(world.call_and_wait("echo").await, answered_by(2));
-    assert_eq!(methods(&world.script.taken_by(2))[..2], ["initialize", "notifications/initialized"]);
+    assert_eq!(methods(&world.script.received_by(2))[..2], ["initialize", "notifications/initialized"]);
     assert_eq!(world.settled(long).await, answered_by(0));
     world.run_for(SECOND).await;
     assert!(ended(&world.script, 0));
@@ -171,7 +172,7 @@ async fn another_handshake_ends_the_processes_of_scopes() {
 async fn a_scope_that_starts_slowly_does_not_delay_the_base() {
     let mut world = World::with(Script::responding(answer_after_wait), &SERVER);
     world.make_handshake().await;
-    world.script.then(Start::RunAfter(10 * SECOND));
+    world.script.queue_start(Start::RunAfter(10 * SECOND));
     let scoped = world.call("write_file", Duration::ZERO);
     assert_eq!(world.call_and_wait("echo").await, answered_by(0));
     assert!(!world.results.contains_key(&scoped));

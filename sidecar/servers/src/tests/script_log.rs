@@ -2,15 +2,15 @@
 
 use std::collections::HashSet;
 
-use crate::scripted::{Entry, Script, Taken};
+use crate::scripted::{Entry, ReceivedMessage, Script};
 
-pub(super) fn methods(taken: &[Taken]) -> Vec<&str> {
-    taken.iter().filter_map(|taken| taken.method.as_deref()).collect()
+pub(super) fn methods(received: &[ReceivedMessage]) -> Vec<&str> {
+    received.iter().filter_map(|received| received.method.as_deref()).collect()
 }
 
-pub(super) fn call_id(taken: &Taken) -> Option<u32> {
-    let is_call = taken.method.as_deref() == Some("tools/call");
-    taken.id.as_deref().filter(|_| is_call)?.parse().ok()
+pub(super) fn call_id(received: &ReceivedMessage) -> Option<u32> {
+    let is_call = received.method.as_deref() == Some("tools/call");
+    received.id.as_deref().filter(|_| is_call)?.parse().ok()
 }
 
 pub(super) fn ended(script: &Script, process: usize) -> bool {
@@ -20,10 +20,10 @@ pub(super) fn ended(script: &Script, process: usize) -> bool {
 /// No process was sent two requests under one id, neither of the harness nor of the sidecar itself.
 pub(super) fn assert_ids_differ(script: &Script) {
     for process in 0..script.started() {
-        let taken = script.taken_by(process);
+        let received = script.received_by(process);
         let mut ids = HashSet::new();
-        for id in taken.iter().filter_map(|taken| taken.id.as_deref()) {
-            assert!(ids.insert(id), "process {process} was sent two requests under {id}: {taken:?}");
+        for id in received.iter().filter_map(|received| received.id.as_deref()) {
+            assert!(ids.insert(id), "process {process} was sent two requests under {id}: {received:?}");
         }
     }
 }

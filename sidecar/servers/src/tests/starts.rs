@@ -8,12 +8,12 @@ const SECOND: Duration = Duration::from_secs(1);
 #[tokio::test(start_paused = true)]
 async fn calls_that_wait_for_a_start_are_sent_once_and_in_order() {
     let mut world = World::new();
-    world.script.then(Start::RunAfter(5 * SECOND));
+    world.script.queue_start(Start::RunAfter(5 * SECOND));
     let ids = [0; 3].map(|_| world.call("echo", Duration::ZERO));
     for id in ids {
         assert_eq!(world.settled(id).await, answered_by(0));
     }
-    assert_eq!(world.calls_taken_by(0), ids);
+    assert_eq!(world.calls_received_by(0), ids);
     let (script, _) = world.finish().await;
     assert_eq!(script.started(), 1);
 }
@@ -22,7 +22,7 @@ async fn calls_that_wait_for_a_start_are_sent_once_and_in_order() {
 async fn a_failed_start_refuses_the_waiting_calls_and_the_next_start_is_delayed() {
     let mut world = World::new();
     for _ in 0..3 {
-        world.script.then(Start::FailAfter(SECOND, launch_error()));
+        world.script.queue_start(Start::FailAfter(SECOND, launch_error()));
     }
     for _ in 0..2 {
         // There is no delay after the first failure.
@@ -47,19 +47,19 @@ async fn a_failed_start_refuses_the_waiting_calls_and_the_next_start_is_delayed(
 #[tokio::test(start_paused = true)]
 async fn after_an_exit_received_calls_are_unknown_and_queued_ones_did_not_run() {
     let mut world = World::with(Script::responding(answer_after_wait), &SERVER);
-    let taken = world.call("echo", 60 * SECOND);
-    world.until("the call is taken", |world| world.calls_taken_by(0) == [taken]).await;
-    world.script.read(0, Reading::PartOfOne);
+    let received = world.call("echo", 60 * SECOND);
+    world.until("the call is received", |world| world.calls_received_by(0) == [received]).await;
+    world.script.set_reading(0, Reading::PartOfOne);
     let begun = world.call("echo", Duration::ZERO);
     let queued = world.call("echo", Duration::ZERO);
     world.run_for(SECOND).await;
     world.script.exit(0);
     assert!(matches!(world.settled(queued).await, CallResult::Refused(Code::ServerUnavailable, _)));
     assert!(
-        !world.results.contains_key(&taken),
+        !world.results.contains_key(&received),
         "calls that did not run are reported before those that may have run"
     );
-    assert!(matches!(world.settled(taken).await, CallResult::Unknown(_)));
+    assert!(matches!(world.settled(received).await, CallResult::Unknown(_)));
     assert!(matches!(world.settled(begun).await, CallResult::Unknown(_)));
     assert_eq!(world.call_and_wait("echo").await, answered_by(1));
     world.finish().await;
@@ -75,22 +75,22 @@ async fn a_new_process_gets_the_handshake_and_the_settings_before_any_call() {
     world.until("the process is gone", |world| ended(&world.script, 0)).await;
     assert_eq!(world.call_and_wait("echo").await, answered_by(1));
     let expected = ["initialize", "notifications/initialized", "logging/setLevel", "tools/call"];
-    assert_eq!(methods(&world.script.taken_by(1)), expected);
-    let own = world.script.taken_by(1)[0].id.clone().unwrap();
+    assert_eq!(methods(&world.script.received_by(1)), expected);
+    let own = world.script.received_by(1)[0].id.clone().unwrap();
     assert!(own.starts_with(r#""cofferdam-replay-"#), "{own}");
     world.finish().await;
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_process_that_refuses_the_repeated_handshake_is_ended_and_the_call_did_not_run() {
-    let script = Script::responding(|taken| match (taken.method.as_deref(), taken.process) {
+    let script = Script::responding(|received| match (received.method.as_deref(), received.process) {
         (Some("initialize"), 1..) => {
-            let id = taken.id.as_deref().unwrap();
-            vec![Reaction::Say(format!(
+            let id = received.id.as_deref().unwrap();
+            vec![Reaction::Write(format!(
                 r#"{{"jsonrpc":"2.0","id":{id},"error":{{"code":1,"message":"no"}}}}"#
             ))]
         }
-        _ => answer_after_wait(taken),
+        _ => answer_after_wait(received),
     });
     let mut world = World::with(script, &SERVER);
     world.make_handshake().await;
@@ -102,15 +102,15 @@ async fn a_process_that_refuses_the_repeated_handshake_is_ended_and_the_call_did
         "{refused:?}"
     );
     world.until("the process is ended", |world| ended(&world.script, 1)).await;
-    assert_eq!(world.calls_taken_by(1), [0; 0]);
+    assert_eq!(world.calls_received_by(1), [0; 0]);
     world.finish().await;
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_process_that_does_not_answer_the_repeated_handshake_is_given_up() {
-    let script = Script::responding(|taken| match (taken.method.as_deref(), taken.process) {
+    let script = Script::responding(|received| match (received.method.as_deref(), received.process) {
         (Some("initialize"), 1) => Vec::new(),
-        _ => answer_after_wait(taken),
+        _ => answer_after_wait(received),
     });
     let mut world = World::with(script, &SERVER);
     world.make_handshake().await;
@@ -143,7 +143,7 @@ async fn a_process_that_never_answers_its_first_request_is_given_up() {
 #[tokio::test(start_paused = true)]
 async fn a_process_is_dead_before_the_next_one_starts() {
     let mut world = World::new();
-    world.script.end_takes(2 * SECOND);
+    world.script.set_end_delay(2 * SECOND);
     assert_eq!(world.call_and_wait("echo").await, answered_by(0));
     world.script.exit(0);
     world.until("the exit is noticed", |world| world.script.log().contains(&Entry::Exited(0))).await;
@@ -157,18 +157,18 @@ async fn a_process_is_dead_before_the_next_one_starts() {
 #[tokio::test(start_paused = true)]
 async fn a_cancelled_request_that_waits_for_a_start_is_never_sent() {
     let mut world = World::new();
-    world.script.then(Start::RunAfter(SECOND));
+    world.script.queue_start(Start::RunAfter(SECOND));
     let cancelled = world.call("echo", Duration::ZERO);
     let other = world.call("echo", Duration::ZERO);
     world.parked.retain(|(_, call, _)| call.as_ref().is_none_or(|(id, _)| *id != cancelled));
     assert_eq!(world.settled(other).await, answered_by(0));
-    assert_eq!(world.calls_taken_by(0), [other]);
+    assert_eq!(world.calls_received_by(0), [other]);
     world.finish().await;
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_response_that_is_too_large_ends_its_call() {
-    let script = Script::responding(|taken| match taken.id.as_deref() {
+    let script = Script::responding(|received| match received.id.as_deref() {
         Some(id) => vec![Reaction::Oversize(Some(id.as_bytes().into()))],
         None => Vec::new(),
     });
@@ -190,7 +190,7 @@ async fn a_secret_that_cannot_be_read_refuses_the_call_with_credential_unavailab
 #[tokio::test(start_paused = true)]
 async fn a_start_that_never_ends_does_not_delay_the_end_of_the_link() {
     let mut world = World::new();
-    world.script.then(Start::Never);
+    world.script.queue_start(Start::Never);
     world.call("echo", Duration::ZERO);
     world.run_for(SECOND).await;
     let began = Instant::now();

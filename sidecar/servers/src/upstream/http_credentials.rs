@@ -89,7 +89,7 @@ impl HeaderCredentials {
         self.0.tasks.spawn(async move {
             if let Err(error) = shared.secrets.obtain().await {
                 let server = &shared.secrets.server.name;
-                tracing::warn!(%server, why = %error.cause, "a secret was not read again");
+                tracing::warn!(%server, why = %error.cause, "reading a secret again failed; the values read before are still used");
             }
             shared.reading.store(false, Ordering::Release);
         });
@@ -99,7 +99,7 @@ impl HeaderCredentials {
     async fn newer_than(&self, refused: &FilledHeaders) -> Result<FilledHeaders, String> {
         const REFUSED: &str = "the server did not accept the credential (HTTP 401)";
         if refused.secrets.is_empty() {
-            return Err("the server wants a credential (HTTP 401) and none is configured for it; ask the user to put one into its `headers`".into());
+            return Err("the server requires a credential (HTTP 401) and none is configured for it; ask the user to put one into its `headers`".into());
         }
         let ServerSecrets { specs, limits, credentials, .. } = &self.0.secrets;
         let reread = |(name, seen): (&_, &Arc<Material>)| {
@@ -128,11 +128,11 @@ impl HeaderCredentials {
             Some(next) => {
                 let wait = next.saturating_duration_since(Instant::now()).as_secs() + 1;
                 format!(
-                    "{REFUSED}; it is from {origin}, which was read anew a moment ago and is read again in {wait} s at the earliest; ask the user to renew it there"
+                    "{REFUSED}; it is from {origin}, which was read again a moment ago; the next read is possible in {wait} s; ask the user to renew it there"
                 )
             }
             None => format!(
-                "{REFUSED}; it is from {origin}, which was read anew and has not changed; ask the user to renew it there"
+                "{REFUSED}; it is from {origin}, which was read again and has not changed; ask the user to renew it there"
             ),
         })
     }

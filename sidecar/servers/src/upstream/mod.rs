@@ -1,6 +1,6 @@
-//! A started server, over stdio or HTTP: sends it messages, gives its events, ends it.
+//! A started server, over stdio or HTTP: messages are sent to it, its events are received, and it is ended.
 //!
-//! This module and those below it know nothing of rules, grants or the audit.
+//! Nothing here depends on policy rules or on the audit.
 
 pub mod http;
 pub(crate) mod http_credentials;
@@ -95,7 +95,7 @@ impl Upstream {
         }
     }
 
-    /// The reads that the process's secrets come from, where the decision on this message names other reads. An HTTP
+    /// The Vault reads behind the process's secrets that the recorded decision on this message does not name. An HTTP
     /// upstream reports these by [`Event::SentWith`] instead.
     pub(crate) fn other_reads(&self, message: &Outbound) -> Option<Arc<Reads>> {
         let Self::Stdio(stdio) = self else { return None };
@@ -167,7 +167,7 @@ impl Upstream {
     }
 
     /// Whether further requests are refused.
-    pub(crate) fn is_crowded(&self) -> bool {
+    pub(crate) fn refuses_requests(&self) -> bool {
         self.queued_bytes() > REFUSED_BYTES
     }
 
@@ -178,7 +178,7 @@ impl Upstream {
         }
     }
 
-    /// Ends the process and its descendants; says whether all of them are dead.
+    /// Ends the process and its descendants; returns whether all of them are dead.
     pub(crate) async fn end(self, grace: Duration) -> Ended {
         match self {
             Self::Http(http) => {
@@ -231,7 +231,7 @@ impl ProcessPipes {
         }
     }
 
-    /// Queues one message, which must be a single line to every language's line reader.
+    /// Queues one message. It must contain no character that the line reader of any language takes for a line break.
     fn send(&mut self, line: &[u8]) {
         match self {
             Self::Real(process) => process.send(line),
@@ -293,12 +293,12 @@ impl ProcessPipes {
         }
     }
 
-    /// Signals the process that its files have changed.
-    pub(crate) fn hang_up(&self) {
+    /// Sends SIGHUP: the files of the process have changed.
+    pub(crate) fn send_sighup(&self) {
         match self {
-            Self::Real(process) => process.hang_up(),
+            Self::Real(process) => process.send_sighup(),
             #[cfg(any(test, feature = "scripted"))]
-            Self::Scripted(process) => process.hang_up(),
+            Self::Scripted(process) => process.send_sighup(),
         }
     }
 

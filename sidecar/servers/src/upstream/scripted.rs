@@ -1,12 +1,12 @@
 //! A stdio server whose processes are simulated by a test: no child process, no pipes, no wall clock.
 //!
-//! A [`Script`] is the program. Every process that is started from it takes the next [`Start`], answers with the
-//! script's [`Respond`] function, and can be driven by the test (`say`, `exit`, `read`). What happened to all of them, in
-//! order, is in [`Script::log`].
+//! A [`Script`] is the program. Every process that is started from it uses the next [`Start`], answers with the
+//! script's [`Respond`] function, and can be driven by the test (`write`, `exit`, `set_reading`). [`Script::log`]
+//! records what happened to all of them, in order.
 //!
 //! What must stay true: a scripted process behaves as [`crate::upstream::stdio`] does. Bytes reach it in `flush` and
-//! `next` only; a request that it never took comes back as `Unsent`, before `Closed`; a message that it took in part
-//! does not come back; `next` may be dropped at any await.
+//! `next` only; a request of which it received nothing is reported as `Unsent`, before `Closed`; a message that it
+//! received in part is not reported; `next` may be dropped at any await.
 
 use std::collections::VecDeque;
 use std::future::pending;
@@ -40,36 +40,36 @@ pub enum Reaction {
     ExitAfter(Duration),
     /// A response that is too large, with its id where that was found.
     Oversize(Option<Box<[u8]>>),
-    Say(String),
-    SayAfter(Duration, String),
+    Write(String),
+    WriteAfter(Duration, String),
 }
 
-/// A message that a process took.
+/// A message that a process received, whole or in part.
 #[derive(Clone, Debug, Eq, PartialEq)]
-pub struct Taken {
+pub struct ReceivedMessage {
     /// The number of the process, from 0 in the order of starts.
     pub process: usize,
-    /// The scope that the process was started for, as it prints.
+    /// The scope that the process was started for, as text.
     pub scope: Option<String>,
     pub message: String,
     pub method: Option<String>,
-    /// Of a request: as it is spelled in JSON.
+    /// The id of a request, as raw JSON.
     pub id: Option<String>,
 }
 
-/// One thing that happened, in the order in which it did.
+/// An entry of [`Script::log`].
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub enum Entry {
-    /// A process took a part of this message.
-    Began(Taken),
     /// The sidecar has ended the process.
     Ended(usize),
     /// The process ended by itself.
     Exited(usize),
-    /// The process was signalled that its files changed.
-    HungUp(usize),
+    /// A process received a part of this message.
+    PartlyReceived(ReceivedMessage),
+    Received(ReceivedMessage),
+    /// SIGHUP was sent to the process.
+    SighupSent(usize),
     Started(usize),
-    Took(Taken),
 }
 
 /// How much a process reads of its input.
@@ -82,7 +82,7 @@ pub enum Reading {
 }
 
 /// Decides how a process reacts to a message. It must not call the [`Script`], whose lock is held.
-pub type Respond = Arc<dyn Fn(&Taken) -> Vec<Reaction> + Send + Sync>;
+pub type Respond = Arc<dyn Fn(&ReceivedMessage) -> Vec<Reaction> + Send + Sync>;
 
 /// The connection to one process.
 pub struct ScriptedUpstream {
@@ -94,7 +94,7 @@ pub struct ScriptedUpstream {
 
 struct ScriptState {
     starts: VecDeque<Start>,
-    end_takes: Duration,
+    end_delay: Duration,
     respond: Respond,
     processes: Vec<Process>,
     log: Vec<Entry>,
@@ -102,9 +102,9 @@ struct ScriptState {
 
 struct Process {
     scope: Option<String>,
-    /// Messages that were sent and not yet taken.
+    /// Messages that were sent and not yet received whole.
     queue: VecDeque<Vec<u8>>,
-    /// The first message of the queue was taken in part.
+    /// The first message of the queue was received in part.
     has_begun: bool,
     reading: Reading,
     output: Vec<(Instant, Output)>,
@@ -127,8 +127,8 @@ impl Default for Script {
     fn default() -> Self {
         Self(Arc::new(Mutex::new(ScriptState {
             starts: VecDeque::new(),
-            end_takes: Duration::ZERO,
-            respond: Arc::new(|taken| answer(taken).map(Reaction::Say).into_iter().collect()),
+            end_delay: Duration::ZERO,
+            respond: Arc::new(|received| answer(received).map(Reaction::Write).into_iter().collect()),
             processes: Vec::new(),
             log: Vec::new(),
         })))
@@ -136,34 +136,35 @@ impl Default for Script {
 }
 
 impl Script {
-    /// A program whose processes react like this to each message. [`Script::default`] answers every request with [`answer`].
-    pub fn responding(respond: impl Fn(&Taken) -> Vec<Reaction> + Send + Sync + 'static) -> Self {
+    /// A program whose processes react like this to each message. [`Script::default`] answers every request with
+    /// [`answer`].
+    pub fn responding(respond: impl Fn(&ReceivedMessage) -> Vec<Reaction> + Send + Sync + 'static) -> Self {
         let script = Self::default();
         script.state().respond = Arc::new(respond);
         script
     }
 
-    /// Queues how one later start goes. A start for which none is queued runs at once.
-    pub fn then(&self, start: Start) {
+    /// Queues the behaviour of one later start. Where none is queued, the process runs at once.
+    pub fn queue_start(&self, start: Start) {
         self.state().starts.push_back(start);
     }
 
-    /// How long the end of a process takes from now on.
-    pub fn end_takes(&self, time: Duration) {
-        self.state().end_takes = time;
+    /// Sets how long the end of a process takes from now on.
+    pub fn set_end_delay(&self, time: Duration) {
+        self.state().end_delay = time;
     }
 
     pub fn log(&self) -> Vec<Entry> {
         self.state().log.clone()
     }
 
-    /// The messages that one process took, in order.
-    pub fn taken_by(&self, process: usize) -> Vec<Taken> {
-        let taken = |entry| match entry {
-            Entry::Took(taken) if taken.process == process => Some(taken),
+    /// The messages that one process received whole, in order.
+    pub fn received_by(&self, process: usize) -> Vec<ReceivedMessage> {
+        let received = |entry| match entry {
+            Entry::Received(received) if received.process == process => Some(received),
             _ => None,
         };
-        self.log().into_iter().filter_map(taken).collect()
+        self.log().into_iter().filter_map(received).collect()
     }
 
     /// How many processes were started so far.
@@ -178,8 +179,8 @@ impl Script {
     }
 
     /// The process writes one line now.
-    pub fn say(&self, process: usize, line: &str) {
-        self.state().react(process, Reaction::Say(line.into()));
+    pub fn write(&self, process: usize, line: &str) {
+        self.state().react(process, Reaction::Write(line.into()));
     }
 
     pub fn react(&self, process: usize, reaction: Reaction) {
@@ -191,7 +192,8 @@ impl Script {
         self.react(process, Reaction::Exit);
     }
 
-    pub fn read(&self, process: usize, reading: Reading) {
+    /// Sets how much the process reads of its input from now on.
+    pub fn set_reading(&self, process: usize, reading: Reading) {
         let mut state = self.state();
         state.processes[process].reading = reading;
         state.processes[process].changed.notify_one();
@@ -248,7 +250,7 @@ impl ScriptedUpstream {
     }
 
     pub(crate) fn flush(&mut self) {
-        self.script.state().take_queue(self.number);
+        self.script.state().receive_queue(self.number);
     }
 
     pub(crate) fn queued_bytes(&self) -> usize {
@@ -280,12 +282,12 @@ impl ScriptedUpstream {
         }
     }
 
-    pub(crate) fn hang_up(&self) {
-        self.script.state().log.push(Entry::HungUp(self.number));
+    pub(crate) fn send_sighup(&self) {
+        self.script.state().log.push(Entry::SighupSent(self.number));
     }
 
     pub(crate) async fn end(mut self, _grace: Duration) -> Ended {
-        let time = self.script.state().end_takes;
+        let time = self.script.state().end_delay;
         if !time.is_zero() {
             sleep(time).await;
         }
@@ -316,15 +318,15 @@ impl ScriptState {
             Reaction::Exit => (now, Output::Exit),
             Reaction::ExitAfter(delay) => (now + delay, Output::Exit),
             Reaction::Oversize(id) => (now, Output::Event(StdioEvent::Oversize { id })),
-            Reaction::Say(text) => (now, line(text)),
-            Reaction::SayAfter(delay, text) => (now + delay, line(text)),
+            Reaction::Write(text) => (now, line(text)),
+            Reaction::WriteAfter(delay, text) => (now + delay, line(text)),
         };
         self.processes[process].output.push((at, output));
         self.processes[process].changed.notify_one();
     }
 
-    /// The process takes queued messages, as far as it reads.
-    fn take_queue(&mut self, number: usize) {
+    /// The process receives queued messages, as its [`Reading`] allows.
+    fn receive_queue(&mut self, number: usize) {
         loop {
             let process = &mut self.processes[number];
             if process.has_exited || process.queue.is_empty() {
@@ -334,9 +336,9 @@ impl ScriptState {
                 Reading::Everything => {
                     process.has_begun = false;
                     let message = process.queue.pop_front().expect("it is not empty");
-                    let taken = taken(number, process.scope.clone(), &message);
-                    self.log.push(Entry::Took(taken.clone()));
-                    for reaction in Arc::clone(&self.respond)(&taken) {
+                    let received = received(number, process.scope.clone(), &message);
+                    self.log.push(Entry::Received(received.clone()));
+                    for reaction in Arc::clone(&self.respond)(&received) {
                         self.react(number, reaction);
                     }
                 }
@@ -344,15 +346,15 @@ impl ScriptState {
                 Reading::PartOfOne => {
                     process.reading = Reading::Nothing;
                     process.has_begun = true;
-                    let begun = taken(number, process.scope.clone(), &process.queue[0]);
-                    self.log.push(Entry::Began(begun));
+                    let begun = received(number, process.scope.clone(), &process.queue[0]);
+                    self.log.push(Entry::PartlyReceived(begun));
                 }
             }
         }
     }
 
     fn step(&mut self, number: usize) -> Step {
-        self.take_queue(number);
+        self.receive_queue(number);
         loop {
             match self.due(number, |_| true) {
                 Some(Output::Event(event)) => return Step::Event(event),
@@ -378,7 +380,7 @@ impl ScriptState {
         Step::Event(StdioEvent::Closed)
     }
 
-    /// The earliest output, if its time has come and it is wanted. There is none after an exit.
+    /// The earliest output, if it is due and `wanted` accepts it. There is none after an exit.
     fn due(&mut self, number: usize, wanted: impl Fn(&Output) -> bool) -> Option<Output> {
         let process = &mut self.processes[number];
         if process.has_exited {
@@ -391,20 +393,20 @@ impl ScriptState {
 }
 
 /// The default response to a request: a handshake, a list with the tool `echo`, or the number of the process in `by`.
-pub fn answer(taken: &Taken) -> Option<String> {
-    let id = taken.id.as_deref()?;
-    let result = match taken.method.as_deref()? {
+pub fn answer(received: &ReceivedMessage) -> Option<String> {
+    let id = received.id.as_deref()?;
+    let result = match received.method.as_deref()? {
         "initialize" => {
             r#"{"protocolVersion":"2025-11-25","capabilities":{"tools":{}},"serverInfo":{"name":"scripted","version":"1"}}"#
                 .to_owned()
         }
         "tools/list" => r#"{"tools":[{"name":"echo","inputSchema":{"type":"object"}}]}"#.to_owned(),
-        _ => format!(r#"{{"by":{}}}"#, taken.process),
+        _ => format!(r#"{{"by":{}}}"#, received.process),
     };
     Some(format!(r#"{{"jsonrpc":"2.0","id":{id},"result":{result}}}"#))
 }
 
-fn taken(process: usize, scope: Option<String>, message: &[u8]) -> Taken {
+fn received(process: usize, scope: Option<String>, message: &[u8]) -> ReceivedMessage {
     let text = String::from_utf8_lossy(message).into_owned();
     let (method, id) = match envelope::read(message, Strictness::Envelope).map(|envelope| envelope.kind) {
         Ok(Kind::Request { id, method }) => {
@@ -413,7 +415,7 @@ fn taken(process: usize, scope: Option<String>, message: &[u8]) -> Taken {
         Ok(Kind::Notification { method }) => (Some(method.into_owned()), None),
         Ok(Kind::Response { .. }) | Err(_) => (None, None),
     };
-    Taken { process, scope, message: text, method, id }
+    ReceivedMessage { process, scope, message: text, method, id }
 }
 
 fn request_id(message: &[u8]) -> Option<IdValue> {

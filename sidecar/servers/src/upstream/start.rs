@@ -24,17 +24,17 @@ use crate::stderr;
 pub(crate) struct StartContext<'a> {
     pub(crate) secrets: &'a ServerSecrets,
     pub(crate) limits: &'a ServerLimits,
-    pub(crate) host: &'a Host,
+    pub(crate) host: &'a HostResources,
     /// For the log.
     pub(crate) link: &'a Arc<str>,
-    /// Plays the processes of stdio servers.
+    /// Simulates the processes of stdio servers.
     #[cfg(any(test, feature = "scripted"))]
     pub(crate) script: Option<&'a Script>,
 }
 
-/// What the sidecar lends to the servers of a grant.
+/// What the sidecar provides to the servers of a grant.
 #[derive(Clone)]
-pub struct Host {
+pub struct HostResources {
     pub grant_limits: Arc<GrantLimits>,
     pub files: FileStore,
     /// Owns the tasks that end processes and read their stderr.
@@ -58,14 +58,14 @@ impl StartContext<'_> {
             },
         );
         let credentials = HeaderCredentials::new(self.secrets.clone(), self.host.tasks.clone());
-        // Tried once before anything is sent: a header that cannot be filled is a server that does not start.
+        // Tried before anything is sent, so that a header that cannot be filled fails the start.
         credentials.fill(&secrets)?;
         Ok(Upstream::Http(Box::new(HttpConnection::new(upstream, credentials))))
     }
 
     /// Starts the process of a stdio server.
     pub(super) async fn launch(self, stdio: &StdioServer, admit: Admit) -> Result<Upstream, StartError> {
-        // First of all: a start that fails here cost nothing, and is not counted.
+        // Secrets come first: a start that fails here needs no permit and is not counted.
         let secrets = self.secrets.obtain().await?;
         let permit = admit(&self.host.grant_limits)?;
         let (env, files) = self.secrets.templates(stdio);

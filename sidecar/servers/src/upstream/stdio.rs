@@ -1,8 +1,8 @@
 //! A server that is a child process: one message per line on its stdin and stdout.
 //!
-//! [`StdioUpstream::next`] is the only place that waits, and it is cancel-safe: no byte is lost. What must stay true: a line
-//! over the limit is discarded as it arrives, and only its id is kept. A process that has closed its stdin is over,
-//! whatever it still writes; requests of which it received no byte are reported as unsent before that.
+//! [`StdioUpstream::next`] is the only place that waits, and it is cancel-safe: no byte is lost. What must stay true: a
+//! line over the limit is discarded as it arrives, and only its id is kept. A process that has closed its stdin counts
+//! as ended, whatever it still writes; requests of which it received no byte are reported as unsent before that.
 
 use std::collections::VecDeque;
 use std::future::poll_fn;
@@ -15,12 +15,12 @@ use bytes::{Buf, BytesMut};
 use cofferdam_process::{Ended, Exit, ProcessHandle};
 use futures_util::FutureExt;
 use relay_proto::envelope::{self, IdValue, Kind, Strictness};
-use relay_proto::oversize::{IdSearch, Sought};
+use relay_proto::oversize::{IdSearch, MessageKind};
 use tokio::io::AsyncWrite;
 use tokio::net::unix::pipe;
 use tokio_util::io::poll_read_buf;
 
-/// What the process sent, or that it sends no more.
+/// What the process sent, or that its pipes are closed.
 #[derive(Debug, Eq, PartialEq)]
 pub(crate) enum StdioEvent {
     /// The process's stdin or stdout is closed: it can answer no further request.
@@ -121,7 +121,7 @@ impl StdioUpstream {
     }
 
     /// Sends SIGHUP: the files of the process have changed.
-    pub(crate) fn hang_up(&self) {
+    pub(crate) fn send_sighup(&self) {
         self.process.hang_up();
     }
 
@@ -217,7 +217,7 @@ impl Pipes {
         self.unsent.extend(ids);
     }
 
-    /// Reads without the reactor, which may not know yet that the last output is readable.
+    /// Reads without the reactor, which may not have reported the last output yet.
     fn read_available(&mut self) -> io::Result<usize> {
         let mut bytes = [0; READ_BYTES];
         let room = self.final_read_bytes.min(READ_BYTES);
@@ -253,7 +253,7 @@ impl Pipes {
                 }
                 (Some(end), Some(search)) => {
                     search.feed(&self.input[..end]);
-                    let id = self.oversize.take().and_then(|search| search.finish(Sought::Response));
+                    let id = self.oversize.take().and_then(|search| search.finish(MessageKind::Response));
                     drop(self.input.split_to(end + 1));
                     self.scanned = 0;
                     return Some(StdioEvent::Oversize { id });
@@ -324,7 +324,7 @@ mod tests {
     async fn output_from_before_stdin_closed_is_read_and_then_the_process_is_over() {
         use std::io::Write;
         let (mut pipes, mut stdin, mut stdout) = pipes();
-        // The first line registers the pipe with the reactor, which does not know yet of the last line when that is read.
+        // The first line registers the pipe with the reactor, which has not reported the last line when that is read.
         stdout.write_all(b"first\n").unwrap();
         assert_eq!(next(&mut pipes).await, line("first"));
         drop(stdin.take());

@@ -1,4 +1,5 @@
-//! The two connections to the sidecar's admin socket: the hold, and the one that becomes the pipe into the sandbox.
+//! The two connections to the sidecar's admin socket: one keeps the enrolment alive (the hold), the other becomes
+//! the pipe into the sandbox.
 
 use std::io;
 use std::os::unix::net::UnixStream as StdUnixStream;

@@ -53,7 +53,7 @@ impl Route {
     pub(super) fn dial(endpoint: &str) -> Result<Self, Failure> {
         endpoint.parse().map(Self::Dial).map_err(|error: InvalidAddress| {
             let next = "give HOST:PORT, wss://HOST[:PORT]/PATH, vsock:CID:PORT, or vsock:PATH:PORT";
-            Failure::new(Sysexit::Usage, format!("read where to dial: {error}")).hint(next)
+            Failure::new(Sysexit::Usage, format!("parse the address: {error}")).hint(next)
         })
     }
 }
@@ -98,10 +98,10 @@ impl Attempt {
 
     /// Ends the pipe and the command.
     pub(super) async fn end(self) {
-        // It may be shut already.
+        // Fails if the peer has closed the pipe already.
         let _ = self.pipe.shutdown(Shutdown::Both);
         let AttemptKind::Command(mut child) = self.kind else { return };
-        // Without an id it has exited and was waited for.
+        // No id: the process has exited and was reaped.
         let Some(id) = child.id().and_then(|id| i32::try_from(id).ok()) else { return };
         let _ = kill(Pid::from_raw(id), Signal::SIGTERM);
         if timeout(EXIT_TIMEOUT, child.wait()).await.is_err() {
@@ -112,7 +112,7 @@ impl Attempt {
 
 #[expect(
     clippy::disallowed_methods,
-    reason = "the user's own command, at the user's terminal: no server, and no credential near it"
+    reason = "the user's own command, not an MCP server; it gets no credential"
 )]
 fn spawn(command: &[OsString], pipe: StdUnixStream, pin: &str) -> Result<Child, Failure> {
     let mut words = command.iter().map(|word| with_pin(word, pin));

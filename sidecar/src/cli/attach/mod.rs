@@ -22,7 +22,7 @@ use cofferdam_base::text::hex;
 use ring::digest::{SHA256, digest};
 use tokio::time::sleep;
 
-use super::arguments::{AttachCommand, AttachTerms};
+use super::arguments::{AttachCommand, AttachOptions};
 use super::interruption::interruption;
 use crate::daemon::admin::AdminRequest;
 use crate::daemon::attach_table::AttachEvent;
@@ -38,11 +38,11 @@ const MAX_DELAY: Duration = Duration::from_secs(2);
 const MAX_NAME: usize = 64;
 
 pub(super) fn run(admin: &Path, command: AttachCommand) -> Result<ExitCode, Failure> {
-    let (route, terms) = match command {
-        AttachCommand::Dial(arguments) => (Route::dial(&arguments.address)?, arguments.terms),
-        AttachCommand::Exec(arguments) => (Route::Exec(arguments.command), arguments.terms),
+    let (route, options) = match command {
+        AttachCommand::Dial(arguments) => (Route::dial(&arguments.address)?, arguments.options),
+        AttachCommand::Exec(arguments) => (Route::Exec(arguments.command), arguments.options),
     };
-    let AttachTerms { grant, name, ttl } = terms;
+    let AttachOptions { grant, name, ttl } = options;
     let ttl_ms = ttl.map(|ttl| u64::try_from(ttl.as_millis()).unwrap_or(u64::MAX));
     let request = AdminRequest::Attach { grant, name: name.unwrap_or_else(|| default_name(&route)), ttl_ms };
     let failed = |error| Failure::new(Sysexit::Software, error);
@@ -111,6 +111,7 @@ enum PeerProof {
 
 /// How an attempt ended.
 enum AttemptEnd {
+    /// The command or the connection ended; the next attempt follows.
     Ended,
     /// The enrolment ended, for this reason.
     Over(String),

@@ -89,7 +89,7 @@ impl CheckLogin {
 
     async fn revoke(&self, child: &Auth) -> Result<(), VaultError> {
         match (self.vault.revoke_self(&child.token).await, &child.accessor) {
-            // Its policies may not allow it to revoke itself.
+            // The token's policies may not allow it to revoke itself.
             (Err(error), Some(accessor)) if error.kind() == Kind::Denied => {
                 self.vault.revoke_accessor(self.token(), accessor).await
             }

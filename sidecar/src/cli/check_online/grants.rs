@@ -28,7 +28,7 @@ pub(super) async fn check(
         return Ok(());
     }
     let policies = listed(&grant.vault_policies);
-    report.say(&format!("grant {}: a session's token has {policies}", grant.name));
+    report.print_line(&format!("grant {}: a session's token has {policies}", grant.name));
     if may_mint == MayMint::No {
         report.not_checked("the login cannot create such a token");
         return Ok(());
@@ -104,7 +104,7 @@ impl GrantCheck<'_> {
 
     /// Checks a path at which Vault creates a credential, without creating one.
     async fn dynamic(&mut self, path: &VaultPath, wanted: Wanted) -> Result<(), VaultError> {
-        if self.report_need(wanted).await? == Verdict::Lacks {
+        if self.report_need(wanted).await? == Verdict::Missing {
             return Ok(());
         }
         match self.check_login.vault.mount(&self.child.token, path.as_str()).await {
@@ -160,7 +160,7 @@ impl GrantCheck<'_> {
             (
                 plain,
                 format!(
-                    "the engine of `{path}` is not mounted at `{first}/`, or has version 1: with this line the check can tell"
+                    "the engine of `{path}` is not mounted at `{first}/`, or has version 1: with this line the check can find out which"
                 ),
             ),
         ] {
@@ -177,15 +177,18 @@ impl GrantCheck<'_> {
         let (wanted, verdict) = match self.verdict(&wanted.need).await? {
             Some(verdict) => (wanted, verdict),
             None => {
-                let reason = format!("needed by this check alone, to ask about `{}`", wanted.need.path);
-                (Wanted { need: Need::update("sys/capabilities-self"), reason }, Verdict::Lacks)
+                let reason = format!(
+                    "needed only by this check, to look up the capabilities on `{}`",
+                    wanted.need.path
+                );
+                (Wanted { need: Need::update("sys/capabilities-self"), reason }, Verdict::Missing)
             }
         };
         self.report.need(self.section, &wanted, verdict);
         Ok(verdict)
     }
 
-    /// `None` if the session's token may not ask for its capabilities.
+    /// `None` if the session's token may not look up its own capabilities.
     async fn verdict(&self, need: &Need) -> Result<Option<Verdict>, VaultError> {
         match self.check_login.vault.verdicts(&self.child.token, std::slice::from_ref(need)).await {
             Ok(verdicts) => Ok(verdicts.first().copied()),

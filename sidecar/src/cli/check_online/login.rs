@@ -28,7 +28,7 @@ pub(super) async fn check(
         Owner::Check => "revoked after this check",
         Owner::User => "your own token, which is not revoked",
     };
-    report.say(&format!(
+    report.print_line(&format!(
         "login {}: a token with {}, {whose}",
         settings.auth.method(),
         listed(&login.policies)
@@ -77,9 +77,9 @@ pub(super) async fn check(
         Err(error) if error.kind() == Kind::Denied => {
             let wanted = wanted(
                 Need::update("sys/capabilities-self"),
-                "needed by this check alone, to ask what is allowed",
+                "needed only by this check, to look up what is allowed",
             );
-            report.need(&mut section, &wanted, Verdict::Lacks);
+            report.need(&mut section, &wanted, Verdict::Missing);
             report.close(section);
             return Ok(MayMint::Yes);
         }
@@ -94,7 +94,7 @@ pub(super) async fn check(
     }
     Ok(match verdicts[0] {
         Verdict::Allowed => MayMint::Yes,
-        Verdict::Lacks => MayMint::No,
+        Verdict::Missing => MayMint::No,
     })
 }
 
@@ -133,11 +133,11 @@ async fn token_role(
         Ok(envelope) => envelope.data,
         Err(error) => {
             match error.kind() {
-                Kind::Denied => report.say(&format!(
+                Kind::Denied => report.print_line(&format!(
                     "token role {role}: not checked: the login may not read it, and does not need to"
                 )),
                 Kind::Missing => {
-                    report.say(&format!("token role {role}:"));
+                    report.print_line(&format!("token role {role}:"));
                     report.problem(
                         "the token role does not exist",
                         &format!("create it: {}", role_command(role, config)),
@@ -150,7 +150,7 @@ async fn token_role(
     };
     let read = data.and_then(|data| serde_json::from_slice::<Role>(data.as_bytes()).ok());
     let Some(read) = read else {
-        report.say(&format!("token role {role}: its format is not known to this version"));
+        report.print_line(&format!("token role {role}: its format is not known to this version"));
         return Ok(());
     };
     let mut allowed = read.allowed_policies;
@@ -163,7 +163,7 @@ async fn token_role(
         true => "; its tokens are orphans: they outlive the login and have no entity",
         false => "",
     };
-    report.say(&format!("token role {role}: allows {allowed}{orphan}"));
+    report.print_line(&format!("token role {role}: allows {allowed}{orphan}"));
     if read.token_num_uses > 0 {
         let next = format!("set it to 0: `bao write auth/token/roles/{role} token_num_uses=0`");
         report.problem(

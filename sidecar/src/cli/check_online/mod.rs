@@ -32,7 +32,7 @@ use report::Report;
 pub(super) fn run(config: &Config) -> Result<ExitCode, Failure> {
     let mut report = Report::default();
     let Some(settings) = &config.vault else {
-        report.say("vault: none is configured, so there is nothing to check");
+        report.print_line("vault: none is configured, so there is nothing to check");
         return Ok(ExitCode::SUCCESS);
     };
     let failed = |error: std::io::Error| Failure::new(Sysexit::Software, error);
@@ -40,12 +40,12 @@ pub(super) fn run(config: &Config) -> Result<ExitCode, Failure> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(failed)?;
     runtime.block_on(async {
         let stop = interruption().map_err(failed)?;
-        ask(config, settings, &mut report, stop).await?;
+        check_vault(config, settings, &mut report, stop).await?;
         report.finish()
     })
 }
 
-async fn ask(
+async fn check_vault(
     config: &Config,
     settings: &Settings,
     report: &mut Report,
@@ -59,7 +59,11 @@ async fn ask(
         () = &mut stop => return Err(interrupted()),
     };
     let address = settings.address.to_string();
-    report.say(&format!("vault {}: {}", address.trim_end_matches('/'), described(&health, settings)));
+    report.print_line(&format!(
+        "vault {}: {}",
+        address.trim_end_matches('/'),
+        describe_health(&health, settings)
+    ));
     if !health.initialized || health.sealed {
         let hint = match health.initialized {
             true => "unseal it, then run this again",
@@ -67,7 +71,7 @@ async fn ask(
         };
         return Err(Failure::new(Sysexit::Unavailable, "Vault does not serve requests").hint(hint));
     }
-    let Some(check_login) = enter(vault, settings, report).await? else { return Ok(()) };
+    let Some(check_login) = log_in(vault, settings, report).await? else { return Ok(()) };
     // All tokens are revoked, whatever the outcome.
     let outcome = {
         let mut checks = pin!(check_all(config, settings, &check_login, report));
@@ -92,7 +96,7 @@ fn interrupted() -> Failure {
 }
 
 /// Logs in. `None` if that would use up a wrapped secret-id: then the policies cannot be checked.
-async fn enter(
+async fn log_in(
     vault: Vault,
     settings: &Settings,
     report: &mut Report,
@@ -113,7 +117,7 @@ async fn enter(
         SingleLogin::SidecarToken(token) => Some(CheckLogin::new(vault, token, check_login::Owner::Check)),
         SingleLogin::UserToken(token) => Some(CheckLogin::new(vault, token, check_login::Owner::User)),
         SingleLogin::Wrapped { made_by } => {
-            report.say(&format!(
+            report.print_line(&format!(
                 "login {method}: the secret-id is wrapped, and was created by `{made_by}` as expected"
             ));
             report.not_checked(
@@ -137,7 +141,7 @@ async fn check_all(
     Ok(())
 }
 
-fn described(health: &Health, settings: &Settings) -> String {
+fn describe_health(health: &Health, settings: &Settings) -> String {
     let seal = match (health.initialized, health.sealed) {
         (false, _) => "not initialised",
         (true, true) => "sealed",

@@ -43,7 +43,7 @@ pub(super) struct Wanted {
 }
 
 impl Report {
-    pub(super) fn say(&mut self, line: &str) {
+    pub(super) fn print_line(&mut self, line: &str) {
         terminal::line(line);
     }
 
@@ -70,10 +70,10 @@ impl Report {
         let Wanted { need, reason } = wanted;
         let word = match verdict {
             Verdict::Allowed => "ok",
-            Verdict::Lacks => "MISSING",
+            Verdict::Missing => "MISSING",
         };
         terminal::line(&format!("  {word:<7} {:<6} {}: {reason}", need.capability, need.path));
-        if verdict == Verdict::Lacks {
+        if verdict == Verdict::Missing {
             self.lacks += 1;
             section.lacks.push(need.clone());
         }

@@ -42,7 +42,7 @@ pub(super) struct CheckContext<'a> {
     pub(super) environment: &'a Environment,
 }
 
-/// `None` if a required value is missing, which has been reported then.
+/// `None` if a required value is missing; the report says which.
 pub(super) fn check(
     document: Document,
     context: CheckContext<'_>,

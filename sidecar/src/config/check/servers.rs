@@ -59,7 +59,7 @@ fn check_server(
     let scopes = scopes::check_scopes(checker, &written.value, scopes, entries);
     let rules = match scopes.is_empty() {
         true => rules,
-        false => rules.by_tool(),
+        false => rules.with_credentials_per_tool(),
     };
     Some(ServerSpec { name: name?, kind: kind?, rules, call_timeout, retry, replace, reload, scopes })
 }

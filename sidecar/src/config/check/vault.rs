@@ -65,7 +65,7 @@ pub(super) fn check_vault_path(
     }
 }
 
-/// Checks names of policies. They must be lower case, as Vault stores them: it takes `Root` for `root`.
+/// Checks names of policies. They must be lower case, as Vault stores them: it treats `Root` as `root`.
 pub(super) fn check_policies(
     checker: &mut Checker<'_, '_>,
     key: &str,

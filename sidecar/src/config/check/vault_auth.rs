@@ -97,7 +97,7 @@ fn check_method_keys(
     }
     for (key, span) in written {
         if method == RawVaultMethod::Approle && delivery == SecretIdDelivery::Plain && *key == "role" {
-            let hint = "leave it out, or set `secret-id-wrapped = true`: the role's name is needed to verify where the wrap was made";
+            let hint = "leave it out, or set `secret-id-wrapped = true`: the role's name is needed to verify which role created the wrapping token";
             checker.add(span, "`vault.auth.role` is for a wrapped secret-id only", hint);
         } else if !needed.contains(key) && !optional.contains(key) {
             let accepted = quoted(&mut needed.iter().chain(optional));
@@ -132,7 +132,7 @@ pub(super) fn check_role(
         && name.chars().all(inner);
     if !plain {
         let hint = format!(
-            "use 1 to {MAX_NAME_BYTES} letters, digits, `-`, `_` and `.`, with a letter or digit at both ends"
+            "use 1 to {MAX_NAME_BYTES} letters, digits, `-`, `_` and `.`, with a letter, digit or `_` at both ends"
         );
         checker.add(&written.span, format!("`{key}` is not a name that Vault allows"), hint);
         return None;

@@ -61,7 +61,7 @@ fn placeholders_must_refer_to_defined_secrets_and_files() {
          cofferdam.toml:5: `servers.a.env.B`: `s` in braces is neither a secret's field nor a file\n  \
          hint: write `{secret.field}`, `{secret.field:url}` or `{file:NAME}`\n\
          cofferdam.toml:5: `servers.a.env.C`: the encoding `hex` is not known\n  \
-         hint: the one encoding is `url`, as in `{secret.field:url}`\n\
+         hint: the only encoding is `url`, as in `{secret.field:url}`\n\
          cofferdam.toml:5: `servers.a.env.D` holds a NUL character\n  hint: a variable cannot contain one: leave it out",
     );
 }
@@ -166,7 +166,7 @@ fn patterns_and_grants_are_checked() {
          [grants.g]\nttl = '0s'\n[grants.h]\nservers = ['a', 'a']\n",
         "cofferdam.toml:3: `servers.a.tools.allow`: a pattern cannot be empty\n  \
          hint: write a name, with `*` for any run of characters and `?` for one\n\
-         cofferdam.toml:4: `servers.a.methods`: a pattern cannot hold the control character '\\n'\n  \
+         cofferdam.toml:4: `servers.a.methods`: a pattern cannot contain the control character '\\n'\n  \
          hint: write a name, with `*` for any run of characters and `?` for one\n\
          cofferdam.toml:5: `grants.g` does not say which servers it grants\n  \
          hint: name the servers, as in `servers = [\"github\"]`; an empty list grants nothing\n\

@@ -142,19 +142,19 @@ fn only_a_wrapped_secret_id_takes_a_role() {
         assert_problems(
             &vault(&format!("{plain}, role = 'agent'")),
             "cofferdam.toml:3: `vault.auth.role` is for a wrapped secret-id only\n  \
-             hint: leave it out, or set `secret-id-wrapped = true`: the role's name is needed to verify where the wrap was made",
+             hint: leave it out, or set `secret-id-wrapped = true`: the role's name is needed to verify which role created the wrapping token",
         );
     }
     assert_problems(
         &vault(&format!("{approle}, secret-id-wrapped = true, role = 'a/b'")),
         "cofferdam.toml:3: `vault.auth.role` is not a name that Vault allows\n  \
-         hint: use 1 to 128 letters, digits, `-`, `_` and `.`, with a letter or digit at both ends",
+         hint: use 1 to 128 letters, digits, `-`, `_` and `.`, with a letter, digit or `_` at both ends",
     );
 }
 
 #[test]
 fn mounts_roles_and_user_names_must_be_valid_in_a_vault_path() {
-    let plain = "use 1 to 128 letters, digits, `-`, `_` and `.`, with a letter or digit at both ends";
+    let plain = "use 1 to 128 letters, digits, `-`, `_` and `.`, with a letter, digit or `_` at both ends";
     for role in ["", "a/b", "../x", "a b", "-a", "a.", "ü", &"x".repeat(129)] {
         assert_problems(
             &vault(&format!("method = 'jwt', role = '{role}', jwt-file = '/j'")),
@@ -182,7 +182,7 @@ fn mounts_roles_and_user_names_must_be_valid_in_a_vault_path() {
         "cofferdam.toml:3: `vault.auth.jwt-file` begins with `~`, which is not expanded\n  \
          hint: `~` is for shells: write the whole path\n\
          cofferdam.toml:3: `vault.auth.mount` has a part that is `.` or `..`\n  \
-         hint: write the path without detours, as `secret/github`",
+         hint: write the path without empty, `.` or `..` parts, as `secret/github`",
     );
 }
 

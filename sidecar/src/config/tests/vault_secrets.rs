@@ -13,9 +13,10 @@ fn vault_paths_are_checked() {
     }
     valid_in_etc(&secret(&"x".repeat(512)));
     let plain = "write a path such as `secret/github`";
-    let detours = "write the path without detours, as `secret/github`";
+    let detours = "write the path without empty, `.` or `..` parts, as `secret/github`";
     let slash = "leave the slash out, as in `secret/github`";
-    let query = "leave out what begins there; `write` gives parameters to a path that takes them";
+    let query =
+        "leave out the `?` or `#` and what follows; `write` gives parameters to a path that takes them";
     let encoded = "write the path as Vault shows it; it is encoded when it is sent";
     for (path, message, hint) in [
         ("", "is empty", plain),

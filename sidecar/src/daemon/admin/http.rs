@@ -31,7 +31,7 @@ use crate::daemon::state::Daemon;
 const MAX_CONNECTIONS: usize = 16;
 /// For a request and its response.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
-/// Of a request's head, request line included; hyper's minimum.
+/// Bytes of a request's head, request line included; hyper's minimum.
 const MAX_HEAD: usize = 8 * 1024;
 const MAX_HEADERS: usize = 32;
 

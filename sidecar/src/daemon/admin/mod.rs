@@ -1,5 +1,5 @@
-//! The admin socket, by which the command line controls the daemon: one JSON line for the request, one for the response.
-//! And `http`, the port for health checks and metrics.
+//! The admin socket, by which the command line controls the daemon: one JSON line for the request, one for the
+//! response. And `http`, the port for health checks and metrics.
 
 pub(crate) mod client;
 pub(crate) mod http;
@@ -15,7 +15,7 @@ use crate::link::registry::EndedLink;
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
 #[serde(tag = "do", rename_all = "kebab-case", deny_unknown_fields)]
 pub(crate) enum AdminRequest {
-    /// Holds the sandbox attached for as long as this connection is open; events are sent on it.
+    /// Keeps the sandbox attached for as long as this connection is open; events are sent on it.
     Attach {
         grant: String,
         name: String,
@@ -53,7 +53,7 @@ pub(crate) enum AdminResponse {
     Enrolled {
         enrolment: String,
         expires_in_seconds: u64,
-        /// The enrolment string, or the link.
+        /// The enrolment string, or the address that the shim connects to.
         text: String,
     },
     Killed {

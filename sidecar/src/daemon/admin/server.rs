@@ -45,7 +45,7 @@ pub(crate) async fn run(daemon: Arc<Daemon>, listener: Arc<UnixListener>) {
                             daemon.keep_hold(hold, stream).await
                         }
                         Some(Ok(Ok(Some((KeptFor::Pipe(enrolment), stream))))) => {
-                            daemon.carry_pipe(enrolment, stream).await;
+                            daemon.serve_pipe(enrolment, stream).await;
                         }
                         _ => {}
                     }

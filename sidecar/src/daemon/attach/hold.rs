@@ -42,10 +42,10 @@ pub(crate) struct Hold {
     sandbox: Sandbox,
     number: u64,
     events: mpsc::Receiver<AttachEvent>,
-    over: CancellationToken,
+    ended: CancellationToken,
 }
 
-/// A holder that was killed is noticed within this time, before the next one is refused.
+/// How long a new `cofferdam attach` waits for the previous holder to disconnect: it may have been killed just before.
 const RELEASE_TIMEOUT: Duration = Duration::from_secs(2);
 const RELEASE_PAUSE: Duration = Duration::from_millis(20);
 /// For sending one event.
@@ -108,12 +108,12 @@ impl Daemon {
 
     /// Holds the sandbox until the client disconnects, and sends events to the client.
     pub(crate) async fn keep_hold(self: Arc<Self>, mut hold: Hold, mut stream: UnixStream) {
-        tracing::info!(enrolment = %hold.enrolment, sandbox = hold.sandbox.name, "sandbox held by attach");
+        tracing::info!(enrolment = %hold.enrolment, sandbox = hold.sandbox.name, "attach started");
         let mut buffer = [0; 64];
         loop {
             tokio::select! {
                 () = self.stop.cancelled() => break,
-                () = hold.over.cancelled() => {
+                () = hold.ended.cancelled() => {
                     let why = "the enrolment has ended: it expired, or was ended with `cofferdam kill`";
                     let _ = send_event(&mut stream, &AttachEvent::Over { why: why.into() }).await;
                     break;
@@ -163,9 +163,9 @@ impl AttachTable {
             return HoldResult::HeldByAnother;
         }
         let (sender, events) = mpsc::channel(MAX_EVENTS);
-        let over = CancellationToken::new();
-        attached.holder = Some(Holder { events: sender, over: over.clone() });
-        attached.holds = number;
+        let ended = CancellationToken::new();
+        attached.holder = Some(Holder { events: sender, ended: ended.clone() });
+        attached.hold_number = number;
         let enrolment = Arc::clone(&attached.enrolment);
         HoldResult::Held(Hold {
             daemon: Arc::clone(daemon),
@@ -173,14 +173,14 @@ impl AttachTable {
             sandbox: sandbox.clone(),
             number,
             events,
-            over,
+            ended,
         })
     }
 
     fn release(&self, sandbox: &Sandbox, number: u64) {
         let mut table = self.lock();
         let Some(attached) = table.by_sandbox.get_mut(sandbox) else { return };
-        if attached.holds == number {
+        if attached.hold_number == number {
             attached.holder = None;
             attached.end_pipe();
         }
@@ -190,7 +190,7 @@ impl AttachTable {
     fn take_unattached(&self, sandbox: &Sandbox, number: u64) -> Option<Arc<str>> {
         let mut table = self.lock();
         let attached = table.by_sandbox.get(sandbox)?;
-        if attached.holder.is_some() || attached.holds != number {
+        if attached.holder.is_some() || attached.hold_number != number {
             return None;
         }
         table.by_sandbox.remove(sandbox).map(|attached| attached.enrolment)

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use relay_carriage::tls::{self, Inside, TlsError};
-use relay_carriage::trunk::{self, MAX_LOCAL, Side, Silence, Substream, Trunk, TrunkError};
+use relay_carriage::trunk::{self, MAX_LOCAL_CONNECTIONS, Side, Silence, Substream, Trunk, TrunkError};
 use tokio::net::UnixStream;
 use tokio::time::{sleep, timeout};
 
@@ -44,9 +44,9 @@ enum PipeError {
 /// From the hub's first byte on: before it the user may have to type a password.
 const HANDSHAKE: Duration = Duration::from_secs(10);
 const PAUSE: Duration = Duration::from_millis(20);
-/// The longest heartbeat of a pipe. A killed command may leave its hub running in the sandbox with an open pipe. The hub
-/// notices only by missing heartbeats, and keeps the next hub out until then. So pipes have a shorter heartbeat than links: a call waits a minute
-/// for its link, and three heartbeats with the time to attach again are well under that.
+/// The longest heartbeat interval of a pipe, shorter than that of links. A killed command may leave its hub running in
+/// the sandbox with an open pipe. That hub blocks the next one until it has missed three heartbeats; with the time to
+/// attach again, this must stay well under the minute that a call waits for its link.
 const MAX_HEARTBEAT: Duration = Duration::from_secs(5);
 
 impl Daemon {
@@ -56,7 +56,7 @@ impl Daemon {
     }
 
     /// Serves a pipe until it ends.
-    pub(crate) async fn carry_pipe(self: Arc<Self>, enrolment: String, stream: UnixStream) {
+    pub(crate) async fn serve_pipe(self: Arc<Self>, enrolment: String, stream: UnixStream) {
         let (stream, end) = match self.begin(&enrolment, stream).await {
             Ok(Some(started)) => started,
             // The sandbox is not held any more.
@@ -64,7 +64,7 @@ impl Daemon {
             Err(error) => return tracing::error!(%error, enrolment, "start a pipe"),
         };
         let _gone = end.gone.clone().drop_guard();
-        let error = match self.carry(&enrolment, stream, &end).await {
+        let error = match self.run_pipe(&enrolment, stream, &end).await {
             Ok(()) => return,
             Err(error) => error,
         };
@@ -86,7 +86,7 @@ impl Daemon {
     }
 
     /// Returns `Ok` where the pipe is that of a single link, which owns it now.
-    async fn carry(
+    async fn run_pipe(
         self: &Arc<Self>,
         enrolment: &str,
         stream: UnixStream,
@@ -104,7 +104,7 @@ impl Daemon {
         tracing::info!(enrolment, %key, ?inside, "pipe attached");
         self.attaches.notify(enrolment, AttachEvent::Attached { key: key.to_string() });
         match inside {
-            Inside::Hub => self.carry_hub(enrolment.into(), Box::new(stream)).await,
+            Inside::Hub => self.serve_hub(enrolment.into(), Box::new(stream)).await,
             Inside::Link => {
                 let slots = HandshakeSlots::new(1, self.stop.clone());
                 let arrival = Arrival {
@@ -117,14 +117,17 @@ impl Daemon {
         }
     }
 
-    async fn carry_hub(
+    async fn serve_hub(
         self: &Arc<Self>,
         enrolment: Arc<str>,
         stream: Box<dyn Transport>,
     ) -> Result<(), PipeError> {
         let (heartbeat, waiting) = {
             let config = self.context.config.load();
-            (config.relay.heartbeat.min(MAX_HEARTBEAT), config.limits.greeting_connections.min(MAX_LOCAL))
+            (
+                config.relay.heartbeat.min(MAX_HEARTBEAT),
+                config.limits.greeting_connections.min(MAX_LOCAL_CONNECTIONS),
+            )
         };
         let mut trunk = Trunk::new(stream, Side::Sidecar);
         let beats = trunk.open().await?;

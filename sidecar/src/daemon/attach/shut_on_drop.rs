@@ -1,7 +1,7 @@
 //! The stream of a pipe with a single link: when the link drops it, the pipe is shut down.
 //!
-//! The table of pipes has a duplicate of the descriptor, so closing ours would not end the connection; the other end would
-//! wait and never reconnect.
+//! The table of pipes has a duplicate of the descriptor, so closing ours would not end the connection; the other end
+//! would wait and never reconnect.
 
 use std::io;
 use std::pin::Pin;

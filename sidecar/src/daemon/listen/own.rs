@@ -1,7 +1,7 @@
 //! Sockets for one sandbox each, open for as long as its enrolment lasts.
 //!
-//! What must stay true: they are opened again after a restart; one that cannot be opened is named in the log and affects
-//! no other.
+//! What must stay true: they are opened again after a restart; one that cannot be opened is named in the log and
+//! affects no other.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -40,12 +40,12 @@ impl Daemon {
         let stop = self.stop.child_token();
         let listening = SocketKind::Own(Arc::clone(enrolment));
         self.context.tasks.spawn(accept(Arc::clone(self), socket.listener(), listening, stop.clone()));
-        self.own.insert(Arc::clone(enrolment), socket, stop);
+        self.own_sockets.insert(Arc::clone(enrolment), socket, stop);
         Ok(())
     }
 
-    /// The socket's file in a directory of this kind: a microVM's monitor connects its guest's port to the path of the
-    /// VM's vsock (`DIR/vsock`) with the port's number behind it.
+    /// The path of the socket in this directory. A microVM's monitor connects port N of its guest to the path of the
+    /// VM's vsock (`DIR/vsock`) with `_N` appended.
     fn own_socket(&self, directory: &Path) -> PathBuf {
         match self.is_vsock_directory(directory) {
             true => directory.join(format!("vsock_{VSOCK_PORT}")),
@@ -53,17 +53,17 @@ impl Daemon {
         }
     }
 
-    /// The link that the sandbox's shim uses, if the directory has the same path in the sandbox.
-    pub(in crate::daemon) fn own_link(&self, directory: &Path) -> Address {
+    /// The address that the sandbox's shim connects to, if the directory has the same path in the sandbox.
+    pub(in crate::daemon) fn own_address(&self, directory: &Path) -> Address {
         match self.is_vsock_directory(directory) {
             true => Address::Vsock { cid: VSOCK_HOST, port: VSOCK_PORT },
             false => Address::Unix(self.own_socket(directory)),
         }
     }
 
-    /// By the configuration of the start, so that a socket has one name for as long as the sidecar runs.
+    /// Uses the configuration from the start, so that a socket has one name for as long as the sidecar runs.
     fn is_vsock_directory(&self, directory: &Path) -> bool {
-        let Some(machines) = &self.started.relay.vsock_dir else { return false };
+        let Some(machines) = &self.config_at_start.relay.vsock_dir else { return false };
         let machines = machines.canonicalize().unwrap_or_else(|_| machines.clone());
         directory.starts_with(machines)
     }

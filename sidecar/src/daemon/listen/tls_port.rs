@@ -1,8 +1,8 @@
 //! The TLS port, for sandboxes that connect over the network: TLS first, then the handshake.
 //!
-//! What must stay true: one timeout covers everything from the first byte to the Hello, whatever layers are around it; a
-//! silent connection holds one of few slots, as on a socket; this port has slots of its own, so that a flood here keeps
-//! no sandbox out that uses a socket.
+//! What must stay true: one timeout covers everything from the first byte to the Hello, whatever layers are around it;
+//! a silent connection holds one of few slots, as on a socket; this port has slots of its own, so that a flood here
+//! does not block sandboxes that use a socket.
 
 use std::io;
 use std::sync::Arc;

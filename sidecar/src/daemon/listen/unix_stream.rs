@@ -1,7 +1,7 @@
 //! A Unix stream that is watched for reading only.
 //!
-//! A Unix socket that is watched for writing too wakes its task each time the peer has read something, which is as often as
-//! a message is sent. So it is watched for writing only while the peer's buffer is full.
+//! A Unix socket that is watched for writing too wakes its task each time the peer has read something, which is as
+//! often as a message is sent. So it is watched for writing only while the peer's buffer is full.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
@@ -16,8 +16,8 @@ use tokio::net::UnixStream;
 
 pub(super) struct QuietStream {
     watched: AsyncFd<OwnedFd>,
-    /// While the peer's buffer is full: a second descriptor of the same socket, because the runtime watches each descriptor
-    /// for one interest only.
+    /// While the peer's buffer is full: a second descriptor of the same socket, because the runtime watches each
+    /// descriptor for one interest only.
     room: Option<AsyncFd<OwnedFd>>,
 }
 
@@ -98,10 +98,10 @@ impl AsyncWrite for QuietStream {
     }
 }
 
-/// Has the runtime watch a descriptor, which it keeps open by owning it.
+/// Registers a descriptor with the runtime. The result owns the descriptor and keeps it open.
 #[expect(
     deprecated,
-    reason = "its successor is unsafe; the condition it asks for holds, for the descriptor is owned"
+    reason = "its replacement is unsafe; the safety condition holds, because the descriptor is owned"
 )]
 fn watch(descriptor: OwnedFd, interest: Interest) -> io::Result<AsyncFd<OwnedFd>> {
     AsyncFd::with_interest(descriptor, interest)

@@ -30,11 +30,11 @@ impl ModelLink {
 
     /// The requests and notifications that a process received, in order.
     pub(super) fn taken_by(&self, process: usize) -> Vec<String> {
-        let describe = |taken: &Taken| match &taken.id {
+        let describe = |taken: &ReceivedMessage| match &taken.id {
             Some(id) => format!("{} {id}", taken.method.as_deref().unwrap_or_default()),
             None => taken.method.clone().unwrap_or_default(),
         };
-        self.script.taken_by(process).iter().map(describe).collect()
+        self.script.received_by(process).iter().map(describe).collect()
     }
 
     /// The methods of notifications that the harness received, in order.
@@ -65,7 +65,7 @@ async fn a_second_request_under_an_id_in_use_is_refused_and_does_not_end_the_fir
             Duration::ZERO => ModelLink::running("").await,
             _ => ModelLink::new(Retry::Never),
         };
-        model.script.then(Start::RunAfter(start));
+        model.script.queue_start(Start::RunAfter(start));
         model.call(LATE, MaybeRan::No);
         if !between.is_zero() {
             model.pass(between).await;
@@ -112,7 +112,7 @@ async fn an_exit_ends_the_calls_in_flight_at_once() {
 #[tokio::test(start_paused = true)]
 async fn a_failed_start_refuses_the_parked_calls_at_once() {
     let mut model = ModelLink::new(Retry::Never);
-    model.script.then(Start::FailAfter(2 * SECOND, StartError::LimitReached(LimitReached::Processes)));
+    model.script.queue_start(Start::FailAfter(2 * SECOND, StartError::LimitReached(LimitReached::Processes)));
     model.call(NOW, MaybeRan::No);
     model.pass(SECOND).await;
     assert_eq!(model.responses(), [0]);
@@ -124,7 +124,7 @@ async fn a_failed_start_refuses_the_parked_calls_at_once() {
 #[tokio::test(start_paused = true)]
 async fn a_call_that_waits_for_a_start_is_refused_at_its_deadline() {
     let mut model = ModelLink::new(Retry::Never);
-    model.script.then(Start::Never);
+    model.script.queue_start(Start::Never);
     model.call(NOW, MaybeRan::No);
     model.pass(CALL_TIMEOUT - SECOND).await;
     assert_eq!(model.responses(), [0]);
@@ -140,7 +140,7 @@ async fn requests_that_wait_for_a_start_count_among_those_in_flight() {
         let limit = "limits.requests-in-flight = 2";
         let fixture = Fixture::with_sync(limit, &server_configuration(Retry::Never), File::sync_data);
         let mut model = ModelLink::in_fixture(fixture, Retry::Never);
-        model.script.then(Start::RunAfter(5 * SECOND));
+        model.script.queue_start(Start::RunAfter(5 * SECOND));
         for _ in 0..3 {
             model.call(NOW, MaybeRan::No);
             if !between.is_zero() {
@@ -150,7 +150,7 @@ async fn requests_that_wait_for_a_start_count_among_those_in_flight() {
         model.pass(SECOND).await;
         assert_eq!(model.responses(), [0, 0, 1]);
         let answer = &model.requests[&3].answer;
-        assert!(answer.contains("too many requests wait"), "{answer}");
+        assert!(answer.contains("too many requests are in flight"), "{answer}");
         model.pass(5 * SECOND).await;
         assert_eq!((model.responses(), model.log.runs(3)), (vec![1, 1, 1], 0));
     }
@@ -159,7 +159,7 @@ async fn requests_that_wait_for_a_start_count_among_those_in_flight() {
 #[tokio::test(start_paused = true)]
 async fn a_cancelled_call_that_waited_for_a_start_is_never_sent_and_frees_its_id_at_once() {
     let mut model = ModelLink::new(Retry::Never);
-    model.script.then(Start::RunAfter(2 * SECOND));
+    model.script.queue_start(Start::RunAfter(2 * SECOND));
     model.call(NEVER, MaybeRan::No);
     model.pass(MOMENT).await;
     // The next request under this id comes together with the cancellation.
@@ -192,7 +192,7 @@ async fn the_end_of_a_link_gives_every_call_an_outcome_and_counts_those_without_
         (Start::Never, outcome("refused", "session_ended")),
     ] {
         let mut model = ModelLink::new(Retry::Never);
-        model.script.then(start);
+        model.script.queue_start(start);
         model.call(NEVER, MaybeRan::No);
         model.pass(MOMENT).await;
         let (ended, has_ended) = oneshot::channel();
@@ -211,9 +211,9 @@ async fn a_shim_gets_no_credit_while_too_many_bytes_are_queued_for_its_server() 
             true => ModelLink::running("").await,
             false => ModelLink::new(Retry::Never),
         };
-        model.script.then(Start::RunAfter(5 * SECOND));
+        model.script.queue_start(Start::RunAfter(5 * SECOND));
         if is_running {
-            model.script.read(0, Reading::Nothing);
+            model.script.set_reading(0, Reading::Nothing);
         }
         let padding = "x".repeat(600 * 1024);
         for _ in 0..3 {
@@ -229,7 +229,7 @@ async fn a_shim_gets_no_credit_while_too_many_bytes_are_queued_for_its_server() 
         model.pass(3 * SECOND).await;
         assert!(!model.shim.is_acknowledged(), "running: {is_running}");
         if is_running {
-            model.script.read(0, Reading::Everything);
+            model.script.set_reading(0, Reading::Everything);
         }
         model.pass(5 * SECOND).await;
         assert!(model.shim.is_acknowledged() && model.responses().iter().all(|count| *count == 1));
@@ -239,7 +239,7 @@ async fn a_shim_gets_no_credit_while_too_many_bytes_are_queued_for_its_server() 
 #[tokio::test(start_paused = true)]
 async fn messages_that_wait_for_a_start_are_sent_in_order() {
     let mut model = ModelLink::new(Retry::Never);
-    model.script.then(Start::RunAfter(2 * SECOND));
+    model.script.queue_start(Start::RunAfter(2 * SECOND));
     model.call(NOW, MaybeRan::No);
     model.pass(MOMENT).await;
     model.notify();

@@ -136,7 +136,7 @@ impl ModelLink {
         }
     }
 
-    async fn is_described(&mut self) -> bool {
+    async fn answers_describe(&mut self) -> bool {
         let (reply, described) = oneshot::channel();
         self.commands.send(Command::Describe(reply)).await.unwrap();
         self.pass(Duration::from_millis(1)).await;
@@ -156,7 +156,7 @@ async fn while_the_audits_disk_is_slow_only_new_calls_wait() {
     model.call(NOW, MaybeRan::No);
     model.pass(Duration::from_secs(4)).await;
     assert_eq!(model.responses(), [1, 0], "the response of the earlier call arrives");
-    assert!(model.is_described().await, "a command is answered");
+    assert!(model.answers_describe().await, "a command is answered");
     assert_eq!(model.log.runs(2), 0, "nothing is sent before its decision is on the disk");
     disk.set_blocked(false);
     model.until_responses(&[1, 1]).await;

@@ -24,7 +24,7 @@ use std::time::Duration;
 
 use cofferdam_servers::StartError;
 use cofferdam_servers::grant_limits::LimitReached;
-use cofferdam_servers::scripted::{Reading, Script, Start, Taken};
+use cofferdam_servers::scripted::{Reading, ReceivedMessage, Script, Start};
 use relay_proto::frame::{MaybeRan, Origin};
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinHandle;
@@ -140,7 +140,7 @@ impl ModelLink {
             11 => self.shim.disconnect(),
             12 => self.connect().await,
             13 => self.end_link().await,
-            14 => self.script.then(start(argument)),
+            14 => self.script.queue_start(start(argument)),
             15 => self.crash(),
             16 => return self.pass(Duration::from_secs(u64::from(argument) / 8)).await,
             _ => return self.pass(short).await,
@@ -234,7 +234,7 @@ impl ModelLink {
             let notification = format!(
                 r#"{{"jsonrpc":"2.0","method":"notifications/message","params":{{"data":"{SECRET}"}}}}"#
             );
-            self.script.say(*process, &notification);
+            self.script.write(*process, &notification);
         }
         self.shim.push(br#"{"jsonrpc":"2.0","method":"notifications/roots/list_changed"}"#, MaybeRan::No);
     }
@@ -348,7 +348,7 @@ impl ModelLink {
         }
     }
 
-    /// Lets the link work without further disturbance, and checks that every request is answered.
+    /// Lets the link work without further random events, and checks that every request is answered.
     async fn settle(&mut self) {
         for _ in 0..20 {
             self.connect().await;

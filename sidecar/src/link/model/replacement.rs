@@ -78,7 +78,7 @@ async fn a_listener_is_opened_again_in_the_new_process_and_closed_in_the_old() {
 async fn a_draining_process_sends_no_server_wide_notification_and_a_successor_none_at_all() {
     let mut model = ModelLink::running("servers.tools.replace = \"idle\"").await;
     let notify = |model: &ModelLink, process, method: &str| {
-        model.script.say(process, &format!(r#"{{"jsonrpc":"2.0","method":"{method}"}}"#));
+        model.script.write(process, &format!(r#"{{"jsonrpc":"2.0","method":"{method}"}}"#));
     };
     model.call(LATE, MaybeRan::No);
     model.pass(MOMENT).await;
@@ -161,7 +161,7 @@ async fn requests_of_a_successor_that_never_took_over_are_cancelled() {
     model.call(LATE, MaybeRan::No);
     model.pass(MOMENT).await;
     model.replace().await;
-    model.script.say(1, r#"{"jsonrpc":"2.0","id":7,"method":"roots/list"}"#);
+    model.script.write(1, r#"{"jsonrpc":"2.0","id":7,"method":"roots/list"}"#);
     model.pass(MOMENT).await;
     model.script.exit(1);
     model.pass(MOMENT).await;
@@ -185,7 +185,7 @@ async fn the_cancellation_of_a_call_goes_to_its_process() {
 #[tokio::test(start_paused = true)]
 async fn another_handshake_moves_calls_parked_for_a_scope_to_a_new_process() {
     let mut model = ModelLink::running(SCOPE).await;
-    model.script.then(Start::RunAfter(5 * SECOND));
+    model.script.queue_start(Start::RunAfter(5 * SECOND));
     model.call(NEVER, MaybeRan::No);
     model.pass(SECOND).await;
     model.request("initialize", r#"{"protocolVersion":"2025-11-25","capabilities":{}}"#);

@@ -45,7 +45,7 @@ async fn a_second_attempt_that_cannot_be_made_leaves_the_outcome_unknown() {
     let mut model = ModelLink::new(Retry::WhereSafe);
     model.request("tools/list", "{}");
     model.pass(20 * SECOND).await;
-    model.script.then(Start::FailAfter(SECOND, StartError::LimitReached(LimitReached::Processes)));
+    model.script.queue_start(Start::FailAfter(SECOND, StartError::LimitReached(LimitReached::Processes)));
     model.request("tools/call", r#"{"name":"safe_exit_always","arguments":{"call":CALL}}"#);
     model.pass(2 * SECOND).await;
     assert_eq!((model.responses(), model.log.runs(2)), (vec![1, 1], 1));
@@ -62,7 +62,7 @@ async fn a_request_does_not_wait_for_a_tool_list_that_failed() {
     let mut model = ModelLink::new(Retry::WhereSafe);
     model.call(0, MaybeRan::No);
     model.pass(20 * SECOND).await;
-    model.script.then(Start::FailAfter(SECOND, StartError::LimitReached(LimitReached::Processes)));
+    model.script.queue_start(Start::FailAfter(SECOND, StartError::LimitReached(LimitReached::Processes)));
     model.request("tools/call", r#"{"name":"safe_exit_always","arguments":{"call":CALL}}"#);
     model.pass(2 * SECOND).await;
     assert_eq!((model.responses(), model.log.runs(2)), (vec![1, 1], 1));
@@ -74,7 +74,7 @@ async fn a_tool_list_is_not_requested_once_no_request_waits_for_it() {
     let mut model = ModelLink::new(Retry::WhereSafe);
     model.call(0, MaybeRan::No);
     model.pass(20 * SECOND).await;
-    model.script.then(Start::RunAfter(2 * CALL_TIMEOUT));
+    model.script.queue_start(Start::RunAfter(2 * CALL_TIMEOUT));
     model.request("tools/call", r#"{"name":"safe_exit_always","arguments":{"call":CALL}}"#);
     model.pass(CALL_TIMEOUT + SECOND).await;
     assert_eq!((model.responses(), model.log.runs(2)), (vec![1, 1], 1));

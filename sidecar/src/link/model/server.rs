@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use cofferdam_servers::scripted::{Reaction, Script, Taken, answer};
+use cofferdam_servers::scripted::{Reaction, ReceivedMessage, Script, answer};
 
 /// The secret that every process gets, and that no message to the harness may contain.
 pub(super) const SECRET: &str = "correct-horse-battery-staple";
@@ -76,9 +76,9 @@ pub(super) fn script(log: ServerLog, audit: PathBuf) -> Script {
     Script::responding(move |taken| respond(taken, &log, &audit))
 }
 
-fn respond(taken: &Taken, log: &ServerLog, audit: &Path) -> Vec<Reaction> {
+fn respond(taken: &ReceivedMessage, log: &ServerLog, audit: &Path) -> Vec<Reaction> {
     match taken.method.as_deref() {
-        Some("tools/list") => return vec![Reaction::Say(list(taken))],
+        Some("tools/list") => return vec![Reaction::Write(list(taken))],
         // The request stays open.
         Some("subscriptions/listen") => return Vec::new(),
         Some("initialize") if taken.process > 0 && taken.message.contains("exit_again") => {
@@ -90,41 +90,44 @@ fn respond(taken: &Taken, log: &ServerLog, audit: &Path) -> Vec<Reaction> {
         serde_json::from_str(&taken.message).expect("messages to the server are JSON");
     let call = message["params"]["arguments"]["call"].as_u64();
     let (Some(tool), Some(call)) = (message["params"]["name"].as_str(), call) else {
-        return answer(taken).map(Reaction::Say).into_iter().collect();
+        return answer(taken).map(Reaction::Write).into_iter().collect();
     };
     let runs = log.log_call(tool, call, audit);
     let id = taken.id.as_deref().expect("a call has an id");
     let result = |text: &str| format!(r#"{{"jsonrpc":"2.0","id":{id},"result":{{"text":"{text}"}}}}"#);
     match tool {
-        "late" => vec![Reaction::SayAfter(Duration::from_secs(3), result("late"))],
+        "late" => vec![Reaction::WriteAfter(Duration::from_secs(3), result("late"))],
         "never" => Vec::new(),
         "exit" | "safe_exit_always" => vec![Reaction::Exit],
         "exit_late" => vec![Reaction::ExitAfter(Duration::from_secs(1))],
         // So large that a worker thread scrubs it.
         "large" => vec![
-            Reaction::Say(result(&format!("{}{SECRET}", "x".repeat(300 * 1024)))),
-            Reaction::Say(r#"{"jsonrpc":"2.0","method":"notifications/after"}"#.into()),
+            Reaction::Write(result(&format!("{}{SECRET}", "x".repeat(300 * 1024)))),
+            Reaction::Write(r#"{"jsonrpc":"2.0","method":"notifications/after"}"#.into()),
         ],
-        "leak" => vec![Reaction::Say(result(SECRET))],
+        "leak" => vec![Reaction::Write(result(SECRET))],
         "twice" => {
-            vec![Reaction::Say(result("once")), Reaction::SayAfter(Duration::from_secs(1), result("again"))]
+            vec![
+                Reaction::Write(result("once")),
+                Reaction::WriteAfter(Duration::from_secs(1), result("again")),
+            ]
         }
         "asks" => vec![
-            Reaction::Say(format!(r#"{{"jsonrpc":"2.0","id":{call},"method":"roots/list"}}"#)),
-            Reaction::Say(result("asked")),
+            Reaction::Write(format!(r#"{{"jsonrpc":"2.0","id":{call},"method":"roots/list"}}"#)),
+            Reaction::Write(result("asked")),
         ],
-        "task" => vec![Reaction::Say(format!(
+        "task" => vec![Reaction::Write(format!(
             r#"{{"jsonrpc":"2.0","id":{id},"result":{{"task":{{"taskId":"t","status":"working"}}}}}}"#
         ))],
         "safe_exit_then_never" if runs == 1 => vec![Reaction::ExitAfter(Duration::from_secs(15))],
         "safe_exit_then_never" => Vec::new(),
         "safe_exit" if runs == 1 => vec![Reaction::Exit],
         "safe_never" if runs == 1 => vec![Reaction::ExitAfter(Duration::from_secs(5))],
-        _ => vec![Reaction::Say(result("done"))],
+        _ => vec![Reaction::Write(result("done"))],
     }
 }
 
-fn list(taken: &Taken) -> String {
+fn list(taken: &ReceivedMessage) -> String {
     let id = taken.id.as_deref().expect("a list has an id");
     let tools = TOOLS.into_iter().chain(OTHER_TOOLS).map(|name| {
         let is_safe = name.starts_with("safe_");

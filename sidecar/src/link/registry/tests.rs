@@ -169,7 +169,10 @@ async fn an_unused_reservation_counts_until_it_is_dropped_and_leaves_no_record()
     let limit = fixture.context.config.load().limits.links;
     let reserve = || fixture.registry.reserve(&fixture.context, &sandbox("e1"));
     let mut reserved: Vec<_> = (0..limit).map(|_| reserve().unwrap()).collect();
-    assert!(matches!(reserve(), Err(NotOpened::Socket(_))), "reservations count before any link is opened");
+    assert!(
+        matches!(reserve(), Err(NotOpened::LinkLimit(_))),
+        "reservations count before any link is opened"
+    );
     reserved.pop().unwrap().open(name("tools"), connection(), None);
     drop(reserved);
     assert_eq!(fixture.links(), 1);
@@ -189,7 +192,7 @@ async fn an_enrolment_with_all_its_links_does_not_limit_others() {
     let limit = fixture.context.config.load().limits.links;
     let register = |principal: &Principal| fixture.registry.reserve(&fixture.context, principal);
     let _links: Vec<_> = (0..limit).map(|_| register(&sandbox("e1")).unwrap()).collect();
-    assert!(matches!(register(&sandbox("e1")), Err(NotOpened::Socket(_))));
+    assert!(matches!(register(&sandbox("e1")), Err(NotOpened::LinkLimit(_))));
     let _other = register(&sandbox("e2")).unwrap();
     let _anonymous = register(&anonymous()).unwrap();
     assert_eq!(fixture.registry.session_of_enrolment("e1").map(|(_, links)| links), Some(limit));

@@ -99,14 +99,14 @@ impl ShimEnd {
     async fn welcome(&mut self) -> Welcome {
         match self.next().await {
             Some(Frame::Welcome(welcome)) => welcome,
-            other => panic!("a Welcome was due, not {other:?}"),
+            other => panic!("expected a Welcome, got {other:?}"),
         }
     }
 
     async fn refusal(&mut self) -> Refusal {
         match self.next().await {
             Some(Frame::Refusal(refusal)) => refusal,
-            other => panic!("a Refusal was due, not {other:?}"),
+            other => panic!("expected a Refusal, got {other:?}"),
         }
     }
 }

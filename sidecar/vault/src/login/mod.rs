@@ -10,7 +10,7 @@
 //! | `backend` | the requests of the task, which tests can replace |
 //!
 //! What must stay true: a token is replaced while the one before is still valid; a caller never gets an expired token as the
-//! current one; retries after a failure are paced; the token in a user's own file is never revoked.
+//! current one; there is a pause before each retry; the token in a user's own file is never revoked.
 
 mod backend;
 mod method;

@@ -12,7 +12,7 @@ pub enum SingleLogin {
     SidecarToken(LoginToken),
     /// The token of a user's own file, which must not be revoked.
     UserToken(LoginToken),
-    /// No login: the secret-id is wrapped, by this path as configured, and was not unwrapped.
+    /// No login was made: it would use up the wrapped secret-id. The path `made_by` created it, as configured.
     Wrapped { made_by: String },
 }
 

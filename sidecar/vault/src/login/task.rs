@@ -17,10 +17,10 @@ use super::timing::{self, LoginBackoff};
 use super::{LoginToken, RetryableFailure, SharedLogin};
 use crate::error::{Kind, VaultError};
 
-/// A renewal that restores less than this share of the full life has reached the maximum of the token.
-const EXTENDED_SHARE: f64 = 0.9;
-/// After a failure with less than this share of the life left, the next attempt is a login.
-const LAST_SHARE: f64 = 0.25;
+/// A renewal that restores less than this fraction of the full life has reached the maximum of the token.
+const EXTENDED_FRACTION: f64 = 0.9;
+/// After a failure with less than this fraction of the life left, the next attempt is a login.
+const LOGIN_BELOW_FRACTION: f64 = 0.25;
 /// The least time between two verifications of a token that Vault refused.
 const VERIFICATION_INTERVAL: Duration = Duration::from_secs(2);
 /// The longest timer; a later action takes several.
@@ -28,8 +28,8 @@ const MAX_TIMER: Duration = Duration::from_secs(24 * 3600);
 /// A file whose token is about to expire is read again at least this often.
 const MAX_FILE_RECHECK: Duration = Duration::from_secs(60);
 
-pub(super) struct LoginTask<D> {
-    backend: D,
+pub(super) struct LoginTask<B> {
+    backend: B,
     shared: Arc<SharedLogin>,
     held: Option<HeldLogin>,
     next: NextAction,
@@ -61,8 +61,8 @@ enum Action {
     Renew,
 }
 
-impl<D: LoginBackend> LoginTask<D> {
-    pub(super) fn new(backend: D, shared: Arc<SharedLogin>) -> Self {
+impl<B: LoginBackend> LoginTask<B> {
+    pub(super) fn new(backend: B, shared: Arc<SharedLogin>) -> Self {
         let now = Instant::now();
         Self {
             backend,
@@ -153,7 +153,7 @@ impl<D: LoginBackend> LoginTask<D> {
                 self.backoff.succeeded();
                 let life = granted.life;
                 let is_extended =
-                    life.is_zero() || life.as_secs_f64() >= full_life.as_secs_f64() * EXTENDED_SHARE;
+                    life.is_zero() || life.as_secs_f64() >= full_life.as_secs_f64() * EXTENDED_FRACTION;
                 let renewed = LoginToken { generation: self.generation, ..granted.into_token(0) };
                 self.publish(renewed, full_life.max(life));
                 match is_extended {
@@ -207,7 +207,8 @@ impl<D: LoginBackend> LoginTask<D> {
         };
         let generation = self.generation;
         self.publish(token, full_life);
-        if is_the_same && !life.is_zero() && life.as_secs_f64() < full_life.as_secs_f64() * EXTENDED_SHARE {
+        if is_the_same && !life.is_zero() && life.as_secs_f64() < full_life.as_secs_f64() * EXTENDED_FRACTION
+        {
             // The token of a file that was not replaced yet.
             tracing::warn!(left = ?life, "the Vault token in the file is about to expire: replace it");
             let wait = (life / 3).clamp(timing::MIN_DELAY, MAX_FILE_RECHECK);
@@ -231,7 +232,7 @@ impl<D: LoginBackend> LoginTask<D> {
             && let Some(left) = held.left().filter(|left| !left.is_zero())
         {
             wait = timing::before_expiry(wait, left);
-            if left.as_secs_f64() < held.full_life.as_secs_f64() * LAST_SHARE {
+            if left.as_secs_f64() < held.full_life.as_secs_f64() * LOGIN_BELOW_FRACTION {
                 action = Action::LogIn;
             }
         } else {
@@ -242,7 +243,7 @@ impl<D: LoginBackend> LoginTask<D> {
             self.not_before = now + timing::retry_pause(retry_after);
         }
         let at = (now + wait).max(self.not_before);
-        tracing::warn!(request = %error.request, why = %error.problem, next_step = error.next_step(), wait = ?(at - now), "Vault did not keep the login");
+        tracing::warn!(request = %error.request, why = %error.problem, next_step = error.next_step(), wait = ?(at - now), "the login to Vault or its renewal failed");
         self.next = NextAction { action, at };
         self.shared.fail(RetryableFailure { error, next_attempt: at });
     }

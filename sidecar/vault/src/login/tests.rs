@@ -111,7 +111,7 @@ async fn seconds(time: u64) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_day_of_renewals_is_one_token_and_one_renewal_per_two_thirds() {
+async fn one_token_lasts_a_day_and_is_renewed_at_two_thirds_of_its_life() {
     let script = Script::new(&[Ok(("s.one", 3600))], &[Ok(("s.one", 3600))]);
     let shared = script.start();
     let start = Instant::now();
@@ -169,7 +169,7 @@ async fn the_current_token_is_used_during_an_outage_until_it_expires() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn attempts_are_paced_and_every_five_seconds_while_a_caller_waits() {
+async fn attempts_back_off_and_come_every_five_seconds_while_a_caller_waits() {
     let script = Script::new(&[Err(403)], &[]);
     let shared = script.start();
     seconds(3600).await;

@@ -93,7 +93,7 @@ pub(super) async fn verify_wrap(
     let problem = match vault.wrapping_lookup(wrap).await {
         // The whole path is compared: a longer one belongs to another role.
         Ok(facts) if facts.creation_path == made_by => return Ok(()),
-        Ok(_) => Problem::WrapForeign { expected: made_by.to_owned() },
+        Ok(_) => Problem::WrapNotFromRole { expected: made_by.to_owned() },
         Err(error) if is_refusal(&error) => Problem::WrapSpent { by: spent },
         Err(error) => return Err(error),
     };

@@ -80,7 +80,7 @@ struct Retries {
 
 /// Why there is no further attempt.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-enum LastAttempt {
+enum RetriesEnded {
     Expired,
     Stopped,
 }
@@ -110,7 +110,7 @@ impl Revoker {
     }
 
     /// Writes an accessor to disk, so that the next sidecar can revoke its token after a crash. Blocks.
-    pub(crate) fn remember(&self, accessor: &Accessor, session: &str) -> io::Result<()> {
+    pub(crate) fn store_accessor(&self, accessor: &Accessor, session: &str) -> io::Result<()> {
         self.accessors.write(accessor, session)
     }
 
@@ -156,13 +156,13 @@ impl Revoker {
             }
             match retries.pause().await {
                 Ok(()) => continue,
-                Err(LastAttempt::Expired) => {
+                Err(RetriesEnded::Expired) => {
                     metrics::vault().revocation(Revocation::Expired);
                     tracing::warn!("a session's Vault token expired before it could be revoked");
                 }
-                Err(LastAttempt::Stopped) => {
+                Err(RetriesEnded::Stopped) => {
                     tracing::warn!(
-                        "stopping before a session's credentials are revoked; the next start goes on"
+                        "stopping before a session's credentials are revoked; the next sidecar revokes them"
                     );
                 }
             }
@@ -216,13 +216,13 @@ impl Revoker {
             tracing::info!(number, reason, "a released Vault token is not revoked yet");
             match retries.pause().await {
                 Ok(()) => {}
-                Err(LastAttempt::Expired) => {
+                Err(RetriesEnded::Expired) => {
                     metrics::vault().revocation(Revocation::Expired);
                     tracing::warn!(number, "a released Vault token expired before it could be revoked");
                     outstanding.remove(number);
                     return;
                 }
-                Err(LastAttempt::Stopped) => return,
+                Err(RetriesEnded::Stopped) => return,
             }
         }
     }
@@ -305,12 +305,12 @@ impl Revoker {
 }
 
 impl Retries {
-    async fn pause(&mut self) -> Result<(), LastAttempt> {
+    async fn pause(&mut self) -> Result<(), RetriesEnded> {
         if self.expires.is_some_and(|end| end < Instant::now()) {
-            return Err(LastAttempt::Expired);
+            return Err(RetriesEnded::Expired);
         }
         let pause = sleep(self.backoff.next_delay());
-        self.stop.run_until_cancelled(pause).await.ok_or(LastAttempt::Stopped)
+        self.stop.run_until_cancelled(pause).await.ok_or(RetriesEnded::Stopped)
     }
 }
 

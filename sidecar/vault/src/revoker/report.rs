@@ -52,16 +52,20 @@ impl Revoked {
     /// The lines that a command prints.
     pub fn lines(&self) -> Vec<String> {
         let lease =
-            |end: &LeaseEnd| format!("lease {} of `{}`: {}", end.lease, end.secret, end.outcome.told());
-        let token = format!("Vault token: {}", self.token.told());
+            |end: &LeaseEnd| format!("lease {} of `{}`: {}", end.lease, end.secret, end.outcome.described());
+        let token = format!("Vault token: {}", self.token.described());
         std::iter::once(token).chain(self.leases.iter().map(lease)).collect()
     }
 
     /// One line for the audit.
-    pub fn told(&self) -> String {
+    pub fn summary(&self) -> String {
         let pending = self.leases.iter().filter(|end| end.outcome.is_pending()).count();
         let leases = self.leases.len();
-        format!("Vault token {}; leases: {} revoked, {pending} pending", self.token.told(), leases - pending)
+        format!(
+            "Vault token {}; leases: {} revoked, {pending} pending",
+            self.token.described(),
+            leases - pending
+        )
     }
 }
 
@@ -78,7 +82,7 @@ impl Outcome {
         matches!(self, Self::Pending { .. })
     }
 
-    fn told(&self) -> String {
+    fn described(&self) -> String {
         match self {
             Self::Pending { reason } => format!("pending ({reason})"),
             Self::Revoked { after_ms } => format!("revoked after {after_ms} ms"),

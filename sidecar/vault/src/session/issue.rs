@@ -54,7 +54,7 @@ impl SessionInner {
     /// Failing to write is no reason to refuse the session: the token expires with it.
     async fn write_accessor(&self, accessor: Accessor) {
         let (access, session) = (Arc::clone(&self.access), self.owner.session.clone());
-        let written = tokio::task::spawn_blocking(move || access.revoker.remember(&accessor, &session));
+        let written = tokio::task::spawn_blocking(move || access.revoker.store_accessor(&accessor, &session));
         if let Err(error) = written.await.unwrap_or_else(|panic| Err(std::io::Error::other(panic))) {
             let session = &self.owner.session;
             tracing::error!(%error, session, "cannot store the accessor of a Vault token: after a crash that token would not be revoked before it expires");

@@ -15,19 +15,19 @@ use crate::token::LeaseId;
 impl SessionVault {
     /// Whether a lease of this token is as good as one that would be created now.
     pub(crate) fn is_current(&self, token: &SessionToken) -> bool {
-        token.issued().number > self.0.presence().given_up
+        token.issued().number > self.0.link_state().given_up
             && token.issued().is_of_this_login(self.0.access.generation())
             && token.issued().is_live()
     }
 
     /// Whether all links that this token was issued for have ended.
     pub(crate) fn is_given_up(&self, token: &SessionToken) -> bool {
-        token.issued().number <= self.0.presence().given_up
+        token.issued().number <= self.0.link_state().given_up
     }
 
     /// Whether values without a lease were read for the present links.
     pub(crate) fn is_read_current(&self, mark: ReadMark) -> bool {
-        mark.number > self.0.presence().given_up
+        mark.number > self.0.link_state().given_up
     }
 
     /// For use after Vault refused a request with this token. If the token is revoked, it is no longer the current one.

@@ -16,7 +16,7 @@ use crate::token::Token;
 
 pub(crate) const LOGIN_TOKEN: &str = "s.login";
 
-/// Its paths: what a test counts, delays and lets fail.
+/// Paths whose requests a test can count, delay and make fail.
 pub(crate) const READ: &str = "database/creds/readonly";
 pub(crate) const REVOKE_ACCESSOR: &str = "auth/token/revoke-accessor";
 pub(crate) const REVOKE_SELF: &str = "auth/token/revoke-self";

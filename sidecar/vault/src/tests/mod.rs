@@ -8,7 +8,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use cofferdam_secrets::{
-    Ask, Asker, Lease, Origin, SecretProblem, SecretSpec, ShortValues, Source, SourceLimits, VaultOrigin,
+    Lease, Origin, Requester, SecretProblem, SecretSpec, ShortValues, Source, SourceLimits, SourceRequest,
+    VaultOrigin,
 };
 use tokio::time::{Instant, sleep, timeout};
 use tokio_util::task::TaskTracker;
@@ -103,7 +104,7 @@ async fn read(session: &SessionVault) -> Result<Lease, SecretProblem> {
         short: ShortValues::Refuse,
     };
     let limits = SourceLimits { bytes: 4096, exec_timeout: Duration::from_secs(1) };
-    session.read(Ask { spec: &spec, limits, asker: Asker::Caller, learn: &|_, _| {} }).await
+    session.read(SourceRequest { spec: &spec, limits, requester: Requester::Caller, learn: &|_, _| {} }).await
 }
 
 async fn read_many(session: &SessionVault, count: usize) -> Vec<Lease> {

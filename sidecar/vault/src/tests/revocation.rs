@@ -3,20 +3,20 @@
 use super::fake::{LOOK_UP_LEASE, LeaseEnd, READ, REVOKE_ACCESSOR, REVOKE_SELF};
 use super::*;
 use crate::revoker::{Outcome, Revoked};
-use crate::session::Left;
+use crate::session::RemainingLinks;
 
 const HOUR: Duration = Duration::from_secs(3600);
 
-/// Its last link leaves, and the end may take as long as a link's.
+/// The last link leaves and the session ends, with the deadline that the end of a link has.
 async fn end(session: &SessionVault) -> Revoked {
-    assert_eq!(session.leave(), Left::Last);
+    assert_eq!(session.leave(), RemainingLinks::None);
     session.end(Instant::now() + Duration::from_millis(4500)).await.unwrap()
 }
 
 fn reason(outcome: &Outcome) -> &str {
     match outcome {
         Outcome::Pending { reason } => reason,
-        Outcome::Revoked { .. } => panic!("it is said to be revoked"),
+        Outcome::Revoked { .. } => panic!("it is reported as revoked"),
     }
 }
 
@@ -72,14 +72,14 @@ async fn a_dropped_lease_is_revoked_with_its_token_and_looked_up_until_it_is_gon
         lookups,
         "a lease that is gone is not looked up"
     );
-    assert_eq!(session.leave(), Left::Last);
+    assert_eq!(session.leave(), RemainingLinks::None);
     let nothing = session.end(Instant::now() + Duration::from_secs(1)).await;
     assert!(nothing.is_none(), "the session still lists it: {nothing:?}");
     sidecar.clean_up();
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_dropped_token_that_expires_is_not_followed_any_more() {
+async fn revocation_of_a_dropped_token_is_not_retried_after_its_expiry() {
     let sidecar = Sidecar::start();
     let session = sidecar.session(Duration::from_secs(300));
     let lease = read(&session).await.unwrap();
@@ -92,13 +92,13 @@ async fn a_dropped_token_that_expires_is_not_followed_any_more() {
     let after = sidecar.vault.requests(REVOKE_SELF).received;
     seconds(600).await;
     assert_eq!(sidecar.vault.requests(REVOKE_SELF).received, after);
-    assert_eq!(session.leave(), Left::Last);
+    assert_eq!(session.leave(), RemainingLinks::None);
     assert!(session.end(Instant::now() + Duration::from_secs(1)).await.is_none());
     sidecar.clean_up();
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_end_of_a_session_takes_over_what_was_dropped_before() {
+async fn the_end_of_a_session_takes_over_revocations_of_dropped_tokens() {
     let sidecar = Sidecar::start();
     let session = sidecar.session(HOUR);
     let lease = read(&session).await.unwrap();
@@ -120,7 +120,7 @@ async fn the_end_of_a_session_takes_over_what_was_dropped_before() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn so_many_are_revoked_at_once_and_no_more() {
+async fn the_number_of_concurrent_revocations_is_bounded() {
     let sidecar = Sidecar::start();
     let (first, second) = (sidecar.session(HOUR), sidecar.session(HOUR));
     let mut leases = read_many(&first, 20).await;
@@ -138,7 +138,7 @@ async fn so_many_are_revoked_at_once_and_no_more() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_lease_is_called_revoked_only_after_a_look_up_found_nothing() {
+async fn a_lease_is_reported_as_revoked_only_after_a_look_up_did_not_find_it() {
     let sidecar = Sidecar::start();
     let session = sidecar.session(HOUR);
     let _leases = read_many(&session, 2).await;
@@ -151,7 +151,7 @@ async fn a_lease_is_called_revoked_only_after_a_look_up_found_nothing() {
     }
     let lookups = sidecar.vault.requests(LOOK_UP_LEASE).received;
     seconds(300).await;
-    assert!(sidecar.vault.requests(LOOK_UP_LEASE).received > lookups + 10, "it is not followed any more");
+    assert!(sidecar.vault.requests(LOOK_UP_LEASE).received > lookups + 10, "it is not looked up any more");
     sidecar.vault.end_leases(LeaseEnd::WithItsToken);
     seconds(60).await;
     let lookups = sidecar.vault.requests(LOOK_UP_LEASE).received;
@@ -181,12 +181,12 @@ async fn at_the_deadline_the_report_says_what_is_pending_and_why() {
     sidecar.vault.delay(REVOKE_SELF, Duration::from_secs(4));
     sidecar.vault.fail(REVOKE_SELF, 503);
     let began = Instant::now();
-    assert_eq!(session.leave(), Left::Last);
+    assert_eq!(session.leave(), RemainingLinks::None);
     let revoked = session.end(began + Duration::from_secs(3)).await.unwrap();
     assert_eq!(began.elapsed(), Duration::from_secs(3));
     assert_eq!(reason(&revoked.token), "Vault has not answered yet");
     assert_eq!(reason(&revoked.leases[0].outcome), "Vault has not answered yet");
-    assert!(revoked.told().contains("leases: 0 revoked, 1 pending"), "{}", revoked.told());
+    assert!(revoked.summary().contains("leases: 0 revoked, 1 pending"), "{}", revoked.summary());
 
     let other = sidecar.session(HOUR);
     let _lease = read(&other).await.unwrap();
@@ -200,7 +200,7 @@ async fn at_the_deadline_the_report_says_what_is_pending_and_why() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_a_session_leaves_is_not_followed_after_its_expiry() {
+async fn revocation_for_an_ended_session_is_not_retried_after_the_expiry_of_its_tokens() {
     let sidecar = Sidecar::start();
     let session = sidecar.session(Duration::from_secs(300));
     let _lease = read(&session).await.unwrap();
@@ -243,7 +243,7 @@ async fn a_session_whose_link_failed_is_revoked_without_a_caller() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_a_sidecar_left_behind_is_revoked_by_the_next_with_pauses() {
+async fn tokens_that_a_sidecar_left_behind_are_revoked_by_the_next_one_with_backoff() {
     let sidecar = Sidecar::start();
     let session = sidecar.session(HOUR);
     let lease = read(&session).await.unwrap();
@@ -269,7 +269,7 @@ async fn what_a_sidecar_left_behind_is_revoked_by_the_next_with_pauses() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_was_left_behind_and_is_gone_already_is_forgotten() {
+async fn the_accessor_of_a_token_that_is_already_revoked_is_removed() {
     let sidecar = Sidecar::start();
     let session = sidecar.session(HOUR);
     let lease = read(&session).await.unwrap();

@@ -1,5 +1,5 @@
-//! The sidecar, its keepers started from `COFFERDAM_BIN`: under callgrind the running image, from which a sidecar
-//! starts them otherwise, is callgrind's own.
+//! The sidecar, with keepers started from `COFFERDAM_BIN`. A sidecar usually starts them from its own running image,
+//! which under callgrind is callgrind.
 
 use std::process::ExitCode;
 

@@ -15,7 +15,7 @@ use crate::awake::Awake;
 use crate::bench_error::BenchError;
 use crate::clock::{Deadline, now};
 use crate::contender::{Contender, Ready};
-use crate::measure::{Pace, Small};
+use crate::measure::{Pace, SmallCalls};
 use crate::process::Running;
 use crate::program_paths::ProgramPaths;
 use crate::relay::Link;
@@ -28,30 +28,30 @@ pub(crate) const SESSIONS: usize = 1_000;
 
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Crowd {
-    /// Bytes of the sidecar for one session that has said Hello and nothing more.
+    /// Bytes of the sidecar's memory for one session that has sent only its Hello.
     pub(crate) idle_session: u64,
     /// The best round of one session alone.
-    pub(crate) alone: Small,
+    pub(crate) alone: SmallCalls,
     /// The best round of all of them, by its 99th percentile.
-    pub(crate) together: Small,
+    pub(crate) together: SmallCalls,
 }
 
 /// Runs all of it; `dir` is for the sidecars' files.
 pub(crate) fn run(pace: Pace, dir: &Path, paths: &ProgramPaths) -> Result<Crowd, BenchError> {
-    make_room()?;
+    raise_descriptor_limit()?;
     let single = Sidecar::start(&dir.join("single"), paths)?;
     let shared = Sidecar::start(&dir.join(CROWD), paths)?;
     let (mut links, idle_session) = shared.idle_links()?;
     eprintln!("bench: {SESSIONS} idle sessions, {idle_session} bytes each");
     let mut alone = single.link()?;
     for link in links.iter_mut().chain([&mut alone]) {
-        link.shake_hands()?;
+        link.handshake()?;
         link.small_call()?;
     }
     let _awake = Awake::keep()?;
     let mut rounds = Vec::new();
-    for number in 1..=pace.rounds.min(MOST_ROUNDS) {
-        let alone = pace.small_calls(MOST_CALLS, || alone.small_call())?;
+    for number in 1..=pace.rounds.min(MAX_ROUNDS) {
+        let alone = pace.small_calls(MAX_CALLS, || alone.small_call())?;
         let together = once_a_second(&mut links)?;
         eprintln!(
             "bench: round {number}, one session: {:?} a small call; {SESSIONS} sessions: {:?}, 99 % of them within {:?}",
@@ -67,7 +67,7 @@ pub(crate) fn run(pace: Pace, dir: &Path, paths: &ProgramPaths) -> Result<Crowd,
 
 const SERVER: &str = "bench";
 const SOCKET: &str = "relay/relay.sock";
-const SIDECAR_OF_MANY: Contender = Contender {
+const SHARED_SIDECAR: Contender = Contender {
     name: CROWD,
     about: "a sidecar and a server over HTTP",
     directories: SIDECAR_DIRECTORIES,
@@ -75,21 +75,21 @@ const SIDECAR_OF_MANY: Contender = Contender {
     host: SIDECAR,
     ready: Ready::Unix(SOCKET),
     enrol: &[],
-    // What runs beside it here is the server.
+    // Here the client's command is the MCP server.
     client: &["{server}", "http", "{port}"],
     env: &[],
 };
 /// Each lasts some seconds.
-const MOST_ROUNDS: usize = 4;
+const MAX_ROUNDS: usize = 4;
 /// Calls of each session in a round, one a second.
 const SECONDS: u32 = 3;
 /// Calls of the single session in a round: few enough not to reach its audit rate limit.
-const MOST_CALLS: usize = 1_500;
+const MAX_CALLS: usize = 1_500;
 /// Descriptors for the sessions and for as many connections of the server, with some to spare.
 const DESCRIPTORS: u64 = 4_096;
 /// Small stacks: a thread of the driver holds a link and little else.
 const STACK: usize = 128 * 1024;
-/// Until the last thread is there.
+/// Time until all threads have started.
 const BEGIN_AFTER: Duration = Duration::from_millis(300);
 
 struct Sidecar {
@@ -100,9 +100,9 @@ struct Sidecar {
 
 impl Sidecar {
     fn start(dir: &Path, paths: &ProgramPaths) -> Result<Self, BenchError> {
-        let prepared = SIDECAR_OF_MANY.prepare(dir, paths)?;
+        let prepared = SHARED_SIDECAR.prepare(dir, paths)?;
         let mut server = prepared.client.command();
-        // It ends with its input, and it is ended with this process.
+        // It exits when its stdin closes, also if this process is killed.
         server.stdin(Stdio::piped()).stdout(Stdio::null());
         let server = Running::spawn(server, "the server over HTTP")?;
         let host = prepared.start_host()?.ok_or_else(|| BenchError::Missing("a sidecar".into()))?;
@@ -126,7 +126,7 @@ impl Sidecar {
 }
 
 /// Every link makes a call a second, each at its own moment of the second.
-fn once_a_second(links: &mut [Link]) -> Result<Small, BenchError> {
+fn once_a_second(links: &mut [Link]) -> Result<SmallCalls, BenchError> {
     let count = u32::try_from(links.len()).expect("there are a thousand").max(1);
     let begin = Deadline::after(BEGIN_AFTER);
     let took = std::thread::scope(|scope| {
@@ -151,11 +151,11 @@ fn once_a_second(links: &mut [Link]) -> Result<Small, BenchError> {
         let took = threads.into_iter().map(|thread| thread.join().expect("a caller does not panic"));
         took.collect::<Result<Vec<_>, _>>()
     })?;
-    Ok(Small::of(took.concat()))
+    Ok(SmallCalls::of(took.concat()))
 }
 
-/// Many descriptors for this process and for those it starts.
-fn make_room() -> Result<(), BenchError> {
+/// Raises the descriptor limit of this process and of those it starts.
+fn raise_descriptor_limit() -> Result<(), BenchError> {
     let missing = || BenchError::Missing(format!("{DESCRIPTORS} descriptors for one process (`ulimit -Hn`)"));
     let (soft, hard) = getrlimit(Resource::RLIMIT_NOFILE).map_err(|_| missing())?;
     if hard < DESCRIPTORS {

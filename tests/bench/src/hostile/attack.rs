@@ -42,12 +42,12 @@ impl Attack {
 }
 
 /// Printed when the attack has started.
-pub(crate) const AT_WORK: &str = "at work";
+pub(crate) const STARTED: &str = "attack started";
 
 /// Runs until the input ends; then prints how often it attacked, and in how many seconds.
 pub(crate) fn run(attack: Attack, socket: &Path) -> Result<(), BenchError> {
     std::thread::spawn(|| {
-        // Whatever it was that ended the input, the input is not needed any more.
+        // An error also ends the input.
         let _ = std::io::stdin().read_to_end(&mut Vec::new());
         OVER.store(true, Ordering::Relaxed);
     });
@@ -62,13 +62,13 @@ pub(crate) fn run(attack: Attack, socket: &Path) -> Result<(), BenchError> {
     while count < warm && !is_over() {
         count += work.turn()?;
     }
-    say(AT_WORK)?;
+    print_line(STARTED)?;
     let begin = now();
     let mut count = 0;
     while !is_over() {
         count += work.turn()?;
     }
-    say(&format!("{count} {}", begin.elapsed().as_secs_f64()))
+    print_line(&format!("{count} {}", begin.elapsed().as_secs_f64()))
 }
 
 enum Work {
@@ -77,7 +77,7 @@ enum Work {
     Messages(Box<Link>),
 }
 
-/// The newest so many are held. The sidecar keeps fewer: it has closed the older ones.
+/// The number of newest connections that are kept open. The sidecar keeps fewer: it has closed the older ones.
 const HELD: usize = 500;
 /// Messages between two pings.
 const BATCH: usize = 100;
@@ -132,7 +132,7 @@ struct Connections {
 impl Connections {
     fn next(&mut self) -> Result<(), BenchError> {
         let mut stream = UnixStream::connect(&self.socket)
-            .map_err(|source| BenchError::Start { what: "one connection too many".into(), source })?;
+            .map_err(|source| BenchError::Start { what: "a connection of the flood".into(), source })?;
         // The sidecar may have closed it already.
         let _ = stream.write_all(&self.openings[self.made % self.openings.len()]);
         self.made += 1;
@@ -159,11 +159,11 @@ fn openings() -> Vec<Vec<u8>> {
         noise.clone(),
         after_the_preface(&noise),
         after_the_preface(&[0xff; 8]),
-        opening("nobody-has-this"),
+        opening("no-such-server"),
     ]
 }
 
-/// As many messages as credit allows, until the socket takes no more.
+/// Sends as many messages as the credit allows, until the socket accepts no more.
 fn flood(link: &mut Link) -> Result<u64, BenchError> {
     let mut sent = 0;
     while !link.outbox.is_full() && !link.has_unwritten() {
@@ -183,7 +183,7 @@ fn flood(link: &mut Link) -> Result<u64, BenchError> {
     }
     let readable = ready[0].revents().is_some_and(|events| events.intersects(!PollFlags::POLLOUT));
     if readable {
-        link.take_in()?;
+        link.read_frames()?;
     }
     link.write()?;
     Ok(sent)
@@ -193,11 +193,11 @@ fn is_over() -> bool {
     OVER.load(Ordering::Relaxed)
 }
 
-fn say(words: &str) -> Result<(), BenchError> {
+fn print_line(words: &str) -> Result<(), BenchError> {
     let mut out = std::io::stdout();
     writeln!(out, "{words}")
         .and_then(|()| out.flush())
-        .map_err(|source| BenchError::Write { what: "what was done".into(), source })
+        .map_err(|source| BenchError::Write { what: "the result of the attack".into(), source })
 }
 
 #[cfg(test)]

@@ -1,7 +1,7 @@
 //! How much slower an honest link is while a hostile sandbox attacks the same sidecar.
 //!
-//! One sidecar with its limits as they come. In turn, again and again: no neighbour, a neighbour that only computes,
-//! and each attack; every time a fresh honest shim, connected before the attack begins, makes small calls one at a time.
+//! One sidecar with default limits. In turn, again and again: no neighbour, a neighbour that only computes, and each
+//! attack; every time a fresh honest shim, connected before the attack begins, makes small calls one at a time.
 //! The attacker is a process of normal priority on the same cores, so part of a slowdown is the machine's: the neighbour
 //! that only computes shows how much.
 
@@ -17,12 +17,12 @@ use crate::awake::Awake;
 use crate::bench_error::BenchError;
 use crate::client::Client;
 use crate::contender::{Contender, Prepared, Ready};
-use crate::measure::{Pace, Small};
+use crate::measure::{Pace, SmallCalls};
 use crate::process::{Running, command};
 use crate::program_paths::ProgramPaths;
 use crate::roster::{SECRET, SIDECAR, SIDECAR_DIRECTORIES};
 
-use self::attack::{AT_WORK, Attack};
+use self::attack::{Attack, STARTED};
 
 pub(crate) mod attack;
 
@@ -32,7 +32,7 @@ pub(crate) const HOSTILE: &str = "hostile";
 /// The best round of each.
 #[derive(Clone, Debug)]
 pub(crate) struct Hostile {
-    pub(crate) quiet: Small,
+    pub(crate) quiet: SmallCalls,
     pub(crate) attacked: Vec<Attacked>,
 }
 
@@ -40,7 +40,7 @@ pub(crate) struct Hostile {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Attacked {
     pub(crate) attack: Attack,
-    pub(crate) small: Small,
+    pub(crate) small: SmallCalls,
     /// Attacks per second in that round.
     pub(crate) per_second: f64,
     /// Attacks in all rounds.
@@ -59,7 +59,7 @@ pub(crate) fn run(pace: Pace, dir: &Path, paths: &ProgramPaths) -> Result<Hostil
     let _host = prepared.start_host()?;
     let socket = dir.join(HOSTILE).join(SOCKET);
     let _awake = Awake::keep()?;
-    let mut quiet: Option<Small> = None;
+    let mut quiet: Option<SmallCalls> = None;
     let mut attacked: Vec<Attacked> = Vec::new();
     for number in 1..=pace.rounds {
         let small = round(&prepared, pace, || Ok(()), |()| Ok(()))?.0;
@@ -95,25 +95,25 @@ const SIDECAR_UNDER_ATTACK: Contender = Contender {
     client: &["{shim}", "--relay", "unix:{dir}/relay/relay.sock", "--server", SERVER],
     env: &[],
 };
-/// Under what the audit takes of one session at once by default: ten thousand calls. More are let through more slowly.
-const MOST_CALLS: usize = 5_000;
+/// Below the audit's default burst for one session, ten thousand calls: more would exceed its rate limit.
+const MAX_CALLS: usize = 5_000;
 const WARMING_CALLS: usize = 1_000;
 /// The time for an attack to start, and to end.
 const ATTACKER_WITHIN: Duration = Duration::from_secs(10);
 
-/// An honest shim's calls between the beginning and the end of something.
+/// Measures an honest shim's calls between `begin` and `end`, which start and stop an attack.
 fn round<A, T>(
     prepared: &Prepared,
     pace: Pace,
     begin: impl FnOnce() -> Result<A, BenchError>,
     end: impl FnOnce(A) -> Result<T, BenchError>,
-) -> Result<(Small, T), BenchError> {
+) -> Result<(SmallCalls, T), BenchError> {
     let mut client = Client::start(&prepared.client)?;
     for _ in 0..WARMING_CALLS {
         client.small_call()?;
     }
     let begun = begin()?;
-    let small = pace.small_calls(MOST_CALLS, || client.small_call())?;
+    let small = pace.small_calls(MAX_CALLS, || client.small_call())?;
     let ended = end(begun)?;
     client.end();
     Ok((small, ended))
@@ -147,18 +147,18 @@ impl Attacker {
         attacker.args(["attack", attack.word()]).arg(socket);
         attacker.stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut running = Running::spawn(attacker, "an attacker")?;
-        let printed = BufReader::new(running.child.stdout.take().expect("it was asked for a pipe"));
+        let printed = BufReader::new(running.child.stdout.take().expect("stdout is piped"));
         let mut attacker = Self { running, printed };
         match attacker.line()?.as_str() {
-            AT_WORK => Ok(attacker),
-            other => Err(BenchError::WrongAnswer(other.into())),
+            STARTED => Ok(attacker),
+            other => Err(BenchError::UnexpectedResponse(other.into())),
         }
     }
 
     fn finish(mut self) -> Result<Done, BenchError> {
         drop(self.running.child.stdin.take());
         let line = self.line()?;
-        done(&line).ok_or(BenchError::WrongAnswer(line))
+        done(&line).ok_or(BenchError::UnexpectedResponse(line))
     }
 
     fn line(&mut self) -> Result<String, BenchError> {
@@ -196,15 +196,15 @@ mod tests {
 
     fn attacked(median: u64, in_all: u64) -> Attacked {
         let time = Duration::from_micros(median);
-        let small = Small { median: time, p99: time, calls: 1 };
+        let small = SmallCalls { median: time, p99: time, calls: 1 };
         Attacked { attack: Attack::Messages, small, per_second: median as f64, in_all }
     }
 
     #[test]
-    fn the_best_round_counts_and_the_blows_of_all() {
+    fn the_best_round_is_kept_and_attacks_of_all_rounds_are_added() {
         let mut all = Vec::new();
-        for (median, blows) in [(9, 1), (5, 10), (7, 100)] {
-            keep_best(&mut all, attacked(median, blows));
+        for (median, attacks) in [(9, 1), (5, 10), (7, 100)] {
+            keep_best(&mut all, attacked(median, attacks));
         }
         let [best] = all[..] else { panic!("one attack, one entry") };
         assert_eq!((best.small.median, best.per_second, best.in_all), (Duration::from_micros(5), 5.0, 111));
@@ -214,6 +214,6 @@ mod tests {
     fn an_attackers_last_line_has_a_count_and_a_time() {
         assert_eq!(done("1200 0.5"), Some(Done { count: 1200, seconds: 0.5 }));
         assert_eq!(done("1200 0"), None);
-        assert_eq!(done("at work"), None);
+        assert_eq!(done("attack started"), None);
     }
 }

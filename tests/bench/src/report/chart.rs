@@ -8,12 +8,12 @@ use super::units::{rate, time};
 use crate::roster::{COFFERDAM, COFFERDAM_TLS, COFFERDAM_WEB_SOCKET, DIRECT, SOCAT};
 use crate::tournament::ContenderResult;
 
-pub(super) fn svg(standings: &[ContenderResult]) -> String {
+pub(super) fn svg(results: &[ContenderResult]) -> String {
     let panels = [
         Panel {
             title: "One small call, p50",
             better: "shorter is better",
-            value: |standing| standing.small().map(|small| small.median.as_secs_f64()),
+            value: |result| result.small().map(|small| small.median.as_secs_f64()),
             label: seconds_label,
         },
         Panel {
@@ -25,17 +25,17 @@ pub(super) fn svg(standings: &[ContenderResult]) -> String {
         Panel {
             title: "A 1 MiB result, p50",
             better: "shorter is better",
-            value: |standing| standing.large().map(|large| large.as_secs_f64()),
+            value: |result| result.large().map(|large| large.as_secs_f64()),
             label: seconds_label,
         },
         Panel {
             title: "Start to tools/list",
             better: "shorter is better",
-            value: |standing| standing.start().map(|start| start.as_secs_f64()),
+            value: |result| result.start().map(|start| start.as_secs_f64()),
             label: seconds_label,
         },
     ];
-    let panel_height = HEADER + ROW * standings.len() as f64 + FOOTER;
+    let panel_height = HEADER + ROW * results.len() as f64 + FOOTER;
     let (width, height) = (2.0 * PANEL, 2.0 * panel_height + MARGIN);
     let mut out = format!(
         "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {width} {height}\" width=\"{width}\" height=\"{height}\" \
@@ -45,7 +45,7 @@ pub(super) fn svg(standings: &[ContenderResult]) -> String {
     for (number, panel) in panels.iter().enumerate() {
         let (column, row) = ((number % 2) as f64, (number / 2) as f64);
         let place = (column * PANEL, MARGIN / 2.0 + row * panel_height);
-        panel.draw(standings, place, &mut out);
+        panel.draw(results, place, &mut out);
     }
     out.push_str("</svg>\n");
     out
@@ -87,10 +87,10 @@ text{fill:#e6edf3}
 ";
 
 impl Panel {
-    fn draw(&self, standings: &[ContenderResult], (left, top): (f64, f64), out: &mut String) {
-        let values: Vec<f64> = standings.iter().filter_map(|standing| (self.value)(standing)).collect();
+    fn draw(&self, results: &[ContenderResult], (left, top): (f64, f64), out: &mut String) {
+        let values: Vec<f64> = results.iter().filter_map(|result| (self.value)(result)).collect();
         let scale = Scale::over(&values);
-        let bottom = HEADER + ROW * standings.len() as f64;
+        let bottom = HEADER + ROW * results.len() as f64;
         // Writing to a string cannot fail.
         let _ = write!(
             out,
@@ -114,24 +114,24 @@ impl Panel {
                 );
             }
         }
-        for (number, standing) in standings.iter().enumerate() {
+        for (number, result) in results.iter().enumerate() {
             let y = HEADER + ROW * number as f64;
-            self.bar(standing, &scale, y, out);
+            self.bar(result, &scale, y, out);
         }
         out.push_str("</g>\n");
     }
 
-    fn bar(&self, standing: &ContenderResult, scale: &Scale, y: f64, out: &mut String) {
+    fn bar(&self, result: &ContenderResult, scale: &Scale, y: f64, out: &mut String) {
         let (name_x, text_y) = (BAR_LEFT - 8.0, y + 17.0);
         let _ =
-            writeln!(out, "<text text-anchor=\"end\" x=\"{name_x}\" y=\"{text_y}\">{}</text>", standing.name);
-        let Some(value) = (self.value)(standing) else {
+            writeln!(out, "<text text-anchor=\"end\" x=\"{name_x}\" y=\"{text_y}\">{}</text>", result.name);
+        let Some(value) = (self.value)(result) else {
             let (x, word) =
-                (BAR_LEFT + 6.0, if standing.failure.is_some() { "failed" } else { "not measured" });
+                (BAR_LEFT + 6.0, if result.failure.is_some() { "failed" } else { "not measured" });
             let _ = writeln!(out, "<text class=\"quiet\" x=\"{x}\" y=\"{text_y}\">{word}</text>");
             return;
         };
-        let class = match standing.name {
+        let class = match result.name {
             COFFERDAM | COFFERDAM_TLS | COFFERDAM_WEB_SOCKET => "ours",
             DIRECT | SOCAT => "plain",
             _ => "bar",

@@ -7,21 +7,21 @@ use super::units::{digits, grouped, rate, time};
 use crate::hostile::attack::Attack;
 use crate::hostile::{Attacked, Hostile};
 
-pub(super) fn beside(trial: &Trial<Hostile>, out: &mut String) {
+pub(super) fn section(trial: &Trial<Hostile>, out: &mut String) {
     let Some(hostile) = trial.found() else { return };
     out.push_str(
         "\n## Beside a hostile sandbox\n\n\
-         | the neighbour | one small call, p50 | × quiet | p99 | a second | in all rounds |\n\
+         | other sandbox | one small call, p50 | × quiet | p99 | attacks per second | attacks in all rounds |\n\
          |---|--:|--:|--:|--:|--:|\n",
     );
     // Writing to a string cannot fail.
     let quiet = hostile.quiet;
-    let _ = writeln!(out, "| is not there | {} | 1 | {} | – | – |", time(quiet.median), time(quiet.p99));
+    let _ = writeln!(out, "| none | {} | 1 | {} | – | – |", time(quiet.median), time(quiet.p99));
     for attacked in &hostile.attacked {
         let Attacked { attack, small, per_second, in_all } = *attacked;
         let (what, load) = match attack {
             Attack::Busy => ("only computes", None),
-            Attack::Connections => ("connects and says nothing useful", Some((per_second, in_all))),
+            Attack::Connections => ("opens connections without a valid Hello", Some((per_second, in_all))),
             Attack::Messages => ("sends tiny messages", Some((per_second, in_all))),
         };
         let (per_second, in_all) =

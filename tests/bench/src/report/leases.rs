@@ -6,13 +6,13 @@ use super::Trial;
 use super::units::{digits, grouped, time};
 use crate::leases::Leases;
 
-pub(super) fn kept(trial: &Trial<Leases>, out: &mut String) {
+pub(super) fn section(trial: &Trial<Leases>, out: &mut String) {
     let Some(leases) = trial.found() else { return };
     let Leases { sessions, leases: count, simulated, actions, lapses, busiest, each } = leases;
     let mean = *actions as f64 / simulated.as_secs_f64();
     out.push_str(
         "\n## Keeping leases\n\n\
-         | sessions | leases | simulated | renewals, reads and looks | lapsed | a second, mean | most in a second | one of them costs |\n\
+         | sessions | leases | simulated | renewals, reads and look-ups | expired | per second, mean | per second, most | time for each |\n\
          |--:|--:|--:|--:|--:|--:|--:|--:|\n",
     );
     // Writing to a string cannot fail.

@@ -1,4 +1,4 @@
-//! The shape of the machine and the versions of the contenders. No host names, no paths.
+//! The size of the machine and the versions of the contenders. No host names, no paths.
 
 use std::time::Duration;
 
@@ -6,7 +6,7 @@ use crate::process::{command, output_of};
 use crate::program_paths::ProgramPaths;
 
 /// Cores, memory, architecture and kernel in one line.
-pub(crate) fn shape() -> String {
+pub(crate) fn summary() -> String {
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
     let meminfo = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
@@ -23,7 +23,7 @@ pub(crate) fn versions(paths: &ProgramPaths) -> Vec<String> {
     let printed = |program: Option<String>, argument| {
         let mut question = command(program?);
         question.arg(argument);
-        output_of(question, PATIENCE)
+        output_of(question, VERSION_TIMEOUT)
     };
     let socat = printed(own("{socat}"), "-V").and_then(|text| {
         let version = text.split_once("socat version ")?.1.split_whitespace().next()?;
@@ -38,9 +38,9 @@ pub(crate) fn versions(paths: &ProgramPaths) -> Vec<String> {
     [socat, mcp_proxy, python].into_iter().chain(npm).chain([node]).flatten().collect()
 }
 
-const PATIENCE: Duration = Duration::from_secs(20);
+const VERSION_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// The version alone: what a vendor hangs on to it says more about the place than about the kernel.
+/// The version without the vendor's suffix, which would describe the machine's provider.
 fn kernel(release: &str) -> &str {
     let version = release.trim();
     let end = version.find(|letter: char| !letter.is_ascii_digit() && letter != '.');
@@ -58,7 +58,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_machine_is_its_numbers() {
+    fn kernel_version_and_memory_are_read() {
         assert_eq!(kernel("6.1.0-18-cloud-amd64\n"), "6.1.0");
         assert_eq!(memory("MemTotal:        8148176 kB\nMemFree: 1 kB\n").unwrap(), "8 GiB");
     }

@@ -6,7 +6,7 @@
 //! | [`promises`] | the promised numbers, and whether they were kept |
 //! | [`hostile`] | an honest link beside a hostile sandbox |
 //! | [`leases`] | what keeping leases costs |
-//! | [`machine`] | the shape of the machine and the versions of the contenders: no host names, no paths |
+//! | [`machine`] | the size of the machine and the versions of the contenders: no host names, no paths |
 //! | [`method`] | how it is measured |
 //! | [`table`] | the text |
 //! | [`turnover`] | calls while credentials from Vault are replaced |
@@ -38,14 +38,14 @@ mod units;
 /// Everything that a report is made of.
 #[derive(Debug)]
 pub(crate) struct Findings {
-    pub(crate) standings: Vec<ContenderResult>,
+    pub(crate) results: Vec<ContenderResult>,
     pub(crate) hostile: Trial<Hostile>,
     pub(crate) crowd: Trial<Crowd>,
     pub(crate) leases: Trial<Leases>,
     pub(crate) turnover: Trial<Turnover>,
     /// Bytes of the shim's file.
     pub(crate) shim_size: Option<u64>,
-    /// Built without its default features.
+    /// Bytes of the shim's file, built without its default features.
     pub(crate) small_shim_size: Option<u64>,
     pub(crate) counts: Vec<Count>,
     pub(crate) rounds: usize,
@@ -71,8 +71,8 @@ impl<T> Trial<T> {
         }
         match run() {
             Ok(found) => Self::Done(found),
-            Err(trouble) => {
-                let reason = trouble.sentence();
+            Err(error) => {
+                let reason = error.sentence();
                 eprintln!("bench: {name} failed: {reason}");
                 Self::Failed(reason)
             }
@@ -106,12 +106,12 @@ impl Findings {
         let notes = notes_in(&std::fs::read_to_string(&path).unwrap_or_default());
         let written = std::fs::create_dir_all(directory)
             .and_then(|()| std::fs::write(path, self.text(&notes)))
-            .and_then(|()| std::fs::write(directory.join("benchmarks.svg"), chart::svg(&self.standings)));
+            .and_then(|()| std::fs::write(directory.join("benchmarks.svg"), chart::svg(&self.results)));
         written.map_err(|source| BenchError::Write { what: "the report".into(), source })
     }
 
-    fn standing(&self, name: &str) -> Option<&ContenderResult> {
-        self.standings.iter().find(|standing| standing.name == name)
+    fn result(&self, name: &str) -> Option<&ContenderResult> {
+        self.results.iter().find(|result| result.name == name)
     }
 }
 
@@ -128,13 +128,13 @@ mod tests {
     use super::*;
     use crate::hostile::Attacked;
     use crate::hostile::attack::Attack;
-    use crate::measure::{Round, Small};
+    use crate::measure::{Round, SmallCalls};
     use crate::roster::{COFFERDAM, SOCAT};
 
-    fn standing(name: &'static str, small: u64, failure: Option<&str>) -> ContenderResult {
+    fn result(name: &'static str, small: u64, failure: Option<&str>) -> ContenderResult {
         let round = |small: u64, calls_per_second| Round {
             start: Duration::from_millis(small),
-            small: Small {
+            small: SmallCalls {
                 median: Duration::from_micros(small),
                 p99: Duration::from_micros(2 * small),
                 calls: 100,
@@ -146,15 +146,15 @@ mod tests {
             None => vec![round(small + 5, 900.0), round(small, 800.0)],
             Some(_) => Vec::new(),
         };
-        ContenderResult { name, about: "a <test>", rounds, weight: None, failure: failure.map(Into::into) }
+        ContenderResult { name, about: "a <test>", rounds, memory: None, failure: failure.map(Into::into) }
     }
 
     fn findings() -> Findings {
         Findings {
-            standings: vec![
-                standing(SOCAT, 20, None),
-                standing("broken", 1, Some("start /home/me/x/broken.py: no such file")),
-                standing(COFFERDAM, 28, None),
+            results: vec![
+                result(SOCAT, 20, None),
+                result("broken", 1, Some("start /home/me/x/broken.py: no such file")),
+                result(COFFERDAM, 28, None),
             ],
             hostile: Trial::LeftOut,
             crowd: Trial::LeftOut,
@@ -180,8 +180,12 @@ mod tests {
         assert!(text.contains("≥ 25 × | not measured"), "{text}");
     }
 
-    fn small(median: u64) -> Small {
-        Small { median: Duration::from_micros(median), p99: Duration::from_micros(10 * median), calls: 100 }
+    fn small(median: u64) -> SmallCalls {
+        SmallCalls {
+            median: Duration::from_micros(median),
+            p99: Duration::from_micros(10 * median),
+            calls: 100,
+        }
     }
 
     #[test]
@@ -233,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn credentials_of_vault_are_compared_with_those_of_a_file_and_a_replacement_with_quiet() {
+    fn vault_credentials_are_compared_with_a_file_and_replacements_with_quiet_times() {
         let mut findings = findings();
         findings.turnover = Trial::Done(Turnover {
             from_file: small(50),
@@ -266,7 +270,7 @@ mod tests {
     fn a_failed_contender_is_named_with_the_reason() {
         let text = findings().text("");
         assert!(text.contains("**broken** failed: start broken.py: no such file"), "{text}");
-        assert!(chart::svg(&findings().standings).contains(">failed<"));
+        assert!(chart::svg(&findings().results).contains(">failed<"));
     }
 
     #[test]

@@ -22,7 +22,7 @@ pub(super) struct Judgement {
 }
 
 pub(super) fn judge(findings: &Findings) -> Vec<Judgement> {
-    let small = |standing: &ContenderResult| standing.small().map(|small| small.median);
+    let small = |result: &ContenderResult| result.small().map(|small| small.median);
     let mut judgements = vec![findings.times(SMALL, SOCAT, small, Bound::AtMost(1.5))];
     judgements.extend(PEERS.map(|peer| findings.times_faster(SMALL, peer, small, Bound::AtLeast(25.0))));
     judgements.push(findings.rates(SOCAT, Bound::AtLeast(0.6)));
@@ -36,10 +36,10 @@ pub(super) fn judge(findings: &Findings) -> Vec<Judgement> {
     ));
     judgements.push(size("shim: size of the static file", findings.shim_size, 2_500_000));
     judgements.push(size("the same without TLS and hub", findings.small_shim_size, 1_000_000));
-    let weight = findings.standing(COFFERDAM).and_then(|standing| standing.weight);
+    let memory = findings.result(COFFERDAM).and_then(|result| result.memory);
     judgements.push(size(
         "shim: resident after 1,000 small calls",
-        weight.map(|weight| weight.after_small_calls),
+        memory.map(|memory| memory.after_small_calls),
         3_000_000,
     ));
     judgements.push(idle_session(findings.crowd.found()));
@@ -102,7 +102,7 @@ impl Findings {
     }
 
     fn of<T>(&self, name: &str, measure: &impl Fn(&ContenderResult) -> Option<T>) -> Option<T> {
-        self.standing(name).and_then(measure)
+        self.result(name).and_then(measure)
     }
 }
 
@@ -160,8 +160,8 @@ fn crowd(crowd: Option<&Crowd>) -> Judgement {
     )
 }
 
-/// The first is to be none: whatever is needed for it was done before the call. What the second may cost is what a
-/// process's start costs on the same cores.
+/// A credential from Vault should add nothing to a call, because it was read before. A replacement may cost as much as
+/// starting a process on the same cores.
 fn turnover(turnover: Option<&Turnover>) -> [Judgement; 2] {
     let time = |measure: fn(&Turnover) -> Duration| turnover.map(measure);
     [
@@ -182,7 +182,7 @@ fn turnover(turnover: Option<&Turnover>) -> [Judgement; 2] {
     ]
 }
 
-/// Two times of ours.
+/// Compares two measurements of Cofferdam itself.
 fn against(
     what: &'static str,
     ours: Option<Duration>,

@@ -31,13 +31,13 @@ pub(super) fn text(findings: &Findings, notes: &str) -> String {
     );
     side_by_side(findings, &mut out);
     promised_numbers(findings, &mut out);
-    hostile::beside(&findings.hostile, &mut out);
-    leases::kept(&findings.leases, &mut out);
-    turnover::meanwhile(&findings.turnover, &mut out);
+    hostile::section(&findings.hostile, &mut out);
+    leases::section(&findings.leases, &mut out);
+    turnover::section(&findings.turnover, &mut out);
     counts(findings, &mut out);
     out.push_str(METHOD);
-    for standing in &findings.standings {
-        let _ = writeln!(out, "- **{}**: {}", standing.name, standing.about);
+    for result in &findings.results {
+        let _ = writeln!(out, "- **{}**: {}", result.name, result.about);
     }
     out.push_str(NOTES);
     if !notes.is_empty() {
@@ -53,43 +53,43 @@ fn side_by_side(findings: &Findings, out: &mut String) {
          | start to `tools/list` | × socat | client's end resident | after 1 MiB |\n\
          |---|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|\n",
     );
-    let socat = findings.standing(SOCAT);
-    for standing in &findings.standings {
-        let small = |standing: &ContenderResult| standing.small().map(|small| small.median.as_secs_f64());
-        let large = |standing: &ContenderResult| standing.large().map(|large| large.as_secs_f64());
-        let start = |standing: &ContenderResult| standing.start().map(|start| start.as_secs_f64());
+    let socat = findings.result(SOCAT);
+    for result in &findings.results {
+        let small = |result: &ContenderResult| result.small().map(|small| small.median.as_secs_f64());
+        let large = |result: &ContenderResult| result.large().map(|large| large.as_secs_f64());
+        let start = |result: &ContenderResult| result.start().map(|start| start.as_secs_f64());
         let to_socat = |measure: &dyn Fn(&ContenderResult) -> Option<f64>| {
-            let ratio = measure(standing).zip(socat.and_then(measure)).map(|(own, socat)| own / socat);
-            match standing.name == SOCAT {
+            let ratio = measure(result).zip(socat.and_then(measure)).map(|(own, socat)| own / socat);
+            match result.name == SOCAT {
                 true => "1".into(),
                 false => or_dash(ratio.map(digits)),
             }
         };
         let cells = [
-            or_dash(standing.small().map(|small| time(small.median))),
+            or_dash(result.small().map(|small| time(small.median))),
             to_socat(&small),
-            or_dash(standing.small().map(|small| time(small.p99))),
-            or_dash(standing.calls_per_second().map(rate)),
+            or_dash(result.small().map(|small| time(small.p99))),
+            or_dash(result.calls_per_second().map(rate)),
             to_socat(&ContenderResult::calls_per_second),
-            or_dash(standing.large().map(time)),
+            or_dash(result.large().map(time)),
             to_socat(&large),
-            or_dash(standing.start().map(time)),
+            or_dash(result.start().map(time)),
             to_socat(&start),
-            or_dash(standing.weight.map(|weight| megabytes(weight.after_small_calls))),
-            or_dash(standing.weight.map(|weight| megabytes(weight.after_large_call))),
+            or_dash(result.memory.map(|memory| megabytes(memory.after_small_calls))),
+            or_dash(result.memory.map(|memory| megabytes(memory.after_large_call))),
         ];
-        let _ = writeln!(out, "| {} | {} |", standing.name, cells.join(" | "));
+        let _ = writeln!(out, "| {} | {} |", result.name, cells.join(" | "));
     }
-    for standing in &findings.standings {
-        if let Some(reason) = &standing.failure {
-            let _ = write!(out, "\n**{}** failed: {}\n", standing.name, without_paths(reason));
+    for result in &findings.results {
+        if let Some(reason) = &result.failure {
+            let _ = write!(out, "\n**{}** failed: {}\n", result.name, without_paths(reason));
         }
     }
 }
 
 fn promised_numbers(findings: &Findings, out: &mut String) {
     out.push_str(
-        "\n## Numbers to hold\n\n\
+        "\n## Promised numbers\n\n\
          | what | cofferdam | against | ratio | target | |\n|---|--:|---|--:|--:|---|\n",
     );
     for judgement in judge(findings) {
@@ -123,8 +123,8 @@ fn counts(findings: &Findings, out: &mut String) {
     }
     out.push_str(
         "\n## Instructions\n\n\
-         Counted by callgrind, recorded so that a later change can be compared; nothing is judged by them. Instructions \
-         of the kernel are not in them.\n\n| what | instructions |\n|---|--:|\n",
+         Counted by callgrind, recorded for comparison with later versions; there is no target. Instructions in the \
+         kernel are not counted.\n\n| what | instructions |\n|---|--:|\n",
     );
     for count in &findings.counts {
         let number = match &count.instructions {

@@ -4,16 +4,16 @@ use std::fmt::Write;
 
 use super::Trial;
 use super::units::{grouped, time};
-use crate::measure::Small;
+use crate::measure::SmallCalls;
 use crate::turnover::Turnover;
 
-pub(super) fn meanwhile(trial: &Trial<Turnover>, out: &mut String) {
+pub(super) fn section(trial: &Trial<Turnover>, out: &mut String) {
     let Some(turnover) = trial.found() else { return };
     out.push_str(
         "\n## While credentials are replaced\n\n\
          | | one small call, p50 | p99 | longest | calls |\n|---|--:|--:|--:|--:|\n",
     );
-    let mut row = |what: &str, small: Small, longest: &str| {
+    let mut row = |what: &str, small: SmallCalls, longest: &str| {
         let calls = grouped(small.calls as u64);
         // Writing to a string cannot fail.
         let _ =

@@ -48,7 +48,7 @@ pub(super) fn digits(number: f64) -> String {
     }
 }
 
-/// Replaces absolute paths by their last part: a report names no places of the machine that made it.
+/// Replaces absolute paths by their last part: a report names no directories of the machine.
 pub(super) fn without_paths(text: &str) -> String {
     let ends_path = |letter: char| letter.is_whitespace() || "\"'`,;:()[]{}<>".contains(letter);
     let mut out = String::new();

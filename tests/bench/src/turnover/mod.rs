@@ -1,9 +1,9 @@
 //! The cost of Vault credentials for a call: while they stay the same, and while a process is replaced for new ones.
 //!
-//! Two sidecars that differ in where the credential is, in a file or in a real OpenBao, are called in turn. A third looks
-//! at its secret every second, and gets another one again and again: the calls that its harness makes meanwhile, one at a
-//! time, fall into two classes. A call is one "during a replacement" if there were two processes at its beginning or its
-//! end, or others at its end than at its beginning. Any error ends the measurement and is in the report.
+//! Two sidecars that differ in where the credential is, in a file or in a real OpenBao, are called in turn. A third
+//! checks its secret every second, and the benchmark changes that secret repeatedly; its harness makes calls one at a
+//! time. A call counts as made during a replacement if the server had two processes when the call began or ended, or if
+//! the process changed in between. Any error ends the measurement and is in the report.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -14,7 +14,7 @@ use crate::bench_error::BenchError;
 use crate::client::Client;
 use crate::clock::{Deadline, now};
 use crate::contender::{Contender, Prepared, Ready};
-use crate::measure::{Pace, Small};
+use crate::measure::{Pace, SmallCalls};
 use crate::process::Running;
 use crate::program_paths::ProgramPaths;
 use crate::roster::{COFFERDAM, ROSTER, SIDECAR, SIDECAR_DIRECTORIES};
@@ -29,11 +29,11 @@ pub(crate) const TURNOVER: &str = "vault";
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Turnover {
     /// The best round with a credential from a file, and with one of Vault's.
-    pub(crate) from_file: Small,
-    pub(crate) from_vault: Small,
+    pub(crate) from_file: SmallCalls,
+    pub(crate) from_vault: SmallCalls,
     /// All calls while one process ran, and while another took over from it.
-    pub(crate) quiet: Small,
-    pub(crate) during: Small,
+    pub(crate) quiet: SmallCalls,
+    pub(crate) during: SmallCalls,
     /// The longest call of those during a replacement.
     pub(crate) longest: Duration,
     pub(crate) replacements: usize,
@@ -50,11 +50,11 @@ pub(crate) fn run(pace: Pace, dir: &Path, paths: &ProgramPaths) -> Result<Turnov
     let turning = Sidecar::start(at_vault(&dir.join("turning"), paths, &bao, "1s")?)?;
     let _awake = Awake::keep()?;
     let (from_file, from_vault) = side_by_side(pace, &file, &warm)?;
-    let (quiet, during) = turn(pace, &turning, &bao)?;
+    let (quiet, during) = calls_during_replacements(pace, &turning, &bao)?;
     let longest = during.iter().max().copied().unwrap_or_default();
-    let (quiet, during) = (Small::of(quiet), Small::of(during));
+    let (quiet, during) = (SmallCalls::of(quiet), SmallCalls::of(during));
     eprintln!(
-        "bench: {} replacements; 99 % of calls meanwhile within {:?}, else within {:?}",
+        "bench: {} replacements; p99 of calls during a replacement {:?}, of other calls {:?}",
         pace.rounds, during.p99, quiet.p99
     );
     Ok(Turnover { from_file, from_vault, quiet, during, longest, replacements: pace.rounds })
@@ -72,9 +72,9 @@ const SIDECAR_AT_VAULT: Contender = Contender {
     client: &["{shim}", "--relay", "unix:{dir}/relay/relay.sock", "--server", "bench"],
     env: &[],
 };
-const MOST_CALLS: usize = 5_000;
+const MAX_CALLS: usize = 5_000;
 const WARMING_CALLS: usize = 1_000;
-/// Enough for a second until the change is seen, the start of a process and the end of the old one.
+/// Enough for the check after a second, the start of the new process and the end of the old one.
 const REPLACED_WITHIN: Duration = Duration::from_secs(20);
 /// Between two replacements.
 const QUIET: Duration = Duration::from_millis(500);
@@ -99,7 +99,7 @@ impl Sidecar {
         Ok(client)
     }
 
-    /// The processes that it runs, one for each that a server has.
+    /// The sidecar's child processes: one keeper for each server process.
     fn children(&self) -> BTreeSet<u32> {
         let tasks = std::fs::read_dir(format!("/proc/{}/task", self.host.child.id()));
         let children = tasks.into_iter().flatten().flatten().filter_map(|task| {
@@ -110,7 +110,7 @@ impl Sidecar {
     }
 }
 
-/// The configuration says where the Vault is only once that runs.
+/// Prepares a sidecar and writes the address of the running Vault into its configuration.
 fn at_vault(dir: &Path, paths: &ProgramPaths, bao: &OpenBao, refresh: &str) -> Result<Prepared, BenchError> {
     let prepared = SIDECAR_AT_VAULT.prepare(dir, paths)?;
     let path = dir.join("cofferdam.toml");
@@ -121,12 +121,12 @@ fn at_vault(dir: &Path, paths: &ProgramPaths, bao: &OpenBao, refresh: &str) -> R
     Ok(prepared)
 }
 
-fn side_by_side(pace: Pace, file: &Sidecar, vault: &Sidecar) -> Result<(Small, Small), BenchError> {
-    let mut best: [Option<Small>; 2] = [None, None];
+fn side_by_side(pace: Pace, file: &Sidecar, vault: &Sidecar) -> Result<(SmallCalls, SmallCalls), BenchError> {
+    let mut best: [Option<SmallCalls>; 2] = [None, None];
     for number in 1..=pace.rounds {
         for (best, sidecar) in best.iter_mut().zip([file, vault]) {
             let mut client = sidecar.client()?;
-            let small = pace.small_calls(MOST_CALLS, || client.small_call())?;
+            let small = pace.small_calls(MAX_CALLS, || client.small_call())?;
             client.end();
             *best = best.take().into_iter().chain([small]).min_by_key(|small| small.median);
         }
@@ -141,7 +141,11 @@ fn side_by_side(pace: Pace, file: &Sidecar, vault: &Sidecar) -> Result<(Small, S
 
 /// Makes calls without a pause while the credential changes repeatedly; returns the durations of calls without and with a
 /// replacement.
-fn turn(pace: Pace, sidecar: &Sidecar, bao: &OpenBao) -> Result<(Vec<Duration>, Vec<Duration>), BenchError> {
+fn calls_during_replacements(
+    pace: Pace,
+    sidecar: &Sidecar,
+    bao: &OpenBao,
+) -> Result<(Vec<Duration>, Vec<Duration>), BenchError> {
     let mut client = sidecar.client()?;
     let (mut quiet, mut during) = (Vec::new(), Vec::new());
     let mut before = sidecar.children();
@@ -162,7 +166,7 @@ fn turn(pace: Pace, sidecar: &Sidecar, bao: &OpenBao) -> Result<(Vec<Duration>, 
             if after.len() == 1 && after != first {
                 rest = rest.or_else(|| Some(Deadline::after(QUIET)));
             } else if deadline.is_over() {
-                return Err(BenchError::WrongAnswer("no process was replaced".into()));
+                return Err(BenchError::UnexpectedResponse("no process was replaced".into()));
             }
             before = after;
         }

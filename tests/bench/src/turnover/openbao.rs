@@ -1,4 +1,4 @@
-//! A real OpenBao in memory, with one secret that changes whenever the benchmark says so.
+//! A real OpenBao in memory, with one secret that the benchmark changes.
 
 use std::io::{self, Read, Write};
 use std::net::TcpStream;
@@ -13,7 +13,7 @@ use crate::program_paths::ProgramPaths;
 pub(super) struct OpenBao {
     _server: Running,
     /// `127.0.0.1:PORT`.
-    place: String,
+    host_port: String,
 }
 
 impl OpenBao {
@@ -21,9 +21,9 @@ impl OpenBao {
     pub(super) fn start(dir: &Path, paths: &ProgramPaths) -> Result<Self, BenchError> {
         let prepared = SERVER.prepare(dir, paths)?;
         let argument = prepared.host.argv.last().and_then(|argument| argument.strip_prefix(LISTEN));
-        let place = argument.unwrap_or_default().to_owned();
+        let host_port = argument.unwrap_or_default().to_owned();
         let server = prepared.start_host()?.ok_or_else(|| BenchError::Missing("an OpenBao".into()))?;
-        let bao = Self { _server: server, place };
+        let bao = Self { _server: server, host_port };
         let policy = r#"{"policy":"path \"secret/data/bench\" { capabilities = [\"read\"] }"}"#;
         bao.write("sys/policies/acl/bench", policy)?;
         bao.change(0)?;
@@ -31,7 +31,7 @@ impl OpenBao {
     }
 
     pub(super) fn address(&self) -> String {
-        format!("http://{}", self.place)
+        format!("http://{}", self.host_port)
     }
 
     /// Gives the secret another value.
@@ -48,15 +48,16 @@ impl OpenBao {
             asked.map_err(|source| BenchError::Read { what: "an answer of OpenBao".into(), source })?;
         match answer.split(' ').nth(1) {
             Some("200" | "204") => Ok(()),
-            _ => Err(BenchError::WrongAnswer(answer.chars().take(160).collect())),
+            _ => Err(BenchError::UnexpectedResponse(answer.chars().take(160).collect())),
         }
     }
 
     fn exchange(&self, path: &str, body: &str) -> io::Result<String> {
-        let mut stream = TcpStream::connect(&self.place)?;
-        stream.set_read_timeout(Some(ANSWER_WITHIN))?;
-        // HTTP/1.0: one answer, and the end.
-        let head = format!("POST /v1/{path} HTTP/1.0\r\nHost: {}\r\nX-Vault-Token: {TOKEN}\r\n", self.place);
+        let mut stream = TcpStream::connect(&self.host_port)?;
+        stream.set_read_timeout(Some(RESPONSE_TIMEOUT))?;
+        // With HTTP/1.0 the server closes the connection after its response.
+        let head =
+            format!("POST /v1/{path} HTTP/1.0\r\nHost: {}\r\nX-Vault-Token: {TOKEN}\r\n", self.host_port);
         stream.write_all(format!("{head}Content-Length: {}\r\n\r\n{body}", body.len()).as_bytes())?;
         let mut answer = String::new();
         stream.read_to_string(&mut answer)?;
@@ -64,7 +65,7 @@ impl OpenBao {
     }
 }
 
-/// Of a server that holds nothing but the benchmark's own.
+/// The root token. The server holds only the benchmark's secret.
 pub(super) const TOKEN: &str = "root";
 
 const LISTEN: &str = "-dev-listen-address=";
@@ -86,4 +87,4 @@ const SERVER: Contender = Contender {
     client: &[],
     env: &[("HOME", "{dir}")],
 };
-const ANSWER_WITHIN: Duration = Duration::from_secs(10);
+const RESPONSE_TIMEOUT: Duration = Duration::from_secs(10);

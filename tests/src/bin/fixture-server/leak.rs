@@ -64,7 +64,7 @@ pub(crate) fn run(call: &Call<'_>, output: &Output) {
             let _ = write!(stderr, "using {head}").and_then(|()| stderr.flush());
             std::thread::sleep(std::time::Duration::from_millis(30));
             let _ = writeln!(stderr, "{tail} now");
-            reply(text("said on stderr"));
+            reply(text("written to stderr"));
         }
         _ => reply(text(&format!("the secret is <{written}>"))),
     }

@@ -5,7 +5,7 @@
 //! here and is counted.
 //!
 //! Argument: a mode (see [`mode::Mode`]). Environment: `COUNT_FILE` gets a line per executed tool call, `PID_FILE` a
-//! line per process, `HEARD_FILE` a line per message received, `SECRET` is what it leaks.
+//! line per process, `RECEIVED_FILE` a line per message received, `SECRET` is what it leaks.
 
 mod leak;
 mod lines;

@@ -143,7 +143,7 @@ fn handle(mode: Mode, message: &Value, output: &Output, pending: &Pending) {
     let params = lax(object, "params").and_then(Value::as_object).unwrap_or(&empty);
     let call = tools::Call { mode, request: id.clone().unwrap_or(Value::Null), params, era: era_of(params) };
     record(
-        "HEARD_FILE",
+        "RECEIVED_FILE",
         &format!(
             "{}\n",
             json!({"process": std::process::id(), "id": id, "method": method, "params": params})

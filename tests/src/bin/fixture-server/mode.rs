@@ -8,17 +8,17 @@ use nix::sys::signal::{SigSet, Signal};
 
 use super::output::{process_number, record};
 
-/// The first argument.
+/// How the fixture behaves: its first argument.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Mode {
-    /// Every process has other capabilities.
+    /// Each process announces different capabilities.
     ChangesItsCapabilities,
-    /// Serves nothing before the whole handshake, as strict servers do.
+    /// Refuses every request until the handshake is complete, as strict servers do.
     DemandsHandshake,
-    /// Starts a daemon of its own that ignores everything, then serves.
+    /// Starts a daemon that ignores signals, then serves.
     DoubleFork,
     /// Records that it was sent SIGHUP, and the content of its file at that time.
-    HearsHangup,
+    RecordsSighup,
     /// Every process after the first has one tool more.
     GainsATool,
     GainsAToolInPages,
@@ -32,7 +32,7 @@ pub(crate) enum Mode {
     Intermediate,
     /// Its tools are named and described with its secret.
     LeaksInList,
-    /// Knows `initialize` only.
+    /// Supports `initialize`, not `server/discover`.
     Legacy,
     /// One tool on each page of its list.
     ListsInPages,
@@ -42,7 +42,7 @@ pub(crate) enum Mode {
     NeverReads,
     /// The daemon of a double fork.
     Orphan,
-    /// Serves; both eras.
+    /// Serves clients of both MCP eras.
     Plain,
     /// Writes string ids in another spelling than it read them.
     RespellsIds,
@@ -65,7 +65,7 @@ impl FromStr for Mode {
             "gains-a-tool" => Self::GainsATool,
             "gains-a-tool-in-pages" => Self::GainsAToolInPages,
             "exits-at-once" => Self::ExitsAtOnce,
-            "hears-hangup" => Self::HearsHangup,
+            "records-sighup" => Self::RecordsSighup,
             "hides-its-tools" => Self::HidesItsTools,
             "id-respelled" => Self::RespellsIds,
             "ignores-term" => Self::IgnoresTerm,
@@ -114,8 +114,8 @@ impl Mode {
                 linger();
                 Some(ExitCode::SUCCESS)
             }
-            Self::HearsHangup => {
-                listen_for_hangups();
+            Self::RecordsSighup => {
+                record_sighups();
                 None
             }
             Self::StartsBadly => (2..=3).contains(&process_number()).then(|| ExitCode::from(3)),
@@ -157,7 +157,7 @@ fn linger() {
 }
 
 /// Threads that are started later inherit the blocked signal, so that this one receives it.
-fn listen_for_hangups() {
+fn record_sighups() {
     let hangup = SigSet::from(Signal::SIGHUP);
     let _ = hangup.thread_block();
     std::thread::spawn(move || {
@@ -166,7 +166,7 @@ fn listen_for_hangups() {
             let params = serde_json::json!({"found": std::fs::read_to_string(file).ok()});
             let received =
                 serde_json::json!({"process": std::process::id(), "method": "SIGHUP", "params": params});
-            record("HEARD_FILE", &format!("{received}\n"));
+            record("RECEIVED_FILE", &format!("{received}\n"));
         }
     });
 }

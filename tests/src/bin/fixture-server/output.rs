@@ -8,7 +8,7 @@ use serde_json::Value;
 /// Stdout, shared by the threads of slow tools.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Output {
-    turn: Arc<Mutex<()>>,
+    lock: Arc<Mutex<()>>,
 }
 
 impl Output {
@@ -27,9 +27,9 @@ impl Output {
     }
 
     pub(crate) fn bytes(&self, bytes: &[u8]) {
-        let _turn = self.turn.lock();
+        let _guard = self.lock.lock();
         let mut stdout = std::io::stdout().lock();
-        // If the reader is gone, the end of input follows.
+        // If the reader has exited, stdin ends too.
         let _ = stdout.write_all(bytes).and_then(|()| stdout.flush());
     }
 }

@@ -8,7 +8,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::headers::{PROTOCOL_VERSION, SESSION_ID};
 
-/// Bytes. Every request carries the session id in its head, so that it has to be short.
+/// In bytes. Every request carries the session id in its head, so it has to be short.
 const MAX_SESSION_ID: usize = 1024;
 
 #[derive(Clone, Debug, Default)]
@@ -34,7 +34,7 @@ pub(super) struct Session {
 }
 
 impl Session {
-    /// Reads the id from the head of an answer to `initialize`.
+    /// Reads the id from the head of the response to `initialize`.
     pub(super) fn offered(head: &HeaderMap) -> Self {
         let visible = |id: &&HeaderValue| {
             let bytes = id.as_bytes();
@@ -73,7 +73,7 @@ impl Era {
         *self = Self::Legacy(session);
     }
 
-    /// The server no longer knows `session`. Returns whether it was the current one.
+    /// Records that the server has lost `session`. Returns whether it was the current one.
     pub(super) fn lose(&mut self, session: &Session) -> bool {
         match self {
             Self::Legacy(current) if current.id == session.id => {

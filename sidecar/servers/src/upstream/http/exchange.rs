@@ -54,7 +54,7 @@ pub(super) enum Dispatch {
     Initialized,
     Legacy,
     Stateless {
-        /// Repeat parts of the message.
+        /// The headers that repeat parts of the message.
         headers: HeaderMap,
         page: Page,
     },
@@ -63,7 +63,7 @@ pub(super) enum Dispatch {
 /// Why a request has no response.
 pub(super) enum RequestError {
     Failed(Failure),
-    /// The request did not run: the server no longer knows this session.
+    /// The request did not run: the server has lost this session.
     SessionLost(Session),
 }
 
@@ -81,7 +81,7 @@ impl Exchange {
 
     /// Sends a request and relays messages up to its response.
     pub(super) async fn request(&mut self, awaited: &AwaitedId) -> Result<Tail, RequestError> {
-        // Another request may have found the session lost meanwhile: this one waits for the next session.
+        // Another request may have found that the session is lost: this one waits for the next session.
         if matches!(self.dispatch, Dispatch::Legacy) && lock(&self.shared.era).is_lost() {
             return Err(RequestError::SessionLost(Session::default()));
         }
@@ -168,7 +168,7 @@ impl Exchange {
         let answered = self.send_with(&newer).await?;
         match answered.0.response.status() {
             StatusCode::UNAUTHORIZED => Err(unavailable(format!(
-                "the server accepted neither the credential that was held nor the one that was read anew from {} (HTTP 401); ask the user to renew it",
+                "the server accepted neither the credential that was held nor the one that was read again from {} (HTTP 401); ask the user to renew it",
                 newer.origin()
             ))),
             _ => Ok(answered),
@@ -324,7 +324,7 @@ impl Exchange {
                 }
             }
             Dispatch::Stateless { page, .. } if self.message.request_method() == Some(mcp::TOOLS_LIST) => {
-                lock(&self.shared.tool_headers).learn(&response, *page);
+                lock(&self.shared.tool_headers).record(&response, *page);
             }
             Dispatch::Initialized | Dispatch::Legacy | Dispatch::Stateless { .. } => {}
         }

@@ -43,7 +43,7 @@ impl Failure {
         Self::MaybeRan { why: format!("the response was cut off: {}", chain(error)) }
     }
 
-    /// The failure that an HTTP status means. The body is never repeated: its content is unknown.
+    /// The failure that an HTTP status means. The body is never quoted in the reason: it may contain anything.
     pub(super) fn from_status<B>(response: &Response<B>) -> Self {
         let status = response.status();
         let answered = match status.canonical_reason() {
@@ -66,7 +66,7 @@ impl Failure {
                     )),
                 }
             }
-            // Sent by an intermediary that gave up waiting: the server may still be working.
+            // An intermediary sends 408 when it gives up waiting. In both cases the server may have begun.
             StatusCode::REQUEST_TIMEOUT | StatusCode::CONFLICT => Self::MaybeRan { why: answered },
             status if status.is_client_error() && status.as_u16() != 499 => Self::NotSent { why: answered },
             _ => Self::MaybeRan { why: answered },

@@ -45,7 +45,7 @@ pub trait Credentials: Send + Sync {
 pub trait RequestCredentials: Send + Sync {
     fn headers(&self) -> &HeaderMap;
 
-    /// The reads that they come from, where these differ from the reads that the decision names.
+    /// The Vault reads behind them that the recorded decision does not name.
     fn other_reads(&self, decided: &Reads) -> Option<Arc<Reads>>;
 
     /// Where they come from, for error messages.
@@ -127,7 +127,7 @@ pub(super) fn stateless(
     for (name, value) in mirrored {
         bytes += name.as_str().len() + value.len();
         if bytes > MAX_MIRRORED_BYTES {
-            return Err("its method, name and mirrored arguments are too long for HTTP headers");
+            return Err("the request's method, name and mirrored arguments are too long for HTTP headers");
         }
         headers.insert(name, encode(&value));
     }
@@ -145,7 +145,7 @@ fn encode(value: &str) -> HeaderValue {
         true => value.to_owned(),
         false => format!("{OPEN}{}{CLOSE}", Base64::encode_string(value.as_bytes())),
     };
-    HeaderValue::try_from(text).expect("both spellings are visible ASCII")
+    HeaderValue::try_from(text).expect("both forms are printable ASCII")
 }
 
 #[cfg(test)]

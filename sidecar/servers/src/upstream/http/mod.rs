@@ -93,7 +93,7 @@ pub enum Event {
     Message(Vec<u8>),
     /// A request that did not run because the server has lost the session: to be sent again after a handshake.
     Returned(Outbound),
-    /// A request is sent with secrets from other reads than its decision names.
+    /// A request is sent with secrets from these Vault reads, which the recorded decision on it does not name.
     SentWith { id: IdValue, reads: Arc<Reads> },
     /// The server has lost the session: the handshake must be replayed before anything else is sent.
     SessionLost,
@@ -110,8 +110,8 @@ impl HttpUpstream {
         Self { _stop: shared.stop.clone().drop_guard(), shared, events, refused: VecDeque::new() }
     }
 
-    /// Sends one message. `credentials` fills the headers of this request; those of the latest message
-    /// that is in no scope are also used for what this transport sends by itself (the listening stream, the end of a session).
+    /// Sends one message. `credentials` fills the headers of this request; those of the latest message that is in no
+    /// scope are also used for what this transport sends by itself (the listening stream, the end of a session).
     pub fn send(&mut self, message: Outbound, credentials: Arc<dyn Credentials>) {
         if let Err((id, why)) = self.dispatch(message, credentials) {
             match id {
@@ -181,7 +181,7 @@ impl HttpUpstream {
         };
         let message = Outbound { bytes: counted(message.bytes, &self.shared.queued), ..message };
         let Some(outline) = Outline::read(&message.bytes) else {
-            return Err((id, "the message cannot be read"));
+            return Err((id, "the message is not valid JSON-RPC"));
         };
         let mut era = lock(&self.shared.era);
         let stateless = match &message.kind {

@@ -89,7 +89,7 @@ impl SseReader {
         self.last_id.as_deref()
     }
 
-    /// How long the server wants the client to wait before it reconnects.
+    /// The `retry:` value: how long to wait before a reconnect.
     pub fn retry(&self) -> Option<Duration> {
         self.retry
     }
@@ -231,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn ids_and_retry_are_remembered_at_the_end_of_an_event() {
+    fn an_id_takes_effect_at_the_end_of_its_event_and_retry_is_read() {
         let (items, mut reader) = read(100, &[b"id: one\nretry: 250\ndata:\n\nid: two\ndata: {}\n"]);
         assert_eq!(items, []);
         assert_eq!(reader.last_event_id(), Some("one"));

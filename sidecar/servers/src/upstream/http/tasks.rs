@@ -40,7 +40,8 @@ pub(super) struct Shared {
     pub(super) work: CancellationToken,
     pending: Mutex<HashMap<IdValue, CancellationToken>>,
     posts: Arc<Semaphore>,
-    /// Cancelled when the server has accepted `notifications/initialized`: no later message may overtake it.
+    /// Cancelled when `notifications/initialized` was sent, or failed: later messages wait for that, so that they do
+    /// not overtake it.
     gate: Mutex<CancellationToken>,
 }
 
@@ -114,7 +115,7 @@ impl Shared {
         {
             let mut pending = lock(&self.pending);
             if pending.len() >= self.limits.requests_in_flight || pending.contains_key(&id) {
-                return Err("too many requests to this server wait for a response, or one with this id does");
+                return Err("too many requests to this server are pending, or one with this id is");
             }
             pending.insert(id.clone(), cancelled.clone());
         }
@@ -124,16 +125,16 @@ impl Shared {
             gate.cancelled().await;
             match exchange.request(&awaited).await {
                 Ok(tail) => {
-                    shared.forget(&id, &cancelled);
+                    shared.release_id(&id, &cancelled);
                     drop(exchange);
                     tail.finish().await;
                 }
                 Err(RequestError::Failed(failure)) => {
-                    shared.forget(&id, &cancelled);
+                    shared.release_id(&id, &cancelled);
                     shared.emit(Event::Failed { id, failure }).await;
                 }
                 Err(RequestError::SessionLost(session)) => {
-                    shared.forget(&id, &cancelled);
+                    shared.release_id(&id, &cancelled);
                     shared.session_lost(&session, Some(exchange.returned(id))).await;
                 }
             }
@@ -175,7 +176,7 @@ impl Shared {
         }
     }
 
-    /// The server no longer knows this session. Emits `cause`, the event of the request that found out, and then one
+    /// The server has lost this session. Emits `cause`, the event of the request that found out, and then one
     /// [`Event::SessionLost`].
     pub(super) async fn session_lost(&self, session: &Session, cause: Option<Event>) {
         // Room for both is reserved first: a request that is cancelled while it waits here must not lose an event.
@@ -220,7 +221,7 @@ impl Shared {
     }
 
     /// Frees the id of a finished request, unless a later request already uses it.
-    fn forget(&self, id: &IdValue, cancelled: &CancellationToken) {
+    fn release_id(&self, id: &IdValue, cancelled: &CancellationToken) {
         if !cancelled.is_cancelled() {
             lock(&self.pending).remove(id);
         }

@@ -1,7 +1,7 @@
-//! Arguments that a tool wants repeated in headers: `x-mcp-header` in its input schema, `Mcp-Param-*` in the call.
+//! Tool arguments that a call repeats in headers: `x-mcp-header` in the input schema, `Mcp-Param-*` in the call.
 //!
-//! Learned from the `tools/list` responses of the server. What must stay true: a tool with an invalid annotation gets no such
-//! header at all, and the number of remembered tools is bounded.
+//! The annotations come from the server's `tools/list` responses. What must stay true: a tool with an invalid
+//! annotation gets no such header at all, and the number of remembered tools is bounded.
 
 use std::borrow::Cow;
 use std::collections::{HashMap, HashSet};
@@ -40,7 +40,7 @@ struct Binding {
 
 impl ToolHeaders {
     /// Remembers the annotated tools in a response to `tools/list`.
-    pub(super) fn learn(&mut self, response: &[u8], page: Page) {
+    pub(super) fn record(&mut self, response: &[u8], page: Page) {
         let Some(tools) = Outline::read(response).and_then(|outline| outline.at(&["tools"])) else { return };
         if page == Page::First {
             self.tools.clear();
@@ -132,7 +132,7 @@ mod tests {
     fn headers(schema: &str, arguments: &str) -> Vec<String> {
         let mut tool_headers = ToolHeaders::default();
         let response = format!(r#"{{"id":1,"result":{{"tools":[{{"name":"t","inputSchema":{schema}}}]}}}}"#);
-        tool_headers.learn(response.as_bytes(), Page::First);
+        tool_headers.record(response.as_bytes(), Page::First);
         let call =
             format!(r#"{{"id":2,"method":"tools/call","params":{{"name":"t","arguments":{arguments}}}}}"#);
         let call = Outline::read(call.as_bytes()).unwrap();
@@ -186,10 +186,10 @@ mod tests {
             )
         };
         let mut tool_headers = ToolHeaders::default();
-        tool_headers.learn(list("one").as_bytes(), Page::First);
-        tool_headers.learn(list("two").as_bytes(), Page::Later);
+        tool_headers.record(list("one").as_bytes(), Page::First);
+        tool_headers.record(list("two").as_bytes(), Page::Later);
         assert_eq!(tool_headers.tools.len(), 2);
-        tool_headers.learn(list("three").as_bytes(), Page::First);
+        tool_headers.record(list("three").as_bytes(), Page::First);
         assert_eq!(tool_headers.tools.keys().collect::<Vec<_>>(), ["three"]);
     }
 }

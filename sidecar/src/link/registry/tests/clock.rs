@@ -46,14 +46,14 @@ impl TestShim {
     async fn welcome(&mut self) -> Welcome {
         match self.receive().await {
             Some(Frame::Welcome(welcome)) => welcome,
-            other => panic!("a Welcome was due, not {other:?}"),
+            other => panic!("expected a Welcome, got {other:?}"),
         }
     }
 
     async fn refusal(&mut self) -> Refusal {
         match self.receive().await {
             Some(Frame::Refusal(refusal)) => refusal,
-            other => panic!("a Refusal was due, not {other:?}"),
+            other => panic!("expected a Refusal, got {other:?}"),
         }
     }
 }

@@ -1,4 +1,4 @@
-//! The same server over streamable HTTP: a thread for each connection, which is kept, and no sessions.
+//! The same server over streamable HTTP: keep-alive connections with a thread each, and no MCP sessions.
 
 use std::io::{self, BufRead, BufReader, Write};
 use std::net::{TcpListener, TcpStream};
@@ -10,10 +10,10 @@ pub(crate) fn serve(port: &str) -> io::Result<()> {
     let listener = TcpListener::bind(("127.0.0.1", port))?;
     thread::spawn(move || {
         for stream in listener.incoming().flatten() {
-            // One that cannot be served is closed, and its client says so.
+            // A connection without a thread is closed, and its client reports that.
             let _ = thread::Builder::new().stack_size(STACK).spawn(move || {
                 stream.set_nodelay(true)?;
-                talk(BufReader::new(stream.try_clone()?), stream)
+                serve_connection(BufReader::new(stream.try_clone()?), stream)
             });
         }
     });
@@ -24,10 +24,10 @@ pub(crate) fn serve(port: &str) -> io::Result<()> {
 const STACK: usize = 128 * 1024;
 const MAX_BODY: usize = 1 << 20;
 
-/// Answers requests until the client has no more.
-fn talk(mut reader: BufReader<TcpStream>, mut writer: TcpStream) -> io::Result<()> {
+/// Answers requests until the client closes the connection.
+fn serve_connection(mut reader: BufReader<TcpStream>, mut writer: TcpStream) -> io::Result<()> {
     let mut out = Vec::new();
-    while respond(&mut reader, &mut out)? == Asked::Something {
+    while respond(&mut reader, &mut out)? == Received::Request {
         writer.write_all(&out)?;
         out.clear();
     }
@@ -35,16 +35,16 @@ fn talk(mut reader: BufReader<TcpStream>, mut writer: TcpStream) -> io::Result<(
 }
 
 #[derive(Debug, Eq, PartialEq)]
-enum Asked {
-    Nothing,
-    Something,
+enum Received {
+    EndOfStream,
+    Request,
 }
 
-/// Reads a request and writes what answers it.
-fn respond(reader: &mut impl BufRead, out: &mut Vec<u8>) -> io::Result<Asked> {
+/// Reads a request and writes its response to `out`.
+fn respond(reader: &mut impl BufRead, out: &mut Vec<u8>) -> io::Result<Received> {
     let mut first = String::new();
     if reader.read_line(&mut first)? == 0 {
-        return Ok(Asked::Nothing);
+        return Ok(Received::EndOfStream);
     }
     let mut length = 0;
     let mut line = String::new();
@@ -63,7 +63,7 @@ fn respond(reader: &mut impl BufRead, out: &mut Vec<u8>) -> io::Result<Asked> {
     reader.read_exact(&mut body)?;
     if !first.starts_with("POST ") {
         out.extend_from_slice(b"HTTP/1.1 405 Method Not Allowed\r\ncontent-length: 0\r\n\r\n");
-        return Ok(Asked::Something);
+        return Ok(Received::Request);
     }
     let mut answer = Vec::new();
     super::answer(&body, &mut answer)?;
@@ -77,7 +77,7 @@ fn respond(reader: &mut impl BufRead, out: &mut Vec<u8>) -> io::Result<Asked> {
             out.extend_from_slice(&answer);
         }
     }
-    Ok(Asked::Something)
+    Ok(Received::Request)
 }
 
 #[cfg(test)]
@@ -86,7 +86,7 @@ mod tests {
 
     fn response(request: &str) -> String {
         let mut out = Vec::new();
-        assert_eq!(respond(&mut request.as_bytes(), &mut out).unwrap(), Asked::Something);
+        assert_eq!(respond(&mut request.as_bytes(), &mut out).unwrap(), Received::Request);
         String::from_utf8(out).unwrap()
     }
 
@@ -99,6 +99,6 @@ mod tests {
         assert_eq!(body.trim_end(), r#"{"jsonrpc":"2.0","id":7,"result":{}}"#);
         assert!(response(&post(r#"{"method":"notifications/initialized"}"#)).starts_with("HTTP/1.1 202"));
         assert!(response("GET /mcp HTTP/1.1\r\n\r\n").starts_with("HTTP/1.1 405"));
-        assert_eq!(respond(&mut &b""[..], &mut Vec::new()).unwrap(), Asked::Nothing);
+        assert_eq!(respond(&mut &b""[..], &mut Vec::new()).unwrap(), Received::EndOfStream);
     }
 }

@@ -1,8 +1,10 @@
 //! The MCP server behind every contender: it does little, so that the path to it is measured.
 //!
 //! Legacy handshake, `tools/list`, and two tools: `echo` gives its text back, `big` gives as many bytes as asked for.
-//! `bench-server http PORT` is the same over HTTP. It must end when its input ends, however its parent ended: that is how the benchmark leaves nothing running.
-//! Each answer is one write, as servers do it.
+//! `bench-server http PORT` is the same over HTTP. Each response is one write, as servers do it.
+//!
+//! What must stay true: it exits when its stdin ends, also if its parent was killed, so that the benchmark leaves no
+//! process running.
 
 use std::borrow::Cow;
 use std::fs::File;
@@ -105,7 +107,7 @@ fn answer(line: &[u8], out: &mut Vec<u8>) -> io::Result<()> {
     }
     let request: Request = serde_json::from_slice(line)?;
     let (Some(id), Some(method)) = (request.id, request.method) else {
-        return Ok(()); // a notification, or an answer to something never asked
+        return Ok(()); // a notification or a response
     };
     let params = request.params.map_or("{}", RawValue::get);
     match &*method {
@@ -133,7 +135,7 @@ fn answer(line: &[u8], out: &mut Vec<u8>) -> io::Result<()> {
                 ("big", Arguments { bytes: Some(bytes), .. }) if bytes <= MAX_TEXT => {
                     result(id, out, |out| content(out, |out| prose(bytes, out)))
                 }
-                _ => refusal(id, -32602, "no such tool, or not its arguments", out),
+                _ => refusal(id, -32602, "unknown tool or invalid arguments", out),
             }
         }
         _ => refusal(id, -32601, "no such method", out),

@@ -92,9 +92,9 @@ async fn https_works_with_a_trusted_authority() {
 async fn another_authority_or_another_name_gets_no_request() {
     let authority = Authority::new();
     let server = Server::start_with(Some(authority.server("mcp.test")), |_| Answer::json(result(1))).await;
-    let stranger = Dialer::new(resolver("127.0.0.1"), Authority::new().trusted());
+    let other_authority = Dialer::new(resolver("127.0.0.1"), Authority::new().trusted());
     let url = format!("https://mcp.test:{}/mcp", server.port());
-    let refused = request_once(&url, AddressPolicy::PrivateToo, stranger, credentials()).await;
+    let refused = request_once(&url, AddressPolicy::PrivateToo, other_authority, credentials()).await;
     assert!(matches!(&refused, Err(Failure::NotSent { why }) if why.contains("certificate")), "{refused:?}");
 
     let misnamed = Dialer::new(resolver("127.0.0.1"), authority.trusted());
