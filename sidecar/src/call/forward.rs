@@ -23,6 +23,7 @@ use super::decode::{Inbound, Request};
 use super::in_flight::{Attempt, Call, ReplyHandling};
 use super::parked::Unsent;
 use super::record::Recorded;
+use super::used_secrets::HeldSecrets;
 use super::{Cancelled, HarnessTurn, Pipeline};
 
 /// A call that is ready to be registered and sent once its decision is written.
@@ -79,8 +80,24 @@ pub(super) fn prepare(
 }
 
 impl HarnessTurn<'_> {
+    /// Carries out the decisions of a chunk in order. `held` has the secrets of each message by its position.
+    pub(super) fn carry_out_all<'a>(
+        mut self,
+        decided: impl Iterator<Item = (Decided<'a>, Option<Prepared>)>,
+        recorded: Vec<Recorded>,
+        held: &HeldSecrets,
+    ) {
+        for (index, ((mut message, prepared), recorded)) in decided.zip(recorded).enumerate() {
+            if let Some(ruling) = &mut message.ruling {
+                ruling.held = Some(held.of(index));
+            }
+            self.carry_out(message, prepared, recorded);
+        }
+        self.servers.flush();
+    }
+
     /// Carries out one decision.
-    pub(super) fn carry_out(&mut self, message: Decided<'_>, prepared: Option<Prepared>, recorded: Recorded) {
+    fn carry_out(&mut self, message: Decided<'_>, prepared: Option<Prepared>, recorded: Recorded) {
         let Decided { received, inbound, ruling } = message;
         match (inbound, ruling) {
             (Inbound::Request { request, id, value }, Some(ruling)) => match prepared {

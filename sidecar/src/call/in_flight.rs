@@ -121,9 +121,9 @@ impl InFlight {
     }
 
     /// Sets the process that a formerly parked call was sent to.
-    pub(crate) fn sent_to(&mut self, id: &IdValue, process: ProcessId) {
+    pub(crate) fn sent(&mut self, id: &IdValue, process: ProcessId, other_reads: Option<Arc<Reads>>) {
         if let Some(call) = self.calls.get_mut(id) {
-            call.process = process;
+            (call.process, call.sent_with) = (process, other_reads);
         }
     }
 

@@ -258,16 +258,8 @@ impl Pipeline {
                 return Err((pending, decisions.collect(), held));
             }
         };
-        let mut turn = HarnessTurn { pipeline: self, servers, config, now: Instant::now() };
-        for (index, ((mut message, prepared), recorded)) in
-            decided.into_iter().zip(prepared).zip(recorded).enumerate()
-        {
-            if let Some(ruling) = &mut message.ruling {
-                ruling.held = Some(held.of(index));
-            }
-            turn.carry_out(message, prepared, recorded);
-        }
-        turn.servers.flush();
+        let turn = HarnessTurn { pipeline: self, servers, config, now: Instant::now() };
+        turn.carry_out_all(decided.into_iter().zip(prepared), recorded, &held);
         Ok(())
     }
 

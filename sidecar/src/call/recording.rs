@@ -196,20 +196,15 @@ impl Chunk {
         now: Instant,
     ) {
         let Self { messages, decisions, held, config } = self;
-        let mut turn = HarnessTurn { pipeline, servers, config: &config, now };
-        for (index, ((message, decision), recorded)) in
-            messages.iter().zip(decisions).zip(recorded).enumerate()
-        {
-            let Decision { mut ruling, prepared, refused } = decision;
+        let decided = messages.iter().zip(decisions).map(|(message, decision)| {
+            let Decision { ruling, prepared, refused } = decision;
             let inbound = match refused {
                 Some(malformed) => Inbound::Malformed(malformed),
                 None => decode(&message.received, config.limits.message_depth),
             };
-            if let Some(ruling) = &mut ruling {
-                ruling.held = Some(held.of(index));
-            }
-            turn.carry_out(Decided { received: &message.received, inbound, ruling }, prepared, recorded);
-        }
-        turn.servers.flush();
+            (Decided { received: &message.received, inbound, ruling }, prepared)
+        });
+        let turn = HarnessTurn { pipeline, servers, config: &config, now };
+        turn.carry_out_all(decided, recorded, &held);
     }
 }

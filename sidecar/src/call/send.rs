@@ -72,9 +72,9 @@ impl Sending<'_> {
             return;
         }
         let config = self.pipeline.caller.session.context.config.load_full();
+        let launcher = self.pipeline.caller.launcher(&config);
+        let start = || launcher.clone().expect("called only where there is a launcher");
         for Unsent { call, message } in parked {
-            let launcher = self.pipeline.caller.launcher(&config);
-            let start = || launcher.clone().expect("called only where there is a launcher");
             // No process is started for a notification alone.
             let when = match message.request_id().is_some() && launcher.is_some() {
                 true => WhenNotReady::Start(&start),
@@ -86,10 +86,7 @@ impl Sending<'_> {
             });
             match (self.servers.send(Target::Slot(slot), Outgoing::Kept(message), when), id) {
                 (SendResult::Sent { on, other_reads }, Some(id)) => {
-                    self.pipeline.in_flight.sent_to(&id, on);
-                    if let Some(reads) = other_reads {
-                        self.pipeline.in_flight.sent_with(on, &id, reads);
-                    }
+                    self.pipeline.in_flight.sent(&id, on, other_reads);
                 }
                 (result, Some(id)) => self.not_sent(slot, id, result),
                 (SendResult::NotReady(message), None) => {

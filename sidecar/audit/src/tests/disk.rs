@@ -172,6 +172,12 @@ fn a_disk_that_hangs_holds_up_the_first_writer_alone() {
     });
     let is_held = || audit.open_log.log.try_lock().is_err();
     wait_until("the first writer hangs", is_held);
+    // The disk answers at the latest after some time, so that a caller which wrongly waits fails the test.
+    let (disk_answers, may_answer) = std::sync::mpsc::channel();
+    let disk = std::thread::spawn(move || {
+        let _ = may_answer.recv_timeout(std::time::Duration::from_secs(20));
+        read_records(reader, 4)
+    });
 
     let mut batch = audit.batch();
     batch.decision(&decision(call("l-2", 1)));
@@ -182,7 +188,8 @@ fn a_disk_that_hangs_holds_up_the_first_writer_alone() {
     audit.outcome(&plenty(), &outcome(call("l-2", 0))).expect("an outcome is written later");
     assert!((&mut second).now_or_never().is_none() && is_held(), "nothing can be written yet");
 
-    let written = read_records(reader, 4);
+    disk_answers.send(()).unwrap();
+    let written = disk.join().unwrap();
     assert!(stuck.join().unwrap().is_ok());
     wait_until("the second writer is done", || match (&mut second).now_or_never() {
         Some(result) => result.unwrap() == [Recorded::Yes],

@@ -103,9 +103,13 @@ async fn a_large_response_is_scrubbed_by_a_worker_and_not_overtaken() {
     assert!(model.fixture.audit().contains("\"redactions\":1"), "{}", model.fixture.audit());
 }
 
-/// A disk whose sync blocks while [`Self::set_blocked`] is on.
+/// A disk whose sync blocks while [`Self::set_blocked`] is on, but not for longer than [`BLOCKED_AT_MOST`]: then it
+/// fails, so that a link which wrongly waits for it makes its test fail instead of hang.
 #[derive(Clone, Default)]
 struct Disk(Arc<(Mutex<bool>, Condvar)>);
+
+/// In real time, also where tokio's is paused. The tests need a fraction of a second.
+const BLOCKED_AT_MOST: Duration = Duration::from_secs(20);
 
 impl Disk {
     fn set_blocked(&self, is_blocked: bool) {
@@ -117,8 +121,12 @@ impl Disk {
         let configuration = server_configuration(Retry::Never);
         let disk = self.clone();
         let sync = move |_: &std::fs::File| {
-            drop(disk.0.1.wait_while(disk.0.0.lock().unwrap(), |is_blocked| *is_blocked).unwrap());
-            Ok(())
+            let blocked = disk.0.0.lock().unwrap();
+            let waited = disk.0.1.wait_timeout_while(blocked, BLOCKED_AT_MOST, |is_blocked| *is_blocked);
+            match waited.unwrap().1.timed_out() {
+                true => Err(io::Error::other("the test's disk was blocked for too long")),
+                false => Ok(()),
+            }
         };
         let fixture = Fixture::with_sync("audit-sync = \"call\"", &configuration, sync);
         ModelLink::in_fixture(fixture, Retry::Never)
