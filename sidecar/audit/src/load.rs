@@ -15,6 +15,7 @@ pub(super) struct Load {
 
 /// A write into the page cache takes microseconds; one that takes this long waits for the disk.
 const SLOW: Duration = Duration::from_millis(20);
+
 impl Load {
     /// Whether a caller may write by itself.
     pub(super) fn is_light(&self) -> bool {

@@ -198,8 +198,40 @@ fn a_disk_that_hangs_holds_up_the_first_writer_alone() {
     for (record, kind) in written.iter().zip(["decision", "decision", "event", "outcome"]) {
         assert!(record.contains(&format!(r#""kind":"{kind}""#)), "{record}");
     }
+    wait_until("callers write by themselves again", || audit.open_log.load.is_light());
     let mut log = audit.open_log.log();
     (log.file, log.length) = (real, length);
+}
+
+#[test]
+fn after_a_slow_write_or_behind_a_queued_batch_the_thread_writes() {
+    let directory = Directory::new();
+    let audit = directory.open();
+    let load = &audit.open_log.load;
+    let submit = |seq| {
+        let mut batch = audit.batch();
+        batch.decision(&decision(call("l-1", seq)));
+        audit.submit(&plenty(), &mut batch)
+    };
+    let is_written = |pending: PendingRecords| {
+        let mut pending = pending;
+        wait_until("the record is written", || {
+            (&mut pending).now_or_never().is_some_and(|result| result.is_ok())
+        });
+    };
+
+    load.wrote(Instant::now() - Duration::from_secs(1));
+    let Submitted::Pending(pending) = submit(0) else { panic!("the write before was slow") };
+    is_written(pending);
+    // The thread's own write was quick.
+    assert!(matches!(submit(1), Submitted::Done(Ok(_))));
+
+    load.queue_one();
+    let Submitted::Pending(pending) = submit(2) else { panic!("a batch that came first is still queued") };
+    is_written(pending);
+    load.done_one();
+    assert!(matches!(submit(3), Submitted::Done(Ok(_))));
+    assert_eq!(directory.verify().unwrap().records, 4);
 }
 
 fn wait_until(what: &str, mut is_met: impl FnMut() -> bool) {
