@@ -20,7 +20,7 @@ use tokio::time::Instant;
 use super::in_flight::{Attempt, Call, ReplyHandling};
 use super::parked::Unsent;
 use super::process_events::should_forward_notification;
-use super::replies::{ScrubbedResponse, TooLarge, scrub_message, scrub_response};
+use super::replies::{ScrubbedLine, TooLarge, scrub_message, scrub_response};
 use super::retry::forget_setting;
 use super::scrubbing::{LARGE, PendingResponse};
 use super::{CallerContext, Pipeline};
@@ -124,11 +124,11 @@ impl Pipeline {
     }
 
     /// Queues a scrubbed message for the harness.
-    pub(super) fn push_message(&mut self, scrubbed: Result<(impl AsRef<[u8]>, u32), TooLarge>) {
+    pub(super) fn push_message(&mut self, scrubbed: Result<ScrubbedLine<'_>, TooLarge>) {
         match scrubbed {
-            Ok((line, redactions)) => {
-                self.recorder.counters.redactions += u64::from(redactions);
-                self.replies.push_message(line.as_ref());
+            Ok(line) => {
+                self.recorder.counters.redactions += u64::from(line.redactions);
+                self.replies.push(&line);
             }
             Err(TooLarge) => {
                 let CallerContext { server, link, .. } = &self.caller;
@@ -144,7 +144,7 @@ impl Pipeline {
         call: Call,
         outcome: Outcome,
         bytes: usize,
-        scrubbed: Option<ScrubbedResponse<'_>>,
+        scrubbed: Option<ScrubbedLine<'_>>,
         now: Instant,
     ) {
         let Some(scrubbed) = scrubbed else {
@@ -156,7 +156,7 @@ impl Pipeline {
             return self.fail(servers, call, Code::MessageTooLarge, &why, now);
         }
         self.recorder.counters.redactions += u64::from(scrubbed.redactions);
-        self.replies.push_line(&scrubbed);
+        self.replies.push(&scrubbed);
         let result = match outcome {
             Outcome::Error => CallResult::Error,
             Outcome::Result => CallResult::Result,

@@ -12,7 +12,7 @@ use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
 use super::in_flight::Call;
-use super::replies::{ScrubbedResponse, TooLarge, scrub_message, scrub_response};
+use super::replies::{ScrubbedLine, TooLarge, scrub_message, scrub_response};
 use super::{CallerContext, Pipeline};
 use cofferdam_servers::ServerSet;
 
@@ -38,9 +38,9 @@ pub(super) struct PendingResponse {
 
 /// The result of the worker.
 pub(crate) enum Scrubbed {
-    Message(Result<(Vec<u8>, u32), TooLarge>),
+    Message(Result<ScrubbedLine<'static>, TooLarge>),
     /// None where its id was redacted.
-    Response(Option<ScrubbedResponse<'static>>),
+    Response(Option<ScrubbedLine<'static>>),
     /// The worker failed: no part of the message may be sent.
     Failed,
 }
@@ -100,8 +100,7 @@ impl LargeMessage {
         let scrubber = caller.session.credentials.scrubber();
         let limit = caller.message_bytes;
         let work = caller.session.context.tasks.spawn_blocking(move || {
-            let scrubbed = scrub_message(&scrubber, &message, limit);
-            Scrubbed::Message(scrubbed.map(|(line, redactions)| (line.into_owned(), redactions)))
+            Scrubbed::Message(scrub_message(&scrubber, &message, limit).map(ScrubbedLine::into_owned))
         });
         self.0 = Some(Scrubbing { work, response: None });
     }
