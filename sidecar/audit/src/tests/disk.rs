@@ -120,10 +120,16 @@ fn after_a_write_error_later_writes_succeed() {
         std::mem::replace(&mut audit.open_log.log().file, Arc::new(full))
     };
     // `/dev/full` has a directory entry, so it does not count as a removed file.
-    let error = decide(&audit, &plenty(), &decision(call("l-1", 0))).unwrap_err();
-    assert!(matches!(error, AuditError::Write { .. }), "{error}");
+    let bytes = 2 * OutcomeRecord::longest(FIELD_BYTES);
+    let budget = Budget::new(BudgetLimits { bytes, records_per_second: u32::MAX });
+    for _ in 0..5 {
+        let error = decide(&audit, &budget, &decision(call("l-1", 0))).unwrap_err();
+        assert!(matches!(error, AuditError::Write { .. }), "{error}");
+    }
     audit.open_log.log().file = real;
-    decide_many(&audit, 0..2);
+    // Nothing of the failed writes was charged.
+    decide(&audit, &budget, &decision(call("l-1", 0))).unwrap();
+    decide_many(&audit, 1..2);
     assert_eq!(directory.verify().unwrap().records, 2);
 }
 

@@ -168,6 +168,11 @@ async fn a_decision_that_does_not_reach_the_disk_is_refused() {
     let real = std::mem::replace(&mut audit.open_log.log().file, pipe);
     let refused = audit.decision(&plenty(), &decision(call("l-1", 1))).await.unwrap_err();
     assert!(matches!(refused, AuditError::Sync { .. }), "{refused}");
+    // The same where the audit's own thread writes.
+    audit.open_log.load.queue_one();
+    let refused = audit.decision(&plenty(), &decision(call("l-1", 1))).await.unwrap_err();
+    assert!(matches!(refused, AuditError::Sync { .. }), "{refused}");
+    audit.open_log.load.done_one();
     audit.outcome(&plenty(), &outcome(call("l-1", 1))).expect("an outcome does not wait for the disk");
     audit.open_log.log().file = real;
     audit.decision(&plenty(), &decision(call("l-1", 2))).await.unwrap();

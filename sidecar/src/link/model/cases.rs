@@ -165,10 +165,18 @@ async fn while_the_audits_disk_is_slow_only_new_calls_wait() {
     model.pass(Duration::from_secs(4)).await;
     assert_eq!(model.responses(), [1, 0], "the response of the earlier call arrives");
     assert!(model.answers_describe().await, "a command is answered");
-    assert_eq!(model.log.runs(2), 0, "nothing is sent before its decision is on the disk");
+    // Its decision is written after that of the call before it, not instead of it.
+    model.call(NOW, MaybeRan::No);
+    model.pass(Duration::from_millis(1)).await;
+    assert_eq!(
+        [2, 3].map(|call| model.log.runs(call)),
+        [0, 0],
+        "nothing is sent before its decision is on the disk"
+    );
     disk.set_blocked(false);
-    model.until_responses(&[1, 1]).await;
-    assert_eq!((model.log.runs(2), model.log.violations()), (1, Vec::new()));
+    model.until_responses(&[1, 1, 1]).await;
+    assert_eq!([2, 3].map(|call| model.log.runs(call)), [1, 1]);
+    assert_eq!(model.log.violations(), Vec::<String>::new());
 }
 
 #[tokio::test(start_paused = true)]
