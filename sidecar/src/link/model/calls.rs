@@ -46,12 +46,12 @@ impl ModelLink {
             .collect()
     }
 
-    fn outcomes(&self, tool: &str) -> Vec<(String, String)> {
+    pub(super) fn outcomes(&self, tool: &str) -> Vec<(String, String)> {
         outcomes::of_tool(&self.fixture.audit(), tool)
     }
 }
 
-fn outcome(result: &str, code: &str) -> (String, String) {
+pub(super) fn outcome(result: &str, code: &str) -> (String, String) {
     (result.into(), code.into())
 }
 
@@ -195,10 +195,7 @@ async fn the_end_of_a_link_gives_every_call_an_outcome_and_counts_those_without_
         model.script.queue_start(start);
         model.call(NEVER, MaybeRan::No);
         model.pass(MOMENT).await;
-        let (ended, has_ended) = oneshot::channel();
-        let end = Command::End { reason: EndReason::Killed, ended };
-        assert!(model.commands.send(end).await.is_ok());
-        assert_eq!(has_ended.await.expect("the link ends").calls_unanswered, 1);
+        assert_eq!(model.end().await.calls_unanswered, 1);
         assert_eq!(model.outcomes("never"), [expected]);
     }
 }

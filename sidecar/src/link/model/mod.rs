@@ -12,11 +12,13 @@
 
 mod calls;
 mod cases;
+mod large_messages;
 mod outcomes;
 mod replacement;
 mod retries;
 mod server;
 mod shim;
+mod slow_disk;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -32,7 +34,7 @@ use tokio::time::{Instant, sleep_until, timeout_at};
 
 use self::server::{SECRET, ServerLog, TOOLS};
 use self::shim::{FrameContent, Shim};
-use super::command::{Command, EndReason};
+use super::command::{Command, EndReason, Ended};
 use super::{FirstConnection, Link};
 use crate::session::Session;
 use crate::session::fixture::Fixture;
@@ -259,10 +261,19 @@ impl ModelLink {
 
     async fn end_link(&mut self) {
         let (ended, has_ended) = oneshot::channel();
+        // The link may have ended by itself.
         let _ = self.commands.send(Command::End { reason: EndReason::Killed, ended }).await;
         let _ = has_ended.await;
         self.pass(Duration::from_millis(1)).await;
         self.reopen();
+    }
+
+    /// Ends the link, which must be running, and returns how its end went.
+    async fn end(&mut self) -> Ended {
+        let (ended, has_ended) = oneshot::channel();
+        let end = Command::End { reason: EndReason::Killed, ended };
+        assert!(self.commands.send(end).await.is_ok());
+        has_ended.await.expect("the link ends")
     }
 
     /// Opens a new link, on which all requests without a response are sent again.
