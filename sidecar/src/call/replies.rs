@@ -62,11 +62,11 @@ impl ScrubbedLine<'_> {
     }
 }
 
-/// Scrubs a message that is not a server's response.
+/// Scrubs a request or notification of a server, or a response that the sidecar itself made.
 pub(super) fn scrub_message<'a>(
     scrubber: &Scrubber,
     message: &'a [u8],
-    message_bytes: usize,
+    max_message_bytes: usize,
 ) -> Result<ScrubbedLine<'a>, TooLarge> {
     let scrubbed = scrubber.message(message);
     let mut bytes = scrubbed.bytes;
@@ -81,18 +81,19 @@ pub(super) fn scrub_message<'a>(
         Cow::Owned(line) => Some(line),
     };
     let line = line.map_or(bytes, Cow::Owned);
-    match line.len() > message_bytes {
+    match line.len() > max_message_bytes {
         true => Err(TooLarge),
         false => Ok(ScrubbedLine { line, redactions: scrubbed.redactions }),
     }
 }
 
-/// Scrubs a response and restores the harness's spelling of its id. None where the id was redacted and cannot be found.
+/// Scrubs a response of a server and writes its id as the harness wrote it (`harness_id`). `None` if the id was
+/// redacted and cannot be found.
 pub(super) fn scrub_response<'a>(
     scrubber: &Scrubber,
     response: Cow<'a, [u8]>,
     id: &[u8],
-    spelled: &[u8],
+    harness_id: &[u8],
 ) -> Option<ScrubbedLine<'a>> {
     let (redactions, changed) = {
         let scrubbed = scrubber.message(&response);
@@ -103,9 +104,9 @@ pub(super) fn scrub_response<'a>(
         (scrubbed.redactions, changed)
     };
     let mut bytes = changed.map_or(response, Cow::Owned);
-    if id != spelled || redactions > 0 {
+    if id != harness_id || redactions > 0 {
         let span = response_id(&bytes)?;
-        bytes = Cow::Owned(json::replace(&bytes, span, spelled));
+        bytes = Cow::Owned(json::replace(&bytes, span, harness_id));
     }
     let line = match json::line_safe(&bytes) {
         Cow::Borrowed(_) => None,

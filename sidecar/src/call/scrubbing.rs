@@ -46,7 +46,7 @@ pub(crate) enum Scrubbed {
 }
 
 /// Scrubbing a smaller message takes less time than handing it to another thread and back.
-pub(super) const LARGE: usize = 256 * 1024;
+pub(super) const LARGE_BYTES: usize = 256 * 1024;
 
 impl LargeMessage {
     pub(crate) fn is_being_scrubbed(&self) -> bool {
@@ -87,18 +87,18 @@ impl LargeMessage {
         response: PendingResponse,
     ) {
         let scrubber = caller.session.credentials.scrubber();
-        let spelled = response.call.as_ref().map_or_else(|| "null".into(), |call| call.id.clone());
+        let harness_id = response.call.as_ref().map_or_else(|| "null".into(), |call| call.id.clone());
         let work = caller.session.context.tasks.spawn_blocking(move || {
             let message = changed.unwrap_or_else(|| message.into());
-            Scrubbed::Response(scrub_response(&scrubber, Cow::Owned(message), &id, spelled.as_bytes()))
+            Scrubbed::Response(scrub_response(&scrubber, Cow::Owned(message), &id, harness_id.as_bytes()))
         });
         self.0 = Some(Scrubbing { work, response: Some(response) });
     }
 
-    /// Starts to scrub a large message that is not a server's response.
+    /// Starts to scrub a large request or notification of a server, or response of the sidecar itself.
     pub(super) fn scrub_message(&mut self, caller: &CallerContext, message: Vec<u8>) {
         let scrubber = caller.session.credentials.scrubber();
-        let limit = caller.message_bytes;
+        let limit = caller.max_message_bytes;
         let work = caller.session.context.tasks.spawn_blocking(move || {
             Scrubbed::Message(scrub_message(&scrubber, &message, limit).map(ScrubbedLine::into_owned))
         });

@@ -50,7 +50,7 @@ fn while_the_worker_is_busy(test: impl AsyncFnOnce(&mut ModelLink, std::sync::mp
         while model.log.runs(2) == 0 {
             model.pass(Duration::from_millis(1)).await;
         }
-        model.turns().await;
+        model.run_turns().await;
         assert_eq!(model.responses(), [1, 0], "the response is scrubbed by a worker");
         test(&mut model, release).await;
         let _ = busy.await;
@@ -58,10 +58,10 @@ fn while_the_worker_is_busy(test: impl AsyncFnOnce(&mut ModelLink, std::sync::mp
 }
 
 impl ModelLink {
-    /// So many turns of the link that it has read what its server wrote. Commands are answered meanwhile.
-    async fn turns(&mut self) {
+    /// Runs the link long enough to read what its server wrote, and checks that commands are answered meanwhile.
+    async fn run_turns(&mut self) {
         for _ in 0..20 {
-            assert!(self.answers_describe().await, "a command is answered");
+            assert!(self.answers_describe().await, "a command was not answered");
         }
     }
 }
@@ -71,7 +71,7 @@ fn while_a_response_is_scrubbed_the_link_goes_on_and_the_id_is_in_use() {
     while_the_worker_is_busy(async |model, release| {
         let ((again, _), message) = model.message(2, LARGE);
         model.shim.push(message.as_bytes(), MaybeRan::No);
-        model.turns().await;
+        model.run_turns().await;
         assert_eq!((model.responses_without_id, model.log.runs(again)), (1, 0), "the id is in use");
         release.send(()).unwrap();
         model.until_responses(&[1, 1]).await;
@@ -82,7 +82,7 @@ fn while_a_response_is_scrubbed_the_link_goes_on_and_the_id_is_in_use() {
 fn a_response_that_is_cancelled_while_it_is_scrubbed_does_not_arrive() {
     while_the_worker_is_busy(async |model, release| {
         model.cancel(2).await;
-        model.turns().await;
+        model.run_turns().await;
         release.send(()).unwrap();
         // The notification that follows the response arrives: the response was dropped before it.
         while model.notifications().len() < 2 {

@@ -1,4 +1,4 @@
-//! Decisions that wait for a slow disk: only new calls wait, each keeps its order, and none is lost or made twice.
+//! Decisions that wait for a slow disk: only new calls wait, they keep their order, and none is lost or made twice.
 
 use std::io;
 use std::sync::{Condvar, Mutex};
@@ -58,7 +58,7 @@ async fn while_the_audits_disk_is_slow_only_new_calls_wait() {
     model.call(NOW, MaybeRan::No);
     model.pass(Duration::from_secs(4)).await;
     assert_eq!(model.responses(), [1, 0], "the response of the earlier call arrives");
-    assert!(model.answers_describe().await, "a command is answered");
+    assert!(model.answers_describe().await, "a command was not answered");
     // Its decision is written after that of the call before it, not instead of it.
     model.call(NOW, MaybeRan::No);
     model.pass(Duration::from_millis(1)).await;
