@@ -50,7 +50,7 @@ impl AdminClient {
         Self { endpoint: Endpoint::Socket(world.layout().admin.clone()), token: None }
     }
 
-    /// Over TLS, to a server with a certificate of this authority.
+    /// Over TLS, to a server with a certificate of this authority for its address.
     ///
     /// # Panics
     /// When a certificate is not valid.
@@ -64,7 +64,8 @@ impl AdminClient {
             .with_root_certificates(roots);
         let config = match identity {
             Some(identity) => {
-                let key = PrivateKeyDer::from_pem_slice(identity.key.as_bytes()).expect("a key of the tests is PEM");
+                let key = PrivateKeyDer::from_pem_slice(identity.key.as_bytes())
+                    .expect("a key of the tests is PEM");
                 let chain = vec![certificate(&identity.certificate)];
                 builder.with_client_auth_cert(chain, key).expect("the key belongs to the certificate")
             }
@@ -104,7 +105,8 @@ impl AdminClient {
 
     /// The text of a request, with the client's token.
     pub fn request(&self, method: &str, path: &str, headers: &str, body: &str) -> String {
-        let token = self.token.as_ref().map(|token| format!("authorization: Bearer {token}\r\n")).unwrap_or_default();
+        let token =
+            self.token.as_ref().map(|token| format!("authorization: Bearer {token}\r\n")).unwrap_or_default();
         format!("{method} {path} HTTP/1.1\r\nhost: localhost\r\n{token}{headers}\r\n{body}")
     }
 
@@ -141,7 +143,7 @@ impl AdminClient {
             Endpoint::Tls { address, config } => {
                 let stream = TcpStream::connect(address)?;
                 stream.set_read_timeout(patience)?;
-                let name = ServerName::try_from("localhost").expect("this is a name");
+                let name = ServerName::from(address.ip());
                 let client = ClientConnection::new(Arc::clone(config), name).map_err(io::Error::other)?;
                 Ok(Box::new(StreamOwned::new(client, stream)))
             }

@@ -50,7 +50,7 @@ fn every_route_does_what_it_says() {
     let api = AdminClient::socket(&world);
 
     let made = enrol(&api, "other", "box 1/ü");
-    assert!(made["text"].as_str().unwrap().starts_with("cofferdam-enrol"), "{made}");
+    assert!(made["text"].as_str().unwrap().starts_with("cofferdam:1:"), "{made}");
     assert!((3500..=3600).contains(&made["expires-in-seconds"].as_u64().unwrap()), "{made}");
     let enrolments = api.get("/v1/enrolments").ok();
     let expected = json!({"enrolment": made["enrolment"], "name": "box 1/ü", "grant": "other", "kind": "ticket",
@@ -93,7 +93,10 @@ fn every_route_does_what_it_says() {
 fn a_sandbox_is_attached_by_two_upgraded_connections() {
     let world = two_grants().start();
     let api = AdminClient::socket(&world);
-    assert_eq!(api.post("/v1/attach", &json!({"grant": "dev", "name": "box"})).refusal(), (426, "upgrade_required"));
+    assert_eq!(
+        api.post("/v1/attach", &json!({"grant": "dev", "name": "box"})).refusal(),
+        (426, "upgrade_required")
+    );
     let unknown = api.raw(&hold(&api, "nowhere", "box")).unwrap();
     assert_eq!(unknown.refusal(), (404, "grant_unknown"));
 
@@ -158,7 +161,11 @@ fn bad_requests_are_refused_with_a_reason() {
         ("GET", "/v1/sessions", "authorization: Bearer x\r\n", "", (401, "unauthorized")),
         ("GET", "/v1/sessions", "authorization: Basic eDp5\r\n", "", (401, "unauthorized")),
     ] {
-        assert_eq!(with_body(method, path, headers, body).refusal(), expected, "{method} {path} {headers} {body}");
+        assert_eq!(
+            with_body(method, path, headers, body).refusal(),
+            expected,
+            "{method} {path} {headers} {body}"
+        );
     }
     let allowed = with_body("PUT", "/v1/enrolments", "", "");
     assert!(allowed.head.contains("allow: GET, POST"), "{}", allowed.head);

@@ -18,7 +18,11 @@ fn a_sandbox_is_listed_and_killed_by_its_name() {
 
     // Without links it is listed too.
     let sessions = world.sessions();
-    assert_eq!((&sessions[0]["name"], &sessions[0]["state"]), (&json!("box1"), &json!("attached")), "{sessions}");
+    assert_eq!(
+        (&sessions[0]["name"], &sessions[0]["state"]),
+        (&json!("box1"), &json!("attached")),
+        "{sessions}"
+    );
     assert!(sessions[0]["session"].is_null());
     let table = world.cofferdam_text(&["sessions"]);
     assert!(table.lines().any(|line| line.contains("attached") && line.ends_with("box1")), "{table}");
@@ -26,7 +30,11 @@ fn a_sandbox_is_listed_and_killed_by_its_name() {
     let _shim = connected(&format!("unix:{}", socket.display()), "tools");
     let sessions = world.sessions();
     assert_eq!(sessions.as_array().unwrap().len(), 1, "{sessions}");
-    assert_eq!((&sessions[0]["name"], &sessions[0]["connected"]), (&json!("box1"), &json!(true)), "{sessions}");
+    assert_eq!(
+        (&sessions[0]["name"], &sessions[0]["connected"]),
+        (&json!("box1"), &json!(true)),
+        "{sessions}"
+    );
     assert!(world.cofferdam_text(&["sessions"]).contains("box1"));
     let enrolments = world.cofferdam_text(&["enrolments"]);
     let line = enrolments.lines().find(|line| line.ends_with("box1")).expect("it is listed");
@@ -38,20 +46,28 @@ fn a_sandbox_is_listed_and_killed_by_its_name() {
     assert_eq!(world.sessions(), json!([]));
     let again = world.cofferdam(&["kill", "box1"]);
     assert_eq!(again.status.code(), Some(66));
-    assert!(stderr(&again).contains("there is no session, enrolment or sandbox `box1`"), "{}", stderr(&again));
+    assert!(
+        stderr(&again).contains("there is no session, enrolment or sandbox `box1`"),
+        "{}",
+        stderr(&again)
+    );
 }
 
 #[test]
 fn an_ambiguous_name_is_refused_with_the_ids() {
     let world = two_grants().start();
     let api = AdminClient::socket(&world);
-    let ids = ["dev", "other"].map(|grant| enrol(&api, grant, "twin")["enrolment"].as_str().unwrap().to_owned());
+    let ids =
+        ["dev", "other"].map(|grant| enrol(&api, grant, "twin")["enrolment"].as_str().unwrap().to_owned());
     for command in [&["kill", "twin"][..], &["enrolments", "end", "twin"]] {
         let refused = world.cofferdam(command);
         assert_eq!(refused.status.code(), Some(66));
         let printed = stderr(&refused);
         assert!(printed.contains("2 sandboxes have the name `twin`"), "{printed}");
-        assert!(ids.iter().all(|id| printed.contains(id)) && printed.contains("one of these ids"), "{printed}");
+        assert!(
+            ids.iter().all(|id| printed.contains(id)) && printed.contains("one of these ids"),
+            "{printed}"
+        );
     }
     world.cofferdam_text(&["enrolments", "end", &ids[0]]);
     world.cofferdam_text(&["enrolments", "end", "twin"]);
@@ -73,7 +89,8 @@ fn attach_dial_neither_shows_nor_stores_the_query_of_its_url() {
         }
     });
     let canary = "canary-token-in-a-query";
-    let attach = Attach::start(&world, &["dial", &format!("wss://{address}/hub?token={canary}"), "--grant", "dev"]);
+    let attach =
+        Attach::start(&world, &["dial", &format!("wss://{address}/hub?token={canary}"), "--grant", "dev"]);
     attach.wait_until_output_has(&address.to_string());
     attach.wait_until_output_has("the connection ended before anything was received");
     let name = format!("wss://{address}/hub");

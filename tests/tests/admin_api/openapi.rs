@@ -18,7 +18,7 @@ fn schemathesis_finds_no_contradiction_between_document_and_sidecar() {
     std::fs::write(&file, document.to_string()).unwrap();
     let mut run = command(schemathesis);
     run.env("HOME", remote.files.path()).current_dir(remote.files.path()).stdin(Stdio::null());
-    run.arg("run").arg(&file).args(["--url", &format!("https://localhost:{}", remote.address.port())]);
+    run.arg("run").arg(&file).args(["--url", &format!("https://{}", remote.address)]);
     run.arg("--tls-verify").arg(remote.files.path().join("authority.pem"));
     run.args(["--header", &format!("Authorization: Bearer {}", token.trim())]);
     // The stream of events has no end.

@@ -20,7 +20,7 @@ impl Remote {
     pub(crate) fn start() -> Self {
         let (address, authority, clients) = (free_address(), Authority::new(), Authority::new());
         let files = tempfile::tempdir().expect("a temporary directory can be made");
-        let (certificate, key) = authority.server("localhost").write(files.path(), "server");
+        let (certificate, key) = authority.server(&address.ip().to_string()).write(files.path(), "server");
         let client_ca = clients.write(files.path(), "clients");
         authority.write(files.path(), "authority");
         let builder = two_grants_with(&format!(

@@ -75,7 +75,8 @@ fn a_token_sees_and_touches_nothing_of_other_grants() {
 fn a_restart_keeps_tokens_and_a_revocation_lasts() {
     let mut world = two_grants().start();
     let admin = AdminClient::socket(&world);
-    let (kept, revoked) = (token(&world, &["--grant", "dev", "--name", "ci"]), token(&world, &["--grant", "dev"]));
+    let (kept, revoked) =
+        (token(&world, &["--grant", "dev", "--name", "ci"]), token(&world, &["--grant", "dev"]));
     world.cofferdam_text(&["token", "revoke", id_of(&revoked)]);
     assert_eq!(admin.with_token(&revoked).get("/v1/sessions").refusal(), (401, "unauthorized"));
     world.stop_sidecar();
@@ -102,7 +103,10 @@ fn a_token_is_worth_nothing_at_another_sidecar() {
     let (one, two) = (two_grants().start(), two_grants().start());
     let token = token(&one, &["--grant", "dev"]);
     AdminClient::socket(&one).with_token(&token).get("/v1/sessions").ok();
-    assert_eq!(AdminClient::socket(&two).with_token(&token).get("/v1/sessions").refusal(), (401, "unauthorized"));
+    assert_eq!(
+        AdminClient::socket(&two).with_token(&token).get("/v1/sessions").refusal(),
+        (401, "unauthorized")
+    );
 }
 
 #[test]

@@ -46,6 +46,9 @@ impl AuthenticationFailures {
             *failures = Failures { first: now, count: 0 };
         }
         failures.count += 1;
+        if failures.count == MAX_FAILURES {
+            tracing::warn!(%address, "{MAX_FAILURES} requests with unknown tokens: tokens are refused for a minute");
+        }
     }
 }
 
