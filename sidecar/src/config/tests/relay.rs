@@ -193,7 +193,8 @@ fn the_admin_port_must_be_a_loopback_address() {
 #[test]
 fn the_admin_api_over_tls_needs_a_certificate_and_its_key() {
     assert!(valid("").admin.tls.is_none());
-    let text = "admin = { tls = '0.0.0.0:7481', cert-file = '/e/c', key-file = '/e/k', client-ca-file = '/e/ca' }\n";
+    let text =
+        "admin = { tls = '0.0.0.0:7481', cert-file = '/e/c', key-file = '/e/k', client-ca-file = '/e/ca' }\n";
     let tls = valid(text).admin.tls.unwrap();
     assert_eq!(tls.listen.to_string(), "0.0.0.0:7481");
     assert_eq!((tls.cert_file.as_path(), tls.key_file.as_path()), (Path::new("/e/c"), Path::new("/e/k")));

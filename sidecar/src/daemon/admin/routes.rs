@@ -250,6 +250,7 @@ impl Matched {
         if fields.contains_key(REQUEST_TAG) {
             return Err(malformed(format!("there is no field `{REQUEST_TAG}`")));
         }
+        fields.values_mut().for_each(as_integer);
         fields.insert(REQUEST_TAG.into(), self.route.request.into());
         if let Some((name, value)) = self.variable
             && fields.insert(name.into(), value.into()).is_some()
@@ -318,6 +319,16 @@ pub(super) const REQUEST_TAG: &str = "do";
 /// The tag of [`AdminResponse`].
 pub(super) const RESPONSE_TAG: &str = "answer";
 
+/// JSON does not distinguish `2000.0` from `2000`.
+fn as_integer(value: &mut Value) {
+    const EXACT: f64 = (1_u64 << 53) as f64;
+    if let Some(number) =
+        value.as_f64().filter(|number| (0.0..EXACT).contains(number) && number.fract() == 0.0)
+    {
+        *value = (number as u64).into();
+    }
+}
+
 fn encoded(text: &str) -> String {
     let mut encoded = String::new();
     for byte in text.bytes() {
@@ -385,6 +396,22 @@ mod tests {
         }
         for route in &ROUTES {
             assert!(used.contains(&route.request), "{}", route.request);
+        }
+    }
+
+    #[test]
+    fn a_whole_number_is_accepted_however_it_is_written() {
+        for text in ["2000", "2000.0", "2e3"] {
+            let body = format!("{{\"grant\": \"dev\", \"ttl-ms\": {text}}}");
+            let read = find(&Method::POST, "/v1/enrolments").unwrap().request(body.as_bytes());
+            assert!(matches!(read.unwrap(), AdminRequest::Enroll { ttl_ms: Some(2000), .. }), "{text}");
+        }
+        for text in ["2000.5", "-1", "1e300", "\"2000\""] {
+            let body = format!("{{\"grant\": \"dev\", \"ttl-ms\": {text}}}");
+            assert!(
+                find(&Method::POST, "/v1/enrolments").unwrap().request(body.as_bytes()).is_err(),
+                "{text}"
+            );
         }
     }
 
