@@ -10,6 +10,8 @@ use super::*;
 
 /// The stream of events has no end, and an upgrade is no response that schemathesis knows.
 const STREAMS: &str = "^/v1/(events|attach)";
+/// The default `ttl` of a grant.
+const TTL_OF_DEV_MS: u64 = 8 * 60 * 60 * 1000;
 const FOR_ADMINISTRATORS: &str = "^/v1/(tokens|reload)";
 
 /// With a token and with a certificate, and with values that this sidecar accepts, so that requests get past the checks.
@@ -24,17 +26,12 @@ fn schemathesis_finds_no_contradiction_between_document_and_sidecar() {
     let header = format!("Authorization: Bearer {}", token.trim());
     let (certificate, key) = remote.clients.client("orchestrator").write(directory, "client");
     let (certificate, key) = (certificate.display().to_string(), key.display().to_string());
-    for arguments in [
-        &["--exclude-path-regex", STREAMS, "--header", &header][..],
-        &[
-            "--include-path-regex",
-            FOR_ADMINISTRATORS,
-            "--request-cert",
-            &certificate,
-            "--request-cert-key",
-            &key,
-        ],
-    ] {
+    // A certificate authenticates a request that has no header for it.
+    let certified =
+        ["--request-cert", &certificate, "--request-cert-key", &key, "--exclude-checks", "ignored_auth"];
+    let with_certificate = [&["--include-path-regex", FOR_ADMINISTRATORS], &certified[..]].concat();
+    let with_token = ["--exclude-path-regex", STREAMS, "--header", &header];
+    for arguments in [&with_token[..], &with_certificate] {
         let mut run = command(&schemathesis);
         run.env("HOME", directory).current_dir(directory).stdin(Stdio::null());
         run.arg("run").arg(&document).args(["--url", &format!("https://{}", remote.address)]);
@@ -57,10 +54,12 @@ fn with_values_of_this_sidecar(world: &World) -> Value {
             &mut document["paths"][path]["post"]["requestBody"]["content"]["application/json"]["schema"];
         let fields = &mut schema["properties"];
         assert!(fields["ttl-ms"]["maximum"].is_number(), "{fields}");
-        fields["ttl-ms"]["maximum"] = json!(3_600_000);
         match path {
             "/v1/tokens" => fields["grants"]["items"] = json!({"const": "dev"}),
-            _ => fields["grant"] = json!({"const": "dev"}),
+            _ => {
+                fields["grant"] = json!({"const": "dev"});
+                fields["ttl-ms"]["maximum"] = json!(TTL_OF_DEV_MS);
+            }
         }
     }
     document

@@ -90,8 +90,8 @@ pub(crate) enum AdminRequest {
         /// What the token is for, for lists.
         #[schemars(length(min = 1, max = 64), regex(pattern = NAME_PATTERN))]
         name: Option<String>,
-        /// Default: 30 days.
-        #[schemars(range(min = 1000, max = MAX_MILLISECONDS))]
+        /// Default: 30 days. Maximum: 366 days.
+        #[schemars(range(min = 1000, max = MAX_TOKEN_TTL_MS))]
         ttl_ms: Option<u64>,
     },
     EndEnrolment {
@@ -288,7 +288,9 @@ const TOKEN_PREFIX: &str = "cofferdam_";
 const GRANT_PATTERN: &str = "^[a-z0-9][a-z0-9_-]{0,63}$";
 /// No control characters, for the OpenAPI document.
 const NAME_PATTERN: &str = r"^[^\u0000-\u001f\u007f-\u009f]*$";
-/// The largest integer that every JSON parser represents exactly, for the OpenAPI document.
+/// The longest life of a token.
+const MAX_TOKEN_TTL_MS: u64 = 366 * 24 * 60 * 60 * 1000;
+/// The largest integer that every JSON parser represents exactly.
 const MAX_MILLISECONDS: u64 = (1 << 53) - 1;
 
 /// As long as `cofferdam enroll` gives.
