@@ -7,12 +7,16 @@
 //! | [`commands`] | the other commands |
 //! | [`check_online`] | `check --online`: asks Vault whether the configuration can work |
 //! | [`interruption`] | SIGINT and SIGTERM |
+//! | [`sessions`] | `sessions`, `kill` and `enrolments` |
+//! | [`token`] | `token`: bearer tokens of the admin API |
 
 mod arguments;
 mod attach;
 mod check_online;
 mod commands;
 mod interruption;
+mod sessions;
+mod token;
 
 use std::ffi::OsString;
 use std::process::ExitCode;

@@ -6,11 +6,14 @@ use std::os::unix::net::UnixStream as StdUnixStream;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufReader};
+use hyper::upgrade::Upgraded;
+use hyper_util::rt::TokioIo;
+use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, BufReader};
 use tokio::net::UnixStream;
 use tokio::time::timeout;
 
-use crate::daemon::admin::{AdminRequest, AdminResponse};
+use crate::daemon::admin::client::{self, AdminError, UpgradeResponse};
+use crate::daemon::admin::{AdminRequest, AdminResponse, PipeVia};
 use crate::daemon::attach_table::AttachEvent;
 use crate::terminal::failure::{Failure, Sysexit};
 
@@ -19,7 +22,7 @@ pub(super) struct HoldConnection {
     pub(super) enrolment: String,
     /// The sidecar's public key.
     pub(super) pin: String,
-    stream: BufReader<UnixStream>,
+    stream: BufReader<TokioIo<Upgraded>>,
     line: Vec<u8>,
 }
 
@@ -34,22 +37,26 @@ pub(super) enum AdminFailure {
 }
 
 const RESPONSE_TIMEOUT: Duration = Duration::from_secs(15);
-/// Responses have some hundred bytes.
-const MAX_RESPONSE_BYTES: usize = 64 * 1024;
+/// Events have some hundred bytes.
+const MAX_LINE_BYTES: usize = 64 * 1024;
 
 impl HoldConnection {
     pub(super) async fn take(admin: &Path, request: &AdminRequest) -> Result<Self, AdminFailure> {
-        match send(admin, request).await? {
-            (AdminResponse::Attaching { enrolment, pin }, stream) => {
-                Ok(Self { enrolment, pin, stream: BufReader::new(stream), line: Vec::new() })
+        let mut stream = BufReader::new(TokioIo::new(upgrade(admin, request).await?));
+        let mut line = Vec::new();
+        let first = async { (&mut stream).take(MAX_LINE_BYTES as u64).read_until(b'\n', &mut line).await };
+        timeout(RESPONSE_TIMEOUT, first).await.map_err(io::Error::from)??;
+        match serde_json::from_slice(&line).map_err(io::Error::from)? {
+            AdminResponse::Attaching { enrolment, pin } => {
+                Ok(Self { enrolment, pin, stream, line: Vec::new() })
             }
-            (response, _) => Err(unexpected(response)),
+            _ => Err(AdminFailure::Io(io::Error::other("unexpected response"))),
         }
     }
 
     /// The next event from the sidecar, or `None` when the connection is lost. Cancel-safe.
     pub(super) async fn next_event(&mut self) -> Option<AttachEvent> {
-        let room = (MAX_RESPONSE_BYTES - self.line.len().min(MAX_RESPONSE_BYTES)) as u64;
+        let room = (MAX_LINE_BYTES - self.line.len().min(MAX_LINE_BYTES)) as u64;
         (&mut self.stream).take(room).read_until(b'\n', &mut self.line).await.ok()?;
         let line = std::mem::take(&mut self.line);
         serde_json::from_slice(&line).ok()
@@ -57,16 +64,18 @@ impl HoldConnection {
 }
 
 /// Opens a connection and turns it into the pipe of this enrolment.
-pub(super) async fn pipe(admin: &Path, enrolment: &str) -> Result<StdUnixStream, AdminFailure> {
-    match send(admin, &AdminRequest::Pipe { enrolment: enrolment.into() }).await? {
-        (AdminResponse::Piped, stream) => {
-            let stream = stream.into_std()?;
-            // It may become the stdio of a command, which expects a blocking descriptor.
-            stream.set_nonblocking(false)?;
-            Ok(stream)
-        }
-        (response, _) => Err(unexpected(response)),
+pub(super) async fn pipe(admin: &Path, enrolment: &str, via: PipeVia) -> Result<StdUnixStream, AdminFailure> {
+    let upgraded = upgrade(admin, &AdminRequest::Pipe { enrolment: enrolment.into(), via }).await?;
+    // The sidecar sends nothing before the other end of the pipe does, so no byte of the pipe is in the buffer.
+    let parts = upgraded.downcast::<TokioIo<UnixStream>>();
+    let parts = parts.map_err(|_| io::Error::other("the connection is not a Unix socket"))?;
+    if !parts.read_buf.is_empty() {
+        return Err(io::Error::other("the sidecar sent bytes too early").into());
     }
+    let stream = parts.io.into_inner().into_std()?;
+    // It may become the stdio of a command, which expects a blocking descriptor.
+    stream.set_nonblocking(false)?;
+    Ok(stream)
 }
 
 impl AdminFailure {
@@ -80,32 +89,12 @@ impl AdminFailure {
     }
 }
 
-async fn send(admin: &Path, request: &AdminRequest) -> Result<(AdminResponse, UnixStream), AdminFailure> {
-    let connected = UnixStream::connect(admin).await;
-    let mut stream = connected.map_err(|source| AdminFailure::Connect { path: admin.into(), source })?;
-    let mut text = serde_json::to_vec(request).expect("a request is plain data");
-    text.push(b'\n');
-    stream.write_all(&text).await?;
-    let line = timeout(RESPONSE_TIMEOUT, line(&mut stream)).await.map_err(io::Error::from)??;
-    let response = serde_json::from_slice(&line).map_err(io::Error::from)?;
-    Ok((response, stream))
-}
-
-/// Reads one byte at a time, because the bytes after the line belong to the pipe.
-async fn line(stream: &mut UnixStream) -> io::Result<Vec<u8>> {
-    let mut line = Vec::new();
-    while line.len() < MAX_RESPONSE_BYTES {
-        match stream.read_u8().await? {
-            b'\n' => return Ok(line),
-            byte => line.push(byte),
-        }
-    }
-    Err(io::ErrorKind::InvalidData.into())
-}
-
-fn unexpected(response: AdminResponse) -> AdminFailure {
-    match response {
-        AdminResponse::Refused { why } => AdminFailure::Refused(why),
-        _ => AdminFailure::Io(io::Error::other("unexpected response")),
+async fn upgrade(admin: &Path, request: &AdminRequest) -> Result<Upgraded, AdminFailure> {
+    match client::upgrade(admin, request).await {
+        Ok(UpgradeResponse::Stream(upgraded)) => Ok(upgraded),
+        Ok(UpgradeResponse::Refused { why }) => Err(AdminFailure::Refused(why)),
+        Err(AdminError::Connect { path, source }) => Err(AdminFailure::Connect { path, source }),
+        Err(AdminError::Io(error)) => Err(error.into()),
+        Err(AdminError::Response(error)) => Err(io::Error::from(error).into()),
     }
 }
