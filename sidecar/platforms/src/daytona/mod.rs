@@ -1,0 +1,1 @@
+//! Daytona: the control API, the toolbox in the sandbox, preview links, and SSH.

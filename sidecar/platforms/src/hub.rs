@@ -1,0 +1,52 @@
+//! The shim that is uploaded into a sandbox, and how its hub is started there.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use bytes::Bytes;
+
+/// The processor of a sandbox.
+#[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
+pub enum Architecture {
+    Aarch64,
+    X86_64,
+}
+
+/// A static shim and its digest.
+#[derive(Clone)]
+pub struct ShimBinary {
+    pub bytes: Bytes,
+    /// SHA-256, lower-case hexadecimal.
+    pub digest: String,
+}
+
+/// Finds the static shim for an architecture; the error is a sentence with the next step.
+pub type ShimSource = Arc<dyn Fn(Architecture) -> Result<ShimBinary, String> + Send + Sync>;
+
+/// What a client needs in order to start a hub.
+#[derive(Clone)]
+pub struct HubSetup {
+    pub shim: ShimSource,
+    /// The public key of the sidecar, which the hub accepts alone. Not secret.
+    pub pin: String,
+    /// Files for the harness in the sandbox: path and content. They hold no secret.
+    pub harness_files: Vec<(PathBuf, Bytes)>,
+}
+
+impl Architecture {
+    /// As `uname -m` prints it.
+    pub fn from_machine(name: &str) -> Option<Self> {
+        match name {
+            "aarch64" | "arm64" => Some(Self::Aarch64),
+            "x86_64" | "amd64" => Some(Self::X86_64),
+            _ => None,
+        }
+    }
+
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Aarch64 => "aarch64",
+            Self::X86_64 => "x86_64",
+        }
+    }
+}
