@@ -83,7 +83,10 @@ pub enum Progress {
     Finding,
     Resuming,
     /// Bytes sent so far, of all.
-    Uploading { sent: u64, total: u64 },
+    Uploading {
+        sent: u64,
+        total: u64,
+    },
     StartingHub,
     Connecting,
 }
