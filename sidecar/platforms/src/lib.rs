@@ -12,6 +12,7 @@
 //! |---|---|
 //! | `error` | why a sandbox cannot be reached, and whether trying again may help |
 //! | `hub` | the shim to upload, and how its hub is started |
+//! | `rest` | requests to a platform's HTTP services, and what a refusal means |
 //! | `sandbox_id` | the id of a sandbox, safe to put into a URL |
 //! | [`daytona`] | Daytona: control API, toolbox, preview links, SSH |
 //! | [`e2b`] | E2B: control API, and the Connect protocol of `envd` |
@@ -22,6 +23,7 @@ pub mod daytona;
 pub mod e2b;
 mod error;
 mod hub;
+mod rest;
 mod sandbox_id;
 
 use http::{HeaderValue, Uri};
