@@ -132,30 +132,46 @@ impl Dialer {
             .map_err(|_| ConnectError::TimedOut(limit))?
     }
 
+    /// A stream for a protocol that starts as HTTP/1.1 and is upgraded; encrypted if the scheme says so.
+    pub async fn open(&self, endpoint: &Endpoint, limit: Duration) -> Result<Box<dyn Duplex>, ConnectError> {
+        tokio::time::timeout(limit, self.open_unbounded(endpoint, limit))
+            .await
+            .map_err(|_| ConnectError::TimedOut(limit))?
+    }
+
     async fn connect_unbounded<B: RequestBody>(
         &self,
         endpoint: &Endpoint,
         limit: Duration,
     ) -> Result<(Sender<B>, Connection<B>), ConnectError> {
-        let Endpoint { scheme, host, port, policy } = endpoint;
-        let addresses = host.addresses(*port, *policy, self.resolver.as_ref()).await?;
-        let socket = open_tcp(&addresses, limit).await.map_err(ConnectError::Tcp)?;
-        // A small request must not wait for a delayed acknowledgement.
-        socket.set_nodelay(true).map_err(ConnectError::Tcp)?;
-        let stream: Box<dyn Duplex> = match scheme {
-            Scheme::Http => Box::new(socket),
-            Scheme::Https => {
-                let name = host.server_name()?;
-                let config = self.trust.client_config().await.map_err(ConnectError::Roots)?;
-                Box::new(TlsConnector::from(config).connect(name, socket).await.map_err(ConnectError::Tls)?)
-            }
-        };
+        let stream = self.open_unbounded(endpoint, limit).await?;
         http1::Builder::new()
             .max_buf_size(MAX_HEAD_BYTES)
             .max_headers(MAX_HEADERS)
             .handshake(TokioIo::new(stream))
             .await
             .map_err(ConnectError::Http)
+    }
+
+    async fn open_unbounded(
+        &self,
+        endpoint: &Endpoint,
+        limit: Duration,
+    ) -> Result<Box<dyn Duplex>, ConnectError> {
+        let Endpoint { scheme, host, port, policy } = endpoint;
+        let addresses = host.addresses(*port, *policy, self.resolver.as_ref()).await?;
+        let socket = open_tcp(&addresses, limit).await.map_err(ConnectError::Tcp)?;
+        // A small request must not wait for a delayed acknowledgement.
+        socket.set_nodelay(true).map_err(ConnectError::Tcp)?;
+        match scheme {
+            Scheme::Http => Ok(Box::new(socket)),
+            Scheme::Https => {
+                let name = host.server_name()?;
+                let config = self.trust.client_config().await.map_err(ConnectError::Roots)?;
+                let stream = TlsConnector::from(config).connect(name, socket).await;
+                Ok(Box::new(stream.map_err(ConnectError::Tls)?))
+            }
+        }
     }
 }
 

@@ -8,8 +8,8 @@ use std::time::Duration;
 use bytes::Bytes;
 use cofferdam_base::text::{error_chain, is_unreserved, percent_encoded};
 use cofferdam_net::{
-    AddressPolicy, BodySender, Dialer, Endpoint, OneShotError, OneShotLimits, StreamedResponse, channel_body,
-    open_stream, send_once,
+    AddressPolicy, BodySender, Dialer, Duplex, Endpoint, OneShotError, OneShotLimits, StreamedResponse,
+    channel_body, open_stream, send_once,
 };
 use http::header::{CONTENT_TYPE, HOST, LOCATION, RETRY_AFTER, USER_AGENT};
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, StatusCode, Uri, request};
@@ -88,6 +88,23 @@ impl Service {
         Ok(Self { dialer: dialer.clone(), endpoint, authority, prefix, headers })
     }
 
+    /// The same service behind another address: its requests still name its own host and path.
+    pub(crate) fn dialled_at(self, other: Self) -> Self {
+        let prefix = format!("{}{}", other.prefix, self.prefix);
+        Self { endpoint: other.endpoint, prefix, ..self }
+    }
+
+    /// A stream to the service, for a protocol that HTTP is upgraded to.
+    pub(crate) async fn connect(&self, doing: &'static str) -> Result<Box<dyn Duplex>, PlatformError> {
+        let opened = self.dialer.open(&self.endpoint, CONNECT_TIMEOUT).await;
+        opened.map_err(|error| failed(doing, &OneShotError::Connect(error)))
+    }
+
+    /// The path of the service's address, without a slash at its end.
+    pub(crate) fn prefix(&self) -> &str {
+        &self.prefix
+    }
+
     /// Sends a small request and reads the whole response, whatever its status.
     pub(crate) async fn send(&self, call: Call<'_>) -> Result<Reply, PlatformError> {
         let Call { doing, method, path, body, time } = call;
@@ -163,8 +180,12 @@ impl Service {
     pub(crate) fn message(&self, reply: &Reply) -> String {
         let told = serde_json::from_slice::<Refusal>(&reply.body).ok().and_then(|refusal| refusal.message);
         let secrets = self.headers.values().filter(|value| value.is_sensitive());
+        let bare = |value: &'_ HeaderValue| {
+            let value = value.as_bytes();
+            value.strip_prefix(b"Bearer ").unwrap_or(value).to_vec()
+        };
         match told {
-            Some(told) if !secrets.map(HeaderValue::as_bytes).any(|secret| contains(&told, secret)) => {
+            Some(told) if !secrets.map(bare).any(|secret| contains(&told, &secret)) => {
                 format!("HTTP {}: {}", reply.status.as_u16(), printable(&told))
             }
             _ => format!("HTTP {}", reply.status.as_u16()),
