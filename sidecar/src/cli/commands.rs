@@ -14,12 +14,13 @@ use cofferdam_scrub::log_scrubber::LogScrubber;
 use cofferdam_vault::Revoked;
 
 use super::arguments::{
-    Arguments, AuditCommand, CheckArguments, Command, EnrollArguments, SessionsArguments, ShowArguments,
-    TailArguments, VerifyArguments,
+    Arguments, AttachCommand, AuditCommand, CheckArguments, Command, EnrollArguments, ListArguments,
+    SessionsArguments, ShowArguments, TailArguments, VerifyArguments,
 };
 use crate::config::{self, Config, Environment};
 use crate::daemon::admin::client::{self, AdminError};
 use crate::daemon::admin::{AdminRequest, AdminResponse};
+use crate::daemon::attachments::status::{AttachmentStatus, Lifetime};
 use crate::link::command::{Description, Processes, ScopeProcess};
 use crate::link::registry::EndedLink;
 use crate::terminal;
@@ -29,6 +30,13 @@ use crate::{daemon, demo, enrolment};
 pub(super) fn run(arguments: Arguments) -> Result<ExitCode, Failure> {
     let file = arguments.config.as_deref();
     match arguments.command {
+        Command::Attach(AttachCommand::End(arguments)) => {
+            print_killed(request(file, &AdminRequest::EndAttachment { name: arguments.name })?)
+        }
+        Command::Attach(AttachCommand::List(arguments)) => list_attachments(file, &arguments),
+        Command::Attach(AttachCommand::E2b(arguments)) if arguments.template => {
+            super::attach::template(arguments.options.shim)
+        }
         Command::Attach(command) => super::attach::run(&admin_socket(file)?, command),
         Command::Audit(command) => audit_command(file, command),
         Command::Check(check_arguments) => check(file, &check_arguments),
@@ -121,12 +129,14 @@ fn key(file: Option<&Path>) -> Result<ExitCode, Failure> {
 }
 
 fn sessions(file: Option<&Path>, arguments: &SessionsArguments) -> Result<ExitCode, Failure> {
-    let AdminResponse::Sessions { sessions } = request(file, &AdminRequest::Sessions)? else {
+    let AdminResponse::Sessions { sessions, attachments } = request(file, &AdminRequest::Sessions)? else {
         return Err(unexpected_response());
     };
     if arguments.json {
         terminal::line(&serde_json::to_string_pretty(&sessions).expect("descriptions are plain data"));
-    } else if sessions.is_empty() {
+        return Ok(ExitCode::SUCCESS);
+    }
+    if sessions.is_empty() {
         eprintln!("no sessions");
     } else {
         terminal::line(
@@ -142,7 +152,46 @@ fn sessions(file: Option<&Path>, arguments: &SessionsArguments) -> Result<ExitCo
             }
         }
     }
+    if !attachments.is_empty() {
+        print_attachments(&attachments);
+    }
     Ok(ExitCode::SUCCESS)
+}
+
+fn list_attachments(file: Option<&Path>, arguments: &ListArguments) -> Result<ExitCode, Failure> {
+    let AdminResponse::Attachments { attachments } = request(file, &AdminRequest::Attachments)? else {
+        return Err(unexpected_response());
+    };
+    if arguments.json {
+        terminal::line(&serde_json::to_string_pretty(&attachments).expect("statuses are plain data"));
+    } else if attachments.is_empty() {
+        eprintln!("no attachments");
+    } else {
+        print_attachments(&attachments);
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn print_attachments(attachments: &[AttachmentStatus]) {
+    terminal::line("ATTACHMENT         PLATFORM  SANDBOX                GRANT     STATE      KEPT");
+    for status in attachments {
+        let kept = match status.lifetime {
+            Lifetime::Configured => "in the configuration",
+            Lifetime::Detached => "until ended",
+            Lifetime::Followed => "by its command",
+        };
+        terminal::line(&format!(
+            "{:<18} {:<9} {:<22} {:<9} {:<10} {kept}",
+            status.name,
+            status.platform,
+            status.sandbox,
+            status.grant,
+            status.state.name()
+        ));
+        if let Some(why) = status.state.reason() {
+            terminal::line(&format!("  {why}"));
+        }
+    }
 }
 
 fn session_line(session: &Description) -> String {
@@ -172,8 +221,12 @@ fn scope_line(session: &Description, scope: &ScopeProcess) -> String {
 }
 
 fn kill(file: Option<&Path>, session: String) -> Result<ExitCode, Failure> {
-    match request(file, &AdminRequest::Kill { session })? {
-        AdminResponse::Killed { links, enrolment, total_ms } => {
+    print_killed(request(file, &AdminRequest::Kill { session })?)
+}
+
+fn print_killed(response: AdminResponse) -> Result<ExitCode, Failure> {
+    match response {
+        AdminResponse::Killed { links, enrolment, attachment, total_ms } => {
             for link in &links {
                 terminal::line(&ended_line(link));
                 for line in link.ended.vault.iter().flat_map(Revoked::lines) {
@@ -185,6 +238,15 @@ fn kill(file: Option<&Path>, session: String) -> Result<ExitCode, Failure> {
             }
             if let Some(enrolment) = enrolment {
                 terminal::line(&format!("enrolment {enrolment}: ended; its sandbox cannot connect again"));
+            }
+            if let Some((name, lifetime)) = attachment {
+                let until = match lifetime {
+                    Lifetime::Configured => {
+                        "; the configuration attaches it again at the next reload or restart: remove its table"
+                    }
+                    Lifetime::Detached | Lifetime::Followed => "",
+                };
+                terminal::line(&format!("attachment {name}: ended{until}"));
             }
             terminal::line(&format!("ended after {total_ms} ms"));
             Ok(ExitCode::SUCCESS)

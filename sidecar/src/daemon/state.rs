@@ -10,6 +10,7 @@ use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
 use super::attach_table::AttachTable;
+use super::attachments::Attachments;
 use super::disconnect_watch::DisconnectWatch;
 use super::own_sockets::OwnSockets;
 use super::refusal_log::RefusalLog;
@@ -31,6 +32,7 @@ pub(crate) struct Daemon {
     pub(crate) enrolled: Notify,
     pub(super) own_sockets: OwnSockets,
     pub(crate) attaches: AttachTable,
+    pub(crate) attachments: Attachments,
     /// Some keys keep these values until a restart.
     pub(crate) config_at_start: Arc<Config>,
     pub(super) refusals: Arc<RefusalLog>,

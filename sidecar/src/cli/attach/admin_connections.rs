@@ -1,17 +1,19 @@
-//! The two connections to the sidecar's admin socket: one keeps the enrolment alive (the hold), the other becomes
-//! the pipe into the sandbox.
+//! Connections to the sidecar's admin socket that stay open: one keeps the enrolment alive (the hold), another becomes
+//! the pipe into the sandbox; one follows an attachment of the sidecar's own.
 
 use std::io;
 use std::os::unix::net::UnixStream as StdUnixStream;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use serde::de::DeserializeOwned;
 use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufReader};
 use tokio::net::UnixStream;
 use tokio::time::timeout;
 
 use crate::daemon::admin::{AdminRequest, AdminResponse};
 use crate::daemon::attach_table::AttachEvent;
+use crate::daemon::attachments::status::{AttachmentStatus, OverCause};
 use crate::terminal::failure::{Failure, Sysexit};
 
 /// Keeps a sandbox's enrolment alive as long as this connection is open.
@@ -19,12 +21,25 @@ pub(super) struct HoldConnection {
     pub(super) enrolment: String,
     /// The sidecar's public key.
     pub(super) pin: String,
+    lines: Lines,
+}
+
+/// Follows an attachment, which ends with this connection unless it is left in the sidecar.
+pub(super) struct FollowConnection {
+    pub(super) name: String,
+    lines: Lines,
+}
+
+/// The JSON lines that the sidecar sends after its response.
+struct Lines {
     stream: BufReader<UnixStream>,
     line: Vec<u8>,
 }
 
 #[derive(Debug, thiserror::Error)]
 pub(super) enum AdminFailure {
+    #[error("{why}")]
+    AttachmentRefused { why: String, cause: OverCause },
     #[error("connect to the sidecar at `{path}`: {source}")]
     Connect { path: PathBuf, source: io::Error },
     #[error("{0}")]
@@ -41,7 +56,7 @@ impl HoldConnection {
     pub(super) async fn take(admin: &Path, request: &AdminRequest) -> Result<Self, AdminFailure> {
         match send(admin, request).await? {
             (AdminResponse::Attaching { enrolment, pin }, stream) => {
-                Ok(Self { enrolment, pin, stream: BufReader::new(stream), line: Vec::new() })
+                Ok(Self { enrolment, pin, lines: Lines::new(stream) })
             }
             (response, _) => Err(unexpected(response)),
         }
@@ -49,6 +64,32 @@ impl HoldConnection {
 
     /// The next event from the sidecar, or `None` when the connection is lost. Cancel-safe.
     pub(super) async fn next_event(&mut self) -> Option<AttachEvent> {
+        self.lines.next().await
+    }
+}
+
+impl FollowConnection {
+    pub(super) async fn start(admin: &Path, request: &AdminRequest) -> Result<Self, AdminFailure> {
+        match send(admin, request).await? {
+            (AdminResponse::AttachmentStarted { name }, stream) => {
+                Ok(Self { name, lines: Lines::new(stream) })
+            }
+            (response, _) => Err(unexpected(response)),
+        }
+    }
+
+    /// The next status, or `None` when the connection is lost. Cancel-safe.
+    pub(super) async fn next_status(&mut self) -> Option<AttachmentStatus> {
+        self.lines.next().await
+    }
+}
+
+impl Lines {
+    fn new(stream: UnixStream) -> Self {
+        Self { stream: BufReader::new(stream), line: Vec::new() }
+    }
+
+    async fn next<T: DeserializeOwned>(&mut self) -> Option<T> {
         let room = (MAX_RESPONSE_BYTES - self.line.len().min(MAX_RESPONSE_BYTES)) as u64;
         (&mut self.stream).take(room).read_until(b'\n', &mut self.line).await.ok()?;
         let line = std::mem::take(&mut self.line);
@@ -72,12 +113,29 @@ pub(super) async fn pipe(admin: &Path, enrolment: &str) -> Result<StdUnixStream,
 impl AdminFailure {
     pub(super) fn failure(self) -> Failure {
         match self {
+            Self::AttachmentRefused { why, cause } => Failure::new(exit_code(cause), why),
             Self::Refused(why) => Failure::new(Sysexit::NoInput, why),
             Self::Connect { .. } => Failure::new(Sysexit::Unavailable, self)
                 .hint("is `cofferdam serve` running with this configuration, and as this user?"),
             Self::Io(_) => Failure::new(Sysexit::Unavailable, self).hint("look at the sidecar's log"),
         }
     }
+}
+
+/// The exit code of a command whose attachment is over.
+pub(super) fn exit_code(cause: OverCause) -> Sysexit {
+    match cause {
+        OverCause::Configuration => Sysexit::Configuration,
+        OverCause::Ended | OverCause::Taken | OverCause::Unavailable => Sysexit::Unavailable,
+        OverCause::NoSandbox => Sysexit::NoInput,
+        OverCause::NotSaved => Sysexit::CannotCreate,
+        OverCause::Unauthorized => Sysexit::NoPermission,
+    }
+}
+
+/// Ends an attachment, without caring how that went: the sidecar's log says it.
+pub(super) async fn end_attachment(admin: &Path, name: &str) {
+    let _ = send(admin, &AdminRequest::EndAttachment { name: name.into() }).await;
 }
 
 async fn send(admin: &Path, request: &AdminRequest) -> Result<(AdminResponse, UnixStream), AdminFailure> {
@@ -105,6 +163,7 @@ async fn line(stream: &mut UnixStream) -> io::Result<Vec<u8>> {
 
 fn unexpected(response: AdminResponse) -> AdminFailure {
     match response {
+        AdminResponse::AttachmentRefused { why, cause } => AdminFailure::AttachmentRefused { why, cause },
         AdminResponse::Refused { why } => AdminFailure::Refused(why),
         _ => AdminFailure::Io(io::Error::other("unexpected response")),
     }

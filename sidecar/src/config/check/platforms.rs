@@ -80,7 +80,8 @@ fn check_api_key(
         return None;
     };
     if secrets.get(secret).is_some_and(|secret| secret.origin.is_in_vault()) {
-        let message = format!("`{key}` uses the Vault secret `{secret}`, but a platform has no session in Vault");
+        let message =
+            format!("`{key}` uses the Vault secret `{secret}`, but a platform has no session in Vault");
         let hint = "take the key from `file`, `env` or `exec`; a Vault agent can write the file, or `exec` can run `vault kv get`";
         checker.add(&written.span, message, hint);
         return None;
@@ -129,9 +130,8 @@ pub(super) fn check_attachments(
         let Some((name, attachment)) = name.zip(check_attachment(checker, &written, raw, platforms)) else {
             continue;
         };
-        let is_same = |other: &Attachment| {
-            other.platform == attachment.platform && other.sandbox == attachment.sandbox
-        };
+        let is_same =
+            |other: &Attachment| other.platform == attachment.platform && other.sandbox == attachment.sandbox;
         if let Some((other, _)) = checked.iter().find(|(_, other)| is_same(other)) {
             let message = format!("`attach.{name}` attaches the same sandbox as `attach.{other}`");
             checker.add(&written.span, message, "keep one of them");

@@ -99,9 +99,7 @@ fn addresses_are_encrypted_except_on_this_host() {
         }
     }
     for url in ["http://127.0.0.1:3000", "http://[::1]:3000", "http://localhost:3000", "https://api/v1"] {
-        valid(&format!(
-            "{SECRETS_AND_GRANT}[platforms.e2b]\napi-key = '{{key.value}}'\napi-url = '{url}'\n"
-        ));
+        valid(&format!("{SECRETS_AND_GRANT}[platforms.e2b]\napi-key = '{{key.value}}'\napi-url = '{url}'\n"));
     }
 }
 

@@ -9,6 +9,8 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
+use super::attachments::request::AttachmentRequest;
+use super::attachments::status::{AttachmentStatus, Lifetime, OverCause};
 use crate::link::command::Description;
 use crate::link::registry::EndedLink;
 
@@ -20,6 +22,18 @@ pub(crate) enum AdminRequest {
         grant: String,
         name: String,
         ttl_ms: Option<u64>,
+    },
+    /// Attaches a sandbox of a platform. Its status is sent on this connection, as JSON lines; a disconnect ends it, unless
+    /// it is to be left in the sidecar and was attached.
+    AttachPlatform {
+        attachment: AttachmentRequest,
+        #[serde(default)]
+        detach: bool,
+    },
+    /// Lists attachments of sandboxes on platforms.
+    Attachments,
+    EndAttachment {
+        name: String,
     },
     Enroll {
         grant: String,
@@ -50,6 +64,17 @@ pub(crate) enum AdminResponse {
         /// The sidecar's public key.
         pin: String,
     },
+    /// The attachment was started; its status follows, line by line.
+    AttachmentStarted {
+        name: String,
+    },
+    AttachmentRefused {
+        why: String,
+        cause: OverCause,
+    },
+    Attachments {
+        attachments: Vec<AttachmentStatus>,
+    },
     Enrolled {
         enrolment: String,
         expires_in_seconds: u64,
@@ -61,6 +86,9 @@ pub(crate) enum AdminResponse {
         /// The enrolment that ended too.
         #[serde(default)]
         enrolment: Option<String>,
+        /// The attachment that ended, and what it lived with.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        attachment: Option<(String, Lifetime)>,
         total_ms: u64,
     },
     /// All further bytes on this connection belong to the pipe.
@@ -76,6 +104,9 @@ pub(crate) enum AdminResponse {
     },
     Sessions {
         sessions: Vec<Description>,
+        /// Attachments of sandboxes on platforms, with or without links.
+        #[serde(default)]
+        attachments: Vec<AttachmentStatus>,
     },
 }
 

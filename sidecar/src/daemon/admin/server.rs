@@ -11,6 +11,7 @@ use tokio::time::{Instant, timeout};
 
 use super::{AdminRequest, AdminResponse, MAX_REQUEST_BYTES};
 use crate::daemon::attach::hold::{AttachRequest, Hold};
+use crate::daemon::attachments::{Detach, EndedAttachment, Follower};
 use crate::daemon::enrolling::{EnrollRequest, EnrollVia, Enrolled, Killed};
 use crate::daemon::reload::Reloaded;
 use crate::daemon::state::Daemon;
@@ -47,6 +48,9 @@ pub(crate) async fn run(daemon: Arc<Daemon>, listener: Arc<UnixListener>) {
                         Some(Ok(Ok(Some((KeptFor::Pipe(enrolment), stream))))) => {
                             daemon.serve_pipe(enrolment, stream).await;
                         }
+                        Some(Ok(Ok(Some((KeptFor::Attachment(follower, detach), stream))))) => {
+                            follower.follow(stream, detach).await;
+                        }
                         _ => {}
                     }
                 });
@@ -61,6 +65,7 @@ pub(crate) async fn run(daemon: Arc<Daemon>, listener: Arc<UnixListener>) {
 
 /// What a connection is kept for after its response.
 enum KeptFor {
+    Attachment(Follower, Detach),
     Hold(Hold),
     Pipe(String),
 }
@@ -71,6 +76,22 @@ async fn serve(daemon: &Arc<Daemon>, stream: UnixStream) -> std::io::Result<Opti
     (&mut stream).take(MAX_REQUEST_BYTES as u64).read_until(b'\n', &mut line).await?;
     let (response, kept_for) = match serde_json::from_slice(&line) {
         Ok(AdminRequest::Attach { grant, name, ttl_ms }) => attach(daemon, &grant, name, ttl_ms).await,
+        Ok(AdminRequest::AttachPlatform { attachment, detach }) => {
+            let detach = match detach {
+                true => Detach::WhenAttached,
+                false => Detach::No,
+            };
+            match daemon.attach_platform(&attachment).await {
+                Ok(follower) => {
+                    let name = follower.status().name;
+                    (AdminResponse::AttachmentStarted { name }, Some(KeptFor::Attachment(follower, detach)))
+                }
+                Err(error) => {
+                    let cause = error.cause();
+                    (AdminResponse::AttachmentRefused { why: error_chain(&error), cause }, None)
+                }
+            }
+        }
         Ok(AdminRequest::Pipe { enrolment }) => match daemon.is_held(&enrolment) {
             true => (AdminResponse::Piped, Some(KeptFor::Pipe(enrolment))),
             false => {
@@ -120,10 +141,22 @@ async fn attach(
 
 async fn respond(daemon: &Arc<Daemon>, request: AdminRequest) -> AdminResponse {
     match request {
-        AdminRequest::Attach { .. } | AdminRequest::Pipe { .. } => {
+        AdminRequest::Attach { .. } | AdminRequest::AttachPlatform { .. } | AdminRequest::Pipe { .. } => {
             AdminResponse::Refused { why: "this request needs a connection of its own".into() }
         }
-        AdminRequest::Sessions => AdminResponse::Sessions { sessions: daemon.registry.describe().await },
+        AdminRequest::Attachments => {
+            AdminResponse::Attachments { attachments: daemon.attachments.statuses() }
+        }
+        AdminRequest::EndAttachment { name } => match daemon.end_attachment(&name).await {
+            Some(ended) => attachment_ended(&name, ended),
+            None => AdminResponse::Refused {
+                why: format!("there is no attachment `{name}`; `cofferdam attach list` lists them"),
+            },
+        },
+        AdminRequest::Sessions => AdminResponse::Sessions {
+            sessions: daemon.registry.describe().await,
+            attachments: daemon.attachments.statuses(),
+        },
         AdminRequest::Reload => match daemon.reload() {
             Ok(Reloaded { policy, at_restart }) => AdminResponse::Reloaded {
                 policy,
@@ -144,7 +177,10 @@ async fn respond(daemon: &Arc<Daemon>, request: AdminRequest) -> AdminResponse {
                 Err(error) => AdminResponse::Refused { why: format!("read the grant's name: {error}") },
             }
         }
-        AdminRequest::Kill { session } => kill(daemon, &session).await,
+        AdminRequest::Kill { session } => match daemon.end_attachment(&session).await {
+            Some(ended) => attachment_ended(&session, ended),
+            None => kill(daemon, &session).await,
+        },
     }
 }
 
@@ -161,12 +197,16 @@ async fn enroll(daemon: &Arc<Daemon>, request: EnrollRequest) -> AdminResponse {
 
 async fn kill(daemon: &Arc<Daemon>, session: &str) -> AdminResponse {
     let began = Instant::now();
-    let Some(Killed { ending: Ending { ended, late }, enrolment, unwritten }) = daemon.kill(session).await
-    else {
-        return AdminResponse::Refused {
+    match daemon.kill(session).await {
+        Some(killed) => report_kill(session, killed, began),
+        None => AdminResponse::Refused {
             why: format!("there is no session or enrolment `{session}`; `cofferdam sessions` lists them"),
-        };
-    };
+        },
+    }
+}
+
+fn report_kill(session: &str, killed: Killed, began: Instant) -> AdminResponse {
+    let Killed { ending: Ending { ended, late }, enrolment, unwritten } = killed;
     if !late.is_empty() {
         let why = format!(
             "session `{session}` is ending but has not ended within 5 s; links still open: {}",
@@ -183,5 +223,25 @@ async fn kill(daemon: &Arc<Daemon>, session: &str) -> AdminResponse {
         return AdminResponse::Refused { why };
     }
     let total_ms = began.elapsed().as_millis() as u64;
-    AdminResponse::Killed { links: ended, enrolment: enrolment.map(|id| id.to_string()), total_ms }
+    let enrolment = enrolment.map(|id| id.to_string());
+    AdminResponse::Killed { links: ended, enrolment, attachment: None, total_ms }
+}
+
+fn attachment_ended(
+    name: &str,
+    EndedAttachment { lifetime, killed, began }: EndedAttachment,
+) -> AdminResponse {
+    let ended = Some((name.to_owned(), lifetime));
+    let none =
+        |total_ms| AdminResponse::Killed { links: Vec::new(), enrolment: None, attachment: None, total_ms };
+    let reported = match killed {
+        Some(killed) => report_kill(name, killed, began),
+        None => none(began.elapsed().as_millis() as u64),
+    };
+    match reported {
+        AdminResponse::Killed { links, enrolment, total_ms, .. } => {
+            AdminResponse::Killed { links, enrolment, attachment: ended, total_ms }
+        }
+        refused => refused,
+    }
 }

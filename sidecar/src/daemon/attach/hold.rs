@@ -45,6 +45,15 @@ pub(crate) struct Hold {
     ended: CancellationToken,
 }
 
+/// What the holder of a sandbox has to know.
+#[derive(Debug)]
+pub(crate) enum HoldEvent {
+    /// The enrolment has ended.
+    Ended,
+    /// About the pipe, or an earlier one.
+    Pipe(AttachEvent),
+}
+
 /// How long a new `cofferdam attach` waits for the previous holder to disconnect: it may have been killed just before.
 const RELEASE_TIMEOUT: Duration = Duration::from_secs(2);
 const RELEASE_PAUSE: Duration = Duration::from_millis(20);
@@ -113,12 +122,14 @@ impl Daemon {
         loop {
             tokio::select! {
                 () = self.stop.cancelled() => break,
-                () = hold.ended.cancelled() => {
-                    let why = "the enrolment has ended: it expired, or was ended with `cofferdam kill`";
-                    let _ = send_event(&mut stream, &AttachEvent::Over { why: why.into() }).await;
-                    break;
-                }
-                Some(event) = hold.events.recv() => if send_event(&mut stream, &event).await.is_err() { break },
+                event = hold.next_event() => match event {
+                    HoldEvent::Ended => {
+                        let why = "the enrolment has ended: it expired, or was ended with `cofferdam kill`";
+                        let _ = send_event(&mut stream, &AttachEvent::Over { why: why.into() }).await;
+                        break;
+                    }
+                    HoldEvent::Pipe(event) => if send_event(&mut stream, &event).await.is_err() { break },
+                },
                 // The client sends nothing; only its disconnect matters.
                 read = stream.read(&mut buffer) => if !matches!(read, Ok(1..)) { break },
             }
@@ -140,6 +151,22 @@ impl Daemon {
                 let _ = daemon.kill(&enrolment).await;
             }
         });
+    }
+}
+
+impl Hold {
+    /// Serves a pipe into the sandbox, in a task of its own.
+    pub(crate) fn serve(&self, stream: UnixStream) {
+        let daemon = Arc::clone(&self.daemon);
+        self.daemon.context.tasks.spawn(daemon.serve_pipe(self.enrolment.to_string(), stream));
+    }
+
+    /// The next event. Cancel-safe.
+    pub(crate) async fn next_event(&mut self) -> HoldEvent {
+        tokio::select! {
+            () = self.ended.cancelled() => HoldEvent::Ended,
+            Some(event) = self.events.recv() => HoldEvent::Pipe(event),
+        }
     }
 }
 
