@@ -311,6 +311,8 @@ pub(super) struct RawPlatform {
     pub(super) api_url: Option<Spanned<String>>,
     /// Replaces the address of the services inside sandboxes. Default: as the platform says. `https://`; `http://` to loopback only.
     pub(super) sandbox_url: Option<Spanned<String>>,
+    /// The static shim to upload. Default: `cofferdam-shim-ARCHITECTURE` or `cofferdam-shim` beside the sidecar's program.
+    pub(super) shim: Option<Spanned<String>>,
 }
 
 #[derive(Clone, Copy, Debug, Deserialize, Eq, JsonSchema, PartialEq)]

@@ -86,6 +86,8 @@ pub struct Platform {
     pub settings: PlatformSettings,
     /// Its secrets are all on this host.
     pub api_key: Template,
+    /// The static shim to upload; `None`: the one beside the sidecar's program.
+    pub shim: Option<PathBuf>,
 }
 
 /// A sandbox that the sidecar attaches by itself. Its name is the key of its table.

@@ -62,9 +62,10 @@ fn check_platform(
     let api_url = raw.api_url.map(|written| check_url(checker, &format!("{table}.api-url"), &written));
     let sandbox_url =
         raw.sandbox_url.map(|written| check_url(checker, &format!("{table}.sandbox-url"), &written));
+    let shim = raw.shim.and_then(|written| checker.path(&format!("{table}.shim"), &written));
     let settings =
         PlatformSettings { kind: kind?, api_url: api_url.flatten(), sandbox_url: sandbox_url.flatten() };
-    Some(Platform { name: name?, settings, api_key: api_key? })
+    Some(Platform { name: name?, settings, api_key: api_key?, shim })
 }
 
 /// The key is one field of a secret and nothing else, so it cannot be written in the file itself.

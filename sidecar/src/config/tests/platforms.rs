@@ -15,7 +15,7 @@ fn platforms_and_attachments_are_read_as_written() {
     let config = valid(&format!(
         "{SECRETS_AND_GRANT}[platforms.e2b]\napi-key = '{{key.value}}'\n\
          [platforms.cube]\nkind = 'e2b'\napi-key = '{{key.value}}'\napi-url = 'https://cube.example/api'\n\
-         sandbox-url = 'http://127.0.0.1:49983'\n\
+         sandbox-url = 'http://127.0.0.1:49983'\nshim = '/opt/cofferdam-shim'\n\
          [platforms.daytona]\napi-key = '{{key.value}}'\n\
          [attach.box1]\nplatform = 'cube'\nsandbox = 'i4x9k2'\ngrant = 'dev'\n\
          [attach.box2]\nplatform = 'daytona'\nsandbox = 'i4x9k2'\ngrant = 'dev'\nresume = true\nkeep-awake = true\n"
@@ -28,6 +28,7 @@ fn platforms_and_attachments_are_read_as_written() {
     assert_eq!(cube.kind, PlatformKind::E2b);
     assert_eq!(cube.api_url.as_ref().unwrap(), "https://cube.example/api");
     assert_eq!(cube.sandbox_url.as_ref().unwrap(), "http://127.0.0.1:49983");
+    assert_eq!(platform("cube").shim.as_deref(), Some(Path::new("/opt/cofferdam-shim")));
     let attachment = |name: &str| &config.attachments[&name.parse().unwrap()];
     let one = attachment("box1");
     assert_eq!((one.platform.as_str(), one.sandbox.as_str(), one.grant.as_str()), ("cube", "i4x9k2", "dev"));

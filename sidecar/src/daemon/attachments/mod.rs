@@ -36,7 +36,7 @@ use std::time::Duration;
 
 use cofferdam_base::text::error_chain;
 use cofferdam_platforms::e2b::E2b;
-use cofferdam_platforms::{Architecture, HubSetup};
+use cofferdam_platforms::{Architecture, HubSetup, ShimSource};
 use relay_proto::name::Name;
 use tokio::net::UnixStream;
 use tokio::sync::Notify;
@@ -277,7 +277,7 @@ impl Daemon {
                 platform: spec.platform.clone(),
             },
             setup: HubSetup {
-                shim: self.attachments.shims.source(spec.shim.clone()),
+                shim: self.shim_source(&spec),
                 pin: self.identity.public().to_string(),
                 harness_files: Vec::new(),
             },
@@ -295,6 +295,17 @@ impl Daemon {
         if entry.status.borrow().lifetime != Lifetime::Configured {
             self.attachments.table.remove(&entry);
         }
+    }
+
+    /// The shim of the request, that of the platform, or the one beside the sidecar's program.
+    fn shim_source(&self, spec: &AttachmentSpec) -> ShimSource {
+        let (context, shims) = (Arc::clone(&self.context), Arc::clone(&self.attachments.shims));
+        let (given, platform) = (spec.shim.clone(), spec.platform.clone());
+        Arc::new(move |architecture| {
+            let config = context.config.load();
+            let of_platform = || config.platforms.get(&platform).and_then(|platform| platform.shim.clone());
+            shims.find(given.clone().or_else(of_platform).as_deref(), architecture)
+        })
     }
 
     /// Holds the sandbox's enrolment and opens pipes. `None` when the sidecar stops.
@@ -470,6 +481,6 @@ impl AttachmentError {
 /// What to add to a template of E2B so that nothing is uploaded later. The error is a sentence with the next step.
 pub(crate) fn e2b_template(shim: Option<PathBuf>) -> Result<String, String> {
     // E2B's own sandboxes have this processor.
-    let shim = Arc::new(ShimFiles::default()).source(shim)(Architecture::X86_64)?;
+    let shim = ShimFiles::default().find(shim.as_deref(), Architecture::X86_64)?;
     Ok(E2b::template(&shim))
 }

@@ -5,12 +5,12 @@
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Mutex, PoisonError};
 use std::time::SystemTime;
 
 use bytes::Bytes;
 use cofferdam_base::text::hex;
-use cofferdam_platforms::{Architecture, ShimBinary, ShimSource};
+use cofferdam_platforms::{Architecture, ShimBinary};
 use ring::digest::{SHA256, digest};
 
 /// The static shim has under 3 MB; a much larger file is not one.
@@ -36,13 +36,16 @@ enum NotUsable {
 }
 
 impl ShimFiles {
-    /// Finds shims in this file, or beside the sidecar's program.
-    pub(super) fn source(self: &Arc<Self>, given: Option<PathBuf>) -> ShimSource {
-        let files = Arc::clone(self);
-        Arc::new(move |architecture| match &given {
-            Some(path) => files.read(path, architecture).map_err(|why| with_next_step(&why, architecture)),
-            None => files.beside_program(architecture),
-        })
+    /// The shim in this file, or the one beside the sidecar's program. The error is a sentence with the next step.
+    pub(super) fn find(
+        &self,
+        given: Option<&Path>,
+        architecture: Architecture,
+    ) -> Result<ShimBinary, String> {
+        match given {
+            Some(path) => self.read(path, architecture).map_err(|why| with_next_step(&why, architecture)),
+            None => self.beside_program(architecture),
+        }
     }
 
     fn beside_program(&self, architecture: Architecture) -> Result<ShimBinary, String> {
@@ -86,7 +89,7 @@ fn with_next_step(why: &str, architecture: Architecture) -> String {
     let target = format!("{}-unknown-linux-musl", architecture.as_str());
     format!(
         "{why}; build the static shim with `cargo build --manifest-path shim/Cargo.toml --profile shim --target {target}` \
-         and give it with `--shim FILE`, or put it beside the sidecar's program as `cofferdam-shim-{}`",
+         and give it with `--shim FILE` or `shim` of the platform's table, or put it beside the sidecar's program as `cofferdam-shim-{}`",
         architecture.as_str()
     )
 }
@@ -156,17 +159,17 @@ mod tests {
 
     #[test]
     fn a_dynamic_program_is_refused_with_the_way_to_build_the_static_one() {
-        let files = Arc::new(ShimFiles::default());
+        let files = ShimFiles::default();
         let this_test = std::env::current_exe().unwrap();
         let here = Architecture::from_machine(std::env::consts::ARCH).unwrap();
-        let why = files.source(Some(this_test))(here).err().unwrap();
+        let why = files.find(Some(&this_test), here).err().unwrap();
         assert!(
             why.contains("needs libraries that the sandbox may not have; build the static shim with"),
             "{why}"
         );
-        let why = files.source(Some("/no/such/file".into()))(here).err().unwrap();
+        let why = files.find(Some(Path::new("/no/such/file")), here).err().unwrap();
         assert!(why.starts_with("read the shim `/no/such/file`: No such file"), "{why}");
-        let why = files.source(None)(here).err().unwrap();
+        let why = files.find(None, here).err().unwrap();
         assert!(why.contains("cofferdam-shim") && why.contains("--shim FILE"), "{why}");
     }
 
@@ -174,7 +177,7 @@ mod tests {
     fn a_shim_is_read_once_until_its_file_changes() {
         let path = std::env::temp_dir().join(cofferdam_base::random::id("cofferdam-shim-file-"));
         std::fs::write(&path, elf(62, &[1])).unwrap();
-        let files = Arc::new(ShimFiles::default());
+        let files = ShimFiles::default();
         let read = || files.read(&path, Architecture::X86_64).unwrap();
         let first = read();
         assert_eq!(first.bytes.as_ptr(), read().bytes.as_ptr());
