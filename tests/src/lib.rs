@@ -6,6 +6,7 @@
 //!
 //! | module | what it holds |
 //! |---|---|
+//! | [`admin`] | a client of the admin API |
 //! | [`agents`] | one scripted turn of the real Claude Code and the real Codex |
 //! | [`attach`] | `cofferdam attach`, and the hub that it reaches |
 //! | [`certificates`] | certificate authorities for tests, and what they sign |
@@ -37,6 +38,7 @@
 //! | [`vault`] | a sidecar that uses an OpenBao, and queries of its tokens and leases |
 //! | [`world`] | a sidecar, its configuration, its audit and its log |
 
+pub mod admin;
 pub mod agents;
 pub mod attach;
 pub mod certificates;

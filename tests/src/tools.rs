@@ -34,6 +34,8 @@ pub enum Tool {
     Runc,
     Runsc,
     SandboxRuntime,
+    /// Checks an HTTP API against its OpenAPI document.
+    Schemathesis,
     Socat,
     Ssh,
     /// OpenSSH's server, also on a machine that has none installed.
@@ -94,6 +96,7 @@ impl Tool {
                 installed("npm/node_modules/@zeddotdev/postgres-context-server/index.mjs")
             }
             Self::Python => installed("python/bin/python3"),
+            Self::Schemathesis => installed("python/bin/schemathesis"),
             Self::Qemu => on_path("qemu-system-x86_64"),
             Self::Ripgrep => on_path("rg"),
             Self::Runc => on_path("runc"),

@@ -34,6 +34,8 @@ pub(super) enum Command {
     Demo(DemoArguments),
     /// Enrol one sandbox: prints the enrolment string for its shim
     Enroll(EnrollArguments),
+    /// List the enrolments: which sandboxes may connect
+    Enrolments(EnrolmentsArguments),
     /// End a session: its links, server processes, credentials and enrolment
     Kill(KillArguments),
     /// Print the sidecar's public key, which sandboxes pin
@@ -42,8 +44,11 @@ pub(super) enum Command {
     Reload,
     /// Run the sidecar
     Serve,
-    /// List sessions
+    /// List sessions, and attached sandboxes
     Sessions(SessionsArguments),
+    /// Create, list and revoke bearer tokens of the admin API
+    #[command(subcommand)]
+    Token(TokenCommand),
 }
 
 #[derive(Debug, Subcommand)]
@@ -219,9 +224,29 @@ pub(super) struct EnrollArguments {
 }
 
 #[derive(Debug, Args)]
+pub(super) struct EnrolmentsArguments {
+    #[command(subcommand)]
+    pub(super) command: Option<EnrolmentsCommand>,
+    /// Print JSON
+    #[arg(long)]
+    pub(super) json: bool,
+}
+
+#[derive(Debug, Subcommand)]
+pub(super) enum EnrolmentsCommand {
+    /// End an enrolment, and its session: its sandbox cannot connect again
+    End(EnrolmentsEndArguments),
+}
+
+#[derive(Debug, Args)]
+pub(super) struct EnrolmentsEndArguments {
+    /// The sandbox's name, or the enrolment's id
+    pub(super) name: String,
+}
+
+#[derive(Debug, Args)]
 pub(super) struct KillArguments {
-    /// The id of a session, as `cofferdam sessions` lists it, or of an enrolment, as `cofferdam enroll` prints it, or the name
-    /// of an attachment
+    /// A session's id, an enrolment's id, or a sandbox's name, as `cofferdam sessions` and `cofferdam enrolments` list them
     pub(super) session: String,
 }
 
@@ -252,6 +277,42 @@ pub(super) struct TailArguments {
     /// Print the JSON lines of the audit files
     #[arg(long)]
     pub(super) json: bool,
+}
+
+#[derive(Debug, Subcommand)]
+pub(super) enum TokenCommand {
+    /// Create a token and print it; it is not shown again
+    Create(TokenCreateArguments),
+    /// List the tokens, without their secret parts
+    List(TokenListArguments),
+    /// Revoke a token
+    Revoke(TokenRevokeArguments),
+}
+
+#[derive(Debug, Args)]
+pub(super) struct TokenCreateArguments {
+    /// A grant that the token may be used for; may be given several times
+    #[arg(long = "grant", required = true, value_name = "GRANT")]
+    pub(super) grants: Vec<String>,
+    /// How long the token is valid. Default: 30d
+    #[arg(long, value_name = "TIME", value_parser = config::parse_duration)]
+    pub(super) ttl: Option<Duration>,
+    /// What the token is for, for lists
+    #[arg(long)]
+    pub(super) name: Option<String>,
+}
+
+#[derive(Debug, Args)]
+pub(super) struct TokenListArguments {
+    /// Print JSON
+    #[arg(long)]
+    pub(super) json: bool,
+}
+
+#[derive(Debug, Args)]
+pub(super) struct TokenRevokeArguments {
+    /// The token's id, as `cofferdam token list` shows it
+    pub(super) id: String,
 }
 
 #[derive(Debug, Args)]

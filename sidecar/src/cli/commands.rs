@@ -11,18 +11,14 @@ use cofferdam_audit as audit;
 use cofferdam_audit::Selector;
 use cofferdam_process as process;
 use cofferdam_scrub::log_scrubber::LogScrubber;
-use cofferdam_vault::Revoked;
 
 use super::arguments::{
-    Arguments, AttachCommand, AuditCommand, CheckArguments, Command, EnrollArguments, ListArguments,
-    SessionsArguments, ShowArguments, TailArguments, VerifyArguments,
+    Arguments, AttachCommand, AuditCommand, CheckArguments, Command, EnrollArguments, ShowArguments,
+    TailArguments, VerifyArguments,
 };
 use crate::config::{self, Config, Environment};
 use crate::daemon::admin::client::{self, AdminError};
 use crate::daemon::admin::{AdminRequest, AdminResponse};
-use crate::daemon::attachments::status::{AttachmentStatus, Lifetime};
-use crate::link::command::{Description, Processes, ScopeProcess};
-use crate::link::registry::EndedLink;
 use crate::terminal;
 use crate::terminal::failure::{Failure, Sysexit};
 use crate::{daemon, demo, enrolment};
@@ -30,10 +26,8 @@ use crate::{daemon, demo, enrolment};
 pub(super) fn run(arguments: Arguments) -> Result<ExitCode, Failure> {
     let file = arguments.config.as_deref();
     match arguments.command {
-        Command::Attach(AttachCommand::End(arguments)) => {
-            print_killed(request(file, &AdminRequest::EndAttachment { name: arguments.name })?)
-        }
-        Command::Attach(AttachCommand::List(arguments)) => list_attachments(file, &arguments),
+        Command::Attach(AttachCommand::End(arguments)) => super::attachments::end(file, arguments.name),
+        Command::Attach(AttachCommand::List(arguments)) => super::attachments::list(file, &arguments),
         Command::Attach(AttachCommand::E2b(arguments)) if arguments.template => {
             super::attach::template(arguments.options.shim)
         }
@@ -44,11 +38,13 @@ pub(super) fn run(arguments: Arguments) -> Result<ExitCode, Failure> {
             demo::run(demo_arguments.shim).map_err(|error| Failure::new(Sysexit::Software, error))
         }
         Command::Enroll(enroll_arguments) => enroll(file, enroll_arguments),
+        Command::Enrolments(enrolments_arguments) => super::sessions::enrolments(file, enrolments_arguments),
         Command::Key => key(file),
-        Command::Kill(kill_arguments) => kill(file, kill_arguments.session),
+        Command::Kill(kill_arguments) => super::sessions::kill(file, kill_arguments.session),
         Command::Reload => reload(file),
         Command::Serve => serve(file),
-        Command::Sessions(sessions_arguments) => sessions(file, &sessions_arguments),
+        Command::Sessions(sessions_arguments) => super::sessions::sessions(file, &sessions_arguments),
+        Command::Token(command) => super::token::run(file, command),
     }
 }
 
@@ -126,147 +122,6 @@ fn key(file: Option<&Path>) -> Result<ExitCode, Failure> {
         .map_err(|error| Failure::new(Sysexit::NoInput, error).hint("run this as the sidecar's user"))?;
     terminal::line(&identity.public().to_string());
     Ok(ExitCode::SUCCESS)
-}
-
-fn sessions(file: Option<&Path>, arguments: &SessionsArguments) -> Result<ExitCode, Failure> {
-    let AdminResponse::Sessions { sessions, attachments } = request(file, &AdminRequest::Sessions)? else {
-        return Err(unexpected_response());
-    };
-    if arguments.json {
-        terminal::line(&serde_json::to_string_pretty(&sessions).expect("descriptions are plain data"));
-        return Ok(ExitCode::SUCCESS);
-    }
-    if sessions.is_empty() {
-        eprintln!("no sessions");
-    } else {
-        terminal::line(
-            "SESSION            LINK               GRANT     SERVER    STATE      PID      CALLS  REFUSED  EXPIRES",
-        );
-        for session in &sessions {
-            terminal::line(&session_line(session));
-            for scope in &session.scopes {
-                terminal::line(&scope_line(session, scope));
-            }
-            for credential in &session.credentials {
-                terminal::line(&format!("  {}", credential.line()));
-            }
-        }
-    }
-    if !attachments.is_empty() {
-        print_attachments(&attachments);
-    }
-    Ok(ExitCode::SUCCESS)
-}
-
-fn list_attachments(file: Option<&Path>, arguments: &ListArguments) -> Result<ExitCode, Failure> {
-    let AdminResponse::Attachments { attachments } = request(file, &AdminRequest::Attachments)? else {
-        return Err(unexpected_response());
-    };
-    if arguments.json {
-        terminal::line(&serde_json::to_string_pretty(&attachments).expect("statuses are plain data"));
-    } else if attachments.is_empty() {
-        eprintln!("no attachments");
-    } else {
-        print_attachments(&attachments);
-    }
-    Ok(ExitCode::SUCCESS)
-}
-
-fn print_attachments(attachments: &[AttachmentStatus]) {
-    terminal::line("ATTACHMENT         PLATFORM  SANDBOX                GRANT     STATE      KEPT");
-    for status in attachments {
-        let kept = match status.lifetime {
-            Lifetime::Configured => "in the configuration",
-            Lifetime::Detached => "until ended",
-            Lifetime::Followed => "by its command",
-        };
-        terminal::line(&format!(
-            "{:<18} {:<9} {:<22} {:<9} {:<10} {kept}",
-            status.name,
-            status.platform,
-            status.sandbox,
-            status.grant,
-            status.state.name()
-        ));
-        if let Some(why) = status.state.reason() {
-            terminal::line(&format!("  {why}"));
-        }
-    }
-}
-
-fn session_line(session: &Description) -> String {
-    let state = match session.connected {
-        true => "connected",
-        false => "lost",
-    };
-    format!(
-        "{:<18} {:<18} {:<9} {:<9} {state:<10} {:<8} {:<6} {:<8} in {} min",
-        session.session,
-        session.link,
-        session.grant,
-        session.server,
-        session.pid.map_or("-".into(), |pid| pid.to_string()),
-        session.calls,
-        session.refused,
-        session.expires_in_seconds / 60,
-    )
-}
-
-/// The line of a scope's process, below that of its link and with the pid in the same column.
-fn scope_line(session: &Description, scope: &ScopeProcess) -> String {
-    format!(
-        "{:<18} {:<18} {:<30} {:<8} tools {}",
-        "", session.link, "  with other credentials", scope.pid, scope.tools
-    )
-}
-
-fn kill(file: Option<&Path>, session: String) -> Result<ExitCode, Failure> {
-    print_killed(request(file, &AdminRequest::Kill { session })?)
-}
-
-fn print_killed(response: AdminResponse) -> Result<ExitCode, Failure> {
-    match response {
-        AdminResponse::Killed { links, enrolment, attachment, total_ms } => {
-            for link in &links {
-                terminal::line(&ended_line(link));
-                for line in link.ended.vault.iter().flat_map(Revoked::lines) {
-                    terminal::line(&format!("session {}: {line}", link.session));
-                }
-                for credential in &link.ended.not_revocable {
-                    terminal::line(&format!("session {}: {}", link.session, credential.line()));
-                }
-            }
-            if let Some(enrolment) = enrolment {
-                terminal::line(&format!("enrolment {enrolment}: ended; its sandbox cannot connect again"));
-            }
-            if let Some((name, lifetime)) = attachment {
-                let until = match lifetime {
-                    Lifetime::Configured => {
-                        "; the configuration attaches it again at the next reload or restart: remove its table"
-                    }
-                    Lifetime::Detached | Lifetime::Followed => "",
-                };
-                terminal::line(&format!("attachment {name}: ended{until}"));
-            }
-            terminal::line(&format!("ended after {total_ms} ms"));
-            Ok(ExitCode::SUCCESS)
-        }
-        AdminResponse::Refused { why } => {
-            Err(Failure::new(Sysexit::NoInput, why).hint("`cofferdam sessions` lists the sessions"))
-        }
-        _ => Err(unexpected_response()),
-    }
-}
-
-fn ended_line(link: &EndedLink) -> String {
-    let processes = match link.ended.processes {
-        Processes::AllEnded => "the server and all its descendants ended",
-        Processes::StillDying => "processes of the server were killed but have not exited yet",
-    };
-    format!(
-        "link {}: {processes} after {} ms; {} calls had no response",
-        link.link, link.ended.server_ended_ms, link.ended.calls_unanswered
-    )
 }
 
 fn reload(file: Option<&Path>) -> Result<ExitCode, Failure> {
@@ -379,7 +234,7 @@ fn admin_socket(file: Option<&Path>) -> Result<PathBuf, Failure> {
     }
 }
 
-fn request(file: Option<&Path>, request: &AdminRequest) -> Result<AdminResponse, Failure> {
+pub(super) fn request(file: Option<&Path>, request: &AdminRequest) -> Result<AdminResponse, Failure> {
     let socket = admin_socket(file)?;
     client::send(&socket, request).map_err(|error| {
         let hint = match &error {
@@ -392,6 +247,6 @@ fn request(file: Option<&Path>, request: &AdminRequest) -> Result<AdminResponse,
     })
 }
 
-fn unexpected_response() -> Failure {
+pub(super) fn unexpected_response() -> Failure {
     Failure::new(Sysexit::Software, "the sidecar sent an unexpected response: does it have the same version?")
 }

@@ -3,16 +3,22 @@
 //! | module | what it holds |
 //! |---|---|
 //! | [`attach`] | `attach`: keeps a sandbox connected that cannot connect out |
+//! | [`attachments`] | `attach list` and `attach end` |
 //! | [`arguments`] | commands and options |
 //! | [`commands`] | the other commands |
 //! | [`check_online`] | `check --online`: asks Vault whether the configuration can work |
 //! | [`interruption`] | SIGINT and SIGTERM |
+//! | [`sessions`] | `sessions`, `kill` and `enrolments` |
+//! | [`token`] | `token`: bearer tokens of the admin API |
 
 mod arguments;
 mod attach;
+mod attachments;
 mod check_online;
 mod commands;
 mod interruption;
+mod sessions;
+mod token;
 
 use std::ffi::OsString;
 use std::process::ExitCode;

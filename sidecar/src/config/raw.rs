@@ -76,7 +76,7 @@ pub(super) struct RawRelay {
     pub(super) vsock_dir: Option<Spanned<String>>,
 }
 
-/// How the command line reaches the daemon.
+/// How the command line and orchestrators reach the daemon.
 #[derive(Debug, Default, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
 #[schemars(rename = "Admin")]
@@ -85,6 +85,16 @@ pub(super) struct RawAdmin {
     pub(super) socket: Option<Spanned<String>>,
     /// A loopback `HOST:PORT` for `/healthz`, `/readyz` and `/metrics`. Without it the port is not opened.
     pub(super) http: Option<Spanned<String>>,
+    /// `HOST:PORT` of the admin API for orchestrators, over TLS, with client certificates or bearer tokens (`cofferdam token create`).
+    /// Without it the port is not opened. Needs `cert-file` and `key-file`.
+    pub(super) tls: Option<Spanned<String>>,
+    /// The certificate of `tls` and its chain in PEM.
+    pub(super) cert_file: Option<Spanned<String>>,
+    /// The private key of that certificate in PEM.
+    pub(super) key_file: Option<Spanned<String>>,
+    /// A PEM file with the certificate authorities of clients of `tls`. A client with such a certificate may do what the admin
+    /// socket permits. Without it, every client needs a token.
+    pub(super) client_ca_file: Option<Spanned<String>>,
 }
 
 /// Where Vault is, and how the sidecar logs in.

@@ -68,6 +68,17 @@ pub struct Admin {
     pub socket: PathBuf,
     /// Always a loopback address.
     pub http: Option<HostPort>,
+    pub tls: Option<AdminTls>,
+}
+
+/// The port of the admin API for other hosts.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct AdminTls {
+    pub listen: HostPort,
+    pub cert_file: PathBuf,
+    pub key_file: PathBuf,
+    /// Clients with a certificate of these authorities need no token.
+    pub client_ca_file: Option<PathBuf>,
 }
 
 #[derive(Debug)]

@@ -45,6 +45,17 @@ pub(super) struct Attached {
     /// The number of the hold: a grace period that began after an earlier hold does not apply to a later one.
     pub(super) hold_number: u64,
     pub(super) pipe: Option<PipeEnd>,
+    pub(super) pipe_state: PipeState,
+}
+
+/// What was last reported about the pipe.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub(super) enum PipeState {
+    /// It ended or could not be established, for this reason.
+    Lost(String),
+    NotYetOpen,
+    /// The other end has proven its key.
+    Open,
 }
 
 pub(super) struct Holder {
@@ -101,12 +112,21 @@ impl AttachTable {
         self.end(enrolment);
     }
 
-    /// Queues an event for the holder of this sandbox, without waiting.
-    pub(super) fn notify(&self, enrolment: &str, event: AttachEvent) {
-        let table = self.lock();
-        if let Some(holder) = table.attached(enrolment).and_then(|attached| attached.holder.as_ref()) {
+    /// Records the state of the pipe, and queues an event for the holder of this sandbox, without waiting. Returns the
+    /// sandbox, if it is still known.
+    pub(super) fn notify(&self, enrolment: &str, event: AttachEvent) -> Option<Sandbox> {
+        let mut table = self.lock();
+        let sandbox = table.sandbox_of(enrolment)?;
+        let attached = table.by_sandbox.get_mut(&sandbox)?;
+        match &event {
+            AttachEvent::Attached { .. } => attached.pipe_state = PipeState::Open,
+            AttachEvent::Lost { why } => attached.pipe_state = PipeState::Lost(why.clone()),
+            AttachEvent::Over { .. } => {}
+        }
+        if let Some(holder) = &attached.holder {
             let _ = holder.events.try_send(event);
         }
+        Some(sandbox)
     }
 
     /// A new pipe to a sandbox that is held. The previous one has ended when this returns.
@@ -146,7 +166,7 @@ impl Table {
 
 impl Attached {
     pub(super) fn new(enrolment: Arc<str>) -> Self {
-        Self { enrolment, holder: None, hold_number: 0, pipe: None }
+        Self { enrolment, holder: None, hold_number: 0, pipe: None, pipe_state: PipeState::NotYetOpen }
     }
 
     pub(super) fn end_pipe(&self) {

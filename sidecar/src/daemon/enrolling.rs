@@ -17,6 +17,7 @@ use super::unix_socket::SocketError;
 use crate::enrolment::{Enrolment, NotCreated, StoreError, Swept, Terms};
 use crate::link::command::EndReason;
 use crate::link::registry::Ending;
+use crate::session::changes::{Change, ChangeKind};
 
 /// A client's request for an enrolment.
 #[derive(Clone, Debug)]
@@ -102,6 +103,7 @@ impl Daemon {
         };
         self.enrolled.notify_one();
         tracing::info!(enrolment = %enrolled.enrolment.id, grant = %enrolled.enrolment.grant, "enrolled");
+        self.publish(ChangeKind::EnrolmentCreated, &enrolled.enrolment, None);
         Ok(enrolled)
     }
 
@@ -115,9 +117,13 @@ impl Daemon {
         let mut unwritten = None;
         if let Some(id) = &enrolment {
             // First the enrolment, so that its sandbox cannot reconnect.
+            let known = self.enrolments.find(id, clock::now()).ok();
             let (store, id) = (Arc::clone(&self.enrolments), Arc::clone(id));
             let ended = self.context.tasks.spawn_blocking(move || store.end(&id, clock::now()));
             unwritten = ended.await.ok().and_then(Result::err);
+            if let Some(enrolment) = known {
+                self.publish(ChangeKind::EnrolmentEnded, &enrolment, Some("ended with `cofferdam kill`"));
+            }
         }
         let ending = match &enrolment {
             Some(id) => {
@@ -171,7 +177,9 @@ impl Daemon {
             // Cancelled: the runtime is shutting down.
             Err(_) => Swept::default(),
         });
-        for id in swept.ended {
+        for enrolment in swept.ended {
+            self.publish(ChangeKind::EnrolmentEnded, &enrolment, Some("expired"));
+            let id = enrolment.id;
             tracing::info!(enrolment = %id, "enrolment expired");
             self.own_sockets.close(&id);
             let daemon = Arc::clone(self);
@@ -182,6 +190,15 @@ impl Daemon {
             });
         }
         swept.next
+    }
+
+    fn publish(&self, event: ChangeKind, enrolment: &Enrolment, reason: Option<&str>) {
+        self.context.changes.publish(|| Change {
+            enrolment: Some(enrolment.id.to_string()),
+            name: enrolment.name.clone(),
+            reason: reason.map(str::to_owned),
+            ..Change::new(event, &enrolment.grant)
+        });
     }
 
     fn terms(&self, request: &EnrollRequest) -> Result<Terms, EnrollError> {

@@ -3,7 +3,7 @@
 //! | module | what it holds | uses |
 //! |---|---|---|
 //! | [`serve`] | start, run until a signal, stop | all below |
-//! | [`admin`] | the admin socket, and the HTTP port for health checks and metrics | attach, enrolling, reload |
+//! | [`admin`] | the admin API on its socket and its port, and the port for health checks and metrics | attach, enrolling, reload |
 //! | [`attach`] | pipes into sandboxes that cannot connect out | enrolling, handshake, attach_table |
 //! | [`attachments`] | sandboxes on platforms that the sidecar itself keeps connected | attach, enrolling |
 //! | [`enrolling`] | making and ending enrolments | listen, path_isolation, supervise |

@@ -59,6 +59,7 @@ fn at_restart(started: &Config, now: &Config) -> Vec<&'static str> {
         ("relay.vsock-dir", started.relay.vsock_dir != now.relay.vsock_dir),
         ("admin.socket", started.admin.socket != now.admin.socket),
         ("admin.http", started.admin.http != now.admin.http),
+        ("admin.tls", started.admin.tls != now.admin.tls),
         ("vault", started.vault != now.vault),
         ("limits.links-per-minute", old.links_per_minute != new.links_per_minute),
         ("limits.processes", old.processes != new.processes),

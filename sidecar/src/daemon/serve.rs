@@ -14,8 +14,10 @@ use tokio::sync::Notify;
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
-use super::admin::http::{AdminPort, AdminPortError};
-use super::admin::server;
+use super::admin::health_port::{HealthPort, HealthPortError};
+use super::admin::tls_port::{AdminTlsError, AdminTlsPort};
+use super::admin::tokens::{TokenStoreError, Tokens};
+use super::admin::{AdminState, server};
 use super::attach_table::AttachTable;
 use super::attachments::Attachments;
 use super::disconnect_watch::DisconnectWatch;
@@ -33,13 +35,15 @@ use crate::session::Context;
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ServeError {
     #[error(transparent)]
-    AdminPort(#[from] AdminPortError),
+    AdminTls(#[from] AdminTlsError),
     #[error(transparent)]
     PathIsolation(#[from] PathIsolationError),
     #[error(transparent)]
     Audit(#[from] AuditError),
     #[error(transparent)]
     Files(#[from] FileError),
+    #[error(transparent)]
+    HealthPort(#[from] HealthPortError),
     #[error(transparent)]
     Key(#[from] KeyError),
     #[error(transparent)]
@@ -50,6 +54,8 @@ pub(crate) enum ServeError {
     Socket(#[from] SocketError),
     #[error(transparent)]
     Store(#[from] StoreError),
+    #[error(transparent)]
+    Tokens(#[from] TokenStoreError),
     #[error(transparent)]
     Vault(#[from] AccessError),
 }
@@ -74,6 +80,7 @@ pub(crate) async fn serve(
     })?;
     let identity = key::load_or_create(&config.state_dir)?;
     let enrolments = Arc::new(Enrolments::open(&config.state_dir)?);
+    let tokens = Tokens::open(&config.state_dir)?;
     let relay = match &config.relay.unix {
         Some(unix) => Some(Socket::bind(&unix.path, Mode::of(&config.relay))?),
         None => None,
@@ -83,8 +90,12 @@ pub(crate) async fn serve(
         None => None,
     };
     let admin = Socket::bind(&config.admin.socket, Mode::Owner)?;
-    let admin_port = match &config.admin.http {
-        Some(address) => Some(AdminPort::bind(address).await?),
+    let health_port = match &config.admin.http {
+        Some(address) => Some(HealthPort::bind(address).await?),
+        None => None,
+    };
+    let admin_tls = match &config.admin.tls {
+        Some(settings) => Some(AdminTlsPort::bind(settings).await?),
         None => None,
     };
     let context = Arc::new(Context::new(config, audit, files, log)?);
@@ -103,6 +114,7 @@ pub(crate) async fn serve(
         shared_alerts: Mutex::new(RateLimiter::per_minute(ALERTS_PER_MINUTE)),
         unwritten: Mutex::new(RateLimiter::per_minute(ALERTS_PER_MINUTE)),
         disconnect_watch: DisconnectWatch::new(),
+        admin: AdminState::new(tokens),
         context,
     });
     daemon.record(Event::SidecarStart, Some(env!("CARGO_PKG_VERSION")));
@@ -115,8 +127,11 @@ pub(crate) async fn serve(
     if let Some(port) = port {
         daemon.context.tasks.spawn(port.run(Arc::clone(&daemon)));
     }
-    if let Some(admin_port) = admin_port {
-        daemon.context.tasks.spawn(admin_port.run(Arc::clone(&daemon)));
+    if let Some(health_port) = health_port {
+        daemon.context.tasks.spawn(health_port.run(Arc::clone(&daemon)));
+    }
+    if let Some(admin_tls) = admin_tls {
+        daemon.context.tasks.spawn(admin_tls.run(Arc::clone(&daemon)));
     }
     daemon.open_own_sockets();
     daemon.await_attaches();

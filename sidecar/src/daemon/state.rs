@@ -9,6 +9,7 @@ use relay_carriage::identity::Identity;
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
+use super::admin::AdminState;
 use super::attach_table::AttachTable;
 use super::attachments::Attachments;
 use super::disconnect_watch::DisconnectWatch;
@@ -41,6 +42,7 @@ pub(crate) struct Daemon {
     /// Limits log lines about enrolments that could not be saved.
     pub(crate) unwritten: Mutex<RateLimiter>,
     pub(super) disconnect_watch: DisconnectWatch,
+    pub(super) admin: AdminState,
 }
 
 impl Daemon {

@@ -36,7 +36,7 @@ pub(crate) use denied::{Denied, NEXT_STEP};
 pub(crate) use disk::StoreError;
 pub(crate) use epochs::{Confirmed, KeyProof};
 pub(crate) use hash::Fingerprint;
-pub(crate) use record::EndCause;
+pub(crate) use record::{EndCause, EnrolmentKind};
 use record::{EnrolmentEnd, Kind, Record, Timestamp, UnknownKeys};
 use tokio::time::Instant;
 
@@ -101,7 +101,7 @@ pub(crate) enum NotCreated {
 #[derive(Debug, Default)]
 pub(crate) struct Swept {
     /// Enrolments that expired since the last sweep.
-    pub(crate) ended: Vec<Arc<str>>,
+    pub(crate) ended: Vec<Enrolment>,
     /// When the next enrolment expires.
     pub(crate) next: Option<SystemTime>,
 }
@@ -179,6 +179,13 @@ impl Enrolments {
             .collect()
     }
 
+    /// Every enrolment that has not ended.
+    pub(crate) fn list(&self, now: SystemTime) -> Vec<(Enrolment, EnrolmentKind)> {
+        let table = self.lock();
+        let live = table.by_id.iter().filter(|(_, entry)| entry.record.over(now.into()).is_none());
+        live.map(|(id, entry)| (entry.enrolled(id), entry.record.kind.name())).collect()
+    }
+
     /// Finds an enrolment that has not ended.
     pub(crate) fn find(&self, id: &str, now: SystemTime) -> Result<Enrolment, Denied> {
         let table = self.lock();
@@ -215,7 +222,7 @@ impl Enrolments {
                 match entry.record.over(now) {
                     Some(over) if entry.record.over.is_none() => {
                         entry.record.over = Some(over);
-                        swept.ended.push(Arc::clone(id));
+                        swept.ended.push(entry.enrolled(id));
                         changed.push(Arc::clone(id));
                     }
                     Some(over) if over.at.after(KEEP_ENDED) <= now => changed.push(Arc::clone(id)),

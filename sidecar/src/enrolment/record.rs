@@ -9,6 +9,7 @@ use std::time::{Duration, SystemTime};
 
 use relay_proto::key::PublicKey;
 use relay_proto::name::Name;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::hash::Fingerprint;
@@ -68,6 +69,20 @@ pub(super) enum Kind {
         #[serde(flatten)]
         rest: UnknownKeys,
     },
+}
+
+/// How a sandbox is recognised, without the details.
+#[derive(Clone, Copy, Debug, Deserialize, Eq, JsonSchema, PartialEq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum EnrolmentKind {
+    /// The host connects to it.
+    Attached,
+    /// By its key.
+    Key,
+    /// By its own socket.
+    Socket,
+    /// Its ticket was not used yet.
+    Ticket,
 }
 
 #[derive(Clone, Copy, Debug, Deserialize, Serialize)]
@@ -137,6 +152,17 @@ impl Record {
         match &self.kind {
             Kind::Key { ticket, .. } | Kind::Ticket { ticket, .. } => Some(ticket),
             Kind::Attached | Kind::Socket { .. } => None,
+        }
+    }
+}
+
+impl Kind {
+    pub(super) fn name(&self) -> EnrolmentKind {
+        match self {
+            Self::Attached => EnrolmentKind::Attached,
+            Self::Key { .. } => EnrolmentKind::Key,
+            Self::Socket { .. } => EnrolmentKind::Socket,
+            Self::Ticket { .. } => EnrolmentKind::Ticket,
         }
     }
 }

@@ -304,7 +304,7 @@ fn an_expired_enrolment_is_kept_until_a_sweep_has_found_it() {
     scene.now += Duration::from_secs(60);
     let full = scene.store.issue(terms(), Duration::from_secs(1), scene.now);
     assert!(matches!(full, Err(NotCreated::Full(8))), "its socket is still listened on");
-    assert_eq!(scene.store.sweep(scene.now).ended, [first.id], "and this closes it");
+    assert_eq!(scene.store.sweep(scene.now).ended, [first], "and this closes it");
     scene.issue();
 }
 

@@ -38,7 +38,7 @@ pub(crate) enum EndReason {
 }
 
 /// The result of ending a link.
-#[derive(Clone, Debug, serde::Deserialize, serde::Serialize)]
+#[derive(Clone, Debug, schemars::JsonSchema, serde::Deserialize, serde::Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) struct Ended {
     pub(crate) calls_unanswered: usize,
@@ -54,7 +54,7 @@ pub(crate) struct Ended {
 }
 
 /// Whether the server's processes have ended.
-#[derive(Clone, Copy, Debug, Eq, PartialEq, serde::Deserialize, serde::Serialize)]
+#[derive(Clone, Copy, Debug, Eq, PartialEq, schemars::JsonSchema, serde::Deserialize, serde::Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Processes {
     AllEnded,
@@ -63,11 +63,16 @@ pub(crate) enum Processes {
 }
 
 /// A link as `cofferdam sessions` shows it.
-#[derive(Clone, Debug, serde::Deserialize, serde::Serialize)]
+#[derive(Clone, Debug, schemars::JsonSchema, serde::Deserialize, serde::Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) struct Description {
     pub(crate) session: String,
     pub(crate) link: String,
+    /// The sandbox's enrolment and name. Links of the shared socket have none.
+    #[serde(default)]
+    pub(crate) enrolment: Option<String>,
+    #[serde(default)]
+    pub(crate) name: Option<String>,
     pub(crate) grant: String,
     pub(crate) server: String,
     pub(crate) connected: bool,
@@ -91,7 +96,7 @@ pub(crate) struct Description {
 }
 
 /// A process that runs tools of a scope.
-#[derive(Clone, Debug, serde::Deserialize, serde::Serialize)]
+#[derive(Clone, Debug, schemars::JsonSchema, serde::Deserialize, serde::Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) struct ScopeProcess {
     /// The scope's tools as configured.

@@ -2,6 +2,7 @@
 
 use cofferdam_base::clock::{self, Rfc3339};
 use cofferdam_secrets::SecretStatus;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use tokio::time::Instant;
 
@@ -10,7 +11,7 @@ use super::command::{Description, ScopeProcess};
 use crate::call::{CallerContext, LinkCounters};
 
 /// A session's view of one secret that may change.
-#[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
+#[derive(Clone, Debug, Deserialize, Eq, JsonSchema, PartialEq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) struct Credential {
     pub(crate) secret: String,
@@ -29,7 +30,7 @@ pub(crate) struct Credential {
 }
 
 /// A credential that outlives its session because it cannot be revoked.
-#[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
+#[derive(Clone, Debug, Deserialize, Eq, JsonSchema, PartialEq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) struct NotRevocable {
     pub(crate) secret: String,
@@ -109,6 +110,8 @@ impl Link {
         Description {
             session: session.id.to_string(),
             link: link.to_string(),
+            enrolment: session.enrolment.as_ref().map(|enrolled| enrolled.id.to_string()),
+            name: session.enrolment.as_ref().map(|enrolled| enrolled.name.to_string()),
             grant: session.grant.to_string(),
             server: server.to_string(),
             connected: self.peer.is_connected(),

@@ -14,6 +14,7 @@ use std::time::Duration;
 use cofferdam_servers::grant_limits;
 use futures_util::future::join_all;
 use relay_proto::control::Resume;
+use relay_proto::name::Name;
 use tokio::sync::mpsc::{self, OwnedPermit};
 use tokio::sync::oneshot;
 use tokio::time::timeout;
@@ -71,7 +72,7 @@ struct LinkHandle {
 }
 
 /// One link that was ended, as reported to the caller.
-#[derive(Clone, Debug, serde::Deserialize, serde::Serialize)]
+#[derive(Clone, Debug, schemars::JsonSchema, serde::Deserialize, serde::Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) struct EndedLink {
     pub(crate) session: String,
@@ -188,6 +189,11 @@ impl Registry {
     pub(crate) async fn end_enrolment(&self, enrolment: &str, reason: EndReason) -> Ending {
         let links = self.lock().matching(|handle| handle.enrolment.as_deref() == Some(enrolment));
         end_all(links, reason).await
+    }
+
+    /// The grant of a session, if the session exists.
+    pub(crate) fn grant_of(&self, session: &str) -> Option<Name> {
+        self.lock().sessions.get(session).map(|open| open.session.grant.clone())
     }
 
     /// The enrolment of a session, if the session exists; sessions on the shared socket have none.

@@ -3,9 +3,11 @@
 //! | module | what it holds |
 //! |---|---|
 //! | [`audit_lookups`] | permits to search the audit |
+//! | [`changes`] | the changes that clients of the admin API can watch |
 //! | [`principal`] | what a connection is granted, and which enrolment it belongs to |
 
 mod audit_lookups;
+pub(crate) mod changes;
 #[cfg(test)]
 pub(crate) mod fixture;
 pub(crate) mod principal;
@@ -28,6 +30,7 @@ use tokio_util::task::TaskTracker;
 
 use crate::config::Config;
 use audit_lookups::{LookupPermit, LookupPermits, SandboxPermit};
+use changes::{Change, ChangeKind, Changes};
 use principal::{Enrolled, Principal};
 
 /// What all sessions share.
@@ -39,6 +42,7 @@ pub(crate) struct Context {
     pub(crate) log: Arc<LogScrubber>,
     /// `None` if the configuration at the start had no `[vault]`.
     pub(crate) vault: Option<Arc<Access>>,
+    pub(crate) changes: Changes,
     lookups: LookupPermits,
     grant_limits: Mutex<BTreeMap<Name, Arc<GrantLimits>>>,
     /// From the configuration at the start; they also apply to grants that a reload adds.
@@ -96,6 +100,7 @@ impl Context {
             files,
             log,
             vault,
+            changes: Changes::new(),
             lookups: LookupPermits::new(),
             grant_limits: Mutex::default(),
             #[cfg(test)]
@@ -171,6 +176,18 @@ impl Session {
             expires,
             context: Arc::clone(context),
         }
+    }
+
+    /// Publishes a change of this session, or of one of its links.
+    pub(crate) fn publish(&self, event: ChangeKind, link: Option<&str>, reason: Option<&str>) {
+        self.context.changes.publish(|| Change {
+            enrolment: self.enrolment.as_ref().map(|enrolled| enrolled.id.to_string()),
+            name: self.enrolment.as_ref().map(|enrolled| enrolled.name.to_string()),
+            session: Some(self.id.to_string()),
+            link: link.map(str::to_owned),
+            reason: reason.map(str::to_owned),
+            ..Change::new(event, &self.grant)
+        });
     }
 
     /// Waits until this session may search the audit. Cancel-safe.

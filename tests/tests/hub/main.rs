@@ -303,11 +303,10 @@ fn a_sandbox_is_attached_once() {
 fn an_attach_that_disconnects_before_its_response_holds_nothing() {
     let scene = Scene::new();
     let mut asking = UnixStream::connect(&scene.world.layout().admin).unwrap();
-    let question = json!({"do": "attach", "grant": "dev", "name": "box", "ttl_ms": null});
-    asking.write_all(format!("{question}\nand more, which is too early").as_bytes()).unwrap();
+    asking.write_all(format!("{}and more, which is too early", hold_request()).as_bytes()).unwrap();
     let mut answer = String::new();
     asking.read_to_string(&mut answer).unwrap();
-    assert!(answer.contains("attaching"), "{answer}");
+    assert!(answer.starts_with("HTTP/1.1 101") && !answer.contains("attaching"), "{answer}");
     let mut arguments = exec_hub(&scene.socket());
     arguments.splice(1..1, ["--name".into(), "box".into()]);
     Attach::start(&scene.world, &arguments).wait_until_attached(1);
@@ -334,12 +333,11 @@ fn concurrent_attaches_of_one_sandbox_create_one_enrolment() {
     let asking: Vec<UnixStream> = (0..8)
         .map(|_| {
             let mut admin = UnixStream::connect(&scene.world.layout().admin).unwrap();
-            let question = json!({"do": "attach", "grant": "dev", "name": "box", "ttl_ms": null});
-            admin.write_all(format!("{question}\n").as_bytes()).unwrap();
+            admin.write_all(hold_request().as_bytes()).unwrap();
             admin
         })
         .collect();
-    let mut answers: Vec<String> = asking.iter().map(first_line).collect();
+    let mut answers: Vec<String> = asking.iter().map(last_line).collect();
     answers.sort();
     let held = answers.iter().filter(|answer| answer.contains("\"enrolment\"")).count();
     assert_eq!(held, 1, "{answers:?}");
@@ -349,12 +347,21 @@ fn concurrent_attaches_of_one_sandbox_create_one_enrolment() {
     assert_eq!(files, 1);
 }
 
-fn first_line(admin: &UnixStream) -> String {
+/// The request to hold the sandbox `box`.
+fn hold_request() -> String {
+    let body = json!({"grant": "dev", "name": "box"}).to_string();
+    let head = "POST /v1/attach HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n\
+                connection: upgrade\r\nupgrade: cofferdam-hold\r\n";
+    format!("{head}content-length: {}\r\n\r\n{body}", body.len())
+}
+
+/// The line after the head of a response: the first of a stream, or the body.
+fn last_line(admin: &UnixStream) -> String {
     use std::io::BufRead as _;
     admin.set_read_timeout(Some(PATIENCE)).expect("sockets work here");
-    let mut line = String::new();
-    std::io::BufReader::new(admin).read_line(&mut line).expect("sockets work here");
-    line
+    let mut lines = std::io::BufReader::new(admin).lines().map(|line| line.expect("sockets work here"));
+    let _head = lines.by_ref().take_while(|line| !line.is_empty()).count();
+    lines.next().unwrap_or_default()
 }
 
 #[test]

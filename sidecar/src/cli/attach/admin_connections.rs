@@ -6,12 +6,15 @@ use std::os::unix::net::UnixStream as StdUnixStream;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use hyper::upgrade::Upgraded;
+use hyper_util::rt::TokioIo;
 use serde::de::DeserializeOwned;
-use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufReader};
+use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, BufReader};
 use tokio::net::UnixStream;
 use tokio::time::timeout;
 
-use crate::daemon::admin::{AdminRequest, AdminResponse};
+use crate::daemon::admin::client::{self, AdminError, UpgradeResponse};
+use crate::daemon::admin::{AdminRequest, AdminResponse, PipeVia};
 use crate::daemon::attach_table::AttachEvent;
 use crate::daemon::attachments::status::{AttachmentStatus, OverCause};
 use crate::terminal::failure::{Failure, Sysexit};
@@ -25,14 +28,11 @@ pub(super) struct HoldConnection {
 }
 
 /// Follows an attachment, which ends with this connection unless it is left in the sidecar.
-pub(super) struct FollowConnection {
-    pub(super) name: String,
-    lines: Lines,
-}
+pub(super) struct FollowConnection(Lines);
 
-/// The JSON lines that the sidecar sends after its response.
+/// The JSON lines that the sidecar sends.
 struct Lines {
-    stream: BufReader<UnixStream>,
+    stream: BufReader<TokioIo<Upgraded>>,
     line: Vec<u8>,
 }
 
@@ -49,16 +49,16 @@ pub(super) enum AdminFailure {
 }
 
 const RESPONSE_TIMEOUT: Duration = Duration::from_secs(15);
-/// Responses have some hundred bytes.
-const MAX_RESPONSE_BYTES: usize = 64 * 1024;
+/// Events have some hundred bytes.
+const MAX_LINE_BYTES: usize = 64 * 1024;
 
 impl HoldConnection {
     pub(super) async fn take(admin: &Path, request: &AdminRequest) -> Result<Self, AdminFailure> {
-        match send(admin, request).await? {
-            (AdminResponse::Attaching { enrolment, pin }, stream) => {
-                Ok(Self { enrolment, pin, lines: Lines::new(stream) })
-            }
-            (response, _) => Err(unexpected(response)),
+        let mut lines = Lines::new(upgrade(admin, request).await?);
+        let first = timeout(RESPONSE_TIMEOUT, lines.next()).await.map_err(io::Error::from)?;
+        match first {
+            Some(AdminResponse::Attaching { enrolment, pin }) => Ok(Self { enrolment, pin, lines }),
+            _ => Err(AdminFailure::Io(io::Error::other("unexpected response"))),
         }
     }
 
@@ -70,27 +70,23 @@ impl HoldConnection {
 
 impl FollowConnection {
     pub(super) async fn start(admin: &Path, request: &AdminRequest) -> Result<Self, AdminFailure> {
-        match send(admin, request).await? {
-            (AdminResponse::AttachmentStarted { name }, stream) => {
-                Ok(Self { name, lines: Lines::new(stream) })
-            }
-            (response, _) => Err(unexpected(response)),
-        }
+        Ok(Self(Lines::new(upgrade(admin, request).await?)))
     }
 
     /// The next status, or `None` when the connection is lost. Cancel-safe.
     pub(super) async fn next_status(&mut self) -> Option<AttachmentStatus> {
-        self.lines.next().await
+        self.0.next().await
     }
 }
 
 impl Lines {
-    fn new(stream: UnixStream) -> Self {
-        Self { stream: BufReader::new(stream), line: Vec::new() }
+    fn new(upgraded: Upgraded) -> Self {
+        Self { stream: BufReader::new(TokioIo::new(upgraded)), line: Vec::new() }
     }
 
+    /// Cancel-safe.
     async fn next<T: DeserializeOwned>(&mut self) -> Option<T> {
-        let room = (MAX_RESPONSE_BYTES - self.line.len().min(MAX_RESPONSE_BYTES)) as u64;
+        let room = (MAX_LINE_BYTES - self.line.len().min(MAX_LINE_BYTES)) as u64;
         (&mut self.stream).take(room).read_until(b'\n', &mut self.line).await.ok()?;
         let line = std::mem::take(&mut self.line);
         serde_json::from_slice(&line).ok()
@@ -98,16 +94,18 @@ impl Lines {
 }
 
 /// Opens a connection and turns it into the pipe of this enrolment.
-pub(super) async fn pipe(admin: &Path, enrolment: &str) -> Result<StdUnixStream, AdminFailure> {
-    match send(admin, &AdminRequest::Pipe { enrolment: enrolment.into() }).await? {
-        (AdminResponse::Piped, stream) => {
-            let stream = stream.into_std()?;
-            // It may become the stdio of a command, which expects a blocking descriptor.
-            stream.set_nonblocking(false)?;
-            Ok(stream)
-        }
-        (response, _) => Err(unexpected(response)),
+pub(super) async fn pipe(admin: &Path, enrolment: &str, via: PipeVia) -> Result<StdUnixStream, AdminFailure> {
+    let upgraded = upgrade(admin, &AdminRequest::Pipe { enrolment: enrolment.into(), via }).await?;
+    // The sidecar sends nothing before the other end of the pipe does, so no byte of the pipe is in the buffer.
+    let parts = upgraded.downcast::<TokioIo<UnixStream>>();
+    let parts = parts.map_err(|_| io::Error::other("the connection is not a Unix socket"))?;
+    if !parts.read_buf.is_empty() {
+        return Err(io::Error::other("the sidecar sent bytes too early").into());
     }
+    let stream = parts.io.into_inner().into_std()?;
+    // It may become the stdio of a command, which expects a blocking descriptor.
+    stream.set_nonblocking(false)?;
+    Ok(stream)
 }
 
 impl AdminFailure {
@@ -133,38 +131,22 @@ pub(super) fn exit_code(cause: OverCause) -> Sysexit {
     }
 }
 
-/// Ends an attachment, without caring how that went: the sidecar's log says it.
+/// Ends an attachment. The sidecar's log has the failures.
 pub(super) async fn end_attachment(admin: &Path, name: &str) {
-    let _ = send(admin, &AdminRequest::EndAttachment { name: name.into() }).await;
+    let _ = client::exchange(admin, &AdminRequest::EndAttachment { name: name.into() }).await;
 }
 
-async fn send(admin: &Path, request: &AdminRequest) -> Result<(AdminResponse, UnixStream), AdminFailure> {
-    let connected = UnixStream::connect(admin).await;
-    let mut stream = connected.map_err(|source| AdminFailure::Connect { path: admin.into(), source })?;
-    let mut text = serde_json::to_vec(request).expect("a request is plain data");
-    text.push(b'\n');
-    stream.write_all(&text).await?;
-    let line = timeout(RESPONSE_TIMEOUT, line(&mut stream)).await.map_err(io::Error::from)??;
-    let response = serde_json::from_slice(&line).map_err(io::Error::from)?;
-    Ok((response, stream))
-}
-
-/// Reads one byte at a time, because the bytes after the line belong to the pipe.
-async fn line(stream: &mut UnixStream) -> io::Result<Vec<u8>> {
-    let mut line = Vec::new();
-    while line.len() < MAX_RESPONSE_BYTES {
-        match stream.read_u8().await? {
-            b'\n' => return Ok(line),
-            byte => line.push(byte),
-        }
-    }
-    Err(io::ErrorKind::InvalidData.into())
-}
-
-fn unexpected(response: AdminResponse) -> AdminFailure {
-    match response {
-        AdminResponse::AttachmentRefused { why, cause } => AdminFailure::AttachmentRefused { why, cause },
-        AdminResponse::Refused { why } => AdminFailure::Refused(why),
-        _ => AdminFailure::Io(io::Error::other("unexpected response")),
+async fn upgrade(admin: &Path, request: &AdminRequest) -> Result<Upgraded, AdminFailure> {
+    match client::upgrade(admin, request).await {
+        Ok(UpgradeResponse::Stream(upgraded)) => Ok(upgraded),
+        Ok(UpgradeResponse::Refused { code, why }) => Err(match (request, OverCause::read(&code)) {
+            (AdminRequest::AttachPlatform { .. }, Some(cause)) => {
+                AdminFailure::AttachmentRefused { why, cause }
+            }
+            _ => AdminFailure::Refused(why),
+        }),
+        Err(AdminError::Connect { path, source }) => Err(AdminFailure::Connect { path, source }),
+        Err(AdminError::Io(error)) => Err(error.into()),
+        Err(AdminError::Response(error)) => Err(io::Error::from(error).into()),
     }
 }

@@ -22,13 +22,23 @@ use tokio::net::UnixStream;
 use tokio::process::{Child, Command};
 use tokio::time::timeout;
 
+use crate::daemon::admin::PipeVia;
 use crate::terminal::failure::{Failure, Sysexit};
 
-/// How to reach a sandbox.
+/// How to reach a sandbox. Its text is shown and stored, so it has no query of a URL.
 #[derive(Clone, Debug)]
 pub(super) enum Route {
     Dial(DialTarget),
     Exec(Vec<OsString>),
+}
+
+/// The address without its query, which may hold a token.
+fn without_query(endpoint: &DialTarget) -> String {
+    let text = endpoint.to_string();
+    match endpoint {
+        DialTarget::WebSocket(_) => text.split('?').next().unwrap_or_default().to_owned(),
+        DialTarget::HybridVsock { .. } | DialTarget::Tcp(_) | DialTarget::Vsock { .. } => text,
+    }
 }
 
 /// A running attempt.
@@ -56,12 +66,19 @@ impl Route {
             Failure::new(Sysexit::Usage, format!("parse the address: {error}")).hint(next)
         })
     }
+
+    pub(super) fn via(&self) -> PipeVia {
+        match self {
+            Self::Dial(_) => PipeVia::Dial,
+            Self::Exec(_) => PipeVia::Command,
+        }
+    }
 }
 
 impl fmt::Display for Route {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Dial(endpoint) => write!(f, "{endpoint}"),
+            Self::Dial(endpoint) => f.write_str(&without_query(endpoint)),
             Self::Exec(command) => {
                 let words: Vec<_> = command.iter().map(|word| word.to_string_lossy()).collect();
                 f.write_str(&words.join(" "))
@@ -140,11 +157,12 @@ fn with_pin(word: &OsStr, pin: &str) -> OsString {
 }
 
 async fn relay_dialled(endpoint: DialTarget, mut pipe: UnixStream) -> String {
+    let shown = without_query(&endpoint);
     match timeout(DIAL_TIMEOUT, connect(&endpoint)).await {
         Err(_) => {
             let seconds = DIAL_TIMEOUT.as_secs();
             format!(
-                "dial {endpoint}: no response within {seconds} seconds; is the sandbox running, and not paused?"
+                "dial {shown}: no response within {seconds} seconds; is the sandbox running, and not paused?"
             )
         }
         Ok(Err(why)) => why,
@@ -157,8 +175,8 @@ async fn relay_dialled(endpoint: DialTarget, mut pipe: UnixStream) -> String {
                 over = copy(&mut from_sidecar, &mut to_sandbox) => over,
             };
             match over {
-                Ok(_) => format!("{endpoint} closed the connection"),
-                Err(error) => format!("the connection to {endpoint} failed: {error}"),
+                Ok(_) => format!("{shown} closed the connection"),
+                Err(error) => format!("the connection to {shown} failed: {error}"),
             }
         }
     }
@@ -238,5 +256,7 @@ mod tests {
         for endpoint in ["wss://h/x", "vsock:4:7443", "vsock:/run/vm1/vsock:7443"] {
             assert_eq!(Route::dial(endpoint).unwrap().to_string(), endpoint);
         }
+        let secret = "wss://h:7/x?token=secret?&more";
+        assert_eq!(Route::dial(secret).unwrap().to_string(), "wss://h:7/x", "a query may hold a token");
     }
 }

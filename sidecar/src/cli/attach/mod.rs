@@ -94,7 +94,7 @@ async fn keep_attached(
             pause = Pause::new();
         }
         if let AttemptEnd::Ended = ended {
-            ended = pause.wait_holding(&mut holding, stop.as_mut()).await;
+            ended = pause.wait_holding(&mut holding, route, stop.as_mut()).await;
         }
         match ended {
             AttemptEnd::Ended => held = Some(holding),
@@ -136,7 +136,7 @@ async fn run_attempt(
     route: &Route,
     mut stop: std::pin::Pin<&mut impl Future<Output = ()>>,
 ) -> Result<(AttemptEnd, PeerProof), Failure> {
-    let pipe = match admin_connections::pipe(admin, &held.enrolment).await {
+    let pipe = match admin_connections::pipe(admin, &held.enrolment, route.via()).await {
         Ok(pipe) => pipe,
         Err(AdminFailure::Refused(why)) => {
             report(&why);
@@ -163,7 +163,7 @@ async fn run_attempt(
                 }
                 Some(AttachEvent::Lost { why: lost }) => {
                     // The command may still print messages; it exits when its pipe is closed.
-                    report(&lost);
+                    report(&loss(route, &lost));
                     why = Some(lost);
                 }
                 Some(AttachEvent::Over { why }) => break AttemptEnd::Over(why),
@@ -192,6 +192,14 @@ fn default_name(route: &Route) -> String {
     name
 }
 
+/// What the sidecar reports about a lost pipe. Of a command's, the command's own messages tell which one it is.
+fn loss(route: &Route, why: &str) -> String {
+    match route {
+        Route::Dial(_) => format!("{route}: {why}"),
+        Route::Exec(_) => why.to_owned(),
+    }
+}
+
 /// Messages go to stderr, each line in one write since the command writes there too. A closed stderr is ignored.
 fn report(text: &str) {
     let _ = std::io::stderr().write_all(format!("cofferdam attach: {text}\n").as_bytes());
@@ -214,6 +222,7 @@ impl Pause {
     async fn wait_holding(
         &mut self,
         held: &mut HoldConnection,
+        route: &Route,
         stop: std::pin::Pin<&mut impl Future<Output = ()>>,
     ) -> AttemptEnd {
         let mut proof = PeerProof::NotSeen;
@@ -222,7 +231,7 @@ impl Pause {
                 match held.next_event().await {
                     // The attempt ended before this event arrived.
                     Some(AttachEvent::Attached { .. }) => proof = PeerProof::Seen,
-                    Some(AttachEvent::Lost { why }) => report(&why),
+                    Some(AttachEvent::Lost { why }) => report(&loss(route, &why)),
                     Some(AttachEvent::Over { why }) => return AttemptEnd::Over(why),
                     None => return AttemptEnd::SidecarGone,
                 }
@@ -252,7 +261,7 @@ impl Pause {
 
 #[cfg(test)]
 mod tests {
-    use tokio::io::AsyncWriteExt as _;
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
     use tokio::net::{TcpListener, UnixListener};
     use tokio::task::JoinSet;
     use tokio::time::timeout;
@@ -274,19 +283,19 @@ mod tests {
     async fn sidecar(listener: UnixListener, events: Vec<AttachEvent>) {
         let mut connections = Vec::new();
         while let Ok((mut stream, _)) = listener.accept().await {
-            let mut lines = vec![match connections.is_empty() {
-                true => serde_json::to_string(&AdminResponse::Attaching {
-                    enrolment: "e".into(),
-                    pin: "k".into(),
-                }),
-                false => serde_json::to_string(&AdminResponse::Piped),
-            }];
+            // The request is short and comes in one piece.
+            assert!(stream.read(&mut [0; 4096]).await.unwrap() > 0);
+            let head =
+                "HTTP/1.1 101 Switching Protocols\r\nconnection: upgrade\r\nupgrade: cofferdam\r\n\r\n";
+            let mut text = head.to_owned();
             if connections.is_empty() {
-                lines.extend(events.iter().map(serde_json::to_string));
+                let attaching = AdminResponse::Attaching { enrolment: "e".into(), pin: "k".into() };
+                text += &(serde_json::to_string(&attaching).unwrap() + "\n");
+                for event in &events {
+                    text += &(serde_json::to_string(event).unwrap() + "\n");
+                }
             }
-            for line in lines {
-                stream.write_all((line.unwrap() + "\n").as_bytes()).await.unwrap();
-            }
+            stream.write_all(text.as_bytes()).await.unwrap();
             connections.push(stream);
         }
     }
@@ -328,7 +337,8 @@ mod tests {
             let mut pause = Pause::new();
             pause.0.next_delay();
             let mut stop = std::pin::pin!(std::future::pending());
-            assert!(matches!(pause.wait_holding(&mut held, stop.as_mut()).await, AttemptEnd::Ended));
+            let route = Route::Exec(Vec::new());
+            assert!(matches!(pause.wait_holding(&mut held, &route, stop.as_mut()).await, AttemptEnd::Ended));
             assert_eq!(pause.0.next_delay(), next);
         }
     }
@@ -351,5 +361,6 @@ mod tests {
         assert_eq!(name("hub").chars().count(), MAX_NAME);
         assert_eq!(default_name(&Route::Exec(vec!["ssh".into(), "box\n".into()])), "ssh box ");
         assert_eq!(default_name(&Route::dial("127.0.0.1:7").unwrap()), "127.0.0.1:7");
+        assert_eq!(default_name(&Route::dial("wss://h/x?token=s").unwrap()), "wss://h/x");
     }
 }

@@ -21,10 +21,15 @@ use crate::terminal::failure::{Failure, Sysexit};
 
 /// How following an attachment ended.
 enum FollowEnd {
-    Detached,
-    Over { why: String, cause: OverCause },
+    /// With the attachment's name.
+    Detached(String),
+    Over {
+        why: String,
+        cause: OverCause,
+    },
     SidecarGone,
-    Stopped,
+    /// With the attachment's name, if the sidecar has sent it.
+    Stopped(Option<String>),
 }
 
 pub(super) fn e2b(admin: &Path, arguments: E2bArguments) -> Result<ExitCode, Failure> {
@@ -115,8 +120,7 @@ async fn keep_attached(
         };
         let end = follow(&mut following, &mut display, &mut request, stop.as_mut()).await;
         match end {
-            FollowEnd::Detached => {
-                let name = &following.name;
+            FollowEnd::Detached(name) => {
                 display.finish(&format!("left in the sidecar; end it with `cofferdam attach end {name}`"));
                 return Ok(ExitCode::SUCCESS);
             }
@@ -130,10 +134,12 @@ async fn keep_attached(
                     return Ok(ExitCode::SUCCESS);
                 }
             }
-            FollowEnd::Stopped => {
+            FollowEnd::Stopped(name) => {
                 display.say("ending the attachment");
                 // Before this connection is dropped: that alone would keep the sandbox's sessions for their grace.
-                end_attachment(admin, &following.name).await;
+                if let Some(name) = name {
+                    end_attachment(admin, &name).await;
+                }
                 display.clear();
                 return Ok(ExitCode::SUCCESS);
             }
@@ -148,9 +154,10 @@ async fn follow(
     request: &mut AdminRequest,
     mut stop: Pin<&mut impl Future<Output = ()>>,
 ) -> FollowEnd {
+    let mut name = None;
     loop {
         let status = tokio::select! {
-            () = stop.as_mut() => return FollowEnd::Stopped,
+            () = stop.as_mut() => return FollowEnd::Stopped(name),
             status = following.next_status() => status,
         };
         let Some(status) = status else { return FollowEnd::SidecarGone };
@@ -165,7 +172,8 @@ async fn follow(
         }
         display.show(&status.state);
         if status.lifetime == Lifetime::Detached {
-            return FollowEnd::Detached;
+            return FollowEnd::Detached(status.name);
         }
+        name = Some(status.name);
     }
 }

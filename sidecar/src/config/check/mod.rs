@@ -5,6 +5,7 @@
 //! What must stay true: the checks use neither the network nor the clock, and read files only through [`Environment`]. The
 //! result is used only if no problem was reported, so a check may leave out a value that it reports.
 
+mod admin_tls;
 mod grants;
 mod http_server;
 mod paths;

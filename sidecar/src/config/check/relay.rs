@@ -10,7 +10,7 @@ use cofferdam_vault as vault;
 use relay_proto::name::Name;
 
 use super::paths::normalized;
-use super::{Checker, Section, port, span_of};
+use super::{Checker, Section, admin_tls, port, span_of};
 use crate::config::raw::{RawAdmin, RawRelay};
 use crate::config::spanned::Spanned;
 use crate::config::{Admin, Relay, UnixRelay};
@@ -42,11 +42,12 @@ pub(super) fn check_admin(
     state_dir: Option<&Path>,
 ) -> Option<Admin> {
     let http = raw.http.as_ref().and_then(|written| port::check_admin_http(checker, written));
+    let tls = admin_tls::check_admin_tls(checker, &raw);
     if let Some(written) = raw.socket {
-        return checker.socket("admin.socket", &written).map(|socket| Admin { socket, http });
+        return checker.socket("admin.socket", &written).map(|socket| Admin { socket, http, tls });
     }
     let socket = checker.context.environment.default_admin_socket(state_dir?);
-    checker.fits_socket_address("admin.socket", &socket, None).then_some(Admin { socket, http })
+    checker.fits_socket_address("admin.socket", &socket, None).then_some(Admin { socket, http, tls })
 }
 
 pub(super) fn check_relay(checker: &mut Checker<'_, '_>, raw: RawRelay) -> Relay {
@@ -114,7 +115,7 @@ pub(super) fn check_relay_directory(
 }
 
 /// Paths that no sandbox may open, each with its name for messages: the configuration, the state directory, the admin
-/// socket, files of Vault, and files and programs of secrets and servers.
+/// socket, files of the admin API's TLS and of Vault, and files and programs of secrets and servers.
 pub(super) fn private_paths(
     checker: &Checker<'_, '_>,
     state_dir: Option<&Path>,
@@ -126,6 +127,11 @@ pub(super) fn private_paths(
     let mut paths = vec![("this configuration".to_owned(), normalized(checker.context.file))];
     paths.extend(state_dir.map(|path| ("`state-dir`".to_owned(), path.to_owned())));
     paths.extend(admin.map(|admin| ("`admin.socket`".to_owned(), admin.socket.clone())));
+    if let Some(tls) = admin.and_then(|admin| admin.tls.as_ref()) {
+        paths.push(("`admin.cert-file`".to_owned(), tls.cert_file.clone()));
+        paths.push(("`admin.key-file`".to_owned(), tls.key_file.clone()));
+        paths.extend(tls.client_ca_file.clone().map(|path| ("`admin.client-ca-file`".to_owned(), path)));
+    }
     if let Some(vault) = vault {
         paths.extend(vault.ca_file.clone().map(|path| ("`vault.ca-file`".to_owned(), path)));
         let files = vault.auth.files().into_iter();

@@ -191,6 +191,45 @@ fn the_admin_port_must_be_a_loopback_address() {
 }
 
 #[test]
+fn the_admin_api_over_tls_needs_a_certificate_and_its_key() {
+    assert!(valid("").admin.tls.is_none());
+    let text =
+        "admin = { tls = '0.0.0.0:7481', cert-file = '/e/c', key-file = '/e/k', client-ca-file = '/e/ca' }\n";
+    let tls = valid(text).admin.tls.unwrap();
+    assert_eq!(tls.listen.to_string(), "0.0.0.0:7481");
+    assert_eq!((tls.cert_file.as_path(), tls.key_file.as_path()), (Path::new("/e/c"), Path::new("/e/k")));
+    assert_eq!(tls.client_ca_file.as_deref(), Some(Path::new("/e/ca")));
+    let hint = "hint: set `admin.cert-file` and `admin.key-file` to PEM files with a certificate for this host and its key";
+    assert_problems(
+        "admin.tls = '0.0.0.0'\n",
+        &format!(
+            "cofferdam.toml:1: `admin.tls` is not HOST:PORT\n  \
+             hint: write HOST:PORT, such as \"0.0.0.0:7481\" or \"[::]:7481\"\n\
+             cofferdam.toml:1: `admin.tls` has no `admin.cert-file`\n  {hint}\n\
+             cofferdam.toml:1: `admin.tls` has no `admin.key-file`\n  {hint}"
+        ),
+    );
+    assert_problems(
+        "[admin]\nkey-file = '/e/k'\nclient-ca-file = '/e/ca'\n",
+        "cofferdam.toml:2: `admin.key-file` is set without `admin.tls`\n  \
+         hint: set `admin.tls` to the HOST:PORT to listen on\n\
+         cofferdam.toml:3: `admin.client-ca-file` is set without `admin.tls`\n  \
+         hint: set `admin.tls` to the HOST:PORT to listen on",
+    );
+}
+
+#[test]
+fn the_files_of_the_admin_api_must_not_lie_in_the_relay_directory() {
+    assert_problems(
+        &format!(
+            "[admin]\ntls = '127.0.0.1:7481'\ncert-file = '/e/c'\nkey-file = '/r/relay/k'\n[relay]\nunix = '/r/relay/relay.sock'\n{GRANT}"
+        ),
+        "cofferdam.toml:6: `admin.key-file` lies in `/r/relay`, the relay's directory, which sandboxes can open\n  \
+         hint: give `relay.unix` a directory of its own, one that holds nothing else",
+    );
+}
+
+#[test]
 fn private_paths_in_the_vsock_directory_are_refused() {
     let relay = valid("state-dir = '/r/state'\n[relay]\nvsock-dir = '/r/vsock/../machines'\n").relay;
     assert_eq!(relay.vsock_dir.unwrap(), Path::new("/r/machines"));

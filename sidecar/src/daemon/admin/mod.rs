@@ -1,62 +1,162 @@
-//! The admin socket, by which the command line controls the daemon: one JSON line for the request, one for the
-//! response. And `http`, the port for health checks and metrics.
+//! The admin API, by which the command line and orchestrators control the daemon: HTTP and JSON on the admin socket, and on
+//! the port of `admin.tls`.
+//!
+//! | module | what it holds |
+//! |---|---|
+//! | `routes` | the table of routes, and how a request is written to and read from HTTP |
+//! | `connection` | one HTTP connection: limits, authentication, the response or the upgrade |
+//! | `respond` | carries the requests out |
+//! | `listing` | the enrolments and attached sandboxes that a caller may see, and which of them a name means |
+//! | `caller` | who sent a request, and which grants it may use |
+//! | [`tokens`] | bearer tokens, stored as hashes |
+//! | `failures` | addresses that sent unknown tokens |
+//! | `watch` | the stream of changes |
+//! | `error` | refusals, as HTTP responses |
+//! | [`server`], [`tls_port`] | accept connections on the socket and on the port |
+//! | [`client`] | the command line's side |
+//! | [`openapi`] | the description of this API for its clients |
+//! | [`health_port`] | another port, for health checks and metrics |
+//!
+//! What must stay true: each request is one row in `routes`, whichever side uses it; a caller with a token learns nothing of
+//! other grants and changes nothing that belongs to them.
 
+mod caller;
 pub(crate) mod client;
-pub(crate) mod http;
+mod connection;
+mod error;
+mod failures;
+pub(crate) mod health_port;
+mod listing;
+mod openapi;
+mod respond;
+mod routes;
 pub(crate) mod server;
+pub(crate) mod tls_port;
+pub(crate) mod tokens;
+mod watch;
 
 use std::path::PathBuf;
+use std::sync::Arc;
 
+use cofferdam_base::random;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use tokio::sync::Semaphore;
 
 use super::attachments::request::AttachmentRequest;
-use super::attachments::status::{AttachmentStatus, Lifetime, OverCause};
+use super::attachments::status::{AttachmentStatus, Lifetime};
+use crate::enrolment::EnrolmentKind;
 use crate::link::command::Description;
 use crate::link::registry::EndedLink;
+use crate::session::changes::Change;
+use failures::AuthenticationFailures;
+use tokens::Tokens;
 
-#[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
-#[serde(tag = "do", rename_all = "kebab-case", deny_unknown_fields)]
+/// The daemon's state of this API.
+pub(crate) struct AdminState {
+    tokens: Arc<Tokens>,
+    failures: AuthenticationFailures,
+    watchers: Arc<Semaphore>,
+}
+
+impl AdminState {
+    pub(crate) fn new(tokens: Tokens) -> Self {
+        Self {
+            tokens: Arc::new(tokens),
+            failures: AuthenticationFailures::default(),
+            watchers: Arc::new(Semaphore::new(watch::MAX_WATCHERS)),
+        }
+    }
+}
+
+/// A request. Over HTTP `do` is the route, and the fields are the body and the variable part of the path.
+#[derive(Clone, Debug, Deserialize, Eq, JsonSchema, PartialEq, Serialize)]
+#[serde(tag = "do", rename_all = "kebab-case", rename_all_fields = "kebab-case", deny_unknown_fields)]
 pub(crate) enum AdminRequest {
     /// Keeps the sandbox attached for as long as this connection is open; events are sent on it.
     Attach {
+        /// What the sandbox may use.
         grant: String,
+        /// The sandbox's name, by which it is recognised when it is attached again.
         name: String,
+        /// How long the sandbox stays enrolled. Default and maximum: the grant's `ttl`.
         ttl_ms: Option<u64>,
     },
-    /// Attaches a sandbox of a platform. Its status is sent on this connection, as JSON lines; a disconnect ends it, unless
-    /// it is to be left in the sidecar and was attached.
+    /// Lists the attachments of sandboxes on platforms.
+    Attachments,
+    /// Attaches a sandbox of a platform. Its status is sent on this connection, one JSON line each; a disconnect ends the
+    /// attachment, unless it was left in the sidecar.
     AttachPlatform {
         attachment: AttachmentRequest,
+        /// Leave the attachment in the sidecar once the sandbox is attached.
         #[serde(default)]
         detach: bool,
     },
-    /// Lists attachments of sandboxes on platforms.
-    Attachments,
+    CreateToken {
+        /// The grants that the token may be used for.
+        grants: Vec<String>,
+        /// What the token is for, for lists.
+        name: Option<String>,
+        /// Default: 30 days.
+        ttl_ms: Option<u64>,
+    },
     EndAttachment {
+        /// The sandbox's name.
         name: String,
     },
+    EndEnrolment {
+        /// The id of an enrolment, or the name of its sandbox.
+        enrolment: String,
+    },
     Enroll {
+        /// What the sandbox may use.
         grant: String,
+        /// The sandbox's name.
         name: Option<String>,
+        /// How long the sandbox stays enrolled. Default and maximum: the grant's `ttl`.
         ttl_ms: Option<u64>,
+        /// How soon the sandbox must connect for the first time.
+        #[serde(default = "default_ticket_ttl_ms")]
         ticket_ttl_ms: u64,
-        /// Instead of a ticket: a socket in this directory.
+        /// Instead of a ticket: a socket in this directory of the host.
         socket: Option<PathBuf>,
     },
+    Enrolments,
     Kill {
-        /// A session, or an enrolment.
+        /// A session, an enrolment, or the name of a sandbox.
         session: String,
     },
     /// This connection becomes a pipe into a sandbox that is held by an `Attach`.
     Pipe {
         enrolment: String,
+        #[serde(default)]
+        via: PipeVia,
     },
     Reload,
+    RevokeToken {
+        token: String,
+    },
     Sessions,
+    Tokens,
+    Watch,
 }
 
-#[derive(Clone, Debug, Deserialize, Serialize)]
-#[serde(tag = "answer", rename_all = "kebab-case")]
+/// What provides a pipe, for messages about its failure.
+#[derive(Clone, Copy, Debug, Default, Deserialize, Eq, JsonSchema, PartialEq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum PipeVia {
+    /// A command's stdin and stdout.
+    #[default]
+    Command,
+    /// A connection to an address.
+    Dial,
+    /// The sidecar's own client of a platform.
+    Platform,
+}
+
+/// A response. Over HTTP `answer` follows from the route; `Refused` is an error response.
+#[derive(Clone, Debug, Deserialize, JsonSchema, Serialize)]
+#[serde(tag = "answer", rename_all = "kebab-case", rename_all_fields = "kebab-case")]
 pub(crate) enum AdminResponse {
     /// The sandbox is held: `Pipe` may be requested now.
     Attaching {
@@ -64,14 +164,8 @@ pub(crate) enum AdminResponse {
         /// The sidecar's public key.
         pin: String,
     },
-    /// The attachment was started; its status follows, line by line.
-    AttachmentStarted {
-        name: String,
-    },
-    AttachmentRefused {
-        why: String,
-        cause: OverCause,
-    },
+    /// The attachment was started; the connection is a stream of [`AttachmentStatus`] now.
+    Attachment(AttachmentStatus),
     Attachments {
         attachments: Vec<AttachmentStatus>,
     },
@@ -81,14 +175,17 @@ pub(crate) enum AdminResponse {
         /// The enrolment string, or the address that the shim connects to.
         text: String,
     },
+    Enrolments {
+        enrolments: Vec<EnrolmentEntry>,
+    },
     Killed {
         links: Vec<EndedLink>,
         /// The enrolment that ended too.
         #[serde(default)]
         enrolment: Option<String>,
-        /// The attachment that ended, and what it lived with.
+        /// The attachment that ended too.
         #[serde(default, skip_serializing_if = "Option::is_none")]
-        attachment: Option<(String, Lifetime)>,
+        attachment: Option<EndedAttachment>,
         total_ms: u64,
     },
     /// All further bytes on this connection belong to the pipe.
@@ -104,11 +201,118 @@ pub(crate) enum AdminResponse {
     },
     Sessions {
         sessions: Vec<Description>,
+        /// Attached sandboxes that have no link at the moment.
+        #[serde(default)]
+        attached: Vec<AttachedSandbox>,
         /// Attachments of sandboxes on platforms, with or without links.
         #[serde(default)]
         attachments: Vec<AttachmentStatus>,
     },
+    TokenCreated {
+        id: String,
+        /// The token. It is shown this once: the sidecar stores its hash.
+        token: BearerToken,
+        expires_in_seconds: u64,
+    },
+    TokenRevoked {
+        id: String,
+    },
+    Tokens {
+        tokens: Vec<TokenEntry>,
+    },
+    Watching(Change),
 }
 
-/// Upper bound of a request's length.
-const MAX_REQUEST_BYTES: usize = 4 * 1024;
+/// An attachment that has ended.
+#[derive(Clone, Debug, Deserialize, Eq, JsonSchema, PartialEq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) struct EndedAttachment {
+    pub(crate) name: String,
+    /// One of the configuration is attached again at the next reload or restart.
+    pub(crate) lifetime: Lifetime,
+}
+
+/// One enrolment in a list.
+#[derive(Clone, Debug, Deserialize, Eq, JsonSchema, PartialEq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) struct EnrolmentEntry {
+    pub(crate) enrolment: String,
+    pub(crate) name: Option<String>,
+    pub(crate) grant: String,
+    pub(crate) kind: EnrolmentKind,
+    pub(crate) expires_in_seconds: u64,
+    /// Its session, while it has links.
+    pub(crate) session: Option<String>,
+    pub(crate) links: u64,
+}
+
+/// A sandbox that the host connects to.
+#[derive(Clone, Debug, Deserialize, Eq, JsonSchema, PartialEq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) struct AttachedSandbox {
+    pub(crate) enrolment: String,
+    pub(crate) name: String,
+    pub(crate) grant: String,
+    pub(crate) state: AttachState,
+    /// Why it is not attached.
+    pub(crate) reason: Option<String>,
+}
+
+#[derive(Clone, Copy, Debug, Deserialize, Eq, JsonSchema, PartialEq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum AttachState {
+    /// Its pipe is open.
+    Attached,
+    /// Its `cofferdam attach` runs, and has no pipe at the moment.
+    Connecting,
+    /// Its `cofferdam attach` has ended; the enrolment ends soon, unless it is attached again.
+    Detached,
+}
+
+/// One bearer token in a list, without its secret part.
+#[derive(Clone, Debug, Deserialize, Eq, JsonSchema, PartialEq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) struct TokenEntry {
+    pub(crate) id: String,
+    pub(crate) name: Option<String>,
+    pub(crate) grants: Vec<String>,
+    /// 0: it has expired.
+    pub(crate) expires_in_seconds: u64,
+}
+
+/// The text of a bearer token. Its memory is wiped when it is dropped.
+#[derive(Clone, Deserialize, JsonSchema, Serialize)]
+#[serde(transparent)]
+pub(crate) struct BearerToken(String);
+
+impl BearerToken {
+    /// For the one line in which `cofferdam token create` prints it.
+    pub(crate) fn as_str(&self) -> &str {
+        &self.0
+    }
+
+    /// A new token with this id and 256 random bits.
+    fn generate(id: &str) -> Self {
+        Self(format!("{TOKEN_PREFIX}{id}_{}", random::hex::<32>()))
+    }
+}
+
+impl Drop for BearerToken {
+    fn drop(&mut self) {
+        zeroize::Zeroize::zeroize(&mut self.0);
+    }
+}
+
+impl std::fmt::Debug for BearerToken {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("BearerToken(…)")
+    }
+}
+
+/// By which a program that searches for leaked credentials recognises a token.
+const TOKEN_PREFIX: &str = "cofferdam_";
+
+/// As long as `cofferdam enroll` gives.
+fn default_ticket_ttl_ms() -> u64 {
+    2 * 60 * 1000
+}

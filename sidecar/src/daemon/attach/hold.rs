@@ -12,6 +12,7 @@ use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
+use crate::daemon::admin::PipeVia;
 use crate::daemon::attach_table::{AttachEvent, AttachTable, Attached, Holder, MAX_EVENTS, Sandbox};
 use crate::daemon::enrolling::{EnrollError, EnrollRequest, EnrollVia};
 use crate::daemon::state::Daemon;
@@ -155,10 +156,11 @@ impl Daemon {
 }
 
 impl Hold {
-    /// Serves a pipe into the sandbox, in a task of its own.
+    /// Serves a pipe that the sidecar's own client of a platform provides, in a task of its own.
     pub(crate) fn serve(&self, stream: UnixStream) {
         let daemon = Arc::clone(&self.daemon);
-        self.daemon.context.tasks.spawn(daemon.serve_pipe(self.enrolment.to_string(), stream));
+        let enrolment = self.enrolment.to_string();
+        self.daemon.context.tasks.spawn(daemon.serve_pipe(enrolment, PipeVia::Platform, stream));
     }
 
     /// The next event. Cancel-safe.

@@ -13,28 +13,27 @@ use tokio::net::UnixStream;
 use tokio::time::{sleep, timeout};
 
 use super::shut_on_drop::ShutOnDrop;
+use crate::daemon::admin::PipeVia;
 use crate::daemon::admission::ConnectionSource;
 use crate::daemon::attach_table::{AttachEvent, LAST_BYTES, PipeEnd};
 use crate::daemon::handshake::{self, Arrival};
 use crate::daemon::handshake_slots::HandshakeSlots;
 use crate::daemon::state::Daemon;
 use crate::link::connection::Transport;
+use crate::session::changes::{Change, ChangeKind};
 
 #[derive(Debug, thiserror::Error)]
 enum PipeError {
-    #[error("the command ended before the hub in the sandbox sent anything; its own messages are above")]
-    Nothing,
+    #[error("{}", nothing(*.0))]
+    Nothing(PipeVia),
     #[error(transparent)]
     Silent(#[from] Silence),
     #[error("the sidecar is stopping")]
     Stopping,
     #[error("the hub began the TLS handshake and did not finish it within {} seconds", HANDSHAKE.as_secs())]
     TimedOut,
-    #[error("TLS handshake with the hub in the sandbox: {source}{}", advice(.source))]
-    Tls {
-        #[from]
-        source: TlsError,
-    },
+    #[error("TLS handshake with the hub in the sandbox: {source}{}", advice(.source, *.via))]
+    Tls { source: TlsError, via: PipeVia },
     #[error(transparent)]
     Trunk(#[from] TrunkError),
     #[error("use the pipe: {0}")]
@@ -56,7 +55,7 @@ impl Daemon {
     }
 
     /// Serves a pipe until it ends.
-    pub(crate) async fn serve_pipe(self: Arc<Self>, enrolment: String, stream: UnixStream) {
+    pub(crate) async fn serve_pipe(self: Arc<Self>, enrolment: String, via: PipeVia, stream: UnixStream) {
         let (stream, end) = match self.begin(&enrolment, stream).await {
             Ok(Some(started)) => started,
             // The sandbox is not held any more.
@@ -64,14 +63,14 @@ impl Daemon {
             Err(error) => return tracing::error!(%error, enrolment, "start a pipe"),
         };
         let _gone = end.gone.clone().drop_guard();
-        let error = match self.run_pipe(&enrolment, stream, &end).await {
+        let error = match self.run_pipe(&enrolment, via, stream, &end).await {
             Ok(()) => return,
             Err(error) => error,
         };
         // The table has a duplicate of the descriptor, so dropping ours would not close the connection.
         end.shut();
         tracing::info!(enrolment, why = %error, "pipe lost");
-        self.attaches.notify(&enrolment, AttachEvent::Lost { why: error.to_string() });
+        self.report_pipe(&enrolment, AttachEvent::Lost { why: error.to_string() });
     }
 
     async fn begin(
@@ -89,6 +88,7 @@ impl Daemon {
     async fn run_pipe(
         self: &Arc<Self>,
         enrolment: &str,
+        via: PipeVia,
         stream: UnixStream,
         end: &PipeEnd,
     ) -> Result<(), PipeError> {
@@ -96,13 +96,14 @@ impl Daemon {
         first?;
         let mut buffer = [0];
         if matches!(peek(&stream, &mut buffer), Ok(0)) {
-            return Err(PipeError::Nothing);
+            return Err(PipeError::Nothing(via));
         }
         let accepting = timeout(HANDSHAKE, tls::accept_pipe(stream, &self.identity));
         let accepted = self.stop.run_until_cancelled(accepting).await.ok_or(PipeError::Stopping)?;
-        let (stream, key, inside) = accepted.map_err(|_| PipeError::TimedOut)??;
+        let accepted = accepted.map_err(|_| PipeError::TimedOut)?;
+        let (stream, key, inside) = accepted.map_err(|source| PipeError::Tls { source, via })?;
         tracing::info!(enrolment, %key, ?inside, "pipe attached");
-        self.attaches.notify(enrolment, AttachEvent::Attached { key: key.to_string() });
+        self.report_pipe(enrolment, AttachEvent::Attached { key: key.to_string() });
         match inside {
             Inside::Hub => self.serve_hub(enrolment.into(), Box::new(stream)).await,
             Inside::Link => {
@@ -114,6 +115,24 @@ impl Daemon {
                 handshake::accept(self, arrival, slots.take().await).await;
                 Ok(())
             }
+        }
+    }
+
+    /// Reports a change of the pipe to its holder and to watchers.
+    fn report_pipe(&self, enrolment: &str, event: AttachEvent) {
+        let (kind, reason) = match &event {
+            AttachEvent::Attached { .. } => (ChangeKind::Attached, None),
+            AttachEvent::Lost { why } | AttachEvent::Over { why } => {
+                (ChangeKind::Detached, Some(why.clone()))
+            }
+        };
+        if let Some(sandbox) = self.attaches.notify(enrolment, event) {
+            self.context.changes.publish(|| Change {
+                enrolment: Some(enrolment.into()),
+                name: Some(sandbox.name),
+                reason,
+                ..Change::new(kind, &sandbox.grant)
+            });
         }
     }
 
@@ -172,13 +191,33 @@ fn peek(stream: &UnixStream, buffer: &mut [u8]) -> nix::Result<usize> {
     nix::sys::socket::recv(stream.as_raw_fd(), buffer, nix::sys::socket::MsgFlags::MSG_PEEK)
 }
 
+/// Why nothing was received, and the next step.
+fn nothing(via: PipeVia) -> &'static str {
+    match via {
+        PipeVia::Command => {
+            "the command ended before the hub in the sandbox sent anything; its own messages are above"
+        }
+        PipeVia::Dial => {
+            "the connection ended before anything was received: does a hub or a shim listen at this address?"
+        }
+        PipeVia::Platform => "the platform closed the pipe before the hub in the sandbox sent anything",
+    }
+}
+
 /// The next step for a failed TLS handshake: most often the command printed something into the pipe.
-fn advice(error: &TlsError) -> &'static str {
-    match error {
-        TlsError::NotTls => {
+fn advice(error: &TlsError, via: PipeVia) -> &'static str {
+    match (error, via) {
+        (TlsError::NotTls, PipeVia::Command) => {
             "; the command wrote something else to the pipe: only the hub may write to its stdout"
         }
-        TlsError::Closed | TlsError::Refused(_) => {
+        (TlsError::NotTls, PipeVia::Dial) => {
+            "; another program answers at this address: does a hub or a shim listen there?"
+        }
+        (TlsError::NotTls, PipeVia::Platform) => "; another program answers in the place of the hub",
+        (TlsError::Closed | TlsError::Refused(_), PipeVia::Platform) => {
+            "; does the hub come from this sidecar's shim, in the same version?"
+        }
+        (TlsError::Closed | TlsError::Refused(_), _) => {
             "; does the hub pin this sidecar's key, which `cofferdam key` prints and which replaces {pin}?"
         }
         _ => "",

@@ -40,10 +40,6 @@ impl Follower {
         Self { daemon, entry, at_drop: AtDrop::EndAttachment }
     }
 
-    pub(crate) fn status(&self) -> AttachmentStatus {
-        self.entry.status.borrow().clone()
-    }
-
     /// Sends each new status as a JSON line, until the attachment is over or the client disconnects. A client that reads
     /// slowly gets the newest status, not all of them.
     pub(crate) async fn follow(mut self, mut stream: UnixStream, detach: Detach) {

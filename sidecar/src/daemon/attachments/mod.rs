@@ -86,19 +86,10 @@ pub(crate) enum AttachmentError {
     Stopping,
 }
 
-/// The result of ending an attachment.
-#[derive(Debug)]
-pub(crate) struct EndedAttachment {
-    pub(crate) lifetime: Lifetime,
-    /// None if it had no enrolment.
-    pub(crate) killed: Option<Killed>,
-    pub(crate) began: Instant,
-}
-
 /// How long a new attachment waits for one that is ending: its command may have been killed just before.
 const RELEASE_TIMEOUT: Duration = Duration::from_secs(3);
 /// How long ending an attachment may take, the hub in the sandbox included.
-const END_TIMEOUT: Duration = Duration::from_secs(10);
+const END_TIMEOUT: Duration = Duration::from_secs(8);
 /// Between attempts to enrol a sandbox that is kept.
 const ENROL_DELAY: Duration = Duration::from_secs(10);
 
@@ -242,10 +233,9 @@ impl Daemon {
         Ok(entry)
     }
 
-    /// Ends an attachment with its enrolment. `None` if there is none of this name.
-    pub(crate) async fn end_attachment(self: &Arc<Self>, name: &str) -> Option<EndedAttachment> {
+    /// Ends an attachment with its enrolment, if it has one. `None` if there is none of this name.
+    pub(crate) async fn end_attachment(self: &Arc<Self>, name: &str) -> Option<(Lifetime, Option<Killed>)> {
         let entry = self.attachments.table.find(name)?;
-        let began = Instant::now();
         let (lifetime, enrolment) = {
             let status = entry.status.borrow();
             (status.lifetime, status.enrolment.clone())
@@ -264,7 +254,7 @@ impl Daemon {
             tracing::error!(sandbox = name, "an attachment did not end in time");
             entry.stop.cancel();
         }
-        Some(EndedAttachment { lifetime, killed, began })
+        Some((lifetime, killed))
     }
 
     async fn run_attachment(self: Arc<Self>, entry: Entry, history: History) {

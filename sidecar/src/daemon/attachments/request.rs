@@ -7,14 +7,15 @@ use std::time::Duration;
 
 use cofferdam_platforms::{InvalidSandboxId, KeepAwake, SandboxId, WhenSuspended};
 use relay_proto::name::{InvalidName, Name};
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::status::Kind;
 use crate::config;
 
 /// A request to attach a sandbox of a platform. Plain data.
-#[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
-#[serde(rename_all = "kebab-case")]
+#[derive(Clone, Debug, Deserialize, Eq, JsonSchema, PartialEq, Serialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub(crate) struct AttachmentRequest {
     pub(crate) kind: Kind,
     /// The name of the platform's table in the configuration; None: the only one of this kind, or the one named like it.
@@ -42,8 +43,9 @@ pub(crate) struct AttachmentRequest {
 }
 
 /// How the pipe reaches a sandbox of Daytona. E2B has one way.
-#[derive(Clone, Copy, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, Deserialize, Eq, JsonSchema, PartialEq, Serialize)]
 #[serde(rename_all = "kebab-case")]
+#[schemars(rename = "PipeRoute")]
 pub(crate) enum Route {
     /// The platform's preview link, by WebSocket.
     #[default]

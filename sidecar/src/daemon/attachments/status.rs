@@ -1,10 +1,11 @@
 //! The state of an attachment, as `attach list`, `sessions` and the followers of an attachment get it. Plain data.
 
 use cofferdam_platforms::{PlatformKind, Progress};
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 /// One attachment and its state.
-#[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
+#[derive(Clone, Debug, Deserialize, Eq, JsonSchema, PartialEq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) struct AttachmentStatus {
     /// The sandbox's name.
@@ -22,15 +23,16 @@ pub(crate) struct AttachmentStatus {
     pub(crate) state: AttachmentState,
 }
 
-#[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, Deserialize, Eq, JsonSchema, PartialEq, Serialize)]
 #[serde(rename_all = "kebab-case")]
+#[schemars(rename = "PlatformKind")]
 pub(crate) enum Kind {
     Daytona,
     E2b,
 }
 
 /// What an attachment lives with.
-#[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, Deserialize, Eq, JsonSchema, PartialEq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Lifetime {
     /// With its table in the configuration.
@@ -41,7 +43,7 @@ pub(crate) enum Lifetime {
     Followed,
 }
 
-#[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
+#[derive(Clone, Debug, Deserialize, Eq, JsonSchema, PartialEq, Serialize)]
 #[serde(tag = "state", rename_all = "kebab-case", rename_all_fields = "kebab-case")]
 pub(crate) enum AttachmentState {
     Finding,
@@ -76,7 +78,7 @@ pub(crate) enum AttachmentState {
 }
 
 /// Why an attachment is over, for the exit code of the command that asked for it.
-#[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, Deserialize, Eq, JsonSchema, PartialEq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum OverCause {
     /// Its configuration is missing or its API key cannot be read.
@@ -120,6 +122,26 @@ impl AttachmentState {
     }
 }
 
+impl OverCause {
+    /// As it is written in JSON, and in the code of a refusal.
+    pub(crate) fn as_str(self) -> &'static str {
+        match self {
+            Self::Configuration => "configuration",
+            Self::Ended => "ended",
+            Self::Taken => "taken",
+            Self::NoSandbox => "no-sandbox",
+            Self::NotSaved => "not-saved",
+            Self::Unauthorized => "unauthorized",
+            Self::Unavailable => "unavailable",
+        }
+    }
+
+    /// Reads what [`as_str`](Self::as_str) gives.
+    pub(crate) fn read(text: &str) -> Option<Self> {
+        serde_json::from_value(text.into()).ok()
+    }
+}
+
 impl From<Progress> for AttachmentState {
     fn from(progress: Progress) -> Self {
         match progress {
@@ -147,5 +169,26 @@ impl From<PlatformKind> for Kind {
             PlatformKind::Daytona => Self::Daytona,
             PlatformKind::E2b => Self::E2b,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn causes_are_read_as_they_are_written() {
+        for cause in [
+            OverCause::Configuration,
+            OverCause::Ended,
+            OverCause::Taken,
+            OverCause::NoSandbox,
+            OverCause::NotSaved,
+            OverCause::Unauthorized,
+            OverCause::Unavailable,
+        ] {
+            assert_eq!(OverCause::read(cause.as_str()), Some(cause));
+        }
+        assert_eq!(OverCause::read("invalid"), None);
     }
 }

@@ -13,6 +13,7 @@ use crate::link::command::{Command, EndReason};
 use crate::link::connection::Connection;
 use crate::link::{FirstConnection, Link};
 use crate::session::Session;
+use crate::session::changes::ChangeKind;
 use crate::session::principal::EpochOffer;
 
 /// A reserved entry for a link; removed when this is dropped.
@@ -64,7 +65,9 @@ impl Registered {
             let name = self.session.enrolment.as_ref().map(|enrolled| format!(", sandbox {}", enrolled.name));
             let detail = format!("grant {}{}", self.session.grant, name.unwrap_or_default());
             self.record(Event::SessionStart, &detail);
+            self.session.publish(ChangeKind::SessionBegan, None, None);
         }
+        self.session.publish(ChangeKind::LinkOpened, Some(&self.link), None);
     }
 
     /// Runs the link, and keeps its entry until the link has ended.
@@ -102,8 +105,12 @@ impl Drop for Registered {
                 failed
             }
         };
+        if self.state != TaskState::NotStarted {
+            self.session.publish(ChangeKind::LinkEnded, Some(&self.link), Some(why));
+        }
         if ended.is_some_and(|session| session.begun == Begun::Yes) {
             self.record(Event::SessionEnd, why);
+            self.session.publish(ChangeKind::SessionEnded, None, Some(why));
         }
     }
 }

@@ -105,6 +105,8 @@ fn described(session: &str, link: &str) -> Description {
     Description {
         session: session.into(),
         link: link.into(),
+        enrolment: None,
+        name: None,
         grant: "dev".into(),
         server: "tools".into(),
         connected: true,

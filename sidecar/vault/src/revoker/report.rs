@@ -2,19 +2,20 @@
 
 use std::time::Duration;
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::session_token::SecretLease;
 
 /// What became of a session's credentials in Vault.
-#[derive(Clone, Debug, Deserialize, Serialize)]
+#[derive(Clone, Debug, Deserialize, JsonSchema, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub struct Revoked {
     pub token: Outcome,
     pub leases: Vec<LeaseEnd>,
 }
 
-#[derive(Clone, Debug, Deserialize, Serialize)]
+#[derive(Clone, Debug, Deserialize, JsonSchema, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub struct LeaseEnd {
     pub secret: String,
@@ -23,7 +24,7 @@ pub struct LeaseEnd {
     pub outcome: Outcome,
 }
 
-#[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
+#[derive(Clone, Debug, Deserialize, Eq, JsonSchema, PartialEq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Outcome {
     Pending { reason: String },

@@ -41,22 +41,22 @@ const OPEN_METRICS: HeaderValue =
 
 /// A bound port.
 #[derive(Debug)]
-pub(crate) struct AdminPort {
+pub(crate) struct HealthPort {
     listener: TcpListener,
 }
 
 #[derive(Debug, thiserror::Error)]
 #[error("listen on {address} for `admin.http`: does another sidecar use this port?")]
-pub(crate) struct AdminPortError {
+pub(crate) struct HealthPortError {
     address: HostPort,
     #[source]
     source: io::Error,
 }
 
-impl AdminPort {
-    pub(crate) async fn bind(address: &HostPort) -> Result<Self, AdminPortError> {
+impl HealthPort {
+    pub(crate) async fn bind(address: &HostPort) -> Result<Self, HealthPortError> {
         let bound = TcpListener::bind(address.to_string()).await;
-        let listener = bound.map_err(|source| AdminPortError { address: address.clone(), source })?;
+        let listener = bound.map_err(|source| HealthPortError { address: address.clone(), source })?;
         Ok(Self { listener })
     }
 

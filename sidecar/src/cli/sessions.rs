@@ -1,0 +1,183 @@
+//! `sessions`, `kill` and `enrolments`: which sandboxes are connected, and which may connect.
+
+use std::path::Path;
+use std::process::ExitCode;
+
+use cofferdam_vault::Revoked;
+
+use super::arguments::{EnrolmentsArguments, EnrolmentsCommand, SessionsArguments};
+use super::commands::{request, unexpected_response};
+use crate::daemon::admin::{
+    AdminRequest, AdminResponse, AttachState, AttachedSandbox, EndedAttachment, EnrolmentEntry,
+};
+use crate::daemon::attachments::status::Lifetime;
+use crate::enrolment::EnrolmentKind;
+use crate::link::command::{Description, Processes, ScopeProcess};
+use crate::link::registry::EndedLink;
+use crate::terminal;
+use crate::terminal::failure::{Failure, Sysexit};
+
+pub(super) fn sessions(file: Option<&Path>, arguments: &SessionsArguments) -> Result<ExitCode, Failure> {
+    let AdminResponse::Sessions { sessions, attached, attachments } = request(file, &AdminRequest::Sessions)?
+    else {
+        return Err(unexpected_response());
+    };
+    if arguments.json {
+        let plain = "descriptions are plain data";
+        let links = sessions.iter().map(|session| serde_json::to_value(session).expect(plain));
+        let sandboxes = attached.iter().map(|sandbox| serde_json::to_value(sandbox).expect(plain));
+        let all: Vec<_> = links.chain(sandboxes).collect();
+        terminal::line(&serde_json::to_string_pretty(&all).expect(plain));
+        return Ok(ExitCode::SUCCESS);
+    }
+    print_sessions(&sessions, &attached);
+    if !attachments.is_empty() {
+        super::attachments::print(&attachments);
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn print_sessions(sessions: &[Description], attached: &[AttachedSandbox]) {
+    if sessions.is_empty() && attached.is_empty() {
+        eprintln!("no sessions");
+        return;
+    }
+    terminal::line(
+        "SESSION            LINK               GRANT     SERVER    STATE      PID      CALLS  REFUSED  EXPIRES    SANDBOX",
+    );
+    for session in sessions {
+        terminal::line(&session_line(session));
+        for scope in &session.scopes {
+            terminal::line(&scope_line(session, scope));
+        }
+        for credential in &session.credentials {
+            terminal::line(&format!("  {}", credential.line()));
+        }
+    }
+    for sandbox in attached {
+        terminal::line(&attached_line(sandbox));
+    }
+}
+
+fn session_line(session: &Description) -> String {
+    let state = match session.connected {
+        true => "connected",
+        false => "lost",
+    };
+    let left = format!("in {} min", session.expires_in_seconds / 60);
+    format!(
+        "{:<18} {:<18} {:<9} {:<9} {state:<10} {:<8} {:<6} {:<8} {left:<10} {}",
+        session.session,
+        session.link,
+        session.grant,
+        session.server,
+        session.pid.map_or("-".into(), |pid| pid.to_string()),
+        session.calls,
+        session.refused,
+        session.name.as_deref().unwrap_or("-"),
+    )
+}
+
+/// The line of a scope's process, below that of its link and with the pid in the same column.
+fn scope_line(session: &Description, scope: &ScopeProcess) -> String {
+    format!(
+        "{:<18} {:<18} {:<30} {:<8} tools {}",
+        "", session.link, "  with other credentials", scope.pid, scope.tools
+    )
+}
+
+/// The line of an attached sandbox without links, with grant, state and name in the columns of links.
+fn attached_line(sandbox: &AttachedSandbox) -> String {
+    let state = match sandbox.state {
+        AttachState::Attached => "attached",
+        AttachState::Connecting => "connecting",
+        AttachState::Detached => "detached",
+    };
+    let reason = sandbox.reason.as_ref().map(|reason| format!(": {reason}")).unwrap_or_default();
+    format!(
+        "{:<18} {:<18} {:<9} {:<9} {state:<10} {:<8} {:<6} {:<8} {:<10} {}{reason}",
+        "-", "-", sandbox.grant, "-", "-", "-", "-", "-", sandbox.name,
+    )
+}
+
+pub(super) fn kill(file: Option<&Path>, session: String) -> Result<ExitCode, Failure> {
+    report_killed(request(file, &AdminRequest::Kill { session })?)
+}
+
+pub(super) fn enrolments(file: Option<&Path>, arguments: EnrolmentsArguments) -> Result<ExitCode, Failure> {
+    if let Some(EnrolmentsCommand::End(end)) = arguments.command {
+        return report_killed(request(file, &AdminRequest::EndEnrolment { enrolment: end.name })?);
+    }
+    let AdminResponse::Enrolments { enrolments } = request(file, &AdminRequest::Enrolments)? else {
+        return Err(unexpected_response());
+    };
+    if arguments.json {
+        terminal::line(&serde_json::to_string_pretty(&enrolments).expect("a list is plain data"));
+    } else if enrolments.is_empty() {
+        eprintln!("no enrolments");
+    } else {
+        terminal::line("ENROLMENT          GRANT     KIND      LINKS  EXPIRES     SANDBOX");
+        for enrolment in &enrolments {
+            terminal::line(&enrolment_line(enrolment));
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn enrolment_line(enrolment: &EnrolmentEntry) -> String {
+    let kind = match enrolment.kind {
+        EnrolmentKind::Attached => "attached",
+        EnrolmentKind::Key => "key",
+        EnrolmentKind::Socket => "socket",
+        EnrolmentKind::Ticket => "ticket",
+    };
+    let left = format!("in {} min", enrolment.expires_in_seconds / 60);
+    let name = enrolment.name.as_deref().unwrap_or("-");
+    format!(
+        "{:<18} {:<9} {kind:<9} {:<6} {left:<11} {name}",
+        enrolment.enrolment, enrolment.grant, enrolment.links
+    )
+}
+
+pub(super) fn report_killed(response: AdminResponse) -> Result<ExitCode, Failure> {
+    match response {
+        AdminResponse::Killed { links, enrolment, attachment, total_ms } => {
+            for link in &links {
+                terminal::line(&ended_line(link));
+                for line in link.ended.vault.iter().flat_map(Revoked::lines) {
+                    terminal::line(&format!("session {}: {line}", link.session));
+                }
+                for credential in &link.ended.not_revocable {
+                    terminal::line(&format!("session {}: {}", link.session, credential.line()));
+                }
+            }
+            if let Some(enrolment) = enrolment {
+                terminal::line(&format!("enrolment {enrolment}: ended; its sandbox cannot connect again"));
+            }
+            if let Some(EndedAttachment { name, lifetime }) = attachment {
+                let until = match lifetime {
+                    Lifetime::Configured => {
+                        "; the configuration attaches it again at the next reload or restart: remove its table"
+                    }
+                    Lifetime::Detached | Lifetime::Followed => "",
+                };
+                terminal::line(&format!("attachment {name}: ended{until}"));
+            }
+            terminal::line(&format!("ended after {total_ms} ms"));
+            Ok(ExitCode::SUCCESS)
+        }
+        AdminResponse::Refused { why } => Err(Failure::new(Sysexit::NoInput, why)),
+        _ => Err(unexpected_response()),
+    }
+}
+
+fn ended_line(link: &EndedLink) -> String {
+    let processes = match link.ended.processes {
+        Processes::AllEnded => "the server and all its descendants ended",
+        Processes::StillDying => "processes of the server were killed but have not exited yet",
+    };
+    format!(
+        "link {}: {processes} after {} ms; {} calls had no response",
+        link.link, link.ended.server_ended_ms, link.ended.calls_unanswered
+    )
+}

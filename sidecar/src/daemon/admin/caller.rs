@@ -1,0 +1,125 @@
+//! Who sent a request, and which grants it may use.
+//!
+//! What must stay true: a request with a token has the rights of that token and no more, whatever else its connection has
+//! proven; a request without one has rights only on the admin socket or with a client certificate.
+
+use std::net::IpAddr;
+
+use cofferdam_base::clock;
+use http::HeaderMap;
+use http::header::AUTHORIZATION;
+use tokio::time::Instant;
+
+use super::AdminState;
+use super::error::ApiError;
+use super::tokens::{TokenRefused, TokenScope};
+
+/// The other end of a connection.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Peer {
+    /// The admin socket, which only the sidecar's user can open.
+    Socket,
+    Tls {
+        address: IpAddr,
+        certificate: ClientCertificate,
+    },
+}
+
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(super) enum ClientCertificate {
+    Absent,
+    /// Signed by an authority of `admin.client-ca-file`.
+    Verified,
+}
+
+/// The sender of a request.
+#[derive(Clone, Debug)]
+pub(super) enum Caller {
+    /// Everything.
+    Administrator,
+    Token(TokenScope),
+}
+
+impl Caller {
+    pub(super) fn authenticate(
+        admin: &AdminState,
+        peer: Peer,
+        headers: &HeaderMap,
+    ) -> Result<Self, ApiError> {
+        match (bearer_token(headers)?, peer) {
+            (Some(token), peer) => Self::by_token(admin, peer, token),
+            (None, Peer::Socket | Peer::Tls { certificate: ClientCertificate::Verified, .. }) => {
+                Ok(Self::Administrator)
+            }
+            (None, Peer::Tls { certificate: ClientCertificate::Absent, .. }) => {
+                Err(ApiError::unauthorized("the request has neither a token nor a client certificate"))
+            }
+        }
+    }
+
+    fn by_token(admin: &AdminState, peer: Peer, token: &str) -> Result<Self, ApiError> {
+        let address = match peer {
+            Peer::Socket => None,
+            Peer::Tls { address, .. } => Some(address),
+        };
+        let now = Instant::now();
+        if let Some(left) = address.and_then(|address| admin.failures.blocked_for(address, now)) {
+            return Err(ApiError::too_many_failures(left.as_secs() + 1));
+        }
+        match admin.tokens.check(token, clock::now()) {
+            Ok(scope) => Ok(Self::Token(scope)),
+            Err(TokenRefused::Expired) => Err(ApiError::unauthorized("the token has expired")),
+            Err(TokenRefused::Unknown) => {
+                if let Some(address) = address {
+                    admin.failures.count(address, now);
+                }
+                Err(ApiError::unauthorized("the token is unknown here, or was revoked"))
+            }
+        }
+    }
+
+    pub(super) fn may_use(&self, grant: &str) -> bool {
+        match self {
+            Self::Administrator => true,
+            Self::Token(scope) => scope.grants.iter().any(|allowed| allowed.as_str() == grant),
+        }
+    }
+
+    /// The same refusal for a grant that does not exist.
+    pub(super) fn require_grant(&self, grant: &str) -> Result<(), ApiError> {
+        match self.may_use(grant) {
+            true => Ok(()),
+            false => Err(ApiError::forbidden(format!("the token is not for the grant `{grant}`"))
+                .hint("use a token of `cofferdam token create` for this grant")),
+        }
+    }
+
+    pub(super) fn require_administrator(&self, what: &str) -> Result<(), ApiError> {
+        match self {
+            Self::Administrator => Ok(()),
+            Self::Token(_) => Err(ApiError::forbidden(format!("a token does not permit {what}"))
+                .hint("use the admin socket, or a client certificate")),
+        }
+    }
+
+    /// Waits until the caller's right ends.
+    pub(super) async fn ended(&self) {
+        match self {
+            Self::Administrator => std::future::pending().await,
+            Self::Token(scope) => scope.ended().await,
+        }
+    }
+}
+
+/// `None` if the request has no `Authorization`.
+fn bearer_token(headers: &HeaderMap) -> Result<Option<&str>, ApiError> {
+    let mut all = headers.get_all(AUTHORIZATION).iter();
+    let Some(value) = all.next() else { return Ok(None) };
+    let token = value.to_str().ok().and_then(|text| text.split_once(' ')).and_then(|(scheme, token)| {
+        (scheme.eq_ignore_ascii_case("bearer") && !token.is_empty()).then_some(token)
+    });
+    match (token, all.next()) {
+        (Some(token), None) => Ok(Some(token)),
+        _ => Err(ApiError::unauthorized("the header `Authorization` is not `Bearer TOKEN`")),
+    }
+}

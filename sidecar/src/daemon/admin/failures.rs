@@ -1,0 +1,93 @@
+//! Addresses that sent requests with unknown tokens: after some of them, further requests with a token are refused for a
+//! while, without a look at the token.
+
+use std::collections::HashMap;
+use std::net::{IpAddr, Ipv6Addr};
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+#[derive(Debug, Default)]
+pub(crate) struct AuthenticationFailures(Mutex<HashMap<IpAddr, Failures>>);
+
+#[derive(Clone, Copy, Debug)]
+struct Failures {
+    first: Instant,
+    count: u32,
+}
+
+/// Unknown tokens from one address within [`WINDOW`].
+const MAX_FAILURES: u32 = 10;
+const WINDOW: Duration = Duration::from_secs(60);
+/// Addresses that are remembered.
+const MAX_ADDRESSES: usize = 1024;
+
+impl AuthenticationFailures {
+    /// For how long requests with tokens are refused from this address, if they are.
+    pub(super) fn blocked_for(&self, address: IpAddr, now: Instant) -> Option<Duration> {
+        let table = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let failures = table.get(&network(address)).filter(|failures| failures.count >= MAX_FAILURES)?;
+        (failures.first + WINDOW).checked_duration_since(now).filter(|left| !left.is_zero())
+    }
+
+    pub(super) fn count(&self, address: IpAddr, now: Instant) {
+        let mut table = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let address = network(address);
+        if !table.contains_key(&address) && table.len() >= MAX_ADDRESSES {
+            table.retain(|_, failures| now.duration_since(failures.first) < WINDOW);
+            let oldest = table.iter().min_by_key(|(_, failures)| failures.first).map(|(address, _)| *address);
+            if let Some(oldest) = oldest.filter(|_| table.len() >= MAX_ADDRESSES) {
+                table.remove(&oldest);
+            }
+        }
+        let failures = table.entry(address).or_insert(Failures { first: now, count: 0 });
+        if now.duration_since(failures.first) >= WINDOW {
+            *failures = Failures { first: now, count: 0 };
+        }
+        failures.count += 1;
+        if failures.count == MAX_FAILURES {
+            tracing::warn!(%address, "{MAX_FAILURES} requests with unknown tokens: tokens are refused for a minute");
+        }
+    }
+}
+
+/// A host usually has a whole /64 network of IPv6 addresses.
+fn network(address: IpAddr) -> IpAddr {
+    match address.to_canonical() {
+        IpAddr::V6(address) => Ipv6Addr::from_bits(address.to_bits() & !u128::from(u64::MAX)).into(),
+        address => address,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn an_address_is_blocked_after_ten_failures_for_the_rest_of_the_minute() {
+        let failures = AuthenticationFailures::default();
+        let (one, neighbour, other) =
+            ("2001:db8::1".parse().unwrap(), "2001:db8::2".parse().unwrap(), "192.0.2.1".parse().unwrap());
+        let start = Instant::now();
+        for count in 0..MAX_FAILURES {
+            assert_eq!(failures.blocked_for(one, start), None, "{count}");
+            failures.count(one, start);
+        }
+        assert_eq!(failures.blocked_for(neighbour, start + WINDOW / 2), Some(WINDOW / 2));
+        assert_eq!(failures.blocked_for(other, start), None);
+        assert_eq!(failures.blocked_for(one, start + WINDOW), None);
+        failures.count(one, start + WINDOW);
+        assert_eq!(failures.blocked_for(one, start + WINDOW), None, "counted from the beginning");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_number_of_remembered_addresses_is_limited() {
+        let failures = AuthenticationFailures::default();
+        let start = Instant::now();
+        for number in 0..2 * u32::try_from(MAX_ADDRESSES).unwrap() {
+            failures.count(IpAddr::V4(number.into()), start + Duration::from_millis(number.into()));
+        }
+        assert_eq!(failures.0.lock().unwrap().len(), MAX_ADDRESSES);
+    }
+}

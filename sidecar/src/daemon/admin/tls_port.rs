@@ -1,0 +1,160 @@
+//! The port of `admin.tls`: the admin API for orchestrators on other hosts.
+//!
+//! What must stay true: nothing is answered without TLS; a connection whose request is not authenticated yet holds one of
+//! few slots, and the one that has been silent longest loses its slot to the next; this port has slots of its own, so that
+//! a flood here does not block the command line.
+
+use std::io;
+use std::net::IpAddr;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use relay_proto::address::HostPort;
+use rustls::RootCertStore;
+use rustls::pki_types::pem::PemObject as _;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::server::{NoServerSessionStorage, ServerConfig, VerifierBuilderError, WebPkiClientVerifier};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::time::timeout;
+use tokio_rustls::TlsAcceptor;
+
+use super::caller::{ClientCertificate, Peer};
+use super::connection;
+use crate::config::AdminTls;
+use crate::daemon::handshake_slots::{HandshakeSlot, HandshakeSlots};
+use crate::daemon::state::Daemon;
+
+/// A bound port.
+pub(crate) struct AdminTlsPort {
+    listener: TcpListener,
+    acceptor: TlsAcceptor,
+}
+
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum AdminTlsError {
+    #[error(
+        "listen on {address} for `admin.tls`: does another sidecar use this port, and is the address of this host?"
+    )]
+    Bind {
+        address: HostPort,
+        #[source]
+        source: io::Error,
+    },
+    #[error("read `{path}`, the file of `{key}`")]
+    File {
+        key: &'static str,
+        path: PathBuf,
+        #[source]
+        source: io::Error,
+    },
+    #[error("`{path}`, the file of `{key}`, has no {what} in PEM form")]
+    Pem { key: &'static str, path: PathBuf, what: &'static str },
+    #[error("use the certificate of `admin.cert-file`: does the key of `admin.key-file` belong to it?")]
+    Certificate(#[from] rustls::Error),
+    #[error("use the authorities of `admin.client-ca-file`")]
+    Authorities(#[from] VerifierBuilderError),
+}
+
+/// Connections whose request is awaited or in progress.
+const MAX_CONNECTIONS: usize = 64;
+const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(5);
+
+impl AdminTlsPort {
+    pub(crate) async fn bind(settings: &AdminTls) -> Result<Self, AdminTlsError> {
+        let acceptor = TlsAcceptor::from(server_config(settings)?);
+        let bound = TcpListener::bind(settings.listen.to_string()).await;
+        let listener =
+            bound.map_err(|source| AdminTlsError::Bind { address: settings.listen.clone(), source })?;
+        Ok(Self { listener, acceptor })
+    }
+
+    /// Serves requests until the stop.
+    pub(crate) async fn run(self, daemon: Arc<Daemon>) {
+        let slots = HandshakeSlots::new(MAX_CONNECTIONS, daemon.stop.clone());
+        loop {
+            match daemon.stop.run_until_cancelled(self.listener.accept()).await {
+                None => return,
+                Some(Ok((stream, address))) => {
+                    let Some(slot) = daemon.stop.run_until_cancelled(slots.take()).await else { return };
+                    let (daemon, acceptor) = (Arc::clone(&daemon), self.acceptor.clone());
+                    daemon.context.tasks.clone().spawn(serve(daemon, acceptor, stream, address.ip(), slot));
+                }
+                Some(Err(error)) => {
+                    tracing::error!(%error, "accept on the port of `admin.tls`");
+                    tokio::time::sleep(Duration::from_millis(100)).await;
+                }
+            }
+        }
+    }
+}
+
+async fn serve(
+    daemon: Arc<Daemon>,
+    acceptor: TlsAcceptor,
+    stream: TcpStream,
+    address: IpAddr,
+    slot: HandshakeSlot,
+) {
+    // Events and the bytes of pipes are not to wait for more.
+    let _ = stream.set_nodelay(true);
+    // Boxed: a handshake is large, and what follows need not carry its size along.
+    let accepted = Box::pin(timeout(HANDSHAKE_TIMEOUT, acceptor.accept(stream)));
+    // A client that sends no TLS in time gets no response.
+    let Ok(Ok(Ok(stream))) = slot.until_hello(accepted).await else { return };
+    let certificate = match stream.get_ref().1.peer_certificates() {
+        Some([_, ..]) => ClientCertificate::Verified,
+        _ => ClientCertificate::Absent,
+    };
+    connection::serve(daemon, stream, Peer::Tls { address, certificate }, slot).await;
+}
+
+fn server_config(settings: &AdminTls) -> Result<Arc<ServerConfig>, AdminTlsError> {
+    let chain = certificates("admin.cert-file", &settings.cert_file)?;
+    let key = private_key("admin.key-file", &settings.key_file)?;
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let builder = ServerConfig::builder_with_provider(Arc::clone(&provider))
+        .with_safe_default_protocol_versions()
+        .expect("the provider supports the default versions");
+    let builder = match &settings.client_ca_file {
+        Some(path) => {
+            let mut roots = RootCertStore::empty();
+            let (added, _) = roots.add_parsable_certificates(certificates("admin.client-ca-file", path)?);
+            if added == 0 {
+                return Err(pem_error("admin.client-ca-file", path, "certificate"));
+            }
+            // A client without a certificate needs a token.
+            let verifier =
+                WebPkiClientVerifier::builder_with_provider(roots.into(), provider).allow_unauthenticated();
+            builder.with_client_cert_verifier(verifier.build()?)
+        }
+        None => builder.with_no_client_auth(),
+    };
+    let mut config = builder.with_single_cert(chain, key)?;
+    config.alpn_protocols = vec![b"http/1.1".to_vec()];
+    // No resumption: each connection proves its certificate again.
+    config.send_tls13_tickets = 0;
+    config.session_storage = Arc::new(NoServerSessionStorage {});
+    Ok(Arc::new(config))
+}
+
+fn certificates(key: &'static str, path: &Path) -> Result<Vec<CertificateDer<'static>>, AdminTlsError> {
+    let found: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&read(key, path)?).collect();
+    match found {
+        Ok(found) if !found.is_empty() => Ok(found),
+        _ => Err(pem_error(key, path, "certificate")),
+    }
+}
+
+fn private_key(key: &'static str, path: &Path) -> Result<PrivateKeyDer<'static>, AdminTlsError> {
+    let bytes = zeroize::Zeroizing::new(read(key, path)?);
+    PrivateKeyDer::from_pem_slice(&bytes).map_err(|_| pem_error(key, path, "private key"))
+}
+
+fn read(key: &'static str, path: &Path) -> Result<Vec<u8>, AdminTlsError> {
+    std::fs::read(path).map_err(|source| AdminTlsError::File { key, path: path.into(), source })
+}
+
+fn pem_error(key: &'static str, path: &Path, what: &'static str) -> AdminTlsError {
+    AdminTlsError::Pem { key, path: path.into(), what }
+}

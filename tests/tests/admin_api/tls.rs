@@ -1,0 +1,152 @@
+//! The admin API over TLS: certificates, tokens, and clients that have neither.
+
+use std::net::{SocketAddr, TcpStream};
+
+use cofferdam_tests::certificates::{Authority, Certified};
+use cofferdam_tests::http::send_raw;
+
+use super::*;
+
+/// A sidecar whose admin API is reached over TLS, with client certificates of another authority.
+pub(crate) struct Remote {
+    pub(crate) world: World,
+    pub(crate) address: SocketAddr,
+    pub(crate) authority: Authority,
+    pub(crate) clients: Authority,
+    pub(crate) files: tempfile::TempDir,
+}
+
+impl Remote {
+    pub(crate) fn start() -> Self {
+        let (address, authority, clients) = (free_address(), Authority::new(), Authority::new());
+        let files = tempfile::tempdir().expect("a temporary directory can be made");
+        let (certificate, key) = authority.server(&address.ip().to_string()).write(files.path(), "server");
+        let client_ca = clients.write(files.path(), "clients");
+        authority.write(files.path(), "authority");
+        let builder = two_grants_with(&format!(
+            "tls = \"{address}\"\ncert-file = {certificate:?}\nkey-file = {key:?}\nclient-ca-file = {client_ca:?}"
+        ));
+        let world = builder.start();
+        wait_until("the port is open", || TcpStream::connect(address).is_ok());
+        Self { world, address, authority, clients, files }
+    }
+
+    fn client(&self, identity: Option<&Certified>) -> AdminClient {
+        AdminClient::tls(self.address, &self.authority, identity)
+    }
+
+    fn token(&self, grant: &str) -> String {
+        self.world.cofferdam_text(&["token", "create", "--grant", grant])
+    }
+}
+
+/// The world of [`two_grants`] with further lines of `[admin]`.
+fn two_grants_with(admin: &str) -> Builder {
+    let tls = free_address();
+    World::new()
+        .server("tools", Server::fixture())
+        .relay(&format!("tls = \"{tls}\""))
+        .admin(admin)
+        .admin("[grants.other]\nservers = [\"tools\"]\nttl = \"1h\"")
+}
+
+#[test]
+fn a_client_needs_a_token_or_a_certificate_of_the_authority() {
+    let remote = Remote::start();
+    assert_eq!(remote.client(None).get("/v1/sessions").refusal(), (401, "unauthorized"));
+    assert_eq!(remote.client(None).get("/v1/openapi.json").refusal(), (401, "unauthorized"));
+    assert_eq!(remote.client(None).get("/nowhere").refusal(), (401, "unauthorized"));
+
+    let certified = remote.client(Some(&remote.clients.client("orchestrator")));
+    certified.get("/v1/sessions").ok();
+    assert!(certified.send("POST", "/v1/reload", None).ok()["policy"].is_string());
+    // A token has its own rights, whatever the connection has proven.
+    let scoped = certified.with_token(&remote.token("dev"));
+    assert_eq!(scoped.send("POST", "/v1/reload", None).refusal(), (403, "forbidden"));
+
+    for stranger in [remote.authority.client("orchestrator"), Authority::new().client("orchestrator")] {
+        let client = remote.client(Some(&stranger));
+        let response = client.raw(&client.request("GET", "/v1/sessions", "", ""));
+        assert!(response.is_none(), "{response:?}");
+    }
+    let with_token = remote.client(None).with_token(&remote.token("dev"));
+    assert_eq!(enrol(&with_token, "dev", "box")["expires-in-seconds"].as_u64().is_some(), true);
+    assert_eq!(with_token.post("/v1/enrolments", &json!({"grant": "other"})).refusal(), (403, "forbidden"));
+
+    // Without TLS there is no answer in HTTP.
+    let plain = send_raw(remote.address, b"GET /v1/sessions HTTP/1.1\r\nhost: localhost\r\n\r\n");
+    assert!(plain.is_none(), "{plain:?}");
+}
+
+#[test]
+fn an_address_that_guesses_tokens_is_refused_for_a_while() {
+    let remote = Remote::start();
+    let (client, token) = (remote.client(None), remote.token("dev"));
+    let wrong = client.with_token(&format!("{}0", &token.trim()[..token.trim().len() - 1]));
+    client.with_token(&token).get("/v1/sessions").ok();
+    let wrong_answers: Vec<u16> = (0..10).map(|_| wrong.get("/v1/sessions").status).collect();
+    assert!(wrong_answers.iter().all(|status| *status == 401), "{wrong_answers:?}");
+    let refused = wrong.get("/v1/sessions");
+    assert_eq!(refused.refusal(), (429, "too_many_failures"));
+    assert!(refused.head.contains("retry-after: "), "{}", refused.head);
+    assert_eq!(client.with_token(&token).get("/v1/sessions").refusal(), (429, "too_many_failures"));
+    // Certificates and the admin socket are not affected.
+    remote.client(Some(&remote.clients.client("orchestrator"))).get("/v1/sessions").ok();
+    AdminClient::socket(&remote.world).with_token(&token).get("/v1/sessions").ok();
+}
+
+#[test]
+fn a_sandbox_is_attached_and_watched_over_tls() {
+    let remote = Remote::start();
+    let client = remote.client(None).with_token(&remote.token("dev"));
+    let mut events = watch(&client);
+    let mut holding = client.open(&hold(&client, "dev", "box"));
+    read_until(&mut *holding, "\"answer\":\"attaching\"");
+    read_until(&mut *events, "event: enrolment-created");
+    let enrolment = client.get("/v1/sessions").ok()["attached"][0]["enrolment"].as_str().unwrap().to_owned();
+    let upgrade = "connection: upgrade\r\nupgrade: cofferdam-pipe\r\n";
+    let mut pipe = client.open(&client.request("POST", &format!("/v1/attach/{enrolment}/pipe"), upgrade, ""));
+    read_until(&mut *pipe, "\r\n\r\n");
+    pipe.write_all(b"Last login: today\n").unwrap();
+    assert!(ends(&mut *pipe), "this is no hub");
+    read_until(&mut *holding, "\"news\":\"lost\"");
+    drop(holding);
+    let state = || client.get("/v1/sessions").ok()["attached"][0]["state"].clone();
+    wait_until("it is detached", || state() == "detached");
+}
+
+#[test]
+fn silent_clients_do_not_block_the_port() {
+    let remote = Remote::start();
+    let _silent: Vec<TcpStream> = (0..200).map(|_| TcpStream::connect(remote.address).unwrap()).collect();
+    let idle: Vec<_> = (0..80).map(|_| remote.client(None).connect().unwrap()).collect();
+    let client = remote.client(None).with_token(&remote.token("dev"));
+    client.get("/v1/sessions").ok();
+    drop(idle);
+}
+
+#[test]
+fn files_that_cannot_be_used_are_named_at_the_start() {
+    let files = tempfile::tempdir().unwrap();
+    let authority = Authority::new();
+    let (certificate, key) = authority.server("localhost").write(files.path(), "server");
+    let (_, other_key) = authority.server("localhost").write(files.path(), "other");
+    let missing = files.path().join("missing");
+    for (certificate, key, client_ca, expected) in [
+        (&missing, &key, &certificate, "admin.cert-file"),
+        (&key, &key, &certificate, "no certificate in PEM form"),
+        (&certificate, &certificate, &certificate, "no private key in PEM form"),
+        (&certificate, &other_key, &certificate, "does the key of `admin.key-file` belong to it"),
+        (&certificate, &key, &key, "admin.client-ca-file"),
+    ] {
+        let mut world = two_grants_with(&format!(
+            "tls = \"{}\"\ncert-file = {certificate:?}\nkey-file = {key:?}\nclient-ca-file = {client_ca:?}",
+            free_address()
+        ))
+        .prepare();
+        world.launch();
+        let status = world.sidecar().wait(cofferdam_tests::deadline::PATIENCE);
+        assert_eq!(status.code(), Some(69), "{}", world.log());
+        assert!(world.log().contains(expected), "{expected} in {}", world.log());
+    }
+}
