@@ -24,13 +24,14 @@ use crate::stdio::Stdio;
 use crate::timing::Timing;
 use wait::Events;
 
-/// Relays until the harness is gone (end of input, or output closed) or `stop` resolves.
+/// Relays until the harness is gone (end of input, or output closed) or `stop` resolves. Problems go to `log`.
 pub(crate) async fn run(
     options: Options,
     timing: Timing,
     input: Stdio,
     output: Stdio,
     stop: impl Future<Output = ()>,
+    log: StderrLog,
 ) -> io::Result<()> {
     let goodbye_timeout = timing.goodbye_timeout;
     let mut relay = Relay {
@@ -41,7 +42,7 @@ pub(crate) async fn run(
         connection: None,
         input,
         output,
-        log: StderrLog::new(),
+        log,
     };
     let mut stop = pin!(stop);
     let mut alarm = pin!(sleep_until(Instant::now()));
