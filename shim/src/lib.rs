@@ -16,6 +16,7 @@
 //! | [`hub`] | `cofferdam-shim hub`: carries the links of all shims of a sandbox through its one pipe |
 //! | `lines` | bytes from the harness → lines |
 //! | `link`, `enrolled_link` | opening a connection: where to, and with the sandbox's key |
+//! | [`default_socket`] | where hub and shims meet if nothing is configured |
 //! | `connection`, `stream` | an open connection; reading and writing it over any transport |
 //! | `loopback` | a link to a hub where Unix sockets are forbidden |
 //! | `inbound_listener`, `listen` | a port that the host dials, and a link through it |
@@ -29,6 +30,7 @@
 mod answer;
 pub mod client;
 mod connection;
+pub mod default_socket;
 #[cfg(feature = "tls")]
 mod enrolled_link;
 #[cfg(not(feature = "tls"))]

@@ -8,6 +8,7 @@ use relay_proto::address::{Address, InvalidAddress};
 use relay_proto::name::{InvalidName, Name};
 
 use crate::client::command::{ClientCommand, ClientUsageError, ClientVerb};
+use crate::default_socket::SocketSearch;
 #[cfg(feature = "hub")]
 use crate::hub::{
     self,
@@ -18,8 +19,9 @@ use crate::network::{Expose, Network, NetworkUsageError, RawNetworkOptions};
 /// Where to connect and which server to use.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Options {
-    /// `None`: the address in the enrolment, or else the default socket.
+    /// `None`: the address in the enrolment, or else a default socket.
     pub relay: Option<Address>,
+    pub default_sockets: SocketSearch,
     /// Which server; `None` means the grant's only one.
     pub server: Option<Name>,
     pub network: Network,
@@ -192,7 +194,8 @@ pub fn parse(
     let network = Network::read(RawNetworkOptions { relay: relay.as_ref(), proxy, pin, expose }, |name| {
         given(name).and_then(|value| value.into_string().ok())
     })?;
-    let options = Options { relay, server, network, state, sources };
+    let default_sockets = SocketSearch::new(given("XDG_RUNTIME_DIR").map(PathBuf::from));
+    let options = Options { relay, default_sockets, server, network, state, sources };
     let format_or_text = format.unwrap_or(OutputFormat::Text);
     Ok(match subcommand {
         Subcommand::Client(verb) => Command::Client(verb.with_words(words)?, options, format_or_text),
@@ -204,8 +207,6 @@ pub fn parse(
 /// Name and version, as `--version` and the relay's Hello say them.
 pub(crate) const SOFTWARE: &str = concat!("cofferdam-shim ", env!("CARGO_PKG_VERSION"));
 
-/// The default mount point of the shared socket.
-pub(crate) const DEFAULT_RELAY: &str = "/run/cofferdam/relay/relay.sock";
 const DEFAULT_ENROLMENT: &str = "/run/cofferdam/enroll";
 const PIN_FLAG: &str = "--pin";
 const PIN_VARIABLE: &str = "COFFERDAM_PIN";
@@ -230,7 +231,9 @@ Usage: cofferdam-shim [--relay LINK] [--server NAME] [--state DIR] [--proxy URL]
                   tls://HOST:PORT, wss://HOST[:PORT]/PATH, vsock:CID:PORT, or where it dials in: listen:HOST:PORT,
                   listen:vsock:PORT
                   [environment: COFFERDAM_RELAY]
-                  [default: the address in the enrolment, else unix:/run/cofferdam/relay/relay.sock]
+                  [default: the address in the enrolment, else the first of the sockets
+                  /run/cofferdam/relay/relay.sock, $XDG_RUNTIME_DIR/cofferdam/relay.sock and
+                  /tmp/cofferdam-UID/relay.sock in a directory of this user or root]
   --server NAME   which MCP server to reach; without it, the only one that is granted
   --state DIR     keeps the sandbox's key, shared by its shims [environment: COFFERDAM_STATE]
   --proxy URL     go out through this HTTP proxy, http://[USER:PASSWORD@]HOST:PORT, ignoring NO_PROXY
@@ -281,7 +284,7 @@ mod tests {
         })
     }
 
-    const LOOKED_AT: [&str; 13] = [
+    const LOOKED_AT: [&str; 14] = [
         "COFFERDAM_PIN",
         "https_proxy",
         "HTTPS_PROXY",
@@ -294,6 +297,7 @@ mod tests {
         "COFFERDAM_RELAY",
         "COFFERDAM_STATE",
         "HOME",
+        "XDG_RUNTIME_DIR",
         "XDG_STATE_HOME",
     ];
 
