@@ -20,6 +20,7 @@
 //! | `connection`, `stream` | an open connection; reading and writing it over any transport |
 //! | `loopback` | a link to a hub where Unix sockets are forbidden |
 //! | `inbound_listener`, `listen` | a port that the host dials, and a link through it |
+//! | `fork_sign` | whether the sandbox was copied while the shim runs |
 //! | `state` | the sandbox's key and where it comes from (`state_without_tls`: none) |
 //! | `status`, `failure` | `cofferdam-shim status`; why a command has no result, and its exit code |
 //! | `stderr_log` | problems, each reported once on stderr |
@@ -37,6 +38,7 @@ mod enrolled_link;
 #[path = "enrolled_link_without_tls.rs"]
 mod enrolled_link;
 mod failure;
+mod fork_sign;
 #[cfg(feature = "hub")]
 pub mod hub;
 #[cfg(feature = "tls")]

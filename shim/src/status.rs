@@ -4,13 +4,15 @@ use std::fmt::Write as _;
 use std::future::poll_fn;
 use std::time::Duration;
 
+use relay_proto::code::Code;
 use relay_proto::control::{Hello, Purpose, Refusal, Status};
 use relay_proto::decoder::Decoder;
-use relay_proto::frame::{Frame, PREFACE};
+use relay_proto::frame::{DecodeError, Frame, PREFACE};
 use relay_proto::limits::VERSION;
 use serde::Serialize;
 use tokio::time::timeout;
 
+use crate::answer::version_difference;
 use crate::connection::{Connection, Opened};
 use crate::failure::Failure;
 use crate::link::Dialer;
@@ -123,7 +125,7 @@ async fn query(mut connection: Connection, hello: Hello) -> Result<Status, Failu
 
 async fn next_frame(stream: &Stream, decoder: &mut Decoder) -> Result<Frame, Failure> {
     loop {
-        if let Some(frame) = decoder.next().map_err(|error| Failure::unavailable(&error.to_string()))? {
+        if let Some(frame) = decoder.next().map_err(|error| undecodable(&error))? {
             return Ok(frame);
         }
         let read = poll_fn(|context| stream.poll_read(context, decoder.spare())).await;
@@ -131,6 +133,15 @@ async fn next_frame(stream: &Stream, decoder: &mut Decoder) -> Result<Frame, Fai
             0 => return Err(Failure::unavailable("the sidecar closed the connection")),
             count => decoder.filled(count),
         }
+    }
+}
+
+fn undecodable(error: &DecodeError) -> Failure {
+    match error {
+        DecodeError::OtherVersion { ours, theirs } => {
+            Failure::new(Code::VersionRefused.as_str(), version_difference(*ours, *theirs))
+        }
+        error => Failure::unavailable(&error.to_string()),
     }
 }
 

@@ -75,8 +75,11 @@ enum HubError {
         HANDSHAKE_TIMEOUT.as_secs()
     )]
     NoResponse,
-    #[error("TLS handshake through the pipe: {0}")]
-    Tls(#[from] TlsError),
+    #[error("TLS handshake through the pipe: {source}{}", version_hint(.source))]
+    Tls {
+        #[from]
+        source: TlsError,
+    },
     #[error(transparent)]
     Local(#[from] LocalError),
     #[error("listen on {address}: {source}; {}", inbound_listener::advice(.address, .source))]
@@ -85,6 +88,16 @@ enum HubError {
     Identity(#[from] IdentityError),
     #[error("use the pipe: {0}")]
     Io(#[from] io::Error),
+}
+
+/// The sidecar knows both versions; the hub is told only that they have none in common.
+fn version_hint(error: &TlsError) -> &'static str {
+    match error {
+        TlsError::NotARelay => {
+            "; if shim and sidecar have different versions, `cofferdam attach` reports which one is older"
+        }
+        _ => "",
+    }
 }
 
 /// For the TLS handshake.
@@ -100,8 +113,8 @@ impl HubError {
         match self {
             Self::Terminal => EX_USAGE,
             Self::PipeInUse | Self::Local(LocalError::Held { .. }) => EX_TEMPFAIL,
-            Self::Tls(TlsError::WrongPin { .. }) => EX_NOPERM,
-            Self::NoResponse | Self::Tls(_) | Self::Local(_) | Self::Listen { .. } => EX_UNAVAILABLE,
+            Self::Tls { source: TlsError::WrongPin { .. } } => EX_NOPERM,
+            Self::NoResponse | Self::Tls { .. } | Self::Local(_) | Self::Listen { .. } => EX_UNAVAILABLE,
             Self::Identity(_) | Self::Io(_) => EX_OSERR,
         }
     }

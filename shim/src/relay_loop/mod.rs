@@ -15,6 +15,7 @@ use relay_proto::limits::MAX_MESSAGE;
 use tokio::time::{Instant, Sleep, sleep_until, timeout};
 
 use crate::connection::{ConnectError, Connection, Opened};
+use crate::fork_sign::{Fork, ForkSign};
 use crate::lines::Lines;
 use crate::link::{Attempt, Dialer, Search};
 use crate::options::Options;
@@ -43,6 +44,7 @@ pub(crate) async fn run(
         input,
         output,
         log,
+        fork_sign: ForkSign::new(),
     };
     let mut stop = pin!(stop);
     let mut alarm = pin!(sleep_until(Instant::now()));
@@ -63,6 +65,7 @@ struct Relay {
     input: Stdio,
     output: Stdio,
     log: StderrLog,
+    fork_sign: ForkSign,
 }
 
 /// Whether the loop continues. It exits when the harness has closed stdin or stdout, or at a stop.
@@ -158,6 +161,10 @@ impl Relay {
             Ok(Opened { connection, proof, held, .. }) => {
                 if self.connection.is_some() {
                     self.lost("the sidecar connected again".into(), now);
+                }
+                if self.fork_sign.check() == Fork::Yes {
+                    // The original has the link. What this copy had sent may have run.
+                    self.state.restart_link();
                 }
                 self.dialer.opened(held);
                 self.connection = Some(connection);
