@@ -100,6 +100,7 @@ impl ApiError {
         self
     }
 
+    #[cfg(test)]
     pub(super) fn status(&self) -> StatusCode {
         self.status
     }
