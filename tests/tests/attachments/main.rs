@@ -3,6 +3,7 @@
 mod calls;
 mod life;
 mod refusals;
+mod tokens;
 
 use std::path::PathBuf;
 

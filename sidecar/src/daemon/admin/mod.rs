@@ -205,7 +205,7 @@ pub(crate) enum AdminResponse {
         #[serde(default)]
         attached: Vec<AttachedSandbox>,
         /// Attachments of sandboxes on platforms, with or without links.
-        #[serde(default)]
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
         attachments: Vec<AttachmentStatus>,
     },
     TokenCreated {
