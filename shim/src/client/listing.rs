@@ -110,9 +110,9 @@ fn row(tool: &RawValue) -> (String, String) {
     let schema = &tool["inputSchema"];
     let required =
         |name: &str| schema["required"].as_array().is_some_and(|names| names.iter().any(|one| one == name));
-    let names = schema["properties"].as_object().map(|properties| properties.keys().cloned().collect());
-    let (first, last): (Vec<String>, Vec<String>) =
-        names.unwrap_or_else(Vec::new).into_iter().partition(|name| required(name));
+    let names =
+        schema["properties"].as_object().into_iter().flat_map(|properties| properties.keys().cloned());
+    let (first, last): (Vec<String>, Vec<String>) = names.partition(|name| required(name));
     let optional = last.into_iter().map(|name| format!("[{name}]"));
     let arguments = first.into_iter().chain(optional).collect::<Vec<_>>().join(", ");
     let description = tool["description"].as_str().or(tool["title"].as_str()).unwrap_or_default();

@@ -29,8 +29,9 @@ impl Guest {
         let root = tempfile::tempdir().expect("a temporary directory can be made");
         for (name, mode) in [("run", 0o755), ("tmp", 0o1777)] {
             let path = root.path().join(name);
-            std::fs::create_dir(&path).unwrap();
-            std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).unwrap();
+            std::fs::create_dir(&path).expect("a temporary directory is writable");
+            std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode))
+                .expect("a temporary directory is writable");
         }
         Some(Self { bubblewrap, root })
     }
@@ -42,9 +43,10 @@ impl Guest {
     /// Makes a directory that belongs to this user.
     fn directory(&self, inside: &str, owner: u32, mode: u32) -> PathBuf {
         let path = self.path(inside);
-        std::fs::create_dir_all(&path).unwrap();
-        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(mode)).unwrap();
-        chown(&path, Some(owner), Some(owner)).unwrap();
+        std::fs::create_dir_all(&path).expect("a temporary directory is writable");
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(mode))
+            .expect("a temporary directory is writable");
+        chown(&path, Some(owner), Some(owner)).expect("a temporary directory is writable");
         path
     }
 
