@@ -4,6 +4,7 @@
 //! proxies from the environment are not used; the head of a response is bounded. A [`ConnectError`] means that no byte of a
 //! request was sent.
 
+use std::convert::Infallible;
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -12,6 +13,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use http::Uri;
 use http_body_util::Full;
+use hyper::body::Body;
 use hyper::client::conn::http1;
 use hyper_util::rt::TokioIo;
 use rustls::pki_types::InvalidDnsNameError;
@@ -50,13 +52,18 @@ pub struct Dialer {
     trust: Trust,
 }
 
-pub type Sender = http1::SendRequest<Full<Bytes>>;
+pub type Sender<B = Full<Bytes>> = http1::SendRequest<B>;
 /// Must be polled for the [`Sender`] to make progress.
-pub type Connection = http1::Connection<TokioIo<Box<dyn Duplex>>, Full<Bytes>>;
+pub type Connection<B = Full<Bytes>> = http1::Connection<TokioIo<Box<dyn Duplex>>, B>;
 
 pub trait Duplex: AsyncRead + AsyncWrite + Send + Unpin {}
 
 impl<T: AsyncRead + AsyncWrite + Send + Unpin> Duplex for T {}
+
+/// A body that cannot fail: it is in memory, or comes from a channel.
+pub trait RequestBody: Body<Data = Bytes, Error = Infallible> + Send + 'static {}
+
+impl<T: Body<Data = Bytes, Error = Infallible> + Send + 'static> RequestBody for T {}
 
 #[derive(Debug, thiserror::Error)]
 pub enum ConnectError {
@@ -111,35 +118,60 @@ impl Dialer {
         endpoint: &Endpoint,
         limit: Duration,
     ) -> Result<(Sender, Connection), ConnectError> {
+        self.connect_for(endpoint, limit).await
+    }
+
+    /// A connection for requests with another kind of body.
+    pub(crate) async fn connect_for<B: RequestBody>(
+        &self,
+        endpoint: &Endpoint,
+        limit: Duration,
+    ) -> Result<(Sender<B>, Connection<B>), ConnectError> {
         tokio::time::timeout(limit, self.connect_unbounded(endpoint, limit))
             .await
             .map_err(|_| ConnectError::TimedOut(limit))?
     }
 
-    async fn connect_unbounded(
+    /// A stream for a protocol that starts as HTTP/1.1 and is upgraded; encrypted if the scheme says so.
+    pub async fn open(&self, endpoint: &Endpoint, limit: Duration) -> Result<Box<dyn Duplex>, ConnectError> {
+        tokio::time::timeout(limit, self.open_unbounded(endpoint, limit))
+            .await
+            .map_err(|_| ConnectError::TimedOut(limit))?
+    }
+
+    async fn connect_unbounded<B: RequestBody>(
         &self,
         endpoint: &Endpoint,
         limit: Duration,
-    ) -> Result<(Sender, Connection), ConnectError> {
-        let Endpoint { scheme, host, port, policy } = endpoint;
-        let addresses = host.addresses(*port, *policy, self.resolver.as_ref()).await?;
-        let socket = open_tcp(&addresses, limit).await.map_err(ConnectError::Tcp)?;
-        // A small request must not wait for a delayed acknowledgement.
-        socket.set_nodelay(true).map_err(ConnectError::Tcp)?;
-        let stream: Box<dyn Duplex> = match scheme {
-            Scheme::Http => Box::new(socket),
-            Scheme::Https => {
-                let name = host.server_name()?;
-                let config = self.trust.client_config().await.map_err(ConnectError::Roots)?;
-                Box::new(TlsConnector::from(config).connect(name, socket).await.map_err(ConnectError::Tls)?)
-            }
-        };
+    ) -> Result<(Sender<B>, Connection<B>), ConnectError> {
+        let stream = self.open_unbounded(endpoint, limit).await?;
         http1::Builder::new()
             .max_buf_size(MAX_HEAD_BYTES)
             .max_headers(MAX_HEADERS)
             .handshake(TokioIo::new(stream))
             .await
             .map_err(ConnectError::Http)
+    }
+
+    async fn open_unbounded(
+        &self,
+        endpoint: &Endpoint,
+        limit: Duration,
+    ) -> Result<Box<dyn Duplex>, ConnectError> {
+        let Endpoint { scheme, host, port, policy } = endpoint;
+        let addresses = host.addresses(*port, *policy, self.resolver.as_ref()).await?;
+        let socket = open_tcp(&addresses, limit).await.map_err(ConnectError::Tcp)?;
+        // A small request must not wait for a delayed acknowledgement.
+        socket.set_nodelay(true).map_err(ConnectError::Tcp)?;
+        match scheme {
+            Scheme::Http => Ok(Box::new(socket)),
+            Scheme::Https => {
+                let name = host.server_name()?;
+                let config = self.trust.client_config().await.map_err(ConnectError::Roots)?;
+                let stream = TlsConnector::from(config).connect(name, socket).await;
+                Ok(Box::new(stream.map_err(ConnectError::Tls)?))
+            }
+        }
     }
 }
 

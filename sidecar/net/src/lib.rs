@@ -11,6 +11,7 @@
 //! | `tls` | certificate authorities, client certificates, the rustls configuration |
 //! | `pool` | the connections to one server |
 //! | `one_shot` | one request on a connection of its own |
+//! | `streaming` | the same with bodies that are sent and read piece by piece |
 //! | `headers` | request headers that the configuration cannot set |
 
 #![forbid(unsafe_code)]
@@ -20,11 +21,13 @@ mod dial;
 mod headers;
 mod one_shot;
 mod pool;
+mod streaming;
 mod tls;
 
 pub use address::{AddressError, AddressPolicy, Host, Resolve, Resolving, SystemResolver};
-pub use dial::{ConnectError, Connection, Dialer, Duplex, Endpoint, Scheme, Sender};
+pub use dial::{ConnectError, Connection, Dialer, Duplex, Endpoint, RequestBody, Scheme, Sender};
 pub use headers::{RESERVED_HEADER_PREFIXES, RESERVED_HEADERS, is_reserved_header};
 pub use one_shot::{OneShotError, OneShotLimits, send_once};
 pub use pool::{Pool, PooledResponse, SendError};
+pub use streaming::{BodySender, ChannelBody, StreamedResponse, channel_body, open_stream};
 pub use tls::{Identity, PemError, Trust, client_config, distribution_roots, roots_from_pem};

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use http::header::CONTENT_LENGTH;
-use http::{Request, Response};
+use http::{HeaderMap, Request, Response};
 use http_body_util::{BodyExt, Full};
 use hyper::body::Incoming;
 use tokio::time::{Instant, timeout_at};
@@ -77,17 +77,20 @@ async fn exchange(
 ) -> Result<Response<Zeroizing<Vec<u8>>>, OneShotError> {
     let response = sender.send_request(request).await.map_err(OneShotError::Broken)?;
     let (head, body) = response.into_parts();
-    let length = head.headers.get(CONTENT_LENGTH).map(|length| length.to_str().ok()?.parse().ok());
-    let expected: usize = match length {
-        Some(Some(length)) => length,
-        Some(None) => return Err(OneShotError::BadLength),
-        None => 0,
-    };
-    let body = collect(body, expected, limit).await?;
+    let body = collect(body, expected_length(&head.headers)?, limit).await?;
     Ok(Response::from_parts(head, body))
 }
 
-async fn collect(
+/// What the response says about its length; 0 if it says nothing.
+pub(crate) fn expected_length(headers: &HeaderMap) -> Result<usize, OneShotError> {
+    match headers.get(CONTENT_LENGTH).map(|length| length.to_str().ok()?.parse().ok()) {
+        Some(Some(length)) => Ok(length),
+        Some(None) => Err(OneShotError::BadLength),
+        None => Ok(0),
+    }
+}
+
+pub(crate) async fn collect(
     mut body: Incoming,
     expected: usize,
     limit: usize,

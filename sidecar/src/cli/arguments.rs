@@ -4,7 +4,7 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use clap::{Args, Parser, Subcommand};
+use clap::{Args, Parser, Subcommand, ValueEnum};
 
 use crate::config;
 
@@ -53,6 +53,14 @@ pub(super) enum Command {
 
 #[derive(Debug, Subcommand)]
 pub(super) enum AttachCommand {
+    /// Attach a sandbox on Daytona, and keep it attached until interrupted
+    Daytona(DaytonaArguments),
+    /// Attach a sandbox on E2B or a compatible platform, and keep it attached until interrupted
+    E2b(E2bArguments),
+    /// End the attachment of a sandbox on a platform: its pipe, sessions and enrolment
+    End(EndArguments),
+    /// List the attachments of sandboxes on platforms
+    List(ListArguments),
     /// Connect to a hub or a shim that listens
     Dial(DialArguments),
     /// Run a command whose stdin and stdout are connected to a hub: `docker exec -i`, `ssh -T`, `kubectl exec -i`, …
@@ -70,6 +78,85 @@ pub(super) struct AttachOptions {
     /// How long the sandbox stays enrolled. Default and maximum: the grant's `ttl`
     #[arg(long, value_name = "TIME", value_parser = config::parse_duration)]
     pub(super) ttl: Option<Duration>,
+}
+
+/// What `attach e2b` and `attach daytona` have in common.
+#[derive(Debug, Args)]
+pub(super) struct PlatformOptions {
+    /// The sandbox's name in lists and logs, and for `attach end` and `kill`. Default: its id
+    #[arg(long)]
+    pub(super) name: Option<String>,
+    /// The platform's table `[platforms.NAME]` in the configuration. Default: the one of this kind
+    #[arg(long, value_name = "NAME")]
+    pub(super) platform: Option<String>,
+    /// How long the sandbox stays enrolled. Default and maximum: the grant's `ttl`
+    #[arg(long, value_name = "TIME", value_parser = config::parse_duration)]
+    pub(super) ttl: Option<Duration>,
+    /// Resume the sandbox if it is paused or stopped now. Without this it is attached when it is resumed at the platform
+    #[arg(long)]
+    pub(super) resume: bool,
+    /// Leave the attachment in the sidecar once the sandbox is attached; it also survives restarts of the sidecar
+    #[arg(long)]
+    pub(super) detach: bool,
+    /// The static shim to upload. Default: `cofferdam-shim-ARCHITECTURE` or `cofferdam-shim` beside the sidecar's program
+    #[arg(long, value_name = "FILE")]
+    pub(super) shim: Option<PathBuf>,
+    /// Print nothing but errors
+    #[arg(short, long)]
+    pub(super) quiet: bool,
+}
+
+#[derive(Debug, Args)]
+pub(super) struct E2bArguments {
+    /// The sandbox's id on its platform
+    #[arg(required_unless_present = "template")]
+    pub(super) sandbox: Option<String>,
+    /// What the sandbox may use
+    #[arg(long, required_unless_present = "template")]
+    pub(super) grant: Option<String>,
+    /// Instead of attaching, print what to add to a template's Dockerfile so that nothing is uploaded later
+    #[arg(long, conflicts_with_all = ["sandbox", "grant", "name", "platform", "ttl", "resume", "detach"])]
+    pub(super) template: bool,
+    #[command(flatten)]
+    pub(super) options: PlatformOptions,
+}
+
+#[derive(Debug, Args)]
+pub(super) struct DaytonaArguments {
+    /// The sandbox's id on its platform
+    pub(super) sandbox: String,
+    /// What the sandbox may use
+    #[arg(long)]
+    pub(super) grant: String,
+    /// Count the attachment as activity, so that the platform does not stop the sandbox
+    #[arg(long)]
+    pub(super) keep_awake: bool,
+    /// How the sandbox is reached
+    #[arg(long, value_enum, default_value_t = ViaArgument::Preview)]
+    pub(super) via: ViaArgument,
+    #[command(flatten)]
+    pub(super) options: PlatformOptions,
+}
+
+#[derive(Clone, Copy, Debug, Eq, PartialEq, ValueEnum)]
+pub(super) enum ViaArgument {
+    /// A WebSocket through the platform's preview proxy
+    Preview,
+    /// The system's `ssh`, through the platform's SSH gateway
+    Ssh,
+}
+
+#[derive(Debug, Args)]
+pub(super) struct EndArguments {
+    /// The sandbox's name, as `cofferdam attach list` shows it
+    pub(super) name: String,
+}
+
+#[derive(Debug, Args)]
+pub(super) struct ListArguments {
+    /// Print JSON
+    #[arg(long)]
+    pub(super) json: bool,
 }
 
 #[derive(Debug, Args)]

@@ -13,8 +13,8 @@ use cofferdam_process as process;
 use cofferdam_scrub::log_scrubber::LogScrubber;
 
 use super::arguments::{
-    Arguments, AuditCommand, CheckArguments, Command, EnrollArguments, ShowArguments, TailArguments,
-    VerifyArguments,
+    Arguments, AttachCommand, AuditCommand, CheckArguments, Command, EnrollArguments, ShowArguments,
+    TailArguments, VerifyArguments,
 };
 use crate::config::{self, Config, Environment};
 use crate::daemon::admin::client::{self, AdminError};
@@ -26,6 +26,11 @@ use crate::{daemon, demo, enrolment};
 pub(super) fn run(arguments: Arguments) -> Result<ExitCode, Failure> {
     let file = arguments.config.as_deref();
     match arguments.command {
+        Command::Attach(AttachCommand::End(arguments)) => super::attachments::end(file, arguments.name),
+        Command::Attach(AttachCommand::List(arguments)) => super::attachments::list(file, &arguments),
+        Command::Attach(AttachCommand::E2b(arguments)) if arguments.template => {
+            super::attach::template(arguments.options.shim)
+        }
         Command::Attach(command) => super::attach::run(&admin_socket(file)?, command),
         Command::Audit(command) => audit_command(file, command),
         Command::Check(check_arguments) => check(file, &check_arguments),

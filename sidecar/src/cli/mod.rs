@@ -3,6 +3,7 @@
 //! | module | what it holds |
 //! |---|---|
 //! | [`attach`] | `attach`: keeps a sandbox connected that cannot connect out |
+//! | [`attachments`] | `attach list` and `attach end` |
 //! | [`arguments`] | commands and options |
 //! | [`commands`] | the other commands |
 //! | [`check_online`] | `check --online`: asks Vault whether the configuration can work |
@@ -12,6 +13,7 @@
 
 mod arguments;
 mod attach;
+mod attachments;
 mod check_online;
 mod commands;
 mod interruption;

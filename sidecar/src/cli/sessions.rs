@@ -7,7 +7,10 @@ use cofferdam_vault::Revoked;
 
 use super::arguments::{EnrolmentsArguments, EnrolmentsCommand, SessionsArguments};
 use super::commands::{request, unexpected_response};
-use crate::daemon::admin::{AdminRequest, AdminResponse, AttachState, AttachedSandbox, EnrolmentEntry};
+use crate::daemon::admin::{
+    AdminRequest, AdminResponse, AttachState, AttachedSandbox, EndedAttachment, EnrolmentEntry,
+};
+use crate::daemon::attachments::status::Lifetime;
 use crate::enrolment::EnrolmentKind;
 use crate::link::command::{Description, Processes, ScopeProcess};
 use crate::link::registry::EndedLink;
@@ -15,7 +18,8 @@ use crate::terminal;
 use crate::terminal::failure::{Failure, Sysexit};
 
 pub(super) fn sessions(file: Option<&Path>, arguments: &SessionsArguments) -> Result<ExitCode, Failure> {
-    let AdminResponse::Sessions { sessions, attached } = request(file, &AdminRequest::Sessions)? else {
+    let AdminResponse::Sessions { sessions, attached, attachments } = request(file, &AdminRequest::Sessions)?
+    else {
         return Err(unexpected_response());
     };
     if arguments.json {
@@ -26,14 +30,22 @@ pub(super) fn sessions(file: Option<&Path>, arguments: &SessionsArguments) -> Re
         terminal::line(&serde_json::to_string_pretty(&all).expect(plain));
         return Ok(ExitCode::SUCCESS);
     }
+    print_sessions(&sessions, &attached);
+    if !attachments.is_empty() {
+        super::attachments::print(&attachments);
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn print_sessions(sessions: &[Description], attached: &[AttachedSandbox]) {
     if sessions.is_empty() && attached.is_empty() {
         eprintln!("no sessions");
-        return Ok(ExitCode::SUCCESS);
+        return;
     }
     terminal::line(
         "SESSION            LINK               GRANT     SERVER    STATE      PID      CALLS  REFUSED  EXPIRES    SANDBOX",
     );
-    for session in &sessions {
+    for session in sessions {
         terminal::line(&session_line(session));
         for scope in &session.scopes {
             terminal::line(&scope_line(session, scope));
@@ -42,10 +54,9 @@ pub(super) fn sessions(file: Option<&Path>, arguments: &SessionsArguments) -> Re
             terminal::line(&format!("  {}", credential.line()));
         }
     }
-    for sandbox in &attached {
+    for sandbox in attached {
         terminal::line(&attached_line(sandbox));
     }
-    Ok(ExitCode::SUCCESS)
 }
 
 fn session_line(session: &Description) -> String {
@@ -128,9 +139,9 @@ fn enrolment_line(enrolment: &EnrolmentEntry) -> String {
     )
 }
 
-fn report_killed(response: AdminResponse) -> Result<ExitCode, Failure> {
+pub(super) fn report_killed(response: AdminResponse) -> Result<ExitCode, Failure> {
     match response {
-        AdminResponse::Killed { links, enrolment, total_ms } => {
+        AdminResponse::Killed { links, enrolment, attachment, total_ms } => {
             for link in &links {
                 terminal::line(&ended_line(link));
                 for line in link.ended.vault.iter().flat_map(Revoked::lines) {
@@ -142,6 +153,15 @@ fn report_killed(response: AdminResponse) -> Result<ExitCode, Failure> {
             }
             if let Some(enrolment) = enrolment {
                 terminal::line(&format!("enrolment {enrolment}: ended; its sandbox cannot connect again"));
+            }
+            if let Some(EndedAttachment { name, lifetime }) = attachment {
+                let until = match lifetime {
+                    Lifetime::Configured => {
+                        "; the configuration attaches it again at the next reload or restart: remove its table"
+                    }
+                    Lifetime::Detached | Lifetime::Followed => "",
+                };
+                terminal::line(&format!("attachment {name}: ended{until}"));
             }
             terminal::line(&format!("ended after {total_ms} ms"));
             Ok(ExitCode::SUCCESS)

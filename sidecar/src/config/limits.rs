@@ -84,6 +84,8 @@ limits! {
     requests_in_flight: usize = RawCount "256" in "1"..="4096";
     /// Enrolments, including those that ended less than a day ago. Each is a file and an entry in memory.
     enrolments: usize = RawCount "1024" in "1"..="65536";
+    /// Sandboxes on platforms that the sidecar attaches. Each has a task, a connection to its platform and an enrolment.
+    attachments: usize = RawCount "1024" in "1"..="65536";
     /// Links of the shared socket or of one enrolment, connected or within `resume-grace`. Each may have server processes.
     links: usize = RawCount "64" in "1"..="65536";
     /// New links of one grant within one minute. Each writes audit records and may start a session.

@@ -32,6 +32,10 @@ pub(super) struct RawConfig {
     pub(super) servers: BTreeMap<Spanned<String>, RawServer>,
     /// Grants by name: which servers a sandbox may use, and for how long.
     pub(super) grants: BTreeMap<Spanned<String>, RawGrant>,
+    /// Platforms that run sandboxes, by name: E2B, Daytona, and what is compatible with them.
+    pub(super) platforms: BTreeMap<Spanned<String>, RawPlatform>,
+    /// Sandboxes on a platform that the sidecar attaches when it starts, by the sandbox's name.
+    pub(super) attach: BTreeMap<Spanned<String>, RawAttachment>,
     /// Limits of the sidecar.
     pub(super) limits: RawLimits,
 }
@@ -302,4 +306,47 @@ pub(super) struct RawGrant {
     /// How long the grant lasts from enrolment. Default: `8h`.
     #[schemars(extend("default" = "8h"))]
     pub(super) ttl: Option<Spanned<RawDuration>>,
+}
+
+/// A platform that runs sandboxes.
+#[derive(Debug, Default, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
+#[schemars(rename = "Platform")]
+pub(super) struct RawPlatform {
+    /// The protocol of the platform. Default: the table's name, if that is `e2b` or `daytona`.
+    pub(super) kind: Option<Spanned<RawPlatformKind>>,
+    /// The API key, as a template such as `{e2b.value}`. Its secret must come from `file`, `env` or `exec`.
+    pub(super) api_key: Option<Spanned<String>>,
+    /// The address of the control API. Default: the platform's public one. `https://`; `http://` to loopback only.
+    pub(super) api_url: Option<Spanned<String>>,
+    /// Replaces the address of the services inside sandboxes. Default: as the platform says. `https://`; `http://` to loopback only.
+    pub(super) sandbox_url: Option<Spanned<String>>,
+    /// The static shim to upload. Default: `cofferdam-shim-ARCHITECTURE` or `cofferdam-shim` beside the sidecar's program.
+    pub(super) shim: Option<Spanned<String>>,
+}
+
+#[derive(Clone, Copy, Debug, Deserialize, Eq, JsonSchema, PartialEq)]
+#[serde(rename_all = "kebab-case")]
+#[schemars(rename = "PlatformKind")]
+pub(super) enum RawPlatformKind {
+    Daytona,
+    E2b,
+}
+
+/// A sandbox that the sidecar attaches when it starts, and again after every interruption.
+#[derive(Debug, Default, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
+#[schemars(rename = "Attachment")]
+pub(super) struct RawAttachment {
+    /// The name of a table `[platforms.NAME]`.
+    pub(super) platform: Option<Spanned<String>>,
+    /// The sandbox's id on its platform.
+    pub(super) sandbox: Option<Spanned<String>>,
+    /// What the sandbox may use.
+    pub(super) grant: Option<Spanned<String>>,
+    /// Whether a sandbox that is paused or stopped when the sidecar starts to attach it is resumed. If it is suspended later,
+    /// it stays so until it is resumed at the platform. Default: false.
+    pub(super) resume: Option<Spanned<bool>>,
+    /// Daytona: whether the attachment counts as activity, so that the platform does not stop the sandbox. Default: false.
+    pub(super) keep_awake: Option<Spanned<bool>>,
 }

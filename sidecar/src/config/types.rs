@@ -6,7 +6,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use cofferdam_audit::SyncMode;
-use cofferdam_secrets::SecretSpecs;
+use cofferdam_platforms::{KeepAwake, PlatformSettings, SandboxId, WhenSuspended};
+use cofferdam_secrets::{SecretSpecs, Template};
 use cofferdam_servers::spec::ServerSpec;
 use cofferdam_vault as vault;
 use relay_proto::address::{Address, HostPort};
@@ -26,6 +27,9 @@ pub struct Config {
     pub secrets: Arc<SecretSpecs>,
     pub servers: BTreeMap<Name, Arc<ServerSpec>>,
     pub grants: BTreeMap<Name, Arc<Grant>>,
+    pub platforms: BTreeMap<Name, Arc<Platform>>,
+    /// Sandboxes on platforms that the sidecar attaches by itself, by the sandbox's name.
+    pub attachments: BTreeMap<Name, Attachment>,
     pub limits: Limits,
     /// SHA-256 in hex of the servers' rules and of the grants, in a canonical order.
     pub policy_digest: String,
@@ -84,4 +88,26 @@ pub struct Grant {
     /// The only policies of its sessions' Vault tokens. Not empty when a server of the grant uses Vault.
     pub vault_policies: Vec<String>,
     pub ttl: Duration,
+}
+
+/// A platform that runs sandboxes.
+#[derive(Debug)]
+pub struct Platform {
+    pub name: Name,
+    pub settings: PlatformSettings,
+    /// Its secrets are all on this host.
+    pub api_key: Template,
+    /// The static shim to upload; `None`: the one beside the sidecar's program.
+    pub shim: Option<PathBuf>,
+}
+
+/// A sandbox that the sidecar attaches by itself. Its name is the key of its table.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct Attachment {
+    pub platform: Name,
+    pub sandbox: SandboxId,
+    pub grant: Name,
+    /// Applies when the sidecar starts to attach the sandbox, not when the sandbox is suspended later.
+    pub when_suspended: WhenSuspended,
+    pub keep_awake: KeepAwake,
 }

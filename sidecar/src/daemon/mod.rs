@@ -5,6 +5,7 @@
 //! | [`serve`] | start, run until a signal, stop | all below |
 //! | [`admin`] | the admin API on its socket and its port, and the port for health checks and metrics | attach, enrolling, reload |
 //! | [`attach`] | pipes into sandboxes that cannot connect out | enrolling, handshake, attach_table |
+//! | [`attachments`] | sandboxes on platforms that the sidecar itself keeps connected | attach, enrolling |
 //! | [`enrolling`] | making and ending enrolments | listen, path_isolation, supervise |
 //! | [`reload`] | reading the configuration again | state, unix_socket |
 //! | [`listen`] | the shared socket, sockets of single sandboxes, the TLS port | handshake, unix_socket |
@@ -26,6 +27,7 @@ pub(crate) mod admin;
 mod admission;
 pub(crate) mod attach;
 pub(crate) mod attach_table;
+pub(crate) mod attachments;
 mod disconnect_watch;
 mod enrolling;
 mod handshake;

@@ -32,6 +32,7 @@ impl Daemon {
                     tracing::warn!(keys = keys.join(", "), "takes effect at restart");
                 }
                 self.record(Event::Reload, Some(&policy));
+                self.attachments.reconfigure();
                 Ok(Reloaded { policy, at_restart: keys })
             }
             Err(problems) => {

@@ -19,6 +19,7 @@ use super::admin::tls_port::{AdminTlsError, AdminTlsPort};
 use super::admin::tokens::{TokenStoreError, Tokens};
 use super::admin::{AdminState, server};
 use super::attach_table::AttachTable;
+use super::attachments::Attachments;
 use super::disconnect_watch::DisconnectWatch;
 use super::listen::{Port, PortError, SocketKind, accept};
 use super::own_sockets::OwnSockets;
@@ -107,6 +108,7 @@ pub(crate) async fn serve(
         enrolled: Notify::new(),
         own_sockets: OwnSockets::default(),
         attaches: AttachTable::default(),
+        attachments: Attachments::new(&context),
         config_at_start: context.config.load_full(),
         refusals: Arc::default(),
         shared_alerts: Mutex::new(RateLimiter::per_minute(ALERTS_PER_MINUTE)),
@@ -133,6 +135,7 @@ pub(crate) async fn serve(
     }
     daemon.open_own_sockets();
     daemon.await_attaches();
+    daemon.context.tasks.spawn(Arc::clone(&daemon).keep_attachments());
     daemon.context.tasks.spawn(Arc::clone(&daemon).supervise_enrolments());
     tracing::info!(config = %daemon.config_file.display(), "ready");
     loop {

@@ -11,6 +11,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::admin::AdminState;
 use super::attach_table::AttachTable;
+use super::attachments::Attachments;
 use super::disconnect_watch::DisconnectWatch;
 use super::own_sockets::OwnSockets;
 use super::refusal_log::RefusalLog;
@@ -32,6 +33,7 @@ pub(crate) struct Daemon {
     pub(crate) enrolled: Notify,
     pub(super) own_sockets: OwnSockets,
     pub(crate) attaches: AttachTable,
+    pub(crate) attachments: Attachments,
     /// Some keys keep these values until a restart.
     pub(crate) config_at_start: Arc<Config>,
     pub(super) refusals: Arc<RefusalLog>,

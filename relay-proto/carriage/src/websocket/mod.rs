@@ -4,6 +4,7 @@
 //! stay true: a longer frame or message is refused at its header, before memory is allocated for it; and pings are
 //! answered, because load balancers close connections that do not.
 
+mod keep_alive;
 mod upgrade;
 
 use std::io;
@@ -18,6 +19,7 @@ use tokio_tungstenite::tungstenite::error::{CapacityError, Error};
 use tokio_tungstenite::tungstenite::protocol::{Role, WebSocketConfig};
 
 use crate::Stream;
+pub use keep_alive::KeepAlive;
 pub use upgrade::{Header, UpgradeError, client, server};
 
 /// Bytes of the largest WebSocket frame, and message: one frame of the relay protocol with its header fits.
@@ -47,6 +49,20 @@ impl<S: Stream> WebSocketStream<S> {
         )
         .await;
         Self { messages, unread: Bytes::new() }
+    }
+
+    /// Sends a ping, unless an earlier message still waits to be written: then that is the traffic.
+    fn poll_ping(&mut self, context: &mut Context<'_>) -> io::Result<()> {
+        match Pin::new(&mut self.messages).poll_ready(context) {
+            Poll::Ready(ready) => ready.map_err(to_io)?,
+            Poll::Pending => return Ok(()),
+        }
+        Pin::new(&mut self.messages).start_send(Message::Ping(Bytes::new())).map_err(to_io)?;
+        match Pin::new(&mut self.messages).poll_flush(context) {
+            Poll::Ready(flushed) => flushed.map_err(to_io),
+            // The next read or write continues it.
+            Poll::Pending => Ok(()),
+        }
     }
 }
 

@@ -146,7 +146,7 @@ async fn refuse<S: Stream, T>(mut stream: S, status: &str, why: UpgradeError) ->
 }
 
 /// The value of `Sec-WebSocket-Accept`, which proves that the response is to this request.
-fn accept_value(key: &str) -> String {
+pub(super) fn accept_value(key: &str) -> String {
     let both = format!("{key}258EAFA5-E914-47DA-95CA-C5AB0DC85B11");
     base64(digest(&SHA1_FOR_LEGACY_USE_ONLY, both.as_bytes()).as_ref())
 }

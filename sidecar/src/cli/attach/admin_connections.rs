@@ -1,5 +1,5 @@
-//! The two connections to the sidecar's admin socket: one keeps the enrolment alive (the hold), the other becomes
-//! the pipe into the sandbox.
+//! Connections to the sidecar's admin socket that stay open: one keeps the enrolment alive (the hold), another becomes
+//! the pipe into the sandbox; one follows an attachment of the sidecar's own.
 
 use std::io;
 use std::os::unix::net::UnixStream as StdUnixStream;
@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use hyper::upgrade::Upgraded;
 use hyper_util::rt::TokioIo;
+use serde::de::DeserializeOwned;
 use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, BufReader};
 use tokio::net::UnixStream;
 use tokio::time::timeout;
@@ -15,6 +16,7 @@ use tokio::time::timeout;
 use crate::daemon::admin::client::{self, AdminError, UpgradeResponse};
 use crate::daemon::admin::{AdminRequest, AdminResponse, PipeVia};
 use crate::daemon::attach_table::AttachEvent;
+use crate::daemon::attachments::status::{AttachmentStatus, OverCause};
 use crate::terminal::failure::{Failure, Sysexit};
 
 /// Keeps a sandbox's enrolment alive as long as this connection is open.
@@ -22,12 +24,22 @@ pub(super) struct HoldConnection {
     pub(super) enrolment: String,
     /// The sidecar's public key.
     pub(super) pin: String,
+    lines: Lines,
+}
+
+/// Follows an attachment, which ends with this connection unless it is left in the sidecar.
+pub(super) struct FollowConnection(Lines);
+
+/// The JSON lines that the sidecar sends.
+struct Lines {
     stream: BufReader<TokioIo<Upgraded>>,
     line: Vec<u8>,
 }
 
 #[derive(Debug, thiserror::Error)]
 pub(super) enum AdminFailure {
+    #[error("{why}")]
+    AttachmentRefused { why: String, cause: OverCause },
     #[error("connect to the sidecar at `{path}`: {source}")]
     Connect { path: PathBuf, source: io::Error },
     #[error("{0}")]
@@ -42,20 +54,38 @@ const MAX_LINE_BYTES: usize = 64 * 1024;
 
 impl HoldConnection {
     pub(super) async fn take(admin: &Path, request: &AdminRequest) -> Result<Self, AdminFailure> {
-        let mut stream = BufReader::new(TokioIo::new(upgrade(admin, request).await?));
-        let mut line = Vec::new();
-        let first = async { (&mut stream).take(MAX_LINE_BYTES as u64).read_until(b'\n', &mut line).await };
-        timeout(RESPONSE_TIMEOUT, first).await.map_err(io::Error::from)??;
-        match serde_json::from_slice(&line).map_err(io::Error::from)? {
-            AdminResponse::Attaching { enrolment, pin } => {
-                Ok(Self { enrolment, pin, stream, line: Vec::new() })
-            }
+        let mut lines = Lines::new(upgrade(admin, request).await?);
+        let first = timeout(RESPONSE_TIMEOUT, lines.next()).await.map_err(io::Error::from)?;
+        match first {
+            Some(AdminResponse::Attaching { enrolment, pin }) => Ok(Self { enrolment, pin, lines }),
             _ => Err(AdminFailure::Io(io::Error::other("unexpected response"))),
         }
     }
 
     /// The next event from the sidecar, or `None` when the connection is lost. Cancel-safe.
     pub(super) async fn next_event(&mut self) -> Option<AttachEvent> {
+        self.lines.next().await
+    }
+}
+
+impl FollowConnection {
+    pub(super) async fn start(admin: &Path, request: &AdminRequest) -> Result<Self, AdminFailure> {
+        Ok(Self(Lines::new(upgrade(admin, request).await?)))
+    }
+
+    /// The next status, or `None` when the connection is lost. Cancel-safe.
+    pub(super) async fn next_status(&mut self) -> Option<AttachmentStatus> {
+        self.0.next().await
+    }
+}
+
+impl Lines {
+    fn new(upgraded: Upgraded) -> Self {
+        Self { stream: BufReader::new(TokioIo::new(upgraded)), line: Vec::new() }
+    }
+
+    /// Cancel-safe.
+    async fn next<T: DeserializeOwned>(&mut self) -> Option<T> {
         let room = (MAX_LINE_BYTES - self.line.len().min(MAX_LINE_BYTES)) as u64;
         (&mut self.stream).take(room).read_until(b'\n', &mut self.line).await.ok()?;
         let line = std::mem::take(&mut self.line);
@@ -81,6 +111,7 @@ pub(super) async fn pipe(admin: &Path, enrolment: &str, via: PipeVia) -> Result<
 impl AdminFailure {
     pub(super) fn failure(self) -> Failure {
         match self {
+            Self::AttachmentRefused { why, cause } => Failure::new(exit_code(cause), why),
             Self::Refused(why) => Failure::new(Sysexit::NoInput, why),
             Self::Connect { .. } => Failure::new(Sysexit::Unavailable, self)
                 .hint("is `cofferdam serve` running with this configuration, and as this user?"),
@@ -89,10 +120,31 @@ impl AdminFailure {
     }
 }
 
+/// The exit code of a command whose attachment is over.
+pub(super) fn exit_code(cause: OverCause) -> Sysexit {
+    match cause {
+        OverCause::Configuration => Sysexit::Configuration,
+        OverCause::Ended | OverCause::Taken | OverCause::Unavailable => Sysexit::Unavailable,
+        OverCause::NoSandbox => Sysexit::NoInput,
+        OverCause::NotSaved => Sysexit::CannotCreate,
+        OverCause::Unauthorized => Sysexit::NoPermission,
+    }
+}
+
+/// Ends an attachment. The sidecar's log has the failures.
+pub(super) async fn end_attachment(admin: &Path, name: &str) {
+    let _ = client::exchange(admin, &AdminRequest::EndAttachment { name: name.into() }).await;
+}
+
 async fn upgrade(admin: &Path, request: &AdminRequest) -> Result<Upgraded, AdminFailure> {
     match client::upgrade(admin, request).await {
         Ok(UpgradeResponse::Stream(upgraded)) => Ok(upgraded),
-        Ok(UpgradeResponse::Refused { why }) => Err(AdminFailure::Refused(why)),
+        Ok(UpgradeResponse::Refused { code, why }) => Err(match (request, OverCause::read(&code)) {
+            (AdminRequest::AttachPlatform { .. }, Some(cause)) => {
+                AdminFailure::AttachmentRefused { why, cause }
+            }
+            _ => AdminFailure::Refused(why),
+        }),
         Err(AdminError::Connect { path, source }) => Err(AdminFailure::Connect { path, source }),
         Err(AdminError::Io(error)) => Err(error.into()),
         Err(AdminError::Response(error)) => Err(io::Error::from(error).into()),

@@ -8,9 +8,13 @@
 //! |---|---|
 //! | `admin_connections` | the two connections to the sidecar |
 //! | `attempt` | one attempt: a command, or a connection to an address |
+//! | `platform` | a sandbox on a platform, which the sidecar itself attaches |
+//! | `progress` | the steps of an attachment on a terminal or in a pipe |
 
 mod admin_connections;
 mod attempt;
+mod platform;
+mod progress;
 
 use std::io::Write as _;
 use std::path::Path;
@@ -24,11 +28,12 @@ use tokio::time::sleep;
 
 use super::arguments::{AttachCommand, AttachOptions};
 use super::interruption::interruption;
-use crate::daemon::admin::{AdminRequest, PipeVia};
+use crate::daemon::admin::AdminRequest;
 use crate::daemon::attach_table::AttachEvent;
 use crate::terminal::failure::{Failure, Sysexit};
 use admin_connections::{AdminFailure, HoldConnection};
 use attempt::{Attempt, Route};
+pub(super) use platform::template;
 
 /// The delay after the first failed attempt.
 const FIRST_DELAY: Duration = Duration::from_millis(200);
@@ -39,6 +44,11 @@ const MAX_NAME: usize = 64;
 
 pub(super) fn run(admin: &Path, command: AttachCommand) -> Result<ExitCode, Failure> {
     let (route, options) = match command {
+        AttachCommand::Daytona(arguments) => return platform::daytona(admin, arguments),
+        AttachCommand::E2b(arguments) => return platform::e2b(admin, arguments),
+        AttachCommand::End(_) | AttachCommand::List(_) => {
+            return Err(Failure::new(Sysexit::Software, "this command keeps nothing attached"));
+        }
         AttachCommand::Dial(arguments) => (Route::dial(&arguments.address)?, arguments.options),
         AttachCommand::Exec(arguments) => (Route::Exec(arguments.command), arguments.options),
     };
@@ -184,9 +194,9 @@ fn default_name(route: &Route) -> String {
 
 /// What the sidecar reports about a lost pipe. Of a command's, the command's own messages tell which one it is.
 fn loss(route: &Route, why: &str) -> String {
-    match route.via() {
-        PipeVia::Command => why.to_owned(),
-        PipeVia::Dial => format!("{route}: {why}"),
+    match route {
+        Route::Dial(_) => format!("{route}: {why}"),
+        Route::Exec(_) => why.to_owned(),
     }
 }
 

@@ -9,6 +9,7 @@ mod admin_tls;
 mod grants;
 mod http_server;
 mod paths;
+mod platforms;
 mod port;
 pub(crate) mod relay;
 mod scopes;
@@ -58,6 +59,7 @@ pub(super) fn check(
         secrets: raw.secrets.keys().map(|name| name.value.clone()).collect(),
         servers: raw.servers.keys().map(|name| name.value.clone()).collect(),
         grants: raw.grants.keys().map(|name| name.value.clone()).collect(),
+        platforms: raw.platforms.keys().map(|name| name.value.clone()).collect(),
     };
     let mut checker = Checker { removed: document.removed, report, context, defined };
     let checker = &mut checker;
@@ -65,6 +67,8 @@ pub(super) fn check(
     let secrets = secrets::check_secrets(checker, raw.secrets);
     let servers = servers::check_servers(checker, raw.servers);
     let grants = grants::check_grants(checker, raw.grants, &grants::servers_using_vault(&servers, &secrets));
+    let platforms = platforms::check_platforms(checker, raw.platforms, &secrets);
+    let attachments = platforms::check_attachments(checker, raw.attach, &platforms);
     let state_dir = relay::check_state_dir(checker, raw.state_dir);
     let admin = relay::check_admin(checker, raw.admin, state_dir.as_deref());
     let (socket_span, vsock_span) = (span_of(&raw.relay.unix), span_of(&raw.relay.vsock_dir));
@@ -100,6 +104,8 @@ pub(super) fn check(
         secrets: std::sync::Arc::new(secrets),
         servers,
         grants,
+        platforms,
+        attachments,
         limits,
     })
 }
@@ -118,6 +124,7 @@ struct DefinedNames {
     secrets: Vec<String>,
     servers: Vec<String>,
     grants: Vec<String>,
+    platforms: Vec<String>,
 }
 
 /// Whether the file has a table `[vault]`, valid or not.
@@ -131,6 +138,7 @@ enum Presence {
 #[derive(Clone, Copy, Debug)]
 enum Section {
     Grants,
+    Platforms,
     Secrets,
     Servers,
 }
@@ -171,6 +179,7 @@ impl Checker<'_, '_> {
     fn reference(&mut self, key: &str, section: Section, name: &str, span: &Span) -> Option<Name> {
         let known = match section {
             Section::Grants => &self.defined.grants,
+            Section::Platforms => &self.defined.platforms,
             Section::Secrets => &self.defined.secrets,
             Section::Servers => &self.defined.servers,
         };
@@ -203,6 +212,7 @@ impl Section {
     fn table_and_noun(self) -> (&'static str, &'static str) {
         match self {
             Self::Grants => ("grants", "grant"),
+            Self::Platforms => ("platforms", "platform"),
             Self::Secrets => ("secrets", "secret"),
             Self::Servers => ("servers", "server"),
         }

@@ -12,7 +12,7 @@ fn an_unknown_key_gets_a_suggestion() {
         "stat-dir = '/s'\nnonsense = 1\n",
         "cofferdam.toml:1: unknown key `stat-dir`\n  hint: did you mean `state-dir`?\n\
          cofferdam.toml:2: unknown key `nonsense`\n  hint: the keys here are `state-dir`, `audit-sync`, `relay`, \
-         `admin`, `vault`, `secrets`, `servers`, `grants`, `limits`",
+         `admin`, `vault`, `secrets`, `servers`, `grants`, `platforms`, `attach`, `limits`",
     );
 }
 

@@ -1,6 +1,7 @@
 //! Whole configurations, valid and invalid. Error messages are compared in full, because users act on them.
 
 mod bad_input;
+mod platforms;
 mod relay;
 mod scopes;
 mod servers;

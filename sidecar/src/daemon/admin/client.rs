@@ -16,6 +16,7 @@ use hyper_util::rt::TokioIo;
 use tokio::net::UnixStream;
 use tokio::time::timeout;
 
+use super::error::ErrorBody;
 use super::routes::{self, Encoded, RouteKind};
 use super::{AdminRequest, AdminResponse};
 
@@ -35,7 +36,7 @@ pub(crate) enum AdminError {
 
 /// The response to a request that turns its connection into a stream.
 pub(crate) enum UpgradeResponse {
-    Refused { why: String },
+    Refused { code: String, why: String },
     Stream(Upgraded),
 }
 
@@ -58,7 +59,8 @@ pub(crate) fn send(socket: &Path, request: &AdminRequest) -> Result<AdminRespons
     })
 }
 
-async fn exchange(socket: &Path, request: &AdminRequest) -> Result<AdminResponse, AdminError> {
+/// The same, inside a runtime.
+pub(crate) async fn exchange(socket: &Path, request: &AdminRequest) -> Result<AdminResponse, AdminError> {
     let encoded = routes::encode(request);
     let route = encoded.route;
     let read = async |response: Response<Incoming>| {
@@ -83,7 +85,10 @@ pub(crate) async fn upgrade(socket: &Path, request: &AdminRequest) -> Result<Upg
         let body = Limited::new(response.into_body(), MAX_RESPONSE_BYTES).collect().await;
         let body = body.map_err(|error| AdminError::Io(io::Error::other(error)))?.to_bytes();
         match routes::decode_response(route, status, &body).map_err(AdminError::Response)? {
-            AdminResponse::Refused { why } => Ok(UpgradeResponse::Refused { why }),
+            AdminResponse::Refused { why } => {
+                let ErrorBody { error } = serde_json::from_slice(&body).map_err(AdminError::Response)?;
+                Ok(UpgradeResponse::Refused { code: error.code, why })
+            }
             _ => Err(AdminError::Io(io::Error::other("the sidecar sent an unexpected response"))),
         }
     };

@@ -162,6 +162,18 @@ async fn handle(
             response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("text/event-stream"));
             response
         }
+        Outcome::Follow(follower, detach) => {
+            let daemon = Arc::clone(daemon);
+            daemon.context.tasks.clone().spawn(async move {
+                if let Some(stream) = stream_of(&daemon, upgrade).await {
+                    tokio::select! {
+                        () = follower.follow(stream, detach) => {}
+                        () = caller.ended() => {}
+                    }
+                }
+            });
+            switching(routes::FOLLOW)
+        }
         Outcome::Hold(hold) => {
             daemon.context.tasks.spawn(keep_hold(Arc::clone(daemon), caller, hold, upgrade));
             switching(routes::HOLD)

@@ -10,6 +10,8 @@ use serde::{Deserialize, Serialize};
 use cofferdam_base::text::error_chain;
 
 use crate::daemon::attach::hold::HoldError;
+use crate::daemon::attachments::AttachmentError;
+use crate::daemon::attachments::status::OverCause;
 use crate::daemon::enrolling::EnrollError;
 use crate::enrolment::NotCreated;
 
@@ -98,6 +100,7 @@ impl ApiError {
         self
     }
 
+    #[cfg(test)]
     pub(super) fn status(&self) -> StatusCode {
         self.status
     }
@@ -127,6 +130,19 @@ impl From<EnrollError> for ApiError {
             | EnrollError::NotCreated(NotCreated::Full(_) | NotCreated::Taken(..)) => Self::refused(message),
             EnrollError::Failed | EnrollError::NotCreated(NotCreated::Store(_)) => Self::internal(message),
         }
+    }
+}
+
+/// The code is the cause, by which the command line chooses its exit code.
+impl From<AttachmentError> for ApiError {
+    fn from(error: AttachmentError) -> Self {
+        let cause = error.cause();
+        let status = match cause {
+            OverCause::Configuration | OverCause::Taken => StatusCode::CONFLICT,
+            OverCause::NoSandbox => StatusCode::UNPROCESSABLE_ENTITY,
+            _ => StatusCode::SERVICE_UNAVAILABLE,
+        };
+        Self::new(status, cause.as_str(), error_chain(&error))
     }
 }
 

@@ -9,6 +9,7 @@ use super::caller::Caller;
 use super::error::ApiError;
 use super::{AttachState, AttachedSandbox, EnrolmentEntry};
 use crate::daemon::attach_table::{Attached, PipeState};
+use crate::daemon::attachments::status::AttachmentStatus;
 use crate::daemon::state::Daemon;
 use crate::enrolment::Enrolment;
 
@@ -40,8 +41,17 @@ pub(super) fn enrolments(daemon: &Daemon, caller: &Caller) -> Vec<EnrolmentEntry
     entries
 }
 
-/// Attached sandboxes that have no link.
+/// Attachments of sandboxes on platforms.
+pub(super) fn attachments(daemon: &Daemon, caller: &Caller) -> Vec<AttachmentStatus> {
+    let mut all = daemon.attachments.statuses();
+    all.retain(|attachment| caller.may_use(&attachment.grant));
+    all
+}
+
+/// Attached sandboxes that have no link, without those that are listed as attachments.
 pub(super) fn attached(daemon: &Daemon, caller: &Caller) -> Vec<AttachedSandbox> {
+    let attachments: Vec<Option<String>> =
+        daemon.attachments.statuses().into_iter().map(|attachment| attachment.enrolment).collect();
     let mut all: Vec<AttachedSandbox> = {
         let table = daemon.attaches.lock();
         let visible = table.by_sandbox.iter().filter(|(sandbox, _)| caller.may_use(sandbox.grant.as_str()));
@@ -57,7 +67,10 @@ pub(super) fn attached(daemon: &Daemon, caller: &Caller) -> Vec<AttachedSandbox>
         });
         described.collect()
     };
-    all.retain(|sandbox| daemon.registry.session_of_enrolment(&sandbox.enrolment).is_none());
+    all.retain(|sandbox| {
+        let has_links = daemon.registry.session_of_enrolment(&sandbox.enrolment).is_some();
+        !has_links && !attachments.iter().flatten().any(|enrolment| *enrolment == sandbox.enrolment)
+    });
     all.sort_by(|left, right| left.name.cmp(&right.name).then(left.enrolment.cmp(&right.enrolment)));
     all
 }

@@ -43,6 +43,8 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use tokio::sync::Semaphore;
 
+use super::attachments::request::AttachmentRequest;
+use super::attachments::status::{AttachmentStatus, Lifetime};
 use crate::enrolment::EnrolmentKind;
 use crate::link::command::Description;
 use crate::link::registry::EndedLink;
@@ -83,6 +85,16 @@ pub(crate) enum AdminRequest {
         #[schemars(range(min = 1000, max = MAX_MILLISECONDS))]
         ttl_ms: Option<u64>,
     },
+    /// Lists the attachments of sandboxes on platforms.
+    Attachments,
+    /// Attaches a sandbox of a platform. Its status is sent on this connection, one JSON line each; a disconnect ends the
+    /// attachment, unless it was left in the sidecar.
+    AttachPlatform {
+        attachment: AttachmentRequest,
+        /// Leave the attachment in the sidecar once the sandbox is attached.
+        #[serde(default)]
+        detach: bool,
+    },
     CreateToken {
         /// The grants that the token may be used for.
         #[schemars(length(min = 1, max = 64), inner(regex(pattern = GRANT_PATTERN)))]
@@ -93,6 +105,10 @@ pub(crate) enum AdminRequest {
         /// Default: 30 days. Maximum: 366 days.
         #[schemars(range(min = 1000, max = MAX_TOKEN_TTL_MS))]
         ttl_ms: Option<u64>,
+    },
+    EndAttachment {
+        /// The sandbox's name.
+        name: String,
     },
     EndEnrolment {
         /// The id of an enrolment, or the name of its sandbox.
@@ -144,6 +160,8 @@ pub(crate) enum PipeVia {
     Command,
     /// A connection to an address.
     Dial,
+    /// The sidecar's own client of a platform.
+    Platform,
 }
 
 /// A response. Over HTTP `answer` follows from the route; `Refused` is an error response.
@@ -155,6 +173,11 @@ pub(crate) enum AdminResponse {
         enrolment: String,
         /// The sidecar's public key.
         pin: String,
+    },
+    /// The attachment was started; the connection is a stream of [`AttachmentStatus`] now.
+    Attachment(AttachmentStatus),
+    Attachments {
+        attachments: Vec<AttachmentStatus>,
     },
     Enrolled {
         enrolment: String,
@@ -170,6 +193,9 @@ pub(crate) enum AdminResponse {
         /// The enrolment that ended too.
         #[serde(default)]
         enrolment: Option<String>,
+        /// The attachment that ended too.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        attachment: Option<EndedAttachment>,
         total_ms: u64,
     },
     /// All further bytes on this connection belong to the pipe.
@@ -188,6 +214,9 @@ pub(crate) enum AdminResponse {
         /// Attached sandboxes that have no link at the moment.
         #[serde(default)]
         attached: Vec<AttachedSandbox>,
+        /// Attachments of sandboxes on platforms, with or without links.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        attachments: Vec<AttachmentStatus>,
     },
     TokenCreated {
         id: String,
@@ -202,6 +231,15 @@ pub(crate) enum AdminResponse {
         tokens: Vec<TokenEntry>,
     },
     Watching(Change),
+}
+
+/// An attachment that has ended.
+#[derive(Clone, Debug, Deserialize, Eq, JsonSchema, PartialEq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) struct EndedAttachment {
+    pub(crate) name: String,
+    /// One of the configuration is attached again at the next reload or restart.
+    pub(crate) lifetime: Lifetime,
 }
 
 /// One enrolment in a list.

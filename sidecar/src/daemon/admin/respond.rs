@@ -16,8 +16,9 @@ use super::caller::Caller;
 use super::error::ApiError;
 use super::listing::{self, NameOf};
 use super::tokens::{TokenNotCreated, TokenTerms};
-use super::{AdminRequest, AdminResponse, MAX_MILLISECONDS, MAX_TOKEN_TTL_MS, PipeVia};
+use super::{AdminRequest, AdminResponse, EndedAttachment, MAX_MILLISECONDS, MAX_TOKEN_TTL_MS, PipeVia};
 use crate::daemon::attach::hold::{AttachRequest, Hold};
+use crate::daemon::attachments::{Detach, Follower};
 use crate::daemon::enrolling::{EnrollRequest, EnrollVia, Enrolled, Killed};
 use crate::daemon::reload::Reloaded;
 use crate::daemon::state::Daemon;
@@ -25,6 +26,8 @@ use crate::link::registry::Ending;
 
 /// The result of a request.
 pub(super) enum Outcome {
+    /// The connection follows an attachment from now on.
+    Follow(Follower, Detach),
     /// The connection holds a sandbox from now on.
     Hold(Hold),
     /// The connection is a pipe from now on.
@@ -57,12 +60,35 @@ pub(super) async fn carry_out(
                 AttachRequest { grant: parse_grant(&grant)?, name, ttl: ttl_ms.map(Duration::from_millis) };
             return Ok(Outcome::Hold(daemon.hold(request).await?));
         }
+        AdminRequest::Attachments => {
+            AdminResponse::Attachments { attachments: listing::attachments(daemon, caller) }
+        }
+        AdminRequest::AttachPlatform { attachment, detach } => {
+            caller.require_grant(&attachment.grant)?;
+            if attachment.shim.is_some() {
+                caller.require_administrator("a shim in a file of the host")?;
+            }
+            let detach = match detach {
+                true => Detach::WhenAttached,
+                false => Detach::No,
+            };
+            return Ok(Outcome::Follow(daemon.attach_platform(&attachment).await?, detach));
+        }
         AdminRequest::CreateToken { grants, name, ttl_ms } => {
             create_token(daemon, caller, grants, name, ttl_ms).await?
         }
+        AdminRequest::EndAttachment { name } => {
+            let attachments = listing::attachments(daemon, caller);
+            match attachments.into_iter().find(|attachment| attachment.name == name) {
+                Some(attachment) => end_attachment(daemon, &attachment.name).await?,
+                None => {
+                    let message = format!("there is no attachment `{name}`");
+                    return Err(ApiError::not_found(message).hint("`cofferdam attach list` lists them"));
+                }
+            }
+        }
         AdminRequest::EndEnrolment { enrolment } => {
-            let id = listing::resolve(daemon, caller, &enrolment, NameOf::Enrolment)?;
-            kill(daemon, &enrolment, &id).await?
+            end(daemon, caller, &enrolment, NameOf::Enrolment).await?
         }
         AdminRequest::Enroll { grant, name, ttl_ms, ticket_ttl_ms, socket } => {
             caller.require_grant(&grant)?;
@@ -82,10 +108,7 @@ pub(super) async fn carry_out(
         AdminRequest::Enrolments => {
             AdminResponse::Enrolments { enrolments: listing::enrolments(daemon, caller) }
         }
-        AdminRequest::Kill { session } => {
-            let id = listing::resolve(daemon, caller, &session, NameOf::SessionOrEnrolment)?;
-            kill(daemon, &session, &id).await?
-        }
+        AdminRequest::Kill { session } => end(daemon, caller, &session, NameOf::SessionOrEnrolment).await?,
         AdminRequest::Pipe { enrolment, via } => {
             let found = daemon.enrolments.find(&enrolment, clock::now()).ok();
             let is_visible = found.is_some_and(|found| caller.may_use(found.grant.as_str()));
@@ -116,7 +139,11 @@ pub(super) async fn carry_out(
         AdminRequest::Sessions => {
             let mut sessions = daemon.registry.describe().await;
             sessions.retain(|session| caller.may_use(&session.grant));
-            AdminResponse::Sessions { sessions, attached: listing::attached(daemon, caller) }
+            AdminResponse::Sessions {
+                sessions,
+                attached: listing::attached(daemon, caller),
+                attachments: listing::attachments(daemon, caller),
+            }
         }
         AdminRequest::Tokens => {
             caller.require_administrator("a list of tokens")?;
@@ -138,12 +165,45 @@ async fn enroll(daemon: &Arc<Daemon>, request: EnrollRequest) -> Result<AdminRes
     Ok(AdminResponse::Enrolled { enrolment: enrolment.id.to_string(), expires_in_seconds, text })
 }
 
-/// `name` is what the caller wrote, `id` what it means.
-async fn kill(daemon: &Arc<Daemon>, name: &str, id: &str) -> Result<AdminResponse, ApiError> {
+/// Ends what a name means to the caller: an attachment, or a session with its enrolment.
+async fn end(
+    daemon: &Arc<Daemon>,
+    caller: &Caller,
+    name: &str,
+    name_of: NameOf,
+) -> Result<AdminResponse, ApiError> {
+    let resolved = listing::resolve(daemon, caller, name, name_of);
+    let attachment = listing::attachments(daemon, caller).into_iter().find(|attachment| match &resolved {
+        Ok(id) => attachment.enrolment.as_deref() == Some(id),
+        // It may not be enrolled at the moment.
+        Err(_) => attachment.enrolment.is_none() && attachment.name == name,
+    });
+    if let Some(attachment) = attachment {
+        return end_attachment(daemon, &attachment.name).await;
+    }
     let began = Instant::now();
-    let Some(Killed { ending: Ending { ended, late }, enrolment, unwritten }) = daemon.kill(id).await else {
+    match daemon.kill(&*resolved?).await {
+        Some(killed) => report_kill(name, killed, began),
+        None => Err(ApiError::not_found(format!("`{name}` has ended meanwhile"))),
+    }
+}
+
+async fn end_attachment(daemon: &Arc<Daemon>, name: &str) -> Result<AdminResponse, ApiError> {
+    let began = Instant::now();
+    let Some((lifetime, killed)) = daemon.end_attachment(name).await else {
         return Err(ApiError::not_found(format!("`{name}` has ended meanwhile")));
     };
+    let (links, enrolment) = match killed.map(|killed| report_kill(name, killed, began)).transpose()? {
+        Some(AdminResponse::Killed { links, enrolment, .. }) => (links, enrolment),
+        _ => (Vec::new(), None),
+    };
+    let attachment = Some(EndedAttachment { name: name.to_owned(), lifetime });
+    Ok(AdminResponse::Killed { links, enrolment, attachment, total_ms: began.elapsed().as_millis() as u64 })
+}
+
+/// `name` is what the caller wrote.
+fn report_kill(name: &str, killed: Killed, began: Instant) -> Result<AdminResponse, ApiError> {
+    let Killed { ending: Ending { ended, late }, enrolment, unwritten } = killed;
     if !late.is_empty() {
         let message = format!(
             "session `{name}` is ending but has not ended within 5 s; links still open: {}",
@@ -160,7 +220,8 @@ async fn kill(daemon: &Arc<Daemon>, name: &str, id: &str) -> Result<AdminRespons
         return Err(ApiError::internal(message));
     }
     let total_ms = began.elapsed().as_millis() as u64;
-    Ok(AdminResponse::Killed { links: ended, enrolment: enrolment.map(|id| id.to_string()), total_ms })
+    let enrolment = enrolment.map(|id| id.to_string());
+    Ok(AdminResponse::Killed { links: ended, enrolment, attachment: None, total_ms })
 }
 
 async fn create_token(

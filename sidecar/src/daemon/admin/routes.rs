@@ -47,12 +47,14 @@ pub(super) enum Access {
 
 /// A connection that keeps a sandbox attached: events follow, one JSON line each.
 pub(super) const HOLD: &str = "cofferdam-hold";
+/// A connection that follows an attachment: its status comes, one JSON line each.
+pub(super) const FOLLOW: &str = "cofferdam-attachment";
 /// A connection that is a pipe into a sandbox.
 pub(super) const PIPE: &str = "cofferdam-pipe";
 /// The path of the OpenAPI document.
 pub(super) const DOCUMENT: &str = "/v1/openapi.json";
 
-pub(super) static ROUTES: [Route; 12] = [
+pub(super) static ROUTES: [Route; 15] = [
     Route {
         method: Method::POST,
         path: "/v1/attach",
@@ -70,6 +72,33 @@ pub(super) static ROUTES: [Route; 12] = [
         kind: RouteKind::Upgrade(PIPE),
         access: Access::Grants,
         summary: "Turn this connection into the pipe of an attached sandbox",
+    },
+    Route {
+        method: Method::GET,
+        path: "/v1/attachments",
+        request: "attachments",
+        response: "attachments",
+        kind: RouteKind::Json,
+        access: Access::Grants,
+        summary: "List the attachments of sandboxes on platforms",
+    },
+    Route {
+        method: Method::POST,
+        path: "/v1/attachments",
+        request: "attach-platform",
+        response: "attachment",
+        kind: RouteKind::Upgrade(FOLLOW),
+        access: Access::Grants,
+        summary: "Attach a sandbox of a platform and follow the attachment's status",
+    },
+    Route {
+        method: Method::DELETE,
+        path: "/v1/attachments/{name}",
+        request: "end-attachment",
+        response: "killed",
+        kind: RouteKind::Json,
+        access: Access::Grants,
+        summary: "End an attachment with its session and enrolment",
     },
     Route {
         method: Method::GET,
@@ -361,11 +390,30 @@ fn decoded(segment: &str) -> Option<String> {
 mod tests {
     use super::*;
     use crate::daemon::admin::PipeVia;
+    use crate::daemon::attachments::request::{AttachmentRequest, Route as PipeRoute};
+    use crate::daemon::attachments::status::Kind;
 
     fn every_request() -> Vec<AdminRequest> {
         vec![
             AdminRequest::Attach { grant: "dev".into(), name: "box".into(), ttl_ms: Some(5) },
+            AdminRequest::Attachments,
+            AdminRequest::AttachPlatform {
+                attachment: AttachmentRequest {
+                    kind: Kind::Daytona,
+                    platform: None,
+                    sandbox: "x".into(),
+                    grant: "dev".into(),
+                    name: None,
+                    ttl_ms: None,
+                    resume: true,
+                    keep_awake: true,
+                    via: PipeRoute::Ssh,
+                    shim: None,
+                },
+                detach: true,
+            },
             AdminRequest::CreateToken { grants: vec!["dev".into()], name: None, ttl_ms: None },
+            AdminRequest::EndAttachment { name: "box 1".into() },
             AdminRequest::EndEnrolment { enrolment: "a b/../%2f ü".into() },
             AdminRequest::Enroll {
                 grant: "dev".into(),

@@ -12,6 +12,7 @@ use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
+use crate::daemon::admin::PipeVia;
 use crate::daemon::attach_table::{AttachEvent, AttachTable, Attached, Holder, MAX_EVENTS, Sandbox};
 use crate::daemon::enrolling::{EnrollError, EnrollRequest, EnrollVia};
 use crate::daemon::state::Daemon;
@@ -43,6 +44,15 @@ pub(crate) struct Hold {
     number: u64,
     events: mpsc::Receiver<AttachEvent>,
     ended: CancellationToken,
+}
+
+/// What the holder of a sandbox has to know.
+#[derive(Debug)]
+pub(crate) enum HoldEvent {
+    /// The enrolment has ended.
+    Ended,
+    /// About the pipe, or an earlier one.
+    Pipe(AttachEvent),
 }
 
 /// How long a new `cofferdam attach` waits for the previous holder to disconnect: it may have been killed just before.
@@ -113,12 +123,14 @@ impl Daemon {
         loop {
             tokio::select! {
                 () = self.stop.cancelled() => break,
-                () = hold.ended.cancelled() => {
-                    let why = "the enrolment has ended: it expired, or was ended with `cofferdam kill`";
-                    let _ = send_event(&mut stream, &AttachEvent::Over { why: why.into() }).await;
-                    break;
-                }
-                Some(event) = hold.events.recv() => if send_event(&mut stream, &event).await.is_err() { break },
+                event = hold.next_event() => match event {
+                    HoldEvent::Ended => {
+                        let why = "the enrolment has ended: it expired, or was ended with `cofferdam kill`";
+                        let _ = send_event(&mut stream, &AttachEvent::Over { why: why.into() }).await;
+                        break;
+                    }
+                    HoldEvent::Pipe(event) => if send_event(&mut stream, &event).await.is_err() { break },
+                },
                 // The client sends nothing; only its disconnect matters.
                 read = stream.read(&mut buffer) => if !matches!(read, Ok(1..)) { break },
             }
@@ -140,6 +152,23 @@ impl Daemon {
                 let _ = daemon.kill(&enrolment).await;
             }
         });
+    }
+}
+
+impl Hold {
+    /// Serves a pipe that the sidecar's own client of a platform provides, in a task of its own.
+    pub(crate) fn serve(&self, stream: UnixStream) {
+        let daemon = Arc::clone(&self.daemon);
+        let enrolment = self.enrolment.to_string();
+        self.daemon.context.tasks.spawn(daemon.serve_pipe(enrolment, PipeVia::Platform, stream));
+    }
+
+    /// The next event. Cancel-safe.
+    pub(crate) async fn next_event(&mut self) -> HoldEvent {
+        tokio::select! {
+            () = self.ended.cancelled() => HoldEvent::Ended,
+            Some(event) = self.events.recv() => HoldEvent::Pipe(event),
+        }
     }
 }
 

@@ -15,7 +15,7 @@ use tokio::time::{sleep, timeout};
 use super::shut_on_drop::ShutOnDrop;
 use crate::daemon::admin::PipeVia;
 use crate::daemon::admission::ConnectionSource;
-use crate::daemon::attach_table::{AttachEvent, LAST_BYTES, PipeEnd};
+use crate::daemon::attach_table::{AttachEvent, CLOSE_TIMEOUT, LAST_BYTES, PipeEnd};
 use crate::daemon::handshake::{self, Arrival};
 use crate::daemon::handshake_slots::HandshakeSlots;
 use crate::daemon::state::Daemon;
@@ -24,6 +24,8 @@ use crate::session::changes::{Change, ChangeKind};
 
 #[derive(Debug, thiserror::Error)]
 enum PipeError {
+    #[error("the enrolment has ended")]
+    Ended,
     #[error("{}", nothing(*.0))]
     Nothing(PipeVia),
     #[error(transparent)]
@@ -105,7 +107,7 @@ impl Daemon {
         tracing::info!(enrolment, %key, ?inside, "pipe attached");
         report_pipe(self, enrolment, AttachEvent::Attached { key: key.to_string() });
         match inside {
-            Inside::Hub => self.serve_hub(enrolment.into(), Box::new(stream)).await,
+            Inside::Hub => self.serve_hub(enrolment.into(), Box::new(stream), end).await,
             Inside::Link => {
                 let slots = HandshakeSlots::new(1, self.stop.clone());
                 let arrival = Arrival {
@@ -122,6 +124,7 @@ impl Daemon {
         self: &Arc<Self>,
         enrolment: Arc<str>,
         stream: Box<dyn Transport>,
+        end: &PipeEnd,
     ) -> Result<(), PipeError> {
         let (heartbeat, waiting) = {
             let config = self.context.config.load();
@@ -140,9 +143,16 @@ impl Daemon {
             tokio::select! {
                 substream = trunk.next() => self.receive(&enrolment, substream?, &slots),
                 silence = pulse.as_mut() => return Err(silence.into()),
+                () = end.closing.cancelled() => break,
                 () = stopped.as_mut() => return Err(PipeError::Stopping),
             }
         }
+        // The hub ends by this: its stdin may stay open.
+        if timeout(CLOSE_TIMEOUT, trunk.close()).await.is_ok() {
+            // The command that carries the pipe is ended soon; it forwards these bytes first.
+            sleep(LAST_BYTES).await;
+        }
+        Err(PipeError::Ended)
     }
 
     fn receive(self: &Arc<Self>, enrolment: &Arc<str>, substream: Substream, slots: &Arc<HandshakeSlots>) {
@@ -198,6 +208,7 @@ fn nothing(via: PipeVia) -> &'static str {
         PipeVia::Dial => {
             "the connection ended before anything was received: does a hub or a shim listen at this address?"
         }
+        PipeVia::Platform => "the platform closed the pipe before the hub in the sandbox sent anything",
     }
 }
 
@@ -209,6 +220,10 @@ fn advice(error: &TlsError, via: PipeVia) -> &'static str {
         }
         (TlsError::NotTls, PipeVia::Dial) => {
             "; another program answers at this address: does a hub or a shim listen there?"
+        }
+        (TlsError::NotTls, PipeVia::Platform) => "; another program answers in the place of the hub",
+        (TlsError::Closed | TlsError::Refused(_), PipeVia::Platform) => {
+            "; does the hub come from this sidecar's shim, in the same version?"
         }
         (TlsError::Closed | TlsError::Refused(_), _) => {
             "; does the hub pin this sidecar's key, which `cofferdam key` prints and which replaces {pin}?"

@@ -1,0 +1,251 @@
+//! Daytona's control API: the only service that gets the API key.
+//!
+//! What must stay true: reading the state of a sandbox does not wake it; what the API says about addresses is checked
+//! before anything is sent there.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use cofferdam_net::{AddressPolicy, Dialer};
+use http::header::AUTHORIZATION;
+use http::{HeaderMap, HeaderValue, Method, Uri};
+use serde::{Deserialize, Deserializer};
+use zeroize::Zeroizing;
+
+use super::token::SandboxToken;
+use crate::rest::{Call, Reply, Service, printable, secret_header};
+use crate::{ApiKey, PlatformError, PlatformSettings, SandboxId};
+
+pub(super) struct Control {
+    service: Service,
+    dialer: Dialer,
+    /// Replaces the address at which the services of sandboxes are dialled.
+    sandbox_url: Option<Uri>,
+    /// For addresses that the API names.
+    policy: AddressPolicy,
+}
+
+/// What the API says about a sandbox.
+pub(super) struct SandboxRecord {
+    pub(super) phase: Phase,
+    /// The address of all sandboxes' toolboxes; the sandbox's id follows in the path.
+    pub(super) toolbox_url: String,
+}
+
+/// The states of a sandbox, by what can be done with it.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub(super) enum Phase {
+    Started,
+    /// It will be started without further requests.
+    Starting,
+    /// It will be suspended; a start is refused until then.
+    Stopping,
+    Suspended,
+    /// With the reason that the API gives.
+    Failed(String),
+    Gone,
+}
+
+/// A port's public address and the token for it.
+#[derive(Deserialize)]
+pub(super) struct Preview {
+    pub(super) url: String,
+    pub(super) token: SandboxToken,
+}
+
+/// A token with which the SSH gateway lets a client in, and the gateway's address as a command line.
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct SshAccess {
+    pub(super) token: SandboxToken,
+    /// It contains the token.
+    #[serde(deserialize_with = "wiped")]
+    pub(super) ssh_command: Zeroizing<String>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct RawSandbox {
+    state: Option<String>,
+    error_reason: Option<String>,
+    toolbox_proxy_url: String,
+}
+
+const PUBLIC_API: &str = "https://app.daytona.io/api";
+const TIMEOUT: Duration = Duration::from_secs(20);
+/// An SSH token is needed for the moment of connecting only; this is the shortest that leaves room for clocks that differ.
+const SSH_MINUTES: u32 = 5;
+
+const FINDING: &str = "find the sandbox at Daytona";
+const STARTING: &str = "start the sandbox at Daytona";
+const PREVIEW: &str = "ask Daytona for the address of the hub's port";
+const SSH_ACCESS: &str = "ask Daytona for SSH access to the sandbox";
+const ACTIVITY: &str = "tell Daytona that the sandbox is in use";
+
+impl Control {
+    pub(super) fn new(
+        settings: &PlatformSettings,
+        key: &ApiKey,
+        dialer: &Dialer,
+    ) -> Result<Self, PlatformError> {
+        // The operator chose `api-url` and may host Daytona privately; the public one names public addresses only.
+        let policy = match settings.api_url {
+            Some(_) => AddressPolicy::PrivateToo,
+            None => AddressPolicy::PublicOnly,
+        };
+        let url = settings.api_url.clone().unwrap_or_else(|| Uri::from_static(PUBLIC_API));
+        let headers = HeaderMap::from_iter([secret_header(AUTHORIZATION, bearer(key))]);
+        let service = Service::new(dialer, &url, policy, headers)?;
+        Ok(Self { service, dialer: dialer.clone(), sandbox_url: settings.sandbox_url.clone(), policy })
+    }
+
+    pub(super) async fn sandbox(&self, id: &SandboxId) -> Result<SandboxRecord, PlatformError> {
+        let reply = self.call(FINDING, Method::GET, &format!("/sandbox/{id}")).await?;
+        if !reply.status.is_success() {
+            return Err(self.service.refusal(FINDING, id, &reply));
+        }
+        let raw: RawSandbox = reply.json(FINDING)?;
+        let phase = phase(raw.state.as_deref().unwrap_or_default(), raw.error_reason.as_deref())?;
+        Ok(SandboxRecord { phase, toolbox_url: raw.toolbox_proxy_url })
+    }
+
+    /// Requests the start of a suspended sandbox; returns before it runs.
+    pub(super) async fn start(&self, id: &SandboxId) -> Result<(), PlatformError> {
+        let reply = self.call(STARTING, Method::POST, &format!("/sandbox/{id}/start")).await?;
+        match reply.status.as_u16() {
+            200..=299 => Ok(()),
+            // Another change of state is under way: the caller looks again.
+            409 => Ok(()),
+            // The key was good a moment ago: the organisation's limits are reported this way.
+            403 => Err(PlatformError::Quota { doing: STARTING, why: self.service.message(&reply) }),
+            _ => Err(self.service.refusal(STARTING, id, &reply)),
+        }
+    }
+
+    pub(super) async fn preview(&self, id: &SandboxId, port: u16) -> Result<Preview, PlatformError> {
+        let path = format!("/sandbox/{id}/ports/{port}/preview-url");
+        let reply = self.call(PREVIEW, Method::GET, &path).await?;
+        match reply.status.is_success() {
+            true => reply.json(PREVIEW),
+            false => Err(self.service.refusal(PREVIEW, id, &reply)),
+        }
+    }
+
+    pub(super) async fn ssh_access(&self, id: &SandboxId) -> Result<SshAccess, PlatformError> {
+        let path = format!("/sandbox/{id}/ssh-access?expiresInMinutes={SSH_MINUTES}");
+        let reply = self.call(SSH_ACCESS, Method::POST, &path).await?;
+        match reply.status.is_success() {
+            true => reply.json(SSH_ACCESS),
+            false => Err(self.service.refusal(SSH_ACCESS, id, &reply)),
+        }
+    }
+
+    /// Starts the time until the automatic stop anew.
+    pub(super) async fn refresh_activity(&self, id: &SandboxId) -> Result<(), PlatformError> {
+        let reply = self.call(ACTIVITY, Method::POST, &format!("/sandbox/{id}/last-activity")).await?;
+        match reply.status.is_success() {
+            true => Ok(()),
+            false => Err(self.service.refusal(ACTIVITY, id, &reply)),
+        }
+    }
+
+    /// A service of the sandbox at an address that the API named.
+    pub(super) fn sandbox_service(&self, url: &Uri, headers: HeaderMap) -> Result<Service, PlatformError> {
+        let Some(dialled) = &self.sandbox_url else {
+            return Service::new(&self.dialer, url, self.policy, headers);
+        };
+        let dialled = Service::new(&self.dialer, dialled, AddressPolicy::PrivateToo, HeaderMap::new())?;
+        Ok(Service::new(&self.dialer, url, self.policy, headers)?.dialled_at(dialled))
+    }
+
+    async fn call(&self, doing: &'static str, method: Method, path: &str) -> Result<Reply, PlatformError> {
+        let body = (method == Method::POST).then(|| Bytes::from_static(b"{}"));
+        self.service.send(Call { doing, method, path, body, time: TIMEOUT }).await
+    }
+}
+
+/// An address that the API named.
+pub(super) fn named_address(doing: &'static str, url: &str) -> Result<Uri, PlatformError> {
+    let why = || format!("Daytona names an address that is not a URL: `{}`", printable(url));
+    url.parse().map_err(|_| PlatformError::Protocol { doing, why: why() })
+}
+
+fn phase(state: &str, error_reason: Option<&str>) -> Result<Phase, PlatformError> {
+    Ok(match state {
+        "started" | "resizing" | "snapshotting" | "forking" => Phase::Started,
+        "creating" | "restoring" | "starting" | "resuming" | "pulling_snapshot" | "pending_build"
+        | "building_snapshot" => Phase::Starting,
+        "stopping" | "archiving" | "pausing" => Phase::Stopping,
+        "stopped" | "archived" | "paused" => Phase::Suspended,
+        "error" | "build_failed" => Phase::Failed(printable(error_reason.unwrap_or(state))),
+        "destroyed" | "destroying" => Phase::Gone,
+        other => {
+            let why = format!("Daytona reports the state `{}`, which is not known here", printable(other));
+            return Err(PlatformError::Unavailable { doing: FINDING, why, retry_after: None });
+        }
+    })
+}
+
+fn wiped<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Zeroizing<String>, D::Error> {
+    String::deserialize(deserializer).map(Zeroizing::new)
+}
+
+fn bearer(key: &ApiKey) -> HeaderValue {
+    let bare = key.header();
+    let value = Zeroizing::new([b"Bearer ", bare.as_bytes()].concat());
+    HeaderValue::from_maybe_shared(Bytes::from_owner(value))
+        .expect("the key is the value of a header already")
+}
+
+#[cfg(test)]
+mod tests {
+    use cofferdam_net::Trust;
+
+    use super::*;
+    use crate::PlatformKind;
+
+    fn control(api_url: Option<&'static str>, sandbox_url: Option<&'static str>) -> Control {
+        let settings = PlatformSettings {
+            kind: PlatformKind::Daytona,
+            api_url: api_url.map(Uri::from_static),
+            sandbox_url: sandbox_url.map(Uri::from_static),
+        };
+        let key = ApiKey::new(HeaderValue::from_static("k3y"));
+        Control::new(&settings, &key, &Dialer::trusting(Trust::System)).unwrap()
+    }
+
+    #[test]
+    fn the_services_of_a_sandbox_never_get_the_api_key() {
+        let url = Uri::from_static("https://7000-box.proxy.example/");
+        for control in [control(None, None), control(None, Some("http://127.0.0.1:9/x"))] {
+            let request = control.sandbox_service(&url, HeaderMap::new()).unwrap().request(Method::GET, "/");
+            let request = request.body(()).unwrap();
+            assert!(request.headers().get(AUTHORIZATION).is_none());
+            assert_eq!(request.headers()[http::header::HOST], "7000-box.proxy.example");
+        }
+        let request = control(None, None).service.request(Method::GET, "/").body(()).unwrap();
+        assert_eq!(request.headers()[AUTHORIZATION], "Bearer k3y");
+        assert!(request.headers()[AUTHORIZATION].is_sensitive());
+    }
+
+    #[test]
+    fn plain_addresses_from_the_api_are_refused() {
+        let url = Uri::from_static("http://7000-box.proxy.example/");
+        assert!(control(None, None).sandbox_service(&url, HeaderMap::new()).is_err());
+    }
+
+    #[test]
+    fn every_state_has_a_phase() {
+        for (state, expected) in [
+            ("started", Phase::Started),
+            ("restoring", Phase::Starting),
+            ("archiving", Phase::Stopping),
+            ("archived", Phase::Suspended),
+            ("destroyed", Phase::Gone),
+        ] {
+            assert_eq!(phase(state, None).unwrap(), expected, "{state}");
+        }
+        assert_eq!(phase("error", Some("no\ndisk")).unwrap(), Phase::Failed("no disk".into()));
+        assert!(phase("dreaming", None).unwrap_err().may_pass());
+    }
+}

@@ -1,0 +1,269 @@
+//! Daytona: finds a sandbox, puts the shim into it, starts the hub and opens the pipe to it.
+//!
+//! What must stay true: the API key goes to the control API only; the services of a sandbox get that sandbox's own token,
+//! which is asked for at every attempt, because it changes when the sandbox restarts; a suspended sandbox is asked about
+//! at the control API only.
+//!
+//! | module | what it holds |
+//! |---|---|
+//! | `control` | the control API: state, start, preview links, SSH access |
+//! | `toolbox` | commands, files and sessions in the sandbox |
+//! | `install` | uploads the shim |
+//! | `hub_session` | the hub as a background command |
+//! | `preview` | the pipe as a WebSocket through the preview proxy |
+//! | `ssh` | the pipe as a command of the system's `ssh` |
+//! | `token` | a token of one sandbox |
+
+mod control;
+mod hub_session;
+mod install;
+mod preview;
+mod ssh;
+mod token;
+mod toolbox;
+
+use std::time::Duration;
+
+use cofferdam_net::Dialer;
+use http::HeaderName;
+use tokio::time::{Instant, sleep};
+
+use self::control::{Control, Phase, Preview, SandboxRecord};
+use self::hub_session::{HubFate, HubSession, PORT_ATTEMPTS, port};
+use self::install::install;
+use self::preview::{CONNECTING, Dialled, PING_INTERVAL, PreviewRoute, dial};
+use self::toolbox::Toolbox;
+use crate::{
+    ApiKey, HubSetup, KeepAwake, Pipe, PlatformError, PlatformSettings, Progress, SandboxId, SandboxState,
+    WhenSuspended,
+};
+
+/// A client of Daytona's API, for one account.
+pub struct Daytona {
+    settings: PlatformSettings,
+    key: ApiKey,
+    dialer: Dialer,
+    ping_interval: Duration,
+}
+
+/// How the pipe into a sandbox is carried.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Via {
+    /// A WebSocket to the hub's port, through Daytona's preview proxy.
+    Preview,
+    /// The hub as a command of the system's `ssh`, through Daytona's SSH gateway.
+    Ssh,
+}
+
+/// Asks the proxy not to count a request as use of the sandbox.
+const SKIP_ACTIVITY: HeaderName = HeaderName::from_static("x-daytona-skip-last-activity-update");
+
+/// A stopped sandbox starts in seconds; an archived one is restored from object storage first.
+const RESUME_TIMEOUT: Duration = Duration::from_secs(300);
+const RESUME_POLL: Duration = Duration::from_secs(1);
+/// From the hub's start until it listens: milliseconds, more on a busy sandbox.
+const LISTEN_TIMEOUT: Duration = Duration::from_secs(20);
+const FIRST_RETRY: Duration = Duration::from_millis(50);
+const LONGEST_RETRY: Duration = Duration::from_secs(1);
+
+const FINDING: &str = "find the sandbox at Daytona";
+const RESUMING: &str = "start the sandbox at Daytona";
+
+type ShowProgress<'a> = &'a (dyn Fn(Progress) + Send + Sync);
+
+/// One sandbox with its toolbox, for the time of one attempt.
+struct OpenSandbox<'a> {
+    control: &'a Control,
+    id: &'a SandboxId,
+    toolbox: Toolbox,
+    route: PreviewRoute,
+}
+
+impl Daytona {
+    pub fn new(settings: PlatformSettings, key: ApiKey, dialer: Dialer) -> Self {
+        Self { settings, key, dialer, ping_interval: PING_INTERVAL }
+    }
+
+    /// For a proxy that closes idle connections earlier than Daytona's own.
+    pub fn with_ping_interval(self, ping_interval: Duration) -> Self {
+        Self { ping_interval, ..self }
+    }
+
+    /// Asks the control API only.
+    pub async fn state(&self, id: &SandboxId) -> Result<SandboxState, PlatformError> {
+        match self.control()?.sandbox(id).await?.phase {
+            Phase::Started | Phase::Starting => Ok(SandboxState::Running),
+            Phase::Stopping | Phase::Suspended => Ok(SandboxState::Suspended),
+            Phase::Failed(why) => Err(PlatformError::Sandbox { doing: FINDING, why }),
+            Phase::Gone => Err(gone(id)),
+        }
+    }
+
+    /// Makes sure that the shim is in the sandbox and its hub runs, and opens the pipe to it.
+    pub async fn open(
+        &self,
+        id: &SandboxId,
+        suspended: WhenSuspended,
+        awake: KeepAwake,
+        via: Via,
+        setup: &HubSetup,
+        progress: ShowProgress<'_>,
+    ) -> Result<Pipe, PlatformError> {
+        let control = self.control()?;
+        let hub = HubSession::of(setup)?;
+        progress(Progress::Finding);
+        let record = started(&control, id, suspended, progress).await?;
+        let preview = control.preview(id, port(&setup.pin, id, 0)).await?;
+        let toolbox = Toolbox::new(&control, &record, id, &preview.token, awake)?;
+        let route = PreviewRoute { awake, ping_interval: self.ping_interval };
+        let sandbox = OpenSandbox { control: &control, id, toolbox, route };
+        match via {
+            Via::Preview => sandbox.open_preview(&hub, preview, setup, progress).await,
+            Via::Ssh => sandbox.open_ssh(&hub, setup, progress).await,
+        }
+    }
+
+    /// Ends the hub in a running sandbox. A pipe that is dropped leaves it there, for the next pipe.
+    pub async fn end_hub(&self, id: &SandboxId, setup: &HubSetup) -> Result<(), PlatformError> {
+        let control = self.control()?;
+        let hub = HubSession::of(setup)?;
+        let record = control.sandbox(id).await?;
+        if record.phase != Phase::Started {
+            // Without processes there is no hub.
+            return Ok(());
+        }
+        let preview = control.preview(id, port(&setup.pin, id, 0)).await?;
+        hub.end(&Toolbox::new(&control, &record, id, &preview.token, KeepAwake::No)?).await
+    }
+
+    /// Starts the time until the automatic stop anew. The pipe does not count as use of the sandbox unless it was opened
+    /// with [`KeepAwake::Yes`], so the caller does this while calls are being made: once a minute is enough.
+    pub async fn refresh_activity(&self, id: &SandboxId) -> Result<(), PlatformError> {
+        self.control()?.refresh_activity(id).await
+    }
+
+    fn control(&self) -> Result<Control, PlatformError> {
+        Control::new(&self.settings, &self.key, &self.dialer)
+    }
+}
+
+impl OpenSandbox<'_> {
+    async fn open_preview(
+        &self,
+        hub: &HubSession,
+        mut preview: Preview,
+        setup: &HubSetup,
+        progress: ShowProgress<'_>,
+    ) -> Result<Pipe, PlatformError> {
+        let first = port(&setup.pin, self.id, 0);
+        if let Some(running) = hub.running(&self.toolbox, setup).await? {
+            progress(Progress::Connecting);
+            if running != first {
+                preview = self.control.preview(self.id, running).await?;
+            }
+            if let Some(pipe) = self.connect(hub, &mut preview, running).await? {
+                return Ok(pipe);
+            }
+        }
+        let shim = install(&self.toolbox, setup, progress).await?;
+        for attempt in 0..PORT_ATTEMPTS {
+            progress(Progress::StartingHub);
+            let port = port(&setup.pin, self.id, attempt);
+            preview = self.control.preview(self.id, port).await?;
+            hub.start(&self.toolbox, &shim, setup, port).await?;
+            progress(Progress::Connecting);
+            if let Some(pipe) = self.connect(hub, &mut preview, port).await? {
+                return Ok(pipe);
+            }
+        }
+        let why = format!("programs of the sandbox use all {PORT_ATTEMPTS} ports that were tried");
+        Err(PlatformError::Sandbox { doing: hub_session::STARTING, why })
+    }
+
+    /// Connects as soon as the hub listens; `None` if another program has its port.
+    async fn connect(
+        &self,
+        hub: &HubSession,
+        preview: &mut Preview,
+        port: u16,
+    ) -> Result<Option<Pipe>, PlatformError> {
+        let deadline = Instant::now() + LISTEN_TIMEOUT;
+        let mut pause = FIRST_RETRY;
+        let mut is_renewed = false;
+        loop {
+            let why = match dial(self.control, preview, self.route).await? {
+                Dialled::Connected(pipe) => return Ok(Some(pipe)),
+                Dialled::TokenRefused if is_renewed => {
+                    "the preview proxy refuses the sandbox's token".to_owned()
+                }
+                Dialled::TokenRefused => {
+                    *preview = self.control.preview(self.id, port).await?;
+                    is_renewed = true;
+                    continue;
+                }
+                Dialled::NotListening(why) => why,
+            };
+            if let HubFate::PortTaken = hub.fate(&self.toolbox).await? {
+                return Ok(None);
+            }
+            if Instant::now() + pause >= deadline {
+                return Err(PlatformError::Unavailable { doing: CONNECTING, why, retry_after: None });
+            }
+            sleep(pause).await;
+            pause = (pause * 2).min(LONGEST_RETRY);
+        }
+    }
+
+    async fn open_ssh(
+        &self,
+        hub: &HubSession,
+        setup: &HubSetup,
+        progress: ShowProgress<'_>,
+    ) -> Result<Pipe, PlatformError> {
+        let shim = install(&self.toolbox, setup, progress).await?;
+        // One that listens would keep the shims' socket.
+        hub.end(&self.toolbox).await?;
+        let access = self.control.ssh_access(self.id).await?;
+        progress(Progress::StartingHub);
+        ssh::open(&access, &shim, setup).await
+    }
+}
+
+/// The sandbox, once it is running.
+async fn started(
+    control: &Control,
+    id: &SandboxId,
+    suspended: WhenSuspended,
+    progress: ShowProgress<'_>,
+) -> Result<SandboxRecord, PlatformError> {
+    let deadline = Instant::now() + RESUME_TIMEOUT;
+    let mut is_requested = false;
+    loop {
+        let record = control.sandbox(id).await?;
+        match (&record.phase, suspended) {
+            (Phase::Started, _) => return Ok(record),
+            (Phase::Gone, _) => return Err(gone(id)),
+            (Phase::Failed(why), _) => {
+                return Err(PlatformError::Sandbox { doing: FINDING, why: why.clone() });
+            }
+            (Phase::Stopping | Phase::Suspended, WhenSuspended::Refuse) => {
+                return Err(PlatformError::Suspended { doing: FINDING });
+            }
+            (Phase::Suspended, WhenSuspended::Resume) if !is_requested => {
+                progress(Progress::Resuming);
+                control.start(id).await?;
+                is_requested = true;
+            }
+            (Phase::Starting | Phase::Stopping | Phase::Suspended, _) => {}
+        }
+        if Instant::now() + RESUME_POLL >= deadline {
+            let why = format!("it did not run within {} s", RESUME_TIMEOUT.as_secs());
+            return Err(PlatformError::Unavailable { doing: RESUMING, why, retry_after: None });
+        }
+        sleep(RESUME_POLL).await;
+    }
+}
+
+fn gone(id: &SandboxId) -> PlatformError {
+    PlatformError::NoSandbox { doing: FINDING, sandbox: id.to_string() }
+}

@@ -1,0 +1,258 @@
+//! The way in by SSH: the hub is a command of the system's `ssh`, and the command's stdin and stdout are the pipe.
+//!
+//! What must stay true: the token, which is the user name, is in a private file that exists only while `ssh` connects, and
+//! in no argument, environment variable or error; `ssh` ends with the pipe. Of the command line that Daytona names, the
+//! host and the port are used and nothing is executed.
+
+use std::io;
+use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
+use std::path::{Path, PathBuf};
+use std::pin::Pin;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use cofferdam_base::random;
+use cofferdam_base::text::error_chain;
+use cofferdam_process::{Launch, ProcessHandle, allowed_environment, launch};
+use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, ReadBuf};
+use tokio::net::unix::pipe;
+use tokio::task::JoinSet;
+use tokio::time::timeout;
+use zeroize::Zeroizing;
+
+use super::control::SshAccess;
+use super::install::InstalledShim;
+use super::token::SandboxToken;
+use crate::rest::printable;
+use crate::{HubSetup, Pipe, PlatformError};
+
+const CONNECTING: &str = "connect to the sandbox by SSH";
+/// From the start of `ssh` to the hub's first byte.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(30);
+/// Of what `ssh` prints, for errors.
+const MAX_STDERR: usize = 4096;
+
+/// Starts the hub by `ssh` and returns its stdin and stdout once it has sent its first byte.
+pub(super) async fn open(
+    access: &SshAccess,
+    shim: &InstalledShim,
+    setup: &HubSetup,
+) -> Result<Pipe, PlatformError> {
+    let gateway = Gateway::parse(&access.ssh_command).ok_or_else(|| PlatformError::Protocol {
+        doing: CONNECTING,
+        why: "Daytona names no gateway of the form `ssh [-p PORT] TOKEN@HOST`".into(),
+    })?;
+    let failed = |error: io::Error| unavailable(format!("write the private settings for `ssh`: {error}"));
+    let settings = PrivateSettings::write(&settings_text(&gateway, &access.token)).map_err(failed)?;
+    let hub = format!("'{}' hub --pin {}", shim.path, setup.pin);
+    let launched = launch(Launch {
+        program: "ssh".into(),
+        args: vec!["-F".into(), settings.file.clone().into(), "-T".into(), HOST.into(), hub.into()],
+        environment: allowed_environment(Vec::new()),
+        directory: None,
+    });
+    let started = launched.await.map_err(|error| {
+        let why = format!("{}; the host needs OpenSSH's client for this way in", error_chain(&error));
+        PlatformError::Sandbox { doing: CONNECTING, why }
+    })?;
+    let cofferdam_process::ServerProcess { stdin, mut stdout, mut stderr, mut handle } = started;
+    let mut first = [0; 1];
+    match timeout(CONNECT_TIMEOUT, stdout.read(&mut first)).await {
+        Ok(Ok(1)) => {}
+        Ok(_) => {
+            let exit = handle.exited().await;
+            let said = read_some(&mut stderr).await;
+            let said = said.replace(access.token.text(), "[token]");
+            return Err(unavailable(format!("`ssh` ended ({exit}): {}", printable(&said))));
+        }
+        Err(_) => {
+            return Err(unavailable(format!("the hub sent nothing within {} s", CONNECT_TIMEOUT.as_secs())));
+        }
+    }
+    drop(settings);
+    let mut reader = JoinSet::new();
+    reader.spawn(discard(stderr));
+    Ok(Box::new(SshPipe { stdin, stdout, first: Some(first[0]), _process: handle, _stderr: reader }))
+}
+
+/// The name of the sandbox in the settings.
+const HOST: &str = "sandbox";
+
+struct Gateway<'a> {
+    host: &'a str,
+    port: u16,
+}
+
+impl<'a> Gateway<'a> {
+    /// Reads `ssh TOKEN@HOST` or `ssh -p PORT TOKEN@HOST`, and no other command line.
+    fn parse(command: &'a str) -> Option<Self> {
+        let words: Vec<&str> = command.split_whitespace().collect();
+        let (port, target) = match words[..] {
+            ["ssh", target] => (22, target),
+            ["ssh", "-p", port, target] | ["ssh", target, "-p", port] => (port.parse().ok()?, target),
+            _ => return None,
+        };
+        let (_, host) = target.rsplit_once('@')?;
+        let is_allowed = |byte: u8| byte.is_ascii_alphanumeric() || b".-:".contains(&byte);
+        let is_host = !host.is_empty() && !host.starts_with('-') && host.bytes().all(is_allowed);
+        (port != 0 && is_host).then_some(Self { host, port })
+    }
+}
+
+/// The gateway takes whoever has the token and asks for no other proof, so none is offered. Its key is remembered at the
+/// first connection; the pipe itself is encrypted from the sidecar to the hub in any case.
+fn settings_text(gateway: &Gateway<'_>, token: &SandboxToken) -> Zeroizing<String> {
+    Zeroizing::new(format!(
+        "Host {HOST}\n\
+         HostName {}\n\
+         Port {}\n\
+         User {}\n\
+         BatchMode yes\n\
+         ClearAllForwardings yes\n\
+         ConnectTimeout 15\n\
+         ControlPath none\n\
+         ForwardAgent no\n\
+         LogLevel ERROR\n\
+         PreferredAuthentications none\n\
+         PubkeyAuthentication no\n\
+         RequestTTY no\n\
+         ServerAliveInterval 20\n\
+         ServerAliveCountMax 3\n\
+         StrictHostKeyChecking accept-new\n",
+        gateway.host,
+        gateway.port,
+        token.text(),
+    ))
+}
+
+/// A file that only this user can read, in a directory of its own; removed when this is dropped.
+struct PrivateSettings {
+    directory: PathBuf,
+    file: PathBuf,
+}
+
+impl PrivateSettings {
+    fn write(text: &str) -> io::Result<Self> {
+        let directory = private_place().join(random::id("cofferdam-ssh-"));
+        std::fs::DirBuilder::new().mode(0o700).create(&directory)?;
+        let written = Self { file: directory.join("config"), directory };
+        let mut file =
+            std::fs::File::options().write(true).create_new(true).mode(0o600).open(&written.file)?;
+        io::Write::write_all(&mut file, text.as_bytes())?;
+        Ok(written)
+    }
+}
+
+impl Drop for PrivateSettings {
+    fn drop(&mut self) {
+        // Nothing else is in the directory.
+        let _ = std::fs::remove_file(&self.file);
+        let _ = std::fs::remove_dir(&self.directory);
+    }
+}
+
+/// Memory-backed if possible, so that the token is never on a disk.
+fn private_place() -> PathBuf {
+    let memory = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from).filter(|path| path.is_dir());
+    let shared = || Some(Path::new("/dev/shm").to_owned()).filter(|path| path.is_dir());
+    memory.or_else(shared).unwrap_or_else(std::env::temp_dir)
+}
+
+/// The pipe: dropping it ends `ssh`.
+struct SshPipe {
+    stdin: pipe::Sender,
+    stdout: pipe::Receiver,
+    /// Read while connecting.
+    first: Option<u8>,
+    _process: ProcessHandle,
+    _stderr: JoinSet<()>,
+}
+
+impl AsyncRead for SshPipe {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        room: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        if room.remaining() > 0
+            && let Some(first) = self.first.take()
+        {
+            room.put_slice(&[first]);
+            return Poll::Ready(Ok(()));
+        }
+        Pin::new(&mut self.stdout).poll_read(context, room)
+    }
+}
+
+impl AsyncWrite for SshPipe {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stdin).poll_write(context, bytes)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stdin).poll_flush(context)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stdin).poll_shutdown(context)
+    }
+}
+
+/// What is readable now, up to a limit.
+async fn read_some(stderr: &mut pipe::Receiver) -> String {
+    let mut bytes = Vec::new();
+    let mut limited = stderr.take(MAX_STDERR as u64);
+    // Another process may keep the pipe open.
+    let _ = timeout(Duration::from_secs(1), limited.read_to_end(&mut bytes)).await;
+    String::from_utf8_lossy(&bytes).into_owned()
+}
+
+/// A full pipe would block `ssh`. What the hub says there is in no log, because the sandbox chooses it.
+async fn discard(mut stderr: pipe::Receiver) {
+    let mut buffer = [0; 1024];
+    while matches!(stderr.read(&mut buffer).await, Ok(1..)) {}
+}
+
+fn unavailable(why: String) -> PlatformError {
+    PlatformError::Unavailable { doing: CONNECTING, why, retry_after: None }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt as _;
+
+    use super::*;
+
+    #[test]
+    fn only_the_documented_command_lines_are_read() {
+        let gateway = |text| Gateway::parse(text).map(|gateway| (gateway.host, gateway.port));
+        assert_eq!(gateway("ssh t0k@ssh.app.daytona.io"), Some(("ssh.app.daytona.io", 22)));
+        assert_eq!(gateway("ssh -p 2222 t0k@127.0.0.1"), Some(("127.0.0.1", 2222)));
+        for bad in [
+            "ssh -o ProxyCommand=x t0k@host",
+            "sh -c x",
+            "ssh t0k@-oProxyCommand=x",
+            "ssh t0k@host;x",
+            "ssh -p 0 t0k@host",
+            "ssh host",
+            "ssh t0k@",
+            "",
+        ] {
+            assert_eq!(gateway(bad), None, "{bad}");
+        }
+    }
+
+    #[test]
+    fn the_settings_are_private_and_are_removed() {
+        let settings = PrivateSettings::write("User t0k\n").unwrap();
+        let (file, directory) = (settings.file.clone(), settings.directory.clone());
+        let mode = |path: &Path| path.metadata().unwrap().permissions().mode() & 0o777;
+        assert_eq!((mode(&file), mode(&directory)), (0o600, 0o700));
+        drop(settings);
+        assert!(!directory.exists());
+    }
+}

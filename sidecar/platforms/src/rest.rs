@@ -1,0 +1,368 @@
+//! Requests to an HTTP service of a platform, and what a refusal means.
+//!
+//! What must stay true: `http://` is spoken to loopback only; no redirect is followed; a response is bounded before memory
+//! is taken; a message of the platform is shown only if it repeats no secret header of the request.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use cofferdam_base::text::{error_chain, is_unreserved, percent_encoded};
+use cofferdam_net::{
+    AddressPolicy, BodySender, Dialer, Duplex, Endpoint, OneShotError, OneShotLimits, StreamedResponse,
+    channel_body, open_stream, send_once,
+};
+use http::header::{CONTENT_TYPE, HOST, LOCATION, RETRY_AFTER, USER_AGENT};
+use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, StatusCode, Uri, request};
+use http_body_util::Full;
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
+use tokio::time::Instant;
+use zeroize::Zeroizing;
+
+use crate::{PlatformError, SandboxId};
+
+/// Resolving, TCP and TLS together.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+/// A control API's answers have a few kilobytes.
+const MAX_RESPONSE_BYTES: usize = 1024 * 1024;
+/// A longer `Retry-After` would keep an attachment away for longer than an outage usually lasts.
+const MAX_RETRY_AFTER: Duration = Duration::from_secs(600);
+/// Of a platform's message, in characters.
+const MAX_MESSAGE: usize = 200;
+
+/// One HTTP service, with the headers that each request to it has.
+pub(crate) struct Service {
+    dialer: Dialer,
+    endpoint: Endpoint,
+    authority: String,
+    /// The path of the service's address, without a slash at its end.
+    prefix: String,
+    headers: HeaderMap,
+}
+
+/// One request without a body, or with a small one.
+pub(crate) struct Call<'a> {
+    /// For errors: "find the sandbox".
+    pub(crate) doing: &'static str,
+    pub(crate) method: Method,
+    /// Path and query, encoded.
+    pub(crate) path: &'a str,
+    pub(crate) body: Option<Bytes>,
+    pub(crate) time: Duration,
+}
+
+/// A whole response.
+pub(crate) struct Reply {
+    pub(crate) status: StatusCode,
+    pub(crate) headers: HeaderMap,
+    pub(crate) body: Zeroizing<Vec<u8>>,
+}
+
+/// How platforms describe an error; `code` is a number or a text, and is not used.
+#[derive(Deserialize)]
+struct Refusal {
+    message: Option<String>,
+}
+
+impl Service {
+    /// Fails for plain HTTP to another host.
+    pub(crate) fn new(
+        dialer: &Dialer,
+        address: &Uri,
+        policy: AddressPolicy,
+        headers: HeaderMap,
+    ) -> Result<Self, PlatformError> {
+        let doing = "read the platform's address";
+        let endpoint = Endpoint::new(address, policy);
+        if endpoint.is_plain_text_to_another_host() {
+            let why = "`http://` is for this machine only, because a key or token would cross the network readable; use `https://`";
+            return Err(PlatformError::Protocol { doing, why: why.to_owned() });
+        }
+        let Some(authority) = address.authority().filter(|authority| !authority.as_str().contains('@'))
+        else {
+            let why = "it needs a host, and no user name".to_owned();
+            return Err(PlatformError::Protocol { doing, why });
+        };
+        let authority = authority.to_string();
+        let prefix = address.path().trim_end_matches('/').to_owned();
+        Ok(Self { dialer: dialer.clone(), endpoint, authority, prefix, headers })
+    }
+
+    /// The same service behind another address: its requests still name its own host and path.
+    pub(crate) fn dialled_at(self, other: Self) -> Self {
+        let prefix = format!("{}{}", other.prefix, self.prefix);
+        Self { endpoint: other.endpoint, prefix, ..self }
+    }
+
+    /// A stream to the service, for a protocol that HTTP is upgraded to.
+    pub(crate) async fn connect(&self, doing: &'static str) -> Result<Box<dyn Duplex>, PlatformError> {
+        let opened = self.dialer.open(&self.endpoint, CONNECT_TIMEOUT).await;
+        opened.map_err(|error| failed(doing, &OneShotError::Connect(error)))
+    }
+
+    /// The path of the service's address, without a slash at its end.
+    pub(crate) fn prefix(&self) -> &str {
+        &self.prefix
+    }
+
+    /// Sends a small request and reads the whole response, whatever its status.
+    pub(crate) async fn send(&self, call: Call<'_>) -> Result<Reply, PlatformError> {
+        let Call { doing, method, path, body, time } = call;
+        let mut builder = self.request(method, path);
+        if body.is_some() {
+            builder = builder.header(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+        }
+        let request =
+            builder.body(Full::new(body.unwrap_or_default())).map_err(|error| invalid(doing, &error))?;
+        let limits = OneShotLimits {
+            connect: CONNECT_TIMEOUT,
+            deadline: Instant::now() + time,
+            body_bytes: MAX_RESPONSE_BYTES,
+        };
+        let response = send_once(&self.dialer, &self.endpoint, request, limits).await;
+        let (head, body) = response.map_err(|error| failed(doing, &error))?.into_parts();
+        Ok(Reply { status: head.status, headers: head.headers, body })
+    }
+
+    /// A request to this service, without a body yet.
+    pub(crate) fn request(&self, method: Method, path: &str) -> request::Builder {
+        let mut builder = Request::builder()
+            .method(method)
+            .uri(format!("{}{path}", self.prefix))
+            .header(HOST, self.authority.as_str())
+            .header(USER_AGENT, concat!("cofferdam/", env!("CARGO_PKG_VERSION")));
+        for (name, value) in &self.headers {
+            builder = builder.header(name, value);
+        }
+        builder
+    }
+
+    /// Sends a request whose body comes from the sender, and waits for the head of the response in the returned future.
+    pub(crate) fn stream(
+        &self,
+        doing: &'static str,
+        builder: request::Builder,
+    ) -> (BodySender, impl Future<Output = Result<StreamedResponse, PlatformError>> + Send + use<>) {
+        let (sender, body) = channel_body();
+        let request = builder.body(body).map_err(|error| invalid(doing, &error));
+        let (dialer, endpoint) = (self.dialer.clone(), self.endpoint.clone());
+        let response = async move {
+            let opened = open_stream(&dialer, &endpoint, request?, CONNECT_TIMEOUT).await;
+            opened.map_err(|error| failed(doing, &error))
+        };
+        (sender, response)
+    }
+
+    /// The same, for a request whose whole body is known.
+    pub(crate) async fn open(
+        &self,
+        doing: &'static str,
+        builder: request::Builder,
+        body: Bytes,
+    ) -> Result<StreamedResponse, PlatformError> {
+        let request = builder.body(Full::new(body)).map_err(|error| invalid(doing, &error))?;
+        let opened = open_stream(&self.dialer, &self.endpoint, request, CONNECT_TIMEOUT).await;
+        opened.map_err(|error| failed(doing, &error))
+    }
+
+    /// The rest of a response, as far as it is within the limit.
+    pub(crate) async fn reply(
+        &self,
+        doing: &'static str,
+        response: StreamedResponse,
+    ) -> Result<Reply, PlatformError> {
+        let (status, headers) = (response.head.status, response.head.headers.clone());
+        let body = response.collect(MAX_RESPONSE_BYTES).await.map_err(|error| failed(doing, &error))?;
+        Ok(Reply { status, headers, body })
+    }
+
+    /// What the platform says about a refusal, cut and without control characters.
+    pub(crate) fn message(&self, reply: &Reply) -> String {
+        let told = serde_json::from_slice::<Refusal>(&reply.body).ok().and_then(|refusal| refusal.message);
+        let secrets = self.headers.values().filter(|value| value.is_sensitive());
+        let bare = |value: &'_ HeaderValue| {
+            let value = value.as_bytes();
+            value.strip_prefix(b"Bearer ").unwrap_or(value).to_vec()
+        };
+        match told {
+            Some(told) if !secrets.map(bare).any(|secret| contains(&told, &secret)) => {
+                format!("HTTP {}: {}", reply.status.as_u16(), printable(&told))
+            }
+            _ => format!("HTTP {}", reply.status.as_u16()),
+        }
+    }
+
+    /// The error for a response of the control API that is no success.
+    pub(crate) fn refusal(&self, doing: &'static str, sandbox: &SandboxId, reply: &Reply) -> PlatformError {
+        let status = reply.status.as_u16();
+        match status {
+            300..=399 => redirected(doing, reply),
+            401 | 403 => PlatformError::Unauthorized { doing, status },
+            404 | 410 => PlatformError::NoSandbox { doing, sandbox: sandbox.to_string() },
+            402 | 429 => PlatformError::Quota { doing, why: self.message(reply) },
+            408 | 409 | 425 | 500..=599 => PlatformError::Unavailable {
+                doing,
+                why: self.message(reply),
+                retry_after: reply.retry_after(),
+            },
+            _ => PlatformError::Protocol { doing, why: self.message(reply) },
+        }
+    }
+}
+
+impl Reply {
+    pub(crate) fn json<T: DeserializeOwned>(&self, doing: &'static str) -> Result<T, PlatformError> {
+        // Without serde's own text: it may quote the response, which has tokens in it.
+        serde_json::from_slice(&self.body).map_err(|error| PlatformError::Protocol {
+            doing,
+            why: format!(
+                "the answer is not the expected JSON (line {}, column {})",
+                error.line(),
+                error.column()
+            ),
+        })
+    }
+
+    /// How long the platform asks to wait. Only the form in seconds: both platforms use it.
+    pub(crate) fn retry_after(&self) -> Option<Duration> {
+        let seconds = self.headers.get(RETRY_AFTER)?.to_str().ok()?.trim().parse().ok()?;
+        Some(Duration::from_secs(seconds).min(MAX_RETRY_AFTER))
+    }
+}
+
+/// A header with a secret value: never shown, not even in a debug print.
+pub(crate) fn secret_header(name: HeaderName, mut value: HeaderValue) -> (HeaderName, HeaderValue) {
+    value.set_sensitive(true);
+    (name, value)
+}
+
+/// A value in a URL's query.
+pub(crate) fn encoded(value: &str) -> String {
+    let mut text = String::with_capacity(value.len());
+    for byte in value.bytes() {
+        match is_unreserved(byte) || byte == b'/' {
+            true => text.push(char::from(byte)),
+            false => text.extend(percent_encoded(byte).map(char::from)),
+        }
+    }
+    text
+}
+
+/// The error for an exchange without a whole response.
+pub(crate) fn failed(doing: &'static str, error: &OneShotError) -> PlatformError {
+    let why = error_chain(error);
+    match error {
+        OneShotError::BadLength | OneShotError::TooLarge { .. } => PlatformError::Protocol { doing, why },
+        OneShotError::Broken(_) | OneShotError::Connect(_) | OneShotError::TimedOut => {
+            PlatformError::Unavailable { doing, why, retry_after: None }
+        }
+    }
+}
+
+pub(crate) fn redirected(doing: &'static str, reply: &Reply) -> PlatformError {
+    let target = reply.headers.get(LOCATION).and_then(|location| location.to_str().ok()?.parse::<Uri>().ok());
+    let host = target
+        .as_ref()
+        .and_then(Uri::host)
+        .map_or_else(String::new, |host| format!(" to `{}`", printable(host)));
+    let why = format!("the answer is a redirect{host}, which is not followed; check the configured address");
+    PlatformError::Protocol { doing, why }
+}
+
+/// Text of a platform or a sandbox, for an error or a log: short, on one line.
+pub(crate) fn printable(text: &str) -> String {
+    let mut shown: String = text
+        .chars()
+        .map(|character| if character.is_control() { ' ' } else { character })
+        .take(MAX_MESSAGE)
+        .collect();
+    if text.chars().nth(MAX_MESSAGE).is_some() {
+        shown.push('…');
+    }
+    shown
+}
+
+fn contains(text: &str, secret: &[u8]) -> bool {
+    !secret.is_empty() && text.as_bytes().windows(secret.len()).any(|window| window == secret)
+}
+
+fn invalid(doing: &'static str, error: &http::Error) -> PlatformError {
+    PlatformError::Protocol { doing, why: format!("the request cannot be written: {error}") }
+}
+
+#[cfg(test)]
+mod tests {
+    use cofferdam_net::Trust;
+
+    use super::*;
+
+    #[test]
+    fn plain_http_goes_to_this_machine_only() {
+        for good in ["http://127.0.0.1:3000", "http://[::1]:1/x/", "http://localhost", "https://api.e2b.app"]
+        {
+            assert!(service(good).is_ok(), "{good}");
+        }
+        for bad in ["http://api.e2b.app", "http://10.0.0.1:3000", "https://key@api.e2b.app", "/only/a/path"] {
+            assert!(service(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn the_path_of_the_address_comes_first_and_the_host_is_sent() {
+        let request =
+            service("https://host.example:8443/e2b/").unwrap().request(Method::GET, "/sandboxes/x").body(());
+        let request = request.unwrap();
+        assert_eq!(request.uri().path(), "/e2b/sandboxes/x");
+        assert_eq!(request.headers()[HOST], "host.example:8443");
+    }
+
+    #[test]
+    fn a_refusal_is_what_the_operator_can_act_on() {
+        let service = service("https://api.e2b.app").unwrap();
+        let id = "box1".parse().unwrap();
+        let meaning = |status: u16, retry_after: Option<&'static str>| {
+            let mut headers = HeaderMap::new();
+            headers.extend(retry_after.map(|value| (RETRY_AFTER, HeaderValue::from_static(value))));
+            service.refusal("find", &id, &reply(status, headers, r#"{"message":"no"}"#))
+        };
+        assert!(matches!(meaning(401, None), PlatformError::Unauthorized { status: 401, .. }));
+        assert!(matches!(meaning(404, None), PlatformError::NoSandbox { .. }));
+        assert!(matches!(meaning(429, None), PlatformError::Quota { .. }));
+        assert!(matches!(meaning(307, None), PlatformError::Protocol { .. }));
+        assert!(matches!(meaning(418, None), PlatformError::Protocol { .. }));
+        let wait = |error| match error {
+            PlatformError::Unavailable { retry_after, .. } => retry_after,
+            other => panic!("{other}"),
+        };
+        assert_eq!(wait(meaning(503, Some("7"))), Some(Duration::from_secs(7)));
+        assert_eq!(wait(meaning(503, Some("999999999"))), Some(MAX_RETRY_AFTER));
+        assert_eq!(wait(meaning(500, Some("soon"))), None);
+    }
+
+    #[test]
+    fn a_message_is_cut_and_never_repeats_the_key() {
+        let service = service("https://api.e2b.app").unwrap();
+        let shown = |body: &str| service.message(&reply(500, HeaderMap::new(), body));
+        assert_eq!(shown(r#"{"message":"out of\u0007 luck"}"#), "HTTP 500: out of  luck");
+        assert_eq!(shown(r#"{"message":"the key top-secret is bad"}"#), "HTTP 500");
+        assert_eq!(shown("<html>"), "HTTP 500");
+        assert!(shown(&format!(r#"{{"message":"{}"}}"#, "x".repeat(9999))).len() < 300);
+    }
+
+    #[test]
+    fn values_of_a_query_cannot_end_it() {
+        assert_eq!(encoded("/home/user/a b&c=d#ä"), "/home/user/a%20b%26c%3Dd%23%C3%A4");
+    }
+
+    fn service(address: &str) -> Result<Service, PlatformError> {
+        let key = secret_header(HeaderName::from_static("x-api-key"), HeaderValue::from_static("top-secret"));
+        let address = address.parse().unwrap();
+        let dialer = Dialer::trusting(Trust::System);
+        Service::new(&dialer, &address, AddressPolicy::PublicOnly, HeaderMap::from_iter([key]))
+    }
+
+    fn reply(status: u16, headers: HeaderMap, body: &str) -> Reply {
+        let status = StatusCode::from_u16(status).unwrap();
+        Reply { status, headers, body: Zeroizing::new(body.as_bytes().to_vec()) }
+    }
+}

@@ -1,0 +1,56 @@
+//! The id of a sandbox on its platform.
+
+use std::fmt;
+use std::str::FromStr;
+
+/// Letters, digits, `-` and `_`: safe as one segment of a URL's path and as a part of a host name.
+#[derive(Clone, Debug, Eq, Hash, PartialEq)]
+pub struct SandboxId(String);
+
+#[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
+#[error("`{0}` is not the id of a sandbox: letters, digits, `-` and `_`, at most {MAX_LENGTH} characters")]
+pub struct InvalidSandboxId(String);
+
+const MAX_LENGTH: usize = 128;
+
+impl FromStr for SandboxId {
+    type Err = InvalidSandboxId;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let is_allowed = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-' || byte == b'_';
+        match (1..=MAX_LENGTH).contains(&text.len()) && text.bytes().all(is_allowed) {
+            true => Ok(Self(text.to_owned())),
+            // A long or binary text would only clutter the message.
+            false => Err(InvalidSandboxId(text.chars().take(40).flat_map(char::escape_debug).collect())),
+        }
+    }
+}
+
+impl SandboxId {
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Display for SandboxId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ids_cannot_change_the_path_or_the_host_of_a_url() {
+        for good in ["i4x9k2", "a-b_C9", "0f1b2c3d-aaaa-bbbb-cccc-000000000000"] {
+            assert_eq!(good.parse::<SandboxId>().unwrap().as_str(), good);
+        }
+        for bad in
+            ["", "..", "a/b", "a.b", "a b", "a%2fb", "ä", "a\n", "a?b", "a#b", "a@b", "a:b", &"x".repeat(129)]
+        {
+            assert!(bad.parse::<SandboxId>().is_err(), "{bad}");
+        }
+    }
+}

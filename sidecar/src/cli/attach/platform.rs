@@ -1,0 +1,179 @@
+//! `attach e2b` and `attach daytona`: asks the sidecar to attach a sandbox of a platform and follows the attachment.
+//!
+//! An interrupt ends the attachment; with `--detach` the command leaves it in the sidecar once the sandbox is attached. If
+//! the sidecar restarts, the command asks again.
+
+use std::path::{Path, PathBuf};
+use std::pin::Pin;
+use std::process::ExitCode;
+
+use super::admin_connections::{AdminFailure, FollowConnection, end_attachment, exit_code};
+use super::progress::Display;
+use super::{Pause, PauseEnd};
+use crate::cli::arguments::{DaytonaArguments, E2bArguments, PlatformOptions, ViaArgument};
+use crate::cli::interruption::interruption;
+use crate::daemon::admin::AdminRequest;
+use crate::daemon::attachments::e2b_template;
+use crate::daemon::attachments::request::{AttachmentRequest, Route};
+use crate::daemon::attachments::status::{AttachmentState, Kind, Lifetime, OverCause};
+use crate::terminal;
+use crate::terminal::failure::{Failure, Sysexit};
+
+/// How following an attachment ended.
+enum FollowEnd {
+    /// With the attachment's name.
+    Detached(String),
+    Over {
+        why: String,
+        cause: OverCause,
+    },
+    SidecarGone,
+    /// With the attachment's name, if the sidecar has sent it.
+    Stopped(Option<String>),
+}
+
+pub(super) fn e2b(admin: &Path, arguments: E2bArguments) -> Result<ExitCode, Failure> {
+    let E2bArguments { sandbox, grant, options, .. } = arguments;
+    // Both are present: the parser requires them without `--template`.
+    let (sandbox, grant) = (sandbox.unwrap_or_default(), grant.unwrap_or_default());
+    let request = AttachmentRequest {
+        kind: Kind::E2b,
+        keep_awake: false,
+        via: Route::default(),
+        ..request(sandbox, grant, &options)?
+    };
+    run(admin, request, &options)
+}
+
+pub(super) fn daytona(admin: &Path, arguments: DaytonaArguments) -> Result<ExitCode, Failure> {
+    let DaytonaArguments { sandbox, grant, keep_awake, via, options } = arguments;
+    let via = match via {
+        ViaArgument::Preview => Route::Preview,
+        ViaArgument::Ssh => Route::Ssh,
+    };
+    let request =
+        AttachmentRequest { kind: Kind::Daytona, keep_awake, via, ..request(sandbox, grant, &options)? };
+    run(admin, request, &options)
+}
+
+/// Prints what to add to a template of E2B.
+pub(in crate::cli) fn template(shim: Option<PathBuf>) -> Result<ExitCode, Failure> {
+    let lines = e2b_template(shim).map_err(|why| Failure::new(Sysexit::NoInput, why))?;
+    terminal::line(lines.trim_end());
+    Ok(ExitCode::SUCCESS)
+}
+
+fn request(sandbox: String, grant: String, options: &PlatformOptions) -> Result<AttachmentRequest, Failure> {
+    // The sidecar may run in another directory.
+    let shim = options.shim.as_deref().map(std::path::absolute).transpose();
+    Ok(AttachmentRequest {
+        kind: Kind::E2b,
+        platform: options.platform.clone(),
+        sandbox,
+        grant,
+        name: options.name.clone(),
+        ttl_ms: options.ttl.map(|ttl| u64::try_from(ttl.as_millis()).unwrap_or(u64::MAX)),
+        resume: options.resume,
+        keep_awake: false,
+        via: Route::default(),
+        shim: shim.map_err(|error| Failure::new(Sysexit::Usage, format!("read `--shim`: {error}")))?,
+    })
+}
+
+fn run(admin: &Path, request: AttachmentRequest, options: &PlatformOptions) -> Result<ExitCode, Failure> {
+    let failed = |error| Failure::new(Sysexit::Software, error);
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(failed)?;
+    runtime.block_on(async {
+        let stop = interruption().map_err(failed)?;
+        keep_attached(admin, request, options, stop).await
+    })
+}
+
+async fn keep_attached(
+    admin: &Path,
+    attachment: AttachmentRequest,
+    options: &PlatformOptions,
+    stop: impl Future<Output = ()>,
+) -> Result<ExitCode, Failure> {
+    let mut stop = std::pin::pin!(stop);
+    let mut display = Display::new(options.quiet);
+    let mut pause = Pause::new();
+    let mut request = AdminRequest::AttachPlatform { attachment, detach: options.detach };
+    let mut connection = Some(FollowConnection::start(admin, &request).await.map_err(AdminFailure::failure)?);
+    loop {
+        let mut following = match connection.take() {
+            Some(following) => following,
+            None => match FollowConnection::start(admin, &request).await {
+                Ok(following) => following,
+                Err(error @ (AdminFailure::AttachmentRefused { .. } | AdminFailure::Refused(_))) => {
+                    return Err(error.failure());
+                }
+                // The sidecar is most likely being restarted.
+                Err(error) => {
+                    display.say(&format!("{error}; retrying"));
+                    if pause.wait(stop.as_mut()).await == PauseEnd::Stopped {
+                        return Ok(ExitCode::SUCCESS);
+                    }
+                    continue;
+                }
+            },
+        };
+        let end = follow(&mut following, &mut display, &mut request, stop.as_mut()).await;
+        match end {
+            FollowEnd::Detached(name) => {
+                display.finish(&format!("left in the sidecar; end it with `cofferdam attach end {name}`"));
+                return Ok(ExitCode::SUCCESS);
+            }
+            FollowEnd::Over { why, cause } => {
+                display.clear();
+                return Err(Failure::new(exit_code(cause), why));
+            }
+            FollowEnd::SidecarGone => {
+                display.say("lost the connection to the sidecar; reconnecting");
+                if pause.wait(stop.as_mut()).await == PauseEnd::Stopped {
+                    return Ok(ExitCode::SUCCESS);
+                }
+            }
+            FollowEnd::Stopped(name) => {
+                display.say("ending the attachment");
+                // Before this connection is dropped: that alone would keep the sandbox's sessions for their grace.
+                if let Some(name) = name {
+                    end_attachment(admin, &name).await;
+                }
+                display.clear();
+                return Ok(ExitCode::SUCCESS);
+            }
+        }
+    }
+}
+
+/// Shows each status until the attachment is over, left in the sidecar, or interrupted.
+async fn follow(
+    following: &mut FollowConnection,
+    display: &mut Display,
+    request: &mut AdminRequest,
+    mut stop: Pin<&mut impl Future<Output = ()>>,
+) -> FollowEnd {
+    let mut name = None;
+    loop {
+        let status = tokio::select! {
+            () = stop.as_mut() => return FollowEnd::Stopped(name),
+            status = following.next_status() => status,
+        };
+        let Some(status) = status else { return FollowEnd::SidecarGone };
+        if let AttachmentState::Over { why, cause } = status.state {
+            return FollowEnd::Over { why, cause };
+        }
+        if let (AttachmentState::Attached { .. }, AdminRequest::AttachPlatform { attachment, .. }) =
+            (&status.state, &mut *request)
+        {
+            // If the sidecar restarts, a sandbox that was suspended meanwhile stays so.
+            attachment.resume = false;
+        }
+        display.show(&status.state);
+        if status.lifetime == Lifetime::Detached {
+            return FollowEnd::Detached(status.name);
+        }
+        name = Some(status.name);
+    }
+}

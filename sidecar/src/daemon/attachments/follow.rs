@@ -1,0 +1,106 @@
+//! A command that follows its attachment: it is sent the attachment's status, and its disconnect ends the attachment unless
+//! that was left in the sidecar.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::UnixStream;
+use tokio::time::timeout;
+
+use super::status::{AttachmentState, AttachmentStatus, OverCause};
+use super::table::Entry;
+use crate::daemon::state::Daemon;
+
+/// Ends its attachment when it is dropped, unless that was left in the sidecar.
+pub(crate) struct Follower {
+    daemon: Arc<Daemon>,
+    entry: Entry,
+    at_drop: AtDrop,
+}
+
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+enum AtDrop {
+    EndAttachment,
+    LeaveAttachment,
+}
+
+/// Whether the attachment is left in the sidecar once it is attached.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum Detach {
+    No,
+    WhenAttached,
+}
+
+/// For sending one status.
+const SEND_TIMEOUT: Duration = Duration::from_secs(5);
+
+impl Follower {
+    pub(super) fn new(daemon: Arc<Daemon>, entry: Entry) -> Self {
+        Self { daemon, entry, at_drop: AtDrop::EndAttachment }
+    }
+
+    /// Sends each new status as a JSON line, until the attachment is over or the client disconnects. A client that reads
+    /// slowly gets the newest status, not all of them.
+    pub(crate) async fn follow(mut self, mut stream: UnixStream, detach: Detach) {
+        let mut statuses = self.entry.status.subscribe();
+        statuses.mark_changed();
+        let mut buffer = [0; 64];
+        loop {
+            let changed = tokio::select! {
+                changed = statuses.changed() => changed,
+                () = self.daemon.stop.cancelled() => {
+                    // The attachment's task ends by itself, after the links.
+                    self.at_drop = AtDrop::LeaveAttachment;
+                    return;
+                }
+                // The client sends nothing; only its disconnect matters.
+                read = stream.read(&mut buffer) => match read {
+                    Ok(1..) => continue,
+                    _ => return,
+                },
+            };
+            // The attachment's task has its own sender, so this does not fail while the daemon runs.
+            if changed.is_err() {
+                return;
+            }
+            let mut status = statuses.borrow_and_update().clone();
+            if is_settled(&status.state)
+                && detach == Detach::WhenAttached
+                && self.at_drop == AtDrop::EndAttachment
+            {
+                match self.daemon.detach(&self.entry).await {
+                    Ok(()) => self.at_drop = AtDrop::LeaveAttachment,
+                    Err(why) => {
+                        let why = format!("the attachment cannot be kept: {why}");
+                        status.state = AttachmentState::Over { why, cause: OverCause::NotSaved };
+                    }
+                }
+                status.lifetime = self.entry.status.borrow().lifetime;
+            }
+            let is_over = matches!(status.state, AttachmentState::Over { .. });
+            if send(&mut stream, &status).await.is_err() || is_over {
+                return;
+            }
+        }
+    }
+}
+
+impl Drop for Follower {
+    fn drop(&mut self) {
+        if self.at_drop == AtDrop::EndAttachment {
+            self.entry.stop.cancel();
+        }
+    }
+}
+
+/// Whether the attachment has reached a state that it may be left in.
+fn is_settled(state: &AttachmentState) -> bool {
+    matches!(state, AttachmentState::Attached { .. } | AttachmentState::Suspended)
+}
+
+async fn send(stream: &mut UnixStream, status: &AttachmentStatus) -> std::io::Result<()> {
+    let mut line = serde_json::to_vec(status)?;
+    line.push(b'\n');
+    timeout(SEND_TIMEOUT, stream.write_all(&line)).await?
+}

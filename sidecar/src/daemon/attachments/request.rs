@@ -1,0 +1,135 @@
+//! What is to be attached: as the command line asks for it and as it is kept on disk, and its checked form.
+//!
+//! What must stay true: nothing here holds a credential.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use cofferdam_platforms::{InvalidSandboxId, KeepAwake, SandboxId, WhenSuspended};
+use relay_proto::name::{InvalidName, Name};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::status::Kind;
+use crate::config;
+
+/// A request to attach a sandbox of a platform. Plain data.
+#[derive(Clone, Debug, Deserialize, Eq, JsonSchema, PartialEq, Serialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+pub(crate) struct AttachmentRequest {
+    pub(crate) kind: Kind,
+    /// The name of the platform's table in the configuration; None: the only one of this kind, or the one named like it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) platform: Option<String>,
+    /// The sandbox's id on its platform.
+    pub(crate) sandbox: String,
+    pub(crate) grant: String,
+    /// None: the sandbox's id.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) name: Option<String>,
+    /// None: the grant's `ttl`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) ttl_ms: Option<u64>,
+    /// Whether a sandbox that is suspended now is resumed.
+    #[serde(default)]
+    pub(crate) resume: bool,
+    #[serde(default)]
+    pub(crate) keep_awake: bool,
+    #[serde(default)]
+    pub(crate) via: Route,
+    /// The static shim to upload; None: the one beside the sidecar's program.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) shim: Option<PathBuf>,
+}
+
+/// How the pipe reaches a sandbox of Daytona. E2B has one way.
+#[derive(Clone, Copy, Debug, Default, Deserialize, Eq, JsonSchema, PartialEq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+#[schemars(rename = "PipeRoute")]
+pub(crate) enum Route {
+    /// The platform's preview link, by WebSocket.
+    #[default]
+    Preview,
+    Ssh,
+}
+
+/// A checked request.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub(super) struct AttachmentSpec {
+    pub(super) name: String,
+    pub(super) platform: Name,
+    pub(super) sandbox: SandboxId,
+    pub(super) grant: Name,
+    pub(super) ttl: Option<Duration>,
+    pub(super) when_suspended: WhenSuspended,
+    pub(super) keep_awake: KeepAwake,
+    pub(super) via: Route,
+    pub(super) shim: Option<PathBuf>,
+}
+
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum InvalidRequest {
+    #[error("read the grant's name: {0}")]
+    Grant(#[source] InvalidName),
+    #[error("read the platform's name: {0}")]
+    Platform(#[source] InvalidName),
+    #[error(transparent)]
+    Sandbox(#[from] InvalidSandboxId),
+}
+
+impl AttachmentRequest {
+    /// `platform` is the table to use if the request names none.
+    pub(super) fn check(&self, platform: Name) -> Result<AttachmentSpec, InvalidRequest> {
+        let sandbox: SandboxId = self.sandbox.parse()?;
+        Ok(AttachmentSpec {
+            name: self.name.clone().unwrap_or_else(|| sandbox.to_string()),
+            platform,
+            sandbox,
+            grant: self.grant.parse().map_err(InvalidRequest::Grant)?,
+            ttl: self.ttl_ms.map(Duration::from_millis),
+            when_suspended: match self.resume {
+                true => WhenSuspended::Resume,
+                false => WhenSuspended::Refuse,
+            },
+            keep_awake: match self.keep_awake {
+                true => KeepAwake::Yes,
+                false => KeepAwake::No,
+            },
+            via: self.via,
+            shim: self.shim.clone(),
+        })
+    }
+}
+
+impl AttachmentSpec {
+    /// The attachment of a table `[attach.NAME]`.
+    pub(super) fn configured(name: &Name, attachment: &config::Attachment) -> Self {
+        Self {
+            name: name.to_string(),
+            platform: attachment.platform.clone(),
+            sandbox: attachment.sandbox.clone(),
+            grant: attachment.grant.clone(),
+            ttl: None,
+            when_suspended: attachment.when_suspended,
+            keep_awake: attachment.keep_awake,
+            via: Route::default(),
+            shim: None,
+        }
+    }
+
+    /// The same as a request, to be kept on disk.
+    pub(super) fn to_request(&self, kind: Kind) -> AttachmentRequest {
+        AttachmentRequest {
+            kind,
+            platform: Some(self.platform.to_string()),
+            sandbox: self.sandbox.to_string(),
+            grant: self.grant.to_string(),
+            name: Some(self.name.clone()),
+            ttl_ms: self.ttl.map(|ttl| u64::try_from(ttl.as_millis()).unwrap_or(u64::MAX)),
+            resume: self.when_suspended == WhenSuspended::Resume,
+            keep_awake: self.keep_awake == KeepAwake::Yes,
+            via: self.via,
+            shim: self.shim.clone(),
+        }
+    }
+}

@@ -1,0 +1,257 @@
+//! The whole life of an attachment on a scripted platform, in paused time.
+
+use std::sync::Arc;
+
+use cofferdam_platforms::{KeepAwake, SandboxState};
+use tokio::io::AsyncReadExt as _;
+use tokio::sync::mpsc;
+use tokio::task::JoinSet;
+
+use super::super::request::Route;
+use super::super::scripted::{Call, ScriptedHold, ScriptedPlatform};
+use super::super::status::{Kind, Lifetime, OverCause};
+use super::*;
+
+/// An attachment that runs, and what a test controls about it.
+struct Running {
+    platform: ScriptedPlatform,
+    status: watch::Receiver<AttachmentStatus>,
+    served: mpsc::UnboundedReceiver<UnixStream>,
+    events: mpsc::Sender<AttachEvent>,
+    enrolment_ended: CancellationToken,
+    stop: CancellationToken,
+    sidecar_stop: CancellationToken,
+    task: JoinSet<AttachingEnd>,
+}
+
+fn start(platform: &ScriptedPlatform, lifetime: Lifetime, history: History) -> Running {
+    let spec = AttachmentSpec {
+        name: "box1".into(),
+        platform: "e2b".parse().unwrap(),
+        sandbox: "x".parse().unwrap(),
+        grant: "dev".parse().unwrap(),
+        ttl: None,
+        when_suspended: WhenSuspended::Resume,
+        keep_awake: KeepAwake::No,
+        via: Route::Preview,
+        shim: None,
+    };
+    let status = watch::Sender::new(AttachmentStatus {
+        name: "box1".into(),
+        platform: "e2b".into(),
+        kind: Kind::E2b,
+        sandbox: "x".into(),
+        grant: "dev".into(),
+        lifetime,
+        enrolment: None,
+        state: AttachmentState::Finding,
+    });
+    let (stop, sidecar_stop, ended) =
+        (CancellationToken::new(), CancellationToken::new(), CancellationToken::new());
+    let (served, served_streams) = mpsc::unbounded_channel();
+    let (events, events_in) = mpsc::channel(16);
+    let mut attaching = Attaching {
+        spec,
+        clients: platform.clone(),
+        setup: HubSetup {
+            shim: Arc::new(|_| Err("none".into())),
+            pin: "k".into(),
+            harness_files: Vec::new(),
+        },
+        status: status.clone(),
+        pacing: Pacing::new(lifetime, history),
+        stop: stop.clone(),
+        sidecar_stop: sidecar_stop.clone(),
+    };
+    let mut hold = ScriptedHold { served, events: events_in, ended: ended.clone() };
+    let mut task = JoinSet::new();
+    let watched = status.subscribe();
+    task.spawn(async move { attaching.run(&mut hold).await });
+    Running {
+        platform: platform.clone(),
+        status: watched,
+        served: served_streams,
+        events,
+        enrolment_ended: ended,
+        stop,
+        sidecar_stop,
+        task,
+    }
+}
+
+impl Running {
+    async fn reaches(&mut self, name: &str) -> AttachmentState {
+        let reached = self.status.wait_for(|status| status.state.name() == name);
+        let reached = timeout(Duration::from_secs(3600), reached).await;
+        reached.unwrap_or_else(|_| panic!("not {name}")).unwrap().state.clone()
+    }
+
+    /// The next pipe: the sidecar's end and the hub's.
+    async fn attached(&mut self) -> (UnixStream, tokio::io::DuplexStream) {
+        let near = self.served.recv().await.unwrap();
+        self.events.send(AttachEvent::Attached { key: "hub".into() }).await.unwrap();
+        self.reaches("attached").await;
+        (near, self.platform.hub().unwrap())
+    }
+
+    async fn ends(&mut self) -> AttachingEnd {
+        let ended = timeout(Duration::from_secs(60), self.task.join_next()).await;
+        ended.expect("it ends in time").unwrap().unwrap()
+    }
+}
+
+fn unavailable(retry_after: Option<Duration>) -> PlatformError {
+    PlatformError::Unavailable { doing: "find the sandbox", why: "503".into(), retry_after }
+}
+
+fn suspended() -> PlatformError {
+    PlatformError::Suspended { doing: "find the sandbox" }
+}
+
+#[tokio::test(start_paused = true)]
+async fn bytes_are_carried_both_ways_and_a_lost_pipe_is_replaced() {
+    let platform = ScriptedPlatform::default();
+    platform.answers_open(Ok(())).answers_open(Ok(()));
+    let mut running = start(&platform, Lifetime::Followed, History::NeverAttached);
+    for _ in 0..2 {
+        let (mut near, mut hub) = running.attached().await;
+        near.write_all(b"to the hub").await.unwrap();
+        hub.write_all(b"to the sidecar").await.unwrap();
+        let mut read = [0; 10];
+        hub.read_exact(&mut read).await.unwrap();
+        assert_eq!(&read, b"to the hub");
+        let mut read = [0; 14];
+        near.read_exact(&mut read).await.unwrap();
+        assert_eq!(&read, b"to the sidecar");
+        drop(hub);
+        running.reaches("waiting").await;
+        assert_eq!(near.read(&mut read).await.unwrap(), 0, "the sidecar's end is closed too");
+    }
+    let calls: Vec<Call> = platform.calls().into_iter().map(|(call, _)| call).collect();
+    // A sandbox that was attached once is not resumed again.
+    assert_eq!(calls[..2], [Call::Open(WhenSuspended::Resume), Call::Open(WhenSuspended::Refuse)]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_suspended_sandbox_is_only_asked_about_until_it_runs() {
+    let platform = ScriptedPlatform::default();
+    platform.answers_open(Err(suspended()));
+    for _ in 0..50 {
+        platform.answers_state(Ok(SandboxState::Suspended));
+    }
+    platform.answers_state(Ok(SandboxState::Running)).answers_open(Ok(()));
+    let mut running = start(&platform, Lifetime::Detached, History::Attached);
+    running.reaches("suspended").await;
+    let (_near, _hub) = running.attached().await;
+    let calls = platform.calls();
+    assert_eq!(calls.iter().filter(|(call, _)| *call == Call::State).count(), 51);
+    assert_eq!(
+        (calls[0].0, calls[52].0),
+        (Call::Open(WhenSuspended::Refuse), Call::Open(WhenSuspended::Refuse))
+    );
+    let rarely = calls[20..51].windows(2).map(|pair| pair[1].1 - pair[0].1);
+    for pause in rarely {
+        assert!((Duration::from_secs(15)..=Duration::from_secs(30)).contains(&pause), "{pause:?}");
+    }
+    // The sandbox that runs again is opened at once.
+    assert!(calls[52].1 - calls[51].1 < Duration::from_millis(10));
+}
+
+#[tokio::test(start_paused = true)]
+async fn retry_after_is_honoured() {
+    let platform = ScriptedPlatform::default();
+    platform.answers_open(Err(unavailable(Some(Duration::from_secs(60))))).answers_open(Ok(()));
+    let mut running = start(&platform, Lifetime::Configured, History::NeverAttached);
+    let AttachmentState::Waiting { why, retry_in_ms } = running.reaches("waiting").await else {
+        unreachable!()
+    };
+    assert_eq!((why.as_str(), retry_in_ms), ("find the sandbox: 503", 60_000));
+    running.attached().await;
+    let calls = platform.calls();
+    assert!(calls[1].1 - calls[0].1 >= Duration::from_secs(60));
+}
+
+#[tokio::test(start_paused = true)]
+async fn after_an_outage_the_sandbox_is_back_within_ten_seconds() {
+    let platform = ScriptedPlatform::default();
+    for _ in 0..100 {
+        platform.answers_open(Err(unavailable(None)));
+    }
+    platform.answers_open(Ok(()));
+    let mut running = start(&platform, Lifetime::Detached, History::Attached);
+    running.attached().await;
+    let calls = platform.calls();
+    assert!(calls[100].1 - calls[99].1 <= Duration::from_secs(8));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_hub_that_proves_nothing_is_given_up() {
+    let platform = ScriptedPlatform::default();
+    platform.answers_open(Ok(())).answers_open(Ok(()));
+    let mut running = start(&platform, Lifetime::Configured, History::NeverAttached);
+    let AttachmentState::Waiting { why, .. } = running.reaches("waiting").await else { unreachable!() };
+    assert_eq!(why, "wait for the hub in the sandbox: no result within 30 seconds");
+    drop(running.served.recv().await);
+    drop(platform.hub());
+    running.attached().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_refused_key_is_read_again_before_it_is_sent_again() {
+    let platform = ScriptedPlatform::default();
+    let refused = || PlatformError::Unauthorized { doing: "find the sandbox", status: 401 };
+    platform.answers_open(Err(refused())).answers_open(Ok(()));
+    let mut running = start(&platform, Lifetime::Configured, History::NeverAttached);
+    running.reaches("refused").await;
+    running.attached().await;
+    assert_eq!(platform.keys(), [KeyUse::Held, KeyUse::ReadAgain]);
+
+    let platform = ScriptedPlatform::default();
+    platform.answers_open(Err(refused()));
+    let mut running = start(&platform, Lifetime::Followed, History::NeverAttached);
+    assert_eq!(running.ends().await, AttachingEnd::Over);
+    let state = running.status.borrow().state.clone();
+    assert!(matches!(state, AttachmentState::Over { cause: OverCause::Unauthorized, .. }), "{state:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_end_is_noticed_in_every_state() {
+    let answers: [fn() -> Option<Result<(), PlatformError>>; 4] = [
+        || None,
+        || Some(Err(unavailable(Some(Duration::from_secs(300))))),
+        || Some(Err(suspended())),
+        || Some(Ok(())),
+    ];
+    for answer in answers {
+        for (end, expected) in [
+            ((|running| running.stop.cancel()) as fn(&Running), AttachingEnd::Stopped),
+            (|running| running.enrolment_ended.cancel(), AttachingEnd::EnrolmentEnded),
+        ] {
+            let platform = ScriptedPlatform::default();
+            answer().into_iter().for_each(|answer| _ = platform.answers_open(answer));
+            let mut running = start(&platform, Lifetime::Detached, History::Attached);
+            sleep(Duration::from_secs(3)).await;
+            let began = Instant::now();
+            end(&running);
+            assert_eq!(running.ends().await, expected);
+            assert!(began.elapsed() <= CLOSE_TIMEOUT, "{:?}", began.elapsed());
+        }
+    }
+}
+
+/// Links say goodbye when the sidecar stops, and the hub must get it.
+#[tokio::test(start_paused = true)]
+async fn the_last_bytes_reach_the_hub_when_the_sidecar_stops() {
+    let platform = ScriptedPlatform::default();
+    platform.answers_open(Ok(()));
+    let mut running = start(&platform, Lifetime::Detached, History::Attached);
+    let (mut near, mut hub) = running.attached().await;
+    running.sidecar_stop.cancel();
+    sleep(Duration::from_secs(2)).await;
+    near.write_all(b"goodbye").await.unwrap();
+    drop(near);
+    let mut read = Vec::new();
+    hub.read_to_end(&mut read).await.unwrap();
+    assert_eq!(read, b"goodbye");
+    assert_eq!(running.ends().await, AttachingEnd::Stopped);
+}

@@ -1,0 +1,191 @@
+//! The static shim that is uploaded into sandboxes: found beside the sidecar's own program, or given by a command.
+//!
+//! What must stay true: a shim that needs libraries of its sandbox, or is for another processor, is refused before anything
+//! is sent.
+
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
+use std::time::SystemTime;
+
+use bytes::Bytes;
+use cofferdam_base::text::hex;
+use cofferdam_platforms::{Architecture, ShimBinary};
+use ring::digest::{SHA256, digest};
+
+/// The static shim has under 3 MB; a much larger file is not one.
+const MAX_FILE_BYTES: u64 = 64 * 1024 * 1024;
+
+/// Shims that were read, so that a thousand attachments share one copy.
+#[derive(Default)]
+pub(super) struct ShimFiles(Mutex<HashMap<PathBuf, ReadShim>>);
+
+struct ReadShim {
+    modified: Option<SystemTime>,
+    shim: ShimBinary,
+}
+
+#[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
+enum NotUsable {
+    #[error("needs libraries that the sandbox may not have")]
+    Dynamic,
+    #[error("is not a program for Linux")]
+    NotElf,
+    #[error("is for another processor")]
+    OtherProcessor,
+}
+
+impl ShimFiles {
+    /// The shim in this file, or the one beside the sidecar's program. The error is a sentence with the next step.
+    pub(super) fn find(
+        &self,
+        given: Option<&Path>,
+        architecture: Architecture,
+    ) -> Result<ShimBinary, String> {
+        match given {
+            Some(path) => self.read(path, architecture).map_err(|why| with_next_step(&why, architecture)),
+            None => self.beside_program(architecture),
+        }
+    }
+
+    fn beside_program(&self, architecture: Architecture) -> Result<ShimBinary, String> {
+        let program =
+            std::env::current_exe().map_err(|error| format!("find the sidecar's program: {error}"))?;
+        let directory = program.parent().unwrap_or(Path::new("/"));
+        let names = [format!("cofferdam-shim-{}", architecture.as_str()), "cofferdam-shim".to_owned()];
+        let mut why = format!("there is no `{}` in `{}`", names.join("` or `"), directory.display());
+        for path in names.iter().map(|name| directory.join(name)).filter(|path| path.exists()) {
+            match self.read(&path, architecture) {
+                Ok(shim) => return Ok(shim),
+                Err(unusable) => why = unusable,
+            }
+        }
+        Err(with_next_step(&why, architecture))
+    }
+
+    fn read(&self, path: &Path, architecture: Architecture) -> Result<ShimBinary, String> {
+        let failed = |error: std::io::Error| format!("read the shim `{}`: {error}", path.display());
+        let modified = std::fs::metadata(path).map_err(failed)?.modified().ok();
+        let mut files = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let shim = match files.get(path).filter(|read| read.modified == modified) {
+            Some(read) => read.shim.clone(),
+            None => {
+                let resolved = std::fs::canonicalize(path).map_err(failed)?;
+                let bytes = cofferdam_base::atomic_file::read_bounded(&resolved, MAX_FILE_BYTES);
+                let bytes = Bytes::from(bytes.map_err(failed)?);
+                let shim = ShimBinary { digest: hex(digest(&SHA256, &bytes).as_ref()), bytes };
+                files.insert(path.to_owned(), ReadShim { modified, shim: shim.clone() });
+                shim
+            }
+        };
+        match check(&shim.bytes, architecture) {
+            Ok(()) => Ok(shim),
+            Err(why) => Err(format!("the shim `{}` {why}", path.display())),
+        }
+    }
+}
+
+fn with_next_step(why: &str, architecture: Architecture) -> String {
+    let target = format!("{}-unknown-linux-musl", architecture.as_str());
+    format!(
+        "{why}; build the static shim with `cargo build --manifest-path shim/Cargo.toml --profile shim --target {target}` \
+         and give it with `--shim FILE` or `shim` of the platform's table, or put it beside the sidecar's program as `cofferdam-shim-{}`",
+        architecture.as_str()
+    )
+}
+
+/// Reads the headers of a 64-bit little-endian ELF file: its processor, and whether it names an interpreter.
+fn check(program: &[u8], architecture: Architecture) -> Result<(), NotUsable> {
+    const PT_INTERP: u64 = 3;
+    let machine = match architecture {
+        Architecture::Aarch64 => 183,
+        Architecture::X86_64 => 62,
+    };
+    if program.get(..6) != Some(&[0x7f, b'E', b'L', b'F', 2, 1]) {
+        return Err(NotUsable::NotElf);
+    }
+    let number = |offset: usize, length: usize| -> Result<u64, NotUsable> {
+        let bytes =
+            offset.checked_add(length).and_then(|end| program.get(offset..end)).ok_or(NotUsable::NotElf)?;
+        Ok(bytes.iter().rev().fold(0, |value, byte| value << 8 | u64::from(*byte)))
+    };
+    if number(18, 2)? != machine {
+        return Err(NotUsable::OtherProcessor);
+    }
+    let table = usize::try_from(number(32, 8)?).map_err(|_| NotUsable::NotElf)?;
+    let (size, count) = (number(54, 2)? as usize, number(56, 2)? as usize);
+    for index in 0..count {
+        let entry = table.checked_add(index * size).ok_or(NotUsable::NotElf)?;
+        if number(entry, 4)? == PT_INTERP {
+            return Err(NotUsable::Dynamic);
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A header with program headers of these types.
+    fn elf(machine: u16, types: &[u32]) -> Vec<u8> {
+        let mut bytes = vec![0; 64];
+        bytes[..6].copy_from_slice(&[0x7f, b'E', b'L', b'F', 2, 1]);
+        bytes[18..20].copy_from_slice(&machine.to_le_bytes());
+        bytes[32..40].copy_from_slice(&64_u64.to_le_bytes());
+        bytes[54..56].copy_from_slice(&56_u16.to_le_bytes());
+        bytes[56..58].copy_from_slice(&(types.len() as u16).to_le_bytes());
+        for kind in types {
+            bytes.extend(kind.to_le_bytes());
+            bytes.extend([0; 52]);
+        }
+        bytes
+    }
+
+    #[test]
+    fn only_static_programs_of_the_processor_are_accepted() {
+        let (x86, arm) = (Architecture::X86_64, Architecture::Aarch64);
+        assert_eq!(check(&elf(62, &[1, 6]), x86), Ok(()));
+        assert_eq!(check(&elf(183, &[1]), arm), Ok(()));
+        assert_eq!(check(&elf(62, &[1]), arm), Err(NotUsable::OtherProcessor));
+        assert_eq!(check(&elf(62, &[1, 3]), x86), Err(NotUsable::Dynamic));
+        for broken in [&b"#!/bin/sh\n"[..], b"", &elf(62, &[1, 1])[..100], &elf(62, &[])[..20]] {
+            assert_eq!(check(broken, x86), Err(NotUsable::NotElf));
+        }
+        let mut far = elf(62, &[1]);
+        far[32..40].copy_from_slice(&u64::MAX.to_le_bytes());
+        assert_eq!(check(&far, x86), Err(NotUsable::NotElf));
+    }
+
+    #[test]
+    fn a_dynamic_program_is_refused_with_the_way_to_build_the_static_one() {
+        let files = ShimFiles::default();
+        let this_test = std::env::current_exe().unwrap();
+        let here = Architecture::from_machine(std::env::consts::ARCH).unwrap();
+        let why = files.find(Some(&this_test), here).err().unwrap();
+        assert!(
+            why.contains("needs libraries that the sandbox may not have; build the static shim with"),
+            "{why}"
+        );
+        let why = files.find(Some(Path::new("/no/such/file")), here).err().unwrap();
+        assert!(why.starts_with("read the shim `/no/such/file`: No such file"), "{why}");
+        let why = files.find(None, here).err().unwrap();
+        assert!(why.contains("cofferdam-shim") && why.contains("--shim FILE"), "{why}");
+    }
+
+    #[test]
+    fn a_shim_is_read_once_until_its_file_changes() {
+        let path = std::env::temp_dir().join(cofferdam_base::random::id("cofferdam-shim-file-"));
+        std::fs::write(&path, elf(62, &[1])).unwrap();
+        let files = ShimFiles::default();
+        let read = || files.read(&path, Architecture::X86_64).unwrap();
+        let first = read();
+        assert_eq!(first.bytes.as_ptr(), read().bytes.as_ptr());
+        assert_eq!(first.digest, hex(digest(&SHA256, &elf(62, &[1])).as_ref()));
+        std::fs::write(&path, elf(62, &[1, 6])).unwrap();
+        let later = SystemTime::UNIX_EPOCH + std::time::Duration::from_secs(1);
+        std::fs::File::options().write(true).open(&path).unwrap().set_modified(later).unwrap();
+        assert_ne!(read().digest, first.digest);
+        std::fs::remove_file(path).unwrap();
+    }
+}

@@ -1,0 +1,60 @@
+//! Calls through pauses and cuts: none lost, none twice.
+
+use std::time::Duration;
+
+use cofferdam_tests::harness::text_of;
+use serde_json::json;
+
+use super::*;
+
+/// Sends calls in rounds; between sending and reading, the platform cuts the streams or pauses the sandbox.
+#[track_caller]
+fn calls_through_interruptions(rounds: usize, calls_per_round: usize) {
+    let Some(scene) = Scene::new() else { return };
+    let attach = scene.attach(&[]);
+    let (mut first, mut second) = (scene.shim(), scene.shim());
+    for round in 0..rounds {
+        let mut sent = Vec::new();
+        for number in 0..calls_per_round / 2 {
+            let text = |shim: &str| format!("{shim} {round}/{number} {}", "x".repeat(number % 7 * 1000));
+            sent.push((first.send_call("echo", json!({"text": text("first")})), text("first")));
+            sent.push((second.send_call("echo", json!({"text": text("second")})), text("second")));
+            match (number, round % 4) {
+                (20, 0 | 2) => scene.platform.cut(&scene.sandbox),
+                (20, 1) => scene.platform.restart_envd(&scene.sandbox),
+                (20, _) => {
+                    scene.platform.pause(&scene.sandbox);
+                    std::thread::sleep(Duration::from_millis(300));
+                    scene.platform.resume(&scene.sandbox);
+                }
+                _ => {}
+            }
+        }
+        for (place, (id, text)) in sent.iter().enumerate() {
+            let shim = if place % 2 == 0 { &mut first } else { &mut second };
+            assert_eq!(text_of(&shim.answer_to(id)), *text);
+        }
+    }
+    let mut texts: Vec<String> =
+        scene.world.executions("tools").iter().map(|call| call.arguments["text"].to_string()).collect();
+    assert_eq!(texts.len(), rounds * calls_per_round, "none lost");
+    texts.sort();
+    texts.dedup();
+    assert_eq!(texts.len(), rounds * calls_per_round, "none twice");
+    assert!(attach.times_attached() > rounds / 2, "{} pipes", attach.times_attached());
+    let secrets = [API_KEY.to_owned(), scene.platform.token(&scene.sandbox)];
+    let logged = scene.platform.log().join("\n");
+    assert!(secrets.iter().all(|secret| !logged.contains(secret)), "the platform's log has no secret");
+    attach.stop();
+}
+
+#[test]
+fn calls_survive_cuts_and_pauses() {
+    calls_through_interruptions(8, 100);
+}
+
+#[test]
+#[ignore = "minutes: just slow"]
+fn ten_thousand_calls_survive_cuts_and_pauses() {
+    calls_through_interruptions(50, 200);
+}

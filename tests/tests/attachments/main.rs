@@ -1,0 +1,114 @@
+//! `cofferdam attach e2b` and `[attach.NAME]`, with a real sidecar and a double of E2B.
+
+mod calls;
+mod life;
+mod refusals;
+mod tokens;
+
+use std::path::PathBuf;
+
+use cofferdam_tests::attach::{Attach, connected, shim_binary};
+use cofferdam_tests::deadline::wait_until;
+use cofferdam_tests::e2b_double::{API_KEY, E2bDouble, SandboxUser};
+use cofferdam_tests::harness::Harness;
+use cofferdam_tests::server::Server;
+use cofferdam_tests::world::{Builder, World};
+use serde_json::Value;
+
+/// A platform with one sandbox, and a sidecar that knows the platform.
+struct Scene {
+    world: World,
+    platform: E2bDouble,
+    sandbox: String,
+    user: SandboxUser,
+}
+
+impl Scene {
+    /// `None` where bubblewrap is missing, which is reported.
+    #[track_caller]
+    fn new() -> Option<Self> {
+        Self::with(|builder, _| builder)
+    }
+
+    /// The same with a sandbox whose processes run as root.
+    #[track_caller]
+    fn as_root() -> Option<Self> {
+        Self::of_user(SandboxUser::Root, |builder, _| builder)
+    }
+
+    /// The same with more in the configuration, which may name the sandbox.
+    #[track_caller]
+    fn with(change: impl FnOnce(Builder, &str) -> Builder) -> Option<Self> {
+        Self::of_user(SandboxUser::Usual, change)
+    }
+
+    #[track_caller]
+    fn of_user(user: SandboxUser, change: impl FnOnce(Builder, &str) -> Builder) -> Option<Self> {
+        let platform = E2bDouble::start()?;
+        let sandbox = platform.create(user);
+        let builder = World::new()
+            .server("tools", Server::fixture())
+            .secret_file("e2b-key", API_KEY)
+            .line(&platform_line(&platform, &shim_binary()));
+        let world = change(builder, &sandbox).start();
+        Some(Self { world, platform, sandbox, user })
+    }
+
+    /// Starts `attach e2b` for the sandbox with these further arguments.
+    #[track_caller]
+    fn start_attach(&self, arguments: &[&str]) -> Attach {
+        let words = ["e2b", &self.sandbox, "--grant", "dev"];
+        Attach::start(&self.world, &[&words, arguments].concat())
+    }
+
+    /// The same, and waits until the sandbox is attached.
+    #[track_caller]
+    fn attach(&self, arguments: &[&str]) -> Attach {
+        let attach = self.start_attach(arguments);
+        attach.wait_until_attached(1);
+        attach
+    }
+
+    /// The socket of the hub in the sandbox, as this machine sees it.
+    fn socket(&self) -> PathBuf {
+        let inside = match self.user {
+            SandboxUser::Root => "/run/cofferdam/relay/relay.sock",
+            SandboxUser::Usual => "/tmp/cofferdam-1000/relay.sock",
+        };
+        self.platform.path(&self.sandbox, inside)
+    }
+
+    /// A harness in the sandbox.
+    #[track_caller]
+    fn shim(&self) -> Harness {
+        wait_until("the hub's socket is there", || self.socket().exists());
+        connected(&format!("unix:{}", self.socket().display()), "tools")
+    }
+
+    #[track_caller]
+    fn list(&self) -> Vec<Value> {
+        let text = self.world.cofferdam_text(&["attach", "list", "--json"]);
+        serde_json::from_str(&text).unwrap_or_else(|error| panic!("it is a list: {error} in {text}"))
+    }
+
+    /// The state of the only attachment; empty if there is none.
+    #[track_caller]
+    fn state(&self) -> String {
+        self.list().first().and_then(|status| status["state"].as_str()).unwrap_or_default().to_owned()
+    }
+
+    #[track_caller]
+    fn wait_until_state(&self, state: &str) {
+        wait_until(&format!("the attachment is {state}"), || self.state() == state);
+    }
+}
+
+/// The platform's table, on one line.
+fn platform_line(platform: &E2bDouble, shim: &std::path::Path) -> String {
+    format!(
+        "platforms.e2b = {{ api-key = '{{e2b-key.value}}', api-url = '{}', sandbox-url = '{}', shim = '{}' }}",
+        platform.api_url(),
+        platform.sandbox_url(),
+        shim.display()
+    )
+}
