@@ -476,7 +476,11 @@ mod tests {
             (Method::PUT, "/v1/enrolments", 405),
             (Method::GET, "/v1/kill", 405),
         ] {
-            assert_eq!(find(&method, path).unwrap_err().status().as_u16(), status, "{method} {path}");
+            assert_eq!(
+                find(&method, path).unwrap_err().into_response().status().as_u16(),
+                status,
+                "{method} {path}"
+            );
         }
     }
 
@@ -492,7 +496,7 @@ mod tests {
             (Method::GET, "/v1/sessions", r#"{"all": true}"#),
         ] {
             let refused = find(&method, path).unwrap().request(body.as_bytes()).unwrap_err();
-            assert_eq!(refused.status(), StatusCode::BAD_REQUEST, "{path} {body}");
+            assert_eq!(refused.into_response().status(), StatusCode::BAD_REQUEST, "{path} {body}");
         }
     }
 }
