@@ -14,14 +14,16 @@ use cofferdam_scrub::log_scrubber::LogScrubber;
 use cofferdam_vault::Revoked;
 
 use super::arguments::{
-    Arguments, AuditCommand, CheckArguments, Command, EnrollArguments, SessionsArguments, ShowArguments,
-    TailArguments, VerifyArguments,
+    Arguments, AuditCommand, CheckArguments, Command, EnrollArguments, RunCommand, ServeArguments,
+    SessionsArguments, ShowArguments, TailArguments, VerifyArguments,
 };
 use crate::config::{self, Config, Environment};
 use crate::daemon::admin::client::{self, AdminError};
 use crate::daemon::admin::{AdminRequest, AdminResponse};
+use crate::daemon::while_held::{HoldFiles, Lifetime};
 use crate::link::command::{Description, Processes, ScopeProcess};
 use crate::link::registry::EndedLink;
+use crate::run::{self, Mode, Output, RunArguments};
 use crate::terminal;
 use crate::terminal::failure::{Failure, Sysexit};
 use crate::{daemon, demo, enrolment};
@@ -39,12 +41,31 @@ pub(super) fn run(arguments: Arguments) -> Result<ExitCode, Failure> {
         Command::Key => key(file),
         Command::Kill(kill_arguments) => kill(file, kill_arguments.session),
         Command::Reload => reload(file),
-        Command::Serve => serve(file),
+        Command::Run(run_command) => run_sandbox(file, run_command),
+        Command::Serve(serve_arguments) => serve(file, &serve_arguments),
         Command::Sessions(sessions_arguments) => sessions(file, &sessions_arguments),
     }
 }
 
-fn serve(file: Option<&Path>) -> Result<ExitCode, Failure> {
+/// Runs a command in a local sandbox.
+fn run_sandbox(file: Option<&Path>, command: RunCommand) -> Result<ExitCode, Failure> {
+    let (path, config) = load(file)?;
+    let arguments = RunArguments {
+        sandbox: command.sandbox,
+        image: command.image,
+        grant: command.grant,
+        network: command.network,
+        mounts: command.mounts,
+        variables: command.variables,
+        shim: command.shim,
+        output: if command.quiet { Output::Quiet } else { Output::Lines },
+        mode: if command.dry_run { Mode::DryRun } else { Mode::Run },
+        command: command.command,
+    };
+    run::run(&path, &config, &arguments)
+}
+
+fn serve(file: Option<&Path>, arguments: &ServeArguments) -> Result<ExitCode, Failure> {
     process::harden().map_err(|error| Failure::new(Sysexit::Software, error))?;
     let (path, config) = load(file)?;
     let log = Arc::<LogScrubber>::default();
@@ -55,8 +76,12 @@ fn serve(file: Option<&Path>) -> Result<ExitCode, Failure> {
         .enable_all()
         .build()
         .map_err(|error| Failure::new(Sysexit::Software, error))?;
+    let lifetime = match arguments.while_held {
+        true => Lifetime::WhileHeld(HoldFiles::in_state(&config.state_dir)),
+        false => Lifetime::UntilSignal,
+    };
     runtime
-        .block_on(daemon::serve(path, config, log))
+        .block_on(daemon::serve(path, config, log, lifetime))
         .map_err(|error| Failure::new(Sysexit::Unavailable, error))?;
     Ok(ExitCode::SUCCESS)
 }

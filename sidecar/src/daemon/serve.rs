@@ -23,6 +23,7 @@ use super::own_sockets::OwnSockets;
 use super::path_isolation::{self, PathIsolationError};
 use super::state::Daemon;
 use super::unix_socket::{Mode, Socket, SocketError};
+use super::while_held::{HoldError, Lifetime};
 use crate::config::Config;
 use crate::enrolment::key::{self, KeyError};
 use crate::enrolment::{ALERTS_PER_MINUTE, Enrolments, StoreError};
@@ -40,6 +41,8 @@ pub(crate) enum ServeError {
     #[error(transparent)]
     Files(#[from] FileError),
     #[error(transparent)]
+    Hold(#[from] HoldError),
+    #[error(transparent)]
     Key(#[from] KeyError),
     #[error(transparent)]
     Port(#[from] PortError),
@@ -56,13 +59,16 @@ pub(crate) enum ServeError {
 /// For the remaining tasks of a stop, after the sessions have ended.
 const STOP_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Runs until SIGTERM or SIGINT.
+/// Runs until SIGTERM or SIGINT, or for as long as its lifetime says.
 pub(crate) async fn serve(
     config_file: PathBuf,
     config: Config,
     log: Arc<LogScrubber>,
+    lifetime: Lifetime,
 ) -> Result<(), ServeError> {
     let mut signals = Signals::new().map_err(ServeError::Signals)?;
+    let stop = CancellationToken::new();
+    lifetime.begin(&stop)?;
     path_isolation::check_configuration(&config)?;
     let files = FileStore::open()?;
     let audit = Audit::open(audit::Options {
@@ -90,7 +96,7 @@ pub(crate) async fn serve(
     let daemon = Arc::new(Daemon {
         config_file,
         registry: Arc::default(),
-        stop: CancellationToken::new(),
+        stop,
         enrolments,
         identity,
         enrolled: Notify::new(),

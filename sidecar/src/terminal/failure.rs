@@ -17,6 +17,7 @@ pub(crate) struct Failure {
 /// The exit codes of sysexits(3) that are used.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Sysexit {
+    CannotCreate = 73,
     Configuration = 78,
     Data = 65,
     NoInput = 66,

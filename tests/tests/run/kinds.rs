@@ -1,0 +1,96 @@
+//! A scripted client in every kind of sandbox: tools are listed and called, and nothing is left afterwards.
+
+use std::os::unix::fs::PermissionsExt as _;
+
+use cofferdam_tests::deadline::wait_until;
+use cofferdam_tests::encodings::assert_absent;
+use cofferdam_tests::harness::Harness;
+use cofferdam_tests::local_run::LocalRun;
+use cofferdam_tests::process::{is_alive, send};
+use cofferdam_tests::sandboxes::RunPodman;
+use cofferdam_tests::tools::Tool;
+use nix::sys::signal::Signal;
+use serde_json::json;
+
+use super::{CANARY, user};
+
+#[test]
+fn bubblewrap() {
+    if Tool::Bubblewrap.path().is_none() {
+        return;
+    }
+    let user = user();
+    tools_work_and_nothing_is_left(&user, user.client(&[], "tools"));
+}
+
+#[test]
+fn podman_with_the_system_of_this_machine() {
+    let Some(podman) = RunPodman::open() else { return };
+    let user = user();
+    let mut command = user.command(&["--sandbox", "podman", "--", "cofferdam-shim", "--server", "tools"]);
+    podman.configure(&mut command);
+    tools_work_and_nothing_is_left(&user, Harness::start(command, "cofferdam run"));
+    assert_eq!(podman.containers(), "");
+}
+
+#[test]
+fn podman_with_an_image_that_holds_one_file() {
+    let Some(podman) = RunPodman::open() else { return };
+    let user = user();
+    let image = podman.empty_image();
+    let mut command = user.command(&[
+        "--sandbox",
+        "podman",
+        "--image",
+        &image,
+        "--",
+        "cofferdam-shim",
+        "--server",
+        "tools",
+    ]);
+    podman.configure(&mut command);
+    tools_work_and_nothing_is_left(&user, Harness::start(command, "cofferdam run"));
+    assert_eq!(podman.containers(), "");
+}
+
+#[test]
+fn gvisor() {
+    if Tool::Runsc.path().is_none() {
+        return;
+    }
+    let user = user();
+    tools_work_and_nothing_is_left(&user, user.client(&["--sandbox", "gvisor"], "tools"));
+}
+
+#[test]
+fn srt() {
+    let (Some(node), Some(runtime)) = (Tool::Node.path(), Tool::SandboxRuntime.path()) else { return };
+    let user = user();
+    let program = user.write("programs/srt", &format!("#!/bin/sh\nexec {node:?} {runtime:?} \"$@\"\n"));
+    std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o755)).expect("it was just written");
+    let mut command = user.command(&["--sandbox", "srt", "--", "cofferdam-shim", "--server", "tools"]);
+    let path = std::env::var("PATH").unwrap_or_default();
+    command.env("PATH", format!("{}:{path}", user.home().join("programs").display()));
+    tools_work_and_nothing_is_left(&user, Harness::start(command, "cofferdam run"));
+}
+
+/// Lists and calls tools, kills the sidecar, calls again, and ends as a harness does.
+#[track_caller]
+fn tools_work_and_nothing_is_left(user: &LocalRun, mut client: Harness) {
+    assert_eq!(client.initialize()["result"]["serverInfo"]["name"], "fixture-server");
+    let tools = client.request("tools/list", json!({}));
+    assert!(tools["result"]["tools"].as_array().is_some_and(|tools| tools.len() > 10), "{tools}");
+    assert_eq!(client.call_text("leak", json!({})), "the secret is <[redacted:local.value]>");
+    let sidecar = user.wait_for_sidecar();
+    send(sidecar, Signal::SIGKILL);
+    wait_until("the sidecar is gone", || !is_alive(sidecar));
+    assert_eq!(client.call_text("echo", json!({"text": "back again"})), "back again");
+    assert_ne!(user.wait_for_sidecar(), sidecar);
+    client.close_stdin();
+    assert!(client.wait_for_exit().success(), "{}", client.stderr());
+    assert_absent("what the client received", client.received(), CANARY);
+    for process in user.world.fixture_processes("tools") {
+        assert!(!is_alive(process), "server {process} still runs");
+    }
+    user.assert_nothing_left();
+}
