@@ -35,6 +35,8 @@ pub(super) struct Plan {
     pub(super) login: Option<LoginPlace>,
     /// Parents before what is in them.
     pub(super) mounts: Vec<Mount>,
+    /// Those of them that are the user's, for the summary.
+    shown: Vec<Mount>,
     pub(super) paths: PathsInside,
     /// Where the command starts.
     pub(super) directory: PathBuf,
@@ -104,6 +106,7 @@ impl Plan {
         let exposed_in: Vec<PathBuf> =
             visible.iter().filter(|mount| mount.from_user).map(|mount| mount.mount.source.clone()).collect();
         let mut mounts: Vec<Mount> = visible.into_iter().map(|visible| visible.mount).collect();
+        let shown = mounts.clone();
         let empty = run_directory.join(super::directory::EMPTY);
         mounts.extend(visibility::hidden_configuration(&mounts, config_file, &empty));
         mounts.push(Mount::new(run_directory.join(super::directory::HOME), &paths.home, Access::ReadWrite));
@@ -129,6 +132,7 @@ impl Plan {
             harness,
             login,
             mounts,
+            shown,
             paths,
             directory: host.directory.clone(),
             command,
@@ -158,12 +162,9 @@ impl Plan {
             format!("sandbox {}{harness} ({}, grant {})", self.name, self.kind.name(), self.grant),
             format!("network: {network} · home: hidden{login} · tools: {} by the relay", tools.join(", ")),
         ];
-        let own =
-            |mount: &&Mount| !mount.target.starts_with("/run/cofferdam") && mount.target != self.paths.home;
         let seen: Vec<String> = self
-            .mounts
+            .shown
             .iter()
-            .filter(own)
             .map(|mount| match mount.access {
                 Access::ReadOnly => format!("{} (read-only)", mount.target.display()),
                 Access::ReadWrite => mount.target.display().to_string(),
