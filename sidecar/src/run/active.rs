@@ -13,7 +13,7 @@ use tokio::process::Command;
 use tokio::task::{JoinHandle, spawn_blocking};
 use tokio::time::timeout;
 
-use super::directory::{RunDirectory, leftovers};
+use super::directory::{Leftover, RunDirectory, leftovers};
 use super::harness::login::{Login, Returned};
 use super::harness::settings::{LoginState, ShimCommand};
 use super::host::Host;
@@ -60,7 +60,7 @@ impl ActiveRun {
         config_file: &Path,
         path: &Path,
     ) -> Result<(), Failure> {
-        remove_leftovers(host, config).await;
+        let leftovers = leftovers(&host.temporary);
         self.write_files(plan, prepared, path).map_err(|error| {
             Failure::new(
                 Sysexit::CannotCreate,
@@ -75,6 +75,7 @@ impl ActiveRun {
         let held = SharedSidecar::hold(&config.admin.socket, &config.state_dir, config_file).await?;
         let sidecar = self.sidecar.insert(held);
         sidecar.ensure_running().await?;
+        remove_leftovers(leftovers, host, sidecar).await;
         self.enrol(plan).await
     }
 
@@ -231,17 +232,20 @@ async fn try_sandbox(trial: &CommandLine, plan: &Plan, host: &Host) -> Result<()
 }
 
 /// Removes what runs have left that were killed.
-async fn remove_leftovers(host: &Host, config: &Config) {
-    for leftover in leftovers(&host.temporary) {
+async fn remove_leftovers(leftovers: Vec<Leftover>, host: &Host, sidecar: &SharedSidecar) {
+    for leftover in leftovers {
         if let [program, arguments @ ..] = leftover.removal.as_slice() {
             let arguments = arguments.iter().map(Into::into).collect();
             let environment = host.all_variables();
             run_quietly(&CommandLine { program: program.into(), arguments, environment }).await;
         }
-        if let Some(session) = leftover.enrolment.clone() {
-            let admin = config.admin.socket.clone();
-            // Without a sidecar it has no session either.
-            let _ = spawn_blocking(move || client::send(&admin, &AdminRequest::Kill { session })).await;
+        let ended = match leftover.enrolment.clone() {
+            // A refusal means that it has ended already.
+            Some(session) => sidecar.send(AdminRequest::Kill { session }).await.is_ok(),
+            None => true,
+        };
+        if ended {
+            leftover.remove();
         }
     }
 }

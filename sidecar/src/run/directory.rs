@@ -119,8 +119,9 @@ impl Drop for RunDirectory {
     }
 }
 
-impl Drop for Leftover {
-    fn drop(&mut self) {
+impl Leftover {
+    /// Removes its files. Its enrolment has to be over: a sidecar would make the directory again for the socket.
+    pub(super) fn remove(self) {
         // What cannot be removed now is tried again by the next run.
         let _ = fs::remove_dir_all(&self.path);
     }
@@ -144,6 +145,8 @@ pub(super) fn leftovers(temporary: &Path) -> Vec<Leftover> {
             let enrolment = fs::read_to_string(path.join(ENROLMENT)).ok();
             let removal = fs::read(path.join(REMOVAL)).unwrap_or_default();
             let removal = serde_json::from_slice(&removal).unwrap_or_default();
+            // It may hold a login, so it goes first.
+            let _ = fs::remove_dir_all(path.join(HOME));
             Some(Leftover { path, enrolment, removal, _lock: lock })
         })
         .collect()
@@ -171,7 +174,7 @@ mod tests {
         let found = leftovers(&temporary);
         assert_eq!(found.len(), 1, "{found:?}");
         assert_eq!(found[0].enrolment.as_deref(), Some("e1"));
-        drop(found);
+        found.into_iter().for_each(Leftover::remove);
         assert!(!killed.exists() && living.path.exists());
         drop(living);
         assert_eq!(fs::read_dir(&temporary).unwrap().count(), 0);

@@ -64,45 +64,57 @@ impl Signals {
     }
 }
 
+/// Whether there was a process to take a signal.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(super) enum Delivery {
+    Done,
+    /// The command has not started yet.
+    TooEarly,
+}
+
 /// Sends a signal to what runs in the sandbox. `program` is the sandbox's program, a child of this process that was not
 /// waited for, so its id is its own.
-pub(super) fn send(target: SignalTarget, program: u32, signal: Signal) {
-    let Ok(program) = i32::try_from(program).map(Pid::from_raw) else { return };
+pub(super) fn send(target: SignalTarget, program: u32, signal: Signal) -> Delivery {
+    let Ok(program) = i32::try_from(program).map(Pid::from_raw) else { return Delivery::Done };
     match target {
         SignalTarget::Program => {
             // It may have exited already.
             let _ = kill(program, signal);
+            Delivery::Done
         }
         SignalTarget::GroupsInside => {
-            for group in groups_below(program) {
-                let _ = killpg(group, signal);
+            let groups = groups_inside(program);
+            for group in &groups {
+                let _ = killpg(*group, signal);
             }
+            if groups.is_empty() { Delivery::TooEarly } else { Delivery::Done }
         }
     }
 }
 
-/// The process groups of the program's descendants, without its own.
-fn groups_below(program: Pid) -> Vec<Pid> {
+/// The process groups of the command and its descendants. The program's child is the first process of the sandbox, to which
+/// most signals mean nothing; the command is below it.
+fn groups_inside(program: Pid) -> Vec<Pid> {
     let own = getpgid(Some(program)).ok();
+    let mut processes: Vec<Pid> = children_of(program).into_iter().flat_map(children_of).collect();
     let mut groups = Vec::new();
-    let mut processes = vec![program];
     let mut index = 0;
     while let Some(process) = processes.get(index).copied()
         && processes.len() < MAX_PROCESSES
     {
         index += 1;
-        let children =
-            fs::read_to_string(format!("/proc/{process}/task/{process}/children")).unwrap_or_default();
-        let children = children.split_whitespace().filter_map(|id| Some(Pid::from_raw(id.parse().ok()?)));
-        for child in children {
-            processes.push(child);
-            if let Ok(group) = getpgid(Some(child))
-                && Some(group) != own
-                && !groups.contains(&group)
-            {
-                groups.push(group);
-            }
+        if let Ok(group) = getpgid(Some(process))
+            && Some(group) != own
+            && !groups.contains(&group)
+        {
+            groups.push(group);
         }
+        processes.extend(children_of(process));
     }
     groups
+}
+
+fn children_of(process: Pid) -> Vec<Pid> {
+    let children = fs::read_to_string(format!("/proc/{process}/task/{process}/children")).unwrap_or_default();
+    children.split_whitespace().filter_map(|id| Some(Pid::from_raw(id.parse().ok()?))).collect()
 }

@@ -15,10 +15,10 @@ use cofferdam_process::{Pty, RawMode, Window};
 use nix::sys::signal::Signal;
 use tokio::process::{Child, Command};
 use tokio::sync::oneshot;
-use tokio::time::{Instant, sleep_until, timeout};
+use tokio::time::{Instant, sleep, sleep_until, timeout};
 
 use super::kinds::{CommandLine, SignalTarget, Stdio};
-use super::signals::{Received, Signals, send};
+use super::signals::{Delivery, Received, Signals, send};
 
 /// How the sandbox's program ended.
 #[derive(Clone, Copy, Debug)]
@@ -30,6 +30,8 @@ pub(super) struct ProgramEnd {
 
 /// For a command to end after SIGTERM or SIGHUP; then it is killed.
 const END_TIMEOUT: Duration = Duration::from_secs(10);
+/// Between attempts to pass on a signal that came before the command had started.
+const EARLY_PAUSE: Duration = Duration::from_millis(10);
 /// For what is still in the terminal when the program has ended.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(2);
 const BUFFER_BYTES: usize = 16 * 1024;
@@ -48,7 +50,7 @@ pub(super) async fn run(
                 command.process_group(0);
             }
             let child = Command::from(command).kill_on_drop(true).spawn()?;
-            Program { child, target, kill_at: None }.wait(signals).await
+            Program { child, target, early: None, kill_at: None }.wait(signals).await
         }
         Stdio::Terminal => {
             let pty = Pty::open(Window::of(io::stdin())?)?;
@@ -60,7 +62,7 @@ pub(super) async fn run(
             drop(inside);
             let _raw = RawMode::enter(io::stdin())?;
             let mut relay = Relay::start(host)?;
-            Program { child, target, kill_at: None }.wait_at(&mut relay, signals).await
+            Program { child, target, early: None, kill_at: None }.wait_at(&mut relay, signals).await
         }
     }
 }
@@ -69,15 +71,19 @@ pub(super) async fn run(
 struct Program {
     child: Child,
     target: SignalTarget,
+    /// A signal that came before the command had started.
+    early: Option<Signal>,
     kill_at: Option<Instant>,
 }
 
 impl Program {
     async fn wait(mut self, signals: &mut Signals) -> io::Result<ProgramEnd> {
+        let id = self.child.id();
         loop {
             tokio::select! {
                 status = self.child.wait() => return Ok(ProgramEnd { status: status?, killed: false }),
                 received = signals.next() => self.pass(received),
+                () = Self::pass_early(&mut self.early, self.target, id) => {}
                 () = expired(self.kill_at) => return self.kill().await,
             }
         }
@@ -85,6 +91,7 @@ impl Program {
 
     async fn wait_at(mut self, relay: &mut Relay, signals: &mut Signals) -> io::Result<ProgramEnd> {
         let mut hung_up = false;
+        let id = self.child.id();
         loop {
             tokio::select! {
                 status = self.child.wait() => {
@@ -101,6 +108,7 @@ impl Program {
                     }
                     self.pass(received);
                 }
+                () = Self::pass_early(&mut self.early, self.target, id) => {}
                 () = expired(self.kill_at) => return self.kill().await,
                 _ = &mut relay.gone, if !hung_up => {
                     hung_up = true;
@@ -112,14 +120,26 @@ impl Program {
 
     fn pass(&mut self, received: Received) {
         let Some(id) = self.child.id() else { return };
-        match received {
-            Received::Passed(signal) => send(self.target, id, signal),
+        let signal = match received {
+            Received::Passed(signal) => signal,
             Received::Ending(signal) => {
-                send(self.target, id, signal);
                 self.kill_at.get_or_insert(Instant::now() + END_TIMEOUT);
+                signal
             }
-            Received::Window => {}
+            Received::Window => return,
+        };
+        self.early = (send(self.target, id, signal) == Delivery::TooEarly).then_some(signal);
+    }
+
+    /// Sends a signal again that came too early. Never returns. Cancel-safe.
+    async fn pass_early(early: &mut Option<Signal>, target: SignalTarget, id: Option<u32>) {
+        while let (Some(signal), Some(id)) = (*early, id) {
+            sleep(EARLY_PAUSE).await;
+            if send(target, id, signal) == Delivery::Done {
+                *early = None;
+            }
         }
+        std::future::pending().await
     }
 
     async fn kill(mut self) -> io::Result<ProgramEnd> {
