@@ -1,5 +1,6 @@
 //! `cofferdam run` with a user's home and project of its own, and a configuration whose sidecar nothing else has started.
 
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
@@ -48,6 +49,19 @@ impl LocalRun {
         std::fs::create_dir_all(parent).expect("a temporary directory is writable");
         std::fs::write(&path, text).expect("a temporary directory is writable");
         path
+    }
+
+    /// Writes a program into the directory that [`LocalRun::search_path`] begins with.
+    pub fn program(&self, name: &str, text: &str) -> PathBuf {
+        let path = self.write(&format!("programs/{name}"), text);
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).expect("it was just written");
+        path
+    }
+
+    /// A PATH that begins with the user's own programs.
+    pub fn search_path(&self) -> String {
+        let path = std::env::var("PATH").unwrap_or_default();
+        format!("{}:{path}", self.home().join("programs").display())
     }
 
     /// `cofferdam run ARGUMENTS` in the project, with the static shim.

@@ -110,7 +110,6 @@ pub(crate) async fn serve(
         context,
     });
     daemon.record(Event::SidecarStart, Some(env!("CARGO_PKG_VERSION")));
-    daemon.context.tasks.spawn(server::run(Arc::clone(&daemon), admin.listener()));
     if let Some(relay) = &relay {
         let accepting =
             accept(Arc::clone(&daemon), relay.listener(), SocketKind::Shared, daemon.stop.clone());
@@ -124,6 +123,8 @@ pub(crate) async fn serve(
     }
     daemon.open_own_sockets();
     daemon.await_attaches();
+    // After the sockets of earlier enrolments are open: a request for a new one must not meet that loop.
+    daemon.context.tasks.spawn(server::run(Arc::clone(&daemon), admin.listener()));
     daemon.context.tasks.spawn(Arc::clone(&daemon).supervise_enrolments());
     tracing::info!(config = %daemon.config_file.display(), "ready");
     loop {

@@ -4,6 +4,7 @@
 //! takes down what was set up, and nothing else.
 
 use std::io;
+use std::ops::RangeInclusive;
 use std::os::unix::process::ExitStatusExt as _;
 use std::path::Path;
 use std::process::{ExitCode, ExitStatus, Stdio as ProcessStdio};
@@ -47,6 +48,8 @@ enum Removal {
     Needed,
 }
 
+/// The exit codes of podman and docker when they could not make the container or start its command.
+const NOT_STARTED: RangeInclusive<i32> = 125..=127;
 /// For the trial of a sandbox, and for the removal of one.
 const PROGRAM_TIMEOUT: Duration = Duration::from_secs(20);
 
@@ -100,6 +103,11 @@ impl ActiveRun {
         })?;
         if !ended.killed && ended.status.code().is_some() {
             self.removal = Removal::NotNeeded;
+        }
+        if let (Some(advice), Some(code)) = (prepared.advice, ended.status.code())
+            && NOT_STARTED.contains(&code)
+        {
+            eprintln!("cofferdam: exit code {code}: {advice}");
         }
         Ok(code_of(ended.status))
     }

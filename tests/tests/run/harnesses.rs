@@ -4,7 +4,7 @@ use std::path::Path;
 
 use cofferdam_tests::agents::{Agent, Report, model_for};
 use cofferdam_tests::local_run::{LocalRun, contents};
-use cofferdam_tests::process::output_of;
+use cofferdam_tests::process::{built, output_of};
 use cofferdam_tests::sandboxes::RunPodman;
 use serde_json::json;
 
@@ -87,9 +87,7 @@ fn only_the_login_is_inside_and_only_a_refreshed_one_comes_back() {
 cat "$HOME"/.claude.json "$HOME"/.claude/.credentials.json
 echo '{"claudeAiOauth":{"accessToken":"refreshed"},"mcpOAuth":{}}' > "$HOME"/.claude/.credentials.json
 "#;
-    let program = user.write("programs/claude", script);
-    let permissions = std::os::unix::fs::PermissionsExt::from_mode(0o755);
-    std::fs::set_permissions(&program, permissions).expect("it was just written");
+    let program = user.program("claude", script);
     let output = user.output(&["--network", "none", "--", &program.display().to_string()]);
     let seen = text(&output.stdout);
     assert!(output.status.success(), "{}", text(&output.stderr));
@@ -100,5 +98,34 @@ echo '{"claudeAiOauth":{"accessToken":"refreshed"},"mcpOAuth":{}}' > "$HOME"/.cl
         after,
         r#"{"claudeAiOauth":{"accessToken":"refreshed"},"mcpOAuth":{"other":"token-of-another-server"}}"#
     );
+    user.assert_nothing_left();
+}
+
+/// The commands of the guide, with a stand-in that reads the settings that Claude Code would read.
+#[test]
+fn the_quick_start_of_the_guide_works_as_written() {
+    let guide = include_str!("../../../packaging/guide/run.md");
+    let block =
+        guide.split("```sh\n").nth(1).and_then(|rest| rest.split("```").next()).expect("it has commands");
+    let (build, commands) = block.split_once('\n').expect("two lines");
+    assert_eq!(build, "cargo build --release --workspace", "this step made the programs that are tested");
+    let user = user();
+    let config = user.write(".config/cofferdam/cofferdam.toml", "");
+    std::fs::copy(&user.world.layout().config, config).expect("the home is writable");
+    let programs = user.home().join("programs");
+    std::fs::create_dir(&programs).expect("the home is writable");
+    for (variable, name) in [("COFFERDAM_BIN", "cofferdam"), ("COFFERDAM_SHIM_BIN", "cofferdam-shim")] {
+        std::fs::hard_link(built(variable, name), programs.join(name))
+            .or_else(|_| std::fs::copy(built(variable, name), programs.join(name)).map(drop))
+            .expect("the programs can be copied");
+    }
+    user.program("claude", "#!/bin/sh\ncat ~/.claude.json; cofferdam-shim status\n");
+    let mut shell = cofferdam_tests::process::command("bash");
+    shell.args(["-euc", commands]).current_dir(user.project()).env_clear();
+    shell.env("PATH", user.search_path()).env("HOME", user.home()).env("TMPDIR", user.temporary());
+    let output = output_of(shell, "the quick start");
+    let seen = text(&output.stdout);
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    assert!(seen.contains(r#""--server","tools""#) && seen.contains("servers  tools"), "{seen}");
     user.assert_nothing_left();
 }

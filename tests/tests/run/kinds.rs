@@ -1,7 +1,5 @@
 //! A scripted client in every kind of sandbox: tools are listed and called, and nothing is left afterwards.
 
-use std::os::unix::fs::PermissionsExt as _;
-
 use cofferdam_tests::deadline::wait_until;
 use cofferdam_tests::encodings::assert_absent;
 use cofferdam_tests::harness::Harness;
@@ -53,6 +51,45 @@ fn podman_with_an_image_that_holds_one_file() {
     assert_eq!(podman.containers(), "");
 }
 
+/// No daemon of docker is at hand; podman takes the same command line, but for the init process, which is a package of its own.
+#[test]
+fn the_command_line_of_docker() {
+    let (Some(podman), Some(program)) = (RunPodman::open(), Tool::Podman.path()) else { return };
+    let user = user();
+    let image = podman.empty_image();
+    let without_init = r#"for word; do shift; [ "$word" = --init ] || set -- "$@" "$word"; done"#;
+    user.program("docker", &format!("#!/bin/sh\n{without_init}\nexec {program:?} \"$@\"\n"));
+    let mut command = user.command(&[
+        "--sandbox",
+        "docker",
+        "--image",
+        &image,
+        "--",
+        "cofferdam-shim",
+        "--server",
+        "tools",
+    ]);
+    podman.configure(&mut command);
+    command.env("PATH", user.search_path());
+    tools_work_and_nothing_is_left(&user, Harness::start(command, "cofferdam run"));
+    assert_eq!(podman.containers(), "");
+}
+
+#[test]
+fn an_image_without_the_command_is_explained() {
+    let Some(podman) = RunPodman::open() else { return };
+    let user = user();
+    let image = podman.empty_image();
+    let mut command = user.command(&["--sandbox", "podman", "--image", &image, "--", "sh", "-c", "true"]);
+    podman.configure(&mut command);
+    let output = cofferdam_tests::process::output_of(command, "cofferdam run");
+    let said = super::text(&output.stderr);
+    assert_eq!(output.status.code(), Some(127), "{said}");
+    assert!(said.contains("does it have the command and its libraries?"), "{said}");
+    assert_eq!(podman.containers(), "");
+    user.assert_nothing_left();
+}
+
 #[test]
 fn gvisor() {
     if Tool::Runsc.path().is_none() {
@@ -66,11 +103,9 @@ fn gvisor() {
 fn srt() {
     let (Some(node), Some(runtime)) = (Tool::Node.path(), Tool::SandboxRuntime.path()) else { return };
     let user = user();
-    let program = user.write("programs/srt", &format!("#!/bin/sh\nexec {node:?} {runtime:?} \"$@\"\n"));
-    std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o755)).expect("it was just written");
+    user.program("srt", &format!("#!/bin/sh\nexec {node:?} {runtime:?} \"$@\"\n"));
     let mut command = user.command(&["--sandbox", "srt", "--", "cofferdam-shim", "--server", "tools"]);
-    let path = std::env::var("PATH").unwrap_or_default();
-    command.env("PATH", format!("{}:{path}", user.home().join("programs").display()));
+    command.env("PATH", user.search_path());
     tools_work_and_nothing_is_left(&user, Harness::start(command, "cofferdam run"));
 }
 

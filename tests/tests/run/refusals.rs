@@ -1,6 +1,5 @@
 //! What is refused, with the reason, the next step and the exit code.
 
-use std::os::unix::fs::PermissionsExt as _;
 use std::process::{Command, Output};
 
 use cofferdam_tests::local_run::LocalRun;
@@ -46,8 +45,7 @@ fn without_bubblewrap_the_next_kind_is_named() {
         &["`bwrap` is not on the PATH", "no other kind"],
     );
 
-    let runsc = user.write("programs/runsc", "#!/bin/sh\nexit 0\n");
-    std::fs::set_permissions(runsc, std::fs::Permissions::from_mode(0o755)).expect("it was just written");
+    user.program("runsc", "#!/bin/sh\nexit 0\n");
     let mut command = user.command(&["--", "true"]);
     command.env("PATH", &programs);
     assert_refused(
@@ -60,17 +58,14 @@ fn without_bubblewrap_the_next_kind_is_named() {
 
 #[test]
 fn where_namespaces_are_not_permitted_this_is_said() {
-    let Some(bubblewrap) = Tool::Bubblewrap.path() else { return };
     let user = user();
     // As bubblewrap fails where the kernel permits no user namespaces.
     let script = "#!/bin/sh\necho 'bwrap: No permissions to create new namespace' >&2\nexit 1\n";
-    let program = user.write("programs/bwrap", script);
-    std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o755)).expect("it was just written");
+    user.program("bwrap", script);
     let mut command = user.command(&["--", "true"]);
-    command.env("PATH", format!("{}:/usr/bin:/bin", user.home().join("programs").display()));
+    command.env("PATH", user.search_path());
     let words = ["bubblewrap cannot make this sandbox here: bwrap: No permissions to create new namespace"];
     assert_refused(&user, &output_of(command, "cofferdam run"), 77, &words);
-    drop(bubblewrap);
 }
 
 #[test]

@@ -20,6 +20,7 @@ pub(super) fn prepare(plan: &Plan, program: PathBuf, stdio: Stdio) -> Prepared {
         trial: Some(trial),
         removal: None,
         signals: SignalTarget::GroupsInside,
+        advice: None,
     }
 }
 

@@ -84,6 +84,10 @@ pub(super) fn prepare(
         files,
         trial: None,
         signals: SignalTarget::Program,
+        advice: Some(
+            "the container or its command could not be started; is the image there and for this machine's architecture, and \
+             does it have the command and its libraries?",
+        ),
     }
 }
 

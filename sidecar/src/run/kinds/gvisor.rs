@@ -43,6 +43,7 @@ pub(super) fn prepare(plan: &Plan, program: PathBuf, run_directory: &Path, stdio
         trial: None,
         removal: Some(line(&["delete", "--force"], None)),
         signals: SignalTarget::Program,
+        advice: None,
     }
 }
 

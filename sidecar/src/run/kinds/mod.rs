@@ -80,6 +80,8 @@ pub(super) struct Prepared {
     /// Removes what the sandbox's program leaves behind when it is killed.
     pub(super) removal: Option<CommandLine>,
     pub(super) signals: SignalTarget,
+    /// What to look at where the program says by its exit code that it could not start the command.
+    pub(super) advice: Option<&'static str>,
 }
 
 #[derive(Debug)]

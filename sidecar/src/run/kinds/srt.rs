@@ -71,6 +71,7 @@ pub(super) fn prepare(
         trial: None,
         removal: None,
         signals: SignalTarget::Program,
+        advice: None,
     }
 }
 
