@@ -106,9 +106,7 @@ impl LocalRun {
             .collect();
         assert_eq!(left, Vec::<PathBuf>::new(), "temporary files");
         assert!(!self.world.layout().admin.exists(), "the sidecar's socket");
-        for process in self.sidecars() {
-            panic!("a sidecar still runs: process {process}");
-        }
+        assert_eq!(self.sidecars(), Vec::<u32>::new(), "sidecars that still run");
     }
 
     /// Processes of sidecars with this configuration.

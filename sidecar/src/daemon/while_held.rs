@@ -8,6 +8,7 @@ use std::fs::{DirBuilder, File, OpenOptions};
 use std::io;
 use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use nix::errno::Errno;
 use nix::fcntl::{Flock, FlockArg};
@@ -32,6 +33,10 @@ pub(crate) struct HoldError {
     #[source]
     source: io::Error,
 }
+
+/// Half a second in all.
+const LOCK_ATTEMPTS: u32 = 100;
+const LOCK_PAUSE: Duration = Duration::from_millis(5);
 
 impl HoldFiles {
     pub(crate) fn in_state(state_dir: &Path) -> Self {
@@ -77,11 +82,19 @@ impl Lifetime {
     pub(crate) fn begin(&self, stop: &CancellationToken) -> Result<(), HoldError> {
         let Self::WhileHeld(files) = self else { return Ok(()) };
         let failed = |path: PathBuf| move |source| HoldError { path, source };
-        let own =
-            try_lock(&files.sidecar(), FlockArg::LockExclusiveNonblock).map_err(failed(files.sidecar()))?;
-        let Some(own) = own else {
-            let taken = io::Error::other("another sidecar that `cofferdam run` started has it");
-            return Err(failed(files.sidecar())(taken));
+        let mut attempts = LOCK_ATTEMPTS;
+        let own = loop {
+            let own = try_lock(&files.sidecar(), FlockArg::LockExclusiveNonblock);
+            match own.map_err(failed(files.sidecar()))? {
+                Some(own) => break own,
+                // A run that looks whether a sidecar is there has it for a moment.
+                None if attempts > 0 => std::thread::sleep(LOCK_PAUSE),
+                None => {
+                    let taken = io::Error::other("another sidecar that `cofferdam run` started has it");
+                    return Err(failed(files.sidecar())(taken));
+                }
+            }
+            attempts -= 1;
         };
         let holders = open(&files.holders()).map_err(failed(files.holders()))?;
         let stop = stop.clone();

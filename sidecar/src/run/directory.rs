@@ -94,6 +94,7 @@ impl RunDirectory {
             match content {
                 FileContent::Directory => DirBuilder::new().recursive(true).mode(0o700).create(path)?,
                 FileContent::Link(target) => symlink(target, path)?,
+                FileContent::Program(source) => drop(fs::copy(source, path)?),
                 FileContent::Text(text) => write_private(path, text.as_bytes())?,
             }
         }

@@ -33,18 +33,26 @@ pub(super) struct Plan {
     pub(super) servers: Vec<Name>,
     pub(super) harness: Option<Harness>,
     pub(super) login: Option<LoginPlace>,
-    /// Parents before what is in them.
-    pub(super) mounts: Vec<Mount>,
-    /// Those of them that are the user's, for the summary.
-    shown: Vec<Mount>,
+    pub(super) files: Files,
     pub(super) paths: PathsInside,
     /// Where the command starts.
     pub(super) directory: PathBuf,
     pub(super) command: Vec<OsString>,
     /// The whole environment of the command.
     pub(super) environment: BTreeMap<OsString, OsString>,
+}
+
+/// The files of the host that are in the sandbox.
+#[derive(Debug)]
+pub(super) struct Files {
+    /// Parents before what is in them.
+    pub(super) mounts: Vec<Mount>,
+    /// Those of them that are the user's, for the summary.
+    shown: Vec<Mount>,
+    /// What a sandbox that shows the file tree of the host has to hide, besides the home.
+    pub(super) hidden: Vec<PathBuf>,
     /// Files in the mounts that look like credentials.
-    pub(super) exposed: Vec<PathBuf>,
+    exposed: Vec<PathBuf>,
 }
 
 /// Whose programs and libraries are in the sandbox.
@@ -120,6 +128,8 @@ impl Plan {
             *first = executable.path.clone().into();
         }
         let environment = environment(request, host, harness, &tree, &paths, &mounts);
+        let hidden = visibility::private_places(config, config_file, host);
+        let files = Files { mounts, shown, hidden, exposed: exposed::token_like(&exposed_in) };
         let login = harness.map(|harness| harness.login(&host.home, |name| host.variable(name)));
         let login = login.filter(|place| place.outside.exists());
         Ok(Self {
@@ -131,13 +141,11 @@ impl Plan {
             servers,
             harness,
             login,
-            mounts,
-            shown,
+            files,
             paths,
             directory: host.directory.clone(),
             command,
             environment,
-            exposed: exposed::token_like(&exposed_in),
         })
     }
 
@@ -163,6 +171,7 @@ impl Plan {
             format!("network: {network} · home: hidden{login} · tools: {} by the relay", tools.join(", ")),
         ];
         let seen: Vec<String> = self
+            .files
             .shown
             .iter()
             .map(|mount| match mount.access {
@@ -171,8 +180,9 @@ impl Plan {
             })
             .collect();
         lines.push(format!("files: {}", seen.join(", ")));
-        if !self.exposed.is_empty() {
-            let named: Vec<String> = self.exposed.iter().map(|path| path.display().to_string()).collect();
+        if !self.files.exposed.is_empty() {
+            let named: Vec<String> =
+                self.files.exposed.iter().map(|path| path.display().to_string()).collect();
             lines.push(format!(
                 "warning: the sandbox can read files that look like credentials: {}",
                 named.join(", ")

@@ -9,9 +9,9 @@ use cofferdam_servers::spec::ServerKind;
 
 use super::executable::Executable;
 use super::host::Host;
-use super::mount::{Access, Mount};
+use super::mount::{Access, Mount, is_in_system};
 use super::request::RunRequest;
-use crate::config::Config;
+use crate::config::{Config, SHARED_DIRECTORIES};
 use crate::terminal::failure::{Failure, Sysexit};
 
 /// A mount with its origin.
@@ -77,9 +77,7 @@ pub(super) fn check(
     let written: Vec<(String, PathBuf)> = programs(config, &config_file);
     for VisibleMount { mount, .. } in mounts {
         let inside = |path: &Path| real(path).starts_with(&mount.source);
-        let is_program = |what: &str| what.ends_with(".command`") || what.ends_with(".exec`");
         for (what, path) in &private {
-            // A program may be seen, as long as it cannot be changed.
             if inside(path) && (mount.access == Access::ReadWrite || !is_program(what)) {
                 return Err(refusal(what, path, &mount.source));
             }
@@ -109,6 +107,32 @@ pub(super) fn hidden_configuration(mounts: &[Mount], config_file: &Path, empty: 
         Some(Mount::new(empty, mount.target.join(name), Access::ReadOnly))
     });
     holding.collect()
+}
+
+/// The places of the sidecar's files and sockets and of the files of other runs, as directories where that is possible.
+pub(super) fn private_places(config: &Config, config_file: &Path, host: &Host) -> Vec<PathBuf> {
+    let mut places = vec![host.temporary.clone()];
+    let relay = config.relay.unix.as_ref().map(|unix| ("`relay.unix`".to_owned(), unix.path.clone()));
+    for (what, path) in config.private_paths(&real(config_file)).into_iter().chain(relay) {
+        if !path.is_absolute() || is_program(&what) {
+            continue;
+        }
+        let path = real(&path);
+        let parent = path.parent().unwrap_or(&path);
+        let is_common = |directory: &Path| {
+            is_in_system(directory)
+                || directory == Path::new("/etc")
+                || SHARED_DIRECTORIES.iter().any(|shared| directory == Path::new(shared))
+                || host.directory.starts_with(directory)
+        };
+        places.push(if path.is_dir() || is_common(parent) { path } else { parent.to_owned() });
+    }
+    places
+}
+
+/// Whether a private path is a program: it may be seen, as long as it cannot be changed.
+fn is_program(what: &str) -> bool {
+    what.ends_with(".command`") || what.ends_with(".exec`")
 }
 
 /// Files that servers are started with: their programs and scripts.

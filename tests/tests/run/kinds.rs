@@ -4,7 +4,7 @@ use cofferdam_tests::deadline::wait_until;
 use cofferdam_tests::encodings::assert_absent;
 use cofferdam_tests::harness::Harness;
 use cofferdam_tests::local_run::LocalRun;
-use cofferdam_tests::process::{is_alive, send};
+use cofferdam_tests::process::{built, is_alive, send};
 use cofferdam_tests::sandboxes::RunPodman;
 use cofferdam_tests::tools::Tool;
 use nix::sys::signal::Signal;
@@ -107,6 +107,33 @@ fn srt() {
     let mut command = user.command(&["--sandbox", "srt", "--", "cofferdam-shim", "--server", "tools"]);
     command.env("PATH", user.search_path());
     tools_work_and_nothing_is_left(&user, Harness::start(command, "cofferdam run"));
+}
+
+/// Unix sockets are allowed in this sandbox, so what hides the sidecar's is that their directories are not there.
+#[test]
+fn srt_hides_the_files_and_sockets_of_the_sidecar() {
+    let (Some(node), Some(runtime)) = (Tool::Node.path(), Tool::SandboxRuntime.path()) else { return };
+    let user = user();
+    user.program("srt", &format!("#!/bin/sh\nexec {node:?} {runtime:?} \"$@\"\n"));
+    user.write("private", CANARY);
+    let probe = built("COFFERDAM_PROBE_BIN", "sandbox-probe");
+    let layout = user.world.layout();
+    let script = format!(
+        "{probe:?} unix {admin:?}; {probe:?} unix {relay:?}; cat {secret:?} {config:?}; ls -A {state:?}; cat {home:?}/private; true",
+        admin = layout.admin,
+        relay = layout.relay,
+        secret = layout.root().join("secrets/local"),
+        config = layout.config,
+        state = layout.state,
+        home = user.home(),
+    );
+    let mut command = user.command(&["--sandbox", "srt", "--", "sh", "-c", &script]);
+    command.env("PATH", user.search_path());
+    let output = cofferdam_tests::process::output_of(command, "cofferdam run");
+    let seen = super::text(&output.stdout);
+    assert!(seen.lines().count() >= 2 && !seen.contains("ok"), "{seen}\n{}", super::text(&output.stderr));
+    assert!(!seen.contains(CANARY) && !seen.contains("audit") && !seen.contains("[servers"), "{seen}");
+    user.assert_nothing_left();
 }
 
 /// Lists and calls tools, kills the sidecar, calls again, and ends as a harness does.

@@ -49,7 +49,7 @@ fn arguments(plan: &Plan, stdio: Stdio) -> Vec<OsString> {
             }
         }
     }
-    for mount in &plan.mounts {
+    for mount in &plan.files.mounts {
         add(&bind(mount));
     }
     add(&["--chdir".as_ref(), plan.directory.as_ref(), "--".as_ref()]);

@@ -62,7 +62,7 @@ pub(super) fn prepare(
     let environment = environment(plan, host, &mut words);
     let (files, mounts) = match &plan.tree {
         FileTree::Host => root_tree(plan, &run_directory.join("root")),
-        FileTree::Image(_) => (Vec::new(), plan.mounts.clone()),
+        FileTree::Image(_) => (Vec::new(), plan.files.mounts.clone()),
     };
     for mount in &mounts {
         words.extend(["--mount".into(), mounted(mount)]);

@@ -94,6 +94,8 @@ pub(super) struct GeneratedFile {
 pub(super) enum FileContent {
     Directory,
     Link(PathBuf),
+    /// A copy of this program.
+    Program(PathBuf),
     Text(String),
 }
 

@@ -21,7 +21,7 @@ pub(super) fn root_tree(plan: &Plan, root: &Path) -> (Vec<GeneratedFile>, Vec<Mo
             }
         }
     }
-    mounts.extend(plan.mounts.iter().cloned());
+    mounts.extend(plan.files.mounts.iter().cloned());
     for path in ["/dev", "/proc", "/sys", "/tmp", "/etc", "/run", "/var/tmp"] {
         files.push(GeneratedFile::directory(below(root, Path::new(path))));
     }

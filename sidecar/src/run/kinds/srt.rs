@@ -2,7 +2,8 @@
 //! single hosts.
 //!
 //! Its filter forbids Unix sockets altogether or not at all; the relay needs one, so it allows them. What hides a socket
-//! of the host is then only its file: those in the home, in the state directory and in `/run` are hidden.
+//! of the host is then only its file: the home, `/run`, temporary files and every place of the sidecar's files are hidden.
+//! Directories are hidden rather than the files in them: a file that is replaced on the host would appear.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -40,26 +41,34 @@ pub(super) fn prepare(
         Network::None | Network::Host => &[],
     };
     let literal = |path: &Path| json!({"path": path, "literal": true});
-    let shown = plan.mounts.iter().filter(|mount| !is_hiding(mount));
-    let readable: Vec<_> = shown.clone().map(|mount| literal(&mount.target)).collect();
+    let shown = plan.files.mounts.iter().filter(|mount| !is_hiding(mount));
+    // What is hidden is shown again where it really is, so the shim is copied to a directory of its own.
+    let programs = std::iter::once(literal(&plan.paths.programs));
+    let readable: Vec<_> = programs.chain(shown.clone().map(|mount| literal(&mount.target))).collect();
     let writable: Vec<_> =
         shown.filter(|mount| mount.access == Access::ReadWrite).map(|mount| literal(&mount.target)).collect();
-    let over: Vec<_> =
-        plan.mounts.iter().filter(|mount| is_hiding(mount)).map(|mount| literal(&mount.target)).collect();
+    let over: Vec<_> = plan
+        .files
+        .mounts
+        .iter()
+        .filter(|mount| is_hiding(mount))
+        .map(|mount| literal(&mount.target))
+        .collect();
     let mut hidden =
         vec![literal(&host.home), literal(Path::new("/etc/cofferdam")), literal(Path::new("/run"))];
+    hidden.extend(plan.files.hidden.iter().map(|path| literal(path)));
     hidden.extend(over.iter().cloned());
     let settings = json!({
         "network": {"allowedDomains": hosts, "deniedDomains": [], "allowAllUnixSockets": true},
         "filesystem": {"denyRead": hidden, "allowRead": readable, "allowWrite": writable, "denyWrite": over},
     });
     let file = run_directory.join("srt-settings.json");
-    let shim = plan.mounts.iter().find(|mount| mount.target == plan.paths.shim());
+    let shim = plan.files.mounts.iter().find(|mount| mount.target == plan.paths.shim());
     let files = vec![
         GeneratedFile::text(&file, settings.to_string()),
         GeneratedFile {
             path: plan.paths.shim(),
-            content: FileContent::Link(shim.map(|mount| mount.source.clone()).unwrap_or_default()),
+            content: FileContent::Program(shim.map(|mount| mount.source.clone()).unwrap_or_default()),
         },
     ];
     let command = with_terminal(stdio, &plan.command);
