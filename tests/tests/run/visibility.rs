@@ -88,3 +88,24 @@ fn a_dry_run_prints_the_command_line_and_leaves_nothing() {
     assert_eq!(contents(user.world.layout().root()), before);
     user.assert_nothing_left();
 }
+
+#[test]
+fn no_value_of_a_variable_is_in_a_command_line() {
+    let user = user();
+    user.program("podman", "#!/bin/sh\n");
+    user.program("claude", "#!/bin/sh\n");
+    for kind in ["bwrap", "podman", "gvisor"] {
+        let arguments = ["--dry-run", "--sandbox", kind, "--env", "OTHER_TOKEN", "--", "claude"];
+        let mut command = user.command(&arguments);
+        command.env("ANTHROPIC_API_KEY", CANARY).env("OTHER_TOKEN", CANARY).env("PATH", user.search_path());
+        let output = cofferdam_tests::process::output_of(command, "cofferdam run");
+        assert!(output.status.success(), "{kind}: {}", text(&output.stderr));
+        let line = text(&output.stdout);
+        assert!(
+            !line.is_empty() && !line.contains(CANARY) && !text(&output.stderr).contains(CANARY),
+            "{line}"
+        );
+        assert!(kind != "podman" || line.contains("--env OTHER_TOKEN "), "{line}");
+        assert!(text(&output.stderr).contains("harness login: inside, by a variable"), "{kind}");
+    }
+}
