@@ -16,7 +16,7 @@ fn the_home_and_other_files_of_the_user_are_not_inside() {
     user.write("project/here", "of the project");
     let script = format!(
         "cat here; ls -A {home} {home}/.ssh {home}/other {state} {secrets} /root /var/lib /etc/shadow 2>&1; \
-         cat /proc/1/environ | tr '\\0' '\\n'; ls /sys/class/net; echo written > new; echo lost > {home}/lost",
+         cat /proc/1/environ | tr '\\0' '\\n'; cat /proc/net/dev; echo written > new; echo lost > {home}/lost",
         home = user.home().display(),
         state = user.world.layout().state.display(),
         secrets = user.world.layout().root().join("secrets").display(),
@@ -27,6 +27,9 @@ fn the_home_and_other_files_of_the_user_are_not_inside() {
     let seen = text(&output.stdout);
     assert!(output.status.success(), "{seen}\n{}", text(&output.stderr));
     assert!(seen.contains("of the project"), "{seen}");
+    let interfaces = seen.lines().filter(|line| line.contains(": ") && line.ends_with(" 0"));
+    let interfaces: Vec<&str> = interfaces.filter_map(|line| line.trim().split(':').next()).collect();
+    assert_eq!(interfaces, ["lo"], "{seen}");
     assert!(!seen.contains(CANARY) && !seen.contains("id_ed25519") && !seen.contains("notes"), "{seen}");
     assert_eq!(std::fs::read(user.project().join("new")).expect("the project is writable"), b"written\n");
     assert!(!user.home().join("lost").exists());
