@@ -13,6 +13,7 @@
 //! | [`demo`] | `cofferdam demo` |
 //! | [`enrolment`] | which sandboxes may connect: tickets, keys and their epochs, sockets |
 //! | [`link`] | one sandbox's connection to one server: frames, resume, timers, the end |
+//! | [`run`] | `cofferdam run`: a local sandbox with the shim inside and a command running |
 //! | [`session`] | the secrets and the audit budget that the links of a session share |
 //! | [`terminal`] | what commands print, and their exit codes |
 
@@ -25,6 +26,7 @@ pub(crate) mod daemon;
 pub(crate) mod demo;
 pub(crate) mod enrolment;
 pub(crate) mod link;
+pub(crate) mod run;
 pub(crate) mod session;
 mod terminal;
 #[cfg(test)]

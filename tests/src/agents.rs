@@ -3,7 +3,7 @@
 //! Both start the MCP server they are given over stdio, call the script's tool, and send the result to the model in
 //! their next request. Neither may reach anything but loopback.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
 use serde_json::{Value, json};
@@ -36,8 +36,7 @@ impl Agent {
     pub fn call(self, argv: &[String], tool: &str, arguments: Value) -> Option<Report> {
         let program = self.tool().path()?;
         let home = tempfile::tempdir().expect("a temporary directory can be made");
-        let call = Turn::Call { server: SERVER.to_owned(), tool: tool.to_owned(), arguments };
-        let model = FakeModel::start(self.api(), vec![call, Turn::Say("FINISHED".to_owned())]);
+        let model = model_for(self, SERVER, tool, arguments);
         let mut command = command(program);
         command.env_clear().env("PATH", std::env::var_os("PATH").unwrap_or_default());
         command.env("HOME", home.path()).env("LANG", "C.UTF-8").current_dir(home.path());
@@ -47,6 +46,54 @@ impl Agent {
         }
         let output = output_of(command, &format!("{self:?}"));
         Some(Report { output, requests: model.requests() })
+    }
+
+    /// Its program; `None` where it is not installed.
+    #[track_caller]
+    pub fn program(self) -> Option<PathBuf> {
+        self.tool().path()
+    }
+
+    /// The name by which users start it.
+    pub fn command_name(self) -> &'static str {
+        match self {
+            Self::ClaudeCode => "claude",
+            Self::Codex => "codex",
+        }
+    }
+
+    /// Adds to a `cofferdam run`: the command with a prompt, and where its model is. Its MCP servers are not named here.
+    pub fn arguments_in_sandbox(self, command: &mut Command, model: &FakeModel) {
+        match self {
+            Self::ClaudeCode => {
+                command.env("ANTHROPIC_BASE_URL", model.url()).env("ANTHROPIC_API_KEY", "not-a-key");
+                command.env("IS_SANDBOX", "1").env("CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC", "1");
+                command.args([
+                    "--env",
+                    "IS_SANDBOX",
+                    "--env",
+                    "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC",
+                    "--",
+                    "claude",
+                ]);
+                command.args(["-p", "go", "--output-format", "json", "--allowedTools", "mcp__tools"]);
+            }
+            Self::Codex => {
+                command.env("SCRIPTED_KEY", "not-a-key").args(["--env", "SCRIPTED_KEY", "--", "codex"]);
+                let provider = format!(
+                    "model_providers.scripted={{name=\"scripted\",base_url=\"{}/v1\",env_key=\"SCRIPTED_KEY\",wire_api=\"responses\",\
+                     request_max_retries=0,stream_max_retries=0}}",
+                    model.url()
+                );
+                for setting in
+                    [&provider, "model=\"scripted\"", "model_provider=\"scripted\"", "features.plugins=false"]
+                {
+                    command.args(["-c", setting]);
+                }
+                command.args(["exec", "--skip-git-repo-check", "--json"]);
+                command.args(["--dangerously-bypass-approvals-and-sandbox", "go"]);
+            }
+        }
     }
 
     fn tool(self) -> Tool {
@@ -62,6 +109,12 @@ impl Agent {
             Self::Codex => Api::OpenAi,
         }
     }
+}
+
+/// A model that makes the agent call one tool of a server, and then finish.
+pub fn model_for(agent: Agent, server: &str, tool: &str, arguments: Value) -> FakeModel {
+    let call = Turn::Call { server: server.to_owned(), tool: tool.to_owned(), arguments };
+    FakeModel::start(agent.api(), vec![call, Turn::Say("FINISHED".to_owned())])
 }
 
 impl Report {

@@ -20,6 +20,7 @@
 //! | [`harness`] | raw MCP lines over a child's stdio |
 //! | [`http_fixture`] | an MCP server over HTTP that records its requests |
 //! | [`http`] | a minimal HTTP server for scripts |
+//! | [`local_run`] | `cofferdam run` with a home and a project of its own |
 //! | [`markdown`] | blocks, spans and tables of the project's documents |
 //! | [`openbao`] | a real OpenBao server |
 //! | [`port`] | free loopback addresses to listen on |
@@ -52,6 +53,7 @@ pub mod fake_model;
 pub mod harness;
 pub mod http;
 pub mod http_fixture;
+pub mod local_run;
 pub mod markdown;
 pub mod openbao;
 pub mod port;

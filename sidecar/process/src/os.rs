@@ -1,4 +1,4 @@
-//! The only `unsafe` of the sidecar: four system calls that have no safe wrapper.
+//! The only `unsafe` of the sidecar: six system calls that have no safe wrapper.
 //!
 //! What must stay true: every function here is safe to call with any argument; each checks what it relies on.
 
@@ -12,6 +12,7 @@ use std::process::ExitStatus;
 use nix::cmsg_space;
 use nix::errno::Errno;
 use nix::libc;
+use nix::libc::winsize;
 use nix::sys::socket::{ControlMessageOwned, MsgFlags, recvmsg};
 use nix::unistd::{ForkResult, Pid, fork};
 
@@ -72,6 +73,21 @@ pub(super) fn receive_descriptors<const N: usize>(
         Ok(descriptors) => Ok(Some(descriptors)),
         Err(other) => Err(io::Error::other(format!("expected {N} descriptors, not {}", other.len()))),
     }
+}
+
+/// The size of the window of a terminal.
+pub(super) fn window_size(terminal: BorrowedFd<'_>) -> io::Result<winsize> {
+    let mut size = winsize { ws_row: 0, ws_col: 0, ws_xpixel: 0, ws_ypixel: 0 };
+    // SAFETY: `size` outlives the call, which writes one `winsize` to it or fails.
+    Errno::result(unsafe { libc::ioctl(terminal.as_raw_fd(), libc::TIOCGWINSZ, &raw mut size) })?;
+    Ok(size)
+}
+
+/// Sets the size of the window of a terminal; its foreground process group is told by SIGWINCH.
+pub(super) fn set_window_size(terminal: BorrowedFd<'_>, size: &winsize) -> io::Result<()> {
+    // SAFETY: `size` outlives the call, which reads one `winsize` from it.
+    Errno::result(unsafe { libc::ioctl(terminal.as_raw_fd(), libc::TIOCSWINSZ, &raw const *size) })?;
+    Ok(())
 }
 
 /// What [`reap`] found.

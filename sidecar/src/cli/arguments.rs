@@ -7,6 +7,7 @@ use std::time::Duration;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
 use crate::config;
+use crate::run::{Kind, NetworkArgument};
 
 /// Runs MCP servers with their credentials on the host, for agents in sandboxes.
 #[derive(Debug, Parser)]
@@ -42,8 +43,10 @@ pub(super) enum Command {
     Key,
     /// Make the running sidecar read its configuration again
     Reload,
+    /// Run a command in a sandbox of this machine, with the tools of a grant
+    Run(RunCommand),
     /// Run the sidecar
-    Serve,
+    Serve(ServeArguments),
     /// List sessions, and attached sandboxes
     Sessions(SessionsArguments),
     /// Create, list and revoke bearer tokens of the admin API
@@ -248,6 +251,47 @@ pub(super) struct EnrolmentsEndArguments {
 pub(super) struct KillArguments {
     /// A session's id, an enrolment's id, or a sandbox's name, as `cofferdam sessions` and `cofferdam enrolments` list them
     pub(super) session: String,
+}
+
+#[derive(Debug, Args)]
+pub(super) struct RunCommand {
+    /// The kind of sandbox
+    #[arg(long, value_name = "KIND", default_value = "bwrap")]
+    pub(super) sandbox: Kind,
+    /// The image of a container. Default: this machine's system, read-only
+    #[arg(long)]
+    pub(super) image: Option<String>,
+    /// What the sandbox may use. Default: the only grant, or that of `relay.unix-grant`
+    #[arg(long)]
+    pub(super) grant: Option<String>,
+    /// What the sandbox can connect to. Default: `host` for a known harness, which must reach its model, otherwise `none`
+    #[arg(long)]
+    pub(super) network: Option<NetworkArgument>,
+    /// A further file or directory that the sandbox sees
+    #[arg(long = "mount", value_name = "SRC[:DST][:ro]")]
+    pub(super) mounts: Vec<OsString>,
+    /// A variable of this environment that the command gets
+    #[arg(long = "env", value_name = "NAME")]
+    pub(super) variables: Vec<String>,
+    /// The shim to put into the sandbox. Default: `cofferdam-shim` beside this program
+    #[arg(long, value_name = "FILE")]
+    pub(super) shim: Option<PathBuf>,
+    /// Print the command line that would be used, and do nothing
+    #[arg(long)]
+    pub(super) dry_run: bool,
+    /// Do not say what is in the sandbox
+    #[arg(long, short)]
+    pub(super) quiet: bool,
+    /// The command
+    #[arg(last = true, required = true, value_name = "CMD")]
+    pub(super) command: Vec<OsString>,
+}
+
+#[derive(Debug, Args)]
+pub(super) struct ServeArguments {
+    /// Stop when no `cofferdam run` uses this sidecar any more
+    #[arg(long, hide = true)]
+    pub(super) while_held: bool,
 }
 
 #[derive(Debug, Args)]

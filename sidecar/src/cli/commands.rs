@@ -13,12 +13,14 @@ use cofferdam_process as process;
 use cofferdam_scrub::log_scrubber::LogScrubber;
 
 use super::arguments::{
-    Arguments, AttachCommand, AuditCommand, CheckArguments, Command, EnrollArguments, ShowArguments,
-    TailArguments, VerifyArguments,
+    Arguments, AttachCommand, AuditCommand, CheckArguments, Command, EnrollArguments, RunCommand,
+    ServeArguments, ShowArguments, TailArguments, VerifyArguments,
 };
 use crate::config::{self, Config, Environment};
 use crate::daemon::admin::client::{self, AdminError};
 use crate::daemon::admin::{AdminRequest, AdminResponse};
+use crate::daemon::while_held::{HoldFiles, Lifetime};
+use crate::run::{self, Mode, Output, RunArguments};
 use crate::terminal;
 use crate::terminal::failure::{Failure, Sysexit};
 use crate::{daemon, demo, enrolment};
@@ -42,13 +44,32 @@ pub(super) fn run(arguments: Arguments) -> Result<ExitCode, Failure> {
         Command::Key => key(file),
         Command::Kill(kill_arguments) => super::sessions::kill(file, kill_arguments.session),
         Command::Reload => reload(file),
-        Command::Serve => serve(file),
+        Command::Run(run_command) => run_sandbox(file, run_command),
+        Command::Serve(serve_arguments) => serve(file, &serve_arguments),
         Command::Sessions(sessions_arguments) => super::sessions::sessions(file, &sessions_arguments),
         Command::Token(command) => super::token::run(file, command),
     }
 }
 
-fn serve(file: Option<&Path>) -> Result<ExitCode, Failure> {
+/// Runs a command in a local sandbox.
+fn run_sandbox(file: Option<&Path>, command: RunCommand) -> Result<ExitCode, Failure> {
+    let (path, config) = load(file)?;
+    let arguments = RunArguments {
+        sandbox: command.sandbox,
+        image: command.image,
+        grant: command.grant,
+        network: command.network,
+        mounts: command.mounts,
+        variables: command.variables,
+        shim: command.shim,
+        output: if command.quiet { Output::Quiet } else { Output::Lines },
+        mode: if command.dry_run { Mode::DryRun } else { Mode::Run },
+        command: command.command,
+    };
+    run::run(&path, &config, &arguments)
+}
+
+fn serve(file: Option<&Path>, arguments: &ServeArguments) -> Result<ExitCode, Failure> {
     process::harden().map_err(|error| Failure::new(Sysexit::Software, error))?;
     let (path, config) = load(file)?;
     let log = Arc::<LogScrubber>::default();
@@ -59,8 +80,12 @@ fn serve(file: Option<&Path>) -> Result<ExitCode, Failure> {
         .enable_all()
         .build()
         .map_err(|error| Failure::new(Sysexit::Software, error))?;
+    let lifetime = match arguments.while_held {
+        true => Lifetime::WhileHeld(HoldFiles::in_state(&config.state_dir)),
+        false => Lifetime::UntilSignal,
+    };
     runtime
-        .block_on(daemon::serve(path, config, log))
+        .block_on(daemon::serve(path, config, log, lifetime))
         .map_err(|error| Failure::new(Sysexit::Unavailable, error))?;
     Ok(ExitCode::SUCCESS)
 }

@@ -7,6 +7,7 @@
 //! | `types`, `limits`, `limits_per_part` | the checked types; specs of secrets, servers and Vault live in the modules that use them |
 //! | `environment` | environment variables, defaults, and where the file is searched for |
 //! | `problem`, `suggest` | error messages with line numbers and suggestions |
+//! | `private_paths` | paths that no sandbox may open |
 //! | `digest` | the hash of all rules that every audit record carries |
 //! | `schema` | the JSON Schema for editors |
 //!
@@ -19,6 +20,7 @@ mod document;
 mod environment;
 mod limits;
 mod limits_per_part;
+mod private_paths;
 mod problem;
 mod quantities;
 mod raw;

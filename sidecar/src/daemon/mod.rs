@@ -2,7 +2,7 @@
 //!
 //! | module | what it holds | uses |
 //! |---|---|---|
-//! | [`serve`] | start, run until a signal, stop | all below |
+//! | [`serve`] | start, run until a signal or the end of its lifetime, stop | all below |
 //! | [`admin`] | the admin API on its socket and its port, and the port for health checks and metrics | attach, enrolling, reload |
 //! | [`attach`] | pipes into sandboxes that cannot connect out | enrolling, handshake, attach_table |
 //! | [`attachments`] | sandboxes on platforms that the sidecar itself keeps connected | attach, enrolling |
@@ -22,6 +22,7 @@
 //! | [`refusal_log`] | refused connections in the log, rate limited | |
 //! | [`supervise`] | a task that is restarted when it panics | |
 //! | [`unix_socket`] | binding Unix sockets: stale or in use, mode, removal | |
+//! | [`while_held`] | a sidecar that ends with the last `cofferdam run` | |
 
 pub(crate) mod admin;
 mod admission;
@@ -43,5 +44,6 @@ mod state;
 mod status;
 mod supervise;
 mod unix_socket;
+pub(crate) mod while_held;
 
 pub(crate) use serve::serve;

@@ -26,6 +26,7 @@ use super::own_sockets::OwnSockets;
 use super::path_isolation::{self, PathIsolationError};
 use super::state::Daemon;
 use super::unix_socket::{Mode, Socket, SocketError};
+use super::while_held::{HoldError, Lifetime};
 use crate::config::Config;
 use crate::enrolment::key::{self, KeyError};
 use crate::enrolment::{ALERTS_PER_MINUTE, Enrolments, StoreError};
@@ -45,6 +46,8 @@ pub(crate) enum ServeError {
     #[error(transparent)]
     HealthPort(#[from] HealthPortError),
     #[error(transparent)]
+    Hold(#[from] HoldError),
+    #[error(transparent)]
     Key(#[from] KeyError),
     #[error(transparent)]
     Port(#[from] PortError),
@@ -63,13 +66,16 @@ pub(crate) enum ServeError {
 /// For the remaining tasks of a stop, after the sessions have ended.
 const STOP_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Runs until SIGTERM or SIGINT.
+/// Runs until SIGTERM or SIGINT, or for as long as its lifetime says.
 pub(crate) async fn serve(
     config_file: PathBuf,
     config: Config,
     log: Arc<LogScrubber>,
+    lifetime: Lifetime,
 ) -> Result<(), ServeError> {
     let mut signals = Signals::new().map_err(ServeError::Signals)?;
+    let stop = CancellationToken::new();
+    lifetime.begin(&stop)?;
     path_isolation::check_configuration(&config)?;
     let files = FileStore::open()?;
     let audit = Audit::open(audit::Options {
@@ -102,7 +108,7 @@ pub(crate) async fn serve(
     let daemon = Arc::new(Daemon {
         config_file,
         registry: Arc::default(),
-        stop: CancellationToken::new(),
+        stop,
         enrolments,
         identity,
         enrolled: Notify::new(),
@@ -118,7 +124,6 @@ pub(crate) async fn serve(
         context,
     });
     daemon.record(Event::SidecarStart, Some(env!("CARGO_PKG_VERSION")));
-    daemon.context.tasks.spawn(server::run(Arc::clone(&daemon), admin.listener()));
     if let Some(relay) = &relay {
         let accepting =
             accept(Arc::clone(&daemon), relay.listener(), SocketKind::Shared, daemon.stop.clone());
@@ -130,12 +135,14 @@ pub(crate) async fn serve(
     if let Some(health_port) = health_port {
         daemon.context.tasks.spawn(health_port.run(Arc::clone(&daemon)));
     }
-    if let Some(admin_tls) = admin_tls {
-        daemon.context.tasks.spawn(admin_tls.run(Arc::clone(&daemon)));
-    }
     daemon.open_own_sockets();
     daemon.await_attaches();
     daemon.context.tasks.spawn(Arc::clone(&daemon).keep_attachments());
+    // After the sockets of earlier enrolments are open: a request for a new one must not meet that loop.
+    daemon.context.tasks.spawn(server::run(Arc::clone(&daemon), admin.listener()));
+    if let Some(admin_tls) = admin_tls {
+        daemon.context.tasks.spawn(admin_tls.run(Arc::clone(&daemon)));
+    }
     daemon.context.tasks.spawn(Arc::clone(&daemon).supervise_enrolments());
     tracing::info!(config = %daemon.config_file.display(), "ready");
     loop {

@@ -32,7 +32,7 @@ pub struct Container<'podman> {
 
 const IMAGE: &str = "cofferdam-shim";
 /// Resource limits that a process without CAP_SYS_RESOURCE may set, file locks instead of a machine-wide segment.
-const SETTINGS: &str = "\
+pub(super) const SETTINGS: &str = "\
 [containers]
 default_ulimits = [\"nofile=1024:20000\", \"nproc=1024:1024\"]
 [engine]

@@ -82,6 +82,11 @@ fn every_command_line_of_the_readme_is_one_that_the_suite_runs() {
                     && demo.contains(r#"built("COFFERDAM_BIN", "cofferdam")"#)
                     && demo.contains(r#".arg("demo")"#)
             }
+            // The quick start of the guide, which a test runs as it is written there.
+            "cargo build --release --workspace" | "cofferdam run -- claude" => {
+                has_line(include_str!("../../../packaging/guide/run.md"), line)
+                    && include_str!("../run/harnesses.rs").contains("guide/run.md")
+            }
             "tests/run" => has_line(CI, "step tests tests/run") && has_line(JUSTFILE, "tests/run {{ARGS}}"),
             line if line.starts_with("rustup ") => tools.contains(line),
             line => has_line(&suite, line) && has_line(JUSTFILE, line),

@@ -30,11 +30,13 @@ use super::Config;
 use super::digest::policy_digest;
 use super::document::{Document, RemovedEntries};
 use super::environment::Environment;
+use super::private_paths::private_paths;
 use super::problem::Report;
 use super::quantities::RawDuration;
 use super::raw::RawAuditSync;
 use super::spanned::{Span, Spanned};
 use super::suggest::nearest;
+use paths::normalized;
 
 /// The inputs of the checks besides the file's text.
 #[derive(Clone, Copy, Debug)]
@@ -73,8 +75,8 @@ pub(super) fn check(
     let admin = relay::check_admin(checker, raw.admin, state_dir.as_deref());
     let (socket_span, vsock_span) = (span_of(&raw.relay.unix), span_of(&raw.relay.vsock_dir));
     let relay = relay::check_relay(checker, raw.relay);
-    let private = relay::private_paths(
-        checker,
+    let private = private_paths(
+        &normalized(checker.context.file),
         state_dir.as_deref(),
         admin.as_ref(),
         vault.as_ref(),

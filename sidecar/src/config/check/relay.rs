@@ -1,15 +1,7 @@
 //! Checks `[relay]`, `[admin]` and `state-dir`, and that no private path lies in a directory that sandboxes can open.
 
-use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 
-use cofferdam_secrets::SecretSpec;
-use cofferdam_servers::spec::ServerSpec;
-use cofferdam_vault as vault;
-use relay_proto::name::Name;
-
-use super::paths::normalized;
 use super::{Checker, Section, admin_tls, port, span_of};
 use crate::config::raw::{RawAdmin, RawRelay};
 use crate::config::spanned::Spanned;
@@ -112,40 +104,6 @@ pub(super) fn check_relay_directory(
             );
         }
     }
-}
-
-/// Paths that no sandbox may open, each with its name for messages: the configuration, the state directory, the admin
-/// socket, files of the admin API's TLS and of Vault, and files and programs of secrets and servers.
-pub(super) fn private_paths(
-    checker: &Checker<'_, '_>,
-    state_dir: Option<&Path>,
-    admin: Option<&Admin>,
-    vault: Option<&vault::Settings>,
-    secrets: &BTreeMap<Name, Arc<SecretSpec>>,
-    servers: &BTreeMap<Name, Arc<ServerSpec>>,
-) -> Vec<(String, PathBuf)> {
-    let mut paths = vec![("this configuration".to_owned(), normalized(checker.context.file))];
-    paths.extend(state_dir.map(|path| ("`state-dir`".to_owned(), path.to_owned())));
-    paths.extend(admin.map(|admin| ("`admin.socket`".to_owned(), admin.socket.clone())));
-    if let Some(tls) = admin.and_then(|admin| admin.tls.as_ref()) {
-        paths.push(("`admin.cert-file`".to_owned(), tls.cert_file.clone()));
-        paths.push(("`admin.key-file`".to_owned(), tls.key_file.clone()));
-        paths.extend(tls.client_ca_file.clone().map(|path| ("`admin.client-ca-file`".to_owned(), path)));
-    }
-    if let Some(vault) = vault {
-        paths.extend(vault.ca_file.clone().map(|path| ("`vault.ca-file`".to_owned(), path)));
-        let files = vault.auth.files().into_iter();
-        paths.extend(files.map(|(key, path)| (format!("`vault.auth.{key}`"), path.to_owned())));
-    }
-    paths.extend(secrets.values().filter_map(|secret| {
-        let (key, path) = secret.origin.private_path()?;
-        Some((format!("`secrets.{}.{key}`", secret.name), path.to_owned()))
-    }));
-    paths.extend(servers.values().filter_map(|server| {
-        let program = server.kind.program()?;
-        Some((format!("`servers.{}.command`", server.name), program.to_owned()))
-    }));
-    paths
 }
 
 fn is_in_own_directory(checker: &mut Checker<'_, '_>, path: &Path, written: &Spanned<String>) -> bool {

@@ -1,0 +1,114 @@
+//! Programs that the user runs at a terminal, such as the one of a sandbox: not servers, so they have no keeper.
+//!
+//! What must stay true: a program that is not trusted gets a terminal of its own (a [`Pty`]) and never the user's. With a
+//! descriptor of the user's terminal as its controlling terminal it could put characters into the user's shell (TIOCSTI).
+
+use std::ffi::OsStr;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::process::Command;
+
+use nix::fcntl::{OFlag, open};
+use nix::pty::{grantpt, posix_openpt, ptsname_r, unlockpt};
+use nix::sys::stat::Mode;
+use nix::sys::termios::{SetArg, Termios, cfmakeraw, tcgetattr, tcsetattr};
+
+use super::os;
+
+/// A new terminal: what is written to `inside` is read from `host`, and the reverse.
+#[derive(Debug)]
+pub struct Pty {
+    pub host: OwnedFd,
+    /// The stdin, stdout and stderr of the program.
+    pub inside: OwnedFd,
+}
+
+/// The size of a terminal's window.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct Window(nix::libc::winsize);
+
+/// Keeps a terminal in raw mode: every key is passed on as bytes, control characters included. The mode before is
+/// restored on drop.
+#[derive(Debug)]
+pub struct RawMode<T: AsFd> {
+    terminal: T,
+    before: Termios,
+}
+
+/// A command of the user's own, which runs with the user's rights beside the sidecar: a sandbox, the sidecar itself.
+#[expect(
+    clippy::disallowed_methods,
+    reason = "no server and no credential near it; the caller waits for its end"
+)]
+pub fn user_command(program: impl AsRef<OsStr>) -> Command {
+    Command::new(program)
+}
+
+impl Pty {
+    /// Both ends are closed at `execve`, except where they become a program's stdio.
+    pub fn open(window: Window) -> io::Result<Self> {
+        let host = posix_openpt(OFlag::O_RDWR | OFlag::O_NOCTTY | OFlag::O_CLOEXEC)?;
+        grantpt(&host)?;
+        unlockpt(&host)?;
+        let name = ptsname_r(&host)?;
+        let inside = open(name.as_str(), OFlag::O_RDWR | OFlag::O_NOCTTY | OFlag::O_CLOEXEC, Mode::empty())?;
+        let pty = Self { host: host.into(), inside };
+        window.apply(&pty.host)?;
+        Ok(pty)
+    }
+}
+
+impl Window {
+    pub fn new(rows: u16, columns: u16) -> Self {
+        Self(nix::libc::winsize { ws_row: rows, ws_col: columns, ws_xpixel: 0, ws_ypixel: 0 })
+    }
+
+    pub fn of(terminal: impl AsFd) -> io::Result<Self> {
+        os::window_size(terminal.as_fd()).map(Self)
+    }
+
+    /// Gives a terminal this size.
+    pub fn apply(self, terminal: impl AsFd) -> io::Result<()> {
+        os::set_window_size(terminal.as_fd(), &self.0)
+    }
+}
+
+impl<T: AsFd> RawMode<T> {
+    pub fn enter(terminal: T) -> io::Result<Self> {
+        let before = tcgetattr(&terminal)?;
+        let mut raw = before.clone();
+        cfmakeraw(&mut raw);
+        tcsetattr(&terminal, SetArg::TCSADRAIN, &raw)?;
+        Ok(Self { terminal, before })
+    }
+}
+
+impl<T: AsFd> Drop for RawMode<T> {
+    fn drop(&mut self) {
+        // A terminal that was closed has no mode.
+        let _ = tcsetattr(&self.terminal, SetArg::TCSADRAIN, &self.before);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_terminal_has_the_size_that_it_was_given() {
+        let pty = Pty::open(Window::new(17, 71)).unwrap();
+        assert_eq!(Window::of(&pty.inside).unwrap(), Window::new(17, 71));
+        Window::new(20, 90).apply(&pty.host).unwrap();
+        assert_eq!(Window::of(&pty.inside).unwrap(), Window::new(20, 90));
+    }
+
+    #[test]
+    fn the_mode_of_a_terminal_is_restored() {
+        let pty = Pty::open(Window::new(24, 80)).unwrap();
+        let before = tcgetattr(&pty.inside).unwrap();
+        let raw = RawMode::enter(pty.inside.try_clone().unwrap()).unwrap();
+        assert_ne!(tcgetattr(&pty.inside).unwrap(), before);
+        drop(raw);
+        assert_eq!(tcgetattr(&pty.inside).unwrap(), before);
+    }
+}

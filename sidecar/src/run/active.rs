@@ -1,0 +1,271 @@
+//! A run from its first file to its end.
+//!
+//! What must stay true: whatever step was reached when a run ends, by itself, by a failure or by a signal, [`ActiveRun::end`]
+//! takes down what was set up, and nothing else.
+
+use std::io;
+use std::ops::RangeInclusive;
+use std::os::unix::process::ExitStatusExt as _;
+use std::path::Path;
+use std::process::{ExitCode, ExitStatus, Stdio as ProcessStdio};
+use std::time::Duration;
+
+use tokio::process::Command;
+use tokio::task::{JoinHandle, spawn_blocking};
+use tokio::time::timeout;
+
+use super::directory::{Leftover, RunDirectory, leftovers};
+use super::harness::login::{Login, Returned};
+use super::harness::settings::{LoginState, ShimCommand};
+use super::host::Host;
+use super::kinds::{CommandLine, GeneratedFile, Prepared, Stdio, advise_other_kind};
+use super::plan::Plan;
+use super::shared_sidecar::SharedSidecar;
+use super::signals::Signals;
+use super::terminal_relay;
+use crate::config::Config;
+use crate::daemon::admin::client::{self, AdminError};
+use crate::daemon::admin::{AdminRequest, AdminResponse};
+use crate::terminal::failure::{Failure, Sysexit};
+
+/// What a run has set up so far.
+#[derive(Default)]
+pub(super) struct ActiveRun {
+    directory: Option<RunDirectory>,
+    login: Option<Login>,
+    sidecar: Option<SharedSidecar>,
+    /// The request for the relay's socket. It is waited for even when the run ends meanwhile, so that no socket is left.
+    enrolling: Option<JoinHandle<Result<AdminResponse, AdminError>>>,
+    enrolment: Option<String>,
+    removal: Removal,
+}
+
+/// Whether the sandbox's program may have left something behind.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+enum Removal {
+    #[default]
+    NotNeeded,
+    Needed,
+}
+
+/// The exit codes of podman and docker when they could not make the container or start its command.
+const NOT_STARTED: RangeInclusive<i32> = 125..=127;
+/// For the trial of a sandbox, and for the removal of one.
+const PROGRAM_TIMEOUT: Duration = Duration::from_secs(20);
+
+impl ActiveRun {
+    pub(super) async fn set_up(
+        &mut self,
+        plan: &Plan,
+        prepared: &Prepared,
+        host: &Host,
+        config: &Config,
+        config_file: &Path,
+        path: &Path,
+    ) -> Result<(), Failure> {
+        let leftovers = leftovers(&host.temporary);
+        self.write_files(plan, prepared, path).map_err(|error| {
+            Failure::new(
+                Sysexit::CannotCreate,
+                format!("make the directory `{}` of this run: {error}", path.display()),
+            )
+            .hint("set TMPDIR to a directory that this user can write")
+        })?;
+        self.copy_login(plan)?;
+        if let Some(trial) = &prepared.trial {
+            try_sandbox(trial, plan, host).await?;
+        }
+        let held = SharedSidecar::hold(&config.admin.socket, &config.state_dir, config_file).await?;
+        let sidecar = self.sidecar.insert(held);
+        sidecar.ensure_running().await?;
+        remove_leftovers(leftovers, host, sidecar).await;
+        self.enrol(plan).await
+    }
+
+    /// Runs the command, and keeps the sidecar running meanwhile.
+    pub(super) async fn command(
+        &mut self,
+        prepared: &Prepared,
+        stdio: Stdio,
+        signals: &mut Signals,
+    ) -> Result<ExitCode, Failure> {
+        let Some(sidecar) = &mut self.sidecar else {
+            return Err(Failure::new(Sysexit::Software, "no sidecar"));
+        };
+        self.removal = Removal::Needed;
+        let program = &prepared.command.program;
+        let ended = tokio::select! {
+            ended = terminal_relay::run(&prepared.command, stdio, prepared.signals, signals) => ended,
+            () = sidecar.keep_running() => unreachable!("it never returns"),
+        };
+        let ended = ended.map_err(|error| {
+            Failure::new(Sysexit::Unavailable, format!("run `{}`: {error}", program.display()))
+        })?;
+        if !ended.killed && ended.status.code().is_some() {
+            self.removal = Removal::NotNeeded;
+        }
+        if let (Some(advice), Some(code)) = (prepared.advice, ended.status.code())
+            && NOT_STARTED.contains(&code)
+        {
+            eprintln!("cofferdam: exit code {code}: {advice}");
+        }
+        Ok(code_of(ended.status))
+    }
+
+    /// Takes down what was set up.
+    pub(super) async fn end(mut self, prepared: &Prepared) -> Result<(), Failure> {
+        if let Some(removal) = &prepared.removal
+            && self.removal == Removal::Needed
+        {
+            run_quietly(removal).await;
+        }
+        let refused = self.end_enrolment().await;
+        match self.login.as_ref().map(Login::copy_back) {
+            None | Some(Returned::Unchanged) => {}
+            Some(Returned::Refreshed) => {
+                eprintln!("cofferdam: the harness refreshed its login; it was copied back")
+            }
+            Some(Returned::NotTaken(why)) => {
+                eprintln!("cofferdam: the login in the sandbox was not copied back: {why}")
+            }
+        }
+        self.login = None;
+        self.directory = None;
+        let left = match self.sidecar.take() {
+            Some(sidecar) => sidecar.leave().await,
+            None => Ok(()),
+        };
+        refused.and(left)
+    }
+
+    fn write_files(&mut self, plan: &Plan, prepared: &Prepared, path: &Path) -> io::Result<()> {
+        let directory = self.directory.insert(RunDirectory::create(path)?);
+        directory.write(&prepared.files)?;
+        if let Some(removal) = &prepared.removal {
+            directory.note_removal(removal)?;
+        }
+        let shim = plan.paths.shim();
+        let shim = ShimCommand { program: &shim.to_string_lossy(), link: &plan.link() };
+        let login = if plan.login.is_some() { LoginState::Copied } else { LoginState::Absent };
+        let settings = plan.harness.map(|harness| harness.settings(&plan.servers, shim, login));
+        let home = directory.home();
+        let settings: Vec<GeneratedFile> = settings
+            .unwrap_or_default()
+            .into_iter()
+            .map(|file| GeneratedFile::text(home.join(file.path), file.text))
+            .collect();
+        directory.write(&settings)
+    }
+
+    fn copy_login(&mut self, plan: &Plan) -> Result<(), Failure> {
+        let (Some(place), Some(directory)) = (&plan.login, &self.directory) else { return Ok(()) };
+        let file = place.outside.display().to_string();
+        self.login = Login::copy_in(place.clone(), &directory.home()).map_err(|error| {
+            Failure::new(Sysexit::NoInput, format!("copy the harness's login `{file}`: {error}"))
+                .hint("log in again outside of the sandbox, or move the file away to run without a login")
+        })?;
+        Ok(())
+    }
+
+    /// Makes the relay's socket for this sandbox alone.
+    async fn enrol(&mut self, plan: &Plan) -> Result<(), Failure> {
+        let (Some(sidecar), Some(directory)) = (&self.sidecar, &self.directory) else { return Ok(()) };
+        let request = AdminRequest::Enroll {
+            grant: plan.grant.to_string(),
+            name: Some(plan.name.clone()),
+            ttl_ms: None,
+            // A socket has no ticket.
+            ticket_ttl_ms: 0,
+            socket: Some(directory.relay()),
+        };
+        let admin = sidecar.admin().to_owned();
+        let enrolling = self.enrolling.insert(spawn_blocking(move || client::send(&admin, &request)));
+        let response = enrolling.await;
+        self.enrolling = None;
+        match self.enrolled(response.map_err(|error| AdminError::Io(io::Error::other(error))).flatten()) {
+            Ok(()) => Ok(()),
+            Err(why) => Err(Failure::new(Sysexit::Unavailable, format!("make the relay's socket: {why}"))
+                .hint("look at the sidecar's log")),
+        }
+    }
+
+    fn enrolled(&mut self, response: Result<AdminResponse, AdminError>) -> Result<(), String> {
+        match response {
+            Ok(AdminResponse::Enrolled { enrolment, .. }) => {
+                if let Some(directory) = &self.directory {
+                    // Without the note, a killed run leaves an enrolment that ends by itself later.
+                    let _ = directory.note_enrolment(&enrolment);
+                }
+                self.enrolment = Some(enrolment);
+                Ok(())
+            }
+            Ok(AdminResponse::Refused { why }) => Err(why),
+            Ok(_) => Err("the sidecar sent an unexpected response: does it have the same version?".into()),
+            Err(error) => Err(cofferdam_base::text::error_chain(&error)),
+        }
+    }
+
+    /// Ends the sandbox's sessions with their servers, and removes the socket.
+    async fn end_enrolment(&mut self) -> Result<(), Failure> {
+        if let Some(enrolling) = self.enrolling.take()
+            && let Ok(response) = enrolling.await
+        {
+            // A refusal has made nothing.
+            let _ = self.enrolled(response);
+        }
+        let (Some(sidecar), Some(enrolment)) = (&self.sidecar, self.enrolment.take()) else { return Ok(()) };
+        let why = match sidecar.send(AdminRequest::Kill { session: enrolment }).await {
+            Ok(AdminResponse::Refused { why }) => why,
+            Ok(_) => return Ok(()),
+            Err(error) => cofferdam_base::text::error_chain(&error),
+        };
+        Err(Failure::new(Sysexit::Unavailable, format!("end the sandbox's session: {why}"))
+            .hint("`cofferdam sessions` lists what is left, `cofferdam kill` ends it"))
+    }
+}
+
+/// Shows that the sandbox can be made here, by running the shim in it.
+async fn try_sandbox(trial: &CommandLine, plan: &Plan, host: &Host) -> Result<(), Failure> {
+    let mut command = trial.command();
+    command.stdin(ProcessStdio::null());
+    let output = timeout(PROGRAM_TIMEOUT, Command::from(command).kill_on_drop(true).output()).await;
+    let why = match output {
+        Ok(Ok(output)) if output.status.success() => return Ok(()),
+        Ok(Ok(output)) => String::from_utf8_lossy(&output.stderr).trim().to_owned(),
+        Ok(Err(error)) => error.to_string(),
+        Err(_) => format!("it did not answer within {} s", PROGRAM_TIMEOUT.as_secs()),
+    };
+    let text = format!("{} cannot make this sandbox here: {why}", plan.kind.name());
+    Err(Failure::new(Sysexit::NoPermission, text).hint(advise_other_kind(plan.kind, host).await))
+}
+
+/// Removes what runs have left that were killed.
+async fn remove_leftovers(leftovers: Vec<Leftover>, host: &Host, sidecar: &SharedSidecar) {
+    for leftover in leftovers {
+        if let [program, arguments @ ..] = leftover.removal.as_slice() {
+            let arguments = arguments.iter().map(Into::into).collect();
+            let environment = host.all_variables();
+            run_quietly(&CommandLine { program: program.into(), arguments, environment }).await;
+        }
+        let ended = match leftover.enrolment.clone() {
+            // A refusal means that it has ended already.
+            Some(session) => sidecar.send(AdminRequest::Kill { session }).await.is_ok(),
+            None => true,
+        };
+        if ended {
+            leftover.remove();
+        }
+    }
+}
+
+async fn run_quietly(line: &CommandLine) {
+    let mut command = line.command();
+    command.stdin(ProcessStdio::null()).stdout(ProcessStdio::null()).stderr(ProcessStdio::null());
+    // What it removes may be gone already.
+    let _ = timeout(PROGRAM_TIMEOUT, Command::from(command).kill_on_drop(true).status()).await;
+}
+
+fn code_of(status: ExitStatus) -> ExitCode {
+    let code = status.code().or_else(|| status.signal().map(|signal| 128 + signal));
+    ExitCode::from(u8::try_from(code.unwrap_or(1)).unwrap_or(1))
+}

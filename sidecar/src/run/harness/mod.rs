@@ -1,0 +1,143 @@
+//! Harnesses that `run` knows: where their login is, and how they are told about MCP servers.
+//!
+//! What must stay true: settings are generated, never copied: a user's settings name other servers, with their tokens. Of
+//! the login only what the harness itself needs enters the sandbox.
+//!
+//! | module | what it holds |
+//! |---|---|
+//! | [`login`] | the copy of the login, and the way back of a refreshed one |
+//! | [`settings`] | the settings files in the sandbox's home |
+
+pub(super) mod login;
+pub(super) mod settings;
+
+use std::ffi::{OsStr, OsString};
+use std::path::{Path, PathBuf};
+
+/// A harness that `run` knows.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(super) enum Harness {
+    ClaudeCode,
+    Codex,
+    GeminiCli,
+    OpenCode,
+}
+
+/// Where the login of a harness is.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub(super) struct LoginPlace {
+    /// The user's file.
+    pub(super) outside: PathBuf,
+    /// The same in the sandbox, below its home.
+    pub(super) inside: &'static str,
+    /// The entries of the file that are the harness's own login. Empty: all of them.
+    pub(super) entries: &'static [&'static str],
+}
+
+impl Harness {
+    /// The harness of this command, by the name of its program.
+    pub(super) fn of(program: &OsStr) -> Option<Self> {
+        match Path::new(program).file_name()?.to_str()? {
+            "claude" => Some(Self::ClaudeCode),
+            "codex" => Some(Self::Codex),
+            "gemini" => Some(Self::GeminiCli),
+            "opencode" => Some(Self::OpenCode),
+            _ => None,
+        }
+    }
+
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Self::ClaudeCode => "Claude Code",
+            Self::Codex => "Codex",
+            Self::GeminiCli => "Gemini CLI",
+            Self::OpenCode => "opencode",
+        }
+    }
+
+    /// Variables of the user's environment that are this harness's login, or say where its model is.
+    pub(super) fn variables(self) -> &'static [&'static str] {
+        match self {
+            Self::ClaudeCode => &[
+                "ANTHROPIC_API_KEY",
+                "ANTHROPIC_AUTH_TOKEN",
+                "ANTHROPIC_BASE_URL",
+                "ANTHROPIC_MODEL",
+                "CLAUDE_CODE_OAUTH_TOKEN",
+            ],
+            Self::Codex => &["CODEX_API_KEY", "OPENAI_API_KEY", "OPENAI_BASE_URL"],
+            Self::GeminiCli => &["GEMINI_API_KEY", "GEMINI_MODEL", "GOOGLE_API_KEY", "GOOGLE_CLOUD_PROJECT"],
+            Self::OpenCode => {
+                &["ANTHROPIC_API_KEY", "GEMINI_API_KEY", "OPENAI_API_KEY", "OPENROUTER_API_KEY"]
+            }
+        }
+    }
+
+    /// Variables that are set in the sandbox: the program is mounted read-only, so it must not update itself.
+    pub(super) fn fixed_variables(self) -> &'static [(&'static str, &'static str)] {
+        match self {
+            Self::ClaudeCode => &[("DISABLE_AUTOUPDATER", "1")],
+            Self::OpenCode => &[("OPENCODE_DISABLE_AUTOUPDATE", "1")],
+            Self::Codex | Self::GeminiCli => &[],
+        }
+    }
+
+    /// Hosts that it must reach, for sandboxes that allow single hosts only.
+    pub(super) fn hosts(self) -> &'static [&'static str] {
+        match self {
+            Self::ClaudeCode => &["api.anthropic.com", "console.anthropic.com", "claude.ai"],
+            Self::Codex => &["api.openai.com", "auth.openai.com", "chatgpt.com"],
+            Self::GeminiCli => &["*.googleapis.com", "accounts.google.com"],
+            Self::OpenCode => &["api.anthropic.com", "api.openai.com", "models.dev", "opencode.ai"],
+        }
+    }
+
+    /// Where its login is, by the home and the variables of the user.
+    pub(super) fn login(self, home: &Path, variable: impl Fn(&str) -> Option<OsString>) -> LoginPlace {
+        let directory = |name: &str, default: &str| {
+            let named = variable(name).map(PathBuf::from).filter(|path| path.is_absolute());
+            named.unwrap_or_else(|| home.join(default))
+        };
+        let (outside, inside) = match self {
+            Self::ClaudeCode => (
+                directory("CLAUDE_CONFIG_DIR", ".claude").join(".credentials.json"),
+                ".claude/.credentials.json",
+            ),
+            Self::Codex => (directory("CODEX_HOME", ".codex").join("auth.json"), ".codex/auth.json"),
+            Self::GeminiCli => (home.join(".gemini/oauth_creds.json"), ".gemini/oauth_creds.json"),
+            Self::OpenCode => (
+                directory("XDG_DATA_HOME", ".local/share").join("opencode/auth.json"),
+                ".local/share/opencode/auth.json",
+            ),
+        };
+        // The file of Claude Code also holds tokens of MCP servers that were authorised with `/mcp`.
+        let entries: &[&str] = match self {
+            Self::ClaudeCode => &["claudeAiOauth", "organizationUuid"],
+            Self::Codex | Self::GeminiCli | Self::OpenCode => &[],
+        };
+        LoginPlace { outside, inside, entries }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn harnesses_are_known_by_their_programs_name() {
+        assert_eq!(Harness::of("/home/a b/.local/bin/claude".as_ref()), Some(Harness::ClaudeCode));
+        assert_eq!(Harness::of("codex".as_ref()), Some(Harness::Codex));
+        assert_eq!(Harness::of("claude-not".as_ref()), None);
+        assert_eq!(Harness::of("..".as_ref()), None);
+    }
+
+    #[test]
+    fn a_variable_moves_the_login_only_if_it_is_an_absolute_path() {
+        let login = |value: &'static str| {
+            let variable = move |name: &str| (name == "CODEX_HOME").then(|| value.into());
+            Harness::Codex.login(Path::new("/home/a"), variable).outside
+        };
+        assert_eq!(login("/elsewhere"), Path::new("/elsewhere/auth.json"));
+        assert_eq!(login("codex"), Path::new("/home/a/.codex/auth.json"));
+    }
+}

@@ -1,0 +1,189 @@
+//! Files of the host that the sandbox sees.
+//!
+//! What must stay true: a sandbox that shares the host's system sees it read-only, and of `/etc` only what programs need;
+//! of the user's home it sees nothing but what a mount names.
+
+use std::ffi::OsString;
+use std::fs;
+use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
+use std::path::{Component, Path, PathBuf};
+
+/// A file or directory of the host, and where the sandbox sees it.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub(super) struct Mount {
+    pub(super) source: PathBuf,
+    pub(super) target: PathBuf,
+    pub(super) access: Access,
+}
+
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(super) enum Access {
+    ReadOnly,
+    ReadWrite,
+}
+
+/// A part of the host's system in the sandbox.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub(super) enum SystemEntry {
+    Mount(Mount),
+    /// On systems where `/bin` is `/usr/bin`, `/bin` is a link.
+    Link {
+        path: PathBuf,
+        target: PathBuf,
+    },
+}
+
+#[derive(Debug, thiserror::Error)]
+pub(super) enum InvalidMount {
+    #[error("`{}` is empty in one of its parts", .0.display())]
+    Empty(OsString),
+    #[error("`{}` has to be an absolute path without `..` in the sandbox", .0.display())]
+    Target(PathBuf),
+    #[error("`{}` has more parts than SRC:DST:ro", .0.display())]
+    Parts(OsString),
+}
+
+/// Directories of the system. What is not there is left out.
+const SYSTEM: [&str; 8] = ["/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/nix/store"];
+/// What programs need of `/etc`: names and addresses, certificates of authorities, the loader, locale and shells. Other
+/// files there may hold credentials.
+const SYSTEM_SETTINGS: [&str; 29] = [
+    "alternatives",
+    "bash.bashrc",
+    "ca-certificates",
+    "ca-certificates.conf",
+    "debian_version",
+    "gai.conf",
+    "group",
+    "host.conf",
+    "hosts",
+    "inputrc",
+    "ld.so.cache",
+    "ld.so.conf",
+    "ld.so.conf.d",
+    "locale.alias",
+    "localtime",
+    "magic",
+    "mime.types",
+    "nsswitch.conf",
+    "os-release",
+    "passwd",
+    "pki/ca-trust",
+    "pki/tls/certs",
+    "profile",
+    "protocols",
+    "resolv.conf",
+    "services",
+    "ssl/certs",
+    "ssl/openssl.cnf",
+    "terminfo",
+];
+
+impl Mount {
+    pub(super) fn new(source: impl Into<PathBuf>, target: impl Into<PathBuf>, access: Access) -> Self {
+        Self { source: source.into(), target: target.into(), access }
+    }
+
+    /// The same path on both sides.
+    pub(super) fn same(path: impl Into<PathBuf>, access: Access) -> Self {
+        let path = path.into();
+        Self { source: path.clone(), target: path, access }
+    }
+
+    /// Reads `SRC[:DST][:ro]`. A relative source starts at `directory`; without a target it is the source's own path.
+    pub(super) fn parse(text: &OsString, directory: &Path) -> Result<Self, InvalidMount> {
+        let mut parts: Vec<&[u8]> = text.as_bytes().split(|byte| *byte == b':').collect();
+        let access = match parts.last() {
+            Some(&b"ro") if parts.len() > 1 => Some(Access::ReadOnly),
+            Some(&b"rw") if parts.len() > 1 => Some(Access::ReadWrite),
+            _ => None,
+        };
+        if access.is_some() {
+            parts.pop();
+        }
+        if parts.iter().any(|part| part.is_empty()) {
+            return Err(InvalidMount::Empty(text.clone()));
+        }
+        let path = |bytes: &[u8]| PathBuf::from(OsString::from_vec(bytes.to_vec()));
+        let (source, target) = match parts[..] {
+            [source] => (directory.join(path(source)), None),
+            [source, target] => (directory.join(path(source)), Some(path(target))),
+            _ => return Err(InvalidMount::Parts(text.clone())),
+        };
+        let target = target.unwrap_or_else(|| source.clone());
+        let plain = |part: Component<'_>| matches!(part, Component::RootDir | Component::Normal(_));
+        if !target.is_absolute() || !target.components().all(plain) {
+            return Err(InvalidMount::Target(target));
+        }
+        Ok(Self { source, target, access: access.unwrap_or(Access::ReadWrite) })
+    }
+}
+
+/// The host's system, for sandboxes without an image of their own.
+pub(super) fn system() -> Vec<SystemEntry> {
+    let mut entries: Vec<SystemEntry> =
+        SYSTEM.iter().filter_map(|path| system_directory(Path::new(path))).collect();
+    entries.extend(SYSTEM_SETTINGS.iter().filter_map(|name| {
+        let target = Path::new("/etc").join(name);
+        // Resolved, because `/etc/resolv.conf` is often a link to a file that the sandbox does not have.
+        let source = target.canonicalize().ok()?;
+        Some(SystemEntry::Mount(Mount::new(source, target, Access::ReadOnly)))
+    }));
+    entries
+}
+
+/// Whether a path is in the sandbox with the host's system.
+pub(super) fn is_in_system(path: &Path) -> bool {
+    SYSTEM.iter().any(|directory| path.starts_with(directory))
+}
+
+fn system_directory(path: &Path) -> Option<SystemEntry> {
+    let metadata = fs::symlink_metadata(path).ok()?;
+    match metadata.is_symlink() {
+        true => Some(SystemEntry::Link { path: path.to_owned(), target: fs::read_link(path).ok()? }),
+        false => Some(SystemEntry::Mount(Mount::same(path, Access::ReadOnly))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parsed(text: &str) -> Result<Mount, String> {
+        Mount::parse(&text.into(), Path::new("/work")).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn mounts_are_read_with_and_without_a_target() {
+        assert_eq!(parsed("data").unwrap(), Mount::same("/work/data", Access::ReadWrite));
+        assert_eq!(parsed("/a b:ro").unwrap(), Mount::same("/a b", Access::ReadOnly));
+        assert_eq!(parsed("/a:/b").unwrap(), Mount::new("/a", "/b", Access::ReadWrite));
+        assert_eq!(parsed("/a:/b:ro").unwrap(), Mount::new("/a", "/b", Access::ReadOnly));
+        // A directory of this name is a source; the access is what follows a colon.
+        assert_eq!(parsed("ro").unwrap(), Mount::same("/work/ro", Access::ReadWrite));
+    }
+
+    #[test]
+    fn mounts_that_mean_nothing_are_refused() {
+        for text in ["", ":", "/a:", ":/b", "/a:b", "/a:/b/../c", "/a:/b:/c:ro", "/a:/b:rx", "..:ro"] {
+            assert!(parsed(text).is_err(), "{text}: {:?}", parsed(text));
+        }
+    }
+
+    #[test]
+    fn settings_of_the_system_that_may_hold_credentials_are_not_mounted() {
+        let targets: Vec<PathBuf> = system()
+            .into_iter()
+            .map(|entry| match entry {
+                SystemEntry::Mount(mount) => mount.target,
+                SystemEntry::Link { path, .. } => path,
+            })
+            .collect();
+        for hidden in
+            ["/", "/etc", "/etc/shadow", "/etc/cofferdam", "/etc/ssl", "/root", "/home", "/var", "/run"]
+        {
+            assert!(!targets.iter().any(|target| target == Path::new(hidden)), "{hidden}");
+        }
+        assert!(targets.contains(&"/usr".into()) && targets.contains(&"/etc/passwd".into()), "{targets:?}");
+    }
+}

@@ -1,0 +1,288 @@
+//! What a run will do, decided before anything is made: `--dry-run` prints it.
+//!
+//! What must stay true: nothing that the sidecar needs for itself is in the sandbox, and nothing that it runs on the host can
+//! be written there.
+
+use std::collections::BTreeMap;
+use std::ffi::{OsStr, OsString};
+use std::path::{Path, PathBuf};
+
+use relay_proto::name::Name;
+
+use super::executable::{self, Executable};
+use super::exposed;
+use super::harness::{Harness, LoginPlace};
+use super::host::Host;
+use super::kinds::{Kind, Network};
+use super::mount::{Access, Mount, is_in_system};
+use super::request::RunRequest;
+use super::shim_file::{HOW_TO_BUILD, Linking, ShimFile};
+use super::visibility;
+use crate::config::Config;
+use crate::terminal::failure::{Failure, Sysexit};
+
+/// A whole run.
+#[derive(Debug)]
+pub(super) struct Plan {
+    /// The sandbox's name, in lists and in the audit.
+    pub(super) name: String,
+    pub(super) kind: Kind,
+    pub(super) tree: FileTree,
+    pub(super) network: Network,
+    pub(super) grant: Name,
+    pub(super) servers: Vec<Name>,
+    pub(super) harness: Option<Harness>,
+    pub(super) login: Option<LoginPlace>,
+    pub(super) files: Files,
+    pub(super) paths: PathsInside,
+    /// Where the command starts.
+    pub(super) directory: PathBuf,
+    pub(super) command: Vec<OsString>,
+    /// The whole environment of the command.
+    pub(super) environment: BTreeMap<OsString, OsString>,
+}
+
+/// The files of the host that are in the sandbox.
+#[derive(Debug)]
+pub(super) struct Files {
+    /// Parents before what is in them.
+    pub(super) mounts: Vec<Mount>,
+    /// Those of them that are the user's, for the summary.
+    shown: Vec<Mount>,
+    /// What a sandbox that shows the file tree of the host has to hide, besides the home.
+    pub(super) hidden: Vec<PathBuf>,
+    /// Files in the mounts that look like credentials.
+    exposed: Vec<PathBuf>,
+}
+
+/// Whose programs and libraries are in the sandbox.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub(super) enum FileTree {
+    /// The system of this machine, read-only.
+    Host,
+    Image(String),
+}
+
+/// Where the sandbox finds what it needs of us.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub(super) struct PathsInside {
+    pub(super) home: PathBuf,
+    /// The directory of the relay's socket.
+    pub(super) relay: PathBuf,
+    /// The directory of the shim, which is on the PATH.
+    pub(super) programs: PathBuf,
+}
+
+const SHIM: &str = "cofferdam-shim";
+/// Variables of the user's environment that say nothing but how to show text.
+const PLAIN_VARIABLES: [&str; 9] =
+    ["COLORTERM", "FORCE_COLOR", "LANG", "LANGUAGE", "LOGNAME", "NO_COLOR", "TERM", "TZ", "USER"];
+/// For images, whose own search path is not known here.
+const IMAGE_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+
+impl Plan {
+    pub(super) fn make(
+        request: &RunRequest,
+        config: &Config,
+        config_file: &Path,
+        host: &Host,
+        run_directory: &Path,
+        name: String,
+    ) -> Result<Self, Failure> {
+        let program = request.command.first().map_or(OsStr::new(""), OsString::as_os_str);
+        let harness = Harness::of(program);
+        let tree = match &request.image {
+            Some(image) => FileTree::Image(image.clone()),
+            None => FileTree::Host,
+        };
+        request.kind.check(&tree, request.network)?;
+        let network = request.network.unwrap_or_else(|| request.kind.default_network(harness));
+        let shim = ShimFile::find(request.shim.as_deref())?;
+        if shim.linking == Linking::Dynamic && tree != FileTree::Host {
+            let why = format!(
+                "the shim `{}` needs the libraries of this machine, which an image does not have",
+                shim.path.display()
+            );
+            return Err(Failure::new(Sysexit::NoInput, why).hint(HOW_TO_BUILD));
+        }
+        let (grant, servers) = grant(request, config)?;
+        let executable = resolve(program, &tree, host)?;
+        let paths = request.kind.paths_inside(host, run_directory);
+
+        let visible = visibility::mounts(request, host, executable.as_ref())?;
+        visibility::check(&visible, config, config_file, run_directory)?;
+        let exposed_in: Vec<PathBuf> =
+            visible.iter().filter(|mount| mount.from_user).map(|mount| mount.mount.source.clone()).collect();
+        let mut mounts: Vec<Mount> = visible.into_iter().map(|visible| visible.mount).collect();
+        let shown = mounts.clone();
+        let empty = run_directory.join(super::directory::EMPTY);
+        mounts.extend(visibility::hidden_configuration(&mounts, config_file, &empty));
+        mounts.push(Mount::new(run_directory.join(super::directory::HOME), &paths.home, Access::ReadWrite));
+        mounts.push(Mount::new(run_directory.join(super::directory::RELAY), &paths.relay, Access::ReadOnly));
+        mounts.push(Mount::new(&shim.path, paths.shim(), Access::ReadOnly));
+        mounts.sort_by_key(|mount| mount.target.components().count());
+        request.kind.check_mounts(&mounts)?;
+
+        let mut command = request.command.clone();
+        if let (Some(executable), Some(first)) = (&executable, command.first_mut()) {
+            *first = executable.path.clone().into();
+        }
+        let environment = environment(request, host, harness, &tree, &paths, &mounts);
+        let hidden = visibility::private_places(config, config_file, host);
+        let files = Files { mounts, shown, hidden, exposed: exposed::token_like(&exposed_in) };
+        let login = harness.map(|harness| harness.login(&host.home, |name| host.variable(name)));
+        let login = login.filter(|place| place.outside.exists());
+        Ok(Self {
+            name,
+            kind: request.kind,
+            tree,
+            network,
+            grant,
+            servers,
+            harness,
+            login,
+            files,
+            paths,
+            directory: host.directory.clone(),
+            command,
+            environment,
+        })
+    }
+
+    /// What is inside, for people.
+    pub(super) fn summary(&self) -> Vec<String> {
+        let network = match self.network {
+            Network::None => "none",
+            Network::Host => "host, loopback services of this machine included",
+            Network::Hosts(_) => "the hosts of the harness's model only",
+        };
+        let login = match (self.harness, &self.login) {
+            (None, _) => String::new(),
+            (Some(_), Some(_)) => " · harness login: inside".to_owned(),
+            (Some(harness), None) => match self.environment.keys().any(|name| is_login(harness, name)) {
+                true => " · harness login: inside, by a variable".to_owned(),
+                false => " · harness login: none".to_owned(),
+            },
+        };
+        let harness = self.harness.map(|harness| format!(" for {}", harness.name())).unwrap_or_default();
+        let tools: Vec<&str> = self.servers.iter().map(Name::as_str).collect();
+        let mut lines = vec![
+            format!("sandbox {}{harness} ({}, grant {})", self.name, self.kind.name(), self.grant),
+            format!("network: {network} · home: hidden{login} · tools: {} by the relay", tools.join(", ")),
+        ];
+        let seen: Vec<String> = self
+            .files
+            .shown
+            .iter()
+            .map(|mount| match mount.access {
+                Access::ReadOnly => format!("{} (read-only)", mount.target.display()),
+                Access::ReadWrite => mount.target.display().to_string(),
+            })
+            .collect();
+        lines.push(format!("files: {}", seen.join(", ")));
+        if !self.files.exposed.is_empty() {
+            let named: Vec<String> =
+                self.files.exposed.iter().map(|path| path.display().to_string()).collect();
+            lines.push(format!(
+                "warning: the sandbox can read files that look like credentials: {}",
+                named.join(", ")
+            ));
+        }
+        lines
+    }
+
+    /// The link of the sandbox's shims.
+    pub(super) fn link(&self) -> String {
+        format!("unix:{}", self.paths.relay.join("relay.sock").display())
+    }
+}
+
+impl PathsInside {
+    pub(super) fn shim(&self) -> PathBuf {
+        self.programs.join(SHIM)
+    }
+}
+
+/// The grant that was named, or the only one there is.
+fn grant(request: &RunRequest, config: &Config) -> Result<(Name, Vec<Name>), Failure> {
+    let names = || config.grants.keys().map(|name| format!("`{name}`")).collect::<Vec<_>>().join(", ");
+    let name = match (&request.grant, &config.relay.unix) {
+        (Some(name), _) => name.clone(),
+        (None, _) if config.grants.len() == 1 => {
+            config.grants.keys().next().cloned().unwrap_or_else(|| unreachable!("there is one"))
+        }
+        (None, Some(unix)) => unix.grant.clone(),
+        (None, None) => {
+            let why = "the configuration has several grants, or none";
+            return Err(
+                Failure::new(Sysexit::Usage, why).hint(format!("choose one with --grant: {}", names()))
+            );
+        }
+    };
+    match config.grants.get(&name) {
+        Some(grant) => Ok((name, grant.servers.clone())),
+        None => Err(Failure::new(Sysexit::Usage, format!("there is no grant `{name}`"))
+            .hint(format!("the grants are: {}", names()))),
+    }
+}
+
+/// The program on the host. `None` where the sandbox has it: the shim, and programs of the image.
+fn resolve(program: &OsStr, tree: &FileTree, host: &Host) -> Result<Option<Executable>, Failure> {
+    if program == SHIM {
+        return Ok(None);
+    }
+    let found = executable::find(program, &host.search_path, &host.directory);
+    match (tree, found) {
+        (FileTree::Image(_), None) => Ok(None),
+        (FileTree::Image(_), Some(path)) if is_in_system(&path) => Ok(None),
+        (_, Some(path)) => Ok(Some(Executable::of(path, &host.home, &host.search_path))),
+        (FileTree::Host, None) => Err(Failure::new(
+            Sysexit::NoInput,
+            format!("there is no program `{}`", program.to_string_lossy()),
+        )
+        .hint("install it, put it on the PATH, or give its full path")),
+    }
+}
+
+fn environment(
+    request: &RunRequest,
+    host: &Host,
+    harness: Option<Harness>,
+    tree: &FileTree,
+    paths: &PathsInside,
+    mounts: &[Mount],
+) -> BTreeMap<OsString, OsString> {
+    let mut environment: BTreeMap<OsString, OsString> = BTreeMap::new();
+    let of_harness = harness.map_or(&[][..], Harness::variables).iter().copied();
+    let named = request.variables.iter().map(String::as_str);
+    for name in PLAIN_VARIABLES.into_iter().chain(of_harness).chain(named) {
+        if let Some(value) = host.variable(name) {
+            environment.insert(name.into(), value);
+        }
+    }
+    environment.extend(host.locale());
+    let seen = |path: &PathBuf| {
+        is_in_system(path) && *tree == FileTree::Host
+            || mounts.iter().any(|mount| path.starts_with(&mount.target))
+    };
+    let mut search: Vec<PathBuf> = vec![paths.programs.clone()];
+    search.extend(std::env::split_paths(&host.search_path).filter(|path| path.is_absolute() && seen(path)));
+    if *tree != FileTree::Host {
+        search.extend(std::env::split_paths(IMAGE_PATH));
+    }
+    // A directory with a colon in its name cannot be on a search path.
+    search.retain(|path| !path.as_os_str().as_encoded_bytes().contains(&b':'));
+    environment.insert("PATH".into(), std::env::join_paths(search).unwrap_or_else(|_| IMAGE_PATH.into()));
+    environment.insert("HOME".into(), paths.home.clone().into());
+    let link = format!("unix:{}", paths.relay.join("relay.sock").display());
+    environment.insert("COFFERDAM_RELAY".into(), link.into());
+    for (name, value) in harness.map_or(&[][..], Harness::fixed_variables) {
+        environment.insert((*name).into(), (*value).into());
+    }
+    environment
+}
+
+fn is_login(harness: Harness, name: &OsStr) -> bool {
+    let name = name.to_string_lossy();
+    harness.variables().contains(&&*name) && (name.contains("KEY") || name.contains("TOKEN"))
+}

@@ -1,0 +1,176 @@
+//! Which directories of the user are in the sandbox, and which must not be.
+//!
+//! What must stay true: the home itself is never mounted; no file that the sidecar keeps for itself is visible inside, and no
+//! program or configuration that it uses on the host can be changed from inside.
+
+use std::path::{Path, PathBuf};
+
+use cofferdam_servers::spec::ServerKind;
+
+use super::executable::Executable;
+use super::host::Host;
+use super::mount::{Access, Mount, is_in_system};
+use super::request::RunRequest;
+use crate::config::{Config, SHARED_DIRECTORIES};
+use crate::terminal::failure::{Failure, Sysexit};
+
+/// A mount with its origin.
+#[derive(Clone, Debug)]
+pub(super) struct VisibleMount {
+    pub(super) mount: Mount,
+    /// The working directory or `--mount`, not what the command needs to run.
+    pub(super) from_user: bool,
+}
+
+/// The working directory, the directories of `--mount`, and what the command needs that is not in them.
+pub(super) fn mounts(
+    request: &RunRequest,
+    host: &Host,
+    executable: Option<&Executable>,
+) -> Result<Vec<VisibleMount>, Failure> {
+    let mut mounts = vec![Mount::same(&host.directory, Access::ReadWrite)];
+    for mount in &request.mounts {
+        let source = mount.source.canonicalize().map_err(|error| {
+            Failure::new(Sysexit::NoInput, format!("mount `{}`: {error}", mount.source.display()))
+                .hint("name a file or directory that exists")
+        })?;
+        // Without a target of its own the sandbox sees it where it really is.
+        let target = if mount.target == mount.source { source.clone() } else { mount.target.clone() };
+        mounts.retain(|other| other.target != target);
+        mounts.push(Mount::new(source, target, mount.access));
+    }
+    for mount in &mounts {
+        if host.home.starts_with(&mount.source) {
+            let why = format!(
+                "`{}` is the home itself, or contains it: the sandbox would see every file of the user",
+                mount.source.display()
+            );
+            return Err(Failure::new(Sysexit::Usage, why)
+                .hint("change to the directory of a project, and mount others one by one"));
+        }
+    }
+    let needed = executable.into_iter().flat_map(|executable| &executable.needs);
+    let missing: Vec<Mount> = needed
+        .filter(|path| {
+            !mounts.iter().any(|mount| mount.source == mount.target && path.starts_with(&mount.target))
+        })
+        .map(|path| Mount::same(path, Access::ReadOnly))
+        .collect();
+    let from_user = mounts.into_iter().map(|mount| VisibleMount { mount, from_user: true });
+    let needed = missing.into_iter().map(|mount| VisibleMount { mount, from_user: false });
+    Ok(from_user.chain(needed).collect())
+}
+
+/// Refuses mounts that would show or hand over what belongs to the host alone.
+pub(super) fn check(
+    mounts: &[VisibleMount],
+    config: &Config,
+    config_file: &Path,
+    run_directory: &Path,
+) -> Result<(), Failure> {
+    let config_file = real(config_file);
+    let mut private: Vec<(String, PathBuf)> = config.private_paths(&config_file);
+    private.retain(|(_, path)| path.is_absolute() && real(path) != config_file);
+    private.push(("the directory of this run".into(), run_directory.to_owned()));
+    private.extend(config.relay.unix.as_ref().map(|unix| ("`relay.unix`".to_owned(), unix.path.clone())));
+    private.extend(config.relay.vsock_dir.clone().map(|path| ("`relay.vsock-dir`".to_owned(), path)));
+    let written: Vec<(String, PathBuf)> = programs(config, &config_file);
+    for VisibleMount { mount, .. } in mounts {
+        let inside = |path: &Path| real(path).starts_with(&mount.source);
+        for (what, path) in &private {
+            if inside(path) && (mount.access == Access::ReadWrite || !is_program(what)) {
+                return Err(refusal(what, path, &mount.source));
+            }
+        }
+        for (what, path) in &written {
+            if mount.access == Access::ReadWrite && inside(path) {
+                return Err(refusal(what, path, &mount.source));
+            }
+        }
+        // Directly in the mounted directory it is hidden by another file. Deeper, a directory above it could be renamed.
+        if mount.access == Access::ReadWrite
+            && inside(&config_file)
+            && config_file.parent() != Some(mount.source.as_path())
+        {
+            return Err(refusal("the configuration", &config_file, &mount.source));
+        }
+    }
+    Ok(())
+}
+
+/// An empty file over the configuration in a mounted directory: a sandbox that could write it would choose programs of the
+/// host.
+pub(super) fn hidden_configuration(mounts: &[Mount], config_file: &Path, empty: &Path) -> Vec<Mount> {
+    let config_file = real(config_file);
+    let holding = mounts.iter().filter_map(|mount| {
+        let name = config_file.strip_prefix(&mount.source).ok()?;
+        Some(Mount::new(empty, mount.target.join(name), Access::ReadOnly))
+    });
+    holding.collect()
+}
+
+/// The places of the sidecar's files and sockets and of the files of other runs, as directories where that is possible.
+pub(super) fn private_places(config: &Config, config_file: &Path, host: &Host) -> Vec<PathBuf> {
+    let mut places = vec![host.temporary.clone()];
+    let relay = config.relay.unix.as_ref().map(|unix| ("`relay.unix`".to_owned(), unix.path.clone()));
+    for (what, path) in config.private_paths(&real(config_file)).into_iter().chain(relay) {
+        if !path.is_absolute() || is_program(&what) {
+            continue;
+        }
+        let path = real(&path);
+        let parent = path.parent().unwrap_or(&path);
+        let is_common = |directory: &Path| {
+            is_in_system(directory)
+                || directory == Path::new("/etc")
+                || SHARED_DIRECTORIES.iter().any(|shared| directory == Path::new(shared))
+                || host.directory.starts_with(directory)
+        };
+        places.push(if path.is_dir() || is_common(parent) { path } else { parent.to_owned() });
+    }
+    places
+}
+
+/// Whether a private path is a program: it may be seen, as long as it cannot be changed.
+fn is_program(what: &str) -> bool {
+    what.ends_with(".command`") || what.ends_with(".exec`")
+}
+
+/// Files that servers are started with: their programs and scripts.
+fn programs(config: &Config, config_file: &Path) -> Vec<(String, PathBuf)> {
+    let directory = config_file.parent().unwrap_or(Path::new("/"));
+    let words = config.servers.values().flat_map(|server| {
+        let command = match &server.kind {
+            ServerKind::Stdio(stdio) => stdio.command.as_slice(),
+            ServerKind::Http(_) => &[],
+        };
+        command.iter().map(move |word| (format!("`servers.{}.command`", server.name), word))
+    });
+    words
+        .filter(|(_, word)| word.contains('/') && !word.contains("://"))
+        .map(|(what, word)| (what, directory.join(word)))
+        .filter(|(_, path)| path.is_file())
+        .collect()
+}
+
+fn refusal(what: &str, path: &Path, mount: &Path) -> Failure {
+    let why = format!(
+        "{what} is `{}`, inside `{}`, which the sandbox would see: it is for the host alone",
+        path.display(),
+        mount.display()
+    );
+    Failure::new(Sysexit::Configuration, why)
+        .hint("move it out of what is mounted, or run from another directory")
+}
+
+/// Links resolved as far as the path exists.
+fn real(path: &Path) -> PathBuf {
+    for existing in path.ancestors() {
+        if let Ok(resolved) = existing.canonicalize() {
+            return match path.strip_prefix(existing) {
+                Ok(rest) if !rest.as_os_str().is_empty() => resolved.join(rest),
+                _ => resolved,
+            };
+        }
+    }
+    path.to_owned()
+}

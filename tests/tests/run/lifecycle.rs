@@ -1,0 +1,151 @@
+//! The sidecar of runs, and the end of a run at every step.
+
+use cofferdam_tests::deadline::{holds_within, wait_until};
+use cofferdam_tests::process::{Running, is_alive, output_of, send};
+use cofferdam_tests::tools::Tool;
+use nix::sys::signal::Signal;
+use serde_json::json;
+use std::time::Duration;
+
+use super::{text, user};
+
+#[test]
+fn the_exit_code_is_that_of_the_command() {
+    if Tool::Bubblewrap.path().is_none() {
+        return;
+    }
+    let user = user();
+    assert_eq!(user.output(&["--", "sh", "-c", "exit 42"]).status.code(), Some(42));
+    assert_eq!(user.output(&["--", "sh", "-c", "kill -TERM $$"]).status.code(), Some(128 + 15));
+    user.assert_nothing_left();
+}
+
+#[test]
+fn two_runs_share_a_sidecar_that_ends_with_the_last() {
+    if Tool::Bubblewrap.path().is_none() {
+        return;
+    }
+    let user = user();
+    let mut clients = [user.client(&[], "tools"), user.client(&[], "tools")];
+    for client in &mut clients {
+        client.initialize();
+        assert_eq!(client.call_text("add", json!({"a": 20, "b": 22})), "42");
+    }
+    assert_eq!(user.sidecars().len(), 1);
+    let sessions = user.world.sessions();
+    let names: std::collections::BTreeSet<&str> =
+        sessions.as_array().into_iter().flatten().filter_map(|link| link["session"].as_str()).collect();
+    assert_eq!(names.len(), 2, "each run has a session of its own: {sessions}");
+    let [mut first, mut second] = clients;
+    first.close_stdin();
+    assert!(first.wait_for_exit().success(), "{}", first.stderr());
+    assert_eq!(second.call_text("echo", json!({"text": "still here"})), "still here");
+    assert_eq!(user.sidecars().len(), 1);
+    second.close_stdin();
+    assert!(second.wait_for_exit().success(), "{}", second.stderr());
+    user.assert_nothing_left();
+}
+
+#[test]
+fn a_sidecar_that_was_started_otherwise_is_used_and_left_alone() {
+    if Tool::Bubblewrap.path().is_none() {
+        return;
+    }
+    let mut user = user();
+    user.world.start_sidecar();
+    let mut client = user.client(&[], "tools");
+    client.initialize();
+    client.close_stdin();
+    assert!(client.wait_for_exit().success(), "{}", client.stderr());
+    assert_eq!(user.sidecars().len(), 1);
+    wait_until("the session is over", || user.world.sessions() == json!([]));
+}
+
+#[test]
+fn a_killed_run_takes_its_sandbox_servers_and_sidecar_with_it() {
+    if Tool::Bubblewrap.path().is_none() {
+        return;
+    }
+    let user = user();
+    let mut client = user.client(&[], "tools");
+    client.initialize();
+    client.call("echo", json!({"text": "x"}));
+    client.kill9();
+    wait_until("the sidecar ends", || user.sidecars().is_empty());
+    let servers = user.world.fixture_processes("tools");
+    wait_until("the servers end", || !servers.iter().any(|id| is_alive(*id)));
+    // The next run removes the files of the killed one.
+    assert!(user.output(&["--", "true"]).status.success());
+    user.assert_nothing_left();
+}
+
+#[test]
+fn signals_reach_the_command() {
+    if Tool::Bubblewrap.path().is_none() {
+        return;
+    }
+    let user = user();
+    for (signal, name) in [(Signal::SIGINT, "INT"), (Signal::SIGTERM, "TERM"), (Signal::SIGHUP, "HUP")] {
+        let script = format!("trap 'exit 9' {name}; touch ready; while :; do sleep 0.1; done");
+        let run = user.command(&["--", "sh", "-c", &script]);
+        let mut run = Running::spawn(run, "cofferdam run");
+        wait_until("the command runs", || user.project().join("ready").exists());
+        run.signal(signal);
+        assert_eq!(run.wait(cofferdam_tests::deadline::PATIENCE).code(), Some(9), "{signal}");
+        std::fs::remove_file(user.project().join("ready")).expect("it is there");
+        user.assert_nothing_left();
+    }
+}
+
+/// Interrupted after more and more time, so that every step is met; each ends cleanly.
+#[test]
+fn an_interrupt_at_every_step_leaves_nothing() {
+    if Tool::Bubblewrap.path().is_none() {
+        return;
+    }
+    let user = user();
+    for step in 0..24 {
+        let mut run = Running::spawn(user.command(&["--quiet", "--", "sleep", "1000"]), "cofferdam run");
+        let _ = holds_within(Duration::from_millis(step * 8), || !run.is_running());
+        run.signal(Signal::SIGINT);
+        let status = run.wait(cofferdam_tests::deadline::PATIENCE);
+        // Before the first handler is there, the signal itself ends the process.
+        let code = status.code().unwrap_or(130);
+        assert_eq!(code, 130, "step {step}: {status}");
+        user.assert_nothing_left();
+    }
+}
+
+#[test]
+fn the_shim_beside_the_program_is_enough() {
+    if Tool::Bubblewrap.path().is_none() {
+        return;
+    }
+    let user = user();
+    let mut command = user.command_without_shim();
+    command.args(["--", "cofferdam-shim", "--version"]);
+    let output = output_of(command, "cofferdam run");
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    assert!(text(&output.stdout).starts_with("cofferdam-shim "));
+}
+
+#[test]
+fn a_sidecar_that_was_killed_comes_back_for_every_run() {
+    if Tool::Bubblewrap.path().is_none() {
+        return;
+    }
+    let user = user();
+    let mut clients = [user.client(&[], "tools"), user.client(&[], "tools")];
+    clients.iter_mut().for_each(|client| drop(client.initialize()));
+    let sidecar = user.wait_for_sidecar();
+    send(sidecar, Signal::SIGKILL);
+    for client in &mut clients {
+        assert_eq!(client.call_text("echo", json!({"text": "again"})), "again");
+    }
+    assert_eq!(user.sidecars().len(), 1);
+    for client in &mut clients {
+        client.close_stdin();
+        assert!(client.wait_for_exit().success(), "{}", client.stderr());
+    }
+    user.assert_nothing_left();
+}

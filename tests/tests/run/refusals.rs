@@ -1,0 +1,144 @@
+//! What is refused, with the reason, the next step and the exit code.
+
+use std::process::{Command, Output};
+
+use cofferdam_tests::local_run::LocalRun;
+use cofferdam_tests::process::output_of;
+use cofferdam_tests::tools::Tool;
+
+use super::{text, user};
+
+#[track_caller]
+fn assert_refused(user: &LocalRun, output: &Output, code: i32, words: &[&str]) {
+    let said = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(code), "{said}");
+    for word in words.iter().chain(&["hint: "]) {
+        assert!(said.contains(word), "{word} in:\n{said}");
+    }
+    user.assert_nothing_left();
+}
+
+#[test]
+fn the_home_itself_is_not_mounted() {
+    let user = user();
+    for directory in [user.home(), "/".into()] {
+        let mut command = user.command(&["--", "true"]);
+        command.current_dir(directory);
+        assert_refused(&user, &output_of(command, "cofferdam run"), 64, &["the home itself, or contains it"]);
+    }
+    let mount = format!("{}:/data", user.home().display());
+    assert_refused(&user, &user.output(&["--mount", &mount, "--", "true"]), 64, &["the home itself"]);
+}
+
+#[test]
+fn without_bubblewrap_the_next_kind_is_named() {
+    let user = user();
+    let mut command = user.command(&["--", "true"]);
+    let programs = user.home().join("programs");
+    std::fs::create_dir(&programs).expect("the home is writable");
+    std::os::unix::fs::symlink("/bin/true", programs.join("true")).expect("it is new");
+    command.env("PATH", &programs);
+    assert_refused(
+        &user,
+        &output_of(command, "cofferdam run"),
+        69,
+        &["`bwrap` is not on the PATH", "no other kind"],
+    );
+
+    user.program("runsc", "#!/bin/sh\nexit 0\n");
+    let mut command = user.command(&["--", "true"]);
+    command.env("PATH", &programs);
+    assert_refused(
+        &user,
+        &output_of(command, "cofferdam run"),
+        69,
+        &["use `--sandbox gvisor`, which works here"],
+    );
+}
+
+#[test]
+fn where_namespaces_are_not_permitted_this_is_said() {
+    let user = user();
+    // As bubblewrap fails where the kernel permits no user namespaces.
+    let script = "#!/bin/sh\necho 'bwrap: No permissions to create new namespace' >&2\nexit 1\n";
+    user.program("bwrap", script);
+    let mut command = user.command(&["--", "true"]);
+    command.env("PATH", user.search_path());
+    let words = ["bubblewrap cannot make this sandbox here: bwrap: No permissions to create new namespace"];
+    assert_refused(&user, &output_of(command, "cofferdam run"), 77, &words);
+}
+
+#[test]
+fn a_program_grant_or_mount_that_does_not_exist_is_named() {
+    let user = user();
+    assert_refused(&user, &user.output(&["--", "no-such-program"]), 66, &["no program `no-such-program`"]);
+    assert_refused(
+        &user,
+        &user.output(&["--grant", "other", "--", "true"]),
+        64,
+        &["no grant `other`", "`dev`"],
+    );
+    assert_refused(&user, &user.output(&["--mount", "absent", "--", "true"]), 66, &["absent"]);
+    assert_refused(&user, &user.output(&["--mount", "a:b:c:d", "--", "true"]), 64, &["SRC:DST"]);
+    assert_refused(&user, &user.output(&["--env", "A=b", "--", "true"]), 64, &["not the name of a variable"]);
+    assert_refused(
+        &user,
+        &user.output(&["--sandbox", "docker", "--", "true"]),
+        64,
+        &["docker needs an image"],
+    );
+    assert_refused(&user, &user.output(&["--image", "x", "--", "true"]), 64, &["only podman and docker"]);
+}
+
+#[test]
+fn an_image_needs_the_static_shim_and_is_told_how_to_build_it() {
+    let user = user();
+    let dynamic = "/bin/sh";
+    let mut command = user.command_without_shim();
+    command.args(["--shim", dynamic, "--sandbox", "podman", "--image", "x", "--", "true"]);
+    let words = ["needs the libraries of this machine", "just shim"];
+    assert_refused(&user, &output_of(command, "cofferdam run"), 66, &words);
+}
+
+#[test]
+fn files_of_the_sidecar_are_not_mounted() {
+    let user = user();
+    for path in [&user.world.layout().state, &user.world.layout().root().join("secrets")] {
+        let output = user.output(&["--mount", &format!("{}:/data:ro", path.display()), "--", "true"]);
+        assert_refused(&user, &output, 78, &["is for the host alone"]);
+    }
+}
+
+#[test]
+fn a_state_directory_that_cannot_be_written_is_named() {
+    let user = user();
+    let state = &user.world.layout().state;
+    std::fs::remove_dir_all(state).expect("it is empty");
+    std::fs::write(state, "a file").expect("a temporary directory is writable");
+    assert_refused(&user, &user.output(&["--", "true"]), 73, &["set `state-dir`"]);
+}
+
+#[test]
+fn a_sidecar_that_does_not_start_is_explained_by_its_log() {
+    let user = user();
+    let relay = user.world.layout().relay.clone();
+    std::fs::write(&relay, "not a socket").expect("a temporary directory is writable");
+    assert_refused(&user, &user.output(&["--", "true"]), 69, &["the sidecar did not start", "not a socket"]);
+}
+
+#[test]
+fn names_that_need_quoting_work() {
+    if Tool::Bubblewrap.path().is_none() {
+        return;
+    }
+    let user = user();
+    let project = user.home().join("it's a $(project) \"x\" ,:");
+    std::fs::create_dir(&project).expect("the home is writable");
+    let mut command: Command =
+        user.command(&["--", "sh", "-c", "pwd; printf '%s|' \"$@\"", "sh", "a b", "", "'"]);
+    command.current_dir(&project);
+    let output = output_of(command, "cofferdam run");
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    assert_eq!(text(&output.stdout), format!("{}\na b||'|", project.display()));
+    user.assert_nothing_left();
+}

@@ -1,0 +1,114 @@
+//! What the sandbox sees and what it can change.
+
+use cofferdam_tests::local_run::contents;
+use cofferdam_tests::tools::Tool;
+
+use super::{CANARY, text, user};
+
+#[test]
+fn the_home_and_other_files_of_the_user_are_not_inside() {
+    if Tool::Bubblewrap.path().is_none() {
+        return;
+    }
+    let user = user();
+    user.write(".ssh/id_ed25519", CANARY);
+    user.write("other/notes", CANARY);
+    user.write("project/here", "of the project");
+    let script = format!(
+        "cat here; ls -A {home} {home}/.ssh {home}/other {state} {secrets} /root /var/lib /etc/shadow 2>&1; \
+         cat /proc/1/environ | tr '\\0' '\\n'; cat /proc/net/dev; echo written > new; echo lost > {home}/lost",
+        home = user.home().display(),
+        state = user.world.layout().state.display(),
+        secrets = user.world.layout().root().join("secrets").display(),
+    );
+    let mut command = user.command(&["--", "sh", "-c", &script]);
+    command.env("GITHUB_TOKEN", CANARY);
+    let output = cofferdam_tests::process::output_of(command, "cofferdam run");
+    let seen = text(&output.stdout);
+    assert!(output.status.success(), "{seen}\n{}", text(&output.stderr));
+    assert!(seen.contains("of the project"), "{seen}");
+    let interfaces = seen.lines().filter(|line| line.contains(": ") && line.ends_with(" 0"));
+    let interfaces: Vec<&str> = interfaces.filter_map(|line| line.trim().split(':').next()).collect();
+    assert_eq!(interfaces, ["lo"], "{seen}");
+    assert!(!seen.contains(CANARY) && !seen.contains("id_ed25519") && !seen.contains("notes"), "{seen}");
+    assert_eq!(std::fs::read(user.project().join("new")).expect("the project is writable"), b"written\n");
+    assert!(!user.home().join("lost").exists());
+    user.assert_nothing_left();
+}
+
+#[test]
+fn the_configuration_in_the_project_is_hidden_and_cannot_be_changed() {
+    if Tool::Bubblewrap.path().is_none() {
+        return;
+    }
+    let user = user();
+    let config = user.project().join("cofferdam.toml");
+    std::fs::copy(&user.world.layout().config, &config).expect("the project is writable");
+    let before = std::fs::read(&config).expect("it was just written");
+    let mut command = user.world.cofferdam_command();
+    command.env("HOME", user.home()).env("TMPDIR", user.temporary()).current_dir(user.project());
+    command
+        .arg("run")
+        .arg("--shim")
+        .arg(cofferdam_tests::process::built("COFFERDAM_SHIM_BIN", "cofferdam-shim"));
+    let script =
+        "cat cofferdam.toml; echo x > cofferdam.toml; rm -f cofferdam.toml; mv -f here cofferdam.toml; true";
+    command.args(["--", "sh", "-c", script]);
+    let output = cofferdam_tests::process::output_of(command, "cofferdam run");
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    assert_eq!(text(&output.stdout), "", "nothing of it is seen");
+    assert_eq!(std::fs::read(&config).expect("it is still there"), before);
+}
+
+#[test]
+fn files_that_look_like_credentials_are_named() {
+    let user = user();
+    user.write("project/.env", CANARY);
+    user.write("project/sub/.mcp.json", CANARY);
+    let output = user.output(&["--dry-run", "--", "true"]);
+    let said = text(&output.stderr);
+    assert!(said.contains("warning: the sandbox can read files that look like credentials"), "{said}");
+    assert!(
+        said.contains("project/.env") && said.contains("sub/.mcp.json") && !said.contains(CANARY),
+        "{said}"
+    );
+}
+
+#[test]
+fn a_dry_run_prints_the_command_line_and_leaves_nothing() {
+    let user = user();
+    user.write("project/it's here/file", "x");
+    let before = contents(user.world.layout().root());
+    let mut command =
+        user.command(&["--dry-run", "--mount", "it's here:/data:ro", "--", "echo", "two words"]);
+    command.env("ANTHROPIC_API_KEY", CANARY).args(["--"]);
+    let output = cofferdam_tests::process::output_of(command, "cofferdam run");
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    let line = text(&output.stdout);
+    assert!(line.contains(r"it'\''s here' /data") && line.contains("'two words'"), "{line}");
+    assert!(line.contains("--unshare-all") && !line.contains(CANARY), "{line}");
+    assert!(text(&output.stderr).contains("network: none · home: hidden · tools: tools by the relay"));
+    assert_eq!(contents(user.world.layout().root()), before);
+    user.assert_nothing_left();
+}
+
+#[test]
+fn no_value_of_a_variable_is_in_a_command_line() {
+    let user = user();
+    user.program("podman", "#!/bin/sh\n");
+    user.program("claude", "#!/bin/sh\n");
+    for kind in ["bwrap", "podman", "gvisor"] {
+        let arguments = ["--dry-run", "--sandbox", kind, "--env", "OTHER_TOKEN", "--", "claude"];
+        let mut command = user.command(&arguments);
+        command.env("ANTHROPIC_API_KEY", CANARY).env("OTHER_TOKEN", CANARY).env("PATH", user.search_path());
+        let output = cofferdam_tests::process::output_of(command, "cofferdam run");
+        assert!(output.status.success(), "{kind}: {}", text(&output.stderr));
+        let line = text(&output.stdout);
+        assert!(
+            !line.is_empty() && !line.contains(CANARY) && !text(&output.stderr).contains(CANARY),
+            "{line}"
+        );
+        assert!(kind != "podman" || line.contains("--env OTHER_TOKEN "), "{line}");
+        assert!(text(&output.stderr).contains("harness login: inside, by a variable"), "{kind}");
+    }
+}
