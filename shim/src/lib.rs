@@ -12,7 +12,7 @@
 //! | `relay_state` | the state of the relay: what a line, a frame or a deadline leads to; no I/O |
 //! | `pending`, `server_requests`, `pacing` | requests without a response, of either side; when to connect again |
 //! | `answer` | error responses that the shim itself makes |
-//! | [`client`] | `cofferdam-shim servers`, `tools` and `call`: the same tools for scripts |
+//! | `client`, [`client_command`] | `cofferdam-shim servers`, `tools` and `call`: the same tools for scripts |
 //! | [`hub`] | `cofferdam-shim hub`: carries the links of all shims of a sandbox through its one pipe |
 //! | `lines` | bytes from the harness → lines |
 //! | `link`, `enrolled_link` | opening a connection: where to, and with the sandbox's key |
@@ -29,7 +29,8 @@
 #![forbid(unsafe_code)]
 
 mod answer;
-pub mod client;
+mod client;
+pub mod client_command;
 mod connection;
 pub mod default_socket;
 #[cfg(feature = "tls")]

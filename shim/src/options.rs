@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use relay_proto::address::{Address, InvalidAddress};
 use relay_proto::name::{InvalidName, Name};
 
-use crate::client::command::{ClientCommand, ClientUsageError, ClientVerb};
+use crate::client_command::{ClientCommand, ClientUsageError, ClientVerb};
 use crate::default_socket::SocketSearch;
 #[cfg(feature = "hub")]
 use crate::hub::{

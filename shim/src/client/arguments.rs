@@ -7,8 +7,8 @@ use relay_proto::json::line_safe;
 use relay_proto::limits::MAX_MESSAGE;
 use serde_json::value::RawValue;
 
-use super::command::ArgumentSource;
 use super::messages;
+use crate::client_command::ArgumentSource;
 use crate::failure::Failure;
 
 /// A JSON object that the sidecar relays, in one line.

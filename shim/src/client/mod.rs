@@ -8,7 +8,6 @@
 //!
 //! | module | what it holds |
 //! |---|---|
-//! | [`command`] | the words after the options |
 //! | `arguments` | the arguments of a call, checked |
 //! | `conversation` | requests and responses of one MCP client, in either era |
 //! | `relayed` | a conversation with a server through a relay in this process |
@@ -16,7 +15,6 @@
 //! | `listing`, `result` | what `tools` and `call` print |
 
 mod arguments;
-pub mod command;
 mod conversation;
 mod listing;
 mod messages;
@@ -29,11 +27,11 @@ use std::process::ExitCode;
 use relay_proto::address::Address;
 use relay_proto::name::Name;
 
+use crate::client_command::ClientCommand;
 use crate::failure::Failure;
 use crate::options::{Options, OutputFormat};
 use crate::{EX_IOERR, EX_OSERR, print_error, status};
 use arguments::Arguments;
-use command::ClientCommand;
 use relayed::{Signals, with_server};
 
 /// The text for stdout and for stderr, and the exit code.
