@@ -100,7 +100,6 @@ impl ApiError {
         self
     }
 
-    #[cfg(test)]
     pub(super) fn status(&self) -> StatusCode {
         self.status
     }

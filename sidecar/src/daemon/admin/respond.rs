@@ -179,7 +179,7 @@ async fn end(
         return end_attachment(daemon, &attachment.name).await;
     }
     let began = Instant::now();
-    match daemon.kill(&*resolved?).await {
+    match daemon.kill(&resolved?).await {
         Some(killed) => report_kill(name, killed, began),
         None => Err(ApiError::not_found(format!("`{name}` has ended meanwhile"))),
     }
