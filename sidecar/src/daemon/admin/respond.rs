@@ -16,7 +16,7 @@ use super::caller::Caller;
 use super::error::ApiError;
 use super::listing::{self, NameOf};
 use super::tokens::{TokenNotCreated, TokenTerms};
-use super::{AdminRequest, AdminResponse, EndedAttachment, PipeVia};
+use super::{AdminRequest, AdminResponse, EndedAttachment, MAX_MILLISECONDS, MAX_TOKEN_TTL_MS, PipeVia};
 use crate::daemon::attach::hold::{AttachRequest, Hold};
 use crate::daemon::attachments::{Detach, Follower};
 use crate::daemon::enrolling::{EnrollRequest, EnrollVia, Enrolled, Killed};
@@ -41,7 +41,7 @@ pub(super) enum Outcome {
 }
 
 const DEFAULT_TOKEN_TTL: Duration = Duration::from_secs(30 * 24 * 60 * 60);
-const MAX_TOKEN_TTL: Duration = Duration::from_secs(366 * 24 * 60 * 60);
+const MAX_TOKEN_TTL: Duration = Duration::from_millis(MAX_TOKEN_TTL_MS);
 const MIN_TOKEN_TTL: Duration = Duration::from_secs(1);
 /// Grants of one token.
 const MAX_TOKEN_GRANTS: usize = 64;
@@ -96,6 +96,9 @@ pub(super) async fn carry_out(
                 Some(directory) => {
                     caller.require_administrator("a socket in a directory of the host")?;
                     EnrollVia::Socket { directory }
+                }
+                None if ticket_ttl_ms > MAX_MILLISECONDS => {
+                    return Err(ApiError::invalid("`ticket-ttl-ms` is too large"));
                 }
                 None => EnrollVia::Ticket { ttl: Duration::from_millis(ticket_ttl_ms) },
             };

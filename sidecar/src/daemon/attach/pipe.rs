@@ -72,7 +72,7 @@ impl Daemon {
         // The table has a duplicate of the descriptor, so dropping ours would not close the connection.
         end.shut();
         tracing::info!(enrolment, why = %error, "pipe lost");
-        self.report_pipe(&enrolment, AttachEvent::Lost { why: error.to_string() });
+        report_pipe(&self, &enrolment, AttachEvent::Lost { why: error.to_string() });
     }
 
     async fn begin(
@@ -105,7 +105,7 @@ impl Daemon {
         let accepted = accepted.map_err(|_| PipeError::TimedOut)?;
         let (stream, key, inside) = accepted.map_err(|source| PipeError::Tls { source, via })?;
         tracing::info!(enrolment, %key, ?inside, "pipe attached");
-        self.report_pipe(enrolment, AttachEvent::Attached { key: key.to_string() });
+        report_pipe(self, enrolment, AttachEvent::Attached { key: key.to_string() });
         match inside {
             Inside::Hub => self.serve_hub(enrolment.into(), Box::new(stream), end).await,
             Inside::Link => {
@@ -117,24 +117,6 @@ impl Daemon {
                 handshake::accept(self, arrival, slots.take().await).await;
                 Ok(())
             }
-        }
-    }
-
-    /// Reports a change of the pipe to its holder and to watchers.
-    fn report_pipe(&self, enrolment: &str, event: AttachEvent) {
-        let (kind, reason) = match &event {
-            AttachEvent::Attached { .. } => (ChangeKind::Attached, None),
-            AttachEvent::Lost { why } | AttachEvent::Over { why } => {
-                (ChangeKind::Detached, Some(why.clone()))
-            }
-        };
-        if let Some(sandbox) = self.attaches.notify(enrolment, event) {
-            self.context.changes.publish(|| Change {
-                enrolment: Some(enrolment.into()),
-                name: Some(sandbox.name),
-                reason,
-                ..Change::new(kind, &sandbox.grant)
-            });
         }
     }
 
@@ -192,6 +174,22 @@ impl Daemon {
             sleep(PAUSE).await;
         }
         sleep(LAST_BYTES).await;
+    }
+}
+
+/// Reports a change of the pipe to its holder and to watchers.
+fn report_pipe(daemon: &Daemon, enrolment: &str, event: AttachEvent) {
+    let (kind, reason) = match &event {
+        AttachEvent::Attached { .. } => (ChangeKind::Attached, None),
+        AttachEvent::Lost { why } | AttachEvent::Over { why } => (ChangeKind::Detached, Some(why.clone())),
+    };
+    if let Some(sandbox) = daemon.attaches.notify(enrolment, event) {
+        daemon.context.changes.publish(|| Change {
+            enrolment: Some(enrolment.into()),
+            name: Some(sandbox.name),
+            reason,
+            ..Change::new(kind, &sandbox.grant)
+        });
     }
 }
 
