@@ -12,6 +12,7 @@
 //! | [`chaos`] | a network that delays, splits and cuts, and checks of what crosses it |
 //! | [`cuttable_tcp`] | TCP connections to the sidecar that a test can cut |
 //! | [`database`] | a PostgreSQL whose users OpenBao creates |
+//! | [`daytona_double`] | a double of Daytona, with real processes as its sandbox |
 //! | [`deadline`] | waiting on conditions, the only reader of the clock |
 //! | [`encodings`] | the forms in which a secret could leak, and the search for them |
 //! | [`fake_model`] | model APIs on loopback that drive a real Claude Code or Codex |
@@ -42,6 +43,7 @@ pub mod certificates;
 pub mod chaos;
 pub mod cuttable_tcp;
 pub mod database;
+pub mod daytona_double;
 pub mod deadline;
 pub mod encodings;
 pub mod fake_model;
