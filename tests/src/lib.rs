@@ -14,6 +14,7 @@
 //! | [`database`] | a PostgreSQL whose users OpenBao creates |
 //! | [`daytona_double`] | a double of Daytona, with real processes as its sandbox |
 //! | [`deadline`] | waiting on conditions, the only reader of the clock |
+//! | [`e2b_double`] | a double of E2B: control API, and `envd` with real processes |
 //! | [`encodings`] | the forms in which a secret could leak, and the search for them |
 //! | [`fake_model`] | model APIs on loopback that drive a real Claude Code or Codex |
 //! | [`harness`] | raw MCP lines over a child's stdio |
@@ -45,6 +46,7 @@ pub mod cuttable_tcp;
 pub mod database;
 pub mod daytona_double;
 pub mod deadline;
+pub mod e2b_double;
 pub mod encodings;
 pub mod fake_model;
 pub mod harness;

@@ -13,6 +13,8 @@ pub enum Tool {
     Busybox,
     ClaudeCode,
     Codex,
+    /// A directory: E2B's SDK for JavaScript.
+    E2bSdk,
     Everything,
     Filesystem,
     Ip,
@@ -71,6 +73,7 @@ impl Tool {
                 let mut triples = std::fs::read_dir(vendor).ok()?.flatten();
                 triples.find_map(|triple| Some(triple.path().join("bin/codex")).filter(|path| path.exists()))
             }
+            Self::E2bSdk => installed("npm/node_modules/e2b"),
             Self::Everything => {
                 installed("npm/node_modules/@modelcontextprotocol/server-everything/dist/index.js")
             }

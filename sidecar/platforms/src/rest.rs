@@ -200,7 +200,7 @@ impl Service {
             401 | 403 => PlatformError::Unauthorized { doing, status },
             404 | 410 => PlatformError::NoSandbox { doing, sandbox: sandbox.to_string() },
             402 | 429 => PlatformError::Quota { doing, why: self.message(reply) },
-            408 | 425 | 500..=599 => PlatformError::Unavailable {
+            408 | 409 | 425 | 500..=599 => PlatformError::Unavailable {
                 doing,
                 why: self.message(reply),
                 retry_after: reply.retry_after(),

@@ -162,9 +162,10 @@ async fn another_shim_replaces_the_hub_without_touching_the_running_file() {
 async fn the_harness_gets_its_files() {
     let Some(double) = DaytonaDouble::start(REAL_TIME) else { return };
     let mut operator = Operator::of(&double);
-    let settings = Bytes::from_static(b"{\"mcpServers\":{}}\r\n--not-a-boundary\r\n");
-    operator.setup.harness_files = vec![(".config/agent/mcp.json".into(), settings.clone())];
+    let settings = Bytes::from_static(b"{\"command\":\"{shim}\"}\r\n--not-a-boundary\r\n");
+    operator.setup.harness_files = vec![(".config/agent/mcp.json".into(), settings)];
     drop(operator.attach().await);
-    let written = std::fs::read(double.root().join("home/daytona/.config/agent/mcp.json")).unwrap();
-    assert_eq!(written, settings);
+    let written = std::fs::read_to_string(double.root().join("home/daytona/.config/agent/mcp.json")).unwrap();
+    let shim = format!("/home/daytona/.cofferdam/cofferdam-shim-{}", static_shim().digest);
+    assert_eq!(written, format!("{{\"command\":\"{shim}\"}}\r\n--not-a-boundary\r\n"));
 }

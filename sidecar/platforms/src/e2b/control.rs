@@ -1,0 +1,231 @@
+//! E2B's control API: what it knows about a sandbox, and resuming it.
+//!
+//! What must stay true: the API key goes here and nowhere else; asking about a sandbox does not wake it.
+
+use bytes::Bytes;
+use cofferdam_net::{AddressPolicy, Dialer};
+use http::{HeaderMap, HeaderName, HeaderValue, Method, Uri};
+use serde::{Deserialize, Deserializer};
+use std::time::Duration;
+use zeroize::Zeroizing;
+
+use crate::rest::{Call, Service, secret_header};
+use crate::{ApiKey, PlatformError, PlatformSettings, SandboxId, SandboxState};
+
+const PUBLIC_API: &str = "https://api.e2b.app";
+/// The port of `envd`, as its host name and a header carry it.
+pub(super) const ENVD_PORT: u16 = 49983;
+const FIND: &str = "find the sandbox on E2B";
+const RESUME: &str = "resume the sandbox on E2B";
+const FIND_TIMEOUT: Duration = Duration::from_secs(20);
+/// Loading a snapshot takes seconds.
+const RESUME_TIMEOUT: Duration = Duration::from_secs(90);
+/// How long a resumed sandbox may live, in seconds: the most that every plan of E2B permits. A sandbox that is already
+/// running keeps a longer time.
+const RESUMED_LIFETIME: u32 = 3600;
+
+/// The control API of one platform.
+pub(super) struct Control {
+    settings: PlatformSettings,
+    key: ApiKey,
+    dialer: Dialer,
+}
+
+/// How the services in a sandbox are reached.
+pub(super) struct Access {
+    pub(super) state: SandboxState,
+    pub(super) address: Uri,
+    pub(super) policy: AddressPolicy,
+    /// `envd`'s token. It is another one after each resume.
+    pub(super) token: Option<HeaderValue>,
+    /// The user as whom processes run, where the sandbox's `envd` has no default of its own.
+    pub(super) user: Option<&'static str>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Sandbox {
+    /// Absent in the response to a resume: it runs.
+    state: Option<String>,
+    domain: Option<String>,
+    envd_access_token: Option<TokenText>,
+    envd_version: Option<String>,
+}
+
+struct TokenText(Zeroizing<String>);
+
+impl<'de> Deserialize<'de> for TokenText {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        String::deserialize(deserializer).map(|text| Self(Zeroizing::new(text)))
+    }
+}
+
+impl Control {
+    pub(super) fn new(settings: PlatformSettings, key: ApiKey, dialer: Dialer) -> Self {
+        Self { settings, key, dialer }
+    }
+
+    pub(super) fn dialer(&self) -> &Dialer {
+        &self.dialer
+    }
+
+    pub(super) async fn find(&self, id: &SandboxId) -> Result<Access, PlatformError> {
+        let service = self.service()?;
+        let path = format!("/sandboxes/{id}");
+        let call = Call { doing: FIND, method: Method::GET, path: &path, body: None, time: FIND_TIMEOUT };
+        let reply = service.send(call).await?;
+        match reply.status.as_u16() {
+            200 => self.access(FIND, id, reply.json(FIND)?),
+            _ => Err(service.refusal(FIND, id, &reply)),
+        }
+    }
+
+    pub(super) async fn resume(&self, id: &SandboxId) -> Result<Access, PlatformError> {
+        let service = self.service()?;
+        let path = format!("/sandboxes/{id}/connect");
+        let body = Bytes::from(format!(r#"{{"timeout":{RESUMED_LIFETIME}}}"#));
+        let call =
+            Call { doing: RESUME, method: Method::POST, path: &path, body: Some(body), time: RESUME_TIMEOUT };
+        let reply = service.send(call).await?;
+        match reply.status.as_u16() {
+            200 | 201 => self.access(RESUME, id, reply.json(RESUME)?),
+            _ => Err(service.refusal(RESUME, id, &reply)),
+        }
+    }
+
+    fn service(&self) -> Result<Service, PlatformError> {
+        let key = secret_header(HeaderName::from_static("x-api-key"), self.key.header());
+        Service::new(&self.dialer, &self.api_url(), self.policy(), HeaderMap::from_iter([key]))
+    }
+
+    fn api_url(&self) -> Uri {
+        self.settings.api_url.clone().unwrap_or_else(|| Uri::from_static(PUBLIC_API))
+    }
+
+    /// The public platform has public addresses; a platform that the operator names may be anywhere.
+    fn policy(&self) -> AddressPolicy {
+        match self.settings.api_url {
+            Some(_) => AddressPolicy::Any,
+            None => AddressPolicy::PublicOnly,
+        }
+    }
+
+    fn access(&self, doing: &'static str, id: &SandboxId, sandbox: Sandbox) -> Result<Access, PlatformError> {
+        let state = match sandbox.state.as_deref() {
+            None | Some("running") => SandboxState::Running,
+            Some("paused") => SandboxState::Suspended,
+            Some(_) => {
+                let why =
+                    "the platform reports a state of the sandbox that this version does not know".to_owned();
+                return Err(PlatformError::Protocol { doing, why });
+            }
+        };
+        let token = sandbox.envd_access_token.map(|token| token_header(doing, token)).transpose()?;
+        let user = is_before_default_users(sandbox.envd_version.as_deref()).then_some("user");
+        let (address, policy) = match &self.settings.sandbox_url {
+            Some(address) => (address.clone(), AddressPolicy::Any),
+            None => (self.envd_address(doing, id, sandbox.domain.as_deref())?, self.policy()),
+        };
+        Ok(Access { state, address, policy, token, user })
+    }
+
+    /// `https://49983-ID.DOMAIN`; a platform that names no domain has the one of its API.
+    fn envd_address(
+        &self,
+        doing: &'static str,
+        id: &SandboxId,
+        domain: Option<&str>,
+    ) -> Result<Uri, PlatformError> {
+        let api = self.api_url();
+        let domain = domain.filter(|domain| !domain.is_empty());
+        let is_domain = |text: &&str| {
+            text.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'-'))
+        };
+        let domain = domain.or_else(|| api.host()?.strip_prefix("api.")).filter(is_domain);
+        domain.and_then(|domain| format!("https://{ENVD_PORT}-{id}.{domain}").parse().ok()).ok_or_else(|| {
+            let why = "the platform does not say where the sandbox is reached; set `sandbox-url`".to_owned();
+            PlatformError::Protocol { doing, why }
+        })
+    }
+}
+
+/// The token as a header, in memory that is wiped.
+fn token_header(doing: &'static str, token: TokenText) -> Result<HeaderValue, PlatformError> {
+    let bytes = Bytes::from_owner(Zeroizing::new(token.0.as_bytes().to_vec()));
+    HeaderValue::from_maybe_shared(bytes).map_err(|_| PlatformError::Protocol {
+        doing,
+        why: "the sandbox's access token cannot be sent as a header".to_owned(),
+    })
+}
+
+/// Before 0.4.0 `envd` refuses a request without a user. A version that cannot be read counts as new.
+fn is_before_default_users(version: Option<&str>) -> bool {
+    let mut numbers = version.unwrap_or_default().split('.').map(str::parse);
+    matches!((numbers.next(), numbers.next()), (Some(Ok(0_u32)), Some(Ok(0..=3))))
+}
+
+#[cfg(test)]
+mod tests {
+    use cofferdam_net::Trust;
+
+    use super::*;
+    use crate::PlatformKind;
+
+    #[test]
+    fn envd_is_where_the_platform_or_the_operator_says() {
+        let address = |api: Option<&'static str>, sandbox: Option<&'static str>, domain: Option<&str>| {
+            let sandbox = control(api, sandbox).access(FIND, &"box1".parse().unwrap(), answer(domain));
+            sandbox
+                .map(|access| (access.address.to_string(), access.policy))
+                .map_err(|error| error.to_string())
+        };
+        let public = |text: &str| Ok((text.to_owned(), AddressPolicy::PublicOnly));
+        assert_eq!(address(None, None, Some("e2b.dev")), public("https://49983-box1.e2b.dev/"));
+        assert_eq!(address(None, None, None), public("https://49983-box1.e2b.app/"));
+        let any = |text: &str| Ok((text.to_owned(), AddressPolicy::Any));
+        assert_eq!(
+            address(Some("https://api.own.example"), None, None),
+            any("https://49983-box1.own.example/")
+        );
+        assert_eq!(address(None, Some("http://127.0.0.1:9"), Some("x.y")), any("http://127.0.0.1:9/"));
+        for hostile in ["evil.example/x", "a@b", "a:1", "a b"] {
+            assert!(address(None, None, Some(hostile)).is_err(), "{hostile}");
+        }
+        assert!(address(Some("https://127.0.0.1"), None, None).is_err());
+    }
+
+    #[test]
+    fn an_unknown_state_is_not_taken_for_running() {
+        let sandbox = Sandbox { state: Some("melting".into()), ..answer(None) };
+        assert!(control(None, None).access(FIND, &"box1".parse().unwrap(), sandbox).is_err());
+    }
+
+    #[test]
+    fn old_versions_of_envd_are_told_the_user() {
+        assert!(is_before_default_users(Some("0.3.9")));
+        for new in [Some("0.4.0"), Some("0.6.13"), Some("1.0.0"), Some("x"), None] {
+            assert!(!is_before_default_users(new), "{new:?}");
+        }
+    }
+
+    #[test]
+    fn the_token_is_never_printed() {
+        let token = token_header(FIND, TokenText(Zeroizing::new("tok-1".to_owned()))).unwrap();
+        let (_, value) = secret_header(HeaderName::from_static("x-access-token"), token);
+        assert!(!format!("{value:?}").contains("tok-1"));
+    }
+
+    fn control(api: Option<&'static str>, sandbox: Option<&'static str>) -> Control {
+        let settings = PlatformSettings {
+            kind: PlatformKind::E2b,
+            api_url: api.map(Uri::from_static),
+            sandbox_url: sandbox.map(Uri::from_static),
+        };
+        Control::new(settings, ApiKey::new(HeaderValue::from_static("key")), Dialer::trusting(Trust::System))
+    }
+
+    fn answer(domain: Option<&str>) -> Sandbox {
+        let domain = domain.map(str::to_owned);
+        Sandbox { state: Some("running".into()), domain, envd_access_token: None, envd_version: None }
+    }
+}

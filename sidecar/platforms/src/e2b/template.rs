@@ -1,0 +1,33 @@
+//! What to add to an E2B template so that nothing is uploaded later.
+
+use super::install::{TEMPLATE_DIRECTORY, TEMPLATE_LINK};
+use crate::ShimBinary;
+
+/// Lines for a template's Dockerfile; the shim lies beside that as `cofferdam-shim`.
+pub(super) fn lines(shim: &ShimBinary) -> String {
+    let file = format!("{TEMPLATE_DIRECTORY}/cofferdam-shim-{}", shim.digest);
+    format!(
+        "# The cofferdam shim: copy it beside this Dockerfile as `cofferdam-shim`. Enrolment happens when it is attached; \
+         nothing in the template is secret.\n\
+         COPY cofferdam-shim {file}\n\
+         RUN chmod 0755 {file} && ln -sf {file} {TEMPLATE_LINK}\n"
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_template_has_the_shim_under_its_digest_and_a_link() {
+        let shim = ShimBinary { bytes: bytes::Bytes::new(), digest: "0123abcd".to_owned() };
+        let lines = lines(&shim);
+        assert!(
+            lines.contains("COPY cofferdam-shim /usr/local/lib/cofferdam/cofferdam-shim-0123abcd\n"),
+            "{lines}"
+        );
+        assert!(lines.contains(
+            "ln -sf /usr/local/lib/cofferdam/cofferdam-shim-0123abcd /usr/local/bin/cofferdam-shim\n"
+        ));
+    }
+}

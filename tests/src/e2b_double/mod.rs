@@ -1,0 +1,211 @@
+//! A double of E2B over real HTTP: the control API, the proxy in front of the sandboxes, and `envd` in each of them.
+//!
+//! It follows the contract that the real `envd` and the real SDKs were seen to keep; the real SDKs, Python and JavaScript,
+//! do the same things on it in `tests/tests/e2b`. A sandbox is a directory that bubblewrap shows to real processes as their
+//! root, as the usual user (uid 1000) or as root.
+//!
+//! Not doubled: terminals, watching directories, signed URLs, lifetimes of sandboxes, and memory: a fork has the files of
+//! its origin and none of its processes.
+//!
+//! | module | what it holds |
+//! |---|---|
+//! | `body` | responses: JSON, errors, streams that can be cut |
+//! | `control` | the control API |
+//! | `envd` | the process service |
+//! | `faults` | what a test can break |
+//! | `files` | upload and download |
+//! | `frames` | the frames of the Connect protocol |
+//! | `launch` | how a process is started in a sandbox |
+//! | `process` | a running process, its listeners and its end |
+//! | `sandbox` | the state of one sandbox |
+//! | `server` | the two listeners, and what they record |
+
+mod body;
+mod control;
+mod envd;
+mod faults;
+mod files;
+mod frames;
+mod launch;
+mod process;
+mod sandbox;
+mod server;
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use serde_json::Value;
+use tokio::runtime::Runtime;
+
+pub use faults::{CutEvery, Fault};
+pub use sandbox::{AutoResume, SandboxUser};
+pub use server::{Head, Side};
+
+use crate::tools::Tool;
+use sandbox::Sandbox;
+use server::Shared;
+
+/// A running platform. Its sandboxes and all their processes end with it.
+pub struct E2bDouble {
+    shared: Arc<Shared>,
+    api: std::net::SocketAddr,
+    proxy: std::net::SocketAddr,
+    runtime: Option<Runtime>,
+}
+
+/// The API key that the double accepts.
+pub const API_KEY: &str = "e2b_0123456789abcdef0123456789abcdef01234567";
+
+impl E2bDouble {
+    /// `None` where bubblewrap is missing, which is reported.
+    #[track_caller]
+    pub fn start() -> Option<Self> {
+        Self::with_speed(1)
+    }
+
+    /// The same with a clock that runs this many times faster: keep-alives and time limits of processes.
+    ///
+    /// # Panics
+    /// When loopback has no free port.
+    #[track_caller]
+    pub fn with_speed(speed: u32) -> Option<Self> {
+        let bubblewrap = Tool::Bubblewrap.path()?;
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(2)
+            .thread_name("e2b-double")
+            .enable_all()
+            .build()
+            .expect("a runtime can be made");
+        let shared = Arc::new(Shared::new(bubblewrap, speed));
+        let api = server::listen(&shared, Side::Control, runtime.handle());
+        let proxy = server::listen(&shared, Side::Envd, runtime.handle());
+        Some(Self { shared, api, proxy, runtime: Some(runtime) })
+    }
+
+    pub fn api_url(&self) -> String {
+        format!("http://{}", self.api)
+    }
+
+    /// The address of every sandbox's `envd`; a header says which one is meant.
+    pub fn sandbox_url(&self) -> String {
+        format!("http://{}", self.proxy)
+    }
+
+    /// A new running sandbox; returns its id.
+    pub fn create(&self, user: SandboxUser) -> String {
+        self.shared.create(user).id.clone()
+    }
+
+    /// Freezes the processes and cuts all streams.
+    #[track_caller]
+    pub fn pause(&self, id: &str) {
+        self.sandbox(id).pause();
+    }
+
+    /// The same, but open streams stay open.
+    #[track_caller]
+    pub fn pause_quietly(&self, id: &str) {
+        self.sandbox(id).freeze();
+    }
+
+    #[track_caller]
+    pub fn resume(&self, id: &str) {
+        self.sandbox(id).resume();
+    }
+
+    #[track_caller]
+    pub fn is_paused(&self, id: &str) -> bool {
+        self.sandbox(id).is_paused()
+    }
+
+    /// Whether a request to a paused sandbox wakes it.
+    #[track_caller]
+    pub fn set_auto_resume(&self, id: &str, auto_resume: AutoResume) {
+        self.sandbox(id).set_auto_resume(auto_resume);
+    }
+
+    /// Cuts all streams of a sandbox; its processes go on.
+    #[track_caller]
+    pub fn cut(&self, id: &str) {
+        self.sandbox(id).cut();
+    }
+
+    /// The streams of a sandbox stay open, and carry neither output nor keep-alives any more.
+    #[track_caller]
+    pub fn stall(&self, id: &str) {
+        self.sandbox(id).stall();
+    }
+
+    /// Every stream that is opened from now on is cut again and again.
+    pub fn cut_every(&self, every: Option<CutEvery>) {
+        self.shared.faults.cut_every(every);
+    }
+
+    /// `envd` ends and starts anew: it knows no process any more, and their pipes are closed.
+    #[track_caller]
+    pub fn restart_envd(&self, id: &str) {
+        self.sandbox(id).restart_envd();
+    }
+
+    /// The sandbox ends when an upload into it has this many bytes.
+    #[track_caller]
+    pub fn die_during_upload(&self, id: &str, bytes: usize) {
+        self.sandbox(id).die_during_upload(bytes);
+    }
+
+    /// The next `times` requests whose path contains `path` meet this fault.
+    pub fn plan(&self, side: Side, path: &str, fault: Fault, times: usize) {
+        self.shared.faults.plan(side, path, fault, times);
+    }
+
+    /// What the platform's log has: requests to start processes, unary requests, paths of files. Input streams are not in it.
+    pub fn log(&self) -> Vec<String> {
+        self.shared.log()
+    }
+
+    /// The heads of all requests.
+    pub fn heads(&self) -> Vec<Head> {
+        self.shared.heads()
+    }
+
+    /// A path in a sandbox, as this machine sees it.
+    #[track_caller]
+    pub fn path(&self, id: &str, inside: &str) -> PathBuf {
+        self.sandbox(id).root().join(inside.trim_start_matches('/'))
+    }
+
+    /// The processes that `envd` knows: their process ids on this machine.
+    #[track_caller]
+    pub fn processes(&self, id: &str) -> Vec<u32> {
+        self.sandbox(id).processes().iter().map(|process| process.pid).collect()
+    }
+
+    /// What was asked for when a process was started.
+    #[track_caller]
+    pub fn process_configs(&self, id: &str) -> Vec<Value> {
+        self.sandbox(id).processes().iter().map(|process| process.config.clone()).collect()
+    }
+
+    #[track_caller]
+    pub fn token(&self, id: &str) -> String {
+        self.sandbox(id).token()
+    }
+
+    #[track_caller]
+    fn sandbox(&self, id: &str) -> Arc<Sandbox> {
+        self.shared.sandbox(id).unwrap_or_else(|| panic!("there is no sandbox {id}"))
+    }
+}
+
+impl Drop for E2bDouble {
+    fn drop(&mut self) {
+        self.shared.end_all();
+        if let Some(runtime) = self.runtime.take() {
+            // Not awaited: a test may drop this inside a runtime of its own.
+            runtime.shutdown_background();
+        }
+        if std::thread::panicking() {
+            eprintln!("=== log of the E2B double\n{}", self.log().join("\n"));
+        }
+    }
+}
