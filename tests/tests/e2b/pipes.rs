@@ -300,5 +300,6 @@ async fn works(pipe: &mut Pipe) {
 
 /// Where the link in the user's home leads, in the sandbox.
 fn link(scene: &Scene) -> PathBuf {
-    fs::read_link(scene.double.path(scene.box_id(), "/home/user/.local/bin/cofferdam-shim")).unwrap()
+    fs::read_link(scene.double.path(scene.box_id(), "/home/user/.local/bin/cofferdam-shim"))
+        .expect("the link is there")
 }
