@@ -125,6 +125,7 @@ async fn a_sandbox_that_stops_during_the_upload_leaves_no_half_shim() {
     let directory = double.root().join("home/daytona/.cofferdam");
     let left: Vec<_> =
         std::fs::read_dir(&directory).unwrap().flatten().map(|entry| entry.file_name()).collect();
+    assert!(!left.is_empty(), "the double wrote what came");
     assert!(left.iter().all(|name| !name.to_string_lossy().starts_with("cofferdam-shim")), "{left:?}");
     assert!(matches!(operator.failure().await, PlatformError::Suspended { .. }));
     double.start_again();
@@ -154,4 +155,18 @@ async fn a_sandbox_that_cannot_run_the_shim_says_why() {
         error.to_string().contains("exit code 127") && error.to_string().contains("no such library"),
         "{error}"
     );
+}
+
+#[tokio::test]
+async fn the_hub_of_another_sidecar_is_left_alone() {
+    let Some(double) = DaytonaDouble::start(Speed(1)) else { return };
+    let first = Operator::of(&double);
+    let mut pipe = first.attach().await;
+    let error = Operator::of(&double).failure().await;
+    assert!(matches!(error, PlatformError::Unavailable { .. }), "it may end: {error}");
+    assert!(
+        error.to_string().contains("another hub") || error.to_string().contains("exit code 75"),
+        "{error}"
+    );
+    pipe.carries_a_link().await;
 }
