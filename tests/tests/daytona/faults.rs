@@ -78,11 +78,18 @@ async fn a_proxy_that_fails_while_connecting_is_tried_again() {
     let upgrades =
         || double.requests().iter().filter(|request| request.service == ServiceName::Preview).count();
     let before = upgrades();
-    for fault in [Fault::Status(502, None), Fault::Cut, Fault::Redirect("https://auth.daytona.test".into())] {
+    for fault in [Fault::Status(502, None), Fault::Cut] {
         double.fail_next_upgrade(fault);
         drop(operator.attach().await);
     }
-    assert_eq!(upgrades(), before + 6, "each failed once, and the redirect was not followed");
+    assert_eq!(upgrades(), before + 4, "each failed once");
+    // This is how the proxy refuses a token.
+    double.fail_next_upgrade(Fault::Redirect("https://auth.daytona.test".into()));
+    let error = operator.failure().await;
+    assert!(matches!(error, PlatformError::Unavailable { .. }), "{error}");
+    assert!(error.to_string().contains("token is refused"), "{error}");
+    operator.attach().await;
+    assert_eq!(upgrades(), before + 6, "the redirect was not followed");
 }
 
 #[tokio::test]
