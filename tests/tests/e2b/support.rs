@@ -67,7 +67,7 @@ impl Scene {
         suspended: WhenSuspended,
     ) -> Result<Pipe, PlatformError> {
         let steps = Arc::clone(&self.steps);
-        let progress = move |step| steps.lock().unwrap().push(step);
+        let progress = move |step| steps.lock().expect("no test panics while it records a step").push(step);
         timeout(PATIENCE, self.client.open(&self.id, suspended, setup, &progress)).await.expect("open ends")
     }
 
@@ -81,7 +81,7 @@ impl Scene {
 
     /// The steps that were told since the last question.
     pub(crate) fn steps(&self) -> Vec<Progress> {
-        std::mem::take(&mut self.steps.lock().unwrap())
+        std::mem::take(&mut self.steps.lock().expect("no test panics while it records a step"))
     }
 
     /// How often the shim was uploaded.
