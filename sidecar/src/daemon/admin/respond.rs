@@ -18,7 +18,7 @@ use super::listing::{self, NameOf};
 use super::tokens::{TokenNotCreated, TokenTerms};
 use super::{AdminRequest, AdminResponse, EndedAttachment, MAX_MILLISECONDS, MAX_TOKEN_TTL_MS, PipeVia};
 use crate::daemon::attach::hold::{AttachRequest, Hold};
-use crate::daemon::attachments::{Detach, Follower};
+use crate::daemon::attachments::{AttachmentKeeper, Detach, Follower};
 use crate::daemon::enrolling::{EnrollRequest, EnrollVia, Enrolled, Killed};
 use crate::daemon::reload::Reloaded;
 use crate::daemon::state::Daemon;
@@ -72,7 +72,10 @@ pub(super) async fn carry_out(
                 true => Detach::WhenAttached,
                 false => Detach::No,
             };
-            return Ok(Outcome::Follow(daemon.attach_platform(&attachment).await?, detach));
+            return Ok(Outcome::Follow(
+                AttachmentKeeper::of(daemon).attach_platform(&attachment).await?,
+                detach,
+            ));
         }
         AdminRequest::CreateToken { grants, name, ttl_ms } => {
             create_token(daemon, caller, grants, name, ttl_ms).await?
@@ -182,7 +185,7 @@ async fn end(
         return end_attachment(daemon, &attachment.name).await;
     }
     let began = Instant::now();
-    match daemon.kill(&*resolved?).await {
+    match daemon.kill(&resolved?).await {
         Some(killed) => report_kill(name, killed, began),
         None => Err(ApiError::not_found(format!("`{name}` has ended meanwhile"))),
     }
@@ -190,7 +193,7 @@ async fn end(
 
 async fn end_attachment(daemon: &Arc<Daemon>, name: &str) -> Result<AdminResponse, ApiError> {
     let began = Instant::now();
-    let Some((lifetime, killed)) = daemon.end_attachment(name).await else {
+    let Some((lifetime, killed)) = AttachmentKeeper::of(daemon).end(name).await else {
         return Err(ApiError::not_found(format!("`{name}` has ended meanwhile")));
     };
     let (links, enrolment) = match killed.map(|killed| report_kill(name, killed, began)).transpose()? {
