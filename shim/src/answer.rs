@@ -68,6 +68,17 @@ impl Answer {
     }
 }
 
+/// Which side to upgrade, if the sidecar's version of the relay protocol is another.
+pub(crate) fn version_difference(ours: u16, theirs: u16) -> String {
+    let upgrade = match theirs > ours {
+        true => "the shim in the sandbox is older: upgrade it",
+        false => "the sidecar on the host is older: upgrade it",
+    };
+    format!(
+        "the sidecar speaks version {theirs} of the relay protocol, and this shim version {ours}; {upgrade}"
+    )
+}
+
 fn malformed(sentence: &str) -> Answer {
     Answer { code: Code::MessageMalformed, sentence: sentence.into() }
 }

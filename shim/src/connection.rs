@@ -9,6 +9,7 @@ use relay_proto::control::Proof;
 use relay_proto::decoder::Decoder;
 use rustix::io::Errno;
 
+use crate::default_socket::{SocketSearch, UntrustedSocket};
 #[cfg(feature = "tls")]
 use crate::inbound_listener;
 use crate::state::HeldKey;
@@ -48,6 +49,13 @@ pub(crate) enum ConnectError {
     /// No address was given, and neither default works: the socket and the enrolment.
     #[error("{socket}; and {enrolment}")]
     NoDefault { socket: Box<Self>, enrolment: String },
+    /// No address was given, and no default socket exists.
+    #[error("connect to the sidecar or a hub: there is no socket at {}", listed(.0))]
+    NoSocket(SocketSearch),
+    #[error(
+        "connect to {address}: {source}; if it is the right one, name it with --relay or COFFERDAM_RELAY"
+    )]
+    Untrusted { address: Address, source: UntrustedSocket },
     #[error("this version cannot connect to {0}")]
     UnsupportedAddress(Address),
     #[cfg(not(feature = "tls"))]
@@ -84,6 +92,12 @@ impl ConnectError {
             _ => false,
         }
     }
+}
+
+fn listed(sockets: &SocketSearch) -> String {
+    let places: Vec<String> =
+        sockets.places().iter().map(|path| format!("unix:{}", path.display())).collect();
+    places.join(", ")
 }
 
 /// A reason that the error number does not give: a seccomp filter forbids Unix sockets, whatever their path.

@@ -12,26 +12,33 @@
 //! | `relay_state` | the state of the relay: what a line, a frame or a deadline leads to; no I/O |
 //! | `pending`, `server_requests`, `pacing` | requests without a response, of either side; when to connect again |
 //! | `answer` | error responses that the shim itself makes |
+//! | [`client`] | `cofferdam-shim servers`, `tools` and `call`: the same tools for scripts |
 //! | [`hub`] | `cofferdam-shim hub`: carries the links of all shims of a sandbox through its one pipe |
 //! | `lines` | bytes from the harness → lines |
 //! | `link`, `enrolled_link` | opening a connection: where to, and with the sandbox's key |
+//! | [`default_socket`] | where hub and shims meet if nothing is configured |
 //! | `connection`, `stream` | an open connection; reading and writing it over any transport |
 //! | `loopback` | a link to a hub where Unix sockets are forbidden |
 //! | `inbound_listener`, `listen` | a port that the host dials, and a link through it |
+//! | `fork_sign` | whether the sandbox was copied while the shim runs |
 //! | `state` | the sandbox's key and where it comes from (`state_without_tls`: none) |
-//! | `status` | `cofferdam-shim status` |
+//! | `status`, `failure` | `cofferdam-shim status`; why a command has no result, and its exit code |
 //! | `stderr_log` | problems, each reported once on stderr |
 //! | `socket`, `stdio`, `pipe`, `queue` | non-blocking I/O, without changing flags that the harness shares |
 
 #![forbid(unsafe_code)]
 
 mod answer;
+pub mod client;
 mod connection;
+pub mod default_socket;
 #[cfg(feature = "tls")]
 mod enrolled_link;
 #[cfg(not(feature = "tls"))]
 #[path = "enrolled_link_without_tls.rs"]
 mod enrolled_link;
+mod failure;
+mod fork_sign;
 #[cfg(feature = "hub")]
 pub mod hub;
 #[cfg(feature = "tls")]
@@ -92,6 +99,7 @@ pub fn main(
     let options = match options::parse(arguments, environment) {
         #[cfg(feature = "hub")]
         Ok(Command::Hub(options)) => return hub::main(options),
+        Ok(Command::Client(command, options, format)) => return client::main(command, options, format),
         Ok(Command::Relay(options)) => options,
         Ok(Command::Status(options, format)) => return show_status(options, format),
         Ok(Command::Show(text)) => {
@@ -124,7 +132,8 @@ pub async fn relay(
     output: OwnedFd,
     stop: impl Future<Output = ()>,
 ) -> io::Result<()> {
-    relay_loop::run(options, timing, stdio::Stdio::input(input)?, stdio::Stdio::output(output)?, stop).await
+    let (input, output) = (stdio::Stdio::input(input)?, stdio::Stdio::output(output)?);
+    relay_loop::run(options, timing, input, output, stop, stderr_log::StderrLog::new()).await
 }
 
 const EX_USAGE: u8 = 64;

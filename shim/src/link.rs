@@ -18,12 +18,13 @@ use tokio::net::UnixStream;
 use tokio::time::timeout;
 
 use crate::connection::{ConnectError, Connection, Opened};
+use crate::default_socket::{self, SocketSearch};
 use crate::enrolled_link;
 #[cfg(feature = "tls")]
 use crate::listen::Port;
 use crate::loopback;
 use crate::network::Network;
-use crate::options::{DEFAULT_RELAY, Options};
+use crate::options::Options;
 use crate::socket::{Descriptor, Socket};
 use crate::state::{EnrolmentState, HeldKey, OtherEnrolment};
 use crate::stream::Stream;
@@ -34,8 +35,9 @@ pub(crate) type Attempt = Pin<Box<dyn Future<Output = Result<Opened, ConnectErro
 /// Opens connections: the address, the enrolment and the network options to use.
 #[derive(Debug)]
 pub(crate) struct Dialer {
-    /// `None`: the address in the enrolment, or else the default socket.
+    /// `None`: the address in the enrolment, or else a default socket.
     address: Option<Address>,
+    default_sockets: SocketSearch,
     state: EnrolmentState,
     network: Network,
     /// The port of a `listen:` link.
@@ -58,9 +60,10 @@ pub(crate) enum Search {
 
 impl Dialer {
     pub(crate) fn new(options: Options) -> Self {
-        let Options { relay, server: _, network, state, sources } = options;
+        let Options { relay, default_sockets, server: _, network, state, sources } = options;
         Self {
             address: relay,
+            default_sockets,
             state: EnrolmentState::new(state, sources),
             network,
             #[cfg(feature = "tls")]
@@ -80,7 +83,10 @@ impl Dialer {
     /// Starts to connect.
     pub(crate) fn attempt(&mut self) -> Attempt {
         match self.address.clone() {
-            None => Box::pin(default_address(self.state.clone(), self.network.clone())),
+            None => {
+                let sockets = self.default_sockets.clone();
+                Box::pin(default_address(self.state.clone(), sockets, self.network.clone()))
+            }
             Some(Address::Unix(path)) => Box::pin(unix(Address::Unix(path))),
             Some(Address::Fd(number)) if self.fd_used => {
                 Box::pin(ready(Err(ConnectError::CannotReopen(number))))
@@ -147,14 +153,36 @@ impl Dialer {
     }
 }
 
-/// The address in the enrolment; without one, the default socket.
-async fn default_address(state: EnrolmentState, network: Network) -> Result<Opened, ConnectError> {
+/// The address in the enrolment; without one, a default socket.
+async fn default_address(
+    state: EnrolmentState,
+    sockets: SocketSearch,
+    network: Network,
+) -> Result<Opened, ConnectError> {
     match enrolled_link::connect(state, None, network).await {
-        Err(ConnectError::NoEnrolment(enrolment)) => unix(Address::Unix(DEFAULT_RELAY.into()))
+        Err(ConnectError::NoEnrolment(enrolment)) => default_socket(&sockets)
             .await
             .map_err(|socket| ConnectError::NoDefault { socket: Box::new(socket), enrolment }),
         other => other,
     }
+}
+
+/// The first default socket that can be trusted and accepts a connection. If there is none, the error is about the first
+/// one that exists.
+async fn default_socket(sockets: &SocketSearch) -> Result<Opened, ConnectError> {
+    let mut problem = None;
+    for path in sockets.places() {
+        let failed = match default_socket::check(path) {
+            Ok(()) => match unix(Address::Unix(path.clone())).await {
+                Ok(opened) => return Ok(opened),
+                Err(error) => error,
+            },
+            Err(untrusted) if untrusted.is_absent() => continue,
+            Err(source) => ConnectError::Untrusted { address: Address::Unix(path.clone()), source },
+        };
+        problem.get_or_insert(failed);
+    }
+    Err(problem.unwrap_or_else(|| ConnectError::NoSocket(sockets.clone())))
 }
 
 async fn unix(address: Address) -> Result<Opened, ConnectError> {

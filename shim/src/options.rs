@@ -7,6 +7,8 @@ use std::path::{Path, PathBuf};
 use relay_proto::address::{Address, InvalidAddress};
 use relay_proto::name::{InvalidName, Name};
 
+use crate::client::command::{ClientCommand, ClientUsageError, ClientVerb};
+use crate::default_socket::SocketSearch;
 #[cfg(feature = "hub")]
 use crate::hub::{
     self,
@@ -17,8 +19,9 @@ use crate::network::{Expose, Network, NetworkUsageError, RawNetworkOptions};
 /// Where to connect and which server to use.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Options {
-    /// `None`: the address in the enrolment, or else the default socket.
+    /// `None`: the address in the enrolment, or else a default socket.
     pub relay: Option<Address>,
+    pub default_sockets: SocketSearch,
     /// Which server; `None` means the grant's only one.
     pub server: Option<Name>,
     pub network: Network,
@@ -50,7 +53,7 @@ impl fmt::Debug for Sources {
     }
 }
 
-/// The output format of `status`.
+/// The output format of `status` and of the client's commands.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum OutputFormat {
     Json,
@@ -60,6 +63,8 @@ pub enum OutputFormat {
 /// What the command line requests.
 #[derive(Debug, Eq, PartialEq)]
 pub enum Command {
+    /// `servers`, `tools` or `call`.
+    Client(ClientCommand, Options, OutputFormat),
     #[cfg(feature = "hub")]
     Hub(HubOptions),
     Relay(Options),
@@ -71,6 +76,8 @@ pub enum Command {
 
 #[derive(Debug, Eq, PartialEq, thiserror::Error)]
 pub enum UsageError {
+    #[error(transparent)]
+    Client(#[from] ClientUsageError),
     #[cfg(feature = "hub")]
     #[error(transparent)]
     Hub(#[from] HubUsageError),
@@ -106,10 +113,15 @@ pub fn parse(
     let (mut relay, mut server, mut state, mut proxy, mut pin) = (None, None, None, None, None);
     let mut expose = Expose::No;
     let (mut subcommand, mut format) = (Subcommand::Relay, None);
-    let mut first = true;
+    let (mut first, mut words) = (true, Vec::new());
     while let Some(argument) = arguments.next() {
         let argument =
             argument.into_string().map_err(|_| UsageError::NotUtf8 { place: "the command line" })?;
+        let is_word = argument == "-" || !argument.starts_with('-');
+        if is_word && matches!(subcommand, Subcommand::Client(_)) {
+            words.push(argument);
+            continue;
+        }
         let (name, value) = match argument.split_once('=') {
             Some((name, value)) => (name, Some(OsString::from(value))),
             None => (argument.as_str(), None),
@@ -121,7 +133,12 @@ pub fn parse(
                 (subcommand, first) = (Subcommand::Status, false);
                 continue;
             }
-            "--json" if value.is_none() && subcommand == Subcommand::Status => {
+            word if first && ClientVerb::from_word(word).is_some() && value.is_none() => {
+                first = false;
+                subcommand = ClientVerb::from_word(word).map_or(subcommand, Subcommand::Client);
+                continue;
+            }
+            "--json" if value.is_none() && subcommand != Subcommand::Relay => {
                 match format.replace(OutputFormat::Json) {
                     None => continue,
                     Some(_) => return Err(UsageError::Twice { flag: "--json" }),
@@ -134,7 +151,7 @@ pub fn parse(
             "--pin" => (PIN_FLAG, &mut pin),
             "--proxy" => (PROXY_FLAG, &mut proxy),
             "--relay" => (RELAY_FLAG, &mut relay),
-            "--server" => (SERVER_FLAG, &mut server),
+            "--server" if !matches!(subcommand, Subcommand::Client(_)) => (SERVER_FLAG, &mut server),
             "--state" => (STATE_FLAG, &mut state),
             _ => return Err(UsageError::Unknown(argument)),
         };
@@ -177,18 +194,19 @@ pub fn parse(
     let network = Network::read(RawNetworkOptions { relay: relay.as_ref(), proxy, pin, expose }, |name| {
         given(name).and_then(|value| value.into_string().ok())
     })?;
-    let options = Options { relay, server, network, state, sources };
+    let default_sockets = SocketSearch::new(given("XDG_RUNTIME_DIR").map(PathBuf::from));
+    let options = Options { relay, default_sockets, server, network, state, sources };
+    let format_or_text = format.unwrap_or(OutputFormat::Text);
     Ok(match subcommand {
+        Subcommand::Client(verb) => Command::Client(verb.with_words(words)?, options, format_or_text),
         Subcommand::Relay => Command::Relay(options),
-        Subcommand::Status => Command::Status(options, format.unwrap_or(OutputFormat::Text)),
+        Subcommand::Status => Command::Status(options, format_or_text),
     })
 }
 
 /// Name and version, as `--version` and the relay's Hello say them.
 pub(crate) const SOFTWARE: &str = concat!("cofferdam-shim ", env!("CARGO_PKG_VERSION"));
 
-/// The default mount point of the shared socket.
-pub(crate) const DEFAULT_RELAY: &str = "/run/cofferdam/relay/relay.sock";
 const DEFAULT_ENROLMENT: &str = "/run/cofferdam/enroll";
 const PIN_FLAG: &str = "--pin";
 const PIN_VARIABLE: &str = "COFFERDAM_PIN";
@@ -202,30 +220,41 @@ const HELP: &str = "\
 Serves MCP on stdin and stdout to a harness in a sandbox, and forwards the messages to the sidecar on the host.
 
 Usage: cofferdam-shim [--relay LINK] [--server NAME] [--state DIR] [--proxy URL] [--pin KEY] [--expose]
-       cofferdam-shim status [--json]   show the link, the session and what is granted
+       cofferdam-shim servers           list the MCP servers that are granted
+       cofferdam-shim tools [SERVER]    list their tools
+       cofferdam-shim call SERVER TOOL [JSON|-]
+                                        call a tool with these arguments, or those on stdin
+       cofferdam-shim status            show the link, the session and what is granted
        cofferdam-shim hub --help        carry the links of all shims through one pipe to the host
 
   --relay LINK    where the sidecar is: unix:PATH, hub:FILE (a hub on the loopback), fd:N (an inherited socket),
                   tls://HOST:PORT, wss://HOST[:PORT]/PATH, vsock:CID:PORT, or where it dials in: listen:HOST:PORT,
                   listen:vsock:PORT
                   [environment: COFFERDAM_RELAY]
-                  [default: the address in the enrolment, else unix:/run/cofferdam/relay/relay.sock]
+                  [default: the address in the enrolment, else the first of the sockets
+                  /run/cofferdam/relay/relay.sock, $XDG_RUNTIME_DIR/cofferdam/relay.sock and
+                  /tmp/cofferdam-UID/relay.sock in a directory of this user or root]
   --server NAME   which MCP server to reach; without it, the only one that is granted
   --state DIR     keeps the sandbox's key, shared by its shims [environment: COFFERDAM_STATE]
   --proxy URL     go out through this HTTP proxy, http://[USER:PASSWORD@]HOST:PORT, ignoring NO_PROXY
                   [environment: HTTPS_PROXY or ALL_PROXY, unless NO_PROXY excepts the sidecar]
   --pin KEY       the key of the sidecar that may dial in, for listen: [environment: COFFERDAM_PIN]
   --expose        let listen: open a port that other machines can reach
+  --json          servers, tools, call, status: print JSON
   --version, -V   print the version
   --help, -h      print this
 
 An enrolment string, as `cofferdam enroll` prints it, is read from COFFERDAM_ENROLL, from the file that
 COFFERDAM_ENROLL_FILE names, or from /run/cofferdam/enroll; a file is removed after use.
+
+servers, tools and call exit with 0; 1 if the tool failed, or may have run; 64 for wrong arguments; 69 if nothing ran
+because the sidecar, the server or its credential is unavailable; 77 if it is denied.
 ";
 
 /// Without a subcommand, the shim relays.
 #[derive(Clone, Copy, Eq, PartialEq)]
 enum Subcommand {
+    Client(ClientVerb),
     Relay,
     Status,
 }
@@ -255,7 +284,7 @@ mod tests {
         })
     }
 
-    const LOOKED_AT: [&str; 13] = [
+    const LOOKED_AT: [&str; 14] = [
         "COFFERDAM_PIN",
         "https_proxy",
         "HTTPS_PROXY",
@@ -268,6 +297,7 @@ mod tests {
         "COFFERDAM_RELAY",
         "COFFERDAM_STATE",
         "HOME",
+        "XDG_RUNTIME_DIR",
         "XDG_STATE_HOME",
     ];
 

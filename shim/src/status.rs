@@ -4,14 +4,17 @@ use std::fmt::Write as _;
 use std::future::poll_fn;
 use std::time::Duration;
 
+use relay_proto::code::Code;
 use relay_proto::control::{Hello, Purpose, Refusal, Status};
 use relay_proto::decoder::Decoder;
-use relay_proto::frame::{Frame, PREFACE};
+use relay_proto::frame::{DecodeError, Frame, PREFACE};
 use relay_proto::limits::VERSION;
 use serde::Serialize;
 use tokio::time::timeout;
 
+use crate::answer::version_difference;
 use crate::connection::{Connection, Opened};
+use crate::failure::Failure;
 use crate::link::Dialer;
 use crate::options::{Options, OutputFormat, SOFTWARE};
 use crate::stream::Stream;
@@ -40,17 +43,28 @@ struct JsonReport<'a> {
     trouble: Option<&'a Failure>,
 }
 
-/// Why there is no status: code and message, as in an error response.
-#[derive(Serialize)]
-struct Failure {
-    code: String,
-    message: String,
-}
-
 /// From Hello to the response.
 const RESPONSE_TIMEOUT: Duration = Duration::from_secs(10);
 
 pub(crate) async fn ask(options: Options, format: OutputFormat) -> Report {
+    let (link, asked) = fetch(options).await;
+    let (status, trouble) = match &asked {
+        Ok(status) => (Some(status), None),
+        Err(trouble) => (None, Some(trouble)),
+    };
+    let outcome = if asked.is_ok() { Outcome::Success } else { Outcome::Failure };
+    let text = match (format, status, trouble) {
+        (OutputFormat::Json, status, trouble) => JsonReport { link, status, trouble }.to_line(),
+        (OutputFormat::Text, Some(status), _) => as_text(link.as_deref().unwrap_or("?"), status),
+        (OutputFormat::Text, None, trouble) => {
+            trouble.map(|Failure { code, message, .. }| format!("{code}: {message}")).unwrap_or_default()
+        }
+    };
+    Report { text, outcome }
+}
+
+/// The address that was connected to, and the sidecar's status or why there is none.
+pub(crate) async fn fetch(options: Options) -> (Option<String>, Result<Status, Failure>) {
     let mut dialer = Dialer::new(options);
     let attempted = match dialer.listens() {
         // The running shim has that port, and the sidecar does not dial in for a status request.
@@ -59,7 +73,7 @@ pub(crate) async fn ask(options: Options, format: OutputFormat) -> Report {
         }
         false => dialer.attempt().await.map_err(|error| error.to_string()),
     };
-    let (link, asked) = match attempted {
+    match attempted {
         Ok(Opened { connection, address, proof, held: _held }) => {
             let hello = Hello {
                 versions: vec![VERSION],
@@ -71,31 +85,24 @@ pub(crate) async fn ask(options: Options, format: OutputFormat) -> Report {
                 software: SOFTWARE.into(),
             };
             let asked = timeout(RESPONSE_TIMEOUT, query(connection, hello)).await;
-            (
-                Some(address.to_string()),
-                asked.unwrap_or_else(|_| {
-                    Err(unavailable("the sidecar accepted the connection but did not respond"))
-                }),
-            )
+            let asked = asked.unwrap_or_else(|_| {
+                Err(Failure::unavailable("the sidecar accepted the connection but did not respond"))
+            });
+            (Some(address.to_string()), asked)
         }
-        Err(error) => (None, Err(unavailable(&error))),
-    };
-    let (status, trouble) = match &asked {
-        Ok(status) => (Some(status), None),
-        Err(trouble) => (None, Some(trouble)),
-    };
-    let outcome = if asked.is_ok() { Outcome::Success } else { Outcome::Failure };
-    let text = match (format, status, trouble) {
-        (OutputFormat::Json, status, trouble) => {
-            let answer = JsonReport { link, status, trouble };
-            serde_json::to_string(&answer).expect("strings and numbers always serialise") + "\n"
-        }
-        (OutputFormat::Text, Some(status), _) => as_text(link.as_deref().unwrap_or("?"), status),
-        (OutputFormat::Text, None, trouble) => {
-            trouble.map(|Failure { code, message }| format!("{code}: {message}")).unwrap_or_default()
-        }
-    };
-    Report { text, outcome }
+        Err(error) => (None, Err(Failure::unavailable(&error))),
+    }
+}
+
+/// The line that a command with `--json` prints when it fails.
+pub(crate) fn trouble_json(trouble: &Failure) -> Vec<u8> {
+    JsonReport { link: None, status: None, trouble: Some(trouble) }.to_line().into_bytes()
+}
+
+impl JsonReport<'_> {
+    fn to_line(&self) -> String {
+        serde_json::to_string(self).expect("strings and numbers always serialise") + "\n"
+    }
 }
 
 async fn query(mut connection: Connection, hello: Hello) -> Result<Status, Failure> {
@@ -104,33 +111,38 @@ async fn query(mut connection: Connection, hello: Hello) -> Result<Status, Failu
     let mut sent = 0;
     while sent < bytes.len() || connection.stream.has_unsent() {
         let written = connection.stream.write(&bytes[sent..]).await;
-        sent += written.map_err(|error| unavailable(&format!("write to the sidecar: {error}")))?;
+        sent += written.map_err(|error| Failure::unavailable(&format!("write to the sidecar: {error}")))?;
     }
     let Connection { stream, decoder } = &mut connection;
     match next_frame(stream, decoder).await? {
         Frame::Status(status) => Ok(status),
-        Frame::Refusal(Refusal { code, message, .. }) => Err(Failure { code, message }),
-        _ => {
-            Err(unavailable("the sidecar did not send its status; if it is older than this shim, upgrade it"))
-        }
+        Frame::Refusal(Refusal { code, message, .. }) => Err(Failure::new(&code, message)),
+        _ => Err(Failure::unavailable(
+            "the sidecar did not send its status; if it is older than this shim, upgrade it",
+        )),
     }
 }
 
 async fn next_frame(stream: &Stream, decoder: &mut Decoder) -> Result<Frame, Failure> {
     loop {
-        if let Some(frame) = decoder.next().map_err(|error| unavailable(&error.to_string()))? {
+        if let Some(frame) = decoder.next().map_err(|error| undecodable(&error))? {
             return Ok(frame);
         }
         let read = poll_fn(|context| stream.poll_read(context, decoder.spare())).await;
-        match read.map_err(|error| unavailable(&format!("read from the sidecar: {error}")))? {
-            0 => return Err(unavailable("the sidecar closed the connection")),
+        match read.map_err(|error| Failure::unavailable(&format!("read from the sidecar: {error}")))? {
+            0 => return Err(Failure::unavailable("the sidecar closed the connection")),
             count => decoder.filled(count),
         }
     }
 }
 
-fn unavailable(why: &str) -> Failure {
-    Failure { code: "relay_unavailable".into(), message: why.into() }
+fn undecodable(error: &DecodeError) -> Failure {
+    match error {
+        DecodeError::OtherVersion { ours, theirs } => {
+            Failure::new(Code::VersionRefused.as_str(), version_difference(*ours, *theirs))
+        }
+        error => Failure::unavailable(&error.to_string()),
+    }
 }
 
 fn as_text(link: &str, status: &Status) -> String {

@@ -1,4 +1,4 @@
-//! Messages for the user, on stderr: each problem once.
+//! Messages for the user, on stderr: each problem once, and the progress of a call.
 //!
 //! Must stay true: the shim never waits for a reader of stderr. What cannot be written at once is dropped.
 
@@ -21,19 +21,27 @@ impl StderrLog {
         Self { output, reported: Vec::new() }
     }
 
+    /// Reports nothing.
+    pub(crate) fn silent() -> Self {
+        Self { output: None, reported: Vec::new() }
+    }
+
     /// Writes a problem, unless the same one was written before.
     pub(crate) fn warn_once(&mut self, problem: String) {
         if self.reported.len() >= MAX_REPORTED || self.reported.contains(&problem) {
             return;
         }
+        self.note(&problem);
+        self.reported.push(problem);
+    }
+
+    /// Writes a line, however often.
+    pub(crate) fn note(&self, text: &str) {
         if let Some(output) = &self.output {
-            let line: String = problem
-                .chars()
-                .map(|character| if character.is_control() { ' ' } else { character })
-                .collect();
+            let line: String =
+                text.chars().map(|character| if character.is_control() { ' ' } else { character }).collect();
             // A closed stderr does not end the shim.
             let _ = output.try_write(format!("cofferdam-shim: {line}\n").as_bytes());
         }
-        self.reported.push(problem);
     }
 }

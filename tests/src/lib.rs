@@ -13,6 +13,7 @@
 //! | [`chaos`] | a network that delays, splits and cuts, and checks of what crosses it |
 //! | [`cuttable_tcp`] | TCP connections to the sidecar that a test can cut |
 //! | [`database`] | a PostgreSQL whose users OpenBao creates |
+//! | [`daytona_double`] | a double of Daytona, with real processes as its sandbox |
 //! | [`deadline`] | waiting on conditions, the only reader of the clock |
 //! | [`e2b_double`] | a double of E2B: control API, and `envd` with real processes |
 //! | [`encodings`] | the forms in which a secret could leak, and the search for them |
@@ -45,6 +46,7 @@ pub mod certificates;
 pub mod chaos;
 pub mod cuttable_tcp;
 pub mod database;
+pub mod daytona_double;
 pub mod deadline;
 pub mod e2b_double;
 pub mod encodings;

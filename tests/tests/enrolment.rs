@@ -391,7 +391,7 @@ fn invalid_enrolments_are_refused_with_the_reason() {
         assert!(printed.contains(word), "{arguments:?}: {word} in {printed}");
     }
     let output = world.cofferdam(&["kill", "s0000000000000000"]);
-    assert!(String::from_utf8_lossy(&output.stderr).contains("no session or enrolment"));
+    assert!(String::from_utf8_lossy(&output.stderr).contains("no session, enrolment or sandbox"));
 }
 
 #[test]

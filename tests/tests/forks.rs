@@ -4,9 +4,11 @@
 use cofferdam_tests::cuttable_tcp::CuttableTcp;
 use cofferdam_tests::deadline::wait_until;
 use cofferdam_tests::harness::{Harness, refusal_of};
+use cofferdam_tests::process::command;
 use cofferdam_tests::relay::{Next, RawRelay, hello};
 use cofferdam_tests::sandbox::Sandbox;
 use cofferdam_tests::server::Server;
+use cofferdam_tests::tools::Tool;
 use cofferdam_tests::world::World;
 use relay_proto::control::{Epoch, Hello, Proof, Refusal, Resume, Resumed, Retry, Welcome};
 use relay_proto::frame::{Ack, Frame};
@@ -424,4 +426,34 @@ fn refused(frame: Frame) -> Refusal {
         Frame::Refusal(refusal) => refusal,
         other => panic!("expected a Refusal, not {other:?}"),
     }
+}
+
+/// E2B writes a sandbox's id to a file; a copy of the sandbox has another id there.
+#[test]
+fn a_shim_whose_sandbox_has_another_id_does_not_resume_the_originals_link() {
+    let Some(bubblewrap) = Tool::Bubblewrap.path() else { return };
+    let world = World::new().server("tools", Server::fixture()).capturing().start();
+    let directory = tempfile::tempdir().expect("a temporary directory can be made");
+    let id = directory.path().join("e2b/.E2B_SANDBOX_ID");
+    std::fs::create_dir(directory.path().join("e2b")).unwrap();
+    std::fs::write(&id, "original\n").unwrap();
+    let shim = world.shim_command();
+    let mut boxed = command(bubblewrap);
+    boxed.env_clear().args(["--ro-bind", "/", "/", "--dev", "/dev", "--bind"]).arg(directory.path());
+    boxed.arg("/run").arg("--").arg(shim.get_program()).args(shim.get_args()).args(["--server", "tools"]);
+    let mut shim = Harness::start(boxed, "cofferdam-shim").initialized();
+    let first = links(&world);
+    world.cut_connections();
+    assert_eq!(shim.call_text("echo", json!({"text": "same id"})), "same id");
+    assert_eq!(links(&world), first, "it is resumed");
+
+    let slow = shim.send_call("slow", json!({"ms": 300}));
+    wait_until("it runs", || world.times_executed("tools", "slow") == 1);
+    std::fs::write(&id, "copy\n").unwrap();
+    world.cut_connections();
+    assert_eq!(refusal_of(&shim.answer_to(&slow)), "outcome_unknown");
+    assert_eq!(shim.call_text("echo", json!({"text": "other id"})), "other id");
+    assert!(links(&world).iter().any(|link| !first.contains(link)), "it has a link of its own");
+    assert_eq!(world.times_executed("tools", "slow"), 1);
+    assert!(alerts(&world).is_empty());
 }

@@ -7,7 +7,8 @@
 use relay_carriage::BoxedStream;
 use relay_proto::address::ListenAddress;
 
-use super::local::{Claim, Local};
+use super::claim::Claim;
+use super::local::Local;
 use super::serve::{End, serve};
 use super::{HubError, Stop};
 use crate::inbound_listener::{HandshakeConfig, InboundListener};

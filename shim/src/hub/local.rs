@@ -1,39 +1,29 @@
 //! The local address that the sandbox's shims connect to: a Unix socket, or a loopback port whose key is in a file.
 //!
-//! Must stay true: one hub at a time serves an address, by a lock that the kernel releases when the hub exits; an
-//! address that another program serves is left alone; only the hub's own user can connect; and only a file that is
+//! Must stay true: only the hub that has the `claim` listens; an address that another program serves is left alone; only the hub's own user can connect; and only a file that is
 //! still this hub's is removed. The address exists only while there is a pipe: otherwise a connection could wait for
 //! a pipe until its shim has timed out and connected again, and then reach the sidecar after the newer connection.
 
 use std::fmt;
-use std::fs::{self, DirBuilder, File, OpenOptions, Permissions};
-use std::io::{self, Read as _, Seek as _, Write as _};
+use std::fs::{self, OpenOptions, Permissions};
+use std::io::{self, Write as _};
 use std::net::Ipv4Addr;
-use std::os::unix::fs::{
-    DirBuilderExt as _, FileTypeExt as _, MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _,
-};
+use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use relay_carriage::BoxedStream;
 use relay_proto::hub::{HubFile, Key};
-use rustix::fs::OFlags;
 use rustix::io::Errno;
 use rustix::net::{
     AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, connect, listen, socket_with,
 };
 use rustix::rand::{GetRandomFlags, getrandom};
 use tokio::net::{TcpListener, UnixListener};
-use tokio::time::{Instant, sleep};
+use tokio::time::sleep;
 
-use super::options::LocalListener;
-
-/// The right to serve an address, for as long as it is held.
-#[derive(Debug)]
-pub(super) struct Claim {
-    place: LocalListener,
-    _lock: File,
-}
+use super::claim::Place;
+use crate::default_socket::UntrustedSocket;
 
 /// An address that shims can connect to. Its file is removed on drop.
 #[derive(Debug)]
@@ -74,66 +64,21 @@ pub(super) enum LocalError {
          needed; otherwise choose another place with --socket"
     )]
     Live { path: PathBuf },
+    #[error("serve `{path}`: {source}; remove what is there, or choose another place with --socket")]
+    Untrusted { path: PathBuf, source: UntrustedSocket },
     #[error("serve `{path}`: the file there was not made by a hub; remove it, or choose another place")]
     Taken { path: PathBuf },
 }
 
-impl Claim {
-    /// Claims the address for this process. A previous hub may be about to exit, so this waits a little.
-    pub(super) async fn take(place: &LocalListener) -> Result<Self, LocalError> {
-        let give_up = Instant::now() + RELEASE_TIME;
-        loop {
-            match Self::try_take(place) {
-                Err(LocalError::Held { .. }) if Instant::now() < give_up => sleep(PAUSE).await,
-                taken => return taken,
-            }
-        }
-    }
-
-    fn try_take(place: &LocalListener) -> Result<Self, LocalError> {
-        let (LocalListener::Loopback(path) | LocalListener::Unix(path)) = place;
-        let failed = |source| LocalError::Io { path: path.clone(), source };
-        if let Some(directory) = path.parent().filter(|directory| !directory.as_os_str().is_empty()) {
-            DirBuilder::new().recursive(true).mode(0o700).create(directory).map_err(failed)?;
-        }
-        let lock_path = with_suffix(path, ".lock");
-        let mut options = OpenOptions::new();
-        options.read(true).write(true).create(true).truncate(false).mode(0o600);
-        // Another user of the directory must not redirect us by a symbolic link, nor block us with a FIFO.
-        options.custom_flags((OFlags::NOFOLLOW | OFlags::NONBLOCK).bits().cast_signed());
-        let mut lock = match options.open(&lock_path) {
-            Ok(lock) if lock.metadata().is_ok_and(|file| file.is_file()) => lock,
-            Ok(_) => return Err(LocalError::Taken { path: lock_path }),
-            Err(error) if error.raw_os_error() == Some(Errno::LOOP.raw_os_error()) => {
-                return Err(LocalError::Taken { path: lock_path });
-            }
-            Err(source) => return Err(LocalError::Io { path: lock_path, source }),
-        };
-        match lock.try_lock() {
-            Ok(()) => {}
-            Err(fs::TryLockError::WouldBlock) => {
-                let mut text = String::new();
-                let _ = lock.take(20).read_to_string(&mut text);
-                return Err(LocalError::Held { path: path.clone(), process: text.trim().parse().ok() });
-            }
-            Err(fs::TryLockError::Error(source)) => return Err(failed(source)),
-        }
-        // For the error message of another hub; the lock itself is the kernel's.
-        let _ = lock.set_len(0).and_then(|()| lock.rewind());
-        let _ = writeln!(lock, "{}", std::process::id());
-        Ok(Self { place: place.clone(), _lock: lock })
-    }
-
-    /// Starts to listen.
-    pub(super) async fn open(&self) -> Result<Local, LocalError> {
-        match &self.place {
-            LocalListener::Loopback(path) => loopback(path).await,
-            LocalListener::Unix(path) => unix(path),
-        }
-    }
-}
-
 impl Local {
+    /// Starts to listen.
+    pub(super) async fn open(place: &Place) -> Result<Self, LocalError> {
+        match place {
+            Place::Loopback(path) => loopback(path).await,
+            Place::Unix(path) => unix(path),
+        }
+    }
+
     /// Waits for the next connection. Cancel-safe.
     pub(super) async fn accept(&self) -> Arrival {
         loop {
@@ -195,8 +140,6 @@ impl Arrival {
 
 /// Connections that the kernel queues for us.
 const BACKLOG: i32 = 128;
-/// How long a hub whose pipe is closed may take to exit.
-const RELEASE_TIME: Duration = Duration::from_secs(2);
 const PAUSE: Duration = Duration::from_millis(50);
 
 fn unix(path: &Path) -> Result<Local, LocalError> {
@@ -264,7 +207,7 @@ fn random_key() -> io::Result<Key> {
     Ok(Key::from_hex(&digits).expect("these are 64 digits"))
 }
 
-fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
+pub(super) fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
     let mut name = path.as_os_str().to_owned();
     name.push(suffix);
     name.into()

@@ -8,17 +8,22 @@
 //!
 //! | module | what it holds |
 //! |---|---|
-//! | `dialled` | a port that the host dials |
+//! | `claim`, `takeover` | the right to serve a local address, and how an older hub gives it up |
+//! | `dialled`, `piped` | a port that the host dials; stdin and stdout |
 //! | `local` | the local address that the sandbox's shims connect to |
 //! | [`options`] | the command line |
 //! | `serve` | one pipe from its handshake to its end |
-//! | `stdio` | stdin and stdout as one stream |
+//! | `stdio`, `text_pipe` | stdin and stdout as one stream; the same as lines of base64 |
 
+mod claim;
 mod dialled;
 mod local;
 pub mod options;
+mod piped;
 mod serve;
 mod stdio;
+mod takeover;
+mod text_pipe;
 
 use std::io;
 use std::pin::Pin;
@@ -26,16 +31,15 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use relay_carriage::identity::{Identity, IdentityError};
-use relay_carriage::tls::{self, Inside, TlsError};
+use relay_carriage::tls::{Inside, TlsError};
 use relay_proto::address::ListenAddress;
 use tokio::signal::unix::{SignalKind, signal};
-use tokio::time::timeout;
 
 use crate::inbound_listener::{self, HandshakeConfig};
 use crate::print_error;
-use local::{Claim, LocalError};
+use claim::Claim;
+use local::LocalError;
 use options::{HubOptions, PipeTarget};
-use stdio::Duplex;
 
 /// The whole program, after the command line was read.
 pub(crate) fn main(options: HubOptions) -> ExitCode {
@@ -71,8 +75,11 @@ enum HubError {
         HANDSHAKE_TIMEOUT.as_secs()
     )]
     NoResponse,
-    #[error("TLS handshake through the pipe: {0}")]
-    Tls(#[from] TlsError),
+    #[error("TLS handshake through the pipe: {source}{}", version_hint(.source))]
+    Tls {
+        #[from]
+        source: TlsError,
+    },
     #[error(transparent)]
     Local(#[from] LocalError),
     #[error("listen on {address}: {source}; {}", inbound_listener::advice(.address, .source))]
@@ -81,6 +88,16 @@ enum HubError {
     Identity(#[from] IdentityError),
     #[error("use the pipe: {0}")]
     Io(#[from] io::Error),
+}
+
+/// The sidecar knows both versions; the hub is told only that they have none in common.
+fn version_hint(error: &TlsError) -> &'static str {
+    match error {
+        TlsError::NotARelay => {
+            "; if shim and sidecar have different versions, `cofferdam attach` reports which one is older"
+        }
+        _ => "",
+    }
 }
 
 /// For the TLS handshake.
@@ -96,8 +113,8 @@ impl HubError {
         match self {
             Self::Terminal => EX_USAGE,
             Self::PipeInUse | Self::Local(LocalError::Held { .. }) => EX_TEMPFAIL,
-            Self::Tls(TlsError::WrongPin { .. }) => EX_NOPERM,
-            Self::NoResponse | Self::Tls(_) | Self::Local(_) | Self::Listen { .. } => EX_UNAVAILABLE,
+            Self::Tls { source: TlsError::WrongPin { .. } } => EX_NOPERM,
+            Self::NoResponse | Self::Tls { .. } | Self::Local(_) | Self::Listen { .. } => EX_UNAVAILABLE,
             Self::Identity(_) | Self::Io(_) => EX_OSERR,
         }
     }
@@ -115,27 +132,16 @@ async fn run(options: HubOptions) -> Result<(), HubError> {
             _ = terminate.recv() => {}
         }
     });
-    let claim = tokio::select! {
-        claim = Claim::take(&options.local) => claim?,
-        () = stop.as_mut() => return Ok(()),
-    };
-    let identity = Identity::generate()?;
     match &options.pipe {
         PipeTarget::Listen(address) => {
-            let config = HandshakeConfig { inside: Inside::Hub, identity, pin: options.pin };
-            dialled::run(address, config, &claim, stop).await
-        }
-        PipeTarget::Stdio => {
-            let handshake = tls::connect_for(Inside::Hub, Duplex::open()?, &identity, &options.pin);
-            let stream = tokio::select! {
-                proven = timeout(HANDSHAKE_TIMEOUT, handshake) => proven.map_err(|_| HubError::NoResponse)??,
+            let claim = tokio::select! {
+                claim = Claim::take(&options.local) => claim?,
                 () = stop.as_mut() => return Ok(()),
             };
-            let local = claim.open().await?;
-            print_error(&format!("hub: attached; shims can connect to {local}"));
-            let end = serve::serve(Box::new(stream), &local, stop).await;
-            print_error(&format!("hub: {end}"));
-            Ok(())
+            let config =
+                HandshakeConfig { inside: Inside::Hub, identity: Identity::generate()?, pin: options.pin };
+            dialled::run(address, config, &claim, stop).await
         }
+        PipeTarget::Stdio(encoding) => piped::run(&options, *encoding, stop).await,
     }
 }

@@ -6,6 +6,8 @@ use std::path::PathBuf;
 use relay_proto::address::{Host, HostPort, InvalidAddress, ListenAddress};
 use relay_proto::key::{InvalidKey, PublicKey};
 
+use crate::default_socket::SocketSearch;
+
 /// The two sides of a hub: towards the shims and towards the host.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct HubOptions {
@@ -19,6 +21,8 @@ pub struct HubOptions {
 pub enum LocalListener {
     /// A loopback port, whose number and key are written to this file.
     Loopback(PathBuf),
+    /// The first of these that this user may make.
+    Search(SocketSearch),
     Unix(PathBuf),
 }
 
@@ -26,7 +30,15 @@ pub enum LocalListener {
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub enum PipeTarget {
     Listen(ListenAddress),
-    Stdio,
+    Stdio(PipeEncoding),
+}
+
+/// How bytes travel on stdin and stdout.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum PipeEncoding {
+    Binary,
+    /// Lines of base64.
+    Text,
 }
 
 #[derive(Debug, Eq, PartialEq, thiserror::Error)]
@@ -53,6 +65,10 @@ pub enum HubUsageError {
     NoPin,
     #[error("read {place}: it is not UTF-8")]
     NotUtf8 { place: &'static str },
+    #[error(
+        "read the command line of the hub: --text is for stdin and stdout, and --listen for a port; give one of them"
+    )]
+    TextPort,
     #[error("read the command line of the hub: {flag} is given twice")]
     Twice { flag: &'static str },
     #[error("read the command line of the hub: `{0}` is not known")]
@@ -67,7 +83,7 @@ pub(crate) fn parse(
     environment: impl Fn(&str) -> Option<OsString>,
 ) -> Result<Parsed, HubUsageError> {
     let (mut pin, mut socket, mut loopback, mut listen) = (None, None, None, None);
-    let mut exposed = Exposed::No;
+    let (mut exposed, mut encoding) = (Exposed::No, PipeEncoding::Binary);
     while let Some(argument) = arguments.next() {
         let argument =
             argument.into_string().map_err(|_| HubUsageError::NotUtf8 { place: "the command line" })?;
@@ -79,6 +95,10 @@ pub(crate) fn parse(
             "--help" | "-h" if value.is_none() => return Ok(Parsed::Help),
             "--expose" if value.is_none() => {
                 exposed = Exposed::Yes;
+                continue;
+            }
+            TEXT if value.is_none() => {
+                encoding = PipeEncoding::Text;
                 continue;
             }
             PIN => (PIN, &mut pin),
@@ -96,11 +116,15 @@ pub(crate) fn parse(
         (Some(_), Some(_)) => return Err(HubUsageError::Both),
         (None, Some(file)) => LocalListener::Loopback(file.into()),
         (Some(path), None) => LocalListener::Unix(path.into()),
-        (None, None) => LocalListener::Unix(DEFAULT_SOCKET.into()),
+        (None, None) => {
+            let own = environment("XDG_RUNTIME_DIR").filter(|value| !value.is_empty());
+            LocalListener::Search(SocketSearch::new(own.map(PathBuf::from)))
+        }
     };
     let pipe = match listen {
+        Some(_) if encoding == PipeEncoding::Text => return Err(HubUsageError::TextPort),
         Some(place) => PipeTarget::Listen(parse_listen(&text(place, LISTEN)?, exposed)?),
-        None => PipeTarget::Stdio,
+        None => PipeTarget::Stdio(encoding),
     };
     let (place, pin) = match (pin, environment(PIN_VARIABLE).filter(|value| !value.is_empty())) {
         (Some(pin), _) => (PIN, pin),
@@ -121,15 +145,18 @@ pub(crate) enum Parsed {
 pub(crate) const HELP: &str = "\
 Carries the links of all shims of a sandbox through its one pipe to the host.
 
-Usage: cofferdam-shim hub --pin KEY [--socket PATH | --loopback FILE] [--listen ADDRESS [--expose]]
+Usage: cofferdam-shim hub --pin KEY [--socket PATH | --loopback FILE]
+                          [--text | --listen ADDRESS [--expose]]
 
   --pin KEY           the sidecar's public key, as `cofferdam key` prints it [environment: COFFERDAM_PIN]
   --socket PATH       the socket that the sandbox's shims connect to (their --relay is unix:PATH)
-                      [default: /run/cofferdam/relay/relay.sock, which is their default]
+                      [default: where they look too: /run/cofferdam/relay/relay.sock, or if that cannot be made
+                      $XDG_RUNTIME_DIR/cofferdam/relay.sock, or /tmp/cofferdam-UID/relay.sock]
   --loopback FILE     instead, where Unix sockets are forbidden: a loopback port; the port and the key that a shim
                       must send are written to FILE (their --relay is hub:FILE)
   --listen ADDRESS    the host dials this port (`cofferdam attach dial`): HOST:PORT, or vsock:PORT of a virtual machine;
                       without it, stdin and stdout are the pipe (`cofferdam attach exec`)
+  --text              stdin and stdout carry lines of base64, for platforms that decode output as UTF-8
   --expose            let --listen HOST:PORT be reached from other machines
   --help, -h          print this
 ";
@@ -141,12 +168,12 @@ enum Exposed {
     Yes,
 }
 
-const DEFAULT_SOCKET: &str = "/run/cofferdam/relay/relay.sock";
 const PIN: &str = "--pin";
 const PIN_VARIABLE: &str = "COFFERDAM_PIN";
 const SOCKET: &str = "--socket";
 const LOOPBACK: &str = "--loopback";
 const LISTEN: &str = "--listen";
+const TEXT: &str = "--text";
 
 fn parse_listen(text: &str, exposed: Exposed) -> Result<ListenAddress, HubUsageError> {
     let place = text.parse().map_err(HubUsageError::Listen)?;
@@ -171,8 +198,11 @@ mod tests {
 
     fn parsed(arguments: &[&str], pin: Option<&str>) -> Result<Parsed, HubUsageError> {
         parse(arguments.iter().map(OsString::from), |name| {
-            assert_eq!(name, "COFFERDAM_PIN", "no other variable is read");
-            pin.map(OsString::from)
+            assert!(
+                ["COFFERDAM_PIN", "XDG_RUNTIME_DIR"].contains(&name),
+                "no other variable is read: {name}"
+            );
+            pin.filter(|_| name == "COFFERDAM_PIN").map(OsString::from)
         })
     }
 
@@ -186,8 +216,12 @@ mod tests {
     #[test]
     fn options_have_defaults() {
         let plain = options(&[], Some(KEY));
-        let local = LocalListener::Unix("/run/cofferdam/relay/relay.sock".into());
-        assert_eq!(plain, HubOptions { pin: KEY.parse().unwrap(), local, pipe: PipeTarget::Stdio });
+        let local = LocalListener::Search(SocketSearch::new(None));
+        assert_eq!(
+            plain,
+            HubOptions { pin: KEY.parse().unwrap(), local, pipe: PipeTarget::Stdio(PipeEncoding::Binary) }
+        );
+        assert_eq!(options(&["--text"], Some(KEY)).pipe, PipeTarget::Stdio(PipeEncoding::Text));
         let other = "1".repeat(64);
         assert_eq!(options(&["--pin", &other], Some(KEY)).pin, other.parse().unwrap());
         assert_eq!(options(&["--loopback=/k"], Some(KEY)).local, LocalListener::Loopback("/k".into()));
@@ -213,6 +247,7 @@ mod tests {
         for place in ["7", "vsock:", "vsock:0", "vsock:2:7443"] {
             assert!(matches!(error(&["--listen", place]), HubUsageError::Listen(_)), "{place}");
         }
+        assert_eq!(error(&["--text", "--listen=127.0.0.1:7"]), HubUsageError::TextPort);
         assert_eq!(error(&["--pin"]), HubUsageError::Value { flag: "--pin" });
         assert_eq!(error(&["--pin=1", "--pin=2"]), HubUsageError::Twice { flag: "--pin" });
         assert_eq!(error(&["--relay=x"]), HubUsageError::Unknown("--relay=x".into()));

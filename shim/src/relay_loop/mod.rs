@@ -15,6 +15,7 @@ use relay_proto::limits::MAX_MESSAGE;
 use tokio::time::{Instant, Sleep, sleep_until, timeout};
 
 use crate::connection::{ConnectError, Connection, Opened};
+use crate::fork_sign::{Fork, ForkSign};
 use crate::lines::Lines;
 use crate::link::{Attempt, Dialer, Search};
 use crate::options::Options;
@@ -24,13 +25,14 @@ use crate::stdio::Stdio;
 use crate::timing::Timing;
 use wait::Events;
 
-/// Relays until the harness is gone (end of input, or output closed) or `stop` resolves.
+/// Relays until the harness is gone (end of input, or output closed) or `stop` resolves. Problems go to `log`.
 pub(crate) async fn run(
     options: Options,
     timing: Timing,
     input: Stdio,
     output: Stdio,
     stop: impl Future<Output = ()>,
+    log: StderrLog,
 ) -> io::Result<()> {
     let goodbye_timeout = timing.goodbye_timeout;
     let mut relay = Relay {
@@ -41,7 +43,8 @@ pub(crate) async fn run(
         connection: None,
         input,
         output,
-        log: StderrLog::new(),
+        log,
+        fork_sign: ForkSign::new(),
     };
     let mut stop = pin!(stop);
     let mut alarm = pin!(sleep_until(Instant::now()));
@@ -62,6 +65,7 @@ struct Relay {
     input: Stdio,
     output: Stdio,
     log: StderrLog,
+    fork_sign: ForkSign,
 }
 
 /// Whether the loop continues. It exits when the harness has closed stdin or stdout, or at a stop.
@@ -157,6 +161,10 @@ impl Relay {
             Ok(Opened { connection, proof, held, .. }) => {
                 if self.connection.is_some() {
                     self.lost("the sidecar connected again".into(), now);
+                }
+                if self.fork_sign.check() == Fork::Yes {
+                    // The original has the link. What this copy had sent may have run.
+                    self.state.restart_link();
                 }
                 self.dialer.opened(held);
                 self.connection = Some(connection);

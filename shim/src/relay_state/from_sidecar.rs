@@ -16,7 +16,7 @@ use tokio::time::Instant;
 
 use super::RelayState;
 use super::sidecar_side::{Connected, Link, Phase, Up, Welcomed};
-use crate::answer::Answer;
+use crate::answer::{Answer, version_difference};
 use crate::pending::Request;
 
 /// The sidecar broke the protocol: the connection and the link are over.
@@ -53,9 +53,10 @@ impl RelayState {
 
     /// The bytes are not a frame.
     pub(crate) fn undecodable(&mut self, error: &DecodeError, now: Instant) {
-        if let DecodeError::OtherVersion { .. } = error {
+        if let DecodeError::OtherVersion { ours, theirs } = error {
             let again = now + self.sidecar.timing.longest_retry_idle;
-            return self.refuse(Answer::version_refused(&error.to_string()), Some(again));
+            let why = version_difference(*ours, *theirs);
+            return self.refuse(Answer::version_refused(&why), Some(again));
         }
         self.sidecar.disconnected(error.to_string(), now);
         self.restart_link();

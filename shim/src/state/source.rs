@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use relay_proto::control::Ticket;
 use relay_proto::enrolment::Enrolment;
@@ -36,6 +36,12 @@ impl Sources {
                 Ok(bytes) => bytes,
                 // It may be written later.
                 Err(error) if absent(&error) => continue,
+                // The directory of a hub that runs as root: whatever is there is not for this user.
+                Err(_)
+                    if file.as_ref() == Some(&self.default_file) && is_out_of_reach(&self.default_file) =>
+                {
+                    continue;
+                }
                 Err(source) => {
                     first_error.get_or_insert(StateError::Unreadable { place, source });
                     continue;
@@ -60,6 +66,11 @@ impl Found {
             let _ = fs::remove_file(file);
         }
     }
+}
+
+/// Whether the directory cannot be searched; a file in it that cannot be read is another matter.
+fn is_out_of_reach(path: &Path) -> bool {
+    fs::symlink_metadata(path).is_err_and(|error| error.kind() == io::ErrorKind::PermissionDenied)
 }
 
 fn absent(error: &io::Error) -> bool {

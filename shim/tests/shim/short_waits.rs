@@ -9,6 +9,7 @@ use std::task::Poll;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use cofferdam_shim::default_socket::SocketSearch;
 use cofferdam_shim::options::{Options, Sources};
 use cofferdam_shim::timing::Timing;
 use relay_proto::control::Resumed;
@@ -57,6 +58,7 @@ fn start_shim(
     };
     let options = Options {
         relay: folder.link().parse().ok(),
+        default_sockets: SocketSearch::new(None),
         server: None,
         network: Default::default(),
         state: "/nonexistent".into(),

@@ -192,7 +192,12 @@ pub(super) fn raise_alert(daemon: &Daemon, key: &PublicKey, denied: &Denied) {
     }
     // Rate limited: a disk stays full for long, and a peer can retry without end.
     if let Denied::NotWritten(error) = denied
-        && daemon.unwritten.lock().unwrap_or_else(PoisonError::into_inner).allows(Instant::now())
+        && daemon
+            .report_limits
+            .unwritten
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .allows(Instant::now())
     {
         tracing::error!(error = error as &dyn std::error::Error, "an enrolment was not saved");
     }

@@ -67,6 +67,8 @@ pub(super) struct Holder {
 #[derive(Clone)]
 pub(super) struct PipeEnd {
     pub(super) socket: Arc<UnixStream>,
+    /// Asks the pipe's task to tell the hub that the pipe ends, and then to end it.
+    pub(super) closing: CancellationToken,
     pub(super) gone: CancellationToken,
 }
 
@@ -84,6 +86,8 @@ pub(crate) enum AttachEvent {
 
 /// After the links have ended and their goodbyes are queued: how long the last bytes may take to be sent.
 pub(super) const LAST_BYTES: Duration = Duration::from_millis(100);
+/// For telling a hub that its pipe ends: a pipe that does not take these few bytes is dead.
+pub(super) const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
 /// Events that are queued for a holder that does not read; further ones are dropped.
 pub(super) const MAX_EVENTS: usize = 16;
 /// A pipe whose socket is shut ends at once; the timeout guards against a bug.
@@ -105,10 +109,20 @@ impl AttachTable {
         }
     }
 
-    /// The enrolment has ended, and its links have sent their goodbyes: ends the pipe when those had time to be sent.
+    /// The enrolment has ended, and its links have sent their goodbyes: ends the pipe when those had time to be sent. The
+    /// hub is told, because a platform may keep its stdin open after the pipe is gone; only then the holder is told, which
+    /// ends the command that carries the pipe.
     pub(super) async fn end_after_goodbyes(&self, enrolment: &str, stop: &CancellationToken) {
-        // At a stop, the pipes themselves wait this long.
-        let _ = stop.run_until_cancelled(sleep(LAST_BYTES)).await;
+        let closed = async {
+            sleep(LAST_BYTES).await;
+            let pipe = self.lock().attached(enrolment).and_then(|attached| attached.pipe.clone());
+            if let Some(pipe) = pipe {
+                pipe.closing.cancel();
+                let _ = timeout(CLOSE_TIMEOUT * 2, pipe.gone.cancelled()).await;
+            }
+        };
+        // At a stop, the pipes themselves wait for the last bytes.
+        let _ = stop.run_until_cancelled(closed).await;
         self.end(enrolment);
     }
 
@@ -131,7 +145,11 @@ impl AttachTable {
 
     /// A new pipe to a sandbox that is held. The previous one has ended when this returns.
     pub(super) async fn replace_pipe(&self, enrolment: &str, socket: UnixStream) -> Option<PipeEnd> {
-        let end = PipeEnd { socket: Arc::new(socket), gone: CancellationToken::new() };
+        let end = PipeEnd {
+            socket: Arc::new(socket),
+            closing: CancellationToken::new(),
+            gone: CancellationToken::new(),
+        };
         let before = {
             let mut table = self.lock();
             let attached = table.attached_mut(enrolment).filter(|attached| attached.holder.is_some())?;

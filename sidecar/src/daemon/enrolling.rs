@@ -103,7 +103,7 @@ impl Daemon {
         };
         self.enrolled.notify_one();
         tracing::info!(enrolment = %enrolled.enrolment.id, grant = %enrolled.enrolment.grant, "enrolled");
-        self.publish(ChangeKind::EnrolmentCreated, &enrolled.enrolment, None);
+        publish(self, ChangeKind::EnrolmentCreated, &enrolled.enrolment, None);
         Ok(enrolled)
     }
 
@@ -122,7 +122,7 @@ impl Daemon {
             let ended = self.context.tasks.spawn_blocking(move || store.end(&id, clock::now()));
             unwritten = ended.await.ok().and_then(Result::err);
             if let Some(enrolment) = known {
-                self.publish(ChangeKind::EnrolmentEnded, &enrolment, Some("ended with `cofferdam kill`"));
+                publish(self, ChangeKind::EnrolmentEnded, &enrolment, Some("ended with `cofferdam kill`"));
             }
         }
         let ending = match &enrolment {
@@ -178,7 +178,7 @@ impl Daemon {
             Err(_) => Swept::default(),
         });
         for enrolment in swept.ended {
-            self.publish(ChangeKind::EnrolmentEnded, &enrolment, Some("expired"));
+            publish(self, ChangeKind::EnrolmentEnded, &enrolment, Some("expired"));
             let id = enrolment.id;
             tracing::info!(enrolment = %id, "enrolment expired");
             self.own_sockets.close(&id);
@@ -190,15 +190,6 @@ impl Daemon {
             });
         }
         swept.next
-    }
-
-    fn publish(&self, event: ChangeKind, enrolment: &Enrolment, reason: Option<&str>) {
-        self.context.changes.publish(|| Change {
-            enrolment: Some(enrolment.id.to_string()),
-            name: enrolment.name.clone(),
-            reason: reason.map(str::to_owned),
-            ..Change::new(event, &enrolment.grant)
-        });
     }
 
     fn terms(&self, request: &EnrollRequest) -> Result<Terms, EnrollError> {
@@ -259,4 +250,13 @@ impl Daemon {
         let text = self.own_address(&directory).to_string();
         Ok(Enrolled { enrolment, text })
     }
+}
+
+fn publish(daemon: &Daemon, event: ChangeKind, enrolment: &Enrolment, reason: Option<&str>) {
+    daemon.context.changes.publish(|| Change {
+        enrolment: Some(enrolment.id.to_string()),
+        name: enrolment.name.clone(),
+        reason: reason.map(str::to_owned),
+        ..Change::new(event, &enrolment.grant)
+    });
 }

@@ -199,7 +199,8 @@ impl Daemon {
                 self.enrolments.may_alert(&enrolled.id),
             ),
             None => {
-                let mut alerts = self.shared_alerts.lock().unwrap_or_else(PoisonError::into_inner);
+                let mut alerts =
+                    self.report_limits.shared_alerts.lock().unwrap_or_else(PoisonError::into_inner);
                 ("a peer on the shared socket".into(), alerts.allows(Instant::now()))
             }
         };

@@ -1,11 +1,10 @@
 //! The daemon from its configuration to its orderly stop.
 
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 
 use cofferdam_audit::{self as audit, Audit, AuditError, Event};
-use cofferdam_base::RateLimiter;
 use cofferdam_scrub::log_scrubber::LogScrubber;
 use cofferdam_secrets::files::{FileError, FileStore};
 use cofferdam_vault::AccessError;
@@ -19,16 +18,16 @@ use super::admin::tls_port::{AdminTlsError, AdminTlsPort};
 use super::admin::tokens::{TokenStoreError, Tokens};
 use super::admin::{AdminState, server};
 use super::attach_table::AttachTable;
-use super::attachments::Attachments;
+use super::attachments::{AttachmentKeeper, Attachments};
 use super::disconnect_watch::DisconnectWatch;
 use super::listen::{Port, PortError, SocketKind, accept};
 use super::own_sockets::OwnSockets;
 use super::path_isolation::{self, PathIsolationError};
-use super::state::Daemon;
+use super::state::{Daemon, ReportLimits};
 use super::unix_socket::{Mode, Socket, SocketError};
 use crate::config::Config;
 use crate::enrolment::key::{self, KeyError};
-use crate::enrolment::{ALERTS_PER_MINUTE, Enrolments, StoreError};
+use crate::enrolment::{Enrolments, StoreError};
 use crate::link::command::EndReason;
 use crate::session::Context;
 
@@ -111,8 +110,7 @@ pub(crate) async fn serve(
         attachments: Attachments::new(&context),
         config_at_start: context.config.load_full(),
         refusals: Arc::default(),
-        shared_alerts: Mutex::new(RateLimiter::per_minute(ALERTS_PER_MINUTE)),
-        unwritten: Mutex::new(RateLimiter::per_minute(ALERTS_PER_MINUTE)),
+        report_limits: ReportLimits::new(),
         disconnect_watch: DisconnectWatch::new(),
         admin: AdminState::new(tokens),
         context,
@@ -135,7 +133,7 @@ pub(crate) async fn serve(
     }
     daemon.open_own_sockets();
     daemon.await_attaches();
-    daemon.context.tasks.spawn(Arc::clone(&daemon).keep_attachments());
+    daemon.context.tasks.spawn(AttachmentKeeper::of(&daemon).keep());
     daemon.context.tasks.spawn(Arc::clone(&daemon).supervise_enrolments());
     tracing::info!(config = %daemon.config_file.display(), "ready");
     loop {

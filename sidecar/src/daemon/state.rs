@@ -16,7 +16,7 @@ use super::disconnect_watch::DisconnectWatch;
 use super::own_sockets::OwnSockets;
 use super::refusal_log::RefusalLog;
 use crate::config::Config;
-use crate::enrolment::Enrolments;
+use crate::enrolment::{ALERTS_PER_MINUTE, Enrolments};
 use crate::link::registry::Registry;
 use crate::session::Context;
 
@@ -37,12 +37,24 @@ pub(crate) struct Daemon {
     /// Some keys keep these values until a restart.
     pub(crate) config_at_start: Arc<Config>,
     pub(super) refusals: Arc<RefusalLog>,
-    /// Limits alerts about peers on the shared socket.
-    pub(crate) shared_alerts: Mutex<RateLimiter>,
-    /// Limits log lines about enrolments that could not be saved.
-    pub(crate) unwritten: Mutex<RateLimiter>,
+    pub(crate) report_limits: ReportLimits,
     pub(super) disconnect_watch: DisconnectWatch,
     pub(super) admin: AdminState,
+}
+
+/// Limits reports that a peer can cause without end.
+pub(crate) struct ReportLimits {
+    /// Of alerts about peers on the shared socket.
+    pub(crate) shared_alerts: Mutex<RateLimiter>,
+    /// Of log lines about enrolments that could not be saved.
+    pub(crate) unwritten: Mutex<RateLimiter>,
+}
+
+impl ReportLimits {
+    pub(super) fn new() -> Self {
+        let limiter = || Mutex::new(RateLimiter::per_minute(ALERTS_PER_MINUTE));
+        Self { shared_alerts: limiter(), unwritten: limiter() }
+    }
 }
 
 impl Daemon {

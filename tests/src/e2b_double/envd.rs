@@ -139,6 +139,7 @@ impl Exchange {
                     keep_alive: self.keep_alive(),
                     cuts: self.shared.faults.cuts(),
                     streams,
+                    stalled: self.sandbox.stalled(),
                     deadline,
                 };
                 self.shared.tasks.spawn(events.forward(pid, sender));
@@ -255,6 +256,7 @@ struct Events {
     keep_alive: Duration,
     cuts: Option<CutEvery>,
     streams: CancellationToken,
+    stalled: CancellationToken,
     deadline: Option<Instant>,
 }
 
@@ -273,6 +275,7 @@ impl Events {
                 biased;
                 () = self.streams.cancelled() => break,
                 () = expiry.as_mut() => break,
+                () = self.stalled.cancelled() => return client.closed().await,
                 () = reached(self.deadline) => {
                     let error = RpcError::new("deadline_exceeded", "context deadline exceeded");
                     let _ = client.send(Ok(end(Some(&error)))).await;

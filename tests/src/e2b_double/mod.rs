@@ -77,8 +77,8 @@ impl E2bDouble {
             .build()
             .expect("a runtime can be made");
         let shared = Arc::new(Shared::new(bubblewrap, speed));
-        let api = runtime.block_on(server::listen(&shared, Side::Control));
-        let proxy = runtime.block_on(server::listen(&shared, Side::Envd));
+        let api = server::listen(&shared, Side::Control, runtime.handle());
+        let proxy = server::listen(&shared, Side::Envd, runtime.handle());
         Some(Self { shared, api, proxy, runtime: Some(runtime) })
     }
 
@@ -102,6 +102,12 @@ impl E2bDouble {
         self.sandbox(id).pause();
     }
 
+    /// The same, but open streams stay open.
+    #[track_caller]
+    pub fn pause_quietly(&self, id: &str) {
+        self.sandbox(id).freeze();
+    }
+
     #[track_caller]
     pub fn resume(&self, id: &str) {
         self.sandbox(id).resume();
@@ -122,6 +128,12 @@ impl E2bDouble {
     #[track_caller]
     pub fn cut(&self, id: &str) {
         self.sandbox(id).cut();
+    }
+
+    /// The streams of a sandbox stay open, and carry neither output nor keep-alives any more.
+    #[track_caller]
+    pub fn stall(&self, id: &str) {
+        self.sandbox(id).stall();
     }
 
     /// Every stream that is opened from now on is cut again and again.

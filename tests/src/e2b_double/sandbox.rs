@@ -42,6 +42,8 @@ struct Inner {
     token: String,
     /// Cancelled when all streams are cut; then replaced.
     streams: CancellationToken,
+    /// Cancelled when the streams that are open then fall silent.
+    stall: CancellationToken,
     processes: BTreeMap<u32, Arc<Process>>,
     /// The last events of processes that ended.
     ended: BTreeMap<u32, Value>,
@@ -90,6 +92,7 @@ impl Sandbox {
             auto_resume: AutoResume::No,
             token: String::new(),
             streams: CancellationToken::new(),
+            stall: CancellationToken::new(),
             processes: BTreeMap::new(),
             ended: BTreeMap::new(),
             upload_limit: None,
@@ -125,9 +128,13 @@ impl Sandbox {
     }
 
     pub(super) fn pause(&self) {
+        self.freeze();
+        self.cut();
+    }
+
+    pub(super) fn freeze(&self) {
         lock(&self.inner).lifecycle = Lifecycle::Paused;
         self.processes().iter().for_each(|process| process.signal_group(Signal::SIGSTOP));
-        self.cut();
     }
 
     pub(super) fn resume(&self) {
@@ -169,6 +176,16 @@ impl Sandbox {
     pub(super) fn cut(&self) {
         let streams = std::mem::replace(&mut lock(&self.inner).streams, CancellationToken::new());
         streams.cancel();
+    }
+
+    /// Open streams stay open and carry nothing any more.
+    pub(super) fn stall(&self) {
+        std::mem::replace(&mut lock(&self.inner).stall, CancellationToken::new()).cancel();
+    }
+
+    /// Cancelled when the streams that are open now fall silent.
+    pub(super) fn stalled(&self) -> CancellationToken {
+        lock(&self.inner).stall.clone()
     }
 
     /// Cancelled when the streams that are open now are cut.

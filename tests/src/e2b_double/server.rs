@@ -12,6 +12,7 @@ use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
 use tokio::net::{TcpListener, TcpStream};
+use tokio::runtime::Handle;
 use tokio_util::task::TaskTracker;
 
 use super::body::Answer;
@@ -100,20 +101,26 @@ impl Shared {
     }
 }
 
-/// Listens on loopback and serves one side.
+/// Listens on loopback and serves one side on this runtime.
 ///
 /// # Panics
 /// When loopback has no free port.
-pub(super) async fn listen(shared: &Arc<Shared>, side: Side) -> SocketAddr {
-    let listener = TcpListener::bind("127.0.0.1:0").await.expect("loopback has a free port");
+pub(super) fn listen(shared: &Arc<Shared>, side: Side, runtime: &Handle) -> SocketAddr {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("loopback has a free port");
     let address = listener.local_addr().expect("it is bound");
+    listener.set_nonblocking(true).expect("a socket can be made so");
+    // The test may have a runtime of its own.
+    let entered = runtime.enter();
+    let listener = TcpListener::from_std(listener).expect("it is a listening socket");
+    drop(entered);
     let shared = Arc::clone(shared);
     let tasks = shared.tasks.clone();
-    tasks.spawn(async move {
+    let accepting = async move {
         while let Ok((connection, _)) = listener.accept().await {
             shared.tasks.spawn(serve(Arc::clone(&shared), side, connection));
         }
-    });
+    };
+    tasks.spawn_on(accepting, runtime);
     address
 }
 

@@ -8,25 +8,59 @@ use cofferdam_tests::tools::Tool;
 use super::tls::Remote;
 use super::*;
 
+/// The stream of events has no end, and an upgrade is no response that schemathesis knows.
+const STREAMS: &str = "^/v1/(events|attach)";
+/// The default `ttl` of a grant.
+const TTL_OF_DEV_MS: u64 = 8 * 60 * 60 * 1000;
+const FOR_ADMINISTRATORS: &str = "^/v1/(tokens|reload)";
+
+/// With a token and with a certificate, and with values that this sidecar accepts, so that requests get past the checks.
 #[test]
 fn schemathesis_finds_no_contradiction_between_document_and_sidecar() {
     let Some(schemathesis) = Tool::Schemathesis.path() else { return };
     let remote = Remote::start();
+    let directory = remote.files.path();
+    let document = directory.join("openapi.json");
+    std::fs::write(&document, with_values_of_this_sidecar(&remote.world).to_string()).unwrap();
     let token = remote.world.cofferdam_text(&["token", "create", "--grant", "dev"]);
-    let document = AdminClient::socket(&remote.world).get("/v1/openapi.json").ok();
-    let file = remote.files.path().join("openapi.json");
-    std::fs::write(&file, document.to_string()).unwrap();
-    let mut run = command(schemathesis);
-    run.env("HOME", remote.files.path()).current_dir(remote.files.path()).stdin(Stdio::null());
-    run.arg("run").arg(&file).args(["--url", &format!("https://{}", remote.address)]);
-    run.arg("--tls-verify").arg(remote.files.path().join("authority.pem"));
-    run.args(["--header", &format!("Authorization: Bearer {}", token.trim())]);
-    // The stream of events has no end.
-    run.args(["--exclude-path", "/v1/events", "--seed", "1", "--max-examples", "20", "--no-color"]);
-    run.args(["--phases", "examples,coverage,fuzzing"]);
-    let output = output_of(run, "schemathesis");
-    let printed = String::from_utf8_lossy(&output.stdout).into_owned();
-    assert!(output.status.success(), "{printed}\n{}", String::from_utf8_lossy(&output.stderr));
+    let header = format!("Authorization: Bearer {}", token.trim());
+    let (certificate, key) = remote.clients.client("orchestrator").write(directory, "client");
+    let (certificate, key) = (certificate.display().to_string(), key.display().to_string());
+    // A certificate authenticates a request that has no header for it.
+    let certified =
+        ["--request-cert", &certificate, "--request-cert-key", &key, "--exclude-checks", "ignored_auth"];
+    let with_certificate = [&["--include-path-regex", FOR_ADMINISTRATORS], &certified[..]].concat();
+    let with_token = ["--exclude-path-regex", STREAMS, "--header", &header];
+    for arguments in [&with_token[..], &with_certificate] {
+        let mut run = command(&schemathesis);
+        run.env("HOME", directory).current_dir(directory).stdin(Stdio::null());
+        run.arg("run").arg(&document).args(["--url", &format!("https://{}", remote.address)]);
+        run.arg("--tls-verify").arg(directory.join("authority.pem")).args(arguments);
+        run.args(["--phases", "coverage,fuzzing", "--seed", "1", "--max-examples", "20", "--no-color"]);
+        let output = output_of(run, "schemathesis");
+        let printed = String::from_utf8_lossy(&output.stdout).into_owned();
+        assert!(output.status.success(), "{printed}\n{}", String::from_utf8_lossy(&output.stderr));
+    }
     assert!(!remote.world.log().contains("panicked"), "{}", remote.world.log());
-    AdminClient::socket(&remote.world).get("/v1/sessions").ok();
+    let listed = AdminClient::socket(&remote.world).get("/v1/enrolments").ok();
+    assert!(!listed["enrolments"].as_array().unwrap().is_empty(), "some requests were carried out");
+}
+
+/// The served document, narrowed to a grant that exists and to lifetimes that it allows.
+fn with_values_of_this_sidecar(world: &World) -> Value {
+    let mut document = AdminClient::socket(world).get("/v1/openapi.json").ok();
+    for path in ["/v1/enrolments", "/v1/tokens"] {
+        let schema =
+            &mut document["paths"][path]["post"]["requestBody"]["content"]["application/json"]["schema"];
+        let fields = &mut schema["properties"];
+        assert!(fields["ttl-ms"]["maximum"].is_number(), "{fields}");
+        match path {
+            "/v1/tokens" => fields["grants"]["items"] = json!({"const": "dev"}),
+            _ => {
+                fields["grant"] = json!({"const": "dev"});
+                fields["ttl-ms"]["maximum"] = json!(TTL_OF_DEV_MS);
+            }
+        }
+    }
+    document
 }

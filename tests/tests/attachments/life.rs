@@ -31,6 +31,15 @@ fn a_sandbox_is_attached_and_calls_tools_until_the_command_is_interrupted() {
 }
 
 #[test]
+fn a_sandbox_of_root_is_attached_too() {
+    let Some(scene) = Scene::as_root() else { return };
+    let attach = scene.attach(&[]);
+    assert_eq!(scene.shim().call_text("add", json!({"a": 2, "b": 3})), "5");
+    attach.stop();
+    wait_until("the hub has ended", || scene.platform.processes(&scene.sandbox).is_empty());
+}
+
+#[test]
 fn a_pause_interrupts_and_a_resume_brings_the_sandbox_back_unasked() {
     let Some(scene) = Scene::new() else { return };
     let attach = scene.attach(&["--resume"]);
@@ -111,7 +120,7 @@ fn the_configuration_attaches_sandboxes_and_a_reload_adds_and_ends_them() {
     scene.wait_until_state("attached");
     assert_eq!(scene.list()[0]["lifetime"], "configured");
     assert_eq!(scene.shim().call_text("echo", json!({"text": "one"})), "one");
-    let second = scene.platform.create(SandboxUser::Root);
+    let second = scene.platform.create(SandboxUser::Usual);
     let line = format!("attach.box2 = {{ platform = 'e2b', sandbox = '{second}', grant = 'dev' }}");
     scene.world.rewrite(|builder| builder.line(&line));
     scene.world.cofferdam_text(&["reload"]);

@@ -3,6 +3,7 @@
 mod calls;
 mod life;
 mod refusals;
+mod tokens;
 
 use std::path::PathBuf;
 
@@ -19,6 +20,7 @@ struct Scene {
     world: World,
     platform: E2bDouble,
     sandbox: String,
+    user: SandboxUser,
 }
 
 impl Scene {
@@ -28,17 +30,28 @@ impl Scene {
         Self::with(|builder, _| builder)
     }
 
+    /// The same with a sandbox whose processes run as root.
+    #[track_caller]
+    fn as_root() -> Option<Self> {
+        Self::of_user(SandboxUser::Root, |builder, _| builder)
+    }
+
     /// The same with more in the configuration, which may name the sandbox.
     #[track_caller]
     fn with(change: impl FnOnce(Builder, &str) -> Builder) -> Option<Self> {
+        Self::of_user(SandboxUser::Usual, change)
+    }
+
+    #[track_caller]
+    fn of_user(user: SandboxUser, change: impl FnOnce(Builder, &str) -> Builder) -> Option<Self> {
         let platform = E2bDouble::start()?;
-        let sandbox = platform.create(SandboxUser::Root);
+        let sandbox = platform.create(user);
         let builder = World::new()
             .server("tools", Server::fixture())
             .secret_file("e2b-key", API_KEY)
             .line(&platform_line(&platform, &shim_binary()));
         let world = change(builder, &sandbox).start();
-        Some(Self { world, platform, sandbox })
+        Some(Self { world, platform, sandbox, user })
     }
 
     /// Starts `attach e2b` for the sandbox with these further arguments.
@@ -58,7 +71,11 @@ impl Scene {
 
     /// The socket of the hub in the sandbox, as this machine sees it.
     fn socket(&self) -> PathBuf {
-        self.platform.path(&self.sandbox, "/run/cofferdam/relay/relay.sock")
+        let inside = match self.user {
+            SandboxUser::Root => "/run/cofferdam/relay/relay.sock",
+            SandboxUser::Usual => "/tmp/cofferdam-1000/relay.sock",
+        };
+        self.platform.path(&self.sandbox, inside)
     }
 
     /// A harness in the sandbox.

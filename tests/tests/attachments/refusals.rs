@@ -85,7 +85,7 @@ fn a_sandbox_is_attached_once() {
     let (code, printed) = scene.refused(&["e2b", &scene.sandbox, "--grant", "dev", "--name", "box2"]);
     assert_eq!(code, 69, "{printed}");
     assert!(printed.contains("is attached as `box1` already"), "{printed}");
-    let other = scene.platform.create(SandboxUser::Root);
+    let other = scene.platform.create(SandboxUser::Usual);
     let (code, printed) = scene.refused(&["e2b", &other, "--grant", "dev", "--name", "box1"]);
     assert_eq!(code, 69, "{printed}");
     assert!(printed.contains("the name `box1` belongs to another attachment"), "{printed}");
@@ -120,7 +120,7 @@ fn an_outage_at_the_start_is_waited_for_and_retry_after_is_honoured() {
 fn attachments_are_limited() {
     let Some(scene) = Scene::with(|builder, _| builder.limit("attachments = 1")) else { return };
     let first = scene.attach(&[]);
-    let other = scene.platform.create(SandboxUser::Root);
+    let other = scene.platform.create(SandboxUser::Usual);
     let (code, printed) = scene.refused(&["e2b", &other, "--grant", "dev"]);
     assert_eq!(code, 69, "{printed}");
     assert!(printed.contains("`limits.attachments` allows (1)"), "{printed}");

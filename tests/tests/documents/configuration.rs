@@ -9,7 +9,7 @@ use super::root;
 const SCHEMA: &str = include_str!("../../../sidecar/cofferdam.schema.json");
 
 /// Sections of the page: heading, definition in the schema, and where its keys stand in the file.
-const SECTIONS: [(&str, &str, &str); 10] = [
+const SECTIONS: [(&str, &str, &str); 12] = [
     ("`[relay]`", "Relay", ""),
     ("`[admin]`", "Admin", ""),
     ("`[vault]`", "Vault", ""),
@@ -19,6 +19,8 @@ const SECTIONS: [(&str, &str, &str); 10] = [
     ("`tools` of a server", "Tools", ""),
     ("`[[servers.NAME.scopes]]`", "Scope", ""),
     ("`[grants.NAME]`", "Grant", ""),
+    ("`[platforms.NAME]`", "Platform", ""),
+    ("`[attach.NAME]`", "Attachment", ""),
     ("`[limits]`", "Limits", "Every bound of the sidecar, with its reason."),
 ];
 

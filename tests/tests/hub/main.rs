@@ -1,5 +1,7 @@
 //! One pipe into a sandbox, with a hub inside and `cofferdam attach` outside; and calls while any of them dies.
 
+mod meeting;
+mod outlived;
 mod own_socket;
 mod ports;
 mod vsock;

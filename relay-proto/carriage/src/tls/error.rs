@@ -32,6 +32,12 @@ pub enum TlsError {
          (then use a `wss://` link through it, or have it pass TLS through)"
     )]
     OlderTls,
+    /// On the sidecar's side of a pipe: the versions of the application protocol differ.
+    #[error(
+        "the hub or shim in the sandbox speaks version {theirs} of the relay protocol, the sidecar {ours}; {}",
+        older(*.ours, *.theirs)
+    )]
+    OtherVersion { ours: u16, theirs: u16 },
     #[error("the peer broke the TLS handshake: {0}; is this the port that `relay.advertise` names?")]
     Protocol(#[source] Error),
     #[error("the peer refused the TLS handshake ({0}); are shim and sidecar of the same version?")]
@@ -41,6 +47,13 @@ pub enum TlsError {
          compare with `cofferdam key` on the host, and enrol this sandbox afresh if the sidecar's key is new"
     )]
     WrongPin { presented: PublicKey, pinned: PublicKey },
+}
+
+fn older(ours: u16, theirs: u16) -> &'static str {
+    match theirs > ours {
+        true => "the sidecar on the host is older: upgrade it",
+        false => "the shim in the sandbox is older: upgrade it",
+    }
 }
 
 impl TlsError {

@@ -10,13 +10,14 @@ mod verify;
 use std::sync::{Arc, LazyLock};
 
 use relay_proto::key::PublicKey;
+use relay_proto::limits::VERSION;
 use rustls::client::{AlwaysResolvesClientRawPublicKeys, Resumption};
 use rustls::crypto::{CryptoProvider, ring};
 use rustls::pki_types::ServerName;
-use rustls::server::{AlwaysResolvesServerRawPublicKeys, NoServerSessionStorage};
+use rustls::server::{Acceptor, AlwaysResolvesServerRawPublicKeys, ClientHello, NoServerSessionStorage};
 use rustls::version::TLS13;
 use rustls::{ClientConfig, CommonState, ServerConfig};
-use tokio_rustls::{TlsAcceptor, TlsConnector, client, server};
+use tokio_rustls::{LazyConfigAcceptor, TlsAcceptor, TlsConnector, client, server};
 
 use crate::Stream;
 use crate::identity::{Identity, decoded};
@@ -89,8 +90,14 @@ pub async fn accept_pipe<S: Stream>(
 ) -> Result<(server::TlsStream<S>, PublicKey, Inside), TlsError> {
     let mut config = ServerConfig::clone(&server_config(identity));
     config.alpn_protocols = vec![HUB_ALPN.to_vec(), ALPN.to_vec()];
-    let acceptor = TlsAcceptor::from(Arc::new(config));
-    let stream = acceptor.accept(stream).await.map_err(TlsError::from_io)?;
+    let started = LazyConfigAcceptor::new(Acceptor::default(), stream).await.map_err(TlsError::from_io)?;
+    let other_version = offered_version(&started.client_hello()).filter(|theirs| *theirs != VERSION);
+    let stream = match (started.into_stream(Arc::new(config)).await, other_version) {
+        (Ok(stream), _) => stream,
+        // The peer got the alert that there is no common protocol.
+        (Err(_), Some(theirs)) => return Err(TlsError::OtherVersion { ours: VERSION, theirs }),
+        (Err(error), None) => return Err(TlsError::from_io(error)),
+    };
     let state = stream.get_ref().1;
     let inside = Inside::of(state).ok_or(TlsError::NotARelay)?;
     let key = peer_key(state)?;
@@ -127,6 +134,16 @@ pub(crate) fn link_peer_key(state: &CommonState) -> Result<PublicKey, TlsError> 
         Some(Inside::Link) => peer_key(state),
         _ => Err(TlsError::NotARelay),
     }
+}
+
+/// The latest version that a peer offers of the protocols here.
+fn offered_version(hello: &ClientHello<'_>) -> Option<u16> {
+    let version = |name: &[u8]| {
+        let name = std::str::from_utf8(name).ok()?;
+        let digits = name.strip_prefix("cofferdam-hub/").or_else(|| name.strip_prefix("cofferdam-relay/"))?;
+        digits.parse().ok()
+    };
+    hello.alpn()?.filter_map(version).max()
 }
 
 fn peer_key(state: &CommonState) -> Result<PublicKey, TlsError> {

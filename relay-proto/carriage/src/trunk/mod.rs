@@ -87,6 +87,11 @@ impl<S: Stream> Trunk<S> {
         Ok(poll_fn(|context| self.connection.poll_new_outbound(context)).await?.compat())
     }
 
+    /// Ends all substreams and tells the other end, also in TLS: the stream below may stay open at the other end.
+    pub async fn close(&mut self) -> Result<(), TrunkError> {
+        Ok(poll_fn(|context| self.connection.poll_close(context)).await?)
+    }
+
     /// When the last byte was received.
     pub fn last_received(&self) -> LastReceived {
         self.last_received.clone()

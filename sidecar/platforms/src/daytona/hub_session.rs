@@ -16,6 +16,9 @@ const PORTS: u32 = 3000;
 /// The hub's exit code while another hub serves the sandbox's shims.
 const EX_TEMPFAIL: i64 = 75;
 
+/// EADDRINUSE in the hub's message. The words before it depend on the C library.
+const ADDRESS_IN_USE: &str = "(os error 98)";
+
 pub(super) const STARTING: &str = "start the hub in the sandbox";
 
 /// A hub of this sidecar in a sandbox.
@@ -74,7 +77,7 @@ impl HubSession {
             return Ok(HubFate::Running);
         };
         let log = toolbox.execute(STARTING, &format!("tail -c 600 {DIRECTORY}/hub.log")).await?.result;
-        if log.contains("Address already in use") {
+        if log.contains(ADDRESS_IN_USE) {
             return Ok(HubFate::PortTaken);
         }
         let why = format!("it ended with exit code {code}: {}", printable(&log));

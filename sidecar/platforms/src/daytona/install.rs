@@ -46,9 +46,9 @@ pub(super) async fn install(
     if !found.digests.contains(&shim.digest) {
         upload(toolbox, &found.directory, &shim, progress).await?;
     }
-    for (file, content) in &setup.harness_files {
-        let path = inside_home(&found.directory, file)?;
-        toolbox.upload(HARNESS, &path, content, &|_| {}).await?;
+    for (file, content) in setup.harness_files_for(&path) {
+        let file = inside_home(&found.directory, file)?;
+        toolbox.upload(HARNESS, &file, &content, &|_| {}).await?;
     }
     Ok(InstalledShim { path, digest: shim.digest })
 }

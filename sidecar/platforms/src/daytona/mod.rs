@@ -22,6 +22,7 @@ mod ssh;
 mod token;
 mod toolbox;
 
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use cofferdam_net::Dialer;
@@ -44,6 +45,7 @@ pub struct Daytona {
     key: ApiKey,
     dialer: Dialer,
     ping_interval: Duration,
+    known_hosts: Option<PathBuf>,
 }
 
 /// How the pipe into a sandbox is carried.
@@ -81,12 +83,17 @@ struct OpenSandbox<'a> {
 
 impl Daytona {
     pub fn new(settings: PlatformSettings, key: ApiKey, dialer: Dialer) -> Self {
-        Self { settings, key, dialer, ping_interval: PING_INTERVAL }
+        Self { settings, key, dialer, ping_interval: PING_INTERVAL, known_hosts: None }
     }
 
     /// For a proxy that closes idle connections earlier than Daytona's own.
     pub fn with_ping_interval(self, ping_interval: Duration) -> Self {
         Self { ping_interval, ..self }
+    }
+
+    /// Where `ssh` remembers the key of Daytona's gateway, instead of in the user's own file.
+    pub fn with_known_hosts(self, file: PathBuf) -> Self {
+        Self { known_hosts: Some(file), ..self }
     }
 
     /// Asks the control API only.
@@ -119,7 +126,7 @@ impl Daytona {
         let sandbox = OpenSandbox { control: &control, id, toolbox, route };
         match via {
             Via::Preview => sandbox.open_preview(&hub, preview, setup, progress).await,
-            Via::Ssh => sandbox.open_ssh(&hub, setup, progress).await,
+            Via::Ssh => sandbox.open_ssh(&hub, setup, self.known_hosts.as_deref(), progress).await,
         }
     }
 
@@ -192,7 +199,13 @@ impl OpenSandbox<'_> {
         let mut is_renewed = false;
         loop {
             let why = match dial(self.control, preview, self.route).await? {
-                Dialled::Connected(pipe) => return Ok(Some(pipe)),
+                Dialled::Connected(pipe) => {
+                    // Unless what answered is the program that has the port.
+                    return match hub.fate(&self.toolbox).await? {
+                        HubFate::Running => Ok(Some(pipe)),
+                        HubFate::PortTaken => Ok(None),
+                    };
+                }
                 Dialled::TokenRefused if is_renewed => {
                     "the preview proxy refuses the sandbox's token".to_owned()
                 }
@@ -218,6 +231,7 @@ impl OpenSandbox<'_> {
         &self,
         hub: &HubSession,
         setup: &HubSetup,
+        known_hosts: Option<&Path>,
         progress: ShowProgress<'_>,
     ) -> Result<Pipe, PlatformError> {
         let shim = install(&self.toolbox, setup, progress).await?;
@@ -225,7 +239,7 @@ impl OpenSandbox<'_> {
         hub.end(&self.toolbox).await?;
         let access = self.control.ssh_access(self.id).await?;
         progress(Progress::StartingHub);
-        ssh::open(&access, &shim, setup).await
+        ssh::open(&access, &shim, setup, known_hosts).await
     }
 }
 

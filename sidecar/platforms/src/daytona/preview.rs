@@ -19,7 +19,8 @@ use crate::{KeepAwake, Pipe, PlatformError};
 
 /// Under a third of the time after which Daytona's proxy closes an idle connection.
 pub(super) const PING_INTERVAL: Duration = Duration::from_secs(20);
-const UPGRADE_TIMEOUT: Duration = Duration::from_secs(15);
+/// Another program may have the hub's port and never answer.
+const UPGRADE_TIMEOUT: Duration = Duration::from_secs(8);
 pub(super) const CONNECTING: &str = "connect to the hub by its preview link";
 
 /// How a connection behaves once it is open.
@@ -63,7 +64,7 @@ pub(super) async fn dial(
     let stream = service.connect(CONNECTING).await?;
     let Ok(upgraded) = timeout(UPGRADE_TIMEOUT, websocket::client(stream, &address, &headers)).await else {
         let why = format!("no response in {} s", UPGRADE_TIMEOUT.as_secs());
-        return Err(PlatformError::Unavailable { doing: CONNECTING, why, retry_after: None });
+        return Ok(Dialled::NotListening(why));
     };
     match upgraded {
         Ok(stream) => Ok(Dialled::Connected(Box::new(KeepAlive::new(stream, route.ping_interval)))),

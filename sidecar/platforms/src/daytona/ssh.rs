@@ -37,13 +37,15 @@ pub(super) async fn open(
     access: &SshAccess,
     shim: &InstalledShim,
     setup: &HubSetup,
+    known_hosts: Option<&Path>,
 ) -> Result<Pipe, PlatformError> {
     let gateway = Gateway::parse(&access.ssh_command).ok_or_else(|| PlatformError::Protocol {
         doing: CONNECTING,
         why: "Daytona names no gateway of the form `ssh [-p PORT] TOKEN@HOST`".into(),
     })?;
     let failed = |error: io::Error| unavailable(format!("write the private settings for `ssh`: {error}"));
-    let settings = PrivateSettings::write(&settings_text(&gateway, &access.token)).map_err(failed)?;
+    let text = settings_text(&gateway, &access.token, known_hosts);
+    let settings = PrivateSettings::write(&text).map_err(failed)?;
     let hub = format!("'{}' hub --pin {}", shim.path, setup.pin);
     let launched = launch(Launch {
         program: "ssh".into(),
@@ -101,7 +103,15 @@ impl<'a> Gateway<'a> {
 
 /// The gateway takes whoever has the token and asks for no other proof, so none is offered. Its key is remembered at the
 /// first connection; the pipe itself is encrypted from the sidecar to the hub in any case.
-fn settings_text(gateway: &Gateway<'_>, token: &SandboxToken) -> Zeroizing<String> {
+fn settings_text(
+    gateway: &Gateway<'_>,
+    token: &SandboxToken,
+    known_hosts: Option<&Path>,
+) -> Zeroizing<String> {
+    // A path that cannot be quoted is not used: then the user's own file is.
+    let is_quotable = |path: &&str| !path.contains(['"', '\n', '\\', '%']);
+    let known_hosts = known_hosts.and_then(Path::to_str).filter(is_quotable);
+    let known_hosts = known_hosts.map_or_else(String::new, |path| format!("UserKnownHostsFile \"{path}\"\n"));
     Zeroizing::new(format!(
         "Host {HOST}\n\
          HostName {}\n\
@@ -118,7 +128,8 @@ fn settings_text(gateway: &Gateway<'_>, token: &SandboxToken) -> Zeroizing<Strin
          RequestTTY no\n\
          ServerAliveInterval 20\n\
          ServerAliveCountMax 3\n\
-         StrictHostKeyChecking accept-new\n",
+         StrictHostKeyChecking accept-new\n\
+         {known_hosts}",
         gateway.host,
         gateway.port,
         token.text(),

@@ -17,8 +17,8 @@ use tokio::time::timeout;
 use super::connect::{Frame, FrameDecoder, frame};
 use super::control::{Access, ENVD_PORT};
 use super::messages::{
-    EndOfStream, ProcessConfig, ProcessEnd, ProcessEvent, RpcError, Selector, Signal, SignalRequest,
-    StartRequest,
+    CloseStdinRequest, EndOfStream, ProcessConfig, ProcessEnd, ProcessEvent, RpcError, Selector, Signal,
+    SignalRequest, StartRequest,
 };
 use crate::rest::{Call, Reply, Service, encoded, failed, printable, redirected, secret_header};
 use crate::{PlatformError, SandboxId};
@@ -128,14 +128,27 @@ impl Envd {
         process: Selector<'_>,
         signal: Signal,
     ) -> Result<(), PlatformError> {
-        let body = serde_json::to_vec(&SignalRequest { process, signal }).map_err(|_| unwritable(doing))?;
-        let call = Call {
-            doing,
-            method: Method::POST,
-            path: "/process.Process/SendSignal",
-            body: Some(body.into()),
-            time: SIGNAL_TIMEOUT,
-        };
+        self.tell(doing, "/process.Process/SendSignal", &SignalRequest { process, signal }).await
+    }
+
+    /// Ends a process's input. A process that is not there has ended already.
+    pub(super) async fn close_stdin(
+        &self,
+        doing: &'static str,
+        process: Selector<'_>,
+    ) -> Result<(), PlatformError> {
+        self.tell(doing, "/process.Process/CloseStdin", &CloseStdinRequest { process }).await
+    }
+
+    /// A unary request about a process, with an empty response.
+    async fn tell(
+        &self,
+        doing: &'static str,
+        path: &str,
+        request: &impl Serialize,
+    ) -> Result<(), PlatformError> {
+        let body = serde_json::to_vec(request).map_err(|_| unwritable(doing))?;
+        let call = Call { doing, method: Method::POST, path, body: Some(body.into()), time: SIGNAL_TIMEOUT };
         let reply = self.service.send(call).await?;
         match reply.status.as_u16() {
             200..=299 => Ok(()),

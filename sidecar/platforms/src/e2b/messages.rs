@@ -34,6 +34,11 @@ pub(super) enum Selector<'a> {
 }
 
 #[derive(Serialize)]
+pub(super) struct CloseStdinRequest<'a> {
+    pub(super) process: Selector<'a>,
+}
+
+#[derive(Serialize)]
 pub(super) struct SignalRequest<'a> {
     pub(super) process: Selector<'a>,
     pub(super) signal: Signal,

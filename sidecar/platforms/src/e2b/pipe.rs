@@ -4,13 +4,14 @@
 //! breaks the pipe; when the pipe is dropped, the hub is ended. Nothing is sent to a sandbox that may be paused: on some of
 //! them any request wakes it. So after a cut the hub is left alone, and ended by the next one's start.
 
+use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
 use cofferdam_net::BodySender;
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _, DuplexStream, duplex, split};
 use tokio::sync::oneshot;
-use tokio::time::{Instant, sleep, sleep_until, timeout};
+use tokio::time::timeout;
 use tokio_util::task::TaskTracker;
 
 use super::control::Control;
@@ -32,7 +33,7 @@ const PIECE: usize = 48 * 1024;
 const BUFFER: usize = 256 * 1024;
 /// For the last bytes to reach the hub, once the pipe is closed.
 const FAREWELL_TIMEOUT: Duration = Duration::from_secs(2);
-/// Between SIGTERM and SIGKILL.
+/// For a hub to exit after the end of its input, and again after SIGTERM.
 const EXIT_TIMEOUT: Duration = Duration::from_secs(1);
 /// Of stderr that is kept for an error.
 const MAX_STDERR: usize = 4096;
@@ -51,10 +52,11 @@ pub(super) struct Hub {
 
 /// How a pipe ended.
 enum PipeEnd {
-    /// This side closed it.
-    Closed,
-    /// The process, the platform or the sandbox ended it.
+    /// This side closed it, and the hub was ended if that was possible.
+    Closed(Result<(), PlatformError>),
+    /// The platform or the sandbox ended it. The hub may still run.
     Broken(PlatformError),
+    /// The hub ended.
     Exited,
 }
 
@@ -77,21 +79,21 @@ impl Hub {
     async fn run(self, far: DuplexStream, opened: Opened) {
         let tag = self.tag();
         // A predecessor has lost its client and would keep the sandbox's relay socket until it notices.
-        let mut end = match self.envd.signal(START, Selector::Tag(&tag), Signal::Kill).await {
-            Ok(()) => match self.start(&tag).await {
-                Ok((pid, events)) => self.carry(pid, events, far, opened).await,
-                Err(error) => return tell(opened, Err(error)),
-            },
-            Err(error) => return tell(opened, Err(error)),
+        let started = match self.envd.signal(START, Selector::Tag(&tag), Signal::Kill).await {
+            Ok(()) => self.start(&tag).await,
+            Err(error) => Err(error),
         };
-        if let PipeEnd::Broken(error) = &end {
-            tracing::debug!(sandbox = %self.sandbox, %error, "the pipe to the hub broke");
-        }
-        if let PipeEnd::Closed = end {
-            end = self.end(&tag).await.map_or_else(PipeEnd::Broken, |()| PipeEnd::Exited);
-            if let PipeEnd::Broken(error) = end {
-                tracing::warn!(sandbox = %self.sandbox, %error, "the hub may still run in the sandbox");
-            }
+        match started {
+            Err(error) => tell(opened, Err(error)),
+            Ok((pid, events)) => match self.carry(pid, events, far, opened).await {
+                PipeEnd::Closed(Ok(())) | PipeEnd::Exited => {}
+                PipeEnd::Closed(Err(error)) => {
+                    tracing::warn!(sandbox = %self.sandbox, %error, "the hub may still run in the sandbox");
+                }
+                PipeEnd::Broken(error) => {
+                    tracing::debug!(sandbox = %self.sandbox, %error, "the pipe to the hub broke");
+                }
+            },
         }
     }
 
@@ -128,18 +130,17 @@ impl Hub {
                 Err(error) => error,
             }
         });
-        let mut farewell = None;
-        loop {
-            tokio::select! {
-                end = &mut down => return end,
-                () = &mut up, if farewell.is_none() => farewell = Some(Instant::now() + FAREWELL_TIMEOUT),
-                error = &mut answer => match farewell {
-                    Some(_) => return PipeEnd::Closed,
-                    None => return PipeEnd::Broken(error),
-                },
-                () = sleep_until(farewell.unwrap_or_else(Instant::now)), if farewell.is_some() => return PipeEnd::Closed,
-            }
+        tokio::select! {
+            end = &mut down => return end,
+            error = &mut answer => return PipeEnd::Broken(error),
+            () = &mut up => {}
         }
+        // The pipe was closed. Its last bytes first: the end of the request is answered when the hub has them.
+        tokio::select! {
+            end = &mut down => return end,
+            _ = timeout(FAREWELL_TIMEOUT, answer) => {}
+        }
+        PipeEnd::Closed(self.end(pid, down).await)
     }
 
     /// From the hub to the pipe, until the process or its events end.
@@ -158,9 +159,8 @@ impl Hub {
                     if let Some(opened) = opened.take() {
                         tell(opened, Ok(()));
                     }
-                    if writer.write_all(&bytes).await.is_err() {
-                        return PipeEnd::Closed;
-                    }
+                    // If the pipe is closed, its input ends too, and is carried to its end first.
+                    let _ = writer.write_all(&bytes).await;
                 }
                 Ok(ProcessEvent::Stderr(bytes)) => {
                     tracing::debug!(sandbox = %self.sandbox, text = %printable(&String::from_utf8_lossy(&bytes)), "stderr of the hub");
@@ -185,14 +185,32 @@ impl Hub {
         }
     }
 
-    /// Ends the hub, unless the sandbox is suspended.
-    async fn end(&self, tag: &str) -> Result<(), PlatformError> {
+    /// Ends the hub, unless the sandbox is suspended: by the end of its input, or else by signals.
+    async fn end(
+        &self,
+        pid: u32,
+        mut events: Pin<&mut impl Future<Output = PipeEnd>>,
+    ) -> Result<(), PlatformError> {
         if self.control.find(&self.sandbox).await?.state == SandboxState::Suspended {
             return Ok(());
         }
-        self.envd.signal(END, Selector::Tag(tag), Signal::Terminate).await?;
-        sleep(EXIT_TIMEOUT).await;
-        self.envd.signal(END, Selector::Tag(tag), Signal::Kill).await
+        let mut exited = std::pin::pin!(async {
+            match events.as_mut().await {
+                PipeEnd::Exited => {}
+                PipeEnd::Broken(_) | PipeEnd::Closed(_) => std::future::pending().await,
+            }
+        });
+        let process = Selector::Pid(pid);
+        // Versions of `envd` before 0.5.2 do not know it; a signal follows.
+        let _ = self.envd.close_stdin(END, process).await;
+        if timeout(EXIT_TIMEOUT, &mut exited).await.is_ok() {
+            return Ok(());
+        }
+        self.envd.signal(END, process, Signal::Terminate).await?;
+        if timeout(EXIT_TIMEOUT, exited).await.is_ok() {
+            return Ok(());
+        }
+        self.envd.signal(END, process, Signal::Kill).await
     }
 }
 

@@ -133,7 +133,10 @@ async fn handle(
         return Err(ApiError::forbidden("web pages may not use this API"));
     }
     progress.authenticated.cancel();
-    if request.uri().path() == routes::DOCUMENT && request.method() == Method::GET {
+    if request.uri().path() == routes::DOCUMENT {
+        if request.method() != Method::GET {
+            return Err(ApiError::method_not_allowed("GET"));
+        }
         return Ok(json(Bytes::from_static(openapi::DOCUMENT.as_bytes())));
     }
     let matched = routes::find(request.method(), request.uri().path())?;

@@ -22,7 +22,8 @@ pub(super) struct ApiError {
     code: &'static str,
     message: String,
     hint: Option<String>,
-    header: Option<(HeaderName, HeaderValue)>,
+    /// Boxed: it is large and rare.
+    header: Option<Box<(HeaderName, HeaderValue)>>,
 }
 
 /// The body of an error response.
@@ -70,28 +71,28 @@ impl ApiError {
 
     pub(super) fn unauthorized(message: impl Into<String>) -> Self {
         let mut refused = Self::new(StatusCode::UNAUTHORIZED, "unauthorized", message);
-        refused.header = Some((WWW_AUTHENTICATE, HeaderValue::from_static("Bearer")));
+        refused.header = Some(Box::new((WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"))));
         refused.hint("send `Authorization: Bearer TOKEN` with a token of `cofferdam token create`, or use a client certificate")
     }
 
     pub(super) fn too_many_failures(seconds: u64) -> Self {
         let message = "too many requests with unknown tokens came from this address";
         let mut refused = Self::new(StatusCode::TOO_MANY_REQUESTS, "too_many_failures", message);
-        refused.header = Some((RETRY_AFTER, seconds.into()));
+        refused.header = Some(Box::new((RETRY_AFTER, seconds.into())));
         refused.hint(format!("try again after {seconds} seconds, with a valid token"))
     }
 
     pub(super) fn method_not_allowed(allowed: &str) -> Self {
         let message = format!("this path accepts {allowed} only");
         let mut refused = Self::new(StatusCode::METHOD_NOT_ALLOWED, "method_not_allowed", message);
-        refused.header = HeaderValue::from_str(allowed).ok().map(|allowed| (ALLOW, allowed));
+        refused.header = HeaderValue::from_str(allowed).ok().map(|allowed| Box::new((ALLOW, allowed)));
         refused
     }
 
     pub(super) fn upgrade_required(protocol: &'static str) -> Self {
         let message = "this request turns its connection into a stream";
         let mut refused = Self::new(StatusCode::UPGRADE_REQUIRED, "upgrade_required", message);
-        refused.header = Some((UPGRADE, HeaderValue::from_static(protocol)));
+        refused.header = Some(Box::new((UPGRADE, HeaderValue::from_static(protocol))));
         refused.hint(format!("send `Connection: upgrade` and `Upgrade: {protocol}`"))
     }
 
@@ -100,17 +101,13 @@ impl ApiError {
         self
     }
 
-    pub(super) fn status(&self) -> StatusCode {
-        self.status
-    }
-
     pub(super) fn into_response(self) -> Response<Full<Bytes>> {
         let Self { status, code, message, hint, header } = self;
         let body = ErrorBody { error: ErrorDetail { code: code.into(), message, hint } };
         let bytes = serde_json::to_vec(&body).expect("an error is plain data");
         let mut response = Response::new(Full::new(bytes.into()));
         *response.status_mut() = status;
-        response.headers_mut().extend(header);
+        response.headers_mut().extend(header.map(|header| *header));
         response
     }
 }

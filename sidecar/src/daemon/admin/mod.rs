@@ -76,10 +76,13 @@ pub(crate) enum AdminRequest {
     /// Keeps the sandbox attached for as long as this connection is open; events are sent on it.
     Attach {
         /// What the sandbox may use.
+        #[schemars(regex(pattern = GRANT_PATTERN))]
         grant: String,
         /// The sandbox's name, by which it is recognised when it is attached again.
+        #[schemars(length(min = 1, max = 64), regex(pattern = NAME_PATTERN))]
         name: String,
         /// How long the sandbox stays enrolled. Default and maximum: the grant's `ttl`.
+        #[schemars(range(min = 1000, max = MAX_MILLISECONDS))]
         ttl_ms: Option<u64>,
     },
     /// Lists the attachments of sandboxes on platforms.
@@ -94,10 +97,13 @@ pub(crate) enum AdminRequest {
     },
     CreateToken {
         /// The grants that the token may be used for.
+        #[schemars(length(min = 1, max = 64), inner(regex(pattern = GRANT_PATTERN)))]
         grants: Vec<String>,
         /// What the token is for, for lists.
+        #[schemars(length(min = 1, max = 64), regex(pattern = NAME_PATTERN))]
         name: Option<String>,
-        /// Default: 30 days.
+        /// Default: 30 days. Maximum: 366 days.
+        #[schemars(range(min = 1000, max = MAX_TOKEN_TTL_MS))]
         ttl_ms: Option<u64>,
     },
     EndAttachment {
@@ -110,13 +116,17 @@ pub(crate) enum AdminRequest {
     },
     Enroll {
         /// What the sandbox may use.
+        #[schemars(regex(pattern = GRANT_PATTERN))]
         grant: String,
         /// The sandbox's name.
+        #[schemars(length(min = 1, max = 64), regex(pattern = NAME_PATTERN))]
         name: Option<String>,
         /// How long the sandbox stays enrolled. Default and maximum: the grant's `ttl`.
+        #[schemars(range(min = 1000, max = MAX_MILLISECONDS))]
         ttl_ms: Option<u64>,
         /// How soon the sandbox must connect for the first time.
         #[serde(default = "default_ticket_ttl_ms")]
+        #[schemars(range(min = 1000, max = MAX_MILLISECONDS))]
         ticket_ttl_ms: u64,
         /// Instead of a ticket: a socket in this directory of the host.
         socket: Option<PathBuf>,
@@ -205,7 +215,7 @@ pub(crate) enum AdminResponse {
         #[serde(default)]
         attached: Vec<AttachedSandbox>,
         /// Attachments of sandboxes on platforms, with or without links.
-        #[serde(default)]
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
         attachments: Vec<AttachmentStatus>,
     },
     TokenCreated {
@@ -311,6 +321,15 @@ impl std::fmt::Debug for BearerToken {
 
 /// By which a program that searches for leaked credentials recognises a token.
 const TOKEN_PREFIX: &str = "cofferdam_";
+
+/// The names of grants, for the OpenAPI document.
+const GRANT_PATTERN: &str = "^[a-z0-9][a-z0-9_-]{0,63}$";
+/// No control characters, for the OpenAPI document.
+const NAME_PATTERN: &str = r"^[^\u0000-\u001f\u007f-\u009f]*$";
+/// The longest life of a token.
+const MAX_TOKEN_TTL_MS: u64 = 366 * 24 * 60 * 60 * 1000;
+/// The largest integer that every JSON parser represents exactly.
+const MAX_MILLISECONDS: u64 = (1 << 53) - 1;
 
 /// As long as `cofferdam enroll` gives.
 fn default_ticket_ttl_ms() -> u64 {

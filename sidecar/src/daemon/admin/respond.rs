@@ -16,9 +16,9 @@ use super::caller::Caller;
 use super::error::ApiError;
 use super::listing::{self, NameOf};
 use super::tokens::{TokenNotCreated, TokenTerms};
-use super::{AdminRequest, AdminResponse, EndedAttachment, PipeVia};
+use super::{AdminRequest, AdminResponse, EndedAttachment, MAX_MILLISECONDS, MAX_TOKEN_TTL_MS, PipeVia};
 use crate::daemon::attach::hold::{AttachRequest, Hold};
-use crate::daemon::attachments::{Detach, Follower};
+use crate::daemon::attachments::{AttachmentKeeper, Detach, Follower};
 use crate::daemon::enrolling::{EnrollRequest, EnrollVia, Enrolled, Killed};
 use crate::daemon::reload::Reloaded;
 use crate::daemon::state::Daemon;
@@ -41,7 +41,7 @@ pub(super) enum Outcome {
 }
 
 const DEFAULT_TOKEN_TTL: Duration = Duration::from_secs(30 * 24 * 60 * 60);
-const MAX_TOKEN_TTL: Duration = Duration::from_secs(366 * 24 * 60 * 60);
+const MAX_TOKEN_TTL: Duration = Duration::from_millis(MAX_TOKEN_TTL_MS);
 const MIN_TOKEN_TTL: Duration = Duration::from_secs(1);
 /// Grants of one token.
 const MAX_TOKEN_GRANTS: usize = 64;
@@ -72,7 +72,10 @@ pub(super) async fn carry_out(
                 true => Detach::WhenAttached,
                 false => Detach::No,
             };
-            return Ok(Outcome::Follow(daemon.attach_platform(&attachment).await?, detach));
+            return Ok(Outcome::Follow(
+                AttachmentKeeper::of(daemon).attach_platform(&attachment).await?,
+                detach,
+            ));
         }
         AdminRequest::CreateToken { grants, name, ttl_ms } => {
             create_token(daemon, caller, grants, name, ttl_ms).await?
@@ -96,6 +99,9 @@ pub(super) async fn carry_out(
                 Some(directory) => {
                     caller.require_administrator("a socket in a directory of the host")?;
                     EnrollVia::Socket { directory }
+                }
+                None if ticket_ttl_ms > MAX_MILLISECONDS => {
+                    return Err(ApiError::invalid("`ticket-ttl-ms` is too large"));
                 }
                 None => EnrollVia::Ticket { ttl: Duration::from_millis(ticket_ttl_ms) },
             };
@@ -179,7 +185,7 @@ async fn end(
         return end_attachment(daemon, &attachment.name).await;
     }
     let began = Instant::now();
-    match daemon.kill(&*resolved?).await {
+    match daemon.kill(&resolved?).await {
         Some(killed) => report_kill(name, killed, began),
         None => Err(ApiError::not_found(format!("`{name}` has ended meanwhile"))),
     }
@@ -187,7 +193,7 @@ async fn end(
 
 async fn end_attachment(daemon: &Arc<Daemon>, name: &str) -> Result<AdminResponse, ApiError> {
     let began = Instant::now();
-    let Some((lifetime, killed)) = daemon.end_attachment(name).await else {
+    let Some((lifetime, killed)) = AttachmentKeeper::of(daemon).end(name).await else {
         return Err(ApiError::not_found(format!("`{name}` has ended meanwhile")));
     };
     let (links, enrolment) = match killed.map(|killed| report_kill(name, killed, began)).transpose()? {

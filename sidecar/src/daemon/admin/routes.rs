@@ -279,6 +279,7 @@ impl Matched {
         if fields.contains_key(REQUEST_TAG) {
             return Err(malformed(format!("there is no field `{REQUEST_TAG}`")));
         }
+        fields.values_mut().for_each(as_integer);
         fields.insert(REQUEST_TAG.into(), self.route.request.into());
         if let Some((name, value)) = self.variable
             && fields.insert(name.into(), value.into()).is_some()
@@ -346,6 +347,16 @@ pub(super) fn decode_response(
 pub(super) const REQUEST_TAG: &str = "do";
 /// The tag of [`AdminResponse`].
 pub(super) const RESPONSE_TAG: &str = "answer";
+
+/// JSON does not distinguish `2000.0` from `2000`.
+fn as_integer(value: &mut Value) {
+    const EXACT: f64 = (1_u64 << 53) as f64;
+    if let Some(number) =
+        value.as_f64().filter(|number| (0.0..EXACT).contains(number) && number.fract() == 0.0)
+    {
+        *value = (number as u64).into();
+    }
+}
 
 fn encoded(text: &str) -> String {
     let mut encoded = String::new();
@@ -437,6 +448,22 @@ mod tests {
     }
 
     #[test]
+    fn a_whole_number_is_accepted_however_it_is_written() {
+        for text in ["2000", "2000.0", "2e3"] {
+            let body = format!("{{\"grant\": \"dev\", \"ttl-ms\": {text}}}");
+            let read = find(&Method::POST, "/v1/enrolments").unwrap().request(body.as_bytes());
+            assert!(matches!(read.unwrap(), AdminRequest::Enroll { ttl_ms: Some(2000), .. }), "{text}");
+        }
+        for text in ["2000.5", "-1", "1e300", "\"2000\""] {
+            let body = format!("{{\"grant\": \"dev\", \"ttl-ms\": {text}}}");
+            assert!(
+                find(&Method::POST, "/v1/enrolments").unwrap().request(body.as_bytes()).is_err(),
+                "{text}"
+            );
+        }
+    }
+
+    #[test]
     fn what_is_not_in_the_table_is_refused() {
         for (method, path, status) in [
             (Method::GET, "/", 404),
@@ -449,7 +476,11 @@ mod tests {
             (Method::PUT, "/v1/enrolments", 405),
             (Method::GET, "/v1/kill", 405),
         ] {
-            assert_eq!(find(&method, path).unwrap_err().status().as_u16(), status, "{method} {path}");
+            assert_eq!(
+                find(&method, path).unwrap_err().into_response().status().as_u16(),
+                status,
+                "{method} {path}"
+            );
         }
     }
 
@@ -465,7 +496,7 @@ mod tests {
             (Method::GET, "/v1/sessions", r#"{"all": true}"#),
         ] {
             let refused = find(&method, path).unwrap().request(body.as_bytes()).unwrap_err();
-            assert_eq!(refused.status(), StatusCode::BAD_REQUEST, "{path} {body}");
+            assert_eq!(refused.into_response().status(), StatusCode::BAD_REQUEST, "{path} {body}");
         }
     }
 }

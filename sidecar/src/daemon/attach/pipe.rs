@@ -15,7 +15,7 @@ use tokio::time::{sleep, timeout};
 use super::shut_on_drop::ShutOnDrop;
 use crate::daemon::admin::PipeVia;
 use crate::daemon::admission::ConnectionSource;
-use crate::daemon::attach_table::{AttachEvent, LAST_BYTES, PipeEnd};
+use crate::daemon::attach_table::{AttachEvent, CLOSE_TIMEOUT, LAST_BYTES, PipeEnd};
 use crate::daemon::handshake::{self, Arrival};
 use crate::daemon::handshake_slots::HandshakeSlots;
 use crate::daemon::state::Daemon;
@@ -24,6 +24,8 @@ use crate::session::changes::{Change, ChangeKind};
 
 #[derive(Debug, thiserror::Error)]
 enum PipeError {
+    #[error("the enrolment has ended")]
+    Ended,
     #[error("{}", nothing(*.0))]
     Nothing(PipeVia),
     #[error(transparent)]
@@ -70,7 +72,7 @@ impl Daemon {
         // The table has a duplicate of the descriptor, so dropping ours would not close the connection.
         end.shut();
         tracing::info!(enrolment, why = %error, "pipe lost");
-        self.report_pipe(&enrolment, AttachEvent::Lost { why: error.to_string() });
+        report_pipe(&self, &enrolment, AttachEvent::Lost { why: error.to_string() });
     }
 
     async fn begin(
@@ -103,9 +105,9 @@ impl Daemon {
         let accepted = accepted.map_err(|_| PipeError::TimedOut)?;
         let (stream, key, inside) = accepted.map_err(|source| PipeError::Tls { source, via })?;
         tracing::info!(enrolment, %key, ?inside, "pipe attached");
-        self.report_pipe(enrolment, AttachEvent::Attached { key: key.to_string() });
+        report_pipe(self, enrolment, AttachEvent::Attached { key: key.to_string() });
         match inside {
-            Inside::Hub => self.serve_hub(enrolment.into(), Box::new(stream)).await,
+            Inside::Hub => self.serve_hub(enrolment.into(), Box::new(stream), end).await,
             Inside::Link => {
                 let slots = HandshakeSlots::new(1, self.stop.clone());
                 let arrival = Arrival {
@@ -118,28 +120,11 @@ impl Daemon {
         }
     }
 
-    /// Reports a change of the pipe to its holder and to watchers.
-    fn report_pipe(&self, enrolment: &str, event: AttachEvent) {
-        let (kind, reason) = match &event {
-            AttachEvent::Attached { .. } => (ChangeKind::Attached, None),
-            AttachEvent::Lost { why } | AttachEvent::Over { why } => {
-                (ChangeKind::Detached, Some(why.clone()))
-            }
-        };
-        if let Some(sandbox) = self.attaches.notify(enrolment, event) {
-            self.context.changes.publish(|| Change {
-                enrolment: Some(enrolment.into()),
-                name: Some(sandbox.name),
-                reason,
-                ..Change::new(kind, &sandbox.grant)
-            });
-        }
-    }
-
     async fn serve_hub(
         self: &Arc<Self>,
         enrolment: Arc<str>,
         stream: Box<dyn Transport>,
+        end: &PipeEnd,
     ) -> Result<(), PipeError> {
         let (heartbeat, waiting) = {
             let config = self.context.config.load();
@@ -158,9 +143,16 @@ impl Daemon {
             tokio::select! {
                 substream = trunk.next() => self.receive(&enrolment, substream?, &slots),
                 silence = pulse.as_mut() => return Err(silence.into()),
+                () = end.closing.cancelled() => break,
                 () = stopped.as_mut() => return Err(PipeError::Stopping),
             }
         }
+        // The hub ends by this: its stdin may stay open.
+        if timeout(CLOSE_TIMEOUT, trunk.close()).await.is_ok() {
+            // The command that carries the pipe is ended soon; it forwards these bytes first.
+            sleep(LAST_BYTES).await;
+        }
+        Err(PipeError::Ended)
     }
 
     fn receive(self: &Arc<Self>, enrolment: &Arc<str>, substream: Substream, slots: &Arc<HandshakeSlots>) {
@@ -182,6 +174,22 @@ impl Daemon {
             sleep(PAUSE).await;
         }
         sleep(LAST_BYTES).await;
+    }
+}
+
+/// Reports a change of the pipe to its holder and to watchers.
+fn report_pipe(daemon: &Daemon, enrolment: &str, event: AttachEvent) {
+    let (kind, reason) = match &event {
+        AttachEvent::Attached { .. } => (ChangeKind::Attached, None),
+        AttachEvent::Lost { why } | AttachEvent::Over { why } => (ChangeKind::Detached, Some(why.clone())),
+    };
+    if let Some(sandbox) = daemon.attaches.notify(enrolment, event) {
+        daemon.context.changes.publish(|| Change {
+            enrolment: Some(enrolment.into()),
+            name: Some(sandbox.name),
+            reason,
+            ..Change::new(kind, &sandbox.grant)
+        });
     }
 }
 

@@ -29,7 +29,7 @@ use crate::session::Context;
 
 /// The client of one platform, for one attempt.
 pub(super) enum PlatformClient {
-    Daytona(Daytona),
+    Daytona(Box<Daytona>),
     E2b(E2b),
     #[cfg(test)]
     Scripted(ScriptedClient),
@@ -72,7 +72,7 @@ impl PlatformClient {
     fn new(platform: &Platform, key: ApiKey) -> Self {
         let (settings, dialer) = (platform.settings.clone(), Dialer::trusting(Trust::System));
         match settings.kind {
-            PlatformKind::Daytona => Self::Daytona(Daytona::new(settings, key, dialer)),
+            PlatformKind::Daytona => Self::Daytona(Box::new(Daytona::new(settings, key, dialer))),
             PlatformKind::E2b => Self::E2b(E2b::new(settings, key, dialer)),
         }
     }

@@ -1,20 +1,19 @@
 //! A command that follows its attachment: it is sent the attachment's status, and its disconnect ends the attachment unless
 //! that was left in the sidecar.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::UnixStream;
 use tokio::time::timeout;
 
+use super::keeper::AttachmentKeeper;
 use super::status::{AttachmentState, AttachmentStatus, OverCause};
 use super::table::Entry;
-use crate::daemon::state::Daemon;
 
 /// Ends its attachment when it is dropped, unless that was left in the sidecar.
 pub(crate) struct Follower {
-    daemon: Arc<Daemon>,
+    keeper: AttachmentKeeper,
     entry: Entry,
     at_drop: AtDrop,
 }
@@ -36,8 +35,8 @@ pub(crate) enum Detach {
 const SEND_TIMEOUT: Duration = Duration::from_secs(5);
 
 impl Follower {
-    pub(super) fn new(daemon: Arc<Daemon>, entry: Entry) -> Self {
-        Self { daemon, entry, at_drop: AtDrop::EndAttachment }
+    pub(super) fn new(keeper: AttachmentKeeper, entry: Entry) -> Self {
+        Self { keeper, entry, at_drop: AtDrop::EndAttachment }
     }
 
     /// Sends each new status as a JSON line, until the attachment is over or the client disconnects. A client that reads
@@ -49,7 +48,7 @@ impl Follower {
         loop {
             let changed = tokio::select! {
                 changed = statuses.changed() => changed,
-                () = self.daemon.stop.cancelled() => {
+                () = self.keeper.daemon.stop.cancelled() => {
                     // The attachment's task ends by itself, after the links.
                     self.at_drop = AtDrop::LeaveAttachment;
                     return;
@@ -69,7 +68,7 @@ impl Follower {
                 && detach == Detach::WhenAttached
                 && self.at_drop == AtDrop::EndAttachment
             {
-                match self.daemon.detach(&self.entry).await {
+                match self.keeper.detach(&self.entry).await {
                     Ok(()) => self.at_drop = AtDrop::LeaveAttachment,
                     Err(why) => {
                         let why = format!("the attachment cannot be kept: {why}");

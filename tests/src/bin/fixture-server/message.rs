@@ -165,7 +165,7 @@ fn handle(mode: Mode, message: &Value, output: &Output, pending: &Pending) {
     let era = call.era;
     let reply = |result| answer(mode, &call.request, era, result, output);
     match method {
-        "initialize" => reply(initialized(mode, params)),
+        "initialize" if mode != Mode::Stateless => reply(initialized(mode, params)),
         "server/discover" if mode != Mode::Legacy => {
             answer(mode, &call.request, Era::Modern, discovered(), output)
         }

@@ -46,6 +46,8 @@ pub(crate) enum Mode {
     Plain,
     /// Writes string ids in another spelling than it read them.
     RespellsIds,
+    /// Supports `server/discover`, not `initialize`.
+    Stateless,
     /// The second and third process exit before they read anything.
     StartsBadly,
     /// Every process after the first takes two seconds to begin.
@@ -77,6 +79,7 @@ impl FromStr for Mode {
             "never-reads" => Self::NeverReads,
             "orphan" => Self::Orphan,
             "plain" => Self::Plain,
+            "stateless" => Self::Stateless,
             "starts-badly" => Self::StartsBadly,
             "starts-slowly" => Self::StartsSlowly,
             "starts-with-garbage" => Self::StartsWithGarbage,
@@ -140,7 +143,8 @@ impl Mode {
             | Self::ListsInPages
             | Self::NeverAnswers
             | Self::Plain
-            | Self::RespellsIds => None,
+            | Self::RespellsIds
+            | Self::Stateless => None,
         }
     }
 

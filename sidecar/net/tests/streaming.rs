@@ -1,0 +1,109 @@
+//! Bodies that are sent and read piece by piece, against real sockets on loopback.
+
+#![expect(clippy::unwrap_used, reason = "a failed step of a test ends the test")]
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use cofferdam_net::{
+    AddressPolicy, Dialer, Endpoint, OneShotError, StreamedResponse, Trust, channel_body, open_stream,
+};
+use http::Request;
+use http_body_util::Full;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::time::timeout;
+
+const LIMIT: Duration = Duration::from_secs(20);
+
+#[tokio::test]
+async fn pieces_are_sent_while_the_response_is_awaited_and_read_as_they_come() {
+    let (listener, endpoint) = listening().await;
+    let (mut body, request_body) = channel_body();
+    let request = Request::post("/").header("host", "test").body(request_body).unwrap();
+    let dialer = dialer();
+    let client = async {
+        let mut response = open_stream(&dialer, &endpoint, request, LIMIT).await.unwrap();
+        let mut pieces = Vec::new();
+        while let Some(piece) = response.piece().await.unwrap() {
+            pieces.push(piece);
+        }
+        pieces
+    };
+    let server = async {
+        let (mut socket, _) = listener.accept().await.unwrap();
+        body.send_data(Bytes::from_static(b"first")).await.unwrap();
+        read_until(&mut socket, b"5\r\nfirst\r\n").await;
+        body.send_data(Bytes::from_static(b"second")).await.unwrap();
+        read_until(&mut socket, b"6\r\nsecond\r\n").await;
+        drop(body);
+        read_until(&mut socket, b"0\r\n\r\n").await;
+        socket.write_all(b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n3\r\none\r\n").await.unwrap();
+        tokio::task::yield_now().await;
+        socket.write_all(b"3\r\ntwo\r\n0\r\n\r\n").await.unwrap();
+    };
+    let (pieces, ()) = timeout(LIMIT, async { tokio::join!(client, server) }).await.unwrap();
+    assert_eq!(pieces.concat(), b"onetwo");
+}
+
+#[tokio::test]
+async fn dropping_a_response_closes_its_connection() {
+    let (listener, endpoint) = listening().await;
+    let (mut socket, response) = answered(&listener, &endpoint, "content-length: 10\r\n\r\nhalf").await;
+    drop(response);
+    let mut rest = Vec::new();
+    timeout(LIMIT, socket.read_to_end(&mut rest)).await.expect("the connection closes").unwrap();
+}
+
+#[tokio::test]
+async fn a_cut_is_an_error_and_a_collected_body_is_bounded() {
+    let (listener, endpoint) = listening().await;
+    let (socket, mut response) =
+        answered(&listener, &endpoint, "transfer-encoding: chunked\r\n\r\n4\r\nhalf\r\n").await;
+    assert_eq!(response.piece().await.unwrap().unwrap(), "half");
+    drop(socket);
+    assert!(matches!(response.piece().await, Err(OneShotError::Broken(_))));
+
+    let (_socket, response) = answered(&listener, &endpoint, "content-length: 5\r\n\r\nwhole").await;
+    assert_eq!(*response.collect(5).await.unwrap(), b"whole");
+    let (_socket, response) = answered(&listener, &endpoint, "content-length: 6\r\n\r\n").await;
+    assert!(matches!(response.collect(5).await, Err(OneShotError::TooLarge { limit: 5 })));
+    let (_socket, response) =
+        answered(&listener, &endpoint, "transfer-encoding: chunked\r\n\r\n6\r\nlonger\r\n").await;
+    assert!(matches!(response.collect(5).await, Err(OneShotError::TooLarge { limit: 5 })));
+}
+
+/// One exchange whose response has this after its first line.
+async fn answered(
+    listener: &TcpListener,
+    endpoint: &Endpoint,
+    response: &str,
+) -> (TcpStream, StreamedResponse) {
+    let request = Request::get("/").header("host", "test").body(Full::<Bytes>::default()).unwrap();
+    let server = async {
+        let (mut socket, _) = listener.accept().await.unwrap();
+        read_until(&mut socket, b"\r\n\r\n").await;
+        socket.write_all(format!("HTTP/1.1 200 OK\r\n{response}").as_bytes()).await.unwrap();
+        socket
+    };
+    let dialer = dialer();
+    let (socket, opened) = tokio::join!(server, open_stream(&dialer, endpoint, request, LIMIT));
+    (socket, opened.unwrap())
+}
+
+async fn read_until(socket: &mut TcpStream, end: &[u8]) {
+    let mut received = Vec::new();
+    while !received.ends_with(end) {
+        received.push(timeout(LIMIT, socket.read_u8()).await.expect("it arrives").unwrap());
+    }
+}
+
+async fn listening() -> (TcpListener, Endpoint) {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("http://{}", listener.local_addr().unwrap());
+    (listener, Endpoint::new(&url.parse().unwrap(), AddressPolicy::Any))
+}
+
+fn dialer() -> Dialer {
+    Dialer::trusting(Trust::System)
+}

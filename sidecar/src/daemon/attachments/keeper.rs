@@ -1,0 +1,357 @@
+//! Starts, keeps and ends attachments, with the enrolments of their sandboxes.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use cofferdam_base::clock;
+use cofferdam_base::text::error_chain;
+use cofferdam_platforms::{HubSetup, ShimSource};
+use tokio::net::UnixStream;
+use tokio::time::{Instant, sleep, timeout};
+
+use super::client::ConfiguredPlatform;
+use super::follow::Follower;
+use super::pacing::{History, Pacing};
+use super::request::{AttachmentRequest, AttachmentSpec, InvalidRequest};
+use super::run::{Attaching, AttachingEnd, HeldSandbox};
+use super::status::{AttachmentState, AttachmentStatus, Kind, Lifetime, OverCause};
+use super::table::{Entry, NotEntered};
+use super::{AttachmentError, platform_of, records};
+use crate::daemon::attach::hold::{AttachRequest, Hold, HoldError, HoldEvent};
+use crate::daemon::enrolling::{EnrollError, Killed};
+use crate::daemon::state::Daemon;
+use crate::enrolment::{Denied, EndCause};
+
+/// What controls the attachments of a daemon. Cheap to clone.
+#[derive(Clone)]
+pub(crate) struct AttachmentKeeper {
+    pub(super) daemon: Arc<Daemon>,
+}
+
+/// How long a new attachment waits for one that is ending: its command may have been killed just before.
+const RELEASE_TIMEOUT: Duration = Duration::from_secs(3);
+/// How long ending an attachment may take, the hub in the sandbox included.
+const END_TIMEOUT: Duration = Duration::from_secs(8);
+/// Between attempts to enrol a sandbox that is kept.
+const ENROL_DELAY: Duration = Duration::from_secs(10);
+
+impl AttachmentKeeper {
+    pub(crate) fn of(daemon: &Arc<Daemon>) -> Self {
+        Self { daemon: Arc::clone(daemon) }
+    }
+
+    /// Starts an attachment that a command follows.
+    pub(crate) async fn attach_platform(
+        &self,
+        request: &AttachmentRequest,
+    ) -> Result<Follower, AttachmentError> {
+        let spec = {
+            let config = self.daemon.context.config.load();
+            request.check(platform_of(&config, request)?)?
+        };
+        let give_up = Instant::now() + RELEASE_TIMEOUT;
+        loop {
+            let error = match self.start(spec.clone(), Lifetime::Followed, History::NeverAttached) {
+                Ok(entry) => return Ok(Follower::new(self.clone(), entry)),
+                Err(error) => error,
+            };
+            // The command before may have been interrupted a moment ago.
+            let other = self.daemon.attachments.table.conflicting(&spec.platform, &spec.sandbox, &spec.name);
+            let is_ending = other.is_none_or(|other| other.stop.is_cancelled());
+            let left = give_up.saturating_duration_since(Instant::now());
+            let conflicts = matches!(
+                error,
+                AttachmentError::NotEntered(NotEntered::Name(_) | NotEntered::Sandbox { .. })
+            );
+            if !conflicts
+                || !is_ending
+                || timeout(left, self.daemon.attachments.table.removal()).await.is_err()
+            {
+                return Err(error);
+            }
+        }
+    }
+
+    /// Starts the kept and the configured attachments, and follows the configuration until the stop.
+    pub(crate) async fn keep(self) {
+        let directory = self.daemon.attachments.directory.clone();
+        let records = self.daemon.context.tasks.spawn_blocking(move || records::read_all(&directory)).await;
+        for record in records.unwrap_or_default() {
+            self.restore(&record);
+        }
+        loop {
+            self.apply_configuration().await;
+            tokio::select! {
+                () = self.daemon.stop.cancelled() => return,
+                () = self.daemon.attachments.reconfigured.notified() => self.daemon.attachments.keys.forget(&self.daemon.context),
+            }
+        }
+    }
+
+    fn restore(&self, record: &AttachmentRequest) {
+        let name = record.name.as_deref().unwrap_or_default();
+        // A platform that is missing now may come with a reload: the attachment says so in its state.
+        let platform = record.platform.as_deref().unwrap_or(record.kind.as_str()).parse();
+        let spec = platform.map_err(InvalidRequest::Platform).and_then(|platform| record.check(platform));
+        let started = spec
+            .map_err(AttachmentError::from)
+            .and_then(|spec| self.start(spec, Lifetime::Detached, History::Attached));
+        if let Err(error) = started {
+            tracing::error!(sandbox = name, why = error_chain(&error), "a kept attachment was not started");
+        }
+    }
+
+    /// Starts what the configuration has gained, and ends what it has lost.
+    async fn apply_configuration(&self) {
+        let config = self.daemon.context.config.load_full();
+        let wanted: Vec<AttachmentSpec> = config
+            .attachments
+            .iter()
+            .map(|(name, attachment)| AttachmentSpec::configured(name, attachment))
+            .collect();
+        for entry in self.daemon.attachments.table.configured() {
+            let is_over = matches!(entry.status.borrow().state, AttachmentState::Over { .. });
+            if is_over || !wanted.contains(&entry.spec) {
+                // Failures are in the log.
+                let _ = self.end(&entry.spec.name).await;
+                self.daemon.attachments.table.remove(&entry);
+            }
+        }
+        for spec in wanted {
+            if self.daemon.attachments.table.find(&spec.name).is_some_and(|entry| *entry.spec == spec) {
+                continue;
+            }
+            let name = spec.name.clone();
+            if let Err(error) = self.start(spec, Lifetime::Configured, History::NeverAttached) {
+                tracing::error!(
+                    sandbox = name,
+                    why = error_chain(&error),
+                    "a configured attachment was not started"
+                );
+            }
+        }
+    }
+
+    fn start(
+        &self,
+        spec: AttachmentSpec,
+        lifetime: Lifetime,
+        history: History,
+    ) -> Result<Entry, AttachmentError> {
+        if self.daemon.stop.is_cancelled() {
+            return Err(AttachmentError::Stopping);
+        }
+        let config = self.daemon.context.config.load();
+        let kind =
+            config.platforms.get(&spec.platform).map_or(Kind::E2b, |platform| platform.settings.kind.into());
+        let status = AttachmentStatus {
+            name: spec.name.clone(),
+            platform: spec.platform.to_string(),
+            kind,
+            sandbox: spec.sandbox.to_string(),
+            grant: spec.grant.to_string(),
+            lifetime,
+            enrolment: None,
+            state: AttachmentState::Finding,
+        };
+        let entry = Entry::new(spec, status);
+        self.daemon.attachments.table.enter(entry.clone(), config.limits.attachments)?;
+        self.daemon.context.tasks.spawn(self.clone().run(entry.clone(), history));
+        Ok(entry)
+    }
+
+    /// Ends an attachment with its enrolment, if it has one. `None` if there is none of this name.
+    pub(crate) async fn end(&self, name: &str) -> Option<(Lifetime, Option<Killed>)> {
+        let entry = self.daemon.attachments.table.find(name)?;
+        let (lifetime, enrolment) = {
+            let status = entry.status.borrow();
+            (status.lifetime, status.enrolment.clone())
+        };
+        let killed = match enrolment {
+            Some(enrolment) => self.daemon.kill(&enrolment).await,
+            None => None,
+        };
+        // With an enrolment, its end ends the task, after the last bytes for the sandbox.
+        if killed.is_none() {
+            entry.stop.cancel();
+        }
+        let mut status = entry.status.subscribe();
+        let over = status.wait_for(|status| matches!(status.state, AttachmentState::Over { .. }));
+        if timeout(END_TIMEOUT, over).await.is_err() {
+            tracing::error!(sandbox = name, "an attachment did not end in time");
+            entry.stop.cancel();
+        }
+        Some((lifetime, killed))
+    }
+
+    async fn run(self, entry: Entry, history: History) {
+        let spec = (*entry.spec).clone();
+        let lifetime = entry.status.borrow().lifetime;
+        let mut attaching = Attaching {
+            clients: ConfiguredPlatform {
+                context: Arc::clone(&self.daemon.context),
+                keys: Arc::clone(&self.daemon.attachments.keys),
+                platform: spec.platform.clone(),
+            },
+            setup: HubSetup {
+                shim: self.shim_source(&spec),
+                pin: self.daemon.identity.public().to_string(),
+                harness_files: Vec::new(),
+            },
+            status: entry.status.clone(),
+            pacing: Pacing::new(lifetime, history),
+            stop: entry.stop.clone(),
+            sidecar_stop: self.daemon.stop.clone(),
+            spec,
+        };
+        let over = self.keep_attached(&entry, &mut attaching).await;
+        if let Some((why, cause)) = over {
+            tracing::info!(sandbox = entry.spec.name, why, "attachment over");
+            self.forget(&entry, why, cause).await;
+        }
+        if entry.status.borrow().lifetime != Lifetime::Configured {
+            self.daemon.attachments.table.remove(&entry);
+        }
+    }
+
+    /// The shim of the request, that of the platform, or the one beside the sidecar's program.
+    fn shim_source(&self, spec: &AttachmentSpec) -> ShimSource {
+        let (context, shims) = (Arc::clone(&self.daemon.context), Arc::clone(&self.daemon.attachments.shims));
+        let (given, platform) = (spec.shim.clone(), spec.platform.clone());
+        Arc::new(move |architecture| {
+            let config = context.config.load();
+            let of_platform = || config.platforms.get(&platform).and_then(|platform| platform.shim.clone());
+            shims.find(given.clone().or_else(of_platform).as_deref(), architecture)
+        })
+    }
+
+    /// Holds the sandbox's enrolment and opens pipes. `None` when the sidecar stops.
+    async fn keep_attached(
+        &self,
+        entry: &Entry,
+        attaching: &mut Attaching<ConfiguredPlatform>,
+    ) -> Option<(String, OverCause)> {
+        loop {
+            let mut hold = match self.hold_for(entry).await {
+                Ok(hold) => hold?,
+                Err(over) => return Some(over),
+            };
+            let enrolment = Arc::clone(&hold.enrolment);
+            entry.status.send_modify(|status| status.enrolment = Some(enrolment.to_string()));
+            let end = attaching.run(&mut hold).await;
+            drop(hold);
+            let (lifetime, state) = {
+                let status = entry.status.borrow();
+                (status.lifetime, status.state.clone())
+            };
+            match end {
+                AttachingEnd::EnrolmentEnded => {
+                    match (self.daemon.enrolments.find(&enrolment, clock::now()), lifetime) {
+                        // The configuration still grants it.
+                        (Err(Denied::Over(EndCause::Expired)), Lifetime::Configured) => {}
+                        (Err(Denied::Over(EndCause::Expired)), _) => {
+                            return Some(("the enrolment has expired".into(), OverCause::Ended));
+                        }
+                        _ => return Some(("it was ended".into(), OverCause::Ended)),
+                    }
+                }
+                AttachingEnd::Over => {
+                    // No sandbox, or none that can be attached: nothing is to be left behind.
+                    let _ = self.daemon.kill(&enrolment).await;
+                    return match state {
+                        AttachmentState::Over { why, cause } => Some((why, cause)),
+                        _ => Some(("it was refused".into(), OverCause::Unavailable)),
+                    };
+                }
+                AttachingEnd::Stopped if self.daemon.stop.is_cancelled() => return None,
+                AttachingEnd::Stopped => {
+                    if attaching.pacing.history() == History::NeverAttached {
+                        let _ = self.daemon.kill(&enrolment).await;
+                    }
+                    return Some(("its command disconnected".into(), OverCause::Ended));
+                }
+            }
+        }
+    }
+
+    /// Enrols the sandbox. `Ok(None)` when the sidecar stops.
+    async fn hold_for(&self, entry: &Entry) -> Result<Option<Hold>, (String, OverCause)> {
+        let AttachmentSpec { grant, name, ttl, .. } = &*entry.spec;
+        let request = AttachRequest { grant: grant.clone(), name: name.clone(), ttl: *ttl };
+        loop {
+            let held = tokio::select! {
+                () = self.daemon.stop.cancelled() => return Ok(None),
+                () = entry.stop.cancelled() => return Err(("it was ended".into(), OverCause::Ended)),
+                held = self.daemon.hold(request.clone()) => held,
+            };
+            let error = match held {
+                Ok(hold) => return Ok(Some(hold)),
+                Err(error) => error,
+            };
+            let (why, lifetime) = (error_chain(&error), entry.status.borrow().lifetime);
+            if lifetime == Lifetime::Followed {
+                let cause = match error {
+                    HoldError::HeldByAnother(_) => OverCause::Taken,
+                    HoldError::NotCreated(EnrollError::Grant(..)) => OverCause::Configuration,
+                    HoldError::NotCreated(_) => OverCause::Unavailable,
+                };
+                return Err((why, cause));
+            }
+            tracing::warn!(sandbox = name, why, "a sandbox was not enrolled; trying again");
+            let retry_in_ms = ENROL_DELAY.as_millis() as u64;
+            entry.status.send_modify(|status| status.state = AttachmentState::Refused { why, retry_in_ms });
+            tokio::select! {
+                () = self.daemon.stop.cancelled() => return Ok(None),
+                () = entry.stop.cancelled() => return Err(("it was ended".into(), OverCause::Ended)),
+                () = sleep(ENROL_DELAY) => {}
+            }
+        }
+    }
+
+    /// Shows that the attachment is over, and removes its file.
+    async fn forget(&self, entry: &Entry, why: String, cause: OverCause) {
+        if entry.status.borrow().lifetime == Lifetime::Detached {
+            let (directory, name) = (self.daemon.attachments.directory.clone(), entry.spec.name.clone());
+            let removed =
+                self.daemon.context.tasks.spawn_blocking(move || records::remove(&directory, &name)).await;
+            if let Ok(Err(error)) = removed {
+                let why = error_chain(&error);
+                tracing::error!(
+                    sandbox = entry.spec.name,
+                    why,
+                    "the end of an attachment was not saved: it would come back after a restart"
+                );
+            }
+        }
+        entry.status.send_modify(|status| status.state = AttachmentState::Over { why, cause });
+    }
+
+    /// Leaves a followed attachment in the sidecar.
+    pub(super) async fn detach(&self, entry: &Entry) -> Result<(), String> {
+        let request = {
+            let status = entry.status.borrow();
+            entry.spec.to_request(status.kind)
+        };
+        let directory = self.daemon.attachments.directory.clone();
+        let written =
+            self.daemon.context.tasks.spawn_blocking(move || records::write(&directory, &request)).await;
+        match written {
+            Ok(Ok(())) => {
+                entry.status.send_modify(|status| status.lifetime = Lifetime::Detached);
+                Ok(())
+            }
+            Ok(Err(error)) => Err(error_chain(&error)),
+            Err(_) => Err("the sidecar failed; see its log".into()),
+        }
+    }
+}
+
+impl HeldSandbox for Hold {
+    fn serve(&self, stream: UnixStream) {
+        Hold::serve(self, stream);
+    }
+
+    async fn next_event(&mut self) -> HoldEvent {
+        Hold::next_event(self).await
+    }
+}

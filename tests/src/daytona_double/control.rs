@@ -1,0 +1,112 @@
+//! The control API: one sandbox of one account.
+
+use std::sync::atomic::Ordering;
+
+use serde_json::{Value, json};
+
+use super::gateway::Gateway;
+use super::wire::{Answer, Request};
+use super::{API_KEY, Lifecycle, Platform, SshAccounts, random};
+
+pub(super) fn answer(platform: &Platform, request: &Request) -> Answer {
+    if request.header("authorization") != Some(&format!("Bearer {API_KEY}")) {
+        return Answer::error(401, "Unauthorized");
+    }
+    let segments = request.segments();
+    let (Some("sandbox"), Some(id)) = (segments.get(1).copied(), segments.get(2).copied()) else {
+        return Answer::error(404, "Not Found");
+    };
+    if id != platform.sandbox_id {
+        return Answer::error(404, &format!("Sandbox with ID or name {id} not found"));
+    }
+    match (request.method.as_str(), &segments[3..]) {
+        ("GET", []) => Answer::json(200, &sandbox(platform)),
+        ("POST", ["start"]) => {
+            platform.start_sandbox();
+            Answer::json(200, &sandbox(platform))
+        }
+        ("POST", ["stop"]) => {
+            platform.stop_sandbox(Lifecycle::Stopped);
+            Answer::json(200, &sandbox(platform))
+        }
+        ("POST", ["archive"]) => {
+            let is_started = platform.lock().lifecycle == Lifecycle::Started;
+            if is_started {
+                return Answer::error(400, "Sandbox is not stopped");
+            }
+            platform.stop_sandbox(Lifecycle::Archived);
+            Answer::json(200, &sandbox(platform))
+        }
+        ("POST", ["last-activity"]) => {
+            platform.activity.fetch_add(1, Ordering::Relaxed);
+            Answer::status(201)
+        }
+        ("GET", ["ports", port, "preview-url"]) => Answer::json(
+            200,
+            &json!({
+                "sandboxId": id,
+                "url": format!("https://{port}-{id}.proxy.daytona.test"),
+                "token": platform.lock().preview_token,
+            }),
+        ),
+        ("POST", ["ssh-access"]) => ssh_access(platform, id),
+        _ => Answer::error(404, "Not Found"),
+    }
+}
+
+fn ssh_access(platform: &Platform, id: &str) -> Answer {
+    let token = random("ssh");
+    let account = match platform.lock().ssh_accounts {
+        SshAccounts::Tokens => token.clone(),
+        SshAccounts::Others => random("other"),
+    };
+    let Some(gateway) = Gateway::start(&platform.bubblewrap, platform.root.path(), &account) else {
+        return Answer::error(503, "no SSH gateway here");
+    };
+    let port = gateway.port();
+    let host = gateway.host();
+    let mut state = platform.lock();
+    state.gateways.push(gateway);
+    state.ssh_tokens.push(token.clone());
+    Answer::json(
+        200,
+        &json!({
+            "id": "ssh-access-1",
+            "sandboxId": id,
+            "expiresAt": "2027-01-01T00:00:00.000Z",
+            "createdAt": "2026-01-01T00:00:00.000Z",
+            "updatedAt": "2026-01-01T00:00:00.000Z",
+            "sshCommand": format!("ssh -p {port} {token}@{host}"),
+            "token": token,
+        }),
+    )
+}
+
+fn sandbox(platform: &Platform) -> Value {
+    let (state, desired) = match platform.lock().lifecycle {
+        Lifecycle::Started => ("started", "started"),
+        Lifecycle::Stopped => ("stopped", "stopped"),
+        Lifecycle::Archived => ("archived", "archived"),
+    };
+    json!({
+        "id": platform.sandbox_id,
+        "organizationId": "organisation-1",
+        "name": platform.sandbox_id,
+        "user": "daytona",
+        "env": {},
+        "labels": {},
+        "public": false,
+        "networkBlockAll": false,
+        "kvm": false,
+        "target": "us",
+        "cpu": 1,
+        "gpu": 0,
+        "memory": 1,
+        "disk": 3,
+        "state": state,
+        "desiredState": desired,
+        "autoStopInterval": 15,
+        "sandboxClass": "small",
+        "toolboxProxyUrl": format!("http://{}/toolbox", platform.address),
+    })
+}

@@ -1,0 +1,61 @@
+//! The SSH gateway: a real `sshd` in the sandbox's view of files, whose only account is named by a token.
+//!
+//! Daytona's gateway asks for no proof but the token in the user name; so does this one.
+
+use std::net::{SocketAddr, TcpStream};
+use std::path::Path;
+use std::process::Stdio;
+
+use super::guest::{HOME, boxed, spawn_lasting};
+use crate::deadline::wait_until;
+use crate::port::free_address;
+use crate::process::{Running, command, into_file, output_of};
+use crate::tools::Tool;
+
+pub(super) struct Gateway {
+    listens_at: SocketAddr,
+    _server: Running,
+}
+
+impl Gateway {
+    pub(super) fn start(bubblewrap: &Path, root: &Path, account: &str) -> Option<Self> {
+        let (keys, server) = (Tool::SshKeygen.path()?, Tool::Sshd.path()?);
+        let listens_at = free_address();
+        let directory = root.join("gateway").join(account);
+        std::fs::create_dir_all(&directory).ok()?;
+        let host_key = directory.join("host");
+        let mut make = command(keys);
+        make.args(["-q", "-t", "ed25519", "-N", "", "-f"]).arg(&host_key);
+        assert!(output_of(make, "ssh-keygen").status.success(), "a host key can be made");
+        let id = nix::unistd::geteuid();
+        // As root, the server switches to the second account before authentication.
+        let accounts = format!("{account}::{id}:{id}::{HOME}:/bin/sh\nsshd:x:65533:65533::/:/bin/false\n");
+        let config = format!(
+            "ListenAddress {listens_at}\nHostKey /mnt/ssh/host\nAuthenticationMethods none\nPermitEmptyPasswords yes\n\
+             PermitRootLogin yes\nUsePAM no\nStrictModes no\nPidFile none\n"
+        );
+        std::fs::write(directory.join("accounts"), accounts).ok()?;
+        std::fs::write(directory.join("config"), config).ok()?;
+        std::fs::create_dir_all(root.join("run/sshd")).ok()?;
+        std::fs::create_dir_all(root.join("control/ssh")).ok()?;
+        let mut boxed = boxed(bubblewrap, root);
+        boxed.arg("--ro-bind").arg(&directory).arg("/mnt/ssh");
+        boxed.arg("--ro-bind").arg(directory.join("accounts")).arg("/etc/passwd");
+        // A copy, because the tools may be below a directory that the sandbox does not see.
+        std::fs::copy(server, directory.join("sshd")).ok()?;
+        boxed.arg("/mnt/ssh/sshd").args(["-D", "-e", "-f", "/mnt/ssh/config"]);
+        let log = root.join("gateway.log");
+        boxed.stdin(Stdio::null()).stdout(into_file(&log)).stderr(into_file(&log));
+        let server = spawn_lasting(boxed, "sshd");
+        wait_until("the SSH gateway listens", || TcpStream::connect(listens_at).is_ok());
+        Some(Self { listens_at, _server: server })
+    }
+
+    pub(super) fn host(&self) -> String {
+        self.listens_at.ip().to_string()
+    }
+
+    pub(super) fn port(&self) -> u16 {
+        self.listens_at.port()
+    }
+}

@@ -1,0 +1,157 @@
+//! What fails at the platform or in the sandbox, and what the operator is told.
+
+use std::net::TcpListener;
+use std::time::Duration;
+
+use cofferdam_platforms::daytona::Via;
+use cofferdam_platforms::{KeepAwake, PlatformError, WhenSuspended};
+use cofferdam_tests::daytona_double::{DaytonaDouble, Fault, ServiceName, Speed};
+
+use super::support::Operator;
+
+/// The parts of paths at which every service of the way in is met.
+const EVERY_STEP: [&str; 7] = [
+    "/api/sandbox/",
+    "/preview-url",
+    "/process/session/",
+    "/process/execute",
+    "/bulk-upload",
+    "/exec",
+    "/process/session",
+];
+
+#[tokio::test]
+async fn a_wrong_key_and_an_unknown_sandbox_are_told_apart() {
+    let Some(double) = DaytonaDouble::start(Speed(1)) else { return };
+    let stranger = Operator::with_key(&double, "dtn_wrong");
+    let refused = stranger.failure().await;
+    assert!(matches!(refused, PlatformError::Unauthorized { status: 401, .. }), "{refused}");
+    assert!(!refused.may_pass());
+    assert!(!refused.to_string().contains("dtn_wrong"), "{refused}");
+    let mut operator = Operator::of(&double);
+    operator.id = "0f1b2c3d-aaaa-bbbb-cccc-000000000000".parse().unwrap();
+    let unknown = operator.failure().await;
+    assert!(matches!(unknown, PlatformError::NoSandbox { .. }), "{unknown}");
+    assert!(matches!(operator.daytona.state(&operator.id).await, Err(PlatformError::NoSandbox { .. })));
+}
+
+#[tokio::test]
+async fn limits_of_the_account_are_reported_as_such() {
+    let Some(double) = DaytonaDouble::start(Speed(1)) else { return };
+    let operator = Operator::of(&double);
+    double.fail_next("/api/sandbox/", Fault::Status(429, None));
+    assert!(matches!(operator.failure().await, PlatformError::Quota { .. }));
+    double.stop();
+    double.fail_next("/start", Fault::Status(403, None));
+    let full = operator.open_as(WhenSuspended::Resume, KeepAwake::No, Via::Preview).await.err().unwrap();
+    assert!(
+        matches!(&full, PlatformError::Quota { why, .. } if why.contains("by the test's order")),
+        "{full}"
+    );
+}
+
+/// At each step an outage is said to pass, and the next attempt succeeds.
+#[tokio::test]
+async fn outages_pass_at_every_step() {
+    let Some(double) = DaytonaDouble::start(Speed(1)) else { return };
+    let operator = Operator::of(&double);
+    for step in EVERY_STEP {
+        double.fail_next(step, Fault::Status(503, Some(7)));
+        let error = operator.failure().await;
+        let waits = match &error {
+            PlatformError::Unavailable { retry_after, .. } => *retry_after,
+            other => panic!("{step}: {other}"),
+        };
+        assert_eq!(waits, Some(Duration::from_secs(7)), "{step}: {error}");
+        double.fail_next(step, Fault::Cut);
+        let error = operator.failure().await;
+        assert!(matches!(error, PlatformError::Unavailable { .. }), "{step}: {error}");
+    }
+    operator.attach().await;
+}
+
+#[tokio::test]
+async fn a_proxy_that_fails_while_connecting_is_tried_again() {
+    let Some(double) = DaytonaDouble::start(Speed(1)) else { return };
+    let operator = Operator::of(&double);
+    drop(operator.attach().await);
+    let upgrades =
+        || double.requests().iter().filter(|request| request.service == ServiceName::Preview).count();
+    let before = upgrades();
+    for fault in [Fault::Status(502, None), Fault::Cut, Fault::Redirect("https://auth.daytona.test".into())] {
+        double.fail_next_upgrade(fault);
+        drop(operator.attach().await);
+    }
+    assert_eq!(upgrades(), before + 6, "each failed once, and the redirect was not followed");
+}
+
+#[tokio::test]
+async fn redirects_are_not_followed_at_any_step() {
+    let Some(double) = DaytonaDouble::start(Speed(1)) else { return };
+    let elsewhere = TcpListener::bind("127.0.0.1:0").unwrap();
+    elsewhere.set_nonblocking(true).unwrap();
+    let address = format!("http://{}/", elsewhere.local_addr().unwrap());
+    let operator = Operator::of(&double);
+    for step in EVERY_STEP {
+        double.fail_next(step, Fault::Redirect(address.clone()));
+        let error = operator.failure().await;
+        assert!(matches!(error, PlatformError::Protocol { .. }), "{step}: {error}");
+        assert!(error.to_string().contains("redirect"), "{step}: {error}");
+    }
+    assert!(elsewhere.accept().is_err(), "the other host was contacted");
+}
+
+#[tokio::test]
+async fn a_response_of_a_gigabyte_is_refused() {
+    let Some(double) = DaytonaDouble::start(Speed(1)) else { return };
+    let operator = Operator::of(&double);
+    for step in ["/api/sandbox/", "/process/execute"] {
+        for announced in [true, false] {
+            double.fail_next(step, Fault::Gigabyte { announced });
+            let error = operator.failure().await;
+            assert!(matches!(error, PlatformError::Protocol { .. }), "{step}: {error}");
+            assert!(error.to_string().contains("bytes"), "{step}: {error}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_sandbox_that_stops_during_the_upload_leaves_no_half_shim() {
+    let Some(double) = DaytonaDouble::start(Speed(1)) else { return };
+    let operator = Operator::of(&double);
+    double.fail_next("/bulk-upload", Fault::StopAfter(300_000));
+    let error = operator.failure().await;
+    assert!(matches!(error, PlatformError::Unavailable { .. }), "{error}");
+    let directory = double.root().join("home/daytona/.cofferdam");
+    let left: Vec<_> =
+        std::fs::read_dir(&directory).unwrap().flatten().map(|entry| entry.file_name()).collect();
+    assert!(left.iter().all(|name| !name.to_string_lossy().starts_with("cofferdam-shim")), "{left:?}");
+    assert!(matches!(operator.failure().await, PlatformError::Suspended { .. }));
+    double.start_again();
+    operator.attach().await;
+}
+
+#[tokio::test]
+async fn a_sandbox_that_cannot_run_the_shim_says_why() {
+    let Some(double) = DaytonaDouble::start(Speed(1)) else { return };
+    let mut operator = Operator::of(&double);
+    let directory = double.root().join("home/daytona/.cofferdam");
+    std::fs::write(&directory, "a file where a directory should be").unwrap();
+    let error = operator.failure().await;
+    assert!(matches!(error, PlatformError::Sandbox { .. }), "{error}");
+    assert!(error.to_string().contains("exit code 73"), "{error}");
+    std::fs::remove_file(&directory).unwrap();
+
+    operator.setup.shim = std::sync::Arc::new(|_| Err("no shim is built; run `just shim`".into()));
+    let error = operator.failure().await;
+    assert!(error.to_string().contains("run `just shim`"), "{error}");
+
+    let broken = super::support::shim_of(b"#!/bin/sh\necho no such library >&2; exit 127\n".to_vec());
+    operator.setup.shim = std::sync::Arc::new(move |_| Ok(broken.clone()));
+    let error = operator.failure().await;
+    assert!(matches!(error, PlatformError::Sandbox { .. }), "{error}");
+    assert!(
+        error.to_string().contains("exit code 127") && error.to_string().contains("no such library"),
+        "{error}"
+    );
+}

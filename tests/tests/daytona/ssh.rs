@@ -1,0 +1,108 @@
+//! The pipe by the system's `ssh`, with Debian's `sshd` in the place of Daytona's gateway.
+
+use cofferdam_platforms::daytona::Via;
+use cofferdam_platforms::{KeepAwake, Pipe, PlatformError, WhenSuspended};
+use cofferdam_tests::daytona_double::{DaytonaDouble, Speed};
+use cofferdam_tests::deadline::wait_until;
+use cofferdam_tests::process::built;
+use cofferdam_tests::tools::Tool;
+
+use super::support::Operator;
+
+/// The double, where there is an SSH client and server.
+fn double() -> Option<DaytonaDouble> {
+    let (_client, _server) = (Tool::Ssh.path()?, Tool::Sshd.path()?);
+    cofferdam_process::use_keeper_program(built("COFFERDAM_BIN", "cofferdam"));
+    DaytonaDouble::start(Speed(1))
+}
+
+async fn open(operator: &Operator) -> Result<Pipe, PlatformError> {
+    operator.open_as(WhenSuspended::Refuse, KeepAwake::No, Via::Ssh).await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_hub_runs_as_a_command_of_ssh() {
+    let Some(double) = double() else { return };
+    let operator = Operator::of(&double);
+    let pipe = open(&operator).await.unwrap_or_else(|error| panic!("{error}"));
+    let mut echo = operator.echo(pipe).await;
+    echo.carries_a_link().await;
+
+    let token = double.tokens().pop().unwrap();
+    assert!(token.starts_with("ssh"), "an SSH token was made");
+    assert_eq!(
+        processes_with(&token),
+        Vec::<String>::new(),
+        "the token is in no command line or environment"
+    );
+    assert!(!processes_with("cofferdam-ssh-").is_empty(), "the settings are named by -F");
+    let left = settings_left(&token);
+    assert_eq!(left, Vec::<String>::new(), "the settings are removed once connected");
+
+    drop(echo);
+    wait_until("ssh ends with its pipe", || processes_with(&operator.setup.pin).is_empty());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_way_in_by_ssh_replaces_one_by_preview_and_the_other_way_round() {
+    let Some(double) = double() else { return };
+    let operator = Operator::of(&double);
+    let preview = operator.attach().await;
+    let pipe = open(&operator).await.unwrap_or_else(|error| panic!("{error}"));
+    preview.ended().await;
+    let mut echo = operator.echo(pipe).await;
+    echo.carries_a_link().await;
+    drop(echo);
+    wait_until("ssh ends with its pipe", || processes_with(&operator.setup.pin).is_empty());
+    operator.attach().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_gateway_that_refuses_is_reported_without_the_token() {
+    let Some(double) = double() else { return };
+    let operator = Operator::of(&double);
+    double.refuse_ssh();
+    let error = open(&operator).await.err().expect("the gateway refuses");
+    assert!(matches!(error, PlatformError::Unavailable { .. }), "{error}");
+    let text = error.to_string();
+    assert!(text.contains("`ssh` ended") && text.contains("Permission denied"), "{text}");
+    let token = double.tokens().pop().unwrap();
+    assert!(!text.contains(&token), "{text}");
+    assert_eq!(settings_left(&token), Vec::<String>::new());
+}
+
+/// The processes of the machine with this text in their arguments or environment, but for the double's own.
+fn processes_with(text: &str) -> Vec<String> {
+    let mut found = Vec::new();
+    for entry in std::fs::read_dir("/proc").unwrap().flatten() {
+        for part in ["cmdline", "environ"] {
+            let content = std::fs::read(entry.path().join(part)).unwrap_or_default();
+            let content = String::from_utf8_lossy(&content).replace('\0', " ");
+            // The double gives the token to `bwrap` by file names, and `sshd` gives its account's name to what it starts.
+            let is_of_double =
+                ["/gateway/", "sshd: ", "SSH_CONNECTION="].iter().any(|part| content.contains(part));
+            if content.contains(text) && !is_of_double {
+                found.push(content);
+            }
+        }
+    }
+    found
+}
+
+/// Files with the token, where the client may put its settings.
+fn settings_left(token: &str) -> Vec<String> {
+    let runtime = std::env::var_os("XDG_RUNTIME_DIR").map(std::path::PathBuf::from);
+    let places = [runtime, Some("/dev/shm".into()), Some(std::env::temp_dir())];
+    let mut left = Vec::new();
+    for place in places.into_iter().flatten() {
+        for entry in std::fs::read_dir(place).into_iter().flatten().flatten() {
+            let is_settings = entry.file_name().to_string_lossy().starts_with("cofferdam-ssh-");
+            let config = entry.path().join("config");
+            let content = std::fs::read_to_string(&config).unwrap_or_default();
+            if is_settings && content.contains(token) {
+                left.push(config.display().to_string());
+            }
+        }
+    }
+    left
+}

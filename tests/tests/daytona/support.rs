@@ -1,0 +1,184 @@
+//! A sidecar's part of a pipe, and the client with which a test opens one.
+
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, OnceLock};
+use std::time::Duration;
+
+use bytes::Bytes;
+use cofferdam_net::{Dialer, Trust};
+use cofferdam_platforms::daytona::{Daytona, Via};
+use cofferdam_platforms::{
+    ApiKey, Architecture, HubSetup, KeepAwake, Pipe, PlatformError, PlatformKind, PlatformSettings, Progress,
+    SandboxId, ShimBinary, WhenSuspended,
+};
+use cofferdam_tests::daytona_double::{API_KEY, DaytonaDouble};
+use cofferdam_tests::deadline::PATIENCE;
+use cofferdam_tests::process::built;
+use http::{HeaderValue, Uri};
+use relay_carriage::identity::Identity;
+use relay_carriage::tls::{self, Inside};
+use relay_carriage::trunk::{Side, Trunk, beat};
+use ring::digest::{SHA256, digest};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::UnixStream;
+use tokio::task::JoinSet;
+use tokio::time::{sleep, timeout};
+
+/// The sidecar's heartbeat on a pipe. Never, as far as a test lasts: so that nothing else keeps a connection busy.
+const NEVER: Duration = Duration::from_secs(3600);
+
+/// A client of the double, and the key of its sidecar.
+pub(crate) struct Operator {
+    pub(crate) daytona: Daytona,
+    pub(crate) id: SandboxId,
+    pub(crate) setup: HubSetup,
+    pub(crate) progress: Mutex<Vec<Progress>>,
+    identity: Identity,
+    relay: PathBuf,
+}
+
+/// A pipe in use: each connection of the sandbox's shims gets its bytes back.
+pub(crate) struct Echo {
+    tasks: JoinSet<()>,
+    relay: PathBuf,
+}
+
+impl Operator {
+    pub(crate) fn of(double: &DaytonaDouble) -> Self {
+        Self::with_key(double, API_KEY)
+    }
+
+    pub(crate) fn with_key(double: &DaytonaDouble, key: &str) -> Self {
+        let identity = Identity::generate().expect("a key can be made");
+        let settings = PlatformSettings {
+            kind: PlatformKind::Daytona,
+            api_url: Some(uri(&double.api_url())),
+            sandbox_url: Some(uri(&double.proxy_url())),
+        };
+        let key = ApiKey::new(HeaderValue::from_str(key).expect("a key is printable"));
+        let setup = HubSetup {
+            shim: Arc::new(|_: Architecture| Ok(static_shim())),
+            pin: identity.public().to_string(),
+            harness_files: Vec::new(),
+        };
+        let daytona = Daytona::new(settings, key, Dialer::trusting(Trust::System))
+            .with_known_hosts(double.root().join("known_hosts"));
+        Self {
+            daytona,
+            id: double.sandbox_id().parse().expect("the double's id is one"),
+            setup,
+            progress: Mutex::default(),
+            identity,
+            relay: double.root().join("run/cofferdam/relay/relay.sock"),
+        }
+    }
+
+    /// With pings at this interval.
+    pub(crate) fn pinging(self, interval: Duration) -> Self {
+        Self { daytona: self.daytona.with_ping_interval(interval), ..self }
+    }
+
+    pub(crate) async fn open(&self) -> Result<Pipe, PlatformError> {
+        self.open_as(WhenSuspended::Refuse, KeepAwake::No, Via::Preview).await
+    }
+
+    pub(crate) async fn open_as(
+        &self,
+        suspended: WhenSuspended,
+        awake: KeepAwake,
+        via: Via,
+    ) -> Result<Pipe, PlatformError> {
+        let progress = |step| self.progress.lock().expect("no holder panics").push(step);
+        let opening = self.daytona.open(&self.id, suspended, awake, via, &self.setup, &progress);
+        timeout(PATIENCE, opening).await.expect("an attempt ends")
+    }
+
+    /// Why no pipe can be opened.
+    pub(crate) async fn failure(&self) -> PlatformError {
+        match self.open().await {
+            Ok(_) => panic!("a pipe was opened"),
+            Err(error) => error,
+        }
+    }
+
+    /// Takes the sidecar's part of the pipe.
+    pub(crate) async fn echo(&self, pipe: Pipe) -> Echo {
+        let accepting = timeout(PATIENCE, tls::accept_pipe(pipe, &self.identity));
+        let (stream, _, inside) = accepting.await.expect("the hub answers").expect("the hub pins this key");
+        assert_eq!(inside, Inside::Hub);
+        let mut tasks = JoinSet::new();
+        tasks.spawn(async move {
+            let mut trunk = Trunk::new(stream, Side::Sidecar);
+            let Ok(beats) = trunk.open().await else { return };
+            let mut pulse = std::pin::pin!(beat(beats, trunk.last_received(), NEVER));
+            let mut links = JoinSet::new();
+            loop {
+                tokio::select! {
+                    link = trunk.next() => match link {
+                        Ok(link) => drop(links.spawn(async move {
+                            let (mut reading, mut writing) = tokio::io::split(link);
+                            let _ = tokio::io::copy(&mut reading, &mut writing).await;
+                        })),
+                        Err(_) => return,
+                    },
+                    _ = pulse.as_mut() => return,
+                }
+            }
+        });
+        Echo { tasks, relay: self.relay.clone() }
+    }
+
+    /// Opens a pipe and shows that it carries a link.
+    pub(crate) async fn attach(&self) -> Echo {
+        let pipe = self.open().await.unwrap_or_else(|error| panic!("{error}"));
+        let mut echo = self.echo(pipe).await;
+        echo.carries_a_link().await;
+        echo
+    }
+}
+
+impl Echo {
+    /// Connects as a shim does, and gets back what was sent.
+    pub(crate) async fn carries_a_link(&mut self) {
+        let exchange = async {
+            // The hub opens the socket when its pipe is up.
+            let mut shim = loop {
+                match UnixStream::connect(&self.relay).await {
+                    Ok(shim) => break shim,
+                    Err(_) => sleep(Duration::from_millis(20)).await,
+                }
+            };
+            let sent: Vec<u8> = (0..200_000_u32).map(|number| number as u8).collect();
+            let mut received = vec![0; sent.len()];
+            let (mut reading, mut writing) = shim.split();
+            let (written, read) = tokio::join!(writing.write_all(&sent), reading.read_exact(&mut received));
+            written.and(read).expect("the link is carried");
+            assert!(sent == received, "the bytes came back changed");
+        };
+        timeout(PATIENCE, exchange).await.expect("the pipe carries a link");
+    }
+
+    /// Waits for the end of the pipe.
+    pub(crate) async fn ended(mut self) {
+        timeout(PATIENCE, self.tasks.join_next()).await.expect("the pipe ends");
+    }
+
+    pub(crate) fn is_open(&mut self) -> bool {
+        self.tasks.try_join_next().is_none()
+    }
+}
+
+pub(crate) fn static_shim() -> ShimBinary {
+    static SHIM: OnceLock<ShimBinary> = OnceLock::new();
+    let read = || std::fs::read(built("COFFERDAM_SHIM_BIN", "cofferdam-shim")).expect("the shim is built");
+    SHIM.get_or_init(|| shim_of(read())).clone()
+}
+
+pub(crate) fn shim_of(bytes: Vec<u8>) -> ShimBinary {
+    let digest = cofferdam_base::text::hex(digest(&SHA256, &bytes).as_ref());
+    ShimBinary { bytes: Bytes::from(bytes), digest }
+}
+
+fn uri(text: &str) -> Uri {
+    text.parse().expect("the double's address is a URL")
+}

@@ -1,0 +1,305 @@
+//! The pipe to a hub: what crosses it, what is left in the sandbox, and how it ends.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use cofferdam_platforms::e2b::E2b;
+use cofferdam_platforms::{Pipe, PlatformError, Progress, SandboxState, WhenSuspended};
+use cofferdam_tests::attach::shim_binary;
+use cofferdam_tests::deadline::{PATIENCE, holds_within};
+use cofferdam_tests::e2b_double::{API_KEY, AutoResume, CutEvery, SandboxUser};
+use cofferdam_tests::process::{Running, command, is_alive};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, split};
+use tokio::time::timeout;
+
+use crate::support::{ECHO, PIN, Scene, client, read, read_to_end, setup, sha256, write};
+
+#[tokio::test(flavor = "multi_thread")]
+async fn bytes_cross_the_pipe_unchanged() {
+    let Some(scene) = Scene::anywhere() else { return };
+    let mut pipe = scene.open(&setup(ECHO)).await.unwrap();
+    assert_eq!(read(&mut pipe, 6).await, b"hello ");
+    let sent: Vec<u8> = (0..8 << 20).map(|index: u32| (index ^ (index >> 11)).to_le_bytes()[0]).collect();
+    let (mut reader, mut writer) = split(pipe);
+    let mut received = vec![0; sent.len()];
+    let both = async { tokio::join!(writer.write_all(&sent), reader.read_exact(&mut received)) };
+    let (written, got) = timeout(PATIENCE, both).await.expect("all of it crosses");
+    assert!(written.is_ok() && got.is_ok());
+    assert!(received == sent, "the bytes came back as they were sent");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_shim_is_uploaded_once_under_its_digest() {
+    let Some(scene) = Scene::new() else { return };
+    let mut pipe = scene.open(&setup(ECHO)).await.unwrap();
+    read(&mut pipe, 6).await;
+    let total = ECHO.len() as u64;
+    assert_eq!(
+        scene.steps(),
+        [
+            Progress::Finding,
+            Progress::Uploading { sent: 0, total },
+            Progress::Uploading { sent: total, total },
+            Progress::StartingHub,
+            Progress::Connecting,
+        ]
+    );
+    let name = format!("/home/user/.local/lib/cofferdam/cofferdam-shim-{}", sha256(ECHO.as_bytes()));
+    let file = scene.double.path(scene.box_id(), &name);
+    assert_eq!(fs::read(&file).unwrap(), ECHO.as_bytes());
+    assert_eq!(fs::metadata(&file).unwrap().permissions().mode() & 0o777, 0o755);
+    assert_eq!(link(&scene), PathBuf::from(&name));
+    let config = &scene.double.process_configs(scene.box_id())[0];
+    assert_eq!(
+        (config["cmd"].as_str(), &config["args"]),
+        (Some(&*name), &serde_json::json!(["hub", "--pin", PIN]))
+    );
+
+    drop(pipe);
+    let mut again = scene.open(&setup(ECHO)).await.unwrap();
+    read(&mut again, 6).await;
+    assert_eq!(scene.steps(), [Progress::Finding, Progress::StartingHub, Progress::Connecting]);
+
+    let newer = format!("{ECHO}# newer\n");
+    let mut updated = scene.open(&setup(newer.clone())).await.unwrap();
+    read(&mut updated, 6).await;
+    assert!(link(&scene).to_string_lossy().ends_with(&sha256(newer.as_bytes())), "the link was switched");
+    // Back to the older one, which is still there: only the link changes.
+    let mut older = scene.open(&setup(ECHO)).await.unwrap();
+    read(&mut older, 6).await;
+    assert_eq!(link(&scene), PathBuf::from(&name));
+    assert_eq!(scene.uploads(), 2);
+    let leftovers = fs::read_dir(file.parent().unwrap()).unwrap().flatten().count();
+    assert_eq!(leftovers, 2, "no part of an upload is left");
+    scene.keeps_its_secrets(&[scene.double.token(scene.box_id())]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_running_binary_with_other_bytes_is_replaced_not_written_over() {
+    let Some(scene) = Scene::new() else { return };
+    let name = format!("home/user/.local/lib/cofferdam/cofferdam-shim-{}", sha256(ECHO.as_bytes()));
+    let file = scene.double.path(scene.box_id(), &name);
+    fs::create_dir_all(file.parent().unwrap()).unwrap();
+    fs::copy("/bin/sleep", &file).unwrap();
+    let mut sleep = command(&file);
+    sleep.arg("600");
+    let mut running = Running::spawn(sleep, "a running shim");
+    assert!(holds_within(PATIENCE, || fs::File::options().append(true).open(&file).is_err()), "it is busy");
+    let mut pipe = scene.open(&setup(ECHO)).await.unwrap();
+    assert_eq!(read(&mut pipe, 6).await, b"hello ");
+    assert!(running.is_running());
+    assert_eq!(fs::read(&file).unwrap(), ECHO.as_bytes());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_shim_in_the_template_is_used() {
+    let Some(scene) = Scene::new() else { return };
+    let name = format!("/usr/local/lib/cofferdam/cofferdam-shim-{}", sha256(ECHO.as_bytes()));
+    let shim = (setup(ECHO).shim)(cofferdam_platforms::Architecture::X86_64).unwrap();
+    assert!(E2b::template(&shim).contains(&name), "the template puts it where it is looked for");
+    let file = scene.double.path(scene.box_id(), &name);
+    fs::create_dir_all(file.parent().unwrap()).unwrap();
+    fs::write(&file, ECHO).unwrap();
+    fs::set_permissions(&file, fs::Permissions::from_mode(0o755)).unwrap();
+    let mut with_files = setup(ECHO);
+    with_files.harness_files = vec![("entry".into(), "run {shim}".into())];
+    let mut pipe = scene.open(&with_files).await.unwrap();
+    read(&mut pipe, 6).await;
+    assert_eq!(scene.uploads(), 0);
+    assert_eq!(scene.double.process_configs(scene.box_id())[0]["cmd"], name.as_str());
+    let entry = scene.double.path(scene.box_id(), "/home/user/entry");
+    assert_eq!(fs::read(entry).unwrap(), b"run /usr/local/bin/cofferdam-shim");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn files_of_the_harness_name_the_shim() {
+    let Some(scene) = Scene::of(SandboxUser::Root) else { return };
+    let mut with_files = setup(ECHO);
+    with_files.harness_files = vec![
+        (".config/my harness/a&b.json".into(), r#"{"command":"{shim}"}"#.into()),
+        ("/tmp/deep/plain".into(), vec![0, 159, b'{'].into()),
+    ];
+    let mut pipe = scene.open(&with_files).await.unwrap();
+    read(&mut pipe, 6).await;
+    let inside = |path: &str| fs::read(scene.double.path(scene.box_id(), path)).unwrap();
+    let entry = inside("/root/.config/my harness/a&b.json");
+    assert_eq!(entry, br#"{"command":"/root/.local/bin/cofferdam-shim"}"#);
+    assert_eq!(inside("/tmp/deep/plain"), [0, 159, b'{']);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_real_hub_starts_and_begins_its_handshake() {
+    let Some(scene) = Scene::of(SandboxUser::Root) else { return };
+    let mut real = setup(fs::read(shim_binary()).unwrap());
+    real.pin = relay_carriage::identity::Identity::generate().unwrap().public().to_string();
+    let mut pipe = scene.open(&real).await.unwrap();
+    let record = read(&mut pipe, 3).await;
+    assert_eq!(record[..2], [0x16, 0x03], "the hub begins TLS: {record:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn dropping_the_pipe_ends_the_hub() {
+    let Some(scene) = Scene::new() else { return };
+    // It does not end with its input, and not at SIGTERM.
+    let stubborn = "#!/bin/bash\ntrap '' TERM\necho hello\nwhile :; do sleep 1; done\n";
+    let mut pipe = scene.open(&setup(stubborn)).await.unwrap();
+    read(&mut pipe, 6).await;
+    let hub = scene.double.processes(scene.box_id())[0];
+    assert!(is_alive(hub));
+    drop(pipe);
+    timeout(PATIENCE, scene.client.finish()).await.expect("the client ends its hubs");
+    assert!(holds_within(PATIENCE, || !is_alive(hub)));
+    assert!(holds_within(PATIENCE, || scene.double.processes(scene.box_id()).is_empty()));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_last_bytes_reach_the_hub_before_it_ends() {
+    let Some(scene) = Scene::new() else { return };
+    let keeping = "#!/bin/sh\nprintf hello\nexec cat > /tmp/kept\n";
+    let mut pipe = scene.open(&setup(keeping)).await.unwrap();
+    write(&mut pipe, b"goodbye").await;
+    drop(pipe);
+    timeout(PATIENCE, scene.client.finish()).await.expect("the client ends its hubs");
+    assert_eq!(fs::read(scene.double.path(scene.box_id(), "/tmp/kept")).unwrap(), b"goodbye");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn after_a_cut_the_next_hub_replaces_the_old_one() {
+    let Some(scene) = Scene::new() else { return };
+    let mut pipe = scene.open(&setup(ECHO)).await.unwrap();
+    read(&mut pipe, 6).await;
+    let old = scene.double.processes(scene.box_id())[0];
+    scene.double.cut(scene.box_id());
+    assert_eq!(read_to_end(&mut pipe).await, b"");
+    assert!(is_alive(old), "a cut alone does not end a process");
+    let mut next = scene.open(&setup(ECHO)).await.unwrap();
+    read(&mut next, 6).await;
+    assert!(holds_within(PATIENCE, || !is_alive(old)));
+    assert_eq!(scene.double.processes(scene.box_id()).len(), 1);
+    works(&mut next).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn hubs_of_two_sidecars_leave_each_other_alone() {
+    let Some(scene) = Scene::new() else { return };
+    let mut first = scene.open(&setup(ECHO)).await.unwrap();
+    read(&mut first, 6).await;
+    let mut other = setup(ECHO);
+    other.pin = "another-pin".to_owned();
+    let mut second = scene.open(&other).await.unwrap();
+    read(&mut second, 6).await;
+    works(&mut first).await;
+    works(&mut second).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_paused_sandbox_is_resumed_only_on_request() {
+    let Some(scene) = Scene::new() else { return };
+    let mut pipe = scene.open(&setup(ECHO)).await.unwrap();
+    read(&mut pipe, 6).await;
+    // Both streams are open then.
+    works(&mut pipe).await;
+    let old = scene.double.token(scene.box_id());
+    // On this one any request would wake it.
+    scene.double.set_auto_resume(scene.box_id(), AutoResume::Yes);
+    scene.double.pause(scene.box_id());
+    assert_eq!(read_to_end(&mut pipe).await, b"");
+    drop(pipe);
+    assert_eq!(scene.client.state(&scene.id).await.unwrap(), SandboxState::Suspended);
+    let refused = scene.refused(&setup(ECHO)).await;
+    assert!(matches!(refused, PlatformError::Suspended { .. }) && refused.may_pass(), "{refused}");
+    timeout(PATIENCE, scene.client.finish()).await.expect("nothing waits for a paused sandbox");
+    assert!(scene.double.is_paused(scene.box_id()), "nothing woke it");
+
+    let again = client(&scene.double.api_url(), Some(&scene.double.sandbox_url()), API_KEY);
+    scene.steps();
+    let scene = Scene { client: again, ..scene };
+    let mut pipe = scene.open_with(&setup(ECHO), WhenSuspended::Resume).await.unwrap();
+    read(&mut pipe, 6).await;
+    assert_eq!(scene.steps()[..2], [Progress::Finding, Progress::Resuming]);
+    let new = scene.double.token(scene.box_id());
+    assert_ne!(old, new);
+    works(&mut pipe).await;
+    scene.keeps_its_secrets(&[old, new]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_pipe_that_is_dropped_while_the_sandbox_is_paused_does_not_wake_it() {
+    let Some(scene) = Scene::new() else { return };
+    let mut pipe = scene.open(&setup(ECHO)).await.unwrap();
+    read(&mut pipe, 6).await;
+    // Both streams are open then.
+    works(&mut pipe).await;
+    scene.double.set_auto_resume(scene.box_id(), AutoResume::Yes);
+    // The client does not see the pause: its streams stay open in silence.
+    scene.double.stall(scene.box_id());
+    scene.double.pause_quietly(scene.box_id());
+    drop(pipe);
+    timeout(PATIENCE, scene.client.finish()).await.expect("nothing waits for a paused sandbox");
+    assert!(scene.double.is_paused(scene.box_id()));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_restart_of_envd_ends_the_pipe_and_the_next_one_works() {
+    let Some(scene) = Scene::new() else { return };
+    let mut pipe = scene.open(&setup(ECHO)).await.unwrap();
+    read(&mut pipe, 6).await;
+    scene.double.restart_envd(scene.box_id());
+    assert_eq!(read_to_end(&mut pipe).await, b"");
+    let mut next = scene.open(&setup(ECHO)).await.unwrap();
+    read(&mut next, 6).await;
+    works(&mut next).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_silent_stream_is_given_up_and_keep_alives_hold_an_idle_one() {
+    let Some(scene) = Scene::new() else { return };
+    let mut pipe = scene.open(&setup(ECHO)).await.unwrap();
+    read(&mut pipe, 6).await;
+    // Longer than the limit for silence, which is three keep-alives of a second.
+    let idle = timeout(Duration::from_secs(5), pipe.read_u8()).await;
+    assert!(idle.is_err(), "an idle pipe stays open: {idle:?}");
+    works(&mut pipe).await;
+    scene.double.stall(scene.box_id());
+    assert_eq!(read_to_end(&mut pipe).await, b"");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn pipes_come_back_through_repeated_cuts() {
+    let Some(scene) = Scene::new() else { return };
+    for every in [CutEvery::Bytes(40_000), CutEvery::Time(Duration::from_millis(150))] {
+        for _ in 0..3 {
+            scene.double.cut_every(None);
+            // Set after the upload, so that only the pipe meets it.
+            drop(scene.open(&setup(ECHO)).await.unwrap());
+            scene.double.cut_every(Some(every));
+            let Ok(mut pipe) = scene.open(&setup(ECHO)).await else { continue };
+            let (mut reader, mut writer) = split(&mut pipe);
+            let flood = async { while writer.write_all(&[b'x'; 4096]).await.is_ok() {} };
+            let mut received = Vec::new();
+            let drained = async {
+                tokio::select! { () = flood => {}, _ = reader.read_to_end(&mut received) => {} }
+            };
+            timeout(PATIENCE, drained).await.expect("a cut ends the pipe");
+        }
+    }
+    scene.double.cut_every(None);
+    let mut pipe = scene.open(&setup(ECHO)).await.unwrap();
+    read(&mut pipe, 6).await;
+    works(&mut pipe).await;
+    assert!(holds_within(PATIENCE, || scene.double.processes(scene.box_id()).len() == 1));
+}
+
+/// A question and its answer.
+async fn works(pipe: &mut Pipe) {
+    write(pipe, b"ping").await;
+    assert_eq!(read(pipe, 4).await, b"ping");
+}
+
+/// Where the link in the user's home leads, in the sandbox.
+fn link(scene: &Scene) -> PathBuf {
+    fs::read_link(scene.double.path(scene.box_id(), "/home/user/.local/bin/cofferdam-shim"))
+        .expect("the link is there")
+}

@@ -1,0 +1,158 @@
+//! What the tests of the client share: a platform with one sandbox, a client of it, and stand-ins for the shim.
+
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use bytes::Bytes;
+use cofferdam_net::{Dialer, Trust};
+use cofferdam_platforms::e2b::E2b;
+use cofferdam_platforms::{
+    ApiKey, HubSetup, Pipe, PlatformError, PlatformKind, PlatformSettings, Progress, SandboxId, ShimBinary,
+    WhenSuspended,
+};
+use cofferdam_tests::deadline::PATIENCE;
+use cofferdam_tests::e2b_double::{API_KEY, E2bDouble, SandboxUser, Side};
+use cofferdam_tests::encodings;
+use http::{HeaderValue, Uri};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::time::timeout;
+
+/// A platform with one running sandbox, and a client of it.
+pub(crate) struct Scene {
+    pub(crate) double: E2bDouble,
+    pub(crate) id: SandboxId,
+    pub(crate) client: E2b,
+    pub(crate) steps: Arc<Mutex<Vec<Progress>>>,
+}
+
+/// Stands in for the sidecar's public key.
+pub(crate) const PIN: &str = "the-pin-of-this-sidecar";
+/// Says hello as a hub does, then sends back all that it gets.
+pub(crate) const ECHO: &str = "#!/bin/sh\nprintf 'hello '\nexec cat\n";
+
+impl Scene {
+    #[track_caller]
+    pub(crate) fn new() -> Option<Self> {
+        Self::of(SandboxUser::Usual)
+    }
+
+    #[track_caller]
+    pub(crate) fn of(user: SandboxUser) -> Option<Self> {
+        let double = E2bDouble::start()?;
+        let id = double.create(user).parse().expect("the double's ids are valid");
+        let client = client(&double.api_url(), Some(&double.sandbox_url()), API_KEY);
+        Some(Self { double, id, client, steps: Arc::default() })
+    }
+
+    /// With the real `envd` that `COFFERDAM_E2B_URL` names, if there is one; then the double is the control API alone.
+    #[track_caller]
+    pub(crate) fn anywhere() -> Option<Self> {
+        let scene = Self::new()?;
+        let Ok(real) = std::env::var("COFFERDAM_E2B_URL") else { return Some(scene) };
+        let client = client(&scene.double.api_url(), Some(&real), API_KEY);
+        Some(Self { client, ..scene })
+    }
+
+    pub(crate) fn box_id(&self) -> &str {
+        self.id.as_str()
+    }
+
+    pub(crate) async fn open(&self, setup: &HubSetup) -> Result<Pipe, PlatformError> {
+        self.open_with(setup, WhenSuspended::Refuse).await
+    }
+
+    pub(crate) async fn open_with(
+        &self,
+        setup: &HubSetup,
+        suspended: WhenSuspended,
+    ) -> Result<Pipe, PlatformError> {
+        let steps = Arc::clone(&self.steps);
+        let progress = move |step| steps.lock().expect("no test panics while it records a step").push(step);
+        timeout(PATIENCE, self.client.open(&self.id, suspended, setup, &progress)).await.expect("open ends")
+    }
+
+    /// The error of an attempt that must fail.
+    pub(crate) async fn refused(&self, setup: &HubSetup) -> PlatformError {
+        match self.open(setup).await {
+            Ok(_) => panic!("the attempt must fail"),
+            Err(error) => error,
+        }
+    }
+
+    /// The steps that were told since the last question.
+    pub(crate) fn steps(&self) -> Vec<Progress> {
+        std::mem::take(&mut self.steps.lock().expect("no test panics while it records a step"))
+    }
+
+    /// How often the shim was uploaded.
+    pub(crate) fn uploads(&self) -> usize {
+        let is_upload = |line: &String| line.starts_with("POST /files?") && line.contains("cofferdam-shim-");
+        self.double.heads().iter().filter(|head| is_upload(&head.line)).count()
+    }
+
+    /// No key in what reached a sandbox, no token outside its header, and neither in the platform's log.
+    #[track_caller]
+    pub(crate) fn keeps_its_secrets(&self, tokens: &[String]) {
+        let log = self.double.log().join("\n");
+        for head in self.double.heads() {
+            let mut headers = head.headers.clone();
+            match head.side {
+                Side::Control => drop(headers.remove("x-api-key")),
+                Side::Envd => drop(headers.remove("x-access-token")),
+            }
+            let seen = format!("{}\n{headers:?}", head.line);
+            for secret in tokens.iter().map(String::as_str).chain([API_KEY]) {
+                encodings::assert_absent("the head of a request", seen.as_bytes(), secret);
+            }
+        }
+        for secret in tokens.iter().map(String::as_str).chain([API_KEY, "top-secret"]) {
+            encodings::assert_absent("the platform's log", log.as_bytes(), secret);
+        }
+    }
+}
+
+pub(crate) fn client(api: &str, sandbox: Option<&str>, key: &str) -> E2b {
+    let settings =
+        PlatformSettings { kind: PlatformKind::E2b, api_url: Some(uri(api)), sandbox_url: sandbox.map(uri) };
+    let key = ApiKey::new(HeaderValue::from_str(key).expect("a key is a header"));
+    E2b::new(settings, key, Dialer::trusting(Trust::System)).with_keep_alive(Duration::from_secs(1))
+}
+
+/// A set-up with this shim.
+pub(crate) fn setup(shim: impl Into<Bytes>) -> HubSetup {
+    let bytes = shim.into();
+    let digest = sha256(&bytes);
+    HubSetup {
+        shim: Arc::new(move |_| Ok(ShimBinary { bytes: bytes.clone(), digest: digest.clone() })),
+        pin: PIN.to_owned(),
+        harness_files: Vec::new(),
+    }
+}
+
+pub(crate) fn sha256(bytes: &[u8]) -> String {
+    let digest = ring::digest::digest(&ring::digest::SHA256, bytes);
+    digest.as_ref().iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+pub(crate) async fn write(pipe: &mut Pipe, bytes: &[u8]) {
+    timeout(PATIENCE, pipe.write_all(bytes)).await.expect("the pipe takes it").expect("the pipe works");
+}
+
+/// Exactly as much as is expected.
+pub(crate) async fn read(pipe: &mut Pipe, length: usize) -> Vec<u8> {
+    let mut bytes = vec![0; length];
+    let got = timeout(PATIENCE, pipe.read_exact(&mut bytes)).await.expect("it arrives");
+    got.expect("the pipe works");
+    bytes
+}
+
+/// Reads to the end of a pipe that is broken.
+pub(crate) async fn read_to_end(pipe: &mut Pipe) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    timeout(PATIENCE, pipe.read_to_end(&mut bytes)).await.expect("it ends").expect("the end is not an error");
+    bytes
+}
+
+fn uri(text: &str) -> Uri {
+    text.parse().expect("a test's address is valid")
+}
