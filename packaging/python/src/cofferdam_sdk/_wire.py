@@ -1,0 +1,163 @@
+"""HTTP/1.1 without input or output: requests as bytes, and responses, events and lines read from bytes as they come.
+
+What must stay true: every limit is checked before more is kept; a redirect is an error; what cannot be read is one too.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from .errors import ProtocolError
+
+MAX_HEAD: Final = 64 * 1024
+#: Bytes of a response, or of one event or line of a stream.
+MAX_BODY: Final = 16 * 1024 * 1024
+
+
+def request(method: str, path: str, host: str, headers: dict[str, str], body: bytes | None) -> bytes:
+    lines = [f"{method} {path} HTTP/1.1", f"Host: {host}", "User-Agent: cofferdam-sdk-python"]
+    if body is not None:
+        lines += ["Content-Type: application/json", f"Content-Length: {len(body)}"]
+    lines += [f"{name}: {value}" for name, value in headers.items()]
+    return "\r\n".join(lines).encode("ascii") + b"\r\n\r\n" + (body or b"")
+
+
+class Response:
+    """A response that is fed with bytes. `status` is 0 until its head is complete."""
+
+    def __init__(self) -> None:
+        self.status = 0
+        self.is_complete = False
+        self._headers: dict[str, str] = {}
+        self._raw = bytearray()
+        self._body = bytearray()
+        # Of the body, or of the current chunk; None: up to the end of the connection.
+        self._left: int | None = None
+        self._is_chunked = False
+
+    def feed(self, data: bytes) -> None:
+        """Empty data means that the connection has ended."""
+        self._raw += data
+        if not self.status:
+            self._read_head()
+        if self.status:
+            self._read_body()
+        if not data and not self.is_complete:
+            if not self.status or self._is_chunked or self._left:
+                raise ProtocolError("read the sidecar's response: the connection ended before its end")
+            self.is_complete = True
+
+    def take(self) -> bytes:
+        """The body as far as it was not taken yet."""
+        taken = bytes(self._body)
+        self._body.clear()
+        return taken
+
+    def _read_head(self) -> None:
+        end = self._raw.find(b"\r\n\r\n")
+        if end < 0:
+            if len(self._raw) > MAX_HEAD:
+                raise ProtocolError(f"read the sidecar's response: its head has more than {MAX_HEAD} bytes")
+            return
+        lines = self._raw[:end].decode("latin-1").split("\r\n")
+        del self._raw[: end + 4]
+        version, _, rest = lines[0].partition(" ")
+        if not version.startswith("HTTP/1.") or not (rest[:3].isascii() and rest[:3].isdigit()):
+            raise ProtocolError("read the sidecar's response: it is not HTTP; is this Cofferdam's admin API?")
+        for line in lines[1:]:
+            name, _, value = line.partition(":")
+            self._headers[name.strip().lower()] = value.strip()
+        status = int(rest[:3])
+        if 300 <= status < 400:
+            raise ProtocolError(f"the response is a redirect ({status}), which is not followed; check the address")
+        self._is_chunked = self._headers.get("transfer-encoding", "").lower() == "chunked"
+        length = self._headers.get("content-length")
+        if status == 101:
+            self._is_chunked = False
+        elif self._is_chunked:
+            self._left = 0
+        elif length is not None:
+            if not (length.isascii() and length.isdigit() and len(length) < 16) or int(length) > MAX_BODY:
+                raise ProtocolError(f"read the sidecar's response: its length is not a number up to {MAX_BODY}")
+            self._left = int(length)
+        self.status = status
+
+    def _read_body(self) -> None:
+        if self._is_chunked:
+            self._read_chunks()
+        elif self._left is None:
+            self._keep(len(self._raw))
+        else:
+            self._left -= self._keep(self._left)
+            self.is_complete = self._left == 0
+
+    def _read_chunks(self) -> None:
+        while not self.is_complete:
+            if self._left:
+                self._left -= self._keep(self._left)
+                if self._left:
+                    return
+                self._left = -1
+            if self._left == -1:
+                # The line end after a chunk.
+                if len(self._raw) < 2:
+                    return
+                del self._raw[:2]
+                self._left = 0
+            end = self._raw.find(b"\r\n")
+            if end < 0:
+                if len(self._raw) > 64:
+                    raise ProtocolError("read the sidecar's response: a chunk has no length")
+                return
+            digits = bytes(self._raw[:end]).split(b";")[0].strip()
+            del self._raw[: end + 2]
+            try:
+                self._left = int(digits[:9], 16)
+            except ValueError:
+                raise ProtocolError("read the sidecar's response: a chunk has no length") from None
+            self.is_complete = self._left == 0
+
+    def _keep(self, most: int) -> int:
+        piece = self._raw[:most]
+        if len(self._body) + len(piece) > MAX_BODY:
+            raise ProtocolError(f"read the sidecar's response: it has more than {MAX_BODY} bytes")
+        self._body += piece
+        del self._raw[:most]
+        return len(piece)
+
+
+class Lines:
+    """Lines out of bytes as they come."""
+
+    def __init__(self) -> None:
+        self._rest = bytearray()
+
+    def feed(self, data: bytes) -> list[bytes]:
+        self._rest += data
+        *lines, rest = self._rest.split(b"\n")
+        self._rest = bytearray(rest)
+        if len(rest) > MAX_BODY:
+            raise ProtocolError(f"read the sidecar's stream: a line has more than {MAX_BODY} bytes")
+        return [bytes(line) for line in lines]
+
+
+class Events:
+    """Server-sent events out of bytes as they come: pairs of name and data."""
+
+    def __init__(self) -> None:
+        self._lines = Lines()
+        self._name = ""
+        self._data: bytes = b""
+
+    def feed(self, data: bytes) -> list[tuple[str, bytes]]:
+        events = []
+        for line in self._lines.feed(data):
+            field, _, value = line.rstrip(b"\r").partition(b":")
+            if field == b"event":
+                self._name = value.strip().decode("utf-8", "replace")
+            elif field == b"data":
+                self._data = value.strip()
+            elif not line.strip() and self._name:
+                events.append((self._name, self._data))
+                self._name, self._data = "", b""
+        return events
