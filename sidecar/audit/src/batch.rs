@@ -5,7 +5,8 @@ use std::sync::Arc;
 use super::record::{DecisionRecord, EventRecord, FollowedBy, OutcomeRecord};
 use super::text::Members;
 
-/// Records to be written together. Outcomes and events are added before decisions.
+/// Records to be written together. Outcomes and events are added before decisions, so that unused reservations of
+/// outcomes are refunded before the decisions are charged.
 #[derive(Debug, Default)]
 pub struct Batch {
     /// The members of all records, one after the other.
@@ -37,18 +38,18 @@ impl Batch {
 
     pub fn outcome(&mut self, record: &OutcomeRecord<'_>) {
         record.write(&mut Members::new(&mut self.bytes, self.field_bytes));
-        self.end(EntryKind::Outcome);
+        self.finish_entry(EntryKind::Outcome);
     }
 
     pub fn decision(&mut self, record: &DecisionRecord<'_>) {
         record.write(&mut Members::new(&mut self.bytes, self.field_bytes));
         self.session.get_or_insert_with(|| Arc::clone(&record.call.caller.session));
-        self.end(EntryKind::Decision(record.followed_by));
+        self.finish_entry(EntryKind::Decision(record.followed_by));
     }
 
     pub(super) fn event(&mut self, record: &EventRecord<'_>) {
         record.write(&mut Members::new(&mut self.bytes, self.field_bytes));
-        self.end(EntryKind::Event);
+        self.finish_entry(EntryKind::Event);
     }
 
     /// Each record's kind and members.
@@ -61,14 +62,14 @@ impl Batch {
         self.field_bytes
     }
 
-    /// Empties it and keeps its buffers.
+    /// Removes all records and keeps the buffers.
     pub(super) fn clear(&mut self) {
         self.bytes.clear();
         self.entries.clear();
         self.session = None;
     }
 
-    fn end(&mut self, kind: EntryKind) {
+    fn finish_entry(&mut self, kind: EntryKind) {
         self.entries.push(Entry { kind, end: self.bytes.len() });
     }
 }

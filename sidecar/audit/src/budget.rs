@@ -8,7 +8,7 @@ use tokio::time::Instant;
 
 use super::error::BudgetLimit;
 
-/// One session's budget. Clones share it: sessions of one socket or enrolment may have one in common.
+/// One session's budget. Clones share it, as sessions of one socket or enrolment may do.
 #[derive(Clone, Debug)]
 pub struct Budget(Arc<Mutex<BudgetState>>);
 
@@ -33,11 +33,11 @@ impl Budget {
         })))
     }
 
-    /// Takes the whole charge, or nothing.
+    /// Charges everything or nothing.
     pub(super) fn charge(&self, charge: Charge, now: Instant) -> Result<(), Exhausted> {
         let mut state = self.lock();
-        let idle = now.saturating_duration_since(state.refilled).as_secs_f64();
-        state.tokens = state.burst.min(state.tokens + idle * state.rate);
+        let elapsed = now.saturating_duration_since(state.refilled).as_secs_f64();
+        state.tokens = state.burst.min(state.tokens + elapsed * state.rate);
         state.refilled = now;
 
         let records = f64::from(charge.records);

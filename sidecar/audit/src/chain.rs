@@ -1,9 +1,10 @@
 //! The hash chain: the hash in each line covers that line and all lines before it. Pure: no files, no clock.
 //!
 //! A record is one line of JSON. Its first member is its number, counted from 1 through all files; its last is
-//! `"chain"`: SHA-256 in hex over the previous record's chain (as its 64 characters) followed by this line up to
-//! the comma before `"chain"`. The first record is preceded by 64 zeros. A line's chain covers the line itself, so a
-//! changed last line is found without comparing it to anything; the numbers tell a missing line from a changed one.
+//! `"chain"`: SHA-256 in hex over the previous record's chain (as its 64 characters) followed by this line up to the
+//! comma before `"chain"`. The first record is preceded by 64 zeros. A line's chain covers the line itself, so a
+//! changed last line is found without comparing it to anything; the numbers distinguish a missing line from a changed
+//! one.
 
 use std::fmt;
 use std::str::FromStr;
@@ -84,14 +85,14 @@ fn hex_digit(value: u8) -> u8 {
 }
 
 /// How many bytes `seal` adds to a line, including the newline.
-pub(super) const SEAL_BYTES: usize = MEMBER.len() + 64 + END.len() + 1;
+pub(super) const SEAL_BYTES: usize = CHAIN_MEMBER.len() + 64 + RECORD_END.len() + 1;
 
 /// Completes the object that begins at `start` (`{"number":…`, not closed) with its chain, brace and newline.
 pub(super) fn seal(line: &mut Vec<u8>, start: usize, previous: &Hash) -> Hash {
     let chain = chain_hash(previous, &line[start..]);
-    line.extend_from_slice(MEMBER);
+    line.extend_from_slice(CHAIN_MEMBER);
     line.extend_from_slice(&chain.0);
-    line.extend_from_slice(END);
+    line.extend_from_slice(RECORD_END);
     line.push(b'\n');
     chain
 }
@@ -106,10 +107,10 @@ pub(super) struct SealedLine<'a> {
 impl<'a> SealedLine<'a> {
     /// Takes a line without its newline.
     pub(super) fn parse(line: &'a [u8]) -> Option<Self> {
-        let rest = line.strip_suffix(END)?;
+        let rest = line.strip_suffix(RECORD_END)?;
         let (rest, hex) = rest.split_at_checked(rest.len().checked_sub(64)?)?;
-        let body = rest.strip_suffix(MEMBER)?;
-        let digits = body.strip_prefix(START)?;
+        let body = rest.strip_suffix(CHAIN_MEMBER)?;
+        let digits = body.strip_prefix(RECORD_START)?;
         let digits = &digits[..digits.iter().position(|byte| *byte == b',')?];
         let number = std::str::from_utf8(digits).ok()?.parse().ok()?;
         Some(Self { number, chain: Hash::from_hex(hex)?, body })
@@ -121,9 +122,9 @@ impl<'a> SealedLine<'a> {
 }
 
 /// How every record begins; its number comes next.
-pub(super) const START: &[u8] = b"{\"number\":";
-const MEMBER: &[u8] = b",\"chain\":\"";
-const END: &[u8] = b"\"}";
+pub(super) const RECORD_START: &[u8] = b"{\"number\":";
+const CHAIN_MEMBER: &[u8] = b",\"chain\":\"";
+const RECORD_END: &[u8] = b"\"}";
 
 fn chain_hash(previous: &Hash, body: &[u8]) -> Hash {
     let mut context = Context::new(&SHA256);
@@ -137,7 +138,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_chain_is_what_the_header_says() {
+    fn the_chain_is_computed_as_documented() {
         let mut line = br#"{"number":7,"kind":"event""#.to_vec();
         let chain = seal(&mut line, 0, &Hash::GENESIS);
         let by_hand = Hash::of(format!("{}{}", "0".repeat(64), r#"{"number":7,"kind":"event""#).as_bytes());

@@ -4,14 +4,14 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// After any of these errors the call must not be made.
+/// If a decision cannot be recorded because of one of these errors, its call must not be made.
 #[derive(Debug, thiserror::Error)]
 pub enum AuditError {
     #[error("the session's audit budget is used up: {0}")]
     Budget(BudgetLimit),
     #[error("`{}` is in use by another sidecar", .path.display())]
     Busy { path: PathBuf },
-    #[error("`{}` does not end with an audit record: {what}", .path.display())]
+    #[error("the audit cannot be continued with `{}`: {what}", .path.display())]
     Damaged { path: PathBuf, what: &'static str },
     #[error("the key `{}` is {length} bytes long, not {expected}", .path.display())]
     Key { path: PathBuf, length: u64, expected: u64 },
@@ -62,7 +62,7 @@ pub enum BudgetLimit {
 impl AuditError {
     /// The next step for the operator.
     pub fn hint(&self) -> Option<String> {
-        let full = |source: &io::Error| match source.kind() {
+        let disk_hint = |source: &io::Error| match source.kind() {
             io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => {
                 "free some space there: calls are then accepted again without a restart".to_owned()
             }
@@ -72,8 +72,9 @@ impl AuditError {
             io::ErrorKind::PermissionDenied => {
                 "the user of the sidecar must own `state-dir` and be able to write there".to_owned()
             }
-            _ => "look at the disk and the kernel's log; calls are accepted again when writing works"
-                .to_owned(),
+            _ => {
+                "check the disk and the kernel's log; calls are accepted again when writing works".to_owned()
+            }
         };
         match self {
             Self::Budget(BudgetLimit::Bytes) => {
@@ -91,14 +92,14 @@ impl AuditError {
                 Some(format!("move `{}` aside: a new key is created at the next start", path.display()))
             }
             Self::Overloaded => {
-                Some("look at the disk of `state-dir`; calls are accepted again when it keeps up".to_owned())
+                Some("check the disk of `state-dir`; calls are accepted again when it keeps up".to_owned())
             }
             Self::Poisoned { path, .. } => Some(format!(
                 "removal is retried with every call; if `{}` is append-only, restart the sidecar to have the line marked as torn",
                 path.display()
             )),
-            Self::Prepare { source, .. } | Self::Write { source, .. } | Self::Read { source, .. } => Some(full(source)),
-            Self::Sync { source, .. } => Some(full(source)),
+            Self::Prepare { source, .. } | Self::Write { source, .. } | Self::Read { source, .. } => Some(disk_hint(source)),
+            Self::Sync { source, .. } => Some(disk_hint(source)),
         }
     }
 

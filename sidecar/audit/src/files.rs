@@ -71,28 +71,29 @@ pub(super) enum Creation {
 }
 
 /// The position of the `nth` newline (from 1), counted backwards from `end`.
-pub(super) fn newline_from_end(file: &File, end: u64, nth: u64) -> io::Result<FromEnd> {
-    let mut chunk = vec![0; CHUNK];
+pub(super) fn newline_from_end(file: &File, end: u64, nth: u64) -> io::Result<NewlineFromEnd> {
+    let mut chunk = vec![0; CHUNK_BYTES];
     let mut found = 0;
     let mut end = end;
     while end > 0 {
-        let start = end.saturating_sub(CHUNK as u64);
+        let start = end.saturating_sub(CHUNK_BYTES as u64);
         let part = &mut chunk[..(end - start) as usize];
         file.read_exact_at(part, start)?;
         for (position, _) in part.iter().enumerate().rev().filter(|(_, byte)| **byte == b'\n') {
             found += 1;
             if found == nth {
-                return Ok(FromEnd::At(start + position as u64));
+                return Ok(NewlineFromEnd::At(start + position as u64));
             }
         }
         end = start;
     }
-    Ok(FromEnd::Fewer(found))
+    Ok(NewlineFromEnd::Fewer(found))
 }
 
-pub(super) enum FromEnd {
+/// The result of [`newline_from_end`].
+pub(super) enum NewlineFromEnd {
     At(u64),
-    /// The file has only this many.
+    /// The file has only this many newlines.
     Fewer(u64),
 }
 
@@ -111,8 +112,8 @@ pub(super) struct Line {
     bytes: Vec<u8>,
     pub(super) length: u64,
     pub(super) end: LineEnd,
-    /// Hashes what is too long to be kept.
-    overflow: Option<Context>,
+    /// The hash of the whole line so far, once it is too long to be kept.
+    long_line_hash: Option<Context>,
 }
 
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
@@ -125,7 +126,7 @@ pub(super) enum LineEnd {
 
 impl<R: Read> Lines<R> {
     pub(super) fn new(reader: R) -> Self {
-        Self { reader, chunk: vec![0; CHUNK], unread: 0..0, line: Line::default() }
+        Self { reader, chunk: vec![0; CHUNK_BYTES], unread: 0..0, line: Line::default() }
     }
 
     /// Moves `line` to the next one; `None` at the end of the file.
@@ -144,9 +145,9 @@ impl<R: Read> Lines<R> {
             }
             let available = &self.chunk[self.unread.clone()];
             let newline = available.iter().position(|byte| *byte == b'\n');
-            let taken = newline.unwrap_or(available.len());
-            self.line.extend(&available[..taken]);
-            self.unread.start += taken;
+            let length = newline.unwrap_or(available.len());
+            self.line.extend(&available[..length]);
+            self.unread.start += length;
             if newline.is_some() {
                 self.unread.start += 1;
                 self.line.end = LineEnd::Newline;
@@ -159,16 +160,16 @@ impl<R: Read> Lines<R> {
 impl Line {
     /// The line, unless it is longer than any record.
     pub(super) fn whole(&self) -> Option<&[u8]> {
-        self.overflow.is_none().then_some(&self.bytes)
+        self.long_line_hash.is_none().then_some(&self.bytes)
     }
 
-    /// At least the beginning of the line.
+    /// The line, or some of its beginning if it is longer than any record.
     pub(super) fn beginning(&self) -> &[u8] {
         &self.bytes
     }
 
     pub(super) fn sha256(&self) -> Hash {
-        match &self.overflow {
+        match &self.long_line_hash {
             Some(context) => Hash::finish(context.clone()),
             None => Hash::of(&self.bytes),
         }
@@ -178,25 +179,25 @@ impl Line {
         self.bytes.clear();
         self.length = 0;
         self.end = LineEnd::File;
-        self.overflow = None;
+        self.long_line_hash = None;
     }
 
     fn extend(&mut self, part: &[u8]) {
         self.length += part.len() as u64;
-        match &mut self.overflow {
+        match &mut self.long_line_hash {
             Some(context) => context.update(part),
             None if self.bytes.len() + part.len() > LINE_LIMIT => {
                 let mut context = Context::new(&SHA256);
                 context.update(&self.bytes);
                 context.update(part);
-                self.overflow = Some(context);
+                self.long_line_hash = Some(context);
             }
             None => self.bytes.extend_from_slice(part),
         }
     }
 }
 
-const CHUNK: usize = 64 * 1024;
+const CHUNK_BYTES: usize = 64 * 1024;
 
 fn parse_name(name: &str) -> Option<u32> {
     let digits = name.strip_prefix("audit-")?.strip_suffix(".jsonl")?;
@@ -209,9 +210,9 @@ mod tests {
     use super::*;
 
     /// Returns one byte at a time, so that every boundary occurs.
-    struct Trickle<'a>(&'a [u8]);
+    struct OneByteReader<'a>(&'a [u8]);
 
-    impl Read for Trickle<'_> {
+    impl Read for OneByteReader<'_> {
         fn read(&mut self, out: &mut [u8]) -> io::Result<usize> {
             let count = usize::from(!self.0.is_empty());
             out[..count].copy_from_slice(&self.0[..count]);
@@ -230,14 +231,14 @@ mod tests {
     }
 
     #[test]
-    fn lines_end_with_a_newline_or_the_file() {
+    fn lines_end_with_a_newline_or_at_the_end_of_the_file() {
         let expected = vec![
             (b"ab".to_vec(), LineEnd::Newline),
             (b"".to_vec(), LineEnd::Newline),
             (b"c".to_vec(), LineEnd::File),
         ];
         assert_eq!(lines(&b"ab\n\nc"[..]), expected);
-        assert_eq!(lines(Trickle(b"ab\n\nc")), expected);
+        assert_eq!(lines(OneByteReader(b"ab\n\nc")), expected);
         assert_eq!(lines(&b""[..]), vec![]);
     }
 

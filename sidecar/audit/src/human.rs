@@ -6,7 +6,7 @@ use serde::Deserialize;
 
 use super::text::is_invisible;
 
-/// The main fields of a record. A line that is no record, such as a torn one, is shown shortened and marked.
+/// Formats the main fields of a record. A line that is no record, such as a torn one, is shortened and marked.
 ///
 /// Safe on a terminal: control and invisible characters are escaped.
 pub fn human(line: &str) -> String {

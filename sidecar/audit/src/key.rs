@@ -14,7 +14,7 @@ use zeroize::Zeroizing;
 
 use super::error::AuditError;
 
-/// The caller holds the directory's lock.
+/// Reads the key, or creates it if there is none. The caller holds the directory's lock.
 pub(super) fn load_or_create(directory: &Path) -> Result<hmac::Key, AuditError> {
     let path = directory.join("key");
     let mut bytes = Zeroizing::new([0; KEY_BYTES]);

@@ -1,19 +1,20 @@
 //! The record of every decision and outcome: one hash chain of `.jsonl` files under `state-dir/audit/`.
 //!
 //! What must stay true:
-//! - `submit` reports a decision as recorded only when it is as durable as `audit-sync` promises; otherwise the calls are
-//!   refused. In `write` mode that is one `write(2)`.
+//! - `submit` reports a decision as recorded only when it is as durable as `audit-sync` promises; otherwise the calls
+//!   are refused. In `write` mode that is one `write(2)`.
 //! - A disk that hangs blocks at most one of the callers' threads: see `writer`.
-//! - Lines are only ever appended, by one sidecar at a time; an incomplete line is removed or marked as torn before another
-//!   line is written.
-//! - Failures stay local: a budget that is used up refuses calls of its own session only; while the disk is full calls are
-//!   refused, and accepted again without a restart once there is space.
+//! - Lines are only ever appended, by one sidecar at a time; an incomplete line is removed or marked as torn before
+//!   another line is written.
+//! - Failures stay local: a budget that is used up refuses calls of its own session only; while the disk is full calls
+//!   are refused, and accepted again without a restart once there is space.
 //! - No record contains a secret. Fields are names and numbers; text from outside (methods, tools, rules, details) is
 //!   scrubbed by the caller first.
 //!
 //! | module | what it is for |
 //! |---|---|
-//! | `record` | what is recorded |
+//! | `record`, `text` | what is recorded, and its JSON |
+//! | `files`, `key` | names and lines of the files; the key for the hashes of arguments |
 //! | `chain` | the hash chain over the lines |
 //! | `batch` | records that are written together |
 //! | `open_log` | the log with its key and its syncer |
@@ -26,6 +27,7 @@
 //! | `verify` | checks the chain |
 //! | `read`, `human` | records for operators |
 //! | `lookup` | which messages have a decision, after a restart |
+//! | `error` | why a record could not be written |
 //!
 //! Nothing is ever deleted here: removing old files is the operator's decision.
 
@@ -80,7 +82,7 @@ pub use self::verify::{AuditPlace, Verified, VerifyError, verify};
 use self::files::Creation;
 use self::load::Load;
 use self::log::Log;
-use self::open_log::{OpenLog, SyncerOfDirectory, Written};
+use self::open_log::{DirectorySyncer, OpenLog, Written};
 use self::sync::Syncer;
 use self::text::{Members, name};
 use self::writer::Writer;
@@ -88,7 +90,7 @@ use self::writer::Writer;
 /// The audit of this sidecar. Clones share one audit; dropping the last one unlocks the directory.
 #[derive(Clone)]
 pub struct Audit {
-    /// Before `open_log`: the thread is joined first.
+    /// Declared before `open_log`, so that its thread is joined before the directory is unlocked.
     writer: Arc<Writer>,
     open_log: Arc<OpenLog>,
 }
@@ -138,7 +140,7 @@ impl Audit {
         let key = key::load_or_create(&directory)?;
         let log = recover::open(&directory, file_bytes)?;
         let syncer = match sync {
-            SyncMode::Call => Some(call_syncer(&directory, &log, sync_file)?),
+            SyncMode::Call => Some(start_syncer(&directory, &log, sync_file)?),
             SyncMode::Write => None,
         };
         let open_log = Arc::new(OpenLog {
@@ -160,8 +162,8 @@ impl Audit {
         Batch::new(self.open_log.field_bytes)
     }
 
-    /// Writes a batch with one `write(2)` and empties it. Usually that is done when this returns; while the disk is slow,
-    /// the log is in use or with `audit-sync = "call"`, the result has to be waited for.
+    /// Writes a batch with one `write(2)` and empties it. Usually it is written when this returns; while the disk is
+    /// slow or the log is in use, and with `audit-sync = "call"`, the caller has to wait for the result.
     ///
     /// On an error none of the calls may be made; a call over its session's budget is refused alone. After
     /// [`AuditError::Sync`] the records are in the file although the calls were not made: the caller writes outcomes
@@ -170,7 +172,7 @@ impl Audit {
         self.submit_charged(Some(budget), batch)
     }
 
-    /// Returns once the records are as durable as `audit-sync` promises; see [`submit`](Self::submit).
+    /// Records decisions. Returns once they are as durable as `audit-sync` promises; see [`submit`](Self::submit).
     pub async fn decisions(
         &self,
         budget: &Budget,
@@ -184,7 +186,7 @@ impl Audit {
         }
     }
 
-    /// One decision; see [`decisions`](Self::decisions).
+    /// Records one decision; see [`decisions`](Self::decisions).
     pub async fn decision(&self, budget: &Budget, record: &DecisionRecord<'_>) -> Result<(), AuditError> {
         match self.decisions(budget, std::slice::from_ref(record)).await?.as_slice() {
             [Recorded::OverBudget(limit)] => Err(AuditError::Budget(*limit)),
@@ -201,7 +203,7 @@ impl Audit {
         self.write_unsynced(Some(budget), batch)
     }
 
-    /// One outcome; see [`outcomes`](Self::outcomes).
+    /// Writes one outcome; see [`outcomes`](Self::outcomes).
     pub fn outcome(&self, budget: &Budget, record: &OutcomeRecord<'_>) -> Result<(), AuditError> {
         let mut batch = self.batch();
         batch.outcome(record);
@@ -215,7 +217,7 @@ impl Audit {
         self.write_unsynced(None, &mut batch)
     }
 
-    /// The session, link and server of a link's records.
+    /// Formats session, link and server once, for all records of a link.
     pub fn caller(&self, session: &str, link: &str, server: Option<&str>) -> Caller {
         Caller::new(session, link, server, self.open_log.field_bytes)
     }
@@ -238,12 +240,12 @@ impl Audit {
 
     /// Which of these messages of a link have a decision, in one search. Blocks: it reads files, newest first.
     ///
-    /// If the search stops because the audit is too large, the remaining messages are reported as decided and repeated, so
-    /// that they are not run again.
+    /// If the search stops because the audit is too large, the remaining messages are reported as decided and repeated,
+    /// so that they are not run again.
     pub fn decided(&self, link: &str, seqs: &[u64]) -> Result<BTreeMap<u64, RecordedAttempts>, AuditError> {
-        let mut needle = Vec::new();
-        Members::new(&mut needle, self.open_log.field_bytes).text(name!("link"), link);
-        lookup::decided(&self.open_log.directory, &needle, seqs, lookup::SEARCH_BYTES)
+        let mut link_member = Vec::new();
+        Members::new(&mut link_member, self.open_log.field_bytes).text(name!("link"), link);
+        lookup::decided(&self.open_log.directory, &link_member, seqs, lookup::SEARCH_BYTES)
     }
 
     fn submit_charged(&self, budget: Option<&Budget>, batch: &mut Batch) -> Submitted {
@@ -281,12 +283,12 @@ impl Audit {
         batch: &mut Batch,
     ) -> Result<Written, Option<oneshot::Receiver<Written>>> {
         let open_log = &self.open_log;
-        if open_log.load.is_light()
+        if open_log.load.allows_direct_write()
             && let Some(mut log) = open_log.try_log()
         {
             let began = Instant::now();
             let written = open_log.write(&mut log, budget, batch);
-            open_log.load.wrote(began);
+            open_log.load.record_write_time(began);
             batch.clear();
             return Ok(written);
         }
@@ -301,20 +303,20 @@ pub enum Submitted {
     Pending(PendingRecords),
 }
 
-/// Records that wait for the disk. Dropping it does not keep them from being written.
+/// The result of records that wait for the disk. They are written even if this is dropped.
 pub type PendingRecords = Pin<Box<dyn Future<Output = Result<Vec<Recorded>, AuditError>> + Send>>;
 
-fn call_syncer(
+fn start_syncer(
     directory: &Path,
     log: &Log,
     sync_file: impl Fn(&File) -> io::Result<()> + Send + Sync + 'static,
-) -> Result<SyncerOfDirectory, AuditError> {
+) -> Result<DirectorySyncer, AuditError> {
     let handle = Arc::new(File::open(directory).map_err(AuditError::read(directory))?);
     let syncer = Syncer::start_with(sync_file)
         .map_err(AuditError::prepare("cannot start the sync thread for", directory))?;
-    let syncer = SyncerOfDirectory { syncer, directory: handle };
+    let syncer = DirectorySyncer { syncer, directory: handle };
     // What this start created or appended must be synced with the first decision.
-    syncer.rotated(&log.file);
+    syncer.include_with_directory(&log.file);
     Ok(syncer)
 }
 

@@ -14,23 +14,24 @@ pub(super) struct Load {
 }
 
 /// A write into the page cache takes microseconds; one that takes this long waits for the disk.
-const SLOW: Duration = Duration::from_millis(20);
+const SLOW_WRITE: Duration = Duration::from_millis(20);
+
 impl Load {
     /// Whether a caller may write by itself.
-    pub(super) fn is_light(&self) -> bool {
+    pub(super) fn allows_direct_write(&self) -> bool {
         self.queued.load(Ordering::Acquire) == 0 && !self.is_slow.load(Ordering::Acquire)
     }
 
-    pub(super) fn queue_one(&self) {
+    pub(super) fn count_queued(&self) {
         self.queued.fetch_add(1, Ordering::AcqRel);
     }
 
-    pub(super) fn done_one(&self) {
+    pub(super) fn count_written(&self) {
         self.queued.fetch_sub(1, Ordering::AcqRel);
     }
 
-    /// Notes whether a write that began at `began` was slow.
-    pub(super) fn wrote(&self, began: Instant) {
-        self.is_slow.store(began.elapsed() >= SLOW, Ordering::Release);
+    /// Remembers whether the last write, which began at `began`, was slow.
+    pub(super) fn record_write_time(&self, began: Instant) {
+        self.is_slow.store(began.elapsed() >= SLOW_WRITE, Ordering::Release);
     }
 }

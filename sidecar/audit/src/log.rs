@@ -2,9 +2,9 @@
 //!
 //! A record is begun, its members are written, it is staged; staged records are committed all or none.
 //!
-//! What must stay true: `length` bytes of the current file are complete lines (or a torn one that the next line marks), and
-//! `number` and `chain` belong to the last of them. They change only after a write succeeded. The remains of a partial
-//! write are removed before anything else is written.
+//! What must stay true: `length` bytes of the current file are complete lines (or a torn one that the next line marks),
+//! and `number` and `chain` belong to the last of them. They change only after a write succeeded. The remains of a
+//! partial write are removed before anything else is written.
 
 use std::fs::File;
 use std::io::{self, Write as _};
@@ -30,7 +30,7 @@ pub(super) struct Log {
     /// Staged records, followed by the one that is being written.
     pub(super) staged: StagedLines,
     pub(super) tail: Tail,
-    /// The previous file, until the syncer has it.
+    /// The previous file, until it is passed to the syncer.
     pub(super) retired: Option<Arc<File>>,
 }
 
@@ -52,8 +52,8 @@ pub(super) struct StagedLines {
 /// Whether the file ends where `length` says.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum Tail {
-    /// A write failed: there may be part of a line.
-    Doubtful,
+    /// A write failed: there may be part of a line after `length`.
+    MaybePartial,
     Whole,
 }
 
@@ -82,7 +82,7 @@ impl Log {
         let number = self.number + self.staged.count + 1;
         let staged = &mut self.staged;
         staged.bytes.truncate(staged.start);
-        staged.bytes.extend_from_slice(chain::START);
+        staged.bytes.extend_from_slice(chain::RECORD_START);
         write_number(&mut staged.bytes, number);
         let time = staged.time.get_or_insert_with(|| clock::now().into());
         Members::new(&mut staged.bytes, usize::MAX)
@@ -105,7 +105,7 @@ impl Log {
         staged.count += 1;
     }
 
-    /// Writes the staged records. After an error the log is as it was before the first of them was begun.
+    /// Writes the staged records. After an error, number and chain are as they were before the first of them was begun.
     pub(super) fn commit(&mut self) -> Result<(), AuditError> {
         self.staged.bytes.truncate(self.staged.start);
         let written = self.write_staged();
@@ -125,7 +125,7 @@ impl Log {
         self.repair()?;
         let full = self.length > 0 && self.length + self.staged.bytes.len() as u64 > self.file_bytes;
         if full || self.was_removed()? {
-            self.next_file()?;
+            self.start_next_file()?;
         }
         self.write()
     }
@@ -168,9 +168,9 @@ impl Log {
 
     fn write(&mut self) -> Result<(), AuditError> {
         if let Err(source) = (&*self.file).write_all(&self.staged.bytes) {
-            self.tail = Tail::Doubtful;
+            self.tail = Tail::MaybePartial;
             let error = AuditError::Write { path: self.path(), source };
-            // Retried before the next write; the first error says more than this one.
+            // A failed repair is retried before the next write; the first error says more than its error.
             let _ = self.repair();
             return Err(error);
         }
@@ -206,7 +206,7 @@ impl Log {
         Ok(removed)
     }
 
-    fn next_file(&mut self) -> Result<(), AuditError> {
+    fn start_next_file(&mut self) -> Result<(), AuditError> {
         let index = self.index + 1;
         let file = create(&self.directory, index)?;
         self.index = index;
@@ -220,7 +220,7 @@ impl Log {
 /// The `event` of a record that covers a torn line.
 pub(super) const TORN: &str = "torn";
 
-/// Creates a file for new records. An existing one is used if it is empty: the sidecar died before its first line.
+/// Creates a file for new records. An existing file is used if it is empty: a sidecar crashed before its first line.
 pub(super) fn create(directory: &Path, index: u32) -> Result<File, AuditError> {
     let path = files::file_path(directory, index);
     let prepare = |source| AuditError::prepare("cannot create the audit file", &path)(source);
@@ -229,7 +229,7 @@ pub(super) fn create(directory: &Path, index: u32) -> Result<File, AuditError> {
             let file = files::open_append(&path, Creation::Existing).map_err(prepare)?;
             match file.metadata().map_err(AuditError::read(&path))?.len() {
                 0 => Ok(file),
-                _ => Err(AuditError::Damaged { path, what: "a file with the next name exists already" }),
+                _ => Err(AuditError::Damaged { path, what: "it already exists and is not empty" }),
             }
         }
         opened => opened.map_err(prepare),

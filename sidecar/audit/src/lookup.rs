@@ -1,8 +1,8 @@
 //! Finds which messages have a decision, and which were repeated. Used after a restart, for requests that may have run.
 //!
 //! What must stay true: a decided message is never reported as undecided, nor a repeated one as decided once. Lines are
-//! therefore matched as text, so that even a torn line counts as far as it can be read; and if the search stops early, the
-//! remaining messages count as repeated.
+//! therefore matched as text, so that even a torn line counts as far as it can be read; and if the search stops early,
+//! the remaining messages count as repeated.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -22,11 +22,11 @@ pub enum RecordedAttempts {
 /// The prefix of the rule of a decision that repeats a call, and of no other rule.
 pub const RETRY: &str = "retry: ";
 
-/// How many bytes to search. Reading them takes about a second; a sandbox that resumes again and again must not be able to
-/// cause a read of the whole history each time.
+/// The maximum number of bytes to search. Reading them takes about a second; a sandbox that resumes again and again
+/// must not be able to cause a read of the whole history each time.
 pub(super) const SEARCH_BYTES: u64 = 1 << 30;
 
-/// `link` is the member as written in a record: `,"link":"…"`.
+/// Which of the messages `seqs` of a link have a decision. `link` is the member as written in a record: `,"link":"…"`.
 pub(super) fn decided(
     directory: &Path,
     link: &[u8],
@@ -36,7 +36,7 @@ pub(super) fn decided(
     let mut missing: Vec<u64> = seqs.to_vec();
     let mut found = BTreeMap::new();
     let repeated = format!(",\"rule\":\"{RETRY}");
-    let mut budget = search_bytes;
+    let mut bytes_left = search_bytes;
     let member = [link, b",\"seq\":"].concat();
     let finder = memchr::memmem::Finder::new(&member);
 
@@ -48,11 +48,11 @@ pub(super) fn decided(
         let path = files::file_path(directory, index);
         let file = File::open(&path).map_err(AuditError::read(&path))?;
         let length = file.metadata().map_err(AuditError::read(&path))?.len();
-        let Some(remaining) = budget.checked_sub(length) else {
+        let Some(remaining) = bytes_left.checked_sub(length) else {
             found.extend(missing.drain(..).map(|seq| (seq, RecordedAttempts::Repeated)));
             break;
         };
-        budget = remaining;
+        bytes_left = remaining;
         let mut lines = Lines::new(file);
         while let Some(line) = lines.advance().map_err(AuditError::read(&path))? {
             let line = line.beginning();
@@ -66,7 +66,7 @@ pub(super) fn decided(
             if count == digits.len() {
                 // Torn within the number: it may be any number with this prefix.
                 let prefix = String::from_utf8_lossy(digits);
-                record(&mut missing, &mut found, RecordedAttempts::Repeated, |seq| {
+                record_attempts(&mut missing, &mut found, RecordedAttempts::Repeated, |seq| {
                     seq.to_string().starts_with(&*prefix)
                 });
             } else if let Some(number) =
@@ -75,7 +75,7 @@ pub(super) fn decided(
                 // The policy follows the rule: if it is missing, the rule may be incomplete.
                 let once = contains(digits, b",\"policy\":") && !contains(digits, repeated.as_bytes());
                 let attempts = if once { RecordedAttempts::One } else { RecordedAttempts::Repeated };
-                record(&mut missing, &mut found, attempts, |seq| seq == number);
+                record_attempts(&mut missing, &mut found, attempts, |seq| seq == number);
             }
         }
     }
@@ -83,7 +83,7 @@ pub(super) fn decided(
 }
 
 /// A repetition follows the decision that it repeats, so a message that was found before may turn out to be repeated.
-fn record(
+fn record_attempts(
     missing: &mut Vec<u64>,
     found: &mut BTreeMap<u64, RecordedAttempts>,
     attempts: RecordedAttempts,
@@ -93,11 +93,11 @@ fn record(
         *known = attempts.max(*known);
     }
     missing.retain(|seq| {
-        let taken = matches(*seq);
-        if taken {
+        let matched = matches(*seq);
+        if matched {
             found.insert(*seq, attempts);
         }
-        !taken
+        !matched
     });
 }
 

@@ -1,4 +1,4 @@
-//! The log with what belongs to it: the key for arguments, the syncer, the lock of the directory.
+//! The open log with its key for arguments, its syncer and the lock of its directory.
 
 use std::fs::File;
 use std::path::PathBuf;
@@ -19,8 +19,8 @@ use super::record::{Event, EventRecord, FollowedBy, OutcomeRecord};
 use super::sync::{self, Syncer};
 use super::text::Members;
 
-/// Some microseconds: as long as a write into the page cache takes.
-const SPINS: u32 = 200;
+/// How often to try the lock before a batch is queued. Takes some microseconds, as a write into the page cache does.
+const LOCK_ATTEMPTS: u32 = 200;
 
 pub(super) struct OpenLog {
     pub(super) directory: PathBuf,
@@ -28,13 +28,13 @@ pub(super) struct OpenLog {
     pub(super) key: hmac::Key,
     pub(super) log: Mutex<Log>,
     /// With `audit-sync = "call"`.
-    pub(super) syncer: Option<SyncerOfDirectory>,
+    pub(super) syncer: Option<DirectorySyncer>,
     pub(super) load: Load,
     /// Locked while this audit is open.
     pub(super) _lock: File,
 }
 
-/// The result of writing a batch: one for each decision, and the sync to wait for.
+/// The result of writing a batch: one [`Recorded`] for each decision, and the sync to wait for.
 pub(super) type Written = Result<(Vec<Recorded>, Option<PendingSync>), AuditError>;
 
 /// With `audit-sync = "call"`: the file, and the result of its sync.
@@ -65,7 +65,7 @@ impl OpenLog {
 
     /// The log, unless another writer holds it for longer than a quick write takes.
     pub(super) fn try_log(&self) -> Option<MutexGuard<'_, Log>> {
-        for _ in 0..SPINS {
+        for _ in 0..LOCK_ATTEMPTS {
             match self.log.try_lock() {
                 Ok(log) => return Some(log),
                 Err(TryLockError::Poisoned(log)) => return Some(log.into_inner()),
@@ -77,7 +77,7 @@ impl OpenLog {
 
     /// Writes a batch, all or nothing. Decisions over the budget are left out.
     pub(super) fn write(&self, log: &mut Log, budget: Option<&Budget>, batch: &Batch) -> Written {
-        let longest_outcome = OutcomeRecord::longest(batch.field_bytes());
+        let longest_outcome = OutcomeRecord::max_length(batch.field_bytes());
         let mut recorded = Vec::new();
         let mut charged = 0;
         let now = Instant::now();
@@ -106,7 +106,7 @@ impl OpenLog {
                         }
                         Err(exhausted) => {
                             if exhausted.report == Report::Due {
-                                self.stage_exhausted(log, batch, &exhausted.limit.to_string());
+                                self.stage_exhausted_event(log, batch, &exhausted.limit.to_string());
                             }
                             recorded.push(Recorded::OverBudget(exhausted.limit));
                         }
@@ -121,7 +121,7 @@ impl OpenLog {
             return Err(error);
         }
         // Under the log's lock, so that the file is still the one that was written to.
-        let request_sync = |syncer: &SyncerOfDirectory| PendingSync {
+        let request_sync = |syncer: &DirectorySyncer| PendingSync {
             path: log.path(),
             synced: syncer.request_sync(&log.file),
         };
@@ -129,7 +129,7 @@ impl OpenLog {
         Ok((recorded, synced))
     }
 
-    fn stage_exhausted(&self, log: &mut Log, batch: &Batch, limit: &str) {
+    fn stage_exhausted_event(&self, log: &mut Log, batch: &Batch, limit: &str) {
         let mut event = EventRecord::new(Event::BudgetExhausted);
         event.session = batch.session.as_deref();
         event.detail = Some(limit);
@@ -140,30 +140,31 @@ impl OpenLog {
 
     fn commit(&self, log: &mut Log) -> Result<(), AuditError> {
         let committed = log.commit();
-        metrics::audit_written(metrics::Outcome::of(&committed));
+        metrics::count_audit_write(metrics::Outcome::of(&committed));
         committed?;
         if let Some(retired) = log.retired.take()
             && let Some(syncer) = &self.syncer
         {
-            syncer.rotated(&retired);
+            syncer.include_with_directory(&retired);
         }
         Ok(())
     }
 }
 
-/// A syncer, and the directory that it syncs too when a file was added.
-pub(super) struct SyncerOfDirectory {
+/// A syncer, and the directory that has to be synced too when a file was added.
+pub(super) struct DirectorySyncer {
     pub(super) syncer: Syncer,
     pub(super) directory: Arc<File>,
 }
 
-impl SyncerOfDirectory {
+impl DirectorySyncer {
     fn request_sync(&self, file: &Arc<File>) -> oneshot::Receiver<sync::Synced> {
         self.syncer.request_sync(file)
     }
 
-    pub(super) fn rotated(&self, retired: &Arc<File>) {
-        self.syncer.include(retired);
+    /// The next sync includes this file and the directory.
+    pub(super) fn include_with_directory(&self, file: &Arc<File>) {
+        self.syncer.include(file);
         self.syncer.include(&self.directory);
     }
 }

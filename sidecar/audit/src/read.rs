@@ -1,4 +1,4 @@
-//! Reads the audit while it grows: the last records, new ones, and those of one session or call.
+//! Reads the audit while it grows: the last records, new ones, and those of one session, link or call.
 
 use std::fs::File;
 use std::io;
@@ -8,13 +8,13 @@ use std::str::FromStr;
 
 use serde::Deserialize;
 
-use super::files::{self, FromEnd, LINE_LIMIT, Lines};
+use super::files::{self, LINE_LIMIT, Lines, NewlineFromEnd};
 
 /// The last `count` records as written, oldest first.
 pub fn tail(directory: &Path, count: u64) -> io::Result<Vec<String>> {
     let mut follower = Follower::from_last(directory, count)?;
     let mut lines = Vec::new();
-    // Bounded: a sidecar that writes faster than this reads must not keep it in the loop.
+    // Bounded, because a sidecar may write faster than this loop reads.
     while (lines.len() as u64) < count {
         match follower.poll()? {
             more if more.is_empty() => break,
@@ -44,11 +44,11 @@ impl Follower {
             let length = file.metadata()?.len();
             follower.index = index;
             match files::newline_from_end(&file, length, wanted.saturating_add(1))? {
-                FromEnd::At(newline) => {
+                NewlineFromEnd::At(newline) => {
                     follower.offset = newline + 1;
                     return Ok(follower);
                 }
-                FromEnd::Fewer(found) => {
+                NewlineFromEnd::Fewer(found) => {
                     follower.offset = 0;
                     wanted -= found;
                 }
@@ -116,7 +116,7 @@ pub enum Selector {
 }
 
 #[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
-#[error("`{0}` does not name records: use SESSION, LINK or SESSION/LINK/SEQ")]
+#[error("`{0}` does not name records: use SESSION, LINK, SESSION/LINK or SESSION/LINK/SEQ")]
 pub struct InvalidSelector(pub String);
 
 /// Calls `each` with the selected records, oldest first.

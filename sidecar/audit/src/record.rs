@@ -55,7 +55,7 @@ pub struct Caller {
     pub(super) session: Arc<str>,
     /// The members of a record that name session and link.
     link: Box<[u8]>,
-    /// The member that names the server; empty if the sidecar answers by itself.
+    /// The member that names the server; empty if no server is concerned.
     server: Box<[u8]>,
 }
 
@@ -80,7 +80,7 @@ pub struct OutcomeRecord<'a> {
     pub duration: Duration,
     /// How many values were scrubbed from the response.
     pub redactions: u64,
-    /// Empty unless the call was sent with other reads of secrets than its decision names.
+    /// The secrets that the call was sent with, if they differ from those in its decision; else empty.
     pub secrets: &'a [SecretUse<'a>],
 }
 
@@ -93,7 +93,7 @@ pub enum CallResult {
     Result,
 }
 
-/// Anything else that belongs into the audit.
+/// Anything else that is recorded.
 #[derive(Clone, Copy, Debug)]
 pub struct EventRecord<'a> {
     pub event: Event,
@@ -144,7 +144,7 @@ impl DecisionRecord<'_> {
             members.plain(name!("args"), mac.0.as_bytes());
         }
         members
-            .plain(name!("verdict"), verdict(self.verdict).as_bytes())
+            .plain(name!("verdict"), verdict_text(self.verdict).as_bytes())
             .text(name!("rule"), self.rule)
             .text(name!("policy"), self.policy)
             .optional_text(name!("scope"), self.scope);
@@ -154,8 +154,8 @@ impl DecisionRecord<'_> {
 }
 
 impl OutcomeRecord<'_> {
-    /// The longest possible outcome record, sealed: what a decision reserves for it.
-    pub(super) fn longest(field_bytes: usize) -> u64 {
+    /// The maximum length of an outcome record in bytes, with its chain: a decision reserves this much for it.
+    pub(super) fn max_length(field_bytes: usize) -> u64 {
         const TEXTS: usize = 6; // session, link, server, method, tool, code
         const ESCAPED: usize = 6; // bytes of `\u001b`
         const MARK: usize = 40; // `… (18446744073709551615 bytes)`
@@ -173,7 +173,9 @@ impl OutcomeRecord<'_> {
             .number(name!("duration_us"), u64::try_from(self.duration.as_micros()).unwrap_or(u64::MAX))
             .number(name!("redactions"), self.redactions);
         // The reservation assumes short texts; a longer one would be a bug elsewhere.
-        write_secrets(members, self.secrets, |text| text.len() <= MAX_ID_BYTES && text.bytes().all(is_plain));
+        write_secrets(members, self.secrets, |text| {
+            text.len() <= MAX_ID_BYTES && text.bytes().all(is_visible_plain)
+        });
     }
 }
 
@@ -237,7 +239,7 @@ impl fmt::Display for Mac {
 
 /// How many secrets a record names: bounds the line; servers have far fewer.
 const MAX_SECRETS: usize = 16;
-/// The most bytes of a secret's name, a lease's hash or a request id of Vault.
+/// The maximum length in bytes of a secret's name, a lease's hash or a request id of Vault.
 const MAX_ID_BYTES: usize = 64;
 
 /// Leaves out texts for which `may_be_written` is false.
@@ -254,12 +256,12 @@ fn write_secrets(
     });
 }
 
-/// Whether a byte is written without an escape.
-fn is_plain(byte: u8) -> bool {
+/// Whether a byte is visible ASCII that is written without an escape.
+fn is_visible_plain(byte: u8) -> bool {
     byte.is_ascii_graphic() && !matches!(byte, b'"' | b'\\')
 }
 
-fn verdict(verdict: Verdict) -> &'static str {
+fn verdict_text(verdict: Verdict) -> &'static str {
     match verdict {
         Verdict::Allow => "allow",
         Verdict::Ask => "ask",

@@ -1,7 +1,8 @@
-//! Finds the end of the chain at start, whatever the last run left.
+//! Finds the end of the chain at start, in whatever state the last run left the files.
 //!
-//! Nothing is truncated. A last line without its newline is *torn*: the sidecar or its host died while it was written. A
-//! newline and a `torn` record are appended; the record has the line's length and hash, so that the chain covers it.
+//! Nothing is truncated. If a last line lacks only its newline, that is appended. Any other last line without a newline
+//! is *torn*: the sidecar or its host crashed during the write. A newline and a `torn` record are appended; the record
+//! has the line's length and hash, so that the chain covers it.
 
 use std::fs::File;
 use std::io::{self, Read as _};
@@ -11,10 +12,10 @@ use std::sync::Arc;
 
 use super::chain::{Hash, SealedLine};
 use super::error::AuditError;
-use super::files::{self, Creation, FromEnd, LINE_LIMIT, Lines};
+use super::files::{self, Creation, LINE_LIMIT, Lines, NewlineFromEnd};
 use super::log::{self, Log, StagedLines, Tail};
 
-/// Opens the log at its end and marks a torn line. The caller holds the directory's lock.
+/// Opens the log at its end, and completes or marks an unfinished last line. The caller holds the directory's lock.
 pub(super) fn open(directory: &Path, file_bytes: u64) -> Result<Log, AuditError> {
     let present = files::list(directory).map_err(AuditError::read(directory))?;
     let mut end = None;
@@ -49,7 +50,7 @@ pub(super) fn open(directory: &Path, file_bytes: u64) -> Result<Log, AuditError>
         (log.number, log.chain) = (number, chain);
     }
     if torn_from < length {
-        mark_torn_line(&mut log, &path, torn_from)?;
+        complete_or_mark_last_line(&mut log, &path, torn_from)?;
     }
     Ok(log)
 }
@@ -71,17 +72,17 @@ fn empty_log(directory: &Path, file_bytes: u64, index: u32, file: File) -> Log {
 }
 
 /// Number and chain of a record.
-type RecordEnd = (u64, Hash);
+type NumberAndChain = (u64, Hash);
 
-/// The last line with a newline, and the offset of what follows it.
-fn last_line(file: &File, path: &Path, length: u64) -> Result<(Option<RecordEnd>, u64), AuditError> {
+/// Number and chain of the last line that ends with a newline, and the offset after that line.
+fn last_line(file: &File, path: &Path, length: u64) -> Result<(Option<NumberAndChain>, u64), AuditError> {
     let read = |source| AuditError::read(path)(source);
-    let FromEnd::At(end) = files::newline_from_end(file, length, 1).map_err(read)? else {
+    let NewlineFromEnd::At(end) = files::newline_from_end(file, length, 1).map_err(read)? else {
         return Ok((None, 0));
     };
     let start = match files::newline_from_end(file, end, 1).map_err(read)? {
-        FromEnd::At(newline) => newline + 1,
-        FromEnd::Fewer(_) => 0,
+        NewlineFromEnd::At(newline) => newline + 1,
+        NewlineFromEnd::Fewer(_) => 0,
     };
     let damaged = |what| AuditError::Damaged { path: path.to_owned(), what };
     if end - start > LINE_LIMIT as u64 {
@@ -94,14 +95,18 @@ fn last_line(file: &File, path: &Path, length: u64) -> Result<(Option<RecordEnd>
 }
 
 /// The last record of the previous file, for a file with nothing but a torn first line.
-fn last_of_previous(directory: &Path, before: &[u32], index: u32) -> Result<Option<RecordEnd>, AuditError> {
+fn last_of_previous(
+    directory: &Path,
+    earlier: &[u32],
+    index: u32,
+) -> Result<Option<NumberAndChain>, AuditError> {
     if index == 1 {
         return Ok(None);
     }
     let path = files::file_path(directory, index - 1);
     let missing =
         AuditError::Damaged { path: path.clone(), what: "the file is missing, and the next one needs it" };
-    if before.last() != Some(&(index - 1)) {
+    if earlier.last() != Some(&(index - 1)) {
         return Err(missing);
     }
     let file = File::open(&path).map_err(AuditError::read(&path))?;
@@ -112,7 +117,7 @@ fn last_of_previous(directory: &Path, before: &[u32], index: u32) -> Result<Opti
     }
 }
 
-fn mark_torn_line(log: &mut Log, path: &Path, torn_from: u64) -> Result<(), AuditError> {
+fn complete_or_mark_last_line(log: &mut Log, path: &Path, torn_from: u64) -> Result<(), AuditError> {
     let file = Arc::clone(&log.file);
     let mut lines = Lines::new(ReaderAt { file: &file, offset: torn_from });
     let Some(torn) = lines.advance().map_err(AuditError::read(path))? else { return Ok(()) };
@@ -120,7 +125,7 @@ fn mark_torn_line(log: &mut Log, path: &Path, torn_from: u64) -> Result<(), Audi
     if let Some(whole) = next.filter(|line| line.number == log.number + 1 && line.follows(&log.chain)) {
         return log.end_line(whole.chain);
     }
-    tracing::warn!(file = %path.display(), bytes = torn.length, "the last audit record is torn and was marked as such");
+    tracing::warn!(file = %path.display(), bytes = torn.length, "the last audit record is torn; marking it as such");
     log.mark_torn(torn.length, torn.sha256())
 }
 

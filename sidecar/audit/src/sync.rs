@@ -1,8 +1,8 @@
 //! `audit-sync = "call"`: one thread syncs records to the disk for all callers that wait.
 //!
 //! A caller requests a sync after its write; the thread takes all requests and only then begins to sync. So no caller
-//! is answered by a sync that began before its write, and one sync serves all requests that arrived during the
-//! previous one.
+//! gets the result of a sync that began before its write, and one sync serves all requests that arrived during the
+//! previous sync.
 
 use std::fs::File;
 use std::io;
@@ -14,9 +14,9 @@ use tokio::sync::oneshot;
 /// The result of a sync; the error is shared by all callers that waited for it.
 pub(super) type Synced = Result<(), Arc<io::Error>>;
 
-/// Owns the thread: dropping it answers all waiting callers and joins the thread.
+/// Owns the thread: dropping it sends a result to all waiting callers and joins the thread.
 pub(super) struct Syncer {
-    shared: Arc<Shared>,
+    shared: Arc<SharedSyncer>,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -25,7 +25,8 @@ impl Syncer {
     pub(super) fn start_with(
         sync: impl Fn(&File) -> io::Result<()> + Send + Sync + 'static,
     ) -> io::Result<Self> {
-        let shared = Arc::new(Shared { state: Mutex::default(), wake: Condvar::new(), sync: Box::new(sync) });
+        let shared =
+            Arc::new(SharedSyncer { state: Mutex::default(), wake: Condvar::new(), sync: Box::new(sync) });
         let thread = std::thread::Builder::new().name("audit-sync".to_owned()).spawn({
             let shared = Arc::clone(&shared);
             move || shared.serve()
@@ -43,7 +44,7 @@ impl Syncer {
         synced
     }
 
-    /// Has this file or directory synced together with the next round, without waiting for it.
+    /// Adds this file or directory to the next sync. Neither causes a sync nor waits for it.
     pub(super) fn include(&self, file: &Arc<File>) {
         self.shared.lock().add(file);
     }
@@ -51,7 +52,7 @@ impl Syncer {
 
 impl Drop for Syncer {
     fn drop(&mut self) {
-        self.shared.lock().stop = Stop::Requested;
+        self.shared.lock().stop = StopRequest::Requested;
         self.shared.wake.notify_one();
         if let Some(thread) = self.thread.take() {
             // If the thread panicked, that was printed already.
@@ -60,7 +61,7 @@ impl Drop for Syncer {
     }
 }
 
-struct Shared {
+struct SharedSyncer {
     state: Mutex<SyncState>,
     wake: Condvar,
     sync: Box<SyncFile>,
@@ -74,11 +75,11 @@ struct SyncState {
     /// Bounded by the number of callers: each waits for its result before it requests another sync.
     waiters: Vec<oneshot::Sender<Synced>>,
     files: Vec<Arc<File>>,
-    stop: Stop,
+    stop: StopRequest,
 }
 
 #[derive(Default, Eq, PartialEq)]
-enum Stop {
+enum StopRequest {
     Requested,
     #[default]
     NotYet,
@@ -92,18 +93,18 @@ impl SyncState {
     }
 }
 
-impl Shared {
+impl SharedSyncer {
     fn lock(&self) -> MutexGuard<'_, SyncState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn serve(&self) {
         loop {
-            let idle = |state: &mut SyncState| state.waiters.is_empty() && state.stop == Stop::NotYet;
+            let idle = |state: &mut SyncState| state.waiters.is_empty() && state.stop == StopRequest::NotYet;
             let mut state = self.wake.wait_while(self.lock(), idle).unwrap_or_else(PoisonError::into_inner);
             let waiters = std::mem::take(&mut state.waiters);
             let files = std::mem::take(&mut state.files);
-            let last = state.stop == Stop::Requested;
+            let last = state.stop == StopRequest::Requested;
             drop(state);
 
             let synced: Synced = files.iter().try_for_each(|file| (self.sync)(file)).map_err(Arc::new);
@@ -127,7 +128,7 @@ mod tests {
     use super::*;
 
     /// Reached only if the syncer is broken.
-    const LONG: std::time::Duration = std::time::Duration::from_secs(20);
+    const TIMEOUT: std::time::Duration = std::time::Duration::from_secs(20);
 
     fn a_file() -> Arc<File> {
         Arc::new(File::open("/dev/null").unwrap())
@@ -135,23 +136,23 @@ mod tests {
 
     #[test]
     fn callers_that_arrive_during_a_sync_share_the_next_one() {
-        let (began, begins) = mpsc::channel();
+        let (began, sync_begins) = mpsc::channel();
         let (go, gate) = mpsc::channel();
         let gate = Mutex::new(gate);
         let syncer = Syncer::start_with(move |_| {
             began.send(()).unwrap();
-            gate.lock().unwrap().recv_timeout(LONG).unwrap()
+            gate.lock().unwrap().recv_timeout(TIMEOUT).unwrap()
         })
         .unwrap();
         let file = a_file();
 
         let first = syncer.request_sync(&file);
-        begins.recv_timeout(LONG).unwrap();
+        sync_begins.recv_timeout(TIMEOUT).unwrap();
         let mut late: Vec<_> = (0..10).map(|_| syncer.request_sync(&file)).collect();
         go.send(Ok(())).unwrap();
         first.blocking_recv().unwrap().unwrap();
 
-        begins.recv_timeout(LONG).unwrap();
+        sync_begins.recv_timeout(TIMEOUT).unwrap();
         for waiting in &mut late {
             assert_eq!(waiting.try_recv().unwrap_err(), TryRecvError::Empty);
         }
@@ -164,11 +165,11 @@ mod tests {
         go.send(Ok(())).unwrap();
         after.blocking_recv().unwrap().unwrap();
         drop(syncer);
-        assert_eq!(begins.iter().count(), 1, "ten waiters shared one sync");
+        assert_eq!(sync_begins.iter().count(), 1, "ten waiters did not share one sync");
     }
 
     #[test]
-    fn waiting_callers_are_answered_when_the_syncer_is_dropped() {
+    fn waiting_callers_get_a_result_when_the_syncer_is_dropped() {
         let syncer = Syncer::start_with(|_| Ok(())).unwrap();
         let waiting: Vec<_> = (0..100).map(|_| syncer.request_sync(&a_file())).collect();
         drop(syncer);

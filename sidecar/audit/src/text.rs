@@ -1,7 +1,7 @@
 //! Members of a JSON object, written directly into a buffer.
 //!
-//! The output is safe in a file of lines and on a terminal: beyond what JSON requires, every control character and every
-//! invisible or direction character is escaped, so that a tool's name cannot move the cursor or reverse text.
+//! The output is safe in a file of lines and on a terminal: beyond what JSON requires, every control character and
+//! every invisible or direction character is escaped, so that a tool's name cannot move the cursor or reverse text.
 
 use std::io::Write as _;
 
@@ -18,7 +18,7 @@ pub(super) use name;
 /// Writes `,"name":value` into an object whose opening brace is already written. Names are [`name!`]s.
 pub(super) struct Members<'a> {
     out: &'a mut Vec<u8>,
-    /// Longer texts are cut here, with a note of their length.
+    /// Longer texts are cut to this many bytes, with a note of their length.
     field_bytes: usize,
 }
 
@@ -30,11 +30,11 @@ impl<'a> Members<'a> {
     #[inline]
     pub(super) fn text(&mut self, name: &'static str, value: &str) -> &mut Self {
         self.out.extend_from_slice(name.as_bytes());
-        self.rest_of_string(value);
+        self.finish_string(value);
         self
     }
 
-    /// Text that needs no escaping: our own words, hexadecimal digits, times.
+    /// Text that needs no escaping: constants of this program, hexadecimal digits, times.
     #[inline]
     pub(super) fn plain(&mut self, name: &'static str, value: &[u8]) -> &mut Self {
         debug_assert!(value.iter().all(|byte| is_plain(*byte)), "{} is not plain", value.escape_ascii());
@@ -89,7 +89,7 @@ impl<'a> Members<'a> {
         self
     }
 
-    fn rest_of_string(&mut self, value: &str) {
+    fn finish_string(&mut self, value: &str) {
         if value.len() <= self.field_bytes {
             escape(self.out, value);
         } else {
@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn long_text_is_cut_between_characters_and_says_so() {
+    fn long_text_is_cut_between_characters_with_a_note_of_its_length() {
         assert_eq!(written("abcd", 4), r#"{"a":"abcd"}"#);
         assert_eq!(written("abcde", 4), r#"{"a":"abcd… (5 bytes)"}"#);
         assert_eq!(written("ab€€", 4), r#"{"a":"ab… (8 bytes)"}"#);
@@ -189,13 +189,13 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_text_survives(value: String) {
+        fn any_text_is_read_back_unchanged(value: String) {
             let read: serde_json::Value = serde_json::from_str(&written(&value, usize::MAX)).unwrap();
             prop_assert_eq!(read["a"].as_str().unwrap(), value);
         }
 
         #[test]
-        fn any_cut_is_valid(value: String, field_bytes in 0_usize..40) {
+        fn any_cut_text_is_valid_json(value: String, field_bytes in 0_usize..40) {
             serde_json::from_str::<serde_json::Value>(&written(&value, field_bytes)).unwrap();
         }
     }

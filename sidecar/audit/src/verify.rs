@@ -1,7 +1,7 @@
 //! Checks that the chain is complete: every line that was ever written is present, unchanged and in its place.
 //!
-//! A truncated end cannot be seen in the files themselves. For that the caller gives an earlier head, which must still be
-//! present.
+//! A truncated end cannot be detected from the files alone. For that the caller passes an earlier head, whose record
+//! must still be present.
 
 use std::fs::File;
 use std::io;
@@ -20,10 +20,10 @@ pub struct Verified {
     pub records: u64,
     /// The last record, to be kept elsewhere and given to a later `verify`. `None` for an empty audit.
     pub head: Option<Head>,
-    /// How many torn lines were marked at a start.
+    /// How many torn lines were marked when a sidecar started.
     pub torn: u64,
     pub last_torn: Option<AuditPlace>,
-    /// A last line without a newline: it is being written now, or the sidecar died while it was written.
+    /// A last line without a newline: it is being written now, or the sidecar crashed while writing it.
     pub unfinished: Option<AuditPlace>,
 }
 
@@ -78,7 +78,7 @@ pub fn verify(directory: &Path, head: Option<&str>) -> Result<Verified, VerifyEr
             return Err(VerifyError::MissingFile { file: files::file_name(expected) });
         }
         let position = if Some(index) == present.last() { FilePosition::Last } else { FilePosition::Middle };
-        verification.file(directory, *index, position)?;
+        verification.verify_file(directory, *index, position)?;
     }
     match verification.expected_head {
         Some(head) => Err(VerifyError::HeadMissing { head, records: verification.verified.records }),
@@ -109,7 +109,12 @@ struct Suspect {
 }
 
 impl Verification {
-    fn file(&mut self, directory: &Path, index: u32, position: FilePosition) -> Result<(), VerifyError> {
+    fn verify_file(
+        &mut self,
+        directory: &Path,
+        index: u32,
+        position: FilePosition,
+    ) -> Result<(), VerifyError> {
         let path = files::file_path(directory, index);
         let read = |source| VerifyError::Read { path: path.clone(), source };
         let mut lines = Lines::new(File::open(&path).map_err(read)?);

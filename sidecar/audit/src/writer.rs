@@ -27,11 +27,11 @@ pub(super) struct Writer {
 struct Job {
     batch: Batch,
     budget: Option<Budget>,
-    /// Sends the result; its receiver is dropped if the caller does not wait.
-    written: oneshot::Sender<Written>,
+    /// Its receiver is dropped if the caller does not wait.
+    result: oneshot::Sender<Written>,
 }
 
-/// Batches that may be queued: some for each link that a sidecar may have.
+/// The maximum number of queued batches: several for each link that a sidecar may have.
 const MAX_QUEUED: usize = 16 * 1024;
 
 impl Writer {
@@ -39,7 +39,7 @@ impl Writer {
         let (jobs, queue) = mpsc::sync_channel(MAX_QUEUED);
         let thread = std::thread::Builder::new()
             .name("audit-write".to_owned())
-            .spawn(move || serve(&open_log, &queue))?;
+            .spawn(move || write_queued(&open_log, &queue))?;
         Ok(Self { jobs: Some(jobs), thread: Some(thread) })
     }
 
@@ -50,13 +50,13 @@ impl Writer {
         batch: Batch,
         budget: Option<Budget>,
     ) -> Option<oneshot::Receiver<Written>> {
-        let (written, result) = oneshot::channel();
-        load.queue_one();
-        let sent = self.jobs.as_ref().map(|jobs| jobs.try_send(Job { batch, budget, written }));
+        let (result, receiver) = oneshot::channel();
+        load.count_queued();
+        let sent = self.jobs.as_ref().map(|jobs| jobs.try_send(Job { batch, budget, result }));
         match sent {
-            Some(Ok(())) => Some(result),
+            Some(Ok(())) => Some(receiver),
             Some(Err(_)) | None => {
-                load.done_one();
+                load.count_written();
                 None
             }
         }
@@ -73,15 +73,15 @@ impl Drop for Writer {
     }
 }
 
-fn serve(open_log: &OpenLog, queue: &mpsc::Receiver<Job>) {
-    while let Ok(Job { batch, budget, written }) = queue.recv() {
+fn write_queued(open_log: &OpenLog, queue: &mpsc::Receiver<Job>) {
+    while let Ok(Job { batch, budget, result }) = queue.recv() {
         let mut log = open_log.log();
         let began = Instant::now();
-        let result = open_log.write(&mut log, budget.as_ref(), &batch);
-        open_log.load.wrote(began);
+        let written = open_log.write(&mut log, budget.as_ref(), &batch);
+        open_log.load.record_write_time(began);
         drop(log);
-        open_log.load.done_one();
-        if let Err(Err(error)) = written.send(result).map_err(|unsent| unsent.map(drop)) {
+        open_log.load.count_written();
+        if let Err(Err(error)) = result.send(written).map_err(|unsent| unsent.map(drop)) {
             tracing::error!(%error, "records were not written, and no caller waits for them");
         }
     }

@@ -20,10 +20,11 @@ pub struct JitteredBackoff {
     jitter: Jitter,
 }
 
-/// How far a delay may move from the exponential one, as a share of it.
+/// The maximum random change of a delay, as a fraction of it.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Jitter {
     Earlier(f64),
+    /// The delay may exceed the maximum of the [`Backoff`] by this fraction.
     Later(f64),
 }
 
@@ -54,8 +55,8 @@ impl JitteredBackoff {
     /// [`random::fraction`](crate::random::fraction).
     pub fn next_delay(&mut self, random: f64) -> Duration {
         let factor = match self.jitter {
-            Jitter::Earlier(share) => 1.0 - share * random,
-            Jitter::Later(share) => 1.0 + share * random,
+            Jitter::Earlier(fraction) => 1.0 - fraction * random,
+            Jitter::Later(fraction) => 1.0 + fraction * random,
         };
         self.delays.next_delay().mul_f64(factor)
     }
@@ -91,7 +92,7 @@ mod tests {
     }
 
     #[test]
-    fn jitter_moves_a_delay_by_at_most_its_share() {
+    fn jitter_changes_a_delay_by_at_most_its_fraction() {
         let mut earlier = Backoff::new(FIRST, MAX).with_jitter(Jitter::Earlier(0.25));
         assert_eq!(earlier.next_delay(0.0), FIRST);
         assert_eq!(earlier.next_delay(1.0), FIRST * 2 * 3 / 4);

@@ -1,4 +1,4 @@
-//! The only module that reads wall-clock time, and how times are written: RFC 3339, UTC, milliseconds.
+//! Reads the wall clock, which no other module does; formats times (RFC 3339, UTC, milliseconds) and parses them.
 //!
 //! Durations and deadlines are not measured with this clock (it jumps): they use `tokio::time::Instant`.
 
@@ -129,8 +129,8 @@ const LAST: Duration = Duration::from_millis(253_402_300_799_999);
 
 /// Days since 1970-01-01 to year, month, day.
 ///
-/// Years are counted from March, so that the leap day is the last day of a year. 400 such years always have 146,097 days.
-/// From March on the month lengths 31, 30, 31, 30, 31 repeat: 153 is the number of days in five months.
+/// Years are counted from March, so that the leap day is the last day of a year. 400 such years always have 146,097
+/// days. From March on the month lengths 31, 30, 31, 30, 31 repeat: 153 is the number of days in five months.
 fn civil_from_days(days: u64) -> (u64, u64, u64) {
     const DAYS_FROM_0000_03_01: u64 = 719_468;
     const DAYS_IN_400_YEARS: u64 = 146_097;
@@ -173,12 +173,12 @@ mod tests {
     }
 
     #[test]
-    fn times_are_read_as_they_are_written() {
+    fn times_with_any_offset_are_parsed_and_invalid_ones_refused() {
         for milliseconds in [0, 951_782_399_999, 951_782_400_000, 1_234_567_890_123, 253_402_300_799_999] {
             let time = SystemTime::UNIX_EPOCH + Duration::from_millis(milliseconds);
             assert_eq!(parse_rfc3339(&text(milliseconds)), Some(time), "{milliseconds}");
         }
-        let known = |text: &str| parse_rfc3339(text).map(|time| Rfc3339::from(time).to_string());
+        let reformatted = |text: &str| parse_rfc3339(text).map(|time| Rfc3339::from(time).to_string());
         for (written, meant) in [
             ("2026-11-18T09:30:00Z", "2026-11-18T09:30:00.000Z"),
             ("2026-11-18t09:30:00z", "2026-11-18T09:30:00.000Z"),
@@ -188,9 +188,9 @@ mod tests {
             ("2026-12-31T23:30:00-01:00", "2027-01-01T00:30:00.000Z"),
             ("2016-12-31T23:59:60Z", "2016-12-31T23:59:59.000Z"),
         ] {
-            assert_eq!(known(written).as_deref(), Some(meant), "{written}");
+            assert_eq!(reformatted(written).as_deref(), Some(meant), "{written}");
         }
-        for unreadable in [
+        for invalid in [
             "",
             "2026-11-18",
             "2026-11-18T09:30:00",
@@ -208,12 +208,12 @@ mod tests {
             "2026-11-18T09:30:0äZ",
             "1763458200",
         ] {
-            assert_eq!(parse_rfc3339(unreadable), None, "{unreadable}");
+            assert_eq!(parse_rfc3339(invalid), None, "{invalid}");
         }
     }
 
     #[test]
-    fn every_day_follows_the_one_before() {
+    fn all_days_of_400_years_are_converted_in_both_directions() {
         let leap =
             |year: u64| year.is_multiple_of(4) && (!year.is_multiple_of(100) || year.is_multiple_of(400));
         let mut expected = (1970, 1, 1);

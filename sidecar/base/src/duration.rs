@@ -1,6 +1,6 @@
 //! Durations as text: `500ms`, `20s`, `2h30m`.
 //!
-//! What must stay true: what [`write`] writes, [`parse`] reads as the same duration, to the millisecond.
+//! What must stay true: [`parse`] reads the output of [`write`] as the same duration, in whole milliseconds.
 
 use std::fmt;
 use std::time::Duration;

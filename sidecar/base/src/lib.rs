@@ -1,4 +1,4 @@
-//! Small things that every part of the sidecar uses.
+//! Small utilities for all crates of the sidecar.
 //!
 //! | item | what it is for |
 //! |---|---|

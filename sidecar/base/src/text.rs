@@ -50,15 +50,15 @@ mod tests {
     use super::*;
 
     #[derive(Debug)]
-    struct Caused(&'static str, Option<Box<Self>>);
+    struct TestError(&'static str, Option<Box<Self>>);
 
-    impl fmt::Display for Caused {
+    impl fmt::Display for TestError {
         fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
             f.write_str(self.0)
         }
     }
 
-    impl Error for Caused {
+    impl Error for TestError {
         fn source(&self) -> Option<&(dyn Error + 'static)> {
             self.1.as_deref().map(|cause| cause as _)
         }
@@ -76,10 +76,10 @@ mod tests {
 
     #[test]
     fn an_error_is_shown_with_its_causes_and_without_repetition() {
-        let refused = || Some(Box::new(Caused("refused", None)));
-        let error = Caused("log in", Some(Box::new(Caused("connect: refused", refused()))));
+        let refused = || Some(Box::new(TestError("refused", None)));
+        let error = TestError("log in", Some(Box::new(TestError("connect: refused", refused()))));
         assert_eq!(error_chain(&error), "log in: connect: refused");
         assert_eq!(causes(&error).count(), 2);
-        assert_eq!(error_chain(&Caused("alone", None)), "alone");
+        assert_eq!(error_chain(&TestError("alone", None)), "alone");
     }
 }

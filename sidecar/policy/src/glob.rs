@@ -31,8 +31,8 @@ impl Glob {
     pub fn matches(&self, text: &str) -> bool {
         let mut pattern = self.0.chars();
         let mut rest = text.chars();
-        // Where to resume after a mismatch: behind the last `*`, which then takes one character more. Earlier stars
-        // need no retry: what they could take in addition, the last one can take as well.
+        // Where to resume after a mismatch: after the last `*`, which then matches one more character. Earlier stars
+        // need no retry: what they could match in addition, the last one can match as well.
         let mut retry = None;
         loop {
             let before = rest.clone();
@@ -47,12 +47,12 @@ impl Glob {
                 (Some(wanted), Some(found)) if wanted == found => continue,
                 _ => {}
             }
-            let Some((behind_star, taken)) = &mut retry else { return false };
-            if taken.next().is_none() {
+            let Some((after_star, text_after_star)) = &mut retry else { return false };
+            if text_after_star.next().is_none() {
                 return false;
             }
-            pattern = behind_star.clone();
-            rest = taken.clone();
+            pattern = after_star.clone();
+            rest = text_after_star.clone();
         }
     }
 }

@@ -50,7 +50,7 @@ pub struct Decision {
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Verdict {
     Allow,
-    /// Needs the user's approval; refused with `approval_required` until approvals exist.
+    /// Needs the user's approval, which is not implemented: refused with `approval_required`.
     Ask,
     Deny,
 }
@@ -75,8 +75,8 @@ impl Rules {
         }
     }
 
-    /// The same rules for a server whose tools run with different credentials: the tool of every request must be clear, even
-    /// without lists.
+    /// The same rules for a server whose tools run with different credentials: a tool name that is not plain is denied
+    /// even without lists.
     pub fn with_credentials_per_tool(self) -> Self {
         Self { credentials: ToolCredentials::PerTool, ..self }
     }
@@ -93,8 +93,8 @@ impl Rules {
         self.decide_tool(tool).verdict != Verdict::Deny
     }
 
-    /// Whether there are no tool rules and all tools have the same credentials. Then every tool is shown, and unknown methods
-    /// pass.
+    /// Whether there are no tool rules and all tools have the same credentials. Then every tool is shown, and unknown
+    /// methods pass.
     pub fn hides_nothing(&self) -> bool {
         let lists_nothing = self.allow.is_none() && self.ask.is_empty() && self.deny.is_empty();
         lists_nothing && self.credentials == ToolCredentials::Shared
@@ -102,10 +102,10 @@ impl Rules {
 
     /// Every rule as text, sorted: the order of a list does not change its decisions.
     pub fn canonical(&self) -> Vec<&str> {
-        let closed = self.allow.as_ref().map(|_| "tools.allow");
+        let allow_list = self.allow.as_ref().map(|_| "tools.allow");
         let globs = [self.allow.as_deref().unwrap_or_default(), &self.ask, &self.deny, &self.methods];
         let mut lines: Vec<&str> =
-            closed.into_iter().chain(globs.into_iter().flatten().map(|named| &*named.rule)).collect();
+            allow_list.into_iter().chain(globs.into_iter().flatten().map(|named| &*named.rule)).collect();
         lines.sort_unstable();
         lines.dedup();
         lines
@@ -151,7 +151,7 @@ impl Rules {
     }
 }
 
-/// The static name of a method of the protocol.
+/// The static name of a method of the protocol; `None` for any other text.
 pub fn known_method(method: &str) -> Option<&'static str> {
     methods::static_name(method)
 }

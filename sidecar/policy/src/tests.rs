@@ -1,3 +1,5 @@
+//! Decisions about tools and methods, with several sets of rules.
+
 use super::*;
 
 fn globs(patterns: &[&str]) -> Vec<Glob> {
@@ -18,7 +20,7 @@ fn deny_only() -> Rules {
 }
 
 #[track_caller]
-fn decides(rules: &Rules, request: Request<'_>, verdict: Verdict, rule: &'static str) {
+fn assert_decision(rules: &Rules, request: Request<'_>, verdict: Verdict, rule: &'static str) {
     assert_eq!(rules.decide(request), Decision::new(verdict, rule), "{request:?}");
 }
 
@@ -38,35 +40,35 @@ fn deny_before_ask_before_allow() {
         ("get_issue ", Deny, "tools: not a plain name"),
         ("get_\u{0}issue", Deny, "tools: not a plain name"),
     ] {
-        decides(&github(), Request::Tool(tool), verdict, rule);
+        assert_decision(&github(), Request::Tool(tool), verdict, rule);
         assert_eq!(github().shows(tool), verdict != Deny, "{tool}");
     }
 }
 
 #[test]
 fn without_an_allow_list_every_tool_that_is_not_denied_passes() {
-    decides(&deny_only(), Request::Tool("get_issue"), Verdict::Allow, "tools: not in deny");
-    decides(&deny_only(), Request::Tool("delete_all"), Verdict::Deny, "tools.deny delete_*");
-    decides(&deny_only(), Request::Tool("\tdelete_all"), Verdict::Deny, "tools: not a plain name");
+    assert_decision(&deny_only(), Request::Tool("get_issue"), Verdict::Allow, "tools: not in deny");
+    assert_decision(&deny_only(), Request::Tool("delete_all"), Verdict::Deny, "tools.deny delete_*");
+    assert_decision(&deny_only(), Request::Tool("\tdelete_all"), Verdict::Deny, "tools: not a plain name");
 }
 
 #[test]
 fn without_rules_all_tools_are_offered() {
     let open = Rules::default();
     assert!(open.hides_nothing());
-    decides(&open, Request::Tool("anything at all "), Verdict::Allow, "tools: no rules");
+    assert_decision(&open, Request::Tool("anything at all "), Verdict::Allow, "tools: no rules");
 }
 
 #[test]
 fn an_empty_allow_list_denies_every_tool() {
     let closed = Rules::new(Some(vec![]), vec![], vec![], vec![]);
     assert!(!closed.hides_nothing());
-    decides(&closed, Request::Tool("get_issue"), Verdict::Deny, "tools: not in allow");
+    assert_decision(&closed, Request::Tool("get_issue"), Verdict::Deny, "tools: not in allow");
     assert_ne!(closed.canonical(), Rules::default().canonical());
 }
 
 #[test]
-fn known_methods_pass_everywhere() {
+fn known_methods_pass_with_any_rules() {
     for method in [
         "initialize",
         "server/discover",
@@ -79,7 +81,7 @@ fn known_methods_pass_everywhere() {
         "resources/templates/list",
     ] {
         for rules in [github(), deny_only(), Rules::default()] {
-            decides(&rules, Request::Method(method), Verdict::Allow, "method: known");
+            assert_decision(&rules, Request::Method(method), Verdict::Allow, "method: known");
         }
     }
 }
@@ -87,19 +89,19 @@ fn known_methods_pass_everywhere() {
 #[test]
 fn unknown_methods_pass_if_listed_or_without_tool_rules() {
     let unknown = Request::Method("x/other");
-    decides(&github(), Request::Method("x/custom"), Verdict::Allow, "methods x/custom");
-    decides(&github(), Request::Method("vendor/thing"), Verdict::Allow, "methods vendor/*");
-    decides(&github(), unknown, Verdict::Deny, "method: not known, not in methods");
-    decides(&deny_only(), unknown, Verdict::Deny, "method: not known, not in methods");
-    decides(&Rules::default(), unknown, Verdict::Allow, "method: not known, no tool rules");
+    assert_decision(&github(), Request::Method("x/custom"), Verdict::Allow, "methods x/custom");
+    assert_decision(&github(), Request::Method("vendor/thing"), Verdict::Allow, "methods vendor/*");
+    assert_decision(&github(), unknown, Verdict::Deny, "method: not known, not in methods");
+    assert_decision(&deny_only(), unknown, Verdict::Deny, "method: not known, not in methods");
+    assert_decision(&Rules::default(), unknown, Verdict::Allow, "method: not known, no tool rules");
 }
 
 #[test]
-fn a_disguised_tool_call_passes_nowhere() {
+fn a_disguised_tool_call_is_denied_with_any_rules() {
     let generous = Rules::new(None, vec![], vec![], globs(&["*"]));
     for disguise in ["Tools/Call", "tools/call ", "toolſ/call", "tools/call"] {
         for rules in [&generous, &Rules::default(), &github()] {
-            decides(rules, Request::Method(disguise), Verdict::Deny, "method: reads like tools/call");
+            assert_decision(rules, Request::Method(disguise), Verdict::Deny, "method: reads like tools/call");
         }
     }
 }
@@ -119,14 +121,14 @@ fn a_server_that_the_grant_does_not_name_is_denied() {
 }
 
 #[test]
-fn where_tools_run_with_different_credentials_the_tool_must_be_clear() {
+fn with_credentials_per_tool_an_unclear_tool_name_is_denied() {
     let rules = Rules::new(None, vec![], vec![], globs(&["x/custom"])).with_credentials_per_tool();
-    decides(&rules, Request::Tool("write_rows"), Verdict::Allow, "tools: not in deny");
+    assert_decision(&rules, Request::Tool("write_rows"), Verdict::Allow, "tools: not in deny");
     for tool in ["", " write_rows", "write_rows\n", "write_\u{0}rows"] {
-        decides(&rules, Request::Tool(tool), Verdict::Deny, "tools: not a plain name");
+        assert_decision(&rules, Request::Tool(tool), Verdict::Deny, "tools: not a plain name");
         assert!(!rules.shows(tool), "{tool:?}");
     }
-    decides(&rules, Request::Method("tools/list"), Verdict::Allow, "method: known");
-    decides(&rules, Request::Method("x/custom"), Verdict::Allow, "methods x/custom");
-    decides(&rules, Request::Method("x/other"), Verdict::Deny, "method: not known, not in methods");
+    assert_decision(&rules, Request::Method("tools/list"), Verdict::Allow, "method: known");
+    assert_decision(&rules, Request::Method("x/custom"), Verdict::Allow, "methods x/custom");
+    assert_decision(&rules, Request::Method("x/other"), Verdict::Deny, "method: not known, not in methods");
 }

@@ -1,4 +1,4 @@
-//! The spellings of a value that are searched for.
+//! The byte patterns that are searched for to find a value: the value in each of these encodings.
 //!
 //! Plain; base64 and base64url at each of the three alignments, also when wrapped into lines; hexadecimal in any case;
 //! with `+` for spaces, as in forms; and the lines of a value that has several. JSON escapes and percent-encoding are
@@ -10,8 +10,8 @@ use zeroize::Zeroizing;
 /// Shorter lines and encoded forms would also match by chance.
 const MIN_LENGTH: usize = 8;
 
-/// One spelling of a value.
-pub(super) struct Spelling {
+/// A value in one encoding.
+pub(super) struct Pattern {
     pub(super) bytes: Zeroizing<Vec<u8>>,
     pub(super) case: Case,
     pub(super) reach: Reach,
@@ -24,7 +24,7 @@ pub(super) enum Case {
     Exact,
 }
 
-/// What is removed around the spelling itself.
+/// Which bytes around a match are removed too.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum Reach {
     /// Adjacent base64 letters, which contain some bits of the value and some of the bytes next to it.
@@ -37,33 +37,34 @@ pub(super) enum Reach {
     WrappedLine,
 }
 
-/// All spellings of `value`, trimmed: text that contains the value also contains the trimmed value.
-pub(super) fn of(value: &[u8]) -> Vec<Spelling> {
+/// The patterns of `value` without white space around it: text that contains the value also contains the trimmed value.
+pub(super) fn patterns_of(value: &[u8]) -> Vec<Pattern> {
     let value = value.trim_ascii();
     if value.is_empty() {
         return Vec::new();
     }
     let exact =
-        |bytes: Vec<u8>| Spelling { bytes: Zeroizing::new(bytes), case: Case::Exact, reach: Reach::Nothing };
-    let mut spellings = vec![exact(value.to_vec())];
+        |bytes: Vec<u8>| Pattern { bytes: Zeroizing::new(bytes), case: Case::Exact, reach: Reach::Nothing };
+    let mut patterns = vec![exact(value.to_vec())];
     if value.contains(&b' ') {
-        spellings.push(exact(value.iter().map(|byte| if *byte == b' ' { b'+' } else { *byte }).collect()));
+        patterns.push(exact(value.iter().map(|byte| if *byte == b' ' { b'+' } else { *byte }).collect()));
     }
-    spellings.extend(lines(value).map(|line| exact(line.to_vec())));
+    patterns.extend(lines(value).map(|line| exact(line.to_vec())));
     let hexadecimal = Zeroizing::new(value.iter().flat_map(|byte| hex_digits(*byte)).collect());
-    spellings.push(Spelling { bytes: hexadecimal, case: Case::Any, reach: Reach::Nothing });
+    patterns.push(Pattern { bytes: hexadecimal, case: Case::Any, reach: Reach::Nothing });
     for alphabet in [STANDARD, URL_SAFE] {
         for before in 0..3 {
-            base64(value, before, alphabet, &mut spellings);
+            add_base64(value, before, alphabet, &mut patterns);
         }
     }
-    let plain = spellings.swap_remove(0);
-    spellings.retain(|spelling| spelling.bytes.len() >= MIN_LENGTH);
-    spellings.insert(0, plain);
-    spellings
+    let plain = patterns.swap_remove(0);
+    patterns.retain(|pattern| pattern.bytes.len() >= MIN_LENGTH);
+    patterns.insert(0, plain);
+    patterns
 }
 
-/// Whether removing the lines of a value one by one leaves fewer than [`MIN_LENGTH`] bytes of it.
+/// Whether removing the lines of a value one by one leaves fewer than [`MIN_LENGTH`] bytes of it. True for a single
+/// line.
 pub(super) fn is_found_by_its_lines(value: &[u8]) -> bool {
     let short = value.split(|byte| *byte == b'\n').filter(|line| !is_pem_boundary(line) && !is_long(line));
     !value.contains(&b'\n') || short.map(|line| line.len() + 1).sum::<usize>() < MIN_LENGTH
@@ -91,8 +92,8 @@ fn is_pem_boundary(line: &[u8]) -> bool {
 const STANDARD: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
 const URL_SAFE: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
 
-/// The letters that depend on `value` alone when `before` other bytes (modulo three) precede it.
-fn base64(value: &[u8], before: usize, alphabet: &[u8; 64], spellings: &mut Vec<Spelling>) {
+/// Adds the base64 letters that depend on `value` alone when `before` other bytes (modulo three) precede it.
+fn add_base64(value: &[u8], before: usize, alphabet: &[u8; 64], patterns: &mut Vec<Pattern>) {
     /// Each line of a wrapped text, 64 or 76 letters long, contains a whole block of this size.
     const BLOCK: usize = 32;
     let (start, end) = (before * 8, (before + value.len()) * 8);
@@ -109,10 +110,10 @@ fn base64(value: &[u8], before: usize, alphabet: &[u8; 64], spellings: &mut Vec<
     if letters.len() > 2 * BLOCK {
         for block in letters.chunks_exact(BLOCK) {
             let bytes = Zeroizing::new(block.to_vec());
-            spellings.push(Spelling { bytes, case: Case::Exact, reach: Reach::WrappedLine });
+            patterns.push(Pattern { bytes, case: Case::Exact, reach: Reach::WrappedLine });
         }
     }
     let shared = |bit: usize| usize::from(!bit.is_multiple_of(6));
     let reach = Reach::Letters { before: shared(start), after: shared(end) };
-    spellings.push(Spelling { bytes: letters, case: Case::Exact, reach });
+    patterns.push(Pattern { bytes: letters, case: Case::Exact, reach });
 }

@@ -1,8 +1,9 @@
 //! Finds many patterns in one pass that reads few of the bytes.
 //!
-//! From each pattern a window is chosen, all of the same length. The text is read in blocks of three bytes, at the end of a
-//! possible window: a table says how far away the end of the nearest window can be, so that most steps skip almost the length
-//! of a window (Wu and Manber, 1994). Case is ignored here; the comparison of the whole pattern respects it.
+//! From each pattern a window is chosen, all of the same length. The text is read in blocks of three bytes, at the end
+//! of a possible window: a table gives for each block how far ahead the nearest window can end, so that most steps skip
+//! almost the length of a window (Wu and Manber, 1994). Case is ignored here; the comparison of the whole pattern
+//! respects it.
 //!
 //! The table reveals a few bits of every three bytes of the patterns, so it is wiped when dropped.
 
@@ -32,13 +33,13 @@ impl Filter {
 
     /// Takes each pattern with the range of bytes in which its window may lie, which must be at least `SHORTEST` long.
     ///
-    /// Returns also where in each pattern its window begins.
+    /// Also returns where in each pattern its window begins.
     pub(super) fn new<'a>(
         patterns: impl Iterator<Item = (&'a [u8], Range<usize>)> + Clone,
     ) -> (Self, Vec<usize>) {
         let shortest = patterns.clone().map(|(_, run)| run.len()).min().unwrap_or(LONGEST_WINDOW);
         let window = shortest.clamp(BLOCK, LONGEST_WINDOW);
-        // At most one entry in sixteen is used, which keeps the steps long.
+        // At most one entry in sixteen is used, unless the table has reached its maximum size. Then steps get shorter.
         let entries = (patterns.clone().count() * window * 16).next_power_of_two().clamp(1 << 12, 1 << 16);
         let shift = 32 - entries.trailing_zeros();
         let farthest = u8::try_from(window - BLOCK + 1).unwrap_or(u8::MAX);

@@ -1,10 +1,10 @@
-//! Removes credentials from everything that leaves the sidecar.
+//! Removes credentials from what the sidecar sends to sandboxes and writes to its log and audit.
 //!
 //! | module | what it holds |
 //! |---|---|
-//! | `encodings` | the spellings of a value that are searched for |
+//! | `encodings` | the byte patterns that are searched for to find a value |
 //! | `filter` | a fast test for where in a text a pattern may be |
-//! | `finder` | finds all spellings of all values in one pass |
+//! | `finder` | finds all patterns of all values in one pass |
 //! | `views` | text with its escapes or percent-encoding decoded, and the map back to the source |
 //! | `search` | finds values through several layers of encoding |
 //! | `message` | JSON messages: strings, keys and numbers, edited one by one |
@@ -12,11 +12,12 @@
 //! | [`log_scrubber`] | the scrubber of the sidecar's own log |
 //! | `stream` | standard error, where a value may arrive in pieces |
 //!
-//! What must stay true: a valid message stays valid and keeps every byte that is no credential; no escape or character
-//! is cut in two; the output contains no value in a spelling listed in `encodings`; nothing here prints a value.
+//! What must stay true: a valid message stays valid; only a credential is replaced, and what cannot be separated from
+//! it; no escape or character is cut in two; the output contains no value in an encoding listed in `encodings`; no
+//! `Debug` shows a value.
 //!
-//! **Memory.** Values, their spellings and the filter's table are wiped when dropped. The texts in which a server leaked a
-//! value, which are read and decoded here, are not.
+//! **Memory.** Values, their patterns and the filter's table are wiped when dropped. The texts in which a server leaked
+//! a value, which are read and decoded here, are not.
 //!
 //! **Not found**: a value that a server has transformed, for instance reversed, encrypted or spelled letter by letter.
 
@@ -51,7 +52,7 @@ pub struct Needle {
     pub value: Zeroizing<Vec<u8>>,
 }
 
-/// Finds a fixed set of values.
+/// Finds and replaces a fixed set of values.
 pub struct Scrubber {
     finder: Finder,
     /// The text that replaces the value of each needle.
@@ -76,10 +77,10 @@ impl Scrubber {
 
     /// If two needles have the same value, the first one's label is used.
     pub fn new(needles: Vec<Needle>) -> Self {
-        let spellings = needles.iter().enumerate().flat_map(|(index, needle)| {
-            encodings::of(&needle.value).into_iter().map(move |spelling| (spelling, index))
+        let patterns = needles.iter().enumerate().flat_map(|(index, needle)| {
+            encodings::patterns_of(&needle.value).into_iter().map(move |pattern| (pattern, index))
         });
-        let finder = Finder::new(spellings);
+        let finder = Finder::new(patterns);
         let markers = needles.iter().map(|needle| marker(&needle.label, &finder)).collect();
         Self { finder, markers }
     }
@@ -109,20 +110,21 @@ impl Scrubber {
 
     /// Scrubs plain text with the values of this scrubber and of `other`.
     pub fn text_with<'a>(&self, other: &Self, text: &'a [u8]) -> Scrubbed<'a> {
-        let ours = self.markers.len();
-        let theirs =
-            other.search(text, 0).into_iter().map(|found| Found { needle: ours + found.needle, ..found });
-        let found = search::merge(self.search(text, 0).into_iter().chain(theirs).collect());
+        // The needles of `other` are numbered after those of this scrubber.
+        let offset = self.markers.len();
+        let others =
+            other.search(text, 0).into_iter().map(|found| Found { needle: offset + found.needle, ..found });
+        let found = search::merge(self.search(text, 0).into_iter().chain(others).collect());
         let edit = |Found { span, needle }| {
             let marker = needle
-                .checked_sub(ours)
+                .checked_sub(offset)
                 .map_or_else(|| &self.markers[needle], |needle| &other.markers[needle]);
             Edit { span, with: marker.clone().into() }
         };
         Scrubbed::edited(text, &found.into_iter().map(edit).collect::<Vec<_>>())
     }
 
-    /// Scrubs text that arrives in pieces.
+    /// A scrubber for text that arrives in pieces.
     pub fn stream(self: &Arc<Self>) -> StreamScrubber {
         StreamScrubber::new(Arc::clone(self))
     }
@@ -161,8 +163,8 @@ impl fmt::Debug for Scrubber {
     }
 }
 
-/// The replacement for a value. A short value may occur in its own label or in the word "redacted"; then
-/// a shorter text is used.
+/// The replacement for a value. A short value may occur in its label or in the word "redacted"; then a shorter or an
+/// empty text is used.
 fn marker(label: &str, finder: &Finder) -> Box<str> {
     let mut candidates = [format!("[redacted:{label}]"), "[redacted]".into(), "[***]".into()].into_iter();
     candidates.find(|candidate| finder.find(candidate.as_bytes()).is_empty()).unwrap_or_default().into()

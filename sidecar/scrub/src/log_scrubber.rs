@@ -1,10 +1,11 @@
-//! The scrubber of the sidecar's own log: it finds the values of all sessions, including those that ended recently.
+//! The scrubber of the sidecar's own log: it finds the secret values of all sessions, including recently
+//! ended ones.
 //!
-//! With many sessions there are thousands of values, and a few new ones each second. The newest values are therefore in a
-//! small scrubber of their own; the large one is rebuilt only when the small one has grown.
+//! With many sessions there are thousands of values, and a few new ones each second. The newest values are therefore in
+//! a small scrubber, the older ones in a large one, which is rebuilt only when the small one has grown.
 //!
-//! What must stay true: a value is scrubbed as long as any session holds it, and for some time after, because a session's
-//! last lines are written late. The number of values that no session holds is bounded.
+//! What must stay true: a value is scrubbed as long as any session holds it, and for some time after, because a
+//! session's last log lines are written late. The number of values that no session holds is bounded.
 
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, VecDeque};
@@ -25,7 +26,9 @@ pub struct LogScrubber {
 
 /// The two scrubbers that together find every value.
 pub struct Scrubbers {
-    settled: Arc<Scrubber>,
+    /// The large one.
+    older: Arc<Scrubber>,
+    /// The small one.
     recent: Scrubber,
 }
 
@@ -46,11 +49,12 @@ struct KnownValue {
 /// SHA-256 of a value. It never leaves this module.
 type Digest = [u8; SHA256_OUTPUT_LEN];
 
-/// Values that are scrubbed although no session holds them: those of some hundred sessions, for lines that are written after
-/// their session ended.
+/// The maximum number of values that are scrubbed although no session holds them: enough for the late log lines of
+/// about a hundred sessions.
 const MAX_RELEASED: usize = 1024;
 
-/// With more values than this in the small scrubber the large one is rebuilt, which takes milliseconds per thousand values.
+/// With more values than this in the small scrubber the large one is rebuilt, which takes milliseconds per thousand
+/// values.
 const MAX_RECENT: usize = 64;
 
 impl Default for LogScrubber {
@@ -58,29 +62,30 @@ impl Default for LogScrubber {
         let nothing = || Scrubber::new(Vec::new());
         Self {
             known: Mutex::default(),
-            scrubbers: ArcSwap::from_pointee(Scrubbers { settled: Arc::new(nothing()), recent: nothing() }),
+            scrubbers: ArcSwap::from_pointee(Scrubbers { older: Arc::new(nothing()), recent: nothing() }),
             stale: AtomicBool::new(false),
         }
     }
 }
 
 impl LogScrubber {
+    /// The scrubbers, rebuilt first if values were added.
     pub fn current(&self) -> Arc<Scrubbers> {
         if self.stale.load(Ordering::Acquire) {
             let mut known = self.lock();
             // Another thread may have rebuilt them while this one waited for the lock.
             if self.stale.load(Ordering::Acquire) {
                 let KnownValues { values, recent, .. } = &mut *known;
-                let settled = match recent.len() > MAX_RECENT {
+                let older = match recent.len() > MAX_RECENT {
                     true => {
                         recent.clear();
                         let needles = values.values().map(|value| value.needle.clone()).collect();
                         Arc::new(Scrubber::new(needles))
                     }
-                    false => Arc::clone(&self.scrubbers.load().settled),
+                    false => Arc::clone(&self.scrubbers.load().older),
                 };
                 let needles = recent.iter().filter_map(|key| Some(values.get(key)?.needle.clone())).collect();
-                self.scrubbers.store(Arc::new(Scrubbers { settled, recent: Scrubber::new(needles) }));
+                self.scrubbers.store(Arc::new(Scrubbers { older, recent: Scrubber::new(needles) }));
                 self.stale.store(false, Ordering::Release);
             }
         }
@@ -132,7 +137,8 @@ impl LogScrubber {
         }
     }
 
-    /// Also taken while a panic unwinds; every step under this lock leaves the values consistent.
+    /// May be poisoned, because holders are released while a panic unwinds. Every step under this lock leaves the
+    /// values consistent.
     fn lock(&self) -> MutexGuard<'_, KnownValues> {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -140,7 +146,7 @@ impl LogScrubber {
 
 impl Scrubbers {
     pub fn text<'a>(&self, text: &'a [u8]) -> Scrubbed<'a> {
-        self.recent.text_with(&self.settled, text)
+        self.recent.text_with(&self.older, text)
     }
 }
 
@@ -168,7 +174,7 @@ mod tests {
         }
     }
 
-    fn holding<'a>(log: &'a LogScrubber, value: &str) -> Holder<'a> {
+    fn hold<'a>(log: &'a LogScrubber, value: &str) -> Holder<'a> {
         log.learn(&[needle(value)]);
         Holder(log, needle(value))
     }
@@ -180,70 +186,74 @@ mod tests {
     #[test]
     fn a_value_is_scrubbed_while_a_session_holds_it_and_for_some_time_after() {
         let log = LogScrubber::default();
-        let first = holding(&log, "shared-value-1");
-        let second = holding(&log, "shared-value-1");
+        let first = hold(&log, "shared-value-1");
+        let second = hold(&log, "shared-value-1");
         assert!(scrubs(&log, "shared-value-1"));
         drop(first);
         // A value that a session holds stays, however many others are released.
         for number in 0..2 * MAX_RELEASED {
-            drop(holding(&log, &format!("passing-value-{number}")));
+            drop(hold(&log, &format!("passing-value-{number}")));
         }
         assert!(scrubs(&log, "shared-value-1"));
         assert!(
             scrubs(&log, &format!("passing-value-{}", 2 * MAX_RELEASED - 1)),
-            "the last lines are written late"
+            "a value that was released last is not scrubbed"
         );
         drop(second);
-        let _newest = holding(&log, "newest-value");
+        let _newest = hold(&log, "newest-value");
         assert!(scrubs(&log, "shared-value-1"));
     }
 
     #[test]
     fn overlapping_values_of_both_scrubbers_are_removed_whole() {
         let log = LogScrubber::default();
-        let _long = holding(&log, "the-long-one-with-the-short-one-in-it");
+        let _long = hold(&log, "the-long-one-with-the-short-one-in-it");
         let mut others = Vec::new();
         for number in 0..=MAX_RECENT {
-            others.push(holding(&log, &format!("passing-value-{number}")));
+            others.push(hold(&log, &format!("passing-value-{number}")));
         }
         log.current();
-        let _short = holding(&log, "the-short-one");
+        let _short = hold(&log, "the-short-one");
         let scrubbed = log.current().text(b"<the-long-one-with-the-short-one-in-it>").bytes.into_owned();
         assert_eq!(String::from_utf8(scrubbed).unwrap(), "<[redacted:some.value]>");
     }
 
     #[test]
-    fn values_without_a_session_are_forgotten_in_the_end() {
+    fn the_oldest_released_values_are_dropped() {
         let log = LogScrubber::default();
-        drop(holding(&log, "value-of-the-first"));
+        drop(hold(&log, "value-of-the-first"));
         for number in 0..MAX_RELEASED {
             assert!(log.known.lock().unwrap().values.len() <= MAX_RELEASED + 1);
-            drop(holding(&log, &format!("passing-value-{number}")));
+            drop(hold(&log, &format!("passing-value-{number}")));
         }
-        let _newest = holding(&log, "newest-value");
+        let _newest = hold(&log, "newest-value");
         assert!(!scrubs(&log, "value-of-the-first"));
         assert_eq!(log.known.lock().unwrap().values.len(), MAX_RELEASED + 1);
     }
 
     #[test]
-    fn a_value_that_comes_back_is_held_again() {
+    fn a_released_value_can_be_held_again() {
         let log = LogScrubber::default();
-        drop(holding(&log, "value-that-returns"));
-        let returned = holding(&log, "value-that-returns");
+        drop(hold(&log, "value-that-returns"));
+        let returned = hold(&log, "value-that-returns");
         for number in 0..2 * MAX_RELEASED {
-            drop(holding(&log, &format!("passing-value-{number}")));
+            drop(hold(&log, &format!("passing-value-{number}")));
         }
         assert!(scrubs(&log, "value-that-returns"));
         drop(returned);
-        assert_eq!(log.known.lock().unwrap().released.len(), MAX_RELEASED, "it is listed once");
+        assert_eq!(
+            log.known.lock().unwrap().released.len(),
+            MAX_RELEASED,
+            "a released value is listed twice"
+        );
     }
 
     #[test]
     fn the_scrubbers_are_rebuilt_only_for_new_values() {
         let log = LogScrubber::default();
-        let _first = holding(&log, "shared-value-1");
+        let _first = hold(&log, "shared-value-1");
         let before = log.current();
-        let _second = holding(&log, "shared-value-1");
+        let _second = hold(&log, "shared-value-1");
         assert!(Arc::ptr_eq(&before, &log.current()));
     }
 }

@@ -1,9 +1,10 @@
-//! JSON messages: each string, key and number is scrubbed by itself, and everything else stays byte for byte.
+//! JSON messages: each string, key and number is scrubbed by itself. Everything else stays byte for byte, except around
+//! a value that spans several tokens (see `structure`).
 
 use relay_proto::json::{Escapes, JsonError, Rules, Scanner, Text, Token};
 
 use super::Scrubber;
-use super::search::{Edit, LAYERS};
+use super::search::{Edit, MAX_LAYERS};
 use super::views::Coding;
 
 impl Scrubber {
@@ -32,31 +33,32 @@ impl Scrubber {
                 | Token::ObjectStart => {}
             }
         }
-        self.with_structure(message, edits)
+        self.with_container_edits(message, edits)
     }
 
     fn edits_in_string(&self, message: &[u8], text: &Text, layer: usize, edits: &mut Vec<Edit>) {
         let inner = text.inner();
-        let spelled = &message[inner.clone()];
-        if !self.finder.might_match(spelled) {
+        let raw = &message[inner.clone()];
+        if !self.finder.might_match(raw) {
             return;
         }
-        let decoded = if text.escapes == Escapes::Some { Coding::JsonEscapes.decode(spelled) } else { None };
-        let found = self.edits_in_text(decoded.as_deref().unwrap_or(spelled), layer);
+        let decoded = if text.escapes == Escapes::Some { Coding::JsonEscapes.decode(raw) } else { None };
+        let found = self.edits_in_text(decoded.as_deref().unwrap_or(raw), layer);
         if found.is_empty() {
             return;
         }
-        let source_map = decoded.map(|_| Coding::JsonEscapes.source_map(spelled));
+        let source_map = decoded.map(|_| Coding::JsonEscapes.source_map(raw));
         edits.extend(found.into_iter().map(|edit| {
             let span = source_map.as_ref().map_or(edit.span.clone(), |source_map| source_map.span(edit.span));
             Edit { span: inner.start + span.start..inner.start + span.end, with: escaped(&edit.with) }
         }));
     }
 
-    /// The edits of a decoded string. If it is JSON itself, it stays JSON.
+    /// The edits of a decoded string. If it is JSON itself, it stays JSON, provided that the edits of its tokens cover
+    /// every match.
     fn edits_in_text(&self, text: &[u8], layer: usize) -> Vec<Edit> {
         let found = self.search(text, layer);
-        let json = layer < LAYERS && matches!(text.trim_ascii_start().first(), Some(b'[' | b'{'));
+        let json = layer < MAX_LAYERS && matches!(text.trim_ascii_start().first(), Some(b'[' | b'{'));
         if json && !found.is_empty() {
             let inside = self.edits_in_json(text, layer + 1).unwrap_or_default();
             let covered = |at: usize| {
@@ -72,12 +74,12 @@ impl Scrubber {
 }
 
 /// Text as a JSON string, with quotes.
-pub(super) fn string(text: &str) -> String {
+pub(super) fn quoted(text: &str) -> String {
     serde_json::Value::from(text).to_string()
 }
 
 /// Text as the inside of a JSON string.
 fn escaped(text: &str) -> String {
-    let quoted = string(text);
-    quoted[1..quoted.len() - 1].to_owned()
+    let string = quoted(text);
+    string[1..string.len() - 1].to_owned()
 }

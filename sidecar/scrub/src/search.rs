@@ -1,4 +1,4 @@
-//! Finds values through several layers of encoding: JSON in a JSON string, a percent-encoded address in that, and so on.
+//! Finds values through several layers of encoding: JSON in a JSON string, a percent-encoded URL in that, and so on.
 
 use std::ops::Range;
 
@@ -7,7 +7,7 @@ use super::finder::Found;
 use super::views::{Coding, whole_units};
 
 /// How many nested encodings are decoded. More do not occur in practice, and each may cost another pass.
-pub(super) const LAYERS: usize = 4;
+pub(super) const MAX_LAYERS: usize = 4;
 
 /// The replacement of a span of text.
 #[derive(Clone, Debug, Eq, PartialEq)]
@@ -23,7 +23,7 @@ impl Scrubber {
             return Vec::new();
         }
         let mut found = self.finder.find(text);
-        if layer < LAYERS {
+        if layer < MAX_LAYERS {
             for coding in [Coding::JsonEscapes, Coding::Percent] {
                 let Some(decoded) = coding.decode(text) else { continue };
                 let inside = self.search(&decoded, layer + 1);
@@ -48,7 +48,7 @@ impl Scrubber {
     }
 }
 
-/// Merges overlapping matches, with the needle of the longest.
+/// Merges overlapping matches; the result has the needle of the longest one.
 pub(super) fn merge(mut found: Vec<Found>) -> Vec<Found> {
     found.sort_by_key(|found| (found.span.start, usize::MAX - found.span.len(), found.needle));
     let mut merged: Vec<(Found, usize)> = Vec::with_capacity(found.len());

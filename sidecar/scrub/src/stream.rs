@@ -1,8 +1,8 @@
 //! Text that arrives in pieces, such as a server's standard error.
 //!
-//! Whole lines are passed on at once: every spelling either lies within one line or is found line by line. Of an
-//! unfinished line, and of lines that a value with short lines could span, enough is held back that no value is cut in
-//! two. The bytes held back are bounded.
+//! Whole lines are passed on at once, because most patterns either lie within one line or are found line by line.
+//! Enough is held back of an unfinished line, and of lines that a value with short lines could span, that no value is
+//! cut in two. The bytes held back are bounded.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -10,10 +10,11 @@ use std::sync::Arc;
 
 use super::{Scrubbed, Scrubber};
 
-/// The most bytes that one byte of a value takes, as an escape inside an escape.
+/// Bytes for one byte of a value: enough for an escape inside an escape. A value that is encoded more deeply can be cut
+/// in two if it arrives in pieces.
 const EXPANSION: usize = 8;
 /// A longer unfinished line is passed on in parts: it is not readable anyway.
-const LONGEST_LINE: usize = 64 * 1024;
+const MAX_LINE: usize = 64 * 1024;
 
 /// Scrubs a stream; see [`Scrubber::stream`].
 pub struct StreamScrubber {
@@ -27,7 +28,7 @@ impl StreamScrubber {
         Self { scrubber, held: Vec::new() }
     }
 
-    /// Takes the next piece and returns what can be passed on.
+    /// Adds the next piece and returns what can be passed on, scrubbed.
     pub fn push(&mut self, piece: &[u8]) -> Scrubbed<'static> {
         self.held.extend_from_slice(piece);
         let ready = self.ready();
@@ -54,7 +55,7 @@ impl StreamScrubber {
         let lines =
             self.held[..across_lines].iter().rposition(|byte| *byte == b'\n').map_or(0, |last| last + 1);
         let tail = finder.longest() * EXPANSION;
-        if self.held.len() - lines <= LONGEST_LINE + tail { lines } else { self.held.len() - tail }
+        if self.held.len() - lines <= MAX_LINE + tail { lines } else { self.held.len() - tail }
     }
 
     fn release(&mut self, ready: usize) -> Scrubbed<'static> {
@@ -62,7 +63,7 @@ impl StreamScrubber {
             return Scrubbed { bytes: Cow::Owned(Vec::new()), redactions: 0 };
         }
         let found = self.scrubber.search(&self.held, 0);
-        // A match at the end is passed on as a whole or held back.
+        // A match that `ready` would cut in two is held back.
         let ready = found
             .iter()
             .find(|found| found.span.start < ready && ready < found.span.end)

@@ -1,17 +1,18 @@
 //! Values that are JSON themselves, such as a key file, and occur in a message as JSON instead of inside a string.
 //!
-//! Such a value spans several tokens and cannot be cut out. The smallest object or array around it is replaced.
+//! Such a value spans several tokens and cannot be cut out without breaking the JSON. The smallest object or array
+//! around it is replaced.
 
 use relay_proto::json::{JsonError, Rules, Scanner, Token};
 
 use super::Scrubber;
 use super::finder::Found;
-use super::message::string;
+use super::message::quoted;
 use super::search::{Edit, merge};
 
 impl Scrubber {
     /// Adds to the `edits` of strings and numbers those that remove values spanning several tokens.
-    pub(super) fn with_structure(
+    pub(super) fn with_container_edits(
         &self,
         message: &[u8],
         mut edits: Vec<Edit>,
@@ -20,7 +21,7 @@ impl Scrubber {
         if found.is_empty() {
             return Ok(edits);
         }
-        edits.extend(self.containers(message, found)?);
+        edits.extend(self.container_edits(message, found)?);
         edits.sort_by_key(|edit| (edit.span.start, usize::MAX - edit.span.end));
         let mut end = 0;
         edits.retain(|edit| {
@@ -31,27 +32,30 @@ impl Scrubber {
         Ok(edits)
     }
 
-    fn containers(&self, message: &[u8], found: Vec<Found>) -> Result<Vec<Edit>, JsonError> {
+    fn container_edits(&self, message: &[u8], found: Vec<Found>) -> Result<Vec<Edit>, JsonError> {
         let mut scanner = Scanner::new(message, Rules::LENIENT)?;
         let mut edits = Vec::new();
         let mut remaining = found.into_iter().peekable();
-        let mut passed: Vec<Found> = Vec::new();
+        let mut outside_tokens: Vec<Found> = Vec::new();
         let mut open = Vec::new();
         while let Some(token) = scanner.next()? {
             let end = scanner.position();
             match token {
                 Token::ArrayStart | Token::ObjectStart => open.push(end - 1),
                 Token::ArrayEnd | Token::ObjectEnd => {
-                    passed.extend(std::iter::from_fn(|| remaining.next_if(|found| found.span.end <= end)));
+                    outside_tokens
+                        .extend(std::iter::from_fn(|| remaining.next_if(|found| found.span.end <= end)));
                     let start = open.pop().unwrap_or_default();
-                    let inside = passed.partition_point(|found| found.span.start < start);
-                    if let Some(found) = passed.drain(inside..).next() {
-                        edits.push(Edit { span: start..end, with: string(&self.markers[found.needle]) });
+                    let inside = outside_tokens.partition_point(|found| found.span.start < start);
+                    if let Some(found) = outside_tokens.drain(inside..).next() {
+                        edits.push(Edit { span: start..end, with: quoted(&self.markers[found.needle]) });
                     }
                 }
                 // A match within one string or number was handled there, after decoding.
-                Token::Key(text) | Token::String(text) => pass_over(&mut remaining, &mut passed, text.span),
-                Token::Number(span) => pass_over(&mut remaining, &mut passed, span),
+                Token::Key(text) | Token::String(text) => {
+                    skip_token(&mut remaining, &mut outside_tokens, text.span)
+                }
+                Token::Number(span) => skip_token(&mut remaining, &mut outside_tokens, span),
                 Token::Literal(_) => {}
             }
         }
@@ -59,15 +63,15 @@ impl Scrubber {
     }
 }
 
-/// Drops the matches within `token` and keeps those before it.
-fn pass_over(
+/// Drops the matches within `token`, and moves those that begin before it to `outside_tokens`.
+fn skip_token(
     remaining: &mut std::iter::Peekable<std::vec::IntoIter<Found>>,
-    passed: &mut Vec<Found>,
+    outside_tokens: &mut Vec<Found>,
     token: std::ops::Range<usize>,
 ) {
     while let Some(found) = remaining.next_if(|found| found.span.end <= token.end) {
         if found.span.start < token.start {
-            passed.push(found);
+            outside_tokens.push(found);
         }
     }
 }

@@ -5,7 +5,7 @@ use std::ops::Range;
 /// An encoding of bytes as other bytes.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum Coding {
-    /// `\n`, `\u0041`. What is no escape decodes to itself, so that any text can be decoded.
+    /// `\n`, `\u0041`. Other bytes decode to themselves, so that any text can be decoded.
     JsonEscapes,
     /// `%41`, whichever bytes were encoded.
     Percent,
@@ -42,7 +42,7 @@ impl Coding {
             if mark == source.len() {
                 return;
             }
-            at = match self.unit(&source[mark..]) {
+            at = match self.decode_unit(&source[mark..]) {
                 Some(unit) => {
                     put(&unit.bytes[..unit.decoded], Piece::Coded(mark));
                     mark + unit.length
@@ -55,6 +55,7 @@ impl Coding {
         }
     }
 
+    /// The next byte that may begin an escape or percent-encoded byte.
     fn next_mark(self, source: &[u8], at: usize) -> Option<usize> {
         let mark = match self {
             Self::JsonEscapes => b'\\',
@@ -64,9 +65,9 @@ impl Coding {
     }
 
     /// Decodes the escape or percent-encoded byte at the beginning of `source`, which starts with `\` or `%`.
-    fn unit(self, source: &[u8]) -> Option<Unit> {
+    fn decode_unit(self, source: &[u8]) -> Option<Unit> {
         match self {
-            Self::JsonEscapes => escape(source),
+            Self::JsonEscapes => decode_escape(source),
             Self::Percent => {
                 let byte = u8::try_from(hexadecimal(source.get(1..3)?)?).ok()?;
                 Some(Unit { bytes: [byte, 0, 0, 0], decoded: 1, length: 3 })
@@ -120,8 +121,8 @@ impl Unit {
     }
 }
 
-/// The escape at the beginning of `source`. Half a surrogate pair decodes to U+FFFD.
-fn escape(source: &[u8]) -> Option<Unit> {
+/// Decodes the escape at the beginning of `source`. Half a surrogate pair decodes to U+FFFD.
+fn decode_escape(source: &[u8]) -> Option<Unit> {
     let character = match source.get(1)? {
         b'b' => '\u{8}',
         b'f' => '\u{c}',
@@ -150,13 +151,14 @@ fn escape(source: &[u8]) -> Option<Unit> {
 
 /// The escape that begins before `at` and ends after it.
 fn escape_around(text: &[u8], at: usize) -> Option<Range<usize>> {
-    const LONGEST: usize = 12;
-    (at.saturating_sub(LONGEST - 1)..at).find_map(|start| {
+    /// Of a surrogate pair.
+    const MAX_ESCAPE_BYTES: usize = 12;
+    (at.saturating_sub(MAX_ESCAPE_BYTES - 1)..at).find_map(|start| {
         let backslashes = text[..start].iter().rev().take_while(|byte| **byte == b'\\').count();
         if text[start] != b'\\' || backslashes % 2 == 1 {
             return None;
         }
-        let end = start + escape(&text[start..])?.length;
+        let end = start + decode_escape(&text[start..])?.length;
         (end > at).then_some(start..end)
     })
 }

@@ -10,7 +10,7 @@ use relay_proto::envelope::IdValue;
 
 use crate::outbound::Outbound;
 
-/// Begins the explanation of every request that was never sent.
+/// The first words of the explanation for every request that did not run.
 pub const DID_NOT_RUN: &str = "it did not run: ";
 
 /// One process of a server, or one connection to it. Unique within the sidecar.
@@ -37,7 +37,7 @@ pub enum Role {
 pub enum Event {
     /// A replacement may take its next step: call
     /// [`ServerSet::advance_replacements`](crate::ServerSet::advance_replacements).
-    Due,
+    ReplacementDue,
     /// One request will get no response.
     Failed {
         id: IdValue,
@@ -57,7 +57,7 @@ pub enum Event {
         code: Code,
         why: String,
     },
-    /// A response too large to relay; its id where one was found.
+    /// A message was too large to relay and was discarded; `id` is its id, if it is a response and one id was found.
     Oversize {
         id: Option<Box<[u8]>>,
     },
@@ -85,7 +85,7 @@ impl ProcessId {
         Self(LAST.fetch_add(1, Ordering::Relaxed))
     }
 
-    /// For tests: an id that no process has, for each number.
+    /// For tests: an id that no process has. It differs for each number.
     #[cfg(any(test, feature = "scripted"))]
     pub const fn unused(number: u64) -> Self {
         Self(u64::MAX - 1 - number)
@@ -104,7 +104,7 @@ impl SlotKey {
 }
 
 impl Event {
-    /// A request that was not sent.
+    /// The event for a request that did not run.
     pub(crate) fn did_not_run(id: IdValue, code: Code, why: &str) -> Self {
         Self::Failed { id, code, why: format!("{DID_NOT_RUN}{why}") }
     }

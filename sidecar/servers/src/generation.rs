@@ -4,7 +4,7 @@
 //!   Starting ─▶ Started ─▶ Replaying ─▶ Serving ─▶ Draining     the process that calls go to
 //!       │                      │           ▲
 //!       │                      ▼           │ promoted
-//!       └─────────────────▶ Comparing ─▶ Standby                 a process that is to take over
+//!       └───────────────▶ ListingTools ─▶ Standby                a process that is to take over
 //! ```
 //!
 //! What must stay true: no call reaches a process before it serves; a draining process gets no new call, only requests
@@ -55,7 +55,7 @@ enum Goal {
 }
 
 enum Phase {
-    Comparing {
+    ListingTools {
         upstream: Upstream,
         tools: Fingerprinting,
         deadline: Instant,
@@ -65,7 +65,7 @@ enum Phase {
         until: Instant,
     },
     /// It has no upstream any more.
-    Over,
+    Ended,
     Replaying {
         upstream: Upstream,
         /// The id of the replayed handshake.
@@ -74,17 +74,18 @@ enum Phase {
     },
     Serving {
         upstream: Upstream,
-        /// A process that has sent nothing by then is given up.
+        /// A process that has sent nothing by then is ended.
         first_reply_by: Option<Instant>,
     },
     Standby {
         upstream: Upstream,
-        /// None where the process could not be asked for them, see [`Replay::list_tools`].
+        /// `None` if they could not be listed, see [`Replay::list_tools`].
         tools: Option<ToolFingerprint>,
-        /// When it may take over: a process that could not be asked for its tools first has to stay alive for a while.
+        /// When it may take over: a process whose tools could not be listed has to run for a while first.
         from: Instant,
     },
-    /// It runs and was sent nothing: [`Generation::open`] decides what comes first.
+    /// The process runs and has been sent nothing. [`Generation::open`] decides whether the handshake is replayed
+    /// first.
     Started(Upstream),
     Starting(StartFuture),
 }
@@ -102,7 +103,7 @@ pub(crate) enum Progress {
     Event(Event),
     NotStarted(StartError),
     /// It can no longer be used; `lived` is how long it served. Requests that wait for it are refused with `code`.
-    Over {
+    Ended {
         code: Code,
         why: String,
         lived: Duration,
@@ -134,17 +135,17 @@ pub(crate) enum CheckTools {
     Yes,
 }
 
-/// How long ending a process may take on top of its grace.
+/// How long ending a process may take after its grace period.
 const END_MARGIN: Duration = Duration::from_secs(2);
 const DOES_NOT_READ: &str = "the server does not read what it is sent";
 
 impl Generation {
-    /// Starts a process once those before it are dead: two processes of one slot at a time would compete for its
-    /// files and its permit.
+    /// Starts a process once the earlier ones of the slot are dead: until then they may use files of the server, and
+    /// they hold permits of the grant.
     pub(crate) fn start(launcher: Launcher, leaving: Leaving) -> Self {
         let (spec, policy) = (Arc::clone(launcher.server()), launcher.end_policy());
         let start = Box::pin(async move {
-            leaving.gone().await;
+            leaving.wait_until_dead().await;
             launcher.start().await
         });
         Self::starting(start, Goal::Serve, spec, policy)
@@ -169,7 +170,7 @@ impl Generation {
         }
     }
 
-    /// For tests: a start with a future of the test's own.
+    /// For tests: a generation whose start is this future.
     #[cfg(test)]
     pub(crate) fn starting_with(start: StartFuture, spec: Arc<ServerSpec>, policy: EndPolicy) -> Self {
         Self::starting(start, Goal::Serve, spec, policy)
@@ -178,13 +179,13 @@ impl Generation {
     /// Waits for the next step.
     pub(crate) async fn next(&mut self) -> Step {
         let (upstream, deadline) = match &mut self.phase {
-            Phase::Over | Phase::Started(_) => return pending().await,
+            Phase::Ended | Phase::Started(_) => return pending().await,
             Phase::Starting(start) => {
                 let started = start.await;
-                self.phase = Phase::Over;
+                self.phase = Phase::Ended;
                 return Step::Started(started);
             }
-            Phase::Comparing { upstream, deadline, .. } | Phase::Replaying { upstream, deadline, .. } => {
+            Phase::ListingTools { upstream, deadline, .. } | Phase::Replaying { upstream, deadline, .. } => {
                 (upstream, Some(*deadline))
             }
             Phase::Draining { upstream, until } => (upstream, Some(*until)),
@@ -226,8 +227,9 @@ impl Generation {
         }
     }
 
-    /// Sends a message to a process that serves or drains. A successor that has been sent the handshake gets only
-    /// notifications and responses. Before that, the message is returned.
+    /// Sends a message to a process that serves or drains. A successor that has answered the replayed handshake gets
+    /// only notifications and responses; a request to it is dropped. In earlier phases the message is returned as
+    /// [`Delivery::NotReady`].
     pub(crate) fn send(&mut self, message: Outgoing<'_>) -> Delivery {
         let sent = Delivery::Sent { other_reads: None };
         match &mut self.phase {
@@ -242,7 +244,7 @@ impl Generation {
                     process.send(bytes);
                     return sent;
                 }
-                let message = message.into_kept();
+                let message = message.into_owned();
                 if !upstream.is_ready_for(&message) {
                     return Delivery::NotReady(message);
                 }
@@ -251,7 +253,7 @@ impl Generation {
                 Delivery::Sent { other_reads }
             }
             Phase::Serving { upstream, .. } | Phase::Draining { upstream, .. } => {
-                let message = message.into_kept();
+                let message = message.into_owned();
                 if !upstream.is_ready_for(&message) {
                     return Delivery::NotReady(message);
                 }
@@ -260,14 +262,14 @@ impl Generation {
                 }
                 sent
             }
-            Phase::Comparing { upstream, .. } | Phase::Standby { upstream, .. } => {
+            Phase::ListingTools { upstream, .. } | Phase::Standby { upstream, .. } => {
                 if !message.is_request() && !upstream.is_full() {
-                    upstream.send(message.into_kept());
+                    upstream.send(message.into_owned());
                 }
                 sent
             }
-            Phase::Over | Phase::Replaying { .. } | Phase::Started(_) | Phase::Starting(_) => {
-                Delivery::NotReady(message.into_kept())
+            Phase::Ended | Phase::Replaying { .. } | Phase::Started(_) | Phase::Starting(_) => {
+                Delivery::NotReady(message.into_owned())
             }
         }
     }
@@ -294,8 +296,8 @@ impl Generation {
         self.goal = Goal::Serve;
         self.since = Instant::now();
         self.budget = NotificationBudget::default();
-        self.phase = match std::mem::replace(&mut self.phase, Phase::Over) {
-            Phase::Comparing { mut upstream, .. } | Phase::Standby { mut upstream, .. } => {
+        self.phase = match std::mem::replace(&mut self.phase, Phase::Ended) {
+            Phase::ListingTools { mut upstream, .. } | Phase::Standby { mut upstream, .. } => {
                 let mut messages = replay.preferences();
                 if check == CheckTools::Yes {
                     messages.extend(replay.list_tools_to_compare().map(ReplayMessage::Request));
@@ -311,7 +313,7 @@ impl Generation {
     /// background.
     pub(crate) fn drain(mut self, leaving: &Leaving) -> Option<Self> {
         let until = Instant::now() + self.end_policy.drain;
-        match std::mem::replace(&mut self.phase, Phase::Over) {
+        match std::mem::replace(&mut self.phase, Phase::Ended) {
             Phase::Serving { upstream, .. } | Phase::Replaying { upstream, .. } => {
                 self.budget = NotificationBudget::default();
                 self.phase = Phase::Draining { upstream, until };
@@ -327,7 +329,7 @@ impl Generation {
 
     /// Ends it in the background, whatever its phase.
     pub(crate) fn end_in_background(mut self, leaving: &Leaving) {
-        match std::mem::replace(&mut self.phase, Phase::Over) {
+        match std::mem::replace(&mut self.phase, Phase::Ended) {
             Phase::Starting(start) => leaving.end_starting(start, self.end_policy),
             phase => {
                 if let Some(upstream) = phase.into_upstream() {
@@ -373,13 +375,13 @@ impl Generation {
 
     pub(crate) fn upstream(&self) -> Option<&Upstream> {
         match &self.phase {
-            Phase::Comparing { upstream, .. }
+            Phase::ListingTools { upstream, .. }
             | Phase::Draining { upstream, .. }
             | Phase::Replaying { upstream, .. }
             | Phase::Serving { upstream, .. }
             | Phase::Standby { upstream, .. }
             | Phase::Started(upstream) => Some(upstream),
-            Phase::Over | Phase::Starting(_) => None,
+            Phase::Ended | Phase::Starting(_) => None,
         }
     }
 
@@ -402,13 +404,13 @@ impl Generation {
 impl Phase {
     fn into_upstream(self) -> Option<Upstream> {
         match self {
-            Self::Comparing { upstream, .. }
+            Self::ListingTools { upstream, .. }
             | Self::Draining { upstream, .. }
             | Self::Replaying { upstream, .. }
             | Self::Serving { upstream, .. }
             | Self::Standby { upstream, .. }
             | Self::Started(upstream) => Some(upstream),
-            Self::Over | Self::Starting(_) => None,
+            Self::Ended | Self::Starting(_) => None,
         }
     }
 }

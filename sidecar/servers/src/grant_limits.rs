@@ -11,20 +11,20 @@ use tokio::time::Instant;
 /// Bounds of one grant.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct GrantBounds {
-    /// At the same time.
+    /// Server processes at the same time.
     pub processes: usize,
     pub links_per_minute: u32,
     pub starts_per_minute: u32,
 }
 
 pub struct GrantLimits {
-    limit: usize,
+    max_processes: usize,
     permits: Arc<Semaphore>,
     links: Mutex<RateLimiter>,
     starts: Mutex<RateLimiter>,
 }
 
-/// Permission for one process; given back when it is dropped.
+/// Permission for one process; released when this is dropped.
 #[derive(Debug)]
 pub struct ProcessPermit {
     _permit: OwnedSemaphorePermit,
@@ -43,7 +43,7 @@ pub enum LimitReached {
 impl GrantLimits {
     pub fn new(limits: GrantBounds) -> Self {
         Self {
-            limit: limits.processes,
+            max_processes: limits.processes,
             permits: Arc::new(Semaphore::new(limits.processes)),
             links: Mutex::new(RateLimiter::per_minute(limits.links_per_minute)),
             starts: Mutex::new(RateLimiter::per_minute(limits.starts_per_minute)),
@@ -52,7 +52,7 @@ impl GrantLimits {
 
     /// How many processes the grant has now.
     pub fn processes(&self) -> usize {
-        self.limit.saturating_sub(self.permits.available_permits())
+        self.max_processes.saturating_sub(self.permits.available_permits())
     }
 
     /// Admits one more link. Links are limited because each writes audit records, even without a call.
@@ -63,7 +63,7 @@ impl GrantLimits {
         }
     }
 
-    /// Permission for a process, at once or not at all: waiting here would hold up the caller's own link.
+    /// Admits one process, without waiting: a wait here would block the caller's link.
     pub fn admit_process(&self) -> Result<ProcessPermit, LimitReached> {
         let permit = self.admit_successor()?;
         match self.starts.lock().expect("no holder of this lock panics").allows(Instant::now()) {
@@ -72,8 +72,8 @@ impl GrantLimits {
         }
     }
 
-    /// Permission for a process that takes over from another. Its start is not counted: a changed credential causes it,
-    /// not the sandbox. So short leases do not use up the starts of the grant, and a sandbox that uses up those starts
+    /// Admits a process that takes over from another. Its start is not counted: a changed credential causes it, not
+    /// the sandbox. So short leases do not use up the starts of the grant, and a sandbox that uses up those starts
     /// does not keep other sandboxes of the grant from getting new credentials.
     pub fn admit_successor(&self) -> Result<ProcessPermit, LimitReached> {
         let permit = Arc::clone(&self.permits).try_acquire_owned().map_err(|_| LimitReached::Processes)?;
@@ -88,7 +88,7 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn permits_are_given_back_and_starts_are_counted_by_the_minute() {
+    async fn permits_are_released_when_dropped_and_starts_are_limited_per_minute() {
         let limits =
             GrantLimits::new(GrantBounds { processes: 1, starts_per_minute: 2, links_per_minute: 1 });
         let first = limits.admit_process().unwrap();

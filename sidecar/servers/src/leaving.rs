@@ -1,7 +1,7 @@
-//! Processes of one slot that were given up and may not have exited yet.
+//! Processes of one slot that are being ended and may not have exited yet.
 //!
-//! What must stay true: what belongs to a process, its permit in the grant above all, is given back after its last
-//! descendant is dead and not before; the task that waits for that has an owner.
+//! What must stay true: the resources of a process, above all its permit in the grant, are released only after its
+//! last descendant is dead; the task that waits for that has an owner.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -46,7 +46,7 @@ const EXIT_TIMEOUT: Duration = Duration::from_millis(200);
 impl Leaving {
     /// Ends a process in the background.
     pub(crate) fn end(&self, upstream: Upstream, policy: EndPolicy) {
-        // An HTTP server is not ours to end; our session with it ends with this value.
+        // An HTTP server is not ended: dropping this value closes the connections to it.
         let Upstream::Stdio(mut process) = upstream else { return };
         let EndPolicy { tasks, grace, server, link, .. } = policy;
         let stuck = Arc::clone(&self.stuck);
@@ -61,7 +61,7 @@ impl Leaving {
         }));
     }
 
-    /// Ends a process that is still starting, if the start succeeds, in the background.
+    /// Waits in the background for a start to finish, and ends the process if there is one.
     pub(crate) fn end_starting(&self, start: StartFuture, policy: EndPolicy) {
         let EndPolicy { tasks, grace, start_timeout, .. } = policy;
         tasks.spawn(self.ends.track_future(async move {
@@ -71,13 +71,13 @@ impl Leaving {
         }));
     }
 
-    /// Whether all are dead.
-    pub(crate) fn is_over(&self) -> bool {
+    /// Whether all of these processes are dead.
+    pub(crate) fn are_all_dead(&self) -> bool {
         self.ends.is_empty() && !self.stuck.load(Ordering::Relaxed)
     }
 
     /// Waits until no process is being ended any more, and returns whether all are dead.
-    pub(crate) async fn gone(&self) -> Ended {
+    pub(crate) async fn wait_until_dead(&self) -> Ended {
         self.ends.close();
         self.ends.wait().await;
         match self.stuck.load(Ordering::Relaxed) {

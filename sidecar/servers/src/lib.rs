@@ -11,7 +11,7 @@
 //! | `generation` | one process, from its start to its end |
 //! | [`grant_limits`] | how many processes and starts a grant may have |
 //! | `launcher` | all that a link needs to start its server at any time |
-//! | `leaving` | processes that were given up and may not have exited yet |
+//! | `leaving` | processes that are being ended and may not have exited yet |
 //! | `outbound` | one message on its way to a server |
 //! | `processes` | the processes of a slot by their role |
 //! | `reload` | rewriting the credential files of a running process |

@@ -15,15 +15,16 @@ pub const QUEUE_BYTES: usize = 1024 * 1024;
 /// of one message to a queue that was not full, so a link that stops reading at [`QUEUE_BYTES`] never reaches this.
 pub const REFUSED_BYTES: usize = QUEUE_BYTES + MAX_MESSAGE + MAX_WINDOW as usize;
 
-/// One message, already checked, that can wait.
+/// One checked message. It is owned, so that it can be parked.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Outbound {
     pub bytes: Bytes,
     pub kind: OutboundKind,
     /// The scope whose credentials it is sent with; without one, the server's own are.
     pub scope: Option<Arc<Scope>>,
-    /// The Vault reads that the recorded decision on it names. If its secrets come from others, those are reported.
-    pub decided: Option<Arc<Reads>>,
+    /// The Vault reads that the recorded decision on the message names. If it is sent with secrets of other reads,
+    /// those reads are reported.
+    pub decided_reads: Option<Arc<Reads>>,
 }
 
 #[derive(Clone, Debug, Eq, PartialEq)]
@@ -47,9 +48,9 @@ pub enum Outgoing<'a> {
     Request {
         bytes: &'a [u8],
         /// Makes the owned copy.
-        keep: &'a dyn Fn() -> Outbound,
+        make_owned: &'a dyn Fn() -> Outbound,
     },
-    Kept(Outbound),
+    Owned(Outbound),
 }
 
 impl Outbound {
@@ -58,17 +59,17 @@ impl Outbound {
             bytes: bytes.into(),
             kind: OutboundKind::Request { id, method: method.into(), name },
             scope: None,
-            decided: None,
+            decided_reads: None,
         }
     }
 
     pub fn notification(bytes: impl Into<Bytes>, method: &str) -> Self {
         let kind = OutboundKind::Notification { method: method.into() };
-        Self { bytes: bytes.into(), kind, scope: None, decided: None }
+        Self { bytes: bytes.into(), kind, scope: None, decided_reads: None }
     }
 
     pub fn response(bytes: impl Into<Bytes>) -> Self {
-        Self { bytes: bytes.into(), kind: OutboundKind::Response, scope: None, decided: None }
+        Self { bytes: bytes.into(), kind: OutboundKind::Response, scope: None, decided_reads: None }
     }
 
     /// The same, with the credentials of a scope.
@@ -77,8 +78,8 @@ impl Outbound {
     }
 
     /// The same, with the Vault reads that the recorded decision on it names.
-    pub fn decided(self, decided: Option<Arc<Reads>>) -> Self {
-        Self { decided, ..self }
+    pub fn with_decided_reads(self, decided_reads: Option<Arc<Reads>>) -> Self {
+        Self { decided_reads, ..self }
     }
 
     /// The id that the response to this message will have.
@@ -102,14 +103,14 @@ impl Outgoing<'_> {
     pub(crate) fn is_request(&self) -> bool {
         match self {
             Self::Request { .. } => true,
-            Self::Kept(message) => message.request_id().is_some(),
+            Self::Owned(message) => message.request_id().is_some(),
         }
     }
 
-    pub(crate) fn into_kept(self) -> Outbound {
+    pub(crate) fn into_owned(self) -> Outbound {
         match self {
-            Self::Request { keep, .. } => keep(),
-            Self::Kept(message) => message,
+            Self::Request { make_owned, .. } => make_owned(),
+            Self::Owned(message) => message,
         }
     }
 }

@@ -1,7 +1,7 @@
 //! The processes of one slot by their role: the one that serves, its successor, and those that drain.
 //!
-//! What must stay true: a draining process gets no new call; at most [`MAX_DRAINING`] of them live at a time; whatever
-//! becomes of a process, the pipeline gets a notice of it.
+//! What must stay true: a draining process gets no new call; at most [`MAX_DRAINING`] of them live at a time; the
+//! pipeline is notified when a process hands over or ends.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -24,7 +24,7 @@ pub(crate) struct Processes {
     pub(crate) successor: Option<Generation>,
     /// Oldest first.
     pub(crate) draining: Vec<Generation>,
-    /// Those that were given up and may not have exited yet.
+    /// Processes that are being ended and may not have exited yet.
     pub(crate) leaving: Leaving,
     /// Handed to the pipeline by the next [`Slot::advance_replacements`](crate::slot::Slot::advance_replacements).
     pub(crate) notices: Vec<Notice>,
@@ -59,7 +59,7 @@ impl Processes {
         let draining = self.draining.iter_mut().filter(|_| roles.contains(&Role::Draining));
         let successor = self.successor.iter_mut().filter(|_| roles.contains(&Role::Successor));
         for process in draining.chain(successor) {
-            process.send(Outgoing::Kept(message.clone()));
+            process.send(Outgoing::Owned(message.clone()));
         }
     }
 
@@ -78,12 +78,12 @@ impl Processes {
         self.current.as_ref().and_then(Generation::upstream).is_some_and(Upstream::is_full)
     }
 
-    /// Whether there is none, not even one that has yet to exit.
+    /// Whether the slot has no process, not even one that is still exiting.
     pub(crate) fn is_empty(&self) -> bool {
         self.current.is_none()
             && self.successor.is_none()
             && self.draining.is_empty()
-            && self.leaving.is_over()
+            && self.leaving.are_all_dead()
     }
 
     /// Puts `next` in the place of the current process, which gets no new calls.
@@ -93,18 +93,19 @@ impl Processes {
         self.notices.push(Notice::HandedOver(process));
         match old.drain(&self.leaving) {
             Some(draining) => self.draining.push(draining),
-            None => self.notices.push(Notice::Over(process)),
+            None => self.notices.push(Notice::Ended(process)),
         }
         if self.draining.len() > MAX_DRAINING {
             let process = self.draining[0].id;
             self.end_draining(process);
             let why = "the server's process was replaced, and too many of its successors were replaced since"
                 .into();
-            self.notices.push(Notice::Cut { process, why });
+            self.notices.push(Notice::CutOff { process, why });
         }
     }
 
-    /// Ends draining processes that nothing waits for; returns whether one of them has not been sent everything yet.
+    /// Ends draining processes that nothing waits for, once everything has been written to them; returns whether bytes
+    /// for one of them are still queued.
     pub(crate) fn end_drained(&mut self, is_busy: &dyn Fn(ProcessId) -> bool) -> bool {
         let has_been_sent_everything =
             |one: &Generation| one.upstream().is_none_or(|upstream| upstream.queued_bytes() == 0);
@@ -113,7 +114,7 @@ impl Processes {
             idle.map(|one| (one.id, has_been_sent_everything(one))).partition(|(_, sent)| *sent);
         for (process, _) in done {
             self.end_draining(process);
-            self.notices.push(Notice::Over(process));
+            self.notices.push(Notice::Ended(process));
         }
         !writing.is_empty()
     }
@@ -124,19 +125,19 @@ impl Processes {
         }
     }
 
-    pub(crate) fn give_up_successor(&mut self) {
+    pub(crate) fn end_successor(&mut self) {
         if let Some(successor) = self.successor.take() {
-            self.notices.push(Notice::Over(successor.id));
+            self.notices.push(Notice::Ended(successor.id));
             successor.end_in_background(&self.leaving);
         }
     }
 
-    /// Ends all of them with their descendants, and returns whether all are dead.
+    /// Ends all processes of the slot with their descendants, and returns whether all are dead.
     pub(crate) async fn end(self, grace: Duration) -> Ended {
         let deadline = Instant::now() + END_TIMEOUT;
         let processes = self.draining.into_iter().chain(self.successor).chain(self.current);
         let ends = processes.map(|process| process.end(grace, deadline));
-        let all = async { tokio::join!(join_all(ends), self.leaving.gone()) };
+        let all = async { tokio::join!(join_all(ends), self.leaving.wait_until_dead()) };
         match timeout_at(deadline, all).await {
             Ok((ends, left)) if ends.iter().chain([&left]).all(|ended| *ended == Ended::All) => Ended::All,
             Ok(_) | Err(_) => Ended::NotYet,

@@ -12,7 +12,8 @@ use crate::spec::{Reload, ServerKind};
 use crate::upstream::StdioProcess;
 
 impl Launcher {
-    /// Whether rewriting files is enough to replace these secrets. A variable of a running process cannot be changed.
+    /// Whether rewriting files is enough to replace these secrets. The environment of a running process cannot be
+    /// changed.
     pub(crate) fn can_reload(&self, changed: &[Name]) -> bool {
         let ServerKind::Stdio(stdio) = &self.server().kind else { return false };
         let (env, _) = self.secrets.templates(stdio);

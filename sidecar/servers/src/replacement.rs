@@ -42,10 +42,10 @@ pub(crate) struct Offered {
     pub(crate) handshakes: u64,
     /// The value of `handshakes` when the successor was started.
     pub(crate) handshakes_at_start: u64,
-    /// None where they are not known or have changed since.
+    /// The tools of the current process; `None` if they are unknown or were announced as changed.
     pub(crate) tools: Option<ToolFingerprint>,
-    /// The current process is being asked for its tools, until this deadline.
-    pub(crate) asking: Option<(Fingerprinting, Instant)>,
+    /// The listing of the current process's tools, while it is in progress, and its deadline.
+    pub(crate) listing: Option<(Fingerprinting, Instant)>,
 }
 
 /// When the next attempt may be made, and why the last one failed.
@@ -69,11 +69,11 @@ pub(crate) struct CredentialState {
 #[derive(Debug, Eq, PartialEq)]
 pub enum Notice {
     /// This process was ended before all its requests had a response.
-    Cut { process: ProcessId, why: String },
+    CutOff { process: ProcessId, why: String },
     /// This process gets no new calls: its open-ended listeners have to be opened on another one.
     HandedOver(ProcessId),
     /// This process is ended, and no call waited for it.
-    Over(ProcessId),
+    Ended(ProcessId),
     /// For the log, the metrics and the audit.
     Report(ReplacementOutcome, String),
 }
@@ -115,11 +115,11 @@ impl Replacement {
         })
     }
 
-    /// A process is started for a request, with the newest credentials.
+    /// Resets the state when a process is started for a request: it gets the newest credentials.
     pub(crate) fn on_start(&mut self, launcher: &Launcher) {
         self.mode = launcher.server().replace;
         self.offered.forget_tools();
-        self.attempts.succeeded();
+        self.attempts.record_success();
     }
 
     /// Waits until a secret of the session gets new values. Cancel-safe.
@@ -162,18 +162,18 @@ impl Offered {
     }
 
     pub(crate) fn forget_tools(&mut self) {
-        (self.tools, self.asking) = (None, None);
+        (self.tools, self.listing) = (None, None);
     }
 }
 
 impl Attempts {
-    pub(crate) fn succeeded(&mut self) {
+    pub(crate) fn record_success(&mut self) {
         self.backoff.reset();
         self.failure = None;
     }
 
-    /// Returns the wait until the next attempt.
-    pub(crate) fn failed(&mut self, why: &str) -> Duration {
+    /// Records why an attempt failed; returns the wait until the next one.
+    pub(crate) fn record_failure(&mut self, why: &str) -> Duration {
         let wait = self.backoff.next_delay();
         self.not_before = Instant::now() + wait;
         self.failure = Some(format!("not replaced: {why}"));
@@ -194,7 +194,7 @@ fn next_change(mut receiver: watch::Receiver<u64>) -> Change {
     Box::pin(async move {
         match receiver.changed().await {
             Ok(()) => receiver,
-            // The session is over, and this slot with it.
+            // The session has ended, and this slot with it.
             Err(_) => pending().await,
         }
     })

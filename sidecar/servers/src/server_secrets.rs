@@ -13,7 +13,7 @@ use crate::spec::{Scope, ServerSpec, StdioServer};
 /// Variables or files by name.
 type Templates = BTreeMap<String, Template>;
 
-/// Cheap to clone.
+/// Which secrets a server or one of its scopes uses, and where they are obtained from. Cheap to clone.
 #[derive(Clone)]
 pub(crate) struct ServerSecrets {
     pub(crate) server: Arc<ServerSpec>,

@@ -41,7 +41,7 @@ pub enum Target {
 /// Which processes a notification goes to.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Recipients {
-    /// Those that take calls.
+    /// The current process of each slot.
     Current,
     /// Also those that drain or are to take over.
     Every,
@@ -108,7 +108,7 @@ impl ServerSet {
         slot.processes.current.as_ref().map(|current| current.id)
     }
 
-    /// Sends one message, or says why not. Bytes to a process leave in [`Self::flush`] and [`Self::next`].
+    /// Sends one message, or returns why not. Bytes for a process are written in [`Self::flush`] and [`Self::next`].
     pub fn send(&mut self, target: Target, message: Outgoing<'_>, when: WhenNotReady<'_>) -> SendResult {
         match target {
             Target::Slot(key) => match self.slots.iter_mut().find(|slot| slot.key == key) {
@@ -129,7 +129,7 @@ impl ServerSet {
             if recipients == Recipients::Every {
                 slot.processes.send_to_roles(message, &[Role::Draining, Role::Successor]);
             }
-            let sent = slot.send(Outgoing::Kept(message.clone()), WhenNotReady::Return, &self.replay);
+            let sent = slot.send(Outgoing::Owned(message.clone()), WhenNotReady::Return, &self.replay);
             if let SendResult::NotReady(_) = sent {
                 not_ready.push(slot.key);
             }
@@ -162,7 +162,7 @@ impl ServerSet {
                 continue;
             }
             if let SendResult::NotReady(request) =
-                slot.send(Outgoing::Kept(request), WhenNotReady::Return, &self.replay)
+                slot.send(Outgoing::Owned(request), WhenNotReady::Return, &self.replay)
             {
                 not_ready.push((slot.key, request));
             }
@@ -208,7 +208,7 @@ impl ServerSet {
     }
 
     /// Records the response to a request of the harness that is replayed to later processes.
-    pub fn answered(
+    pub fn record_response(
         &mut self,
         process: ProcessId,
         id: &IdValue,
@@ -271,7 +271,7 @@ impl ServerSet {
     }
 
     /// Takes the next steps of replacements. `is_busy` returns whether a process has open requests; `launcher` returns
-    /// how a process would be started now, if one may be.
+    /// the launcher for a process that is started now, if one may be started.
     pub fn advance_replacements(
         &mut self,
         is_busy: &dyn Fn(ProcessId) -> bool,

@@ -9,9 +9,9 @@
 //! has passed and the old process is dead. A new process is first sent the handshake and settings of its predecessor,
 //! unless the harness itself begins with a handshake; so is an HTTP server that has lost its session.
 //!
-//! What must stay true: each message goes to one process, and only that one may answer it; a process that
-//! handed over gets no new call; a slot where nothing is being replaced costs nothing extra. [`Slot::wait`] may be
-//! dropped at any await.
+//! What must stay true: each request goes to one process, and only that process may answer it; a process that handed
+//! over gets no new call; a slot where nothing is being replaced costs nothing extra. [`Slot::wait`] may be dropped at
+//! any await.
 
 mod replace;
 #[cfg(test)]
@@ -90,13 +90,13 @@ pub enum SendResult {
 /// The result of opening a process, or the session of an HTTP server.
 #[derive(Debug)]
 pub enum Opened {
-    /// The process is given up: handle this as [`Event::Gone`] of the current process.
+    /// The process is being ended: handle this like [`Event::Gone`] of the current process.
     Failed { process: ProcessId, code: Code, why: String },
     /// There was nothing to open.
     Nothing,
     /// The process serves: send the messages that wait for its slot.
     Ready,
-    /// The handshake is being replayed; [`Event::Ready`] follows, or the end.
+    /// The handshake is being replayed; [`Event::Ready`] or [`Event::Gone`] follows.
     Replaying(ProcessId),
 }
 
@@ -134,7 +134,7 @@ impl Slot {
             return SendResult::Refused { code: Code::ServerUnavailable, why };
         }
         self.start(launcher(), base);
-        SendResult::NotReady(message.into_kept())
+        SendResult::NotReady(message.into_owned())
     }
 
     /// Writes as many queued bytes as the current process accepts without waiting.
@@ -149,18 +149,18 @@ impl Slot {
         let Some(current) = &mut self.processes.current else { return Opened::Nothing };
         let process = current.id;
         if current.has_lost_its_session() {
-            self.backoff.failed(current.age());
+            self.backoff.record_end(current.age());
             if self.backoff.wait().is_some() {
                 let (code, why) = (Code::ServerUnavailable, "the server keeps losing the MCP session".into());
-                self.give_up_current(code, Duration::ZERO, base);
+                self.end_current(code, Duration::ZERO, base);
                 return Opened::Failed { process, code, why };
             }
         }
         let replay = replay_of(&mut self.scope_replay, base);
         match current.open(replay, first) {
             Progress::Ready => Opened::Ready,
-            Progress::Over { code, why, lived } => {
-                self.give_up_current(code, lived, base);
+            Progress::Ended { code, why, lived } => {
+                self.end_current(code, lived, base);
                 Opened::Failed { process, code, why }
             }
             _ if current.is_opening() => Opened::Replaying(process),
@@ -247,13 +247,13 @@ impl Slot {
             Progress::NotStarted(error) => {
                 self.processes.current = None;
                 if !error.is_rate_limited() {
-                    self.backoff.failed(Duration::ZERO);
+                    self.backoff.record_end(Duration::ZERO);
                 }
                 self.promote_successor(base);
                 Event::NotStarted { code: error.code(), why: error.explain() }
             }
-            Progress::Over { code, why, lived } => {
-                self.give_up_current(code, lived, base);
+            Progress::Ended { code, why, lived } => {
+                self.end_current(code, lived, base);
                 Event::Gone { was: Role::Current, code, why }
             }
         };
@@ -261,10 +261,10 @@ impl Slot {
     }
 
     /// Ends the current process, which served for `lived`. Its successor, if there is one, takes over at once.
-    fn give_up_current(&mut self, code: Code, lived: Duration, base: &mut Replay) {
+    fn end_current(&mut self, code: Code, lived: Duration, base: &mut Replay) {
         // Sources of credentials have a backoff of their own.
         if code != Code::CredentialUnavailable {
-            self.backoff.failed(lived);
+            self.backoff.record_end(lived);
         }
         if let Some(current) = self.processes.current.take() {
             current.end_in_background(&self.processes.leaving);
@@ -285,7 +285,7 @@ impl Slot {
     /// The event that makes the pipeline call [`Self::advance_replacements`].
     fn due(&mut self) -> (ProcessId, Event) {
         self.is_due = true;
-        (ProcessId::NONE, Event::Due)
+        (ProcessId::NONE, Event::ReplacementDue)
     }
 
     fn wake_at(&mut self, when: Option<Instant>) {

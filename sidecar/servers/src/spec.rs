@@ -11,7 +11,7 @@ use cofferdam_policy::{Glob, Rules};
 use cofferdam_secrets::{SourceLimits, Template};
 use relay_proto::name::Name;
 
-/// Bounds of one server and of what it is started with.
+/// Limits of one server, of its stderr and of its sources of secrets.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct ServerLimits {
     pub message_bytes: usize,
@@ -102,12 +102,12 @@ impl ServerSpec {
 
     /// The secrets that [`Self::templates`] name, each once.
     pub fn secrets(&self) -> BTreeSet<&Name> {
-        named(self.templates())
+        secret_names(self.templates())
     }
 
     /// The secrets of the server and of all its scopes.
     pub fn every_secret(&self) -> BTreeSet<&Name> {
-        named(self.templates().chain(self.scopes.iter().flat_map(|scope| scope.templates())))
+        secret_names(self.templates().chain(self.scopes.iter().flat_map(|scope| scope.templates())))
     }
 
     /// The scope that a tool runs in, if it is not the server's own.
@@ -148,7 +148,7 @@ impl Scope {
 
     /// The secrets that [`Self::templates`] name, each once.
     pub fn secrets(&self) -> BTreeSet<&Name> {
-        named(self.templates())
+        secret_names(self.templates())
     }
 }
 
@@ -203,6 +203,6 @@ pub struct HttpServer {
     pub addresses: AddressPolicy,
 }
 
-fn named<'a>(templates: impl Iterator<Item = &'a Template>) -> BTreeSet<&'a Name> {
+fn secret_names<'a>(templates: impl Iterator<Item = &'a Template>) -> BTreeSet<&'a Name> {
     templates.flat_map(Template::fields).map(|(secret, _)| secret).collect()
 }

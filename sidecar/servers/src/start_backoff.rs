@@ -14,16 +14,16 @@ pub(crate) struct StartBackoff {
 }
 
 /// A process that lived this long is not in a crash loop.
-const STABLE: Duration = Duration::from_secs(10);
+const STABLE_RUN: Duration = Duration::from_secs(10);
 /// The wait after the second failure.
-const FIRST: Duration = Duration::from_secs(1);
+const FIRST_DELAY: Duration = Duration::from_secs(1);
 /// The longest wait between two starts of a server that keeps failing.
-const LONGEST: Duration = Duration::from_secs(30);
+const MAX_DELAY: Duration = Duration::from_secs(30);
 
 impl StartBackoff {
     /// The process did not start, or ended after it ran for `lived`.
-    pub(crate) fn failed(&mut self, lived: Duration) {
-        if lived > STABLE {
+    pub(crate) fn record_end(&mut self, lived: Duration) {
+        if lived > STABLE_RUN {
             *self = Self::default();
             return;
         }
@@ -40,7 +40,11 @@ impl StartBackoff {
 
 impl Default for StartBackoff {
     fn default() -> Self {
-        Self { delays: cofferdam_base::Backoff::new(FIRST, LONGEST), has_failed: false, not_before: None }
+        Self {
+            delays: cofferdam_base::Backoff::new(FIRST_DELAY, MAX_DELAY),
+            has_failed: false,
+            not_before: None,
+        }
     }
 }
 
@@ -49,19 +53,19 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn the_first_restart_is_immediate_and_a_stable_life_resets_the_delay() {
+    async fn the_first_restart_is_immediate_and_a_stable_run_resets_the_delay() {
         let mut backoff = StartBackoff::default();
-        backoff.failed(Duration::ZERO);
+        backoff.record_end(Duration::ZERO);
         assert_eq!(backoff.wait(), None);
-        backoff.failed(Duration::ZERO);
+        backoff.record_end(Duration::ZERO);
         assert_eq!(backoff.wait(), Some(Duration::from_secs(1)));
         for _ in 0..20 {
-            backoff.failed(Duration::ZERO);
+            backoff.record_end(Duration::ZERO);
         }
-        assert_eq!(backoff.wait(), Some(LONGEST));
-        tokio::time::advance(LONGEST).await;
+        assert_eq!(backoff.wait(), Some(MAX_DELAY));
+        tokio::time::advance(MAX_DELAY).await;
         assert_eq!(backoff.wait(), None);
-        backoff.failed(STABLE * 2);
+        backoff.record_end(STABLE_RUN * 2);
         assert_eq!(backoff.wait(), None);
     }
 }

@@ -12,7 +12,8 @@ use tokio::io::AsyncReadExt;
 use tokio::net::unix::pipe;
 use tokio::time::Instant;
 
-pub(crate) struct Source {
+/// The origin of the lines, the secrets to be scrubbed from them, and their limits.
+pub(crate) struct LogContext {
     pub(crate) server: Name,
     pub(crate) link: Arc<str>,
     pub(crate) credentials: Arc<Credentials>,
@@ -21,21 +22,21 @@ pub(crate) struct Source {
 }
 
 /// Logs lines until the pipe closes.
-pub(crate) async fn log(mut pipe: pipe::Receiver, source: Source) {
-    let mut scrubbing = source.credentials.scrubber().stream();
-    let limit = RateLimiter::per_second(source.lines_per_second);
-    let mut lines = Lines { source, line: Vec::new(), cut: 0, limit, dropped: 0, reported: Instant::now() };
+pub(crate) async fn log(mut pipe: pipe::Receiver, context: LogContext) {
+    let mut scrubbing = context.credentials.scrubber().stream();
+    let limit = RateLimiter::per_second(context.lines_per_second);
+    let mut lines = Lines { context, line: Vec::new(), cut: 0, limit, dropped: 0, reported: Instant::now() };
     let mut chunk = vec![0; 8 * 1024];
     while let Ok(count @ 1..) = pipe.read(&mut chunk).await {
-        lines.take(&scrubbing.push(&chunk[..count]).bytes);
+        lines.push(&scrubbing.push(&chunk[..count]).bytes);
     }
-    lines.take(&scrubbing.finish().bytes);
+    lines.push(&scrubbing.finish().bytes);
     lines.end_line();
     lines.report_dropped();
 }
 
 struct Lines {
-    source: Source,
+    context: LogContext,
     line: Vec<u8>,
     /// Bytes of this line that were discarded because it is too long.
     cut: usize,
@@ -46,11 +47,11 @@ struct Lines {
 }
 
 impl Lines {
-    fn take(&mut self, bytes: &[u8]) {
+    fn push(&mut self, bytes: &[u8]) {
         for piece in bytes.split_inclusive(|byte| *byte == b'\n') {
             let ended = piece.ends_with(b"\n");
             let piece = piece.strip_suffix(b"\n").unwrap_or(piece);
-            let room = self.source.line_bytes.saturating_sub(self.line.len()).min(piece.len());
+            let room = self.context.line_bytes.saturating_sub(self.line.len()).min(piece.len());
             self.line.extend_from_slice(&piece[..room]);
             self.cut += piece.len() - room;
             if ended {
@@ -71,7 +72,7 @@ impl Lines {
         match self.limit.allows(now) {
             true => {
                 let text = String::from_utf8_lossy(&self.line);
-                tracing::info!(server = %self.source.server, link = %self.source.link, cut = self.cut, stderr = %text.trim_end());
+                tracing::info!(server = %self.context.server, link = %self.context.link, cut = self.cut, stderr = %text.trim_end());
             }
             false => self.dropped += 1,
         }
@@ -81,7 +82,7 @@ impl Lines {
 
     fn report_dropped(&mut self) {
         if self.dropped > 0 {
-            tracing::warn!(server = %self.source.server, link = %self.source.link, lines = self.dropped, "stderr lines dropped: more than `limits.stderr-lines-per-second`");
+            tracing::warn!(server = %self.context.server, link = %self.context.link, lines = self.dropped, "stderr lines dropped: more than `limits.stderr-lines-per-second`");
             self.dropped = 0;
         }
     }

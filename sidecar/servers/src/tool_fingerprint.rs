@@ -23,7 +23,7 @@ pub(crate) struct ToolFingerprint {
     all: Option<u64>,
 }
 
-/// A process is being asked for all its tools, so that they can be compared.
+/// Lists all tools of a process, page by page, and hashes them.
 #[derive(Debug)]
 pub(crate) struct Fingerprinting {
     list: ToolList,
@@ -39,11 +39,11 @@ pub(crate) enum PageResult {
     More(Outbound),
 }
 
-/// Longer texts are compared byte by byte: parsed, they would take many times as much memory.
+/// In bytes. Longer texts are hashed as they are: parsed, they would need many times as much memory.
 const MAX_PARSED: usize = 256 * 1024;
 
 impl ToolFingerprint {
-    /// From the response to a harness's own `tools/list`: of all tools, where its first page is the only one.
+    /// Hashes the response to the harness's own `tools/list`. It covers all tools if the first page is the only one.
     pub(crate) fn of_first_page(message: &[u8], result: Range<usize>) -> Option<Self> {
         let tools = digests(message, json::member(message, result.clone(), "tools")?);
         let first_page = hash_unordered(tools);
@@ -65,7 +65,8 @@ impl ToolFingerprint {
 }
 
 impl Fingerprinting {
-    /// The first request; none where the process cannot be asked, see [`Replay::list_tools`].
+    /// Starts a listing and returns its first request; `None` if the tools cannot be listed, see
+    /// [`Replay::list_tools`].
     pub(crate) fn begin(replay: &mut Replay) -> Option<(Self, Outbound)> {
         let (list, request) = ToolList::begin(replay.list_tools()?);
         Some((Self { list, first_page: None, tools: Vec::new() }, request))
@@ -76,7 +77,7 @@ impl Fingerprinting {
         self.list.pending_id()
     }
 
-    /// Takes the response to [`Self::pending_id`].
+    /// Handles the response to [`Self::pending_id`].
     pub(crate) fn on_response(
         &mut self,
         outcome: Outcome,
@@ -86,7 +87,8 @@ impl Fingerprinting {
     ) -> PageResult {
         let tools = body.clone().and_then(|result| json::member(message, result, "tools"));
         let (Outcome::Result, Some(result), Some(tools)) = (outcome, body, tools) else {
-            // An error means that the server has no tools, in either process.
+            // An error for the first page means that the server has no tools; a later error leaves the list
+            // incomplete.
             let first_page = self.first_page.unwrap_or_else(|| hash_unordered(Vec::new()));
             let all = self.list.is_at_first_page().then_some(first_page);
             return PageResult::Done(ToolFingerprint { first_page, all });
@@ -211,8 +213,8 @@ mod tests {
         assert!(!first_alone.is_complete() && both.matches(first_alone));
         let (mut endless, _) = Fingerprinting::begin(&mut replay).unwrap();
         for number in 1..=32 {
-            let taken = respond(&mut endless, &mut replay, &page("", r#","nextCursor":"c""#));
-            assert_eq!(matches!(taken, PageResult::Done(_)), number == 32, "{number}");
+            let result = respond(&mut endless, &mut replay, &page("", r#","nextCursor":"c""#));
+            assert_eq!(matches!(result, PageResult::Done(_)), number == 32, "{number}");
         }
     }
 
@@ -223,7 +225,7 @@ mod tests {
         let Ok(Kind::Request { id, method }) =
             read(bytes, Strictness::Envelope).map(|envelope| envelope.kind)
         else {
-            panic!("a request")
+            panic!("not a request")
         };
         replay.request(bytes, &id, &method, None);
         replay.answered(&id.value(), Outcome::Result, b"", None);

@@ -41,7 +41,7 @@ const MAX_BYTES: usize = 4 * 1024 * 1024;
 const MAX_CURSOR: usize = 4096;
 
 impl ToolList {
-    /// The request for the first page.
+    /// Starts a listing and returns the request for its first page.
     pub fn begin(request: OwnRequest) -> (Self, Outbound) {
         let OwnRequest { id, method, message } = request;
         let list = Self { pending_id: id.clone(), request: message.clone(), page: 1, bytes: 0 };
@@ -57,7 +57,8 @@ impl ToolList {
         self.page == 1
     }
 
-    /// Takes a page, `result` of `message`, which answers [`Self::pending_id`]. The next page is requested under `id`.
+    /// Handles a page: `result` in `message`, the response to [`Self::pending_id`]. The next page is requested under
+    /// `id`.
     pub fn next_page(
         &mut self,
         message: &[u8],
@@ -118,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn the_next_page_is_asked_for_like_the_first_under_an_id_of_its_own() {
+    fn the_next_page_is_requested_like_the_first_with_a_new_id() {
         for (params, expected) in [
             ("", r#","params":{"cursor":"c 1"}"#),
             (r#","params":{}"#, r#","params":{"cursor":"c 1"}"#),
@@ -134,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn the_list_ends_at_the_last_page_and_is_not_followed_without_end() {
+    fn listing_stops_at_the_last_page_and_at_each_limit() {
         for last in [r#"{"tools":[]}"#, r#"{"tools":[],"nextCursor":null}"#] {
             let (mut list, _) = ToolList::begin(first(""));
             assert!(matches!(after(&mut list, last), NextPage::Complete), "{last}");

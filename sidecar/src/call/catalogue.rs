@@ -44,7 +44,7 @@ pub(super) enum Repeat {
     Yes(&'static str),
 }
 
-/// Bounds the memory that a server can make a link use; tools beyond this are not repeated.
+/// Bounds the memory that a server can make a link use; calls of further tools are not repeated.
 const MAX_TOOLS: usize = 4096;
 
 // Each begins with [`cofferdam_audit::RETRY`]: the audit recognises repeated calls by it.
@@ -75,7 +75,7 @@ impl ToolCatalogue {
     }
 
     /// Stores the tools in the result of a `tools/list`.
-    pub(super) fn learn(&mut self, message: &[u8], result: Range<usize>) {
+    pub(super) fn record(&mut self, message: &[u8], result: Range<usize>) {
         let Some(list) = json::member(message, result, "tools") else { return };
         for tool in json::elements(message, list) {
             let name = json::member(message, tool.clone(), "name").and_then(|name| json::text(message, name));
@@ -122,15 +122,15 @@ mod tests {
         }
     }
 
-    fn learn(catalogue: &mut ToolCatalogue, tools: &str) {
+    fn record(catalogue: &mut ToolCatalogue, tools: &str) {
         let message = format!(r#"{{"tools":[{tools}]}}"#);
-        catalogue.learn(message.as_bytes(), 0..message.len());
+        catalogue.record(message.as_bytes(), 0..message.len());
     }
 
     #[test]
     fn only_annotated_tools_are_repeated_and_only_where_retry_is_configured() {
         let mut catalogue = ToolCatalogue::default();
-        learn(
+        record(
             &mut catalogue,
             r#"{"name":"reads","annotations":{"readOnlyHint":true}},
                {"name":"puts","annotations":{"idempotentHint": true ,"readOnlyHint":false}},
@@ -147,7 +147,7 @@ mod tests {
         catalogue.coverage = Coverage::Whole;
         assert_eq!(call(&catalogue, "unlisted"), Repeat::No);
         assert_eq!(repeat(&catalogue, Retry::Never, "tools/call", "reads"), Repeat::No);
-        learn(&mut catalogue, r#"{"name":"reads"}"#);
+        record(&mut catalogue, r#"{"name":"reads"}"#);
         assert_eq!(call(&catalogue, "reads"), Repeat::No, "the last list wins");
     }
 
@@ -192,9 +192,9 @@ mod tests {
     fn the_number_of_remembered_tools_is_bounded() {
         let mut catalogue = ToolCatalogue::default();
         for number in 0..MAX_TOOLS + 10 {
-            learn(&mut catalogue, &format!(r#"{{"name":"{number}"}}"#));
+            record(&mut catalogue, &format!(r#"{{"name":"{number}"}}"#));
         }
-        learn(&mut catalogue, &format!(r#"{{"name":"{}"}}"#, "n".repeat(MAX_TOOL_NAME + 1)));
+        record(&mut catalogue, &format!(r#"{{"name":"{}"}}"#, "n".repeat(MAX_TOOL_NAME + 1)));
         assert_eq!(catalogue.tools.len(), MAX_TOOLS);
     }
 }

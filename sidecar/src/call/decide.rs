@@ -18,7 +18,7 @@ use super::admit::{DecisionFacts, PriorAttempts, ToolListWait};
 use super::catalogue::{Repeat, ToolCatalogue};
 use super::decode::{Inbound, Request};
 use super::parked::ParkReason;
-use super::record::Recorded;
+use super::record::RecordStatus;
 use super::tasks::TaskTable;
 use crate::config::{Config, Scope, Server};
 
@@ -50,7 +50,7 @@ pub(crate) struct DecidedChunk<'a> {
 pub(crate) struct Ruling {
     pub(super) decision: Decision,
     pub(super) reason: DecisionReason,
-    /// None where the grant does not name the server.
+    /// `None` if the grant does not name the server, or if the message is malformed.
     pub(super) server: Option<Arc<Server>>,
     /// The scope whose credentials an allowed call uses, if its tool is in a scope.
     pub(super) scope: Option<Arc<Scope>>,
@@ -206,7 +206,7 @@ impl<'a> DecidedChunk<'a> {
     }
 
     /// Whether one of the allowed requests uses this id.
-    pub(super) fn takes(&self, id: &IdValue) -> bool {
+    pub(super) fn uses_id(&self, id: &IdValue) -> bool {
         self.id_bits & bit_of(id) != 0 && self.messages.iter().any(|message| message.allowed_id() == Some(id))
     }
 }
@@ -240,10 +240,10 @@ impl<'a> Decided<'a> {
     }
 
     /// The result for this message when the audit cannot be written.
-    pub(super) fn unrecorded(&self) -> Recorded {
+    pub(super) fn status_without_audit(&self) -> RecordStatus {
         match self.ruling {
-            Some(_) => Recorded::NotWritten,
-            None => Recorded::Written,
+            Some(_) => RecordStatus::NotWritten,
+            None => RecordStatus::Written,
         }
     }
 
@@ -256,7 +256,7 @@ impl<'a> Decided<'a> {
         self.scope()?.pattern(self.inbound.request()?.tool.as_deref()?).map(Glob::as_str)
     }
 
-    pub(super) fn record<'r>(
+    pub(super) fn to_record<'r>(
         &'r self,
         call: audit::Call<'r>,
         ruling: &'r Ruling,
@@ -288,9 +288,9 @@ mod tests {
     use super::super::decode::decode;
     use super::*;
 
-    /// Ids that share a bit are distinguished, and denied requests take no id.
+    /// Ids that share a bit are distinguished, and the ids of denied requests stay free.
     #[test]
-    fn only_an_earlier_allowed_request_takes_an_id() {
+    fn only_allowed_requests_of_the_chunk_use_their_ids() {
         let ids: Vec<String> = (0..60).map(|number| number.to_string()).chain(["\"7\"".into()]).collect();
         let received = |id: &String| Received {
             seq: 1,
@@ -307,9 +307,11 @@ mod tests {
         }
         assert_eq!(chunk.allowed_requests, 40);
         for number in 0..60_usize {
-            let taken = chunk.takes(&IdValue::Integer(number.to_string().into()));
-            assert_eq!(taken, number % 3 != 0, "{number}");
+            let is_used = chunk.uses_id(&IdValue::Integer(number.to_string().into()));
+            assert_eq!(is_used, number % 3 != 0, "{number}");
         }
-        assert!(!chunk.takes(&IdValue::Text("8".into())) && !chunk.takes(&IdValue::Integer("108".into())));
+        assert!(
+            !chunk.uses_id(&IdValue::Text("8".into())) && !chunk.uses_id(&IdValue::Integer("108".into()))
+        );
     }
 }

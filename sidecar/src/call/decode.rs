@@ -18,7 +18,7 @@ pub(crate) enum Inbound<'a> {
         id: Id<'a>,
         value: IdValue,
     },
-    /// The answer to a request of the server.
+    /// The response to a request of the server.
     Response {
         id: Option<Id<'a>>,
     },

@@ -22,9 +22,9 @@ use super::decide::{Decided, DecisionReason, Ruling};
 use super::decode::{Inbound, Request};
 use super::in_flight::{Attempt, Call, ReplyHandling};
 use super::parked::Unsent;
-use super::record::Recorded;
+use super::record::RecordStatus;
 use super::used_secrets::HeldSecrets;
-use super::{Cancelled, HarnessTurn, Pipeline};
+use super::{Cancelled, ChunkExecution, Pipeline};
 
 /// A call that is ready to be registered and sent once its decision is written.
 pub(crate) struct Prepared {
@@ -38,7 +38,7 @@ const UNRECORDED: &str =
     "it did not run, because the decision about it could not be recorded; tell the host's administrator";
 const UNRECORDED_REPEAT: &str = "it may or may not have run before, and was not repeated because the decision about that could not be recorded; tell the host's administrator";
 
-/// The call that an allowed request makes.
+/// Prepares the call of an allowed request; `None` for any other message.
 pub(super) fn prepare(
     catalogue: &ToolCatalogue,
     message: &Decided<'_>,
@@ -79,12 +79,12 @@ pub(super) fn prepare(
     Some(Prepared { call, slot, timeout: (!is_open_ended).then_some(server.call_timeout) })
 }
 
-impl HarnessTurn<'_> {
+impl ChunkExecution<'_> {
     /// Carries out the decisions of a chunk in order. `held` has the secrets of each message by its position.
     pub(super) fn carry_out_all<'a>(
         mut self,
         decided: impl Iterator<Item = (Decided<'a>, Option<Prepared>)>,
-        recorded: Vec<Recorded>,
+        recorded: Vec<RecordStatus>,
         held: &HeldSecrets,
     ) {
         for (index, ((mut message, prepared), recorded)) in decided.zip(recorded).enumerate() {
@@ -97,21 +97,21 @@ impl HarnessTurn<'_> {
     }
 
     /// Carries out one decision.
-    fn carry_out(&mut self, message: Decided<'_>, prepared: Option<Prepared>, recorded: Recorded) {
+    fn carry_out(&mut self, message: Decided<'_>, prepared: Option<Prepared>, recorded: RecordStatus) {
         let Decided { received, inbound, ruling } = message;
         match (inbound, ruling) {
             (Inbound::Request { request, id, value }, Some(ruling)) => match prepared {
                 Some(mut prepared) => {
                     prepared.start_timeout(self.now);
                     match recorded {
-                        Recorded::Written => self.forward(&request, &id, value, &ruling, prepared),
+                        RecordStatus::Written => self.forward(&request, &id, value, &ruling, prepared),
                         _ => self.refuse_unrecorded(prepared.call, recorded),
                     }
                 }
                 None => self.refuse_decided(&request, &id, &ruling, recorded),
             },
             (Inbound::Notification(request), Some(ruling))
-                if ruling.allows() && recorded == Recorded::Written =>
+                if ruling.allows() && recorded == RecordStatus::Written =>
             {
                 self.notify(&request);
             }
@@ -121,9 +121,10 @@ impl HarnessTurn<'_> {
             (Inbound::Malformed(malformed), _) => {
                 self.pipeline.recorder.count(RequestOutcome::Malformed);
                 let sentence = format!("the message was not relayed: {malformed}");
-                let answer = code::error_response(malformed.id.as_deref(), Code::MessageMalformed, &sentence);
+                let response =
+                    code::error_response(malformed.id.as_deref(), Code::MessageMalformed, &sentence);
                 self.pipeline.recorder.counters.refused += 1;
-                self.pipeline.reply(&answer);
+                self.pipeline.reply(&response);
             }
             (Inbound::Request { id, .. }, None) => {
                 self.pipeline.refuse(id.raw, Code::ServerUnavailable, UNRECORDED)
@@ -140,7 +141,7 @@ impl HarnessTurn<'_> {
         ruling: &Ruling,
         prepared: Prepared,
     ) {
-        let HarnessTurn { pipeline, servers, config, now } = self;
+        let ChunkExecution { pipeline, servers, config, now } = self;
         let Prepared { call, slot, .. } = prepared;
         let Some(server) = &ruling.server else { return };
         let bytes = &request.received.bytes;
@@ -151,10 +152,10 @@ impl HarnessTurn<'_> {
             }
         }
         pipeline.recorder.counters.calls += 1;
-        let keep = || {
+        let make_owned = || {
             let request =
                 Outbound::request(bytes.clone(), id.value(), &request.method, request.header_name());
-            request.in_scope(ruling.scope.clone()).decided(ruling.decided_reads())
+            request.in_scope(ruling.scope.clone()).with_decided_reads(ruling.decided_reads())
         };
         let owner = call.task.as_deref().and_then(|task| pipeline.tasks.process_of(task));
         let Pipeline { caller, in_flight, .. } = &mut **pipeline;
@@ -162,12 +163,14 @@ impl HarnessTurn<'_> {
         let launcher = || caller.launcher_for(config, server);
         // A request about a task goes to the process that runs the task, which may be draining.
         let to_owner = match owner.filter(|owner| servers.current(slot) != Some(*owner)) {
-            Some(owner) => servers.send(Target::Process(owner), Outgoing::Kept(keep()), WhenNotReady::Return),
+            Some(owner) => {
+                servers.send(Target::Process(owner), Outgoing::Owned(make_owned()), WhenNotReady::Return)
+            }
             None => SendResult::NoProcess,
         };
         let sent = match to_owner {
             SendResult::NoProcess => {
-                let message = Outgoing::Request { bytes, keep: &keep };
+                let message = Outgoing::Request { bytes, make_owned: &make_owned };
                 servers.send(Target::Slot(slot), message, WhenNotReady::Start(&launcher))
             }
             sent => sent,
@@ -179,17 +182,17 @@ impl HarnessTurn<'_> {
     }
 
     /// Refuses an allowed call whose decision is not durably in the audit.
-    fn refuse_unrecorded(&mut self, call: Call, recorded: Recorded) {
+    fn refuse_unrecorded(&mut self, call: Call, recorded: RecordStatus) {
         match (recorded, call.attempt) {
             // The decision record exists although the call is not made, so an outcome must say that it was refused.
-            (Recorded::Written | Recorded::WrittenNotSynced, _) => {
+            (RecordStatus::Written | RecordStatus::WrittenNotSynced, _) => {
                 self.pipeline.fail(self.servers, call, Code::ServerUnavailable, UNRECORDED, self.now);
             }
-            (Recorded::NotWritten, Attempt::First) => {
+            (RecordStatus::NotWritten, Attempt::First) => {
                 self.pipeline.recorder.count(RequestOutcome::Unrecorded);
                 self.pipeline.refuse(call.id.as_bytes(), Code::ServerUnavailable, UNRECORDED);
             }
-            (Recorded::NotWritten, Attempt::Second) => {
+            (RecordStatus::NotWritten, Attempt::Second) => {
                 self.pipeline.recorder.count(RequestOutcome::Unrecorded);
                 self.pipeline.refuse(call.id.as_bytes(), Code::OutcomeUnknown, UNRECORDED_REPEAT);
             }
@@ -197,13 +200,19 @@ impl HarnessTurn<'_> {
     }
 
     /// Answers a request that is not allowed.
-    fn refuse_decided(&mut self, request: &Request<'_>, id: &Id<'_>, ruling: &Ruling, recorded: Recorded) {
+    fn refuse_decided(
+        &mut self,
+        request: &Request<'_>,
+        id: &Id<'_>,
+        ruling: &Ruling,
+        recorded: RecordStatus,
+    ) {
         self.pipeline.recorder.count(match recorded {
-            Recorded::NotWritten => RequestOutcome::Unrecorded,
-            Recorded::Written | Recorded::WrittenNotSynced => RequestOutcome::Denied,
+            RecordStatus::NotWritten => RequestOutcome::Unrecorded,
+            RecordStatus::Written | RecordStatus::WrittenNotSynced => RequestOutcome::Denied,
         });
         // "It did not run" would be wrong for a request that may have run.
-        if recorded == Recorded::NotWritten && ruling.reason != DecisionReason::MaybeRan {
+        if recorded == RecordStatus::NotWritten && ruling.reason != DecisionReason::MaybeRan {
             return self.pipeline.refuse(id.raw, Code::ServerUnavailable, UNRECORDED);
         }
         match explain(self.pipeline, request, ruling) {
@@ -217,7 +226,7 @@ impl HarnessTurn<'_> {
     }
 
     fn notify(&mut self, request: &Request<'_>) {
-        let HarnessTurn { pipeline, servers, now, .. } = self;
+        let ChunkExecution { pipeline, servers, now, .. } = self;
         let bytes = &request.received.bytes;
         let message = Outbound::notification(bytes.clone(), &request.method);
         let audience = match request.known {
@@ -248,7 +257,7 @@ impl HarnessTurn<'_> {
             None => None,
         };
         let target = process.map_or(Target::Slot(SlotKey::BASE), Target::Process);
-        let sent = servers.send(target, Outgoing::Kept(message), WhenNotReady::Return);
+        let sent = servers.send(target, Outgoing::Owned(message), WhenNotReady::Return);
         if let (SendResult::NotReady(message), Target::Slot(slot)) = (sent, target) {
             pipeline.sending(servers, *now).park(slot, Unsent { call: None, message });
         }
@@ -264,9 +273,11 @@ impl HarnessTurn<'_> {
     /// Relays the harness's response to a request of the server.
     fn respond(&mut self, bytes: &[u8], id: Option<&Id<'_>>) {
         let Some(id) = id else { return };
-        let Some((process, original)) = self.pipeline.server_requests.answered(&id.value()) else { return };
+        let Some((process, original)) = self.pipeline.server_requests.take_answered(&id.value()) else {
+            return;
+        };
         let message = json::replace(bytes, id.span.clone(), &original);
-        let message = Outgoing::Kept(Outbound::response(message));
+        let message = Outgoing::Owned(Outbound::response(message));
         self.servers.send(Target::Process(process), message, WhenNotReady::Return);
     }
 }

@@ -18,7 +18,7 @@ use tokio::time::Instant;
 /// One allowed request, until it is answered.
 #[derive(Clone, Debug)]
 pub(crate) struct Call {
-    /// The id as the harness spelled it.
+    /// The id as the harness wrote it, in JSON.
     pub(crate) id: ShortText,
     /// The process that the request was sent to; [`ProcessId::NONE`] until it is sent.
     pub(crate) process: ProcessId,
@@ -85,7 +85,7 @@ impl InFlight {
     }
 
     /// Whether this id cannot be used now: its request is in flight, or was abandoned without a response so far.
-    pub(crate) fn is_taken(&self, id: &IdValue) -> bool {
+    pub(crate) fn is_in_use(&self, id: &IdValue) -> bool {
         self.calls.contains_key(id) || self.abandoned.ids.contains_key(id)
     }
 
@@ -107,7 +107,7 @@ impl InFlight {
     }
 
     /// Takes out the call that this response of a process belongs to; none for late or unsolicited responses.
-    pub(crate) fn answered(&mut self, from: ProcessId, id: &IdValue) -> Option<Call> {
+    pub(crate) fn take_answered(&mut self, from: ProcessId, id: &IdValue) -> Option<Call> {
         let call = match self.calls.entry(id.clone()) {
             Entry::Occupied(call) if call.get().process == from => call.remove(),
             Entry::Occupied(_) => return None,
@@ -121,14 +121,14 @@ impl InFlight {
     }
 
     /// Sets the process that a formerly parked call was sent to.
-    pub(crate) fn sent(&mut self, id: &IdValue, process: ProcessId, other_reads: Option<Arc<Reads>>) {
+    pub(crate) fn set_sent(&mut self, id: &IdValue, process: ProcessId, other_reads: Option<Arc<Reads>>) {
         if let Some(call) = self.calls.get_mut(id) {
             (call.process, call.sent_with) = (process, other_reads);
         }
     }
 
-    /// Notes that the call was sent with other reads of secrets than its decision record names.
-    pub(crate) fn sent_with(&mut self, process: ProcessId, id: &IdValue, reads: Arc<Reads>) {
+    /// Records that the call was sent with other reads of secrets than its decision record names.
+    pub(crate) fn set_sent_with(&mut self, process: ProcessId, id: &IdValue, reads: Arc<Reads>) {
         if let Some(call) = self.calls.get_mut(id).filter(|call| call.process == process) {
             call.sent_with = Some(reads);
         }
@@ -269,7 +269,7 @@ pub(super) mod tests {
         IdValue::Integer(number.to_string().into())
     }
 
-    /// A call of the harness.
+    /// A first attempt on process `BASE`, without a copy for a retry.
     pub(in crate::call) fn call(deadline: Option<Instant>) -> Call {
         Call {
             id: "1".into(),
@@ -297,8 +297,11 @@ pub(super) mod tests {
         for number in 0..3 {
             large(&mut calls, number);
         }
-        assert!(calls.answered(BASE, &id(2)).is_some_and(|call| call.retry_copy.is_none()), "it did not fit");
-        assert!(calls.answered(BASE, &id(1)).is_some_and(|call| call.retry_copy.is_some()));
+        assert!(
+            calls.take_answered(BASE, &id(2)).is_some_and(|call| call.retry_copy.is_none()),
+            "it did not fit"
+        );
+        assert!(calls.take_answered(BASE, &id(1)).is_some_and(|call| call.retry_copy.is_some()));
         large(&mut calls, 4);
         assert!(calls.abandon(&id(4)).is_some_and(|call| call.retry_copy.is_some()), "there was room again");
         calls.drain(BASE);
@@ -306,13 +309,13 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn a_late_response_is_dropped_and_its_id_stays_taken_until_then() {
+    fn a_late_response_is_dropped_and_its_id_stays_in_use_until_then() {
         let mut calls = InFlight::default();
         calls.insert(id(1), call(None));
         assert!(calls.abandon(&id(1)).is_some());
-        assert!(calls.is_taken(&id(1)));
-        assert!(calls.answered(BASE, &id(1)).is_none());
-        assert!(!calls.is_taken(&id(1)));
+        assert!(calls.is_in_use(&id(1)));
+        assert!(calls.take_answered(BASE, &id(1)).is_none());
+        assert!(!calls.is_in_use(&id(1)));
     }
 
     #[test]
@@ -322,17 +325,17 @@ pub(super) mod tests {
         calls.insert(id(1), sent_to(BASE));
         calls.insert(id(2), sent_to(OTHER));
         calls.insert(id(3), sent_to(OTHER));
-        assert!(calls.answered(OTHER, &id(1)).is_none() && calls.is_taken(&id(1)));
+        assert!(calls.take_answered(OTHER, &id(1)).is_none() && calls.is_in_use(&id(1)));
         calls.abandon(&id(3));
         assert!(
-            calls.answered(BASE, &id(3)).is_none() && calls.is_taken(&id(3)),
+            calls.take_answered(BASE, &id(3)).is_none() && calls.is_in_use(&id(3)),
             "its response may still arrive"
         );
         assert!(calls.has_calls_on(OTHER));
         assert_eq!(calls.drain(OTHER).len(), 1);
-        assert!(!calls.has_calls_on(OTHER) && !calls.is_taken(&id(3)), "no late response can arrive");
+        assert!(!calls.has_calls_on(OTHER) && !calls.is_in_use(&id(3)), "no late response can arrive");
         assert_eq!((calls.len(), calls.retry_bytes), (1, 4));
-        assert!(calls.answered(BASE, &id(1)).is_some());
+        assert!(calls.take_answered(BASE, &id(1)).is_some());
     }
 
     #[test]
@@ -340,7 +343,7 @@ pub(super) mod tests {
         let mut calls = InFlight::default();
         let now = Instant::now();
         calls.insert(id(1), call(Some(now)));
-        calls.answered(BASE, &id(1));
+        calls.take_answered(BASE, &id(1));
         calls.insert(id(1), call(Some(now + Duration::from_secs(9))));
         assert!(calls.take_expired(now + Duration::from_secs(1)).is_none());
         assert!(calls.take_expired(now + Duration::from_secs(10)).is_some());
@@ -357,7 +360,10 @@ pub(super) mod tests {
         }
         assert_eq!(calls.next_deadline(), Some(after(10)));
         assert!(calls.take_expired(after(15)).is_some() && calls.take_expired(after(15)).is_none());
-        assert!(calls.is_taken(&id(1)) && calls.answered(BASE, &id(1)).is_some(), "only the second was due");
+        assert!(
+            calls.is_in_use(&id(1)) && calls.take_answered(BASE, &id(1)).is_some(),
+            "only the second was due"
+        );
         assert_eq!(calls.next_deadline(), Some(after(20)));
     }
 
@@ -368,7 +374,7 @@ pub(super) mod tests {
         calls.insert(id(0), call(Some(now)));
         for number in 1..10_000 {
             calls.insert(id(number), call(Some(now + Duration::from_secs(9))));
-            calls.answered(BASE, &id(number));
+            calls.take_answered(BASE, &id(number));
             assert!(calls.deadlines.len() <= 2 * calls.len() + 64 + 2, "{}", calls.deadlines.len());
         }
         assert_eq!(calls.next_deadline(), Some(now));
@@ -383,9 +389,9 @@ pub(super) mod tests {
         calls.insert(id(1), call(None));
         calls.insert(id(2), Call { process: successor, ..call(None) });
         calls.insert(id(3), Call { handling: ReplyHandling::Listen, ..call(None) });
-        assert!(calls.answered(successor, &id(1)).is_none());
-        assert!(calls.is_taken(&id(1)), "it still waits for its own process");
-        assert!(calls.answered(BASE, &id(1)).is_some());
+        assert!(calls.take_answered(successor, &id(1)).is_none());
+        assert!(calls.is_in_use(&id(1)), "it still waits for its own process");
+        assert!(calls.take_answered(BASE, &id(1)).is_some());
         assert!(!calls.has_calls_on(BASE), "a listener can be moved to another process");
         assert!(calls.has_calls_on(successor));
         assert_eq!((calls.take_listeners(successor).len(), calls.take_listeners(BASE).len()), (0, 1));

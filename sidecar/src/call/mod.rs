@@ -21,8 +21,8 @@
 //! | [`lookup`] | searches of the audit for earlier attempts |
 //! | [`parked`] | messages that cannot be decided or sent yet |
 //! | [`process_events`] | replacement of server processes |
-//! | [`recording`] | decisions that wait for a slow disk |
-//! | [`replies`] | scrubbed messages to the harness |
+//! | [`recording`] | decisions whose records wait for a slow disk; [`record`] writes them |
+//! | [`replies`] | the queue of scrubbed lines to the harness, which [`reply`] fills |
 //! | [`retry`] | repeats requests that may have run, or answers that their outcome is unknown |
 //! | [`scrubbing`] | large messages, scrubbed by a worker thread |
 //! | [`send`] | sending to a process, or parking until it is ready |
@@ -77,7 +77,7 @@ use self::in_flight::InFlight;
 use self::lookup::Lookups;
 use self::parked::{ParkReason, Parked, Work};
 use self::record::Recording;
-use self::recording::{Chunk, Decision};
+use self::recording::{Chunk, PendingDecision};
 use self::server_requests::ServerRequests;
 use self::tasks::TaskTable;
 use self::used_secrets::{HeldSecrets, held_secrets};
@@ -121,7 +121,7 @@ pub(crate) struct CallerContext {
     /// Session, link and server as the audit names them.
     pub(crate) audit: audit::Caller,
     /// The size of the largest message that the harness accepts.
-    pub(crate) message_bytes: usize,
+    pub(crate) max_message_bytes: usize,
 }
 
 /// The state of a request when the harness cancelled it.
@@ -136,7 +136,7 @@ enum Cancelled {
 }
 
 /// Carries out the decisions of one chunk, once they are recorded.
-struct HarnessTurn<'a> {
+struct ChunkExecution<'a> {
     pipeline: &'a mut Pipeline,
     servers: &'a mut ServerSet,
     config: &'a Arc<Config>,
@@ -147,7 +147,7 @@ struct HarnessTurn<'a> {
 const MAX_CHUNK: usize = 64;
 
 impl Pipeline {
-    pub(crate) fn new(session: Arc<Session>, link: Arc<str>, server: Name, message_bytes: usize) -> Self {
+    pub(crate) fn new(session: Arc<Session>, link: Arc<str>, server: Name, max_message_bytes: usize) -> Self {
         let config = session.context.config.load();
         // The sandbox chooses the name. Only configured names may become a metric's label.
         let is_configured = config.servers.contains_key(&server);
@@ -156,7 +156,7 @@ impl Pipeline {
         let audit = session.context.audit.caller(&session.id, &link, Some(server.as_str()));
         drop(config);
         Self {
-            caller: CallerContext { session, link, server, audit, message_bytes },
+            caller: CallerContext { session, link, server, audit, max_message_bytes },
             incoming: VecDeque::new(),
             parked: Parked::default(),
             in_flight: InFlight::default(),
@@ -209,12 +209,12 @@ impl Pipeline {
                 break;
             }
         }
-        let taken = decided.messages.len();
-        let recorded = match taken {
+        let decided_count = decided.messages.len();
+        let recorded = match decided_count {
             0 => None,
-            _ => Some(self.record_all(config, servers, decided.messages, now)),
+            _ => Some(self.record_and_carry_out(config, servers, decided.messages, now)),
         };
-        let rest = chunk.split_off(taken);
+        let rest = chunk.split_off(decided_count);
         if let Some(Err((records, decisions, held))) = recorded {
             let chunk = Chunk { messages: chunk, decisions, held, config: Arc::clone(config) };
             self.recording.wait(records, chunk, now);
@@ -232,20 +232,21 @@ impl Pipeline {
         }
     }
 
-    /// Records the decisions and carries them out; returns them unfinished where the disk is slow.
-    fn record_all(
+    /// Records the decisions and carries them out. If the disk is slow, returns them as `Err`, to be carried out
+    /// later.
+    fn record_and_carry_out(
         &mut self,
         config: &Arc<Config>,
         servers: &mut ServerSet,
         decided: Vec<Decided<'_>>,
         now: Instant,
-    ) -> Result<(), (PendingRecords, Vec<Decision>, HeldSecrets)> {
+    ) -> Result<(), (PendingRecords, Vec<PendingDecision>, HeldSecrets)> {
         let held = held_secrets(&self.caller.session, servers, &decided);
         // Prepared before the audit's write, to keep the time between that write and sending short.
         let prepared = decided.iter().map(|message| prepare(&self.catalogue, message, servers, now));
         let prepared: Vec<Option<Prepared>> = prepared.collect();
         let recording = match self.recording.is_overdue() {
-            true => Recording::Done(decided.iter().map(Decided::unrecorded).collect()),
+            true => Recording::Done(decided.iter().map(Decided::status_without_audit).collect()),
             false => self.recorder.record(&self.caller, config, &decided, &held),
         };
         let recorded = match recording {
@@ -254,12 +255,12 @@ impl Pipeline {
                 let decisions = decided
                     .into_iter()
                     .zip(prepared)
-                    .map(|(message, prepared)| Decision::new(message, prepared));
+                    .map(|(message, prepared)| PendingDecision::new(message, prepared));
                 return Err((pending, decisions.collect(), held));
             }
         };
-        let turn = HarnessTurn { pipeline: self, servers, config, now: Instant::now() };
-        turn.carry_out_all(decided.into_iter().zip(prepared), recorded, &held);
+        let execution = ChunkExecution { pipeline: self, servers, config, now: Instant::now() };
+        execution.carry_out_all(decided.into_iter().zip(prepared), recorded, &held);
         Ok(())
     }
 
@@ -280,11 +281,11 @@ impl Pipeline {
             false => ParkingRoom::Full,
         };
         let is_in_use = |id: &IdValue| {
-            self.in_flight.is_taken(id)
+            self.in_flight.is_in_use(id)
                 || self.parked.holds(id)
                 || self.large.holds(id)
                 || servers.replay().is_own(id)
-                || before.takes(id)
+                || before.uses_id(id)
         };
         let inbound = decode(received, config.limits.message_depth);
         let (inbound, prior) = match admit(inbound, *prior, parking, is_in_use) {
@@ -348,7 +349,7 @@ impl Pipeline {
         };
         servers.replay_mut().forget(id);
         if let Some(call) = call {
-            self.recorder.outcome(call, CallResult::Cancelled, None, now);
+            self.recorder.store_outcome(call, CallResult::Cancelled, None, now);
         }
         cancelled
     }
@@ -404,13 +405,13 @@ impl Pipeline {
         let calls = self.in_flight.drain_all();
         let unanswered = calls.len() + self.unanswered();
         for call in calls {
-            self.recorder.outcome(call, CallResult::OutcomeUnknown, Some(Code::SessionEnded), now);
+            self.recorder.store_outcome(call, CallResult::OutcomeUnknown, Some(Code::SessionEnded), now);
         }
         for call in self.recording.end().into_iter().chain(self.parked.take_all_unsent()) {
-            self.recorder.outcome(call, CallResult::Refused, Some(Code::SessionEnded), now);
+            self.recorder.store_outcome(call, CallResult::Refused, Some(Code::SessionEnded), now);
         }
         if let Some(call) = self.large.end() {
-            self.recorder.outcome(call, CallResult::OutcomeUnknown, Some(Code::SessionEnded), now);
+            self.recorder.store_outcome(call, CallResult::OutcomeUnknown, Some(Code::SessionEnded), now);
         }
         self.recorder.write(&self.caller);
         unanswered
@@ -420,7 +421,7 @@ impl Pipeline {
     #[cfg(test)]
     pub(crate) fn assert_one_status(&self) {
         for id in self.parked.ids() {
-            assert!(!self.in_flight.is_taken(id), "{id:?} is parked and in flight");
+            assert!(!self.in_flight.is_in_use(id), "{id:?} is parked and in flight");
         }
         self.in_flight.assert_one_status();
     }

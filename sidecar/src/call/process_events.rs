@@ -12,7 +12,7 @@ use cofferdam_servers::{
 use relay_proto::{mcp, notice};
 use tokio::time::Instant;
 
-use super::reply::ServerTurn;
+use super::reply::ServerEventHandler;
 use super::{CallerContext, Pipeline};
 
 impl Pipeline {
@@ -31,21 +31,22 @@ impl Pipeline {
         };
         let launcher = || caller.launcher(&config);
         for (slot, notice) in servers.advance_replacements(&is_busy, &launcher) {
-            let mut turn = ServerTurn { pipeline: self, servers, slot, from: ProcessId::NONE, now };
+            let mut handler =
+                ServerEventHandler { pipeline: self, servers, slot, from: ProcessId::NONE, now };
             match notice {
-                Notice::Cut { process, why } => {
-                    turn.from = process;
-                    turn.on_exit(&why);
+                Notice::CutOff { process, why } => {
+                    handler.from = process;
+                    handler.on_exit(&why);
                 }
                 Notice::HandedOver(process) => {
-                    turn.from = process;
-                    turn.move_listeners();
+                    handler.from = process;
+                    handler.move_listeners();
                     // Messages that were parked for the old process did not run, and are sent to the new one.
                     self.sending(servers, now).send_parked(slot);
                 }
-                Notice::Over(process) => {
-                    turn.from = process;
-                    turn.withdraw_requests();
+                Notice::Ended(process) => {
+                    handler.from = process;
+                    handler.withdraw_requests();
                     // No late response can arrive any more.
                     self.in_flight.drain(process);
                     self.tasks.forget_process(process);
@@ -56,13 +57,13 @@ impl Pipeline {
     }
 }
 
-impl ServerTurn<'_> {
+impl ServerEventHandler<'_> {
     /// Reopens the listeners of a draining process on its replacement.
     fn move_listeners(&mut self) {
         for call in self.pipeline.in_flight.take_listeners(self.from) {
             let cancelled =
                 notice::cancelled(call.id.as_bytes(), "a new server process takes over this listener");
-            let cancelled = Outgoing::Kept(Outbound::notification(cancelled, mcp::CANCELLED));
+            let cancelled = Outgoing::Owned(Outbound::notification(cancelled, mcp::CANCELLED));
             self.servers.send(Target::Process(self.from), cancelled, WhenNotReady::Return);
             let why = "the server's process was replaced; listen again";
             self.pipeline.retry_or_fail(self.servers, call, why, self.now);

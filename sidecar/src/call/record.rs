@@ -1,8 +1,8 @@
 //! Writes decisions and outcomes to the audit, and counts them.
 //!
 //! A decision is written before it is carried out. Nothing waits for an outcome to be written: if the sidecar crashes
-//! first, the outcome is unknown in the audit and for the harness. So outcomes are written in batches: with the next
-//! decisions, when the link is idle, or after [`OUTCOME_DELAY`].
+//! first, the audit lacks the outcome, although the harness may have received the response. So outcomes are written in
+//! batches: with the next decisions, when the link is idle, or after [`OUTCOME_DELAY`].
 
 use std::borrow::Cow;
 use std::time::Duration;
@@ -43,7 +43,7 @@ pub(crate) struct LinkCounters {
 
 /// Whether the decision about a message is in the audit.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(crate) enum Recorded {
+pub(crate) enum RecordStatus {
     /// The decision is not carried out.
     NotWritten,
     Written,
@@ -54,7 +54,7 @@ pub(crate) enum Recorded {
 /// Whether the decisions of a chunk are written.
 pub(super) enum Recording {
     /// One result for each message, in order.
-    Done(Vec<Recorded>),
+    Done(Vec<RecordStatus>),
     /// The audit's disk is slow.
     Pending(PendingRecords),
 }
@@ -69,16 +69,16 @@ struct Outcome {
     redactions: u32,
 }
 
-/// The method and the tool of a call, scrubbed, and the secrets that it was sent with where its decision record names
-/// others.
+/// The scrubbed method and tool of a call, and the secrets that it was sent with if they differ from those in its
+/// decision record.
 type OutcomeFields<'a> = (Cow<'a, str>, Option<Cow<'a, str>>, Vec<SecretUse<'a>>);
 
 /// How long outcomes wait for a shared write: usually the next call of a busy harness comes first.
 const OUTCOME_DELAY: Duration = Duration::from_millis(20);
 /// An idle link writes this many outcomes or more without waiting for [`OUTCOME_DELAY`].
 const IDLE_WRITE_COUNT: usize = 8;
-/// This many outcomes are written at once. One turn of the link adds fewer, so that its responses are sent before the
-/// write.
+/// With this many outcomes stored, [`Recorder::write_due`] does not wait for [`OUTCOME_DELAY`]. One pass of the link's
+/// loop adds fewer, so its responses are sent first.
 const MAX_UNWRITTEN_OUTCOMES: usize = 128;
 
 impl Recorder {
@@ -106,14 +106,14 @@ impl Recorder {
     }
 
     /// Stores the outcome of a call for which no response of the server was relayed.
-    pub(super) fn outcome(&mut self, call: Call, result: CallResult, code: Option<Code>, now: Instant) {
+    pub(super) fn store_outcome(&mut self, call: Call, result: CallResult, code: Option<Code>, now: Instant) {
         let duration = now.saturating_duration_since(call.began);
         self.push(Outcome { call, result, code, bytes: 0, duration, redactions: 0 }, now);
     }
 
     /// Stores the outcome of a call whose response was relayed: the size that the server sent, and the number of
     /// redactions.
-    pub(super) fn relayed(
+    pub(super) fn store_relayed(
         &mut self,
         call: Call,
         result: CallResult,
@@ -165,7 +165,7 @@ impl Recorder {
         let secrets = config.servers.get(server).map(|server| server.secrets()).unwrap_or_default();
         let secrets = secret_uses(secrets, &held.base);
         // Scrubbed, because the sandbox may repeat a credential that it got from a server.
-        let names: Vec<_> = decided
+        let scrubbed_fields: Vec<_> = decided
             .iter()
             .enumerate()
             .map(|(index, message)| match message.inbound.request() {
@@ -182,10 +182,10 @@ impl Recorder {
             })
             .collect();
         if decided.iter().all(|message| message.ruling.is_none()) {
-            return Recording::Done(vec![Recorded::Written; decided.len()]);
+            return Recording::Done(vec![RecordStatus::Written; decided.len()]);
         }
         self.batch_outcomes(caller);
-        for (message, (method, tool, mac, of_scope)) in decided.iter().zip(&names) {
+        for (message, (method, tool, mac, of_scope)) in decided.iter().zip(&scrubbed_fields) {
             let Some(ruling) = &message.ruling else { continue };
             let call = audit::Call {
                 caller: audit_caller,
@@ -194,7 +194,13 @@ impl Recorder {
                 tool: tool.as_deref(),
             };
             let secrets = of_scope.as_ref().unwrap_or(&secrets);
-            self.batch.decision(&message.record(call, ruling, mac.as_ref(), &config.policy_digest, secrets));
+            self.batch.decision(&message.to_record(
+                call,
+                ruling,
+                mac.as_ref(),
+                &config.policy_digest,
+                secrets,
+            ));
         }
         match audit.submit(&session.budget, &mut self.batch) {
             Submitted::Done(result) => {
@@ -202,7 +208,7 @@ impl Recorder {
                     self.report_lost(caller, error);
                 }
                 self.clear();
-                Recording::Done(recorded(
+                Recording::Done(record_statuses(
                     caller,
                     result,
                     decided.iter().map(|message| message.ruling.is_some()),
@@ -217,11 +223,11 @@ impl Recorder {
 
     fn batch_outcomes(&mut self, caller: &CallerContext) {
         let mut batch = std::mem::take(&mut self.batch);
-        let names = self.names(&caller.session.credentials.scrubber());
-        for record in self.records(&caller.audit, &names) {
+        let fields = self.outcome_fields(&caller.session.credentials.scrubber());
+        for record in self.records(&caller.audit, &fields) {
             batch.outcome(&record);
         }
-        drop(names);
+        drop(fields);
         self.batch = batch;
     }
 
@@ -231,7 +237,7 @@ impl Recorder {
     }
 
     /// Scrubbed, because the sandbox may repeat a credential that it got from a server.
-    fn names(&self, scrubber: &Scrubber) -> Vec<OutcomeFields<'_>> {
+    fn outcome_fields(&self, scrubber: &Scrubber) -> Vec<OutcomeFields<'_>> {
         self.outcomes
             .iter()
             .map(|outcome| {
@@ -245,9 +251,9 @@ impl Recorder {
     fn records<'a>(
         &'a self,
         caller: &'a audit::Caller,
-        names: &'a [OutcomeFields<'_>],
+        fields: &'a [OutcomeFields<'_>],
     ) -> impl Iterator<Item = OutcomeRecord<'a>> {
-        self.outcomes.iter().zip(names).map(move |(outcome, (method, tool, secrets))| OutcomeRecord {
+        self.outcomes.iter().zip(fields).map(move |(outcome, (method, tool, secrets))| OutcomeRecord {
             call: audit::Call { caller, seq: outcome.call.seq, method, tool: tool.as_deref() },
             result: outcome.result,
             code: outcome.code.map(Code::as_str),
@@ -266,29 +272,29 @@ impl Recorder {
     }
 }
 
-/// One result for each message, in order; `has_decision` tells which of them have a decision to be recorded.
-pub(super) fn recorded(
+/// One result for each message, in order; `has_decision` says for each whether it has a decision to be recorded.
+pub(super) fn record_statuses(
     caller: &CallerContext,
     result: Result<Vec<audit::Recorded>, AuditError>,
     has_decision: impl Iterator<Item = bool>,
-) -> Vec<Recorded> {
+) -> Vec<RecordStatus> {
     let (written, default) = match result {
-        Ok(written) => (written, Recorded::NotWritten),
+        Ok(written) => (written, RecordStatus::NotWritten),
         Err(error) => {
             let CallerContext { session, link, .. } = caller;
             tracing::error!(%link, session = %session.id, %error, "decisions were not recorded: the calls are refused");
             let default = match error {
-                AuditError::Sync { .. } => Recorded::WrittenNotSynced,
-                _ => Recorded::NotWritten,
+                AuditError::Sync { .. } => RecordStatus::WrittenNotSynced,
+                _ => RecordStatus::NotWritten,
             };
             (Vec::new(), default)
         }
     };
-    let mut written = written.into_iter().map(Recorded::from);
+    let mut written = written.into_iter().map(RecordStatus::from);
     has_decision
         .map(|has_decision| match has_decision {
             true => written.next().unwrap_or(default),
-            false => Recorded::Written,
+            false => RecordStatus::Written,
         })
         .collect()
 }
@@ -301,7 +307,7 @@ fn method_name<'a>(scrubber: &Scrubber, method: &'a str) -> Cow<'a, str> {
     }
 }
 
-impl From<audit::Recorded> for Recorded {
+impl From<audit::Recorded> for RecordStatus {
     fn from(recorded: audit::Recorded) -> Self {
         match recorded {
             audit::Recorded::OverBudget(_) => Self::NotWritten,

@@ -21,9 +21,9 @@ use super::decide::{Decided, Ruling};
 use super::decode::{Inbound, decode};
 use super::forward::Prepared;
 use super::in_flight::Call;
-use super::record::{Recorded, recorded};
+use super::record::{RecordStatus, record_statuses};
 use super::used_secrets::HeldSecrets;
-use super::{HarnessTurn, Pipeline};
+use super::{ChunkExecution, Pipeline};
 use crate::config::Config;
 
 /// The chunk of one link whose decisions are being written.
@@ -46,13 +46,13 @@ enum RecordingState {
 /// Decided messages with everything that is needed to carry them out.
 pub(super) struct Chunk {
     pub(super) messages: Vec<Incoming>,
-    pub(super) decisions: Vec<Decision>,
+    pub(super) decisions: Vec<PendingDecision>,
     pub(super) held: HeldSecrets,
     pub(super) config: Arc<Config>,
 }
 
 /// The decision about one message.
-pub(super) struct Decision {
+pub(super) struct PendingDecision {
     ruling: Option<Ruling>,
     prepared: Option<Prepared>,
     /// Why admission refused the message: this cannot be found out by decoding it again.
@@ -71,7 +71,7 @@ pub(crate) type RecordResult = Result<Vec<audit::Recorded>, AuditError>;
 /// How long a request waits for its decision to be written: shorter than the timeout of any harness.
 const RECORD_TIME: Duration = Duration::from_secs(10);
 
-impl Decision {
+impl PendingDecision {
     pub(super) fn new(message: Decided<'_>, prepared: Option<Prepared>) -> Self {
         let refused = match message.inbound {
             Inbound::Malformed(malformed) => Some(malformed),
@@ -149,15 +149,20 @@ impl Pipeline {
             Some(RecordingState::Pending { chunk, .. }) => {
                 let has_decision =
                     chunk.decisions.iter().map(|decision| decision.recordable() == Recordable::Yes);
-                let recorded = recorded(&self.caller, result, has_decision);
+                let recorded = record_statuses(&self.caller, result, has_decision);
                 chunk.carry_out(self, servers, recorded, now);
             }
             Some(RecordingState::Overdue { calls, .. }) => {
                 let has_decision = calls.iter().map(|(recordable, _)| *recordable == Recordable::Yes);
-                let recorded = recorded(&self.caller, result, has_decision);
+                let recorded = record_statuses(&self.caller, result, has_decision);
                 for ((_, call), recorded) in calls.into_iter().zip(recorded) {
-                    if let Some(call) = call.filter(|_| recorded != Recorded::NotWritten) {
-                        self.recorder.outcome(call, CallResult::Refused, Some(Code::ServerUnavailable), now);
+                    if let Some(call) = call.filter(|_| recorded != RecordStatus::NotWritten) {
+                        self.recorder.store_outcome(
+                            call,
+                            CallResult::Refused,
+                            Some(Code::ServerUnavailable),
+                            now,
+                        );
                     }
                 }
             }
@@ -177,8 +182,8 @@ impl Pipeline {
         });
         let calls: Vec<_> = calls.collect();
         let recorded = calls.iter().map(|(recordable, _)| match recordable {
-            Recordable::Yes => Recorded::NotWritten,
-            Recordable::No => Recorded::Written,
+            Recordable::Yes => RecordStatus::NotWritten,
+            Recordable::No => RecordStatus::Written,
         });
         let recorded = recorded.collect();
         chunk.carry_out(self, servers, recorded, now);
@@ -192,19 +197,19 @@ impl Chunk {
         self,
         pipeline: &mut Pipeline,
         servers: &mut ServerSet,
-        recorded: Vec<Recorded>,
+        recorded: Vec<RecordStatus>,
         now: Instant,
     ) {
         let Self { messages, decisions, held, config } = self;
         let decided = messages.iter().zip(decisions).map(|(message, decision)| {
-            let Decision { ruling, prepared, refused } = decision;
+            let PendingDecision { ruling, prepared, refused } = decision;
             let inbound = match refused {
                 Some(malformed) => Inbound::Malformed(malformed),
                 None => decode(&message.received, config.limits.message_depth),
             };
             (Decided { received: &message.received, inbound, ruling }, prepared)
         });
-        let turn = HarnessTurn { pipeline, servers, config: &config, now };
-        turn.carry_out_all(decided, recorded, &held);
+        let execution = ChunkExecution { pipeline, servers, config: &config, now };
+        execution.carry_out_all(decided, recorded, &held);
     }
 }

@@ -1,7 +1,7 @@
 //! Messages on their way to the harness.
 //!
-//! What must stay true: messages are added only by [`Replies::push_message`] and [`Replies::push_line`], which accept
-//! only the output of [`scrub_message`] and [`scrub_response`].
+//! What must stay true: [`Replies`] accepts only a [`ScrubbedLine`], and only [`scrub_message`] and [`scrub_response`]
+//! make one.
 
 use std::borrow::Cow;
 use std::ops::Range;
@@ -23,8 +23,8 @@ pub(crate) struct Replies {
 #[derive(Debug)]
 pub(crate) struct TooLarge;
 
-/// A response that was scrubbed and is one line.
-pub(crate) struct ScrubbedResponse<'a> {
+/// A message that was scrubbed and is one line.
+pub(crate) struct ScrubbedLine<'a> {
     line: Cow<'a, [u8]>,
     pub(super) redactions: u32,
 }
@@ -33,13 +33,9 @@ pub(crate) struct ScrubbedResponse<'a> {
 const KEPT_BUFFER: usize = 64 * 1024;
 
 impl Replies {
-    /// Appends the output of [`scrub_message`].
-    pub(super) fn push_message(&mut self, line: &[u8]) {
-        self.push(line);
-    }
-
-    pub(super) fn push_line(&mut self, response: &ScrubbedResponse<'_>) {
-        self.push(&response.line);
+    pub(super) fn push(&mut self, scrubbed: &ScrubbedLine<'_>) {
+        self.bytes.extend_from_slice(&scrubbed.line);
+        self.ends.push(self.bytes.len());
     }
 
     /// Removes all lines and passes them to `take`, in order.
@@ -54,25 +50,24 @@ impl Replies {
             self.bytes = Vec::new();
         }
     }
-
-    fn push(&mut self, line: &[u8]) {
-        self.bytes.extend_from_slice(line);
-        self.ends.push(self.bytes.len());
-    }
 }
 
-impl ScrubbedResponse<'_> {
+impl ScrubbedLine<'_> {
     pub(super) fn len(&self) -> usize {
         self.line.len()
     }
+
+    pub(super) fn into_owned(self) -> ScrubbedLine<'static> {
+        ScrubbedLine { line: Cow::Owned(self.line.into_owned()), redactions: self.redactions }
+    }
 }
 
-/// Scrubs a message that is not a server's response. Returns it as one line, with the number of redactions.
+/// Scrubs a request or notification of a server, or a response that the sidecar itself made.
 pub(super) fn scrub_message<'a>(
     scrubber: &Scrubber,
     message: &'a [u8],
-    message_bytes: usize,
-) -> Result<(Cow<'a, [u8]>, u32), TooLarge> {
+    max_message_bytes: usize,
+) -> Result<ScrubbedLine<'a>, TooLarge> {
     let scrubbed = scrubber.message(message);
     let mut bytes = scrubbed.bytes;
     if scrubbed.redactions > 0
@@ -86,19 +81,20 @@ pub(super) fn scrub_message<'a>(
         Cow::Owned(line) => Some(line),
     };
     let line = line.map_or(bytes, Cow::Owned);
-    match line.len() > message_bytes {
+    match line.len() > max_message_bytes {
         true => Err(TooLarge),
-        false => Ok((line, scrubbed.redactions)),
+        false => Ok(ScrubbedLine { line, redactions: scrubbed.redactions }),
     }
 }
 
-/// Scrubs a response and restores the harness's spelling of its id. None where the id was redacted and cannot be found.
+/// Scrubs a response of a server and writes its id as the harness wrote it (`harness_id`). `None` if the id was
+/// redacted and cannot be found.
 pub(super) fn scrub_response<'a>(
     scrubber: &Scrubber,
     response: Cow<'a, [u8]>,
     id: &[u8],
-    spelled: &[u8],
-) -> Option<ScrubbedResponse<'a>> {
+    harness_id: &[u8],
+) -> Option<ScrubbedLine<'a>> {
     let (redactions, changed) = {
         let scrubbed = scrubber.message(&response);
         let changed = match scrubbed.bytes {
@@ -108,15 +104,15 @@ pub(super) fn scrub_response<'a>(
         (scrubbed.redactions, changed)
     };
     let mut bytes = changed.map_or(response, Cow::Owned);
-    if id != spelled || redactions > 0 {
+    if id != harness_id || redactions > 0 {
         let span = response_id(&bytes)?;
-        bytes = Cow::Owned(json::replace(&bytes, span, spelled));
+        bytes = Cow::Owned(json::replace(&bytes, span, harness_id));
     }
     let line = match json::line_safe(&bytes) {
         Cow::Borrowed(_) => None,
         Cow::Owned(line) => Some(line),
     };
-    Some(ScrubbedResponse { line: line.map_or(bytes, Cow::Owned), redactions })
+    Some(ScrubbedLine { line: line.map_or(bytes, Cow::Owned), redactions })
 }
 
 /// The range of the id of a response; none where the id was redacted into something that is not an id.

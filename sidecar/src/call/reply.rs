@@ -20,13 +20,13 @@ use tokio::time::Instant;
 use super::in_flight::{Attempt, Call, ReplyHandling};
 use super::parked::Unsent;
 use super::process_events::should_forward_notification;
-use super::replies::{ScrubbedResponse, TooLarge, scrub_message, scrub_response};
+use super::replies::{ScrubbedLine, TooLarge, scrub_message, scrub_response};
 use super::retry::forget_setting;
-use super::scrubbing::{LARGE, PendingResponse};
+use super::scrubbing::{LARGE_BYTES, PendingResponse};
 use super::{CallerContext, Pipeline};
 
 /// Handles one event of a server process.
-pub(super) struct ServerTurn<'a> {
+pub(super) struct ServerEventHandler<'a> {
     pub(super) pipeline: &'a mut Pipeline,
     pub(super) servers: &'a mut ServerSet,
     pub(super) slot: SlotKey,
@@ -47,7 +47,7 @@ struct Response<'a> {
 struct LargeResponse {
     /// The response for the harness, where it differs from what the server sent.
     changed: Option<Vec<u8>>,
-    /// The id as the server spelled it.
+    /// The id as the server wrote it, in JSON.
     id: Vec<u8>,
     response: PendingResponse,
 }
@@ -62,7 +62,7 @@ impl Pipeline {
         event: Event,
         now: Instant,
     ) {
-        ServerTurn { pipeline: self, servers, slot, from, now }.on_event(event);
+        ServerEventHandler { pipeline: self, servers, slot, from, now }.on_event(event);
     }
 
     /// A call has timed out: the harness gets an error, and the server a cancellation.
@@ -72,7 +72,7 @@ impl Pipeline {
         }
         let cancelled = notice::cancelled(call.id.as_bytes(), "the call timed out");
         let cancelled = Outbound::notification(cancelled, mcp::CANCELLED);
-        servers.send(Target::Process(call.process), Outgoing::Kept(cancelled), WhenNotReady::Return);
+        servers.send(Target::Process(call.process), Outgoing::Owned(cancelled), WhenNotReady::Return);
         let why =
             "the server did not answer in time; it may or may not have run, so check before you repeat it";
         self.fail(servers, call, Code::OutcomeUnknown, why, now);
@@ -104,7 +104,7 @@ impl Pipeline {
             _ => CallResult::Refused,
         };
         self.refuse(call.id.as_bytes(), code, &sentence);
-        self.recorder.outcome(call, result, Some(code), now);
+        self.recorder.store_outcome(call, result, Some(code), now);
     }
 
     /// Answers a request with an error of the sidecar.
@@ -115,20 +115,20 @@ impl Pipeline {
 
     /// Scrubs one message and queues it for the harness.
     pub(super) fn reply(&mut self, message: &[u8]) {
-        if message.len() > LARGE && !self.large.is_being_scrubbed() {
+        if message.len() > LARGE_BYTES && !self.large.is_being_scrubbed() {
             return self.large.scrub_message(&self.caller, message.to_vec());
         }
-        let CallerContext { session, message_bytes, .. } = &self.caller;
-        let scrubbed = scrub_message(&session.credentials.scrubber(), message, *message_bytes);
+        let CallerContext { session, max_message_bytes, .. } = &self.caller;
+        let scrubbed = scrub_message(&session.credentials.scrubber(), message, *max_message_bytes);
         self.push_message(scrubbed);
     }
 
     /// Queues a scrubbed message for the harness.
-    pub(super) fn push_message(&mut self, scrubbed: Result<(impl AsRef<[u8]>, u32), TooLarge>) {
+    pub(super) fn push_message(&mut self, scrubbed: Result<ScrubbedLine<'_>, TooLarge>) {
         match scrubbed {
-            Ok((line, redactions)) => {
-                self.recorder.counters.redactions += u64::from(redactions);
-                self.replies.push_message(line.as_ref());
+            Ok(line) => {
+                self.recorder.counters.redactions += u64::from(line.redactions);
+                self.replies.push(&line);
             }
             Err(TooLarge) => {
                 let CallerContext { server, link, .. } = &self.caller;
@@ -144,42 +144,43 @@ impl Pipeline {
         call: Call,
         outcome: Outcome,
         bytes: usize,
-        scrubbed: Option<ScrubbedResponse<'_>>,
+        scrubbed: Option<ScrubbedLine<'_>>,
         now: Instant,
     ) {
         let Some(scrubbed) = scrubbed else {
-            let why = "it ran, but its answer may not leave the host";
+            let why = "it ran, but its response may not leave the host";
             return self.fail(servers, call, Code::OutcomeUnknown, why, now);
         };
-        if scrubbed.len() > self.caller.message_bytes {
+        if scrubbed.len() > self.caller.max_message_bytes {
             let why = too_large(&self.caller);
             return self.fail(servers, call, Code::MessageTooLarge, &why, now);
         }
         self.recorder.counters.redactions += u64::from(scrubbed.redactions);
-        self.replies.push_line(&scrubbed);
+        self.replies.push(&scrubbed);
         let result = match outcome {
             Outcome::Error => CallResult::Error,
             Outcome::Result => CallResult::Result,
         };
-        self.recorder.relayed(call, result, bytes, scrubbed.redactions, now);
+        self.recorder.store_relayed(call, result, bytes, scrubbed.redactions, now);
     }
 }
 
-impl ServerTurn<'_> {
+impl ServerEventHandler<'_> {
     fn on_event(&mut self, event: Event) {
         match event {
             Event::Message(message) => self.on_message(message),
             Event::Oversize { id } => self.on_oversize(id.as_deref()),
-            // The link advances replacements at the end of each turn.
-            Event::Due => {}
-            Event::Failed { id, code, why } => match (self.pipeline.in_flight.answered(self.from, &id), code)
-            {
-                (Some(call), Code::OutcomeUnknown) => {
-                    self.pipeline.retry_or_fail(self.servers, call, &why, self.now);
+            // The link advances replacements at the end of each pass of its loop.
+            Event::ReplacementDue => {}
+            Event::Failed { id, code, why } => {
+                match (self.pipeline.in_flight.take_answered(self.from, &id), code) {
+                    (Some(call), Code::OutcomeUnknown) => {
+                        self.pipeline.retry_or_fail(self.servers, call, &why, self.now);
+                    }
+                    (Some(call), code) => self.fail(call, code, &why),
+                    (None, _) => self.own_request_failed(&id),
                 }
-                (Some(call), code) => self.fail(call, code, &why),
-                (None, _) => self.own_request_failed(&id),
-            },
+            }
             Event::Gone { was, code, why } => self.on_gone(was, code, &why),
             Event::NotStarted { code, why } => {
                 let CallerContext { server, link, .. } = &self.pipeline.caller;
@@ -190,7 +191,7 @@ impl ServerTurn<'_> {
             }
             Event::Ready => self.pipeline.sending(self.servers, self.now).send_parked(self.slot),
             Event::Returned(message) => self.on_returned(message),
-            Event::SentWith { id, reads } => self.pipeline.in_flight.sent_with(self.from, &id, reads),
+            Event::SentWith { id, reads } => self.pipeline.in_flight.set_sent_with(self.from, &id, reads),
             Event::SessionLost => {
                 // The requests of the server to the harness were lost with the session.
                 if let Opened::Replaying(_) = self.open() {
@@ -219,7 +220,7 @@ impl ServerTurn<'_> {
     /// Parks a request that was returned without having run, until the session is open again.
     fn on_returned(&mut self, message: Outbound) {
         let Some(id) = message.request_id().cloned() else { return };
-        let call = self.pipeline.in_flight.answered(self.from, &id);
+        let call = self.pipeline.in_flight.take_answered(self.from, &id);
         if call.is_none() && !self.servers.replay().is_own(&id) {
             return;
         }
@@ -271,7 +272,7 @@ impl ServerTurn<'_> {
         let progress = params.and_then(|params| member(member(params, "_meta")?, "progressToken"));
         let progress = progress.map(|span| &message[span]);
         let Pipeline { server_requests, caller, .. } = &mut *self.pipeline;
-        match server_requests.rewrite(&caller.link, id.raw, self.from, progress) {
+        match server_requests.register(&caller.link, id.raw, self.from, progress) {
             Some(shown) => self.pipeline.reply(&json::replace(message, id.span.clone(), &shown)),
             None => {
                 let refusal = code::error_response(
@@ -279,7 +280,7 @@ impl ServerTurn<'_> {
                     Code::RelayUnavailable,
                     "too many requests are waiting for the client",
                 );
-                let refusal = Outgoing::Kept(Outbound::response(refusal));
+                let refusal = Outgoing::Owned(Outbound::response(refusal));
                 self.servers.send(Target::Process(self.from), refusal, WhenNotReady::Return);
             }
         }
@@ -288,7 +289,7 @@ impl ServerTurn<'_> {
     /// Handles a response; returns a large one, to be scrubbed by a worker.
     fn on_response(&mut self, response: Response<'_>) -> Option<LargeResponse> {
         let value = response.id.value();
-        let Some(call) = self.pipeline.in_flight.answered(self.from, &value) else {
+        let Some(call) = self.pipeline.in_flight.take_answered(self.from, &value) else {
             // Late responses are dropped.
             if self.servers.replay().is_own(&value) {
                 let Response { message, outcome, body, .. } = response;
@@ -296,9 +297,9 @@ impl ServerTurn<'_> {
             }
             return None;
         };
-        self.learn_from(&call, &response);
+        self.store_effects(&call, &response);
         let Response { message, id, outcome, body } = response;
-        let mut answer = Cow::Borrowed(message);
+        let mut for_harness = Cow::Borrowed(message);
         if call.handling == ReplyHandling::ListTools
             && outcome == Outcome::Result
             && let Some(result) = body
@@ -309,13 +310,13 @@ impl ServerTurn<'_> {
                 return None;
             };
             if server.retry == Retry::WhereSafe {
-                self.pipeline.catalogue.learn(message, result.clone());
+                self.pipeline.catalogue.record(message, result.clone());
             }
-            answer = self.pipeline.catalogue.shown.filter(message, result, &server.rules);
+            for_harness = self.pipeline.catalogue.shown.filter(message, result, &server.rules);
         }
         let bytes = message.len();
-        if answer.len() > LARGE {
-            let changed = match answer {
+        if for_harness.len() > LARGE_BYTES {
+            let changed = match for_harness {
                 Cow::Borrowed(_) => None,
                 Cow::Owned(changed) => Some(changed),
             };
@@ -323,27 +324,28 @@ impl ServerTurn<'_> {
             return Some(LargeResponse { changed, id: id.raw.to_vec(), response });
         }
         let scrubber = self.pipeline.caller.session.credentials.scrubber();
-        let scrubbed = scrub_response(&scrubber, answer, id.raw, call.id.as_bytes());
+        let scrubbed = scrub_response(&scrubber, for_harness, id.raw, call.id.as_bytes());
         self.pipeline.finish_response(self.servers, call, outcome, bytes, scrubbed, self.now);
         None
     }
 
     /// Stores the parts of a response that later messages need: settings to be replayed to new processes, and tasks.
-    fn learn_from(&mut self, call: &Call, response: &Response<'_>) {
+    fn store_effects(&mut self, call: &Call, response: &Response<'_>) {
         let Response { message, id, outcome, body } = response;
         if call.handling != ReplyHandling::Other {
-            self.servers.answered(self.from, &id.value(), *outcome, message, body.clone());
+            self.servers.record_response(self.from, &id.value(), *outcome, message, body.clone());
             if call.method == mcp::INITIALIZE && *outcome == Outcome::Result {
                 self.servers.retire_scopes();
             }
         } else if let Some(task) = &call.task {
             self.pipeline.tasks.close_if_finished(task, &call.method, *outcome, message, body.clone());
         } else if let (Some(tool), Outcome::Result, Some(result)) = (&call.tool, outcome, body) {
-            self.pipeline.tasks.learn(message, result.clone(), self.from, tool);
+            self.pipeline.tasks.record(message, result.clone(), self.from, tool);
         }
     }
 
-    /// The server cancels a request of its own (legacy), or ends a subscription of the harness (modern).
+    /// The server cancels a request of its own (MCP up to 2025-11-25), or ends a subscription of the harness
+    /// (stateless MCP).
     fn on_cancelled(&mut self, message: &[u8], params: Option<Range<usize>>) {
         let span = params.and_then(|params| json::member(message, params, "requestId"));
         let shown =
@@ -358,7 +360,7 @@ impl ServerTurn<'_> {
 
     fn on_oversize(&mut self, id: Option<&[u8]>) {
         let id = id.and_then(envelope::id_value);
-        match id.and_then(|id| self.pipeline.in_flight.answered(self.from, &id)) {
+        match id.and_then(|id| self.pipeline.in_flight.take_answered(self.from, &id)) {
             Some(call) => {
                 let why = too_large(&self.pipeline.caller);
                 self.fail(call, Code::MessageTooLarge, &why);
@@ -415,8 +417,8 @@ impl ServerTurn<'_> {
 }
 
 fn too_large(caller: &CallerContext) -> String {
-    let limit = caller.message_bytes;
+    let limit = caller.max_message_bytes;
     format!(
-        "the call ran, but its answer is larger than {limit} bytes and is not relayed; ask for less at a time"
+        "the call ran, but its response is larger than {limit} bytes and is not relayed; ask for less at a time"
     )
 }

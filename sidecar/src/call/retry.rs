@@ -23,7 +23,7 @@ use super::Pipeline;
 use super::admit::{Incoming, Prior, PriorAttempts, ToolListWait};
 use super::catalogue::Coverage;
 use super::in_flight::{Call, ReplyHandling};
-use super::reply::ServerTurn;
+use super::reply::ServerEventHandler;
 use crate::config::Config;
 
 /// `_meta` members that every request of the stateless protocol carries; other members belong to a single request.
@@ -50,7 +50,7 @@ impl Pipeline {
         // Calls of one process keep their order, behind those of a process that exited earlier.
         self.incoming.push_back(message);
         forget_setting(servers, &call);
-        self.recorder.outcome(call, CallResult::OutcomeUnknown, Some(Code::OutcomeUnknown), now);
+        self.recorder.store_outcome(call, CallResult::OutcomeUnknown, Some(Code::OutcomeUnknown), now);
     }
 
     /// Requests the list of tools from the server, if a parked request waits for it.
@@ -75,7 +75,7 @@ impl Pipeline {
     }
 }
 
-impl ServerTurn<'_> {
+impl ServerEventHandler<'_> {
     /// A process exited or did not start. If it is the one that lists the tools, the next process may have others.
     pub(super) fn invalidate_tool_list(&mut self) {
         if self.slot == SlotKey::BASE {
@@ -104,7 +104,7 @@ impl ServerTurn<'_> {
             return;
         };
         let (Outcome::Result, Some(result)) = (outcome, body) else { return pipeline.end_listing() };
-        pipeline.catalogue.learn(message, result.clone());
+        pipeline.catalogue.record(message, result.clone());
         match list.next_page(message, result, || servers.replay_mut().next_id()) {
             NextPage::Complete => {
                 pipeline.catalogue.coverage = Coverage::Whole;

@@ -12,7 +12,7 @@ use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
 use super::in_flight::Call;
-use super::replies::{ScrubbedResponse, TooLarge, scrub_message, scrub_response};
+use super::replies::{ScrubbedLine, TooLarge, scrub_message, scrub_response};
 use super::{CallerContext, Pipeline};
 use cofferdam_servers::ServerSet;
 
@@ -38,15 +38,15 @@ pub(super) struct PendingResponse {
 
 /// The result of the worker.
 pub(crate) enum Scrubbed {
-    Message(Result<(Vec<u8>, u32), TooLarge>),
+    Message(Result<ScrubbedLine<'static>, TooLarge>),
     /// None where its id was redacted.
-    Response(Option<ScrubbedResponse<'static>>),
+    Response(Option<ScrubbedLine<'static>>),
     /// The worker failed: no part of the message may be sent.
     Failed,
 }
 
 /// Scrubbing a smaller message takes less time than handing it to another thread and back.
-pub(super) const LARGE: usize = 256 * 1024;
+pub(super) const LARGE_BYTES: usize = 256 * 1024;
 
 impl LargeMessage {
     pub(crate) fn is_being_scrubbed(&self) -> bool {
@@ -87,21 +87,20 @@ impl LargeMessage {
         response: PendingResponse,
     ) {
         let scrubber = caller.session.credentials.scrubber();
-        let spelled = response.call.as_ref().map_or_else(|| "null".into(), |call| call.id.clone());
+        let harness_id = response.call.as_ref().map_or_else(|| "null".into(), |call| call.id.clone());
         let work = caller.session.context.tasks.spawn_blocking(move || {
             let message = changed.unwrap_or_else(|| message.into());
-            Scrubbed::Response(scrub_response(&scrubber, Cow::Owned(message), &id, spelled.as_bytes()))
+            Scrubbed::Response(scrub_response(&scrubber, Cow::Owned(message), &id, harness_id.as_bytes()))
         });
         self.0 = Some(Scrubbing { work, response: Some(response) });
     }
 
-    /// Starts to scrub a large message that is not a server's response.
+    /// Starts to scrub a large request or notification of a server, or response of the sidecar itself.
     pub(super) fn scrub_message(&mut self, caller: &CallerContext, message: Vec<u8>) {
         let scrubber = caller.session.credentials.scrubber();
-        let limit = caller.message_bytes;
+        let limit = caller.max_message_bytes;
         let work = caller.session.context.tasks.spawn_blocking(move || {
-            let scrubbed = scrub_message(&scrubber, &message, limit);
-            Scrubbed::Message(scrubbed.map(|(line, redactions)| (line.into_owned(), redactions)))
+            Scrubbed::Message(scrub_message(&scrubber, &message, limit).map(ScrubbedLine::into_owned))
         });
         self.0 = Some(Scrubbing { work, response: None });
     }

@@ -84,9 +84,9 @@ impl Sending<'_> {
                 self.pipeline.in_flight.insert(id.clone(), call);
                 id
             });
-            match (self.servers.send(Target::Slot(slot), Outgoing::Kept(message), when), id) {
+            match (self.servers.send(Target::Slot(slot), Outgoing::Owned(message), when), id) {
                 (SendResult::Sent { on, other_reads }, Some(id)) => {
-                    self.pipeline.in_flight.sent(&id, on, other_reads);
+                    self.pipeline.in_flight.set_sent(&id, on, other_reads);
                 }
                 (result, Some(id)) => self.not_sent(slot, id, result),
                 (SendResult::NotReady(message), None) => {
@@ -106,7 +106,7 @@ impl Sending<'_> {
     ) -> Result<(), OwnRequestNotSent> {
         let launcher = self.pipeline.caller.launcher(config).ok_or(OwnRequestNotSent)?;
         let start = || launcher.clone();
-        let (slot, request) = (SlotKey::BASE, Outgoing::Kept(request));
+        let (slot, request) = (SlotKey::BASE, Outgoing::Owned(request));
         match self.servers.send(Target::Slot(slot), request, WhenNotReady::Start(&start)) {
             SendResult::Sent { .. } => Ok(()),
             SendResult::NotReady(message) => {

@@ -21,7 +21,7 @@ pub(crate) struct ServerRequests {
 struct PendingServerRequest {
     /// Its position among all requests of the link.
     number: u64,
-    /// The id as the server spelled it.
+    /// The id as the server wrote it, in JSON.
     id: Box<[u8]>,
     process: ProcessId,
     progress_token: Option<Box<[u8]>>,
@@ -34,7 +34,7 @@ const MAX_TOKEN: usize = 256;
 
 impl ServerRequests {
     /// Stores a request and returns the id to show to the harness; none when too many are pending.
-    pub(crate) fn rewrite(
+    pub(crate) fn register(
         &mut self,
         link: &str,
         id: &[u8],
@@ -46,15 +46,15 @@ impl ServerRequests {
         }
         self.last += 1;
         let shown = format!("cofferdam-{link}-{}", self.last);
-        let spelled = format!("\"{shown}\"").into_bytes();
+        let json = format!("\"{shown}\"").into_bytes();
         let progress_token = progress_token.filter(|token| token.len() <= MAX_TOKEN).map(Into::into);
         let request = PendingServerRequest { number: self.last, id: id.into(), process, progress_token };
         self.pending.insert(IdValue::Text(shown.into()), request);
-        Some(spelled)
+        Some(json)
     }
 
-    /// Takes out the request that the harness answered: its process, and the server's spelling of its id.
-    pub(crate) fn answered(&mut self, id: &IdValue) -> Option<(ProcessId, Box<[u8]>)> {
+    /// Takes out the request that the harness answered: its process, and its id as the server wrote it.
+    pub(crate) fn take_answered(&mut self, id: &IdValue) -> Option<(ProcessId, Box<[u8]>)> {
         self.pending.remove(id).map(|request| (request.process, request.id))
     }
 
@@ -65,7 +65,7 @@ impl ServerRequests {
         let shown =
             self.pending.iter().find(|(_, request)| is_withdrawn(request)).map(|(shown, _)| shown.clone())?;
         self.pending.remove(&shown);
-        Some(spelled(&shown))
+        Some(id_json(&shown))
     }
 
     /// The process whose request has this progress token.
@@ -81,13 +81,13 @@ impl ServerRequests {
     /// Takes out all requests of a process that is gone, and returns the ids that the harness was shown.
     pub(crate) fn withdraw_all(&mut self, process: ProcessId) -> Vec<Vec<u8>> {
         let gone = self.pending.extract_if(|_, request| request.process == process);
-        let mut gone: Vec<_> = gone.map(|(shown, request)| (request.number, spelled(&shown))).collect();
+        let mut gone: Vec<_> = gone.map(|(shown, request)| (request.number, id_json(&shown))).collect();
         gone.sort();
         gone.into_iter().map(|(_, shown)| shown).collect()
     }
 }
 
-fn spelled(shown: &IdValue) -> Vec<u8> {
+fn id_json(shown: &IdValue) -> Vec<u8> {
     match shown {
         IdValue::Integer(digits) => digits.as_bytes().to_vec(),
         IdValue::Text(text) => format!("\"{text}\"").into_bytes(),
@@ -106,24 +106,24 @@ mod tests {
     fn a_response_for_a_dead_process_is_dropped() {
         let mut requests = ServerRequests::default();
         let (old, new) = (ProcessId::unused(0), ProcessId::unused(1));
-        let first = requests.rewrite("link", b"7", old, None).expect("room");
+        let first = requests.register("link", b"7", old, None).expect("room");
         assert_eq!(requests.withdraw_all(old), vec![first]);
-        let second = requests.rewrite("link", b"7", new, None).expect("room");
+        let second = requests.register("link", b"7", new, None).expect("room");
         assert_eq!(second, b"\"cofferdam-link-2\"");
-        assert!(requests.answered(&shown(1)).is_none());
-        assert_eq!(requests.answered(&shown(2)), Some((new, b"7".as_slice().into())));
+        assert!(requests.take_answered(&shown(1)).is_none());
+        assert_eq!(requests.take_answered(&shown(2)), Some((new, b"7".as_slice().into())));
     }
 
     #[test]
     fn two_processes_may_use_the_same_id_and_each_gets_its_own_response() {
         let mut requests = ServerRequests::default();
         let (old, new) = (ProcessId::unused(0), ProcessId::unused(1));
-        requests.rewrite("link", b"7", old, Some(b"\"t\"")).expect("room");
-        requests.rewrite("link", b"7", new, None).expect("room");
+        requests.register("link", b"7", old, Some(b"\"t\"")).expect("room");
+        requests.register("link", b"7", new, None).expect("room");
         assert_eq!(requests.process_with_progress_token(b"\"t\""), Some(old));
         assert_eq!(requests.withdraw(b"7", new).as_deref(), Some(b"\"cofferdam-link-2\"".as_slice()));
         assert!(requests.has_requests_of(old) && !requests.has_requests_of(new));
-        assert_eq!(requests.answered(&shown(1)), Some((old, b"7".as_slice().into())));
+        assert_eq!(requests.take_answered(&shown(1)), Some((old, b"7".as_slice().into())));
         assert!(!requests.has_requests_of(old));
     }
 }

@@ -53,7 +53,7 @@ pub(super) fn task_of_request(
 
 impl TaskTable {
     /// Remembers the task that a call created, if its response names one.
-    pub(super) fn learn(
+    pub(super) fn record(
         &mut self,
         message: &[u8],
         result: Range<usize>,
@@ -132,17 +132,17 @@ impl TaskTable {
 mod tests {
     use super::*;
 
-    fn learn(tasks: &mut TaskTable, result: &str, process: ProcessId) {
-        tasks.learn(result.as_bytes(), 0..result.len(), process, &"make".into());
+    fn record(tasks: &mut TaskTable, result: &str, process: ProcessId) {
+        tasks.record(result.as_bytes(), 0..result.len(), process, &"make".into());
     }
 
     #[test]
     fn created_tasks_are_recognised_in_both_protocol_eras() {
         let (mut tasks, process) = (TaskTable::default(), ProcessId::unused(0));
-        learn(&mut tasks, r#"{"task":{"taskId":"old","status":"working"}}"#, process);
-        learn(&mut tasks, r#"{"resultType":"task","taskId":"new","status":"working"}"#, process);
-        learn(&mut tasks, r#"{"resultType":"complete","taskId":"no"}"#, process);
-        learn(&mut tasks, r#"{"content":[{"type":"text","text":"\"taskId\":\"neither\""}]}"#, process);
+        record(&mut tasks, r#"{"task":{"taskId":"old","status":"working"}}"#, process);
+        record(&mut tasks, r#"{"resultType":"task","taskId":"new","status":"working"}"#, process);
+        record(&mut tasks, r#"{"resultType":"complete","taskId":"no"}"#, process);
+        record(&mut tasks, r#"{"content":[{"type":"text","text":"\"taskId\":\"neither\""}]}"#, process);
         assert_eq!(tasks.process_of("old"), Some(process));
         assert_eq!((tasks.process_of("new"), tasks.tool_of("new")), (Some(process), Some("make")));
         assert_eq!(tasks.open.len(), 2);
@@ -155,7 +155,7 @@ mod tests {
     fn a_task_is_forgotten_when_its_result_was_delivered() {
         let (mut tasks, process) = (TaskTable::default(), ProcessId::unused(0));
         let mut is_closed_by = |method: &str, result: &str| {
-            learn(&mut tasks, r#"{"task":{"taskId":"t"}}"#, process);
+            record(&mut tasks, r#"{"task":{"taskId":"t"}}"#, process);
             tasks.close_if_finished("t", method, Outcome::Result, result.as_bytes(), Some(0..result.len()));
             tasks.process_of("t").is_none()
         };
@@ -173,7 +173,7 @@ mod tests {
     fn the_number_of_remembered_tasks_is_bounded() {
         let (mut tasks, process) = (TaskTable::default(), ProcessId::unused(0));
         for number in 0..MAX_TASKS + 10 {
-            learn(&mut tasks, &format!(r#"{{"task":{{"taskId":"{number}"}}}}"#), process);
+            record(&mut tasks, &format!(r#"{{"task":{{"taskId":"{number}"}}}}"#), process);
         }
         assert_eq!((tasks.open.len(), tasks.order.len()), (MAX_TASKS, MAX_TASKS));
         assert!(tasks.process_of("0").is_none());

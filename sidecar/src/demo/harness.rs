@@ -1,4 +1,4 @@
-//! The demo's harness: speaks MCP to the shim over its stdio, line by line, and keeps every line that the shim wrote.
+//! The demo's harness: speaks MCP to the shim over its stdio, line by line, and keeps all that the shim wrote.
 
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, ChildStdin, Command, Stdio};
@@ -16,8 +16,8 @@ pub(super) struct Harness {
     lines: Receiver<String>,
     reader: Option<JoinHandle<()>>,
     last_id: u64,
-    /// All lines that left the shim.
-    pub(super) seen: String,
+    /// The shim's stdout, as far as it was read.
+    output: String,
 }
 
 /// The demo's server responds at once; a shim without a sidecar reports that after 20 seconds.
@@ -41,7 +41,7 @@ impl Harness {
                 }
             }
         });
-        Ok(Self { shim, stdin, lines, reader: Some(reader), last_id: 0, seen: String::new() })
+        Ok(Self { shim, stdin, lines, reader: Some(reader), last_id: 0, output: String::new() })
     }
 
     pub(super) fn pid(&self) -> u32 {
@@ -72,12 +72,31 @@ impl Harness {
                 .lines
                 .recv_timeout(RESPONSE_TIMEOUT)
                 .map_err(|_| DemoError::NoResponse { method: method.into() })?;
-            self.seen.push_str(&line);
-            self.seen.push('\n');
+            self.output.push_str(&line);
+            self.output.push('\n');
             let response: Value = serde_json::from_str(&line).unwrap_or_default();
             if response["id"] == id {
                 return Ok(response);
             }
+        }
+    }
+
+    /// Ends the shim and returns everything that it wrote to its stdout.
+    pub(super) fn end(mut self) -> String {
+        self.close();
+        while let Ok(line) = self.lines.try_recv() {
+            self.output.push_str(&line);
+            self.output.push('\n');
+        }
+        std::mem::take(&mut self.output)
+    }
+
+    fn close(&mut self) {
+        // A harness ends a stdio server by closing its stdin.
+        self.stdin = None;
+        let _ = self.shim.wait();
+        if let Some(reader) = self.reader.take() {
+            let _ = reader.join();
         }
     }
 
@@ -89,11 +108,6 @@ impl Harness {
 
 impl Drop for Harness {
     fn drop(&mut self) {
-        // A harness ends a stdio server by closing its stdin.
-        self.stdin = None;
-        let _ = self.shim.wait();
-        if let Some(reader) = self.reader.take() {
-            let _ = reader.join();
-        }
+        self.close();
     }
 }

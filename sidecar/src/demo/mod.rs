@@ -67,11 +67,10 @@ pub(crate) fn run(shim: Option<PathBuf>) -> Result<ExitCode, DemoError> {
     let mut harness = Harness::start(sandbox::command(isolation, &shim, &host.relay_directory()))?;
     make_requests(&mut harness)?;
     print_visible(&harness, isolation);
-    let seen = harness.seen.clone();
-    drop(harness);
+    let output = harness.end();
     print_decisions(&host)?;
     host.stop();
-    search(&host, &seen)?;
+    search(&host, &output)?;
     line(
         "\nNext: write a cofferdam.toml (packaging/examples/minimal.toml is a start), then `cofferdam check` and",
     );
@@ -181,7 +180,7 @@ fn print_decisions(host: &Host) -> Result<(), DemoError> {
 }
 
 /// Searches everything that left the sidecar for the key, in every encoding that the scrubber knows.
-fn search(host: &Host, seen: &str) -> Result<(), DemoError> {
+fn search(host: &Host, output: &str) -> Result<(), DemoError> {
     let needle = Needle { label: "shop.value".into(), value: host.key.clone().into_bytes().into() };
     let finder = Scrubber::new(vec![needle]);
     let audit: Vec<u8> = fs::read_dir(host.audit_directory())
@@ -191,8 +190,11 @@ fn search(host: &Host, seen: &str) -> Result<(), DemoError> {
         .flat_map(|entry| fs::read(entry.path()).unwrap_or_default())
         .collect();
     let log = host.log();
-    let places =
-        [("the output to the sandbox", seen.as_bytes()), ("the sidecar's log", &log), ("the audit", &audit)];
+    let places = [
+        ("the output to the sandbox", output.as_bytes()),
+        ("the sidecar's log", &log),
+        ("the audit", &audit),
+    ];
     for (place, bytes) in places {
         if finder.text(bytes).redactions > 0 {
             return Err(DemoError::Leaked { place });

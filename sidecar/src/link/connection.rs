@@ -58,7 +58,8 @@ pub(crate) enum Lost {
 
 /// Frames after which the task yields: one read can bring thousands, and other tasks do not run meanwhile.
 const FRAMES_IN_A_ROW: usize = 32;
-/// How long a connection with an outdated token may take to close. A shim soon closes that of a delayed Hello.
+/// How long a connection with an outdated token may take to close. A shim whose Hello was delayed closes the abandoned
+/// connection soon.
 pub(crate) const LATE_CLOSE_TIME: Duration = Duration::from_secs(1);
 
 /// Buffers larger than this are freed once they are empty.
@@ -267,15 +268,15 @@ mod tests {
             out.extend(std::iter::repeat_n(rest, usize::from(rest)));
             rest = rest.saturating_sub(1);
         });
-        let mut taken = vec![0; PREFACE.len() + (1..=40).sum::<usize>()];
+        let mut received = vec![0; PREFACE.len() + (1..=40).sum::<usize>()];
         tokio::select! {
             frame = sending => panic!("{frame:?}"),
-            read = timeout(Duration::from_secs(10), far.read_exact(&mut taken)) => {
-                read.expect("all of it was sent").expect("the connection is open");
+            read = timeout(Duration::from_secs(10), far.read_exact(&mut received)) => {
+                read.expect("not everything was sent in time").expect("the connection is open");
             }
         }
         let expected = (1..=40_u8).rev().flat_map(|rest| vec![rest; usize::from(rest)]);
-        assert!(taken[PREFACE.len()..].iter().copied().eq(expected));
+        assert!(received[PREFACE.len()..].iter().copied().eq(expected));
     }
 
     /// TLS and WebSockets buffer written bytes; these must be flushed while the link waits for the peer.
@@ -291,7 +292,7 @@ mod tests {
         };
         tokio::select! {
             frame = connection.next() => panic!("{frame:?}"),
-            received = timeout(Duration::from_secs(10), received) => assert_eq!(received.expect("the bytes were flushed"), PREFACE),
+            received = timeout(Duration::from_secs(10), received) => assert_eq!(received.expect("the bytes were not flushed in time"), PREFACE),
         }
     }
 }

@@ -75,7 +75,7 @@ impl Link {
 
 /// The message of the Goodbye to the shim, and whether the shim may reconnect.
 fn goodbye_message(reason: EndReason, enrolled: Option<&Enrolled>) -> (Cow<'static, str>, Retry) {
-    let over = |why: &str| match enrolled {
+    let final_goodbye = |why: &str| match enrolled {
         Some(Enrolled { next_step, .. }) => (Cow::Owned(format!("{why}; {next_step}")), Retry::Never),
         None => (Cow::Owned(why.to_owned()), Retry::Never),
     };
@@ -83,12 +83,12 @@ fn goodbye_message(reason: EndReason, enrolled: Option<&Enrolled>) -> (Cow<'stat
         EndReason::Broken => ("the shim broke the relay protocol".into(), Retry::AfterMs(1000)),
         EndReason::Stopped => ("the sidecar is stopping".into(), Retry::AfterMs(500)),
         EndReason::Cloned => {
-            over("another copy of this sandbox's state was used at the same time, and stays in use")
+            final_goodbye("another copy of this sandbox's state was used at the same time, and stays in use")
         }
         // On the shared socket the next link gets a new session with a new expiry.
         EndReason::Expired if enrolled.is_none() => ("the session has expired".into(), Retry::AfterMs(500)),
-        EndReason::Expired => over("the enrolment has expired"),
-        EndReason::Killed => over("the session was ended by the host's administrator"),
+        EndReason::Expired => final_goodbye("the enrolment has expired"),
+        EndReason::Killed => final_goodbye("the session was ended by the host's administrator"),
         EndReason::Goodbye | EndReason::GraceOver => ("the link has ended".into(), Retry::Never),
     }
 }

@@ -91,7 +91,7 @@ impl Link {
     ) -> Self {
         let peer = Peer::new(Arc::clone(&session), Arc::clone(&id), server.clone(), first);
         Self {
-            pipeline: Pipeline::new(session, id, server, peer.message_bytes()),
+            pipeline: Pipeline::new(session, id, server, peer.max_message_bytes()),
             peer,
             servers: ServerSet::default(),
             commands,
@@ -209,12 +209,12 @@ impl Link {
     /// Handles an event of a process, and the buffered events after it.
     fn on_server_batch(&mut self, slot: SlotKey, from: ProcessId, first: servers::Event, now: Instant) {
         let mut next = Some((from, first));
-        let mut taken = 0;
+        let mut handled = 0;
         while let Some((process, event)) = next {
             self.pipeline.on_server_event(&mut self.servers, slot, process, event, now);
             self.peer.queue(&mut self.pipeline.replies);
-            taken += 1;
-            next = match taken < MAX_BATCH && self.can_read_servers() {
+            handled += 1;
+            next = match handled < MAX_BATCH && self.can_read_servers() {
                 true => self.servers.buffered(slot),
                 false => None,
             };

@@ -93,7 +93,7 @@ impl Peer {
     }
 
     /// The size of the largest message that the harness accepts.
-    pub(super) fn message_bytes(&self) -> usize {
+    pub(super) fn max_message_bytes(&self) -> usize {
         self.limits.message_bytes
     }
 
@@ -128,24 +128,24 @@ impl Peer {
             return (messages, Some(end));
         }
         let mut end = self.handle_frame(first, &mut messages);
-        let mut taken = 1;
-        while end.is_none() && taken < MAX_BATCH {
+        let mut handled = 1;
+        while end.is_none() && handled < MAX_BATCH {
             let Self { connection: Some(connection), inbox, .. } = self else { break };
             end = match connection.buffered() {
                 None => break,
                 Some(FrameView::Control(frame)) => self.handle_frame(*frame, &mut messages),
                 Some(FrameView::Message(part)) => {
                     let accepted = inbox.accept_view(part).map(|message| message.map(Received::into_owned));
-                    self.accepted(accepted, &mut messages)
+                    self.add_accepted(accepted, &mut messages)
                 }
             };
-            taken += 1;
+            handled += 1;
         }
         (messages, end)
     }
 
     /// Adds the message that a part has completed; a peer that breaks the protocol loses its link.
-    fn accepted(
+    fn add_accepted(
         &self,
         accepted: Result<Option<Received>, DeliveryError>,
         messages: &mut Vec<Received>,
@@ -164,7 +164,7 @@ impl Peer {
         match frame {
             Frame::Message(part) => {
                 let accepted = self.inbox.accept(part);
-                return self.accepted(accepted, messages);
+                return self.add_accepted(accepted, messages);
             }
             Frame::Ack(ack) => {
                 if let Err(error) = self.outbox.acknowledge(ack) {

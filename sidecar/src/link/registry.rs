@@ -172,9 +172,9 @@ impl Registry {
     pub(crate) async fn describe(&self) -> Vec<Description> {
         let handles: Vec<LinkHandle> = self.lock().by_id.values().cloned().collect();
         let requests = handles.iter().map(|handle| timeout(DESCRIBE_TIMEOUT, handle.describe()));
-        let answers = join_all(requests).await;
+        let responses = join_all(requests).await;
         let mut descriptions: Vec<Description> =
-            answers.into_iter().filter_map(|answer| answer.ok().flatten()).collect();
+            responses.into_iter().filter_map(|response| response.ok().flatten()).collect();
         descriptions.sort_by(|left, right| left.began.cmp(&right.began).then(left.link.cmp(&right.link)));
         descriptions
     }

@@ -44,9 +44,11 @@ struct TokenSpacing(Mutex<Instant>);
 
 #[derive(Debug, thiserror::Error)]
 pub enum AccessError {
-    #[error("set up access to Vault")]
+    #[error("cannot set up access to Vault")]
     Settings(#[from] SettingsError),
-    #[error("open the accessors of Vault tokens in `state-dir`, by which tokens are revoked after a crash")]
+    #[error(
+        "cannot open the accessors of Vault tokens in `state-dir`, which are needed to revoke tokens after a crash"
+    )]
     Accessors(#[source] std::io::Error),
 }
 
@@ -77,20 +79,23 @@ impl Access {
         }))
     }
 
-    /// Creates a child of the login's token and returns that login too. If Vault has revoked the login's token, waits for
-    /// the next login once.
-    pub(crate) async fn mint(&self, child: &ChildToken) -> Result<(Auth, Arc<LoginToken>), VaultError> {
+    /// Creates a child of the login's token and returns that login too. If Vault has revoked the login's token, waits
+    /// for the next login once.
+    pub(crate) async fn create_token(
+        &self,
+        child: &ChildToken,
+    ) -> Result<(Auth, Arc<LoginToken>), VaultError> {
         let login = self.login.current().await?;
-        let made = self.mint_under(&login, child).await;
+        let made = self.create_token_under(&login, child).await;
         if made.as_ref().is_err_and(|error| error.kind() == Kind::Denied)
             && let Some(next) = self.login.successor_of(&login).await
         {
-            return Ok((self.mint_under(&next, child).await?, next));
+            return Ok((self.create_token_under(&next, child).await?, next));
         }
         Ok((made?, login))
     }
 
-    async fn mint_under(&self, login: &LoginToken, child: &ChildToken) -> Result<Auth, VaultError> {
+    async fn create_token_under(&self, login: &LoginToken, child: &ChildToken) -> Result<Auth, VaultError> {
         let mint = self.token_role.as_deref().map_or(Mint::Plain, Mint::Role);
         let at = self.spacing.reserve_time().ok_or_else(|| VaultError {
             request: RequestLine { method: http::Method::POST, path: "auth/token/create".into() },
@@ -98,7 +103,7 @@ impl Access {
         })?;
         sleep_until(at).await;
         let made = self.vault.create_child(&login.token, child, mint).await;
-        metrics::vault().token(Outcome::of(&made));
+        metrics::vault().count_token(Outcome::of(&made));
         made
     }
 

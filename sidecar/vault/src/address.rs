@@ -24,11 +24,11 @@ pub struct Address {
 #[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
 pub enum AddressError {
     #[error("the address of Vault must not contain a user, query or fragment")]
-    Extra,
+    UnexpectedPart,
     #[error("this is not a URL: write `https://HOST:PORT`")]
-    NoUrl,
+    NotAUrl,
     #[error("`http://` sends tokens in plain text and is allowed for loopback only: write `https://`")]
-    Plain,
+    PlainText,
     #[error("the scheme must be `https`, or `http` to loopback")]
     Scheme,
 }
@@ -38,14 +38,14 @@ impl FromStr for Address {
 
     fn from_str(text: &str) -> Result<Self, AddressError> {
         if text.contains('#') {
-            return Err(AddressError::Extra);
+            return Err(AddressError::UnexpectedPart);
         }
-        let uri: Uri = text.parse().map_err(|_| AddressError::NoUrl)?;
+        let uri: Uri = text.parse().map_err(|_| AddressError::NotAUrl)?;
         let (Some(scheme), Some(authority)) = (uri.scheme_str(), uri.authority()) else {
-            return Err(AddressError::NoUrl);
+            return Err(AddressError::NotAUrl);
         };
         if authority.as_str().contains('@') || uri.query().is_some() {
-            return Err(AddressError::Extra);
+            return Err(AddressError::UnexpectedPart);
         }
         let scheme = match scheme {
             "https" => Scheme::Https,
@@ -59,7 +59,7 @@ impl FromStr for Address {
             policy: AddressPolicy::Any,
         };
         if endpoint.is_plain_text_to_another_host() {
-            return Err(AddressError::Plain);
+            return Err(AddressError::PlainText);
         }
         let authority = format!("{}:{}", authority.host(), endpoint.port);
         Ok(Self { endpoint, authority, prefix: uri.path().trim_end_matches('/').to_owned() })
@@ -77,7 +77,7 @@ impl fmt::Display for Address {
 }
 
 impl Address {
-    /// `http://` to loopback needs no certificate authorities.
+    /// Whether certificate authorities are needed: not for `http://` to loopback.
     pub(crate) fn needs_roots(&self) -> bool {
         self.endpoint.scheme == Scheme::Https
     }
@@ -99,7 +99,7 @@ mod tests {
             "http://localhost.evil.example",
             "http://0.0.0.0",
         ] {
-            assert_eq!(bad.parse::<Address>(), Err(AddressError::Plain), "{bad}");
+            assert_eq!(bad.parse::<Address>(), Err(AddressError::PlainText), "{bad}");
         }
     }
 
@@ -109,12 +109,12 @@ mod tests {
         assert_eq!(address.to_string(), "https://vault.example.com:8200/team/vault");
         assert_eq!(address.prefix, "/team/vault");
         for (bad, why) in [
-            ("vault.example.com", AddressError::NoUrl),
-            ("/v1", AddressError::NoUrl),
-            ("", AddressError::NoUrl),
-            ("https://user:password@vault", AddressError::Extra),
-            ("https://vault?x=y", AddressError::Extra),
-            ("https://vault#x", AddressError::Extra),
+            ("vault.example.com", AddressError::NotAUrl),
+            ("/v1", AddressError::NotAUrl),
+            ("", AddressError::NotAUrl),
+            ("https://user:password@vault", AddressError::UnexpectedPart),
+            ("https://vault?x=y", AddressError::UnexpectedPart),
+            ("https://vault#x", AddressError::UnexpectedPart),
             ("ftp://vault", AddressError::Scheme),
         ] {
             assert_eq!(bad.parse::<Address>(), Err(why), "{bad}");

@@ -14,7 +14,7 @@ use tokio::time::Instant;
 
 use crate::address::{Address, AddressError};
 use crate::body::Body;
-use crate::client::{HEALTH, Reply, Request, Transport};
+use crate::client::{HEALTH, Request, Transport, VaultResponse};
 use crate::envelope::{Auth, Data, Envelope};
 use crate::error::{Problem, VaultError, VaultMessages};
 use crate::token::Token;
@@ -116,32 +116,32 @@ impl Vault {
     /// The health of the node, also if it is sealed or a standby. Needs no token.
     pub async fn health(&self) -> Result<Health, VaultError> {
         let request = Request { method: Method::GET, path: HEALTH.into(), token: None, body: None };
-        let reply = self.transport.send(&request).await?;
-        match reply.status {
+        let response = self.transport.send(&request).await?;
+        match response.status {
             200 | 429 | 472 | 473 | 501 | 503 => {
-                let health: Health = serde_json::from_slice(&reply.body)
+                let health: Health = serde_json::from_slice(&response.body)
                     .map_err(|_| malformed(&request, "it is not the JSON of `sys/health`"))?;
-                Ok(Health { status: reply.status, ..health })
+                Ok(Health { status: response.status, ..health })
             }
-            _ => Err(refusal(&request, &reply)),
+            _ => Err(refusal(&request, &response)),
         }
     }
 
     /// Sends a request and reads the envelope of its response.
     pub(crate) async fn call(&self, request: &Request<'_>) -> Result<Envelope, VaultError> {
         let asked_at = Instant::now();
-        let answer = self.transport.send(request).await.and_then(|reply| match reply.status {
+        let result = self.transport.send(request).await.and_then(|response| match response.status {
             200..=299 => {
                 let envelope =
-                    Envelope::read(&reply.body, asked_at).map_err(|why| malformed(request, why))?;
-                Ok(Envelope { date: reply.date, ..envelope })
+                    Envelope::read(&response.body, asked_at).map_err(|why| malformed(request, why))?;
+                Ok(Envelope { date: response.date, ..envelope })
             }
-            _ => Err(refusal(request, &reply)),
+            _ => Err(refusal(request, &response)),
         });
-        if let Err(error) = &answer {
-            metrics::vault().failure(error.kind().into());
+        if let Err(error) = &result {
+            metrics::vault().count_failure(error.kind().into());
         }
-        answer
+        result
     }
 
     /// For requests that return a token.
@@ -181,13 +181,13 @@ pub(crate) fn malformed(request: &Request<'_>, why: &'static str) -> VaultError 
 }
 
 /// The error for a response that is not a success.
-pub(crate) fn refusal(request: &Request<'_>, reply: &Reply) -> VaultError {
-    let status = reply.status;
+pub(crate) fn refusal(request: &Request<'_>, response: &VaultResponse) -> VaultError {
+    let status = response.status;
     let problem = match status {
-        300..=399 => Problem::Redirect { status, host: reply.host.clone() },
+        300..=399 => Problem::Redirect { status, host: response.redirect_host.clone() },
         _ => {
-            let messages = VaultMessages::read(&reply.body, request.secrets());
-            Problem::Status { status, messages, retry_after: reply.retry_after }
+            let messages = VaultMessages::read(&response.body, request.secrets());
+            Problem::Status { status, messages, retry_after: response.retry_after }
         }
     };
     VaultError { request: request.line(), problem }

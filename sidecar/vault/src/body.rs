@@ -5,8 +5,8 @@ use zeroize::Zeroizing;
 
 use crate::token::{LeaseId, Token};
 
-/// Each byte of a text becomes at most this many in JSON.
-const WORST_ESCAPE: usize = 6;
+/// Each byte of a text becomes at most this many bytes in JSON.
+const MAX_ESCAPED_BYTES: usize = 6;
 
 /// The members of a JSON object.
 #[derive(Default)]
@@ -15,7 +15,7 @@ pub(crate) struct Body {
 }
 
 enum Member {
-    Open(Value),
+    Public(Value),
     Secret(Zeroizing<String>),
 }
 
@@ -25,27 +25,27 @@ impl Body {
     }
 
     pub(crate) fn with(mut self, name: &str, value: impl Into<Value>) -> Self {
-        self.members.push((name.to_owned(), Member::Open(value.into())));
+        self.members.push((name.to_owned(), Member::Public(value.into())));
         self
     }
 
-    pub(crate) fn secret(mut self, name: &str, value: Zeroizing<String>) -> Self {
+    pub(crate) fn with_secret(mut self, name: &str, value: Zeroizing<String>) -> Self {
         self.members.push((name.to_owned(), Member::Secret(value)));
         self
     }
 
-    pub(crate) fn token(self, name: &str, token: &Token) -> Self {
-        self.secret(name, Zeroizing::new(token.expose().to_owned()))
+    pub(crate) fn with_token(self, name: &str, token: &Token) -> Self {
+        self.with_secret(name, Zeroizing::new(token.expose().to_owned()))
     }
 
-    pub(crate) fn lease(self, name: &str, lease: &LeaseId) -> Self {
-        self.secret(name, Zeroizing::new(lease.expose().to_owned()))
+    pub(crate) fn with_lease(self, name: &str, lease: &LeaseId) -> Self {
+        self.with_secret(name, Zeroizing::new(lease.expose().to_owned()))
     }
 
     /// Values that no error may show, even if Vault repeats them.
     pub(crate) fn secrets(&self) -> impl Iterator<Item = &str> {
         self.members.iter().filter_map(|(_, member)| match member {
-            Member::Open(_) => None,
+            Member::Public(_) => None,
             Member::Secret(text) => Some(text.as_str()),
         })
     }
@@ -53,10 +53,10 @@ impl Body {
     pub(crate) fn encode(&self) -> Zeroizing<Vec<u8>> {
         let length = |(name, member): &(String, Member)| {
             let value = match member {
-                Member::Open(value) => value.to_string().len(),
-                Member::Secret(text) => text.len() * WORST_ESCAPE,
+                Member::Public(value) => value.to_string().len(),
+                Member::Secret(text) => text.len() * MAX_ESCAPED_BYTES,
             };
-            name.len() * WORST_ESCAPE + value + 8
+            name.len() * MAX_ESCAPED_BYTES + value + 8
         };
         // Allocated at once: growing would leave copies that are not wiped.
         let mut encoded =
@@ -69,7 +69,7 @@ impl Body {
             let written = serde_json::to_writer(&mut *encoded, name).and_then(|()| {
                 encoded.push(b':');
                 match member {
-                    Member::Open(value) => serde_json::to_writer(&mut *encoded, value),
+                    Member::Public(value) => serde_json::to_writer(&mut *encoded, value),
                     Member::Secret(text) => serde_json::to_writer(&mut *encoded, text.as_str()),
                 }
             });
@@ -87,11 +87,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_body_is_json_and_never_grows() {
+    fn a_body_is_encoded_as_json_and_lists_its_secrets() {
         let secret = Zeroizing::new("quo\"te\u{1}\n".repeat(50));
         let body = Body::new()
             .with("ttl", "5s")
-            .secret("secret_id", secret.clone())
+            .with_secret("secret_id", secret.clone())
             .with("policies", vec!["a", "b"]);
         let encoded = body.encode();
         let read: Value = serde_json::from_slice(&encoded).unwrap();

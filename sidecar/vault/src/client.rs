@@ -1,8 +1,9 @@
 //! One request, one response: all requests to Vault go through here.
 //!
-//! What must stay true: each request has its own connection, so that it is always known whether it was sent and nothing is
-//! sent twice; no redirect is followed; connecting, the whole exchange, the size of the response and the number of
-//! concurrent requests are bounded; tokens, bodies and responses are in wiped memory; a path cannot be made to mean another path.
+//! What must stay true: each request has its own connection, so that it is always known whether it was sent and nothing
+//! is sent twice; no redirect is followed; connecting, the whole exchange, the size of the response and the number of
+//! concurrent requests are bounded; tokens, bodies and responses are in wiped memory; a path cannot be made to mean
+//! another path.
 
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -57,13 +58,13 @@ pub(crate) struct Request<'a> {
 /// The path of a node's health check.
 pub(crate) const HEALTH: &str = "sys/health";
 
-pub(crate) struct Reply {
+pub(crate) struct VaultResponse {
     pub(crate) status: u16,
     pub(crate) retry_after: Option<Duration>,
     /// Vault's own clock.
     pub(crate) date: Option<SystemTime>,
     /// The host that a redirect points to.
-    pub(crate) host: Option<String>,
+    pub(crate) redirect_host: Option<String>,
     pub(crate) body: Zeroizing<Vec<u8>>,
 }
 
@@ -85,10 +86,10 @@ impl Transport {
         })
     }
 
-    /// Sends nothing over the network: the fake answers.
+    /// Sends nothing over the network: responses come from the fake.
     #[cfg(test)]
     pub(crate) fn fake(fake: Arc<crate::tests::FakeVault>) -> Self {
-        let address = "http://127.0.0.1:8200".parse().expect("it is an address");
+        let address = "http://127.0.0.1:8200".parse().expect("a valid address");
         let transport = Self::new(address, None, Arc::new(RootCertStore::empty()));
         Self { fake: Some(fake), ..transport.expect("plain text needs no certificates") }
     }
@@ -103,10 +104,10 @@ impl Transport {
         Ok(())
     }
 
-    pub(crate) async fn send(&self, request: &Request<'_>) -> Result<Reply, VaultError> {
+    pub(crate) async fn send(&self, request: &Request<'_>) -> Result<VaultResponse, VaultError> {
         let fail = |problem| VaultError { request: request.line(), problem };
         let deadline = Instant::now() + REQUEST_TIMEOUT;
-        let message = self.message(request).ok_or_else(|| {
+        let message = self.http_request(request).ok_or_else(|| {
             fail(Problem::Status {
                 status: 400,
                 messages: VaultMessages::of_client("this is not a valid path in Vault; nothing was sent"),
@@ -122,27 +123,27 @@ impl Transport {
         };
         #[cfg(test)]
         if let Some(fake) = &self.fake {
-            return fake.reply(request, deadline).await.map_err(fail);
+            return fake.respond(request, deadline).await.map_err(fail);
         }
         let limits = OneShotLimits { connect: CONNECT_TIMEOUT, deadline, body_bytes: MAX_RESPONSE_BYTES };
         let dialer = self.dialer.load_full();
         let response = send_once(&dialer, &self.address.endpoint, message, limits).await;
         let (head, body) = response.map_err(|error| fail(problem(error)))?.into_parts();
-        Ok(Reply {
+        Ok(VaultResponse {
             status: head.status.as_u16(),
             retry_after: header(&head.headers, RETRY_AFTER)
                 .and_then(|seconds| seconds.trim().parse().ok())
                 .map(|seconds: u64| Duration::from_secs(seconds.min(MAX_RETRY_AFTER))),
             date: header(&head.headers, DATE).and_then(|date| httpdate::parse_http_date(date).ok()),
-            host: header(&head.headers, LOCATION)
+            redirect_host: header(&head.headers, LOCATION)
                 .and_then(|location| location.parse::<Uri>().ok())
                 .and_then(|location| location.host().map(str::to_owned)),
             body,
         })
     }
 
-    fn message(&self, request: &Request<'_>) -> Option<::http::Request<Full<Bytes>>> {
-        let uri: Uri = format!("{}/v1/{}", self.address.prefix, encoded(&request.path)?).parse().ok()?;
+    fn http_request(&self, request: &Request<'_>) -> Option<::http::Request<Full<Bytes>>> {
+        let uri: Uri = format!("{}/v1/{}", self.address.prefix, encoded_path(&request.path)?).parse().ok()?;
         let mut builder = ::http::Request::builder()
             .method(request.method.clone())
             .uri(uri)
@@ -204,10 +205,10 @@ fn header(headers: &HeaderMap, name: HeaderName) -> Option<&str> {
     headers.get(name).and_then(|value| value.to_str().ok())
 }
 
-/// The percent-encoded path; `None` where it could lead to another path than the one written.
-fn encoded(path: &str) -> Option<String> {
-    let is_odd = |segment: &str| matches!(segment, "" | "." | "..");
-    if path.split('/').any(is_odd) || path.chars().any(char::is_control) {
+/// The percent-encoded path; `None` if it could lead to another path than the one written.
+fn encoded_path(path: &str) -> Option<String> {
+    let is_ambiguous = |segment: &str| matches!(segment, "" | "." | "..");
+    if path.split('/').any(is_ambiguous) || path.chars().any(char::is_control) {
         return None;
     }
     let mut encoded = String::with_capacity(path.len());
@@ -228,12 +229,12 @@ mod tests {
     #[test]
     fn a_path_cannot_lead_to_another_path() {
         assert_eq!(
-            encoded("secret/data/my app?x#y%2e").as_deref(),
+            encoded_path("secret/data/my app?x#y%2e").as_deref(),
             Some("secret/data/my%20app%3Fx%23y%252e")
         );
-        assert_eq!(encoded("auth/userpass/login/ä").as_deref(), Some("auth/userpass/login/%C3%A4"));
+        assert_eq!(encoded_path("auth/userpass/login/ä").as_deref(), Some("auth/userpass/login/%C3%A4"));
         for bad in ["", "/", "/secret", "secret/", "secret//x", "secret/../sys/seal", "a/./b", "a\nb"] {
-            assert_eq!(encoded(bad), None, "{bad:?}");
+            assert_eq!(encoded_path(bad), None, "{bad:?}");
         }
     }
 }

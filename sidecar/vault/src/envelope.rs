@@ -17,7 +17,7 @@ use crate::token::{Accessor, LeaseId, Token};
 
 /// Longer durations are cut to this, so that they can be added to an `Instant`.
 const MAX_LIFE: Duration = Duration::from_secs(10 * 365 * 24 * 3600);
-/// Warnings beyond these are not kept.
+/// Further warnings are dropped.
 const MAX_WARNINGS: usize = 8;
 
 /// One response.
@@ -32,7 +32,7 @@ pub struct Envelope {
     pub wrap_info: Option<WrapInfo>,
     pub auth: Option<Auth>,
     pub data: Option<Data>,
-    /// Durations count from here.
+    /// When the request was about to be sent: durations count from here.
     pub asked_at: Instant,
     /// The `Date` header of the response.
     pub date: Option<SystemTime>,
@@ -66,10 +66,10 @@ pub struct Data(Zeroizing<Vec<u8>>);
 
 impl Envelope {
     /// Reads a response. An empty one is an empty envelope. An error says what is wrong.
-    pub(crate) fn read(answer: &[u8], asked_at: Instant) -> Result<Self, &'static str> {
-        let raw: RawEnvelope<'_> = match answer.trim_ascii().is_empty() {
+    pub(crate) fn read(response: &[u8], asked_at: Instant) -> Result<Self, &'static str> {
+        let raw: RawEnvelope<'_> = match response.trim_ascii().is_empty() {
             true => RawEnvelope::default(),
-            false => serde_json::from_slice(answer).map_err(|_| "it is not a JSON response of Vault")?,
+            false => serde_json::from_slice(response).map_err(|_| "it is not a JSON response of Vault")?,
         };
         let mut warnings = raw.warnings.unwrap_or_default();
         warnings.truncate(MAX_WARNINGS);
@@ -89,14 +89,14 @@ impl Envelope {
 
     /// When the lease expires, if its token lives that long.
     pub fn expires(&self) -> Option<Instant> {
-        end(self.asked_at, self.lease_duration)
+        expiry(self.asked_at, self.lease_duration)
     }
 }
 
 impl Auth {
     /// When the token expires; `None` if it does not.
     pub fn expires(&self) -> Option<Instant> {
-        end(self.asked_at, self.lease_duration)
+        expiry(self.asked_at, self.lease_duration)
     }
 }
 
@@ -172,7 +172,7 @@ impl fmt::Debug for Data {
 }
 
 /// The end of a duration; `None` for zero, which in Vault means "never" or "not stated".
-pub(crate) fn end(start: Instant, life: Duration) -> Option<Instant> {
+pub(crate) fn expiry(start: Instant, life: Duration) -> Option<Instant> {
     (!life.is_zero()).then(|| start + life.min(MAX_LIFE))
 }
 
@@ -248,8 +248,8 @@ impl<'de> Deserialize<'de> for Wiped {
 mod tests {
     use super::*;
 
-    fn read(answer: &str) -> Result<Envelope, &'static str> {
-        Envelope::read(answer.as_bytes(), Instant::now())
+    fn read(response: &str) -> Result<Envelope, &'static str> {
+        Envelope::read(response.as_bytes(), Instant::now())
     }
 
     #[tokio::test]
@@ -269,7 +269,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn odd_answers_are_refused_or_harmless() {
+    async fn unexpected_responses_are_refused_or_harmless() {
         assert!(read("").unwrap().data.is_none());
         let forever = read(r#"{"lease_duration": 18446744073709551615, "lease_id": ""}"#).unwrap();
         assert!(forever.expires().unwrap() > Instant::now() + Duration::from_secs(3600));

@@ -12,11 +12,11 @@ use ::http::Method;
 use cofferdam_base::metrics::VaultFailure;
 use serde::Deserialize;
 
-/// How many of Vault's messages are kept, and how many bytes of each.
+/// How many of Vault's messages are shown, and how many bytes of each.
 const MAX_MESSAGES: usize = 3;
-const MAX_MESSAGE: usize = 200;
-/// Bytes. Shorter texts would be found in ordinary words.
-const MIN_HIDDEN: usize = 4;
+const MAX_MESSAGE_BYTES: usize = 200;
+/// Shorter texts are not hidden, because they would be found in ordinary words.
+const MIN_HIDDEN_BYTES: usize = 4;
 /// A token has at least this many characters after its prefix.
 const MIN_TOKEN_TAIL: usize = 16;
 
@@ -40,7 +40,7 @@ pub struct RequestLine {
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum Problem {
     /// A file of the sidecar's own cannot be used. Nothing was sent.
-    #[error("read the credential `{}`: {why}", file.display())]
+    #[error("cannot read the credential `{}`: {why}", file.display())]
     Credential { file: PathBuf, why: String },
     /// The lease expired, was revoked or never existed; Vault does not say which.
     #[error("Vault has no such lease{messages}")]
@@ -57,7 +57,7 @@ pub enum Problem {
     Redirect { status: u16, host: Option<String> },
     #[error("{}{messages}", meaning(*status))]
     Status { status: u16, messages: VaultMessages, retry_after: Option<Duration> },
-    #[error("the sidecar's login has ended")]
+    #[error("the session or the sidecar's login has ended")]
     Stopped,
     #[error("Vault's response has more than {limit} bytes")]
     TooLarge { limit: usize },
@@ -81,12 +81,12 @@ pub enum UnwrappedBy {
     AnotherParty,
 }
 
-/// The kinds of failure that callers tell apart.
+/// The kinds of failure that callers distinguish.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Kind {
     /// A security incident: another party unwrapped or replaced a secret-id. Report it; do not retry.
     Alert,
-    /// Retry, after this pause where Vault requested one.
+    /// Retry, after this pause if Vault requested one.
     Busy {
         retry_after: Option<Duration>,
     },
@@ -170,7 +170,7 @@ impl VaultError {
             (_, Kind::Standby) => {
                 "set `address` in [vault] to the active node, or to a load balancer in front of the cluster"
             }
-            (_, Kind::Stopped) => "restart the sidecar",
+            (_, Kind::Stopped) => "start a new session, or restart the sidecar",
             (_, Kind::Uninitialised) => "initialise Vault: `vault operator init` or `bao operator init`",
             (_, Kind::Unreachable) => {
                 "check that Vault is up and reachable from this host, and that `ca-file` is the authority of its certificate"
@@ -180,7 +180,7 @@ impl VaultError {
 
     /// The problem without Vault's own messages: they may describe systems behind Vault, such as the address of a
     /// database.
-    pub(crate) fn outcome(&self) -> String {
+    pub(crate) fn problem_without_messages(&self) -> String {
         match &self.problem {
             Problem::Gone { .. } => Problem::Gone { messages: VaultMessages::default() }.to_string(),
             Problem::Status { status, .. } => meaning(*status),
@@ -202,17 +202,17 @@ impl fmt::Display for RequestLine {
 
 impl VaultMessages {
     /// Reads `errors` of a response, without the texts in `hidden` and without anything that looks like a token.
-    pub(crate) fn read<'a>(answer: &[u8], hidden: impl Iterator<Item = &'a str>) -> Self {
+    pub(crate) fn read<'a>(response: &[u8], hidden: impl Iterator<Item = &'a str>) -> Self {
         #[derive(Deserialize)]
         struct Errors {
             #[serde(default)]
             errors: Vec<String>,
         }
-        let Ok(Errors { errors }) = serde_json::from_slice(answer) else {
+        let Ok(Errors { errors }) = serde_json::from_slice(response) else {
             return Self::default();
         };
-        let hidden: Vec<&str> = hidden.filter(|text| text.len() >= MIN_HIDDEN).collect();
-        Self(errors.into_iter().take(MAX_MESSAGES).map(|message| shown(message, &hidden)).collect())
+        let hidden: Vec<&str> = hidden.filter(|text| text.len() >= MIN_HIDDEN_BYTES).collect();
+        Self(errors.into_iter().take(MAX_MESSAGES).map(|message| redacted(message, &hidden)).collect())
     }
 
     /// A message of the client itself.
@@ -272,15 +272,15 @@ fn unwrapped_by(by: UnwrappedBy) -> &'static str {
 }
 
 /// A message on one line, shortened, without hidden texts and tokens.
-fn shown(mut message: String, hidden: &[&str]) -> String {
+fn redacted(mut message: String, hidden: &[&str]) -> String {
     for text in hidden {
         message = message.replace(text, "[hidden]");
     }
     let words: Vec<&str> =
         message.split_whitespace().map(|word| if has_token(word) { "[hidden]" } else { word }).collect();
     let mut message: String = words.join(" ").chars().filter(|letter| !letter.is_control()).collect();
-    if message.len() > MAX_MESSAGE {
-        message.truncate(message.floor_char_boundary(MAX_MESSAGE));
+    if message.len() > MAX_MESSAGE_BYTES {
+        message.truncate(message.floor_char_boundary(MAX_MESSAGE_BYTES));
         message.push('…');
     }
     message
@@ -355,8 +355,8 @@ mod tests {
 
     #[test]
     fn vaults_messages_are_shown_without_the_secrets_of_the_request() {
-        let answer = br#"{"errors": ["no role my-secret-id-CANARY for hvs.CANARYCANARYCANARY01 or\n\t* b.CANARYCANARY-CANARY_01, sorry"]}"#;
-        let messages = VaultMessages::read(answer, ["my-secret-id-CANARY", ""].into_iter());
+        let response = br#"{"errors": ["no role my-secret-id-CANARY for hvs.CANARYCANARYCANARY01 or\n\t* b.CANARYCANARY-CANARY_01, sorry"]}"#;
+        let messages = VaultMessages::read(response, ["my-secret-id-CANARY", ""].into_iter());
         assert_eq!(messages.to_string(), ": no role [hidden] for [hidden] or * [hidden] sorry");
         assert!(!format!("{messages:?}").contains("CANARY"));
         assert_eq!(VaultMessages::read(b"<html>CANARY", std::iter::empty()).to_string(), "");

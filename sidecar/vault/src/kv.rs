@@ -75,7 +75,7 @@ impl Vault {
     }
 
     /// Looks up which engine serves a path. If the token may not do that, tries to read the path as version 2 with the
-    /// first segment as mount, and takes version 1 if the response has another form.
+    /// first segment as mount, and assumes version 1 if Vault refuses that or the response has another form.
     pub async fn kv_version(&self, token: &Token, path: &str) -> Result<KvVersion, VaultError> {
         let request = mount_request(token, path);
         match self.mount(token, path).await {
@@ -89,8 +89,8 @@ impl Vault {
         }
     }
 
-    /// Which engine serves a path. Reads no secret. Fails with [`Kind::Denied`] both if the token has no permission there
-    /// and if nothing is mounted there.
+    /// Which engine serves a path. Reads no secret. Fails with [`Kind::Denied`] both if the token has no permission
+    /// there and if nothing is mounted there.
     pub async fn mount(&self, token: &Token, path: &str) -> Result<Mount, VaultError> {
         let request = mount_request(token, path);
         let (data, _) = self.data(&request).await?;

@@ -1,13 +1,14 @@
 //! The tokens of one session: children of the login's token, with which every credential of the session is read.
 //!
-//! One of them is current: reads that create no lease use it. A lease has a token of its own, which is taken out of
+//! One of them is current: reads that create no lease use it. Each lease has a separate token, which is removed from
 //! `current` before the lease is requested. So revoking that token revokes the lease, and no policy has to allow
 //! revoking leases in general.
 //!
 //! What must stay true: a token has exactly the policies of the session's grant and does not outlive the session; it is
-//! created when first needed, and again after a new login or shortly before it expires, but not before the pause after a
-//! failure is over; an issued token is outstanding and its accessor on disk before its first use, and until the token is
-//! known to be gone. When the last link leaves, all tokens are given up; a later link starts with new ones.
+//! created when first needed, and again after a new login or shortly before it expires, but not before the pause after
+//! a failure is over; an issued token is outstanding and its accessor on disk before its first use, and until the token
+//! is known to be gone. When the last link ends, all tokens are withdrawn: not used any more, and revoked by
+//! [`SessionVault::end`]. A later link starts with new tokens.
 
 mod issue;
 mod validity;
@@ -33,7 +34,7 @@ pub(crate) use crate::session_token::SessionToken;
 pub(crate) const RETRY_INTERVAL: Duration = Duration::from_secs(5);
 /// A longer `Retry-After` is cut to this.
 const MAX_RETRY_AFTER: Duration = Duration::from_secs(30);
-/// A token is replaced when it is next needed and less than its life divided by this is left.
+/// If less than its life divided by this is left, a token is replaced at its next use.
 const MIN_REMAINING_DIVISOR: u32 = 6;
 /// A token that expires this shortly before its session does not bound its lease: a new token would hardly last longer.
 const EXPIRY_TOLERANCE: Duration = Duration::from_secs(2);
@@ -57,14 +58,14 @@ struct TokenState {
     failure: Option<RetryableFailure>,
 }
 
-/// The links of the session, and which of its tokens are given up.
+/// The links of the session, and which of its tokens are withdrawn.
 #[derive(Debug)]
 struct LinkState {
     links: usize,
     /// The number of the newest token.
     issued: u64,
-    /// Tokens up to this number must not be used any more.
-    given_up: u64,
+    /// Tokens up to this number are withdrawn.
+    withdrawn: u64,
     /// Cancelled when the last link leaves.
     renewal_stop: CancellationToken,
 }
@@ -85,7 +86,7 @@ pub enum RemainingLinks {
 impl SessionVault {
     pub fn new(access: Arc<Access>, owner: TokenOwner) -> Self {
         let link_state =
-            LinkState { links: 0, issued: 0, given_up: 0, renewal_stop: access.stop.child_token() };
+            LinkState { links: 0, issued: 0, withdrawn: 0, renewal_stop: access.stop.child_token() };
         Self(Arc::new(SessionInner {
             access,
             owner,
@@ -104,13 +105,13 @@ impl SessionVault {
         }
     }
 
-    /// A link has ended, and the processes of its server too. The last link gives up all tokens.
+    /// A link has ended, and the processes of its server too. After the last link, all tokens are withdrawn.
     pub fn leave(&self) -> RemainingLinks {
         let mut link_state = self.0.link_state();
         link_state.links = link_state.links.saturating_sub(1);
         match link_state.links {
             0 => {
-                link_state.given_up = link_state.issued;
+                link_state.withdrawn = link_state.issued;
                 link_state.renewal_stop.cancel();
                 RemainingLinks::None
             }
@@ -126,7 +127,7 @@ impl SessionVault {
     /// The current token, for reads that create no lease. A token that is being created is finished even if its caller
     /// no longer waits.
     pub(crate) async fn token(&self, requester: Requester) -> Result<Arc<SessionToken>, RetryableFailure> {
-        self.in_own_task(|inner| inner.current_or_new(requester)).await
+        self.in_separate_task(|inner| inner.current_or_new(requester)).await
     }
 
     /// A token for one lease alone: revoking the token revokes the lease.
@@ -134,15 +135,15 @@ impl SessionVault {
         &self,
         requester: Requester,
     ) -> Result<Arc<SessionToken>, RetryableFailure> {
-        self.in_own_task(|inner| inner.take_or_new(requester)).await
+        self.in_separate_task(|inner| inner.take_current_or_new(requester)).await
     }
 
-    /// No lease was created with this token: other reads may use it.
-    pub(crate) async fn give_back(&self, token: Arc<SessionToken>) {
+    /// Makes a token with which no lease was created current again, for other reads.
+    pub(crate) async fn put_back(&self, token: Arc<SessionToken>) {
         let mut state = self.0.state.lock().await;
-        let given_up = self.0.link_state().given_up;
+        let withdrawn = self.0.link_state().withdrawn;
         if state.current.is_none()
-            && token.issued().number > given_up
+            && token.issued().number > withdrawn
             && token.issued().is_fresh(self.0.access.generation())
         {
             state.current = Some(token);
@@ -158,12 +159,12 @@ impl SessionVault {
         &self.0.access.vault
     }
 
-    /// Revokes the tokens that were given up, and reports at `deadline` at the latest. `None` if there were none.
+    /// Revokes the withdrawn tokens, and reports at `deadline` at the latest. `None` if there are none.
     pub async fn end(&self, deadline: Instant) -> Option<Revoked> {
         let (report, mut seen) = watch::channel(None);
         let inner = Arc::clone(&self.0);
         self.0.access.tasks.spawn(async move { inner.revoke(&report).await });
-        // The sender is dropped when everything is revoked.
+        // The sender is dropped when everything is revoked, or retries have ended.
         let all = async { while seen.changed().await.is_ok() {} };
         let _ = timeout_at(deadline, all).await;
         seen.borrow_and_update().clone()
@@ -177,7 +178,8 @@ impl SessionVault {
         }
     }
 
-    async fn in_own_task<F>(
+    /// Runs `make` in a task, so that it finishes even if the caller is cancelled.
+    async fn in_separate_task<F>(
         &self,
         make: impl FnOnce(Arc<SessionInner>) -> F,
     ) -> Result<Arc<SessionToken>, RetryableFailure>
@@ -200,7 +202,7 @@ impl SessionInner {
         self.valid_current(&mut state, requester).await
     }
 
-    async fn take_or_new(
+    async fn take_current_or_new(
         self: Arc<Self>,
         requester: Requester,
     ) -> Result<Arc<SessionToken>, RetryableFailure> {
@@ -211,13 +213,14 @@ impl SessionInner {
         Ok(token)
     }
 
-    /// The current token, or a new one where it is missing or about to end.
+    /// The current token, or a new one if it is missing or about to end. If no new one can be created, the current one
+    /// as long as it is valid.
     async fn valid_current(
         self: &Arc<Self>,
         state: &mut TokenState,
         requester: Requester,
     ) -> Result<Arc<SessionToken>, RetryableFailure> {
-        let given_up = {
+        let withdrawn = {
             let link_state = self.link_state();
             if link_state.links == 0 {
                 return Err(RetryableFailure {
@@ -225,9 +228,9 @@ impl SessionInner {
                     next_attempt: Instant::now() + RETRY_INTERVAL,
                 });
             }
-            link_state.given_up
+            link_state.withdrawn
         };
-        state.current.take_if(|current| current.issued().number <= given_up);
+        state.current.take_if(|current| current.issued().number <= withdrawn);
         let generation = self.access.generation();
         let live = state.current.clone().filter(|token| token.issued().is_live());
         if let Some(token) = live.clone().filter(|token| token.issued().is_fresh(generation)) {
@@ -260,26 +263,26 @@ impl SessionInner {
 
     async fn revoke(&self, report: &watch::Sender<Option<Revoked>>) {
         let began = Instant::now();
-        let tokens = self.give_up().await;
+        let tokens = self.take_withdrawn().await;
         if !tokens.is_empty() {
             self.access.revoker.revoke_session(tokens, began, report).await;
         }
     }
 
-    /// Takes the tokens that were issued before all links had left.
-    async fn give_up(&self) -> Vec<OutstandingToken> {
+    /// Removes the withdrawn tokens from the outstanding ones and returns them.
+    async fn take_withdrawn(&self) -> Vec<OutstandingToken> {
         let mut state = self.state.lock().await;
-        let given_up = {
+        let withdrawn = {
             let mut link_state = self.link_state();
             if link_state.links == 0 {
-                // A token may have been issued after they left.
-                link_state.given_up = link_state.issued;
+                // A token may have been issued after the last link ended.
+                link_state.withdrawn = link_state.issued;
             }
-            link_state.given_up
+            link_state.withdrawn
         };
-        let tokens = self.outstanding.take_up_to(given_up);
+        let tokens = self.outstanding.take_up_to(withdrawn);
         // Released only now: a released token that is still outstanding would be revoked a second time.
-        state.current.take_if(|token| token.issued().number <= given_up);
+        state.current.take_if(|token| token.issued().number <= withdrawn);
         tokens
     }
 

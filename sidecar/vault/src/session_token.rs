@@ -1,8 +1,8 @@
 //! Tokens of sessions: what Vault issued, and the handle that keeps a token in use.
 //!
 //! What must stay true: dropping the last handle of a token releases it, which waits for nothing and cannot fail; an
-//! issued token is outstanding, together with the lease that was made with it, until it is known to be gone or the end
-//! of its session takes it over.
+//! issued token is outstanding, together with the lease that was made with it, until it is known to be gone or its
+//! session ends.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -23,7 +23,7 @@ pub struct TokenOwner {
     pub until: Instant,
 }
 
-/// A handle: the token is in use as long as this value lives. Not printed.
+/// A handle: the token is in use as long as this value lives. Has no `Debug`.
 pub(crate) struct SessionToken {
     issued: Arc<IssuedToken>,
     outstanding: Arc<OutstandingTokens>,
@@ -137,7 +137,8 @@ impl OutstandingTokens {
         self.lock().insert(token.number, OutstandingToken { token, lease: None });
     }
 
-    /// Adds the lease that was made with a token. `None` where the end of the session has taken the token over.
+    /// Adds the lease that was made with a token. `None` if the token is not listed any more, because its session
+    /// ended.
     pub(crate) fn record_lease(&self, number: u64, lease: SecretLease) -> Option<()> {
         self.lock().get_mut(&number).map(|token| token.lease = Some(lease))
     }
@@ -146,12 +147,12 @@ impl OutstandingTokens {
         self.lock().get(&number).cloned()
     }
 
-    /// The token is gone.
+    /// Removes a token that is known to be gone.
     pub(crate) fn remove(&self, number: u64) {
         self.lock().remove(&number);
     }
 
-    /// Takes over every token up to this number.
+    /// Removes and returns every token up to this number.
     pub(crate) fn take_up_to(&self, number: u64) -> Vec<OutstandingToken> {
         let mut tokens = self.lock();
         let later = tokens.split_off(&(number + 1));

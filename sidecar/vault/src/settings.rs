@@ -16,7 +16,7 @@ pub struct Settings {
     /// It contained certificates when it was checked. If set, only these are trusted.
     pub ca_file: Option<PathBuf>,
     pub auth: AuthSettings,
-    /// Session tokens are minted through this role; without it, as plain children.
+    /// Session tokens are created through this role; without it, as plain children of the login's token.
     pub token_role: Option<String>,
 }
 

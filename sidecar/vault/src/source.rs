@@ -1,9 +1,9 @@
 //! Vault as a source of secrets, which are read with the tokens of a session.
 //!
-//! What must stay true: a token is in the scrubbers before it is used, and a lease's id before the secret can be used;
-//! a request that may create a lease is sent with a token that has no other use, and the lease depends on that token
-//! alone; a lease is never assumed to outlive its token; the session records every lease, so that it can be revoked; a
-//! field that cannot be used fails only the templates that name it.
+//! What must stay true: the scrubbers search for a token before it is used, and for a lease's id before its secret is
+//! used; a request that may create a lease is sent with a token that has no other use, and the lease depends on that
+//! token alone; a lease is never assumed to outlive its token; the session records every lease, so that it can be
+//! revoked; a field that cannot be used fails only the templates that name it.
 
 use std::any::Any;
 use std::collections::BTreeSet;
@@ -30,26 +30,27 @@ use crate::login::RetryableFailure;
 use crate::session::{RETRY_INTERVAL, ReadMark, SessionToken, SessionVault, next_attempt};
 use crate::token::LeaseId;
 
-/// Vault is about to replace a credential that has no time left, so it is read again after this.
-const ABOUT_TO_CHANGE: Duration = Duration::from_secs(10);
+/// A credential whose life is over is about to be replaced by Vault, so it is read again after this delay.
+const EXPIRED_REREAD_DELAY: Duration = Duration::from_secs(10);
 
-/// A secret as Vault returned it.
-struct Answer {
+/// A secret as Vault returned it, and how long it is valid.
+struct ReadSecret {
     data: Data,
     request_id: String,
     lease: Option<LeaseId>,
     class: Class,
     asked_at: Instant,
+    /// `None` if no life is known.
     life: Option<Duration>,
 }
 
-/// The hold of a lease: it is revoked with its token once this is dropped.
+/// Keeps a lease: when this is dropped, the lease is revoked with its token.
 struct LeaseHold {
     token: Arc<SessionToken>,
     session: SessionVault,
 }
 
-/// The hold of values that were read without a lease.
+/// Values that were read without a lease: nothing is revoked when this is dropped.
 struct ReadHold {
     read_mark: ReadMark,
     session: SessionVault,
@@ -59,7 +60,7 @@ impl Source for SessionVault {
     fn read<'a>(&'a self, request: SourceRequest<'a>) -> BoxFuture<'a, Result<Lease, SecretProblem>> {
         async move {
             let read = self.read_lease(request).await;
-            metrics::vault().read(Outcome::of(&read));
+            metrics::vault().count_read(Outcome::of(&read));
             read
         }
         .boxed()
@@ -80,21 +81,21 @@ impl Source for SessionVault {
 impl SessionVault {
     async fn read_lease(&self, request: SourceRequest<'_>) -> Result<Lease, SecretProblem> {
         let SourceRequest { spec, limits, requester, learn } = request;
-        let (answer, token) = read_with_token(spec, (self, requester), learn).await?;
-        let Answer { data, request_id, lease, class, asked_at, life } = answer;
+        let (secret, token) = read_with_token(spec, (self, requester), learn).await?;
+        let ReadSecret { data, request_id, lease, class, asked_at, life } = secret;
         let read_mark = token.mark();
         let mut terms = Terms { class, asked_at, life, bound: None };
         let hash = lease.as_ref().map(LeaseId::hash);
         let hold: Arc<dyn Hold> = match lease {
             Some(id) => {
-                learn(&[id.needle("vault.lease-id")], ends_with(Arc::downgrade(&token)));
+                learn(&[id.needle("vault.lease-id")], until_dropped(Arc::downgrade(&token)));
                 terms.bound = self.bound(&token);
                 self.record_lease(spec.name.as_str(), Arc::new(id), &token).map_err(unavailable)?;
                 Arc::new(LeaseHold { token, session: self.clone() })
             }
             None => {
                 if let Some(VaultOrigin::Generated { .. }) = spec.origin.vault() {
-                    self.give_back(token).await;
+                    self.put_back(token).await;
                 }
                 Arc::new(ReadHold { read_mark, session: self.clone() })
             }
@@ -115,7 +116,7 @@ impl Hold for LeaseHold {
 
     fn validity(&self) -> Validity {
         let Self { token, session } = self;
-        if session.is_given_up(token) {
+        if session.is_withdrawn(token) {
             Validity::Gone
         } else if session.is_of_former_login(token) {
             Validity::Superseded { ends_at: token.ends() }
@@ -130,7 +131,7 @@ impl Hold for LeaseHold {
         let Self { token, session } = self;
         async move {
             let renewed = session.renew_lease(token, increment).await;
-            metrics::vault().renewal(Outcome::of(&renewed));
+            metrics::vault().count_renewal(Outcome::of(&renewed));
             match renewed {
                 Ok(envelope) => Ok(Terms {
                     class: Class::Renewable,
@@ -198,23 +199,23 @@ async fn read_with_token(
     spec: &SecretSpec,
     (session, requester): (&SessionVault, Requester),
     learn: &Learn<'_>,
-) -> Result<(Answer, Arc<SessionToken>), SecretProblem> {
-    let origin = spec.origin.vault().expect("the store asks Vault for its own secrets only");
+) -> Result<(ReadSecret, Arc<SessionToken>), SecretProblem> {
+    let origin = spec.origin.vault().expect("the store reads only secrets of Vault from this source");
     let mut token = token_for(origin, (session, requester), learn).await?;
-    let mut answer = read_origin(session.client(), &token, origin).await;
-    if answer.as_ref().is_err_and(|error| error.kind() == Kind::Denied)
+    let mut secret = read_origin(session.client(), &token, origin).await;
+    if secret.as_ref().is_err_and(|error| error.kind() == Kind::Denied)
         && session.is_token_revoked(&token).await
     {
         token = token_for(origin, (session, requester), learn).await?;
-        answer = read_origin(session.client(), &token, origin).await;
+        secret = read_origin(session.client(), &token, origin).await;
     }
-    match answer {
-        Ok(answer) => Ok((answer, token)),
+    match secret {
+        Ok(secret) => Ok((secret, token)),
         Err(error) => {
             let failure = RetryableFailure { next_attempt: next_attempt(&error), error };
             // Unless Vault refused, it may have created a lease with an unknown id: dropping the token revokes it.
-            if is_refusal(&failure.error) && matches!(origin, VaultOrigin::Generated { .. }) {
-                session.give_back(token).await;
+            if was_not_executed(&failure.error) && matches!(origin, VaultOrigin::Generated { .. }) {
+                session.put_back(token).await;
             }
             Err(unavailable(failure))
         }
@@ -231,14 +232,14 @@ async fn token_for(
         VaultOrigin::Kv { .. } => session.token(requester).await,
     };
     let token = token.map_err(unavailable)?;
-    let [own, login] = token.needles();
-    learn(&[own], ends_with(Arc::downgrade(&token)));
-    learn(&[login], ends_with(token.parent()));
+    let [session_needle, login_needle] = token.needles();
+    learn(&[session_needle], until_dropped(Arc::downgrade(&token)));
+    learn(&[login_needle], until_dropped(token.parent()));
     Ok(token)
 }
 
-/// Whether Vault certainly did nothing.
-fn is_refusal(error: &VaultError) -> bool {
+/// Whether Vault certainly did not execute the request.
+fn was_not_executed(error: &VaultError) -> bool {
     let refused = matches!(
         error.kind(),
         Kind::Busy { .. } | Kind::Denied | Kind::Invalid | Kind::Missing | Kind::Sealed | Kind::Standby
@@ -252,7 +253,7 @@ fn unavailable(failure: RetryableFailure) -> SecretProblem {
 
 fn source_failure(RetryableFailure { error, next_attempt }: RetryableFailure) -> SourceFailure {
     SourceFailure {
-        message: format!("{error}: {}", error.outcome()),
+        message: format!("{error}: {}", error.problem_without_messages()),
         detail: error.explained(),
         next_step: error.next_step().into(),
         next_attempt,
@@ -260,7 +261,7 @@ fn source_failure(RetryableFailure { error, next_attempt }: RetryableFailure) ->
     }
 }
 
-/// From `Retry-After`, where Vault sent one.
+/// The time before which no request should be sent, if Vault sent `Retry-After`.
 fn not_before(error: &VaultError) -> Option<Instant> {
     match error.kind() {
         Kind::Busy { retry_after: Some(pause) } => Some(Instant::now() + pause),
@@ -268,7 +269,7 @@ fn not_before(error: &VaultError) -> Option<Instant> {
     }
 }
 
-fn ends_with<T: Any + Send + Sync>(owner: Weak<T>) -> ValueEnd {
+fn until_dropped<T: Any + Send + Sync>(owner: Weak<T>) -> ValueEnd {
     ValueEnd::WithOwner(owner)
 }
 
@@ -276,17 +277,17 @@ async fn read_origin(
     vault: &Vault,
     token: &SessionToken,
     origin: &VaultOrigin,
-) -> Result<Answer, VaultError> {
+) -> Result<ReadSecret, VaultError> {
     let asked_at = Instant::now();
     let envelope = match origin {
         VaultOrigin::Kv { path, refresh } => {
-            let secret = vault.kv_read(token.reveal(), path.as_str()).await?;
-            let class = match secret.refresh {
+            let kv_secret = vault.kv_read(token.reveal(), path.as_str()).await?;
+            let class = match kv_secret.refresh {
                 Some(every) if every < *refresh => Class::Advised { every },
                 _ => Class::Static { every: *refresh },
             };
-            let (data, request_id) = (secret.data, secret.request_id);
-            return Ok(Answer { data, request_id, lease: None, class, asked_at, life: None });
+            let (data, request_id) = (kv_secret.data, kv_secret.request_id);
+            return Ok(ReadSecret { data, request_id, lease: None, class, asked_at, life: None });
         }
         VaultOrigin::Generated { path, write: Some(values) } => {
             let values = values.iter().map(|(name, value)| (name.clone(), value.clone())).collect();
@@ -305,22 +306,22 @@ async fn read_origin(
     let (class, life) = match (&lease, stated) {
         (Some(_), Some(stated)) => match embedded_expiry::remaining_life_of_values(data.as_bytes(), now) {
             // A renewal does not extend the embedded expiry. If that is past already, one of the clocks is wrong.
-            Some(own) if own < stated && !own.is_zero() => (Class::Fixed, Some(own)),
+            Some(embedded) if embedded < stated && !embedded.is_zero() => (Class::Fixed, Some(embedded)),
             _ if renewable => (Class::Renewable, Some(stated)),
             _ => (Class::Fixed, Some(stated)),
         },
         // Vault states no duration, and a renewal would not either.
         (Some(_), None) => match embedded_expiry::remaining_life(data.as_bytes(), now) {
-            Some(Duration::ZERO) => (Class::Fixed, Some(ABOUT_TO_CHANGE)),
-            own => (Class::Fixed, own.or_else(requested)),
+            Some(Duration::ZERO) => (Class::Fixed, Some(EXPIRED_REREAD_DELAY)),
+            embedded => (Class::Fixed, embedded.or_else(requested)),
         },
         (None, stated) => match (embedded_expiry::remaining_life(data.as_bytes(), now), stated) {
-            (Some(Duration::ZERO), _) => (Class::Advised { every: ABOUT_TO_CHANGE }, None),
+            (Some(Duration::ZERO), _) => (Class::Advised { every: EXPIRED_REREAD_DELAY }, None),
             (Some(life), _) => (Class::OwnEnd, Some(life)),
             // Without a lease, the duration only advises when to read again.
             (None, Some(every)) => (Class::Advised { every }, None),
             (None, None) => (Class::OwnEnd, requested()),
         },
     };
-    Ok(Answer { data, request_id, lease, class, asked_at, life })
+    Ok(ReadSecret { data, request_id, lease, class, asked_at, life })
 }

@@ -1,7 +1,7 @@
 //! Tokens, accessors and lease ids.
 //!
-//! What must stay true: none of them can be printed. A token leaves its wrapper only as a header (`client`), as a member of
-//! a body (`body`) or for the scrubber.
+//! What must stay true: `Debug` shows no token and no lease id, and of an accessor only the first characters. A token
+//! is exposed only as a header (`client`), as a member of a body (`body`) and to the scrubber.
 
 use std::fmt;
 
@@ -11,8 +11,8 @@ use ring::digest::{SHA256, digest};
 use subtle::ConstantTimeEq;
 use zeroize::Zeroizing;
 
-/// Bytes. Batch tokens have hundreds, no token has this many.
-const MAX_TOKEN: usize = 8 * 1024;
+/// Batch tokens have hundreds of bytes; no token has this many.
+const MAX_TOKEN_BYTES: usize = 8 * 1024;
 
 /// A Vault token. Wiped when dropped.
 pub struct Token(Zeroizing<String>);
@@ -31,7 +31,7 @@ pub enum TokenError {
     #[error("it is empty")]
     Empty,
     #[error("it is longer than any token")]
-    Long,
+    TooLong,
 }
 
 impl Token {
@@ -41,8 +41,8 @@ impl Token {
         if bytes.is_empty() {
             return Err(TokenError::Empty);
         }
-        if bytes.len() > MAX_TOKEN {
-            return Err(TokenError::Long);
+        if bytes.len() > MAX_TOKEN_BYTES {
+            return Err(TokenError::TooLong);
         }
         let text = std::str::from_utf8(bytes).map_err(|_| TokenError::Character)?;
         match text.bytes().all(|byte| byte.is_ascii_graphic()) {
@@ -138,7 +138,7 @@ mod tests {
         assert_eq!(Token::read(b"\n").unwrap_err(), TokenError::Empty);
         assert_eq!(Token::read(b"s.a\r\nX-Evil: 1").unwrap_err(), TokenError::Character);
         assert_eq!(Token::read("s.ä".as_bytes()).unwrap_err(), TokenError::Character);
-        assert_eq!(Token::read(&[b'x'; MAX_TOKEN + 1]).unwrap_err(), TokenError::Long);
+        assert_eq!(Token::read(&[b'x'; MAX_TOKEN_BYTES + 1]).unwrap_err(), TokenError::TooLong);
     }
 
     #[test]

@@ -9,13 +9,13 @@ use tokio::time::Instant;
 
 use crate::api::{Vault, get, malformed, post};
 use crate::body::Body;
-use crate::envelope::{Auth, end};
+use crate::envelope::{Auth, expiry};
 use crate::error::VaultError;
 use crate::token::{Accessor, Token};
 
 /// The properties of a token in Vault.
 #[derive(Clone, Debug)]
-pub struct TokenFacts {
+pub struct TokenInfo {
     pub accessor: Option<Accessor>,
     pub policies: Vec<String>,
     /// Zero: the token does not expire.
@@ -59,20 +59,20 @@ pub enum Mint<'a> {
     Role(&'a str),
 }
 
-impl TokenFacts {
+impl TokenInfo {
     /// When the token expires; `None` if it does not.
     pub fn expires(&self) -> Option<Instant> {
-        end(self.asked_at, self.ttl)
+        expiry(self.asked_at, self.ttl)
     }
 }
 
 impl Vault {
-    pub async fn lookup_self(&self, token: &Token) -> Result<TokenFacts, VaultError> {
+    pub async fn lookup_self(&self, token: &Token) -> Result<TokenInfo, VaultError> {
         let asked_at = Instant::now();
         let request = get(token, "auth/token/lookup-self");
         let (data, _) = self.data(&request).await?;
-        let raw: RawFacts = data.read().map_err(|why| malformed(&request, why))?;
-        Ok(TokenFacts {
+        let raw: RawTokenInfo = data.read().map_err(|why| malformed(&request, why))?;
+        Ok(TokenInfo {
             accessor: raw.accessor.filter(|accessor| !accessor.is_empty()).map(Accessor::new),
             policies: raw.policies.unwrap_or_default(),
             ttl: Duration::from_secs(raw.ttl),
@@ -86,7 +86,7 @@ impl Vault {
         })
     }
 
-    /// Extends the token by `increment` from now. Vault may grant less and report success: check the duration.
+    /// Extends the token to `increment` from now. Vault may grant less and report success: check the duration.
     pub async fn renew_self(&self, token: &Token, increment: Option<Duration>) -> Result<Auth, VaultError> {
         let body = match increment {
             Some(increment) => Body::new().with("increment", seconds(increment)),
@@ -137,7 +137,7 @@ pub(crate) fn seconds(time: Duration) -> String {
 }
 
 #[derive(Deserialize)]
-struct RawFacts {
+struct RawTokenInfo {
     accessor: Option<String>,
     policies: Option<Vec<String>>,
     ttl: u64,

@@ -1,7 +1,8 @@
 //! Which certificate authorities are trusted, and the sidecar's own client certificate, read from files.
 //!
-//! What must stay true: with a `ca-file` nothing else is trusted; without one the distribution's bundle is. `SSL_CERT_FILE`
-//! and the like are not read: an environment variable must not be able to make the sidecar trust another Vault.
+//! What must stay true: with a `ca-file` nothing else is trusted; without one the distribution's bundle is.
+//! `SSL_CERT_FILE` and the like are not read: an environment variable must not be able to make the sidecar trust
+//! another Vault.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -11,8 +12,8 @@ use cofferdam_secrets::{FileContent, SourceError, read_file};
 use rustls::RootCertStore;
 use zeroize::Zeroizing;
 
-/// Bytes. The largest public bundles have some 250 KB.
-const MAX_PEM: usize = 4 * 1024 * 1024;
+/// The largest public bundles have some 250 KB.
+const MAX_PEM_BYTES: usize = 4 * 1024 * 1024;
 
 #[derive(Debug, thiserror::Error)]
 pub enum TrustError {
@@ -24,7 +25,7 @@ pub enum TrustError {
     NoRoots,
     #[error("the certificate and the key do not belong together")]
     Pair(#[source] rustls::Error),
-    #[error("read `{}`", file.display())]
+    #[error("cannot read `{}`", file.display())]
     Read {
         file: PathBuf,
         #[source]
@@ -53,7 +54,8 @@ pub(crate) fn read_identity(certificate_file: &Path, key_file: &Path) -> Result<
 }
 
 fn pem(file: &Path, content: FileContent) -> Result<Zeroizing<Vec<u8>>, TrustError> {
-    read_file(file, MAX_PEM, content).map_err(|source| TrustError::Read { file: file.to_owned(), source })
+    read_file(file, MAX_PEM_BYTES, content)
+        .map_err(|source| TrustError::Read { file: file.to_owned(), source })
 }
 
 #[cfg(test)]

@@ -12,25 +12,26 @@ use crate::token::Token;
 
 /// The properties of a wrapping token that was not used yet.
 #[derive(Clone, Debug, Eq, PartialEq)]
-pub struct WrapFacts {
+pub struct WrappingInfo {
     /// The path whose response was wrapped. Wrapping again does not change it.
     pub creation_path: String,
     pub creation_ttl: Duration,
 }
 
 impl Vault {
-    /// Does not use up the wrapping token.
-    pub async fn wrapping_lookup(&self, wrap: &Token) -> Result<WrapFacts, VaultError> {
+    /// Looks up a wrapping token without using it up.
+    pub async fn wrapping_lookup(&self, wrap: &Token) -> Result<WrappingInfo, VaultError> {
         #[derive(Deserialize)]
         struct Raw {
             creation_path: String,
             creation_ttl: u64,
         }
-        // The token is sent in the body: as a client token, any request other than unwrap would use it up.
-        let request = post(None, "sys/wrapping/lookup", Body::new().token("token", wrap));
+        // Sent in the body: if the wrapping token were the client token (`X-Vault-Token`), this look-up would use it
+        // up.
+        let request = post(None, "sys/wrapping/lookup", Body::new().with_token("token", wrap));
         let (data, _) = self.data(&request).await?;
         let Raw { creation_path, creation_ttl } = data.read().map_err(|why| malformed(&request, why))?;
-        Ok(WrapFacts { creation_path, creation_ttl: Duration::from_secs(creation_ttl) })
+        Ok(WrappingInfo { creation_path, creation_ttl: Duration::from_secs(creation_ttl) })
     }
 
     /// Uses up the wrapping token, whether it succeeds or not.

@@ -89,13 +89,13 @@ fn each_connection_problem_is_reported_with_the_next_step() {
             "403",
             through(forbids.to_string()),
             format!("connections to {place} (status 403)"),
-            "give another with `--proxy`",
+            "use another one with `--proxy`",
         ),
         case(
             "proxy hangs",
             through(hangs.to_string()),
             format!("have the proxy {hangs} connect: no answer came"),
-            "give another with `--proxy`",
+            "use another one with `--proxy`",
         ),
         case(
             "proxy closes",

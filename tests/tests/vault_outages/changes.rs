@@ -153,7 +153,7 @@ fn with_a_deleted_policy_new_reads_are_refused_until_it_is_restored() {
         refused(&mut late, &words);
     }
     // Longer than the secret's `refresh`: the last value that was read stays in use.
-    wait_until("the poll was refused too", || world.log().contains("the one that is held is still used"));
+    wait_until("the poll was refused too", || world.log().contains("the values read before are still used"));
     loads.iter().for_each(Load::assert_calls_continue);
     bao.policy("agent", &[("secret/data/github", &["read"]), ("pki/issue/agent", &["update"])]);
     wait_until("it works", || late.initialize().get("result").is_some());

@@ -23,7 +23,7 @@ pub enum ProxyError {
     )]
     Closed { proxy: HostPort },
     #[error(
-        "the proxy {proxy} does not allow connections to {target} (status 403); allow them there, or give another \
+        "the proxy {proxy} does not allow connections to {target} (status 403); allow them there, or use another one \
          with `--proxy`"
     )]
     Forbidden { proxy: HostPort, target: HostPort },
@@ -35,7 +35,7 @@ pub enum ProxyError {
     )]
     NeedsPassword { proxy: HostPort },
     #[error(
-        "{proxy} does not answer like an HTTP proxy; correct `HTTPS_PROXY`, or give another with `--proxy`"
+        "{proxy} does not answer like an HTTP proxy; correct `HTTPS_PROXY`, or use another one with `--proxy`"
     )]
     NotHttp { proxy: HostPort },
     #[error(

@@ -6,7 +6,7 @@ use std::str::FromStr;
 
 use relay_proto::address::{Host, HostPort, InvalidAddress};
 
-/// `http://[USER:PASSWORD@]HOST[:PORT]`.
+/// An HTTP proxy: `[http://][USER[:PASSWORD]@]HOST[:PORT]`.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Proxy {
     pub address: HostPort,
@@ -17,7 +17,7 @@ pub struct Proxy {
 #[derive(Clone, Eq, PartialEq)]
 pub(super) struct Credentials(pub(super) String);
 
-/// Never repeats the text: it may hold a password.
+/// Repeats nothing but a scheme: the rest of the text may contain a password.
 #[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum InvalidProxy {
@@ -35,11 +35,9 @@ impl FromStr for Proxy {
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         let rest = match text.split_once("://") {
             Some((scheme, rest)) if scheme.eq_ignore_ascii_case("http") => rest,
-            Some((scheme, _)) => {
-                return Err(InvalidProxy::Scheme(
-                    scheme.chars().filter(char::is_ascii_graphic).take(16).collect(),
-                ));
-            }
+            Some((scheme, _)) if is_scheme(scheme) => return Err(InvalidProxy::Scheme(scheme.to_owned())),
+            // What stands before `://` may be a user and a password.
+            Some(_) => return Err(InvalidProxy::Address),
             None => text,
         };
         let authority = rest.split(['/', '?', '#']).next().unwrap_or_default();
@@ -52,6 +50,11 @@ impl FromStr for Proxy {
         let address = endpoint.parse().map_err(|_: InvalidAddress| InvalidProxy::Address)?;
         Ok(Self { address, credentials })
     }
+}
+
+fn is_scheme(text: &str) -> bool {
+    let is_allowed = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'+' | b'-' | b'.');
+    text.len() <= 16 && text.bytes().all(is_allowed)
 }
 
 impl Credentials {
@@ -214,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn a_proxy_is_a_url() {
+    fn proxies_are_read_with_or_without_a_scheme() {
         assert_eq!(proxy("http://p.example:3128").address.to_string(), "p.example:3128");
         assert_eq!(proxy("HTTP://p.example:3128/").address.to_string(), "p.example:3128");
         assert_eq!(proxy("p.example:3128").address.to_string(), "p.example:3128");
@@ -234,6 +237,7 @@ mod tests {
         for (text, why) in [
             ("socks5h://u:secret@h:1", InvalidProxy::Scheme("socks5h".into())),
             ("https://u:secret@h:1", InvalidProxy::Scheme("https".into())),
+            ("u:secret@h://x", InvalidProxy::Address),
             ("http://u:secret@h:0", InvalidProxy::Address),
             ("http://u:secret@", InvalidProxy::Address),
             ("http://u:secr%0d%0aet@h:1", InvalidProxy::Credentials),

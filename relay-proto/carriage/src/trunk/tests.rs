@@ -147,18 +147,22 @@ async fn heartbeats_keep_an_idle_pipe_and_detect_a_dead_one() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_hub_detects_a_sidecar_that_dies_before_its_interval_arrives() {
-    let (mut hub, mut sidecar) = ends();
-    let (stream, received) = (sidecar.open().await.unwrap(), hub.last_received());
-    let mut stream = stream;
-    stream.write_all(&1000_u32.to_be_bytes()[..3]).await.unwrap();
-    let there = tokio::select! {
-        stream = hub.next() => stream.unwrap(),
-        error = drive(&mut sidecar) => panic!("{error}"),
-    };
-    let first = Duration::from_secs(7);
-    let mut answers = Box::pin(answer_beats(there, received.clone(), first));
-    let silence =
-        tokio::select! { silence = &mut answers => silence, error = drive(&mut hub) => panic!("{error}") };
-    assert_eq!(silence, Silence(first));
+async fn a_hub_detects_a_sidecar_that_dies_before_or_after_its_interval_arrives() {
+    let (interval, first) = (Duration::from_secs(2), Duration::from_secs(7));
+    let milliseconds = u32::try_from(interval.as_millis()).unwrap().to_be_bytes();
+    for (sent, expected) in [(&milliseconds[..3], first), (&milliseconds[..], interval * 3)] {
+        let (mut hub, mut sidecar) = ends();
+        let (mut stream, received) = (sidecar.open().await.unwrap(), hub.last_received());
+        stream.write_all(sent).await.unwrap();
+        let there = tokio::select! {
+            stream = hub.next() => stream.unwrap(),
+            error = drive(&mut sidecar) => panic!("{error}"),
+        };
+        // From here on the sidecar's side is not polled, as if its process were stopped.
+        let silence = tokio::select! {
+            silence = answer_beats(there, received, first) => silence,
+            error = drive(&mut hub) => panic!("{error}"),
+        };
+        assert_eq!(silence, Silence(expected));
+    }
 }

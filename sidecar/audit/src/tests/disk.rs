@@ -1,4 +1,4 @@
-//! Full disks, and files from which an incomplete line cannot be removed.
+//! Full disks, disks that hang, and files from which an incomplete line cannot be removed.
 
 use std::fs::File;
 use std::io::Write as _;
@@ -35,19 +35,19 @@ fn with_tmpfs(size: &'static str, test: impl FnOnce(Directory) + Send + 'static)
 }
 
 #[test]
-fn a_full_disk_refuses_and_a_freed_one_works_again() {
+fn decisions_are_refused_while_the_disk_is_full_and_accepted_afterwards() {
     with_tmpfs("64k", |directory| {
         let audit = directory.open();
-        let budget = plenty();
-        decide(&audit, &budget, &decision(call("l-1", 1))).unwrap();
-        let ballast = directory.path().join("ballast");
-        fill(&ballast);
+        let budget = unlimited_budget();
+        record_decision(&audit, &budget, &decision(call("l-1", 1))).unwrap();
+        let filler = directory.path().join("filler");
+        fill(&filler);
 
-        // The page that the file already has takes more lines; then the disk is full in the middle of one.
+        // The last page of the file has room for more lines; then the disk is full in the middle of a line.
         let mut seq = 1;
         let error = loop {
             seq += 1;
-            match decide(&audit, &budget, &decision(call("l-1", seq))) {
+            match record_decision(&audit, &budget, &decision(call("l-1", seq))) {
                 Ok(()) => assert!(seq < 100, "the disk is not full"),
                 Err(error) => break error,
             }
@@ -57,13 +57,13 @@ fn a_full_disk_refuses_and_a_freed_one_works_again() {
         assert!(error.hint().unwrap().contains("free some space"));
         let whole = fs::read(directory.file(1)).unwrap();
         assert!(whole.ends_with(b"}\n"), "half a line was left behind");
-        decide(&audit, &budget, &decision(call("l-1", seq))).unwrap_err();
+        record_decision(&audit, &budget, &decision(call("l-1", seq))).unwrap_err();
         audit.outcome(&budget, &outcome(call("l-1", 1))).unwrap_err();
         assert!(!audit.has_decision("l-1", seq).unwrap());
         assert_eq!(directory.verify().unwrap().records, seq - 1);
 
-        fs::remove_file(ballast).unwrap();
-        decide(&audit, &budget, &decision(call("l-1", seq))).unwrap();
+        fs::remove_file(filler).unwrap();
+        record_decision(&audit, &budget, &decision(call("l-1", seq))).unwrap();
         audit.outcome(&budget, &outcome(call("l-1", 1))).unwrap();
         let verified = directory.verify().unwrap();
         assert_eq!((verified.records, verified.torn), (seq + 1, 0));
@@ -72,18 +72,18 @@ fn a_full_disk_refuses_and_a_freed_one_works_again() {
 }
 
 #[test]
-fn a_full_disk_at_rotation_refuses_and_a_freed_one_works_again() {
+fn decisions_are_refused_while_no_new_file_fits_and_accepted_afterwards() {
     with_tmpfs("64k", |directory| {
-        let audit = directory.open_with_files_of(4096);
-        decide_many(&audit, 0..2);
-        fill(&directory.path().join("ballast"));
+        let audit = directory.open_with_file_size(4096);
+        record_decisions(&audit, 0..2);
+        fill(&directory.path().join("filler"));
         let mut last = Ok(());
         for seq in 2..20 {
-            last = decide(&audit, &plenty(), &decision(call("l-1", seq)));
+            last = record_decision(&audit, &unlimited_budget(), &decision(call("l-1", seq)));
         }
         last.unwrap_err();
-        fs::remove_file(directory.path().join("ballast")).unwrap();
-        decide_many(&audit, 20..40);
+        fs::remove_file(directory.path().join("filler")).unwrap();
+        record_decisions(&audit, 20..40);
         let verified = directory.verify().unwrap();
         assert!(verified.files > 1);
         assert_eq!(verified.head.unwrap(), audit.head());
@@ -93,15 +93,15 @@ fn a_full_disk_at_rotation_refuses_and_a_freed_one_works_again() {
 #[test]
 fn a_full_disk_leaves_a_torn_line_unmarked_and_unchanged() {
     with_tmpfs("64k", |directory| {
-        decide_many(&directory.open(), 0..2);
+        record_decisions(&directory.open(), 0..2);
         let mut torn = fs::read(directory.file(1)).unwrap();
         torn.resize(4096 - 20, b'x');
         fs::write(directory.file(1), &torn).unwrap();
-        fill(&directory.path().join("ballast"));
+        fill(&directory.path().join("filler"));
         Audit::open(directory.options()).map(drop).unwrap_err();
         assert_eq!(fs::read(directory.file(1)).unwrap(), torn);
-        fs::remove_file(directory.path().join("ballast")).unwrap();
-        decide_many(&directory.open(), 2..3);
+        fs::remove_file(directory.path().join("filler")).unwrap();
+        record_decisions(&directory.open(), 2..3);
         assert_eq!(directory.verify().unwrap().torn, 1);
     });
 }
@@ -120,10 +120,16 @@ fn after_a_write_error_later_writes_succeed() {
         std::mem::replace(&mut audit.open_log.log().file, Arc::new(full))
     };
     // `/dev/full` has a directory entry, so it does not count as a removed file.
-    let error = decide(&audit, &plenty(), &decision(call("l-1", 0))).unwrap_err();
-    assert!(matches!(error, AuditError::Write { .. }), "{error}");
+    let bytes = 2 * OutcomeRecord::max_length(FIELD_BYTES);
+    let budget = Budget::new(BudgetLimits { bytes, records_per_second: u32::MAX });
+    for _ in 0..5 {
+        let error = record_decision(&audit, &budget, &decision(call("l-1", 0))).unwrap_err();
+        assert!(matches!(error, AuditError::Write { .. }), "{error}");
+    }
     audit.open_log.log().file = real;
-    decide_many(&audit, 0..2);
+    // Nothing of the failed writes was charged.
+    record_decision(&audit, &budget, &decision(call("l-1", 0))).unwrap();
+    record_decisions(&audit, 1..2);
     assert_eq!(directory.verify().unwrap().records, 2);
 }
 
@@ -131,35 +137,35 @@ fn after_a_write_error_later_writes_succeed() {
 fn decisions_are_refused_while_an_incomplete_line_cannot_be_removed() {
     let directory = Directory::new();
     let audit = directory.open();
-    decide_many(&audit, 0..2);
+    record_decisions(&audit, 0..2);
     let real = Arc::clone(&audit.open_log.log().file);
 
-    // An append-only file: the incomplete line stays.
-    let stubborn = File::from(memfd_create("stubborn", MFdFlags::MFD_ALLOW_SEALING).unwrap());
+    // A file that cannot be truncated: the incomplete line stays.
+    let untruncatable = File::from(memfd_create("untruncatable", MFdFlags::MFD_ALLOW_SEALING).unwrap());
     let length = audit.open_log.log().length;
-    (&stubborn).write_all(&vec![b'x'; length as usize + 10]).unwrap();
-    fcntl(&stubborn, FcntlArg::F_ADD_SEALS(SealFlag::F_SEAL_SHRINK)).unwrap();
+    (&untruncatable).write_all(&vec![b'x'; length as usize + 10]).unwrap();
+    fcntl(&untruncatable, FcntlArg::F_ADD_SEALS(SealFlag::F_SEAL_SHRINK)).unwrap();
     {
         let mut log = audit.open_log.log();
-        log.file = Arc::new(File::from(OwnedFd::from(stubborn)));
-        log.tail = log::Tail::Doubtful;
+        log.file = Arc::new(File::from(OwnedFd::from(untruncatable)));
+        log.tail = log::Tail::MaybePartial;
     }
     for seq in 2..4 {
-        let error = decide(&audit, &plenty(), &decision(call("l-1", seq))).unwrap_err();
+        let error = record_decision(&audit, &unlimited_budget(), &decision(call("l-1", seq))).unwrap_err();
         assert!(matches!(error, AuditError::Poisoned { .. }), "{error}");
         assert!(error.hint().is_some());
     }
 
-    // Once it can be removed, it is, and calls are accepted.
+    // From the real file the incomplete line can be removed, so decisions are accepted again.
     (&*real).write_all(b"half a li").unwrap();
     audit.open_log.log().file = real;
-    decide_many(&audit, 2..4);
+    record_decisions(&audit, 2..4);
     assert_eq!(directory.verify().unwrap().records, 4);
 }
 
 /// A pipe that nothing reads stands in for a disk that hangs: a write to it does not return.
 #[test]
-fn a_disk_that_hangs_holds_up_the_first_writer_alone() {
+fn a_disk_that_hangs_blocks_only_the_first_writer() {
     let directory = Directory::new();
     let audit = directory.open();
     let (reader, writer) = nix::unistd::pipe().unwrap();
@@ -168,27 +174,32 @@ fn a_disk_that_hangs_holds_up_the_first_writer_alone() {
     let length = audit.open_log.log().length;
     let stuck = std::thread::spawn({
         let audit = audit.clone();
-        move || decide(&audit, &plenty(), &decision(call("l-1", 1)))
+        move || record_decision(&audit, &unlimited_budget(), &decision(call("l-1", 1)))
     });
     let is_held = || audit.open_log.log.try_lock().is_err();
     wait_until("the first writer hangs", is_held);
-    // The disk answers at the latest after some time, so that a caller which wrongly waits fails the test.
-    let (disk_answers, may_answer) = std::sync::mpsc::channel();
+    // The pipe is read after 20 s at the latest, so that a caller that wrongly waits fails the test.
+    let (start_reading, may_read) = std::sync::mpsc::channel();
     let disk = std::thread::spawn(move || {
-        let _ = may_answer.recv_timeout(std::time::Duration::from_secs(20));
+        let _ = may_read.recv_timeout(std::time::Duration::from_secs(20));
         read_records(reader, 4)
     });
 
     let mut batch = audit.batch();
     batch.decision(&decision(call("l-2", 1)));
-    let Submitted::Pending(mut second) = audit.submit(&plenty(), &mut batch) else {
-        panic!("the log is held by another writer")
+    let Submitted::Pending(mut second) = audit.submit(&unlimited_budget(), &mut batch) else {
+        panic!("the batch was written although another writer holds the log")
     };
-    audit.event(&EventRecord::new(Event::LinkEnd)).expect("an event is written later");
-    audit.outcome(&plenty(), &outcome(call("l-2", 0))).expect("an outcome is written later");
-    assert!((&mut second).now_or_never().is_none() && is_held(), "nothing can be written yet");
+    audit.event(&EventRecord::new(Event::LinkEnd)).expect("events must be accepted while the disk hangs");
+    audit
+        .outcome(&unlimited_budget(), &outcome(call("l-2", 0)))
+        .expect("outcomes must be accepted while the disk hangs");
+    assert!(
+        (&mut second).now_or_never().is_none() && is_held(),
+        "the batch was written although the disk hangs"
+    );
 
-    disk_answers.send(()).unwrap();
+    start_reading.send(()).unwrap();
     let written = disk.join().unwrap();
     assert!(stuck.join().unwrap().is_ok());
     wait_until("the second writer is done", || match (&mut second).now_or_never() {
@@ -198,8 +209,44 @@ fn a_disk_that_hangs_holds_up_the_first_writer_alone() {
     for (record, kind) in written.iter().zip(["decision", "decision", "event", "outcome"]) {
         assert!(record.contains(&format!(r#""kind":"{kind}""#)), "{record}");
     }
+    wait_until("callers write by themselves again", || audit.open_log.load.allows_direct_write());
     let mut log = audit.open_log.log();
     (log.file, log.length) = (real, length);
+}
+
+#[test]
+fn after_a_slow_write_or_a_queued_batch_the_thread_writes() {
+    let directory = Directory::new();
+    let audit = directory.open();
+    let load = &audit.open_log.load;
+    let submit = |seq| {
+        let mut batch = audit.batch();
+        batch.decision(&decision(call("l-1", seq)));
+        audit.submit(&unlimited_budget(), &mut batch)
+    };
+    let wait_until_written = |pending: PendingRecords| {
+        let mut pending = pending;
+        wait_until("the record is written", || {
+            (&mut pending).now_or_never().is_some_and(|result| result.is_ok())
+        });
+    };
+
+    load.record_write_time(Instant::now() - Duration::from_secs(1));
+    let Submitted::Pending(pending) = submit(0) else {
+        panic!("the caller wrote by itself although the previous write was slow")
+    };
+    wait_until_written(pending);
+    // The thread's own write was quick.
+    assert!(matches!(submit(1), Submitted::Done(Ok(_))));
+
+    load.count_queued();
+    let Submitted::Pending(pending) = submit(2) else {
+        panic!("the caller wrote by itself although an earlier batch is queued")
+    };
+    wait_until_written(pending);
+    load.count_written();
+    assert!(matches!(submit(3), Submitted::Done(Ok(_))));
+    assert_eq!(directory.verify().unwrap().records, 4);
 }
 
 fn wait_until(what: &str, mut is_met: impl FnMut() -> bool) {

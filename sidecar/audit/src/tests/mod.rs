@@ -44,7 +44,7 @@ impl Directory {
         }
     }
 
-    fn audit(&self) -> PathBuf {
+    fn audit_path(&self) -> PathBuf {
         self.0.join("audit")
     }
 
@@ -52,16 +52,16 @@ impl Directory {
         Audit::open(self.options()).unwrap()
     }
 
-    fn open_with_files_of(&self, file_bytes: u64) -> Audit {
+    fn open_with_file_size(&self, file_bytes: u64) -> Audit {
         Audit::open(Options { file_bytes, ..self.options() }).unwrap()
     }
 
     fn file(&self, index: u32) -> PathBuf {
-        files::file_path(&self.audit(), index)
+        files::file_path(&self.audit_path(), index)
     }
 
     fn verify(&self) -> Result<Verified, VerifyError> {
-        verify(&self.audit(), None)
+        verify(&self.audit_path(), None)
     }
 }
 
@@ -71,7 +71,7 @@ impl Drop for Directory {
     }
 }
 
-fn plenty() -> Budget {
+fn unlimited_budget() -> Budget {
     Budget::new(BudgetLimits { bytes: u64::MAX, records_per_second: u32::MAX })
 }
 
@@ -111,7 +111,7 @@ fn outcome(call: Call<'_>) -> OutcomeRecord<'_> {
 }
 
 /// Records a decision and waits until it is written: another thread may hold the log.
-fn decide(audit: &Audit, budget: &Budget, record: &DecisionRecord<'_>) -> Result<(), AuditError> {
+fn record_decision(audit: &Audit, budget: &Budget, record: &DecisionRecord<'_>) -> Result<(), AuditError> {
     let mut decision = std::pin::pin!(audit.decision(budget, record));
     loop {
         match decision.as_mut().now_or_never() {
@@ -121,9 +121,9 @@ fn decide(audit: &Audit, budget: &Budget, record: &DecisionRecord<'_>) -> Result
     }
 }
 
-fn decide_many(audit: &Audit, seqs: std::ops::Range<u64>) {
-    let budget = plenty();
+fn record_decisions(audit: &Audit, seqs: std::ops::Range<u64>) {
+    let budget = unlimited_budget();
     for seq in seqs {
-        decide(audit, &budget, &decision(call("l-1", seq))).unwrap();
+        record_decision(audit, &budget, &decision(call("l-1", seq))).unwrap();
     }
 }

@@ -1,4 +1,4 @@
-//! What `verify` finds.
+//! Changes of the files that `verify` detects.
 
 use proptest::prelude::*;
 
@@ -14,15 +14,15 @@ struct Sample {
 impl Sample {
     fn new() -> Self {
         let directory = Directory::new();
-        decide_many(&directory.open_with_files_of(1200), 0..4);
+        record_decisions(&directory.open_with_file_size(1200), 0..4);
         let torn_file = directory.file(2);
         let torn = fs::read(&torn_file).unwrap();
         fs::write(&torn_file, &torn[..torn.len() - 30]).unwrap();
-        let audit = directory.open_with_files_of(1200);
-        decide_many(&audit, 4..7);
+        let audit = directory.open_with_file_size(1200);
+        record_decisions(&audit, 4..7);
         let head = audit.head().hash.to_string();
         drop(audit);
-        let verified = verify(&directory.audit(), Some(&head)).unwrap();
+        let verified = verify(&directory.audit_path(), Some(&head)).unwrap();
         assert_eq!((verified.torn, verified.records), (1, 7));
         let files =
             (1..=verified.files as u32).map(|index| fs::read(directory.file(index)).unwrap()).collect();
@@ -35,7 +35,7 @@ impl Sample {
         }
     }
 
-    fn found(&self) -> Result<Verified, VerifyError> {
+    fn verify(&self) -> Result<Verified, VerifyError> {
         self.directory.verify()
     }
 }
@@ -69,24 +69,24 @@ fn every_changed_byte_is_found() {
                 bytes[position] ^= mask;
                 fs::write(&path, &bytes).unwrap();
                 // A missing last newline looks like a line that is being written: reported, but not as a fault.
-                let found = sample.found();
+                let found = sample.verify();
                 let last = file + 1 == sample.files.len() && position + 1 == original.len();
                 match last {
                     true => assert!(found.unwrap().unfinished.is_some()),
                     false => assert!(found.is_err(), "file {file} byte {position} mask {mask}"),
                 }
-                assert!(verify(&sample.directory.audit(), Some(&sample.head)).is_err());
+                assert!(verify(&sample.directory.audit_path(), Some(&sample.head)).is_err());
             }
         }
         fs::write(&path, original).unwrap();
     }
-    sample.found().unwrap();
+    sample.verify().unwrap();
 }
 
 proptest! {
     #![proptest_config(ProptestConfig { cases: 8, failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// With a head, only the original is accepted, whatever is cut out, inserted or repeated.
+    /// With a head, every removed, repeated or reversed part is detected, except an incomplete line after the head.
     #[test]
     fn every_edit_is_found(edits in proptest::collection::vec((any::<prop::sample::Index>(), any::<prop::sample::Index>(), 0_usize..300, 0_u8..3), 60)) {
         let sample = Sample::new();
@@ -105,8 +105,7 @@ proptest! {
                 continue;
             }
             sample.write(&files);
-            if let Ok(verified) = verify(&sample.directory.audit(), Some(&sample.head)) {
-                // Only an incomplete line after the head is accepted.
+            if let Ok(verified) = verify(&sample.directory.audit_path(), Some(&sample.head)) {
                 prop_assert!(verified.unfinished.is_some());
             }
         }
@@ -116,7 +115,7 @@ proptest! {
 #[test]
 fn a_changed_a_missing_and_a_moved_line_are_named() {
     let directory = Directory::new();
-    decide_many(&directory.open(), 0..6);
+    record_decisions(&directory.open(), 0..6);
     let original = lines(&directory, 1);
 
     let mut changed = original.clone();
@@ -151,7 +150,7 @@ fn a_changed_a_missing_and_a_moved_line_are_named() {
 #[test]
 fn a_missing_and_a_swapped_file_are_named() {
     let directory = Directory::new();
-    decide_many(&directory.open_with_files_of(10), 0..4);
+    record_decisions(&directory.open_with_file_size(10), 0..4);
     fs::rename(directory.file(2), directory.path().join("aside")).unwrap();
     assert_eq!(directory.verify().unwrap_err().to_string(), "audit-00000002.jsonl: the file is missing");
     fs::rename(directory.file(3), directory.file(2)).unwrap();
@@ -162,11 +161,11 @@ fn a_missing_and_a_swapped_file_are_named() {
 #[test]
 fn a_cut_end_is_found_with_a_head() {
     let directory = Directory::new();
-    decide_many(&directory.open(), 0..6);
+    record_decisions(&directory.open(), 0..6);
     let early = directory.verify().unwrap().head.unwrap().hash.to_string();
-    decide_many(&directory.open(), 6..8);
+    record_decisions(&directory.open(), 6..8);
     let head = directory.verify().unwrap().head.unwrap().hash.to_string();
-    let check = |head: &str| verify(&directory.audit(), Some(head));
+    let check = |head: &str| verify(&directory.audit_path(), Some(head));
     assert_eq!(check(&early).unwrap().records, 8);
     assert_eq!(check(Hash::GENESIS.as_str()).unwrap().records, 8);
 
@@ -183,7 +182,7 @@ fn a_cut_end_is_found_with_a_head() {
 #[test]
 fn a_torn_line_is_kept_and_marked_wherever_it_was_torn() {
     let directory = Directory::new();
-    decide_many(&directory.open(), 0..3);
+    record_decisions(&directory.open(), 0..3);
     let original = fs::read(directory.file(1)).unwrap();
     let last = original[..original.len() - 1].iter().rposition(|byte| *byte == b'\n').unwrap() + 1;
     for cut in last + 1..original.len() {
@@ -193,11 +192,11 @@ fn a_torn_line_is_kept_and_marked_wherever_it_was_torn() {
         assert_eq!(unfinished.records, 2);
 
         let audit = directory.open();
-        decide_many(&audit, 3..4);
+        record_decisions(&audit, 3..4);
         let verified = directory.verify().unwrap();
         assert_eq!(verified.head.unwrap(), audit.head());
         let now = fs::read(directory.file(1)).unwrap();
-        assert!(now.starts_with(&original[..cut]), "nothing is truncated");
+        assert!(now.starts_with(&original[..cut]), "the torn line was truncated");
         // A line that lacks only its newline is whole.
         let whole = cut + 1 == original.len();
         assert_eq!((verified.torn, verified.records), if whole { (0, 4) } else { (1, 4) }, "cut at {cut}");
@@ -208,9 +207,9 @@ fn a_torn_line_is_kept_and_marked_wherever_it_was_torn() {
 #[test]
 fn a_torn_first_line_continues_the_chain_of_the_previous_file() {
     let directory = Directory::new();
-    decide_many(&directory.open(), 0..3);
+    record_decisions(&directory.open(), 0..3);
     fs::write(directory.file(2), b"{\"number\":4,\"ti").unwrap();
-    decide_many(&directory.open(), 3..4);
+    record_decisions(&directory.open(), 3..4);
     let verified = directory.verify().unwrap();
     assert_eq!((verified.files, verified.records, verified.torn), (2, 5, 1));
 }
@@ -218,12 +217,12 @@ fn a_torn_first_line_continues_the_chain_of_the_previous_file() {
 #[test]
 fn a_torn_line_before_an_empty_file_is_marked_in_its_own_file() {
     let directory = Directory::new();
-    decide_many(&directory.open(), 0..3);
+    record_decisions(&directory.open(), 0..3);
     let mut torn = fs::read(directory.file(1)).unwrap();
     torn.truncate(torn.len() - 5);
     fs::write(directory.file(1), torn).unwrap();
     fs::write(directory.file(2), b"").unwrap();
-    decide_many(&directory.open_with_files_of(10), 3..5);
+    record_decisions(&directory.open_with_file_size(10), 3..5);
     let verified = directory.verify().unwrap();
     assert_eq!((verified.files, verified.records, verified.torn), (3, 5, 1));
 }
@@ -231,11 +230,11 @@ fn a_torn_line_before_an_empty_file_is_marked_in_its_own_file() {
 #[test]
 fn a_mark_covers_its_own_torn_line_and_nothing_else() {
     let directory = Directory::new();
-    decide_many(&directory.open(), 0..2);
+    record_decisions(&directory.open(), 0..2);
     let mut torn = fs::read(directory.file(1)).unwrap();
     torn.extend_from_slice(b"{\"number\":3");
     fs::write(directory.file(1), torn).unwrap();
-    decide_many(&directory.open(), 2..3);
+    record_decisions(&directory.open(), 2..3);
     let original = lines(&directory, 1);
     assert_eq!(original.len(), 5);
 
@@ -258,7 +257,7 @@ fn a_mark_covers_its_own_torn_line_and_nothing_else() {
 #[test]
 fn nothing_is_appended_after_a_damaged_last_line() {
     let directory = Directory::new();
-    decide_many(&directory.open(), 0..2);
+    record_decisions(&directory.open(), 0..2);
     let mut bytes = fs::read(directory.file(1)).unwrap();
     bytes.extend_from_slice(b"scribble\n");
     fs::write(directory.file(1), &bytes).unwrap();

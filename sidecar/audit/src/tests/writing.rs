@@ -9,20 +9,20 @@ fn mode(path: &Path) -> u32 {
 }
 
 #[test]
-fn records_are_what_readers_expect() {
+fn records_have_exactly_these_members() {
     let directory = Directory::new();
     let audit = directory.open();
-    let budget = plenty();
+    let budget = unlimited_budget();
     let mac = audit.arguments_mac(br#"{"id":1}"#);
     let secrets = [SecretUse { name: "github", lease: None, vault_request: Some("r-1") }];
     let record = DecisionRecord { arguments: Some(&mac), secrets: &secrets, ..decision(call("l-1", 7)) };
-    decide(&audit, &budget, &record).unwrap();
+    record_decision(&audit, &budget, &record).unwrap();
     audit.outcome(&budget, &outcome(call("l-1", 7))).unwrap();
     let others = [SecretUse { lease: Some("5ee1"), vault_request: Some("r-2"), ..secrets[0] }];
     audit.outcome(&budget, &OutcomeRecord { secrets: &others, ..outcome(call("l-1", 7)) }).unwrap();
     audit.event(&EventRecord { session: Some("s-1"), ..EventRecord::new(Event::SessionEnd) }).unwrap();
 
-    let lines = tail(&directory.audit(), 10).unwrap();
+    let lines = tail(&directory.audit_path(), 10).unwrap();
     let masked: Vec<String> = lines.iter().map(|line| mask(line)).collect();
     assert_eq!(
         masked,
@@ -51,13 +51,13 @@ fn mask(line: &str) -> String {
 #[test]
 fn only_the_owner_may_read() {
     let directory = Directory::new();
-    fs::create_dir(directory.audit()).unwrap();
-    fs::set_permissions(directory.audit(), fs::Permissions::from_mode(0o755)).unwrap();
+    fs::create_dir(directory.audit_path()).unwrap();
+    fs::set_permissions(directory.audit_path(), fs::Permissions::from_mode(0o755)).unwrap();
     let audit = directory.open();
-    decide_many(&audit, 0..1);
-    assert_eq!(mode(&directory.audit()), 0o700);
+    record_decisions(&audit, 0..1);
+    assert_eq!(mode(&directory.audit_path()), 0o700);
     for name in ["key", "lock", "audit-00000001.jsonl"] {
-        assert_eq!(mode(&directory.audit().join(name)), 0o600, "{name}");
+        assert_eq!(mode(&directory.audit_path().join(name)), 0o600, "{name}");
     }
 }
 
@@ -79,7 +79,7 @@ fn the_mac_depends_on_the_stored_key() {
     assert_ne!(audit.arguments_mac(b"{ }"), mac);
     assert_ne!(Directory::new().open().arguments_mac(b"{}"), mac);
     drop(audit);
-    fs::write(directory.audit().join("key"), b"short").unwrap();
+    fs::write(directory.audit_path().join("key"), b"short").unwrap();
     assert!(matches!(Audit::open(directory.options()), Err(AuditError::Key { length: 5, .. })));
 }
 
@@ -87,7 +87,7 @@ fn the_mac_depends_on_the_stored_key() {
 fn the_chain_goes_on_through_restarts_and_files() {
     let directory = Directory::new();
     for start in 0..5 {
-        decide_many(&directory.open_with_files_of(1000), start * 10..start * 10 + 10);
+        record_decisions(&directory.open_with_file_size(1000), start * 10..start * 10 + 10);
     }
     let verified = directory.verify().unwrap();
     assert_eq!((verified.records, verified.torn, verified.unfinished), (50, 0, None));
@@ -100,9 +100,9 @@ fn the_chain_goes_on_through_restarts_and_files() {
 #[test]
 fn an_empty_last_file_is_used_at_the_next_rotation() {
     let directory = Directory::new();
-    decide_many(&directory.open(), 0..1);
+    record_decisions(&directory.open(), 0..1);
     fs::write(directory.file(2), b"").unwrap();
-    decide_many(&directory.open_with_files_of(10), 1..3);
+    record_decisions(&directory.open_with_file_size(10), 1..3);
     assert_eq!(directory.verify().unwrap().records, 3);
     assert!(fs::metadata(directory.file(2)).unwrap().len() > 0);
 }
@@ -111,9 +111,9 @@ fn an_empty_last_file_is_used_at_the_next_rotation() {
 fn a_removed_file_is_not_written_to_any_more() {
     let directory = Directory::new();
     let audit = directory.open();
-    decide_many(&audit, 0..3);
+    record_decisions(&audit, 0..3);
     fs::remove_file(directory.file(1)).unwrap();
-    decide_many(&audit, 3..4);
+    record_decisions(&audit, 3..4);
     assert!(audit.has_decision("l-1", 3).unwrap());
     assert!(
         matches!(directory.verify(), Err(VerifyError::MissingFile { file }) if file == "audit-00000001.jsonl")
@@ -123,14 +123,14 @@ fn a_removed_file_is_not_written_to_any_more() {
 #[test]
 fn many_threads_make_one_chain() {
     let directory = Directory::new();
-    let audit = directory.open_with_files_of(20_000);
+    let audit = directory.open_with_file_size(20_000);
     std::thread::scope(|scope| {
         for thread in 0..8 {
             let audit = &audit;
             scope.spawn(move || {
-                let (budget, link) = (plenty(), format!("l-{thread}"));
+                let (budget, link) = (unlimited_budget(), format!("l-{thread}"));
                 for seq in 0..100 {
-                    decide(audit, &budget, &decision(call(&link, seq))).unwrap();
+                    record_decision(audit, &budget, &decision(call(&link, seq))).unwrap();
                     audit.outcome(&budget, &outcome(call(&link, seq))).unwrap();
                 }
             });
@@ -150,7 +150,7 @@ async fn synced_decisions_make_one_chain_too() {
     let mut tasks = tokio::task::JoinSet::new();
     for seq in 0..64 {
         let audit = audit.clone();
-        tasks.spawn(async move { audit.decision(&plenty(), &decision(call("l-1", seq))).await });
+        tasks.spawn(async move { audit.decision(&unlimited_budget(), &decision(call("l-1", seq))).await });
     }
     while let Some(done) = tasks.join_next().await {
         done.unwrap().unwrap();
@@ -166,11 +166,18 @@ async fn a_decision_that_does_not_reach_the_disk_is_refused() {
     let (_reader, writer) = std::io::pipe().unwrap();
     let pipe = Arc::new(File::from(std::os::fd::OwnedFd::from(writer)));
     let real = std::mem::replace(&mut audit.open_log.log().file, pipe);
-    let refused = audit.decision(&plenty(), &decision(call("l-1", 1))).await.unwrap_err();
+    let refused = audit.decision(&unlimited_budget(), &decision(call("l-1", 1))).await.unwrap_err();
     assert!(matches!(refused, AuditError::Sync { .. }), "{refused}");
-    audit.outcome(&plenty(), &outcome(call("l-1", 1))).expect("an outcome does not wait for the disk");
+    // The same if the thread `audit-write` writes.
+    audit.open_log.load.count_queued();
+    let refused = audit.decision(&unlimited_budget(), &decision(call("l-1", 1))).await.unwrap_err();
+    assert!(matches!(refused, AuditError::Sync { .. }), "{refused}");
+    audit.open_log.load.count_written();
+    audit
+        .outcome(&unlimited_budget(), &outcome(call("l-1", 1)))
+        .expect("outcomes must be accepted without a sync");
     audit.open_log.log().file = real;
-    audit.decision(&plenty(), &decision(call("l-1", 2))).await.unwrap();
+    audit.decision(&unlimited_budget(), &decision(call("l-1", 2))).await.unwrap();
 }
 
 #[test]
@@ -180,8 +187,9 @@ fn long_names_are_cut_and_hostile_ones_stay_one_line() {
     let long = "\u{1b}\n\"\u{2028}é".repeat(10_000);
     let caller = caller(&long, &long, &long);
     let hostile = Call { caller, method: &long, tool: Some(&long), ..call("", 1) };
-    let budget = plenty();
-    decide(&audit, &budget, &DecisionRecord { rule: &long, policy: &long, ..decision(hostile) }).unwrap();
+    let budget = unlimited_budget();
+    record_decision(&audit, &budget, &DecisionRecord { rule: &long, policy: &long, ..decision(hostile) })
+        .unwrap();
     let whole = "w".repeat(64);
     let mut secrets = [SecretUse { name: &whole, lease: Some(&whole), vault_request: Some(&whole) }; 20];
     secrets[3] = SecretUse { name: "odd", lease: Some(&long), vault_request: Some("a\u{1}b") };
@@ -196,9 +204,9 @@ fn long_names_are_cut_and_hostile_ones_stay_one_line() {
         ..outcome(Call { seq: u64::MAX, ..hostile })
     };
     audit.outcome(&budget, &record).unwrap();
-    let lines = tail(&directory.audit(), 10).unwrap();
+    let lines = tail(&directory.audit_path(), 10).unwrap();
     assert_eq!(lines.len(), 2);
-    assert!(lines[1].len() as u64 <= OutcomeRecord::longest(256), "{}", lines[1].len());
+    assert!(lines[1].len() as u64 <= OutcomeRecord::max_length(256), "{}", lines[1].len());
     let value: serde_json::Value = serde_json::from_str(&lines[1]).unwrap();
     assert!(value["tool"].as_str().unwrap().ends_with("… (80000 bytes)"), "{}", value["tool"]);
     assert_eq!(value["secrets"].as_array().unwrap().len(), 16);
@@ -212,23 +220,23 @@ fn a_used_up_budget_refuses_its_session_only_and_is_reported_once() {
     let directory = Directory::new();
     let audit = directory.open();
     // Enough for two calls, but not for one more line.
-    let room = 2 * OutcomeRecord::longest(256) + 800;
+    let room = 2 * OutcomeRecord::max_length(256) + 800;
     let small = Budget::new(BudgetLimits { bytes: room, records_per_second: 1000 });
-    decide(&audit, &small, &decision(call("l-1", 1))).unwrap();
-    decide(&audit, &small, &decision(call("l-1", 2))).unwrap();
+    record_decision(&audit, &small, &decision(call("l-1", 1))).unwrap();
+    record_decision(&audit, &small, &decision(call("l-1", 2))).unwrap();
     for seq in 3..10 {
-        let refused = decide(&audit, &small, &decision(call("l-1", seq)));
+        let refused = record_decision(&audit, &small, &decision(call("l-1", seq)));
         assert!(matches!(refused, Err(AuditError::Budget(BudgetLimit::Bytes))));
     }
     let last = DecisionRecord { followed_by: FollowedBy::Nothing, ..decision(call("l-1", 10)) };
-    decide(&audit, &small, &last).unwrap_err();
+    record_decision(&audit, &small, &last).unwrap_err();
     // The outcomes of decided calls can be written, and return the unused bytes.
     audit.outcome(&small, &outcome(call("l-1", 1))).unwrap();
-    decide(&audit, &small, &last).unwrap();
+    record_decision(&audit, &small, &last).unwrap();
     audit.outcome(&small, &outcome(call("l-1", 2))).unwrap();
-    decide(&audit, &plenty(), &decision(call("l-2", 1))).unwrap();
+    record_decision(&audit, &unlimited_budget(), &decision(call("l-2", 1))).unwrap();
 
-    let lines = tail(&directory.audit(), 100).unwrap();
+    let lines = tail(&directory.audit_path(), 100).unwrap();
     let events: Vec<_> = lines.iter().filter(|line| line.contains("budget_exhausted")).collect();
     assert_eq!(events.len(), 1, "{lines:#?}");
     assert!(events[0].contains(r#""session":"s-1""#));
@@ -242,16 +250,16 @@ fn a_session_writes_no_more_than_its_budget() {
     let limits = BudgetLimits { bytes: 50_000, records_per_second: 10_000 };
     let budget = Budget::new(limits);
     for seq in 0.. {
-        if decide(&audit, &budget, &decision(call("l-1", seq))).is_err() {
+        if record_decision(&audit, &budget, &decision(call("l-1", seq))).is_err() {
             break;
         }
         audit.outcome(&budget, &outcome(call("l-1", seq))).unwrap();
     }
-    let lines = tail(&directory.audit(), 1000).unwrap();
+    let lines = tail(&directory.audit_path(), 1000).unwrap();
     let written: usize =
         lines.iter().filter(|line| !line.contains("budget_exhausted")).map(|line| line.len() + 1).sum();
     let unused = limits.bytes - written as u64;
-    assert!(unused < OutcomeRecord::longest(256) + 500, "{unused} bytes were lost");
+    assert!(unused < OutcomeRecord::max_length(256) + 500, "{unused} bytes were lost");
 }
 
 #[tokio::test(start_paused = true)]

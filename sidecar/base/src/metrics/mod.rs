@@ -1,13 +1,14 @@
-//! Metrics of the sidecar: counted where things happen, rendered on request.
+//! Metrics of the sidecar: counted where the events happen, rendered on request.
 //!
 //! | module | what it holds |
 //! |---|---|
 //! | [`requests`] | the outcomes of the harnesses' requests, by server |
-//! | [`tally`] | counters by a label value of a closed set |
+//! | [`tally`] | one counter for each value of a label |
 //! | [`vault`] | logins, tokens, reads, renewals, failures, revocations |
 //!
-//! What must stay true: counting costs an atomic addition and cannot fail; label values are constants of this program and
-//! names of configured servers, never text from a sandbox, a server or Vault; the same numbers render as the same bytes.
+//! What must stay true: incrementing a counter is one atomic addition and cannot fail; label values are constants of
+//! this program and names of configured servers, never text from a sandbox, a server or Vault; the same numbers render
+//! as the same bytes.
 
 mod requests;
 mod tally;
@@ -20,7 +21,7 @@ use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::metrics::info::Info;
 use prometheus_client::registry::Registry;
 
-use requests::Requests;
+use requests::RequestCounters;
 pub use requests::{RequestOutcome, ServerTally};
 pub use tally::{Outcome, Tally};
 pub use vault::{Revocation, VaultFailure, VaultMetrics};
@@ -38,8 +39,8 @@ pub struct Gauges {
 }
 
 static VAULT: LazyLock<VaultMetrics> = LazyLock::new(VaultMetrics::default);
-static REQUESTS: LazyLock<Requests> = LazyLock::new(Requests::default);
-static AUDIT: LazyLock<Tally<Outcome>> = LazyLock::new(Tally::default);
+static REQUESTS: LazyLock<RequestCounters> = LazyLock::new(RequestCounters::default);
+static AUDIT_WRITES: LazyLock<Tally<Outcome>> = LazyLock::new(Tally::default);
 static REREADS: LazyLock<Tally<Outcome>> = LazyLock::new(Tally::default);
 static REPLACEMENTS: LazyLock<Tally<Outcome>> = LazyLock::new(Tally::default);
 
@@ -53,8 +54,8 @@ pub fn requests_of(server: &str) -> ServerTally {
 }
 
 /// Counts a write to the audit, whatever its number of records.
-pub fn audit_written(outcome: Outcome) {
-    AUDIT.count(outcome);
+pub fn count_audit_write(outcome: Outcome) {
+    AUDIT_WRITES.count(outcome);
 }
 
 /// Counts a secret that was read again because a server refused it.
@@ -75,12 +76,12 @@ pub fn render(gauges: Gauges) -> String {
     registry.register("build", "Version of the sidecar", build);
     let gauge = |number: usize| ConstGauge::new(i64::try_from(number).unwrap_or(i64::MAX));
     registry.register("sessions", "Sessions that have links", gauge(sessions));
-    registry.register("links", "Links, including disconnected ones within their grace", gauge(links));
+    registry.register("links", "Links, including disconnected ones that can still be resumed", gauge(links));
     registry.register("server_processes", "Processes of stdio servers", gauge(processes));
     registry.register("requests", "Requests of harnesses, by outcome", REQUESTS.clone());
     let records = ConstGauge::new(i64::try_from(audit_records).unwrap_or(i64::MAX));
     registry.register("audit_records", "Records of the audit's chain, since its beginning", records);
-    registry.register("audit_writes", "Writes to the audit", AUDIT.clone());
+    registry.register("audit_writes", "Writes to the audit", AUDIT_WRITES.clone());
     registry.register(
         "credential_rereads",
         "Secrets read again because a server refused them",
@@ -88,7 +89,7 @@ pub fn render(gauges: Gauges) -> String {
     );
     registry.register(
         "credential_replacements",
-        "Servers replaced for a new credential",
+        "Server processes replaced because a credential changed",
         REPLACEMENTS.clone(),
     );
     if let Some(logged_in) = logged_in {
@@ -111,7 +112,7 @@ mod tests {
     fn the_same_numbers_render_as_the_same_openmetrics_text() {
         requests_of("zeta").count(RequestOutcome::Result);
         requests_of("alpha").count(RequestOutcome::Denied);
-        vault().session_revoked(Duration::from_millis(300));
+        vault().observe_time_to_revoke(Duration::from_millis(300));
         let gauges = Gauges { sessions: 2, logged_in: Some(true), ..Gauges::default() };
         let text = render(gauges);
         assert_eq!(text, render(gauges));
@@ -123,10 +124,13 @@ mod tests {
             "cofferdam_requests_total{server=\"zeta\",outcome=\"error\"} 0",
             "cofferdam_vault_time_to_revoke_seconds_bucket{le=\"0.5\"} 1",
         ] {
-            assert!(text.lines().any(|found| found == line), "{line} in\n{text}");
+            assert!(text.lines().any(|found| found == line), "{line} is not in\n{text}");
         }
         assert!(text.find("server=\"alpha\"") < text.find("server=\"zeta\""));
         assert!(text.ends_with("# EOF\n"));
-        assert!(!render(Gauges::default()).contains("vault"), "no Vault is configured");
+        assert!(
+            !render(Gauges::default()).contains("vault"),
+            "Vault metrics although no Vault is configured"
+        );
     }
 }

@@ -1,7 +1,7 @@
 //! The outcomes of the harnesses' requests, by server: each request is counted once, when its outcome is known.
 //!
-//! What must stay true: only names of configured servers are used here, so the servers that were ever configured bound
-//! the number of counters.
+//! What must stay true: only names of configured servers are used here, so the number of counters is bounded by the
+//! number of servers that were configured since the start.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -14,7 +14,7 @@ use super::tally::{LabelValue, Tally, label_values};
 
 /// The counters of every server. Clones share them.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Requests(Arc<RwLock<BTreeMap<Box<str>, ServerTally>>>);
+pub(super) struct RequestCounters(Arc<RwLock<BTreeMap<Box<str>, ServerTally>>>);
 
 /// The counters of one server.
 pub type ServerTally = Tally<RequestOutcome>;
@@ -48,7 +48,7 @@ label_values!(RequestOutcome, "outcome",
     Unrecorded => "unrecorded",
 );
 
-impl Requests {
+impl RequestCounters {
     pub(super) fn of(&self, server: &str) -> ServerTally {
         if let Some(found) = self.0.read().unwrap_or_else(PoisonError::into_inner).get(server) {
             return found.clone();
@@ -58,10 +58,10 @@ impl Requests {
     }
 }
 
-impl EncodeMetric for Requests {
+impl EncodeMetric for RequestCounters {
     fn encode(&self, mut encoder: MetricEncoder<'_>) -> fmt::Result {
         for (server, requests) in &*self.0.read().unwrap_or_else(PoisonError::into_inner) {
-            for (outcome, count) in requests.each() {
+            for (outcome, count) in requests.counts() {
                 let labels = [("server", &**server), (RequestOutcome::LABEL, outcome.as_str())];
                 encoder.encode_family(&labels)?.encode_counter::<NoLabelSet, _, u64>(&count, None)?;
             }

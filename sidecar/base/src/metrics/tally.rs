@@ -1,4 +1,5 @@
-//! One counter for each value of a label. All values are always rendered, in one order, so that a rate starts at zero.
+//! One counter for each value of a label. Values without an event are rendered as zero, so that a rate can be computed
+//! from the first event on. The order is always the same.
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -34,13 +35,13 @@ pub enum Outcome {
 
 /// Implements [`LabelValue`] for an enum, with the text of each value.
 macro_rules! label_values {
-    ($set:ident, $label:literal, $($value:ident => $spelling:literal),+ $(,)?) => {
+    ($set:ident, $label:literal, $($value:ident => $text:literal),+ $(,)?) => {
         impl $crate::metrics::tally::LabelValue for $set {
             const LABEL: &'static str = $label;
             const ALL: &'static [Self] = &[$(Self::$value),+];
 
             fn as_str(self) -> &'static str {
-                match self { $(Self::$value => $spelling),+ }
+                match self { $(Self::$value => $text),+ }
             }
 
             fn index(self) -> usize {
@@ -60,7 +61,7 @@ impl<V: LabelValue> Tally<V> {
         }
     }
 
-    pub(super) fn each(&self) -> impl Iterator<Item = (V, u64)> {
+    pub(super) fn counts(&self) -> impl Iterator<Item = (V, u64)> {
         V::ALL.iter().zip(&*self.counts).map(|(value, count)| (*value, count.load(Ordering::Relaxed)))
     }
 }
@@ -73,13 +74,13 @@ impl<V: LabelValue> Default for Tally<V> {
 
 impl<V: LabelValue> fmt::Debug for Tally<V> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_map().entries(self.each().map(|(value, count)| (value.as_str(), count))).finish()
+        f.debug_map().entries(self.counts().map(|(value, count)| (value.as_str(), count))).finish()
     }
 }
 
 impl<V: LabelValue> EncodeMetric for Tally<V> {
     fn encode(&self, mut encoder: MetricEncoder<'_>) -> fmt::Result {
-        for (value, count) in self.each() {
+        for (value, count) in self.counts() {
             let labels = [(V::LABEL, value.as_str())];
             encoder.encode_family(&labels)?.encode_counter::<NoLabelSet, _, u64>(&count, None)?;
         }

@@ -7,7 +7,7 @@ use prometheus_client::registry::{Registry, Unit};
 
 use super::tally::{Outcome, Tally, label_values};
 
-/// In seconds, from 0.1 s to five minutes; the promise is five seconds.
+/// Upper bounds in seconds. The specification promises five seconds.
 const REVOKE_BUCKETS: [f64; 10] = [0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0];
 
 #[derive(Debug)]
@@ -66,40 +66,40 @@ label_values!(VaultFailure, "kind",
 );
 
 impl VaultMetrics {
-    pub fn login(&self, outcome: Outcome) {
+    pub fn count_login(&self, outcome: Outcome) {
         self.logins.count(outcome);
     }
 
-    pub fn login_renewal(&self, outcome: Outcome) {
+    pub fn count_login_renewal(&self, outcome: Outcome) {
         self.login_renewals.count(outcome);
     }
 
     /// Counts a token created for a session.
-    pub fn token(&self, outcome: Outcome) {
+    pub fn count_token(&self, outcome: Outcome) {
         self.tokens.count(outcome);
     }
 
     /// Counts the read of a secret.
-    pub fn read(&self, outcome: Outcome) {
+    pub fn count_read(&self, outcome: Outcome) {
         self.reads.count(outcome);
     }
 
     /// Counts the renewal of a lease.
-    pub fn renewal(&self, outcome: Outcome) {
+    pub fn count_renewal(&self, outcome: Outcome) {
         self.renewals.count(outcome);
     }
 
-    pub fn failure(&self, failure: VaultFailure) {
+    pub fn count_failure(&self, failure: VaultFailure) {
         self.failures.count(failure);
     }
 
     /// Counts the end of a session's token.
-    pub fn revocation(&self, outcome: Revocation) {
+    pub fn count_revocation(&self, outcome: Revocation) {
         self.revocations.count(outcome);
     }
 
-    /// Everything that a session had in Vault is revoked; `took` is the time since its end.
-    pub fn session_revoked(&self, took: Duration) {
+    /// Records how long after the end of a session all its credentials in Vault were revoked.
+    pub fn observe_time_to_revoke(&self, took: Duration) {
         self.time_to_revoke.observe(took.as_secs_f64());
     }
 

@@ -1,4 +1,4 @@
-//! Opens a started process: replays the handshake and, for one that is to take over, compares its tools.
+//! Opens a started process: replays the handshake and, for a successor, lists its tools so that they can be compared.
 
 use std::ops::Range;
 use std::time::Duration;
@@ -15,7 +15,7 @@ use crate::outbound::Outbound;
 use crate::tool_fingerprint::{Fingerprinting, PageResult, ToolFingerprint, agreement};
 use crate::upstream::{NotificationBudget, Upstream};
 
-/// How long a process that was not asked for its tools has to run before it takes over: a broken program has exited by
+/// How long a process whose tools were not listed has to run before it takes over: a broken program has exited by
 /// then.
 const MIN_LIFE_WITHOUT_LIST: Duration = Duration::from_secs(2);
 
@@ -31,7 +31,7 @@ impl Generation {
     /// Applies one step. `agreed` is a hash of what the predecessor's handshake agreed on, where that is known.
     pub(crate) fn advance(&mut self, step: Step, replay: &mut Replay, agreed: Option<u64>) -> Progress {
         match (step, self.goal) {
-            (Step::TimedOut, _) => over(Duration::ZERO, explain_timeout(self)),
+            (Step::TimedOut, _) => ended(Duration::ZERO, explain_timeout(self)),
             (Step::Started(Err(error)), _) => Progress::NotStarted(error),
             (Step::Started(Ok(upstream)), Goal::Serve) => {
                 self.phase = Phase::Started(upstream);
@@ -45,17 +45,17 @@ impl Generation {
     /// Opens a process that was started, or an HTTP session that was lost: replays the handshake, if there is one.
     /// `first` is the method of the first request that waits.
     pub(crate) fn open(&mut self, replay: &mut Replay, first: Option<&str>) -> Progress {
-        match std::mem::replace(&mut self.phase, Phase::Over) {
+        match std::mem::replace(&mut self.phase, Phase::Ended) {
             Phase::Started(upstream) => self.begin(upstream, replay, first),
             Phase::Serving { upstream, first_reply_by } => {
-                // The event may be about an earlier session.
+                // The session may have been opened again since the event that led to this call.
                 if !upstream.has_lost_its_session() {
                     self.phase = Phase::Serving { upstream, first_reply_by };
                     return Progress::Pending;
                 }
                 if !replay.has_handshake() && first != Some(mcp::INITIALIZE) {
                     self.phase = Phase::Serving { upstream, first_reply_by };
-                    return over(Duration::ZERO, "the server ended the MCP session".into());
+                    return ended(Duration::ZERO, "the server ended the MCP session".into());
                 }
                 self.begin(upstream, replay, first)
             }
@@ -95,12 +95,12 @@ impl Generation {
                 if !harness_begins {
                     upstream.send_all(replay.settings());
                 }
-                // Calls have no such deadline: even the first one may take long.
+                // Calls have no such deadline: even the first call may take long.
                 let first_reply_by = (answers_promptly && is_process).then_some(deadline);
                 self.phase = Phase::Serving { upstream, first_reply_by };
                 Progress::Ready
             }
-            (None, Goal::TakeOver) => self.compare(upstream, deadline, replay),
+            (None, Goal::TakeOver) => self.list_tools(upstream, deadline, replay),
         }
     }
 
@@ -110,17 +110,17 @@ impl Generation {
         }
         match (event, &self.phase) {
             (Event::Gone { why, .. }, _) => match self.goal {
-                Goal::Serve if self.is_opening() => over(Duration::ZERO, why),
-                Goal::Serve => over(self.since.elapsed(), why),
-                Goal::TakeOver => over(Duration::ZERO, format!("the new process ended: {why}")),
+                Goal::Serve if self.is_opening() => ended(Duration::ZERO, why),
+                Goal::Serve => ended(self.since.elapsed(), why),
+                Goal::TakeOver => ended(Duration::ZERO, format!("the new process ended: {why}")),
             },
             (Event::Failed { id, code, why }, Phase::Replaying { pending_id, .. }) if id == *pending_id => {
                 self.goal.handshake_failed(code, &why)
             }
             (
                 Event::Message(message),
-                Phase::Comparing { .. } | Phase::Replaying { .. } | Phase::Standby { .. },
-            ) => match own_reply(&message, replay) {
+                Phase::ListingTools { .. } | Phase::Replaying { .. } | Phase::Standby { .. },
+            ) => match parse_own_reply(&message, replay) {
                 Some(reply) => self.on_own_reply(reply, replay, agreed),
                 None => Progress::Event(Event::Message(message)),
             },
@@ -130,22 +130,22 @@ impl Generation {
 
     fn on_own_reply(&mut self, reply: OwnReply<'_>, replay: &mut Replay, agreed: Option<u64>) -> Progress {
         let OwnReply { id, outcome, message, body } = reply;
-        match std::mem::replace(&mut self.phase, Phase::Over) {
+        match std::mem::replace(&mut self.phase, Phase::Ended) {
             Phase::Replaying { upstream, pending_id, deadline } if pending_id == id => {
                 replay.own_response(&id, outcome, message, None);
                 let found = agreement(message, body);
                 if let Some(why) = self.goal.objection(outcome, found, agreed) {
                     self.phase = Phase::Replaying { upstream, pending_id, deadline };
-                    return over(Duration::ZERO, why.into());
+                    return ended(Duration::ZERO, why.into());
                 }
                 self.agreed = found;
-                self.replayed(upstream, deadline, replay)
+                self.on_handshake_replayed(upstream, deadline, replay)
             }
-            Phase::Comparing { mut upstream, mut tools, deadline } if *tools.pending_id() == id => {
+            Phase::ListingTools { mut upstream, mut tools, deadline } if *tools.pending_id() == id => {
                 match tools.on_response(outcome, message, body, replay) {
                     PageResult::More(request) => {
                         upstream.send(request);
-                        self.phase = Phase::Comparing { upstream, tools, deadline };
+                        self.phase = Phase::ListingTools { upstream, tools, deadline };
                         Progress::Pending
                     }
                     PageResult::Done(tools) => self.stand_by(upstream, Some(tools)),
@@ -161,26 +161,31 @@ impl Generation {
         }
     }
 
-    fn replayed(&mut self, mut upstream: Upstream, deadline: Instant, replay: &mut Replay) -> Progress {
+    fn on_handshake_replayed(
+        &mut self,
+        mut upstream: Upstream,
+        deadline: Instant,
+        replay: &mut Replay,
+    ) -> Progress {
         match self.goal {
             Goal::Serve => {
-                // A process that cannot be sent these is about to exit.
+                // If the settings cannot be sent, the process is about to exit.
                 upstream.send_all(replay.settings());
                 self.phase = Phase::Serving { upstream, first_reply_by: None };
                 Progress::Ready
             }
             Goal::TakeOver => {
                 upstream.send_all(replay.initialized().into_iter().collect());
-                self.compare(upstream, deadline, replay)
+                self.list_tools(upstream, deadline, replay)
             }
         }
     }
 
-    fn compare(&mut self, mut upstream: Upstream, deadline: Instant, replay: &mut Replay) -> Progress {
+    fn list_tools(&mut self, mut upstream: Upstream, deadline: Instant, replay: &mut Replay) -> Progress {
         match Fingerprinting::begin(replay) {
             Some((tools, request)) => {
                 upstream.send(request);
-                self.phase = Phase::Comparing { upstream, tools, deadline };
+                self.phase = Phase::ListingTools { upstream, tools, deadline };
                 Progress::Pending
             }
             None => self.stand_by(upstream, None),
@@ -195,16 +200,16 @@ impl Generation {
 }
 
 impl Goal {
-    /// Why a process with this response to the replayed handshake cannot be used; none where it can.
+    /// Why a process with this response to the replayed handshake cannot be used; `None` if it can be used.
     fn objection(self, outcome: Outcome, found: Option<u64>, agreed: Option<u64>) -> Option<&'static str> {
         match (self, outcome) {
             (Goal::Serve, Outcome::Error) => Some("the server refused the handshake that it accepted before"),
             (Goal::TakeOver, Outcome::Error) => {
                 Some("the new process refused the handshake that the old one accepted")
             }
-            (Goal::TakeOver, Outcome::Result) if agreed.is_some() && agreed != found => {
-                Some("the protocol's version or the capabilities of the new process differ")
-            }
+            (Goal::TakeOver, Outcome::Result) if agreed.is_some() && agreed != found => Some(
+                "the protocol version or the capabilities of the new process differ from those of the old one",
+            ),
             (Goal::Serve | Goal::TakeOver, Outcome::Result) => None,
         }
     }
@@ -222,12 +227,12 @@ impl Goal {
             }
             Goal::TakeOver => why.to_owned(),
         };
-        Progress::Over { code, why, lived: Duration::ZERO }
+        Progress::Ended { code, why, lived: Duration::ZERO }
     }
 }
 
-fn over(lived: Duration, why: String) -> Progress {
-    Progress::Over { code: Code::ServerUnavailable, why, lived }
+fn ended(lived: Duration, why: String) -> Progress {
+    Progress::Ended { code: Code::ServerUnavailable, why, lived }
 }
 
 /// Describes which deadline has passed.
@@ -249,7 +254,7 @@ pub(super) fn explain_timeout(generation: &Generation) -> String {
     }
 }
 
-fn own_reply<'a>(message: &'a [u8], replay: &Replay) -> Option<OwnReply<'a>> {
+fn parse_own_reply<'a>(message: &'a [u8], replay: &Replay) -> Option<OwnReply<'a>> {
     let envelope = envelope::read(message, Strictness::Envelope).ok()?;
     match envelope.kind {
         Kind::Response { id: Some(id), outcome } => {

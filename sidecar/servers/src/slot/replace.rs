@@ -37,7 +37,7 @@ const RELOAD_GRACE: Duration = Duration::from_secs(30);
 pub(crate) struct AdvanceContext<'a> {
     /// Whether a request, a task or a request to the harness is open on a process.
     pub(crate) is_busy: &'a dyn Fn(ProcessId) -> bool,
-    /// How a process would be started now; none where none may be.
+    /// The launcher for a process that is started now; `None` if none may be started.
     pub(crate) launcher: &'a dyn Fn() -> Option<Launcher>,
     pub(crate) now: Instant,
 }
@@ -83,7 +83,7 @@ impl Slot {
         }
     }
 
-    /// The current process has announced that its tools changed.
+    /// Forgets the tools of the current process, which have changed.
     pub(crate) fn forget_tools(&mut self) {
         if let Some(replacement) = &mut self.replacement {
             replacement.offered.tools = None;
@@ -103,13 +103,13 @@ impl Slot {
         let replay = replay_of(scope_replay, base);
         let offered = replacement.as_mut().map(|replacement| &mut replacement.offered);
         if let Some(offered) = offered
-            && let Some((tools, _)) = offered.asking.as_mut().filter(|(tools, _)| tools.pending_id() == id)
+            && let Some((tools, _)) = offered.listing.as_mut().filter(|(tools, _)| tools.pending_id() == id)
         {
             match (tools.on_response(outcome, message, body, replay), &mut processes.current) {
-                (PageResult::More(request), Some(current)) => drop(current.send(Outgoing::Kept(request))),
-                (PageResult::More(_), None) => offered.asking = None,
+                (PageResult::More(request), Some(current)) => drop(current.send(Outgoing::Owned(request))),
+                (PageResult::More(_), None) => offered.listing = None,
                 (PageResult::Done(tools), _) => {
-                    (offered.tools, offered.asking) = (Some(tools), None);
+                    (offered.tools, offered.listing) = (Some(tools), None);
                     *is_due = true;
                 }
             }
@@ -142,7 +142,7 @@ impl Slot {
 
     /// Sends no further calls to the current process; the next call starts another one.
     pub(crate) fn retire_current(&mut self) {
-        self.processes.give_up_successor();
+        self.processes.end_successor();
         self.processes.hand_over(None);
         if let Some(replacement) = &mut self.replacement {
             replacement.offered.forget_tools();
@@ -159,7 +159,7 @@ impl Slot {
             Progress::Event(event) => return Some((process, event)),
             Progress::Pending | Progress::Started => return None,
             Progress::Ready => return Some(self.due()),
-            Progress::Over { why, .. } => why,
+            Progress::Ended { why, .. } => why,
             Progress::NotStarted(error) => error.explain(),
         };
         if let Some(mut replacing) = self.replacing(base) {
@@ -205,12 +205,12 @@ impl Replacing<'_> {
             Some(CredentialState { changed, expires }) => {
                 let next = match changed.is_empty() {
                     true => {
-                        self.state.attempts.succeeded();
-                        self.state.offered.asking = None;
-                        self.processes.give_up_successor();
+                        self.state.attempts.record_success();
+                        self.state.offered.listing = None;
+                        self.processes.end_successor();
                         None
                     }
-                    false => self.renew(&changed, context),
+                    false => self.replace_or_reload(&changed, context),
                 };
                 let expires = expires.filter(|_| self.state.mode != Replace::Never);
                 [next, expires].into_iter().flatten().min()
@@ -221,7 +221,7 @@ impl Replacing<'_> {
     }
 
     /// Takes one more step towards new credentials; returns when to check again.
-    fn renew(&mut self, changed: &[Name], context: &AdvanceContext<'_>) -> Option<Instant> {
+    fn replace_or_reload(&mut self, changed: &[Name], context: &AdvanceContext<'_>) -> Option<Instant> {
         let now = context.now;
         if self.processes.successor.is_some() {
             return self.take_over(context);
@@ -246,7 +246,7 @@ impl Replacing<'_> {
         }
         self.state.offered.handshakes_at_start = self.state.offered.handshakes;
         self.processes.successor = Some(Generation::start_successor(launcher));
-        self.ask_for_tools(now);
+        self.list_tools(now);
         None
     }
 
@@ -256,7 +256,7 @@ impl Replacing<'_> {
         match process.reload(launcher) {
             Ok(before) => {
                 self.state.retained.push((now + RELOAD_GRACE, before));
-                self.state.attempts.succeeded();
+                self.state.attempts.record_success();
                 let detail = "the server's files have the new credential".into();
                 self.processes.notices.push(Notice::Report(ReplacementOutcome::Reloaded, detail));
                 Some(now)
@@ -268,15 +268,15 @@ impl Replacing<'_> {
         }
     }
 
-    /// Asks the current process for its tools where they are not all known.
-    fn ask_for_tools(&mut self, now: Instant) {
+    /// Requests the tools of the current process, unless all of them are known.
+    fn list_tools(&mut self, now: Instant) {
         if self.state.offered.tools.is_some_and(ToolFingerprint::is_complete) {
             return;
         }
         let Some(current) = &mut self.processes.current else { return };
         if let Some((tools, request)) = Fingerprinting::begin(self.replay) {
-            current.send(Outgoing::Kept(request));
-            self.state.offered.asking = Some((tools, now + LIST_TIMEOUT));
+            current.send(Outgoing::Owned(request));
+            self.state.offered.listing = Some((tools, now + LIST_TIMEOUT));
         }
     }
 
@@ -289,10 +289,10 @@ impl Replacing<'_> {
             return Some(from);
         }
         let offered = &mut self.state.offered;
-        if let Some((_, deadline)) = offered.asking.as_ref().filter(|(_, deadline)| *deadline > now) {
+        if let Some((_, deadline)) = offered.listing.as_ref().filter(|(_, deadline)| *deadline > now) {
             return Some(*deadline);
         }
-        offered.asking = None;
+        offered.listing = None;
         if self.replay.has_open_handshake() {
             return Some(now + RECHECK_DELAY);
         }
@@ -302,7 +302,7 @@ impl Replacing<'_> {
             return Some(self.state.attempts.not_before);
         }
         if offered.handshakes != offered.handshakes_at_start {
-            self.processes.give_up_successor();
+            self.processes.end_successor();
             return Some(now);
         }
         let is_busy = self.processes.current.as_ref().is_some_and(|current| (context.is_busy)(current.id));
@@ -314,7 +314,7 @@ impl Replacing<'_> {
         let pid_before = self.processes.pid();
         self.processes.hand_over(Some(successor));
         self.state.offered.tools = tools;
-        self.state.attempts.succeeded();
+        self.state.attempts.record_success();
         let pid = |pid: Option<u32>| pid.map_or_else(|| "?".to_owned(), |pid| pid.to_string());
         let detail = format!("process {} took over from {}", pid(self.processes.pid()), pid(pid_before));
         self.processes.notices.push(Notice::Report(ReplacementOutcome::Replaced, detail));
@@ -333,11 +333,11 @@ impl Replacing<'_> {
         self.processes.notices.push(Notice::Report(ReplacementOutcome::Retired, detail));
     }
 
-    /// Gives up the successor; another attempt is made later.
+    /// Ends the successor after a failed attempt; another attempt is made later.
     fn fail(&mut self, why: String) {
-        self.state.offered.asking = None;
-        self.processes.give_up_successor();
-        let wait = self.state.attempts.failed(&why).as_secs();
+        self.state.offered.listing = None;
+        self.processes.end_successor();
+        let wait = self.state.attempts.record_failure(&why).as_secs();
         let detail = format!("{why}; the old process keeps serving, and the next attempt is in {wait} s");
         self.processes.notices.push(Notice::Report(ReplacementOutcome::Failed, detail));
     }

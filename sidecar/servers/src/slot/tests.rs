@@ -43,7 +43,7 @@ fn accepted_handshake() -> Replay {
     let bytes = request(0, mcp::INITIALIZE, 0).bytes;
     let Ok(Kind::Request { id, method }) = read(&bytes, Strictness::Envelope).map(|envelope| envelope.kind)
     else {
-        panic!("a request")
+        panic!("not a request")
     };
     replay.request(&bytes, &id, &method, None);
     replay.answered(&id.value(), Outcome::Result, b"", None);
@@ -82,7 +82,7 @@ fn starting(start: StartFuture) -> Slot {
     slot
 }
 
-/// An HTTP server that accepts connections and never reads, as a slot that has just started it.
+/// A listener that accepts connections and never reads, and a slot that has just started it as its HTTP server.
 async fn silent_server(replay: &mut Replay) -> (TcpListener, Slot) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url: http::Uri = format!("http://{}/mcp", listener.local_addr().unwrap()).parse().unwrap();
@@ -124,10 +124,13 @@ async fn lose_every_session(listener: &TcpListener) -> Infallible {
             request.ends_with(b"}") || request.starts_with(b"GET") && request.ends_with(b"\r\n\r\n")
         };
         while !is_whole(&request) {
-            assert!(stream.read_buf(&mut request).await.unwrap() > 0, "a request has an end");
+            assert!(
+                stream.read_buf(&mut request).await.unwrap() > 0,
+                "the connection was closed before the request was complete"
+            );
         }
         let body = String::from_utf8(request).unwrap().split_once("\r\n\r\n").unwrap().1.to_owned();
-        let answer = match body.contains(r#""method":"initialize""#) {
+        let response = match body.contains(r#""method":"initialize""#) {
             true => {
                 let id = body.split_once(r#""id":"#).unwrap().1.split_once(',').unwrap().0;
                 let body =
@@ -137,7 +140,7 @@ async fn lose_every_session(listener: &TcpListener) -> Infallible {
             }
             false => "HTTP/1.1 404 Not Found\r\ncontent-length: 0\r\nconnection: close\r\n\r\n".into(),
         };
-        stream.write_all(answer.as_bytes()).await.unwrap();
+        stream.write_all(response.as_bytes()).await.unwrap();
     }
 }
 
@@ -152,7 +155,7 @@ async fn next_event(slot: &mut Slot, replay: &mut Replay) -> Event {
 }
 
 fn send(slot: &mut Slot, message: Outbound) -> SendResult {
-    slot.send(Outgoing::Kept(message), WhenNotReady::Return, &Replay::new("own-"))
+    slot.send(Outgoing::Owned(message), WhenNotReady::Return, &Replay::new("own-"))
 }
 
 #[tokio::test]
@@ -162,12 +165,12 @@ async fn bytes_queued_for_an_http_server_that_does_not_read_are_bounded() {
     assert!(matches!(slot.open(Some("tools/call"), &mut replay), Opened::Ready));
     assert!(!slot.processes.is_full());
     // None of the upstream's tasks has run yet, so nothing has been sent.
-    let mut taken = 0;
-    while let SendResult::Sent { .. } = send(&mut slot, request(taken, "tools/call", 1024 * 1024)) {
-        taken += 1;
-        assert!(taken < 100);
+    let mut sent = 0;
+    while let SendResult::Sent { .. } = send(&mut slot, request(sent, "tools/call", 1024 * 1024)) {
+        sent += 1;
+        assert!(sent < 100);
     }
-    assert!(taken >= 2);
+    assert!(sent >= 2);
     assert!(slot.processes.is_full());
 }
 
@@ -188,7 +191,7 @@ async fn notifications_queued_for_a_server_that_does_not_read_are_bounded() {
 }
 
 #[tokio::test]
-async fn a_message_for_a_process_that_starts_returns_to_the_caller() {
+async fn a_message_for_a_process_that_is_starting_is_returned_to_the_caller() {
     let mut slot = starting(Box::pin(pending()));
     for message in [request(1, "tools/call", 0), notification(0)] {
         match send(&mut slot, message.clone()) {
@@ -212,7 +215,7 @@ async fn a_handshake_of_the_harness_is_not_preceded_by_a_replayed_one() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_process_without_a_response_to_the_replayed_handshake_is_given_up() {
+async fn a_process_that_does_not_answer_the_replayed_handshake_is_ended() {
     let mut replay = accepted_handshake();
     let (_listener, mut slot) = silent_server(&mut replay).await;
     slot.open(Some("tools/call"), &mut replay);

@@ -32,7 +32,7 @@ use zeroize::Zeroizing;
 
 use self::script_log::{assert_ids_differ, call_id, ended, methods};
 use crate::grant_limits::{GrantBounds, GrantLimits};
-use crate::scripted::{Entry, Reaction, ReceivedMessage, Script, answer};
+use crate::scripted::{Entry, Reaction, ReceivedMessage, Script, default_response};
 use crate::spec::{Reload, Replace, Retry, Scope, ServerKind, ServerLimits, ServerSpec, StdioServer};
 use crate::{
     DID_NOT_RUN, Event, HostResources, Launcher, Notice, Opened, Outbound, Outgoing, ProcessId, Recipients,
@@ -57,7 +57,7 @@ struct World {
     script: Script,
     servers: ServerSet,
     launcher: Launcher,
-    /// Messages that wait for their slot, in order; with the call, where the message is one.
+    /// Messages that wait for their slot, in order; with the call, if the message is a call.
     parked: Vec<(SlotKey, Option<Call>, Outbound)>,
     in_flight: BTreeMap<u32, (ProcessId, String)>,
     results: BTreeMap<u32, CallResult>,
@@ -68,18 +68,19 @@ struct World {
     last_id: u32,
 }
 
-/// A server with one secret, and a scope for the tools `write_*` with another.
+/// The configuration of the server under test.
 #[derive(Clone)]
 struct Setup {
     key: &'static str,
     scope_tools: &'static [&'static str],
     scope_key: &'static str,
-    /// A file with a secret.
+    /// The template of a credential file.
     file: Option<&'static str>,
     replace: Replace,
     reload: Option<Reload>,
 }
 
+/// A server with one secret, and a scope for the tools `write_*` with another.
 const SERVER: Setup = Setup {
     key: "{key.value}",
     scope_tools: &["write_*"],
@@ -219,16 +220,17 @@ impl World {
         let message = format!(r#"{{"jsonrpc":"2.0","id":{id},"method":"{method}","params":{params}}}"#);
         let bytes = message.into_bytes();
         let envelope = envelope::read(&bytes, Strictness::Envelope).expect("a message");
-        let Kind::Request { id: spelled, .. } = &envelope.kind else { panic!("a request") };
+        let Kind::Request { id: request_id, .. } = &envelope.kind else { panic!("not a request") };
         let server = Arc::clone(self.launcher.server());
         let scope = tool.and_then(|tool| server.scope(tool));
         let slot = self.servers.slot(&server, scope);
-        self.servers.replay_mut().request(&bytes, spelled, method, envelope.body.clone());
-        for (slot, message) in self.servers.copy_setting_to_others(&bytes, spelled, method) {
+        self.servers.replay_mut().request(&bytes, request_id, method, envelope.body.clone());
+        for (slot, message) in self.servers.copy_setting_to_others(&bytes, request_id, method) {
             self.parked.push((slot, None, message));
         }
-        let keep = || Outbound::request(bytes.clone(), number(id), method, None).in_scope(scope.cloned());
-        let outgoing = Outgoing::Request { bytes: &bytes, keep: &keep };
+        let make_owned =
+            || Outbound::request(bytes.clone(), number(id), method, None).in_scope(scope.cloned());
+        let outgoing = Outgoing::Request { bytes: &bytes, make_owned: &make_owned };
         self.dispatch(slot, Some((id, method.to_owned())), outgoing);
         // Every second call is written at once, the others by `ServerSet::next`.
         if id.is_multiple_of(2) {
@@ -248,7 +250,7 @@ impl World {
             (SendResult::Refused { code, why }, Some((id, _))) => {
                 self.settle(id, CallResult::Refused(code, why));
             }
-            (SendResult::NoProcess, Some((id, _))) => panic!("a process is started for call {id}"),
+            (SendResult::NoProcess, Some((id, _))) => panic!("no process was started for call {id}"),
             (_, None) => {}
         }
     }
@@ -257,7 +259,7 @@ impl World {
     fn send_parked(&mut self, slot: SlotKey) {
         let parked: Vec<_> = self.parked.extract_if(.., |(other, ..)| *other == slot).collect();
         for (slot, call, message) in parked {
-            self.dispatch(slot, call, Outgoing::Kept(message));
+            self.dispatch(slot, call, Outgoing::Owned(message));
         }
     }
 
@@ -265,17 +267,17 @@ impl World {
         let mut waiting = self.parked.iter().filter(|(other, ..)| *other == slot);
         let first = waiting.find_map(|(.., message)| message.request_method()).map(ToOwned::to_owned);
         match self.servers.open(slot, first.as_deref()) {
-            Opened::Failed { process, code, why } => self.gone(slot, process, Role::Current, code, &why),
+            Opened::Failed { process, code, why } => self.on_gone(slot, process, Role::Current, code, &why),
             Opened::Ready => self.send_parked(slot),
             Opened::Nothing | Opened::Replaying(_) => {}
         }
     }
 
-    fn gone(&mut self, slot: SlotKey, process: ProcessId, was: Role, code: Code, why: &str) {
+    fn on_gone(&mut self, slot: SlotKey, process: ProcessId, was: Role, code: Code, why: &str) {
         if was == Role::Current {
             self.refuse_parked(slot, code, why);
         }
-        self.lost(process, why);
+        self.fail_calls_on(process, why);
     }
 
     fn refuse_parked(&mut self, slot: SlotKey, code: Code, why: &str) {
@@ -337,9 +339,9 @@ impl World {
     /// One turn of a link; false where nothing happened before `until`.
     async fn turn(&mut self, until: Instant) -> bool {
         let Ok((slot, from, event)) = timeout_at(until, self.servers.next()).await else { return false };
-        self.event(slot, from, event);
+        self.on_event(slot, from, event);
         while let Some((from, event)) = self.servers.buffered(slot) {
-            self.event(slot, from, event);
+            self.on_event(slot, from, event);
         }
         self.advance_replacements();
         true
@@ -353,12 +355,12 @@ impl World {
         let is_busy = |process| in_flight.values().any(|(on, _)| *on == process);
         for (slot, notice) in servers.advance_replacements(&is_busy, &|| Some(launcher.clone())) {
             match notice {
-                Notice::Cut { process, why } => self.lost(process, &why),
+                Notice::CutOff { process, why } => self.fail_calls_on(process, &why),
                 Notice::HandedOver(process) => {
                     self.handed_over.push(process);
                     self.send_parked(slot);
                 }
-                Notice::Over(process) => {
+                Notice::Ended(process) => {
                     assert!(!self.is_busy(process), "ended while a call waits for it");
                 }
                 Notice::Report(outcome, detail) => self.reports.push((outcome, detail)),
@@ -366,22 +368,22 @@ impl World {
         }
     }
 
-    fn event(&mut self, slot: SlotKey, from: ProcessId, event: Event) {
+    fn on_event(&mut self, slot: SlotKey, from: ProcessId, event: Event) {
         match event {
-            Event::Message(message) => self.message(slot, from, &message),
-            Event::Due | Event::SentWith { .. } => {}
+            Event::Message(message) => self.on_message(slot, from, &message),
+            Event::ReplacementDue | Event::SentWith { .. } => {}
             Event::Failed { id, code, why } => {
                 if let Some(id) = harness_id(&id) {
-                    self.take(from, id);
+                    self.take_call(from, id);
                     self.settle(id, CallResult::Refused(code, why));
                 }
             }
-            Event::Gone { was, code, why } => self.gone(slot, from, was, code, &why),
+            Event::Gone { was, code, why } => self.on_gone(slot, from, was, code, &why),
             Event::NotStarted { code, why } => self.refuse_parked(slot, code, &why),
             Event::Oversize { id } => {
                 let id = id.as_deref().and_then(envelope::id_value).as_ref().and_then(harness_id);
                 if let Some(id) = id {
-                    self.take(from, id);
+                    self.take_call(from, id);
                     self.settle(id, CallResult::Answered("too large".into()));
                 }
             }
@@ -391,7 +393,7 @@ impl World {
         }
     }
 
-    fn message(&mut self, slot: SlotKey, from: ProcessId, message: &[u8]) {
+    fn on_message(&mut self, slot: SlotKey, from: ProcessId, message: &[u8]) {
         let envelope = envelope::read(message, Strictness::Envelope).expect("a message");
         let (id, outcome) = match envelope.kind {
             Kind::Response { id: Some(id), outcome } => (id, outcome),
@@ -407,9 +409,9 @@ impl World {
             return;
         }
         let id = harness_id(&value).expect("an id of the harness");
-        let method = self.take(from, id);
+        let method = self.take_call(from, id);
         if Replay::concerns(&method) {
-            self.servers.answered(from, &value, outcome, message, envelope.body.clone());
+            self.servers.record_response(from, &value, outcome, message, envelope.body.clone());
             if method == "initialize" && outcome == Outcome::Result {
                 self.servers.retire_scopes();
             }
@@ -418,7 +420,7 @@ impl World {
         self.settle(id, CallResult::Answered(result.unwrap_or_default()));
     }
 
-    fn take(&mut self, from: ProcessId, id: u32) -> String {
+    fn take_call(&mut self, from: ProcessId, id: u32) -> String {
         let (on, method) = self
             .in_flight
             .remove(&id)
@@ -427,13 +429,13 @@ impl World {
         method
     }
 
-    fn lost(&mut self, process: ProcessId, why: &str) {
-        for id in self.all_on(process) {
+    fn fail_calls_on(&mut self, process: ProcessId, why: &str) {
+        for id in self.take_calls_on(process) {
             self.settle(id, CallResult::Unknown(why.into()));
         }
     }
 
-    fn all_on(&mut self, process: ProcessId) -> Vec<u32> {
+    fn take_calls_on(&mut self, process: ProcessId) -> Vec<u32> {
         self.in_flight.extract_if(.., |_, (on, _)| *on == process).map(|(id, _)| id).collect()
     }
 
@@ -468,11 +470,11 @@ impl World {
 fn answer_after_wait(received: &ReceivedMessage) -> Vec<Reaction> {
     let wait = received.message.split_once(r#""wait":"#).map_or("", |(_, rest)| rest);
     let wait = wait.split(|char: char| !char.is_ascii_digit()).next().and_then(|text| text.parse().ok());
-    let write = |answer| match wait {
-        Some(milliseconds @ 1..) => Reaction::WriteAfter(Duration::from_millis(milliseconds), answer),
-        _ => Reaction::Write(answer),
+    let write = |response| match wait {
+        Some(milliseconds @ 1..) => Reaction::WriteAfter(Duration::from_millis(milliseconds), response),
+        _ => Reaction::Write(response),
     };
-    answer(received).map(write).into_iter().collect()
+    default_response(received).map(write).into_iter().collect()
 }
 
 fn number(id: u32) -> IdValue {

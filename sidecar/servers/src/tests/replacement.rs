@@ -1,7 +1,7 @@
 //! A changed credential: the process that has the old one is replaced, without an effect on calls.
 
 use super::*;
-use crate::scripted::{Reaction, Reading, Start, answer};
+use crate::scripted::{Reaction, Reading, Start, default_response};
 
 const SECOND: Duration = Duration::from_secs(1);
 /// Longer than the longest wait between two attempts.
@@ -275,7 +275,7 @@ async fn at_most_eight_replaced_processes_finish_their_calls_at_a_time() {
 async fn nothing_takes_over_while_the_harness_makes_a_handshake() {
     let script = Script::responding(|received| match (received.method.as_deref(), received.id.as_deref()) {
         (Some("initialize"), Some("3")) => {
-            vec![Reaction::WriteAfter(20 * SECOND, answer(received).unwrap())]
+            vec![Reaction::WriteAfter(20 * SECOND, default_response(received).unwrap())]
         }
         _ => answer_after_wait(received),
     });

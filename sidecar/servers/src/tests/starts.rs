@@ -107,7 +107,7 @@ async fn a_process_that_refuses_the_repeated_handshake_is_ended_and_the_call_did
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_process_that_does_not_answer_the_repeated_handshake_is_given_up() {
+async fn a_process_that_does_not_answer_the_repeated_handshake_is_ended() {
     let script = Script::responding(|received| match (received.method.as_deref(), received.process) {
         (Some("initialize"), 1) => Vec::new(),
         _ => answer_after_wait(received),
@@ -129,7 +129,7 @@ async fn a_process_that_does_not_answer_the_repeated_handshake_is_given_up() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_process_that_never_answers_its_first_request_is_given_up() {
+async fn a_process_that_never_answers_its_first_request_is_ended() {
     let mut world = World::with(Script::responding(|_| Vec::new()), &SERVER);
     let id = world.request("initialize", "{}", None);
     let unknown = world.settled(id).await;

@@ -20,7 +20,7 @@ use crate::server_secrets::ServerSecrets;
 use crate::spec::{Scope, ServerKind};
 use crate::start_error::explain;
 
-/// Cheap to clone.
+/// Fills the headers of a server's requests, or of those of one of its scopes. Cheap to clone.
 #[derive(Clone)]
 pub(crate) struct HeaderCredentials(Arc<Shared>);
 
@@ -110,11 +110,11 @@ impl HeaderCredentials {
         let reread =
             reread.map_err(|error| format!("{REFUSED}, and it cannot be read again: {}", explain(&error)))?;
         let mut secrets = refused.secrets.clone();
-        let mut soonest = None;
+        let mut next_read = None;
         for (held, reread) in secrets.values_mut().zip(reread) {
             match reread {
                 Reread::Read(material) => *held = material,
-                Reread::TooSoon { next } => soonest = soonest.max(Some(next)),
+                Reread::TooSoon { next } => next_read = next_read.max(Some(next)),
             }
         }
         let headers = self
@@ -124,7 +124,7 @@ impl HeaderCredentials {
             return Ok(headers);
         }
         let origin = headers.origin();
-        Err(match soonest {
+        Err(match next_read {
             Some(next) => {
                 let wait = next.saturating_duration_since(Instant::now()).as_secs() + 1;
                 format!(

@@ -99,7 +99,7 @@ impl Upstream {
     /// upstream reports these by [`Event::SentWith`] instead.
     pub(crate) fn other_reads(&self, message: &Outbound) -> Option<Arc<Reads>> {
         let Self::Stdio(stdio) = self else { return None };
-        message.decided.as_ref()?.others(&stdio.resources.secrets)
+        message.decided_reads.as_ref()?.others(&stdio.resources.secrets)
     }
 
     pub(crate) fn send_all(&mut self, messages: Vec<ReplayMessage>) {
@@ -209,7 +209,7 @@ impl HttpConnection {
 }
 
 impl StdioProcess {
-    /// Queues one message; the bytes leave in [`ProcessPipes::write_now`] and [`Upstream::next`].
+    /// Queues one message; its bytes are written in [`ProcessPipes::write_now`] and [`Upstream::next`].
     pub(crate) fn send(&mut self, message: &[u8]) {
         self.pipes.send(&json::line_safe(message));
     }
@@ -347,7 +347,7 @@ fn failed(id: IdValue, failure: Failure) -> Event {
         }
         Failure::TooLarge => (
             Code::MessageTooLarge,
-            "the call ran, but its answer is too large and is not relayed; ask for less at a time".into(),
+            "the call ran, but its response is too large and is not relayed; ask for less at a time".into(),
         ),
         Failure::Unauthorized => {
             let why = "the server did not accept the credential; ask the user to renew it";

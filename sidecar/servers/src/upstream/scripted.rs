@@ -128,7 +128,9 @@ impl Default for Script {
         Self(Arc::new(Mutex::new(ScriptState {
             starts: VecDeque::new(),
             end_delay: Duration::ZERO,
-            respond: Arc::new(|received| answer(received).map(Reaction::Write).into_iter().collect()),
+            respond: Arc::new(|received| {
+                default_response(received).map(Reaction::Write).into_iter().collect()
+            }),
             processes: Vec::new(),
             log: Vec::new(),
         })))
@@ -137,7 +139,7 @@ impl Default for Script {
 
 impl Script {
     /// A program whose processes react like this to each message. [`Script::default`] answers every request with
-    /// [`answer`].
+    /// [`default_response`].
     pub fn responding(respond: impl Fn(&ReceivedMessage) -> Vec<Reaction> + Send + Sync + 'static) -> Self {
         let script = Self::default();
         script.state().respond = Arc::new(respond);
@@ -393,7 +395,7 @@ impl ScriptState {
 }
 
 /// The default response to a request: a handshake, a list with the tool `echo`, or the number of the process in `by`.
-pub fn answer(received: &ReceivedMessage) -> Option<String> {
+pub fn default_response(received: &ReceivedMessage) -> Option<String> {
     let id = received.id.as_deref()?;
     let result = match received.method.as_deref()? {
         "initialize" => {

@@ -45,7 +45,7 @@ pub struct HostResources {
 pub(crate) type Admit = fn(&GrantLimits) -> Result<ProcessPermit, LimitReached>;
 
 impl StartContext<'_> {
-    /// Makes a connection to an HTTP server.
+    /// Prepares requests to an HTTP server: no connection is opened yet.
     pub(super) async fn connect(self, http: &HttpServer) -> Result<Upstream, StartError> {
         let secrets = self.secrets.obtain().await?;
         let limits = self.limits;
@@ -90,7 +90,7 @@ impl StartContext<'_> {
         tracing::info!(%server, link = %self.link, scope, pid = handle.pid(), "server started");
         self.host.tasks.spawn(stderr::log(
             stderr_pipe,
-            stderr::Source {
+            stderr::LogContext {
                 server: server.clone(),
                 link: Arc::clone(self.link),
                 credentials: Arc::clone(&self.secrets.credentials),

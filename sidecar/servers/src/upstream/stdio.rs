@@ -90,7 +90,7 @@ impl StdioUpstream {
         self.pipes.send(message);
     }
 
-    /// Writes as much as the pipe takes without waiting. Errors are left to [`Self::next`].
+    /// Writes as much as the pipe accepts without waiting. Errors are reported by [`Self::next`].
     pub(crate) fn write_now(&mut self) {
         self.pipes.write_now();
     }
@@ -321,7 +321,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn output_from_before_stdin_closed_is_read_and_then_the_process_is_over() {
+    async fn output_from_before_stdin_closed_is_read_and_then_the_process_counts_as_ended() {
         use std::io::Write;
         let (mut pipes, mut stdin, mut stdout) = pipes();
         // The first line registers the pipe with the reactor, which has not reported the last line when that is read.
@@ -380,9 +380,9 @@ mod tests {
         stdout.write_all(b"answer\n").unwrap();
         assert_eq!(next(&mut pipes).await, line("answer"));
         drop(pipes);
-        let mut taken = Vec::new();
-        stdin.unwrap().read_to_end(&mut taken).unwrap();
-        assert_eq!(taken, [call(1, 0), call(2, 0)].map(|call| [call, b"\n".to_vec()].concat()).concat());
+        let mut received = Vec::new();
+        stdin.unwrap().read_to_end(&mut received).unwrap();
+        assert_eq!(received, [call(1, 0), call(2, 0)].map(|call| [call, b"\n".to_vec()].concat()).concat());
     }
 
     #[tokio::test]

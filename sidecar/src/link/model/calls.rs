@@ -29,10 +29,10 @@ impl ModelLink {
     }
 
     /// The requests and notifications that a process received, in order.
-    pub(super) fn taken_by(&self, process: usize) -> Vec<String> {
-        let describe = |taken: &ReceivedMessage| match &taken.id {
-            Some(id) => format!("{} {id}", taken.method.as_deref().unwrap_or_default()),
-            None => taken.method.clone().unwrap_or_default(),
+    pub(super) fn messages_received_by(&self, process: usize) -> Vec<String> {
+        let describe = |received: &ReceivedMessage| match &received.id {
+            Some(id) => format!("{} {id}", received.method.as_deref().unwrap_or_default()),
+            None => received.method.clone().unwrap_or_default(),
         };
         self.script.received_by(process).iter().map(describe).collect()
     }
@@ -46,12 +46,12 @@ impl ModelLink {
             .collect()
     }
 
-    fn outcomes(&self, tool: &str) -> Vec<(String, String)> {
+    pub(super) fn outcomes(&self, tool: &str) -> Vec<(String, String)> {
         outcomes::of_tool(&self.fixture.audit(), tool)
     }
 }
 
-fn outcome(result: &str, code: &str) -> (String, String) {
+pub(super) fn outcome(result: &str, code: &str) -> (String, String) {
     (result.into(), code.into())
 }
 
@@ -76,7 +76,11 @@ async fn a_second_request_under_an_id_in_use_is_refused_and_does_not_end_the_fir
         assert_eq!((model.responses_without_id, model.requests[&first].responses), (1, 0));
         model.pass(5 * SECOND).await;
         assert_eq!((model.requests[&first].responses, model.log.runs(again)), (1, 0));
-        assert!(model.requests[&first].answer.contains("late"), "{}", model.requests[&first].answer);
+        assert!(
+            model.requests[&first].last_response.contains("late"),
+            "{}",
+            model.requests[&first].last_response
+        );
     }
 }
 
@@ -90,8 +94,11 @@ async fn a_call_that_is_refused_at_once_is_answered_at_once() {
     model.call(NOW, MaybeRan::No);
     model.pass(MOMENT).await;
     assert_eq!((model.responses(), model.script.started()), (vec![1, 1, 1], 2));
-    let answer = &model.requests[&3].answer;
-    assert!(answer.contains("server_unavailable") && answer.contains("it did not run"), "{answer}");
+    let last_response = &model.requests[&3].last_response;
+    assert!(
+        last_response.contains("server_unavailable") && last_response.contains("it did not run"),
+        "{last_response}"
+    );
     model.pass(SECOND).await;
     assert_eq!(model.outcomes("now"), [outcome("refused", "server_unavailable")]);
 }
@@ -104,7 +111,11 @@ async fn an_exit_ends_the_calls_in_flight_at_once() {
     model.script.exit(0);
     model.pass(MOMENT).await;
     assert_eq!(model.responses(), [1, 1]);
-    assert!(model.requests[&2].answer.contains("outcome_unknown"), "{}", model.requests[&2].answer);
+    assert!(
+        model.requests[&2].last_response.contains("outcome_unknown"),
+        "{}",
+        model.requests[&2].last_response
+    );
     model.pass(SECOND).await;
     assert_eq!(model.outcomes("never"), [outcome("outcome_unknown", "outcome_unknown")]);
 }
@@ -118,7 +129,11 @@ async fn a_failed_start_refuses_the_parked_calls_at_once() {
     assert_eq!(model.responses(), [0]);
     model.pass(SECOND + MOMENT).await;
     assert_eq!((model.responses(), model.log.runs(1)), (vec![1], 0));
-    assert!(model.requests[&1].answer.contains("it did not run"), "{}", model.requests[&1].answer);
+    assert!(
+        model.requests[&1].last_response.contains("it did not run"),
+        "{}",
+        model.requests[&1].last_response
+    );
 }
 
 #[tokio::test(start_paused = true)]
@@ -130,7 +145,11 @@ async fn a_call_that_waits_for_a_start_is_refused_at_its_deadline() {
     assert_eq!(model.responses(), [0]);
     model.pass(2 * SECOND).await;
     assert_eq!(model.responses(), [1]);
-    assert!(model.requests[&1].answer.contains("server_unavailable"), "{}", model.requests[&1].answer);
+    assert!(
+        model.requests[&1].last_response.contains("server_unavailable"),
+        "{}",
+        model.requests[&1].last_response
+    );
 }
 
 #[tokio::test(start_paused = true)]
@@ -149,8 +168,8 @@ async fn requests_that_wait_for_a_start_count_among_those_in_flight() {
         }
         model.pass(SECOND).await;
         assert_eq!(model.responses(), [0, 0, 1]);
-        let answer = &model.requests[&3].answer;
-        assert!(answer.contains("too many requests are in flight"), "{answer}");
+        let last_response = &model.requests[&3].last_response;
+        assert!(last_response.contains("too many requests are in flight"), "{last_response}");
         model.pass(5 * SECOND).await;
         assert_eq!((model.responses(), model.log.runs(3)), (vec![1, 1, 1], 0));
     }
@@ -170,7 +189,7 @@ async fn a_cancelled_call_that_waited_for_a_start_is_never_sent_and_frees_its_id
     model.pass(5 * SECOND).await;
     assert_eq!((model.responses(), model.responses_without_id), (vec![1], 0));
     assert_eq!((model.log.runs(1), model.log.runs(2)), (0, 1));
-    assert_eq!(model.taken_by(0), ["tools/call 1"], "the cancelled call was never sent");
+    assert_eq!(model.messages_received_by(0), ["tools/call 1"], "the cancelled call was never sent");
     assert_eq!(model.outcomes("never"), [outcome("cancelled", "")]);
 }
 
@@ -181,12 +200,12 @@ async fn the_server_is_notified_that_a_call_was_cancelled() {
     model.pass(MOMENT).await;
     model.cancel(2).await;
     model.pass(SECOND).await;
-    assert_eq!(model.taken_by(0)[1..], ["tools/call 2", "notifications/cancelled"]);
+    assert_eq!(model.messages_received_by(0)[1..], ["tools/call 2", "notifications/cancelled"]);
     assert_eq!(model.outcomes("never"), [outcome("cancelled", "")]);
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_end_of_a_link_gives_every_call_an_outcome_and_counts_those_without_an_answer() {
+async fn the_end_of_a_link_gives_every_call_an_outcome_and_counts_those_without_a_response() {
     for (start, expected) in [
         (Start::RunAfter(Duration::ZERO), outcome("outcome_unknown", "session_ended")),
         (Start::Never, outcome("refused", "session_ended")),
@@ -195,10 +214,7 @@ async fn the_end_of_a_link_gives_every_call_an_outcome_and_counts_those_without_
         model.script.queue_start(start);
         model.call(NEVER, MaybeRan::No);
         model.pass(MOMENT).await;
-        let (ended, has_ended) = oneshot::channel();
-        let end = Command::End { reason: EndReason::Killed, ended };
-        assert!(model.commands.send(end).await.is_ok());
-        assert_eq!(has_ended.await.expect("the link ends").calls_unanswered, 1);
+        assert_eq!(model.end().await.calls_unanswered, 1);
         assert_eq!(model.outcomes("never"), [expected]);
     }
 }
@@ -245,7 +261,10 @@ async fn messages_that_wait_for_a_start_are_sent_in_order() {
     model.notify();
     model.call(NOW, MaybeRan::No);
     model.pass(5 * SECOND).await;
-    assert_eq!(model.taken_by(0), ["tools/call 1", "notifications/roots/list_changed", "tools/call 2"]);
+    assert_eq!(
+        model.messages_received_by(0),
+        ["tools/call 1", "notifications/roots/list_changed", "tools/call 2"]
+    );
 }
 
 #[tokio::test(start_paused = true)]
@@ -258,7 +277,11 @@ async fn an_exit_during_the_repeated_handshake_refuses_the_parked_calls() {
     model.call(NOW, MaybeRan::No);
     model.pass(MOMENT).await;
     assert_eq!((model.responses(), model.log.runs(2), model.script.started()), (vec![1, 1], 0, 2));
-    assert!(model.requests[&2].answer.contains("it did not run"), "{}", model.requests[&2].answer);
+    assert!(
+        model.requests[&2].last_response.contains("it did not run"),
+        "{}",
+        model.requests[&2].last_response
+    );
 }
 
 #[tokio::test(start_paused = true)]
@@ -291,7 +314,11 @@ async fn a_response_that_is_larger_than_the_harness_accepts_is_not_relayed() {
     let mut model = ModelLink::in_fixture(fixture, Retry::Never);
     model.call(LARGE, MaybeRan::No);
     model.until_responses(&[1]).await;
-    assert!(model.requests[&1].answer.contains("message_too_large"), "{}", model.requests[&1].answer);
+    assert!(
+        model.requests[&1].last_response.contains("message_too_large"),
+        "{}",
+        model.requests[&1].last_response
+    );
 }
 
 /// The session's budget in the audit is used up.
@@ -305,7 +332,7 @@ async fn a_decision_that_is_not_written_refuses_its_call() {
         model.pass(MOMENT).await;
     }
     assert_eq!(model.responses(), [1; 20]);
-    let refused = |id: &u64| model.requests[id].answer.contains("could not be recorded");
+    let refused = |id: &u64| model.requests[id].last_response.contains("could not be recorded");
     let (refused, made): (Vec<u64>, Vec<u64>) = (1..=20).partition(refused);
     assert!(!refused.is_empty() && !made.is_empty(), "{refused:?} {made:?}");
     assert!(

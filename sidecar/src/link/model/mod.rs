@@ -12,11 +12,13 @@
 
 mod calls;
 mod cases;
+mod large_messages;
 mod outcomes;
 mod replacement;
 mod retries;
 mod server;
 mod shim;
+mod slow_disk;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -32,7 +34,7 @@ use tokio::time::{Instant, sleep_until, timeout_at};
 
 use self::server::{SECRET, ServerLog, TOOLS};
 use self::shim::{FrameContent, Shim};
-use super::command::{Command, EndReason};
+use super::command::{Command, EndReason, Ended};
 use super::{FirstConnection, Link};
 use crate::session::Session;
 use crate::session::fixture::Fixture;
@@ -78,9 +80,9 @@ struct Request {
     maybe_ran: MaybeRan,
     responses: usize,
     /// The last response to the id.
-    answer: String,
+    last_response: String,
     cancelled: Cancelled,
-    /// The id was used twice before its link ended: the shim cannot know which of the two requests was refused.
+    /// The id was used twice before its link ended: the shim cannot determine which of the two requests was refused.
     is_ambiguous: bool,
 }
 
@@ -135,7 +137,7 @@ impl ModelLink {
             0..=6 => self.call(argument, MaybeRan::No),
             7 => self.reuse_id(argument),
             8 => self.cancel(argument).await,
-            9 => self.malformed(),
+            9 => self.send_malformed(),
             10 => self.notify(),
             11 => self.shim.disconnect(),
             12 => self.connect().await,
@@ -165,14 +167,14 @@ impl ModelLink {
             seq,
             maybe_ran,
             responses: 0,
-            answer: String::new(),
+            last_response: String::new(),
             cancelled: Cancelled::No,
             is_ambiguous: false,
         };
         self.requests.insert(id, request);
     }
 
-    /// A call of a tool that no random schedule calls, or another request.
+    /// Sends a request under a new id and returns the id. `CALL` in `params` stands for the number of the call.
     fn request(&mut self, method: &str, params: &str) -> u64 {
         let id = self.requests.len() as u64 + 1;
         self.calls += 1;
@@ -223,7 +225,7 @@ impl ModelLink {
         self.pass(Duration::ZERO).await;
     }
 
-    fn malformed(&mut self) {
+    fn send_malformed(&mut self) {
         self.malformed += 1;
         self.shim.push(br#"{"jsonrpc":"2.0","method":7}"#, MaybeRan::No);
     }
@@ -259,10 +261,19 @@ impl ModelLink {
 
     async fn end_link(&mut self) {
         let (ended, has_ended) = oneshot::channel();
+        // The link may have ended by itself.
         let _ = self.commands.send(Command::End { reason: EndReason::Killed, ended }).await;
         let _ = has_ended.await;
         self.pass(Duration::from_millis(1)).await;
         self.reopen();
+    }
+
+    /// Ends the link, which must be running, and returns how its end went.
+    async fn end(&mut self) -> Ended {
+        let (ended, has_ended) = oneshot::channel();
+        let end = Command::End { reason: EndReason::Killed, ended };
+        assert!(self.commands.send(end).await.is_ok());
+        has_ended.await.expect("the link ends")
     }
 
     /// Opens a new link, on which all requests without a response are sent again.
@@ -307,7 +318,7 @@ impl ModelLink {
         loop {
             self.shim.send().await;
             match timeout_at(until.min(heartbeat), self.shim.next()).await {
-                Ok(Some(frame)) => match self.shim.take(frame).await {
+                Ok(Some(frame)) => match self.shim.handle(frame).await {
                     FrameContent::Message(message) => self.on_message(&message),
                     FrameContent::Goodbye => self.shim.disconnect(),
                     FrameContent::Nothing => {}
@@ -341,7 +352,7 @@ impl ModelLink {
                 let id = id.as_u64().expect("an id that the harness chose");
                 let request = self.requests.get_mut(&id).expect("a response to a request");
                 request.responses += 1;
-                request.answer = text.into();
+                request.last_response = text.into();
                 assert_ne!(request.cancelled, Cancelled::Yes, "a cancelled request is answered: {text}");
                 assert!(request.responses <= request.calls.len(), "{id} is answered again: {text}");
             }
@@ -355,18 +366,22 @@ impl ModelLink {
             self.pass(CALL_TIMEOUT).await;
         }
         assert!(self.shim.is_established());
-        let mut unanswered = 0;
+        let mut refused_without_id = 0;
         for (id, request) in &self.requests {
             for (call, tool) in &request.calls {
                 self.check_runs(*call, tool);
             }
             if request.cancelled == Cancelled::No && !request.is_ambiguous {
                 assert!(request.responses > 0, "{id} has no response: {}", request.message);
-                unanswered += (request.calls.len() - request.responses) as u64;
+                refused_without_id += (request.calls.len() - request.responses) as u64;
             }
         }
         if !self.may_lack_responses_without_id {
-            assert_eq!(self.responses_without_id, self.malformed + unanswered, "refused without an id");
+            assert_eq!(
+                self.responses_without_id,
+                self.malformed + refused_without_id,
+                "the number of responses without an id"
+            );
         }
         assert_eq!(self.log.violations(), Vec::<String>::new());
         assert_eq!(outcomes::missing(&self.fixture.audit()), Vec::<String>::new());

@@ -43,12 +43,12 @@ async fn a_call_in_flight_finishes_in_the_old_process_and_the_next_call_goes_to_
     model.replace().await;
     model.call(0, MaybeRan::No);
     model.pass(MOMENT).await;
-    assert_eq!(model.taken_by(1).last().map(String::as_str), Some("tools/call 3"));
+    assert_eq!(model.messages_received_by(1).last().map(String::as_str), Some("tools/call 3"));
     assert_eq!((model.responses(), model.script.alive()), (vec![1, 0, 1], vec![0, 1]));
     model.notify();
     model.pass(MOMENT).await;
     for process in [0, 1] {
-        let last = model.taken_by(process).pop();
+        let last = model.messages_received_by(process).pop();
         assert_eq!(
             last.as_deref(),
             Some("notifications/roots/list_changed"),
@@ -56,7 +56,7 @@ async fn a_call_in_flight_finishes_in_the_old_process_and_the_next_call_goes_to_
         );
     }
     model.pass(3 * SECOND).await;
-    assert!(model.requests[&2].answer.contains("late"), "{}", model.requests[&2].answer);
+    assert!(model.requests[&2].last_response.contains("late"), "{}", model.requests[&2].last_response);
     assert_eq!((model.responses(), model.script.alive()), (vec![1, 1, 1], vec![1]));
     assert!(
         model.fixture.audit().contains("\"detail\":\"replaced: process 1000001 took over from 1000000\"")
@@ -69,8 +69,12 @@ async fn a_listener_is_opened_again_in_the_new_process_and_closed_in_the_old() {
     let listener = model.request("subscriptions/listen", r#"{"notifications":{}}"#);
     model.pass(MOMENT).await;
     model.replace().await;
-    assert_eq!(model.taken_by(0)[1..], ["subscriptions/listen 2", "notifications/cancelled"]);
-    assert!(model.taken_by(1).contains(&"subscriptions/listen 2".to_owned()), "{:?}", model.taken_by(1));
+    assert_eq!(model.messages_received_by(0)[1..], ["subscriptions/listen 2", "notifications/cancelled"]);
+    assert!(
+        model.messages_received_by(1).contains(&"subscriptions/listen 2".to_owned()),
+        "{:?}",
+        model.messages_received_by(1)
+    );
     assert_eq!((model.requests[&listener].responses, model.script.alive()), (0, vec![1]));
 }
 
@@ -110,10 +114,10 @@ async fn a_request_about_a_task_goes_to_its_process_which_stays_alive_until_the_
     model.replace().await;
     let status = model.request("tasks/get", r#"{"taskId":"t"}"#);
     model.pass(SECOND).await;
-    assert_eq!(model.taken_by(0).last(), Some(&format!("tasks/get {status}")));
+    assert_eq!(model.messages_received_by(0).last(), Some(&format!("tasks/get {status}")));
     let result = model.request("tasks/result", r#"{"taskId":"t"}"#);
     model.pass(SECOND).await;
-    assert_eq!(model.taken_by(0).last(), Some(&format!("tasks/result {result}")));
+    assert_eq!(model.messages_received_by(0).last(), Some(&format!("tasks/result {result}")));
     assert_eq!((model.responses(), model.script.alive()), (vec![1; 4], vec![1]), "the task has finished");
 }
 
@@ -148,8 +152,10 @@ async fn calls_of_a_draining_process_that_is_cut_off_are_answered_at_once() {
         model.call(NEVER, MaybeRan::No);
         model.pass(SECOND / 2).await;
     }
-    let unknown =
-        model.requests.values().filter(|request| request.answer.contains("too many of its successors"));
+    let unknown = model
+        .requests
+        .values()
+        .filter(|request| request.last_response.contains("too many of its successors"));
     assert!(unknown.count() > 0, "{:?}", model.responses());
     assert!(model.script.alive().len() <= 9, "eight draining processes and the current one");
 }
@@ -178,8 +184,8 @@ async fn the_cancellation_of_a_call_goes_to_its_process() {
     model.pass(MOMENT).await;
     model.cancel(2).await;
     model.pass(SECOND).await;
-    assert_eq!(model.taken_by(0), ["tools/call 1"]);
-    assert_eq!(model.taken_by(1), ["tools/call 2", "notifications/cancelled"]);
+    assert_eq!(model.messages_received_by(0), ["tools/call 1"]);
+    assert_eq!(model.messages_received_by(1), ["tools/call 2", "notifications/cancelled"]);
 }
 
 #[tokio::test(start_paused = true)]
@@ -193,8 +199,8 @@ async fn another_handshake_moves_calls_parked_for_a_scope_to_a_new_process() {
     assert_eq!(model.responses(), [1, 0, 1]);
     // The start in progress is abandoned for another.
     let [0, last] = model.script.alive()[..] else { panic!("{:?}", model.script.log()) };
-    let taken = model.taken_by(last);
-    assert!(taken[0].starts_with("initialize"), "{taken:?}");
-    assert_eq!(taken.last().map(String::as_str), Some("tools/call 2"));
-    assert!((1..last).all(|process| model.taken_by(process).is_empty()));
+    let received = model.messages_received_by(last);
+    assert!(received[0].starts_with("initialize"), "{received:?}");
+    assert_eq!(received.last().map(String::as_str), Some("tools/call 2"));
+    assert!((1..last).all(|process| model.messages_received_by(process).is_empty()));
 }

@@ -16,8 +16,8 @@ impl ModelLink {
         model
     }
 
-    fn answer(&self, id: u64) -> &str {
-        &self.requests[&id].answer
+    fn last_response(&self, id: u64) -> &str {
+        &self.requests[&id].last_response
     }
 }
 
@@ -26,7 +26,7 @@ async fn a_request_runs_twice_at_most() {
     let mut model = ModelLink::calling("safe_exit_always").await;
     model.pass(SECOND).await;
     assert_eq!((model.responses(), model.log.runs(2), model.script.started()), (vec![1, 1], 2, 2));
-    assert!(model.answer(2).contains("outcome_unknown"), "{}", model.answer(2));
+    assert!(model.last_response(2).contains("outcome_unknown"), "{}", model.last_response(2));
     assert_eq!(outcomes::missing(&model.fixture.audit()), [""; 0]);
 }
 
@@ -37,7 +37,7 @@ async fn the_second_attempt_has_the_deadline_of_the_first() {
     assert_eq!((model.responses(), model.log.runs(2)), (vec![1, 0], 2));
     model.pass(2 * SECOND).await;
     assert_eq!(model.responses(), [1, 1]);
-    assert!(model.answer(2).contains("outcome_unknown"), "{}", model.answer(2));
+    assert!(model.last_response(2).contains("outcome_unknown"), "{}", model.last_response(2));
 }
 
 #[tokio::test(start_paused = true)]
@@ -49,10 +49,10 @@ async fn a_second_attempt_that_cannot_be_made_leaves_the_outcome_unknown() {
     model.request("tools/call", r#"{"name":"safe_exit_always","arguments":{"call":CALL}}"#);
     model.pass(2 * SECOND).await;
     assert_eq!((model.responses(), model.log.runs(2)), (vec![1, 1], 1));
-    let answer = model.answer(2);
+    let last_response = model.last_response(2);
     assert!(
-        answer.contains("outcome_unknown") && answer.contains("may or may not have run before"),
-        "{answer}"
+        last_response.contains("outcome_unknown") && last_response.contains("may or may not have run before"),
+        "{last_response}"
     );
 }
 
@@ -66,7 +66,7 @@ async fn a_request_does_not_wait_for_a_tool_list_that_failed() {
     model.request("tools/call", r#"{"name":"safe_exit_always","arguments":{"call":CALL}}"#);
     model.pass(2 * SECOND).await;
     assert_eq!((model.responses(), model.log.runs(2)), (vec![1, 1], 1));
-    assert!(model.answer(2).contains("outcome_unknown"), "{}", model.answer(2));
+    assert!(model.last_response(2).contains("outcome_unknown"), "{}", model.last_response(2));
 }
 
 #[tokio::test(start_paused = true)]
@@ -79,7 +79,7 @@ async fn a_tool_list_is_not_requested_once_no_request_waits_for_it() {
     model.pass(CALL_TIMEOUT + SECOND).await;
     assert_eq!((model.responses(), model.log.runs(2)), (vec![1, 1], 1));
     model.pass(2 * CALL_TIMEOUT).await;
-    assert_eq!((model.script.started(), model.taken_by(1)), (2, Vec::new()));
+    assert_eq!((model.script.started(), model.messages_received_by(1)), (2, Vec::new()));
 }
 
 /// There is no room to park the request until the audit was searched, so it is treated as one that may have run.
@@ -96,5 +96,5 @@ async fn a_request_that_cannot_wait_for_the_audit_is_treated_as_having_run() {
     }
     model.pass(SECOND).await;
     assert_eq!((model.responses(), model.log.runs(2)), (vec![0, 1], 0));
-    assert!(model.answer(2).contains("outcome_unknown"), "{}", model.answer(2));
+    assert!(model.last_response(2).contains("outcome_unknown"), "{}", model.last_response(2));
 }

@@ -1,11 +1,12 @@
-//! The server of the model: the behaviour of each tool, and the check that a call is in the audit before it arrives.
+//! The server of the model: the behaviour of each tool, and the check that the decision about a call is in the audit
+//! before the call arrives.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use cofferdam_servers::scripted::{Reaction, ReceivedMessage, Script, answer};
+use cofferdam_servers::scripted::{Reaction, ReceivedMessage, Script, default_response};
 
 /// The secret that every process gets, and that no message to the harness may contain.
 pub(super) const SECRET: &str = "correct-horse-battery-staple";
@@ -73,27 +74,27 @@ impl ServerLog {
 
 /// The script of the server; its processes write to `log`.
 pub(super) fn script(log: ServerLog, audit: PathBuf) -> Script {
-    Script::responding(move |taken| respond(taken, &log, &audit))
+    Script::responding(move |received| respond(received, &log, &audit))
 }
 
-fn respond(taken: &ReceivedMessage, log: &ServerLog, audit: &Path) -> Vec<Reaction> {
-    match taken.method.as_deref() {
-        Some("tools/list") => return vec![Reaction::Write(list(taken))],
+fn respond(received: &ReceivedMessage, log: &ServerLog, audit: &Path) -> Vec<Reaction> {
+    match received.method.as_deref() {
+        Some("tools/list") => return vec![Reaction::Write(list(received))],
         // The request stays open.
         Some("subscriptions/listen") => return Vec::new(),
-        Some("initialize") if taken.process > 0 && taken.message.contains("exit_again") => {
+        Some("initialize") if received.process > 0 && received.message.contains("exit_again") => {
             return vec![Reaction::Exit];
         }
         _ => {}
     }
     let message: serde_json::Value =
-        serde_json::from_str(&taken.message).expect("messages to the server are JSON");
+        serde_json::from_str(&received.message).expect("messages to the server are JSON");
     let call = message["params"]["arguments"]["call"].as_u64();
     let (Some(tool), Some(call)) = (message["params"]["name"].as_str(), call) else {
-        return answer(taken).map(Reaction::Write).into_iter().collect();
+        return default_response(received).map(Reaction::Write).into_iter().collect();
     };
     let runs = log.log_call(tool, call, audit);
-    let id = taken.id.as_deref().expect("a call has an id");
+    let id = received.id.as_deref().expect("a call has an id");
     let result = |text: &str| format!(r#"{{"jsonrpc":"2.0","id":{id},"result":{{"text":"{text}"}}}}"#);
     match tool {
         "late" => vec![Reaction::WriteAfter(Duration::from_secs(3), result("late"))],
@@ -127,8 +128,8 @@ fn respond(taken: &ReceivedMessage, log: &ServerLog, audit: &Path) -> Vec<Reacti
     }
 }
 
-fn list(taken: &ReceivedMessage) -> String {
-    let id = taken.id.as_deref().expect("a list has an id");
+fn list(received: &ReceivedMessage) -> String {
+    let id = received.id.as_deref().expect("a list has an id");
     let tools = TOOLS.into_iter().chain(OTHER_TOOLS).map(|name| {
         let is_safe = name.starts_with("safe_");
         format!(r#"{{"name":"{name}","inputSchema":{{"type":"object"}},"annotations":{{"readOnlyHint":{is_safe}}}}}"#)

@@ -125,7 +125,7 @@ impl Shim {
         }
     }
 
-    pub(super) async fn take(&mut self, frame: Frame) -> FrameContent {
+    pub(super) async fn handle(&mut self, frame: Frame) -> FrameContent {
         match frame {
             Frame::Welcome(welcome) => self.on_welcome(welcome),
             Frame::Message(part) => {

@@ -133,7 +133,7 @@ async fn a_link_whose_task_fails_leaves_no_entry_and_has_its_end_recorded() {
     assert_eq!(fixture.links(), 0);
     let audit = fixture.audit();
     for event in ["\"event\":\"alert\"", "\"event\":\"session_end\"", "link task failed"] {
-        assert!(audit.contains(event), "{event} in {audit}");
+        assert!(audit.contains(event), "no {event} in {audit}");
     }
 }
 

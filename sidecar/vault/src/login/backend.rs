@@ -11,7 +11,7 @@ use crate::api::Vault;
 use crate::envelope::Auth;
 use crate::error::VaultError;
 use crate::token::{Accessor, Token};
-use crate::token_calls::TokenFacts;
+use crate::token_calls::TokenInfo;
 
 /// The token from a login or a renewal.
 pub(super) struct GrantedToken {
@@ -76,14 +76,14 @@ impl From<Auth> for GrantedToken {
 
 impl GrantedToken {
     /// A token that existed before, with its properties in Vault.
-    pub(super) fn found(token: Token, facts: TokenFacts) -> Self {
+    pub(super) fn from_lookup(token: Token, info: TokenInfo) -> Self {
         Self {
-            expires: facts.expires(),
+            expires: info.expires(),
             token: Arc::new(token),
-            accessor: facts.accessor,
-            life: facts.ttl,
-            renewable: facts.renewable,
-            policies: facts.policies,
+            accessor: info.accessor,
+            life: info.ttl,
+            renewable: info.renewable,
+            policies: info.policies,
         }
     }
 }

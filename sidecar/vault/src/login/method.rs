@@ -1,7 +1,7 @@
 //! The six ways to log in.
 //!
-//! What must stay true: credential files are read at each login, bounded, into wiped memory; a credential is sent in one
-//! request and is in no error.
+//! What must stay true: credential files are read at each login, bounded, into wiped memory; a credential is sent in
+//! one request and is in no error.
 
 use std::path::{Path, PathBuf};
 
@@ -17,8 +17,8 @@ use crate::error::{Problem, RequestLine, VaultError};
 use crate::token::Token;
 use crate::trust::read_identity;
 
-/// Bytes. More than any token, password or secret-id; a JSON Web Token has a few KB.
-const MAX_CREDENTIAL: usize = 64 * 1024;
+/// More than any token, password or secret-id; a JSON Web Token has a few KB.
+const MAX_CREDENTIAL_BYTES: usize = 64 * 1024;
 
 /// How the sidecar logs in. Mounts are names below `auth/`.
 #[derive(Clone, Debug, Eq, PartialEq)]
@@ -83,36 +83,37 @@ impl Authenticator {
         let request = self.method.login_request();
         let body = match &self.method {
             Method::AppRole { mount, role_id_file, secret_id } => {
-                let role_id = text(role_id_file, &request).await?;
+                let role_id = read_text(role_id_file, &request).await?;
                 let secret_id = match secret_id {
-                    SecretId::Plain { file } => text(file, &request).await?,
+                    SecretId::Plain { file } => read_text(file, &request).await?,
                     SecretId::Wrapped { file, role } => {
-                        let wrap = token(file, &request).await?;
+                        let wrap = read_token(file, &request).await?;
                         self.wrapped.secret_id(vault, &wrap, &creation_path(mount, role)).await?
                     }
                 };
-                Body::new().secret("role_id", role_id).secret("secret_id", secret_id)
+                Body::new().with_secret("role_id", role_id).with_secret("secret_id", secret_id)
             }
             Method::Cert { certificate_file, key_file, role, .. } => {
                 let (certificate, key) = (certificate_file.clone(), key_file.clone());
-                let identity = blocking(move || read_identity(&certificate, &key)).await;
+                let identity = run_blocking(move || read_identity(&certificate, &key)).await;
                 let presented = identity.and_then(|identity| vault.present(identity));
-                presented.map_err(|error| credential(certificate_file, error_chain(&error), &request))?;
+                presented
+                    .map_err(|error| credential_error(certificate_file, error_chain(&error), &request))?;
                 match role {
                     Some(role) => Body::new().with("name", role.as_str()),
                     None => Body::new(),
                 }
             }
-            Method::Jwt { role, jwt_file, .. } | Method::Kubernetes { role, jwt_file, .. } => {
-                Body::new().with("role", role.as_str()).secret("jwt", text(jwt_file, &request).await?)
-            }
+            Method::Jwt { role, jwt_file, .. } | Method::Kubernetes { role, jwt_file, .. } => Body::new()
+                .with("role", role.as_str())
+                .with_secret("jwt", read_text(jwt_file, &request).await?),
             Method::TokenFile { path } => {
-                let token = token(path, &request).await?;
-                let facts = vault.lookup_self(&token).await?;
-                return Ok(GrantedToken::found(token, facts));
+                let token = read_token(path, &request).await?;
+                let info = vault.lookup_self(&token).await?;
+                return Ok(GrantedToken::from_lookup(token, info));
             }
             Method::Userpass { password_file, .. } => {
-                Body::new().secret("password", text(password_file, &request).await?)
+                Body::new().with_secret("password", read_text(password_file, &request).await?)
             }
         };
         Ok(vault.auth(&post(None, &request.path, body)).await?.into())
@@ -136,40 +137,40 @@ impl Method {
     }
 }
 
-pub(super) async fn token(file: &Path, request: &RequestLine) -> Result<Token, VaultError> {
-    let bytes = bytes(file, request).await?;
-    Token::read(&bytes).map_err(|error| credential(file, error.to_string(), request))
+pub(super) async fn read_token(file: &Path, request: &RequestLine) -> Result<Token, VaultError> {
+    let bytes = read_bytes(file, request).await?;
+    Token::read(&bytes).map_err(|error| credential_error(file, error.to_string(), request))
 }
 
 /// Checks that a credential file can be read and is not empty.
 pub(super) async fn check_credential(file: &Path, request: &RequestLine) -> Result<(), VaultError> {
-    text(file, request).await.map(drop)
+    read_text(file, request).await.map(drop)
 }
 
-/// A text file without the newline at its end.
-async fn text(file: &Path, request: &RequestLine) -> Result<Zeroizing<String>, VaultError> {
-    let bytes = bytes(file, request).await?;
-    let text =
-        std::str::from_utf8(&bytes).map_err(|_| credential(file, "it is not UTF-8 text".into(), request))?;
+/// Reads a text file, without the newline at its end.
+async fn read_text(file: &Path, request: &RequestLine) -> Result<Zeroizing<String>, VaultError> {
+    let bytes = read_bytes(file, request).await?;
+    let text = std::str::from_utf8(&bytes)
+        .map_err(|_| credential_error(file, "it is not UTF-8 text".into(), request))?;
     let text = text.strip_suffix('\n').unwrap_or(text);
     let text = text.strip_suffix('\r').unwrap_or(text);
     match text.is_empty() {
-        true => Err(credential(file, "it is empty".into(), request)),
+        true => Err(credential_error(file, "it is empty".into(), request)),
         false => Ok(Zeroizing::new(text.to_owned())),
     }
 }
 
-async fn bytes(file: &Path, request: &RequestLine) -> Result<Zeroizing<Vec<u8>>, VaultError> {
+async fn read_bytes(file: &Path, request: &RequestLine) -> Result<Zeroizing<Vec<u8>>, VaultError> {
     let path = file.to_owned();
-    let read = blocking(move || read_file(&path, MAX_CREDENTIAL, FileContent::Secret)).await;
-    read.map_err(|error| credential(file, error_chain(&error), request))
+    let read = run_blocking(move || read_file(&path, MAX_CREDENTIAL_BYTES, FileContent::Secret)).await;
+    read.map_err(|error| credential_error(file, error_chain(&error), request))
 }
 
 /// Reading may block for long on a network file system, so it must not use a thread of the runtime.
-async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
+async fn run_blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
     tokio::task::spawn_blocking(work).await.expect("reading a file does not panic")
 }
 
-fn credential(file: &Path, why: String, request: &RequestLine) -> VaultError {
+fn credential_error(file: &Path, why: String, request: &RequestLine) -> VaultError {
     VaultError { request: request.clone(), problem: Problem::Credential { file: file.to_owned(), why } }
 }

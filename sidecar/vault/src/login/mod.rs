@@ -5,12 +5,12 @@
 //! | `method` | the six ways to log in; credential files are read at each login |
 //! | `wrapped` | a response-wrapped secret-id: looked up, unwrapped once, kept in memory |
 //! | `once` | a single login that is not renewed |
-//! | `task` | the task: renews, logs in again with overlap, backs off after failures |
+//! | `task` | the task: renews, logs in again before the old token expires, backs off after failures |
 //! | `timing` | when to renew, and how long to wait after a failure |
 //! | `backend` | the requests of the task, which tests can replace |
 //!
-//! What must stay true: a token is replaced while the one before is still valid; a caller never gets an expired token as the
-//! current one; there is a pause before each retry; the token in a user's own file is never revoked.
+//! What must stay true: a token is replaced while the one before is still valid; a caller never gets an expired token
+//! as the current one; there is a pause before each retry; the token in a user's own file is never revoked.
 
 mod backend;
 mod method;
@@ -44,7 +44,7 @@ use task::LoginTask;
 const MAX_WAIT: Duration = Duration::from_secs(9);
 /// The longest wait for the next login after a revoked token.
 const MAX_SUCCESSOR_WAIT: Duration = Duration::from_secs(3);
-/// Tokens of earlier logins that are revoked at the end; further ones are left to expire.
+/// At most this many tokens of earlier logins are revoked at the end; further ones are left to expire.
 const MAX_RETIRED: usize = 16;
 
 /// The sidecar's login at Vault. Cheap to clone.
@@ -89,7 +89,9 @@ struct SharedLogin {
     waiting: AtomicUsize,
     /// The generation whose token Vault refused; zero for none.
     refused_generation: AtomicU64,
+    /// Wakes the task.
     wake: Notify,
+    /// Tokens of earlier logins that may still be valid.
     retired: Mutex<Vec<Arc<LoginToken>>>,
     stop: CancellationToken,
 }
@@ -122,25 +124,26 @@ impl Login {
         self.shared.generation.subscribe()
     }
 
-    /// When the token of this generation expires, as known now. `None`: it does not expire. A generation that is not known
-    /// any more has expired.
+    /// When the token of this generation expires, as known now. `None`: it does not expire. A generation that is not
+    /// stored any more counts as expired.
     pub(crate) fn end_of(&self, generation: u64) -> Option<Instant> {
-        let is_it = |token: &&Arc<LoginToken>| token.generation == generation;
-        if let Some(token) = self.shared.state.borrow().current.as_ref().filter(is_it) {
+        let is_this_generation = |token: &&Arc<LoginToken>| token.generation == generation;
+        if let Some(token) = self.shared.state.borrow().current.as_ref().filter(is_this_generation) {
             return token.expires;
         }
         let retired = self.shared.retired.lock().unwrap_or_else(PoisonError::into_inner);
-        retired.iter().find(is_it).map_or_else(|| Some(Instant::now()), |token| token.expires)
+        retired.iter().find(is_this_generation).map_or_else(|| Some(Instant::now()), |token| token.expires)
     }
 
-    /// Vault refused a request with the token of this generation: verify it, and log in again if it is not valid.
+    /// Reports that Vault refused a request with the token of this generation. The task verifies the token, and logs in
+    /// again if it is not valid.
     pub fn report_refusal(&self, generation: u64) {
         self.shared.refused_generation.store(generation, Ordering::Release);
         self.shared.wake.notify_one();
     }
 
-    /// Vault refused a request with this token: returns the token of the next login if this one is not valid any more.
-    /// `None` if it is valid, or that is unknown.
+    /// For use after Vault refused a request with this token. If it is not valid any more, waits for the next login and
+    /// returns its token. `None` if the token is valid, if that is unknown, or if there is no new login in time.
     pub(crate) async fn successor_of(&self, refused: &LoginToken) -> Option<Arc<LoginToken>> {
         let is_next = |generation: u64| generation > refused.generation;
         let mut changed = self.generations();
@@ -152,12 +155,12 @@ impl Login {
             self.report_refusal(refused.generation);
         }
         timeout(MAX_SUCCESSOR_WAIT, changed.wait_for(|generation| is_next(*generation))).await.ok()?.ok()?;
-        self.shared.state.borrow().live()
+        self.shared.state.borrow().live_token()
     }
 
     /// Whether there is a valid token, as far as is known without a request.
     pub fn is_logged_in(&self) -> bool {
-        self.shared.state.borrow().live().is_some()
+        self.shared.state.borrow().live_token().is_some()
     }
 
     /// Passes each new alert to `forward`, until the login ends.
@@ -180,8 +183,8 @@ impl Login {
         self.shared.state.borrow().failure.clone()
     }
 
-    /// Ends the login: revokes all its tokens that may be valid, and so their children and leases. A user's own token is not
-    /// revoked. A login that is under way is cancelled; if Vault completes it, that token expires.
+    /// Ends the login: revokes all its tokens that may be valid, and so their children and leases. A user's own token
+    /// is not revoked. A login that is under way is cancelled; if Vault completes it, that token expires.
     pub async fn end(&self) -> Result<(), VaultError> {
         self.shared.stop.cancel();
         if self.ownership == Ownership::User {
@@ -226,7 +229,7 @@ impl SharedLogin {
         let mut state = self.state.subscribe();
         let finished = {
             let state = state.borrow_and_update();
-            if let Some(token) = state.live() {
+            if let Some(token) = state.live_token() {
                 return Ok(token);
             }
             state.finished
@@ -237,7 +240,7 @@ impl SharedLogin {
                 // The sender cannot be dropped: it is in `self`.
                 let _ = state.changed().await;
                 let state = state.borrow_and_update();
-                match (state.live(), &state.failure) {
+                match (state.live_token(), &state.failure) {
                     (Some(token), _) => return Ok(token),
                     (None, Some(failure)) if state.finished > finished => return Err(failure.error.clone()),
                     _ => {}
@@ -246,9 +249,9 @@ impl SharedLogin {
         };
         match timeout(MAX_WAIT, self.stop.run_until_cancelled(outcome)).await {
             Ok(Some(outcome)) => outcome,
-            Ok(None) => Err(of_login(Problem::Stopped)),
+            Ok(None) => Err(login_error(Problem::Stopped)),
             Err(_) => {
-                let late = || of_login(Problem::Unreachable { why: "the login takes too long".into() });
+                let late = || login_error(Problem::Unreachable { why: "the login takes too long".into() });
                 Err(self.state.borrow().failure.as_ref().map_or_else(late, |failure| failure.error.clone()))
             }
         }
@@ -273,14 +276,14 @@ impl SharedLogin {
         self.generation.send_if_modified(|published| std::mem::replace(published, generation) != generation);
     }
 
-    fn fail(&self, failure: RetryableFailure) {
+    fn publish_failure(&self, failure: RetryableFailure) {
         self.state.send_modify(|state| {
             state.failure = Some(failure);
             state.finished += 1;
         });
     }
 
-    /// The current token turned out to be revoked.
+    /// Removes the current token, which turned out to be revoked.
     fn discard_current(&self) {
         self.state.send_modify(|state| state.current = None);
     }
@@ -294,7 +297,7 @@ impl SharedLogin {
 }
 
 impl LoginState {
-    fn live(&self) -> Option<Arc<LoginToken>> {
+    fn live_token(&self) -> Option<Arc<LoginToken>> {
         self.current.as_ref().filter(|token| token.is_live()).cloned()
     }
 }
@@ -309,7 +312,7 @@ impl fmt::Debug for Login {
     }
 }
 
-/// Counts a caller that waits for a token.
+/// Counts a caller that waits for a token, and wakes the task.
 struct WaitingCaller<'a>(&'a SharedLogin);
 
 impl<'a> WaitingCaller<'a> {
@@ -326,7 +329,7 @@ impl Drop for WaitingCaller<'_> {
     }
 }
 
-fn of_login(problem: Problem) -> VaultError {
+fn login_error(problem: Problem) -> VaultError {
     let request = RequestLine { method: http::Method::POST, path: "auth".into() };
     VaultError { request, problem }
 }

@@ -1,6 +1,7 @@
-//! A single login for `check --online`: its token is not renewed, and a wrapped secret-id is looked up but not unwrapped.
+//! A single login for `check --online`: its token is not renewed, and a wrapped secret-id is looked up but not
+//! unwrapped.
 
-use super::method::{Authenticator, Method, SecretId, check_credential, token};
+use super::method::{Authenticator, Method, SecretId, check_credential, read_token};
 use super::wrapped::{creation_path, verify_wrap};
 use super::{LoginToken, Ownership};
 use crate::api::Vault;
@@ -12,7 +13,8 @@ pub enum SingleLogin {
     SidecarToken(LoginToken),
     /// The token of a user's own file, which must not be revoked.
     UserToken(LoginToken),
-    /// No login was made: it would use up the wrapped secret-id. The path `made_by` created it, as configured.
+    /// No login was made: it would use up the wrapped secret-id, which was created by a request to the configured path
+    /// `made_by`.
     Wrapped { made_by: String },
 }
 
@@ -24,8 +26,9 @@ impl SingleLogin {
             let request = method.login_request();
             check_credential(role_id_file, &request).await?;
             let made_by = creation_path(mount, role);
-            // A sidecar that runs with this configuration has unwrapped it.
-            verify_wrap(vault, &token(file, &request).await?, &made_by, UnwrappedBy::PerhapsSidecar).await?;
+            // A sidecar that runs with this configuration may have unwrapped it already.
+            verify_wrap(vault, &read_token(file, &request).await?, &made_by, UnwrappedBy::PerhapsSidecar)
+                .await?;
             return Ok(Self::Wrapped { made_by });
         }
         let ownership = Ownership::of(&method);

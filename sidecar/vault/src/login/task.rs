@@ -1,5 +1,5 @@
-//! The task that keeps the login valid: it renews the token at two thirds of its life, logs in again while the old token
-//! is still valid, and backs off after failures.
+//! The task that keeps the login valid: it renews the token at two thirds of its life, logs in again while the old
+//! token is still valid, and backs off after failures.
 //!
 //! What must stay true: there is a pause between two requests; a renewal that succeeds without restoring the full life
 //! means that the token has reached its maximum, so the task logs in again; a token is used until it expires, whatever
@@ -26,7 +26,7 @@ const VERIFICATION_INTERVAL: Duration = Duration::from_secs(2);
 /// The longest timer; a later action takes several.
 const MAX_TIMER: Duration = Duration::from_secs(24 * 3600);
 /// A file whose token is about to expire is read again at least this often.
-const MAX_FILE_RECHECK: Duration = Duration::from_secs(60);
+const MAX_FILE_RECHECK_INTERVAL: Duration = Duration::from_secs(60);
 
 pub(super) struct LoginTask<B> {
     backend: B,
@@ -107,7 +107,7 @@ impl<B: LoginBackend> LoginTask<B> {
             let mut at = self.next.at;
             let is_awaited = self.shared.waiting.load(Ordering::Acquire) > 0;
             if is_awaited && !self.held.as_ref().is_some_and(|held| held.token.is_live()) {
-                at = at.min(self.last_attempt + timing::AWAITED_DELAY).max(self.not_before);
+                at = at.min(self.last_attempt + timing::MAX_DELAY_WITH_WAITERS).max(self.not_before);
             }
             at = at.min(self.verify_at.unwrap_or(at));
             if at <= now {
@@ -126,7 +126,7 @@ impl<B: LoginBackend> LoginTask<B> {
             let now = Instant::now();
             let at = self
                 .last_verified
-                .map_or(now, |look| now.max(look + VERIFICATION_INTERVAL))
+                .map_or(now, |last| now.max(last + VERIFICATION_INTERVAL))
                 .max(self.not_before);
             self.verify_at.get_or_insert(at);
         }
@@ -134,7 +134,7 @@ impl<B: LoginBackend> LoginTask<B> {
 
     async fn log_in(&mut self) {
         let granted = self.backend.log_in().await;
-        metrics::vault().login(Outcome::of(&granted));
+        metrics::vault().count_login(Outcome::of(&granted));
         match granted {
             Ok(granted) => self.accept(granted),
             Err(error) => self.fail(Action::LogIn, error),
@@ -147,10 +147,10 @@ impl<B: LoginBackend> LoginTask<B> {
         };
         let full_life = *full_life;
         let renewed = self.backend.renew(token, full_life).await;
-        metrics::vault().login_renewal(Outcome::of(&renewed));
+        metrics::vault().count_login_renewal(Outcome::of(&renewed));
         match renewed {
             Ok(granted) => {
-                self.backoff.succeeded();
+                self.backoff.reset();
                 let life = granted.life;
                 let is_extended =
                     life.is_zero() || life.as_secs_f64() >= full_life.as_secs_f64() * EXTENDED_FRACTION;
@@ -192,9 +192,9 @@ impl<B: LoginBackend> LoginTask<B> {
         }
     }
 
-    /// A login succeeded.
+    /// Publishes the token of a successful login and schedules what is next.
     fn accept(&mut self, granted: GrantedToken) {
-        self.backoff.succeeded();
+        self.backoff.reset();
         let life = granted.life;
         let is_the_same = self.held.as_ref().is_some_and(|held| held.token.token.is_same_as(&granted.token));
         if !is_the_same {
@@ -211,7 +211,7 @@ impl<B: LoginBackend> LoginTask<B> {
         {
             // The token of a file that was not replaced yet.
             tracing::warn!(left = ?life, "the Vault token in the file is about to expire: replace it");
-            let wait = (life / 3).clamp(timing::MIN_DELAY, MAX_FILE_RECHECK);
+            let wait = (life / 3).clamp(timing::MIN_DELAY, MAX_FILE_RECHECK_INTERVAL);
             self.next = NextAction { action: Action::LogIn, at: Instant::now() + wait };
             return;
         }
@@ -226,12 +226,12 @@ impl<B: LoginBackend> LoginTask<B> {
     }
 
     fn fail(&mut self, action: Action, error: VaultError) {
-        let mut wait = self.backoff.failed();
+        let mut wait = self.backoff.next_delay();
         let mut action = action;
         if let Some(held) = &self.held
             && let Some(left) = held.left().filter(|left| !left.is_zero())
         {
-            wait = timing::before_expiry(wait, left);
+            wait = timing::shortened_before_expiry(wait, left);
             if left.as_secs_f64() < held.full_life.as_secs_f64() * LOGIN_BELOW_FRACTION {
                 action = Action::LogIn;
             }
@@ -245,10 +245,10 @@ impl<B: LoginBackend> LoginTask<B> {
         let at = (now + wait).max(self.not_before);
         tracing::warn!(request = %error.request, why = %error.problem, next_step = error.next_step(), wait = ?(at - now), "the login to Vault or its renewal failed");
         self.next = NextAction { action, at };
-        self.shared.fail(RetryableFailure { error, next_attempt: at });
+        self.shared.publish_failure(RetryableFailure { error, next_attempt: at });
     }
 
-    /// After a login or a full renewal.
+    /// Schedules the renewal, or a login if the token is not renewable.
     fn schedule_renewal(&mut self, life: Duration) {
         let now = Instant::now();
         let Some(held) = &self.held else { return };

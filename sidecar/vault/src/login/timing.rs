@@ -1,7 +1,7 @@
 //! When the login is renewed, and how long to wait after a failure.
 //!
-//! What must stay true: no delay is shorter than [`MIN_DELAY`], whatever durations Vault states, so there is no busy loop;
-//! delays have jitter, so that sidecars that started together do not stay in step.
+//! What must stay true: no delay is shorter than [`MIN_DELAY`], whatever durations Vault states, so there is no busy
+//! loop; delays have jitter, so that sidecars that started together do not stay in step.
 
 use std::time::Duration;
 
@@ -12,9 +12,9 @@ use tokio::time::Instant;
 /// The least time between two requests.
 pub(super) const MIN_DELAY: Duration = Duration::from_millis(500);
 /// The longest delay while a caller waits for a token.
-pub(super) const AWAITED_DELAY: Duration = Duration::from_secs(5);
+pub(super) const MAX_DELAY_WITH_WAITERS: Duration = Duration::from_secs(5);
 /// The longest delay while no caller waits.
-const MAX_DELAY: Duration = Duration::from_secs(60);
+const MAX_DELAY_WITHOUT_WAITERS: Duration = Duration::from_secs(60);
 /// A longer `Retry-After` is cut to this.
 const MAX_RETRY_AFTER: Duration = Duration::from_secs(30);
 
@@ -23,19 +23,20 @@ const MAX_RETRY_AFTER: Duration = Duration::from_secs(30);
 pub(super) struct LoginBackoff(JitteredBackoff);
 
 impl LoginBackoff {
-    pub(super) fn succeeded(&mut self) {
+    pub(super) fn reset(&mut self) {
         self.0.reset();
     }
 
-    /// The delay after another failure: half a second, doubled each time up to a minute, minus up to a quarter of jitter.
-    pub(super) fn failed(&mut self) -> Duration {
+    /// The delay after another failure: half a second, doubled each time up to a minute, minus up to a quarter of
+    /// jitter, but at least [`MIN_DELAY`].
+    pub(super) fn next_delay(&mut self) -> Duration {
         self.0.next_delay(fraction()).max(MIN_DELAY)
     }
 }
 
 impl Default for LoginBackoff {
     fn default() -> Self {
-        Self(Backoff::new(MIN_DELAY, MAX_DELAY).with_jitter(Jitter::Earlier(0.25)))
+        Self(Backoff::new(MIN_DELAY, MAX_DELAY_WITHOUT_WAITERS).with_jitter(Jitter::Earlier(0.25)))
     }
 }
 
@@ -45,7 +46,7 @@ pub(super) fn renew_at(start: Instant, life: Duration) -> Instant {
 }
 
 /// A delay that leaves time for several attempts before the current token expires.
-pub(super) fn before_expiry(delay: Duration, left: Duration) -> Duration {
+pub(super) fn shortened_before_expiry(delay: Duration, left: Duration) -> Duration {
     delay.min(left / 4).max(MIN_DELAY)
 }
 
@@ -71,10 +72,13 @@ mod tests {
     #[test]
     fn delays_grow_to_a_minute_and_start_again_after_a_success() {
         let mut backoff = LoginBackoff::default();
-        let delays: Vec<Duration> = (0..40).map(|_| backoff.failed()).collect();
-        assert!(delays.iter().all(|delay| (MIN_DELAY..=MAX_DELAY).contains(delay)), "{delays:?}");
-        assert!(delays[39] >= MAX_DELAY.mul_f64(0.75), "{delays:?}");
-        backoff.succeeded();
-        assert_eq!(backoff.failed(), MIN_DELAY);
+        let delays: Vec<Duration> = (0..40).map(|_| backoff.next_delay()).collect();
+        assert!(
+            delays.iter().all(|delay| (MIN_DELAY..=MAX_DELAY_WITHOUT_WAITERS).contains(delay)),
+            "{delays:?}"
+        );
+        assert!(delays[39] >= MAX_DELAY_WITHOUT_WAITERS.mul_f64(0.75), "{delays:?}");
+        backoff.reset();
+        assert_eq!(backoff.next_delay(), MIN_DELAY);
     }
 }

@@ -1,7 +1,7 @@
 //! A response-wrapped secret-id: looked up before it is unwrapped, unwrapped once, kept in memory.
 //!
-//! What must stay true: nothing is unwrapped that was not created by the AppRole's own `secret-id` path; a wrapping token
-//! that was used already is an alert, and is not tried again until another one is delivered.
+//! What must stay true: nothing is unwrapped that was not created by the AppRole's own `secret-id` path; a wrapping
+//! token that was used already is an alert, and is not tried again until another one is delivered.
 
 use zeroize::Zeroizing;
 
@@ -23,13 +23,14 @@ enum WrapState {
     New,
     /// A request to unwrap it was sent, and there was no response.
     Requested,
-    Open(Zeroizing<String>),
+    Unwrapped(Zeroizing<String>),
     /// An alert: returned again without another request.
-    Bad(VaultError),
+    Alert(VaultError),
 }
 
 impl WrappedSecretId {
-    /// The secret-id that `wrap` contains or contained. A wrap that was not created by the path `made_by` is not unwrapped.
+    /// The secret-id that `wrap` contains or contained. A wrap that was not created by the path `made_by` is not
+    /// unwrapped.
     pub(super) async fn secret_id(
         &mut self,
         vault: &Vault,
@@ -40,20 +41,20 @@ impl WrappedSecretId {
         if self.fingerprint != Some(fingerprint) {
             *self = Self { fingerprint: Some(fingerprint), ..Self::default() };
         }
-        let spent = match &self.state {
+        let unwrapped_by = match &self.state {
             WrapState::New => UnwrappedBy::AnotherParty,
             WrapState::Requested => UnwrappedBy::PerhapsSidecar,
-            WrapState::Open(secret_id) => return Ok(secret_id.clone()),
-            WrapState::Bad(error) => return Err(error.clone()),
+            WrapState::Unwrapped(secret_id) => return Ok(secret_id.clone()),
+            WrapState::Alert(error) => return Err(error.clone()),
         };
-        match verify_wrap(vault, wrap, made_by, spent).await {
+        match verify_wrap(vault, wrap, made_by, unwrapped_by).await {
             Err(error) if error.kind() == Kind::Alert => return Err(self.alert(error.request, error.problem)),
-            looked => looked?,
+            verified => verified?,
         }
         self.state = WrapState::Requested;
         let envelope = match vault.unwrap(wrap).await {
-            Err(error) if is_refusal(&error) => {
-                return Err(self.alert(error.request, Problem::WrapSpent { by: spent }));
+            Err(error) if is_unknown_wrap(&error) => {
+                return Err(self.alert(error.request, Problem::WrapSpent { by: unwrapped_by }));
             }
             Err(error) => {
                 if matches!(error.problem, Problem::Unreachable { .. }) {
@@ -65,7 +66,7 @@ impl WrappedSecretId {
         };
         match envelope.data.and_then(|data| data.text("secret_id")) {
             Some(secret_id) => {
-                self.state = WrapState::Open(secret_id.clone());
+                self.state = WrapState::Unwrapped(secret_id.clone());
                 Ok(secret_id)
             }
             None => {
@@ -78,7 +79,7 @@ impl WrappedSecretId {
     fn alert(&mut self, request: RequestLine, problem: Problem) -> VaultError {
         let error = VaultError { request, problem };
         tracing::error!(why = %error.problem, next_step = error.next_step(), "the wrapped secret-id cannot be used");
-        self.state = WrapState::Bad(error.clone());
+        self.state = WrapState::Alert(error.clone());
         error
     }
 }
@@ -88,13 +89,13 @@ pub(super) async fn verify_wrap(
     vault: &Vault,
     wrap: &Token,
     made_by: &str,
-    spent: UnwrappedBy,
+    unwrapped_by: UnwrappedBy,
 ) -> Result<(), VaultError> {
     let problem = match vault.wrapping_lookup(wrap).await {
         // The whole path is compared: a longer one belongs to another role.
-        Ok(facts) if facts.creation_path == made_by => return Ok(()),
+        Ok(info) if info.creation_path == made_by => return Ok(()),
         Ok(_) => Problem::WrapNotFromRole { expected: made_by.to_owned() },
-        Err(error) if is_refusal(&error) => Problem::WrapSpent { by: spent },
+        Err(error) if is_unknown_wrap(&error) => Problem::WrapSpent { by: unwrapped_by },
         Err(error) => return Err(error),
     };
     Err(VaultError { request: lookup_request(), problem })
@@ -105,7 +106,7 @@ fn lookup_request() -> RequestLine {
 }
 
 /// Vault's status for a wrap that was used, expired or revoked is 400, in older versions 403.
-fn is_refusal(error: &VaultError) -> bool {
+fn is_unknown_wrap(error: &VaultError) -> bool {
     matches!(error.kind(), Kind::Denied | Kind::Invalid | Kind::Missing)
 }
 

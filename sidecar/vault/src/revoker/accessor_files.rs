@@ -1,7 +1,8 @@
-//! Accessors of sessions' tokens on disk: after a crash the next sidecar revokes the tokens by them.
+//! Stores the accessors of session tokens on disk, so that after a crash the next sidecar process can revoke the
+//! tokens.
 //!
-//! What must stay true: no token is ever written, only its accessor; a file exists before its token is used, and until
-//! Vault has confirmed that the token is gone; only the sidecar's user can read it.
+//! What must stay true: no token is ever written, only its accessor; a file is written before its token is first used,
+//! and is removed only when Vault has confirmed that the token is gone; only the sidecar's user can read it.
 
 use std::fs;
 use std::io;
@@ -15,9 +16,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::token::Accessor;
 
-/// Bytes. A file holds two short texts.
-const MAX_FILE: u64 = 4096;
-/// More tokens than a sidecar has.
+/// A file holds two short texts.
+const MAX_FILE_BYTES: u64 = 4096;
+/// At most this many files are read: more than a sidecar has tokens.
 const MAX_FILES: usize = 10_000;
 
 pub(crate) struct AccessorFiles {
@@ -25,46 +26,47 @@ pub(crate) struct AccessorFiles {
 }
 
 /// A token that an earlier sidecar made and did not revoke.
-pub(crate) struct LeftBehind {
+pub(crate) struct LeftoverToken {
     pub(super) accessor: Accessor,
     pub(super) session: String,
     file: PathBuf,
 }
 
 #[derive(Deserialize, Serialize)]
-struct Contents {
+struct AccessorFile {
     accessor: String,
     session: String,
 }
 
 impl AccessorFiles {
-    /// Every file that exists now was left behind by an earlier sidecar.
-    pub(crate) fn open(state: &Path) -> io::Result<(Self, Vec<LeftBehind>)> {
+    /// Opens the directory and returns the tokens that an earlier sidecar left. Deletes unfinished files (any without
+    /// `.json`).
+    pub(crate) fn open(state: &Path) -> io::Result<(Self, Vec<LeftoverToken>)> {
         let directory = state.join("vault");
         fs::DirBuilder::new().recursive(true).mode(0o700).create(&directory)?;
-        let mut left_behind = Vec::new();
+        let mut leftover = Vec::new();
         for entry in fs::read_dir(&directory)?.take(MAX_FILES).flatten() {
             let file = entry.path();
             if file.extension().is_none_or(|end| end != "json") {
                 let _ = fs::remove_file(&file);
                 continue;
             }
-            let read = atomic_file::read_bounded(&file, MAX_FILE);
-            match read.ok().and_then(|bytes| serde_json::from_slice::<Contents>(&bytes).ok()) {
-                Some(Contents { accessor, session }) => {
-                    left_behind.push(LeftBehind { accessor: Accessor::new(accessor), session, file });
+            let read = atomic_file::read_bounded(&file, MAX_FILE_BYTES);
+            match read.ok().and_then(|bytes| serde_json::from_slice::<AccessorFile>(&bytes).ok()) {
+                Some(AccessorFile { accessor, session }) => {
+                    leftover.push(LeftoverToken { accessor: Accessor::new(accessor), session, file });
                 }
                 None => {
                     tracing::error!(file = %file.display(), "not a file with a Vault accessor; remove it");
                 }
             }
         }
-        Ok((Self { directory }, left_behind))
+        Ok((Self { directory }, leftover))
     }
 
     /// Blocks.
     pub(super) fn write(&self, accessor: &Accessor, session: &str) -> io::Result<()> {
-        let contents = Contents { accessor: accessor.as_str().into(), session: session.into() };
+        let contents = AccessorFile { accessor: accessor.as_str().into(), session: session.into() };
         let bytes = serde_json::to_vec(&contents)?;
         atomic_file::write_file(&self.directory, &self.file(accessor), &bytes, Replace::Always)
     }
@@ -80,7 +82,7 @@ impl AccessorFiles {
     }
 }
 
-impl LeftBehind {
+impl LeftoverToken {
     /// Blocks.
     pub(super) fn remove_file(&self) {
         let _ = fs::remove_file(&self.file);
@@ -97,17 +99,17 @@ mod tests {
     fn accessors_are_private_and_found_by_the_next_sidecar() {
         let state =
             std::env::temp_dir().join(format!("cofferdam-accessors-{}", cofferdam_base::random::hex::<8>()));
-        let (files, left_behind) = AccessorFiles::open(&state).unwrap();
-        assert!(left_behind.is_empty());
+        let (files, leftover) = AccessorFiles::open(&state).unwrap();
+        assert!(leftover.is_empty());
         let accessor = Accessor::new("abcdefgh12345678");
         files.write(&accessor, "s1").unwrap();
         let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
         assert_eq!((mode(&files.file(&accessor)), mode(&state.join("vault"))), (0o600, 0o700));
         assert!(!files.file(&accessor).to_string_lossy().contains("abcdefgh"));
         fs::write(state.join("vault/broken.json"), "{").unwrap();
-        let (_, left_behind) = AccessorFiles::open(&state).unwrap();
-        assert_eq!(left_behind.len(), 1);
-        let found = &left_behind[0];
+        let (_, leftover) = AccessorFiles::open(&state).unwrap();
+        assert_eq!(leftover.len(), 1);
+        let found = &leftover[0];
         assert_eq!((found.accessor.as_str(), found.session.as_str()), ("abcdefgh12345678", "s1"));
         files.remove(&accessor);
         assert!(AccessorFiles::open(&state).unwrap().1.is_empty());

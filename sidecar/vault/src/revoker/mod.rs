@@ -1,13 +1,13 @@
-//! The one place that revokes tokens of sessions: released ones, those of a session that ends, and those that an earlier
-//! sidecar left behind.
+//! The one place that revokes tokens of sessions: released ones, those of a session that ends, and those that an
+//! earlier sidecar left behind.
 //!
 //! | module | what it is for |
 //! |---|---|
 //! | `report` | the report on the end of a session |
 //! | `accessor_files` | accessors on disk, for the next sidecar |
 //!
-//! What must stay true: a token is revoked soon after it is released, and its lease with it; a lease is called revoked
-//! only after a look-up found nothing; the end of a session is reported before its deadline, with a reason for
+//! What must stay true: a token is revoked soon after it is released, and its lease with it; a lease is reported as
+//! revoked only after a look-up found nothing; the end of a session is reported before its deadline, with a reason for
 //! everything pending; a failed revocation is retried until the token is gone or has expired, or the sidecar stops, and
 //! in that case its accessor is on disk; the number of concurrent requests is bounded.
 
@@ -31,7 +31,7 @@ use crate::error::Kind;
 use crate::login::Login;
 use crate::session_token::{IssuedToken, OutstandingToken, ReleasedToken, SecretLease};
 use crate::token::Accessor;
-pub(crate) use accessor_files::{AccessorFiles, LeftBehind};
+pub(crate) use accessor_files::{AccessorFiles, LeftoverToken};
 pub use report::{LeaseEnd, Outcome, Revoked};
 
 /// Concurrent revocations of released tokens, of all sessions.
@@ -41,17 +41,17 @@ const MAX_CONCURRENT_ENDED: usize = 16;
 
 /// The first and the longest pause between two attempts.
 type Pauses = (Duration, Duration);
-const RELEASED: Pauses = (Duration::from_millis(250), Duration::from_secs(30));
-const ENDED_SESSION: Pauses = (Duration::from_millis(50), Duration::from_secs(30));
-const LEFT_BEHIND: Pauses = (Duration::from_secs(1), Duration::from_secs(60));
+const RELEASED_PAUSES: Pauses = (Duration::from_millis(250), Duration::from_secs(30));
+const ENDED_SESSION_PAUSES: Pauses = (Duration::from_millis(50), Duration::from_secs(30));
+const LEFTOVER_PAUSES: Pauses = (Duration::from_secs(1), Duration::from_secs(60));
 
 pub(crate) struct Revoker {
     vault: Vault,
     login: Login,
     accessors: AccessorFiles,
-    /// Receives tokens whose last handle was dropped.
+    /// Handles send their token here when they are dropped.
     released: mpsc::UnboundedSender<ReleasedToken>,
-    /// Cancelled when failed revocations are not retried any more.
+    /// Cancelled when the sidecar stops: failed revocations are then not retried any more.
     stop: CancellationToken,
 }
 
@@ -90,21 +90,21 @@ impl Revoker {
     pub(crate) fn start(
         vault: Vault,
         login: Login,
-        (accessors, left_behind): (AccessorFiles, Vec<LeftBehind>),
+        (accessors, leftover): (AccessorFiles, Vec<LeftoverToken>),
         tasks: &TaskTracker,
         stop: CancellationToken,
     ) -> Arc<Self> {
         let (released, receiver) = mpsc::unbounded_channel();
         let revoker = Arc::new(Self { vault, login, accessors, released, stop });
         tasks.spawn(Arc::clone(&revoker).revoke_released(receiver, tasks.clone()));
-        if !left_behind.is_empty() {
-            tracing::warn!(tokens = left_behind.len(), "an earlier sidecar left Vault tokens behind");
-            tasks.spawn(Arc::clone(&revoker).revoke_left_behind(left_behind));
+        if !leftover.is_empty() {
+            tracing::warn!(tokens = leftover.len(), "an earlier sidecar left Vault tokens behind");
+            tasks.spawn(Arc::clone(&revoker).revoke_leftover(leftover));
         }
         revoker
     }
 
-    /// Where handles of tokens report that they were dropped.
+    /// The channel to which a handle sends its token when it is dropped.
     pub(crate) fn released(&self) -> &mpsc::UnboundedSender<ReleasedToken> {
         &self.released
     }
@@ -122,8 +122,8 @@ impl Revoker {
         report: &watch::Sender<Option<Revoked>>,
     ) {
         let last_expiry = tokens.iter().map(|one| one.token.expires).max().flatten();
-        let mut retries = self.retries(ENDED_SESSION, last_expiry);
-        let mut revoked = Revoked::unanswered(tokens.iter().filter_map(|one| one.lease.as_ref()));
+        let mut retries = self.retries(ENDED_SESSION_PAUSES, last_expiry);
+        let mut revoked = Revoked::all_pending(tokens.iter().filter_map(|one| one.lease.as_ref()));
         report.send_replace(Some(revoked.clone()));
         let mut pending: Vec<PendingRevocation> = tokens.into_iter().map(PendingRevocation::from).collect();
         loop {
@@ -150,14 +150,14 @@ impl Revoker {
             pending.retain(|one| one.step != Step::Done);
             if pending.is_empty() {
                 let (leases, took) = (revoked.leases.len(), began.elapsed());
-                metrics::vault().session_revoked(took);
+                metrics::vault().observe_time_to_revoke(took);
                 tracing::info!(leases, ?took, "a session's credentials in Vault are revoked");
                 return;
             }
             match retries.pause().await {
                 Ok(()) => continue,
                 Err(RetriesEnded::Expired) => {
-                    metrics::vault().revocation(Revocation::Expired);
+                    metrics::vault().count_revocation(Revocation::Expired);
                     tracing::warn!("a session's Vault token expired before it could be revoked");
                 }
                 Err(RetriesEnded::Stopped) => {
@@ -170,7 +170,7 @@ impl Revoker {
         }
     }
 
-    /// An error says why the lease may still exist.
+    /// Looks the lease up with the login's token. An error says why the lease may still exist.
     pub(crate) async fn confirm_gone(&self, lease: &SecretLease) -> Result<(), String> {
         let login = self.login.current().await.map_err(|error| error.explained())?;
         match self.vault.lookup_lease(&login.token, &lease.id).await {
@@ -198,7 +198,7 @@ impl Revoker {
     async fn revoke_one_released(&self, released: ReleasedToken, permits: &Semaphore) {
         let ReleasedToken { token, outstanding } = released;
         let number = token.number;
-        let mut retries = self.retries(RELEASED, token.expires);
+        let mut retries = self.retries(RELEASED_PAUSES, token.expires);
         let mut pending = PendingRevocation::from(OutstandingToken { token, lease: None });
         // A token that is not listed any more is revoked and reported by the end of its session.
         while let Some(listed) = outstanding.find(number) {
@@ -217,7 +217,7 @@ impl Revoker {
             match retries.pause().await {
                 Ok(()) => {}
                 Err(RetriesEnded::Expired) => {
-                    metrics::vault().revocation(Revocation::Expired);
+                    metrics::vault().count_revocation(Revocation::Expired);
                     tracing::warn!(number, "a released Vault token expired before it could be revoked");
                     outstanding.remove(number);
                     return;
@@ -227,11 +227,11 @@ impl Revoker {
         }
     }
 
-    async fn revoke_left_behind(self: Arc<Self>, mut left_behind: Vec<LeftBehind>) {
-        let mut retries = self.retries(LEFT_BEHIND, None);
+    async fn revoke_leftover(self: Arc<Self>, mut leftover: Vec<LeftoverToken>) {
+        let mut retries = self.retries(LEFTOVER_PAUSES, None);
         loop {
             let mut remaining = Vec::new();
-            for token in left_behind {
+            for token in leftover {
                 let session = &token.session;
                 match self.revoke_by_accessor(&token.accessor).await {
                     Ok(()) => {
@@ -248,27 +248,29 @@ impl Revoker {
                     }
                 }
             }
-            left_behind = remaining;
-            if left_behind.is_empty() || retries.pause().await.is_err() {
+            leftover = remaining;
+            if leftover.is_empty() || retries.pause().await.is_err() {
                 return;
             }
         }
     }
 
+    /// The first step; does nothing if it is done.
     async fn revoke_token(&self, pending: &mut PendingRevocation) {
         if pending.step == Step::RevokeToken {
             let revoked = self.revoke(&pending.token).await;
-            pending.finish(revoked, Step::LookUpLease);
+            pending.advance(revoked, Step::LookUpLease);
         }
     }
 
+    /// The second step; does nothing before the first or if it is done.
     async fn look_up_lease(&self, pending: &mut PendingRevocation) {
         if pending.step == Step::LookUpLease {
             let gone = match &pending.lease {
                 Some(lease) => self.confirm_gone(lease).await,
                 None => Ok(()),
             };
-            pending.finish(gone, Step::Done);
+            pending.advance(gone, Step::Done);
         }
     }
 
@@ -282,14 +284,14 @@ impl Revoker {
             },
             Err(error) => return Err(error.explained()),
         }
-        metrics::vault().revocation(Revocation::Revoked);
+        metrics::vault().count_revocation(Revocation::Revoked);
         if let Some(accessor) = &token.accessor {
             self.accessors.remove(accessor);
         }
         Ok(())
     }
 
-    /// Succeeds where Vault does not know the accessor: its token is gone.
+    /// Also succeeds if Vault has no such accessor: then its token is gone.
     async fn revoke_by_accessor(&self, accessor: &Accessor) -> Result<(), String> {
         let login = self.login.current().await.map_err(|error| error.explained())?;
         match self.vault.revoke_accessor(&login.token, accessor).await {
@@ -305,6 +307,7 @@ impl Revoker {
 }
 
 impl Retries {
+    /// Waits before the next attempt, or returns why there is none.
     async fn pause(&mut self) -> Result<(), RetriesEnded> {
         if self.expires.is_some_and(|end| end < Instant::now()) {
             return Err(RetriesEnded::Expired);
@@ -315,11 +318,12 @@ impl Retries {
 }
 
 impl PendingRevocation {
-    fn finish(&mut self, step: Result<(), String>, next: Step) {
-        if step.is_ok() {
+    /// Goes on to `next` if the current step succeeded.
+    fn advance(&mut self, result: Result<(), String>, next: Step) {
+        if result.is_ok() {
             self.step = next;
         }
-        self.reason = step.err();
+        self.reason = result.err();
     }
 }
 

@@ -32,9 +32,9 @@ pub enum Outcome {
 }
 
 impl Revoked {
-    /// Before the first response.
-    pub(super) fn unanswered<'a>(leases: impl Iterator<Item = &'a SecretLease>) -> Self {
-        let pending = || Outcome::Pending { reason: "Vault has not answered yet".into() };
+    /// The report before the first response of Vault.
+    pub(super) fn all_pending<'a>(leases: impl Iterator<Item = &'a SecretLease>) -> Self {
+        let pending = || Outcome::Pending { reason: "Vault has not responded yet".into() };
         let lease = |lease: &SecretLease| LeaseEnd {
             secret: lease.secret.clone(),
             lease: lease.id.hash(),
@@ -71,7 +71,7 @@ impl Revoked {
 }
 
 impl Outcome {
-    /// Pending where there is a reason.
+    /// Pending if there is a reason.
     pub(super) fn new(reason: Option<&str>, elapsed: Duration) -> Self {
         match reason {
             Some(reason) => Self::Pending { reason: reason.to_owned() },

@@ -1,8 +1,8 @@
 //! Creates a token for a session.
 //!
 //! What must stay true: the token has exactly the policies of the session's grant; it expires with the session at the
-//! latest; it carries the session's metadata, which connects Vault's audit log to ours; its accessor is on disk before
-//! the token is used.
+//! latest; it carries the session's metadata, which connects Vault's audit log to ours; its accessor is written to disk
+//! before the token is used, or an error is logged.
 
 use std::sync::Arc;
 
@@ -31,7 +31,7 @@ impl SessionInner {
             explicit_max_ttl: left,
             renewable: Renewable::No,
         };
-        let (auth, parent) = self.access.mint(&child).await?;
+        let (auth, parent) = self.access.create_token(&child).await?;
         let number = self.next_number();
         let expires = auth.expires();
         let token = IssuedToken {

@@ -1,4 +1,4 @@
-//! Whether what was read with a session's tokens is still valid, and the leases that depend on them.
+//! Whether values that were read with a session's tokens are still valid; renewal and look-up of the tokens' leases.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,19 +15,19 @@ use crate::token::LeaseId;
 impl SessionVault {
     /// Whether a lease of this token is as good as one that would be created now.
     pub(crate) fn is_current(&self, token: &SessionToken) -> bool {
-        token.issued().number > self.0.link_state().given_up
+        token.issued().number > self.0.link_state().withdrawn
             && token.issued().is_of_this_login(self.0.access.generation())
             && token.issued().is_live()
     }
 
     /// Whether all links that this token was issued for have ended.
-    pub(crate) fn is_given_up(&self, token: &SessionToken) -> bool {
-        token.issued().number <= self.0.link_state().given_up
+    pub(crate) fn is_withdrawn(&self, token: &SessionToken) -> bool {
+        token.issued().number <= self.0.link_state().withdrawn
     }
 
     /// Whether values without a lease were read for the present links.
     pub(crate) fn is_read_current(&self, mark: ReadMark) -> bool {
-        mark.number > self.0.link_state().given_up
+        mark.number > self.0.link_state().withdrawn
     }
 
     /// For use after Vault refused a request with this token. If the token is revoked, it is no longer the current one.
@@ -42,7 +42,7 @@ impl SessionVault {
         }
     }
 
-    /// Records the lease that was created with this token. Fails if the token was given up meanwhile.
+    /// Records the lease that was created with this token. Fails if the session has ended meanwhile.
     pub(crate) fn record_lease(
         &self,
         secret: &str,

@@ -1,4 +1,4 @@
-//! A Vault inside the process: one login, tokens of sessions, and leases that end with their token.
+//! A fake Vault in this process: one login, tokens of sessions, and leases that end with their token.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Mutex, MutexGuard};
@@ -10,7 +10,7 @@ use tokio::time::{Instant, sleep, timeout_at};
 use zeroize::Zeroizing;
 
 use crate::body::Body;
-use crate::client::{Reply, Request};
+use crate::client::{Request, VaultResponse};
 use crate::error::Problem;
 use crate::token::Token;
 
@@ -23,16 +23,16 @@ pub(crate) const REVOKE_SELF: &str = "auth/token/revoke-self";
 pub(crate) const LOOK_UP_LEASE: &str = "sys/leases/lookup";
 
 #[derive(Default)]
-pub(crate) struct FakeVault(Mutex<Contents>);
+pub(crate) struct FakeVault(Mutex<FakeState>);
 
 #[derive(Default)]
-struct Contents {
-    made: usize,
+struct FakeState {
+    tokens_created: usize,
     /// Numbers of the session tokens that are valid.
     tokens: BTreeSet<usize>,
     /// Each lease with the number of its token.
     leases: BTreeMap<String, usize>,
-    lease_end: LeaseEnd,
+    lease_end: LeaseRevocation,
     /// The status with which requests to a path fail.
     failures: BTreeMap<&'static str, u16>,
     delays: BTreeMap<&'static str, Duration>,
@@ -43,99 +43,109 @@ struct Contents {
 pub(crate) struct Requests {
     pub(crate) received: usize,
     pub(crate) succeeded: usize,
-    under_way: usize,
-    /// The most that were under way at once.
-    pub(crate) most_at_once: usize,
+    in_progress: usize,
+    pub(crate) max_concurrent: usize,
 }
 
-/// When a lease ends.
+/// When the fake revokes the leases of a revoked token.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
-pub(crate) enum LeaseEnd {
+pub(crate) enum LeaseRevocation {
     #[default]
     WithItsToken,
-    /// Vault revokes leases in its own time.
+    /// Not before [`FakeVault::end_leases`] is called with `WithItsToken`.
     Later,
 }
 
 impl FakeVault {
-    pub(crate) async fn reply(&self, request: &Request<'_>, deadline: Instant) -> Result<Reply, Problem> {
-        let answer = timeout_at(deadline, self.answer(request)).await;
-        let (status, body) = answer.map_err(|_| Problem::NoAnswer { why: "it took too long".into() })?;
-        Ok(Reply { status, retry_after: None, date: None, host: None, body: Zeroizing::new(body) })
+    pub(crate) async fn respond(
+        &self,
+        request: &Request<'_>,
+        deadline: Instant,
+    ) -> Result<VaultResponse, Problem> {
+        let response = timeout_at(deadline, self.handle(request)).await;
+        let (status, body) = response.map_err(|_| Problem::NoAnswer { why: "it took too long".into() })?;
+        Ok(VaultResponse {
+            status,
+            retry_after: None,
+            date: None,
+            redirect_host: None,
+            body: Zeroizing::new(body),
+        })
     }
 
-    async fn answer(&self, request: &Request<'_>) -> (u16, Vec<u8>) {
+    async fn handle(&self, request: &Request<'_>) -> (u16, Vec<u8>) {
         let path = request.path.as_str();
         let delay = {
-            let mut contents = self.contents();
-            let requests = contents.requests.entry(path.to_owned()).or_default();
+            let mut state = self.state();
+            let requests = state.requests.entry(path.to_owned()).or_default();
             requests.received += 1;
-            requests.under_way += 1;
-            requests.most_at_once = requests.most_at_once.max(requests.under_way);
-            contents.delays.get(path).copied().unwrap_or_default()
+            requests.in_progress += 1;
+            requests.max_concurrent = requests.max_concurrent.max(requests.in_progress);
+            state.delays.get(path).copied().unwrap_or_default()
         };
         sleep(delay).await;
-        let mut contents = self.contents();
+        let mut state = self.state();
         let body = request.body.as_ref().map(Body::encode).unwrap_or_default();
         let body = serde_json::from_slice(&body).unwrap_or_default();
-        let (status, answer) = match contents.failures.get(path) {
+        let (status, response) = match state.failures.get(path) {
             Some(status) => (*status, json!({"errors": []})),
             None => {
                 let token = request.token.map(Token::expose).unwrap_or_default();
-                contents.perform((&request.method, path), token, &body)
+                state.perform((&request.method, path), token, &body)
             }
         };
-        let requests = contents.requests.entry(path.to_owned()).or_default();
-        requests.under_way -= 1;
+        let requests = state.requests.entry(path.to_owned()).or_default();
+        requests.in_progress -= 1;
         requests.succeeded += usize::from(status < 300);
-        (status, answer.to_string().into_bytes())
+        (status, response.to_string().into_bytes())
     }
 
     /// Requests to this path fail with this status.
     pub(crate) fn fail(&self, path: &'static str, status: u16) {
-        self.contents().failures.insert(path, status);
+        self.state().failures.insert(path, status);
     }
 
+    /// Requests do not fail any more; delays stay.
     pub(crate) fn recover(&self) {
-        self.contents().failures.clear();
+        self.state().failures.clear();
     }
 
     pub(crate) fn delay(&self, path: &'static str, delay: Duration) {
-        self.contents().delays.insert(path, delay);
+        self.state().delays.insert(path, delay);
     }
 
-    pub(crate) fn end_leases(&self, when: LeaseEnd) {
-        let mut contents = self.contents();
-        contents.lease_end = when;
-        contents.end_orphaned_leases();
+    pub(crate) fn end_leases(&self, when: LeaseRevocation) {
+        let mut state = self.state();
+        state.lease_end = when;
+        state.end_orphaned_leases();
     }
 
     /// An operator revokes every session's token.
     pub(crate) fn revoke_all(&self) {
-        let mut contents = self.contents();
-        contents.tokens.clear();
-        contents.end_orphaned_leases();
+        let mut state = self.state();
+        state.tokens.clear();
+        state.end_orphaned_leases();
     }
 
     /// How many tokens of sessions are valid.
     pub(crate) fn tokens(&self) -> usize {
-        self.contents().tokens.len()
+        self.state().tokens.len()
     }
 
     pub(crate) fn leases(&self) -> usize {
-        self.contents().leases.len()
+        self.state().leases.len()
     }
 
     pub(crate) fn requests(&self, path: &str) -> Requests {
-        self.contents().requests.get(path).copied().unwrap_or_default()
+        self.state().requests.get(path).copied().unwrap_or_default()
     }
 
-    fn contents(&self) -> MutexGuard<'_, Contents> {
+    fn state(&self) -> MutexGuard<'_, FakeState> {
         self.0.lock().unwrap()
     }
 }
 
-impl Contents {
+impl FakeState {
     fn perform(&mut self, (method, path): (&Method, &str), token: &str, body: &Value) -> (u16, Value) {
         let number = token.strip_prefix("s.session-").and_then(|number| number.parse().ok());
         let number = number.filter(|number| self.tokens.contains(number));
@@ -145,8 +155,8 @@ impl Contents {
         match (method, path, number) {
             (&Method::GET, "auth/token/lookup-self", _) => (200, json!({"data": {"ttl": 0}})),
             (&Method::POST, "auth/token/create", None) => {
-                self.made += 1;
-                let number = self.made;
+                self.tokens_created += 1;
+                let number = self.tokens_created;
                 self.tokens.insert(number);
                 let ttl = body["ttl"].as_str().and_then(|ttl| ttl.strip_suffix('s')).unwrap();
                 let auth = json!({
@@ -189,7 +199,7 @@ impl Contents {
 
     fn end_orphaned_leases(&mut self) {
         let Self { tokens, leases, .. } = self;
-        if self.lease_end == LeaseEnd::WithItsToken {
+        if self.lease_end == LeaseRevocation::WithItsToken {
             leases.retain(|_, token| tokens.contains(token));
         }
     }

@@ -1,4 +1,4 @@
-//! Sessions, their tokens and the revocation of both on paused time, against a Vault inside the process.
+//! Sessions, their tokens and their revocation, with paused time and a fake Vault in this process.
 
 mod fake;
 mod revocation;
@@ -59,7 +59,7 @@ impl Sidecar {
         Self { vault, access, tasks, directory }
     }
 
-    /// A session with one link, which may live this long.
+    /// A session with one link, whose tokens may live this long.
     fn session(&self, life: Duration) -> SessionVault {
         let owner = TokenOwner {
             session: "s1".into(),
@@ -127,6 +127,6 @@ async fn until(mut condition: impl FnMut() -> bool) {
     }
 }
 
-async fn seconds(time: u64) {
+async fn sleep_seconds(time: u64) {
     sleep(Duration::from_secs(time)).await;
 }

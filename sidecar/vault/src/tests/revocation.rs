@@ -1,6 +1,6 @@
-//! What becomes of tokens that are dropped, of a session that ends, and of a sidecar that dies.
+//! Revocation of dropped tokens, of the tokens of an ended session, and of those that a stopped sidecar left.
 
-use super::fake::{LOOK_UP_LEASE, LeaseEnd, READ, REVOKE_ACCESSOR, REVOKE_SELF};
+use super::fake::{LOOK_UP_LEASE, LeaseRevocation, READ, REVOKE_ACCESSOR, REVOKE_SELF};
 use super::*;
 use crate::revoker::{Outcome, Revoked};
 use crate::session::RemainingLinks;
@@ -36,7 +36,7 @@ async fn an_accessor_is_on_disk_before_its_token_is_used_and_until_the_token_is_
     let lease = lease.await.unwrap();
     sidecar.vault.fail(REVOKE_SELF, 500);
     drop(lease);
-    seconds(60).await;
+    sleep_seconds(60).await;
     assert_eq!((sidecar.vault.tokens(), sidecar.accessor_files()), (1, 1));
     sidecar.vault.recover();
     until(|| sidecar.vault.tokens() == 0).await;
@@ -52,25 +52,25 @@ async fn a_dropped_lease_is_revoked_with_its_token_and_looked_up_until_it_is_gon
     assert_eq!((sidecar.vault.tokens(), sidecar.vault.leases()), (1, 1));
     sidecar.vault.fail(REVOKE_SELF, 500);
     drop(lease);
-    seconds(60).await;
+    sleep_seconds(60).await;
     let attempts = sidecar.vault.requests(REVOKE_SELF).received;
     assert!((6..=10).contains(&attempts), "{attempts} attempts in a minute");
-    sidecar.vault.end_leases(LeaseEnd::Later);
+    sidecar.vault.end_leases(LeaseRevocation::Later);
     sidecar.vault.recover();
-    seconds(120).await;
+    sleep_seconds(120).await;
     assert_eq!((sidecar.vault.tokens(), sidecar.vault.leases()), (0, 1));
     let lookups = sidecar.vault.requests(LOOK_UP_LEASE).received;
     assert!((3..=10).contains(&lookups), "{lookups} look-ups in two minutes");
     assert_eq!(sidecar.vault.requests(REVOKE_SELF).succeeded, 1);
     assert_eq!(sidecar.vault.requests(REVOKE_ACCESSOR).received, 0);
-    sidecar.vault.end_leases(LeaseEnd::WithItsToken);
-    seconds(60).await;
+    sidecar.vault.end_leases(LeaseRevocation::WithItsToken);
+    sleep_seconds(60).await;
     let lookups = sidecar.vault.requests(LOOK_UP_LEASE).received;
-    seconds(600).await;
+    sleep_seconds(600).await;
     assert_eq!(
         sidecar.vault.requests(LOOK_UP_LEASE).received,
         lookups,
-        "a lease that is gone is not looked up"
+        "a lease that is gone is still looked up"
     );
     assert_eq!(session.leave(), RemainingLinks::None);
     let nothing = session.end(Instant::now() + Duration::from_secs(1)).await;
@@ -85,12 +85,12 @@ async fn revocation_of_a_dropped_token_is_not_retried_after_its_expiry() {
     let lease = read(&session).await.unwrap();
     sidecar.vault.fail(REVOKE_SELF, 500);
     drop(lease);
-    seconds(290).await;
+    sleep_seconds(290).await;
     let before = sidecar.vault.requests(REVOKE_SELF).received;
     assert!(before > 10, "{before} attempts while it lives");
-    seconds(60).await;
+    sleep_seconds(60).await;
     let after = sidecar.vault.requests(REVOKE_SELF).received;
-    seconds(600).await;
+    sleep_seconds(600).await;
     assert_eq!(sidecar.vault.requests(REVOKE_SELF).received, after);
     assert_eq!(session.leave(), RemainingLinks::None);
     assert!(session.end(Instant::now() + Duration::from_secs(1)).await.is_none());
@@ -104,17 +104,17 @@ async fn the_end_of_a_session_takes_over_revocations_of_dropped_tokens() {
     let lease = read(&session).await.unwrap();
     sidecar.vault.fail(REVOKE_SELF, 500);
     drop(lease);
-    seconds(60).await;
+    sleep_seconds(60).await;
     let revoked = end(&session).await;
     assert_eq!(revoked.leases.len(), 1);
-    seconds(60).await;
+    sleep_seconds(60).await;
     let before = sidecar.vault.requests(REVOKE_SELF).received;
-    seconds(600).await;
+    sleep_seconds(600).await;
     let attempts = sidecar.vault.requests(REVOKE_SELF).received - before;
     assert!((19..=21).contains(&attempts), "{attempts} attempts in ten minutes, one each 30 s expected");
     sidecar.vault.recover();
     until(|| sidecar.vault.tokens() == 0).await;
-    seconds(60).await;
+    sleep_seconds(60).await;
     assert_eq!(sidecar.vault.requests(REVOKE_SELF).succeeded, 1);
     sidecar.clean_up();
 }
@@ -128,11 +128,11 @@ async fn the_number_of_concurrent_revocations_is_bounded() {
     sidecar.vault.delay(REVOKE_SELF, Duration::from_secs(1));
     drop(leases);
     until(|| sidecar.vault.tokens() == 0).await;
-    assert_eq!(sidecar.vault.requests(REVOKE_SELF).most_at_once, 8);
+    assert_eq!(sidecar.vault.requests(REVOKE_SELF).max_concurrent, 8);
     let third = sidecar.session(HOUR);
     let leases = read_many(&third, 40).await;
     assert_eq!(end(&third).await.leases.len(), 40);
-    assert_eq!(sidecar.vault.requests(REVOKE_SELF).most_at_once, 16);
+    assert_eq!(sidecar.vault.requests(REVOKE_SELF).max_concurrent, 16);
     drop(leases);
     sidecar.clean_up();
 }
@@ -142,7 +142,7 @@ async fn a_lease_is_reported_as_revoked_only_after_a_look_up_did_not_find_it() {
     let sidecar = Sidecar::start();
     let session = sidecar.session(HOUR);
     let _leases = read_many(&session, 2).await;
-    sidecar.vault.end_leases(LeaseEnd::Later);
+    sidecar.vault.end_leases(LeaseRevocation::Later);
     let revoked = end(&session).await;
     assert!(is_revoked(&revoked.token));
     assert_eq!(revoked.leases.len(), 2);
@@ -150,12 +150,12 @@ async fn a_lease_is_reported_as_revoked_only_after_a_look_up_did_not_find_it() {
         assert_eq!(reason(&lease.outcome), "Vault is still revoking it");
     }
     let lookups = sidecar.vault.requests(LOOK_UP_LEASE).received;
-    seconds(300).await;
+    sleep_seconds(300).await;
     assert!(sidecar.vault.requests(LOOK_UP_LEASE).received > lookups + 10, "it is not looked up any more");
-    sidecar.vault.end_leases(LeaseEnd::WithItsToken);
-    seconds(60).await;
+    sidecar.vault.end_leases(LeaseRevocation::WithItsToken);
+    sleep_seconds(60).await;
     let lookups = sidecar.vault.requests(LOOK_UP_LEASE).received;
-    seconds(600).await;
+    sleep_seconds(600).await;
     assert_eq!(sidecar.vault.requests(LOOK_UP_LEASE).received, lookups);
 
     let session = sidecar.session(HOUR);
@@ -184,8 +184,8 @@ async fn at_the_deadline_the_report_says_what_is_pending_and_why() {
     assert_eq!(session.leave(), RemainingLinks::None);
     let revoked = session.end(began + Duration::from_secs(3)).await.unwrap();
     assert_eq!(began.elapsed(), Duration::from_secs(3));
-    assert_eq!(reason(&revoked.token), "Vault has not answered yet");
-    assert_eq!(reason(&revoked.leases[0].outcome), "Vault has not answered yet");
+    assert_eq!(reason(&revoked.token), "Vault has not responded yet");
+    assert_eq!(reason(&revoked.leases[0].outcome), "Vault has not responded yet");
     assert!(revoked.summary().contains("leases: 0 revoked, 1 pending"), "{}", revoked.summary());
 
     let other = sidecar.session(HOUR);
@@ -206,12 +206,12 @@ async fn revocation_for_an_ended_session_is_not_retried_after_the_expiry_of_its_
     let _lease = read(&session).await.unwrap();
     sidecar.vault.fail(REVOKE_SELF, 500);
     end(&session).await;
-    seconds(280).await;
+    sleep_seconds(280).await;
     let before = sidecar.vault.requests(REVOKE_SELF).received;
     assert!(before > 10, "{before} attempts while it lives");
-    seconds(60).await;
+    sleep_seconds(60).await;
     let after = sidecar.vault.requests(REVOKE_SELF).received;
-    seconds(600).await;
+    sleep_seconds(600).await;
     assert_eq!(sidecar.vault.requests(REVOKE_SELF).received, after);
     sidecar.clean_up();
 }
@@ -235,8 +235,8 @@ async fn a_session_whose_link_failed_is_revoked_without_a_caller() {
     let _lease = read(&session).await.unwrap();
     session.enter();
     session.abandon();
-    seconds(60).await;
-    assert_eq!(sidecar.vault.tokens(), 1, "another link is there");
+    sleep_seconds(60).await;
+    assert_eq!(sidecar.vault.tokens(), 1, "the token was revoked although another link remains");
     session.abandon();
     until(|| sidecar.vault.tokens() == 0).await;
     sidecar.clean_up();
@@ -258,7 +258,7 @@ async fn tokens_that_a_sidecar_left_behind_are_revoked_by_the_next_one_with_back
 
     vault.fail(REVOKE_ACCESSOR, 500);
     let sidecar = Sidecar::start_with(vault, directory);
-    seconds(600).await;
+    sleep_seconds(600).await;
     let attempts = sidecar.vault.requests(REVOKE_ACCESSOR).received;
     assert!((20..=40).contains(&attempts), "{attempts} attempts in ten minutes, for two tokens");
     assert_eq!(sidecar.accessor_files(), 2);

@@ -23,9 +23,9 @@ pub(super) struct Judgement {
 
 pub(super) fn judge(findings: &Findings) -> Vec<Judgement> {
     let small = |result: &ContenderResult| result.small().map(|small| small.median);
-    let mut judgements = vec![findings.times(SMALL, SOCAT, small, Bound::AtMost(1.5))];
+    let mut judgements = vec![findings.times(SMALL, SOCAT, small, Bound::AtMost(1.2))];
     judgements.extend(PEERS.map(|peer| findings.times_faster(SMALL, peer, small, Bound::AtLeast(25.0))));
-    judgements.push(findings.rates(SOCAT, Bound::AtLeast(0.6)));
+    judgements.push(findings.rates(SOCAT, Bound::AtLeast(0.7)));
     judgements.extend(PEERS.map(|peer| findings.rates(peer, Bound::AtLeast(100.0))));
     judgements.push(findings.times("a 1 MiB result, p50", SOCAT, ContenderResult::large, Bound::AtMost(1.5)));
     judgements.push(findings.times(

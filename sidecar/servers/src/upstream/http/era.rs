@@ -13,7 +13,7 @@ const MAX_SESSION_ID: usize = 1024;
 
 #[derive(Clone, Debug, Default)]
 pub(super) enum Era {
-    /// ≤ 2025-11-25: `initialize` was accepted.
+    /// MCP revisions up to 2025-11-25: `initialize` was accepted.
     Legacy(Session),
     /// The server has lost the session; the next handshake opens another.
     Lost,
@@ -35,7 +35,7 @@ pub(super) struct Session {
 
 impl Session {
     /// Reads the id from the head of the response to `initialize`.
-    pub(super) fn offered(head: &HeaderMap) -> Self {
+    pub(super) fn from_head(head: &HeaderMap) -> Self {
         let visible = |id: &&HeaderValue| {
             let bytes = id.as_bytes();
             !bytes.is_empty() && bytes.len() <= MAX_SESSION_ID && bytes.iter().all(u8::is_ascii_graphic)

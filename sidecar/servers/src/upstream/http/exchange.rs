@@ -19,14 +19,14 @@ use super::headers::{self, LAST_EVENT_ID};
 use super::headers::{Credentials, RequestCredentials};
 use super::message::{self, AwaitedId, Classified, Outline};
 use super::sse::SseReader;
-use super::stream::{self, Content, MessageStream, Next};
+use super::stream::{self, ContentType, MessageStream, Next};
 use super::tasks::{Shared, lock};
 use super::tool_headers::Page;
 use super::{Event, Failure, Outbound, OutboundKind};
 
 /// A request up to this size is kept until the server begins to respond, so that it can be sent again if the server has lost
 /// the session. A larger one is not worth its memory.
-const KEPT_REQUEST: usize = 64 * 1024;
+const MAX_KEPT_REQUEST: usize = 64 * 1024;
 /// How long a stream may take to end after its response, for its connection to be used again.
 const TAIL_TIMEOUT: Duration = Duration::from_secs(1);
 /// Consecutive attempts to resume a broken stream.
@@ -81,13 +81,14 @@ impl Exchange {
 
     /// Sends a request and relays messages up to its response.
     pub(super) async fn request(&mut self, awaited: &AwaitedId) -> Result<Tail, RequestError> {
-        // Another request may have found that the session is lost: this one waits for the next session.
+        // Another request may have found that the session is lost: this request is returned, to wait for the next
+        // session.
         if matches!(self.dispatch, Dispatch::Legacy) && lock(&self.shared.era).is_lost() {
             return Err(RequestError::SessionLost(Session::default()));
         }
         let (reply, session) = self.send().await?;
         let session = match self.dispatch {
-            Dispatch::Initialize => Session::offered(reply.response.headers()),
+            Dispatch::Initialize => Session::from_head(reply.response.headers()),
             _ => session,
         };
         let status = reply.response.status();
@@ -96,14 +97,14 @@ impl Exchange {
             return Err(RequestError::SessionLost(session));
         }
         self.message.bytes = Bytes::new();
-        let content = stream::content(&reply);
+        let content = stream::content_type(&reply);
         if !status.is_success() {
             return Ok(self.on_error_status(reply, content, awaited).await?);
         }
         Ok(match content? {
-            Content::Json => self.read_json(reply, awaited, &session).await?,
-            Content::Events => self.relay_events(reply, awaited, session).await?,
-            Content::Other => {
+            ContentType::Json => self.read_json(reply, awaited, &session).await?,
+            ContentType::Events => self.relay_events(reply, awaited, session).await?,
+            ContentType::Other => {
                 let status = status.as_u16();
                 let why = format!("the server accepted the request (HTTP {status}) but sent no MCP response");
                 return Err(Failure::MaybeRan { why }.into());
@@ -112,7 +113,7 @@ impl Exchange {
     }
 
     /// The event for a request that the server did not process: the request itself, where it was kept.
-    pub(super) fn returned(self, id: IdValue) -> Event {
+    pub(super) fn into_returned_event(self, id: IdValue) -> Event {
         match self.message.bytes.is_empty() {
             true => Event::Failed { id, failure: Failure::SessionLost },
             false => Event::Returned(self.message),
@@ -152,12 +153,12 @@ impl Exchange {
     async fn send(&mut self) -> Result<(PooledResponse, Session), Failure> {
         let unavailable = |why| Failure::NoCredential { why };
         let filled = self.credentials.current().await.map_err(unavailable)?;
-        let answered = self.send_with(&filled).await?;
-        if answered.0.response.status() != StatusCode::UNAUTHORIZED {
-            return Ok(answered);
+        let sent = self.send_with(&filled).await?;
+        if sent.0.response.status() != StatusCode::UNAUTHORIZED {
+            return Ok(sent);
         }
         // This closes the connection: the body of the refusal may be of any length.
-        drop(answered);
+        drop(sent);
         let newer = filled.newer().await.map_err(unavailable)?;
         if self.message.bytes.is_empty() {
             return Err(unavailable(
@@ -165,13 +166,13 @@ impl Exchange {
                     .into(),
             ));
         }
-        let answered = self.send_with(&newer).await?;
-        match answered.0.response.status() {
+        let sent = self.send_with(&newer).await?;
+        match sent.0.response.status() {
             StatusCode::UNAUTHORIZED => Err(unavailable(format!(
                 "the server accepted neither the credential that was held nor the one that was read again from {} (HTTP 401); ask the user to renew it",
                 newer.origin()
             ))),
-            _ => Ok(answered),
+            _ => Ok(sent),
         }
     }
 
@@ -181,7 +182,8 @@ impl Exchange {
     ) -> Result<(PooledResponse, Session), Failure> {
         self.sent = Some(Arc::clone(filled));
         if let OutboundKind::Request { id, .. } = &self.message.kind
-            && let Some(reads) = self.message.decided.as_ref().and_then(|decided| filled.other_reads(decided))
+            && let Some(reads) =
+                self.message.decided_reads.as_ref().and_then(|decided| filled.other_reads(decided))
         {
             self.shared.emit(Event::SentWith { id: id.clone(), reads }).await;
         }
@@ -198,7 +200,7 @@ impl Exchange {
             let why = "credentials are sent over `http://` to this machine only; use `https://`";
             return Err(Failure::NotSent { why: why.into() });
         }
-        let bytes = match self.message.bytes.len() <= KEPT_REQUEST {
+        let bytes = match self.message.bytes.len() <= MAX_KEPT_REQUEST {
             true => self.message.bytes.clone(),
             false => std::mem::take(&mut self.message.bytes),
         };
@@ -211,11 +213,11 @@ impl Exchange {
     async fn on_error_status(
         &self,
         mut reply: PooledResponse,
-        content: Result<Content, Failure>,
+        content: Result<ContentType, Failure>,
         awaited: &AwaitedId,
     ) -> Result<Tail, Failure> {
         let failure = Failure::from_status(&reply.response);
-        if failure == Failure::Unauthorized || !matches!(content, Ok(Content::Json)) {
+        if failure == Failure::Unauthorized || !matches!(content, Ok(ContentType::Json)) {
             return Err(failure);
         }
         let limit = self.shared.limits.message_bytes;
@@ -298,7 +300,7 @@ impl Exchange {
                 continue;
             };
             match reply.response.status() {
-                StatusCode::OK if matches!(stream::content(&reply), Ok(Content::Events)) => {
+                StatusCode::OK if matches!(stream::content_type(&reply), Ok(ContentType::Events)) => {
                     return Ok(MessageStream::new(reply, reader.resumed(), self.shared.large.clone()));
                 }
                 StatusCode::NOT_FOUND if session.id.is_some() => {

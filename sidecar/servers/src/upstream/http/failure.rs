@@ -66,7 +66,7 @@ impl Failure {
                     )),
                 }
             }
-            // An intermediary sends 408 when it gives up waiting. In both cases the server may have begun.
+            // An intermediary may send 408 when it stops waiting. After 408 and 409 the server may have begun.
             StatusCode::REQUEST_TIMEOUT | StatusCode::CONFLICT => Self::MaybeRan { why: answered },
             status if status.is_client_error() && status.as_u16() != 499 => Self::NotSent { why: answered },
             _ => Self::MaybeRan { why: answered },

@@ -113,7 +113,7 @@ pub(super) fn request(
 }
 
 /// The headers in which a stateless request repeats parts of its message, so that proxies can route it.
-pub(super) fn stateless(
+pub(super) fn stateless_headers(
     version: &str,
     method: &str,
     name: Option<&str>,
@@ -170,7 +170,7 @@ mod tests {
 
     #[test]
     fn a_name_too_long_for_a_header_is_refused() {
-        assert!(stateless("2026-07-28", "tools/call", Some(&"x".repeat(7000)), Vec::new()).is_err());
+        assert!(stateless_headers("2026-07-28", "tools/call", Some(&"x".repeat(7000)), Vec::new()).is_err());
     }
 
     #[test]

@@ -13,7 +13,7 @@ use super::Event;
 use super::era::Session;
 use super::exchange::{MAX_DELAY, MIN_DELAY, open_stream};
 use super::sse::SseReader;
-use super::stream::{self, Content, MessageStream, Next};
+use super::stream::{self, ContentType, MessageStream, Next};
 use super::tasks::Shared;
 
 /// Before the first reconnect, unless the server sends `retry:`.
@@ -34,7 +34,7 @@ async fn listen_on(shared: &Shared, session: &Session) {
             && let Ok(reply) = open_stream(shared, session, &*credentials, last_event.as_ref()).await
         {
             match reply.response.status() {
-                StatusCode::OK if matches!(stream::content(&reply), Ok(Content::Events)) => {
+                StatusCode::OK if matches!(stream::content_type(&reply), Ok(ContentType::Events)) => {
                     let stream = MessageStream::new(reply, reader.resumed(), shared.large.clone());
                     let received;
                     (reader, received) = relay(shared, stream).await;
@@ -52,7 +52,7 @@ async fn listen_on(shared: &Shared, session: &Session) {
                 StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => {}
                 StatusCode::TOO_MANY_REQUESTS => {}
                 status if status.is_server_error() => {}
-                // 405: the server has no such stream. Other refusals are as final.
+                // 405: the server has no such stream. Other refusals are final too.
                 _ => return,
             }
         }

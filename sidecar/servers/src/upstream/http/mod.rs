@@ -1,9 +1,9 @@
 //! An MCP server behind streamable HTTP, in the era of MCP that the harness speaks.
 //!
-//! One [`HttpUpstream`] serves one link: [`HttpUpstream::send`] takes messages for the server, [`HttpUpstream::next`] gives
-//! what the server sends. What must stay true: bytes pass unchanged; a request gets one response or one [`Event::Failed`]
-//! that says whether it may have run, and nothing after it was cancelled; credentials go to the configured host alone (no
-//! redirect, no proxy, no unchecked address); every task ends with this value.
+//! One [`HttpUpstream`] serves one link: [`HttpUpstream::send`] sends messages to the server, [`HttpUpstream::next`]
+//! returns its events. What must stay true: bytes pass unchanged; a request gets one response or one [`Event::Failed`]
+//! that says whether it may have run, and nothing after it was cancelled; credentials go to the configured host alone
+//! (no redirect, no proxy, no unchecked address); every task ends with this value.
 //!
 //! | module | what it holds |
 //! |---|---|
@@ -53,8 +53,9 @@ use cofferdam_secrets::Reads;
 
 /// Events that wait for the owner; a full queue makes the server's streams wait.
 const MAX_WAITING_EVENTS: usize = 4;
-/// Large messages from a server that may be held before the link takes one; `limits.link-memory` counts them.
-pub const QUEUED_MESSAGES: usize = MAX_WAITING_EVENTS + stream::LARGE_MESSAGES;
+/// The maximum number of large messages from a server that are in memory before the link handles one;
+/// `limits.link-memory` counts them.
+pub const QUEUED_MESSAGES: usize = MAX_WAITING_EVENTS + stream::MAX_LARGE_MESSAGES;
 /// Bounds [`HttpUpstream::close`].
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
 
@@ -84,7 +85,7 @@ pub struct HttpLimits {
     pub requests_in_flight: usize,
 }
 
-/// What comes from the server.
+/// An event of the upstream.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub enum Event {
     /// A request that will get no response.
@@ -197,9 +198,10 @@ impl HttpUpstream {
         drop(era);
         let dispatch = match stateless {
             Some(_) if is_cancellation(&message.kind) => return Ok(()),
-            Some(version) => {
-                self.shared.stateless(&version, &message.kind, &outline).map_err(|why| (id.clone(), why))?
-            }
+            Some(version) => self
+                .shared
+                .stateless_dispatch(&version, &message.kind, &outline)
+                .map_err(|why| (id.clone(), why))?,
             None => Dispatch::legacy(&message.kind),
         };
         if message.scope.is_none() {

@@ -14,13 +14,13 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use super::Failure;
 use super::sse::{Item, SseReader};
 
-/// Messages above [`LARGE_BYTES`] that are collected at the same time from one server.
-pub(super) const LARGE_MESSAGES: usize = 4;
+/// The maximum number of messages above [`LARGE_BYTES`] that are collected from one server at the same time.
+pub(super) const MAX_LARGE_MESSAGES: usize = 4;
 /// Messages up to this size need no permit.
 const LARGE_BYTES: usize = 64 * 1024;
 
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(super) enum Content {
+pub(super) enum ContentType {
     Events,
     Json,
     /// Not a content type of MCP.
@@ -43,8 +43,8 @@ pub(super) enum Next {
     Oversize,
 }
 
-/// The content of a response; an error where it is compressed, which was not requested.
-pub(super) fn content(reply: &PooledResponse) -> Result<Content, Failure> {
+/// The content type of a response. A compressed response is an error, because none was requested.
+pub(super) fn content_type(reply: &PooledResponse) -> Result<ContentType, Failure> {
     let headers = reply.response.headers();
     if headers.get(CONTENT_ENCODING).is_some_and(|encoding| encoding != "identity") {
         return Err(Failure::MaybeRan {
@@ -54,13 +54,13 @@ pub(super) fn content(reply: &PooledResponse) -> Result<Content, Failure> {
     let kind = headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
     let essence = kind.split(';').next().unwrap_or_default().trim();
     Ok(match essence {
-        essence if essence.eq_ignore_ascii_case("application/json") => Content::Json,
-        essence if essence.eq_ignore_ascii_case("text/event-stream") => Content::Events,
-        _ => Content::Other,
+        essence if essence.eq_ignore_ascii_case("application/json") => ContentType::Json,
+        essence if essence.eq_ignore_ascii_case("text/event-stream") => ContentType::Events,
+        _ => ContentType::Other,
     })
 }
 
-/// Reads a whole body. The connection may then go back to the pool.
+/// Reads a whole body; returns it with the permit that a large one needs. The connection can then be reused.
 pub(super) async fn collect(
     reply: &mut PooledResponse,
     limit: usize,

@@ -65,7 +65,7 @@ impl Shared {
             credentials: Mutex::default(),
             tool_headers: Mutex::default(),
             events,
-            large: Arc::new(Semaphore::new(stream::LARGE_MESSAGES)),
+            large: Arc::new(Semaphore::new(stream::MAX_LARGE_MESSAGES)),
             queued: Arc::default(),
             tasks,
             work: stop.child_token(),
@@ -77,8 +77,8 @@ impl Shared {
         }
     }
 
-    /// How a message of the stateless era is sent.
-    pub(super) fn stateless(
+    /// Decides how a message of the stateless era is sent.
+    pub(super) fn stateless_dispatch(
         &self,
         version: &str,
         kind: &OutboundKind,
@@ -91,9 +91,11 @@ impl Shared {
                     _ => Vec::new(),
                 };
                 let task = outline.text(&["taskId"]).filter(|_| method.starts_with("tasks/"));
-                headers::stateless(version, method, name.as_deref().or(task.as_deref()), mirrored)?
+                headers::stateless_headers(version, method, name.as_deref().or(task.as_deref()), mirrored)?
             }
-            OutboundKind::Notification { method } => headers::stateless(version, method, None, Vec::new())?,
+            OutboundKind::Notification { method } => {
+                headers::stateless_headers(version, method, None, Vec::new())?
+            }
             OutboundKind::Response => {
                 return Err("the stateless revisions of MCP have no responses from the harness");
             }
@@ -135,7 +137,7 @@ impl Shared {
                 }
                 Err(RequestError::SessionLost(session)) => {
                     shared.release_id(&id, &cancelled);
-                    shared.session_lost(&session, Some(exchange.returned(id))).await;
+                    shared.session_lost(&session, Some(exchange.into_returned_event(id))).await;
                 }
             }
         }));

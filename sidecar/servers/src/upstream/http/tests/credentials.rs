@@ -7,7 +7,7 @@ use cofferdam_secrets::Reads;
 use http::{HeaderMap, HeaderValue};
 use tokio::sync::Semaphore;
 
-use super::server::{Answer, Seen, Server};
+use super::server::{SeenRequest, Server, TestResponse};
 use super::{credentials, next_failure, next_message, request, result, upstream};
 use crate::upstream::http::{BoxFuture, CredentialResult, Credentials, Failure, RequestCredentials};
 
@@ -64,10 +64,10 @@ impl RequestCredentials for RotatingCredentials {
     }
 }
 
-fn accepts(name: &'static str) -> impl Fn(&Seen) -> Answer + Send + Sync + 'static {
+fn accepts(name: &'static str) -> impl Fn(&SeenRequest) -> TestResponse + Send + Sync + 'static {
     move |seen| match seen.header("authorization") == Some(name) {
-        true => Answer::json(result(1)),
-        false => Answer::status(401),
+        true => TestResponse::json(result(1)),
+        false => TestResponse::status(401),
     }
 }
 
@@ -109,8 +109,8 @@ async fn a_large_request_is_not_kept_for_a_second_attempt() {
 #[tokio::test]
 async fn waiting_for_a_credential_delays_no_other_request() {
     let server = Server::start(|seen| match seen.body.contains("\"id\":2") {
-        true => Answer::json(result(2)),
-        false => Answer::json(result(1)),
+        true => TestResponse::json(result(2)),
+        false => TestResponse::json(result(1)),
     })
     .await;
     let mut upstream = upstream(&server);

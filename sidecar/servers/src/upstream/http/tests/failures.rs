@@ -1,14 +1,15 @@
-//! Servers that break off, refuse, or send wrong or endless responses. Each request still gets exactly one outcome, which says whether it may have run.
+//! Servers that close the connection, refuse requests, or send wrong or endless responses. Each request still gets
+//! exactly one outcome, which says whether it may have run.
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;
 
-use super::server::{Answer, Piece, Server};
+use super::server::{Piece, Server, TestResponse};
 use super::*;
 
 /// Sends one call to a server that always answers the same.
-async fn call(answer: impl Fn() -> Answer + Send + Sync + 'static) -> Event {
-    let server = Server::start(move |_| answer()).await;
+async fn call(response: impl Fn() -> TestResponse + Send + Sync + 'static) -> Event {
+    let server = Server::start(move |_| response()).await;
     let mut upstream = upstream(&server);
     upstream.send(request(1, "tools/call", r#"{"name":"t"}"#), credentials());
     let event = within(upstream.next()).await;
@@ -16,8 +17,8 @@ async fn call(answer: impl Fn() -> Answer + Send + Sync + 'static) -> Event {
     event
 }
 
-async fn failure(answer: impl Fn() -> Answer + Send + Sync + 'static) -> Failure {
-    match call(answer).await {
+async fn failure(response: impl Fn() -> TestResponse + Send + Sync + 'static) -> Failure {
+    match call(response).await {
         Event::Failed { failure, .. } => failure,
         other => panic!("expected a failure, not {other:?}"),
     }
@@ -47,9 +48,9 @@ async fn a_request_on_a_refused_connection_did_not_run() {
 
 #[tokio::test]
 async fn a_request_whose_response_was_cut_off_may_have_run() {
-    maybe_ran(failure(|| Answer::json("{\"id\":1,").then(Piece::Cut)).await);
-    maybe_ran(failure(|| Answer::events("data: {\"id\":1,").then(Piece::Cut)).await);
-    maybe_ran(failure(|| Answer::events("data: {\"id\":1,\"result\":{}}\n")).await);
+    maybe_ran(failure(|| TestResponse::json("{\"id\":1,").then(Piece::Cut)).await);
+    maybe_ran(failure(|| TestResponse::events("data: {\"id\":1,").then(Piece::Cut)).await);
+    maybe_ran(failure(|| TestResponse::events("data: {\"id\":1,\"result\":{}}\n")).await);
 }
 
 #[tokio::test]
@@ -78,11 +79,11 @@ async fn an_idle_connection_that_the_server_closed_is_not_used_again() {
             within(socket.read_buf(&mut head)).await.unwrap();
         }
         let body = result(id);
-        let answer = format!(
+        let response = format!(
             "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n{body}",
             body.len()
         );
-        socket.write_all(answer.as_bytes()).await.unwrap();
+        socket.write_all(response.as_bytes()).await.unwrap();
         assert_eq!(next_message(&mut upstream).await, body);
         // Closed although the response allowed the connection to be reused.
         drop(socket);
@@ -97,37 +98,37 @@ async fn an_idle_connection_that_the_server_closed_is_not_used_again() {
 
 #[tokio::test]
 async fn a_request_with_an_unusable_response_may_have_run() {
-    maybe_ran(failure(|| Answer::json("[]")).await);
-    maybe_ran(failure(|| Answer::json(result(2))).await);
-    maybe_ran(failure(|| Answer::status(202)).await);
-    maybe_ran(failure(|| Answer::status(200).with("content-type", "text/html")).await);
+    maybe_ran(failure(|| TestResponse::json("[]")).await);
+    maybe_ran(failure(|| TestResponse::json(result(2))).await);
+    maybe_ran(failure(|| TestResponse::status(202)).await);
+    maybe_ran(failure(|| TestResponse::status(200).with("content-type", "text/html")).await);
     assert!(
-        maybe_ran(failure(|| Answer::json(result(1)).with("content-encoding", "gzip")).await)
+        maybe_ran(failure(|| TestResponse::json(result(1)).with("content-encoding", "gzip")).await)
             .contains("compressed")
     );
 }
 
 #[tokio::test]
 async fn the_status_says_whether_a_request_ran() {
-    let refused = failure(|| Answer::json(result(1)).with_status(401)).await;
+    let refused = failure(|| TestResponse::json(result(1)).with_status(401)).await;
     assert_eq!(refused, Failure::NoCredential { why: "there is no newer one".into() });
-    assert_eq!(failure(|| Answer::status(403)).await, Failure::Unauthorized);
+    assert_eq!(failure(|| TestResponse::status(403)).await, Failure::Unauthorized);
     assert!(
-        not_sent(failure(|| Answer::json(r#"{"secret":"x"}"#).with_status(400)).await)
+        not_sent(failure(|| TestResponse::json(r#"{"secret":"x"}"#).with_status(400)).await)
             .contains("400 (Bad Request)")
     );
-    not_sent(failure(|| Answer::status(429)).await);
-    maybe_ran(failure(|| Answer::status(408)).await);
-    maybe_ran(failure(|| Answer::status(502)).await);
+    not_sent(failure(|| TestResponse::status(429)).await);
+    maybe_ran(failure(|| TestResponse::status(408)).await);
+    maybe_ran(failure(|| TestResponse::status(502)).await);
     let error = r#"{"id":1,"error":{"code":-32603}}"#;
-    assert_eq!(call(move || Answer::json(error).with_status(500)).await, Event::Message(error.into()));
+    assert_eq!(call(move || TestResponse::json(error).with_status(500)).await, Event::Message(error.into()));
 }
 
 #[tokio::test]
 async fn a_redirect_is_not_followed_and_its_target_gets_no_credential() {
-    let other = Server::start(|_| Answer::json(result(1))).await;
+    let other = Server::start(|_| TestResponse::json(result(1))).await;
     let location = other.url();
-    let why = not_sent(failure(move || Answer::status(307).with("location", location.clone())).await);
+    let why = not_sent(failure(move || TestResponse::status(307).with("location", location.clone())).await);
     assert!(why.contains("`127.0.0.1`") && !why.contains("/mcp"), "{why}");
     assert!(other.seen().is_empty());
 }
@@ -135,17 +136,19 @@ async fn a_redirect_is_not_followed_and_its_target_gets_no_credential() {
 #[tokio::test]
 async fn a_body_over_the_limit_is_refused() {
     let huge = || "x".repeat(limits().message_bytes + 1);
-    assert_eq!(failure(move || Answer::json(huge())).await, Failure::TooLarge);
-    let endless = move || Answer::json("[").then(Piece::Bytes(huge().into())).then(Piece::Hold);
+    assert_eq!(failure(move || TestResponse::json(huge())).await, Failure::TooLarge);
+    let endless = move || TestResponse::json("[").then(Piece::Bytes(huge().into())).then(Piece::Hold);
     assert_eq!(failure(endless).await, Failure::TooLarge);
-    let event =
-        move || Answer::events("data: ").then(Piece::Bytes(huge().into())).then(Piece::Bytes("\n\n".into()));
+    let event = move || {
+        TestResponse::events("data: ").then(Piece::Bytes(huge().into())).then(Piece::Bytes("\n\n".into()))
+    };
     assert_eq!(failure(event).await, Failure::TooLarge);
 }
 
 #[tokio::test]
 async fn an_endless_response_head_is_refused() {
-    let why = maybe_ran(failure(|| Answer::json(result(1)).with("x-long", "x".repeat(1024 * 1024))).await);
+    let why =
+        maybe_ran(failure(|| TestResponse::json(result(1)).with("x-long", "x".repeat(1024 * 1024))).await);
     assert!(why.contains("large"), "{why}");
 }
 
@@ -156,8 +159,8 @@ async fn large_responses_at_the_same_time_all_arrive() {
         let id: serde_json::Value = serde_json::from_str(&seen.body).unwrap();
         let body = format!(r#"{{"id":{},"result":{{"p":"{padding}"}}}}"#, id["id"]);
         match id["id"].as_u64().unwrap() % 2 {
-            0 => Answer::json(body),
-            _ => Answer::events(format!("data: {body}\n\n")),
+            0 => TestResponse::json(body),
+            _ => TestResponse::events(format!("data: {body}\n\n")),
         }
     })
     .await;
@@ -172,7 +175,7 @@ async fn large_responses_at_the_same_time_all_arrive() {
 
 #[tokio::test]
 async fn more_requests_than_allowed_are_refused_at_once() {
-    let server = Server::start(|_| Answer::events("").then(Piece::Hold)).await;
+    let server = Server::start(|_| TestResponse::events("").then(Piece::Hold)).await;
     let mut upstream = upstream(&server);
     for id in 0..9 {
         upstream.send(request(id, "tools/call", r#"{"name":"t"}"#), credentials());
@@ -187,10 +190,9 @@ async fn more_requests_than_allowed_are_refused_at_once() {
 #[tokio::test]
 async fn closing_is_bounded_and_ends_every_stream() {
     let server = Server::start(|seen| match seen.is("initialize") {
-        true => {
-            Answer::json(r#"{"id":0,"result":{"protocolVersion":"2025-06-18"}}"#).with("mcp-session-id", "s")
-        }
-        false => Answer::events("").then(Piece::Hold),
+        true => TestResponse::json(r#"{"id":0,"result":{"protocolVersion":"2025-06-18"}}"#)
+            .with("mcp-session-id", "s"),
+        false => TestResponse::events("").then(Piece::Hold),
     })
     .await;
     let mut upstream = upstream(&server);

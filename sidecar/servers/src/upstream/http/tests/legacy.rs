@@ -1,35 +1,36 @@
-//! ≤ 2025-11-25: `initialize`, sessions, the listening stream, resumption.
+//! MCP revisions up to 2025-11-25: `initialize`, sessions, the listening stream, resumption.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use http::Method;
 
-use super::server::{Answer, Piece, Seen, Server};
+use super::server::{Piece, SeenRequest, Server, TestResponse};
 use super::*;
 
 /// A server that opens session `s1` and leaves the rest to `others`.
-async fn server(others: impl Fn(&Seen) -> Answer + Send + Sync + 'static) -> Server {
+async fn server(others: impl Fn(&SeenRequest) -> TestResponse + Send + Sync + 'static) -> Server {
     Server::start(move |seen| match seen {
         seen if seen.is("initialize") => {
-            Answer::json(r#"{"jsonrpc":"2.0","id":0,"result":{"protocolVersion":"2025-06-18"}}"#)
+            TestResponse::json(r#"{"jsonrpc":"2.0","id":0,"result":{"protocolVersion":"2025-06-18"}}"#)
                 .with("mcp-session-id", "s1")
         }
-        seen if seen.is("notifications/initialized") => Answer::status(202),
+        seen if seen.is("notifications/initialized") => TestResponse::status(202),
         seen => others(seen),
     })
     .await
 }
 
-fn without_stream(seen: &Seen, answer: Answer) -> Answer {
+/// 405 for the listening stream (GET), otherwise this response.
+fn refuse_get_or(seen: &SeenRequest, response: TestResponse) -> TestResponse {
     match seen.method {
-        Method::GET => Answer::status(405),
-        _ => answer,
+        Method::GET => TestResponse::status(405),
+        _ => response,
     }
 }
 
 #[tokio::test]
-async fn a_session_and_its_revision_go_with_every_later_request() {
-    let server = server(|seen| without_stream(seen, Answer::json(result(1)))).await;
+async fn session_id_and_protocol_version_are_sent_with_every_later_request() {
+    let server = server(|seen| refuse_get_or(seen, TestResponse::json(result(1)))).await;
     let mut upstream = upstream(&server);
     handshake(&mut upstream).await;
     upstream.send(request(1, "tools/list", "{}"), credentials());
@@ -61,12 +62,12 @@ async fn nothing_overtakes_the_end_of_the_handshake() {
     // The server delays its response to the notification, so that later messages have time to overtake it.
     let server = Server::start(|seen| match seen {
         seen if seen.is("initialize") => {
-            Answer::json(r#"{"id":0,"result":{"protocolVersion":"2025-06-18"}}"#)
+            TestResponse::json(r#"{"id":0,"result":{"protocolVersion":"2025-06-18"}}"#)
         }
         seen if seen.is("notifications/initialized") => {
-            Answer::status(202).delayed(Duration::from_millis(300))
+            TestResponse::status(202).delayed(Duration::from_millis(300))
         }
-        seen => without_stream(seen, Answer::json(result(1))),
+        seen => refuse_get_or(seen, TestResponse::json(result(1))),
     })
     .await;
     let mut upstream = upstream(&server);
@@ -74,7 +75,8 @@ async fn nothing_overtakes_the_end_of_the_handshake() {
     // Sent immediately, as harnesses do.
     upstream.send(request(1, "tools/list", "{}"), credentials());
     next_message(&mut upstream).await;
-    let posts: Vec<Seen> = server.seen().into_iter().filter(|seen| seen.method == Method::POST).collect();
+    let posts: Vec<SeenRequest> =
+        server.seen().into_iter().filter(|seen| seen.method == Method::POST).collect();
     assert!(posts[1].is("notifications/initialized"));
     assert!(posts[2].is("tools/list"));
     assert_eq!(posts[2].overtaken, 0);
@@ -82,7 +84,7 @@ async fn nothing_overtakes_the_end_of_the_handshake() {
 
 #[tokio::test]
 async fn a_server_without_a_listening_stream_gets_one_request_for_it() {
-    let server = server(|_| Answer::status(405)).await;
+    let server = server(|_| TestResponse::status(405)).await;
     let mut upstream = upstream(&server);
     handshake(&mut upstream).await;
     server.wait_for(|seen| seen.method == Method::GET).await;
@@ -99,8 +101,10 @@ async fn a_server_without_a_listening_stream_gets_one_request_for_it() {
 #[tokio::test]
 async fn a_server_sends_requests_on_the_listening_stream() {
     let server = server(|seen| match seen.method {
-        Method::GET => Answer::events("data: {\"id\":9,\"method\":\"roots/list\"}\n\n").then(Piece::Hold),
-        _ => Answer::status(202),
+        Method::GET => {
+            TestResponse::events("data: {\"id\":9,\"method\":\"roots/list\"}\n\n").then(Piece::Hold)
+        }
+        _ => TestResponse::status(202),
     })
     .await;
     let mut upstream = upstream(&server);
@@ -119,18 +123,19 @@ async fn a_cut_listening_stream_is_resumed_after_the_last_event() {
     let times = AtomicUsize::new(0);
     let server = server(move |seen| match (&seen.method, times.fetch_add(1, Ordering::SeqCst)) {
         (&Method::GET, 0) => {
-            Answer::events("retry: 100\nid: e1\ndata: {\"method\":\"one\"}\n\nid: e2\ndata: {\"meth")
+            TestResponse::events("retry: 100\nid: e1\ndata: {\"method\":\"one\"}\n\nid: e2\ndata: {\"meth")
                 .then(Piece::Cut)
         }
-        (&Method::GET, 1) => Answer::status(503),
-        _ => Answer::events("data: {\"method\":\"two\"}\n\n").then(Piece::Hold),
+        (&Method::GET, 1) => TestResponse::status(503),
+        _ => TestResponse::events("data: {\"method\":\"two\"}\n\n").then(Piece::Hold),
     })
     .await;
     let mut upstream = upstream(&server);
     handshake(&mut upstream).await;
     assert_eq!(next_message(&mut upstream).await, r#"{"method":"one"}"#);
     assert_eq!(next_message(&mut upstream).await, r#"{"method":"two"}"#);
-    let streams: Vec<Seen> = server.seen().into_iter().filter(|seen| seen.method == Method::GET).collect();
+    let streams: Vec<SeenRequest> =
+        server.seen().into_iter().filter(|seen| seen.method == Method::GET).collect();
     assert_eq!(streams[0].header("last-event-id"), None);
     assert_eq!(streams[2].header("last-event-id"), Some("e1"));
 }
@@ -140,10 +145,10 @@ async fn a_cut_response_is_resumed_where_the_server_gave_an_event_id() {
     let server = server(|seen| match seen.header("last-event-id") {
         Some(last_event) => {
             assert_eq!(last_event, "a/1");
-            Answer::events(format!("data: {}\n\n", result(1)))
+            TestResponse::events(format!("data: {}\n\n", result(1)))
         }
-        None if seen.method == Method::GET => Answer::status(405),
-        None => Answer::events("id: a/1\nretry: 100\ndata:\n\n"),
+        None if seen.method == Method::GET => TestResponse::status(405),
+        None => TestResponse::events("id: a/1\nretry: 100\ndata:\n\n"),
     })
     .await;
     let mut upstream = upstream(&server);
@@ -156,7 +161,7 @@ async fn a_cut_response_is_resumed_where_the_server_gave_an_event_id() {
 #[tokio::test]
 async fn a_lost_session_is_reported_once_and_can_be_opened_again() {
     let server = server(|seen| {
-        without_stream(seen, Answer::json(r#"{"error":{"code":-32001},"id":null}"#).with_status(404))
+        refuse_get_or(seen, TestResponse::json(r#"{"error":{"code":-32001},"id":null}"#).with_status(404))
     })
     .await;
     let mut upstream = upstream(&server);
@@ -179,8 +184,8 @@ async fn a_lost_session_is_reported_once_and_can_be_opened_again() {
 #[tokio::test]
 async fn queued_bytes_are_counted_until_they_are_sent() {
     let server = server(|seen| match seen.body.contains("tools/call") {
-        true => Answer::events("").then(Piece::Hold),
-        false => without_stream(seen, Answer::json(result(1))),
+        true => TestResponse::events("").then(Piece::Hold),
+        false => refuse_get_or(seen, TestResponse::json(result(1))),
     })
     .await;
     let mut upstream = upstream(&server);
@@ -205,8 +210,8 @@ async fn queued_bytes_are_counted_until_they_are_sent() {
 #[tokio::test]
 async fn a_refused_handshake_opens_no_session() {
     let server = Server::start(|seen| match seen.is("initialize") {
-        true => Answer::json(r#"{"id":0,"error":{"code":-32602}}"#).with("mcp-session-id", "s1"),
-        false => Answer::json(result(1)),
+        true => TestResponse::json(r#"{"id":0,"error":{"code":-32602}}"#).with("mcp-session-id", "s1"),
+        false => TestResponse::json(result(1)),
     })
     .await;
     let mut upstream = upstream(&server);
@@ -218,12 +223,12 @@ async fn a_refused_handshake_opens_no_session() {
 }
 
 #[tokio::test]
-async fn messages_of_a_stream_arrive_in_any_split_and_before_the_response() {
+async fn events_that_arrive_byte_by_byte_are_parsed_and_delivered_in_order() {
     let events = format!(
         ": hello\r\n\r\ndata: {{\"method\":\"notifications/progress\"}}\r\n\r\nevent: other\ndata: x\n\ndata: {{\"id\":1,\ndata: \"result\":{{}}}}\n\ndata: {}\n\n",
         result(2)
     );
-    let server = Server::start(move |_| Answer::events(events.clone()).byte_by_byte()).await;
+    let server = Server::start(move |_| TestResponse::events(events.clone()).byte_by_byte()).await;
     let mut upstream = upstream(&server);
     upstream.send(request(1, "tools/call", r#"{"name":"t"}"#), credentials());
     assert_eq!(next_message(&mut upstream).await, r#"{"method":"notifications/progress"}"#);
@@ -233,8 +238,8 @@ async fn messages_of_a_stream_arrive_in_any_split_and_before_the_response() {
 #[tokio::test]
 async fn a_connection_is_used_again() {
     let server = Server::start(|seen| match seen.body.contains(r#""id":1,"#) {
-        true => Answer::json(result(1)),
-        false => Answer::events(format!("data: {}\n\n", result(2))),
+        true => TestResponse::json(result(1)),
+        false => TestResponse::events(format!("data: {}\n\n", result(2))),
     })
     .await;
     let mut upstream = upstream(&server);

@@ -24,7 +24,7 @@ use tokio_rustls::TlsAcceptor;
 
 /// One request as it arrived.
 #[derive(Clone, Debug)]
-pub(super) struct Seen {
+pub(super) struct SeenRequest {
     pub(super) method: Method,
     pub(super) headers: HeaderMap,
     pub(super) body: String,
@@ -34,7 +34,7 @@ pub(super) struct Seen {
 
 /// The server's response.
 #[derive(Debug)]
-pub(super) struct Answer {
+pub(super) struct TestResponse {
     status: u16,
     headers: Vec<(&'static str, String)>,
     pieces: Vec<Piece>,
@@ -59,24 +59,24 @@ pub(super) struct Server {
 }
 
 struct Log {
-    seen: Mutex<Vec<Seen>>,
+    seen: Mutex<Vec<SeenRequest>>,
     /// Notified of every request and every lost client.
     changed: watch::Sender<()>,
-    lost: Mutex<usize>,
+    lost_clients: Mutex<usize>,
     connections: Mutex<usize>,
     delayed_responses: AtomicUsize,
 }
 
-type Script = dyn Fn(&Seen) -> Answer + Send + Sync;
+type Script = dyn Fn(&SeenRequest) -> TestResponse + Send + Sync;
 
 impl Server {
-    pub(super) async fn start(script: impl Fn(&Seen) -> Answer + Send + Sync + 'static) -> Self {
+    pub(super) async fn start(script: impl Fn(&SeenRequest) -> TestResponse + Send + Sync + 'static) -> Self {
         Self::start_with(None, script).await
     }
 
     pub(super) async fn start_with(
         tls: Option<Arc<ServerConfig>>,
-        script: impl Fn(&Seen) -> Answer + Send + Sync + 'static,
+        script: impl Fn(&SeenRequest) -> TestResponse + Send + Sync + 'static,
     ) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
@@ -84,7 +84,7 @@ impl Server {
         let log = Arc::new(Log {
             seen: Mutex::default(),
             changed: watch::Sender::new(()),
-            lost: Mutex::default(),
+            lost_clients: Mutex::default(),
             connections: Mutex::default(),
             delayed_responses: AtomicUsize::new(0),
         });
@@ -101,7 +101,7 @@ impl Server {
         self.address.port()
     }
 
-    pub(super) fn seen(&self) -> Vec<Seen> {
+    pub(super) fn seen(&self) -> Vec<SeenRequest> {
         self.log.seen.lock().unwrap().clone()
     }
 
@@ -110,7 +110,7 @@ impl Server {
     }
 
     /// Waits for the first request that satisfies `wanted`.
-    pub(super) async fn wait_for(&self, wanted: impl Fn(&Seen) -> bool) -> Seen {
+    pub(super) async fn wait_for(&self, wanted: impl Fn(&SeenRequest) -> bool) -> SeenRequest {
         let mut changes = self.log.changed.subscribe();
         super::within(async {
             loop {
@@ -127,7 +127,7 @@ impl Server {
     pub(super) async fn wait_for_lost_clients(&self, clients: usize) {
         let mut changes = self.log.changed.subscribe();
         super::within(async {
-            while *self.log.lost.lock().unwrap() < clients {
+            while *self.log.lost_clients.lock().unwrap() < clients {
                 changes.changed().await.unwrap();
             }
         })
@@ -135,7 +135,7 @@ impl Server {
     }
 }
 
-impl Seen {
+impl SeenRequest {
     pub(super) fn header(&self, name: &str) -> Option<&str> {
         self.headers.get(name).map(|value| value.to_str().unwrap())
     }
@@ -145,7 +145,7 @@ impl Seen {
     }
 }
 
-impl Answer {
+impl TestResponse {
     pub(super) fn status(status: u16) -> Self {
         Self { status, headers: Vec::new(), pieces: Vec::new(), delay: Duration::ZERO }
     }
@@ -227,20 +227,21 @@ async fn serve(
             let body = body.collect().await.map(|body| body.to_bytes()).unwrap_or_default();
             let body = String::from_utf8(body.to_vec()).unwrap();
             let overtaken = log.delayed_responses.load(Ordering::SeqCst);
-            let seen = Seen { method: head.method, headers: head.headers, body, overtaken };
+            let seen = SeenRequest { method: head.method, headers: head.headers, body, overtaken };
             log.seen.lock().unwrap().push(seen.clone());
             log.changed.send_replace(());
-            let answer = script(&seen);
-            if !answer.delay.is_zero() {
+            let scripted = script(&seen);
+            if !scripted.delay.is_zero() {
                 log.delayed_responses.fetch_add(1, Ordering::SeqCst);
-                tokio::time::sleep(answer.delay).await;
+                tokio::time::sleep(scripted.delay).await;
                 log.delayed_responses.fetch_sub(1, Ordering::SeqCst);
             }
-            let mut response = Response::builder().status(answer.status);
-            for (name, value) in answer.headers {
+            let mut response = Response::builder().status(scripted.status);
+            for (name, value) in scripted.headers {
                 response = response.header(name, value);
             }
-            let body = ScriptedBody { pieces: answer.pieces.into_iter(), complete: false, pause: None, log };
+            let body =
+                ScriptedBody { pieces: scripted.pieces.into_iter(), complete: false, pause: None, log };
             Ok::<_, Infallible>(response.body(body).unwrap())
         }
     });
@@ -292,7 +293,7 @@ impl Body for ScriptedBody {
 impl Drop for ScriptedBody {
     fn drop(&mut self) {
         if !self.complete {
-            *self.log.lost.lock().unwrap() += 1;
+            *self.log.lost_clients.lock().unwrap() += 1;
             self.log.changed.send_replace(());
         }
     }

@@ -1,6 +1,6 @@
 //! 2026-07-28: requests without a session, whose headers repeat the parts of the message that proxies route by.
 
-use super::server::{Answer, Piece, Server};
+use super::server::{Piece, Server, TestResponse};
 use super::*;
 
 const META: &str = r#""_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28"}"#;
@@ -10,8 +10,8 @@ async fn the_headers_repeat_version_method_name_and_annotated_arguments() {
     let list = r#"{"jsonrpc":"2.0","id":1,"result":{"resultType":"complete","tools":[{"name":"größe","inputSchema":{"type":"object","properties":{
         "region":{"type":"string","x-mcp-header":"Region"},"note":{"type":"string","x-mcp-header":"Note"}}}}]}}"#;
     let server = Server::start(move |seen| match seen.is("tools/list") {
-        true => Answer::json(list),
-        false => Answer::events(format!("data: {}\n\n", result(2))),
+        true => TestResponse::json(list),
+        false => TestResponse::events(format!("data: {}\n\n", result(2))),
     })
     .await;
     let mut upstream = upstream(&server);
@@ -37,7 +37,7 @@ async fn the_headers_repeat_version_method_name_and_annotated_arguments() {
 #[tokio::test]
 async fn cancelling_closes_the_stream_and_sends_nothing() {
     let server = Server::start(|_| {
-        Answer::events("data: {\"method\":\"notifications/progress\"}\n\n").then(Piece::Hold)
+        TestResponse::events("data: {\"method\":\"notifications/progress\"}\n\n").then(Piece::Hold)
     })
     .await;
     let mut upstream = upstream(&server);
@@ -55,7 +55,7 @@ async fn cancelling_closes_the_stream_and_sends_nothing() {
 #[tokio::test]
 async fn an_error_with_a_status_is_relayed_byte_for_byte() {
     let error = r#"{"jsonrpc":"2.0", "id":1, "error":{"code":-32601,"message":"no such method"}}"#;
-    let server = Server::start(move |_| Answer::json(error).with_status(404)).await;
+    let server = Server::start(move |_| TestResponse::json(error).with_status(404)).await;
     let mut upstream = upstream(&server);
     upstream.send(request(1, "what/ever", &format!("{{{META}}}")), credentials());
     assert_eq!(next_message(&mut upstream).await, error);
@@ -64,7 +64,7 @@ async fn an_error_with_a_status_is_relayed_byte_for_byte() {
 #[tokio::test]
 async fn an_error_without_an_id_gets_the_id_of_the_probe() {
     let server = Server::start(|_| {
-        Answer::json(r#"{"jsonrpc":"2.0","error":{"code":-32000,"message":"Bad Request"},"id":null}"#)
+        TestResponse::json(r#"{"jsonrpc":"2.0","error":{"code":-32000,"message":"Bad Request"},"id":null}"#)
             .with_status(400)
     })
     .await;
@@ -72,7 +72,7 @@ async fn an_error_without_an_id_gets_the_id_of_the_probe() {
     let probe = r#"{"jsonrpc":"2.0","id":"server-discover-probe-1","method":"server/discover","params":{"_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28"}}}"#;
     let id = IdValue::Text("server-discover-probe-1".into());
     let kind = OutboundKind::Request { id, method: "server/discover".into(), name: None };
-    upstream.send(Outbound { bytes: probe.into(), kind, scope: None, decided: None }, credentials());
+    upstream.send(Outbound { bytes: probe.into(), kind, scope: None, decided_reads: None }, credentials());
     assert_eq!(
         next_message(&mut upstream).await,
         r#"{"jsonrpc":"2.0","error":{"code":-32000,"message":"Bad Request"},"id":"server-discover-probe-1"}"#
@@ -82,7 +82,7 @@ async fn an_error_without_an_id_gets_the_id_of_the_probe() {
 #[tokio::test]
 async fn a_cut_stream_is_not_resumed() {
     let server =
-        Server::start(|_| Answer::events("id: 1\ndata: {\"method\":\"x\"}\n\n").then(Piece::Cut)).await;
+        Server::start(|_| TestResponse::events("id: 1\ndata: {\"method\":\"x\"}\n\n").then(Piece::Cut)).await;
     let mut upstream = upstream(&server);
     upstream.send(request(1, "tools/call", &format!(r#"{{"name":"t",{META}}}"#)), credentials());
     next_message(&mut upstream).await;

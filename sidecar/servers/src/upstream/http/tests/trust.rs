@@ -8,7 +8,7 @@ use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair};
 use rustls::pki_types::{PrivateKeyDer, PrivatePkcs8KeyDer};
 use rustls::{RootCertStore, ServerConfig};
 
-use super::server::{Answer, Server};
+use super::server::{Server, TestResponse};
 use super::*;
 
 struct Authority {
@@ -29,7 +29,7 @@ impl Authority {
         Self { roots, issuer: Issuer::new(params, key) }
     }
 
-    fn server(&self, name: &str) -> Arc<ServerConfig> {
+    fn server_config(&self, name: &str) -> Arc<ServerConfig> {
         let key = KeyPair::generate().unwrap();
         let params = CertificateParams::new(vec![name.to_owned()]).unwrap();
         let certificate = params.signed_by(&key, &self.issuer).unwrap();
@@ -81,7 +81,9 @@ async fn request_once(
 #[tokio::test]
 async fn https_works_with_a_trusted_authority() {
     let authority = Authority::new();
-    let server = Server::start_with(Some(authority.server("mcp.test")), |_| Answer::json(result(1))).await;
+    let server =
+        Server::start_with(Some(authority.server_config("mcp.test")), |_| TestResponse::json(result(1)))
+            .await;
     let dialer = Dialer::new(resolver("127.0.0.1"), authority.trusted());
     let url = format!("https://mcp.test:{}/mcp", server.port());
     assert_eq!(request_once(&url, AddressPolicy::PrivateToo, dialer, credentials()).await, Ok(result(1)));
@@ -91,7 +93,9 @@ async fn https_works_with_a_trusted_authority() {
 #[tokio::test]
 async fn another_authority_or_another_name_gets_no_request() {
     let authority = Authority::new();
-    let server = Server::start_with(Some(authority.server("mcp.test")), |_| Answer::json(result(1))).await;
+    let server =
+        Server::start_with(Some(authority.server_config("mcp.test")), |_| TestResponse::json(result(1)))
+            .await;
     let other_authority = Dialer::new(resolver("127.0.0.1"), Authority::new().trusted());
     let url = format!("https://mcp.test:{}/mcp", server.port());
     let refused = request_once(&url, AddressPolicy::PrivateToo, other_authority, credentials()).await;
@@ -107,7 +111,9 @@ async fn another_authority_or_another_name_gets_no_request() {
 #[tokio::test]
 async fn an_authority_that_the_system_does_not_trust_is_refused() {
     let authority = Authority::new();
-    let server = Server::start_with(Some(authority.server("127.0.0.1")), |_| Answer::json(result(1))).await;
+    let server =
+        Server::start_with(Some(authority.server_config("127.0.0.1")), |_| TestResponse::json(result(1)))
+            .await;
     let refused = request_once(
         &server.url(),
         AddressPolicy::PublicOnly,
@@ -120,7 +126,7 @@ async fn an_authority_that_the_system_does_not_trust_is_refused() {
 
 #[tokio::test]
 async fn a_name_that_resolves_to_a_private_address_is_refused() {
-    let server = Server::start(|_| Answer::json(result(1))).await;
+    let server = Server::start(|_| TestResponse::json(result(1))).await;
     let url = format!("http://mcp.test:{}/mcp", server.port());
     for inside in ["127.0.0.1", "::ffff:127.0.0.1", "10.0.0.1", "169.254.169.254"] {
         let dialer = Dialer::new(resolver(inside), Trust::System);
@@ -138,7 +144,7 @@ async fn a_name_that_resolves_to_a_private_address_is_refused() {
 
 #[tokio::test]
 async fn loopback_in_the_configured_url_needs_no_permission() {
-    let server = Server::start(|_| Answer::json(result(1))).await;
+    let server = Server::start(|_| TestResponse::json(result(1))).await;
     let localhost = resolver("127.0.0.1");
     let dialer = Dialer::new(localhost.clone(), Trust::System);
     let url = format!("http://localhost:{}/mcp", server.port());
@@ -155,8 +161,8 @@ async fn loopback_in_the_configured_url_needs_no_permission() {
 }
 
 #[tokio::test]
-async fn credentials_do_not_travel_in_plain_text() {
-    let server = Server::start(|_| Answer::json(result(1))).await;
+async fn credentials_are_not_sent_in_plain_text() {
+    let server = Server::start(|_| TestResponse::json(result(1))).await;
     let dialer = Dialer::new(resolver("127.0.0.1"), Trust::System);
     let url = format!("http://mcp.test:{}/mcp", server.port());
     let refused = request_once(&url, AddressPolicy::PrivateToo, dialer, credentials()).await;
