@@ -13,7 +13,7 @@ use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
 use serde_json::Value;
 
 use crate::certificates::{Authority, Certified};
-use crate::deadline::PATIENCE;
+use crate::deadline::{Deadline, PATIENCE};
 use crate::world::World;
 
 /// Sends requests to one sidecar, with or without a token.
@@ -180,12 +180,14 @@ impl Response {
 /// Reads until this text has arrived, and returns everything read so far.
 ///
 /// # Panics
-/// When the stream ends before.
+/// When the stream ends before, or it takes too long.
 #[track_caller]
 pub fn read_until(stream: &mut dyn Stream, text: &str) -> String {
+    let deadline = Deadline::after(PATIENCE);
     let mut read = String::new();
     let mut buffer = [0; 1024];
     while !read.contains(text) {
+        assert!(!deadline.is_over(), "{text:?} did not arrive in time, after {read:?}");
         match stream.read(&mut buffer) {
             Ok(count @ 1..) => read += &String::from_utf8_lossy(&buffer[..count]),
             end => panic!("{end:?} before {text:?}, after {read:?}"),
@@ -194,16 +196,18 @@ pub fn read_until(stream: &mut dyn Stream, text: &str) -> String {
     read
 }
 
-/// Whether the stream ends, after any further bytes.
+/// Whether the stream ends in time, after any further bytes.
 pub fn ends(stream: &mut dyn Stream) -> bool {
+    let deadline = Deadline::after(PATIENCE);
     let mut buffer = [0; 1024];
-    loop {
+    while !deadline.is_over() {
         match stream.read(&mut buffer) {
             Ok(1..) => {}
             Ok(0) => return true,
             Err(error) => return error.kind() == io::ErrorKind::UnexpectedEof,
         }
     }
+    false
 }
 
 fn certificate(pem: &str) -> CertificateDer<'static> {

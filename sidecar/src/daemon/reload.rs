@@ -26,6 +26,9 @@ impl Daemon {
             Ok(config) => {
                 let policy = config.policy_digest.clone();
                 let keys = at_restart(&self.config_at_start, &config);
+                if let Some(settings) = &config.admin.tls {
+                    self.admin.reload_certificate(settings);
+                }
                 self.context.config.store(Arc::new(config));
                 tracing::info!(policy, "configuration reloaded");
                 if !keys.is_empty() {
@@ -47,6 +50,7 @@ impl Daemon {
 fn at_restart(started: &Config, now: &Config) -> Vec<&'static str> {
     let path = |config: &Config| config.relay.unix.as_ref().map(|unix| unix.path.clone());
     let listen = |config: &Config| config.relay.tls.as_ref().map(|tls| tls.listen.clone());
+    let admin_listen = |config: &Config| config.admin.tls.as_ref().map(|tls| tls.listen.clone());
     // The list applies at once; whether there is one decides the mode of the socket's file.
     let mode = |config: &Config| Mode::of(&config.relay);
     let (old, new) = (&started.limits, &now.limits);
@@ -59,7 +63,7 @@ fn at_restart(started: &Config, now: &Config) -> Vec<&'static str> {
         ("relay.vsock-dir", started.relay.vsock_dir != now.relay.vsock_dir),
         ("admin.socket", started.admin.socket != now.admin.socket),
         ("admin.http", started.admin.http != now.admin.http),
-        ("admin.tls", started.admin.tls != now.admin.tls),
+        ("admin.tls", admin_listen(started) != admin_listen(now)),
         ("vault", started.vault != now.vault),
         ("limits.links-per-minute", old.links_per_minute != new.links_per_minute),
         ("limits.processes", old.processes != new.processes),

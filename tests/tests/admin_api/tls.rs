@@ -116,6 +116,30 @@ fn a_sandbox_is_attached_and_watched_over_tls() {
 }
 
 #[test]
+fn a_reload_reads_the_certificate_again_and_keeps_the_old_one_if_it_is_bad() {
+    let remote = Remote::start();
+    let token = remote.token("dev");
+    let renewed = Authority::new();
+    let write = |authority: &Authority| {
+        authority.server(&remote.address.ip().to_string()).write(remote.files.path(), "server")
+    };
+    let answers = |authority: &Authority| {
+        let client = AdminClient::tls(remote.address, authority, None).with_token(&token);
+        client
+            .raw(&client.request("GET", "/v1/sessions", "", ""))
+            .is_some_and(|response| response.status == 200)
+    };
+    let (certificate, _) = write(&renewed);
+    assert!(answers(&remote.authority) && !answers(&renewed));
+    remote.world.cofferdam_text(&["reload"]);
+    assert!(answers(&renewed) && !answers(&remote.authority));
+    std::fs::write(&certificate, "not a certificate").unwrap();
+    remote.world.cofferdam_text(&["reload"]);
+    assert!(answers(&renewed));
+    assert!(remote.world.log().contains("the old one stays in use"), "{}", remote.world.log());
+}
+
+#[test]
 fn silent_clients_do_not_block_the_port() {
     let remote = Remote::start();
     let _silent: Vec<TcpStream> = (0..200).map(|_| TcpStream::connect(remote.address).unwrap()).collect();

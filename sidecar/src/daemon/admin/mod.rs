@@ -38,7 +38,9 @@ mod watch;
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use arc_swap::ArcSwapOption;
 use cofferdam_base::random;
+use rustls::ServerConfig;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use tokio::sync::Semaphore;
@@ -57,6 +59,8 @@ pub(crate) struct AdminState {
     tokens: Arc<Tokens>,
     failures: AuthenticationFailures,
     watchers: Arc<Semaphore>,
+    /// The certificate of `admin.tls`, while that port is open; a reload reads it again.
+    certificate: ArcSwapOption<ServerConfig>,
 }
 
 impl AdminState {
@@ -65,6 +69,7 @@ impl AdminState {
             tokens: Arc::new(tokens),
             failures: AuthenticationFailures::default(),
             watchers: Arc::new(Semaphore::new(watch::MAX_WATCHERS)),
+            certificate: ArcSwapOption::empty(),
         }
     }
 }

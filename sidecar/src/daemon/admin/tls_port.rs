@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use cofferdam_base::text::error_chain;
 use relay_proto::address::HostPort;
 use rustls::RootCertStore;
 use rustls::pki_types::pem::PemObject as _;
@@ -20,7 +21,7 @@ use tokio::time::timeout;
 use tokio_rustls::TlsAcceptor;
 
 use super::caller::{ClientCertificate, Peer};
-use super::connection;
+use super::{AdminState, connection};
 use crate::config::AdminTls;
 use crate::daemon::handshake_slots::{HandshakeSlot, HandshakeSlots};
 use crate::daemon::state::Daemon;
@@ -28,7 +29,7 @@ use crate::daemon::state::Daemon;
 /// A bound port.
 pub(crate) struct AdminTlsPort {
     listener: TcpListener,
-    acceptor: TlsAcceptor,
+    config: Arc<ServerConfig>,
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -62,28 +63,50 @@ const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(5);
 
 impl AdminTlsPort {
     pub(crate) async fn bind(settings: &AdminTls) -> Result<Self, AdminTlsError> {
-        let acceptor = TlsAcceptor::from(server_config(settings)?);
+        let config = server_config(settings)?;
         let bound = TcpListener::bind(settings.listen.to_string()).await;
         let listener =
             bound.map_err(|source| AdminTlsError::Bind { address: settings.listen.clone(), source })?;
-        Ok(Self { listener, acceptor })
+        Ok(Self { listener, config })
     }
 
     /// Serves requests until the stop.
     pub(crate) async fn run(self, daemon: Arc<Daemon>) {
         let slots = HandshakeSlots::new(MAX_CONNECTIONS, daemon.stop.clone());
+        daemon.admin.certificate.store(Some(self.config));
         loop {
             match daemon.stop.run_until_cancelled(self.listener.accept()).await {
                 None => return,
                 Some(Ok((stream, address))) => {
                     let Some(slot) = daemon.stop.run_until_cancelled(slots.take()).await else { return };
-                    let (daemon, acceptor) = (Arc::clone(&daemon), self.acceptor.clone());
+                    let Some(config) = daemon.admin.certificate.load_full() else { return };
+                    let (daemon, acceptor) = (Arc::clone(&daemon), TlsAcceptor::from(config));
                     daemon.context.tasks.clone().spawn(serve(daemon, acceptor, stream, address.ip(), slot));
                 }
                 Some(Err(error)) => {
                     tracing::error!(%error, "accept on the port of `admin.tls`");
                     tokio::time::sleep(Duration::from_millis(100)).await;
                 }
+            }
+        }
+    }
+}
+
+impl AdminState {
+    /// Reads the files of `admin.tls` again, if the port is open. If they cannot be used, the log says why, and the certificate
+    /// that was read before stays in use.
+    pub(in crate::daemon) fn reload_certificate(&self, settings: &AdminTls) {
+        if self.certificate.load().is_none() {
+            return;
+        }
+        match server_config(settings) {
+            Ok(config) => self.certificate.store(Some(config)),
+            Err(error) => {
+                let error = error_chain(&error);
+                tracing::error!(
+                    error,
+                    "the certificate of `admin.tls` was not read again: the old one stays in use"
+                );
             }
         }
     }
