@@ -16,6 +16,9 @@ pub(super) const HOME: &str = "/home/daytona";
 /// Where the double's own files are, inside.
 const CONTROL: &str = "/mnt";
 
+/// The number of the command by which a sandbox is known to be up; requests count from 0.
+const READY: u32 = u32::MAX;
+
 pub(super) struct Guest {
     root: PathBuf,
     running: Mutex<Running>,
@@ -39,7 +42,13 @@ impl Guest {
         boxed.stderr(into_file(&root.join("sandbox.log")));
         let mut running = spawn_lasting(boxed, "the Daytona double's sandbox");
         let orders = running.child.stdin.take().expect("stdin is a pipe");
-        Self { root: root.to_owned(), running: Mutex::new(running), orders: Mutex::new(orders) }
+        let guest = Self { root: root.to_owned(), running: Mutex::new(running), orders: Mutex::new(orders) };
+        // Bubblewrap that is killed before it has set up `--die-with-parent` leaves its second process behind.
+        let ready = guest.run(READY, "true");
+        assert_eq!(ready.wait(), Some(0), "the sandbox's shell runs");
+        // A later start asks again.
+        let _ = std::fs::remove_file(ready.file("exit"));
+        guest
     }
 
     /// Starts a script, as the leader of a group of processes.

@@ -222,6 +222,8 @@ impl Drop for DaytonaDouble {
             }
         }
         self.platform.stop_sandbox(Lifecycle::Stopped);
+        // Here, because a thread that still answers a client has a share of the directory.
+        let _ = std::fs::remove_dir_all(self.platform.root.path());
         // Wakes the listener, which then sees that the double is gone.
         let address = self.platform.address;
         std::thread::spawn(move || TcpStream::connect(address));
