@@ -3,3 +3,4 @@
 mod packages;
 mod python;
 mod scene;
+mod typescript;

@@ -83,7 +83,8 @@ fn a_sidecar_that_is_gone_is_noticed() {
 #[test]
 fn the_quick_start_works_as_written() {
     let readme = std::fs::read_to_string(packaging().join("python/README.md")).expect("there is a README");
-    let (Some(mut script), Some(scene)) = (python(&["-c", &first_block(&readme, "python")]), Scene::new()) else {
+    let (Some(mut script), Some(scene)) = (python(&["-c", &first_block(&readme, "python")]), Scene::new())
+    else {
         return;
     };
     scene.on_socket(&mut script);
@@ -105,7 +106,8 @@ fn types_responses_and_settings_are_right() {
 #[test]
 fn the_package_is_typed_strictly() {
     let cache = tempfile::tempdir().expect("a temporary directory can be made");
-    let Some(mut script) = python(&["-m", "mypy", "src", "--cache-dir", &cache.path().to_string_lossy()]) else {
+    let Some(mut script) = python(&["-m", "mypy", "src", "--cache-dir", &cache.path().to_string_lossy()])
+    else {
         return;
     };
     script.env("PYTHONDONTWRITEBYTECODE", "1");

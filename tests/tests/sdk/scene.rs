@@ -79,7 +79,9 @@ impl Scene {
 
     fn authority(&self) -> PathBuf {
         let mut found = std::fs::read_dir(self.files.path()).expect("the directory is there").flatten();
-        let is_authority = |path: &Path| path.file_name().is_some_and(|name| name.to_string_lossy().starts_with("authority"));
+        let is_authority = |path: &Path| {
+            path.file_name().is_some_and(|name| name.to_string_lossy().starts_with("authority"))
+        };
         found.find_map(|entry| Some(entry.path()).filter(|path| is_authority(path))).expect("it was written")
     }
 }
