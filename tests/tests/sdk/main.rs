@@ -1,0 +1,6 @@
+//! The SDKs of the admin API: a real sidecar, the platforms' real SDKs, and doubles of the platforms.
+
+mod packages;
+mod python;
+mod scene;
+mod typescript;
