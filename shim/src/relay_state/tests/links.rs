@@ -31,7 +31,7 @@ fn another_version_is_reported_and_retried_later() {
     scene.state.undecodable(&relay_proto::frame::DecodeError::OtherVersion { ours: 1, theirs: 2 }, scene.now);
     let lines = scene.lines_to_harness();
     assert_eq!(errors(&lines), [pair("1", "version_refused")]);
-    assert!(lines[0].contains("upgrade this side"));
+    assert!(lines[0].contains("the shim in the sandbox is older: upgrade it"));
     assert!(!scene.state.should_connect(scene.now));
     assert!(scene.state.should_connect(scene.now + Duration::from_secs(30)));
 }
