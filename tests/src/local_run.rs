@@ -75,7 +75,12 @@ impl LocalRun {
     /// The same with the shim that it finds by itself.
     #[track_caller]
     pub fn command_without_shim(&self) -> Command {
-        let mut command = self.world.cofferdam_command();
+        self.command_of(&built("COFFERDAM_BIN", "cofferdam"))
+    }
+
+    /// The same with this program.
+    pub fn command_of(&self, program: &Path) -> Command {
+        let mut command = self.world.command_of(program);
         command.arg("run").arg("-c").arg(&self.world.layout().config);
         command.env("HOME", self.home()).env("TMPDIR", self.temporary()).current_dir(self.project());
         command
@@ -107,6 +112,12 @@ impl LocalRun {
         assert_eq!(left, Vec::<PathBuf>::new(), "temporary files");
         assert!(!self.world.layout().admin.exists(), "the sidecar's socket");
         assert_eq!(self.sidecars(), Vec::<u32>::new(), "sidecars that still run");
+        let project = self.project().display().to_string();
+        let is_of_sandbox =
+            |id: &u32| crate::process::command_line(*id).contains(&project) && crate::process::is_alive(*id);
+        let left: Vec<String> =
+            crate::process::process_ids().filter(is_of_sandbox).map(crate::process::command_line).collect();
+        assert_eq!(left, Vec::<String>::new(), "processes of sandboxes");
     }
 
     /// Processes of sidecars with this configuration.

@@ -7,13 +7,17 @@ use std::ffi::OsStr;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::process::Command;
+use std::time::Duration;
 
 use nix::fcntl::{OFlag, open};
 use nix::pty::{grantpt, posix_openpt, ptsname_r, unlockpt};
+use nix::sys::prctl;
+use nix::sys::signal::Signal;
 use nix::sys::stat::Mode;
 use nix::sys::termios::{SetArg, Termios, cfmakeraw, tcgetattr, tcsetattr};
+use nix::sys::wait::{WaitPidFlag, waitpid};
 
-use super::os;
+use super::{children, os};
 
 /// A new terminal: what is written to `inside` is read from `host`, and the reverse.
 #[derive(Debug)]
@@ -42,6 +46,32 @@ pub struct RawMode<T: AsFd> {
 )]
 pub fn user_command(program: impl AsRef<OsStr>) -> Command {
     Command::new(program)
+}
+
+/// Passes of [`kill_adopted`]; a killed process is reaped in the first or second.
+const MAX_PASSES: u32 = 100;
+const PASS_INTERVAL: Duration = Duration::from_millis(10);
+
+/// Makes this process the parent of its descendants' orphans, for [`kill_adopted`].
+pub fn adopt_orphans() -> io::Result<()> {
+    Ok(prctl::set_child_subreaper(true)?)
+}
+
+/// Kills and reaps all children of this process but `spared`, and the orphans that become its children meanwhile. Takes at
+/// most a second. To be called when every other child has ended.
+pub fn kill_adopted(spared: Option<u32>) -> io::Result<()> {
+    let is_spared = |pid: nix::unistd::Pid| spared == u32::try_from(pid.as_raw()).ok();
+    for _ in 0..MAX_PASSES {
+        let found = children::signal_children(Signal::SIGKILL, is_spared)?;
+        if found.is_empty() {
+            return Ok(());
+        }
+        for pid in found {
+            let _ = waitpid(pid, Some(WaitPidFlag::WNOHANG));
+        }
+        std::thread::sleep(PASS_INTERVAL);
+    }
+    Err(io::ErrorKind::TimedOut.into())
 }
 
 impl Pty {

@@ -39,7 +39,7 @@ use nix::sys::resource::{Resource, setrlimit};
 pub use bounded::{RunError, run_bounded};
 pub use environment::{InvalidEnvironment, Variable, allowed_environment};
 pub use exit::Exit;
-pub use foreground::{Pty, RawMode, Window, user_command};
+pub use foreground::{Pty, RawMode, Window, adopt_orphans, kill_adopted, user_command};
 pub use keeper::{is_keeper, keeper_main};
 pub use launch::{Launch, LaunchError, launch, use_keeper_program};
 pub use registry::{KnownChild, spawn_known};

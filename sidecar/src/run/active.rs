@@ -18,7 +18,7 @@ use super::directory::{Leftover, RunDirectory, leftovers};
 use super::harness::login::{Login, Returned};
 use super::harness::settings::{LoginState, ShimCommand};
 use super::host::Host;
-use super::kinds::{CommandLine, GeneratedFile, Prepared, Stdio, advise_other_kind};
+use super::kinds::{CommandLine, GeneratedFile, Orphans, Prepared, Stdio, advise_other_kind};
 use super::plan::Plan;
 use super::shared_sidecar::SharedSidecar;
 use super::signals::Signals;
@@ -131,6 +131,12 @@ impl ActiveRun {
         }
         self.login = None;
         self.directory = None;
+        if prepared.orphans == Orphans::Kill {
+            let sidecar = self.sidecar.as_ref().and_then(SharedSidecar::child_id);
+            if let Err(error) = cofferdam_process::kill_adopted(sidecar) {
+                eprintln!("cofferdam: processes of the sandbox may still run: {error}");
+            }
+        }
         let left = match self.sidecar.take() {
             Some(sidecar) => sidecar.leave().await,
             None => Ok(()),

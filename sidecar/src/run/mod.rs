@@ -51,7 +51,7 @@ use crate::terminal::failure::{Failure, Sysexit};
 use active::ActiveRun;
 use directory::RunDirectory;
 use host::Host;
-use kinds::{Prepared, Stdio};
+use kinds::{Orphans, Prepared, Stdio};
 use plan::Plan;
 use request::RunRequest;
 use signals::Signals;
@@ -117,6 +117,9 @@ async fn execute(
     stdio: Stdio,
 ) -> Result<ExitCode, Failure> {
     let mut signals = Signals::new().map_err(|error| Failure::new(Sysexit::Software, error))?;
+    if prepared.orphans == Orphans::Kill {
+        cofferdam_process::adopt_orphans().map_err(|error| Failure::new(Sysexit::Software, error))?;
+    }
     let mut run = ActiveRun::default();
     let ready = tokio::select! {
         ready = run.set_up(plan, prepared, host, config, config_file, path) => ready.map(|()| None),

@@ -177,6 +177,11 @@ impl SharedSidecar {
         }
     }
 
+    /// The process of the sidecar, if this run has started it.
+    pub(super) fn child_id(&self) -> Option<u32> {
+        self.child.as_ref().and_then(Child::id)
+    }
+
     fn spawn(&self) -> Result<Child, Failure> {
         let failed =
             |error: io::Error| Failure::new(Sysexit::Unavailable, format!("start the sidecar: {error}"));

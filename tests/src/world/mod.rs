@@ -336,7 +336,12 @@ impl World {
 
     /// A `cofferdam` command with this world's environment, for a test that does not wait for its end.
     pub fn cofferdam_command(&self) -> Command {
-        let mut command = command(built("COFFERDAM_BIN", "cofferdam"));
+        self.command_of(&built("COFFERDAM_BIN", "cofferdam"))
+    }
+
+    /// This program in the environment of the world.
+    pub fn command_of(&self, program: &Path) -> Command {
+        let mut command = command(program);
         command.env_clear().env("PATH", std::env::var_os("PATH").unwrap_or_default());
         command.env("HOME", self.layout.root.path()).envs(&self.builder.environment);
         command

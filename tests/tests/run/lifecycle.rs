@@ -1,7 +1,7 @@
 //! The sidecar of runs, and the end of a run at every step.
 
 use cofferdam_tests::deadline::{holds_within, wait_until};
-use cofferdam_tests::process::{Running, is_alive, output_of, send};
+use cofferdam_tests::process::{Running, built, is_alive, output_of, send};
 use cofferdam_tests::tools::Tool;
 use nix::sys::signal::Signal;
 use serde_json::json;
@@ -122,7 +122,13 @@ fn the_shim_beside_the_program_is_enough() {
         return;
     }
     let user = user();
-    let mut command = user.command_without_shim();
+    // As `cargo build --release --workspace` leaves them: beside each other.
+    let programs = user.home().join("built");
+    std::fs::create_dir(&programs).expect("a temporary directory is writable");
+    for (variable, name) in [("COFFERDAM_BIN", "cofferdam"), ("COFFERDAM_SHIM_BIN", "cofferdam-shim")] {
+        std::fs::copy(built(variable, name), programs.join(name)).expect("the program was built");
+    }
+    let mut command = user.command_of(&programs.join("cofferdam"));
     command.args(["--", "cofferdam-shim", "--version"]);
     let output = output_of(command, "cofferdam run");
     assert!(output.status.success(), "{}", text(&output.stderr));

@@ -160,9 +160,11 @@ mod tests {
     #[test]
     fn a_dynamic_program_is_refused_with_the_way_to_build_the_static_one() {
         let files = ShimFiles::default();
-        let this_test = std::env::current_exe().unwrap();
-        let here = Architecture::from_machine(std::env::consts::ARCH).unwrap();
-        let why = files.find(Some(&this_test), here).err().unwrap();
+        let here = Architecture::X86_64;
+        let dynamic = std::env::temp_dir().join(cofferdam_base::random::id("cofferdam-shim-file-"));
+        std::fs::write(&dynamic, elf(62, &[1, 3])).unwrap();
+        let why = files.find(Some(&dynamic), here).err().unwrap();
+        std::fs::remove_file(&dynamic).unwrap();
         assert!(
             why.contains("needs libraries that the sandbox may not have; build the static shim with"),
             "{why}"

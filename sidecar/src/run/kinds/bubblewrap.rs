@@ -3,7 +3,7 @@
 use std::ffi::{OsStr, OsString};
 use std::path::PathBuf;
 
-use super::{CommandLine, Network, Prepared, SignalTarget, Stdio, with_terminal};
+use super::{CommandLine, Network, Orphans, Prepared, SignalTarget, Stdio, with_terminal};
 use crate::run::mount::{self, Access, Mount, SystemEntry};
 use crate::run::plan::Plan;
 
@@ -20,6 +20,7 @@ pub(super) fn prepare(plan: &Plan, program: PathBuf, stdio: Stdio) -> Prepared {
         trial: Some(trial),
         removal: None,
         signals: SignalTarget::GroupsInside,
+        orphans: Orphans::Kill,
         advice: None,
     }
 }

@@ -7,7 +7,7 @@ use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 
 use super::root_tree::root_tree;
-use super::{CommandLine, Kind, Network, Prepared, SignalTarget, Stdio};
+use super::{CommandLine, Kind, Network, Orphans, Prepared, SignalTarget, Stdio};
 use crate::run::host::Host;
 use crate::run::mount::{Access, Mount};
 use crate::run::plan::{FileTree, Plan};
@@ -84,6 +84,7 @@ pub(super) fn prepare(
         files,
         trial: None,
         signals: SignalTarget::Program,
+        orphans: Orphans::Leave,
         advice: Some(
             "the container or its command could not be started; is the image there and for this machine's architecture, and \
              does it have the command and its libraries?",

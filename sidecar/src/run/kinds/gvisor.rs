@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use serde_json::{Value, json};
 
 use super::root_tree::root_tree;
-use super::{CommandLine, GeneratedFile, Network, Prepared, SignalTarget, Stdio};
+use super::{CommandLine, GeneratedFile, Network, Orphans, Prepared, SignalTarget, Stdio};
 use crate::run::mount::{Access, Mount};
 use crate::run::plan::Plan;
 
@@ -43,6 +43,7 @@ pub(super) fn prepare(plan: &Plan, program: PathBuf, run_directory: &Path, stdio
         trial: None,
         removal: Some(line(&["delete", "--force"], None)),
         signals: SignalTarget::Program,
+        orphans: Orphans::Leave,
         advice: None,
     }
 }

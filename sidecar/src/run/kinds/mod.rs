@@ -80,8 +80,18 @@ pub(super) struct Prepared {
     /// Removes what the sandbox's program leaves behind when it is killed.
     pub(super) removal: Option<CommandLine>,
     pub(super) signals: SignalTarget,
+    pub(super) orphans: Orphans,
     /// What to look at where the program says by its exit code that it could not start the command.
     pub(super) advice: Option<&'static str>,
+}
+
+/// What becomes of processes that the sandbox's program leaves behind.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(super) enum Orphans {
+    /// Bubblewrap's process inside waits forever for the one outside if that is killed while the sandbox is being made.
+    Kill,
+    /// Podman and docker have processes that serve other containers too.
+    Leave,
 }
 
 #[derive(Debug)]

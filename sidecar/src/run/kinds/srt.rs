@@ -10,7 +10,9 @@ use std::path::{Path, PathBuf};
 
 use serde_json::json;
 
-use super::{CommandLine, FileContent, GeneratedFile, Network, Prepared, SignalTarget, Stdio, with_terminal};
+use super::{
+    CommandLine, FileContent, GeneratedFile, Network, Orphans, Prepared, SignalTarget, Stdio, with_terminal,
+};
 use crate::run::host::Host;
 use crate::run::mount::{Access, Mount};
 use crate::run::plan::Plan;
@@ -80,6 +82,7 @@ pub(super) fn prepare(
         trial: None,
         removal: None,
         signals: SignalTarget::Program,
+        orphans: Orphans::Kill,
         advice: None,
     }
 }
