@@ -205,7 +205,7 @@ impl DaytonaDouble {
     /// The tokens that were valid at some time.
     pub fn tokens(&self) -> Vec<String> {
         let state = self.platform.lock();
-        [&[state.preview_token.clone()], &state.ssh_tokens[..]].concat()
+        [std::slice::from_ref(&state.preview_token), &state.ssh_tokens[..]].concat()
     }
 
     /// The processes of the sandbox, by their command lines.
@@ -269,6 +269,7 @@ impl Platform {
             Fault::Gigabyte { announced } => request.answer_endlessly(announced),
             Fault::StopAfter(bytes) => {
                 request.read_body(bytes);
+                toolbox::write_cut_upload(self, &request);
                 self.stop_sandbox(Lifecycle::Stopped);
             }
         }

@@ -210,6 +210,20 @@ fn bulk_upload(guest: &Guest, request: &Request) -> Answer {
     }
 }
 
+/// Writes as much of a file as came: the real toolbox writes while it receives.
+pub(super) fn write_cut_upload(platform: &Platform, request: &Request) {
+    let cut = || {
+        let (name, path) = parts(request).into_iter().next().filter(|(name, _)| name.ends_with(".path"))?;
+        let path = String::from_utf8_lossy(path).into_owned();
+        let content =
+            memchr::memmem::find(&request.body, format!("{}.file", name.strip_suffix(".path")?).as_bytes())?;
+        let start = content + memchr::memmem::find(&request.body[content..], b"\r\n\r\n")? + 4;
+        write(&platform.guest()?.on_host(&path)?, &request.body[start..]).ok()
+    };
+    // A request that is no upload has no such part.
+    let _ = cut();
+}
+
 /// Fails for a program that is being executed, as the kernel says.
 fn write(file: &std::path::Path, content: &[u8]) -> Result<(), String> {
     let directory = file.parent().ok_or("no directory")?;

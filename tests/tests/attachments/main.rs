@@ -2,6 +2,7 @@
 
 mod calls;
 mod life;
+mod on_daytona;
 mod refusals;
 mod tokens;
 

@@ -19,9 +19,9 @@ impl Scene {
     fn assert_nothing_left(&self) {
         assert_eq!(self.list(), Vec::<Value>::new());
         assert_eq!(self.platform.processes(&self.sandbox), Vec::<u32>::new());
-        let enrolments = std::fs::read_dir(self.world.layout().state.join("enrolments")).unwrap();
-        for entry in enrolments {
-            let text = std::fs::read_to_string(entry.unwrap().path()).unwrap();
+        let directory = self.world.layout().state.join("enrolments");
+        for entry in std::fs::read_dir(directory).expect("the state directory is readable").flatten() {
+            let text = std::fs::read_to_string(entry.path()).expect("an enrolment is a text file");
             assert!(text.contains("\"over\""), "the enrolment has ended: {text}");
         }
     }

@@ -78,11 +78,18 @@ async fn a_proxy_that_fails_while_connecting_is_tried_again() {
     let upgrades =
         || double.requests().iter().filter(|request| request.service == ServiceName::Preview).count();
     let before = upgrades();
-    for fault in [Fault::Status(502, None), Fault::Cut, Fault::Redirect("https://auth.daytona.test".into())] {
+    for fault in [Fault::Status(502, None), Fault::Cut] {
         double.fail_next_upgrade(fault);
         drop(operator.attach().await);
     }
-    assert_eq!(upgrades(), before + 6, "each failed once, and the redirect was not followed");
+    assert_eq!(upgrades(), before + 4, "each failed once");
+    // This is how the proxy refuses a token.
+    double.fail_next_upgrade(Fault::Redirect("https://auth.daytona.test".into()));
+    let error = operator.failure().await;
+    assert!(matches!(error, PlatformError::Unavailable { .. }), "{error}");
+    assert!(error.to_string().contains("token is refused"), "{error}");
+    operator.attach().await;
+    assert_eq!(upgrades(), before + 6, "the redirect was not followed");
 }
 
 #[tokio::test]
@@ -125,6 +132,7 @@ async fn a_sandbox_that_stops_during_the_upload_leaves_no_half_shim() {
     let directory = double.root().join("home/daytona/.cofferdam");
     let left: Vec<_> =
         std::fs::read_dir(&directory).unwrap().flatten().map(|entry| entry.file_name()).collect();
+    assert!(!left.is_empty(), "the double wrote what came");
     assert!(left.iter().all(|name| !name.to_string_lossy().starts_with("cofferdam-shim")), "{left:?}");
     assert!(matches!(operator.failure().await, PlatformError::Suspended { .. }));
     double.start_again();
@@ -154,4 +162,18 @@ async fn a_sandbox_that_cannot_run_the_shim_says_why() {
         error.to_string().contains("exit code 127") && error.to_string().contains("no such library"),
         "{error}"
     );
+}
+
+#[tokio::test]
+async fn the_hub_of_another_sidecar_is_left_alone() {
+    let Some(double) = DaytonaDouble::start(Speed(1)) else { return };
+    let first = Operator::of(&double);
+    let mut pipe = first.attach().await;
+    let error = Operator::of(&double).failure().await;
+    assert!(matches!(error, PlatformError::Unavailable { .. }), "it may end: {error}");
+    assert!(
+        error.to_string().contains("another hub") || error.to_string().contains("exit code 75"),
+        "{error}"
+    );
+    pipe.carries_a_link().await;
 }

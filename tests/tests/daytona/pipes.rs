@@ -156,6 +156,12 @@ async fn another_shim_replaces_the_hub_without_touching_the_running_file() {
     let link = std::fs::read_link(directory.join("cofferdam-shim")).unwrap();
     assert_eq!(link, Path::new(&format!("cofferdam-shim-{}", newer.digest)));
     assert_eq!(hubs(&double), 1);
+
+    operator.setup.shim = Arc::new(|_: Architecture| Ok(static_shim()));
+    operator.attach().await;
+    let link = std::fs::read_link(directory.join("cofferdam-shim")).unwrap();
+    assert_eq!(link, Path::new(&format!("cofferdam-shim-{}", static_shim().digest)), "also back");
+    assert_eq!(count(&double, "bulk-upload"), 2, "both are there already");
 }
 
 #[tokio::test]
@@ -166,6 +172,6 @@ async fn the_harness_gets_its_files() {
     operator.setup.harness_files = vec![(".config/agent/mcp.json".into(), settings)];
     drop(operator.attach().await);
     let written = std::fs::read_to_string(double.root().join("home/daytona/.config/agent/mcp.json")).unwrap();
-    let shim = format!("/home/daytona/.cofferdam/cofferdam-shim-{}", static_shim().digest);
+    let shim = "/home/daytona/.cofferdam/cofferdam-shim";
     assert_eq!(written, format!("{{\"command\":\"{shim}\"}}\r\n--not-a-boundary\r\n"));
 }

@@ -42,12 +42,12 @@ async fn the_key_goes_to_the_control_api_and_tokens_travel_as_headers() {
 
 /// Fails if a file of the sandbox contains one of these.
 fn search(directory: &Path, tokens: &[String]) {
-    for entry in std::fs::read_dir(directory).unwrap().flatten() {
-        let kind = entry.file_type().unwrap();
+    for entry in std::fs::read_dir(directory).expect("the directory is there").flatten() {
+        let kind = entry.file_type().expect("it has a type");
         if kind.is_dir() {
             search(&entry.path(), tokens);
         } else if kind.is_file() {
-            let content = std::fs::read(entry.path()).unwrap();
+            let content = std::fs::read(entry.path()).expect("it is readable");
             let found = tokens.iter().any(|token| memmem(&content, token.as_bytes()));
             assert!(!found, "a token is in {}", entry.path().display());
         }

@@ -74,7 +74,7 @@ async fn a_gateway_that_refuses_is_reported_without_the_token() {
 /// The processes of the machine with this text in their arguments or environment, but for the double's own.
 fn processes_with(text: &str) -> Vec<String> {
     let mut found = Vec::new();
-    for entry in std::fs::read_dir("/proc").unwrap().flatten() {
+    for entry in std::fs::read_dir("/proc").expect("Linux has it").flatten() {
         for part in ["cmdline", "environ"] {
             let content = std::fs::read(entry.path().join(part)).unwrap_or_default();
             let content = String::from_utf8_lossy(&content).replace('\0', " ");

@@ -157,12 +157,15 @@ async fn dropping_the_pipe_ends_the_hub() {
 #[tokio::test(flavor = "multi_thread")]
 async fn the_last_bytes_reach_the_hub_before_it_ends() {
     let Some(scene) = Scene::new() else { return };
-    let keeping = "#!/bin/sh\nprintf hello\nexec cat > /tmp/kept\n";
+    // It is slow to read, so that not all fits into its input at once.
+    let keeping = "#!/bin/sh\nprintf hello\nsleep 1\nexec cat > /tmp/kept\n";
     let mut pipe = scene.open(&setup(keeping)).await.unwrap();
-    write(&mut pipe, b"goodbye").await;
+    let last = vec![b'x'; 200 * 1024];
+    write(&mut pipe, &last).await;
     drop(pipe);
     timeout(PATIENCE, scene.client.finish()).await.expect("the client ends its hubs");
-    assert_eq!(fs::read(scene.double.path(scene.box_id(), "/tmp/kept")).unwrap(), b"goodbye");
+    let kept = fs::read(scene.double.path(scene.box_id(), "/tmp/kept")).unwrap();
+    assert!(kept == last, "{} of {} bytes arrived", kept.len(), last.len());
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -24,8 +24,12 @@ pub(super) const DIRECTORY: &str = "\"${HOME:-/tmp}/.cofferdam\"";
 /// The name of a shim; its digest follows.
 pub(super) const SHIM_PREFIX: &str = "cofferdam-shim-";
 
+/// The name that harnesses use.
+const LINK: &str = "cofferdam-shim";
+
 const LOOKING: &str = "look into the sandbox";
 const UPLOADING: &str = "upload the shim into the sandbox";
+const LINKING: &str = "link the shim in the sandbox";
 const HARNESS: &str = "write the harness's settings in the sandbox";
 /// Uploads that were cut off are removed after these minutes.
 const STALE_MINUTES: u32 = 10;
@@ -42,11 +46,15 @@ pub(super) async fn install(
     let shim = (setup.shim)(found.architecture)
         .map_err(|why| PlatformError::Sandbox { doing: "find the shim for the sandbox", why })?;
     check_digest(&shim)?;
-    let path = format!("{}/{SHIM_PREFIX}{}", found.directory, shim.digest);
+    let name = format!("{SHIM_PREFIX}{}", shim.digest);
     if !found.digests.contains(&shim.digest) {
         upload(toolbox, &found.directory, &shim, progress).await?;
     }
-    for (file, content) in setup.harness_files_for(&path) {
+    if found.link != name {
+        switch_link(toolbox, &name).await?;
+    }
+    let path = format!("{}/{name}", found.directory);
+    for (file, content) in setup.harness_files_for(&format!("{}/{LINK}", found.directory)) {
         let file = inside_home(&found.directory, file)?;
         toolbox.upload(HARNESS, &file, &content, &|_| {}).await?;
     }
@@ -59,6 +67,8 @@ struct Found {
     directory: String,
     /// Of the shims that are there.
     digests: Vec<String>,
+    /// The name of the shim to which the link leads; empty if there is none.
+    link: String,
 }
 
 async fn look(toolbox: &Toolbox) -> Result<Found, PlatformError> {
@@ -68,6 +78,7 @@ async fn look(toolbox: &Toolbox) -> Result<Found, PlatformError> {
          find \"$d\" -name '.upload-*' -mmin +{STALE_MINUTES} -exec rm -f '{{}}' ';' 2>/dev/null\n\
          echo \"machine $(uname -m)\"\n\
          echo \"directory $d\"\n\
+         echo \"link $(readlink \"$d/{LINK}\")\"\n\
          for f in \"$d\"/{SHIM_PREFIX}*; do [ -x \"$f\" ] && echo \"shim $(sha256sum < \"$f\" 2>/dev/null)\"; done\n\
          exit 0\n"
     );
@@ -91,7 +102,8 @@ async fn look(toolbox: &Toolbox) -> Result<Found, PlatformError> {
         return Err(cannot(format!("its home directory has an unusual name: `{}`", printable(directory))));
     }
     let digests = values("shim").filter_map(|line| line.split(' ').next()).map(str::to_owned).collect();
-    Ok(Found { architecture, directory: directory.to_owned(), digests })
+    let link = values("link").next().unwrap_or_default().to_owned();
+    Ok(Found { architecture, directory: directory.to_owned(), digests, link })
 }
 
 async fn upload(
@@ -104,17 +116,14 @@ async fn upload(
     let name = random::id(".upload-");
     toolbox.upload(UPLOADING, &format!("{directory}/{name}"), &shim.bytes, progress).await?;
     let (digest, length) = (&shim.digest, shim.bytes.len());
-    // Where there is no `sha256sum`, the length is compared. A link in the directory of programs is a convenience.
+    // Where there is no `sha256sum`, the length is compared.
     let script = format!(
         "d={DIRECTORY}\n\
          f=\"$d/{name}\"\n\
          if command -v sha256sum >/dev/null; then s=$(sha256sum < \"$f\"); w={digest}; else s=$(wc -c < \"$f\"); w={length}; fi\n\
          set -- $s\n\
          [ \"$1\" = \"$w\" ] || {{ rm -f \"$f\"; echo 'it arrived damaged'; exit 65; }}\n\
-         chmod 755 \"$f\" && mv -f \"$f\" \"$d/{SHIM_PREFIX}{digest}\" || exit 73\n\
-         ln -sfn \"{SHIM_PREFIX}{digest}\" \"$d/cofferdam-shim\"\n\
-         ln -sfn \"$d/cofferdam-shim\" /usr/local/bin/cofferdam-shim 2>/dev/null\n\
-         exit 0\n"
+         chmod 755 \"$f\" && mv -f \"$f\" \"$d/{SHIM_PREFIX}{digest}\" || exit 73\n"
     );
     let executed = toolbox.execute(UPLOADING, &script).await?;
     match executed.exit_code {
@@ -124,6 +133,21 @@ async fn upload(
             Err(PlatformError::Unavailable { doing: UPLOADING, why, retry_after: None })
         }
         _ => Err(PlatformError::Sandbox { doing: UPLOADING, why: printable(&executed.result) }),
+    }
+}
+
+/// Makes the link that harnesses use lead to this shim. One in the directory of programs is a convenience, for root only.
+async fn switch_link(toolbox: &Toolbox, name: &str) -> Result<(), PlatformError> {
+    let script = format!(
+        "d={DIRECTORY}\n\
+         ln -sfn {name} \"$d/{LINK}\" || exit 73\n\
+         ln -sfn \"$d/{LINK}\" /usr/local/bin/{LINK} 2>/dev/null\n\
+         exit 0\n"
+    );
+    let executed = toolbox.execute(LINKING, &script).await?;
+    match executed.exit_code {
+        0 => Ok(()),
+        _ => Err(PlatformError::Sandbox { doing: LINKING, why: printable(&executed.result) }),
     }
 }
 

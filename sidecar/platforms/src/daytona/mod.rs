@@ -168,7 +168,7 @@ impl OpenSandbox<'_> {
             if running != first {
                 preview = self.control.preview(self.id, running).await?;
             }
-            if let Some(pipe) = self.connect(hub, &mut preview, running).await? {
+            if let Some(pipe) = self.connect(hub, &preview).await? {
                 return Ok(pipe);
             }
         }
@@ -179,7 +179,7 @@ impl OpenSandbox<'_> {
             preview = self.control.preview(self.id, port).await?;
             hub.start(&self.toolbox, &shim, setup, port).await?;
             progress(Progress::Connecting);
-            if let Some(pipe) = self.connect(hub, &mut preview, port).await? {
+            if let Some(pipe) = self.connect(hub, &preview).await? {
                 return Ok(pipe);
             }
         }
@@ -188,15 +188,9 @@ impl OpenSandbox<'_> {
     }
 
     /// Connects as soon as the hub listens; `None` if another program has its port.
-    async fn connect(
-        &self,
-        hub: &HubSession,
-        preview: &mut Preview,
-        port: u16,
-    ) -> Result<Option<Pipe>, PlatformError> {
+    async fn connect(&self, hub: &HubSession, preview: &Preview) -> Result<Option<Pipe>, PlatformError> {
         let deadline = Instant::now() + LISTEN_TIMEOUT;
         let mut pause = FIRST_RETRY;
-        let mut is_renewed = false;
         loop {
             let why = match dial(self.control, preview, self.route).await? {
                 Dialled::Connected(pipe) => {
@@ -206,13 +200,11 @@ impl OpenSandbox<'_> {
                         HubFate::PortTaken => Ok(None),
                     };
                 }
-                Dialled::TokenRefused if is_renewed => {
-                    "the preview proxy refuses the sandbox's token".to_owned()
-                }
+                // It was asked for in this attempt: the next one gets another.
                 Dialled::TokenRefused => {
-                    *preview = self.control.preview(self.id, port).await?;
-                    is_renewed = true;
-                    continue;
+                    let why =
+                        "the sandbox's token is refused: the sandbox was restarted meanwhile".to_owned();
+                    return Err(PlatformError::Unavailable { doing: CONNECTING, why, retry_after: None });
                 }
                 Dialled::NotListening(why) => why,
             };

@@ -173,7 +173,7 @@ mod tests {
             read(r#"{"event":{"end":{"exited":true,"status":"exit status 0"}}}"#),
             Some(ProcessEvent::Ended(end))
         );
-        for bad in ["", "[]", r#"{"event":{"data":{"stdout":"*"}}}"#, r#"{"event":{"start":{"pid":-1}}}"#] {
+        for bad in ["", "7", r#"{"event":{"data":{"stdout":"*"}}}"#, r#"{"event":{"start":{"pid":-1}}}"#] {
             assert_eq!(read(bad), None, "{bad}");
         }
     }

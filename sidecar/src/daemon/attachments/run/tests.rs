@@ -216,7 +216,8 @@ async fn a_refused_key_is_read_again_before_it_is_sent_again() {
 
 #[tokio::test(start_paused = true)]
 async fn the_end_is_noticed_in_every_state() {
-    let answers: [fn() -> Option<Result<(), PlatformError>>; 4] = [
+    type Answer = fn() -> Option<Result<(), PlatformError>>;
+    let answers: [Answer; 4] = [
         || None,
         || Some(Err(unavailable(Some(Duration::from_secs(300))))),
         || Some(Err(suspended())),
