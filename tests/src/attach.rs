@@ -31,7 +31,7 @@ impl Attach {
         Self { process: Running::spawn(command, "cofferdam attach"), stderr, _directory: directory }
     }
 
-    /// Runs `attach exec` with a hub on this socket, and waits until the socket exists.
+    /// Runs `attach exec` with a hub on this socket, and waits until it is attached.
     #[track_caller]
     pub fn exec(world: &World, socket: &Path) -> Self {
         let attach = Self::start(world, &exec_hub(socket));
@@ -60,7 +60,7 @@ impl Attach {
         String::from_utf8_lossy(&read(&self.stderr)).into_owned()
     }
 
-    /// The command that runs now.
+    /// The process id of the command that `attach` runs now.
     #[track_caller]
     pub fn command(&self) -> u32 {
         let mut children = Vec::new();
@@ -89,7 +89,7 @@ impl Attach {
     pub fn stop(mut self) {
         self.signal(Signal::SIGTERM);
         let status = self.wait();
-        assert!(status.success(), "an orderly end succeeds: {status}");
+        assert!(status.success(), "`attach` failed after SIGTERM: {status}");
     }
 }
 
@@ -108,13 +108,13 @@ pub fn exec_hub(socket: &Path) -> Vec<String> {
     words.into_iter().map(str::to_owned).chain([socket.display().to_string()]).collect()
 }
 
-/// A harness on a shim behind this hub, with the legacy handshake done.
+/// Starts a shim with this relay address, and a harness that has made the legacy handshake.
 #[track_caller]
 pub fn connected(relay: &str, server: &str) -> Harness {
     Harness::start(shim_at(relay, server), "cofferdam-shim").initialized()
 }
 
-/// The shim with this link and an empty environment.
+/// The command of a shim with this relay address and an empty environment.
 pub fn shim_at(relay: &str, server: &str) -> Command {
     let mut command = command(shim_binary());
     command.env_clear().args(["--relay", relay, "--server", server]);

@@ -6,7 +6,7 @@ use rcgen::{BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose
 
 use crate::encodings::base64;
 
-/// An authority.
+/// A certificate authority.
 #[derive(Debug)]
 pub struct Authority {
     pem: String,
@@ -51,7 +51,7 @@ impl Authority {
     }
 
     fn sign(&self, name: &str, purpose: ExtendedKeyUsagePurpose) -> Certified {
-        let mut params = CertificateParams::new(vec![name.to_owned()]).expect("a good name");
+        let mut params = CertificateParams::new(vec![name.to_owned()]).expect("the name is valid");
         params.distinguished_name.push(DnType::CommonName, name);
         params.extended_key_usages = vec![purpose];
         let key = KeyPair::generate().expect("a key can be generated");

@@ -13,7 +13,7 @@ use crate::server::Server;
 use crate::vault::{self, prepared};
 use crate::world::Builder;
 
-/// Dropped in this order: OpenBao has connections to PostgreSQL.
+/// An OpenBao and a PostgreSQL; dropped in this order, because OpenBao has connections to PostgreSQL.
 #[derive(Debug)]
 pub struct Database {
     pub bao: OpenBao,
@@ -58,7 +58,7 @@ impl Database {
         });
     }
 
-    /// A role whose users may read and write. Their revocation also closes their connections.
+    /// Writes a role whose users can only log in. Their revocation also closes their connections.
     #[track_caller]
     pub fn role(&self, name: &str, life: Life) {
         let creation = [
@@ -124,11 +124,11 @@ impl Database {
         process_ids().filter_map(url_of).collect()
     }
 
-    /// The URL of the one process that has one.
+    /// The database URL in the environment of the only process that has it.
     #[track_caller]
     pub fn url(&self) -> String {
         let urls = self.urls();
-        assert_eq!(urls.len(), 1, "one process has a credential: {urls:?}");
+        assert_eq!(urls.len(), 1, "not one process has a database URL: {urls:?}");
         urls.into_values().next().expect("it was counted")
     }
 }

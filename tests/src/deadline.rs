@@ -1,13 +1,14 @@
-//! Waiting on conditions with a deadline; the only reader of the clock here.
+//! Waits for conditions, with a deadline. No other module of this crate reads the clock.
 //!
-//! A missed deadline means that something is broken, not slow: deadlines are long, and no test asserts on a time.
+//! A missed deadline means that something is broken, not slow: deadlines are long, and no test asserts how long
+//! something takes.
 
 use std::time::{Duration, Instant};
 
-/// Long enough for a loaded machine, short enough that a hung test is seen.
+/// The default timeout: long enough for a loaded machine, short enough to end a hung test.
 pub const PATIENCE: Duration = Duration::from_secs(40);
 
-const PAUSE: Duration = Duration::from_millis(20);
+const POLL_INTERVAL: Duration = Duration::from_millis(20);
 
 /// The end of a wait.
 #[derive(Clone, Copy, Debug)]
@@ -39,11 +40,11 @@ pub fn holds_within(time: Duration, mut condition: impl FnMut() -> bool) -> bool
         if deadline.is_over() {
             return false;
         }
-        std::thread::sleep(PAUSE);
+        std::thread::sleep(POLL_INTERVAL);
     }
 }
 
-/// Waits until the condition is true; `what` is for the failure.
+/// Waits until the condition is true; `what` describes it in the failure message.
 #[track_caller]
 pub fn wait_until(what: &str, condition: impl FnMut() -> bool) {
     assert!(holds_within(PATIENCE, condition), "not within {PATIENCE:?}: {what}");

@@ -1,15 +1,16 @@
-//! The forms in which a secret could cross to a sandbox, and the search for them.
+//! The encodings in which a secret could reach a sandbox, and the search for them.
 //!
-//! Written independently of the product's scrubber, so that both do not miss the same form.
+//! Written independently of the product's scrubber, so that both do not miss the same encoding.
 
-/// A secret's bytes in one form, by the form's name.
+/// A secret in one encoding.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Form {
     pub name: String,
     pub bytes: Vec<u8>,
 }
 
-/// Every form that must never cross: plain, base64 and base64url at three alignments, hex, percent, JSON escapes.
+/// Every encoding that must never reach a sandbox: plain, base64 and base64url at three alignments, hex, percent, JSON
+/// escapes.
 pub fn forms(secret: &str) -> Vec<Form> {
     let mut forms = vec![form("plain", secret)];
     for alignment in 0..3 {
@@ -34,7 +35,7 @@ pub fn forms(secret: &str) -> Vec<Form> {
     forms
 }
 
-/// The names of the forms of `secret` that occur in `haystack`, ignoring case where an encoding does.
+/// The names of the encodings of `secret` that occur in `haystack`; also in any case where an encoding ignores it.
 pub fn found(haystack: &[u8], secret: &str) -> Vec<String> {
     let mut found: Vec<String> = forms(secret)
         .into_iter()
@@ -57,7 +58,7 @@ pub fn found(haystack: &[u8], secret: &str) -> Vec<String> {
 #[track_caller]
 pub fn assert_absent(what: &str, haystack: &[u8], secret: &str) {
     let found = found(haystack, secret);
-    assert!(found.is_empty(), "{what} ({} bytes) holds the secret: {found:?}", haystack.len());
+    assert!(found.is_empty(), "{what} ({} bytes) contains the secret as {found:?}", haystack.len());
 }
 
 /// Padded, standard alphabet.
@@ -94,7 +95,7 @@ pub fn json_escaped(text: &str) -> String {
     text.encode_utf16().map(|unit| format!("\\u{unit:04x}")).collect()
 }
 
-/// The inside of the JSON string that a library would write.
+/// The JSON string that a library would write, without its quotes.
 pub fn json_spelled(text: &str) -> String {
     let quoted = serde_json::Value::from(text).to_string();
     quoted[1..quoted.len() - 1].to_owned()
@@ -140,8 +141,8 @@ fn base64_core(secret: &[u8], alignment: usize, alphabet: &[u8; 64]) -> String {
     encode64(&bytes, alphabet)[first..end].to_owned()
 }
 
-/// The forms in which the fixture's tool `leak` returns its secret. One list for two tests: that each form leaks without
-/// the scrubber, and that the scrubber removes each.
+/// The forms in which the fixture's tool `leak` returns its secret. One list for two tests: that each form leaks
+/// without the scrubber, and that the scrubber removes each.
 pub const LEAKED_AS: [&str; 13] = [
     "plain",
     "base64",

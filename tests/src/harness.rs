@@ -1,7 +1,7 @@
 //! An MCP client that sends raw lines to a child's stdio: the harness's side of a shim, or of a bare server.
 //!
-//! It parses what it receives only to find answers; what it sends is exactly what the test says. Every read has a
-//! deadline, and everything received is kept, so that a failure can show it.
+//! It sends exactly what the test specifies, and parses what it receives only to find responses. Every read has a
+//! deadline, and everything received is stored, so that a failure can show it.
 
 mod read_switch;
 
@@ -26,7 +26,7 @@ pub struct Harness {
     input: Option<ChildStdin>,
     lines: Receiver<Vec<u8>>,
     received: Vec<u8>,
-    kept: Vec<Value>,
+    unclaimed: Vec<Value>,
     next_id: u64,
     era: Era,
     read_switch: Arc<ReadSwitch>,
@@ -34,7 +34,7 @@ pub struct Harness {
     _directory: tempfile::TempDir,
 }
 
-/// Which era of MCP this harness speaks.
+/// The era of MCP that this harness uses.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Era {
     /// `initialize` and sessions, up to 2025-11-25.
@@ -52,7 +52,7 @@ impl Harness {
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(into_file(&stderr));
         let mut process = Running::spawn(command, name);
         let input = process.child.stdin.take();
-        let output = process.child.stdout.take().expect("stdout was asked for");
+        let output = process.child.stdout.take().expect("stdout is piped");
         let (sender, lines) = channel();
         let read_switch = Arc::new(ReadSwitch::default());
         let reader_switch = Arc::clone(&read_switch);
@@ -73,7 +73,7 @@ impl Harness {
             input,
             lines,
             received: Vec::new(),
-            kept: Vec::new(),
+            unclaimed: Vec::new(),
             next_id: 1,
             era: Era::Legacy,
             read_switch,
@@ -82,7 +82,7 @@ impl Harness {
         }
     }
 
-    /// The legacy handshake; returns the response to `initialize`.
+    /// Makes the legacy handshake; returns the response to `initialize`.
     #[track_caller]
     pub fn initialize(&mut self) -> Value {
         let id = self.send_initialize();
@@ -107,7 +107,8 @@ impl Harness {
         self.send_request("initialize", params)
     }
 
-    /// Switches to the stateless era: every later request carries its metadata. Returns the response to `server/discover`.
+    /// Switches to the stateless era: every later request carries its metadata. Returns the response to
+    /// `server/discover`.
     #[track_caller]
     pub fn discover(&mut self) -> Value {
         self.era = Era::Modern;
@@ -174,8 +175,8 @@ impl Harness {
         input.write_all(bytes).and_then(|()| input.flush()).expect("the child reads its stdin");
     }
 
-    /// Sends lines from `next` until the child has taken `total` bytes, or has taken none for `quiet`.
-    /// Returns the bytes taken; nothing can be sent afterwards.
+    /// Sends lines from `next` until the child's stdin has accepted at least `total` bytes, or none for `quiet`.
+    /// Returns the number of bytes accepted; nothing can be sent afterwards.
     pub fn flood_stdin(
         &mut self,
         quiet: Duration,
@@ -183,13 +184,13 @@ impl Harness {
         mut next: impl FnMut() -> String + Send,
     ) -> usize {
         let mut input = self.input.take().expect("stdin is still open");
-        let (sender, taken) = channel();
-        // Some lines are made beforehand, so that the child's speed is measured and not the test's.
+        let (sender, accepted) = channel();
+        // All lines are created first, so that the child's speed counts and not the test's.
         let mut lines = Vec::new();
-        let mut made = 0;
-        while made < total {
+        let mut created_bytes = 0;
+        while created_bytes < total {
             lines.push(next());
-            made += lines.last().map_or(0, String::len);
+            created_bytes += lines.last().map_or(0, String::len);
         }
         // The thread ends with the child, which ends with this harness.
         std::thread::spawn(move || {
@@ -201,16 +202,16 @@ impl Harness {
                 }
             }
         });
-        std::iter::from_fn(|| taken.recv_timeout(quiet).ok()).sum()
+        std::iter::from_fn(|| accepted.recv_timeout(quiet).ok()).sum()
     }
 
-    /// Stops reading the child's stdout; a line that is being read is still taken.
+    /// Stops reading the child's stdout, after the line that is being read.
     pub fn stop_reading(&mut self) {
         self.read_switch.set(Reading::Stopped);
     }
 
     pub fn read_again(&mut self) {
-        self.read_switch.set(Reading::Going);
+        self.read_switch.set(Reading::Running);
     }
 
     /// The next line with its newline.
@@ -249,12 +250,12 @@ impl Harness {
         parse(&line)
     }
 
-    /// The response to a request; messages before it are kept for later.
+    /// The response to a request; messages before it are stored for later.
     #[track_caller]
     pub fn answer_to(&mut self, id: &Value) -> Value {
         match self.answer_within(id, PATIENCE) {
             Some(answer) => answer,
-            None => panic!("no answer to {id} within {PATIENCE:?}{}", self.transcript()),
+            None => panic!("no response to request {id} within {PATIENCE:?}{}", self.transcript()),
         }
     }
 
@@ -262,8 +263,8 @@ impl Harness {
     #[track_caller]
     pub fn answer_within(&mut self, id: &Value, time: Duration) -> Option<Value> {
         let is_answer = |message: &Value| message.get("id") == Some(id) && message.get("method").is_none();
-        if let Some(index) = self.kept.iter().position(is_answer) {
-            return Some(self.kept.remove(index));
+        if let Some(index) = self.unclaimed.iter().position(is_answer) {
+            return Some(self.unclaimed.remove(index));
         }
         let deadline = Deadline::after(time);
         while !deadline.is_over() {
@@ -271,24 +272,24 @@ impl Harness {
             if is_answer(&message) {
                 return Some(message);
             }
-            self.kept.push(message);
+            self.unclaimed.push(message);
         }
         None
     }
 
-    /// The next request or notification with this method; messages before it are kept for later.
+    /// The next request or notification with this method; messages before it are stored for later.
     #[track_caller]
     pub fn message_with_method(&mut self, method: &str) -> Value {
         let has_method = |message: &Value| message.get("method").and_then(Value::as_str) == Some(method);
-        if let Some(index) = self.kept.iter().position(has_method) {
-            return self.kept.remove(index);
+        if let Some(index) = self.unclaimed.iter().position(has_method) {
+            return self.unclaimed.remove(index);
         }
         loop {
             let message = self.next_message();
             if has_method(&message) {
                 return message;
             }
-            self.kept.push(message);
+            self.unclaimed.push(message);
         }
     }
 
@@ -321,7 +322,7 @@ impl Harness {
         self.process.kill9();
     }
 
-    /// How a harness ends an MCP server over stdio.
+    /// Closes the child's stdin, as harnesses do to end an MCP server.
     pub fn close_stdin(&mut self) {
         self.input = None;
     }
@@ -359,7 +360,7 @@ pub fn text_of(answer: &Value) -> String {
     }
 }
 
-/// The stable code of a refusal, from its data; its message must begin with it.
+/// The stable code in a refusal's data; the refusal's message must begin with that code.
 #[track_caller]
 pub fn refusal_of(answer: &Value) -> &str {
     let error = &answer["error"];
@@ -367,7 +368,7 @@ pub fn refusal_of(answer: &Value) -> &str {
     let message = error["message"].as_str().unwrap_or_default();
     assert!(
         message.starts_with(&format!("{code}: ")),
-        "a model sees only the message, so it starts with the code: {answer}"
+        "the message, which is all that a model gets, does not start with the code: {answer}"
     );
     code
 }
@@ -376,7 +377,7 @@ fn client_info() -> Value {
     json!({"name": "test-harness", "version": "1"})
 }
 
-/// Enough of a message to recognise it.
+/// The beginning of a message, for failures.
 fn cut(message: &Value) -> String {
     message.to_string().chars().take(1000).collect()
 }

@@ -40,19 +40,19 @@ pub enum Reply {
     Status(u16),
 }
 
-/// Listens on a free port of loopback and answers each request on a thread of its own, until the process ends.
+/// Listens on a free loopback port and answers each request in its own thread, until the process exits.
 ///
 /// # Panics
 /// When loopback has no free port.
-pub fn listen(answer: impl Fn(Request) -> Reply + Clone + Send + 'static) -> SocketAddr {
+pub fn listen(response: impl Fn(Request) -> Reply + Clone + Send + 'static) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").expect("loopback has a free port");
     let address = listener.local_addr().expect("a bound socket has an address");
     std::thread::spawn(move || {
         for stream in listener.incoming().flatten() {
-            let answer = answer.clone();
+            let response = response.clone();
             std::thread::spawn(move || {
                 if let Some((request, mut client)) = read(stream) {
-                    write(&mut client, &answer(request));
+                    write(&mut client, &response(request));
                 }
             });
         }
@@ -60,18 +60,18 @@ pub fn listen(answer: impl Fn(Request) -> Reply + Clone + Send + 'static) -> Soc
     address
 }
 
-/// Sends these bytes, which are a whole request, and reads to the end: the status and everything after it. `None` where
-/// there is no response.
+/// Sends these bytes as a whole request and reads until the server closes; returns the status and the whole response,
+/// or `None` without a response.
 pub fn send_raw(address: SocketAddr, request: &[u8]) -> Option<(u16, String)> {
     let mut stream = TcpStream::connect(address).ok()?;
     stream.set_read_timeout(Some(Duration::from_secs(30))).ok()?;
     // A server may respond before it has read the whole request.
     let _ = stream.write_all(request);
-    let mut answer = Vec::new();
-    let _ = stream.read_to_end(&mut answer);
-    let answer = String::from_utf8_lossy(&answer).into_owned();
-    let status = answer.strip_prefix("HTTP/1.1 ")?.get(..3)?.parse().ok()?;
-    Some((status, answer))
+    let mut response = Vec::new();
+    let _ = stream.read_to_end(&mut response);
+    let response = String::from_utf8_lossy(&response).into_owned();
+    let status = response.strip_prefix("HTTP/1.1 ")?.get(..3)?.parse().ok()?;
+    Some((status, response))
 }
 
 fn read(stream: TcpStream) -> Option<(Request, TcpStream)> {
@@ -104,10 +104,10 @@ fn read(stream: TcpStream) -> Option<(Request, TcpStream)> {
 fn write(client: &mut TcpStream, reply: &Reply) {
     let (status, header, body) = match reply {
         Reply::Cut => return,
-        Reply::Held(hung_up) => {
+        Reply::Held(disconnected) => {
             if let Ok(0) = client.read(&mut [0]) {
                 // The test may have dropped the receiver.
-                let _ = hung_up.send(());
+                let _ = disconnected.send(());
             }
             return;
         }

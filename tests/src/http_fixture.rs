@@ -19,16 +19,16 @@ pub struct HttpFixture {
 pub enum Behaviour {
     /// Responds with one JSON body to requests with this `authorization`, and with 401 to others.
     Accepts(Arc<Mutex<String>>),
-    /// Answers as one JSON body.
+    /// Responds with one JSON body.
     Json,
-    /// Answers as a stream of events.
+    /// Responds with a stream of events.
     Events,
     /// Opens MCP sessions and accepts only the newest: 404 to calls in others, 401 to an `initialize` without the
     /// right `authorization`.
     KeepsNewestSession(Arc<Mutex<Sessions>>),
     /// Redirects to this URL.
     RedirectsTo(String),
-    /// Answers with this status.
+    /// Responds with this status.
     Fails(u16),
 }
 
@@ -69,14 +69,15 @@ impl HttpFixture {
 
 fn reply(behaviour: &Behaviour, request: &Request) -> Reply {
     let Some(id) = request.body.get("id") else { return Reply::Status(202) };
-    let answer = json!({"jsonrpc": "2.0", "id": id, "result": result(request)});
+    let response = json!({"jsonrpc": "2.0", "id": id, "result": result(request)});
     match behaviour {
         Behaviour::Accepts(only) => {
-            let is_good = only.lock().is_ok_and(|only| request.headers.get("authorization") == Some(&*only));
-            if is_good { Reply::Json(answer) } else { Reply::Status(401) }
+            let is_accepted =
+                only.lock().is_ok_and(|only| request.headers.get("authorization") == Some(&*only));
+            if is_accepted { Reply::Json(response) } else { Reply::Status(401) }
         }
-        Behaviour::Json => Reply::Json(answer),
-        Behaviour::Events => Reply::Events(vec![("message".to_owned(), answer)]),
+        Behaviour::Json => Reply::Json(response),
+        Behaviour::Events => Reply::Events(vec![("message".to_owned(), response)]),
         Behaviour::KeepsNewestSession(sessions) => {
             let Ok(mut sessions) = sessions.lock() else { return Reply::Cut };
             let header = |name: &str| request.headers.get(name).cloned().unwrap_or_default();
@@ -84,10 +85,10 @@ fn reply(behaviour: &Behaviour, request: &Request) -> Reply {
                 true if header("authorization") != sessions.accepted => Reply::Status(401),
                 true => {
                     sessions.number += 1;
-                    Reply::Opens(sessions.number.to_string(), answer)
+                    Reply::Opens(sessions.number.to_string(), response)
                 }
                 false if header("mcp-session-id") != sessions.number.to_string() => Reply::Status(404),
-                false => Reply::Json(answer),
+                false => Reply::Json(response),
             }
         }
         Behaviour::RedirectsTo(url) => Reply::Redirect(url.clone()),

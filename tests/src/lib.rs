@@ -1,8 +1,8 @@
 //! Support for end-to-end tests with real processes, servers and harnesses.
 //!
-//! A test reads like the story it tells. It builds a [`world::World`] (a sidecar with its servers), takes a
-//! [`harness::Harness`] (a shim and a scripted MCP client) and looks at answers, audit and processes.
-//! Every wait has a deadline, logs are shown when a test fails, and every started process is ended by its id.
+//! A test builds a [`world::World`] (a sidecar with its servers), starts a [`harness::Harness`] (a shim and a scripted
+//! MCP client) and checks responses, audit and processes. Every wait has a deadline, logs are shown when a test fails,
+//! and every started process is ended by its id.
 //!
 //! | module | what it holds |
 //! |---|---|
@@ -14,9 +14,9 @@
 //! | [`cuttable_tcp`] | TCP connections to the sidecar that a test can cut |
 //! | [`database`] | a PostgreSQL whose users OpenBao creates |
 //! | [`daytona_double`] | a double of Daytona, with real processes as its sandbox |
-//! | [`deadline`] | waiting on conditions, the only reader of the clock |
+//! | [`deadline`] | waits for conditions; the only module that reads the clock |
 //! | [`e2b_double`] | a double of E2B: control API, and `envd` with real processes |
-//! | [`encodings`] | the forms in which a secret could leak, and the search for them |
+//! | [`encodings`] | the encodings in which a secret could leak, and the search for them |
 //! | [`fake_model`] | model APIs on loopback that drive a real Claude Code or Codex |
 //! | [`harness`] | raw MCP lines over a child's stdio |
 //! | [`http_fixture`] | an MCP server over HTTP that records its requests |
@@ -28,7 +28,7 @@
 //! | [`postgres`] | a real PostgreSQL |
 //! | [`process`] | starting and ending processes, the only place that does |
 //! | [`proxy`] | a CONNECT proxy |
-//! | [`recording_proxy`] | a proxy on the relay socket that keeps every byte towards the shim |
+//! | [`recording_proxy`] | a proxy on the relay socket that records every byte towards the shim |
 //! | [`relay`] | a relay connection that a test drives, for frames that a shim never sends |
 //! | [`sandbox`] | the state directory and the shims of an enrolled sandbox |
 //! | [`sandboxes`] | real sandboxes with the shim inside |

@@ -1,6 +1,6 @@
-//! The Markdown that the project's documents use, so that tests can check what they say.
+//! Parses the Markdown of the project's documents, so that tests can check their content.
 
-/// The fenced blocks of one language; there must be one.
+/// The fenced blocks of one language; there must be at least one.
 #[track_caller]
 pub fn blocks(markdown: &str, language: &str) -> Vec<String> {
     let opening = format!("{language}\n");

@@ -1,7 +1,8 @@
 //! A real OpenBao server, which offers Vault's API; never a mock.
 //!
-//! Each test has its own, on its own loopback address; it is killed by its process id when the test is over, and by the
-//! kernel if the test itself is killed. The thread that starts one has to outlive it: the kernel counts that thread as the parent.
+//! Each test has its own server, on its own loopback address. It is killed by its process id when the test is over, and
+//! by the kernel if the test itself is killed and `setpriv` is installed. The thread that starts a server has to
+//! outlive it: for the kernel, that thread is the parent.
 
 mod operator;
 mod persistent;
@@ -59,7 +60,7 @@ impl OpenBao {
         let process = spawn(command, directory.path());
         let server =
             Self { process, directory, listens_at, tls: None, root_token: "root".into(), unseal_key: None };
-        server.wait_for(200);
+        server.wait_for_health(200);
         Some(server)
     }
 
@@ -88,12 +89,12 @@ impl OpenBao {
         let tls = Some(Tls { listens_at: secure, authority, ca_file });
         let mut server =
             Self { process, directory, listens_at, tls, root_token: String::new(), unseal_key: None };
-        server.wait_for(501);
-        let mut made = server.operator("initialise the server", async |client| {
+        server.wait_for_health(501);
+        let mut initialised = server.operator("initialise the server", async |client| {
             sys::start_initialization(client, 1, 1, None).await
         });
-        server.root_token = made.root_token;
-        server.unseal_key = made.keys.pop();
+        server.root_token = initialised.root_token;
+        server.unseal_key = initialised.keys.pop();
         server.unseal();
         Some(server)
     }
@@ -104,23 +105,23 @@ impl OpenBao {
     }
 
     pub fn tls_address(&self) -> String {
-        format!("https://{}", self.tls.as_ref().expect("this server speaks TLS").listens_at)
+        format!("https://{}", self.tls.as_ref().expect("this server has a TLS listener").listens_at)
     }
 
     #[track_caller]
     pub fn seal(&self) {
         self.operator("seal the server", async |client| sys::seal(client).await);
-        self.wait_for(503);
+        self.wait_for_health(503);
     }
 
     #[track_caller]
     pub fn unseal(&self) {
         let key = self.unseal_key.clone().expect("a server from a configuration has a key");
         self.operator("unseal the server", async |client| sys::unseal(client, Some(key), None, None).await);
-        self.wait_for(200);
+        self.wait_for_health(200);
     }
 
-    /// Stops it as a hung machine would: connections open, and nothing responds.
+    /// Suspends the server so that it looks hung: connections open, and nothing responds.
     pub fn freeze(&self) {
         self.process.signal(Signal::SIGSTOP);
         wait_until("every thread of the server stopped", || is_stopped(self.process.id()));
@@ -141,9 +142,9 @@ impl OpenBao {
     }
 
     #[track_caller]
-    fn wait_for(&self, status: u16) {
-        let is_there = holds_within(PATIENCE, || self.health() == Some(status));
-        assert!(is_there, "OpenBao's health never was {status}:\n{}", self.log());
+    fn wait_for_health(&self, status: u16) {
+        let is_reached = holds_within(PATIENCE, || self.health() == Some(status));
+        assert!(is_reached, "OpenBao's health never was {status}:\n{}", self.log());
     }
 }
 
@@ -163,7 +164,7 @@ fn spawn(mut command: Command, directory: &Path) -> Running {
     Running::spawn(command, "OpenBao")
 }
 
-/// A command whose process the kernel kills when the process that starts it dies.
+/// A command whose process, if `setpriv` is installed, the kernel kills when the thread that started it exits.
 pub(crate) fn killed_with_parent(program: &Path) -> Command {
     match on_path("setpriv") {
         Some(setpriv) => {

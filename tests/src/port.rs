@@ -1,9 +1,9 @@
 //! Free loopback addresses to listen on. All tests get them here.
 //!
-//! A configuration needs an address before there is a listener. Until then the port must not be used otherwise: not by
-//! another test, not by another process, and not by a socket for which the kernel chooses the port. What must stay true:
-//! two calls never return the same port, not even in two processes at the same time; no returned port is one of those that the
-//! kernel chooses from.
+//! A configuration needs an address before there is a listener. Until then the port must not be used by another test,
+//! by another process, or by a socket for which the kernel chooses the port. What must stay true: two calls never
+//! return the same port, not even in two processes at the same time; no returned port is in the kernel's ephemeral
+//! range.
 
 use std::fs;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, UdpSocket};
@@ -11,10 +11,10 @@ use std::ops::Range;
 use std::sync::{Mutex, PoisonError};
 
 /// An address that no other call returns until the process ends. Its port is free on all of loopback, for programs that
-/// can be given only a port.
+/// accept only a port.
 ///
 /// # Panics
-/// When there is none left.
+/// When no port is left.
 pub fn free_address() -> SocketAddr {
     let mut reserved = RESERVED.lock().unwrap_or_else(PoisonError::into_inner);
     let [high, low] = (std::process::id() as u16).to_be_bytes();
@@ -30,18 +30,18 @@ static RESERVED: Mutex<Vec<UdpSocket>> = Mutex::new(Vec::new());
 /// Values for the last byte of an address, without the network and the broadcast address.
 const ADDRESSES: usize = 254;
 /// Lower ports may be used by other programs of the machine.
-const LOWEST: u16 = 10_000;
+const LOWEST_PORT: u16 = 10_000;
 /// Distance of two ports: some servers use the next port too.
-const APART: usize = 2;
+const PORT_STEP: usize = 2;
 /// Processes begin at different ports, so that they seldom try the same one.
 const STRIDE: usize = 626;
 
 /// All usable ports, in an order that depends on the process.
 fn ports() -> impl Iterator<Item = u16> {
-    let range = LOWEST..ephemeral_ports().start.max(LOWEST + 1024);
-    let count = range.len() / APART;
+    let range = LOWEST_PORT..ephemeral_ports().start.max(LOWEST_PORT + 1024);
+    let count = range.len() / PORT_STEP;
     let first = std::process::id() as usize * STRIDE;
-    (0..count).map(move |index| range.start + ((first + index) % count * APART) as u16)
+    (0..count).map(move |index| range.start + ((first + index) % count * PORT_STEP) as u16)
 }
 
 /// Reserves a TCP port, unless another process has. The reservation is the UDP port of the same number:
@@ -66,11 +66,11 @@ mod tests {
 
     #[test]
     fn addresses_differ_and_can_be_listened_on() {
-        let given: Vec<SocketAddr> = (0..ADDRESSES / 2).map(|_| free_address()).collect();
-        let addresses: BTreeSet<_> = given.iter().map(SocketAddr::ip).collect();
-        let ports: BTreeSet<_> = given.iter().map(SocketAddr::port).collect();
-        assert_eq!((addresses.len(), ports.len()), (given.len(), given.len()));
-        for address in &given[..10] {
+        let returned: Vec<SocketAddr> = (0..ADDRESSES / 2).map(|_| free_address()).collect();
+        let addresses: BTreeSet<_> = returned.iter().map(SocketAddr::ip).collect();
+        let ports: BTreeSet<_> = returned.iter().map(SocketAddr::port).collect();
+        assert_eq!((addresses.len(), ports.len()), (returned.len(), returned.len()));
+        for address in &returned[..10] {
             TcpListener::bind(address).unwrap();
             TcpListener::bind((Ipv4Addr::UNSPECIFIED, address.port())).unwrap();
         }
@@ -78,11 +78,11 @@ mod tests {
 
     #[test]
     fn a_port_is_reserved_once() {
-        let given = free_address();
+        let returned = free_address();
         assert!(
-            !ephemeral_ports().contains(&given.port()),
-            "the kernel may choose {given} for another socket"
+            !ephemeral_ports().contains(&returned.port()),
+            "the kernel may choose {returned} for another socket"
         );
-        assert!(reserve(given.port()).is_none(), "{given} can be reserved twice");
+        assert!(reserve(returned.port()).is_none(), "{returned} can be reserved twice");
     }
 }

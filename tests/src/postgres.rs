@@ -1,8 +1,8 @@
 //! A real PostgreSQL: a cluster of the test's own, in its own directory, on its own loopback address and Unix socket.
 //!
-//! It is ended by its process id when the test is over, and by the kernel if the test itself is killed. PostgreSQL
-//! refuses to run as root, so a test that runs as root starts it in a user namespace in which root has another user
-//! id; no other account is needed. The thread that starts one has to outlive it, as with OpenBao.
+//! It is ended by its process id when the test is over, and by the kernel if the test itself is killed and `setpriv` is
+//! installed. PostgreSQL refuses to run as root, so a test that runs as root starts it in a user namespace in which
+//! root has another user id; no other account is needed. The thread that starts it has to outlive it, as with OpenBao.
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -49,10 +49,10 @@ impl Postgres {
         let programs = Tool::Postgres.path()?;
         let directory = tempfile::tempdir().expect("a temporary directory can be made");
         let mut cluster = Self { process: None, directory, programs, listens_at: free_address() };
-        let mut make = cluster.program("initdb");
-        make.arg("-D").arg(cluster.data()).args(["-U", OWNER, "--no-sync", "--no-locale", "-E", "UTF8"]);
-        make.args(["--wal-segsize=1", "--auth-local=trust", "--auth-host=scram-sha-256"]);
-        succeeded("initdb", &output_of(make, "initdb"));
+        let mut initdb = cluster.program("initdb");
+        initdb.arg("-D").arg(cluster.data()).args(["-U", OWNER, "--no-sync", "--no-locale", "-E", "UTF8"]);
+        initdb.args(["--wal-segsize=1", "--auth-local=trust", "--auth-host=scram-sha-256"]);
+        assert_success("initdb", &output_of(initdb, "initdb"));
         let rules = cluster.data().join("pg_hba.conf");
         let rules_text = "local all all trust\nhost all all 127.0.0.0/8 scram-sha-256\n";
         std::fs::write(rules, rules_text).expect("the cluster's directory is ours");
@@ -61,7 +61,7 @@ impl Postgres {
         Some(cluster)
     }
 
-    /// Starts it and waits until it answers.
+    /// Starts the server and waits until it responds.
     #[track_caller]
     pub fn up(&mut self) {
         let mut server = self.program("postgres");
@@ -77,8 +77,9 @@ impl Postgres {
         let log = self.directory.path().join("log");
         server.stdin(Stdio::null()).stdout(into_file(&log)).stderr(into_file(&log));
         self.process = Some(Running::spawn(server, "PostgreSQL"));
-        let answers = holds_within(PATIENCE, || self.ask(&self.owner(), "SELECT 1").status.success());
-        assert!(answers, "PostgreSQL never answered:\n{}", self.log());
+        let responds =
+            holds_within(PATIENCE, || self.run_psql(&self.owner_url(), "SELECT 1").status.success());
+        assert!(responds, "PostgreSQL did not respond:\n{}", self.log());
     }
 
     /// Stops it in an orderly way and closes its connections.
@@ -92,15 +93,15 @@ impl Postgres {
     /// Runs a query of the owner over the Unix socket; returns a line per row, with `|` between fields.
     #[track_caller]
     pub fn query(&self, sql: &str) -> Vec<String> {
-        let output = self.ask(&self.owner(), sql);
-        succeeded(sql, &output);
+        let output = self.run_psql(&self.owner_url(), sql);
+        assert_success(sql, &output);
         String::from_utf8_lossy(&output.stdout).lines().map(str::to_owned).collect()
     }
 
     /// Logs in with this URL; the error is PostgreSQL's message.
     #[track_caller]
     pub fn log_in(&self, url: &str) -> Result<(), String> {
-        let output = self.ask(url, "SELECT 1");
+        let output = self.run_psql(url, "SELECT 1");
         match output.status.success() {
             true => Ok(()),
             false => Err(String::from_utf8_lossy(&output.stderr).into_owned()),
@@ -112,7 +113,7 @@ impl Postgres {
         format!("postgres://{user}:{password}@{}/postgres", self.listens_at)
     }
 
-    /// What was executed from prepared statements, oldest first; a line that is not whole yet is left out.
+    /// The prepared statements that were executed, oldest first, without an incomplete last line of the log.
     pub fn executed(&self) -> Vec<Statement> {
         let log = self.log();
         let whole = log.rsplit_once('\n').map_or("", |(whole, _)| whole);
@@ -128,7 +129,7 @@ impl Postgres {
         String::from_utf8_lossy(&read(&self.directory.path().join("log"))).into_owned()
     }
 
-    fn owner(&self) -> String {
+    fn owner_url(&self) -> String {
         format!(
             "postgres://{OWNER}@/postgres?host={}&port={}",
             self.directory.path().display(),
@@ -136,7 +137,7 @@ impl Postgres {
         )
     }
 
-    fn ask(&self, url: &str, sql: &str) -> Output {
+    fn run_psql(&self, url: &str, sql: &str) -> Output {
         let mut psql = self.with_libraries(command(self.programs.join("psql")));
         psql.args(["-X", "-q", "-At", "-v", "ON_ERROR_STOP=1", "-d", url, "-c", sql]);
         psql.env("PGCONNECT_TIMEOUT", "10");
@@ -188,7 +189,7 @@ impl Drop for Postgres {
 }
 
 #[track_caller]
-fn succeeded(what: &str, output: &Output) {
+fn assert_success(what: &str, output: &Output) {
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     assert!(
         output.status.success(),

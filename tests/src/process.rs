@@ -1,6 +1,7 @@
 //! Starting and ending processes; the only place that does.
 //!
-//! A test ends every process that it starts, by process id. Output goes to files, so that a failure can show it and nothing blocks.
+//! A test ends every process that it starts, by process id. Output goes to files, so that a failure can show it and
+//! nothing blocks.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -25,7 +26,7 @@ pub fn command(program: impl AsRef<Path>) -> Command {
     Command::new(program.as_ref())
 }
 
-/// The same without capabilities, also where the test runs as root.
+/// Like [`command`], but without capabilities, even if the test runs as root.
 pub fn without_capabilities(program: impl AsRef<Path>) -> Command {
     if !nix::unistd::geteuid().is_root() {
         return command(program);
@@ -38,7 +39,8 @@ pub fn without_capabilities(program: impl AsRef<Path>) -> Command {
 impl Running {
     #[track_caller]
     pub fn spawn(mut command: Command, name: &str) -> Self {
-        let child = command.spawn().unwrap_or_else(|error| panic!("start {name} ({command:?}): {error}"));
+        let child =
+            command.spawn().unwrap_or_else(|error| panic!("cannot start {name} ({command:?}): {error}"));
         Self { child, name: name.to_owned() }
     }
 
@@ -59,17 +61,20 @@ impl Running {
         self.child.try_wait().is_ok_and(|status| status.is_none())
     }
 
-    /// Waits until it has exited by itself; returns its exit status.
+    /// Waits until the process has exited; returns its exit status.
     #[track_caller]
     pub fn wait(&mut self, time: Duration) -> ExitStatus {
         let mut status = None;
         let ended = holds_within(time, || {
-            status = self.child.try_wait().unwrap_or_else(|error| panic!("wait for {}: {error}", self.name));
+            status = self
+                .child
+                .try_wait()
+                .unwrap_or_else(|error| panic!("cannot wait for {}: {error}", self.name));
             status.is_some()
         });
         match status {
             Some(status) if ended => status,
-            _ => panic!("{} did not end within {time:?}", self.name),
+            _ => panic!("{} did not exit within {time:?}", self.name),
         }
     }
 }
@@ -77,7 +82,7 @@ impl Running {
 impl Drop for Running {
     fn drop(&mut self) {
         if self.is_running() {
-            // Its children end by themselves: a sidecar's keepers, a harness's shim.
+            // Its children exit by themselves, such as a sidecar's keepers.
             let _ = self.child.kill();
             let _ = self.child.wait();
         }
@@ -112,7 +117,7 @@ pub fn children_of(id: u32) -> Vec<u32> {
     process_ids().filter(|candidate| parent_of(*candidate) == Some(id)).collect()
 }
 
-/// The parent of a process, if that exists.
+/// The parent of a process, if the process exists.
 pub fn parent_of(id: u32) -> Option<u32> {
     let stat = std::fs::read_to_string(format!("/proc/{id}/stat")).ok()?;
     stat.rsplit_once(") ")?.1.split(' ').nth(1)?.parse().ok()
@@ -125,7 +130,7 @@ pub fn command_line(id: u32) -> String {
 }
 
 pub fn send(id: u32, signal: Signal) {
-    let id = i32::try_from(id).expect("process ids fit");
+    let id = i32::try_from(id).expect("process ids fit into i32");
     // It may have exited already.
     let _ = kill(Pid::from_raw(id), signal);
 }

@@ -8,12 +8,12 @@ use std::thread;
 /// What the proxy does with a connection.
 #[derive(Clone, Copy, Debug)]
 pub enum ProxyBehaviour {
-    /// Sends this and closes.
+    /// Reads the request, sends this text and closes.
     Answers(&'static str),
-    /// Reads and closes.
+    /// Reads the request and closes.
     Closes,
-    /// Connects every client that sends this `Proxy-Authorization` to the same address, whatever host it asked for, as if
-    /// every name resolved to it.
+    /// Connects every client that sends this `Proxy-Authorization` to the address `to`, whatever host it requested, as
+    /// if every name resolved to that address.
     Connects { to: SocketAddr, authorization: &'static str },
     /// Reads and does not respond.
     Hangs,
@@ -48,7 +48,7 @@ impl Proxy {
 }
 
 fn serve(mut stream: TcpStream, behaviour: ProxyBehaviour, request_lines: &Mutex<Vec<String>>) {
-    let Some(head) = head(&mut stream) else { return };
+    let Some(head) = read_head(&mut stream) else { return };
     request_lines
         .lock()
         .unwrap_or_else(PoisonError::into_inner)
@@ -76,7 +76,7 @@ fn serve(mut stream: TcpStream, behaviour: ProxyBehaviour, request_lines: &Mutex
     }
 }
 
-fn head(stream: &mut TcpStream) -> Option<String> {
+fn read_head(stream: &mut TcpStream) -> Option<String> {
     let mut head = Vec::new();
     let mut byte = [0];
     while !head.ends_with(b"\r\n\r\n") && head.len() < 8192 {

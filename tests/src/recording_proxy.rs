@@ -33,7 +33,7 @@ impl RecordingProxy {
     /// # Panics
     /// When the socket cannot be made.
     pub fn start(path: &Path, sidecar: &Path) -> Self {
-        let listener = UnixListener::bind(path).expect("a fresh directory takes a socket");
+        let listener = UnixListener::bind(path).expect("a socket can be created in a new directory");
         let recorded = Arc::new(Mutex::new(Vec::new()));
         let connections = Arc::new(Mutex::new(Vec::new()));
         let (sidecar, record, open) = (sidecar.to_owned(), Arc::clone(&recorded), Arc::clone(&connections));

@@ -22,10 +22,10 @@ pub struct RawRelay {
     seq: u64,
 }
 
-/// What was received next.
+/// The result of waiting for the next frame.
 #[derive(Debug)]
 pub enum Next {
-    /// The sidecar closed it.
+    /// The sidecar closed the connection.
     Closed,
     Frame(Box<Frame>),
     /// Nothing arrived in time.
@@ -35,7 +35,7 @@ pub enum Next {
 impl RawRelay {
     #[track_caller]
     pub fn connect(path: &Path) -> Self {
-        let stream = UnixStream::connect(path).expect("the relay socket takes connections");
+        let stream = UnixStream::connect(path).expect("the relay socket accepts connections");
         Self { stream, decoder: Decoder::new(), seq: 0 }
     }
 
@@ -59,7 +59,7 @@ impl RawRelay {
         let _ = self.stream.shutdown(std::net::Shutdown::Write);
     }
 
-    /// Sends bytes; a sidecar that has closed already is fine.
+    /// Sends bytes; ignores errors, because the sidecar may have closed the connection.
     pub fn send(&mut self, bytes: &[u8]) {
         let _ = self.stream.write_all(bytes);
     }
@@ -111,7 +111,7 @@ impl RawRelay {
         self.send_frame(&Frame::Hello(hello));
     }
 
-    /// Opens a link to this server.
+    /// Connects, sends a `Hello` for this server and receives the `Welcome`.
     #[track_caller]
     pub fn welcomed(path: &Path, server: &str) -> Self {
         let mut relay = Self::connect(path);
@@ -119,7 +119,7 @@ impl RawRelay {
         relay
     }
 
-    /// The code and the message with which a new link to this server is refused.
+    /// Connects and sends a `Hello` for this server, which must be refused; returns the code and the message.
     #[track_caller]
     pub fn refused(path: &Path, server: &str) -> (String, String) {
         let mut relay = Self::connect(path);

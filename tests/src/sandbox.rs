@@ -21,7 +21,7 @@ pub struct Sandbox {
 }
 
 impl Sandbox {
-    /// Without an enrolment.
+    /// Creates a sandbox without an enrolment.
     #[track_caller]
     #[expect(clippy::new_without_default, reason = "it makes a directory")]
     pub fn new() -> Self {
@@ -29,7 +29,7 @@ impl Sandbox {
         Self { root: root.expect("a temporary directory can be made") }
     }
 
-    /// With an enrolment string in its file.
+    /// Creates a sandbox with an enrolment string in its file.
     #[track_caller]
     pub fn enrolled(world: &World) -> Self {
         let sandbox = Self::new();
@@ -47,7 +47,7 @@ impl Sandbox {
         for file in ["enroll", "state/enrolment.json", "state/lock"] {
             if self.root.path().join(file).exists() {
                 std::fs::copy(self.root.path().join(file), copy.root.path().join(file))
-                    .unwrap_or_else(|error| panic!("copy {file}: {error}"));
+                    .unwrap_or_else(|error| panic!("cannot copy {file}: {error}"));
             }
         }
         copy
@@ -86,7 +86,7 @@ impl Sandbox {
     #[track_caller]
     pub fn saved(&self) -> Value {
         let bytes = read(&self.state().join("enrolment.json"));
-        serde_json::from_slice(&bytes).unwrap_or_else(|error| panic!("the state is JSON: {error}"))
+        serde_json::from_slice(&bytes).unwrap_or_else(|error| panic!("the state is not JSON: {error}"))
     }
 
     /// Its shim, with an empty environment.
@@ -98,19 +98,19 @@ impl Sandbox {
         command
     }
 
-    /// A harness on a new shim.
+    /// Starts a shim, with a harness on its stdio.
     #[track_caller]
     pub fn shim(&self) -> Harness {
         Harness::start(self.command(), "cofferdam-shim")
     }
 
-    /// A harness on a new shim, after the legacy handshake.
+    /// Like [`Self::shim`], with the legacy handshake made.
     #[track_caller]
     pub fn connected(&self) -> Harness {
         self.shim().initialized()
     }
 
-    /// The output of `status --json`, which must fail exactly where it reports trouble.
+    /// The output of `status --json`; its exit status must be a failure if it reports trouble, and only then.
     #[track_caller]
     pub fn status(&self) -> Value {
         let output = self.run(&["status", "--json"]);
@@ -126,7 +126,9 @@ impl Sandbox {
         let text = |name: &str| saved[name].as_str().unwrap_or_default().to_owned();
         let identity = Identity::from_pkcs8(&decode_hex(&text("key"))).expect("the state has a key");
         let pin = text("pin").parse().expect("the state has a pin");
-        let Ok(Address::Tls(address)) = text("relay").parse() else { panic!("the state has a tls:// link") };
+        let Ok(Address::Tls(address)) = text("relay").parse() else {
+            panic!("the state has no tls:// address")
+        };
         let (near, far) = UnixStream::pair().expect("a pair of sockets can be made");
         far.set_nonblocking(true).expect("a socket can be set to non-blocking");
         // Ends with the connection.

@@ -60,8 +60,8 @@ impl Server {
     #[track_caller]
     pub fn everything() -> Option<Self> {
         Some(Self::command([
-            shown(&Tool::Node.path()?),
-            shown(&Tool::Everything.path()?),
+            path_text(&Tool::Node.path()?),
+            path_text(&Tool::Everything.path()?),
             "stdio".to_owned(),
         ]))
     }
@@ -69,19 +69,23 @@ impl Server {
     /// `@modelcontextprotocol/server-filesystem`; `None` where it is not installed.
     #[track_caller]
     pub fn filesystem(directory: &Path) -> Option<Self> {
-        Some(Self::command([shown(&Tool::Node.path()?), shown(&Tool::Filesystem.path()?), shown(directory)]))
+        Some(Self::command([
+            path_text(&Tool::Node.path()?),
+            path_text(&Tool::Filesystem.path()?),
+            path_text(directory),
+        ]))
     }
 
     /// `mcp-server-time`; `None` where it is not installed.
     #[track_caller]
     pub fn time() -> Option<Self> {
-        Some(Self::command([shown(&Tool::Time.path()?), "--local-timezone".to_owned(), "UTC".to_owned()]))
+        Some(Self::command([path_text(&Tool::Time.path()?), "--local-timezone".to_owned(), "UTC".to_owned()]))
     }
 
     /// `@zeddotdev/postgres-context-server`, which takes its URL from `DATABASE_URL`; `None` where it is not installed.
     #[track_caller]
     pub fn postgres() -> Option<Self> {
-        Some(Self::command([shown(&Tool::Node.path()?), shown(&Tool::PostgresContext.path()?)]))
+        Some(Self::command([path_text(&Tool::Node.path()?), path_text(&Tool::PostgresContext.path()?)]))
     }
 
     pub fn env(mut self, name: &str, template: &str) -> Self {
@@ -111,7 +115,7 @@ impl Server {
         self.rule("deny", globs)
     }
 
-    /// A further line of TOML, such as `call-timeout = "2s"`.
+    /// Adds a line of TOML, such as `call-timeout = "2s"`.
     pub fn line(mut self, toml: &str) -> Self {
         self.lines.push(toml.to_owned());
         self
@@ -121,9 +125,9 @@ impl Server {
     pub(crate) fn toml(&self, name: &str, records: &Path) -> String {
         let mut env = self.env.clone();
         if self.kind == Kind::Fixture {
-            env.insert("COUNT_FILE".to_owned(), shown(&records.join(format!("{name}.count"))));
-            env.insert("PID_FILE".to_owned(), shown(&records.join(format!("{name}.pids"))));
-            env.insert("RECEIVED_FILE".to_owned(), shown(&records.join(format!("{name}.received"))));
+            env.insert("COUNT_FILE".to_owned(), path_text(&records.join(format!("{name}.count"))));
+            env.insert("PID_FILE".to_owned(), path_text(&records.join(format!("{name}.pids"))));
+            env.insert("RECEIVED_FILE".to_owned(), path_text(&records.join(format!("{name}.received"))));
         }
         let mut toml = format!("[servers.{name}]\n");
         match &self.url {
@@ -154,7 +158,7 @@ impl Server {
     }
 }
 
-fn shown(path: &Path) -> String {
+fn path_text(path: &Path) -> String {
     path.display().to_string()
 }
 

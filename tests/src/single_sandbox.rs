@@ -33,13 +33,13 @@ impl SingleSandbox {
         Self { world, sandbox, steady, _tcp: tcp }
     }
 
-    /// A harness on a new shim of the sandbox, for this server.
+    /// Starts a shim of the sandbox for this server, with a harness on its stdio.
     #[track_caller]
     pub fn shim(&self, server: &str) -> Harness {
         shim(&self.sandbox, server)
     }
 
-    /// The same, with the legacy handshake done.
+    /// Like [`Self::shim`], with the legacy handshake made.
     #[track_caller]
     pub fn connected(&self, server: &str) -> Harness {
         self.shim(server).initialized()
@@ -49,10 +49,10 @@ impl SingleSandbox {
     #[track_caller]
     pub fn assert_steady_server_responds(&mut self) {
         assert_eq!(self.steady.call_text("echo", json!({"text": "unharmed"})), "unharmed");
-        assert_eq!(self.world.fixture_processes(STEADY).len(), 1, "its process did not exit");
+        assert_eq!(self.world.fixture_processes(STEADY).len(), 1, "the process of `steady` was replaced");
     }
 
-    /// The same, and that it is in the session of this other server, which has one link.
+    /// Asserts the same, and that `steady` is in the session of this other server, which has one link.
     #[track_caller]
     pub fn assert_steady_server_shares_session_with(&mut self, server: &str) {
         self.assert_steady_server_responds();
@@ -66,7 +66,7 @@ impl SingleSandbox {
         assert_eq!(session(STEADY), session(server), "{links}");
     }
 
-    /// Ends the shim of the server without a credential.
+    /// Ends the shim of the server without a credential; returns the world.
     #[track_caller]
     pub fn leave(self) -> World {
         leave(self.steady);
@@ -74,7 +74,8 @@ impl SingleSandbox {
     }
 }
 
-/// Asserts that this server is refused with `credential_unavailable` and a message that has these words; returns the message.
+/// Asserts that this server is refused with `credential_unavailable` and a message that has these words; returns the
+/// message.
 #[track_caller]
 pub fn refused(harness: &mut Harness, server: &str, words: &[&str]) -> String {
     let answer = harness.initialize();

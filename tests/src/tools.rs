@@ -1,7 +1,7 @@
 //! Where installed tools are, and what happens when one is missing.
 //!
 //! `tests/tools` installs them. Under `CI=true` a missing tool fails the test; elsewhere the test reports that it
-//! did not run, and `tests/run` repeats it at the end. None is skipped in silence.
+//! did not run, and `tests/run` lists it at the end. No test is skipped silently.
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -49,7 +49,7 @@ pub enum Tool {
 }
 
 impl Tool {
-    /// Its path; otherwise reports that this test does not run, and returns `None`.
+    /// The tool's path; if it is missing, reports that this test does not run and returns `None`.
     ///
     /// # Panics
     /// Under `CI=true`, when it is missing.

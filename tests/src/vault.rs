@@ -1,4 +1,5 @@
-//! A sidecar that uses a real OpenBao: preparing the server, worlds that log in to it, and queries of its tokens and leases.
+//! A sidecar that uses a real OpenBao: prepares the server, builds worlds that log in to it, and queries its tokens and
+//! leases.
 
 use std::fs;
 use std::io::Write;
@@ -20,7 +21,8 @@ use crate::world::{Builder, World};
 /// The value of `secret/github`, field `token`, in a prepared server.
 pub const CANARY: &str = "ghp-CANARY-of-the-vault-4711";
 
-/// A login for the sidecar that can only create tokens through a role.
+/// Sets up a login for the sidecar that can only create tokens through a role, and revoke them; returns its
+/// configuration lines.
 #[track_caller]
 pub fn minter(bao: &OpenBao, role: &mut TokenRole) -> String {
     bao.enable_login("approle", "approle");
@@ -70,7 +72,8 @@ pub fn leave(mut harness: Harness) {
     harness.wait_for_exit();
 }
 
-/// A server with a key-value secret, a role for certificates that are leased, a policy for agents and a login.
+/// Prepares a server: a key-value secret, a role for certificates that are leased, policies, and a token for the
+/// sidecar's login.
 #[track_caller]
 pub fn prepared(bao: Option<OpenBao>) -> Option<OpenBao> {
     let bao = bao?;
@@ -80,7 +83,7 @@ pub fn prepared(bao: Option<OpenBao>) -> Option<OpenBao> {
     certificate_authority(&bao, "24h");
     set_certificate_ttl(&bao, "10m");
     let data = json!({"token": CANARY, "nested": {"a": "b"}, "empty": ""});
-    wait_until("the engine takes secrets", || {
+    wait_until("the engine accepts secrets", || {
         let write = async |client: &_| kv2::set(client, "secret", "github", &data).await;
         bao.as_token(&bao.root_token, write).is_ok()
     });
@@ -92,14 +95,14 @@ pub fn prepared(bao: Option<OpenBao>) -> Option<OpenBao> {
     Some(bao)
 }
 
-/// A certificate engine whose authority is valid for this long.
+/// Mounts a certificate engine whose authority is valid for this long.
 #[track_caller]
 pub fn certificate_authority(bao: &OpenBao, ttl: &str) {
     bao.mount("pki", "pki");
     root_certificate(bao, ttl);
 }
 
-/// A root certificate of that engine, where it has none.
+/// Generates a root certificate of that engine.
 #[track_caller]
 pub fn root_certificate(bao: &OpenBao, ttl: &str) {
     let mut root = GenerateRootRequestBuilder::default();
@@ -136,7 +139,7 @@ pub fn connected(bao: &OpenBao, auth: &str) -> Builder {
     connected_at(&bao.address(), auth)
 }
 
-/// The same with this address of the server.
+/// Like [`connected`], with this address of the server.
 pub fn connected_at(address: &str, auth: &str) -> Builder {
     World::new()
         .line(&format!("[vault]\naddress = \"{address}\"\n{auth}"))
@@ -154,17 +157,17 @@ pub fn file(bao: &OpenBao, name: &str, text: &str) -> PathBuf {
     path
 }
 
-/// One server with a certificate that Vault leases.
+/// A world with one server that has a certificate leased by Vault.
 pub fn with_certificate(bao: &OpenBao) -> Builder {
     with_certificate_in(world(bao))
 }
 
-/// The same in another world.
+/// Like [`with_certificate`], in another world.
 pub fn with_certificate_in(builder: Builder) -> Builder {
     certified(builder, Server::fixture())
 }
 
-/// The same, with a process that keeps the certificate it was started with.
+/// Like [`with_certificate_in`], with a process that is never replaced for a new certificate.
 pub fn with_kept_certificate_in(builder: Builder) -> Builder {
     certified(builder, Server::fixture().line("replace = \"never\""))
 }

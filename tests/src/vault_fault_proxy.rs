@@ -1,10 +1,10 @@
-//! A proxy in front of a real OpenBao that records every request and can inject faults: delay it, cut the response, never
-//! respond, or respond from a recording.
+//! A proxy in front of a real OpenBao that records every request and can inject faults: delay it, cut the response,
+//! never respond, or send a fixed response.
 //!
-//! A recording replaces responses that a single open-source server cannot be made to send (412, 472, 473, a lease
-//! without a
-//! duration). What must stay true: a request that no rule names is forwarded byte by byte, and a rewritten response is a
-//! live one of the real server with single members changed. `vault_outages::replayed` compares both sides.
+//! Fixed responses are those that a single open-source server cannot be made to send (412, 472, 473, a lease without a
+//! duration). What must stay true: a request that no rule matches is forwarded unchanged, and a rewritten response
+//! comes from the real server, with only some JSON members changed. `vault_outages::replayed` compares fixed responses
+//! with real ones.
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -35,17 +35,17 @@ pub enum Action {
     Forward,
     /// Neither forwards it nor responds, until the rules are cleared.
     NeverRespond,
-    /// Responds from a recording, without the server.
+    /// Sends a fixed response, without the server.
     Respond(Recording),
     /// Forwards it and changes members of the response.
     Rewrite(fn(&mut Value)),
 }
 
-/// A response that did not come from the server.
+/// A fixed response that the proxy sends itself.
 #[derive(Clone, Copy, Debug)]
 pub struct Recording {
     pub status: u16,
-    /// Whole lines.
+    /// Header lines, each ended by `\r\n`; may be empty.
     pub headers: &'static str,
     pub body: &'static str,
 }
@@ -181,7 +181,7 @@ fn serve(shared: &Shared, mut client: TcpStream) {
     }
 }
 
-/// Reads one whole request. The sidecar sends one on each connection.
+/// Reads one whole request. The sidecar sends one request per connection.
 fn request(client: &mut TcpStream) -> Option<(SeenRequest, Vec<u8>)> {
     client.set_read_timeout(Some(Duration::from_secs(60))).ok()?;
     let mut request = Vec::new();
@@ -220,7 +220,7 @@ fn forward(server: SocketAddr, request: &[u8], mut client: TcpStream) {
     let _ = client.shutdown(Shutdown::Both);
 }
 
-/// The server's whole response.
+/// Sends the request and reads until the server closes the connection.
 fn whole_response(server: SocketAddr, request: &[u8]) -> Vec<u8> {
     let mut response = Vec::new();
     if let Ok(mut server) = TcpStream::connect(server)

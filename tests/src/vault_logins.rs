@@ -14,7 +14,7 @@ use crate::http::{Reply, listen};
 use crate::openbao::{AppRole, Headers, OpenBao};
 use crate::vault::file;
 
-/// The path that makes secret-ids.
+/// The path for creating secret-ids.
 const SECRET_ID: &str = "auth/approle/role/agent/secret-id";
 
 /// Creates an AppRole with these settings; returns the file with its role-id.
@@ -25,13 +25,13 @@ pub fn approle(bao: &OpenBao, role: &mut AppRole) -> PathBuf {
     file(bao, "role-id", &bao.role_id("agent"))
 }
 
-/// One more secret-id of that role.
+/// Creates another secret-id of that role.
 #[track_caller]
 pub fn secret_id(bao: &OpenBao) -> String {
     bao.secret_id("agent")
 }
 
-/// One more secret-id of that role, wrapped: returns the token that unwraps it once.
+/// Creates another secret-id of that role, wrapped; returns the wrapping token, which unwraps it once.
 #[track_caller]
 pub fn wrapped_secret_id(bao: &OpenBao) -> String {
     wrap(bao, SECRET_ID, &json!({}))
@@ -49,7 +49,7 @@ pub fn wrap(bao: &OpenBao, path: &str, body: &Value) -> String {
 #[track_caller]
 pub fn unwrap(bao: &OpenBao, wrap: &str) -> Value {
     let opened = bao.as_token(wrap, async |client| wrapping::unwrap(client, None).await);
-    opened.unwrap_or_else(|error| panic!("open a wrap: {error}"))
+    opened.unwrap_or_else(|error| panic!("cannot unwrap: {error}"))
 }
 
 /// A web token of the server's own issuer, for the role `agent` of `auth/jwt`.
@@ -93,7 +93,8 @@ pub fn signed_web_token(bao: &OpenBao, claims: &Value) -> String {
     format!("{signed}.{signature}")
 }
 
-/// Starts a fake cluster that reviews tokens, and writes the role `agent` of `auth/kubernetes`; returns a service account's token.
+/// Starts a fake cluster that reviews tokens, and writes the role `agent` of `auth/kubernetes`; returns a service
+/// account's token.
 #[track_caller]
 pub fn service_account(bao: &OpenBao, policies: &[&str]) -> String {
     let cluster = listen(|request| {

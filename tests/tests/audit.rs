@@ -43,7 +43,7 @@ fn the_decision_of_a_call_that_killed_its_server_is_recorded() {
 }
 
 #[test]
-fn a_whole_chain_verifies() {
+fn an_unchanged_audit_verifies() {
     let world = world_with_three_calls();
     assert!(verify(&world, &[]).status.success());
     let tail = world.cofferdam_text(&["audit", "tail"]);
@@ -151,8 +151,8 @@ fn a_truncated_audit_is_detected_with_its_last_hash() {
     assert!(verify(&world, &["--head", &head]).status.success());
     let file = world.audit_files().pop().expect("there is an audit file");
     let text = std::fs::read_to_string(&file).unwrap();
-    let kept: Vec<&str> = text.lines().collect();
-    std::fs::write(&file, kept[..kept.len() - 2].join("\n") + "\n").unwrap();
+    let lines: Vec<&str> = text.lines().collect();
+    std::fs::write(&file, lines[..lines.len() - 2].join("\n") + "\n").unwrap();
     assert!(verify(&world, &[]).status.success(), "a shorter chain is valid by itself");
     assert!(!verify(&world, &["--head", &head]).status.success());
 }
@@ -187,18 +187,18 @@ fn files_rotate_and_the_chain_continues() {
 fn one_session_cannot_fill_the_disk() {
     let world =
         World::new().server("tools", Server::fixture()).limit("audit-session-bytes = \"64KiB\"").start();
-    let mut greedy = world.connected("tools");
+    let mut flooding = world.connected("tools");
     let mut refused = None;
     for _ in 0..400 {
-        let answer = greedy.call("echo", json!({"text": "x"}));
-        if answer.get("error").is_some() {
-            refused = Some(answer);
+        let response = flooding.call("echo", json!({"text": "x"}));
+        if response.get("error").is_some() {
+            refused = Some(response);
             break;
         }
     }
-    assert!(refused.is_some(), "a call that cannot be recorded is refused");
+    assert!(refused.is_some(), "no call was refused although the audit budget is used up");
     let executed = world.times_executed("tools", "echo");
-    greedy.call("echo", json!({"text": "x"}));
+    flooding.call("echo", json!({"text": "x"}));
     assert_eq!(world.times_executed("tools", "echo"), executed);
     assert_eq!(world.connected("tools").call_text("echo", json!({"text": "others go on"})), "others go on");
 }
@@ -233,7 +233,7 @@ fn tamper(world: &World, change: impl FnOnce(&mut Vec<String>) -> usize) {
     assert!(!verified.status.success(), "{printed}");
     let names =
         |line: usize| printed.contains(&format!(":{line}")) || printed.contains(&format!("line {line}"));
-    assert!(names(place) || names(place + 1), "names line {place}: {printed}");
+    assert!(names(place) || names(place + 1), "neither line {place} nor the next is named: {printed}");
 }
 
 fn verify(world: &World, arguments: &[&str]) -> Output {

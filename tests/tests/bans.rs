@@ -1,8 +1,8 @@
 //! Each ban of `.clippy.toml` still works.
 //!
 //! Clippy does not report a banned path that no longer resolves, for example after its item has moved to another crate.
-//! So each path is used here once under `#[expect]`: a path that is gone does not compile, and one that the lint
-//! overlooks is an expectation that is not met, which the lint step of CI refuses.
+//! So each path is used here once under `#[expect]`: a path that no longer exists does not compile, and a path that the
+//! lint does not match leaves an unfulfilled `#[expect]`, which fails CI's lint step.
 
 use std::collections::BTreeSet;
 
@@ -41,7 +41,7 @@ fn reading_the_wall_clock() {
 
 #[test]
 fn every_ban_has_a_probe() {
-    // Names the paths, calls none of them.
+    // These functions name the banned paths and call none of them.
     exposing_a_secret();
     starting_a_process();
     starting_a_process_of_tokio();

@@ -7,20 +7,20 @@ use cofferdam_tests::tools::Tool;
 
 #[test]
 fn the_demo_runs_without_arguments() {
-    succeeded(&demo(&[]));
+    assert_success(&demo(&[]));
 }
 
 #[test]
 fn the_demo_runs_with_the_static_shim_and_prints_its_path() {
     let shim = built("COFFERDAM_SHIM_BIN", "cofferdam-shim").display().to_string();
-    let printed = succeeded(&demo(&["--shim", &shim]));
-    assert!(printed.contains(&shim), "it says which shim it used:\n{printed}");
+    let printed = assert_success(&demo(&["--shim", &shim]));
+    assert!(printed.contains(&shim), "the path of the shim is not printed:\n{printed}");
 }
 
 #[test]
 fn the_demo_uses_bubblewrap_if_it_is_installed() {
     let Some(_) = Tool::Bubblewrap.path() else { return };
-    let printed = succeeded(&demo(&[]));
+    let printed = assert_success(&demo(&[]));
     assert!(printed.to_lowercase().contains("bubblewrap"), "{printed}");
 }
 
@@ -33,12 +33,12 @@ fn demo(arguments: &[&str]) -> Output {
     let output = output_of(command, "cofferdam demo");
     let left: Vec<_> =
         std::fs::read_dir(home.path()).expect("it is there").flatten().map(|entry| entry.path()).collect();
-    assert!(left.is_empty(), "it leaves nothing behind: {left:?}");
+    assert!(left.is_empty(), "the demo left files behind: {left:?}");
     output
 }
 
 #[track_caller]
-fn succeeded(output: &Output) -> String {
+fn assert_success(output: &Output) -> String {
     let printed = String::from_utf8_lossy(&output.stdout).into_owned();
     assert!(
         output.status.success(),

@@ -1,23 +1,26 @@
-//! What is in the programs that ship, as cargo resolves it.
+//! Crates for tests only are not dependencies of the shipped programs, according to `cargo tree`.
 
 use std::collections::BTreeSet;
 use std::path::Path;
 
 use cofferdam_tests::process::{command, output_of};
 
-/// For the tests alone: an independent Vault client, and the HTTP client that it brings.
+/// Crates for the tests alone: an independent Vault client, and the HTTP client that it uses.
 const TESTS_ONLY: [&str; 3] = ["reqwest", "rustify", "vaultrs"];
 
 #[test]
-fn the_programs_that_ship_are_built_without_the_clients_of_the_tests() {
+fn shipped_programs_do_not_depend_on_test_only_crates() {
     for program in ["shim", "sidecar"] {
         let found = crates_of(program);
-        assert!(found.contains("rustls"), "the tree of {program} was read: {found:?}");
+        assert!(found.contains("rustls"), "`cargo tree` for {program} does not list rustls: {found:?}");
         let foreign: Vec<_> = TESTS_ONLY.iter().filter(|name| found.contains(**name)).collect();
         assert!(foreign.is_empty(), "{program} is built with {foreign:?}");
     }
     let tests = crates_of("tests");
-    assert!(TESTS_ONLY.iter().all(|name| tests.contains(*name)), "these names are still the right ones");
+    assert!(
+        TESTS_ONLY.iter().all(|name| tests.contains(*name)),
+        "a crate of TESTS_ONLY is no longer a dependency of the tests: {tests:?}"
+    );
 }
 
 /// The names of all crates that a package is built from, with all its features.

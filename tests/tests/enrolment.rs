@@ -1,4 +1,5 @@
-//! Enrolments: they survive restarts of shims and sidecars and lost responses, and invalid ones are refused with the reason.
+//! Enrolments: they survive restarts of shims and sidecars and lost responses, and invalid ones are refused with the
+//! reason.
 
 use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 
@@ -18,7 +19,7 @@ fn world_with_port() -> (World, CuttableTcp) {
 }
 
 #[track_caller]
-fn assert_answers(harness: &mut Harness, text: &str) {
+fn assert_echo(harness: &mut Harness, text: &str) {
     assert_eq!(harness.call_text("echo", json!({"text": text})), text);
 }
 
@@ -30,11 +31,11 @@ fn assert_refused_everywhere(sandbox: &Sandbox, code: &str, word: &str) {
     assert_eq!(refusal_of(&answer), code, "{answer}");
     let printed = answer["error"]["message"].as_str().unwrap_or_default();
     assert!(printed.contains(word) && printed.contains("`cofferdam enroll`"), "{printed}");
-    wait_until("stderr has it", || shim.stderr().contains(word));
+    wait_until("the message is on stderr", || shim.stderr().contains(word));
     let trouble = &sandbox.status()["trouble"];
     assert_eq!(trouble["code"], code, "{trouble}");
     assert!(trouble["message"].as_str().unwrap_or_default().contains(word), "{trouble}");
-    assert!(shim.is_running(), "a shim stays while its stdin is open");
+    assert!(shim.is_running(), "the shim exited although its stdin is open");
 }
 
 fn alerts(world: &World) -> Vec<Value> {
@@ -50,8 +51,8 @@ fn an_enrolment_string_in_a_file_admits_one_sandbox() {
     assert!(string.starts_with(&format!("cofferdam:1:{}:", pin.trim())), "{string}");
     sandbox.put(&string);
     let mut shim = sandbox.connected();
-    assert_answers(&mut shim, "hello");
-    assert!(!sandbox.enrolment_file().exists(), "read, then unlinked");
+    assert_echo(&mut shim, "hello");
+    assert!(!sandbox.enrolment_file().exists(), "the enrolment file was not removed after it was read");
     let file = std::fs::metadata(sandbox.state().join("enrolment.json")).unwrap();
     assert_eq!(file.permissions().mode() & 0o777, 0o600);
 
@@ -65,7 +66,7 @@ fn an_enrolment_string_in_a_file_admits_one_sandbox() {
     for word in ["bench 7", "dev", "tools", "tls://"] {
         assert!(text.contains(word), "{word} in {text}");
     }
-    assert_answers(&mut shim, "undisturbed");
+    assert_echo(&mut shim, "undisturbed");
     assert!(alerts(&world).is_empty());
 }
 
@@ -82,7 +83,7 @@ fn a_restarted_sandbox_reconnects_although_its_environment_has_a_used_ticket() {
     for round in 0..3 {
         let mut harness = shim(&sandbox);
         harness.initialize();
-        assert_answers(&mut harness, &format!("round {round}"));
+        assert_echo(&mut harness, &format!("round {round}"));
         harness.close_stdin();
         harness.wait_for_exit();
     }
@@ -90,7 +91,7 @@ fn a_restarted_sandbox_reconnects_although_its_environment_has_a_used_ticket() {
     sandbox.put(&enroll(&world, &[]));
     let mut harness = shim(&sandbox);
     harness.initialize();
-    assert_answers(&mut harness, "still the key");
+    assert_echo(&mut harness, "still the key");
     assert!(sandbox.enrolment_file().exists());
     assert!(alerts(&world).is_empty(), "{:?}", alerts(&world));
 }
@@ -101,20 +102,20 @@ fn after_a_restart_of_the_sidecar_every_sandbox_reconnects() {
     let sandbox = Sandbox::enrolled(&world);
     let unused = enroll(&world, &["--ticket-ttl", "1h"]);
     let mut shim = sandbox.connected();
-    assert_answers(&mut shim, "before");
+    assert_echo(&mut shim, "before");
     world.stop_sidecar();
     world.start_sidecar();
-    assert_answers(&mut shim, "after an orderly stop");
+    assert_echo(&mut shim, "after an orderly stop");
     let mut other = sandbox.connected();
     world.kill9_sidecar();
     world.start_sidecar();
-    assert_answers(&mut shim, "after kill -9");
-    assert_answers(&mut other, "the other one too");
+    assert_echo(&mut shim, "after kill -9");
+    assert_echo(&mut other, "the other one too");
     let mut later = sandbox.connected();
-    assert_answers(&mut later, "and a new one");
+    assert_echo(&mut later, "and a new one");
     let newcomer = Sandbox::new();
     newcomer.put(&unused);
-    assert_answers(&mut newcomer.connected(), "a ticket from before");
+    assert_echo(&mut newcomer.connected(), "a ticket from before");
     assert!(alerts(&world).is_empty(), "{:?}", alerts(&world));
 }
 
@@ -122,12 +123,12 @@ fn after_a_restart_of_the_sidecar_every_sandbox_reconnects() {
 fn a_lost_welcome_does_not_use_up_the_ticket() {
     let (world, tcp) = world_with_port();
     let sandbox = Sandbox::enrolled(&world);
-    // First with the ticket, then with an epoch.
+    // The first Hello has the ticket, later ones an epoch.
     for round in 1..=3 {
         tcp.drop_the_next_welcome();
         let mut shim = sandbox.connected();
-        assert_eq!(tcp.dropped(), round, "the response to the ticket was dropped");
-        assert_answers(&mut shim, "after a lost answer");
+        assert_eq!(tcp.dropped(), round, "the response to the Hello was not dropped");
+        assert_echo(&mut shim, "after a lost answer");
         shim.close_stdin();
         shim.wait_for_exit();
     }
@@ -157,10 +158,10 @@ fn a_running_shim_finds_its_enrolment_string() {
     let sandbox = Sandbox::new();
     let mut shim = sandbox.shim();
     let id = shim.send_initialize();
-    wait_until("it says what is missing", || shim.stderr().contains("no enrolment"));
+    wait_until("stderr says what is missing", || shim.stderr().contains("no enrolment"));
     assert!(shim.stderr().contains("`cofferdam enroll`"), "{}", shim.stderr());
     sandbox.put("cofferdam:1:torn");
-    wait_until("it says what is wrong", || shim.stderr().contains("cannot be used"));
+    wait_until("stderr says what is wrong", || shim.stderr().contains("cannot be used"));
     sandbox.put(&enroll(&world, &[]));
     let answer = shim.answer_to(&id);
     assert!(answer.get("result").is_some(), "{answer}");
@@ -177,11 +178,16 @@ fn invalid_tickets_are_refused_with_distinct_reasons() {
 
     let first = Sandbox::new();
     first.put(&string);
-    assert_answers(&mut first.connected(), "first");
+    assert_echo(&mut first.connected(), "first");
     let second = Sandbox::new();
     second.put(&string);
     assert_refused_everywhere(&second, "ticket_refused", "used before");
-    assert_eq!(alerts(&world).len(), 2, "the shim's and the status's: {:?}", alerts(&world));
+    assert_eq!(
+        alerts(&world).len(),
+        2,
+        "not two alerts, for the shim and for `status`: {:?}",
+        alerts(&world)
+    );
     assert!(alerts(&world)[0]["detail"].as_str().unwrap().contains("ticket was used a second time"));
 
     let late = Sandbox::new();
@@ -193,12 +199,12 @@ fn invalid_tickets_are_refused_with_distinct_reasons() {
 
     // The right sidecar and key, with the ticket of another sidecar.
     let parts = |string: &str| string.splitn(5, ':').map(str::to_owned).collect::<Vec<_>>();
-    let (mut mixed, theirs) = (parts(&enroll(&world, &[])), parts(&enroll(&other_world, &[])));
-    mixed[3].clone_from(&theirs[3]);
+    let (mut mixed, of_other) = (parts(&enroll(&world, &[])), parts(&enroll(&other_world, &[])));
+    mixed[3].clone_from(&of_other[3]);
     let foreign = Sandbox::new();
     foreign.put(&mixed.join(":"));
     assert_refused_everywhere(&foreign, "ticket_refused", "unknown to this sidecar");
-    assert_answers(&mut first.connected(), "undisturbed");
+    assert_echo(&mut first.connected(), "undisturbed");
 }
 
 #[test]
@@ -207,7 +213,7 @@ fn a_refused_sandbox_is_enrolled_again_without_a_restart() {
     let sandbox = Sandbox::new();
     sandbox.put(&enroll(&world, &["--ttl", "2s"]));
     let mut shim = sandbox.connected();
-    assert_answers(&mut shim, "while it lasts");
+    assert_echo(&mut shim, "while it lasts");
     wait_until("the enrolment expires", || shim.stderr().contains("the enrolment has expired"));
     let answer = shim.call("echo", json!({"text": "too late"}));
     assert_eq!(refusal_of(&answer), "session_ended", "{answer}");
@@ -215,9 +221,9 @@ fn a_refused_sandbox_is_enrolled_again_without_a_restart() {
     assert_eq!(world.sessions(), json!([]));
 
     sandbox.put(&enroll(&world, &[]));
-    wait_until("it comes back", || !world.sessions().as_array().unwrap().is_empty());
-    assert_answers(&mut shim, "anew");
-    assert_answers(&mut sandbox.connected(), "and so does the next one");
+    wait_until("the sandbox is connected again", || !world.sessions().as_array().unwrap().is_empty());
+    assert_echo(&mut shim, "anew");
+    assert_echo(&mut sandbox.connected(), "and so does the next one");
     assert!(alerts(&world).is_empty(), "{:?}", alerts(&world));
 }
 
@@ -226,14 +232,14 @@ fn a_new_enrolment_string_is_used_at_once_if_the_old_enrolment_has_ended() {
     let (world, _tcp) = world_with_port();
     let sandbox = Sandbox::enrolled(&world);
     let mut shim = sandbox.connected();
-    assert_answers(&mut shim, "before");
+    assert_echo(&mut shim, "before");
     shim.close_stdin();
     shim.wait_for_exit();
     let session_file = std::fs::read_dir(world.layout().state.join("enrolments")).unwrap().next().unwrap();
     let enrolment = session_file.unwrap().path().file_stem().unwrap().to_str().unwrap().to_owned();
     world.cofferdam_text(&["kill", &enrolment]);
     sandbox.put(&enroll(&world, &[]));
-    assert_answers(&mut sandbox.connected(), "the harness saw no refusal");
+    assert_echo(&mut sandbox.connected(), "the harness saw no refusal");
 }
 
 #[test]
@@ -250,10 +256,10 @@ fn kill_ends_the_enrolment_and_its_shims_get_the_next_step() {
         let answer = shim.call("echo", json!({"text": "after the end"}));
         assert_eq!(refusal_of(&answer), "session_ended", "{answer}");
         assert!(answer["error"]["message"].as_str().unwrap().contains("`cofferdam enroll`"), "{answer}");
-        wait_until("stderr has it", || shim.stderr().contains("`cofferdam enroll`"));
+        wait_until("the message is on stderr", || shim.stderr().contains("`cofferdam enroll`"));
     }
     assert_refused_everywhere(&sandbox, "session_ended", "ended on the host");
-    assert_answers(&mut other, "undisturbed");
+    assert_echo(&mut other, "undisturbed");
     let ends = world.audit().into_iter().filter(|record| record["event"] == "link_end");
     assert!(ends.filter(|end| end["detail"].as_str().unwrap().starts_with("killed")).count() >= 2);
 }
@@ -268,13 +274,17 @@ fn a_sidecar_with_another_key_than_the_pinned_one_is_refused() {
     sandbox.put(&format!("{start}{flipped}{}", &rest[1..]));
     let mut shim = sandbox.shim();
     shim.send_initialize();
-    wait_until("it says so", || shim.stderr().contains("connect to tls://"));
+    wait_until("stderr has the problem", || shim.stderr().contains("connect to tls://"));
     let message = sandbox.status()["trouble"]["message"].as_str().unwrap().to_owned();
-    assert!(shim.stderr().contains(&message), "the same sentence: {message} / {}", shim.stderr());
+    assert!(
+        shim.stderr().contains(&message),
+        "stderr does not have the message of `status`: {message} / {}",
+        shim.stderr()
+    );
     assert_eq!(world.sessions(), json!([]));
     let second = Sandbox::new();
     second.put(&string);
-    assert_answers(&mut second.connected(), "the ticket was not used up");
+    assert_echo(&mut second.connected(), "the ticket was not used up");
 }
 
 #[test]
@@ -284,7 +294,7 @@ fn an_unwritable_state_directory_is_reported_and_uses_up_no_ticket() {
     std::fs::write(sandbox.state(), "a file in the way").unwrap();
     let mut shim = sandbox.shim();
     let id = shim.send_initialize();
-    wait_until("it says so", || shim.stderr().contains("COFFERDAM_STATE"));
+    wait_until("stderr has the problem", || shim.stderr().contains("COFFERDAM_STATE"));
     assert!(sandbox.status()["trouble"]["message"].as_str().unwrap().contains("COFFERDAM_STATE"));
     std::fs::remove_file(sandbox.state()).unwrap();
     let answer = shim.answer_to(&id);
@@ -306,31 +316,34 @@ fn a_socket_is_created_for_one_sandbox() {
         (harness, answer)
     };
     let ((mut first, _), (mut second, _)) = (shim(&link), shim(&link));
-    assert_answers(&mut first, "one");
-    assert_answers(&mut second, "two");
+    assert_echo(&mut first, "one");
+    assert_echo(&mut second, "two");
     let sessions = world.sessions();
-    assert_eq!(sessions[0]["session"], sessions[1]["session"], "they share a session: {sessions}");
+    assert_eq!(
+        sessions[0]["session"], sessions[1]["session"],
+        "the links have different sessions: {sessions}"
+    );
     let status: Value =
         serde_json::from_slice(&sandbox.run(&["status", "--json", "--relay", &link]).stdout).unwrap();
     assert_eq!((&status["name"], &status["links"]), (&json!("box"), &json!(2)), "{status}");
 
     world.kill9_sidecar();
     world.start_sidecar();
-    assert_answers(&mut first, "the socket is there again");
+    assert_echo(&mut first, "the socket is there again");
     let session = world.sessions()[0]["session"].as_str().unwrap().to_owned();
     world.cofferdam_text(&["kill", &session]);
     assert_eq!(refusal_of(&first.call("echo", json!({"text": "x"}))), "session_ended");
-    assert!(!directory.join("relay.sock").exists(), "the socket went with its enrolment");
+    assert!(!directory.join("relay.sock").exists(), "the socket exists although its enrolment has ended");
     enroll(&world, &["--socket", directory.to_str().unwrap()]);
-    assert_answers(&mut shim(&link).0, "another sandbox has it now");
+    assert_echo(&mut shim(&link).0, "another sandbox has it now");
 }
 
 #[test]
 fn a_socket_is_not_created_in_a_directory_in_use() {
     let world = World::new().server("tools", Server::fixture()).start();
     let root = world.layout().root().to_owned();
-    let taken = root.join("taken");
-    enroll(&world, &["--socket", taken.to_str().unwrap()]);
+    let in_use = root.join("in-use");
+    enroll(&world, &["--socket", in_use.to_str().unwrap()]);
     let (full, open, link) = (root.join("full"), root.join("open"), root.join("link"));
     std::fs::create_dir(&full).unwrap();
     std::fs::write(full.join("file"), "").unwrap();
@@ -347,8 +360,8 @@ fn a_socket_is_not_created_in_a_directory_in_use() {
         (&inside(&link, "box"), "state-dir"),
         (world.layout().relay.parent().unwrap().to_str().unwrap(), "relay.unix"),
         (world.layout().admin.parent().unwrap().to_str().unwrap(), "admin.socket"),
-        (taken.to_str().unwrap(), "cofferdam kill"),
-        (&inside(&taken, "below"), "taken"),
+        (in_use.to_str().unwrap(), "cofferdam kill"),
+        (&inside(&in_use, "below"), "in-use"),
         (full.to_str().unwrap(), "file"),
         (open.to_str().unwrap(), "other users"),
     ];
@@ -358,13 +371,12 @@ fn a_socket_is_not_created_in_a_directory_in_use() {
         assert!(!output.status.success() && output.stdout.is_empty(), "{directory}: {printed}");
         assert!(printed.contains(word), "{directory}: {word} in {printed}");
     }
-    assert!(std::fs::metadata(taken.join("relay.sock")).unwrap().file_type().is_socket());
+    assert!(std::fs::metadata(in_use.join("relay.sock")).unwrap().file_type().is_socket());
 }
 
 #[test]
 fn users_that_are_not_listed_may_not_use_a_sandboxs_own_socket() {
-    let world = World::new().server("tools", Server::fixture()).relay("unix-uids = [4242]").prepare();
-    let mut world = world;
+    let mut world = World::new().server("tools", Server::fixture()).relay("unix-uids = [4242]").prepare();
     world.launch();
     let directory = world.layout().root().join("box");
     wait_until("the sidecar answers", || world.cofferdam(&["sessions"]).status.success());

@@ -1,5 +1,5 @@
-//! `exec` with `format = "expiring"`: a credential that ends is replaced before its end, without a lost call, without
-//! Vault; and a program that prints nothing usable is refused with the reason.
+//! `exec` with `format = "expiring"`: a credential that expires is replaced before that, without a lost call and
+//! without Vault; invalid output of the program is refused with the reason.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -12,15 +12,15 @@ use cofferdam_tests::world::World;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-/// Every value that the programs here print contains it.
+/// Contained in every value that the programs of these tests print.
 const CANARY: &str = "CANARY-expiring-0123456789";
 /// How long each credential is valid, in seconds: it is replaced after some two thirds of that.
 const LIFE: u32 = 12;
 
-/// A program that prints another token at each run, and counts its runs.
-fn rotating(folder: &TempDir) -> String {
+/// The lines of a secret whose program prints another token at each run, and counts its runs.
+fn rotating_secret(folder: &TempDir) -> String {
     let runs = folder.path().join("runs");
-    script(&format!(
+    secret_from_script(&format!(
         "echo run >> '{runs}'; \
          printf '{{\"fields\": {{\"token\": \"{CANARY}-%d\"}}, \"expires\": \"%s\"}}' \
          $(wc -l < '{runs}') $(date -u -d '+{LIFE} seconds' +%Y-%m-%dT%H:%M:%SZ)",
@@ -29,7 +29,7 @@ fn rotating(folder: &TempDir) -> String {
 }
 
 /// The lines of a secret whose program is a shell script.
-fn script(script: &str) -> String {
+fn secret_from_script(script: &str) -> String {
     format!("exec = {:?}\nformat = \"expiring\"", ["sh", "-c", script])
 }
 
@@ -52,26 +52,26 @@ fn a_process_is_replaced_before_its_credential_expires_and_no_call_is_lost_or_ru
     let folder = tempfile::tempdir().expect("a folder");
     let world = World::new()
         .capturing()
-        .secret("rotating", &rotating(&folder))
+        .secret("rotating", &rotating_secret(&folder))
         .server("tools", Server::fixture().env("SECRET", "{rotating.token}").allow(&["*"]))
         .start();
     let mut harness = world.connected("tools");
     harness.request("tools/list", json!({}));
     let long = harness.send_call("slow", json!({"ms": 15_000}));
     let mut number = 0_u64;
-    let mut under_way: Vec<Value> = Vec::new();
+    let mut in_flight: Vec<Value> = Vec::new();
     wait_until("two processes have taken over", || {
         for _ in 0..20 {
-            while under_way.len() < 4 {
-                under_way.push(harness.send_call("tally", json!({"number": number})));
+            while in_flight.len() < 4 {
+                in_flight.push(harness.send_call("tally", json!({"number": number})));
                 number += 1;
             }
-            let answer = harness.answer_to(&under_way.remove(0));
+            let answer = harness.answer_to(&in_flight.remove(0));
             assert!(answer.get("result").is_some(), "{answer}");
         }
         replacements(&world) == 2
     });
-    for id in under_way.iter().chain([&long]) {
+    for id in in_flight.iter().chain([&long]) {
         let answer = harness.answer_to(id);
         assert!(answer.get("result").is_some(), "{answer}");
     }
@@ -82,7 +82,7 @@ fn a_process_is_replaced_before_its_credential_expires_and_no_call_is_lost_or_ru
     assert_eq!((numbers.len(), distinct.len()), (number as usize, number as usize), "each ran once");
     assert_eq!(world.times_executed("tools", "slow"), 1);
 
-    // Each process has the credential of its own time.
+    // Each process has the credential that was current when it was started.
     let processes = world.fixture_processes("tools");
     let last = *processes.last().expect("a process");
     let runs = fs::read_to_string(folder.path().join("runs")).expect("the program ran").lines().count();
@@ -124,17 +124,21 @@ fn a_process_is_replaced_before_its_credential_expires_and_no_call_is_lost_or_ru
 #[test]
 fn invalid_program_output_is_refused_with_the_reason_and_never_quoted() {
     let with = |fields: &str, expires: &str| {
-        script(&format!("printf '%s' '{{\"fields\": {fields}, \"expires\": {expires}}}'"))
+        secret_from_script(&format!("printf '%s' '{{\"fields\": {fields}, \"expires\": {expires}}}'"))
     };
     let token = format!("{{\"token\": \"{CANARY}\"}}");
     let cases = [
-        ("plain", script(&format!("echo {CANARY}")), "it printed neither an object"),
+        ("plain", secret_from_script(&format!("echo {CANARY}")), "it printed neither an object"),
         (
             "cut",
-            script(&format!("printf '{{\"fields\": {{\"token\": \"{CANARY}'")),
+            secret_from_script(&format!("printf '{{\"fields\": {{\"token\": \"{CANARY}'")),
             "it printed neither an object",
         ),
-        ("endless", script(&format!("printf '%s' '{{\"fields\": {token}}}'")), "it printed no `expires`"),
+        (
+            "endless",
+            secret_from_script(&format!("printf '%s' '{{\"fields\": {token}}}'")),
+            "it printed no `expires`",
+        ),
         ("past", with(&token, "\"2020-01-01T00:00:00Z\""), "expired at 2020-01-01T00:00:00.000Z"),
         ("unreadable", with(&token, &format!("\"{CANARY}\"")), "its `expires` is not a time in RFC 3339"),
         (
@@ -142,8 +146,8 @@ fn invalid_program_output_is_refused_with_the_reason_and_never_quoted() {
             with(&format!("{{\"token\": [\"{CANARY}\"]}}"), "\"2999-01-01T00:00:00Z\""),
             "is null, a list or an object",
         ),
-        ("large", script(&format!("yes {CANARY}")), "it holds more than 65536 bytes"),
-        ("failing", script(&format!("echo {CANARY}; exit 3")), "it failed: "),
+        ("large", secret_from_script(&format!("yes {CANARY}")), "it holds more than 65536 bytes"),
+        ("failing", secret_from_script(&format!("echo {CANARY}; exit 3")), "it failed: "),
     ];
     let mut world = World::new().limit("secret-exec-timeout = \"1m\"");
     for (name, secret, _) in &cases {
@@ -167,7 +171,7 @@ fn invalid_program_output_is_refused_with_the_reason_and_never_quoted() {
 fn a_program_that_hangs_is_ended_and_refused() {
     let world = World::new()
         .limit("secret-exec-timeout = \"500ms\"")
-        .secret("hanging", &script("sleep 86399"))
+        .secret("hanging", &secret_from_script("sleep 86399"))
         .server("tools", Server::fixture().env("SECRET", "{hanging.token}"))
         .start();
     let refused = world.shim("tools").initialize();
@@ -186,8 +190,10 @@ fn the_form_of_aws_gives_its_fields_and_a_distant_expiry_is_accepted() {
         .env("AWS_ACCESS_KEY_ID", "{aws.access_key_id}")
         .env("AWS_SECRET_ACCESS_KEY", "{aws.secret_access_key}")
         .env("AWS_SESSION_TOKEN", "{aws.session_token}");
-    let world =
-        World::new().secret("aws", &script(&format!("printf '%s' '{aws}'"))).server("tools", server).start();
+    let world = World::new()
+        .secret("aws", &secret_from_script(&format!("printf '%s' '{aws}'")))
+        .server("tools", server)
+        .start();
     let mut harness = world.connected("tools");
     let process: u32 = harness.call_text("process", json!({})).parse().expect("a process's number");
     for (name, end) in

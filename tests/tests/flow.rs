@@ -1,5 +1,5 @@
-//! A peer that does not read, floods, or sends faster than is read slows its own link, and costs no more memory than the
-//! configuration allows a link.
+//! A peer that does not read, floods, or sends faster than is read slows its own link, and costs no more memory than
+//! the configuration allows a link.
 
 use std::time::Duration;
 
@@ -12,23 +12,23 @@ use serde_json::{Value, json};
 const MESSAGE_KIB: u64 = 256;
 const WINDOW_KIB: u64 = 256;
 const REQUESTS: u64 = 192;
-/// `limits.link-memory`: as small as the other limits allow.
+/// `limits.link-memory` in MiB: as small as the other limits allow.
 const LINK_MIB: u64 = 30;
 const LINKS: u64 = 2;
 /// Nearly a whole message, so that all of the flood is in flight at once.
-const ANSWER_KIB: u64 = 240;
-/// The amount that would be buffered without limits: well above the ceiling.
+const RESPONSE_KIB: u64 = 240;
+/// The amount that would be buffered without limits: well above the limit.
 const FLOOD_KIB: u64 = 88 * 1024;
 
 #[test]
 fn a_harness_that_stops_reading_slows_its_own_link_only() {
-    let mut world = bounded().server("tools", Server::fixture()).start();
+    let mut world = world_with_small_limits().server("tools", Server::fixture()).start();
     let mut bystander = world.connected("tools");
     let before = peak_memory_kib(world.sidecar().id());
     let mut stalled: Vec<(Harness, Vec<Value>)> = (0..LINKS)
         .map(|_| {
             let mut harness = without_reading(&world, "tools");
-            let bytes = ANSWER_KIB * 1024;
+            let bytes = RESPONSE_KIB * 1024;
             let calls = FLOOD_KIB * 1024 / bytes / LINKS;
             let ids = (0..calls).map(|_| harness.send_call("big", json!({"bytes": bytes}))).collect();
             (harness, ids)
@@ -41,8 +41,8 @@ fn a_harness_that_stops_reading_slows_its_own_link_only() {
         for id in ids {
             assert_eq!(
                 text_of(&harness.answer_to(id)).len() as u64,
-                ANSWER_KIB * 1024,
-                "the delayed responses arrive"
+                RESPONSE_KIB * 1024,
+                "a delayed response is incomplete"
             );
         }
     }
@@ -51,7 +51,7 @@ fn a_harness_that_stops_reading_slows_its_own_link_only() {
 
 #[test]
 fn a_server_that_floods_slows_its_own_link_only() {
-    let mut world = bounded().server("tools", Server::fixture()).start();
+    let mut world = world_with_small_limits().server("tools", Server::fixture()).start();
     let mut bystander = world.connected("tools");
     let before = peak_memory_kib(world.sidecar().id());
     let bytes = 100 * 1024;
@@ -76,7 +76,7 @@ fn a_server_that_floods_slows_its_own_link_only() {
 
 #[test]
 fn a_sandbox_that_sends_faster_than_its_server_reads_slows_its_own_link_only() {
-    let mut world = bounded()
+    let mut world = world_with_small_limits()
         .server("tools", Server::fixture())
         .server("stuck", Server::fixture_that("never-reads"))
         .limit("server-start-timeout = \"10m\"")
@@ -87,19 +87,22 @@ fn a_sandbox_that_sends_faster_than_its_server_reads_slows_its_own_link_only() {
     let mut senders: Vec<Harness> = (0..LINKS).map(|_| world.shim("stuck")).collect();
     for harness in &mut senders {
         let mut id = 0;
-        let taken = harness.flood_stdin(Duration::from_secs(2), FLOOD_KIB as usize * 1024, || {
+        let accepted = harness.flood_stdin(Duration::from_secs(2), FLOOD_KIB as usize * 1024, || {
             id += 1;
             let params = json!({"name": "echo", "arguments": {"text": text}});
             format!("{}\n", json!({"jsonrpc": "2.0", "id": id, "method": "tools/call", "params": params}))
         });
-        assert!(taken < FLOOD_KIB as usize * 1024, "everything was taken, for a server that reads nothing");
+        assert!(
+            accepted < FLOOD_KIB as usize * 1024,
+            "the shim accepted everything although the server reads nothing"
+        );
         assert_others_are_answered(&mut bystander);
     }
     assert_memory_is_limited(&mut world, before);
 }
 
-/// A world with small messages and windows, so that a ceiling is soon reached.
-fn bounded() -> Builder {
+/// A world with small messages and windows, so that the memory limit is soon reached.
+fn world_with_small_limits() -> Builder {
     World::new()
         .limit(&format!("message-bytes = \"{MESSAGE_KIB}KiB\""))
         .limit(&format!("window-bytes = \"{WINDOW_KIB}KiB\""))
@@ -124,7 +127,7 @@ fn assert_others_are_answered(bystander: &mut Harness) {
 #[track_caller]
 fn assert_memory_is_limited(world: &mut World, before: u64) {
     let grown = peak_memory_kib(world.sidecar().id()).saturating_sub(before);
-    let ceiling = LINKS * LINK_MIB * 1024;
-    eprintln!("{LINKS} links took {grown} KiB, their ceiling is {ceiling} KiB");
-    assert!(grown < ceiling, "the sidecar took {grown} KiB more, {ceiling} is allowed");
+    let limit = LINKS * LINK_MIB * 1024;
+    eprintln!("{LINKS} links needed {grown} KiB, their limit is {limit} KiB");
+    assert!(grown < limit, "the sidecar grew by {grown} KiB, {limit} KiB are allowed");
 }

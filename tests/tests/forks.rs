@@ -54,7 +54,7 @@ fn ten_shims_of_one_sandbox_reconnect_and_none_is_taken_for_a_clone() {
     let mut shims: Vec<Harness> = (0..10).map(|_| sandbox.connected()).collect();
     let before = links(&world);
     assert_eq!(before.len(), 10);
-    let all_answer = |shims: &mut Vec<Harness>, text: &str| {
+    let assert_all_echo = |shims: &mut Vec<Harness>, text: &str| {
         let ids: Vec<Value> =
             shims.iter_mut().map(|shim| shim.send_call("echo", json!({"text": text}))).collect();
         for (shim, id) in shims.iter_mut().zip(&ids) {
@@ -62,15 +62,15 @@ fn ten_shims_of_one_sandbox_reconnect_and_none_is_taken_for_a_clone() {
             assert_eq!(answer["result"]["content"][0]["text"], text, "{answer}");
         }
     };
-    for blip in 0..3 {
+    for cut in 0..3 {
         tcp.cut();
-        all_answer(&mut shims, &format!("after blip {blip}"));
+        assert_all_echo(&mut shims, &format!("after cut {cut}"));
     }
-    assert_eq!(links(&world), before, "all of them resumed their links");
-    // Without links to resume, all of them open new ones at once.
+    assert_eq!(links(&world), before, "not all shims resumed their links");
+    // Without links to resume, all shims open new links at the same time.
     world.kill9_sidecar();
     world.start_sidecar();
-    all_answer(&mut shims, "after a restart");
+    assert_all_echo(&mut shims, "after a restart");
     assert_eq!(links(&world).len(), 10);
     assert!(alerts(&world).is_empty(), "{:?}", alerts(&world));
 }
@@ -93,7 +93,7 @@ fn of_two_clones_that_connect_at_once_exactly_one_continues() {
             "{refused:?}"
         );
         assert!(!alerts(&world).is_empty());
-        // The one that continues can start new shims too.
+        // The sandbox that continues can start new shims too.
         let survivor = if answers[0].get("error").is_none() { &original } else { &clone };
         leave(survivor.connected());
     }
@@ -127,12 +127,12 @@ fn of_two_welcomed_clones_the_first_to_send_a_frame_continues() {
 fn a_late_hello_does_not_cost_the_owner_its_epoch() {
     let (world, _tcp) = world_with_port();
     let sandbox = disconnected_sandbox(&world);
-    let (mut kept, mut given_up) = (sandbox.relay(), sandbox.relay());
-    welcomed(kept.open_with(key_hello(&sandbox, None)));
-    welcomed(given_up.open_with(key_hello(&sandbox, None)));
-    drop(given_up);
-    kept.send_frame(&Frame::Ping);
-    assert_eq!(next(&mut kept), Frame::Pong);
+    let (mut current, mut abandoned) = (sandbox.relay(), sandbox.relay());
+    welcomed(current.open_with(key_hello(&sandbox, None)));
+    welcomed(abandoned.open_with(key_hello(&sandbox, None)));
+    drop(abandoned);
+    current.send_frame(&Frame::Ping);
+    assert_eq!(next(&mut current), Frame::Pong);
     assert!(alerts(&world).is_empty(), "{:?}", alerts(&world));
 }
 
@@ -148,10 +148,10 @@ fn a_delayed_hello_with_an_outdated_epoch_raises_no_alert() {
         late.send_this_hello(key_hello(&before, None));
         late.close_sending();
     }
-    wait_until("they were received", || world.log().matches("clone_refused").count() == 3);
+    wait_until("the late Hellos were received", || world.log().matches("clone_refused").count() == 3);
     assert!(alerts(&world).is_empty(), "{:?}", alerts(&world));
     assert_eq!(refused(before.relay().open_with(key_hello(&before, None))).code, "clone_refused");
-    assert_eq!(alerts(&world).len(), 1, "a copy waits for the response");
+    assert_eq!(alerts(&world).len(), 1, "a copy that waits for the response raised no alert");
     leave(sandbox.connected());
 }
 
@@ -162,7 +162,7 @@ fn a_sandbox_over_its_link_limit_causes_no_disk_writes() {
     let world =
         World::new().server("tools", Server::fixture()).relay(&tcp.relay_lines()).limit("links = 2").start();
     let sandbox = disconnected_sandbox(&world);
-    let kept: Vec<RawRelay> = (0..2)
+    let current: Vec<RawRelay> = (0..2)
         .map(|_| {
             let mut relay = sandbox.relay();
             welcomed(relay.open_with(key_hello(&sandbox, None)));
@@ -176,7 +176,7 @@ fn a_sandbox_over_its_link_limit_causes_no_disk_writes() {
         assert!(refusal.message.contains("limits.links"), "{}", refusal.message);
     }
     assert_eq!(enrolments(&world), written);
-    drop(kept);
+    drop(current);
 }
 
 /// A disk may be full for long, and a sandbox can retry all the time.
@@ -196,7 +196,7 @@ fn enrolments_that_cannot_be_saved_do_not_fill_the_log() {
     leave(sandbox.connected());
 }
 
-/// The files of enrolments: each write is another file.
+/// The files of enrolments with their inode numbers: each write creates another inode.
 fn enrolments(world: &World) -> Vec<(std::path::PathBuf, u64)> {
     use std::os::unix::fs::MetadataExt as _;
     let files =
@@ -215,12 +215,12 @@ fn resuming_a_link_of_another_sandbox_is_refused_and_alerts_are_limited() {
     let welcome = welcomed(owner.relay().open_with(key_hello(&owner, None)));
     for _ in 0..20 {
         assert_eq!(refused(thief.relay().open_with(key_hello(&thief, Some(&welcome)))).code, "clone_refused");
-        // By the shared socket, where enrolments have no name.
+        // Over the shared socket too, where links have no enrolment.
         let mut client = RawRelay::connect(&world.layout().relay);
         let asked = Hello { resume: Some(resume(&welcome)), ..hello("tools", &[1]) };
         assert_eq!(refused(client.open_with(asked)).code, "clone_refused");
     }
-    // The token was the right one: its owner has the link.
+    // The owner can still use the token.
     let resumed = welcomed(owner.relay().open_with(key_hello(&owner, Some(&welcome))));
     assert_eq!((resumed.resumed, &resumed.link), (Resumed::Resumed, &welcome.link));
     let count = alerts(&world).len();
@@ -237,7 +237,7 @@ fn with_copied_state_one_shim_continues_and_the_other_gets_the_next_step() {
     assert_eq!(copied.call_text("echo", json!({"text": "the copy was first"})), "the copy was first");
     assert!(alerts(&world).is_empty(), "there is no alert yet");
 
-    // The original needs a new link, and its state is the outdated one now.
+    // The original needs a new link, and its state is outdated now.
     let mut refused = original.shim();
     let answer = refused.initialize();
     assert_eq!(refusal_of(&answer), "clone_refused", "{answer}");
@@ -255,10 +255,10 @@ fn with_copied_state_one_shim_continues_and_the_other_gets_the_next_step() {
 
     // The advice in the message helps, without a restart.
     original.put(&cofferdam_tests::sandbox::enroll(&world, &[]));
-    let mut answered = Value::Null;
+    let mut response = Value::Null;
     wait_until("the sandbox is enrolled again", || {
-        answered = refused.call("echo", json!({"text": "afresh"}));
-        answered.get("result").is_some()
+        response = refused.call("echo", json!({"text": "afresh"}));
+        response.get("result").is_some()
     });
     leave(original.connected());
     drop((running.is_running(), copied));
@@ -289,8 +289,8 @@ fn epochs_that_were_never_issued_are_refused() {
     let sandbox = disconnected_sandbox(&world);
     let old = sandbox.saved()["epoch"].clone();
     leave(sandbox.connected());
-    let good = sandbox.saved()["epoch"].clone();
-    assert_ne!(old, good, "the new link changed the epoch");
+    let valid = sandbox.saved()["epoch"].clone();
+    assert_ne!(old, valid, "the new link changed the epoch");
     let invalid = [old, json!(""), json!("0"), json!("f".repeat(64)), json!("f".repeat(12_000))];
     for epoch in invalid {
         let thief = sandbox.copy();
@@ -298,7 +298,7 @@ fn epochs_that_were_never_issued_are_refused() {
         let answer = thief.shim().initialize();
         assert_eq!(refusal_of(&answer), "clone_refused", "{epoch:.80}: {answer}");
     }
-    // With a used ticket instead.
+    // Without an epoch the shim sends its ticket, which is used up.
     let thief = sandbox.copy();
     thief.edit(|saved| drop(saved.as_object_mut().unwrap().remove("epoch")));
     assert_eq!(refusal_of(&thief.shim().initialize()), "ticket_refused");
@@ -349,9 +349,9 @@ fn a_link_whose_connection_answers_is_kept_and_a_dead_one_is_replaced() {
     // The original does not respond any more: its connection is dead, but neither end was closed. The first to
     // reconnect gets the link.
     let mut second = sandbox.relay();
-    let taken = welcomed(second.open_with(key_hello(&sandbox, Some(&welcome))));
-    assert_eq!((taken.resumed, &taken.link), (Resumed::Resumed, &welcome.link));
-    assert_ne!(taken.token, welcome.token);
+    let replaced = welcomed(second.open_with(key_hello(&sandbox, Some(&welcome))));
+    assert_eq!((replaced.resumed, &replaced.link), (Resumed::Resumed, &welcome.link));
+    assert_ne!(replaced.token, welcome.token);
     second.send_frame(&Frame::Ack(Ack { seq: 0, window: 1 << 20 }));
     second.send_frame(&Frame::Ping);
     assert_eq!(next(&mut second), Frame::Pong);
@@ -372,7 +372,7 @@ fn late_bytes_do_not_keep_a_dead_connection() {
     first.send_frame(&Frame::Ack(Ack { seq: 0, window: 1 << 20 }));
     let mut second = sandbox.relay();
     second.send_this_hello(key_hello(&sandbox, Some(&welcome)));
-    // They arrive while the ping is open; only the pong would count.
+    // These frames arrive while the sidecar waits for a pong; only a pong would keep the connection.
     for _ in 0..3 {
         first.send_frame(&Frame::Ping);
         first.send_frame(&Frame::Ack(Ack { seq: 0, window: 1 << 20 }));

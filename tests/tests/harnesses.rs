@@ -1,6 +1,6 @@
 //! The real Claude Code and the real Codex, each calling a tool and getting its result into the next model request.
 //!
-//! First on the bare fixture, so that a failure of the driver is not taken for one of the product.
+//! Some tests use the bare fixture, so that a failure of the agents' driver is not mistaken for one of the product.
 
 use cofferdam_tests::agents::Agent;
 use cofferdam_tests::process::built;

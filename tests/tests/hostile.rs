@@ -1,4 +1,5 @@
-//! A hostile sandbox that speaks the relay protocol itself: its cost to the host is bounded, and other links continue.
+//! A hostile sandbox that uses the relay protocol without a shim: its cost to the host is bounded, and other links
+//! continue.
 
 use cofferdam_tests::process::{cpu_time, peak_memory_kib};
 use cofferdam_tests::relay::{Next, RawRelay, hello};
@@ -22,15 +23,13 @@ fn messages(text: impl Fn(u64) -> String) -> impl FnMut() -> Vec<u8> {
         let seq = outbox.push(text(count).as_bytes(), MaybeRan::No);
         let mut bytes = Vec::new();
         outbox.take_ready(&mut bytes);
-        outbox
-            .acknowledge(relay_proto::frame::Ack { seq, window: u64::MAX })
-            .expect("all of it was handed out");
+        outbox.acknowledge(relay_proto::frame::Ack { seq, window: u64::MAX }).expect("everything was sent");
         bytes
     }
 }
 
 #[track_caller]
-fn others_are_served(world: &World) {
+fn assert_others_are_served(world: &World) {
     let mut shim = world.connected("tools");
     assert_eq!(shim.call_text("echo", json!({"text": "undisturbed"})), "undisturbed");
 }
@@ -47,10 +46,10 @@ fn refusals_that_are_not_read_fill_no_memory() {
         }),
         FLOOD_BYTES,
     );
-    assert!(sent < FLOOD_BYTES, "the sidecar took everything");
-    others_are_served(&world);
+    assert!(sent < FLOOD_BYTES, "the sidecar read everything");
+    assert_others_are_served(&world);
     let peak = peak_memory_kib(world.sidecar().id());
-    assert!(peak < MAX_PEAK_KIB, "the sidecar took {peak} KiB");
+    assert!(peak < MAX_PEAK_KIB, "the sidecar's peak memory is {peak} KiB");
 }
 
 #[test]
@@ -61,9 +60,9 @@ fn pings_of_a_shim_that_does_not_read_fill_no_memory() {
     let mut pings = Vec::new();
     (0..1000).for_each(|_| Frame::Ping.encode(&mut pings));
     relay.flood(|| pings.clone(), FLOOD_BYTES / 2);
-    others_are_served(&world);
+    assert_others_are_served(&world);
     let peak = peak_memory_kib(world.sidecar().id());
-    assert!(peak < MAX_PEAK_KIB, "the sidecar took {peak} KiB");
+    assert!(peak < MAX_PEAK_KIB, "the sidecar's peak memory is {peak} KiB");
 }
 
 #[test]
@@ -71,11 +70,11 @@ fn a_shim_that_does_not_read_costs_no_processor_time() {
     let mut world = World::new().server("tools", Server::fixture()).relay("heartbeat = \"1s\"").start();
     let mut relay = RawRelay::connect(&world.layout().relay);
     relay.await_welcome("tools");
-    // Enough answers to fill the socket, so that nothing more can be written.
+    // Enough responses to fill the socket, so that nothing more can be written.
     let name = "n".repeat(200);
     relay.flood(messages(|id| format!(r#"{{"jsonrpc":"2.0","id":{id},"method":"x/{name}"}}"#)), FLOOD_BYTES);
     let before = cpu_time(world.sidecar().id());
-    world.wait_until("the silent connection is given up", || {
+    world.wait_until("the silent connection is closed", || {
         world.sessions().as_array().is_some_and(|all| all.iter().all(|session| session["connected"] == false))
     });
     let spent = cpu_time(world.sidecar().id()) - before;
@@ -124,7 +123,7 @@ fn stolen_links_are_refused_and_fill_no_audit() {
     owner.send_frame(&Frame::Ping);
     assert!(
         matches!(owner.next_frame(), Next::Frame(frame) if *frame == Frame::Pong),
-        "the owner still has its link"
+        "the owner lost its link"
     );
 }
 
@@ -141,7 +140,7 @@ fn audit_lookups_of_requests_that_may_have_run_are_limited() {
         let mut bytes = Vec::new();
         outbox.take_ready(&mut bytes);
         relay.send(&bytes);
-        // One at a time, so that each would be a search of its own.
+        // One at a time, so that each request would cause its own search.
         loop {
             match relay.next_frame() {
                 Next::Frame(frame) if matches!(*frame, Frame::Message(_)) => break,
@@ -151,7 +150,7 @@ fn audit_lookups_of_requests_that_may_have_run_are_limited() {
         }
     }
     let denied = world.audit().iter().filter(|decision| decision["rule"] == "maybe-ran").count();
-    assert_eq!(denied, 16, "four were looked up and had not run");
+    assert_eq!(denied, 16, "not all but four were denied without a look-up");
 }
 
 #[test]
@@ -167,7 +166,7 @@ fn a_malformed_message_under_an_id_in_flight_does_not_end_that_request() {
     let mut bytes = Vec::new();
     outbox.take_ready(&mut bytes);
     relay.send(&bytes);
-    let answer = loop {
+    let response = loop {
         match relay.next_frame() {
             Next::Frame(frame) => match *frame {
                 Frame::Message(part) => break String::from_utf8(part.bytes).unwrap(),
@@ -176,5 +175,5 @@ fn a_malformed_message_under_an_id_in_flight_does_not_end_that_request() {
             other => panic!("expected a response, not {other:?}"),
         }
     };
-    assert!(answer.contains("message_malformed") && answer.contains(r#""id":null"#), "{answer}");
+    assert!(response.contains("message_malformed") && response.contains(r#""id":null"#), "{response}");
 }

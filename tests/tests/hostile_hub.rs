@@ -31,13 +31,13 @@ fn data(flags: u16, stream: u32, body: &[u8]) -> Vec<u8> {
     frame(0, flags, stream, u32::try_from(body.len()).expect("a short body"), body)
 }
 
-/// What the hub sends, each over a new pipe.
+/// Names and bytes of the attacks; each is sent over a new pipe.
 fn attacks() -> Vec<(&'static str, Vec<u8>)> {
     let many = |count: u32, one: &dyn Fn(u32) -> Vec<u8>| (0..count).flat_map(one).collect::<Vec<u8>>();
     let preface = b"cofferdam-relay/1\n";
     vec![
         ("bytes that are not yamux", b"GET / HTTP/1.1\r\n\r\n".repeat(10)),
-        ("another version of it", [&[9][..], &[0; 11]].concat()),
+        ("another version of yamux", [&[9][..], &[0; 11]].concat()),
         ("a body of four gigabytes", frame(0, 1, 1, u32::MAX, &[])),
         ("a body beyond the window", data(1, 1, &vec![7; WINDOW + 1])),
         (
@@ -78,7 +78,7 @@ fn a_hostile_hub_is_bounded_and_disturbs_no_other_sandbox() {
     for (what, bytes) in attacks() {
         // A new `attach` each time: the backoff of a single one would grow.
         let _attach = Attach::start(&world, &["dial", &address, "--grant", "dev"]);
-        let mut pipe = runtime.block_on(pipe(&listener, &pin));
+        let mut pipe = runtime.block_on(accept_pipe(&listener, &pin));
         runtime.block_on(attack(&mut pipe, &bytes));
         assert_eq!(honest.call_text("echo", json!({"text": what})), what);
     }
@@ -91,7 +91,7 @@ fn a_hostile_hub_is_bounded_and_disturbs_no_other_sandbox() {
 }
 
 /// Waits until the sidecar has connected and authenticated.
-async fn pipe(listener: &TcpListener, pin: &PublicKey) -> BoxedStream {
+async fn accept_pipe(listener: &TcpListener, pin: &PublicKey) -> BoxedStream {
     let identity = Identity::generate().expect("random numbers");
     let accept = async {
         loop {
@@ -104,7 +104,7 @@ async fn pipe(listener: &TcpListener, pin: &PublicKey) -> BoxedStream {
     timeout(Duration::from_secs(40), accept).await.expect("the sidecar dials")
 }
 
-/// Sends the bytes, and reads until the sidecar closes the pipe or has taken all of them.
+/// Sends the bytes, and reads until the sidecar closes the pipe or sends nothing for half a second.
 async fn attack(pipe: &mut BoxedStream, bytes: &[u8]) {
     let (mut reading, mut writing) = tokio::io::split(pipe);
     let send = async {
@@ -115,5 +115,7 @@ async fn attack(pipe: &mut BoxedStream, bytes: &[u8]) {
         let mut buffer = vec![0; 64 * 1024];
         while let Ok(Ok(1..)) = timeout(Duration::from_millis(500), reading.read(&mut buffer)).await {}
     };
-    tokio::join!(timeout(Duration::from_secs(40), send), receive).0.expect("it is read, or ended");
+    tokio::join!(timeout(Duration::from_secs(40), send), receive)
+        .0
+        .expect("the sidecar reads the bytes or closes the pipe");
 }

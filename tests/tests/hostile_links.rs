@@ -1,5 +1,5 @@
-//! A hostile sandbox that opens, holds and breaks links: each is refused or bounded, memory stays flat, and links of other
-//! sandboxes are answered meanwhile.
+//! A hostile sandbox that opens, holds and breaks links: each is refused or bounded, memory stays flat, and other
+//! sandboxes get responses meanwhile.
 
 use std::io::Write;
 use std::os::unix::net::UnixStream;
@@ -40,8 +40,8 @@ fn ten_thousand_half_open_connections_keep_no_client_out() {
         let mut held = Vec::new();
         for number in 0..BATCH {
             let mut stream =
-                UnixStream::connect(&world.layout().relay).expect("the socket takes connections");
-            // Nothing, a part of the preface, or of the Hello; the sidecar may have closed it already.
+                UnixStream::connect(&world.layout().relay).expect("the socket accepts connections");
+            // Sends nothing, or a part of the preface or of the Hello. The sidecar may have closed the stream already.
             let _ = stream.write_all(&opening[..(number * 7) % opening.len()]);
             held.push(stream);
         }
@@ -103,7 +103,7 @@ fn frames_that_no_shim_sends_end_their_link_and_no_other() {
         ("noise", (0..5000_u32).map(|n| (n.wrapping_mul(2_654_435_761) >> 24) as u8).collect()),
         ("a second Hello", control),
         ("an acknowledgement from the future", ack(1, 1 << 20)),
-        ("one from the far future", ack(u64::MAX, u64::MAX)),
+        ("an acknowledgement from the far future", ack(u64::MAX, u64::MAX)),
         ("a gap", message(7, 0, b"{}")),
         ("unknown flags", message(1, 0x80, b"{}")),
         ("a message without end", endless),
@@ -134,16 +134,19 @@ fn a_resume_that_acknowledges_unsent_frames_is_refused_without_harm_to_the_owner
         let resume = Resume { link: welcome.link.clone(), token: welcome.token.clone(), received };
         relay.send(PREFACE);
         relay.send_frame(&Frame::Hello(Hello { resume: Some(resume), ..hello("tools", &[1]) }));
-        let Next::Frame(answer) = relay.next_frame() else { panic!("expected a response") };
-        (relay, *answer)
+        let Next::Frame(response) = relay.next_frame() else { panic!("expected a response") };
+        (relay, *response)
     };
     for received in [1, u64::MAX] {
-        let (_, answer) = resume(&welcome, received);
-        assert!(matches!(&answer, Frame::Refusal(refusal) if refusal.code == "clone_refused"), "{answer:?}");
+        let (_, response) = resume(&welcome, received);
+        assert!(
+            matches!(&response, Frame::Refusal(refusal) if refusal.code == "clone_refused"),
+            "{response:?}"
+        );
     }
     let link = welcome.link.clone();
-    let (_owner, answer) = resume(&welcome, 0);
-    let Frame::Welcome(again) = answer else { panic!("{answer:?}") };
+    let (_owner, response) = resume(&welcome, 0);
+    let Frame::Welcome(again) = response else { panic!("{response:?}") };
     assert_eq!((again.link, again.resumed), (link, Resumed::Resumed));
 }
 
@@ -175,5 +178,5 @@ fn a_million_tiny_messages_use_no_memory() {
     }
     bystander.assert_answered();
     let audit: u64 = world.audit_files().iter().filter_map(|file| Some(file.metadata().ok()?.len())).sum();
-    assert!(audit < 300 << 20, "the audit took {audit} bytes");
+    assert!(audit < 300 << 20, "the audit has {audit} bytes");
 }

@@ -1,4 +1,4 @@
-//! HTTP servers: credentials are put into headers on the host, and come back redacted.
+//! HTTP servers: the host puts credentials into headers, and redacts them in responses.
 
 use std::process::Stdio;
 use std::sync::{Arc, Mutex, mpsc};
@@ -16,8 +16,8 @@ use cofferdam_tests::world::World;
 use serde_json::{Value, json};
 
 const SECRET: &str = "http-secret-8Rt4/Qs+77";
-/// A wait of this length means that something hangs.
-const STUCK: Duration = Duration::from_secs(30);
+/// The timeout for waits: longer means that something hangs.
+const TIMEOUT: Duration = Duration::from_secs(30);
 
 #[test]
 fn server_everything_works_over_http() {
@@ -89,8 +89,8 @@ fn a_credential_does_not_follow_a_redirect() {
         .secret_file("local", SECRET)
         .server("remote", local(&server.url()).header("Authorization", "Bearer {local.value}"))
         .start();
-    let answer = world.shim("remote").initialize();
-    assert!(answer.get("error").is_some(), "{answer}");
+    let response = world.shim("remote").initialize();
+    assert!(response.get("error").is_some(), "{response}");
     assert!(elsewhere.requests().is_empty(), "{:?}", elsewhere.requests());
 }
 
@@ -100,8 +100,8 @@ fn private_addresses_are_refused_unless_the_configuration_says_otherwise() {
     // The unspecified address reaches loopback, but the configuration does not say "loopback".
     let url = server.url().replace("127.0.0.1", "0.0.0.0");
     let world = World::new().server("remote", Server::http(&url)).start();
-    let answer = world.shim("remote").initialize();
-    assert_eq!(refusal_of(&answer), "server_unavailable");
+    let response = world.shim("remote").initialize();
+    assert_eq!(refusal_of(&response), "server_unavailable");
     assert!(server.requests().is_empty());
 }
 
@@ -111,14 +111,14 @@ fn a_failing_server_is_reported_as_an_error() {
         let server = HttpFixture::start(Behaviour::Fails(status));
         let world = World::new().server("remote", local(&server.url())).start();
         let mut shim = world.shim("remote");
-        let answer = shim.initialize();
-        assert!(answer.get("error").is_some(), "{status}: {answer}");
+        let response = shim.initialize();
+        assert!(response.get("error").is_some(), "{status}: {response}");
         assert!(shim.is_running());
     }
     let unused = format!("http://{}/mcp", free_address());
     let world = World::new().server("remote", local(&unused)).start();
-    let answer = world.shim("remote").initialize();
-    assert_eq!(refusal_of(&answer), "server_unavailable");
+    let response = world.shim("remote").initialize();
+    assert_eq!(refusal_of(&response), "server_unavailable");
 }
 
 #[test]
@@ -140,8 +140,8 @@ fn a_request_whose_header_cannot_be_filled_is_not_sent() {
         .secret_file("local", &json!({"token": SECRET}).to_string())
         .server("remote", local(&server.url()).header("Authorization", "Bearer {local.value}"))
         .start();
-    let answer = world.shim("remote").initialize();
-    assert_eq!(refusal_of(&answer), "credential_unavailable", "{answer}");
+    let response = world.shim("remote").initialize();
+    assert_eq!(refusal_of(&response), "credential_unavailable", "{response}");
     assert!(server.requests().is_empty());
 }
 
@@ -183,7 +183,7 @@ fn open_requests_of_an_expired_session_are_cancelled() {
 /// A server of the stateless era detects the cancellation by the closed stream: it gets no notification.
 #[test]
 fn a_cancelled_call_ends_its_exchange_with_the_server() {
-    let (hung_up, has_hung_up) = mpsc::channel();
+    let (disconnected, is_disconnected) = mpsc::channel();
     let (called, was_called) = mpsc::channel();
     let address = listen(move |request| match request.body["method"].as_str() {
         _ if request.method != "POST" => Reply::Status(405),
@@ -195,16 +195,16 @@ fn a_cancelled_call_ends_its_exchange_with_the_server() {
         }
         Some("tools/call") => {
             called.send(()).expect("the test waits for it");
-            Reply::Held(hung_up.clone())
+            Reply::Held(disconnected.clone())
         }
         _ => Reply::Status(202),
     });
     let world = World::new().server("remote", local(&format!("http://{address}/mcp"))).start();
     let mut shim = world.connected("remote");
     let call = shim.send_call("wait", json!({}));
-    was_called.recv_timeout(STUCK).expect("the server is called");
+    was_called.recv_timeout(TIMEOUT).expect("the server is called");
     shim.send(&json!({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": call}}));
-    has_hung_up.recv_timeout(STUCK).expect("the exchange has ended");
+    is_disconnected.recv_timeout(TIMEOUT).expect("the exchange has ended");
 }
 
 /// The connection is cut when the call has arrived: it may have run.
@@ -219,7 +219,7 @@ fn a_call_without_http_response_runs_once_more_if_the_tool_allows_it() {
         let runs = Arc::new(Mutex::new(0));
         let shared = Arc::clone(&runs);
         let address = listen(move |request| {
-            let answer =
+            let response =
                 |result| Reply::Json(json!({"jsonrpc": "2.0", "id": request.body["id"], "result": result}));
             let tool = |name: &str, safe: bool| json!({"name": name, "inputSchema": {"type": "object"}, "annotations": {"readOnlyHint": safe}});
             match request.body["method"].as_str() {
@@ -227,12 +227,12 @@ fn a_call_without_http_response_runs_once_more_if_the_tool_allows_it() {
                 Some("initialize") => {
                     let version = &request.body["params"]["protocolVersion"];
                     let info = json!({"name": "cut", "version": "1"});
-                    answer(
+                    response(
                         json!({"protocolVersion": version, "capabilities": {"tools": {}}, "serverInfo": info}),
                     )
                 }
                 Some("tools/list") => {
-                    answer(json!({"tools": [tool("reading", true), tool("sending", false)]}))
+                    response(json!({"tools": [tool("reading", true), tool("sending", false)]}))
                 }
                 Some("tools/call") => {
                     let mut runs = shared.lock().expect("no holder of the lock panics");
@@ -240,7 +240,7 @@ fn a_call_without_http_response_runs_once_more_if_the_tool_allows_it() {
                     match *runs <= cuts {
                         true => Reply::Cut,
                         false => {
-                            answer(json!({"content": [{"type": "text", "text": format!("run {runs}")}]}))
+                            response(json!({"content": [{"type": "text", "text": format!("run {runs}")}]}))
                         }
                     }
                 }
@@ -250,10 +250,10 @@ fn a_call_without_http_response_runs_once_more_if_the_tool_allows_it() {
         let server = local(&format!("http://{address}/mcp")).line(&format!("retry = {retry}"));
         let world = World::new().server("remote", server).start();
         let mut shim = world.connected("remote");
-        let answer = shim.call(tool, json!({}));
+        let response = shim.call(tool, json!({}));
         match expected {
-            Ok(times) => assert_eq!(text_of(&answer), format!("run {times}"), "{tool}, retry = {retry}"),
-            Err(_) => assert_eq!(refusal_of(&answer), "outcome_unknown", "{tool}, retry = {retry}"),
+            Ok(times) => assert_eq!(text_of(&response), format!("run {times}"), "{tool}, retry = {retry}"),
+            Err(_) => assert_eq!(refusal_of(&response), "outcome_unknown", "{tool}, retry = {retry}"),
         }
         let (Ok(times) | Err(times)) = expected;
         assert_eq!(*runs.lock().unwrap(), times, "{tool}, retry = {retry}, {cuts} cuts");
@@ -284,7 +284,7 @@ impl ExpiringSessions {
             let number = session
                 .and_then(|session| session.strip_prefix("session-")?.parse::<u32>().ok())
                 .unwrap_or(0);
-            let answer = |result| json!({"jsonrpc": "2.0", "id": request.body["id"], "result": result});
+            let response = |result| json!({"jsonrpc": "2.0", "id": request.body["id"], "result": result});
             match request.body["method"].as_str() {
                 _ if request.method != "POST" => Reply::Status(405),
                 Some("initialize") => {
@@ -293,20 +293,20 @@ impl ExpiringSessions {
                     let info = json!({"name": "expiring", "version": "1"});
                     Reply::Opens(
                         format!("session-{}", state.opened),
-                        answer(json!({"protocolVersion": version, "capabilities": {}, "serverInfo": info})),
+                        response(json!({"protocolVersion": version, "capabilities": {}, "serverInfo": info})),
                     )
                 }
                 _ if number <= state.expired => Reply::Status(404),
                 Some("tools/call") => {
                     let text = format!("session-{number}");
-                    let answer = answer(json!({"content": [{"type": "text", "text": text}]}));
+                    let response = response(json!({"content": [{"type": "text", "text": text}]}));
                     match request.body["params"]["name"].as_str() {
                         Some("ask") => {
-                            let question =
+                            let request =
                                 json!({"jsonrpc": "2.0", "id": 7, "method": "sampling/createMessage"});
-                            Reply::Events(vec![("message".into(), question), ("message".into(), answer)])
+                            Reply::Events(vec![("message".into(), request), ("message".into(), response)])
                         }
-                        _ => Reply::Json(answer),
+                        _ => Reply::Json(response),
                     }
                 }
                 _ => Reply::Status(202),
@@ -319,7 +319,7 @@ impl ExpiringSessions {
         format!("http://{}/mcp", self.address)
     }
 
-    /// The bodies of all that was sent to it.
+    /// The bodies of all requests.
     fn received(&self) -> Vec<Value> {
         self.state.lock().expect("no holder of the lock panics").received.clone()
     }
@@ -338,7 +338,7 @@ fn local(url: &str) -> Server {
     Server::http(url).line("private = true")
 }
 
-/// `server-everything` on a port of its own; nothing where it is missing.
+/// Starts `server-everything` on a free port; `None` where it is not installed.
 fn everything() -> Option<(Running, String)> {
     let (node, everything) = (Tool::Node.path()?, Tool::Everything.path()?);
     let port = free_address().port();
@@ -347,7 +347,7 @@ fn everything() -> Option<(Running, String)> {
     server.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
     let mut server = Running::spawn(server, "server-everything streamableHttp");
     wait_until("server-everything listens", || {
-        assert!(server.is_running(), "it ended");
+        assert!(server.is_running(), "server-everything has exited");
         std::net::TcpStream::connect(("127.0.0.1", port)).is_ok()
     });
     Some((server, format!("http://127.0.0.1:{port}/mcp")))

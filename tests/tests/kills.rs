@@ -1,4 +1,4 @@
-//! Whatever is killed, stopped or restarted under load: each request has one answer and ran at most once.
+//! Whatever is killed, stopped or restarted under load: each request gets one response and runs at most once.
 
 use std::collections::BTreeMap;
 
@@ -17,7 +17,7 @@ const SERVER_ROUNDS: usize = 4;
 #[test]
 fn a_sidecar_that_is_killed_under_load_runs_nothing_twice() {
     let mut random = Random::new(Random::seed());
-    let mut world = strict().start();
+    let mut world = world_with_strict_server().start();
     let mut conversation = Conversation::begin(world.shim(SERVER), Random::new(random.next()));
     for _ in 0..ROUNDS {
         conversation.exchange(15);
@@ -31,14 +31,18 @@ fn a_sidecar_that_is_killed_under_load_runs_nothing_twice() {
     conversation.exchange(5);
     let outcomes = conversation.assert_at_most_once(&world);
     eprintln!("sidecar killed {ROUNDS} times: {outcomes:?}");
-    assert!(ran(&outcomes) >= ROUNDS * 10, "{outcomes:?}");
-    assert_eq!(outcomes.get(&CallOutcome::DidNotRun), None, "a sidecar was running again in time");
+    assert!(ran_count(&outcomes) >= ROUNDS * 10, "{outcomes:?}");
+    assert_eq!(
+        outcomes.get(&CallOutcome::DidNotRun),
+        None,
+        "a call was refused although a sidecar ran again in time"
+    );
 }
 
 #[test]
 fn a_server_that_is_killed_under_load_runs_nothing_twice() {
     let mut random = Random::new(Random::seed());
-    let world = strict().start();
+    let world = world_with_strict_server().start();
     let mut conversation = Conversation::begin(world.shim(SERVER), Random::new(random.next()));
     for _ in 0..SERVER_ROUNDS {
         conversation.exchange(15);
@@ -48,18 +52,21 @@ fn a_server_that_is_killed_under_load_runs_nothing_twice() {
             send(*server, Signal::SIGKILL);
         }
         conversation.wait_until_in_flight(0);
-        // One that keeps failing is not started again at once.
+        // A server that keeps failing is not started again at once.
         wait_until_calls_run(&world, &mut conversation);
     }
     let outcomes = conversation.assert_at_most_once(&world);
     eprintln!("server killed {SERVER_ROUNDS} times: {outcomes:?}");
-    assert!(ran(&outcomes) >= SERVER_ROUNDS * 10, "{outcomes:?}");
-    assert!(world.fixture_processes(SERVER).len() > SERVER_ROUNDS, "one process after the other");
+    assert!(ran_count(&outcomes) >= SERVER_ROUNDS * 10, "{outcomes:?}");
+    assert!(
+        world.fixture_processes(SERVER).len() > SERVER_ROUNDS,
+        "the server was not started after each kill"
+    );
 }
 
 #[test]
 fn a_stopped_sidecar_runs_nothing_that_was_answered_meanwhile() {
-    let mut world = strict().relay("heartbeat = \"1s\"").start();
+    let mut world = world_with_strict_server().relay("heartbeat = \"1s\"").start();
     let mut conversation = Conversation::begin(quick_shim(&world), Random::new(1));
     conversation.exchange(10);
     let sidecar = world.sidecar().id();
@@ -81,13 +88,13 @@ fn a_stopped_sidecar_runs_nothing_that_was_answered_meanwhile() {
 
 #[test]
 fn a_shim_that_is_stopped_longer_than_the_heartbeat_continues_its_requests() {
-    let world = strict().relay("heartbeat = \"1s\"").start();
+    let world = world_with_strict_server().relay("heartbeat = \"1s\"").start();
     let mut conversation = Conversation::begin(world.shim(SERVER), Random::new(1));
     for _ in 0..2 {
         conversation.exchange(10);
         conversation.harness.signal(Signal::SIGSTOP);
         (0..5).for_each(|_| conversation.call());
-        world.wait_until("the silent connection is given up", || {
+        world.wait_until("the silent connection is closed", || {
             world.sessions().as_array().is_some_and(|all| all.iter().all(|link| link["connected"] == false))
         });
         conversation.harness.signal(Signal::SIGCONT);
@@ -96,12 +103,12 @@ fn a_shim_that_is_stopped_longer_than_the_heartbeat_continues_its_requests() {
     conversation.assert_flawless(&world);
 }
 
-/// A server that needs its handshake first: it must be replayed to a new process.
-fn strict() -> Builder {
+/// A world whose server needs its handshake first: the handshake must be replayed to a new process.
+fn world_with_strict_server() -> Builder {
     World::new().server(SERVER, Server::fixture_that("demands-handshake"))
 }
 
-/// A shim that gives up after two seconds instead of sixty.
+/// A shim whose requests time out after two seconds instead of sixty.
 fn quick_shim(world: &World) -> Harness {
     let mut shim = command(built("COFFERDAM_QUICK_SHIM_BIN", "quick-shim"));
     shim.env_clear().arg("--relay").arg(world.link()).args(["--server", SERVER]);
@@ -117,7 +124,7 @@ fn wait_until_calls_run(world: &World, conversation: &mut Conversation) {
     });
 }
 
-fn ran(outcomes: &BTreeMap<CallOutcome, usize>) -> usize {
+fn ran_count(outcomes: &BTreeMap<CallOutcome, usize>) -> usize {
     outcomes.get(&CallOutcome::Ran).copied().unwrap_or_default()
 }
 

@@ -42,34 +42,39 @@ fn a_cut_cable_loses_nothing_and_repeats_nothing() {
     let before = links(&world);
     assert_eq!(before.len(), 2);
 
-    // So short that TCP itself sends again what was lost.
+    // An interruption so short that TCP retransmits what was lost.
     let calls = shims.each_mut().map(|shim| send_calls(shim, "a blip"));
     sandbox.set(Cable::Cut);
     sandbox.set(Cable::Whole);
-    expect_answers(&mut shims, calls);
-    // So long that both ends give the connection up, with calls that wait, that run, and that were not sent.
+    expect_responses(&mut shims, calls);
+    // An interruption so long that both ends close the connection, with calls that wait, that run, and that were not
+    // sent.
     let sent = shims.each_mut().map(|shim| send_calls(shim, "before"));
-    wait_until("they run", || world.times_executed("tools", "slow") > 2);
+    wait_until("the calls run", || world.times_executed("tools", "slow") > 2);
     let lost = || world.log().matches("connection lost").count();
     let earlier = lost();
     sandbox.set(Cable::Cut);
     let meanwhile = shims.each_mut().map(|shim| send_calls(shim, "meanwhile"));
-    wait_until("the sidecar has noticed", || lost() == earlier + 2);
+    wait_until("the sidecar has closed both connections", || lost() == earlier + 2);
     for (shim, calls) in shims.iter_mut().zip(&meanwhile) {
-        assert_eq!(shim.answer_within(&calls[0].0, Duration::from_millis(100)), None, "nothing passes");
+        assert_eq!(
+            shim.answer_within(&calls[0].0, Duration::from_millis(100)),
+            None,
+            "a response arrived over the cut cable"
+        );
     }
     sandbox.set(Cable::Whole);
-    expect_answers(&mut shims, sent);
-    expect_answers(&mut shims, meanwhile);
+    expect_responses(&mut shims, sent);
+    expect_responses(&mut shims, meanwhile);
 
-    assert_eq!(links(&world), before, "they were resumed");
+    assert_eq!(links(&world), before, "the links were not resumed");
     let executions = world.executions("tools");
     assert_eq!(executions.len(), shims.len() * 3 * CALLS, "{executions:?}");
     for (index, execution) in executions.iter().enumerate() {
         assert!(!executions[..index].contains(execution), "{execution:?} ran twice");
     }
     for shim in &mut shims {
-        no_secret_crosses(shim);
+        assert_secret_scrubbed(shim);
         Inside::shim_below(shim.id()).assert_without(CANARY);
     }
     world.assert_secret_not_leaked(CANARY);
@@ -89,14 +94,14 @@ fn a_shim_in_srt_connects_through_its_proxy() {
         let mut shim = connected(&sandbox, &guest);
         assert_eq!(shim.call_text("add", json!({"a": 20, "b": 22})), "42");
         assert_eq!(shim.call_text("big", json!({"bytes": 300_000})).len(), 300_000);
-        no_secret_crosses(&mut shim);
+        assert_secret_scrubbed(&mut shim);
         Inside::shim_below(shim.id()).assert_without(CANARY);
     }
     assert_eq!(world.executions("tools").len(), 6);
     world.assert_secret_not_leaked(CANARY);
 }
 
-/// That cannot be fixed from inside: the message must name what to ask for.
+/// A missing permission cannot be fixed from inside: the message must say which address to allow.
 #[test]
 fn srt_keeps_a_shim_from_an_address_that_is_not_allowed() {
     let address = free_address();
@@ -113,7 +118,7 @@ fn srt_keeps_a_shim_from_an_address_that_is_not_allowed() {
             assert!(message.contains(word), "{word}: {message}");
         }
     }
-    assert_eq!(world.sessions(), json!([]), "there is no link");
+    assert_eq!(world.sessions(), json!([]), "there is a link");
 }
 
 #[test]
@@ -142,17 +147,17 @@ fn a_container_without_a_network_is_reached_by_exec() {
         let first = hubs();
         assert_eq!(first.len(), 1, "{first:?}");
         let calls = shims.each_mut().map(|shim| send_calls(shim, &format!("round {round}")));
-        // The command outside; the process that it started in the container survives it.
+        // Kills the command outside; the process that it started in the container survives that.
         send(attach.command(), Signal::SIGKILL);
         let meanwhile = shims.each_mut().map(|shim| send_calls(shim, &format!("meanwhile {round}")));
-        expect_answers(&mut shims, calls);
-        expect_answers(&mut shims, meanwhile);
+        expect_responses(&mut shims, calls);
+        expect_responses(&mut shims, meanwhile);
         attach.wait_until_attached(round + 1);
         wait_until("the hub that lost its pipe is gone", || !is_alive(first[0]));
     }
-    assert_eq!(links(&world), before, "they were resumed");
+    assert_eq!(links(&world), before, "the links were not resumed");
     assert_eq!(world.executions("tools").len(), shims.len() * 4 * CALLS);
-    shims.iter_mut().for_each(no_secret_crosses);
+    shims.iter_mut().for_each(assert_secret_scrubbed);
     for process in inside.companions() {
         Inside::of(process).assert_without(CANARY);
     }
@@ -180,16 +185,16 @@ fn a_host_is_reached_by_ssh() {
         let calls = shims.each_mut().map(|shim| send_calls(shim, &format!("round {round}")));
         send(attach.command(), Signal::SIGKILL);
         let meanwhile = shims.each_mut().map(|shim| send_calls(shim, &format!("meanwhile {round}")));
-        expect_answers(&mut shims, calls);
-        expect_answers(&mut shims, meanwhile);
+        expect_responses(&mut shims, calls);
+        expect_responses(&mut shims, meanwhile);
         attach.wait_until_attached(round + 1);
         wait_until("the hub that lost its pipe is gone", || first.iter().all(|hub| !is_alive(*hub)));
     }
-    assert_eq!(links(&world), before, "they were resumed");
+    assert_eq!(links(&world), before, "the links were not resumed");
     assert_eq!(world.executions("tools").len(), shims.len() * 4 * CALLS);
     world.kill9_sidecar();
     world.start_sidecar();
-    shims.iter_mut().for_each(no_secret_crosses);
+    shims.iter_mut().for_each(assert_secret_scrubbed);
     for process in inside.companions() {
         Inside::of(process).assert_without(CANARY);
     }
@@ -220,7 +225,7 @@ fn connected(sandbox: &impl Sandbox, guest: &Guest) -> Harness {
 
 const CALLS: usize = 6;
 
-/// Calls that take a while and calls that do not, none of them waited for; no two of a shim are the same.
+/// Sends slow and quick calls without waiting for them; no two calls of a shim are equal.
 fn send_calls(shim: &mut Harness, when: &str) -> Vec<(Value, String)> {
     let shim_id = shim.id();
     (0..CALLS)
@@ -238,7 +243,7 @@ fn send_calls(shim: &mut Harness, when: &str) -> Vec<(Value, String)> {
 }
 
 #[track_caller]
-fn expect_answers<const COUNT: usize>(shims: &mut [Harness; COUNT], calls: [Vec<(Value, String)>; COUNT]) {
+fn expect_responses<const COUNT: usize>(shims: &mut [Harness; COUNT], calls: [Vec<(Value, String)>; COUNT]) {
     for (shim, calls) in shims.iter_mut().zip(calls) {
         for (id, text) in calls {
             assert_eq!(text_of(&shim.answer_to(&id)), text);
@@ -246,9 +251,9 @@ fn expect_answers<const COUNT: usize>(shims: &mut [Harness; COUNT], calls: [Vec<
     }
 }
 
-/// The server uses its secret, tries to send it, and it is scrubbed.
+/// Asserts that the server's secret is scrubbed when the server sends it.
 #[track_caller]
-fn no_secret_crosses(shim: &mut Harness) {
+fn assert_secret_scrubbed(shim: &mut Harness) {
     assert_eq!(shim.call_text("leak", json!({})), "the secret is <[redacted:local.value]>");
     assert_absent("what the harness received", shim.received(), CANARY);
 }

@@ -1,4 +1,5 @@
-//! Virtual machines in software: a real vsock, and a snapshot that is restored twice. Minutes, so only in `just slow`.
+//! Emulated virtual machines: a real vsock, and a snapshot that is restored twice. These tests take minutes, so they
+//! run only in `just slow`.
 
 use std::time::Duration;
 
@@ -26,12 +27,14 @@ fn a_machine_reaches_its_host_by_vsock() {
         .server("tools", server)
         .relay(&format!("vsock-dir = {:?}", machines.path()))
         .start();
-    // The directory of this machine's vsock: connections of the guest arrive at sockets in it.
-    let own = machines.path().join("one");
-    let link = enroll(&world, &["--socket", &own.display().to_string()]);
+    // Connections of the guest arrive at sockets in this directory.
+    let machine_directory = machines.path().join("one");
+    let link = enroll(&world, &["--socket", &machine_directory.display().to_string()]);
     assert_eq!(link, "vsock:2:7443");
     let guest = Guest::new(&["--relay", &link, "--server", "tools"]);
-    let Some(mut booted) = machine.boot(&guest, &Outlet::Vsock(own.join("vsock"))) else { return };
+    let Some(mut booted) = machine.boot(&guest, &Outlet::Vsock(machine_directory.join("vsock"))) else {
+        return;
+    };
     assert_eq!(booted.shim.initialize()["result"]["serverInfo"]["name"], "fixture-server");
     assert_eq!(booted.shim.call_text("add", json!({"a": 20, "b": 22})), "42");
     assert_answers_after_a_pause(&mut booted);
@@ -62,8 +65,8 @@ fn a_machine_that_listens_is_dialled_by_vsock() {
     {
         let vsock = monitors.path().join(name);
         let Some(mut booted) = machine.boot(&guest, &Outlet::Vsock(vsock.clone())) else { return };
-        let place = format!("vsock:{}:7443", vsock.display());
-        let dial = |world: &World| Attach::start(world, &["dial", &place, "--grant", "dev"]);
+        let address = format!("vsock:{}:7443", vsock.display());
+        let dial = |world: &World| Attach::start(world, &["dial", &address, "--grant", "dev"]);
         let impostor = dial(&other);
         wait_until("another sidecar gets nothing there", || {
             booted.shim.stderr().contains("did not prove the sidecar's key")
@@ -83,7 +86,7 @@ fn a_machine_that_listens_is_dialled_by_vsock() {
         attach.stop();
         let attach = dial(&world);
         assert_eq!(text_of(&shim.answer_to(&id)), "late");
-        assert_eq!(only_link(&world), link, "it was resumed");
+        assert_eq!(only_link(&world), link, "the link was not resumed");
         assert_eq!(shim.call_text("leak", json!({})), "the secret is <[redacted:local.value]>");
         assert_eq!(shim.call_text("big", json!({"bytes": 300_000})).len(), 300_000);
         world.kill9_sidecar();
@@ -113,12 +116,12 @@ fn of_a_snapshot_that_is_restored_twice_one_continues() {
     let Some(mut original) = machine.boot(&guest, &Outlet::Network) else { return };
     assert_eq!(original.shim.initialize()["result"]["serverInfo"]["name"], "fixture-server");
     let link = only_link(&world);
-    let under_way = original.shim.send_call("slow", json!({"ms": 1000}));
+    let in_flight = original.shim.send_call("slow", json!({"ms": 1000}));
     wait_until("it runs", || world.times_executed("tools", "slow") == 1);
     let snapshot = original.snapshot();
 
     let (mut one, mut other) = (snapshot.restore("one"), snapshot.restore("other"));
-    let answers = [&mut one, &mut other].map(|clone| clone.shim.answer_to(&under_way));
+    let answers = [&mut one, &mut other].map(|clone| clone.shim.answer_to(&in_flight));
     let clones = [one, other];
     let (mut survivor, mut refused, answer) = match (&answers, clones) {
         ([first, second], [one, other]) if first.get("result").is_some() => {
@@ -130,7 +133,7 @@ fn of_a_snapshot_that_is_restored_twice_one_continues() {
             (other, one, first.clone())
         }
     };
-    assert_eq!(refusal_of(&answer), "outcome_unknown", "it may have run");
+    assert_eq!(refusal_of(&answer), "outcome_unknown", "the call may have run, so its outcome is unknown");
     let answer = refused.shim.call("echo", json!({"text": "from the copy"}));
     assert_eq!(refusal_of(&answer), "clone_refused");
     for word in ["`cofferdam enroll`", "/run/cofferdam/enroll"] {
@@ -140,7 +143,7 @@ fn of_a_snapshot_that_is_restored_twice_one_continues() {
     assert_eq!(survivor.shim.call_text("echo", json!({"text": "on"})), "on");
     assert_eq!(only_link(&world), link, "the survivor has the link of the original");
     assert_eq!(world.times_executed("tools", "slow"), 1);
-    assert_eq!(world.times_executed("tools", "echo"), 1, "no call of the copy ran");
+    assert_eq!(world.times_executed("tools", "echo"), 1, "a call of the copy ran");
     let alerts: Vec<Value> = world.audit().into_iter().filter(|record| record["event"] == "alert").collect();
     let [alert] = &alerts[..] else { panic!("not one alert: {alerts:?}") };
     assert_eq!(alert["link"], link);

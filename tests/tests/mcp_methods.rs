@@ -1,6 +1,6 @@
-//! The table of MCP methods against two lists that others maintain: the official schema's, of both eras, and rmcp's.
+//! Compares the table of MCP methods with the official schemas of both eras, and with the methods of rmcp.
 //!
-//! A revision that adds a method shows here as a missing row; every other difference is listed with its reason.
+//! A method that a revision adds is reported as missing in the table; every other difference is listed with its reason.
 
 use std::collections::BTreeSet;
 
@@ -15,7 +15,7 @@ const LEGACY: &str = "2025-11-25";
 const STATELESS: &str = "2026-07-28";
 
 /// The Python SDK's types are generated from the schema's JSON, one package per revision. In the stateless era a
-/// server's requests travel inside results, as `InputRequest`.
+/// server's requests are inside results, as `InputRequest`.
 const READ_SCHEMAS: &str = r#"
 import importlib, pkgutil, typing, mcp_types
 unions = {"ClientRequest": "harness request", "ClientNotification": "harness notification", "InputRequest": "server request",
@@ -68,7 +68,11 @@ fn the_official_schemas_have_no_method_that_the_table_lacks() {
     let listed = String::from_utf8(output_of(script, "python").stdout).expect("Python writes UTF-8");
     let schema: BTreeSet<&str> = listed.lines().collect();
     let revisions: BTreeSet<&str> = schema.iter().filter_map(|line| line.split(' ').next()).collect();
-    assert_eq!(revisions, BTreeSet::from([LEGACY, STATELESS]), "a revision that is not in the table");
+    assert_eq!(
+        revisions,
+        BTreeSet::from([LEGACY, STATELESS]),
+        "the schemas have other revisions than the table"
+    );
 
     let mut table = BTreeSet::new();
     for method in METHODS {
@@ -94,7 +98,7 @@ fn rmcp_has_no_method_that_the_table_lacks() {
     ] {
         rmcp.extend(methods(schema.as_value()).map(|name| format!("{role} {name}")));
     }
-    assert!(rmcp.contains("harness request tools/call"), "rmcp's schema is read: {rmcp:?}");
+    assert!(rmcp.contains("harness request tools/call"), "rmcp's schema has no `tools/call`: {rmcp:?}");
 
     let table: BTreeSet<String> = METHODS
         .iter()

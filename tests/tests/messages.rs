@@ -16,7 +16,7 @@ const CALL: &str =
 
 #[test]
 fn malformed_messages_are_refused_and_nothing_hidden_runs() {
-    let (world, mut shim) = started();
+    let (world, mut shim) = start_world();
     for (what, line, id) in malformed() {
         shim.send_raw(format!("{line}\n").as_bytes());
         let answer = shim.next_message();
@@ -25,10 +25,10 @@ fn malformed_messages_are_refused_and_nothing_hidden_runs() {
         // Some lines are so malformed that no id can be trusted; the response must never have another id than the line.
         assert!(answer["id"] == id || answer["id"] == Value::Null, "{what}: {answer}");
     }
-    nothing_hidden_ran(&world, &mut shim);
+    assert_nothing_hidden_ran(&world, &mut shim);
 }
 
-/// A hostile sandbox does not use our shim: the sidecar refuses by itself.
+/// A hostile sandbox does not use the shim: the sidecar must refuse these messages too.
 #[test]
 fn malformed_messages_are_refused_without_a_shim_too() {
     let world = World::new().server("tools", Server::fixture()).start();
@@ -73,42 +73,42 @@ fn a_late_response_does_not_leave_the_host() {
     world.wait_until("the call runs", || world.times_executed("tools", "slow") == 1);
     let cancel = br#"{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":1}}"#;
     sandbox.send_message(cancel, MaybeRan::No);
-    // The second outlasts the first: had the first been answered, its answer would come before.
+    // The second call takes longer than the first: a response to the first would arrive before.
     sandbox.send_message(slow(2, 1500).as_bytes(), MaybeRan::No);
     assert_eq!(sandbox.next_message()["id"], 2);
 }
 
 #[test]
 fn invalid_utf_8_is_refused() {
-    let (world, mut shim) = started();
+    let (world, mut shim) = start_world();
     let mut line = HIDDEN.as_bytes().to_vec();
     let place = line.len() - 6;
     line.splice(place..place, [b'"', 0xff, 0xfe, b'"']);
     line.push(b'\n');
     shim.send_raw(&line);
     assert_eq!(refusal_of(&shim.next_message()), "message_malformed");
-    nothing_hidden_ran(&world, &mut shim);
+    assert_nothing_hidden_ran(&world, &mut shim);
 }
 
 /// Valid JSON, yet a runtime that ends lines at a carriage return reads three messages.
 #[test]
 fn a_message_hidden_between_carriage_returns_does_not_run() {
     for separator in ["\r", "\r \r"] {
-        let (world, mut shim) = started();
+        let (world, mut shim) = start_world();
         let line = format!(
             "{{\"jsonrpc\":\"2.0\",\"id\":8,\"method\":\"ping\",\"params\":{separator}{HIDDEN}{separator}}}\n"
         );
         shim.send_raw(line.as_bytes());
         let answer = shim.next_message();
         assert!(answer["id"] == 8 || answer["id"] == Value::Null, "{answer}");
-        nothing_hidden_ran(&world, &mut shim);
+        assert_nothing_hidden_ran(&world, &mut shim);
     }
 }
 
-/// Inside a string these are allowed in JSON: they arrive at the server as the same characters, or not at all.
+/// JSON allows these characters inside a string: they reach the server unchanged, or the message is refused.
 #[test]
 fn line_separators_inside_strings_do_not_split_a_message() {
-    let (world, mut shim) = started();
+    let (world, mut shim) = start_world();
     for separator in ["\u{85}", "\u{2028}", "\u{2029}"] {
         let text = format!("before{separator}after");
         let answer = shim.call("echo", json!({ "text": text }));
@@ -117,12 +117,12 @@ fn line_separators_inside_strings_do_not_split_a_message() {
             None => assert_eq!(refusal_of(&answer), "message_malformed"),
         }
     }
-    nothing_hidden_ran(&world, &mut shim);
+    assert_nothing_hidden_ran(&world, &mut shim);
 }
 
 #[test]
 fn an_id_in_flight_cannot_be_used_again() {
-    let (world, mut shim) = started();
+    let (world, mut shim) = start_world();
     let slow = r#"{"jsonrpc":"2.0","id":"twin","method":"tools/call","params":{"name":"slow","arguments":{"ms":1500}}}"#;
     shim.send_raw(format!("{slow}\n").as_bytes());
     shim.send_raw(format!("{}\n", HIDDEN.replace(r#""id":9"#, r#""id":"\u0074win""#)).as_bytes());
@@ -130,7 +130,7 @@ fn an_id_in_flight_cannot_be_used_again() {
     assert_eq!((refusal_of(&refused), &refused["id"]), ("message_malformed", &Value::Null));
     let answer = shim.next_message();
     assert_eq!(answer["result"]["content"][0]["text"], "late");
-    nothing_hidden_ran(&world, &mut shim);
+    assert_nothing_hidden_ran(&world, &mut shim);
     // An id that has been answered is free again.
     shim.send_raw(b"{\"jsonrpc\":\"2.0\",\"id\":\"twin\",\"method\":\"ping\"}\n");
     assert!(shim.answer_to(&json!("twin")).get("result").is_some());
@@ -138,7 +138,7 @@ fn an_id_in_flight_cannot_be_used_again() {
 
 #[test]
 fn a_message_that_is_too_large_is_refused_under_its_id_wherever_the_id_is() {
-    let (world, mut shim) = started();
+    let (world, mut shim) = start_world();
     let filler = "x".repeat(11 * 1024 * 1024);
     let lines = [
         format!(
@@ -155,7 +155,7 @@ fn a_message_that_is_too_large_is_refused_under_its_id_wherever_the_id_is() {
         assert_eq!(refusal_of(&answer), "message_too_large");
         assert_eq!(answer["error"]["code"], -32600);
     }
-    nothing_hidden_ran(&world, &mut shim);
+    assert_nothing_hidden_ran(&world, &mut shim);
 }
 
 /// Towards the harness only the envelope is checked: a sloppy but harmless result still arrives.
@@ -231,15 +231,15 @@ fn malformed() -> Vec<(&'static str, String, Value)> {
     ]
 }
 
-fn started() -> (World, Harness) {
+fn start_world() -> (World, Harness) {
     let world = World::new().server("tools", Server::fixture()).start();
     let shim = world.connected("tools");
     (world, shim)
 }
 
-/// The link still works, and a call that came after is the only one that ran.
+/// Asserts that the link still works and that no hidden call ran.
 #[track_caller]
-fn nothing_hidden_ran(world: &World, shim: &mut Harness) {
+fn assert_nothing_hidden_ran(world: &World, shim: &mut Harness) {
     assert_eq!(shim.call_text("echo", json!({"text": "still here"})), "still here");
     assert_eq!(world.times_executed("tools", "delete_everything"), 0, "{:?}", world.executions("tools"));
 }

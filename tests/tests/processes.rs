@@ -12,17 +12,17 @@ use nix::sys::signal::Signal;
 use relay_proto::frame::{MaybeRan, Origin};
 use serde_json::{Value, json};
 
-/// The promise is 5 s; a loaded machine gets as much again.
-const END: Duration = Duration::from_secs(10);
+/// The timeout for processes to exit: the promise is 5 s, doubled for a loaded machine.
+const EXIT_TIMEOUT: Duration = Duration::from_secs(10);
 
 #[test]
 fn after_kill_9_of_the_sidecar_no_server_process_is_left() {
     for mode in ["plain", "ignores-term", "double-fork"] {
         let mut world = World::new().server("tools", Server::fixture_that(mode)).start();
         let _shim = world.connected("tools");
-        all_started(&world, mode);
+        wait_until_all_started(&world, mode);
         world.kill9_sidecar();
-        all_gone(&world, mode);
+        assert_all_gone(&world, mode);
     }
 }
 
@@ -32,9 +32,9 @@ fn after_kill_9_of_the_shim_no_server_process_is_left() {
         let world =
             World::new().server("tools", Server::fixture_that(mode)).relay("resume-grace = \"1s\"").start();
         let mut shim = world.connected("tools");
-        all_started(&world, mode);
+        wait_until_all_started(&world, mode);
         shim.kill9();
-        all_gone(&world, mode);
+        assert_all_gone(&world, mode);
     }
 }
 
@@ -43,7 +43,7 @@ fn after_kill_9_of_the_keeper_no_server_process_is_left() {
     for mode in ["plain", "ignores-term", "double-fork"] {
         let world = World::new().server("tools", Server::fixture_that(mode)).start();
         let mut shim = world.connected("tools");
-        all_started(&world, mode);
+        wait_until_all_started(&world, mode);
         let before = world.fixture_processes("tools");
         let keeper = parent_of(before[0]).expect("the server runs");
         let slow = shim.send_call("slow", json!({"ms": 60_000}));
@@ -51,7 +51,7 @@ fn after_kill_9_of_the_keeper_no_server_process_is_left() {
         send(keeper, Signal::SIGKILL);
         assert_eq!(refusal_of(&shim.answer_to(&slow)), "outcome_unknown", "{mode}");
         assert!(
-            holds_within(END, || before.iter().all(|id| !is_alive(*id))),
+            holds_within(EXIT_TIMEOUT, || before.iter().all(|id| !is_alive(*id))),
             "{mode}: {}",
             survivors(&before)
         );
@@ -64,9 +64,9 @@ fn the_end_of_input_ends_stubborn_servers_too() {
     for mode in ["ignores-term", "double-fork"] {
         let world = World::new().server("tools", Server::fixture_that(mode)).start();
         let mut shim = world.connected("tools");
-        all_started(&world, mode);
+        wait_until_all_started(&world, mode);
         shim.close_stdin();
-        all_gone(&world, mode);
+        assert_all_gone(&world, mode);
     }
 }
 
@@ -75,10 +75,10 @@ fn an_orderly_stop_ends_everything() {
     for mode in ["plain", "double-fork"] {
         let mut world = World::new().server("tools", Server::fixture_that(mode)).start();
         let mut shim = world.connected("tools");
-        all_started(&world, mode);
+        wait_until_all_started(&world, mode);
         world.stop_sidecar();
-        all_gone(&world, mode);
-        assert!(shim.is_running(), "a shim never exits while its stdin is open");
+        assert_all_gone(&world, mode);
+        assert!(shim.is_running(), "the shim exited although its stdin is open");
     }
 }
 
@@ -86,7 +86,7 @@ fn an_orderly_stop_ends_everything() {
 fn a_killed_session_ends() {
     let world = World::new().server("tools", Server::fixture_that("double-fork")).start();
     let mut shim = world.connected("tools");
-    all_started(&world, "double-fork");
+    wait_until_all_started(&world, "double-fork");
     shim.call("echo", json!({"text": "x"}));
     let session = world.decisions()[0]["session"].as_str().unwrap().to_owned();
     assert!(world.sessions().to_string().contains(&session));
@@ -95,7 +95,7 @@ fn a_killed_session_ends() {
         printed.contains("link ") && printed.contains(" ms") && printed.contains("ended after "),
         "{printed}"
     );
-    all_gone(&world, "double-fork");
+    assert_all_gone(&world, "double-fork");
     let ends: Vec<_> = world.audit().into_iter().filter(|record| record["event"] == "link_end").collect();
     let detail = ends[0]["detail"].as_str().unwrap_or_default();
     assert!(detail.starts_with("killed; server ended after ") && detail.ends_with(" ms"), "{detail}");
@@ -110,8 +110,8 @@ fn a_session_can_be_killed_while_the_configuration_is_invalid() {
     let world = World::new().server("tools", Server::fixture()).start();
     let mut shim = world.connected("tools");
     let session = world.sessions()[0]["session"].as_str().unwrap().to_owned();
-    let sound = std::fs::read_to_string(&world.layout().config).unwrap();
-    std::fs::write(&world.layout().config, format!("no-such-key = true\n{sound}")).unwrap();
+    let valid = std::fs::read_to_string(&world.layout().config).unwrap();
+    std::fs::write(&world.layout().config, format!("no-such-key = true\n{valid}")).unwrap();
     world.cofferdam_text(&["kill", &session]);
     assert_eq!(refusal_of(&shim.call("echo", json!({"text": "x"}))), "session_ended");
 }
@@ -124,7 +124,7 @@ fn calls_of_a_crashed_server_are_answered_at_once_and_it_is_restarted() {
     let crash = shim.send_call("crash", json!({}));
     assert_eq!(refusal_of(&shim.answer_to(&slow)), "outcome_unknown");
     assert_eq!(refusal_of(&shim.answer_to(&crash)), "outcome_unknown");
-    // No new handshake from the harness: the sidecar replays the one it saw.
+    // The harness makes no new handshake: the sidecar replays the first.
     assert_eq!(shim.call_text("echo", json!({"text": "back"})), "back");
     assert_eq!((world.times_executed("tools", "crash"), world.times_executed("tools", "slow")), (1, 1));
 }
@@ -140,8 +140,8 @@ fn a_cut_connection_is_resumed_unnoticed() {
         assert_eq!(text_of(&shim.answer_to(&slow)), "late");
         assert_eq!(shim.call_text("echo", json!({"text": "again"})), "again");
     }
-    assert_eq!(world.times_executed("tools", "slow"), 3, "each ran once");
-    assert_eq!(world.fixture_processes("tools").len(), 1, "on one process");
+    assert_eq!(world.times_executed("tools", "slow"), 3, "a call ran twice");
+    assert_eq!(world.fixture_processes("tools").len(), 1, "another process was started");
 }
 
 #[test]
@@ -172,17 +172,17 @@ fn a_request_that_the_old_sidecar_never_decided_runs_on_the_new_one() {
     send(sidecar, Signal::SIGSTOP);
     world.wait_until("every thread of the sidecar has stopped", || is_stopped(sidecar));
     let call = shim.send_call("count", json!({}));
-    // The shim answers this itself, after it has sent the earlier message.
+    // The shim refuses this line itself, after it has sent the earlier message.
     shim.send_raw(b"no message\n");
     assert_eq!(refusal_of(&shim.answer_to(&Value::Null)), "message_malformed");
     world.kill9_sidecar();
-    assert_eq!(world.decisions().len(), 1, "it was not decided: {:?}", world.decisions());
+    assert_eq!(world.decisions().len(), 1, "the request was decided: {:?}", world.decisions());
     world.start_sidecar();
     assert_eq!(text_of(&shim.answer_to(&call)), "ran count");
     assert_eq!(world.times_executed("tools", "count"), 1);
 }
 
-/// The same from the sidecar's side, where a shim claims that a request may have run.
+/// The same without a shim: the test claims in its message that a request may have run.
 #[test]
 fn the_audit_decides_what_may_have_run() {
     let world = World::new().server("tools", Server::fixture()).start();
@@ -210,11 +210,11 @@ fn an_expired_session_ends() {
     std::fs::write(&world.layout().config, format!("{text}ttl = \"2s\"\n")).unwrap();
     world.start_sidecar();
     let mut shim = world.connected("tools");
-    all_started(&world, "double-fork");
+    wait_until_all_started(&world, "double-fork");
     let first = world.fixture_processes("tools");
     let slow = shim.send_call("slow", json!({"ms": 60_000}));
     assert_eq!(refusal_of(&shim.answer_to(&slow)), "outcome_unknown");
-    assert!(holds_within(END, || first.iter().all(|id| !is_alive(*id))), "{}", survivors(&first));
+    assert!(holds_within(EXIT_TIMEOUT, || first.iter().all(|id| !is_alive(*id))), "{}", survivors(&first));
     assert!(shim.is_running());
 }
 
@@ -224,10 +224,10 @@ fn a_call_that_takes_too_long_is_answered_and_its_late_answer_dropped() {
     let mut shim = world.connected("tools");
     let slow = shim.send_call("slow", json!({"ms": 2500}));
     assert_eq!(refusal_of(&shim.answer_to(&slow)), "outcome_unknown");
-    // The fixture's own answers keep their order, so the late one has passed the sidecar before this one.
+    // The fixture's late response is sent before this call, so the sidecar has received it before this response.
     std::thread::sleep(Duration::from_millis(2000));
     shim.call("echo", json!({"text": "x"}));
-    assert_eq!(shim.answer_within(&slow, Duration::from_millis(50)), None, "exactly one answer");
+    assert_eq!(shim.answer_within(&slow, Duration::from_millis(50)), None, "a second response arrived");
 }
 
 #[test]
@@ -236,7 +236,7 @@ fn a_server_that_does_not_start_is_unavailable() {
         .server("missing", Server::command(["/no/such/program"]))
         .server("exits", Server::fixture_that("exits-at-once"))
         .server("silent", Server::fixture_that("never-answers"))
-        .server("sound", Server::fixture())
+        .server("valid", Server::fixture())
         .limit("server-start-timeout = \"2s\"")
         .start();
     for (server, codes) in [
@@ -249,7 +249,7 @@ fn a_server_that_does_not_start_is_unavailable() {
         assert!(codes.contains(&refusal_of(&answer)), "{server}: {answer}");
         assert!(shim.is_running());
     }
-    let mut shim = world.shim("sound");
+    let mut shim = world.shim("valid");
     shim.initialize();
     assert_eq!(shim.call_text("echo", json!({"text": "undisturbed"})), "undisturbed");
 }
@@ -274,9 +274,9 @@ fn fifty_megabytes_without_a_newline_take_no_memory() {
     let answer = shim.answer_to(&call);
     assert!(answer.get("result").is_some() || refusal_of(&answer) == "message_too_large", "{answer}");
     assert_eq!(shim.call_text("echo", json!({"text": "still here"})), "still here");
-    // A line of the largest size is kept in a buffer that doubles as it grows; the whole would take more.
+    // The buffer doubles as it grows, up to the largest allowed line; a buffer for all 50 MB would be larger.
     let grown = peak_memory_kib(world.sidecar().id()) - before;
-    assert!(grown < 28 * 1024, "the sidecar took {grown} KiB more");
+    assert!(grown < 28 * 1024, "the sidecar grew by {grown} KiB");
 }
 
 #[test]
@@ -302,7 +302,7 @@ fn a_connect_and_kill_loop_accumulates_no_processes() {
         let alive = world.fixture_processes("tools").into_iter().filter(|id| is_alive(*id)).count();
         assert!(alive <= 3, "{alive} processes at once");
     }
-    all_gone(&world, "a loop of shims");
+    assert_all_gone(&world, "a loop of shims");
     assert!(world.connected("tools").call("echo", json!({"text": "room again"})).get("result").is_some());
 }
 
@@ -326,9 +326,16 @@ fn a_call_does_not_hang_if_the_server_closes_its_stdin() {
     let slow = shim.send_call("slow", json!({}));
     world.wait_until("its stdin is closed", || log.text().contains("closed"));
     let next = shim.call("echo", json!({}));
-    assert_eq!(refusal_of(&next), "server_unavailable", "not a byte of it reached the server");
+    assert_eq!(
+        refusal_of(&next),
+        "server_unavailable",
+        "a call that never reached the server is not reported as unavailable"
+    );
     assert_eq!(refusal_of(&shim.answer_to(&slow)), "outcome_unknown");
-    assert!(shim.call("echo", json!({})).get("result").is_some(), "and the next one starts it again");
+    assert!(
+        shim.call("echo", json!({})).get("result").is_some(),
+        "the next call did not start the server again"
+    );
 }
 
 #[test]
@@ -338,7 +345,7 @@ fn a_new_process_waits_for_the_end_of_the_old_one() {
     let world = World::new().server("tools", shell(&log, leaves)).limit("processes = 1").start();
     let mut shim = world.connected("tools");
     assert_eq!(refusal_of(&shim.call("leave", json!({}))), "outcome_unknown");
-    // It ignores SIGTERM, so it lives for all of its grace and counts towards the limit until then.
+    // The old process ignores SIGTERM, so it runs until its grace period ends and counts towards the limit until then.
     assert!(shim.call("echo", json!({})).get("result").is_some());
     let processes = log.processes();
     assert_eq!(processes.len(), 2);
@@ -375,7 +382,7 @@ fn a_server_that_asks_and_never_reads_takes_no_memory() {
     shim.send_call("flood", json!({}));
     world.wait_until("notifications are dropped", || world.log().contains("the server does not read"));
     let peak = peak_memory_kib(world.sidecar().id());
-    assert!(peak < 100 * 1024, "the sidecar took {peak} KiB");
+    assert!(peak < 100 * 1024, "the sidecar's peak memory is {peak} KiB");
 }
 
 #[test]
@@ -445,7 +452,7 @@ enum End {
     Orderly,
 }
 
-fn all_started(world: &World, mode: &str) {
+fn wait_until_all_started(world: &World, mode: &str) {
     let count = if mode == "double-fork" { 3 } else { 1 };
     world.wait_until("all processes have recorded their ids", || {
         world.fixture_processes("tools").len() >= count
@@ -453,11 +460,11 @@ fn all_started(world: &World, mode: &str) {
 }
 
 #[track_caller]
-fn all_gone(world: &World, what: &str) {
+fn assert_all_gone(world: &World, what: &str) {
     let all = world.fixture_processes("tools");
     assert!(!all.is_empty());
     let gone = || world.fixture_processes("tools").iter().all(|id| !is_alive(*id));
-    assert!(holds_within(END, gone), "{what}: {}", survivors(&all));
+    assert!(holds_within(EXIT_TIMEOUT, gone), "{what}: {}", survivors(&all));
 }
 
 fn survivors(all: &[u32]) -> String {

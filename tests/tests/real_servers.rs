@@ -1,4 +1,4 @@
-//! Servers that others wrote, through shim and sidecar.
+//! Third-party MCP servers, called through shim and sidecar.
 
 use cofferdam_tests::server::Server;
 use cofferdam_tests::world::World;
@@ -51,7 +51,7 @@ fn server_time_works_in_both_eras() {
     let world = World::new().server("time", server).start();
     let mut legacy = world.connected("time");
     assert!(legacy.call_text("get_current_time", json!({"timezone": "UTC"})).contains("UTC"));
-    // This server locks a process to the era of its first request: the other era needs a process of its own.
+    // A process of this server accepts only the era of its first request: the other era needs another process.
     let mut modern = world.shim("time");
     assert!(modern.discover()["result"]["supportedVersions"].to_string().contains("2026-07-28"));
     assert!(modern.call_text("get_current_time", json!({"timezone": "UTC"})).contains("UTC"));

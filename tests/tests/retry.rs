@@ -1,4 +1,5 @@
-//! `retry = true`: a call that may have run is run once more where its tool says that this is safe; otherwise its outcome is unknown.
+//! `retry = true`: a call that may have run is run once more if its tool's annotations allow it; otherwise its outcome
+//! is unknown.
 
 use cofferdam_tests::deadline::{PATIENCE, holds_within, wait_until};
 use cofferdam_tests::harness::{refusal_of, text_of};
@@ -21,7 +22,7 @@ fn a_call_whose_server_died_runs_once_more_if_the_tool_allows_it() {
         shim.request("tools/list", json!({}));
         assert_eq!(shim.call_text(tool, json!({})), "ran on 2");
         assert_eq!(world.times_executed("tools", tool), 2);
-        assert_eq!(rules(&world), ["tools: no rules", rule], "the second time is a decision of its own");
+        assert_eq!(rules(&world), ["tools: no rules", rule], "the second run has no separate decision");
         let results: Vec<Value> = world.outcomes().iter().map(|outcome| outcome["result"].clone()).collect();
         assert_eq!(results, ["outcome_unknown", "result"]);
     }
@@ -50,11 +51,11 @@ fn nothing_runs_a_third_time() {
     shim.request("tools/list", json!({}));
     let answer = shim.call("unreliable_read_only", json!({"processes": 9}));
     assert_eq!(refusal_of(&answer), "outcome_unknown");
-    assert!(!answer.to_string().contains("keeps failing"), "no third process was started: {answer}");
+    assert!(!answer.to_string().contains("keeps failing"), "a third process was started: {answer}");
     assert_eq!(world.times_executed("tools", "unreliable_read_only"), 2);
 }
 
-/// The harness never listed the tools, so the sidecar must ask the server, in either era.
+/// The harness never listed the tools, so the sidecar must send `tools/list` itself, in either era.
 #[test]
 fn a_server_is_asked_whether_its_tools_may_be_repeated() {
     for (mode, tool, outcome) in [
@@ -75,7 +76,10 @@ fn a_server_is_asked_whether_its_tools_may_be_repeated() {
     shim.discover();
     assert_eq!(shim.call_text("unreliable_read_only", json!({})), "ran on 2");
     let received = world.received("tools");
-    let asked = received[1].iter().find(|message| message["method"] == "tools/list").expect("it was asked");
+    let asked = received[1]
+        .iter()
+        .find(|message| message["method"] == "tools/list")
+        .expect("no `tools/list` was sent");
     let meta = &asked["params"]["_meta"];
     assert_eq!(
         meta["io.modelcontextprotocol/protocolVersion"], "2026-07-28",
@@ -150,12 +154,15 @@ fn a_request_that_waits_to_be_repeated_can_be_cancelled() {
     let id = shim.send_call("unreliable_read_only", json!({}));
     wait_until("a second process is asked for its tools", || asked_for_tools(&world, 1));
     let in_flight = || world.sessions()[0]["in-flight"].clone();
-    assert_eq!(in_flight(), 1, "it waits");
+    assert_eq!(in_flight(), 1, "the request does not wait");
     shim.notify("notifications/cancelled", json!({"requestId": id}));
     // Long before the timeout of the server's `tools/list`.
-    assert!(holds_within(PATIENCE / 4, || in_flight() == 0), "it waits no more");
+    assert!(holds_within(PATIENCE / 4, || in_flight() == 0), "the cancelled request still waits");
     assert_eq!(shim.call_text("echo", json!({"text": "on"})), "on");
-    assert!(shim.answer_within(&id, std::time::Duration::ZERO).is_none(), "none after a cancellation");
+    assert!(
+        shim.answer_within(&id, std::time::Duration::ZERO).is_none(),
+        "a cancelled request got a response"
+    );
     assert_eq!(world.times_executed("tools", "unreliable_read_only"), 1);
 }
 
@@ -165,7 +172,7 @@ fn no_request_waits_forever_for_a_server_that_does_not_list_its_tools() {
     let world = World::new().server("tools", server).start();
     let mut shim = world.connected("tools");
     assert_eq!(refusal_of(&shim.call("unreliable_read_only", json!({}))), "outcome_unknown");
-    assert!(asked_for_tools(&world, 1), "it was asked");
+    assert!(asked_for_tools(&world, 1), "no `tools/list` was sent");
     assert_eq!(world.times_executed("tools", "unreliable_read_only"), 1);
 }
 
@@ -189,7 +196,7 @@ fn retrying(mode: &str) -> Server {
     Server::fixture_that(mode).line("retry = true")
 }
 
-/// By which rules the tool calls were decided.
+/// The rules that decided the tool calls.
 fn rules(world: &World) -> Vec<String> {
     let rule = |decision: Value| decision["rule"].as_str().unwrap_or_default().to_owned();
     world.decisions().into_iter().map(rule).collect()

@@ -16,7 +16,7 @@ fn a_denied_tool_looks_unknown() {
     let unknown = shim.call("no_such_tool", json!({}));
     assert_eq!(unknown["error"]["code"], -32602, "hidden and unknown tools get the same error: {unknown}");
     assert_eq!(unknown["error"]["message"], "Unknown tool: no_such_tool");
-    assert_eq!(world.executions("tools"), [], "neither reached the server");
+    assert_eq!(world.executions("tools"), [], "a denied call reached the server");
     assert!(
         world.decisions().iter().all(|decision| decision["verdict"] == "deny"),
         "{:?}",
@@ -86,9 +86,9 @@ fn servers_that_are_not_granted_and_that_do_not_exist_are_refused_alike() {
         let mut shim = world.shim(server);
         let answer = shim.initialize();
         assert_eq!(refusal_of(&answer), "server_not_granted", "{server}");
-        assert!(shim.is_running(), "a shim never exits while its stdin is open");
+        assert!(shim.is_running(), "the shim exited although its stdin is open");
     }
-    assert!(world.fixture_processes("theirs").is_empty(), "it was not even started");
+    assert!(world.fixture_processes("theirs").is_empty(), "a server that is not granted was started");
 }
 
 #[test]
@@ -141,12 +141,12 @@ fn sighup_reloads_the_configuration() {
     let mut world = World::new().server("tools", Server::fixture()).start();
     let mut shim = world.connected("tools");
     world.rewrite(|builder| builder.server("tools", Server::fixture().deny(&["write_*"])));
-    let sound = std::fs::read_to_string(&world.layout().config).unwrap();
-    std::fs::write(&world.layout().config, format!("no-such-key = true\n{sound}")).unwrap();
+    let valid = std::fs::read_to_string(&world.layout().config).unwrap();
+    std::fs::write(&world.layout().config, format!("no-such-key = true\n{valid}")).unwrap();
     world.sidecar().signal(Signal::SIGHUP);
-    world.wait_until("the log says what is wrong", || world.log().contains("no-such-key"));
+    world.wait_until("the log has the problem", || world.log().contains("no-such-key"));
     assert_eq!(shim.call_text("write_file", json!({})), "ran write_file", "the old link continues");
-    std::fs::write(&world.layout().config, sound).unwrap();
+    std::fs::write(&world.layout().config, valid).unwrap();
     world.sidecar().signal(Signal::SIGHUP);
     world.wait_until("the new rule applies", || shim.call("write_file", json!({})).get("error").is_some());
 }
@@ -154,7 +154,10 @@ fn sighup_reloads_the_configuration() {
 #[test]
 fn a_reload_names_keys_that_need_a_restart() {
     let mut world = World::new().server("tools", Server::fixture()).start();
-    assert!(!world.cofferdam_text(&["reload"]).contains("restart"), "nothing has changed");
+    assert!(
+        !world.cofferdam_text(&["reload"]).contains("restart"),
+        "a restart is required although nothing has changed"
+    );
     let id = nix::unistd::geteuid();
     world.rewrite(|builder| {
         builder
@@ -167,7 +170,7 @@ fn a_reload_names_keys_that_need_a_restart() {
     let expected = "takes effect at restart: audit-sync, relay.unix-uids, limits.processes, limits.greeting-connections\n";
     for _ in 0..2 {
         let printed = world.cofferdam_text(&["reload"]);
-        assert!(printed.ends_with(expected), "it is reported until the restart: {printed}");
+        assert!(printed.ends_with(expected), "the keys are not reported again before the restart: {printed}");
     }
     assert!(world.log().contains("limits.greeting-connections"), "{}", world.log());
     world.stop_sidecar();

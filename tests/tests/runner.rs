@@ -1,7 +1,7 @@
 //! `tests/runner` loses no test: every listed test is started, and a test without a result has failed.
 //!
-//! It is run with a `cargo` that builds nothing and names one test program, a script whose tests behave as their names
-//! say.
+//! The tests run it with a fake `cargo` that builds nothing and returns one test program, a script whose tests behave
+//! as their names say.
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -29,7 +29,7 @@ case "$*" in
 esac
 "#;
 
-/// Names the program, and records the arguments of the call.
+/// A fake `cargo`: prints the message that names the program, and records its arguments.
 const CARGO: &str = r#"#!/usr/bin/env bash
 printf '%s\n' "$*" >>"$HOME/builds"
 echo '{"reason":"compiler-message"}'
@@ -105,7 +105,7 @@ fn success_is_reported_in_one_closing_line() {
     let (printed, succeeded) = FakeProject::new().run("passes passes_too left_out", &[]);
     assert!(succeeded, "{printed}");
     assert_eq!(last_line(&printed), "2 passed, 0 failed, 1 skipped");
-    assert!(!printed.contains("before the result"), "output is for failures: {printed}");
+    assert!(!printed.contains("before the result"), "the output of a passed test is shown: {printed}");
 }
 
 #[test]
@@ -146,7 +146,7 @@ fn a_build_that_fails_is_a_failure() {
     project.script("cargo", "#!/bin/sh\nexit 101\n");
     let (printed, succeeded) = project.run("passes", &[]);
     assert!(!succeeded, "{printed}");
-    assert_eq!(project.text("calls"), "", "nothing is run then");
+    assert_eq!(project.text("calls"), "", "a test was run after a failed build");
 }
 
 #[test]
@@ -160,7 +160,7 @@ fn an_interrupted_runner_leaves_nothing_behind() {
         wait_until("the test runs", || descendant().is_some());
         runner.signal(signal);
         assert!(!runner.wait(cofferdam_tests::deadline::PATIENCE).success());
-        wait_until("what the test started has ended", || !is_alive(descendant().unwrap()));
+        wait_until("the test's descendant has exited", || !is_alive(descendant().unwrap()));
         let printed = project.text("out");
         assert!(printed.contains(signal.as_str()) && printed.contains("some_tests::hangs"), "{printed}");
         assert_eq!(last_line(&printed), "0 passed, 1 failed, 0 skipped");

@@ -1,5 +1,5 @@
-//! The same static shim from every kind of sandbox: MCP goes through, no credential is inside, and a sidecar that was
-//! killed and started again is found again through the mounted directory.
+//! The same static shim in every kind of sandbox: MCP calls work, no credential is inside, and after a restart of the
+//! sidecar the shim reconnects through the mounted directory.
 
 use std::collections::BTreeSet;
 use std::net::{Ipv4Addr, TcpListener};
@@ -24,14 +24,14 @@ fn bubblewrap_with_an_empty_root_and_no_network() {
     let Some(sandbox) = Bubblewrap::open() else { return };
     let mut world = world();
     let mut shim = sandbox.start(&Guest::of(&world, "tools"));
-    calls_go_through(&mut shim);
+    assert_calls_work(&mut shim);
     let inside = Inside::innermost(shim.id());
     let socket = format!("{RELAY_INSIDE}/relay.sock");
     assert_eq!(inside.files(), BTreeSet::from([SHIM_INSIDE.to_owned(), socket]));
     assert_eq!(inside.interfaces(), BTreeSet::from(["lo".to_owned()]));
     inside.assert_without(CANARY);
     inside.assert_files_without(CANARY);
-    a_restarted_sidecar_is_found_again(&mut world, &mut shim);
+    assert_shim_reconnects(&mut world, &mut shim);
     world.assert_secret_not_leaked(CANARY);
 }
 
@@ -40,13 +40,13 @@ fn a_container_from_scratch_without_a_network() {
     let Some(sandbox) = Podman::open() else { return };
     let mut world = world();
     let mut shim = sandbox.start(&Guest::of(&world, "tools"));
-    calls_go_through(&mut shim);
+    assert_calls_work(&mut shim);
     let inside = Inside::of(sandbox.process());
     assert_eq!(inside.interfaces(), BTreeSet::from(["lo".to_owned()]));
     assert!(inside.files().contains(SHIM_INSIDE), "{:?}", inside.files());
     inside.assert_without(CANARY);
     inside.assert_files_without(CANARY);
-    a_restarted_sidecar_is_found_again(&mut world, &mut shim);
+    assert_shim_reconnects(&mut world, &mut shim);
     world.assert_secret_not_leaked(CANARY);
 }
 
@@ -57,16 +57,16 @@ fn a_shim_in_a_running_container_by_exec() {
     let container = podman.container(&Guest::of(&world, "tools"));
     let mut shims: Vec<Harness> =
         (0..2).map(|_| container.exec(&Guest::new(&["--server", "tools"]))).collect();
-    shims.iter_mut().for_each(calls_go_through);
+    shims.iter_mut().for_each(assert_calls_work);
     let inside = Inside::of(container.process()).companions();
-    assert_eq!(inside.len(), 3, "the one that keeps the container, and two by exec: {inside:?}");
+    assert_eq!(inside.len(), 3, "not three shims, one that keeps the container and two by exec: {inside:?}");
     for process in inside {
         Inside::of(process).assert_without(CANARY);
     }
-    a_restarted_sidecar_is_found_again(&mut world, &mut shims[0]);
-    // The container outlives its harnesses, and a further one is served.
+    assert_shim_reconnects(&mut world, &mut shims[0]);
+    // The container outlives its harnesses, and another harness can use it.
     shims.clear();
-    calls_go_through(&mut container.exec(&Guest::new(&["--server", "tools"])));
+    assert_calls_work(&mut container.exec(&Guest::new(&["--server", "tools"])));
     assert!(is_alive(container.process()));
 }
 
@@ -75,15 +75,15 @@ fn gvisor_with_sockets_of_the_host() {
     let Some(sandbox) = Gvisor::open(HostSockets::Open) else { return };
     let mut world = world();
     let mut shim = sandbox.start(&Guest::of(&world, "tools").env("CONTROL", "this-is-in-the-guest"));
-    calls_go_through(&mut shim);
+    assert_calls_work(&mut shim);
     let kernel = sandbox.process();
     let processes: Vec<Inside> = children_of(kernel).into_iter().chain([kernel]).map(Inside::of).collect();
     assert!(processes.iter().any(|process| process.memory_contains("this-is-in-the-guest")), "{processes:?}");
     processes.iter().for_each(|process| process.assert_without(CANARY));
-    a_restarted_sidecar_is_found_again(&mut world, &mut shim);
+    assert_shim_reconnects(&mut world, &mut shim);
 }
 
-/// That cannot be fixed from inside; the error must say what the user has to change.
+/// A forbidden socket cannot be fixed from inside; the error must say what the user has to change.
 #[test]
 fn a_forbidden_unix_socket_is_named_in_the_answer() {
     let world = world();
@@ -99,9 +99,9 @@ fn a_forbidden_unix_socket_is_named_in_the_answer() {
         assert_eq!(refusal_of(&answer), "relay_unavailable");
         let message = answer["error"]["message"].as_str().unwrap_or_default();
         assert!(message.contains("this sandbox forbids Unix sockets"), "{message}");
-        assert!(shim.is_running(), "its harness is still there");
+        assert!(shim.is_running(), "the shim exited although its stdin is open");
     }
-    assert_eq!(world.sessions(), json!([]), "there is no link");
+    assert_eq!(world.sessions(), json!([]), "there is a link");
 }
 
 #[test]
@@ -112,12 +112,19 @@ fn srt_allows_connections_through_its_proxy_only() {
     let other = other.local_addr().expect("it is bound").to_string();
     let world = world();
     let Some(sandbox) = Srt::open(&[&allowed], &[world.layout().root()]) else { return };
-    let probe = |way, endpoint: &str| outcome(sandbox.command_for(&probe(), &[way, endpoint]));
+    let probe = |way, endpoint: &str| probe_result(sandbox.command_for(&probe(), &[way, endpoint]));
     assert!(probe("proxy", &allowed).starts_with("HTTP/1.1 200"), "{}", probe("proxy", &allowed));
     assert!(probe("proxy", &other).starts_with("HTTP/1.1 403"), "{}", probe("proxy", &other));
-    assert!(probe("tcp", &allowed).starts_with("ConnectionRefused"), "another loopback");
+    assert!(
+        probe("tcp", &allowed).starts_with("ConnectionRefused"),
+        "the sandbox shares the host's loopback"
+    );
     assert!(probe("unix", &world.layout().relay.display().to_string()).starts_with("PermissionDenied"));
-    assert_ne!(probe("read", &world.layout().config.display().to_string()), "ok", "the world is hidden");
+    assert_ne!(
+        probe("read", &world.layout().config.display().to_string()),
+        "ok",
+        "a file of the world can be read"
+    );
 }
 
 #[test]
@@ -125,9 +132,9 @@ fn landlock_with_tcp_denied() {
     let Some(sandbox) = Landlocked::open() else { return };
     let mut world = world();
     let mut shim = sandbox.start(&Guest::of(&world, "tools"));
-    calls_go_through(&mut shim);
+    assert_calls_work(&mut shim);
     Inside::of(shim.id()).assert_without(CANARY);
-    a_restarted_sidecar_is_found_again(&mut world, &mut shim);
+    assert_shim_reconnects(&mut world, &mut shim);
 
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("loopback can be bound");
     let address = listener.local_addr().expect("it is bound").to_string();
@@ -136,7 +143,7 @@ fn landlock_with_tcp_denied() {
     let probe = |way: &str, endpoint: &str| {
         let mut command = sandbox.command_for(&probe(), &readable, &[]);
         command.args([way, endpoint]);
-        outcome(command)
+        probe_result(command)
     };
     assert!(probe("tcp", &address).starts_with("PermissionDenied"), "{}", probe("tcp", &address));
     assert_eq!(probe("unix", &world.layout().relay.display().to_string()), "ok");
@@ -148,7 +155,7 @@ fn a_network_namespace_sees_the_host_at_one_address() {
     let Some(sandbox) = Veth::open() else { return };
     let world = world();
     let mut shim = sandbox.start(&Guest::of(&world, "tools"));
-    calls_go_through(&mut shim);
+    assert_calls_work(&mut shim);
     let inside = Inside::innermost(shim.id());
     assert_eq!(inside.interfaces(), BTreeSet::from(["cable".to_owned(), "lo".to_owned()]));
     inside.assert_without(CANARY);
@@ -163,10 +170,10 @@ fn a_network_namespace_sees_the_host_at_one_address() {
     let probe = |endpoint: &str| {
         let mut command = sandbox.command_for(&probe());
         command.args(["tcp", endpoint]);
-        outcome(command)
+        probe_result(command)
     };
     assert_eq!(probe(&here), "ok");
-    assert!(probe(&elsewhere).starts_with("ConnectionRefused"), "loopback is its own");
+    assert!(probe(&elsewhere).starts_with("ConnectionRefused"), "the sandbox shares the host's loopback");
     sandbox.set(Cable::Cut);
     assert_ne!(probe(&here), "ok");
     sandbox.set(Cable::Whole);
@@ -181,23 +188,23 @@ fn a_sandbox_leaves_nothing_behind() {
     if let Some(sandbox) = Podman::open() {
         directories.push(sandbox.directory().to_owned());
         let mut shim = sandbox.start(&guest);
-        calls_go_through(&mut shim);
+        assert_calls_work(&mut shim);
         inside.push(sandbox.process());
         let container = sandbox.container(&guest);
         inside.push(container.process());
     }
     if let Some(sandbox) = Gvisor::open(HostSockets::Open) {
         let mut shim = sandbox.start(&guest);
-        calls_go_through(&mut shim);
+        assert_calls_work(&mut shim);
         inside.push(sandbox.process());
     }
     if let Some(sandbox) = Veth::open() {
         let mut shim = sandbox.start(&guest);
-        calls_go_through(&mut shim);
+        assert_calls_work(&mut shim);
         inside.push(shim.id());
     }
     for process in inside {
-        world.wait_until("what was inside is gone", || !is_alive(process));
+        world.wait_until("the process that was inside has exited", || !is_alive(process));
     }
     for directory in directories {
         assert!(!directory.exists(), "{} is still there", directory.display());
@@ -209,9 +216,9 @@ fn world() -> World {
     World::new().secret_file("local", CANARY).server("tools", server).start()
 }
 
-/// A handshake, calls that use the credential, and none of it in what the harness received.
+/// Asserts that the handshake and calls work, and that the harness receives no credential.
 #[track_caller]
-fn calls_go_through(shim: &mut Harness) {
+fn assert_calls_work(shim: &mut Harness) {
     assert_eq!(shim.initialize()["result"]["serverInfo"]["name"], "fixture-server");
     let tools = shim.request("tools/list", json!({}));
     assert!(tools["result"]["tools"].as_array().is_some_and(|tools| tools.len() > 10), "{tools}");
@@ -221,9 +228,10 @@ fn calls_go_through(shim: &mut Harness) {
     assert_absent("what the harness received", shim.received(), CANARY);
 }
 
-/// The same harness continues, although the socket in the mounted directory is another one.
+/// Restarts the sidecar and asserts that calls of the same harness work, although the mounted directory has another
+/// socket now.
 #[track_caller]
-fn a_restarted_sidecar_is_found_again(world: &mut World, shim: &mut Harness) {
+fn assert_shim_reconnects(world: &mut World, shim: &mut Harness) {
     world.kill9_sidecar();
     world.start_sidecar();
     assert_eq!(shim.call_text("echo", json!({"text": "after the restart"})), "after the restart");
@@ -236,7 +244,7 @@ fn probe() -> PathBuf {
 
 /// The line that the probe prints.
 #[track_caller]
-fn outcome(command: Command) -> String {
+fn probe_result(command: Command) -> String {
     let output = output_of(command, "sandbox-probe");
     let text = String::from_utf8_lossy(&output.stdout).trim().to_owned();
     assert!(output.status.success() && !text.is_empty(), "{}", String::from_utf8_lossy(&output.stderr));

@@ -1,5 +1,5 @@
-//! Tools that run with other credentials than their server: what each process and each request is given, what the audit
-//! says of it, and what is refused because its credential could not be determined.
+//! Tools that run with other credentials than their server: which credential each process and each request gets, what
+//! the audit records, and which calls are refused because their credential cannot be determined.
 
 use std::fs;
 use std::time::Duration;
@@ -20,16 +20,20 @@ fn a_tool_of_a_scope_runs_with_the_credential_of_its_scope_and_no_other_tool_doe
     let world = secrets(World::new()).server("tools", scoped(Server::fixture())).capturing().start();
     let mut harness = world.connected("tools");
     assert_eq!(secret_of(&mut harness, "env"), "[redacted:reader.value]");
-    assert_eq!(world.fixture_processes("tools").len(), 1, "the others were not called");
+    assert_eq!(
+        world.fixture_processes("tools").len(),
+        1,
+        "a process was started for a scope that was not called"
+    );
     for _ in 0..2 {
         assert_eq!(secret_of(&mut harness, "rw_env"), "[redacted:writer.value]");
         assert_eq!(secret_of(&mut harness, "env"), "[redacted:reader.value]");
     }
     let processes = world.fixture_processes("tools");
     assert_eq!(processes.len(), 2);
-    let [base, beside] = [environment(processes[0]), environment(processes[1])];
+    let [base, of_scope] = [environment(processes[0]), environment(processes[1])];
     assert!(base.contains(&format!("SECRET={READER}")) && !base.contains(WRITER), "{base}");
-    assert!(beside.contains(&format!("SECRET={WRITER}")) && !beside.contains(READER), "{beside}");
+    assert!(of_scope.contains(&format!("SECRET={WRITER}")) && !of_scope.contains(READER), "{of_scope}");
     world.assert_secret_not_leaked(READER);
     world.assert_secret_not_leaked(WRITER);
     let session = &world.sessions()[0];
@@ -40,7 +44,7 @@ fn a_tool_of_a_scope_runs_with_the_credential_of_its_scope_and_no_other_tool_doe
 }
 
 #[test]
-fn files_of_a_scope_are_its_own() {
+fn each_scope_gets_its_files_with_its_credential() {
     let server = Server::fixture()
         .env("KEY", "{file:key}")
         .file("key", "{reader.value}")
@@ -65,13 +69,13 @@ fn the_audit_names_the_secrets_that_a_call_ran_with() {
     for tool in ["env", "rw_env", "write_file"] {
         harness.call_text(tool, json!({}));
     }
-    let seen: Vec<(Value, Value)> = world
+    let recorded: Vec<(Value, Value)> = world
         .decisions()
         .into_iter()
         .map(|decision| (decision["secrets"].clone(), decision["scope"].clone()))
         .collect();
     assert_eq!(
-        seen,
+        recorded,
         [
             (json!([{"name": "reader"}]), Value::Null),
             (json!([{"name": "writer"}]), json!("rw_*")),
@@ -121,7 +125,7 @@ fn each_http_request_has_the_header_of_its_tool() {
     let world = secrets(World::new()).server("remote", scoped_http(&server)).capturing().start();
     let mut harness = world.connected("remote");
     harness.request("tools/list", json!({}));
-    // The first call of a scope waits for its secret; others go on, and responses are not mixed up.
+    // The first call of a scope waits for its secret; other calls do not wait, and responses are not mixed up.
     let sent: Vec<(Value, &str)> = (0..12)
         .map(|number| {
             let (tool, role) = if number % 3 == 0 { ("rw_headers", "writer") } else { ("headers", "reader") };
@@ -137,7 +141,10 @@ fn each_http_request_has_the_header_of_its_tool() {
     harness.close_stdin();
     harness.wait_for_exit();
     let requests = server.requests();
-    assert!(requests.iter().any(|request| request.method == "GET"), "it listens");
+    assert!(
+        requests.iter().any(|request| request.method == "GET"),
+        "there was no GET for the listening stream"
+    );
     for request in requests {
         let scoped = request.body["params"]["name"] == "rw_headers";
         let expected = if scoped { WRITER } else { READER };
@@ -155,7 +162,7 @@ fn each_http_request_has_the_header_of_its_tool() {
     );
 }
 
-/// A task is available only to the scope that it was made for.
+/// Only the credential that created a task can access it.
 #[test]
 fn a_request_about_a_task_has_the_header_of_the_tool_that_created_it() {
     let server = HttpFixture::start(Behaviour::Json);
@@ -194,11 +201,11 @@ fn stateless_requests_have_the_header_of_their_tool() {
     assert_eq!(secret_of(&mut harness, "env"), "[redacted:reader.value]");
     let methods: Vec<Value> =
         world.received("tools")[1].iter().map(|received| received["method"].clone()).collect();
-    assert_eq!(methods, ["tools/call"], "there is nothing to repeat");
+    assert_eq!(methods, ["tools/call"], "messages were replayed to a stateless process");
 }
 
 #[test]
-fn a_scope_of_an_http_server_may_be_the_first_that_is_used_and_may_come_with_a_reload() {
+fn a_scope_of_an_http_server_can_be_added_by_a_reload_and_be_used_first() {
     let server = HttpFixture::start(Behaviour::Json);
     let plain =
         Server::http(&server.url()).header("Authorization", "Bearer {writer.value}").line("private = true");
@@ -216,7 +223,7 @@ fn a_scope_of_an_http_server_may_be_the_first_that_is_used_and_may_come_with_a_r
     });
     world.cofferdam_text(&["reload"]);
     assert!(harness.call_text("x_headers", json!({})).contains("Bearer [redacted:third.value]"));
-    // The server of this link was not started.
+    // A link whose server was not started yet.
     let mut harness = world.shim("remote");
     let meta = json!({"io.modelcontextprotocol/protocolVersion": "2026-07-28"});
     let call =
@@ -253,18 +260,18 @@ fn a_call_that_was_cancelled_while_its_credential_was_read_is_not_made() {
         .server("remote", scoped_http(&remote))
         .start();
     let mut harness = world.connected("remote");
-    let given_up = harness.send_call("rw_headers", json!({"which": "given up"}));
-    harness.notify("notifications/cancelled", json!({"requestId": given_up}));
-    let wanted = harness.call_text("rw_headers", json!({"which": "wanted"}));
-    assert!(wanted.contains("[redacted:writer.value]"), "{wanted}");
-    assert!(harness.answer_within(&given_up, Duration::ZERO).is_none());
+    let cancelled = harness.send_call("rw_headers", json!({"which": "cancelled"}));
+    harness.notify("notifications/cancelled", json!({"requestId": cancelled}));
+    let completed = harness.call_text("rw_headers", json!({"which": "completed"}));
+    assert!(completed.contains("[redacted:writer.value]"), "{completed}");
+    assert!(harness.answer_within(&cancelled, Duration::ZERO).is_none());
     let calls: Vec<Value> = remote
         .requests()
         .into_iter()
         .filter(|request| request.body["method"] == "tools/call")
         .map(|request| request.body["params"]["arguments"]["which"].clone())
         .collect();
-    assert_eq!(calls, ["wanted"]);
+    assert_eq!(calls, ["completed"]);
 }
 
 #[test]
@@ -278,7 +285,7 @@ fn a_scope_uses_a_vault_secret_and_the_audit_names_it() {
         .start();
     let mut harness = world.connected("tools");
     assert_eq!(secret_of(&mut harness, "env"), "[redacted:reader.value]");
-    assert!(vault::session_tokens(&bao).is_empty(), "no secret was read yet");
+    assert!(vault::session_tokens(&bao).is_empty(), "a secret was read before its scope was called");
     for _ in 0..2 {
         assert_eq!(secret_of(&mut harness, "rw_env"), "[redacted:writer.token]");
     }

@@ -1,5 +1,5 @@
-//! The separate process of a stdio server for the tools of a scope: its handshake and settings, its messages, and its end.
-//! A change of the configuration applies to the next call.
+//! The separate process of a stdio server for the tools of a scope: its handshake and settings, its messages, and its
+//! end. A change of the configuration applies to the next call.
 
 use cofferdam_tests::deadline::wait_until;
 use cofferdam_tests::harness::{refusal_of, text_of};
@@ -42,14 +42,18 @@ fn a_scopes_process_gets_the_handshake_and_settings_of_the_link() {
     let base = methods(&world, 0);
     assert!(base.contains(&"notifications/roots/list_changed".to_owned()), "{base:?}");
     assert_eq!(base.iter().filter(|method| *method == "tools/call").count(), 1, "{base:?}");
-    // Its successor gets the present settings.
+    // The next process of the scope gets the current settings.
     send(world.fixture_processes("tools")[1], Signal::SIGKILL);
     wait_until("there is a successor", || harness.call("rw_count", json!({})).get("result").is_some());
     let successor = &world.received("tools")[2];
-    let printed: Vec<&Value> = successor.iter().map(|received| &received["method"]).collect();
-    assert_eq!(printed[..3], ["initialize", "notifications/initialized", "logging/setLevel"], "{printed:?}");
+    let successor_methods: Vec<&Value> = successor.iter().map(|received| &received["method"]).collect();
+    assert_eq!(
+        successor_methods[..3],
+        ["initialize", "notifications/initialized", "logging/setLevel"],
+        "{successor_methods:?}"
+    );
     assert_eq!(successor[2]["params"]["level"], "error");
-    assert!(!printed.contains(&&json!("resources/subscribe")), "{printed:?}");
+    assert!(!successor_methods.contains(&&json!("resources/subscribe")), "{successor_methods:?}");
 }
 
 #[test]
@@ -95,8 +99,8 @@ fn open_requests_of_a_dead_process_are_cancelled_and_others_stay() {
     let of_scope = harness.message_with_method("elicitation/create")["id"].clone();
     send(world.fixture_processes("tools")[1], Signal::SIGKILL);
     assert_eq!(refusal_of(&harness.answer_to(&dies)), "outcome_unknown");
-    let withdrawn = harness.message_with_method("notifications/cancelled");
-    assert_eq!(withdrawn["params"]["requestId"], of_scope);
+    let cancelled = harness.message_with_method("notifications/cancelled");
+    assert_eq!(cancelled["params"]["requestId"], of_scope);
     harness.send(&json!({"jsonrpc": "2.0", "id": of_scope, "result": {"late": true}}));
     harness.send(&json!({"jsonrpc": "2.0", "id": of_base, "result": {"right": true}}));
     let answer = text_of(&harness.answer_to(&stays));
@@ -117,7 +121,11 @@ fn progress_and_cancellation_work_for_calls_in_a_scope() {
     let cancelled = harness.send_call("rw_slow", json!({"ms": 500}));
     wait_until("the call runs", || world.times_executed("tools", "rw_slow") == 2);
     harness.notify("notifications/cancelled", json!({"requestId": cancelled}));
-    assert_eq!(harness.call_text("rw_slow", json!({"ms": 1000})), "late", "after the late answer");
+    assert_eq!(
+        harness.call_text("rw_slow", json!({"ms": 1000})),
+        "late",
+        "the call after the cancelled one failed"
+    );
     harness.call_text("count", json!({}));
     let received =
         |process| methods(&world, process).iter().filter(|name| *name == "notifications/cancelled").count();
@@ -139,11 +147,11 @@ fn a_crash_of_a_scopes_process_affects_its_own_calls_only() {
         assert_eq!(refusal_of(&harness.answer_to(&id)), "outcome_unknown");
     }
     assert_eq!(text_of(&harness.answer_to(&long_call)), "late");
-    wait_until("there is another", || harness.call("rw_count", json!({})).get("result").is_some());
+    wait_until("another process runs", || harness.call("rw_count", json!({})).get("result").is_some());
     let processes = world.fixture_processes("tools");
     assert_eq!((processes.len(), is_alive(processes[0])), (3, true));
     assert_eq!(world.times_executed("tools", "rw_crash"), 1);
-    // And vice versa.
+    // A crash of the base process does not affect calls in the scope either.
     let long_call = harness.send_call("rw_slow", json!({"ms": 1500}));
     wait_until("it runs", || world.times_executed("tools", "rw_slow") == 2);
     assert_eq!(refusal_of(&harness.call("crash", json!({}))), "outcome_unknown");
@@ -155,8 +163,8 @@ fn a_retry_runs_in_its_scope() {
     let world = world(Server::fixture().line("retry = true").env("X", "x")).start();
     let mut harness = world.connected("tools");
     harness.request("tools/list", json!({}));
-    // The call would crash the first two processes: that of the base, which does not get it, and the first of the
-    // scope.
+    // The call would crash the first two processes: the base process, which does not get it, and the scope's first
+    // process.
     let answer = harness.call_text("unreliable_read_only", json!({"processes": 2}));
     assert_eq!(answer, "ran on 3");
     let processes = world.fixture_processes("tools");
@@ -172,7 +180,7 @@ fn a_scopes_process_ends_with_its_link() {
     assert!(processes.len() == 2 && processes.iter().all(|id| is_alive(*id)));
     harness.close_stdin();
     harness.wait_for_exit();
-    wait_until("both are gone", || !processes.iter().any(|id| is_alive(*id)));
+    wait_until("both processes have exited", || !processes.iter().any(|id| is_alive(*id)));
     let mut harness = world.connected("tools");
     harness.call_text("rw_count", json!({}));
     let session = world.sessions()[0]["session"].as_str().unwrap().to_owned();
@@ -194,8 +202,8 @@ fn a_scopes_process_counts_towards_the_grants_limit() {
 
 #[test]
 fn scopes_that_a_reload_adds_apply_to_the_next_call() {
-    let one_for_all = Server::fixture().env("SECRET", "{writer.value}");
-    let mut world = secrets(World::new()).server("tools", one_for_all).start();
+    let unscoped = Server::fixture().env("SECRET", "{writer.value}");
+    let mut world = secrets(World::new()).server("tools", unscoped).start();
     let mut harness = world.connected("tools");
     assert_eq!(secret_of(&mut harness, "env"), "[redacted:writer.value]");
     let running = harness.send_call("slow", json!({"ms": 6000}));
@@ -209,11 +217,11 @@ fn scopes_that_a_reload_adds_apply_to_the_next_call() {
     harness.request("logging/setLevel", json!({"level": "warning"}));
     let levels =
         |process| methods(&world, process).iter().filter(|method| *method == "logging/setLevel").count();
-    wait_until("each has received it", || (0..3).all(|process| levels(process) == 1));
+    wait_until("each process has received the log level", || (0..3).all(|process| levels(process) == 1));
     assert_eq!(text_of(&harness.answer_to(&running)), "late");
     let processes = world.fixture_processes("tools");
     assert_eq!(processes.len(), 3);
-    wait_until("the old one is ended", || !is_alive(processes[0]));
+    wait_until("the old process has exited", || !is_alive(processes[0]));
     assert_eq!(methods(&world, 1)[..2], ["initialize", "notifications/initialized"]);
 }
 
@@ -227,13 +235,13 @@ fn scopes_that_a_reload_changes_or_removes_apply_to_the_next_call() {
     world.cofferdam_text(&["reload"]);
     assert_eq!(secret_of(&mut harness, "rw_env"), "[redacted:writer.value]");
     assert_eq!(harness.call_text("rw_count", json!({})), "ran rw_count");
-    assert_eq!(methods(&world, 0).last().unwrap(), "tools/call", "it is the base's now");
+    assert_eq!(methods(&world, 0).last().unwrap(), "tools/call", "the base process did not get the call");
     assert_eq!(world.fixture_processes("tools").len(), 2);
     world.rewrite(|builder| builder.server("tools", Server::fixture().env("SECRET", "{reader.value}")));
     world.cofferdam_text(&["reload"]);
     assert_eq!(secret_of(&mut harness, "rw_env"), "[redacted:reader.value]");
     let processes = world.fixture_processes("tools");
-    assert_eq!(processes.len(), 2, "the base is as it was");
+    assert_eq!(processes.len(), 2, "the base process was replaced");
     wait_until("the process of the scope is ended", || !is_alive(processes[1]));
     assert!(is_alive(processes[0]));
     assert_eq!(world.sessions()[0]["scopes"], json!([]));

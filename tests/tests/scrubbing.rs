@@ -10,7 +10,7 @@ use cofferdam_tests::server::Server;
 use cofferdam_tests::world::World;
 use serde_json::json;
 
-/// With characters that every encoding treats differently.
+/// Contains characters that the encodings treat differently.
 const SECRET: &str = "s3cret/Value+with=signs&more \"quoted\" ü 9f";
 const MARK: &str = "[redacted:local.value]";
 
@@ -20,7 +20,7 @@ fn the_environment_of_server_everything_is_redacted() {
     let world = leaky(server.env("API_TOKEN", "{local.value}").env("HEADER", "Bearer {local.value}"));
     let mut shim = world.connected("tools");
     let text = shim.call_text("get-env", json!({}));
-    assert!(text.contains("API_TOKEN"), "it does print its environment: {text}");
+    assert!(text.contains("API_TOKEN"), "the environment was not printed: {text}");
     assert!(text.contains(MARK) && text.contains(&format!("Bearer {MARK}")), "{text}");
     world.assert_secret_not_leaked(SECRET);
 }
@@ -58,7 +58,7 @@ fn a_leak_is_redacted_wherever_it_is() {
     });
     world.assert_secret_not_leaked(SECRET);
     let redactions: u64 = world.outcomes().iter().filter_map(|outcome| outcome["redactions"].as_u64()).sum();
-    assert!(redactions >= 6, "the audit says how often: {redactions}");
+    assert!(redactions >= 6, "the audit records too few redactions: {redactions}");
 }
 
 #[test]
@@ -80,7 +80,7 @@ fn a_harness_that_repeats_a_secret_does_not_get_it_into_the_log() {
     world.assert_secret_not_leaked(SECRET);
 }
 
-/// The sidecar's own log lines are scrubbed as well: here a client asks for a server whose name is the secret.
+/// The sidecar's own log lines are scrubbed as well: here a client requests a server whose name is the secret.
 #[test]
 fn the_sidecars_own_log_lines_are_redacted() {
     let secret = "value-that-is-a-name-88";
@@ -102,9 +102,9 @@ fn a_multi_line_secret_is_redacted_line_by_line() {
         .capturing()
         .start();
     let mut shim = world.connected("tools");
-    for form in ["plain", "lines"] {
-        let text = shim.call_text("leak", json!({"as": form}));
-        assert!(text.contains(MARK), "{form}: {text}");
+    for encoding in ["plain", "lines"] {
+        let text = shim.call_text("leak", json!({"as": encoding}));
+        assert!(text.contains(MARK), "{encoding}: {text}");
     }
     shim.call("leak", json!({"in": "stderr"}));
     world.assert_secret_not_leaked("first-line-of-the-key-41");
@@ -197,7 +197,7 @@ fn only_the_server_has_the_secret_in_its_environment_or_arguments() {
     let keeper = parent_of(server).expect("a server has a keeper");
     let sidecar = world.sidecar().id();
     assert_eq!(parent_of(keeper), Some(sidecar));
-    assert!(shown_by(server).contains(SECRET), "the server does have it");
+    assert!(environment_and_arguments(server).contains(SECRET), "the server does not have the secret");
     for process in [keeper, sidecar] {
         // Root can read their memory in any case; the core limit is set together with the protection against other
         // users.
@@ -206,9 +206,9 @@ fn only_the_server_has_the_secret_in_its_environment_or_arguments() {
         assert_eq!(core.split_whitespace().collect::<Vec<_>>(), ["0", "0", "bytes"]);
     }
     for (who, process) in [("shim", shim.id()), ("keeper", keeper), ("sidecar", sidecar)] {
-        let shown = shown_by(process);
+        let shown = environment_and_arguments(process);
         assert!(!shown.contains(SECRET), "{who}: {shown}");
-        // The sidecar has this one from its own environment.
+        // The sidecar has this secret from its environment.
         assert!(who == "sidecar" || !shown.contains("value-of-the-sidecars-77"), "{who}: {shown}");
     }
 }
@@ -270,7 +270,7 @@ fn the_command_of_a_secret_is_bounded() {
         let answer = world.shim(server).initialize();
         assert_eq!(refusal_of(&answer), "credential_unavailable", "{server}");
         assert!(answer.to_string().contains(why), "{server}: {answer}");
-        assert!(world.fixture_processes(server).is_empty(), "{server} was not started");
+        assert!(world.fixture_processes(server).is_empty(), "{server} was started");
     }
 }
 
@@ -289,7 +289,7 @@ fn an_unavailable_secret_refuses_its_server_only() {
         let mut shim = world.shim(server);
         let answer = shim.initialize();
         assert_eq!(refusal_of(&answer), "credential_unavailable", "{server}");
-        assert!(world.fixture_processes(server).is_empty(), "{server} never started with an empty value");
+        assert!(world.fixture_processes(server).is_empty(), "{server} was started without its secret");
     }
     let mut shim = world.shim("sound");
     shim.initialize();
@@ -303,7 +303,7 @@ fn injected_file(shim: &mut Harness) -> PathBuf {
 }
 
 /// The environment and arguments of a process from `/proc`; empty where the test lacks permission.
-fn shown_by(process: u32) -> String {
+fn environment_and_arguments(process: u32) -> String {
     let read = |file: &str| std::fs::read(format!("/proc/{process}/{file}")).unwrap_or_default();
     String::from_utf8_lossy(&[read("environ"), read("cmdline")].concat()).into_owned()
 }

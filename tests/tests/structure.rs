@@ -1,8 +1,8 @@
-//! Layers without cycles and types of a readable size, read from the sources as rustfmt writes them.
+//! Checks that modules have no cycles and that types have a readable size, in the sources as rustfmt formats them.
 //!
 //! | what | rule |
 //! |---|---|
-//! | crates | use what ARCHITECTURE.md says, and use all of it |
+//! | crates | use the crates that ARCHITECTURE.md lists, all of them and no others |
 //! | top-level modules of a crate | the same, and no cycle among them |
 //! | types | at most 40 methods; more than 30 methods or 15 fields only with a reason |
 //!
@@ -45,27 +45,27 @@ fn crates_and_modules_use_what_the_architecture_says() {
         return;
     }
     let section = section(&text).unwrap_or_default();
-    let (shown, wanted) = (labelled_rows(section), labelled_rows(&found));
+    let (shown, expected) = (labelled_rows(section), labelled_rows(&found));
     let line = |sign: char| move |row: &String| format!("  {sign} {row}\n");
-    let changes: String = shown.difference(&wanted).map(line('-')).collect();
-    let changes = changes + &wanted.difference(&shown).map(line('+')).collect::<String>();
+    let changes: String = shown.difference(&expected).map(line('-')).collect();
+    let changes = changes + &expected.difference(&shown).map(line('+')).collect::<String>();
     assert!(
         changes.is_empty(),
-        "the section `{HEADING}` of ARCHITECTURE.md differs from the imports; if they are meant, change its lines:\n{changes}"
+        "the section `{HEADING}` of ARCHITECTURE.md differs from the imports; if the imports are intended, change its lines:\n{changes}"
     );
 }
 
 #[test]
 fn no_modules_of_a_crate_form_a_cycle() {
     let mut found = BTreeSet::new();
-    for one in crates() {
-        let uses = one.modules();
+    for package in crates() {
+        let uses = package.modules();
         let reached = |module: &str| reachable(&uses, module);
         for module in uses.keys() {
             let cycle: BTreeSet<String> =
                 reached(module).into_iter().filter(|other| reached(other).contains(module)).collect();
             if cycle.len() > 1 {
-                found.insert((one.name.clone(), cycle));
+                found.insert((package.name.clone(), cycle));
             }
         }
     }
@@ -76,18 +76,18 @@ fn no_modules_of_a_crate_form_a_cycle() {
 fn types_have_a_readable_size() {
     let mut unexplained = Vec::new();
     let mut large = BTreeSet::new();
-    for one in crates() {
-        for ((file, name), (methods, fields)) in one.types() {
+    for package in crates() {
+        for ((file, name), (methods, fields)) in package.types() {
             if methods <= MANY_METHODS && fields <= MANY_FIELDS {
                 continue;
             }
-            let key = (one.name.as_str(), name.as_str());
+            let key = (package.name.as_str(), name.as_str());
             let has_reason = LARGE_TYPES.iter().any(|(owner, known, _)| (*owner, *known) == key);
             if !has_reason || methods > MOST_METHODS {
                 let file = file.display();
                 unexplained.push(format!("{key:?} in {file}: {methods} methods, {fields} fields"));
             }
-            large.insert((one.name.clone(), name));
+            large.insert((package.name.clone(), name));
         }
     }
     assert!(
@@ -141,7 +141,7 @@ impl Crate {
                 if let Some(name) = implemented(line) {
                     // Of several types with that name, the one whose file is nearest.
                     let nearest = types.keys().filter(|(_, other)| *other == name);
-                    current = nearest.max_by_key(|(file, _)| shared(file, path)).cloned();
+                    current = nearest.max_by_key(|(file, _)| shared_components(file, path)).cloned();
                 } else if line == "}" {
                     current = None;
                 } else if let Some(key) = &current
@@ -155,7 +155,7 @@ impl Crate {
     }
 }
 
-/// The crates of the workspace, but for the tests.
+/// The crates of the workspace, except the test crates.
 fn crates() -> Vec<Crate> {
     let manifest = |directory: &Path| -> toml::Table {
         let text = std::fs::read_to_string(directory.join("Cargo.toml")).expect("a crate has a manifest");
@@ -183,7 +183,7 @@ fn crates() -> Vec<Crate> {
     directories.iter().map(load).collect()
 }
 
-/// Reads the files of a directory. What is compiled for tests only is left out.
+/// Reads the files of a directory, without code that is compiled for tests only.
 fn collect(directory: &Path, below: &Path, files: &mut BTreeMap<PathBuf, String>) {
     let mut entries: Vec<_> = std::fs::read_dir(directory).expect("sources are readable").flatten().collect();
     entries.sort_by_key(std::fs::DirEntry::file_name);
@@ -199,7 +199,7 @@ fn collect(directory: &Path, below: &Path, files: &mut BTreeMap<PathBuf, String>
     for entry in entries {
         let (path, place) = (entry.path(), below.join(entry.file_name()));
         let stem = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
-        // `tests` beside its parent's file is declared one directory up.
+        // A directory `tests` beside its parent module's file is declared in the directory above.
         if hidden.contains(&stem) || stem == "tests" {
             continue;
         }
@@ -226,7 +226,7 @@ fn depth_of(path: &Path) -> usize {
     path.components().count() - usize::from(path.ends_with("mod.rs"))
 }
 
-/// The names that follow a prefix: one, or those of a group in braces.
+/// The names that follow a prefix: a single name, or those of a group in braces.
 fn first_names(text: &str, prefix: &str) -> Vec<String> {
     let mut names = Vec::new();
     for (place, _) in text.match_indices(prefix) {
@@ -332,8 +332,8 @@ fn without_visibility(line: &str) -> &str {
     rest.trim_start()
 }
 
-fn shared(one: &Path, other: &Path) -> usize {
-    one.components().zip(other.components()).take_while(|(one, other)| one == other).count()
+fn shared_components(package: &Path, other: &Path) -> usize {
+    package.components().zip(other.components()).take_while(|(package, other)| package == other).count()
 }
 
 /// The tables in the form of the document.
@@ -343,11 +343,11 @@ fn tables(crates: &[Crate]) -> String {
         format!("| `{name}` | {} |\n", if uses.is_empty() { "nothing".to_owned() } else { uses.join(", ") })
     };
     let mut text = String::from("| crate | may use |\n|---|---|\n");
-    text.extend(crates.iter().map(|one| row((&one.name, &one.uses))));
-    for one in crates {
-        let modules = one.modules();
+    text.extend(crates.iter().map(|package| row((&package.name, &package.uses))));
+    for package in crates {
+        let modules = package.modules();
         if modules.len() > 1 {
-            text.push_str(&format!("\n| module of `{}` | may use |\n|---|---|\n", one.name));
+            text.push_str(&format!("\n| module of `{}` | may use |\n|---|---|\n", package.name));
             text.extend(modules.iter().map(row));
         }
     }

@@ -42,9 +42,12 @@ fn a_cancellation_survives_a_cut_and_is_delivered_once() {
     world.cut_connections();
     let cancellations = || count_received_by_process(&world, 0, "notifications/cancelled");
     wait_until("the server receives it", || cancellations() == 1);
-    // The fixture answers all the same; what it says after that has passed the late answer.
+    // The fixture responds nevertheless. The response to a later, longer call arrives after that late response.
     assert_eq!(shim.call_text("slow", json!({"ms": 2500})), "late");
-    assert!(shim.answer_within(&slow, std::time::Duration::ZERO).is_none(), "none after a cancellation");
+    assert!(
+        shim.answer_within(&slow, std::time::Duration::ZERO).is_none(),
+        "a cancelled call got a response"
+    );
     assert_eq!(cancellations(), 1);
 }
 
@@ -60,7 +63,7 @@ fn a_listener_survives_a_cut() {
     assert_eq!(shim.call_text("change_tools", json!({})), "changed");
     assert_eq!(changed_for(&mut shim), listener);
     assert_eq!(count_received_by_process(&world, 0, "subscriptions/listen"), 1);
-    assert_eq!(world.fixture_processes("tools").len(), 1, "on one process");
+    assert_eq!(world.fixture_processes("tools").len(), 1, "another process was started");
 }
 
 #[test]
@@ -95,7 +98,7 @@ fn after_kill_9_of_the_server_its_settings_are_replayed_to_the_next_process() {
     }
     assert_eq!(shim.call_text("echo", json!({"text": "back"})), "back");
     shim.message_with_method("notifications/tools/list_changed");
-    expect_no_answer_to(&mut shim, &asked, &world);
+    assert_cancelled_and_late_response_dropped(&mut shim, &asked, &world);
     assert_settings_were_replayed(&world, "cofferdam-replay-");
     assert_eq!(world.times_executed("tools", "slow"), 1);
     assert_eq!(count_received(&shim, "notifications/tools/list_changed"), 1, "once");
@@ -113,7 +116,7 @@ fn after_kill_9_of_the_sidecar_settings_are_replayed_to_the_new_server() {
     assert_eq!(refusal_of(&shim.answer_to(&asking)), "outcome_unknown");
     assert_eq!(shim.call_text("echo", json!({"text": "back"})), "back");
     shim.message_with_method("notifications/tools/list_changed");
-    expect_no_answer_to(&mut shim, &asked, &world);
+    assert_cancelled_and_late_response_dropped(&mut shim, &asked, &world);
     assert_settings_were_replayed(&world, "cofferdam-shim:replay:");
     assert_eq!(count_received(&shim, "notifications/tools/list_changed"), 1, "once");
 }
@@ -135,13 +138,17 @@ fn a_stateless_listener_is_opened_again_and_changed_tools_are_announced() {
                 world.start_sidecar();
             }
         }
-        // No request was needed for that.
-        assert_eq!(changed_for(&mut shim), listener, "{end:?}: the tools differ");
+        // The notification comes without a further request.
+        assert_eq!(changed_for(&mut shim), listener, "{end:?}: the changed tools were not announced");
         assert_eq!(shim.call_text("change_tools", json!({})), "changed");
-        assert_eq!(changed_for(&mut shim), listener, "{end:?}: it listens to the new process");
+        assert_eq!(
+            changed_for(&mut shim),
+            listener,
+            "{end:?}: the listener gets no notification of the new process"
+        );
         assert!(
             shim.answer_within(&listener, std::time::Duration::ZERO).is_none(),
-            "{end:?}: it is still open"
+            "{end:?}: the listener was ended"
         );
     }
 }
@@ -163,16 +170,17 @@ fn a_shim_that_is_stopped_longer_than_the_heartbeats_reconnects() {
     let slow = shim.send_call("slow", json!({"ms": 1500, "steps": 5}));
     wait_until("the call runs", || world.times_executed("tools", "slow") == 1);
     shim.signal(Signal::SIGSTOP);
-    wait_until("the sidecar gives the connection up", || world.log().contains("the peer stopped responding"));
+    wait_until("the sidecar closes the connection", || world.log().contains("the peer stopped responding"));
     let waiting = shim.send_call("count", json!({}));
     shim.signal(Signal::SIGCONT);
     assert_eq!(text_of(&shim.answer_to(&slow)), "late");
     assert_eq!(text_of(&shim.answer_to(&waiting)), "ran count");
     assert_eq!((world.times_executed("tools", "slow"), world.times_executed("tools", "count")), (1, 1));
-    assert_eq!(world.fixture_processes("tools").len(), 1, "on one process");
+    assert_eq!(world.fixture_processes("tools").len(), 1, "another process was started");
 }
 
-/// The sidecar itself would detect it only after three heartbeats, a minute; this test does not wait that long.
+/// The sidecar would detect the dead connection only after three heartbeats, a minute; this test does not wait that
+/// long.
 #[test]
 fn a_shim_whose_connection_died_unnoticed_resumes_its_link_at_once() {
     let world = World::new().server("tools", Server::fixture()).capturing().start();
@@ -183,7 +191,10 @@ fn a_shim_whose_connection_died_unnoticed_resumes_its_link_at_once() {
     assert_eq!(text_of(&shim.answer_to(&slow)), "late");
     assert_eq!(shim.call_text("echo", json!({"text": "again"})), "again");
     assert_eq!((world.times_executed("tools", "slow"), world.fixture_processes("tools").len()), (1, 1));
-    assert!(!world.audit().iter().any(|record| record["event"] == "alert"), "no shim is taken for a clone");
+    assert!(
+        !world.audit().iter().any(|record| record["event"] == "alert"),
+        "the shim was mistaken for a clone"
+    );
 }
 
 #[test]
@@ -200,7 +211,10 @@ fn a_copy_of_a_link_in_use_is_refused_and_reported() {
     let Next::Frame(refusal) = copy.next_frame() else { panic!("expected a refusal") };
     assert!(matches!(&*refusal, Frame::Refusal(refusal) if refusal.code == "clone_refused"), "{refusal:?}");
     owner.send_frame(&Frame::Ping);
-    assert!(matches!(owner.next_frame(), Next::Frame(frame) if *frame == Frame::Pong), "it keeps its link");
+    assert!(
+        matches!(owner.next_frame(), Next::Frame(frame) if *frame == Frame::Pong),
+        "the owner lost its link"
+    );
     wait_until("it is reported", || world.audit().iter().any(|record| record["event"] == "alert"));
 }
 
@@ -258,17 +272,17 @@ fn assert_settings_were_replayed(world: &World, ids: &str) {
 
 /// Asserts that the request was cancelled once, and that a late response to it is dropped.
 #[track_caller]
-fn expect_no_answer_to(shim: &mut Harness, asked: &Value, world: &World) {
-    let taken_back = shim.message_with_method("notifications/cancelled");
-    assert_eq!(taken_back["params"]["requestId"], asked["id"]);
+fn assert_cancelled_and_late_response_dropped(shim: &mut Harness, asked: &Value, world: &World) {
+    let cancelled = shim.message_with_method("notifications/cancelled");
+    assert_eq!(cancelled["params"]["requestId"], asked["id"]);
     shim.send(&json!({"jsonrpc": "2.0", "id": asked["id"], "result": {}}));
-    // Had the new process got the answer, it would have got it before this.
+    // If the new process had received the late response, it would have done so before this call.
     let call = shim.send_call("ask_client", json!({"method": "roots/list", "id": "own"}));
     let next = shim.message_with_method("roots/list");
     assert_ne!(next["id"], asked["id"]);
     shim.send(&json!({"jsonrpc": "2.0", "id": next["id"], "result": {"roots": ["the answer"]}}));
     assert!(text_of(&shim.answer_to(&call)).contains("the answer"));
-    assert_eq!(count_received(shim, "notifications/cancelled"), 1, "once: {}", world.log());
+    assert_eq!(count_received(shim, "notifications/cancelled"), 1, "not cancelled once: {}", world.log());
 }
 
 /// The listener that was notified of changed tools.

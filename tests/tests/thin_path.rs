@@ -1,4 +1,5 @@
-//! A harness's line becomes a tool call on the host, and its result comes back complete, once, and with its id unchanged.
+//! A harness's line becomes a tool call on the host, and its result comes back complete, once, and with its id
+//! unchanged.
 
 use std::os::fd::AsRawFd;
 use std::os::unix::net::UnixStream;
@@ -118,10 +119,10 @@ fn a_cancelled_call_is_not_answered() {
     let mut shim = world.connected("tools");
     let slow = shim.send_call("slow", json!({"ms": 700}));
     shim.notify("notifications/cancelled", json!({"requestId": slow, "reason": "enough"}));
-    // A second slow call outlasts the first: had the first been answered, its answer would have come before.
+    // The second call takes longer than the first: a response to the first would arrive before.
     shim.call("slow", json!({"ms": 1500}));
     assert_eq!(shim.answer_within(&slow, Duration::from_millis(100)), None);
-    world.wait_until("the audit says that it was cancelled", || {
+    world.wait_until("the audit records the cancellation", || {
         world.outcomes().iter().any(|outcome| outcome["result"] == "cancelled")
     });
 }
@@ -132,16 +133,16 @@ fn a_server_sends_a_request_to_the_harness_and_gets_the_response() {
     let mut shim = world.connected("tools");
     for id in [json!(null), json!("same"), json!(1), json!("text")] {
         let call = shim.send_call("ask_client", json!({"id": id}));
-        let question = shim.message_with_method("roots/list");
+        let request = shim.message_with_method("roots/list");
         shim.send(
-            &json!({"jsonrpc": "2.0", "id": question["id"], "result": {"roots": [{"uri": "file:///here"}]}}),
+            &json!({"jsonrpc": "2.0", "id": request["id"], "result": {"roots": [{"uri": "file:///here"}]}}),
         );
         let received = text_of(&shim.answer_to(&call));
         assert!(received.contains("file:///here"), "asked as {id}: {received}");
     }
 }
 
-/// A new process uses the ids of the old one; an answer meant for the old one must not reach it.
+/// A new process uses the same ids as the old process; a response for the old process must not reach it.
 #[test]
 fn a_servers_ids_are_rewritten_for_each_process() {
     let world = World::new().server("tools", Server::fixture()).start();
@@ -152,7 +153,7 @@ fn a_servers_ids_are_rewritten_for_each_process() {
     shim.call("crash", json!({}));
     assert_eq!(refusal_of(&shim.answer_to(&call)), "outcome_unknown");
     let cancelled = shim.message_with_method("notifications/cancelled");
-    assert_eq!(cancelled["params"]["requestId"], stale, "its request was cancelled");
+    assert_eq!(cancelled["params"]["requestId"], stale, "another request was cancelled");
     let call = shim.send_call("ask_client", json!({"id": 7}));
     let fresh = shim.message_with_method("roots/list")["id"].clone();
     assert_ne!(fresh, stale);
@@ -172,7 +173,11 @@ fn too_many_requests_at_once_are_refused_and_do_not_run() {
     assert_eq!(refusal_of(&refused), "server_unavailable");
     assert_eq!(world.times_executed("tools", "count"), 0);
     shim.notify("notifications/cancelled", json!({"requestId": first}));
-    assert_eq!(shim.call_text("count", json!({})), "ran count", "a place is free again");
+    assert_eq!(
+        shim.call_text("count", json!({})),
+        "ran count",
+        "the cancelled request still counts towards the limit"
+    );
 }
 
 #[test]
@@ -228,7 +233,7 @@ fn neither_the_shims_nor_the_sidecars_environment_reaches_a_server() {
 #[test]
 fn a_socket_can_be_inherited() {
     let world = World::new().server("tools", Server::fixture()).start();
-    let socket = UnixStream::connect(&world.layout().relay).expect("the relay takes connections");
+    let socket = UnixStream::connect(&world.layout().relay).expect("the relay accepts connections");
     nix::fcntl::fcntl(&socket, nix::fcntl::FcntlArg::F_SETFD(nix::fcntl::FdFlag::empty()))
         .expect("a flag can be cleared");
     let shim = cofferdam_tests::process::built("COFFERDAM_SHIM_BIN", "cofferdam-shim");
@@ -251,7 +256,7 @@ fn the_link_comes_from_the_environment_and_the_only_server_is_the_default() {
     assert_eq!(shim.call_text("echo", json!({"text": "by default"})), "by default");
 }
 
-/// A client that was written by others and parses strictly.
+/// The MCP client of rmcp, which parses strictly.
 #[tokio::test(flavor = "current_thread")]
 async fn the_official_client_works() {
     use rmcp::ServiceExt;

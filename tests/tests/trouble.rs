@@ -103,14 +103,14 @@ fn checking_a_valid_configuration_has_no_side_effects() {
 fn unknown_clients_on_the_relay_are_refused_and_disturb_no_other() {
     let world = World::new().server("tools", Server::fixture()).limit("greeting-timeout = \"1s\"").start();
     let mut shim = world.connected("tools");
-    let mut good_hello = Vec::new();
-    Frame::Hello(hello("tools", &[1])).encode(&mut good_hello);
+    let mut valid_hello = Vec::new();
+    Frame::Hello(hello("tools", &[1])).encode(&mut valid_hello);
     let openings: [(&str, Vec<u8>); 7] = [
         ("another protocol", b"GET / HTTP/1.1\r\nHost: x\r\n\r\n".to_vec()),
         ("a preface of a later version", b"cofferdam-relay/9\n".to_vec()),
         ("an oversize frame", [PREFACE, &[0xff, 0xff, 0xff, 0xff, 1]].concat()),
         ("garbage", [PREFACE, &[0, 0, 0, 9, 0xee, 1, 2, 3, 4, 5, 6, 7, 8]].concat()),
-        ("half a Hello and silence", [PREFACE, &good_hello[..good_hello.len() / 2]].concat()),
+        ("half a Hello and silence", [PREFACE, &valid_hello[..valid_hello.len() / 2]].concat()),
         ("silence", Vec::new()),
         ("a message before the Hello", [PREFACE, &[0, 0, 0, 1, 0x70]].concat()),
     ];
@@ -158,7 +158,7 @@ fn refusals_of_the_relay_have_their_codes() {
 
 #[test]
 fn silent_connections_cannot_take_all_slots() {
-    // No handshake times out while this test waits: a slot can only be taken from a silent connection.
+    // No handshake times out during this test: a slot becomes free only when a silent connection is closed.
     let world = World::new().server("tools", Server::fixture()).limit("greeting-timeout = \"1m\"").start();
     let mut clients: Vec<RawRelay> = (0..200).map(|_| RawRelay::connect(&world.layout().relay)).collect();
     let mut shim = world.connected("tools");
@@ -203,7 +203,7 @@ fn a_symbolic_link_into_the_sandboxs_directory_stops_the_start() {
         assert!(!world.sidecar().wait(PATIENCE).success(), "{what}");
         let log = world.log();
         assert!(log.contains(what) && log.contains("relay's directory"), "{what}: {log}");
-        assert_eq!(std::fs::read_dir(relay).unwrap().count(), 0, "{what}: nothing was made there");
+        assert_eq!(std::fs::read_dir(relay).unwrap().count(), 0, "{what}: something was created there");
     }
 }
 
@@ -224,7 +224,7 @@ fn a_stop_does_not_remove_a_file_that_replaced_the_socket() {
     let _other = UnixListener::bind(&world.layout().relay).unwrap();
     world.stop_sidecar();
     assert!(world.layout().relay.exists());
-    assert!(!world.layout().admin.exists(), "its own socket is removed");
+    assert!(!world.layout().admin.exists(), "the sidecar's admin socket was not removed");
 }
 
 #[test]
@@ -253,18 +253,18 @@ fn new_links_are_limited_per_minute() {
 
 #[test]
 fn only_the_listed_users_may_connect() {
-    let ourselves = nix::unistd::geteuid().as_raw();
+    let own_uid = nix::unistd::geteuid().as_raw();
     let world = World::new()
         .server("tools", Server::fixture())
-        .relay(&format!("unix-uids = [{}]", ourselves + 1))
+        .relay(&format!("unix-uids = [{}]", own_uid + 1))
         .start();
     let (code, message) = RawRelay::refused(&world.layout().relay, "tools");
     assert_eq!(code, "server_not_granted");
-    assert!(message.contains("unix-uids") && message.contains(&ourselves.to_string()), "{message}");
-    assert_eq!(world.sessions(), json!([]), "no link was accepted");
+    assert!(message.contains("unix-uids") && message.contains(&own_uid.to_string()), "{message}");
+    assert_eq!(world.sessions(), json!([]), "a link was accepted");
 
     let world =
-        World::new().server("tools", Server::fixture()).relay(&format!("unix-uids = [{ourselves}]")).start();
+        World::new().server("tools", Server::fixture()).relay(&format!("unix-uids = [{own_uid}]")).start();
     assert_eq!(world.connected("tools").call_text("echo", json!({"text": "named"})), "named");
 }
 
@@ -274,7 +274,7 @@ fn a_full_state_directory_refuses_calls_and_they_do_not_run() {
     let mut shim = world.connected("tools");
     assert_eq!(shim.call_text("count", json!({})), "ran count");
     world.fill_the_state_directory();
-    // What is left of the last page may take a record or two; then none.
+    // The rest of the last page may have room for a record or two.
     let mut refused = None;
     for _ in 0..200 {
         let before = world.times_executed("tools", "count");
@@ -283,7 +283,7 @@ fn a_full_state_directory_refuses_calls_and_they_do_not_run() {
             assert_eq!(
                 world.times_executed("tools", "count"),
                 before,
-                "a call that cannot be recorded is not made"
+                "a call ran that could not be recorded"
             );
             refused = Some(answer);
             break;
@@ -296,7 +296,7 @@ fn a_full_state_directory_refuses_calls_and_they_do_not_run() {
     }
     world.empty_the_state_directory();
     world.wait_until("calls are made again", || shim.call("count", json!({})).get("result").is_some());
-    // The server takes its calls in order: had a refused one reached it, it would be counted by now.
+    // The server runs calls in order: a refused call that had reached it would be counted by now.
     assert_eq!(world.times_executed("tools", "count"), before + 1);
 }
 
@@ -322,7 +322,7 @@ fn a_stale_socket_is_replaced_and_one_in_use_is_not() {
     assert_eq!(world.connected("tools").call_text("echo", json!({"text": "new"})), "new");
 
     let mut second = World::new().server("tools", Server::fixture()).prepare();
-    let _taken = UnixListener::bind(&second.layout().relay).unwrap();
+    let _in_use = UnixListener::bind(&second.layout().relay).unwrap();
     second.launch();
     assert!(!second.sidecar().wait(PATIENCE).success());
     assert!(second.log().contains("relay.sock"), "{}", second.log());

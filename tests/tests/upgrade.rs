@@ -31,7 +31,7 @@ impl Upgraded {
     #[track_caller]
     fn start() -> Self {
         let root = tempfile::tempdir().expect("a temporary directory can be made");
-        let old = old();
+        let old = old_files();
         copy(&old.join("state"), &root.path().join("state"));
         for directory in ["relay", "admin"] {
             std::fs::create_dir(root.path().join(directory)).expect("a temporary directory is writable");
@@ -103,7 +103,7 @@ impl Drop for Upgraded {
 fn an_old_configuration_is_valid() {
     let output = {
         let mut check = command(built("COFFERDAM_BIN", "cofferdam"));
-        check.args(["check", "-c"]).arg(old().join("full.toml"));
+        check.args(["check", "-c"]).arg(old_files().join("full.toml"));
         output_of(check, "cofferdam check")
     };
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
@@ -115,12 +115,15 @@ fn a_sandbox_that_an_old_sidecar_enrolled_connects() {
     let upgraded = Upgraded::start();
     let mut shim = upgraded.shim();
     assert_eq!(shim.call_text("echo", json!({"text": "hello"})), "hello");
-    assert_eq!(shim.call_text("add", json!({"a": 1, "b": 2})), "3", "in its scope");
+    assert_eq!(shim.call_text("add", json!({"a": 1, "b": 2})), "3", "the call in the scope failed");
     assert_eq!(shim.call("slow", json!({}))["error"]["code"], -32602, "still denied");
     let named = |record: &Value| {
         record["event"] == "session_start" && record["detail"] == "grant dev, sandbox old-sandbox"
     };
-    assert!(upgraded.audit()[OLD_RECORDS as usize..].iter().any(named), "the enrolment kept its name");
+    assert!(
+        upgraded.audit()[OLD_RECORDS as usize..].iter().any(named),
+        "the enrolment's name is not in the audit"
+    );
     // A second link proves that the key's epoch continued from the old one.
     let mut second = upgraded.shim();
     assert_eq!(second.call_text("echo", json!({"text": "again"})), "again");
@@ -150,7 +153,11 @@ fn an_old_audit_verifies_and_is_continued() {
     upgraded.cofferdam(&["audit", "verify"]);
     let records = upgraded.audit();
     let numbers: Vec<u64> = records.iter().filter_map(|record| record["number"].as_u64()).collect();
-    assert_eq!(numbers, (1..=records.len() as u64).collect::<Vec<u64>>(), "one chain");
+    assert_eq!(
+        numbers,
+        (1..=records.len() as u64).collect::<Vec<u64>>(),
+        "the records' numbers are not consecutive"
+    );
     assert!(records.len() as u64 > OLD_RECORDS + 5, "{}", records.len());
     let decisions = |range: &[Value]| range.iter().filter(|record| record["tool"] == "echo").count();
     assert!(decisions(&records[OLD_RECORDS as usize..]) >= 2, "the call was recorded after the old ones");
@@ -163,7 +170,7 @@ fn cofferdam(root: &Path, arguments: &[&str]) -> Command {
     command
 }
 
-fn old() -> PathBuf {
+fn old_files() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("upgrade/0.1.0")
 }
 

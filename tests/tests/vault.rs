@@ -1,5 +1,5 @@
-//! From a session to a real OpenBao and back: what a server gets, what other processes do not see, and what is left when a session
-//! ends, however it ends.
+//! Sessions with a real OpenBao: what a server gets, what other processes do not get, and that nothing is left when a
+//! session ends, however it ends.
 
 use std::fs;
 
@@ -39,7 +39,7 @@ fn a_field_of_a_secret_in_vault_reaches_only_its_server() {
     assert_eq!(*meta, json!({"session": session, "sandbox": "shared socket", "grant": "dev"}));
     assert_eq!(tokens[0]["policies"], json!(["agent", "default"]));
     assert!(tokens[0]["ttl"].as_u64().unwrap() <= 8 * 3600, "{tokens:?}");
-    // Neither token is anywhere in what the server was given.
+    // The server's environment does not have the login's token.
     assert!(!environment.contains(&login_token(&bao)), "{environment}");
     let directory = world.layout().state.join("vault");
     assert_eq!(fs::read_dir(&directory).unwrap().count(), 1);
@@ -98,7 +98,7 @@ fn an_expiring_token_is_replaced_and_its_secret_read_again() {
     assert_eq!((leases(&bao), session_tokens(&bao).len()), (1, 1));
     let first = lease_id(&bao);
     wait_until("the first token expires, and its lease with it", || {
-        assert!(leases(&bao) > 0, "there is always a lease");
+        assert!(leases(&bao) > 0, "there was no lease for a while");
         leases(&bao) == 1 && lease_id(&bao) != first
     });
     let processes = world.fixture_processes("tools");
@@ -136,7 +136,7 @@ fn a_kill_revokes_and_reports_it() {
     assert_eq!((leases(&bao), session_tokens(&bao).len()), (0, 0), "{printed}");
     let end = world.audit().into_iter().rfind(|record| record["event"] == "link_end").unwrap();
     assert!(end["detail"].as_str().unwrap().contains("leases: 1 revoked, 0 pending"), "{end}");
-    assert!(!world.log().contains(&lease), "the log has no lease's id");
+    assert!(!world.log().contains(&lease), "the log has the lease's id");
 }
 
 #[test]
@@ -160,7 +160,7 @@ fn tokens_of_a_killed_sidecar_are_revoked_by_the_next() {
     assert_eq!((leases(&bao), left.len()), (1, 1));
     world.kill9_sidecar();
     drop(harness);
-    assert_eq!(leases(&bao), 1, "the sidecar was not there to revoke it");
+    assert_eq!(leases(&bao), 1, "the lease was revoked without a sidecar");
     world.start_sidecar();
     wait_until("the lease is gone", || leases(&bao) == 0);
     wait_until("the token is gone", || session_tokens(&bao).is_empty());

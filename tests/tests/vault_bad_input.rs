@@ -1,4 +1,5 @@
-//! Unusable secrets and paths in Vault: refused with path and server, without effect on other servers of the same session.
+//! Unusable secrets and paths in Vault: refused with path and server, without effect on other servers of the same
+//! session.
 //!
 //! For failing logins see `vault_bad_logins`; for cut, huge and invalid responses `vault_client::replayed_responses`.
 
@@ -17,20 +18,20 @@ use cofferdam_tests::world::Builder;
 use serde_json::{Value, json};
 use vaultrs::{kv2, pki};
 
-/// A session with the servers of `builder` and with one that works.
+/// Adds the server `good`, whose secret can be read.
 fn with_working_server(builder: Builder) -> Builder {
     builder
         .secret("github", "kv = \"secret/github\"")
         .server("good", Server::fixture().env("SECRET", "{github.token}").allow(&["*"]))
 }
 
-fn uses(template: &str) -> Server {
+fn fixture_with(template: &str) -> Server {
     Server::fixture().env("SECRET", template).allow(&["*"])
 }
 
-/// Asserts that the server is refused in these words, and that the one that works is not.
+/// Asserts that the server is refused with these words, and that the server `good` is not.
 #[track_caller]
-fn refuses(sandbox: &mut SingleSandbox, server: &str, words: &[&str]) {
+fn assert_refused_alone(sandbox: &mut SingleSandbox, server: &str, words: &[&str]) {
     let mut harness = sandbox.shim(server);
     let text = refused(&mut harness, server, words);
     assert!(!text.contains(CANARY), "{text}");
@@ -53,16 +54,20 @@ fn a_missing_mount_is_refused() {
             .secret("stored", "kv = \"nomount/github\"")
             .secret("made", "vault = \"nomount/creds/agent\"")
             .secret("written", "vault = \"nomount/issue/agent\"\nwrite = { name = \"x\" }")
-            .server("stored", uses("{stored.token}"))
-            .server("made", uses("{made.token}"))
-            .server("written", uses("{written.token}")),
+            .server("stored", fixture_with("{stored.token}"))
+            .server("made", fixture_with("{made.token}"))
+            .server("written", fixture_with("{written.token}")),
     );
     for (server, path) in [
         ("stored", "GET `nomount/github`"),
         ("made", "GET `nomount/creds/agent`"),
         ("written", "POST `nomount/issue/agent`"),
     ] {
-        refuses(&mut sandbox, server, &[path, "HTTP 404", "check the path, including its mount"]);
+        assert_refused_alone(
+            &mut sandbox,
+            server,
+            &[path, "HTTP 404", "check the path, including its mount"],
+        );
     }
 }
 
@@ -80,13 +85,13 @@ fn values_that_are_not_text_and_empty_secrets_are_handled() {
         .secret("odd", "kv = \"secret/odd\"")
         .secret("empty", "kv = \"secret/empty\"")
         .secret("deleted", "kv = \"secret/deleted\"")
-        .server("empty", uses("{empty.token}"))
-        .server("deleted", uses("{deleted.token}"));
+        .server("empty", fixture_with("{empty.token}"))
+        .server("deleted", fixture_with("{deleted.token}"));
     for field in fields {
-        builder = builder.server(field, uses(&format!("{{odd.{field}}}")));
+        builder = builder.server(field, fixture_with(&format!("{{odd.{field}}}")));
     }
     let mut sandbox = SingleSandbox::start(builder);
-    // Numbers are used as they are written there.
+    // Numbers are used as they are written in Vault.
     for (field, value) in [("number", "1234567890"), ("real", "12345678.5")] {
         let _harness = sandbox.connected(field);
         let process = sandbox.world.fixture_processes(field)[0];
@@ -100,10 +105,10 @@ fn values_that_are_not_text_and_empty_secrets_are_handled() {
         ("nothing", "its field `nothing` is null, a list or an object"),
         ("list", "its field `list` is null, a list or an object"),
     ] {
-        refuses(&mut sandbox, server, &[why, "secret/odd"]);
+        assert_refused_alone(&mut sandbox, server, &[why, "secret/odd"]);
     }
-    refuses(&mut sandbox, "empty", &["secret/empty", "it is empty"]);
-    refuses(&mut sandbox, "deleted", &["secret/data/deleted", "Vault has nothing at this path"]);
+    assert_refused_alone(&mut sandbox, "empty", &["secret/empty", "it is empty"]);
+    assert_refused_alone(&mut sandbox, "deleted", &["secret/data/deleted", "Vault has nothing at this path"]);
 }
 
 #[test]
@@ -113,31 +118,31 @@ fn a_path_that_the_policies_deny_is_named() {
         with_working_server(world(&bao))
             .secret("other", "kv = \"secret/other\"")
             .secret("cert", "vault = \"pki/issue/another\"\nwrite = { common_name = \"agent.internal\" }")
-            .server("stored", uses("{other.token}"))
-            .server("made", uses("{cert.private_key}")),
+            .server("stored", fixture_with("{other.token}"))
+            .server("made", fixture_with("{cert.private_key}")),
     );
     for (server, path) in [("stored", "secret/other"), ("made", "POST `pki/issue/another`")] {
         let words = [path, "Vault refuses", "allow this path in its policies", "tried again in "];
-        refuses(&mut sandbox, server, &words);
+        assert_refused_alone(&mut sandbox, server, &words);
     }
 }
 
 #[test]
 fn a_field_that_cannot_be_used_is_refused_where_it_is_used() {
     let Some(bao) = prepared(OpenBao::dev()) else { return };
-    // The good one uses another field of the same secret.
+    // The server `good` uses another field of the same secret.
     let mut sandbox = SingleSandbox::start(
         with_working_server(world(&bao))
-            .server("nested", uses("{github.nested}"))
-            .server("empty", uses("{github.empty}"))
-            .server("missing", uses("{github.tokn}")),
+            .server("nested", fixture_with("{github.nested}"))
+            .server("empty", fixture_with("{github.empty}"))
+            .server("missing", fixture_with("{github.tokn}")),
     );
     for (server, why) in [
         ("nested", "its field `nested` is null, a list or an object"),
         ("empty", "its field `empty` is empty"),
         ("missing", "has no field `tokn`; it has `token`"),
     ] {
-        refuses(&mut sandbox, server, &[why, "secret/github"]);
+        assert_refused_alone(&mut sandbox, server, &[why, "secret/github"]);
     }
 }
 
@@ -147,15 +152,15 @@ fn a_certificate_for_another_name_is_refused() {
     let tls = bao.tls.as_ref().unwrap();
     let elsewhere = format!("https://{}", second_address(tls.listens_at));
     let auth = format!("ca-file = {:?}\n{}", tls.ca_file, token_file(&bao));
-    let asked = bao.audit().len();
+    let requests_before = bao.audit().len();
     let mut sandbox = SingleSandbox::start(with_certificate_in(connected_at(&elsewhere, &auth)));
     let words = ["pki/issue/agent", "cannot be reached", "not valid for name", "`ca-file`"];
     refused(&mut sandbox.shim("tools"), "tools", &words);
     sandbox.assert_steady_server_responds();
-    assert_eq!(bao.audit().len(), asked, "no request was made");
+    assert_eq!(bao.audit().len(), requests_before, "a request was made");
 }
 
-/// Vault's clock and ours differ by years: its expiry times are by its own clock.
+/// Vault's clock and the sidecar's differ by years: Vault's expiry times are relative to its own clock.
 #[test]
 fn a_clock_that_differs_from_vaults_does_no_harm() {
     let Some(bao) = prepared(OpenBao::dev()) else { return };
@@ -172,7 +177,7 @@ fn a_clock_that_differs_from_vaults_does_no_harm() {
     let mut sandbox = SingleSandbox::start(
         connected_at(&proxy.address(), &token_file(&bao))
             .secret("old", "vault = \"plain/token\"\npublic = [\"expiration\"]")
-            .server("tools", uses("{old.token}")),
+            .server("tools", fixture_with("{old.token}")),
     );
     let mut harness = sandbox.connected("tools");
     for _ in 0..20 {
@@ -180,9 +185,9 @@ fn a_clock_that_differs_from_vaults_does_no_harm() {
     }
     sandbox.assert_steady_server_shares_session_with("tools");
     let sessions = sandbox.world.sessions();
-    let held = sessions.as_array().unwrap().iter().find(|link| link["server"] == "tools").unwrap();
-    let left = held["credentials"][0]["expires-in-seconds"].as_u64();
-    assert!(left.is_some_and(|left| (3500..=3600).contains(&left)), "{held}");
+    let link = sessions.as_array().unwrap().iter().find(|link| link["server"] == "tools").unwrap();
+    let left = link["credentials"][0]["expires-in-seconds"].as_u64();
+    assert!(left.is_some_and(|left| (3500..=3600).contains(&left)), "{link}");
     assert_eq!(proxy.count("plain/token"), 1, "{:?}", proxy.seen());
 }
 
@@ -218,13 +223,13 @@ fn rewritten_lease_durations_of_zero_and_of_100_years_are_handled() {
         let mut sandbox =
             SingleSandbox::start(with_certificate_in(connected_at(&proxy.address(), &token_file(&bao))));
         let mut harness = sandbox.connected("tools");
-        let asked = proxy.count("");
+        let requests_before = proxy.count("");
         // Several times the shortest delay between two requests.
-        let spins = holds_within(Duration::from_secs(3), || {
+        let retries_too_often = holds_within(Duration::from_secs(3), || {
             assert!(harness.call("echo", json!({"text": "x"})).get("result").is_some(), "{what}");
-            proxy.count("") - asked > 3
+            proxy.count("") - requests_before > 3
         });
-        assert!(!spins, "{what}: {:?}", proxy.seen());
+        assert!(!retries_too_often, "{what}: {:?}", proxy.seen());
         assert!(!sandbox.world.log().contains("panicked"), "{what}");
         sandbox.assert_steady_server_shares_session_with("tools");
         leave(harness);

@@ -1,5 +1,5 @@
-//! Logins that fail: requests are refused with path and server, attacks raise an alert, and servers of the same session that
-//! need no login are not affected. With a valid credential in the file the login succeeds without a restart.
+//! Logins that fail: requests are refused with path and server, attacks raise an alert, and servers of the same session
+//! that need no login are not affected. With a valid credential in the file the login succeeds without a restart.
 
 use cofferdam_tests::certificates::Authority;
 use cofferdam_tests::deadline::wait_until;
@@ -33,7 +33,7 @@ fn a_wrapped_secret_id_that_another_party_unwrapped_is_refused() {
     for _ in 0..3 {
         refused(&mut harness, "tools", &words);
     }
-    // It is in the log and the audit, and not retried all the time.
+    // The alert is in the log and in the audit, and the login is not retried all the time.
     let world = &sandbox.world;
     assert!(world.log().contains("ALERT: the wrapped secret-id was already unwrapped"));
     let alerts = || world.audit().iter().filter(|record| record["event"] == "alert").count();
@@ -72,7 +72,7 @@ fn an_unwrap_whose_response_was_lost_raises_an_alert() {
             "destroy that secret-id",
         ],
     );
-    assert_eq!(proxy.count("sys/wrapping/unwrap"), 1, "it is unwrapped once");
+    assert_eq!(proxy.count("sys/wrapping/unwrap"), 1, "the secret-id was not unwrapped exactly once");
     sandbox.assert_steady_server_shares_session_with("tools");
     proxy.clear_rules();
     file(&bao, "wrapped", &wrapped_secret_id(&bao));
@@ -107,7 +107,7 @@ fn a_used_up_secret_id_is_refused() {
     assert!(!text.contains(&used_up) && !sandbox.world.log().contains(&used_up), "{text}");
     assert!(
         good.call("echo", json!({"text": "x"})).get("result").is_some(),
-        "a value that has no lease stays in use"
+        "a value without a lease is no longer used"
     );
     // A new process gets the value too, although it cannot be read again.
     let _another = sandbox.connected("good");
@@ -138,7 +138,7 @@ fn web_tokens_outside_their_validity_are_refused() {
     // Vault's own message is shown on the host only.
     assert!(log().contains("expired"));
     file(&bao, "jwt", &early);
-    wait_until("the other one was read", || {
+    wait_until("the other token was read", || {
         refused(&mut harness, "tools", &[NEEDED, "POST `auth/jwt/login`"]);
         log().contains("not yet valid") || log().contains("not valid yet")
     });

@@ -1,5 +1,5 @@
-//! Unique values for everything secret that Vault receives or sends, and a search for them wherever they must not be; and a
-//! comparison of the two audit logs.
+//! Unique values for everything secret that Vault receives or sends, and a search for them wherever they must not be;
+//! and a comparison of the two audit logs.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -19,7 +19,7 @@ use serde_json::{Value, json};
 #[test]
 fn secrets_from_vault_are_found_only_in_the_server_that_should_have_them() {
     let Some(bao) = prepared(OpenBao::dev()) else { return };
-    let stored_value = unique(&bao);
+    let stored_value = write_unique_secret(&bao);
     let role_id = approle(&bao, &mut app_role(&["sidecar", "agent"], "10m"));
     let wrapped = file(&bao, "wrapped", &wrapped_secret_id(&bao));
     let auth = format!(
@@ -77,10 +77,7 @@ fn secrets_from_vault_are_found_only_in_the_server_that_should_have_them() {
             assert_eq!(processes_with(line), Vec::from_iter(should_have_it), "{what}");
         }
     }
-    assert!(
-        std::fs::read_dir(format!("/proc/{sidecar}")).is_ok(),
-        "the sidecar was running during the search"
-    );
+    assert!(std::fs::read_dir(format!("/proc/{sidecar}")).is_ok(), "the sidecar exited during the search");
 }
 
 /// The sidecar's memory holds all secrets, so it must not be written to a core file.
@@ -88,7 +85,7 @@ fn secrets_from_vault_are_found_only_in_the_server_that_should_have_them() {
 fn a_sidecar_that_dies_of_a_signal_leaves_no_core() {
     use std::os::unix::process::ExitStatusExt;
     let Some(bao) = prepared(OpenBao::dev()) else { return };
-    let value = unique(&bao);
+    let value = write_unique_secret(&bao);
     let mut world = connected_at(&bao.address(), &token_file(&bao))
         .secret("github", "kv = \"secret/github\"")
         .server("stored", Server::fixture().env("SECRET", "{github.token}").allow(&["*"]))
@@ -105,11 +102,11 @@ fn a_sidecar_that_dies_of_a_signal_leaves_no_core() {
     assert_eq!(status.signal(), Some(Signal::SIGABRT as i32));
     assert!(!status.core_dumped(), "{status}");
     let cores = std::fs::read_dir(directory).unwrap().flatten();
-    let is_its = |path: &PathBuf| contains(&std::fs::read(path).unwrap_or_default(), value.as_bytes());
+    let has_secret = |path: &PathBuf| contains(&std::fs::read(path).unwrap_or_default(), value.as_bytes());
     let cores: Vec<PathBuf> = cores
         .map(|entry| entry.path())
         .filter(|path| path.file_name().is_some_and(|name| name.to_string_lossy().starts_with("core")))
-        .filter(|path| path.is_file() && is_its(path))
+        .filter(|path| path.is_file() && has_secret(path))
         .collect();
     assert!(cores.is_empty(), "{cores:?}");
 }
@@ -118,30 +115,30 @@ fn a_sidecar_that_dies_of_a_signal_leaves_no_core() {
 #[test]
 fn no_process_of_the_same_user_reads_the_sidecar_or_a_keeper() {
     let Some(bao) = prepared(OpenBao::dev()) else { return };
-    let value = unique(&bao);
+    let value = write_unique_secret(&bao);
     let mut world = connected_at(&bao.address(), &token_file(&bao))
         .secret("github", "kv = \"secret/github\"")
         .server("stored", Server::fixture().env("SECRET", "{github.token}").allow(&["*"]))
         .without_capabilities()
         .start();
     let _harness = world.connected("stored");
-    let look = |process: u32, file: &str| {
-        let mut look = without_capabilities("cat");
-        look.arg(format!("/proc/{process}/{file}"));
-        output_of(look, "cat")
+    let read_as_same_user = |process: u32, file: &str| {
+        let mut read_as_same_user = without_capabilities("cat");
+        read_as_same_user.arg(format!("/proc/{process}/{file}"));
+        output_of(read_as_same_user, "cat")
     };
-    // A server can be read, so it is not the machine that forbids it.
+    // The same user can read a server's process, so the machine does not forbid it in general.
     let server = world.fixture_processes("stored")[0];
-    assert!(contains(&look(server, "environ").stdout, value.as_bytes()));
+    assert!(contains(&read_as_same_user(server, "environ").stdout, value.as_bytes()));
     let sidecar = world.sidecar().id();
     let keepers: Vec<u32> =
         children_of(sidecar).into_iter().filter(|child| command_line(*child).contains(" keeper")).collect();
     assert_eq!(keepers.len(), 1, "{keepers:?}");
     for (who, process) in [("the sidecar", sidecar), ("its keeper", keepers[0])] {
         for file in ["environ", "maps", "mem"] {
-            let looked = look(process, file);
-            let complaint = String::from_utf8_lossy(&looked.stderr);
-            assert!(looked.stdout.is_empty() && complaint.contains("Permission denied"), "{who}: {looked:?}");
+            let read = read_as_same_user(process, file);
+            let complaint = String::from_utf8_lossy(&read.stderr);
+            assert!(read.stdout.is_empty() && complaint.contains("Permission denied"), "{who}: {read:?}");
         }
         let limits = std::fs::read_to_string(format!("/proc/{process}/limits")).unwrap();
         let core = limits.lines().find_map(|line| line.strip_prefix("Max core file size")).unwrap();
@@ -176,20 +173,22 @@ fn both_audit_logs_can_be_joined() {
     assert_eq!(sessions.len(), 3);
 
     // Vault's audit: every read names the session that it was for.
-    let theirs: Vec<Value> = bao.audit().into_iter().filter(|record| record["type"] == "response").collect();
+    let vault_records: Vec<Value> =
+        bao.audit().into_iter().filter(|record| record["type"] == "response").collect();
     let is_read = |record: &&Value| {
         let path = record["request"]["path"].as_str().unwrap_or_default();
         let by_operator = record["auth"]["policies"] == json!(["root"]);
         !by_operator && (path.starts_with("secret/data/") || path.starts_with("pki/issue/"))
     };
-    let reads: Vec<&Value> = theirs.iter().filter(is_read).collect();
+    let reads: Vec<&Value> = vault_records.iter().filter(is_read).collect();
     assert!(reads.len() >= 5, "{}", reads.len());
     for read in &reads {
         let metadata = &read["auth"]["metadata"];
         assert!(sessions.contains(metadata["session"].as_str().unwrap_or_default()), "{read}");
         assert_eq!((&metadata["sandbox"], &metadata["grant"]), (&json!("shared socket"), &json!("dev")));
     }
-    // The sidecar's audit: each credential of a call names one request of Vault's audit, in the same session and at the right path.
+    // The sidecar's audit: each credential of a call names one request of Vault's audit, in the same session and with
+    // the right path.
     let decisions = world.decisions();
     assert_eq!(decisions.len(), 3);
     for decision in decisions {
@@ -198,7 +197,7 @@ fn both_audit_logs_can_be_joined() {
         for secret in secrets {
             let request = secret["vault_request"].as_str().unwrap();
             let found: Vec<&Value> =
-                theirs.iter().filter(|record| record["request"]["id"] == request).collect();
+                vault_records.iter().filter(|record| record["request"]["id"] == request).collect();
             assert_eq!(found.len(), 1, "{request}");
             assert_eq!(found[0]["auth"]["metadata"]["session"], decision["session"]);
             let path = if secret["name"] == "cert" { "pki/issue/agent" } else { "secret/data/github" };
@@ -209,13 +208,13 @@ fn both_audit_logs_can_be_joined() {
 }
 
 /// Gives the stored secret a value that no other test on this machine has.
-fn unique(bao: &OpenBao) -> String {
+fn write_unique_secret(bao: &OpenBao) -> String {
     let value = format!("ghp-CANARY-{}", bao.directory.path().display()).replace(['/', '.'], "-");
     bao.write_secret("github", json!({"token": value}));
     value
 }
 
-/// Everything secret that crossed to or from Vault, by what it is.
+/// Everything secret that was sent to or from Vault, with a description.
 fn secrets(
     proxy: &VaultFaultProxy,
     bao: &OpenBao,

@@ -18,7 +18,7 @@ fn a_check_without_findings_reads_no_secret_and_leaves_no_token() {
     let Some(bao) = prepared(OpenBao::configured()) else { return };
     let world = with_secrets(world(&bao)).prepare();
     let before = tokens(&bao, |_| true).len();
-    let printed = succeeds(&world);
+    let printed = assert_check_succeeds(&world);
     for line in [
         "login token-file: a token with `agent`, `default`, `sidecar`, your own token, which is not revoked\n",
         "  ok      update auth/token/create: creates the tokens of sessions\n",
@@ -30,21 +30,24 @@ fn a_check_without_findings_reads_no_secret_and_leaves_no_token() {
         assert!(printed.contains(line), "{line}{printed}");
     }
     assert!(printed.contains("unsealed") && printed.ends_with("\nnothing is missing\n"), "{printed}");
-    assert_eq!(printed, succeeds(&world), "the output is the same");
+    assert_eq!(printed, assert_check_succeeds(&world), "a second check prints something else");
     assert_eq!((tokens(&bao, |_| true).len(), leases(&bao)), (before, 0));
     let login = login_token(&bao);
     assert!(bao.is_live(&login));
     let made = bao.audit().into_iter().filter(|line| line["request"]["path"] == "auth/token/create");
     let made: Vec<Value> = made.filter(|line| line["type"] == "response").collect();
-    assert!(made.iter().any(|line| line["request"]["data"]["ttl"].is_string()), "a token was made: {made:?}");
-    let touched = |path: &str| {
+    assert!(
+        made.iter().any(|line| line["request"]["data"]["ttl"].is_string()),
+        "no token with a TTL was created: {made:?}"
+    );
+    let requests_to = |path: &str| {
         bao.audit()
             .iter()
             .filter(|line| line["request"]["path"] == path && line["auth"]["metadata"]["grant"] == "dev")
             .count()
     };
-    assert_eq!((touched("secret/data/github"), touched("pki/issue/agent")), (0, 0));
-    assert!(touched("sys/capabilities-self") > 0, "Vault's audit shows requests of the check");
+    assert_eq!((requests_to("secret/data/github"), requests_to("pki/issue/agent")), (0, 0));
+    assert!(requests_to("sys/capabilities-self") > 0, "Vault's audit has no request of the check");
     // Nothing is left of it on this host either.
     assert!(!world.layout().state.join("vault").exists());
 }
@@ -66,12 +69,12 @@ fn the_printed_lines_fix_the_policies_for_every_engine() {
     ];
     let mut rounds = 0;
     loop {
-        let (code, printed, complaint) = online(&world);
+        let (code, printed, stderr) = check_online(&world);
         if code == 0 {
             break;
         }
-        assert_eq!(code, 77, "{printed}{complaint}");
-        assert!(complaint.contains("hint: add the lines"), "{complaint}");
+        assert_eq!(code, 77, "{printed}{stderr}");
+        assert!(stderr.contains("hint: add the lines"), "{stderr}");
         rounds += 1;
         // The rounds find the login, then an engine that is not listed, then its version.
         assert!(rounds <= 3, "{printed}");
@@ -81,7 +84,7 @@ fn the_printed_lines_fix_the_policies_for_every_engine() {
             bao.policy_text(name, text);
         }
     }
-    assert!(rounds >= 2, "policies were missing");
+    assert!(rounds >= 2, "the check found nothing to add");
     let [(_, _, minter), (_, _, agent)] = &policies;
     assert!(
         minter.contains("path \"auth/token/create/cofferdam\" {\n  capabilities = [\"update\"]\n}\n"),
@@ -94,11 +97,7 @@ fn the_printed_lines_fix_the_policies_for_every_engine() {
     ] {
         assert!(agent.contains(line), "{line}{agent}");
     }
-    assert_eq!(
-        (tokens(&bao, |_| true).len(), leases(&bao)),
-        (before, 0),
-        "every login and token was revoked"
-    );
+    assert_eq!((tokens(&bao, |_| true).len(), leases(&bao)), (before, 0), "a login or token was not revoked");
 }
 
 #[test]
@@ -131,8 +130,8 @@ fn printed_paths_fit_the_namespace_of_their_policy() {
     let server = Server::fixture().env("TOKEN", "{github.token}");
     let world =
         connected(&bao, &auth).secret("github", "kv = \"secret/github\"").server("tools", server).prepare();
-    let (code, printed, complaint) = online(&world);
-    assert_eq!(code, 77, "{printed}{complaint}");
+    let (code, printed, stderr) = check_online(&world);
+    assert_eq!(code, 77, "{printed}{stderr}");
     assert!(
         printed.contains("\nadd to a policy of the login, which has `default`, `outer`:\n\n"),
         "{printed}"
@@ -141,7 +140,7 @@ fn printed_paths_fit_the_namespace_of_their_policy() {
     let outer = printed.split("\nadd to ").nth(1).unwrap().split_once(":\n\n").unwrap().1;
     let rest = "path \"team-a/auth/token/create\" { capabilities = [\"update\", \"sudo\"] }\npath \"team-a/sys/capabilities-self\" { capabilities = [\"update\"] }\npath \"team-a/auth/token/lookup-self\" { capabilities = [\"read\"] }\n";
     bao.policy_text("outer", &format!("{outer}{rest}"));
-    let (_, printed, _) = online(&world);
+    let (_, printed, _) = check_online(&world);
     assert!(!printed.contains("policy of the login"), "{printed}");
     // A session's token is of the inner namespace, and so are its policies.
     assert!(
@@ -161,14 +160,14 @@ fn tokens_that_cannot_be_created_are_reported_with_the_next_step() {
     let poor = bao.create_token(new_token(&["sidecar"]).ttl("10m"));
     let file = write(&bao, "poor", &poor);
     let auth = format!("auth = {{ method = \"token-file\", path = {file:?} }}");
-    let (code, printed, _) = online(&with_secrets(connected(&bao, &auth)).prepare());
+    let (code, printed, _) = check_online(&with_secrets(connected(&bao, &auth)).prepare());
     assert_eq!(code, 77, "{printed}");
     assert!(printed.contains("  WRONG   send POST `auth/token/create` to Vault"), "{printed}");
     assert!(printed.contains("next: log in with `agent` too, or set `token-role` in [vault]"), "{printed}");
     // A role that allows other policies, then no role at all.
     let auth = minter(&bao, &mut token_role(&["other"]));
     let world = with_secrets(connected(&bao, &auth)).prepare();
-    let (code, printed, _) = online(&world);
+    let (code, printed, _) = check_online(&world);
     assert!(
         code == 77
             && printed.contains("next: add `agent` to `allowed_policies` of the token role `cofferdam`"),
@@ -183,7 +182,7 @@ fn tokens_that_cannot_be_created_are_reported_with_the_next_step() {
             ("auth/token/roles/cofferdam", &["read"]),
         ],
     );
-    let (code, printed, _) = online(&world);
+    let (code, printed, _) = check_online(&world);
     assert!(
         code == 77
             && printed.contains(
@@ -195,7 +194,7 @@ fn tokens_that_cannot_be_created_are_reported_with_the_next_step() {
     let counted = bao.create_token(new_token(&["sidecar", "agent"]).num_uses(9_u64));
     fs::write(&file, counted).unwrap();
     let auth = format!("auth = {{ method = \"token-file\", path = {file:?} }}");
-    let (code, printed, _) = online(&with_secrets(connected(&bao, &auth)).prepare());
+    let (code, printed, _) = check_online(&with_secrets(connected(&bao, &auth)).prepare());
     assert!(code == 77 && printed.contains("can be used for 7 more requests"), "{printed}");
 }
 
@@ -211,7 +210,7 @@ fn paths_without_an_engine_are_reported_although_the_policy_allows_them() {
         .secret("who", "vault = \"identity/oidc/token/agent\"")
         .server("tools", server)
         .prepare();
-    let (code, printed, _) = online(&world);
+    let (code, printed, _) = check_online(&world);
     assert_eq!(code, 77, "{printed}");
     for line in [
         "  WRONG   nothing is mounted at `databse/creds/readonly`\n",
@@ -229,7 +228,7 @@ fn for_tokens_without_the_default_policy_its_lines_are_printed() {
     let auth = minter(&bao, token_role(&["agent"]).token_no_default_policy(true).orphan(true));
     let world = with_secrets(connected(&bao, &auth)).prepare();
     let before = tokens(&bao, |_| true).len();
-    let (code, printed, _) = online(&world);
+    let (code, printed, _) = check_online(&world);
     assert_eq!(code, 77, "{printed}");
     assert!(
         printed.contains("path \"sys/capabilities-self\" {\n  capabilities = [\"update\"]\n}\n"),
@@ -243,7 +242,7 @@ fn for_tokens_without_the_default_policy_its_lines_are_printed() {
             ("sys/capabilities-self", &["update"]),
         ],
     );
-    let (code, printed, _) = online(&world);
+    let (code, printed, _) = check_online(&world);
     assert_eq!(code, 77, "{printed}");
     for path in ["auth/token/lookup-self", "auth/token/revoke-self", "sys/leases/renew"] {
         assert!(printed.contains(&format!("path \"{path}\" {{\n")), "{path}: {printed}");
@@ -251,7 +250,7 @@ fn for_tokens_without_the_default_policy_its_lines_are_printed() {
     assert_eq!(
         tokens(&bao, |_| true).len(),
         before,
-        "a token that cannot revoke itself is revoked by its accessor"
+        "a token that cannot revoke itself was not revoked by its accessor"
     );
 }
 
@@ -268,7 +267,7 @@ fn a_wrapping_token_is_looked_up_and_not_unwrapped() {
          token-role = \"cofferdam\""
     );
     let world = with_secrets(connected(&bao, &auth)).prepare();
-    let printed = succeeds(&world);
+    let printed = assert_check_succeeds(&world);
     assert!(printed.contains("by `auth/approle/role/sidecar/secret-id` as expected"), "{printed}");
     assert!(
         printed.contains("NOT CHECKED: what the policies allow")
@@ -279,20 +278,17 @@ fn a_wrapping_token_is_looked_up_and_not_unwrapped() {
     bao.app_role("other", &mut AppRole::default());
     let foreign = wrap("auth/approle/role/other/secret-id");
     write(&bao, "wrap", &foreign);
-    let (code, _, complaint) = online(&world);
+    let (code, _, stderr) = check_online(&world);
     assert!(
-        code == 77 && complaint.contains("was not made by `auth/approle/role/sidecar/secret-id`"),
-        "{complaint}"
+        code == 77 && stderr.contains("was not made by `auth/approle/role/sidecar/secret-id`"),
+        "{stderr}"
     );
     for wrap in [good, foreign] {
         let opened = unwrap(&bao, &wrap);
         assert!(opened["secret_id"].is_string(), "the check had unwrapped it: {opened:?}");
     }
-    let (code, _, complaint) = online(&world);
-    assert!(
-        code == 77 && complaint.contains("is spent") && complaint.contains("deliver a new wrap"),
-        "{complaint}"
-    );
+    let (code, _, stderr) = check_online(&world);
+    assert!(code == 77 && stderr.contains("is spent") && stderr.contains("deliver a new wrap"), "{stderr}");
 }
 
 #[test]
@@ -301,28 +297,28 @@ fn a_check_that_cannot_reach_or_use_vault_reports_the_reason() {
     let ready = with_secrets(world(&bao)).prepare();
     let login = bao.directory.path().join("token");
     fs::write(&login, "s.nobodyknowsthistokenofours").unwrap();
-    let (code, _, complaint) = online(&ready);
+    let (code, _, stderr) = check_online(&ready);
     assert!(
-        code == 77 && complaint.contains("GET `auth/token/lookup-self`") && complaint.contains("\nhint: "),
-        "{complaint}"
+        code == 77 && stderr.contains("GET `auth/token/lookup-self`") && stderr.contains("\nhint: "),
+        "{stderr}"
     );
     fs::remove_file(&login).unwrap();
-    let (code, _, complaint) = online(&ready);
-    assert!(code == 66 && complaint.contains(&login.display().to_string()), "{complaint}");
+    let (code, _, stderr) = check_online(&ready);
+    assert!(code == 66 && stderr.contains(&login.display().to_string()), "{stderr}");
     bao.seal();
-    let (code, printed, complaint) = online(&ready);
+    let (code, printed, stderr) = check_online(&ready);
     assert!(
-        code == 69 && printed.contains(", sealed") && complaint.contains("hint: unseal it"),
-        "{printed}{complaint}"
+        code == 69 && printed.contains(", sealed") && stderr.contains("hint: unseal it"),
+        "{printed}{stderr}"
     );
     bao.process.signal(Signal::SIGKILL);
-    let (code, _, complaint) = online(&ready);
+    let (code, _, stderr) = check_online(&ready);
     assert!(
-        code == 69 && complaint.contains("Vault") && complaint.contains("hint: check that Vault is up"),
-        "{complaint}"
+        code == 69 && stderr.contains("Vault") && stderr.contains("hint: check that Vault is up"),
+        "{stderr}"
     );
     let none = World::new().server("tools", Server::fixture()).prepare();
-    assert!(succeeds(&none).contains("vault: none is configured"));
+    assert!(assert_check_succeeds(&none).contains("vault: none is configured"));
 }
 
 /// One server with a key-value secret and a certificate.
@@ -336,26 +332,26 @@ fn with_secrets(builder: Builder) -> Builder {
 
 /// The check's exit code, stdout and stderr. Asserts that no token is in them.
 #[track_caller]
-fn online(world: &World) -> (i32, String, String) {
+fn check_online(world: &World) -> (i32, String, String) {
     let output = world.cofferdam(&["check", "--online"]);
-    let [printed, complaint] =
-        [output.stdout, output.stderr].map(|text| String::from_utf8(text).expect("it speaks UTF-8"));
-    for text in [&printed, &complaint] {
+    let [printed, stderr] =
+        [output.stdout, output.stderr].map(|text| String::from_utf8(text).expect("the output is UTF-8"));
+    for text in [&printed, &stderr] {
         let is_token = |word: &str| {
             word.split("s.")
                 .skip(1)
                 .any(|tail| tail.bytes().take_while(u8::is_ascii_alphanumeric).count() >= 20)
         };
-        assert!(!text.split_whitespace().any(is_token), "a token is in it: {text}");
+        assert!(!text.split_whitespace().any(is_token), "the output contains a token: {text}");
         assert!(!text.contains("CANARY"), "{text}");
     }
-    (output.status.code().expect("it ends by itself"), printed, complaint)
+    (output.status.code().expect("it ends by itself"), printed, stderr)
 }
 
 #[track_caller]
-fn succeeds(world: &World) -> String {
-    let (code, printed, complaint) = online(world);
-    assert_eq!(code, 0, "{printed}{complaint}");
+fn assert_check_succeeds(world: &World) -> String {
+    let (code, printed, stderr) = check_online(world);
+    assert_eq!(code, 0, "{printed}{stderr}");
     printed
 }
 

@@ -17,9 +17,9 @@ use serde_json::Value;
 /// Longer than a signal needs to arrive, shorter than the check waits for a response.
 const REQUEST_DELAY: Duration = Duration::from_millis(1500);
 
-/// Interrupts a check while Vault processes a request to `path`, which it completes even if the client is gone.
+/// Interrupts a check while Vault processes a request to `path`, which Vault completes even if the client disconnects.
 #[track_caller]
-fn interrupted(bao: &OpenBao, auth: &str, path: &str, signal: Signal) {
+fn assert_interrupted_check_cleans_up(bao: &OpenBao, auth: &str, path: &str, signal: Signal) {
     let proxy = VaultFaultProxy::in_front_of(bao.listens_at);
     let world = connected_at(&proxy.address(), auth)
         .secret("github", "kv = \"secret/github\"")
@@ -54,8 +54,8 @@ fn accessors(bao: &OpenBao) -> Vec<String> {
 
 /// How many responses Vault has sent for this path.
 fn responses(bao: &OpenBao, path: &str) -> usize {
-    let is_it = |line: &&Value| line["type"] == "response" && line["request"]["path"] == path;
-    bao.audit().iter().filter(is_it).count()
+    let is_response = |line: &&Value| line["type"] == "response" && line["request"]["path"] == path;
+    bao.audit().iter().filter(is_response).count()
 }
 
 #[test]
@@ -67,7 +67,7 @@ fn an_interrupted_check_revokes_all_tokens_except_the_users_own() {
         ("auth/token/create", Signal::SIGTERM),
         ("sys/internal/ui/mounts/secret/github", Signal::SIGTERM),
     ] {
-        interrupted(&bao, &token_file(&bao), path, signal);
+        assert_interrupted_check_cleans_up(&bao, &token_file(&bao), path, signal);
     }
     let login = login_token(&bao);
     assert!(bao.is_live(&login));
@@ -84,6 +84,6 @@ fn an_interrupted_check_revokes_its_own_login_too() {
         ("auth/token/create/cofferdam", Signal::SIGINT),
         ("auth/token/create/cofferdam", Signal::SIGTERM),
     ] {
-        interrupted(&bao, &auth, path, signal);
+        assert_interrupted_check_cleans_up(&bao, &auth, path, signal);
     }
 }

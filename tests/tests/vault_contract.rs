@@ -1,8 +1,8 @@
-//! Our Vault client beside an independent one: vaultrs builds the same call, and HTTP method, path and JSON body have to
-//! be equal. Nothing leaves this process but to a listener on loopback that records what our client sends.
+//! Compares our Vault client with an independent one: vaultrs builds the same call, and HTTP method, path and JSON body
+//! have to be equal. Requests go only to a listener on loopback, which records what our client sends.
 //!
 //! What must stay true: every call of our client is in [`compared`] or in [`NOT_IN_VAULTRS`]; an intended difference
-//! is a [`Deviation`] with its reason, and one that no longer exists fails the test.
+//! is a [`Deviation`] with its reason, and a deviation that no longer exists fails the test.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::SocketAddr;
@@ -34,8 +34,8 @@ const NOT_IN_VAULTRS: [(&str, &str); 8] = [
     ("verdicts", "no request of its own: `capabilities_self`"),
 ];
 
-/// Functions of `impl Vault` through which the calls go.
-const PLUMBING: [&str; 3] = ["auth", "call", "data"];
+/// Functions of `impl Vault` that the calls use and that are no calls themselves.
+const HELPERS: [&str; 3] = ["auth", "call", "data"];
 
 /// How vaultrs' request differs from ours, on purpose.
 #[derive(Clone, Copy, Debug)]
@@ -78,7 +78,7 @@ async fn no_call_of_our_client_is_left_out() {
     let compared = pairs.iter().map(|pair| pair.call.split(' ').next().unwrap_or_default());
     let known: BTreeSet<&str> = compared
         .chain(NOT_IN_VAULTRS.map(|(call, _)| call))
-        .chain(PLUMBING)
+        .chain(HELPERS)
         .filter(|call| *call != "login")
         .collect();
     let written = calls_in_source();
@@ -117,12 +117,12 @@ impl Deviation {
 
 /// Every call that both clients have.
 async fn compared() -> Vec<Pair> {
-    let ours = Ours::new();
+    let ours = RecordedClient::new();
     let calls = [tokens(&ours).await, secrets(&ours).await, system(&ours).await, logins(&ours).await];
     calls.into_iter().flatten().collect()
 }
 
-async fn tokens(ours: &Ours) -> Vec<Pair> {
+async fn tokens(ours: &RecordedClient) -> Vec<Pair> {
     let (vault, token) = (&ours.vault, &ours.token);
     let child = ChildToken {
         policies: vec!["agent".into(), "other".into()],
@@ -196,7 +196,7 @@ async fn tokens(ours: &Ours) -> Vec<Pair> {
     ]
 }
 
-async fn secrets(ours: &Ours) -> Vec<Pair> {
+async fn secrets(ours: &RecordedClient) -> Vec<Pair> {
     let (vault, token) = (&ours.vault, &ours.token);
     let second = KvVersion::V2 { mount: "team/kv/".into() };
     let certificate = object(json!({"common_name": "agent.internal", "ttl": "5m"}));
@@ -264,7 +264,7 @@ async fn secrets(ours: &Ours) -> Vec<Pair> {
     ]
 }
 
-async fn system(ours: &Ours) -> Vec<Pair> {
+async fn system(ours: &RecordedClient) -> Vec<Pair> {
     let (vault, token) = (&ours.vault, &ours.token);
     vec![
         pair("health", ours.sent(vault.health()).await, &sys::requests::ReadHealthRequest::default(), &[]),
@@ -284,7 +284,7 @@ async fn system(ours: &Ours) -> Vec<Pair> {
 }
 
 /// The login methods, each at a mount with another name than the default.
-async fn logins(ours: &Ours) -> Vec<Pair> {
+async fn logins(ours: &RecordedClient) -> Vec<Pair> {
     let mount = || "here".to_owned();
     let (certificate_file, key_file) = Authority::new().client("agent").write(ours.directory.path(), "login");
     let app_role = Method::AppRole {
@@ -307,7 +307,7 @@ async fn logins(ours: &Ours) -> Vec<Pair> {
     vec![
         pair(
             "login by AppRole",
-            Ours::logs_in(app_role).await,
+            RecordedClient::login_request(app_role).await,
             &approle::requests::LoginWithApproleRequest {
                 mount: mount(),
                 role_id: "role-1".into(),
@@ -317,13 +317,13 @@ async fn logins(ours: &Ours) -> Vec<Pair> {
         ),
         pair(
             "login by certificate",
-            Ours::logs_in(by_certificate(Some("agent".into()))).await,
+            RecordedClient::login_request(by_certificate(Some("agent".into()))).await,
             &cert::requests::LoginRequest { mount: mount(), cert_name: "agent".into() },
             &[Deviation::CertName],
         ),
         pair(
             "login by JWT",
-            Ours::logs_in(jwt).await,
+            RecordedClient::login_request(jwt).await,
             &oidc::requests::JWTLoginRequest {
                 mount: mount(),
                 jwt: "e30.e30.e30".into(),
@@ -333,7 +333,7 @@ async fn logins(ours: &Ours) -> Vec<Pair> {
         ),
         pair(
             "login by service account",
-            Ours::logs_in(service_account).await,
+            RecordedClient::login_request(service_account).await,
             &kubernetes::requests::LoginWithKubernetesRequest {
                 mount: mount(),
                 role: "agent".into(),
@@ -343,13 +343,13 @@ async fn logins(ours: &Ours) -> Vec<Pair> {
         ),
         pair(
             "login by token file",
-            Ours::logs_in(token_file).await,
+            RecordedClient::login_request(token_file).await,
             &token::requests::LookupTokenSelfRequest {},
             &[],
         ),
         pair(
             "login by password",
-            Ours::logs_in(password).await,
+            RecordedClient::login_request(password).await,
             &userpass::requests::LoginRequest {
                 mount: mount(),
                 username: "agent".into(),
@@ -363,14 +363,14 @@ async fn logins(ours: &Ours) -> Vec<Pair> {
 const TOKEN: &str = "s.contract";
 
 /// Our client in front of the listener.
-struct Ours {
+struct RecordedClient {
     vault: Vault,
     token: Token,
     requests: Receiver<Request>,
     directory: tempfile::TempDir,
 }
 
-impl Ours {
+impl RecordedClient {
     fn new() -> Self {
         let (sender, requests) = channel();
         let place: SocketAddr = listen(move |request| {
@@ -390,18 +390,21 @@ impl Ours {
         }
     }
 
-    /// What a call sends. Its result is always the listener's 404 and is ignored.
+    /// The request that a call sends. The call's result is always the listener's 404 and is ignored.
     async fn sent<T>(&self, call: impl Future<Output = T>) -> Sent {
         call.await;
         self.recorded()
     }
 
-    /// What the first attempt to log in sends. It has its own listener: on a busy machine a second attempt may be
-    /// made before the login is stopped, and must not be taken for another login.
-    async fn logs_in(method: Method) -> Sent {
+    /// The request of the first attempt to log in. Each login has its own listener: on a busy machine a second attempt
+    /// may be made before the login is stopped, and must not be mistaken for another login.
+    async fn login_request(method: Method) -> Sent {
         let (own, stop) = (Self::new(), CancellationToken::new());
         let login = Login::start(own.vault.clone(), method, &TaskTracker::new(), &stop);
-        assert!(login.current().await.is_err(), "the listener refuses every login");
+        assert!(
+            login.current().await.is_err(),
+            "the login succeeded although the listener refuses every login"
+        );
         stop.cancel();
         own.recorded()
     }

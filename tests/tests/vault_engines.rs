@@ -1,5 +1,5 @@
-//! Credentials of engines that state a lifetime in their own way: SSH certificates, Kubernetes tokens, secret-ids. Each is
-//! replaced before it expires.
+//! Credentials of engines that state a lifetime in different ways: SSH certificates, Kubernetes tokens, secret-ids.
+//! Each is replaced before it expires.
 
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
@@ -58,7 +58,7 @@ fn a_signed_ssh_certificate_is_replaced_before_its_end() {
         (from.to_owned(), to.to_owned())
     };
     let (_, end) = valid(first);
-    assert!((0..=18).contains(&ends_in(&world, "ssh")), "{}", world.sessions());
+    assert!((0..=18).contains(&seconds_until_expiry(&world, "ssh")), "{}", world.sessions());
     wait_until("another process has taken over", || process(&mut harness) != first);
     let (begin, later) = valid(process(&mut harness));
     assert!(begin < end && end < later, "{begin} {end} {later}");
@@ -79,7 +79,7 @@ fn the_requested_ttl_is_used_if_the_response_has_none() {
     let world = world(&bao).secret("robot", secret).server("tools", server).start();
     let mut harness = world.connected("tools");
     let first = process(&mut harness);
-    assert!((0..=18).contains(&ends_in(&world, "robot")), "{}", world.sessions());
+    assert!((0..=18).contains(&seconds_until_expiry(&world, "robot")), "{}", world.sessions());
     let value = variable(first, "SECRET");
     wait_until("another process has taken over", || process(&mut harness) != first);
     assert_ne!(variable(process(&mut harness), "SECRET"), value);
@@ -96,13 +96,13 @@ fn a_token_of_kubernetes_is_replaced_before_its_end_and_its_lease_ends_with_it()
     assert_eq!(cluster.issued(), [variable(first, "TOKEN")]);
     let lease = list(&bao, CREDS);
     assert_eq!(lease.len(), 1);
-    assert!((0..=18).contains(&ends_in(&world, "cluster")), "{}", world.sessions());
+    assert!((0..=18).contains(&seconds_until_expiry(&world, "cluster")), "{}", world.sessions());
     wait_until("another process has taken over", || process(&mut harness) != first);
     assert!(cluster.issued()[1..].contains(&variable(process(&mut harness), "TOKEN")));
     wait_until("the first lease is gone", || !list(&bao, CREDS).contains(&lease[0]));
     leave(harness);
     wait_until("nothing is left", || list(&bao, CREDS).is_empty() && session_tokens(&bao).is_empty());
-    // The cluster is not notified: for it they stay valid until they expire.
+    // The cluster gets no request to revoke tokens: for the cluster they stay valid until they expire.
     assert_eq!(cluster.received.load(Ordering::SeqCst), cluster.issued().len());
 }
 
@@ -132,14 +132,14 @@ fn a_web_token_is_replaced_before_its_own_expiry_whatever_its_lease_says() {
         let world = cluster.used_by(connected_at(&proxy.address(), &token_file(&bao))).start();
         let mut harness = world.connected("tools");
         let first = process(&mut harness);
-        assert!((0..=18).contains(&ends_in(&world, "cluster")), "{what}: {}", world.sessions());
+        assert!((0..=18).contains(&seconds_until_expiry(&world, "cluster")), "{what}: {}", world.sessions());
         wait_until("another process has taken over", || process(&mut harness) != first);
         let tokens = BTreeSet::from([first, process(&mut harness)].map(|process| variable(process, "TOKEN")));
         assert_eq!(tokens.len(), 2, "{what}");
     }
 }
 
-/// The process that answers calls now.
+/// The process that runs calls now.
 #[track_caller]
 fn process(harness: &mut Harness) -> u32 {
     harness.call_text("process", json!({})).parse().expect("a process's number")
@@ -155,7 +155,7 @@ fn variable(process: u32, name: &str) -> String {
 
 /// The seconds until a secret expires, as `cofferdam sessions` shows them; -1 for a secret without expiry.
 #[track_caller]
-fn ends_in(world: &World, secret: &str) -> i64 {
+fn seconds_until_expiry(world: &World, secret: &str) -> i64 {
     let sessions = world.sessions();
     let credentials = sessions[0]["credentials"].as_array().cloned().unwrap_or_default();
     let credential = credentials.into_iter().find(|credential| credential["secret"] == secret);
@@ -176,22 +176,22 @@ impl Cluster {
     fn start(life: Duration) -> Self {
         let issued = Arc::new(Mutex::new(Vec::new()));
         let received = Arc::new(AtomicUsize::new(0));
-        let (given, counted) = (Arc::clone(&issued), Arc::clone(&received));
+        let (issued_tokens, counted) = (Arc::clone(&issued), Arc::clone(&received));
         let address = listen(move |request| {
             counted.fetch_add(1, Ordering::SeqCst);
-            let is_ours = request.method == "POST"
+            let is_token_request = request.method == "POST"
                 && request.path == "/api/v1/namespaces/agents/serviceaccounts/agent/token";
             match request.headers.get("authorization") {
                 Some(bearer) if *bearer == format!("Bearer {ENGINE_TOKEN}") => {}
                 _ => return Reply::Status(401),
             }
-            if !is_ours {
+            if !is_token_request {
                 return Reply::Status(404);
             }
             let made = now();
-            let mut given = given.lock().expect("no holder of this lock panics");
-            let token = web_token(made, life, given.len());
-            given.push(token.clone());
+            let mut issued_tokens = issued_tokens.lock().expect("no holder of this lock panics");
+            let token = web_token(made, life, issued_tokens.len());
+            issued_tokens.push(token.clone());
             Reply::Json(json!({
                 "apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "metadata": {}, "spec": {},
                 "status": {"token": token, "expirationTimestamp": Rfc3339::from(made + life).as_str()},
@@ -223,7 +223,7 @@ impl Cluster {
     }
 }
 
-/// Without a valid signature: the fake cluster does not check it.
+/// A JWT without a valid signature, which nothing in this test checks.
 fn web_token(made: SystemTime, life: Duration, number: usize) -> String {
     let made = made.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_secs();
     let claims = json!({

@@ -26,20 +26,20 @@ fn the_set_up_of_the_guide_works_as_written() {
     let Some(workspace) = Workspace::new() else { return };
     let script = blocks(GUIDE, "bash").concat();
     let script = script.strip_suffix("cofferdam serve\n").expect("the script ends with `cofferdam serve`");
-    let printed = workspace.succeeds(script);
+    let printed = workspace.run_successfully(script);
     assert!(printed.ends_with("nothing is missing\n"), "{printed}");
-    workspace.works_and_leaves_nothing();
+    workspace.assert_works_and_leaves_nothing();
 }
 
 #[test]
 fn the_example_works_as_written() {
     let Some(workspace) = Workspace::with_example() else { return };
-    workspace.succeeds("./set-up");
-    let printed = workspace.succeeds("cofferdam check --online");
+    workspace.run_successfully("./set-up");
+    let printed = workspace.run_successfully("cofferdam check --online");
     assert!(printed.ends_with("nothing is missing\n"), "{printed}");
     // Running it again changes only the secret-id.
-    workspace.succeeds("./set-up && cofferdam check --online");
-    workspace.works_and_leaves_nothing();
+    workspace.run_successfully("./set-up && cofferdam check --online");
+    workspace.assert_works_and_leaves_nothing();
 }
 
 #[test]
@@ -60,30 +60,29 @@ fn the_guide_and_the_example_are_the_same() {
 #[test]
 fn a_missing_policy_line_of_the_example_is_printed_and_fixes_it() {
     let Some(workspace) = Workspace::with_example() else { return };
-    workspace.succeeds("./set-up");
+    workspace.run_successfully("./set-up");
     for policy in ["agent-dev", "cofferdam"] {
         let text = without_comments(&fs::read_to_string(workspace.file(&format!("{policy}.hcl"))).unwrap());
         let blocks: Vec<&str> = text.split_inclusive("}\n").collect();
         assert_eq!(blocks.len(), 2, "{text}");
-        for lacking in &blocks {
-            let rest = text.replace(lacking, "");
+        for removed_block in &blocks {
+            let rest = text.replace(removed_block, "");
             workspace.write_policy(policy, &rest);
             let output = workspace.run("cofferdam check --online");
-            let (printed, complaint) = (string(&output.stdout), string(&output.stderr));
-            assert_eq!(output.status.code(), Some(77), "{printed}{complaint}");
+            let (printed, stderr) = (string(&output.stdout), string(&output.stderr));
+            assert_eq!(output.status.code(), Some(77), "{printed}{stderr}");
             assert!(
-                complaint
-                    .starts_with("error: Vault is not ready for this configuration: 1 missing, 0 wrong\n"),
-                "{complaint}"
+                stderr.starts_with("error: Vault is not ready for this configuration: 1 missing, 0 wrong\n"),
+                "{stderr}"
             );
             let (report, lines) = printed
                 .split_once("\nadd to ")
                 .and_then(|(report, rest)| Some((report, rest.split_once(":\n\n")?.1)))
                 .expect(&printed);
-            assert_eq!(without_comments(lines), *lacking, "{printed}");
+            assert_eq!(without_comments(lines), *removed_block, "{printed}");
             assert_eq!(report.matches("  MISSING ").count(), 1, "{printed}");
             workspace.write_policy(policy, &format!("{rest}{lines}"));
-            workspace.succeeds("cofferdam check --online");
+            workspace.run_successfully("cofferdam check --online");
         }
     }
 }
@@ -91,24 +90,28 @@ fn a_missing_policy_line_of_the_example_is_printed_and_fixes_it() {
 #[test]
 fn a_wrapped_secret_id_is_delivered_as_the_guide_says() {
     let Some(workspace) = Workspace::with_example() else { return };
-    workspace.succeeds("./set-up");
+    workspace.run_successfully("./set-up");
     let spans: Vec<String> = cofferdam_tests::markdown::spans(GUIDE).collect();
-    let wrap = spans.iter().find(|span| span.contains("-wrap-ttl")).expect("how to wrap it");
-    let keys = spans.iter().find(|span| span.starts_with("secret-id-wrapped")).expect("how to say so");
-    workspace.succeeds(&format!("{wrap} >secret-id"));
+    let wrap =
+        spans.iter().find(|span| span.contains("-wrap-ttl")).expect("the command that wraps a secret-id");
+    let keys = spans
+        .iter()
+        .find(|span| span.starts_with("secret-id-wrapped"))
+        .expect("the configuration keys for a wrapped secret-id");
+    workspace.run_successfully(&format!("{wrap} >secret-id"));
     let config = fs::read_to_string(workspace.file("cofferdam.toml")).unwrap();
     let file = "secret-id-file = \"secret-id\"";
     assert!(config.contains(file), "{config}");
     fs::write(workspace.file("cofferdam.toml"), config.replace(file, &format!("{file}, {keys}"))).unwrap();
     for _ in 0..2 {
-        let printed = workspace.succeeds("cofferdam check --online");
+        let printed = workspace.run_successfully("cofferdam check --online");
         assert!(
             printed.contains("was not unwrapped")
                 && printed.ends_with("nothing is missing, as far as it was checked\n"),
             "{printed}"
         );
     }
-    workspace.works_and_leaves_nothing();
+    workspace.assert_works_and_leaves_nothing();
     let output = workspace.run("cofferdam check --online");
     assert_eq!(output.status.code(), Some(77), "{output:?}");
     assert!(string(&output.stderr).contains("the wrapped secret-id is spent"), "{output:?}");
@@ -138,7 +141,7 @@ impl Workspace {
         Some(workspace)
     }
 
-    /// With the files of the example and the secrets that it uses.
+    /// A workspace with the files of the example and the secrets that it uses.
     #[track_caller]
     fn with_example() -> Option<Self> {
         let workspace = Self::new()?;
@@ -153,7 +156,7 @@ impl Workspace {
                     .expect("a temporary directory is writable");
             }
         }
-        workspace.succeeds(&blocks(GUIDE, "bash")[0]);
+        workspace.run_successfully(&blocks(GUIDE, "bash")[0]);
         Some(workspace)
     }
 
@@ -177,11 +180,11 @@ impl Workspace {
     fn run(&self, script: &str) -> Output {
         let mut bash = self.shell();
         bash.args(["-euo", "pipefail", "-c"]).arg(script.replace(SHOWN, &self.bao.address()));
-        output_of(bash, "what the documents say")
+        output_of(bash, "a script of the documents")
     }
 
     #[track_caller]
-    fn succeeds(&self, script: &str) -> String {
+    fn run_successfully(&self, script: &str) -> String {
         let output = self.run(script);
         let printed = string(&output.stdout);
         assert!(output.status.success(), "{script}\n{printed}\n{}", string(&output.stderr));
@@ -191,12 +194,12 @@ impl Workspace {
     #[track_caller]
     fn write_policy(&self, name: &str, text: &str) {
         fs::write(self.file("changed.hcl"), text).expect("a temporary directory is writable");
-        self.succeeds(&format!("bao policy write {name} changed.hcl"));
+        self.run_successfully(&format!("bao policy write {name} changed.hcl"));
     }
 
     /// Runs the sidecar, uses both servers, and checks that nothing remains in Vault afterwards.
     #[track_caller]
-    fn works_and_leaves_nothing(&self) {
+    fn assert_works_and_leaves_nothing(&self) {
         let mut serve = self.shell();
         let log = self.file("log");
         serve.args(["-c", "exec cofferdam serve"]).stdout(into_file(&log)).stderr(into_file(&log));

@@ -1,5 +1,5 @@
-//! HTTP servers whose credentials are in a real OpenBao: the newest one on every request, one read when the server refuses
-//! it, and a refusal with the reason when there is none.
+//! HTTP servers whose credentials are in a real OpenBao: every request has the newest credential, a credential that the
+//! server refuses is read again once, and without a credential requests are refused with the reason.
 
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -65,7 +65,7 @@ fn a_refused_credential_is_read_again_once_and_the_calls_run() {
         let answer = shim.answer_to(call);
         assert!(answer.get("result").is_some(), "{answer}");
     }
-    assert_eq!(reads(&bao), 2, "refused requests share one read");
+    assert_eq!(reads(&bao), 2, "refused requests did not share one read");
     let sent = server.authorizations();
     assert_eq!(sent.iter().filter(|sent| **sent == format!("Bearer {NEXT}")).count(), 8, "{sent:?}");
     // The first call ran with the read that its decision names. The others ran with the second read: where a decision
@@ -98,7 +98,7 @@ fn a_call_that_waited_for_its_credential_is_audited_with_the_read_that_it_waited
     proxy.rule("pki/issue", Action::Delay(Duration::from_secs(3)));
     let mut waited = None;
     wait_until("a call has waited", || {
-        // On a machine that is busy some wait for too long.
+        // On a busy machine some calls wait too long and are refused.
         call_headers(&mut shim);
         waited = world.outcomes().into_iter().find(|outcome| outcome.get("secrets").is_some());
         waited.is_some()
@@ -190,7 +190,7 @@ fn a_server_that_refuses_everything_does_not_cause_a_read_for_each_call() {
     assert!((2..=allowed).contains(&reads(&bao)), "{} reads, {allowed} allowed", reads(&bao));
     // The same value came back each time, so nothing was sent twice.
     assert_eq!(server.authorizations().len(), 40);
-    // When the user renews it, the next read finds that, without a restart.
+    // When the user stores a new value, the next read finds it, without a restart.
     rotate(&bao, NEXT);
     *only.lock().unwrap() = format!("Bearer {NEXT}");
     wait_until("the new value is found", || shim.call("headers", json!({})).get("result").is_some());
@@ -241,12 +241,12 @@ fn an_expired_credential_while_vault_is_silent_is_refused_and_recovers() {
     assert_ne!(server.authorizations().last(), before.last());
 }
 
-/// Makes a call. One that waits for its credential gets a response within ten seconds.
+/// Makes a call. A call that waits for its credential gets a response within ten seconds.
 #[track_caller]
 fn call_headers(shim: &mut Harness) -> Value {
     let call = shim.send_call("headers", json!({}));
     // Some more for a machine that is busy.
-    shim.answer_within(&call, Duration::from_secs(20)).expect("there is an answer")
+    shim.answer_within(&call, Duration::from_secs(20)).expect("a response within 20 s")
 }
 
 fn local(server: &HttpFixture) -> Server {
@@ -274,7 +274,7 @@ fn reads(bao: &OpenBao) -> usize {
     read_requests(bao).len()
 }
 
-/// Vault's ids of those reads.
+/// Vault's request ids of the reads of the secret by tokens of sessions.
 fn read_requests(bao: &OpenBao) -> Vec<Value> {
     let is_read = |line: &&Value| {
         line["type"] == "response"
@@ -289,5 +289,5 @@ fn read_requests(bao: &OpenBao) -> Vec<Value> {
 fn vault_request(world: &World) -> String {
     let decision = world.decisions().pop().expect("there was a call");
     let id = decision["secrets"][0]["vault_request"].as_str();
-    id.unwrap_or_else(|| panic!("{decision} names the read")).to_owned()
+    id.unwrap_or_else(|| panic!("{decision} does not name the read")).to_owned()
 }

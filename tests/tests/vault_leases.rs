@@ -1,4 +1,4 @@
-//! How the sidecar renews and replaces leases by itself: in these tests no client asks for a credential twice.
+//! The sidecar renews and replaces leases by itself: in these tests no client requests a credential twice.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -161,10 +161,10 @@ fn leases_that_depend_on_a_login_are_replaced_before_the_login_ends() {
     let login = logins()[0]["accessor"].clone();
     assert_eq!((leases(&bao), first.len()), (1, 1));
     wait_until("the first login has ended", || {
-        assert!(leases(&bao) > 0, "there is always a lease");
+        assert!(leases(&bao) > 0, "there was no lease for a while");
         logins().iter().all(|token| token["accessor"] != login)
     });
-    assert!(accessors(&bao).is_disjoint(&first), "its tokens ended with it");
+    assert!(accessors(&bao).is_disjoint(&first), "a token outlived its login");
     assert!(leases(&bao) > 0);
     assert!(harness.call("env", json!({})).get("result").is_some());
 }
@@ -203,14 +203,14 @@ fn a_denied_path_creates_no_tokens() {
     let world = with_certificate_in(connected_at(&proxy.address(), &token_file(&bao))).start();
     let mut harness = world.shim("tools");
     let mut seen = BTreeSet::new();
-    // It is tried every five seconds at most: long enough for two more tries.
+    // A read is tried every five seconds at most: twelve seconds are enough for two more attempts.
     holds_within(Duration::from_secs(12), || {
         let refused = harness.initialize().to_string();
         assert!(refused.contains("credential_unavailable"), "{refused}");
         seen.extend(accessors(&bao));
         seen.len() > 1
     });
-    assert_eq!(seen.len(), 1, "one token is made, and kept");
+    assert_eq!(seen.len(), 1, "not exactly one token was created");
     assert_eq!(accessors(&bao), seen);
     assert!((2..=4).contains(&proxy.count("pki/issue")), "{:?}", proxy.seen());
 }

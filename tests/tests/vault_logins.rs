@@ -13,13 +13,13 @@ use cofferdam_tests::vault_logins::{
 use cofferdam_tests::world::Builder;
 use serde_json::{Value, json};
 
-/// What a login of the sidecar's own may do.
+/// The policies of the sidecar's login.
 const POLICIES: [&str; 2] = ["sidecar", "agent"];
 
 /// Asserts that a session gets its credential through this login and returns it, and that the sidecar's stop ends the
 /// login, which Vault lists under this name.
 #[track_caller]
-fn serves(bao: &OpenBao, builder: Builder, login: &str) {
+fn assert_login_works(bao: &OpenBao, builder: Builder, login: &str) {
     let is_login = |token: &Value| token["display_name"].as_str().is_some_and(|name| name.starts_with(login));
     let mut world = with_certificate_in(builder).start();
     let harness = world.connected("tools");
@@ -28,7 +28,7 @@ fn serves(bao: &OpenBao, builder: Builder, login: &str) {
     assert_eq!(tokens(bao, is_login).len(), 1, "{:?}", tokens(bao, |_| true));
     leave(harness);
     wait_until("the session leaves nothing", || (leases(bao), session_tokens(bao).len()) == (0, 0));
-    assert_eq!(tokens(bao, is_login).len(), 1, "the login outlives the session");
+    assert_eq!(tokens(bao, is_login).len(), 1, "the login ended with the session");
     world.stop_sidecar();
     wait_until("the login has ended", || tokens(bao, is_login).is_empty());
 }
@@ -52,7 +52,7 @@ fn login_with_an_approle() {
     let auth = format!(
         "auth = {{ method = \"approle\", role-id-file = {role_id:?}, secret-id-file = {secret_id:?} }}"
     );
-    serves(&bao, connected(&bao, &auth), "approle");
+    assert_login_works(&bao, connected(&bao, &auth), "approle");
 }
 
 #[test]
@@ -65,13 +65,13 @@ fn login_with_a_wrapped_secret_id_that_is_unwrapped_once() {
     );
     let world = with_certificate_in(connected(&bao, &auth)).start();
     let _harness = world.connected("tools");
-    let asked = |path: &str| {
-        let is_it = |record: &&Value| record["type"] == "request" && record["request"]["path"] == path;
-        bao.audit().iter().filter(is_it).count()
+    let request_count = |path: &str| {
+        let is_request = |record: &&Value| record["type"] == "request" && record["request"]["path"] == path;
+        bao.audit().iter().filter(is_request).count()
     };
-    wait_until("the login was repeated", || asked("auth/approle/login") >= 3);
-    assert_eq!(asked("sys/wrapping/unwrap"), 1);
-    // The next login's session has its credential all the same.
+    wait_until("the login was repeated", || request_count("auth/approle/login") >= 3);
+    assert_eq!(request_count("sys/wrapping/unwrap"), 1);
+    // A session that starts after a later login gets its credential too.
     let _another = world.connected("tools");
 }
 
@@ -80,7 +80,7 @@ fn login_with_a_web_token_of_the_servers_own_issuer() {
     let Some(bao) = prepared(OpenBao::dev()) else { return };
     let jwt_file = file(&bao, "jwt", &web_token(&bao, &POLICIES));
     let auth = format!("auth = {{ method = \"jwt\", role = \"agent\", jwt-file = {jwt_file:?} }}");
-    serves(&bao, connected(&bao, &auth), "jwt");
+    assert_login_works(&bao, connected(&bao, &auth), "jwt");
 }
 
 #[test]
@@ -88,7 +88,7 @@ fn login_with_a_kubernetes_service_account() {
     let Some(bao) = prepared(OpenBao::dev()) else { return };
     let jwt_file = file(&bao, "jwt", &service_account(&bao, &POLICIES));
     let auth = format!("auth = {{ method = \"kubernetes\", role = \"agent\", jwt-file = {jwt_file:?} }}");
-    serves(&bao, connected(&bao, &auth), "kubernetes");
+    assert_login_works(&bao, connected(&bao, &auth), "kubernetes");
 }
 
 #[test]
@@ -103,7 +103,7 @@ fn login_with_a_certificate() {
     let auth = format!(
         "ca-file = {ca_file:?}\nauth = {{ method = \"cert\", role = \"agent\", cert-file = {certificate:?}, key-file = {key:?} }}"
     );
-    serves(&bao, connected_at(&bao.tls_address(), &auth), "cert");
+    assert_login_works(&bao, connected_at(&bao.tls_address(), &auth), "cert");
 }
 
 #[test]
@@ -115,5 +115,5 @@ fn login_with_a_password() {
     let auth = format!(
         "auth = {{ method = \"userpass\", mount = \"people\", username = \"agent\", password-file = {password:?} }}"
     );
-    serves(&bao, connected(&bao, &auth), "people");
+    assert_login_works(&bao, connected(&bao, &auth), "people");
 }

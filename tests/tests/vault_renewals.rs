@@ -1,5 +1,5 @@
-//! Leases that can be renewed, at a real database: renewed as long as that extends them, replaced when it does not, and
-//! when the operator revoked them.
+//! Renewable leases of a real database: renewed as long as that extends them, and replaced when it does not or when the
+//! operator has revoked them.
 
 use cofferdam_tests::database::{Database, Life};
 use cofferdam_tests::deadline::wait_until;
@@ -24,7 +24,7 @@ fn lease_ids(database: &Database) -> Vec<String> {
     list(bao, path).iter().map(|id| format!("database/creds/agent/{id}")).collect()
 }
 
-/// When Vault renewed the one lease last.
+/// The time of the last renewal of the only lease.
 fn last_renewal(database: &Database) -> String {
     let ids = lease_ids(database);
     assert_eq!(ids.len(), 1, "{ids:?}");
@@ -54,7 +54,7 @@ fn a_lease_that_meets_its_maximum_is_replaced_before_it_ends() {
     let first = database.users().pop().unwrap();
     wait_until("there is another user", || {
         let users = database.users();
-        assert!(!users.is_empty(), "there is always one");
+        assert!(!users.is_empty(), "there was no user for a while");
         // The first renewal extends the lease by less than its TTL, so the lease is replaced and not renewed again.
         let renewals = world.sessions()[0]["credentials"][0]["renewals"].as_u64();
         assert!(renewals.is_some_and(|renewals| renewals <= 1), "{renewals:?}");
@@ -62,10 +62,10 @@ fn a_lease_that_meets_its_maximum_is_replaced_before_it_ends() {
     });
     wait_until("the first one is gone", || {
         let users = database.users();
-        assert!(!users.is_empty(), "there is always one");
+        assert!(!users.is_empty(), "there was no user for a while");
         users.iter().all(|user| *user != first)
     });
-    // The process that used it has the new one.
+    // The new process has the new user.
     let url = database.url();
     assert!(!url.contains(&first), "{first} is still in use");
     assert_eq!(database.postgres.log_in(&url), Ok(()));

@@ -18,11 +18,11 @@ fn an_accessor_from_the_disk_is_no_token_and_no_token_is_on_the_disk() {
     let Some(bao) = prepared(OpenBao::dev()) else { return };
     let world = with_certificate(&bao).start();
     let _harness = world.connected("tools");
-    let made = session_tokens(&bao);
-    let kept = all_below(&world.layout().state);
-    for token in &made {
+    let session_tokens_before = session_tokens(&bao);
+    let state_files = all_below(&world.layout().state);
+    for token in &session_tokens_before {
         let accessor = token["accessor"].as_str().unwrap();
-        assert!(kept.contains(accessor), "the accessor is in the state directory");
+        assert!(state_files.contains(accessor), "the accessor is not in the state directory");
         for (method, path) in [("GET", "auth/token/lookup-self"), ("GET", "secret/data/github")] {
             assert_eq!(bao.call(method, path, Some(accessor), &Value::Null).status, 403, "{path}");
         }
@@ -33,15 +33,15 @@ fn an_accessor_from_the_disk_is_no_token_and_no_token_is_on_the_disk() {
         let body = json!({"accessor": accessor});
         assert_eq!(bao.call("POST", "auth/token/revoke-accessor", None, &body).status, 403);
     }
-    assert!(!made.is_empty());
-    assert!(!kept.contains(&login_token(&bao)), "the login's token is on the disk");
-    assert!(has_token(&login_token(&bao)) && !has_token(&kept), "a token is on the disk");
+    assert!(!session_tokens_before.is_empty());
+    assert!(!state_files.contains(&login_token(&bao)), "the login's token is on the disk");
+    assert!(has_token(&login_token(&bao)) && !has_token(&state_files), "a token is on the disk");
 }
 
 #[test]
 fn a_sessions_token_is_limited_to_its_grants_policies_and_creates_no_other() {
     let Some(bao) = prepared(OpenBao::dev()) else { return };
-    // The role gives all its policies where none are named.
+    // With this role, a token for which no policies are requested gets all of these.
     let auth = minter(&bao, &mut token_role(&["agent", "minter"]));
     let proxy = VaultFaultProxy::in_front_of(bao.listens_at);
     let world = connected_at(&proxy.address(), &auth)
@@ -52,8 +52,9 @@ fn a_sessions_token_is_limited_to_its_grants_policies_and_creates_no_other() {
     // The token is in the sidecar's memory only; the proxy recorded it in transit.
     let read = proxy.seen().into_iter().find(|seen| seen.path == "secret/data/github");
     let token = read.and_then(|seen| seen.token).expect("the secret was read with a token");
-    let may = |method: &str, path: &str, body: Value| bao.call(method, path, Some(&token), &body).status;
-    assert_eq!(may("GET", "secret/data/github", Value::Null), 200);
+    let status_of =
+        |method: &str, path: &str, body: Value| bao.call(method, path, Some(&token), &body).status;
+    assert_eq!(status_of("GET", "secret/data/github", Value::Null), 200);
     for (method, path, body) in [
         ("GET", "secret/data/other", Value::Null),
         ("POST", "auth/token/create", json!({"policies": ["agent"]})),
@@ -62,7 +63,7 @@ fn a_sessions_token_is_limited_to_its_grants_policies_and_creates_no_other() {
         ("POST", "sys/leases/revoke", json!({"lease_id": "pki/issue/agent/x"})),
         ("GET", "sys/policies/acl/agent", Value::Null),
     ] {
-        assert_eq!(may(method, path, body), 403, "{method} {path}");
+        assert_eq!(status_of(method, path, body), 403, "{method} {path}");
     }
 }
 
@@ -81,7 +82,7 @@ fn a_lease_can_be_neither_renewed_nor_looked_up_without_a_token() {
     for path in ["sys/leases/renew", "sys/leases/lookup", "sys/leases/revoke"] {
         assert_eq!(bao.call("POST", path, None, &lease).status, 403, "{path}");
     }
-    // And a server has no token: neither in its variables nor in its files.
+    // The server has no token, neither in its environment variables nor in its files.
     let process = world.fixture_processes("tools")[0];
     let environment = fs::read(format!("/proc/{process}/environ")).unwrap();
     let environment = String::from_utf8_lossy(&environment).into_owned();

@@ -59,22 +59,22 @@ fn metrics_count_events_and_contain_no_secret() {
 fn unexpected_requests_get_no_metrics_and_delay_no_other() {
     let address = free_address();
     let mut world = watched(World::new().server("tools", Server::fixture()), address).start();
-    let asked =
+    let status_of =
         |head: &str| send_raw(address, format!("{head}\r\n\r\n").as_bytes()).map(|(status, _)| status);
     let here = format!("Host: {address}");
-    assert_eq!(asked(&format!("GET /metrics HTTP/1.1\r\n{here}")), Some(200));
-    assert_eq!(asked("GET /metrics HTTP/1.1\r\nHost: localhost"), Some(200));
-    assert_eq!(asked(&format!("POST /metrics HTTP/1.1\r\n{here}\r\nContent-Length: 0")), Some(405));
-    assert_eq!(asked(&format!("GET /metrics/x HTTP/1.1\r\n{here}")), Some(404));
-    assert_eq!(asked(&format!("POST / HTTP/1.1\r\n{here}\r\nContent-Length: 0")), Some(404));
+    assert_eq!(status_of(&format!("GET /metrics HTTP/1.1\r\n{here}")), Some(200));
+    assert_eq!(status_of("GET /metrics HTTP/1.1\r\nHost: localhost"), Some(200));
+    assert_eq!(status_of(&format!("POST /metrics HTTP/1.1\r\n{here}\r\nContent-Length: 0")), Some(405));
+    assert_eq!(status_of(&format!("GET /metrics/x HTTP/1.1\r\n{here}")), Some(404));
+    assert_eq!(status_of(&format!("POST / HTTP/1.1\r\n{here}\r\nContent-Length: 0")), Some(404));
     for foreign in ["Host: evil.example", "Host: evil.example:7480", "X-No-Host: at all"] {
-        assert_eq!(asked(&format!("GET /metrics HTTP/1.1\r\n{foreign}")), Some(421), "{foreign}");
+        assert_eq!(status_of(&format!("GET /metrics HTTP/1.1\r\n{foreign}")), Some(421), "{foreign}");
     }
     let many: String = (0..100).map(|number| format!("\r\nX-{number}: x")).collect();
-    assert_eq!(asked(&format!("GET /metrics HTTP/1.1\r\n{here}{many}")), Some(431));
+    assert_eq!(status_of(&format!("GET /metrics HTTP/1.1\r\n{here}{many}")), Some(431));
     let long = format!("GET /metrics HTTP/1.1\r\n{here}\r\nX: {}", "x".repeat(100_000));
-    assert_ne!(asked(&long), Some(200));
-    assert_ne!(asked("nonsense"), Some(200));
+    assert_ne!(status_of(&long), Some(200));
+    assert_ne!(status_of("nonsense"), Some(200));
     // More silent connections than slots: those that have been silent longest are closed.
     let sidecar = world.sidecar().id();
     let open = || std::fs::read_dir(format!("/proc/{sidecar}/fd")).map(Iterator::count).unwrap();
@@ -113,7 +113,7 @@ fn readiness_waits_for_the_login_and_vault_requests_are_counted() {
     let session = world.sessions()[0]["session"].as_str().unwrap().to_owned();
     world.cofferdam_text(&["kill", &session]);
     let text = get(address, "/metrics").1;
-    // The token of the lease, and the session's own where it had one.
+    // The token of the lease, and the session's other token if it had one.
     assert!(number(&text, "cofferdam_vault_revocations_total{outcome=\"revoked\"}") >= Some(1), "{text}");
     assert_eq!(number(&text, "cofferdam_vault_time_to_revoke_seconds_count"), Some(1), "{text}");
 }
@@ -151,20 +151,20 @@ fn sessions_shows_each_lease_and_its_last_error() {
         let link = sessions.as_array().unwrap().iter().find(|link| link["server"] == server).cloned();
         link.expect("it is shown")["credentials"].clone()
     };
-    let held = of("tools");
-    assert_eq!(held.as_array().map(Vec::len), Some(1), "{held}");
-    let lease = &held[0];
+    let credentials = of("tools");
+    assert_eq!(credentials.as_array().map(Vec::len), Some(1), "{credentials}");
+    let lease = &credentials[0];
     assert_eq!(
         (&lease["secret"], &lease["origin"]),
         (&json!("cert"), &json!("Vault's `pki/issue/agent`")),
-        "{held}"
+        "{credentials}"
     );
-    assert!(lease["expires-in-seconds"].as_u64().is_some_and(|left| left <= 8), "{held}");
-    assert_eq!((&lease["renewals"], &lease["last-error"]), (&json!(0), &json!(null)), "{held}");
+    assert!(lease["expires-in-seconds"].as_u64().is_some_and(|left| left <= 8), "{credentials}");
+    assert_eq!((&lease["renewals"], &lease["last-error"]), (&json!(0), &json!(null)), "{credentials}");
     // The lease has the same name as in the audit.
     let audited: Vec<Value> =
         world.decisions().iter().map(|decision| decision["secrets"][0]["lease"].clone()).collect();
-    assert!(audited.contains(&lease["lease"]) && lease["lease"].is_string(), "{held} and {audited:?}");
+    assert!(audited.contains(&lease["lease"]) && lease["lease"].is_string(), "{credentials} and {audited:?}");
     let kv = of("other");
     assert_eq!((&kv[0]["secret"], &kv[0]["lease"]), (&json!("github"), &json!(null)), "{kv}");
     let text = world.cofferdam_text(&["sessions"]);
@@ -179,8 +179,8 @@ fn sessions_shows_each_lease_and_its_last_error() {
     assert!(text.contains("; last error: ") && !text.contains(CANARY), "{text}");
     bao.thaw();
     wait_until("the error is cleared", || {
-        let held = of("tools");
-        held[0]["last-error"].is_null() && held[0]["expires-in-seconds"].as_u64() > Some(0)
+        let credentials = of("tools");
+        credentials[0]["last-error"].is_null() && credentials[0]["expires-in-seconds"].as_u64() > Some(0)
     });
 }
 
@@ -188,14 +188,14 @@ fn watched(builder: Builder, address: SocketAddr) -> Builder {
     builder.admin(&format!("http = \"{address}\""))
 }
 
-/// The status, and the whole answer.
+/// The status, and the whole response.
 #[track_caller]
 fn get(address: SocketAddr, path: &str) -> (u16, String) {
     let request = format!("GET {path} HTTP/1.1\r\nHost: {address}\r\n\r\n");
-    send_raw(address, request.as_bytes()).unwrap_or_else(|| panic!("{path} is answered"))
+    send_raw(address, request.as_bytes()).unwrap_or_else(|| panic!("no response to {path}"))
 }
 
-/// The number behind a name and its labels.
+/// The value of the metric with this name and labels.
 fn number(text: &str, name: &str) -> Option<u64> {
     let value = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '))?;
     value.trim().parse().ok()

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use crate::codec::Body;
 use crate::hostile::attack::Attack;
-use crate::measure::Pace;
+use crate::measure::RoundLimits;
 
 #[derive(Debug)]
 pub(crate) enum Mode {
@@ -13,20 +13,21 @@ pub(crate) enum Mode {
     /// Encode and decode this many frames; run under callgrind.
     Codec(Body, u64),
     Run(Plan),
-    /// Keep one core awake.
+    /// Keep one core busy, so that it does not enter an idle state.
     Spin,
 }
 
 #[derive(Debug)]
 pub(crate) struct Plan {
-    pub(crate) pace: Pace,
+    pub(crate) limits: RoundLimits,
     pub(crate) counting: Counting,
-    /// Empty means all.
+    /// The names given with `--only`; empty means all.
     only: Vec<String>,
-    /// Where the report goes, if it is to be kept.
+    /// The directory for the report's files; `None`: the report is only printed.
     pub(crate) out: Option<PathBuf>,
 }
 
+/// Whether instructions are counted under callgrind.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Counting {
     Off,
@@ -40,12 +41,12 @@ impl Plan {
 }
 
 /// The mode, or an error message for invalid arguments.
-pub(crate) fn read(arguments: impl Iterator<Item = String>) -> Result<Mode, String> {
+pub(crate) fn parse(arguments: impl Iterator<Item = String>) -> Result<Mode, String> {
     let arguments: Vec<String> = arguments.collect();
     let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
     match words[..] {
         ["attack", word, socket] => {
-            let attack = Attack::ALL.into_iter().find(|attack| attack.word() == word);
+            let attack = Attack::ALL.into_iter().find(|attack| attack.name() == word);
             return attack.map(|attack| Mode::Attack(attack, socket.into())).ok_or_else(|| USAGE.into());
         }
         ["spin"] => return Ok(Mode::Spin),
@@ -59,14 +60,14 @@ pub(crate) fn read(arguments: impl Iterator<Item = String>) -> Result<Mode, Stri
         }
         _ => {}
     }
-    let mut plan = Plan { pace: Pace::FULL, counting: Counting::On, only: Vec::new(), out: None };
+    let mut plan = Plan { limits: RoundLimits::FULL, counting: Counting::On, only: Vec::new(), out: None };
     let mut rest = words.into_iter();
     while let Some(word) = rest.next() {
         match word {
             "--no-counts" => plan.counting = Counting::Off,
             "--only" => plan.only.push(rest.next().ok_or(USAGE)?.into()),
             "--out" => plan.out = Some(rest.next().ok_or(USAGE)?.into()),
-            "--quick" => plan.pace = Pace::QUICK,
+            "--quick" => plan.limits = RoundLimits::QUICK,
             _ => return Err(USAGE.into()),
         }
     }
@@ -88,7 +89,7 @@ mod tests {
     use super::*;
 
     fn mode(line: &str) -> Result<Mode, String> {
-        read(line.split_whitespace().map(str::to_owned))
+        parse(line.split_whitespace().map(str::to_owned))
     }
 
     #[test]
@@ -102,7 +103,7 @@ mod tests {
 
     #[test]
     fn only_the_named_contenders_run() {
-        let Ok(Mode::Run(plan)) = mode("--only direct --quick") else { panic!("a plan") };
+        let Ok(Mode::Run(plan)) = mode("--only direct --quick") else { panic!("not a plan") };
         assert!(plan.includes("direct") && !plan.includes("cofferdam"));
     }
 }

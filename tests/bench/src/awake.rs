@@ -1,7 +1,7 @@
 //! Keeps the cores from sleeping while something is measured.
 //!
-//! Waking an idle core takes longer than a call, and would be added to the times of slow contenders. So each core has one
-//! spinner: a busy loop in the idle scheduling class, which any other process preempts at once.
+//! Waking an idle core takes longer than a call, and would be added to the times of slow contenders. So each core has
+//! one spinner: a busy loop in the idle scheduling class, which any other process preempts at once.
 
 use std::process::Stdio;
 use std::thread::available_parallelism;
@@ -11,13 +11,13 @@ use crate::process::{Running, command, on_path};
 
 /// The spinners, which end when this is dropped.
 #[derive(Debug)]
-pub(crate) struct Awake {
+pub(crate) struct Spinners {
     _spinners: Vec<Running>,
 }
 
-impl Awake {
-    pub(crate) fn keep() -> Result<Self, BenchError> {
-        let own = std::env::current_exe()
+impl Spinners {
+    pub(crate) fn start() -> Result<Self, BenchError> {
+        let this_program = std::env::current_exe()
             .map_err(|source| BenchError::Start { what: "a spinner".into(), source })?;
         let spinner = || {
             let mut spinner = match on_path("chrt") {
@@ -32,7 +32,12 @@ impl Awake {
                     spinner
                 }
             };
-            spinner.arg(&own).arg("spin").stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+            spinner
+                .arg(&this_program)
+                .arg("spin")
+                .stdin(Stdio::null())
+                .stdout(Stdio::null())
+                .stderr(Stdio::null());
             Running::spawn(spinner, "a spinner")
         };
         let cores = available_parallelism().map_or(1, usize::from);

@@ -13,13 +13,13 @@ pub(crate) enum BenchError {
     NotReady { what: String, within: Duration, last_log_line: String },
     #[error("no response to request {id} within {within:?}{}", with_log_line(.last_log_line))]
     NoResponse { id: u64, within: Duration, last_log_line: String },
-    #[error("read {what}")]
+    #[error("cannot read {what}")]
     Read {
         what: String,
         #[source]
         source: io::Error,
     },
-    #[error("start {what}")]
+    #[error("cannot start {what}")]
     Start {
         what: String,
         #[source]
@@ -27,7 +27,7 @@ pub(crate) enum BenchError {
     },
     #[error("unexpected response: {0}")]
     UnexpectedResponse(String),
-    #[error("write {what}")]
+    #[error("cannot write {what}")]
     Write {
         what: String,
         #[source]
@@ -36,15 +36,15 @@ pub(crate) enum BenchError {
 }
 
 impl BenchError {
-    /// The whole chain in one line.
-    pub(crate) fn sentence(&self) -> String {
-        let mut sentence = self.to_string();
+    /// The error and its causes in one line.
+    pub(crate) fn with_causes(&self) -> String {
+        let mut with_causes = self.to_string();
         let mut cause = std::error::Error::source(self);
         while let Some(error) = cause {
-            sentence = format!("{sentence}: {error}");
+            with_causes = format!("{with_causes}: {error}");
             cause = error.source();
         }
-        sentence
+        with_causes
     }
 }
 

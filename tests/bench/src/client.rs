@@ -24,7 +24,7 @@ pub(crate) struct Client {
     input: Option<ChildStdin>,
     output: ChildStdout,
     buffer: Vec<u8>,
-    /// `start..end` was received and not taken yet; there is no line end before `searched`.
+    /// `start..end` was received and not consumed yet; no line ends between `start` and `searched`.
     start: usize,
     searched: usize,
     end: usize,
@@ -68,9 +68,9 @@ impl Client {
     pub(crate) fn small_call(&mut self) -> Result<(), BenchError> {
         let id = self.send_small_call()?;
         self.next_line()?;
-        self.expect_small().and_then(|answered| match answered == id {
+        self.take_small_response().and_then(|response_id| match response_id == id {
             true => Ok(()),
-            false => Err(BenchError::UnexpectedResponse(format!("to request {answered} instead of {id}"))),
+            false => Err(BenchError::UnexpectedResponse(format!("to request {response_id} instead of {id}"))),
         })
     }
 
@@ -85,7 +85,7 @@ impl Client {
     /// Waits for the next response to a small call and returns its id.
     pub(crate) fn next_small_response(&mut self) -> Result<u64, BenchError> {
         self.next_line()?;
-        self.expect_small()
+        self.take_small_response()
     }
 
     /// Makes a call with a result of `bytes` and waits for its response.
@@ -121,7 +121,7 @@ impl Client {
         let input = self.input.as_mut().expect("stdin is open until `end`");
         let written = input.write_all(bytes);
         written.map_err(|source| match source.kind() {
-            ErrorKind::BrokenPipe => self.ended(),
+            ErrorKind::BrokenPipe => self.exit_error(),
             _ => BenchError::Write { what: format!("to {}", self.line.name()), source },
         })
     }
@@ -149,17 +149,17 @@ impl Client {
                     });
                 }
                 Ok(_) | Err(nix::errno::Errno::EINTR) => {}
-                Err(error) => return Err(self.unreadable(error.into())),
+                Err(error) => return Err(self.read_error(error.into())),
             }
             match self.output.read(&mut self.buffer[self.end..]) {
-                Ok(0) => return Err(self.ended()),
+                Ok(0) => return Err(self.exit_error()),
                 Ok(count) => self.end += count,
-                Err(error) => return Err(self.unreadable(error)),
+                Err(error) => return Err(self.read_error(error)),
             }
         }
     }
 
-    /// Takes the line that [`Self::next_line`] found out of the buffer.
+    /// Removes the line that [`Self::next_line`] found from the buffer and returns it.
     fn take_line(&mut self) -> String {
         let line = String::from_utf8_lossy(&self.buffer[self.start..self.searched]).into_owned();
         self.drop_line();
@@ -174,14 +174,14 @@ impl Client {
         }
     }
 
-    fn expect_small(&mut self) -> Result<u64, BenchError> {
+    fn take_small_response(&mut self) -> Result<u64, BenchError> {
         let line = &self.buffer[self.start..self.searched];
-        let answer = serde_json::from_slice::<Response>(line).ok();
-        let id = answer
-            .filter(|answer| {
-                answer.result.is_some_and(|result| result.get().contains("How deep is the water"))
+        let response = serde_json::from_slice::<Response>(line).ok();
+        let id = response
+            .filter(|response| {
+                response.result.is_some_and(|result| result.get().contains("How deep is the water"))
             })
-            .and_then(|answer| answer.id);
+            .and_then(|response| response.id);
         match id {
             Some(id) => {
                 self.drop_line();
@@ -196,9 +196,9 @@ impl Client {
         loop {
             self.next_line()?;
             let line = self.take_line();
-            let answer: Option<Response> = serde_json::from_str(&line).ok();
-            match answer {
-                Some(Response { id: Some(answered), result: Some(result) }) if answered == id => {
+            let response: Option<Response> = serde_json::from_str(&line).ok();
+            match response {
+                Some(Response { id: Some(response_id), result: Some(result) }) if response_id == id => {
                     return Ok(result.get().to_owned());
                 }
                 Some(Response { id: None, result: None }) if line.contains("\"method\"") => {}
@@ -216,7 +216,7 @@ impl Client {
         self.end -= self.start;
         self.start = 0;
         match self.end > MAX_LINE {
-            true => Err(BenchError::UnexpectedResponse("a line without an end".into())),
+            true => Err(BenchError::UnexpectedResponse("a line longer than 16 MiB".into())),
             false => {
                 self.buffer.resize(self.end + ROOM, 0);
                 Ok(())
@@ -224,11 +224,11 @@ impl Client {
         }
     }
 
-    fn ended(&self) -> BenchError {
+    fn exit_error(&self) -> BenchError {
         BenchError::Ended { what: self.line.name(), last_log_line: self.line.last_log_line() }
     }
 
-    fn unreadable(&self, source: std::io::Error) -> BenchError {
+    fn read_error(&self, source: std::io::Error) -> BenchError {
         BenchError::Read { what: format!("from {}", self.line.name()), source }
     }
 }

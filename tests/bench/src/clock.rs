@@ -4,7 +4,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 #[expect(
     clippy::disallowed_methods,
-    reason = "a benchmark measures real time, and this is where it reads it"
+    reason = "a benchmark measures real time, and reads the clock only here"
 )]
 pub(crate) fn now() -> Instant {
     Instant::now()
@@ -17,7 +17,7 @@ pub(crate) fn today() -> String {
     date(since.as_secs() / 86_400)
 }
 
-/// How long something may still take.
+/// A point in time until which something must be done.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Deadline(Instant);
 

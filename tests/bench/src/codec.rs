@@ -18,7 +18,7 @@ pub(crate) enum Body {
 /// Encodes and decodes `count` message frames.
 ///
 /// # Errors
-/// When what was encoded cannot be decoded.
+/// When a frame cannot be decoded, or is decoded to another frame number.
 pub(crate) fn run(body: Body, count: u64) -> Result<(), String> {
     let call =
         br#"{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"echo","arguments":{"text":"How deep is the water today?"}}}"#;
@@ -46,7 +46,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn encoded_frames_decode_to_the_same_frames() {
+    fn encoded_frames_are_decoded_in_order() {
         assert_eq!(run(Body::Small, 100), Ok(()));
         assert_eq!(run(Body::Full, 3), Ok(()));
     }

@@ -21,23 +21,23 @@ use crate::program_paths::ProgramPaths;
 #[derive(Debug)]
 pub(crate) struct Contender {
     pub(crate) name: &'static str,
-    /// What runs, in the words of the report.
+    /// The description in the report.
     pub(crate) about: &'static str,
     /// Made in `{dir}`, 0700, before anything starts.
     pub(crate) directories: &'static [&'static str],
     /// Written to `{dir}`, 0600, with the braces filled in.
     pub(crate) files: &'static [(&'static str, &'static str)],
-    /// What listens on the host; runs all the time.
+    /// The program that listens on the host during all rounds; empty: none.
     pub(crate) host: &'static [&'static str],
     pub(crate) ready: Ready,
-    /// Run once when the host listens; its output goes to `{dir}/enrolment`.
+    /// Run once when the host's program listens; its output goes to `{dir}/enrolment`.
     pub(crate) enrol: &'static [&'static str],
-    /// What a harness starts.
+    /// The command that a harness starts.
     pub(crate) client: &'static [&'static str],
     pub(crate) env: &'static [(&'static str, &'static str)],
 }
 
-/// How to see that the host listens.
+/// How the benchmark detects that the host's program listens.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Ready {
     /// Nothing listens.
@@ -46,12 +46,12 @@ pub(crate) enum Ready {
     Unix(&'static str),
 }
 
-/// A contender on this machine, its directories and files made.
+/// A contender with its placeholders filled in and its directories and files created.
 #[derive(Clone, Debug)]
 pub(crate) struct Prepared {
     pub(crate) host: CommandLine,
     pub(crate) client: CommandLine,
-    ready: Readiness,
+    ready: ReadyCheck,
     enrol: Vec<String>,
     enrolment: PathBuf,
 }
@@ -65,7 +65,7 @@ pub(crate) struct CommandLine {
 }
 
 #[derive(Clone, Debug)]
-enum Readiness {
+enum ReadyCheck {
     AtOnce,
     Port(SocketAddr),
     Unix(PathBuf),
@@ -95,9 +95,9 @@ impl Contender {
             written.map_err(|source| BenchError::Write { what: (*name).into(), source })?;
         }
         let ready = match self.ready {
-            Ready::AtOnce => Readiness::AtOnce,
-            Ready::Port => Readiness::Port(SocketAddr::from(([127, 0, 0, 1], port))),
-            Ready::Unix(path) => Readiness::Unix(dir.join(path)),
+            Ready::AtOnce => ReadyCheck::AtOnce,
+            Ready::Port => ReadyCheck::Port(SocketAddr::from(([127, 0, 0, 1], port))),
+            Ready::Unix(path) => ReadyCheck::Unix(dir.join(path)),
         };
         let line = |argv, log| CommandLine { argv, env: env.clone(), log: dir.join(log) };
         Ok(Prepared {
@@ -111,14 +111,14 @@ impl Contender {
 }
 
 impl Prepared {
-    /// Starts what listens on the host, if anything does, and waits until it listens.
+    /// Starts the host's program, if there is one, waits until it listens, and enrols.
     pub(crate) fn start_host(&self) -> Result<Option<Running>, BenchError> {
         let Some(program) = self.host.argv.first() else { return Ok(None) };
         let mut command = process::killed_with_parent(program);
         self.host.apply_to(&mut command);
         command.stdin(Stdio::null()).stdout(into_file(&self.host.log));
         let mut running = Running::spawn(command, &self.host.name())?;
-        let deadline = Deadline::after(READY_WITHIN);
+        let deadline = Deadline::after(READY_TIMEOUT);
         while !self.ready.is_reached() {
             let what = format!("the host side ({})", self.host.name());
             if !running.is_running() {
@@ -126,7 +126,7 @@ impl Prepared {
             }
             if deadline.is_over() {
                 let last_log_line = self.host.last_log_line();
-                return Err(BenchError::NotReady { what, within: READY_WITHIN, last_log_line });
+                return Err(BenchError::NotReady { what, within: READY_TIMEOUT, last_log_line });
             }
             std::thread::sleep(Duration::from_millis(20));
         }
@@ -138,7 +138,7 @@ impl Prepared {
         let Some((program, arguments)) = self.enrol.split_first() else { return Ok(()) };
         let mut command = process::command(program);
         command.args(arguments);
-        let printed = process::output_of(command, READY_WITHIN);
+        let printed = process::output_of(command, READY_TIMEOUT);
         let printed = printed.ok_or_else(|| BenchError::Missing("an enrolment string".into()))?;
         std::fs::write(&self.enrolment, printed)
             .map_err(|source| BenchError::Write { what: "an enrolment string".into(), source })
@@ -146,7 +146,7 @@ impl Prepared {
 }
 
 impl CommandLine {
-    /// The same under another program: `prefix` takes this command as its last arguments.
+    /// This command, started by another program: `prefix` is that program with its first arguments.
     pub(crate) fn under(&self, prefix: &[String]) -> Self {
         let argv = prefix.iter().chain(&self.argv).cloned().collect();
         Self { argv, env: self.env.clone(), log: self.log.clone() }
@@ -173,7 +173,7 @@ impl CommandLine {
     }
 }
 
-impl Readiness {
+impl ReadyCheck {
     fn is_reached(&self) -> bool {
         match self {
             Self::AtOnce => true,
@@ -184,7 +184,7 @@ impl Readiness {
 }
 
 /// Node and Python take a second or two, more on a busy machine.
-const READY_WITHIN: Duration = Duration::from_secs(20);
+const READY_TIMEOUT: Duration = Duration::from_secs(20);
 
 fn fill(text: &str, dir: &Path, port: u16, paths: &ProgramPaths) -> Result<String, BenchError> {
     let mut filled = text.to_owned();

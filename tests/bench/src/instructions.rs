@@ -1,7 +1,7 @@
 //! Instruction counts under callgrind: recorded for comparison with later versions, without a limit.
 //!
-//! Each count is a difference: the same run with twice the work, less the run with once the work, divided by the
-//! work. So the costs of start and end cancel out. Instructions in the kernel are not counted.
+//! Each count is a difference: a run with twice the frames or calls, minus a run with that number, divided by that
+//! number. So the costs of start and end cancel out. Instructions in the kernel are not counted.
 
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
@@ -14,25 +14,25 @@ use crate::process::{Running, command, into_file, on_path};
 use crate::program_paths::ProgramPaths;
 use crate::roster::{COFFERDAM, ROSTER, SOCAT};
 
-/// One line of the record.
+/// One row of the report's table.
 #[derive(Debug)]
 pub(crate) struct Count {
     pub(crate) what: &'static str,
-    /// Instructions a frame or a call, or why there is no number.
+    /// Instructions per frame or call, or the reason why there is no number.
     pub(crate) instructions: Result<u64, String>,
 }
 
-/// Everything that is counted, in directories below `dir`.
+/// Makes all counts, with temporary files below `dir`.
 pub(crate) fn count_all(dir: &Path, paths: &ProgramPaths) -> Vec<Count> {
     let Some(valgrind) = on_path("valgrind") else {
         let missing = "valgrind is missing; `tests/tools --bench` installs it";
-        return vec![Count { what: "all of them", instructions: Err(missing.into()) }];
+        return vec![Count { what: "all counts", instructions: Err(missing.into()) }];
     };
     let callgrind = Callgrind { valgrind, dir, paths };
     let mut counts = Vec::new();
     let mut record = |what: &'static str, instructions: Result<u64, BenchError>| {
         eprintln!("bench: counted: {what}");
-        counts.push(Count { what, instructions: instructions.map_err(|error| error.sentence()) });
+        counts.push(Count { what, instructions: instructions.map_err(|error| error.with_causes()) });
     };
     record("codec: one frame with a small call, encoded and decoded", callgrind.codec("small", FRAMES));
     record(
@@ -59,12 +59,12 @@ const VALGRIND_TIMEOUT: Duration = Duration::from_secs(20);
 
 impl Callgrind<'_> {
     fn codec(&self, body: &str, frames: u64) -> Result<u64, BenchError> {
-        let own = std::env::current_exe()
+        let this_program = std::env::current_exe()
             .map_err(|source| BenchError::Read { what: "the path of this program".into(), source })?;
-        self.difference(frames, |out, frames| {
+        self.count_per_unit(frames, |out, frames| {
             let prefix = self.prefix(out);
             let mut counted = command(&prefix[0]);
-            counted.args(&prefix[1..]).arg(&own).args(["codec", body, &frames.to_string()]);
+            counted.args(&prefix[1..]).arg(&this_program).args(["codec", body, &frames.to_string()]);
             counted.stdin(Stdio::null()).stdout(Stdio::null()).stderr(into_file(&self.dir.join("codec.log")));
             let status = Running::spawn(counted, "the codec")?.ends_within(VALGRIND_TIMEOUT);
             match status.is_some_and(|status| status.success()) {
@@ -78,7 +78,7 @@ impl Callgrind<'_> {
     fn client(&self, name: &str) -> Result<u64, BenchError> {
         let prepared = self.prepare(name, "client")?;
         let _host = prepared.start_host()?;
-        self.difference(CALLS, |out, calls| {
+        self.count_per_unit(CALLS, |out, calls| {
             let mut client = Client::start(&prepared.client.under(&self.prefix(out)))?;
             for _ in 0..calls {
                 client.small_call()?;
@@ -90,10 +90,10 @@ impl Callgrind<'_> {
 
     /// Counts the sidecar; the shim runs uncounted.
     fn sidecar(&self) -> Result<u64, BenchError> {
-        let own = std::env::current_exe()
+        let this_program = std::env::current_exe()
             .map_err(|source| BenchError::Read { what: "the path of this program".into(), source })?;
-        let counted = own.with_file_name("bench-sidecar").display().to_string();
-        self.difference(CALLS, |out, calls| {
+        let counted = this_program.with_file_name("bench-sidecar").display().to_string();
+        self.count_per_unit(CALLS, |out, calls| {
             let mut prepared = self.prepare(COFFERDAM, "host")?;
             prepared.host.argv[0].clone_from(&counted);
             prepared.host = prepared.host.under(&self.prefix(out));
@@ -125,7 +125,7 @@ impl Callgrind<'_> {
         ]
     }
 
-    fn difference(
+    fn count_per_unit(
         &self,
         work: u64,
         mut run: impl FnMut(&Path, u64) -> Result<(), BenchError>,
@@ -134,7 +134,7 @@ impl Callgrind<'_> {
             let out = tempfile::Builder::new().prefix("callgrind-").tempdir_in(self.dir);
             let out =
                 out.map_err(|source| BenchError::Write { what: "a directory for counts".into(), source })?;
-            // Processes that the counted one forks write files of their own beside it.
+            // Processes that the counted process forks write their counts to other files in the same directory.
             run(&out.path().join("out.%p"), work)?;
             total(out.path())
         };
@@ -143,7 +143,7 @@ impl Callgrind<'_> {
     }
 }
 
-/// The largest total of the files that callgrind wrote: the counted process, not what it forked.
+/// The largest total of the files that callgrind wrote: that of the counted process, not of those that it forked.
 fn total(dir: &Path) -> Result<u64, BenchError> {
     let read = |source| BenchError::Read { what: "callgrind's counts".into(), source };
     let mut largest = None;

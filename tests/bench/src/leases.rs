@@ -1,5 +1,5 @@
-//! The scheduler of leases alone, on a paused clock, with a fake Vault that counts requests: two hundred sessions with three leases
-//! each, for five hours.
+//! The renewal scheduler alone, on a paused clock, with a fake Vault that counts requests: two hundred sessions with
+//! three leases each, for five hours.
 
 use std::time::Duration;
 
@@ -7,24 +7,25 @@ use crate::bench_error::BenchError;
 use crate::clock::now;
 use crate::simulation::{RequestCounts, SimulationParameters, simulate};
 
-/// Its name for `--only`.
+/// The name of this measurement for `--only`.
 pub(crate) const LEASES: &str = "leases";
 
 #[derive(Clone, Debug)]
-pub(crate) struct Leases {
+pub(crate) struct LeaseResults {
     pub(crate) sessions: u32,
-    pub(crate) leases: u32,
+    pub(crate) lease_count: u32,
     pub(crate) simulated: Duration,
-    /// Renewals, reads and checks.
-    pub(crate) actions: u64,
-    pub(crate) lapses: u64,
-    /// The most actions in one second.
-    pub(crate) busiest: u64,
-    /// The time per action of the scheduler with its timers and tasks, in the best run.
-    pub(crate) each: Duration,
+    /// Renewals, reads and look-ups.
+    pub(crate) requests: u64,
+    /// Leases that expired before they were renewed or replaced.
+    pub(crate) expired: u64,
+    /// The maximum number of requests in one second.
+    pub(crate) max_per_second: u64,
+    /// The real time per request of the scheduler with its timers and tasks, in the best run.
+    pub(crate) time_per_request: Duration,
 }
 
-pub(crate) fn run(rounds: usize) -> Result<Leases, BenchError> {
+pub(crate) fn run(rounds: usize) -> Result<LeaseResults, BenchError> {
     let parameters = SimulationParameters::promised();
     let mut best: Option<(Duration, RequestCounts)> = None;
     for _ in 0..rounds.max(1) {
@@ -39,15 +40,15 @@ pub(crate) fn run(rounds: usize) -> Result<Leases, BenchError> {
         }
     }
     let (took, counts) = best.ok_or_else(|| BenchError::Missing("a run".into()))?;
-    let actions = counts.actions();
-    Ok(Leases {
+    let requests = counts.total();
+    Ok(LeaseResults {
         sessions: parameters.sessions,
-        leases: parameters.sessions * u32::try_from(parameters.leases.len()).unwrap_or(u32::MAX),
+        lease_count: parameters.sessions * u32::try_from(parameters.leases.len()).unwrap_or(u32::MAX),
         simulated: parameters.time,
-        actions,
-        lapses: counts.lapses,
-        busiest: counts.busiest(),
-        each: took / u32::try_from(actions.max(1)).unwrap_or(u32::MAX),
+        requests,
+        expired: counts.expired,
+        max_per_second: counts.max_per_second(),
+        time_per_request: took / u32::try_from(requests.max(1)).unwrap_or(u32::MAX),
     })
 }
 
@@ -58,7 +59,7 @@ mod tests {
     #[test]
     fn the_simulation_counts_its_requests() {
         let leases = run(1).unwrap();
-        assert_eq!((leases.sessions, leases.leases, leases.lapses), (200, 600, 0));
-        assert!(leases.actions > 10_000 && leases.busiest > 1, "{leases:?}");
+        assert_eq!((leases.sessions, leases.lease_count, leases.expired), (200, 600, 0));
+        assert!(leases.requests > 10_000 && leases.max_per_second > 1, "{leases:?}");
     }
 }

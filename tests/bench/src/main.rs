@@ -3,7 +3,7 @@
 //! | module | what it holds |
 //! |---|---|
 //! | [`arguments`] | the command line |
-//! | [`awake`] | cores that do not sleep while something is measured |
+//! | [`awake`] | keeps the cores from idling while something is measured |
 //! | [`client`] | a harness for measuring: raw MCP lines |
 //! | [`clock`] | the only reader of the clock |
 //! | [`codec`] | the relay's codec alone, for counting |
@@ -11,7 +11,7 @@
 //! | [`crowd`] | a thousand sessions on one sidecar: their memory, their calls |
 //! | [`hostile`] | an honest link beside a hostile sandbox |
 //! | [`instructions`] | counts under callgrind |
-//! | [`leases`] | the scheduler of leases alone |
+//! | [`leases`] | the renewal scheduler for leases alone |
 //! | [`measure`] | what is measured in one round |
 //! | [`program_paths`] | paths of programs |
 //! | [`process`] | starting and ending processes, the only place that does |
@@ -21,7 +21,7 @@
 //! | [`simulation`] | the simulation behind `leases` |
 //! | [`tournament`] | runs the contenders in turn |
 //! | [`turnover`] | the cost of Vault credentials for a call |
-//! | [`weight`] | size and memory |
+//! | [`weight`] | the size of programs, and their resident memory |
 //!
 //! Nothing is asserted about time: the numbers are compared with each other and reported.
 
@@ -58,12 +58,12 @@ mod turnover;
 mod weight;
 
 fn main() -> ExitCode {
-    let done = match arguments::read(std::env::args().skip(1)) {
+    let done = match arguments::parse(std::env::args().skip(1)) {
         Ok(Mode::Attack(attack, socket)) => {
-            hostile::attack::run(attack, &socket).map_err(|error| error.sentence())
+            hostile::attack::run(attack, &socket).map_err(|error| error.with_causes())
         }
         Ok(Mode::Codec(body, count)) => codec::run(body, count),
-        Ok(Mode::Run(plan)) => run(&plan).map_err(|error| error.sentence()),
+        Ok(Mode::Run(plan)) => run(&plan).map_err(|error| error.with_causes()),
         Ok(Mode::Spin) => {
             awake::spin();
             Ok(())
@@ -75,8 +75,8 @@ fn main() -> ExitCode {
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,
-        Err(sentence) => {
-            eprintln!("bench: {sentence}");
+        Err(with_causes) => {
+            eprintln!("bench: {with_causes}");
             ExitCode::FAILURE
         }
     }
@@ -89,15 +89,16 @@ fn run(plan: &Plan) -> Result<(), BenchError> {
     let paths = ProgramPaths::new()?;
     let contenders: Vec<_> =
         roster::ROSTER.iter().filter(|contender| plan.includes(contender.name)).collect();
-    let results = tournament::run(&contenders, plan.pace, directory.path(), &paths);
+    let results = tournament::run(&contenders, plan.limits, directory.path(), &paths);
     let counts = match plan.counting {
         Counting::Off => Vec::new(),
         Counting::On => instructions::count_all(directory.path(), &paths),
     };
-    let hostile = Trial::of(plan, hostile::HOSTILE, || hostile::run(plan.pace, directory.path(), &paths));
-    let crowd = Trial::of(plan, crowd::CROWD, || crowd::run(plan.pace, directory.path(), &paths));
-    let leases = Trial::of(plan, leases::LEASES, || leases::run(plan.pace.rounds));
-    let turnover = Trial::of(plan, turnover::TURNOVER, || turnover::run(plan.pace, directory.path(), &paths));
+    let hostile = Trial::of(plan, hostile::HOSTILE, || hostile::run(plan.limits, directory.path(), &paths));
+    let crowd = Trial::of(plan, crowd::CROWD, || crowd::run(plan.limits, directory.path(), &paths));
+    let leases = Trial::of(plan, leases::LEASES, || leases::run(plan.limits.rounds));
+    let turnover =
+        Trial::of(plan, turnover::TURNOVER, || turnover::run(plan.limits, directory.path(), &paths));
     let findings = Findings {
         results,
         hostile,
@@ -107,7 +108,7 @@ fn run(plan: &Plan) -> Result<(), BenchError> {
         shim_size: paths.shim().and_then(|shim| weight::file_size(&shim)).ok(),
         small_shim_size: paths.small_shim().and_then(|shim| weight::file_size(&shim).ok()),
         counts,
-        rounds: plan.pace.rounds,
+        rounds: plan.limits.rounds,
         machine: machine::summary(),
         versions: machine::versions(&paths),
         date: clock::today(),

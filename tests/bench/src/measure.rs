@@ -1,4 +1,4 @@
-//! What is measured of a contender in one round, and what the best of its rounds is.
+//! The measurements of a contender in one round.
 //!
 //! Every part of a round is bounded in time and in number: a slow contender makes fewer calls, not a longer round.
 
@@ -9,7 +9,7 @@ use crate::client::Client;
 use crate::clock::{Deadline, now};
 use crate::contender::CommandLine;
 
-/// One contender's round.
+/// The results of one round of a contender. `start` and `large` are medians.
 #[derive(Clone, Debug)]
 pub(crate) struct Round {
     pub(crate) start: Duration,
@@ -32,31 +32,31 @@ impl SmallCalls {
     }
 }
 
-/// How long the parts of a round may take.
+/// The number of rounds, and the time for each part of a round.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Pace {
+pub(crate) struct RoundLimits {
     pub(crate) rounds: usize,
     starting: Duration,
-    warming: Duration,
+    warm_up: Duration,
     small: Duration,
     throughput: Duration,
     large: Duration,
 }
 
-impl Pace {
+impl RoundLimits {
     pub(crate) const FULL: Self = Self::of(12, 400);
     /// To see that everything works; its numbers mean little.
     pub(crate) const QUICK: Self = Self::of(2, 250);
 
-    /// One small call at a time, `most` of them or as many as a round has time for.
+    /// One small call at a time, `max_calls` of them or as many as a round has time for.
     pub(crate) fn small_calls(
         self,
-        most: usize,
+        max_calls: usize,
         mut call: impl FnMut() -> Result<(), BenchError>,
     ) -> Result<SmallCalls, BenchError> {
         let deadline = Deadline::after(self.small);
-        let mut took = Vec::with_capacity(most);
-        while !deadline.is_over() && took.len() < most {
+        let mut took = Vec::with_capacity(max_calls);
+        while !deadline.is_over() && took.len() < max_calls {
             let begin = now();
             call()?;
             took.push(begin.elapsed());
@@ -68,7 +68,7 @@ impl Pace {
         Self {
             rounds,
             starting: Duration::from_millis(unit / 2),
-            warming: Duration::from_millis(unit / 2),
+            warm_up: Duration::from_millis(unit / 2),
             small: Duration::from_millis(unit),
             throughput: Duration::from_millis(unit),
             large: Duration::from_millis(unit / 2),
@@ -85,22 +85,22 @@ const MAX_STARTS: usize = 25;
 const MAX_CALLS: usize = 20_000;
 const MAX_LARGE_CALLS: usize = 200;
 
-/// Makes the four measurements. The last client of the first one, the start time, is used for the other three.
-pub(crate) fn round(client: &CommandLine, pace: Pace) -> Result<Round, BenchError> {
-    let (mut client, start) = starts(client, pace.starting)?;
-    let deadline = Deadline::after(pace.warming);
+/// Makes the four measurements. The last client started for the first, the start time, is used for the other three.
+pub(crate) fn round(client: &CommandLine, limits: RoundLimits) -> Result<Round, BenchError> {
+    let (mut client, start) = measure_start(client, limits.starting)?;
+    let deadline = Deadline::after(limits.warm_up);
     while !deadline.is_over() {
         client.small_call()?;
     }
-    let small = pace.small_calls(MAX_CALLS, || client.small_call())?;
-    let calls_per_second = throughput(&mut client, pace.throughput)?;
-    let large = large(&mut client, pace.large)?;
+    let small = limits.small_calls(MAX_CALLS, || client.small_call())?;
+    let calls_per_second = measure_throughput(&mut client, limits.throughput)?;
+    let large = measure_large_calls(&mut client, limits.large)?;
     client.end();
     Ok(Round { start, small, calls_per_second, large })
 }
 
 /// The median time from starting the client to the response to `tools/list`, and the last client.
-fn starts(line: &CommandLine, time: Duration) -> Result<(Client, Duration), BenchError> {
+fn measure_start(line: &CommandLine, time: Duration) -> Result<(Client, Duration), BenchError> {
     let deadline = Deadline::after(time);
     let mut took = Vec::new();
     loop {
@@ -114,8 +114,8 @@ fn starts(line: &CommandLine, time: Duration) -> Result<(Client, Duration), Benc
     }
 }
 
-/// Calls per second with [`IN_FLIGHT`] of them waiting at any time.
-fn throughput(client: &mut Client, time: Duration) -> Result<f64, BenchError> {
+/// Calls per second with [`IN_FLIGHT`] requests in flight at any time.
+fn measure_throughput(client: &mut Client, time: Duration) -> Result<f64, BenchError> {
     let begin = now();
     let deadline = Deadline::after(time);
     let mut waiting = Vec::with_capacity(IN_FLIGHT);
@@ -125,10 +125,11 @@ fn throughput(client: &mut Client, time: Duration) -> Result<f64, BenchError> {
     let mut answered = 0_u32;
     while !waiting.is_empty() {
         let id = client.next_small_response()?;
-        // Contenders may answer in another order, but each request once.
+        // Contenders may respond in another order, but once to each request.
         let place = waiting.iter().position(|waiting| *waiting == id);
-        let place = place
-            .ok_or_else(|| BenchError::UnexpectedResponse(format!("a second response to request {id}")))?;
+        let place = place.ok_or_else(|| {
+            BenchError::UnexpectedResponse(format!("to request {id}, which is not in flight"))
+        })?;
         waiting.swap_remove(place);
         answered += 1;
         if !deadline.is_over() {
@@ -138,7 +139,7 @@ fn throughput(client: &mut Client, time: Duration) -> Result<f64, BenchError> {
     Ok(f64::from(answered) / begin.elapsed().as_secs_f64())
 }
 
-fn large(client: &mut Client, time: Duration) -> Result<Duration, BenchError> {
+fn measure_large_calls(client: &mut Client, time: Duration) -> Result<Duration, BenchError> {
     client.large_call(LARGE)?; // buffers grow once
     let deadline = Deadline::after(time);
     let mut took = Vec::new();

@@ -1,7 +1,7 @@
 //! Starting and ending processes; the only place that does.
 //!
-//! Every started process is ended by its id. The processes that a contender starts end when their input ends: the server
-//! reads to its end. Listeners also ask the kernel for a signal in case this process is killed.
+//! Every started process is signalled by its id. The processes that a contender starts exit when their stdin closes.
+//! For the case that this process is killed, `setpriv`, if installed, makes the kernel send a signal to listeners.
 
 use std::ffi::OsStr;
 use std::fs::File;
@@ -36,7 +36,7 @@ impl Running {
         self.child.try_wait().is_ok_and(|status| status.is_none())
     }
 
-    /// Its exit status, if it ends by itself within `time`.
+    /// The exit status, if the process exits within `time`.
     pub(crate) fn ends_within(&mut self, time: Duration) -> Option<ExitStatus> {
         let deadline = Deadline::after(time);
         loop {
@@ -53,7 +53,7 @@ impl Running {
     /// Sends SIGTERM, and SIGKILL after `grace`.
     pub(crate) fn end(&mut self, grace: Duration) -> Option<ExitStatus> {
         if self.is_running() {
-            let id = i32::try_from(self.child.id()).expect("process ids fit");
+            let id = i32::try_from(self.child.id()).expect("process ids fit into i32");
             // It may have exited already.
             let _ = kill(Pid::from_raw(id), Signal::SIGTERM);
         }
@@ -72,7 +72,7 @@ impl Drop for Running {
     }
 }
 
-/// A command whose process gets SIGTERM when this process dies.
+/// A command whose process, if `setpriv` is installed, gets SIGTERM when this process dies.
 pub(crate) fn killed_with_parent(program: &str) -> Command {
     match on_path("setpriv") {
         Some(setpriv) => {
@@ -89,7 +89,7 @@ pub(crate) fn output_of(mut command: Command, time: Duration) -> Option<String> 
     let directory = tempfile::tempdir().ok()?;
     let path = directory.path().join("out");
     command.stdin(Stdio::null()).stdout(into_file(&path)).stderr(Stdio::null());
-    let mut running = Running::spawn(command, "a version query").ok()?;
+    let mut running = Running::spawn(command, "a command").ok()?;
     running.ends_within(time).filter(ExitStatus::success)?;
     std::fs::read_to_string(path).ok()
 }

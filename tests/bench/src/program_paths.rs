@@ -13,9 +13,9 @@ pub(crate) struct ProgramPaths {
 
 impl ProgramPaths {
     pub(crate) fn new() -> Result<Self, BenchError> {
-        let own = std::env::current_exe()
+        let this_program = std::env::current_exe()
             .map_err(|source| BenchError::Read { what: "the path of this program".into(), source })?;
-        let server = own.with_file_name("bench-server");
+        let server = this_program.with_file_name("bench-server");
         match server.is_file() {
             true => Ok(Self { server, tools: tools() }),
             false => {

@@ -1,7 +1,7 @@
 //! A relay link without a shim: sends what a shim would send.
 //!
-//! It counts, acknowledges and answers heartbeats as a shim does, through the same code; it does not reconnect, because
-//! nothing here cuts a connection.
+//! It numbers and acknowledges messages and answers heartbeats as a shim does, with the same code. It does not
+//! reconnect, because nothing here cuts a connection.
 
 use std::io::{self, Read, Write};
 use std::os::unix::net::UnixStream;
@@ -69,7 +69,7 @@ impl Link {
         }
     }
 
-    /// Keeps a message until [`Self::write`] sends it.
+    /// Queues a message; [`Self::write`] sends it.
     pub(crate) fn push(&mut self, message: &[u8]) {
         self.outbox.push(message, MaybeRan::No);
     }
@@ -125,13 +125,13 @@ impl Link {
         loop {
             let frame = self.next_frame()?;
             let Some(message) = self.handle_frame(frame)? else { continue };
-            let answer: Value = serde_json::from_slice(&message).unwrap_or_default();
-            match (answer.get("id").and_then(Value::as_u64), answer.get("result")) {
-                (Some(answered), Some(result)) if answered == id => return Ok(result.to_string()),
-                (None, None) if answer.get("method").is_some() => {}
+            let response: Value = serde_json::from_slice(&message).unwrap_or_default();
+            match (response.get("id").and_then(Value::as_u64), response.get("result")) {
+                (Some(response_id), Some(result)) if response_id == id => return Ok(result.to_string()),
+                (None, None) if response.get("method").is_some() => {}
                 _ => {
                     return Err(BenchError::UnexpectedResponse(
-                        answer.to_string().chars().take(160).collect(),
+                        response.to_string().chars().take(160).collect(),
                     ));
                 }
             }
@@ -185,7 +185,7 @@ impl Link {
     }
 }
 
-/// A preface and a Hello that asks for this server.
+/// A preface and a Hello with this server's name.
 pub(crate) fn opening(server: &str) -> Vec<u8> {
     let hello = Hello {
         versions: vec![VERSION],
@@ -211,10 +211,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_opening_is_what_a_sidecar_reads_as_a_hello() {
+    fn an_opening_is_decoded_as_a_hello() {
         let mut decoder = Decoder::new();
         decoder.feed(&opening("bench"));
-        let Ok(Some(Frame::Hello(hello))) = decoder.next() else { panic!("a Hello was due") };
+        let Ok(Some(Frame::Hello(hello))) = decoder.next() else { panic!("not a Hello") };
         assert_eq!((hello.server.unwrap().as_str(), hello.versions), ("bench", vec![VERSION]));
     }
 }

@@ -1,5 +1,6 @@
-//! The contenders of the benchmark. Each command is what a user would type. Where an alternative has more than one transport, it is given
-//! the one with the faster small calls; for both that is SSE, which is also their default.
+//! The contenders of the benchmark. Each command is what a user would type. Where an alternative has more than one
+//! transport, the benchmark uses the one with the faster small calls; for both alternatives that is SSE, which is also
+//! their default.
 
 use crate::contender::{Contender, Ready};
 

@@ -43,7 +43,7 @@ pub(crate) struct RequestCounts {
     /// Renewals of each kind of lease.
     pub(crate) renewals_of: BTreeMap<usize, u64>,
     /// Leases that expired before they were renewed or replaced.
-    pub(crate) lapses: u64,
+    pub(crate) expired: u64,
     /// Requests in each second that had any.
     pub(crate) seconds: BTreeMap<u64, u64>,
     /// The same without look-ups, which can be postponed.
@@ -69,17 +69,17 @@ impl SimulationParameters {
 }
 
 impl RequestCounts {
-    pub(crate) fn actions(&self) -> u64 {
+    pub(crate) fn total(&self) -> u64 {
         self.reads + self.renewals + self.lookups
     }
 
-    /// The most requests in any second.
-    pub(crate) fn busiest(&self) -> u64 {
-        most(&self.seconds)
+    /// The maximum number of requests in any second.
+    pub(crate) fn max_per_second(&self) -> u64 {
+        max_in_a_second(&self.seconds)
     }
 }
 
-fn most(seconds: &BTreeMap<u64, u64>) -> u64 {
+fn max_in_a_second(seconds: &BTreeMap<u64, u64>) -> u64 {
     seconds.values().copied().max().unwrap_or_default()
 }
 
@@ -169,7 +169,7 @@ impl SimulatedSource {
         Terms { class, asked_at: now, life: Some(life), bound: None }
     }
 
-    fn has_lapsed(&self) -> bool {
+    fn has_expired(&self) -> bool {
         let end = self.vault.ends(self.login).map_or(self.ends, |login| login.min(self.ends));
         end < Instant::now()
     }
@@ -183,7 +183,7 @@ impl Renewable for SimulatedSource {
         {
             let mut counts = self.vault.counts();
             counts.reads += 1;
-            counts.lapses += u64::from(self.has_lapsed());
+            counts.expired += u64::from(self.has_expired());
         }
         Ok(Terms { asked_at, ..self.issue() })
     }
@@ -192,8 +192,8 @@ impl Renewable for SimulatedSource {
         self.vault.count(Action::Renew);
         let asked_at = Instant::now();
         sleep(LATENCY).await;
-        if self.has_lapsed() {
-            self.vault.counts().lapses += 1;
+        if self.has_expired() {
+            self.vault.counts().expired += 1;
             return Err(Failure::Gone { why: "lease not found".into() });
         }
         {
@@ -216,10 +216,10 @@ impl Renewable for SimulatedSource {
     }
 
     async fn event(&mut self) -> RenewalEvent {
-        let Some(turns) = self.vault.begins(self.announced_login + 1) else {
+        let Some(next_login) = self.vault.begins(self.announced_login + 1) else {
             return std::future::pending().await;
         };
-        sleep_until(turns).await;
+        sleep_until(next_login).await;
         self.announced_login += 1;
         RenewalEvent::Superseded { ends_at: self.vault.ends(self.login) }
     }
@@ -235,7 +235,7 @@ mod tests {
     async fn two_hundred_sessions_for_five_hours_have_no_lapse_drift_or_burst() {
         let parameters = SimulationParameters::promised();
         let counts = simulate(&parameters).await;
-        assert_eq!(counts.lapses, 0);
+        assert_eq!(counts.expired, 0);
         // The first kind can be renewed for ever: every two thirds of its life, or up to a tenth of that earlier.
         let (life, time) = (parameters.leases[0].life.as_secs_f64(), parameters.time.as_secs_f64());
         let renewals = counts.renewals_of[&0] as f64 / f64::from(parameters.sessions);
@@ -247,13 +247,14 @@ mod tests {
         // A lease that is not renewed is looked up two or three times before it is replaced.
         let lookups = counts.lookups as f64 / f64::from(parameters.sessions);
         assert!((2.0 * 35.0..4.0 * 37.0).contains(&lookups), "{lookups}");
-        // Six hundred leases that start within a minute are ten a second; with jitter the peak is below four times that.
+        // Six hundred leases that start within a minute are ten a second; with jitter the peak is below four times
+        // that.
         let started = f64::from(parameters.sessions) * parameters.leases.len() as f64
             / parameters.arrival.as_secs_f64();
         assert!(
-            (counts.busiest() as f64) < 4.0 * started,
+            (counts.max_per_second() as f64) < 4.0 * started,
             "{} in a second, {started} started",
-            counts.busiest()
+            counts.max_per_second()
         );
     }
 
@@ -267,13 +268,13 @@ mod tests {
             ..SimulationParameters::promised()
         };
         let counts = simulate(&parameters).await;
-        assert_eq!((counts.lapses, counts.renewals), (0, 0));
+        assert_eq!((counts.expired, counts.renewals), (0, 0));
         // Seven logins in five hours, each for six hundred leases within a quarter of an hour.
         assert_eq!(counts.reads, 7 * 600);
         // And a look-up of each lease at least every five minutes, about three a second.
         assert!(counts.lookups < 4 * parameters.time.as_secs(), "{}", counts.lookups);
-        let most_reads = most(&counts.seconds_without_lookups);
+        let most_reads = max_in_a_second(&counts.seconds_without_lookups);
         assert!(most_reads <= 8, "{most_reads} reads in a second");
-        assert!(counts.busiest() <= 20, "{} requests in a second", counts.busiest());
+        assert!(counts.max_per_second() <= 20, "{} requests in a second", counts.max_per_second());
     }
 }

@@ -1,14 +1,14 @@
-//! Runs the contenders: starts every host, then measures the contenders in turn, round after round.
+//! Runs the contenders: starts every host-side program, then measures the contenders in turn, round after round.
 //!
 //! A contender that fails stays in the report with the reason, and with what was measured before.
 
 use std::path::Path;
 use std::time::Duration;
 
-use crate::awake::Awake;
+use crate::awake::Spinners;
 use crate::bench_error::BenchError;
 use crate::contender::{Contender, Prepared};
-use crate::measure::{Pace, Round, SmallCalls, round};
+use crate::measure::{Round, RoundLimits, SmallCalls, round};
 use crate::process::Running;
 use crate::program_paths::ProgramPaths;
 use crate::weight::{ResidentMemory, measure_memory};
@@ -23,24 +23,27 @@ pub(crate) struct ContenderResult {
     pub(crate) failure: Option<String>,
 }
 
-/// Runs all of them; `dir` is for their files.
+/// Runs all contenders; `dir` is for their files.
 pub(crate) fn run(
     contenders: &[&Contender],
-    pace: Pace,
+    limits: RoundLimits,
     dir: &Path,
     paths: &ProgramPaths,
 ) -> Vec<ContenderResult> {
     let mut entries: Vec<Entry> =
         contenders.iter().map(|contender| Entry::new(contender, dir, paths)).collect();
-    let awake = Awake::keep();
+    let awake = Spinners::start();
     if let Err(error) = &awake {
-        eprintln!("bench: the cores may sleep: {}", error.sentence());
+        eprintln!(
+            "bench: cannot keep the cores from idling, so times may be too long: {}",
+            error.with_causes()
+        );
     }
     let count = entries.len().max(1);
-    for number in 0..pace.rounds {
+    for number in 0..limits.rounds {
         // Each round starts with another contender, so that none always has the same place in the order.
         for turn in 0..entries.len() {
-            entries[(number + turn) % count].run_round(number + 1, pace);
+            entries[(number + turn) % count].run_round(number + 1, limits);
         }
     }
     for entry in &mut entries {
@@ -50,7 +53,7 @@ pub(crate) fn run(
 }
 
 impl ContenderResult {
-    pub(crate) fn small(&self) -> Option<SmallCalls> {
+    pub(crate) fn best_small_calls(&self) -> Option<SmallCalls> {
         self.rounds.iter().map(|round| round.small).min_by_key(|small| small.median)
     }
 
@@ -58,11 +61,11 @@ impl ContenderResult {
         self.rounds.iter().map(|round| round.calls_per_second).reduce(f64::max)
     }
 
-    pub(crate) fn large(&self) -> Option<Duration> {
+    pub(crate) fn best_large_call(&self) -> Option<Duration> {
         self.rounds.iter().map(|round| round.large).min()
     }
 
-    pub(crate) fn start(&self) -> Option<Duration> {
+    pub(crate) fn best_start_time(&self) -> Option<Duration> {
         self.rounds.iter().map(|round| round.start).min()
     }
 }
@@ -77,9 +80,9 @@ impl Entry {
     fn new(contender: &Contender, dir: &Path, paths: &ProgramPaths) -> Self {
         let Contender { name, about, .. } = *contender;
         let mut result = ContenderResult { name, about, rounds: Vec::new(), memory: None, failure: None };
-        let own = dir.join(name.replace(|letter: char| !letter.is_ascii_alphanumeric(), "-"));
+        let contender_dir = dir.join(name.replace(|letter: char| !letter.is_ascii_alphanumeric(), "-"));
         let started = contender
-            .prepare(&own, paths)
+            .prepare(&contender_dir, paths)
             .and_then(|prepared| prepared.start_host().map(|host| (prepared, host)));
         match started {
             Ok((prepared, host)) => Self { result, prepared: Some(prepared), _host: host },
@@ -90,12 +93,12 @@ impl Entry {
         }
     }
 
-    fn run_round(&mut self, number: usize, pace: Pace) {
+    fn run_round(&mut self, number: usize, limits: RoundLimits) {
         let (Some(prepared), None) = (&self.prepared, &self.result.failure) else { return };
-        match round(&prepared.client, pace) {
+        match round(&prepared.client, limits) {
             Ok(round) => {
                 eprintln!(
-                    "bench: round {number}, {}: {:?} a small call ({} of them), {:.0} calls/s, {:?} a large one, {:?} to start",
+                    "bench: round {number}, {}: {:?} per small call ({} calls), {:.0} calls/s, {:?} per large call, {:?} to start",
                     self.result.name,
                     round.small.median,
                     round.small.calls,
@@ -120,7 +123,7 @@ impl Entry {
 
 impl ContenderResult {
     fn fail(&mut self, when: &str, error: &BenchError) {
-        let reason = format!("{when}: {}", error.sentence());
+        let reason = format!("{when}: {}", error.with_causes());
         eprintln!("bench: {} failed, {reason}", self.name);
         self.failure = Some(reason);
     }

@@ -11,7 +11,7 @@ use crate::measure::LARGE;
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ResidentMemory {
     pub(crate) after_small_calls: u64,
-    /// After a large result too, whose memory should be freed again.
+    /// After another call, with a large result, whose memory should have been freed.
     pub(crate) after_large_call: u64,
 }
 

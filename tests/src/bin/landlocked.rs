@@ -2,8 +2,8 @@
 //!
 //!     landlocked [--read PATH]… [--write PATH]… -- PROGRAM ARGUMENT…
 //!
-//! It can use only the named files, and can neither connect nor bind TCP sockets. Where the kernel cannot enforce all of that,
-//! nothing is started.
+//! That program can use only the named files, and can neither connect nor bind TCP sockets. Where the kernel cannot
+//! enforce all of that, nothing is started.
 
 use std::ffi::OsString;
 use std::os::unix::process::CommandExt;
@@ -15,7 +15,7 @@ use landlock::{
 };
 
 /// The first Landlock ABI that can restrict TCP.
-const WANTED: ABI = ABI::V4;
+const REQUIRED_ABI: ABI = ABI::V4;
 
 fn main() -> ExitCode {
     let mut arguments = std::env::args_os().skip(1);
@@ -41,11 +41,11 @@ fn main() -> ExitCode {
 fn restrict(readable: &[OsString], writable: &[OsString]) -> Result<RulesetStatus, RulesetError> {
     let status = Ruleset::default()
         .set_compatibility(CompatLevel::HardRequirement)
-        .handle_access(AccessFs::from_all(WANTED))?
-        .handle_access(AccessNet::from_all(WANTED))?
+        .handle_access(AccessFs::from_all(REQUIRED_ABI))?
+        .handle_access(AccessNet::from_all(REQUIRED_ABI))?
         .create()?
-        .add_rules(path_beneath_rules(readable, AccessFs::from_read(WANTED)))?
-        .add_rules(path_beneath_rules(writable, AccessFs::from_all(WANTED)))?
+        .add_rules(path_beneath_rules(readable, AccessFs::from_read(REQUIRED_ABI)))?
+        .add_rules(path_beneath_rules(writable, AccessFs::from_all(REQUIRED_ABI)))?
         .restrict_self()?;
     Ok(status.ruleset)
 }

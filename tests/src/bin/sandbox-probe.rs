@@ -2,7 +2,7 @@
 //!
 //!     sandbox-probe tcp HOST:PORT       connects
 //!     sandbox-probe unix PATH           connects
-//!     sandbox-probe proxy HOST:PORT     asks the proxy in HTTPS_PROXY for a CONNECT, with the name and password in it
+//!     sandbox-probe proxy HOST:PORT     sends a CONNECT to the proxy in HTTPS_PROXY, with its user and password
 //!     sandbox-probe read PATH           opens a file
 //!
 //! The line is `ok`, or the kind of error and its text; for a proxy, the first line of its response.
@@ -16,7 +16,7 @@ use std::time::Duration;
 
 use cofferdam_tests::encodings::base64;
 
-const PATIENCE: Duration = Duration::from_secs(10);
+const TIMEOUT: Duration = Duration::from_secs(10);
 
 #[expect(clippy::print_stdout, reason = "the result is the program's output")]
 fn main() -> ExitCode {
@@ -38,8 +38,8 @@ fn main() -> ExitCode {
 
 fn tcp(target: &str) -> std::io::Result<TcpStream> {
     let address = target.parse().map_err(std::io::Error::other)?;
-    let stream = TcpStream::connect_timeout(&address, PATIENCE)?;
-    stream.set_read_timeout(Some(PATIENCE))?;
+    let stream = TcpStream::connect_timeout(&address, TIMEOUT)?;
+    stream.set_read_timeout(Some(TIMEOUT))?;
     Ok(stream)
 }
 
@@ -49,7 +49,7 @@ fn proxy(target: &str) -> std::io::Result<String> {
     let rest = variable.strip_prefix("http://").ok_or_else(missing)?;
     let (credentials, host) = rest.rsplit_once('@').ok_or_else(missing)?;
     let mut stream = TcpStream::connect(host)?;
-    stream.set_read_timeout(Some(PATIENCE))?;
+    stream.set_read_timeout(Some(TIMEOUT))?;
     let authorization = base64(&percent_decoded(credentials));
     let mut request = String::new();
     let _ = write!(

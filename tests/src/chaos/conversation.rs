@@ -13,9 +13,9 @@ use crate::deadline::PATIENCE;
 use crate::harness::{Harness, text_of};
 use crate::world::World;
 
-/// Generous: a shim that is cut off repeatedly reconnects every two seconds at most, and a long message may need as many
-/// connections as it has parts.
-const PATIENCE_IN_CHAOS: Duration = PATIENCE.saturating_mul(3);
+/// Generous: a shim that is cut off repeatedly reconnects every two seconds at most, and a long message may need as
+/// many connections as it has parts.
+const CHAOS_TIMEOUT: Duration = PATIENCE.saturating_mul(3);
 
 /// The server of the conversations.
 pub const SERVER: &str = "tools";
@@ -30,7 +30,7 @@ pub struct Conversation {
     sent: Vec<Sent>,
     /// Numbers of the requests without a response, by id.
     waiting: BTreeMap<u64, u64>,
-    answers: BTreeMap<u64, Value>,
+    responses: BTreeMap<u64, Value>,
     /// The numbers in the server's notifications, in the order of arrival.
     notified: Vec<u64>,
     most_in_flight: usize,
@@ -56,7 +56,7 @@ pub enum CallOutcome {
 }
 
 impl Conversation {
-    /// Begins with the legacy handshake, which may be cut like everything else.
+    /// Begins with the legacy handshake; the connection may be cut during it too.
     #[track_caller]
     pub fn begin(harness: Harness, random: Random) -> Self {
         Self::begin_with(SERVER, harness, random)
@@ -71,7 +71,7 @@ impl Conversation {
             random,
             sent: Vec::new(),
             waiting: BTreeMap::new(),
-            answers: BTreeMap::new(),
+            responses: BTreeMap::new(),
             notified: Vec::new(),
             most_in_flight: 1,
         }
@@ -118,22 +118,22 @@ impl Conversation {
     #[track_caller]
     pub fn wait_until_in_flight(&mut self, count: usize) {
         while self.waiting.len() > count {
-            let message = self.harness.next_message_within(PATIENCE_IN_CHAOS);
+            let message = self.harness.next_message_within(CHAOS_TIMEOUT);
             self.receive(&message);
         }
     }
 
-    /// The outcome of the last request that got a response.
+    /// The outcome of the newest request that has a response.
     ///
     /// # Panics
     /// When there was no response yet.
     #[track_caller]
     pub fn last_outcome(&self) -> CallOutcome {
-        outcome_of(self.answers.values().next_back().expect("there was a response"))
+        outcome_of(self.responses.values().next_back().expect("there was a response"))
     }
 
-    /// Asserts that nothing was lost, repeated or reordered, that one link and one process were used, and that the audit has
-    /// every decision and outcome once.
+    /// Asserts that nothing was lost, repeated or reordered, that one link and one process were used, and that the
+    /// audit has every decision and outcome once.
     #[track_caller]
     pub fn assert_flawless(&mut self, world: &World) {
         self.wait_for_earlier_messages();
@@ -142,12 +142,12 @@ impl Conversation {
         let tallies = |number: &u64| matches!(self.sent[*number as usize - 1], Sent::Call { .. });
         let calls: Vec<u64> = all.iter().copied().filter(tallies).collect();
         assert_eq!(self.notified, calls, "the server's notifications come once and in order");
-        for (number, answer) in &self.answers {
+        for (number, answer) in &self.responses {
             assert_eq!(outcome_of(answer), CallOutcome::Ran, "{number}: {answer}");
         }
         assert_eq!(world.fixture_processes(&self.server).len(), 1, "on one process");
         let requests = self.sent.iter().filter(|sent| **sent != Sent::Notification).count();
-        assert_eq!(self.answers.len(), requests, "every request has its answer");
+        assert_eq!(self.responses.len(), requests, "not every request has a response");
         for (what, records) in [("decision", world.decisions()), ("outcome", world.outcomes())] {
             let ours = records.iter().filter(|record| record["server"] == *self.server);
             let mut positions: Vec<(String, u64)> = ours.map(position).collect();
@@ -160,7 +160,8 @@ impl Conversation {
         }
     }
 
-    /// Asserts that each request has one response and ran at most once: once if the response says so, never if it says not.
+    /// Asserts that each request has one response and ran at most once: once if the response says so, never if it says
+    /// not.
     #[track_caller]
     pub fn assert_at_most_once(&mut self, world: &World) -> BTreeMap<CallOutcome, usize> {
         self.wait_for_earlier_messages();
@@ -172,7 +173,9 @@ impl Conversation {
             if *sent == Sent::Notification {
                 continue;
             }
-            let Some(answer) = self.answers.get(&number) else { panic!("{number} has no answer") };
+            let Some(answer) = self.responses.get(&number) else {
+                panic!("request {number} has no response")
+            };
             let outcome = outcome_of(answer);
             match outcome {
                 CallOutcome::DidNotRun => assert_eq!(times, 0, "{number}: {answer}"),
@@ -204,7 +207,7 @@ impl Conversation {
         self.waiting.insert(id.as_u64().expect("ids are numbers here"), number);
     }
 
-    /// Most are small; some take several frames.
+    /// A random size in bytes: most are small, some need several frames.
     fn size(&mut self) -> usize {
         let range = match self.random.within(0..=99) {
             0..=69 => 0..=300,
@@ -229,12 +232,12 @@ impl Conversation {
             // Its server has exited: the request needs no response.
             Some("notifications/cancelled") => {}
             Some(method) => panic!("unexpected request {method}"),
-            None => self.answered(message),
+            None => self.on_response(message),
         }
     }
 
     #[track_caller]
-    fn answered(&mut self, message: &Value) {
+    fn on_response(&mut self, message: &Value) {
         let number = message["id"].as_u64().and_then(|id| self.waiting.remove(&id));
         let Some(number) = number else { panic!("a response without a request: {message}") };
         if let Sent::Call { answer } = self.sent[number as usize - 1]
@@ -247,15 +250,15 @@ impl Conversation {
         }
         // Only whether the call succeeded is kept, not its result, which may be long.
         let kept = if message.get("result").is_some() { json!({"result": {}}) } else { message.clone() };
-        self.answers.insert(number, kept);
+        self.responses.insert(number, kept);
     }
 
-    /// Makes a call: because the link keeps its order, all earlier messages have arrived with its response.
+    /// Sends a `ping`: because a link preserves the order, all earlier messages have arrived when its response does.
     #[track_caller]
     fn wait_for_earlier_messages(&mut self) {
         let ping = self.harness.send_request("ping", json!({}));
         loop {
-            let message = self.harness.next_message_within(PATIENCE_IN_CHAOS);
+            let message = self.harness.next_message_within(CHAOS_TIMEOUT);
             if message["id"] == ping && message.get("method").is_none() {
                 return;
             }
@@ -307,7 +310,7 @@ fn outcome_of(answer: &Value) -> CallOutcome {
     }
 }
 
-/// The link of a record, and its number on that link.
+/// The link of an audit record, and the number of its message on that link.
 fn position(record: &Value) -> (String, u64) {
     (record["link"].as_str().unwrap_or_default().to_owned(), record["seq"].as_u64().unwrap_or_default())
 }

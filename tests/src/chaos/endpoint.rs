@@ -5,7 +5,7 @@ use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::PathBuf;
 
-/// An address with a listener.
+/// An address to listen on or to connect to.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub enum Endpoint {
     Unix(PathBuf),

@@ -4,9 +4,9 @@
 
 /// The length of the preface.
 pub const PREFACE: usize = 18;
-/// Length and kind.
+/// The size of a frame's header: length and kind.
 pub const HEADER: usize = 5;
-/// Sequence number and flags, in front of a message's bytes.
+/// The size of what precedes a message's bytes in its frame: sequence number and flags.
 pub const MESSAGE_HEADER: usize = 9;
 const MESSAGE_KIND: u8 = 0x10;
 

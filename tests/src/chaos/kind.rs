@@ -1,7 +1,7 @@
 //! The kinds of link that go through the proxy.
 //!
-//! A new kind needs one constructor here and one line in the chaos tests: the sidecar's configuration, where the sidecar
-//! listens, where the proxy listens, and how a shim gets the proxy's address.
+//! A new kind needs one constructor here and one line in the chaos tests: the sidecar's configuration, where the
+//! sidecar listens, where the proxy listens, and how a shim gets the proxy's address.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -49,7 +49,7 @@ impl LinkKind {
         sizes: sizes(0),
         configure: |builder| builder,
         sidecar: |world| Endpoint::Unix(world.layout().relay.clone()),
-        front: |world| Endpoint::Unix(fresh(world)),
+        front: |world| Endpoint::Unix(unused_path(world)),
         shim: |_, front, command| {
             if let Endpoint::Unix(path) = front {
                 command.arg("--relay").arg(format!("unix:{}", path.display()));
@@ -59,8 +59,8 @@ impl LinkKind {
         host: |_, _| HostProcesses::default(),
     };
 
-    /// A microVM's monitor connects a vsock port of its guest to a socket on the host. Here the proxy takes the place of the
-    /// monitor, and the shim connects to it by a Unix socket; only the sidecar's side is real.
+    /// A microVM's monitor connects a vsock port of its guest to a socket on the host. Here the proxy takes the place
+    /// of the monitor, and the shim connects to it by a Unix socket; only the sidecar's side is real.
     pub const VSOCK_DIR: Self = Self {
         name: "vsock-dir",
         configure: |builder| builder.relay("vsock-dir = \"machines\""),
@@ -95,7 +95,7 @@ impl LinkKind {
     pub const LISTEN: Self = Self {
         name: "listen",
         sizes: sizes(3_000),
-        // Only the host can reconnect, and it notices a dead connection by silence only.
+        // Only the host reconnects, and it detects a dead connection only by missing heartbeats.
         configure: |builder| builder.relay("heartbeat = \"500ms\""),
         sidecar: |world| Endpoint::Tcp(port_in_the_sandbox(world)),
         front: |_| Endpoint::Tcp(ANY_PORT.into()),
@@ -121,7 +121,7 @@ impl LinkKind {
         ..Self::LISTEN
     };
 
-    /// A harness on a new shim whose link goes through the proxy, before its MCP handshake.
+    /// Starts a shim whose link goes through the proxy, with a harness that has not made the MCP handshake yet.
     #[track_caller]
     pub fn shim(&self, world: &World, proxy: &Proxy, server: &str) -> Harness {
         let mut command = world.bare_shim_command();
@@ -130,7 +130,7 @@ impl LinkKind {
         Harness::start(command, "cofferdam-shim")
     }
 
-    /// The processes that the host runs, if it connects to the sandbox.
+    /// Starts the processes that this kind needs besides shim and sidecar, if any.
     #[track_caller]
     pub fn host(&self, world: &World, proxy: &Proxy) -> HostProcesses {
         (self.host)(world, proxy.front())
@@ -148,7 +148,7 @@ const ANY_PORT: ([u8; 4], u16) = ([127, 0, 0, 1], 0);
 
 /// Configures an enrolled shim to connect to `relay`, with its state in the world's directory.
 fn dial_out(world: &World, relay: &str, command: &mut Command) {
-    let state = fresh(world);
+    let state = unused_path(world);
     command
         .args(["--relay", relay])
         .env("COFFERDAM_STATE", state)
@@ -168,12 +168,12 @@ fn port_of_the_sidecar(world: &World) -> SocketAddr {
     line.trim_end_matches('"').parse().expect("it is an address")
 }
 
-/// The host connects to the sandbox, through the proxy.
+/// Starts `attach dial`: the host connects to the sandbox, through the proxy.
 fn dial_in(world: &World, front: &Endpoint) -> Attach {
     Attach::start(world, &["dial", &address(front).to_string(), "--grant", "dev"])
 }
 
-/// A hub that waits for the host.
+/// Starts a hub that listens for the host.
 fn hub(world: &World) -> Running {
     let pin = world.cofferdam_text(&["key"]);
     let printed = world.layout().root().join("hub.log");
@@ -200,7 +200,7 @@ fn port_in_the_sandbox(world: &World) -> SocketAddr {
 }
 
 /// A path that does not exist yet.
-fn fresh(world: &World) -> PathBuf {
+fn unused_path(world: &World) -> PathBuf {
     let path = |number: usize| world.layout().root().join(format!("chaos-{number}.sock"));
     (1..).map(path).find(|path| !path.exists()).expect("numbers do not run out")
 }

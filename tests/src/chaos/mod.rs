@@ -1,8 +1,8 @@
 //! A bad network: cuts, delays, tiny pieces, half-closed connections, and bytes that arrive late.
 //!
-//! A [`proxy::Proxy`] between a shim and a sidecar copies bytes without reading more than frame headers, so every kind of
-//! link is tested in the same way: a [`kind::LinkKind`] says where the proxy listens and connects to. The [`plan::Plan`] of
-//! the n-th connection is drawn from a seed that is printed; `COFFERDAM_CHAOS_SEED` repeats a run.
+//! A [`proxy::Proxy`] between a shim and a sidecar copies bytes without reading more than frame headers, so every kind
+//! of link is tested in the same way: a [`kind::LinkKind`] says where the proxy listens and connects to. The
+//! [`plan::Plan`] of the n-th connection is drawn from a seed that is printed; `COFFERDAM_CHAOS_SEED` repeats a run.
 //!
 //! | module | what it holds |
 //! |---|---|

@@ -50,10 +50,10 @@ pub enum Position {
 pub enum How {
     /// Both directions are closed at once; bytes in transit are lost.
     Cut,
-    /// The shim's side is closed at once. The sidecar's side stays open: it receives the remaining bytes after the shim has
-    /// reconnected and this delay has passed, and is closed then. Only towards the sidecar.
+    /// The shim's side is closed at once. The sidecar's side stays open: it receives the remaining bytes after the shim
+    /// has reconnected and this delay has passed, and is closed then. Only towards the sidecar.
     Late { pause: Duration },
-    /// This direction ends; the other continues until the reader has noticed that.
+    /// This direction ends; the other continues until the receiver closes it.
     Truncate,
 }
 
@@ -89,7 +89,7 @@ impl Plans {
         Self { sizes, random, short_in_a_row: 0 }
     }
 
-    #[expect(clippy::should_implement_trait, reason = "not an iterator: it never ends")]
+    #[expect(clippy::should_implement_trait, reason = "not an iterator; each call draws a plan")]
     pub fn next(&mut self) -> Plan {
         let mut plan = Plan::draw_past(self.sizes.opening, &mut self.random);
         if self.short_in_a_row >= MAX_SHORT_IN_A_ROW {
@@ -131,7 +131,7 @@ impl Plan {
         Self { towards_sidecar: direction(), towards_shim: direction() }
     }
 
-    /// Like `torn`, with an end after this many bytes in one direction.
+    /// This plan, with a random kind of end after this many bytes in one direction.
     pub fn ending(mut self, after: usize, random: &mut Random) -> Self {
         let at = Position::Byte(after);
         let pause = Duration::from_millis(random.within(0..=30));
@@ -156,7 +156,7 @@ impl Plan {
         plan
     }
 
-    /// The same plan, shifted by this many bytes.
+    /// Moves the ends of both directions by this many bytes.
     fn shift(&mut self, bytes: usize) {
         for direction in [&mut self.towards_sidecar, &mut self.towards_shim] {
             if let Some(End { at: Position::Byte(byte), .. }) = &mut direction.end {

@@ -56,7 +56,7 @@ pub(super) struct ProxyState {
     pub(super) tally: Tally,
     /// The newest connection whose Hello has passed completely.
     pub(super) newest_hello: usize,
-    /// The connections that their plans ended, with the bytes that had gone through in that direction.
+    /// The connections that were ended by their plans, with the number of bytes forwarded in the direction that ended.
     pub(super) ended: BTreeMap<usize, usize>,
     /// How long the handshake of a connection was in a direction: preface, and Hello or Welcome.
     pub(super) openings: BTreeMap<(usize, Way), usize>,
@@ -93,7 +93,7 @@ impl Proxy {
                     state.tally.connections
                 });
                 let plan = plans(number);
-                // Without a sidecar the shim sees its connection end at once.
+                // If the sidecar does not accept the connection, the shim's is closed at once.
                 if let Ok(sidecar) = sidecar.connect() {
                     accepting.start_pumps(Connection { number, plan, shim, sidecar });
                 }
@@ -173,10 +173,9 @@ impl Shared {
 
     /// Waits, with a timeout, until a later connection than this one has sent its Hello.
     pub(super) fn wait_for_a_later_hello(&self, number: usize) {
-        const LONG_ENOUGH: Duration = Duration::from_secs(3);
+        const TIMEOUT: Duration = Duration::from_secs(3);
         let state = self.lock();
-        let waited =
-            self.changed.wait_timeout_while(state, LONG_ENOUGH, |state| state.newest_hello <= number);
+        let waited = self.changed.wait_timeout_while(state, TIMEOUT, |state| state.newest_hello <= number);
         drop(waited);
     }
 

@@ -20,8 +20,8 @@ pub(super) enum Way {
 const DISTURBED_BYTES: usize = 4096;
 /// The most bytes of an old connection that are withheld; a shim has no more than this in transit.
 const MAX_WITHHELD: usize = 8 * 1024 * 1024;
-/// The first bytes of a stream that are kept: more than any `Hello` has.
-const KEPT: usize = 16 * 1024;
+/// How many of a stream's first bytes are stored to find frames in: more than any `Hello` has.
+const HEAD_BYTES: usize = 16 * 1024;
 
 /// Runs until the direction ends.
 pub(super) fn run(way: Way, connection: &Connection, shared: &Shared) -> io::Result<()> {
@@ -42,7 +42,7 @@ pub(super) fn run(way: Way, connection: &Connection, shared: &Shared) -> io::Res
             break;
         }
         stream.forwarded(allowed);
-        if let Some(opening) = stream.just_opened() {
+        if let Some(opening) = stream.completed_handshake() {
             shared.update(|state| state.openings.insert((connection.number, way), opening));
         }
         if way == Way::TowardsSidecar && stream.has_passed_hello() {
@@ -71,12 +71,12 @@ struct Progress {
     /// Bytes that were received and not forwarded yet.
     waiting: Vec<u8>,
     sent: usize,
-    opened: bool,
+    handshake_done: bool,
 }
 
 impl Progress {
     fn received(&mut self, bytes: &[u8]) {
-        let room = KEPT.saturating_sub(self.head.len());
+        let room = HEAD_BYTES.saturating_sub(self.head.len());
         self.head.extend_from_slice(&bytes[..bytes.len().min(room)]);
         self.waiting.extend_from_slice(bytes);
     }
@@ -88,7 +88,7 @@ impl Progress {
 
     /// How many of the waiting bytes may be forwarded now, and what happens after them.
     fn allowed(&self, direction: &DirectionPlan) -> (usize, Option<How>) {
-        let came = self.sent + self.waiting.len();
+        let received_bytes = self.sent + self.waiting.len();
         let Some(End { at, how }) = direction.end else { return (self.waiting.len(), None) };
         let (limit, known) = match at {
             Position::Byte(limit) => (limit, true),
@@ -97,27 +97,27 @@ impl Progress {
                 match found.iter().filter(|frame| frame.is_message()).nth(number) {
                     Some(frame) => (frame.start + byte, true),
                     // Bytes of a frame whose header is incomplete are not forwarded yet.
-                    None if came <= KEPT => (next, false),
+                    None if received_bytes <= HEAD_BYTES => (next, false),
                     None => (usize::MAX, false),
                 }
             }
         };
-        let allowed = limit.min(came).saturating_sub(self.sent);
-        (allowed, (known && came >= limit).then_some(how))
+        let allowed = limit.min(received_bytes).saturating_sub(self.sent);
+        (allowed, (known && received_bytes >= limit).then_some(how))
     }
 
     /// The length of the handshake, returned once: when its last byte has passed.
-    fn just_opened(&mut self) -> Option<usize> {
-        if self.opened {
+    fn completed_handshake(&mut self) -> Option<usize> {
+        if self.handshake_done {
             return None;
         }
         let opening = frames(&self.head).0.first()?.end;
-        self.opened = self.sent >= opening;
-        self.opened.then_some(opening)
+        self.handshake_done = self.sent >= opening;
+        self.handshake_done.then_some(opening)
     }
 
     fn has_passed_hello(&self) -> bool {
-        self.opened || self.sent >= OPAQUE_HELLO
+        self.handshake_done || self.sent >= OPAQUE_HELLO
     }
 }
 

@@ -25,7 +25,7 @@ impl Random {
         seed
     }
 
-    #[expect(clippy::should_implement_trait, reason = "not an iterator: it never ends")]
+    #[expect(clippy::should_implement_trait, reason = "not an iterator; each call draws a number")]
     pub fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut mixed = self.0;

@@ -19,7 +19,7 @@ pub(super) fn reply(path: &str, body: &Value, script: &[Turn]) -> Reply {
 }
 
 fn message(body: &Value, script: &[Turn]) -> Value {
-    // Side requests (titles, summaries) come without tools and must not use up the script.
+    // Other requests (for titles, summaries) have no tools and must not get a scripted tool call.
     let has_tools = body["tools"].as_array().is_some_and(|tools| !tools.is_empty());
     let turn = calls_so_far(body);
     let (block, stop) = match script.get(turn) {
@@ -46,15 +46,16 @@ fn message(body: &Value, script: &[Turn]) -> Value {
 fn calls_so_far(body: &Value) -> usize {
     let blocks =
         body["messages"].as_array().into_iter().flatten().filter_map(|message| message["content"].as_array());
-    let is_ours = |block: &&Value| block["type"] == "tool_use" && starts(&block["id"], CALL_PREFIX);
-    blocks.flatten().filter(is_ours).count()
+    let is_scripted_call =
+        |block: &&Value| block["type"] == "tool_use" && starts_with(&block["id"], CALL_PREFIX);
+    blocks.flatten().filter(is_scripted_call).count()
 }
 
-fn starts(value: &Value, prefix: &str) -> bool {
+fn starts_with(value: &Value, prefix: &str) -> bool {
     value.as_str().is_some_and(|text| text.starts_with(prefix))
 }
 
-/// The same message as a stream.
+/// The message as a stream of events.
 fn events(message: &Value) -> Vec<(String, Value)> {
     let block = &message["content"][0];
     let (opening, delta) = match block["type"].as_str() {

@@ -1,8 +1,8 @@
 //! Model APIs on loopback that drive a real Claude Code or Codex, offline.
 //!
-//! A model here follows a script: each turn it asks for the script's next tool call, or sends the final text. It records
-//! every request, so that a test can look for a tool's result in the one after the call.
-//! It is stateless: which turn is next follows from the conversation in the request.
+//! A model here follows a script: in each turn it requests the script's next tool call, or sends the final text. It
+//! records every request, so that a test can look for a tool's result in the request after the call. It is stateless:
+//! which turn is next follows from the conversation in the request.
 
 mod anthropic;
 mod openai;
@@ -17,7 +17,7 @@ use crate::http::{Request, listen};
 /// One turn of the model.
 #[derive(Clone, Debug)]
 pub enum Turn {
-    /// Asks for a tool of the MCP server.
+    /// Requests a call of a tool of the MCP server.
     Call {
         server: String,
         tool: String,
@@ -63,7 +63,7 @@ impl FakeModel {
         format!("http://{}", self.address)
     }
 
-    /// The requests to the model itself, in order.
+    /// The requests for a turn of the model, in order; not those for token counts or model lists.
     pub fn requests(&self) -> Vec<Request> {
         let is_turn =
             |request: &&Request| request.path.ends_with("/messages") || request.path.ends_with("/responses");

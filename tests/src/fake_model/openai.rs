@@ -71,9 +71,9 @@ fn item(turn: usize, scripted: Option<&Turn>) -> Value {
 }
 
 fn calls_so_far(body: &Value) -> usize {
-    let is_ours = |item: &&Value| {
+    let is_scripted_call = |item: &&Value| {
         item["type"] == "function_call"
             && item["call_id"].as_str().is_some_and(|id| id.starts_with(CALL_PREFIX))
     };
-    body["input"].as_array().into_iter().flatten().filter(is_ours).count()
+    body["input"].as_array().into_iter().flatten().filter(is_scripted_call).count()
 }

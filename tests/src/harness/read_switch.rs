@@ -12,7 +12,7 @@ pub(super) struct ReadSwitch {
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub(super) enum Reading {
     #[default]
-    Going,
+    Running,
     Stopped,
 }
 

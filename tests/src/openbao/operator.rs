@@ -1,11 +1,11 @@
 //! The operator of a test's OpenBao: mounts, roles, policies, secrets, and the server's data about tokens and leases.
 //!
-//! What must stay true: every request is sent by vaultrs' own `VaultClient`, never by the sidecar's code, so that a
-//! mistake there is noticed; no environment variable changes the address.
+//! What must stay true: every request is sent by vaultrs' own `VaultClient`, never by the sidecar's code, so that an
+//! error in that code is detected; no environment variable changes the address.
 //!
 //! vaultrs has no call for leases, quotas, namespaces, the identity issuer, the engines for RabbitMQ and Kubernetes,
-//! tuning a mount and initialising a server that unseals itself, and it cannot read OpenBao's health. These requests use
-//! [`OpenBao::call`] and [`OpenBao::api`]: the same client, with a method, path and body that the test writes.
+//! tuning a mount and initialising a server that unseals itself, and it cannot read OpenBao's health. These requests
+//! use [`OpenBao::call`] and [`OpenBao::api`]: the same client, with a method, path and body that the test writes.
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
@@ -62,7 +62,7 @@ impl OpenBao {
         self.call_with(method, path, token, body, Headers::default())
     }
 
-    /// The same, with more headers.
+    /// Like [`Self::call`], with more headers.
     #[track_caller]
     pub fn call_with(
         &self,
@@ -254,7 +254,7 @@ pub(super) fn request(
             "LIST" => RequestMethod::LIST,
             "POST" => RequestMethod::POST,
             "PUT" => RequestMethod::PUT,
-            _ => panic!("{method} is not a method of Vault's"),
+            _ => panic!("{method} is not a method of Vault's API"),
         },
         path: path.to_owned(),
         body: if body.is_null() { Vec::new() } else { body.to_string().into_bytes() },
@@ -282,15 +282,15 @@ fn exchange(
     })
 }
 
-/// A client for one request: its connections end with the runtime that it is used in.
+/// A client for one request: its connections are closed with the runtime that sent it.
 fn client(listens_at: SocketAddr, token: &str, headers: Headers<'_>) -> VaultClient {
-    // reqwest needs a crypto provider even without TLS. If one is installed already, it
-    // is the same one.
+    // reqwest needs a crypto provider even without TLS. An error means that this provider is installed already.
     let _ = rustls::crypto::ring::default_provider().install_default();
     let address = format!("http://{listens_at}");
     let settings = VaultClientSettingsBuilder::default()
         .address(&address)
-        // Without a proxy setting, reqwest would use the proxy of the environment; so the server is named as its own proxy.
+        // Without a proxy setting, reqwest would use the proxy of the environment; so the server is named as its own
+        // proxy.
         .proxy(&address)
         .token(token)
         .namespace(headers.namespace.map(str::to_owned))
@@ -300,7 +300,7 @@ fn client(listens_at: SocketAddr, token: &str, headers: Headers<'_>) -> VaultCli
         .timeout(Some(PATIENCE))
         .build();
     let mut client =
-        VaultClient::new(settings.expect("the settings are whole")).expect("a client can be built");
+        VaultClient::new(settings.expect("all settings are set")).expect("a client can be built");
     client.middle.wrap = headers.wrap_ttl.map(str::to_owned);
     client
 }

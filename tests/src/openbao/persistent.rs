@@ -1,5 +1,5 @@
-//! Servers whose state survives their process, and a second node: for tests that kill and restart OpenBao, or that talk to a
-//! standby.
+//! Servers whose state survives their process, and a second node: for tests that kill and restart OpenBao, or that use
+//! a standby.
 
 use std::path::Path;
 
@@ -11,16 +11,16 @@ use crate::port::free_address;
 use crate::tools::Tool;
 
 impl OpenBao {
-    /// Keeps its state on disk and unseals itself: after a kill and a restart its state is unchanged.
+    /// Starts a server with its state on disk that unseals itself: after a kill and a restart its state is unchanged.
     #[track_caller]
     pub fn persistent() -> Option<Self> {
         let mut server = Self::node(None)?;
-        server.wait_for(501);
+        server.wait_for_health(501);
         let wanted = json!({"recovery_shares": 1, "recovery_threshold": 1});
         let initialised = server.call("PUT", "sys/init", None, &wanted);
         server.root_token =
             initialised.body["root_token"].as_str().expect("a new server gives its token").to_owned();
-        server.wait_for(200);
+        server.wait_for_health(200);
         Some(server)
     }
 
@@ -29,7 +29,7 @@ impl OpenBao {
     pub fn standby(&self) -> Option<Self> {
         let mut server = Self::node(Some(self))?;
         server.root_token.clone_from(&self.root_token);
-        server.wait_for(429);
+        server.wait_for_health(429);
         Some(server)
     }
 
@@ -42,8 +42,8 @@ impl OpenBao {
     #[track_caller]
     pub fn start_again(&mut self) {
         let program = Tool::OpenBao.path().expect("it ran before");
-        self.process = started(&program, self.directory.path());
-        self.wait_for(200);
+        self.process = start_server(&program, self.directory.path());
+        self.wait_for_health(200);
     }
 
     /// The status of the health endpoint; `None` without a response.
@@ -77,13 +77,13 @@ impl OpenBao {
             key.display()
         );
         write("openbao.hcl", configuration.as_bytes());
-        let process = started(&program, directory.path());
+        let process = start_server(&program, directory.path());
         Some(Self { process, directory, listens_at, tls: None, root_token: String::new(), unseal_key: None })
     }
 }
 
 #[track_caller]
-fn started(program: &Path, directory: &Path) -> crate::process::Running {
+fn start_server(program: &Path, directory: &Path) -> crate::process::Running {
     let mut command = killed_with_parent(program);
     command.arg("server").arg("-config").arg(directory.join("openbao.hcl"));
     spawn(command, directory)

@@ -1,4 +1,4 @@
-//! Bubblewrap with no network and a root that holds the shim and the mounts only.
+//! Bubblewrap with no network and a root that contains only the shim and the mounts.
 
 use std::path::PathBuf;
 use std::process::Command;

@@ -1,6 +1,7 @@
-//! gVisor: a kernel in user space, an empty root and no network. `runsc` is called directly, without a container engine.
+//! gVisor: a kernel in user space, an empty root and no network. `runsc` is called directly, without a container
+//! engine.
 //!
-//! It lets a guest reach sockets of the host only with `--host-uds=open`; [`HostSockets`] chooses.
+//! A guest can connect to sockets of the host only with `--host-uds=open`; see [`HostSockets`].
 
 use std::path::{Path, PathBuf};
 use std::process::Command;

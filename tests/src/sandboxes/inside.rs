@@ -1,4 +1,4 @@
-//! Looking into a sandbox from outside, through `/proc`: its files, its networks, and whether a secret is anywhere in it.
+//! Inspects a sandbox from outside, through `/proc`: its files, its networks, and whether a secret is anywhere in it.
 //!
 //! Memory is searched too, so that a secret which arrived without being shown to the harness is found.
 
@@ -20,7 +20,7 @@ pub struct Inside {
 /// Kernel file systems, which hold no files of the sandbox.
 const KERNEL_FILE_SYSTEMS: [&str; 3] = ["/dev", "/proc", "/sys"];
 const EMPTY: [u8; 4096] = [0; 4096];
-/// Larger regions are skipped: no process here has so much data in one.
+/// Larger regions are skipped: no process here has so much data in one region.
 const LARGEST_REGION: u64 = 256 * 1024 * 1024;
 
 impl Inside {
@@ -40,16 +40,16 @@ impl Inside {
     /// The shim, searched among all descendants, for launchers that have other children too.
     ///
     /// # Panics
-    /// When there is none below.
+    /// When no descendant is a shim.
     #[track_caller]
     pub fn shim_below(started: u32) -> Self {
-        let mut open = vec![started];
-        while let Some(process) = open.pop() {
+        let mut pending = vec![started];
+        while let Some(process) = pending.pop() {
             let program = std::fs::read_link(format!("/proc/{process}/exe")).unwrap_or_default();
             if program.file_name() == shim().file_name() {
                 return Self { process };
             }
-            open.extend(children_of(process));
+            pending.extend(children_of(process));
         }
         panic!("there is no shim below process {started}")
     }
@@ -57,21 +57,21 @@ impl Inside {
     /// The processes that share its file tree, itself included.
     pub fn companions(&self) -> Vec<u32> {
         let tree = |id: u32| std::fs::read_link(format!("/proc/{id}/ns/mnt")).ok();
-        let Some(own) = tree(self.process) else { return Vec::new() };
-        process_ids().filter(|id| tree(*id).as_ref() == Some(&own)).collect()
+        let Some(own_tree) = tree(self.process) else { return Vec::new() };
+        process_ids().filter(|id| tree(*id).as_ref() == Some(&own_tree)).collect()
     }
 
     /// The path of every file that it can see, without directories and kernel file systems.
     pub fn files(&self) -> BTreeSet<String> {
         let root = PathBuf::from(format!("/proc/{}/root", self.process));
-        let (mut found, mut open) = (BTreeSet::new(), vec![root.clone()]);
-        while let Some(directory) = open.pop() {
+        let (mut found, mut pending) = (BTreeSet::new(), vec![root.clone()]);
+        while let Some(directory) = pending.pop() {
             for entry in std::fs::read_dir(&directory).into_iter().flatten().flatten() {
                 let path = entry.path();
                 let inside = format!("/{}", path.strip_prefix(&root).expect("it is below").display());
                 match entry.file_type() {
                     Ok(kind) if kind.is_dir() && !KERNEL_FILE_SYSTEMS.contains(&inside.as_str()) => {
-                        open.push(path)
+                        pending.push(path)
                     }
                     Ok(kind) if kind.is_dir() => {}
                     _ => _ = found.insert(inside),
@@ -87,7 +87,7 @@ impl Inside {
         text.lines().filter_map(|line| Some(line.split_once(':')?.0.trim().to_owned())).collect()
     }
 
-    /// Asserts that no form of a secret is in its arguments, its environment or its memory.
+    /// Asserts that no encoding of a secret is in its arguments, its environment or its memory.
     #[track_caller]
     pub fn assert_without(&self, secret: &str) {
         let name = command_line(self.process);
@@ -98,7 +98,7 @@ impl Inside {
         assert_absent(&format!("the memory of {name}"), &memory, secret);
     }
 
-    /// The same for the content of every file that it can see. Only for a sandbox with a file tree of its own.
+    /// Asserts the same about the content of every file that it can see. Only for a sandbox with its own file tree.
     #[track_caller]
     pub fn assert_files_without(&self, secret: &str) {
         for file in self.files() {
@@ -109,18 +109,18 @@ impl Inside {
         }
     }
 
-    /// Whether a text is in its memory. Proves that the search would find a secret.
+    /// Whether a text is in its memory: a test checks with a known text that the search would find a secret.
     #[track_caller]
     pub fn memory_contains(&self, text: &str) -> bool {
         contains(&self.memory(), text.as_bytes())
     }
 
-    /// All memory that it may have written to, without empty pages.
+    /// All its readable memory, without program code, very large regions and empty pages.
     #[track_caller]
     fn memory(&self) -> Vec<u8> {
         let maps = String::from_utf8_lossy(&self.proc("maps")).into_owned();
         let memory = File::open(format!("/proc/{}/mem", self.process))
-            .unwrap_or_else(|error| panic!("read the memory of process {}: {error}", self.process));
+            .unwrap_or_else(|error| panic!("cannot read the memory of process {}: {error}", self.process));
         let mut all = Vec::new();
         for (begin, end) in maps.lines().filter_map(region) {
             let mut region = vec![0; usize::try_from(end - begin).expect("it is below the largest region")];
@@ -146,8 +146,8 @@ fn region(line: &str) -> Option<(u64, u64)> {
     let permissions = words.get(1)?;
     let is_program = !permissions.contains('w')
         && words.get(5).is_some_and(|path| path.starts_with('/') && !path.starts_with("/memfd"));
-    let wanted = permissions.starts_with('r') && end - begin <= LARGEST_REGION && !is_program;
-    wanted.then_some((begin, end))
+    let is_searched = permissions.starts_with('r') && end - begin <= LARGEST_REGION && !is_program;
+    is_searched.then_some((begin, end))
 }
 
 #[cfg(test)]
@@ -169,11 +169,11 @@ mod tests {
         inside.assert_without(secret);
         let mut input = shell.child.stdin.take().expect("it was asked for");
         std::io::Write::write_all(&mut input, format!("{secret}\n").as_bytes()).expect("it reads");
-        let mut answer = [0; 7];
+        let mut response = [0; 7];
         let output = shell.child.stdout.as_mut().expect("it was asked for");
-        std::io::Read::read_exact(output, &mut answer).expect("it answers");
-        let looked = catch_unwind(AssertUnwindSafe(|| inside.assert_without(secret)));
-        assert!(looked.is_err(), "the secret is in memory and was not found");
+        std::io::Read::read_exact(output, &mut response).expect("it answers");
+        let search = catch_unwind(AssertUnwindSafe(|| inside.assert_without(secret)));
+        assert!(search.is_err(), "the secret is in memory and was not found");
     }
 
     #[test]

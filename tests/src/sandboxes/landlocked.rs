@@ -1,4 +1,4 @@
-//! A process that Landlock denies all TCP and every file that it was not given.
+//! A process to which Landlock denies all TCP and every file that is not named.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;

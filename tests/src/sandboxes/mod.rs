@@ -5,9 +5,9 @@
 //! let mut shim = sandbox.start(&Guest::of(&world, "tools"));
 //! ```
 //!
-//! `open` first runs the shim's `--version` in the sandbox. Where that fails, the test fails under `CI=true` and elsewhere
-//! is reported as not run, with the reason. What must stay true: a sandbox that goes out of scope leaves no process, mount,
-//! network or file behind, also when its test panicked, and ends only what it started, by its id.
+//! `open` first runs the shim's `--version` in the sandbox. Where that fails, the test fails under `CI=true` and
+//! elsewhere is reported as not run, with the reason. What must stay true: a sandbox that goes out of scope leaves no
+//! process, mount, network or file behind, also when its test panicked, and ends only what it started, by its id.
 //!
 //! | sandbox | its own file tree | a way out |
 //! |---|---|---|
@@ -68,7 +68,8 @@ pub struct Guest {
     relay: Option<PathBuf>,
 }
 
-/// A directory of the host that a guest sees. Sandboxes without a file tree of their own show it at its path on the host.
+/// A directory of the host that a guest sees. Sandboxes without a file tree of their own show it at its path on the
+/// host.
 #[derive(Clone, Debug)]
 struct Mount {
     outside: PathBuf,
@@ -106,7 +107,7 @@ impl Guest {
         Self { arguments, ..Self::default() }
     }
 
-    /// A shim that connects to this world through the relay's directory and asks for a server.
+    /// A shim that connects to this world through the relay's directory, for this server.
     pub fn of(world: &World, server: &str) -> Self {
         let directory = world.layout().relay.parent().expect("a socket is in a directory");
         Self { relay: Some(directory.to_owned()), ..Self::new(&["--server", server]) }
@@ -117,7 +118,8 @@ impl Guest {
         self
     }
 
-    /// Runs the shim binary a second time beside it, with these arguments. Only for machines: elsewhere a test starts both.
+    /// Runs the shim binary a second time beside it, with these arguments. Only for machines: elsewhere a test starts
+    /// both.
     pub fn beside(mut self, arguments: &[&str]) -> Self {
         self.beside = Some(arguments.iter().map(|argument| (*argument).to_owned()).collect());
         self
@@ -129,7 +131,7 @@ impl Guest {
         self
     }
 
-    /// All mounts of a sandbox with a file tree of its own. The relay's directory is read-only: that is enough to connect.
+    /// All mounts for a sandbox with its own file tree. The relay's directory is read-only: that is enough to connect.
     fn mounts(&self) -> Vec<Mount> {
         let relay = self.relay.iter().map(|outside| Mount {
             outside: outside.clone(),
@@ -143,8 +145,8 @@ impl Guest {
     fn environment_outside(&self) -> BTreeMap<String, String> {
         let mut environment = self.environment.clone();
         if let Some(relay) = &self.relay {
-            let link = format!("unix:{}", relay.join("relay.sock").display());
-            environment.entry("COFFERDAM_RELAY".to_owned()).or_insert(link);
+            let relay_address = format!("unix:{}", relay.join("relay.sock").display());
+            environment.entry("COFFERDAM_RELAY".to_owned()).or_insert(relay_address);
         }
         environment
     }

@@ -1,7 +1,7 @@
 //! Containers of an image that is `FROM scratch` and holds the shim alone, without a network.
 //!
-//! Images, containers, locks and run-time files are in a directory of its own, so that it does not interfere with other uses of podman
-//! on the machine; a container is removed by its name.
+//! Images, containers, locks and run-time files are in a temporary directory, so that other uses of podman on the
+//! machine are not disturbed; a container is removed by its name.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -22,8 +22,8 @@ pub struct Podman {
     made: CreatedNames,
 }
 
-/// A container that stays until it goes out of scope. It holds the shim and nothing else, so the shim is also what
-/// keeps it running: it waits for a harness that never sends anything.
+/// A container that runs until this value goes out of scope. It contains only the shim, so a shim also keeps it
+/// running: that shim waits for a harness that never sends anything.
 #[derive(Debug)]
 pub struct Container<'podman> {
     podman: &'podman Podman,
@@ -56,7 +56,7 @@ impl Podman {
         if_usable(podman)
     }
 
-    /// A running container to `exec` into, with the mounts of this guest.
+    /// Starts a container to `exec` into, with the mounts of this guest.
     #[track_caller]
     pub fn container(&self, guest: &Guest) -> Container<'_> {
         let container = Container { podman: self, name: self.made.next() };
@@ -128,7 +128,8 @@ impl Podman {
         command
     }
 
-    /// The command line of `podman` with this sandbox's directories. It needs no environment, so that another program can run it.
+    /// The command line of `podman` with this sandbox's directories. It needs no environment, so that another program
+    /// can run it.
     fn line(&self) -> Vec<OsString> {
         let path = |name: &str| self.directory.path().join(name).into_os_string();
         let mut settings = OsString::from("CONTAINERS_CONF=");
@@ -172,7 +173,7 @@ impl Drop for Podman {
 }
 
 impl Container<'_> {
-    /// A harness on a further shim in the running container, by `exec -i`.
+    /// Starts another shim in the running container by `exec -i`, with a harness on its stdio.
     #[track_caller]
     pub fn exec(&self, guest: &Guest) -> Harness {
         let mut line = self.podman.line();

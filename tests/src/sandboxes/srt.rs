@@ -1,5 +1,5 @@
 //! The sandbox runtime of Claude Code (`srt`): the host's file tree read-only, a filter that forbids Unix sockets, and
-//! one way out, a CONNECT proxy with a password that leads to allowed addresses only.
+//! one way out, a CONNECT proxy with a password that connects to allowed addresses only.
 //!
 //! The guest finds the proxy in `HTTPS_PROXY` and friends, and a `NO_PROXY` that names loopback and private networks.
 
@@ -12,8 +12,8 @@ use super::{Access, Guest, Sandbox, if_usable, shim};
 use crate::process::command;
 use crate::tools::Tool;
 
-/// An argument of a guest: the URL of the proxy with user and password, which are known inside only. For
-/// a link to a numeric address, because the `NO_PROXY` inside would bypass the proxy.
+/// An argument of a guest that is expanded inside: the URL of the proxy with user and password, which exist only there.
+/// For a link to a numeric address, because the `NO_PROXY` inside would bypass the proxy.
 pub const PROXY_OF_SRT: &str = "$HTTPS_PROXY";
 
 /// Everything in it dies with its outermost process, the first of a process namespace.
@@ -26,7 +26,8 @@ pub struct Srt {
 }
 
 impl Srt {
-    /// A sandbox whose proxy leads to these addresses (`HOST:PORT`) and to no other, and where these paths cannot be read.
+    /// A sandbox whose proxy leads to these addresses (`HOST:PORT`) and to no other, and where these paths cannot be
+    /// read.
     #[track_caller]
     pub fn open(allowed: &[&str], hidden: &[&Path]) -> Option<Self> {
         let (node, program) = (Tool::Node.path()?, Tool::SandboxRuntime.path()?);

@@ -1,5 +1,5 @@
-//! A host that is reached by a real `ssh`: OpenSSH's server, in a sandbox with processes, accounts and temporary files of its
-//! own and the host's other files, read-only.
+//! A host that is reached by a real `ssh`: OpenSSH's server, in a sandbox that has its own processes, accounts and
+//! temporary files, and the host's other files read-only.
 //!
 //! The server is not that of the machine: the test makes its keys, its configuration and its loopback port, and
 //! starts it. It ends with its sandbox, together with everything that it started.

@@ -1,7 +1,8 @@
-//! A network namespace with one virtual cable (veth pair) to the host; the rest of the host's network cannot be seen from inside.
+//! A network namespace with one veth pair ("cable") to the host; the rest of the host's network cannot be reached from
+//! inside.
 //!
-//! The sidecar binds to [`Veth::host`], which exists only as long as the sandbox. Addresses are chosen so that sandboxes of
-//! other tests have different ones, also in other processes.
+//! The sidecar binds to [`Veth::host`], which exists only as long as the sandbox. Sandboxes of other tests, also in
+//! other processes, have different addresses.
 
 use std::net::Ipv4Addr;
 use std::path::{Path, PathBuf};
@@ -18,12 +19,12 @@ use crate::tools::{Tool, cannot_run};
 pub struct Veth {
     program: PathBuf,
     name: String,
-    cable: String,
+    host_interface: String,
     host: Ipv4Addr,
     guest: Ipv4Addr,
 }
 
-/// Whether packets pass.
+/// The state of the guest's interface: down (`Cut`) or up (`Whole`).
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Cable {
     Cut,
@@ -40,8 +41,8 @@ impl Veth {
         let (name, number) = unique_and_number();
         let (host, guest) =
             free_addresses(&program, std::process::id().wrapping_mul(31).wrapping_add(number));
-        let cable = format!("cd{}-{number}", std::process::id());
-        let veth = Self { program, name, cable, host, guest };
+        let host_interface = format!("cd{}-{number}", std::process::id());
+        let veth = Self { program, name, host_interface, host, guest };
         veth.create().map_or_else(
             |problem| {
                 cannot_run(&format!("a network namespace cannot be made here: {problem}"));
@@ -70,7 +71,7 @@ impl Veth {
             Cable::Whole => "up",
         };
         let mut set = command(&self.program);
-        set.args(["-n", &self.name, "link", "set", "dev", GUEST_END, state]);
+        set.args(["-n", &self.name, "link", "set", "dev", GUEST_INTERFACE, state]);
         text_of_success(set, "ip link set");
     }
 
@@ -84,14 +85,14 @@ impl Veth {
 
     fn create(&self) -> Result<(), String> {
         let (host, guest) = (format!("{}/30", self.host), format!("{}/30", self.guest));
-        let (name, cable) = (self.name.as_str(), self.cable.as_str());
+        let (name, cable) = (self.name.as_str(), self.host_interface.as_str());
         let steps: [&[&str]; 7] = [
             &["netns", "add", name],
-            &["link", "add", cable, "type", "veth", "peer", "name", GUEST_END, "netns", name],
+            &["link", "add", cable, "type", "veth", "peer", "name", GUEST_INTERFACE, "netns", name],
             &["address", "add", &host, "dev", cable],
             &["link", "set", "dev", cable, "up"],
-            &["-n", name, "address", "add", &guest, "dev", GUEST_END],
-            &["-n", name, "link", "set", "dev", GUEST_END, "up"],
+            &["-n", name, "address", "add", &guest, "dev", GUEST_INTERFACE],
+            &["-n", name, "link", "set", "dev", GUEST_INTERFACE, "up"],
             &["-n", name, "link", "set", "dev", "lo", "up"],
         ];
         for step in steps {
@@ -128,7 +129,7 @@ impl Drop for Veth {
             send(process, Signal::SIGKILL);
         }
         // The cable is removed with the namespace, unless the namespace was never created.
-        for arguments in [["netns", "delete", &self.name], ["link", "delete", &self.cable]] {
+        for arguments in [["netns", "delete", &self.name], ["link", "delete", &self.host_interface]] {
             let mut ip = command(&self.program);
             ip.args(arguments);
             output_of(ip, "ip");
@@ -136,10 +137,10 @@ impl Drop for Veth {
     }
 }
 
-/// The interface name of the cable inside.
-const GUEST_END: &str = "cable";
+/// The name of the veth interface inside the namespace.
+const GUEST_INTERFACE: &str = "cable";
 
-/// Two addresses of a network of four in 10.231.0.0/16 that this machine does not have yet.
+/// The two host addresses of a /30 in 10.231.0.0/16 that no interface of this machine uses.
 #[track_caller]
 fn free_addresses(program: &Path, seed: u32) -> (Ipv4Addr, Ipv4Addr) {
     const NETWORKS: u32 = 1 << 14;
@@ -149,6 +150,6 @@ fn free_addresses(program: &Path, seed: u32) -> (Ipv4Addr, Ipv4Addr) {
         show.args(["-o", "-4", "address", "show", "to", &format!("{}/30", Ipv4Addr::from(*network))]);
         text_of_success(show, "ip address show").is_empty()
     });
-    let network = free.expect("not all of them are taken");
+    let network = free.expect("one of 64 networks is not in use");
     (Ipv4Addr::from(network + 1), Ipv4Addr::from(network + 2))
 }

@@ -86,7 +86,7 @@ impl Builder {
         self.secret_file_with(name, content, "")
     }
 
-    /// The same, with further lines of its table.
+    /// Like [`Self::secret_file`], with further lines of its table.
     pub fn secret_file_with(mut self, name: &str, content: &str, lines: &str) -> Self {
         self.secrets.insert(name.to_owned(), Secret::File(content.to_owned(), lines.to_owned()));
         self
@@ -153,7 +153,7 @@ impl Builder {
         self
     }
 
-    /// The state directory is a small file system of its own, which [`World::fill_the_state_directory`] can fill.
+    /// The state directory is a small tmpfs, which [`World::fill_the_state_directory`] can fill.
     pub fn state_on_tmpfs(mut self, kibibytes: u32) -> Self {
         self.state = StateDirectory::Tmpfs(kibibytes);
         self
@@ -176,7 +176,7 @@ impl Builder {
     /// Writes the configuration and starts nothing.
     #[track_caller]
     pub fn prepare(self) -> World {
-        World::laid_out(self)
+        World::with_layout(self)
     }
 
     /// Writes `cofferdam.toml` and the secrets' files.
@@ -189,7 +189,8 @@ impl Builder {
         std::fs::write(&layout.config, self.toml(layout)).expect("a temporary directory is writable");
     }
 
-    /// How the sidecar is started: directly, or in a mount namespace with its small state directory.
+    /// The command that starts the sidecar: directly, without capabilities, or in a mount namespace with a tmpfs as its
+    /// state directory.
     #[track_caller]
     pub(super) fn launcher(&self, program: &Path, layout: &Layout) -> Command {
         match (self.state, self.rights) {

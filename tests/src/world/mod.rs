@@ -5,7 +5,8 @@
 //! let mut shim = world.shim("github");
 //! ```
 //!
-//! What must stay true: a world that goes out of scope leaves no process running, and shows its logs if the test failed.
+//! What must stay true: a world that goes out of scope leaves no process running, and shows its logs if the test
+//! failed.
 
 mod builder;
 
@@ -64,7 +65,7 @@ impl World {
         &self.layout
     }
 
-    /// A harness on a new shim that asks for this server.
+    /// Starts a shim for this server, with a harness connected to its stdio.
     #[track_caller]
     pub fn shim(&self, server: &str) -> Harness {
         let mut command = self.shim_command();
@@ -72,13 +73,13 @@ impl World {
         Harness::start(command, "cofferdam-shim")
     }
 
-    /// A harness on a new shim, after the legacy handshake.
+    /// Like [`Self::shim`], with the legacy handshake made.
     #[track_caller]
     pub fn connected(&self, server: &str) -> Harness {
         self.shim(server).initialized()
     }
 
-    /// The shim with its link and an otherwise empty environment.
+    /// The command of a shim with the relay's address and an empty environment.
     #[track_caller]
     pub fn shim_command(&self) -> Command {
         let mut command = self.bare_shim_command();
@@ -86,7 +87,7 @@ impl World {
         command
     }
 
-    /// The shim without a link, for a test that sets one itself.
+    /// The command of a shim without a relay address, for a test that sets one itself.
     #[track_caller]
     pub fn bare_shim_command(&self) -> Command {
         let mut command = command(built("COFFERDAM_SHIM_BIN", "cofferdam-shim"));
@@ -94,7 +95,7 @@ impl World {
         command
     }
 
-    /// The link of shims: `unix:PATH`.
+    /// The address for a shim's `--relay`: `unix:PATH`.
     pub fn link(&self) -> String {
         let path = self.proxy.as_ref().map_or(self.layout.relay.as_path(), RecordingProxy::path);
         format!("unix:{}", path.display())
@@ -122,7 +123,7 @@ impl World {
     pub fn sessions(&self) -> Value {
         let text = self.cofferdam_text(&["sessions", "--json"]);
         serde_json::from_str(&text)
-            .unwrap_or_else(|error| panic!("sessions --json is JSON: {error} in {text}"))
+            .unwrap_or_else(|error| panic!("sessions --json is not JSON: {error} in {text}"))
     }
 
     /// Every record of the audit, oldest first; a torn last line is left out.
@@ -139,12 +140,12 @@ impl World {
 
     /// The records of outcomes of `tools/call`.
     ///
-    /// They are written soon after the response, so this waits until every allowed call that has ended has one.
+    /// They are written soon after the response, so this waits up to a second for as many outcomes as allowed calls.
     pub fn outcomes(&self) -> Vec<Value> {
         let is_call = |record: &Value| record["method"] == "tools/call" && record.get("result").is_some();
         let outcomes = || -> Vec<Value> { self.audit().into_iter().filter(is_call).collect() };
         let allowed = self.decisions().iter().filter(|record| record["verdict"] == "allow").count();
-        // Calls in progress have none.
+        // The result is ignored: calls in progress have no outcome yet.
         let _ = holds_within(Duration::from_secs(1), || outcomes().len() >= allowed);
         outcomes()
     }
@@ -221,7 +222,8 @@ impl World {
         self.proxy.as_ref().expect("the world was built with `capturing`").cut();
     }
 
-    /// Cuts only the shims' side of the connections: the sidecar does not notice, as with a NAT that dropped its state.
+    /// Cuts only the shims' side of the connections: the sidecar's side stays open, as with a NAT that dropped its
+    /// state.
     ///
     /// # Panics
     /// When the world was not built with [`Builder::capturing`].
@@ -230,13 +232,14 @@ impl World {
         self.proxy.as_ref().expect("the world was built with `capturing`").half_cut();
     }
 
-    /// Asserts that no form of a secret is in anything that left the sidecar: towards shims, in the log, in the audit.
+    /// Asserts that no encoding of a secret is in the log, in the audit, or, in a world built with
+    /// [`Builder::capturing`], in the bytes sent to shims.
     #[track_caller]
     pub fn assert_secret_not_leaked(&self, secret: &str) {
         if let Some(proxy) = &self.proxy {
-            let crossed = proxy.towards_the_shim();
-            assert!(!crossed.is_empty(), "the proxy recorded something");
-            crate::encodings::assert_absent("the bytes sent to the shim", &crossed, secret);
+            let recorded = proxy.towards_the_shim();
+            assert!(!recorded.is_empty(), "the proxy recorded nothing");
+            crate::encodings::assert_absent("the bytes sent to the shim", &recorded, secret);
         }
         crate::encodings::assert_absent("the log", self.log().as_bytes(), secret);
         crate::encodings::assert_absent("the audit", &self.audit_bytes(), secret);
@@ -262,12 +265,12 @@ impl World {
         self.launch();
         let (socket, admin) = (self.layout.relay.clone(), self.layout.admin.clone());
         let running = self.sidecar.as_mut().expect("it was just launched");
-        let mut ended = false;
-        wait_until("the sidecar takes links", || {
-            ended = !running.is_running();
-            ended || UnixStream::connect(&socket).is_ok() && admin.exists()
+        let mut has_exited = false;
+        wait_until("the sidecar accepts links", || {
+            has_exited = !running.is_running();
+            has_exited || UnixStream::connect(&socket).is_ok() && admin.exists()
         });
-        assert!(!ended, "the sidecar ended at once:\n{}", self.log());
+        assert!(!has_exited, "the sidecar exited at once:\n{}", self.log());
     }
 
     /// Starts the sidecar and does not wait for it.
@@ -285,12 +288,12 @@ impl World {
         self.sidecar = Some(Running::spawn(command, "cofferdam serve"));
     }
 
-    /// Sends SIGTERM and waits until it has exited.
+    /// Sends SIGTERM to the sidecar and waits until it has exited.
     #[track_caller]
     pub fn stop_sidecar(&mut self) {
         self.sidecar().signal(Signal::SIGTERM);
         let status = self.sidecar().wait(PATIENCE);
-        assert!(status.success(), "an orderly stop succeeds: {status}");
+        assert!(status.success(), "the sidecar failed after SIGTERM: {status}");
     }
 
     /// `kill -9`.
@@ -305,7 +308,7 @@ impl World {
         self.builder.write(&self.layout);
     }
 
-    /// Fills the small state directory to the last byte.
+    /// Fills the tmpfs of the state directory (see [`Builder::state_on_tmpfs`]) to the last byte.
     #[track_caller]
     pub fn fill_the_state_directory(&self) {
         use std::io::Write;
@@ -322,7 +325,7 @@ impl World {
         let _ = std::fs::remove_file(self.state_path_on_host().join("filler"));
     }
 
-    fn laid_out(builder: Builder) -> Self {
+    fn with_layout(builder: Builder) -> Self {
         let layout = Layout::new();
         builder.write(&layout);
         let proxy = match builder.capture {
@@ -368,9 +371,9 @@ impl Drop for World {
         }
         if let Some(mut sidecar) = self.sidecar.take() {
             sidecar.signal(Signal::SIGTERM);
-            let ended =
+            let has_exited =
                 crate::deadline::holds_within(std::time::Duration::from_secs(10), || !sidecar.is_running());
-            if !ended {
+            if !has_exited {
                 eprintln!("the sidecar outlived SIGTERM by 10 s and is killed");
             }
         }

@@ -1,4 +1,5 @@
-//! A link over an inherited descriptor: it cannot be reconnected, so a cut ends it, and every call gets a correct response.
+//! A link over an inherited descriptor: it cannot be reconnected, so a cut ends it, and every call gets a correct
+//! response.
 
 use std::collections::BTreeMap;
 use std::os::fd::AsRawFd as _;
@@ -18,7 +19,7 @@ use nix::fcntl::{FcntlArg, FdFlag, fcntl};
 
 use crate::over_many_links;
 
-/// Links that are cut.
+/// The number of links that are cut.
 const CUTS: usize = 12;
 /// Calls that are made between two checks whether the link was cut.
 const CALLS_AT_ONCE: usize = 5;
@@ -55,9 +56,12 @@ fn calls_over_an_inherited_descriptor_that_is_cut_get_correct_responses() {
         });
     }
     eprintln!("chaos over fd: {CUTS} descriptors, {outcomes:?}, {tally:?}");
-    assert_eq!(tally.connections, CUTS, "no reconnect: {tally:?}");
+    assert_eq!(tally.connections, CUTS, "there was a reconnect: {tally:?}");
     for outcome in [CallOutcome::Ran, CallOutcome::Unknown, CallOutcome::DidNotRun] {
-        assert!(outcomes.get(&outcome).is_some_and(|count| *count > 0), "none is {outcome:?}: {outcomes:?}");
+        assert!(
+            outcomes.get(&outcome).is_some_and(|count| *count > 0),
+            "no call has the outcome {outcome:?}: {outcomes:?}"
+        );
     }
 }
 
@@ -78,7 +82,7 @@ fn cut_once(seed: u64) -> (BTreeMap<CallOutcome, usize>, Tally) {
     (conversation.assert_at_most_once(&world), proxy.tally())
 }
 
-/// A shim whose link is a descriptor connected to the proxy.
+/// Starts a shim whose link is a descriptor connected to a new proxy with this plan.
 fn shim_with_descriptor(world: &World, plan: Plan) -> (Harness, Proxy) {
     let kind = &LinkKind::UNIX;
     let proxy = Proxy::start(&(kind.front)(world), (kind.sidecar)(world), move |_| plan.clone());

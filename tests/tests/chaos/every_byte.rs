@@ -25,23 +25,23 @@ fn a_cut_at_every_byte_of_the_handshake_and_of_headers_loses_nothing_over_unix()
 /// Cuts at each byte of a first handshake, of a resuming one, and of the first messages' headers, in both directions.
 fn every_byte_is_cut(kind: &LinkKind) {
     let first = cut_first_handshakes(kind);
-    let (again, headers) = cut_resumes(kind);
-    let count = first.0 + first.1 + again.0 + again.1 + headers;
+    let (resuming, headers) = cut_resumes(kind);
+    let count = first.0 + first.1 + resuming.0 + resuming.1 + headers;
     eprintln!(
-        "{}: {count} places were cut: {} and {} bytes of first handshakes towards the sidecar and the shim, {} and {} of resuming ones, {headers} in headers",
-        kind.name, first.0, first.1, again.0, again.1
+        "{}: {count} cuts: {} and {} in first handshakes towards the sidecar and the shim, {} and {} in resuming handshakes, {headers} in headers",
+        kind.name, first.0, first.1, resuming.0, resuming.1
     );
     // At least each byte of the shim's handshake, and of a Welcome, which is longer than its token.
-    assert!(first.0 > hello_bytes(None) && again.0 > hello_bytes(Some(())), "{first:?} {again:?}");
-    assert!(first.1.min(again.1) > PREFACE.len() + HEADER + TOKEN, "{first:?} {again:?}");
+    assert!(first.0 > hello_bytes(None) && resuming.0 > hello_bytes(Some(())), "{first:?} {resuming:?}");
+    assert!(first.1.min(resuming.1) > PREFACE.len() + HEADER + TOKEN_BYTES, "{first:?} {resuming:?}");
     assert_eq!(headers, 2 * MESSAGES * (HEADER + MESSAGE_HEADER + 1));
 }
 
 /// Messages in each direction whose headers are cut.
 const MESSAGES: usize = 3;
-const TOKEN: usize = 64;
+const TOKEN_BYTES: usize = 64;
 
-/// Plans for the next connections; all others are not changed.
+/// Plans for the next connections; all later connections are undisturbed.
 #[derive(Clone, Default)]
 struct Planned(Arc<Mutex<VecDeque<Plan>>>);
 
@@ -77,7 +77,7 @@ fn cut_first_handshakes(kind: &LinkKind) -> (usize, usize) {
     plans.iter().for_each(|plan| planned.add(plan.clone()));
     let mut shim = kind.shim(&world, &proxy, SERVER);
     for number in 2..plans.len() + 2 {
-        // Without a waiting request the shim would retry late; a line makes it retry at once.
+        // Without a waiting request the shim would retry late; a new message makes it retry at once.
         let deadline = Deadline::after(PATIENCE);
         while proxy.tally().connections < number {
             assert!(!deadline.is_over(), "the shim does not reconnect");
@@ -119,10 +119,10 @@ fn cut_resumes(kind: &LinkKind) -> ((usize, usize), usize) {
         let passed = proxy.wait_for_the_end_of(number);
         for end in [plan.towards_sidecar.end, plan.towards_shim.end].into_iter().flatten() {
             if let Position::Byte(byte) = end.at {
-                assert_eq!(passed, byte, "it was cut where it should be");
+                assert_eq!(passed, byte, "the connection was cut at another byte");
             }
         }
-        // A line makes the shim retry at once.
+        // A new message makes the shim retry at once.
         conversation.call();
         conversation.wait_until_in_flight(0);
     }
@@ -134,7 +134,7 @@ fn cut_resumes(kind: &LinkKind) -> ((usize, usize), usize) {
 fn hello_bytes(resume: Option<()>) -> usize {
     let resume = resume.map(|()| Resume {
         link: "l0123456789abcdef".into(),
-        token: ResumeToken("0".repeat(TOKEN)),
+        token: ResumeToken("0".repeat(TOKEN_BYTES)),
         received: 1,
     });
     let mut bytes = PREFACE.to_vec();

@@ -8,7 +8,7 @@ use super::root;
 
 const SCHEMA: &str = include_str!("../../../sidecar/cofferdam.schema.json");
 
-/// Sections of the page: heading, definition in the schema, and where its keys stand in the file.
+/// Sections of the page: heading, definition in the schema, and its description if the schema has none.
 const SECTIONS: [(&str, &str, &str); 12] = [
     ("`[relay]`", "Relay", ""),
     ("`[admin]`", "Admin", ""),
@@ -25,7 +25,7 @@ const SECTIONS: [(&str, &str, &str); 12] = [
 ];
 
 #[test]
-fn the_configuration_page_is_what_the_schema_says() {
+fn the_configuration_page_is_generated_from_the_current_schema() {
     let path = root().join("packaging/guide/configuration.md");
     let page = page(&serde_json::from_str(SCHEMA).expect("the schema is JSON"));
     if std::env::var_os("UPDATE_GUIDE").is_some() {
@@ -56,8 +56,8 @@ fn page(schema: &Value) -> String {
          Durations are written `500ms`, `20s`, `2h30m`; sizes `64KiB`, `10MiB` or a number of bytes.\n\n\
          ## At the top of the file\n\n",
     );
-    let tables = |value: &Value| value["type"] == "object" || names_a_table(schema, value);
-    table(&mut page, schema, &schema["properties"], |value| !tables(value));
+    let is_table = |value: &Value| value["type"] == "object" || refers_to_a_table(schema, value);
+    table(&mut page, schema, &schema["properties"], |value| !is_table(value));
     for (heading, name, note) in SECTIONS {
         let definition = &schema["$defs"][name];
         let description = definition["description"].as_str().unwrap_or(note);
@@ -83,7 +83,7 @@ fn table(page: &mut String, schema: &Value, properties: &Value, shown: impl Fn(&
     }
 }
 
-/// The values of a key that takes one of a few words, with what each means.
+/// The values of a key that accepts one of a few words, with their descriptions.
 fn choices(schema: &Value, value: &Value) -> String {
     let definition = referenced(schema, value);
     if let Some(words) = definition["enum"].as_array() {
@@ -98,7 +98,7 @@ fn choices(schema: &Value, value: &Value) -> String {
     described.collect::<Vec<_>>().join(" ")
 }
 
-fn names_a_table(schema: &Value, value: &Value) -> bool {
+fn refers_to_a_table(schema: &Value, value: &Value) -> bool {
     referenced(schema, value)["type"] == "object"
 }
 

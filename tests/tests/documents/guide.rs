@@ -1,4 +1,4 @@
-//! packaging/guide and packaging/examples: what they show works, what they list is complete.
+//! packaging/guide and packaging/examples: the commands and files that they show work, and their lists are complete.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -12,7 +12,7 @@ use super::{
 };
 
 #[test]
-fn every_example_checks() {
+fn every_example_is_a_valid_configuration() {
     let examples: Vec<PathBuf> = std::fs::read_dir(root().join("packaging/examples"))
         .expect("there are examples")
         .flatten()
@@ -20,7 +20,7 @@ fn every_example_checks() {
         .collect();
     assert!(examples.len() >= 3, "{examples:?}");
     for example in examples {
-        // What takes more than one file has a folder.
+        // An example with more than one file has a folder.
         check(&if example.is_dir() { example.join("cofferdam.toml") } else { example });
     }
 }
@@ -55,18 +55,18 @@ fn the_guide_explains_every_code() {
     let listed: BTreeSet<String> = rows(TROUBLESHOOTING).filter_map(|row| spans(&row[0]).next()).collect();
     assert_eq!(listed, Code::ALL.iter().map(|code| code.as_str().to_owned()).collect());
     for row in rows(TROUBLESHOOTING) {
-        assert_eq!(row.len(), 4, "what, why and what to do: {row:?}");
+        assert_eq!(row.len(), 4, "not four cells (code, what, why, what to do): {row:?}");
     }
 }
 
 #[test]
 fn the_programs_accept_the_command_lines_that_the_documents_show() {
     let (mut host, mut guest) = (0, 0);
-    // Help is given when everything before it was understood.
+    // `--help` succeeds only if all arguments before it are valid.
     let help_after = |words: &[&str]| -> Vec<String> {
         words.iter().copied().chain(["--help"]).map(str::to_owned).collect()
     };
-    let shows = |words: &[&str]| {
+    let assert_accepted_by_shim = |words: &[&str]| {
         let words = help_after(words);
         let output = run_shim(&words.iter().map(String::as_str).collect::<Vec<_>>());
         assert!(output.status.success(), "{words:?}: {}", String::from_utf8_lossy(&output.stderr));
@@ -85,21 +85,24 @@ fn the_programs_accept_the_command_lines_that_the_documents_show() {
                 cofferdam(&words.iter().map(String::as_str).collect::<Vec<_>>());
                 if let Some(shim) = command.iter().position(|word| *word == "cofferdam-shim") {
                     guest += 1;
-                    shows(&command[shim + 1..]);
+                    assert_accepted_by_shim(&command[shim + 1..]);
                 }
             }
             ["cofferdam-shim", ref words @ ..] => {
                 guest += 1;
-                shows(words);
+                assert_accepted_by_shim(words);
             }
-            // Its input ends at once, so an accepted link is a success.
+            // The shim's stdin is empty, so it exits with success if it accepts the address.
             ["--relay", link] if link != "LINK" => {
                 assert!(run_shim(&["--relay", link]).status.success(), "{link}");
             }
             _ => {}
         }
     }
-    assert!(host >= 10 && guest >= 4, "{host} of the host's, {guest} of the guest's");
+    assert!(
+        host >= 10 && guest >= 4,
+        "only {host} command lines of `cofferdam` and {guest} of `cofferdam-shim`"
+    );
 }
 
 #[test]
@@ -121,7 +124,10 @@ fn the_guide_lists_the_flags_of_the_shim_and_what_the_tests_install() {
     let words: BTreeSet<String> = spans(CONTRIBUTING).collect();
     let always = TOOLS.lines().filter_map(|line| line.strip_prefix("want "));
     for package in always.filter_map(|line| line.split(' ').nth(1)).chain(["python3-venv"]) {
-        assert!(words.contains(package), "tests/tools installs {package}");
+        assert!(
+            words.contains(package),
+            "CONTRIBUTING.md does not name {package}, which tests/tools installs"
+        );
     }
 }
 

@@ -1,4 +1,5 @@
-//! Checks the documents as far as a program can: what they show works, what they name exists.
+//! Checks the documents as far as a program can: the commands that they show work, the files and tests that they name
+//! exist.
 //!
 //! | module | documents |
 //! |---|---|
@@ -69,7 +70,7 @@ fn cofferdam(arguments: &[&str]) -> String {
     command.env_clear().env("HOME", home.path()).args(arguments);
     let Output { status, stdout, stderr } = output_of(command, "cofferdam");
     assert!(status.success(), "{arguments:?}: {}", String::from_utf8_lossy(&stderr));
-    String::from_utf8(stdout).expect("it speaks UTF-8")
+    String::from_utf8(stdout).expect("the output is UTF-8")
 }
 
 fn run_shim(arguments: &[&str]) -> Output {

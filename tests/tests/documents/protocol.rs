@@ -1,4 +1,4 @@
-//! PROTOCOL.md: its frame kinds, limits and codes are those of the codec, its links those that the shim lists.
+//! PROTOCOL.md: its frame kinds, limits and codes match the codec, its kinds of links match the shim's help.
 
 use std::collections::BTreeMap;
 
@@ -61,7 +61,7 @@ fn the_protocol_page_names_the_links_codes_and_words_of_the_wire() {
         .collect();
     assert_eq!(links.len(), 8, "{links:?}");
     for link in links {
-        assert!(help.contains(&link), "the shim's help says nothing of {link}");
+        assert!(help.contains(&link), "the shim's help does not mention {link}");
     }
     let codes: Vec<String> = rows(section("## 3. Opening a connection"))
         .filter_map(|row| Some(row[0].strip_prefix('`')?.strip_suffix('`')?.to_owned()))
@@ -78,7 +78,7 @@ fn the_protocol_page_names_the_links_codes_and_words_of_the_wire() {
     }
 }
 
-/// The name of a kind of frame, as the codec calls it; none where it refuses the number.
+/// The codec's name for a kind of frame; `None` for an unknown kind.
 fn kind_name(kind: u8) -> Option<String> {
     let mut decoder = Decoder::new();
     decoder.feed(PREFACE);

@@ -1,5 +1,5 @@
-//! README.md: its configuration checks, its harness settings start the shim, its command lines are those of the suite, and
-//! it stays short.
+//! README.md: its configuration is valid, its harness settings start the shim, its command lines are run by the suite,
+//! and it is short.
 
 use std::path::Path;
 
@@ -47,8 +47,8 @@ fn the_harness_settings_of_the_readme_start_the_shim() {
             server["args"].as_array().unwrap().iter().map(|argument| argument.as_str().unwrap()).collect();
         assert_eq!(arguments, ["--server", name]);
         assert!(help.contains(&format!("{} NAME", arguments[0])), "{help}");
-        assert!(granted.iter().any(|server| server.as_str() == Some(name)), "{name} is granted");
-        // Its input ends at once, so an accepted command line is a success.
+        assert!(granted.iter().any(|server| server.as_str() == Some(name)), "{name} is not granted");
+        // The shim's stdin is empty, so it exits with success if it accepts the command line.
         let output = run_shim(&arguments);
         assert!(output.status.success(), "{arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
     }
@@ -63,18 +63,18 @@ fn the_harness_settings_of_the_readme_start_the_shim() {
 
 #[test]
 fn every_command_line_of_the_readme_is_one_that_the_suite_runs() {
-    // `tests/run` and `tests/tools` say the machine's musl target in a variable, the README in full.
+    // `tests/run` and `tests/tools` have the machine's musl target in a variable; the README writes it in full.
     let musl = |text: &str, value: &str| {
         text.contains(value).then(|| text.replace("\"$musl\"", "\"$(uname -m)-unknown-linux-musl\""))
     };
-    let suite = musl(SUITE, "musl=$(uname -m)-unknown-linux-musl").expect("tests/run says its target");
-    let tools = musl(TOOLS, "musl=$machine-unknown-linux-musl").expect("tests/tools says its target");
+    let suite = musl(SUITE, "musl=$(uname -m)-unknown-linux-musl").expect("tests/run sets its target");
+    let tools = musl(TOOLS, "musl=$machine-unknown-linux-musl").expect("tests/tools sets its target");
     let has_line =
         |text: &str, line: &str| text.lines().any(|other| other.trim().trim_end_matches(" &") == line);
     for line in blocks(README, "sh").iter().flat_map(|block| block.lines()) {
         let known = match line {
             "cargo run --release -- demo" => {
-                only_default_program();
+                assert_one_default_program();
                 let demo = include_str!("../demo.rs");
                 has_line(JUSTFILE, line)
                     && has_line(&suite, "cargo build --release --locked")
@@ -113,7 +113,7 @@ fn the_mount_of_the_readme_is_enough_and_cannot_be_changed() {
     let directory = world.layout().relay.parent().unwrap();
     let mut shim = command(&bubblewrap);
     shim.args(["--unshare-all", "--die-with-parent", flag]).arg(directory).arg(inside);
-    // The static shim needs no libraries; the one that is built beside the tests does.
+    // The static shim needs no libraries; a shim that was built with the tests does.
     for libraries in ["/lib", "/lib64", "/usr/lib"] {
         shim.args(["--ro-bind-try", libraries, libraries]);
     }
@@ -122,15 +122,15 @@ fn the_mount_of_the_readme_is_enough_and_cannot_be_changed() {
     shim.initialize();
     assert_eq!(shim.call_text("echo", json!({"text": "from inside"})), "from inside");
 
-    let mut vandal = command(&bubblewrap);
-    vandal.args(["--unshare-all", "--ro-bind", "/", "/", flag]).arg(directory).arg(directory);
-    vandal.arg("rm").arg(&world.layout().relay);
-    assert!(!output_of(vandal, "rm in bubblewrap").status.success());
-    assert!(world.layout().relay.exists(), "the socket is not the sandbox's to remove");
+    let mut removal = command(&bubblewrap);
+    removal.args(["--unshare-all", "--ro-bind", "/", "/", flag]).arg(directory).arg(directory);
+    removal.arg("rm").arg(&world.layout().relay);
+    assert!(!output_of(removal, "rm in bubblewrap").status.success());
+    assert!(world.layout().relay.exists(), "the sandbox removed the socket");
 }
 
-/// `cargo run` is unambiguous: the workspace's default is one package with one program.
-fn only_default_program() {
+/// Asserts that `cargo run` is unambiguous: the workspace's default is one package with one program.
+fn assert_one_default_program() {
     let mut cargo = command(env!("CARGO"));
     cargo.args(["metadata", "--no-deps", "--offline", "--format-version", "1", "--manifest-path"]);
     cargo.arg(root().join("Cargo.toml"));

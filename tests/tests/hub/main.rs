@@ -1,4 +1,5 @@
-//! One pipe into a sandbox, with a hub inside and `cofferdam attach` outside; and calls while any of them dies.
+//! One pipe into a sandbox, with a hub inside and `cofferdam attach` outside; and calls while hub, attach or sidecar is
+//! killed.
 
 mod meeting;
 mod outlived;
@@ -71,13 +72,13 @@ fn send_calls(shim: &mut Harness, round: usize, count: usize) -> Vec<(Value, Str
         .collect()
 }
 
-fn expect_answers(shim: &mut Harness, calls: Vec<(Value, String)>) {
+fn expect_responses(shim: &mut Harness, calls: Vec<(Value, String)>) {
     for (id, text) in calls {
         assert_eq!(text_of(&shim.answer_to(&id)), text);
     }
 }
 
-fn session_of(world: &World) -> Vec<String> {
+fn session_ids(world: &World) -> Vec<String> {
     let sessions = world.sessions();
     let mut names: Vec<String> = sessions
         .as_array()
@@ -98,12 +99,12 @@ fn two_shims_share_one_pipe_and_one_session() {
     assert_eq!(first.call_text("add", json!({"a": 2, "b": 3})), "5");
     assert_eq!(second.call_text("big", json!({"bytes": 3_000_000})).len(), 3_000_000);
     assert_eq!(scene.world.sessions().as_array().unwrap().len(), 2);
-    assert_eq!(session_of(&scene.world).len(), 1, "one sandbox is one session");
+    assert_eq!(session_ids(&scene.world).len(), 1, "one sandbox is one session");
     let mode = std::fs::metadata(scene.socket()).unwrap().permissions().mode();
     assert_eq!(mode & 0o7777, 0o600);
     let hub = attach.command();
     attach.stop();
-    assert!(!is_alive(hub), "its command ends with it");
+    assert!(!is_alive(hub), "the command outlived its `attach`");
     assert!(!scene.socket().exists());
 }
 
@@ -116,8 +117,8 @@ fn a_killed_hub_loses_nothing_and_repeats_nothing() {
         let calls = [send_calls(&mut first, round, 12), send_calls(&mut second, round, 12)];
         send(attach.command(), Signal::SIGKILL);
         let [of_first, of_second] = calls;
-        expect_answers(&mut first, of_first);
-        expect_answers(&mut second, of_second);
+        expect_responses(&mut first, of_first);
+        expect_responses(&mut second, of_second);
         attach.wait_until_attached(round + 2);
     }
     assert_eq!(scene.world.times_executed("tools", "echo"), 2 * 3 * 8);
@@ -130,17 +131,17 @@ fn a_killed_attach_ends_its_hub_and_the_next_attach_resumes_the_links() {
     let scene = Scene::new();
     let mut attach = scene.attach();
     let mut shim = scene.shim();
-    let session = session_of(&scene.world);
+    let session = session_ids(&scene.world);
     let before = send_calls(&mut shim, 0, 6);
     let hub = attach.command();
     attach.kill9();
     wait_until("the hub ends with its pipe", || !is_alive(hub));
     let meanwhile = send_calls(&mut shim, 1, 6);
     let _again = scene.attach();
-    expect_answers(&mut shim, before);
-    expect_answers(&mut shim, meanwhile);
+    expect_responses(&mut shim, before);
+    expect_responses(&mut shim, meanwhile);
     assert_eq!(scene.world.executions("tools").len(), 12);
-    assert_eq!(session_of(&scene.world), session, "it is the same sandbox");
+    assert_eq!(session_ids(&scene.world), session, "it is the same sandbox");
 }
 
 #[test]
@@ -156,14 +157,14 @@ fn messages_sent_while_detached_are_delivered_afterwards() {
     assert_eq!(
         shim.answer_within(&slow, Duration::from_millis(1500)),
         None,
-        "nothing could have delivered it"
+        "a response arrived without a pipe"
     );
     let _again = scene.attach();
     assert_eq!(text_of(&shim.answer_to(&slow)), "late");
-    let question = shim.message_with_method("roots/list");
-    shim.send(&json!({"jsonrpc": "2.0", "id": question["id"], "result": {"roots": []}}));
+    let request = shim.message_with_method("roots/list");
+    shim.send(&json!({"jsonrpc": "2.0", "id": request["id"], "result": {"roots": []}}));
     assert!(shim.answer_to(&asked).get("result").is_some());
-    expect_answers(&mut shim, calls);
+    expect_responses(&mut shim, calls);
     assert_eq!(scene.world.executions("tools").len(), 8);
 }
 
@@ -188,7 +189,7 @@ fn shims_reconnect_to_a_killed_sidecar_and_no_call_runs_twice() {
             }
         }
     }
-    assert!(unknown > 0, "calls in flight may have run");
+    assert!(unknown > 0, "no outcome is unknown although calls were in flight");
     attach.wait_until_attached(2);
     assert_eq!(shim.call_text("echo", json!({"text": "after"})), "after");
     let executions = scene.world.executions("tools");
@@ -207,8 +208,8 @@ fn a_stopped_hub_is_detected_and_replaced() {
     send(hub, Signal::SIGSTOP);
     let calls = send_calls(&mut shim, 0, 6);
     attach.wait_until_output_has("nothing came through the pipe");
-    expect_answers(&mut shim, calls);
-    assert!(!is_alive(hub), "it is not left behind");
+    expect_responses(&mut shim, calls);
+    assert!(!is_alive(hub), "the stopped hub still exists");
     assert_eq!(scene.world.executions("tools").len(), 6);
 }
 
@@ -218,13 +219,13 @@ fn a_shim_that_does_not_read_delays_no_other() {
     let attach = scene.attach();
     let (mut stopped, mut other) = (scene.shim(), scene.shim());
     let calls: Vec<Value> = (0..4).map(|_| stopped.send_call("big", json!({"bytes": 2_000_000}))).collect();
-    wait_until("they run", || scene.world.times_executed("tools", "big") > 0);
+    wait_until("the calls run", || scene.world.times_executed("tools", "big") > 0);
     stopped.signal(Signal::SIGSTOP);
     for number in 0..20 {
         assert_eq!(other.call_text("big", json!({"bytes": 100_000 + number})).len(), 100_000 + number);
     }
     let peak = cofferdam_tests::process::peak_memory_kib(attach.command());
-    assert!(peak < 16 * 1024, "the hub buffers little that is not read: {peak} KiB");
+    assert!(peak < 16 * 1024, "the hub buffers too much that is not read: {peak} KiB");
     stopped.signal(Signal::SIGCONT);
     for call in calls {
         assert_eq!(text_of(&stopped.answer_to(&call)).len(), 2_000_000);
@@ -256,7 +257,7 @@ fn a_killed_session_ends_its_attach() {
     let scene = Scene::new();
     let mut attach = scene.attach();
     let mut shim = scene.shim();
-    let session = session_of(&scene.world).remove(0);
+    let session = session_ids(&scene.world).remove(0);
     let hub = attach.command();
     scene.world.cofferdam_text(&["kill", &session]);
     assert_eq!(refusal_of(&shim.call("add", json!({}))), "session_ended");
@@ -300,14 +301,14 @@ fn a_sandbox_is_attached_once() {
     talker.wait_until_output_has("only the hub may write to its stdout");
 }
 
-/// A client that asks for a sandbox and disconnects before the response does not hold it.
+/// A client that requests to attach a sandbox and disconnects before the response does not reserve it.
 #[test]
 fn an_attach_that_disconnects_before_its_response_holds_nothing() {
     let scene = Scene::new();
-    let mut asking = UnixStream::connect(&scene.world.layout().admin).unwrap();
-    asking.write_all(format!("{}and more, which is too early", hold_request()).as_bytes()).unwrap();
+    let mut client = UnixStream::connect(&scene.world.layout().admin).unwrap();
+    client.write_all(format!("{}and more, which is too early", hold_request()).as_bytes()).unwrap();
     let mut answer = String::new();
-    asking.read_to_string(&mut answer).unwrap();
+    client.read_to_string(&mut answer).unwrap();
     assert!(answer.starts_with("HTTP/1.1 101") && !answer.contains("attaching"), "{answer}");
     let mut arguments = exec_hub(&scene.socket());
     arguments.splice(1..1, ["--name".into(), "box".into()]);
@@ -325,24 +326,24 @@ fn a_hub_that_pins_another_key_refuses_with_the_reason() {
     attach.wait_until_output_has("does the hub pin this sidecar's key");
     assert!(attach.printed().contains("`cofferdam key`"));
     assert_eq!(attach.times_attached(), 0);
-    assert!(!scene.socket().exists(), "no shim can connect");
+    assert!(!scene.socket().exists(), "the socket exists");
 }
 
 /// Of several concurrent attaches of one sandbox one succeeds; the others leave no enrolments behind.
 #[test]
 fn concurrent_attaches_of_one_sandbox_create_one_enrolment() {
     let scene = Scene::new();
-    let asking: Vec<UnixStream> = (0..8)
+    let client: Vec<UnixStream> = (0..8)
         .map(|_| {
             let mut admin = UnixStream::connect(&scene.world.layout().admin).unwrap();
             admin.write_all(hold_request().as_bytes()).unwrap();
             admin
         })
         .collect();
-    let mut answers: Vec<String> = asking.iter().map(last_line).collect();
+    let mut answers: Vec<String> = client.iter().map(last_line).collect();
     answers.sort();
-    let held = answers.iter().filter(|answer| answer.contains("\"enrolment\"")).count();
-    assert_eq!(held, 1, "{answers:?}");
+    let attached = answers.iter().filter(|answer| answer.contains("\"enrolment\"")).count();
+    assert_eq!(attached, 1, "{answers:?}");
     let refused = answers.iter().filter(|answer| answer.contains("another `cofferdam attach` holds")).count();
     assert_eq!(refused, 7, "{answers:?}");
     let files = std::fs::read_dir(scene.world.layout().state.join("enrolments")).unwrap().count();
@@ -393,7 +394,7 @@ fn a_sandbox_without_network_and_files_is_reached_through_a_command() {
         let calls = send_calls(&mut shim, round, 6);
         // Kills the command, not the hub inside: the hub has to detect the closed pipe.
         send(attach.command(), Signal::SIGKILL);
-        expect_answers(&mut shim, calls);
+        expect_responses(&mut shim, calls);
         attach.wait_until_attached(round + 2);
     }
     assert_eq!(scene.world.executions("tools").len(), 12);

@@ -108,7 +108,7 @@ fn a_hub_that_outlived_its_client_gives_way_at_once() {
         send(attach.command(), Signal::SIGKILL);
         attach.wait_until_attached(round + 2);
         wait_until("the older hub has ended", || !platform.is_running(round));
-        expect_answers(&mut shim, calls);
+        expect_responses(&mut shim, calls);
     }
     assert_eq!(scene.world.executions("tools").len(), 18);
     let printed = platform.printed();
@@ -160,7 +160,7 @@ fn a_killed_sandboxs_hub_ends_although_its_stdin_stays_open() {
     attach.wait_until_attached(1);
     let mut shim = scene.shim();
     platform.wait_until_started(0);
-    let session = session_of(&scene.world).remove(0);
+    let session = session_ids(&scene.world).remove(0);
     scene.world.cofferdam_text(&["kill", &session]);
     assert_eq!(refusal_of(&shim.call("add", json!({}))), "session_ended");
     wait_until("the hub has ended", || !platform.is_running(0));
@@ -210,7 +210,7 @@ fn a_hub_with_text_works_where_output_is_decoded() {
     let calls = send_calls(&mut shim, 0, 9);
     send(attach.command(), Signal::SIGKILL);
     attach.wait_until_attached(2);
-    expect_answers(&mut shim, calls);
+    expect_responses(&mut shim, calls);
     assert_eq!(scene.world.executions("tools").len(), 11);
     attach.stop();
     wait_until("the hub has ended", || !scene.socket().exists());

@@ -41,7 +41,7 @@ fn a_stale_socket_is_replaced_and_another_programs_is_left_alone() {
     let attach = Attach::start(&scene.world, &exec_hub(&scene.socket()));
     attach.wait_until_output_has("another program that is not a hub listens there");
     drop(attach);
-    UnixStream::connect(scene.socket()).expect("it listens still");
+    UnixStream::connect(scene.socket()).expect("the other program still listens");
 }
 
 /// A process in the sandbox that can write to the hub's directory neither redirects nor delays it.
@@ -70,7 +70,7 @@ fn a_hub_follows_no_link_at_its_lock_and_does_not_wait_for_a_silent_socket() {
     attach.wait_until_output_has("another program that is not a hub listens there");
 }
 
-/// A hub whose stdin and stdout are these.
+/// Starts a hub whose stdin and stdout are this pipe.
 fn hub_on(pipe: &UnixStream, socket: &std::path::Path, stderr: &std::path::Path) -> Running {
     let end =
         || Stdio::from(std::os::fd::OwnedFd::from(pipe.try_clone().expect("a descriptor can be duplicated")));
@@ -85,13 +85,15 @@ fn socket_with_full_backlog(path: &std::path::Path) -> (OwnedFd, Vec<OwnedFd>) {
     use nix::sys::socket::{
         AddressFamily, Backlog, SockFlag, SockType, UnixAddr, bind, connect, listen, socket,
     };
-    let made = |flags| socket(AddressFamily::Unix, SockType::Stream, flags, None).expect("sockets work here");
-    let (listener, address) = (made(SockFlag::SOCK_CLOEXEC), UnixAddr::new(path).expect("sockets work here"));
+    let new_socket =
+        |flags| socket(AddressFamily::Unix, SockType::Stream, flags, None).expect("sockets work here");
+    let (listener, address) =
+        (new_socket(SockFlag::SOCK_CLOEXEC), UnixAddr::new(path).expect("sockets work here"));
     bind(std::os::fd::AsRawFd::as_raw_fd(&listener), &address).expect("sockets work here");
     listen(&listener, Backlog::new(0).expect("sockets work here")).expect("sockets work here");
     let mut waiting = Vec::new();
     loop {
-        let stream = made(SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK);
+        let stream = new_socket(SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK);
         match connect(std::os::fd::AsRawFd::as_raw_fd(&stream), &address) {
             Ok(()) => waiting.push(stream),
             Err(error) => {

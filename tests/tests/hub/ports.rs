@@ -1,4 +1,5 @@
-//! Where a hub or a shim has a port: one that the host dials, or one on the loopback for its own shims.
+//! A hub or shim that listens on a port for the sidecar to dial, and a hub that listens on loopback for the sandbox's
+//! shims.
 
 use std::net::SocketAddr;
 
@@ -6,7 +7,7 @@ use cofferdam_tests::port::free_address;
 
 use super::*;
 
-/// A hub that listens, for the sidecar of this scene.
+/// Starts a hub that listens on `endpoint` and accepts this test's sidecar; returns it with the path of its stderr.
 pub(crate) fn listening_hub(scene: &Scene, endpoint: SocketAddr, more: &[&str]) -> (Running, PathBuf) {
     let pin = scene.world.cofferdam_text(&["key"]);
     let stderr = scene.directory.path().join("hub");
@@ -54,7 +55,7 @@ fn a_client_without_the_key_gets_nothing_from_a_listening_hub() {
     let calls = send_calls(&mut shim, 0, 6);
     attach.stop();
     let _again = Attach::start(&scene.world, &["dial", &address, "--grant", "dev"]);
-    expect_answers(&mut shim, calls);
+    expect_responses(&mut shim, calls);
     assert_eq!(scene.world.executions("tools").len(), 7);
 }
 
@@ -75,8 +76,8 @@ fn a_shim_that_listens_is_dialled_without_a_hub() {
     attach.stop();
     let meanwhile = send_calls(&mut shim, 1, 6);
     let _again = Attach::start(&scene.world, &["dial", &address, "--grant", "dev"]);
-    expect_answers(&mut shim, calls);
-    expect_answers(&mut shim, meanwhile);
+    expect_responses(&mut shim, calls);
+    expect_responses(&mut shim, meanwhile);
     assert_eq!(scene.world.executions("tools").len(), 12);
     assert_eq!(scene.world.sessions().as_array().unwrap().len(), 1, "the link is the same one");
 }
@@ -99,12 +100,12 @@ fn on_loopback_a_shim_must_send_the_hubs_key() {
 
     let text = std::fs::read_to_string(&file).unwrap();
     let (endpoint, keys) = text.trim().split_once(' ').unwrap();
-    let (key, answer) = keys.split_once(' ').unwrap();
+    let (key, second_key) = keys.split_once(' ').unwrap();
     let wrong = key.chars().rev().collect::<String>();
     let hello = b"cofferdam-relay/1\n";
-    for shown in ["", &wrong, &key[1..], answer, "\n"] {
+    for sent in ["", &wrong, &key[1..], second_key, "\n"] {
         let mut client = TcpStream::connect(endpoint).unwrap();
-        let _ = client.write_all(shown.as_bytes()).and_then(|()| client.write_all(b"\n"));
+        let _ = client.write_all(sent.as_bytes()).and_then(|()| client.write_all(b"\n"));
         let _ = client.write_all(&hello.repeat(10));
         let _ = client.shutdown(std::net::Shutdown::Write);
         let mut received = Vec::new();
@@ -114,28 +115,28 @@ fn on_loopback_a_shim_must_send_the_hubs_key() {
     // The next hub has another port and another key.
     let calls = send_calls(&mut shim, 0, 6);
     send(attach.command(), Signal::SIGKILL);
-    expect_answers(&mut shim, calls);
+    expect_responses(&mut shim, calls);
     assert_ne!(std::fs::read_to_string(&file).unwrap(), text);
     assert_eq!(scene.world.executions("tools").len(), 7);
 }
 
-/// A listener that takes the port of a hub that is gone receives the old key, and no message of a harness.
+/// A listener on the port of a hub that has exited receives the old key, but no message of a harness.
 #[test]
 fn on_loopback_a_hub_must_answer_with_its_second_key() {
     let scene = Scene::new();
     let file = scene.directory.path().join("hub-file");
     let impostor = TcpListener::bind("127.0.0.1:0").unwrap();
-    let (key, answer) = ("5a".repeat(32), "c3".repeat(32));
-    let text = format!("127.0.0.1:{} {key} {answer}\n", impostor.local_addr().unwrap().port());
+    let (key, second_key) = ("5a".repeat(32), "c3".repeat(32));
+    let text = format!("127.0.0.1:{} {key} {second_key}\n", impostor.local_addr().unwrap().port());
     std::fs::write(&file, text).unwrap();
     let mut shim = Harness::start(shim_at(&format!("hub:{}", file.display()), "tools"), "cofferdam-shim");
     shim.send_initialize();
-    for answered in ["", &format!("{key}\n"), &format!("{}\n", "0".repeat(64))] {
+    for response in ["", &format!("{key}\n"), &format!("{}\n", "0".repeat(64))] {
         let (mut stream, _) = impostor.accept().unwrap();
         let mut received = vec![0; key.len() + 1];
         stream.read_exact(&mut received).unwrap();
         assert_eq!(received, format!("{key}\n").as_bytes());
-        stream.write_all(answered.as_bytes()).unwrap();
+        stream.write_all(response.as_bytes()).unwrap();
         stream.shutdown(std::net::Shutdown::Write).unwrap();
         received.clear();
         let _ = stream.read_to_end(&mut received);

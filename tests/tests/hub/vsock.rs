@@ -16,7 +16,7 @@ use super::*;
 /// How a monitor responds to a request for a port.
 #[derive(Clone, Copy, Debug)]
 enum MonitorBehaviour {
-    /// Sends this and nothing else.
+    /// Sends these bytes and nothing else.
     Answers(&'static [u8]),
     /// Connects port 7443 of the machine to this loopback port; other ports have no listener.
     Connects { to: SocketAddr },
@@ -25,7 +25,7 @@ enum MonitorBehaviour {
 /// A monitor's socket, served until the test's process ends.
 struct Monitor {
     path: PathBuf,
-    carried: Arc<Mutex<Vec<UnixStream>>>,
+    connections: Arc<Mutex<Vec<UnixStream>>>,
 }
 
 impl Monitor {
@@ -33,12 +33,12 @@ impl Monitor {
         let path = directory.join("vsock");
         let _ = std::fs::remove_file(&path);
         let listener = UnixListener::bind(&path).expect("a socket can be made there");
-        let carried = Arc::<Mutex<Vec<UnixStream>>>::default();
-        let monitor = Self { path, carried: Arc::clone(&carried) };
+        let connections = Arc::<Mutex<Vec<UnixStream>>>::default();
+        let monitor = Self { path, connections: Arc::clone(&connections) };
         thread::spawn(move || {
             for stream in listener.incoming().flatten() {
-                let carried = Arc::clone(&carried);
-                thread::spawn(move || serve(&stream, behaviour, &carried));
+                let connections = Arc::clone(&connections);
+                thread::spawn(move || serve(&stream, behaviour, &connections));
             }
         });
         monitor
@@ -48,30 +48,31 @@ impl Monitor {
         format!("vsock:{}:{port}", self.path.display())
     }
 
-    /// Ends every connection that it carries, as a machine that is restored from a snapshot does. Says how many.
+    /// Closes every connection to the machine, as a machine that is restored from a snapshot does; returns their
+    /// number.
     fn cut(&self) -> usize {
-        let carried: Vec<UnixStream> =
-            self.carried.lock().expect("no holder of the lock panics").drain(..).collect();
-        carried.iter().filter(|stream| stream.shutdown(Shutdown::Both).is_ok()).count()
+        let connections: Vec<UnixStream> =
+            self.connections.lock().expect("no holder of the lock panics").drain(..).collect();
+        connections.iter().filter(|stream| stream.shutdown(Shutdown::Both).is_ok()).count()
     }
 }
 
-fn serve(stream: &UnixStream, behaviour: MonitorBehaviour, carried: &Mutex<Vec<UnixStream>>) {
+fn serve(stream: &UnixStream, behaviour: MonitorBehaviour, connections: &Mutex<Vec<UnixStream>>) {
     let mut line = String::new();
     // One byte at a time: what follows the line is for the machine.
     let received = BufReader::with_capacity(1, stream).read_line(&mut line);
     received.expect("a client begins with a port");
-    let again = || stream.try_clone().expect("a descriptor can be duplicated");
-    let mut answering = stream;
-    // The client may be gone.
-    let mut answer = |text: &[u8]| drop(answering.write_all(text));
+    let duplicate = || stream.try_clone().expect("a descriptor can be duplicated");
+    let mut writer = stream;
+    // The client may have disconnected.
+    let mut answer = |text: &[u8]| drop(writer.write_all(text));
     match behaviour {
         MonitorBehaviour::Answers(text) => answer(text),
         MonitorBehaviour::Connects { to } if line == "CONNECT 7443\n" => {
             let Ok(machine) = TcpStream::connect(to) else { return };
-            carried.lock().expect("no holder of the lock panics").push(again());
+            connections.lock().expect("no holder of the lock panics").push(duplicate());
             answer(b"OK 1073741824\n");
-            let (mut from_host, mut to_host) = (again(), again());
+            let (mut from_host, mut to_host) = (duplicate(), duplicate());
             let (mut from_machine, mut to_machine) =
                 (machine.try_clone().expect("a descriptor can be duplicated"), machine);
             let inwards = thread::spawn(move || {
@@ -100,13 +101,13 @@ fn a_machine_with_a_hub_is_dialled_through_its_monitor() {
         let calls = [send_calls(&mut first, round, 6), send_calls(&mut second, round, 6)];
         assert_eq!(monitor.cut(), 1);
         let [of_first, of_second] = calls;
-        expect_answers(&mut first, of_first);
-        expect_answers(&mut second, of_second);
+        expect_responses(&mut first, of_first);
+        expect_responses(&mut second, of_second);
         attach.wait_until_attached(round + 2);
     }
     assert_eq!(scene.world.executions("tools").len(), 2 * 2 * 6);
     assert_eq!(scene.world.sessions().as_array().unwrap().len(), 2, "the links are the same ones");
-    assert_eq!(session_of(&scene.world).len(), 1, "one machine is one session");
+    assert_eq!(session_ids(&scene.world).len(), 1, "one machine is one session");
 }
 
 #[test]
@@ -126,7 +127,7 @@ fn a_shim_in_a_machine_is_dialled_through_its_monitor() {
     assert!(shim.answer_to(&first).get("result").is_some());
     shim.notify("notifications/initialized", json!({}));
     let calls = send_calls(&mut shim, 0, 6);
-    expect_answers(&mut shim, calls);
+    expect_responses(&mut shim, calls);
     assert_eq!(other.executions("tools").len(), 0);
     assert_eq!(scene.world.executions("tools").len(), 6);
 }

@@ -1,4 +1,5 @@
-//! Connection problems: reported on the shim's stderr, in its status and in the answer to a waiting call, with the next step.
+//! Connection problems: reported on the shim's stderr, in its status and in the response to a waiting call, with the
+//! next step.
 
 use cofferdam_tests::harness::Harness;
 use cofferdam_tests::port::free_address;
@@ -13,7 +14,7 @@ struct Case {
     what: &'static str,
     arguments: Vec<String>,
     /// Texts that every message must have: the problem and the next step.
-    says: [String; 2],
+    texts: [String; 2],
 }
 
 /// The cases run at the same time: each takes as long as the handshake timeout.
@@ -22,14 +23,15 @@ fn each_connection_problem_is_reported_with_the_next_step() {
     let peers = Peers::new();
     let (world, place) = with_a_port(|builder, _| builder);
     let old = peers.tls(&[&rustls::version::TLS12], |_| async {});
-    let modern = peers.web_server("HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n");
-    let lost = peers.web_server("HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n");
+    let plain_web_server = peers.web_server("HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n");
+    let not_found = peers.web_server("HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n");
     let other = peers.tcp(|mut stream| async move {
         let _ = stream.write_all(b"SSH-2.0-OpenSSH_9.9\r\n").await;
     });
     let unused = free_address();
-    let proxy = |manner| Proxy::start(manner).address;
-    let wants_password = proxy(ProxyBehaviour::Answers("HTTP/1.1 407 Proxy Authentication Required\r\n\r\n"));
+    let proxy = |behaviour| Proxy::start(behaviour).address;
+    let requires_password =
+        proxy(ProxyBehaviour::Answers("HTTP/1.1 407 Proxy Authentication Required\r\n\r\n"));
     let forbids = proxy(ProxyBehaviour::Answers("HTTP/1.1 403 Forbidden\r\n\r\n"));
     let (hangs, closes) = (proxy(ProxyBehaviour::Hangs), proxy(ProxyBehaviour::Closes));
     let relay = |link: String| vec!["--relay".to_owned(), link];
@@ -37,7 +39,7 @@ fn each_connection_problem_is_reported_with_the_next_step() {
     let case = |what, arguments, trouble: String, next: &str| Case {
         what,
         arguments,
-        says: [trouble, next.to_owned()],
+        texts: [trouble, next.to_owned()],
     };
     let cases = [
         case("TLS 1.2", relay(format!("tls://{old}")), "no TLS newer than 1.2".into(), "use a `wss://` link"),
@@ -47,7 +49,12 @@ fn each_connection_problem_is_reported_with_the_next_step() {
             "no TLS newer than 1.2".into(),
             "TLS around the WebSocket",
         ),
-        case("HTTPS", relay(format!("tls://{modern}")), "not the relay protocol".into(), "`relay.advertise`"),
+        case(
+            "HTTPS",
+            relay(format!("tls://{plain_web_server}")),
+            "not the relay protocol".into(),
+            "`relay.advertise`",
+        ),
         case("no TLS", relay(format!("tls://{other}")), "does not speak TLS".into(), "`relay.advertise`"),
         case(
             "no listener",
@@ -63,25 +70,25 @@ fn each_connection_problem_is_reported_with_the_next_step() {
         ),
         case(
             "upgrades stripped",
-            relay(format!("wss://{modern}/")),
+            relay(format!("wss://{plain_web_server}/")),
             "strips upgrades".into(),
             "let it pass `Upgrade`",
         ),
         case(
             "another path",
-            relay(format!("wss://{lost}/x")),
+            relay(format!("wss://{not_found}/x")),
             "HTTP status 404".into(),
             "is the path of the link right",
         ),
         case(
             "407",
-            through(wants_password.to_string()),
-            format!("the proxy {wants_password} requires a user and a password"),
+            through(requires_password.to_string()),
+            format!("the proxy {requires_password} requires a user and a password"),
             "http://USER:PASSWORD@HOST:PORT",
         ),
         case(
             "407 again",
-            through(format!("u:hunter2@{wants_password}")),
+            through(format!("u:hunter2@{requires_password}")),
             "rejected the user and the password".into(),
             "correct them",
         ),
@@ -131,7 +138,7 @@ fn each_connection_problem_is_reported_with_the_next_step() {
         (case("wrong pin", Vec::new(), format!("but {pin} is pinned"), "`cofferdam key`"), sandbox, shim, id)
     });
     for (case, sandbox, mut shim, id) in waiting {
-        let Case { what, arguments, says } = case;
+        let Case { what, arguments, texts } = case;
         let answer = shim.answer_to(&id);
         let refusal = answer["error"]["message"].as_str().unwrap_or_default().to_owned();
         let status = output_of(sandbox.status(&arguments), "cofferdam-shim status");
@@ -142,12 +149,12 @@ fn each_connection_problem_is_reported_with_the_next_step() {
             ("status", String::from_utf8_lossy(&status.stderr).into()),
         ];
         for (place, text) in places {
-            for part in &says {
+            for part in &texts {
                 assert!(text.contains(part), "{what}: {part:?} in the {place}: {text}");
             }
             assert!(text.contains("relay_unavailable") || place == "stderr", "{what}: {place}: {text}");
             assert!(!text.contains("hunter2"), "{what}: {text}");
         }
-        assert!(shim.is_running(), "{what}: it runs as long as its stdin is open");
+        assert!(shim.is_running(), "{what}: the shim exited although its stdin is open");
     }
 }

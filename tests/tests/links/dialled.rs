@@ -16,7 +16,7 @@ use serde_json::json;
 
 use crate::support::{Peers, Way};
 
-fn listening(address: SocketAddr, sidecar: &Identity) -> Harness {
+fn listening_shim(address: SocketAddr, sidecar: &Identity) -> Harness {
     let mut command = command(built("COFFERDAM_SHIM_BIN", "cofferdam-shim"));
     command.env_clear().args(["--server", "tools", "--relay", &format!("listen:{address}")]);
     command.args(["--pin", &sidecar.public().to_string()]);
@@ -29,7 +29,7 @@ fn the_sidecar_connects_by_tcp_or_web_socket() {
     let world = World::new().server("tools", Server::fixture()).start();
     for way in [Way::Tcp, Way::WebSocket] {
         let (address, sidecar) = (free_address(), Identity::generate().unwrap());
-        let mut shim = listening(address, &sidecar);
+        let mut shim = listening_shim(address, &sidecar);
         let id = shim.send_initialize();
         let dialled = peers.dial(address, way, &sidecar, &world.layout().relay);
         assert!(dialled.is_connected(), "{way:?}: {}", shim.stderr());
@@ -40,15 +40,15 @@ fn the_sidecar_connects_by_tcp_or_web_socket() {
     }
 }
 
-/// Platforms publish a sandbox's port under a host name of their own, terminate TLS there and forward the WebSocket.
+/// Platforms publish a sandbox's port under a name of theirs, terminate TLS there and forward the WebSocket.
 #[test]
 fn attach_dials_a_web_socket_behind_a_proxy_that_terminates_its_tls() {
     let peers = Peers::new();
     let world = World::new().server("tools", Server::fixture()).start();
     let address = free_address();
-    let mut listening = shim_at(&format!("listen:{address}"), "tools");
-    listening.args(["--pin", world.cofferdam_text(&["key"]).trim()]);
-    let mut shim = Harness::start(listening, "cofferdam-shim");
+    let mut listening_shim = shim_at(&format!("listen:{address}"), "tools");
+    listening_shim.args(["--pin", world.cofferdam_text(&["key"]).trim()]);
+    let mut shim = Harness::start(listening_shim, "cofferdam-shim");
     let id = shim.send_initialize();
     let front = format!("wss://{}/some/path", peers.balancer(address));
     let attach = Attach::start(&world, &["dial", &front, "--grant", "dev"]);
@@ -71,7 +71,7 @@ fn the_newest_connection_with_the_key_wins() {
     let world = World::new().server("tools", Server::fixture()).start();
     let (address, sidecar) = (free_address(), Identity::generate().unwrap());
     let relay = &world.layout().relay;
-    let mut shim = listening(address, &sidecar);
+    let mut shim = listening_shim(address, &sidecar);
     let first = peers.dial(address, Way::Tcp, &sidecar, relay);
     shim.initialize();
     let second = peers.dial(address, Way::WebSocket, &sidecar, relay);
@@ -82,7 +82,7 @@ fn the_newest_connection_with_the_key_wins() {
     second.disconnect();
     let third = peers.dial(address, Way::Tcp, &sidecar, relay);
     assert_eq!(shim.call_text("add", json!({"a": 3, "b": 4})), "7");
-    assert_eq!(world.sessions().as_array().map(Vec::len), Some(1), "it is one link all the time");
+    assert_eq!(world.sessions().as_array().map(Vec::len), Some(1), "not one link");
     third.disconnect();
 }
 
@@ -92,7 +92,7 @@ fn peers_without_the_key_get_nothing_and_disturb_nothing() {
     let world = World::new().server("tools", Server::fixture()).start();
     let (address, sidecar) = (free_address(), Identity::generate().unwrap());
     let relay = &world.layout().relay;
-    let mut shim = listening(address, &sidecar);
+    let mut shim = listening_shim(address, &sidecar);
     let id = shim.send_initialize();
     let other = Identity::generate().unwrap();
     assert!(!peers.dial(address, Way::Tcp, &other, relay).is_connected());
@@ -108,9 +108,9 @@ fn peers_without_the_key_get_nothing_and_disturb_nothing() {
         let mut stream = TcpStream::connect(address).unwrap();
         stream.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
         stream.write_all(printed).unwrap();
-        let mut got = Vec::new();
-        let _ = stream.read_to_end(&mut got);
-        assert_eq!(got, b"", "{}", String::from_utf8_lossy(printed));
+        let mut received = Vec::new();
+        let _ = stream.read_to_end(&mut received);
+        assert_eq!(received, b"", "{}", String::from_utf8_lossy(printed));
     }
     assert_eq!(shim.call_text("add", json!({"a": 1, "b": 2})), "3");
     assert!(!dialled.is_over());

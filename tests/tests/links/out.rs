@@ -13,8 +13,8 @@ use serde_json::json;
 
 use crate::support::{Peers, Sandbox, with_a_port};
 
-/// A small call, a large result, many at once: what every link must carry.
-fn works(world: &World, mut shim: Harness) {
+/// Asserts what every link must support: a small call, a large result, and many calls at once.
+fn assert_link_works(world: &World, mut shim: Harness) {
     assert_eq!(shim.initialize()["result"]["serverInfo"]["name"], "fixture-server", "{}", shim.stderr());
     assert_eq!(shim.call_text("add", json!({"a": 20, "b": 22})), "42");
     let long = "long ".repeat(60_000);
@@ -33,7 +33,7 @@ fn works(world: &World, mut shim: Harness) {
 #[test]
 fn a_call_over_tls() {
     let (world, _) = with_a_port(|builder, _| builder);
-    works(&world, Sandbox::enrolled(&world, "a").shim(&[]));
+    assert_link_works(&world, Sandbox::enrolled(&world, "a").shim(&[]));
 }
 
 #[test]
@@ -42,7 +42,7 @@ fn a_call_over_a_web_socket_on_the_same_port() {
         with_a_port(|builder, place| builder.relay(&format!("advertise = \"wss://{place}/relay\"")));
     let sandbox = Sandbox::enrolled(&world, "a");
     assert!(sandbox.enrolment.contains(":wss://"), "{}", sandbox.enrolment);
-    works(&world, sandbox.shim(&[]));
+    assert_link_works(&world, sandbox.shim(&[]));
 }
 
 #[test]
@@ -51,10 +51,10 @@ fn a_call_behind_a_load_balancer_that_terminates_tls() {
     let (world, place) = with_a_port(|builder, _| builder);
     let front = peers.balancer(place);
     let sandbox = Sandbox::enrolled(&world, "a");
-    works(&world, sandbox.shim(&["--relay", &format!("wss://{front}/relay")]));
+    assert_link_works(&world, sandbox.shim(&["--relay", &format!("wss://{front}/relay")]));
 }
 
-/// "alice:wonder land"
+/// The `Proxy-Authorization` for the user `alice` with the password `wonder land`.
 const ALICE: &str = "Basic YWxpY2U6d29uZGVyIGxhbmQ=";
 
 #[test]
@@ -67,7 +67,7 @@ fn a_call_through_a_proxy_with_a_password() {
         // This name does not resolve: only the proxy can connect to it.
         command.args(["--relay", link, "--server", "tools"]);
         command.env("HTTPS_PROXY", format!("http://alice:wonder%20land@{}", proxy.address));
-        works(&world, Harness::start(command, "cofferdam-shim"));
+        assert_link_works(&world, Harness::start(command, "cofferdam-shim"));
         let port = if link.starts_with("tls") { 7443 } else { 443 };
         assert_eq!(proxy.request_lines(), [format!("CONNECT relay.invalid:{port} HTTP/1.1")]);
     }
@@ -78,20 +78,20 @@ fn a_proxy_on_the_command_line_overrides_no_proxy() {
     let (world, place) = with_a_port(|builder, _| builder);
     let proxy = Proxy::start(ProxyBehaviour::Connects { to: place, authorization: ALICE });
     let url = format!("http://alice:wonder%20land@{}", proxy.address);
-    let excepted = |arguments: &[&str], name: &str| {
+    let shim_with_no_proxy = |arguments: &[&str], name: &str| {
         let mut command = Sandbox::enrolled(&world, name).command();
         command.args(arguments).env("HTTPS_PROXY", &url).env("NO_PROXY", "localhost,127.0.0.0/8");
         Harness::start(command, "cofferdam-shim")
     };
-    let mut direct = excepted(&["--server", "tools"], "direct");
+    let mut direct = shim_with_no_proxy(&["--server", "tools"], "direct");
     direct.initialize();
-    assert_eq!(proxy.request_lines(), [""; 0], "NO_PROXY excepts the sidecar");
-    let mut through = excepted(&["--server", "tools", "--proxy", &url], "through");
+    assert_eq!(proxy.request_lines(), [""; 0], "the proxy was used although NO_PROXY names the sidecar");
+    let mut through = shim_with_no_proxy(&["--server", "tools", "--proxy", &url], "through");
     through.initialize();
     assert_eq!(proxy.request_lines(), [format!("CONNECT {place} HTTP/1.1")]);
 }
 
-/// The sidecar was restarted: same key, same enrolment, another link; the shim detects it without help.
+/// After a restart the sidecar has the same key and enrolments but no links: the shim opens a new link by itself.
 #[test]
 fn shims_reconnect_to_a_restarted_sidecar() {
     let (mut world, _) = with_a_port(|builder, _| builder);
@@ -113,13 +113,13 @@ fn a_machine_has_a_socket_for_its_port() {
         .relay(&format!("vsock-dir = {:?}", machines.path()))
         .start();
     let enroll = |place: &str| world.cofferdam(&["enroll", "--grant", "dev", "--socket", place]);
-    let made = enroll(&directory("vm1"));
-    assert_eq!(String::from_utf8_lossy(&made.stdout), "vsock:2:7443\n");
+    let enrolled = enroll(&directory("vm1"));
+    assert_eq!(String::from_utf8_lossy(&enrolled.stdout), "vsock:2:7443\n");
     let mut command = command(built("COFFERDAM_SHIM_BIN", "cofferdam-shim"));
     command.env_clear().args(["--relay", &format!("unix:{}/vsock_7443", directory("vm1"))]);
-    works(&world, Harness::start(command, "cofferdam-shim"));
-    let whole = enroll(&machines.path().display().to_string());
-    assert!(!whole.status.success(), "the directory of all machines is refused");
+    assert_link_works(&world, Harness::start(command, "cofferdam-shim"));
+    let for_all_machines = enroll(&machines.path().display().to_string());
+    assert!(!for_all_machines.status.success(), "the directory of all machines was accepted");
 }
 
 #[test]
@@ -138,7 +138,7 @@ fn other_protocols_at_the_port_disturb_no_link() {
         stream.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
         stream.write_all(bytes).unwrap();
         let mut printed = Vec::new();
-        // A reset is an end too.
+        // The sidecar may reset the connection.
         let _ = stream.read_to_end(&mut printed);
         let printed = String::from_utf8_lossy(&printed);
         assert!(

@@ -44,7 +44,7 @@ impl Sandbox {
         Self { enrolment, state: world.layout().root().join(format!("sandbox-{name}")) }
     }
 
-    /// The shim with this enrolment and nothing of the test's environment.
+    /// The command of a shim with this enrolment and without the test's environment.
     pub(crate) fn command(&self) -> Command {
         let mut command = command(built("COFFERDAM_SHIM_BIN", "cofferdam-shim"));
         command.env_clear().env("COFFERDAM_ENROLL", &self.enrolment).arg("--state").arg(&self.state);
@@ -74,7 +74,7 @@ impl Peers {
         Self(runtime.expect("a runtime can be started"))
     }
 
-    /// A TLS server with a certificate of its own; `serve` gets each connection whose handshake went well.
+    /// Starts a TLS server with a self-signed certificate; `serve` gets each connection whose handshake succeeded.
     pub(crate) fn tls<F>(
         &self,
         versions: &[&'static SupportedProtocolVersion],
@@ -83,15 +83,15 @@ impl Peers {
     where
         F: Future<Output = ()> + Send + 'static,
     {
-        let made =
+        let certificate =
             rcgen::generate_simple_self_signed(["balancer.example".to_owned()]).expect("a certificate");
-        let key = PrivatePkcs8KeyDer::from(made.signing_key.serialize_der());
+        let key = PrivatePkcs8KeyDer::from(certificate.signing_key.serialize_der());
         let config = ServerConfig::builder_with_provider(Arc::new(default_provider()))
             .with_protocol_versions(versions)
             .expect("the provider has suites")
             .with_no_client_auth()
-            .with_single_cert(vec![made.cert.der().clone()], key.into())
-            .expect("the certificate is good");
+            .with_single_cert(vec![certificate.cert.der().clone()], key.into())
+            .expect("the certificate is valid");
         let acceptor = TlsAcceptor::from(Arc::new(config));
         self.tcp(move |stream| {
             let (acceptor, serve) = (acceptor.clone(), serve.clone());
@@ -118,7 +118,7 @@ impl Peers {
         endpoint
     }
 
-    /// Terminates TLS and forwards the content, as a load balancer does.
+    /// Starts a server that terminates TLS and forwards the content, as a load balancer does.
     pub(crate) fn balancer(&self, to: SocketAddr) -> SocketAddr {
         self.tls(&[&rustls::version::TLS13], move |mut near| async move {
             if let Ok(mut far) = TcpStream::connect(to).await {
@@ -127,11 +127,11 @@ impl Peers {
         })
     }
 
-    /// Reads a request and responds with this, inside TLS.
-    pub(crate) fn web_server(&self, says: &'static str) -> SocketAddr {
+    /// Starts a TLS server that reads a request and sends this response.
+    pub(crate) fn web_server(&self, response: &'static str) -> SocketAddr {
         self.tls(&[&rustls::version::TLS13], move |mut stream| async move {
             let _ = stream.read(&mut [0; 4096]).await;
-            let _ = stream.write_all(says.as_bytes()).await;
+            let _ = stream.write_all(response.as_bytes()).await;
             let _ = stream.shutdown().await;
         })
     }
@@ -173,7 +173,7 @@ pub(crate) enum Way {
     WebSocket,
 }
 
-/// A link into a sandbox, if there is one.
+/// A connection to a sandbox; `None` if the sandbox refused it.
 pub(crate) struct Dialled(Option<JoinHandle<()>>);
 
 impl Dialled {
@@ -192,7 +192,7 @@ impl Dialled {
     }
 }
 
-/// The shim may not listen yet.
+/// Retries for up to 40 seconds: the shim may not listen yet.
 pub(crate) async fn connect_with_retries(endpoint: SocketAddr) -> TcpStream {
     for _ in 0..2000 {
         if let Ok(stream) = TcpStream::connect(endpoint).await {

@@ -1,4 +1,4 @@
-//! Calls in flight while a process is replaced: each ends in the process where it began, once.
+//! Calls in flight while a process is replaced: each runs once, and ends in the process where it began.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -20,19 +20,19 @@ fn calls_continue_and_each_runs_once_while_processes_are_replaced() {
     for round in 1..=3 {
         value = scene.change();
         // Eight calls in flight at any time, until the new process has taken over and a while longer.
-        let mut under_way: Vec<Value> = Vec::new();
+        let mut in_flight: Vec<Value> = Vec::new();
         wait_until("another process has taken over", || {
             for _ in 0..40 {
-                while under_way.len() < 8 {
-                    under_way.push(harness.send_call("tally", json!({"number": number})));
+                while in_flight.len() < 8 {
+                    in_flight.push(harness.send_call("tally", json!({"number": number})));
                     number += 1;
                 }
-                let answer = harness.answer_to(&under_way.remove(0));
+                let answer = harness.answer_to(&in_flight.remove(0));
                 assert!(answer.get("result").is_some(), "{answer}");
             }
             scene.replacement_records("replaced").len() == round
         });
-        for id in under_way {
+        for id in in_flight {
             let answer = harness.answer_to(&id);
             assert!(answer.get("result").is_some(), "{answer}");
         }
@@ -47,7 +47,7 @@ fn calls_continue_and_each_runs_once_while_processes_are_replaced() {
     let distinct: BTreeSet<u64> = numbers.iter().copied().collect();
     assert_eq!((numbers.len(), distinct.len()), (number as usize, number as usize), "each ran once");
     assert_eq!(executions.iter().filter(|one| one.tool == "slow").count(), long.len());
-    // The last one has the newest value, and those before are gone.
+    // The last process has the newest value, and the earlier ones have exited.
     wait_until("the old processes are gone", || scene.alive().len() == 1);
     let last = process(&mut harness);
     assert_eq!(scene.processes().last(), Some(&last));
@@ -150,7 +150,7 @@ fn a_listener_gets_notifications_of_the_new_process() {
     let changed = harness.message_with_method("notifications/tools/list_changed");
     assert_eq!(changed["params"]["_meta"]["io.modelcontextprotocol/subscriptionId"], listen);
     wait_until("the old process is gone", || scene.alive().len() == 1);
-    assert!(harness.answer_within(&listen, Duration::from_millis(300)).is_none(), "the listener stays open");
+    assert!(harness.answer_within(&listen, Duration::from_millis(300)).is_none(), "the listener was ended");
 }
 
 #[test]
@@ -168,7 +168,7 @@ fn a_call_that_takes_longer_than_the_limit_is_unknown_and_not_repeated() {
     assert_eq!(process(&mut harness), scene.alive()[0]);
 }
 
-/// A list is of one process: pages of two processes cannot be combined.
+/// The list of tasks comes from one process, because pages of two processes cannot be combined.
 #[test]
 fn the_current_process_lists_its_tasks_and_older_tasks_are_found_by_id() {
     let Some(mut scene) = Scene::new("plain", "", "") else { return };
@@ -205,10 +205,14 @@ fn a_later_log_level_also_reaches_a_draining_process() {
         let levels = received(number, "logging/setLevel");
         assert_eq!(levels.len(), 1, "{levels:?}");
         assert_eq!(levels[0]["params"]["level"], "warning");
-        assert_eq!(levels[0]["id"] == set["id"], number == 1, "one answers the harness");
+        assert_eq!(
+            levels[0]["id"] == set["id"],
+            number == 1,
+            "not only the current process got the harness's request"
+        );
     }
     harness.notify("notifications/cancelled", json!({"requestId": long}));
     wait_until("the old process is gone", || scene.alive().len() == 1);
-    assert!(received(0, "resources/subscribe").is_empty(), "its successor has the subscription");
+    assert!(received(0, "resources/subscribe").is_empty(), "the draining process got the subscription too");
     assert_eq!(received(1, "resources/subscribe").len(), 1);
 }

@@ -20,10 +20,13 @@ fn a_process_with_other_tools_does_not_take_over_and_the_reason_is_reported() {
     let mut harness = scene.world.connected("tools");
     harness.request("tools/list", json!({}));
     let first = process(&mut harness);
-    let clock = Deadline::after(HOUR);
+    let an_hour_later = Deadline::after(HOUR);
     scene.change();
-    wait_until("it was tried three times", || scene.replacement_records("not replaced").len() >= 3);
-    assert!(HOUR - clock.left() >= Duration::from_secs(3), "the delays grow: one second, then two more");
+    wait_until("three replacements were tried", || scene.replacement_records("not replaced").len() >= 3);
+    assert!(
+        HOUR - an_hour_later.left() >= Duration::from_secs(3),
+        "the delays did not grow to one and two seconds"
+    );
     for (record, wait) in scene.replacement_records("not replaced").iter().zip(["in 1 s", "in 2 s", "in 4 s"])
     {
         assert!(record.contains("the tools of the new process differ") && record.ends_with(wait), "{record}");
@@ -36,29 +39,29 @@ fn a_process_with_other_tools_does_not_take_over_and_the_reason_is_reported() {
     assert!(scene.world.log().contains("the tools of the new process differ"));
     assert_eq!(process(&mut harness), first);
     assert!(scene.replacement_records("replaced").is_empty());
-    wait_until("those that were tried are gone", || scene.alive() == [first]);
+    wait_until("the rejected processes have exited", || scene.alive() == [first]);
 }
 
 #[test]
 fn tools_that_were_never_listed_are_compared_too() {
-    differs("gains-a-tool", "the tools of the new process differ");
+    assert_not_replaced("gains-a-tool", "the tools of the new process differ");
 }
 
-/// The second process of a server in this mode differs from the first, and does not take over.
+/// Asserts that the second process of a server in this mode, which differs from the first, does not take over.
 #[track_caller]
-fn differs(mode: &str, words: &str) {
+fn assert_not_replaced(mode: &str, words: &str) {
     let Some(mut scene) = Scene::new(mode, "", "") else { return };
     let mut harness = scene.world.connected("tools");
     let first = process(&mut harness);
     scene.change();
-    wait_until("it was tried", || !scene.replacement_records("not replaced").is_empty());
+    wait_until("a replacement was tried", || !scene.replacement_records("not replaced").is_empty());
     assert!(
         scene.replacement_records("not replaced")[0].contains(words),
         "{:?}",
         scene.replacement_records("not replaced")
     );
     assert_eq!(process(&mut harness), first);
-    wait_until("those that were tried are gone", || scene.alive() == [first]);
+    wait_until("the rejected processes have exited", || scene.alive() == [first]);
     assert!(scene.replacement_records("replaced").is_empty());
 }
 
@@ -70,7 +73,7 @@ fn a_process_with_other_capabilities_does_not_take_over() {
     for change in [Scene::change, Scene::change_in_scope] {
         let before = scene.replacement_records("not replaced").len();
         change(&mut scene);
-        wait_until("it was tried", || scene.replacement_records("not replaced").len() > before);
+        wait_until("a replacement was tried", || scene.replacement_records("not replaced").len() > before);
     }
     assert!(
         scene
@@ -101,7 +104,7 @@ fn every_page_of_the_tools_is_asked_for_in_both_processes() {
 /// The added tool is alone on the last page.
 #[test]
 fn a_difference_on_the_last_page_of_the_tools_is_found() {
-    differs("gains-a-tool-in-pages", "the tools of the new process differ");
+    assert_not_replaced("gains-a-tool-in-pages", "the tools of the new process differ");
 }
 
 #[test]
@@ -110,9 +113,9 @@ fn a_replacement_that_does_not_start_is_retried_while_the_old_process_serves() {
     let mut harness = scene.world.connected("tools");
     let first = process(&mut harness);
     scene.change();
-    wait_until("it was tried", || !scene.replacement_records("not replaced").is_empty());
+    wait_until("a replacement was tried", || !scene.replacement_records("not replaced").is_empty());
     assert_eq!(process(&mut harness), first);
-    wait_until("a later one has taken over", || scene.replacement_records("replaced").len() == 1);
+    wait_until("a later process has taken over", || scene.replacement_records("replaced").len() == 1);
     assert_eq!(scene.replacement_records("not replaced").len(), 2);
     assert_ne!(process(&mut harness), first);
     assert_eq!(scene.shown_in_sessions(), "");
@@ -124,7 +127,7 @@ fn a_replacement_does_not_exceed_the_grants_process_limit() {
     let mut harness = scene.world.connected("tools");
     let first = process(&mut harness);
     scene.change();
-    wait_until("it was tried", || !scene.replacement_records("not replaced").is_empty());
+    wait_until("a replacement was tried", || !scene.replacement_records("not replaced").is_empty());
     assert!(scene.shown_in_sessions().contains("limits.processes"), "{}", scene.shown_in_sessions());
     assert_eq!(process(&mut harness), first);
 }
@@ -146,7 +149,7 @@ fn a_killed_replacement_is_started_again() {
     scene.change();
     wait_until("another process is being started", || scene.processes().len() == 2);
     send(scene.processes()[1], Signal::SIGKILL);
-    wait_until("a later one has taken over", || scene.replacement_records("replaced").len() == 1);
+    wait_until("a later process has taken over", || scene.replacement_records("replaced").len() == 1);
     assert_eq!(scene.replacement_records("not replaced").len(), 1);
     assert_eq!(process(&mut harness), scene.processes()[2]);
 }
@@ -161,7 +164,7 @@ fn the_replacement_takes_over_at_once_when_the_old_process_is_killed() {
     send(scene.processes()[0], Signal::SIGKILL);
     assert!(harness.answer_to(&lost).to_string().contains("outcome_unknown"));
     assert_eq!(process(&mut harness), scene.processes()[1]);
-    assert_eq!(scene.processes().len(), 2, "no other process was started");
+    assert_eq!(scene.processes().len(), 2, "another process was started");
     assert_eq!(scene.world.times_executed("tools", "slow"), 1);
 }
 
@@ -182,16 +185,16 @@ fn killing_either_process_during_draining_is_handled() {
     let old = process(&mut harness);
     let lost = harness.send_call("slow", json!({"ms": 60_000}));
     scene.replace();
-    let kept = harness.send_call("slow", json!({"ms": 1500}));
+    let survivor_call = harness.send_call("slow", json!({"ms": 1500}));
     send(old, Signal::SIGKILL);
     assert!(harness.answer_to(&lost).to_string().contains("outcome_unknown"));
-    assert_eq!(text_of(&harness.answer_to(&kept)), "late");
+    assert_eq!(text_of(&harness.answer_to(&survivor_call)), "late");
     assert_eq!(scene.world.times_executed("tools", "slow"), 4);
 }
 
 #[test]
 fn the_end_of_a_link_ends_all_its_processes() {
-    // While the old one finishes, and while the new one is being started.
+    // While the old process finishes its calls, and while the new process is being started.
     for mode in ["plain", "starts-slowly"] {
         let Some(mut scene) = Scene::new(mode, "", "") else { return };
         let mut harness = scene.world.connected("tools");
@@ -223,7 +226,7 @@ fn a_process_with_an_expired_credential_gets_no_calls_and_the_caller_gets_the_re
         let answer = harness.call("process", json!({})).to_string();
         answer.contains("credential_unavailable")
     });
-    assert!(is_alive(first), "it finishes its calls");
+    assert!(is_alive(first), "the process exited before its call had ended");
     assert_eq!(text_of(&harness.answer_to(&long)), "late");
     wait_until("it is gone", || !is_alive(first));
     bao.thaw();

@@ -1,5 +1,5 @@
-//! A new credential reaches a running server: a secret changes in a real OpenBao, real processes are replaced, and the
-//! harness notices nothing.
+//! A new credential reaches a running server: a secret changes in a real OpenBao, real processes are replaced, and
+//! calls of the harness continue.
 
 mod calls;
 mod failures;

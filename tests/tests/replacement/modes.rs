@@ -24,7 +24,7 @@ fn an_idle_server_is_replaced_and_a_busy_one_is_not() {
     let long = harness.send_call("slow", json!({"ms": 6000}));
     scene.change();
     wait_until("a new process waits", || scene.shown_in_sessions().contains("waits to take over"));
-    assert_eq!(process(&mut harness), first, "calls go to the process of the earlier ones");
+    assert_eq!(process(&mut harness), first, "the call did not go to the old process, which is busy");
     assert!(scene.replacement_records("replaced").is_empty());
     assert_eq!(text_of(&harness.answer_to(&long)), "late");
     wait_until("the new process has taken over", || scene.replacement_records("replaced").len() == 1);
@@ -68,7 +68,7 @@ fn a_file_is_rewritten_while_its_process_keeps_running() {
     wait_until("the file has the new value", || fs::read_to_string(&path).unwrap() == value);
     assert_ne!(before, value);
     assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
-    assert_eq!(fs::read_dir(path.parent().unwrap()).unwrap().count(), 1, "there is no other file");
+    assert_eq!(fs::read_dir(path.parent().unwrap()).unwrap().count(), 1, "there is another file");
     assert_eq!(process(&mut harness), first);
     wait_until("the audit records the reload", || scene.replacement_records("reloaded").len() == 1);
     assert_eq!(scene.processes(), [first]);
@@ -84,7 +84,10 @@ fn sighup_is_sent_after_the_file_was_rewritten() {
     wait_until("it was sent SIGHUP", || scene.methods_received(0).contains(&"SIGHUP".to_owned()));
     let received = scene.world.received("tools").swap_remove(0);
     let hangup = received.iter().find(|message| message["method"] == "SIGHUP").expect("it was sent SIGHUP");
-    assert_eq!(hangup["params"]["found"], value, "the file held the new value");
+    assert_eq!(
+        hangup["params"]["found"], value,
+        "the file did not have the new value when SIGHUP was received"
+    );
     assert_eq!(fs::read_to_string(&path).unwrap(), value);
     assert_eq!(process(&mut harness), first);
     assert_eq!(scene.processes(), [first]);
@@ -114,12 +117,12 @@ fn a_lease_ends_with_the_process_that_was_replaced() {
     let long = harness.send_call("slow", json!({"ms": 32_000}));
     let lease = lease_id(&bao);
     let tokens = session_tokens(&bao);
-    assert_eq!(tokens.len(), 1, "the lease belongs to it");
+    assert_eq!(tokens.len(), 1, "not one session token, which the lease belongs to");
     wait_until("another process has taken over", || process(&mut harness) != first);
     assert_eq!(leases(&bao), 2, "the old lease is still in use");
     assert_eq!(text_of(&harness.answer_to(&long)), "late");
     wait_until("the old lease is gone", || leases(&bao) == 1 && lease_id(&bao) != lease);
-    // By then it had expired by itself; its token would expire hours later.
+    // The old lease may have expired by itself, but its token would expire hours later.
     wait_until("it was revoked", || {
         session_tokens(&bao).iter().all(|token| token["accessor"] != tokens[0]["accessor"])
     });

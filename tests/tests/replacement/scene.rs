@@ -1,4 +1,4 @@
-//! A server whose one secret can be changed.
+//! Worlds with a server whose secrets a test can change.
 
 use std::fs;
 
@@ -11,6 +11,7 @@ use cofferdam_tests::vault::{CANARY, prepared, world};
 use cofferdam_tests::world::World;
 use serde_json::json;
 
+/// A world with the server `tools`, and the OpenBao with its secrets.
 pub(crate) struct Scene {
     pub(crate) bao: OpenBao,
     pub(crate) world: World,
@@ -24,7 +25,7 @@ impl Scene {
         Self::with(server.allow(&["*"]), limit)
     }
 
-    /// The same with another server, which uses the secret `github`.
+    /// Like [`Self::new`], with another server, which uses the secret `github`.
     pub(crate) fn with(server: Server, limit: &str) -> Option<Self> {
         let bao = prepared(OpenBao::dev())?;
         let world = world(&bao)
@@ -35,7 +36,7 @@ impl Scene {
         Some(Self { bao, world, versions: 0 })
     }
 
-    /// The same, where the tools `rw_*` have a secret of their own.
+    /// Like [`Self::new`], but the tools `rw_*` are in a scope with another secret.
     pub(crate) fn scoped(mode: &str, limit: &str) -> Option<Self> {
         let bao = prepared(OpenBao::dev())?;
         bao.write_secret("writer", json!({"token": CANARY}));
@@ -114,7 +115,7 @@ impl Scene {
     }
 }
 
-/// The process that answers calls now.
+/// The process that runs calls now.
 #[track_caller]
 pub(crate) fn process(harness: &mut Harness) -> u32 {
     harness.call_text("process", json!({})).parse().expect("a process's number")

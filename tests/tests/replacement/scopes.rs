@@ -1,4 +1,4 @@
-//! Two processes of one server, each with its own credential: each is replaced when its own credential changes, calls in
+//! Two processes of one server with different credentials: each is replaced when its credential changes, calls in
 //! flight end where they began, and all processes end with their session.
 
 use std::collections::BTreeSet;
@@ -27,8 +27,8 @@ fn each_process_is_replaced_for_its_own_credential_only() {
     let newer = process_of_scope(&mut harness);
     assert_eq!(variable(newer, "SECRET"), Some(value.clone()));
     assert_eq!(process(&mut harness), base);
-    assert!(newer != scope && is_alive(scope), "it has a call to finish");
-    // And vice versa.
+    assert!(newer != scope && is_alive(scope), "the old process of the scope was not kept for its call");
+    // The same for the base process.
     scene.replace();
     assert_eq!(process_of_scope(&mut harness), newer);
     let newer_base = process(&mut harness);
@@ -46,7 +46,7 @@ fn each_process_is_replaced_for_its_own_credential_only() {
     for tool in ["slow", "rw_slow"] {
         assert_eq!(scene.world.times_executed("tools", tool), 1);
     }
-    // The audit names the credential of each call's own process.
+    // The audit names the credential of the process that ran each call.
     let requests = |tool: &str| -> Vec<Value> {
         let decisions = scene.world.decisions().into_iter().filter(|one| one["tool"] == tool);
         decisions.map(|one| one["secrets"][0]["vault_request"].clone()).collect()
@@ -94,7 +94,10 @@ fn calls_of_both_scopes_continue_and_run_once_while_both_processes_are_replaced(
     let distinct: BTreeSet<u64> = numbers.iter().copied().collect();
     assert!(load.sent > 300, "{}", load.sent);
     assert_eq!((numbers.len(), distinct.len()), (load.sent, load.sent), "each ran once");
-    assert!(ran("tally").iter().all(|number| number.is_multiple_of(2)), "and in its own process");
+    assert!(
+        ran("tally").iter().all(|number| number.is_multiple_of(2)),
+        "a call without `rw_` ran as one of the scope"
+    );
     for tool in ["slow", "rw_slow"] {
         assert_eq!(ran(tool), [1, 2, 3]);
     }
@@ -150,17 +153,17 @@ fn progress_and_cancellation_of_a_call_in_a_scope_go_to_its_process() {
 fn a_response_reaches_the_process_that_asked_although_all_use_one_id() {
     let Some(mut scene) = Scene::scoped("plain", "") else { return };
     let mut harness = scene.world.connected("tools");
-    let asks = |harness: &mut Harness, tool: &str| {
+    let ask = |harness: &mut Harness, tool: &str| {
         let ask = json!({"method": "elicitation/create", "id": 7, "params": {"message": "who?"}});
         let call = harness.send_call(tool, ask);
         (call, harness.message_with_method("elicitation/create")["id"].clone())
     };
-    let mut asked = vec![asks(&mut harness, "ask_client"), asks(&mut harness, "rw_ask_client")];
+    let mut asked = vec![ask(&mut harness, "ask_client"), ask(&mut harness, "rw_ask_client")];
     scene.replace_in_scope();
-    asked.push(asks(&mut harness, "rw_ask_client"));
+    asked.push(ask(&mut harness, "rw_ask_client"));
     scene.replace();
-    asked.push(asks(&mut harness, "ask_client"));
-    assert_eq!(scene.alive().len(), 4, "all have a question");
+    asked.push(ask(&mut harness, "ask_client"));
+    assert_eq!(scene.alive().len(), 4, "not all four processes wait for a response");
     for (number, (_, shown)) in asked.iter().enumerate().rev() {
         let content = json!({"action": "accept", "content": {"name": format!("answer {number}")}});
         harness.send(&json!({"jsonrpc": "2.0", "id": shown, "result": content}));
@@ -185,7 +188,7 @@ fn a_scopes_process_that_dies_is_replaced_at_once_and_affects_no_other() {
     send(first, Signal::SIGKILL);
     assert_eq!(refusal_of(&harness.answer_to(&lost)), "outcome_unknown");
     let next = process_of_scope(&mut harness);
-    assert_eq!(next, scene.processes()[2], "the successor takes over");
+    assert_eq!(next, scene.processes()[2], "the successor did not take over");
     assert_eq!(variable(next, "SECRET"), Some(value));
     // Without a replacement, the next call starts a process.
     send(next, Signal::SIGKILL);
@@ -203,7 +206,7 @@ fn the_audit_names_the_credential_of_the_current_process_not_of_an_abandoned_one
     let first = process_of_scope(&mut harness);
     let running = harness.send_call("rw_slow", json!({"ms": 60_000}));
     wait_until("it runs", || scene.world.times_executed("tools", "rw_slow") == 1);
-    // A second handshake: processes of scopes that got the first one only finish their work.
+    // After a second handshake, processes of scopes that got the first handshake only finish their calls.
     harness.initialize();
     let second = process_of_scope(&mut harness);
     scene.replace_in_scope();
@@ -225,36 +228,39 @@ fn a_session_that_ends_leaves_no_process_and_no_credential_of_any_scope() {
         for tool in ["count", "rw_count"] {
             harness.call_text(tool, json!({}));
         }
-        let own: Vec<u32> =
+        let processes: Vec<u32> =
             world.fixture_processes("tools").into_iter().filter(|process| is_alive(*process)).collect();
-        assert_eq!(own.len(), 2);
-        wait_until("each has a lease of its own", || leases(&bao) == 2);
-        (harness, own)
+        assert_eq!(processes.len(), 2);
+        wait_until("each process has its own lease", || leases(&bao) == 2);
+        (harness, processes)
     };
-    let nothing_is_left = |own: &[u32]| {
-        wait_until("no process is left", || !own.iter().any(|process| is_alive(*process)));
+    let nothing_is_left = |processes: &[u32]| {
+        wait_until("no process is left", || !processes.iter().any(|process| is_alive(*process)));
         wait_until("no credential is left", || leases(&bao) == 0 && session_tokens(&bao).is_empty());
     };
-    let (harness, own) = run(&world);
+    let (harness, processes) = run(&world);
     leave(harness);
-    nothing_is_left(&own);
-    let (harness, own) = run(&world);
+    nothing_is_left(&processes);
+    let (harness, processes) = run(&world);
     let session = world.sessions()[0]["session"].as_str().unwrap().to_owned();
     let printed = world.cofferdam_text(&["kill", &session]);
     assert!(printed.contains("server and all its descendants ended"), "{printed}");
-    assert!(!own.iter().any(|process| is_alive(*process)), "`kill` reported that it had ended");
+    assert!(
+        !processes.iter().any(|process| is_alive(*process)),
+        "`kill` reported an exit, but a process is alive"
+    );
     assert!(printed.contains("revoked") && !printed.contains("pending"), "{printed}");
     assert_eq!((leases(&bao), session_tokens(&bao).len()), (0, 0), "{printed}");
     drop(harness);
-    let (mut harness, own) = run(&world);
+    let (mut harness, processes) = run(&world);
     harness.kill9();
-    nothing_is_left(&own);
+    nothing_is_left(&processes);
 }
 
 /// Eight calls in flight at any time, every other one in the scope.
 #[derive(Default)]
 struct Load {
-    under_way: Vec<Value>,
+    in_flight: Vec<Value>,
     sent: usize,
 }
 
@@ -262,12 +268,12 @@ impl Load {
     fn until(&mut self, what: &str, harness: &mut Harness, mut condition: impl FnMut() -> bool) {
         wait_until(what, || {
             for _ in 0..40 {
-                while self.under_way.len() < 8 {
+                while self.in_flight.len() < 8 {
                     let tool = if self.sent.is_multiple_of(2) { "tally" } else { "rw_tally" };
-                    self.under_way.push(harness.send_call(tool, json!({"number": self.sent})));
+                    self.in_flight.push(harness.send_call(tool, json!({"number": self.sent})));
                     self.sent += 1;
                 }
-                let answer = harness.answer_to(&self.under_way.remove(0));
+                let answer = harness.answer_to(&self.in_flight.remove(0));
                 assert!(answer.get("result").is_some(), "{answer}");
             }
             condition()
@@ -275,7 +281,7 @@ impl Load {
     }
 
     fn finish(&mut self, harness: &mut Harness) {
-        for id in self.under_way.drain(..) {
+        for id in self.in_flight.drain(..) {
             let answer = harness.answer_to(&id);
             assert!(answer.get("result").is_some(), "{answer}");
         }

@@ -1,4 +1,4 @@
-//! Tasks: a request about one reaches the process that has it, with the credential that it was made with.
+//! Tasks: a request about a task reaches the process that has the task, with the credential that created it.
 
 use std::time::Duration;
 
@@ -18,7 +18,7 @@ fn requests_about_a_task_go_to_its_process_which_is_kept() {
     scene.replace();
     let newer = create_task(&mut harness, "echo");
     assert_ne!(process(&mut harness), first);
-    // Its process is kept for it although no call runs there.
+    // The old process keeps running for the task although no call runs there.
     assert!(!holds_within(Duration::from_secs(1), || !is_alive(first)));
     let got = harness.request("tasks/get", json!({"taskId": task}));
     assert_eq!(got["result"]["status"], "completed", "{got}");
@@ -65,7 +65,7 @@ fn requests_about_a_task_go_to_its_draining_process() {
     let mut harness = scene.world.connected("tools");
     let first = process_of_scope(&mut harness);
     let tasks = [create_task(&mut harness, "rw_echo"), create_task(&mut harness, "rw_echo")];
-    // A second handshake: processes of scopes that got the first one only finish their work.
+    // After a second handshake, processes of scopes that got the first handshake only finish their tasks.
     harness.initialize();
     assert_ne!(process_of_scope(&mut harness), first);
     assert!(!holds_within(Duration::from_secs(1), || !is_alive(first)));

@@ -134,13 +134,16 @@ async fn a_lease_is_renewed_up_to_its_maximum_and_dies_with_its_token() {
     let holder = vault.create_child(&root, &child(&["broker"], 30), Mint::Plain).await.unwrap();
     let given = vault.read(&holder.token, "rabbitmq/creds/agent").await.unwrap();
     let lease = given.lease_id.as_ref().unwrap();
-    assert!(given.renewable && given.lease_duration.as_secs() == 60, "not bounded by the token's 30 s");
+    assert!(
+        given.renewable && given.lease_duration.as_secs() == 60,
+        "the lease is limited by the token's 30 s"
+    );
     let minute = Some(Duration::from_secs(60));
     let renewed = vault.renew_lease(&holder.token, lease, minute).await.unwrap();
     assert_eq!(renewed.lease_duration.as_secs(), 60);
     let capped = vault.renew_lease(&holder.token, lease, Some(Duration::from_secs(3600))).await.unwrap();
     assert!((80..=90).contains(&capped.lease_duration.as_secs()), "{capped:?}");
-    assert!(!capped.warnings.is_empty(), "Vault grants less than requested, with a warning");
+    assert!(!capped.warnings.is_empty(), "Vault granted less than requested without a warning");
     assert!(vault.lookup_lease(&root, lease).await.unwrap().renewable);
     vault.revoke_self(&holder.token).await.unwrap();
     eventually("the lease died with its token", async || {

@@ -23,8 +23,8 @@ async fn debug_output_contains_no_token_secret_or_lease() {
     set_certificate_ttl(&server, "10m");
 
     let mut printed = format!("{method:?} {vault:?} {root:?}");
-    let kept = log_in(vault.clone(), method);
-    let held = kept.login.current().await.unwrap();
+    let test_login = log_in(vault.clone(), method);
+    let held = test_login.login.current().await.unwrap();
     let wanted = ChildToken {
         policies: vec!["default".into()],
         ttl: Duration::from_secs(60),
@@ -36,7 +36,7 @@ async fn debug_output_contains_no_token_secret_or_lease() {
     let common_name = json!({"common_name": "a.internal"}).as_object().unwrap().clone();
     let issued = vault.write(&root, "pki/issue/agent", &common_name).await.unwrap();
     let lease = issued.lease_id.as_ref().unwrap();
-    printed += &format!("{:?} {held:?} {child:#?} {read:?} {envelope:?} {issued:#?}", kept.login);
+    printed += &format!("{:?} {held:?} {child:#?} {read:?} {envelope:?} {issued:#?}", test_login.login);
     printed += &format!("{:?}", vault.lookup_self(&held.token).await.unwrap());
     printed += &explained(&vault.renew_lease(&root, lease, None).await.unwrap_err());
     printed += &explained(&vault.read(&held.token, "sys/mounts").await.unwrap_err());

@@ -46,7 +46,7 @@ async fn the_environment_changes_nothing() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-#[ignore = "the inside of the test above, which starts it in an environment of its own"]
+#[ignore = "started by the test above, in a process with other environment variables"]
 async fn a_client_in_a_misleading_environment() {
     let (Ok(plain), Ok(secure)) = (std::env::var(PLAIN), std::env::var(SECURE)) else { return };
     assert_eq!(client_at(&plain).health().await.unwrap().status, 200);

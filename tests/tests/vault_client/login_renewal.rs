@@ -17,23 +17,23 @@ fn method(server: &OpenBao, role_id_file: PathBuf) -> Method {
 async fn a_token_is_renewed_again_and_again_and_stays_the_same() {
     let Some(server) = OpenBao::dev() else { return };
     let role_id = approle(&server, "2s", "1h");
-    let kept = log_in(client(&server), method(&server, role_id));
-    let first = kept.login.current().await.unwrap();
+    let test_login = log_in(client(&server), method(&server, role_id));
+    let first = test_login.login.current().await.unwrap();
     let mut ends = vec![first.expires.unwrap()];
-    // Four renewals are more than twice its life.
+    // Four renewals take more than twice the token's lifetime.
     while ends.len() < 5 {
         let last = ends[ends.len() - 1];
         let mut end = last;
         eventually("the token was renewed", async || {
-            end = kept.login.current().await.unwrap().expires.unwrap();
+            end = test_login.login.current().await.unwrap().expires.unwrap();
             end > last
         })
         .await;
         ends.push(end);
     }
-    let now = kept.login.current().await.unwrap();
+    let now = test_login.login.current().await.unwrap();
     assert_eq!((now.generation, value(&now.token)), (1, value(&first.token)));
-    assert!(client(&server).lookup_self(&first.token).await.is_ok(), "Vault has renewed it too");
+    assert!(client(&server).lookup_self(&first.token).await.is_ok(), "Vault has not renewed the token");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -41,18 +41,18 @@ async fn at_its_maximum_a_token_is_replaced_while_it_still_lives() {
     let Some(server) = OpenBao::dev() else { return };
     let vault = client(&server);
     let role_id = approle(&server, "6s", "9s");
-    let kept = log_in(vault.clone(), method(&server, role_id));
-    let first = kept.login.current().await.unwrap();
-    let second = kept.generation(2).await;
+    let test_login = log_in(vault.clone(), method(&server, role_id));
+    let first = test_login.login.current().await.unwrap();
+    let second = test_login.generation(2).await;
     assert_ne!(value(&first.token), value(&second.token));
     vault.lookup_self(&first.token).await.expect("the old token overlaps with the new one");
     vault.lookup_self(&second.token).await.unwrap();
-    kept.login.end().await.unwrap();
+    test_login.login.end().await.unwrap();
     for token in [&first.token, &second.token] {
         assert_eq!(
             vault.lookup_self(token).await.unwrap_err().kind(),
             Kind::Denied,
-            "ending the login revokes both tokens"
+            "a token was not revoked with its login"
         );
     }
 }
@@ -63,10 +63,10 @@ async fn a_token_that_cannot_be_renewed_is_replaced_while_it_still_lives() {
     let vault = client(&server);
     let role_id = approle(&server, "6s", "6s");
     server.app_role("agent", AppRole::default().token_type("batch").token_ttl("6s"));
-    let kept = log_in(vault.clone(), method(&server, role_id));
-    let first = kept.login.current().await.unwrap();
+    let test_login = log_in(vault.clone(), method(&server, role_id));
+    let first = test_login.login.current().await.unwrap();
     assert!(!first.renewable && first.accessor.is_none());
-    kept.generation(2).await;
+    test_login.generation(2).await;
     vault.lookup_self(&first.token).await.expect("the old token overlaps with the new one");
 }
 
@@ -75,16 +75,16 @@ async fn a_token_revoked_by_others_is_replaced_after_a_refused_request() {
     let Some(server) = OpenBao::dev() else { return };
     let vault = client(&server);
     let role_id = approle(&server, "10m", "1h");
-    let kept = log_in(vault.clone(), method(&server, role_id));
-    let first = kept.login.current().await.unwrap();
-    // Refused by policy, not dead: nothing changes.
+    let test_login = log_in(vault.clone(), method(&server, role_id));
+    let first = test_login.login.current().await.unwrap();
+    // The token is refused by its policies but valid: it is not replaced.
     assert_eq!(vault.read(&first.token, "sys/mounts").await.unwrap_err().kind(), Kind::Denied);
-    kept.login.report_refusal(first.generation);
+    test_login.login.report_refusal(first.generation);
     let accessor = first.accessor.as_ref().unwrap().as_str();
     server.revoke_accessor(accessor);
     assert_eq!(vault.lookup_self(&first.token).await.unwrap_err().kind(), Kind::Denied);
-    kept.login.report_refusal(first.generation);
-    let second = kept.generation(2).await;
+    test_login.login.report_refusal(first.generation);
+    let second = test_login.generation(2).await;
     vault.lookup_self(&second.token).await.unwrap();
 }
 
@@ -92,9 +92,9 @@ async fn a_token_revoked_by_others_is_replaced_after_a_refused_request() {
 async fn a_token_revoked_before_its_renewal_is_replaced_at_the_renewal() {
     let Some(server) = OpenBao::dev() else { return };
     let role_id = approle(&server, "3s", "1h");
-    let kept = log_in(client(&server), method(&server, role_id));
-    let first = kept.login.current().await.unwrap();
+    let test_login = log_in(client(&server), method(&server, role_id));
+    let first = test_login.login.current().await.unwrap();
     let accessor = first.accessor.as_ref().unwrap().as_str();
     server.revoke_accessor(accessor);
-    kept.generation(2).await;
+    test_login.generation(2).await;
 }

@@ -21,15 +21,15 @@ async fn a_token_file_is_renewed_read_again_and_never_revoked() {
         |ttl: &str, max: &str| server.create_token(new_token(&["default"]).ttl(ttl).explicit_max_ttl(max));
     let first = make("3s", "5s");
     let path = file(&server, "token", &format!("{first}\n"));
-    let kept = log_in(vault.clone(), Method::TokenFile { path: path.clone() });
-    let held = kept.generation(1).await;
+    let test_login = log_in(vault.clone(), Method::TokenFile { path: path.clone() });
+    let held = test_login.generation(1).await;
     assert_eq!(value(&held.token), first);
     assert!(held.renewable && held.accessor.is_some() && held.policies == ["default"]);
     let second = make("1h", "2h");
     file(&server, "token", &second);
-    let later = kept.generation(2).await;
+    let later = test_login.generation(2).await;
     assert_eq!(value(&later.token), second, "the file is read again before the token expires");
-    kept.login.end().await.unwrap();
+    test_login.login.end().await.unwrap();
     assert!(vault.lookup_self(&later.token).await.is_ok(), "a user's token was revoked");
 }
 
@@ -44,13 +44,13 @@ async fn an_approle_logs_in_and_its_token_is_revoked_at_the_end() {
         role_id_file: role_id_file.clone(),
         secret_id: SecretId::Plain { file: secret.clone() },
     };
-    let kept = log_in(vault.clone(), method());
-    let held = kept.login.current().await.unwrap();
+    let test_login = log_in(vault.clone(), method());
+    let held = test_login.login.current().await.unwrap();
     assert_eq!(held.generation, 1);
     assert!(vault.lookup_self(&held.token).await.is_ok());
-    kept.login.end().await.unwrap();
+    test_login.login.end().await.unwrap();
     assert_eq!(vault.lookup_self(&held.token).await.unwrap_err().kind(), Kind::Denied);
-    assert_eq!(kept.login.current().await.unwrap_err().kind(), Kind::Stopped);
+    assert_eq!(test_login.login.current().await.unwrap_err().kind(), Kind::Stopped);
 
     let wrong = "a-secret-id-that-was-never-issued";
     file(&server, "secret-id", wrong);
@@ -58,12 +58,12 @@ async fn an_approle_logs_in_and_its_token_is_revoked_at_the_end() {
     assert_eq!(refused.kind(), Kind::Invalid, "{}", refused.explained());
     assert!(!explained(&refused).contains(wrong));
     std::fs::remove_file(&secret).unwrap();
-    let kept = log_in(vault, method());
-    let missing = kept.login.current().await.unwrap_err();
+    let test_login = log_in(vault, method());
+    let missing = test_login.login.current().await.unwrap_err();
     assert_eq!(missing.kind(), Kind::Credential);
     assert!(missing.explained().contains("secret-id"), "{}", missing.explained());
     file(&server, "secret-id", &secret_id(&server));
-    kept.generation(1).await;
+    test_login.generation(1).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -101,15 +101,16 @@ async fn a_certificate_logs_in_and_one_of_another_authority_does_not() {
         role: Some("agent".into()),
     };
     let right = clients.client("agent.internal").write(directory, "right");
-    let kept = log_in(client_over_tls(&server, Some(&ca_file)), method(right.clone()));
-    let held = kept.login.current().await.unwrap();
+    let test_login = log_in(client_over_tls(&server, Some(&ca_file)), method(right.clone()));
+    let held = test_login.login.current().await.unwrap();
     eventually("the token was renewed with the same certificate", async || {
-        kept.login.current().await.is_ok_and(|now| now.generation == 1 && now.expires > held.expires)
+        test_login.login.current().await.is_ok_and(|now| now.generation == 1 && now.expires > held.expires)
     })
     .await;
     for wrong in [Authority::new().client("agent.internal"), clients.client("other.internal")] {
-        let kept = log_in(client_over_tls(&server, Some(&ca_file)), method(wrong.write(directory, "wrong")));
-        let refused = kept.login.current().await.unwrap_err();
+        let test_login =
+            log_in(client_over_tls(&server, Some(&ca_file)), method(wrong.write(directory, "wrong")));
+        let refused = test_login.login.current().await.unwrap_err();
         assert!(matches!(refused.kind(), Kind::Invalid | Kind::Denied), "{}", refused.explained());
     }
     let mixed = (right.0, directory.join("wrong.key"));

@@ -1,5 +1,5 @@
-//! The Vault client and its login, against a real OpenBao. Responses that a real server cannot be made to give are replayed
-//! on a socket, in the tests whose names say so.
+//! The Vault client and its login, with a real OpenBao. Responses that a real server cannot be made to send are sent by
+//! a fake server, in the tests with `replayed` in their names.
 
 mod calls;
 mod canary;

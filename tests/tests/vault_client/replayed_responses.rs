@@ -1,4 +1,4 @@
-//! Replayed responses, which a single real server cannot be made to give. Each is a few bytes on a socket, without Vault.
+//! Fixed responses that a single real server cannot be made to send. A fake server sends them, without Vault.
 
 use std::time::Duration;
 
@@ -17,15 +17,19 @@ async fn a_replayed_redirect_of_a_standby_is_not_followed() {
     let refused = standby.vault().read(&token(TOKEN), "secret/x").await.unwrap_err();
     assert_eq!(refused.kind(), Kind::Standby, "{refused:?}");
     assert!(refused.explained().contains("127.0.0.1"), "{}", refused.explained());
-    assert_eq!((standby.requests(), elsewhere.requests()), (1, 0), "the token went elsewhere");
+    assert_eq!(
+        (standby.requests(), elsewhere.requests()),
+        (1, 0),
+        "the redirect was followed, or the request repeated"
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn replayed_statuses_are_mapped_to_kinds_of_errors() {
-    let second = Some(Duration::from_secs(7));
+    let seven_seconds = Some(Duration::from_secs(7));
     for (status, kind) in [
-        (412, Kind::Busy { retry_after: second }),
-        (429, Kind::Busy { retry_after: second }),
+        (412, Kind::Busy { retry_after: seven_seconds }),
+        (429, Kind::Busy { retry_after: seven_seconds }),
         (472, Kind::Standby),
         (473, Kind::Standby),
         (500, Kind::Failed),
@@ -38,7 +42,7 @@ async fn replayed_statuses_are_mapped_to_kinds_of_errors() {
         assert_eq!(error.kind(), kind, "{}", error.explained());
         assert!(error.explained().contains("GET `secret/x`"), "{}", error.explained());
         assert!(error.explained().contains("as the server says"), "{}", error.explained());
-        assert_eq!(replay.requests(), 1, "the client does not retry by itself");
+        assert_eq!(replay.requests(), 1, "the client retried by itself");
     }
     for status in [429, 472, 473] {
         let replay = Replay::status(
@@ -52,7 +56,7 @@ async fn replayed_statuses_are_mapped_to_kinds_of_errors() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_replayed_answer_that_is_too_large_is_refused() {
+async fn a_replayed_response_that_is_too_large_is_refused() {
     let claimed = Replay::of("HTTP/1.1 200 OK\r\ncontent-length: 1048577\r\n\r\n{}");
     let unclaimed = Replay::of(format!("HTTP/1.1 200 OK\r\n\r\n{{\"data\":\"{}\"}}", "x".repeat(2 << 20)));
     for replay in [claimed, unclaimed] {
@@ -66,8 +70,8 @@ async fn a_replayed_answer_that_is_too_large_is_refused() {
 #[tokio::test(flavor = "multi_thread")]
 async fn replayed_invalid_responses_are_errors_and_do_not_leak() {
     let cut = "HTTP/1.1 200 OK\r\ncontent-length: 100\r\n\r\n{\"data\": {\"password\": \"CANARY";
-    for answer in ["", "CANARY", cut, "HTTP/1.1 200 OK\r\ncontent-length: 12\r\n\r\n<html>CANARY"] {
-        let error = Replay::of(answer).vault().read(&token(TOKEN), "secret/x").await.unwrap_err();
+    for response in ["", "CANARY", cut, "HTTP/1.1 200 OK\r\ncontent-length: 12\r\n\r\n<html>CANARY"] {
+        let error = Replay::of(response).vault().read(&token(TOKEN), "secret/x").await.unwrap_err();
         assert!(matches!(error.kind(), Kind::Malformed | Kind::Unreachable), "{error:?}");
         assert!(!explained(&error).contains("CANARY"), "{}", explained(&error));
     }
@@ -88,8 +92,8 @@ async fn a_replayed_error_that_repeats_the_token_does_not_get_through() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_replayed_secret_is_recognised_by_its_form_if_the_mount_is_unknown() {
     // The same bytes for every path: a mount without a version, and a secret of version 2.
-    let answer = r#"{"data":{"data":{"token":"x"},"metadata":{"version":3}}}"#;
-    let version = Replay::status(200, "", answer).vault().kv_version(&token(TOKEN), "secret/x").await;
+    let response = r#"{"data":{"data":{"token":"x"},"metadata":{"version":3}}}"#;
+    let version = Replay::status(200, "", response).vault().kv_version(&token(TOKEN), "secret/x").await;
     assert_eq!(version.unwrap_err().kind(), Kind::Malformed);
     let open = listen(|request| match request.path.starts_with("/v1/sys/internal/ui/mounts/") {
         true => Reply::Status(403),
@@ -102,5 +106,5 @@ async fn a_replayed_secret_is_recognised_by_its_form_if_the_mount_is_unknown() {
     assert_eq!(found.version, Some(3));
     let closed = Replay::status(403, "", r#"{"errors":["permission denied"]}"#);
     assert_eq!(closed.vault().kv_version(&token(TOKEN), "secret/x").await.unwrap(), KvVersion::V1);
-    assert_eq!(closed.requests(), 2, "it probed the version");
+    assert_eq!(closed.requests(), 2, "the client did not probe the version");
 }

@@ -31,22 +31,22 @@ async fn a_sealed_server_is_reported_and_the_login_recovers_by_itself() {
     assert!(sealed.explained().contains("unseal"), "{}", sealed.explained());
     let health = vault.health().await.unwrap();
     assert!(health.sealed && health.status == 503, "{health:?}");
-    let kept = log_in(vault, method);
-    assert_eq!(kept.login.current().await.unwrap_err().kind(), Kind::Sealed);
-    let trouble = kept.login.last_failure().unwrap();
+    let test_login = log_in(vault, method);
+    assert_eq!(test_login.login.current().await.unwrap_err().kind(), Kind::Sealed);
+    let trouble = test_login.login.last_failure().unwrap();
     assert_eq!(trouble.error.kind(), Kind::Sealed);
     server.unseal();
-    kept.generation(1).await;
-    assert!(kept.login.last_failure().is_none());
-    assert!(!server.audit().is_empty(), "the configured server writes its audit log");
+    test_login.generation(1).await;
+    assert!(test_login.login.last_failure().is_none());
+    assert!(!server.audit().is_empty(), "the configured server wrote no audit log");
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_request_to_a_frozen_server_times_out_and_may_have_run() {
     let Some(server) = OpenBao::dev() else { return };
     let vault = client(&server);
-    let kept = log_in(vault.clone(), approle_method(&server, "2s"));
-    kept.login.current().await.unwrap();
+    let test_login = log_in(vault.clone(), approle_method(&server, "2s"));
+    test_login.login.current().await.unwrap();
     server.freeze();
     let root = root(&server);
     let late = tokio::time::timeout(PATIENCE, vault.read(&root, "sys/mounts")).await.expect("a limit");
@@ -54,9 +54,9 @@ async fn a_request_to_a_frozen_server_times_out_and_may_have_run() {
     assert!(matches!(late.problem, Problem::NoAnswer { .. }), "{late:?}");
     assert_eq!(late.kind(), Kind::Unreachable);
     // The token of two seconds has expired by now, and there is no other.
-    assert_eq!(kept.login.current().await.unwrap_err().kind(), Kind::Unreachable);
+    assert_eq!(test_login.login.current().await.unwrap_err().kind(), Kind::Unreachable);
     server.thaw();
-    kept.generation(2).await;
+    test_login.generation(2).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -62,13 +62,13 @@ pub(crate) fn log_in(vault: Vault, method: Method) -> TestLogin {
 }
 
 impl TestLogin {
-    /// The token of this generation or a later one, once it is there.
-    pub(crate) async fn generation(&self, wanted: u64) -> Arc<LoginToken> {
+    /// Waits for the token of this generation or a later one.
+    pub(crate) async fn generation(&self, generation_number: u64) -> Arc<LoginToken> {
         let mut changed = self.login.generations();
-        let reached = changed.wait_for(|generation| *generation >= wanted);
+        let reached = changed.wait_for(|generation| *generation >= generation_number);
         let reached = tokio::time::timeout(PATIENCE, reached).await;
         reached
-            .unwrap_or_else(|_| panic!("no generation {wanted}: {:?}", self.login))
+            .unwrap_or_else(|_| panic!("no generation {generation_number}: {:?}", self.login))
             .expect("the login is there");
         self.login.current().await.expect("it was just published")
     }
@@ -87,7 +87,7 @@ pub(crate) async fn eventually(what: &str, mut condition: impl AsyncFnMut() -> b
     }
 }
 
-/// An error with all its causes and in all its forms, for looking through.
+/// An error in all its printable forms, for a search.
 pub(crate) fn explained(error: &VaultError) -> String {
     format!("{error} | {error:?} | {error:#?} | {} | {}", error.explained(), error.problem)
 }
@@ -99,8 +99,8 @@ pub(crate) struct Replay {
 }
 
 impl Replay {
-    pub(crate) fn of(answer: impl Into<Vec<u8>>) -> Self {
-        let answer = answer.into();
+    pub(crate) fn of(response: impl Into<Vec<u8>>) -> Self {
+        let response = response.into();
         let listener = TcpListener::bind("127.0.0.1:0").expect("loopback has a free port");
         let endpoint = listener.local_addr().expect("a bound socket has an address");
         let requests = Arc::new(AtomicUsize::new(0));
@@ -108,16 +108,16 @@ impl Replay {
         std::thread::spawn(move || {
             for mut stream in listener.incoming().flatten() {
                 let mut head = [0; 64 * 1024];
-                // A small request comes in one piece, or two: enough of it to answer.
+                // One read is enough: the response does not depend on the request.
                 let _ = stream.read(&mut head);
                 count.fetch_add(1, Ordering::SeqCst);
-                let _ = stream.write_all(&answer);
+                let _ = stream.write_all(&response);
             }
         });
         Self { endpoint, requests }
     }
 
-    /// An answer with this status and JSON.
+    /// Responds with this status, these header lines and this JSON body.
     pub(crate) fn status(status: u16, headers: &str, body: &str) -> Self {
         let length = body.len();
         Self::of(format!("HTTP/1.1 {status} Said\r\ncontent-length: {length}\r\n{headers}\r\n{body}"))

@@ -23,7 +23,10 @@ async fn a_wrapping_token_is_looked_up_without_use_and_unwrapped_once() {
         assert_eq!(vault.wrapping_lookup(&wrap).await.unwrap().creation_path, "auth/token/create");
     }
     let opened = vault.unwrap(&wrap).await.unwrap();
-    assert!(vault.lookup_self(&opened.auth.unwrap().token).await.is_ok(), "a wrapped login comes out whole");
+    assert!(
+        vault.lookup_self(&opened.auth.unwrap().token).await.is_ok(),
+        "the unwrapped login's token is not valid"
+    );
     assert_eq!(vault.unwrap(&wrap).await.unwrap_err().kind(), Kind::Invalid);
 }
 
@@ -32,9 +35,9 @@ async fn a_wrapped_secret_id_is_unwrapped_once_and_used_for_every_later_login() 
     let Some(server) = OpenBao::dev() else { return };
     let role_id = approle(&server, "2s", "3s");
     let wrapped = file(&server, "wrapped", &wrap(&server, "auth/approle/role/agent/secret-id", &json!({})));
-    let kept = log_in(client(&server), method(role_id.clone(), wrapped.clone(), "agent"));
-    let first = kept.generation(1).await;
-    let later = kept.generation(3).await;
+    let test_login = log_in(client(&server), method(role_id.clone(), wrapped.clone(), "agent"));
+    let first = test_login.generation(1).await;
+    let later = test_login.generation(3).await;
     assert_ne!(value(&first.token), value(&later.token));
 
     let thief = log_in(client(&server), method(role_id, wrapped.clone(), "agent"));
@@ -69,11 +72,14 @@ async fn a_wrapping_token_created_elsewhere_is_never_unwrapped() {
         &json!({"secret_id": "chosen-by-an-attacker"}),
     );
     for wrapped in [&forged, &others, &longer, &custom] {
-        let kept =
+        let test_login =
             log_in(client(&server), method(role_id.clone(), file(&server, "wrapped", wrapped), "agent"));
-        let alert = kept.login.current().await.unwrap_err();
+        let alert = test_login.login.current().await.unwrap_err();
         assert!(matches!(alert.problem, Problem::WrapNotFromRole { .. }), "{alert:?}");
         assert_eq!(alert.kind(), Kind::Alert);
-        assert!(client(&server).wrapping_lookup(&token(wrapped)).await.is_ok(), "it was unwrapped");
+        assert!(
+            client(&server).wrapping_lookup(&token(wrapped)).await.is_ok(),
+            "the wrapping token was unwrapped"
+        );
     }
 }

@@ -1,4 +1,5 @@
-//! When no database user can be created, the refusal names path and server, other links continue, and no restart is needed.
+//! When no database user can be created, the refusal names path and server, other links continue, and no restart is
+//! needed.
 
 use cofferdam_tests::database::{Database, LONG};
 use cofferdam_tests::deadline::wait_until;
@@ -7,13 +8,13 @@ use cofferdam_tests::postgres::OWNER_PASSWORD;
 use cofferdam_tests::server::Server;
 use serde_json::{Value, json};
 
-use crate::support::{logged_in, started, with_fixture};
+use crate::support::{connect_and_check_login, start_world, with_fixture};
 
 #[test]
 fn a_deleted_database_role_refuses_the_next_process_and_affects_no_other_server() {
     let Some(database) = Database::start() else { return };
-    let world = started(&database, |builder| builder.server("other", Server::fixture().allow(&["*"])));
-    let (mut harness, _) = logged_in(&database, &world);
+    let world = start_world(&database, |builder| builder.server("other", Server::fixture().allow(&["*"])));
+    let (mut harness, _) = connect_and_check_login(&database, &world);
     let mut other = world.connected("other");
     let delete = async |client: &_| vaultrs::database::role::delete(client, "database", "agent").await;
     database.bao.operator("delete the role", delete);
@@ -40,7 +41,7 @@ fn an_engine_that_cannot_log_in_is_refused_and_recovers_without_a_restart() {
     for hidden in ["not-the-password", "user=", &address] {
         assert!(!refused.to_string().contains(hidden), "{hidden}: {refused}");
     }
-    assert!(world.log().contains(&address), "the log has Vault's message");
+    assert!(world.log().contains(&address), "the log does not have Vault's message");
     assert!(database.users().is_empty() && world.fixture_processes("tools").is_empty());
     database.connect(OWNER_PASSWORD);
     wait_until("the server starts", || harness.initialize().get("result").is_some());

@@ -6,8 +6,8 @@ use cofferdam_tests::server::Server;
 use cofferdam_tests::vault::session_tokens;
 use cofferdam_tests::world::{Builder, World};
 
-/// A world with a server that has the URL of a long-lived user.
-pub(crate) fn started(database: &Database, change: impl FnOnce(Builder) -> Builder) -> World {
+/// Starts a world whose server gets a database URL with a long lease.
+pub(crate) fn start_world(database: &Database, change: impl FnOnce(Builder) -> Builder) -> World {
     database.role("agent", LONG);
     change(with_fixture(database)).start()
 }
@@ -17,9 +17,9 @@ pub(crate) fn with_fixture(database: &Database) -> Builder {
     database.world("agent").server("tools", server)
 }
 
-/// A session whose user is known, and can log in.
+/// Connects a harness; returns it with the database URL, after a login with that URL succeeded.
 #[track_caller]
-pub(crate) fn logged_in(database: &Database, world: &World) -> (Harness, String) {
+pub(crate) fn connect_and_check_login(database: &Database, world: &World) -> (Harness, String) {
     let harness = world.connected("tools");
     let url = database.url();
     assert_eq!(database.postgres.log_in(&url), Ok(()));
@@ -28,7 +28,7 @@ pub(crate) fn logged_in(database: &Database, world: &World) -> (Harness, String)
 }
 
 #[track_caller]
-pub(crate) fn assert_shut_out(database: &Database, url: &str) {
+pub(crate) fn assert_login_refused(database: &Database, url: &str) {
     let refused = database.postgres.log_in(url).expect_err("the user cannot log in any more");
     assert!(refused.contains("password authentication failed"), "{refused}");
 }

@@ -24,14 +24,14 @@ const BRIEF: Life = Life { ttl: "5s", max_ttl: "10s" };
 const RENEWED: Life = Life { ttl: "5s", max_ttl: "1h" };
 
 /// How long calls are made.
-const TIME: Duration = Duration::from_secs(60);
+const LOAD_TIME: Duration = Duration::from_secs(60);
 /// Short calls in flight at any time.
 const IN_FLIGHT: usize = 8;
-/// Seconds that a short call takes in the database, and one that is longer than a lease.
+/// Seconds that a short call takes in the database, and that a call takes which is longer than a lease.
 const SHORT: f64 = 0.4;
 const LONGER_THAN_THE_LEASE: f64 = 5.2;
-/// Seconds. The lease of an older user would expire before the end of such a call.
-const YOUNG: f64 = 4.0;
+/// The maximum age in seconds of a user for a long call: the lease of an older user would expire before its end.
+const MAX_AGE: f64 = 4.0;
 
 #[test]
 fn a_minute_of_calls_survives_users_that_live_for_seconds() {
@@ -46,7 +46,7 @@ fn a_minute_of_calls_survives_users_that_live_for_seconds() {
         .server("renewed", database.with_url(renewed, "renewed").allow(&["query"]))
         .start();
     let (mut brief, mut renewed) = (Calls::new(&world, "brief"), Calls::new(&world, "renewed"));
-    let deadline = Deadline::after(TIME);
+    let deadline = Deadline::after(LOAD_TIME);
     std::thread::scope(|threads| {
         threads.spawn(|| renewed.one_after_the_other(&deadline));
         brief.many_at_once(&database, &deadline);
@@ -54,25 +54,25 @@ fn a_minute_of_calls_survives_users_that_live_for_seconds() {
 
     eprintln!(
         "{} calls, {} of them longer than the lease; {} users; beside them {} calls of one user",
-        brief.answered.len(),
+        brief.users_by_call.len(),
         brief.long,
         brief.users().len(),
-        renewed.answered.len()
+        renewed.users_by_call.len()
     );
     let executed = database.postgres.executed();
     for calls in [&brief, &renewed] {
-        for name in calls.answered.keys() {
+        for name in calls.users_by_call.keys() {
             let times =
                 executed.iter().filter(|statement| statement.text.contains(&format!("'{name}'"))).count();
             assert_eq!(times, 1, "{name} did not run exactly once");
         }
     }
-    assert!(brief.answered.len() >= 300, "hundreds of calls: {}", brief.answered.len());
-    assert!(brief.users().len() >= 6, "several replacements: {:?}", brief.users());
-    assert!(brief.long >= 3, "calls that took longer than the lease: {}", brief.long);
+    assert!(brief.users_by_call.len() >= 300, "fewer than 300 calls: {}", brief.users_by_call.len());
+    assert!(brief.users().len() >= 6, "fewer than six users: {:?}", brief.users());
+    assert!(brief.long >= 3, "fewer than three calls took longer than the lease: {}", brief.long);
     // A renewable lease is renewed: no process was replaced.
     assert_eq!(renewed.users().len(), 1, "{:?}", renewed.users());
-    assert!(renewed.answered.len() >= 5, "{}", renewed.answered.len());
+    assert!(renewed.users_by_call.len() >= 5, "{}", renewed.users_by_call.len());
 
     // Both sessions are open; of the first session's users only the last one is left, or its successor.
     let mut old = brief.users();
@@ -90,10 +90,10 @@ fn a_minute_of_calls_survives_users_that_live_for_seconds() {
 struct Calls {
     harness: Harness,
     server: &'static str,
-    made: usize,
-    under_way: BTreeMap<String, String>,
-    /// Names of calls, and the user that the database saw.
-    answered: BTreeMap<String, String>,
+    sent_count: usize,
+    in_flight: BTreeMap<String, String>,
+    /// The user that ran each call with a response, by the call's name.
+    users_by_call: BTreeMap<String, String>,
     last_user: String,
     long: usize,
 }
@@ -105,9 +105,9 @@ impl Calls {
         Self {
             harness,
             server,
-            made: 0,
-            under_way: BTreeMap::new(),
-            answered: BTreeMap::new(),
+            sent_count: 0,
+            in_flight: BTreeMap::new(),
+            users_by_call: BTreeMap::new(),
             last_user: String::new(),
             long: 0,
         }
@@ -118,13 +118,13 @@ impl Calls {
         let mut long = None;
         let mut known = BTreeSet::new();
         loop {
-            while !deadline.is_over() && self.under_way.len() - usize::from(long.is_some()) < IN_FLIGHT {
+            while !deadline.is_over() && self.in_flight.len() - usize::from(long.is_some()) < IN_FLIGHT {
                 self.send(SHORT);
             }
-            if self.under_way.is_empty() {
+            if self.in_flight.is_empty() {
                 return;
             }
-            let (name, user) = self.answer();
+            let (name, user) = self.next_response();
             if long == Some(name) {
                 long = None;
                 self.long += 1;
@@ -132,7 +132,7 @@ impl Calls {
             if known.insert(user.clone())
                 && long.is_none()
                 && !deadline.is_over()
-                && database.age(&user) < YOUNG
+                && database.age(&user) < MAX_AGE
             {
                 long = Some(self.send(LONGER_THAN_THE_LEASE));
             }
@@ -143,41 +143,42 @@ impl Calls {
     fn one_after_the_other(&mut self, deadline: &Deadline) {
         while !deadline.is_over() {
             self.send(LONGER_THAN_THE_LEASE + 2.0);
-            self.answer();
+            self.next_response();
         }
     }
 
     fn users(&self) -> BTreeSet<String> {
-        self.answered.values().cloned().collect()
+        self.users_by_call.values().cloned().collect()
     }
 
     fn send(&mut self, seconds: f64) -> String {
-        self.made += 1;
-        let name = format!("{}-{}", self.server, self.made);
+        self.sent_count += 1;
+        let name = format!("{}-{}", self.server, self.sent_count);
         let sql = format!("SELECT pg_sleep({seconds}), current_user AS user, '{name}' AS call");
         let id = self.harness.send_call("query", json!({"sql": sql}));
-        self.under_way.insert(id.to_string(), name.clone());
+        self.in_flight.insert(id.to_string(), name.clone());
         name
     }
 
-    /// The next answer: the name of its call, and the user that made it.
+    /// Waits for the next response; returns the name of its call and the database user that ran it.
     #[track_caller]
-    fn answer(&mut self) -> (String, String) {
+    fn next_response(&mut self) -> (String, String) {
         loop {
             let message = self.harness.next_message_within(PATIENCE);
             if message.get("method").is_some() {
                 continue;
             }
-            let name = self.under_way.remove(&message["id"].to_string()).expect("each call is answered once");
+            let name =
+                self.in_flight.remove(&message["id"].to_string()).expect("each call gets one response");
             assert!(
                 message["result"]["isError"] != json!(true),
                 "{name} after {}: {message}",
-                self.answered.len()
+                self.users_by_call.len()
             );
             let rows: Value = serde_json::from_str(&text_of(&message)).expect("this server answers in JSON");
             assert_eq!(rows[0]["call"], *name, "{message}");
             let user = rows[0]["user"].as_str().expect("every query has a user").to_owned();
-            self.answered.insert(name.clone(), user.clone());
+            self.users_by_call.insert(name.clone(), user.clone());
             self.last_user.clone_from(&user);
             return (name, user);
         }

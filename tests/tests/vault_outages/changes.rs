@@ -63,7 +63,7 @@ fn an_expired_token_in_a_file_is_reported_and_the_next_one_is_used() {
     assert!(proxy.count("") <= 12, "{:?}", proxy.seen());
     assert!(!world.log().contains(&short));
     file(&bao, "token", &good);
-    wait_until("it works", || late.initialize().get("result").is_some());
+    wait_until("the server `late` starts", || late.initialize().get("result").is_some());
 }
 
 #[test]
@@ -81,7 +81,7 @@ fn a_revoked_users_token_is_reported_and_valid_credentials_stay_in_use() {
     loads.iter().for_each(Load::assert_calls_continue);
     let another = bao.create_token(new_token(&["sidecar", "agent"]).ttl("1h").no_parent(true));
     file(&bao, "token", &another);
-    wait_until("it works", || late.initialize().get("result").is_some());
+    wait_until("the server `late` starts", || late.initialize().get("result").is_some());
     loads.iter().for_each(Load::assert_calls_continue);
     let _ = loads.map(Load::end);
 }
@@ -156,7 +156,7 @@ fn with_a_deleted_policy_new_reads_are_refused_until_it_is_restored() {
     wait_until("the poll was refused too", || world.log().contains("the values read before are still used"));
     loads.iter().for_each(Load::assert_calls_continue);
     bao.policy("agent", &[("secret/data/github", &["read"]), ("pki/issue/agent", &["update"])]);
-    wait_until("it works", || late.initialize().get("result").is_some());
+    wait_until("the server `late` starts", || late.initialize().get("result").is_some());
     let _ = loads.map(Load::end);
 }
 
@@ -173,7 +173,7 @@ fn with_a_deleted_token_role_new_sessions_are_refused_until_it_is_restored() {
     refused(&mut late, &["POST `auth/token/create/cofferdam`", "HTTP 400", "correct the path, the role"]);
     load.assert_calls_continue();
     bao.token_role("cofferdam", &mut role);
-    wait_until("it works", || late.initialize().get("result").is_some());
+    wait_until("the server `late` starts", || late.initialize().get("result").is_some());
     load.assert_calls_continue();
     load.end();
 }

@@ -66,9 +66,9 @@ fn a_response_that_is_cut_leaves_no_lease_behind() {
         proxy.rule("pki/issue", Action::CutAfter(bytes));
         let mut late = world.shim("late");
         refused(&mut late, &["POST `pki/issue/agent`", "did not answer and may have executed the request"]);
-        assert!(certificates(&bao) > issued, "the server did what was asked");
+        assert!(certificates(&bao) > issued, "Vault did not issue the certificate");
         proxy.clear_rules();
-        wait_until("it works", || late.initialize().get("result").is_some());
+        wait_until("the server `late` starts", || late.initialize().get("result").is_some());
         leave(late);
         // Also the lease whose response was lost: it ends with a token of the session.
         wait_until("no lease is left", || leases(&bao) == 0);
@@ -91,7 +91,7 @@ fn a_token_whose_response_was_lost_expires_with_its_grant() {
     let mut late = world.shim("late");
     refused(&mut late, &["auth/token/create", "did not answer"]);
     let lost = session_tokens(&bao);
-    assert!(!lost.is_empty(), "the server created the token");
+    assert!(!lost.is_empty(), "Vault did not create the token");
     for token in &lost {
         assert!(token["explicit_max_ttl"].as_u64().is_some_and(|life| (1..=15).contains(&life)), "{token}");
         assert_eq!(token["policies"], json!(["agent", "default"]), "{token}");
@@ -128,5 +128,5 @@ fn requests_with_cut_responses_are_retried_after_a_delay() {
     let asked = proxy.count("auth/token/create") - before;
     assert!(asked <= 10, "twenty refusals caused {asked} requests");
     proxy.clear_rules();
-    wait_until("it works", || late.initialize().get("result").is_some());
+    wait_until("the server `late` starts", || late.initialize().get("result").is_some());
 }

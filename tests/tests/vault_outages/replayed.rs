@@ -1,7 +1,6 @@
 //! REPLAYED RESPONSES in front of the real server. Clusters of Vault Enterprise respond with 412, 472 and 473, and
-//! OpenBao's standbys with 429 to a client that has seen a newer state; a single open-source server cannot be made
-//! to. A proxy sends them for single paths and forwards all other requests; a test checks that forwarding changes
-//! nothing.
+//! OpenBao's standbys with 429 to a client that has a newer state; a single open-source server cannot be made to send
+//! these. A proxy sends them as fixed responses; a test checks that it changes nothing without a rule.
 
 use std::collections::BTreeMap;
 use std::io::{self, Read, Write};
@@ -51,8 +50,8 @@ fn a_replayed_429_of_a_node_that_is_behind() {
     world.wait_until("it works", || late.initialize().get("result").is_some());
 }
 
-/// Every kind of answer that the sidecar reads, asked for directly and through the proxy: status, members and their
-/// kinds are the same.
+/// Sends every kind of request of the sidecar directly and through the proxy: status, members and the kinds of their
+/// values are the same.
 #[test]
 fn the_fault_proxy_changes_nothing_without_a_rule() {
     let Some(bao) = prepared(OpenBao::dev()) else { return };

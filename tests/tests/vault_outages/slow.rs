@@ -22,7 +22,7 @@ fn a_slow_vault_is_waited_for_and_a_very_slow_one_is_not() {
     refused(&mut later, &["did not answer", "it took longer than 5 s"]);
     assert!(late.call("echo", json!({"text": "x"})).get("result").is_some());
     proxy.clear_rules();
-    wait_until("it works", || later.initialize().get("result").is_some());
+    wait_until("the server `late` starts", || later.initialize().get("result").is_some());
 }
 
 /// Sets a quota of one request per interval, and uses it up.
@@ -30,7 +30,7 @@ fn limit(bao: &OpenBao, interval: &str) {
     let quota = json!({"rate": 1, "interval": interval, "path": "pki/"});
     bao.api("POST", "sys/quotas/rate-limit/few", quota);
     let wanted = json!({"common_name": "other.internal"});
-    wait_until("the quota holds", || {
+    wait_until("the quota is used up", || {
         bao.call("POST", "pki/issue/agent", Some(&bao.root_token), &wanted).status == 429
     });
 }
@@ -64,7 +64,7 @@ fn retry_after_of_a_quota_is_respected() {
         let again = next_try(&refused(&mut late, &["pki/issue/agent"]));
         assert!(again <= announced, "{again} s after {announced} s");
     }
-    assert_eq!(proxy.count("pki/issue/agent"), asked, "there is no request before that");
+    assert_eq!(proxy.count("pki/issue/agent"), asked, "a request was sent before the announced time");
     wait_until("the interval has passed", || late.initialize().get("result").is_some());
     // `Retry-After` is rounded, so one request may be early. A client that retries every five seconds would send more.
     let asked = proxy.count("pki/issue/agent") - asked;

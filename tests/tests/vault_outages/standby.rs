@@ -16,7 +16,7 @@ fn a_standby_serves_and_without_its_leader_its_redirect_is_not_followed() {
     // is created twice.
     for number in 0..5 {
         let harness = world.connected("tools");
-        assert_eq!(session_tokens(&leader).len(), 1, "session {number} has one token");
+        assert_eq!(session_tokens(&leader).len(), 1, "session {number} does not have one token");
         leave(harness);
         wait_until("its token is gone", || session_tokens(&leader).is_empty());
     }
@@ -32,13 +32,13 @@ fn a_standby_serves_and_without_its_leader_its_redirect_is_not_followed() {
         "not followed",
         "`address`",
     ];
-    wait_until("the standby has noticed", || {
+    wait_until("the standby redirects requests", || {
         late.initialize()["error"]["message"].as_str().is_some_and(|text| text.contains("307"))
     });
     refused(&mut late, &words);
     load.assert_calls_continue();
     leader.start_again();
-    wait_until("it works", || late.initialize().get("result").is_some());
+    wait_until("the server `late` starts", || late.initialize().get("result").is_some());
     load.assert_calls_continue();
     leave(load.end());
 }

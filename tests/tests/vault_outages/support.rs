@@ -24,7 +24,7 @@ pub(crate) fn three_servers_at(bao: &OpenBao, address: &str) -> Builder {
     three_servers(connected_at(address, &token_file(bao)))
 }
 
-/// The same behind a proxy that can inject faults, started.
+/// Starts such a world behind a proxy that can inject faults.
 pub(crate) fn behind_proxy(bao: &OpenBao) -> (VaultFaultProxy, World) {
     let proxy = VaultFaultProxy::in_front_of(bao.listens_at);
     let world = three_servers_at(bao, &proxy.address()).start();
@@ -41,7 +41,7 @@ pub(crate) fn three_servers(builder: Builder) -> Builder {
         .server("late", Server::fixture().file("key.pem", "{cert.private_key}").allow(&["*"]))
 }
 
-/// Calls one after the other, each of which has to work.
+/// A thread that makes one call after the other, each of which has to succeed.
 pub(crate) struct Load {
     calls: Arc<AtomicUsize>,
     stop: Arc<AtomicBool>,
@@ -71,7 +71,7 @@ impl Load {
         wait_until("calls continue", || {
             self.thread.is_finished() || self.calls.load(Ordering::SeqCst) > before + 3
         });
-        assert!(!self.thread.is_finished(), "the load stopped");
+        assert!(!self.thread.is_finished(), "the thread that makes calls has ended");
     }
 
     #[track_caller]
@@ -81,10 +81,10 @@ impl Load {
     }
 }
 
-/// An outage while both servers are called. They stay available, also in a process that is started meanwhile with the
-/// last value; `late` is refused with these words, within ten seconds and with the time of the next attempt; the
-/// proxy, if there is one, counts no more requests than the backoff allows. After the outage `late` starts, and a
-/// changed secret is read.
+/// Causes an outage while `tools` and `web` are called. Asserts that both stay available, also in a process that is
+/// started meanwhile with the last value; that `late` is refused with these words and with the time of the next
+/// attempt; that the proxy, if there is one, counts no more requests than the backoff allows; and that after the
+/// outage `late` starts and a changed secret is read.
 #[track_caller]
 pub(crate) fn survives(
     world: &World,
@@ -97,28 +97,28 @@ pub(crate) fn survives(
     let loads =
         [Load::start(world.connected("tools"), "echo"), Load::start(world.connected("web"), "headers")];
     loads.iter().for_each(Load::assert_calls_continue);
-    let mut fragile = world.connected("tools");
+    let mut crashing = world.connected("tools");
     begin(bao);
     let before = proxy.map_or(0, |proxy| proxy.count(""));
-    let clock = Deadline::after(DAY);
+    let a_day_later = Deadline::after(DAY);
     let mut late = world.shim("late");
     for _ in 0..60 {
         refused(&mut late, words);
     }
     // By then the secret is older than `refresh`, and could not be read again.
     holds_within(Duration::from_millis(1500), || false);
-    fragile.send_call("crash", json!({}));
+    crashing.send_call("crash", json!({}));
     wait_until("a new process runs with the last value", || {
-        fragile.call("echo", json!({"text": "x"})).get("result").is_some()
+        crashing.call("echo", json!({"text": "x"})).get("result").is_some()
     });
     loads.iter().for_each(Load::assert_calls_continue);
     if let Some(proxy) = proxy {
-        let seconds = (DAY - clock.left()).as_secs() as usize;
+        let seconds = (DAY - a_day_later.left()).as_secs() as usize;
         let asked = proxy.count("") - before;
         assert!(asked <= 12 + 4 * seconds, "{asked} requests in {seconds} s: {:?}", proxy.seen());
     }
     end(bao);
-    wait_until("what was refused works", || late.initialize().get("result").is_some());
+    wait_until("the server `late` starts", || late.initialize().get("result").is_some());
     assert!(late.call("echo", json!({"text": "x"})).get("result").is_some());
     bao.write_secret("github", json!({"token": format!("{CANARY}-changed")}));
     wait_until("each session gets a changed secret", || {
@@ -126,14 +126,14 @@ pub(crate) fn survives(
         replaced.map(|record| record["link"].to_string()).collect::<BTreeSet<_>>().len() == 2
     });
     loads.iter().for_each(Load::assert_calls_continue);
-    for mut harness in loads.map(Load::end).into_iter().chain([fragile, late]) {
+    for mut harness in loads.map(Load::end).into_iter().chain([crashing, late]) {
         harness.close_stdin();
         harness.wait_for_exit();
     }
     wait_until("no lease is left", || leases(bao) == 0);
 }
 
-/// The same with a proxy in front of Vault; either can be made to fail.
+/// Like [`survives`], with a proxy in front of Vault; either can be made to fail.
 #[track_caller]
 pub(crate) fn survives_behind_proxy(
     bao: Option<OpenBao>,
@@ -159,7 +159,7 @@ pub(crate) fn refused(harness: &mut Harness, words: &[&str]) -> String {
     text
 }
 
-/// When the next try is, in seconds.
+/// The seconds until the next attempt, from a refusal's message.
 #[track_caller]
 pub(crate) fn next_try(refusal: &str) -> u64 {
     let (_, rest) = refusal.split_once("tried again in ").expect("the refusal names the next attempt");

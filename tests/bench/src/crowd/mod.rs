@@ -1,9 +1,10 @@
-//! A thousand sessions on one sidecar: the memory of an idle one, and the duration of calls when each makes one a second.
+//! A thousand sessions on one sidecar: the memory of an idle session, and the duration of calls when each session
+//! makes one call a second.
 //!
-//! Each session is a link driven by a thread of this process, without a shim; the server is one process over HTTP, so that
-//! sessions need no processes. A second sidecar of the same configuration has one session, which calls
-//! without a pause: its median is what the thousand are compared with. Calls of the thousand begin at even distances
-//! within each second. Any error ends the measurement and is in the report.
+//! Each session is a link driven by a thread of this process, without a shim; the server is one process over HTTP, so
+//! that sessions need no processes. A second sidecar with the same configuration has one session, which makes calls
+//! without a pause: the thousand sessions are compared with its median. Their calls begin at even intervals within
+//! each second. Any error ends the measurement and is in the report.
 
 use std::path::Path;
 use std::process::Stdio;
@@ -11,33 +12,33 @@ use std::time::Duration;
 
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 
-use crate::awake::Awake;
+use crate::awake::Spinners;
 use crate::bench_error::BenchError;
 use crate::clock::{Deadline, now};
 use crate::contender::{Contender, Ready};
-use crate::measure::{Pace, SmallCalls};
+use crate::measure::{RoundLimits, SmallCalls};
 use crate::process::Running;
 use crate::program_paths::ProgramPaths;
 use crate::relay::Link;
 use crate::roster::{SECRET, SIDECAR, SIDECAR_DIRECTORIES};
 use crate::weight::resident;
 
-/// Its name for `--only`.
+/// The name of this measurement for `--only`.
 pub(crate) const CROWD: &str = "crowd";
 pub(crate) const SESSIONS: usize = 1_000;
 
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Crowd {
+pub(crate) struct CrowdResults {
     /// Bytes of the sidecar's memory for one session that has sent only its Hello.
     pub(crate) idle_session: u64,
     /// The best round of one session alone.
     pub(crate) alone: SmallCalls,
-    /// The best round of all of them, by its 99th percentile.
+    /// The best round of all sessions together, by its 99th percentile.
     pub(crate) together: SmallCalls,
 }
 
-/// Runs all of it; `dir` is for the sidecars' files.
-pub(crate) fn run(pace: Pace, dir: &Path, paths: &ProgramPaths) -> Result<Crowd, BenchError> {
+/// Runs the measurement; `dir` is for the sidecars' files.
+pub(crate) fn run(limits: RoundLimits, dir: &Path, paths: &ProgramPaths) -> Result<CrowdResults, BenchError> {
     raise_descriptor_limit()?;
     let single = Sidecar::start(&dir.join("single"), paths)?;
     let shared = Sidecar::start(&dir.join(CROWD), paths)?;
@@ -48,13 +49,13 @@ pub(crate) fn run(pace: Pace, dir: &Path, paths: &ProgramPaths) -> Result<Crowd,
         link.handshake()?;
         link.small_call()?;
     }
-    let _awake = Awake::keep()?;
+    let _spinners_of_the_cores = Spinners::start()?;
     let mut rounds = Vec::new();
-    for number in 1..=pace.rounds.min(MAX_ROUNDS) {
-        let alone = pace.small_calls(MAX_CALLS, || alone.small_call())?;
+    for number in 1..=limits.rounds.min(MAX_ROUNDS) {
+        let alone = limits.small_calls(MAX_CALLS, || alone.small_call())?;
         let together = once_a_second(&mut links)?;
         eprintln!(
-            "bench: round {number}, one session: {:?} a small call; {SESSIONS} sessions: {:?}, 99 % of them within {:?}",
+            "bench: round {number}, one session: {:?} per small call; {SESSIONS} sessions: {:?}, 99 % of the calls within {:?}",
             alone.median, together.median, together.p99
         );
         rounds.push((alone, together));
@@ -62,7 +63,7 @@ pub(crate) fn run(pace: Pace, dir: &Path, paths: &ProgramPaths) -> Result<Crowd,
     let alone = rounds.iter().map(|(alone, _)| *alone).min_by_key(|alone| alone.median);
     let together = rounds.iter().map(|(_, together)| *together).min_by_key(|together| together.p99);
     let (alone, together) = alone.zip(together).ok_or_else(|| BenchError::Missing("a round".into()))?;
-    Ok(Crowd { idle_session, alone, together })
+    Ok(CrowdResults { idle_session, alone, together })
 }
 
 const SERVER: &str = "bench";
@@ -79,7 +80,7 @@ const SHARED_SIDECAR: Contender = Contender {
     client: &["{server}", "http", "{port}"],
     env: &[],
 };
-/// Each lasts some seconds.
+/// A round lasts some seconds.
 const MAX_ROUNDS: usize = 4;
 /// Calls of each session in a round, one a second.
 const SECONDS: u32 = 3;
@@ -102,7 +103,7 @@ impl Sidecar {
     fn start(dir: &Path, paths: &ProgramPaths) -> Result<Self, BenchError> {
         let prepared = SHARED_SIDECAR.prepare(dir, paths)?;
         let mut server = prepared.client.command();
-        // It exits when its stdin closes, also if this process is killed.
+        // The server exits when its stdin closes, also if this process is killed.
         server.stdin(Stdio::piped()).stdout(Stdio::null());
         let server = Running::spawn(server, "the server over HTTP")?;
         let host = prepared.start_host()?.ok_or_else(|| BenchError::Missing("a sidecar".into()))?;
@@ -113,8 +114,8 @@ impl Sidecar {
         Link::open(&self.socket, SERVER)
     }
 
-    /// Opens all sessions, and measures the memory that each added to the sidecar. One more is opened before, so that one-time
-    /// costs are not counted.
+    /// Opens all sessions, and measures the memory that each added to the sidecar. Another session is opened first, so
+    /// that one-time costs are not counted.
     fn idle_links(&self) -> Result<(Vec<Link>, u64), BenchError> {
         let _first = self.link()?;
         let before = resident(self.host.child.id())?;
@@ -125,9 +126,9 @@ impl Sidecar {
     }
 }
 
-/// Every link makes a call a second, each at its own moment of the second.
+/// Every link makes one call a second; the calls of the links are spread over the second.
 fn once_a_second(links: &mut [Link]) -> Result<SmallCalls, BenchError> {
-    let count = u32::try_from(links.len()).expect("there are a thousand").max(1);
+    let count = u32::try_from(links.len()).expect("there are fewer links than u32::MAX").max(1);
     let begin = Deadline::after(BEGIN_AFTER);
     let took = std::thread::scope(|scope| {
         let caller = |(place, link): (u32, &'_ mut Link)| -> Result<Vec<Duration>, BenchError> {

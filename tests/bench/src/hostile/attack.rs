@@ -1,7 +1,7 @@
-//! The hostile sandbox: a separate process that repeats one attack as fast as it can, until its input ends.
+//! The hostile sandbox: a separate process that repeats one attack as fast as it can, until its stdin closes.
 //!
-//! It prints when it has started and, at its end, how often it attacked. It is limited only by its descriptors and by the
-//! credit that the sidecar grants.
+//! It prints a line when it has started and, at its end, how often it attacked. It is limited only by its descriptors
+//! and by the credit that the sidecar grants.
 
 use std::collections::VecDeque;
 use std::io::{Read, Write};
@@ -31,8 +31,8 @@ pub(crate) enum Attack {
 impl Attack {
     pub(crate) const ALL: [Self; 3] = [Self::Busy, Self::Connections, Self::Messages];
 
-    /// Its name on a command line.
-    pub(crate) fn word(self) -> &'static str {
+    /// The attack's name on the command line.
+    pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Busy => "busy",
             Self::Connections => "connections",
@@ -44,29 +44,29 @@ impl Attack {
 /// Printed when the attack has started.
 pub(crate) const STARTED: &str = "attack started";
 
-/// Runs until the input ends; then prints how often it attacked, and in how many seconds.
+/// Runs until stdin closes; then prints how often it attacked, and in how many seconds.
 pub(crate) fn run(attack: Attack, socket: &Path) -> Result<(), BenchError> {
     std::thread::spawn(|| {
-        // An error also ends the input.
+        // A read error counts as the end of the input.
         let _ = std::io::stdin().read_to_end(&mut Vec::new());
-        OVER.store(true, Ordering::Relaxed);
+        INPUT_ENDED.store(true, Ordering::Relaxed);
     });
     let mut work = Work::new(attack, socket)?;
     let mut count = 0;
-    let warm = match attack {
+    let warm_up_attacks = match attack {
         Attack::Busy => 1,
-        // More than the burst that the sidecar accepts without its rate limit.
+        // More than the burst that the sidecar accepts before its rate limit applies.
         Attack::Connections => 500,
         Attack::Messages => 2_000,
     };
-    while count < warm && !is_over() {
-        count += work.turn()?;
+    while count < warm_up_attacks && !input_ended() {
+        count += work.step()?;
     }
     print_line(STARTED)?;
     let begin = now();
     let mut count = 0;
-    while !is_over() {
-        count += work.turn()?;
+    while !input_ended() {
+        count += work.step()?;
     }
     print_line(&format!("{count} {}", begin.elapsed().as_secs_f64()))
 }
@@ -78,14 +78,14 @@ enum Work {
 }
 
 /// The number of newest connections that are kept open. The sidecar keeps fewer: it has closed the older ones.
-const HELD: usize = 500;
+const MAX_OPEN: usize = 500;
 /// Messages between two pings.
 const BATCH: usize = 100;
-/// None is a request that a server could answer: each is dropped or refused by the sidecar itself.
-const TINY: [&[u8]; 4] =
+/// Messages that never reach the server: the sidecar drops or refuses each of them.
+const TINY_MESSAGES: [&[u8]; 4] =
     [br#"{"jsonrpc":"2.0","method":"x"}"#, br#"{"jsonrpc":"2.0","id":1,"result":{}}"#, b"{}", b""];
 
-static OVER: AtomicBool = AtomicBool::new(false);
+static INPUT_ENDED: AtomicBool = AtomicBool::new(false);
 
 impl Work {
     fn new(attack: Attack, socket: &Path) -> Result<Self, BenchError> {
@@ -94,7 +94,7 @@ impl Work {
             Attack::Connections => Self::Connections(Connections {
                 socket: socket.into(),
                 openings: openings(),
-                held: VecDeque::with_capacity(HELD),
+                held: VecDeque::with_capacity(MAX_OPEN),
                 made: 0,
             }),
             Attack::Messages => {
@@ -107,8 +107,8 @@ impl Work {
         })
     }
 
-    /// Does a part of the work; returns how often it attacked.
-    fn turn(&mut self) -> Result<u64, BenchError> {
+    /// Runs one step of the attack; returns the number of attacks in it.
+    fn step(&mut self) -> Result<u64, BenchError> {
         match self {
             Self::Busy => {
                 for _ in 0..100_000 {
@@ -136,10 +136,10 @@ impl Connections {
         // The sidecar may have closed it already.
         let _ = stream.write_all(&self.openings[self.made % self.openings.len()]);
         self.made += 1;
-        if self.held.len() == HELD
+        if self.held.len() == MAX_OPEN
             && let Some(mut oldest) = self.held.pop_front()
         {
-            let _ = oldest.write_all(b"\0"); // a Hello that goes on slowly
+            let _ = oldest.write_all(b"\0"); // continues a Hello slowly
         }
         self.held.push_back(stream);
         Ok(())
@@ -168,15 +168,16 @@ fn flood(link: &mut Link) -> Result<u64, BenchError> {
     let mut sent = 0;
     while !link.outbox.is_full() && !link.has_unwritten() {
         for number in 0..BATCH {
-            link.push(TINY[number % TINY.len()]);
+            link.push(TINY_MESSAGES[number % TINY_MESSAGES.len()]);
         }
         link.push_frame(&Frame::Ping);
         link.write()?;
         sent += BATCH as u64;
     }
-    let both = PollFlags::POLLIN | if link.has_unwritten() { PollFlags::POLLOUT } else { PollFlags::empty() };
-    let mut ready = [PollFd::new(link.stream().as_fd(), both)];
-    // Short, so that the end of the input is seen.
+    let events =
+        PollFlags::POLLIN | if link.has_unwritten() { PollFlags::POLLOUT } else { PollFlags::empty() };
+    let mut ready = [PollFd::new(link.stream().as_fd(), events)];
+    // A short timeout, so that the end of the input is noticed soon.
     match poll(&mut ready, PollTimeout::from(50_u8)) {
         Ok(_) | Err(nix::errno::Errno::EINTR) => {}
         Err(error) => return Err(BenchError::Read { what: "from the sidecar".into(), source: error.into() }),
@@ -189,8 +190,8 @@ fn flood(link: &mut Link) -> Result<u64, BenchError> {
     Ok(sent)
 }
 
-fn is_over() -> bool {
-    OVER.load(Ordering::Relaxed)
+fn input_ended() -> bool {
+    INPUT_ENDED.load(Ordering::Relaxed)
 }
 
 fn print_line(words: &str) -> Result<(), BenchError> {
@@ -207,17 +208,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn no_opening_leads_to_a_link() {
+    fn no_opening_is_a_hello_for_the_server() {
         for opening in openings() {
             let mut decoder = Decoder::new();
             decoder.feed(&opening);
-            let led = match decoder.next() {
+            let is_link = match decoder.next() {
                 Ok(Some(Frame::Hello(hello))) => {
                     hello.server.is_some_and(|server| server.as_str() == super::super::SERVER)
                 }
                 _ => false,
             };
-            assert!(!led, "{opening:?}");
+            assert!(!is_link, "{opening:?}");
         }
     }
 }

@@ -1,9 +1,9 @@
 //! How much slower an honest link is while a hostile sandbox attacks the same sidecar.
 //!
-//! One sidecar with default limits. In turn, again and again: no neighbour, a neighbour that only computes, and each
-//! attack; every time a fresh honest shim, connected before the attack begins, makes small calls one at a time.
-//! The attacker is a process of normal priority on the same cores, so part of a slowdown is the machine's: the neighbour
-//! that only computes shows how much.
+//! One sidecar with default limits. Each round measures without another process, beside a process that only computes,
+//! and beside each attack. Each time a new honest shim, connected before the attack begins, makes small calls one at
+//! a time. The attacker is a process of normal priority on the same cores, so part of a slowdown is due to the shared
+//! cores: the process that only computes shows how much.
 
 use std::io::{BufRead, BufReader};
 use std::os::fd::AsFd;
@@ -13,11 +13,11 @@ use std::time::Duration;
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
-use crate::awake::Awake;
+use crate::awake::Spinners;
 use crate::bench_error::BenchError;
 use crate::client::Client;
 use crate::contender::{Contender, Prepared, Ready};
-use crate::measure::{Pace, SmallCalls};
+use crate::measure::{RoundLimits, SmallCalls};
 use crate::process::{Running, command};
 use crate::program_paths::ProgramPaths;
 use crate::roster::{SECRET, SIDECAR, SIDECAR_DIRECTORIES};
@@ -26,12 +26,12 @@ use self::attack::{Attack, STARTED};
 
 pub(crate) mod attack;
 
-/// Its name for `--only`.
+/// The name of this measurement for `--only`.
 pub(crate) const HOSTILE: &str = "hostile";
 
-/// The best round of each.
+/// The best round without an attack, and of each attack.
 #[derive(Clone, Debug)]
-pub(crate) struct Hostile {
+pub(crate) struct HostileResults {
     pub(crate) quiet: SmallCalls,
     pub(crate) attacked: Vec<Attacked>,
 }
@@ -44,44 +44,48 @@ pub(crate) struct Attacked {
     /// Attacks per second in that round.
     pub(crate) per_second: f64,
     /// Attacks in all rounds.
-    pub(crate) in_all: u64,
+    pub(crate) attack_count: u64,
 }
 
-impl Hostile {
+impl HostileResults {
     pub(crate) fn under(&self, attack: Attack) -> Option<&Attacked> {
         self.attacked.iter().find(|attacked| attacked.attack == attack)
     }
 }
 
 /// Runs all rounds; `dir` is for the sidecar's files.
-pub(crate) fn run(pace: Pace, dir: &Path, paths: &ProgramPaths) -> Result<Hostile, BenchError> {
+pub(crate) fn run(
+    limits: RoundLimits,
+    dir: &Path,
+    paths: &ProgramPaths,
+) -> Result<HostileResults, BenchError> {
     let prepared = SIDECAR_UNDER_ATTACK.prepare(&dir.join(HOSTILE), paths)?;
     let _host = prepared.start_host()?;
     let socket = dir.join(HOSTILE).join(SOCKET);
-    let _awake = Awake::keep()?;
+    let _spinners_of_the_cores = Spinners::start()?;
     let mut quiet: Option<SmallCalls> = None;
     let mut attacked: Vec<Attacked> = Vec::new();
-    for number in 1..=pace.rounds {
-        let small = round(&prepared, pace, || Ok(()), |()| Ok(()))?.0;
-        eprintln!("bench: round {number}, quiet: {:?} a small call", small.median);
+    for number in 1..=limits.rounds {
+        let small = round(&prepared, limits, || Ok(()), |()| Ok(()))?.0;
+        eprintln!("bench: round {number}, quiet: {:?} per small call", small.median);
         quiet = quiet.into_iter().chain([small]).min_by_key(|small| small.median);
         for attack in Attack::ALL {
             let (small, done) =
-                round(&prepared, pace, || Attacker::start(attack, &socket), Attacker::finish)?;
+                round(&prepared, limits, || Attacker::start(attack, &socket), Attacker::finish)?;
             let per_second = done.count as f64 / done.seconds;
             eprintln!(
-                "bench: round {number}, {}: {:?} a small call, {per_second:.0} a second of the attack",
-                attack.word(),
+                "bench: round {number}, {}: {:?} per small call, {per_second:.0} attacks per second",
+                attack.name(),
                 small.median
             );
-            keep_best(&mut attacked, Attacked { attack, small, per_second, in_all: done.count });
+            keep_best(&mut attacked, Attacked { attack, small, per_second, attack_count: done.count });
         }
     }
     let quiet = quiet.ok_or_else(|| BenchError::Missing("a round without an attack".into()))?;
-    Ok(Hostile { quiet, attacked })
+    Ok(HostileResults { quiet, attacked })
 }
 
-/// The server that honest and hostile sandboxes ask for.
+/// The server that honest and hostile sandboxes request.
 const SERVER: &str = "bench";
 const SOCKET: &str = "relay/relay.sock";
 const SIDECAR_UNDER_ATTACK: Contender = Contender {
@@ -97,23 +101,23 @@ const SIDECAR_UNDER_ATTACK: Contender = Contender {
 };
 /// Below the audit's default burst for one session, ten thousand calls: more would exceed its rate limit.
 const MAX_CALLS: usize = 5_000;
-const WARMING_CALLS: usize = 1_000;
-/// The time for an attack to start, and to end.
-const ATTACKER_WITHIN: Duration = Duration::from_secs(10);
+const WARM_UP_CALLS: usize = 1_000;
+/// The timeout for an attacker to start, and to end.
+const ATTACKER_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Measures an honest shim's calls between `begin` and `end`, which start and stop an attack.
 fn round<A, T>(
     prepared: &Prepared,
-    pace: Pace,
+    limits: RoundLimits,
     begin: impl FnOnce() -> Result<A, BenchError>,
     end: impl FnOnce(A) -> Result<T, BenchError>,
 ) -> Result<(SmallCalls, T), BenchError> {
     let mut client = Client::start(&prepared.client)?;
-    for _ in 0..WARMING_CALLS {
+    for _ in 0..WARM_UP_CALLS {
         client.small_call()?;
     }
     let begun = begin()?;
-    let small = pace.small_calls(MAX_CALLS, || client.small_call())?;
+    let small = limits.small_calls(MAX_CALLS, || client.small_call())?;
     let ended = end(begun)?;
     client.end();
     Ok((small, ended))
@@ -121,11 +125,11 @@ fn round<A, T>(
 
 fn keep_best(all: &mut Vec<Attacked>, new: Attacked) {
     let Some(known) = all.iter_mut().find(|known| known.attack == new.attack) else { return all.push(new) };
-    let in_all = known.in_all + new.in_all;
+    let attack_count = known.attack_count + new.attack_count;
     if new.small.median < known.small.median {
         *known = new;
     }
-    known.in_all = in_all;
+    known.attack_count = attack_count;
 }
 
 /// The running hostile sandbox.
@@ -135,7 +139,7 @@ struct Attacker {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq)]
-struct Done {
+struct AttackCount {
     count: u64,
     seconds: f64,
 }
@@ -144,32 +148,32 @@ impl Attacker {
     fn start(attack: Attack, socket: &Path) -> Result<Self, BenchError> {
         let failed = |source| BenchError::Start { what: "an attacker".into(), source };
         let mut attacker = command(std::env::current_exe().map_err(failed)?);
-        attacker.args(["attack", attack.word()]).arg(socket);
+        attacker.args(["attack", attack.name()]).arg(socket);
         attacker.stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut running = Running::spawn(attacker, "an attacker")?;
         let printed = BufReader::new(running.child.stdout.take().expect("stdout is piped"));
         let mut attacker = Self { running, printed };
-        match attacker.line()?.as_str() {
+        match attacker.read_line()?.as_str() {
             STARTED => Ok(attacker),
             other => Err(BenchError::UnexpectedResponse(other.into())),
         }
     }
 
-    fn finish(mut self) -> Result<Done, BenchError> {
+    fn finish(mut self) -> Result<AttackCount, BenchError> {
         drop(self.running.child.stdin.take());
-        let line = self.line()?;
-        done(&line).ok_or(BenchError::UnexpectedResponse(line))
+        let line = self.read_line()?;
+        parse_attack_count(&line).ok_or(BenchError::UnexpectedResponse(line))
     }
 
-    fn line(&mut self) -> Result<String, BenchError> {
+    fn read_line(&mut self) -> Result<String, BenchError> {
         if self.printed.buffer().is_empty() {
             let mut ready = [PollFd::new(self.printed.get_ref().as_fd(), PollFlags::POLLIN)];
-            let within = PollTimeout::try_from(ATTACKER_WITHIN).unwrap_or(PollTimeout::MAX);
+            let within = PollTimeout::try_from(ATTACKER_TIMEOUT).unwrap_or(PollTimeout::MAX);
             if poll(&mut ready, within) == Ok(0) {
                 let what = "an attacker".into();
                 return Err(BenchError::NotReady {
                     what,
-                    within: ATTACKER_WITHIN,
+                    within: ATTACKER_TIMEOUT,
                     last_log_line: String::new(),
                 });
             }
@@ -184,9 +188,9 @@ impl Attacker {
     }
 }
 
-fn done(line: &str) -> Option<Done> {
+fn parse_attack_count(line: &str) -> Option<AttackCount> {
     let (count, seconds) = line.split_once(' ')?;
-    let done = Done { count: count.parse().ok()?, seconds: seconds.parse().ok()? };
+    let done = AttackCount { count: count.parse().ok()?, seconds: seconds.parse().ok()? };
     (done.seconds > 0.0).then_some(done)
 }
 
@@ -194,10 +198,10 @@ fn done(line: &str) -> Option<Done> {
 mod tests {
     use super::*;
 
-    fn attacked(median: u64, in_all: u64) -> Attacked {
+    fn attacked(median: u64, attack_count: u64) -> Attacked {
         let time = Duration::from_micros(median);
         let small = SmallCalls { median: time, p99: time, calls: 1 };
-        Attacked { attack: Attack::Messages, small, per_second: median as f64, in_all }
+        Attacked { attack: Attack::Messages, small, per_second: median as f64, attack_count }
     }
 
     #[test]
@@ -206,14 +210,17 @@ mod tests {
         for (median, attacks) in [(9, 1), (5, 10), (7, 100)] {
             keep_best(&mut all, attacked(median, attacks));
         }
-        let [best] = all[..] else { panic!("one attack, one entry") };
-        assert_eq!((best.small.median, best.per_second, best.in_all), (Duration::from_micros(5), 5.0, 111));
+        let [best] = all[..] else { panic!("not one entry: {all:?}") };
+        assert_eq!(
+            (best.small.median, best.per_second, best.attack_count),
+            (Duration::from_micros(5), 5.0, 111)
+        );
     }
 
     #[test]
     fn an_attackers_last_line_has_a_count_and_a_time() {
-        assert_eq!(done("1200 0.5"), Some(Done { count: 1200, seconds: 0.5 }));
-        assert_eq!(done("1200 0"), None);
-        assert_eq!(done("attack started"), None);
+        assert_eq!(parse_attack_count("1200 0.5"), Some(AttackCount { count: 1200, seconds: 0.5 }));
+        assert_eq!(parse_attack_count("1200 0"), None);
+        assert_eq!(parse_attack_count("attack started"), None);
     }
 }

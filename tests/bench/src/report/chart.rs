@@ -1,5 +1,4 @@
-//! The picture: four panels of horizontal bars on logarithmic scales. It brings its own background, so that it reads
-//! on a light page and on a dark one.
+//! The chart: four panels of horizontal bars on logarithmic scales, with a background for light and for dark pages.
 
 use std::fmt::Write;
 use std::time::Duration;
@@ -13,7 +12,7 @@ pub(super) fn svg(results: &[ContenderResult]) -> String {
         Panel {
             title: "One small call, p50",
             better: "shorter is better",
-            value: |result| result.small().map(|small| small.median.as_secs_f64()),
+            value: |result| result.best_small_calls().map(|small| small.median.as_secs_f64()),
             label: seconds_label,
         },
         Panel {
@@ -25,13 +24,13 @@ pub(super) fn svg(results: &[ContenderResult]) -> String {
         Panel {
             title: "A 1 MiB result, p50",
             better: "shorter is better",
-            value: |result| result.large().map(|large| large.as_secs_f64()),
+            value: |result| result.best_large_call().map(|large| large.as_secs_f64()),
             label: seconds_label,
         },
         Panel {
             title: "Start to tools/list",
             better: "shorter is better",
-            value: |result| result.start().map(|start| start.as_secs_f64()),
+            value: |result| result.best_start_time().map(|start| start.as_secs_f64()),
             label: seconds_label,
         },
     ];
@@ -104,7 +103,7 @@ impl Panel {
                 out,
                 "<line class=\"grid\" x1=\"{x:.1}\" x2=\"{x:.1}\" y1=\"{HEADER}\" y2=\"{bottom}\"/>"
             );
-            // Every other one has a label where they would run into each other.
+            // With many decades only every second one has a label, so that labels do not overlap.
             if scale.count() <= 4 || number.is_multiple_of(2) {
                 let y = bottom + 14.0;
                 let label = (self.label)(decade).replace(".00", "").replace(".0", "");
@@ -183,7 +182,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_scale_holds_its_values() {
+    fn a_scale_covers_its_values_in_whole_decades() {
         let scale = Scale::over(&[0.000_02, 0.3]);
         assert_eq!((scale.low, scale.high), (-5, 0));
         assert_eq!(scale.length(1e-5), 0.0);

@@ -19,18 +19,18 @@ pub(crate) fn summary() -> String {
 }
 
 pub(crate) fn versions(paths: &ProgramPaths) -> Vec<String> {
-    let own = |word: &str| paths.fill(word.into()).ok();
+    let path_of = |word: &str| paths.fill(word.into()).ok();
     let printed = |program: Option<String>, argument| {
-        let mut question = command(program?);
-        question.arg(argument);
-        output_of(question, VERSION_TIMEOUT)
+        let mut query = command(program?);
+        query.arg(argument);
+        output_of(query, VERSION_TIMEOUT)
     };
-    let socat = printed(own("{socat}"), "-V").and_then(|text| {
+    let socat = printed(path_of("{socat}"), "-V").and_then(|text| {
         let version = text.split_once("socat version ")?.1.split_whitespace().next()?;
         Some(format!("socat {version}"))
     });
     let one_line = |text: String| text.lines().next().map(|line| line.trim().to_owned());
-    let mcp_proxy = printed(own("{mcp-proxy}"), "--version").and_then(one_line);
+    let mcp_proxy = printed(path_of("{mcp-proxy}"), "--version").and_then(one_line);
     let node =
         printed(Some("node".into()), "--version").and_then(one_line).map(|text| format!("Node.js {text}"));
     let python = printed(Some("python3".into()), "--version").and_then(one_line);
@@ -40,7 +40,7 @@ pub(crate) fn versions(paths: &ProgramPaths) -> Vec<String> {
 
 const VERSION_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// The version without the vendor's suffix, which would describe the machine's provider.
+/// The version without the vendor's suffix, which may name the machine's provider.
 fn kernel(release: &str) -> &str {
     let version = release.trim();
     let end = version.find(|letter: char| !letter.is_ascii_digit() && letter != '.');

@@ -3,11 +3,12 @@
 pub(super) const METHOD: &str = "
 ## How it is measured
 
-The driver is a harness with raw MCP lines on a command's stdin and stdout, one write a request, and checks every
-response. A small call echoes 28 characters: one at a time for the percentiles, 32 in flight for the throughput. A
-large result is 1 MiB of text with a line break in every 80 characters. The start is timed from starting the client to
-the response to `tools/list`, with the host already listening. Resident memory is that of the process that the harness
-starts. A slow contender makes fewer calls in the same time; a failed one is listed with the reason.
+The driver acts as the harness: it starts a command, writes MCP messages to its stdin with one write per request, and
+checks every response. A small call echoes 28 characters: one at a time for the percentiles, 32 in flight for the
+throughput. A large result is 1 MiB of text with a line break in every 80 characters. The start-up time is from the
+start of the program in the sandbox (for cofferdam, the shim) to the response to `tools/list`, while the program on the
+host already listens. Resident memory is that of the process that the harness starts. A slow contender makes fewer
+calls in the same time; a failed one is listed with the reason.
 
 Beside a hostile sandbox: one sidecar with default limits, an honest shim on the shared socket that makes small calls
 one at a time, and rounds in turn: with no other load, beside a process that only computes, and beside each attack;
@@ -18,16 +19,16 @@ the responses. The attacker has the same priority and the same cores as everythi
 have a quota. The process that only computes shows which part of the slowdown is due to the shared cores and not to
 the sidecar.
 
-A thousand sessions are links of the driver itself, a thread each, without shims; the server is one process over HTTP,
-so that no session has a server process of its own. The memory of an idle session is the growth of the sidecar's
+A thousand sessions: the driver opens the links itself, each in a thread, without shims. The server is one process
+over HTTP, so that no session starts a server process. The memory of an idle session is the growth of the sidecar's
 resident memory while a thousand sessions are opened after a first one, divided by a thousand; none of them has made a
 call yet. Then each session makes a small call a second, at even intervals within the second. The 99th percentile of
 these calls is compared with the median of one session alone on a sidecar and a server of its own that are configured
 alike, calling without a pause. A single error fails the row.
 
-Keeping leases runs the renewal scheduler alone on a paused clock, with a Vault that only counts requests and responds
+Keeping leases: the benchmark runs the renewal scheduler alone on a paused clock, with a Vault that only counts requests and responds
 after 20 ms. Of each session's three leases one can be renewed for ever, one up to its maximum, and one not at all.
-The time for each action is the real time of the whole run, with timers and tasks, divided by the number of renewals,
+The time for each is the real time of the whole run, with timers and tasks, divided by the number of renewals,
 reads and look-ups.
 
 Credentials from Vault: two sidecars, one with the server's credential in a file and one with it in a real OpenBao in

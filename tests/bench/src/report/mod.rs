@@ -1,9 +1,9 @@
-//! What the run found, as `BENCHMARKS.md` and `benchmarks.svg`.
+//! The results of a run, as `BENCHMARKS.md` and `benchmarks.svg`.
 //!
 //! | module | what it holds |
 //! |---|---|
-//! | [`chart`] | the picture |
-//! | [`promises`] | the promised numbers, and whether they were kept |
+//! | [`chart`] | the chart |
+//! | [`promises`] | the promised numbers, and whether they were reached |
 //! | [`hostile`] | an honest link beside a hostile sandbox |
 //! | [`leases`] | what keeping leases costs |
 //! | [`machine`] | the size of the machine and the versions of the contenders: no host names, no paths |
@@ -12,18 +12,18 @@
 //! | [`turnover`] | calls while credentials from Vault are replaced |
 //! | [`units`] | readable numbers |
 //!
-//! What was written by hand under `## Notes` is kept from one run to the next.
+//! The text under `## Notes` is written by hand; a new report keeps it.
 
 use std::path::Path;
 
 use crate::arguments::Plan;
 use crate::bench_error::BenchError;
-use crate::crowd::Crowd;
-use crate::hostile::Hostile;
+use crate::crowd::CrowdResults;
+use crate::hostile::HostileResults;
 use crate::instructions::Count;
-use crate::leases::Leases;
+use crate::leases::LeaseResults;
 use crate::tournament::ContenderResult;
-use crate::turnover::Turnover;
+use crate::turnover::TurnoverResults;
 
 mod chart;
 mod hostile;
@@ -39,10 +39,10 @@ mod units;
 #[derive(Debug)]
 pub(crate) struct Findings {
     pub(crate) results: Vec<ContenderResult>,
-    pub(crate) hostile: Trial<Hostile>,
-    pub(crate) crowd: Trial<Crowd>,
-    pub(crate) leases: Trial<Leases>,
-    pub(crate) turnover: Trial<Turnover>,
+    pub(crate) hostile: Trial<HostileResults>,
+    pub(crate) crowd: Trial<CrowdResults>,
+    pub(crate) leases: Trial<LeaseResults>,
+    pub(crate) turnover: Trial<TurnoverResults>,
     /// Bytes of the shim's file.
     pub(crate) shim_size: Option<u64>,
     /// Bytes of the shim's file, built without its default features.
@@ -60,42 +60,42 @@ pub(crate) enum Trial<T> {
     Done(T),
     Failed(String),
     /// It was not selected.
-    LeftOut,
+    NotSelected,
 }
 
 impl<T> Trial<T> {
     /// Runs the measurement, if the plan includes this name.
     pub(crate) fn of(plan: &Plan, name: &str, run: impl FnOnce() -> Result<T, BenchError>) -> Self {
         if !plan.includes(name) {
-            return Self::LeftOut;
+            return Self::NotSelected;
         }
         match run() {
             Ok(found) => Self::Done(found),
             Err(error) => {
-                let reason = error.sentence();
+                let reason = error.with_causes();
                 eprintln!("bench: {name} failed: {reason}");
                 Self::Failed(reason)
             }
         }
     }
 
-    fn found(&self) -> Option<&T> {
+    fn results(&self) -> Option<&T> {
         match self {
             Self::Done(found) => Some(found),
-            Self::Failed(_) | Self::LeftOut => None,
+            Self::Failed(_) | Self::NotSelected => None,
         }
     }
 
     fn failure(&self) -> Option<&str> {
         match self {
             Self::Failed(reason) => Some(reason),
-            Self::Done(_) | Self::LeftOut => None,
+            Self::Done(_) | Self::NotSelected => None,
         }
     }
 }
 
 impl Findings {
-    /// The report's text; `notes` are those of the last report.
+    /// The report's text, with the notes of the previous report.
     pub(crate) fn text(&self, notes: &str) -> String {
         table::text(self, notes)
     }
@@ -156,10 +156,10 @@ mod tests {
                 result("broken", 1, Some("start /home/me/x/broken.py: no such file")),
                 result(COFFERDAM, 28, None),
             ],
-            hostile: Trial::LeftOut,
-            crowd: Trial::LeftOut,
-            leases: Trial::LeftOut,
-            turnover: Trial::LeftOut,
+            hostile: Trial::NotSelected,
+            crowd: Trial::NotSelected,
+            leases: Trial::NotSelected,
+            turnover: Trial::NotSelected,
             shim_size: Some(2_600_000),
             small_shim_size: Some(800_000),
             counts: Vec::new(),
@@ -194,7 +194,7 @@ mod tests {
             attack,
             small: small(median),
             per_second,
-            in_all: 12_345,
+            attack_count: 12_345,
         };
         let attacked = vec![
             attacked(Attack::Busy, 60, 9.0),
@@ -202,7 +202,7 @@ mod tests {
             attacked(Attack::Messages, 200, 400_000.0),
         ];
         let mut findings = findings();
-        findings.hostile = Trial::Done(Hostile { quiet: small(50), attacked });
+        findings.hostile = Trial::Done(HostileResults { quiet: small(50), attacked });
         let text = findings.text("");
         assert!(text.contains("| 100 µs | quiet: 50.0 µs | 2.00 × | ≤ 3 × | holds"), "{text}");
         assert!(text.contains("| 200 µs | quiet: 50.0 µs | 4.00 × | ≤ 3 × | **misses by 33.3 %**"), "{text}");
@@ -214,7 +214,7 @@ mod tests {
     fn a_thousand_sessions_are_compared_with_one() {
         let mut findings = findings();
         findings.crowd =
-            Trial::Done(Crowd { idle_session: 65 * 1024, alone: small(100), together: small(40) });
+            Trial::Done(CrowdResults { idle_session: 65 * 1024, alone: small(100), together: small(40) });
         let text = findings.text("");
         assert!(text.contains("| 400 µs | one session, p50: 100 µs | 4.00 × | ≤ 5 × | holds"), "{text}");
         assert!(text.contains("| 65.0 KiB | – | – | ≤ 64 KiB | **misses by 1.6 %**"), "{text}");
@@ -223,14 +223,14 @@ mod tests {
     #[test]
     fn keeping_leases_is_counted() {
         let mut findings = findings();
-        findings.leases = Trial::Done(Leases {
+        findings.leases = Trial::Done(LeaseResults {
             sessions: 200,
-            leases: 600,
+            lease_count: 600,
             simulated: Duration::from_secs(18_000),
-            actions: 36_000,
-            lapses: 0,
-            busiest: 9,
-            each: Duration::from_micros(3),
+            requests: 36_000,
+            expired: 0,
+            max_per_second: 9,
+            time_per_request: Duration::from_micros(3),
         });
         let text = findings.text("");
         assert!(text.contains("| 200 | 600 | 5 h | 36\u{202f}000 | 0 | 2.00 | 9 | 3.00 µs |"), "{text}");
@@ -239,7 +239,7 @@ mod tests {
     #[test]
     fn vault_credentials_are_compared_with_a_file_and_replacements_with_quiet_times() {
         let mut findings = findings();
-        findings.turnover = Trial::Done(Turnover {
+        findings.turnover = Trial::Done(TurnoverResults {
             from_file: small(50),
             from_vault: small(51),
             quiet: small(50),
@@ -257,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn a_trial_that_failed_says_why_and_one_left_out_is_not_judged() {
+    fn a_failed_trial_is_shown_with_the_reason_and_one_not_selected_as_not_measured() {
         let mut findings = findings();
         findings.crowd = Trial::Failed("read /home/me/x.sock: gone".into());
         let text = findings.text("");

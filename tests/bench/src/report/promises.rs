@@ -3,13 +3,13 @@
 use std::time::Duration;
 
 use super::Findings;
-use super::units::{digits, megabytes, rate, time};
-use crate::crowd::Crowd;
-use crate::hostile::Hostile;
+use super::units::{megabytes, rate, rounded, time};
+use crate::crowd::CrowdResults;
+use crate::hostile::HostileResults;
 use crate::hostile::attack::Attack;
 use crate::roster::{COFFERDAM, PEERS, SOCAT};
 use crate::tournament::ContenderResult;
-use crate::turnover::Turnover;
+use crate::turnover::TurnoverResults;
 
 /// One promise and its measured value.
 pub(super) struct Judgement {
@@ -22,16 +22,21 @@ pub(super) struct Judgement {
 }
 
 pub(super) fn judge(findings: &Findings) -> Vec<Judgement> {
-    let small = |result: &ContenderResult| result.small().map(|small| small.median);
-    let mut judgements = vec![findings.times(SMALL, SOCAT, small, Bound::AtMost(1.2))];
-    judgements.extend(PEERS.map(|peer| findings.times_faster(SMALL, peer, small, Bound::AtLeast(25.0))));
-    judgements.push(findings.rates(SOCAT, Bound::AtLeast(0.7)));
-    judgements.extend(PEERS.map(|peer| findings.rates(peer, Bound::AtLeast(100.0))));
-    judgements.push(findings.times("a 1 MiB result, p50", SOCAT, ContenderResult::large, Bound::AtMost(1.5)));
-    judgements.push(findings.times(
+    let small = |result: &ContenderResult| result.best_small_calls().map(|small| small.median);
+    let mut judgements = vec![findings.compare_durations(SMALL, SOCAT, small, Bound::AtMost(1.2))];
+    judgements.extend(PEERS.map(|peer| findings.compare_speeds(SMALL, peer, small, Bound::AtLeast(25.0))));
+    judgements.push(findings.compare_rates(SOCAT, Bound::AtLeast(0.7)));
+    judgements.extend(PEERS.map(|peer| findings.compare_rates(peer, Bound::AtLeast(100.0))));
+    judgements.push(findings.compare_durations(
+        "a 1 MiB result, p50",
+        SOCAT,
+        ContenderResult::best_large_call,
+        Bound::AtMost(1.5),
+    ));
+    judgements.push(findings.compare_durations(
         "start to `tools/list`, server warm",
         SOCAT,
-        ContenderResult::start,
+        ContenderResult::best_start_time,
         Bound::AtMost(3.0),
     ));
     judgements.push(size("shim: size of the static file", findings.shim_size, 2_500_000));
@@ -42,9 +47,9 @@ pub(super) fn judge(findings: &Findings) -> Vec<Judgement> {
         memory.map(|memory| memory.after_small_calls),
         3_000_000,
     ));
-    judgements.push(idle_session(findings.crowd.found()));
-    judgements.push(crowd(findings.crowd.found()));
-    judgements.extend(turnover(findings.turnover.found()));
+    judgements.push(idle_session(findings.crowd.results()));
+    judgements.push(crowd(findings.crowd.results()));
+    judgements.extend(turnover(findings.turnover.results()));
     judgements.extend(
         [
             (
@@ -53,7 +58,7 @@ pub(super) fn judge(findings: &Findings) -> Vec<Judgement> {
             ),
             ("one small call, p50, beside a sandbox that floods its link with messages", Attack::Messages),
         ]
-        .map(|(what, attack)| attacked(what, findings.hostile.found(), attack)),
+        .map(|(what, attack)| attacked(what, findings.hostile.results(), attack)),
     );
     judgements
 }
@@ -68,8 +73,8 @@ const SMALL: &str = "one small call, p50";
 const NOT_MEASURED: &str = "not measured";
 
 impl Findings {
-    /// Ours as a multiple of theirs.
-    fn times(
+    /// Compares durations: Cofferdam's as a multiple of the contender's.
+    fn compare_durations(
         &self,
         what: &'static str,
         name: &'static str,
@@ -81,8 +86,8 @@ impl Findings {
         judgement(what, ours.map(time), name, theirs.map(time), ratio, bound)
     }
 
-    /// Theirs as a multiple of ours.
-    fn times_faster(
+    /// Compares durations: the contender's as a multiple of Cofferdam's.
+    fn compare_speeds(
         &self,
         what: &'static str,
         name: &'static str,
@@ -94,7 +99,7 @@ impl Findings {
         judgement(what, ours.map(time), name, theirs.map(time), ratio, bound)
     }
 
-    fn rates(&self, name: &'static str, bound: Bound) -> Judgement {
+    fn compare_rates(&self, name: &'static str, bound: Bound) -> Judgement {
         let measure = ContenderResult::calls_per_second;
         let (ours, theirs) = (self.of(COFFERDAM, &measure), self.of(name, &measure));
         let ratio = ours.zip(theirs).map(|(ours, theirs)| ours / theirs);
@@ -126,7 +131,7 @@ fn judgement(
         what,
         ours: ours.unwrap_or_else(|| NOT_MEASURED.into()),
         against,
-        ratio: ratio.map_or_else(|| "–".into(), |ratio| format!("{} ×", digits(ratio))),
+        ratio: ratio.map_or_else(|| "–".into(), |ratio| format!("{} ×", rounded(ratio))),
         target,
         outcome: outcome(ratio, bound),
     }
@@ -143,15 +148,15 @@ fn size(what: &'static str, bytes: Option<u64>, most: u32) -> Judgement {
     }
 }
 
-fn attacked(what: &'static str, hostile: Option<&Hostile>, attack: Attack) -> Judgement {
+fn attacked(what: &'static str, hostile: Option<&HostileResults>, attack: Attack) -> Judgement {
     let ours = hostile.and_then(|hostile| hostile.under(attack)).map(|attacked| attacked.small.median);
-    against(what, ours, "quiet", hostile.map(|hostile| hostile.quiet.median), Bound::AtMost(3.0))
+    compare_with(what, ours, "quiet", hostile.map(|hostile| hostile.quiet.median), Bound::AtMost(3.0))
 }
 
-fn crowd(crowd: Option<&Crowd>) -> Judgement {
+fn crowd(crowd: Option<&CrowdResults>) -> Judgement {
     let ours = crowd.map(|crowd| crowd.together.p99);
     let alone = crowd.map(|crowd| crowd.alone.median);
-    against(
+    compare_with(
         "1,000 sessions, each calling once a second: p99, no error",
         ours,
         "one session, p50",
@@ -162,17 +167,17 @@ fn crowd(crowd: Option<&Crowd>) -> Judgement {
 
 /// A credential from Vault should add nothing to a call, because it was read before. A replacement may cost as much as
 /// starting a process on the same cores.
-fn turnover(turnover: Option<&Turnover>) -> [Judgement; 2] {
-    let time = |measure: fn(&Turnover) -> Duration| turnover.map(measure);
+fn turnover(turnover: Option<&TurnoverResults>) -> [Judgement; 2] {
+    let time = |measure: fn(&TurnoverResults) -> Duration| turnover.map(measure);
     [
-        against(
+        compare_with(
             "one small call with a credential of Vault's, p50",
             time(|found| found.from_vault.median),
             "from a file",
             time(|found| found.from_file.median),
             Bound::AtMost(1.1),
         ),
-        against(
+        compare_with(
             "small calls while a process is replaced: p99, no error",
             time(|found| found.during.p99),
             "quiet, p99",
@@ -183,7 +188,7 @@ fn turnover(turnover: Option<&Turnover>) -> [Judgement; 2] {
 }
 
 /// Compares two measurements of Cofferdam itself.
-fn against(
+fn compare_with(
     what: &'static str,
     ours: Option<Duration>,
     name: &str,
@@ -194,12 +199,12 @@ fn against(
     judgement(what, ours.map(time), name, other.map(time), ratio, bound)
 }
 
-fn idle_session(crowd: Option<&Crowd>) -> Judgement {
+fn idle_session(crowd: Option<&CrowdResults>) -> Judgement {
     const MOST: f64 = 64.0;
     let kibibytes = crowd.map(|crowd| crowd.idle_session as f64 / 1024.0);
     Judgement {
         what: "sidecar: resident for one idle session",
-        ours: kibibytes.map_or_else(|| NOT_MEASURED.into(), |found| format!("{} KiB", digits(found))),
+        ours: kibibytes.map_or_else(|| NOT_MEASURED.into(), |found| format!("{} KiB", rounded(found))),
         against: "–".into(),
         ratio: "–".into(),
         target: format!("≤ {MOST} KiB"),

@@ -7,7 +7,7 @@ use super::leases;
 use super::method::METHOD;
 use super::promises::judge;
 use super::turnover;
-use super::units::{digits, grouped, megabytes, rate, time, without_paths};
+use super::units::{grouped, megabytes, rate, rounded, time, without_directories};
 use super::{Findings, NOTES};
 use crate::roster::SOCAT;
 use crate::tournament::ContenderResult;
@@ -26,7 +26,7 @@ pub(super) fn text(findings: &Findings, notes: &str) -> String {
         out,
         "All contenders ran in one run, in turn, {} rounds each, with the cores kept from sleeping; the best round of \
          each is shown. Behind each of them is the same small stdio server. Times are those of this machine: only the \
-         ratios mean something elsewhere.\n\n![The same numbers as a chart](benchmarks.svg)\n",
+         ratios can be compared with other machines.\n\n![The same numbers as a chart](benchmarks.svg)\n",
         findings.rounds
     );
     side_by_side(findings, &mut out);
@@ -55,25 +55,26 @@ fn side_by_side(findings: &Findings, out: &mut String) {
     );
     let socat = findings.result(SOCAT);
     for result in &findings.results {
-        let small = |result: &ContenderResult| result.small().map(|small| small.median.as_secs_f64());
-        let large = |result: &ContenderResult| result.large().map(|large| large.as_secs_f64());
-        let start = |result: &ContenderResult| result.start().map(|start| start.as_secs_f64());
+        let small =
+            |result: &ContenderResult| result.best_small_calls().map(|small| small.median.as_secs_f64());
+        let large = |result: &ContenderResult| result.best_large_call().map(|large| large.as_secs_f64());
+        let start = |result: &ContenderResult| result.best_start_time().map(|start| start.as_secs_f64());
         let to_socat = |measure: &dyn Fn(&ContenderResult) -> Option<f64>| {
             let ratio = measure(result).zip(socat.and_then(measure)).map(|(own, socat)| own / socat);
             match result.name == SOCAT {
                 true => "1".into(),
-                false => or_dash(ratio.map(digits)),
+                false => or_dash(ratio.map(rounded)),
             }
         };
         let cells = [
-            or_dash(result.small().map(|small| time(small.median))),
+            or_dash(result.best_small_calls().map(|small| time(small.median))),
             to_socat(&small),
-            or_dash(result.small().map(|small| time(small.p99))),
+            or_dash(result.best_small_calls().map(|small| time(small.p99))),
             or_dash(result.calls_per_second().map(rate)),
             to_socat(&ContenderResult::calls_per_second),
-            or_dash(result.large().map(time)),
+            or_dash(result.best_large_call().map(time)),
             to_socat(&large),
-            or_dash(result.start().map(time)),
+            or_dash(result.best_start_time().map(time)),
             to_socat(&start),
             or_dash(result.memory.map(|memory| megabytes(memory.after_small_calls))),
             or_dash(result.memory.map(|memory| megabytes(memory.after_large_call))),
@@ -82,7 +83,7 @@ fn side_by_side(findings: &Findings, out: &mut String) {
     }
     for result in &findings.results {
         if let Some(reason) = &result.failure {
-            let _ = write!(out, "\n**{}** failed: {}\n", result.name, without_paths(reason));
+            let _ = write!(out, "\n**{}** failed: {}\n", result.name, without_directories(reason));
         }
     }
 }
@@ -112,7 +113,7 @@ fn promised_numbers(findings: &Findings, out: &mut String) {
     ];
     for (what, reason) in failed {
         if let Some(reason) = reason {
-            let _ = write!(out, "\n**{what}** failed: {}\n", without_paths(reason));
+            let _ = write!(out, "\n**{what}** failed: {}\n", without_directories(reason));
         }
     }
 }
@@ -129,7 +130,7 @@ fn counts(findings: &Findings, out: &mut String) {
     for count in &findings.counts {
         let number = match &count.instructions {
             Ok(instructions) => grouped(*instructions),
-            Err(reason) => format!("not counted: {}", without_paths(reason)),
+            Err(reason) => format!("not counted: {}", without_directories(reason)),
         };
         let _ = writeln!(out, "| {} | {number} |", count.what);
     }

@@ -1,14 +1,14 @@
-//! Calls of a harness while processes are replaced for new credentials.
+//! The report's section about calls while processes are replaced because of new credentials.
 
 use std::fmt::Write;
 
 use super::Trial;
 use super::units::{grouped, time};
 use crate::measure::SmallCalls;
-use crate::turnover::Turnover;
+use crate::turnover::TurnoverResults;
 
-pub(super) fn section(trial: &Trial<Turnover>, out: &mut String) {
-    let Some(turnover) = trial.found() else { return };
+pub(super) fn section(trial: &Trial<TurnoverResults>, out: &mut String) {
+    let Some(turnover) = trial.results() else { return };
     out.push_str(
         "\n## While credentials are replaced\n\n\
          | | one small call, p50 | p99 | longest | calls |\n|---|--:|--:|--:|--:|\n",

@@ -1,18 +1,18 @@
-//! Readable numbers: three digits and a unit.
+//! Formats numbers for the report.
 
 use std::time::Duration;
 
 pub(super) fn time(time: Duration) -> String {
     let seconds = time.as_secs_f64();
     match seconds {
-        s if s < 1e-3 => format!("{} µs", digits(s * 1e6)),
-        s if s < 1.0 => format!("{} ms", digits(s * 1e3)),
-        s => format!("{} s", digits(s)),
+        s if s < 1e-3 => format!("{} µs", rounded(s * 1e6)),
+        s if s < 1.0 => format!("{} ms", rounded(s * 1e3)),
+        s => format!("{} s", rounded(s)),
     }
 }
 
 pub(super) fn megabytes(bytes: u64) -> String {
-    format!("{} MB", digits(bytes as f64 / 1e6))
+    format!("{} MB", rounded(bytes as f64 / 1e6))
 }
 
 /// With a thin space between the thousands.
@@ -30,13 +30,13 @@ pub(super) fn grouped(number: u64) -> String {
 
 pub(super) fn rate(per_second: f64) -> String {
     match per_second < 100.0 {
-        true => digits(per_second),
+        true => rounded(per_second),
         false => grouped(per_second.round() as u64),
     }
 }
 
-/// Three significant digits, two for small fractions.
-pub(super) fn digits(number: f64) -> String {
+/// About three significant digits: two below 1 (0.36), and a whole number from 100.
+pub(super) fn rounded(number: f64) -> String {
     match number.abs() {
         n if n > 0.0 && n < 0.0995 => {
             let places = 1 - n.log10().floor() as i32;
@@ -49,7 +49,7 @@ pub(super) fn digits(number: f64) -> String {
 }
 
 /// Replaces absolute paths by their last part: a report names no directories of the machine.
-pub(super) fn without_paths(text: &str) -> String {
+pub(super) fn without_directories(text: &str) -> String {
     let ends_path = |letter: char| letter.is_whitespace() || "\"'`,;:()[]{}<>".contains(letter);
     let mut out = String::new();
     let mut rest = text;
@@ -73,20 +73,20 @@ mod tests {
     use super::*;
 
     #[test]
-    fn three_digits_and_a_unit() {
+    fn numbers_are_rounded_and_times_have_a_unit() {
         assert_eq!(time(Duration::from_nanos(9_994)), "9.99 µs");
         assert_eq!(time(Duration::from_nanos(9_996)), "10.0 µs");
         assert_eq!(time(Duration::from_micros(2_346)), "2.35 ms");
         assert_eq!(time(Duration::from_millis(1_500)), "1.50 s");
         assert_eq!(grouped(1_234_567), "1\u{202f}234\u{202f}567");
-        assert_eq!(digits(0.000_462), "0.00046");
-        assert_eq!(digits(0.36), "0.36");
+        assert_eq!(rounded(0.000_462), "0.00046");
+        assert_eq!(rounded(0.36), "0.36");
         assert_eq!(rate(45_678.2), "45\u{202f}678");
     }
 
     #[test]
     fn paths_lose_their_directories_and_addresses_stay() {
         let text = "open /home/me/a.sock: unix:/run/x/b.sock, http://127.0.0.1:1/mcp and 1/2";
-        assert_eq!(without_paths(text), "open a.sock: unix:b.sock, http://127.0.0.1:1/mcp and 1/2");
+        assert_eq!(without_directories(text), "open a.sock: unix:b.sock, http://127.0.0.1:1/mcp and 1/2");
     }
 }

@@ -9,12 +9,12 @@ use std::collections::BTreeSet;
 use std::path::Path;
 use std::time::Duration;
 
-use crate::awake::Awake;
+use crate::awake::Spinners;
 use crate::bench_error::BenchError;
 use crate::client::Client;
 use crate::clock::{Deadline, now};
 use crate::contender::{Contender, Prepared, Ready};
-use crate::measure::{Pace, SmallCalls};
+use crate::measure::{RoundLimits, SmallCalls};
 use crate::process::Running;
 use crate::program_paths::ProgramPaths;
 use crate::roster::{COFFERDAM, ROSTER, SIDECAR, SIDECAR_DIRECTORIES};
@@ -23,12 +23,12 @@ use self::openbao::{OpenBao, TOKEN};
 
 mod openbao;
 
-/// Its name for `--only`.
+/// The name of this measurement for `--only`.
 pub(crate) const TURNOVER: &str = "vault";
 
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Turnover {
-    /// The best round with a credential from a file, and with one of Vault's.
+pub(crate) struct TurnoverResults {
+    /// The best round with a credential from a file, and with one from Vault.
     pub(crate) from_file: SmallCalls,
     pub(crate) from_vault: SmallCalls,
     /// All calls while one process ran, and while another took over from it.
@@ -39,25 +39,29 @@ pub(crate) struct Turnover {
     pub(crate) replacements: usize,
 }
 
-/// Runs all of it; `dir` is for the sidecars' files and the Vault's.
-pub(crate) fn run(pace: Pace, dir: &Path, paths: &ProgramPaths) -> Result<Turnover, BenchError> {
+/// Runs the measurement; `dir` is for the files of the sidecars and of OpenBao.
+pub(crate) fn run(
+    limits: RoundLimits,
+    dir: &Path,
+    paths: &ProgramPaths,
+) -> Result<TurnoverResults, BenchError> {
     let dir = dir.join(TURNOVER);
     let bao = OpenBao::start(&dir.join("openbao"), paths)?;
     let cofferdam = ROSTER.iter().find(|contender| contender.name == COFFERDAM);
     let cofferdam = cofferdam.ok_or_else(|| BenchError::Missing("cofferdam among the contenders".into()))?;
     let file = Sidecar::start(cofferdam.prepare(&dir.join("file"), paths)?)?;
-    let warm = Sidecar::start(at_vault(&dir.join("warm"), paths, &bao, "1h")?)?;
-    let turning = Sidecar::start(at_vault(&dir.join("turning"), paths, &bao, "1s")?)?;
-    let _awake = Awake::keep()?;
-    let (from_file, from_vault) = side_by_side(pace, &file, &warm)?;
-    let (quiet, during) = calls_during_replacements(pace, &turning, &bao)?;
+    let warm = Sidecar::start(prepare_with_vault(&dir.join("warm"), paths, &bao, "1h")?)?;
+    let replacing = Sidecar::start(prepare_with_vault(&dir.join("replacing"), paths, &bao, "1s")?)?;
+    let _spinners_of_the_cores = Spinners::start()?;
+    let (from_file, from_vault) = side_by_side(limits, &file, &warm)?;
+    let (quiet, during) = calls_during_replacements(limits, &replacing, &bao)?;
     let longest = during.iter().max().copied().unwrap_or_default();
     let (quiet, during) = (SmallCalls::of(quiet), SmallCalls::of(during));
     eprintln!(
         "bench: {} replacements; p99 of calls during a replacement {:?}, of other calls {:?}",
-        pace.rounds, during.p99, quiet.p99
+        limits.rounds, during.p99, quiet.p99
     );
-    Ok(Turnover { from_file, from_vault, quiet, during, longest, replacements: pace.rounds })
+    Ok(TurnoverResults { from_file, from_vault, quiet, during, longest, replacements: limits.rounds })
 }
 
 const SOCKET: &str = "relay/relay.sock";
@@ -73,10 +77,10 @@ const SIDECAR_AT_VAULT: Contender = Contender {
     env: &[],
 };
 const MAX_CALLS: usize = 5_000;
-const WARMING_CALLS: usize = 1_000;
+const WARM_UP_CALLS: usize = 1_000;
 /// Enough for the check after a second, the start of the new process and the end of the old one.
-const REPLACED_WITHIN: Duration = Duration::from_secs(20);
-/// Between two replacements.
+const REPLACEMENT_TIMEOUT: Duration = Duration::from_secs(20);
+/// The time between two replacements.
 const QUIET: Duration = Duration::from_millis(500);
 
 struct Sidecar {
@@ -90,10 +94,10 @@ impl Sidecar {
         Ok(Self { host, prepared })
     }
 
-    /// A harness that has made some calls.
+    /// A harness after its warm-up calls.
     fn client(&self) -> Result<Client, BenchError> {
         let mut client = Client::start(&self.prepared.client)?;
-        for _ in 0..WARMING_CALLS {
+        for _ in 0..WARM_UP_CALLS {
             client.small_call()?;
         }
         Ok(client)
@@ -111,7 +115,12 @@ impl Sidecar {
 }
 
 /// Prepares a sidecar and writes the address of the running Vault into its configuration.
-fn at_vault(dir: &Path, paths: &ProgramPaths, bao: &OpenBao, refresh: &str) -> Result<Prepared, BenchError> {
+fn prepare_with_vault(
+    dir: &Path,
+    paths: &ProgramPaths,
+    bao: &OpenBao,
+    refresh: &str,
+) -> Result<Prepared, BenchError> {
     let prepared = SIDECAR_AT_VAULT.prepare(dir, paths)?;
     let path = dir.join("cofferdam.toml");
     let written = std::fs::read_to_string(&path).and_then(|text| {
@@ -121,17 +130,21 @@ fn at_vault(dir: &Path, paths: &ProgramPaths, bao: &OpenBao, refresh: &str) -> R
     Ok(prepared)
 }
 
-fn side_by_side(pace: Pace, file: &Sidecar, vault: &Sidecar) -> Result<(SmallCalls, SmallCalls), BenchError> {
+fn side_by_side(
+    limits: RoundLimits,
+    file: &Sidecar,
+    vault: &Sidecar,
+) -> Result<(SmallCalls, SmallCalls), BenchError> {
     let mut best: [Option<SmallCalls>; 2] = [None, None];
-    for number in 1..=pace.rounds {
+    for number in 1..=limits.rounds {
         for (best, sidecar) in best.iter_mut().zip([file, vault]) {
             let mut client = sidecar.client()?;
-            let small = pace.small_calls(MAX_CALLS, || client.small_call())?;
+            let small = limits.small_calls(MAX_CALLS, || client.small_call())?;
             client.end();
             *best = best.take().into_iter().chain([small]).min_by_key(|small| small.median);
         }
         eprintln!(
-            "bench: round {number}, credentials of a file and of Vault: {:?}",
+            "bench: round {number}, best medians with credentials from a file and from Vault: {:?}",
             best.map(|best| best.map(|best| best.median))
         );
     }
@@ -139,22 +152,22 @@ fn side_by_side(pace: Pace, file: &Sidecar, vault: &Sidecar) -> Result<(SmallCal
     from_file.zip(from_vault).ok_or_else(|| BenchError::Missing("a round".into()))
 }
 
-/// Makes calls without a pause while the credential changes repeatedly; returns the durations of calls without and with a
-/// replacement.
+/// Makes calls without a pause while the credential changes repeatedly; returns the durations of calls without and with
+/// a replacement.
 fn calls_during_replacements(
-    pace: Pace,
+    limits: RoundLimits,
     sidecar: &Sidecar,
     bao: &OpenBao,
 ) -> Result<(Vec<Duration>, Vec<Duration>), BenchError> {
     let mut client = sidecar.client()?;
     let (mut quiet, mut during) = (Vec::new(), Vec::new());
     let mut before = sidecar.children();
-    for number in 1..=pace.rounds {
+    for number in 1..=limits.rounds {
         let first = before.clone();
         bao.change(number)?;
-        let deadline = Deadline::after(REPLACED_WITHIN);
-        let mut rest: Option<Deadline> = None;
-        while rest.is_none_or(|rest| !rest.is_over()) {
+        let deadline = Deadline::after(REPLACEMENT_TIMEOUT);
+        let mut quiet_time: Option<Deadline> = None;
+        while quiet_time.is_none_or(|quiet_time| !quiet_time.is_over()) {
             let begin = now();
             client.small_call()?;
             let took = begin.elapsed();
@@ -164,7 +177,7 @@ fn calls_during_replacements(
                 false => during.push(took),
             }
             if after.len() == 1 && after != first {
-                rest = rest.or_else(|| Some(Deadline::after(QUIET)));
+                quiet_time = quiet_time.or_else(|| Some(Deadline::after(QUIET)));
             } else if deadline.is_over() {
                 return Err(BenchError::UnexpectedResponse("no process was replaced".into()));
             }

@@ -17,7 +17,7 @@ pub(super) struct OpenBao {
 }
 
 impl OpenBao {
-    /// Starts it with a policy for sessions, and the secret.
+    /// Starts OpenBao with a policy for sessions, and the secret.
     pub(super) fn start(dir: &Path, paths: &ProgramPaths) -> Result<Self, BenchError> {
         let prepared = SERVER.prepare(dir, paths)?;
         let argument = prepared.host.argv.last().and_then(|argument| argument.strip_prefix(LISTEN));
@@ -43,12 +43,12 @@ impl OpenBao {
     }
 
     fn write(&self, path: &str, body: &str) -> Result<(), BenchError> {
-        let asked = self.exchange(path, body);
-        let answer =
-            asked.map_err(|source| BenchError::Read { what: "an answer of OpenBao".into(), source })?;
-        match answer.split(' ').nth(1) {
+        let exchanged = self.exchange(path, body);
+        let response =
+            exchanged.map_err(|source| BenchError::Read { what: "a response of OpenBao".into(), source })?;
+        match response.split(' ').nth(1) {
             Some("200" | "204") => Ok(()),
-            _ => Err(BenchError::UnexpectedResponse(answer.chars().take(160).collect())),
+            _ => Err(BenchError::UnexpectedResponse(response.chars().take(160).collect())),
         }
     }
 
@@ -59,9 +59,9 @@ impl OpenBao {
         let head =
             format!("POST /v1/{path} HTTP/1.0\r\nHost: {}\r\nX-Vault-Token: {TOKEN}\r\n", self.host_port);
         stream.write_all(format!("{head}Content-Length: {}\r\n\r\n{body}", body.len()).as_bytes())?;
-        let mut answer = String::new();
-        stream.read_to_string(&mut answer)?;
-        Ok(answer)
+        let mut response = String::new();
+        stream.read_to_string(&mut response)?;
+        Ok(response)
     }
 }
 

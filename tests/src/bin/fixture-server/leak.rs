@@ -23,16 +23,16 @@ pub(crate) fn environment() -> String {
     })
 }
 
-/// Leaks the secret: argument `as` says in which form, `in` where.
+/// Leaks the secret: argument `as` names the encoding, `in` the place in the response.
 pub(crate) fn run(call: &Call<'_>, output: &Output) {
     let secret = secret();
-    let written = written(&secret, call.argument("as").as_str().unwrap_or("plain"));
+    let encoded = encoded(&secret, call.argument("as").as_str().unwrap_or("plain"));
     let reply = |result| answer(call.mode, &call.request, call.era, result, output);
     match call.argument("in").as_str().unwrap_or("result") {
-        "error" => refuse(call.mode, &call.request, -32000, &format!("login failed with {written}"), output),
+        "error" => refuse(call.mode, &call.request, -32000, &format!("login failed with {encoded}"), output),
         "error-data" => {
             let id = &call.request;
-            output.message(&json!({"jsonrpc": "2.0", "id": id, "error": {"code": -32000, "message": "no", "data": {"tried": written}}}));
+            output.message(&json!({"jsonrpc": "2.0", "id": id, "error": {"code": -32000, "message": "no", "data": {"tried": encoded}}}));
         }
         "escapes" => {
             // Written with escapes in the line itself, which no JSON library would do.
@@ -43,36 +43,36 @@ pub(crate) fn run(call: &Call<'_>, output: &Output) {
         }
         "key" => {
             let mut result = text("a key");
-            result["structuredContent"] = json!({ written: "value" });
+            result["structuredContent"] = json!({ encoded: "value" });
             reply(result);
         }
         "log" => {
-            let params = json!({"level": "info", "data": {"message": written}});
+            let params = json!({"level": "info", "data": {"message": encoded}});
             output.message(&json!({"jsonrpc": "2.0", "method": "notifications/message", "params": params}));
             reply(text("logged"));
         }
         "progress" => {
             let token = call.progress_token();
-            let params = json!({"progressToken": token, "progress": 1, "message": written});
+            let params = json!({"progressToken": token, "progress": 1, "message": encoded});
             output.message(&json!({"jsonrpc": "2.0", "method": "notifications/progress", "params": params}));
             reply(text("progressed"));
         }
         "stderr" => {
             // In two writes, so that a reader may receive the halves separately.
-            let (head, tail) = written.split_at(written.len() / 2);
+            let (head, tail) = encoded.split_at(encoded.len() / 2);
             let mut stderr = std::io::stderr();
             let _ = write!(stderr, "using {head}").and_then(|()| stderr.flush());
             std::thread::sleep(std::time::Duration::from_millis(30));
             let _ = writeln!(stderr, "{tail} now");
             reply(text("written to stderr"));
         }
-        _ => reply(text(&format!("the secret is <{written}>"))),
+        _ => reply(text(&format!("the secret is <{encoded}>"))),
     }
 }
 
-fn written(secret: &str, form: &str) -> String {
+fn encoded(secret: &str, encoding: &str) -> String {
     let bytes = secret.as_bytes();
-    match form {
+    match encoding {
         "base64" => base64(bytes),
         "base64+1" => base64(&[b"x", bytes].concat()),
         "base64+2" => base64(&[b"xy", bytes, b"z"].concat()),

@@ -1,7 +1,7 @@
 //! A small MCP server over stdio that misbehaves on demand and counts the calls that really ran.
 //!
-//! It parses as laxly as any server might: it splits lines wherever the reader of some language would, accepts keys in any case, the
-//! last of two equal ones, and whole batches. So if the sidecar lets a hidden call through, it runs
+//! It parses as laxly as any server might: it splits lines wherever the reader of some language would, accepts keys in
+//! any case, the last of two equal keys, and whole batches. So if the sidecar forwards a hidden call, the call runs
 //! here and is counted.
 //!
 //! Argument: a mode (see [`mode::Mode`]). Environment: `COUNT_FILE` gets a line per executed tool call, `PID_FILE` a

@@ -32,11 +32,11 @@ enum Handshake {
     #[default]
     None,
     /// `initialize` was answered.
-    Half,
-    Whole,
+    Started,
+    Complete,
 }
 
-/// Which results a client expects.
+/// The era of MCP that a request belongs to, which decides the form of its result.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Era {
     Legacy,
@@ -55,8 +55,8 @@ impl Pending {
         self.listeners.lock().map(|listeners| listeners.clone()).unwrap_or_default()
     }
 
-    /// A new task of this process.
-    pub(crate) fn task(&self) -> String {
+    /// Creates a task; returns its id.
+    pub(crate) fn create_task(&self) -> String {
         let number = self.tasks.lock().map_or(0, |mut tasks| {
             *tasks += 1;
             *tasks
@@ -81,11 +81,11 @@ impl Pending {
     fn is_initialized_after(&self, method: &str) -> bool {
         let Ok(mut handshake) = self.handshake.lock() else { return false };
         *handshake = match (*handshake, method) {
-            (_, "initialize") => Handshake::Half,
-            (Handshake::Half, "notifications/initialized") => Handshake::Whole,
+            (_, "initialize") => Handshake::Started,
+            (Handshake::Started, "notifications/initialized") => Handshake::Complete,
             (before, _) => before,
         };
-        *handshake == Handshake::Whole
+        *handshake == Handshake::Complete
     }
 
     fn take(&self, id: &Value) -> Option<Waiting> {
@@ -113,26 +113,26 @@ pub(crate) fn answer(mode: Mode, request: &Value, era: Era, mut result: Value, o
     {
         result.insert("resultType".to_owned(), json!("complete"));
     }
-    let id = spelled(mode, request);
+    let id = encoded_id(mode, request);
     output.line(&format!(r#"{{"jsonrpc":"2.0","id":{id},"result":{result}}}"#));
 }
 
 pub(crate) fn refuse(mode: Mode, request: &Value, code: i64, text: &str, output: &Output) {
-    let id = spelled(mode, request);
+    let id = encoded_id(mode, request);
     let error = json!({"code": code, "message": text});
     output.line(&format!(r#"{{"jsonrpc":"2.0","id":{id},"error":{error}}}"#));
 }
 
 /// The value of a key in any case; an unusual spelling wins over the proper one.
-pub(crate) fn lax<'a>(object: &'a Map<String, Value>, key: &str) -> Option<&'a Value> {
+pub(crate) fn lax_lookup<'a>(object: &'a Map<String, Value>, key: &str) -> Option<&'a Value> {
     let odd = object.iter().find(|(name, _)| *name != key && folded(name) == key);
     odd.map(|(_, value)| value).or_else(|| object.get(key))
 }
 
 fn handle(mode: Mode, message: &Value, output: &Output, pending: &Pending) {
     let Some(object) = message.as_object() else { return };
-    let id = lax(object, "id").cloned();
-    let Some(method) = lax(object, "method").and_then(Value::as_str) else {
+    let id = lax_lookup(object, "id").cloned();
+    let Some(method) = lax_lookup(object, "method").and_then(Value::as_str) else {
         if let Some(waiting) = id.and_then(|id| pending.take(&id)) {
             let text = message.to_string();
             answer(mode, &waiting.request, waiting.era, tools::text(&text), output);
@@ -140,7 +140,7 @@ fn handle(mode: Mode, message: &Value, output: &Output, pending: &Pending) {
         return;
     };
     let empty = Map::new();
-    let params = lax(object, "params").and_then(Value::as_object).unwrap_or(&empty);
+    let params = lax_lookup(object, "params").and_then(Value::as_object).unwrap_or(&empty);
     let call = tools::Call { mode, request: id.clone().unwrap_or(Value::Null), params, era: era_of(params) };
     record(
         "RECEIVED_FILE",
@@ -171,7 +171,7 @@ fn handle(mode: Mode, message: &Value, output: &Output, pending: &Pending) {
         }
         "logging/setLevel" | "ping" | "resources/subscribe" | "resources/unsubscribe" => reply(json!({})),
         "subscriptions/listen" => {
-            // Stays open: a response would end it.
+            // Sends no response, which would end the subscription.
             pending.listen(&call.request);
             let meta = json!({"io.modelcontextprotocol/subscriptionId": call.request});
             let params = json!({"_meta": meta, "notifications": params.get("notifications")});
@@ -226,9 +226,9 @@ fn discovered() -> Value {
     })
 }
 
-fn spelled(mode: Mode, request: &Value) -> String {
+fn encoded_id(mode: Mode, request: &Value) -> String {
     match request {
-        Value::String(text) if mode == Mode::RespellsIds => {
+        Value::String(text) if mode == Mode::EscapesIds => {
             format!("\"{}\"", cofferdam_tests::encodings::json_escaped(text))
         }
         id => id.to_string(),

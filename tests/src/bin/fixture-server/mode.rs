@@ -1,4 +1,4 @@
-//! How the process misbehaves apart from its tools.
+//! How the fixture process behaves, independently of which tool is called.
 
 use std::process::{Command, ExitCode, Stdio};
 use std::str::FromStr;
@@ -17,10 +17,11 @@ pub(crate) enum Mode {
     DemandsHandshake,
     /// Starts a daemon that ignores signals, then serves.
     DoubleFork,
-    /// Records that it was sent SIGHUP, and the content of its file at that time.
+    /// Records that it was sent SIGHUP, and the content of `TOKEN_FILE` at that time.
     RecordsSighup,
     /// Every process after the first has one tool more.
     GainsATool,
+    /// `GainsATool` and `ListsInPages` together.
     GainsAToolInPages,
     /// Exits before it reads anything.
     ExitsAtOnce,
@@ -42,14 +43,14 @@ pub(crate) enum Mode {
     NeverReads,
     /// The daemon of a double fork.
     Orphan,
-    /// Serves clients of both MCP eras.
+    /// Supports both `initialize` and `server/discover`.
     Plain,
-    /// Writes string ids in another spelling than it read them.
-    RespellsIds,
+    /// Writes string ids with `\u` escapes.
+    EscapesIds,
     /// Supports `server/discover`, not `initialize`.
     Stateless,
     /// The second and third process exit before they read anything.
-    StartsBadly,
+    SecondAndThirdExit,
     /// Every process after the first takes two seconds to begin.
     StartsSlowly,
     /// Writes garbage to stdout before it serves.
@@ -69,7 +70,7 @@ impl FromStr for Mode {
             "exits-at-once" => Self::ExitsAtOnce,
             "records-sighup" => Self::RecordsSighup,
             "hides-its-tools" => Self::HidesItsTools,
-            "id-respelled" => Self::RespellsIds,
+            "id-respelled" => Self::EscapesIds,
             "ignores-term" => Self::IgnoresTerm,
             "intermediate" => Self::Intermediate,
             "leaks-in-list" => Self::LeaksInList,
@@ -80,7 +81,7 @@ impl FromStr for Mode {
             "orphan" => Self::Orphan,
             "plain" => Self::Plain,
             "stateless" => Self::Stateless,
-            "starts-badly" => Self::StartsBadly,
+            "starts-badly" => Self::SecondAndThirdExit,
             "starts-slowly" => Self::StartsSlowly,
             "starts-with-garbage" => Self::StartsWithGarbage,
             unknown => return Err(format!("unknown mode {unknown:?}")),
@@ -100,7 +101,7 @@ impl Mode {
             }
             Self::ExitsAtOnce => Some(ExitCode::from(3)),
             Self::IgnoresTerm => {
-                ignore_polite_signals();
+                block_termination_signals();
                 None
             }
             Self::Intermediate => {
@@ -112,7 +113,7 @@ impl Mode {
                 Some(ExitCode::SUCCESS)
             }
             Self::Orphan => {
-                ignore_polite_signals();
+                block_termination_signals();
                 let _ = nix::unistd::setsid();
                 linger();
                 Some(ExitCode::SUCCESS)
@@ -121,7 +122,7 @@ impl Mode {
                 record_sighups();
                 None
             }
-            Self::StartsBadly => (2..=3).contains(&process_number()).then(|| ExitCode::from(3)),
+            Self::SecondAndThirdExit => (2..=3).contains(&process_number()).then(|| ExitCode::from(3)),
             Self::StartsSlowly => {
                 if process_number() > 1 {
                     std::thread::sleep(Duration::from_secs(2));
@@ -143,7 +144,7 @@ impl Mode {
             | Self::ListsInPages
             | Self::NeverAnswers
             | Self::Plain
-            | Self::RespellsIds
+            | Self::EscapesIds
             | Self::Stateless => None,
         }
     }
@@ -155,12 +156,12 @@ impl Mode {
     }
 }
 
-/// Longer than any test, but not for ever, in case the test is killed.
+/// Sleeps longer than any test, but not for ever, in case the test is killed.
 fn linger() {
     std::thread::sleep(Duration::from_secs(300));
 }
 
-/// Threads that are started later inherit the blocked signal, so that this one receives it.
+/// Blocks SIGHUP before any other thread is started, so that only the thread below receives it.
 fn record_sighups() {
     let hangup = SigSet::from(Signal::SIGHUP);
     let _ = hangup.thread_block();
@@ -176,7 +177,7 @@ fn record_sighups() {
 }
 
 /// Blocked signals have the same effect as ignored ones here, and need no handler.
-fn ignore_polite_signals() {
+fn block_termination_signals() {
     let mut set = SigSet::empty();
     for signal in [Signal::SIGHUP, Signal::SIGINT, Signal::SIGPIPE, Signal::SIGTERM] {
         set.add(signal);
@@ -184,7 +185,10 @@ fn ignore_polite_signals() {
     let _ = set.thread_block();
 }
 
-#[expect(clippy::disallowed_methods, reason = "the test needs a server that forks without its keeper")]
+#[expect(
+    clippy::disallowed_methods,
+    reason = "the fixture starts a process itself, as a misbehaving server does"
+)]
 fn start_self(mode: &str) -> std::io::Result<std::process::Child> {
     let program = std::env::current_exe()?;
     Command::new(program).arg(mode).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn()

@@ -6,7 +6,7 @@ use cofferdam_tests::chaos::conversation;
 use serde_json::{Map, Value, json};
 
 use super::leak;
-use super::message::{Era, Pending, Waiting, answer, lax, refuse};
+use super::message::{Era, Pending, Waiting, answer, lax_lookup, refuse};
 use super::mode::Mode;
 use super::output::{Output, process_number, record};
 
@@ -23,7 +23,7 @@ impl Call<'_> {
     /// An argument; null where it is missing.
     pub(crate) fn argument(&self, name: &str) -> &Value {
         const NOTHING: &Value = &Value::Null;
-        lax(self.params, "arguments").and_then(|arguments| arguments.get(name)).unwrap_or(NOTHING)
+        lax_lookup(self.params, "arguments").and_then(|arguments| arguments.get(name)).unwrap_or(NOTHING)
     }
 
     pub(crate) fn progress_token(&self) -> Option<&Value> {
@@ -110,15 +110,15 @@ pub(crate) fn text(text: &str) -> Value {
 
 /// Records the call, then runs it.
 pub(crate) fn run(call: &Call<'_>, output: &Output, pending: &Pending) {
-    let name = lax(call.params, "name").and_then(Value::as_str).unwrap_or_default();
-    let arguments = lax(call.params, "arguments").cloned().unwrap_or_else(|| json!({}));
+    let name = lax_lookup(call.params, "name").and_then(Value::as_str).unwrap_or_default();
+    let arguments = lax_lookup(call.params, "arguments").cloned().unwrap_or_else(|| json!({}));
     count(name, &arguments, &call.request);
     if call.params.contains_key("task") {
-        let task = json!({"taskId": pending.task(), "status": "working", "ttl": 60_000});
+        let task = json!({"taskId": pending.create_task(), "status": "working", "ttl": 60_000});
         return answer(call.mode, &call.request, call.era, json!({"task": task}), output);
     }
     let reply = |result| answer(call.mode, &call.request, call.era, result, output);
-    // Every tool has a second name, so that one of the two can be in a scope.
+    // Every tool can also be called with the prefix `rw_`, so that one of its two names can be in a scope.
     match name.strip_prefix("rw_").unwrap_or(name) {
         "add" => reply(text(&(call.number("a") + call.number("b")).to_string())),
         "ask_client" => ask_client(call, output, pending),
@@ -164,7 +164,7 @@ pub(crate) fn run(call: &Call<'_>, output: &Output, pending: &Pending) {
             output.bytes(b"\n");
             reply(text("after the long line"));
         }
-        "slow" => later(call, output),
+        "slow" => answer_later(call, output),
         "structured" => {
             let mut result = text("structured");
             result["structuredContent"] = json!({"secret": leak::secret(), "kept": 1.0});
@@ -193,8 +193,9 @@ pub(crate) fn count(name: &str, arguments: &Value, id: &Value) {
     record("COUNT_FILE", &format!("{}\n", json!({"tool": name, "arguments": arguments, "id": id})));
 }
 
-/// Answers on another thread, so that later calls can overtake. Sends progress in `steps`, where the call asks for it.
-fn later(call: &Call<'_>, output: &Output) {
+/// Answers on another thread, so that later calls can overtake. Sends progress in `steps` if the call has a progress
+/// token.
+fn answer_later(call: &Call<'_>, output: &Output) {
     let (mode, request, era, output) = (call.mode, call.request.clone(), call.era, output.clone());
     let (token, steps) = (call.progress_token().cloned(), call.number("steps").max(1));
     let pause = Duration::from_millis(call.number("ms") / steps);
@@ -212,7 +213,8 @@ fn later(call: &Call<'_>, output: &Output) {
     });
 }
 
-/// Makes the first process of this server, or the first `processes`, exit or, with `hang`, never answer.
+/// The first process of this server (or the first `processes`) exits, or never responds if `how` is `hang`; later
+/// processes respond.
 fn be_unreliable(call: &Call<'_>, output: &Output) {
     let unreliable_processes = call.argument("processes").as_u64().unwrap_or(1);
     match (process_number() <= unreliable_processes, call.argument("how").as_str()) {

@@ -1,4 +1,4 @@
-//! The file tree that a machine starts with: a loader of modules, and a root with the shim alone.
+//! The file tree that a machine starts with: a module loader, and a root that contains only the shim.
 //!
 //! The loader is busybox with a script. It switches to a second root that holds only the shim, so that programs
 //! there have neither a shell nor a library; that root is writable, for the shim's state.
@@ -43,7 +43,8 @@ pub(super) fn write(target: &Path, busybox: &Path, modules: &Path, guest: &Guest
     prepare(pack, "pack the initramfs");
 }
 
-/// The script that starts the shim: sets its environment, starts the program beside it, then the shim with the serial port as its stdio.
+/// The script that starts the shim: sets its environment, starts the program beside it, if any, then the shim with the
+/// serial port as its stdio.
 fn script(guest: &Guest) -> String {
     let quoted = |word: &str| format!("'{}'", word.replace('\'', r"'\''"));
     let line = |words: &[String]| words.iter().map(|word| quoted(word)).collect::<Vec<_>>().join(" ");

@@ -37,12 +37,12 @@ pub enum Outlet {
     Vsock(PathBuf),
 }
 
-/// A machine that runs.
+/// A running machine.
 #[derive(Debug)]
 pub struct Booted {
     pub shim: Harness,
     monitor: PathBuf,
-    line: Line,
+    line: EmulatorCommand,
     _device: Option<Running>,
 }
 
@@ -50,12 +50,12 @@ pub struct Booted {
 #[derive(Debug)]
 pub struct Snapshot {
     file: PathBuf,
-    line: Line,
+    line: EmulatorCommand,
 }
 
 /// The part of the emulator's command line that a machine and its clones share.
 #[derive(Clone, Debug)]
-struct Line {
+struct EmulatorCommand {
     emulator: PathBuf,
     arguments: Vec<OsString>,
     directory: PathBuf,
@@ -103,7 +103,8 @@ impl Machine {
                 Some(device)
             }
         };
-        let line = Line { emulator: self.emulator.clone(), arguments, directory: directory.to_owned() };
+        let line =
+            EmulatorCommand { emulator: self.emulator.clone(), arguments, directory: directory.to_owned() };
         Some(line.start("original", None, device))
     }
 }
@@ -150,7 +151,7 @@ impl Snapshot {
     }
 }
 
-impl Line {
+impl EmulatorCommand {
     #[track_caller]
     fn start(&self, name: &str, from: Option<&Path>, device: Option<Running>) -> Booted {
         let monitor = self.directory.join(format!("{name}.monitor"));
@@ -191,7 +192,7 @@ fn with_path(text: &str, path: &Path) -> OsString {
     whole
 }
 
-/// Runs a preparing command, which must succeed.
+/// Runs a command that prepares the machine; it must succeed.
 #[track_caller]
 fn prepare(command: Command, name: &str) {
     text_of_success(command, name);

@@ -28,7 +28,7 @@ impl Monitor {
         monitor
     }
 
-    /// What a command returns; `arguments` is JSON.
+    /// Executes a command and returns its result; `arguments` is JSON.
     #[track_caller]
     pub(super) fn execute(&mut self, command: &str, arguments: &str) -> Value {
         let request = format!("{{\"execute\":\"{command}\",\"arguments\":{arguments}}}\n");
@@ -36,10 +36,10 @@ impl Monitor {
         loop {
             let mut line = String::new();
             self.stream.read_line(&mut line).expect("the emulator answers");
-            let mut answer: Value = serde_json::from_str(&line).expect("the emulator speaks JSON");
-            assert!(answer.get("error").is_none(), "{command}: {answer}");
-            // The greeting and events come in between.
-            if let Some(result) = answer.get_mut("return") {
+            let mut response: Value = serde_json::from_str(&line).expect("the emulator sends JSON");
+            assert!(response.get("error").is_none(), "{command}: {response}");
+            // The greeting and events are skipped.
+            if let Some(result) = response.get_mut("return") {
                 return result.take();
             }
         }

@@ -1,16 +1,17 @@
-//! The same server over streamable HTTP: keep-alive connections with a thread each, and no MCP sessions.
+//! The benchmark's MCP server over streamable HTTP (`main.rs` serves stdio): keep-alive connections with a thread
+//! each, and no MCP sessions.
 
 use std::io::{self, BufRead, BufReader, Write};
 use std::net::{TcpListener, TcpStream};
 use std::thread;
 
-/// Listens on this port of loopback until the input ends.
+/// Listens on this loopback port until stdin is closed.
 pub(crate) fn serve(port: &str) -> io::Result<()> {
     let port: u16 = port.parse().map_err(io::Error::other)?;
     let listener = TcpListener::bind(("127.0.0.1", port))?;
     thread::spawn(move || {
         for stream in listener.incoming().flatten() {
-            // A connection without a thread is closed, and its client reports that.
+            // If no thread can be started, the connection is closed and the client reports an error.
             let _ = thread::Builder::new().stack_size(STACK).spawn(move || {
                 stream.set_nodelay(true)?;
                 serve_connection(BufReader::new(stream.try_clone()?), stream)
@@ -57,7 +58,7 @@ fn respond(reader: &mut impl BufRead, out: &mut Vec<u8>) -> io::Result<Received>
         line.clear();
     }
     if length > MAX_BODY {
-        return Err(io::Error::other("a body is too long"));
+        return Err(io::Error::other("the request's body is too long"));
     }
     let mut body = vec![0; length];
     reader.read_exact(&mut body)?;
@@ -65,16 +66,16 @@ fn respond(reader: &mut impl BufRead, out: &mut Vec<u8>) -> io::Result<Received>
         out.extend_from_slice(b"HTTP/1.1 405 Method Not Allowed\r\ncontent-length: 0\r\n\r\n");
         return Ok(Received::Request);
     }
-    let mut answer = Vec::new();
-    super::answer(&body, &mut answer)?;
-    match answer.len() {
+    let mut response = Vec::new();
+    super::write_response(&body, &mut response)?;
+    match response.len() {
         0 => out.extend_from_slice(b"HTTP/1.1 202 Accepted\r\ncontent-length: 0\r\n\r\n"),
         length => {
             write!(
                 out,
                 "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: {length}\r\n\r\n"
             )?;
-            out.extend_from_slice(&answer);
+            out.extend_from_slice(&response);
         }
     }
     Ok(Received::Request)
@@ -91,7 +92,7 @@ mod tests {
     }
 
     #[test]
-    fn a_request_is_answered_a_notification_accepted_and_a_stream_refused() {
+    fn a_request_gets_a_result_a_notification_gets_202_and_a_get_405() {
         let post = |body: &str| format!("POST /mcp HTTP/1.1\r\nContent-Length: {}\r\n\r\n{body}", body.len());
         let answered = response(&post(r#"{"jsonrpc":"2.0","id":7,"method":"ping"}"#));
         let (head, body) = answered.split_once("\r\n\r\n").unwrap();

@@ -1,7 +1,7 @@
-//! The MCP server behind every contender: it does little, so that the path to it is measured.
+//! The MCP server behind every contender. It does little work, so that mostly the path to it is measured.
 //!
-//! Legacy handshake, `tools/list`, and two tools: `echo` gives its text back, `big` gives as many bytes as asked for.
-//! `bench-server http PORT` is the same over HTTP. Each response is one write, as servers do it.
+//! Legacy handshake, `tools/list`, and two tools: `echo` returns its text, `big` the requested number of bytes.
+//! `bench-server http PORT` serves the same over HTTP. Each response is one write, as in other servers.
 //!
 //! What must stay true: it exits when its stdin ends, also if its parent was killed, so that the benchmark leaves no
 //! process running.
@@ -63,13 +63,13 @@ struct Arguments<'a> {
     bytes: Option<usize>,
 }
 
-/// A line is never longer than this; requests to this server are small.
+/// The maximum length of an unfinished line; requests to this server are small.
 const MAX_LINE: usize = 1 << 20;
-/// The most that `big` gives.
+/// The maximum result of `big`, in bytes.
 const MAX_TEXT: usize = 16 << 20;
-/// As much as a pipe holds.
+/// The default capacity of a pipe on Linux.
 const CHUNK: usize = 64 * 1024;
-const KNOWN_VERSIONS: &[&str] = &["2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25"];
+const SUPPORTED_VERSIONS: &[&str] = &["2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25"];
 const TOOLS: &str = r#"{"tools":[{"name":"echo","description":"Gives the text back","inputSchema":{"type":"object","properties":{"text":{"type":"string"}},"required":["text"]}},{"name":"big","description":"Gives that many bytes of text","inputSchema":{"type":"object","properties":{"bytes":{"type":"integer"}},"required":["bytes"]}}]}"#;
 
 /// Standard output without the standard library's line buffer, which would cut a write in two.
@@ -89,7 +89,7 @@ fn serve(mut input: impl Read, mut output: impl Write) -> io::Result<()> {
         pending.extend_from_slice(&chunk[..count]);
         let mut start = 0;
         while let Some(length) = pending[start..].iter().position(|byte| *byte == b'\n') {
-            answer(&pending[start..start + length], &mut out)?;
+            write_response(&pending[start..start + length], &mut out)?;
             output.write_all(&out)?;
             out.clear();
             start += length + 1;
@@ -101,7 +101,8 @@ fn serve(mut input: impl Read, mut output: impl Write) -> io::Result<()> {
     }
 }
 
-fn answer(line: &[u8], out: &mut Vec<u8>) -> io::Result<()> {
+/// Writes the response to a request; nothing for a notification or a response.
+fn write_response(line: &[u8], out: &mut Vec<u8>) -> io::Result<()> {
     if line.trim_ascii().is_empty() {
         return Ok(());
     }
@@ -112,52 +113,56 @@ fn answer(line: &[u8], out: &mut Vec<u8>) -> io::Result<()> {
     let params = request.params.map_or("{}", RawValue::get);
     match &*method {
         "initialize" => {
-            let wanted: Initialize = serde_json::from_str(params)?;
-            let version = match KNOWN_VERSIONS.contains(&&*wanted.protocol_version) {
-                true => &*wanted.protocol_version,
+            let requested: Initialize = serde_json::from_str(params)?;
+            let version = match SUPPORTED_VERSIONS.contains(&&*requested.protocol_version) {
+                true => &*requested.protocol_version,
                 false => "2025-11-25",
             };
-            result(id, out, |out| {
+            write_result(id, out, |out| {
                 write!(
                     out,
                     r#"{{"protocolVersion":"{version}","capabilities":{{"tools":{{}}}},"serverInfo":{{"name":"bench-server","version":"1"}}}}"#
                 )
             })
         }
-        "ping" => result(id, out, |out| out.write_all(b"{}")),
-        "tools/list" => result(id, out, |out| out.write_all(TOOLS.as_bytes())),
+        "ping" => write_result(id, out, |out| out.write_all(b"{}")),
+        "tools/list" => write_result(id, out, |out| out.write_all(TOOLS.as_bytes())),
         "tools/call" => {
             let call: Call = serde_json::from_str(params)?;
             match (&*call.name, call.arguments) {
-                ("echo", Arguments { text: Some(text), .. }) => result(id, out, |out| {
-                    content(out, |out| serde_json::to_writer(out, &text).map_err(Into::into))
+                ("echo", Arguments { text: Some(text), .. }) => write_result(id, out, |out| {
+                    write_content(out, |out| serde_json::to_writer(out, &text).map_err(Into::into))
                 }),
                 ("big", Arguments { bytes: Some(bytes), .. }) if bytes <= MAX_TEXT => {
-                    result(id, out, |out| content(out, |out| prose(bytes, out)))
+                    write_result(id, out, |out| write_content(out, |out| write_text(bytes, out)))
                 }
-                _ => refusal(id, -32602, "unknown tool or invalid arguments", out),
+                _ => write_error(id, -32602, "unknown tool or invalid arguments", out),
             }
         }
-        _ => refusal(id, -32601, "no such method", out),
+        _ => write_error(id, -32601, "no such method", out),
     }
 }
 
-type Part = io::Result<()>;
+type WriteResult = io::Result<()>;
 
-fn result(id: &RawValue, out: &mut Vec<u8>, body: impl FnOnce(&mut Vec<u8>) -> Part) -> Part {
+fn write_result(
+    id: &RawValue,
+    out: &mut Vec<u8>,
+    body: impl FnOnce(&mut Vec<u8>) -> WriteResult,
+) -> WriteResult {
     write!(out, r#"{{"jsonrpc":"2.0","id":{},"result":"#, id.get())?;
     body(out)?;
     out.write_all(b"}\n")
 }
 
-fn content(out: &mut Vec<u8>, text: impl FnOnce(&mut Vec<u8>) -> Part) -> Part {
+fn write_content(out: &mut Vec<u8>, text: impl FnOnce(&mut Vec<u8>) -> WriteResult) -> WriteResult {
     out.write_all(br#"{"content":[{"type":"text","text":"#)?;
     text(out)?;
     out.write_all(b"}]}")
 }
 
-/// Text with a line break in every 80 characters, as files and listings have: escapes are part of the work.
-fn prose(bytes: usize, out: &mut Vec<u8>) -> Part {
+/// Writes text with a line break in every 80 characters, as in files and listings, so that it has JSON escapes.
+fn write_text(bytes: usize, out: &mut Vec<u8>) -> WriteResult {
     const LINE: &[u8; 79] =
         b"A cofferdam keeps the water out so that people can work in the dry, all day....";
     out.reserve(bytes + bytes / 80 + 2);
@@ -171,7 +176,7 @@ fn prose(bytes: usize, out: &mut Vec<u8>) -> Part {
     Ok(())
 }
 
-fn refusal(id: &RawValue, code: i32, message: &str, out: &mut Vec<u8>) -> Part {
+fn write_error(id: &RawValue, code: i32, message: &str, out: &mut Vec<u8>) -> WriteResult {
     writeln!(out, r#"{{"jsonrpc":"2.0","id":{},"error":{{"code":{code},"message":"{message}"}}}}"#, id.get())
 }
 
@@ -181,14 +186,14 @@ mod tests {
 
     use super::*;
 
-    fn ask(line: &str) -> Value {
+    fn request_response(line: &str) -> Value {
         let mut out = Vec::new();
         serve(format!("{line}\n").as_bytes(), &mut out).unwrap();
         serde_json::from_slice(&out).unwrap()
     }
 
     #[test]
-    fn an_echo_comes_back_with_its_id_as_it_was_written() {
+    fn an_echo_has_the_id_with_the_escapes_of_the_request() {
         let line = r#"{"jsonrpc":"2.0","id":"a\u0062","method":"tools/call","params":{"name":"echo","arguments":{"text":"h\"i"}}}"#;
         let mut out = Vec::new();
         serve(format!("{line}\n").as_bytes(), &mut out).unwrap();
@@ -198,25 +203,26 @@ mod tests {
     }
 
     #[test]
-    fn big_is_as_big_as_asked() {
+    fn big_returns_the_requested_number_of_bytes() {
         for bytes in [0, 1, 79, 80, 81, 1 << 20] {
-            let answer = ask(&format!(
+            let response = request_response(&format!(
                 r#"{{"id":1,"method":"tools/call","params":{{"name":"big","arguments":{{"bytes":{bytes}}}}}}}"#
             ));
-            let text = answer["result"]["content"][0]["text"].as_str().unwrap();
+            let text = response["result"]["content"][0]["text"].as_str().unwrap();
             assert_eq!((text.len(), text.matches('\n').count()), (bytes, bytes / 80));
         }
     }
 
     #[test]
-    fn a_known_version_is_accepted_and_another_is_answered_with_ours() {
-        let ask = |version: &str| {
-            ask(&format!(r#"{{"id":1,"method":"initialize","params":{{"protocolVersion":"{version}"}}}}"#))
-                ["result"]["protocolVersion"]
+    fn a_supported_version_is_accepted_and_another_gets_the_newest() {
+        let request_response = |version: &str| {
+            request_response(&format!(
+                r#"{{"id":1,"method":"initialize","params":{{"protocolVersion":"{version}"}}}}"#
+            ))["result"]["protocolVersion"]
                 .clone()
         };
-        assert_eq!(ask("2024-11-05"), "2024-11-05");
-        assert_eq!(ask("1999-01-01"), "2025-11-25");
+        assert_eq!(request_response("2024-11-05"), "2024-11-05");
+        assert_eq!(request_response("1999-01-01"), "2025-11-25");
     }
 
     #[test]
@@ -224,6 +230,6 @@ mod tests {
         let mut out = Vec::new();
         serve(&b"{\"method\":\"notifications/initialized\"}\n\n"[..], &mut out).unwrap();
         assert!(out.is_empty());
-        assert_eq!(ask(r#"{"id":1,"method":"server/discover"}"#)["error"]["code"], -32601);
+        assert_eq!(request_response(r#"{"id":1,"method":"server/discover"}"#)["error"]["code"], -32601);
     }
 }
