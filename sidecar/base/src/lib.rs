@@ -6,6 +6,7 @@
 //! | [`Backoff`] | exponential backoff |
 //! | [`clock`] | wall-clock time and RFC 3339 |
 //! | [`duration`] | durations as text: `2h30m` |
+//! | [`elf`] | the processor of a Linux program, and whether it needs libraries |
 //! | [`metrics`] | counters and gauges, rendered as OpenMetrics text |
 //! | [`random`] | random bytes |
 //! | [`RateLimiter`] | rate limits |
@@ -19,6 +20,7 @@ pub mod atomic_file;
 mod backoff;
 pub mod clock;
 pub mod duration;
+pub mod elf;
 pub mod metrics;
 pub mod random;
 mod rate_limiter;

@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 
+use cofferdam_base::elf::Linking;
 use relay_proto::name::Name;
 
 use super::executable::{self, Executable};
@@ -16,7 +17,7 @@ use super::host::Host;
 use super::kinds::{Kind, Network};
 use super::mount::{Access, Mount, is_in_system};
 use super::request::RunRequest;
-use super::shim_file::{HOW_TO_BUILD, Linking, ShimFile};
+use super::shim_file::{HOW_TO_BUILD, ShimFile};
 use super::visibility;
 use crate::config::Config;
 use crate::terminal::failure::{Failure, Sysexit};

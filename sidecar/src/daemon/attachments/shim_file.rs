@@ -9,6 +9,7 @@ use std::sync::{Mutex, PoisonError};
 use std::time::SystemTime;
 
 use bytes::Bytes;
+use cofferdam_base::elf::{ElfHeaders, Linking};
 use cofferdam_base::text::hex;
 use cofferdam_platforms::{Architecture, ShimBinary};
 use ring::digest::{SHA256, digest};
@@ -94,33 +95,18 @@ fn with_next_step(why: &str, architecture: Architecture) -> String {
     )
 }
 
-/// Reads the headers of a 64-bit little-endian ELF file: its processor, and whether it names an interpreter.
+/// Whether a sandbox with this processor can run the program.
 fn check(program: &[u8], architecture: Architecture) -> Result<(), NotUsable> {
-    const PT_INTERP: u64 = 3;
     let machine = match architecture {
         Architecture::Aarch64 => 183,
         Architecture::X86_64 => 62,
     };
-    if program.get(..6) != Some(&[0x7f, b'E', b'L', b'F', 2, 1]) {
-        return Err(NotUsable::NotElf);
+    match ElfHeaders::read(program) {
+        None => Err(NotUsable::NotElf),
+        Some(headers) if headers.machine != machine => Err(NotUsable::OtherProcessor),
+        Some(ElfHeaders { linking: Linking::Dynamic, .. }) => Err(NotUsable::Dynamic),
+        Some(ElfHeaders { linking: Linking::Static, .. }) => Ok(()),
     }
-    let number = |offset: usize, length: usize| -> Result<u64, NotUsable> {
-        let bytes =
-            offset.checked_add(length).and_then(|end| program.get(offset..end)).ok_or(NotUsable::NotElf)?;
-        Ok(bytes.iter().rev().fold(0, |value, byte| value << 8 | u64::from(*byte)))
-    };
-    if number(18, 2)? != machine {
-        return Err(NotUsable::OtherProcessor);
-    }
-    let table = usize::try_from(number(32, 8)?).map_err(|_| NotUsable::NotElf)?;
-    let (size, count) = (number(54, 2)? as usize, number(56, 2)? as usize);
-    for index in 0..count {
-        let entry = table.checked_add(index * size).ok_or(NotUsable::NotElf)?;
-        if number(entry, 4)? == PT_INTERP {
-            return Err(NotUsable::Dynamic);
-        }
-    }
-    Ok(())
 }
 
 #[cfg(test)]
