@@ -120,6 +120,13 @@ impl ActiveRun {
             run_quietly(removal).await;
         }
         let refused = self.end_enrolment().await;
+        // Before the directory is removed, into which they could still write.
+        if prepared.orphans == Orphans::Kill {
+            let sidecar = self.sidecar.as_ref().and_then(SharedSidecar::child_id);
+            if let Err(error) = cofferdam_process::kill_adopted(sidecar) {
+                eprintln!("cofferdam: processes of the sandbox may still run: {error}");
+            }
+        }
         match self.login.as_ref().map(Login::copy_back) {
             None | Some(Returned::Unchanged) => {}
             Some(Returned::Refreshed) => {
@@ -131,12 +138,6 @@ impl ActiveRun {
         }
         self.login = None;
         self.directory = None;
-        if prepared.orphans == Orphans::Kill {
-            let sidecar = self.sidecar.as_ref().and_then(SharedSidecar::child_id);
-            if let Err(error) = cofferdam_process::kill_adopted(sidecar) {
-                eprintln!("cofferdam: processes of the sandbox may still run: {error}");
-            }
-        }
         let left = match self.sidecar.take() {
             Some(sidecar) => sidecar.leave().await,
             None => Ok(()),

@@ -54,7 +54,6 @@ impl RunDirectory {
             for name in [HOME, RELAY] {
                 DirBuilder::new().mode(0o700).create(path.join(name))?;
             }
-            write_private(&path.join(EMPTY), b"")?;
             Ok(lock)
         })();
         match made {
@@ -104,8 +103,6 @@ impl RunDirectory {
 
 /// The sandbox's home in a run's directory.
 pub(super) const HOME: &str = "home";
-/// An empty file in a run's directory, which hides another.
-pub(super) const EMPTY: &str = "empty";
 /// The directory of the relay's socket in a run's directory.
 pub(super) const RELAY: &str = "relay";
 

@@ -44,6 +44,11 @@ pub(super) fn find(program: &OsStr, path: &OsStr, directory: &Path) -> Option<Pa
 }
 
 impl Executable {
+    /// A program in a directory that the sandbox can write: neither its links nor its first line are followed.
+    pub(super) fn alone(path: PathBuf) -> Self {
+        Self { path, needs: BTreeSet::new() }
+    }
+
     /// What the program at `path` needs. `home` and the search path are those of the user.
     pub(super) fn of(path: PathBuf, home: &Path, search_path: &OsStr) -> Self {
         let mut needs = BTreeSet::new();

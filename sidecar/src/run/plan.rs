@@ -107,7 +107,7 @@ impl Plan {
             return Err(Failure::new(Sysexit::NoInput, why).hint(HOW_TO_BUILD));
         }
         let (grant, servers) = grant(request, config)?;
-        let executable = resolve(program, &tree, host)?;
+        let executable = resolve(program, &tree, host, request)?;
         let paths = request.kind.paths_inside(host, run_directory);
 
         let visible = visibility::mounts(request, host, executable.as_ref())?;
@@ -116,8 +116,6 @@ impl Plan {
             visible.iter().filter(|mount| mount.from_user).map(|mount| mount.mount.source.clone()).collect();
         let mut mounts: Vec<Mount> = visible.into_iter().map(|visible| visible.mount).collect();
         let shown = mounts.clone();
-        let empty = run_directory.join(super::directory::EMPTY);
-        mounts.extend(visibility::hidden_configuration(&mounts, config_file, &empty));
         mounts.push(Mount::new(run_directory.join(super::directory::HOME), &paths.home, Access::ReadWrite));
         mounts.push(Mount::new(run_directory.join(super::directory::RELAY), &paths.relay, Access::ReadOnly));
         mounts.push(Mount::new(&shim.path, paths.shim(), Access::ReadOnly));
@@ -228,7 +226,12 @@ fn grant(request: &RunRequest, config: &Config) -> Result<(Name, Vec<Name>), Fai
 }
 
 /// The program on the host. `None` where the sandbox has it: the shim, and programs of the image.
-fn resolve(program: &OsStr, tree: &FileTree, host: &Host) -> Result<Option<Executable>, Failure> {
+fn resolve(
+    program: &OsStr,
+    tree: &FileTree,
+    host: &Host,
+    request: &RunRequest,
+) -> Result<Option<Executable>, Failure> {
     if program == SHIM {
         return Ok(None);
     }
@@ -236,6 +239,7 @@ fn resolve(program: &OsStr, tree: &FileTree, host: &Host) -> Result<Option<Execu
     match (tree, found) {
         (FileTree::Image(_), None) => Ok(None),
         (FileTree::Image(_), Some(path)) if is_in_system(&path) => Ok(None),
+        (_, Some(path)) if visibility::is_writable(request, host, &path) => Ok(Some(Executable::alone(path))),
         (_, Some(path)) => Ok(Some(Executable::of(path, &host.home, &host.search_path))),
         (FileTree::Host, None) => Err(Failure::new(
             Sysexit::NoInput,

@@ -5,6 +5,7 @@
 
 use std::path::{Path, PathBuf};
 
+use cofferdam_secrets::Origin;
 use cofferdam_servers::spec::ServerKind;
 
 use super::executable::Executable;
@@ -68,13 +69,14 @@ pub(super) fn check(
     config_file: &Path,
     run_directory: &Path,
 ) -> Result<(), Failure> {
-    let config_file = real(config_file);
-    let mut private: Vec<(String, PathBuf)> = config.private_paths(&config_file);
-    private.retain(|(_, path)| path.is_absolute() && real(path) != config_file);
+    // The file itself, and the one that it may be a link to: the sandbox could replace either.
+    let resolved = real(config_file);
+    let mut private: Vec<(String, PathBuf)> = config.private_paths(&resolved);
+    private.retain(|(_, path)| path.is_absolute() && real(path) != resolved);
     private.push(("the directory of this run".into(), run_directory.to_owned()));
     private.extend(config.relay.unix.as_ref().map(|unix| ("`relay.unix`".to_owned(), unix.path.clone())));
     private.extend(config.relay.vsock_dir.clone().map(|path| ("`relay.vsock-dir`".to_owned(), path)));
-    let written: Vec<(String, PathBuf)> = programs(config, &config_file);
+    let written: Vec<(String, PathBuf)> = programs(config, &resolved);
     for VisibleMount { mount, .. } in mounts {
         let inside = |path: &Path| real(path).starts_with(&mount.source);
         for (what, path) in &private {
@@ -87,26 +89,20 @@ pub(super) fn check(
                 return Err(refusal(what, path, &mount.source));
             }
         }
-        // Directly in the mounted directory it is hidden by another file. Deeper, a directory above it could be renamed.
-        if mount.access == Access::ReadWrite
-            && inside(&config_file)
-            && config_file.parent() != Some(mount.source.as_path())
-        {
-            return Err(refusal("the configuration", &config_file, &mount.source));
+        for path in [config_file, &resolved] {
+            if path.starts_with(&mount.source) {
+                return Err(refusal("the configuration", path, &mount.source));
+            }
         }
     }
     Ok(())
 }
 
-/// An empty file over the configuration in a mounted directory: a sandbox that could write it would choose programs of the
-/// host.
-pub(super) fn hidden_configuration(mounts: &[Mount], config_file: &Path, empty: &Path) -> Vec<Mount> {
-    let config_file = real(config_file);
-    let holding = mounts.iter().filter_map(|mount| {
-        let name = config_file.strip_prefix(&mount.source).ok()?;
-        Some(Mount::new(empty, mount.target.join(name), Access::ReadOnly))
-    });
-    holding.collect()
+/// Whether the sandbox could have changed this file in an earlier run: then it must not choose what is mounted now.
+pub(super) fn is_writable(request: &RunRequest, host: &Host, path: &Path) -> bool {
+    let written = request.mounts.iter().filter(|mount| mount.access == Access::ReadWrite);
+    let mut directories = written.map(|mount| mount.source.as_path()).chain([host.directory.as_path()]);
+    directories.any(|directory| path.starts_with(directory) || real(path).starts_with(real(directory)))
 }
 
 /// The places of the sidecar's files and sockets and of the files of other runs, as directories where that is possible.
@@ -135,21 +131,42 @@ fn is_program(what: &str) -> bool {
     what.ends_with(".command`") || what.ends_with(".exec`")
 }
 
-/// Files that servers are started with: their programs and scripts.
+/// Files and directories that programs of the host are started with, in commands of servers and of secrets. What a server
+/// works on, such as the directory of a project, is an argument too; so of directories only those count that an
+/// interpreter is given first.
 fn programs(config: &Config, config_file: &Path) -> Vec<(String, PathBuf)> {
     let directory = config_file.parent().unwrap_or(Path::new("/"));
-    let words = config.servers.values().flat_map(|server| {
+    let of_servers = config.servers.values().map(|server| {
         let command = match &server.kind {
             ServerKind::Stdio(stdio) => stdio.command.as_slice(),
             ServerKind::Http(_) => &[],
         };
-        command.iter().map(move |word| (format!("`servers.{}.command`", server.name), word))
+        (format!("`servers.{}.command`", server.name), command)
     });
-    words
-        .filter(|(_, word)| word.contains('/') && !word.contains("://"))
-        .map(|(what, word)| (what, directory.join(word)))
-        .filter(|(_, path)| path.is_file())
-        .collect()
+    let of_secrets = config.secrets.values().filter_map(|secret| match &secret.origin {
+        Origin::Exec { command, .. } => Some((format!("`secrets.{}.exec`", secret.name), command.as_slice())),
+        _ => None,
+    });
+    let mut found = Vec::new();
+    for (what, command) in of_servers.chain(of_secrets) {
+        let has_interpreter = command.first().is_some_and(|program| is_interpreter(program));
+        for (index, word) in command.iter().enumerate() {
+            let values = [Some(word.as_str()), word.split_once('=').map(|(_, value)| value)];
+            for path in values.into_iter().flatten().map(|value| directory.join(value)) {
+                if path.is_file() || (path.is_dir() && index == 1 && has_interpreter) {
+                    found.push((what.clone(), path));
+                }
+            }
+        }
+    }
+    found
+}
+
+fn is_interpreter(program: &str) -> bool {
+    let name = Path::new(program).file_name().and_then(|name| name.to_str()).unwrap_or_default();
+    ["bash", "bun", "deno", "node", "perl", "python", "ruby", "sh", "uv"]
+        .iter()
+        .any(|known| name.starts_with(known))
 }
 
 fn refusal(what: &str, path: &Path, mount: &Path) -> Failure {

@@ -1,6 +1,6 @@
 //! A sidecar's part of a pipe, and the client with which a test opens one.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
@@ -140,20 +140,15 @@ impl Operator {
 impl Echo {
     /// Connects as a shim does, and gets back what was sent.
     pub(crate) async fn carries_a_link(&mut self) {
+        let sent: Vec<u8> = (0..200_000_u32).map(|number| number as u8).collect();
+        // The hub opens the socket when its pipe is up, and closes the connections of the pipe before: a shim reconnects.
         let exchange = async {
-            // The hub opens the socket when its pipe is up.
-            let mut shim = loop {
-                match UnixStream::connect(&self.relay).await {
-                    Ok(shim) => break shim,
+            loop {
+                match echoed(&self.relay, &sent).await {
+                    Ok(received) => break assert!(sent == received, "the bytes came back changed"),
                     Err(_) => sleep(Duration::from_millis(20)).await,
                 }
-            };
-            let sent: Vec<u8> = (0..200_000_u32).map(|number| number as u8).collect();
-            let mut received = vec![0; sent.len()];
-            let (mut reading, mut writing) = shim.split();
-            let (written, read) = tokio::join!(writing.write_all(&sent), reading.read_exact(&mut received));
-            written.and(read).expect("the link is carried");
-            assert!(sent == received, "the bytes came back changed");
+            }
         };
         timeout(PATIENCE, exchange).await.expect("the pipe carries a link");
     }
@@ -166,6 +161,16 @@ impl Echo {
     pub(crate) fn is_open(&mut self) -> bool {
         self.tasks.try_join_next().is_none()
     }
+}
+
+/// Sends the bytes as a shim does, and returns as many that came back.
+async fn echoed(relay: &Path, sent: &[u8]) -> std::io::Result<Vec<u8>> {
+    let mut shim = UnixStream::connect(relay).await?;
+    let mut received = vec![0; sent.len()];
+    let (mut reading, mut writing) = shim.split();
+    let (written, read) = tokio::join!(writing.write_all(sent), reading.read_exact(&mut received));
+    written.and(read)?;
+    Ok(received)
 }
 
 pub(crate) fn static_shim() -> ShimBinary {

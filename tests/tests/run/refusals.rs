@@ -1,5 +1,6 @@
 //! What is refused, with the reason, the next step and the exit code.
 
+use std::os::unix::fs::PermissionsExt as _;
 use std::process::{Command, Output};
 
 use cofferdam_tests::local_run::LocalRun;
@@ -107,6 +108,42 @@ fn files_of_the_sidecar_are_not_mounted() {
         let output = user.output(&["--mount", &format!("{}:/data:ro", path.display()), "--", "true"]);
         assert_refused(&user, &output, 78, &["is for the host alone"]);
     }
+}
+
+/// The sandbox could change what the sidecar then runs on the host, with credentials.
+#[test]
+fn programs_of_servers_and_secrets_in_a_writable_directory_are_refused() {
+    let user = user();
+    let (script, package) = (user.write("project/get.sh", "echo token"), user.project().join("server"));
+    std::fs::create_dir(&package).expect("the project is writable");
+    let config = std::fs::read_to_string(&user.world.layout().config).expect("it was written");
+    for added in [
+        format!("[secrets.other]\nexec = [\"sh\", \"{}\"]", script.display()),
+        format!("[servers.other]\ncommand = [\"node\", \"{}\"]", package.display()),
+        format!("[servers.other]\ncommand = [\"uv\", \"run\", \"--script={}\"]", script.display()),
+    ] {
+        std::fs::write(&user.world.layout().config, format!("{config}\n{added}\n")).expect("it is writable");
+        assert_refused(&user, &user.output(&["--", "true"]), 78, &["is for the host alone"]);
+    }
+    // What a server works on is no program.
+    let added = format!("[servers.other]\ncommand = [\"files-server\", \"{}\"]", user.project().display());
+    std::fs::write(&user.world.layout().config, format!("{config}\n{added}\n")).expect("it is writable");
+    let output = user.output(&["--dry-run", "--", "true"]);
+    assert!(output.status.success(), "{}", text(&output.stderr));
+}
+
+/// An earlier run could have changed it: its links must not choose what is mounted.
+#[test]
+fn a_program_in_a_writable_directory_mounts_nothing() {
+    let user = user();
+    let private = user.write("private/bin/tool", "#!/bin/sh\n");
+    std::fs::set_permissions(&private, std::fs::Permissions::from_mode(0o755)).expect("it was just written");
+    std::os::unix::fs::symlink(&private, user.project().join("agent")).expect("the project is writable");
+    let output = user.output(&["--dry-run", "--", "./agent"]);
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    assert!(!text(&output.stdout).contains("/private"), "{}", text(&output.stdout));
+    let output = user.output(&["--dry-run", "--", &private.display().to_string()]);
+    assert!(text(&output.stdout).contains("/private"), "named directly, its installation is mounted");
 }
 
 #[test]

@@ -37,27 +37,34 @@ fn the_home_and_other_files_of_the_user_are_not_inside() {
 }
 
 #[test]
-fn the_configuration_in_the_project_is_hidden_and_cannot_be_changed() {
+fn a_configuration_in_the_project_is_refused() {
     if Tool::Bubblewrap.path().is_none() {
         return;
     }
     let user = user();
     let config = user.project().join("cofferdam.toml");
     std::fs::copy(&user.world.layout().config, &config).expect("the project is writable");
-    let before = std::fs::read(&config).expect("it was just written");
     let mut command = user.world.cofferdam_command();
     command.env("HOME", user.home()).env("TMPDIR", user.temporary()).current_dir(user.project());
     command
         .arg("run")
         .arg("--shim")
         .arg(cofferdam_tests::process::built("COFFERDAM_SHIM_BIN", "cofferdam-shim"));
-    let script =
-        "cat cofferdam.toml; echo x > cofferdam.toml; rm -f cofferdam.toml; mv -f here cofferdam.toml; true";
-    command.args(["--", "sh", "-c", script]);
+    command.args(["--", "true"]);
     let output = cofferdam_tests::process::output_of(command, "cofferdam run");
-    assert!(output.status.success(), "{}", text(&output.stderr));
-    assert_eq!(text(&output.stdout), "", "nothing of it is seen");
-    assert_eq!(std::fs::read(&config).expect("it is still there"), before);
+    let said = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(78), "{said}");
+    assert!(said.contains("the configuration is") && said.contains("move it out"), "{said}");
+    // A link to a configuration elsewhere could be replaced as well.
+    std::fs::remove_file(&config).expect("it was just written");
+    std::os::unix::fs::symlink(&user.world.layout().config, &config).expect("the project is writable");
+    let mut command = user.world.cofferdam_command();
+    command.env("HOME", user.home()).env("TMPDIR", user.temporary()).current_dir(user.project());
+    command.args(["run", "-c"]).arg(&config);
+    command.arg("--shim").arg(cofferdam_tests::process::built("COFFERDAM_SHIM_BIN", "cofferdam-shim"));
+    command.args(["--dry-run", "--", "true"]);
+    let output = cofferdam_tests::process::output_of(command, "cofferdam run");
+    assert_eq!(output.status.code(), Some(78), "{}", text(&output.stderr));
 }
 
 #[test]

@@ -62,14 +62,15 @@ impl Caller {
             Peer::Socket => None,
             Peer::Tls { address, .. } => Some(address),
         };
-        let now = Instant::now();
-        if let Some(left) = address.and_then(|address| admin.failures.blocked_for(address, now)) {
-            return Err(ApiError::too_many_failures(left.as_secs() + 1));
-        }
         match admin.tokens.check(token, clock::now()) {
             Ok(scope) => Ok(Self::Token(scope)),
             Err(TokenRefused::Expired) => Err(ApiError::unauthorized("the token has expired")),
+            // Valid tokens are not refused for the failures of others that share an address with them.
             Err(TokenRefused::Unknown) => {
+                let now = Instant::now();
+                if let Some(left) = address.and_then(|address| admin.failures.blocked_for(address, now)) {
+                    return Err(ApiError::too_many_failures(left.as_secs() + 1));
+                }
                 if let Some(address) = address {
                     admin.failures.count(address, now);
                 }

@@ -182,7 +182,10 @@ async fn handle(
             let daemon = Arc::clone(daemon);
             daemon.context.tasks.clone().spawn(async move {
                 if let Some(stream) = stream_of(&daemon, upgrade).await {
-                    daemon.serve_pipe(enrolment, via, stream).await;
+                    tokio::select! {
+                        () = daemon.serve_pipe(enrolment, via, stream) => {}
+                        () = caller.ended() => {}
+                    }
                 }
             });
             switching(routes::PIPE)

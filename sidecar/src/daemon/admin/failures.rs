@@ -1,5 +1,5 @@
-//! Addresses that sent requests with unknown tokens: after some of them, further requests with a token are refused for a
-//! while, without a look at the token.
+//! Addresses that sent requests with unknown tokens: after some of them, further unknown ones are answered with a delay to
+//! wait for. A valid token is accepted all the same: others may share its address.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv6Addr};
@@ -47,7 +47,7 @@ impl AuthenticationFailures {
         }
         failures.count += 1;
         if failures.count == MAX_FAILURES {
-            tracing::warn!(%address, "{MAX_FAILURES} requests with unknown tokens: tokens are refused for a minute");
+            tracing::warn!(%address, "{MAX_FAILURES} requests with unknown tokens within a minute");
         }
     }
 }

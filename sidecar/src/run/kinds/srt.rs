@@ -21,7 +21,7 @@ use crate::terminal::failure::{Failure, Sysexit};
 
 /// It shows everything where it is on the host.
 pub(super) fn check_mounts(mounts: &[Mount]) -> Result<(), Failure> {
-    let ours = |mount: &&Mount| mount.target.ends_with("bin/cofferdam-shim") || is_hiding(mount);
+    let ours = |mount: &&Mount| mount.target.ends_with("bin/cofferdam-shim");
     match mounts.iter().filter(|mount| !ours(mount)).find(|mount| mount.source != mount.target) {
         None => Ok(()),
         Some(mount) => {
@@ -43,26 +43,18 @@ pub(super) fn prepare(
         Network::None | Network::Host => &[],
     };
     let literal = |path: &Path| json!({"path": path, "literal": true});
-    let shown = plan.files.mounts.iter().filter(|mount| !is_hiding(mount));
+    let shown = plan.files.mounts.iter();
     // What is hidden is shown again where it really is, so the shim is copied to a directory of its own.
     let programs = std::iter::once(literal(&plan.paths.programs));
     let readable: Vec<_> = programs.chain(shown.clone().map(|mount| literal(&mount.target))).collect();
     let writable: Vec<_> =
         shown.filter(|mount| mount.access == Access::ReadWrite).map(|mount| literal(&mount.target)).collect();
-    let over: Vec<_> = plan
-        .files
-        .mounts
-        .iter()
-        .filter(|mount| is_hiding(mount))
-        .map(|mount| literal(&mount.target))
-        .collect();
     let mut hidden =
         vec![literal(&host.home), literal(Path::new("/etc/cofferdam")), literal(Path::new("/run"))];
     hidden.extend(plan.files.hidden.iter().map(|path| literal(path)));
-    hidden.extend(over.iter().cloned());
     let settings = json!({
         "network": {"allowedDomains": hosts, "deniedDomains": [], "allowAllUnixSockets": true},
-        "filesystem": {"denyRead": hidden, "allowRead": readable, "allowWrite": writable, "denyWrite": over},
+        "filesystem": {"denyRead": hidden, "allowRead": readable, "allowWrite": writable, "denyWrite": []},
     });
     let file = run_directory.join("srt-settings.json");
     let shim = plan.files.mounts.iter().find(|mount| mount.target == plan.paths.shim());
@@ -85,9 +77,4 @@ pub(super) fn prepare(
         orphans: Orphans::Kill,
         advice: None,
     }
-}
-
-/// Whether this is an empty file over another.
-fn is_hiding(mount: &Mount) -> bool {
-    mount.source.ends_with(crate::run::directory::EMPTY)
 }
