@@ -4,6 +4,7 @@
 //! is used, and goes nowhere but into a request's header; a key that the platform refused is read again before it is sent
 //! again.
 
+use std::path::Path;
 use std::sync::Arc;
 
 use arc_swap::ArcSwap;
@@ -69,10 +70,14 @@ pub(super) struct ConfiguredPlatform {
 }
 
 impl PlatformClient {
-    fn new(platform: &Platform, key: ApiKey) -> Self {
+    /// `state_dir` keeps the host keys of SSH gateways, so that the user's own list is left alone.
+    fn new(platform: &Platform, key: ApiKey, state_dir: &Path) -> Self {
         let (settings, dialer) = (platform.settings.clone(), Dialer::trusting(Trust::System));
         match settings.kind {
-            PlatformKind::Daytona => Self::Daytona(Box::new(Daytona::new(settings, key, dialer))),
+            PlatformKind::Daytona => {
+                let client = Daytona::new(settings, key, dialer);
+                Self::Daytona(Box::new(client.with_known_hosts(state_dir.join("known_hosts"))))
+            }
             PlatformKind::E2b => Self::E2b(E2b::new(settings, key, dialer)),
         }
     }
@@ -148,7 +153,7 @@ impl Clients for ConfiguredPlatform {
             secrets.insert(name.clone(), material.await.map_err(|error| unreadable(&error))?);
         }
         let header = fill_header(&platform.api_key, &secrets).map_err(|error| unreadable(&error))?;
-        Ok(PlatformClient::new(platform, ApiKey::new(header)))
+        Ok(PlatformClient::new(platform, ApiKey::new(header), &config.state_dir))
     }
 }
 
