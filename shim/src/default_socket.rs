@@ -95,8 +95,8 @@ fn is_sticky(file: &Metadata) -> bool {
     file.mode() & 0o1000 != 0
 }
 
-/// Whether the directory is a mount point: then whoever set up the sandbox chose what is there, and the owner is a user
-/// of the host. Kernels before 5.8 show only mounts of another file system.
+/// Whether the directory is a mount point: then the operator who set up the sandbox chose what is there, and the owner is a
+/// user of the host. Kernels before 5.8 show only mounts of another file system.
 fn is_mounted(directory: &Path, found: &Metadata, around: &Metadata) -> bool {
     let attributes = statx(CWD, directory, AtFlags::SYMLINK_NOFOLLOW, StatxFlags::empty());
     let is_root = attributes.is_ok_and(|file| file.stx_attributes.contains(StatxAttributes::MOUNT_ROOT));

@@ -25,6 +25,18 @@ pub const fn is_unreserved(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.' | b'_' | b'~')
 }
 
+/// A text as a part of a URL: every byte is percent-encoded but the unreserved ones and those in `kept`.
+pub fn percent_encoded_text(text: &str, kept: &[u8]) -> String {
+    let mut encoded = String::with_capacity(text.len());
+    for byte in text.bytes() {
+        match is_unreserved(byte) || kept.contains(&byte) {
+            true => encoded.push(char::from(byte)),
+            false => encoded.extend(percent_encoded(byte).map(char::from)),
+        }
+    }
+    encoded
+}
+
 /// An error and its causes on one line, separated by colons. A cause is omitted if the text already ends with it: many
 /// wrappers repeat the error that they wrap.
 pub fn error_chain(error: &dyn Error) -> String {
@@ -70,6 +82,8 @@ mod tests {
         assert_eq!(hex(&[]), "");
         assert_eq!(&percent_encoded(b'/'), b"%2F");
         assert_eq!(&percent_encoded(0xe9), b"%E9");
+        assert_eq!(percent_encoded_text("a/b ü~", b""), "a%2Fb%20%C3%BC~");
+        assert_eq!(percent_encoded_text("a/b:c", b"/"), "a/b%3Ac");
         assert!(b"aZ9-._~".iter().all(|byte| is_unreserved(*byte)));
         assert!(b"/%+ :@=\x80".iter().all(|byte| !is_unreserved(*byte)));
     }

@@ -6,7 +6,7 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use cofferdam_base::text::{error_chain, is_unreserved, percent_encoded};
+use cofferdam_base::text::{error_chain, percent_encoded_text};
 use cofferdam_net::{
     AddressPolicy, BodySender, Dialer, Duplex, Endpoint, OneShotError, OneShotLimits, StreamedResponse,
     channel_body, open_stream, send_once,
@@ -238,14 +238,7 @@ pub(crate) fn secret_header(name: HeaderName, mut value: HeaderValue) -> (Header
 
 /// A value in a URL's query.
 pub(crate) fn encoded(value: &str) -> String {
-    let mut text = String::with_capacity(value.len());
-    for byte in value.bytes() {
-        match is_unreserved(byte) || byte == b'/' {
-            true => text.push(char::from(byte)),
-            false => text.extend(percent_encoded(byte).map(char::from)),
-        }
-    }
-    text
+    percent_encoded_text(value, b"/")
 }
 
 /// The error for an exchange without a whole response.

@@ -12,7 +12,7 @@ use ::http::header::{CONNECTION, DATE, HOST, HeaderMap, HeaderName, HeaderValue,
 use ::http::{Method, Uri};
 use arc_swap::ArcSwap;
 use bytes::Bytes;
-use cofferdam_base::text::{error_chain, is_unreserved, percent_encoded};
+use cofferdam_base::text::{error_chain, percent_encoded_text};
 use cofferdam_net::{Dialer, Identity, OneShotError, OneShotLimits, Trust, client_config, send_once};
 use http_body_util::Full;
 use rustls::RootCertStore;
@@ -211,15 +211,7 @@ fn encoded_path(path: &str) -> Option<String> {
     if path.split('/').any(is_ambiguous) || path.chars().any(char::is_control) {
         return None;
     }
-    let mut encoded = String::with_capacity(path.len());
-    for byte in path.bytes() {
-        match byte {
-            b'/' | b':' | b'@' | b'+' | b'=' | b',' => encoded.push(char::from(byte)),
-            byte if is_unreserved(byte) => encoded.push(char::from(byte)),
-            byte => encoded.extend(percent_encoded(byte).map(char::from)),
-        }
-    }
-    Some(encoded)
+    Some(percent_encoded_text(path, b"/:@+=,"))
 }
 
 #[cfg(test)]

@@ -101,8 +101,8 @@ impl<'a> Gateway<'a> {
     }
 }
 
-/// The gateway takes whoever has the token and asks for no other proof, so none is offered. Its key is remembered at the
-/// first connection; the pipe itself is encrypted from the sidecar to the hub in any case.
+/// The gateway accepts every client that has the token and asks for no other proof, so none is offered. Its key is
+/// remembered at the first connection; the pipe itself is encrypted from the sidecar to the hub in any case.
 fn settings_text(
     gateway: &Gateway<'_>,
     token: &SandboxToken,

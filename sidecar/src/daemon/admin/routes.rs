@@ -5,7 +5,7 @@
 
 use std::fmt::Write as _;
 
-use cofferdam_base::text::{is_unreserved, percent_encoded};
+use cofferdam_base::text::percent_encoded_text;
 use http::{Method, StatusCode};
 use serde_json::{Map, Value};
 
@@ -304,7 +304,7 @@ pub(super) fn encode(request: &AdminRequest) -> Encoded {
     if let Some(name) = route.variable() {
         let value = fields.remove(name);
         let value = value.as_ref().and_then(Value::as_str).unwrap_or_default();
-        path = path.replace(&format!("{{{name}}}"), &encoded(value));
+        path = path.replace(&format!("{{{name}}}"), &percent_encoded_text(value, b""));
     }
     fields.retain(|_, value| !value.is_null());
     let body = match route.has_body() {
@@ -356,17 +356,6 @@ fn as_integer(value: &mut Value) {
     {
         *value = (number as u64).into();
     }
-}
-
-fn encoded(text: &str) -> String {
-    let mut encoded = String::new();
-    for byte in text.bytes() {
-        match is_unreserved(byte) {
-            true => encoded.push(char::from(byte)),
-            false => encoded.extend(percent_encoded(byte).map(char::from)),
-        }
-    }
-    encoded
 }
 
 /// `None` if it is empty, not UTF-8 or not percent-encoded.
