@@ -79,7 +79,7 @@ impl Pending {
         let bytes = keeps.then(|| self.copy_of(line));
         self.kept_bytes += bytes.as_ref().map_or(0, Vec::len);
         let request = Request {
-            id: id.spelled().into(),
+            id: id.as_json().into(),
             bytes,
             shim_wait,
             location,

@@ -234,7 +234,7 @@ impl Conversation {
             _ => r#""error":{"code":-32601,"message":"Method not found: this client is a command"}"#,
         };
         if self.unsent.len() < MAX_UNSENT {
-            self.push(format!(r#"{{"jsonrpc":"2.0","id":{},{body}}}"#, id.spelled()).as_bytes());
+            self.push(format!(r#"{{"jsonrpc":"2.0","id":{},{body}}}"#, id.as_json()).as_bytes());
         }
     }
 

@@ -130,10 +130,10 @@ impl Arrival {
         let Some(hub_file) = &self.hub_file else { return Some(self.stream) };
         let mut received = [0; Key::WIRE_BYTES];
         self.stream.read_exact(&mut received).await.ok()?;
-        if !hub_file.key.matches(&received) {
+        if !hub_file.shim_key.matches(&received) {
             return None;
         }
-        self.stream.write_all(hub_file.answer.on_wire()).await.ok()?;
+        self.stream.write_all(hub_file.hub_key.on_wire()).await.ok()?;
         Some(self.stream)
     }
 }
@@ -180,7 +180,7 @@ async fn loopback(path: &Path) -> Result<Local, LocalError> {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.map_err(failed)?;
     let port = listener.local_addr().map_err(failed)?.port();
     let hub_file =
-        HubFile { port, key: random_key().map_err(failed)?, answer: random_key().map_err(failed)? };
+        HubFile { port, shim_key: random_key().map_err(failed)?, hub_key: random_key().map_err(failed)? };
     let temporary = with_suffix(path, ".new");
     let written = (|| {
         // Left by a hub that was killed before the rename.

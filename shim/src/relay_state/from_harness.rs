@@ -45,7 +45,7 @@ impl RelayState {
                 {
                     return;
                 }
-                self.harness.replay.notification(line, &method);
+                self.harness.replay.record_notification(line, &method);
                 self.forward(line);
             }
             // A response to a process that is gone must not reach the one that replaced it.
@@ -75,7 +75,7 @@ impl RelayState {
         if self.harness.pending.len() >= MAX_PENDING {
             return self.harness.write_line(&Answer::too_many(MAX_PENDING).to(Some(id.raw)));
         }
-        self.harness.replay.request(line, id, method, params);
+        self.harness.replay.record_request(line, id, method, params);
         let shim_wait = mcp::lookup(method).map_or(ShimWait::Call, |method| method.shim_wait);
         if self.can_send() {
             let first = self.sidecar.outbox.push(line, MaybeRan::No);

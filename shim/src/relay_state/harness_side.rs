@@ -65,7 +65,7 @@ impl HarnessSide {
     /// Answers one request: with `did_not_run` where that is certain.
     pub(super) fn answer(&mut self, id: &IdValue, did_not_run: &Answer, may_have_run: &Answer) {
         let Some(request) = self.pending.remove(id) else { return };
-        self.replay.forget(id);
+        self.replay.remove_pending(id);
         self.backlog.remove(id);
         let answer = if request.may_run() { may_have_run } else { did_not_run };
         self.write_line(&answer.to(Some(request.id.as_bytes())));
@@ -104,14 +104,14 @@ impl HarnessSide {
         if !self.pending.answered(id) {
             return false;
         }
-        self.replay.answered(id, outcome, message, body);
+        self.replay.record_response(id, outcome, message, body);
         true
     }
 
     /// The harness cancelled a request: it gets no response.
     pub(super) fn cancel(&mut self, id: &IdValue) -> Reach {
         let Some(request) = self.pending.remove(id) else { return Reach::Sidecar };
-        self.replay.forget(id);
+        self.replay.remove_pending(id);
         self.backlog.remove(id);
         if request.may_run() { Reach::Sidecar } else { Reach::ShimOnly }
     }

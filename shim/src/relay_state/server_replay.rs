@@ -45,7 +45,7 @@ impl RelayState {
         message: &[u8],
         body: Option<Range<usize>>,
     ) {
-        match self.harness.replay.own_response(id, outcome, message, body.clone()) {
+        match self.harness.replay.handle_own_response(id, outcome, message, body.clone()) {
             OwnResponse::Handshake(Outcome::Result) => {
                 self.finish_replay();
                 self.send_backlog();
@@ -61,7 +61,7 @@ impl RelayState {
     }
 
     fn finish_replay(&mut self) {
-        for message in self.harness.replay.settings() {
+        for message in self.harness.replay.after_handshake() {
             let (ReplayMessage::Notification { message, .. }
             | ReplayMessage::Request(OwnRequest { message, .. })) = message;
             if message.len() <= self.max_message {

@@ -24,7 +24,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use relay_carriage::identity::{Identity, IdentityError};
 use relay_proto::address::Address;
 use relay_proto::control::{Epoch, Proof, Ticket};
-use relay_proto::enrolment::{Enrolment, InvalidEnrolment};
+use relay_proto::enrolment::{EnrolmentString, InvalidEnrolment};
 use relay_proto::key::PublicKey;
 
 use lock::Lock;
@@ -116,7 +116,7 @@ impl EnrolmentState {
             return Ok(saved);
         }
         let found = self.sources.read(&self.refused_tickets())?.ok_or(StateError::None)?;
-        let Enrolment { pin, ticket, relay } = found.enrolment.clone();
+        let EnrolmentString { pin, ticket, relay } = found.enrolment.clone();
         let saved = Saved { relay, pin, identity: Identity::generate()?, ticket, epoch: None };
         file::write(&self.directory, &saved)?;
         // If it cannot be removed, it is a leftover, and the key takes precedence.

@@ -5,7 +5,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use relay_proto::control::Ticket;
-use relay_proto::enrolment::Enrolment;
+use relay_proto::enrolment::EnrolmentString;
 
 use super::StateError;
 use super::file::read_bounded;
@@ -14,7 +14,7 @@ use crate::options::Sources;
 /// An enrolment string, and the file to remove after its use.
 #[derive(Debug)]
 pub(super) struct Found {
-    pub(super) enrolment: Enrolment,
+    pub(super) enrolment: EnrolmentString,
     file: Option<PathBuf>,
 }
 
@@ -47,7 +47,7 @@ impl Sources {
                     continue;
                 }
             };
-            match String::from_utf8_lossy(&bytes).parse::<Enrolment>() {
+            match String::from_utf8_lossy(&bytes).parse::<EnrolmentString>() {
                 Ok(enrolment) if refused.contains(&enrolment.ticket) => {}
                 Ok(enrolment) => return Ok(Some(Found { enrolment, file })),
                 Err(source) => {

@@ -298,7 +298,7 @@ impl Generation {
         self.budget = NotificationBudget::default();
         self.phase = match std::mem::replace(&mut self.phase, Phase::Ended) {
             Phase::ListingTools { mut upstream, .. } | Phase::Standby { mut upstream, .. } => {
-                let mut messages = replay.preferences();
+                let mut messages = replay.settings();
                 if check == CheckTools::Yes {
                     messages.extend(replay.list_tools_to_compare().map(ReplayMessage::Request));
                 }

@@ -147,10 +147,10 @@ impl ServerSet {
         method: &str,
     ) -> Vec<(SlotKey, Outbound)> {
         let mut not_ready = Vec::new();
-        if !Replay::concerns_siblings(method) {
+        if !Replay::is_sent_to_siblings(method) {
             return not_ready;
         }
-        let reaches_draining = Replay::concerns_predecessors(method);
+        let reaches_draining = Replay::is_sent_to_draining(method);
         for slot in &mut self.slots {
             let own = self.replay.next_id();
             let request = json::replace(message, id.span.clone(), own.to_string().as_bytes());
@@ -216,7 +216,7 @@ impl ServerSet {
         message: &[u8],
         body: Option<Range<usize>>,
     ) {
-        let accepted = self.replay.answered(id, outcome, message, body.clone());
+        let accepted = self.replay.record_response(id, outcome, message, body.clone());
         if let Some(accepted) = accepted {
             self.slots[0].on_accepted(process, accepted, message, body);
         }

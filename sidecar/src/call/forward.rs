@@ -59,7 +59,7 @@ pub(super) fn prepare(
     let may_retry = attempt == Attempt::First || handling == ReplyHandling::Listen;
     let keep_copy = may_retry && catalogue.may_be_repeated(server.retry, request);
     let call = Call {
-        id: id.spelled().into(),
+        id: id.as_json().into(),
         process: ProcessId::NONE,
         seq: request.received.seq,
         handling,
@@ -145,7 +145,7 @@ impl ChunkExecution<'_> {
         let Prepared { call, slot, .. } = prepared;
         let Some(server) = &ruling.server else { return };
         let bytes = &request.received.bytes;
-        servers.replay_mut().request(bytes, id, &request.method, request.params.clone());
+        servers.replay_mut().record_request(bytes, id, &request.method, request.params.clone());
         if call.handling == ReplyHandling::Setting {
             for (slot, message) in servers.copy_setting_to_others(bytes, id, &request.method) {
                 pipeline.sending(servers, *now).park(slot, Unsent { call: None, message });
@@ -250,7 +250,7 @@ impl ChunkExecution<'_> {
             }
             Some(Audience::All) => return self.notify_all(message, Recipients::Every),
             Some(Audience::Current) => {
-                servers.replay_mut().notification(bytes, &request.method);
+                servers.replay_mut().record_notification(bytes, &request.method);
                 return self.notify_all(message, Recipients::Current);
             }
             // Not an MCP notification: it goes to the server's own process, not to those of scopes.

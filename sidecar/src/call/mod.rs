@@ -347,7 +347,7 @@ impl Pipeline {
                 },
             },
         };
-        servers.replay_mut().forget(id);
+        servers.replay_mut().remove_pending(id);
         if let Some(call) = call {
             self.recorder.store_outcome(call, CallResult::Cancelled, None, now);
         }

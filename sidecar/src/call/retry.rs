@@ -145,7 +145,7 @@ pub(super) fn forget_setting(servers: &mut ServerSet, call: &Call) {
     if call.handling != ReplyHandling::Other
         && let Some(id) = envelope::id_value(call.id.as_bytes())
     {
-        servers.replay_mut().forget(&id);
+        servers.replay_mut().remove_pending(&id);
     }
 }
 

@@ -221,7 +221,7 @@ impl Daemon {
         let store = Arc::clone(&self.enrolments);
         let issued = self.context.tasks.spawn_blocking(move || store.issue(terms, ttl, clock::now()));
         let (enrolment, ticket) = issued.await.map_err(|_| EnrollError::Failed)??;
-        let string = relay_proto::enrolment::Enrolment { pin: self.identity.public(), ticket, relay };
+        let string = relay_proto::enrolment::EnrolmentString { pin: self.identity.public(), ticket, relay };
         Ok(Enrolled { enrolment, text: string.to_string() })
     }
 

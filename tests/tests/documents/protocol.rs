@@ -54,7 +54,7 @@ fn the_protocol_page_names_the_links_codes_and_words_of_the_wire() {
         |from: &str| PROTOCOL.split(from).nth(1).and_then(|rest| rest.split("\n## ").next()).unwrap();
     let help = String::from_utf8(run_shim(&["--help"]).stdout).unwrap();
     let links: Vec<String> = rows(section("## 11. Carriage"))
-        .filter(|row| row[0] != "link")
+        .filter(|row| row[0] != "address")
         .collect::<Vec<_>>()
         .iter()
         .flat_map(|row| spans(&row[0]).collect::<Vec<_>>())

@@ -90,10 +90,11 @@ impl Generation {
                 Progress::Pending
             }
             (None, Goal::Serve) => {
-                let answers_promptly = first.and_then(mcp::lookup).is_some_and(|method| method.prompt);
+                let answers_promptly =
+                    first.and_then(mcp::lookup).is_some_and(|method| method.quick_response);
                 let is_process = matches!(upstream, Upstream::Stdio(_));
                 if !harness_begins {
-                    upstream.send_all(replay.settings());
+                    upstream.send_all(replay.after_handshake());
                 }
                 // Calls have no such deadline: even the first call may take long.
                 let first_reply_by = (answers_promptly && is_process).then_some(deadline);
@@ -132,7 +133,7 @@ impl Generation {
         let OwnReply { id, outcome, message, body } = reply;
         match std::mem::replace(&mut self.phase, Phase::Ended) {
             Phase::Replaying { upstream, pending_id, deadline } if pending_id == id => {
-                replay.own_response(&id, outcome, message, None);
+                replay.handle_own_response(&id, outcome, message, None);
                 let found = agreement(message, body);
                 if let Some(why) = self.goal.objection(outcome, found, agreed) {
                     self.phase = Phase::Replaying { upstream, pending_id, deadline };
@@ -154,7 +155,7 @@ impl Generation {
             phase => {
                 self.phase = phase;
                 if self.goal == Goal::Serve {
-                    replay.own_response(&id, outcome, message, body);
+                    replay.handle_own_response(&id, outcome, message, body);
                 }
                 Progress::Pending
             }
@@ -170,7 +171,7 @@ impl Generation {
         match self.goal {
             Goal::Serve => {
                 // If the settings cannot be sent, the process is about to exit.
-                upstream.send_all(replay.settings());
+                upstream.send_all(replay.after_handshake());
                 self.phase = Phase::Serving { upstream, first_reply_by: None };
                 Progress::Ready
             }

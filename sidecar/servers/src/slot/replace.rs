@@ -115,7 +115,7 @@ impl Slot {
             }
             return OwnResponse::Nothing;
         }
-        let response = replay.own_response(id, outcome, message, body);
+        let response = replay.handle_own_response(id, outcome, message, body);
         if response == OwnResponse::ToolsChanged {
             self.forget_tools();
         }

@@ -224,7 +224,7 @@ impl World {
         let server = Arc::clone(self.launcher.server());
         let scope = tool.and_then(|tool| server.scope(tool));
         let slot = self.servers.slot(&server, scope);
-        self.servers.replay_mut().request(&bytes, request_id, method, envelope.body.clone());
+        self.servers.replay_mut().record_request(&bytes, request_id, method, envelope.body.clone());
         for (slot, message) in self.servers.copy_setting_to_others(&bytes, request_id, method) {
             self.parked.push((slot, None, message));
         }
@@ -298,7 +298,7 @@ impl World {
     }
 
     fn notify(&mut self, method: &str, message: &[u8]) {
-        self.servers.replay_mut().notification(message, method);
+        self.servers.replay_mut().record_notification(message, method);
         let message = Outbound::notification(message.to_vec(), method);
         for slot in self.servers.notify(&message, Recipients::Current) {
             self.parked.push((slot, None, message.clone()));
@@ -410,7 +410,7 @@ impl World {
         }
         let id = harness_id(&value).expect("an id of the harness");
         let method = self.take_call(from, id);
-        if Replay::concerns(&method) {
+        if Replay::is_recorded(&method) {
             self.servers.record_response(from, &value, outcome, message, envelope.body.clone());
             if method == "initialize" && outcome == Outcome::Result {
                 self.servers.retire_scopes();
@@ -444,7 +444,7 @@ impl World {
     }
 
     fn settle(&mut self, id: u32, result: CallResult) {
-        self.servers.replay_mut().forget(&number(id));
+        self.servers.replay_mut().remove_pending(&number(id));
         assert_eq!(self.results.insert(id, result), None, "call {id} has two outcomes");
     }
 

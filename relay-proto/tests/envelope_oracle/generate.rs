@@ -1,7 +1,7 @@
-//! Generates messages from bytes: each byte is a choice, so that a message is usual in most respects, odd in some, and
-//! sometimes damaged.
+//! Generates messages from bytes: each byte is a choice, so that a message is usual in most respects, unusual in some,
+//! and sometimes damaged.
 
-/// The depth that the message may have, and the message.
+/// Returns the depth limit to read the message with, and the message, which may be deeper.
 pub(crate) fn generate_message(choices: &[u8]) -> (usize, Vec<u8>) {
     let mut generator = MessageGenerator { choices: choices.iter(), out: Vec::new(), syntax: Syntax::Valid };
     let depth = generator.one_of(&[128, 128, 128, 1024, 64, 65, 66, 63, 128, 1024, 128, 4, 3, 2, 1, 128]);
@@ -25,11 +25,11 @@ enum Syntax {
     Valid,
 }
 
-/// Lengths around those at which the reader uses another loop.
+/// String lengths around the reader's block sizes, where it switches from one loop to another.
 const LENGTHS: [usize; 20] = [3, 0, 1, 6, 7, 8, 9, 14, 15, 16, 17, 63, 64, 65, 71, 72, 127, 129, 260, 1100];
 
 impl MessageGenerator<'_> {
-    /// Below `count`; 0 when there are no choices left.
+    /// A number below `count`; 0 when there are no choices left.
     fn pick(&mut self, count: usize) -> usize {
         self.choices.next().map_or(0, |choice| usize::from(*choice) % count)
     }
@@ -59,13 +59,13 @@ impl MessageGenerator<'_> {
                 _ => members.insert(at, ["id", "method", "params", "jsonrpc", "result"][at % 5]),
             }
         }
-        let turn = self.pick(members.len().max(1));
-        members.rotate_left(turn);
+        let rotation = self.pick(members.len().max(1));
+        members.rotate_left(rotation);
         self.white_space();
         self.write("{");
         self.white_space();
-        for (place, member) in members.into_iter().enumerate() {
-            self.member(place, member, |generator| match (member, generator.pick(32)) {
+        for (index, member) in members.into_iter().enumerate() {
+            self.member(index, member, |generator| match (member, generator.pick(32)) {
                 (_, 31) => generator.value(3),
                 ("jsonrpc", _) => generator.write("\"2.0\""),
                 ("id", _) => generator.id(),
@@ -84,10 +84,10 @@ impl MessageGenerator<'_> {
     fn params(&mut self) {
         self.write("{");
         self.white_space();
-        for place in 0..self.one_of(&[2, 0, 1, 2, 3, 4]) {
+        for index in 0..self.one_of(&[2, 0, 1, 2, 3, 4]) {
             let known = ["name", "arguments", "_meta", "uri", "requestId", "x", "X", "name", "arguments"];
-            let key = if self.pick(16) == 15 { self.one_of(&known) } else { known[place] };
-            self.member(place, key, |generator| match (key, generator.pick(8)) {
+            let key = if self.pick(16) == 15 { self.one_of(&known) } else { known[index] };
+            self.member(index, key, |generator| match (key, generator.pick(8)) {
                 ("name", 0..7) => generator.text(),
                 ("arguments", 0..7) => generator.object(2),
                 _ => generator.value(2),
@@ -96,8 +96,8 @@ impl MessageGenerator<'_> {
         self.write("}");
     }
 
-    fn member(&mut self, place: usize, key: &str, value: impl FnOnce(&mut Self)) {
-        if place > 0 {
+    fn member(&mut self, index: usize, key: &str, value: impl FnOnce(&mut Self)) {
+        if index > 0 {
             self.write(",");
             self.white_space();
         }
@@ -109,7 +109,7 @@ impl MessageGenerator<'_> {
         self.white_space();
     }
 
-    /// The key, sometimes changed so that only some parsers take it for the same key.
+    /// Writes the key, sometimes changed so that only some parsers treat it as the same key.
     fn key(&mut self, key: &str) {
         let at = self.pick(key.len().max(1));
         let other = match (self.pick(128), key.chars().nth(at)) {
@@ -137,33 +137,33 @@ impl MessageGenerator<'_> {
         }
     }
 
-    fn value(&mut self, inside: usize) {
-        match (self.pick(16), inside) {
+    fn value(&mut self, levels_left: usize) {
+        match (self.pick(16), levels_left) {
             (0..=3, _) => self.text(),
             (4..=5, _) => self.number(),
             (6..=7, _) => self.literal(),
-            (8..=10, 1..) => self.array(inside - 1),
-            (11..=14, 1..) => self.object(inside - 1),
+            (8..=10, 1..) => self.array(levels_left - 1),
+            (11..=14, 1..) => self.object(levels_left - 1),
             (15, 2..) => self.deeply_nested(),
             _ => self.write("1"),
         }
     }
 
-    fn array(&mut self, inside: usize) {
+    fn array(&mut self, levels_left: usize) {
         self.write("[");
         self.white_space();
-        for place in 0..self.one_of(&[0, 1, 2, 3]) {
-            if place > 0 {
+        for index in 0..self.one_of(&[0, 1, 2, 3]) {
+            if index > 0 {
                 self.write(",");
                 self.white_space();
             }
-            self.value(inside);
+            self.value(levels_left);
             self.white_space();
         }
         self.write("]");
     }
 
-    fn object(&mut self, inside: usize) {
+    fn object(&mut self, levels_left: usize) {
         const KEYS: [&str; 18] = [
             "a",
             "b",
@@ -187,10 +187,10 @@ impl MessageGenerator<'_> {
         self.write("{");
         self.white_space();
         let count = self.one_of(&[0, 1, 1, 2, 3, 13]);
-        for (place, usual) in KEYS.iter().take(count).enumerate() {
+        for (index, usual) in KEYS.iter().take(count).enumerate() {
             // In a large object most keys differ, so that it is not refused for a duplicate.
             let key = if count > 3 && self.pick(8) < 7 { usual } else { self.one_of(&KEYS) };
-            self.member(place, key, |generator| generator.value(inside));
+            self.member(index, key, |generator| generator.value(levels_left));
         }
         self.write("}");
     }
@@ -210,7 +210,7 @@ impl MessageGenerator<'_> {
     }
 
     fn text(&mut self) {
-        const ODD: [&str; 18] = [
+        const UNUSUAL: [&str; 18] = [
             "",
             "",
             "\\\"",
@@ -230,15 +230,15 @@ impl MessageGenerator<'_> {
             "\\ude00\\ud83d",
             "\\uD83D\\u0041",
         ];
-        const WRONG: [&str; 8] = ["\"", "\\", "\u{1f}", "\u{0}", "\n", "\\x", "\\u12", "\\ud83d\\u"];
+        const INVALID: [&str; 8] = ["\"", "\\", "\u{1f}", "\u{0}", "\n", "\\x", "\\u12", "\\ud83d\\u"];
         let length = self.one_of(&LENGTHS);
         let at = self.pick(length + 1);
-        let odd = match (self.syntax, self.pick(8)) {
-            (Syntax::Any, 7) => self.one_of(&WRONG),
-            _ => self.one_of(&ODD),
+        let unusual = match (self.syntax, self.pick(8)) {
+            (Syntax::Any, 7) => self.one_of(&INVALID),
+            _ => self.one_of(&UNUSUAL),
         };
         let (before, after) = ("x".repeat(at), "y".repeat(length - at));
-        self.write(&format!("\"{before}{odd}{after}\""));
+        self.write(&format!("\"{before}{unusual}{after}\""));
     }
 
     fn number(&mut self) {
@@ -254,9 +254,9 @@ impl MessageGenerator<'_> {
             "18446744073709551616",
             "1e400",
         ];
-        const WRONG: [&str; 9] = ["01", "-", "1.", "+1", ".5", "1e", "0x1", "NaN", "1 2"];
+        const INVALID: [&str; 9] = ["01", "-", "1.", "+1", ".5", "1e", "0x1", "NaN", "1 2"];
         let number = match (self.syntax, self.pick(8)) {
-            (Syntax::Any, 7) => self.one_of(&WRONG),
+            (Syntax::Any, 7) => self.one_of(&INVALID),
             _ => self.one_of(&NUMBERS),
         };
         self.write(number);
@@ -302,14 +302,14 @@ impl MessageGenerator<'_> {
             b"\\u00",
             b"\\ud8",
         ];
-        let place = |generator: &mut Self| {
+        let position = |generator: &mut Self| {
             (generator.pick(256) << 8 | generator.pick(256)) % (generator.out.len() + 1)
         };
-        let at = place(self);
+        let at = position(self);
         let end = (at + self.pick(4)).min(self.out.len());
         let piece = match self.pick(8) {
             5..7 => {
-                // Another bracket where there was one.
+                // Replaces the next bracket with a random one.
                 let is_bracket = |byte: &u8| b"{}[]".contains(byte);
                 let Some(at) = self.out[at..].iter().position(is_bracket).map(|found| at + found) else {
                     return;
@@ -318,7 +318,7 @@ impl MessageGenerator<'_> {
                 return;
             }
             7 => {
-                let from = place(self);
+                let from = position(self);
                 let to = (from + self.pick(64)).min(self.out.len());
                 self.out[from..to].to_vec()
             }

@@ -3,12 +3,12 @@
 use crate::envelope::{Id, IdValue};
 
 #[derive(Clone, Debug)]
-pub(super) struct KeptRequest {
+pub(super) struct RecordedRequest {
     before_id: Box<[u8]>,
     after_id: Box<[u8]>,
 }
 
-impl KeptRequest {
+impl RecordedRequest {
     pub(super) fn new(message: &[u8], id: &Id<'_>) -> Self {
         Self { before_id: message[..id.span.start].into(), after_id: message[id.span.end..].into() }
     }
