@@ -74,7 +74,7 @@ pub(crate) enum ConnectError {
     /// A peer at the port is not the sidecar.
     #[cfg(feature = "tls")]
     #[error("accept at {address}: {source}")]
-    NotTheSidecar { address: Address, source: Box<relay_carriage::entrance::EntranceError> },
+    NotTheSidecar { address: Address, source: Box<relay_carriage::inbound::InboundError> },
     #[error(
         "connect to {address}: {source}; does this machine have a vsock device, and does the host listen on that port \
          (`relay.vsock-dir`)?"

@@ -7,9 +7,9 @@ use std::collections::VecDeque;
 use std::io;
 use std::time::Duration;
 
-use relay_carriage::entrance::{self, EntranceError};
 use relay_carriage::identity::Identity;
-use relay_carriage::tls::Inside;
+use relay_carriage::inbound::{self, InboundError};
+use relay_carriage::tls::StreamProtocol;
 use relay_carriage::{BoxedStream, vsock};
 use relay_proto::address::ListenAddress;
 use relay_proto::key::PublicKey;
@@ -20,7 +20,7 @@ use tokio::time::{sleep, timeout};
 /// How an accepted connection is authenticated, and what it carries.
 #[derive(Clone, Debug)]
 pub(crate) struct HandshakeConfig {
-    pub(crate) inside: Inside,
+    pub(crate) protocol: StreamProtocol,
     /// Generated for this process: the host identifies the sandbox by the address that it dialled.
     pub(crate) identity: Identity,
     /// The sidecar's key.
@@ -31,7 +31,7 @@ pub(crate) struct HandshakeConfig {
 pub(crate) struct InboundListener {
     listener: Listener,
     config: HandshakeConfig,
-    handshakes: JoinSet<Result<BoxedStream, EntranceError>>,
+    handshakes: JoinSet<Result<BoxedStream, InboundError>>,
     /// Of the handshakes in progress, the oldest first.
     abort_handles: VecDeque<AbortHandle>,
 }
@@ -46,7 +46,7 @@ impl InboundListener {
     }
 
     /// The next connection whose peer proved the pinned key, or the failure of one that did not. Cancel-safe.
-    pub(crate) async fn next(&mut self) -> Result<BoxedStream, EntranceError> {
+    pub(crate) async fn next(&mut self) -> Result<BoxedStream, InboundError> {
         loop {
             tokio::select! {
                 Some(entered) = self.handshakes.join_next() => {
@@ -71,9 +71,9 @@ impl InboundListener {
         {
             oldest.abort();
         }
-        let HandshakeConfig { inside, identity, pin } = self.config.clone();
+        let HandshakeConfig { protocol, identity, pin } = self.config.clone();
         self.abort_handles.push_back(self.handshakes.spawn(async move {
-            let handshake = entrance::enter_for(inside, stream, &identity, &pin);
+            let handshake = inbound::accept_inbound_for(protocol, stream, &identity, &pin);
             timeout(HANDSHAKE_TIMEOUT, handshake).await.map_err(io::Error::from)?
         }));
     }

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use relay_carriage::identity::Identity;
-use relay_carriage::tls::Inside;
+use relay_carriage::tls::StreamProtocol;
 use relay_proto::address::{Address, ListenAddress};
 use relay_proto::control::Proof;
 use relay_proto::decoder::Decoder;
@@ -45,7 +45,7 @@ impl Port {
         })?;
         Ok(Self {
             endpoint,
-            config: HandshakeConfig { inside: Inside::Link, identity, pin },
+            config: HandshakeConfig { protocol: StreamProtocol::Link, identity, pin },
             open: Arc::default(),
         })
     }

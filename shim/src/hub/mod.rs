@@ -31,7 +31,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use relay_carriage::identity::{Identity, IdentityError};
-use relay_carriage::tls::{Inside, TlsError};
+use relay_carriage::tls::{StreamProtocol, TlsError};
 use relay_proto::address::ListenAddress;
 use tokio::signal::unix::{SignalKind, signal};
 
@@ -138,8 +138,11 @@ async fn run(options: HubOptions) -> Result<(), HubError> {
                 claim = Claim::take(&options.local) => claim?,
                 () = stop.as_mut() => return Ok(()),
             };
-            let config =
-                HandshakeConfig { inside: Inside::Hub, identity: Identity::generate()?, pin: options.pin };
+            let config = HandshakeConfig {
+                protocol: StreamProtocol::Hub,
+                identity: Identity::generate()?,
+                pin: options.pin,
+            };
             dialled::run(address, config, &claim, stop).await
         }
         PipeTarget::Stdio(encoding) => piped::run(&options, *encoding, stop).await,

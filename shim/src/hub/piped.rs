@@ -5,7 +5,7 @@
 
 use relay_carriage::BoxedStream;
 use relay_carriage::identity::Identity;
-use relay_carriage::tls::{self, Inside};
+use relay_carriage::tls::{self, StreamProtocol};
 use tokio::time::timeout;
 
 use super::claim::Claim;
@@ -67,7 +67,7 @@ async fn handshake(options: &HubOptions, encoding: PipeEncoding) -> Result<Boxed
         PipeEncoding::Binary => Box::new(pipe),
         PipeEncoding::Text => Box::new(TextPipe::new(pipe)),
     };
-    let handshake = tls::connect_for(Inside::Hub, pipe, &identity, &options.pin);
+    let handshake = tls::connect_for(StreamProtocol::Hub, pipe, &identity, &options.pin);
     let stream = timeout(HANDSHAKE_TIMEOUT, handshake).await.map_err(|_| HubError::NoResponse)??;
     Ok(Box::new(stream))
 }

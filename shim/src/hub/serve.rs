@@ -42,7 +42,7 @@ pub(super) async fn serve(pipe: BoxedStream, local: &Local, mut stop: Stop<'_>) 
     let mut beats = Some(beats);
     let mut heartbeats = std::pin::pin!(async {
         match timeout(FIRST_BEAT, &mut substream).await {
-            Ok(Ok(stream)) => trunk::answer_beats(stream, last_received, FIRST_BEAT).await,
+            Ok(Ok(stream)) => trunk::echo_heartbeats(stream, last_received, FIRST_BEAT).await,
             _ => Silence(FIRST_BEAT),
         }
     });

@@ -16,8 +16,8 @@ use cofferdam_tests::deadline::PATIENCE;
 use cofferdam_tests::process::built;
 use http::{HeaderValue, Uri};
 use relay_carriage::identity::Identity;
-use relay_carriage::tls::{self, Inside};
-use relay_carriage::trunk::{Side, Trunk, beat};
+use relay_carriage::tls::{self, StreamProtocol};
+use relay_carriage::trunk::{Side, Trunk, send_heartbeats};
 use ring::digest::{SHA256, digest};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::UnixStream;
@@ -105,12 +105,12 @@ impl Operator {
     pub(crate) async fn echo(&self, pipe: Pipe) -> Echo {
         let accepting = timeout(PATIENCE, tls::accept_pipe(pipe, &self.identity));
         let (stream, _, inside) = accepting.await.expect("the hub answers").expect("the hub pins this key");
-        assert_eq!(inside, Inside::Hub);
+        assert_eq!(inside, StreamProtocol::Hub);
         let mut tasks = JoinSet::new();
         tasks.spawn(async move {
             let mut trunk = Trunk::new(stream, Side::Sidecar);
             let Ok(beats) = trunk.open().await else { return };
-            let mut pulse = std::pin::pin!(beat(beats, trunk.last_received(), NEVER));
+            let mut pulse = std::pin::pin!(send_heartbeats(beats, trunk.last_received(), NEVER));
             let mut links = JoinSet::new();
             loop {
                 tokio::select! {

@@ -78,7 +78,7 @@ fn each_connection_problem_is_reported_with_the_next_step() {
             "another path",
             relay(format!("wss://{not_found}/x")),
             "HTTP status 404".into(),
-            "is the path of the link right",
+            "is the path of the relay's address correct",
         ),
         case(
             "407",
@@ -101,7 +101,7 @@ fn each_connection_problem_is_reported_with_the_next_step() {
         case(
             "proxy hangs",
             through(hangs.to_string()),
-            format!("have the proxy {hangs} connect: no answer came"),
+            format!("connecting through the proxy {hangs} took longer than"),
             "use another one with `--proxy`",
         ),
         case(

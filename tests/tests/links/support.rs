@@ -11,7 +11,7 @@ use cofferdam_tests::process::{built, command};
 use cofferdam_tests::server::Server;
 use cofferdam_tests::world::{Builder, World};
 use relay_carriage::identity::Identity;
-use relay_carriage::{BoxedStream, entrance, tls, websocket};
+use relay_carriage::{BoxedStream, inbound, tls, websocket};
 use rustls::crypto::ring::default_provider;
 use rustls::pki_types::PrivatePkcs8KeyDer;
 use rustls::{ServerConfig, SupportedProtocolVersion};
@@ -144,7 +144,7 @@ impl Peers {
             let stream: BoxedStream = match way {
                 Way::Tcp => {
                     let mut stream = stream;
-                    entrance::send_preamble(&mut stream).await.ok()?;
+                    inbound::send_preamble(&mut stream).await.ok()?;
                     Box::new(stream)
                 }
                 Way::WebSocket => {
@@ -153,7 +153,7 @@ impl Peers {
                     else {
                         panic!("wss://{endpoint}/ does not parse")
                     };
-                    Box::new(websocket::client(stream, &target, &[]).await.ok()?)
+                    Box::new(websocket::connect(stream, &target, &[]).await.ok()?)
                 }
             };
             let (stream, _key) = tls::accept(stream, &identity).await.ok()?;

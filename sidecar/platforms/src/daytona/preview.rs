@@ -62,7 +62,7 @@ pub(super) async fn dial(
         headers.push(Header { name: SKIP_ACTIVITY.to_string(), value: "true".to_owned() });
     }
     let stream = service.connect(CONNECTING).await?;
-    let Ok(upgraded) = timeout(UPGRADE_TIMEOUT, websocket::client(stream, &address, &headers)).await else {
+    let Ok(upgraded) = timeout(UPGRADE_TIMEOUT, websocket::connect(stream, &address, &headers)).await else {
         let why = format!("no response in {} s", UPGRADE_TIMEOUT.as_secs());
         return Ok(Dialled::NotListening(why));
     };

@@ -15,7 +15,7 @@ use std::time::Duration;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use relay_carriage::tls::TlsError;
-use relay_carriage::{BoxedStream, Stream, dial, entrance, hybrid_vsock, outer, vsock, websocket};
+use relay_carriage::{BoxedStream, Stream, dial, hybrid_vsock, inbound, outer, vsock, websocket};
 use relay_proto::address::{DialTarget, HostPort, InvalidAddress};
 use tokio::io::{copy, split};
 use tokio::net::UnixStream;
@@ -188,7 +188,7 @@ async fn connect(endpoint: &DialTarget) -> Result<BoxedStream, String> {
             after_preamble(hybrid_vsock::connect(path, *port).await.map_err(text)?).await
         }
         DialTarget::Tcp(endpoint) => {
-            after_preamble(dial::tcp(endpoint, DIAL_TIMEOUT).await.map_err(text)?).await
+            after_preamble(dial::connect_tcp(endpoint, DIAL_TIMEOUT).await.map_err(text)?).await
         }
         DialTarget::Vsock { cid, port } => {
             let advised = |error| format!("dial {endpoint}: {error}; {}", vsock::dial_advice(&error));
@@ -196,16 +196,16 @@ async fn connect(endpoint: &DialTarget) -> Result<BoxedStream, String> {
         }
         DialTarget::WebSocket(endpoint) => {
             let port = HostPort { host: endpoint.host.clone(), port: endpoint.port };
-            let stream = dial::tcp(&port, DIAL_TIMEOUT).await.map_err(text)?;
+            let stream = dial::connect_tcp(&port, DIAL_TIMEOUT).await.map_err(text)?;
             let stream =
                 outer::connect(stream, &endpoint.host).await.map_err(|error| tls_failure(&port, &error))?;
-            Ok(Box::new(websocket::client(stream, endpoint, &[]).await.map_err(text)?))
+            Ok(Box::new(websocket::connect(stream, endpoint, &[]).await.map_err(text)?))
         }
     }
 }
 
 async fn after_preamble(mut stream: impl Stream + 'static) -> Result<BoxedStream, String> {
-    entrance::send_preamble(&mut stream).await.map_err(text)?;
+    inbound::send_preamble(&mut stream).await.map_err(text)?;
     Ok(Box::new(stream))
 }
 

@@ -7,7 +7,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use relay_carriage::tls::{self, Inside, TlsError};
+use relay_carriage::tls::{self, StreamProtocol, TlsError};
 use relay_carriage::trunk::{self, MAX_LOCAL_CONNECTIONS, Side, Silence, Substream, Trunk, TrunkError};
 use tokio::net::UnixStream;
 use tokio::time::{sleep, timeout};
@@ -107,8 +107,8 @@ impl Daemon {
         tracing::info!(enrolment, %key, ?inside, "pipe attached");
         report_pipe(self, enrolment, AttachEvent::Attached { key: key.to_string() });
         match inside {
-            Inside::Hub => self.serve_hub(enrolment.into(), Box::new(stream), end).await,
-            Inside::Link => {
+            StreamProtocol::Hub => self.serve_hub(enrolment.into(), Box::new(stream), end).await,
+            StreamProtocol::Link => {
                 let slots = HandshakeSlots::new(1, self.stop.clone());
                 let arrival = Arrival {
                     stream: Box::new(ShutOnDrop::new(stream, end.clone())),
@@ -135,7 +135,7 @@ impl Daemon {
         };
         let mut trunk = Trunk::new(stream, Side::Sidecar);
         let beats = trunk.open().await?;
-        let mut pulse = std::pin::pin!(trunk::beat(beats, trunk.last_received(), heartbeat));
+        let mut pulse = std::pin::pin!(trunk::send_heartbeats(beats, trunk.last_received(), heartbeat));
         let mut stopped = std::pin::pin!(self.all_links_ended());
         // Slots of its own: a hub that opens silent substreams delays only its own links.
         let slots = Arc::new(HandshakeSlots::new(waiting, self.stop.clone()));
