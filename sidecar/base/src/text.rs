@@ -1,4 +1,4 @@
-//! Small pieces of text: hexadecimal digits, percent-encoding, an error with its causes.
+//! Formats text: hexadecimal digits, percent-encoding, an error with its causes.
 
 use std::error::Error;
 use std::iter;
@@ -14,7 +14,7 @@ pub const fn hex_digits(byte: u8) -> [u8; 2] {
     [DIGITS[(byte >> 4) as usize], DIGITS[(byte & 0xf) as usize]]
 }
 
-/// A byte as written in a URL: `%2F`.
+/// A byte percent-encoded as in a URL: `%2F`.
 pub const fn percent_encoded(byte: u8) -> [u8; 3] {
     let [high, low] = hex_digits(byte);
     [b'%', high.to_ascii_uppercase(), low.to_ascii_uppercase()]
@@ -25,11 +25,11 @@ pub const fn is_unreserved(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.' | b'_' | b'~')
 }
 
-/// A text as a part of a URL: every byte is percent-encoded but the unreserved ones and those in `kept`.
-pub fn percent_encoded_text(text: &str, kept: &[u8]) -> String {
+/// A text as a part of a URL: every byte is percent-encoded except the unreserved ones and those in `unencoded`.
+pub fn percent_encoded_text(text: &str, unencoded: &[u8]) -> String {
     let mut encoded = String::with_capacity(text.len());
     for byte in text.bytes() {
-        match is_unreserved(byte) || kept.contains(&byte) {
+        match is_unreserved(byte) || unencoded.contains(&byte) {
             true => encoded.push(char::from(byte)),
             false => encoded.extend(percent_encoded(byte).map(char::from)),
         }
@@ -77,7 +77,7 @@ mod tests {
     }
 
     #[test]
-    fn bytes_in_hex_and_percent_encoded() {
+    fn bytes_are_encoded_in_hex_and_percent_encoding() {
         assert_eq!(hex(&[0x00, 0x9f, 0xff]), "009fff");
         assert_eq!(hex(&[]), "");
         assert_eq!(&percent_encoded(b'/'), b"%2F");

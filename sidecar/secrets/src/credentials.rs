@@ -155,7 +155,7 @@ impl Credentials {
                 return Ok(Reread::TooSoon { next });
             }
             let read = self.read(&mut entry, source, spec, limits).await;
-            metrics::reread(Outcome::of(&read));
+            metrics::count_reread(Outcome::of(&read));
             read.map(Reread::Read)
         };
         let too_slow = |_| Err(SecretError::new(spec, source.too_slow(spec).into()));

@@ -139,7 +139,7 @@ async fn read(origin: &Origin, limits: SourceLimits) -> Result<Zeroizing<Vec<u8>
     match origin {
         Origin::Env(name) => check_variable(std::env::var_os(name), limit),
         Origin::Exec { command, .. } => match run_bounded(command, limits.exec_timeout, limit).await {
-            Err(RunError::Output { limit }) => Err(SourceError::TooLarge { limit }),
+            Err(RunError::OutputTooLarge { limit }) => Err(SourceError::TooLarge { limit }),
             result => Ok(result?),
         },
         Origin::File(path) => {

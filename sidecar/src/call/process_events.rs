@@ -97,7 +97,7 @@ fn report(caller: &CallerContext, outcome: ReplacementOutcome, detail: &str) {
         ReplacementOutcome::Retired => ("retired", None),
     };
     if let Some(counted) = counted {
-        metrics::replacement(counted);
+        metrics::count_replacement(counted);
     }
     match outcome {
         ReplacementOutcome::Failed => {

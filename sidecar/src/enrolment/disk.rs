@@ -8,7 +8,7 @@ use std::io;
 use std::os::unix::fs::{DirBuilderExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 
-use cofferdam_base::atomic_file::{Replace, TEMPORARY_SUFFIX, read_bounded, sync, write_file};
+use cofferdam_base::atomic_file::{Replace, TEMPORARY_SUFFIX, read_bounded, sync_directory, write_file};
 
 use super::record::Record;
 
@@ -79,7 +79,7 @@ pub(super) fn remove(directory: &Path, id: &str) -> Result<(), StoreError> {
         Err(error) if error.kind() != io::ErrorKind::NotFound => {
             Err(StoreError::new("remove the enrolment", &path)(error))
         }
-        _ => sync(directory).map_err(StoreError::new("sync", directory)),
+        _ => sync_directory(directory).map_err(StoreError::new("sync", directory)),
     }
 }
 

@@ -282,7 +282,7 @@ impl EventStream {
                 }
                 None => {}
             }
-            match self.response.piece().await.map_err(|error| failed(doing, &error))? {
+            match self.response.next_piece().await.map_err(|error| failed(doing, &error))? {
                 Some(piece) => self.decoder.push(&piece),
                 None => return Err(cut(doing)),
             }

@@ -113,5 +113,5 @@ fn check_header(checker: &mut Checker<'_, '_>, key: &str, written: &Spanned<Stri
 
 /// Decides by the host as it is written. The resolved address is checked at every connection.
 pub(super) fn is_loopback(url: &Uri) -> bool {
-    Host::read(url.host().unwrap_or_default()).is_loopback()
+    Host::parse(url.host().unwrap_or_default()).is_loopback()
 }

@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime};
 
-use cofferdam_base::atomic_file::{Replace, TEMPORARY_SUFFIX, read_bounded, sync, write_file};
+use cofferdam_base::atomic_file::{Replace, TEMPORARY_SUFFIX, read_bounded, sync_directory, write_file};
 use cofferdam_base::text::hex;
 use cofferdam_base::{clock, random};
 use relay_proto::name::Name;
@@ -222,7 +222,7 @@ impl Tokens {
         let failed = TokenStoreError::of("remove the token", &path);
         match fs::remove_file(&path) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => Err(failed(error)),
-            _ => sync(&self.directory).map_err(failed),
+            _ => sync_directory(&self.directory).map_err(failed),
         }
     }
 

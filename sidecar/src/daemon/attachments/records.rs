@@ -9,7 +9,7 @@ use std::io;
 use std::os::unix::fs::{DirBuilderExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 
-use cofferdam_base::atomic_file::{Replace, TEMPORARY_SUFFIX, read_bounded, sync, write_file};
+use cofferdam_base::atomic_file::{Replace, TEMPORARY_SUFFIX, read_bounded, sync_directory, write_file};
 use cofferdam_base::text::hex;
 use ring::digest::{SHA256, digest};
 
@@ -86,7 +86,7 @@ pub(super) fn remove(directory: &Path, name: &str) -> Result<(), RecordError> {
     let path = directory.join(file_name(name));
     let removed = match fs::remove_file(&path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
-        removed => removed.and_then(|()| sync(directory)),
+        removed => removed.and_then(|()| sync_directory(directory)),
     };
     removed.map_err(|source| RecordError { doing: "remove the attachment", path, source })
 }
