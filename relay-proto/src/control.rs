@@ -70,7 +70,8 @@ pub enum Proof {
     Ticket { ticket: Ticket },
 }
 
-/// Replaced with every fresh link of a key, and stored with the key in the sandbox: of two copies of a key, one has an outdated epoch.
+/// Replaced with every fresh link of a key, and stored with the key in the sandbox: of two copies of a key, one has an
+/// outdated epoch.
 #[derive(Clone, Deserialize, Eq, PartialEq, Serialize)]
 pub struct Epoch(pub String);
 

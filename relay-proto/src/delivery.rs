@@ -16,7 +16,8 @@ use crate::limits::{MAX_IDLE_BUFFER, MAX_MESSAGE_PART, MAX_WINDOW};
 /// The frames that wait for credit or for an acknowledgement. Sequence numbers begin at 1.
 #[derive(Debug)]
 pub struct Outbox {
-    /// Encoded frames back to back, the first at `head`: sending copies them to the connection, sending again copies them once more.
+    /// Encoded frames back to back, the first at `head`: sending copies them to the connection, sending again copies
+    /// them once more.
     log: Vec<u8>,
     /// Where the oldest unacknowledged frame begins.
     head: usize,
@@ -60,8 +61,8 @@ impl Outbox {
         }
     }
 
-    /// Splits a message into parts and stores them until they are acknowledged. Returns the sequence number of its first part.
-    /// Always accepts; callers stop producing while [`Self::is_full`].
+    /// Splits a message into parts and stores them until they are acknowledged. Returns the sequence number of its
+    /// first part. Always accepts; callers stop producing while [`Self::is_full`].
     pub fn push(&mut self, message: &[u8], maybe_ran: MaybeRan) -> u64 {
         let first = self.last() + 1;
         let mut rest = message;

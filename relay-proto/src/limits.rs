@@ -14,8 +14,8 @@ pub const MAX_LINK_ID: usize = 64;
 pub const MAX_SENTENCE: usize = 2048;
 /// Bytes of the `code` of a Refusal or Goodbye: ours have some twenty characters.
 pub const MAX_CODE: usize = 256;
-/// Bytes of a request's id as raw JSON. An id is stored while its request runs, and after the request was abandoned, so its length
-/// is bounded; clients use counters or UUIDs.
+/// Bytes of a request's id as raw JSON. An id is stored while its request runs, and after the request was abandoned, so
+/// its length is bounded; clients use counters or UUIDs.
 pub const MAX_ID: usize = 256;
 /// Bytes of a method sent to a server: each is recorded in the audit; the longest of MCP have some forty characters.
 pub const MAX_METHOD: usize = 256;

@@ -1,8 +1,8 @@
 //! A virtual machine's vsock at the Unix socket of its monitor, as in Firecracker.
 //!
-//! The host connects to the socket, sends `CONNECT PORT\n`, and receives `OK NUMBER\n` when a program in the machine has
-//! accepted the connection; further bytes are exchanged between the host and that program. Must stay true: no byte after the response's
-//! newline is read here, and a response without a newline is refused after a few bytes.
+//! The host connects to the socket, sends `CONNECT PORT\n`, and receives `OK NUMBER\n` when a program in the machine
+//! has accepted the connection; further bytes are exchanged between the host and that program. Must stay true: no byte
+//! after the response's newline is read here, and a response without a newline is refused after a few bytes.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -34,7 +34,8 @@ pub enum HybridVsockError {
     Io { path: PathBuf, port: u32, source: io::Error },
 }
 
-/// Connects to `port` of the machine whose monitor has this socket. Has no timeout, and may wait long: a machine may be paused.
+/// Connects to `port` of the machine whose monitor has this socket. Has no timeout, and may wait long: a machine may be
+/// paused.
 pub async fn connect(path: &Path, port: u32) -> Result<UnixStream, HybridVsockError> {
     let path_buf = || path.to_path_buf();
     let connected = UnixStream::connect(path).await;

@@ -3,10 +3,10 @@
 //! A link needs one ordered stream of bytes. This crate provides it for each kind of connection between a sandbox and
 //! its host, for both sides: the shim and the sidecar use the same code, so that neither can misread the other.
 //!
-//! What must stay true: whichever side dialled, the sandbox is the TLS client and the sidecar the TLS server; both prove
-//! an Ed25519 key in TLS 1.3, and nothing else is ever trusted. The layers around it (a WebSocket, another TLS, a proxy)
-//! are transport only: an attacker who reads or changes them gains nothing. Every length is checked before memory is allocated, and
-//! no error repeats a password.
+//! What must stay true: whichever side dialled, the sandbox is the TLS client and the sidecar the TLS server; both
+//! prove an Ed25519 key in TLS 1.3, and nothing else is ever trusted. The layers around it (a WebSocket, another TLS, a
+//! proxy) are transport only: an attacker who reads or changes them gains nothing. Every length is checked before
+//! memory is allocated, and no error repeats a password.
 //!
 //! | module | what it holds |
 //! |---|---|

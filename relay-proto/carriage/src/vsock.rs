@@ -1,7 +1,7 @@
 //! vsock: between a virtual machine and its host, without a network.
 //!
-//! A stream socket is read and written in the same way whatever its family, so tokio's `UnixStream` is used for a vsock; only
-//! its address methods must not be called.
+//! A stream socket is read and written in the same way whatever its family, so tokio's `UnixStream` is used for a
+//! vsock; only its address methods must not be called.
 
 use std::io;
 use std::os::fd::OwnedFd;

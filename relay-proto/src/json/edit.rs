@@ -37,9 +37,10 @@ pub fn remove_elements(
 
 /// Returns a valid message as exactly one line for every language runtime that may read it.
 ///
-/// Language runtimes differ in where lines end: besides LF some split at CR, U+0085, U+2028 and U+2029. Raw CR and LF can only
-/// be white space between tokens and become spaces; the others can only be inside strings and become escapes. Other
-/// line ends of some runtimes (U+000B, U+000C, U+001C to U+001E) are control characters, which valid JSON cannot contain raw.
+/// Language runtimes differ in where lines end: besides LF some split at CR, U+0085, U+2028 and U+2029. Raw CR and LF
+/// can only be white space between tokens and become spaces; the others can only be inside strings and become escapes.
+/// Other line ends of some runtimes (U+000B, U+000C, U+001C to U+001E) are control characters, which valid JSON cannot
+/// contain raw.
 pub fn line_safe(message: &[u8]) -> Cow<'_, [u8]> {
     let Some((mut at, mut line_end)) = next_line_end(message, 0) else { return Cow::Borrowed(message) };
     let mut line = Vec::with_capacity(message.len() + 64);

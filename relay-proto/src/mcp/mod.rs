@@ -47,7 +47,8 @@ pub struct Method {
     pub subject: Subject,
     /// Every server responds to it soon, so a process that does not is broken. A tool call, in contrast, may take long.
     pub quick_response: bool,
-    /// A notification about the server as a whole: when two processes of one server run, only that of the current process is forwarded.
+    /// A notification about the server as a whole: when two processes of one server run, only that of the current
+    /// process is forwarded.
     pub server_wide: bool,
     /// Which processes of a server receive it, for notifications of the harness.
     pub audience: Audience,

@@ -1,9 +1,10 @@
 //! Records the messages of a harness that a replacement server process must be sent again.
 //!
-//! A harness makes its handshake once, and sets its log level and its resource subscriptions (the *settings*) once. When a new process
-//! replaces the one that received them, they are replayed: by the sidecar when it replaces a process, by the shim on a fresh link.
-//! Both record them with this module. The stateless era ([`crate::mcp`]) has no handshake and no settings to replay. In either era the
-//! tools may have changed: they are listed again, and the harness is notified if they differ.
+//! A harness makes its handshake once, and sets its log level and its resource subscriptions (the *settings*) once.
+//! When a new process replaces the one that received them, they are replayed: by the sidecar when it replaces a
+//! process, by the shim on a fresh link. Both record them with this module. The stateless era ([`crate::mcp`]) has no
+//! handshake and no settings to replay. In either era the tools may have changed: they are listed again, and the
+//! harness is notified if they differ.
 //!
 //! *Our own* requests and ids are those of the shim or sidecar that holds the record, not the harness's. What must stay
 //! true: requests are replayed with the harness's bytes and an id of our own; a replacement is sent no handshake that a

@@ -1,9 +1,9 @@
 //! Which addresses may be dialled.
 //!
 //! The operator chooses the host name in the configuration; the name's DNS server chooses the address. So for every
-//! connection the name is resolved again, the addresses are checked and only these are dialled: a name that starts to resolve
-//! to an internal address between two lookups (DNS rebinding) is refused. What must stay true: an address that is not known
-//! to be public counts as private.
+//! connection the name is resolved again, the addresses are checked and only these are dialled: a name that starts to
+//! resolve to an internal address between two lookups (DNS rebinding) is refused. What must stay true: an address that
+//! is not known to be public counts as private.
 
 use std::future::Future;
 use std::io;

@@ -1,7 +1,7 @@
 //! Request headers that the configuration cannot set.
 //!
-//! What must stay true: this is the only list of them. `cofferdam check` refuses these names and the HTTP client drops them, so that
-//! no header passes the check and is then missing from the request.
+//! What must stay true: this is the only list of them. `cofferdam check` refuses these names and the HTTP client drops
+//! them, so that no header passes the check and is then missing from the request.
 
 use http::HeaderName;
 

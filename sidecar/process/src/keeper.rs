@@ -119,7 +119,8 @@ impl Keeper {
             match os::reap(None) {
                 Reaped::Child(pid, status) if pid == self.server => {
                     send_report(&self.control, Report::Exited(status.into_raw()));
-                    // While stopping, the server's helper processes have the rest of the grace, because often they do the actual work.
+                    // While stopping, the server's helper processes have the rest of the grace, because often they do
+                    // the actual work.
                     if let Phase::Running = self.phase {
                         self.phase = Phase::Killing;
                     }
@@ -131,7 +132,8 @@ impl Keeper {
         }
     }
 
-    /// Sends the signals that are due, and moves to the next phase when its time has come. Returns how long to wait at most.
+    /// Sends the signals that are due, and moves to the next phase when its time has come. Returns how long to wait at
+    /// most.
     fn advance(&mut self) -> Option<Duration> {
         let now = Instant::now();
         if let Phase::Closing { terminate, kill } = self.phase

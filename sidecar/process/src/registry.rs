@@ -1,7 +1,7 @@
 //! The process ids of the children that the sidecar started, so that the warden can distinguish them from orphans.
 //!
-//! What must stay true: a child is started and registered under one lock, which a search for orphans holds too; so the search
-//! never finds a child that is not registered yet.
+//! What must stay true: a child is started and registered under one lock, which a search for orphans holds too; so the
+//! search never finds a child that is not registered yet.
 
 use std::collections::BTreeSet;
 use std::io;

@@ -110,8 +110,9 @@ impl ProcessHandle {
         self.send_order(Order::HangUp);
     }
 
-    /// Ends the server: it has a quarter of the grace to exit by itself (close its stdin first), gets SIGTERM and has the rest
-    /// of the grace, and then it and every descendant get SIGKILL. Takes at most two seconds longer than the grace.
+    /// Ends the server: it has a quarter of the grace to exit by itself (close its stdin first), gets SIGTERM and has
+    /// the rest of the grace, and then it and every descendant get SIGKILL. Takes at most two seconds longer than the
+    /// grace.
     pub async fn end(mut self, grace: Duration) -> Ended {
         self.send_order(Order::Stop { grace });
         if self.all_dead_within(grace + KEEPER_KILL_TIMEOUT).await {

@@ -1,10 +1,11 @@
-//! The warden: one thread that receives the reports of all keepers, reaps the keepers, and kills the orphans of dead keepers.
+//! The warden: one thread that receives the reports of all keepers, reaps the keepers, and kills the orphans of dead
+//! keepers.
 //!
 //! It is a thread and not a task, because it must act even when no task is polled: a server's owner may be busy or dropped.
 //!
-//! What must stay true: it never blocks on one keeper, so one stuck keeper affects no other; a keeper leaves the registry only
-//! after it was reaped; a server counts as ended when its keeper has reported that and was reaped, or when its keeper died and this process has no
-//! unknown child left.
+//! What must stay true: it never blocks on one keeper, so one stuck keeper affects no other; a keeper leaves the
+//! registry only after it was reaped; a server counts as ended when its keeper has reported that and was reaped, or
+//! when its keeper died and this process has no unknown child left.
 
 use std::collections::BTreeMap;
 use std::io;

@@ -1,11 +1,11 @@
 //! The messages between the sidecar and a keeper on the control socket.
 //!
-//! First the sidecar sends the launch specification: a `u32` length together with the server's three descriptors,
-//! then that many bytes. After that the sidecar sends orders and the keeper reports, in frames of nine bytes: a kind and two
+//! First the sidecar sends the launch specification: a `u32` length together with the server's three descriptors, then
+//! that many bytes. After that the sidecar sends orders and the keeper reports, in frames of nine bytes: a kind and two
 //! numbers.
 //!
-//! What must stay true: the specification is in memory that is wiped when dropped, and is never copied out of it; the keeper passes
-//! slices of it to `execve`.
+//! What must stay true: the specification is in memory that is wiped when dropped, and is never copied out of it; the
+//! keeper passes slices of it to `execve`.
 
 use std::ffi::CStr;
 use std::io;
