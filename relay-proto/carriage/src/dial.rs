@@ -121,7 +121,7 @@ impl Step {
     fn advice(&self) -> &'static str {
         match self {
             Self::Outer | Self::Tls => "is this the port that `relay.advertise` names?",
-            Self::Proxy(_) => "can the proxy reach that address? use another one with `--proxy`",
+            Self::Proxy(_) => "can the proxy reach that address? use another proxy with `--proxy`",
             Self::Resolve(_) => "use an IP address instead of the name, or give this sandbox a resolver",
             Self::Tcp(_) => "a firewall may drop the packets silently: allow this connection",
             Self::Upgrade => "does the load balancer in front of the sidecar forward WebSocket upgrades?",

@@ -42,12 +42,17 @@ fn each_connection_problem_is_reported_with_the_next_step() {
         texts: [trouble, next.to_owned()],
     };
     let cases = [
-        case("TLS 1.2", relay(format!("tls://{old}")), "no TLS newer than 1.2".into(), "use a `wss://` link"),
+        case(
+            "TLS 1.2",
+            relay(format!("tls://{old}")),
+            "no TLS newer than 1.2".into(),
+            "use a `wss://` address",
+        ),
         case(
             "TLS 1.2 outside",
             relay(format!("wss://{old}/")),
             "no TLS newer than 1.2".into(),
-            "TLS around the WebSocket",
+            "TLS connection around the WebSocket",
         ),
         case(
             "HTTPS",
@@ -60,19 +65,19 @@ fn each_connection_problem_is_reported_with_the_next_step() {
             "no listener",
             relay(format!("tls://{unused}")),
             format!("TCP connection to {unused}"),
-            "is something listening there",
+            "does a program listen there",
         ),
         case(
             "no such name",
             relay("tls://relay.invalid:7443".into()),
-            "the address of `relay.invalid`".into(),
+            "cannot resolve `relay.invalid`".into(),
             "does this sandbox have a resolver",
         ),
         case(
             "upgrades stripped",
             relay(format!("wss://{plain_web_server}/")),
             "strips upgrades".into(),
-            "let it pass `Upgrade`",
+            "configure it to forward `Upgrade`",
         ),
         case(
             "another path",
@@ -96,13 +101,13 @@ fn each_connection_problem_is_reported_with_the_next_step() {
             "403",
             through(forbids.to_string()),
             format!("connections to {place} (status 403)"),
-            "use another one with `--proxy`",
+            "use another proxy with `--proxy`",
         ),
         case(
             "proxy hangs",
             through(hangs.to_string()),
             format!("connecting through the proxy {hangs} took longer than"),
-            "use another one with `--proxy`",
+            "use another proxy with `--proxy`",
         ),
         case(
             "proxy closes",
