@@ -24,9 +24,9 @@ use zeroize::Zeroizing;
 
 use super::os::{self, Reaped};
 use super::wire::{FRAME_BYTES, Failure, MAX_SPECIFICATION, Order, Report, Specification, Stage};
-use super::{children, harden};
+use super::{children, descriptor_limit, harden};
 
-/// The hidden first argument that makes the sidecar's binary a keeper.
+/// The hidden first argument that makes the sidecar's binary a keeper. The descriptor limit of its server may follow.
 pub(super) const ARGUMENT: &str = "keeper";
 /// How often children that are not dead yet are killed again; SIGCHLD wakes the keeper earlier.
 const KILL_INTERVAL: Duration = Duration::from_millis(5);
@@ -84,6 +84,9 @@ enum Phase {
 impl Keeper {
     fn start() -> io::Result<Self> {
         harden()?;
+        if let Some(limit) = std::env::args_os().nth(2) {
+            descriptor_limit::apply_keeper_argument(&limit)?;
+        }
         let control = UnixStream::from(io::stdin().as_fd().try_clone_to_owned()?);
         // In a new session, signals from the sidecar's terminal do not reach the keeper.
         setsid()?;

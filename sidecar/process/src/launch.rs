@@ -18,6 +18,7 @@ use nix::unistd::{AccessFlags, access};
 use tokio::net::unix::pipe;
 use zeroize::Zeroizing;
 
+use super::descriptor_limit;
 use super::environment::{InvalidEnvironment, Variable, check_environment};
 use super::keeper;
 use super::registry::spawn_known;
@@ -132,6 +133,7 @@ fn spawn_keeper() -> io::Result<KeeperHandle> {
     let child = spawn_known(
         Command::new(program)
             .arg(keeper::ARGUMENT)
+            .args(descriptor_limit::keeper_argument())
             .env_clear()
             .stdin(OwnedFd::from(keeper_end))
             .stdout(Stdio::null())

@@ -22,6 +22,7 @@
 
 mod bounded;
 mod children;
+mod descriptor_limit;
 mod environment;
 mod exit;
 mod foreground;
@@ -37,6 +38,7 @@ use nix::sys::prctl;
 use nix::sys::resource::{Resource, setrlimit};
 
 pub use bounded::{RunError, run_bounded};
+pub use descriptor_limit::raise_descriptor_limit;
 pub use environment::{InvalidEnvironment, Variable, allowed_environment};
 pub use exit::Exit;
 pub use foreground::{Pty, RawMode, Window, adopt_orphans, kill_adopted, user_command};

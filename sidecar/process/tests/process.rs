@@ -5,7 +5,10 @@ mod support;
 
 use std::time::Duration;
 
-use cofferdam_process::{self as process, Ended, Exit, LaunchError, RunError, run_bounded};
+use cofferdam_process::{
+    self as process, Ended, Exit, LaunchError, RunError, raise_descriptor_limit, run_bounded,
+};
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use support::{SidecarProcess, all_gone, launch_python, python, read_line, read_pids, read_to_end};
 
 /// A server that resists its end: it ignores SIGTERM and the end of its stdin, and has a child in its group and two in
@@ -201,13 +204,29 @@ async fn a_server_inherits_no_descriptor_and_no_signal_state_and_leads_its_sessi
 }
 
 #[tokio::test]
+async fn a_server_has_the_descriptor_limit_that_the_sidecar_was_started_with() {
+    support::prepare();
+    let (_, maximum) = getrlimit(Resource::RLIMIT_NOFILE).unwrap();
+    setrlimit(Resource::RLIMIT_NOFILE, 500, maximum).unwrap();
+    raise_descriptor_limit().unwrap();
+    assert_eq!(getrlimit(Resource::RLIMIT_NOFILE).unwrap(), (maximum, maximum));
+    assert_eq!(
+        support::output_of("sh", &["-c", "ulimit -Sn; ulimit -Hn"], &[]).await,
+        format!("500\n{maximum}\n")
+    );
+}
+
+#[tokio::test]
 async fn the_arguments_and_environment_of_a_keeper_contain_no_secret() {
     support::prepare();
     let script = "import os; print(os.environ['TOKEN'], flush=True); input()";
     let mut server = launch_python(script, &[("TOKEN", "a-secret-of-the-server")]).await;
     assert_eq!(read_line(&mut server.stdout).await, "a-secret-of-the-server");
     let keeper = server.handle.keeper_pid();
-    assert_eq!(support::arguments(keeper)[1..], ["keeper"]);
+    let arguments = support::arguments(keeper);
+    assert_eq!(arguments[1], "keeper");
+    // A descriptor limit, if another test has raised that of this process.
+    assert!(arguments[2..].iter().all(|argument| argument.parse::<u64>().is_ok()), "{arguments:?}");
     // Root can read the keeper's environment; other users are denied access.
     match std::fs::read(format!("/proc/{keeper}/environ")) {
         Ok(environment) => assert_eq!(environment, b""),

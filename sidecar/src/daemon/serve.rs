@@ -75,6 +75,9 @@ pub(crate) async fn serve(
     let mut signals = Signals::new().map_err(ServeError::Signals)?;
     let stop = CancellationToken::new();
     lifetime.begin(&stop)?;
+    if let Err(error) = cofferdam_process::raise_descriptor_limit() {
+        tracing::warn!(%error, "the limit of open descriptors was not raised");
+    }
     path_isolation::check_configuration(&config)?;
     let files = FileStore::open()?;
     let audit = Audit::open(audit::Options {

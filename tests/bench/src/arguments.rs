@@ -80,7 +80,8 @@ usage: bench [--out DIR] [--quick] [--no-counts] [--only NAME]…
 Runs all contenders and prints the report; with --out it is also written to DIR (BENCHMARKS.md, benchmarks.svg).
 --quick          short rounds, to see that everything works
 --no-counts      without the instruction counts
---only NAME      this contender, or `hostile`, `crowd`, `leases` or `vault`; may be repeated
+--only NAME      this contender, or `hostile`, `crowd`, `leases`, `vault`, `run`, `platforms` or `attachments`; may be
+                 repeated
 
 COFFERDAM_BIN and COFFERDAM_SHIM_BIN name the sidecar and the static shim, COFFERDAM_TEST_TOOLS the tools' directory.";
 

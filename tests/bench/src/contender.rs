@@ -60,6 +60,8 @@ pub(crate) struct Prepared {
 pub(crate) struct CommandLine {
     pub(crate) argv: Vec<String>,
     env: Vec<(String, String)>,
+    /// Its working directory; `None`: that of the benchmark.
+    directory: Option<PathBuf>,
     /// The file for its output.
     log: PathBuf,
 }
@@ -99,7 +101,7 @@ impl Contender {
             Ready::Port => ReadyCheck::Port(SocketAddr::from(([127, 0, 0, 1], port))),
             Ready::Unix(path) => ReadyCheck::Unix(dir.join(path)),
         };
-        let line = |argv, log| CommandLine { argv, env: env.clone(), log: dir.join(log) };
+        let line = |argv, log| CommandLine { argv, env: env.clone(), directory: None, log: dir.join(log) };
         Ok(Prepared {
             host: line(host, "host.log"),
             client: line(client, "client.log"),
@@ -148,8 +150,16 @@ impl Prepared {
 impl CommandLine {
     /// This command, started by another program: `prefix` is that program with its first arguments.
     pub(crate) fn under(&self, prefix: &[String]) -> Self {
-        let argv = prefix.iter().chain(&self.argv).cloned().collect();
-        Self { argv, env: self.env.clone(), log: self.log.clone() }
+        self.with_arguments(prefix.iter().chain(&self.argv).cloned().collect())
+    }
+
+    /// Another command with the same environment, working directory and log.
+    pub(crate) fn with_arguments(&self, argv: Vec<String>) -> Self {
+        Self { argv, ..self.clone() }
+    }
+
+    pub(crate) fn in_directory(self, directory: &Path) -> Self {
+        Self { directory: Some(directory.to_owned()), ..self }
     }
 
     pub(crate) fn command(&self) -> Command {
@@ -170,6 +180,9 @@ impl CommandLine {
 
     fn apply_to(&self, command: &mut Command) {
         command.args(&self.argv[1..]).envs(self.env.iter().cloned()).stderr(into_file(&self.log));
+        if let Some(directory) = &self.directory {
+            command.current_dir(directory);
+        }
     }
 }
 
@@ -192,6 +205,15 @@ fn fill(text: &str, dir: &Path, port: u16, paths: &ProgramPaths) -> Result<Strin
         filled = filled.replace(word, &value);
     }
     paths.fill(filled)
+}
+
+/// Replaces words in a prepared file, whose values were not known when it was written.
+pub(crate) fn replace_in(file: &Path, values: &[(&str, &str)]) -> Result<(), BenchError> {
+    let written = std::fs::read_to_string(file).and_then(|text| {
+        let replace = |text: String, (word, value): &(&str, &str)| text.replace(word, value);
+        std::fs::write(file, values.iter().fold(text, replace))
+    });
+    written.map_err(|source| BenchError::Write { what: "a configuration".into(), source })
 }
 
 /// A port that was free a moment ago.

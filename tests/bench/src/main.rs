@@ -3,6 +3,7 @@
 //! | module | what it holds |
 //! |---|---|
 //! | [`arguments`] | the command line |
+//! | [`attachments`] | a thousand attached sandboxes in one sidecar |
 //! | [`awake`] | keeps the cores from idling while something is measured |
 //! | [`client`] | a harness for measuring: raw MCP lines |
 //! | [`clock`] | the only reader of the clock |
@@ -12,7 +13,9 @@
 //! | [`hostile`] | an honest link beside a hostile sandbox |
 //! | [`instructions`] | counts under callgrind |
 //! | [`leases`] | the renewal scheduler for leases alone |
+//! | [`local_run`] | `cofferdam run` beside the same sandbox without Cofferdam |
 //! | [`measure`] | what is measured in one round |
+//! | [`platforms`] | sandboxes on doubles of E2B and Daytona beside a local hub |
 //! | [`program_paths`] | paths of programs |
 //! | [`process`] | starting and ending processes, the only place that does |
 //! | [`relay`] | a link without a shim |
@@ -21,7 +24,7 @@
 //! | [`simulation`] | the simulation behind `leases` |
 //! | [`tournament`] | runs the contenders in turn |
 //! | [`turnover`] | the cost of Vault credentials for a call |
-//! | [`weight`] | the size of programs, and their resident memory |
+//! | [`weight`] | the size of programs, their resident memory and their activity |
 //!
 //! Nothing is asserted about time: the numbers are compared with each other and reported.
 
@@ -36,6 +39,7 @@ use crate::program_paths::ProgramPaths;
 use crate::report::{Findings, Trial, machine};
 
 mod arguments;
+mod attachments;
 mod awake;
 mod bench_error;
 mod client;
@@ -46,7 +50,9 @@ mod crowd;
 mod hostile;
 mod instructions;
 mod leases;
+mod local_run;
 mod measure;
+mod platforms;
 mod process;
 mod program_paths;
 mod relay;
@@ -99,12 +105,21 @@ fn run(plan: &Plan) -> Result<(), BenchError> {
     let leases = Trial::of(plan, leases::LEASES, || leases::run(plan.limits.rounds));
     let turnover =
         Trial::of(plan, turnover::TURNOVER, || turnover::run(plan.limits, directory.path(), &paths));
+    let local_run =
+        Trial::of(plan, local_run::LOCAL_RUN, || local_run::run(plan.limits, directory.path(), &paths));
+    let platforms =
+        Trial::of(plan, platforms::PLATFORMS, || platforms::run(plan.limits, directory.path(), &paths));
+    let attachments =
+        Trial::of(plan, attachments::ATTACHMENTS, || attachments::run(plan.limits, directory.path(), &paths));
     let findings = Findings {
         results,
         hostile,
         crowd,
         leases,
         turnover,
+        local_run,
+        platforms,
+        attachments,
         shim_size: paths.shim().and_then(|shim| weight::file_size(&shim)).ok(),
         small_shim_size: paths.small_shim().and_then(|shim| weight::file_size(&shim).ok()),
         counts,

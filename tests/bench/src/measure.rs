@@ -64,6 +64,27 @@ impl RoundLimits {
         Ok(SmallCalls::of(took))
     }
 
+    /// Whether this is not a quick run.
+    pub(crate) fn is_full(self) -> bool {
+        self.rounds >= Self::FULL.rounds
+    }
+
+    /// The median time from starting this client to the response to `tools/list`.
+    pub(crate) fn start_time(self, line: &CommandLine) -> Result<Duration, BenchError> {
+        let (mut client, start) = measure_start(line, self.starting)?;
+        client.end();
+        Ok(start)
+    }
+
+    /// Makes small calls that are not measured.
+    pub(crate) fn warm_up(self, client: &mut Client) -> Result<(), BenchError> {
+        let deadline = Deadline::after(self.warm_up);
+        while !deadline.is_over() {
+            client.small_call()?;
+        }
+        Ok(())
+    }
+
     const fn of(rounds: usize, unit: u64) -> Self {
         Self {
             rounds,
@@ -88,10 +109,7 @@ const MAX_LARGE_CALLS: usize = 200;
 /// Makes the four measurements. The last client started for the first, the start time, is used for the other three.
 pub(crate) fn round(client: &CommandLine, limits: RoundLimits) -> Result<Round, BenchError> {
     let (mut client, start) = measure_start(client, limits.starting)?;
-    let deadline = Deadline::after(limits.warm_up);
-    while !deadline.is_over() {
-        client.small_call()?;
-    }
+    limits.warm_up(&mut client)?;
     let small = limits.small_calls(MAX_CALLS, || client.small_call())?;
     let calls_per_second = measure_throughput(&mut client, limits.throughput)?;
     let large = measure_large_calls(&mut client, limits.large)?;
@@ -152,7 +170,7 @@ fn measure_large_calls(client: &mut Client, time: Duration) -> Result<Duration, 
 }
 
 /// The smallest value that at least `percent` of the values do not exceed; zero if there are no values.
-fn percentile(values: &mut [Duration], percent: usize) -> Duration {
+pub(crate) fn percentile(values: &mut [Duration], percent: usize) -> Duration {
     values.sort_unstable();
     let rank = (values.len() * percent).div_ceil(100).max(1);
     values.get(rank - 1).copied().unwrap_or_default()

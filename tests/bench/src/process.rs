@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::Duration;
 
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
@@ -97,6 +98,16 @@ pub(crate) fn output_of(mut command: Command, time: Duration) -> Option<String> 
 /// A file for a process's output.
 pub(crate) fn into_file(path: &Path) -> Stdio {
     File::options().create(true).append(true).open(path).map_or_else(|_| Stdio::null(), Stdio::from)
+}
+
+/// Raises the descriptor limit of this process, and of those that it starts, to at least this number.
+pub(crate) fn raise_descriptor_limit(descriptors: u64) -> Result<(), BenchError> {
+    let missing = || BenchError::Missing(format!("{descriptors} descriptors for one process (`ulimit -Hn`)"));
+    let (soft, hard) = getrlimit(Resource::RLIMIT_NOFILE).map_err(|_| missing())?;
+    if hard < descriptors {
+        return Err(missing());
+    }
+    setrlimit(Resource::RLIMIT_NOFILE, soft.max(descriptors), hard).map_err(|_| missing())
 }
 
 pub(crate) fn on_path(name: &str) -> Option<PathBuf> {

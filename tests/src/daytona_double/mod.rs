@@ -93,6 +93,8 @@ struct Platform {
     requests: Mutex<Vec<Requested>>,
     /// How often the sandbox was reported as used.
     activity: AtomicU64,
+    /// How often all connections through the preview proxy were cut.
+    cuts: AtomicU64,
     /// Increases with every request, and names commands.
     count: AtomicU32,
 }
@@ -134,6 +136,7 @@ impl DaytonaDouble {
             }),
             requests: Mutex::default(),
             activity: AtomicU64::new(0),
+            cuts: AtomicU64::new(0),
             count: AtomicU32::new(0),
         });
         let served = Arc::downgrade(&platform);
@@ -175,6 +178,11 @@ impl DaytonaDouble {
 
     pub fn start_again(&self) {
         self.platform.start_sandbox();
+    }
+
+    /// Cuts all connections through the preview proxy; the sandbox goes on.
+    pub fn cut(&self) {
+        self.platform.cuts.fetch_add(1, Ordering::Relaxed);
     }
 
     /// The next request whose path ends with `path` fails; if `path` ends with a slash, the path has only to contain it.

@@ -52,7 +52,7 @@ pub(super) fn serve(platform: &Arc<Platform>, request: Request) {
     splice(platform, request, sandbox, counts);
 }
 
-/// Copies both ways until one side ends, the sandbox stops, or nothing moves for too long.
+/// Copies both ways until one side ends, the sandbox stops, the connections are cut, or nothing moves for too long.
 fn splice(platform: &Arc<Platform>, mut request: Request, sandbox: TcpStream, counts: bool) {
     let _ = sandbox.set_nodelay(true);
     let mut head = format!("{} HTTP/1.1\r\n", request.line);
@@ -78,6 +78,9 @@ fn splice(platform: &Arc<Platform>, mut request: Request, sandbox: TcpStream, co
         return;
     }
     let started_in = platform.lock().preview_token.clone();
+    let cuts = platform.cuts.load(Ordering::Relaxed);
+    let is_open =
+        || platform.cuts.load(Ordering::Relaxed) == cuts && platform.lock().preview_token == started_in;
     let ended = Arc::new(AtomicU64::new(0));
     for (from, to) in [(from_client, to_sandbox), (from_sandbox, to_client)] {
         let (moved, ended) = (Arc::clone(&moved), Arc::clone(&ended));
@@ -88,8 +91,7 @@ fn splice(platform: &Arc<Platform>, mut request: Request, sandbox: TcpStream, co
     }
     let (mut seen, mut idle) = (0, Deadline::after(platform.time(IDLE_SECONDS)));
     let mut activity = Deadline::after(platform.time(ACTIVITY_SECONDS));
-    while ended.load(Ordering::Relaxed) == 0 && !idle.is_over() && platform.lock().preview_token == started_in
-    {
+    while ended.load(Ordering::Relaxed) == 0 && !idle.is_over() && is_open() {
         std::thread::sleep(TICK);
         let now = moved.load(Ordering::Relaxed);
         if now != seen {

@@ -7,6 +7,8 @@ use cofferdam_tests::server::Server;
 use cofferdam_tests::world::World;
 use serde_json::json;
 
+use super::calls::calls_through_interruptions;
+
 fn world(platform: &DaytonaDouble) -> World {
     let table = format!(
         "platforms.daytona = {{ api-key = '{{daytona-key.value}}', api-url = '{}', sandbox-url = '{}', shim = '{}' }}",
@@ -39,4 +41,36 @@ fn a_daytona_sandbox_is_attached_by_either_way_and_survives_a_stop() {
         attach.stop();
         world.assert_secret_not_leaked(API_KEY);
     }
+}
+
+/// Between the rounds of calls the platform cuts the preview connection, or stops the sandbox and starts it again.
+#[track_caller]
+fn calls_through_cuts_and_stops(rounds: usize, calls_per_round: usize) {
+    let Some(platform) = DaytonaDouble::start(Speed(1)) else { return };
+    let world = world(&platform);
+    let attach = Attach::start(&world, &["daytona", platform.sandbox_id(), "--grant", "dev"]);
+    attach.wait_until_attached(1);
+    let socket = platform.root().join("run/cofferdam/relay/relay.sock");
+    let shim = || connected(&format!("unix:{}", socket.display()), "tools");
+    calls_through_interruptions(&world, [shim(), shim()], rounds, calls_per_round, |round| match round % 4 {
+        3 => {
+            platform.stop();
+            platform.start_again();
+        }
+        _ => platform.cut(),
+    });
+    assert!(attach.times_attached() > rounds / 2, "{} pipes", attach.times_attached());
+    attach.stop();
+    world.assert_secret_not_leaked(API_KEY);
+}
+
+#[test]
+fn calls_into_a_daytona_sandbox_survive_cuts_and_stops() {
+    calls_through_cuts_and_stops(8, 100);
+}
+
+#[test]
+#[ignore = "minutes: just slow"]
+fn ten_thousand_calls_into_a_daytona_sandbox_survive_cuts_and_stops() {
+    calls_through_cuts_and_stops(50, 200);
 }

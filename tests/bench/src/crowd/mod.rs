@@ -10,14 +10,12 @@ use std::path::Path;
 use std::process::Stdio;
 use std::time::Duration;
 
-use nix::sys::resource::{Resource, getrlimit, setrlimit};
-
 use crate::awake::Spinners;
 use crate::bench_error::BenchError;
 use crate::clock::{Deadline, now};
 use crate::contender::{Contender, Ready};
 use crate::measure::{RoundLimits, SmallCalls};
-use crate::process::Running;
+use crate::process::{Running, raise_descriptor_limit};
 use crate::program_paths::ProgramPaths;
 use crate::relay::Link;
 use crate::roster::{SECRET, SIDECAR, SIDECAR_DIRECTORIES};
@@ -39,7 +37,7 @@ pub(crate) struct CrowdResults {
 
 /// Runs the measurement; `dir` is for the sidecars' files.
 pub(crate) fn run(limits: RoundLimits, dir: &Path, paths: &ProgramPaths) -> Result<CrowdResults, BenchError> {
-    raise_descriptor_limit()?;
+    raise_descriptor_limit(DESCRIPTORS)?;
     let single = Sidecar::start(&dir.join("single"), paths)?;
     let shared = Sidecar::start(&dir.join(CROWD), paths)?;
     let (mut links, idle_session) = shared.idle_links()?;
@@ -153,14 +151,4 @@ fn once_a_second(links: &mut [Link]) -> Result<SmallCalls, BenchError> {
         took.collect::<Result<Vec<_>, _>>()
     })?;
     Ok(SmallCalls::of(took.concat()))
-}
-
-/// Raises the descriptor limit of this process and of those it starts.
-fn raise_descriptor_limit() -> Result<(), BenchError> {
-    let missing = || BenchError::Missing(format!("{DESCRIPTORS} descriptors for one process (`ulimit -Hn`)"));
-    let (soft, hard) = getrlimit(Resource::RLIMIT_NOFILE).map_err(|_| missing())?;
-    if hard < DESCRIPTORS {
-        return Err(missing());
-    }
-    setrlimit(Resource::RLIMIT_NOFILE, soft.max(DESCRIPTORS), hard).map_err(|_| missing())
 }

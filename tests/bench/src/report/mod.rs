@@ -2,12 +2,15 @@
 //!
 //! | module | what it holds |
 //! |---|---|
+//! | [`attachments`] | a thousand attached sandboxes |
 //! | [`chart`] | the chart |
 //! | [`promises`] | the promised numbers, and whether they were reached |
 //! | [`hostile`] | an honest link beside a hostile sandbox |
 //! | [`leases`] | what keeping leases costs |
+//! | [`local_run`] | the start of `cofferdam run` |
 //! | [`machine`] | the size of the machine and the versions of the contenders: no host names, no paths |
 //! | [`method`] | how it is measured |
+//! | [`platforms`] | sandboxes on E2B and Daytona |
 //! | [`table`] | the text |
 //! | [`turnover`] | calls while credentials from Vault are replaced |
 //! | [`units`] | readable numbers |
@@ -17,19 +20,25 @@
 use std::path::Path;
 
 use crate::arguments::Plan;
+use crate::attachments::AttachmentResults;
 use crate::bench_error::BenchError;
 use crate::crowd::CrowdResults;
 use crate::hostile::HostileResults;
 use crate::instructions::Count;
 use crate::leases::LeaseResults;
+use crate::local_run::LocalRunResults;
+use crate::platforms::PlatformResults;
 use crate::tournament::ContenderResult;
 use crate::turnover::TurnoverResults;
 
+mod attachments;
 mod chart;
 mod hostile;
 mod leases;
+mod local_run;
 pub(crate) mod machine;
 mod method;
+mod platforms;
 mod promises;
 mod table;
 mod turnover;
@@ -43,6 +52,9 @@ pub(crate) struct Findings {
     pub(crate) crowd: Trial<CrowdResults>,
     pub(crate) leases: Trial<LeaseResults>,
     pub(crate) turnover: Trial<TurnoverResults>,
+    pub(crate) local_run: Trial<LocalRunResults>,
+    pub(crate) platforms: Trial<PlatformResults>,
+    pub(crate) attachments: Trial<AttachmentResults>,
     /// Bytes of the shim's file.
     pub(crate) shim_size: Option<u64>,
     /// Bytes of the shim's file, built without its default features.
@@ -126,9 +138,11 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
+    use crate::attachments::IdleLoad;
     use crate::hostile::Attacked;
     use crate::hostile::attack::Attack;
     use crate::measure::{Round, SmallCalls};
+    use crate::platforms::{Route, RouteResult};
     use crate::roster::{COFFERDAM, SOCAT};
 
     fn result(name: &'static str, small: u64, failure: Option<&str>) -> ContenderResult {
@@ -160,6 +174,9 @@ mod tests {
             crowd: Trial::NotSelected,
             leases: Trial::NotSelected,
             turnover: Trial::NotSelected,
+            local_run: Trial::NotSelected,
+            platforms: Trial::NotSelected,
+            attachments: Trial::NotSelected,
             shim_size: Some(2_600_000),
             small_shim_size: Some(800_000),
             counts: Vec::new(),
@@ -254,6 +271,69 @@ mod tests {
             text.contains("| during one of 12 replacements | 80.0 µs | 800 µs | 3.00 ms | 100 |"),
             "{text}"
         );
+    }
+
+    #[test]
+    fn a_local_run_may_take_a_fixed_time_more_than_the_sandbox_alone() {
+        let mut findings = findings();
+        let milliseconds = Duration::from_millis;
+        let run = LocalRunResults {
+            unconfined: milliseconds(1),
+            sandboxed: milliseconds(10),
+            alone: milliseconds(100),
+            shared: milliseconds(60),
+        };
+        findings.local_run = Trial::Done(run);
+        let text = findings.text("");
+        assert!(text.contains("| + 90.0 ms | ≤ 150 ms more | holds |"), "{text}");
+        assert!(text.contains("whose sidecar it shares | 60.0 ms | 50.0 ms |"), "{text}");
+        findings.local_run = Trial::Done(LocalRunResults { alone: milliseconds(175), ..run });
+        let text = findings.text("");
+        assert!(text.contains("| + 165 ms | ≤ 150 ms more | **misses by 10.0 %**"), "{text}");
+    }
+
+    #[test]
+    fn sandboxes_on_platforms_are_compared_with_a_local_hub() {
+        let mut findings = findings();
+        let result = |route, attach, median| RouteResult {
+            route,
+            first_attach: Duration::from_millis(10 * attach),
+            attach: Duration::from_millis(attach),
+            small: small(median),
+            large: Duration::from_millis(median),
+        };
+        let routes = vec![
+            result(Route::Local, 50, 100),
+            result(Route::E2b, 120, 250),
+            result(Route::Daytona, 300, 400),
+        ];
+        findings.platforms = Trial::Done(PlatformResults { routes });
+        let text = findings.text("");
+        assert!(text.contains("| 120 ms | local hub: 50.0 ms | 2.40 × | ≤ 150 ms | holds |"), "{text}");
+        assert!(
+            text.contains("| 300 ms | local hub: 50.0 ms | 6.00 × | ≤ 150 ms | **misses by 100.0 %**"),
+            "{text}"
+        );
+        assert!(text.contains("| 250 µs | local hub: 100 µs | 2.50 × | ≤ 3 × | holds |"), "{text}");
+        assert!(text.contains("| 4.00 × | ≤ 3 × | **misses by 33.3 %**"), "{text}");
+        assert!(text.contains("| local hub | 50.0 ms | – |"), "{text}");
+        assert!(
+            text.contains("| E2B | 120 ms | 1.20 s | 250 µs | 2.50 | 2.50 ms | 250 ms | 2.50 |"),
+            "{text}"
+        );
+    }
+
+    #[test]
+    fn many_attachments_have_a_memory_and_an_idle_load() {
+        let mut findings = findings();
+        findings.attachments = Trial::Done(AttachmentResults {
+            attachments: 1_000,
+            attach_time: Duration::from_secs(40),
+            memory: 100 * 1024,
+            idle: IdleLoad { processor_per_minute: Duration::from_millis(1_500), wake_ups_per_second: 812.3 },
+        });
+        let text = findings.text("");
+        assert!(text.contains("| 1\u{202f}000 | 40.0 s | 100 KiB | 1.50 s | 812 |"), "{text}");
     }
 
     #[test]

@@ -7,6 +7,8 @@ use super::units::{megabytes, rate, rounded, time};
 use crate::crowd::CrowdResults;
 use crate::hostile::HostileResults;
 use crate::hostile::attack::Attack;
+use crate::local_run::LocalRunResults;
+use crate::platforms::{PlatformResults, Route, RouteResult};
 use crate::roster::{COFFERDAM, PEERS, SOCAT};
 use crate::tournament::ContenderResult;
 use crate::turnover::TurnoverResults;
@@ -60,6 +62,8 @@ pub(super) fn judge(findings: &Findings) -> Vec<Judgement> {
         ]
         .map(|(what, attack)| attacked(what, findings.hostile.results(), attack)),
     );
+    judgements.push(local_run(findings.local_run.results()));
+    judgements.extend(platforms(findings.platforms.results()));
     judgements
 }
 
@@ -146,6 +150,53 @@ fn size(what: &'static str, bytes: Option<u64>, most: u32) -> Judgement {
         target: format!("≤ {} MB", f64::from(most) / 1e6),
         outcome: outcome(bytes.map(|bytes| bytes as f64), Bound::AtMost(f64::from(most))),
     }
+}
+
+/// `cofferdam run` may take this much longer than the same server in the same sandbox without Cofferdam.
+const RUN_TARGET: Duration = Duration::from_millis(150);
+/// From the start of `cofferdam attach` to the first response, beyond an upload.
+const ATTACH_TARGET: Duration = Duration::from_millis(150);
+
+fn local_run(run: Option<&LocalRunResults>) -> Judgement {
+    let (ours, other) = (run.map(|run| run.alone), run.map(|run| run.sandboxed));
+    let more = ours.zip(other).map(|(ours, other)| ours.saturating_sub(other));
+    Judgement {
+        ratio: more.map_or_else(|| "–".into(), |more| format!("+ {}", time(more))),
+        target: format!("≤ {} more", time(RUN_TARGET)),
+        outcome: outcome(more.map(|more| more.as_secs_f64()), Bound::AtMost(RUN_TARGET.as_secs_f64())),
+        ..compare_with(
+            "`cofferdam run` to `tools/list`, bubblewrap, sidecar not running",
+            ours,
+            "the server in the same sandbox",
+            other,
+            Bound::AtMost(1.0),
+        )
+    }
+}
+
+fn platforms(platforms: Option<&PlatformResults>) -> [Judgement; 4] {
+    let time_of = |route, measure: fn(&RouteResult) -> Duration| platforms?.of(route).map(measure);
+    let attach = |what, route| {
+        let measure = |result: &RouteResult| result.attach;
+        let ours = time_of(route, measure);
+        let target = ATTACH_TARGET.as_secs_f64();
+        Judgement {
+            target: format!("≤ {}", time(ATTACH_TARGET)),
+            outcome: outcome(ours.map(|ours| ours.as_secs_f64()), Bound::AtMost(target)),
+            ..compare_with(what, ours, "local hub", time_of(Route::Local, measure), Bound::AtMost(1.0))
+        }
+    };
+    let small = |what, route| {
+        let measure = |result: &RouteResult| result.small.median;
+        let (ours, local) = (time_of(route, measure), time_of(Route::Local, measure));
+        compare_with(what, ours, "local hub", local, Bound::AtMost(3.0))
+    };
+    [
+        attach("`attach e2b` to the first call, shim there already", Route::E2b),
+        attach("`attach daytona` to the first call, shim there already", Route::Daytona),
+        small("one small call into E2B, p50", Route::E2b),
+        small("one small call into Daytona, p50", Route::Daytona),
+    ]
 }
 
 fn attacked(what: &'static str, hostile: Option<&HostileResults>, attack: Attack) -> Judgement {

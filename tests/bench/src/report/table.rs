@@ -2,9 +2,12 @@
 
 use std::fmt::Write;
 
+use super::attachments;
 use super::hostile;
 use super::leases;
+use super::local_run;
 use super::method::METHOD;
+use super::platforms;
 use super::promises::judge;
 use super::turnover;
 use super::units::{grouped, megabytes, rate, rounded, time, without_directories};
@@ -34,6 +37,9 @@ pub(super) fn text(findings: &Findings, notes: &str) -> String {
     hostile::section(&findings.hostile, &mut out);
     leases::section(&findings.leases, &mut out);
     turnover::section(&findings.turnover, &mut out);
+    local_run::section(&findings.local_run, &mut out);
+    platforms::section(&findings.platforms, &mut out);
+    attachments::section(&findings.attachments, &mut out);
     counts(findings, &mut out);
     out.push_str(METHOD);
     for result in &findings.results {
@@ -110,6 +116,9 @@ fn promised_numbers(findings: &Findings, out: &mut String) {
         ("1,000 sessions", findings.crowd.failure()),
         ("keeping leases", findings.leases.failure()),
         ("credentials from Vault", findings.turnover.failure()),
+        ("`cofferdam run`", findings.local_run.failure()),
+        ("sandboxes on platforms", findings.platforms.failure()),
+        ("1,000 attachments", findings.attachments.failure()),
     ];
     for (what, reason) in failed {
         if let Some(reason) = reason {

@@ -13,7 +13,7 @@ use crate::awake::Spinners;
 use crate::bench_error::BenchError;
 use crate::client::Client;
 use crate::clock::{Deadline, now};
-use crate::contender::{Contender, Prepared, Ready};
+use crate::contender::{Contender, Prepared, Ready, replace_in};
 use crate::measure::{RoundLimits, SmallCalls};
 use crate::process::Running;
 use crate::program_paths::ProgramPaths;
@@ -122,11 +122,7 @@ fn prepare_with_vault(
     refresh: &str,
 ) -> Result<Prepared, BenchError> {
     let prepared = SIDECAR_AT_VAULT.prepare(dir, paths)?;
-    let path = dir.join("cofferdam.toml");
-    let written = std::fs::read_to_string(&path).and_then(|text| {
-        std::fs::write(&path, text.replace("{vault}", &bao.address()).replace("{refresh}", refresh))
-    });
-    written.map_err(|source| BenchError::Write { what: "a configuration".into(), source })?;
+    replace_in(&dir.join("cofferdam.toml"), &[("{vault}", &bao.address()), ("{refresh}", refresh)])?;
     Ok(prepared)
 }
 
