@@ -36,6 +36,8 @@ pub(super) struct Plan {
     pub(super) login: Option<LoginPlace>,
     pub(super) files: Files,
     pub(super) paths: PathsInside,
+    /// Of this run on the host.
+    pub(super) run_directory: PathBuf,
     /// Where the command starts.
     pub(super) directory: PathBuf,
     pub(super) command: Vec<OsString>,
@@ -120,7 +122,7 @@ impl Plan {
         mounts.push(Mount::new(run_directory.join(super::directory::RELAY), &paths.relay, Access::ReadOnly));
         mounts.push(Mount::new(&shim.path, paths.shim(), Access::ReadOnly));
         mounts.sort_by_key(|mount| mount.target.components().count());
-        request.kind.check_mounts(&mounts)?;
+        request.kind.check_words(&mounts, host, &request.command)?;
 
         let mut command = request.command.clone();
         if let (Some(executable), Some(first)) = (&executable, command.first_mut()) {
@@ -142,6 +144,7 @@ impl Plan {
             login,
             files,
             paths,
+            run_directory: run_directory.to_owned(),
             directory: host.directory.clone(),
             command,
             environment,

@@ -5,7 +5,7 @@ use std::path::Path;
 use cofferdam_tests::agents::{Agent, Report, model_for};
 use cofferdam_tests::local_run::{LocalRun, contents};
 use cofferdam_tests::process::{built, output_of};
-use cofferdam_tests::sandboxes::RunPodman;
+use cofferdam_tests::sandboxes::PodmanEngine;
 use serde_json::json;
 
 use super::{CANARY, text, user};
@@ -25,17 +25,17 @@ fn codex_in_bubblewrap() {
 
 #[test]
 fn claude_code_in_podman() {
-    let Some(podman) = RunPodman::open() else { return };
+    let Some(podman) = PodmanEngine::open() else { return };
     calls_a_tool(Agent::ClaudeCode, &["--sandbox", "podman"], Some(&podman));
 }
 
 #[test]
 fn codex_in_podman() {
-    let Some(podman) = RunPodman::open() else { return };
+    let Some(podman) = PodmanEngine::open() else { return };
     calls_a_tool(Agent::Codex, &["--sandbox", "podman"], Some(&podman));
 }
 
-fn calls_a_tool(agent: Agent, options: &[&str], podman: Option<&RunPodman>) {
+fn calls_a_tool(agent: Agent, options: &[&str], podman: Option<&PodmanEngine>) {
     let Some(program) = agent.program() else { return };
     let user = user();
     for path in [".claude/.credentials.json", ".claude.json", ".codex/config.toml", ".ssh/id_ed25519"] {
