@@ -16,7 +16,7 @@ use tokio::time::timeout;
 
 use super::directory::{Leftover, RunDirectory, leftovers};
 use super::harness::login::{Login, Returned};
-use super::harness::settings::{LoginState, ShimCommand};
+use super::harness::settings::ShimCommand;
 use super::host::Host;
 use super::image::Pull;
 use super::kinds::{CommandLine, GeneratedFile, Orphans, Prepared, Stdio, advise_other_kind};
@@ -105,7 +105,7 @@ impl ActiveRun {
         let ended = ended.map_err(|error| {
             Failure::new(Sysexit::Unavailable, format!("run `{}`: {error}", program.display()))
         })?;
-        if !ended.killed && ended.status.code().is_some() {
+        if !ended.signalled && ended.status.code().is_some() {
             self.removal = Removal::NotNeeded;
         }
         if let (Some(advice), Some(code)) = (prepared.advice, ended.status.code())
@@ -158,7 +158,7 @@ impl ActiveRun {
         }
         let shim = plan.paths.shim();
         let shim = ShimCommand { program: &shim.to_string_lossy(), link: &plan.link() };
-        let login = if plan.login.is_some() { LoginState::Copied } else { LoginState::Absent };
+        let login = plan.login_state();
         let settings = plan.harness.map(|harness| harness.settings(&plan.servers, shim, login));
         let home = directory.home();
         let settings: Vec<GeneratedFile> = settings

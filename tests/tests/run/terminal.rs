@@ -71,6 +71,31 @@ impl Terminal {
         self.host.write_all(text.as_bytes()).expect("the terminal takes input");
     }
 
+    /// Gives the window another size, and tells the run as a terminal does.
+    pub(crate) fn resize(&self, rows: u16, columns: u16) {
+        Window::new(rows, columns).apply(&self.host).expect("it has a size");
+        self.run.signal(nix::sys::signal::Signal::SIGWINCH);
+    }
+
+    /// Waits until a second has passed in which nothing was shown.
+    #[track_caller]
+    pub(crate) fn wait_until_still(&self) {
+        let mut before = usize::MAX;
+        wait_until("nothing more is shown", || {
+            let shown = self.shown().len();
+            let is_still = shown == before;
+            before = shown;
+            is_still || {
+                std::thread::sleep(std::time::Duration::from_secs(1));
+                false
+            }
+        });
+    }
+
+    pub(crate) fn has_exited(&mut self) -> bool {
+        !self.run.is_running()
+    }
+
     fn mode(&self) -> Termios {
         tcgetattr(&self.inside).expect("it is a terminal")
     }
@@ -91,8 +116,7 @@ fn the_command_has_the_size_of_the_window_and_learns_of_a_new_one() {
     let mut terminal = Terminal::start(&user, &["--", "sh", "-c", script]);
     terminal.wait_for("24 80");
     terminal.wait_for("ready");
-    Window::new(33, 101).apply(&terminal.host).expect("it has a size");
-    terminal.run.signal(nix::sys::signal::Signal::SIGWINCH);
+    terminal.resize(33, 101);
     terminal.wait_for("33 101");
     assert_eq!(terminal.exit_code(), Some(7));
     user.assert_nothing_left();

@@ -72,6 +72,17 @@ impl Unprivileged {
         command
     }
 
+    /// A PATH with these programs of the system only.
+    fn search_path_with(&self, programs: &[&str]) -> PathBuf {
+        let directory = self.programs.path().join("some");
+        std::fs::create_dir(&directory).expect("a temporary directory is writable");
+        for name in programs {
+            let program = Path::new("/usr/bin").join(name);
+            std::os::unix::fs::symlink(program, directory.join(name)).expect("it is new");
+        }
+        directory
+    }
+
     /// Writes a program for that user.
     fn program(&self, name: &str, script: &str) -> String {
         let path = self.user.program(name, script);
@@ -123,12 +134,13 @@ fn a_sandbox_cannot_keep_the_copy_of_the_login_of_a_killed_run() {
     let Some(unprivileged) = Unprivileged::new() else { return };
     let user = &unprivileged.user;
     user.write(".claude/.credentials.json", r#"{"claudeAiOauth":{"accessToken":"login-of-the-user"}}"#);
-    let script =
-        "#!/bin/sh\nproject=$PWD; cd /; chmod 0 ~/.claude ~; touch \"$project/ready\"; exec sleep 1000\n";
+    let script = "#!/bin/sh\nexec 3> state; cd /; chmod 0 ~/.claude ~; echo locked >&3; exec sleep 1000\n";
     let program = unprivileged.program("claude", script);
     let command = unprivileged.command(&["--network", "none", "--", &program]);
     let mut run = Running::spawn(command, "cofferdam run");
-    wait_until("the sandbox has locked its home", || user.project().join("ready").exists());
+    wait_until("the sandbox has locked its home", || {
+        std::fs::read(user.project().join("state")).is_ok_and(|state| state == b"locked\n")
+    });
     run.kill9();
     wait_until("the sidecar ends", || user.sidecars().is_empty());
     assert!(std::fs::read_dir(user.temporary()).is_ok_and(|mut left| left.next().is_some()));
@@ -159,6 +171,8 @@ fn without_user_namespaces_the_reason_and_the_next_step_are_named() {
     let run = unprivileged.programs.path().join("cofferdam");
     let mut command = user.world.command_of(&unshare);
     command.env("HOME", user.home()).env("TMPDIR", user.temporary()).current_dir(user.project());
+    // No other kind of sandbox is found: podman would leave files of its own when it is asked whether it works.
+    command.env("PATH", unprivileged.search_path_with(&["bwrap", "setpriv", "sh", "true"]));
     // The first shell has no capabilities, because its ids are not mapped yet when it starts; the second one has.
     let inner = "echo 0 > /proc/sys/user/max_user_namespaces && \
                  exec setpriv --reuid 1000 --regid 1000 --clear-groups \"$@\"";

@@ -74,7 +74,14 @@ impl Harness {
                 "CLAUDE_CODE_OAUTH_TOKEN",
             ],
             Self::Codex => &["CODEX_API_KEY", "OPENAI_API_KEY", "OPENAI_BASE_URL"],
-            Self::GeminiCli => &["GEMINI_API_KEY", "GEMINI_MODEL", "GOOGLE_API_KEY", "GOOGLE_CLOUD_PROJECT"],
+            Self::GeminiCli => &[
+                "GEMINI_API_KEY",
+                "GEMINI_MODEL",
+                "GOOGLE_API_KEY",
+                "GOOGLE_CLOUD_LOCATION",
+                "GOOGLE_CLOUD_PROJECT",
+                "GOOGLE_GEMINI_BASE_URL",
+            ],
             Self::OpenCode => {
                 &["ANTHROPIC_API_KEY", "GEMINI_API_KEY", "OPENAI_API_KEY", "OPENROUTER_API_KEY"]
             }
