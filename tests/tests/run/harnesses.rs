@@ -237,7 +237,8 @@ fn is_usable_at_a_terminal(agent: Agent, kind: Option<SandboxKind>) {
     let mut command = harness.command();
     command.env("ANTHROPIC_BASE_URL", model.url()).env("ANTHROPIC_API_KEY", "not-a-key");
     command.env("OPENAI_BASE_URL", model.url()).env("OPENAI_API_KEY", "not-a-key");
-    command.args(["--", agent.command_name()]);
+    // Quiet, so that what is shown is the harness's.
+    command.args(["--quiet", "--", agent.command_name()]);
     let mut terminal = Terminal::of(command);
     terminal.wait_for(match agent {
         Agent::ClaudeCode => "Claude",
@@ -298,21 +299,21 @@ fn the_quick_start_of_the_guide_works_as_written() {
     let guide = include_str!("../../../packaging/guide/run.md");
     let block =
         guide.split("```sh\n").nth(1).and_then(|rest| rest.split("```").next()).expect("it has commands");
-    let (build, commands) = block.split_once('\n').expect("two lines");
+    let (build, commands) = block.split_once('\n').expect("several lines");
     assert_eq!(build, "cargo build --release --workspace", "this step made the programs that are tested");
     let user = user();
     let config = user.write(".config/cofferdam/cofferdam.toml", "");
     std::fs::copy(&user.world.layout().config, config).expect("the home is writable");
-    let programs = user.home().join("programs");
-    std::fs::create_dir(&programs).expect("the home is writable");
+    let built_in = user.home().join("clone/target/release");
+    std::fs::create_dir_all(&built_in).expect("the home is writable");
     for (variable, name) in [("COFFERDAM_BIN", "cofferdam"), ("COFFERDAM_SHIM_BIN", "cofferdam-shim")] {
-        std::fs::hard_link(built(variable, name), programs.join(name))
-            .or_else(|_| std::fs::copy(built(variable, name), programs.join(name)).map(drop))
+        std::fs::hard_link(built(variable, name), built_in.join(name))
+            .or_else(|_| std::fs::copy(built(variable, name), built_in.join(name)).map(drop))
             .expect("the programs can be copied");
     }
     user.program("claude", "#!/bin/sh\ncat ~/.claude.json; cofferdam-shim status\n");
     let mut shell = cofferdam_tests::process::command("bash");
-    shell.args(["-euc", commands]).current_dir(user.project()).env_clear();
+    shell.args(["-euc", commands]).current_dir(user.home().join("clone")).env_clear();
     shell.env("PATH", user.search_path()).env("HOME", user.home()).env("TMPDIR", user.temporary());
     let output = output_of(shell, "the quick start");
     let seen = text(&output.stdout);

@@ -41,7 +41,7 @@ fn exit_code_after_interrupt(run: &mut Running) -> i32 {
 
 /// After more and more time, so that every step is met.
 #[test]
-fn at_any_time_with_bubblewrap() {
+fn an_interrupt_at_any_time_leaves_nothing_with_bubblewrap() {
     if Tool::Bubblewrap.path().is_none() {
         return;
     }
@@ -55,7 +55,7 @@ fn at_any_time_with_bubblewrap() {
 }
 
 #[test]
-fn at_any_time_with_podman() {
+fn an_interrupt_at_any_time_leaves_nothing_with_podman() {
     let Some(podman) = PodmanEngine::open() else { return };
     let user = user();
     // The first process of a container takes no signal that it has no handler for.
@@ -74,7 +74,7 @@ fn at_any_time_with_podman() {
 }
 
 #[test]
-fn before_the_sidecar_is_up() {
+fn an_interrupt_before_the_sidecar_is_up_leaves_nothing() {
     if Tool::Bubblewrap.path().is_none() {
         return;
     }
@@ -98,7 +98,7 @@ fn before_the_sidecar_is_up() {
 
 /// From a registry that accepts the connection and never answers.
 #[test]
-fn during_the_pull_of_an_image() {
+fn an_interrupt_during_the_pull_of_an_image_leaves_nothing() {
     let Some(podman) = PodmanEngine::open() else { return };
     let user = user();
     let (sender, disconnected) = mpsc::channel();
@@ -125,7 +125,7 @@ fn during_the_pull_of_an_image() {
 }
 
 #[test]
-fn inside() {
+fn an_interrupt_of_the_command_leaves_nothing() {
     if Tool::Bubblewrap.path().is_none() {
         return;
     }

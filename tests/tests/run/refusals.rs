@@ -119,6 +119,7 @@ fn programs_of_servers_and_secrets_in_a_writable_directory_are_refused() {
     for added in [
         format!("[secrets.other]\nexec = [\"sh\", \"{}\"]", script.display()),
         format!("[servers.other]\ncommand = [\"node\", \"{}\"]", package.display()),
+        format!("[servers.other]\ncommand = [\"npx\", \"a-server\"]\ncwd = \"{}\"", user.project().display()),
         format!("[servers.other]\ncommand = [\"uv\", \"run\", \"--script={}\"]", script.display()),
     ] {
         std::fs::write(&user.world.layout().config, format!("{config}\n{added}\n")).expect("it is writable");
