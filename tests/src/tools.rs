@@ -17,6 +17,7 @@ pub enum Tool {
     E2bSdk,
     Everything,
     Filesystem,
+    GeminiCli,
     Ip,
     /// A directory: `vmlinuz`, and `modules` in the order in which they are loaded.
     Kernel,
@@ -84,6 +85,7 @@ impl Tool {
             Self::Filesystem => {
                 installed("npm/node_modules/@modelcontextprotocol/server-filesystem/dist/index.js")
             }
+            Self::GeminiCli => installed("npm/node_modules/@google/gemini-cli/bundle/gemini.js"),
             Self::Ip => on_path("ip"),
             Self::Kernel => installed("kernel"),
             Self::Node => on_path("node"),

@@ -34,8 +34,8 @@ pub enum RunError {
     Timeout(Duration),
 }
 
-/// Runs `command` with the allowed environment and returns its stdout; stdin and stderr are `/dev/null`. A command that
-/// exceeds a limit is killed with all its descendants.
+/// Runs `command` in `/` with the allowed environment and returns its stdout; stdin and stderr are `/dev/null`. A command
+/// that exceeds a limit is killed with all its descendants.
 pub async fn run_bounded(
     command: &[String],
     time: Duration,
@@ -46,7 +46,8 @@ pub async fn run_bounded(
         program: program.into(),
         args: args.iter().map(OsString::from).collect(),
         environment: allowed_environment(Vec::new()),
-        directory: None,
+        // Not in the sidecar's own, which may be that of a project: some interpreters prefer packages of their directory.
+        directory: Some("/".into()),
     };
     let (output, child_output) = io::pipe().map_err(RunError::Read)?;
     let output = pipe::Receiver::from_owned_fd(output.into()).map_err(RunError::Read)?;

@@ -26,6 +26,7 @@
 //! | `tool_fingerprint` | whether two processes offer the same tools and capabilities |
 //! | `tool_list` | `tools/list` requests of the sidecar itself |
 //! | [`upstream`] | a started server as a stream of messages: stdio or HTTP; `upstream::start` makes one |
+//! | `working_directory` | the directories in which stdio servers start |
 
 #![forbid(unsafe_code)]
 
@@ -50,6 +51,7 @@ mod tests;
 mod tool_fingerprint;
 mod tool_list;
 pub mod upstream;
+mod working_directory;
 
 pub use event::{DID_NOT_RUN, Event, ProcessId, Role, SlotKey};
 pub use launcher::Launcher;
@@ -62,3 +64,4 @@ pub use tool_list::{NextPage, ToolList};
 #[cfg(any(test, feature = "scripted"))]
 pub use upstream::scripted;
 pub use upstream::start::HostResources;
+pub use working_directory::WorkingDirectories;

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -192,6 +192,8 @@ pub struct StdioServer {
     pub env: BTreeMap<String, Template>,
     /// File name → content; 0600, memory-backed.
     pub files: BTreeMap<String, Template>,
+    /// Where the process starts, absolute. `None`: in a directory of the server's own.
+    pub directory: Option<PathBuf>,
 }
 
 #[derive(Debug)]

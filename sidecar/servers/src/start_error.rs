@@ -7,6 +7,7 @@ use cofferdam_secrets::{InjectError, SecretError};
 use relay_proto::code::Code;
 
 use crate::grant_limits::LimitReached;
+use crate::working_directory::WorkingDirectoryError;
 
 /// In every case nothing was sent to the server.
 #[derive(Debug, thiserror::Error)]
@@ -21,6 +22,8 @@ pub enum StartError {
     Files(#[from] FileError),
     #[error(transparent)]
     Launch(#[from] LaunchError),
+    #[error(transparent)]
+    WorkingDirectory(#[from] WorkingDirectoryError),
 }
 
 impl StartError {
@@ -29,7 +32,9 @@ impl StartError {
             Self::Files(FileError::Fill { .. }) | Self::Inject(_) | Self::Secret(_) => {
                 Code::CredentialUnavailable
             }
-            Self::LimitReached(_) | Self::Files(_) | Self::Launch(_) => Code::ServerUnavailable,
+            Self::LimitReached(_) | Self::Files(_) | Self::Launch(_) | Self::WorkingDirectory(_) => {
+                Code::ServerUnavailable
+            }
         }
     }
 

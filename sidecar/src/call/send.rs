@@ -136,6 +136,7 @@ impl CallerContext {
             grant_limits: Arc::clone(&session.grant_limits),
             files: session.context.files.clone(),
             tasks: session.context.tasks.clone(),
+            working_directories: session.context.working_directories.clone(),
         };
         let launcher = Launcher::new(
             Arc::clone(server),

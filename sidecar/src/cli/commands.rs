@@ -20,9 +20,10 @@ use crate::config::{self, Config, Environment};
 use crate::daemon::admin::client::{self, AdminError};
 use crate::daemon::admin::{AdminRequest, AdminResponse};
 use crate::daemon::while_held::{HoldFiles, Lifetime};
-use crate::run::{self, Mode, Output, RunArguments};
+use crate::run::{self, Mode, RunArguments};
 use crate::terminal;
 use crate::terminal::failure::{Failure, Sysexit};
+use crate::terminal::progress::Output;
 use crate::{daemon, demo, enrolment};
 
 pub(super) fn run(arguments: Arguments) -> Result<ExitCode, Failure> {

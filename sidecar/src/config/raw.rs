@@ -213,6 +213,9 @@ pub(super) struct RawServer {
     pub(super) env: Option<Spanned<BTreeMap<Spanned<String>, Spanned<String>>>>,
     /// Files by name, with templates as in `env`. They have mode 0600 and are kept in memory; `{file:NAME}` is a file's path.
     pub(super) files: Option<Spanned<BTreeMap<Spanned<String>, Spanned<String>>>>,
+    /// The directory in which the process starts; a relative path starts at the configuration's directory. Default: a directory
+    /// of the server's own in `state-dir`, empty at first.
+    pub(super) cwd: Option<Spanned<String>>,
     /// The server's URL. With `http://`, headers are allowed for loopback addresses only.
     pub(super) url: Option<Spanned<String>>,
     /// Headers of every request, with templates as in `env`.

@@ -16,8 +16,9 @@ use tokio::time::timeout;
 
 use super::directory::{Leftover, RunDirectory, leftovers};
 use super::harness::login::{Login, Returned};
-use super::harness::settings::{LoginState, ShimCommand};
+use super::harness::settings::ShimCommand;
 use super::host::Host;
+use super::image::Pull;
 use super::kinds::{CommandLine, GeneratedFile, Orphans, Prepared, Stdio, advise_other_kind};
 use super::plan::Plan;
 use super::shared_sidecar::SharedSidecar;
@@ -27,6 +28,7 @@ use crate::config::Config;
 use crate::daemon::admin::client::{self, AdminError};
 use crate::daemon::admin::{AdminRequest, AdminResponse};
 use crate::terminal::failure::{Failure, Sysexit};
+use crate::terminal::progress::Progress;
 
 /// What a run has set up so far.
 #[derive(Default)]
@@ -37,6 +39,7 @@ pub(super) struct ActiveRun {
     /// The request for the relay's socket. It is waited for even when the run ends meanwhile, so that no socket is left.
     enrolling: Option<JoinHandle<Result<AdminResponse, AdminError>>>,
     enrolment: Option<String>,
+    pull: Pull,
     removal: Removal,
 }
 
@@ -61,23 +64,24 @@ impl ActiveRun {
         host: &Host,
         config: &Config,
         config_file: &Path,
-        path: &Path,
+        progress: &Progress,
     ) -> Result<(), Failure> {
         let leftovers = leftovers(&host.temporary);
-        self.write_files(plan, prepared, path).map_err(|error| {
-            Failure::new(
-                Sysexit::CannotCreate,
-                format!("make the directory `{}` of this run: {error}", path.display()),
-            )
-            .hint("set TMPDIR to a directory that this user can write")
+        self.write_files(plan, prepared).map_err(|error| {
+            let path = plan.run_directory.display();
+            Failure::new(Sysexit::CannotCreate, format!("make the directory `{path}` of this run: {error}"))
+                .hint("set TMPDIR to a directory that this user can write")
         })?;
         self.copy_login(plan)?;
         if let Some(trial) = &prepared.trial {
             try_sandbox(trial, plan, host).await?;
         }
+        if let Some(image) = &prepared.image {
+            image.ensure_present(&mut self.pull, progress).await?;
+        }
         let held = SharedSidecar::hold(&config.admin.socket, &config.state_dir, config_file).await?;
         let sidecar = self.sidecar.insert(held);
-        sidecar.ensure_running().await?;
+        sidecar.ensure_running(progress).await?;
         remove_leftovers(leftovers, host, sidecar).await;
         self.enrol(plan).await
     }
@@ -101,7 +105,7 @@ impl ActiveRun {
         let ended = ended.map_err(|error| {
             Failure::new(Sysexit::Unavailable, format!("run `{}`: {error}", program.display()))
         })?;
-        if !ended.killed && ended.status.code().is_some() {
+        if !ended.signalled && ended.status.code().is_some() {
             self.removal = Removal::NotNeeded;
         }
         if let (Some(advice), Some(code)) = (prepared.advice, ended.status.code())
@@ -114,6 +118,7 @@ impl ActiveRun {
 
     /// Takes down what was set up.
     pub(super) async fn end(mut self, prepared: &Prepared) -> Result<(), Failure> {
+        self.pull.stop().await;
         if let Some(removal) = &prepared.removal
             && self.removal == Removal::Needed
         {
@@ -145,15 +150,15 @@ impl ActiveRun {
         refused.and(left)
     }
 
-    fn write_files(&mut self, plan: &Plan, prepared: &Prepared, path: &Path) -> io::Result<()> {
-        let directory = self.directory.insert(RunDirectory::create(path)?);
+    fn write_files(&mut self, plan: &Plan, prepared: &Prepared) -> io::Result<()> {
+        let directory = self.directory.insert(RunDirectory::create(&plan.run_directory)?);
         directory.write(&prepared.files)?;
         if let Some(removal) = &prepared.removal {
             directory.note_removal(removal)?;
         }
         let shim = plan.paths.shim();
         let shim = ShimCommand { program: &shim.to_string_lossy(), link: &plan.link() };
-        let login = if plan.login.is_some() { LoginState::Copied } else { LoginState::Absent };
+        let login = plan.login_state();
         let settings = plan.harness.map(|harness| harness.settings(&plan.servers, shim, login));
         let home = directory.home();
         let settings: Vec<GeneratedFile> = settings

@@ -10,7 +10,9 @@ use std::path::{Path, PathBuf};
 
 use nix::fcntl::{Flock, FlockArg};
 
+use super::harness::LOGINS_INSIDE;
 use super::kinds::{CommandLine, FileContent, GeneratedFile};
+use super::removal::remove_tree;
 
 /// Removed on drop.
 #[derive(Debug)]
@@ -59,6 +61,7 @@ impl RunDirectory {
         match made {
             Ok(lock) => Ok(Self { path: path.to_owned(), _lock: lock }),
             Err(error) => {
+                // No sandbox has written to it.
                 let _ = fs::remove_dir_all(path);
                 Err(error)
             }
@@ -108,12 +111,7 @@ pub(super) const RELAY: &str = "relay";
 
 impl Drop for RunDirectory {
     fn drop(&mut self) {
-        if let Err(error) = fs::remove_dir_all(&self.path) {
-            eprintln!(
-                "cofferdam: remove `{}`: {error}; remove it by hand, it may hold a login",
-                self.path.display()
-            );
-        }
+        remove(&self.path);
     }
 }
 
@@ -121,7 +119,7 @@ impl Leftover {
     /// Removes its files. Its enrolment has to be over: a sidecar would make the directory again for the socket.
     pub(super) fn remove(self) {
         // What cannot be removed now is tried again by the next run.
-        let _ = fs::remove_dir_all(&self.path);
+        remove(&self.path);
     }
 }
 
@@ -143,11 +141,21 @@ pub(super) fn leftovers(temporary: &Path) -> Vec<Leftover> {
             let enrolment = fs::read_to_string(path.join(ENROLMENT)).ok();
             let removal = fs::read(path.join(REMOVAL)).unwrap_or_default();
             let removal = serde_json::from_slice(&removal).unwrap_or_default();
-            // It may hold a login, so it goes first.
-            let _ = fs::remove_dir_all(path.join(HOME));
+            // It may hold a login, so it goes before the sidecar is asked about the rest, which takes time and may fail.
+            if let Err(remaining) = remove_tree(&path.join(HOME), LOGINS_INSIDE.map(Path::new)) {
+                eprintln!("cofferdam: after a run that was killed: {remaining}");
+            }
             Some(Leftover { path, enrolment, removal, _lock: lock })
         })
         .collect()
+}
+
+/// Removes the directory of a run, the copy of a login first.
+fn remove(path: &Path) {
+    let logins = LOGINS_INSIDE.map(|login| Path::new(HOME).join(login));
+    if let Err(remaining) = remove_tree(path, logins.iter().map(PathBuf::as_path)) {
+        eprintln!("cofferdam: {remaining}");
+    }
 }
 
 fn write_private(path: &Path, bytes: &[u8]) -> io::Result<()> {

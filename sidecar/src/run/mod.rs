@@ -16,7 +16,8 @@
 //! | [`shim_file`] | the shim that is put inside |
 //! | [`harness`] | known harnesses: generated settings, the copy of the login |
 //! | [`kinds`] | bubblewrap, podman, docker, gVisor, srt |
-//! | [`directory`] | the run's own files on the host |
+//! | [`image`] | the image of a container, and its pull |
+//! | [`directory`], [`removal`] | the run's own files on the host, and how they go although a sandbox could write some of them |
 //! | [`shared_sidecar`] | the sidecar that concurrent runs share |
 //! | [`active`] | a run from its first file to its end |
 //! | [`signals`], [`terminal_relay`] | the command at its terminal |
@@ -28,9 +29,11 @@ mod executable;
 mod exposed;
 mod harness;
 mod host;
+mod image;
 mod kinds;
 mod mount;
 mod plan;
+mod removal;
 mod request;
 mod shared_sidecar;
 mod shim_file;
@@ -48,6 +51,7 @@ use nix::sys::signal::Signal;
 use crate::config::Config;
 use crate::terminal;
 use crate::terminal::failure::{Failure, Sysexit};
+use crate::terminal::progress::{Output, Progress};
 use active::ActiveRun;
 use directory::RunDirectory;
 use host::Host;
@@ -57,7 +61,7 @@ use request::RunRequest;
 use signals::Signals;
 
 pub(crate) use kinds::Kind;
-pub(crate) use request::{Mode, NetworkArgument, Output, RunArguments};
+pub(crate) use request::{Mode, NetworkArgument, RunArguments};
 
 /// The longest part of a sandbox's name that comes from its command.
 const MAX_STEM: usize = 24;
@@ -103,7 +107,8 @@ async fn run_async(
         terminal::line(&words::line(prepared.command.words()));
         return Ok(ExitCode::SUCCESS);
     }
-    execute(&plan, &prepared, &host, config, &config_file, &path, stdio).await
+    let progress = Progress::new("cofferdam", arguments.output);
+    execute(&plan, &prepared, &host, config, &config_file, stdio, &progress).await
 }
 
 /// Sets the sandbox up, runs the command, and takes everything down again, whatever happened.
@@ -113,8 +118,8 @@ async fn execute(
     host: &Host,
     config: &Config,
     config_file: &Path,
-    path: &Path,
     stdio: Stdio,
+    progress: &Progress,
 ) -> Result<ExitCode, Failure> {
     let mut signals = Signals::new().map_err(|error| Failure::new(Sysexit::Software, error))?;
     if prepared.orphans == Orphans::Kill {
@@ -122,9 +127,11 @@ async fn execute(
     }
     let mut run = ActiveRun::default();
     let ready = tokio::select! {
-        ready = run.set_up(plan, prepared, host, config, config_file, path) => ready.map(|()| None),
+        ready = run.set_up(plan, prepared, host, config, config_file, progress) => ready.map(|()| None),
         signal = signals.interruption() => Ok(Some(signal)),
     };
+    // Before the command writes to the same terminal.
+    progress.clear();
     let result = match ready {
         Ok(None) => run.command(prepared, stdio, &mut signals).await,
         Ok(Some(signal)) => Ok(ended_by(signal)),

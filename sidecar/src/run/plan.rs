@@ -12,6 +12,7 @@ use relay_proto::name::Name;
 
 use super::executable::{self, Executable};
 use super::exposed;
+use super::harness::settings::LoginState;
 use super::harness::{Harness, LoginPlace};
 use super::host::Host;
 use super::kinds::{Kind, Network};
@@ -36,6 +37,8 @@ pub(super) struct Plan {
     pub(super) login: Option<LoginPlace>,
     pub(super) files: Files,
     pub(super) paths: PathsInside,
+    /// Of this run on the host.
+    pub(super) run_directory: PathBuf,
     /// Where the command starts.
     pub(super) directory: PathBuf,
     pub(super) command: Vec<OsString>,
@@ -120,7 +123,7 @@ impl Plan {
         mounts.push(Mount::new(run_directory.join(super::directory::RELAY), &paths.relay, Access::ReadOnly));
         mounts.push(Mount::new(&shim.path, paths.shim(), Access::ReadOnly));
         mounts.sort_by_key(|mount| mount.target.components().count());
-        request.kind.check_mounts(&mounts)?;
+        request.kind.check_words(&mounts, host, &request.command)?;
 
         let mut command = request.command.clone();
         if let (Some(executable), Some(first)) = (&executable, command.first_mut()) {
@@ -142,6 +145,7 @@ impl Plan {
             login,
             files,
             paths,
+            run_directory: run_directory.to_owned(),
             directory: host.directory.clone(),
             command,
             environment,
@@ -155,13 +159,11 @@ impl Plan {
             Network::Host => "host, loopback services of this machine included",
             Network::Hosts(_) => "the hosts of the harness's model only",
         };
-        let login = match (self.harness, &self.login) {
-            (None, _) => String::new(),
-            (Some(_), Some(_)) => " · harness login: inside".to_owned(),
-            (Some(harness), None) => match self.environment.keys().any(|name| is_login(harness, name)) {
-                true => " · harness login: inside, by a variable".to_owned(),
-                false => " · harness login: none".to_owned(),
-            },
+        let login = match (self.harness, self.login_state()) {
+            (None, _) => "",
+            (Some(_), LoginState::Copied) => " · harness login: inside",
+            (Some(_), LoginState::Variable) => " · harness login: inside, by a variable",
+            (Some(_), LoginState::Absent) => " · harness login: none",
         };
         let harness = self.harness.map(|harness| format!(" for {}", harness.name())).unwrap_or_default();
         let tools: Vec<&str> = self.servers.iter().map(Name::as_str).collect();
@@ -188,6 +190,16 @@ impl Plan {
             ));
         }
         lines
+    }
+
+    /// How the sandbox has the login of its harness.
+    pub(super) fn login_state(&self) -> LoginState {
+        let is_login = |name: &OsString| self.harness.is_some_and(|harness| is_login(harness, name));
+        match &self.login {
+            Some(_) => LoginState::Copied,
+            None if self.environment.keys().any(is_login) => LoginState::Variable,
+            None => LoginState::Absent,
+        }
     }
 
     /// The link of the sandbox's shims.

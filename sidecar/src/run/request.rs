@@ -8,6 +8,7 @@ use relay_proto::name::Name;
 use super::kinds::{Kind, Network};
 use super::mount::Mount;
 use crate::terminal::failure::{Failure, Sysexit};
+use crate::terminal::progress::Output;
 
 /// The arguments of `cofferdam run`.
 #[derive(Clone, Debug)]
@@ -31,13 +32,6 @@ pub(crate) enum NetworkArgument {
     None,
     /// The network of this machine, with the services on its loopback address
     Host,
-}
-
-/// Whether the run tells what it does.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(crate) enum Output {
-    Lines,
-    Quiet,
 }
 
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -68,6 +62,13 @@ impl RunRequest {
             mounts.push(mount.map_err(|error| {
                 usage(format!("read --mount: {error}")).hint("write SRC, SRC:DST or SRC:DST:ro")
             })?);
+        }
+        if let Some(image) =
+            arguments.image.as_deref().filter(|image| image.is_empty() || image.starts_with('-'))
+        {
+            return Err(
+                usage(format!("`{image}` is not the name of an image")).hint("write NAME or NAME:TAG")
+            );
         }
         let grant = arguments.grant.as_deref().map(str::parse).transpose();
         let grant = grant.map_err(|error| usage(format!("read --grant: {error}")))?;

@@ -20,6 +20,7 @@ use crate::daemon::admin::client::{self, AdminError};
 use crate::daemon::admin::{AdminRequest, AdminResponse};
 use crate::daemon::while_held::{HoldFiles, try_lock};
 use crate::terminal::failure::{Failure, Sysexit};
+use crate::terminal::progress::{Output, Progress};
 
 /// A sidecar that this run uses.
 #[derive(Debug)]
@@ -68,7 +69,7 @@ impl SharedSidecar {
     }
 
     /// Starts the sidecar unless one answers.
-    pub(super) async fn ensure_running(&mut self) -> Result<(), Failure> {
+    pub(super) async fn ensure_running(&mut self, progress: &Progress) -> Result<(), Failure> {
         if self.answers().await? {
             return Ok(());
         }
@@ -85,6 +86,7 @@ impl SharedSidecar {
         if self.answers().await? {
             return Ok(());
         }
+        progress.step("starting the sidecar");
         self.child = Some(self.spawn()?);
         loop {
             if self.answers().await? {
@@ -103,9 +105,11 @@ impl SharedSidecar {
     pub(super) async fn keep_running(&mut self) {
         // One that was started otherwise is its operator's to start again.
         let shared = self.child.is_some() || self.is_started_by_run();
+        // The terminal is the command's.
+        let progress = Progress::new("cofferdam", Output::Quiet);
         loop {
             sleep(WATCH_INTERVAL).await;
-            if shared && !self.is_started_by_run() && self.ensure_running().await.is_err() {
+            if shared && !self.is_started_by_run() && self.ensure_running(&progress).await.is_err() {
                 sleep(RESTART_PAUSE).await;
             }
         }

@@ -24,8 +24,8 @@ use super::signals::{Delivery, Received, Signals, send};
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ProgramEnd {
     pub(super) status: ExitStatus,
-    /// It did not end in time and was killed.
-    pub(super) killed: bool,
+    /// It was sent a signal, or was killed because it did not end in time. It may have ended before it had cleaned up.
+    pub(super) signalled: bool,
 }
 
 /// For a command to end after SIGTERM or SIGHUP; then it is killed.
@@ -50,7 +50,7 @@ pub(super) async fn run(
                 command.process_group(0);
             }
             let child = Command::from(command).kill_on_drop(true).spawn()?;
-            Program { child, target, early: None, kill_at: None }.wait(signals).await
+            Program { child, target, early: None, kill_at: None, signalled: false }.wait(signals).await
         }
         Stdio::Terminal => {
             let pty = Pty::open(Window::of(io::stdin())?)?;
@@ -62,7 +62,9 @@ pub(super) async fn run(
             drop(inside);
             let _raw = RawMode::enter(io::stdin())?;
             let mut relay = Relay::start(host)?;
-            Program { child, target, early: None, kill_at: None }.wait_at(&mut relay, signals).await
+            Program { child, target, early: None, kill_at: None, signalled: false }
+                .wait_at(&mut relay, signals)
+                .await
         }
     }
 }
@@ -74,6 +76,7 @@ struct Program {
     /// A signal that came before the command had started.
     early: Option<Signal>,
     kill_at: Option<Instant>,
+    signalled: bool,
 }
 
 impl Program {
@@ -81,7 +84,7 @@ impl Program {
         let id = self.child.id();
         loop {
             tokio::select! {
-                status = self.child.wait() => return Ok(ProgramEnd { status: status?, killed: false }),
+                status = self.child.wait() => return Ok(ProgramEnd { status: status?, signalled: self.signalled }),
                 received = signals.next() => self.pass(received),
                 () = Self::pass_early(&mut self.early, self.target, id) => {}
                 () = expired(self.kill_at) => return self.kill().await,
@@ -96,7 +99,7 @@ impl Program {
             tokio::select! {
                 status = self.child.wait() => {
                     relay.drain().await;
-                    return Ok(ProgramEnd { status: status?, killed: false });
+                    return Ok(ProgramEnd { status: status?, signalled: self.signalled });
                 }
                 received = signals.next() => {
                     if received == Received::Window {
@@ -128,6 +131,7 @@ impl Program {
             }
             Received::Window => return,
         };
+        self.signalled = true;
         self.early = (send(self.target, id, signal) == Delivery::TooEarly).then_some(signal);
     }
 
@@ -144,7 +148,7 @@ impl Program {
 
     async fn kill(mut self) -> io::Result<ProgramEnd> {
         self.child.start_kill()?;
-        Ok(ProgramEnd { status: self.child.wait().await?, killed: true })
+        Ok(ProgramEnd { status: self.child.wait().await?, signalled: true })
     }
 }
 

@@ -1,7 +1,7 @@
-//! Which directories of the user are in the sandbox, and which must not be.
+//! Which files and directories of the user the sandbox sees, and which mounts are refused.
 //!
-//! What must stay true: the home itself is never mounted; no file that the sidecar keeps for itself is visible inside, and no
-//! program or configuration that it uses on the host can be changed from inside.
+//! What must stay true: the home itself is never mounted; the sandbox sees no file that the sidecar keeps private, and can
+//! change neither the configuration nor a program or directory that the sidecar starts programs with.
 
 use std::path::{Path, PathBuf};
 
@@ -15,11 +15,11 @@ use super::request::RunRequest;
 use crate::config::{Config, SHARED_DIRECTORIES};
 use crate::terminal::failure::{Failure, Sysexit};
 
-/// A mount with its origin.
+/// A mount, and why it is there.
 #[derive(Clone, Debug)]
 pub(super) struct VisibleMount {
     pub(super) mount: Mount,
-    /// The working directory or `--mount`, not what the command needs to run.
+    /// Whether it is the working directory or a `--mount`; otherwise the command needs it to run.
     pub(super) from_user: bool,
 }
 
@@ -62,21 +62,21 @@ pub(super) fn mounts(
     Ok(from_user.chain(needed).collect())
 }
 
-/// Refuses mounts that would show or hand over what belongs to the host alone.
+/// Refuses mounts through which the sandbox could read the sidecar's private files, or change what the sidecar starts.
 pub(super) fn check(
     mounts: &[VisibleMount],
     config: &Config,
     config_file: &Path,
     run_directory: &Path,
 ) -> Result<(), Failure> {
-    // The file itself, and the one that it may be a link to: the sandbox could replace either.
+    // The configuration may be a link: the sandbox could replace the link as well as the file.
     let resolved = real(config_file);
     let mut private: Vec<(String, PathBuf)> = config.private_paths(&resolved);
     private.retain(|(_, path)| path.is_absolute() && real(path) != resolved);
     private.push(("the directory of this run".into(), run_directory.to_owned()));
     private.extend(config.relay.unix.as_ref().map(|unix| ("`relay.unix`".to_owned(), unix.path.clone())));
     private.extend(config.relay.vsock_dir.clone().map(|path| ("`relay.vsock-dir`".to_owned(), path)));
-    let written: Vec<(String, PathBuf)> = programs(config, &resolved);
+    let started = started_files(config);
     for VisibleMount { mount, .. } in mounts {
         let inside = |path: &Path| real(path).starts_with(&mount.source);
         for (what, path) in &private {
@@ -84,7 +84,7 @@ pub(super) fn check(
                 return Err(refusal(what, path, &mount.source));
             }
         }
-        for (what, path) in &written {
+        for (what, path) in &started {
             if mount.access == Access::ReadWrite && inside(path) {
                 return Err(refusal(what, path, &mount.source));
             }
@@ -98,14 +98,16 @@ pub(super) fn check(
     Ok(())
 }
 
-/// Whether the sandbox could have changed this file in an earlier run: then it must not choose what is mounted now.
+/// Whether the sandbox of an earlier run could have changed this file. If so, the links and the first line of the file must
+/// not decide what is mounted.
 pub(super) fn is_writable(request: &RunRequest, host: &Host, path: &Path) -> bool {
     let written = request.mounts.iter().filter(|mount| mount.access == Access::ReadWrite);
     let mut directories = written.map(|mount| mount.source.as_path()).chain([host.directory.as_path()]);
     directories.any(|directory| path.starts_with(directory) || real(path).starts_with(real(directory)))
 }
 
-/// The places of the sidecar's files and sockets and of the files of other runs, as directories where that is possible.
+/// Paths to hide from a sandbox that shows the file tree of the host: the sidecar's files and sockets, and the files of other
+/// runs. Where a directory holds nothing else, the path is that directory.
 pub(super) fn private_places(config: &Config, config_file: &Path, host: &Host) -> Vec<PathBuf> {
     let mut places = vec![host.temporary.clone()];
     let relay = config.relay.unix.as_ref().map(|unix| ("`relay.unix`".to_owned(), unix.path.clone()));
@@ -126,29 +128,37 @@ pub(super) fn private_places(config: &Config, config_file: &Path, host: &Host) -
     places
 }
 
-/// Whether a private path is a program: it may be seen, as long as it cannot be changed.
+/// Whether a private path is a program. The sandbox may read programs, but not change them.
 fn is_program(what: &str) -> bool {
     what.ends_with(".command`") || what.ends_with(".exec`")
 }
 
-/// Files and directories that programs of the host are started with, in commands of servers and of secrets. What a server
-/// works on, such as the directory of a project, is an argument too; so of directories only those count that an
-/// interpreter is given first.
-fn programs(config: &Config, config_file: &Path) -> Vec<(String, PathBuf)> {
-    let directory = config_file.parent().unwrap_or(Path::new("/"));
-    let of_servers = config.servers.values().map(|server| {
-        let command = match &server.kind {
-            ServerKind::Stdio(stdio) => stdio.command.as_slice(),
-            ServerKind::Http(_) => &[],
-        };
-        (format!("`servers.{}.command`", server.name), command)
-    });
-    let of_secrets = config.secrets.values().filter_map(|secret| match &secret.origin {
-        Origin::Exec { command, .. } => Some((format!("`secrets.{}.exec`", secret.name), command.as_slice())),
-        _ => None,
-    });
+/// Files and directories that decide what servers and programs of secrets do: the directories they start in, and the files
+/// in their commands. A server may also work on a directory that its command names, such as that of a project; so of
+/// directories in commands only those count that are an interpreter's first argument.
+fn started_files(config: &Config) -> Vec<(String, PathBuf)> {
+    let root = Path::new("/");
     let mut found = Vec::new();
-    for (what, command) in of_servers.chain(of_secrets) {
+    let mut commands = Vec::new();
+    for server in config.servers.values() {
+        if let ServerKind::Stdio(stdio) = &server.kind {
+            found
+                .extend(stdio.directory.clone().map(|path| (format!("`servers.{}.cwd`", server.name), path)));
+            // Without `cwd` a server starts in the state directory, which has no file of the user.
+            let directory = stdio.directory.as_deref().unwrap_or(&config.state_dir);
+            commands.push((
+                format!("`servers.{}.command`", server.name),
+                stdio.command.as_slice(),
+                directory,
+            ));
+        }
+    }
+    for secret in config.secrets.values() {
+        if let Origin::Exec { command, .. } = &secret.origin {
+            commands.push((format!("`secrets.{}.exec`", secret.name), command.as_slice(), root));
+        }
+    }
+    for (what, command, directory) in commands {
         let has_interpreter = command.first().is_some_and(|program| is_interpreter(program));
         for (index, word) in command.iter().enumerate() {
             let values = [Some(word.as_str()), word.split_once('=').map(|(_, value)| value)];
@@ -171,7 +181,7 @@ fn is_interpreter(program: &str) -> bool {
 
 fn refusal(what: &str, path: &Path, mount: &Path) -> Failure {
     let why = format!(
-        "{what} is `{}`, inside `{}`, which the sandbox would see: it is for the host alone",
+        "{what} is `{}`, inside `{}`, which the sandbox would see: the sidecar needs it for itself",
         path.display(),
         mount.display()
     );
@@ -179,7 +189,7 @@ fn refusal(what: &str, path: &Path, mount: &Path) -> Failure {
         .hint("move it out of what is mounted, or run from another directory")
 }
 
-/// Links resolved as far as the path exists.
+/// The path with links resolved, in as many of its leading parts as exist.
 fn real(path: &Path) -> PathBuf {
     for existing in path.ancestors() {
         if let Ok(resolved) = existing.canonicalize() {

@@ -22,6 +22,7 @@ use cofferdam_scrub::log_scrubber::LogScrubber;
 use cofferdam_secrets::Source;
 use cofferdam_secrets::credentials::Credentials;
 use cofferdam_secrets::files::FileStore;
+use cofferdam_servers::WorkingDirectories;
 use cofferdam_servers::grant_limits::{GrantBounds, GrantLimits};
 use cofferdam_vault::{Access, AccessError, SessionVault, TokenOwner};
 use relay_proto::name::Name;
@@ -39,6 +40,7 @@ pub(crate) struct Context {
     pub(crate) audit: Audit,
     pub(crate) tasks: TaskTracker,
     pub(crate) files: FileStore,
+    pub(crate) working_directories: WorkingDirectories,
     pub(crate) log: Arc<LogScrubber>,
     /// `None` if the configuration at the start had no `[vault]`.
     pub(crate) vault: Option<Arc<Access>>,
@@ -94,6 +96,7 @@ impl Context {
         }
         Ok(Self {
             grant_bounds: (&config.limits).into(),
+            working_directories: WorkingDirectories::in_state(&config.state_dir),
             config: ArcSwap::from_pointee(config),
             audit,
             tasks,

@@ -1,6 +1,7 @@
-//! What the command line and the demo print: data on stdout, failures on stderr with an exit code.
+//! What the command line and the demo print: data on stdout; progress on stderr, and failures with an exit code.
 
 pub(crate) mod failure;
+pub(crate) mod progress;
 
 use std::io::{self, Write};
 

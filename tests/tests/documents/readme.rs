@@ -83,7 +83,10 @@ fn every_command_line_of_the_readme_is_one_that_the_suite_runs() {
                     && demo.contains(r#".arg("demo")"#)
             }
             // The quick start of the guide, which a test runs as it is written there.
-            "cargo build --release --workspace" | "cofferdam run -- claude" => {
+            "cargo build --release --workspace"
+            | "PATH=\"$PWD/target/release:$PATH\""
+            | "cd ~/project"
+            | "cofferdam run -- claude" => {
                 has_line(include_str!("../../../packaging/guide/run.md"), line)
                     && include_str!("../run/harnesses.rs").contains("guide/run.md")
             }

@@ -13,6 +13,7 @@ mod starts;
 
 use std::collections::BTreeMap;
 use std::io;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -112,6 +113,7 @@ impl Setup {
                 command: vec!["true".into()],
                 env: entries("KEY", self.key),
                 files,
+                directory: None,
             }),
             rules: Rules::default(),
             call_timeout: Duration::from_secs(240),
@@ -180,6 +182,8 @@ impl World {
             grant_limits: Arc::new(GrantLimits::new(bounds)),
             files: FileStore::open().expect("a directory for files"),
             tasks: TaskTracker::new(),
+            // The processes are simulated.
+            working_directories: crate::WorkingDirectories::in_state(Path::new("/nonexistent")),
         };
         let specs = Arc::new(secret_specs());
         let launcher = Launcher::new(setup.spec(), limits(), specs, credentials, host, "l1".into());

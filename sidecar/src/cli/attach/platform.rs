@@ -18,6 +18,7 @@ use crate::daemon::attachments::request::{AttachmentRequest, Route};
 use crate::daemon::attachments::status::{AttachmentState, Kind, Lifetime, OverCause};
 use crate::terminal;
 use crate::terminal::failure::{Failure, Sysexit};
+use crate::terminal::progress::Output;
 
 /// How following an attachment ended.
 enum FollowEnd {
@@ -96,7 +97,7 @@ async fn keep_attached(
     stop: impl Future<Output = ()>,
 ) -> Result<ExitCode, Failure> {
     let mut stop = std::pin::pin!(stop);
-    let mut display = Display::new(options.quiet);
+    let mut display = Display::new(if options.quiet { Output::Quiet } else { Output::Lines });
     let mut pause = Pause::new();
     let mut request = AdminRequest::AttachPlatform { attachment, detach: options.detach };
     let mut connection = Some(FollowConnection::start(admin, &request).await.map_err(AdminFailure::failure)?);
@@ -121,7 +122,7 @@ async fn keep_attached(
         let end = follow(&mut following, &mut display, &mut request, stop.as_mut()).await;
         match end {
             FollowEnd::Detached(name) => {
-                display.finish(&format!("left in the sidecar; end it with `cofferdam attach end {name}`"));
+                display.say(&format!("left in the sidecar; end it with `cofferdam attach end {name}`"));
                 return Ok(ExitCode::SUCCESS);
             }
             FollowEnd::Over { why, cause } => {

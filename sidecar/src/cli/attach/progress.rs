@@ -1,74 +1,42 @@
-//! The steps of an attachment: a progress bar on a terminal, one plain line per step in a pipe, nothing with `--quiet`.
-//! All of it goes to stderr.
-
-use std::io::IsTerminal as _;
-use std::time::Duration;
-
-use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+//! The steps of an attachment, shown on stderr.
 
 use crate::daemon::attachments::status::AttachmentState;
+use crate::terminal::progress::{Output, Progress, Transferred};
 
 pub(super) struct Display {
-    output: Output,
+    progress: Progress,
     /// The line that was shown last, so that it is not repeated.
     last: String,
 }
 
-enum Output {
-    Lines,
-    Nothing,
-    Terminal(ProgressBar),
-}
-
-/// How often the terminal is drawn while nothing changes.
-const TICK: Duration = Duration::from_millis(120);
-
 impl Display {
-    pub(super) fn new(quiet: bool) -> Self {
-        let output = match (quiet, std::io::stderr().is_terminal()) {
-            (true, _) => Output::Nothing,
-            (false, false) => Output::Lines,
-            (false, true) => {
-                Output::Terminal(ProgressBar::with_draw_target(None, ProgressDrawTarget::stderr()))
-            }
-        };
-        Self { output, last: String::new() }
+    pub(super) fn new(output: Output) -> Self {
+        Self { progress: Progress::new("cofferdam attach", output), last: String::new() }
     }
 
     pub(super) fn show(&mut self, state: &AttachmentState) {
         let (text, is_step) = describe(state);
-        if let (Output::Terminal(bar), true) = (&self.output, is_step) {
-            draw(bar, state, &text);
+        if text == self.last && !(is_step && self.progress.is_terminal()) {
             return;
         }
-        if text != self.last {
-            self.say(&text);
-            self.last = text;
+        match state {
+            AttachmentState::Uploading { sent, total } => {
+                self.progress.transfer(&text, Transferred { sent: *sent, total: *total });
+            }
+            _ if is_step => self.progress.step(&text),
+            _ => self.progress.line(&text),
         }
+        self.last = text;
     }
 
     /// Prints a line that stays.
     pub(super) fn say(&self, text: &str) {
-        match &self.output {
-            Output::Lines => super::report(text),
-            Output::Nothing => {}
-            Output::Terminal(bar) => {
-                bar.finish_and_clear();
-                super::report(text);
-            }
-        }
-    }
-
-    pub(super) fn finish(&self, text: &str) {
-        self.clear();
-        self.say(text);
+        self.progress.line(text);
     }
 
     /// Removes the progress bar.
     pub(super) fn clear(&self) {
-        if let Output::Terminal(bar) = &self.output {
-            bar.finish_and_clear();
-        }
+        self.progress.clear();
     }
 }
 
@@ -96,25 +64,6 @@ fn describe(state: &AttachmentState) -> (String, bool) {
         }
         AttachmentState::Over { why, .. } => (why.clone(), false),
     }
-}
-
-fn draw(bar: &ProgressBar, state: &AttachmentState, text: &str) {
-    let style = |template| {
-        ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_spinner())
-    };
-    if bar.is_finished() {
-        bar.reset();
-    }
-    bar.enable_steady_tick(TICK);
-    match state {
-        AttachmentState::Uploading { sent, total } => {
-            bar.set_style(style("{spinner} {msg} [{bar:30}] {bytes}/{total_bytes}"));
-            bar.set_length(*total);
-            bar.set_position(*sent);
-        }
-        _ => bar.set_style(style("{spinner} {msg}")),
-    }
-    bar.set_message(text.to_owned());
 }
 
 #[cfg(test)]

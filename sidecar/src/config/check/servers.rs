@@ -71,6 +71,7 @@ fn check_kind(
     raw: RawServer,
 ) -> Option<ServerKind> {
     let stdio_keys = written_keys([
+        ("cwd", span_of(&raw.cwd)),
         ("env", span_of(&raw.env)),
         ("files", span_of(&raw.files)),
         ("reload", span_of(&raw.reload)),
@@ -105,7 +106,7 @@ fn check_kind(
         None => {
             let env = raw.env.map(|env| env.value).unwrap_or_default();
             let files = raw.files.map(|files| files.value).unwrap_or_default();
-            check_stdio(checker, table, raw.command?, env, files).map(ServerKind::Stdio)
+            check_stdio(checker, table, raw.command?, raw.cwd, env, files).map(ServerKind::Stdio)
         }
     }
 }
@@ -114,15 +115,17 @@ fn check_stdio(
     checker: &mut Checker<'_, '_>,
     table: &str,
     command: Spanned<Vec<String>>,
+    cwd: Option<Spanned<String>>,
     raw_env: RawTemplates,
     raw_files: RawTemplates,
 ) -> Option<StdioServer> {
     check_arguments_for_secrets(checker, &format!("{table}.command"), &command);
     let command = checker.arguments(&format!("{table}.command"), command);
+    let directory = cwd.map(|cwd| checker.path(&format!("{table}.cwd"), &cwd));
     let names: Vec<String> = raw_files.keys().map(|name| name.value.clone()).collect();
     let files = check_files(checker, table, raw_files, &names);
     let env = check_variables(checker, table, raw_env, &names);
-    Some(StdioServer { command: command?, env, files })
+    Some(StdioServer { command: command?, env, files, directory: directory.flatten() })
 }
 
 /// Checks the files of a server or of one of its scopes; `table` is its path in the file. `names` are all files that a

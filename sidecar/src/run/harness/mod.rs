@@ -34,6 +34,14 @@ pub(super) struct LoginPlace {
     pub(super) entries: &'static [&'static str],
 }
 
+/// Where the sandbox's home may hold a copy of a login.
+pub(super) const LOGINS_INSIDE: [&str; 4] = [
+    Harness::ClaudeCode.login_inside(),
+    Harness::Codex.login_inside(),
+    Harness::GeminiCli.login_inside(),
+    Harness::OpenCode.login_inside(),
+];
+
 impl Harness {
     /// The harness of this command, by the name of its program.
     pub(super) fn of(program: &OsStr) -> Option<Self> {
@@ -66,7 +74,14 @@ impl Harness {
                 "CLAUDE_CODE_OAUTH_TOKEN",
             ],
             Self::Codex => &["CODEX_API_KEY", "OPENAI_API_KEY", "OPENAI_BASE_URL"],
-            Self::GeminiCli => &["GEMINI_API_KEY", "GEMINI_MODEL", "GOOGLE_API_KEY", "GOOGLE_CLOUD_PROJECT"],
+            Self::GeminiCli => &[
+                "GEMINI_API_KEY",
+                "GEMINI_MODEL",
+                "GOOGLE_API_KEY",
+                "GOOGLE_CLOUD_LOCATION",
+                "GOOGLE_CLOUD_PROJECT",
+                "GOOGLE_GEMINI_BASE_URL",
+            ],
             Self::OpenCode => {
                 &["ANTHROPIC_API_KEY", "GEMINI_API_KEY", "OPENAI_API_KEY", "OPENROUTER_API_KEY"]
             }
@@ -98,24 +113,28 @@ impl Harness {
             let named = variable(name).map(PathBuf::from).filter(|path| path.is_absolute());
             named.unwrap_or_else(|| home.join(default))
         };
-        let (outside, inside) = match self {
-            Self::ClaudeCode => (
-                directory("CLAUDE_CONFIG_DIR", ".claude").join(".credentials.json"),
-                ".claude/.credentials.json",
-            ),
-            Self::Codex => (directory("CODEX_HOME", ".codex").join("auth.json"), ".codex/auth.json"),
-            Self::GeminiCli => (home.join(".gemini/oauth_creds.json"), ".gemini/oauth_creds.json"),
-            Self::OpenCode => (
-                directory("XDG_DATA_HOME", ".local/share").join("opencode/auth.json"),
-                ".local/share/opencode/auth.json",
-            ),
+        let outside = match self {
+            Self::ClaudeCode => directory("CLAUDE_CONFIG_DIR", ".claude").join(".credentials.json"),
+            Self::Codex => directory("CODEX_HOME", ".codex").join("auth.json"),
+            Self::GeminiCli => home.join(self.login_inside()),
+            Self::OpenCode => directory("XDG_DATA_HOME", ".local/share").join("opencode/auth.json"),
         };
         // The file of Claude Code also holds tokens of MCP servers that were authorised with `/mcp`.
         let entries: &[&str] = match self {
             Self::ClaudeCode => &["claudeAiOauth", "organizationUuid"],
             Self::Codex | Self::GeminiCli | Self::OpenCode => &[],
         };
-        LoginPlace { outside, inside, entries }
+        LoginPlace { outside, inside: self.login_inside(), entries }
+    }
+
+    /// Where the sandbox has the copy of the login, below its home.
+    const fn login_inside(self) -> &'static str {
+        match self {
+            Self::ClaudeCode => ".claude/.credentials.json",
+            Self::Codex => ".codex/auth.json",
+            Self::GeminiCli => ".gemini/oauth_creds.json",
+            Self::OpenCode => ".local/share/opencode/auth.json",
+        }
     }
 }
 

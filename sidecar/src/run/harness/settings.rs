@@ -19,10 +19,13 @@ pub(in crate::run) struct ShimCommand<'a> {
     pub(in crate::run) link: &'a str,
 }
 
-/// Whether the login of the harness is in the sandbox.
+/// How the login of the harness is in the sandbox.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(in crate::run) enum LoginState {
+    /// As a file.
     Copied,
+    /// As a variable of the environment.
+    Variable,
     Absent,
 }
 
@@ -53,10 +56,15 @@ impl Harness {
             Self::GeminiCli => {
                 let servers =
                     named(&|server| json!({"command": shim.program, "args": shim.arguments(server)}));
-                let mut settings = json!({"mcpServers": servers});
-                if login == LoginState::Copied {
-                    settings["security"] = json!({"auth": {"selectedType": "oauth-personal"}});
+                // In a directory that it does not trust, Gemini CLI starts no MCP server. It would ask about trust and about the
+                // kind of login at every start, because the home is new each time; the sandbox is what protects.
+                let mut security = json!({"folderTrust": {"enabled": false}});
+                match login {
+                    LoginState::Copied => security["auth"] = json!({"selectedType": "oauth-personal"}),
+                    LoginState::Variable => security["auth"] = json!({"selectedType": "gemini-api-key"}),
+                    LoginState::Absent => {}
                 }
+                let settings = json!({"mcpServers": servers, "security": security});
                 vec![SettingsFile { path: ".gemini/settings.json", text: settings.to_string() }]
             }
             Self::OpenCode => {

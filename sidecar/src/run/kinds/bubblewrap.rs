@@ -17,6 +17,7 @@ pub(super) fn prepare(plan: &Plan, program: PathBuf, stdio: Stdio) -> Prepared {
     Prepared {
         command: line(with_terminal(stdio, &plan.command), stdio),
         files: Vec::new(),
+        image: None,
         trial: Some(trial),
         removal: None,
         signals: SignalTarget::GroupsInside,

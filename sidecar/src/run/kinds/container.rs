@@ -9,30 +9,21 @@ use std::path::{Path, PathBuf};
 use super::root_tree::root_tree;
 use super::{CommandLine, Kind, Network, Orphans, Prepared, SignalTarget, Stdio};
 use crate::run::host::Host;
+use crate::run::image::Image;
 use crate::run::mount::{Access, Mount};
 use crate::run::plan::{FileTree, Plan};
-use crate::terminal::failure::{Failure, Sysexit};
 
 /// Podman's first process for containers, in a package of its own. Without it the command is the first process, for which
 /// signals have no default action.
 const PODMAN_INITS: [&str; 3] =
     ["/usr/libexec/podman/catatonit", "/usr/bin/catatonit", "/usr/lib/podman/catatonit"];
 
-/// `--mount` takes a list that is separated by commas and has no reliable quoting.
-pub(super) fn check_mounts(mounts: &[Mount]) -> Result<(), Failure> {
-    let unclear =
+/// Why a mount cannot be made: `--mount` takes a list that is separated by commas and has no reliable quoting.
+pub(super) fn refuse_mount(mount: &Mount) -> Option<String> {
+    let is_unclear =
         |path: &&Path| path.as_os_str().as_encoded_bytes().iter().any(|byte| b",\"\n\r".contains(byte));
-    let paths = mounts.iter().flat_map(|mount| [mount.source.as_path(), mount.target.as_path()]);
-    match paths.into_iter().find(unclear) {
-        None => Ok(()),
-        Some(path) => {
-            let why = format!(
-                "podman and docker cannot mount `{}`: it has a comma, a quote or a line end",
-                path.display()
-            );
-            Err(Failure::new(Sysexit::Usage, why).hint("rename it, or use `--sandbox bwrap`"))
-        }
-    }
+    let path = [mount.source.as_path(), mount.target.as_path()].into_iter().find(is_unclear)?;
+    Some(format!("podman and docker cannot mount {path:?}: it has a comma, a quote or a line end"))
 }
 
 pub(super) fn prepare(
@@ -70,16 +61,27 @@ pub(super) fn prepare(
     match &plan.tree {
         FileTree::Host => words.extend(["--rootfs".into(), run_directory.join("root").into_os_string()]),
         // An image's own entry point would take the command as its arguments.
-        FileTree::Image(image) => words.extend(["--entrypoint".into(), "".into(), image.into()]),
+        FileTree::Image(image) => {
+            words.extend(["--pull=never".into(), "--entrypoint".into(), "".into(), image.into()]);
+        }
     }
     words.extend(plan.command.iter().cloned());
-    let removal = ["rm", "--force", &container].map(OsString::from).to_vec();
-    Prepared {
-        removal: Some(CommandLine {
-            program: program.clone(),
-            arguments: removal,
-            environment: environment.clone(),
+    let line = |words: &[&str]| CommandLine {
+        program: program.clone(),
+        arguments: words.iter().map(Into::into).collect(),
+        environment: environment.clone(),
+    };
+    let image = match &plan.tree {
+        FileTree::Host => None,
+        FileTree::Image(name) => Some(Image {
+            name: name.clone(),
+            inspect: line(&["image", "inspect", "--format", "{{.Architecture}}", name]),
+            pull: line(&["pull", name]),
         }),
+    };
+    Prepared {
+        removal: Some(line(&["rm", "--force", &container])),
+        image,
         command: CommandLine { program, arguments: words, environment },
         files,
         trial: None,

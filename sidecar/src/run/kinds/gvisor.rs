@@ -40,6 +40,7 @@ pub(super) fn prepare(plan: &Plan, program: PathBuf, run_directory: &Path, stdio
     Prepared {
         command: line(&["run"], Some(&bundle)),
         files,
+        image: None,
         trial: None,
         removal: Some(line(&["delete", "--force"], None)),
         signals: SignalTarget::Program,

@@ -24,6 +24,7 @@ use std::path::{Path, PathBuf};
 
 use super::harness::Harness;
 use super::host::Host;
+use super::image::Image;
 use super::mount::Mount;
 use super::plan::{FileTree, PathsInside, Plan};
 use crate::terminal::failure::{Failure, Sysexit};
@@ -75,6 +76,8 @@ pub(super) struct Prepared {
     pub(super) command: CommandLine,
     /// Files below the run's directory.
     pub(super) files: Vec<GeneratedFile>,
+    /// What a container is made of, where that is an image.
+    pub(super) image: Option<Image>,
     /// Shows whether this sandbox can be made here, by running the shim in it.
     pub(super) trial: Option<CommandLine>,
     /// Removes what the sandbox's program leaves behind when it is killed.
@@ -172,12 +175,31 @@ impl Kind {
         }
     }
 
-    /// Refuses mounts that the kind cannot express.
-    pub(super) fn check_mounts(self, mounts: &[Mount]) -> Result<(), Failure> {
-        match self {
-            Self::Podman | Self::Docker => container::check_mounts(mounts),
-            Self::Srt => srt::check_mounts(mounts),
-            Self::Bwrap | Self::Gvisor => Ok(()),
+    /// Refuses mounts and arguments that the kind's program cannot be told.
+    pub(super) fn check_words(
+        self,
+        mounts: &[Mount],
+        host: &Host,
+        command: &[OsString],
+    ) -> Result<(), Failure> {
+        let mounted = mounts.iter().find_map(|mount| match self {
+            Self::Podman | Self::Docker => container::refuse_mount(mount),
+            Self::Srt => srt::refuse_mount(mount),
+            Self::Bwrap | Self::Gvisor => None,
+        });
+        let paths = mounts.iter().flat_map(|mount| [mount.source.as_os_str(), mount.target.as_os_str()]);
+        let mut words = paths.chain([host.home.as_os_str()]).chain(command.iter().map(OsString::as_os_str));
+        let not_text = match self {
+            // Their settings are JSON, which is text.
+            Self::Gvisor | Self::Srt => words.find(|word| word.to_str().is_none()),
+            Self::Bwrap | Self::Podman | Self::Docker => None,
+        };
+        let not_text = not_text.map(|word| format!("{} cannot take {word:?}: it is not UTF-8", self.name()));
+        match mounted.or(not_text) {
+            None => Ok(()),
+            Some(why) => {
+                Err(Failure::new(Sysexit::Usage, why).hint("use another path or name, or `--sandbox bwrap`"))
+            }
         }
     }
 

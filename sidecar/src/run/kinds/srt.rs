@@ -17,18 +17,12 @@ use crate::run::host::Host;
 use crate::run::mount::{Access, Mount};
 use crate::run::plan::Plan;
 use crate::run::words;
-use crate::terminal::failure::{Failure, Sysexit};
 
-/// It shows everything where it is on the host.
-pub(super) fn check_mounts(mounts: &[Mount]) -> Result<(), Failure> {
-    let ours = |mount: &&Mount| mount.target.ends_with("bin/cofferdam-shim");
-    match mounts.iter().filter(|mount| !ours(mount)).find(|mount| mount.source != mount.target) {
-        None => Ok(()),
-        Some(mount) => {
-            let why = format!("srt cannot show `{}` at another place", mount.source.display());
-            Err(Failure::new(Sysexit::Usage, why).hint("leave the target out, or use `--sandbox bwrap`"))
-        }
-    }
+/// Why a mount cannot be made: srt shows everything where it is on the host. The shim is copied to its place instead.
+pub(super) fn refuse_mount(mount: &Mount) -> Option<String> {
+    let is_shim = mount.target.ends_with("bin/cofferdam-shim");
+    let is_elsewhere = mount.source != mount.target && !is_shim;
+    is_elsewhere.then(|| format!("srt cannot show {:?} at another place", mount.source))
 }
 
 pub(super) fn prepare(
@@ -71,6 +65,7 @@ pub(super) fn prepare(
     Prepared {
         command: CommandLine { program, arguments, environment: plan.environment.clone() },
         files,
+        image: None,
         trial: None,
         removal: None,
         signals: SignalTarget::Program,
