@@ -83,12 +83,14 @@ export interface EnrolmentEntry {
   readonly links: number;
 }
 
-/** A session's view of one secret that may change. */
+/** A session's view of one secret. */
 export interface Credential {
   readonly secret: string;
   readonly origin: string;
   readonly renewals: number;
+  readonly earlierValues?: number;
   readonly expiresInSeconds?: number | null;
+  readonly kept?: boolean;
   readonly lastError?: string | null;
   readonly lease?: string | null;
   readonly nextInSeconds?: number | null;
@@ -135,6 +137,7 @@ export interface NotRevocable {
   readonly secret: string;
   readonly origin: string;
   readonly expires?: string | null;
+  readonly values?: number;
 }
 
 /** A revocation that has not happened yet. */

@@ -32,10 +32,20 @@ pub fn remaining_life(data: &[u8], now: SystemTime) -> Option<Duration> {
 
 /// How long the values are valid by the expiry inside them. The response cannot extend that.
 pub fn remaining_life_of_values(data: &[u8], now: SystemTime) -> Option<Duration> {
+    Some(until(ends_of_values(data).min()?, now).min(MAX_LIFE))
+}
+
+/// How long the certificate or web token that is valid longest is valid, by the expiry inside it: systems that
+/// check its signature do not ask whether its lease was revoked.
+pub fn longest_life_of_values(data: &[u8], now: SystemTime) -> Option<Duration> {
+    Some(until(ends_of_values(data).max()?, now).min(MAX_LIFE))
+}
+
+/// The expiry inside each value that has one, in seconds since 1970.
+fn ends_of_values(data: &[u8]) -> impl Iterator<Item = u64> {
     let end = |text: &[u8]| ssh_certificate::valid_before(text).or_else(|| web_token::expires(text));
     let texts = fields::string_values(data).filter(|text| text.len() <= MAX_TEXT);
-    let earliest = texts.filter_map(|text| end(&text)).min()?;
-    Some(until(earliest, now).min(MAX_LIFE))
+    texts.filter_map(move |text| end(&text))
 }
 
 /// The `ttl` of a request, in the forms that Vault accepts.
@@ -108,6 +118,11 @@ mod tests {
         assert_eq!(life(json!({"signed_key": certificate, "serial_number": "f5f702ef133a5189"})), Some(600));
         assert_eq!(life(json!({"service_account_token": token(end - 540)})), Some(60));
         assert_eq!(life(json!({"signed_key": certificate, "token": token(end - 540)})), Some(60));
+        let longest = longest_life_of_values(
+            json!({"signed_key": certificate, "token": token(end - 540)}).to_string().as_bytes(),
+            SystemTime::UNIX_EPOCH + Duration::from_secs(end - 600),
+        );
+        assert_eq!(longest, Some(Duration::from_secs(600)));
         // An expiry in the response comes from Vault and counts first.
         assert_eq!(life(json!({"signed_key": certificate, "ttl": 5})), Some(5));
         assert_eq!(life(json!({"signed_key": [certificate], "more": {"token": token(end)}})), None);

@@ -84,6 +84,7 @@ impl LocalSource {
             terms: Terms { class: Class::OwnEnd, asked_at, life, bound: None },
             hold: Arc::new(Unleased::new(self.changes.subscribe())),
             read_id: None,
+            valid_without_lease: None,
         })
     }
 }

@@ -16,10 +16,12 @@ use super::error::{SecretError, SecretProblem, SourceFailure};
 use super::known::{KnownValues, Learned, ScrubberUpdate};
 use super::local::LocalSource;
 use super::material::Material;
+use super::outliving::EarlierValues;
 use super::renewal::Terms;
 use super::reread::RereadBackoff;
 use super::source::{Requester, Source, SourceRequest, ValueEnd};
 use super::spec::{SecretSpec, SourceLimits};
+use super::uses::SecretUses;
 use cofferdam_scrub::log_scrubber::LogScrubber;
 use cofferdam_scrub::{Needle, Scrubber};
 
@@ -35,6 +37,9 @@ pub(super) struct Store {
     changes: watch::Sender<u64>,
     /// Only of secrets that may change.
     pub(super) renewal_statuses: StdMutex<BTreeMap<Name, RenewalStatus>>,
+    /// Earlier values that the source cannot revoke.
+    pub(super) earlier: StdMutex<BTreeMap<Name, EarlierValues>>,
+    pub(super) uses: Arc<SecretUses>,
     scrubber: ArcSwap<Scrubber>,
     /// The values from which `scrubber` was built.
     pub(super) known: StdMutex<KnownValues>,
@@ -69,6 +74,15 @@ pub(super) struct RenewalTask {
     pub(super) stop: CancellationToken,
 }
 
+/// Whether a secret is read again when its values end.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub enum Reading {
+    #[default]
+    Again,
+    /// Every server that uses the secret keeps its first value, so that a new one would have no user.
+    Suspended,
+}
+
 /// What the renewal task last reported, for [`SecretStatus`](super::credentials::SecretStatus).
 #[derive(Clone, Debug, Default)]
 pub(super) struct RenewalStatus {
@@ -76,6 +90,7 @@ pub(super) struct RenewalStatus {
     pub(super) renewals: u64,
     pub(super) last_error: Option<String>,
     pub(super) next: Option<Instant>,
+    pub(super) reading: Reading,
 }
 
 impl Store {
@@ -87,6 +102,8 @@ impl Store {
             newest: ArcSwap::default(),
             changes: watch::Sender::default(),
             renewal_statuses: StdMutex::default(),
+            earlier: StdMutex::default(),
+            uses: Arc::default(),
             scrubber: ArcSwap::from_pointee(Scrubber::new(Vec::new())),
             known: StdMutex::default(),
             log,
@@ -152,6 +169,9 @@ impl Store {
             before.take_validity_from(material);
             return before;
         }
+        if let Some(before) = &entry.material {
+            self.remember_earlier(name, before);
+        }
         let is_change = entry.material.is_some();
         material.generation = entry.material.as_ref().map_or(1, |before| before.generation + 1);
         let material = Arc::new(material);
@@ -165,6 +185,14 @@ impl Store {
             self.changes.send_modify(|changes| *changes += 1);
         }
         material
+    }
+
+    /// Remembers values that are replaced, if they outlive the session.
+    fn remember_earlier(&self, name: &Name, before: &Material) {
+        if let Some(until) = before.outlives_session() {
+            let mut earlier = self.earlier.lock().unwrap_or_else(PoisonError::into_inner);
+            earlier.entry(name.clone()).or_default().add(until, Instant::now());
+        }
     }
 
     fn learn(&self, needles: &[Needle], end: ValueEnd) {

@@ -50,6 +50,9 @@ fn print_sessions(sessions: &[Description], attached: &[AttachedSandbox]) {
         for scope in &session.scopes {
             terminal::line(&scope_line(session, scope));
         }
+        if let Some(replacement) = &session.replacement {
+            terminal::line(&format!("  replacement: {replacement}"));
+        }
         for credential in &session.credentials {
             terminal::line(&format!("  {}", credential.line()));
         }

@@ -42,6 +42,8 @@ struct ReadSecret {
     asked_at: Instant,
     /// `None` if no life is known.
     life: Option<Duration>,
+    /// How long a certificate or web token in the data is valid without its lease.
+    life_without_lease: Option<Duration>,
 }
 
 /// Keeps a lease: when this is dropped, the lease is revoked with its token.
@@ -82,7 +84,7 @@ impl SessionVault {
     async fn read_lease(&self, request: SourceRequest<'_>) -> Result<Lease, SecretProblem> {
         let SourceRequest { spec, limits, requester, learn } = request;
         let (secret, token) = read_with_token(spec, (self, requester), learn).await?;
-        let ReadSecret { data, request_id, lease, class, asked_at, life } = secret;
+        let ReadSecret { data, request_id, lease, class, asked_at, life, life_without_lease } = secret;
         let read_mark = token.mark();
         let mut terms = Terms { class, asked_at, life, bound: None };
         let hash = lease.as_ref().map(LeaseId::hash);
@@ -105,7 +107,13 @@ impl SessionVault {
         }
         let public: BTreeSet<String> = spec.public.iter().cloned().collect();
         let fields = fields::parse_each(data.as_bytes(), &public, spec.short)?;
-        Ok(Lease { fields, terms, hold, read_id: Some(Arc::new(ReadId { hash, request_id })) })
+        Ok(Lease {
+            fields,
+            terms,
+            hold,
+            read_id: Some(Arc::new(ReadId { hash, request_id })),
+            valid_without_lease: life_without_lease.map(|life| asked_at + life),
+        })
     }
 }
 
@@ -287,7 +295,15 @@ async fn read_origin(
                 _ => Class::Static { every: *refresh },
             };
             let (data, request_id) = (kv_secret.data, kv_secret.request_id);
-            return Ok(ReadSecret { data, request_id, lease: None, class, asked_at, life: None });
+            return Ok(ReadSecret {
+                data,
+                request_id,
+                lease: None,
+                class,
+                asked_at,
+                life: None,
+                life_without_lease: None,
+            });
         }
         VaultOrigin::Generated { path, write: Some(values) } => {
             let values = values.iter().map(|(name, value)| (name.clone(), value.clone())).collect();
@@ -323,5 +339,7 @@ async fn read_origin(
             (None, None) => (Class::OwnEnd, requested()),
         },
     };
-    Ok(ReadSecret { data, request_id, lease, class, asked_at, life })
+    let life_without_lease =
+        lease.as_ref().and_then(|_| embedded_expiry::longest_life_of_values(data.as_bytes(), now));
+    Ok(ReadSecret { data, request_id, lease, class, asked_at, life, life_without_lease })
 }

@@ -92,12 +92,14 @@ class EnrolmentEntry:
 
 @dataclass(frozen=True, kw_only=True)
 class Credential:
-    """A session's view of one secret that may change."""
+    """A session's view of one secret."""
 
     secret: str
     origin: str
     renewals: int
+    earlier_values: int = 0
     expires_in_seconds: int | None = None
+    kept: bool = False
     last_error: str | None = None
     lease: str | None = None
     next_in_seconds: int | None = None
@@ -152,6 +154,7 @@ class NotRevocable:
     secret: str
     origin: str
     expires: str | None = None
+    values: int = 1
 
 
 @dataclass(frozen=True, kw_only=True)

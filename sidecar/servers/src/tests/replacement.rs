@@ -1,5 +1,7 @@
 //! A changed credential: the process that has the old one is replaced, without an effect on calls.
 
+use cofferdam_secrets::SecretUse;
+
 use super::*;
 use crate::scripted::{Reaction, Reading, Start, default_response};
 
@@ -191,13 +193,34 @@ async fn replace_never_keeps_the_process_after_its_credential_expired() {
         World::with(Script::responding(answer_after_wait), &Setup { replace: Replace::Never, ..SERVER });
     world.change("key", "key-2", Some(10 * SECOND));
     assert_eq!(world.call_and_wait("echo").await, answered_by(0));
-    world.run_for(20 * SECOND).await;
+    world.run_for(9 * SECOND).await;
+    assert_eq!(world.servers.describe_replacement(), None);
+    world.run_for(11 * SECOND).await;
+    let shown = world.servers.describe_replacement().expect("the credential has expired");
+    assert!(shown.contains("has expired") && shown.contains("never"), "{shown}");
     world.change("key", "key-3", None);
     world.run_for(LONG).await;
     assert_eq!(world.call_and_wait("echo").await, answered_by(0));
     assert!(world.servers.describe_replacement().unwrap().contains("never"));
     assert_eq!(world.script.started(), 1);
     world.finish().await;
+}
+
+#[tokio::test]
+async fn a_secret_is_kept_only_by_a_process_that_can_neither_be_replaced_nor_reloaded() {
+    let in_file = Setup { key: "", scope_tools: &[], file: Some("{key.value}"), ..SERVER };
+    let uses = |setup: Setup| World::with(Script::default(), &setup).launcher.secret_uses();
+    let (keeps, takes) = (SecretUse::KeepsFirstValue, SecretUse::TakesNewValues);
+    for (setup, expected) in [
+        (SERVER, takes),
+        (Setup { replace: Replace::Idle, ..SERVER }, takes),
+        (Setup { replace: Replace::Never, ..SERVER }, keeps),
+        (Setup { replace: Replace::Never, reload: Some(Reload::File), ..SERVER }, keeps),
+        (Setup { replace: Replace::Never, ..in_file.clone() }, keeps),
+        (Setup { replace: Replace::Never, reload: Some(Reload::File), ..in_file }, takes),
+    ] {
+        assert_eq!(uses(setup), [(name("key"), expected)]);
+    }
 }
 
 #[tokio::test(start_paused = true)]

@@ -20,7 +20,7 @@ use std::pin::pin;
 use std::process::ExitCode;
 
 use cofferdam_process as process;
-use cofferdam_vault::login::SingleLogin;
+use cofferdam_vault::login::{SingleLogin, UnwrapRecords};
 use cofferdam_vault::{Health, Kind, Problem, Settings, Vault, VaultError};
 
 use super::interruption::interruption;
@@ -71,7 +71,8 @@ async fn check_vault(
         };
         return Err(Failure::new(Sysexit::Unavailable, "Vault does not serve requests").hint(hint));
     }
-    let Some(check_login) = log_in(vault, settings, report).await? else { return Ok(()) };
+    let unwraps = UnwrapRecords::in_state(&config.state_dir);
+    let Some(check_login) = log_in(vault, settings, &unwraps, report).await? else { return Ok(()) };
     // All tokens are revoked, whatever the outcome.
     let outcome = {
         let mut checks = pin!(check_all(config, settings, &check_login, report));
@@ -99,10 +100,12 @@ fn interrupted() -> Failure {
 async fn log_in(
     vault: Vault,
     settings: &Settings,
+    unwraps: &UnwrapRecords,
     report: &mut Report,
 ) -> Result<Option<CheckLogin>, Failure> {
     let method = settings.auth.method();
-    let login = SingleLogin::log_in(&vault, cofferdam_vault::method(&settings.auth)).await.map_err(|error| {
+    let login = SingleLogin::log_in(&vault, cofferdam_vault::method(&settings.auth), unwraps);
+    let login = login.await.map_err(|error| {
         let hint = match &error.problem {
             Problem::WrapSpent { .. } => {
                 "if a sidecar is running with it, that sidecar has unwrapped it, and needs a new one at its next start; \
