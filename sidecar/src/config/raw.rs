@@ -129,7 +129,8 @@ pub(super) struct RawVaultAuth {
     pub(super) role_id_file: Option<Spanned<String>>,
     /// `approle`: the file with the secret-id.
     pub(super) secret_id_file: Option<Spanned<String>>,
-    /// `approle`: whether `secret-id-file` holds a wrapping token, which is unwrapped once. Default: false.
+    /// `approle`: whether `secret-id-file` holds a wrapping token, which is unwrapped once. Each start of the sidecar needs a
+    /// new one. Default: false.
     pub(super) secret_id_wrapped: Option<Spanned<bool>>,
     /// `cert`, `jwt` and `kubernetes`: the role to log in with. `approle` with a wrapped secret-id: the AppRole's name; a
     /// wrapping token that was not created by `auth/MOUNT/role/ROLE/secret-id` is not unwrapped.

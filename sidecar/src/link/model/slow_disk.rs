@@ -176,8 +176,8 @@ async fn the_outcome_of_a_call_that_waited_for_a_slow_disk_names_the_read_that_t
     model.until_responses(&[1, 1]).await;
     model.pass(Duration::from_secs(1)).await;
     let audit = model.fixture.audit();
-    let records = |event: &str, read: &str| {
-        let is_one = |line: &&str| line.contains(&format!("\"event\":\"{event}\"")) && line.contains(read);
+    let records = |kind: &str, read: &str| {
+        let is_one = |line: &&str| line.contains(&format!("\"kind\":\"{kind}\"")) && line.contains(read);
         audit.lines().filter(is_one).count()
     };
     assert_eq!(records("decision", "vault-request-1"), 2, "{audit}");
