@@ -6,8 +6,8 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::LoginToken;
-use super::method::{Authenticator, Method};
-use super::records::{LoginRecords, StoredAccessors};
+use super::method::Authenticator;
+use super::records::StoredAccessors;
 use crate::api::Vault;
 use crate::envelope::Auth;
 use crate::error::VaultError;
@@ -40,21 +40,23 @@ pub(super) struct VaultBackend {
     vault: Vault,
     authenticator: Authenticator,
     /// `None` where nothing is stored: a user's own token, or a test.
-    accessors: Option<StoredAccessors>,
+    accessors: Option<Arc<StoredAccessors>>,
 }
 
 impl VaultBackend {
-    pub(super) fn new(vault: Vault, method: Method, records: LoginRecords) -> Self {
-        let LoginRecords { accessors, unwraps } = records;
-        let authenticator = Authenticator::new(method, unwraps);
-        Self { vault, authenticator, accessors: accessors.map(StoredAccessors::new) }
+    pub(super) fn new(
+        vault: Vault,
+        authenticator: Authenticator,
+        accessors: Option<Arc<StoredAccessors>>,
+    ) -> Self {
+        Self { vault, authenticator, accessors }
     }
 }
 
 impl LoginBackend for VaultBackend {
     async fn log_in(&mut self) -> Result<GrantedToken, VaultError> {
         let granted = self.authenticator.log_in(&self.vault).await?;
-        if let Some(accessors) = &mut self.accessors {
+        if let Some(accessors) = &self.accessors {
             accessors.store(&granted).await;
         }
         Ok(granted)
@@ -63,7 +65,7 @@ impl LoginBackend for VaultBackend {
     async fn renew(&mut self, held: &LoginToken, increment: Duration) -> Result<GrantedToken, VaultError> {
         let auth = self.vault.renew_self(&held.token, Some(increment)).await?;
         let granted = GrantedToken { token: held.token.clone(), ..GrantedToken::from(auth) };
-        if let Some(accessors) = &mut self.accessors {
+        if let Some(accessors) = &self.accessors {
             accessors.extend(&granted);
         }
         Ok(granted)

@@ -36,14 +36,15 @@ use tokio::time::{Instant, timeout};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use crate::accessor_files::AccessorFiles;
 use crate::api::Vault;
 use crate::error::{Kind, Problem, RequestLine, VaultError};
 use crate::token::{Accessor, Token};
 use backend::VaultBackend;
+use method::Authenticator;
 pub use method::{Method, SecretId};
 pub use once::SingleLogin;
 pub use records::LoginRecords;
+use records::StoredAccessors;
 use task::LoginTask;
 pub use unwrap_records::UnwrapRecords;
 
@@ -60,7 +61,7 @@ pub struct Login {
     vault: Vault,
     ownership: Ownership,
     /// Where the accessors of the login's tokens are stored; `None` for a user's own token.
-    accessors: Option<Arc<AccessorFiles>>,
+    accessors: Option<Arc<StoredAccessors>>,
     shared: Arc<SharedLogin>,
 }
 
@@ -118,15 +119,20 @@ impl Login {
     pub fn start(
         vault: Vault,
         method: Method,
-        mut records: LoginRecords,
+        records: LoginRecords,
         tasks: &TaskTracker,
         stop: &CancellationToken,
     ) -> Self {
         let ownership = Ownership::of(&method);
-        records.accessors = records.accessors.filter(|_| ownership == Ownership::Sidecar);
-        let accessors = records.accessors.clone();
+        let LoginRecords { accessors, unwraps } = records;
+        let accessors = accessors.filter(|_| ownership == Ownership::Sidecar);
+        let accessors = accessors.map(|files| Arc::new(StoredAccessors::new(files)));
+        let authenticator = Authenticator::new(method, unwraps);
         let shared = SharedLogin::new(stop.child_token());
-        let task = LoginTask::new(VaultBackend::new(vault.clone(), method, records), shared.clone());
+        let task = LoginTask::new(
+            VaultBackend::new(vault.clone(), authenticator, accessors.clone()),
+            shared.clone(),
+        );
         tasks.spawn(task.run());
         Self { vault, ownership, accessors, shared }
     }
@@ -209,13 +215,17 @@ impl Login {
         }
         let tokens = self.shared.take_all();
         // All at once, because the caller has little time.
-        join_all(tokens.iter().map(|token| self.revoke(token))).await.into_iter().collect()
+        let revoked = join_all(tokens.iter().map(|token| self.revoke(token))).await;
+        if let Some(accessors) = &self.accessors {
+            accessors.remove_expired();
+        }
+        revoked.into_iter().collect()
     }
 
     async fn revoke(&self, token: &LoginToken) -> Result<(), VaultError> {
         self.vault.revoke_self(&token.token).await?;
-        if let (Some(files), Some(accessor)) = (&self.accessors, &token.accessor) {
-            files.remove(accessor);
+        if let (Some(accessors), Some(accessor)) = (&self.accessors, &token.accessor) {
+            accessors.remove(accessor);
         }
         Ok(())
     }

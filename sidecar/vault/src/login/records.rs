@@ -5,7 +5,7 @@
 //! token is revoked or has expired; neither a token nor a secret-id is written.
 
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::time::Instant;
 
@@ -24,7 +24,7 @@ pub struct LoginRecords {
 /// The accessors of logins that are on disk, each with the expiry of its token.
 pub(super) struct StoredAccessors {
     files: Arc<AccessorFiles>,
-    stored: Vec<(Accessor, Option<Instant>)>,
+    stored: Mutex<Vec<(Accessor, Option<Instant>)>>,
 }
 
 impl LoginRecords {
@@ -35,14 +35,14 @@ impl LoginRecords {
 
 impl StoredAccessors {
     pub(super) fn new(files: Arc<AccessorFiles>) -> Self {
-        Self { files, stored: Vec::new() }
+        Self { files, stored: Mutex::default() }
     }
 
     /// Stores the accessor of a new token. Failing to write is no reason to give up the login: its token expires.
-    pub(super) async fn store(&mut self, granted: &GrantedToken) {
+    pub(super) async fn store(&self, granted: &GrantedToken) {
         self.remove_expired();
         let Some(accessor) = granted.accessor.clone() else { return };
-        self.stored.push((accessor.clone(), granted.expires));
+        self.stored().push((accessor.clone(), granted.expires));
         let files = Arc::clone(&self.files);
         let written = tokio::task::spawn_blocking(move || files.write(&accessor, AccessorOwner::Login));
         if let Err(error) = written.await.unwrap_or_else(|panic| Err(std::io::Error::other(panic))) {
@@ -51,21 +51,31 @@ impl StoredAccessors {
     }
 
     /// The token was renewed.
-    pub(super) fn extend(&mut self, granted: &GrantedToken) {
+    pub(super) fn extend(&self, granted: &GrantedToken) {
         let Some(accessor) = &granted.accessor else { return };
-        if let Some((_, expires)) = self.stored.iter_mut().find(|(stored, _)| stored == accessor) {
+        if let Some((_, expires)) = self.stored().iter_mut().find(|(stored, _)| stored == accessor) {
             *expires = granted.expires;
         }
     }
 
-    fn remove_expired(&mut self) {
+    /// The token was revoked.
+    pub(super) fn remove(&self, accessor: &Accessor) {
+        self.files.remove(accessor);
+        self.stored().retain(|(stored, _)| stored != accessor);
+    }
+
+    pub(super) fn remove_expired(&self) {
         let now = Instant::now();
-        self.stored.retain(|(accessor, expires)| {
+        self.stored().retain(|(accessor, expires)| {
             let is_live = expires.is_none_or(|end| end > now);
             if !is_live {
                 self.files.remove(accessor);
             }
             is_live
         });
+    }
+
+    fn stored(&self) -> MutexGuard<'_, Vec<(Accessor, Option<Instant>)>> {
+        self.stored.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
