@@ -52,8 +52,8 @@ impl UnwrapRecords {
     pub(super) async fn find(&self, fingerprint: &Fingerprint) -> Option<UnwrapProgress> {
         let (records, fingerprint) = (self.clone(), hex(fingerprint));
         let found = tokio::task::spawn_blocking(move || {
-            let records = records.read().into_iter();
-            records.filter(|record| record.fingerprint == fingerprint).map(|record| record.progress).last()
+            let mut records = records.read().into_iter();
+            records.find(|record| record.fingerprint == fingerprint).map(|record| record.progress)
         });
         found.await.unwrap_or_default()
     }
