@@ -1,7 +1,8 @@
 //! The shim: carries MCP between a harness's stdio and the sidecar, and holds no secret.
 //!
-//! One task on one thread owns everything, so a message costs one read and one write on its way. What must stay true: the process never ends while its stdin is open (unless signalled, or stdout is closed),
-//! every request gets exactly one response, stdout is data only, and no environment variable is forwarded.
+//! One task on one thread owns everything, so a message costs one read and one write on its way. What must stay true:
+//! the process never ends while its stdin is open (unless signalled, or stdout is closed), every request gets exactly
+//! one response, stdout is data only, and no environment variable is forwarded.
 //!
 //! | module | what it holds |
 //! |---|---|

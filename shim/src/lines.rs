@@ -1,7 +1,8 @@
 //! Splits bytes into lines: those of the harness, and in the client those of the relay.
 //!
 //! A line ends at `\n`; `\r\n`, empty lines and a last line without an end are tolerated. A line over the limit is
-//! discarded as it arrives, while its id is searched for. Without a partial line, [`Lines`] holds at most [`MAX_IDLE_BUFFER`] bytes.
+//! discarded as it arrives, while its id is searched for. Without a partial line, [`Lines`] holds at most
+//! [`MAX_IDLE_BUFFER`] bytes.
 
 use relay_proto::limits::MAX_IDLE_BUFFER;
 

@@ -129,7 +129,8 @@ impl Dialer {
         }
     }
 
-    /// The sidecar refused the shim. If the enrolment is the reason and there is another enrolment, returns a retry with that.
+    /// The sidecar refused the shim. If the enrolment is the reason and there is another enrolment, returns a retry
+    /// with that.
     pub(crate) fn refused(&mut self, code: &str, retry: Retry) -> Retry {
         let enrolment = [Code::CloneRefused, Code::SessionEnded, Code::TicketRefused].map(Code::as_str);
         let Some(key) = self.key.filter(|_| retry == Retry::Never && enrolment.contains(&code)) else {
@@ -196,7 +197,8 @@ async fn connect_unix(address: Address) -> Result<OpenedConnection, ConnectError
     use_socket(address, descriptor)
 }
 
-/// Connects to a hub on the loopback. The key in its file authenticates the shim to the hub; the sidecar authenticates the hub's pipe.
+/// Connects to a hub on the loopback. The key in its file authenticates the shim to the hub; the sidecar authenticates
+/// the hub's pipe.
 async fn connect_hub(file: PathBuf) -> Result<OpenedConnection, ConnectError> {
     let connected =
         timeout(CONNECT_TIMEOUT, loopback::connect(&file)).await.map_err(io::Error::from).flatten();

@@ -134,9 +134,9 @@ impl Pending {
         found.into_iter().map(|(id, _)| id.clone()).collect()
     }
 
-    /// Queues the sent requests of a link that has ended. `handed_out` is the number of the last frame written. A call whose
-    /// frames were all handed out is marked as possibly run; one that may have run on two links is not sent a third time: its
-    /// bytes are dropped.
+    /// Queues the sent requests of a link that has ended. `handed_out` is the number of the last frame written. A call
+    /// whose frames were all handed out is marked as possibly run; one that may have run on two links is not sent a
+    /// third time: its bytes are dropped.
     pub(crate) fn requeue_sent(&mut self, link: &str, handed_out: u64) {
         for request in self.requests.values_mut() {
             let RequestLocation::Sent { first, last } =

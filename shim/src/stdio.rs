@@ -104,7 +104,8 @@ mod tests {
         poll_fn(|context| input.poll_read(context, buffer)).await
     }
 
-    /// Sends more than fits into the buffer through a pair of ends; asserts that all of it arrives and the flags are unchanged.
+    /// Sends more than fits into the buffer through a pair of ends; asserts that all of it arrives and the flags are
+    /// unchanged.
     async fn carries_everything(read_end: OwnedFd, write_end: OwnedFd) {
         let flags = |descriptor: &OwnedFd| fcntl_getfl(descriptor).unwrap() & OFlags::NONBLOCK;
         let (read_copy, write_copy) = (read_end.try_clone().unwrap(), write_end.try_clone().unwrap());

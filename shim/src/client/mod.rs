@@ -3,8 +3,8 @@
 //! `servers` requests the sidecar's status. `tools` and `call` open a link as any shim does, with the relay in this process
 //! and this module in the place of the harness: so every kind of link works, and a lost connection is resumed.
 //!
-//! What must stay true: data goes to stdout and messages for the user to stderr; arguments are checked before anything is sent; a link
-//! ends with its command, also after a signal; no tool is called twice.
+//! What must stay true: data goes to stdout and messages for the user to stderr; arguments are checked before anything
+//! is sent; a link ends with its command, also after a signal; no tool is called twice.
 //!
 //! | module | what it holds |
 //! |---|---|

@@ -92,8 +92,8 @@ impl RelayState {
         }
     }
 
-    /// Forwards a notification or a response. It is dropped if it is too large, if the sidecar refused the shim, if the server
-    /// did not accept the replay, or if there is no link and the backlog is full.
+    /// Forwards a notification or a response. It is dropped if it is too large, if the sidecar refused the shim, if the
+    /// server did not accept the replay, or if there is no link and the backlog is full.
     fn forward(&mut self, line: &[u8]) {
         if line.len() > self.max_message || matches!(self.sidecar.phase, Phase::Refused { .. }) {
             return;

@@ -19,8 +19,8 @@ impl RelayState {
         self.restart_link();
     }
 
-    /// Ends the link. Its requests are queued for the next link, those that were handed out marked as possibly run. The next
-    /// link's server process first gets the handshake and settings of the old process (see `server_replay`).
+    /// Ends the link. Its requests are queued for the next link, those that were handed out marked as possibly run. The
+    /// next link's server process first gets the handshake and settings of the old process (see `server_replay`).
     pub(crate) fn restart_link(&mut self) {
         let had_link = self.sidecar.link.is_some();
         self.forget_link();

@@ -229,8 +229,8 @@ impl SidecarSide {
         }
     }
 
-    /// Moves the frames that can be sent now into [`Self::output`], with an acknowledgement. An acknowledgement that is due is
-    /// sent alone.
+    /// Moves the frames that can be sent now into [`Self::output`], with an acknowledgement. An acknowledgement that is
+    /// due is sent alone.
     pub(crate) fn fill(&mut self) {
         let Phase::Up(up) = &mut self.phase else { return };
         if !self.output.is_empty() {
@@ -263,9 +263,9 @@ impl SidecarSide {
         frame.encode(self.output.back());
     }
 
-    /// Sends a heartbeat that is due, or closes a silent connection. Counts heartbeats without a byte received, not time: after
-    /// a pause of the whole sandbox the first heartbeat is late, and the sidecar's bytes may be waiting to be read. While a
-    /// slow harness stops the reading, they may be waiting too.
+    /// Sends a heartbeat that is due, or closes a silent connection. Counts heartbeats without a byte received, not
+    /// time: after a pause of the whole sandbox the first heartbeat is late, and the sidecar's bytes may be waiting to
+    /// be read. While a slow harness stops the reading, they may be waiting too.
     pub(super) fn beat(&mut self, now: Instant, reading: Reading) -> ConnectionAction {
         let Phase::Up(up) = &mut self.phase else { return ConnectionAction::Keep };
         let Some(heartbeat) = up.heartbeat.filter(|_| up.next_beat <= now) else {

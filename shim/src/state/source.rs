@@ -19,7 +19,8 @@ pub(super) struct FoundString {
 }
 
 impl EnrolmentSources {
-    /// Reads the first string whose ticket is not refused. An unreadable or invalid string is an error if there is no other.
+    /// Reads the first string whose ticket is not refused. An unreadable or invalid string is an error if there is no
+    /// other.
     pub(super) fn read(&self, refused: &[Ticket]) -> Result<Option<FoundString>, StateError> {
         let mut first_error = None;
         let variable = self

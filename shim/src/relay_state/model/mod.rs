@@ -1,8 +1,8 @@
 //! A relay state with a harness, a network and a sidecar around it, all driven by a script of bytes.
 //!
-//! Shared by a unit test and the fuzz target `relay_state`: every script is a possible sequence of events. At its end, every
-//! request has one response, or none if the harness cancelled it; and if the sidecar was honest, every request ran at most
-//! once, and none ran that was answered with "did not run".
+//! Shared by a unit test and the fuzz target `relay_state`: every script is a possible sequence of events. At its end,
+//! every request has one response, or none if the harness cancelled it; and if the sidecar was honest, every request
+//! ran at most once, and none ran that was answered with "did not run".
 
 mod sidecar;
 

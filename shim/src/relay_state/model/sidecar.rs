@@ -108,8 +108,8 @@ impl Sidecar {
                 self.welcome(if resumed { Resumed::Resumed } else { Resumed::Fresh }, to_shim);
             }
             (Frame::Message(part), Some(link)) => {
-                // An error is ignored: random bytes may have acknowledged frames that were never sent, so that the shim opened a
-                // new link.
+                // An error is ignored: random bytes may have acknowledged frames that were never sent, so that the shim
+                // opened a new link.
                 if let Ok(Some(message)) = self.inbox.accept(part) {
                     self.message(message, link);
                 }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use cofferdam_secrets::Reads;
+use cofferdam_secrets::SecretReads;
 use http::{HeaderMap, HeaderValue};
 use tokio::sync::Semaphore;
 
@@ -50,7 +50,7 @@ impl RequestCredentials for RotatingCredentials {
         &self.headers
     }
 
-    fn other_reads(&self, _decided: &Reads) -> Option<Arc<Reads>> {
+    fn reads_after_decision(&self, _decided: &SecretReads) -> Option<Arc<SecretReads>> {
         None
     }
 
