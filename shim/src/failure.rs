@@ -27,7 +27,7 @@ impl Failure {
         Self { code: code.into(), message: message.into(), number: None }
     }
 
-    /// The sidecar could not be reached: nothing ran.
+    /// The relay is unavailable: nothing ran.
     pub(crate) fn unavailable(why: &str) -> Self {
         Self::new(Code::RelayUnavailable.as_str(), why)
     }

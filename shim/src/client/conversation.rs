@@ -37,7 +37,7 @@ const MAX_LINE: usize = 2 * relay_proto::limits::MAX_MESSAGE;
 /// The limits of a list of tools: without them, a server could name a next page forever.
 const MAX_PAGES: usize = 100;
 const MAX_LIST_BYTES: usize = 10 * 1024 * 1024;
-/// If this many bytes wait to be written, requests of the server get no response: the server does not read them.
+/// If this many bytes wait to be written, requests of the server get no response: it does not read them anyway.
 const MAX_UNSENT: usize = 1024 * 1024;
 
 /// One page of `tools/list`.

@@ -234,7 +234,7 @@ impl LinkFixture {
             self.parked.push((slot, None, message));
         }
         let make_owned =
-            || Outbound::request(bytes.clone(), request_id(id), method, None).in_scope(scope.cloned());
+            || Outbound::request(bytes.clone(), json_rpc_id(id), method, None).in_scope(scope.cloned());
         let outgoing = Outgoing::Request { bytes: &bytes, make_owned: &make_owned };
         self.dispatch(slot, Some((id, method.to_owned())), outgoing);
         // Every second call is written at once, the others by `ServerSet::next`.
@@ -451,7 +451,7 @@ impl LinkFixture {
     }
 
     fn record_outcome(&mut self, id: u32, result: CallResult) {
-        self.servers.replay_mut().forget(&request_id(id));
+        self.servers.replay_mut().forget(&json_rpc_id(id));
         assert_eq!(self.results.insert(id, result), None, "call {id} has two outcomes");
     }
 
@@ -484,7 +484,7 @@ fn answer_after_wait(received: &ReceivedMessage) -> Vec<Reaction> {
     default_response(received).map(write).into_iter().collect()
 }
 
-fn request_id(id: u32) -> IdValue {
+fn json_rpc_id(id: u32) -> IdValue {
     IdValue::Integer(id.to_string().into())
 }
 

@@ -97,7 +97,7 @@ fn check_method_keys(
     }
     for (key, span) in written {
         if method == RawVaultMethod::Approle && delivery == SecretIdDelivery::Plain && *key == "role" {
-            let hint = "leave it out, or set `secret-id-wrapped = true`: the role's name is required to verify which role created the wrapping token";
+            let hint = "leave it out, or set `secret-id-wrapped = true`: the role's name is needed to verify which role created the wrapping token";
             checker.add(span, "`vault.auth.role` is for a wrapped secret-id only", hint);
         } else if !required.contains(key) && !optional.contains(key) {
             let accepted = quoted(&mut required.iter().chain(optional));
