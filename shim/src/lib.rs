@@ -11,7 +11,7 @@
 //! | `relay_loop` | the event loop: waits, calls `relay_state`, writes its output |
 //! | `relay_state` | the state of the relay: handles lines, frames and deadlines, without I/O |
 //! | `pending`, `server_requests`, `reconnect_backoff` | requests without a response, of the harness and of the server; when to connect again |
-//! | `error_answer` | the content of error responses that the shim itself makes |
+//! | `shim_error` | the content of error responses that the shim itself makes |
 //! | `client`, [`client_command`] | `cofferdam-shim servers`, `tools` and `call`, for scripts |
 //! | [`hub`] | `cofferdam-shim hub`: carries the links of all shims of a sandbox through its one pipe |
 //! | `lines` | splitting bytes into lines |
@@ -37,7 +37,6 @@ mod enrolled_link;
 #[cfg(not(feature = "tls"))]
 #[path = "enrolled_link_without_tls.rs"]
 mod enrolled_link;
-mod error_answer;
 mod failure;
 mod fork_detector;
 #[cfg(feature = "hub")]
@@ -58,6 +57,7 @@ mod reconnect_backoff;
 mod relay_loop;
 mod relay_state;
 mod server_requests;
+mod shim_error;
 mod socket;
 #[cfg(feature = "tls")]
 mod state;

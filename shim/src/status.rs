@@ -13,10 +13,10 @@ use serde::Serialize;
 use tokio::time::timeout;
 
 use crate::connection::{Connection, OpenedConnection};
-use crate::error_answer::describe_version_difference;
 use crate::failure::Failure;
 use crate::link::Dialer;
 use crate::options::{Options, OutputFormat, SOFTWARE};
+use crate::shim_error::describe_version_difference;
 use crate::stream::Stream;
 
 /// The text to print, and whether the sidecar responded.

@@ -44,16 +44,16 @@ impl RelayState {
             // The sidecar's response may be waiting to be read.
             Phase::AwaitingWelcome { deadline } if *deadline <= now && reading == Reading::Stopped => {
                 *deadline = now + sidecar.timing.welcome_timeout;
-                self.harness.answer_overdue(sidecar, now);
+                self.harness.respond_to_overdue(sidecar, now);
                 ConnectionAction::Keep
             }
             Phase::AwaitingWelcome { deadline } if *deadline <= now => {
                 sidecar.disconnected("the sidecar accepted the connection but did not respond".into(), now);
-                self.harness.answer_overdue(sidecar, now);
+                self.harness.respond_to_overdue(sidecar, now);
                 ConnectionAction::Close
             }
             Phase::Down | Phase::AwaitingWelcome { .. } => {
-                self.harness.answer_overdue(sidecar, now);
+                self.harness.respond_to_overdue(sidecar, now);
                 ConnectionAction::Keep
             }
             Phase::Refused { .. } => ConnectionAction::Keep,

@@ -11,22 +11,22 @@ use super::backlog::Queued;
 use super::harness_side::{MAX_BACKLOG, Reach};
 use super::sidecar_side::Phase;
 use super::{RelayState, ServerReplay};
-use crate::error_answer::ErrorAnswer;
 use crate::lines::Line;
 use crate::pending::{MAX_PENDING, RequestLocation};
+use crate::shim_error::ShimError;
 
 impl RelayState {
     /// Handles one line.
     pub(crate) fn line(&mut self, line: Line<'_>, now: Instant) {
         match line {
             Line::TooLarge { id } => {
-                let answer = ErrorAnswer::message_too_large(self.max_message);
-                self.harness.refuse_line(id.as_deref(), &answer);
+                let error = ShimError::message_too_large(self.max_message);
+                self.harness.refuse_line(id.as_deref(), &error);
             }
             Line::Whole(line) => match envelope::read(line, Strictness::Envelope) {
                 Ok(envelope) => self.message(line, envelope, now),
                 Err(malformed) => {
-                    self.harness.refuse_line(malformed.id.as_deref(), &ErrorAnswer::malformed(&malformed));
+                    self.harness.refuse_line(malformed.id.as_deref(), &ShimError::malformed(&malformed));
                 }
             },
         }
@@ -64,20 +64,20 @@ impl RelayState {
     ) {
         let value = id.value();
         if self.harness.pending.contains(&value) || self.harness.replay.is_own(&value) {
-            return self.harness.write_line(&ErrorAnswer::id_in_flight().to_response(None));
+            return self.harness.write_line(&ShimError::id_in_flight().to_response(None));
         }
-        if let Phase::Refused { answer, .. } = &self.sidecar.phase {
-            return self.harness.write_line(&answer.to_response(Some(id.raw)));
+        if let Phase::Refused { error, .. } = &self.sidecar.phase {
+            return self.harness.write_line(&error.to_response(Some(id.raw)));
         }
         if line.len() > self.max_message {
             return self
                 .harness
-                .write_line(&ErrorAnswer::message_too_large(self.max_message).to_response(Some(id.raw)));
+                .write_line(&ShimError::message_too_large(self.max_message).to_response(Some(id.raw)));
         }
         if self.harness.pending.len() >= MAX_PENDING {
             return self
                 .harness
-                .write_line(&ErrorAnswer::too_many_requests(MAX_PENDING).to_response(Some(id.raw)));
+                .write_line(&ShimError::too_many_requests(MAX_PENDING).to_response(Some(id.raw)));
         }
         self.harness.replay.request(line, id, method, params);
         let shim_wait = mcp::lookup(method).map_or(ShimWait::Call, |method| method.shim_wait);
@@ -133,7 +133,7 @@ impl RelayState {
         let Some(bytes) = request.bytes.as_deref() else { return };
         if bytes.len() > self.max_message {
             let line =
-                ErrorAnswer::message_too_large(self.max_message).to_response(Some(request.id.as_bytes()));
+                ShimError::message_too_large(self.max_message).to_response(Some(request.id.as_bytes()));
             self.harness.pending.remove(id);
             return self.harness.write_line(&line);
         }

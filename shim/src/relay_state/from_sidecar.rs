@@ -16,8 +16,8 @@ use tokio::time::Instant;
 
 use super::RelayState;
 use super::sidecar_side::{ConnectionAction, Link, Phase, Up, Welcomed};
-use crate::error_answer::{ErrorAnswer, describe_version_difference};
 use crate::pending::Request;
+use crate::shim_error::{ShimError, describe_version_difference};
 
 /// The sidecar broke the protocol: the connection and the link are over.
 #[derive(Debug, thiserror::Error)]
@@ -56,7 +56,7 @@ impl RelayState {
         if let DecodeError::OtherVersion { ours, theirs } = error {
             let again = now + self.sidecar.timing.longest_retry_idle;
             let why = describe_version_difference(*ours, *theirs);
-            return self.refuse(ErrorAnswer::version_refused(&why), Some(again));
+            return self.refuse(ShimError::version_refused(&why), Some(again));
         }
         self.sidecar.disconnected(error.to_string(), now);
         self.restart_link();
@@ -156,16 +156,16 @@ impl RelayState {
 
     /// The sidecar refused this shim, for now or for good.
     fn refused(&mut self, code: &str, message: &str, retry: Retry, now: Instant) -> ConnectionAction {
-        let answer = ErrorAnswer::from_sidecar(code, message);
+        let error = ShimError::from_sidecar(code, message);
         match retry {
-            Retry::Never => self.refuse(answer, None),
+            Retry::Never => self.refuse(error, None),
             Retry::AfterMs(pause) => {
                 self.sidecar.disconnected(
-                    format!("the sidecar refused with {}: {}", answer.code.as_str(), answer.sentence),
+                    format!("the sidecar refused with {}: {}", error.code.as_str(), error.sentence),
                     now,
                 );
                 // Another shim has the link: asking for it again cannot succeed.
-                if answer.code == Code::CloneRefused {
+                if error.code == Code::CloneRefused {
                     self.restart_link();
                 }
                 self.sidecar.backoff.not_before(now + bounded_pause(pause));
@@ -176,12 +176,12 @@ impl RelayState {
 
     /// The sidecar ended the link. Requests that were handed out may have run.
     fn ended(&mut self, code: &str, message: &str, retry: Retry, now: Instant) {
-        let answer = ErrorAnswer::from_sidecar(code, message);
-        self.sidecar.disconnected(answer.sentence.clone(), now);
+        let error = ShimError::from_sidecar(code, message);
+        self.sidecar.disconnected(error.sentence.clone(), now);
         self.restart_link();
-        self.harness.answer_matching(&answer, Request::may_run);
+        self.harness.respond_to_matching(&error, Request::may_run);
         match retry {
-            Retry::Never => self.refuse(answer, None),
+            Retry::Never => self.refuse(error, None),
             Retry::AfterMs(pause) => self.sidecar.backoff.not_before(now + bounded_pause(pause)),
         }
     }
@@ -209,11 +209,11 @@ impl RelayState {
             },
             Err(malformed) => {
                 if let Some(raw) = malformed.id.as_deref() {
-                    let unknown = ErrorAnswer::outcome_unknown("its response could not be read");
+                    let unknown = ShimError::outcome_unknown("its response could not be read");
                     let id = Id { raw, span: 0..0 }.value();
                     match self.harness.replay.is_own(&id) {
                         true => self.handle_own_response(&id, Outcome::Error, &[], None),
-                        false => self.harness.answer(&id, &unknown, &unknown),
+                        false => self.harness.respond_with_error(&id, &unknown, &unknown),
                     }
                 }
                 false

@@ -11,11 +11,11 @@ use tokio::time::Instant;
 
 use super::backlog::{Backlog, Queued};
 use super::sidecar_side::SidecarSide;
-use crate::error_answer::ErrorAnswer;
 use crate::pending::{Pending, Request};
 use crate::queue::Queue;
 use crate::reconnect_backoff::Waiting;
 use crate::server_requests::ServerRequests;
+use crate::shim_error::ShimError;
 
 /// Above this many bytes queued for the harness, neither side is read.
 pub(crate) const MAX_TO_HARNESS: usize = 1024 * 1024;
@@ -63,30 +63,39 @@ impl HarnessSide {
     }
 
     /// Answers one request with an error: `did_not_run` if that is certain, otherwise `may_have_run`.
-    pub(super) fn answer(&mut self, id: &IdValue, did_not_run: &ErrorAnswer, may_have_run: &ErrorAnswer) {
+    pub(super) fn respond_with_error(
+        &mut self,
+        id: &IdValue,
+        did_not_run: &ShimError,
+        may_have_run: &ShimError,
+    ) {
         let Some(request) = self.pending.remove(id) else { return };
         self.replay.forget(id);
         self.backlog.remove(id);
-        let answer = if request.may_run() { may_have_run } else { did_not_run };
-        self.write_line(&answer.to_response(Some(request.id.as_bytes())));
+        let error = if request.may_run() { may_have_run } else { did_not_run };
+        self.write_line(&error.to_response(Some(request.id.as_bytes())));
     }
 
     /// Answers every request that `pick` chooses, oldest first: with `did_not_run`, or with an unknown outcome for the same
     /// reason.
-    pub(super) fn answer_matching(&mut self, did_not_run: &ErrorAnswer, pick: impl FnMut(&Request) -> bool) {
-        let may_have_run = ErrorAnswer::outcome_unknown(&did_not_run.sentence);
+    pub(super) fn respond_to_matching(
+        &mut self,
+        did_not_run: &ShimError,
+        pick: impl FnMut(&Request) -> bool,
+    ) {
+        let may_have_run = ShimError::outcome_unknown(&did_not_run.sentence);
         for id in self.pending.ids(pick) {
-            self.answer(&id, did_not_run, &may_have_run);
+            self.respond_with_error(&id, did_not_run, &may_have_run);
         }
     }
 
     /// Answers the requests whose wait for a sidecar has timed out.
-    pub(super) fn answer_overdue(&mut self, sidecar: &SidecarSide, now: Instant) {
+    pub(super) fn respond_to_overdue(&mut self, sidecar: &SidecarSide, now: Instant) {
         let overdue =
             self.pending.ids(|request| request.times_out_at(sidecar.lost_at, &sidecar.timing) <= now);
         for id in overdue {
-            let did_not_run = ErrorAnswer::relay_unavailable(&sidecar.problem);
-            self.answer(&id, &did_not_run, &ErrorAnswer::outcome_unknown(&sidecar.problem));
+            let did_not_run = ShimError::relay_unavailable(&sidecar.problem);
+            self.respond_with_error(&id, &did_not_run, &ShimError::outcome_unknown(&sidecar.problem));
         }
     }
 
@@ -120,10 +129,10 @@ impl HarnessSide {
 
     /// Answers a line that is not a usable message. The id is left out if a request with it is in flight: the harness would
     /// take this error for the response to that request.
-    pub(super) fn refuse_line(&mut self, id: Option<&[u8]>, answer: &ErrorAnswer) {
+    pub(super) fn refuse_line(&mut self, id: Option<&[u8]>, error: &ShimError) {
         let value = |raw| Id { raw, span: 0..0 }.value();
         let id = id.filter(|raw| !self.pending.contains(&value(raw)));
-        self.write_line(&answer.to_response(id));
+        self.write_line(&error.to_response(id));
     }
 
     /// Cancels the requests that the server sent to the harness: the server process is gone.
@@ -138,14 +147,14 @@ impl HarnessSide {
     pub(super) fn requeue_requests(&mut self) {
         self.backlog.clear();
         let unknown =
-            ErrorAnswer::outcome_unknown("the link to the sidecar was lost and replaced by a new one");
+            ShimError::outcome_unknown("the link to the sidecar was lost and replaced by a new one");
         for id in self.pending.ids(|_| true) {
             match self.pending.request(&id).and_then(|request| request.bytes.as_ref()) {
                 Some(bytes) => {
                     let bytes = bytes.len();
                     self.backlog.push(Queued::Request { id, bytes });
                 }
-                None => self.answer(&id, &unknown, &unknown),
+                None => self.respond_with_error(&id, &unknown, &unknown),
             }
         }
     }

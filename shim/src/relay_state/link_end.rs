@@ -4,13 +4,13 @@ use tokio::time::Instant;
 
 use super::sidecar_side::{AttemptState, Phase};
 use super::{RelayState, ServerReplay};
-use crate::error_answer::ErrorAnswer;
+use crate::shim_error::ShimError;
 
 impl RelayState {
     /// Answers every request with the reason why connecting will never succeed.
     pub(crate) fn stop_connecting(&mut self, why: &str) {
         self.sidecar.attempt = AttemptState::None;
-        self.refuse(ErrorAnswer::relay_unavailable(why), None);
+        self.refuse(ShimError::relay_unavailable(why), None);
     }
 
     /// Ends the link because the contents of its `Welcome` could not be stored: the `Welcome` must not be confirmed.
@@ -29,14 +29,14 @@ impl RelayState {
         }
     }
 
-    /// Answers all waiting requests and every later one with `answer`. The next attempt to connect is at `again`, if ever.
-    pub(super) fn refuse(&mut self, answer: ErrorAnswer, again: Option<Instant>) {
+    /// Answers all waiting requests and every later one with `error`. The next attempt to connect is at `again`, if ever.
+    pub(super) fn refuse(&mut self, error: ShimError, again: Option<Instant>) {
         self.forget_link();
-        self.harness.answer_matching(&answer, |_| true);
+        self.harness.respond_to_matching(&error, |_| true);
         self.harness.backlog.clear();
-        self.sidecar.unreported = Some(format!("{}: {}", answer.code.as_str(), answer.sentence));
-        self.sidecar.problem = answer.sentence.clone();
-        self.sidecar.phase = Phase::Refused { answer, again };
+        self.sidecar.unreported = Some(format!("{}: {}", error.code.as_str(), error.sentence));
+        self.sidecar.problem = error.sentence.clone();
+        self.sidecar.phase = Phase::Refused { error, again };
     }
 
     /// Forgets a link that cannot be resumed. Its sent requests are marked as queued, and the requests that its server

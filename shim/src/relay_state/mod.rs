@@ -13,7 +13,7 @@
 //! Both sides leave bytes in their `output`, which the loop writes.
 //!
 //! What must stay true: a request that the shim answers with "did not run" is in no outbox, so that it cannot run later; a
-//! request that was handed out is never answered with "did not run"; and each request has one response.
+//! call that was handed out is never answered with "did not run"; and each request has one response.
 
 mod backlog;
 mod deadlines;

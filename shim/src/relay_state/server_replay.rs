@@ -14,7 +14,7 @@ use relay_proto::replay::{OwnRequest, OwnResponse, ReplayMessage};
 
 use super::backlog::Queued;
 use super::{RelayState, ServerReplay};
-use crate::error_answer::ErrorAnswer;
+use crate::shim_error::ShimError;
 
 impl RelayState {
     /// Starts the replay if it is pending and there is a connection.
@@ -73,20 +73,20 @@ impl RelayState {
     }
 
     /// Answers the requests that waited for the replay: they did not run, unless they may have on the previous link.
-    fn replay_failed(&mut self, answer: &ErrorAnswer) {
+    fn replay_failed(&mut self, error: &ShimError) {
         self.server_replay = ServerReplay::Pending;
-        let may_have_run = ErrorAnswer::outcome_unknown(&answer.sentence);
+        let may_have_run = ShimError::outcome_unknown(&error.sentence);
         let mut backlog = std::mem::take(&mut self.harness.backlog);
         while let Some(queued) = backlog.pop() {
             if let Queued::Request { id, .. } = queued {
-                self.harness.answer(&id, answer, &may_have_run);
+                self.harness.respond_with_error(&id, error, &may_have_run);
             }
         }
     }
 }
 
 /// The sidecar's reason, or the server's, for not accepting the handshake.
-fn refusal_reason(message: &[u8], error: Option<Range<usize>>) -> ErrorAnswer {
+fn refusal_reason(message: &[u8], error: Option<Range<usize>>) -> ShimError {
     let member = |object: Option<Range<usize>>, key| object.and_then(|span| json::member(message, span, key));
     let text = |span: Option<Range<usize>>| span.and_then(|span| json::text(message, span));
     let code = text(member(member(error.clone(), "data"), "code")).and_then(|code| code.parse::<Code>().ok());
@@ -96,9 +96,9 @@ fn refusal_reason(message: &[u8], error: Option<Range<usize>>) -> ErrorAnswer {
         Some(code) => {
             let prefix = format!("{}: ", code.as_str());
             let sentence = sentence.strip_prefix(&prefix).unwrap_or(&sentence).to_owned();
-            ErrorAnswer { code: code_of_unsent_requests(code), sentence }
+            ShimError { code: code_of_unsent_requests(code), sentence }
         }
-        None => ErrorAnswer {
+        None => ShimError {
             code: Code::ServerUnavailable,
             sentence: format!(
                 "the request did not run: the server refused the handshake that it accepted before: {sentence}"

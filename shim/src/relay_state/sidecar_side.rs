@@ -12,10 +12,10 @@ use relay_proto::limits::{DEFAULT_WINDOW, VERSION};
 use relay_proto::name::Name;
 use tokio::time::Instant;
 
-use crate::error_answer::ErrorAnswer;
 use crate::options::SOFTWARE;
 use crate::queue::Queue;
 use crate::reconnect_backoff::{ReconnectBackoff, Waiting};
+use crate::shim_error::ShimError;
 use crate::timing::Timing;
 
 /// The largest message accepted. The sidecar enforces its own limit; this one guards against a faulty sidecar.
@@ -72,9 +72,9 @@ pub(super) enum Phase {
         deadline: Instant,
     },
     Up(Up),
-    /// Every request is answered at once with `answer`; `again` is when to connect again, if ever.
+    /// Every request is answered at once with `error`; `again` is when to connect again, if ever.
     Refused {
-        answer: ErrorAnswer,
+        error: ShimError,
         again: Option<Instant>,
     },
 }

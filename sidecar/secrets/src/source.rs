@@ -3,8 +3,8 @@
 //! A [`Source`] reads a secret and returns a [`Lease`]: the fields, how long they are valid, and a [`Hold`] on whatever
 //! the source keeps for them.
 //!
-//! What must stay true: a source passes token and lease ids to [`SourceRequest::add_to_scrubbers`] before it uses them;
-//! dropping the last `Arc` of a hold revokes the lease; a failure contains no text from the source, except in `detail`,
+//! What must stay true: a source passes its tokens and lease ids to [`SourceRequest::add_to_scrubbers`] before it returns
+//! the fields, which the store adds; dropping the last `Arc` of a hold revokes the lease; a failure contains no text from the source, except in `detail`,
 //! which goes to the log and to operators only.
 
 use std::any::Any;

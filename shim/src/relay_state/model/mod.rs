@@ -49,7 +49,7 @@ struct Simulation {
 struct RequestOutcome {
     responses: usize,
     cancelled: bool,
-    answered_not_run: bool,
+    reported_not_run: bool,
 }
 
 /// One connection: the bytes under way, and the decoder of each end.
@@ -121,7 +121,7 @@ impl Simulation {
             if self.sidecar.honesty == Honesty::Honest {
                 assert!(ran <= 1, "request {number} ran {ran} times");
                 assert!(
-                    ran == 0 || !outcome.answered_not_run,
+                    ran == 0 || !outcome.reported_not_run,
                     "request {number} ran, but its response says that it did not"
                 );
             }
@@ -172,7 +172,7 @@ impl Simulation {
             assert!(!outcome.cancelled, "request {number} was cancelled, but got a response");
             outcome.responses += 1;
             assert_eq!(outcome.responses, 1, "request {number} got a second response");
-            outcome.answered_not_run = contains(line, r#""code":"relay_unavailable""#)
+            outcome.reported_not_run = contains(line, r#""code":"relay_unavailable""#)
                 || contains(line, r#""code":"session_ended""#);
         }
     }

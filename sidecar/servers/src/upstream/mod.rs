@@ -342,7 +342,7 @@ fn failed(id: IdValue, failure: Failure) -> Event {
         Failure::NoCredential { why } => return Event::did_not_run(id, Code::CredentialUnavailable, &why),
         Failure::DidNotRun { why } => return Event::did_not_run(id, Code::ServerUnavailable, &why),
         Failure::SessionLost => {
-            let why = "the server had lost the session; send it again";
+            let why = "the server had lost the session; repeat the request";
             return Event::did_not_run(id, Code::ServerUnavailable, why);
         }
         Failure::TooLarge => (

@@ -4,12 +4,12 @@ use relay_proto::code::{Code, error_response};
 
 /// The error with which the shim answers a request: a code and the sentence that goes with it.
 #[derive(Clone, Debug, Eq, PartialEq)]
-pub(crate) struct ErrorAnswer {
+pub(crate) struct ShimError {
     pub(crate) code: Code,
     pub(crate) sentence: String,
 }
 
-impl ErrorAnswer {
+impl ShimError {
     /// The error response to a request. `id` is the request's id as the harness wrote it; `None` if it is not known.
     pub(crate) fn to_response(&self, id: Option<&[u8]>) -> Vec<u8> {
         error_response(id, self.code, &self.sentence)
@@ -79,8 +79,8 @@ pub(crate) fn describe_version_difference(ours: u16, theirs: u16) -> String {
     )
 }
 
-fn malformed(sentence: &str) -> ErrorAnswer {
-    ErrorAnswer { code: Code::MessageMalformed, sentence: sentence.into() }
+fn malformed(sentence: &str) -> ShimError {
+    ShimError { code: Code::MessageMalformed, sentence: sentence.into() }
 }
 
 fn message_or_code(message: &str, code: Code) -> String {
