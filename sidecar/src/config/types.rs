@@ -85,7 +85,7 @@ pub struct AdminTls {
 pub struct Grant {
     pub name: Name,
     pub servers: Vec<Name>,
-    /// The only policies of its sessions' Vault tokens. Not empty when a server of the grant uses Vault.
+    /// The only policies of the Vault tokens of the grant's sessions. Not empty when a server of the grant uses Vault.
     pub vault_policies: Vec<String>,
     pub ttl: Duration,
 }
@@ -95,9 +95,9 @@ pub struct Grant {
 pub struct Platform {
     pub name: Name,
     pub settings: PlatformSettings,
-    /// Its secrets are all on this host.
+    /// Its secret is on this host, not in Vault.
     pub api_key: Template,
-    /// The static shim to upload; `None`: the one beside the sidecar's program.
+    /// The static shim to upload; `None`: the shim beside the sidecar's program.
     pub shim: Option<PathBuf>,
 }
 

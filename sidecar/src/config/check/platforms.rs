@@ -27,7 +27,7 @@ pub(super) fn check_platforms(
     secrets: &BTreeMap<Name, Arc<SecretSpec>>,
 ) -> BTreeMap<Name, Arc<Platform>> {
     let checked = raw.into_iter().filter_map(|(written, raw)| {
-        let name = checker.name("a platform", &written);
+        let name = checker.parse_name("a platform", &written);
         let platform = check_platform(checker, &written, name, raw, secrets)?;
         Some((platform.name.clone(), Arc::new(platform)))
     });
@@ -62,7 +62,7 @@ fn check_platform(
     let api_url = raw.api_url.map(|written| check_url(checker, &format!("{table}.api-url"), &written));
     let sandbox_url =
         raw.sandbox_url.map(|written| check_url(checker, &format!("{table}.sandbox-url"), &written));
-    let shim = raw.shim.and_then(|written| checker.path(&format!("{table}.shim"), &written));
+    let shim = raw.shim.and_then(|written| checker.check_path(&format!("{table}.shim"), &written));
     let settings =
         PlatformSettings { kind: kind?, api_url: api_url.flatten(), sandbox_url: sandbox_url.flatten() };
     Some(Platform { name: name?, settings, api_key: api_key?, shim })
@@ -127,7 +127,7 @@ pub(super) fn check_attachments(
 ) -> BTreeMap<Name, Attachment> {
     let mut checked: BTreeMap<Name, Attachment> = BTreeMap::new();
     for (written, raw) in raw {
-        let name = checker.name("an attached sandbox", &written);
+        let name = checker.parse_name("an attached sandbox", &written);
         let Some((name, attachment)) = name.zip(check_attachment(checker, &written, raw, platforms)) else {
             continue;
         };
@@ -160,10 +160,15 @@ fn check_attachment(
     let sandbox = required("sandbox", raw.sandbox, "set the sandbox's id on its platform");
     let grant = required("grant", raw.grant, "say what the sandbox may use, as in `grant = \"dev\"`");
     let platform = platform.and_then(|written| {
-        checker.reference(&format!("{table}.platform"), Section::Platforms, &written.value, &written.span)
+        checker.check_reference(
+            &format!("{table}.platform"),
+            Section::Platforms,
+            &written.value,
+            &written.span,
+        )
     });
     let grant = grant.and_then(|written| {
-        checker.reference(&format!("{table}.grant"), Section::Grants, &written.value, &written.span)
+        checker.check_reference(&format!("{table}.grant"), Section::Grants, &written.value, &written.span)
     });
     let sandbox = sandbox.and_then(|written| match written.value.parse::<SandboxId>() {
         Ok(id) => Some(id),

@@ -1,4 +1,4 @@
-//! Platforms that run sandboxes, and the sandboxes that the sidecar attaches by itself.
+//! Tests of `[platforms.*]` and `[attach.*]`.
 
 use cofferdam_platforms::{KeepAwake, PlatformKind, WhenSuspended};
 

@@ -119,11 +119,13 @@ impl From<EnrollError> for ApiError {
             EnrollError::Grant(..) => Self::new(StatusCode::NOT_FOUND, "grant_unknown", message),
             EnrollError::TooLong { .. }
             | EnrollError::TooShort
-            | EnrollError::NotCreated(NotCreated::Name)
+            | EnrollError::NotCreated(NotCreated::InvalidName)
             | EnrollError::PathIsolation(_) => Self::invalid(message),
             EnrollError::NoAddress
             | EnrollError::Socket(_)
-            | EnrollError::NotCreated(NotCreated::Full(_) | NotCreated::Taken(..)) => Self::refused(message),
+            | EnrollError::NotCreated(NotCreated::TooMany(_) | NotCreated::DirectoryInUse(..)) => {
+                Self::refused(message)
+            }
             EnrollError::Failed | EnrollError::NotCreated(NotCreated::Store(_)) => Self::internal(message),
         }
     }

@@ -166,7 +166,7 @@ async fn read(
     let held = credentials.obtain(spec, limits).await?;
     match key {
         KeyUse::Held => Ok(held),
-        KeyUse::ReadAgain => match credentials.reread(spec, limits, held.generation).await? {
+        KeyUse::ReadAgain => match credentials.reread(spec, limits, held.version).await? {
             Reread::Read(material) => Ok(material),
             Reread::TooSoon { .. } => Ok(held),
         },

@@ -248,8 +248,8 @@ impl AttachmentKeeper {
                 AttachingEnd::EnrolmentEnded => {
                     match (self.daemon.enrolments.find(&enrolment, clock::now()), lifetime) {
                         // The configuration still grants it.
-                        (Err(Denied::Over(EndCause::Expired)), Lifetime::Configured) => {}
-                        (Err(Denied::Over(EndCause::Expired)), _) => {
+                        (Err(Denied::Ended(EndCause::Expired)), Lifetime::Configured) => {}
+                        (Err(Denied::Ended(EndCause::Expired)), _) => {
                             return Some(("the enrolment has expired".into(), OverCause::Ended));
                         }
                         _ => return Some(("it was ended".into(), OverCause::Ended)),
