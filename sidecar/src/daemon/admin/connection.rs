@@ -100,8 +100,11 @@ where
     }
     drop(slot);
     tokio::select! {
-        _ = connection => {}
-        () = progress.cut.cancelled() => {}
+        _ = connection.as_mut() => {}
+        () = progress.cut.cancelled() => {
+            // At a stop the stream has ended: its client is told so, and does not see a lost connection.
+            let _ = timeout(CLOSE_TIMEOUT, connection).await;
+        }
     }
 }
 
