@@ -142,16 +142,22 @@ fn without_the_audit_rights_are_ended_but_not_given() {
     enrol(&admin, "dev", "box4");
 }
 
-/// A kill goes on, and is recorded, when its client disconnects at once.
+/// A kill goes on, and is recorded, when its client disconnects before it is done.
 #[test]
 fn a_client_that_disconnects_does_not_hide_its_kill() {
-    let world = two_grants().start();
+    let world = World::new().server("tools", Server::fixture_that("ignores-term")).start();
     let admin = AdminClient::socket(&world);
-    let _shim = world.connected("tools");
+    let directory = tempfile::tempdir().unwrap();
+    let socket = directory.path().join("box/relay.sock");
+    let _attach = Attach::exec(&world, &socket);
+    let _shim = connected(&format!("unix:{}", socket.display()), "tools");
     let session = admin.get("/v1/sessions").ok()["sessions"][0]["session"].clone();
+    let mut events = watch(&admin);
     let body = json!({"session": session}).to_string();
     let headers = format!("content-type: application/json\r\ncontent-length: {}\r\n", body.len());
-    drop(admin.open(&admin.request("POST", "/v1/kill", &headers, &body)));
+    let killing = admin.open(&admin.request("POST", "/v1/kill", &headers, &body));
+    read_until(&mut *events, "event: enrolment-ended");
+    drop(killing);
     wait_until("the kill is recorded", || {
         actions(&world).pop().is_some_and(|record| record["action"] == "kill" && record["state"] == "done")
     });

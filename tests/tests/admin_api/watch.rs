@@ -7,6 +7,7 @@ use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::process::Stdio;
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use cofferdam_process::{Pty, Window};
 use cofferdam_tests::attach::shim_binary;
@@ -190,6 +191,8 @@ fn a_pipe_ends_with_its_token() {
     assert_eq!(connected(), json!(true));
 
     world.cofferdam_text(&["token", "revoke", id_of(token.trim())]);
-    hub.wait(PATIENCE);
+    // Well before the hub would notice a silent pipe by itself.
+    hub.wait(Duration::from_secs(8));
+    read_until(&mut *holding, "was revoked or has expired");
     wait_until("the link is lost", || connected() == json!(false));
 }

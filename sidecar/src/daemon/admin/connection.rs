@@ -185,10 +185,7 @@ async fn handle(
             let daemon = Arc::clone(daemon);
             daemon.context.tasks.clone().spawn(async move {
                 if let Some(stream) = stream_of(&daemon, upgrade).await {
-                    tokio::select! {
-                        () = daemon.serve_pipe(enrolment, via, stream) => {}
-                        () = caller.ended() => {}
-                    }
+                    daemon.serve_pipe(enrolment, via, stream, caller.ended()).await;
                 }
             });
             switching(routes::PIPE)
