@@ -17,6 +17,7 @@
 //! | [`client`], [`event_stream`] | the command line's side |
 //! | [`openapi`] | the description of this API for its clients |
 //! | [`health_port`] | another port, for health checks and metrics |
+//! | `http_server` | what both HTTP servers have in common |
 //!
 //! What must stay true: each request is one row in `routes`, whichever side uses it; a caller with a token learns nothing of
 //! other grants and changes nothing that belongs to them.
@@ -30,6 +31,7 @@ mod error;
 pub(crate) mod event_stream;
 mod failures;
 pub(crate) mod health_port;
+mod http_server;
 mod listing;
 mod openapi;
 mod respond;
