@@ -9,6 +9,7 @@ use std::process::Command;
 
 use super::{
     Access, CreatedNames, Guest, SHIM_INSIDE, Sandbox, described, if_usable, is_root, shim, text_of_success,
+    write_program,
 };
 use crate::harness::Harness;
 use crate::process::{command, output_of};
@@ -56,10 +57,22 @@ impl Podman {
         if_usable(podman)
     }
 
+    /// Writes a program that runs `podman` with this sandbox's directories and its own arguments.
+    #[track_caller]
+    pub fn write_program(&self, path: &Path) {
+        write_program(path, &self.line());
+    }
+
     /// Starts a container to `exec` into, with the mounts of this guest.
     #[track_caller]
     pub fn container(&self, guest: &Guest) -> Container<'_> {
-        let container = Container { podman: self, name: self.made.next() };
+        self.container_named(&self.made.next(), guest)
+    }
+
+    /// The same with a name of the test's choice.
+    #[track_caller]
+    pub fn container_named(&self, name: &str, guest: &Guest) -> Container<'_> {
+        let container = Container { podman: self, name: name.to_owned() };
         let mut run = self.run("--detach", &container.name, guest);
         run.args(["--relay", "unix:/no/such/socket"]);
         text_of_success(run, "podman run --detach");

@@ -95,6 +95,19 @@ fn the_quick_start_works_as_written() {
 }
 
 #[test]
+fn the_quick_start_of_the_guide_for_orchestrators_works_as_written() {
+    let page = include_str!("../../../packaging/guide/quick-starts.md");
+    let (Some(mut script), Some(setup)) = (python(&["-c", &first_block(page, "python")]), Setup::new())
+    else {
+        return;
+    };
+    setup.on_socket(&mut script);
+    with_package(&mut script);
+    let printed = run(script, "the quick start");
+    assert!(printed.lines().any(|line| line == "tools"), "{printed}");
+}
+
+#[test]
 fn types_responses_and_settings_are_right() {
     for file in ["tests/test_types.py", "tests/test_pure.py"] {
         let Some(mut script) = python(&[file]) else { return };
