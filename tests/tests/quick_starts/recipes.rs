@@ -1,4 +1,4 @@
-//! The recipes for `attach exec` in packaging/guide/sandboxes.md.
+//! The recipes for `attach exec` in packaging/guide/sandboxes.md, and its row for sandboxes with outbound network.
 
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::PathBuf;
@@ -7,14 +7,15 @@ use cofferdam_tests::attach::shim_binary;
 use cofferdam_tests::deadline::{PATIENCE, wait_until};
 use cofferdam_tests::harness::Harness;
 use cofferdam_tests::markdown::{rows, spans};
-use cofferdam_tests::process::{Running, into_file, read};
+use cofferdam_tests::port::free_address;
+use cofferdam_tests::process::{Running, command, into_file, read};
 use cofferdam_tests::sandboxes::{Access, Guest, Podman, Sandbox as _, Ssh};
 use cofferdam_tests::server::Server;
 use cofferdam_tests::world::World;
 use nix::sys::signal::Signal;
 use serde_json::json;
 
-use super::{Host, guide, section};
+use super::{Host, guide, section, stdout_of};
 
 /// A row of the table: the sandbox, the command, and whether a test runs it.
 struct Recipe {
@@ -122,6 +123,26 @@ fn the_recipe_for_ssh_reaches_a_host() {
     let attached = Attached::start(&host, &recipe_that_is_run("a host with SSH"));
     assert_tool_works(sandbox.start(&Guest::new(&["--server", "tools"])));
     attached.stop();
+}
+
+/// The row of the table of sandboxes for those with outbound network.
+#[test]
+fn an_enrolled_sandbox_connects_as_the_guide_says() {
+    let page = guide("sandboxes.md");
+    let mut cells = rows(&page).filter(|cells| cells[0].starts_with("remote"));
+    let row = cells.next().expect("there is a row");
+    let mut enroll = spans(&row[1]).filter(|span| span.starts_with("cofferdam enroll "));
+    let enroll = enroll.next().expect("the row has a command");
+    let tls = free_address();
+    let host =
+        Host::start(World::new().server("tools", Server::fixture()).relay(&format!("tls = \"{tls}\"")));
+    let text = stdout_of(host.shell(&enroll), "cofferdam enroll");
+    let variable = spans(&row[2]).find(|span| span == "COFFERDAM_ENROLL_FILE").expect("it is named");
+    let (file, state) = (host.project().join("enroll"), host.project().join("state"));
+    std::fs::write(&file, text).expect("the project is writable");
+    let mut shim = command(shim_binary());
+    shim.env_clear().env(variable, file).args(["--server", "tools", "--state"]).arg(state);
+    assert_tool_works(Harness::start(shim, "cofferdam-shim"));
 }
 
 /// What no test runs is marked as such.
