@@ -3,6 +3,7 @@
 mod actions;
 mod names;
 mod openapi;
+mod pipes;
 mod tls;
 mod tokens;
 mod watch;

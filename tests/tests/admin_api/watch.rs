@@ -1,21 +1,16 @@
-//! `cofferdam sessions --watch`, and the streams behind it: who ends them, and how many there may be.
+//! `cofferdam sessions --watch`, and how many clients may watch.
 
 use std::fs::File;
 use std::io::Read as _;
-use std::os::fd::OwnedFd;
-use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::process::Stdio;
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
 
 use cofferdam_process::{Pty, Window};
-use cofferdam_tests::attach::shim_binary;
 use cofferdam_tests::deadline::PATIENCE;
-use cofferdam_tests::process::{Running, command, into_file, read};
+use cofferdam_tests::process::{Running, into_file, read};
 use nix::sys::signal::Signal;
 
-use super::tokens::id_of;
 use super::*;
 
 /// `sessions --watch` in a pipe.
@@ -155,46 +150,4 @@ fn the_number_of_watchers_is_limited() {
         let mut first = [0; 12];
         next.read_exact(&mut first).is_ok() && first.ends_with(b"200")
     });
-}
-
-/// A token that is revoked takes its pipe along: the hub ends, and the sandbox has no way to the sidecar any more.
-#[test]
-fn a_pipe_ends_with_its_token() {
-    let world = two_grants().start();
-    let token = world.cofferdam_text(&["token", "create", "--grant", "dev"]);
-    let (admin, client) = (AdminClient::socket(&world), AdminClient::socket(&world).with_token(&token));
-    // Held by the administrator, so that only the pipe belongs to the token.
-    let mut holding = admin.open(&hold(&admin, "dev", "box"));
-    let answer = read_until(&mut *holding, "\"pin\"");
-    let (_, rest) = answer.split_once("\"enrolment\":\"").expect("the enrolment is named");
-    let enrolment = rest.split('"').next().expect("a split has a first part");
-    let mut pipe = UnixStream::connect(&world.layout().admin).unwrap();
-    let upgrade = "connection: upgrade\r\nupgrade: cofferdam-pipe\r\n";
-    let request = client.request("POST", &format!("/v1/attach/{enrolment}/pipe"), upgrade, "");
-    pipe.write_all(request.as_bytes()).unwrap();
-    let mut head = Vec::new();
-    // Byte by byte: what follows the head belongs to the hub.
-    while !head.ends_with(b"\r\n\r\n") {
-        let mut byte = [0];
-        pipe.read_exact(&mut byte).unwrap();
-        head.extend(byte);
-    }
-    assert!(head.starts_with(b"HTTP/1.1 101"), "{}", String::from_utf8_lossy(&head));
-
-    let directory = tempfile::tempdir().unwrap();
-    let socket = directory.path().join("box/relay.sock");
-    let mut hub = command(shim_binary());
-    hub.args(["hub", "--pin", world.cofferdam_text(&["key"]).trim(), "--socket"]).arg(&socket);
-    hub.stdin(OwnedFd::from(pipe.try_clone().unwrap())).stdout(OwnedFd::from(pipe));
-    let mut hub = Running::spawn(hub, "cofferdam-shim hub");
-    let mut shim = connected(&format!("unix:{}", socket.display()), "tools");
-    assert_eq!(shim.call_text("echo", json!({"text": "by the pipe"})), "by the pipe");
-    let connected = || admin.get("/v1/sessions").ok()["sessions"][0]["connected"].clone();
-    assert_eq!(connected(), json!(true));
-
-    world.cofferdam_text(&["token", "revoke", id_of(token.trim())]);
-    // Well before the hub would notice a silent pipe by itself.
-    hub.wait(Duration::from_secs(8));
-    read_until(&mut *holding, "was revoked or has expired");
-    wait_until("the link is lost", || connected() == json!(false));
 }
