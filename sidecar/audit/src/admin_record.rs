@@ -47,7 +47,8 @@ pub enum AdminAction {
 /// How far an action has got.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum ActionState {
-    /// It is carried out next. If neither `done` nor `failed` follows, the sidecar ended meanwhile.
+    /// It is carried out next. If neither `done` nor `failed` follows, the sidecar ended meanwhile, or the client
+    /// disconnected before the action was done.
     Requested,
     Done,
     Failed,

@@ -53,7 +53,7 @@ impl Action {
 
     /// Carries out an action that gives rights. It is recorded first, or refused; `target_of` adds what is known only
     /// afterwards to the record of its success.
-    pub(super) async fn grant<T>(
+    pub(super) async fn carry_out<T>(
         mut self,
         work: impl Future<Output = Result<T, ApiError>>,
         target_of: impl FnOnce(&T, &mut Target),

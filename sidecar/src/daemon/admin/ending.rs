@@ -45,7 +45,7 @@ pub(super) async fn end(
     let id = resolved?;
     let action = Action::new(daemon, caller, kind, Target::of_id(daemon, &id));
     let killer = Arc::clone(daemon);
-    in_own_task(daemon, action, async move {
+    run_in_own_task(daemon, action, async move {
         let began = Instant::now();
         match killer.kill(&id).await {
             Some(killed) => report_kill(&name, killed, began),
@@ -64,7 +64,7 @@ pub(super) async fn end_attachment(
 ) -> Result<AdminResponse, ApiError> {
     let action = Action::new(daemon, caller, kind, Target::of_attachment(daemon, &attachment));
     let (keeper, name) = (AttachmentKeeper::of(daemon), attachment.name);
-    in_own_task(daemon, action, async move {
+    run_in_own_task(daemon, action, async move {
         let began = Instant::now();
         let Some((lifetime, killed)) = keeper.end(&name).await else {
             return Err(ApiError::not_found(format!("`{name}` has ended meanwhile")));
@@ -81,7 +81,7 @@ pub(super) async fn end_attachment(
 }
 
 /// A caller that disconnects cancels its request, but not this task.
-async fn in_own_task(
+async fn run_in_own_task(
     daemon: &Arc<Daemon>,
     action: Action,
     end: impl Future<Output = Result<AdminResponse, ApiError>> + Send + 'static,

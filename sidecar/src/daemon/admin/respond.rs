@@ -54,7 +54,7 @@ pub(super) async fn carry_out(
             let action = Action::new(daemon, caller, AdminAction::Attach, target);
             let record_enrolment =
                 |hold: &Hold, target: &mut Target| target.enrolment = Some(hold.enrolment.to_string());
-            return Ok(Outcome::Hold(action.grant(held, record_enrolment).await?));
+            return Ok(Outcome::Hold(action.carry_out(held, record_enrolment).await?));
         }
         AdminRequest::Attachments => {
             AdminResponse::Attachments { attachments: listing::attachments(daemon, caller) }
@@ -72,7 +72,7 @@ pub(super) async fn carry_out(
             let target = Target::sandbox(&attachment.grant, Some(name));
             let started = async { Ok(AttachmentKeeper::of(daemon).attach_platform(&attachment).await?) };
             let action = Action::new(daemon, caller, AdminAction::AttachPlatform, target);
-            return Ok(Outcome::Follow(action.grant(started, |_, _| ()).await?, detach));
+            return Ok(Outcome::Follow(action.carry_out(started, |_, _| ()).await?, detach));
         }
         AdminRequest::CreateToken { grants, name, ttl_ms } => {
             token_requests::create(daemon, caller, grants, name, ttl_ms).await?
@@ -170,7 +170,7 @@ async fn enroll(
     let record_enrolment = |enrolled: &Enrolled, target: &mut Target| {
         target.enrolment = Some(enrolled.enrolment.id.to_string());
     };
-    let Enrolled { enrolment, text } = action.grant(enrolled, record_enrolment).await?;
+    let Enrolled { enrolment, text } = action.carry_out(enrolled, record_enrolment).await?;
     let left = enrolment.expires.duration_since(clock::now()).unwrap_or_default();
     let expires_in_seconds = left.as_millis().div_ceil(1000) as u64;
     Ok(AdminResponse::Enrolled { enrolment: enrolment.id.to_string(), expires_in_seconds, text })

@@ -46,7 +46,7 @@ pub(super) async fn create(
         })
     };
     let action = Action::new(daemon, caller, AdminAction::CreateToken, target);
-    let (id, token) = action.grant(created, |(id, _), target| target.token = Some(id.clone())).await?;
+    let (id, token) = action.carry_out(created, |(id, _), target| target.token = Some(id.clone())).await?;
     tracing::info!(token = id, grants = grants.join(", "), "token created");
     Ok(AdminResponse::TokenCreated { id, token, expires_in_seconds: ttl.as_secs() })
 }
