@@ -296,9 +296,12 @@ pub(super) struct ServeArguments {
 
 #[derive(Debug, Args)]
 pub(super) struct SessionsArguments {
-    /// Print JSON
+    /// Print JSON; with --watch, one line for each change
     #[arg(long)]
     pub(super) json: bool,
+    /// Follow the sessions until interrupted: a table on a terminal, one line for each change in a pipe
+    #[arg(long)]
+    pub(super) watch: bool,
 }
 
 #[derive(Debug, Args)]

@@ -6,11 +6,11 @@ use std::process::ExitCode;
 use cofferdam_vault::Revoked;
 
 use super::arguments::{EnrolmentsArguments, EnrolmentsCommand, SessionsArguments};
-use super::commands::{request, unexpected_response};
+use super::commands::{admin_socket, request, unexpected_response};
 use crate::daemon::admin::{
     AdminRequest, AdminResponse, AttachState, AttachedSandbox, EndedAttachment, EnrolmentEntry,
 };
-use crate::daemon::attachments::status::Lifetime;
+use crate::daemon::attachments::status::{AttachmentStatus, Lifetime};
 use crate::enrolment::EnrolmentKind;
 use crate::link::command::{Description, Processes, ScopeProcess};
 use crate::link::registry::EndedLink;
@@ -18,6 +18,9 @@ use crate::terminal;
 use crate::terminal::failure::{Failure, Sysexit};
 
 pub(super) fn sessions(file: Option<&Path>, arguments: &SessionsArguments) -> Result<ExitCode, Failure> {
+    if arguments.watch {
+        return super::watch::run(&admin_socket(file)?, arguments);
+    }
     let AdminResponse::Sessions { sessions, attached, attachments } = request(file, &AdminRequest::Sessions)?
     else {
         return Err(unexpected_response());
@@ -30,33 +33,38 @@ pub(super) fn sessions(file: Option<&Path>, arguments: &SessionsArguments) -> Re
         terminal::line(&serde_json::to_string_pretty(&all).expect(plain));
         return Ok(ExitCode::SUCCESS);
     }
-    print_sessions(&sessions, &attached);
-    if !attachments.is_empty() {
-        super::attachments::print(&attachments);
+    if sessions.is_empty() && attached.is_empty() {
+        eprintln!("no sessions");
+    }
+    for line in table(&sessions, &attached, &attachments) {
+        terminal::line(&line);
     }
     Ok(ExitCode::SUCCESS)
 }
 
-fn print_sessions(sessions: &[Description], attached: &[AttachedSandbox]) {
-    if sessions.is_empty() && attached.is_empty() {
-        eprintln!("no sessions");
-        return;
+/// The lines of the table; none if there is nothing to show.
+pub(super) fn table(
+    sessions: &[Description],
+    attached: &[AttachedSandbox],
+    attachments: &[AttachmentStatus],
+) -> Vec<String> {
+    let mut lines = Vec::new();
+    if !sessions.is_empty() || !attached.is_empty() {
+        lines.push(
+            "SESSION            LINK               GRANT     SERVER    STATE      PID      CALLS  REFUSED  EXPIRES    SANDBOX"
+                .to_owned(),
+        );
     }
-    terminal::line(
-        "SESSION            LINK               GRANT     SERVER    STATE      PID      CALLS  REFUSED  EXPIRES    SANDBOX",
-    );
     for session in sessions {
-        terminal::line(&session_line(session));
-        for scope in &session.scopes {
-            terminal::line(&scope_line(session, scope));
-        }
-        for credential in &session.credentials {
-            terminal::line(&format!("  {}", credential.line()));
-        }
+        lines.push(session_line(session));
+        lines.extend(session.scopes.iter().map(|scope| scope_line(session, scope)));
+        lines.extend(session.credentials.iter().map(|credential| format!("  {}", credential.line())));
     }
-    for sandbox in attached {
-        terminal::line(&attached_line(sandbox));
+    lines.extend(attached.iter().map(attached_line));
+    if !attachments.is_empty() {
+        lines.extend(super::attachments::table(attachments));
     }
+    lines
 }
 
 fn session_line(session: &Description) -> String {

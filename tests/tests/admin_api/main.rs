@@ -1,9 +1,12 @@
 //! The admin API for the command line and for orchestrators, on a real sidecar.
 
+mod actions;
 mod names;
 mod openapi;
+mod pipes;
 mod tls;
 mod tokens;
+mod watch;
 
 use std::io::Write as _;
 

@@ -100,6 +100,10 @@ class _Base:
         return Attachment(self._endpoint, options, timeout)
 
 
+# The methods of the two clients differ in `async` only. Python's types cannot say "`T` in one class and an awaitable `T` in the
+# other", so both are written out, as thin as they can be; a test compares their signatures.
+
+
 class Client(_Base):
     """The admin API, for programs without asyncio."""
 

@@ -101,6 +101,10 @@ impl ApiError {
         self
     }
 
+    pub(super) fn message(&self) -> &str {
+        &self.message
+    }
+
     pub(super) fn into_response(self) -> Response<Full<Bytes>> {
         let Self { status, code, message, hint, header } = self;
         let body = ErrorBody { error: ErrorDetail { code: code.into(), message, hint } };

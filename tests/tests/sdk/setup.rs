@@ -16,7 +16,7 @@ use daytona_double::{DaytonaDouble, Speed};
 use e2b_double::E2bDouble;
 
 /// The platforms and the sidecar that knows both.
-pub(crate) struct Scene {
+pub(crate) struct Setup {
     pub(crate) world: World,
     e2b: E2bDouble,
     daytona: DaytonaDouble,
@@ -24,7 +24,7 @@ pub(crate) struct Scene {
     files: tempfile::TempDir,
 }
 
-impl Scene {
+impl Setup {
     /// `None` where bubblewrap is missing, which is reported.
     #[track_caller]
     pub(crate) fn new() -> Option<Self> {
