@@ -4,6 +4,7 @@
 use std::io::IsTerminal as _;
 use std::time::Duration;
 
+use cofferdam_platforms::Progress;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
 use crate::daemon::attachments::status::AttachmentState;
@@ -76,13 +77,13 @@ impl Display {
 fn describe(state: &AttachmentState) -> (String, bool) {
     let seconds = |milliseconds: u64| milliseconds.div_ceil(1000);
     match state {
-        AttachmentState::Finding => ("finding the sandbox".into(), true),
-        AttachmentState::Resuming => ("resuming the sandbox".into(), true),
-        AttachmentState::Uploading { total, .. } => {
+        AttachmentState::Opening(Progress::Finding) => ("finding the sandbox".into(), true),
+        AttachmentState::Opening(Progress::Resuming) => ("resuming the sandbox".into(), true),
+        AttachmentState::Opening(Progress::Uploading { total, .. }) => {
             (format!("uploading the shim ({} KiB)", total.div_ceil(1024)), true)
         }
-        AttachmentState::StartingHub => ("starting the hub in the sandbox".into(), true),
-        AttachmentState::Connecting => ("connecting to the hub".into(), true),
+        AttachmentState::Opening(Progress::StartingHub) => ("starting the hub in the sandbox".into(), true),
+        AttachmentState::Opening(Progress::Connecting) => ("connecting to the hub".into(), true),
         AttachmentState::Attached { key } => (format!("attached (the sandbox's key is {key})"), false),
         AttachmentState::Waiting { why, retry_in_ms } => {
             (format!("{why}; retrying in {} s", seconds(*retry_in_ms)), false)
@@ -107,7 +108,7 @@ fn draw(bar: &ProgressBar, state: &AttachmentState, text: &str) {
     }
     bar.enable_steady_tick(TICK);
     match state {
-        AttachmentState::Uploading { sent, total } => {
+        AttachmentState::Opening(Progress::Uploading { sent, total }) => {
             bar.set_style(style("{spinner} {msg} [{bar:30}] {bytes}/{total_bytes}"));
             bar.set_length(*total);
             bar.set_position(*sent);
@@ -124,7 +125,7 @@ mod tests {
     #[test]
     fn an_upload_is_one_line_in_a_pipe_and_every_wait_says_when_it_ends() {
         let text = |state| describe(&state).0;
-        let uploading = |sent| text(AttachmentState::Uploading { sent, total: 2048 });
+        let uploading = |sent| text(AttachmentState::Opening(Progress::Uploading { sent, total: 2048 }));
         assert_eq!(uploading(0), uploading(2048));
         let waiting = AttachmentState::Waiting { why: "find the sandbox: 503".into(), retry_in_ms: 1001 };
         assert_eq!(text(waiting), "find the sandbox: 503; retrying in 2 s");

@@ -13,6 +13,7 @@ use tokio::time::Instant;
 use super::AdminState;
 use super::error::ApiError;
 use super::tokens::{TokenRefused, TokenScope};
+use crate::daemon::attachments::request::RequestedBy;
 
 /// The other end of a connection.
 #[derive(Clone, Copy, Debug)]
@@ -108,6 +109,15 @@ impl Caller {
         match self {
             Self::Administrator => std::future::pending().await,
             Self::Token(scope) => scope.ended().await,
+        }
+    }
+}
+
+impl From<&Caller> for RequestedBy {
+    fn from(caller: &Caller) -> Self {
+        match caller {
+            Caller::Administrator => Self::Operator,
+            Caller::Token(_) => Self::Token,
         }
     }
 }

@@ -18,6 +18,8 @@ use super::listing::{self, NameOf};
 use super::tokens::{TokenNotCreated, TokenTerms};
 use super::{AdminRequest, AdminResponse, EndedAttachment, MAX_MILLISECONDS, MAX_TOKEN_TTL_MS, PipeVia};
 use crate::daemon::attach::hold::{AttachRequest, Hold};
+use crate::daemon::attachments::request::AttachmentKey;
+use crate::daemon::attachments::status::{AttachmentState, AttachmentStatus};
 use crate::daemon::attachments::{AttachmentKeeper, Detach, Follower};
 use crate::daemon::enrolling::{EnrollRequest, EnrollVia, Enrolled, Killed};
 use crate::daemon::reload::Reloaded;
@@ -72,18 +74,16 @@ pub(super) async fn carry_out(
                 true => Detach::WhenAttached,
                 false => Detach::No,
             };
-            return Ok(Outcome::Follow(
-                AttachmentKeeper::of(daemon).attach_platform(&attachment).await?,
-                detach,
-            ));
+            let keeper = AttachmentKeeper::of(daemon);
+            let follower = keeper.attach_platform(&attachment, caller.into()).await?;
+            return Ok(Outcome::Follow(follower, detach));
         }
         AdminRequest::CreateToken { grants, name, ttl_ms } => {
             create_token(daemon, caller, grants, name, ttl_ms).await?
         }
         AdminRequest::EndAttachment { name } => {
-            let attachments = listing::attachments(daemon, caller);
-            match attachments.into_iter().find(|attachment| attachment.name == name) {
-                Some(attachment) => end_attachment(daemon, &attachment.name).await?,
+            match listing::find_attachment(daemon, caller, &name)? {
+                Some(attachment) => end_attachment(daemon, &attachment).await?,
                 None => {
                     let message = format!("there is no attachment `{name}`");
                     return Err(ApiError::not_found(message).hint("`cofferdam attach list` lists them"));
@@ -176,13 +176,15 @@ async fn end(
     name_of: NameOf,
 ) -> Result<AdminResponse, ApiError> {
     let resolved = listing::resolve(daemon, caller, name, name_of);
-    let attachment = listing::attachments(daemon, caller).into_iter().find(|attachment| match &resolved {
-        Ok(id) => attachment.enrolment.as_deref() == Some(id),
-        // It may not be enrolled at the moment.
-        Err(_) => attachment.enrolment.is_none() && attachment.name == name,
-    });
+    let attachment = match &resolved {
+        Ok(id) => listing::attachment_of_enrolment(daemon, caller, id),
+        // An attachment may have no valid enrolment at the moment.
+        Err(error) if error.is_not_found() => listing::find_attachment(daemon, caller, name)?
+            .filter(|attachment| !matches!(attachment.state, AttachmentState::Over { .. })),
+        Err(_) => None,
+    };
     if let Some(attachment) = attachment {
-        return end_attachment(daemon, &attachment.name).await;
+        return end_attachment(daemon, &attachment).await;
     }
     let began = Instant::now();
     match daemon.kill(&resolved?).await {
@@ -191,9 +193,14 @@ async fn end(
     }
 }
 
-async fn end_attachment(daemon: &Arc<Daemon>, name: &str) -> Result<AdminResponse, ApiError> {
+async fn end_attachment(
+    daemon: &Arc<Daemon>,
+    attachment: &AttachmentStatus,
+) -> Result<AdminResponse, ApiError> {
     let began = Instant::now();
-    let Some((lifetime, killed)) = AttachmentKeeper::of(daemon).end(name).await else {
+    let name = attachment.name.as_str();
+    let key = AttachmentKey { grant: parse_grant(&attachment.grant)?, name: name.to_owned() };
+    let Some((lifetime, killed)) = AttachmentKeeper::of(daemon).end(&key).await else {
         return Err(ApiError::not_found(format!("`{name}` has ended meanwhile")));
     };
     let (links, enrolment) = match killed.map(|killed| report_kill(name, killed, began)).transpose()? {
