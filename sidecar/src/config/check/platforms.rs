@@ -72,7 +72,8 @@ fn check_platform(
     match (in_vault, policies.is_empty(), policies_span) {
         (true, true, _) if !has_removed => {
             let message = format!("`{table}` has no `vault-policies`, and its `api-key` is in Vault");
-            let hint = "name the policies that allow to read it, as in `vault-policies = [\"platform-keys\"]`";
+            let hint =
+                "name the policies that allow to read it, as in `vault-policies = [\"platform-keys\"]`";
             checker.add(key_span.as_ref().unwrap_or(&written.span), message, hint);
         }
         (false, _, Some(span)) if api_key.is_some() => {
@@ -116,7 +117,8 @@ fn check_api_key(
         checker.add(&written.span, format!("`{key}` is not exactly one field of a secret"), KEY_HINT);
         return None;
     };
-    if let Some(Origin::Vault(VaultOrigin::Generated { .. })) = secrets.get(secret).map(|secret| &secret.origin)
+    if let Some(Origin::Vault(VaultOrigin::Generated { .. })) =
+        secrets.get(secret).map(|secret| &secret.origin)
     {
         let message = format!(
             "`{key}` uses the secret `{secret}`, which Vault creates anew at each read and revokes with its reader"

@@ -90,8 +90,7 @@ fn a_static_key_in_vault_needs_policies() {
 
 #[test]
 fn a_key_that_vault_creates_is_refused_with_the_next_step() {
-    let platform =
-        "[secrets.key]\nvault = 'engine/creds/e2b'\n[platforms.e2b]\napi-key = '{key.value}'\nvault-policies = ['p']\n";
+    let platform = "[secrets.key]\nvault = 'engine/creds/e2b'\n[platforms.e2b]\napi-key = '{key.value}'\nvault-policies = ['p']\n";
     assert_problems(
         &format!("{VAULT}{platform}"),
         "cofferdam.toml:7: `platforms.e2b.api-key` uses the secret `key`, which Vault creates anew at each read and \

@@ -53,8 +53,7 @@ pub(super) fn attachment_of_enrolment(
     caller: &Caller,
     enrolment: &str,
 ) -> Option<AttachmentStatus> {
-    let is_of_enrolment =
-        |attachment: &AttachmentStatus| attachment.enrolment.as_deref() == Some(enrolment);
+    let is_of_enrolment = |attachment: &AttachmentStatus| attachment.enrolment.as_deref() == Some(enrolment);
     attachments(daemon, caller).into_iter().find(is_of_enrolment)
 }
 

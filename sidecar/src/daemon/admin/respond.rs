@@ -81,15 +81,13 @@ pub(super) async fn carry_out(
         AdminRequest::CreateToken { grants, name, ttl_ms } => {
             create_token(daemon, caller, grants, name, ttl_ms).await?
         }
-        AdminRequest::EndAttachment { name } => {
-            match listing::find_attachment(daemon, caller, &name)? {
-                Some(attachment) => end_attachment(daemon, &attachment).await?,
-                None => {
-                    let message = format!("there is no attachment `{name}`");
-                    return Err(ApiError::not_found(message).hint("`cofferdam attach list` lists them"));
-                }
+        AdminRequest::EndAttachment { name } => match listing::find_attachment(daemon, caller, &name)? {
+            Some(attachment) => end_attachment(daemon, &attachment).await?,
+            None => {
+                let message = format!("there is no attachment `{name}`");
+                return Err(ApiError::not_found(message).hint("`cofferdam attach list` lists them"));
             }
-        }
+        },
         AdminRequest::EndEnrolment { enrolment } => {
             end(daemon, caller, &enrolment, NameOf::Enrolment).await?
         }

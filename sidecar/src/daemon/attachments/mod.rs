@@ -7,7 +7,8 @@
 //! |---|---|
 //! | [`request`] | what is to be attached |
 //! | [`status`] | the state of an attachment, as commands show it |
-//! | `keeper` | starts, keeps and ends attachments |
+//! | `keeper` | starts, holds and ends attachments |
+//! | `wanted` | starts and ends those that are stored or configured |
 //! | `table` | all attachments by name |
 //! | `run` | one attachment's pipes |
 //! | `pacing` | what follows each outcome |
@@ -36,6 +37,7 @@ mod scripted;
 mod shim_file;
 pub(crate) mod status;
 mod table;
+mod wanted;
 
 use std::path::PathBuf;
 use std::sync::Arc;

@@ -110,12 +110,19 @@ impl<C: Clients> Attaching<C> {
                 AttemptEnd::Outcome(outcome) => outcome,
                 AttemptEnd::Stopped => return AttachingEnd::Stopped,
             };
-            key = match &outcome {
-                Outcome::Failed(AttemptError::Platform(PlatformError::Unauthorized { .. })) => {
-                    KeyUse::ReadAgain
+            let is_refused = matches!(
+                outcome,
+                Outcome::Failed(AttemptError::Platform(PlatformError::Unauthorized { .. }))
+            );
+            match (is_refused, key) {
+                // The key may have been replaced at its source since it was read.
+                (true, KeyUse::Held) => {
+                    key = KeyUse::ReadAgain;
+                    continue;
                 }
-                _ => KeyUse::Held,
-            };
+                (true, KeyUse::ReadAgain) => {}
+                (false, _) => key = KeyUse::Held,
+            }
             // A command may have left its attachment in the sidecar since.
             self.pacing.lifetime = self.status.borrow().lifetime;
             let (state, next) = self.pacing.next(outcome, began.elapsed(), random::fraction());
@@ -228,8 +235,7 @@ impl<C: Clients> Attaching<C> {
         let mut carrying = std::pin::pin!(carry(pipe, far));
         let sandbox = self.spec.sandbox.clone();
         let reports = ActivityReports::of(&self.spec, client);
-        let mut reporting =
-            std::pin::pin!(report_activity(reports, client, &sandbox, held.call_counter()));
+        let mut reporting = std::pin::pin!(report_activity(reports, client, &sandbox, held.call_counter()));
         loop {
             tokio::select! {
                 ended = carrying.as_mut() => {

@@ -141,9 +141,8 @@ impl AttachmentTable {
     /// The attachment that has the name or the sandbox of this one.
     pub(super) fn conflicting(&self, spec: &AttachmentSpec) -> Option<Entry> {
         let entries = self.lock();
-        let same = |entry: &&Entry| {
-            entry.spec.platform == spec.platform && entry.spec.sandbox == spec.sandbox
-        };
+        let same =
+            |entry: &&Entry| entry.spec.platform == spec.platform && entry.spec.sandbox == spec.sandbox;
         entries.get(&spec.key()).or_else(|| entries.values().find(same)).cloned()
     }
 

@@ -210,14 +210,17 @@ async fn a_hub_that_proves_nothing_is_given_up() {
 async fn a_refused_key_is_read_again_before_it_is_sent_again() {
     let platform = ScriptedPlatform::default();
     let refused = || PlatformError::Unauthorized { doing: "find the sandbox", status: 401 };
-    platform.answers_open(Err(refused())).answers_open(Ok(()));
+    platform.answers_open(Err(refused())).answers_open(Err(refused())).answers_open(Ok(()));
     let mut running = start(&platform, Lifetime::Configured, History::NeverAttached);
     running.reaches("refused").await;
     running.attached().await;
-    assert_eq!(platform.keys(), [KeyUse::Held, KeyUse::ReadAgain]);
+    assert_eq!(platform.keys(), [KeyUse::Held, KeyUse::ReadAgain, KeyUse::ReadAgain]);
+    let calls = platform.calls();
+    assert!(calls[1].1 - calls[0].1 < Duration::from_secs(1), "a replaced key is used at once");
+    assert!(calls[2].1 - calls[1].1 > Duration::from_secs(60), "a wrong key is tried rarely");
 
     let platform = ScriptedPlatform::default();
-    platform.answers_open(Err(refused()));
+    platform.answers_open(Err(refused())).answers_open(Err(refused()));
     let mut running = start(&platform, Lifetime::Followed, History::NeverAttached);
     assert_eq!(running.ends().await, AttachingEnd::Over);
     let state = running.status.borrow().state.clone();
