@@ -55,6 +55,21 @@ fn a_key_that_is_replaced_in_vault_is_used_at_the_next_attach() {
 }
 
 #[test]
+fn the_check_finds_a_policy_that_does_not_allow_to_read_the_key() {
+    let Some((bao, scene)) = scene_with_key(API_KEY) else { return };
+    let allowed = scene.world.cofferdam_text(&["check", "--online"]);
+    assert!(
+        allowed.contains("platform e2b: the token that reads its API key has `platform-keys`"),
+        "{allowed}"
+    );
+    bao.policy("platform-keys", &[("secret/data/other", &["read"])]);
+    let checked = scene.world.cofferdam(&["check", "--online"]);
+    let printed = String::from_utf8_lossy(&checked.stdout).into_owned();
+    assert!(!checked.status.success(), "{printed}");
+    assert!(printed.contains("secret `e2b-key` of the platform's `api-key`"), "{printed}");
+}
+
+#[test]
 fn a_sealed_vault_is_waited_for() {
     let Some((bao, scene)) = scene_with_key(API_KEY) else { return };
     bao.seal();
