@@ -84,7 +84,7 @@ pub type Pipe = BoxedStream;
 /// A step of attaching that takes long enough to be shown, here and in the JSON of the admin API.
 #[derive(Clone, Copy, Debug, Deserialize, Eq, JsonSchema, PartialEq, Serialize)]
 #[serde(tag = "state", rename_all = "kebab-case")]
-#[schemars(rename = "OpeningStep")]
+#[schemars(inline)]
 pub enum Progress {
     Finding,
     Resuming,

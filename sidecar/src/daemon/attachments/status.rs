@@ -1,8 +1,9 @@
 //! The state of an attachment, as `attach list`, `sessions` and the followers of an attachment get it. Plain data.
 
 use cofferdam_platforms::{PlatformKind, Progress};
-use schemars::JsonSchema;
+use schemars::{JsonSchema, Schema};
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 
 /// One attachment and its state.
 #[derive(Clone, Debug, Deserialize, Eq, JsonSchema, PartialEq, Serialize)]
@@ -45,6 +46,7 @@ pub(crate) enum Lifetime {
 
 #[derive(Clone, Debug, Deserialize, Eq, JsonSchema, PartialEq, Serialize)]
 #[serde(tag = "state", rename_all = "kebab-case", rename_all_fields = "kebab-case")]
+#[schemars(transform = list_every_state)]
 pub(crate) enum AttachmentState {
     /// The hub in the sandbox has proven this key.
     Attached {
@@ -117,6 +119,17 @@ impl AttachmentState {
             _ => None,
         }
     }
+}
+
+/// Lists the steps of opening beside the other states, as readers of the JSON see them.
+fn list_every_state(schema: &mut Schema) {
+    let Some(Value::Array(states)) = schema.remove("anyOf") else { return };
+    let steps_of = |state: Value| match state.get("oneOf") {
+        Some(Value::Array(steps)) => steps.clone(),
+        _ => vec![state],
+    };
+    let states: Vec<Value> = states.into_iter().flat_map(steps_of).collect();
+    schema.insert("oneOf".into(), states.into());
 }
 
 impl OverCause {
