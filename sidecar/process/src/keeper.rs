@@ -34,7 +34,7 @@ const KILL_INTERVAL: Duration = Duration::from_millis(5);
 const STDIN_GRACE_DIVISOR: u32 = 4;
 /// The exit code of shells for a program that cannot be executed; not read by the sidecar.
 const NOT_EXECUTED: i32 = 127;
-/// EX_USAGE: the keeper was not started by a sidecar.
+/// EX_USAGE: the keeper could not start, most likely because no sidecar started it.
 const USAGE: u8 = 64;
 
 /// Whether this process was started as a keeper. To be called before arguments are parsed.
@@ -47,7 +47,7 @@ pub fn keeper_main() -> ExitCode {
     match Keeper::start() {
         Ok(keeper) => keeper.run(),
         Err(problem) => {
-            eprintln!("a keeper can only be started by the sidecar: {problem}");
+            eprintln!("the keeper cannot start: {problem}; only the sidecar starts keepers");
             return ExitCode::from(USAGE);
         }
     }

@@ -122,7 +122,7 @@ impl PlatformKey {
         }
     }
 
-    /// Revokes its token in Vault, without waiting.
+    /// Revokes its token in Vault, without waiting, also while a client that is being made still has this key.
     fn abandon(&self) {
         if let Some(vault) = &self.vault {
             vault.abandon();
