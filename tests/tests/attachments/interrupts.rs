@@ -5,11 +5,20 @@ use nix::sys::signal::Signal;
 
 use super::*;
 
-/// Interrupts a command once it has printed this text.
+/// Waits until a command has printed this text, or that it is attached: steps that pass quickly are not all shown.
+#[track_caller]
+pub(crate) fn wait_until_step(attach: &Attach, text: &str) {
+    wait_until(&format!("the command has reached {text:?}"), || {
+        let printed = attach.printed();
+        printed.contains(text) || printed.contains("attached (")
+    });
+}
+
+/// Interrupts a command at this step.
 #[track_caller]
 fn interrupt_at(scene: &Scene, text: &str) {
     let mut attach = scene.start_attach(&[]);
-    attach.wait_until_output_has(text);
+    wait_until_step(&attach, text);
     attach.signal(Signal::SIGINT);
     assert!(attach.wait().success(), "{text}: {}", attach.printed());
     scene.assert_nothing_left();

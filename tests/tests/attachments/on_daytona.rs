@@ -13,6 +13,7 @@ use nix::sys::signal::Signal;
 use serde_json::{Value, json};
 
 use super::attach_line;
+use super::interrupts::wait_until_step;
 
 /// The header that says that a request is no use of the sandbox.
 const SKIP_ACTIVITY: &str = "x-daytona-skip-last-activity-update";
@@ -255,7 +256,7 @@ fn an_interrupt_leaves_nothing_in_daytona() {
     ] {
         let Some(scene) = DaytonaScene::new() else { return };
         let mut attach = scene.start_attach(&[]);
-        attach.wait_until_output_has(text);
+        wait_until_step(&attach, text);
         attach.signal(Signal::SIGINT);
         assert!(attach.wait().success(), "{text}: {}", attach.printed());
         scene.assert_gone();
