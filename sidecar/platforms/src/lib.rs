@@ -28,6 +28,8 @@ mod sandbox_id;
 
 use http::{HeaderValue, Uri};
 use relay_carriage::BoxedStream;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
 
 pub use error::PlatformError;
 pub use hub::{Architecture, HubSetup, ShimBinary, ShimSource};
@@ -79,12 +81,14 @@ pub enum KeepAwake {
 /// Both directions of the pipe into a sandbox's hub. Dropping it ends the hub's pipe.
 pub type Pipe = BoxedStream;
 
-/// A step of attaching that takes long enough to be shown.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+/// A step of attaching that takes long enough to be shown, here and in the JSON of the admin API.
+#[derive(Clone, Copy, Debug, Deserialize, Eq, JsonSchema, PartialEq, Serialize)]
+#[serde(tag = "state", rename_all = "kebab-case")]
+#[schemars(inline)]
 pub enum Progress {
     Finding,
     Resuming,
-    /// Bytes sent so far, of all.
+    /// Bytes of the shim sent so far, of all.
     Uploading {
         sent: u64,
         total: u64,

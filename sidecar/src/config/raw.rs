@@ -318,8 +318,13 @@ pub(super) struct RawGrant {
 pub(super) struct RawPlatform {
     /// The protocol of the platform. Default: the table's name, if that is `e2b` or `daytona`.
     pub(super) kind: Option<Spanned<RawPlatformKind>>,
-    /// The API key, as a template such as `{e2b.value}`. Its secret must come from `file`, `env` or `exec`.
+    /// The API key, as a template such as `{e2b.value}`. Its secret comes from `file`, `env`, `exec` or `kv`.
     pub(super) api_key: Option<Spanned<String>>,
+    /// The policies of the Vault token that reads the API key. Required where the key's secret is in Vault.
+    pub(super) vault_policies: Option<Spanned<Vec<Spanned<String>>>>,
+    /// The grants that sandboxes of this platform may be attached with. A token of the admin API attaches with grants that are
+    /// named here only. Default: every grant, and no tokens.
+    pub(super) grants: Option<Vec<Spanned<String>>>,
     /// The address of the control API. Default: the platform's public address. `https://`; `http://` to loopback only.
     pub(super) api_url: Option<Spanned<String>>,
     /// Replaces the address of the services inside sandboxes. Default: the address that the platform returns. `https://`; `http://` to loopback only.

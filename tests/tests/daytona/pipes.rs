@@ -45,7 +45,7 @@ async fn the_shim_is_uploaded_once_and_a_running_hub_is_used_again() {
     assert_eq!((count(&double, "bulk-upload"), hubs(&double)), (1, 1));
 
     operator.daytona.end_hub(&operator.id, &operator.setup).await.unwrap();
-    assert_eq!(hubs(&double), 0);
+    wait_until("the hub has ended", || hubs(&double) == 0);
     operator.attach().await;
     assert_eq!((count(&double, "bulk-upload"), hubs(&double)), (1, 1), "the shim was still there");
 }

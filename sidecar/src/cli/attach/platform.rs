@@ -29,7 +29,7 @@ enum FollowEnd {
         cause: OverCause,
     },
     SidecarGone,
-    /// With the attachment's name, if the sidecar has sent it.
+    /// With the attachment's enrolment or, before that, its name; if the sidecar has sent it.
     Stopped(Option<String>),
 }
 
@@ -135,11 +135,11 @@ async fn keep_attached(
                     return Ok(ExitCode::SUCCESS);
                 }
             }
-            FollowEnd::Stopped(name) => {
+            FollowEnd::Stopped(attachment) => {
                 display.say("ending the attachment");
                 // Before this connection is dropped: that alone would keep the sandbox's sessions for their grace.
-                if let Some(name) = name {
-                    end_attachment(admin, &name).await;
+                if let Some(attachment) = attachment {
+                    end_attachment(admin, &attachment).await;
                 }
                 display.clear();
                 return Ok(ExitCode::SUCCESS);
@@ -155,10 +155,10 @@ async fn follow(
     request: &mut AdminRequest,
     mut stop: Pin<&mut impl Future<Output = ()>>,
 ) -> FollowEnd {
-    let mut name = None;
+    let mut attachment = None;
     loop {
         let status = tokio::select! {
-            () = stop.as_mut() => return FollowEnd::Stopped(name),
+            () = stop.as_mut() => return FollowEnd::Stopped(attachment),
             status = following.next_status() => status,
         };
         let Some(status) = status else { return FollowEnd::SidecarGone };
@@ -175,6 +175,7 @@ async fn follow(
         if status.lifetime == Lifetime::Detached {
             return FollowEnd::Detached(status.name);
         }
-        name = Some(status.name);
+        // Another grant may use the same name.
+        attachment = Some(status.enrolment.unwrap_or(status.name));
     }
 }

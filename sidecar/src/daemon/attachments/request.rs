@@ -1,9 +1,9 @@
-//! What is to be attached: as the command line asks for it and as it is kept on disk, and its checked form.
+//! What is to be attached: as the command line asks for it and as it is stored, and its checked form.
 //!
 //! What must stay true: nothing here holds a credential.
 
 use std::path::PathBuf;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use cofferdam_platforms::{InvalidSandboxId, KeepAwake, SandboxId, WhenSuspended};
 use relay_proto::name::{InvalidName, Name};
@@ -53,6 +53,23 @@ pub(crate) enum Route {
     Ssh,
 }
 
+/// What identifies an attachment. Two grants may use the same name, and neither learns that from the other.
+#[derive(Clone, Debug, Eq, Ord, PartialEq, PartialOrd)]
+pub(crate) struct AttachmentKey {
+    pub(crate) grant: Name,
+    /// The sandbox's name.
+    pub(crate) name: String,
+}
+
+/// Who asks for an attachment.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum RequestedBy {
+    /// On the admin socket, or with a client certificate.
+    Operator,
+    /// With a token of the admin API.
+    Token,
+}
+
 /// A checked request.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(super) struct AttachmentSpec {
@@ -61,6 +78,8 @@ pub(super) struct AttachmentSpec {
     pub(super) sandbox: SandboxId,
     pub(super) grant: Name,
     pub(super) ttl: Option<Duration>,
+    /// When the enrolment of an attachment that was stored ends: a restart of the sidecar does not prolong it.
+    pub(super) expires: Option<SystemTime>,
     pub(super) when_suspended: WhenSuspended,
     pub(super) keep_awake: KeepAwake,
     pub(super) via: Route,
@@ -87,6 +106,7 @@ impl AttachmentRequest {
             sandbox,
             grant: self.grant.parse().map_err(InvalidRequest::Grant)?,
             ttl: self.ttl_ms.map(Duration::from_millis),
+            expires: None,
             when_suspended: match self.resume {
                 true => WhenSuspended::Resume,
                 false => WhenSuspended::Refuse,
@@ -102,6 +122,10 @@ impl AttachmentRequest {
 }
 
 impl AttachmentSpec {
+    pub(super) fn key(&self) -> AttachmentKey {
+        AttachmentKey { grant: self.grant.clone(), name: self.name.clone() }
+    }
+
     /// The attachment of a table `[attach.NAME]`.
     pub(super) fn configured(name: &Name, attachment: &config::Attachment) -> Self {
         Self {
@@ -110,6 +134,7 @@ impl AttachmentSpec {
             sandbox: attachment.sandbox.clone(),
             grant: attachment.grant.clone(),
             ttl: None,
+            expires: None,
             when_suspended: attachment.when_suspended,
             keep_awake: attachment.keep_awake,
             via: Route::default(),
@@ -117,7 +142,7 @@ impl AttachmentSpec {
         }
     }
 
-    /// The same as a request, to be kept on disk.
+    /// The same as a request, to be stored.
     pub(super) fn to_request(&self, kind: Kind) -> AttachmentRequest {
         AttachmentRequest {
             kind,

@@ -1,7 +1,7 @@
 //! One attachment: opens pipes into its sandbox, one after the other, for as long as its enrolment is held.
 //!
 //! What must stay true: every wait has a deadline or ends with the attachment; when a pipe is over, what was started for it
-//! in the sandbox is ended before the next one is opened; at the end of an enrolment or of the sidecar, the last bytes of
+//! alone in the sandbox is ended before the next one is opened; when the attachment is over, so is the hub; at the end of an enrolment or of the sidecar, the last bytes of
 //! the links still reach the hub.
 
 use std::time::Duration;
@@ -14,7 +14,9 @@ use tokio::sync::watch;
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 use tokio_util::sync::CancellationToken;
 
-use super::client::{Clients, KeyUse, Opening, PlatformClient};
+use super::activity::{ActivityReports, CallCounter, report_activity};
+use super::client::{Clients, LeftHub, Opening, PlatformClient};
+use super::keys::KeyUse;
 use super::pacing::{AttemptError, History, HubProof, Outcome, Pacing, Step};
 use super::request::AttachmentSpec;
 use super::status::{AttachmentState, AttachmentStatus};
@@ -31,8 +33,10 @@ const PROOF_TIMEOUT: Duration = Duration::from_secs(30);
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
 /// For the links to end when the sidecar stops; longer than the sidecar waits for them.
 const STOP_TIMEOUT: Duration = Duration::from_secs(15);
-/// For ending the hub in the sandbox.
+/// For ending what the client of one pipe started in the sandbox.
 const FINISH_TIMEOUT: Duration = Duration::from_secs(8);
+/// For ending the hub that the pipes of an attachment shared. `attach end` waits for it.
+const END_HUB_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The enrolment of an attachment, as its task uses it.
 pub(super) trait HeldSandbox: Send {
@@ -41,6 +45,9 @@ pub(super) trait HeldSandbox: Send {
 
     /// The next event of the pipe or of the enrolment. Cancel-safe.
     fn next_event(&mut self) -> impl Future<Output = HoldEvent> + Send;
+
+    /// Counts the calls of the sandbox's links.
+    fn call_counter(&self) -> CallCounter;
 }
 
 /// What one attachment needs to open pipes.
@@ -50,6 +57,7 @@ pub(super) struct Attaching<C> {
     pub(super) setup: HubSetup,
     pub(super) status: watch::Sender<AttachmentStatus>,
     pub(super) pacing: Pacing,
+    pub(super) hub: LeftHub,
     /// Cancelled when the attachment is to end.
     pub(super) stop: CancellationToken,
     /// Cancelled when the sidecar stops.
@@ -74,7 +82,16 @@ enum AttemptEnd {
 }
 
 impl<C: Clients> Attaching<C> {
+    /// Opens pipes until the end. Unless the sidecar stops, no hub is left in the sandbox then.
     pub(super) async fn run(&mut self, held: &mut impl HeldSandbox) -> AttachingEnd {
+        let end = self.open_pipes(held).await;
+        if self.hub == LeftHub::Possible && !self.sidecar_stop.is_cancelled() {
+            self.end_hub().await;
+        }
+        end
+    }
+
+    async fn open_pipes(&mut self, held: &mut impl HeldSandbox) -> AttachingEnd {
         let began = Instant::now();
         let mut key = KeyUse::Held;
         let mut step = Step::Open { after: Duration::ZERO };
@@ -93,12 +110,19 @@ impl<C: Clients> Attaching<C> {
                 AttemptEnd::Outcome(outcome) => outcome,
                 AttemptEnd::Stopped => return AttachingEnd::Stopped,
             };
-            key = match &outcome {
-                Outcome::Failed(AttemptError::Platform(PlatformError::Unauthorized { .. })) => {
-                    KeyUse::ReadAgain
+            let is_refused = matches!(
+                outcome,
+                Outcome::Failed(AttemptError::Platform(PlatformError::Unauthorized { .. }))
+            );
+            match (is_refused, key) {
+                // The key may have been replaced at its source since it was read.
+                (true, KeyUse::Held) => {
+                    key = KeyUse::ReadAgain;
+                    continue;
                 }
-                _ => KeyUse::Held,
-            };
+                (true, KeyUse::ReadAgain) => {}
+                (false, _) => key = KeyUse::Held,
+            }
             // A command may have left its attachment in the sidecar since.
             self.pacing.lifetime = self.status.borrow().lifetime;
             let (state, next) = self.pacing.next(outcome, began.elapsed(), random::fraction());
@@ -145,7 +169,7 @@ impl<C: Clients> Attaching<C> {
 
     /// Opens a pipe and serves it until it ends.
     async fn attempt(&mut self, held: &mut impl HeldSandbox, key: KeyUse) -> AttemptEnd {
-        self.show(AttachmentState::Finding);
+        self.show(AttachmentState::FINDING);
         let client = tokio::select! {
             client = self.clients.client(key) => client,
             end = self.ends(held) => return end,
@@ -154,8 +178,9 @@ impl<C: Clients> Attaching<C> {
             Ok(client) => client,
             Err(error) => return AttemptEnd::Outcome(Outcome::Failed(error)),
         };
+        self.hub = client.hub_after_pipe();
         let end = match self.open(held, &client).await {
-            Ok(pipe) => self.carry(held, pipe).await,
+            Ok(pipe) => self.carry(held, &client, pipe).await,
             Err(end) => end,
         };
         if timeout(FINISH_TIMEOUT, client.finish()).await.is_err() {
@@ -175,7 +200,7 @@ impl<C: Clients> Attaching<C> {
             keep_awake: self.spec.keep_awake,
             via: self.spec.via,
             setup: &self.setup,
-            progress: &|progress| self.show(progress.into()),
+            progress: &|progress| self.show(AttachmentState::Opening(progress)),
         };
         let opened = tokio::select! {
             opened = timeout(OPEN_TIMEOUT, client.open(opening)) => opened,
@@ -186,7 +211,12 @@ impl<C: Clients> Attaching<C> {
     }
 
     /// Carries bytes between the sidecar and the hub until either closes the pipe.
-    async fn carry(&mut self, held: &mut impl HeldSandbox, pipe: Pipe) -> AttemptEnd {
+    async fn carry(
+        &mut self,
+        held: &mut impl HeldSandbox,
+        client: &PlatformClient,
+        pipe: Pipe,
+    ) -> AttemptEnd {
         let (near, far) = match UnixStream::pair() {
             Ok(pair) => pair,
             Err(error) => {
@@ -203,6 +233,9 @@ impl<C: Clients> Attaching<C> {
         let mut reason = None;
         let proof_deadline = Instant::now() + PROOF_TIMEOUT;
         let mut carrying = std::pin::pin!(carry(pipe, far));
+        let sandbox = self.spec.sandbox.clone();
+        let reports = ActivityReports::of(&self.spec, client);
+        let mut reporting = std::pin::pin!(report_activity(reports, client, &sandbox, held.call_counter()));
         loop {
             tokio::select! {
                 ended = carrying.as_mut() => {
@@ -233,6 +266,7 @@ impl<C: Clients> Attaching<C> {
                         return AttemptEnd::EnrolmentEnded;
                     }
                 },
+                () = reporting.as_mut() => {}
                 () = self.stop.cancelled() => return AttemptEnd::Stopped,
                 () = self.sidecar_stop.cancelled() => {
                     // The links end first, then the sidecar closes the pipe.
@@ -245,6 +279,20 @@ impl<C: Clients> Attaching<C> {
                 }
             }
         }
+    }
+
+    /// Ends the hub in the sandbox. A sandbox or platform that cannot be reached has it until it is suspended.
+    async fn end_hub(&self) {
+        let ending = async {
+            let client = self.clients.client(KeyUse::Held).await?;
+            client.end_hub(&self.spec.sandbox, &self.setup).await.map_err(AttemptError::from)
+        };
+        let why = match timeout(END_HUB_TIMEOUT, ending).await {
+            Ok(Ok(()) | Err(AttemptError::Platform(PlatformError::NoSandbox { .. }))) => return,
+            Ok(Err(error)) => error.to_string(),
+            Err(_) => format!("no result within {} seconds", END_HUB_TIMEOUT.as_secs()),
+        };
+        tracing::warn!(sandbox = self.spec.name, why, "the hub in the sandbox may still run");
     }
 
     /// Waits until the attachment is to end.
