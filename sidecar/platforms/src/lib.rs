@@ -11,7 +11,11 @@
 //! | module | what it holds |
 //! |---|---|
 //! | `error` | why a sandbox cannot be reached, and whether trying again may help |
+//! | `guest` | what every client can do in a running sandbox |
+//! | `harness_settings` | adds MCP servers to a harness's settings file |
 //! | `hub` | the shim to upload, and how its hub is started |
+//! | `install` | puts the shim into a sandbox |
+//! | `redactor` | the secrets of a client, and texts of the platform without them |
 //! | `rest` | requests to a platform's HTTP services, and what a refusal means |
 //! | `sandbox_id` | the id of a sandbox, safe to put into a URL |
 //! | [`daytona`] | Daytona: control API, toolbox, preview links, SSH |
@@ -22,7 +26,11 @@
 pub mod daytona;
 pub mod e2b;
 mod error;
+mod guest;
+mod harness_settings;
 mod hub;
+mod install;
+mod redactor;
 mod rest;
 mod sandbox_id;
 
@@ -30,6 +38,7 @@ use http::{HeaderValue, Uri};
 use relay_carriage::BoxedStream;
 
 pub use error::PlatformError;
+pub use harness_settings::{HarnessSettings, MergedSettings};
 pub use hub::{Architecture, HubSetup, ShimBinary, ShimSource};
 pub use sandbox_id::{InvalidSandboxId, SandboxId};
 

@@ -16,7 +16,7 @@ use tokio::time::timeout;
 
 use super::directory::{Leftover, RunDirectory, leftovers};
 use super::harness::login::{Login, Returned};
-use super::harness::settings::{LoginState, ShimCommand};
+use super::harness::settings::LoginState;
 use super::host::Host;
 use super::kinds::{CommandLine, GeneratedFile, Orphans, Prepared, Stdio, advise_other_kind};
 use super::plan::Plan;
@@ -26,6 +26,7 @@ use super::terminal_relay;
 use crate::config::Config;
 use crate::daemon::admin::client::{self, AdminError};
 use crate::daemon::admin::{AdminRequest, AdminResponse};
+use crate::harness::ShimCommand;
 use crate::terminal::failure::{Failure, Sysexit};
 
 /// What a run has set up so far.
@@ -152,7 +153,7 @@ impl ActiveRun {
             directory.note_removal(removal)?;
         }
         let shim = plan.paths.shim();
-        let shim = ShimCommand { program: &shim.to_string_lossy(), link: &plan.link() };
+        let shim = ShimCommand { program: &shim.to_string_lossy(), link: Some(&plan.link()) };
         let login = if plan.login.is_some() { LoginState::Copied } else { LoginState::Absent };
         let settings = plan.harness.map(|harness| harness.settings(&plan.servers, shim, login));
         let home = directory.home();

@@ -9,14 +9,12 @@
 //! | `envd` | processes and files in the sandbox |
 //! | `connect` | the frames of the Connect protocol |
 //! | `messages` | the messages in them |
-//! | `install` | the shim and the harness's files |
 //! | `pipe` | the hub and its pipe |
 //! | `template` | what to add to a template |
 
 mod connect;
 mod control;
 mod envd;
-mod install;
 mod messages;
 mod pipe;
 mod template;
@@ -27,6 +25,8 @@ use std::time::Duration;
 use cofferdam_net::Dialer;
 use tokio_util::task::TaskTracker;
 
+use crate::harness_settings::write_settings;
+use crate::install::install_shim;
 use crate::{
     ApiKey, HubSetup, Pipe, PlatformError, PlatformSettings, Progress, SandboxId, SandboxState, ShimBinary,
     WhenSuspended,
@@ -64,7 +64,7 @@ impl E2b {
         Ok(self.control.find(id).await?.state)
     }
 
-    /// Finds the sandbox, makes sure that the shim and the harness's files are in it, starts the hub there and returns the
+    /// Finds the sandbox, makes sure that the shim and the harness's settings are in it, starts the hub there and returns the
     /// pipe to it. A hub that this sidecar started there before is ended first.
     pub async fn open(
         &self,
@@ -82,9 +82,11 @@ impl E2b {
             progress(Progress::Resuming);
             access = self.control.resume(id).await?;
         }
-        let envd = Envd::new(self.control.dialer(), id, access)?;
-        let installed = install::shim(&envd, setup, progress).await?;
-        install::harness_files(&envd, setup, &installed).await?;
+        let envd = Envd::new(&self.control, id, access)?;
+        let installed = install_shim(&envd, setup, progress).await?;
+        if let Some(settings) = &setup.harness {
+            write_settings(&envd, &installed, &**settings).await?;
+        }
         progress(Progress::StartingHub);
         let hub = Hub {
             control: Arc::clone(&self.control),

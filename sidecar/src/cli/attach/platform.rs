@@ -10,12 +10,13 @@ use std::process::ExitCode;
 use super::admin_connections::{AdminFailure, FollowConnection, end_attachment, exit_code};
 use super::progress::Display;
 use super::{Pause, PauseEnd};
-use crate::cli::arguments::{DaytonaArguments, E2bArguments, PlatformOptions, ViaArgument};
+use crate::cli::arguments::{DaytonaArguments, E2bArguments, HarnessArgument, PlatformOptions, ViaArgument};
 use crate::cli::interruption::interruption;
 use crate::daemon::admin::AdminRequest;
 use crate::daemon::attachments::e2b_template;
 use crate::daemon::attachments::request::{AttachmentRequest, Route};
 use crate::daemon::attachments::status::{AttachmentState, Kind, Lifetime, OverCause};
+use crate::harness::Harness;
 use crate::terminal;
 use crate::terminal::failure::{Failure, Sysexit};
 
@@ -77,6 +78,12 @@ fn request(sandbox: String, grant: String, options: &PlatformOptions) -> Result<
         keep_awake: false,
         via: Route::default(),
         shim: shim.map_err(|error| Failure::new(Sysexit::Usage, format!("read `--shim`: {error}")))?,
+        harness: options.harness.map(|harness| match harness {
+            HarnessArgument::Claude => Harness::ClaudeCode,
+            HarnessArgument::Codex => Harness::Codex,
+            HarnessArgument::Gemini => Harness::GeminiCli,
+            HarnessArgument::Opencode => Harness::OpenCode,
+        }),
     })
 }
 
@@ -170,6 +177,7 @@ async fn follow(
             // If the sidecar restarts, a sandbox that was suspended meanwhile stays so.
             attachment.resume = false;
         }
+        display.warn(status.warning.as_deref());
         display.show(&status.state);
         if status.lifetime == Lifetime::Detached {
             return FollowEnd::Detached(status.name);

@@ -12,6 +12,8 @@ pub(super) struct Display {
     output: Output,
     /// The line that was shown last, so that it is not repeated.
     last: String,
+    /// The warning that was shown last.
+    last_warning: Option<String>,
 }
 
 enum Output {
@@ -32,7 +34,7 @@ impl Display {
                 Output::Terminal(ProgressBar::with_draw_target(None, ProgressDrawTarget::stderr()))
             }
         };
-        Self { output, last: String::new() }
+        Self { output, last: String::new(), last_warning: None }
     }
 
     pub(super) fn show(&mut self, state: &AttachmentState) {
@@ -45,6 +47,16 @@ impl Display {
             self.say(&text);
             self.last = text;
         }
+    }
+
+    /// Prints a new warning, also with `--quiet`.
+    pub(super) fn warn(&mut self, warning: Option<&str>) {
+        let Some(warning) = warning.filter(|warning| self.last_warning.as_deref() != Some(*warning)) else {
+            return;
+        };
+        self.clear();
+        super::report(&format!("warning: {warning}"));
+        self.last_warning = Some(warning.to_owned());
     }
 
     /// Prints a line that stays.

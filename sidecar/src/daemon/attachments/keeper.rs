@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use cofferdam_base::clock;
 use cofferdam_base::text::error_chain;
-use cofferdam_platforms::{HubSetup, ShimSource};
+use cofferdam_platforms::{HarnessSettings, HubSetup, ShimSource};
 use tokio::net::UnixStream;
 use tokio::time::{Instant, sleep, timeout};
 
@@ -21,6 +21,7 @@ use crate::daemon::attach::hold::{AttachRequest, Hold, HoldError, HoldEvent};
 use crate::daemon::enrolling::{EnrollError, Killed};
 use crate::daemon::state::Daemon;
 use crate::enrolment::{Denied, EndCause};
+use crate::harness::sandbox_settings::{ReportWarning, SandboxSettings};
 
 /// What controls the attachments of a daemon. Cheap to clone.
 #[derive(Clone)]
@@ -152,6 +153,7 @@ impl AttachmentKeeper {
             grant: spec.grant.to_string(),
             lifetime,
             enrolment: None,
+            warning: None,
             state: AttachmentState::Finding,
         };
         let entry = Entry::new(spec, status);
@@ -196,7 +198,7 @@ impl AttachmentKeeper {
             setup: HubSetup {
                 shim: self.shim_source(&spec),
                 pin: self.daemon.identity.public().to_string(),
-                harness_files: Vec::new(),
+                harness: self.harness_settings(&entry),
             },
             status: entry.status.clone(),
             pacing: Pacing::new(lifetime, history),
@@ -212,6 +214,21 @@ impl AttachmentKeeper {
         if entry.status.borrow().lifetime != Lifetime::Configured {
             self.daemon.attachments.table.remove(&entry);
         }
+    }
+
+    /// The settings of the harness in the sandbox, with the servers that the grant has now.
+    fn harness_settings(&self, entry: &Entry) -> Option<Arc<dyn HarnessSettings>> {
+        let AttachmentSpec { harness, grant, name, .. } = &*entry.spec;
+        let config = self.daemon.context.config.load();
+        let servers = config.grants.get(grant)?.servers.clone();
+        let (status, name) = (entry.status.clone(), name.clone());
+        let report: ReportWarning = Arc::new(move |warning| {
+            if let Some(warning) = &warning {
+                tracing::warn!(sandbox = name, warning, "the settings of the harness lack entries");
+            }
+            status.send_modify(|status| status.warning = warning);
+        });
+        Some(Arc::new(SandboxSettings { harness: (*harness)?, servers, report }))
     }
 
     /// The shim of the request, that of the platform, or the one beside the sidecar's program.

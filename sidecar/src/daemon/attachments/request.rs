@@ -12,6 +12,7 @@ use serde::{Deserialize, Serialize};
 
 use super::status::Kind;
 use crate::config;
+use crate::harness::Harness;
 
 /// A request to attach a sandbox of a platform. Plain data.
 #[derive(Clone, Debug, Deserialize, Eq, JsonSchema, PartialEq, Serialize)]
@@ -40,6 +41,9 @@ pub(crate) struct AttachmentRequest {
     /// The static shim to upload; None: the one beside the sidecar's program.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) shim: Option<PathBuf>,
+    /// The harness in the sandbox to whose settings the servers of the grant are added.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) harness: Option<Harness>,
 }
 
 /// How the pipe reaches a sandbox of Daytona. E2B has one way.
@@ -65,6 +69,7 @@ pub(super) struct AttachmentSpec {
     pub(super) keep_awake: KeepAwake,
     pub(super) via: Route,
     pub(super) shim: Option<PathBuf>,
+    pub(super) harness: Option<Harness>,
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -97,6 +102,7 @@ impl AttachmentRequest {
             },
             via: self.via,
             shim: self.shim.clone(),
+            harness: self.harness,
         })
     }
 }
@@ -114,6 +120,7 @@ impl AttachmentSpec {
             keep_awake: attachment.keep_awake,
             via: Route::default(),
             shim: None,
+            harness: attachment.harness,
         }
     }
 
@@ -130,6 +137,7 @@ impl AttachmentSpec {
             keep_awake: self.keep_awake == KeepAwake::Yes,
             via: self.via,
             shim: self.shim.clone(),
+            harness: self.harness,
         }
     }
 }

@@ -155,7 +155,11 @@ impl<C: Clients> Attaching<C> {
             Err(error) => return AttemptEnd::Outcome(Outcome::Failed(error)),
         };
         let end = match self.open(held, &client).await {
-            Ok(pipe) => self.carry(held, pipe).await,
+            Ok(pipe) => {
+                // They are written once: later the harness's user may have changed them on purpose.
+                self.setup.harness = None;
+                self.carry(held, pipe).await
+            }
             Err(end) => end,
         };
         if timeout(FINISH_TIMEOUT, client.finish()).await.is_err() {

@@ -137,6 +137,7 @@ mod tests {
             keep_awake: KeepAwake::No,
             via: Route::Preview,
             shim: None,
+            harness: None,
         };
         let status = AttachmentStatus {
             name: name.into(),
@@ -146,6 +147,7 @@ mod tests {
             grant: "dev".into(),
             lifetime,
             enrolment: None,
+            warning: None,
             state: AttachmentState::Finding,
         };
         Entry::new(spec, status)
