@@ -7,7 +7,7 @@ use cofferdam_tests::server::Server;
 use cofferdam_tests::world::World;
 use serde_json::json;
 
-fn world(platform: &DaytonaDouble) -> World {
+pub(super) fn world(platform: &DaytonaDouble) -> World {
     let table = format!(
         "platforms.daytona = {{ api-key = '{{daytona-key.value}}', api-url = '{}', sandbox-url = '{}', shim = '{}' }}",
         platform.api_url(),

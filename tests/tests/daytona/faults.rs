@@ -120,6 +120,20 @@ async fn a_response_of_a_gigabyte_is_refused() {
             assert!(error.to_string().contains("bytes"), "{step}: {error}");
         }
     }
+    let memory = cofferdam_tests::process::peak_memory_kib(std::process::id());
+    assert!(memory < 512 * 1024, "a gigabyte was not kept: {memory} KiB");
+}
+
+#[tokio::test]
+async fn a_response_that_ends_in_the_middle_may_pass_at_every_step() {
+    let Some(double) = DaytonaDouble::start(Speed(1)) else { return };
+    let operator = Operator::of(&double);
+    for step in EVERY_STEP {
+        double.fail_next(step, Fault::HalfAnswer);
+        let error = operator.failure().await;
+        assert!(matches!(error, PlatformError::Unavailable { .. }), "{step}: {error}");
+    }
+    operator.attach().await;
 }
 
 #[tokio::test]

@@ -4,6 +4,7 @@
 
 mod errors;
 mod harness;
+mod orphans;
 mod pipes;
 mod sdks;
 mod support;
