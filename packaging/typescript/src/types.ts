@@ -4,7 +4,7 @@
  */
 
 export type PlatformKind = "daytona" | "e2b";
-export type PipeRoute = "preview" | "ssh";
+export type PipeRoute = "dial-out" | "preview" | "ssh";
 export type Harness = "claude" | "codex" | "gemini" | "opencode";
 export type Lifetime = "configured" | "detached" | "followed";
 export type AttachState = "attached" | "connecting" | "detached";

@@ -15,6 +15,7 @@
 //! | `harness_settings` | adds MCP servers to a harness's settings file |
 //! | `hub` | the shim to upload, and how its hub is started |
 //! | `install` | puts the shim into a sandbox |
+//! | `prepared` | a sandbox that connects to the sidecar by itself |
 //! | `redactor` | the secrets of a client, and texts of the platform without them |
 //! | `rest` | requests to a platform's HTTP services, and what a refusal means |
 //! | `sandbox_id` | the id of a sandbox, safe to put into a URL |
@@ -30,6 +31,7 @@ mod guest;
 mod harness_settings;
 mod hub;
 mod install;
+mod prepared;
 mod redactor;
 mod rest;
 mod sandbox_id;
@@ -40,6 +42,7 @@ use relay_carriage::BoxedStream;
 pub use error::PlatformError;
 pub use harness_settings::{HarnessSettings, MergedSettings};
 pub use hub::{Architecture, HubSetup, ShimBinary, ShimSource};
+pub use prepared::{EarlierKey, PreparedSandbox};
 pub use sandbox_id::{InvalidSandboxId, SandboxId};
 
 /// Which protocol a platform speaks. Compatible platforms are of the same kind at another address.

@@ -121,8 +121,11 @@ pub(super) struct E2bArguments {
     #[arg(long, required_unless_present = "template")]
     pub(super) grant: Option<String>,
     /// Instead of attaching, print what to add to a template's Dockerfile so that nothing is uploaded later
-    #[arg(long, conflicts_with_all = ["sandbox", "grant", "name", "platform", "ttl", "resume", "detach", "harness"])]
+    #[arg(long, conflicts_with_all = ["sandbox", "grant", "name", "platform", "ttl", "resume", "detach", "harness", "dial_out"])]
     pub(super) template: bool,
+    /// Let the sandbox connect to this sidecar's `relay.advertise`, a `wss://` link, instead of the platform's exec stream
+    #[arg(long)]
+    pub(super) dial_out: bool,
     #[command(flatten)]
     pub(super) options: PlatformOptions,
 }
@@ -146,6 +149,8 @@ pub(super) struct DaytonaArguments {
 
 #[derive(Clone, Copy, Debug, Eq, PartialEq, ValueEnum)]
 pub(super) enum ViaArgument {
+    /// The sandbox connects to this sidecar's `relay.advertise`, a `wss://` link
+    DialOut,
     /// A WebSocket through the platform's preview proxy
     Preview,
     /// The system's `ssh`, through the platform's SSH gateway

@@ -193,6 +193,13 @@ impl Enrolments {
         entry.live(id, now.into())
     }
 
+    /// The key that has used the enrolment's ticket, if it has not ended.
+    pub(crate) fn key(&self, id: &str, now: SystemTime) -> Option<PublicKey> {
+        let table = self.lock();
+        let entry = table.by_id.get(id).filter(|entry| entry.record.over(now.into()).is_none())?;
+        entry.record.key().copied()
+    }
+
     /// Ends an enrolment; its record is kept for a while. Writes.
     ///
     /// `Ok(None)` if it does not exist or has ended already. After an error it has ended too, but only until a restart.

@@ -1,6 +1,7 @@
 //! `cofferdam attach e2b` and `[attach.NAME]`, with a real sidecar and a double of E2B.
 
 mod calls;
+mod dial_out;
 mod harness;
 mod life;
 mod on_daytona;

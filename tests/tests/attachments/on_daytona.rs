@@ -4,17 +4,22 @@ use cofferdam_tests::attach::{Attach, connected, shim_binary};
 use cofferdam_tests::daytona_double::{API_KEY, DaytonaDouble, Speed};
 use cofferdam_tests::deadline::wait_until;
 use cofferdam_tests::server::Server;
-use cofferdam_tests::world::World;
+use cofferdam_tests::world::{Builder, World};
 use serde_json::json;
 
 pub(super) fn world(platform: &DaytonaDouble) -> World {
+    builder(platform).start()
+}
+
+/// A sidecar that knows the platform.
+pub(super) fn builder(platform: &DaytonaDouble) -> Builder {
     let table = format!(
         "platforms.daytona = {{ api-key = '{{daytona-key.value}}', api-url = '{}', sandbox-url = '{}', shim = '{}' }}",
         platform.api_url(),
         platform.proxy_url(),
         shim_binary().display()
     );
-    World::new().server("tools", Server::fixture()).secret_file("daytona-key", API_KEY).line(&table).start()
+    World::new().server("tools", Server::fixture()).secret_file("daytona-key", API_KEY).line(&table)
 }
 
 #[test]

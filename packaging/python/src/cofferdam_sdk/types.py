@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 PlatformKind = Literal["daytona", "e2b"]
-PipeRoute = Literal["preview", "ssh"]
+PipeRoute = Literal["dial-out", "preview", "ssh"]
 Harness = Literal["claude", "codex", "gemini", "opencode"]
 Lifetime = Literal["configured", "detached", "followed"]
 AttachState = Literal["attached", "connecting", "detached"]

@@ -30,9 +30,10 @@ use tokio::time::{Instant, sleep};
 use self::control::{Control, Phase, Preview, SandboxRecord};
 use self::hub_session::{HubSession, HubStatus, PORT_ATTEMPTS, port};
 use self::preview::{CONNECTING, Dialled, PING_INTERVAL, PreviewRoute, dial};
-use self::toolbox::Toolbox;
+pub(crate) use self::toolbox::Toolbox;
 use crate::harness_settings::write_settings;
 use crate::install::{InstalledShim, install_shim};
+use crate::prepared::{PreparedGuest, PreparedSandbox};
 use crate::{
     ApiKey, HubSetup, KeepAwake, Pipe, PlatformError, PlatformSettings, Progress, SandboxId, SandboxState,
     WhenSuspended,
@@ -129,6 +130,25 @@ impl Daytona {
         }
     }
 
+    /// Makes sure that the shim and the harness's settings are in the sandbox and starts nothing, for a sandbox that connects
+    /// to the sidecar by itself.
+    pub async fn prepare(
+        &self,
+        id: &SandboxId,
+        suspended: WhenSuspended,
+        awake: KeepAwake,
+        setup: &HubSetup,
+        progress: ShowProgress<'_>,
+    ) -> Result<PreparedSandbox, PlatformError> {
+        let control = self.control()?;
+        progress(Progress::Finding);
+        let record = ensure_started(&control, id, suspended, progress).await?;
+        let preview = control.preview(id, port(&setup.pin, id, 0)).await?;
+        let toolbox = Toolbox::new(&control, &record, id, &preview.token, awake)?;
+        let shim = install(&toolbox, setup, progress).await?;
+        Ok(PreparedSandbox::new(PreparedGuest::Daytona(Box::new(toolbox)), shim))
+    }
+
     /// Ends the hub in a running sandbox. A pipe that is dropped leaves it there, for the next pipe.
     pub async fn end_hub(&self, id: &SandboxId, setup: &HubSetup) -> Result<(), PlatformError> {
         let control = self.control()?;
@@ -176,7 +196,7 @@ impl OpenSandbox<'_> {
                 return Ok(pipe);
             }
         }
-        let shim = self.install(setup, progress).await?;
+        let shim = install(&self.toolbox, setup, progress).await?;
         for attempt in 0..PORT_ATTEMPTS {
             progress(Progress::StartingHub);
             let port = port(&setup.pin, self.id, attempt);
@@ -223,18 +243,6 @@ impl OpenSandbox<'_> {
         }
     }
 
-    async fn install(
-        &self,
-        setup: &HubSetup,
-        progress: ShowProgress<'_>,
-    ) -> Result<InstalledShim, PlatformError> {
-        let installed = install_shim(&self.toolbox, setup, progress).await?;
-        if let Some(settings) = &setup.harness {
-            write_settings(&self.toolbox, &installed, &**settings).await?;
-        }
-        Ok(installed)
-    }
-
     async fn open_ssh(
         &self,
         hub: &HubSession,
@@ -242,13 +250,26 @@ impl OpenSandbox<'_> {
         known_hosts: Option<&Path>,
         progress: ShowProgress<'_>,
     ) -> Result<Pipe, PlatformError> {
-        let shim = self.install(setup, progress).await?;
+        let shim = install(&self.toolbox, setup, progress).await?;
         // A hub still running from a preview connection would hold the socket that the shims connect to.
         hub.end(&self.toolbox).await?;
         let access = self.control.ssh_access(self.id).await?;
         progress(Progress::StartingHub);
         ssh::open(self.control, &access, &shim, setup, known_hosts).await
     }
+}
+
+/// Puts the shim and the harness's settings into the sandbox.
+async fn install(
+    toolbox: &Toolbox,
+    setup: &HubSetup,
+    progress: ShowProgress<'_>,
+) -> Result<InstalledShim, PlatformError> {
+    let installed = install_shim(toolbox, setup, progress).await?;
+    if let Some(settings) = &setup.harness {
+        write_settings(toolbox, &installed, &**settings).await?;
+    }
+    Ok(installed)
 }
 
 /// Waits until the sandbox runs, and resumes it first if `suspended` permits that; returns its record.

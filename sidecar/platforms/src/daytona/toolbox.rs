@@ -21,7 +21,7 @@ use crate::redactor::Redactor;
 use crate::rest::{Call, Reply, Service, encoded, secret_header};
 use crate::{KeepAwake, PlatformError, SandboxId};
 
-pub(super) struct Toolbox {
+pub(crate) struct Toolbox {
     service: Service,
 }
 

@@ -26,13 +26,14 @@ use cofferdam_net::Dialer;
 use tokio_util::task::TaskTracker;
 
 use crate::harness_settings::write_settings;
-use crate::install::install_shim;
+use crate::install::{InstalledShim, install_shim};
+use crate::prepared::{PreparedGuest, PreparedSandbox};
 use crate::{
     ApiKey, HubSetup, Pipe, PlatformError, PlatformSettings, Progress, SandboxId, SandboxState, ShimBinary,
     WhenSuspended,
 };
 use control::Control;
-use envd::Envd;
+pub(crate) use envd::Envd;
 use pipe::Hub;
 
 /// Well under the shortest idle limit of the load balancers in front of a sandbox, which is 60 s.
@@ -73,6 +74,40 @@ impl E2b {
         setup: &HubSetup,
         progress: &(dyn Fn(Progress) + Send + Sync),
     ) -> Result<Pipe, PlatformError> {
+        let (envd, shim) = self.install(id, suspended, setup, progress).await?;
+        progress(Progress::StartingHub);
+        let hub = Hub {
+            control: Arc::clone(&self.control),
+            envd,
+            sandbox: id.clone(),
+            shim: shim.file,
+            pin: setup.pin.clone(),
+            keep_alive: self.keep_alive,
+        };
+        let pipe = hub.open(&self.tasks).await?;
+        progress(Progress::Connecting);
+        Ok(pipe)
+    }
+
+    /// Does the same up to the start of the hub, for a sandbox that connects to the sidecar by itself.
+    pub async fn prepare(
+        &self,
+        id: &SandboxId,
+        suspended: WhenSuspended,
+        setup: &HubSetup,
+        progress: &(dyn Fn(Progress) + Send + Sync),
+    ) -> Result<PreparedSandbox, PlatformError> {
+        let (envd, shim) = self.install(id, suspended, setup, progress).await?;
+        Ok(PreparedSandbox::new(PreparedGuest::E2b(Box::new(envd)), shim))
+    }
+
+    async fn install(
+        &self,
+        id: &SandboxId,
+        suspended: WhenSuspended,
+        setup: &HubSetup,
+        progress: &(dyn Fn(Progress) + Send + Sync),
+    ) -> Result<(Envd, InstalledShim), PlatformError> {
         progress(Progress::Finding);
         let mut access = self.control.find(id).await?;
         if access.state == SandboxState::Suspended {
@@ -87,18 +122,7 @@ impl E2b {
         if let Some(settings) = &setup.harness {
             write_settings(&envd, &installed, &**settings).await?;
         }
-        progress(Progress::StartingHub);
-        let hub = Hub {
-            control: Arc::clone(&self.control),
-            envd,
-            sandbox: id.clone(),
-            shim: installed.file,
-            pin: setup.pin.clone(),
-            keep_alive: self.keep_alive,
-        };
-        let pipe = hub.open(&self.tasks).await?;
-        progress(Progress::Connecting);
-        Ok(pipe)
+        Ok((envd, installed))
     }
 
     /// Waits until the hubs of all dropped pipes are ended. To be called at an orderly stop, after the last pipe was dropped.

@@ -34,13 +34,13 @@ enum FollowEnd {
 }
 
 pub(super) fn e2b(admin: &Path, arguments: E2bArguments) -> Result<ExitCode, Failure> {
-    let E2bArguments { sandbox, grant, options, .. } = arguments;
+    let E2bArguments { sandbox, grant, dial_out, options, .. } = arguments;
     // Both are present: the parser requires them without `--template`.
     let (sandbox, grant) = (sandbox.unwrap_or_default(), grant.unwrap_or_default());
     let request = AttachmentRequest {
         kind: Kind::E2b,
         keep_awake: false,
-        via: Route::default(),
+        via: if dial_out { Route::DialOut } else { Route::default() },
         ..request(sandbox, grant, &options)?
     };
     run(admin, request, &options)
@@ -49,6 +49,7 @@ pub(super) fn e2b(admin: &Path, arguments: E2bArguments) -> Result<ExitCode, Fai
 pub(super) fn daytona(admin: &Path, arguments: DaytonaArguments) -> Result<ExitCode, Failure> {
     let DaytonaArguments { sandbox, grant, keep_awake, via, options } = arguments;
     let via = match via {
+        ViaArgument::DialOut => Route::DialOut,
         ViaArgument::Preview => Route::Preview,
         ViaArgument::Ssh => Route::Ssh,
     };

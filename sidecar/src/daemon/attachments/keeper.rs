@@ -10,9 +10,10 @@ use tokio::net::UnixStream;
 use tokio::time::{Instant, sleep, timeout};
 
 use super::client::ConfiguredPlatform;
+use super::dial_out::DialOut;
 use super::follow::Follower;
 use super::pacing::{History, Pacing};
-use super::request::{AttachmentRequest, AttachmentSpec, InvalidRequest};
+use super::request::{AttachmentRequest, AttachmentSpec, InvalidRequest, Route};
 use super::run::{Attaching, AttachingEnd, HeldSandbox};
 use super::status::{AttachmentState, AttachmentStatus, Kind, Lifetime, OverCause};
 use super::table::{Entry, NotEntered};
@@ -206,7 +207,10 @@ impl AttachmentKeeper {
             sidecar_stop: self.daemon.stop.clone(),
             spec,
         };
-        let over = self.keep_attached(&entry, &mut attaching).await;
+        let over = match entry.spec.via {
+            Route::DialOut => DialOut::of(&self, &entry, attaching).keep().await,
+            Route::Preview | Route::Ssh => self.keep_attached(&entry, &mut attaching).await,
+        };
         if let Some((why, cause)) = over {
             tracing::info!(sandbox = entry.spec.name, why, "attachment over");
             self.forget(&entry, why, cause).await;

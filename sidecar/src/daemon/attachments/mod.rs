@@ -12,6 +12,7 @@
 //! | `run` | one attachment's pipes |
 //! | `pacing` | what follows each outcome |
 //! | `client` | the platforms' clients and their API keys |
+//! | `dial_out` | one attachment whose sandbox connects to the sidecar by itself |
 //! | `records` | the attachments that are kept on disk |
 //! | `shim_file` | the static shim for upload |
 //! | `follow` | a command that follows its attachment |
@@ -20,6 +21,7 @@
 //! or restart; a command that disconnects takes its attachment with it unless that was left in the sidecar on purpose.
 
 mod client;
+mod dial_out;
 mod follow;
 mod keeper;
 mod pacing;

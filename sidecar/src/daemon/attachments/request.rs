@@ -46,11 +46,13 @@ pub(crate) struct AttachmentRequest {
     pub(crate) harness: Option<Harness>,
 }
 
-/// How the pipe reaches a sandbox of Daytona. E2B has one way.
+/// How the sandbox is connected. On E2B `preview` and `ssh` mean the exec stream.
 #[derive(Clone, Copy, Debug, Default, Deserialize, Eq, JsonSchema, PartialEq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 #[schemars(rename = "PipeRoute")]
 pub(crate) enum Route {
+    /// The shims in the sandbox connect to the sidecar's `relay.advertise`, which is a `wss://` link.
+    DialOut,
     /// The platform's preview link, by WebSocket.
     #[default]
     Preview,

@@ -7,7 +7,7 @@
 use std::time::Duration;
 
 use cofferdam_base::random;
-use cofferdam_platforms::{HubSetup, Pipe, PlatformError, WhenSuspended};
+use cofferdam_platforms::{HubSetup, Pipe, PlatformError, Progress, WhenSuspended};
 use tokio::io::{AsyncWriteExt as _, copy, split};
 use tokio::net::UnixStream;
 use tokio::sync::watch;
@@ -22,9 +22,9 @@ use crate::daemon::attach::hold::HoldEvent;
 use crate::daemon::attach_table::AttachEvent;
 
 /// For finding, resuming, uploading and starting together. A stopped sandbox may be restored from an archive first.
-const OPEN_TIMEOUT: Duration = Duration::from_secs(600);
+pub(super) const OPEN_TIMEOUT: Duration = Duration::from_secs(600);
 /// For one question about the state of a sandbox.
-const ASK_TIMEOUT: Duration = Duration::from_secs(30);
+pub(super) const ASK_TIMEOUT: Duration = Duration::from_secs(30);
 /// From the hub's start until it has proven its key.
 const PROOF_TIMEOUT: Duration = Duration::from_secs(30);
 /// For the last bytes to reach the hub, once the sidecar has closed the pipe.
@@ -169,24 +169,29 @@ impl<C: Clients> Attaching<C> {
     }
 
     async fn open(&self, held: &mut impl HeldSandbox, client: &PlatformClient) -> Result<Pipe, AttemptEnd> {
+        let progress = |progress: Progress| self.show(progress.into());
+        let opened = tokio::select! {
+            opened = timeout(OPEN_TIMEOUT, client.open(self.opening(&progress))) => opened,
+            end = self.ends(held) => return Err(end),
+        };
+        let opened = opened.unwrap_or_else(|_| Err(too_late("open the pipe into the sandbox", OPEN_TIMEOUT)));
+        opened.map_err(|error| AttemptEnd::Outcome(Outcome::Failed(error.into())))
+    }
+
+    /// How the sandbox is to be opened now.
+    pub(super) fn opening<'a>(&'a self, progress: &'a (dyn Fn(Progress) + Send + Sync)) -> Opening<'a> {
         let when_suspended = match self.pacing.history() {
             History::Attached => WhenSuspended::Refuse,
             History::NeverAttached => self.spec.when_suspended,
         };
-        let opening = Opening {
+        Opening {
             sandbox: &self.spec.sandbox,
             when_suspended,
             keep_awake: self.spec.keep_awake,
             via: self.spec.via,
             setup: &self.setup,
-            progress: &|progress| self.show(progress.into()),
-        };
-        let opened = tokio::select! {
-            opened = timeout(OPEN_TIMEOUT, client.open(opening)) => opened,
-            end = self.ends(held) => return Err(end),
-        };
-        let opened = opened.unwrap_or_else(|_| Err(too_late("open the pipe into the sandbox", OPEN_TIMEOUT)));
-        opened.map_err(|error| AttemptEnd::Outcome(Outcome::Failed(error.into())))
+            progress,
+        }
     }
 
     /// Carries bytes between the sidecar and the hub until either closes the pipe.
@@ -263,14 +268,14 @@ impl<C: Clients> Attaching<C> {
         }
     }
 
-    async fn stopped(&self) {
+    pub(super) async fn stopped(&self) {
         tokio::select! {
             () = self.stop.cancelled() => {}
             () = self.sidecar_stop.cancelled() => {}
         }
     }
 
-    fn show(&self, state: AttachmentState) {
+    pub(super) fn show(&self, state: AttachmentState) {
         self.status.send_if_modified(|status| {
             let is_new = status.state != state;
             status.state = state;
@@ -292,7 +297,7 @@ async fn carry(pipe: Pipe, socket: UnixStream) -> &'static str {
     ended
 }
 
-fn too_late(doing: &'static str, limit: Duration) -> PlatformError {
+pub(super) fn too_late(doing: &'static str, limit: Duration) -> PlatformError {
     let why = format!("no result within {} seconds", limit.as_secs());
     PlatformError::Unavailable { doing, why, retry_after: None }
 }
