@@ -4,6 +4,7 @@
 //! that only the sandbox's user can read, never as a parameter, an environment variable or a path, which platforms log; the
 //! shim removes the file when it has read the string, and a script removes it in any case.
 
+use std::pin::Pin;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -11,20 +12,30 @@ use tokio::time::sleep;
 use zeroize::Zeroizing;
 
 use crate::PlatformError;
-use crate::daytona::Toolbox;
-use crate::e2b::Envd;
 use crate::guest::Guest;
 use crate::install::{HOME_DIRECTORY, InstalledShim};
 
 /// A running sandbox with the shim in it, in which nothing was started.
 pub struct PreparedSandbox {
-    guest: PreparedGuest,
+    guest: Box<dyn Enrolling>,
     shim: InstalledShim,
 }
 
-pub(crate) enum PreparedGuest {
-    Daytona(Box<Toolbox>),
-    E2b(Box<Envd>),
+type Working<'a, T> = Pin<Box<dyn Future<Output = Result<T, PlatformError>> + Send + 'a>>;
+
+/// What is done in the sandbox of any platform.
+trait Enrolling: Send + Sync {
+    fn earlier_key<'a>(&'a self, shim: &'a InstalledShim) -> Working<'a, EarlierKey>;
+
+    fn enrol<'a>(&'a self, shim: &'a InstalledShim, enrolment: Enrolment<'a>) -> Working<'a, ()>;
+}
+
+/// An enrolment string, and how it is used.
+struct Enrolment<'a> {
+    text: &'a str,
+    /// The server of the link with which it is shown.
+    server: &'a str,
+    is_used: &'a (dyn Fn() -> bool + Send + Sync),
 }
 
 const DOING: &str = "enrol the sandbox";
@@ -61,15 +72,12 @@ pub enum EarlierKey {
 }
 
 impl PreparedSandbox {
-    pub(crate) fn new(guest: PreparedGuest, shim: InstalledShim) -> Self {
-        Self { guest, shim }
+    pub(crate) fn new(guest: impl Guest + Send + 'static, shim: InstalledShim) -> Self {
+        Self { guest: Box::new(guest), shim }
     }
 
     pub async fn earlier_key(&self) -> Result<EarlierKey, PlatformError> {
-        match &self.guest {
-            PreparedGuest::Daytona(toolbox) => earlier_key(&**toolbox, &self.shim).await,
-            PreparedGuest::E2b(envd) => earlier_key(&**envd, &self.shim).await,
-        }
+        self.guest.earlier_key(&self.shim).await
     }
 
     /// Lets the shim in the sandbox connect with this enrolment string, until `is_used` holds: the sidecar knows when. From
@@ -79,14 +87,19 @@ impl PreparedSandbox {
         &self,
         enrolment: &str,
         server: &str,
-        is_used: impl Fn() -> bool + Send + Sync,
+        is_used: &(dyn Fn() -> bool + Send + Sync),
     ) -> Result<(), PlatformError> {
-        match &self.guest {
-            PreparedGuest::Daytona(toolbox) => {
-                enrol(&**toolbox, &self.shim, enrolment, server, &is_used).await
-            }
-            PreparedGuest::E2b(envd) => enrol(&**envd, &self.shim, enrolment, server, &is_used).await,
-        }
+        self.guest.enrol(&self.shim, Enrolment { text: enrolment, server, is_used }).await
+    }
+}
+
+impl<G: Guest + Send> Enrolling for G {
+    fn earlier_key<'a>(&'a self, shim: &'a InstalledShim) -> Working<'a, EarlierKey> {
+        Box::pin(earlier_key(self, shim))
+    }
+
+    fn enrol<'a>(&'a self, shim: &'a InstalledShim, enrolment: Enrolment<'a>) -> Working<'a, ()> {
+        Box::pin(enrol(self, shim, enrolment))
     }
 }
 
@@ -101,14 +114,13 @@ async fn earlier_key(guest: &impl Guest, shim: &InstalledShim) -> Result<Earlier
 async fn enrol(
     guest: &impl Guest,
     shim: &InstalledShim,
-    enrolment: &str,
-    server: &str,
-    is_used: &(impl Fn() -> bool + Send + Sync),
+    enrolment: Enrolment<'_>,
 ) -> Result<(), PlatformError> {
-    guest.redactor().learn("enrolment", enrolment.as_bytes());
+    let Enrolment { text, server, is_used } = enrolment;
+    guest.redactor().learn("enrolment", text.as_bytes());
     let file = format!("{}/{HOME_DIRECTORY}/private/enrolment", shim.home);
     guest.run(DOING, MAKE_PRIVATE_FILES, &[&file]).await?.success(DOING)?;
-    let content = Bytes::from_owner(Zeroizing::new(enrolment.as_bytes().to_vec()));
+    let content = Bytes::from_owner(Zeroizing::new(text.as_bytes().to_vec()));
     let connected = async {
         guest.upload(DOING, &file, content, &|_| {}).await?;
         let output = guest.run(DOING, CONNECT, &[&file, &shim.file, server]).await?.success(DOING)?;

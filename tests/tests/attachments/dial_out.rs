@@ -23,8 +23,8 @@ impl Scene {
     #[track_caller]
     fn dialling_shim(&self) -> Harness {
         let home = self.platform.path(&self.sandbox, "/home/user");
-        let link = std::fs::read_link(home.join(".local/bin/cofferdam-shim")).unwrap();
-        let mut shim = command(self.platform.path(&self.sandbox, link.to_str().unwrap()));
+        let link = std::fs::read_link(home.join(".local/bin/cofferdam-shim")).expect("the link is there");
+        let mut shim = command(self.platform.path(&self.sandbox, &link.to_string_lossy()));
         shim.args(["--server", "tools"]).env("HOME", home).env_remove("XDG_STATE_HOME");
         Harness::start(shim, "a shim that dials out").initialized()
     }

@@ -39,7 +39,7 @@ impl HarnessSettings for LineSettings {
     }
 
     fn merge(&self, existing: Option<&str>, shim: &str) -> MergedSettings {
-        let mut attempts = self.attempts.lock().unwrap();
+        let mut attempts = self.attempts.lock().expect("no holder panics");
         *attempts += 1;
         (self.meanwhile)(*attempts);
         let text = Some(format!("{}run {shim}\n", existing.unwrap_or_default()));
@@ -47,7 +47,7 @@ impl HarnessSettings for LineSettings {
     }
 
     fn finish(&self, warning: Option<String>) {
-        self.warnings.lock().unwrap().push(warning);
+        self.warnings.lock().expect("no holder panics").push(warning);
     }
 }
 
@@ -65,16 +65,16 @@ impl Scene {
         with_settings.harness = Some(Arc::clone(&settings) as Arc<dyn HarnessSettings>);
         let mut pipe = self.open(&with_settings).await.unwrap_or_else(|error| panic!("{error}"));
         assert_eq!(read(&mut pipe, 6).await, b"hello ", "the sandbox is attached in any case");
-        let mut warnings = std::mem::take(&mut *settings.warnings.lock().unwrap());
+        let mut warnings = std::mem::take(&mut *settings.warnings.lock().expect("no holder panics"));
         assert_eq!(warnings.len(), 1);
         warnings.remove(0)
     }
 
-    /// The files beside the settings, but for what other tests of the sandbox know.
+    /// The names of all files in a directory of the home.
     fn names_in(&self, path: &str) -> Vec<String> {
-        let names = fs::read_dir(self.home(path)).unwrap();
+        let entries = fs::read_dir(self.home(path)).expect("the directory is there").flatten();
         let mut names: Vec<String> =
-            names.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+            entries.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect();
         names.sort();
         names
     }

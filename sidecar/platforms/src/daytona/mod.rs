@@ -30,10 +30,10 @@ use tokio::time::{Instant, sleep};
 use self::control::{Control, Phase, Preview, SandboxRecord};
 use self::hub_session::{HubSession, HubStatus, PORT_ATTEMPTS, port};
 use self::preview::{CONNECTING, Dialled, PING_INTERVAL, PreviewRoute, dial};
-pub(crate) use self::toolbox::Toolbox;
+use self::toolbox::Toolbox;
 use crate::harness_settings::write_settings;
 use crate::install::{InstalledShim, install_shim};
-use crate::prepared::{PreparedGuest, PreparedSandbox};
+use crate::prepared::PreparedSandbox;
 use crate::{
     ApiKey, HubSetup, KeepAwake, Pipe, PlatformError, PlatformSettings, Progress, SandboxId, SandboxState,
     WhenSuspended,
@@ -146,7 +146,7 @@ impl Daytona {
         let preview = control.preview(id, port(&setup.pin, id, 0)).await?;
         let toolbox = Toolbox::new(&control, &record, id, &preview.token, awake)?;
         let shim = install(&toolbox, setup, progress).await?;
-        Ok(PreparedSandbox::new(PreparedGuest::Daytona(Box::new(toolbox)), shim))
+        Ok(PreparedSandbox::new(toolbox, shim))
     }
 
     /// Ends the hub in a running sandbox. A pipe that is dropped leaves it there, for the next pipe.

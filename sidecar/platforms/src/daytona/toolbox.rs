@@ -21,7 +21,7 @@ use crate::redactor::Redactor;
 use crate::rest::{Call, Reply, Service, encoded, secret_header};
 use crate::{KeepAwake, PlatformError, SandboxId};
 
-pub(crate) struct Toolbox {
+pub(super) struct Toolbox {
     service: Service,
 }
 

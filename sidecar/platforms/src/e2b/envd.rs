@@ -34,7 +34,7 @@ const UPLOAD_TIMEOUT: Duration = Duration::from_secs(180);
 const DOWNLOAD_TIMEOUT: Duration = Duration::from_secs(60);
 const UPLOAD_PIECE: usize = 64 * 1024;
 
-pub(crate) struct Envd {
+pub(super) struct Envd {
     service: Service,
     user: Option<&'static str>,
 }

@@ -27,13 +27,13 @@ use tokio_util::task::TaskTracker;
 
 use crate::harness_settings::write_settings;
 use crate::install::{InstalledShim, install_shim};
-use crate::prepared::{PreparedGuest, PreparedSandbox};
+use crate::prepared::PreparedSandbox;
 use crate::{
     ApiKey, HubSetup, Pipe, PlatformError, PlatformSettings, Progress, SandboxId, SandboxState, ShimBinary,
     WhenSuspended,
 };
 use control::Control;
-pub(crate) use envd::Envd;
+use envd::Envd;
 use pipe::Hub;
 
 /// Well under the shortest idle limit of the load balancers in front of a sandbox, which is 60 s.
@@ -98,7 +98,7 @@ impl E2b {
         progress: &(dyn Fn(Progress) + Send + Sync),
     ) -> Result<PreparedSandbox, PlatformError> {
         let (envd, shim) = self.install(id, suspended, setup, progress).await?;
-        Ok(PreparedSandbox::new(PreparedGuest::E2b(Box::new(envd)), shim))
+        Ok(PreparedSandbox::new(envd, shim))
     }
 
     async fn install(

@@ -184,7 +184,7 @@ impl<'a> DialOut<'a> {
         self.show_enrolment(Some(&id));
         self.enrolment.send_replace(Some(Arc::clone(&id)));
         let is_used = || self.daemon.enrolments.key(&id, clock::now()).is_some();
-        let connected = prepared.enrol(&text, server.as_str(), is_used).await;
+        let connected = prepared.enrol(&text, server.as_str(), &is_used).await;
         if is_used() {
             return Ok(());
         }
