@@ -70,6 +70,17 @@ fn kill_ends_the_attachment_of_a_sandbox_that_dials_out() {
 }
 
 #[test]
+fn a_killed_command_ends_the_enrolment_of_its_sandbox() {
+    let Some(scene) = scene() else { return };
+    let mut attach = scene.attach(&["--dial-out"]);
+    let mut shim = scene.dialling_shim();
+    attach.kill9();
+    wait_until("the attachment is gone", || scene.list().is_empty());
+    let refused = shim.call("echo", json!({"text": "too late"}));
+    assert!(refused.to_string().contains("session_ended"), "{refused}");
+}
+
+#[test]
 fn the_ticket_is_in_no_log_of_the_platform_and_in_no_file_of_the_sandbox() {
     let Some(scene) = scene() else { return };
     // The upload is seen by the double while the shim does not run: the file is private before it has its content.
