@@ -12,6 +12,7 @@ use serde::Deserialize;
 use super::limits::RawLimits;
 use super::quantities::RawDuration;
 use super::spanned::Spanned;
+use crate::harness::Harness;
 
 /// The configuration of the Cofferdam sidecar, `cofferdam.toml`.
 #[derive(Debug, Default, Deserialize, JsonSchema)]
@@ -357,4 +358,7 @@ pub(super) struct RawAttachment {
     pub(super) resume: Option<Spanned<bool>>,
     /// Daytona: whether the attachment counts as activity, so that the platform does not stop the sandbox. Default: false.
     pub(super) keep_awake: Option<Spanned<bool>>,
+    /// The harness in the sandbox to whose settings file the servers of the grant are added when the attachment starts. What
+    /// the file holds already stays.
+    pub(super) harness: Option<Spanned<Harness>>,
 }

@@ -14,6 +14,7 @@ use relay_proto::address::{Address, HostPort};
 use relay_proto::name::Name;
 
 use super::Limits;
+use crate::harness::Harness;
 
 /// A valid configuration: every server, secret and grant that it refers to is defined in it.
 #[derive(Debug)]
@@ -114,6 +115,8 @@ pub struct Attachment {
     /// Applies when the sidecar starts to attach the sandbox, not when the sandbox is suspended later.
     pub when_suspended: WhenSuspended,
     pub keep_awake: KeepAwake,
+    /// The harness to whose settings the servers of the grant are added.
+    pub harness: Option<Harness>,
 }
 
 impl Platform {

@@ -1,7 +1,9 @@
 //! `cofferdam attach e2b` and `[attach.NAME]`, with a real sidecar and a double of E2B.
 
 mod calls;
+mod dial_out;
 mod expiry;
+mod harness;
 mod interrupts;
 mod key_in_vault;
 mod life;

@@ -27,7 +27,8 @@ struct DaytonaSetup {
     platform: DaytonaDouble,
 }
 
-fn builder(platform: &DaytonaDouble) -> Builder {
+/// A sidecar that knows the platform.
+pub(super) fn builder(platform: &DaytonaDouble) -> Builder {
     let table = format!(
         "platforms.daytona = {{ api-key = '{{daytona-key.value}}', api-url = '{}', sandbox-url = '{}', shim = '{}' }}",
         platform.api_url(),
@@ -141,15 +142,19 @@ fn a_daytona_sandbox_is_attached_by_either_way_and_survives_a_stop() {
 fn calls_through_cuts_and_stops(rounds: usize, calls_per_round: usize) {
     let Some(setup) = DaytonaSetup::new() else { return };
     let attach = setup.attach(&[]);
-    calls_through_interruptions(&setup.world, [setup.shim(), setup.shim()], rounds, calls_per_round, |round| {
-        match round % 4 {
+    calls_through_interruptions(
+        &setup.world,
+        [setup.shim(), setup.shim()],
+        rounds,
+        calls_per_round,
+        |round| match round % 4 {
             3 => {
                 setup.platform.stop();
                 setup.platform.start_again();
             }
             _ => setup.platform.cut(),
-        }
-    });
+        },
+    );
     assert!(attach.times_attached() > rounds / 2, "{} pipes", attach.times_attached());
     attach.stop();
     setup.world.assert_secret_not_leaked(API_KEY);

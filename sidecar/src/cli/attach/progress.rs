@@ -9,11 +9,13 @@ pub(super) struct Display {
     progress: Progress,
     /// The line that was shown last, so that it is not repeated.
     last: String,
+    /// The warning that was shown last.
+    last_warning: Option<String>,
 }
 
 impl Display {
     pub(super) fn new(output: Output) -> Self {
-        Self { progress: Progress::new("cofferdam attach", output), last: String::new() }
+        Self { progress: Progress::new("cofferdam attach", output), last: String::new(), last_warning: None }
     }
 
     pub(super) fn show(&mut self, state: &AttachmentState) {
@@ -29,6 +31,16 @@ impl Display {
             _ => self.progress.line(&text),
         }
         self.last = text;
+    }
+
+    /// Prints a new warning, also with `--quiet`.
+    pub(super) fn warn(&mut self, warning: Option<&str>) {
+        let Some(warning) = warning.filter(|warning| self.last_warning.as_deref() != Some(*warning)) else {
+            return;
+        };
+        self.clear();
+        super::report(&format!("warning: {warning}"));
+        self.last_warning = Some(warning.to_owned());
     }
 
     /// Prints a line that stays.

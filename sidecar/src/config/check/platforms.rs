@@ -239,5 +239,13 @@ fn check_attachment(
         }
         Some(Spanned { value: false, .. }) | None => KeepAwake::No,
     };
-    Some(Attachment { platform: platform?, sandbox: sandbox?, grant: grant?, when_suspended, keep_awake })
+    let harness = raw.harness.map(|harness| harness.value);
+    Some(Attachment {
+        platform: platform?,
+        sandbox: sandbox?,
+        grant: grant?,
+        when_suspended,
+        keep_awake,
+        harness,
+    })
 }

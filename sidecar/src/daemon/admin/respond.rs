@@ -70,7 +70,8 @@ pub(super) async fn carry_out(
             };
             let name = attachment.name.as_ref().unwrap_or(&attachment.sandbox);
             let target = Target::sandbox(&attachment.grant, Some(name));
-            let started = async { Ok(AttachmentKeeper::of(daemon).attach_platform(&attachment, caller.into()).await?) };
+            let started =
+                async { Ok(AttachmentKeeper::of(daemon).attach_platform(&attachment, caller.into()).await?) };
             let action = Action::new(daemon, caller, AdminAction::AttachPlatform, target);
             return Ok(Outcome::Follow(action.carry_out(started, |_, _| ()).await?, detach));
         }
@@ -78,7 +79,9 @@ pub(super) async fn carry_out(
             token_requests::create(daemon, caller, grants, name, ttl_ms).await?
         }
         AdminRequest::EndAttachment { name } => match listing::find_attachment(daemon, caller, &name)? {
-            Some(attachment) => end_attachment(daemon, caller, AdminAction::EndAttachment, attachment).await?,
+            Some(attachment) => {
+                end_attachment(daemon, caller, AdminAction::EndAttachment, attachment).await?
+            }
             None => {
                 let message = format!("there is no attachment `{name}`");
                 return Err(ApiError::not_found(message).hint("`cofferdam attach list` lists them"));

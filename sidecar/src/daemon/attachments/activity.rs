@@ -5,6 +5,7 @@
 //!
 //! What must stay true: an attachment without calls reports nothing, so that the platform's automatic stop works.
 
+use std::convert::Infallible;
 use std::time::Duration;
 
 use cofferdam_platforms::{KeepAwake, SandboxId};
@@ -26,7 +27,7 @@ pub(super) struct CallCounts {
 /// Counts the calls of one sandbox.
 pub(super) type CallCounter = Box<dyn Fn() -> BoxFuture<'static, CallCounts> + Send + Sync>;
 
-/// What is reported to the platform while a pipe is open.
+/// What is reported to the platform while a sandbox is attached.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum ActivityReports {
     /// Nothing: the platform does not ask for it, or counts the pipe itself.
@@ -45,8 +46,8 @@ impl ActivityReports {
     pub(super) fn of(spec: &AttachmentSpec, client: &PlatformClient) -> Self {
         match (client.stops_unused_sandboxes(), spec.keep_awake, spec.via) {
             (false, _, _) | (true, KeepAwake::Yes, Route::Preview) => Self::Never,
-            // The SSH gateway's connection is not known to count.
-            (true, KeepAwake::Yes, Route::Ssh) => Self::Always,
+            // The SSH gateway's connection is not known to count, and a sandbox's own connections do not.
+            (true, KeepAwake::Yes, Route::Ssh | Route::DialOut) => Self::Always,
             (true, KeepAwake::No, _) => Self::WhileCallsAreMade,
         }
     }
@@ -58,7 +59,7 @@ pub(super) async fn report_activity(
     client: &PlatformClient,
     sandbox: &SandboxId,
     count_calls: CallCounter,
-) {
+) -> Infallible {
     if reports == ActivityReports::Never {
         return std::future::pending().await;
     }

@@ -11,8 +11,8 @@ use cofferdam_net::{Dialer, Trust};
 use cofferdam_platforms::daytona::{Daytona, Via};
 use cofferdam_platforms::e2b::E2b;
 use cofferdam_platforms::{
-    ApiKey, HubSetup, KeepAwake, Pipe, PlatformError, PlatformKind, Progress, SandboxId, SandboxState,
-    WhenSuspended,
+    ApiKey, HubSetup, KeepAwake, Pipe, PlatformError, PlatformKind, PreparedSandbox, Progress, SandboxId,
+    SandboxState, WhenSuspended,
 };
 use cofferdam_secrets::{SecretError, Secrets, fill_header};
 use relay_proto::name::Name;
@@ -92,7 +92,8 @@ impl PlatformClient {
         match self {
             Self::Daytona(client) => {
                 let via = match via {
-                    Route::Preview => Via::Preview,
+                    // No pipe is opened to a sandbox that dials out.
+                    Route::DialOut | Route::Preview => Via::Preview,
                     Route::Ssh => Via::Ssh,
                 };
                 client.open(sandbox, when_suspended, keep_awake, via, setup, progress).await
@@ -140,6 +141,19 @@ impl PlatformClient {
             Self::E2b(_) => Ok(()),
             #[cfg(test)]
             Self::Scripted(client) => client.refresh_activity(),
+        }
+    }
+
+    /// Puts the shim into the sandbox and starts nothing.
+    pub(super) async fn prepare(&self, opening: Opening<'_>) -> Result<PreparedSandbox, PlatformError> {
+        let Opening { sandbox, when_suspended, keep_awake, setup, progress, .. } = opening;
+        match self {
+            Self::Daytona(client) => {
+                client.prepare(sandbox, when_suspended, keep_awake, setup, progress).await
+            }
+            Self::E2b(client) => client.prepare(sandbox, when_suspended, setup, progress).await,
+            #[cfg(test)]
+            Self::Scripted(_) => unimplemented!("no script dials out"),
         }
     }
 

@@ -5,16 +5,16 @@ use std::time::Duration;
 
 use cofferdam_base::clock;
 use cofferdam_base::text::error_chain;
-use cofferdam_platforms::{HubSetup, ShimSource};
-use relay_proto::name::Name;
+use cofferdam_platforms::{HarnessSettings, HubSetup, ShimSource};
 use tokio::net::UnixStream;
 use tokio::time::{Instant, sleep, timeout};
 
 use super::activity::{CallCounter, CallCounts};
 use super::client::{ConfiguredPlatform, LeftHub};
+use super::dial_out::DialOut;
 use super::follow::Follower;
 use super::pacing::{History, Pacing};
-use super::request::{AttachmentKey, AttachmentRequest, AttachmentSpec, RequestedBy};
+use super::request::{AttachmentKey, AttachmentRequest, AttachmentSpec, RequestedBy, Route};
 use super::run::{Attaching, AttachingEnd, HeldSandbox};
 use super::status::{AttachmentState, AttachmentStatus, Kind, Lifetime, OverCause};
 use super::table::{AttachmentLimits, Entry};
@@ -23,6 +23,7 @@ use crate::daemon::attach::hold::{AttachRequest, Hold, HoldError, HoldEvent};
 use crate::daemon::enrolling::{EnrollError, Killed};
 use crate::daemon::state::Daemon;
 use crate::enrolment::{Denied, EndCause};
+use crate::harness::sandbox_settings::{ReportWarning, SandboxSettings};
 
 /// What controls the attachments of a daemon. Cheap to clone.
 #[derive(Clone)]
@@ -93,6 +94,7 @@ impl AttachmentKeeper {
             grant: spec.grant.to_string(),
             lifetime,
             enrolment: None,
+            warning: None,
             state: AttachmentState::FINDING,
         };
         let entry = Entry::new(spec, status);
@@ -141,7 +143,7 @@ impl AttachmentKeeper {
             setup: HubSetup {
                 shim: self.shim_source(&spec),
                 pin: self.daemon.identity.public().to_string(),
-                harness_files: Vec::new(),
+                harness: self.harness_settings(&entry),
             },
             status: entry.status.clone(),
             pacing: Pacing::new(lifetime, history),
@@ -153,7 +155,10 @@ impl AttachmentKeeper {
             sidecar_stop: self.daemon.stop.clone(),
             spec,
         };
-        let over = self.keep_attached(&entry, &mut attaching).await;
+        let over = match entry.spec.via {
+            Route::DialOut => DialOut::of(&self, &entry, attaching).keep().await,
+            Route::Preview | Route::Ssh => self.keep_attached(&entry, &mut attaching).await,
+        };
         if let Some((why, cause)) = over {
             tracing::info!(sandbox = entry.spec.name, why, "attachment over");
             self.forget(&entry, why, cause).await;
@@ -161,6 +166,21 @@ impl AttachmentKeeper {
         if entry.status.borrow().lifetime != Lifetime::Configured {
             self.daemon.attachments.table.remove(&entry);
         }
+    }
+
+    /// The settings of the harness in the sandbox, with the servers that the grant has now.
+    fn harness_settings(&self, entry: &Entry) -> Option<Arc<dyn HarnessSettings>> {
+        let AttachmentSpec { harness, grant, name, .. } = &*entry.spec;
+        let config = self.daemon.context.config.load();
+        let servers = config.grants.get(grant)?.servers.clone();
+        let (status, name) = (entry.status.clone(), name.clone());
+        let report: ReportWarning = Arc::new(move |warning| {
+            if let Some(warning) = &warning {
+                tracing::warn!(sandbox = name, warning, "the settings of the harness lack entries");
+            }
+            status.send_modify(|status| status.warning = warning);
+        });
+        Some(Arc::new(SandboxSettings { harness: (*harness)?, servers, report }))
     }
 
     /// The shim of the request, that of the platform, or the one beside the sidecar's program.
@@ -225,7 +245,7 @@ impl AttachmentKeeper {
 
     /// Enrols the sandbox. `Ok(None)` when the sidecar stops.
     async fn hold_for(&self, entry: &Entry) -> Result<Option<Hold>, (String, OverCause)> {
-        let AttachmentSpec { grant, name, expires, .. } = &*entry.spec;
+        let AttachmentSpec { grant, name, .. } = &*entry.spec;
         loop {
             if self.daemon.stop.is_cancelled() {
                 return Ok(None);
@@ -233,12 +253,8 @@ impl AttachmentKeeper {
             if entry.stop.is_cancelled() {
                 return Err(("it was ended".into(), OverCause::Ended));
             }
-            let ttl = match expires {
-                None => entry.spec.ttl,
-                Some(expires) => match expires.duration_since(clock::now()) {
-                    Ok(left) => Some(self.within_grant(grant, left)),
-                    Err(_) => return Err(("the enrolment has expired".into(), OverCause::Ended)),
-                },
+            let Some(ttl) = self.enrolment_ttl(&entry.spec) else {
+                return Err(("the enrolment has expired".into(), OverCause::Ended));
             };
             let request = AttachRequest { grant: grant.clone(), name: name.clone(), ttl };
             // Not interrupted, so that no enrolment is left that this task does not know of: its caller sees the stop and
@@ -268,10 +284,13 @@ impl AttachmentKeeper {
         }
     }
 
-    /// The time for a new enrolment: not longer than the grant allows now.
-    fn within_grant(&self, grant: &Name, time: Duration) -> Duration {
+    /// The time for a new enrolment: not beyond the expiry of an earlier one, and not longer than the grant allows now. `None`
+    /// if the earlier enrolment has expired.
+    pub(super) fn enrolment_ttl(&self, spec: &AttachmentSpec) -> Option<Option<Duration>> {
+        let Some(expires) = spec.expires else { return Some(spec.ttl) };
+        let left = expires.duration_since(clock::now()).ok()?;
         let config = self.daemon.context.config.load();
-        config.grants.get(grant).map_or(time, |grant| time.min(grant.ttl))
+        Some(Some(config.grants.get(&spec.grant).map_or(left, |grant| left.min(grant.ttl))))
     }
 
     pub(super) async fn remove_record(&self, key: AttachmentKey) {
@@ -329,16 +348,21 @@ impl HeldSandbox for Hold {
     }
 
     fn call_counter(&self) -> CallCounter {
-        let (daemon, enrolment) = (Arc::clone(self.daemon()), Arc::clone(&self.enrolment));
-        Box::new(move || {
-            let (daemon, enrolment) = (Arc::clone(&daemon), Arc::clone(&enrolment));
-            Box::pin(async move {
-                let links = daemon.registry.describe_enrolment(&enrolment).await;
-                CallCounts {
-                    made: links.iter().map(|link| link.calls).sum(),
-                    in_flight: links.iter().map(|link| link.in_flight).sum(),
-                }
-            })
-        })
+        call_counter(self.daemon(), &self.enrolment)
     }
+}
+
+/// Counts the calls of the sandbox that has this enrolment.
+pub(super) fn call_counter(daemon: &Arc<Daemon>, enrolment: &Arc<str>) -> CallCounter {
+    let (daemon, enrolment) = (Arc::clone(daemon), Arc::clone(enrolment));
+    Box::new(move || {
+        let (daemon, enrolment) = (Arc::clone(&daemon), Arc::clone(&enrolment));
+        Box::pin(async move {
+            let links = daemon.registry.describe_enrolment(&enrolment).await;
+            CallCounts {
+                made: links.iter().map(|link| link.calls).sum(),
+                in_flight: links.iter().map(|link| link.in_flight).sum(),
+            }
+        })
+    })
 }

@@ -15,6 +15,7 @@
 //! | `activity` | tells a platform that a sandbox is in use |
 //! | `client` | the platforms' clients |
 //! | `keys` | the platforms' API keys |
+//! | `dial_out` | one attachment whose sandbox connects to the sidecar by itself |
 //! | `records` | the attachments that are stored |
 //! | `shim_file` | the static shim for upload |
 //! | `follow` | a command that follows its attachment |
@@ -25,6 +26,7 @@
 
 mod activity;
 mod client;
+mod dial_out;
 mod follow;
 mod keeper;
 mod keys;

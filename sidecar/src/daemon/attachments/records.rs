@@ -182,6 +182,7 @@ mod tests {
             keep_awake: false,
             via: Route::Preview,
             shim: None,
+            harness: None,
         }
     }
 

@@ -12,6 +12,7 @@ use serde::{Deserialize, Serialize};
 
 use super::status::Kind;
 use crate::config;
+use crate::harness::Harness;
 
 /// A request to attach a sandbox of a platform. Plain data.
 #[derive(Clone, Debug, Deserialize, Eq, JsonSchema, PartialEq, Serialize)]
@@ -40,13 +41,18 @@ pub(crate) struct AttachmentRequest {
     /// The static shim to upload; None: the one beside the sidecar's program.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) shim: Option<PathBuf>,
+    /// The harness in the sandbox to whose settings the servers of the grant are added.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) harness: Option<Harness>,
 }
 
-/// How the pipe reaches a sandbox of Daytona. E2B has one way.
+/// How the sandbox is connected. On E2B `preview` and `ssh` mean the exec stream.
 #[derive(Clone, Copy, Debug, Default, Deserialize, Eq, JsonSchema, PartialEq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 #[schemars(rename = "PipeRoute")]
 pub(crate) enum Route {
+    /// The shims in the sandbox connect to the sidecar's `relay.advertise`, which is a `wss://` link.
+    DialOut,
     /// The platform's preview link, by WebSocket.
     #[default]
     Preview,
@@ -84,6 +90,7 @@ pub(super) struct AttachmentSpec {
     pub(super) keep_awake: KeepAwake,
     pub(super) via: Route,
     pub(super) shim: Option<PathBuf>,
+    pub(super) harness: Option<Harness>,
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -117,6 +124,7 @@ impl AttachmentRequest {
             },
             via: self.via,
             shim: self.shim.clone(),
+            harness: self.harness,
         })
     }
 }
@@ -139,6 +147,7 @@ impl AttachmentSpec {
             keep_awake: attachment.keep_awake,
             via: Route::default(),
             shim: None,
+            harness: attachment.harness,
         }
     }
 
@@ -155,6 +164,7 @@ impl AttachmentSpec {
             keep_awake: self.keep_awake == KeepAwake::Yes,
             via: self.via,
             shim: self.shim.clone(),
+            harness: self.harness,
         }
     }
 }

@@ -7,7 +7,7 @@
 use std::time::Duration;
 
 use cofferdam_base::random;
-use cofferdam_platforms::{HubSetup, Pipe, PlatformError, WhenSuspended};
+use cofferdam_platforms::{HubSetup, Pipe, PlatformError, Progress, WhenSuspended};
 use tokio::io::{AsyncWriteExt as _, copy, split};
 use tokio::net::UnixStream;
 use tokio::sync::watch;
@@ -24,9 +24,9 @@ use crate::daemon::attach::hold::HoldEvent;
 use crate::daemon::attach_table::AttachEvent;
 
 /// For finding, resuming, uploading and starting together. A stopped sandbox may be restored from an archive first.
-const OPEN_TIMEOUT: Duration = Duration::from_secs(600);
+pub(super) const OPEN_TIMEOUT: Duration = Duration::from_secs(600);
 /// For one question about the state of a sandbox.
-const ASK_TIMEOUT: Duration = Duration::from_secs(30);
+pub(super) const ASK_TIMEOUT: Duration = Duration::from_secs(30);
 /// From the hub's start until it has proven its key.
 const PROOF_TIMEOUT: Duration = Duration::from_secs(30);
 /// For the last bytes to reach the hub, once the sidecar has closed the pipe.
@@ -110,18 +110,8 @@ impl<C: Clients> Attaching<C> {
                 AttemptEnd::Outcome(outcome) => outcome,
                 AttemptEnd::Stopped => return AttachingEnd::Stopped,
             };
-            let is_refused = matches!(
-                outcome,
-                Outcome::Failed(AttemptError::Platform(PlatformError::Unauthorized { .. }))
-            );
-            match (is_refused, key) {
-                // The key may have been replaced at its source since it was read.
-                (true, KeyUse::Held) => {
-                    key = KeyUse::ReadAgain;
-                    continue;
-                }
-                (true, KeyUse::ReadAgain) => {}
-                (false, _) => key = KeyUse::Held,
+            if is_key_to_be_reread(&mut key, &outcome) {
+                continue;
             }
             // A command may have left its attachment in the sidecar since.
             self.pacing.lifetime = self.status.borrow().lifetime;
@@ -180,7 +170,11 @@ impl<C: Clients> Attaching<C> {
         };
         self.hub = client.hub_after_pipe();
         let end = match self.open(held, &client).await {
-            Ok(pipe) => self.carry(held, &client, pipe).await,
+            Ok(pipe) => {
+                // They are written once: later the harness's user may have changed them on purpose.
+                self.setup.harness = None;
+                self.carry(held, &client, pipe).await
+            }
             Err(end) => end,
         };
         if timeout(FINISH_TIMEOUT, client.finish()).await.is_err() {
@@ -190,24 +184,29 @@ impl<C: Clients> Attaching<C> {
     }
 
     async fn open(&self, held: &mut impl HeldSandbox, client: &PlatformClient) -> Result<Pipe, AttemptEnd> {
+        let progress = |progress: Progress| self.show(AttachmentState::Opening(progress));
+        let opened = tokio::select! {
+            opened = timeout(OPEN_TIMEOUT, client.open(self.opening(&progress))) => opened,
+            end = self.ends(held) => return Err(end),
+        };
+        let opened = opened.unwrap_or_else(|_| Err(too_late("open the pipe into the sandbox", OPEN_TIMEOUT)));
+        opened.map_err(|error| AttemptEnd::Outcome(Outcome::Failed(error.into())))
+    }
+
+    /// How the sandbox is to be opened now.
+    pub(super) fn opening<'a>(&'a self, progress: &'a (dyn Fn(Progress) + Send + Sync)) -> Opening<'a> {
         let when_suspended = match self.pacing.history() {
             History::Attached => WhenSuspended::Refuse,
             History::NeverAttached => self.spec.when_suspended,
         };
-        let opening = Opening {
+        Opening {
             sandbox: &self.spec.sandbox,
             when_suspended,
             keep_awake: self.spec.keep_awake,
             via: self.spec.via,
             setup: &self.setup,
-            progress: &|progress| self.show(AttachmentState::Opening(progress)),
-        };
-        let opened = tokio::select! {
-            opened = timeout(OPEN_TIMEOUT, client.open(opening)) => opened,
-            end = self.ends(held) => return Err(end),
-        };
-        let opened = opened.unwrap_or_else(|_| Err(too_late("open the pipe into the sandbox", OPEN_TIMEOUT)));
-        opened.map_err(|error| AttemptEnd::Outcome(Outcome::Failed(error.into())))
+            progress,
+        }
     }
 
     /// Carries bytes between the sidecar and the hub until either closes the pipe.
@@ -266,7 +265,7 @@ impl<C: Clients> Attaching<C> {
                         return AttemptEnd::EnrolmentEnded;
                     }
                 },
-                () = reporting.as_mut() => {}
+                never = reporting.as_mut() => match never {},
                 () = self.stop.cancelled() => return AttemptEnd::Stopped,
                 () = self.sidecar_stop.cancelled() => {
                     // The links end first, then the sidecar closes the pipe.
@@ -307,14 +306,14 @@ impl<C: Clients> Attaching<C> {
         }
     }
 
-    async fn stopped(&self) {
+    pub(super) async fn stopped(&self) {
         tokio::select! {
             () = self.stop.cancelled() => {}
             () = self.sidecar_stop.cancelled() => {}
         }
     }
 
-    fn show(&self, state: AttachmentState) {
+    pub(super) fn show(&self, state: AttachmentState) {
         self.status.send_if_modified(|status| {
             let is_new = status.state != state;
             status.state = state;
@@ -336,7 +335,17 @@ async fn carry(pipe: Pipe, socket: UnixStream) -> &'static str {
     ended
 }
 
-fn too_late(doing: &'static str, limit: Duration) -> PlatformError {
+/// Whether the next attempt follows at once with the key read again: it may have been replaced at its source since it was
+/// read. `key` becomes the key to use in the next attempt.
+pub(super) fn is_key_to_be_reread(key: &mut KeyUse, outcome: &Outcome) -> bool {
+    let is_refused =
+        matches!(outcome, Outcome::Failed(AttemptError::Platform(PlatformError::Unauthorized { .. })));
+    let was_held = *key == KeyUse::Held;
+    *key = if is_refused { KeyUse::ReadAgain } else { KeyUse::Held };
+    is_refused && was_held
+}
+
+pub(super) fn too_late(doing: &'static str, limit: Duration) -> PlatformError {
     let why = format!("no result within {} seconds", limit.as_secs());
     PlatformError::Unavailable { doing, why, retry_after: None }
 }

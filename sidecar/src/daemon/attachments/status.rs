@@ -20,6 +20,10 @@ pub(crate) struct AttachmentStatus {
     pub(crate) lifetime: Lifetime,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) enrolment: Option<String>,
+    /// What the operator should know although the attachment works: entries that could not be added to the settings of the
+    /// harness, and what to do.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) warning: Option<String>,
     #[serde(flatten)]
     pub(crate) state: AttachmentState,
 }

@@ -192,6 +192,7 @@ mod tests {
             keep_awake: KeepAwake::No,
             via: Route::Preview,
             shim: None,
+            harness: None,
         };
         let status = AttachmentStatus {
             name: name.into(),
@@ -201,6 +202,7 @@ mod tests {
             grant: grant.into(),
             lifetime,
             enrolment: None,
+            warning: None,
             state: AttachmentState::FINDING,
         };
         Entry::new(spec, status)

@@ -11,9 +11,9 @@ use cofferdam_base::text::error_chain;
 use super::keeper::AttachmentKeeper;
 use super::pacing::History;
 use super::records::{self, AttachmentRecord};
-use super::request::{AttachmentKey, AttachmentSpec, InvalidRequest};
+use super::request::{AttachmentSpec, InvalidRequest, Route};
 use super::status::{AttachmentState, Lifetime};
-use crate::enrolment::Enrolment;
+use crate::enrolment::{Enrolment, EnrolmentKind};
 
 impl AttachmentKeeper {
     /// Starts the stored and the configured attachments, and applies each reload of the configuration until the stop.
@@ -50,7 +50,7 @@ impl AttachmentKeeper {
         };
         let key = spec.key();
         let now = clock::now();
-        let enrolment = self.enrolment_of(&key, now);
+        let enrolment = self.enrolment_of(&spec, now);
         let until = expires.or(enrolment.as_ref().map(|enrolment| enrolment.expires));
         let ended = match (until.filter(|until| *until > now), enrolment) {
             (Some(_), Some(_)) => None,
@@ -69,12 +69,18 @@ impl AttachmentKeeper {
         }
     }
 
-    /// The enrolment of an attached sandbox, if it has not ended.
-    fn enrolment_of(&self, key: &AttachmentKey, now: SystemTime) -> Option<Enrolment> {
-        let is_same = |enrolment: &Enrolment| {
-            enrolment.grant == key.grant && enrolment.name.as_deref() == Some(key.name.as_str())
+    /// The enrolment of a stored attachment, if it has not ended.
+    fn enrolment_of(&self, spec: &AttachmentSpec, now: SystemTime) -> Option<Enrolment> {
+        // A sandbox that dials out has a key of its own.
+        let kind = match spec.via {
+            Route::DialOut => EnrolmentKind::Key,
+            Route::Preview | Route::Ssh => EnrolmentKind::Attached,
         };
-        self.daemon.enrolments.attached(now).into_iter().find(is_same)
+        let valid = self.daemon.enrolments.list(now).into_iter();
+        let mut own = valid.filter(|(enrolment, of)| {
+            *of == kind && enrolment.grant == spec.grant && enrolment.name.as_deref() == Some(&spec.name)
+        });
+        own.next().map(|(enrolment, _)| enrolment)
     }
 
     /// Starts what the configuration has gained, and ends what it has lost or does not permit any more.

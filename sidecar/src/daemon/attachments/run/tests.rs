@@ -38,6 +38,7 @@ fn start(platform: &ScriptedPlatform, lifetime: Lifetime, history: History) -> R
         keep_awake: KeepAwake::No,
         via: Route::Preview,
         shim: None,
+        harness: None,
     };
     let status = watch::Sender::new(AttachmentStatus {
         name: "box1".into(),
@@ -47,6 +48,7 @@ fn start(platform: &ScriptedPlatform, lifetime: Lifetime, history: History) -> R
         grant: "dev".into(),
         lifetime,
         enrolment: None,
+        warning: None,
         state: AttachmentState::FINDING,
     });
     let (stop, sidecar_stop, ended) =
@@ -56,11 +58,7 @@ fn start(platform: &ScriptedPlatform, lifetime: Lifetime, history: History) -> R
     let mut attaching = Attaching {
         spec,
         clients: platform.clone(),
-        setup: HubSetup {
-            shim: Arc::new(|_| Err("none".into())),
-            pin: "k".into(),
-            harness_files: Vec::new(),
-        },
+        setup: HubSetup { shim: Arc::new(|_| Err("none".into())), pin: "k".into(), harness: None },
         status: status.clone(),
         pacing: Pacing::new(lifetime, history),
         hub: LeftHub::None,
