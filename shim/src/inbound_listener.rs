@@ -1,7 +1,7 @@
 //! A port that the host dials, by TCP or by vsock, and the handshakes in progress on it.
 //!
-//! Must stay true: a connection is returned only after its peer proved the pinned key; handshakes in progress are
-//! bounded, and one more aborts the oldest.
+//! Must stay true: a connection is returned only after its peer proved the pinned key; the number of
+//! handshakes in progress is limited, and a further one aborts the oldest.
 
 use std::collections::VecDeque;
 use std::io;
@@ -32,7 +32,7 @@ pub(crate) struct InboundListener {
     listener: Listener,
     config: HandshakeConfig,
     handshakes: JoinSet<Result<BoxedStream, InboundError>>,
-    /// Of the handshakes in progress, the oldest first.
+    /// The handles of the handshakes in progress, the oldest first.
     abort_handles: VecDeque<AbortHandle>,
 }
 
@@ -50,7 +50,7 @@ impl InboundListener {
         loop {
             tokio::select! {
                 Some(entered) = self.handshakes.join_next() => {
-                    // An aborted one made room for another.
+                    // An aborted handshake made room for a newer one.
                     if let Ok(entered) = entered {
                         return entered;
                     }
@@ -89,7 +89,7 @@ pub(crate) fn advice(endpoint: &ListenAddress, error: &io::Error) -> &'static st
     }
 }
 
-/// The sidecar needs one; the rest leaves room for peers that stall.
+/// The sidecar needs one handshake at a time; the others leave room for peers that stall.
 const MAX_HANDSHAKES: usize = 8;
 /// A handshake takes a round trip or two.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);

@@ -1,4 +1,4 @@
-//! A hub on the loopback, for sandboxes in which Unix sockets are forbidden.
+//! Connects to a hub on a loopback port, for sandboxes in which Unix sockets are forbidden.
 
 use std::fs::File;
 use std::io::{self, Read as _};
@@ -10,11 +10,11 @@ use relay_proto::hub::{HubFile, Key};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 
-/// Connects to the hub that wrote this file: sends the key, and continues only if the hub replies with its own. Has no
+/// Connects to the hub that wrote this file: sends the key, and continues only if the hub replies with its own key. Has no
 /// timeout of its own.
 pub(crate) async fn connect(file: &Path) -> io::Result<OwnedFd> {
     let mut text = String::new();
-    // Another hub has another port and key, so the file is read each time.
+    // The next hub will have another port and key, so the file is read each time.
     let opened = File::open(file).map_err(|error| {
         let why = format!("{error}: the hub writes this file when it is attached; is it running?");
         io::Error::new(error.kind(), why)

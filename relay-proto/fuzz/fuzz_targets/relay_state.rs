@@ -5,4 +5,4 @@
 
 use libfuzzer_sys::fuzz_target;
 
-fuzz_target!(|script: Vec<(u8, u8)>| cofferdam_shim::fuzzing::play(&script));
+fuzz_target!(|script: Vec<(u8, u8)>| cofferdam_shim::fuzzing::run_script(&script));

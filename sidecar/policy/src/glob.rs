@@ -6,7 +6,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-/// The bound keeps matching linear in the text; a longer pattern is a mistake.
+/// This limit keeps the time of matching linear in the text; a longer pattern is a mistake.
 const MAX_PATTERN_BYTES: usize = 256;
 
 /// A well-formed pattern; case-sensitive.
@@ -32,7 +32,7 @@ impl Glob {
         let mut pattern = self.0.chars();
         let mut rest = text.chars();
         // Where to resume after a mismatch: after the last `*`, which then matches one more character. Earlier stars
-        // need no retry: what they could match in addition, the last one can match as well.
+        // need no retry: the last star can match everything that they could match in addition.
         let mut retry = None;
         loop {
             let before = rest.clone();

@@ -1,5 +1,5 @@
 //! Which requests may pass. With an `allow` list, a tool that no list names is denied; a request that cannot be decided
-//! is always denied. Works on names only.
+//! is always denied. Decisions depend on names only.
 //!
 //! What must stay true: a decision is a pure function of the rules and one name, in time linear in that name; a message
 //! that a lenient parser could read as a tool call never passes without a decision about its tool.
@@ -67,10 +67,10 @@ pub enum Request<'a> {
 impl Rules {
     pub fn new(allow: Option<Vec<Glob>>, ask: Vec<Glob>, deny: Vec<Glob>, methods: Vec<Glob>) -> Self {
         Self {
-            allow: allow.map(|globs| named("tools.allow", globs)),
-            ask: named("tools.ask", ask),
-            deny: named("tools.deny", deny),
-            methods: named("methods", methods),
+            allow: allow.map(|globs| name_globs("tools.allow", globs)),
+            ask: name_globs("tools.ask", ask),
+            deny: name_globs("tools.deny", deny),
+            methods: name_globs("methods", methods),
             credentials: ToolCredentials::Shared,
         }
     }
@@ -115,7 +115,7 @@ impl Rules {
         if self.hides_nothing() {
             return Decision::new(Verdict::Allow, "tools: no rules");
         }
-        // A server that trims or ignores such characters would run a tool that was not decided about.
+        // A server that trims the name or ignores such characters would run a tool other than the decided one.
         if tool.is_empty() || tool.trim() != tool || tool.chars().any(char::is_control) {
             return Decision::new(Verdict::Deny, "tools: not a plain name");
         }
@@ -135,7 +135,7 @@ impl Rules {
     }
 
     fn decide_method(&self, method: &str) -> Decision {
-        if methods::is_known(method) {
+        if methods::passes_without_rule(method) {
             return Decision::new(Verdict::Allow, "method: known");
         }
         if methods::reads_like_tool_call(method) {
@@ -226,7 +226,7 @@ struct NamedGlob {
     rule: Arc<str>,
 }
 
-fn named(list: &str, globs: Vec<Glob>) -> Vec<NamedGlob> {
+fn name_globs(list: &str, globs: Vec<Glob>) -> Vec<NamedGlob> {
     globs.into_iter().map(|glob| NamedGlob { rule: format!("{list} {glob}").into(), glob }).collect()
 }
 

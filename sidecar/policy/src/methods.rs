@@ -5,18 +5,18 @@
 
 use relay_proto::mcp::{self, Method, MethodKind, TOOLS_CALL};
 
-pub(super) fn is_known(method: &str) -> bool {
-    mcp::lookup(method).is_some_and(passes_without_rule)
+pub(super) fn passes_without_rule(method: &str) -> bool {
+    mcp::lookup(method).is_some_and(row_passes_without_rule)
 }
 
-/// The method's name in the table: static, and not chosen by a sandbox, so it needs no scrubbing.
+/// The method's name in the table of MCP methods: not chosen by a sandbox, so it needs no scrubbing.
 pub(super) fn static_name(method: &str) -> Option<&'static str> {
     mcp::lookup(method).map(|method| method.name)
 }
 
 /// A request that only servers send is harmless: a server rejects it as unknown. A notification that only servers send is
 /// not expected from a harness.
-fn passes_without_rule(method: &Method) -> bool {
+fn row_passes_without_rule(method: &Method) -> bool {
     !method.is_tool_call() && (method.kind == MethodKind::Request || method.is_sent_to_servers())
 }
 
@@ -41,10 +41,10 @@ mod tests {
 
     #[test]
     fn methods_that_pass_without_a_rule() {
-        let known: Vec<_> =
-            mcp::METHODS.iter().filter(|row| passes_without_rule(row)).map(|row| row.name).collect();
+        let passing: Vec<_> =
+            mcp::METHODS.iter().filter(|row| row_passes_without_rule(row)).map(|row| row.name).collect();
         assert_eq!(
-            known,
+            passing,
             [
                 "completion/complete",
                 "elicitation/create",
@@ -75,8 +75,8 @@ mod tests {
                 "tools/list",
             ]
         );
-        assert!(!is_known("tools/call"));
-        assert!(!is_known("pings"));
+        assert!(!passes_without_rule("tools/call"));
+        assert!(!passes_without_rule("pings"));
         assert_eq!(static_name("tools/call"), Some("tools/call"));
         assert_eq!(static_name("ping"), Some("ping"));
         assert_eq!(static_name("pings"), None);

@@ -1,4 +1,4 @@
-//! Decisions about tools and methods, with several sets of rules.
+//! Tests of decisions about tools and methods, with several sets of rules.
 
 use super::*;
 

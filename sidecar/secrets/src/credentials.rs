@@ -1,11 +1,11 @@
 //! The secrets of one session, as its servers obtain them.
 //!
 //! A secret is read when a caller first needs it, and shared by all servers of the session. A secret that may change has a
-//! task of its own that renews it or reads it again ([`renewal_task`]). A caller that finds no current values reads the
+//! task that renews it or reads it again ([`renewal_task`]). A caller that finds no current values reads the
 //! secret itself; if that fails, it gets the older values as long as they are valid.
 //!
 //! What must stay true: one caller at a time reads a secret, and the others wait for its result; between a failed read and
-//! its next attempt no caller reads; values without users are given back to their source.
+//! its next attempt no caller reads; values that no process or request uses any more are revoked at their source.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, PoisonError};
@@ -67,7 +67,7 @@ impl Credentials {
         Self { store: Arc::new(Store::new(log, vault)), tasks }
     }
 
-    /// The current values of the secret: those that are held, or read now.
+    /// Returns the current values of the secret: the held ones, or else reads the secret now.
     pub async fn obtain(
         &self,
         spec: &SecretSpec,
@@ -120,7 +120,7 @@ impl Credentials {
         })
     }
 
-    /// Reads the secret now and, if it may change, has a task renew it from then on.
+    /// Reads the secret now and, if it may change, lets a task renew it from then on.
     async fn read(
         &self,
         entry: &mut SecretEntry,
@@ -136,21 +136,21 @@ impl Credentials {
         Ok(material)
     }
 
-    /// Reads a secret again because a server refused the values of `seen_generation`.
+    /// Reads a secret again because a server refused the values of `seen_version`.
     ///
-    /// Does not read if newer values are held already, or if the secret was read for this reason a moment ago
+    /// Does not read if newer values are held already, or if the secret was read for this reason shortly before
     /// ([`RereadBackoff`](super::reread::RereadBackoff)).
     pub async fn reread(
         &self,
         spec: &SecretSpec,
         limits: SourceLimits,
-        seen_generation: u64,
+        seen_version: u64,
     ) -> Result<Reread, SecretError> {
         let entry = self.store.entry(&spec.name);
         let source = self.store.source(spec)?;
         let reread = async {
             let mut entry = entry.lock().await;
-            let is_newer = |held: &&Arc<Material>| held.generation != seen_generation && held.is_live();
+            let is_newer = |held: &&Arc<Material>| held.version != seen_version && held.is_live();
             if let Some(material) = entry.material.as_ref().filter(is_newer) {
                 return Ok(Reread::Read(Arc::clone(material)));
             }

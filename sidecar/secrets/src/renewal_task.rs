@@ -50,7 +50,7 @@ pub(super) fn start_or_update(
 struct RenewedSecret {
     store: Weak<Store>,
     secret: Name,
-    /// The terms of what callers read.
+    /// The terms of the values that callers have read.
     terms: watch::Receiver<Terms>,
     /// [`Hold::changes`](super::source::Hold::changes) of the lease.
     changes: watch::Receiver<u64>,
@@ -129,7 +129,7 @@ impl Renewable for RenewedSecret {
 
     async fn event(&mut self) -> RenewalEvent {
         loop {
-            if let Some(event) = self.superseded() {
+            if let Some(event) = self.superseded_event() {
                 return event;
             }
             tokio::select! {
@@ -166,8 +166,8 @@ impl Renewable for RenewedSecret {
 }
 
 impl RenewedSecret {
-    /// Reports each change at most once.
-    fn superseded(&mut self) -> Option<RenewalEvent> {
+    /// The event that a new login superseded the lease's token. Each change is returned at most once.
+    fn superseded_event(&mut self) -> Option<RenewalEvent> {
         let change = *self.changes.borrow_and_update();
         if change == self.handled {
             return None;

@@ -57,7 +57,7 @@ pub enum VaultOrigin {
     /// A static secret in a KV engine, version 1 or 2.
     Kv {
         path: VaultPath,
-        /// How often Vault is asked for a newer version.
+        /// How often the secret is read again, for a newer version.
         refresh: Duration,
     },
 }
@@ -85,7 +85,7 @@ impl Origin {
     }
 
     /// The origin as errors and `sessions` name it. Never the arguments of a command: they may hold credentials.
-    pub fn described(&self) -> String {
+    pub fn description(&self) -> String {
         match self {
             Self::Env(name) => format!("the environment variable `{name}`"),
             Self::Exec { command, .. } => {

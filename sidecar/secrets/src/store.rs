@@ -1,7 +1,8 @@
-//! What a session holds: the newest values of each secret, why a read failed, and which values its scrubber looks for.
+//! What a session holds: the newest values of each secret, why a read failed, and which values its scrubber searches for.
 //!
-//! What must stay true: a value is in the scrubbers before it can be used; the holder of older values can tell by their
-//! generation that newer ones exist; a source's failure is remembered until its next attempt is due.
+//! What must stay true: a value is in the scrubbers before it can be used; each change
+//! increments the version of the values, so that the holder of older values can detect it; a source's failure is recorded
+//! until its next attempt is due.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex as StdMutex, PoisonError};
@@ -13,7 +14,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::error::{SecretError, SecretProblem, SourceFailure};
-use super::known::{KnownValues, Learned, ScrubberUpdate};
+use super::known::{KnownValues, ScrubberChanges, ScrubberUpdate};
 use super::local::LocalSource;
 use super::material::Material;
 use super::outliving::EarlierValues;
@@ -35,7 +36,7 @@ pub(super) struct Store {
     newest: ArcSwap<BTreeMap<Name, Arc<Material>>>,
     /// Counts how often a secret got new values.
     changes: watch::Sender<u64>,
-    /// Only of secrets that may change.
+    /// Of secrets that may change: those with a renewal task, and those whose last read failed.
     pub(super) renewal_statuses: StdMutex<BTreeMap<Name, RenewalStatus>>,
     /// Earlier values that the source cannot revoke.
     pub(super) earlier: StdMutex<BTreeMap<Name, EarlierValues>>,
@@ -65,7 +66,7 @@ pub(super) struct ReadRequest {
     pub(super) requester: Requester,
 }
 
-/// Handle to the task that renews a secret.
+/// A handle to the task that renews a secret.
 pub(super) struct RenewalTask {
     pub(super) request: ReadRequest,
     /// Passes the terms of values that a caller has read to the task.
@@ -83,7 +84,7 @@ pub enum Reading {
     Suspended,
 }
 
-/// What the renewal task last reported, for [`SecretStatus`](super::credentials::SecretStatus).
+/// The state of a secret's renewal and the error of its last read, for [`SecretStatus`](super::credentials::SecretStatus).
 #[derive(Clone, Debug, Default)]
 pub(super) struct RenewalStatus {
     pub(super) origin: String,
@@ -110,7 +111,7 @@ impl Store {
         }
     }
 
-    /// Reads the secret, even if current values are held, and remembers the values or the failure in `entry`.
+    /// Reads the secret, even if current values are held, and stores the values or the failure in `entry`.
     pub(super) async fn read_from(
         &self,
         source: &dyn Source,
@@ -118,9 +119,16 @@ impl Store {
         request: &ReadRequest,
     ) -> Result<(Arc<Material>, Terms), SecretError> {
         entry.failure = None;
-        let learn = |needles: &[Needle], end: ValueEnd| self.learn(needles, end);
+        let add_to_scrubbers = |needles: &[Needle], end: ValueEnd| self.add_to_scrubbers(needles, end);
         let ReadRequest { spec, limits, requester } = request;
-        match source.read(SourceRequest { spec, limits: *limits, requester: *requester, learn: &learn }).await
+        match source
+            .read(SourceRequest {
+                spec,
+                limits: *limits,
+                requester: *requester,
+                add_to_scrubbers: &add_to_scrubbers,
+            })
+            .await
         {
             Ok(lease) => {
                 let terms = lease.terms;
@@ -129,7 +137,7 @@ impl Store {
             Err(cause) => {
                 let error = SecretError::new(spec, cause);
                 if let Some(failure) = error.failure() {
-                    // `detail` may quote the source: it is logged here and nowhere else.
+                    // `detail` may quote the source: it goes to the log and to `sessions` only, never to a sandbox.
                     tracing::warn!(secret = %error.secret, why = failure.detail, "reading a secret failed");
                     entry.failure = Some(failure.clone());
                 }
@@ -156,24 +164,24 @@ impl Store {
         self.changes.subscribe()
     }
 
-    /// Makes these the newest values of the secret, after the scrubbers have learned them.
+    /// Makes these the newest values of the secret, after they were added to the scrubbers.
     pub(super) fn set_newest(
         &self,
         entry: &mut SecretEntry,
         name: &Name,
         mut material: Material,
     ) -> Arc<Material> {
-        self.learn(&material.needles(name), material.value_end());
+        self.add_to_scrubbers(&material.needles(name), material.value_end());
         if let Some(before) = entry.material.as_ref().filter(|before| material.is_equivalent_to(before)) {
             let before = Arc::clone(before);
-            before.take_validity_from(material);
+            before.adopt_validity_of(material);
             return before;
         }
         if let Some(before) = &entry.material {
             self.remember_earlier(name, before);
         }
         let is_change = entry.material.is_some();
-        material.generation = entry.material.as_ref().map_or(1, |before| before.generation + 1);
+        material.version = entry.material.as_ref().map_or(1, |before| before.version + 1);
         let material = Arc::new(material);
         entry.material = Some(Arc::clone(&material));
         self.newest.rcu(|newest| {
@@ -195,9 +203,10 @@ impl Store {
         }
     }
 
-    fn learn(&self, needles: &[Needle], end: ValueEnd) {
+    fn add_to_scrubbers(&self, needles: &[Needle], end: ValueEnd) {
         let mut known = self.known.lock().expect("no holder of this lock panics");
-        let Learned { scrubber, added_to_log, removed_from_log } = known.learn(needles, end, Instant::now());
+        let ScrubberChanges { scrubber, added_to_log, removed_from_log } =
+            known.add(needles, end, Instant::now());
         self.log.learn(&added_to_log);
         if scrubber == ScrubberUpdate::Rebuild {
             self.scrubber.store(Arc::new(Scrubber::new(known.needles())));

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use bytes::BytesMut;
-use cofferdam_secrets::Reads;
+use cofferdam_secrets::SecretReads;
 use relay_proto::code::Code;
 use relay_proto::envelope::IdValue;
 
@@ -68,7 +68,7 @@ pub enum Event {
     /// A request was sent with secrets from these Vault reads, which the recorded decision on it does not name.
     SentWith {
         id: IdValue,
-        reads: Arc<Reads>,
+        reads: Arc<SecretReads>,
     },
     /// An HTTP server has lost the MCP session: call [`ServerSet::open`](crate::ServerSet::open).
     SessionLost,

@@ -9,10 +9,10 @@ use relay_proto::name::Name;
 use tokio_util::task::TaskTracker;
 
 use crate::grant_limits::GrantLimits;
-use crate::leaving::EndPolicy;
 use crate::server_secrets::ServerSecrets;
 use crate::spec::{Replace, Scope, ServerLimits, ServerSpec};
 use crate::start_error::StartError;
+use crate::terminating::EndPolicy;
 use crate::upstream::Upstream;
 #[cfg(any(test, feature = "scripted"))]
 use crate::upstream::scripted::Script;

@@ -11,7 +11,7 @@
 //! | `generation` | one process, from its start to its end |
 //! | [`grant_limits`] | how many processes and starts a grant may have |
 //! | `launcher` | all that a link needs to start its server at any time |
-//! | `leaving` | processes that are being ended and may not have exited yet |
+//! | `terminating` | processes that are being ended and may not have exited yet |
 //! | `outbound` | one message on its way to a server |
 //! | `processes` | the processes of a slot by their role |
 //! | `reload` | rewriting the credential files of a running process |
@@ -34,7 +34,6 @@ mod event;
 mod generation;
 pub mod grant_limits;
 mod launcher;
-mod leaving;
 mod outbound;
 mod processes;
 mod reload;
@@ -46,6 +45,7 @@ pub mod spec;
 mod start_backoff;
 mod start_error;
 mod stderr;
+mod terminating;
 #[cfg(test)]
 mod tests;
 mod tool_fingerprint;
@@ -58,7 +58,7 @@ pub use launcher::Launcher;
 pub use outbound::{Outbound, OutboundKind, Outgoing, QUEUE_BYTES, REFUSED_BYTES};
 pub use replacement::{Notice, ReplacementOutcome};
 pub use set::{Recipients, ScopeProcess, ServerSet, Target};
-pub use slot::{Opened, SendResult, WhenNotReady};
+pub use slot::{HandshakeStart, SendResult, WhenNotReady};
 pub use start_error::StartError;
 pub use tool_list::{NextPage, ToolList};
 #[cfg(any(test, feature = "scripted"))]

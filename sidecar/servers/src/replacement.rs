@@ -141,7 +141,7 @@ impl Replacement {
         let newest = self.credentials.newest();
         let mut state = CredentialState { changed: Vec::new(), expires: None };
         for (name, own) in secrets {
-            let same = newest.get(name).filter(|newest| newest.generation == own.generation);
+            let same = newest.get(name).filter(|newest| newest.version == own.version);
             if newest.contains_key(name) && same.is_none() {
                 state.changed.push(name.clone());
             }

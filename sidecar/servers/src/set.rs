@@ -26,7 +26,7 @@ use crate::generation::Generation;
 use crate::launcher::Launcher;
 use crate::outbound::{Outbound, Outgoing};
 use crate::replacement::Notice;
-use crate::slot::{AdvanceContext, Opened, SendResult, Slot, SlotEvent, WhenNotReady};
+use crate::slot::{AdvanceContext, HandshakeStart, SendResult, Slot, SlotEvent, WhenNotReady};
 use crate::spec::{Scope, ServerSpec};
 
 /// Where a message goes.
@@ -184,10 +184,10 @@ impl ServerSet {
 
     /// Opens the process or session after [`Event::Started`] or [`Event::SessionLost`]. `first` is the method of the
     /// first request that waits for the slot.
-    pub fn open(&mut self, slot: SlotKey, first: Option<&str>) -> Opened {
+    pub fn begin_handshake(&mut self, slot: SlotKey, first: Option<&str>) -> HandshakeStart {
         match self.slots.iter_mut().find(|other| other.key == slot) {
-            Some(slot) => slot.open(first, &mut self.replay),
-            None => Opened::Nothing,
+            Some(slot) => slot.begin_handshake(first, &mut self.replay),
+            None => HandshakeStart::NotNeeded,
         }
     }
 

@@ -38,9 +38,9 @@ impl StartError {
         }
     }
 
-    /// Whether the source of the credential limits by itself how soon the next attempt is made.
-    pub(crate) fn is_rate_limited(&self) -> bool {
-        matches!(self, Self::Secret(error) if error.is_rate_limited())
+    /// Whether the credential's source has its own backoff, so that the slot needs none.
+    pub(crate) fn source_has_backoff(&self) -> bool {
+        matches!(self, Self::Secret(error) if error.source_has_backoff())
     }
 
     /// What failed, why and, where there is one, the next step.

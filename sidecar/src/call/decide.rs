@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use cofferdam_audit::{self as audit, DecisionRecord, FollowedBy, Mac, SecretUse};
 use cofferdam_policy::{self as policy, Decision, Glob, Verdict};
-use cofferdam_secrets::{Reads, Secrets};
+use cofferdam_secrets::{SecretReads, Secrets};
 use relay_proto::delivery::Received;
 use relay_proto::envelope::IdValue;
 use relay_proto::mcp;
@@ -144,10 +144,10 @@ impl Ruling {
     }
 
     /// The reads of secrets that the decision record names, to be compared with those that the call is sent with.
-    pub(super) fn decided_reads(&self) -> Option<Arc<Reads>> {
+    pub(super) fn decision_reads(&self) -> Option<Arc<SecretReads>> {
         let (server, held) = (self.server.as_ref()?, self.held.as_ref()?);
         let names = self.scope.as_ref().map_or_else(|| server.secrets(), |scope| scope.secrets());
-        (!names.is_empty()).then(|| Arc::new(Reads::of(names, held)))
+        (!names.is_empty()).then(|| Arc::new(SecretReads::of(names, held)))
     }
 
     /// A request about a task uses the credentials of the tool that created the task.

@@ -155,7 +155,7 @@ impl ChunkExecution<'_> {
         let make_owned = || {
             let request =
                 Outbound::request(bytes.clone(), id.value(), &request.method, request.header_name());
-            request.in_scope(ruling.scope.clone()).with_decided_reads(ruling.decided_reads())
+            request.in_scope(ruling.scope.clone()).with_decision_reads(ruling.decision_reads())
         };
         let owner = call.task.as_deref().and_then(|task| pipeline.tasks.process_of(task));
         let Pipeline { caller, in_flight, .. } = &mut **pipeline;
@@ -180,7 +180,9 @@ impl ChunkExecution<'_> {
             sent => sent,
         };
         match sent {
-            SendResult::Sent { on, other_reads } => (call.process, call.sent_with) = (on, other_reads),
+            SendResult::Sent { on, reads_after_decision } => {
+                (call.process, call.sent_with) = (on, reads_after_decision)
+            }
             sent => pipeline.sending(servers, *now).not_sent(slot, id.value(), sent),
         }
     }

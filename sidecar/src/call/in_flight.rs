@@ -9,7 +9,7 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
 use bytes::Bytes;
-use cofferdam_secrets::Reads;
+use cofferdam_secrets::SecretReads;
 use cofferdam_servers::ProcessId;
 use relay_proto::envelope::{IdValue, ShortText};
 use relay_proto::mcp::{Method, ReplayRole};
@@ -35,7 +35,7 @@ pub(crate) struct Call {
     /// A copy of the message, where it may be sent once more if its server exits.
     pub(crate) retry_copy: Option<Bytes>,
     /// The reads of secrets that the call was sent with, where they differ from those in its decision record.
-    pub(crate) sent_with: Option<Arc<Reads>>,
+    pub(crate) sent_with: Option<Arc<SecretReads>>,
 }
 
 /// What is done with the response to a request besides relaying it.
@@ -121,14 +121,19 @@ impl InFlight {
     }
 
     /// Sets the process that a formerly parked call was sent to.
-    pub(crate) fn set_sent(&mut self, id: &IdValue, process: ProcessId, other_reads: Option<Arc<Reads>>) {
+    pub(crate) fn set_sent(
+        &mut self,
+        id: &IdValue,
+        process: ProcessId,
+        reads_after_decision: Option<Arc<SecretReads>>,
+    ) {
         if let Some(call) = self.calls.get_mut(id) {
-            (call.process, call.sent_with) = (process, other_reads);
+            (call.process, call.sent_with) = (process, reads_after_decision);
         }
     }
 
     /// Records that the call was sent with other reads of secrets than its decision record names.
-    pub(crate) fn set_sent_with(&mut self, process: ProcessId, id: &IdValue, reads: Arc<Reads>) {
+    pub(crate) fn set_sent_with(&mut self, process: ProcessId, id: &IdValue, reads: Arc<SecretReads>) {
         if let Some(call) = self.calls.get_mut(id).filter(|call| call.process == process) {
             call.sent_with = Some(reads);
         }

@@ -10,7 +10,8 @@ use bytes::BytesMut;
 use cofferdam_audit::CallResult;
 use cofferdam_servers::spec::Retry;
 use cofferdam_servers::{
-    DID_NOT_RUN, Event, Opened, Outbound, Outgoing, ProcessId, Role, ServerSet, SlotKey, Target, WhenNotReady,
+    DID_NOT_RUN, Event, HandshakeStart, Outbound, Outgoing, ProcessId, Role, ServerSet, SlotKey, Target,
+    WhenNotReady,
 };
 use relay_proto::code::{self, Code};
 use relay_proto::envelope::{self, Id, Kind, Outcome, Strictness};
@@ -194,25 +195,25 @@ impl ServerEventHandler<'_> {
             Event::SentWith { id, reads } => self.pipeline.in_flight.set_sent_with(self.from, &id, reads),
             Event::SessionLost => {
                 // The requests of the server to the harness were lost with the session.
-                if let Opened::Replaying(_) = self.open() {
+                if let HandshakeStart::Replaying(_) = self.begin_handshake() {
                     self.withdraw_requests();
                 }
             }
-            Event::Started => drop(self.open()),
+            Event::Started => drop(self.begin_handshake()),
         }
     }
 
     /// Opens the MCP session of a process that was started, or reopens one that was lost.
-    fn open(&mut self) -> Opened {
+    fn begin_handshake(&mut self) -> HandshakeStart {
         let first = self.pipeline.parked.first_method(self.slot);
-        let opened = self.servers.open(self.slot, first);
+        let opened = self.servers.begin_handshake(self.slot, first);
         match &opened {
-            Opened::Failed { process, code, why } => {
+            HandshakeStart::Failed { process, code, why } => {
                 self.from = *process;
                 self.on_gone(Role::Current, *code, why);
             }
-            Opened::Ready => self.pipeline.sending(self.servers, self.now).send_parked(self.slot),
-            Opened::Nothing | Opened::Replaying(_) => {}
+            HandshakeStart::Ready => self.pipeline.sending(self.servers, self.now).send_parked(self.slot),
+            HandshakeStart::NotNeeded | HandshakeStart::Replaying(_) => {}
         }
         opened
     }
@@ -226,7 +227,7 @@ impl ServerEventHandler<'_> {
         }
         let unsent = Unsent { call: call.map(|call| (id, call)), message };
         self.pipeline.sending(self.servers, self.now).park(self.slot, unsent);
-        if let Opened::Nothing = self.open() {
+        if let HandshakeStart::NotNeeded = self.begin_handshake() {
             self.pipeline.sending(self.servers, self.now).send_parked(self.slot);
         }
     }

@@ -85,8 +85,8 @@ impl Sending<'_> {
                 id
             });
             match (self.servers.send(Target::Slot(slot), Outgoing::Owned(message), when), id) {
-                (SendResult::Sent { on, other_reads }, Some(id)) => {
-                    self.pipeline.in_flight.set_sent(&id, on, other_reads);
+                (SendResult::Sent { on, reads_after_decision }, Some(id)) => {
+                    self.pipeline.in_flight.set_sent(&id, on, reads_after_decision);
                 }
                 (result, Some(id)) => self.not_sent(slot, id, result),
                 (SendResult::NotReady(message), None) => {

@@ -17,7 +17,7 @@ use tokio::time::Instant;
 
 use super::state::Daemon;
 use crate::config::Config;
-use crate::enrolment::{Confirmed, Denied, Enrolment, Fingerprint, KeyProof, NEXT_STEP};
+use crate::enrolment::{ConfirmOutcome, Denied, Enrolment, Fingerprint, KeyProof, NEXT_STEP};
 use crate::session::principal::{Enrolled, EnrolledBy, EpochOffer, OfferOutcome, Principal};
 
 /// How a connection reached the sidecar.
@@ -151,9 +151,9 @@ pub(super) async fn offer(
     let (store, tasks, id) = (Arc::clone(&daemon.enrolments), daemon.context.tasks.clone(), enrolment.id);
     let fingerprint = Fingerprint::of_epoch(&epoch);
     let confirm = move || match store.confirm(&id, &fingerprint) {
-        Confirmed::AlreadyCurrent => OfferOutcome::Accepted,
-        Confirmed::Outdated => OfferOutcome::Superseded,
-        Confirmed::NowCurrent => {
+        ConfirmOutcome::AlreadyCurrent => OfferOutcome::Accepted,
+        ConfirmOutcome::Outdated => OfferOutcome::Superseded,
+        ConfirmOutcome::NowCurrent => {
             // Until it is on disk both epochs are accepted after a restart, so no sandbox is locked out.
             tasks.spawn_blocking(move || {
                 if let Err(error) = store.save(&id) {
@@ -191,7 +191,7 @@ pub(super) fn raise_alert(daemon: &Daemon, key: &PublicKey, denied: &Denied) {
         daemon.record(Event::Alert, Some(&format!("enrolment {}{name}: {why}; key {key}", enrolment.id)));
     }
     // Rate limited: a disk stays full for long, and a peer can retry without end.
-    if let Denied::NotWritten(error) = denied
+    if let Denied::NotSaved(error) = denied
         && daemon
             .report_limits
             .unwritten

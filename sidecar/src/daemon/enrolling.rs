@@ -14,7 +14,7 @@ use super::path_isolation::{self, PathIsolationError};
 use super::state::Daemon;
 use super::supervise::supervise;
 use super::unix_socket::SocketError;
-use crate::enrolment::{Enrolment, NotCreated, StoreError, Swept, Terms};
+use crate::enrolment::{Enrolment, NewEnrolment, NotCreated, StoreError, Swept};
 use crate::link::command::EndReason;
 use crate::link::registry::Ending;
 use crate::session::changes::{Change, ChangeKind};
@@ -96,7 +96,8 @@ impl Daemon {
             EnrollVia::Socket { directory } => self.create_socket(terms, directory).await?,
             EnrollVia::Attached => {
                 let store = Arc::clone(&self.enrolments);
-                let made = self.context.tasks.spawn_blocking(move || store.attach(terms, clock::now()));
+                let made =
+                    self.context.tasks.spawn_blocking(move || store.create_attached(terms, clock::now()));
                 let enrolment = made.await.map_err(|_| EnrollError::Failed)??;
                 Enrolled { enrolment, text: self.identity.public().to_string() }
             }
@@ -192,7 +193,7 @@ impl Daemon {
         swept.next
     }
 
-    fn terms(&self, request: &EnrollRequest) -> Result<Terms, EnrollError> {
+    fn terms(&self, request: &EnrollRequest) -> Result<NewEnrolment, EnrollError> {
         let config = self.context.config.load();
         let grant = config.grants.get(&request.grant).ok_or_else(|| {
             let names = config.grants.keys().map(|name| format!("`{name}`")).collect::<Vec<_>>().join(", ");
@@ -206,20 +207,26 @@ impl Daemon {
             return Err(EnrollError::TooShort);
         }
         let max = config.limits.enrolments;
-        Ok(Terms { grant: request.grant.clone(), name: request.name.clone(), ttl, max_enrolments: max })
+        Ok(NewEnrolment {
+            grant: request.grant.clone(),
+            name: request.name.clone(),
+            ttl,
+            max_enrolments: max,
+        })
     }
 
     /// The address by which sandboxes connect to this sidecar.
-    fn advertised_address(&self) -> Option<Address> {
+    pub(super) fn advertised_address(&self) -> Option<Address> {
         // A reload changes the advertised address, but does not open the port.
         self.config_at_start.relay.tls.as_ref()?;
         self.context.config.load().relay.tls.as_ref().map(|tls| tls.advertise.clone())
     }
 
-    async fn issue(&self, terms: Terms, ttl: Duration) -> Result<Enrolled, EnrollError> {
+    async fn issue(&self, terms: NewEnrolment, ttl: Duration) -> Result<Enrolled, EnrollError> {
         let relay = self.advertised_address().ok_or(EnrollError::NoAddress)?;
         let store = Arc::clone(&self.enrolments);
-        let issued = self.context.tasks.spawn_blocking(move || store.issue(terms, ttl, clock::now()));
+        let issued =
+            self.context.tasks.spawn_blocking(move || store.create_with_ticket(terms, ttl, clock::now()));
         let (enrolment, ticket) = issued.await.map_err(|_| EnrollError::Failed)??;
         let string = relay_proto::enrolment::EnrolmentString { pin: self.identity.public(), ticket, relay };
         Ok(Enrolled { enrolment, text: string.to_string() })
@@ -227,7 +234,7 @@ impl Daemon {
 
     async fn create_socket(
         self: &Arc<Self>,
-        terms: Terms,
+        terms: NewEnrolment,
         directory: PathBuf,
     ) -> Result<Enrolled, EnrollError> {
         let others = self.enrolments.sockets(clock::now());
@@ -239,7 +246,8 @@ impl Daemon {
             &others,
         )?;
         let (store, path) = (Arc::clone(&self.enrolments), directory.clone());
-        let made = self.context.tasks.spawn_blocking(move || store.socket(terms, path, clock::now()));
+        let made =
+            self.context.tasks.spawn_blocking(move || store.create_with_socket(terms, path, clock::now()));
         let enrolment = made.await.map_err(|_| EnrollError::Failed)??;
         if let Err(error) = self.open_own_socket(&enrolment.id, &directory) {
             let (store, id) = (Arc::clone(&self.enrolments), Arc::clone(&enrolment.id));

@@ -1,4 +1,4 @@
-//! Sessions: the time in which an enrolment has links, with the secrets and the audit budget that its links share.
+//! Sessions: the period in which an enrolment has links, with the secrets and the audit budget that its links share.
 //!
 //! | module | what it holds |
 //! |---|---|
@@ -55,7 +55,7 @@ pub(crate) struct Context {
     pub(crate) script: std::sync::OnceLock<cofferdam_servers::scripted::Script>,
 }
 
-/// The time in which an enrolment has links. It owns its secrets and its budget in the audit.
+/// The period in which an enrolment has links. It owns its secrets and its budget in the audit.
 pub(crate) struct Session {
     pub(crate) id: Arc<str>,
     pub(crate) grant: Name,
@@ -66,8 +66,8 @@ pub(crate) struct Session {
     pub(crate) vault: Option<SessionVault>,
     pub(crate) budget: Budget,
     pub(crate) grant_limits: Arc<GrantLimits>,
-    /// Its permit to search the audit.
-    lookup: Arc<SandboxPermit>,
+    /// The sandbox's permit to search the audit.
+    sandbox_permit: Arc<SandboxPermit>,
     /// Links that have begun and not ended; [`SessionVault`] counts them where there is a Vault.
     links: AtomicUsize,
     pub(crate) began: SystemTime,
@@ -174,7 +174,7 @@ impl Session {
                 records_per_second: config.limits.audit_session_records_per_second,
             }),
             grant_limits: context.grant_limits(grant),
-            lookup: match &principal.enrolment {
+            sandbox_permit: match &principal.enrolment {
                 Some(_) => Arc::new(SandboxPermit::new()),
                 None => context.lookups.shared(),
             },
@@ -230,7 +230,7 @@ impl Session {
     }
 
     /// Waits until this session may search the audit. Cancel-safe.
-    pub(crate) async fn lookup_permit(&self) -> Option<LookupPermit> {
-        self.context.lookups.acquire(&self.lookup).await
+    pub(crate) async fn acquire_lookup_permit(&self) -> Option<LookupPermit> {
+        self.context.lookups.acquire(&self.sandbox_permit).await
     }
 }

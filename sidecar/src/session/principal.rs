@@ -6,7 +6,7 @@ use relay_proto::control::Epoch;
 use relay_proto::name::Name;
 use tokio::time::Instant;
 
-/// An accepted peer.
+/// An accepted peer of a connection.
 #[derive(Clone, Debug)]
 pub(crate) struct Principal {
     pub(crate) grant: Name,

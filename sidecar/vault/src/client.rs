@@ -2,8 +2,8 @@
 //!
 //! What must stay true: each request has its own connection, so that it is always known whether it was sent and nothing
 //! is sent twice; no redirect is followed; connecting, the whole exchange, the size of the response and the number of
-//! concurrent requests are bounded; tokens, bodies and responses are in wiped memory; a path cannot be made to mean
-//! another path.
+//! concurrent requests are bounded; tokens, bodies and responses are in memory that is wiped when dropped; a path
+//! cannot be made to mean another path.
 
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};

@@ -5,7 +5,7 @@
 //! | `address` | where Vault is; plain text to loopback only |
 //! | `trust` | which certificate authorities are trusted; the client certificate |
 //! | `client` | one request, one response: time, size and memory are bounded here |
-//! | `body` | request bodies, in wiped memory |
+//! | `body` | request bodies, in memory that is wiped when dropped |
 //! | `envelope` | the response around every result: lease, warnings, wrapping, login, data |
 //! | `error` | why a request failed, and what an operator can do about it |
 //! | `token` | tokens, accessors and lease ids, which `Debug` does not show |

@@ -34,9 +34,9 @@ pub(crate) use crate::session_token::SessionToken;
 pub(crate) const RETRY_INTERVAL: Duration = Duration::from_secs(5);
 /// A longer `Retry-After` is cut to this.
 const MAX_RETRY_AFTER: Duration = Duration::from_secs(30);
-/// If less than its life divided by this is left, a token is replaced at its next use.
+/// If less than its lifetime divided by this is left, a token is replaced at its next use.
 const MIN_REMAINING_DIVISOR: u32 = 6;
-/// A token that expires this shortly before its session does not bound its lease: a new token would hardly last longer.
+/// A token that expires this shortly before its session does not limit its lease: a new token would hardly last longer.
 const EXPIRY_TOLERANCE: Duration = Duration::from_secs(2);
 
 /// Access to Vault for one session. Cheap to clone.

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use cofferdam_secrets::renewal::{
-    Action, Class, Failure, Renewable, RenewalEvent, RenewalSchedule, Terms, run_renewal,
+    Action, Failure, Renewable, RenewalClass, RenewalEvent, RenewalSchedule, Terms, run_renewal,
 };
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, sleep_until};
@@ -27,7 +27,7 @@ pub(crate) struct SimulationParameters {
 
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct SimulatedLease {
-    pub(crate) class: Class,
+    pub(crate) class: RenewalClass,
     pub(crate) life: Duration,
     /// The maximum lifetime: renewals do not extend the lease beyond it.
     pub(crate) max_life: Duration,
@@ -57,9 +57,9 @@ impl SimulationParameters {
         Self {
             sessions: 200,
             leases: vec![
-                SimulatedLease { class: Class::Renewable, life: minutes(5), max_life: Duration::MAX },
-                SimulatedLease { class: Class::Renewable, life: minutes(5), max_life: minutes(20) },
-                SimulatedLease { class: Class::Fixed, life: minutes(10), max_life: minutes(10) },
+                SimulatedLease { class: RenewalClass::Renewable, life: minutes(5), max_life: Duration::MAX },
+                SimulatedLease { class: RenewalClass::Renewable, life: minutes(5), max_life: minutes(20) },
+                SimulatedLease { class: RenewalClass::Fixed, life: minutes(10), max_life: minutes(10) },
             ],
             time: minutes(5 * 60),
             arrival: minutes(1),
@@ -166,7 +166,7 @@ impl SimulatedSource {
         (self.issued, self.ends) = (now, now + life);
         self.login = self.vault.login(now);
         self.announced_login = self.login;
-        Terms { class, asked_at: now, life: Some(life), bound: None }
+        Terms { class, requested_at: now, lifetime: Some(life), token_expiry: None }
     }
 
     fn has_expired(&self) -> bool {
@@ -178,19 +178,19 @@ impl SimulatedSource {
 impl Renewable for SimulatedSource {
     async fn read(&mut self) -> Result<Terms, Failure> {
         self.vault.count(Action::Read);
-        let asked_at = Instant::now();
+        let requested_at = Instant::now();
         sleep(LATENCY).await;
         {
             let mut counts = self.vault.counts();
             counts.reads += 1;
             counts.expired += u64::from(self.has_expired());
         }
-        Ok(Terms { asked_at, ..self.issue() })
+        Ok(Terms { requested_at, ..self.issue() })
     }
 
     async fn renew(&mut self, increment: Option<Duration>) -> Result<Terms, Failure> {
         self.vault.count(Action::Renew);
-        let asked_at = Instant::now();
+        let requested_at = Instant::now();
         sleep(LATENCY).await;
         if self.has_expired() {
             self.vault.counts().expired += 1;
@@ -205,7 +205,7 @@ impl Renewable for SimulatedSource {
         let left = self.lease.max_life.saturating_sub(now - self.issued);
         let life = increment.unwrap_or(self.lease.life).min(left);
         self.ends = now + life;
-        Ok(Terms { class: self.lease.class, asked_at, life: Some(life), bound: None })
+        Ok(Terms { class: self.lease.class, requested_at, lifetime: Some(life), token_expiry: None })
     }
 
     async fn check(&mut self) -> Result<(), Failure> {
@@ -261,7 +261,8 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn everything_is_read_again_before_its_login_ends_and_spread_out() {
         let hour = Duration::from_secs(3600);
-        let lease = SimulatedLease { class: Class::Renewable, life: 20 * hour, max_life: Duration::MAX };
+        let lease =
+            SimulatedLease { class: RenewalClass::Renewable, life: 20 * hour, max_life: Duration::MAX };
         let parameters = SimulationParameters {
             leases: vec![lease; 3],
             login: Some(hour),

@@ -9,6 +9,8 @@ use std::path::{Path, PathBuf};
 use std::process::{ChildStdin, Command, Stdio};
 use std::sync::{Mutex, OnceLock, PoisonError, mpsc};
 
+use nix::unistd::Pid;
+
 use crate::deadline::{PATIENCE, holds_within};
 use crate::process::{Running, children_of, command, command_line, into_file};
 
@@ -117,12 +119,11 @@ impl GuestCommand {
         holds_within(PATIENCE, || self.exit_code().is_some()).then(|| self.exit_code()).flatten()
     }
 
-    /// Waits until the command has ended, by itself or by a signal. Its processes are named by their own ids inside.
-    pub(super) fn wait_gone(&self) {
+    /// The group of the command's processes, as this machine numbers it; `None` if its shell has ended.
+    pub(super) fn group(&self) -> Option<Pid> {
         let run = format!("{CONTROL}/{}.run", self.number);
-        holds_within(PATIENCE, || {
-            crate::process::process_ids().all(|id| !is_of(id, &run) || !is_below(id, &self.root))
-        });
+        let shell = crate::process::process_ids().find(|id| is_of(*id, &run) && is_below(*id, &self.root))?;
+        group_of(shell)
     }
 
     fn file(&self, ending: &str) -> PathBuf {
@@ -168,6 +169,15 @@ pub(super) fn boxed(bubblewrap: &Path, root: &Path) -> Command {
     }
     boxed.args(["--chdir", HOME]);
     boxed
+}
+
+/// Waits until no process of this group is left: a hub that still ends would accept a connection meant for the next one.
+pub(super) fn wait_gone(group: Pid) {
+    holds_within(PATIENCE, || crate::process::process_ids().all(|id| group_of(id) != Some(group)));
+}
+
+fn group_of(id: u32) -> Option<Pid> {
+    nix::unistd::getpgid(Some(Pid::from_raw(i32::try_from(id).ok()?))).ok()
 }
 
 /// Whether this process is the shell of a command.

@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 use serde_json::{Value, json};
 
 use super::Platform;
-use super::guest::{Guest, GuestCommand, HOME};
+use super::guest::{Guest, GuestCommand, HOME, wait_gone};
 use super::preview::{SKIP_ACTIVITY, is_authentic};
 use super::wire::{Answer, Request};
 
@@ -129,12 +129,11 @@ fn delete(platform: &Platform, guest: &Guest, id: &str) -> Answer {
     };
     let session = state.sessions.remove(position);
     drop(state);
+    let groups: Vec<_> = session.commands.iter().filter_map(|command| command.running.group()).collect();
     for command in &session.commands {
         guest.end_command(&command.running);
     }
-    for command in &session.commands {
-        command.running.wait_gone();
-    }
+    groups.into_iter().for_each(wait_gone);
     Answer::status(204)
 }
 

@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 PlatformKind = Literal["daytona", "e2b"]
-PipeRoute = Literal["preview", "ssh"]
+PipeRoute = Literal["dial-out", "preview", "ssh"]
+Harness = Literal["claude", "codex", "gemini", "opencode"]
 Lifetime = Literal["configured", "detached", "followed"]
 AttachState = Literal["attached", "connecting", "detached"]
 AttachmentState = Literal[
@@ -42,6 +43,8 @@ class AttachmentStatus:
     grant: str
     lifetime: Lifetime
     enrolment: str | None = None
+    #: What to know although the attachment works: entries that could not be added to the harness's settings.
+    warning: str | None = None
     state: AttachmentState
     #: While uploading: bytes of the shim.
     sent: int | None = None

@@ -51,7 +51,7 @@ impl Slot {
     /// Whether [`Self::advance_replacements`] has something to do.
     pub(crate) fn has_replacement_work(&self) -> bool {
         let Processes { successor, draining, notices, .. } = &self.processes;
-        self.is_due || successor.is_some() || !draining.is_empty() || !notices.is_empty()
+        self.is_replacement_due || successor.is_some() || !draining.is_empty() || !notices.is_empty()
     }
 
     /// Takes the next steps: lets a successor take over, ends drained processes, repeats failed attempts.
@@ -60,7 +60,7 @@ impl Slot {
         context: &AdvanceContext<'_>,
         base: &mut Replay,
     ) -> Vec<Notice> {
-        self.is_due = false;
+        self.is_replacement_due = false;
         let writing = self.processes.end_drained(context.is_busy).then_some(context.now + RECHECK_DELAY);
         // A successor of a scope's process needs the settings that were made since the process was started.
         if let (Some(own), Some(_)) = (&mut self.scope_replay, &self.processes.successor) {
@@ -104,7 +104,7 @@ impl Slot {
         body: Option<Range<usize>>,
         base: &mut Replay,
     ) -> OwnResponse {
-        let Self { processes, replacement, is_due, scope_replay, .. } = self;
+        let Self { processes, replacement, is_replacement_due, scope_replay, .. } = self;
         let replay = replay_of(scope_replay, base);
         let offered = replacement.as_mut().map(|replacement| &mut replacement.offered);
         if let Some(offered) = offered
@@ -115,7 +115,7 @@ impl Slot {
                 (PageResult::More(_), None) => offered.listing = None,
                 (PageResult::Done(tools), _) => {
                     (offered.tools, offered.listing) = (Some(tools), None);
-                    *is_due = true;
+                    *is_replacement_due = true;
                 }
             }
             return OwnResponse::Nothing;
@@ -163,14 +163,14 @@ impl Slot {
         let why = match successor.advance(step, replay_of(&mut self.scope_replay, base), agreed) {
             Progress::Event(event) => return Some((process, event)),
             Progress::Pending | Progress::Started => return None,
-            Progress::Ready => return Some(self.due()),
+            Progress::Ready => return Some(self.replacement_due()),
             Progress::Ended { why, .. } => why,
             Progress::NotStarted(error) => error.explain(),
         };
         if let Some(mut replacing) = self.replacing(base) {
             replacing.fail(why);
         }
-        Some(self.due())
+        Some(self.replacement_due())
     }
 
     fn replacing<'a>(&'a mut self, base: &'a mut Replay) -> Option<Replacing<'a>> {

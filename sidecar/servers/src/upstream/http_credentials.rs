@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use cofferdam_base::text::error_chain;
 use cofferdam_secrets::reread::Reread;
 use cofferdam_secrets::{
-    InjectError, Material, Reads, RegisteredUses, SecretError, SecretUse, Secrets, fill_header,
+    InjectError, Material, RegisteredUses, SecretError, SecretReads, SecretUse, Secrets, fill_header,
 };
 use futures_util::future::try_join_all;
 use http::HeaderMap;
@@ -116,7 +116,7 @@ impl HeaderCredentials {
         }
         let ServerSecrets { specs, limits, credentials, .. } = &self.0.secrets;
         let reread = |(name, seen): (&_, &Arc<Material>)| {
-            let (source, seen) = (&specs[name], seen.generation);
+            let (source, seen) = (&specs[name], seen.version);
             async move { credentials.reread(source, *limits, seen).await }
         };
         let reread = try_join_all(refused.secrets.iter().map(reread)).await;
@@ -171,8 +171,8 @@ impl RequestCredentials for FilledHeaders {
         &self.headers
     }
 
-    fn other_reads(&self, decided: &Reads) -> Option<Arc<Reads>> {
-        decided.others(&self.secrets)
+    fn reads_after_decision(&self, decided: &SecretReads) -> Option<Arc<SecretReads>> {
+        decided.reads_beyond(&self.secrets)
     }
 
     fn origin(&self) -> String {

@@ -15,7 +15,7 @@ use std::time::Duration;
 use bytes::BytesMut;
 use cofferdam_process::{Ended, Exit};
 use cofferdam_secrets::files::FileSet;
-use cofferdam_secrets::{Reads, Secrets};
+use cofferdam_secrets::{SecretReads, Secrets};
 use relay_proto::code::Code;
 use relay_proto::envelope::IdValue;
 use relay_proto::replay::{OwnRequest, ReplayMessage};
@@ -97,9 +97,9 @@ impl Upstream {
 
     /// The Vault reads behind the process's secrets that the recorded decision on this message does not name. An HTTP
     /// upstream reports these by [`Event::SentWith`] instead.
-    pub(crate) fn other_reads(&self, message: &Outbound) -> Option<Arc<Reads>> {
+    pub(crate) fn reads_after_decision(&self, message: &Outbound) -> Option<Arc<SecretReads>> {
         let Self::Stdio(stdio) = self else { return None };
-        message.decided_reads.as_ref()?.others(&stdio.resources.secrets)
+        message.decision_reads.as_ref()?.reads_beyond(&stdio.resources.secrets)
     }
 
     pub(crate) fn send_all(&mut self, messages: Vec<ReplayMessage>) {
@@ -340,16 +340,16 @@ fn failed(id: IdValue, failure: Failure) -> Event {
             format!("{why}; it may or may not have run, so check before you repeat it"),
         ),
         Failure::NoCredential { why } => return Event::did_not_run(id, Code::CredentialUnavailable, &why),
-        Failure::NotSent { why } => return Event::did_not_run(id, Code::ServerUnavailable, &why),
+        Failure::DidNotRun { why } => return Event::did_not_run(id, Code::ServerUnavailable, &why),
         Failure::SessionLost => {
-            let why = "the server had lost the session; send it again";
+            let why = "the server had lost the session; repeat the request";
             return Event::did_not_run(id, Code::ServerUnavailable, why);
         }
         Failure::TooLarge => (
             Code::MessageTooLarge,
             "the call ran, but its response is too large and is not relayed; ask for less at a time".into(),
         ),
-        Failure::Unauthorized => {
+        Failure::Forbidden => {
             let why = "the server did not accept the credential; ask the user to renew it";
             return Event::did_not_run(id, Code::CredentialUnavailable, why);
         }

@@ -4,7 +4,7 @@
 //! |---|---|
 //! | `check_login` | one login for the check, tokens that live sixty seconds, and their revocation |
 //! | `login` | what the sidecar's own token may do, and what its token role allows |
-//! | `grants` | for each grant, whether its policies allow what its servers' secrets need |
+//! | `grants` | for each grant, whether its policies allow what its servers' secrets need; likewise for platforms |
 //! | `report` | prints findings, then the policy lines to add |
 //!
 //! What must stay true: no secret is read or created; every token that the check creates is revoked, also when it is
@@ -27,6 +27,7 @@ use super::interruption::interruption;
 use crate::config::Config;
 use crate::terminal::failure::{Failure, Sysexit};
 use check_login::CheckLogin;
+use grants::TokenUser;
 use report::Report;
 
 pub(super) fn run(config: &Config) -> Result<ExitCode, Failure> {
@@ -138,8 +139,10 @@ async fn check_all(
     report: &mut Report,
 ) -> Result<(), VaultError> {
     let may_mint = login::check(config, settings, check_login, report).await?;
-    for grant in config.grants.values() {
-        grants::check(config, settings, grant, check_login, may_mint, report).await?;
+    let grants = config.grants.values().map(|grant| TokenUser::grant(config, grant));
+    let platforms = config.platforms.values().map(|platform| TokenUser::platform(config, platform));
+    for user in grants.chain(platforms) {
+        grants::check(settings, &user, check_login, may_mint, report).await?;
     }
     Ok(())
 }

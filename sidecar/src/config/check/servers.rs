@@ -22,7 +22,7 @@ pub(super) fn check_servers(
     raw: BTreeMap<Spanned<String>, RawServer>,
 ) -> BTreeMap<Name, Arc<ServerSpec>> {
     let checked = raw.into_iter().filter_map(|(written, server)| {
-        let name = checker.name("a server", &written);
+        let name = checker.parse_name("a server", &written);
         let server = check_server(checker, &written, name, server)?;
         Some((server.name.clone(), Arc::new(server)))
     });
@@ -36,8 +36,12 @@ fn check_server(
     mut raw: RawServer,
 ) -> Option<ServerSpec> {
     let table = dotted(&["servers", &written.value]);
-    let call_timeout =
-        checker.duration(&format!("{table}.call-timeout"), raw.call_timeout.take(), "4m", "100ms"..="1d");
+    let call_timeout = checker.check_duration(
+        &format!("{table}.call-timeout"),
+        raw.call_timeout.take(),
+        "4m",
+        "100ms"..="1d",
+    );
     let retry = match raw.retry.take() {
         Some(Spanned { value: true, .. }) => Retry::WhereSafe,
         Some(Spanned { value: false, .. }) | None => Retry::Never,
@@ -120,8 +124,8 @@ fn check_stdio(
     raw_files: RawTemplates,
 ) -> Option<StdioServer> {
     check_arguments_for_secrets(checker, &format!("{table}.command"), &command);
-    let command = checker.arguments(&format!("{table}.command"), command);
-    let directory = cwd.map(|cwd| checker.path(&format!("{table}.cwd"), &cwd));
+    let command = checker.check_command(&format!("{table}.command"), command);
+    let directory = cwd.map(|cwd| checker.check_path(&format!("{table}.cwd"), &cwd));
     let names: Vec<String> = raw_files.keys().map(|name| name.value.clone()).collect();
     let files = check_files(checker, table, raw_files, &names);
     let env = check_variables(checker, table, raw_env, &names);
@@ -170,7 +174,7 @@ pub(super) fn check_variables(
     env
 }
 
-/// A `reload` of a server with `url` is reported by [`check_kind`].
+/// Checks that a server with `reload` has files. A `reload` of a server with `url` is reported by [`check_kind`].
 fn check_reload(
     checker: &mut Checker<'_, '_>,
     table: &str,
@@ -178,8 +182,8 @@ fn check_reload(
     raw: &RawServer,
 ) -> Option<Reload> {
     let written = raw.reload.as_ref()?;
-    let files = raw.files.as_ref().is_some_and(|files| !files.value.is_empty());
-    if raw.command.is_some() && !files && !checker.removed.affects(&["servers", &server.value]) {
+    let has_files = raw.files.as_ref().is_some_and(|files| !files.value.is_empty());
+    if raw.command.is_some() && !has_files && !checker.removed.affects(&["servers", &server.value]) {
         let message = format!("`{table}.reload` is set, but the server has no `files` to read again");
         checker.add(&written.span, message, "pass the credential in `files`, or leave it out");
     }
@@ -202,7 +206,7 @@ pub(super) fn check_template(
         }
     };
     for (secret, _) in template.fields() {
-        checker.reference(key, Section::Secrets, secret.as_str(), &written.span);
+        checker.check_reference(key, Section::Secrets, secret.as_str(), &written.span);
     }
     for file in template.files() {
         if !files.iter().any(|name| name == file) {
@@ -261,8 +265,8 @@ impl From<RawReload> for Reload {
     }
 }
 
-/// Whether the file lies directly in the server's own directory and is not hidden.
+/// Whether the name is that of a file directly in the server's directory, and not hidden.
 fn is_plain_file_name(name: &str) -> bool {
-    let inner = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'-' | b'_');
-    (1..=64).contains(&name.len()) && !name.starts_with('.') && name.bytes().all(inner)
+    let is_allowed = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'-' | b'_');
+    (1..=64).contains(&name.len()) && !name.starts_with('.') && name.bytes().all(is_allowed)
 }

@@ -1,4 +1,4 @@
-//! Whole configurations, valid and invalid. Error messages are compared in full, because users act on them.
+//! Tests of whole configurations, valid and invalid. Error messages are compared in full, because users act on them.
 
 mod bad_input;
 mod platforms;

@@ -153,7 +153,7 @@ async fn a_link_that_ends_before_its_decisions_are_on_the_disk_refuses_their_cal
 /// Gives the server's secret the value of another read in Vault, with this id.
 fn hold_read(model: &ModelLink, request_id: &str) {
     let value = Secret::new(Zeroizing::new(format!("the-value-of-{request_id}").into_bytes()));
-    let mut material = Material::of([("value".to_owned(), value)].into());
+    let mut material = Material::without_lease([("value".to_owned(), value)].into());
     material.read_id = Some(Arc::new(ReadId { hash: None, request_id: request_id.to_owned() }));
     model.session.credentials.hold(&"token".parse().expect("a name"), material);
 }

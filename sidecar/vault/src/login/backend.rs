@@ -19,7 +19,7 @@ pub(super) struct GrantedToken {
     pub(super) token: Arc<Token>,
     pub(super) accessor: Option<Accessor>,
     /// Zero: the token does not expire.
-    pub(super) life: Duration,
+    pub(super) lifetime: Duration,
     pub(super) expires: Option<Instant>,
     pub(super) renewable: bool,
     pub(super) policies: Vec<String>,
@@ -80,7 +80,7 @@ impl From<Auth> for GrantedToken {
     fn from(auth: Auth) -> Self {
         Self {
             expires: auth.expires(),
-            life: auth.lease_duration,
+            lifetime: auth.lease_duration,
             accessor: auth.accessor,
             renewable: auth.renewable,
             policies: auth.policies,
@@ -96,7 +96,7 @@ impl GrantedToken {
             expires: info.expires(),
             token: Arc::new(token),
             accessor: info.accessor,
-            life: info.ttl,
+            lifetime: info.ttl,
             renewable: info.renewable,
             policies: info.policies,
         }

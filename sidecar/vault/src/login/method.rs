@@ -1,7 +1,7 @@
 //! The six ways to log in.
 //!
-//! What must stay true: credential files are read at each login, bounded, into wiped memory; a credential is sent in
-//! one request and is in no error.
+//! What must stay true: credential files are read at each login, bounded, into memory that is wiped when dropped; a
+//! credential is sent in one request and is in no error.
 
 use std::path::{Path, PathBuf};
 

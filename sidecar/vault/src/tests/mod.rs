@@ -62,13 +62,13 @@ impl Sidecar {
     }
 
     /// A session with one link, whose tokens may live this long.
-    fn session(&self, life: Duration) -> SessionVault {
+    fn session(&self, lifetime: Duration) -> SessionVault {
         let owner = TokenOwner {
             session: "s1".into(),
             sandbox: "box".into(),
             grant: "team".into(),
             policies: vec!["readonly".into()],
-            until: Instant::now() + life,
+            until: Instant::now() + lifetime,
         };
         let session = SessionVault::new(Arc::clone(&self.access), owner);
         session.enter();
@@ -106,7 +106,14 @@ async fn read(session: &SessionVault) -> Result<Lease, SecretProblem> {
         short: ShortValues::Refuse,
     };
     let limits = SourceLimits { bytes: 4096, exec_timeout: Duration::from_secs(1) };
-    session.read(SourceRequest { spec: &spec, limits, requester: Requester::Caller, learn: &|_, _| {} }).await
+    session
+        .read(SourceRequest {
+            spec: &spec,
+            limits,
+            requester: Requester::Caller,
+            add_to_scrubbers: &|_, _| {},
+        })
+        .await
 }
 
 async fn read_many(session: &SessionVault, count: usize) -> Vec<Lease> {

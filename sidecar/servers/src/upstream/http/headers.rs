@@ -10,7 +10,7 @@ use std::sync::Arc;
 use base64ct::{Base64, Encoding as _};
 use bytes::Bytes;
 use cofferdam_net::is_reserved_header;
-use cofferdam_secrets::Reads;
+use cofferdam_secrets::SecretReads;
 use http::header::{ACCEPT, ACCEPT_ENCODING, CONTENT_TYPE, HOST, USER_AGENT};
 use http::uri::PathAndQuery;
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Request};
@@ -46,7 +46,7 @@ pub trait RequestCredentials: Send + Sync {
     fn headers(&self) -> &HeaderMap;
 
     /// The Vault reads behind them that the recorded decision does not name.
-    fn other_reads(&self, decided: &Reads) -> Option<Arc<Reads>>;
+    fn reads_after_decision(&self, decided: &SecretReads) -> Option<Arc<SecretReads>>;
 
     /// Where they come from, for error messages.
     fn origin(&self) -> String;

@@ -20,7 +20,7 @@ use crate::upstream::Upstream;
 pub(crate) type StartFuture = Pin<Box<dyn Future<Output = Result<Upstream, StartError>> + Send>>;
 
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Leaving {
+pub(crate) struct Terminating {
     ends: TaskTracker,
     /// Some are still alive after SIGKILL: they hang in the kernel.
     stuck: Arc<AtomicBool>,
@@ -43,7 +43,7 @@ pub(crate) struct EndPolicy {
 /// How long a process whose pipes closed may take to exit by itself, so that the log can say how it ended.
 const EXIT_TIMEOUT: Duration = Duration::from_millis(200);
 
-impl Leaving {
+impl Terminating {
     /// Ends a process in the background.
     pub(crate) fn end(&self, upstream: Upstream, policy: EndPolicy) {
         // An HTTP server is not ended: dropping this value closes the connections to it.

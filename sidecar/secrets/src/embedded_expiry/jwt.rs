@@ -1,7 +1,7 @@
-//! When a signed web token (RFC 7519) expires: the `exp` of its claims.
+//! When a signed JSON Web Token (JWT, RFC 7519) expires: the `exp` of its claims.
 //!
-//! What must stay true: only text with exactly the parts of a token gives an expiry: a header that names its algorithm, claims
-//! and a signature. The signature is not checked: the value comes from Vault.
+//! What must stay true: only text with exactly the parts of a JWT gives an expiry: a header that names its algorithm,
+//! claims and a signature. The signature is not checked: the value comes from Vault.
 
 use base64ct::{Base64UrlUnpadded, Encoding as _};
 use serde::Deserialize;
@@ -9,8 +9,8 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 use zeroize::Zeroizing;
 
-/// Seconds since 1970.
-pub(super) fn expires(text: &[u8]) -> Option<u64> {
+/// The expiry in seconds since 1970.
+pub(super) fn expiry(text: &[u8]) -> Option<u64> {
     #[derive(Deserialize)]
     struct Header {
         alg: Value,
@@ -24,18 +24,18 @@ pub(super) fn expires(text: &[u8]) -> Option<u64> {
     if parts.next().is_some() || signature.is_empty() {
         return None;
     }
-    let header: Header = read(header)?;
+    let header: Header = decode_part(header)?;
     header.alg.is_string().then_some(())?;
-    let claims: Claims = read(claims)?;
+    let claims: Claims = decode_part(claims)?;
     claims.exp.as_u64().or_else(|| whole_seconds(claims.exp.as_f64()?))
 }
 
-fn read<T: DeserializeOwned>(part: &[u8]) -> Option<T> {
+fn decode_part<T: DeserializeOwned>(part: &[u8]) -> Option<T> {
     let part = Zeroizing::new(Base64UrlUnpadded::decode_vec(str::from_utf8(part).ok()?).ok()?);
     serde_json::from_slice(&part).ok()
 }
 
-/// `exp` may have a fraction.
+/// Drops the fraction, which `exp` may have.
 #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "checked to be in range")]
 fn whole_seconds(seconds: f64) -> Option<u64> {
     const MAX_SECONDS: f64 = 1e15;
@@ -60,18 +60,18 @@ pub(super) mod tests {
 
     #[test]
     fn the_expiry_is_read() {
-        let exp = |exp: Value| expires(token(&json!({"sub": "agent", "exp": exp})).as_bytes());
+        let exp = |exp: Value| expiry(token(&json!({"sub": "agent", "exp": exp})).as_bytes());
         assert_eq!(exp(json!(1_700_000_600)), Some(1_700_000_600));
         assert_eq!(exp(json!(1_700_000_600.9)), Some(1_700_000_600));
         assert_eq!(exp(json!(0)), Some(0));
-        assert_eq!(expires(format!("{}\n", token(&json!({"exp": 7}))).as_bytes()), Some(7));
+        assert_eq!(expiry(format!("{}\n", token(&json!({"exp": 7}))).as_bytes()), Some(7));
         for odd in [json!(-1), json!("1700000600"), json!(1e300), json!(null), json!([7])] {
             assert_eq!(exp(odd.clone()), None, "{odd}");
         }
     }
 
     #[test]
-    fn text_that_is_no_web_token_gives_no_expiry() {
+    fn text_that_is_not_a_jwt_gives_no_expiry() {
         let claims = r#"{"exp":7}"#;
         for bad in [
             String::new(),
@@ -87,7 +87,7 @@ pub(super) mod tests {
             joined(&[r#"{"alg":"RS256"}"#, r#"{"exp":7,"exp":9}"#, "signature"]),
             joined(&[r#"{"alg":"RS256"}"#, &"[".repeat(1000), "signature"]),
         ] {
-            assert_eq!(expires(bad.as_bytes()), None, "{bad}");
+            assert_eq!(expiry(bad.as_bytes()), None, "{bad}");
         }
     }
 }

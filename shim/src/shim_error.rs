@@ -1,27 +1,27 @@
-//! Error responses that the shim itself makes. Each sentence says what was not done, why, and what to do.
+//! The content of error responses that the shim itself makes. Each sentence says what was not done, why, and what to do.
 
 use relay_proto::code::{Code, error_response};
 
-/// A code and the sentence that goes with it.
+/// The error with which the shim answers a request: a code and the sentence that goes with it.
 #[derive(Clone, Debug, Eq, PartialEq)]
-pub(crate) struct Answer {
+pub(crate) struct ShimError {
     pub(crate) code: Code,
     pub(crate) sentence: String,
 }
 
-impl Answer {
-    /// The error response for a request whose id was spelled `id`.
-    pub(crate) fn to(&self, id: Option<&[u8]>) -> Vec<u8> {
+impl ShimError {
+    /// The error response to a request. `id` is the request's id as the harness wrote it; `None` if it is not known.
+    pub(crate) fn to_response(&self, id: Option<&[u8]>) -> Vec<u8> {
         error_response(id, self.code, &self.sentence)
     }
 
-    /// From a Refusal or Goodbye of the sidecar. A code that this version does not know is put into the sentence.
+    /// The error for a Refusal or Goodbye of the sidecar. A code that this version does not know is put into the sentence.
     pub(crate) fn from_sidecar(code: &str, message: &str) -> Self {
         match code.parse() {
             Ok(code) => Self { code, sentence: message_or_code(message, code) },
             Err(_) => Self {
                 code: Code::RelayUnavailable,
-                sentence: format!("the request did not run: the sidecar said `{code}`: {message}"),
+                sentence: format!("the request did not run: the sidecar refused with `{code}`: {message}"),
             },
         }
     }
@@ -50,7 +50,7 @@ impl Answer {
         }
     }
 
-    pub(crate) fn too_large(max: usize) -> Self {
+    pub(crate) fn message_too_large(max: usize) -> Self {
         Self {
             code: Code::MessageTooLarge,
             sentence: format!(
@@ -59,7 +59,7 @@ impl Answer {
         }
     }
 
-    pub(crate) fn too_many(max: usize) -> Self {
+    pub(crate) fn too_many_requests(max: usize) -> Self {
         Self::relay_unavailable(&format!("{max} requests are waiting already"))
     }
 
@@ -68,8 +68,8 @@ impl Answer {
     }
 }
 
-/// Which side to upgrade, if the sidecar's version of the relay protocol is another.
-pub(crate) fn version_difference(ours: u16, theirs: u16) -> String {
+/// Says that the two sides have different versions of the relay protocol, and which side to upgrade.
+pub(crate) fn describe_version_difference(ours: u16, theirs: u16) -> String {
     let upgrade = match theirs > ours {
         true => "the shim in the sandbox is older: upgrade it",
         false => "the sidecar on the host is older: upgrade it",
@@ -79,8 +79,8 @@ pub(crate) fn version_difference(ours: u16, theirs: u16) -> String {
     )
 }
 
-fn malformed(sentence: &str) -> Answer {
-    Answer { code: Code::MessageMalformed, sentence: sentence.into() }
+fn malformed(sentence: &str) -> ShimError {
+    ShimError { code: Code::MessageMalformed, sentence: sentence.into() }
 }
 
 fn message_or_code(message: &str, code: Code) -> String {

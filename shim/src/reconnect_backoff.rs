@@ -1,4 +1,4 @@
-//! When to try to connect again.
+//! When the shim tries to connect again.
 
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::time::Duration;
@@ -15,13 +15,14 @@ pub(crate) enum Waiting {
 }
 
 /// Exponential backoff: up to a short maximum while a request waits, up to a long one with jitter while none does, so
-/// that a thousand idle shims do not reconnect in the same moment.
+/// that a thousand idle shims do not reconnect at the same time.
 #[derive(Debug)]
 pub(crate) struct ReconnectBackoff {
     failures: u32,
     failed_at: Instant,
     /// The sidecar asked for no attempt before this.
     not_before: Instant,
+    /// Whether the next attempt skips the backoff.
     at_once: bool,
     /// Random bits of the jitter.
     jitter: u64,
@@ -45,7 +46,7 @@ impl ReconnectBackoff {
         self.not_before = at;
     }
 
-    /// A line arrived: the next attempt does not wait.
+    /// The harness sent a message: the next attempt skips the backoff, but not the sidecar's `not_before`.
     pub(crate) fn retry_at_once(&mut self) {
         self.at_once = true;
     }
@@ -55,6 +56,7 @@ impl ReconnectBackoff {
         self.failures = 0;
     }
 
+    /// The time of the next attempt.
     pub(crate) fn next_attempt(&self, waiting: Waiting, timing: &Timing) -> Instant {
         if self.failures == 0 || self.at_once {
             return self.not_before;
@@ -93,7 +95,11 @@ mod tests {
         assert!(idle >= timing.longest_retry_idle / 2, "{idle:?}");
 
         backoff.retry_at_once();
-        assert_eq!(backoff.next_attempt(Waiting::Yes, &timing), now, "a new line is tried at once");
+        assert_eq!(
+            backoff.next_attempt(Waiting::Yes, &timing),
+            now,
+            "after a new message the next attempt is at once"
+        );
         backoff.not_before(now + Duration::from_secs(9));
         assert_eq!(backoff.next_attempt(Waiting::Yes, &timing), now + Duration::from_secs(9));
     }
