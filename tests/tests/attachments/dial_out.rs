@@ -47,9 +47,7 @@ fn a_sandbox_that_dials_out_has_its_tools_and_ends_with_the_attachment() {
         let sessions = scene.world.cofferdam_text(&["sessions", "--json"]);
         assert!(sessions.contains(&enrolment) && sessions.contains("box1"), "{sessions}");
         attach.stop();
-        wait_until("the session has ended", || {
-            scene.world.cofferdam_text(&["sessions", "--json"]).trim() == "[]"
-        });
+        wait_until("the session has ended", || scene.world.sessions() == json!([]));
         wait_until("the attachment is gone", || scene.list().is_empty());
         let refused = shim.call("echo", json!({"text": "too late"}));
         assert!(refused.to_string().contains("session_ended"), "{refused}");
