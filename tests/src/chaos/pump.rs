@@ -42,6 +42,7 @@ pub(super) fn run(way: Way, connection: &Connection, shared: &Shared) -> io::Res
             break;
         }
         stream.forwarded(allowed);
+        shared.update(|state| state.forwarded.insert((connection.number, way), stream.sent));
         if let Some(opening) = stream.completed_handshake() {
             shared.update(|state| state.openings.insert((connection.number, way), opening));
         }
