@@ -1,11 +1,12 @@
 """What needs no sidecar: reading responses, settings, and recognising sandboxes."""
 
+import inspect
 import json
 import tempfile
 import unittest
 import unittest.mock
 
-from cofferdam_sdk import ApiError, ProtocolError, SettingsError, UnauthorizedError, _calls, _decode, _wire
+from cofferdam_sdk import ApiError, AsyncClient, Client, ProtocolError, SettingsError, UnauthorizedError, _calls, _decode, _wire
 from cofferdam_sdk import types as sdk
 from cofferdam_sdk._endpoint import Endpoint
 from cofferdam_sdk._sandboxes import recognise
@@ -143,6 +144,19 @@ class Sandboxes(unittest.TestCase):
         for sandbox in ["i123", object(), None, 5]:
             with self.assertRaises(SettingsError):
                 recognise(sandbox, None)
+
+
+class Clients(unittest.TestCase):
+    def test_both_have_the_same_methods_with_the_same_arguments_and_documentation(self):
+        def described(client):
+            methods = inspect.getmembers(client, inspect.isfunction)
+            return {
+                name: (list(inspect.signature(method).parameters.values()), method.__doc__)
+                for name, method in methods
+                if not name.startswith("_")
+            }
+
+        self.assertEqual(described(Client), described(AsyncClient))
 
 
 if __name__ == "__main__":

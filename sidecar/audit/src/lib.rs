@@ -13,7 +13,7 @@
 //!
 //! | module | what it is for |
 //! |---|---|
-//! | `record`, `text` | what is recorded, and its JSON |
+//! | `record`, `admin_record`, `text` | what is recorded, and its JSON |
 //! | `files`, `key` | names and lines of the files; the key for the hashes of arguments |
 //! | `chain` | the hash chain over the lines |
 //! | `batch` | records that are written together |
@@ -33,6 +33,7 @@
 
 #![forbid(unsafe_code)]
 
+mod admin_record;
 mod batch;
 mod budget;
 mod chain;
@@ -66,6 +67,7 @@ use ring::hmac;
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
+pub use self::admin_record::{ActionState, AdminAction, AdminRecord, AdminTarget};
 pub use self::batch::Batch;
 pub use self::budget::{Budget, BudgetLimits};
 pub use self::chain::{Hash, InvalidHash};
@@ -214,6 +216,30 @@ impl Audit {
     pub fn event(&self, event: &EventRecord<'_>) -> Result<(), AuditError> {
         let mut batch = self.batch();
         batch.event(event);
+        self.write_unsynced(None, &mut batch)
+    }
+
+    /// Records an action that is carried out next. The returned future completes once the record is as durable as
+    /// `audit-sync` promises: on an error an action that gives rights must not be carried out.
+    pub fn admin_request(
+        &self,
+        record: &AdminRecord<'_>,
+    ) -> impl Future<Output = Result<(), AuditError>> + Send + use<> {
+        let mut batch = self.batch();
+        batch.admin(record);
+        let submitted = self.submit_charged(None, &mut batch);
+        async {
+            match submitted {
+                Submitted::Done(result) => result.map(drop),
+                Submitted::Pending(pending) => pending.await.map(drop),
+            }
+        }
+    }
+
+    /// Records the result of an action; while the disk is slow, later.
+    pub fn admin_result(&self, record: &AdminRecord<'_>) -> Result<(), AuditError> {
+        let mut batch = self.batch();
+        batch.admin(record);
         self.write_unsynced(None, &mut batch)
     }
 

@@ -34,7 +34,7 @@ pub(super) struct OpenLog {
     pub(super) _lock: File,
 }
 
-/// The result of writing a batch: one [`Recorded`] for each decision, and the sync to wait for.
+/// The result of writing a batch: one [`Recorded`] for each decision or action, and the sync to wait for.
 pub(super) type Written = Result<(Vec<Recorded>, Option<PendingSync>), AuditError>;
 
 /// With `audit-sync = "call"`: the file, and the result of its sync.
@@ -86,6 +86,11 @@ impl OpenLog {
             log.staged.bytes.extend_from_slice(members);
             let bytes = log.sealed_length();
             match (kind, budget) {
+                (EntryKind::Admin, _) => {
+                    log.stage();
+                    // A result for the caller, so that the record is synced like a decision.
+                    recorded.push(Recorded::Yes);
+                }
                 (EntryKind::Event, _) | (_, None) => log.stage(),
                 (EntryKind::Outcome, Some(budget)) => {
                     // Refunded before the decisions are charged, so that they can use what these outcomes did not need.

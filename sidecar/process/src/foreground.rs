@@ -97,6 +97,10 @@ impl Window {
         os::window_size(terminal.as_fd()).map(Self)
     }
 
+    pub fn rows(self) -> u16 {
+        self.0.ws_row
+    }
+
     /// Gives a terminal this size.
     pub fn apply(self, terminal: impl AsFd) -> io::Result<()> {
         os::set_window_size(terminal.as_fd(), &self.0)

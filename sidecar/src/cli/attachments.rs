@@ -24,20 +24,21 @@ pub(super) fn list(file: Option<&Path>, arguments: &ListArguments) -> Result<Exi
     } else if attachments.is_empty() {
         eprintln!("no attachments");
     } else {
-        print(&attachments);
+        table(&attachments).iter().for_each(|line| terminal::line(line));
     }
     Ok(ExitCode::SUCCESS)
 }
 
-pub(super) fn print(attachments: &[AttachmentStatus]) {
-    terminal::line("ATTACHMENT         PLATFORM  SANDBOX                GRANT     STATE      KEPT");
+pub(super) fn table(attachments: &[AttachmentStatus]) -> Vec<String> {
+    let mut lines =
+        vec!["ATTACHMENT         PLATFORM  SANDBOX                GRANT     STATE      KEPT".to_owned()];
     for status in attachments {
         let kept = match status.lifetime {
             Lifetime::Configured => "in the configuration",
             Lifetime::Detached => "until ended",
             Lifetime::Followed => "by its command",
         };
-        terminal::line(&format!(
+        lines.push(format!(
             "{:<18} {:<9} {:<22} {:<9} {:<10} {kept}",
             status.name,
             status.platform,
@@ -45,8 +46,7 @@ pub(super) fn print(attachments: &[AttachmentStatus]) {
             status.grant,
             status.state.name()
         ));
-        if let Some(why) = status.state.reason() {
-            terminal::line(&format!("  {why}"));
-        }
+        lines.extend(status.state.reason().map(|why| format!("  {why}")));
     }
+    lines
 }

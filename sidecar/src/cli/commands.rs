@@ -249,7 +249,7 @@ fn find(file: Option<&Path>) -> Result<PathBuf, Failure> {
     })
 }
 
-fn admin_socket(file: Option<&Path>) -> Result<PathBuf, Failure> {
+pub(super) fn admin_socket(file: Option<&Path>) -> Result<PathBuf, Failure> {
     let path = find(file)?;
     match config::load(&path) {
         Ok(config) => Ok(config.admin.socket),
@@ -261,16 +261,17 @@ fn admin_socket(file: Option<&Path>) -> Result<PathBuf, Failure> {
 }
 
 pub(super) fn request(file: Option<&Path>, request: &AdminRequest) -> Result<AdminResponse, Failure> {
-    let socket = admin_socket(file)?;
-    client::send(&socket, request).map_err(|error| {
-        let hint = match &error {
-            AdminError::Connect { .. } => {
-                "is `cofferdam serve` running with this configuration, and as this user?"
-            }
-            AdminError::Response(_) | AdminError::Io(_) => "look at the sidecar's log",
-        };
-        Failure::new(Sysexit::Unavailable, error).hint(hint)
-    })
+    client::send(&admin_socket(file)?, request).map_err(admin_failure)
+}
+
+pub(super) fn admin_failure(error: AdminError) -> Failure {
+    let hint = match &error {
+        AdminError::Connect { .. } => {
+            "is `cofferdam serve` running with this configuration, and as this user?"
+        }
+        AdminError::Response(_) | AdminError::Io(_) => "look at the sidecar's log",
+    };
+    Failure::new(Sysexit::Unavailable, error).hint(hint)
 }
 
 pub(super) fn unexpected_response() -> Failure {

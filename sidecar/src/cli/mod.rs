@@ -10,6 +10,7 @@
 //! | [`interruption`] | SIGINT and SIGTERM |
 //! | [`sessions`] | `sessions`, `kill` and `enrolments` |
 //! | [`token`] | `token`: bearer tokens of the admin API |
+//! | [`watch`] | `sessions --watch` |
 
 mod arguments;
 mod attach;
@@ -19,6 +20,7 @@ mod commands;
 mod interruption;
 mod sessions;
 mod token;
+mod watch;
 
 use std::ffi::OsString;
 use std::process::ExitCode;

@@ -4,13 +4,14 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use cofferdam_vault::Revoked;
+use serde_json::json;
 
 use super::arguments::{EnrolmentsArguments, EnrolmentsCommand, SessionsArguments};
-use super::commands::{request, unexpected_response};
+use super::commands::{admin_socket, request, unexpected_response};
 use crate::daemon::admin::{
     AdminRequest, AdminResponse, AttachState, AttachedSandbox, EndedAttachment, EnrolmentEntry,
 };
-use crate::daemon::attachments::status::Lifetime;
+use crate::daemon::attachments::status::{AttachmentStatus, Lifetime};
 use crate::enrolment::EnrolmentKind;
 use crate::link::command::{Description, Processes, ScopeProcess};
 use crate::link::registry::EndedLink;
@@ -18,45 +19,52 @@ use crate::terminal;
 use crate::terminal::failure::{Failure, Sysexit};
 
 pub(super) fn sessions(file: Option<&Path>, arguments: &SessionsArguments) -> Result<ExitCode, Failure> {
+    if arguments.watch {
+        return super::watch::run(&admin_socket(file)?, arguments);
+    }
     let AdminResponse::Sessions { sessions, attached, attachments } = request(file, &AdminRequest::Sessions)?
     else {
         return Err(unexpected_response());
     };
     if arguments.json {
-        let plain = "descriptions are plain data";
-        let links = sessions.iter().map(|session| serde_json::to_value(session).expect(plain));
-        let sandboxes = attached.iter().map(|sandbox| serde_json::to_value(sandbox).expect(plain));
-        let all: Vec<_> = links.chain(sandboxes).collect();
-        terminal::line(&serde_json::to_string_pretty(&all).expect(plain));
+        // The object of `GET /v1/sessions`, with all keys even if a list is empty.
+        let all = json!({ "sessions": sessions, "attached": attached, "attachments": attachments });
+        terminal::line(&serde_json::to_string_pretty(&all).expect("descriptions are plain data"));
         return Ok(ExitCode::SUCCESS);
     }
-    print_sessions(&sessions, &attached);
-    if !attachments.is_empty() {
-        super::attachments::print(&attachments);
+    if sessions.is_empty() && attached.is_empty() {
+        eprintln!("no sessions");
+    }
+    for line in table(&sessions, &attached, &attachments) {
+        terminal::line(&line);
     }
     Ok(ExitCode::SUCCESS)
 }
 
-fn print_sessions(sessions: &[Description], attached: &[AttachedSandbox]) {
-    if sessions.is_empty() && attached.is_empty() {
-        eprintln!("no sessions");
-        return;
+/// The lines of the table; none if there is nothing to show.
+pub(super) fn table(
+    sessions: &[Description],
+    attached: &[AttachedSandbox],
+    attachments: &[AttachmentStatus],
+) -> Vec<String> {
+    let mut lines = Vec::new();
+    if !sessions.is_empty() || !attached.is_empty() {
+        lines.push(
+            "SESSION            LINK               GRANT     SERVER    STATE      PID      CALLS  REFUSED  EXPIRES    SANDBOX"
+                .to_owned(),
+        );
     }
-    terminal::line(
-        "SESSION            LINK               GRANT     SERVER    STATE      PID      CALLS  REFUSED  EXPIRES    SANDBOX",
-    );
     for session in sessions {
-        terminal::line(&session_line(session));
-        for scope in &session.scopes {
-            terminal::line(&scope_line(session, scope));
-        }
-        for credential in &session.credentials {
-            terminal::line(&format!("  {}", credential.line()));
-        }
+        lines.push(session_line(session));
+        lines.extend(session.scopes.iter().map(|scope| scope_line(session, scope)));
+        lines.extend(session.replacement.iter().map(|text| format!("  replacement: {text}")));
+        lines.extend(session.credentials.iter().map(|credential| format!("  {}", credential.line())));
     }
-    for sandbox in attached {
-        terminal::line(&attached_line(sandbox));
+    lines.extend(attached.iter().map(attached_line));
+    if !attachments.is_empty() {
+        lines.extend(super::attachments::table(attachments));
     }
+    lines
 }
 
 fn session_line(session: &Description) -> String {

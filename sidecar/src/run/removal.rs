@@ -237,7 +237,7 @@ mod tests {
             fs::create_dir_all(tree.join("home/.claude/deeper/still")).unwrap();
             fs::write(tree.join("home/.claude/login"), "secret").unwrap();
             for path in ["home/.claude/deeper/still", "home/.claude/deeper", "home/.claude", "home"] {
-                fs::set_permissions(tree.join(path), Permissions::from_mode(0)).unwrap();
+                fs::set_permissions(tree.join(path), Permissions::from_mode(0o000)).unwrap();
             }
             remove_tree(tree, []).unwrap();
             assert!(!tree.exists());
@@ -249,7 +249,7 @@ mod tests {
         as_user(|tree| {
             fs::create_dir_all(tree.join("home/.claude")).unwrap();
             fs::write(tree.join("home/.claude/login"), "secret").unwrap();
-            fs::set_permissions(tree.join("home/.claude"), Permissions::from_mode(0)).unwrap();
+            fs::set_permissions(tree.join("home/.claude"), Permissions::from_mode(0o000)).unwrap();
             let root = open_writable(AT_FDCWD, tree).unwrap();
             remove_file_below(&root, Path::new("home/.claude/login")).unwrap();
             assert!(!tree.join("home/.claude/login").exists());

@@ -32,6 +32,7 @@ mod ssh;
 mod veth;
 
 use std::collections::BTreeMap;
+use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::sync::Mutex;
@@ -220,4 +221,15 @@ fn text_of_success(command: Command, name: &str) -> String {
     let output = output_of(command, name);
     assert!(output.status.success(), "{name}: {}", described(&output));
     String::from_utf8_lossy(&output.stdout).trim().to_owned()
+}
+
+/// Writes an executable script that runs this command line with the script's own arguments after it.
+#[track_caller]
+fn write_program(path: &Path, line: &[OsString]) {
+    use std::os::unix::fs::PermissionsExt as _;
+    let quoted = |word: &OsString| format!("'{}'", word.to_string_lossy().replace('\'', r"'\''"));
+    let words: Vec<String> = line.iter().map(quoted).collect();
+    std::fs::write(path, format!("#!/bin/sh\nexec {} \"$@\"\n", words.join(" ")))
+        .expect("the directory of programs is writable");
+    std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o755)).expect("it was just written");
 }

@@ -4,7 +4,10 @@ use std::ffi::OsString;
 use std::path::Path;
 use std::process::Command;
 
-use super::{Access, CreatedNames, Guest, PodmanEngine, SHIM_INSIDE, Sandbox, if_usable, text_of_success};
+use super::{
+    Access, CreatedNames, Guest, PodmanEngine, SHIM_INSIDE, Sandbox, if_usable, text_of_success,
+    write_program,
+};
 use crate::harness::Harness;
 use crate::process::command;
 use crate::tools::cannot_run;
@@ -38,10 +41,22 @@ impl Podman {
         if_usable(podman)
     }
 
+    /// Writes a program that runs `podman` with this sandbox's directories and its own arguments.
+    #[track_caller]
+    pub fn write_program(&self, path: &Path) {
+        write_program(path, &self.engine.line());
+    }
+
     /// Starts a container to `exec` into, with the mounts of this guest.
     #[track_caller]
     pub fn container(&self, guest: &Guest) -> Container<'_> {
-        let container = Container { podman: self, name: self.made.next() };
+        self.container_named(&self.made.next(), guest)
+    }
+
+    /// The same with a name of the test's choice.
+    #[track_caller]
+    pub fn container_named(&self, name: &str, guest: &Guest) -> Container<'_> {
+        let container = Container { podman: self, name: name.to_owned() };
         let mut run = self.run("--detach", &container.name, guest);
         run.args(["--relay", "unix:/no/such/socket"]);
         text_of_success(run, "podman run --detach");

@@ -31,7 +31,7 @@ impl Remote {
         Self { world, address, authority, clients, files }
     }
 
-    fn client(&self, identity: Option<&Certified>) -> AdminClient {
+    pub(crate) fn client(&self, identity: Option<&Certified>) -> AdminClient {
         AdminClient::tls(self.address, &self.authority, identity)
     }
 

@@ -11,7 +11,7 @@ fn token(world: &World, arguments: &[&str]) -> String {
 }
 
 /// The id in the text of a token.
-fn id_of(token: &str) -> &str {
+pub(crate) fn id_of(token: &str) -> &str {
     token.split('_').nth(1).expect("a token has an id")
 }
 

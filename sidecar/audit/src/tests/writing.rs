@@ -168,6 +168,8 @@ async fn a_decision_that_does_not_reach_the_disk_is_refused() {
     let real = std::mem::replace(&mut audit.open_log.log().file, pipe);
     let refused = audit.decision(&unlimited_budget(), &decision(call("l-1", 1))).await.unwrap_err();
     assert!(matches!(refused, AuditError::Sync { .. }), "{refused}");
+    let refused = audit.admin_request(&admin_request()).await.unwrap_err();
+    assert!(matches!(refused, AuditError::Sync { .. }), "{refused}");
     // The same if the thread `audit-write` writes.
     audit.open_log.load.count_queued();
     let refused = audit.decision(&unlimited_budget(), &decision(call("l-1", 1))).await.unwrap_err();
@@ -278,4 +280,47 @@ async fn a_session_that_calls_too_fast_is_refused_until_time_has_passed() {
     tokio::time::advance(Duration::from_secs(1)).await;
     audit.decision(&budget, &decision(call("l-1", 11))).await.unwrap();
     audit.decision(&budget, &decision(call("l-1", 12))).await.unwrap_err();
+}
+
+fn admin_request() -> AdminRecord<'static> {
+    AdminRecord {
+        action: AdminAction::Enroll,
+        state: ActionState::Requested,
+        by: "token:t1",
+        by_name: Some("ci"),
+        target: AdminTarget { sandbox: Some("box 1"), grant: Some("dev"), ..AdminTarget::default() },
+        detail: None,
+    }
+}
+
+#[test]
+fn actions_of_the_admin_api_have_exactly_these_members() {
+    let directory = Directory::new();
+    let audit = directory.open();
+    let requested = admin_request();
+    let target = requested.target;
+    audit.admin_request(&requested).now_or_never().expect("no other writer holds the log").unwrap();
+    let target = AdminTarget { enrolment: Some("e1"), ..target };
+    audit.admin_result(&AdminRecord { state: ActionState::Done, target, ..requested }).unwrap();
+    let target = AdminTarget { token: Some("t1"), ..AdminTarget::default() };
+    let action = AdminAction::RevokeToken;
+    let failed = AdminRecord {
+        action,
+        state: ActionState::Failed,
+        by: "uid:0",
+        by_name: None,
+        target,
+        detail: Some("why"),
+    };
+    audit.admin_result(&failed).unwrap();
+    let lines = tail(&directory.audit_path(), 10).unwrap();
+    assert_eq!(
+        lines.iter().map(|line| mask(line)).collect::<Vec<_>>(),
+        [
+            r#"{"number":1,"time":"T","kind":"admin","action":"enroll","state":"requested","by":"token:t1","by_name":"ci","sandbox":"box 1","grant":"dev","chain":"C"}"#,
+            r#"{"number":2,"time":"T","kind":"admin","action":"enroll","state":"done","by":"token:t1","by_name":"ci","enrolment":"e1","sandbox":"box 1","grant":"dev","chain":"C"}"#,
+            r#"{"number":3,"time":"T","kind":"admin","action":"revoke_token","state":"failed","by":"uid:0","token":"t1","detail":"why","chain":"C"}"#,
+        ]
+    );
+    assert_eq!(directory.verify().unwrap().records, 3);
 }

@@ -9,7 +9,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use cofferdam_base::text::error_chain;
 use cofferdam_secrets::reread::Reread;
-use cofferdam_secrets::{InjectError, Material, SecretError, SecretReads, Secrets, fill_header};
+use cofferdam_secrets::{
+    InjectError, Material, RegisteredUses, SecretError, SecretReads, SecretUse, Secrets, fill_header,
+};
 use futures_util::future::try_join_all;
 use http::HeaderMap;
 use tokio::time::Instant;
@@ -30,6 +32,8 @@ struct Shared {
     tasks: TaskTracker,
     /// A background read is in progress.
     reading: AtomicBool,
+    /// Tells the session that new values of the secrets have a user here; shared with the scopes.
+    uses: Arc<RegisteredUses>,
 }
 
 /// The headers of one request. Holding this keeps their secrets from being revoked while the server may use them.
@@ -47,12 +51,21 @@ enum FillError {
 
 impl HeaderCredentials {
     pub(crate) fn new(secrets: ServerSecrets, tasks: TaskTracker) -> Self {
-        Self(Arc::new(Shared { secrets, tasks, reading: AtomicBool::new(false) }))
+        let names = secrets.server.every_secret().into_iter();
+        let uses = names.map(|name| (name.clone(), SecretUse::TakesNewValues)).collect();
+        let uses = Arc::new(secrets.credentials.register_uses(uses));
+        Self(Arc::new(Shared { secrets, tasks, reading: AtomicBool::new(false), uses }))
     }
 
     /// The same for a request of a scope.
     pub(super) fn in_scope(&self, scope: &Arc<Scope>) -> Self {
-        Self::new(self.0.secrets.clone().in_scope(scope), self.0.tasks.clone())
+        let Shared { secrets, tasks, uses, .. } = &*self.0;
+        Self(Arc::new(Shared {
+            secrets: secrets.clone().in_scope(scope),
+            tasks: tasks.clone(),
+            reading: AtomicBool::new(false),
+            uses: Arc::clone(uses),
+        }))
     }
 
     /// Fills the header templates of the server or the scope.

@@ -6,6 +6,7 @@
 use std::net::IpAddr;
 
 use cofferdam_base::clock;
+use cofferdam_base::text::hex;
 use http::HeaderMap;
 use http::header::AUTHORIZATION;
 use tokio::time::Instant;
@@ -13,12 +14,15 @@ use tokio::time::Instant;
 use super::AdminState;
 use super::error::ApiError;
 use super::tokens::{TokenRefused, TokenScope};
+use crate::daemon::attachments::request::RequestedBy;
 
 /// The other end of a connection.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Peer {
-    /// The admin socket, which only the sidecar's user can open.
-    Socket,
+    /// The admin socket, which only the sidecar's user and root can open. `None` if the kernel does not tell the user.
+    Socket {
+        uid: Option<u32>,
+    },
     Tls {
         address: IpAddr,
         certificate: ClientCertificate,
@@ -29,15 +33,24 @@ pub(super) enum Peer {
 pub(super) enum ClientCertificate {
     Absent,
     /// Signed by an authority of `admin.client-ca-file`.
-    Verified,
+    Verified {
+        sha256: [u8; 32],
+    },
 }
 
 /// The sender of a request.
 #[derive(Clone, Debug)]
 pub(super) enum Caller {
     /// Everything.
-    Administrator,
+    Administrator(Administrator),
     Token(TokenScope),
+}
+
+/// By what a caller has proven that it may do everything.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Administrator {
+    Certificate { sha256: [u8; 32] },
+    Socket { uid: Option<u32> },
 }
 
 impl Caller {
@@ -48,8 +61,9 @@ impl Caller {
     ) -> Result<Self, ApiError> {
         match (bearer_token(headers)?, peer) {
             (Some(token), peer) => Self::by_token(admin, peer, token),
-            (None, Peer::Socket | Peer::Tls { certificate: ClientCertificate::Verified, .. }) => {
-                Ok(Self::Administrator)
+            (None, Peer::Socket { uid }) => Ok(Self::Administrator(Administrator::Socket { uid })),
+            (None, Peer::Tls { certificate: ClientCertificate::Verified { sha256 }, .. }) => {
+                Ok(Self::Administrator(Administrator::Certificate { sha256 }))
             }
             (None, Peer::Tls { certificate: ClientCertificate::Absent, .. }) => {
                 Err(ApiError::unauthorized("the request has neither a token nor a client certificate"))
@@ -59,7 +73,7 @@ impl Caller {
 
     fn by_token(admin: &AdminState, peer: Peer, token: &str) -> Result<Self, ApiError> {
         let address = match peer {
-            Peer::Socket => None,
+            Peer::Socket { .. } => None,
             Peer::Tls { address, .. } => Some(address),
         };
         match admin.tokens.check(token, clock::now()) {
@@ -81,7 +95,7 @@ impl Caller {
 
     pub(super) fn may_use(&self, grant: &str) -> bool {
         match self {
-            Self::Administrator => true,
+            Self::Administrator(_) => true,
             Self::Token(scope) => scope.grants.iter().any(|allowed| allowed.as_str() == grant),
         }
     }
@@ -97,17 +111,46 @@ impl Caller {
 
     pub(super) fn require_administrator(&self, what: &str) -> Result<(), ApiError> {
         match self {
-            Self::Administrator => Ok(()),
+            Self::Administrator(_) => Ok(()),
             Self::Token(_) => Err(ApiError::forbidden(format!("a token does not permit {what}"))
                 .hint("use the admin socket, or a client certificate")),
+        }
+    }
+
+    /// The caller, as the audit names it. It has no secret: a token is named by its id.
+    pub(super) fn audit_id(&self) -> String {
+        match self {
+            Self::Administrator(Administrator::Socket { uid: Some(uid) }) => format!("uid:{uid}"),
+            Self::Administrator(Administrator::Socket { uid: None }) => "uid:unknown".to_owned(),
+            Self::Administrator(Administrator::Certificate { sha256 }) => {
+                format!("certificate:{}", hex(sha256))
+            }
+            Self::Token(scope) => format!("token:{}", scope.id),
+        }
+    }
+
+    /// The name of the caller's token.
+    pub(super) fn token_name(&self) -> Option<&str> {
+        match self {
+            Self::Administrator(_) => None,
+            Self::Token(scope) => scope.name.as_deref(),
         }
     }
 
     /// Waits until the caller's right ends.
     pub(super) async fn ended(&self) {
         match self {
-            Self::Administrator => std::future::pending().await,
+            Self::Administrator(_) => std::future::pending().await,
             Self::Token(scope) => scope.ended().await,
+        }
+    }
+}
+
+impl From<&Caller> for RequestedBy {
+    fn from(caller: &Caller) -> Self {
+        match caller {
+            Caller::Administrator(_) => Self::Operator,
+            Caller::Token(_) => Self::Token,
         }
     }
 }

@@ -10,16 +10,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::header::{
-    CACHE_CONTROL, CONNECTION, CONTENT_TYPE, HeaderValue, ORIGIN, UPGRADE, X_CONTENT_TYPE_OPTIONS,
-};
+use http::header::{CONNECTION, CONTENT_TYPE, HeaderValue, ORIGIN, UPGRADE};
 use http::{HeaderMap, Method, Request, Response, StatusCode};
 use http_body_util::{BodyExt as _, Either, Full, LengthLimitError, Limited};
 use hyper::body::{Body as _, Incoming};
-use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper::upgrade::OnUpgrade;
-use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper_util::rt::TokioIo;
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt as _, copy, split};
 use tokio::net::UnixStream;
 use tokio::time::{sleep, timeout};
@@ -27,6 +24,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::caller::{Caller, Peer};
 use super::error::ApiError;
+use super::http_server::{self, HeadLimits};
 use super::respond::{self, Outcome};
 use super::routes::{self, RouteKind};
 use super::watch::{self, EventBody};
@@ -41,9 +39,7 @@ const REQUEST_TIMEOUT: Duration = Duration::from_secs(15);
 const BODY_TIMEOUT: Duration = Duration::from_secs(5);
 /// For the last bytes of a stream.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
-/// Bytes of a request's head, request line included.
-const MAX_HEAD: usize = 16 * 1024;
-const MAX_HEADERS: usize = 64;
+const HEAD_LIMITS: HeadLimits = HeadLimits { timeout: REQUEST_TIMEOUT, bytes: 16 * 1024, headers: 64 };
 /// Bytes of a request's body.
 const MAX_BODY: usize = 16 * 1024;
 
@@ -74,15 +70,8 @@ where
         let (daemon, progress) = (Arc::clone(&daemon), progress.clone());
         async move { Ok::<_, Infallible>(answer(&daemon, peer, &progress, request).await) }
     });
-    // hyper answers or closes what is not HTTP or exceeds the limits.
-    let connection = http1::Builder::new()
-        .timer(TokioTimer::new())
-        .header_read_timeout(REQUEST_TIMEOUT)
-        .keep_alive(false)
-        .max_headers(MAX_HEADERS)
-        .max_buf_size(MAX_HEAD)
-        .serve_connection(TokioIo::new(stream), service)
-        .with_upgrades();
+    let connection =
+        http_server::builder(HEAD_LIMITS).serve_connection(TokioIo::new(stream), service).with_upgrades();
     let mut connection = pin!(connection);
     let first = async {
         tokio::select! {
@@ -100,8 +89,11 @@ where
     }
     drop(slot);
     tokio::select! {
-        _ = connection => {}
-        () = progress.cut.cancelled() => {}
+        _ = connection.as_mut() => {}
+        () = progress.cut.cancelled() => {
+            // At a stop the stream has ended: its client is told so, and does not see a lost connection.
+            let _ = timeout(CLOSE_TIMEOUT, connection).await;
+        }
     }
 }
 
@@ -116,9 +108,7 @@ async fn answer(
         response.headers_mut().insert(CONTENT_TYPE, JSON);
         response.map(Either::Left)
     });
-    let headers = response.headers_mut();
-    headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
-    headers.insert(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
+    http_server::add_common_headers(response.headers_mut());
     response
 }
 
@@ -182,10 +172,7 @@ async fn handle(
             let daemon = Arc::clone(daemon);
             daemon.context.tasks.clone().spawn(async move {
                 if let Some(stream) = stream_of(&daemon, upgrade).await {
-                    tokio::select! {
-                        () = daemon.serve_pipe(enrolment, via, stream) => {}
-                        () = caller.ended() => {}
-                    }
+                    daemon.serve_pipe(enrolment, via, stream, caller.ended()).await;
                 }
             });
             switching(routes::PIPE)

@@ -12,18 +12,18 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use cofferdam_base::metrics::{self, Gauges};
-use http::header::{ALLOW, CACHE_CONTROL, CONTENT_TYPE, HOST, HeaderValue, X_CONTENT_TYPE_OPTIONS};
+use http::header::{ALLOW, CONTENT_TYPE, HOST, HeaderValue};
 use http::uri::Authority;
 use http::{Method, Request, Response, StatusCode};
 use http_body_util::Full;
 use hyper::body::Incoming;
-use hyper::server::conn::http1;
 use hyper::service::service_fn;
-use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper_util::rt::TokioIo;
 use relay_proto::address::HostPort;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::time::timeout;
 
+use super::http_server::{self, HeadLimits};
 use crate::daemon::handshake_slots::HandshakeSlots;
 use crate::daemon::state::Daemon;
 
@@ -31,9 +31,7 @@ use crate::daemon::state::Daemon;
 const MAX_CONNECTIONS: usize = 16;
 /// For a request and its response.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
-/// Bytes of a request's head, request line included; hyper's minimum.
-const MAX_HEAD: usize = 8 * 1024;
-const MAX_HEADERS: usize = 32;
+const HEAD_LIMITS: HeadLimits = HeadLimits { timeout: REQUEST_TIMEOUT, bytes: 8 * 1024, headers: 32 };
 
 const TEXT: HeaderValue = HeaderValue::from_static("text/plain; charset=utf-8");
 const OPEN_METRICS: HeaderValue =
@@ -88,15 +86,8 @@ async fn serve(daemon: Arc<Daemon>, stream: TcpStream) {
         let response = respond(&daemon, &request);
         async move { Ok::<_, Infallible>(response) }
     });
-    // hyper answers or closes what is not HTTP or exceeds the limits.
-    let _ = http1::Builder::new()
-        .timer(TokioTimer::new())
-        .header_read_timeout(REQUEST_TIMEOUT)
-        .keep_alive(false)
-        .max_headers(MAX_HEADERS)
-        .max_buf_size(MAX_HEAD)
-        .serve_connection(TokioIo::new(stream), service)
-        .await;
+    // A client that disconnects early, or sends what is not HTTP, is not reported.
+    let _ = http_server::builder(HEAD_LIMITS).serve_connection(TokioIo::new(stream), service).await;
 }
 
 fn respond(daemon: &Daemon, request: &Request<Incoming>) -> Response<Full<Bytes>> {
@@ -159,8 +150,7 @@ fn page(status: StatusCode, kind: HeaderValue, body: Bytes) -> Response<Full<Byt
     *response.status_mut() = status;
     let headers = response.headers_mut();
     headers.insert(CONTENT_TYPE, kind);
-    headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
-    headers.insert(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
+    http_server::add_common_headers(headers);
     response
 }
 

@@ -5,7 +5,8 @@
 //! |---|---|
 //! | `routes` | the table of routes, and how a request is written to and read from HTTP |
 //! | `connection` | one HTTP connection: limits, authentication, the response or the upgrade |
-//! | `respond` | carries the requests out |
+//! | `respond`, `ending`, `token_requests` | carry the requests out |
+//! | `actions` | the audit's records of what callers do |
 //! | `listing` | the enrolments and attached sandboxes that a caller may see, and which of them a name means |
 //! | `caller` | who sent a request, and which grants it may use |
 //! | [`tokens`] | bearer tokens, stored as hashes |
@@ -13,25 +14,31 @@
 //! | `watch` | the stream of changes |
 //! | `error` | refusals, as HTTP responses |
 //! | [`server`], [`tls_port`] | accept connections on the socket and on the port |
-//! | [`client`] | the command line's side |
+//! | [`client`], [`event_stream`] | the command line's side |
 //! | [`openapi`] | the description of this API for its clients |
 //! | [`health_port`] | another port, for health checks and metrics |
+//! | `http_server` | what both HTTP servers have in common |
 //!
 //! What must stay true: each request is one row in `routes`, whichever side uses it; a caller with a token learns nothing of
 //! other grants and changes nothing that belongs to them.
 
+mod actions;
 mod caller;
 pub(crate) mod client;
 mod connection;
+mod ending;
 mod error;
+pub(crate) mod event_stream;
 mod failures;
 pub(crate) mod health_port;
+mod http_server;
 mod listing;
 mod openapi;
 mod respond;
 mod routes;
 pub(crate) mod server;
 pub(crate) mod tls_port;
+mod token_requests;
 pub(crate) mod tokens;
 mod watch;
 

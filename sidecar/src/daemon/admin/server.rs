@@ -21,7 +21,8 @@ pub(crate) async fn run(daemon: Arc<Daemon>, listener: Arc<UnixListener>) {
             None => return,
             Some(Ok((stream, _))) => {
                 let Some(slot) = daemon.stop.run_until_cancelled(slots.take()).await else { return };
-                let serving = connection::serve(Arc::clone(&daemon), stream, Peer::Socket, slot);
+                let uid = stream.peer_cred().ok().map(|peer| peer.uid());
+                let serving = connection::serve(Arc::clone(&daemon), stream, Peer::Socket { uid }, slot);
                 daemon.context.tasks.spawn(serving);
             }
             Some(Err(error)) => {

@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use cofferdam_base::text::error_chain;
 use relay_proto::address::HostPort;
+use ring::digest::{SHA256, digest};
 use rustls::RootCertStore;
 use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
@@ -126,7 +127,10 @@ async fn serve(
     // A client that sends no TLS in time gets no response.
     let Ok(Ok(Ok(stream))) = slot.until_hello(accepted).await else { return };
     let certificate = match stream.get_ref().1.peer_certificates() {
-        Some([_, ..]) => ClientCertificate::Verified,
+        Some([certificate, ..]) => {
+            let sha256 = digest(&SHA256, certificate).as_ref().try_into();
+            ClientCertificate::Verified { sha256: sha256.expect("SHA-256 has this length") }
+        }
         _ => ClientCertificate::Absent,
     };
     connection::serve(daemon, stream, Peer::Tls { address, certificate }, slot).await;

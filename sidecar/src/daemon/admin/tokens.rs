@@ -63,6 +63,8 @@ pub(super) struct TokenTerms {
 /// What a valid token permits, and until when.
 #[derive(Clone, Debug)]
 pub(super) struct TokenScope {
+    pub(super) id: Arc<str>,
+    pub(super) name: Option<String>,
     pub(super) grants: Vec<Name>,
     expires: SystemTime,
     revoked: CancellationToken,
@@ -199,6 +201,8 @@ impl Tokens {
         let expires = SystemTime::UNIX_EPOCH.checked_add(Duration::from_millis(stored.record.expires));
         match expires.filter(|expires| *expires > now) {
             Some(expires) => Ok(TokenScope {
+                id: stored.record.id.as_str().into(),
+                name: stored.record.name.clone(),
                 grants: stored.record.grants.clone(),
                 expires,
                 revoked: stored.revoked.clone(),

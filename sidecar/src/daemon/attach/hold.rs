@@ -156,11 +156,18 @@ impl Daemon {
 }
 
 impl Hold {
+    pub(crate) fn daemon(&self) -> &Arc<Daemon> {
+        &self.daemon
+    }
+
     /// Serves a pipe that the sidecar's own client of a platform provides, in a task of its own.
     pub(crate) fn serve(&self, stream: UnixStream) {
         let daemon = Arc::clone(&self.daemon);
         let enrolment = self.enrolment.to_string();
-        self.daemon.context.tasks.spawn(daemon.serve_pipe(enrolment, PipeVia::Platform, stream));
+        // A pipe of the sidecar's own client needs no client's right.
+        let right_ended = std::future::pending();
+        let serving = daemon.serve_pipe(enrolment, PipeVia::Platform, stream, right_ended);
+        self.daemon.context.tasks.spawn(serving);
     }
 
     /// The next event. Cancel-safe.

@@ -4,6 +4,7 @@
 //! they pin. What comes out of the pipe belongs to that sandbox and goes through the same handshake as any connection:
 //! nothing here trusts it.
 
+use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -11,6 +12,7 @@ use relay_carriage::tls::{self, StreamProtocol, TlsError};
 use relay_carriage::trunk::{self, MAX_LOCAL_CONNECTIONS, Side, Silence, Substream, Trunk, TrunkError};
 use tokio::net::UnixStream;
 use tokio::time::{sleep, timeout};
+use tokio_util::sync::CancellationToken;
 
 use super::shut_on_drop::ShutOnDrop;
 use crate::daemon::admin::PipeVia;
@@ -28,6 +30,8 @@ enum PipeError {
     Ended,
     #[error("{}", nothing(*.0))]
     Nothing(PipeVia),
+    #[error("the token with which the pipe was opened was revoked or has expired")]
+    RightEnded,
     #[error(transparent)]
     Silent(#[from] Silence),
     #[error("the sidecar is stopping")]
@@ -56,17 +60,34 @@ impl Daemon {
         self.attaches.lock().attached(enrolment).is_some_and(|attached| attached.holder.is_some())
     }
 
-    /// Serves a pipe until it ends.
-    pub(crate) async fn serve_pipe(self: Arc<Self>, enrolment: String, via: PipeVia, stream: UnixStream) {
+    /// Serves a pipe until it ends, or until `right_ended` completes: the right of the client that brought the pipe.
+    pub(crate) async fn serve_pipe(
+        self: Arc<Self>,
+        enrolment: String,
+        via: PipeVia,
+        stream: UnixStream,
+        right_ended: impl Future<Output = ()> + Send,
+    ) {
         let (stream, end) = match self.begin(&enrolment, stream).await {
             Ok(Some(started)) => started,
             // The sandbox is not held any more.
             Ok(None) => return,
             Err(error) => return tracing::error!(%error, enrolment, "start a pipe"),
         };
-        let _gone = end.gone.clone().drop_guard();
-        let error = match self.run_pipe(&enrolment, via, stream, &end).await {
-            Ok(()) => return,
+        let mut right_ended = std::pin::pin!(right_ended);
+        let gone = end.gone.clone().drop_guard();
+        let served = tokio::select! {
+            served = self.run_pipe(&enrolment, via, stream, &end) => served,
+            () = right_ended.as_mut() => Err(PipeError::RightEnded),
+        };
+        let error = match served {
+            Ok(link_ended) => {
+                drop(gone);
+                tokio::select! {
+                    () = link_ended.cancelled() => return,
+                    () = right_ended => PipeError::RightEnded,
+                }
+            }
             Err(error) => error,
         };
         // The table has a duplicate of the descriptor, so dropping ours would not close the connection.
@@ -86,14 +107,14 @@ impl Daemon {
         Ok(end.map(|end| (stream, end)))
     }
 
-    /// Returns `Ok` where the pipe is that of a single link, which owns it now.
+    /// Returns `Ok` where the pipe is that of a single link, which owns it now: the token is cancelled when that link drops it.
     async fn run_pipe(
         self: &Arc<Self>,
         enrolment: &str,
         via: PipeVia,
         stream: UnixStream,
         end: &PipeEnd,
-    ) -> Result<(), PipeError> {
+    ) -> Result<CancellationToken, PipeError> {
         let first = self.stop.run_until_cancelled(stream.readable()).await.ok_or(PipeError::Stopping)?;
         first?;
         let mut buffer = [0];
@@ -107,15 +128,16 @@ impl Daemon {
         tracing::info!(enrolment, %key, ?inside, "pipe attached");
         report_pipe(self, enrolment, AttachEvent::Attached { key: key.to_string() });
         match inside {
-            StreamProtocol::Hub => self.serve_hub(enrolment.into(), Box::new(stream), end).await,
+            StreamProtocol::Hub => match self.serve_hub(enrolment.into(), Box::new(stream), end).await? {},
             StreamProtocol::Link => {
                 let slots = HandshakeSlots::new(1, self.stop.clone());
+                let link_ended = CancellationToken::new();
                 let arrival = Arrival {
-                    stream: Box::new(ShutOnDrop::new(stream, end.clone())),
+                    stream: Box::new(ShutOnDrop::new(stream, end.clone(), link_ended.clone())),
                     source: ConnectionSource::Attached { enrolment: enrolment.into() },
                 };
                 handshake::accept(self, arrival, slots.take().await).await;
-                Ok(())
+                Ok(link_ended)
             }
         }
     }
@@ -125,7 +147,7 @@ impl Daemon {
         enrolment: Arc<str>,
         stream: Box<dyn Transport>,
         end: &PipeEnd,
-    ) -> Result<(), PipeError> {
+    ) -> Result<Infallible, PipeError> {
         let (heartbeat, waiting) = {
             let config = self.context.config.load();
             (

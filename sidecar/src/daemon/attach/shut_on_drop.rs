@@ -8,23 +8,27 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio_util::sync::CancellationToken;
 
 use crate::daemon::attach_table::PipeEnd;
 
 pub(super) struct ShutOnDrop<S> {
     stream: S,
     end: PipeEnd,
+    /// Cancelled on drop.
+    dropped: CancellationToken,
 }
 
 impl<S> ShutOnDrop<S> {
-    pub(super) fn new(stream: S, end: PipeEnd) -> Self {
-        Self { stream, end }
+    pub(super) fn new(stream: S, end: PipeEnd, dropped: CancellationToken) -> Self {
+        Self { stream, end, dropped }
     }
 }
 
 impl<S> Drop for ShutOnDrop<S> {
     fn drop(&mut self) {
         self.end.shut();
+        self.dropped.cancel();
     }
 }
 

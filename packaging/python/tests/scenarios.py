@@ -1,6 +1,6 @@
-"""Scenes with a real sidecar and sandboxes of the platforms' real SDKs on doubles of the platforms.
+"""Scenarios with a real sidecar and sandboxes of the platforms' real SDKs on doubles of the platforms.
 
-    scenes.py SCENE
+    scenarios.py SCENARIO
 
 The environment names the sidecar and the platform; `tests/tests/sdk` sets it. Prints `done` at the end.
 """
@@ -25,11 +25,11 @@ from cofferdam_sdk import (
 )
 
 ECHO = """~/.local/bin/cofferdam-shim call tools echo '{"text": "hello"}'"""
-SCENES = {}
+SCENARIOS = {}
 
 
-def scene(function):
-    SCENES[function.__name__] = function
+def scenario(function):
+    SCENARIOS[function.__name__] = function
     return function
 
 
@@ -55,7 +55,7 @@ def assert_nothing_attached(client):
     assert client.enrolments() == (), client.enrolments()
 
 
-@scene
+@scenario
 def e2b_sync():
     import e2b
 
@@ -80,7 +80,7 @@ def e2b_sync():
     assert_nothing_attached(client)
 
 
-@scene
+@scenario
 def e2b_async():
     import e2b
 
@@ -124,19 +124,19 @@ def e2b_async():
     assert Client().attachments() == ()
 
 
-@scene
+@scenario
 def daytona_sync():
     import daytona
 
     sandbox = daytona.Daytona().get(os.environ["SANDBOX"])
     with cofferdam_sdk.attach(sandbox, grant="dev") as attached:
         assert attached.status.kind == "daytona", attached
-        done = sandbox.process.exec("""~/.cofferdam/cofferdam-shim call tools echo '{"text": "hello"}'""")
+        done = sandbox.process.exec("""~/.local/bin/cofferdam-shim call tools echo '{"text": "hello"}'""")
         assert done.result.strip() == "hello", done
     assert_nothing_attached(Client())
 
 
-@scene
+@scenario
 def daytona_async():
     import daytona
 
@@ -150,7 +150,7 @@ def daytona_async():
     assert_nothing_attached(Client())
 
 
-@scene
+@scenario
 def refusals():
     import e2b
 
@@ -173,7 +173,7 @@ def refusals():
     raised(RuntimeError, lambda: cofferdam_sdk.attach(sandbox, grant="dev").__exit__(None, None, None) or next(iter(client.watch())))
 
 
-@scene
+@scenario
 def enrol_and_watch():
     client = Client()
     with client.watch() as changes:
@@ -200,7 +200,7 @@ def enrol_and_watch():
     assert asyncio.run(watch()) == ["enrolment-created", "enrolment-ended"]
 
 
-@scene
+@scenario
 def over_tls():
     """The environment has an address, a token of the grant `dev` and the authority."""
     import e2b
@@ -234,7 +234,7 @@ def over_tls():
     raised(UnreachableError, lambda: asyncio.run(AsyncClient(url=url, token=token).sessions()))
 
 
-@scene
+@scenario
 def sidecar_gone():
     """The environment names the sidecar's process, which is killed."""
     import e2b
@@ -258,7 +258,7 @@ def sidecar_gone():
 
 
 if __name__ == "__main__":
-    SCENES[sys.argv[1]]()
+    SCENARIOS[sys.argv[1]]()
     print("done", flush=True)
     # Streams that the platforms' SDKs still read would keep the interpreter.
     os._exit(0)

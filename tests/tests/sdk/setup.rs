@@ -16,7 +16,7 @@ use daytona_double::{DaytonaDouble, Speed};
 use e2b_double::E2bDouble;
 
 /// The platforms and the sidecar that knows both.
-pub(crate) struct Scene {
+pub(crate) struct Setup {
     pub(crate) world: World,
     e2b: E2bDouble,
     daytona: DaytonaDouble,
@@ -24,7 +24,7 @@ pub(crate) struct Scene {
     files: tempfile::TempDir,
 }
 
-impl Scene {
+impl Setup {
     /// `None` where bubblewrap is missing, which is reported.
     #[track_caller]
     pub(crate) fn new() -> Option<Self> {
@@ -39,13 +39,13 @@ impl Scene {
             .secret_file("e2b-key", e2b_double::API_KEY)
             .secret_file("daytona-key", daytona_double::API_KEY)
             .line(&format!(
-                "platforms.e2b = {{ api-key = '{{e2b-key.value}}', api-url = '{}', sandbox-url = '{}', shim = '{}' }}",
+                "platforms.e2b = {{ api-key = '{{e2b-key.value}}', api-url = '{}', sandbox-url = '{}', shim = '{}', grants = ['dev'] }}",
                 e2b.api_url(),
                 e2b.sandbox_url(),
                 shim.display()
             ))
             .line(&format!(
-                "platforms.daytona = {{ api-key = '{{daytona-key.value}}', api-url = '{}', sandbox-url = '{}', shim = '{}' }}",
+                "platforms.daytona = {{ api-key = '{{daytona-key.value}}', api-url = '{}', sandbox-url = '{}', shim = '{}', grants = ['dev'] }}",
                 daytona.api_url(),
                 daytona.proxy_url(),
                 shim.display()

@@ -1,8 +1,8 @@
-// Scenes with a real sidecar and sandboxes of E2B's real SDK on a double of the platform.
+// Scenarios with a real sidecar and sandboxes of the platforms' real SDKs on doubles of the platforms.
 //
-//   node scenes.mjs SCENE
+//   node scenarios.mjs SCENARIO
 //
-// The environment names the sidecar, the platform, and the modules: COFFERDAM_SDK and E2B_MODULE. Prints `done` at the end.
+// The environment names the sidecar, the platform, and the modules: COFFERDAM_SDK, E2B_MODULE and DAYTONA_MODULE. Prints `done` at the end.
 
 import assert from "node:assert/strict";
 import { createRequire } from "node:module";
@@ -32,7 +32,7 @@ async function raised(kind, action) {
   assert.fail(`${kind.name} was expected`);
 }
 
-const scenes = {
+const scenarios = {
   async e2b() {
     const client = new Client();
     const sandbox = await Sandbox.create();
@@ -56,6 +56,20 @@ const scenes = {
     await until(async () => (await client.attachments()).length === 0);
     const late = await raised(DeadlineError, () => attach(sandbox, { grant: "dev", timeoutMs: 1 }));
     assert(late.message.includes("0.001 s"), late.message);
+  },
+
+  async daytona() {
+    const { Daytona } = createRequire(import.meta.url)(process.env.DAYTONA_MODULE);
+    const client = new Client();
+    const sandbox = await new Daytona().get(process.env.SANDBOX);
+    const attached = await attach(sandbox, { grant: "dev" });
+    assert.equal(attached.status.kind, "daytona");
+    const echo = `~/.cofferdam/cofferdam-shim call tools echo '{"text": "hello"}'`;
+    assert.equal((await sandbox.process.executeCommand(echo)).result.trim(), "hello");
+    await attached.end();
+    assert.deepEqual(await client.attachments(), []);
+    assert.deepEqual((await client.sessions()).sessions, []);
+    assert.deepEqual(await client.enrolments(), []);
   },
 
   async refusals() {
@@ -128,6 +142,6 @@ const scenes = {
   },
 };
 
-await scenes[process.argv[2]]();
+await scenarios[process.argv[2]]();
 console.log("done");
 process.exit(0);
