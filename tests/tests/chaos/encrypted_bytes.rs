@@ -17,16 +17,22 @@ use serde_json::json;
 
 use crate::every_byte::Planned;
 
-/// The distance of two cuts in `tests/run`: a prime, so that the cuts are not all at the same place of TLS records.
-const SAMPLE: usize = 29;
-/// A pipe is reconnected by the host, which waits longer before each attempt than a shim does.
-const SAMPLE_OF_PIPE: usize = 151;
-/// The distance of two cuts in connections that enrol; each needs an enrolment and a shim of its own.
-const SAMPLE_OF_ENROLMENTS: usize = 101;
-const EVERY_BYTE: usize = 1;
+/// How densely a test cuts, and in how many worlds at once: most of the time a link waits for its next attempt.
+#[derive(Clone, Copy, Debug)]
+struct Sampling {
+    /// The distance of two cuts in bytes. A prime, so that the cuts are not all at the same place of TLS records.
+    step: usize,
+    worlds: usize,
+}
 
-/// Worlds that share the bytes of one test among them: most of the time a link waits for its next attempt.
-const WORLDS_AT_ONCE: usize = 4;
+const SAMPLE: Sampling = Sampling { step: 29, worlds: 4 };
+/// A pipe is reconnected by the host, which waits longer before each attempt than a shim does.
+const SAMPLE_OF_PIPE: Sampling = Sampling { step: 151, worlds: 4 };
+/// Each cut in an enrolling connection needs an enrolment and a shim of its own.
+const SAMPLE_OF_ENROLMENTS: Sampling = Sampling { step: 101, worlds: 4 };
+const EVERY_BYTE: Sampling = Sampling { step: 1, worlds: 4 };
+const EVERY_BYTE_OF_PIPE: Sampling = Sampling { step: 1, worlds: 16 };
+
 /// Calls on each connection that is to be cut.
 const CALLS: usize = 3;
 /// Each direction has at least this many bytes: the handshakes of TLS and of the relay protocol, and the calls.
@@ -67,7 +73,7 @@ fn a_cut_at_every_byte_loses_nothing_over_a_web_socket() {
 #[test]
 #[ignore = "minutes: just slow"]
 fn a_cut_at_every_byte_loses_nothing_over_a_hubs_pipe() {
-    cut_resumed_links(&LinkKind::HUB, EVERY_BYTE);
+    cut_resumed_links(&LinkKind::HUB, EVERY_BYTE_OF_PIPE);
 }
 
 #[test]
@@ -99,9 +105,9 @@ struct Share {
     step: usize,
 }
 
-/// Cuts in connections that resume a link, at every `step`-th byte of both directions.
-fn cut_resumed_links(kind: &LinkKind, step: usize) {
-    in_several_worlds(kind, step, |share| {
+/// Cuts in connections that resume a link, in both directions.
+fn cut_resumed_links(kind: &LinkKind, sampling: Sampling) {
+    in_several_worlds(kind, sampling, |share| {
         let world = (kind.configure)(World::new().server(SERVER, Server::fixture())).start();
         let planned = Planned::default();
         let proxy = planned.proxy(kind, &world);
@@ -144,10 +150,10 @@ fn cut_during_calls(proxy: &Proxy, conversation: &mut Conversation, connection: 
     conversation.wait_until_in_flight(0);
 }
 
-/// Cuts the first connection of a sandbox, on which it enrols, at every `step`-th byte of both directions. The ticket
-/// may be used up by then; the sandbox still gets its link.
-fn cut_enrolments(kind: &LinkKind, step: usize) {
-    in_several_worlds(kind, step, |share| {
+/// Cuts the first connection of a sandbox, on which it enrols, in both directions. The ticket may be used up by then; the
+/// sandbox still gets its link.
+fn cut_enrolments(kind: &LinkKind, sampling: Sampling) {
+    in_several_worlds(kind, sampling, |share| {
         let world = (kind.configure)(roomy_world()).start();
         let planned = Planned::default();
         let proxy = planned.proxy(kind, &world);
@@ -180,17 +186,18 @@ fn roomy_world() -> Builder {
 }
 
 /// Shares the bytes among several worlds, and asserts that every byte of a connection had its turn.
-fn in_several_worlds(kind: &LinkKind, step: usize, cut_share: impl Fn(Share) -> [usize; 2] + Sync) {
+fn in_several_worlds(kind: &LinkKind, sampling: Sampling, cut_share: impl Fn(Share) -> [usize; 2] + Sync) {
+    let Sampling { step, worlds } = sampling;
     let mut cuts = [0, 0];
     std::thread::scope(|scope| {
-        let worlds: Vec<_> = (0..WORLDS_AT_ONCE)
+        let running: Vec<_> = (0..worlds)
             .map(|number| {
-                let share = Share { first: number * step, step: WORLDS_AT_ONCE * step };
+                let share = Share { first: number * step, step: worlds * step };
                 let cut_share = &cut_share;
                 scope.spawn(move || cut_share(share))
             })
             .collect();
-        for world in worlds {
+        for world in running {
             let [towards_sidecar, towards_shim] = world.join().expect("a world failed, see above");
             cuts[0] += towards_sidecar;
             cuts[1] += towards_shim;
