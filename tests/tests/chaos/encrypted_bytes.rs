@@ -36,7 +36,7 @@ const EVERY_BYTE_OF_PIPE: Sampling = Sampling { step: 1, worlds: 16 };
 /// Calls on each connection that is to be cut.
 const CALLS: usize = 3;
 /// Each direction has at least this many bytes: the handshakes of TLS and of the relay protocol, and the calls.
-const SHORTEST_DIRECTION: usize = 1_200;
+const SHORTEST_DIRECTION: usize = 1_000;
 
 #[test]
 fn cuts_at_a_sample_of_bytes_lose_nothing_over_tls() {
