@@ -24,6 +24,7 @@ demo:
 
 # the static shim, as it ships
 shim:
+    @shim/check-toolchain
     cargo build --locked --manifest-path shim/Cargo.toml --profile shim --target "$(uname -m)-unknown-linux-musl"
 
 # the sidecar, as it ships

@@ -35,6 +35,11 @@ pub enum DialError {
     Outer(#[source] TlsError),
     #[error(transparent)]
     Proxy(#[from] ProxyError),
+    #[error(
+        "the reverse proxy cannot reach the sidecar (HTTP status {status}); is `cofferdam serve` running on the host, and \
+         does the proxy forward to the address in `relay.tls`?"
+    )]
+    BehindProxy { status: u16 },
     #[error("cannot resolve `{host}`: {source}; is the name correct, and does this sandbox have a resolver?")]
     Resolve { host: Host, source: io::Error },
     #[error(
@@ -78,7 +83,11 @@ impl Dial<'_> {
             .run_step(Step::Outer, outer::connect(stream, &endpoint.host))
             .await?
             .map_err(DialError::Outer)?;
-        let stream = deadline.run_step(Step::Upgrade, websocket::connect(stream, endpoint, &[])).await??;
+        let upgraded = deadline.run_step(Step::Upgrade, websocket::connect(stream, endpoint, &[])).await?;
+        let stream = upgraded.map_err(|error| match error {
+            UpgradeError::Status(status @ 502..=504) => DialError::BehindProxy { status },
+            error => error.into(),
+        })?;
         self.complete_tls(stream, deadline).await
     }
 

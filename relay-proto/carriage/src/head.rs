@@ -17,12 +17,20 @@ pub(crate) struct Head {
     pub(crate) rest: Bytes,
 }
 
-/// The status and the headers of a head.
+/// The status, the version and the headers of a head.
 #[derive(Debug)]
 pub(crate) struct ParsedHead {
     /// The status of a response; 0 for a request.
     pub(crate) status: u16,
+    pub(crate) version: HttpVersion,
     headers: Vec<(String, String)>,
+}
+
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum HttpVersion {
+    /// Has no upgrades. nginx forwards requests in this version unless it is configured otherwise.
+    Http10,
+    Http11,
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -65,9 +73,9 @@ impl Head {
     pub(crate) fn parse_response(&self) -> Result<ParsedHead, HeadError> {
         let mut headers = [httparse::EMPTY_HEADER; MAX_HEADERS];
         let mut response = httparse::Response::new(&mut headers);
-        match (response.parse(&self.bytes), response.code) {
-            (Ok(httparse::Status::Complete(_)), Some(status)) => {
-                Ok(ParsedHead::new(status, response.headers))
+        match (response.parse(&self.bytes), response.code, response.version.and_then(HttpVersion::of_minor)) {
+            (Ok(httparse::Status::Complete(_)), Some(status), Some(version)) => {
+                Ok(ParsedHead::new(status, version, response.headers))
             }
             _ => Err(HeadError::NotHttp),
         }
@@ -76,18 +84,31 @@ impl Head {
     pub(crate) fn parse_request(&self) -> Result<ParsedHead, HeadError> {
         let mut headers = [httparse::EMPTY_HEADER; MAX_HEADERS];
         let mut request = httparse::Request::new(&mut headers);
-        match (request.parse(&self.bytes), request.version) {
-            (Ok(httparse::Status::Complete(_)), Some(1)) => Ok(ParsedHead::new(0, request.headers)),
+        match (request.parse(&self.bytes), request.version.and_then(HttpVersion::of_minor)) {
+            (Ok(httparse::Status::Complete(_)), Some(version)) => {
+                Ok(ParsedHead::new(0, version, request.headers))
+            }
             _ => Err(HeadError::NotHttp),
         }
     }
 }
 
+impl HttpVersion {
+    fn of_minor(minor: u8) -> Option<Self> {
+        match minor {
+            0 => Some(Self::Http10),
+            1 => Some(Self::Http11),
+            _ => None,
+        }
+    }
+}
+
 impl ParsedHead {
-    fn new(status: u16, headers: &[httparse::Header<'_>]) -> Self {
+    fn new(status: u16, version: HttpVersion, headers: &[httparse::Header<'_>]) -> Self {
         let text = |bytes| String::from_utf8_lossy(bytes).trim().to_owned();
         Self {
             status,
+            version,
             headers: headers.iter().map(|header| (header.name.into(), text(header.value))).collect(),
         }
     }
@@ -165,7 +186,7 @@ mod tests {
             read_from(b"HTTP/1.1 101 Yes\r\nUpgrade: websocket\r\nA: x, Y\r\na: z\r\n\r\n").await.unwrap();
         assert!(head.rest.is_empty());
         let parsed = head.parse_response().unwrap();
-        assert_eq!(parsed.status, 101);
+        assert_eq!((parsed.status, parsed.version), (101, HttpVersion::Http11));
         assert_eq!(parsed.single_value("upgrade"), Some("websocket"));
         assert_eq!(parsed.single_value("a"), None, "a header that occurs twice has no single value");
         assert!(

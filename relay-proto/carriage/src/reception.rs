@@ -78,7 +78,8 @@ impl Reception {
             return Ok((Box::new(stream), key));
         }
         let outer = started.into_stream(Arc::clone(&self.outer)).await;
-        self.receive_web_socket(outer.map_err(|error| ReceptionError::Outer(TlsError::from_io(error)))?).await
+        self.receive_web_socket(outer.map_err(|error| ReceptionError::Outer(TlsError::from_outer_io(error)))?)
+            .await
     }
 
     async fn receive_web_socket<S: Stream + 'static>(

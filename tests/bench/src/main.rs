@@ -36,6 +36,7 @@ use std::process::ExitCode;
 use crate::arguments::{Counting, Mode, Plan};
 use crate::bench_error::BenchError;
 use crate::program_paths::ProgramPaths;
+use crate::report::builds::MeasuredBuilds;
 use crate::report::{Findings, Trial, machine};
 
 mod arguments;
@@ -120,8 +121,7 @@ fn run(plan: &Plan) -> Result<(), BenchError> {
         local_run,
         platforms,
         attachments,
-        shim_size: paths.shim().and_then(|shim| weight::file_size(&shim)).ok(),
-        small_shim_size: paths.small_shim().and_then(|shim| weight::file_size(&shim).ok()),
+        builds: MeasuredBuilds::of(&paths),
         counts,
         rounds: plan.limits.rounds,
         machine: machine::summary(),

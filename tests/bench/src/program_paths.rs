@@ -34,6 +34,10 @@ impl ProgramPaths {
         Ok(text)
     }
 
+    pub(crate) fn sidecar(&self) -> Result<PathBuf, BenchError> {
+        self.path("{cofferdam}")
+    }
+
     pub(crate) fn shim(&self) -> Result<PathBuf, BenchError> {
         self.path("{shim}")
     }

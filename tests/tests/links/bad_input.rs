@@ -49,12 +49,6 @@ fn each_connection_problem_is_reported_with_the_next_step() {
             "use a `wss://` address",
         ),
         case(
-            "TLS 1.2 outside",
-            relay(format!("wss://{old}/")),
-            "no TLS newer than 1.2".into(),
-            "TLS connection around the WebSocket",
-        ),
-        case(
             "HTTPS",
             relay(format!("tls://{plain_web_server}")),
             "not the relay protocol".into(),
@@ -76,8 +70,8 @@ fn each_connection_problem_is_reported_with_the_next_step() {
         case(
             "upgrades stripped",
             relay(format!("wss://{plain_web_server}/")),
-            "strips upgrades".into(),
-            "configure it to forward `Upgrade`",
+            "does not forward WebSocket upgrades".into(),
+            "configure it to forward this path with HTTP/1.1",
         ),
         case(
             "another path",

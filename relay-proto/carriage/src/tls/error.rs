@@ -32,6 +32,13 @@ pub enum TlsError {
          (then use a `wss://` address through it, or let it pass TLS through)"
     )]
     OlderTls,
+    #[error("the peer speaks no TLS newer than 1.1; enable TLS 1.2 or 1.3 in the proxy that terminates it")]
+    OlderOuterTls,
+    #[error(
+        "the peer refused the TLS handshake; enable TLS 1.3, or TLS 1.2 with a cipher suite that has ECDHE and AES-GCM or \
+         ChaCha20, in the proxy that terminates it"
+    )]
+    OuterRefused,
     /// On the sidecar's side of a pipe: the versions of the application protocol differ.
     #[error(
         "the hub or shim in the sandbox speaks version {theirs} of the relay protocol, the sidecar speaks {ours}; {}",
@@ -67,6 +74,15 @@ impl TlsError {
             | io::ErrorKind::ConnectionAborted
             | io::ErrorKind::BrokenPipe => Self::Closed,
             _ => Self::Io(error),
+        }
+    }
+
+    /// An error of the TLS around a WebSocket, which proves no key and may be older than that of a link.
+    pub(crate) fn from_outer_io(error: io::Error) -> Self {
+        match Self::from_io(error) {
+            Self::OlderTls => Self::OlderOuterTls,
+            Self::NotARelay => Self::OuterRefused,
+            other => other,
         }
     }
 

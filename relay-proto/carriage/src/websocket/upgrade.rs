@@ -10,7 +10,7 @@ use tokio_tungstenite::tungstenite::protocol::Role;
 
 use super::WebSocketStream;
 use crate::Stream;
-use crate::head::{self, HeadError, MAX_HEAD, base64_encode};
+use crate::head::{self, HeadError, HttpVersion, MAX_HEAD, base64_encode};
 
 /// An additional header of the upgrade request, for platforms that require a token.
 #[derive(Clone)]
@@ -32,9 +32,17 @@ pub enum UpgradeError {
     Io(#[source] io::Error),
     #[error("the peer does not speak HTTP; is this the port that `relay.advertise` names?")]
     NotHttp,
+    /// On the sidecar's side: the request of a reverse proxy that must be configured.
+    // Short: the log has room for 200 bytes.
     #[error(
-        "the request reached an HTTP server, but not as a WebSocket upgrade (status {status}); something in between \
-         strips upgrades: configure it to forward `Upgrade` and `Connection`, or use a `tls://` address"
+        "a reverse proxy forwarded HTTP/1.0, which has no upgrades; make it use HTTP/1.1 (nginx: `proxy_http_version \
+         1.1`) and forward the headers `Upgrade` and `Connection`"
+    )]
+    OldHttp,
+    #[error(
+        "a reverse proxy or an HTTP server in between does not forward WebSocket upgrades (status {status}); configure \
+         it to forward this path with HTTP/1.1 and the headers `Upgrade` and `Connection`, as in \
+         packaging/examples/proxies, or use a `tls://` address"
     )]
     Stripped { status: u16 },
     #[error(
@@ -97,9 +105,12 @@ pub async fn accept<S: Stream>(mut stream: S) -> Result<WebSocketStream<S>, Upgr
     let Ok(request) = head.parse_request() else {
         return refuse(stream, "400 Bad Request", UpgradeError::NotHttp).await;
     };
+    if request.version == HttpVersion::Http10 {
+        return refuse(stream, UPGRADE_REQUIRED, UpgradeError::OldHttp).await;
+    }
     if !request.list_contains("upgrade", "websocket") || !request.list_contains("connection", "upgrade") {
         let why = UpgradeError::Stripped { status: 426 };
-        return refuse(stream, "426 Upgrade Required\r\nUpgrade: websocket", why).await;
+        return refuse(stream, UPGRADE_REQUIRED, why).await;
     }
     let key = request.single_value("sec-websocket-key").filter(|key| key.len() == 24);
     let (Some(key), Some("13")) = (key, request.single_value("sec-websocket-version")) else {
@@ -112,6 +123,9 @@ pub async fn accept<S: Stream>(mut stream: S) -> Result<WebSocketStream<S>, Upgr
     send(&mut stream, response.as_bytes()).await?;
     Ok(WebSocketStream::new(stream, head.rest, Role::Server).await)
 }
+
+/// The status of a response to a request without an upgrade, with the header that such a response must have.
+const UPGRADE_REQUIRED: &str = "426 Upgrade Required\r\nUpgrade: websocket";
 
 impl From<HeadError> for UpgradeError {
     fn from(error: HeadError) -> Self {

@@ -77,19 +77,37 @@ async fn the_pin_holds_inside_a_web_socket_too() {
     assert!(in_time(served).await.unwrap().is_err());
 }
 
+/// A client that has the relay's application protocol wants a link, which needs TLS 1.3.
 #[tokio::test]
 async fn an_older_client_is_refused() {
     let (address, _pin, served) = start_sidecar().await;
-    let config = ClientConfig::builder_with_provider(Arc::new(rustls::crypto::ring::default_provider()))
+    let mut config = ClientConfig::builder_with_provider(Arc::new(rustls::crypto::ring::default_provider()))
         .with_protocol_versions(&[&TLS12])
         .unwrap()
         .with_root_certificates(RootCertStore::empty())
         .with_no_client_auth();
+    config.alpn_protocols = vec![tls::ALPN.to_vec()];
     let connector = TlsConnector::from(Arc::new(config));
     let connected = connector.connect(ServerName::try_from("x.example").unwrap(), tcp(&address).await).await;
     assert!(connected.is_err());
     let refused = in_time(served).await.unwrap().unwrap_err();
-    assert!(matches!(refused, ReceptionError::Outer(TlsError::OlderTls)), "{refused:?}");
+    assert!(matches!(refused, ReceptionError::Tls(TlsError::OlderTls)), "{refused:?}");
+}
+
+/// The proxy terminates TLS 1.2; the link inside has TLS 1.3 from end to end.
+#[tokio::test]
+async fn outer_tls_1_2_carries_a_link_with_tls_1_3() {
+    let sandbox = identity();
+    let (behind, pin, served) = start_sidecar().await;
+    let acceptor = TlsAcceptor::from(certificate_tls_config(&[&TLS12]));
+    let (front, _proxied) = listen_once(move |stream| async move {
+        let mut near = acceptor.accept(stream).await.unwrap();
+        let mut far = tcp(&behind).await;
+        let _ = tokio::io::copy_bidirectional(&mut near, &mut far).await;
+    })
+    .await;
+    exchange(in_time(dial(&sandbox, &pin).web_socket(&web_socket(&front))).await.unwrap(), 200_000).await;
+    assert_eq!(in_time(served).await.unwrap().unwrap(), sandbox.public());
 }
 
 /// The port's response to these bytes, and its error.
@@ -125,8 +143,13 @@ async fn http_without_an_upgrade_gets_an_error_status() {
     assert!(response.starts_with("HTTP/1.1 426 Upgrade Required\r\nUpgrade: websocket\r\n"), "{response}");
     assert!(matches!(why, ReceptionError::Upgrade(UpgradeError::Stripped { status: 426 })), "{why:?}");
     let upgrade = "Upgrade: websocket\r\nConnection: keep-alive, Upgrade\r\n";
+    let complete = format!("{upgrade}Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: {}\r\n", "x".repeat(24));
+    for headers in ["", &complete] {
+        let (response, why) = response_to(format!("GET / HTTP/1.0\r\n{headers}\r\n").as_bytes()).await;
+        assert!(response.starts_with("HTTP/1.1 426 Upgrade Required\r\n"), "{response}");
+        assert!(matches!(why, ReceptionError::Upgrade(UpgradeError::OldHttp)), "{why:?}");
+    }
     for wrong in [
-        "GET / HTTP/1.0\r\n\r\n".to_owned(),
         format!("GET / HTTP/1.1\r\n{upgrade}\r\n"),
         format!("GET / HTTP/1.1\r\n{upgrade}Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: short\r\n\r\n"),
         format!(

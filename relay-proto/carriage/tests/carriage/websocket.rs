@@ -105,11 +105,13 @@ async fn a_failed_upgrade_is_reported_with_its_reason() {
     ] {
         let refused = dial_error(stripped).await;
         assert!(matches!(refused, DialError::Upgrade(UpgradeError::Stripped { .. })), "{refused:?}");
-        assert!(refused.to_string().contains("strips upgrades"), "{refused}");
+        assert!(refused.to_string().contains("does not forward WebSocket upgrades"), "{refused}");
     }
     let refused = dial_error(b"HTTP/1.1 404 Not Found\r\n\r\n").await;
     assert!(matches!(refused, DialError::Upgrade(UpgradeError::Status(404))), "{refused:?}");
     assert!(refused.to_string().contains("is the path of the relay's address correct"), "{refused}");
+    let refused = dial_error(b"HTTP/1.1 502 Bad Gateway\r\n\r\n").await;
+    assert!(matches!(refused, DialError::BehindProxy { status: 502 }), "{refused:?}");
     let refused = dial_error(b"220 mail.example ESMTP\r\n").await;
     assert!(matches!(refused, DialError::Upgrade(UpgradeError::NotHttp)), "{refused:?}");
     let refused = dial_error(b"").await;

@@ -5,6 +5,7 @@
 //! does not block sandboxes that use a socket.
 
 use std::io;
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -16,7 +17,7 @@ use relay_carriage::websocket::UpgradeError;
 use relay_proto::address::HostPort;
 use relay_proto::code::Code;
 use relay_proto::control::Retry;
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::{TcpListener, TcpSocket, TcpStream, lookup_host};
 use tokio::time::{Instant, timeout_at};
 
 use crate::daemon::admission::{ConnectionSource, refuse};
@@ -47,8 +48,8 @@ pub(crate) enum PortError {
 
 impl Port {
     pub(in crate::daemon) async fn bind(address: &HostPort, identity: &Identity) -> Result<Self, PortError> {
-        let bound = TcpListener::bind(address.to_string()).await;
-        let listener = bound.map_err(|source| PortError::Bind { address: address.clone(), source })?;
+        let listener =
+            listen(address).await.map_err(|source| PortError::Bind { address: address.clone(), source })?;
         Ok(Self { listener, reception: Reception::new(identity)? })
     }
 
@@ -79,6 +80,30 @@ impl Port {
             }
         }
     }
+}
+
+/// Connections that may wait in the kernel until they are accepted, which takes half a second at most. With the default of
+/// 128, a few hundred sandboxes that reconnect at the same time would find the queue full and wait for seconds.
+const ACCEPT_QUEUE: u32 = 1024;
+
+/// Listens on the first address of the name that can be bound.
+async fn listen(name: &HostPort) -> io::Result<TcpListener> {
+    let mut failure = io::Error::new(io::ErrorKind::NotFound, "the name has no address");
+    for address in lookup_host(name.to_string()).await? {
+        match listen_on(address) {
+            Ok(listener) => return Ok(listener),
+            Err(error) => failure = error,
+        }
+    }
+    Err(failure)
+}
+
+fn listen_on(address: SocketAddr) -> io::Result<TcpListener> {
+    let socket = if address.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }?;
+    // A restarted sidecar must not wait until the connections of the old one have expired.
+    socket.set_reuseaddr(true)?;
+    socket.bind(address)?;
+    socket.listen(ACCEPT_QUEUE)
 }
 
 async fn receive(daemon: &Daemon, reception: &Reception, stream: TcpStream, slot: HandshakeSlot) {

@@ -3,6 +3,7 @@
 //! | module | what it holds |
 //! |---|---|
 //! | [`attachments`] | a thousand attached sandboxes |
+//! | [`builds`] | the measured builds of the sidecar and of the shim |
 //! | [`chart`] | the chart |
 //! | [`promises`] | the promised numbers, and whether they were reached |
 //! | [`hostile`] | an honest link beside a hostile sandbox |
@@ -30,8 +31,10 @@ use crate::local_run::LocalRunResults;
 use crate::platforms::PlatformResults;
 use crate::tournament::ContenderResult;
 use crate::turnover::TurnoverResults;
+use builds::MeasuredBuilds;
 
 mod attachments;
+pub(crate) mod builds;
 mod chart;
 mod hostile;
 mod leases;
@@ -55,10 +58,7 @@ pub(crate) struct Findings {
     pub(crate) local_run: Trial<LocalRunResults>,
     pub(crate) platforms: Trial<PlatformResults>,
     pub(crate) attachments: Trial<AttachmentResults>,
-    /// Bytes of the shim's file.
-    pub(crate) shim_size: Option<u64>,
-    /// Bytes of the shim's file, built without its default features.
-    pub(crate) small_shim_size: Option<u64>,
+    pub(crate) builds: MeasuredBuilds,
     pub(crate) counts: Vec<Count>,
     pub(crate) rounds: usize,
     pub(crate) machine: String,
@@ -144,6 +144,7 @@ mod tests {
     use crate::measure::{Round, SmallCalls};
     use crate::platforms::{Route, RouteResult};
     use crate::roster::{COFFERDAM, SOCAT};
+    use builds::BuildProfile;
 
     fn result(name: &'static str, small: u64, failure: Option<&str>) -> ContenderResult {
         let round = |small: u64, calls_per_second| Round {
@@ -177,8 +178,12 @@ mod tests {
             local_run: Trial::NotSelected,
             platforms: Trial::NotSelected,
             attachments: Trial::NotSelected,
-            shim_size: Some(2_600_000),
-            small_shim_size: Some(800_000),
+            builds: MeasuredBuilds {
+                sidecar: BuildProfile(Some("dist".into())),
+                shim: BuildProfile(Some("shim".into())),
+                shim_size: Some(2_600_000),
+                small_shim_size: Some(800_000),
+            },
             counts: Vec::new(),
             rounds: 2,
             machine: "2 cores".into(),
@@ -195,6 +200,22 @@ mod tests {
         assert!(text.contains("1.40 × | ≤ 1.5 × | holds"), "{text}");
         assert!(text.contains("| 2.60 MB | – | – | ≤ 2.5 MB | **misses by 4.0 %**"), "{text}");
         assert!(text.contains("≥ 25 × | not measured"), "{text}");
+    }
+
+    #[test]
+    fn the_report_names_its_profiles_and_says_when_they_are_not_those_that_ship() {
+        let mut findings = findings();
+        let text = findings.text("");
+        assert!(
+            text.contains("sidecar with the profile `dist` and the shim with the profile `shim`"),
+            "{text}"
+        );
+        assert!(!text.contains("neither keeps nor breaks"), "{text}");
+        findings.builds.sidecar = BuildProfile(Some("release".into()));
+        let text = findings.text("");
+        assert!(text.contains("This run measured the sidecar with the profile `release`"), "{text}");
+        findings.builds.sidecar = BuildProfile(None);
+        assert!(findings.text("").contains("the sidecar with an unknown profile"));
     }
 
     fn small(median: u64) -> SmallCalls {

@@ -41,8 +41,8 @@ pub(super) fn judge(findings: &Findings) -> Vec<Judgement> {
         ContenderResult::best_start_time,
         Bound::AtMost(3.0),
     ));
-    judgements.push(size("shim: size of the static file", findings.shim_size, 2_500_000));
-    judgements.push(size("the same without TLS and hub", findings.small_shim_size, 1_000_000));
+    judgements.push(size("shim: size of the static file", findings.builds.shim_size, 2_500_000));
+    judgements.push(size("the same without TLS and hub", findings.builds.small_shim_size, 1_000_000));
     let memory = findings.result(COFFERDAM).and_then(|result| result.memory);
     judgements.push(size(
         "shim: resident after 1,000 small calls",

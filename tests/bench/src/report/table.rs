@@ -20,9 +20,10 @@ pub(super) fn text(findings: &Findings, notes: &str) -> String {
     // Writing to a string cannot fail.
     let _ = write!(
         out,
-        "Made by `just bench` on {}: {}. Contenders: {}.\n\n",
+        "Made by `just bench` on {}: {}. Cofferdam: {}. Contenders: {}.\n\n",
         findings.date,
         findings.machine,
+        findings.builds,
         findings.versions.join(", ")
     );
     let _ = write!(
@@ -95,10 +96,11 @@ fn side_by_side(findings: &Findings, out: &mut String) {
 }
 
 fn promised_numbers(findings: &Findings, out: &mut String) {
-    out.push_str(
-        "\n## Promised numbers\n\n\
-         | what | cofferdam | against | ratio | target | |\n|---|--:|---|--:|--:|---|\n",
-    );
+    out.push_str("\n## Promised numbers\n\n");
+    if let Some(objection) = findings.builds.objection() {
+        let _ = write!(out, "{objection}\n\n");
+    }
+    out.push_str("| what | cofferdam | against | ratio | target | |\n|---|--:|---|--:|--:|---|\n");
     for judgement in judge(findings) {
         let _ = writeln!(
             out,
