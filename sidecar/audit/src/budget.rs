@@ -40,6 +40,15 @@ impl Budget {
         })))
     }
 
+    /// Applies limits of a reloaded configuration; what was used stays used.
+    pub fn set_limits(&self, limits: BudgetLimits) {
+        let mut state = self.lock();
+        state.refill(Instant::now());
+        state.limits = limits;
+        state.burst = f64::from(limits.records_per_second) * BURST_SECONDS;
+        state.tokens = state.tokens.min(state.burst);
+    }
+
     /// Charges everything or nothing. `room` is what the directory and its disk have left.
     pub(super) fn charge(&self, charge: Charge, room: u64, now: Instant) -> Result<(), Exhausted> {
         let mut state = self.lock();

@@ -36,6 +36,31 @@ impl AuditBudgets {
             let now = Instant::now();
             budgets.retain(|_, budget| !budget.is_unshared() || !budget.is_untouched(now));
         }
-        budgets.entry(owner).or_insert_with(|| Budget::new(limits)).clone()
+        let budget = budgets.entry(owner).or_insert_with(|| Budget::new(limits)).clone();
+        // A reload may have changed them.
+        budget.set_limits(limits);
+        budget
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_budget_is_forgotten_only_when_that_makes_no_difference() {
+        let budgets = AuditBudgets::default();
+        let limits =
+            BudgetLimits { bytes: 1000, refill_time: Duration::from_secs(100), records_per_second: 10 };
+        let peer = |uid| Principal::anonymous("dev".parse().unwrap(), Some(uid));
+        let held = budgets.of(&peer(0), limits);
+        for uid in 1..300 {
+            budgets.of(&peer(uid), limits);
+        }
+        let count = budgets.0.lock().unwrap().len();
+        assert!(count < SWEEP_AT, "{count} budgets are kept although they are full");
+        assert!(!held.is_unshared(), "a budget that a session holds stays");
     }
 }

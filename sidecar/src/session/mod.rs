@@ -20,6 +20,7 @@ use std::time::SystemTime;
 
 use arc_swap::ArcSwap;
 use cofferdam_audit::{Audit, Budget, BudgetLimits, Event, EventRecord};
+use cofferdam_base::PacedLines;
 use cofferdam_scrub::log_scrubber::LogScrubber;
 use cofferdam_secrets::Source;
 use cofferdam_secrets::credentials::Credentials;
@@ -196,11 +197,25 @@ impl Session {
         });
     }
 
+    /// Records an event of this session or of one of its links, charged to the sandbox's budget. If that fails, the log
+    /// tells.
+    pub(crate) fn record_event(&self, event: &EventRecord<'_>) {
+        if let Err(error) = self.context.audit.sandbox_event(&self.budget, event)
+            && let Some(left_out) = UNRECORDED_LINES.admit()
+        {
+            let kind = event.event.as_str();
+            tracing::error!(%error, kind, session = %self.id, left_out, "an audit event was not recorded");
+        }
+    }
+
     /// Waits until this session may search the audit. Cancel-safe.
     pub(crate) async fn acquire_lookup_permit(&self) -> Option<LookupPermit> {
         self.context.lookups.acquire(&self.sandbox_permit).await
     }
 }
+
+/// With a full disk every event causes such a line.
+static UNRECORDED_LINES: PacedLines = PacedLines::new();
 
 fn audit_budget_limits(limits: &Limits) -> BudgetLimits {
     BudgetLimits {
