@@ -176,7 +176,10 @@ fn an_incomplete_last_line_is_marked_at_the_next_start() {
     let verified = verify(&world, &[]);
     assert!(verified.status.success(), "{}", String::from_utf8_lossy(&verified.stderr));
     let printed = String::from_utf8_lossy(&verified.stdout).into_owned();
-    assert!(printed.contains(&format!("audit-00000001.jsonl:{torn_line}")), "the line is not named: {printed}");
+    assert!(
+        printed.contains(&format!("audit-00000001.jsonl:{torn_line}")),
+        "the line is not named: {printed}"
+    );
     let lines = std::fs::read_to_string(&file).unwrap();
     let kept = lines.lines().nth(torn_line - 1).expect("the incomplete line is kept");
     assert_eq!(kept, TORN);
@@ -200,7 +203,7 @@ fn files_rotate_and_the_chain_continues() {
 fn one_sandbox_cannot_fill_the_disk_with_new_sessions() {
     let world = World::new()
         .server("tools", Server::fixture())
-        .limit("audit-session-bytes = \"64KiB\"\naudit-refill-time = \"60s\"")
+        .limit("audit-session-bytes = \"64KiB\"\naudit-refill-time = \"2m\"")
         .start();
     let mut enrolled = enrolled_on_own_socket(&world);
     let mut flooding = world.connected("tools");
@@ -212,13 +215,11 @@ fn one_sandbox_cannot_fill_the_disk_with_new_sessions() {
     let executed = world.times_executed("tools", "echo");
     flooding.call("echo", json!({"text": "x"}));
     assert_eq!(world.times_executed("tools", "echo"), executed);
-    let mut calls_of_new_sessions = 0;
     for _ in 0..3 {
-        let mut session = world.connected("tools");
-        while session.call("echo", json!({"text": "x"})).get("error").is_none() {
-            calls_of_new_sessions += 1;
-            assert!(calls_of_new_sessions < 30, "a new session got a new budget");
-        }
+        let mut new_session = world.shim("tools");
+        let id = new_session.send_initialize();
+        let response = new_session.answer_to(&id);
+        assert!(response.get("error").is_some(), "a new session got a new budget: {response}");
     }
     assert_eq!(enrolled.call_text("echo", json!({"text": "others go on"})), "others go on");
     world.wait_until("the budget has refilled", || {
@@ -254,10 +255,12 @@ fn old_files_are_pruned_while_the_sidecar_runs_and_the_rest_verifies() {
     assert_eq!(world.connected("tools").call_text("echo", json!({"text": "restarted"})), "restarted");
     let verified = verify(&world, &[]);
     let printed = String::from_utf8_lossy(&verified.stdout).into_owned();
-    assert!(verified.status.success() && printed.contains("were removed by `cofferdam audit prune`"), "{printed}");
+    assert!(
+        verified.status.success() && printed.contains("were removed by `cofferdam audit prune`"),
+        "{printed}"
+    );
 
-    let usage = world.cofferdam(&["audit", "prune"]);
-    assert_eq!(usage.status.code(), Some(64), "{}", String::from_utf8_lossy(&usage.stderr));
+    assert!(!world.cofferdam(&["audit", "prune"]).status.success(), "it is not said what to keep");
     std::fs::remove_file(world.audit_files().first().expect("some files are left")).unwrap();
     assert_eq!(verify(&world, &[]).status.code(), Some(65), "a file was removed without `prune`");
     let refused = world.cofferdam(&["audit", "prune", "--keep", "0B"]);

@@ -53,7 +53,8 @@ impl LoopDisk {
         let source = Command::new("findmnt").args(["-no", "SOURCE"]).arg(&self.mounted_at).output();
         let source = String::from_utf8(source.expect("util-linux is essential on Debian").stdout).unwrap();
         let device = source.trim().trim_start_matches("/dev/");
-        let text = std::fs::read_to_string(format!("/sys/block/{device}/stat")).expect("it is a block device");
+        let text =
+            std::fs::read_to_string(format!("/sys/block/{device}/stat")).expect("it is a block device");
         text.split_whitespace().nth(4).expect("the fifth field is the number of writes").parse().unwrap()
     }
 }

@@ -135,8 +135,7 @@ impl BudgetState {
     fn refill(&mut self, now: Instant) {
         let elapsed = now.saturating_duration_since(self.refilled).as_secs_f64();
         let bytes_per_second = self.limits.bytes as f64 / self.limits.refill_time.as_secs_f64().max(1.0);
-        self.tokens =
-            self.burst.min(self.tokens + elapsed * f64::from(self.limits.records_per_second));
+        self.tokens = self.burst.min(self.tokens + elapsed * f64::from(self.limits.records_per_second));
         self.used_bytes = (self.used_bytes - elapsed * bytes_per_second).max(0.0);
         self.refilled = self.refilled.max(now);
     }
@@ -217,7 +216,11 @@ mod tests {
         assert_eq!(refused.limit, BudgetLimit::Bytes);
         tokio::time::advance(Duration::from_secs(99)).await;
         let again = other_session.charge(some, u64::MAX, Instant::now()).unwrap_err();
-        assert_eq!(again, Exhausted { limit: BudgetLimit::Bytes, report: Report::Due }, "reported every minute");
+        assert_eq!(
+            again,
+            Exhausted { limit: BudgetLimit::Bytes, report: Report::Due },
+            "reported every minute"
+        );
         tokio::time::advance(Duration::from_secs(1)).await;
         other_session.charge(some, u64::MAX, Instant::now()).unwrap();
         assert!(!budget.is_untouched(Instant::now()));

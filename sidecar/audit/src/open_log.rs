@@ -15,8 +15,8 @@ use super::budget::{Budget, Charge, Report};
 use super::error::AuditError;
 use super::load::Load;
 use super::log::Log;
-use super::room::Room;
 use super::record::{Event, EventRecord, FollowedBy, OutcomeRecord};
+use super::room::Room;
 use super::sync::{self, Syncer};
 use super::text::Members;
 

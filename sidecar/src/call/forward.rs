@@ -41,7 +41,9 @@ fn unrecorded(why: NotWritten) -> String {
 
 fn unrecorded_repeat(why: NotWritten) -> String {
     let why = why.sentence();
-    format!("it may or may not have run before, and was not repeated because the decision about that could not be recorded: {why}")
+    format!(
+        "it may or may not have run before, and was not repeated because the decision about that could not be recorded: {why}"
+    )
 }
 
 /// Prepares the call of an allowed request; `None` for any other message.

@@ -8,7 +8,8 @@ use std::borrow::Cow;
 use std::time::Duration;
 
 use cofferdam_audit::{
-    self as audit, AuditError, Batch, BudgetLimit, CallResult, OutcomeRecord, PendingRecords, SecretUse, Submitted,
+    self as audit, AuditError, Batch, BudgetLimit, CallResult, OutcomeRecord, PendingRecords, SecretUse,
+    Submitted,
 };
 use cofferdam_base::PacedLines;
 use cofferdam_base::metrics::{self, RequestOutcome, ServerTally};
@@ -295,12 +296,18 @@ pub(super) fn record_statuses(
     has_decision: impl Iterator<Item = bool>,
 ) -> Vec<RecordStatus> {
     let (written, default) = match result {
-        Ok(written) => (written, RecordStatus::NotWritten(NotWritten::Disk)),
-        Err(error) => {
-            let CallerContext { session, link, .. } = caller;
-            if let Some(left_out) = UNRECORDED_DECISION_LINES.admit() {
-                tracing::error!(%link, session = %session.id, %error, left_out, "decisions were not recorded: the calls are refused");
+        Ok(written) => {
+            let over_budget = |recorded: &audit::Recorded| match recorded {
+                audit::Recorded::OverBudget(limit) => Some(*limit),
+                audit::Recorded::Yes => None,
+            };
+            if let Some(limit) = written.iter().find_map(over_budget) {
+                log_unrecorded(caller, &AuditError::Budget(limit));
             }
+            (written, RecordStatus::NotWritten(NotWritten::Disk))
+        }
+        Err(error) => {
+            log_unrecorded(caller, &error);
             let default = match error {
                 AuditError::Sync { .. } => RecordStatus::WrittenNotSynced,
                 _ => RecordStatus::NotWritten(NotWritten::Disk),
@@ -315,6 +322,13 @@ pub(super) fn record_statuses(
             false => RecordStatus::Written,
         })
         .collect()
+}
+
+fn log_unrecorded(caller: &CallerContext, error: &AuditError) {
+    let CallerContext { session, link, .. } = caller;
+    if let Some(left_out) = UNRECORDED_DECISION_LINES.admit() {
+        tracing::error!(%link, session = %session.id, %error, left_out, "decisions were not recorded: the calls are refused");
+    }
 }
 
 /// The method name to record. Names of MCP itself need no scrubbing.
@@ -342,7 +356,8 @@ impl NotWritten {
                 format!("this sandbox has used up its share of the host's audit: {limit}; {}", limit.hint())
             }
             Self::Disk => {
-                "the host's audit cannot be written; its administrator finds the reason in the sidecar's log".to_owned()
+                "the host's audit cannot be written; its administrator finds the reason in the sidecar's log"
+                    .to_owned()
             }
         }
     }

@@ -27,12 +27,15 @@ fn prune(directory: &Path, arguments: &PruneArguments) -> Result<ExitCode, Failu
     let keep = match (arguments.older_than, arguments.keep) {
         (Some(age), _) => Keep::YoungerThan(age),
         (None, Some(bytes)) => Keep::Bytes(bytes),
-        (None, None) => return Err(Failure::new(Sysexit::Usage, "give `--older-than TIME` or `--keep SIZE`")),
+        (None, None) => {
+            return Err(Failure::new(Sysexit::Usage, "give `--older-than TIME` or `--keep SIZE`"));
+        }
     };
-    let pruned = audit::prune(directory, keep, cofferdam_base::clock::now()).map_err(|error| match error {
-        PruneError::NotVerified(error) => verify_failure(error),
-        error => Failure::new(Sysexit::CannotCreate, error).hint("run this as the sidecar's user"),
-    })?;
+    let pruned =
+        audit::prune(directory, keep, cofferdam_base::clock::now()).map_err(|error| match error {
+            PruneError::NotVerified(error) => verify_failure(error),
+            error => Failure::new(Sysexit::CannotCreate, error).hint("run this as the sidecar's user"),
+        })?;
     terminal::line(&format!("removed {} files with {} bytes", pruned.files, pruned.bytes));
     if pruned.files > 0 {
         terminal::line(&format!(
@@ -103,9 +106,10 @@ fn verify(directory: &Path, arguments: &VerifyArguments) -> Result<ExitCode, Fai
 
 fn verify_failure(error: VerifyError) -> Failure {
     let (code, hint) = match &error {
-        VerifyError::HeadMalformed(_) | VerifyError::HeadMistyped { .. } => {
-            (Sysexit::Usage, "copy the whole hash after `head`, as an earlier `cofferdam audit verify` printed it")
-        }
+        VerifyError::HeadMalformed(_) | VerifyError::HeadMistyped { .. } => (
+            Sysexit::Usage,
+            "copy the whole hash after `head`, as an earlier `cofferdam audit verify` printed it",
+        ),
         VerifyError::HeadMaybePruned { .. } => {
             (Sysexit::Data, "give a head that was printed after the last `cofferdam audit prune`")
         }

@@ -19,7 +19,9 @@ pub(super) struct AuditBudgets(Mutex<BTreeMap<BudgetOwner, Budget>>);
 enum BudgetOwner {
     Enrolment(Arc<str>),
     /// The user of a peer on the shared socket: its sandboxes cannot be told apart otherwise.
-    SharedSocket { uid: Option<u32> },
+    SharedSocket {
+        uid: Option<u32>,
+    },
 }
 
 /// With this many budgets, those that make no difference are forgotten.

@@ -17,7 +17,8 @@ fn ten_files() -> (Directory, Audit) {
 }
 
 fn prune_to(directory: &Directory, files: u64) -> Pruned {
-    let bytes = (11 - files..=10).map(|index| fs::metadata(directory.file(index as u32)).unwrap().len()).sum();
+    let bytes =
+        (11 - files..=10).map(|index| fs::metadata(directory.file(index as u32)).unwrap().len()).sum();
     prune(&directory.audit_path(), Keep::Bytes(bytes), SystemTime::now()).unwrap()
 }
 
@@ -116,7 +117,8 @@ fn decisions_that_may_have_been_pruned_count_as_made() {
     prune_to(&directory, 4);
     assert_eq!(
         audit.decided("l-1", &[3, 9, 40]).unwrap(),
-        [(3, RecordedAttempts::Repeated), (9, RecordedAttempts::One), (40, RecordedAttempts::Repeated)].into()
+        [(3, RecordedAttempts::Repeated), (9, RecordedAttempts::One), (40, RecordedAttempts::Repeated)]
+            .into()
     );
     // A link that began after the cut has all its records.
     audit.event(&EventRecord { link: Some("l-2"), ..EventRecord::new(Event::LinkStart) }).unwrap();
