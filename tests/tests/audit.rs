@@ -297,7 +297,7 @@ fn a_full_disk_does_not_flood_the_log() {
     let mut shim = world.connected("tools");
     shim.call("count", json!({}));
     world.fill_the_state_directory();
-    let began = std::time::Instant::now();
+    let began = tokio::time::Instant::now();
     while began.elapsed() < std::time::Duration::from_millis(2500) {
         shim.call("count", json!({}));
     }

@@ -2,12 +2,13 @@
 
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use cofferdam_tests::server::Server;
 use cofferdam_tests::tools::cannot_run;
 use cofferdam_tests::world::World;
 use serde_json::json;
+use tokio::time::Instant;
 
 /// An ext4 file system in a file, mounted through a loop device. Thawed and unmounted on drop.
 struct LoopDisk {

@@ -56,8 +56,8 @@ pub enum VerifyError {
         "no record has the hash {head}: it was removed by `audit prune`, which removed the records up to {pruned}, or the audit was changed"
     )]
     HeadMaybePruned { head: Hash, pruned: u64 },
-    #[error("no record has the hash {head}, but that of {place} differs in few digits only: {similar}")]
-    HeadMistyped { head: Hash, similar: Hash, place: AuditPlace },
+    #[error("no record has the hash {head}, but that of {place} differs from it in few digits only")]
+    HeadMistyped { head: Hash, place: AuditPlace },
     #[error(transparent)]
     Mark(#[from] CutError),
     #[error("{place}: record {found} is where record {expected} should be: lines are missing or reordered")]
@@ -119,7 +119,7 @@ struct Verification {
     /// The head that was given, until its record is found.
     expected_head: Option<Hash>,
     /// A record whose hash is so similar to the head that was given that this was probably mistyped.
-    similar_head: Option<(Hash, AuditPlace)>,
+    similar_head: Option<AuditPlace>,
     /// The chain of the last good record.
     chain: Hash,
     verified: Verified,
@@ -137,7 +137,7 @@ impl Verification {
     fn finish(self, directory: &Path) -> Result<Verified, VerifyError> {
         let Verified { records, pruned, .. } = self.verified;
         match (self.expected_head, self.similar_head) {
-            (Some(head), Some((similar, place))) => Err(VerifyError::HeadMistyped { head, similar, place }),
+            (Some(head), Some(place)) => Err(VerifyError::HeadMistyped { head, place }),
             (Some(head), None) if pruned > 0 => Err(VerifyError::HeadMaybePruned { head, pruned }),
             (Some(head), None) => Err(VerifyError::HeadMissing { head, records }),
             (None, _) if records == 0 => Err(VerifyError::Empty { directory: directory.to_owned() }),
@@ -200,7 +200,7 @@ impl Verification {
         self.chain = sealed.chain;
         self.expected_head.take_if(|head| *head == sealed.chain);
         if self.expected_head.is_some_and(|head| head.differing_digits(&sealed.chain) <= MAX_MISTYPED) {
-            self.similar_head = Some((sealed.chain, place.clone()));
+            self.similar_head = Some(place.clone());
         }
         self.verified.records += 1;
         self.verified.head =

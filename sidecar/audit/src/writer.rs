@@ -85,10 +85,10 @@ fn write_queued(open_log: &OpenLog, queue: &mpsc::Receiver<Job>) {
         open_log.load.record_write_time(began);
         drop(log);
         open_log.load.count_written();
-        if let Err(Err(error)) = result.send(written).map_err(|unsent| unsent.map(drop)) {
-            if let Some(left_out) = LOST_LINES.admit() {
-                tracing::error!(%error, left_out, "records were not written, and no caller waits for them");
-            }
+        if let Err(Err(error)) = result.send(written).map_err(|unsent| unsent.map(drop))
+            && let Some(left_out) = LOST_LINES.admit()
+        {
+            tracing::error!(%error, left_out, "records were not written, and no caller waits for them");
         }
     }
 }

@@ -277,10 +277,10 @@ impl Recorder {
 
     fn report_lost(&self, caller: &CallerContext, error: &AuditError) {
         let count = self.outcomes.len();
-        if count > 0 {
-            if let Some(left_out) = UNRECORDED_OUTCOME_LINES.admit() {
-                tracing::error!(link = %caller.link, session = %caller.session.id, %error, count, left_out, "call outcomes were not recorded");
-            }
+        if count > 0
+            && let Some(left_out) = UNRECORDED_OUTCOME_LINES.admit()
+        {
+            tracing::error!(link = %caller.link, session = %caller.session.id, %error, count, left_out, "call outcomes were not recorded");
         }
     }
 }

@@ -188,7 +188,7 @@ fn a_mistyped_head_is_not_called_tampering() {
     check(&format!(" {}\n", head.to_uppercase())).expect("case and spaces do not matter");
     let last = if head.ends_with('0') { "1" } else { "0" };
     let mistyped = check(&format!("{}{last}", &head[..63]));
-    assert!(matches!(&mistyped, Err(VerifyError::HeadMistyped { similar, .. }) if similar.as_str() == head));
+    assert!(matches!(mistyped, Err(VerifyError::HeadMistyped { place, .. }) if place.line == 6));
     assert!(matches!(check(&head[1..]), Err(VerifyError::HeadMalformed(_))));
     assert!(matches!(check(&"ab".repeat(32)), Err(VerifyError::HeadMissing { .. })));
 }
