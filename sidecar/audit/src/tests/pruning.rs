@@ -1,6 +1,6 @@
 //! Removing old files, and verifying what is left.
 
-use std::time::SystemTime;
+use cofferdam_base::clock;
 
 use super::*;
 
@@ -19,7 +19,7 @@ fn ten_files() -> (Directory, Audit) {
 fn prune_to(directory: &Directory, files: u64) -> Pruned {
     let bytes =
         (11 - files..=10).map(|index| fs::metadata(directory.file(index as u32)).unwrap().len()).sum();
-    prune(&directory.audit_path(), Keep::Bytes(bytes), SystemTime::now()).unwrap()
+    prune(&directory.audit_path(), Keep::Bytes(bytes), clock::now()).unwrap()
 }
 
 #[test]
@@ -35,10 +35,10 @@ fn after_pruning_the_rest_verifies_and_the_chain_goes_on() {
     assert_eq!((verified.pruned, verified.records, verified.files), (6, 7, 7));
 
     let keep_nothing = Keep::Bytes(0);
-    let pruned = prune(&directory.audit_path(), keep_nothing, SystemTime::now()).unwrap();
+    let pruned = prune(&directory.audit_path(), keep_nothing, clock::now()).unwrap();
     assert_eq!((pruned.files, pruned.last_record), (5, 11), "the two newest files always stay");
     assert_eq!(directory.verify().unwrap().records, 2);
-    assert_eq!(prune(&directory.audit_path(), keep_nothing, SystemTime::now()).unwrap().files, 0);
+    assert_eq!(prune(&directory.audit_path(), keep_nothing, clock::now()).unwrap().files, 0);
     record_decisions(&directory.open(), 13..14);
     assert_eq!(directory.verify().unwrap().records, 3);
 }
@@ -46,7 +46,7 @@ fn after_pruning_the_rest_verifies_and_the_chain_goes_on() {
 #[test]
 fn files_are_pruned_by_age() {
     let (directory, _audit) = ten_files();
-    let now = SystemTime::now();
+    let now = clock::now();
     let day = Duration::from_secs(86_400);
     for index in 1..=3 {
         File::open(directory.file(index)).unwrap().set_modified(now - 40 * day).unwrap();
@@ -79,7 +79,7 @@ fn a_changed_audit_is_not_pruned() {
     let (directory, _audit) = ten_files();
     let changed = fs::read_to_string(directory.file(3)).unwrap().replace("allow", "deny!");
     fs::write(directory.file(3), changed).unwrap();
-    let refused = prune(&directory.audit_path(), Keep::Bytes(0), SystemTime::now());
+    let refused = prune(&directory.audit_path(), Keep::Bytes(0), clock::now());
     assert!(matches!(refused, Err(PruneError::NotVerified(VerifyError::Changed { .. }))));
     assert!(directory.file(1).exists());
 }
@@ -91,7 +91,7 @@ fn files_that_an_interrupted_run_left_are_removed_by_the_next() {
     prune_to(&directory, 4);
     fs::write(directory.file(1), first).unwrap();
     directory.verify().unwrap();
-    let pruned = prune(&directory.audit_path(), Keep::Bytes(0), SystemTime::now()).unwrap();
+    let pruned = prune(&directory.audit_path(), Keep::Bytes(0), clock::now()).unwrap();
     assert_eq!(pruned.files, 3, "the file that was left, and two more");
     assert!(!directory.file(1).exists());
     directory.verify().unwrap();
