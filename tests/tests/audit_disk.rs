@@ -1,9 +1,10 @@
 //! The audit on a real file system that hangs, and whether its records reach the disk. Needs root to mount it.
 
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command};
+use std::process::Child;
 use std::time::Duration;
 
+use cofferdam_tests::process::command;
 use cofferdam_tests::server::Server;
 use cofferdam_tests::tools::cannot_run;
 use cofferdam_tests::world::World;
@@ -36,7 +37,7 @@ impl LoopDisk {
     /// From now on every write to the file system blocks.
     fn freeze(&mut self) {
         assert!(run("fsfreeze", &["-f".as_ref(), &self.mounted_at]), "the file system was not frozen");
-        let mut later = Command::new("sh");
+        let mut later = command("sh");
         later.args(["-c", "sleep 90; exec fsfreeze -u \"$0\""]).arg(&self.mounted_at);
         self.thaw_later = Some(later.spawn().expect("a shell starts"));
     }
@@ -51,12 +52,14 @@ impl LoopDisk {
 
     /// Writes that the device has completed, flushes of its cache included.
     fn completed_writes(&self) -> u64 {
-        let source = Command::new("findmnt").args(["-no", "SOURCE"]).arg(&self.mounted_at).output();
-        let source = String::from_utf8(source.expect("util-linux is essential on Debian").stdout).unwrap();
+        let source = command("findmnt").args(["-no", "SOURCE"]).arg(&self.mounted_at).output();
+        let source = source.expect("util-linux is essential on Debian").stdout;
+        let source = String::from_utf8(source).expect("names of devices are ASCII");
         let device = source.trim().trim_start_matches("/dev/");
         let text =
             std::fs::read_to_string(format!("/sys/block/{device}/stat")).expect("it is a block device");
-        text.split_whitespace().nth(4).expect("the fifth field is the number of writes").parse().unwrap()
+        let writes = text.split_whitespace().nth(4).and_then(|field| field.parse().ok());
+        writes.expect("the fifth field is the number of writes")
     }
 }
 
@@ -68,7 +71,7 @@ impl Drop for LoopDisk {
 }
 
 fn run(program: &str, arguments: &[&Path]) -> bool {
-    let output = Command::new(program).args(arguments).output();
+    let output = command(program).args(arguments).output();
     output.is_ok_and(|output| output.status.success())
 }
 
