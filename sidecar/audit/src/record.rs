@@ -157,11 +157,10 @@ impl OutcomeRecord<'_> {
     /// The maximum length of an outcome record in bytes, with its chain: a decision reserves this much for it.
     pub(super) fn max_length(field_bytes: usize) -> u64 {
         const TEXTS: usize = 6; // session, link, server, method, tool, code
-        const ESCAPED: usize = 6; // bytes of `\u001b`
         const MARK: usize = 40; // `… (18446744073709551615 bytes)`
         const FRAME: usize = 512; // names, numbers, time and chain
         const SECRET: usize = 3 * MAX_ID_BYTES + 64; // name, lease and request, and their member names
-        (TEXTS * (field_bytes * ESCAPED + MARK) + MAX_SECRETS * SECRET + FRAME) as u64
+        (TEXTS * (field_bytes + MARK) + MAX_SECRETS * SECRET + FRAME) as u64
     }
 
     pub(super) fn write(&self, members: &mut Members<'_>) {

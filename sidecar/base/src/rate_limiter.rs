@@ -16,15 +16,15 @@ pub struct RateLimiter {
 }
 
 impl RateLimiter {
-    pub fn new(limit: u32, window: Duration) -> Self {
+    pub const fn new(limit: u32, window: Duration) -> Self {
         Self { limit: limit as usize, window, allowed: VecDeque::new() }
     }
 
-    pub fn per_minute(limit: u32) -> Self {
+    pub const fn per_minute(limit: u32) -> Self {
         Self::new(limit, Duration::from_secs(60))
     }
 
-    pub fn per_second(limit: u32) -> Self {
+    pub const fn per_second(limit: u32) -> Self {
         Self::new(limit, Duration::from_secs(1))
     }
 

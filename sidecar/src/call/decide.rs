@@ -18,7 +18,7 @@ use super::admit::{DecisionFacts, PriorAttempts, ToolListWait};
 use super::catalogue::{Repeat, ToolCatalogue};
 use super::decode::{Inbound, Request};
 use super::parked::ParkReason;
-use super::record::RecordStatus;
+use super::record::{NotWritten, RecordStatus};
 use super::tasks::TaskTable;
 use crate::config::{Config, Scope, Server};
 
@@ -242,7 +242,7 @@ impl<'a> Decided<'a> {
     /// The result for this message when the audit cannot be written.
     pub(super) fn status_without_audit(&self) -> RecordStatus {
         match self.ruling {
-            Some(_) => RecordStatus::NotWritten,
+            Some(_) => RecordStatus::NotWritten(NotWritten::Disk),
             None => RecordStatus::Written,
         }
     }

@@ -22,7 +22,7 @@ use super::decide::{Decided, DecisionReason, Ruling};
 use super::decode::{Inbound, Request};
 use super::in_flight::{Attempt, Call, ReplyHandling};
 use super::parked::Unsent;
-use super::record::RecordStatus;
+use super::record::{NotWritten, RecordStatus};
 use super::used_secrets::HeldSecrets;
 use super::{Cancelled, ChunkExecution, Pipeline, RecordedWhen};
 
@@ -34,9 +34,17 @@ pub(crate) struct Prepared {
     timeout: Option<Duration>,
 }
 
-const UNRECORDED: &str =
-    "it did not run, because the decision about it could not be recorded; tell the host's administrator";
-const UNRECORDED_REPEAT: &str = "it may or may not have run before, and was not repeated because the decision about that could not be recorded; tell the host's administrator";
+/// The response to a request that was not made because the decision about it is not in the audit.
+fn unrecorded(why: NotWritten) -> String {
+    format!("it did not run, because the decision about it could not be recorded: {}", why.sentence())
+}
+
+fn unrecorded_repeat(why: NotWritten) -> String {
+    let why = why.sentence();
+    format!(
+        "it may or may not have run before, and was not repeated because the decision about that could not be recorded: {why}"
+    )
+}
 
 /// Prepares the call of an allowed request; `None` for any other message.
 pub(super) fn prepare(
@@ -127,7 +135,7 @@ impl ChunkExecution<'_> {
                 self.pipeline.reply(&response);
             }
             (Inbound::Request { id, .. }, None) => {
-                self.pipeline.refuse(id.raw, Code::ServerUnavailable, UNRECORDED)
+                self.pipeline.refuse(id.raw, Code::ServerUnavailable, &unrecorded(NotWritten::Disk))
             }
         }
     }
@@ -192,15 +200,16 @@ impl ChunkExecution<'_> {
         match (recorded, call.attempt) {
             // The decision record exists although the call is not made, so an outcome must say that it was refused.
             (RecordStatus::Written | RecordStatus::WrittenNotSynced, _) => {
-                self.pipeline.fail(self.servers, call, Code::ServerUnavailable, UNRECORDED, self.now);
+                let why = unrecorded(NotWritten::Disk);
+                self.pipeline.fail(self.servers, call, Code::ServerUnavailable, &why, self.now);
             }
-            (RecordStatus::NotWritten, Attempt::First) => {
+            (RecordStatus::NotWritten(why), Attempt::First) => {
                 self.pipeline.recorder.count(RequestOutcome::Unrecorded);
-                self.pipeline.refuse(call.id.as_bytes(), Code::ServerUnavailable, UNRECORDED);
+                self.pipeline.refuse(call.id.as_bytes(), Code::ServerUnavailable, &unrecorded(why));
             }
-            (RecordStatus::NotWritten, Attempt::Second) => {
+            (RecordStatus::NotWritten(why), Attempt::Second) => {
                 self.pipeline.recorder.count(RequestOutcome::Unrecorded);
-                self.pipeline.refuse(call.id.as_bytes(), Code::OutcomeUnknown, UNRECORDED_REPEAT);
+                self.pipeline.refuse(call.id.as_bytes(), Code::OutcomeUnknown, &unrecorded_repeat(why));
             }
         }
     }
@@ -214,12 +223,14 @@ impl ChunkExecution<'_> {
         recorded: RecordStatus,
     ) {
         self.pipeline.recorder.count(match recorded {
-            RecordStatus::NotWritten => RequestOutcome::Unrecorded,
+            RecordStatus::NotWritten(_) => RequestOutcome::Unrecorded,
             RecordStatus::Written | RecordStatus::WrittenNotSynced => RequestOutcome::Denied,
         });
         // "It did not run" would be wrong for a request that may have run.
-        if recorded == RecordStatus::NotWritten && ruling.reason != DecisionReason::MaybeRan {
-            return self.pipeline.refuse(id.raw, Code::ServerUnavailable, UNRECORDED);
+        if let RecordStatus::NotWritten(why) = recorded
+            && ruling.reason != DecisionReason::MaybeRan
+        {
+            return self.pipeline.refuse(id.raw, Code::ServerUnavailable, &unrecorded(why));
         }
         match explain(self.pipeline, request, ruling) {
             Some((code, sentence)) => self.pipeline.refuse(id.raw, code, &sentence),

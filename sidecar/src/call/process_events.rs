@@ -113,7 +113,5 @@ fn report(caller: &CallerContext, outcome: ReplacementOutcome, detail: &str) {
         detail: Some(&detail),
         ..EventRecord::new(audit::Event::Replacement)
     };
-    if let Err(error) = session.context.audit.event(&record) {
-        tracing::error!(%error, "the replacement of a server process was not recorded in the audit");
-    }
+    session.record_event(&record);
 }

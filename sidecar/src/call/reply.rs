@@ -8,6 +8,7 @@ use std::ops::Range;
 
 use bytes::BytesMut;
 use cofferdam_audit::CallResult;
+use cofferdam_base::PacedLines;
 use cofferdam_servers::spec::Retry;
 use cofferdam_servers::{
     DID_NOT_RUN, Event, HandshakeStart, Outbound, Outgoing, ProcessId, Role, ServerSet, SlotKey, Target,
@@ -25,6 +26,9 @@ use super::replies::{ScrubbedLine, TooLarge, scrub_message, scrub_response};
 use super::retry::forget_setting;
 use super::scrubbing::{LARGE_BYTES, PendingResponse};
 use super::{CallerContext, Pipeline};
+
+/// A server can cause these lines as fast as it sends messages.
+static OVERSIZE_LINES: PacedLines = PacedLines::new();
 
 /// Handles one event of a server process.
 pub(super) struct ServerEventHandler<'a> {
@@ -133,7 +137,9 @@ impl Pipeline {
             }
             Err(TooLarge) => {
                 let CallerContext { server, link, .. } = &self.caller;
-                tracing::warn!(%server, %link, "a message that is too large for the harness was dropped");
+                if let Some(left_out) = OVERSIZE_LINES.admit() {
+                    tracing::warn!(%server, %link, left_out, "a message that is too large for the harness was dropped");
+                }
             }
         }
     }
@@ -368,7 +374,9 @@ impl ServerEventHandler<'_> {
             }
             None => {
                 let CallerContext { server, link, .. } = &self.pipeline.caller;
-                tracing::warn!(%server, %link, "a message of the server was dropped: it is too large");
+                if let Some(left_out) = OVERSIZE_LINES.admit() {
+                    tracing::warn!(%server, %link, left_out, "a message of the server was dropped: it is too large");
+                }
             }
         }
     }

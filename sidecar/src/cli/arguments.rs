@@ -26,7 +26,7 @@ pub(super) enum Command {
     /// Connect to a sandbox that cannot connect out, and keep it connected until interrupted
     #[command(subcommand)]
     Attach(AttachCommand),
-    /// Read and verify the audit of decisions and outcomes
+    /// Read, verify and prune the audit of decisions and outcomes
     #[command(subcommand)]
     Audit(AuditCommand),
     /// Check the configuration and list all its problems, without side effects
@@ -202,6 +202,9 @@ pub(super) struct ExecArguments {
 
 #[derive(Debug, Subcommand)]
 pub(super) enum AuditCommand {
+    /// Remove the oldest audit files, after verifying them; `verify` then begins at the signed mark that this leaves
+    #[command(after_help = "Example: cofferdam audit prune --older-than 90d")]
+    Prune(PruneArguments),
     /// Show the records of a session, a link, or one call (SESSION/LINK/SEQ)
     Show(ShowArguments),
     /// Show the last records
@@ -380,6 +383,17 @@ pub(super) struct TokenListArguments {
 pub(super) struct TokenRevokeArguments {
     /// The token's id, as `cofferdam token list` shows it
     pub(super) id: String,
+}
+
+#[derive(Debug, Args)]
+#[group(required = true, multiple = false)]
+pub(super) struct PruneArguments {
+    /// Remove files that were last written longer ago than this. The two newest files always stay
+    #[arg(long, value_name = "TIME", value_parser = config::parse_duration)]
+    pub(super) older_than: Option<Duration>,
+    /// Keep at most this many bytes of the newest files. The two newest files always stay
+    #[arg(long, value_name = "SIZE", value_parser = config::parse_size)]
+    pub(super) keep: Option<u64>,
 }
 
 #[derive(Debug, Args)]

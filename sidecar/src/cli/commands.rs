@@ -7,14 +7,11 @@ use std::sync::Arc;
 use std::thread::available_parallelism;
 use std::time::Duration;
 
-use cofferdam_audit as audit;
-use cofferdam_audit::Selector;
 use cofferdam_process as process;
 use cofferdam_scrub::log_scrubber::LogScrubber;
 
 use super::arguments::{
-    Arguments, AttachCommand, AuditCommand, CheckArguments, Command, EnrollArguments, RunCommand,
-    ServeArguments, ShowArguments, TailArguments, VerifyArguments,
+    Arguments, AttachCommand, CheckArguments, Command, EnrollArguments, RunCommand, ServeArguments,
 };
 use crate::config::{self, Config, Environment};
 use crate::daemon::admin::client::{self, AdminError};
@@ -35,7 +32,7 @@ pub(super) fn run(arguments: Arguments) -> Result<ExitCode, Failure> {
             super::attach::template(arguments.options.shim)
         }
         Command::Attach(command) => super::attach::run(&admin_socket(file)?, command),
-        Command::Audit(command) => audit_command(file, command),
+        Command::Audit(command) => super::audit::run(file, command),
         Command::Check(check_arguments) => check(file, &check_arguments),
         Command::Demo(demo_arguments) => {
             demo::run(demo_arguments.shim).map_err(|error| Failure::new(Sysexit::Software, error))
@@ -165,79 +162,7 @@ fn reload(file: Option<&Path>) -> Result<ExitCode, Failure> {
     }
 }
 
-fn audit_command(file: Option<&Path>, command: AuditCommand) -> Result<ExitCode, Failure> {
-    let (_, config) = load(file)?;
-    let directory = config.state_dir.join("audit");
-    match command {
-        AuditCommand::Show(arguments) => audit_show(&directory, &arguments),
-        AuditCommand::Tail(arguments) => audit_tail(&directory, &arguments),
-        AuditCommand::Verify(arguments) => audit_verify(&directory, &arguments),
-    }
-}
-
-fn audit_show(directory: &Path, arguments: &ShowArguments) -> Result<ExitCode, Failure> {
-    let selector: Selector = arguments.id.parse().map_err(|error| Failure::new(Sysexit::Usage, error))?;
-    let mut found = false;
-    audit::show(directory, &selector, |record| {
-        found = true;
-        print_record(record, arguments.json);
-        Ok(())
-    })
-    .map_err(|error| Failure::new(Sysexit::NoInput, error))?;
-    match found {
-        true => Ok(ExitCode::SUCCESS),
-        false => Err(Failure::new(Sysexit::NoInput, format!("no record belongs to `{}`", arguments.id))
-            .hint(
-                "give SESSION, LINK, SESSION/LINK or SESSION/LINK/SEQ, as `cofferdam audit tail` shows them",
-            )),
-    }
-}
-
-fn audit_tail(directory: &Path, arguments: &TailArguments) -> Result<ExitCode, Failure> {
-    let unreadable = |error| Failure::new(Sysexit::NoInput, error);
-    let mut follower = audit::Follower::from_last(directory, arguments.lines).map_err(unreadable)?;
-    loop {
-        for record in follower.poll().map_err(unreadable)? {
-            print_record(&record, arguments.json);
-        }
-        if !arguments.follow {
-            return Ok(ExitCode::SUCCESS);
-        }
-        std::thread::sleep(Duration::from_millis(250));
-    }
-}
-
-fn audit_verify(directory: &Path, arguments: &VerifyArguments) -> Result<ExitCode, Failure> {
-    let verified = audit::verify(directory, arguments.head.as_deref()).map_err(|error| {
-        Failure::new(Sysexit::Data, error)
-            .hint("the audit files were changed by a program other than the sidecar")
-    })?;
-    terminal::line(&format!("{} records in {} files: the chain is intact", verified.records, verified.files));
-    if let Some(place) = &verified.last_torn {
-        terminal::line(&format!(
-            "{} incomplete lines were found and marked when a sidecar started; the last at {place}",
-            verified.torn
-        ));
-    }
-    if let Some(place) = &verified.unfinished {
-        terminal::line(&format!(
-            "{place}: the last line is incomplete: it is being written, or the sidecar was killed"
-        ));
-    }
-    if let Some(head) = &verified.head {
-        terminal::line(&format!("head {}", head.hash.as_str()));
-    }
-    Ok(ExitCode::SUCCESS)
-}
-
-fn print_record(record: &str, json: bool) {
-    match json {
-        true => terminal::line(record),
-        false => terminal::line(&audit::human(record)),
-    }
-}
-
-fn load(file: Option<&Path>) -> Result<(PathBuf, Config), Failure> {
+pub(super) fn load(file: Option<&Path>) -> Result<(PathBuf, Config), Failure> {
     let path = find(file)?;
     let config = config::load(&path).map_err(|problems| Failure::new(Sysexit::Configuration, problems))?;
     Ok((path, config))

@@ -4,6 +4,7 @@
 //! |---|---|
 //! | [`attach`] | `attach`: keeps a sandbox connected that cannot connect out |
 //! | [`attachments`] | `attach list` and `attach end` |
+//! | [`audit`] | `audit`: reads, verifies and prunes the audit |
 //! | [`arguments`] | commands and options |
 //! | [`commands`] | the other commands |
 //! | [`check_online`] | `check --online`: asks Vault whether the configuration can work |
@@ -15,6 +16,7 @@
 mod arguments;
 mod attach;
 mod attachments;
+mod audit;
 mod check_online;
 mod commands;
 mod interruption;

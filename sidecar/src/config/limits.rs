@@ -115,9 +115,13 @@ limits! {
     secret_exec_timeout: Duration = RawDuration "10s" in "100ms"..="5m";
     /// Size at which an audit file is rotated: small enough to copy, search and delete.
     audit_file_bytes: u64 = RawSize "64MiB" in "4KiB"..="1GiB";
-    /// Audit bytes of one session, so that one session cannot fill the disk.
+    /// Audit bytes of one enrolment, or of one user of the shared socket, in all their sessions. They come back evenly within `audit-refill-time`. One sandbox cannot fill the disk.
     audit_session_bytes: u64 = RawSize "256MiB" in "4KiB"..="64GiB";
-    /// Audit records of one session per second on average; bursts of ten seconds' worth are allowed. One session cannot keep the disk busy.
+    /// Time in which used-up `audit-session-bytes` are available again.
+    audit_refill_time: Duration = RawDuration "1d" in "1s"..="365d";
+    /// Bytes of all audit files. A sandbox is refused when it has used as much as is left here or on the disk, so that there is room for the others. `cofferdam audit prune` makes room.
+    audit_total_bytes: u64 = RawSize "16GiB" in "64KiB"..="65536GiB";
+    /// Audit records of one enrolment, or of one user of the shared socket, per second on average; bursts of ten seconds' worth are allowed. One sandbox cannot keep the disk busy.
     audit_session_records_per_second: u32 = RawCount "2000" in "1"..="1000000";
     /// Bytes of one field in an audit record; longer values are truncated. Names in a message can be as long as the message.
     audit_field_bytes: usize = RawSize "256B" in "64B"..="4KiB";

@@ -92,6 +92,11 @@ pub(crate) fn parse_duration(text: &str) -> Result<std::time::Duration, String> 
     cofferdam_base::duration::parse(text).map_err(|error| error.to_string())
 }
 
+/// Parses a size of the command line, in the same format as in the file.
+pub(crate) fn parse_size(text: &str) -> Result<u64, String> {
+    text.parse::<quantities::RawSize>().map(|size| size.0).map_err(|error| error.to_string())
+}
+
 /// Checks a text as if it were the file at `path`, with the defaults of this process's user.
 pub fn check_text(text: &str, path: &Path) -> Result<Config, Problems> {
     check_text_in(text, path, &Environment::of_process())

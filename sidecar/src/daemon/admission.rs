@@ -98,7 +98,7 @@ pub(super) fn recognise(
             };
             check_uid(config, *uid)?;
             refuse_ticket_or_key(hello)?;
-            Ok(Principal::anonymous(relay.grant.clone()))
+            Ok(Principal::anonymous(relay.grant.clone(), *uid))
         }
     }
 }
@@ -177,7 +177,7 @@ fn principal(enrolment: Enrolment, kind: EnrolledBy, next_step: &'static str, no
     let left = enrolment.expires.duration_since(now).unwrap_or_default();
     let name = enrolment.name.map_or_else(|| Arc::clone(&enrolment.id), Arc::from);
     let enrolled = Enrolled { id: enrolment.id, name, expires: Instant::now() + left, kind, next_step };
-    Principal { grant: enrolment.grant, enrolment: Some(enrolled) }
+    Principal { grant: enrolment.grant, enrolment: Some(enrolled), uid: None }
 }
 
 /// Records an alert where two peers used one credential, and logs a full disk.

@@ -70,6 +70,7 @@ fn at_restart(started: &Config, now: &Config) -> Vec<&'static str> {
         ("limits.starts-per-minute", old.starts_per_minute != new.starts_per_minute),
         ("limits.greeting-connections", old.greeting_connections != new.greeting_connections),
         ("limits.audit-file-bytes", old.audit_file_bytes != new.audit_file_bytes),
+        ("limits.audit-total-bytes", old.audit_total_bytes != new.audit_total_bytes),
         ("limits.audit-field-bytes", old.audit_field_bytes != new.audit_field_bytes),
     ];
     changed.into_iter().filter(|(_, changed)| *changed).map(|(key, _)| key).collect()

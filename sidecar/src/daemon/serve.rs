@@ -85,6 +85,8 @@ pub(crate) async fn serve(
         sync: config.audit_sync,
         file_bytes: config.limits.audit_file_bytes,
         field_bytes: config.limits.audit_field_bytes,
+        total_bytes: config.limits.audit_total_bytes,
+        write_by: audit::WriteBy::CallerIfRecent,
     })?;
     let identity = key::load_or_create(&config.state_dir)?;
     let enrolments = Arc::new(Enrolments::open(&config.state_dir)?);

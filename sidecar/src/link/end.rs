@@ -65,9 +65,7 @@ impl Link {
             detail: Some(&detail),
             ..EventRecord::new(Event::LinkEnd)
         };
-        if let Err(error) = session.context.audit.event(&record) {
-            tracing::error!(%error, "the end of a link was not recorded");
-        }
+        session.record_event(&record);
         Ended { calls_unanswered, processes, server_ended_ms: took, vault, not_revocable }
     }
 }

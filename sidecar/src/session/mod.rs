@@ -1,11 +1,13 @@
-//! Sessions: the period in which an enrolment has links, with the secrets and the audit budget that its links share.
+//! Sessions: the period in which an enrolment has links, with the secrets that its links share.
 //!
 //! | module | what it holds |
 //! |---|---|
+//! | [`audit_budgets`] | the audit budgets of all sandboxes |
 //! | [`audit_lookups`] | permits to search the audit |
 //! | [`changes`] | the changes that clients of the admin API can watch |
 //! | [`principal`] | what a connection is granted, and which enrolment it belongs to |
 
+mod audit_budgets;
 mod audit_lookups;
 pub(crate) mod changes;
 #[cfg(test)]
@@ -19,6 +21,7 @@ use std::time::SystemTime;
 
 use arc_swap::ArcSwap;
 use cofferdam_audit::{Audit, Budget, BudgetLimits, Event, EventRecord};
+use cofferdam_base::PacedLines;
 use cofferdam_scrub::log_scrubber::LogScrubber;
 use cofferdam_secrets::Source;
 use cofferdam_secrets::credentials::Credentials;
@@ -30,7 +33,8 @@ use relay_proto::name::Name;
 use tokio::time::Instant;
 use tokio_util::task::TaskTracker;
 
-use crate::config::Config;
+use crate::config::{Config, Limits};
+use audit_budgets::AuditBudgets;
 use audit_lookups::{LookupPermit, LookupPermits, SandboxPermit};
 use changes::{Change, ChangeKind, Changes};
 use principal::{Enrolled, Principal};
@@ -47,6 +51,7 @@ pub(crate) struct Context {
     pub(crate) vault: Option<Arc<Access>>,
     pub(crate) changes: Changes,
     lookups: LookupPermits,
+    audit_budgets: AuditBudgets,
     grant_limits: Mutex<BTreeMap<Name, Arc<GrantLimits>>>,
     /// From the configuration at the start; they also apply to grants that a reload adds.
     grant_bounds: GrantBounds,
@@ -55,7 +60,7 @@ pub(crate) struct Context {
     pub(crate) script: std::sync::OnceLock<cofferdam_servers::scripted::Script>,
 }
 
-/// The period in which an enrolment has links. It owns its secrets and its budget in the audit.
+/// The period in which an enrolment has links. It owns its secrets.
 pub(crate) struct Session {
     pub(crate) id: Arc<str>,
     pub(crate) grant: Name,
@@ -64,6 +69,7 @@ pub(crate) struct Session {
     pub(crate) credentials: Arc<Credentials>,
     /// The session's token and leases in Vault. `None` if the sidecar has no Vault.
     pub(crate) vault: Option<SessionVault>,
+    /// The sandbox's budget in the audit, shared with its earlier sessions.
     pub(crate) budget: Budget,
     pub(crate) grant_limits: Arc<GrantLimits>,
     /// The sandbox's permit to search the audit.
@@ -108,6 +114,7 @@ impl Context {
             vault,
             changes: Changes::new(),
             lookups: LookupPermits::new(),
+            audit_budgets: AuditBudgets::default(),
             grant_limits: Mutex::default(),
             #[cfg(test)]
             script: std::sync::OnceLock::new(),
@@ -169,10 +176,7 @@ impl Session {
                 context.tasks.clone(),
             )),
             vault,
-            budget: Budget::new(BudgetLimits {
-                bytes: config.limits.audit_session_bytes,
-                records_per_second: config.limits.audit_session_records_per_second,
-            }),
+            budget: context.audit_budgets.of(principal, audit_budget_limits(&config.limits)),
             grant_limits: context.grant_limits(grant),
             sandbox_permit: match &principal.enrolment {
                 Some(_) => Arc::new(SandboxPermit::new()),
@@ -229,8 +233,30 @@ impl Session {
         });
     }
 
+    /// Records an event of this session or of one of its links, charged to the sandbox's budget. If that fails, the log
+    /// tells.
+    pub(crate) fn record_event(&self, event: &EventRecord<'_>) {
+        if let Err(error) = self.context.audit.sandbox_event(&self.budget, event)
+            && let Some(left_out) = UNRECORDED_LINES.admit()
+        {
+            let kind = event.event.as_str();
+            tracing::error!(%error, kind, session = %self.id, left_out, "an audit event was not recorded");
+        }
+    }
+
     /// Waits until this session may search the audit. Cancel-safe.
     pub(crate) async fn acquire_lookup_permit(&self) -> Option<LookupPermit> {
         self.context.lookups.acquire(&self.sandbox_permit).await
+    }
+}
+
+/// With a full disk every event causes such a line.
+static UNRECORDED_LINES: PacedLines = PacedLines::new();
+
+fn audit_budget_limits(limits: &Limits) -> BudgetLimits {
+    BudgetLimits {
+        bytes: limits.audit_session_bytes,
+        refill_time: limits.audit_refill_time,
+        records_per_second: limits.audit_session_records_per_second,
     }
 }

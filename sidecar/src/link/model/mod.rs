@@ -108,7 +108,8 @@ impl ModelLink {
         let log = ServerLog::default();
         let script = server::script(log.clone(), fixture.path("state/audit"));
         assert!(fixture.context.script.set(script.clone()).is_ok());
-        let session = Arc::new(Session::new(&fixture.context, &Principal::anonymous("dev".parse().unwrap())));
+        let session =
+            Arc::new(Session::new(&fixture.context, &Principal::anonymous("dev".parse().unwrap(), None)));
         let (link, commands, shim) = open(&fixture, &session, 1);
         Self {
             fixture,

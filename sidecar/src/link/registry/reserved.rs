@@ -82,9 +82,7 @@ impl Registered {
             detail: Some(detail),
             ..EventRecord::new(event)
         };
-        if let Err(error) = self.session.context.audit.event(&record) {
-            tracing::error!(%error, ?event, link = %self.link, "an audit event was not recorded");
-        }
+        self.session.record_event(&record);
     }
 }
 

@@ -6,7 +6,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use cofferdam_base::Backoff;
+use cofferdam_base::{Backoff, PacedLines};
 use http::{HeaderValue, StatusCode};
 
 use super::Event;
@@ -69,6 +69,9 @@ enum Received {
     Nothing,
 }
 
+/// A server can cause these lines as fast as it sends messages.
+static OVERSIZE_LINES: PacedLines = PacedLines::new();
+
 async fn relay(shared: &Shared, mut stream: MessageStream) -> (SseReader, Received) {
     let mut received = Received::Nothing;
     loop {
@@ -77,7 +80,11 @@ async fn relay(shared: &Shared, mut stream: MessageStream) -> (SseReader, Receiv
                 received = Received::Messages;
                 shared.emit(Event::Message(message)).await;
             }
-            Next::Oversize => tracing::warn!("dropped a message from the server that is too large"),
+            Next::Oversize => {
+                if let Some(left_out) = OVERSIZE_LINES.admit() {
+                    tracing::warn!(left_out, "dropped a message from the server that is too large");
+                }
+            }
             Next::End | Next::Broken => return (stream.into_reader(), received),
         }
     }

@@ -48,6 +48,7 @@ use self::era::Era;
 use self::exchange::{Dispatch, Exchange};
 use self::message::Outline;
 use self::tasks::{Shared, lock};
+use cofferdam_base::PacedLines;
 use cofferdam_net::{AddressPolicy, Dialer, Trust};
 use cofferdam_secrets::SecretReads;
 
@@ -100,6 +101,9 @@ pub enum Event {
     SessionLost,
 }
 
+/// A harness can cause these lines as fast as it sends notifications.
+static UNSENT_LINES: PacedLines = PacedLines::new();
+
 impl HttpUpstream {
     pub fn new(server: HttpTarget, limits: HttpLimits) -> Self {
         Self::with_dialer(server, limits, Dialer::trusting(Trust::System))
@@ -120,7 +124,11 @@ impl HttpUpstream {
                     let failure = Failure::DidNotRun { why: why.to_owned() };
                     self.refused.push_back(Event::Failed { id, failure });
                 }
-                None => tracing::warn!(why, "a notification or response was not sent"),
+                None => {
+                    if let Some(left_out) = UNSENT_LINES.admit() {
+                        tracing::warn!(why, left_out, "a notification or response was not sent");
+                    }
+                }
             }
         }
     }
