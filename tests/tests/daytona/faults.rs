@@ -26,7 +26,7 @@ async fn a_wrong_key_and_an_unknown_sandbox_are_told_apart() {
     let stranger = Operator::with_key(&double, "dtn_wrong");
     let refused = stranger.failure().await;
     assert!(matches!(refused, PlatformError::Unauthorized { status: 401, .. }), "{refused}");
-    assert!(!refused.may_pass());
+    assert!(!refused.may_succeed_later());
     assert!(!refused.to_string().contains("dtn_wrong"), "{refused}");
     let mut operator = Operator::of(&double);
     operator.id = "0f1b2c3d-aaaa-bbbb-cccc-000000000000".parse().unwrap();
@@ -129,7 +129,7 @@ async fn a_response_that_ends_in_the_middle_may_pass_at_every_step() {
     let Some(double) = DaytonaDouble::start(Speed(1)) else { return };
     let operator = Operator::of(&double);
     for step in EVERY_STEP {
-        double.fail_next(step, Fault::HalfAnswer);
+        double.fail_next(step, Fault::HalfResponse);
         let error = operator.failure().await;
         assert!(matches!(error, PlatformError::Unavailable { .. }), "{step}: {error}");
     }

@@ -20,13 +20,13 @@ async fn a_wrong_key_and_an_unknown_sandbox_are_told_apart() {
     let stranger = client(&scene.double.api_url(), Some(&scene.double.sandbox_url()), "e2b_wrong_key");
     let refused = stranger.state(&scene.id).await.unwrap_err();
     assert!(matches!(refused, PlatformError::Unauthorized { status: 401, .. }), "{refused}");
-    assert!(!refused.may_pass() && !refused.to_string().contains("e2b_wrong_key"));
+    assert!(!refused.may_succeed_later() && !refused.to_string().contains("e2b_wrong_key"));
     let unknown = scene.client.state(&"iunknown".parse().unwrap()).await.unwrap_err();
     assert!(
         matches!(&unknown, PlatformError::NoSandbox { sandbox, .. } if sandbox == "iunknown"),
         "{unknown}"
     );
-    assert!(!unknown.may_pass());
+    assert!(!unknown.may_succeed_later());
     assert_eq!(scene.client.state(&scene.id).await.unwrap(), SandboxState::Running);
 }
 
@@ -35,7 +35,7 @@ async fn quotas_and_outages_may_pass_and_name_their_time() {
     let Some(scene) = Scene::new() else { return };
     scene.double.plan(Side::Control, "/sandboxes", Fault::Status(429), 1);
     let quota = scene.refused(&setup(ECHO)).await;
-    assert!(matches!(quota, PlatformError::Quota { .. }) && quota.may_pass(), "{quota}");
+    assert!(matches!(quota, PlatformError::Quota { .. }) && quota.may_succeed_later(), "{quota}");
     for side in [Side::Control, Side::Envd] {
         for fault in [Fault::Status(502), Fault::StatusRetryAfter(503, 7), Fault::Cut] {
             scene.double.plan(side, "/", fault.clone(), 1);
@@ -54,10 +54,10 @@ async fn quotas_and_outages_may_pass_and_name_their_time() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_message_of_the_platform_never_repeats_the_key() {
     let Some(scene) = Scene::new() else { return };
-    scene.double.plan(Side::Control, "/", Fault::StatusSaying(500, format!("bad key {API_KEY}")), 1);
+    scene.double.plan(Side::Control, "/", Fault::StatusWithMessage(500, format!("bad key {API_KEY}")), 1);
     let told = scene.refused(&setup(ECHO)).await;
     assert!(!told.to_string().contains(API_KEY) && !format!("{told:?}").contains(API_KEY), "{told}");
-    scene.double.plan(Side::Control, "/", Fault::StatusSaying(500, "the disk is full".to_owned()), 1);
+    scene.double.plan(Side::Control, "/", Fault::StatusWithMessage(500, "the disk is full".to_owned()), 1);
     let told = scene.refused(&setup(ECHO)).await;
     assert!(told.to_string().contains("the disk is full"), "{told}");
 }
@@ -77,7 +77,7 @@ async fn an_error_never_repeats_the_key_or_the_token_of_the_sandbox() {
     };
     for path in ["/Start", "/files", "/SendSignal"] {
         for status in [400, 401, 404, 409, 500, 503] {
-            scene.double.plan(Side::Envd, path, Fault::StatusSaying(status, echo.clone()), 1);
+            scene.double.plan(Side::Envd, path, Fault::StatusWithMessage(status, echo.clone()), 1);
             check(path, scene.refused(&setup(ECHO)).await);
         }
         scene.double.plan(Side::Envd, path, Fault::Redirect(format!("https://{}/", secrets[1])), 1);
@@ -160,7 +160,7 @@ async fn endless_and_broken_answers_are_refused() {
         assert!(refused.to_string().contains("bytes"), "it says that a limit was met: {refused}");
     }
     for (side, path) in [(Side::Control, "/sandboxes"), (Side::Envd, "/files"), (Side::Envd, "/SendSignal")] {
-        scene.double.plan(side, path, Fault::HalfAnswer, 1);
+        scene.double.plan(side, path, Fault::HalfResponse, 1);
         let broken = scene.refused(&setup(ECHO)).await;
         assert!(matches!(broken, PlatformError::Unavailable { .. }), "{side:?} {path}: {broken}");
     }
@@ -229,11 +229,11 @@ async fn a_disk_that_refuses_is_the_sandbox_s_failure() {
     let home = scene.double.path(scene.box_id(), "/home/user/.local");
     std::fs::write(&home, "a file where a directory should be").unwrap();
     let refused = scene.refused(&setup(ECHO)).await;
-    assert!(matches!(refused, PlatformError::Sandbox { .. }) && !refused.may_pass(), "{refused}");
+    assert!(matches!(refused, PlatformError::Sandbox { .. }) && !refused.may_succeed_later(), "{refused}");
     scene.double.plan(
         Side::Envd,
         "/files",
-        Fault::StatusSaying(507, "not enough disk space available".into()),
+        Fault::StatusWithMessage(507, "not enough disk space available".into()),
         1,
     );
     std::fs::remove_file(&home).unwrap();
@@ -246,7 +246,7 @@ async fn a_refused_token_may_pass_because_the_next_attempt_asks_for_the_new_one(
     let Some(scene) = Scene::new() else { return };
     scene.double.plan(Side::Envd, "/", Fault::Status(401), 1);
     let refused = scene.refused(&setup(ECHO)).await;
-    assert!(matches!(refused, PlatformError::Unavailable { .. }) && refused.may_pass(), "{refused}");
+    assert!(matches!(refused, PlatformError::Unavailable { .. }) && refused.may_succeed_later(), "{refused}");
     assert!(scene.open(&setup(ECHO)).await.is_ok());
 }
 

@@ -145,8 +145,8 @@ async fn a_change_by_the_harness_meanwhile_is_not_lost() {
         let changed = file.clone();
         let always = move |attempt| fs::write(&changed, format!("change {attempt}\n")).unwrap();
         let settings = LineSettings { meanwhile: Box::new(always), ..LineSettings::of(name) };
-        let warning = scene.warning(settings).await.expect("it changes all the time");
-        assert!(warning.contains("changes it all the time"), "{warning}");
+        let warning = scene.warning(settings).await.expect("the file changes before every replacement");
+        assert!(warning.contains("keeps changing it"), "{warning}");
         assert!(fs::read_to_string(&file).unwrap().starts_with("change "), "the harness's own text is there");
     }
 }

@@ -192,7 +192,7 @@ async fn a_paused_sandbox_is_resumed_only_on_request() {
     drop(pipe);
     assert_eq!(scene.client.state(&scene.id).await.unwrap(), SandboxState::Suspended);
     let refused = scene.refused(&setup(ECHO)).await;
-    assert!(matches!(refused, PlatformError::Suspended { .. }) && refused.may_pass(), "{refused}");
+    assert!(matches!(refused, PlatformError::Suspended { .. }) && refused.may_succeed_later(), "{refused}");
     timeout(PATIENCE, scene.client.finish()).await.expect("nothing waits for a paused sandbox");
     assert!(scene.double.is_paused(scene.box_id()), "nothing woke it");
 

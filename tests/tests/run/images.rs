@@ -88,7 +88,7 @@ fn an_image_without_the_command_is_explained() {
     let output = output_of(command, "cofferdam run");
     let said = text(&output.stderr);
     assert_eq!(output.status.code(), Some(127), "{said}");
-    assert!(said.contains("does it have the command and its libraries?"), "{said}");
+    assert!(said.contains("that it contains the command and its libraries"), "{said}");
     assert_eq!(podman.containers(), "");
     user.assert_nothing_left();
 }
@@ -106,7 +106,7 @@ fn an_image_that_cannot_be_pulled_is_explained() {
     assert_eq!(output.status.code(), Some(69), "{said}");
     assert!(said.contains("pulling the image `localhost:1/absent`"), "{said}");
     assert!(
-        said.contains("pull the image `localhost:1/absent`: ") && said.contains("hint: is the name right"),
+        said.contains("pull the image `localhost:1/absent`: ") && said.contains("hint: check the name"),
         "{said}"
     );
     user.assert_nothing_left();

@@ -87,7 +87,7 @@ fn names_that_podman_cannot_mount_are_refused_and_others_work() {
         let said = text(&output.stderr);
         assert_eq!(output.status.code(), Some(64), "{said}");
         assert!(
-            said.contains("it has a comma, a quote or a line end") && said.contains("--sandbox bwrap"),
+            said.contains("the path has a comma, a quote or a line end") && said.contains("--sandbox bwrap"),
             "{said}"
         );
     }

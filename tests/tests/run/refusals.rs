@@ -24,10 +24,15 @@ fn the_home_itself_is_not_mounted() {
     for directory in [user.home(), "/".into()] {
         let mut command = user.command(&["--", "true"]);
         command.current_dir(directory);
-        assert_refused(&user, &output_of(command, "cofferdam run"), 64, &["the home itself, or contains it"]);
+        assert_refused(
+            &user,
+            &output_of(command, "cofferdam run"),
+            64,
+            &["is your home directory, or contains it"],
+        );
     }
     let mount = format!("{}:/data", user.home().display());
-    assert_refused(&user, &user.output(&["--mount", &mount, "--", "true"]), 64, &["the home itself"]);
+    assert_refused(&user, &user.output(&["--mount", &mount, "--", "true"]), 64, &["is your home directory"]);
 }
 
 #[test]
@@ -64,14 +69,21 @@ fn where_namespaces_are_not_permitted_this_is_said() {
     user.program("bwrap", script);
     let mut command = user.command(&["--", "true"]);
     command.env("PATH", user.search_path());
-    let words = ["bubblewrap cannot make this sandbox here: bwrap: No permissions to create new namespace"];
+    let words = [
+        "bubblewrap cannot create this sandbox on this machine: bwrap: No permissions to create new namespace",
+    ];
     assert_refused(&user, &output_of(command, "cofferdam run"), 77, &words);
 }
 
 #[test]
 fn a_program_grant_or_mount_that_does_not_exist_is_named() {
     let user = user();
-    assert_refused(&user, &user.output(&["--", "no-such-program"]), 66, &["no program `no-such-program`"]);
+    assert_refused(
+        &user,
+        &user.output(&["--", "no-such-program"]),
+        66,
+        &["the program `no-such-program` was not found"],
+    );
     assert_refused(
         &user,
         &user.output(&["--grant", "other", "--", "true"]),
@@ -105,7 +117,7 @@ fn files_of_the_sidecar_are_not_mounted() {
     let user = user();
     for path in [&user.world.layout().state, &user.world.layout().root().join("secrets")] {
         let output = user.output(&["--mount", &format!("{}:/data:ro", path.display()), "--", "true"]);
-        assert_refused(&user, &output, 78, &["the sidecar needs it for itself"]);
+        assert_refused(&user, &output, 78, &["must not be accessible in the sandbox"]);
     }
 }
 
@@ -123,7 +135,7 @@ fn programs_of_servers_and_secrets_in_a_writable_directory_are_refused() {
         format!("[servers.other]\ncommand = [\"uv\", \"run\", \"--script={}\"]", script.display()),
     ] {
         std::fs::write(&user.world.layout().config, format!("{config}\n{added}\n")).expect("it is writable");
-        assert_refused(&user, &user.output(&["--", "true"]), 78, &["the sidecar needs it for itself"]);
+        assert_refused(&user, &user.output(&["--", "true"]), 78, &["must not be accessible in the sandbox"]);
     }
     // What a server works on is no program.
     let added = format!("[servers.other]\ncommand = [\"files-server\", \"{}\"]", user.project().display());

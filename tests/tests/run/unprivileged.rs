@@ -193,7 +193,9 @@ fn without_user_namespaces_the_reason_and_the_next_step_are_named() {
     let said = text(&std::fs::read(&errors).expect("it was written"));
     assert_eq!(status.code(), Some(77), "{said}");
     assert!(
-        said.contains("bubblewrap cannot make this sandbox here: bwrap: Creating new namespace failed"),
+        said.contains(
+            "bubblewrap cannot create this sandbox on this machine: bwrap: Creating new namespace failed"
+        ),
         "{said}"
     );
     assert!(said.contains("allow unprivileged user namespaces"), "{said}");

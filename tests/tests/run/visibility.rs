@@ -54,7 +54,7 @@ fn a_configuration_in_the_project_is_refused() {
     let output = cofferdam_tests::process::output_of(command, "cofferdam run");
     let said = text(&output.stderr);
     assert_eq!(output.status.code(), Some(78), "{said}");
-    assert!(said.contains("the configuration is") && said.contains("move it out"), "{said}");
+    assert!(said.contains("the configuration (`") && said.contains("move it out"), "{said}");
     // A link to a configuration elsewhere could be replaced as well.
     std::fs::remove_file(&config).expect("it was just written");
     std::os::unix::fs::symlink(&user.world.layout().config, &config).expect("the project is writable");
@@ -94,7 +94,7 @@ fn a_dry_run_prints_the_command_line_and_leaves_nothing() {
     let line = text(&output.stdout);
     assert!(line.contains(r"it'\''s here' /data") && line.contains("'two words'"), "{line}");
     assert!(line.contains("--unshare-all") && !line.contains(CANARY), "{line}");
-    assert!(text(&output.stderr).contains("network: none · home: hidden · tools: tools by the relay"));
+    assert!(text(&output.stderr).contains("network: none · home: hidden · tools: tools through the relay"));
     assert_eq!(contents(user.world.layout().root()), before);
     user.assert_nothing_left();
 }
@@ -116,6 +116,6 @@ fn no_value_of_a_variable_is_in_a_command_line() {
             "{line}"
         );
         assert!(kind != "podman" || line.contains("--env OTHER_TOKEN "), "{line}");
-        assert!(text(&output.stderr).contains("harness login: inside, by a variable"), "{kind}");
+        assert!(text(&output.stderr).contains("harness login: inside, in a variable"), "{kind}");
     }
 }
