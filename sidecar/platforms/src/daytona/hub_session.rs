@@ -82,7 +82,7 @@ impl HubSession {
         if log.contains(ADDRESS_IN_USE) {
             return Ok(HubStatus::PortInUse);
         }
-        let why = format!("it exited with code {code}: {}", toolbox.redactor().printable(&log));
+        let why = format!("it exited with exit code {code}: {}", toolbox.redactor().printable(&log));
         Err(match code {
             EX_TEMPFAIL => PlatformError::Unavailable { action: STARTING, why, retry_after: None },
             _ => PlatformError::Sandbox { action: STARTING, why },
