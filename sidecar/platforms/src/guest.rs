@@ -1,27 +1,27 @@
 //! What the client of every platform can do in a running sandbox: run short scripts, and read and write files.
 //!
-//! What must stay true: platforms log scripts, their parameters and the paths of files, so none of them holds a secret; what
-//! a script prints and what a file holds was written by the sandbox and is not trusted.
+//! What must stay true: platforms log scripts, their parameters and the paths of files, so none of them contains a secret; the
+//! output of a script and the content of a file come from the sandbox and are not trusted.
 
 use bytes::Bytes;
 
 use crate::PlatformError;
 use crate::redactor::Redactor;
 
-/// A running sandbox, as its platform gives access to it.
+/// Access to a running sandbox through its platform.
 pub(crate) trait Guest: Sync {
-    /// Runs a script with `sh` to its end; `parameters` are its `$1`, `$2` and so on.
+    /// Runs a script with `sh` and waits for its exit; `parameters` are its `$1`, `$2` and so on.
     fn run(
         &self,
-        doing: &'static str,
+        action: &'static str,
         script: &str,
         parameters: &[&str],
     ) -> impl Future<Output = Result<ScriptOutput, PlatformError>> + Send;
 
-    /// Writes a file as the sandbox's user, and makes its directory; `sent` is told how many bytes were sent so far.
+    /// Writes a file as the sandbox's user, and creates its directory. `sent` is called with the number of bytes sent so far.
     fn upload(
         &self,
-        doing: &'static str,
+        action: &'static str,
         path: &str,
         content: Bytes,
         sent: &(dyn Fn(u64) + Send + Sync),
@@ -30,27 +30,27 @@ pub(crate) trait Guest: Sync {
     /// Reads a file of at most a megabyte.
     fn download(
         &self,
-        doing: &'static str,
+        action: &'static str,
         path: &str,
     ) -> impl Future<Output = Result<Bytes, PlatformError>> + Send;
 
     fn redactor(&self) -> &Redactor;
 }
 
-/// How a script ended.
+/// The output and the result of a script.
 pub(crate) struct ScriptOutput {
-    /// What the script printed; on some platforms with its error messages.
+    /// The script's stdout; on some platforms with its stderr.
     pub(crate) text: String,
-    /// `Err` says how the script failed, and may be shown.
-    pub(crate) end: Result<(), String>,
+    /// `Err` is a description of the failure, without secrets.
+    pub(crate) result: Result<(), String>,
 }
 
 impl ScriptOutput {
-    /// What a script printed that succeeded.
-    pub(crate) fn success(self, doing: &'static str) -> Result<String, PlatformError> {
-        match self.end {
+    /// Returns the output of a successful script, or else an error.
+    pub(crate) fn success(self, action: &'static str) -> Result<String, PlatformError> {
+        match self.result {
             Ok(()) => Ok(self.text),
-            Err(why) => Err(PlatformError::Sandbox { doing, why }),
+            Err(why) => Err(PlatformError::Sandbox { action, why }),
         }
     }
 }

@@ -1,9 +1,9 @@
 //! Adds the entries of MCP servers to a harness's settings file in a sandbox.
 //!
-//! What must stay true: what the sandbox's own file holds is never lost. It is read first; it is replaced only if it is still
-//! the file that was read, and keeps its owner and mode; a file that cannot be changed safely is left as it is, and the
-//! operator is told what to add. The path is below the home of the sandbox's user and is checked, because the sandbox
-//! names its home; the file's content is trusted for nothing.
+//! What must stay true: nothing that the file contains is lost. The file is replaced only if it has not changed since it was
+//! read, with the same owner and mode; a file that cannot be changed safely is not changed, and the operator gets a warning
+//! with the entries to add. The sandbox reports the home of its user, so the path below it is checked; the file's content is
+//! not trusted.
 
 use cofferdam_base::random;
 
@@ -11,38 +11,38 @@ use crate::PlatformError;
 use crate::guest::Guest;
 use crate::install::{InstalledShim, is_plain_path};
 
-/// The settings file of a harness, and what is to be in it.
+/// The settings file of a harness, and the entries to add to it.
 pub trait HarnessSettings: Send + Sync {
-    /// The file, below the home of the sandbox's user.
+    /// The path of the file, relative to the home of the sandbox's user.
     fn path(&self) -> &str;
 
-    /// The entries alone, as the operator would add them by hand. `shim` is the path of the shim in the sandbox.
+    /// Only the entries, as text that the operator can add by hand. `shim` is the path of the shim in the sandbox.
     fn entries(&self, shim: &str) -> String;
 
-    /// Adds the entries to the text of the file; `None`: there is no file yet.
+    /// Adds the entries to `existing`, the text of the file; `None` if there is no file yet.
     fn merge(&self, existing: Option<&str>, shim: &str) -> MergedSettings;
 
-    /// Called at the end. The warning says what was not written, why, and what to do; `None`: the file has all entries.
+    /// Called at the end: with `None` if the file has all entries, or else with a warning about what to add by hand, and why.
     fn finish(&self, warning: Option<String>);
 }
 
 /// The result of adding entries to a settings file.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct MergedSettings {
-    /// The whole new text; `None` if the file is to stay as it is.
+    /// The whole new text; `None` if the file is not to be changed.
     pub text: Option<String>,
     /// Why some entry is not in the text.
     pub not_added: Option<String>,
 }
 
-const DOING: &str = "write the harness's settings in the sandbox";
-/// Settings have some kilobytes; Claude Code keeps a history of projects in the same file.
+const ACTION: &str = "write the harness's settings in the sandbox";
+/// Settings usually have a few kilobytes; Claude Code also stores a history of projects in the file.
 const MAX_BYTES: usize = 512 * 1024;
-/// How often a file is read again that changed before it could be replaced.
+/// How often the file is read and replaced at most, if it changes in between.
 const ATTEMPTS: u32 = 3;
 
-/// Prints what the file is, and its digest. Parameters: the file, the largest size.
-const LOOK: &str = r#"if [ -L "$1" ]; then echo link
+/// Prints what kind of file it is, and its digest. Parameters: the file, the maximum size.
+const INSPECT: &str = r#"if [ -L "$1" ]; then echo link
 elif [ ! -e "$1" ]; then echo absent
 elif [ ! -f "$1" ]; then echo other
 elif [ ! -r "$1" ] || [ ! -w "$1" ]; then echo protected
@@ -50,8 +50,8 @@ elif [ "$(wc -c < "$1")" -gt "$2" ]; then echo large
 else echo "file $(sha256sum < "$1")"; fi
 "#;
 
-/// Puts an upload in the place of the file. Parameters: the upload, the file, and the digest of the file that was read, or
-/// `absent`. Prints `stored`, or `changed` if the file is another one now.
+/// Replaces the file by an upload. Parameters: the upload, the file, and the digest of the file that was read, or `absent`.
+/// Prints `stored`, or `changed` if the file has changed since.
 const REPLACE: &str = r#"store() {
   if [ "$3" = absent ]; then
     chmod 0600 "$1" || return 1
@@ -68,8 +68,8 @@ rm -f "$1" "$1.new"
 exit $code
 "#;
 
-/// What is at the path of the file.
-enum Found {
+/// What was found at the path of the file.
+enum FoundFile {
     Absent,
     /// With its digest, as `sha256sum` prints it.
     File(String),
@@ -77,12 +77,12 @@ enum Found {
     Unusable(&'static str),
 }
 
-enum Stored {
+enum ReplaceResult {
     Changed,
-    Done,
+    Replaced,
 }
 
-/// Adds the entries. Failures of the connection are errors; whatever else is in the way becomes a warning.
+/// Adds the entries. Temporary failures are errors; other failures become a warning.
 pub(crate) async fn write_settings(
     guest: &impl Guest,
     installed: &InstalledShim,
@@ -91,7 +91,7 @@ pub(crate) async fn write_settings(
     let path = format!("{}/{}", installed.home, settings.path());
     let not_added = match add_entries(guest, &path, &installed.link, settings).await {
         Ok(not_added) => not_added,
-        Err(error) if error.may_pass() => return Err(error),
+        Err(error) if error.may_succeed_later() => return Err(error),
         Err(error) => Some(error.to_string()),
     };
     settings.finish(not_added.map(|why| {
@@ -101,7 +101,7 @@ pub(crate) async fn write_settings(
     Ok(())
 }
 
-/// Returns why some entry was not added.
+/// Adds the entries; returns why some of them were not added.
 async fn add_entries(
     guest: &impl Guest,
     path: &str,
@@ -112,49 +112,53 @@ async fn add_entries(
         return Ok(Some("its path is not an absolute path of ordinary characters".to_owned()));
     }
     for _ in 0..ATTEMPTS {
-        let (existing, expected) = match look(guest, path).await? {
-            Found::Absent => (None, "absent".to_owned()),
-            Found::File(digest) => match String::from_utf8(guest.download(DOING, path).await?.to_vec()) {
-                Ok(text) => (Some(text), digest),
-                Err(_) => return Ok(Some("it is not text".to_owned())),
-            },
-            Found::Unusable(why) => return Ok(Some(why.to_owned())),
+        let (existing, expected) = match inspect_file(guest, path).await? {
+            FoundFile::Absent => (None, "absent".to_owned()),
+            FoundFile::File(digest) => {
+                match String::from_utf8(guest.download(ACTION, path).await?.to_vec()) {
+                    Ok(text) => (Some(text), digest),
+                    Err(_) => return Ok(Some("it is not text".to_owned())),
+                }
+            }
+            FoundFile::Unusable(why) => return Ok(Some(why.to_owned())),
         };
         let merged = settings.merge(existing.as_deref(), shim);
         let Some(text) = merged.text else { return Ok(merged.not_added) };
-        match replace(guest, path, text, &expected).await? {
-            Stored::Done => return Ok(merged.not_added),
-            Stored::Changed => {}
+        match replace_file(guest, path, text, &expected).await? {
+            ReplaceResult::Replaced => return Ok(merged.not_added),
+            ReplaceResult::Changed => {}
         }
     }
-    Ok(Some("another program in the sandbox changes it all the time".to_owned()))
+    Ok(Some("another program in the sandbox keeps changing it".to_owned()))
 }
 
-async fn look(guest: &impl Guest, path: &str) -> Result<Found, PlatformError> {
-    let output = guest.run(DOING, LOOK, &[path, &MAX_BYTES.to_string()]).await?.success(DOING)?;
+async fn inspect_file(guest: &impl Guest, path: &str) -> Result<FoundFile, PlatformError> {
+    let output = guest.run(ACTION, INSPECT, &[path, &MAX_BYTES.to_string()]).await?.success(ACTION)?;
     let mut words = output.split_whitespace();
     Ok(match (words.next(), words.next()) {
-        (Some("absent"), _) => Found::Absent,
-        (Some("file"), Some(digest)) => Found::File(digest.to_owned()),
-        (Some("file"), None) => Found::Unusable("the sandbox has no `sha256sum`, so a change could be lost"),
-        (Some("large"), _) => Found::Unusable("it is larger than 512 KiB"),
-        (Some("link"), _) => Found::Unusable("it is a symbolic link"),
-        (Some("protected"), _) => Found::Unusable("the sandbox's user may not read and write it"),
-        _ => Found::Unusable("it is not a regular file"),
+        (Some("absent"), _) => FoundFile::Absent,
+        (Some("file"), Some(digest)) => FoundFile::File(digest.to_owned()),
+        (Some("file"), None) => {
+            FoundFile::Unusable("the sandbox has no `sha256sum`, so a change could be lost")
+        }
+        (Some("large"), _) => FoundFile::Unusable("it is larger than 512 KiB"),
+        (Some("link"), _) => FoundFile::Unusable("it is a symbolic link"),
+        (Some("protected"), _) => FoundFile::Unusable("the sandbox's user may not read and write it"),
+        _ => FoundFile::Unusable("it is not a regular file"),
     })
 }
 
-async fn replace(
+async fn replace_file(
     guest: &impl Guest,
     path: &str,
     text: String,
     expected: &str,
-) -> Result<Stored, PlatformError> {
+) -> Result<ReplaceResult, PlatformError> {
     let upload = format!("{path}.cofferdam-{}", random::hex::<4>());
-    guest.upload(DOING, &upload, text.into(), &|_| {}).await?;
-    let output = guest.run(DOING, REPLACE, &[&upload, path, expected]).await?.success(DOING)?;
+    guest.upload(ACTION, &upload, text.into(), &|_| {}).await?;
+    let output = guest.run(ACTION, REPLACE, &[&upload, path, expected]).await?.success(ACTION)?;
     match output.lines().any(|line| line == "stored") {
-        true => Ok(Stored::Done),
-        false => Ok(Stored::Changed),
+        true => Ok(ReplaceResult::Replaced),
+        false => Ok(ReplaceResult::Changed),
     }
 }

@@ -21,21 +21,21 @@ pub struct ShimBinary {
     pub digest: String,
 }
 
-/// Finds the static shim for an architecture; the error is a sentence with the next step.
+/// Returns the static shim for an architecture; the error is a message that says what to do.
 pub type ShimSource = Arc<dyn Fn(Architecture) -> Result<ShimBinary, String> + Send + Sync>;
 
 /// What a client needs in order to start a hub.
 #[derive(Clone)]
 pub struct HubSetup {
     pub shim: ShimSource,
-    /// The public key of the sidecar, which the hub accepts alone. Not secret.
+    /// The public key of the sidecar, the only one that the hub accepts. Not secret.
     pub pin: String,
     /// The settings file of the harness in the sandbox, if entries are to be added to it.
     pub harness: Option<Arc<dyn HarnessSettings>>,
 }
 
 impl Architecture {
-    /// As `uname -m` prints it.
+    /// Parses the output of `uname -m`, or the name that container images use.
     pub fn from_machine(name: &str) -> Option<Self> {
         match name {
             "aarch64" | "arm64" => Some(Self::Aarch64),

@@ -1,9 +1,9 @@
-//! Puts the shim into a sandbox.
+//! Installs the shim in a sandbox.
 //!
-//! What must stay true: a shim is stored under a name with its digest, and gets that name only when it is complete and
-//! executable, so that a running shim is never written over; then a link is switched to it. What an upload leaves behind
-//! when it fails is removed, at the latest by a later look into the sandbox. Scripts use nothing but a POSIX shell and the
-//! usual small programs; where there is no `sha256sum`, the length is compared.
+//! What must stay true: the file name of a shim contains its digest, and the file gets that name only when it is complete and
+//! executable, so that a running shim is never overwritten; then a symbolic link is switched to it. The remains of a failed
+//! upload are removed, at the latest by a later installation. Scripts use only a POSIX shell and common utilities; without
+//! `sha256sum`, only the length of an upload is compared.
 
 use std::time::Duration;
 
@@ -17,9 +17,9 @@ use crate::{Architecture, HubSetup, PlatformError, Progress, ShimBinary};
 /// Where a template puts the shim: see [`crate::e2b`].
 pub(crate) const TEMPLATE_DIRECTORY: &str = "/usr/local/lib/cofferdam";
 pub(crate) const TEMPLATE_LINK: &str = "/usr/local/bin/cofferdam-shim";
-/// The name of a shim; its digest follows.
+/// The beginning of a shim's file name; its digest follows.
 pub(crate) const SHIM_PREFIX: &str = "cofferdam-shim-";
-/// Below the home of the sandbox's user, for what is uploaded.
+/// The directory of uploaded shims, relative to the home of the sandbox's user.
 pub(crate) const HOME_DIRECTORY: &str = ".local/lib/cofferdam";
 const HOME_LINK: &str = ".local/bin/cofferdam-shim";
 
@@ -27,11 +27,11 @@ const LOOK: &str = "look for the shim in the sandbox";
 const UPLOAD: &str = "upload the shim into the sandbox";
 const LINK: &str = "link the shim in the sandbox";
 const CLEAN_UP_TIMEOUT: Duration = Duration::from_secs(5);
-/// A path in a sandbox is at most this long.
+/// The longest accepted path in a sandbox, in bytes.
 const MAX_PATH: usize = 1024;
 
-/// Prints what [`Probe::read`] reads. Parameters: the template's directory; the directory and the link below the home.
-/// Uploads that were cut off ten minutes ago are removed.
+/// Prints what [`Probe::parse`] reads. Parameters: the template's directory; the directory and the link below the home.
+/// Removes incomplete uploads that are older than ten minutes.
 const PROBE: &str = r#"home=${HOME:-/tmp}
 mkdir -p "$home/$2" 2>/dev/null && [ -w "$home/$2" ] || echo "unwritable"
 find "$home/$2" -name '*.part-*' -mmin +10 -exec rm -f '{}' ';' 2>/dev/null
@@ -44,7 +44,7 @@ done 2>/dev/null
 exit 0
 "#;
 
-/// Checks an upload and gives it its name. Parameters: the upload, the name, the digest, the size.
+/// Checks an upload and renames it to its final name. Parameters: the upload, the final name, the digest, the size.
 const STORE: &str = r#"set -e
 if [ "$(wc -c < "$1")" -ne "$4" ]; then echo "the upload is not complete" >&2; exit 1; fi
 if command -v sha256sum > /dev/null; then
@@ -55,7 +55,8 @@ mv -f "$1" "$2"
 rm -f "$2".part-*
 "#;
 
-/// Switches the link. Parameters: the name, the link. A link in the directory of programs is a convenience, for root only.
+/// Switches the link. Parameters: the shim's file, the link. If the user may write to `/usr/local/bin`, a link there too puts
+/// the shim on the PATH.
 const SWITCH: &str = r#"set -e
 mkdir -p "${2%/*}"
 ln -sf "$1" "$2.new"
@@ -66,16 +67,16 @@ if [ -L "$common" ] || [ ! -e "$common" ]; then ln -sfn "$2" "$common" 2>/dev/nu
 
 const REMOVE: &str = r#"rm -f "$1""#;
 
-/// What a look into the sandbox found.
+/// What the script [`PROBE`] found in the sandbox.
 #[derive(Debug, Eq, PartialEq)]
 struct Probe {
     architecture: Architecture,
     /// Absolute, without a slash at its end.
     home: String,
     storage: Storage,
-    /// Where the link leads to; empty if there is none.
+    /// The target of the link; empty if there is no link.
     link: String,
-    /// Digest and path.
+    /// The digest and the path of each shim.
     shims: Vec<(String, String)>,
 }
 
@@ -89,10 +90,10 @@ enum Storage {
 /// A shim in a sandbox.
 #[derive(Debug, Eq, PartialEq)]
 pub(crate) struct InstalledShim {
-    /// The file itself, whose name has the digest.
+    /// The path of the file itself, whose name contains the digest.
     pub(crate) file: String,
     pub(crate) digest: String,
-    /// The stable path that harnesses are told.
+    /// The path for the settings of harnesses, which does not change with the shim's version.
     pub(crate) link: String,
     /// The home of the sandbox's user, without a slash at its end.
     pub(crate) home: String,
@@ -105,28 +106,28 @@ pub(crate) async fn install_shim(
     progress: &(dyn Fn(Progress) + Send + Sync),
 ) -> Result<InstalledShim, PlatformError> {
     let output = guest.run(LOOK, PROBE, &[TEMPLATE_DIRECTORY, HOME_DIRECTORY, HOME_LINK]).await?;
-    let probe = Probe::read(&output.success(LOOK)?, guest.redactor())?;
+    let probe = Probe::parse(&output.success(LOOK)?, guest.redactor())?;
     let shim = (setup.shim)(probe.architecture)
-        .map_err(|why| PlatformError::Sandbox { doing: "choose the shim for the sandbox", why })?;
+        .map_err(|why| PlatformError::Sandbox { action: "choose the shim for the sandbox", why })?;
     check_digest(&shim)?;
     let name = format!("{SHIM_PREFIX}{}", shim.digest);
-    let is_there =
+    let is_installed =
         |path: &str| probe.shims.iter().any(|(digest, found)| *digest == shim.digest && found == path);
     let (home, digest) = (probe.home.clone(), shim.digest.clone());
 
     let template = format!("{TEMPLATE_DIRECTORY}/{name}");
-    if is_there(&template) {
+    if is_installed(&template) {
         return Ok(InstalledShim { file: template, digest, link: TEMPLATE_LINK.to_owned(), home });
     }
     let file = format!("{home}/{HOME_DIRECTORY}/{name}");
     let link = format!("{home}/{HOME_LINK}");
-    if !is_there(&file) {
+    if !is_installed(&file) {
         if probe.storage == Storage::ReadOnly {
             let why = format!(
                 "its user cannot write to `{home}/{HOME_DIRECTORY}`; make that directory writable, or put the shim into the \
                  sandbox's image as `{template}`"
             );
-            return Err(PlatformError::Sandbox { doing: UPLOAD, why });
+            return Err(PlatformError::Sandbox { action: UPLOAD, why });
         }
         upload_shim(guest, &shim, &file, progress).await?;
     }
@@ -153,22 +154,23 @@ async fn upload_shim(
     };
     let stored = stored.await;
     if stored.is_err() {
-        // Only tidiness: a later look removes what is left.
+        // A failure is ignored: a later installation removes the rest of the upload.
         let _ = timeout(CLEAN_UP_TIMEOUT, guest.run(UPLOAD, REMOVE, &[&part])).await;
     }
     stored.map(|_| ())
 }
 
-/// The digest becomes a part of scripts and of file names.
+/// Checks the form of the digest, which becomes a part of scripts and file names.
 fn check_digest(shim: &ShimBinary) -> Result<(), PlatformError> {
     let is_hex = |byte: u8| matches!(byte, b'0'..=b'9' | b'a'..=b'f');
     match shim.digest.len() == 64 && shim.digest.bytes().all(is_hex) {
         true => Ok(()),
-        false => Err(PlatformError::Protocol { doing: UPLOAD, why: "its digest is not SHA-256".into() }),
+        false => Err(PlatformError::Protocol { action: UPLOAD, why: "its digest is not SHA-256".into() }),
     }
 }
 
-/// Absolute, without `..`, and without line breaks and quotes, which would end it in a request or a script.
+/// Whether a path can be used in requests and scripts: absolute, without `..`, line breaks, quotes and other characters that
+/// are special in a quoted string.
 pub(crate) fn is_plain_path(path: &str) -> bool {
     let is_allowed = |byte: u8| (byte.is_ascii_graphic() || byte == b' ') && !b"'\"`\\$".contains(&byte);
     path.starts_with('/')
@@ -179,8 +181,8 @@ pub(crate) fn is_plain_path(path: &str) -> bool {
 }
 
 impl Probe {
-    fn read(output: &str, redactor: &Redactor) -> Result<Self, PlatformError> {
-        let sandbox = |why: String| PlatformError::Sandbox { doing: LOOK, why };
+    fn parse(output: &str, redactor: &Redactor) -> Result<Self, PlatformError> {
+        let sandbox = |why: String| PlatformError::Sandbox { action: LOOK, why };
         let values = |name: &'static str| {
             output.lines().filter_map(move |line| line.strip_prefix(name)?.strip_prefix(' '))
         };
@@ -188,7 +190,7 @@ impl Probe {
         let machine = value("machine");
         let architecture = Architecture::from_machine(machine).ok_or_else(|| {
             let machine = redactor.printable(machine);
-            sandbox(format!("its processor is `{machine}`; there are shims for x86_64 and aarch64"))
+            sandbox(format!("its processor is `{machine}`; shims exist for x86_64 and aarch64 only"))
         })?;
         let home = value("home");
         if !is_plain_path(home) {
@@ -213,11 +215,11 @@ mod tests {
     use super::*;
 
     fn read(output: &str) -> Result<Probe, PlatformError> {
-        Probe::read(output, &Redactor::default())
+        Probe::parse(output, &Redactor::default())
     }
 
     #[test]
-    fn the_probe_tells_processor_home_link_and_shims() {
+    fn the_probe_is_parsed() {
         let output =
             "machine x86_64\nhome /home/user\nlink /home/user/a\nshim abc  /home/user/a\nshim def  /b c\n";
         let shims = [("abc", "/home/user/a"), ("def", "/b c")].map(|(a, b)| (a.to_owned(), b.to_owned()));
@@ -234,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn a_sandbox_that_cannot_run_the_shim_says_why() {
+    fn an_unsupported_processor_or_home_is_an_error_that_names_it() {
         for (output, reason) in [
             ("machine riscv64\nhome /root\n", "riscv64"),
             ("machine x86_64\nhome \n", "home"),
@@ -248,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn paths_cannot_leave_their_place_in_a_request_or_a_script() {
+    fn paths_with_special_characters_are_refused() {
         for good in ["/home/daytona/.local", "/home/a b/.local", "/.local", "/a..b"] {
             assert!(is_plain_path(good), "{good}");
         }

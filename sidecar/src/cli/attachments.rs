@@ -20,11 +20,11 @@ pub(super) fn list(file: Option<&Path>, arguments: &ListArguments) -> Result<Exi
         return Err(unexpected_response());
     };
     if arguments.json {
-        terminal::line(&serde_json::to_string_pretty(&attachments).expect("statuses are plain data"));
+        terminal::print_line(&serde_json::to_string_pretty(&attachments).expect("statuses are plain data"));
     } else if attachments.is_empty() {
         eprintln!("no attachments");
     } else {
-        table(&attachments).iter().for_each(|line| terminal::line(line));
+        table(&attachments).iter().for_each(|line| terminal::print_line(line));
     }
     Ok(ExitCode::SUCCESS)
 }

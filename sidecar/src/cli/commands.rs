@@ -90,12 +90,12 @@ fn serve(file: Option<&Path>, arguments: &ServeArguments) -> Result<ExitCode, Fa
 
 fn check(file: Option<&Path>, arguments: &CheckArguments) -> Result<ExitCode, Failure> {
     if arguments.schema {
-        terminal::line(config::schema().trim_end());
+        terminal::print_line(config::schema().trim_end());
         return Ok(ExitCode::SUCCESS);
     }
     let (path, config) = load(file)?;
     let count = |number: usize, noun: &str| format!("{number} {noun}{}", if number == 1 { "" } else { "s" });
-    terminal::line(&format!(
+    terminal::print_line(&format!(
         "{}: ok ({}, {}, {})",
         path.display(),
         count(config.servers.len(), "server"),
@@ -131,7 +131,7 @@ fn enroll(file: Option<&Path>, arguments: EnrollArguments) -> Result<ExitCode, F
     match request(file, &enroll)? {
         AdminResponse::Enrolled { enrolment, expires_in_seconds, text } => {
             eprintln!("enrolment {enrolment}, valid for {expires_in_seconds} s; {next_step}");
-            terminal::line(&text);
+            terminal::print_line(&text);
             Ok(ExitCode::SUCCESS)
         }
         AdminResponse::Refused { why } => Err(Failure::new(Sysexit::Unavailable, why)),
@@ -143,16 +143,16 @@ fn key(file: Option<&Path>) -> Result<ExitCode, Failure> {
     let (_, config) = load(file)?;
     let identity = enrolment::key::load_or_create(&config.state_dir)
         .map_err(|error| Failure::new(Sysexit::NoInput, error).hint("run this as the sidecar's user"))?;
-    terminal::line(&identity.public().to_string());
+    terminal::print_line(&identity.public().to_string());
     Ok(ExitCode::SUCCESS)
 }
 
 fn reload(file: Option<&Path>) -> Result<ExitCode, Failure> {
     match request(file, &AdminRequest::Reload)? {
         AdminResponse::Reloaded { policy, at_restart } => {
-            terminal::line(&format!("reloaded; policy {policy}"));
+            terminal::print_line(&format!("reloaded; policy {policy}"));
             if !at_restart.is_empty() {
-                terminal::line(&format!("takes effect at restart: {}", at_restart.join(", ")));
+                terminal::print_line(&format!("takes effect at restart: {}", at_restart.join(", ")));
             }
             Ok(ExitCode::SUCCESS)
         }

@@ -29,14 +29,14 @@ pub(super) fn sessions(file: Option<&Path>, arguments: &SessionsArguments) -> Re
     if arguments.json {
         // The object of `GET /v1/sessions`, with all keys even if a list is empty.
         let all = json!({ "sessions": sessions, "attached": attached, "attachments": attachments });
-        terminal::line(&serde_json::to_string_pretty(&all).expect("descriptions are plain data"));
+        terminal::print_line(&serde_json::to_string_pretty(&all).expect("descriptions are plain data"));
         return Ok(ExitCode::SUCCESS);
     }
     if sessions.is_empty() && attached.is_empty() {
         eprintln!("no sessions");
     }
     for line in table(&sessions, &attached, &attachments) {
-        terminal::line(&line);
+        terminal::print_line(&line);
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -120,13 +120,13 @@ pub(super) fn enrolments(file: Option<&Path>, arguments: EnrolmentsArguments) ->
         return Err(unexpected_response());
     };
     if arguments.json {
-        terminal::line(&serde_json::to_string_pretty(&enrolments).expect("a list is plain data"));
+        terminal::print_line(&serde_json::to_string_pretty(&enrolments).expect("a list is plain data"));
     } else if enrolments.is_empty() {
         eprintln!("no enrolments");
     } else {
-        terminal::line("ENROLMENT          GRANT     KIND      LINKS  EXPIRES     SANDBOX");
+        terminal::print_line("ENROLMENT          GRANT     KIND      LINKS  EXPIRES     SANDBOX");
         for enrolment in &enrolments {
-            terminal::line(&enrolment_line(enrolment));
+            terminal::print_line(&enrolment_line(enrolment));
         }
     }
     Ok(ExitCode::SUCCESS)
@@ -151,16 +151,18 @@ pub(super) fn report_killed(response: AdminResponse) -> Result<ExitCode, Failure
     match response {
         AdminResponse::Killed { links, enrolment, attachment, total_ms } => {
             for link in &links {
-                terminal::line(&ended_line(link));
+                terminal::print_line(&ended_line(link));
                 for line in link.ended.vault.iter().flat_map(Revoked::lines) {
-                    terminal::line(&format!("session {}: {line}", link.session));
+                    terminal::print_line(&format!("session {}: {line}", link.session));
                 }
                 for credential in &link.ended.not_revocable {
-                    terminal::line(&format!("session {}: {}", link.session, credential.line()));
+                    terminal::print_line(&format!("session {}: {}", link.session, credential.line()));
                 }
             }
             if let Some(enrolment) = enrolment {
-                terminal::line(&format!("enrolment {enrolment}: ended; its sandbox cannot connect again"));
+                terminal::print_line(&format!(
+                    "enrolment {enrolment}: ended; its sandbox cannot connect again"
+                ));
             }
             if let Some(EndedAttachment { name, lifetime }) = attachment {
                 let until = match lifetime {
@@ -169,9 +171,9 @@ pub(super) fn report_killed(response: AdminResponse) -> Result<ExitCode, Failure
                     }
                     Lifetime::Detached | Lifetime::Followed => "",
                 };
-                terminal::line(&format!("attachment {name}: ended{until}"));
+                terminal::print_line(&format!("attachment {name}: ended{until}"));
             }
-            terminal::line(&format!("ended after {total_ms} ms"));
+            terminal::print_line(&format!("ended after {total_ms} ms"));
             Ok(ExitCode::SUCCESS)
         }
         AdminResponse::Refused { why } => Err(Failure::new(Sysexit::NoInput, why)),

@@ -18,13 +18,13 @@ pub(super) fn run(file: Option<&Path>, command: TokenCommand) -> Result<ExitCode
                 return Err(unexpected_response());
             };
             if arguments.json {
-                terminal::line(&serde_json::to_string_pretty(&tokens).expect("a list is plain data"));
+                terminal::print_line(&serde_json::to_string_pretty(&tokens).expect("a list is plain data"));
             } else if tokens.is_empty() {
                 eprintln!("no tokens");
             } else {
-                terminal::line("TOKEN              EXPIRES     GRANTS               NAME");
+                terminal::print_line("TOKEN              EXPIRES     GRANTS               NAME");
                 for token in &tokens {
-                    terminal::line(&token_line(token));
+                    terminal::print_line(&token_line(token));
                 }
             }
             Ok(ExitCode::SUCCESS)
@@ -32,7 +32,7 @@ pub(super) fn run(file: Option<&Path>, command: TokenCommand) -> Result<ExitCode
         TokenCommand::Revoke(arguments) => {
             match request(file, &AdminRequest::RevokeToken { token: arguments.id })? {
                 AdminResponse::TokenRevoked { id } => {
-                    terminal::line(&format!(
+                    terminal::print_line(&format!(
                         "token {id}: revoked; enrolments that were made with it stay until they are ended"
                     ));
                     Ok(ExitCode::SUCCESS)
@@ -55,7 +55,7 @@ fn create(file: Option<&Path>, arguments: TokenCreateArguments) -> Result<ExitCo
                 "token {id}, valid for {expires_in_seconds} s; it is not shown again. Clients of `admin.tls` send it as \
                  `Authorization: Bearer TOKEN`"
             );
-            terminal::line(token.as_str());
+            terminal::print_line(token.as_str());
             Ok(ExitCode::SUCCESS)
         }
         AdminResponse::Refused { why } => Err(Failure::new(Sysexit::Usage, why)),

@@ -64,7 +64,7 @@ async fn follow(socket: &Path, output: WatchOutput) -> Result<ExitCode, Failure>
         WatchOutput::Table => follow_table(socket, &mut stream).await?,
         WatchOutput::JsonLines | WatchOutput::Lines => {
             while let Some(event) = stream.next().await.map_err(admin_failure)? {
-                terminal::line(&match output {
+                terminal::print_line(&match output {
                     WatchOutput::JsonLines => json_line(&event),
                     WatchOutput::Lines | WatchOutput::Table => text_line(&event),
                 });

@@ -1,7 +1,7 @@
 //! Adds entries to a settings file in JSON.
 //!
-//! What must stay true: every byte that is not an entry of ours stays as it is: unknown members, their order, spaces. A file
-//! that is not plain JSON, for instance because it has comments, is not changed.
+//! What must stay true: every byte outside of Cofferdam's entries is unchanged: unknown members, their order, white space. A
+//! file that is not plain JSON, for instance because it has comments, is not changed.
 
 use serde::Deserialize;
 use serde::de::{Deserializer, Error as _, MapAccess, Visitor};
@@ -10,18 +10,18 @@ use serde_json::{Map, Value};
 
 use super::{AddedEntries, MergeRefusal, starts_shim};
 
-/// The members of an object in their order, each value as it is written.
+/// The members of a JSON object in their order, with the text of each value.
 struct Members<'a>(Vec<(String, &'a RawValue)>);
 
 /// A replacement of some bytes of the text.
 struct Edit {
     start: usize,
     end: usize,
-    with: String,
+    replacement: String,
 }
 
-/// Adds the entries to the object in the member `key`. An entry that starts the shim is replaced if it differs; one of the
-/// same name that starts another program stays.
+/// Adds the entries to the object in the member `key`. An existing entry of the same name is replaced if it starts the shim,
+/// and is unchanged if it starts another program.
 pub(super) fn add_entries(
     text: &str,
     key: &str,
@@ -56,7 +56,7 @@ pub(super) fn add_entries(
                 }
                 added.insert(name.clone(), entry.clone());
                 let start = offset(text, found.get());
-                edits.push(Edit { start, end: start + found.get().len(), with: entry.to_string() });
+                edits.push(Edit { start, end: start + found.get().len(), replacement: entry.to_string() });
             }
             if !missing.is_empty() {
                 let separator = if text.contains('\n') { ",\n    " } else { "," };
@@ -66,17 +66,17 @@ pub(super) fn add_entries(
     }
     edits.sort_by_key(|edit| std::cmp::Reverse(edit.start));
     let mut result = text.to_owned();
-    for Edit { start, end, with } in edits {
-        result.replace_range(start..end, &with);
+    for Edit { start, end, replacement } in edits {
+        result.replace_range(start..end, &replacement);
     }
-    // Whatever the text looked like: nothing else has changed.
+    // Checks that the edits changed nothing else, whatever the text looked like.
     match serde_json::from_str::<Value>(&result).ok() == expected(text, key, added) {
         true => Ok(AddedEntries { text: result, names_in_use }),
         false => Err(MergeRefusal::NotPlainJson),
     }
 }
 
-/// The settings as they should be afterwards.
+/// The parsed settings that the edited text must have.
 fn expected(text: &str, key: &str, added: Map<String, Value>) -> Option<Value> {
     let mut settings: Map<String, Value> = serde_json::from_str(text).ok()?;
     let servers = settings.entry(key).or_insert_with(|| Map::new().into());
@@ -84,20 +84,20 @@ fn expected(text: &str, key: &str, added: Map<String, Value>) -> Option<Value> {
     Some(settings.into())
 }
 
-/// Adds a member behind the last one of the object that begins at `start`.
-fn insertion(text: &str, start: usize, members: &Members<'_>, member: &str, line: &str) -> Edit {
-    let line = if text.contains('\n') { line } else { "" };
-    let (position, with) = match members.0.last() {
-        Some((_, last)) => (offset(text, last.get()) + last.get().len(), format!(",{line}{member}")),
+/// The edit that adds a member after the last one of the object that begins at `start`.
+fn insertion(text: &str, start: usize, members: &Members<'_>, member: &str, indent: &str) -> Edit {
+    let indent = if text.contains('\n') { indent } else { "" };
+    let (position, replacement) = match members.0.last() {
+        Some((_, last)) => (offset(text, last.get()) + last.get().len(), format!(",{indent}{member}")),
         None => {
             let brace = text[start..].find('{').unwrap_or_default();
-            (start + brace + 1, format!("{line}{member}"))
+            (start + brace + 1, format!("{indent}{member}"))
         }
     };
-    Edit { start: position, end: position, with }
+    Edit { start: position, end: position, replacement }
 }
 
-/// Where `part` begins, which is a part of the text.
+/// The position of `part`, a slice of `text`, in it.
 fn offset(text: &str, part: &str) -> usize {
     part.as_ptr().addr() - text.as_ptr().addr()
 }
@@ -156,9 +156,9 @@ mod tests {
     }
 
     #[test]
-    fn all_other_bytes_stay() {
-        let own = "{\n  \"z\": 1e2,\n  \"mcpServers\": {\n    \"db\": {\"command\":  \"x\"}\n  },\n\t\"a\": \"ä\\u00e4\"\n}\n";
-        let added = add(own).unwrap();
+    fn all_other_bytes_are_unchanged() {
+        let existing = "{\n  \"z\": 1e2,\n  \"mcpServers\": {\n    \"db\": {\"command\":  \"x\"}\n  },\n\t\"a\": \"ä\\u00e4\"\n}\n";
+        let added = add(existing).unwrap();
         assert!(added.names_in_use.is_empty());
         assert!(added.text.starts_with(
             "{\n  \"z\": 1e2,\n  \"mcpServers\": {\n    \"db\": {\"command\":  \"x\"},\n    \"github\": {"
@@ -168,9 +168,9 @@ mod tests {
     }
 
     #[test]
-    fn objects_without_members_get_their_first_one() {
-        for own in ["{}", "{ }\n", "{\"mcpServers\":{}}", " {\"a\":1, \"mcpServers\": {\n}}"] {
-            let text = add(own).unwrap().text;
+    fn entries_are_added_to_empty_objects() {
+        for existing in ["{}", "{ }\n", "{\"mcpServers\":{}}", " {\"a\":1, \"mcpServers\": {\n}}"] {
+            let text = add(existing).unwrap().text;
             let settings: Value = serde_json::from_str(&text).unwrap();
             assert_eq!(settings["mcpServers"]["wiki"]["args"], json!(["--server", "wiki"]), "{text}");
         }
@@ -178,9 +178,9 @@ mod tests {
     }
 
     #[test]
-    fn an_entry_of_another_program_stays_and_an_old_one_of_the_shim_is_replaced() {
-        let own = r#"{"mcpServers": {"github": {"command": "gh-server"}, "wiki": {"command": "/old/cofferdam-shim"}, "x": 1}}"#;
-        let added = add(own).unwrap();
+    fn an_entry_that_starts_another_program_is_unchanged_and_an_old_entry_of_the_shim_is_replaced() {
+        let existing = r#"{"mcpServers": {"github": {"command": "gh-server"}, "wiki": {"command": "/old/cofferdam-shim"}, "x": 1}}"#;
+        let added = add(existing).unwrap();
         assert_eq!(added.names_in_use, ["github"]);
         let start = r#"{"mcpServers": {"github": {"command": "gh-server"}, "wiki": {"#;
         assert!(added.text.starts_with(start) && added.text.ends_with(r#", "x": 1}}"#), "{}", added.text);
@@ -188,12 +188,12 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_plain_json_is_refused() {
-        for own in ["", "[]", "// a comment\n{}", "{\"a\": 1,}", "{\"a\": 1, \"a\": 2}", "{} {}"] {
-            assert_eq!(add(own), Err(MergeRefusal::NotPlainJson), "{own}");
+    fn text_that_is_not_plain_json_is_refused() {
+        for existing in ["", "[]", "// a comment\n{}", "{\"a\": 1,}", "{\"a\": 1, \"a\": 2}", "{} {}"] {
+            assert_eq!(add(existing), Err(MergeRefusal::NotPlainJson), "{existing}");
         }
-        for own in ["{\"mcpServers\": []}", "{\"mcpServers\": {\"a\": 1, \"a\": 1}}"] {
-            assert_eq!(add(own), Err(MergeRefusal::ServersForm("mcpServers".into())), "{own}");
+        for existing in ["{\"mcpServers\": []}", "{\"mcpServers\": {\"a\": 1, \"a\": 1}}"] {
+            assert_eq!(add(existing), Err(MergeRefusal::ServersForm("mcpServers".into())), "{existing}");
         }
     }
 }

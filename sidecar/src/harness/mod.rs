@@ -1,11 +1,11 @@
-//! Harnesses that Cofferdam knows, and their settings files: one entry for each MCP server, which starts the shim.
+//! The harnesses that Cofferdam supports, and their settings files: an entry for each MCP server, which starts the shim.
 //!
 //! What must stay true: an entry holds no secret; a settings file that exists is only added to, by the rules of
 //! [`sandbox_settings`].
 //!
 //! | module | what it holds |
 //! |---|---|
-//! | `json_settings` | adds entries to a JSON file and leaves all its other bytes |
+//! | `json_settings` | adds entries to a JSON file and changes no other byte |
 //! | [`sandbox_settings`] | the settings file in a sandbox of a platform |
 //! | `toml_settings` | adds entries to a TOML file, at its end |
 
@@ -37,11 +37,11 @@ pub enum Harness {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ShimCommand<'a> {
     pub(crate) program: &'a str,
-    /// The shim's `--relay`; `None`: the shim finds its relay by itself.
-    pub(crate) link: Option<&'a str>,
+    /// The address for the shim's `--relay`. With `None` the shim finds the relay by itself.
+    pub(crate) relay: Option<&'a str>,
 }
 
-/// The text of a settings file with entries added, and the names of servers that belong to other entries.
+/// The text of a settings file with entries added, and the names of servers that other entries already have.
 #[derive(Debug, Eq, PartialEq)]
 struct AddedEntries {
     text: String,
@@ -59,7 +59,7 @@ enum MergeRefusal {
     ServersForm(String),
 }
 
-/// The name of the shim's program, also of the link to it in a sandbox.
+/// The file name of the shim, and of the symbolic link to it in a sandbox.
 const SHIM_PROGRAM: &str = "cofferdam-shim";
 
 impl Harness {
@@ -72,7 +72,7 @@ impl Harness {
         }
     }
 
-    /// The user's settings file, below the home.
+    /// The path of the user's settings file, relative to the home.
     pub(crate) fn settings_path(self) -> &'static str {
         match self {
             Self::ClaudeCode => ".claude.json",
@@ -82,7 +82,7 @@ impl Harness {
         }
     }
 
-    /// The member of the settings in which the MCP servers are.
+    /// The key of the MCP servers in the settings.
     pub(crate) fn servers_key(self) -> &'static str {
         match self {
             Self::ClaudeCode | Self::GeminiCli => "mcpServers",
@@ -91,9 +91,9 @@ impl Harness {
         }
     }
 
-    /// The entry of one server. Codex passes no environment to servers, so a link is an argument.
+    /// The entry of one server. The relay's address is an argument, because Codex passes no environment to servers.
     pub(crate) fn entry(self, server: &Name, shim: ShimCommand<'_>) -> Value {
-        let relay = shim.link.map(|link| ["--relay", link]).into_iter().flatten();
+        let relay = shim.relay.map(|address| ["--relay", address]).into_iter().flatten();
         let arguments: Vec<&str> = relay.chain(["--server", server.as_str()]).collect();
         match self {
             Self::ClaudeCode => json!({"type": "stdio", "command": shim.program, "args": arguments}),
@@ -109,7 +109,7 @@ impl Harness {
 /// Whether an entry of a settings file starts the shim, so that it was written for Cofferdam.
 fn starts_shim(entry: &Value) -> bool {
     let command = match &entry["command"] {
-        Value::Array(words) => words.first().and_then(Value::as_str),
+        Value::Array(arguments) => arguments.first().and_then(Value::as_str),
         command => command.as_str(),
     };
     command.and_then(|command| Path::new(command).file_name()).is_some_and(|name| name == SHIM_PROGRAM)

@@ -1,7 +1,7 @@
-//! The settings file of a harness in a sandbox of a platform: entries for the servers of the grant are added to it.
+//! Adds entries for the servers of the grant to a harness's settings file in a sandbox of a platform.
 //!
-//! What must stay true: an entry that the sandbox's own file has under the name of a server stays, unless it starts the shim;
-//! no entry is removed. Shims find the hub by themselves, so an entry needs no link.
+//! What must stay true: no entry is removed, and an existing entry with the name of a server is changed only if it starts the
+//! shim (in TOML not even then). Shims find the hub by themselves, so an entry needs no address.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use toml::Table;
 
 use super::{AddedEntries, Harness, ShimCommand, json_settings, toml_settings};
 
-/// Called with the warning for the operator, if there is one.
+/// Called when the settings were handled, with a warning for the operator if entries are missing.
 pub(crate) type ReportWarning = Arc<dyn Fn(Option<String>) + Send + Sync>;
 
 pub(crate) struct SandboxSettings {
@@ -22,13 +22,13 @@ pub(crate) struct SandboxSettings {
     pub(crate) report: ReportWarning,
 }
 
-/// How long Codex waits for servers that are not `required`. Its default of a second is shorter than the first start of
-/// many servers, and a turn that starts without them has none of their tools.
+/// How long Codex waits for servers that are not `required`. Its default of one second is shorter than the first start of
+/// many servers, whose tools would then be missing in the first turn.
 pub(crate) const CODEX_GRACE: (&str, i64) = ("mcp_optional_startup_grace_ms", 10_000);
 
 impl SandboxSettings {
     fn entries_by_name(&self, shim: &str) -> Map<String, Value> {
-        let shim = ShimCommand { program: shim, link: None };
+        let shim = ShimCommand { program: shim, relay: None };
         self.servers.iter().map(|server| (server.to_string(), self.harness.entry(server, shim))).collect()
     }
 
@@ -114,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_added_is_said() {
+    fn the_reason_why_an_entry_was_not_added_is_reported() {
         for (harness, existing, reason) in [
             (Harness::OpenCode, "{ // comment\n}", "JSON"),
             (Harness::Codex, "mcp_servers = {}", "mcp_servers"),

@@ -1,14 +1,14 @@
 //! Adds entries to a settings file in TOML.
 //!
-//! What must stay true: the text of the file stays as it is, comments included; entries are tables at its end. Where that
-//! would change the meaning of the file, or is not possible, nothing is added.
+//! What must stay true: the existing text is unchanged, comments included; entries are tables at its end. If that is not
+//! possible, or would change the meaning of the file, nothing is added.
 
 use serde_json::{Map, Value};
 use toml::Table;
 
 use super::{AddedEntries, MergeRefusal};
 
-/// Adds the entries as tables `[key.NAME]`. An entry that is there already stays, whatever it starts.
+/// Adds the entries as tables `[key.NAME]`. An existing entry is unchanged, even if it starts the shim.
 pub(super) fn add_entries(
     text: &str,
     key: &str,
@@ -38,9 +38,9 @@ pub(super) fn add_entries(
     };
     let tables = Table::from_iter([(key.to_owned(), toml::Value::Table(missing))]);
     let text = format!("{text}{separator}{tables}");
-    // Tables cannot be added to an inline table, for instance.
+    // Checks the result: for instance, tables cannot be added to an inline table.
     match text.parse::<Table>() {
-        Ok(written) if written == settings => Ok(AddedEntries { text, names_in_use }),
+        Ok(parsed) if parsed == settings => Ok(AddedEntries { text, names_in_use }),
         _ => Err(not_tables()),
     }
 }
@@ -64,28 +64,35 @@ mod tests {
 
     #[test]
     fn entries_are_tables_at_the_end() {
-        for own in ["", "# mine\nmodel = \"o\"\n", "[mcp_servers]\n", "[mcp_servers.db]\ncommand = 'x' # why"]
+        for existing in
+            ["", "# mine\nmodel = \"o\"\n", "[mcp_servers]\n", "[mcp_servers.db]\ncommand = 'x' # why"]
         {
-            let added = add(own).unwrap();
-            assert!(added.text.starts_with(own) && added.text[own.len()..].contains(ENTRY), "{}", added.text);
+            let added = add(existing).unwrap();
+            assert!(
+                added.text.starts_with(existing) && added.text[existing.len()..].contains(ENTRY),
+                "{}",
+                added.text
+            );
             assert_eq!(add(&added.text).unwrap().text, added.text, "what is there is not added again");
         }
     }
 
     #[test]
-    fn another_entry_of_the_same_name_stays() {
-        let own = "[mcp_servers.git-hub]\ncommand = 'x'\n";
+    fn an_existing_entry_of_the_same_name_is_unchanged() {
+        let existing = "[mcp_servers.git-hub]\ncommand = 'x'\n";
         assert_eq!(
-            add(own).unwrap(),
-            AddedEntries { text: own.into(), names_in_use: vec!["git-hub".into()] }
+            add(existing).unwrap(),
+            AddedEntries { text: existing.into(), names_in_use: vec!["git-hub".into()] }
         );
     }
 
     #[test]
-    fn what_cannot_be_added_to_is_refused() {
+    fn files_to_which_tables_cannot_be_added_are_refused() {
         assert_eq!(add("a = "), Err(MergeRefusal::NotToml));
-        for own in ["mcp_servers = {}\n", "mcp_servers = { db = { command = 'x' } }\n", "mcp_servers = 1\n"] {
-            assert_eq!(add(own), Err(MergeRefusal::ServersForm("mcp_servers".into())), "{own}");
+        for existing in
+            ["mcp_servers = {}\n", "mcp_servers = { db = { command = 'x' } }\n", "mcp_servers = 1\n"]
+        {
+            assert_eq!(add(existing), Err(MergeRefusal::ServersForm("mcp_servers".into())), "{existing}");
         }
     }
 }

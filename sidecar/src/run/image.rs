@@ -1,8 +1,8 @@
 //! The image of a container: looked for on this machine, and pulled if it is not there.
 //!
-//! What must stay true: the sandbox's program never pulls by itself while the command's terminal is on, so that its progress
-//! does not mix with the command's output; a pull that is interrupted is asked to end before it is killed, because it
-//! removes its partial files then.
+//! What must stay true: the image is pulled before the command starts, never by the program that runs the command, whose
+//! progress would mix with the command's output; an interrupted pull gets SIGTERM before it is killed, so that it can remove
+//! its partial files.
 
 use std::os::unix::process::CommandExt as _;
 use std::process::Stdio;
@@ -18,7 +18,7 @@ use super::kinds::CommandLine;
 use crate::terminal::failure::{Failure, Sysexit};
 use crate::terminal::progress::Progress;
 
-/// An image, and how its sandbox's program is asked about it.
+/// An image, and the command lines to inspect and pull it.
 #[derive(Debug)]
 pub(super) struct Image {
     pub(super) name: String,
@@ -32,15 +32,15 @@ pub(super) struct Image {
 pub(super) struct Pull(Option<Child>);
 
 const INSPECT_TIMEOUT: Duration = Duration::from_secs(20);
-/// Large images over slow networks; a user who does not want to wait interrupts it.
+/// Enough for a large image over a slow network; a user who does not want to wait can interrupt it.
 const PULL_TIMEOUT: Duration = Duration::from_secs(60 * 60);
 /// For an interrupted pull to remove its partial files.
 const STOP_TIMEOUT: Duration = Duration::from_secs(5);
-/// The end of a failed pull's messages that is shown.
+/// How much of the end of a failed pull's stderr is shown.
 const SHOWN_BYTES: usize = 1_000;
 
 impl Image {
-    /// Pulls the image unless it is on this machine. `pull` ends an interrupted one.
+    /// Pulls the image unless it is on this machine. The running pull is stored in `pull`, so that the caller can stop it.
     pub(super) async fn ensure_present(&self, pull: &mut Pull, progress: &Progress) -> Result<(), Failure> {
         let mut architecture = self.architecture().await;
         if architecture.is_none() {
@@ -48,11 +48,12 @@ impl Image {
             self.pull(pull).await?;
             architecture = self.architecture().await;
         }
-        if let Some(architecture) = architecture.filter(|architecture| architecture != own_architecture()) {
+        if let Some(architecture) = architecture.filter(|architecture| architecture != machine_architecture())
+        {
             progress.line(&format!(
                 "warning: the image `{}` is for {architecture} and this machine is {}: its programs need an emulator",
                 self.name,
-                own_architecture()
+                machine_architecture()
             ));
         }
         Ok(())
@@ -68,18 +69,19 @@ impl Image {
 
     async fn pull(&self, pull: &mut Pull) -> Result<(), Failure> {
         let failed = |why: String| {
-            Failure::new(Sysexit::Unavailable, format!("pull the image `{}`: {why}", self.name)).hint(
-                "is the name right, and can this machine reach the registry? An image of this machine's own is named \
+            Failure::new(Sysexit::Unavailable, format!("cannot pull the image `{}`: {why}", self.name)).hint(
+                "check the name, and that this machine can reach the registry; an image that was built on this machine is named \
                  `localhost/NAME`",
             )
         };
         let mut command = self.pull.command();
-        // In a group of its own: a ctrl-C at the terminal is for this process, which ends the pull.
+        // In its own process group: Ctrl-C at the terminal reaches only this process, which then stops the pull.
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped()).process_group(0);
         let child = Command::from(command).kill_on_drop(true).spawn();
         let child = pull.0.insert(child.map_err(|error| failed(error.to_string()))?);
         let messages = child.stderr.take();
-        let ended = timeout(PULL_TIMEOUT, async { tokio::join!(child.wait(), end_of(messages)) }).await;
+        let ended =
+            timeout(PULL_TIMEOUT, async { tokio::join!(child.wait(), read_last_bytes(messages)) }).await;
         let result = match ended {
             Ok((Ok(status), _)) if status.success() => Ok(()),
             Ok((Ok(_), messages)) => Err(failed(messages.trim().to_owned())),
@@ -92,20 +94,20 @@ impl Image {
 }
 
 impl Pull {
-    /// Ends the pull, if one is under way.
+    /// Stops the pull, if it is still running.
     pub(super) async fn stop(&mut self) {
         let Some(mut child) = self.0.take() else { return };
         if let Some(id) = child.id().and_then(|id| i32::try_from(id).ok()) {
-            // It was not waited for yet, so the id is its own.
+            // The child was not waited for yet, so its id cannot belong to another process.
             let _ = kill(Pid::from_raw(id), Signal::SIGTERM);
         }
-        // What does not end by itself is killed on drop.
+        // A pull that does not exit in time is killed on drop.
         let _ = timeout(STOP_TIMEOUT, child.wait()).await;
     }
 }
 
-/// The last bytes of a stream.
-async fn end_of(stream: Option<impl AsyncRead + Unpin>) -> String {
+/// Reads a stream to its end and returns its last bytes.
+async fn read_last_bytes(stream: Option<impl AsyncRead + Unpin>) -> String {
     let Some(mut stream) = stream else { return String::new() };
     let (mut end, mut buffer) = (Vec::new(), [0; 4096]);
     while let Ok(length @ 1..) = stream.read(&mut buffer).await {
@@ -116,7 +118,7 @@ async fn end_of(stream: Option<impl AsyncRead + Unpin>) -> String {
 }
 
 /// This machine's architecture as images name it.
-fn own_architecture() -> &'static str {
+fn machine_architecture() -> &'static str {
     match std::env::consts::ARCH {
         "x86_64" => "amd64",
         "aarch64" => "arm64",

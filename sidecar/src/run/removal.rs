@@ -1,10 +1,10 @@
 //! Removes a directory tree that a sandbox could write.
 //!
-//! What must stay true: a file that holds a login goes first; no link is followed; a sandbox cannot keep its files by taking
-//! permissions from its directories or by nesting them deeper than this process has descriptors or stack; what could not
-//! be removed is reported.
+//! What must stay true: files that hold a login are removed first; no symbolic link is followed; a sandbox cannot prevent the
+//! removal by clearing the permissions of its directories, or by nesting them deeper than this process has descriptors or
+//! stack; what could not be removed is reported.
 //!
-//! The walk needs no recursion: a directory that is found inside another one is moved up to the root of the tree, so that the
+//! The algorithm needs no recursion: directories below a directory of the root are moved to the root of the tree, so that the
 //! tree becomes flatter with every pass.
 
 use std::ffi::CStr;
@@ -22,18 +22,18 @@ use nix::fcntl::{AT_FDCWD, OFlag, openat, renameat};
 use nix::sys::stat::{Mode, fstat};
 use nix::unistd::{UnlinkatFlags, unlinkat};
 
-/// What is left of a tree.
+/// A tree could not be removed completely.
 #[derive(Debug)]
 pub(super) struct NotRemoved {
     tree: PathBuf,
-    /// How many entries are left, as far as they were seen.
+    /// How many entries could not be removed in the last pass.
     count: usize,
     /// The first of them.
     entry: PathBuf,
     cause: Errno,
 }
 
-/// Removes a tree; files named by `first`, relative to it, go before all others. A tree that does not exist is removed.
+/// Removes a tree. The files of `first`, relative to it, are removed before all others. Succeeds if the tree does not exist.
 pub(super) fn remove_tree<'a>(
     path: &Path,
     first: impl IntoIterator<Item = &'a Path>,
@@ -45,18 +45,18 @@ pub(super) fn remove_tree<'a>(
         Err(cause) => return Err(failed(cause)),
     };
     for file in first {
-        // What is not where it was put is found by the walk.
+        // If the sandbox has moved the file, `Flattening` removes it.
         let _ = remove_file_below(&root, file);
     }
     Flattening { root: &root, path, moved: 0 }.run()?;
     unlinkat(AT_FDCWD, path, UnlinkatFlags::RemoveDir).map_err(failed)
 }
 
-/// The walk over a tree.
+/// Empties a tree by moving its directories to its root.
 struct Flattening<'a> {
     root: &'a OwnedFd,
     path: &'a Path,
-    /// How many directories were moved to the root, for their new names.
+    /// The number in the last new name for a directory that was moved to the root.
     moved: usize,
 }
 
@@ -70,7 +70,7 @@ struct Pass {
 }
 
 impl Flattening<'_> {
-    /// Empties the root. Entries that are added while a directory is read may be missed, so it is read until nothing changes.
+    /// Empties the root. A pass may miss entries that it adds to the root itself, so passes repeat until one changes nothing.
     fn run(mut self) -> Result<(), NotRemoved> {
         let tree = self.path.to_owned();
         loop {
@@ -96,7 +96,7 @@ impl Flattening<'_> {
                     result = unlinkat(self.root, name, UnlinkatFlags::RemoveDir);
                 }
             }
-            pass.count(result, || self.path.join(text(name)));
+            pass.record(result, || self.path.join(text(name)));
         })?;
         Ok(pass)
     }
@@ -109,17 +109,17 @@ impl Flattening<'_> {
             if result == Err(Errno::EISDIR) {
                 result = self.move_to_root(&opened, name);
             }
-            pass.count(result, || self.path.join(text(directory)).join(text(name)));
+            pass.record(result, || self.path.join(text(directory)).join(text(name)));
         })
     }
 
     fn move_to_root(&mut self, parent: &OwnedFd, name: &CStr) -> Result<(), Errno> {
-        // A directory whose parent changes has to be writable itself.
+        // The kernel requires write permission on a directory that moves to another parent.
         drop(open_writable(parent, name)?);
         loop {
             self.moved += 1;
             match renameat(parent, name, self.root, format!("removed-{}", self.moved).as_str()) {
-                // The sandbox may have chosen this name too.
+                // The sandbox may have used this name itself; try the next number.
                 Err(Errno::EEXIST | Errno::ENOTEMPTY | Errno::ENOTDIR) => {}
                 result => return result,
             }
@@ -128,7 +128,7 @@ impl Flattening<'_> {
 }
 
 impl Pass {
-    fn count(&mut self, result: Result<(), Errno>, path: impl FnOnce() -> PathBuf) {
+    fn record(&mut self, result: Result<(), Errno>, path: impl FnOnce() -> PathBuf) {
         match result {
             Ok(()) => self.changed += 1,
             Err(cause) => {
@@ -142,15 +142,15 @@ impl Pass {
 /// Opens a directory, not following a link, and gives its owner all permissions.
 fn open_writable<P: ?Sized + NixPath>(parent: impl AsFd, name: &P) -> Result<OwnedFd, Errno> {
     let flags = OFlag::O_DIRECTORY | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
-    // Needs no permission on the directory itself.
-    let place = openat(parent, name, flags | OFlag::O_PATH, Mode::empty())?;
-    let mode = fstat(&place)?.st_mode;
+    // `O_PATH` needs no permission on the directory itself.
+    let directory = openat(parent, name, flags | OFlag::O_PATH, Mode::empty())?;
+    let mode = fstat(&directory)?.st_mode;
     if mode & Mode::S_IRWXU.bits() != Mode::S_IRWXU.bits() {
-        // This path names the opened directory, whatever its name means by now.
-        let path = format!("/proc/self/fd/{}", place.as_raw_fd());
+        // This path is the opened directory, even if it was renamed or replaced meanwhile.
+        let path = format!("/proc/self/fd/{}", directory.as_raw_fd());
         fs::set_permissions(path, Permissions::from_mode(0o700)).map_err(errno)?;
     }
-    openat(&place, ".", flags, Mode::empty())
+    openat(&directory, ".", flags, Mode::empty())
 }
 
 fn remove_file_below(root: &OwnedFd, path: &Path) -> Result<(), Errno> {
@@ -161,7 +161,7 @@ fn remove_file_below(root: &OwnedFd, path: &Path) -> Result<(), Errno> {
     unlinkat(&directory, path.file_name().unwrap_or_default(), UnlinkatFlags::NoRemoveDir)
 }
 
-/// Calls `act` for every name but `.` and `..`. Names are not collected: the sandbox chose how many there are.
+/// Calls `act` for every name except `.` and `..`. Names are not collected, because the sandbox may have created very many.
 fn for_each_entry(directory: &OwnedFd, mut act: impl FnMut(&CStr)) -> Result<(), Errno> {
     let flags = OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
     let mut stream = Dir::from_fd(openat(directory, ".", flags, Mode::empty())?)?;
@@ -188,7 +188,7 @@ impl fmt::Display for NotRemoved {
         let Self { tree, count, entry, cause } = self;
         write!(
             formatter,
-            "remove `{}`: {count} of its entries remain, the first is {:?}: {}; remove them by hand, they may hold a login",
+            "cannot remove `{}`: {count} of its entries remain, the first is {:?}: {}; remove them by hand, they may hold a login",
             tree.display(),
             entry,
             cause.desc()
@@ -205,10 +205,10 @@ mod tests {
 
     use super::*;
 
-    /// A user without privileges whose directories can be made unreadable.
+    /// An unprivileged user: for root, permissions would have no effect.
     const USER: Uid = Uid::from_raw(1000);
 
-    /// Runs `act` on an empty tree in a directory of an unprivileged user, as that user. Permissions mean nothing to root.
+    /// Calls `act` as an unprivileged user, with an empty tree in a directory of that user.
     fn as_user(act: impl FnOnce(&Path) + Send + 'static) {
         let directory = std::env::temp_dir().join(cofferdam_base::random::id("cofferdam-removal-"));
         fs::create_dir(&directory).unwrap();
@@ -217,7 +217,7 @@ mod tests {
         if is_root {
             chown(&path, Some(USER), None).unwrap();
         }
-        // The user of a thread for files is its own.
+        // `setfsuid` changes the calling thread only.
         let result = std::thread::spawn(move || {
             if is_root {
                 setfsuid(USER);
@@ -245,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn files_named_first_are_removed_even_if_others_cannot_be() {
+    fn a_file_in_a_directory_without_permissions_is_removed_by_its_path() {
         as_user(|tree| {
             fs::create_dir_all(tree.join("home/.claude")).unwrap();
             fs::write(tree.join("home/.claude/login"), "secret").unwrap();
@@ -258,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn what_remains_is_reported() {
+    fn entries_that_cannot_be_removed_are_reported() {
         as_user(|tree| {
             fs::write(tree.join("file"), "").unwrap();
             let parent = tree.parent().unwrap();
@@ -286,7 +286,7 @@ mod tests {
         });
     }
 
-    /// Deeper than a process usually has descriptors, and with names that the walk uses itself.
+    /// The tree is deeper than the usual limit of descriptors, and has names that the removal uses for moved directories.
     #[test]
     fn a_tree_of_any_depth_is_removed() {
         as_user(|tree| {

@@ -1,7 +1,7 @@
-//! Which files and directories of the user the sandbox sees, and which mounts are refused.
+//! Which files and directories of the user are mounted, and which mounts are refused.
 //!
-//! What must stay true: the home itself is never mounted; the sandbox sees no file that the sidecar keeps private, and can
-//! change neither the configuration nor a program or directory that the sidecar starts programs with.
+//! What must stay true: the home directory itself is never mounted; the sandbox can read no private file of the sidecar, and can
+//! change neither the configuration, nor a program that the sidecar starts, nor the directory in which one starts.
 
 use std::path::{Path, PathBuf};
 
@@ -10,12 +10,12 @@ use cofferdam_servers::spec::ServerKind;
 
 use super::executable::Executable;
 use super::host::Host;
-use super::mount::{Access, Mount, is_in_system};
+use super::mount::{Access, Mount, is_in_system_directory};
 use super::request::RunRequest;
 use crate::config::{Config, SHARED_DIRECTORIES};
 use crate::terminal::failure::{Failure, Sysexit};
 
-/// A mount, and why it is there.
+/// A mount, and whether the user chose it.
 #[derive(Clone, Debug)]
 pub(super) struct VisibleMount {
     pub(super) mount: Mount,
@@ -23,7 +23,7 @@ pub(super) struct VisibleMount {
     pub(super) from_user: bool,
 }
 
-/// The working directory, the directories of `--mount`, and what the command needs that is not in them.
+/// The working directory, what `--mount` names, and what the command needs in addition.
 pub(super) fn mounts(
     request: &RunRequest,
     host: &Host,
@@ -32,10 +32,10 @@ pub(super) fn mounts(
     let mut mounts = vec![Mount::same(&host.directory, Access::ReadWrite)];
     for mount in &request.mounts {
         let source = mount.source.canonicalize().map_err(|error| {
-            Failure::new(Sysexit::NoInput, format!("mount `{}`: {error}", mount.source.display()))
+            Failure::new(Sysexit::NoInput, format!("cannot mount `{}`: {error}", mount.source.display()))
                 .hint("name a file or directory that exists")
         })?;
-        // Without a target of its own the sandbox sees it where it really is.
+        // A mount without an explicit target appears at its resolved path.
         let target = if mount.target == mount.source { source.clone() } else { mount.target.clone() };
         mounts.retain(|other| other.target != target);
         mounts.push(Mount::new(source, target, mount.access));
@@ -43,11 +43,11 @@ pub(super) fn mounts(
     for mount in &mounts {
         if host.home.starts_with(&mount.source) {
             let why = format!(
-                "`{}` is the home itself, or contains it: the sandbox would see every file of the user",
+                "`{}` is your home directory, or contains it: the sandbox could read all your files",
                 mount.source.display()
             );
             return Err(Failure::new(Sysexit::Usage, why)
-                .hint("change to the directory of a project, and mount others one by one"));
+                .hint("change to the directory of a project, and add other directories with --mount"));
         }
     }
     let needed = executable.into_iter().flat_map(|executable| &executable.needs);
@@ -69,16 +69,16 @@ pub(super) fn check(
     config_file: &Path,
     run_directory: &Path,
 ) -> Result<(), Failure> {
-    // The configuration may be a link: the sandbox could replace the link as well as the file.
-    let resolved = real(config_file);
+    // The configuration may be a symbolic link: neither the link nor its target may be in a mount.
+    let resolved = resolve_links(config_file);
     let mut private: Vec<(String, PathBuf)> = config.private_paths(&resolved);
-    private.retain(|(_, path)| path.is_absolute() && real(path) != resolved);
+    private.retain(|(_, path)| path.is_absolute() && resolve_links(path) != resolved);
     private.push(("the directory of this run".into(), run_directory.to_owned()));
     private.extend(config.relay.unix.as_ref().map(|unix| ("`relay.unix`".to_owned(), unix.path.clone())));
     private.extend(config.relay.vsock_dir.clone().map(|path| ("`relay.vsock-dir`".to_owned(), path)));
     let started = started_files(config);
     for VisibleMount { mount, .. } in mounts {
-        let inside = |path: &Path| real(path).starts_with(&mount.source);
+        let inside = |path: &Path| resolve_links(path).starts_with(&mount.source);
         for (what, path) in &private {
             if inside(path) && (mount.access == Access::ReadWrite || !is_program(what)) {
                 return Err(refusal(what, path, &mount.source));
@@ -98,34 +98,36 @@ pub(super) fn check(
     Ok(())
 }
 
-/// Whether the sandbox of an earlier run could have changed this file. If so, the links and the first line of the file must
-/// not decide what is mounted.
+/// Whether the sandbox of an earlier run could have changed this program. If so, its symbolic links and its first line must not
+/// decide what is mounted.
 pub(super) fn is_writable(request: &RunRequest, host: &Host, path: &Path) -> bool {
-    let written = request.mounts.iter().filter(|mount| mount.access == Access::ReadWrite);
-    let mut directories = written.map(|mount| mount.source.as_path()).chain([host.directory.as_path()]);
-    directories.any(|directory| path.starts_with(directory) || real(path).starts_with(real(directory)))
+    let writable = request.mounts.iter().filter(|mount| mount.access == Access::ReadWrite);
+    let mut directories = writable.map(|mount| mount.source.as_path()).chain([host.directory.as_path()]);
+    directories.any(|directory| {
+        path.starts_with(directory) || resolve_links(path).starts_with(resolve_links(directory))
+    })
 }
 
-/// Paths to hide from a sandbox that shows the file tree of the host: the sidecar's files and sockets, and the files of other
-/// runs. Where a directory holds nothing else, the path is that directory.
-pub(super) fn private_places(config: &Config, config_file: &Path, host: &Host) -> Vec<PathBuf> {
-    let mut places = vec![host.temporary.clone()];
+/// Paths to hide from a sandbox with the file tree of the host: the sidecar's files and sockets, and the directory for
+/// temporary files, in which other runs have theirs. A file's parent directory is hidden unless it is used for other things too.
+pub(super) fn paths_to_hide(config: &Config, config_file: &Path, host: &Host) -> Vec<PathBuf> {
+    let mut paths = vec![host.temporary.clone()];
     let relay = config.relay.unix.as_ref().map(|unix| ("`relay.unix`".to_owned(), unix.path.clone()));
-    for (what, path) in config.private_paths(&real(config_file)).into_iter().chain(relay) {
+    for (what, path) in config.private_paths(&resolve_links(config_file)).into_iter().chain(relay) {
         if !path.is_absolute() || is_program(&what) {
             continue;
         }
-        let path = real(&path);
+        let path = resolve_links(&path);
         let parent = path.parent().unwrap_or(&path);
-        let is_common = |directory: &Path| {
-            is_in_system(directory)
+        let is_shared = |directory: &Path| {
+            is_in_system_directory(directory)
                 || directory == Path::new("/etc")
                 || SHARED_DIRECTORIES.iter().any(|shared| directory == Path::new(shared))
                 || host.directory.starts_with(directory)
         };
-        places.push(if path.is_dir() || is_common(parent) { path } else { parent.to_owned() });
+        paths.push(if path.is_dir() || is_shared(parent) { path } else { parent.to_owned() });
     }
-    places
+    paths
 }
 
 /// Whether a private path is a program. The sandbox may read programs, but not change them.
@@ -133,9 +135,9 @@ fn is_program(what: &str) -> bool {
     what.ends_with(".command`") || what.ends_with(".exec`")
 }
 
-/// Files and directories that decide what servers and programs of secrets do: the directories they start in, and the files
-/// in their commands. A server may also work on a directory that its command names, such as that of a project; so of
-/// directories in commands only those count that are an interpreter's first argument.
+/// Files and directories that determine what a server, or the program of a secret, does: the directory in which it starts, and
+/// files in its command. A directory in a command may be one that the server works on, such as that of a project, so only a
+/// directory that is an interpreter's first argument is included.
 fn started_files(config: &Config) -> Vec<(String, PathBuf)> {
     let root = Path::new("/");
     let mut found = Vec::new();
@@ -144,7 +146,7 @@ fn started_files(config: &Config) -> Vec<(String, PathBuf)> {
         if let ServerKind::Stdio(stdio) = &server.kind {
             found
                 .extend(stdio.directory.clone().map(|path| (format!("`servers.{}.cwd`", server.name), path)));
-            // Without `cwd` a server starts in the state directory, which has no file of the user.
+            // Without `cwd` a server starts in the state directory.
             let directory = stdio.directory.as_deref().unwrap_or(&config.state_dir);
             commands.push((
                 format!("`servers.{}.command`", server.name),
@@ -160,8 +162,8 @@ fn started_files(config: &Config) -> Vec<(String, PathBuf)> {
     }
     for (what, command, directory) in commands {
         let has_interpreter = command.first().is_some_and(|program| is_interpreter(program));
-        for (index, word) in command.iter().enumerate() {
-            let values = [Some(word.as_str()), word.split_once('=').map(|(_, value)| value)];
+        for (index, argument) in command.iter().enumerate() {
+            let values = [Some(argument.as_str()), argument.split_once('=').map(|(_, value)| value)];
             for path in values.into_iter().flatten().map(|value| directory.join(value)) {
                 if path.is_file() || (path.is_dir() && index == 1 && has_interpreter) {
                     found.push((what.clone(), path));
@@ -181,16 +183,16 @@ fn is_interpreter(program: &str) -> bool {
 
 fn refusal(what: &str, path: &Path, mount: &Path) -> Failure {
     let why = format!(
-        "{what} is `{}`, inside `{}`, which the sandbox would see: the sidecar needs it for itself",
+        "{what} (`{}`) is inside the mounted `{}`, but must not be accessible in the sandbox",
         path.display(),
         mount.display()
     );
     Failure::new(Sysexit::Configuration, why)
-        .hint("move it out of what is mounted, or run from another directory")
+        .hint("move it out of the mounted directory, or run from another directory")
 }
 
-/// The path with links resolved, in as many of its leading parts as exist.
-fn real(path: &Path) -> PathBuf {
+/// Resolves the symbolic links in the longest prefix of the path that exists.
+fn resolve_links(path: &Path) -> PathBuf {
     for existing in path.ancestors() {
         if let Ok(resolved) = existing.canonicalize() {
             return match path.strip_prefix(existing) {

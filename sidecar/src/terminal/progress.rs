@@ -1,7 +1,7 @@
-//! The steps of something that takes time: a progress bar on a terminal, one plain line per step in a pipe, nothing with
+//! The progress of a command that takes time: a progress bar on a terminal, one plain line per step in a pipe, nothing with
 //! `--quiet`.
 //!
-//! What must stay true: all of it goes to stderr, and after [`Progress::clear`] nothing of it is on the terminal, so that it
+//! What must stay true: progress goes to stderr only, and [`Progress::clear`] removes the bar from the terminal, so that it
 //! never mixes with the output of a command.
 
 use std::io::{self, IsTerminal as _, Write as _};
@@ -9,21 +9,21 @@ use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
-/// Whether a command says what it does.
+/// Whether a command prints its progress.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Output {
     Lines,
     Quiet,
 }
 
-/// Shows steps.
+/// Prints the steps of a command.
 pub(crate) struct Progress {
-    /// What every line begins with.
+    /// The prefix of every line.
     program: &'static str,
-    display: Display,
+    display: ProgressDisplay,
 }
 
-enum Display {
+enum ProgressDisplay {
     Lines,
     Nothing,
     Terminal(ProgressBar),
@@ -36,18 +36,18 @@ pub(crate) struct Transferred {
     pub(crate) total: u64,
 }
 
-/// How often the terminal is drawn while nothing changes.
+/// How often the spinner is redrawn.
 const TICK: Duration = Duration::from_millis(120);
-const STEP: &str = "{spinner} {msg}";
-const TRANSFER: &str = "{spinner} {msg} [{bar:30}] {bytes}/{total_bytes}";
+const STEP_TEMPLATE: &str = "{spinner} {msg}";
+const TRANSFER_TEMPLATE: &str = "{spinner} {msg} [{bar:30}] {bytes}/{total_bytes}";
 
 impl Progress {
     pub(crate) fn new(program: &'static str, output: Output) -> Self {
         let display = match (output, io::stderr().is_terminal()) {
-            (Output::Quiet, _) => Display::Nothing,
-            (Output::Lines, false) => Display::Lines,
+            (Output::Quiet, _) => ProgressDisplay::Nothing,
+            (Output::Lines, false) => ProgressDisplay::Lines,
             (Output::Lines, true) => {
-                Display::Terminal(ProgressBar::with_draw_target(None, ProgressDrawTarget::stderr()))
+                ProgressDisplay::Terminal(ProgressBar::with_draw_target(None, ProgressDrawTarget::stderr()))
             }
         };
         Self { program, display }
@@ -56,40 +56,40 @@ impl Progress {
     /// Shows what is being done now.
     pub(crate) fn step(&self, text: &str) {
         match &self.display {
-            Display::Terminal(bar) => draw(bar, STEP, text),
-            Display::Lines | Display::Nothing => self.line(text),
+            ProgressDisplay::Terminal(bar) => draw(bar, STEP_TEMPLATE, text),
+            ProgressDisplay::Lines | ProgressDisplay::Nothing => self.line(text),
         }
     }
 
-    /// Shows how much of a transfer is done. In a pipe this is a line like any other: the caller shows it once.
+    /// Shows how much of a transfer is done. In a pipe every call prints a line, so the caller calls this once per transfer.
     pub(crate) fn transfer(&self, text: &str, transferred: Transferred) {
         match &self.display {
-            Display::Terminal(bar) => {
-                draw(bar, TRANSFER, text);
+            ProgressDisplay::Terminal(bar) => {
+                draw(bar, TRANSFER_TEMPLATE, text);
                 bar.set_length(transferred.total);
                 bar.set_position(transferred.sent);
             }
-            Display::Lines | Display::Nothing => self.line(text),
+            ProgressDisplay::Lines | ProgressDisplay::Nothing => self.line(text),
         }
     }
 
-    /// Prints a line that stays.
+    /// Prints a line that is not drawn over later.
     pub(crate) fn line(&self, text: &str) {
         self.clear();
-        if !matches!(self.display, Display::Nothing) {
-            // In one write, because a command may write there too. A closed stderr is ignored.
+        if !matches!(self.display, ProgressDisplay::Nothing) {
+            // In one write, because another process may write to stderr too. A closed stderr is ignored.
             let _ = io::stderr().write_all(format!("{}: {text}\n", self.program).as_bytes());
         }
     }
 
-    /// Whether each step is drawn over the one before it.
+    /// Whether progress is a bar, in which each step replaces the previous one.
     pub(crate) fn is_terminal(&self) -> bool {
-        matches!(self.display, Display::Terminal(_))
+        matches!(self.display, ProgressDisplay::Terminal(_))
     }
 
     /// Removes the progress bar. The next step shows it again.
     pub(crate) fn clear(&self) {
-        if let Display::Terminal(bar) = &self.display {
+        if let ProgressDisplay::Terminal(bar) = &self.display {
             bar.finish_and_clear();
         }
     }

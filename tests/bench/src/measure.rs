@@ -45,10 +45,10 @@ pub(crate) struct RoundLimits {
 
 impl RoundLimits {
     pub(crate) const FULL: Self = Self::of(12, 400);
-    /// To see that everything works; its numbers mean little.
+    /// To check that everything works; the numbers mean little.
     pub(crate) const QUICK: Self = Self::of(2, 250);
 
-    /// One small call at a time, `max_calls` of them or as many as a round has time for.
+    /// Makes small calls one at a time, at most `max_calls` and as many as a round has time for.
     pub(crate) fn small_calls(
         self,
         max_calls: usize,
@@ -136,25 +136,25 @@ fn measure_start(line: &CommandLine, time: Duration) -> Result<(Client, Duration
 fn measure_throughput(client: &mut Client, time: Duration) -> Result<f64, BenchError> {
     let begin = now();
     let deadline = Deadline::after(time);
-    let mut waiting = Vec::with_capacity(IN_FLIGHT);
+    let mut in_flight = Vec::with_capacity(IN_FLIGHT);
     for _ in 0..IN_FLIGHT {
-        waiting.push(client.send_small_call()?);
+        in_flight.push(client.send_small_call()?);
     }
-    let mut answered = 0_u32;
-    while !waiting.is_empty() {
+    let mut responses = 0_u32;
+    while !in_flight.is_empty() {
         let id = client.next_small_response()?;
         // Contenders may respond in another order, but once to each request.
-        let place = waiting.iter().position(|waiting| *waiting == id);
-        let place = place.ok_or_else(|| {
+        let position = in_flight.iter().position(|in_flight| *in_flight == id);
+        let position = position.ok_or_else(|| {
             BenchError::UnexpectedResponse(format!("to request {id}, which is not in flight"))
         })?;
-        waiting.swap_remove(place);
-        answered += 1;
+        in_flight.swap_remove(position);
+        responses += 1;
         if !deadline.is_over() {
-            waiting.push(client.send_small_call()?);
+            in_flight.push(client.send_small_call()?);
         }
     }
-    Ok(f64::from(answered) / begin.elapsed().as_secs_f64())
+    Ok(f64::from(responses) / begin.elapsed().as_secs_f64())
 }
 
 fn measure_large_calls(client: &mut Client, time: Duration) -> Result<Duration, BenchError> {

@@ -1,7 +1,7 @@
-//! Starting and ending processes; the only place that does.
+//! Starts and ends processes; no other module does.
 //!
-//! Every started process is signalled by its id. The processes that a contender starts exit when their stdin closes.
-//! For the case that this process is killed, `setpriv`, if installed, makes the kernel send a signal to listeners.
+//! Every started process is ended by its id. The processes that a contender starts exit when their stdin closes. If this
+//! process is killed, the kernel sends SIGTERM to the host-side programs, provided that `setpriv` is installed.
 
 use std::ffi::OsStr;
 use std::fs::File;
@@ -55,7 +55,7 @@ impl Running {
     pub(crate) fn end(&mut self, grace: Duration) -> Option<ExitStatus> {
         if self.is_running() {
             let id = i32::try_from(self.child.id()).expect("process ids fit into i32");
-            // It may have exited already.
+            // The process may have exited already.
             let _ = kill(Pid::from_raw(id), Signal::SIGTERM);
         }
         let status = self.ends_within(grace);

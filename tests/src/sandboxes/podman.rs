@@ -16,7 +16,7 @@ use crate::tools::cannot_run;
 #[derive(Debug)]
 pub struct Podman {
     engine: PodmanEngine,
-    made: CreatedNames,
+    created: CreatedNames,
 }
 
 /// A container that runs until this value goes out of scope. It contains only the shim, so a shim also keeps it
@@ -32,7 +32,7 @@ const IMAGE: &str = "cofferdam-shim";
 impl Podman {
     #[track_caller]
     pub fn open() -> Option<Self> {
-        let podman = Self { engine: PodmanEngine::open()?, made: CreatedNames::default() };
+        let podman = Self { engine: PodmanEngine::open()?, created: CreatedNames::default() };
         let file = format!("FROM scratch\nCOPY file {SHIM_INSIDE}\nENTRYPOINT [\"{SHIM_INSIDE}\"]\n");
         if let Err(why) = podman.engine.build(IMAGE, &file, &[]) {
             cannot_run(&format!("podman cannot build an image here: {why}"));
@@ -50,10 +50,10 @@ impl Podman {
     /// Starts a container to `exec` into, with the mounts of this guest.
     #[track_caller]
     pub fn container(&self, guest: &Guest) -> Container<'_> {
-        self.container_named(&self.made.next(), guest)
+        self.container_named(&self.created.next(), guest)
     }
 
-    /// The same with a name of the test's choice.
+    /// As [`Self::container`], with this name.
     #[track_caller]
     pub fn container_named(&self, name: &str, guest: &Guest) -> Container<'_> {
         let container = Container { podman: self, name: name.to_owned() };
@@ -71,7 +71,7 @@ impl Podman {
     /// The process id, on the host, of the last container's first process.
     #[track_caller]
     pub fn process(&self) -> u32 {
-        self.process_of(&self.made.last())
+        self.process_of(&self.created.last())
     }
 
     fn process_of(&self, name: &str) -> u32 {
@@ -105,14 +105,14 @@ impl Sandbox for Podman {
     }
 
     fn command(&self, guest: &Guest) -> Command {
-        let mut command = self.run("--rm", &self.made.next(), guest);
+        let mut command = self.run("--rm", &self.created.next(), guest);
         command.args(&guest.arguments);
         command
     }
 }
 
 impl Container<'_> {
-    /// Starts another shim in the running container by `exec -i`, with a harness on its stdio.
+    /// Starts another shim in the running container with `exec -i`, and a harness on its stdio.
     #[track_caller]
     pub fn exec(&self, guest: &Guest) -> Harness {
         let mut line = self.podman.engine.line();

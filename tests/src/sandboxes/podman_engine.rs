@@ -5,7 +5,7 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use super::{described, is_root, shim, text_of_success};
+use super::{describe_output, is_root, shim, text_of_success};
 use crate::process::{command, output_of};
 use crate::tools::Tool;
 
@@ -88,7 +88,7 @@ impl PodmanEngine {
         let mut build = self.command();
         build.args(["build", "--quiet", "--tag", name]).args(options).arg(context.path());
         let output = output_of(build, "podman build");
-        if output.status.success() { Ok(()) } else { Err(described(&output)) }
+        if output.status.success() { Ok(()) } else { Err(describe_output(&output)) }
     }
 
     /// An image that holds one file and neither a shell nor `/tmp`, with a user and an entry point of its own.
@@ -117,7 +117,7 @@ impl PodmanEngine {
         remove.args(["rm", "--force", "--ignore", "--time", "0", name]);
         let output = output_of(remove, "podman rm");
         if !output.status.success() {
-            eprintln!("podman rm {name}: {}", described(&output));
+            eprintln!("podman rm {name}: {}", describe_output(&output));
         }
     }
 

@@ -1,7 +1,7 @@
-//! A host that is reached by a real `ssh`: OpenSSH's server, in a sandbox that has its own processes, accounts and
+//! A host that is reached with a real `ssh`: OpenSSH's server, in a sandbox that has its own processes, accounts and
 //! temporary files, and the host's other files read-only.
 //!
-//! The server is not that of the machine: the test makes its keys, its configuration and its loopback port, and
+//! The server is not that of the machine: the test creates its keys and its configuration, chooses a loopback port, and
 //! starts it. It ends with its sandbox, together with everything that it started.
 
 use std::ffi::OsString;
@@ -137,7 +137,7 @@ fn write_files(directory: &Path, keys: &Path, listens_at: SocketAddr) {
         "StrictModes no".to_owned(),
         "AuthenticationMethods publickey".to_owned(),
         "UsePAM no".to_owned(),
-        // With the shim's directory.
+        // The PATH includes the shim's directory.
         "SetEnv PATH=/usr/local/bin:/usr/bin:/bin:/run".to_owned(),
         "PidFile none\n".to_owned(),
     ];

@@ -145,7 +145,7 @@ fn a_sandbox_that_cannot_reach_the_sidecar_is_told_and_its_ticket_is_ended() {
     };
     let mut attach = scene.start_attach(&["--dial-out"]);
     assert_eq!(attach.wait().code(), Some(69), "{}", attach.printed());
-    assert!(attach.printed().contains("may it reach the link in `relay.advertise`?"), "{}", attach.printed());
+    assert!(attach.printed().contains("check that it can reach the address"), "{}", attach.printed());
     assert!(attach.printed().contains("Connection refused"), "it says why: {}", attach.printed());
     assert_eq!(scene.world.cofferdam_text(&["enrolments"]).matches("ticket").count(), 0);
     assert_eq!(std::fs::read_dir(scene.private_files()).unwrap().count(), 0, "no string is left");

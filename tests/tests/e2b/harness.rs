@@ -1,4 +1,4 @@
-//! The settings file of a harness in the sandbox: entries are added, and nothing of the sandbox's own is lost.
+//! Entries are added to the settings file of a harness in the sandbox, and nothing in it is lost.
 
 use std::fs::{self, Permissions};
 use std::os::unix::fs::{PermissionsExt as _, symlink};
@@ -64,7 +64,7 @@ impl Scene {
         let mut with_settings = setup(ECHO);
         with_settings.harness = Some(Arc::clone(&settings) as Arc<dyn HarnessSettings>);
         let mut pipe = self.open(&with_settings).await.unwrap_or_else(|error| panic!("{error}"));
-        assert_eq!(read(&mut pipe, 6).await, b"hello ", "the sandbox is attached in any case");
+        assert_eq!(read(&mut pipe, 6).await, b"hello ", "the sandbox is not attached");
         let mut warnings = std::mem::take(&mut *settings.warnings.lock().expect("no holder panics"));
         assert_eq!(warnings.len(), 1);
         warnings.remove(0)
@@ -98,7 +98,7 @@ async fn a_settings_file_is_created_or_added_to_and_keeps_its_mode() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_cannot_be_changed_safely_is_left_as_it_is_and_the_operator_is_told_what_to_add() {
+async fn a_file_that_cannot_be_changed_safely_is_not_changed_and_a_warning_has_the_entries_to_add() {
     let Some(scene) = Scene::new() else { return };
     fs::write(scene.home("target"), "mine\n").unwrap();
     symlink("target", scene.home("link")).unwrap();
@@ -117,7 +117,7 @@ async fn what_cannot_be_changed_safely_is_left_as_it_is_and_the_operator_is_told
         let warning =
             scene.warning(LineSettings::of(path)).await.unwrap_or_else(|| panic!("{path}: no warning"));
         assert!(warning.contains(reason), "{path}: {warning}");
-        assert!(warning.ends_with(ENTRY.trim_end()), "it says what to add: {warning}");
+        assert!(warning.ends_with(ENTRY.trim_end()), "the entries are missing in the warning: {warning}");
     }
     assert_eq!(fs::read_to_string(scene.home("target")).unwrap(), "mine\n");
     assert_eq!(fs::read(scene.home("binary")).unwrap(), [0xff, 0xfe, 0]);
@@ -125,7 +125,7 @@ async fn what_cannot_be_changed_safely_is_left_as_it_is_and_the_operator_is_told
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_change_by_the_harness_meanwhile_is_not_lost() {
+async fn a_concurrent_change_by_the_harness_is_not_lost() {
     let Some(scene) = Scene::new() else { return };
     for (name, before) in [("own", Some("mine\n")), ("new", None)] {
         let file = scene.home(name);
@@ -145,8 +145,8 @@ async fn a_change_by_the_harness_meanwhile_is_not_lost() {
         let changed = file.clone();
         let always = move |attempt| fs::write(&changed, format!("change {attempt}\n")).unwrap();
         let settings = LineSettings { meanwhile: Box::new(always), ..LineSettings::of(name) };
-        let warning = scene.warning(settings).await.expect("it changes all the time");
-        assert!(warning.contains("changes it all the time"), "{warning}");
-        assert!(fs::read_to_string(&file).unwrap().starts_with("change "), "the harness's own text is there");
+        let warning = scene.warning(settings).await.expect("the file changes before every replacement");
+        assert!(warning.contains("keeps changing it"), "{warning}");
+        assert!(fs::read_to_string(&file).unwrap().starts_with("change "), "the change was overwritten");
     }
 }

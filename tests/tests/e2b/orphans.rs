@@ -1,4 +1,4 @@
-//! An attempt that is given up at any step leaves no hub behind.
+//! An attempt that is cancelled at any step leaves no hub behind.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,12 +11,12 @@ use tokio::time::{sleep, timeout};
 
 use crate::support::{ECHO, Scene, read, setup};
 
-/// Has started and never sends its first byte, so that the client still waits for it.
+/// A hub that starts but never sends its first byte, so that the client keeps waiting.
 const SILENT: &str = "#!/bin/sh\nexec cat > /dev/null\n";
 
 impl Scene {
-    /// Starts to attach, gives it up when `is_reached` holds for a step, and waits until everything of it has ended.
-    async fn give_up(&self, shim: &str, is_reached: impl Fn(Progress) -> bool + Send + Sync) {
+    /// Starts to attach, and cancels that when `is_reached` is true for a step.
+    async fn cancel_at(&self, shim: &str, is_reached: impl Fn(Progress) -> bool + Send + Sync) {
         let reached = Arc::new(Notify::new());
         let told = Arc::clone(&reached);
         let progress = move |step| {
@@ -40,24 +40,24 @@ impl Scene {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_attempt_that_is_given_up_at_any_step_leaves_no_hub() {
+async fn an_attempt_that_is_cancelled_at_any_step_leaves_no_hub() {
     let Some(scene) = Scene::new() else { return };
-    scene.give_up(ECHO, |step| step == Progress::Finding).await;
-    scene.assert_no_hub("given up while the sandbox was searched for");
-    scene.give_up(ECHO, |step| matches!(step, Progress::Uploading { .. })).await;
-    scene.assert_no_hub("given up during the upload");
+    scene.cancel_at(ECHO, |step| step == Progress::Finding).await;
+    scene.assert_no_hub("cancelled while the sandbox was looked up");
+    scene.cancel_at(ECHO, |step| matches!(step, Progress::Uploading { .. })).await;
+    scene.assert_no_hub("cancelled during the upload");
     for shim in [ECHO, SILENT] {
-        scene.give_up(shim, |step| step == Progress::StartingHub).await;
-        scene.assert_no_hub("given up before the hub was started");
+        scene.cancel_at(shim, |step| step == Progress::StartingHub).await;
+        scene.assert_no_hub("cancelled before the hub was started");
         // The request to start the hub is on its way, or the hub runs and has sent nothing yet.
         for delay in [1, 5, 20, 100, 300].map(Duration::from_millis) {
             let hub = setup(shim);
             let _ = timeout(delay, scene.client.open(&scene.id, WhenSuspended::Refuse, &hub, &|_| {})).await;
-            scene.assert_no_hub(&format!("given up after {delay:?}"));
+            scene.assert_no_hub(&format!("cancelled after {delay:?}"));
         }
     }
-    scene.give_up(ECHO, |step| step == Progress::Connecting).await;
-    scene.assert_no_hub("given up when the hub had sent its first byte");
+    scene.cancel_at(ECHO, |step| step == Progress::Connecting).await;
+    scene.assert_no_hub("cancelled when the hub had sent its first byte");
     timeout(PATIENCE, scene.client.finish()).await.expect("no task of the client is left");
 }
 
@@ -65,13 +65,13 @@ async fn an_attempt_that_is_given_up_at_any_step_leaves_no_hub() {
 async fn a_hub_whose_input_is_refused_is_ended_by_the_next_attempt() {
     let Some(scene) = Scene::new() else { return };
     scene.double.plan(Side::Envd, "/StreamInput", Fault::Status(503), 1);
-    // It fails at once or after the hub's first byte; either way the hub may still run.
+    // The attempt fails at once, or the pipe after the hub's first byte; either way the hub may still run.
     let first = scene.open(&setup(ECHO)).await;
     drop(first);
     sleep(Duration::from_millis(50)).await;
     let mut pipe = scene.open(&setup(ECHO)).await.unwrap();
     assert_eq!(read(&mut pipe, 6).await, b"hello ");
-    assert_eq!(scene.double.processes(scene.box_id()).len(), 1, "the hub before was ended");
+    assert_eq!(scene.double.processes(scene.box_id()).len(), 1, "the previous hub still runs");
     drop(pipe);
     scene.assert_no_hub("the pipe was dropped");
 }

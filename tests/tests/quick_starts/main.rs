@@ -1,5 +1,5 @@
-//! Runs the commands of the guide as they are written there, on a real sidecar: the quick starts, and the recipes for
-//! `attach exec`. The hosted platforms are doubles, to which the configuration of the guide is pointed.
+//! Runs the commands of the guide as they are written there, with a real sidecar: the quick starts, and the recipes for
+//! `attach exec`. The hosted platforms are doubles, whose addresses are added to the configuration of the guide.
 
 mod recipes;
 mod starts;
@@ -33,7 +33,7 @@ impl Host {
         host
     }
 
-    /// Where a program of this name is found by the commands.
+    /// The path at which the commands find a program of this name.
     fn program(&self, name: &str) -> PathBuf {
         self.home.path().join("bin").join(name)
     }
@@ -55,7 +55,7 @@ impl Host {
     }
 }
 
-/// Runs a shell to its end; what it printed to stdout.
+/// Runs a shell, asserts that it succeeds, and returns its stdout.
 #[track_caller]
 fn stdout_of(shell: Command, what: &str) -> String {
     let output = output_of(shell, what);

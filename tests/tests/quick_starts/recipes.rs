@@ -44,7 +44,7 @@ fn recipe_that_is_run(sandbox: &str) -> String {
     recipe.command
 }
 
-/// A recipe that runs on a host.
+/// A running recipe.
 struct Attached {
     process: Running,
     stderr: PathBuf,
@@ -145,7 +145,7 @@ fn an_enrolled_sandbox_connects_as_the_guide_says() {
     assert_tool_works(Harness::start(shim, "cofferdam-shim"));
 }
 
-/// What no test runs is marked as such.
+/// Every recipe that no test runs is marked as such.
 #[test]
 fn every_other_recipe_is_marked_as_not_run() {
     let run = ["Docker", "Podman", "a host with SSH"];

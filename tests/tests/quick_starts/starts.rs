@@ -1,4 +1,5 @@
-//! packaging/guide/quick-starts.md. The laptop's is run by `run::harnesses`, the orchestrator's by `sdk::python`.
+//! Runs packaging/guide/quick-starts.md. `run::harnesses` runs the quick start for a laptop, `sdk::python` the one for an
+//! orchestrator.
 
 use cofferdam_tests::attach::shim_binary;
 use cofferdam_tests::daytona_double::{self, DaytonaDouble, Speed};
@@ -28,8 +29,8 @@ fn the_docker_image_of_the_guide_reaches_its_servers() {
     assert!(printed.contains("its sandbox cannot connect again"), "{printed}");
 }
 
-/// A host with the configuration of the guide, but with another key file and the addresses of a double. The directory has
-/// the key.
+/// A host with the configuration of the guide, but with another key file and the addresses of a double. The returned
+/// directory contains the key file.
 #[track_caller]
 fn with_platform(heading: &str, key_file: &str, api_key: &str, lines: &str) -> (Host, tempfile::TempDir) {
     let toml = block(heading, "toml");

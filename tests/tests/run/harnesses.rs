@@ -44,7 +44,7 @@ impl SandboxKind {
     }
 }
 
-/// A user with one of the harnesses installed, and files that must neither change nor be seen.
+/// A user with one of the harnesses installed, and files that must neither change nor be visible in the sandbox.
 struct HarnessUser {
     user: LocalRun,
     agent: Agent,
@@ -63,7 +63,7 @@ impl HarnessUser {
         }
         user.write("project/README.md", "a project");
         let before = contents(&user.home());
-        let programs = named_as_installed(&user, agent, &program);
+        let programs = install_link(&user, agent, &program);
         Some(Self { user, agent, kind, programs, before })
     }
 
@@ -82,7 +82,7 @@ impl HarnessUser {
     fn assert_nothing_changed_or_left(&self) {
         let after = contents(&self.user.home()).into_iter();
         let after: Vec<_> = after.filter(|(path, _)| !path.starts_with(&self.programs)).collect();
-        assert_eq!(after, self.before, "the user's files are as they were");
+        assert_eq!(after, self.before, "the user's files have changed");
         if let SandboxKind::Podman(podman) = &self.kind {
             assert_eq!(podman.containers(), "");
         }
@@ -92,35 +92,35 @@ impl HarnessUser {
 
 #[test]
 fn claude_code_in_bubblewrap() {
-    calls_a_tool(Agent::ClaudeCode, SandboxKind::bubblewrap());
+    assert_calls_a_tool(Agent::ClaudeCode, SandboxKind::bubblewrap());
 }
 
 #[test]
 fn codex_in_bubblewrap() {
-    calls_a_tool(Agent::Codex, SandboxKind::bubblewrap());
+    assert_calls_a_tool(Agent::Codex, SandboxKind::bubblewrap());
 }
 
 #[test]
 fn gemini_cli_in_bubblewrap() {
-    calls_a_tool(Agent::GeminiCli, SandboxKind::bubblewrap());
+    assert_calls_a_tool(Agent::GeminiCli, SandboxKind::bubblewrap());
 }
 
 #[test]
 fn claude_code_in_podman() {
-    calls_a_tool(Agent::ClaudeCode, SandboxKind::podman());
+    assert_calls_a_tool(Agent::ClaudeCode, SandboxKind::podman());
 }
 
 #[test]
 fn codex_in_podman() {
-    calls_a_tool(Agent::Codex, SandboxKind::podman());
+    assert_calls_a_tool(Agent::Codex, SandboxKind::podman());
 }
 
 #[test]
 fn gemini_cli_in_podman() {
-    calls_a_tool(Agent::GeminiCli, SandboxKind::podman());
+    assert_calls_a_tool(Agent::GeminiCli, SandboxKind::podman());
 }
 
-fn calls_a_tool(agent: Agent, kind: Option<SandboxKind>) {
+fn assert_calls_a_tool(agent: Agent, kind: Option<SandboxKind>) {
     let Some(harness) = HarnessUser::new(agent, kind) else { return };
     let model = model_for(agent, "tools", "leak", json!({}));
     let mut command = harness.command();
@@ -130,36 +130,36 @@ fn calls_a_tool(agent: Agent, kind: Option<SandboxKind>) {
     let result = report.tool_result();
     assert!(result.contains("[redacted:local.value]") && !result.contains(CANARY), "{result}");
     report.assert_finished();
-    let said = text(&report.output.stderr);
+    let stderr = text(&report.output.stderr);
     assert!(
-        said.contains("network: host, loopback services of this machine included · home: hidden"),
-        "{said}"
+        stderr.contains("network: host, loopback services of this machine included · home: hidden"),
+        "{stderr}"
     );
     harness.assert_nothing_changed_or_left();
 }
 
 #[test]
 fn claude_code_in_bubblewrap_while_the_sidecar_is_killed() {
-    calls_a_tool_of_a_sidecar_that_came_back(Agent::ClaudeCode, SandboxKind::bubblewrap());
+    assert_calls_a_tool_after_the_sidecar_restarted(Agent::ClaudeCode, SandboxKind::bubblewrap());
 }
 
 #[test]
 fn codex_in_bubblewrap_while_the_sidecar_is_killed() {
-    calls_a_tool_of_a_sidecar_that_came_back(Agent::Codex, SandboxKind::bubblewrap());
+    assert_calls_a_tool_after_the_sidecar_restarted(Agent::Codex, SandboxKind::bubblewrap());
 }
 
 #[test]
 fn claude_code_in_podman_while_the_sidecar_is_killed() {
-    calls_a_tool_of_a_sidecar_that_came_back(Agent::ClaudeCode, SandboxKind::podman());
+    assert_calls_a_tool_after_the_sidecar_restarted(Agent::ClaudeCode, SandboxKind::podman());
 }
 
 #[test]
 fn codex_in_podman_while_the_sidecar_is_killed() {
-    calls_a_tool_of_a_sidecar_that_came_back(Agent::Codex, SandboxKind::podman());
+    assert_calls_a_tool_after_the_sidecar_restarted(Agent::Codex, SandboxKind::podman());
 }
 
-/// The sidecar is killed when the harness has listed the tools, before the model asks for a call.
-fn calls_a_tool_of_a_sidecar_that_came_back(agent: Agent, kind: Option<SandboxKind>) {
+/// The sidecar is killed when the harness has listed the tools, before the model requests a call.
+fn assert_calls_a_tool_after_the_sidecar_restarted(agent: Agent, kind: Option<SandboxKind>) {
     let Some(harness) = HarnessUser::new(agent, kind) else { return };
     let model: FakeModel = held_model_for(agent, "tools", "leak", json!({}));
     let mut command = harness.command();
@@ -184,17 +184,17 @@ fn calls_a_tool_of_a_sidecar_that_came_back(agent: Agent, kind: Option<SandboxKi
 
 #[test]
 fn the_exit_code_of_claude_code() {
-    returns_the_exit_code(Agent::ClaudeCode, SandboxKind::bubblewrap());
-    returns_the_exit_code(Agent::ClaudeCode, SandboxKind::podman());
+    assert_returns_the_exit_code(Agent::ClaudeCode, SandboxKind::bubblewrap());
+    assert_returns_the_exit_code(Agent::ClaudeCode, SandboxKind::podman());
 }
 
 #[test]
 fn the_exit_code_of_codex() {
-    returns_the_exit_code(Agent::Codex, SandboxKind::bubblewrap());
-    returns_the_exit_code(Agent::Codex, SandboxKind::podman());
+    assert_returns_the_exit_code(Agent::Codex, SandboxKind::bubblewrap());
+    assert_returns_the_exit_code(Agent::Codex, SandboxKind::podman());
 }
 
-fn returns_the_exit_code(agent: Agent, kind: Option<SandboxKind>) {
+fn assert_returns_the_exit_code(agent: Agent, kind: Option<SandboxKind>) {
     let Some(harness) = HarnessUser::new(agent, kind) else { return };
     let Some(program) = agent.program() else { return };
     let mut outside = cofferdam_tests::process::command(program);
@@ -212,32 +212,32 @@ fn returns_the_exit_code(agent: Agent, kind: Option<SandboxKind>) {
 
 #[test]
 fn claude_code_at_a_terminal_in_bubblewrap() {
-    is_usable_at_a_terminal(Agent::ClaudeCode, SandboxKind::bubblewrap());
+    assert_usable_at_a_terminal(Agent::ClaudeCode, SandboxKind::bubblewrap());
 }
 
 #[test]
 fn claude_code_at_a_terminal_in_podman() {
-    is_usable_at_a_terminal(Agent::ClaudeCode, SandboxKind::podman());
+    assert_usable_at_a_terminal(Agent::ClaudeCode, SandboxKind::podman());
 }
 
 #[test]
 fn codex_at_a_terminal_in_bubblewrap() {
-    is_usable_at_a_terminal(Agent::Codex, SandboxKind::bubblewrap());
+    assert_usable_at_a_terminal(Agent::Codex, SandboxKind::bubblewrap());
 }
 
 #[test]
 fn codex_at_a_terminal_in_podman() {
-    is_usable_at_a_terminal(Agent::Codex, SandboxKind::podman());
+    assert_usable_at_a_terminal(Agent::Codex, SandboxKind::podman());
 }
 
-/// It draws itself, draws itself again when the window changes, and ends with ctrl-C.
-fn is_usable_at_a_terminal(agent: Agent, kind: Option<SandboxKind>) {
+/// Asserts that the harness draws its interface, redraws it when the window changes, and exits at Ctrl-C.
+fn assert_usable_at_a_terminal(agent: Agent, kind: Option<SandboxKind>) {
     let Some(harness) = HarnessUser::new(agent, kind) else { return };
     let model = model_for(agent, "tools", "leak", json!({}));
     let mut command = harness.command();
     command.env("ANTHROPIC_BASE_URL", model.url()).env("ANTHROPIC_API_KEY", "not-a-key");
     command.env("OPENAI_BASE_URL", model.url()).env("OPENAI_API_KEY", "not-a-key");
-    // Quiet, so that what is shown is the harness's.
+    // With `--quiet` only the harness writes to the terminal.
     command.args(["--quiet", "--", agent.command_name()]);
     let mut terminal = Terminal::of(command);
     terminal.wait_for(match agent {
@@ -247,8 +247,8 @@ fn is_usable_at_a_terminal(agent: Agent, kind: Option<SandboxKind>) {
     terminal.wait_until_still();
     let drawn = terminal.shown().len();
     terminal.resize(40, 132);
-    wait_until("it draws itself again", || terminal.shown().len() > drawn);
-    // The first ctrl-C may only ask whether it is meant.
+    wait_until("the harness redraws", || terminal.shown().len() > drawn);
+    // After the first Ctrl-C the harness may only ask for confirmation.
     let ended = cofferdam_tests::deadline::holds_within(PATIENCE, || {
         let ended = terminal.has_exited();
         if !ended {
@@ -260,21 +260,21 @@ fn is_usable_at_a_terminal(agent: Agent, kind: Option<SandboxKind>) {
     harness.assert_nothing_changed_or_left();
 }
 
-/// A directory on the PATH whose only entry is a link to the harness, as installers make it.
-fn named_as_installed(user: &LocalRun, agent: Agent, program: &Path) -> std::path::PathBuf {
+/// Creates a directory for the PATH whose only entry is a link to the harness, as installers create it.
+fn install_link(user: &LocalRun, agent: Agent, program: &Path) -> std::path::PathBuf {
     let directory = user.home().join(".local/bin");
     std::fs::create_dir_all(&directory).expect("a temporary directory is writable");
     std::os::unix::fs::symlink(program, directory.join(agent.command_name())).expect("it is new");
     directory
 }
 
-/// The sandbox sees the login of its harness, and nothing else of the home.
+/// The login of the harness is in the sandbox, and nothing else of the home.
 #[test]
-fn only_the_login_is_inside_and_only_a_refreshed_one_comes_back() {
+fn only_the_login_is_inside_and_only_a_refreshed_login_is_copied_back() {
     let user = user();
     let login = user.write(".claude/.credentials.json", LOGIN);
     user.write(".claude.json", r#"{"mcpServers":{"other":{"env":{"TOKEN":"token-of-another-server"}}}}"#);
-    // A program that has the harness's name: it prints what it sees and refreshes the login.
+    // A program with the harness's name, which prints its settings and its login and refreshes the login.
     let script = r#"#!/bin/sh
 cat "$HOME"/.claude.json "$HOME"/.claude/.credentials.json
 echo '{"claudeAiOauth":{"accessToken":"refreshed"},"mcpOAuth":{}}' > "$HOME"/.claude/.credentials.json
@@ -293,7 +293,7 @@ echo '{"claudeAiOauth":{"accessToken":"refreshed"},"mcpOAuth":{}}' > "$HOME"/.cl
     user.assert_nothing_left();
 }
 
-/// The commands of the guide, with a stand-in that reads the settings that Claude Code would read.
+/// Runs the commands of the guide, with a script instead of Claude Code that prints its settings.
 #[test]
 fn the_quick_start_of_the_guide_works_as_written() {
     let guide = include_str!("../../../packaging/guide/run.md");

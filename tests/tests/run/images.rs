@@ -1,10 +1,10 @@
-//! Images that lack what most images have, and images that are not there.
+//! Images without a shell, `/tmp` or writable directories, images for other machines, and images that do not exist.
 
 use cofferdam_tests::harness::Harness;
 use cofferdam_tests::process::{command, output_of};
 use cofferdam_tests::sandboxes::PodmanEngine;
 
-use super::kinds::tools_work_and_nothing_is_left;
+use super::kinds::assert_tools_work_and_nothing_is_left;
 use super::{text, user};
 
 /// A file with the header of a program for 64-bit ARM, and nothing more.
@@ -20,7 +20,7 @@ const ARM_PROGRAM: [u8; 64] = {
     header
 };
 
-/// It has neither a shell nor `/tmp`, and its user and entry point are not those of the run.
+/// The image has neither a shell nor `/tmp`, and sets its own user and entry point.
 #[test]
 fn an_image_without_shell_and_tmp_and_with_another_user() {
     let Some(podman) = PodmanEngine::open() else { return };
@@ -37,11 +37,11 @@ fn an_image_without_shell_and_tmp_and_with_another_user() {
         "tools",
     ]);
     podman.configure(&mut command);
-    tools_work_and_nothing_is_left(&user, Harness::start(command, "cofferdam run"));
+    assert_tools_work_and_nothing_is_left(&user, Harness::start(command, "cofferdam run"));
     assert_eq!(podman.containers(), "");
 }
 
-/// No directory of the image can be written, not even by its owner: the run drops the capability to do so.
+/// No directory of the image is writable, not even for root, because `run` drops all capabilities.
 #[test]
 fn an_image_with_a_read_only_root() {
     let Some(podman) = PodmanEngine::open() else { return };
@@ -58,43 +58,46 @@ fn an_image_with_a_read_only_root() {
         "tools",
     ]);
     podman.configure(&mut command);
-    tools_work_and_nothing_is_left(&user, Harness::start(command, "cofferdam run"));
+    assert_tools_work_and_nothing_is_left(&user, Harness::start(command, "cofferdam run"));
     assert_eq!(podman.containers(), "");
 }
 
 #[test]
-fn an_image_for_another_architecture_is_named() {
+fn a_warning_names_an_image_for_another_architecture() {
     let Some(podman) = PodmanEngine::open() else { return };
     let user = user();
     let image = image_of_one_program(&podman, "foreign", &ARM_PROGRAM, &["--arch", "arm64"]);
     let mut command = user.command(&["--sandbox", "podman", "--image", &image, "--", "/bin/tool"]);
     podman.configure(&mut command);
     let output = output_of(command, "cofferdam run");
-    let said = text(&output.stderr);
-    assert!(output.status.code().is_some_and(|code| code != 0), "{said}");
-    assert!(said.contains("is for arm64 and this machine is") && said.contains("need an emulator"), "{said}");
-    assert!(said.contains("exec format error"), "what podman said: {said}");
+    let stderr = text(&output.stderr);
+    assert!(output.status.code().is_some_and(|code| code != 0), "{stderr}");
+    assert!(
+        stderr.contains("is for arm64 and this machine is") && stderr.contains("need an emulator"),
+        "{stderr}"
+    );
+    assert!(stderr.contains("exec format error"), "podman's error is missing: {stderr}");
     assert_eq!(podman.containers(), "");
     user.assert_nothing_left();
 }
 
 #[test]
-fn an_image_without_the_command_is_explained() {
+fn an_error_explains_that_the_image_does_not_contain_the_command() {
     let Some(podman) = PodmanEngine::open() else { return };
     let user = user();
     let image = podman.empty_image();
     let mut command = user.command(&["--sandbox", "podman", "--image", &image, "--", "sh", "-c", "true"]);
     podman.configure(&mut command);
     let output = output_of(command, "cofferdam run");
-    let said = text(&output.stderr);
-    assert_eq!(output.status.code(), Some(127), "{said}");
-    assert!(said.contains("does it have the command and its libraries?"), "{said}");
+    let stderr = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(127), "{stderr}");
+    assert!(stderr.contains("that it contains the command and its libraries"), "{stderr}");
     assert_eq!(podman.containers(), "");
     user.assert_nothing_left();
 }
 
 #[test]
-fn an_image_that_cannot_be_pulled_is_explained() {
+fn an_error_explains_that_an_image_cannot_be_pulled() {
     let Some(podman) = PodmanEngine::open() else { return };
     let user = user();
     // Nothing listens there.
@@ -102,12 +105,12 @@ fn an_image_that_cannot_be_pulled_is_explained() {
     let mut command = user.command(&["--sandbox", "podman", "--image", image, "--", "true"]);
     podman.configure(&mut command);
     let output = output_of(command, "cofferdam run");
-    let said = text(&output.stderr);
-    assert_eq!(output.status.code(), Some(69), "{said}");
-    assert!(said.contains("pulling the image `localhost:1/absent`"), "{said}");
+    let stderr = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(69), "{stderr}");
+    assert!(stderr.contains("pulling the image `localhost:1/absent`"), "{stderr}");
     assert!(
-        said.contains("pull the image `localhost:1/absent`: ") && said.contains("hint: is the name right"),
-        "{said}"
+        stderr.contains("pull the image `localhost:1/absent`: ") && stderr.contains("hint: check the name"),
+        "{stderr}"
     );
     user.assert_nothing_left();
 }

@@ -1,4 +1,4 @@
-//! ctrl-C at every step of a run: it ends with the exit code of an interrupt, and nothing is left on either side.
+//! SIGINT at every step of a run: the run exits with the code of an interrupt, and leaves nothing behind.
 
 use std::fs::File;
 use std::process::Command;
@@ -19,7 +19,7 @@ use super::{text, user};
 /// The exit code of a process that SIGINT has ended.
 const INTERRUPTED: i32 = 130;
 
-/// Starts a run that reports to this file, for a test that waits for what it says.
+/// Starts a run whose stderr is written to the returned file.
 fn start(mut command: Command, user: &LocalRun) -> (Running, std::path::PathBuf) {
     let errors = user.world.layout().root().join("errors");
     command.stderr(into_file(&errors));
@@ -27,7 +27,7 @@ fn start(mut command: Command, user: &LocalRun) -> (Running, std::path::PathBuf)
 }
 
 #[track_caller]
-fn interrupt(run: &mut Running) {
+fn assert_interrupt_ends(run: &mut Running) {
     let code = exit_code_after_interrupt(run);
     assert_eq!(code, INTERRUPTED);
 }
@@ -35,11 +35,11 @@ fn interrupt(run: &mut Running) {
 #[track_caller]
 fn exit_code_after_interrupt(run: &mut Running) -> i32 {
     run.signal(Signal::SIGINT);
-    // Before the first handler is there, the signal itself ends the process.
+    // Before the handler is installed, the signal itself terminates the process.
     run.wait(PATIENCE).code().unwrap_or(INTERRUPTED)
 }
 
-/// After more and more time, so that every step is met.
+/// The delay before the signal increases, so that every step is interrupted once.
 #[test]
 fn an_interrupt_at_any_time_leaves_nothing_with_bubblewrap() {
     if Tool::Bubblewrap.path().is_none() {
@@ -49,7 +49,7 @@ fn an_interrupt_at_any_time_leaves_nothing_with_bubblewrap() {
     for step in 0..24 {
         let mut run = Running::spawn(user.command(&["--quiet", "--", "sleep", "1000"]), "cofferdam run");
         let _ = holds_within(Duration::from_millis(step * 8), || !run.is_running());
-        interrupt(&mut run);
+        assert_interrupt_ends(&mut run);
         user.assert_nothing_left();
     }
 }
@@ -58,7 +58,7 @@ fn an_interrupt_at_any_time_leaves_nothing_with_bubblewrap() {
 fn an_interrupt_at_any_time_leaves_nothing_with_podman() {
     let Some(podman) = PodmanEngine::open() else { return };
     let user = user();
-    // The first process of a container takes no signal that it has no handler for.
+    // The first process of a container ignores signals for which it has no handler.
     let script = "trap 'exit 130' INT; while :; do sleep 0.1; done";
     for step in 0..8 {
         let mut command = user.command(&["--quiet", "--sandbox", "podman", "--", "sh", "-c", script]);
@@ -66,7 +66,7 @@ fn an_interrupt_at_any_time_leaves_nothing_with_podman() {
         let mut run = Running::spawn(command, "cofferdam run");
         let _ = holds_within(Duration::from_millis(step * 80), || !run.is_running());
         let code = exit_code_after_interrupt(&mut run);
-        // Podman ends with 1 if it is interrupted before the container runs.
+        // Podman exits with 1 if it is interrupted before the container runs.
         assert!(code == INTERRUPTED || code == 1, "step {step}: {code}");
         user.assert_nothing_left();
         assert_eq!(podman.containers(), "", "step {step}");
@@ -79,24 +79,24 @@ fn an_interrupt_before_the_sidecar_is_up_leaves_nothing() {
         return;
     }
     let user = user();
-    // As another run that is starting the sidecar and does not get on.
+    // Holds the lock as another run does while it starts the sidecar.
     let lock = user.world.layout().state.join("run/start.lock");
     std::fs::create_dir_all(lock.parent().expect("it is in a directory")).expect("the state is writable");
     let held = Flock::lock(File::create(&lock).expect("the state is writable"), FlockArg::LockExclusive);
     let held = held.expect("no other process has it");
     let mut run = Running::spawn(user.command(&["--", "sleep", "1000"]), "cofferdam run");
-    // It holds this one when it looks for a sidecar.
+    // The run has this lock open when it looks for a sidecar.
     let holders = user.world.layout().state.join("run/holders.lock");
     wait_until("the run looks for a sidecar", || {
         let descriptors = std::fs::read_dir(format!("/proc/{}/fd", run.id())).into_iter().flatten().flatten();
         descriptors.flat_map(|entry| std::fs::read_link(entry.path())).any(|path| path == holders)
     });
-    interrupt(&mut run);
+    assert_interrupt_ends(&mut run);
     drop(held);
     user.assert_nothing_left();
 }
 
-/// From a registry that accepts the connection and never answers.
+/// The registry accepts the connection and never responds.
 #[test]
 fn an_interrupt_during_the_pull_of_an_image_leaves_nothing() {
     let Some(podman) = PodmanEngine::open() else { return };
@@ -111,15 +111,15 @@ fn an_interrupt_during_the_pull_of_an_image_leaves_nothing() {
     podman.configure(&mut command);
     command.env("CONTAINERS_REGISTRIES_CONF", registries);
     let (mut run, errors) = start(command, &user);
-    let said = || text(&std::fs::read(&errors).unwrap_or_default());
-    wait_until("the pull is under way", || said().contains("pulling the image"));
+    let stderr = || text(&std::fs::read(&errors).unwrap_or_default());
+    wait_until("the pull is under way", || stderr().contains("pulling the image"));
     let mut pull = Vec::new();
     wait_until("podman pulls", || {
         pull = children_of(run.id());
         !pull.is_empty()
     });
-    interrupt(&mut run);
-    assert!(!pull.iter().any(|id| is_alive(*id)), "the pull has ended");
+    assert_interrupt_ends(&mut run);
+    assert!(!pull.iter().any(|id| is_alive(*id)), "the pull still runs");
     drop(disconnected);
     user.assert_nothing_left();
 }
@@ -133,6 +133,6 @@ fn an_interrupt_of_the_command_leaves_nothing() {
     let script = "touch ready; exec sleep 1000";
     let mut run = Running::spawn(user.command(&["--", "sh", "-c", script]), "cofferdam run");
     wait_until("the command runs", || user.project().join("ready").exists());
-    interrupt(&mut run);
+    assert_interrupt_ends(&mut run);
     user.assert_nothing_left();
 }

@@ -1,4 +1,4 @@
-//! Names that shells, settings files and option parsers could misread.
+//! Names that shells, settings files and option parsers could misinterpret.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt as _;
@@ -14,7 +14,7 @@ const ODD_NAMES: [&str; 7] =
     ["two words", "it's", "\"quoted\"", "$(touch oops) `touch oops`", "line\nend", "-rf", ",:="];
 
 #[test]
-fn directories_of_any_name_are_worked_in() {
+fn a_working_directory_may_have_any_name() {
     if Tool::Bubblewrap.path().is_none() {
         return;
     }
@@ -34,7 +34,7 @@ fn directories_of_any_name_are_worked_in() {
 }
 
 #[test]
-fn mounts_of_any_name_are_seen_and_arguments_arrive_as_they_are() {
+fn mounts_may_have_any_name_and_arguments_arrive_unchanged() {
     if Tool::Bubblewrap.path().is_none() {
         return;
     }
@@ -55,9 +55,9 @@ fn mounts_of_any_name_are_seen_and_arguments_arrive_as_they_are() {
     user.assert_nothing_left();
 }
 
-/// The command is a line for a shell there, and the paths are in a settings file.
+/// With srt the command is a shell command line, and the paths are in a settings file.
 #[test]
-fn names_of_any_kind_pass_srt() {
+fn with_srt_a_directory_and_arguments_may_have_any_name() {
     let (Some(node), Some(runtime)) = (Tool::Node.path(), Tool::SandboxRuntime.path()) else { return };
     let user = user();
     user.program("srt", &format!("#!/bin/sh\nexec {node:?} {runtime:?} \"$@\"\n"));
@@ -84,11 +84,12 @@ fn names_that_podman_cannot_mount_are_refused_and_others_work() {
         let mut command = user.command(&["--sandbox", "podman", "--", "true"]);
         command.current_dir(&project);
         let output = output_of(command, "cofferdam run");
-        let said = text(&output.stderr);
-        assert_eq!(output.status.code(), Some(64), "{said}");
+        let stderr = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(64), "{stderr}");
         assert!(
-            said.contains("it has a comma, a quote or a line end") && said.contains("--sandbox bwrap"),
-            "{said}"
+            stderr.contains("the path has a comma, a quote or a line end")
+                && stderr.contains("--sandbox bwrap"),
+            "{stderr}"
         );
     }
     let project = user.home().join("it's a $(touch oops) -project");
@@ -104,9 +105,9 @@ fn names_that_podman_cannot_mount_are_refused_and_others_work() {
     user.assert_nothing_left();
 }
 
-/// Settings of gVisor and srt are JSON, which cannot hold such names.
+/// The settings of gVisor and srt are JSON, which cannot contain such names.
 #[test]
-fn names_that_are_not_text_work_or_are_refused() {
+fn a_directory_whose_name_is_not_utf_8_works_with_bubblewrap_and_is_refused_with_gvisor() {
     if Tool::Bubblewrap.path().is_none() || Tool::Runsc.path().is_none() {
         return;
     }
@@ -121,9 +122,9 @@ fn names_that_are_not_text_work_or_are_refused() {
     let output = run("bwrap");
     assert!(output.status.success() && project.join("new").exists(), "{}", text(&output.stderr));
     let output = run("gvisor");
-    let said = text(&output.stderr);
-    assert_eq!(output.status.code(), Some(64), "{said}");
-    assert!(said.contains("it is not UTF-8") && said.contains("--sandbox bwrap"), "{said}");
+    let stderr = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(64), "{stderr}");
+    assert!(stderr.contains("it is not UTF-8") && stderr.contains("--sandbox bwrap"), "{stderr}");
     user.assert_nothing_left();
 }
 
@@ -133,9 +134,9 @@ fn an_image_that_looks_like_an_option_is_refused() {
     for image in ["--privileged", ""] {
         let option = format!("--image={image}");
         let output = user.output(&["--sandbox", "podman", &option, "--", "true"]);
-        let said = text(&output.stderr);
-        assert_eq!(output.status.code(), Some(64), "{said}");
-        assert!(said.contains("is not the name of an image"), "{said}");
+        let stderr = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(64), "{stderr}");
+        assert!(stderr.contains("is not the name of an image"), "{stderr}");
     }
 }
 

@@ -1,4 +1,4 @@
-//! What a run says while it starts: on stderr only, a spinner on a terminal, lines in a pipe, nothing with `--quiet`.
+//! What a run prints while it starts: to stderr only, a spinner on a terminal, lines in a pipe, nothing with `--quiet`.
 
 use cofferdam_tests::process::output_of;
 use cofferdam_tests::sandboxes::PodmanEngine;
@@ -15,13 +15,13 @@ fn steps_are_lines_in_a_pipe() {
     let user = user();
     let output = user.output(&["--", "echo", "output"]);
     assert_eq!(text(&output.stdout), "output\n");
-    let said = text(&output.stderr);
-    assert_eq!(said.matches("cofferdam: starting the sidecar\n").count(), 1, "{said}");
-    assert!(!said.contains('\x1b'), "no control sequences in a pipe: {said:?}");
+    let stderr = text(&output.stderr);
+    assert_eq!(stderr.matches("cofferdam: starting the sidecar\n").count(), 1, "{stderr}");
+    assert!(!stderr.contains('\x1b'), "control sequences in a pipe: {stderr:?}");
 }
 
 #[test]
-fn a_quiet_run_prints_what_the_command_prints() {
+fn a_quiet_run_prints_only_what_the_command_prints() {
     if Tool::Bubblewrap.path().is_none() {
         return;
     }
@@ -32,7 +32,7 @@ fn a_quiet_run_prints_what_the_command_prints() {
 
 /// The line of the spinner is erased before the command writes its first byte.
 #[test]
-fn on_a_terminal_nothing_of_it_is_left_when_the_command_starts() {
+fn on_a_terminal_the_progress_is_erased_when_the_command_starts() {
     if Tool::Bubblewrap.path().is_none() {
         return;
     }
@@ -42,14 +42,14 @@ fn on_a_terminal_nothing_of_it_is_left_when_the_command_starts() {
     let shown = terminal.shown();
     let (before, after) = shown.split_once("begin").expect("it was shown");
     let drawn = before.rfind("starting the sidecar").expect("it was shown");
-    assert!(before[drawn..].contains("\x1b[2K"), "the line is erased: {shown:?}");
+    assert!(before[drawn..].contains("\x1b[2K"), "the line is not erased: {shown:?}");
     assert!(!after.contains("starting") && !after.contains("\x1b[2K"), "{shown:?}");
     assert_eq!(terminal.exit_code(), Some(0));
 }
 
-/// A stand-in for the registry: `podman pull` loads an archive.
+/// Instead of using a registry, `podman pull` loads an archive.
 #[test]
-fn an_image_that_is_not_there_is_pulled_before_the_command_starts() {
+fn a_missing_image_is_pulled_before_the_command_starts() {
     let (Some(podman), Some(program)) = (PodmanEngine::open(), Tool::Podman.path()) else { return };
     let user = user();
     let image = podman.empty_image();
@@ -68,10 +68,10 @@ fn an_image_that_is_not_there_is_pulled_before_the_command_starts() {
         podman.configure(&mut command);
         command.env("PATH", user.search_path());
         let output = output_of(command, "cofferdam run");
-        let said = text(&output.stderr);
-        assert!(output.status.success(), "{said}");
+        let stderr = text(&output.stderr);
+        assert!(output.status.success(), "{stderr}");
         assert!(text(&output.stdout).starts_with("cofferdam-shim "), "{}", text(&output.stdout));
-        assert_eq!(said.matches(&format!("pulling the image `{image}`")).count(), pulls, "{said}");
+        assert_eq!(stderr.matches(&format!("pulling the image `{image}`")).count(), pulls, "{stderr}");
     }
     assert_eq!(podman.containers(), "");
     user.assert_nothing_left();

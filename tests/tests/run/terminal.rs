@@ -1,4 +1,4 @@
-//! The command at a terminal: it has one of its own, with the user's size, and gets ctrl-C.
+//! The command at a terminal: it has its own terminal, with the size of the user's, and gets Ctrl-C.
 
 use std::fs::File;
 use std::io::{Read as _, Write as _};
@@ -29,7 +29,7 @@ impl Terminal {
         Self::start_with(user, arguments, &[])
     }
 
-    /// The same with these variables.
+    /// As [`Self::start`], with these environment variables.
     #[track_caller]
     fn start_with(user: &LocalRun, arguments: &[&str], variables: &[(&str, &str)]) -> Self {
         let mut command = user.command(arguments);
@@ -46,7 +46,7 @@ impl Terminal {
         let host = File::from(pty.host);
         let shown = Arc::new(Mutex::new(Vec::new()));
         let (mut reader, seen) = (host.try_clone().expect("it can be duplicated"), Arc::clone(&shown));
-        // It ends with the terminal.
+        // The thread ends when the terminal is closed.
         std::thread::spawn(move || {
             let mut buffer = [0; 4096];
             while let Ok(length @ 1..) = reader.read(&mut buffer) {
@@ -71,7 +71,7 @@ impl Terminal {
         self.host.write_all(text.as_bytes()).expect("the terminal takes input");
     }
 
-    /// Gives the window another size, and tells the run as a terminal does.
+    /// Changes the size of the window and sends SIGWINCH, as a terminal does.
     pub(crate) fn resize(&self, rows: u16, columns: u16) {
         Window::new(rows, columns).apply(&self.host).expect("it has a size");
         self.run.signal(nix::sys::signal::Signal::SIGWINCH);
@@ -107,7 +107,7 @@ impl Terminal {
 }
 
 #[test]
-fn the_command_has_the_size_of_the_window_and_learns_of_a_new_one() {
+fn the_command_gets_the_size_of_the_window_and_its_changes() {
     if Tool::Bubblewrap.path().is_none() {
         return;
     }
@@ -123,7 +123,7 @@ fn the_command_has_the_size_of_the_window_and_learns_of_a_new_one() {
 }
 
 #[test]
-fn ctrl_c_is_for_the_command_alone_and_the_terminal_is_as_before() {
+fn ctrl_c_reaches_only_the_command_and_the_mode_of_the_terminal_is_restored() {
     if Tool::Bubblewrap.path().is_none() {
         return;
     }
@@ -149,7 +149,7 @@ fn a_shell_has_job_control_and_its_own_terminal() {
     let mut terminal =
         Terminal::start_with(&user, &["--env", "PS1", "--", "sh", "-i"], &[("PS1", "prompt> ")]);
     terminal.wait_for("prompt> ");
-    // The job itself writes: once it does, it is the one in the foreground, and a ctrl-C is for it.
+    // When the job has written to the terminal, it is in the foreground, so Ctrl-C reaches it.
     terminal.type_in("tty; sh -c 'echo $((40 + 2)) > /dev/tty; exec sleep 1000'\n");
     terminal.wait_for("42");
     assert!(!terminal.shown().contains("job control turned off"), "{}", terminal.shown());

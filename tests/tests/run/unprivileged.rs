@@ -14,12 +14,12 @@ use cofferdam_tests::server::Server;
 use cofferdam_tests::tools::{Tool, cannot_run};
 use cofferdam_tests::world::World;
 
-use super::kinds::tools_work_and_nothing_is_left;
+use super::kinds::assert_tools_work_and_nothing_is_left;
 use super::{CANARY, text};
 
 const USER: u32 = 1000;
 
-/// A user with copies of the programs: the directories they were built in may be root's alone.
+/// A user with copies of the programs: only root may have access to the directories in which they were built.
 struct Unprivileged {
     user: LocalRun,
     programs: tempfile::TempDir,
@@ -51,28 +51,28 @@ impl Unprivileged {
         Some(made)
     }
 
-    /// Everything below the user's and the configuration's directories belongs to the user.
+    /// Changes the owner of everything below the user's and the configuration's directories to the user.
     fn give_files_to_user(&self) {
         let directory = self.user.home().parent().expect("it is in a directory").to_owned();
-        let mut open: Vec<PathBuf> = vec![directory, self.user.world.layout().root().to_owned()];
-        while let Some(path) = open.pop() {
+        let mut pending: Vec<PathBuf> = vec![directory, self.user.world.layout().root().to_owned()];
+        while let Some(path) = pending.pop() {
             chown(&path, Some(USER), Some(USER)).expect("root may give files away");
             if path.is_dir() {
-                open.extend(
+                pending.extend(
                     std::fs::read_dir(path).into_iter().flatten().flatten().map(|entry| entry.path()),
                 );
             }
         }
     }
 
-    /// `cofferdam run ARGUMENTS` of that user.
+    /// The command `cofferdam run ARGUMENTS`, run by that user.
     fn command(&self, arguments: &[&str]) -> Command {
         let mut command = self.user.command_of(&self.programs.path().join("cofferdam"));
         command.args(arguments).uid(USER).gid(USER);
         command
     }
 
-    /// A PATH with these programs of the system only.
+    /// A directory for the PATH with only these programs of the system.
     fn search_path_with(&self, programs: &[&str]) -> PathBuf {
         let directory = self.programs.path().join("some");
         std::fs::create_dir(&directory).expect("a temporary directory is writable");
@@ -95,7 +95,7 @@ impl Unprivileged {
 fn tools_work_in_bubblewrap_without_root() {
     let Some(unprivileged) = Unprivileged::new() else { return };
     let command = unprivileged.command(&["--", "cofferdam-shim", "--server", "tools"]);
-    tools_work_and_nothing_is_left(&unprivileged.user, Harness::start(command, "cofferdam run"));
+    assert_tools_work_and_nothing_is_left(&unprivileged.user, Harness::start(command, "cofferdam run"));
 }
 
 #[test]
@@ -108,7 +108,7 @@ fn files_that_the_sandbox_writes_belong_to_the_user() {
     assert_eq!(written.uid(), USER);
 }
 
-/// A sandbox owns its home, so it can take permissions from its directories: the copy of the login must go all the same.
+/// A sandbox can clear the permissions of directories in its home; the copy of the login must be removed nevertheless.
 #[test]
 fn a_sandbox_cannot_keep_the_copy_of_the_login() {
     let Some(unprivileged) = Unprivileged::new() else { return };
@@ -120,15 +120,15 @@ cd / && chmod 0 ~/hidden/deeper ~/hidden ~/.claude ~ && echo locked
 "#;
     let program = unprivileged.program("claude", script);
     let output = output_of(unprivileged.command(&["--network", "none", "--", &program]), "cofferdam run");
-    let said = text(&output.stderr);
-    assert!(output.status.success() && text(&output.stdout) == "locked\n", "{said}");
-    assert!(said.contains("the login in the sandbox was not copied back"), "{said}");
+    let stderr = text(&output.stderr);
+    assert!(output.status.success() && text(&output.stdout) == "locked\n", "{stderr}");
+    assert!(stderr.contains("the login in the sandbox was not copied back"), "{stderr}");
     user.assert_nothing_left();
     let login = std::fs::read_to_string(user.home().join(".claude/.credentials.json"));
-    assert!(login.is_ok_and(|login| login.contains("login-of-the-user")), "the user's own file stays");
+    assert!(login.is_ok_and(|login| login.contains("login-of-the-user")), "the user's own login is lost");
 }
 
-/// The same after `kill -9` of a run: the next run removes what the killed one left.
+/// Also after `kill -9` of a run: the next run removes the copy.
 #[test]
 fn a_sandbox_cannot_keep_the_copy_of_the_login_of_a_killed_run() {
     let Some(unprivileged) = Unprivileged::new() else { return };
@@ -150,7 +150,7 @@ fn a_sandbox_cannot_keep_the_copy_of_the_login_of_a_killed_run() {
 }
 
 #[test]
-fn a_home_without_write_permission_is_enough() {
+fn the_home_of_the_user_may_be_read_only() {
     let Some(unprivileged) = Unprivileged::new() else { return };
     let user = &unprivileged.user;
     let read_only = std::fs::Permissions::from_mode(0o555);
@@ -163,15 +163,15 @@ fn a_home_without_write_permission_is_enough() {
     user.assert_nothing_left();
 }
 
-/// In a user namespace that permits no further ones, as on systems where an administrator has switched them off.
+/// In a user namespace that permits no further ones, as on systems where the administrator has disabled them.
 #[test]
-fn without_user_namespaces_the_reason_and_the_next_step_are_named() {
+fn without_user_namespaces_the_error_has_the_reason_and_a_hint() {
     let (Some(unprivileged), Some(unshare)) = (Unprivileged::new(), Tool::Unshare.path()) else { return };
     let user = &unprivileged.user;
     let run = unprivileged.programs.path().join("cofferdam");
     let mut command = user.world.command_of(&unshare);
     command.env("HOME", user.home()).env("TMPDIR", user.temporary()).current_dir(user.project());
-    // No other kind of sandbox is found: podman would leave files of its own when it is asked whether it works.
+    // No other kind of sandbox is on the PATH: podman would leave files behind when `run` checks whether it works.
     command.env("PATH", unprivileged.search_path_with(&["bwrap", "setpriv", "sh", "true"]));
     // The first shell has no capabilities, because its ids are not mapped yet when it starts; the second one has.
     let inner = "echo 0 > /proc/sys/user/max_user_namespaces && \
@@ -190,12 +190,14 @@ fn without_user_namespaces_the_reason_and_the_next_step_are_named() {
     let mut stdin = run.child.stdin.take().expect("it is a pipe");
     stdin.write_all(b"go\n").expect("the shell reads a line");
     let status = run.wait(PATIENCE);
-    let said = text(&std::fs::read(&errors).expect("it was written"));
-    assert_eq!(status.code(), Some(77), "{said}");
+    let stderr = text(&std::fs::read(&errors).expect("it was written"));
+    assert_eq!(status.code(), Some(77), "{stderr}");
     assert!(
-        said.contains("bubblewrap cannot make this sandbox here: bwrap: Creating new namespace failed"),
-        "{said}"
+        stderr.contains(
+            "bubblewrap cannot create this sandbox on this machine: bwrap: Creating new namespace failed"
+        ),
+        "{stderr}"
     );
-    assert!(said.contains("allow unprivileged user namespaces"), "{said}");
+    assert!(stderr.contains("allow unprivileged user namespaces"), "{stderr}");
     user.assert_nothing_left();
 }

@@ -1,7 +1,7 @@
 //! Daytona's control API: the only service that gets the API key.
 //!
-//! What must stay true: reading the state of a sandbox does not wake it; what the API says about addresses is checked
-//! before anything is sent there.
+//! What must stay true: reading the state of a sandbox does not resume it; addresses that the API reports are checked before
+//! anything is sent there.
 
 use std::net::IpAddr;
 use std::time::Duration;
@@ -15,33 +15,33 @@ use zeroize::Zeroizing;
 
 use super::token::SandboxToken;
 use crate::redactor::Redactor;
-use crate::rest::{Call, Reply, Service, failed, secret_header};
+use crate::rest::{Call, Reply, Service, request_failed, secret_header};
 use crate::{ApiKey, PlatformError, PlatformSettings, SandboxId};
 
 pub(super) struct Control {
     service: Service,
     dialer: Dialer,
-    /// Replaces the address at which the services of sandboxes are dialled.
+    /// Replaces the address at which the services of sandboxes are override_url.
     sandbox_url: Option<Uri>,
-    /// For addresses that the API names.
+    /// Which addresses that the API reports are permitted.
     policy: AddressPolicy,
     redactor: Redactor,
 }
 
-/// What the API says about a sandbox.
+/// What the API reports about a sandbox.
 pub(super) struct SandboxRecord {
     pub(super) phase: Phase,
-    /// The address of all sandboxes' toolboxes; the sandbox's id follows in the path.
+    /// The address of the toolbox proxy; the sandbox's id is appended to its path.
     pub(super) toolbox_url: String,
 }
 
-/// The states of a sandbox, by what can be done with it.
+/// The states of a sandbox, grouped by what can be done in them.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(super) enum Phase {
     Started,
-    /// It will be started without further requests.
+    /// The sandbox will be started without further requests.
     Starting,
-    /// It will be suspended; a start is refused until then.
+    /// The sandbox will be suspended; until then Daytona refuses to start it.
     Stopping,
     Suspended,
     /// With the reason that the API gives.
@@ -56,13 +56,13 @@ pub(super) struct Preview {
     pub(super) token: SandboxToken,
 }
 
-/// A token with which the SSH gateway lets a client in, and the gateway's address as a command line.
+/// A token for the SSH gateway, and the gateway's address as a command line.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct SshAccess {
     pub(super) token: SandboxToken,
     /// It contains the token.
-    #[serde(deserialize_with = "wiped")]
+    #[serde(deserialize_with = "zeroizing")]
     pub(super) ssh_command: Zeroizing<String>,
 }
 
@@ -76,14 +76,14 @@ struct RawSandbox {
 
 const PUBLIC_API: &str = "https://app.daytona.io/api";
 const TIMEOUT: Duration = Duration::from_secs(20);
-/// An SSH token is needed for the moment of connecting only; this is the shortest that leaves room for clocks that differ.
+/// The lifetime of an SSH token. It is needed only while connecting; a shorter one might fail if clocks differ.
 const SSH_MINUTES: u32 = 5;
 
 const FINDING: &str = "find the sandbox at Daytona";
 const STARTING: &str = "start the sandbox at Daytona";
-const PREVIEW: &str = "ask Daytona for the address of the hub's port";
-const SSH_ACCESS: &str = "ask Daytona for SSH access to the sandbox";
-const ACTIVITY: &str = "tell Daytona that the sandbox is in use";
+const PREVIEW: &str = "get the address of the hub's port from Daytona";
+const SSH_ACCESS: &str = "get SSH access to the sandbox from Daytona";
+const ACTIVITY: &str = "report to Daytona that the sandbox is in use";
 
 impl Control {
     pub(super) fn new(
@@ -91,15 +91,15 @@ impl Control {
         key: &ApiKey,
         dialer: &Dialer,
     ) -> Result<Self, PlatformError> {
-        // The operator chose `api-url` and may host Daytona privately; the public one names public addresses only.
+        // With `api-url` the operator may host Daytona in a private network; the public Daytona has public addresses only.
         let policy = match settings.api_url {
             Some(_) => AddressPolicy::PrivateToo,
             None => AddressPolicy::PublicOnly,
         };
         let url = settings.api_url.clone().unwrap_or_else(|| Uri::from_static(PUBLIC_API));
-        let headers = HeaderMap::from_iter([secret_header(AUTHORIZATION, bearer(key))]);
+        let headers = HeaderMap::from_iter([secret_header(AUTHORIZATION, bearer_header(key))]);
         let redactor = Redactor::default();
-        redactor.learn("api-key", key.header().as_bytes());
+        redactor.add("api-key", key.header().as_bytes());
         let service = Service::new(dialer, &url, policy, headers, &redactor)?;
         let (dialer, sandbox_url) = (dialer.clone(), settings.sandbox_url.clone());
         Ok(Self { service, dialer, sandbox_url, policy, redactor })
@@ -121,10 +121,10 @@ impl Control {
         let reply = self.call(STARTING, Method::POST, &format!("/sandbox/{id}/start")).await?;
         match reply.status.as_u16() {
             200..=299 => Ok(()),
-            // Another change of state is under way: the caller looks again.
+            // The state is already changing; the caller polls it.
             409 => Ok(()),
-            // The key was good a moment ago: the organisation's limits are reported this way.
-            403 => Err(PlatformError::Quota { doing: STARTING, why: self.service.message(&reply) }),
+            // The key was accepted just before, so this means that a limit of the organisation is reached.
+            403 => Err(PlatformError::Quota { action: STARTING, why: self.service.message(&reply) }),
             _ => Err(self.service.refusal(STARTING, id, &reply)),
         }
     }
@@ -136,7 +136,7 @@ impl Control {
             return Err(self.service.refusal(PREVIEW, id, &reply));
         }
         let preview: Preview = reply.json(PREVIEW)?;
-        self.redactor.learn("token", preview.token.text().as_bytes());
+        self.redactor.add("token", preview.token.text().as_bytes());
         Ok(preview)
     }
 
@@ -147,7 +147,7 @@ impl Control {
             return Err(self.service.refusal(SSH_ACCESS, id, &reply));
         }
         let access: SshAccess = reply.json(SSH_ACCESS)?;
-        self.redactor.learn("token", access.token.text().as_bytes());
+        self.redactor.add("token", access.token.text().as_bytes());
         Ok(access)
     }
 
@@ -160,55 +160,60 @@ impl Control {
         }
     }
 
-    /// A service of the sandbox at an address that the API named.
+    /// The client of a service of the sandbox, at an address that the API reported.
     pub(super) fn sandbox_service(
         &self,
-        doing: &'static str,
+        action: &'static str,
         url: &Uri,
         headers: HeaderMap,
     ) -> Result<Service, PlatformError> {
-        let named = |headers| Service::new(&self.dialer, url, self.policy, headers, &self.redactor);
-        let Some(dialled) = &self.sandbox_url else {
-            self.check_named_host(doing, &Host::parse(url.host().unwrap_or_default()))?;
-            return named(headers);
+        let service_at = |headers| Service::new(&self.dialer, url, self.policy, headers, &self.redactor);
+        let Some(override_url) = &self.sandbox_url else {
+            self.check_reported_host(action, &Host::parse(url.host().unwrap_or_default()))?;
+            return service_at(headers);
         };
         let policy = AddressPolicy::PrivateToo;
-        let dialled = Service::new(&self.dialer, dialled, policy, HeaderMap::new(), &self.redactor)?;
-        Ok(named(headers)?.dialled_at(dialled))
+        let override_url =
+            Service::new(&self.dialer, override_url, policy, HeaderMap::new(), &self.redactor)?;
+        Ok(service_at(headers)?.dialled_at(override_url))
     }
 
-    /// An address that the API named.
-    pub(super) fn named_address(&self, doing: &'static str, url: &str) -> Result<Uri, PlatformError> {
+    /// Parses an address that the API reported.
+    pub(super) fn parse_reported_address(
+        &self,
+        action: &'static str,
+        url: &str,
+    ) -> Result<Uri, PlatformError> {
         url.parse().map_err(|_| {
             let url = self.redactor.printable(url);
             PlatformError::Protocol {
-                doing,
-                why: format!("Daytona names an address that is not a URL: `{url}`"),
+                action,
+                why: format!("Daytona reports an address that is not a URL: `{url}`"),
             }
         })
     }
 
-    /// The address of a host that the API named, by the rules that every connection to such a host obeys. Programs other
-    /// than this one connect to the address, not to the name, which may resolve to another address the next time.
+    /// Resolves a host that the API reported, and checks the address as for every connection. Another program (`ssh`) is given
+    /// the address, not the name, because the name may resolve to another address the next time.
     pub(super) async fn permitted_address(
         &self,
-        doing: &'static str,
+        action: &'static str,
         host: &Host,
         port: u16,
     ) -> Result<IpAddr, PlatformError> {
-        self.check_named_host(doing, host)?;
+        self.check_reported_host(action, host)?;
         let found = self.dialer.reachable_address(host, port, self.policy, TIMEOUT).await;
         found
             .map(|address| address.ip())
-            .map_err(|error| failed(doing, &OneShotError::Connect(error), &self.redactor))
+            .map_err(|error| request_failed(action, &OneShotError::Connect(error), &self.redactor))
     }
 
-    /// Loopback is this machine: a platform elsewhere has no business there. One that the operator named may be here.
-    fn check_named_host(&self, doing: &'static str, host: &Host) -> Result<(), PlatformError> {
+    /// Refuses loopback addresses, which are those of this machine, unless the operator has configured `api-url`.
+    fn check_reported_host(&self, action: &'static str, host: &Host) -> Result<(), PlatformError> {
         if self.policy == AddressPolicy::PublicOnly && host.is_loopback() {
             let why =
-                "Daytona names an address of the sidecar's own machine, which is not contacted".to_owned();
-            return Err(PlatformError::Protocol { doing, why });
+                "Daytona reports an address of the sidecar's own machine, which is not permitted".to_owned();
+            return Err(PlatformError::Protocol { action, why });
         }
         Ok(())
     }
@@ -217,9 +222,9 @@ impl Control {
         &self.redactor
     }
 
-    async fn call(&self, doing: &'static str, method: Method, path: &str) -> Result<Reply, PlatformError> {
+    async fn call(&self, action: &'static str, method: Method, path: &str) -> Result<Reply, PlatformError> {
         let body = (method == Method::POST).then(|| Bytes::from_static(b"{}"));
-        self.service.send(Call { doing, method, path, body, time: TIMEOUT }).await
+        self.service.send(Call { action, method, path, body, timeout: TIMEOUT }).await
     }
 }
 
@@ -234,21 +239,20 @@ fn phase(state: &str, error_reason: Option<&str>, redactor: &Redactor) -> Result
         "destroyed" | "destroying" => Phase::Gone,
         other => {
             let other = redactor.printable(other);
-            let why = format!("Daytona reports the state `{other}`, which is not known here");
-            return Err(PlatformError::Unavailable { doing: FINDING, why, retry_after: None });
+            let why = format!("Daytona reports the state `{other}`, which this version does not know");
+            return Err(PlatformError::Unavailable { action: FINDING, why, retry_after: None });
         }
     })
 }
 
-fn wiped<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Zeroizing<String>, D::Error> {
+fn zeroizing<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Zeroizing<String>, D::Error> {
     String::deserialize(deserializer).map(Zeroizing::new)
 }
 
-fn bearer(key: &ApiKey) -> HeaderValue {
+fn bearer_header(key: &ApiKey) -> HeaderValue {
     let bare = key.header();
     let value = Zeroizing::new([b"Bearer ", bare.as_bytes()].concat());
-    HeaderValue::from_maybe_shared(Bytes::from_owner(value))
-        .expect("the key is the value of a header already")
+    HeaderValue::from_maybe_shared(Bytes::from_owner(value)).expect("the key is already a valid header value")
 }
 
 #[cfg(test)]
@@ -295,7 +299,7 @@ mod tests {
     }
 
     #[test]
-    fn plain_addresses_from_the_api_are_refused() {
+    fn http_addresses_from_the_api_are_refused() {
         let url = Uri::from_static("http://7000-box.proxy.example/");
         assert!(control(None, None).sandbox_service(FINDING, &url, HeaderMap::new()).is_err());
     }
@@ -311,7 +315,7 @@ mod tests {
         }
     }
 
-    /// A name server that gives this address for every name.
+    /// Resolves every name to this address.
     struct Fixed(&'static str);
 
     impl Resolve for Fixed {
@@ -321,7 +325,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_host_for_another_program_obeys_the_rules_of_every_connection() {
+    async fn a_host_for_ssh_is_checked_as_for_every_connection() {
         let permitted = async |api_url: Option<&'static str>, host: &str, address: &'static str| {
             let dialer = Dialer::new(Arc::new(Fixed(address)), Trust::System);
             let control = control_dialling(api_url, None, &dialer);
@@ -340,13 +344,13 @@ mod tests {
             }
         }
         assert!(permitted(None, "localhost", "127.0.0.1").await.is_err());
-        let own = Some("https://daytona.internal/api");
-        assert_eq!(permitted(own, "ssh.internal", "10.0.0.1").await.unwrap().to_string(), "10.0.0.1");
-        assert!(permitted(own, "ssh.internal", "0.0.0.0").await.is_err());
+        let private = Some("https://daytona.internal/api");
+        assert_eq!(permitted(private, "ssh.internal", "10.0.0.1").await.unwrap().to_string(), "10.0.0.1");
+        assert!(permitted(private, "ssh.internal", "0.0.0.0").await.is_err());
     }
 
     #[test]
-    fn every_state_has_a_phase() {
+    fn states_are_grouped_into_phases_and_an_unknown_state_is_temporary() {
         for (state, expected) in [
             ("started", Phase::Started),
             ("restoring", Phase::Starting),
@@ -358,6 +362,6 @@ mod tests {
         }
         let redactor = Redactor::default();
         assert_eq!(phase("error", Some("no\ndisk"), &redactor).unwrap(), Phase::Failed("no disk".into()));
-        assert!(phase("dreaming", None, &redactor).unwrap_err().may_pass());
+        assert!(phase("dreaming", None, &redactor).unwrap_err().may_succeed_later());
     }
 }

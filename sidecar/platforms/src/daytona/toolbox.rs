@@ -1,4 +1,4 @@
-//! The toolbox: the service in a sandbox that runs commands and takes files, behind Daytona's proxy.
+//! The client of the toolbox: the service in a sandbox that runs commands and reads and writes files, behind Daytona's proxy.
 //!
 //! What must stay true: it gets the sandbox's own token and never the API key; what it returns comes from the sandbox and
 //! is not trusted; Daytona stores the commands, so no command contains a secret.
@@ -18,7 +18,7 @@ use super::control::{Control, SandboxRecord};
 use super::token::SandboxToken;
 use crate::guest::{Guest, ScriptOutput};
 use crate::redactor::Redactor;
-use crate::rest::{Call, Reply, Service, encoded, secret_header};
+use crate::rest::{Call, Reply, Service, encode_query_value, secret_header};
 use crate::{KeepAwake, PlatformError, SandboxId};
 
 pub(super) struct Toolbox {
@@ -45,7 +45,7 @@ pub(super) struct ShellSession {
 #[serde(rename_all = "camelCase")]
 pub(super) struct SessionCommand {
     pub(super) command: String,
-    /// None while it runs.
+    /// `None` while the command runs.
     pub(super) exit_code: Option<i64>,
 }
 
@@ -65,69 +65,69 @@ impl Toolbox {
         token: &SandboxToken,
         awake: KeepAwake,
     ) -> Result<Self, PlatformError> {
-        let doing = "reach the sandbox's toolbox";
+        let action = "reach the sandbox's toolbox";
         let url = format!("{}/{id}", sandbox.toolbox_url.trim_end_matches('/'));
         let mut headers = HeaderMap::from_iter([secret_header(PREVIEW_TOKEN, token.header())]);
         if awake == KeepAwake::No {
             headers.insert(SKIP_ACTIVITY, HeaderValue::from_static("true"));
         }
-        let url = control.named_address(doing, &url)?;
-        Ok(Self { service: control.sandbox_service(doing, &url, headers)? })
+        let url = control.parse_reported_address(action, &url)?;
+        Ok(Self { service: control.sandbox_service(action, &url, headers)? })
     }
 
     /// The session with this id, if there is one.
     pub(super) async fn session(
         &self,
-        doing: &'static str,
+        action: &'static str,
         id: &str,
     ) -> Result<Option<ShellSession>, PlatformError> {
-        let reply = self.call(doing, Method::GET, &format!("/process/session/{id}"), None).await?;
+        let reply = self.call(action, Method::GET, &format!("/process/session/{id}"), None).await?;
         match reply.status.as_u16() {
             404 => Ok(None),
-            _ => self.success(doing, &reply)?.json(doing).map(Some),
+            _ => self.success(action, &reply)?.json(action).map(Some),
         }
     }
 
     /// Starts a command that outlives this request.
     pub(super) async fn start(
         &self,
-        doing: &'static str,
+        action: &'static str,
         session: &str,
         command: &str,
     ) -> Result<(), PlatformError> {
         let created = json!({ "sessionId": session });
-        let reply = self.call(doing, Method::POST, "/process/session", Some(created)).await?;
-        // 409: it exists, which is as good.
+        let reply = self.call(action, Method::POST, "/process/session", Some(created)).await?;
+        // 409: the session exists already.
         if reply.status.as_u16() != 409 {
-            self.success(doing, &reply)?;
+            self.success(action, &reply)?;
         }
         let body = json!({ "command": command, "runAsync": true, "suppressInputEcho": true });
         let reply =
-            self.call(doing, Method::POST, &format!("/process/session/{session}/exec"), Some(body)).await?;
-        self.success(doing, &reply).map(drop)
+            self.call(action, Method::POST, &format!("/process/session/{session}/exec"), Some(body)).await?;
+        self.success(action, &reply).map(drop)
     }
 
     /// Ends a session and every process of it. Succeeds if the session does not exist.
-    pub(super) async fn end(&self, doing: &'static str, session: &str) -> Result<(), PlatformError> {
-        let reply = self.call(doing, Method::DELETE, &format!("/process/session/{session}"), None).await?;
+    pub(super) async fn end(&self, action: &'static str, session: &str) -> Result<(), PlatformError> {
+        let reply = self.call(action, Method::DELETE, &format!("/process/session/{session}"), None).await?;
         match reply.status.as_u16() {
             404 => Ok(()),
-            _ => self.success(doing, &reply).map(drop),
+            _ => self.success(action, &reply).map(drop),
         }
     }
 
     async fn call(
         &self,
-        doing: &'static str,
+        action: &'static str,
         method: Method,
         path: &str,
         body: Option<serde_json::Value>,
     ) -> Result<Reply, PlatformError> {
         let body = body.map(|body| Bytes::from(body.to_string()));
-        self.service.send(Call { doing, method, path, body, time: TIMEOUT }).await
+        self.service.send(Call { action, method, path, body, timeout: TIMEOUT }).await
     }
 
-    /// What the toolbox itself says about an upload that it could not write; the proxy's answers have another form.
+    /// The toolbox's own error messages about an upload that it could not write. `None` for other responses, such as the proxy's.
     fn write_errors(&self, reply: &Reply) -> Option<String> {
         #[derive(Deserialize)]
         struct WriteErrors {
@@ -137,19 +137,19 @@ impl Toolbox {
         Some(self.service.printable(&errors.join(", ")))
     }
 
-    /// All failures are treated as temporary: the sandbox may be stopping, and its token is valid only until it stops. The
-    /// control API gives the actual state.
-    fn success<'a>(&self, doing: &'static str, reply: &'a Reply) -> Result<&'a Reply, PlatformError> {
+    /// Returns a successful response. Failures other than redirects are temporary: the sandbox may be stopping, and its token is
+    /// valid only until it stops. The control API gives the actual state.
+    fn success<'a>(&self, action: &'static str, reply: &'a Reply) -> Result<&'a Reply, PlatformError> {
         match reply.status.as_u16() {
             200..=299 => Ok(reply),
-            300..=399 => Err(self.service.redirected(doing, reply)),
-            429 => Err(PlatformError::Quota { doing, why: self.service.message(reply) }),
+            300..=399 => Err(self.service.redirected(action, reply)),
+            429 => Err(PlatformError::Quota { action, why: self.service.message(reply) }),
             401 | 403 => {
                 let why = "the sandbox's token is refused: the sandbox was restarted meanwhile".to_owned();
-                Err(PlatformError::Unavailable { doing, why, retry_after: None })
+                Err(PlatformError::Unavailable { action, why, retry_after: None })
             }
             _ => Err(PlatformError::Unavailable {
-                doing,
+                action,
                 why: format!("the request to the sandbox failed ({})", self.service.message(reply)),
                 retry_after: reply.retry_after(),
             }),
@@ -160,30 +160,30 @@ impl Toolbox {
 impl Guest for Toolbox {
     async fn run(
         &self,
-        doing: &'static str,
+        action: &'static str,
         script: &str,
         parameters: &[&str],
     ) -> Result<ScriptOutput, PlatformError> {
         let quoted: String =
-            parameters.iter().map(|parameter| format!(" {}", shell_word(parameter))).collect();
-        // The toolbox ends the command a little before this client stops waiting.
+            parameters.iter().map(|parameter| format!(" {}", shell_quote(parameter))).collect();
+        // The toolbox stops the command shortly before this client's timeout.
         let body =
             json!({ "command": format!("set --{quoted}\n{script}"), "timeout": TIMEOUT.as_secs() - 5 });
-        let reply = self.call(doing, Method::POST, "/process/execute", Some(body)).await?;
-        let CommandOutput { exit_code, result } = self.success(doing, &reply)?.json(doing)?;
-        let end = match exit_code {
+        let reply = self.call(action, Method::POST, "/process/execute", Some(body)).await?;
+        let CommandOutput { exit_code, result: text } = self.success(action, &reply)?.json(action)?;
+        let result = match exit_code {
             0 => Ok(()),
             code => Err(format!(
                 "the command in the sandbox ended with exit code {code}: {}",
-                self.service.printable(&result)
+                self.service.printable(&text)
             )),
         };
-        Ok(ScriptOutput { text: result, end })
+        Ok(ScriptOutput { text, result })
     }
 
     async fn upload(
         &self,
-        doing: &'static str,
+        action: &'static str,
         path: &str,
         content: Bytes,
         sent: &(dyn Fn(u64) + Send + Sync),
@@ -201,9 +201,9 @@ impl Guest for Toolbox {
             .request(Method::POST, "/files/bulk-upload")
             .header(CONTENT_TYPE, format!("multipart/form-data; boundary={boundary}"))
             .header(CONTENT_LENGTH, head.len() as u64 + total + tail.len() as u64);
-        let (mut body, response) = self.service.stream(doing, builder);
+        let (mut body, response) = self.service.stream(action, builder);
         let pieces = async move {
-            // A failed send means that the connection is gone: the response says why.
+            // If a send fails, the connection is closed, and the error is in the response.
             let mut rest = content;
             body.send_data(head.into()).await.ok()?;
             while !rest.is_empty() {
@@ -215,26 +215,27 @@ impl Guest for Toolbox {
         };
         let exchange = async {
             let (_, response) = tokio::join!(pieces, response);
-            self.service.reply(doing, response?).await
+            self.service.read_reply(action, response?).await
         };
         let Ok(reply) = timeout(UPLOAD_TIMEOUT, exchange).await else {
             let why = format!("it took longer than {} s", UPLOAD_TIMEOUT.as_secs());
-            return Err(PlatformError::Unavailable { doing, why, retry_after: None });
+            return Err(PlatformError::Unavailable { action, why, retry_after: None });
         };
         let reply = reply?;
         match self.write_errors(&reply) {
             Some(errors) if reply.status.is_client_error() => Err(PlatformError::Sandbox {
-                doing,
+                action,
                 why: format!("the sandbox cannot write the file: {errors}"),
             }),
-            _ => self.success(doing, &reply).map(drop),
+            _ => self.success(action, &reply).map(drop),
         }
     }
 
-    async fn download(&self, doing: &'static str, path: &str) -> Result<Bytes, PlatformError> {
-        let reply =
-            self.call(doing, Method::GET, &format!("/files/download?path={}", encoded(path)), None).await?;
-        self.success(doing, &reply)?;
+    async fn download(&self, action: &'static str, path: &str) -> Result<Bytes, PlatformError> {
+        let reply = self
+            .call(action, Method::GET, &format!("/files/download?path={}", encode_query_value(path)), None)
+            .await?;
+        self.success(action, &reply)?;
         Ok(Bytes::from_owner(reply.body))
     }
 
@@ -243,8 +244,8 @@ impl Guest for Toolbox {
     }
 }
 
-/// One word of a shell script.
-fn shell_word(text: &str) -> String {
+/// Quotes a text as one word of a shell script.
+fn shell_quote(text: &str) -> String {
     format!("'{}'", text.replace('\'', r"'\''"))
 }
 
@@ -253,8 +254,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_parameter_stays_one_word() {
-        assert_eq!(shell_word("/home/a b"), "'/home/a b'");
-        assert_eq!(shell_word("a'; rm $x"), r"'a'\''; rm $x'");
+    fn a_quoted_parameter_is_one_word() {
+        assert_eq!(shell_quote("/home/a b"), "'/home/a b'");
+        assert_eq!(shell_quote("a'; rm $x"), r"'a'\''; rm $x'");
     }
 }

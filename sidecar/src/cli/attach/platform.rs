@@ -62,7 +62,7 @@ pub(super) fn daytona(admin: &Path, arguments: DaytonaArguments) -> Result<ExitC
 /// Prints what to add to a template of E2B.
 pub(in crate::cli) fn template(shim: Option<PathBuf>) -> Result<ExitCode, Failure> {
     let lines = e2b_template(shim).map_err(|why| Failure::new(Sysexit::NoInput, why))?;
-    terminal::line(lines.trim_end());
+    terminal::print_line(lines.trim_end());
     Ok(ExitCode::SUCCESS)
 }
 

@@ -44,25 +44,25 @@ pub(super) struct Wanted {
 
 impl Report {
     pub(super) fn print_line(&mut self, line: &str) {
-        terminal::line(line);
+        terminal::print_line(line);
     }
 
     /// Prints a remark that is not a problem.
     pub(super) fn remark(&mut self, text: &str) {
-        terminal::line(&format!("  note    {text}"));
+        terminal::print_line(&format!("  note    {text}"));
     }
 
     /// Prints what could not be checked, and why.
     pub(super) fn not_checked(&mut self, text: &str) {
         self.coverage = Coverage::Partial;
-        terminal::line(&format!("  NOT CHECKED: {text}"));
+        terminal::print_line(&format!("  NOT CHECKED: {text}"));
     }
 
     /// Prints a problem that a policy line cannot solve.
     pub(super) fn problem(&mut self, what: &str, next: &str) {
         self.problems += 1;
-        terminal::line(&format!("  WRONG   {what}"));
-        terminal::line(&format!("          next: {next}"));
+        terminal::print_line(&format!("  WRONG   {what}"));
+        terminal::print_line(&format!("          next: {next}"));
     }
 
     /// Prints whether a needed capability is allowed.
@@ -72,7 +72,7 @@ impl Report {
             Verdict::Allowed => "ok",
             Verdict::Missing => "MISSING",
         };
-        terminal::line(&format!("  {word:<7} {:<6} {}: {reason}", need.capability, need.path));
+        terminal::print_line(&format!("  {word:<7} {:<6} {}: {reason}", need.capability, need.path));
         if verdict == Verdict::Missing {
             self.lacks += 1;
             section.lacks.push(need.clone());
@@ -88,12 +88,12 @@ impl Report {
     /// Prints the lines to add; fails if anything is missing or wrong.
     pub(super) fn finish(self) -> Result<ExitCode, Failure> {
         for section in &self.sections {
-            terminal::line(&format!("\nadd to {}:\n", section.policy));
-            terminal::line(section.lines().trim_end());
+            terminal::print_line(&format!("\nadd to {}:\n", section.policy));
+            terminal::print_line(section.lines().trim_end());
         }
         let (lacks, problems) = (self.lacks, self.problems);
         if lacks + problems == 0 {
-            terminal::line(match self.coverage {
+            terminal::print_line(match self.coverage {
                 Coverage::Everything => "nothing is missing",
                 Coverage::Partial => "nothing is missing, as far as it was checked",
             });

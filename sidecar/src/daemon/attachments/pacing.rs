@@ -215,16 +215,16 @@ mod tests {
     const EARLIEST: f64 = 0.999_999;
 
     fn unavailable(retry_after: Option<Duration>) -> Outcome {
-        let error = PlatformError::Unavailable { doing: "find the sandbox", why: "503".into(), retry_after };
+        let error = PlatformError::Unavailable { action: "find the sandbox", why: "503".into(), retry_after };
         Outcome::Failed(error.into())
     }
 
     fn unauthorized() -> Outcome {
-        Outcome::Failed(PlatformError::Unauthorized { doing: "find the sandbox", status: 401 }.into())
+        Outcome::Failed(PlatformError::Unauthorized { action: "find the sandbox", status: 401 }.into())
     }
 
     fn suspended() -> Outcome {
-        Outcome::Failed(PlatformError::Suspended { doing: "find the sandbox" }.into())
+        Outcome::Failed(PlatformError::Suspended { action: "find the sandbox" }.into())
     }
 
     fn lost(hub: HubProof) -> Outcome {
@@ -281,9 +281,9 @@ mod tests {
 
     #[test]
     fn a_command_that_was_never_attached_ends_with_the_cause() {
-        let sandbox = || PlatformError::NoSandbox { doing: "find it", sandbox: "x".into() };
-        let quota = || PlatformError::Quota { doing: "resume it", why: "20 sandboxes".into() };
-        let no_shim = || PlatformError::Sandbox { doing: "start the hub", why: "no /tmp".into() };
+        let sandbox = || PlatformError::NoSandbox { action: "find it", sandbox: "x".into() };
+        let quota = || PlatformError::Quota { action: "resume it", why: "20 sandboxes".into() };
+        let no_shim = || PlatformError::Sandbox { action: "start the hub", why: "no /tmp".into() };
         let mut pacing = Pacing::new(Lifetime::Followed, History::NeverAttached);
         for (outcome, expected) in [
             (unauthorized(), OverCause::Unauthorized),
@@ -319,11 +319,11 @@ mod tests {
         {
             let mut pacing = Pacing::new(lifetime, history);
             assert_eq!(opens_after(step(&mut pacing, unauthorized(), LATEST)), REFUSED_DELAY);
-            let quota = PlatformError::Quota { doing: "resume it", why: "20 sandboxes".into() };
+            let quota = PlatformError::Quota { action: "resume it", why: "20 sandboxes".into() };
             assert_eq!(opens_after(step(&mut pacing, Outcome::Failed(quota.into()), LATEST)), QUOTA_DELAY);
             let trying = 10 * COMMAND_PATIENCE;
             assert!(matches!(pacing.next(unavailable(None), trying, LATEST).1, Step::Open { .. }));
-            let gone = PlatformError::NoSandbox { doing: "find it", sandbox: "x".into() };
+            let gone = PlatformError::NoSandbox { action: "find it", sandbox: "x".into() };
             assert_eq!(step(&mut pacing, Outcome::Failed(gone.into()), LATEST), Step::Over);
         }
     }

@@ -220,7 +220,7 @@ impl<C: Clients> Attaching<C> {
             Ok(pair) => pair,
             Err(error) => {
                 let error = PlatformError::Unavailable {
-                    doing: "make a socket for the pipe",
+                    action: "make a socket for the pipe",
                     why: error.to_string(),
                     retry_after: None,
                 };
@@ -345,9 +345,9 @@ pub(super) fn is_key_to_be_reread(key: &mut KeyUse, outcome: &Outcome) -> bool {
     is_refused && was_held
 }
 
-pub(super) fn too_late(doing: &'static str, limit: Duration) -> PlatformError {
+pub(super) fn too_late(action: &'static str, limit: Duration) -> PlatformError {
     let why = format!("no result within {} seconds", limit.as_secs());
-    PlatformError::Unavailable { doing, why, retry_after: None }
+    PlatformError::Unavailable { action, why, retry_after: None }
 }
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! The settings files of a harness in the sandbox: one MCP server for each server of the grant, all by the shim.
+//! The settings files of a harness in the sandbox: an MCP server for each server of the grant, each started with the shim.
 
 use relay_proto::name::Name;
 use serde_json::{Map, Value, json};
@@ -14,12 +14,12 @@ pub(in crate::run) struct SettingsFile {
     pub(in crate::run) text: String,
 }
 
-/// How the login of the harness is in the sandbox.
+/// How the harness in the sandbox gets its login.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(in crate::run) enum LoginState {
-    /// As a file.
+    /// From a file that was copied.
     Copied,
-    /// As a variable of the environment.
+    /// From an environment variable.
     Variable,
     Absent,
 }
@@ -35,12 +35,12 @@ impl Harness {
             servers.iter().map(|server| (server.to_string(), self.entry(server, shim))).collect();
         let key = self.servers_key();
         let text = match self {
-            // The first-run questions would come at every start, because the home is new each time.
+            // Otherwise Claude Code would show its first-run questions at every start, because the home is new each time.
             Self::ClaudeCode => json!({"hasCompletedOnboarding": true, key: entries}).to_string(),
-            Self::Codex => codex(key, &entries),
+            Self::Codex => codex_settings(key, &entries),
             Self::GeminiCli => {
-                // In a directory that it does not trust, Gemini CLI starts no MCP server. It would ask about trust and about the
-                // kind of login at every start, because the home is new each time; the sandbox is what protects.
+                // Gemini CLI starts no MCP server in a directory that it does not trust, and would ask for trust and for the kind
+                // of login at every start, because the home is new each time. Trust is not needed in a sandbox.
                 let mut security = json!({"folderTrust": {"enabled": false}});
                 match login {
                     LoginState::Copied => security["auth"] = json!({"selectedType": "oauth-personal"}),
@@ -55,11 +55,11 @@ impl Harness {
     }
 }
 
-fn codex(key: &str, entries: &Map<String, Value>) -> String {
+fn codex_settings(key: &str, entries: &Map<String, Value>) -> String {
     let mut settings = toml::Table::new();
     settings.insert("check_for_update_on_startup".into(), false.into());
     settings.insert(CODEX_GRACE.0.into(), CODEX_GRACE.1.into());
-    let entries = toml::Value::try_from(entries).expect("entries have texts and lists only");
+    let entries = toml::Value::try_from(entries).expect("entries contain only strings and arrays");
     settings.insert(key.into(), entries);
     settings.to_string()
 }
@@ -69,9 +69,9 @@ mod tests {
     use super::*;
 
     const SHIM: ShimCommand<'_> =
-        ShimCommand { program: "/run/cofferdam/bin/cofferdam-shim", link: Some("unix:/run/r.sock") };
+        ShimCommand { program: "/run/cofferdam/bin/cofferdam-shim", relay: Some("unix:/run/r.sock") };
 
-    fn written(harness: Harness) -> String {
+    fn settings_text(harness: Harness) -> String {
         let servers = ["github".parse().unwrap(), "ware-house".parse().unwrap()];
         let files = harness.settings(&servers, SHIM, LoginState::Copied);
         assert_eq!(files.len(), 1);
@@ -81,16 +81,16 @@ mod tests {
     #[test]
     fn every_harness_starts_the_shim_once_for_each_server() {
         let arguments = json!(["--relay", "unix:/run/r.sock", "--server", "ware-house"]);
-        let claude: Value = serde_json::from_str(&written(Harness::ClaudeCode)).unwrap();
+        let claude: Value = serde_json::from_str(&settings_text(Harness::ClaudeCode)).unwrap();
         assert_eq!(claude["mcpServers"]["ware-house"]["args"], arguments);
         assert_eq!(claude["mcpServers"]["github"]["command"], SHIM.program);
-        let codex: toml::Table = written(Harness::Codex).parse().unwrap();
+        let codex: toml::Table = settings_text(Harness::Codex).parse().unwrap();
         let codex: Value = serde_json::to_value(codex).unwrap();
         assert_eq!(codex["mcp_servers"]["ware-house"]["args"], arguments);
         assert_eq!(codex["mcp_servers"]["github"]["command"], SHIM.program);
-        let gemini: Value = serde_json::from_str(&written(Harness::GeminiCli)).unwrap();
+        let gemini: Value = serde_json::from_str(&settings_text(Harness::GeminiCli)).unwrap();
         assert_eq!(gemini["mcpServers"]["ware-house"]["args"], arguments);
-        let opencode: Value = serde_json::from_str(&written(Harness::OpenCode)).unwrap();
+        let opencode: Value = serde_json::from_str(&settings_text(Harness::OpenCode)).unwrap();
         assert_eq!(opencode["mcp"]["ware-house"]["command"][4], "ware-house");
     }
 }

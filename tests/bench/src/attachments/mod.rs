@@ -13,12 +13,12 @@ use serde::Deserialize;
 
 use crate::bench_error::BenchError;
 use crate::clock::{Deadline, now};
-use crate::contender::{Contender, Prepared, Ready, replace_in};
+use crate::contender::{Contender, PreparedContender, Ready, replace_in};
+use crate::contenders::{SECRET, SIDECAR};
+use crate::footprint::{Activity, activity, resident};
 use crate::measure::RoundLimits;
 use crate::process::{Running, output_of, raise_descriptor_limit};
 use crate::program_paths::ProgramPaths;
-use crate::roster::{SECRET, SIDECAR};
-use crate::weight::{Activity, activity, resident};
 
 /// The name of this measurement for `--only`.
 pub(crate) const ATTACHMENTS: &str = "attachments";
@@ -30,7 +30,7 @@ pub(crate) struct AttachmentResults {
     pub(crate) attach_time: Duration,
     /// Bytes of the sidecar's memory for one attachment.
     pub(crate) memory: u64,
-    /// Of the sidecar while no calls are made.
+    /// The load of the sidecar while no calls are made.
     pub(crate) idle: IdleLoad,
 }
 
@@ -60,7 +60,7 @@ pub(crate) fn run(
     let shim = uploaded_shim(&platform, &first)?;
     for _ in 0..attachments {
         let sandbox = sidecar.create(&platform)?;
-        put_into_template(&shim, &platform.path(&sandbox, TEMPLATE_DIRECTORY))?;
+        link_into_template(&shim, &platform.path(&sandbox, TEMPLATE_DIRECTORY))?;
     }
     let begin = now();
     sidecar.reload()?;
@@ -80,7 +80,8 @@ pub(crate) fn run(
 
 const ATTACHMENT_COUNT: usize = 1_000;
 const QUICK_ATTACHMENT_COUNT: usize = 50;
-/// Of this process, for the pipes and connections of the doubles, and of the sidecar: about six for each attachment.
+/// The descriptor limit of this process, which has the pipes and connections of the double, and of the sidecar: about six
+/// descriptors for each attachment.
 const DESCRIPTORS: u64 = 8_192;
 /// Where the sidecar looks for a shim that the sandbox's template has.
 const TEMPLATE_DIRECTORY: &str = "/usr/local/lib/cofferdam";
@@ -90,7 +91,7 @@ const ATTACH_TIMEOUT: Duration = Duration::from_secs(240);
 const COMMAND_TIMEOUT: Duration = Duration::from_secs(20);
 const STOP_TIMEOUT: Duration = Duration::from_secs(30);
 const POLL: Duration = Duration::from_millis(250);
-/// Between the last attachment and the begin of the idle time.
+/// The pause between the last attachment and the beginning of the idle time.
 const SETTLE: Duration = Duration::from_secs(5);
 /// Long enough for several heartbeats of every hub and one keep-alive of every stream.
 const IDLE: Duration = Duration::from_secs(20);
@@ -109,7 +110,7 @@ const ATTACHING_SIDECAR: Contender = Contender {
 
 struct Sidecar {
     host: Running,
-    prepared: Prepared,
+    prepared: PreparedContender,
     config: PathBuf,
     text: String,
     sandboxes: usize,
@@ -117,9 +118,9 @@ struct Sidecar {
 
 /// One row of `cofferdam attach list --json`.
 #[derive(Debug, Deserialize)]
-struct Listed {
+struct ListedAttachment {
     state: String,
-    /// Why it is not attached, where there is a reason.
+    /// Why the sandbox is not attached, if the sidecar knows.
     why: Option<String>,
 }
 
@@ -128,7 +129,7 @@ impl Sidecar {
         let prepared = ATTACHING_SIDECAR.prepare(dir, paths)?;
         let config = dir.join("cofferdam.toml");
         let values = [("{e2b-api}", platform.api_url()), ("{e2b-envd}", platform.sandbox_url())];
-        replace_in(&config, &values.each_ref().map(|(word, value)| (*word, value.as_str())))?;
+        replace_in(&config, &values.each_ref().map(|(placeholder, value)| (*placeholder, value.as_str())))?;
         let text = std::fs::read_to_string(&config)
             .map_err(|source| BenchError::Read { what: "a configuration".into(), source })?;
         let host = prepared.start_host()?.ok_or_else(|| BenchError::Missing("a sidecar".into()))?;
@@ -159,25 +160,25 @@ impl Sidecar {
     }
 
     fn command(&self, arguments: &[&str]) -> Result<String, BenchError> {
-        let mut words =
+        let mut argv =
             vec![self.prepared.host.argv[0].clone(), "-c".into(), self.config.display().to_string()];
-        words.extend(arguments.iter().map(|word| (*word).to_owned()));
-        let line = self.prepared.host.with_arguments(words);
-        output_of(line.command(), COMMAND_TIMEOUT).ok_or_else(|| BenchError::Ended {
+        argv.extend(arguments.iter().map(|argument| (*argument).to_owned()));
+        let command_line = self.prepared.host.with_arguments(argv);
+        output_of(command_line.command(), COMMAND_TIMEOUT).ok_or_else(|| BenchError::Ended {
             what: format!("cofferdam {}", arguments.join(" ")),
-            last_log_line: line.last_log_line(),
+            last_log_line: command_line.last_log_line(),
         })
     }
 
-    fn listed(&self) -> Result<Vec<Listed>, BenchError> {
+    fn listed(&self) -> Result<Vec<ListedAttachment>, BenchError> {
         let printed = self.command(&["attach", "list", "--json"])?;
         serde_json::from_str(&printed).map_err(|error| BenchError::UnexpectedResponse(error.to_string()))
     }
 
-    /// How many are attached, and why one is not, where a reason is known.
+    /// How many sandboxes are attached, and the first known reason why another is not.
     fn attached(&self) -> Result<(usize, String), BenchError> {
         let listed = self.listed()?;
-        let is_attached = |listed: &&Listed| listed.state == "attached";
+        let is_attached = |listed: &&ListedAttachment| listed.state == "attached";
         let count = listed.iter().filter(is_attached).count();
         let reason = listed.into_iter().filter(|listed| !is_attached(&listed)).find_map(|listed| listed.why);
         Ok((count, reason.unwrap_or_default()))
@@ -219,7 +220,7 @@ impl Sidecar {
         })
     }
 
-    /// The hubs end with it.
+    /// Stops the sidecar; the hubs end with it.
     fn stop(&mut self) {
         self.host.end(STOP_TIMEOUT);
     }
@@ -232,8 +233,8 @@ fn uploaded_shim(platform: &E2bDouble, sandbox: &str) -> Result<PathBuf, BenchEr
     files.next().map(|file| file.path()).ok_or_else(|| BenchError::Missing("the uploaded shim".into()))
 }
 
-/// A hard link: a copy for each sandbox would take gigabytes.
-fn put_into_template(shim: &Path, directory: &Path) -> Result<(), BenchError> {
+/// Makes the shim available in the sandbox by a hard link: a copy for each sandbox would need gigabytes.
+fn link_into_template(shim: &Path, directory: &Path) -> Result<(), BenchError> {
     let linked = std::fs::create_dir_all(directory)
         .and_then(|()| std::fs::hard_link(shim, directory.join(shim.file_name().unwrap_or_default())));
     linked.map_err(|source| BenchError::Write { what: "the shim into a sandbox".into(), source })

@@ -1,8 +1,8 @@
-//! The time that `cofferdam run` takes to the first `tools/list`, compared with the same server in the same sandbox
-//! without Cofferdam.
+//! Measures the time from the start of `cofferdam run` to the response to `tools/list`, compared with the same server in the
+//! same sandbox without Cofferdam.
 //!
 //! The sandbox without Cofferdam is started with the command line that `cofferdam run --dry-run` prints for the server,
-//! without the mounts from the directory of that run, which a dry run does not make. `cofferdam run` is measured twice:
+//! without the mounts from the directory of that run, which a dry run does not create. `cofferdam run` is measured twice:
 //! alone, when it starts a sidecar and ends it, and beside another run whose sidecar it shares.
 
 use std::path::Path;
@@ -12,10 +12,10 @@ use crate::awake::Spinners;
 use crate::bench_error::BenchError;
 use crate::client::Client;
 use crate::contender::{CommandLine, Contender, Ready};
+use crate::contenders::SECRET;
 use crate::measure::RoundLimits;
 use crate::process::output_of;
 use crate::program_paths::ProgramPaths;
-use crate::roster::SECRET;
 
 /// The name of this measurement for `--only`.
 pub(crate) const LOCAL_RUN: &str = "run";
@@ -94,11 +94,11 @@ const RUN: Contender = Contender {
 const END_OF_OPTIONS: &str = "--";
 /// A round starts and ends several sandboxes and sidecars.
 const MAX_ROUNDS: usize = 6;
-/// With which a dry run quotes words that a shell would read differently.
+/// The character with which a dry run quotes words that a shell would interpret.
 const QUOTE: char = '\'';
 const DRY_RUN_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// The command line of bubblewrap that `run` would use for this server, without what Cofferdam puts into the sandbox.
+/// The command line of bubblewrap that `run` would use for this server, without the mounts of Cofferdam.
 fn without_cofferdam(run: &CommandLine, server: &str) -> Result<CommandLine, BenchError> {
     let options = run.argv.iter().take_while(|word| *word != END_OF_OPTIONS);
     let dry_run = ["--dry-run", END_OF_OPTIONS, server].map(str::to_owned);
@@ -115,7 +115,7 @@ fn without_cofferdam(run: &CommandLine, server: &str) -> Result<CommandLine, Ben
     Ok(run.with_arguments(without_missing_mounts(words, |path| Path::new(path).exists())))
 }
 
-/// Leaves out the mounts whose source does not exist.
+/// Removes the mounts whose source does not exist.
 fn without_missing_mounts(words: Vec<String>, exists: impl Fn(&str) -> bool) -> Vec<String> {
     let mut kept = Vec::new();
     let mut words = words.into_iter();
@@ -138,7 +138,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn mounts_of_the_directory_that_a_dry_run_does_not_make_are_left_out() {
+    fn mounts_of_the_directory_that_a_dry_run_does_not_create_are_removed() {
         let words = "bwrap --ro-bind /usr /usr --ro-bind /tmp/run-1/shim /opt/shim --bind /p /p -- /s";
         let words = words.split(' ').map(str::to_owned).collect();
         let kept = without_missing_mounts(words, |path| !path.contains("run-1"));

@@ -1,4 +1,4 @@
-//! Sandboxes that the sidecar attaches on doubles of E2B and Daytona, compared with a local hub.
+//! Measures sandboxes that the sidecar attaches on doubles of E2B and Daytona, compared with a local hub.
 //!
 //! One sidecar attaches in turn a hub that is a local process (`attach exec`), a sandbox of E2B over its exec stream and
 //! a sandbox of Daytona over its preview proxy. Each round attaches anew, makes calls through a shim on the hub's socket
@@ -16,16 +16,16 @@ use crate::awake::Spinners;
 use crate::bench_error::BenchError;
 use crate::client::Client;
 use crate::clock::{Deadline, now};
-use crate::contender::{CommandLine, Contender, Prepared, Ready, replace_in};
+use crate::contender::{CommandLine, Contender, PreparedContender, Ready, replace_in};
+use crate::contenders::{SECRET, SIDECAR};
 use crate::measure::{RoundLimits, SmallCalls, percentile};
 use crate::process::{Running, into_file};
 use crate::program_paths::ProgramPaths;
-use crate::roster::{SECRET, SIDECAR};
 
 /// The name of this measurement for `--only`.
 pub(crate) const PLATFORMS: &str = "platforms";
 
-/// The way to a hub.
+/// How a hub is reached.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Route {
     /// `attach exec` with a local process.
@@ -45,14 +45,14 @@ pub(crate) struct RouteResult {
     pub(crate) route: Route,
     /// From the start of `cofferdam attach` to the first response to a call, with the upload of the shim.
     pub(crate) first_attach: Duration,
-    /// The same when the shim is in the sandbox already.
+    /// The same time if the shim is in the sandbox already.
     pub(crate) attach: Duration,
     pub(crate) small: SmallCalls,
     /// The median time for [`LARGE_CALLS`] results of [`LARGE_BYTES`] each.
     pub(crate) large: Duration,
 }
 
-/// A message has at most 10 MiB, so 16 MiB are two results.
+/// The size of one result. A message has at most 10 MiB, so 16 MiB are two results.
 pub(crate) const LARGE_BYTES: usize = 8 << 20;
 pub(crate) const LARGE_CALLS: u32 = 2;
 
@@ -80,10 +80,10 @@ pub(crate) fn run(
     dir: &Path,
     paths: &ProgramPaths,
 ) -> Result<PlatformResults, BenchError> {
-    let stage = Stage::start(&dir.join(PLATFORMS), paths)?;
+    let fixture = PlatformFixture::start(&dir.join(PLATFORMS), paths)?;
     let mut routes = Vec::new();
     for route in Route::ALL {
-        let (first_attach, attached) = stage.attach(route)?;
+        let (first_attach, attached) = fixture.attach(route)?;
         attached.end();
         eprintln!("bench: {}: first call {first_attach:?} after the first attach", route.name());
         routes.push(RouteResult {
@@ -97,8 +97,8 @@ pub(crate) fn run(
     let _spinners_of_the_cores = Spinners::start()?;
     for number in 1..=limits.rounds.min(MAX_ROUNDS) {
         for best in &mut routes {
-            stage.end_left_hub(best.route);
-            let (attach, mut attached) = stage.attach(best.route)?;
+            fixture.end_remaining_hub(best.route);
+            let (attach, mut attached) = fixture.attach(best.route)?;
             limits.warm_up(&mut attached.client)?;
             let small = limits.small_calls(MAX_CALLS, || attached.client.small_call())?;
             let large = large_results(&mut attached.client)?;
@@ -146,9 +146,9 @@ const POLL: Duration = Duration::from_millis(1);
 const ATTACHED: &str = "cofferdam attach: attached";
 
 /// The sidecar, the doubles and one sandbox on each of them.
-struct Stage {
+struct PlatformFixture {
     dir: PathBuf,
-    prepared: Prepared,
+    prepared: PreparedContender,
     e2b: E2bDouble,
     e2b_sandbox: String,
     daytona: DaytonaDouble,
@@ -161,7 +161,7 @@ struct Attached {
     attach: Running,
 }
 
-impl Stage {
+impl PlatformFixture {
     fn start(dir: &Path, paths: &ProgramPaths) -> Result<Self, BenchError> {
         let prepared = SIDECAR_WITH_PLATFORMS.prepare(dir, paths)?;
         let missing = || BenchError::Missing("bubblewrap; `tests/tools` installs it".into());
@@ -215,7 +215,7 @@ impl Stage {
         host.with_arguments(arguments.into_iter().map(str::to_owned).collect())
     }
 
-    /// The socket of the hub, as this process sees it.
+    /// The path of the hub's socket on this machine.
     fn socket(&self, route: Route) -> PathBuf {
         match route {
             Route::Local => self.dir.join("hub.sock"),
@@ -224,8 +224,8 @@ impl Stage {
         }
     }
 
-    /// Ends the hub that a route leaves in its sandbox for the next attachment, which is to start one itself.
-    fn end_left_hub(&self, route: Route) {
+    /// Ends a hub that stays in its sandbox after a detach, so that the next attachment has to start one.
+    fn end_remaining_hub(&self, route: Route) {
         if route == Route::Daytona {
             self.daytona.stop();
             self.daytona.start_again();

@@ -2,11 +2,11 @@
 
 use std::fmt::Write;
 
-use super::Trial;
+use super::Measurement;
 use super::units::{grouped, rate, rounded, time};
 use crate::attachments::AttachmentResults;
 
-pub(super) fn section(trial: &Trial<AttachmentResults>, out: &mut String) {
+pub(super) fn section(trial: &Measurement<AttachmentResults>, out: &mut String) {
     let Some(found) = trial.results() else { return };
     out.push_str(
         "\n## Many attached sandboxes in one sidecar\n\n\

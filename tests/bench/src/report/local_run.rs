@@ -2,11 +2,11 @@
 
 use std::fmt::Write;
 
-use super::Trial;
+use super::Measurement;
 use super::units::time;
 use crate::local_run::LocalRunResults;
 
-pub(super) fn section(trial: &Trial<LocalRunResults>, out: &mut String) {
+pub(super) fn section(trial: &Measurement<LocalRunResults>, out: &mut String) {
     let Some(run) = trial.results() else { return };
     out.push_str(
         "\n## Starting a local sandbox\n\n\

@@ -2,11 +2,11 @@
 
 use std::fmt::Write;
 
-use super::Trial;
+use super::Measurement;
 use super::units::{rounded, time};
 use crate::platforms::{PlatformResults, Route};
 
-pub(super) fn section(trial: &Trial<PlatformResults>, out: &mut String) {
+pub(super) fn section(trial: &Measurement<PlatformResults>, out: &mut String) {
     let Some(platforms) = trial.results() else { return };
     out.push_str(
         "\n## Into sandboxes on platforms\n\n\

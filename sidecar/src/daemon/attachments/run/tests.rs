@@ -109,11 +109,11 @@ impl Running {
 }
 
 fn unavailable(retry_after: Option<Duration>) -> PlatformError {
-    PlatformError::Unavailable { doing: "find the sandbox", why: "503".into(), retry_after }
+    PlatformError::Unavailable { action: "find the sandbox", why: "503".into(), retry_after }
 }
 
 fn suspended() -> PlatformError {
-    PlatformError::Suspended { doing: "find the sandbox" }
+    PlatformError::Suspended { action: "find the sandbox" }
 }
 
 #[tokio::test(start_paused = true)]
@@ -207,7 +207,7 @@ async fn a_hub_that_proves_nothing_is_given_up() {
 #[tokio::test(start_paused = true)]
 async fn a_refused_key_is_read_again_before_it_is_sent_again() {
     let platform = ScriptedPlatform::default();
-    let refused = || PlatformError::Unauthorized { doing: "find the sandbox", status: 401 };
+    let refused = || PlatformError::Unauthorized { action: "find the sandbox", status: 401 };
     platform.answers_open(Err(refused())).answers_open(Err(refused())).answers_open(Ok(()));
     let mut running = start(&platform, Lifetime::Configured, History::NeverAttached);
     running.reaches("refused").await;

@@ -1,4 +1,4 @@
-//! A thousand sessions on one sidecar: the memory of an idle session, and the duration of calls when each session
+//! Measures a thousand sessions on one sidecar: the memory of an idle session, and the duration of calls when each session
 //! makes one call a second.
 //!
 //! Each session is a link driven by a thread of this process, without a shim; the server is one process over HTTP, so
@@ -14,19 +14,19 @@ use crate::awake::Spinners;
 use crate::bench_error::BenchError;
 use crate::clock::{Deadline, now};
 use crate::contender::{Contender, Ready};
+use crate::contenders::{SECRET, SIDECAR, SIDECAR_DIRECTORIES};
+use crate::footprint::resident;
 use crate::measure::{RoundLimits, SmallCalls};
 use crate::process::{Running, raise_descriptor_limit};
 use crate::program_paths::ProgramPaths;
 use crate::relay::Link;
-use crate::roster::{SECRET, SIDECAR, SIDECAR_DIRECTORIES};
-use crate::weight::resident;
 
 /// The name of this measurement for `--only`.
-pub(crate) const CROWD: &str = "crowd";
+pub(crate) const MANY_SESSIONS: &str = "crowd";
 pub(crate) const SESSIONS: usize = 1_000;
 
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct CrowdResults {
+pub(crate) struct ManySessionsResults {
     /// Bytes of the sidecar's memory for one session that has sent only its Hello.
     pub(crate) idle_session: u64,
     /// The best round of one session alone.
@@ -36,10 +36,14 @@ pub(crate) struct CrowdResults {
 }
 
 /// Runs the measurement; `dir` is for the sidecars' files.
-pub(crate) fn run(limits: RoundLimits, dir: &Path, paths: &ProgramPaths) -> Result<CrowdResults, BenchError> {
+pub(crate) fn run(
+    limits: RoundLimits,
+    dir: &Path,
+    paths: &ProgramPaths,
+) -> Result<ManySessionsResults, BenchError> {
     raise_descriptor_limit(DESCRIPTORS)?;
     let single = Sidecar::start(&dir.join("single"), paths)?;
-    let shared = Sidecar::start(&dir.join(CROWD), paths)?;
+    let shared = Sidecar::start(&dir.join(MANY_SESSIONS), paths)?;
     let (mut links, idle_session) = shared.idle_links()?;
     eprintln!("bench: {SESSIONS} idle sessions, {idle_session} bytes each");
     let mut alone = single.link()?;
@@ -51,7 +55,7 @@ pub(crate) fn run(limits: RoundLimits, dir: &Path, paths: &ProgramPaths) -> Resu
     let mut rounds = Vec::new();
     for number in 1..=limits.rounds.min(MAX_ROUNDS) {
         let alone = limits.small_calls(MAX_CALLS, || alone.small_call())?;
-        let together = once_a_second(&mut links)?;
+        let together = call_once_a_second(&mut links)?;
         eprintln!(
             "bench: round {number}, one session: {:?} per small call; {SESSIONS} sessions: {:?}, 99 % of the calls within {:?}",
             alone.median, together.median, together.p99
@@ -61,13 +65,13 @@ pub(crate) fn run(limits: RoundLimits, dir: &Path, paths: &ProgramPaths) -> Resu
     let alone = rounds.iter().map(|(alone, _)| *alone).min_by_key(|alone| alone.median);
     let together = rounds.iter().map(|(_, together)| *together).min_by_key(|together| together.p99);
     let (alone, together) = alone.zip(together).ok_or_else(|| BenchError::Missing("a round".into()))?;
-    Ok(CrowdResults { idle_session, alone, together })
+    Ok(ManySessionsResults { idle_session, alone, together })
 }
 
 const SERVER: &str = "bench";
 const SOCKET: &str = "relay/relay.sock";
 const SHARED_SIDECAR: Contender = Contender {
-    name: CROWD,
+    name: MANY_SESSIONS,
     about: "a sidecar and a server over HTTP",
     directories: SIDECAR_DIRECTORIES,
     files: &[("cofferdam.toml", include_str!("cofferdam.toml")), ("secret", SECRET)],
@@ -78,7 +82,7 @@ const SHARED_SIDECAR: Contender = Contender {
     client: &["{server}", "http", "{port}"],
     env: &[],
 };
-/// A round lasts some seconds.
+/// A round takes several seconds.
 const MAX_ROUNDS: usize = 4;
 /// Calls of each session in a round, one a second.
 const SECONDS: u32 = 3;
@@ -86,9 +90,9 @@ const SECONDS: u32 = 3;
 const MAX_CALLS: usize = 1_500;
 /// Descriptors for the sessions and for as many connections of the server, with some to spare.
 const DESCRIPTORS: u64 = 4_096;
-/// Small stacks: a thread of the driver holds a link and little else.
+/// The stack size of a caller's thread, which needs little.
 const STACK: usize = 128 * 1024;
-/// Time until all threads have started.
+/// The delay before the first call, in which all threads start.
 const BEGIN_AFTER: Duration = Duration::from_millis(300);
 
 struct Sidecar {
@@ -124,21 +128,21 @@ impl Sidecar {
     }
 }
 
-/// Every link makes one call a second; the calls of the links are spread over the second.
-fn once_a_second(links: &mut [Link]) -> Result<SmallCalls, BenchError> {
+/// Makes one call a second on every link; the calls of the links are spread over the second.
+fn call_once_a_second(links: &mut [Link]) -> Result<SmallCalls, BenchError> {
     let count = u32::try_from(links.len()).expect("there are fewer links than u32::MAX").max(1);
     let begin = Deadline::after(BEGIN_AFTER);
-    let took = std::thread::scope(|scope| {
-        let caller = |(place, link): (u32, &'_ mut Link)| -> Result<Vec<Duration>, BenchError> {
-            let mut took = Vec::new();
+    let durations = std::thread::scope(|scope| {
+        let caller = |(index, link): (u32, &'_ mut Link)| -> Result<Vec<Duration>, BenchError> {
+            let mut durations = Vec::new();
             for second in 0..SECONDS {
-                let moment = Duration::from_secs(second.into()) + Duration::from_secs(1) * place / count;
-                std::thread::sleep(begin.later(moment).left());
+                let offset = Duration::from_secs(second.into()) + Duration::from_secs(1) * index / count;
+                std::thread::sleep(begin.later(offset).left());
                 let call = now();
                 link.small_call()?;
-                took.push(call.elapsed());
+                durations.push(call.elapsed());
             }
-            Ok(took)
+            Ok(durations)
         };
         let threads: Vec<_> = (0_u32..)
             .zip(links)
@@ -147,8 +151,8 @@ fn once_a_second(links: &mut [Link]) -> Result<SmallCalls, BenchError> {
             })
             .collect::<Result<_, _>>()
             .map_err(|source| BenchError::Start { what: "a thread for a session".into(), source })?;
-        let took = threads.into_iter().map(|thread| thread.join().expect("a caller does not panic"));
-        took.collect::<Result<Vec<_>, _>>()
+        let durations = threads.into_iter().map(|thread| thread.join().expect("a caller does not panic"));
+        durations.collect::<Result<Vec<_>, _>>()
     })?;
-    Ok(SmallCalls::of(took.concat()))
+    Ok(SmallCalls::of(durations.concat()))
 }

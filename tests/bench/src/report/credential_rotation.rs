@@ -2,13 +2,13 @@
 
 use std::fmt::Write;
 
-use super::Trial;
+use super::Measurement;
 use super::units::{grouped, time};
+use crate::credential_rotation::CredentialRotationResults;
 use crate::measure::SmallCalls;
-use crate::turnover::TurnoverResults;
 
-pub(super) fn section(trial: &Trial<TurnoverResults>, out: &mut String) {
-    let Some(turnover) = trial.results() else { return };
+pub(super) fn section(trial: &Measurement<CredentialRotationResults>, out: &mut String) {
+    let Some(credential_rotation) = trial.results() else { return };
     out.push_str(
         "\n## While credentials are replaced\n\n\
          | | one small call, p50 | p99 | longest | calls |\n|---|--:|--:|--:|--:|\n",
@@ -19,7 +19,7 @@ pub(super) fn section(trial: &Trial<TurnoverResults>, out: &mut String) {
         let _ =
             writeln!(out, "| {what} | {} | {} | {longest} | {calls} |", time(small.median), time(small.p99));
     };
-    row("between replacements", turnover.quiet, "–");
-    let during = format!("during one of {} replacements", turnover.replacements);
-    row(&during, turnover.during, &time(turnover.longest));
+    row("between replacements", credential_rotation.quiet, "–");
+    let during = format!("during one of {} replacements", credential_rotation.replacements);
+    row(&during, credential_rotation.during, &time(credential_rotation.longest));
 }

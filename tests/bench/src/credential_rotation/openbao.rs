@@ -26,7 +26,7 @@ impl OpenBao {
         let bao = Self { _server: server, host_port };
         let policy = r#"{"policy":"path \"secret/data/bench\" { capabilities = [\"read\"] }"}"#;
         bao.write("sys/policies/acl/bench", policy)?;
-        bao.change(0)?;
+        bao.change_secret(0)?;
         Ok(bao)
     }
 
@@ -34,8 +34,8 @@ impl OpenBao {
         format!("http://{}", self.host_port)
     }
 
-    /// Gives the secret another value.
-    pub(super) fn change(&self, number: usize) -> Result<(), BenchError> {
+    /// Changes the value of the secret.
+    pub(super) fn change_secret(&self, number: usize) -> Result<(), BenchError> {
         self.write(
             "secret/data/bench",
             &format!(r#"{{"data":{{"value":"credential-{number}-benchmark-only"}}}}"#),

@@ -1,4 +1,5 @@
-//! The cost of Vault credentials for a call: while they stay the same, and while a process is replaced for new ones.
+//! Measures calls to a server with credentials from Vault: while they stay the same, and while its process is replaced because
+//! they changed.
 //!
 //! Two sidecars that differ in where the credential is, in a file or in a real OpenBao, are called in turn. A third
 //! checks its secret every second, and the benchmark changes that secret repeatedly; its harness makes calls one at a
@@ -13,25 +14,25 @@ use crate::awake::Spinners;
 use crate::bench_error::BenchError;
 use crate::client::Client;
 use crate::clock::{Deadline, now};
-use crate::contender::{Contender, Prepared, Ready, replace_in};
+use crate::contender::{Contender, PreparedContender, Ready, replace_in};
+use crate::contenders::{COFFERDAM, CONTENDERS, SIDECAR, SIDECAR_DIRECTORIES};
 use crate::measure::{RoundLimits, SmallCalls};
 use crate::process::Running;
 use crate::program_paths::ProgramPaths;
-use crate::roster::{COFFERDAM, ROSTER, SIDECAR, SIDECAR_DIRECTORIES};
 
 use self::openbao::{OpenBao, TOKEN};
 
 mod openbao;
 
 /// The name of this measurement for `--only`.
-pub(crate) const TURNOVER: &str = "vault";
+pub(crate) const CREDENTIAL_ROTATION: &str = "vault";
 
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct TurnoverResults {
+pub(crate) struct CredentialRotationResults {
     /// The best round with a credential from a file, and with one from Vault.
     pub(crate) from_file: SmallCalls,
     pub(crate) from_vault: SmallCalls,
-    /// All calls while one process ran, and while another took over from it.
+    /// All calls while one process ran, and while a new process replaced it.
     pub(crate) quiet: SmallCalls,
     pub(crate) during: SmallCalls,
     /// The longest call of those during a replacement.
@@ -44,10 +45,10 @@ pub(crate) fn run(
     limits: RoundLimits,
     dir: &Path,
     paths: &ProgramPaths,
-) -> Result<TurnoverResults, BenchError> {
-    let dir = dir.join(TURNOVER);
+) -> Result<CredentialRotationResults, BenchError> {
+    let dir = dir.join(CREDENTIAL_ROTATION);
     let bao = OpenBao::start(&dir.join("openbao"), paths)?;
-    let cofferdam = ROSTER.iter().find(|contender| contender.name == COFFERDAM);
+    let cofferdam = CONTENDERS.iter().find(|contender| contender.name == COFFERDAM);
     let cofferdam = cofferdam.ok_or_else(|| BenchError::Missing("cofferdam among the contenders".into()))?;
     let file = Sidecar::start(cofferdam.prepare(&dir.join("file"), paths)?)?;
     let warm = Sidecar::start(prepare_with_vault(&dir.join("warm"), paths, &bao, "1h")?)?;
@@ -61,12 +62,19 @@ pub(crate) fn run(
         "bench: {} replacements; p99 of calls during a replacement {:?}, of other calls {:?}",
         limits.rounds, during.p99, quiet.p99
     );
-    Ok(TurnoverResults { from_file, from_vault, quiet, during, longest, replacements: limits.rounds })
+    Ok(CredentialRotationResults {
+        from_file,
+        from_vault,
+        quiet,
+        during,
+        longest,
+        replacements: limits.rounds,
+    })
 }
 
 const SOCKET: &str = "relay/relay.sock";
 const SIDECAR_AT_VAULT: Contender = Contender {
-    name: TURNOVER,
+    name: CREDENTIAL_ROTATION,
     about: "a sidecar at OpenBao",
     directories: SIDECAR_DIRECTORIES,
     files: &[("cofferdam.toml", include_str!("cofferdam.toml")), ("token", TOKEN)],
@@ -85,11 +93,11 @@ const QUIET: Duration = Duration::from_millis(500);
 
 struct Sidecar {
     host: Running,
-    prepared: Prepared,
+    prepared: PreparedContender,
 }
 
 impl Sidecar {
-    fn start(prepared: Prepared) -> Result<Self, BenchError> {
+    fn start(prepared: PreparedContender) -> Result<Self, BenchError> {
         let host = prepared.start_host()?.ok_or_else(|| BenchError::Missing("a sidecar".into()))?;
         Ok(Self { host, prepared })
     }
@@ -120,7 +128,7 @@ fn prepare_with_vault(
     paths: &ProgramPaths,
     bao: &OpenBao,
     refresh: &str,
-) -> Result<Prepared, BenchError> {
+) -> Result<PreparedContender, BenchError> {
     let prepared = SIDECAR_AT_VAULT.prepare(dir, paths)?;
     replace_in(&dir.join("cofferdam.toml"), &[("{vault}", &bao.address()), ("{refresh}", refresh)])?;
     Ok(prepared)
@@ -160,7 +168,7 @@ fn calls_during_replacements(
     let mut before = sidecar.children();
     for number in 1..=limits.rounds {
         let first = before.clone();
-        bao.change(number)?;
+        bao.change_secret(number)?;
         let deadline = Deadline::after(REPLACEMENT_TIMEOUT);
         let mut quiet_time: Option<Deadline> = None;
         while quiet_time.is_none_or(|quiet_time| !quiet_time.is_over()) {

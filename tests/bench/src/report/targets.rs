@@ -1,20 +1,20 @@
-//! The promised numbers, and whether this run kept them. A benchmark reports; it never fails because of a number.
+//! The target numbers, and whether this run met them. The benchmark only reports; it never fails because of a number.
 
 use std::time::Duration;
 
-use super::Findings;
+use super::ReportData;
 use super::units::{megabytes, rate, rounded, time};
-use crate::crowd::CrowdResults;
+use crate::contenders::{COFFERDAM, PEERS, SOCAT};
+use crate::credential_rotation::CredentialRotationResults;
 use crate::hostile::HostileResults;
 use crate::hostile::attack::Attack;
 use crate::local_run::LocalRunResults;
+use crate::many_sessions::ManySessionsResults;
 use crate::platforms::{PlatformResults, Route, RouteResult};
-use crate::roster::{COFFERDAM, PEERS, SOCAT};
-use crate::tournament::ContenderResult;
-use crate::turnover::TurnoverResults;
+use crate::rounds::ContenderResult;
 
-/// One promise and its measured value.
-pub(super) struct Judgement {
+/// One target and its measured value.
+pub(super) struct TargetResult {
     pub(super) what: &'static str,
     pub(super) ours: String,
     pub(super) against: String,
@@ -23,36 +23,36 @@ pub(super) struct Judgement {
     pub(super) outcome: String,
 }
 
-pub(super) fn judge(findings: &Findings) -> Vec<Judgement> {
+pub(super) fn evaluate(findings: &ReportData) -> Vec<TargetResult> {
     let small = |result: &ContenderResult| result.best_small_calls().map(|small| small.median);
-    let mut judgements = vec![findings.compare_durations(SMALL, SOCAT, small, Bound::AtMost(1.2))];
-    judgements.extend(PEERS.map(|peer| findings.compare_speeds(SMALL, peer, small, Bound::AtLeast(25.0))));
-    judgements.push(findings.compare_rates(SOCAT, Bound::AtLeast(0.7)));
-    judgements.extend(PEERS.map(|peer| findings.compare_rates(peer, Bound::AtLeast(100.0))));
-    judgements.push(findings.compare_durations(
+    let mut results = vec![findings.compare_durations(SMALL, SOCAT, small, Bound::AtMost(1.2))];
+    results.extend(PEERS.map(|peer| findings.compare_speeds(SMALL, peer, small, Bound::AtLeast(25.0))));
+    results.push(findings.compare_rates(SOCAT, Bound::AtLeast(0.7)));
+    results.extend(PEERS.map(|peer| findings.compare_rates(peer, Bound::AtLeast(100.0))));
+    results.push(findings.compare_durations(
         "a 1 MiB result, p50",
         SOCAT,
         ContenderResult::best_large_call,
         Bound::AtMost(1.5),
     ));
-    judgements.push(findings.compare_durations(
+    results.push(findings.compare_durations(
         "start to `tools/list`, server warm",
         SOCAT,
         ContenderResult::best_start_time,
         Bound::AtMost(3.0),
     ));
-    judgements.push(size("shim: size of the static file", findings.builds.shim_size, 2_500_000));
-    judgements.push(size("the same without TLS and hub", findings.builds.small_shim_size, 1_000_000));
+    results.push(size("shim: size of the static file", findings.builds.shim_size, 2_500_000));
+    results.push(size("the same without TLS and hub", findings.builds.small_shim_size, 1_000_000));
     let memory = findings.result(COFFERDAM).and_then(|result| result.memory);
-    judgements.push(size(
+    results.push(size(
         "shim: resident after 1,000 small calls",
         memory.map(|memory| memory.after_small_calls),
         3_000_000,
     ));
-    judgements.push(idle_session(findings.crowd.results()));
-    judgements.push(crowd(findings.crowd.results()));
-    judgements.extend(turnover(findings.turnover.results()));
-    judgements.extend(
+    results.push(idle_session(findings.many_sessions.results()));
+    results.push(many_sessions(findings.many_sessions.results()));
+    results.extend(credential_rotation(findings.credential_rotation.results()));
+    results.extend(
         [
             (
                 "one small call, p50, beside a sandbox that floods the socket with connections",
@@ -62,9 +62,9 @@ pub(super) fn judge(findings: &Findings) -> Vec<Judgement> {
         ]
         .map(|(what, attack)| attacked(what, findings.hostile.results(), attack)),
     );
-    judgements.push(local_run(findings.local_run.results()));
-    judgements.extend(platforms(findings.platforms.results()));
-    judgements
+    results.push(local_run(findings.local_run.results()));
+    results.extend(platforms(findings.platforms.results()));
+    results
 }
 
 #[derive(Clone, Copy)]
@@ -76,7 +76,7 @@ enum Bound {
 const SMALL: &str = "one small call, p50";
 const NOT_MEASURED: &str = "not measured";
 
-impl Findings {
+impl ReportData {
     /// Compares durations: Cofferdam's as a multiple of the contender's.
     fn compare_durations(
         &self,
@@ -84,10 +84,10 @@ impl Findings {
         name: &'static str,
         measure: impl Fn(&ContenderResult) -> Option<Duration>,
         bound: Bound,
-    ) -> Judgement {
+    ) -> TargetResult {
         let (ours, theirs) = (self.of(COFFERDAM, &measure), self.of(name, &measure));
         let ratio = ours.zip(theirs).map(|(ours, theirs)| ours.as_secs_f64() / theirs.as_secs_f64());
-        judgement(what, ours.map(time), name, theirs.map(time), ratio, bound)
+        target_result(what, ours.map(time), name, theirs.map(time), ratio, bound)
     }
 
     /// Compares durations: the contender's as a multiple of Cofferdam's.
@@ -97,17 +97,17 @@ impl Findings {
         name: &'static str,
         measure: impl Fn(&ContenderResult) -> Option<Duration>,
         bound: Bound,
-    ) -> Judgement {
+    ) -> TargetResult {
         let (ours, theirs) = (self.of(COFFERDAM, &measure), self.of(name, &measure));
         let ratio = ours.zip(theirs).map(|(ours, theirs)| theirs.as_secs_f64() / ours.as_secs_f64());
-        judgement(what, ours.map(time), name, theirs.map(time), ratio, bound)
+        target_result(what, ours.map(time), name, theirs.map(time), ratio, bound)
     }
 
-    fn compare_rates(&self, name: &'static str, bound: Bound) -> Judgement {
+    fn compare_rates(&self, name: &'static str, bound: Bound) -> TargetResult {
         let measure = ContenderResult::calls_per_second;
         let (ours, theirs) = (self.of(COFFERDAM, &measure), self.of(name, &measure));
         let ratio = ours.zip(theirs).map(|(ours, theirs)| ours / theirs);
-        judgement("calls per second, 32 in flight", ours.map(rate), name, theirs.map(rate), ratio, bound)
+        target_result("calls per second, 32 in flight", ours.map(rate), name, theirs.map(rate), ratio, bound)
     }
 
     fn of<T>(&self, name: &str, measure: &impl Fn(&ContenderResult) -> Option<T>) -> Option<T> {
@@ -115,14 +115,14 @@ impl Findings {
     }
 }
 
-fn judgement(
+fn target_result(
     what: &'static str,
     ours: Option<String>,
     name: &str,
     theirs: Option<String>,
     ratio: Option<f64>,
     bound: Bound,
-) -> Judgement {
+) -> TargetResult {
     let target = match bound {
         Bound::AtLeast(least) => format!("≥ {least} ×"),
         Bound::AtMost(most) => format!("≤ {most} ×"),
@@ -131,7 +131,7 @@ fn judgement(
         Some(theirs) => format!("{name}: {theirs}"),
         None => format!("{name}: {NOT_MEASURED}"),
     };
-    Judgement {
+    TargetResult {
         what,
         ours: ours.unwrap_or_else(|| NOT_MEASURED.into()),
         against,
@@ -141,8 +141,8 @@ fn judgement(
     }
 }
 
-fn size(what: &'static str, bytes: Option<u64>, most: u32) -> Judgement {
-    Judgement {
+fn size(what: &'static str, bytes: Option<u64>, most: u32) -> TargetResult {
+    TargetResult {
         what,
         ours: bytes.map_or_else(|| NOT_MEASURED.into(), megabytes),
         against: "–".into(),
@@ -157,10 +157,10 @@ const RUN_TARGET: Duration = Duration::from_millis(150);
 /// From the start of `cofferdam attach` to the first response, beyond an upload.
 const ATTACH_TARGET: Duration = Duration::from_millis(150);
 
-fn local_run(run: Option<&LocalRunResults>) -> Judgement {
+fn local_run(run: Option<&LocalRunResults>) -> TargetResult {
     let (ours, other) = (run.map(|run| run.alone), run.map(|run| run.sandboxed));
     let more = ours.zip(other).map(|(ours, other)| ours.saturating_sub(other));
-    Judgement {
+    TargetResult {
         ratio: more.map_or_else(|| "–".into(), |more| format!("+ {}", time(more))),
         target: format!("≤ {} more", time(RUN_TARGET)),
         outcome: outcome(more.map(|more| more.as_secs_f64()), Bound::AtMost(RUN_TARGET.as_secs_f64())),
@@ -174,13 +174,13 @@ fn local_run(run: Option<&LocalRunResults>) -> Judgement {
     }
 }
 
-fn platforms(platforms: Option<&PlatformResults>) -> [Judgement; 4] {
+fn platforms(platforms: Option<&PlatformResults>) -> [TargetResult; 4] {
     let time_of = |route, measure: fn(&RouteResult) -> Duration| platforms?.of(route).map(measure);
     let attach = |what, route| {
         let measure = |result: &RouteResult| result.attach;
         let ours = time_of(route, measure);
         let target = ATTACH_TARGET.as_secs_f64();
-        Judgement {
+        TargetResult {
             target: format!("≤ {}", time(ATTACH_TARGET)),
             outcome: outcome(ours.map(|ours| ours.as_secs_f64()), Bound::AtMost(target)),
             ..compare_with(what, ours, "local hub", time_of(Route::Local, measure), Bound::AtMost(1.0))
@@ -199,14 +199,14 @@ fn platforms(platforms: Option<&PlatformResults>) -> [Judgement; 4] {
     ]
 }
 
-fn attacked(what: &'static str, hostile: Option<&HostileResults>, attack: Attack) -> Judgement {
+fn attacked(what: &'static str, hostile: Option<&HostileResults>, attack: Attack) -> TargetResult {
     let ours = hostile.and_then(|hostile| hostile.under(attack)).map(|attacked| attacked.small.median);
     compare_with(what, ours, "quiet", hostile.map(|hostile| hostile.quiet.median), Bound::AtMost(3.0))
 }
 
-fn crowd(crowd: Option<&CrowdResults>) -> Judgement {
-    let ours = crowd.map(|crowd| crowd.together.p99);
-    let alone = crowd.map(|crowd| crowd.alone.median);
+fn many_sessions(many_sessions: Option<&ManySessionsResults>) -> TargetResult {
+    let ours = many_sessions.map(|many_sessions| many_sessions.together.p99);
+    let alone = many_sessions.map(|many_sessions| many_sessions.alone.median);
     compare_with(
         "1,000 sessions, each calling once a second: p99, no error",
         ours,
@@ -218,8 +218,8 @@ fn crowd(crowd: Option<&CrowdResults>) -> Judgement {
 
 /// A credential from Vault should add nothing to a call, because it was read before. A replacement may cost as much as
 /// starting a process on the same cores.
-fn turnover(turnover: Option<&TurnoverResults>) -> [Judgement; 2] {
-    let time = |measure: fn(&TurnoverResults) -> Duration| turnover.map(measure);
+fn credential_rotation(credential_rotation: Option<&CredentialRotationResults>) -> [TargetResult; 2] {
+    let time = |measure: fn(&CredentialRotationResults) -> Duration| credential_rotation.map(measure);
     [
         compare_with(
             "one small call with a credential of Vault's, p50",
@@ -245,15 +245,15 @@ fn compare_with(
     name: &str,
     other: Option<Duration>,
     bound: Bound,
-) -> Judgement {
+) -> TargetResult {
     let ratio = ours.zip(other).map(|(ours, other)| ours.as_secs_f64() / other.as_secs_f64());
-    judgement(what, ours.map(time), name, other.map(time), ratio, bound)
+    target_result(what, ours.map(time), name, other.map(time), ratio, bound)
 }
 
-fn idle_session(crowd: Option<&CrowdResults>) -> Judgement {
+fn idle_session(many_sessions: Option<&ManySessionsResults>) -> TargetResult {
     const MOST: f64 = 64.0;
-    let kibibytes = crowd.map(|crowd| crowd.idle_session as f64 / 1024.0);
-    Judgement {
+    let kibibytes = many_sessions.map(|many_sessions| many_sessions.idle_session as f64 / 1024.0);
+    TargetResult {
         what: "sidecar: resident for one idle session",
         ours: kibibytes.map_or_else(|| NOT_MEASURED.into(), |found| format!("{} KiB", rounded(found))),
         against: "–".into(),

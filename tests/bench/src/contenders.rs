@@ -15,7 +15,7 @@ pub(crate) const COFFERDAM_WEB_SOCKET: &str = "cofferdam over WebSocket";
 /// Programs in use today for reaching a stdio server on another host.
 pub(crate) const PEERS: [&str; 2] = [MCP_PROXY, MCP_REMOTE];
 
-pub(crate) const ROSTER: &[Contender] = &[
+pub(crate) const CONTENDERS: &[Contender] = &[
     Contender {
         name: DIRECT,
         about: "the stdio server alone, nothing in between",

@@ -1,4 +1,4 @@
-//! Runs the contenders: starts every host-side program, then measures the contenders in turn, round after round.
+//! Starts every contender's program on the host, then measures the contenders in turn, round after round.
 //!
 //! A contender that fails stays in the report with the reason, and with what was measured before.
 
@@ -7,11 +7,11 @@ use std::time::Duration;
 
 use crate::awake::Spinners;
 use crate::bench_error::BenchError;
-use crate::contender::{Contender, Prepared};
+use crate::contender::{Contender, PreparedContender};
+use crate::footprint::{ResidentMemory, measure_memory};
 use crate::measure::{Round, RoundLimits, SmallCalls, round};
 use crate::process::Running;
 use crate::program_paths::ProgramPaths;
-use crate::weight::{ResidentMemory, measure_memory};
 
 /// A contender and its measurements.
 #[derive(Debug)]
@@ -41,7 +41,7 @@ pub(crate) fn run(
     }
     let count = entries.len().max(1);
     for number in 0..limits.rounds {
-        // Each round starts with another contender, so that none always has the same place in the order.
+        // Each round starts with another contender, so that none always has the same position.
         for turn in 0..entries.len() {
             entries[(number + turn) % count].run_round(number + 1, limits);
         }
@@ -72,7 +72,7 @@ impl ContenderResult {
 
 struct Entry {
     result: ContenderResult,
-    prepared: Option<Prepared>,
+    prepared: Option<PreparedContender>,
     _host: Option<Running>,
 }
 

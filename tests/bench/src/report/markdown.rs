@@ -1,21 +1,21 @@
-//! The report's text.
+//! The text of `BENCHMARKS.md`.
 
 use std::fmt::Write;
 
 use super::attachments;
+use super::credential_rotation;
 use super::hostile;
 use super::leases;
 use super::local_run;
 use super::method::METHOD;
 use super::platforms;
-use super::promises::judge;
-use super::turnover;
+use super::targets::evaluate;
 use super::units::{grouped, megabytes, rate, rounded, time, without_directories};
-use super::{Findings, NOTES};
-use crate::roster::SOCAT;
-use crate::tournament::ContenderResult;
+use super::{NOTES, ReportData};
+use crate::contenders::SOCAT;
+use crate::rounds::ContenderResult;
 
-pub(super) fn text(findings: &Findings, notes: &str) -> String {
+pub(super) fn text(findings: &ReportData, notes: &str) -> String {
     let mut out = String::from("# Benchmarks\n\n");
     // Writing to a string cannot fail.
     let _ = write!(
@@ -34,10 +34,10 @@ pub(super) fn text(findings: &Findings, notes: &str) -> String {
         findings.rounds
     );
     side_by_side(findings, &mut out);
-    promised_numbers(findings, &mut out);
+    target_numbers(findings, &mut out);
     hostile::section(&findings.hostile, &mut out);
     leases::section(&findings.leases, &mut out);
-    turnover::section(&findings.turnover, &mut out);
+    credential_rotation::section(&findings.credential_rotation, &mut out);
     local_run::section(&findings.local_run, &mut out);
     platforms::section(&findings.platforms, &mut out);
     attachments::section(&findings.attachments, &mut out);
@@ -53,7 +53,7 @@ pub(super) fn text(findings: &Findings, notes: &str) -> String {
     out
 }
 
-fn side_by_side(findings: &Findings, out: &mut String) {
+fn side_by_side(findings: &ReportData, out: &mut String) {
     out.push_str(
         "\n## Side by side\n\n\
          | | one small call, p50 | × socat | p99 | calls/s, 32 in flight | × socat | 1 MiB result, p50 | × socat \
@@ -95,29 +95,24 @@ fn side_by_side(findings: &Findings, out: &mut String) {
     }
 }
 
-fn promised_numbers(findings: &Findings, out: &mut String) {
+fn target_numbers(findings: &ReportData, out: &mut String) {
     out.push_str("\n## Promised numbers\n\n");
     if let Some(objection) = findings.builds.objection() {
         let _ = write!(out, "{objection}\n\n");
     }
     out.push_str("| what | cofferdam | against | ratio | target | |\n|---|--:|---|--:|--:|---|\n");
-    for judgement in judge(findings) {
+    for result in evaluate(findings) {
         let _ = writeln!(
             out,
             "| {} | {} | {} | {} | {} | {} |",
-            judgement.what,
-            judgement.ours,
-            judgement.against,
-            judgement.ratio,
-            judgement.target,
-            judgement.outcome
+            result.what, result.ours, result.against, result.ratio, result.target, result.outcome
         );
     }
     let failed = [
         ("a hostile sandbox", findings.hostile.failure()),
-        ("1,000 sessions", findings.crowd.failure()),
+        ("1,000 sessions", findings.many_sessions.failure()),
         ("keeping leases", findings.leases.failure()),
-        ("credentials from Vault", findings.turnover.failure()),
+        ("credentials from Vault", findings.credential_rotation.failure()),
         ("`cofferdam run`", findings.local_run.failure()),
         ("sandboxes on platforms", findings.platforms.failure()),
         ("1,000 attachments", findings.attachments.failure()),
@@ -129,7 +124,7 @@ fn promised_numbers(findings: &Findings, out: &mut String) {
     }
 }
 
-fn counts(findings: &Findings, out: &mut String) {
+fn counts(findings: &ReportData, out: &mut String) {
     if findings.counts.is_empty() {
         return;
     }

@@ -1,4 +1,4 @@
-//! The size of programs, their resident memory, their processor time and how often they wake up.
+//! Measures the size of programs, their resident memory, their processor time and how often they wake up.
 
 use std::path::Path;
 use std::time::Duration;
@@ -45,7 +45,7 @@ pub(crate) fn resident(process: u32) -> Result<u64, BenchError> {
     resident_in(&status).ok_or_else(|| BenchError::Missing("VmRSS of a process".into()))
 }
 
-/// What the threads of a process have used since their start.
+/// The processor time and wake-ups of a process's threads since their start.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Activity {
     pub(crate) processor: Duration,
@@ -67,7 +67,7 @@ pub(crate) fn activity(process: u32) -> Result<Activity, BenchError> {
     let read = |source| BenchError::Read { what: "the activity of a process".into(), source };
     let mut total = Activity::default();
     for thread in std::fs::read_dir(format!("/proc/{process}/task")).map_err(read)?.flatten() {
-        // A thread may have ended since.
+        // The thread may have ended meanwhile.
         let Ok(schedule) = std::fs::read_to_string(thread.path().join("schedstat")) else { continue };
         let Ok(status) = std::fs::read_to_string(thread.path().join("status")) else { continue };
         let missing = || BenchError::Missing("schedstat or voluntary_ctxt_switches of a thread".into());
