@@ -136,7 +136,7 @@ fn a_reload_reads_the_certificate_again_and_keeps_the_old_one_if_it_is_bad() {
     std::fs::write(&certificate, "not a certificate").unwrap();
     remote.world.cofferdam_text(&["reload"]);
     assert!(answers(&renewed));
-    assert!(remote.world.log().contains("the old one stays in use"), "{}", remote.world.log());
+    assert!(remote.world.log().contains("the previous certificate stays in use"), "{}", remote.world.log());
 }
 
 #[test]

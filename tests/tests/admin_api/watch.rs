@@ -138,7 +138,7 @@ fn the_number_of_watchers_is_limited() {
     assert!(answer.starts_with("HTTP/1.1 503"), "{answer}");
     let refused = world.cofferdam(&["sessions", "--watch"]);
     assert_eq!(refused.status.code(), Some(69));
-    assert!(String::from_utf8_lossy(&refused.stderr).contains("64 clients watch already"));
+    assert!(String::from_utf8_lossy(&refused.stderr).contains("there are 64 watching clients already"));
     enrol(&api, "dev", "box1");
     for watcher in &mut watchers {
         read_until(&mut **watcher, "event: enrolment-created");

@@ -9,7 +9,7 @@ use relay_proto::name::Name;
 
 use super::check_login::CheckLogin;
 use super::login::{self, MayMint};
-use super::report::{Report, Section, Wanted, listed};
+use super::report::{Report, Section, Wanted, quoted_list};
 use crate::config::{Config, Grant, Platform};
 
 /// Paths below this one work only for a token that belongs to an entity.
@@ -66,7 +66,7 @@ pub(super) async fn check(
     if secrets.is_empty() {
         return Ok(());
     }
-    let policies = listed(user.policies);
+    let policies = quoted_list(user.policies);
     report.print_line(&format!("{kind} {name}: {} has {policies}", user.token));
     if may_mint == MayMint::No {
         report.not_checked("the login cannot create such a token");
@@ -75,7 +75,7 @@ pub(super) async fn check(
     let child = match check_login.mint(user, login::mint(settings)).await {
         Ok(child) => child,
         Err(error) if matches!(error.kind(), Kind::Denied | Kind::Invalid) => {
-            login::no_token(settings, user.policies, &error, report);
+            login::report_no_token(settings, user.policies, &error, report);
             return Ok(());
         }
         Err(error) => return Err(error),
@@ -247,7 +247,7 @@ fn secrets_of_servers<'a>(config: &'a Config, grant: &'a Grant) -> VaultSecrets<
     let described = secrets.into_iter().map(|(secret, (origin, servers))| {
         let servers: Vec<&str> = servers.iter().map(|server| server.as_str()).collect();
         let noun = if servers.len() == 1 { "server" } else { "servers" };
-        (secret, (origin, format!("{noun} {}", listed(&servers))))
+        (secret, (origin, format!("{noun} {}", quoted_list(&servers))))
     });
     described.collect()
 }
