@@ -6,7 +6,7 @@ use cofferdam_secrets::VaultPath;
 use cofferdam_vault::{Kind, Mint, Need, Settings, VaultError, Verdict};
 use serde::Deserialize;
 
-use super::check_login::{CheckLogin, Owner, described};
+use super::check_login::{CheckLogin, Owner, describe_error};
 use super::report::{Report, Section, Wanted, quoted_list};
 use crate::config::Config;
 
@@ -193,7 +193,7 @@ pub(super) fn report_no_token(
         }
         Mint::Role(role) => format!("add {policies} to `allowed_policies` of the token role `{role}`"),
     };
-    report.problem(&described(error), &next);
+    report.problem(&describe_error(error), &next);
 }
 
 fn configured_namespace(settings: &Settings) -> &str {
