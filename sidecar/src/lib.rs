@@ -6,10 +6,10 @@
 //!
 //! | module | what it is for |
 //! |---|---|
-//! | [`call`] | the pipeline of messages: decode, decide, record, forward, answer |
+//! | [`call`] | the pipeline of messages: decode, decide, record, forward, reply |
 //! | [`cli`] | the command line |
 //! | [`config`] | the configuration: raw, checked, immutable |
-//! | [`daemon`] | listeners, handshakes, the admin socket, reload, the orderly stop |
+//! | [`daemon`] | listeners, handshakes, the admin API, attached sandboxes, reload, the orderly stop |
 //! | [`demo`] | `cofferdam demo` |
 //! | [`enrolment`] | which sandboxes may connect: tickets, keys and their epochs, sockets |
 //! | [`harness`] | harnesses that Cofferdam knows, and their settings files |

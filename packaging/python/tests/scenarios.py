@@ -44,7 +44,7 @@ def raised(kind, action):
 def until(condition):
     deadline = time.monotonic() + 30
     while not condition():
-        assert time.monotonic() < deadline, "the condition did not come true"
+        assert time.monotonic() < deadline, "the condition was not met in time"
         time.sleep(0.05)
 
 
@@ -70,7 +70,7 @@ def e2b_sync():
         assert (taken.status, taken.code) == (409, "taken"), taken
     assert_nothing_attached(client)
 
-    # By its id, and with an exception, which comes out as it was.
+    # Attached by its id, in a block that raises an exception, which must not be changed.
     def fails():
         with cofferdam_sdk.attach(sandbox.sandbox_id, platform="e2b", grant="dev"):
             assert sandbox.commands.run(ECHO).stdout == "hello\n"
@@ -93,7 +93,7 @@ def e2b_async():
             assert len((await client.sessions()).attachments) == 1
         assert await client.attachments() == ()
 
-        # Cancelled while it is attached, and then before.
+        # The task is cancelled while the sandbox is attached, and then before it is attached.
         begun = asyncio.Event()
 
         async def cancelled():
@@ -114,7 +114,7 @@ def e2b_async():
             await asyncio.sleep(0.01)
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
-        assert not begun.is_set(), "it was cancelled early"
+        assert not begun.is_set(), "the block began although it was cancelled before"
         async with asyncio.timeout(30):
             while await client.attachments():
                 await asyncio.sleep(0.05)
@@ -260,5 +260,5 @@ def sidecar_gone():
 if __name__ == "__main__":
     SCENARIOS[sys.argv[1]]()
     print("done", flush=True)
-    # Streams that the platforms' SDKs still read would keep the interpreter.
+    # Streams that the platforms' SDKs still read would keep the interpreter from exiting.
     os._exit(0)

@@ -47,7 +47,7 @@ const scenarios = {
     assert.deepEqual((await client.sessions()).sessions, []);
     assert.deepEqual(await client.enrolments(), []);
 
-    // Aborted before it is attached.
+    // The signal is aborted before the sandbox is attached.
     const controller = new AbortController();
     const attaching = attach(sandbox.sandboxId, { platform: "e2b", grant: "dev", signal: controller.signal });
     await until(async () => (await client.attachments()).length === 1);

@@ -5,14 +5,14 @@ use std::process::ExitCode;
 
 use super::arguments::ListArguments;
 use super::commands::{request, unexpected_response};
-use super::sessions::report_killed;
+use super::sessions::print_killed;
 use crate::daemon::admin::{AdminRequest, AdminResponse};
 use crate::daemon::attachments::status::{AttachmentStatus, Lifetime};
 use crate::terminal;
 use crate::terminal::failure::Failure;
 
 pub(super) fn end(file: Option<&Path>, name: String) -> Result<ExitCode, Failure> {
-    report_killed(request(file, &AdminRequest::EndAttachment { name })?)
+    print_killed(request(file, &AdminRequest::EndAttachment { name })?)
 }
 
 pub(super) fn list(file: Option<&Path>, arguments: &ListArguments) -> Result<ExitCode, Failure> {
@@ -24,12 +24,12 @@ pub(super) fn list(file: Option<&Path>, arguments: &ListArguments) -> Result<Exi
     } else if attachments.is_empty() {
         eprintln!("no attachments");
     } else {
-        table(&attachments).iter().for_each(|line| terminal::print_line(line));
+        table_lines(&attachments).iter().for_each(|line| terminal::print_line(line));
     }
     Ok(ExitCode::SUCCESS)
 }
 
-pub(super) fn table(attachments: &[AttachmentStatus]) -> Vec<String> {
+pub(super) fn table_lines(attachments: &[AttachmentStatus]) -> Vec<String> {
     let mut lines =
         vec!["ATTACHMENT         PLATFORM  SANDBOX                GRANT     STATE      KEPT".to_owned()];
     for status in attachments {

@@ -36,9 +36,9 @@ fn prune(directory: &Path, arguments: &PruneArguments) -> Result<ExitCode, Failu
             PruneError::NotVerified(error) => verify_failure(error),
             error => Failure::new(Sysexit::CannotCreate, error).hint("run this as the sidecar's user"),
         })?;
-    terminal::line(&format!("removed {} files with {} bytes", pruned.files, pruned.bytes));
+    terminal::print_line(&format!("removed {} files with {} bytes", pruned.files, pruned.bytes));
     if pruned.files > 0 {
-        terminal::line(&format!(
+        terminal::print_line(&format!(
             "records up to {} are gone; a `head` from before that is no longer found by `audit verify`",
             pruned.last_record
         ));
@@ -80,26 +80,29 @@ fn tail(directory: &Path, arguments: &TailArguments) -> Result<ExitCode, Failure
 
 fn verify(directory: &Path, arguments: &VerifyArguments) -> Result<ExitCode, Failure> {
     let verified = audit::verify(directory, arguments.head.as_deref()).map_err(verify_failure)?;
-    terminal::line(&format!("{} records in {} files: the chain is intact", verified.records, verified.files));
+    terminal::print_line(&format!(
+        "{} records in {} files: the chain is intact",
+        verified.records, verified.files
+    ));
     if verified.pruned > 0 {
-        terminal::line(&format!(
+        terminal::print_line(&format!(
             "the {} records before them were removed by `cofferdam audit prune`",
             verified.pruned
         ));
     }
     if let Some(place) = &verified.last_torn {
-        terminal::line(&format!(
+        terminal::print_line(&format!(
             "{} incomplete lines were found and marked when a sidecar started; the last at {place}",
             verified.torn
         ));
     }
     if let Some(place) = &verified.unfinished {
-        terminal::line(&format!(
+        terminal::print_line(&format!(
             "{place}: the last line is incomplete: it is being written, or the sidecar was killed"
         ));
     }
     if let Some(head) = &verified.head {
-        terminal::line(&format!("head {}", head.hash.as_str()));
+        terminal::print_line(&format!("head {}", head.hash.as_str()));
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -124,7 +127,7 @@ fn verify_failure(error: VerifyError) -> Failure {
 
 fn print_record(record: &str, json: bool) {
     match json {
-        true => terminal::line(record),
-        false => terminal::line(&audit::human(record)),
+        true => terminal::print_line(record),
+        false => terminal::print_line(&audit::human(record)),
     }
 }

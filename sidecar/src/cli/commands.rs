@@ -1,4 +1,4 @@
-//! Runs the commands.
+//! Runs each command of the command line; `attach`, `sessions` and others are in their own modules.
 
 use std::num::NonZero;
 use std::path::{Path, PathBuf};
@@ -29,7 +29,7 @@ pub(super) fn run(arguments: Arguments) -> Result<ExitCode, Failure> {
         Command::Attach(AttachCommand::End(arguments)) => super::attachments::end(file, arguments.name),
         Command::Attach(AttachCommand::List(arguments)) => super::attachments::list(file, &arguments),
         Command::Attach(AttachCommand::E2b(arguments)) if arguments.template => {
-            super::attach::template(arguments.options.shim)
+            super::attach::print_template(arguments.options.shim)
         }
         Command::Attach(command) => super::attach::run(&admin_socket(file)?, command),
         Command::Audit(command) => super::audit::run(file, command),
@@ -39,8 +39,8 @@ pub(super) fn run(arguments: Arguments) -> Result<ExitCode, Failure> {
         }
         Command::Enroll(enroll_arguments) => enroll(file, enroll_arguments),
         Command::Enrolments(enrolments_arguments) => super::sessions::enrolments(file, enrolments_arguments),
-        Command::Key => key(file),
-        Command::Kill(kill_arguments) => super::sessions::kill(file, kill_arguments.session),
+        Command::Key => print_key(file),
+        Command::Kill(kill_arguments) => super::sessions::kill(file, kill_arguments.target),
         Command::Reload => reload(file),
         Command::Run(run_command) => run_sandbox(file, run_command),
         Command::Serve(serve_arguments) => serve(file, &serve_arguments),
@@ -73,7 +73,7 @@ fn serve(file: Option<&Path>, arguments: &ServeArguments) -> Result<ExitCode, Fa
     let log = Arc::<LogScrubber>::default();
     daemon::logging::start(Arc::clone(&log));
     let runtime = tokio::runtime::Builder::new_multi_thread()
-        // An audit write that hangs blocks one of the threads; the others must stay available.
+        // An audit write that hangs blocks one thread; at least one other must stay available.
         .worker_threads(available_parallelism().map_or(2, NonZero::get).max(2))
         .enable_all()
         .build()
@@ -108,13 +108,15 @@ fn check(file: Option<&Path>, arguments: &CheckArguments) -> Result<ExitCode, Fa
     Ok(ExitCode::SUCCESS)
 }
 
-/// Prints the enrolment string to stdout, and what to do with it to stderr.
+/// Prints the enrolment string or the socket's address to stdout, and the next step to stderr.
 fn enroll(file: Option<&Path>, arguments: EnrollArguments) -> Result<ExitCode, Failure> {
     let EnrollArguments { grant, ttl, ticket_ttl, name, socket } = arguments;
     let milliseconds = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
     let next_step = match &socket {
-        Some(_) => "mount the directory into the sandbox and set COFFERDAM_RELAY there to the printed link"
-            .to_owned(),
+        Some(_) => {
+            "mount the directory into the sandbox and set COFFERDAM_RELAY there to the printed address"
+                .to_owned()
+        }
         None => format!(
             "the string enrols one sandbox, which must use it within {} s. In the sandbox, write it to the file named by \
              COFFERDAM_ENROLL_FILE or to /run/cofferdam/enroll, or set COFFERDAM_ENROLL to it",
@@ -139,7 +141,7 @@ fn enroll(file: Option<&Path>, arguments: EnrollArguments) -> Result<ExitCode, F
     }
 }
 
-fn key(file: Option<&Path>) -> Result<ExitCode, Failure> {
+fn print_key(file: Option<&Path>) -> Result<ExitCode, Failure> {
     let (_, config) = load(file)?;
     let identity = enrolment::key::load_or_create(&config.state_dir)
         .map_err(|error| Failure::new(Sysexit::NoInput, error).hint("run this as the sidecar's user"))?;
@@ -157,7 +159,7 @@ fn reload(file: Option<&Path>) -> Result<ExitCode, Failure> {
             Ok(ExitCode::SUCCESS)
         }
         AdminResponse::Refused { why } => Err(Failure::new(Sysexit::Configuration, why)
-            .hint("the old configuration stays in effect; correct the file and reload again")),
+            .hint("the previous configuration stays in effect; correct the file and reload again")),
         _ => Err(unexpected_response()),
     }
 }
@@ -170,7 +172,8 @@ pub(super) fn load(file: Option<&Path>) -> Result<(PathBuf, Config), Failure> {
 
 fn find(file: Option<&Path>) -> Result<PathBuf, Failure> {
     config::find(file, &Environment::of_process()).map_err(|error| {
-        Failure::new(Sysexit::NoInput, error).hint("write one, or run `cofferdam demo`, which needs none")
+        Failure::new(Sysexit::NoInput, error)
+            .hint("write a configuration, or run `cofferdam demo`, which needs none")
     })
 }
 
@@ -178,7 +181,7 @@ pub(super) fn admin_socket(file: Option<&Path>) -> Result<PathBuf, Failure> {
     let path = find(file)?;
     match config::load(&path) {
         Ok(config) => Ok(config.admin.socket),
-        // The daemon may be running with an earlier version of the file.
+        // The file may have become invalid after the daemon read it, so its admin socket alone is read.
         Err(problems) => {
             config::admin_socket(&path).ok_or_else(|| Failure::new(Sysexit::Configuration, problems))
         }

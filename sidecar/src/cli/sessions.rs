@@ -1,4 +1,4 @@
-//! `sessions`, `kill` and `enrolments`: which sandboxes are connected, and which may connect.
+//! `sessions`, `kill` and `enrolments`: lists and ends sessions and enrolments.
 
 use std::path::Path;
 use std::process::ExitCode;
@@ -35,14 +35,14 @@ pub(super) fn sessions(file: Option<&Path>, arguments: &SessionsArguments) -> Re
     if sessions.is_empty() && attached.is_empty() {
         eprintln!("no sessions");
     }
-    for line in table(&sessions, &attached, &attachments) {
+    for line in table_lines(&sessions, &attached, &attachments) {
         terminal::print_line(&line);
     }
     Ok(ExitCode::SUCCESS)
 }
 
-/// The lines of the table; none if there is nothing to show.
-pub(super) fn table(
+/// The lines of the table; empty if there is nothing to show.
+pub(super) fn table_lines(
     sessions: &[Description],
     attached: &[AttachedSandbox],
     attachments: &[AttachmentStatus],
@@ -62,7 +62,7 @@ pub(super) fn table(
     }
     lines.extend(attached.iter().map(attached_line));
     if !attachments.is_empty() {
-        lines.extend(super::attachments::table(attachments));
+        lines.extend(super::attachments::table_lines(attachments));
     }
     lines
 }
@@ -72,9 +72,9 @@ fn session_line(session: &Description) -> String {
         true => "connected",
         false => "lost",
     };
-    let left = format!("in {} min", session.expires_in_seconds / 60);
+    let expires = format!("in {} min", session.expires_in_seconds / 60);
     format!(
-        "{:<18} {:<18} {:<9} {:<9} {state:<10} {:<8} {:<6} {:<8} {left:<10} {}",
+        "{:<18} {:<18} {:<9} {:<9} {state:<10} {:<8} {:<6} {:<8} {expires:<10} {}",
         session.session,
         session.link,
         session.grant,
@@ -108,13 +108,13 @@ fn attached_line(sandbox: &AttachedSandbox) -> String {
     )
 }
 
-pub(super) fn kill(file: Option<&Path>, session: String) -> Result<ExitCode, Failure> {
-    report_killed(request(file, &AdminRequest::Kill { session })?)
+pub(super) fn kill(file: Option<&Path>, target: String) -> Result<ExitCode, Failure> {
+    print_killed(request(file, &AdminRequest::Kill { session: target })?)
 }
 
 pub(super) fn enrolments(file: Option<&Path>, arguments: EnrolmentsArguments) -> Result<ExitCode, Failure> {
     if let Some(EnrolmentsCommand::End(end)) = arguments.command {
-        return report_killed(request(file, &AdminRequest::EndEnrolment { enrolment: end.name })?);
+        return print_killed(request(file, &AdminRequest::EndEnrolment { enrolment: end.name })?);
     }
     let AdminResponse::Enrolments { enrolments } = request(file, &AdminRequest::Enrolments)? else {
         return Err(unexpected_response());
@@ -139,15 +139,15 @@ fn enrolment_line(enrolment: &EnrolmentEntry) -> String {
         EnrolmentKind::Socket => "socket",
         EnrolmentKind::Ticket => "ticket",
     };
-    let left = format!("in {} min", enrolment.expires_in_seconds / 60);
+    let expires = format!("in {} min", enrolment.expires_in_seconds / 60);
     let name = enrolment.name.as_deref().unwrap_or("-");
     format!(
-        "{:<18} {:<9} {kind:<9} {:<6} {left:<11} {name}",
+        "{:<18} {:<9} {kind:<9} {:<6} {expires:<11} {name}",
         enrolment.enrolment, enrolment.grant, enrolment.links
     )
 }
 
-pub(super) fn report_killed(response: AdminResponse) -> Result<ExitCode, Failure> {
+pub(super) fn print_killed(response: AdminResponse) -> Result<ExitCode, Failure> {
     match response {
         AdminResponse::Killed { links, enrolment, attachment, total_ms } => {
             for link in &links {
@@ -165,13 +165,13 @@ pub(super) fn report_killed(response: AdminResponse) -> Result<ExitCode, Failure
                 ));
             }
             if let Some(EndedAttachment { name, lifetime }) = attachment {
-                let until = match lifetime {
+                let note = match lifetime {
                     Lifetime::Configured => {
                         "; the configuration attaches it again at the next reload or restart: remove its table"
                     }
                     Lifetime::Detached | Lifetime::Followed => "",
                 };
-                terminal::print_line(&format!("attachment {name}: ended{until}"));
+                terminal::print_line(&format!("attachment {name}: ended{note}"));
             }
             terminal::print_line(&format!("ended after {total_ms} ms"));
             Ok(ExitCode::SUCCESS)

@@ -13,7 +13,7 @@ use tokio::time::{Instant, sleep, sleep_until};
 use super::arguments::SessionsArguments;
 use super::commands::{admin_failure, unexpected_response};
 use super::interruption::interruption;
-use super::sessions::table;
+use super::sessions::table_lines;
 use crate::daemon::admin::event_stream::{self, EventStream, WatchEvent, WatchResponse};
 use crate::daemon::admin::{AdminRequest, AdminResponse, client};
 use crate::session::changes::Change;
@@ -30,9 +30,9 @@ enum WatchOutput {
 
 /// Changes within this time are drawn together.
 const DRAW_PAUSE: Duration = Duration::from_millis(100);
-/// Calls are counted without a change, so the table is drawn again after this time.
-const REDRAW: Duration = Duration::from_secs(2);
-/// A window without a size, as some terminals report it.
+/// Numbers of calls are not sent as changes, so the table is drawn again after this time.
+const REDRAW_INTERVAL: Duration = Duration::from_secs(2);
+/// For terminals that report no size.
 const DEFAULT_ROWS: u16 = 24;
 /// Erases the screen and moves the cursor to its beginning; long lines are cut instead of wrapped.
 const BEGIN_DRAWING: &str = "\x1b[?7l\x1b[H\x1b[2J";
@@ -79,7 +79,7 @@ async fn follow(socket: &Path, output: WatchOutput) -> Result<ExitCode, Failure>
 async fn follow_table(socket: &Path, stream: &mut EventStream) -> Result<(), Failure> {
     loop {
         draw(&current_table(socket).await?);
-        let mut redraw: Pin<Box<dyn Future<Output = ()>>> = Box::pin(sleep(REDRAW));
+        let mut redraw: Pin<Box<dyn Future<Output = ()>>> = Box::pin(sleep(REDRAW_INTERVAL));
         let mut changed = false;
         loop {
             tokio::select! {
@@ -101,7 +101,7 @@ async fn follow_table(socket: &Path, stream: &mut EventStream) -> Result<(), Fai
 async fn current_table(socket: &Path) -> Result<Vec<String>, Failure> {
     match client::exchange(socket, &AdminRequest::Sessions).await.map_err(admin_failure)? {
         AdminResponse::Sessions { sessions, attached, attachments } => {
-            Ok(table(&sessions, &attached, &attachments))
+            Ok(table_lines(&sessions, &attached, &attachments))
         }
         AdminResponse::Refused { why } => Err(Failure::new(Sysexit::Unavailable, why)),
         _ => Err(unexpected_response()),
@@ -111,20 +111,20 @@ async fn current_table(socket: &Path) -> Result<Vec<String>, Failure> {
 fn draw(lines: &[String]) {
     let rows = Window::of(io::stdout()).map_or(0, Window::rows);
     let screen = screen(lines, if rows == 0 { DEFAULT_ROWS } else { rows });
-    // A terminal that is gone ends the program by a signal.
+    // A failure is ignored: if the terminal is gone, SIGHUP ends the program.
     let _ = io::stdout().write_all(screen.as_bytes()).and_then(|()| io::stdout().flush());
 }
 
 /// The bytes that show these lines on a terminal with this many rows.
 fn screen(lines: &[String], rows: u16) -> String {
     let mut screen = BEGIN_DRAWING.to_owned();
-    // The last two rows are for the note below, and for the cursor.
-    let room = usize::from(rows).saturating_sub(2).max(1);
-    for line in lines.iter().take(room) {
-        screen.push_str(&visible(line));
+    // The last two rows are for the note and for the cursor.
+    let visible_rows = usize::from(rows).saturating_sub(2).max(1);
+    for line in lines.iter().take(visible_rows) {
+        screen.push_str(&escape_control(line));
         screen.push_str("\r\n");
     }
-    let note = match lines.len().saturating_sub(room) {
+    let note = match lines.len().saturating_sub(visible_rows) {
         0 if lines.is_empty() => "no sessions; ctrl-C ends".to_owned(),
         0 => "ctrl-C ends".to_owned(),
         more => format!("{more} more lines; ctrl-C ends"),
@@ -142,9 +142,11 @@ fn json_line(event: &WatchEvent) -> String {
 
 fn text_line(event: &WatchEvent) -> String {
     match event {
-        WatchEvent::Changed(change) => visible(&change_line(change)),
-        WatchEvent::Lagged => "some changes are missing here: this command was too slow".to_owned(),
-        WatchEvent::Ready => "watching; `cofferdam sessions` lists what is there already".to_owned(),
+        WatchEvent::Changed(change) => escape_control(&change_line(change)),
+        WatchEvent::Lagged => "some changes are missing here: this command read too slowly".to_owned(),
+        WatchEvent::Ready => {
+            "watching for changes; `cofferdam sessions` lists the current sessions".to_owned()
+        }
     }
 }
 
@@ -164,8 +166,8 @@ fn change_line(change: &Change) -> String {
     }
 }
 
-/// Reasons may have text of a sandbox, which must not control the terminal.
-fn visible(text: &str) -> String {
+/// Escapes control characters: a reason may contain text from a sandbox, which must not control the terminal.
+fn escape_control(text: &str) -> String {
     let mut visible = String::with_capacity(text.len());
     for character in text.chars() {
         match character.is_control() {

@@ -1,4 +1,4 @@
-//! The log: to stderr, one event a line, scrubbed on its way out.
+//! The log: written to stderr, scrubbed, one line per event.
 
 use std::io::{self, Write};
 use std::sync::Arc;
@@ -10,15 +10,17 @@ use tracing_subscriber::fmt::MakeWriter;
 /// Starts the log. `COFFERDAM_LOG` chooses what is logged, as in `cofferdam=debug`.
 pub(crate) fn start(scrubber: Arc<LogScrubber>) {
     let filter = EnvFilter::try_from_env("COFFERDAM_LOG").unwrap_or_else(|_| EnvFilter::new("info"));
-    let subscriber =
-        tracing_subscriber::fmt().with_env_filter(filter).with_ansi(false).with_writer(Scrubbing(scrubber));
-    // A second start in one process changes nothing.
+    let subscriber = tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_ansi(false)
+        .with_writer(ScrubbingWriter(scrubber));
+    // Fails if the log was started before in this process, which then goes on.
     let _ = subscriber.try_init();
 }
 
-struct Scrubbing(Arc<LogScrubber>);
+struct ScrubbingWriter(Arc<LogScrubber>);
 
-impl<'a> MakeWriter<'a> for Scrubbing {
+impl<'a> MakeWriter<'a> for ScrubbingWriter {
     type Writer = Line<'a>;
 
     fn make_writer(&'a self) -> Line<'a> {
@@ -26,7 +28,7 @@ impl<'a> MakeWriter<'a> for Scrubbing {
     }
 }
 
-/// One event, collected whole so that nothing is missed between two writes.
+/// One event, written when dropped: collected first, so that a credential split between two writes is found.
 struct Line<'a> {
     scrubber: &'a LogScrubber,
     text: Vec<u8>,

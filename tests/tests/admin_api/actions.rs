@@ -1,4 +1,4 @@
-//! Which client did what: the audit's records of actions of the admin API.
+//! Audit records of the actions of clients of the admin API.
 
 use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject as _;
@@ -7,7 +7,7 @@ use super::tls::Remote;
 use super::tokens::id_of;
 use super::*;
 
-/// The records of actions, without number, time and chain.
+/// The audit records of actions, without their number, time and hashes.
 fn actions(world: &World) -> Vec<Value> {
     let mut records = world.audit();
     records.retain(|record| record["kind"] == "admin");
@@ -75,7 +75,7 @@ fn each_action_is_recorded_with_its_caller_and_without_secrets() {
 }
 
 #[test]
-fn refused_and_failed_actions_say_so_and_requests_without_the_right_leave_no_record() {
+fn failed_actions_are_recorded_with_their_error_and_unauthorized_requests_are_not_recorded() {
     let world = two_grants().start();
     let admin = AdminClient::socket(&world);
     let client = admin.with_token(&world.cofferdam_text(&["token", "create", "--grant", "dev"]));
@@ -104,7 +104,7 @@ fn a_client_certificate_is_named_by_its_hash() {
     assert_eq!(done["by"], format!("certificate:{hash}"));
 }
 
-/// While the audit cannot be written, nothing gets rights, and rights can be ended.
+/// While the audit cannot be written, no rights are given, but rights can be ended.
 #[test]
 fn without_the_audit_rights_are_ended_but_not_given() {
     let world = two_grants().start();
@@ -114,7 +114,7 @@ fn without_the_audit_rights_are_ended_but_not_given() {
     let mut shim = world.connected("tools");
     let session = admin.get("/v1/sessions").ok()["sessions"][0]["session"].clone();
 
-    // The file in use is gone, and the next one cannot be created.
+    // The current file is removed, and the next file cannot be created.
     let [file] = <[_; 1]>::try_from(world.audit_files()).expect("one file");
     let next = file.with_file_name("audit-00000002.jsonl");
     std::fs::create_dir(&next).unwrap();
@@ -128,7 +128,7 @@ fn without_the_audit_rights_are_ended_but_not_given() {
     let held = admin.raw(&hold(&admin, "dev", "box3")).unwrap();
     assert_eq!(held.refusal(), (503, "audit_unavailable"));
     let listed = admin.get("/v1/enrolments").ok();
-    assert_eq!(listed["enrolments"].as_array().unwrap().len(), 1, "nothing was created: {listed}");
+    assert_eq!(listed["enrolments"].as_array().unwrap().len(), 1, "an enrolment was created: {listed}");
     assert_eq!(admin.get("/v1/tokens").ok()["tokens"].as_array().unwrap().len(), 1);
 
     assert_eq!(admin.delete("/v1/enrolments/box1").ok()["enrolment"], enrolment);
@@ -142,9 +142,9 @@ fn without_the_audit_rights_are_ended_but_not_given() {
     enrol(&admin, "dev", "box4");
 }
 
-/// A kill goes on, and is recorded, when its client disconnects before it is done.
+/// A kill is completed and recorded even if its client disconnects meanwhile.
 #[test]
-fn a_client_that_disconnects_does_not_hide_its_kill() {
+fn a_kill_is_recorded_even_if_its_client_disconnects() {
     let world = World::new().server("tools", Server::fixture_that("ignores-term")).start();
     let admin = AdminClient::socket(&world);
     let directory = tempfile::tempdir().unwrap();

@@ -1,4 +1,4 @@
-//! The OpenAPI document against the running sidecar, by schemathesis.
+//! Compares the OpenAPI document with a running sidecar, with schemathesis.
 
 use std::path::Path;
 use std::process::{Output, Stdio};
@@ -9,13 +9,13 @@ use cofferdam_tests::tools::Tool;
 use super::tls::Remote;
 use super::*;
 
-/// The stream of events has no end, and an upgrade is no response that schemathesis knows.
+/// Excluded routes: the stream of events does not end, and schemathesis does not support upgrades.
 const STREAMS: &str = "^/v1/(events|attach)";
 /// The default `ttl` of a grant.
 const TTL_OF_DEV_MS: u64 = 8 * 60 * 60 * 1000;
 const FOR_ADMINISTRATORS: &str = "^/v1/(tokens|reload)";
 
-/// With a token and with a certificate, and with values that this sidecar accepts, so that requests get past the checks.
+/// Sends requests with a token and with a certificate, and with values that this sidecar accepts, so that some succeed.
 #[test]
 fn schemathesis_finds_no_contradiction_between_document_and_sidecar() {
     let Some(schemathesis) = Tool::Schemathesis.path() else { return };
@@ -36,10 +36,10 @@ fn schemathesis_finds_no_contradiction_between_document_and_sidecar() {
     }
     assert!(!remote.world.log().contains("panicked"), "{}", remote.world.log());
     let listed = AdminClient::socket(&remote.world).get("/v1/enrolments").ok();
-    assert!(!listed["enrolments"].as_array().unwrap().is_empty(), "some requests were carried out");
+    assert!(!listed["enrolments"].as_array().unwrap().is_empty(), "no request was carried out");
 }
 
-/// The test above would notice a response that is not as the document says.
+/// The test above would fail if a response contradicted the document.
 #[test]
 fn schemathesis_finds_a_response_of_another_type() {
     let Some(schemathesis) = Tool::Schemathesis.path() else { return };

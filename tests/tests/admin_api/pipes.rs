@@ -1,4 +1,4 @@
-//! Pipes of clients with a token: each ends with its token, whether a hub or a single shim is at its other end.
+//! A pipe that was opened with a token ends with the token, whether a hub or a single shim is at the other end.
 
 use std::io::Read as _;
 use std::net::TcpStream;
@@ -14,7 +14,7 @@ use cofferdam_tests::process::{Running, command};
 use super::tokens::id_of;
 use super::*;
 
-/// Well before a hub or the sidecar would notice a silent pipe by itself.
+/// Much less than the time after which a hub or the sidecar would notice a silent pipe.
 const AT_ONCE: Duration = Duration::from_secs(8);
 
 /// A pipe that a client with a token has opened, into a sandbox that the administrator holds: only the pipe belongs to the
@@ -41,10 +41,10 @@ impl PipeOfToken {
         let request = client.request("POST", &format!("/v1/attach/{enrolment}/pipe"), upgrade, "");
         pipe.write_all(request.as_bytes()).expect("the sidecar reads requests");
         let mut head = Vec::new();
-        // Byte by byte: what follows the head belongs to the hub.
+        // Reads byte by byte, because the bytes after the head belong to the hub.
         while !head.ends_with(b"\r\n\r\n") {
             let mut byte = [0];
-            pipe.read_exact(&mut byte).expect("the sidecar answers");
+            pipe.read_exact(&mut byte).expect("the sidecar does not respond");
             head.extend(byte);
         }
         assert!(head.starts_with(b"HTTP/1.1 101"), "{}", String::from_utf8_lossy(&head));
@@ -92,7 +92,7 @@ fn a_pipe_of_a_single_shim_ends_with_its_token() {
         dialled = TcpStream::connect(address).ok();
         dialled.is_some()
     });
-    let mut dialled = dialled.expect("it was awaited");
+    let mut dialled = dialled.expect("the shim listens");
     dialled.write_all(relay_carriage::inbound::PREAMBLE).unwrap();
     // Copies bytes in both directions, as `attach dial` does; the threads end with the pipe.
     let (mut from_shim, mut to_shim) = (dialled.try_clone().unwrap(), dialled);

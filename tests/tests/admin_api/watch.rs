@@ -103,14 +103,14 @@ fn sessions_watch_draws_the_table_again_on_a_terminal() {
     let mut watch = Running::spawn(command, "sessions --watch");
     let shown = Arc::new(Mutex::new(Vec::new()));
     let (mut host, seen) = (File::from(pty.host), Arc::clone(&shown));
-    // It ends with the terminal.
+    // The thread ends with the terminal.
     std::thread::spawn(move || {
         let mut buffer = [0; 4096];
         while let Ok(length @ 1..) = host.read(&mut buffer) {
             seen.lock().expect("no holder panics").extend_from_slice(&buffer[..length]);
         }
     });
-    // The last screen that was drawn whole.
+    // The last screen that was drawn completely.
     let screen = || {
         let text = String::from_utf8_lossy(&shown.lock().expect("no holder panics")).into_owned();
         let drawn = text.rsplit_once("\x1b[?7h").map(|(drawn, _)| drawn.to_owned()).unwrap_or_default();
@@ -127,7 +127,7 @@ fn sessions_watch_draws_the_table_again_on_a_terminal() {
     assert_eq!(watch.wait(PATIENCE).code(), Some(0));
 }
 
-/// A sidecar serves 64 watchers; when one of them leaves, another may come.
+/// A sidecar serves 64 watchers; when one of them disconnects, another can connect.
 #[test]
 fn the_number_of_watchers_is_limited() {
     let world = two_grants().start();
@@ -138,13 +138,13 @@ fn the_number_of_watchers_is_limited() {
     assert!(answer.starts_with("HTTP/1.1 503"), "{answer}");
     let refused = world.cofferdam(&["sessions", "--watch"]);
     assert_eq!(refused.status.code(), Some(69));
-    assert!(String::from_utf8_lossy(&refused.stderr).contains("64 clients watch already"));
+    assert!(String::from_utf8_lossy(&refused.stderr).contains("there are 64 watching clients already"));
     enrol(&api, "dev", "box1");
     for watcher in &mut watchers {
         read_until(&mut **watcher, "event: enrolment-created");
     }
     watchers.pop();
-    // The place is free once the sidecar has noticed the disconnect.
+    // The slot is free when the sidecar has noticed the disconnect.
     wait_until("another client may watch", || {
         let mut next = api.open(&api.request("GET", "/v1/events", "", ""));
         let mut first = [0; 12];

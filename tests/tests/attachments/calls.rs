@@ -1,4 +1,4 @@
-//! Calls through pauses and cuts: none lost, none twice.
+//! Calls during pauses and cut connections: no call is lost, and none runs twice.
 
 use std::time::Duration;
 
@@ -34,33 +34,33 @@ pub(super) fn calls_through_interruptions(
     }
     let mut texts: Vec<String> =
         world.executions("tools").iter().map(|call| call.arguments["text"].to_string()).collect();
-    assert_eq!(texts.len(), rounds * calls_per_round, "none lost");
+    assert_eq!(texts.len(), rounds * calls_per_round, "calls were lost");
     texts.sort();
     texts.dedup();
-    assert_eq!(texts.len(), rounds * calls_per_round, "none twice");
+    assert_eq!(texts.len(), rounds * calls_per_round, "calls ran twice");
 }
 
-/// Of each shim, in each round.
+/// How many calls each shim makes in each round.
 const CALLS_BEFORE_INTERRUPTION: usize = 20;
 
 #[track_caller]
 fn calls_through_cuts_and_pauses(rounds: usize, calls_per_round: usize) {
-    let Some(scene) = Scene::new() else { return };
-    let attach = scene.attach(&[]);
-    let shims = [scene.shim(), scene.shim()];
-    calls_through_interruptions(&scene.world, shims, rounds, calls_per_round, |round| match round % 4 {
-        0 | 2 => scene.platform.cut(&scene.sandbox),
-        1 => scene.platform.restart_envd(&scene.sandbox),
+    let Some(setup) = E2bSetup::new() else { return };
+    let attach = setup.attach(&[]);
+    let shims = [setup.shim(), setup.shim()];
+    calls_through_interruptions(&setup.world, shims, rounds, calls_per_round, |round| match round % 4 {
+        0 | 2 => setup.platform.cut(&setup.sandbox),
+        1 => setup.platform.restart_envd(&setup.sandbox),
         _ => {
-            scene.platform.pause(&scene.sandbox);
+            setup.platform.pause(&setup.sandbox);
             std::thread::sleep(Duration::from_millis(300));
-            scene.platform.resume(&scene.sandbox);
+            setup.platform.resume(&setup.sandbox);
         }
     });
     assert!(attach.times_attached() > rounds / 2, "{} pipes", attach.times_attached());
-    let secrets = [API_KEY.to_owned(), scene.platform.token(&scene.sandbox)];
-    let logged = scene.platform.log().join("\n");
-    assert!(secrets.iter().all(|secret| !logged.contains(secret)), "the platform's log has no secret");
+    let secrets = [API_KEY.to_owned(), setup.platform.token(&setup.sandbox)];
+    let logged = setup.platform.log().join("\n");
+    assert!(secrets.iter().all(|secret| !logged.contains(secret)), "a secret is in the platform's log");
     attach.stop();
 }
 

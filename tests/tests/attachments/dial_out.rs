@@ -1,4 +1,4 @@
-//! `attach … --dial-out`: the sandbox connects to the sidecar by itself, with a key that it gets from an enrolment string.
+//! `attach … --dial-out`: the sandbox connects to the sidecar itself, with a key that it enrolled with an enrolment string.
 
 use std::os::unix::fs::PermissionsExt as _;
 
@@ -11,14 +11,14 @@ use serde_json::json;
 use super::*;
 
 /// A platform, and a sidecar that sandboxes can dial with `wss://`.
-fn scene() -> Option<Scene> {
-    Scene::with(|builder, _| {
+fn setup() -> Option<E2bSetup> {
+    E2bSetup::with(|builder, _| {
         let address = free_address();
         builder.relay(&format!("tls = \"{address}\"\nadvertise = \"wss://{address}/relay\""))
     })
 }
 
-impl Scene {
+impl E2bSetup {
     /// A harness in the sandbox that has no socket: its shim dials out.
     #[track_caller]
     fn dialling_shim(&self) -> Harness {
@@ -36,19 +36,19 @@ impl Scene {
 
 #[test]
 fn a_sandbox_that_dials_out_has_its_tools_and_ends_with_the_attachment() {
-    let Some(scene) = scene() else { return };
-    // Twice: the key of an enrolment that has ended does not keep the sandbox from a new one.
+    let Some(setup) = setup() else { return };
+    // Twice: the key of an ended enrolment must not prevent a new enrolment of the sandbox.
     for text in ["one", "two"] {
-        let attach = scene.attach(&["--dial-out", "--name", "box1"]);
-        wait_until("nothing runs in the sandbox", || scene.platform.processes(&scene.sandbox).is_empty());
-        let mut shim = scene.dialling_shim();
+        let attach = setup.attach(&["--dial-out", "--name", "box1"]);
+        wait_until("nothing runs in the sandbox", || setup.platform.processes(&setup.sandbox).is_empty());
+        let mut shim = setup.dialling_shim();
         assert_eq!(shim.call_text("echo", json!({"text": text})), text);
-        let enrolment = scene.list()[0]["enrolment"].as_str().unwrap().to_owned();
-        let sessions = scene.world.cofferdam_text(&["sessions", "--json"]);
+        let enrolment = setup.list()[0]["enrolment"].as_str().unwrap().to_owned();
+        let sessions = setup.world.cofferdam_text(&["sessions", "--json"]);
         assert!(sessions.contains(&enrolment) && sessions.contains("box1"), "{sessions}");
         attach.stop();
-        wait_until("the session has ended", || scene.world.sessions() == json!([]));
-        wait_until("the attachment is gone", || scene.list().is_empty());
+        wait_until("the session has ended", || setup.world.sessions() == json!([]));
+        wait_until("the attachment is gone", || setup.list().is_empty());
         let refused = shim.call("echo", json!({"text": "too late"}));
         assert!(refused.to_string().contains("session_ended"), "{refused}");
     }
@@ -56,99 +56,106 @@ fn a_sandbox_that_dials_out_has_its_tools_and_ends_with_the_attachment() {
 
 #[test]
 fn kill_ends_the_attachment_of_a_sandbox_that_dials_out() {
-    let Some(scene) = scene() else { return };
-    let mut attach = scene.attach(&["--dial-out", "--name", "box1"]);
-    let mut shim = scene.dialling_shim();
+    let Some(setup) = setup() else { return };
+    let mut attach = setup.attach(&["--dial-out", "--name", "box1"]);
+    let mut shim = setup.dialling_shim();
     assert_eq!(shim.call_text("echo", json!({"text": "one"})), "one");
-    scene.world.cofferdam_text(&["kill", "box1"]);
+    setup.world.cofferdam_text(&["kill", "box1"]);
     assert_eq!(attach.wait().code(), Some(69), "{}", attach.printed());
-    wait_until("the attachment is gone", || scene.list().is_empty());
+    wait_until("the attachment is gone", || setup.list().is_empty());
     let refused = shim.call("echo", json!({"text": "too late"}));
     assert!(refused.to_string().contains("session_ended"), "{refused}");
 }
 
 #[test]
 fn a_killed_command_ends_the_enrolment_of_its_sandbox() {
-    let Some(scene) = scene() else { return };
-    let mut attach = scene.attach(&["--dial-out"]);
-    let mut shim = scene.dialling_shim();
+    let Some(setup) = setup() else { return };
+    let mut attach = setup.attach(&["--dial-out"]);
+    let mut shim = setup.dialling_shim();
     attach.kill9();
-    wait_until("the attachment is gone", || scene.list().is_empty());
+    wait_until("the attachment is gone", || setup.list().is_empty());
     let refused = shim.call("echo", json!({"text": "too late"}));
     assert!(refused.to_string().contains("session_ended"), "{refused}");
 }
 
 #[test]
 fn the_ticket_is_in_no_log_of_the_platform_and_in_no_file_of_the_sandbox() {
-    let Some(scene) = scene() else { return };
-    // The upload is seen by the double while the shim does not run: the file is private before it has its content.
-    scene.platform.plan(Side::Envd, "/files?path=/home/user/.local/lib/cofferdam/private", Fault::Cut, 1);
-    let attach = scene.start_attach(&["--dial-out"]);
+    let Some(setup) = setup() else { return };
+    // The double of the platform sees the upload before the shim runs, so the directory must be private by then.
+    setup.platform.plan(Side::Envd, "/files?path=/home/user/.local/lib/cofferdam/private", Fault::Cut, 1);
+    let attach = setup.start_attach(&["--dial-out"]);
     attach.wait_until_attached(1);
-    let directory = scene.private_files();
+    let directory = setup.private_files();
     assert_eq!(directory.metadata().unwrap().permissions().mode() & 0o777, 0o700);
-    assert_eq!(std::fs::read_dir(&directory).unwrap().count(), 0, "the string was removed");
-    let log = scene.platform.log().join("\n");
-    assert!(log.contains("private/enrolment"), "the path is not secret");
-    assert!(!log.contains("wss://") && !log.contains("cofferdam1"), "no enrolment string: {log}");
-    for head in scene.platform.heads() {
+    assert_eq!(std::fs::read_dir(&directory).unwrap().count(), 0, "the enrolment string was not removed");
+    let log = setup.platform.log().join("\n");
+    assert!(log.contains("private/enrolment"), "the log of the platform lacks the upload");
+    assert!(
+        !log.contains("wss://") && !log.contains("cofferdam1"),
+        "the log contains an enrolment string: {log}"
+    );
+    for head in setup.platform.heads() {
         assert!(!head.line.contains("wss"), "{}", head.line);
     }
     assert!(!attach.printed().contains("wss://"), "{}", attach.printed());
-    assert!(!scene.world.log().contains("wss://"), "{}", scene.world.log());
+    assert!(!setup.world.log().contains("wss://"), "{}", setup.world.log());
     attach.stop();
 }
 
 #[test]
 fn a_sandbox_that_is_detached_keeps_its_key_through_a_restart_of_the_sidecar() {
-    let Some(mut scene) = scene() else { return };
-    let mut attach = scene.start_attach(&["--dial-out", "--detach", "--name", "box1"]);
+    let Some(mut setup) = setup() else { return };
+    let mut attach = setup.start_attach(&["--dial-out", "--detach", "--name", "box1"]);
     assert_eq!(attach.wait().code(), Some(0), "{}", attach.printed());
-    let mut shim = scene.dialling_shim();
+    let mut shim = setup.dialling_shim();
     assert_eq!(shim.call_text("echo", json!({"text": "one"})), "one");
-    let enrolment = scene.list()[0]["enrolment"].clone();
-    scene.world.stop_sidecar();
-    scene.world.start_sidecar();
-    scene.wait_until_state("attached");
-    assert_eq!(scene.list()[0]["enrolment"], enrolment, "no second enrolment is made");
+    let enrolment = setup.list()[0]["enrolment"].clone();
+    setup.world.stop_sidecar();
+    setup.world.start_sidecar();
+    setup.wait_until_state("attached");
+    assert_eq!(setup.list()[0]["enrolment"], enrolment, "a second enrolment was created");
     assert_eq!(shim.call_text("echo", json!({"text": "two"})), "two");
-    scene.world.cofferdam_text(&["attach", "end", "box1"]);
-    wait_until("the attachment is gone", || scene.list().is_empty());
+    setup.world.cofferdam_text(&["attach", "end", "box1"]);
+    wait_until("the attachment is gone", || setup.list().is_empty());
 }
 
 #[test]
-fn without_a_link_that_sandboxes_can_dial_it_is_a_configuration_error() {
+fn dial_out_without_a_wss_address_is_a_configuration_error() {
     for relay in [None, Some(free_address())] {
         let with_port = |builder: Builder, _: &str| match relay {
             None => builder,
             Some(address) => builder.relay(&format!("tls = \"{address}\"")),
         };
-        let Some(scene) = Scene::with(with_port) else { return };
-        let mut attach = scene.start_attach(&["--dial-out"]);
+        let Some(setup) = E2bSetup::with(with_port) else { return };
+        let mut attach = setup.start_attach(&["--dial-out"]);
         assert_eq!(attach.wait().code(), Some(78), "{}", attach.printed());
         assert!(
             attach.printed().contains("`relay.advertise` to a link such as \"wss://"),
             "{}",
             attach.printed()
         );
-        assert_eq!(scene.platform.log(), Vec::<String>::new(), "nothing was sent to the sandbox");
+        assert_eq!(setup.platform.log(), Vec::<String>::new(), "something was sent to the sandbox");
     }
 }
 
 #[test]
-fn a_sandbox_that_cannot_reach_the_sidecar_is_told_and_its_ticket_is_ended() {
-    let Some(scene) = Scene::with(|builder, _| {
+fn if_the_sandbox_cannot_reach_the_sidecar_the_command_fails_and_the_ticket_ends() {
+    let Some(setup) = E2bSetup::with(|builder, _| {
         let nowhere = free_address();
         builder.relay(&format!("tls = \"{}\"\nadvertise = \"wss://{nowhere}/\"", free_address()))
     }) else {
         return;
     };
-    let mut attach = scene.start_attach(&["--dial-out"]);
+    let mut attach = setup.start_attach(&["--dial-out"]);
     assert_eq!(attach.wait().code(), Some(69), "{}", attach.printed());
     assert!(attach.printed().contains("check that it can reach the address"), "{}", attach.printed());
-    assert!(attach.printed().contains("Connection refused"), "it says why: {}", attach.printed());
-    assert_eq!(scene.world.cofferdam_text(&["enrolments"]).matches("ticket").count(), 0);
-    assert_eq!(std::fs::read_dir(scene.private_files()).unwrap().count(), 0, "no string is left");
+    assert!(attach.printed().contains("Connection refused"), "the cause is missing: {}", attach.printed());
+    assert_eq!(setup.world.cofferdam_text(&["enrolments"]).matches("ticket").count(), 0);
+    assert_eq!(
+        std::fs::read_dir(setup.private_files()).unwrap().count(),
+        0,
+        "an enrolment string was left behind"
+    );
 }
 
 #[test]

@@ -16,31 +16,31 @@ pub(crate) fn wait_until_step(attach: &Attach, text: &str) {
 
 /// Interrupts a command at this step.
 #[track_caller]
-fn interrupt_at(scene: &Scene, text: &str) {
-    let mut attach = scene.start_attach(&[]);
+fn interrupt_at(setup: &E2bSetup, text: &str) {
+    let mut attach = setup.start_attach(&[]);
     wait_until_step(&attach, text);
     attach.signal(Signal::SIGINT);
     assert!(attach.wait().success(), "{text}: {}", attach.printed());
-    scene.assert_nothing_left();
+    setup.assert_nothing_left();
 }
 
 #[test]
 fn an_interrupt_leaves_nothing_at_any_step() {
-    // Each request is not answered, so that the step lasts until the interrupt.
+    // The platform does not respond to the request of the step, so that the step lasts until the interrupt.
     for (side, path, text) in [
         (Side::Control, "/sandboxes/", "finding the sandbox"),
         (Side::Envd, "/files", "uploading the shim"),
         (Side::Envd, "process.Process/Start", "finding the sandbox"),
         (Side::Envd, "process.Process/StreamInput", "starting the hub"),
     ] {
-        let Some(scene) = Scene::new() else { return };
-        scene.platform.plan(side, path, Fault::Silence, 100);
-        interrupt_at(&scene, text);
+        let Some(setup) = E2bSetup::new() else { return };
+        setup.platform.plan(side, path, Fault::Silence, 100);
+        interrupt_at(&setup, text);
     }
-    let Some(scene) = Scene::new() else { return };
+    let Some(setup) = E2bSetup::new() else { return };
     for text in ["finding the sandbox", "uploading the shim", "starting the hub", "attached ("] {
-        interrupt_at(&scene, text);
+        interrupt_at(&setup, text);
     }
-    scene.platform.pause(&scene.sandbox);
-    interrupt_at(&scene, "the sandbox is suspended");
+    setup.platform.pause(&setup.sandbox);
+    interrupt_at(&setup, "the sandbox is suspended");
 }

@@ -1,4 +1,4 @@
-//! The same with Daytona: `cofferdam attach daytona`, by the preview link and by SSH, and `[attach.NAME]`.
+//! Attachments on Daytona: `cofferdam attach daytona`, by the preview link and by SSH, and `[attach.NAME]`.
 
 use std::time::Duration;
 
@@ -16,9 +16,9 @@ use super::attach_line;
 use super::calls::calls_through_interruptions;
 use super::interrupts::wait_until_step;
 
-/// The header that says that a request is no use of the sandbox.
+/// The header of a request that does not count as use of the sandbox.
 const SKIP_ACTIVITY: &str = "x-daytona-skip-last-activity-update";
-/// From the end of an attachment until everything of it is gone.
+/// How long the parts of an attachment may take to end after it.
 const GONE_WITHIN: Duration = Duration::from_secs(10);
 
 /// Daytona with one sandbox, and a sidecar that knows it.
@@ -39,13 +39,13 @@ pub(super) fn builder(platform: &DaytonaDouble) -> Builder {
 }
 
 impl DaytonaSetup {
-    /// `None` where bubblewrap is missing, which is reported.
+    /// `None` if bubblewrap is missing, which is reported.
     #[track_caller]
     fn new() -> Option<Self> {
         Self::with(|builder, _| builder)
     }
 
-    /// The same with more in the configuration, which may name the sandbox.
+    /// Like [`Self::new`], with changes to the configuration, which get the sandbox's id.
     #[track_caller]
     fn with(change: impl FnOnce(Builder, &str) -> Builder) -> Option<Self> {
         let platform = DaytonaDouble::start(Speed(1))?;
@@ -84,7 +84,7 @@ impl DaytonaSetup {
     #[track_caller]
     fn list(&self) -> Vec<Value> {
         let text = self.world.cofferdam_text(&["attach", "list", "--json"]);
-        serde_json::from_str(&text).unwrap_or_else(|error| panic!("it is a list: {error} in {text}"))
+        serde_json::from_str(&text).unwrap_or_else(|error| panic!("not a list: {error} in {text}"))
     }
 
     #[track_caller]
@@ -98,7 +98,7 @@ impl DaytonaSetup {
         self.platform.processes().iter().any(|line| line.contains(" hub --pin "))
     }
 
-    /// Hub, attachment, enrolment and servers are gone, or are so within ten seconds.
+    /// Asserts that hub, attachment, enrolment and servers have ended, or end within ten seconds.
     #[track_caller]
     fn assert_gone(&self) {
         let servers = self.world.fixture_processes("tools");
@@ -118,7 +118,7 @@ impl DaytonaSetup {
 }
 
 #[test]
-fn a_daytona_sandbox_is_attached_by_either_way_and_survives_a_stop() {
+fn a_daytona_sandbox_is_attached_by_preview_and_by_ssh_and_again_after_a_stop() {
     for via in ["preview", "ssh"] {
         let Some(setup) = DaytonaSetup::new() else { return };
         let attach = setup.attach(&["--via", via]);
@@ -194,7 +194,7 @@ fn a_hub_without_a_pipe_is_ended_with_its_attachment_too() {
     let mut attach = setup.attach(&["--name", "box1", "--detach"]);
     assert!(attach.wait().success());
     setup.world.stop_sidecar();
-    assert!(setup.has_hub(), "the next sidecar uses it");
+    assert!(setup.has_hub(), "the hub must stay for the next sidecar");
     // The next sidecar cannot open a pipe.
     for _ in 0..50 {
         setup.platform.fail_next_upgrade(Fault::Status(503, None));
@@ -236,14 +236,14 @@ fn the_configuration_attaches_daytona_sandboxes_and_a_reload_changes_and_ends_th
 }
 
 #[test]
-fn what_daytona_refuses_has_the_right_exit_code_and_leaves_nothing() {
+fn refusals_of_daytona_have_their_exit_codes_and_leave_nothing_behind() {
     let Some(setup) = DaytonaSetup::new() else { return };
     let id = setup.platform.sandbox_id().to_owned();
     let first = setup.attach(&["--name", "box1"]);
     for (arguments, expected, said) in [
         (&["daytona", "unknown", "--grant", "dev"][..], 66, "has no sandbox `unknown`"),
         (&["daytona", "../x", "--grant", "dev"], 66, "is not the id of a sandbox"),
-        // Another grant does not learn the name.
+        // The error does not reveal the name to another grant.
         (&["daytona", &id, "--grant", "prod"], 69, "is attached already, with another grant"),
         (&["daytona", &id, "--grant", "dev"], 69, "is attached as `box1` already"),
         (&["e2b", &id, "--grant", "dev"], 78, "add a table `[platforms.e2b]`"),
@@ -326,6 +326,6 @@ fn keep_awake_makes_an_idle_attachment_count_as_use() {
     let requests = setup.platform.requests();
     let pipe =
         requests.iter().find(|request| request.service == ServiceName::Preview).expect("a pipe is open");
-    assert_eq!(pipe.headers.get(SKIP_ACTIVITY), None, "the open connection counts");
+    assert_eq!(pipe.headers.get(SKIP_ACTIVITY), None, "the open connection must count as use");
     assert!(setup.platform.activity() > 0);
 }

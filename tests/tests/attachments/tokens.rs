@@ -1,4 +1,5 @@
-//! Attachments through the admin API: a token sees and ends those of its grants only, on platforms that are for its grant.
+//! Attachments through the admin API: with a token only attachments of its grants are visible and can be ended, and only
+//! sandboxes of platforms that name its grant can be attached.
 
 use cofferdam_tests::admin::{AdminClient, Stream, read_until};
 use serde_json::json;
@@ -10,9 +11,9 @@ const FOR_BOTH: &str = "platforms.e2b.grants = ['dev', 'other']";
 
 /// A client with a new token for this grant.
 #[track_caller]
-fn token(scene: &Scene, grant: &str) -> AdminClient {
-    let text = scene.world.cofferdam_text(&["token", "create", "--grant", grant]);
-    AdminClient::socket(&scene.world).with_token(text.trim())
+fn client_with_token(setup: &E2bSetup, grant: &str) -> AdminClient {
+    let text = setup.world.cofferdam_text(&["token", "create", "--grant", grant]);
+    AdminClient::socket(&setup.world).with_token(text.trim())
 }
 
 /// The text of a request to attach a sandbox with these keys.
@@ -44,15 +45,15 @@ fn refused(client: &AdminClient, grant: &str, name: &str, sandbox: &str) -> Valu
 
 #[test]
 fn a_token_attaches_and_ends_within_its_grants_only() {
-    let Some(scene) = Scene::with(|builder, _| builder.admin(OTHER_GRANT).line(FOR_BOTH)) else { return };
-    let (dev, other) = (token(&scene, "dev"), token(&scene, "other"));
+    let Some(setup) = E2bSetup::with(|builder, _| builder.admin(OTHER_GRANT).line(FOR_BOTH)) else { return };
+    let (dev, other) = (client_with_token(&setup, "dev"), client_with_token(&setup, "other"));
     let request = |client: &AdminClient, grant: &str, shim: Option<&str>| {
         let attachment =
-            json!({"kind": "e2b", "sandbox": scene.sandbox, "grant": grant, "name": "box1", "shim": shim});
+            json!({"kind": "e2b", "sandbox": setup.sandbox, "grant": grant, "name": "box1", "shim": shim});
         request(client, &attachment)
     };
     assert_eq!(other.raw(&request(&other, "dev", None)).unwrap().refusal(), (403, "forbidden"));
-    // A token does not read files of the host.
+    // With a token no file of the host can be read.
     assert_eq!(dev.raw(&request(&dev, "dev", Some("/etc/shadow"))).unwrap().refusal(), (403, "forbidden"));
 
     let mut following = dev.open(&request(&dev, "dev", None));
@@ -70,13 +71,13 @@ fn a_token_attaches_and_ends_within_its_grants_only() {
 }
 
 #[test]
-fn a_token_attaches_on_platforms_that_name_its_grant_only() {
-    let Some(mut scene) = Scene::with(|builder, _| builder.admin(OTHER_GRANT)) else { return };
-    let dev = token(&scene, "dev");
-    // Without `grants`, the platform is for the operator. A token gets the same response for one that does not exist.
+fn a_token_attaches_only_on_platforms_that_name_its_grant() {
+    let Some(mut setup) = E2bSetup::with(|builder, _| builder.admin(OTHER_GRANT)) else { return };
+    let dev = client_with_token(&setup, "dev");
+    // Without `grants`, only the operator may use the platform. A token gets the same response if the platform does not exist.
     let mut responses = [None, Some("e2b"), Some("cube")].map(|platform| {
         let attachment =
-            json!({"kind": "e2b", "sandbox": scene.sandbox, "grant": "dev", "platform": platform});
+            json!({"kind": "e2b", "sandbox": setup.sandbox, "grant": "dev", "platform": platform});
         let response = dev.raw(&request(&dev, &attachment)).expect("the sidecar responds");
         (response.status, response.body)
     });
@@ -84,33 +85,33 @@ fn a_token_attaches_on_platforms_that_name_its_grant_only() {
     assert!(responses[0].1.to_string().contains("`grants` of the platform's table"), "{responses:?}");
     responses.sort_by_key(|(_, body)| body.to_string());
     assert_eq!(responses[0], responses[2]);
-    scene.attach(&[]).stop();
+    setup.attach(&[]).stop();
 
-    scene.world.rewrite(|builder| builder.line("platforms.e2b.grants = ['dev']"));
-    scene.world.cofferdam_text(&["reload"]);
-    let mut following = attach(&dev, "dev", "box1", &scene.sandbox);
-    // Also the operator attaches with the grants that are named.
-    let mut operator = Attach::start(&scene.world, &["e2b", &scene.sandbox, "--grant", "other"]);
+    setup.world.rewrite(|builder| builder.line("platforms.e2b.grants = ['dev']"));
+    setup.world.cofferdam_text(&["reload"]);
+    let mut following = attach(&dev, "dev", "box1", &setup.sandbox);
+    // The operator, too, can attach only with the grants that are named.
+    let mut operator = Attach::start(&setup.world, &["e2b", &setup.sandbox, "--grant", "other"]);
     assert_eq!(operator.wait().code(), Some(78), "{}", operator.printed());
     assert!(operator.printed().contains("the platform `e2b` is not for the grant `other`"));
 
-    // A reload that takes the grant away ends its attachments.
-    let narrowed = builder(&scene.platform).admin(OTHER_GRANT).line("platforms.e2b.grants = ['other']");
-    scene.world.rewrite(|_| narrowed);
-    scene.world.cofferdam_text(&["reload"]);
+    // A reload that removes the grant from the platform ends the grant's attachments.
+    let narrowed = builder(&setup.platform).admin(OTHER_GRANT).line("platforms.e2b.grants = ['other']");
+    setup.world.rewrite(|_| narrowed);
+    setup.world.cofferdam_text(&["reload"]);
     read_until(&mut *following, "\"state\":\"over\"");
-    scene.assert_nothing_left();
+    setup.assert_nothing_left();
 }
 
 #[test]
-fn grants_neither_see_nor_take_the_names_and_places_of_others() {
-    // Two grants share four places.
+fn a_grant_neither_sees_nor_uses_up_names_and_shares_of_other_grants() {
+    // Two grants share a limit of four attachments.
     let change =
         |builder: Builder, _: &str| builder.admin(OTHER_GRANT).line(FOR_BOTH).limit("attachments = 4");
-    let Some(scene) = Scene::with(change) else { return };
-    let (dev, other) = (token(&scene, "dev"), token(&scene, "other"));
-    let [second, third, fourth] = [(); 3].map(|()| scene.platform.create(SandboxUser::Usual));
-    let _first = attach(&dev, "dev", "box1", &scene.sandbox);
+    let Some(setup) = E2bSetup::with(change) else { return };
+    let (dev, other) = (client_with_token(&setup, "dev"), client_with_token(&setup, "other"));
+    let [second, third, fourth] = [(); 3].map(|()| setup.platform.create(SandboxUser::Usual));
+    let _first = attach(&dev, "dev", "box1", &setup.sandbox);
     let _second = attach(&dev, "dev", "box2", &second);
     let full = refused(&dev, "dev", "box3", &third);
     assert_eq!(full["code"], "unavailable");
@@ -119,21 +120,21 @@ fn grants_neither_see_nor_take_the_names_and_places_of_others() {
         "{full}"
     );
 
-    // The other grant has the same name, and its own places.
+    // The other grant can use the same name, and has its own share of the limit.
     let mut following = attach(&other, "other", "box1", &third);
-    let taken = refused(&other, "other", "box9", &scene.sandbox);
+    let taken = refused(&other, "other", "box9", &setup.sandbox);
     assert_eq!(taken["code"], "taken");
     assert!(!taken.to_string().contains("box1") && !taken.to_string().contains("dev"), "{taken}");
     let _fourth = attach(&other, "other", "box2", &fourth);
 
-    // An operator is asked which one is meant.
-    let ambiguous = scene.world.cofferdam(&["attach", "end", "box1"]);
+    // The operator must say which attachment is meant.
+    let ambiguous = setup.world.cofferdam(&["attach", "end", "box1"]);
     let said = String::from_utf8_lossy(&ambiguous.stderr).into_owned();
     assert!(!ambiguous.status.success() && said.contains("2 attachments have the name `box1`"), "{said}");
     other.delete("/v1/attachments/box1").ok();
     read_until(&mut *following, "\"state\":\"over\"");
     let left = dev.get("/v1/attachments").ok();
     assert_eq!(left["attachments"].as_array().unwrap().len(), 2, "{left}");
-    scene.world.cofferdam_text(&["attach", "end", left["attachments"][0]["enrolment"].as_str().unwrap()]);
+    setup.world.cofferdam_text(&["attach", "end", left["attachments"][0]["enrolment"].as_str().unwrap()]);
     assert_eq!(dev.get("/v1/attachments").ok()["attachments"][0]["name"], "box2");
 }

@@ -1,4 +1,4 @@
-//! The packages as they ship: what is in them, and that they can be used without the sources.
+//! Tests of the packages as they are released: their contents, and that they can be used without the sources.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -9,9 +9,9 @@ use cofferdam_tests::tools::Tool;
 
 use super::setup::{packaging, run};
 
-/// The directory of both packages, built from the current sources. `None` where a tool is missing.
+/// The directory of both packages, built from the current sources. `None` if a tool is missing.
 ///
-/// Each test is a process of its own, so the first of them builds, and the others wait for it and find the result.
+/// Tests may run in several processes: the first builds the packages, and the others wait for the lock and use the result.
 pub(crate) fn built_packages() -> Option<PathBuf> {
     let (python, modules) = (Tool::Python.path()?, Tool::NodeModules.path()?);
     let base = Path::new(env!("CARGO_TARGET_TMPDIR"));
@@ -21,7 +21,8 @@ pub(crate) fn built_packages() -> Option<PathBuf> {
     let tools = [python.as_path(), &modules].map(|tool| tool.canonicalize().expect("the tool is installed"));
     let directory = base.join(format!("sdk-{}", digest_of_sources(&tools)));
     if !directory.exists() {
-        let earlier = fs::read_dir(base).expect("it was made").flatten().map(|entry| entry.path());
+        let earlier =
+            fs::read_dir(base).expect("the target directory is readable").flatten().map(|entry| entry.path());
         for earlier in earlier.filter(|path| path.is_dir() && path.to_string_lossy().contains("/sdk-")) {
             fs::remove_dir_all(earlier).expect("packages of earlier sources can be removed");
         }
@@ -34,7 +35,7 @@ pub(crate) fn built_packages() -> Option<PathBuf> {
     Some(directory)
 }
 
-/// Changes with every file that goes into the packages, and with the tools that build them.
+/// A digest of all files that go into the packages, and of the paths of the tools that build them.
 fn digest_of_sources(tools: &[PathBuf]) -> String {
     let mut digest = ring::digest::Context::new(&ring::digest::SHA256);
     let mut pending =
@@ -59,7 +60,7 @@ pub(crate) fn only_file(directory: &Path, end: &str) -> PathBuf {
     let files = std::fs::read_dir(directory).expect("the directory is there").flatten();
     let found: Vec<PathBuf> =
         files.map(|file| file.path()).filter(|path| path.to_string_lossy().ends_with(end)).collect();
-    let [only] = found.as_slice() else { panic!("one file with the end {end}: {found:?}") };
+    let [only] = found.as_slice() else { panic!("expected one file that ends in {end}, found {found:?}") };
     only.clone()
 }
 
@@ -77,7 +78,7 @@ fn the_wheel_has_the_typed_package_and_nothing_else() {
         "cofferdam_sdk/__init__.py",
         "cofferdam_sdk-0.1.0.dist-info/licenses/LICENSE",
     ] {
-        assert!(names.contains(&expected), "{expected} in {names:?}");
+        assert!(names.contains(&expected), "{expected} is missing in {names:?}");
     }
     let sources =
         std::fs::read_dir(packaging().join("python/src/cofferdam_sdk")).expect("the package is there");

@@ -1,4 +1,4 @@
-//! A sidecar with platforms, for a script that uses an SDK of ours and one of a platform.
+//! A sidecar with doubles of the platforms, for a script that uses one of our SDKs and the SDK of a platform.
 
 use std::net::TcpStream;
 use std::path::{Path, PathBuf};
@@ -15,8 +15,8 @@ use cofferdam_tests::{daytona_double, e2b_double};
 use daytona_double::{DaytonaDouble, Speed};
 use e2b_double::E2bDouble;
 
-/// The platforms and the sidecar that knows both.
-pub(crate) struct Setup {
+/// Doubles of both platforms, and a sidecar that is configured for them.
+pub(crate) struct SdkSetup {
     pub(crate) world: World,
     e2b: E2bDouble,
     daytona: DaytonaDouble,
@@ -24,8 +24,8 @@ pub(crate) struct Setup {
     files: tempfile::TempDir,
 }
 
-impl Setup {
-    /// `None` where bubblewrap is missing, which is reported.
+impl SdkSetup {
+    /// `None` if bubblewrap is missing, which is reported.
     #[track_caller]
     pub(crate) fn new() -> Option<Self> {
         let (e2b, daytona) = (E2bDouble::start()?, DaytonaDouble::start(Speed(1))?);
@@ -58,8 +58,8 @@ impl Setup {
         Some(Self { world, e2b, daytona, address: format!("https://{address}"), files })
     }
 
-    /// The environment of a script: the platforms, and the admin socket.
-    pub(crate) fn on_socket(&self, script: &mut Command) {
+    /// Sets the environment of a script: the platforms, and the admin socket.
+    pub(crate) fn use_socket(&self, script: &mut Command) {
         script.env_clear().env("PATH", "/usr/bin:/bin").current_dir(self.files.path());
         script.env("HOME", self.files.path()).env("COFFERDAM_ADMIN_SOCKET", &self.world.layout().admin);
         script.env("E2B_API_URL", self.e2b.api_url()).env("E2B_SANDBOX_URL", self.e2b.sandbox_url());
@@ -68,9 +68,10 @@ impl Setup {
         script.env("DAYTONA_USE_DEPRECATED_POLLING", "true").env("SANDBOX", self.daytona.sandbox_id());
     }
 
-    /// The same with the address, a token of the grant `dev` and the authority.
-    pub(crate) fn over_tls(&self, script: &mut Command) -> String {
-        self.on_socket(script);
+    /// Like [`Self::use_socket`], with the TLS address, a token of the grant `dev` and the authority instead of the socket.
+    /// Returns the token.
+    pub(crate) fn use_tls(&self, script: &mut Command) -> String {
+        self.use_socket(script);
         let token = self.world.cofferdam_text(&["token", "create", "--grant", "dev"]);
         script.env_remove("COFFERDAM_ADMIN_SOCKET").env("COFFERDAM_URL", &self.address);
         script.env("COFFERDAM_TOKEN", &token).env("COFFERDAM_CA_FILE", self.authority());
@@ -86,7 +87,7 @@ impl Setup {
     }
 }
 
-/// Runs a script to its end; what it printed.
+/// Runs a script to its end and returns its output.
 #[track_caller]
 pub(crate) fn run(script: Command, name: &str) -> String {
     let output = output_of(script, name);
@@ -100,9 +101,9 @@ pub(crate) fn packaging() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("the tests are in the workspace").join("packaging")
 }
 
-/// The first block of this language in a README.
+/// The first code block of this language in a Markdown text.
 #[track_caller]
-pub(crate) fn first_block(readme: &str, language: &str) -> String {
+pub(crate) fn first_code_block(readme: &str, language: &str) -> String {
     let (_, after) = readme.split_once(&format!("```{language}\n")).expect("the README has a block");
     after.split_once("```").expect("the block ends").0.to_owned()
 }

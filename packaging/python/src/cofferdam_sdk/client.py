@@ -15,7 +15,7 @@ from .types import AttachmentStatus, Enrolled, EnrolmentEntry, Harness, Killed, 
 
 
 class Attachment:
-    """Attaches a sandbox for the time of a `with` or an `async with` block. To be entered once."""
+    """Attaches a sandbox for the duration of a `with` or an `async with` block. Can be entered only once."""
 
     def __init__(self, endpoint: Endpoint, options: _calls.AttachOptions, timeout: float) -> None:
         self._endpoint = endpoint
@@ -49,7 +49,7 @@ class Attachment:
 
 
 class _Base:
-    """What both clients have. Without arguments: from the environment, then the sidecar's default socket."""
+    """The base of both clients. Without arguments, the sidecar is found by the environment, then at its default socket."""
 
     def __init__(
         self,
@@ -119,21 +119,21 @@ class Client(_Base):
         ticket_ttl: float | None = None,
         socket: str | None = None,
     ) -> Enrolled:
-        """Enrols one sandbox that connects by itself; times in seconds. The result's `text` goes into the sandbox."""
+        """Enrols one sandbox that connects to the sidecar itself; times in seconds. Pass the result's `text` to the sandbox."""
         return self._perform(_calls.enroll(grant, name, ttl, ticket_ttl, socket))
 
     def enrolments(self) -> tuple[EnrolmentEntry, ...]:
         return self._perform(_calls.enrolments()).enrolments
 
     def end_enrolment(self, enrolment: str) -> Killed:
-        """Ends an enrolment, by its id or its sandbox's name, with its session."""
+        """Ends the enrolment with this id or sandbox name, and its session."""
         return self._perform(_calls.end_enrolment(enrolment))
 
     def sessions(self) -> Sessions:
         return self._perform(_calls.sessions())
 
     def kill(self, session: str) -> Killed:
-        """Ends a session, by its id, its enrolment or its sandbox's name."""
+        """Ends the session with this id, enrolment id or sandbox name, and its enrolment."""
         return self._perform(_calls.kill(session))
 
     def attachments(self) -> tuple[AttachmentStatus, ...]:
@@ -161,21 +161,21 @@ class AsyncClient(_Base):
         ticket_ttl: float | None = None,
         socket: str | None = None,
     ) -> Enrolled:
-        """Enrols one sandbox that connects by itself; times in seconds. The result's `text` goes into the sandbox."""
+        """Enrols one sandbox that connects to the sidecar itself; times in seconds. Pass the result's `text` to the sandbox."""
         return await self._perform(_calls.enroll(grant, name, ttl, ticket_ttl, socket))
 
     async def enrolments(self) -> tuple[EnrolmentEntry, ...]:
         return (await self._perform(_calls.enrolments())).enrolments
 
     async def end_enrolment(self, enrolment: str) -> Killed:
-        """Ends an enrolment, by its id or its sandbox's name, with its session."""
+        """Ends the enrolment with this id or sandbox name, and its session."""
         return await self._perform(_calls.end_enrolment(enrolment))
 
     async def sessions(self) -> Sessions:
         return await self._perform(_calls.sessions())
 
     async def kill(self, session: str) -> Killed:
-        """Ends a session, by its id, its enrolment or its sandbox's name."""
+        """Ends the session with this id, enrolment id or sandbox name, and its enrolment."""
         return await self._perform(_calls.kill(session))
 
     async def attachments(self) -> tuple[AttachmentStatus, ...]:

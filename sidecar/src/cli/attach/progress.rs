@@ -1,26 +1,30 @@
-//! The steps of an attachment, shown on stderr.
+//! Shows the steps of an attachment on stderr.
 
 use cofferdam_platforms::Progress as Step;
 
 use crate::daemon::attachments::status::AttachmentState;
 use crate::terminal::progress::{Output, Progress, Transferred};
 
-pub(super) struct Display {
+pub(super) struct ProgressDisplay {
     progress: Progress,
-    /// The line that was shown last, so that it is not repeated.
-    last: String,
+    /// The text that was shown last, so that it is not repeated.
+    last_text: String,
     /// The warning that was shown last.
     last_warning: Option<String>,
 }
 
-impl Display {
+impl ProgressDisplay {
     pub(super) fn new(output: Output) -> Self {
-        Self { progress: Progress::new("cofferdam attach", output), last: String::new(), last_warning: None }
+        Self {
+            progress: Progress::new("cofferdam attach", output),
+            last_text: String::new(),
+            last_warning: None,
+        }
     }
 
     pub(super) fn show(&mut self, state: &AttachmentState) {
         let (text, is_step) = describe(state);
-        if text == self.last && !(is_step && self.progress.is_terminal()) {
+        if text == self.last_text && !(is_step && self.progress.is_terminal()) {
             return;
         }
         match state {
@@ -30,7 +34,7 @@ impl Display {
             _ if is_step => self.progress.step(&text),
             _ => self.progress.line(&text),
         }
-        self.last = text;
+        self.last_text = text;
     }
 
     /// Prints a new warning, also with `--quiet`.
@@ -43,8 +47,8 @@ impl Display {
         self.last_warning = Some(warning.to_owned());
     }
 
-    /// Prints a line that stays.
-    pub(super) fn say(&self, text: &str) {
+    /// Prints a line that is not replaced by the next step.
+    pub(super) fn print_line(&self, text: &str) {
         self.progress.line(text);
     }
 
@@ -70,7 +74,8 @@ fn describe(state: &AttachmentState) -> (String, bool) {
             (format!("{why}; retrying in {} s", seconds(*retry_in_ms)), false)
         }
         AttachmentState::Suspended => {
-            let next = "it is attached when it is resumed at its platform; `--resume` would resume it";
+            let next =
+                "it will be attached once you resume it on its platform; use `--resume` to resume it now";
             (format!("the sandbox is suspended: {next}"), false)
         }
         AttachmentState::Refused { why, retry_in_ms } => {
@@ -85,7 +90,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_upload_is_one_line_in_a_pipe_and_every_wait_says_when_it_ends() {
+    fn an_upload_is_one_line_in_a_pipe_and_waiting_states_name_the_retry_delay_or_option() {
         let text = |state| describe(&state).0;
         let uploading = |sent| text(AttachmentState::Opening(Step::Uploading { sent, total: 2048 }));
         assert_eq!(uploading(0), uploading(2048));

@@ -1,5 +1,5 @@
-//! Checks whether the policies of a grant allow what its servers' secrets need, with a token like that of a session; and
-//! likewise those of a platform whose API key is in Vault.
+//! Checks whether the policies of a grant allow what its servers' secrets need, with a token like that of a session. The
+//! policies of a platform whose API key is in Vault are checked in the same way.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,20 +9,20 @@ use relay_proto::name::Name;
 
 use super::check_login::CheckLogin;
 use super::login::{self, MayMint};
-use super::report::{Report, Section, Wanted, listed};
+use super::report::{Report, Section, Wanted, quoted_list};
 use crate::config::{Config, Grant, Platform};
 
-/// Paths below this one work only for a token that belongs to an entity.
+/// Paths below this path work only for a token that belongs to an entity.
 const ENTITY_PATH: &str = "identity/oidc/token/";
 const NO_ENGINE_HINT: &str = "correct the path, or enable and configure that engine";
 
-/// What has tokens in Vault: a grant, whose sessions have them, or a platform, whose API key is read with one.
+/// A grant, whose sessions have Vault tokens, or a platform, whose API key is read with a Vault token.
 pub(super) struct TokenUser<'a> {
     /// `grant` or `platform`.
     kind: &'static str,
     name: &'a Name,
     policies: &'a [String],
-    /// Which token has the policies.
+    /// The phrase for the token that has the policies, as it is printed.
     token: &'static str,
     secrets: VaultSecrets<'a>,
 }
@@ -49,7 +49,7 @@ impl<'a> TokenUser<'a> {
         self.policies
     }
 
-    /// For the metadata of a token.
+    /// A key and value for the metadata of a token.
     pub(super) fn label(&self) -> (&'static str, &'a str) {
         (self.kind, self.name.as_str())
     }
@@ -66,7 +66,7 @@ pub(super) async fn check(
     if secrets.is_empty() {
         return Ok(());
     }
-    let policies = listed(user.policies);
+    let policies = quoted_list(user.policies);
     report.print_line(&format!("{kind} {name}: {} has {policies}", user.token));
     if may_mint == MayMint::No {
         report.not_checked("the login cannot create such a token");
@@ -75,14 +75,14 @@ pub(super) async fn check(
     let child = match check_login.mint(user, login::mint(settings)).await {
         Ok(child) => child,
         Err(error) if matches!(error.kind(), Kind::Denied | Kind::Invalid) => {
-            login::no_token(settings, user.policies, &error, report);
+            login::report_no_token(settings, user.policies, &error, report);
             return Ok(());
         }
         Err(error) => return Err(error),
     };
     if child.accessor.is_none() {
         let next = "set `token_type` of the token role to `service`";
-        report.problem("it is a batch token, which cannot be revoked", next);
+        report.problem("the created token is a batch token, which cannot be revoked", next);
     }
     let policy = match user.policies.len() {
         1 => format!("the policy {policies} of {kind} `{name}`"),
@@ -108,38 +108,38 @@ type VaultSecrets<'a> = BTreeMap<&'a Name, (&'a VaultOrigin, String)>;
 
 impl GrantCheck<'_> {
     async fn run(mut self, secrets: &VaultSecrets<'_>) -> Result<(), VaultError> {
-        let mut leases = false;
+        let mut has_leases = false;
         for (name, (origin, users)) in secrets {
             let reason = format!("secret `{name}` of {users}");
             match origin {
-                VaultOrigin::Kv { path, .. } => self.kv(path, reason).await?,
+                VaultOrigin::Kv { path, .. } => self.check_kv(path, reason).await?,
                 VaultOrigin::Generated { path, write } => {
-                    leases = true;
+                    has_leases = true;
                     let need = match write {
                         Some(_) => Need::update(path.as_str()),
                         None => Need::read(path.as_str()),
                     };
-                    self.dynamic(path, Wanted { need, reason }).await?;
+                    self.check_generated(path, Wanted { need, reason }).await?;
                 }
             }
         }
         // `renew-self` is not needed: a session's token is replaced, not renewed.
         let wanted = |need, reason: &str| Wanted { need, reason: reason.to_owned() };
-        let mut own = vec![
+        let mut token_needs = vec![
             wanted(Need::read("auth/token/lookup-self"), "checks that the session's token is still valid"),
             wanted(Need::update("auth/token/revoke-self"), "revokes the session's token"),
         ];
-        if leases {
-            own.push(wanted(Need::update("sys/leases/renew"), "renews the session's leases"));
+        if has_leases {
+            token_needs.push(wanted(Need::update("sys/leases/renew"), "renews the session's leases"));
         }
-        for wanted in own {
+        for wanted in token_needs {
             self.report_need(wanted).await?;
         }
         Ok(())
     }
 
     /// Checks a path at which Vault creates a credential, without creating one.
-    async fn dynamic(&mut self, path: &VaultPath, wanted: Wanted) -> Result<(), VaultError> {
+    async fn check_generated(&mut self, path: &VaultPath, wanted: Wanted) -> Result<(), VaultError> {
         if self.report_need(wanted).await? == Verdict::Missing {
             return Ok(());
         }
@@ -150,7 +150,7 @@ impl GrantCheck<'_> {
             }
             Err(error) => return Err(error),
             Ok(_) if path.as_str().starts_with(ENTITY_PATH) && self.child.entity_id.is_empty() => {
-                let what = format!("`{path}` needs a token with an entity, and the session's has none");
+                let what = format!("`{path}` needs a token with an entity, but the session's token has none");
                 let next = "log in with a method that gives one (`token-file` may not), and not through an orphan token role";
                 self.report.problem(&what, next);
             }
@@ -160,7 +160,7 @@ impl GrantCheck<'_> {
     }
 
     /// Checks a path in a KV engine, whose version decides the path of the API.
-    async fn kv(&mut self, path: &VaultPath, reason: String) -> Result<(), VaultError> {
+    async fn check_kv(&mut self, path: &VaultPath, reason: String) -> Result<(), VaultError> {
         let path = path.as_str();
         let mut found = None;
         for token in [&self.child.token, self.check_login.token()] {
@@ -173,7 +173,7 @@ impl GrantCheck<'_> {
                 Err(error) => return Err(error),
             }
         }
-        let Some(mount) = found else { return self.unknown_kv(path, reason).await };
+        let Some(mount) = found else { return self.report_unknown_kv(path, reason).await };
         let kind = mount.kind.clone();
         let Some(version) = mount.kv_version(path) else {
             let what = format!("`kv = \"{path}\"` ({reason}) is in an engine of type `{kind}`");
@@ -183,18 +183,21 @@ impl GrantCheck<'_> {
         self.report_need(Wanted { need: Need::read(version.api_path(path)), reason }).await.map(drop)
     }
 
-    /// Handles an engine that Vault shows to none of our tokens: either the session may read nothing there, or no engine is
-    /// mounted. Most engines have version 2 and are mounted at the first segment, so a policy line for that is proposed
-    /// first. If the session has that line already, one for the path without `data/` is proposed: with it Vault shows the
-    /// engine, whatever its version.
-    async fn unknown_kv(&mut self, path: &str, reason: String) -> Result<(), VaultError> {
+    /// Reports a path whose engine Vault shows neither to the session's token nor to the login: either the session may read
+    /// nothing there, or no engine is mounted. Most engines have version 2 and are mounted at the first segment, so a policy
+    /// line for this case is proposed first. If the session has that line already, a line for the path without `data/` is
+    /// proposed: with this line Vault shows the engine, whatever its version.
+    async fn report_unknown_kv(&mut self, path: &str, reason: String) -> Result<(), VaultError> {
         let first = path.split('/').next().unwrap_or_default();
-        let likely = Need::read(KvVersion::V2 { mount: format!("{first}/") }.api_path(path));
-        let plain = Need::read(path);
+        let version_2 = Need::read(KvVersion::V2 { mount: format!("{first}/") }.api_path(path));
+        let version_1 = Need::read(path);
         for (need, comment) in [
-            (likely, format!("if the engine of `{path}` has version 1, use this path instead: \"{path}\"")),
             (
-                plain,
+                version_2,
+                format!("if the engine of `{path}` has version 1, use this path instead: \"{path}\""),
+            ),
+            (
+                version_1,
                 format!(
                     "the engine of `{path}` is not mounted at `{first}/`, or has version 1: with this line the check can find out which"
                 ),
@@ -247,12 +250,13 @@ fn secrets_of_servers<'a>(config: &'a Config, grant: &'a Grant) -> VaultSecrets<
     let described = secrets.into_iter().map(|(secret, (origin, servers))| {
         let servers: Vec<&str> = servers.iter().map(|server| server.as_str()).collect();
         let noun = if servers.len() == 1 { "server" } else { "servers" };
-        (secret, (origin, format!("{noun} {}", listed(&servers))))
+        (secret, (origin, format!("{noun} {}", quoted_list(&servers))))
     });
     described.collect()
 }
 
-/// Vault's error is the same whether the token may not read a path or nothing is mounted there.
+/// Whether Vault refused the request. Its error is the same if the token may not read the path and if nothing is mounted
+/// there.
 fn is_refusal(error: &VaultError) -> bool {
     matches!(error.kind(), Kind::Denied | Kind::Invalid | Kind::Missing)
 }

@@ -3,7 +3,7 @@
 //! | module | what it is for |
 //! |---|---|
 //! | `check_login` | one login for the check, tokens that live sixty seconds, and their revocation |
-//! | `login` | what the sidecar's own token may do, and what its token role allows |
+//! | `login` | what the token of the sidecar's login may do, and what its token role allows |
 //! | `grants` | for each grant, whether its policies allow what its servers' secrets need; likewise for platforms |
 //! | `report` | prints findings, then the policy lines to add |
 //!
@@ -56,8 +56,8 @@ async fn check_vault(
     let vault =
         cofferdam_vault::client(settings).map_err(|error| Failure::new(Sysexit::Configuration, error))?;
     let health = tokio::select! {
-        health = vault.health() => health.map_err(failure)?,
-        () = &mut stop => return Err(interrupted()),
+        health = vault.health() => health.map_err(vault_failure)?,
+        () = &mut stop => return Err(interrupted_failure()),
     };
     let address = settings.address.to_string();
     report.print_line(&format!(
@@ -67,25 +67,25 @@ async fn check_vault(
     ));
     if !health.initialized || health.sealed {
         let hint = match health.initialized {
-            true => "unseal it, then run this again",
-            false => "initialise it, then run this again",
+            true => "unseal Vault, then run this again",
+            false => "initialise Vault, then run this again",
         };
         return Err(Failure::new(Sysexit::Unavailable, "Vault does not serve requests").hint(hint));
     }
     let unwraps = UnwrapRecords::in_state(&config.state_dir);
     let Some(check_login) = log_in(vault, settings, &unwraps, report).await? else { return Ok(()) };
-    // All tokens are revoked, whatever the outcome.
+    // The tokens are revoked whatever the outcome is.
     let outcome = {
         let mut checks = pin!(check_all(config, settings, &check_login, report));
         tokio::select! {
-            outcome = &mut checks => outcome.map_err(failure),
+            outcome = &mut checks => outcome.map_err(vault_failure),
             () = &mut stop => {
                 // A token that is being created has to arrive before it can be revoked; after that no more are created.
                 let _no_new_tokens = tokio::select! {
                     guard = check_login.stop_creating() => Some(guard),
                     _ = checks => None,
                 };
-                Err(interrupted())
+                Err(interrupted_failure())
             }
         }
     };
@@ -93,7 +93,7 @@ async fn check_vault(
     outcome
 }
 
-fn interrupted() -> Failure {
+fn interrupted_failure() -> Failure {
     Failure::new(Sysexit::Unavailable, "interrupted before every check was done")
 }
 
@@ -162,7 +162,7 @@ fn describe_health(health: &Health, settings: &Settings) -> String {
     format!("version {version}, {seal}{standby}{}", namespace.unwrap_or_default())
 }
 
-fn failure(error: VaultError) -> Failure {
+fn vault_failure(error: VaultError) -> Failure {
     let (code, hint) = (sysexit(&error), error.next_step());
     Failure::new(code, error).hint(hint)
 }

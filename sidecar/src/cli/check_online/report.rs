@@ -1,6 +1,7 @@
-//! Prints findings as they come, then the lines that policies lack.
+//! Prints findings as they occur, then the lines to add to policies.
 //!
-//! What must stay true: the same state of Vault gives the same text; the lines to add are HCL that can be pasted.
+//! What must stay true: the output depends only on the configuration and the state of Vault; the lines to add are valid
+//! HCL that can be pasted.
 
 use std::process::ExitCode;
 
@@ -25,7 +26,7 @@ enum Coverage {
     Partial,
 }
 
-/// What the policies of one token lack.
+/// The capabilities that the policies of one token lack.
 pub(super) struct Section {
     /// Which policy to change, as it is printed after "add to".
     pub(super) policy: String,
@@ -120,7 +121,7 @@ impl Section {
     }
 }
 
-/// Names in backquotes.
-pub(super) fn listed<T: AsRef<str>>(names: &[T]) -> String {
+/// Joins names, each in backquotes.
+pub(super) fn quoted_list<T: AsRef<str>>(names: &[T]) -> String {
     names.iter().map(|name| format!("`{}`", name.as_ref())).collect::<Vec<_>>().join(", ")
 }

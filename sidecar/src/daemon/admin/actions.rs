@@ -1,8 +1,8 @@
-//! Records in the audit what callers do: which of them gave a sandbox or a token its rights, and which of them ended these.
+//! Records the actions of callers in the audit: who gave a sandbox or a token its rights, and who ended them.
 //!
 //! What must stay true: an action that gives rights is recorded before it is carried out, and refused if it cannot be
-//! recorded; an action that ends rights is carried out whether or not it can be recorded; no record has the text of a token
-//! or of an enrolment.
+//! recorded; an action that ends rights is carried out whether or not it can be recorded; no record contains a token or an
+//! enrolment string.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -27,7 +27,7 @@ pub(super) struct Action {
     target: Target,
 }
 
-/// What an action is about; see [`AdminTarget`].
+/// The session, enrolment, sandbox or token that an action affects, as an owned [`AdminTarget`].
 #[derive(Clone, Debug, Default)]
 pub(super) struct Target {
     pub(super) session: Option<String>,
@@ -37,7 +37,7 @@ pub(super) struct Target {
     pub(super) token: Option<String>,
 }
 
-/// A disk that is slower refuses the action, as it refuses calls.
+/// An action whose record takes longer to write is refused, like a call.
 const RECORD_TIMEOUT: Duration = Duration::from_secs(10);
 
 impl Action {
@@ -51,23 +51,23 @@ impl Action {
         }
     }
 
-    /// Carries out an action that gives rights. It is recorded first, or refused; `target_of` adds what is known only
-    /// afterwards to the record of its success.
+    /// Records an action that gives rights, then carries it out; refuses it if it cannot be recorded. `add_to_target` adds
+    /// what is known only afterwards to the record of the result.
     pub(super) async fn carry_out<T>(
         mut self,
         work: impl Future<Output = Result<T, ApiError>>,
-        target_of: impl FnOnce(&T, &mut Target),
+        add_to_target: impl FnOnce(&T, &mut Target),
     ) -> Result<T, ApiError> {
         self.record_request().await?;
         let result = work.await;
         if let Ok(done) = &result {
-            target_of(done, &mut self.target);
+            add_to_target(done, &mut self.target);
         }
         self.record_result(&result);
         result
     }
 
-    /// Records the result of an action that ended rights, or failed to.
+    /// Records the result of an action; a failure to record is logged.
     pub(super) fn record_result<T>(&self, result: &Result<T, ApiError>) {
         let (state, failure) = match result {
             Ok(_) => (ActionState::Done, None),
@@ -91,9 +91,9 @@ impl Action {
         let audit = &self.daemon.context.audit;
         let pending = self.with_record(ActionState::Requested, None, |record| audit.admin_request(record));
         let refused = |why: String, hint: Option<String>| {
-            let message = format!("nothing was done, because the audit could not record it: {why}");
+            let message = format!("nothing was done, because the audit could not record the action: {why}");
             let refused = ApiError::new(StatusCode::SERVICE_UNAVAILABLE, "audit_unavailable", message);
-            refused.hint(hint.unwrap_or_else(|| "check the disk of `state-dir`".to_owned()))
+            refused.with_hint(hint.unwrap_or_else(|| "check the disk of `state-dir`".to_owned()))
         };
         match timeout(RECORD_TIMEOUT, pending).await {
             Ok(Ok(())) => Ok(()),
@@ -102,7 +102,7 @@ impl Action {
         }
     }
 
-    /// Names come from clients and may hold anything: known secrets are removed from them.
+    /// Builds the record and writes it. Texts from clients may contain anything, so known secrets are removed from them.
     fn with_record<T>(
         &self,
         state: ActionState,
@@ -137,7 +137,7 @@ impl Target {
         Self { grant: Some(grant.to_owned()), sandbox: name.map(str::to_owned), ..Self::default() }
     }
 
-    /// A session or an enrolment, by its id.
+    /// The target of an action on the session or enrolment with this id.
     pub(super) fn of_id(daemon: &Daemon, id: &str) -> Self {
         let (session, enrolment) = match daemon.registry.enrolment_of(id) {
             Some(enrolment) => (Some(id.to_owned()), enrolment),
@@ -146,22 +146,22 @@ impl Target {
                 (session.map(|(session, _)| session.to_string()), Some(id.into()))
             }
         };
-        let known = enrolment.as_ref().and_then(|id| daemon.enrolments.find(id, clock::now()).ok());
-        let grant = match &known {
+        let live_enrolment = enrolment.as_ref().and_then(|id| daemon.enrolments.find(id, clock::now()).ok());
+        let grant = match &live_enrolment {
             Some(enrolment) => Some(enrolment.grant.clone()),
             None => session.as_ref().and_then(|session| daemon.registry.grant_of(session)),
         };
         Self {
             session,
             enrolment: enrolment.map(|id| id.to_string()),
-            sandbox: known.and_then(|enrolment| enrolment.name),
+            sandbox: live_enrolment.and_then(|enrolment| enrolment.name),
             grant: grant.map(|grant| grant.to_string()),
             token: None,
         }
     }
 
     pub(super) fn of_attachment(daemon: &Daemon, status: &AttachmentStatus) -> Self {
-        let known = status.enrolment.as_ref().map(|id| Self::of_id(daemon, id)).unwrap_or_default();
-        Self { sandbox: Some(status.name.clone()), grant: Some(status.grant.clone()), ..known }
+        let of_enrolment = status.enrolment.as_ref().map(|id| Self::of_id(daemon, id)).unwrap_or_default();
+        Self { sandbox: Some(status.name.clone()), grant: Some(status.grant.clone()), ..of_enrolment }
     }
 }

@@ -1,7 +1,7 @@
 //! Ends sessions, enrolments and attachments for callers.
 //!
-//! What must stay true: an end that has begun is carried out and recorded even if its caller disconnects, and carried out even
-//! if it cannot be recorded.
+//! What must stay true: a request to end something is carried out and recorded even if its caller disconnects meanwhile,
+//! and is carried out even if it cannot be recorded.
 
 use std::sync::Arc;
 
@@ -23,7 +23,7 @@ use crate::daemon::enrolling::Killed;
 use crate::daemon::state::Daemon;
 use crate::link::registry::Ending;
 
-/// Ends what a name means to the caller: an attachment, or a session with its enrolment.
+/// Ends the attachment, or the session with its enrolment, that a name or id of the caller refers to.
 pub(super) async fn end(
     daemon: &Arc<Daemon>,
     caller: &Caller,
@@ -51,7 +51,7 @@ pub(super) async fn end(
     run_in_own_task(daemon, action, async move {
         let began = Instant::now();
         match killer.kill(&id).await {
-            Some(killed) => report_kill(&name, killed, began),
+            Some(killed) => kill_response(&name, killed, began),
             None => Err(ApiError::not_found(format!("`{name}` has ended meanwhile"))),
         }
     })
@@ -73,7 +73,7 @@ pub(super) async fn end_attachment(
         let Some((lifetime, killed)) = keeper.end(&key).await else {
             return Err(ApiError::not_found(format!("`{name}` has ended meanwhile")));
         };
-        let (links, enrolment) = match killed.map(|killed| report_kill(&name, killed, began)).transpose()? {
+        let (links, enrolment) = match killed.map(|killed| kill_response(&name, killed, began)).transpose()? {
             Some(AdminResponse::Killed { links, enrolment, .. }) => (links, enrolment),
             _ => (Vec::new(), None),
         };
@@ -84,7 +84,7 @@ pub(super) async fn end_attachment(
     .await
 }
 
-/// A caller that disconnects cancels its request, but not this task.
+/// Runs `end` in its own task and records the result: a caller that disconnects cancels its request, but not the task.
 async fn run_in_own_task(
     daemon: &Arc<Daemon>,
     action: Action,
@@ -98,9 +98,9 @@ async fn run_in_own_task(
     ending.await.map_err(|_| ApiError::internal(FAILED))?
 }
 
-/// `name` is what the caller wrote.
-fn report_kill(name: &str, killed: Killed, began: Instant) -> Result<AdminResponse, ApiError> {
-    let Killed { ending: Ending { ended, late }, enrolment, unwritten } = killed;
+/// The response to a kill. `name` is the name or id from the request.
+fn kill_response(name: &str, killed: Killed, began: Instant) -> Result<AdminResponse, ApiError> {
+    let Killed { ending: Ending { ended, late }, enrolment, save_error } = killed;
     if !late.is_empty() {
         let message = format!(
             "session `{name}` is ending but has not ended within 5 s; links still open: {}",
@@ -108,7 +108,7 @@ fn report_kill(name: &str, killed: Killed, began: Instant) -> Result<AdminRespon
         );
         return Err(ApiError::new(StatusCode::GATEWAY_TIMEOUT, "still_ending", message));
     }
-    if let (Some(error), Some(enrolment)) = (unwritten, &enrolment) {
+    if let (Some(error), Some(enrolment)) = (save_error, &enrolment) {
         let message = format!(
             "all links have ended, but the end of the enrolment was not saved: {}; after a restart of the sidecar the \
              enrolment {enrolment} would be valid again: free disk space and kill it again, or remove its file",

@@ -1,7 +1,7 @@
 //! The command line's side of `GET /v1/events`: reads server-sent events from the admin socket.
 //!
-//! What must stay true: an event has a limited size; a sidecar that sends nothing for longer than its heartbeat allows is
-//! reported as lost.
+//! What must stay true: the size of an event is limited; if the sidecar sends nothing for three heartbeats, the stream
+//! fails.
 
 use std::io;
 use std::path::Path;
@@ -26,7 +26,7 @@ use crate::session::changes::Change;
 pub(crate) struct EventStream {
     body: Incoming,
     parser: EventParser,
-    /// Moves the connection's bytes; aborted when the stream is dropped.
+    /// The task that drives the connection; aborted when the stream is dropped.
     _connection: JoinSet<()>,
 }
 
@@ -35,7 +35,7 @@ pub(crate) enum WatchEvent {
     Changed(Change),
     /// Some changes were not sent, because this client read too slowly.
     Lagged,
-    /// Every change from now on is sent.
+    /// Every change from now on will be sent.
     Ready,
 }
 
@@ -48,7 +48,7 @@ pub(crate) enum WatchResponse {
 const RESPONSE_TIMEOUT: Duration = Duration::from_secs(15);
 /// Three heartbeats of the sidecar.
 const SILENCE_TIMEOUT: Duration = Duration::from_secs(45);
-/// An event has some hundred bytes.
+/// An event has a few hundred bytes.
 const MAX_EVENT_BYTES: usize = 64 * 1024;
 
 /// Requests the stream of changes.
@@ -63,7 +63,7 @@ async fn open(socket: &Path) -> Result<WatchResponse, AdminError> {
     let stream = connected.map_err(|source| AdminError::Connect { path: socket.into(), source })?;
     let (mut sender, driver) = http1::handshake(TokioIo::new(stream)).await.map_err(io_error)?;
     let mut connection = JoinSet::new();
-    // Its errors are also errors of the response's body.
+    // An error of the connection also fails the response or its body.
     connection.spawn(async { drop(driver.await) });
     let encoded = routes::encode(&AdminRequest::Watch);
     let request = Request::builder().method(encoded.route.method.clone()).uri(encoded.path);
@@ -126,7 +126,7 @@ impl EventParser {
         Ok(())
     }
 
-    /// `None` if no event is complete. Comments, which the sidecar sends as heartbeats, are skipped.
+    /// Removes the next event. `None` if no event is complete. Comments, which the sidecar sends as heartbeats, are skipped.
     fn next(&mut self) -> Result<Option<WatchEvent>, AdminError> {
         while let Some(end) = self.bytes.windows(2).position(|pair| pair == b"\n\n") {
             let rest = self.bytes.split_off(end + 2);
@@ -155,7 +155,7 @@ mod tests {
     use crate::session::changes::ChangeKind;
 
     #[test]
-    fn events_are_read_however_their_bytes_are_split() {
+    fn events_are_parsed_however_their_bytes_are_split() {
         let change = Change::new(ChangeKind::LinkOpened, &"dev".parse().unwrap());
         let data = serde_json::to_string(&change).unwrap();
         let text = format!(
@@ -171,12 +171,12 @@ mod tests {
                 }
             }
             let expected = [WatchEvent::Ready, WatchEvent::Changed(change.clone()), WatchEvent::Lagged];
-            assert_eq!(events, expected, "{size}");
+            assert_eq!(events, expected, "chunks of {size} bytes");
         }
     }
 
     #[test]
-    fn an_event_without_end_is_refused() {
+    fn an_event_that_is_too_long_is_refused() {
         let mut parser = EventParser::default();
         parser.feed(&[b'x'; MAX_EVENT_BYTES]).unwrap();
         assert!(parser.next().unwrap().is_none());

@@ -1,5 +1,5 @@
-//! What both HTTP servers of the sidecar have in common, the admin API and the port for health checks: one request per
-//! connection, limits on its head, and headers that keep responses out of caches.
+//! Settings that both HTTP servers of the sidecar share, the admin API and the port for health checks: one request per
+//! connection, limits on its head, and headers that prevent caching.
 
 use std::time::Duration;
 
@@ -11,14 +11,15 @@ use hyper_util::rt::TokioTimer;
 /// Limits on the head of a request.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct HeadLimits {
-    /// From the first byte of the connection to the end of the head.
+    /// How long reading the head may take.
     pub(super) timeout: Duration,
-    /// With the request line; hyper's minimum is 8 KiB.
+    /// The size of the head, the request line included; hyper's minimum is 8 KiB.
     pub(super) bytes: usize,
     pub(super) headers: usize,
 }
 
-/// A server of connections with one request each. hyper itself answers or closes what is not HTTP or exceeds the limits.
+/// Builds a server of connections with one request each. hyper itself refuses requests that are not HTTP or exceed the
+/// limits.
 pub(super) fn builder(limits: HeadLimits) -> http1::Builder {
     let mut builder = http1::Builder::new();
     builder
@@ -30,7 +31,7 @@ pub(super) fn builder(limits: HeadLimits) -> http1::Builder {
     builder
 }
 
-/// Responses are not stored, and browsers do not guess their type.
+/// Adds headers by which responses are not cached and browsers do not guess their type.
 pub(super) fn add_common_headers(headers: &mut HeaderMap) {
     headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
     headers.insert(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));

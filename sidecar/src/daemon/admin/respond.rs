@@ -1,7 +1,7 @@
 //! Carries out the requests of the admin API.
 //!
-//! What must stay true: a caller's right is checked before anything else is done with its request; for what it may not use
-//! it gets the same response as for what does not exist.
+//! What must stay true: a caller's right is checked before anything else is done with its request; a caller gets the same
+//! response for something that it may not use as for something that does not exist.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,7 +17,7 @@ use super::ending::{end, end_attachment};
 use super::error::ApiError;
 use super::listing::{self, NameOf};
 use super::{AdminRequest, AdminResponse, MAX_MILLISECONDS, PipeVia, token_requests};
-use crate::daemon::attach::hold::{AttachRequest, Hold};
+use crate::daemon::attach::hold::{Hold, HoldRequest};
 use crate::daemon::attachments::{AttachmentKeeper, Detach, Follower};
 use crate::daemon::enrolling::{EnrollRequest, EnrollVia, Enrolled};
 use crate::daemon::reload::Reloaded;
@@ -49,12 +49,12 @@ pub(super) async fn carry_out(
             caller.require_grant(&grant)?;
             let target = Target::sandbox(&grant, Some(&name));
             let request =
-                AttachRequest { grant: parse_grant(&grant)?, name, ttl: ttl_ms.map(Duration::from_millis) };
-            let held = async { Ok(daemon.hold(request).await?) };
+                HoldRequest { grant: parse_grant(&grant)?, name, ttl: ttl_ms.map(Duration::from_millis) };
+            let hold = async { Ok(daemon.hold(request).await?) };
             let action = Action::new(daemon, caller, AdminAction::Attach, target);
             let record_enrolment =
                 |hold: &Hold, target: &mut Target| target.enrolment = Some(hold.enrolment.to_string());
-            return Ok(Outcome::Hold(action.carry_out(held, record_enrolment).await?));
+            return Ok(Outcome::Hold(action.carry_out(hold, record_enrolment).await?));
         }
         AdminRequest::Attachments => {
             AdminResponse::Attachments { attachments: listing::attachments(daemon, caller) }
@@ -84,7 +84,7 @@ pub(super) async fn carry_out(
             }
             None => {
                 let message = format!("there is no attachment `{name}`");
-                return Err(ApiError::not_found(message).hint("`cofferdam attach list` lists them"));
+                return Err(ApiError::not_found(message).with_hint("`cofferdam attach list` lists them"));
             }
         },
         AdminRequest::EndEnrolment { enrolment } => end(daemon, caller, enrolment, NameOf::Enrolment).await?,
@@ -117,11 +117,11 @@ pub(super) async fn carry_out(
                 return Ok(Outcome::Pipe { enrolment, via });
             }
             return Err(ApiError::not_found(format!(
-                "no `cofferdam attach` holds the enrolment `{enrolment}`"
+                "nothing holds the enrolment `{enrolment}`: it is unknown, or its `cofferdam attach` has ended"
             )));
         }
         AdminRequest::Reload => {
-            caller.require_administrator("reading the configuration again")?;
+            caller.require_administrator("reloading the configuration")?;
             match daemon.reload() {
                 Ok(Reloaded { policy, at_restart }) => AdminResponse::Reloaded {
                     policy,
@@ -156,7 +156,7 @@ pub(super) async fn carry_out(
 }
 
 pub(super) fn parse_grant(grant: &str) -> Result<Name, ApiError> {
-    grant.parse().map_err(|error| ApiError::invalid(format!("read the grant's name: {error}")))
+    grant.parse().map_err(|error| ApiError::invalid(format!("the grant's name is invalid: {error}")))
 }
 
 async fn enroll(
@@ -168,10 +168,14 @@ async fn enroll(
     let record_enrolment = |enrolled: &Enrolled, target: &mut Target| {
         target.enrolment = Some(enrolled.enrolment.id.to_string());
     };
-    let Enrolled { enrolment, text } = action.carry_out(enrolled, record_enrolment).await?;
-    let left = enrolment.expires.duration_since(clock::now()).unwrap_or_default();
-    let expires_in_seconds = left.as_millis().div_ceil(1000) as u64;
-    Ok(AdminResponse::Enrolled { enrolment: enrolment.id.to_string(), expires_in_seconds, text })
+    let Enrolled { enrolment, connect_string } = action.carry_out(enrolled, record_enrolment).await?;
+    let time_left = enrolment.expires.duration_since(clock::now()).unwrap_or_default();
+    let expires_in_seconds = time_left.as_millis().div_ceil(1000) as u64;
+    Ok(AdminResponse::Enrolled {
+        enrolment: enrolment.id.to_string(),
+        expires_in_seconds,
+        text: connect_string,
+    })
 }
 
 pub(super) const FAILED: &str = "the sidecar failed; see its log";

@@ -20,10 +20,10 @@ use crate::daemon::state::Daemon;
 const DEFAULT_TOKEN_TTL: Duration = Duration::from_secs(30 * 24 * 60 * 60);
 const MAX_TOKEN_TTL: Duration = Duration::from_millis(MAX_TOKEN_TTL_MS);
 const MIN_TOKEN_TTL: Duration = Duration::from_secs(1);
-/// Grants of one token.
+/// How many grants one token may have.
 const MAX_TOKEN_GRANTS: usize = 64;
-/// In characters, as for sandboxes.
-const MAX_TOKEN_NAME: usize = 64;
+/// The same limit as for the names of sandboxes.
+const MAX_TOKEN_NAME_CHARS: usize = 64;
 
 pub(super) async fn create(
     daemon: &Arc<Daemon>,
@@ -33,7 +33,7 @@ pub(super) async fn create(
     ttl_ms: Option<u64>,
 ) -> Result<AdminResponse, ApiError> {
     caller.require_administrator("creating tokens")?;
-    let terms = checked_terms(daemon, &grants, name, ttl_ms)?;
+    let terms = check_terms(daemon, &grants, name, ttl_ms)?;
     let names = terms.grants.iter().map(Name::as_str).collect::<Vec<_>>().join(",");
     let target = Target { grant: Some(names), ..Target::default() };
     let tokens = Arc::clone(&daemon.admin.tokens);
@@ -51,26 +51,27 @@ pub(super) async fn create(
     Ok(AdminResponse::TokenCreated { id, token, expires_in_seconds: ttl.as_secs() })
 }
 
-fn checked_terms(
+fn check_terms(
     daemon: &Daemon,
     grants: &[String],
     name: Option<String>,
     ttl_ms: Option<u64>,
 ) -> Result<TokenTerms, ApiError> {
     if !(1..=MAX_TOKEN_GRANTS).contains(&grants.len()) {
-        return Err(ApiError::invalid(format!("a token is for 1 to {MAX_TOKEN_GRANTS} grants")));
+        return Err(ApiError::invalid(format!("a token must have 1 to {MAX_TOKEN_GRANTS} grants")));
     }
-    let is_name = |name: &String| {
-        (1..=MAX_TOKEN_NAME).contains(&name.chars().count()) && !name.contains(char::is_control)
+    let is_valid = |name: &String| {
+        (1..=MAX_TOKEN_NAME_CHARS).contains(&name.chars().count()) && !name.contains(char::is_control)
     };
-    if name.as_ref().is_some_and(|name| !is_name(name)) {
-        let message =
-            format!("a token's name has 1 to {MAX_TOKEN_NAME} characters and no control characters");
+    if name.as_ref().is_some_and(|name| !is_valid(name)) {
+        let message = format!(
+            "a token's name must have 1 to {MAX_TOKEN_NAME_CHARS} characters and no control characters"
+        );
         return Err(ApiError::invalid(message));
     }
     let ttl = ttl_ms.map_or(DEFAULT_TOKEN_TTL, Duration::from_millis);
     if !(MIN_TOKEN_TTL..=MAX_TOKEN_TTL).contains(&ttl) {
-        return Err(ApiError::invalid("a token's `--ttl` is between 1s and 366d"));
+        return Err(ApiError::invalid("a token's `--ttl` must be between 1s and 366d"));
     }
     let mut known = Vec::new();
     for grant in grants {
@@ -78,7 +79,7 @@ fn checked_terms(
         if !daemon.context.config.load().grants.contains_key(&grant) {
             let message = format!("there is no grant `{grant}`");
             return Err(ApiError::new(StatusCode::NOT_FOUND, "grant_unknown", message)
-                .hint("the configuration's `[grants.NAME]` tables define them"));
+                .with_hint("the configuration's `[grants.NAME]` tables define them"));
         }
         if !known.contains(&grant) {
             known.push(grant);
@@ -87,7 +88,7 @@ fn checked_terms(
     Ok(TokenTerms { grants: known, name, ttl })
 }
 
-/// Revokes a token, whether or not that can be recorded.
+/// Revokes a token, whether or not the revocation can be recorded.
 pub(super) async fn revoke(
     daemon: &Arc<Daemon>,
     caller: &Caller,
@@ -100,14 +101,14 @@ pub(super) async fn revoke(
         Ok(true) => Ok(()),
         Ok(false) => {
             let message = format!("there is no token `{id}`");
-            return Err(ApiError::not_found(message).hint("`cofferdam token list` lists them"));
+            return Err(ApiError::not_found(message).with_hint("`cofferdam token list` lists them"));
         }
         Err(error) => {
             let message = format!(
                 "the token is refused from now on, but after a restart it would be valid again: {}",
                 error_chain(&error)
             );
-            Err(ApiError::internal(message).hint("remove the file"))
+            Err(ApiError::internal(message).with_hint("remove the token's file"))
         }
     };
     let target = Target { token: Some(id.clone()), ..Target::default() };

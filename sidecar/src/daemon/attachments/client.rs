@@ -1,7 +1,7 @@
 //! The clients of the platforms.
 //!
-//! What must stay true: an API key goes nowhere but into a request's header; a client is made for a grant only if the
-//! platform is for that grant.
+//! What must stay true: an API key is used in the header of requests and nowhere else; a client is created for a grant
+//! only if the platform permits that grant.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -34,8 +34,8 @@ pub(super) enum PlatformClient {
     Scripted(ScriptedClient),
 }
 
-/// How a sandbox is to be opened.
-pub(super) struct Opening<'a> {
+/// How a pipe into a sandbox is to be opened.
+pub(super) struct OpenOptions<'a> {
     pub(super) sandbox: &'a SandboxId,
     pub(super) when_suspended: WhenSuspended,
     pub(super) keep_awake: KeepAwake,
@@ -44,19 +44,20 @@ pub(super) struct Opening<'a> {
     pub(super) progress: &'a (dyn Fn(Progress) + Send + Sync),
 }
 
-/// Whether a hub may be in the sandbox that outlives its pipe.
+/// Whether a hub that outlived its pipe may be running in the sandbox.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(super) enum LeftHub {
+pub(super) enum RemainingHub {
     None,
     Possible,
 }
 
-/// Makes clients.
-pub(super) trait Clients: Send + Sync {
-    fn client(&self, key: KeyUse) -> impl Future<Output = Result<PlatformClient, AttemptError>> + Send;
+/// Creates clients of a platform.
+pub(super) trait ClientFactory: Send + Sync {
+    fn create_client(&self, key: KeyUse)
+    -> impl Future<Output = Result<PlatformClient, AttemptError>> + Send;
 }
 
-/// Makes clients of one platform of the configuration.
+/// Creates clients of one platform of the configuration.
 pub(super) struct ConfiguredPlatform {
     pub(super) context: Arc<Context>,
     pub(super) keys: Arc<PlatformKeys>,
@@ -66,7 +67,7 @@ pub(super) struct ConfiguredPlatform {
 }
 
 impl PlatformClient {
-    /// `state_dir` keeps the host keys of SSH gateways, so that the user's own list is left alone.
+    /// The host keys of SSH gateways are stored in `state_dir`, so that the user's `known_hosts` is not changed.
     fn new(platform: &Platform, key: ApiKey, state_dir: &Path) -> Self {
         let (settings, dialer) = (platform.settings.clone(), Dialer::trusting(Trust::System));
         match settings.kind {
@@ -87,8 +88,8 @@ impl PlatformClient {
         }
     }
 
-    pub(super) async fn open(&self, opening: Opening<'_>) -> Result<Pipe, PlatformError> {
-        let Opening { sandbox, when_suspended, keep_awake, via, setup, progress } = opening;
+    pub(super) async fn open(&self, options: OpenOptions<'_>) -> Result<Pipe, PlatformError> {
+        let OpenOptions { sandbox, when_suspended, keep_awake, via, setup, progress } = options;
         match self {
             Self::Daytona(client) => {
                 let via = match via {
@@ -104,13 +105,13 @@ impl PlatformClient {
         }
     }
 
-    /// Whether the hub of a pipe outlives it, for the next pipe.
-    pub(super) fn hub_after_pipe(&self) -> LeftHub {
+    /// Whether the hub of a pipe keeps running after the pipe ends, for the next pipe.
+    pub(super) fn hub_after_pipe(&self) -> RemainingHub {
         match self {
-            Self::Daytona(_) => LeftHub::after_pipe(Kind::Daytona),
-            Self::E2b(_) => LeftHub::after_pipe(Kind::E2b),
+            Self::Daytona(_) => RemainingHub::after_pipe(Kind::Daytona),
+            Self::E2b(_) => RemainingHub::after_pipe(Kind::E2b),
             #[cfg(test)]
-            Self::Scripted(_) => LeftHub::Possible,
+            Self::Scripted(_) => RemainingHub::Possible,
         }
     }
 
@@ -145,8 +146,8 @@ impl PlatformClient {
     }
 
     /// Puts the shim into the sandbox and starts nothing.
-    pub(super) async fn prepare(&self, opening: Opening<'_>) -> Result<PreparedSandbox, PlatformError> {
-        let Opening { sandbox, when_suspended, keep_awake, setup, progress, .. } = opening;
+    pub(super) async fn prepare(&self, options: OpenOptions<'_>) -> Result<PreparedSandbox, PlatformError> {
+        let OpenOptions { sandbox, when_suspended, keep_awake, setup, progress, .. } = options;
         match self {
             Self::Daytona(client) => {
                 client.prepare(sandbox, when_suspended, keep_awake, setup, progress).await
@@ -157,7 +158,7 @@ impl PlatformClient {
         }
     }
 
-    /// Waits until what the client started in the sandbox is ended. To be called after its pipe was dropped.
+    /// Waits until everything that the client started in the sandbox has ended. Call it after the pipe was dropped.
     pub(super) async fn finish(self) {
         if let Self::E2b(client) = self {
             client.finish().await;
@@ -165,8 +166,8 @@ impl PlatformClient {
     }
 }
 
-impl LeftHub {
-    /// A hub of Daytona listens for the next pipe; one of E2B is the process of its pipe.
+impl RemainingHub {
+    /// On Daytona the hub listens for the next pipe; on E2B the hub is the process whose stdin and stdout are the pipe.
     pub(super) fn after_pipe(kind: Kind) -> Self {
         match kind {
             Kind::Daytona => Self::Possible,
@@ -175,14 +176,14 @@ impl LeftHub {
     }
 }
 
-impl Clients for ConfiguredPlatform {
-    async fn client(&self, key: KeyUse) -> Result<PlatformClient, AttemptError> {
+impl ClientFactory for ConfiguredPlatform {
+    async fn create_client(&self, key: KeyUse) -> Result<PlatformClient, AttemptError> {
         let config = self.context.config.load_full();
         let Some(platform) = config.platforms.get(&self.platform) else {
             let why = format!("the configuration has no table `[platforms.{}]`; add it", self.platform);
             return Err(AttemptError::Configuration(why));
         };
-        // A reload may have changed it.
+        // A reload may have changed the grants of the platform.
         if !platform.permits(&self.grant) {
             let (name, grant) = (&self.platform, &self.grant);
             let why = format!(
@@ -190,12 +191,12 @@ impl Clients for ConfiguredPlatform {
             );
             return Err(AttemptError::Configuration(why));
         }
-        let held = self.keys.of(&self.context, platform);
+        let platform_key = self.keys.of(&self.context, platform);
         let mut secrets = Secrets::new();
         for (name, _) in platform.api_key.fields() {
             let Some(spec) = config.secrets.get(name) else { continue };
-            let material = held.read(spec, (&config.limits).into(), key).await;
-            secrets.insert(name.clone(), material.map_err(|error| self.unreadable(&error))?);
+            let material = platform_key.read(spec, (&config.limits).into(), key).await;
+            secrets.insert(name.clone(), material.map_err(|error| self.unreadable_key(&error))?);
         }
         let header = fill_header(&platform.api_key, &secrets)
             .map_err(|error| AttemptError::Configuration(self.key_error(&error)))?;
@@ -204,8 +205,9 @@ impl Clients for ConfiguredPlatform {
 }
 
 impl ConfiguredPlatform {
-    /// A source that may return the key later is tried again like the platform itself.
-    fn unreadable(&self, error: &SecretError) -> AttemptError {
+    /// The error of an attempt for which the key could not be read. If its source may return the key later, the attempt is
+    /// repeated like one for which the platform is unavailable.
+    fn unreadable_key(&self, error: &SecretError) -> AttemptError {
         let why = format!("{}; {}", self.key_error(error), error.next_step());
         match error.failure() {
             Some(_) => AttemptError::KeyUnavailable(why),
@@ -214,6 +216,6 @@ impl ConfiguredPlatform {
     }
 
     fn key_error(&self, error: &dyn std::error::Error) -> String {
-        format!("read the API key of the platform `{}`: {}", self.platform, error_chain(error))
+        format!("cannot read the API key of the platform `{}`: {}", self.platform, error_chain(error))
     }
 }

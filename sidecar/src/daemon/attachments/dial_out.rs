@@ -1,8 +1,9 @@
-//! One attachment whose sandbox connects to the sidecar by itself: the shim is uploaded with an enrolment string, and from then
-//! on the enrolment and the state of the sandbox are watched.
+//! One attachment whose sandbox connects to the sidecar itself: the shim is uploaded and enrolled in the sandbox, and from
+//! then on the enrolment and the state of the sandbox are watched.
 //!
-//! What must stay true: the enrolment ends with the attachment; a ticket is made only when the sandbox is ready for it and
-//! ends at once if the sandbox did not use it; the link that sandboxes dial is `wss://`, because platforms permit that one.
+//! What must stay true: the enrolment ends with the attachment; a ticket is created only when the sandbox is ready to use
+//! it, and its enrolment ends at once if the sandbox did not use it; sandboxes connect to a `wss://` address, because
+//! platforms permit such connections.
 
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -16,11 +17,11 @@ use tokio::time::{Instant, sleep, timeout};
 use zeroize::Zeroizing;
 
 use super::activity::{ActivityReports, report_activity};
-use super::client::{Clients as _, ConfiguredPlatform, PlatformClient};
+use super::client::{ClientFactory as _, ConfiguredPlatform, PlatformClient};
 use super::keeper::{AttachmentKeeper, call_counter};
 use super::keys::KeyUse;
 use super::pacing::{AttemptError, Outcome, Step};
-use super::run::{ASK_TIMEOUT, Attaching, OPEN_TIMEOUT, is_key_to_be_reread, too_late};
+use super::run::{Attaching, OPEN_TIMEOUT, QUERY_TIMEOUT, retries_with_reread_key, timed_out};
 use super::status::{AttachmentState, Lifetime, OverCause};
 use super::table::Entry;
 use crate::daemon::enrolling::{EnrollRequest, EnrollVia};
@@ -30,23 +31,24 @@ pub(super) struct DialOut<'a> {
     keeper: &'a AttachmentKeeper,
     entry: &'a Entry,
     attaching: Attaching<ConfiguredPlatform>,
-    /// The enrolment that the sandbox has a key of.
+    /// The enrolment of the sandbox, if it is enrolled.
     enrolment: watch::Sender<Option<Arc<str>>>,
 }
 
-/// Why the sandbox is not kept any longer, or not with this enrolment.
+/// Why the sandbox is no longer kept enrolled with the current enrolment.
 enum KeepEnd {
-    /// The state says why.
+    /// No further attempt is made; the state of the attachment has the reason.
     Over,
     EnrolmentEnded(Denied),
+    /// The attachment's `stop` was cancelled.
     Stopped,
 }
 
-/// How long the sandbox has to use its ticket: the time that `cofferdam enroll` gives it too.
+/// How long the sandbox has to use its ticket: the default of `cofferdam enroll` too.
 const TICKET_TTL: Duration = Duration::from_secs(120);
-/// Between looks at the enrolment. They are cheap.
+/// How often the enrolment is checked, which is cheap.
 const ENROLMENT_POLL: Duration = Duration::from_secs(1);
-/// Between questions about a sandbox that is attached.
+/// How often the state of an attached sandbox is queried.
 const STATE_POLL: Duration = Duration::from_secs(30);
 
 impl<'a> DialOut<'a> {
@@ -58,12 +60,12 @@ impl<'a> DialOut<'a> {
         Self { keeper, entry, attaching, enrolment: watch::Sender::new(None) }
     }
 
-    /// Keeps the sandbox enrolled. `None` when the sidecar stops: the enrolment outlives that.
+    /// Keeps the sandbox enrolled; returns why the attachment ended. `None` when the sidecar stops: the enrolment then lasts.
     pub(super) async fn keep(mut self) -> Option<(String, OverCause)> {
         loop {
             let (stop, sidecar_stop) = (self.attaching.stop.clone(), self.attaching.sidecar_stop.clone());
             let enrolment_end =
-                enrolment_end(self.keeper, self.entry.spec.expires, self.enrolment.subscribe());
+                await_enrolment_end(self.keeper, self.entry.spec.expires, self.enrolment.subscribe());
             let end = tokio::select! {
                 () = self.follow_steps() => KeepEnd::Over,
                 denied = enrolment_end => KeepEnd::EnrolmentEnded(denied),
@@ -74,7 +76,7 @@ impl<'a> DialOut<'a> {
             if let (KeepEnd::EnrolmentEnded(Denied::Ended(EndCause::Expired)), Lifetime::Configured) =
                 (&end, lifetime)
             {
-                // The configuration still grants it.
+                // A configured attachment is enrolled anew.
                 self.enrolment.send_replace(None);
                 continue;
             }
@@ -93,21 +95,21 @@ impl<'a> DialOut<'a> {
         }
     }
 
-    /// Enrols the sandbox and watches it, with pauses after failures, until the attachment is over.
+    /// Enrols the sandbox and watches it, with delays after failures, until the attachment is over.
     async fn follow_steps(&mut self) {
         let began = Instant::now();
         let mut key = KeyUse::Held;
         let mut step = Step::Open { after: Duration::ZERO };
-        while let Step::Ask { after } | Step::Open { after } = step {
+        while let Step::QueryState { after } | Step::Open { after } = step {
             sleep(after).await;
             let outcome = match step {
-                Step::Ask { .. } => match self.ask(key).await {
-                    Ok(state) => Outcome::Asked(state),
+                Step::QueryState { .. } => match self.query_state(key).await {
+                    Ok(state) => Outcome::State(state),
                     Err(error) => Outcome::Failed(error),
                 },
                 _ => self.attempt(key).await,
             };
-            if is_key_to_be_reread(&mut key, &outcome) {
+            if retries_with_reread_key(&mut key, &outcome) {
                 continue;
             }
             self.attaching.pacing.lifetime = self.entry.status.borrow().lifetime;
@@ -120,10 +122,10 @@ impl<'a> DialOut<'a> {
         }
     }
 
-    async fn ask(&self, key: KeyUse) -> Result<SandboxState, AttemptError> {
-        let client = self.attaching.clients.client(key).await?;
-        let asked = timeout(ASK_TIMEOUT, client.state(&self.entry.spec.sandbox)).await;
-        Ok(asked.unwrap_or_else(|_| Err(too_late("ask about the sandbox", ASK_TIMEOUT)))?)
+    async fn query_state(&self, key: KeyUse) -> Result<SandboxState, AttemptError> {
+        let client = self.attaching.clients.create_client(key).await?;
+        let state = timeout(QUERY_TIMEOUT, client.state(&self.entry.spec.sandbox)).await;
+        Ok(state.unwrap_or_else(|_| Err(timed_out("query the sandbox's state", QUERY_TIMEOUT)))?)
     }
 
     /// Enrols the sandbox if it is not enrolled, and watches it until it is suspended or gone.
@@ -135,9 +137,9 @@ impl<'a> DialOut<'a> {
         let enrolment = self.enrolment.borrow().clone().unwrap_or_default();
         let key = self.keeper.daemon.enrolments.key(&enrolment, clock::now());
         let attached = AttachmentState::Attached { key: key.map(|key| key.to_string()).unwrap_or_default() };
-        self.attaching.pacing.attached();
+        self.attaching.pacing.record_attached();
         tracing::info!(sandbox = self.entry.spec.name, "attached: the sandbox dials out");
-        let client = match self.attaching.clients.client(KeyUse::Held).await {
+        let client = match self.attaching.clients.create_client(KeyUse::Held).await {
             Ok(client) => client,
             Err(error) => return Outcome::Failed(error),
         };
@@ -149,16 +151,16 @@ impl<'a> DialOut<'a> {
         }
     }
 
-    /// Asks for the state of the attached sandbox until it is suspended or gone.
+    /// Polls the state of the attached sandbox until it is suspended or gone.
     async fn watch_sandbox(&self, attached: AttachmentState) -> Outcome {
         loop {
             self.attaching.show(attached.clone());
-            match self.ask(KeyUse::Held).await {
-                Ok(SandboxState::Suspended) => return Outcome::Asked(SandboxState::Suspended),
+            match self.query_state(KeyUse::Held).await {
+                Ok(SandboxState::Suspended) => return Outcome::State(SandboxState::Suspended),
                 Err(AttemptError::Platform(error @ PlatformError::NoSandbox { .. })) => {
                     return Outcome::Failed(error.into());
                 }
-                // The links work without the platform's control API.
+                // A failed query does not matter: the links work without the platform's control API.
                 Ok(SandboxState::Running) | Err(_) => {}
             }
             sleep(STATE_POLL).await;
@@ -171,9 +173,9 @@ impl<'a> DialOut<'a> {
         }
         self.check_address()?;
         let server = self.first_server()?;
-        let client = self.attaching.clients.client(key).await?;
+        let client = self.attaching.clients.create_client(key).await?;
         let prepared = self.prepare(&client).await?;
-        // They are written once: later the harness's user may have changed them on purpose.
+        // The settings of the harness are written once: later the user may have changed them on purpose.
         self.attaching.setup.harness = None;
         self.attaching.show(AttachmentState::Opening(Progress::Connecting));
         if let Some(earlier) = self.earlier_enrolment()
@@ -184,7 +186,7 @@ impl<'a> DialOut<'a> {
             return Ok(());
         }
         let spec = &self.entry.spec;
-        // At its expiry the attachment ends, whatever comes of this attempt.
+        // When the enrolment expires, the attachment ends, whatever this error causes.
         let expired = || AttemptError::Configuration("the enrolment has expired".to_owned());
         let ttl = self.keeper.enrolment_ttl(spec).ok_or_else(expired)?;
         let request = EnrollRequest {
@@ -195,32 +197,32 @@ impl<'a> DialOut<'a> {
         };
         let enrolled = self.keeper.daemon.enroll(request).await;
         let enrolled = enrolled.map_err(|error| AttemptError::Configuration(error.to_string()))?;
-        let (id, text) = (enrolled.enrolment.id, Zeroizing::new(enrolled.text));
-        // If this attempt is given up, the enrolment ends with the attachment.
+        let (id, enrolment_string) = (enrolled.enrolment.id, Zeroizing::new(enrolled.connect_string));
+        // Set before the ticket is used: if this future is dropped, the enrolment ends with the attachment.
         self.show_enrolment(Some(&id));
         self.enrolment.send_replace(Some(Arc::clone(&id)));
         let is_used = || self.keeper.daemon.enrolments.key(&id, clock::now()).is_some();
-        let connected = prepared.enrol(&text, server.as_str(), &is_used).await;
+        let enrolled = prepared.enrol(&enrolment_string, server.as_str(), &is_used).await;
         if is_used() {
             return Ok(());
         }
-        // Failures are in the log.
+        // Failures are logged where they occur.
         let _ = self.keeper.daemon.kill(&id).await;
         self.show_enrolment(None);
         self.enrolment.send_replace(None);
-        Ok(connected?)
+        Ok(enrolled?)
     }
 
-    /// The enrolment of this attachment from before a restart of the sidecar: the sandbox has its key, and its links go on.
+    /// The enrolment that this attachment had before a restart of the sidecar, whose key the sandbox may still have.
     fn earlier_enrolment(&self) -> Option<Arc<str>> {
         let spec = &self.entry.spec;
         let live = self.keeper.daemon.enrolments.list(clock::now());
-        let mut own = live.into_iter().filter(|(enrolment, kind)| {
+        let mut matching = live.into_iter().filter(|(enrolment, kind)| {
             *kind == EnrolmentKind::Key
                 && enrolment.grant == spec.grant
                 && enrolment.name.as_deref() == Some(&spec.name)
         });
-        match (own.next(), own.next()) {
+        match (matching.next(), matching.next()) {
             (Some((enrolment, _)), None) => Some(enrolment.id),
             _ => None,
         }
@@ -228,22 +230,22 @@ impl<'a> DialOut<'a> {
 
     async fn prepare(&self, client: &PlatformClient) -> Result<PreparedSandbox, PlatformError> {
         let progress = |progress: Progress| self.attaching.show(AttachmentState::Opening(progress));
-        let prepared = timeout(OPEN_TIMEOUT, client.prepare(self.attaching.opening(&progress))).await;
-        prepared.unwrap_or_else(|_| Err(too_late("put the shim into the sandbox", OPEN_TIMEOUT)))
+        let prepared = timeout(OPEN_TIMEOUT, client.prepare(self.attaching.open_options(&progress))).await;
+        prepared.unwrap_or_else(|_| Err(timed_out("put the shim into the sandbox", OPEN_TIMEOUT)))
     }
 
     fn check_address(&self) -> Result<(), AttemptError> {
         match self.keeper.daemon.advertised_address() {
             Some(Address::WebSocket(_)) => Ok(()),
             _ => Err(AttemptError::Configuration(
-                "a sandbox that dials out needs a `wss://` link to this sidecar; set `relay.tls`, and `relay.advertise` to a link \
+                "a sandbox that dials out needs a `wss://` address of this sidecar; set `relay.tls`, and `relay.advertise` to an address \
                  such as \"wss://relay.example.com/\", then restart the sidecar"
                     .to_owned(),
             )),
         }
     }
 
-    /// A server of the grant, for the link with which the sandbox shows its ticket.
+    /// The first server of the grant, for the link with which the sandbox redeems its ticket.
     fn first_server(&self) -> Result<Name, AttemptError> {
         let config = self.keeper.daemon.context.config.load();
         let grant = config.grants.get(&self.entry.spec.grant);
@@ -263,14 +265,15 @@ impl<'a> DialOut<'a> {
     async fn end_enrolment(&self) {
         let enrolment = self.enrolment.borrow().clone();
         if let Some(enrolment) = enrolment {
-            // Failures are in the log; an enrolment that has ended is not found.
+            // Failures are logged where they occur; nothing happens if the enrolment has ended.
             let _ = self.keeper.daemon.kill(&enrolment).await;
         }
     }
 }
 
-/// Waits until the enrolment has ended, or until the expiry of the enrolment that the attachment had before a restart.
-async fn enrolment_end(
+/// Waits until the current enrolment has ended, or until `expires`, when the enrolment that the attachment had before a
+/// restart would have expired.
+async fn await_enrolment_end(
     keeper: &AttachmentKeeper,
     expires: Option<SystemTime>,
     enrolment: watch::Receiver<Option<Arc<str>>>,

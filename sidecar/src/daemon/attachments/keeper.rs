@@ -10,7 +10,7 @@ use tokio::net::UnixStream;
 use tokio::time::{Instant, sleep, timeout};
 
 use super::activity::{CallCounter, CallCounts};
-use super::client::{ConfiguredPlatform, LeftHub};
+use super::client::{ConfiguredPlatform, RemainingHub};
 use super::dial_out::DialOut;
 use super::follow::Follower;
 use super::pacing::{History, Pacing};
@@ -18,20 +18,20 @@ use super::request::{AttachmentKey, AttachmentRequest, AttachmentSpec, Requested
 use super::run::{Attaching, AttachingEnd, HeldSandbox};
 use super::status::{AttachmentState, AttachmentStatus, Kind, Lifetime, OverCause};
 use super::table::{AttachmentLimits, Entry};
-use super::{AttachmentError, platform_of, records};
-use crate::daemon::attach::hold::{AttachRequest, Hold, HoldError, HoldEvent};
+use super::{AttachmentError, choose_platform, records};
+use crate::daemon::attach::hold::{Hold, HoldError, HoldEvent, HoldRequest};
 use crate::daemon::enrolling::{EnrollError, Killed};
 use crate::daemon::state::Daemon;
 use crate::enrolment::{Denied, EndCause};
 use crate::harness::sandbox_settings::{ReportWarning, SandboxSettings};
 
-/// What controls the attachments of a daemon. Cheap to clone.
+/// Starts and ends the attachments of a daemon. Cheap to clone.
 #[derive(Clone)]
 pub(crate) struct AttachmentKeeper {
     pub(super) daemon: Arc<Daemon>,
 }
 
-/// How long a new attachment waits for one that is ending: its command may have been killed just before.
+/// How long a new attachment waits for a conflicting one that is ending, whose command may have been killed just before.
 const RELEASE_TIMEOUT: Duration = Duration::from_secs(3);
 /// How long ending an attachment may take, the hub in the sandbox included.
 const END_TIMEOUT: Duration = Duration::from_secs(8);
@@ -43,7 +43,7 @@ impl AttachmentKeeper {
         Self { daemon: Arc::clone(daemon) }
     }
 
-    /// Starts an attachment that a command follows.
+    /// Starts an attachment that a command follows. Waits a short time for a conflicting one that is ending.
     pub(crate) async fn attach_platform(
         &self,
         request: &AttachmentRequest,
@@ -51,9 +51,9 @@ impl AttachmentKeeper {
     ) -> Result<Follower, AttachmentError> {
         let spec = {
             let config = self.daemon.context.config.load();
-            request.check(platform_of(&config, request, requested_by)?)?
+            request.check(choose_platform(&config, request, requested_by)?)?
         };
-        let give_up = Instant::now() + RELEASE_TIMEOUT;
+        let deadline = Instant::now() + RELEASE_TIMEOUT;
         loop {
             let error = match self.start(spec.clone(), Lifetime::Followed, History::NeverAttached) {
                 Ok(entry) => return Ok(Follower::new(self.clone(), entry)),
@@ -61,13 +61,13 @@ impl AttachmentKeeper {
             };
             let is_conflict =
                 matches!(&error, AttachmentError::NotEntered(not_entered) if not_entered.is_conflict());
-            // The other attachment may be ending: its command was interrupted a moment ago.
-            let other = self.daemon.attachments.table.conflicting(&spec);
+            // The other attachment may be ending because its command was just interrupted.
+            let other = self.daemon.attachments.table.find_conflict(&spec);
             let is_ending = other.is_none_or(|other| other.stop.is_cancelled());
-            let left = give_up.saturating_duration_since(Instant::now());
+            let time_left = deadline.saturating_duration_since(Instant::now());
             if !is_conflict
                 || !is_ending
-                || timeout(left, self.daemon.attachments.table.removal()).await.is_err()
+                || timeout(time_left, self.daemon.attachments.table.await_removal()).await.is_err()
             {
                 return Err(error);
             }
@@ -114,7 +114,7 @@ impl AttachmentKeeper {
             Some(enrolment) => self.daemon.kill(&enrolment).await,
             None => None,
         };
-        // With an enrolment, its end ends the task, after the last bytes for the sandbox.
+        // If an enrolment was ended, the task ends by itself after the last bytes were sent to the sandbox.
         if killed.is_none() {
             entry.stop.cancel();
         }
@@ -148,8 +148,8 @@ impl AttachmentKeeper {
             status: entry.status.clone(),
             pacing: Pacing::new(lifetime, history),
             hub: match history {
-                History::Attached => LeftHub::after_pipe(kind),
-                History::NeverAttached => LeftHub::None,
+                History::Attached => RemainingHub::after_pipe(kind),
+                History::NeverAttached => RemainingHub::None,
             },
             stop: entry.stop.clone(),
             sidecar_stop: self.daemon.stop.clone(),
@@ -161,7 +161,7 @@ impl AttachmentKeeper {
         };
         if let Some((why, cause)) = over {
             tracing::info!(sandbox = entry.spec.name, why, "attachment over");
-            self.forget(&entry, why, cause).await;
+            self.show_over(&entry, why, cause).await;
         }
         if entry.status.borrow().lifetime != Lifetime::Configured {
             self.daemon.attachments.table.remove(&entry);
@@ -183,7 +183,7 @@ impl AttachmentKeeper {
         Some(Arc::new(SandboxSettings { harness: (*harness)?, servers, report }))
     }
 
-    /// The shim of the request, that of the platform, or the one beside the sidecar's program.
+    /// Finds the shim that the request names, that the platform's table names, or that is beside the sidecar's program.
     fn shim_source(&self, spec: &AttachmentSpec) -> ShimSource {
         let (context, shims) = (Arc::clone(&self.daemon.context), Arc::clone(&self.daemon.attachments.shims));
         let (given, platform) = (spec.shim.clone(), spec.platform.clone());
@@ -194,14 +194,14 @@ impl AttachmentKeeper {
         })
     }
 
-    /// Holds the sandbox's enrolment and opens pipes. `None` when the sidecar stops.
+    /// Holds the sandbox's enrolment and opens pipes; returns why the attachment ended. `None` when the sidecar stops.
     async fn keep_attached(
         &self,
         entry: &Entry,
         attaching: &mut Attaching<ConfiguredPlatform>,
     ) -> Option<(String, OverCause)> {
         loop {
-            let mut hold = match self.hold_for(entry).await {
+            let mut hold = match self.hold_sandbox(entry).await {
                 Ok(hold) => hold?,
                 Err(over) => return Some(over),
             };
@@ -216,7 +216,7 @@ impl AttachmentKeeper {
             match end {
                 AttachingEnd::EnrolmentEnded => {
                     match (self.daemon.enrolments.find(&enrolment, clock::now()), lifetime) {
-                        // The configuration still grants it.
+                        // A configured attachment is enrolled anew.
                         (Err(Denied::Ended(EndCause::Expired)), Lifetime::Configured) => {}
                         (Err(Denied::Ended(EndCause::Expired)), _) => {
                             return Some(("the enrolment has expired".into(), OverCause::Ended));
@@ -225,7 +225,7 @@ impl AttachmentKeeper {
                     }
                 }
                 AttachingEnd::Over => {
-                    // No sandbox, or none that can be attached: nothing is to be left behind.
+                    // The sandbox does not exist or cannot be attached, so its enrolment is not needed.
                     let _ = self.daemon.kill(&enrolment).await;
                     return match state {
                         AttachmentState::Over { why, cause } => Some((why, cause)),
@@ -243,8 +243,8 @@ impl AttachmentKeeper {
         }
     }
 
-    /// Enrols the sandbox. `Ok(None)` when the sidecar stops.
-    async fn hold_for(&self, entry: &Entry) -> Result<Option<Hold>, (String, OverCause)> {
+    /// Enrols the sandbox and holds it. `Ok(None)` when the sidecar stops; `Err` with the reason if the attachment is over.
+    async fn hold_sandbox(&self, entry: &Entry) -> Result<Option<Hold>, (String, OverCause)> {
         let AttachmentSpec { grant, name, .. } = &*entry.spec;
         loop {
             if self.daemon.stop.is_cancelled() {
@@ -256,9 +256,9 @@ impl AttachmentKeeper {
             let Some(ttl) = self.enrolment_ttl(&entry.spec) else {
                 return Err(("the enrolment has expired".into(), OverCause::Ended));
             };
-            let request = AttachRequest { grant: grant.clone(), name: name.clone(), ttl };
-            // Not interrupted, so that no enrolment is left that this task does not know of: its caller sees the stop and
-            // ends the enrolment. It takes two seconds at most, and a write to the disk.
+            let request = HoldRequest { grant: grant.clone(), name: name.clone(), ttl };
+            // Not cancelled at a stop, so that this task knows of every enrolment that it created: the caller notices the
+            // stop and ends the enrolment. `hold` takes at most two seconds, and a write to disk.
             let held = self.daemon.hold(request).await;
             let error = match held {
                 Ok(hold) => return Ok(Some(hold)),
@@ -268,7 +268,7 @@ impl AttachmentKeeper {
             if lifetime == Lifetime::Followed {
                 let cause = match error {
                     HoldError::HeldByAnother(_) => OverCause::Taken,
-                    HoldError::NotCreated(EnrollError::Grant(..)) => OverCause::Configuration,
+                    HoldError::NotCreated(EnrollError::UnknownGrant(..)) => OverCause::Configuration,
                     HoldError::NotCreated(_) => OverCause::Unavailable,
                 };
                 return Err((why, cause));
@@ -284,8 +284,8 @@ impl AttachmentKeeper {
         }
     }
 
-    /// The time for a new enrolment: not beyond the expiry of an earlier one, and not longer than the grant allows now. `None`
-    /// if the earlier enrolment has expired.
+    /// The lifetime of a new enrolment: not beyond the expiry of the stored one, and not longer than the grant allows now.
+    /// `Some(None)`: the grant's `ttl`. `None` if the stored enrolment has expired.
     pub(super) fn enrolment_ttl(&self, spec: &AttachmentSpec) -> Option<Option<Duration>> {
         let Some(expires) = spec.expires else { return Some(spec.ttl) };
         let left = expires.duration_since(clock::now()).ok()?;
@@ -308,14 +308,14 @@ impl AttachmentKeeper {
     }
 
     /// Shows that the attachment is over, and removes its file.
-    async fn forget(&self, entry: &Entry, why: String, cause: OverCause) {
+    async fn show_over(&self, entry: &Entry, why: String, cause: OverCause) {
         if entry.status.borrow().lifetime == Lifetime::Detached {
             self.remove_record(entry.spec.key()).await;
         }
         entry.status.send_modify(|status| status.state = AttachmentState::Over { why, cause });
     }
 
-    /// Leaves a followed attachment in the sidecar.
+    /// Detaches an attachment from the command that follows it: stores it, so that it survives the command and restarts.
     pub(super) async fn detach(&self, entry: &Entry) -> Result<(), String> {
         let (request, enrolment) = {
             let status = entry.status.borrow();
@@ -352,7 +352,7 @@ impl HeldSandbox for Hold {
     }
 }
 
-/// Counts the calls of the sandbox that has this enrolment.
+/// Returns a function that counts the calls of the sandbox with this enrolment.
 pub(super) fn call_counter(daemon: &Arc<Daemon>, enrolment: &Arc<str>) -> CallCounter {
     let (daemon, enrolment) = (Arc::clone(daemon), Arc::clone(enrolment));
     Box::new(move || {

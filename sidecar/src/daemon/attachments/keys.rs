@@ -1,8 +1,9 @@
-//! The API keys of the platforms, and where they are read.
+//! Reads the API keys of the platforms from their sources.
 //!
-//! What must stay true: a key is read from the source that the configuration names and is known to the log's scrubber before
-//! it is used; a key that the platform refused is read again before it is sent again; in Vault a key is read with a token
-//! that has the policies of its platform and no others, and that token is revoked at a reload and at the stop.
+//! What must stay true: a key is read from the source that the configuration names, and is added to the log's scrubber
+//! before it is used; a key that the platform refused is read again before the next request; a key in Vault is read with
+//! a token that has only the policies of its platform, and that token is revoked when the configuration is reloaded and
+//! when the sidecar stops.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -19,7 +20,7 @@ use tokio::time::Instant;
 use crate::config::Platform;
 use crate::session::Context;
 
-/// The API keys of all platforms. Forgotten at a reload, since a secret of the same name may have another source then.
+/// The API keys of all platforms. Cleared at a reload, because a secret of the same name may have another source then.
 #[derive(Default)]
 pub(super) struct PlatformKeys(Mutex<BTreeMap<Name, Arc<PlatformKey>>>);
 
@@ -27,7 +28,7 @@ pub(super) struct PlatformKeys(Mutex<BTreeMap<Name, Arc<PlatformKey>>>);
 pub(super) struct PlatformKey {
     credentials: Credentials,
     vault: Option<SessionVault>,
-    /// When the key has to be read with a new token.
+    /// When the key has to be read with a new Vault token.
     replace_at: Instant,
 }
 
@@ -39,9 +40,9 @@ pub(super) enum KeyUse {
     ReadAgain,
 }
 
-/// The longest life of a token that reads a key. Vault may give it less; then it is replaced in time.
-const TOKEN_LIFE: Duration = Duration::from_secs(30 * 24 * 60 * 60);
-/// For revoking the tokens when the sidecar stops.
+/// The longest lifetime of a Vault token that reads a key. Vault may give a shorter one, which is then renewed or replaced.
+const TOKEN_LIFETIME: Duration = Duration::from_secs(30 * 24 * 60 * 60);
+/// How long revoking the tokens may take when the sidecar stops.
 const REVOKE_TIMEOUT: Duration = Duration::from_secs(2);
 
 impl PlatformKeys {
@@ -52,14 +53,14 @@ impl PlatformKeys {
             return Arc::clone(key);
         }
         let key = Arc::new(PlatformKey::new(context, platform));
-        if let Some(former) = keys.insert(platform.name.clone(), Arc::clone(&key)) {
-            former.abandon();
+        if let Some(replaced) = keys.insert(platform.name.clone(), Arc::clone(&key)) {
+            replaced.abandon();
         }
         key
     }
 
-    /// The configuration has changed: every key is read again when it is needed next.
-    pub(super) fn forget(&self) {
+    /// Drops all keys after a reload: each is read again when it is needed next.
+    pub(super) fn clear(&self) {
         let keys = std::mem::take(&mut *self.lock());
         keys.values().for_each(|key| key.abandon());
     }
@@ -83,7 +84,7 @@ impl PlatformKeys {
 impl PlatformKey {
     fn new(context: &Context, platform: &Platform) -> Self {
         let now = Instant::now();
-        // Without policies the key is not in Vault.
+        // A key in Vault has policies (`vault-policies`).
         let access = context.vault.as_ref().filter(|_| !platform.vault_policies.is_empty());
         let vault = access.map(|access| {
             let owner = TokenOwner {
@@ -91,10 +92,10 @@ impl PlatformKey {
                 sandbox: "none".into(),
                 grant: "none".into(),
                 policies: platform.vault_policies.clone(),
-                until: now + TOKEN_LIFE,
+                until: now + TOKEN_LIFETIME,
             };
             let vault = SessionVault::new(Arc::clone(access), owner);
-            // Until the key is given up.
+            // Matched by `leave` in `PlatformKeys::end`, or ended by `abandon`.
             vault.enter();
             vault
         });
@@ -102,7 +103,7 @@ impl PlatformKey {
         Self {
             credentials: Credentials::new(Arc::clone(&context.log), source, context.tasks.clone()),
             vault,
-            replace_at: now + TOKEN_LIFE / 2,
+            replace_at: now + TOKEN_LIFETIME / 2,
         }
     }
 
@@ -122,7 +123,7 @@ impl PlatformKey {
         }
     }
 
-    /// Revokes its token in Vault, without waiting, also while a client that is being made still has this key.
+    /// Revokes the key's Vault token without waiting, even if a client that is being created still uses the key.
     fn abandon(&self) {
         if let Some(vault) = &self.vault {
             vault.abandon();

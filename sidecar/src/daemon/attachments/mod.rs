@@ -1,28 +1,29 @@
 //! Attachments: sandboxes on platforms that the sidecar itself connects to and keeps connected.
 //!
-//! An attachment is asked for by a command, which follows it or leaves it in the sidecar, or by the configuration. Each has
-//! one task, which holds the sandbox's enrolment and opens pipes into the sandbox, one after the other.
+//! An attachment is requested by a command, which follows or detaches it, or by the configuration. Each attachment has one
+//! task, which holds the sandbox's enrolment and opens pipes into the sandbox, one after the other. If the sandbox dials
+//! out, the task opens no pipes.
 //!
 //! | module | what it holds |
 //! |---|---|
-//! | [`request`] | what is to be attached |
+//! | [`request`] | requests for attachments, and their checked form |
 //! | [`status`] | the state of an attachment, as commands show it |
 //! | `keeper` | starts, holds and ends attachments |
 //! | `wanted` | starts and ends those that are stored or configured |
 //! | `table` | all attachments by name |
 //! | `run` | one attachment's pipes |
-//! | `pacing` | what follows each outcome |
-//! | `activity` | tells a platform that a sandbox is in use |
+//! | `pacing` | the next step after each outcome, and its delay |
+//! | `activity` | reports to a platform that a sandbox is in use |
 //! | `client` | the platforms' clients |
 //! | `keys` | the platforms' API keys |
-//! | `dial_out` | one attachment whose sandbox connects to the sidecar by itself |
+//! | `dial_out` | one attachment whose sandbox connects to the sidecar itself |
 //! | `records` | the attachments that are stored |
 //! | `shim_file` | the static shim for upload |
 //! | `follow` | a command that follows its attachment |
 //!
-//! What must stay true: an attachment that was ended does not come back, except one of the configuration at the next reload
-//! or restart; a command that disconnects takes its attachment with it unless that was left in the sidecar on purpose; a
-//! restart does not prolong an enrolment; a token attaches sandboxes of those platforms only that name its grant.
+//! What must stay true: an attachment that was ended does not start again, except a configured one at the next reload or
+//! restart; when a command disconnects, its attachment ends unless the command has detached it; a restart does not
+//! prolong an enrolment; a token can attach only sandboxes of platforms whose `grants` name its grant.
 
 mod activity;
 mod client;
@@ -64,7 +65,7 @@ pub(crate) struct Attachments {
     table: AttachmentTable,
     keys: Arc<PlatformKeys>,
     shims: Arc<ShimFiles>,
-    /// The directory of the stored ones.
+    /// The directory of the stored attachments.
     directory: PathBuf,
     /// Signalled when the configuration was reloaded.
     reconfigured: Notify,
@@ -80,7 +81,8 @@ pub(crate) enum AttachmentError {
         "the configuration has no platform of the kind `{0}`; add a table `[platforms.{0}]` with its `api-key`, then `cofferdam reload`"
     )]
     NoPlatform(&'static str),
-    /// The same for a platform that does not exist: a token does not learn which platforms there are.
+    /// The same error if the platform does not exist, so that a client with a token cannot find out which platforms there
+    /// are.
     #[error(
         "no platform of the kind `{kind}` is for tokens of the grant `{grant}`; an operator has to name the grant in `grants` of the platform's table"
     )]
@@ -118,9 +120,9 @@ impl Attachments {
     }
 }
 
-/// The platform of a request: the one that it names, the one with the name of its kind, or the only one of its kind; among
-/// those that are for the request's grant.
-fn platform_of(
+/// Chooses the platform of a request, among the platforms that permit the request's grant: the platform that the request
+/// names, the platform that is named like its kind, or the only platform of that kind.
+fn choose_platform(
     config: &Config,
     request: &AttachmentRequest,
     requested_by: RequestedBy,
@@ -156,7 +158,7 @@ fn platform_of(
 }
 
 impl AttachmentError {
-    /// For the exit code of the command.
+    /// The cause of the error, which determines the exit code of the command.
     pub(crate) fn cause(&self) -> OverCause {
         match self {
             Self::Invalid(InvalidRequest::Sandbox(_)) => OverCause::NoSandbox,
@@ -172,9 +174,10 @@ impl AttachmentError {
     }
 }
 
-/// What to add to a template of E2B so that nothing is uploaded later. The error is a sentence with the next step.
+/// The lines to add to an E2B template so that its sandboxes contain the shim and no upload is needed. The error is a
+/// sentence with the next step.
 pub(crate) fn e2b_template(shim: Option<PathBuf>) -> Result<String, String> {
-    // E2B's own sandboxes have this processor.
+    // The sandboxes of E2B run on this processor.
     let shim = ShimFiles::default().find(shim.as_deref(), Architecture::X86_64)?;
     Ok(E2b::template(&shim))
 }

@@ -20,13 +20,13 @@ use super::request::{AttachmentKey, AttachmentRequest};
 /// An attachment as it is stored.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(super) struct AttachmentRecord {
-    /// It has a name.
+    /// Its `name` is always set.
     pub(super) request: AttachmentRequest,
-    /// When its enrolment expires. `None` in a file of an earlier version.
+    /// When the enrolment of the attachment expires. `None` if the file was written by an earlier version.
     pub(super) expires: Option<SystemTime>,
 }
 
-/// The content of a file.
+/// The content of a file, as this version writes it.
 #[derive(Deserialize, Serialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 struct StoredRecord {
@@ -38,31 +38,31 @@ struct StoredRecord {
 /// The content of a file of this version or an earlier one.
 #[derive(Deserialize)]
 #[serde(untagged)]
-enum StoredForm {
+enum FileContent {
     Current(StoredRecord),
     WithoutExpiry(AttachmentRequest),
 }
 
 #[derive(Debug, thiserror::Error)]
-#[error("{doing} `{path}`")]
+#[error("cannot {action} `{path}`")]
 pub(super) struct RecordError {
-    doing: &'static str,
+    action: &'static str,
     path: PathBuf,
     #[source]
     source: io::Error,
 }
 
-/// A record has a few hundred bytes; a much longer file is not one.
+/// A record has a few hundred bytes; a much longer file is not a record.
 const MAX_FILE_BYTES: u64 = 64 * 1024;
 
 pub(super) fn directory(state_dir: &Path) -> PathBuf {
     state_dir.join("attachments")
 }
 
-/// All records that can be read. A directory that does not exist holds none.
+/// Reads all records, skipping files that cannot be read. A missing directory counts as empty.
 pub(super) fn read_all(directory: &Path) -> Vec<AttachmentRecord> {
-    let list = match fs::read_dir(directory) {
-        Ok(list) => list,
+    let entries = match fs::read_dir(directory) {
+        Ok(entries) => entries,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Vec::new(),
         Err(error) => {
             tracing::error!(path = %directory.display(), %error, "cannot list the stored attachments");
@@ -70,7 +70,7 @@ pub(super) fn read_all(directory: &Path) -> Vec<AttachmentRecord> {
         }
     };
     let mut records = Vec::new();
-    for path in list.filter_map(|entry| Some(entry.ok()?.path())) {
+    for path in entries.filter_map(|entry| Some(entry.ok()?.path())) {
         let file = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
         if file.starts_with('.') && file.ends_with(TEMPORARY_SUFFIX) {
             // Left over from a write that a crash interrupted.
@@ -87,9 +87,9 @@ pub(super) fn read_all(directory: &Path) -> Vec<AttachmentRecord> {
         let AttachmentRequest { grant, name, .. } = &record.request;
         let name = name.as_deref().unwrap_or_default();
         let current_name = file_name(grant, name);
-        if file == former_file_name(name) {
+        if file == earlier_file_name(name) {
             if let Err(error) = fs::rename(&path, directory.join(current_name)) {
-                tracing::error!(path = %path.display(), %error, "cannot rename the file of an attachment: it is left after the attachment's end");
+                tracing::error!(path = %path.display(), %error, "cannot rename the file of an attachment: it will not be removed when the attachment ends");
             }
         } else if file != current_name {
             tracing::error!(path = %path.display(), "skipped: the file name does not match the attachment's grant and name");
@@ -110,9 +110,9 @@ pub(super) fn write(
     expires: SystemTime,
 ) -> Result<(), RecordError> {
     let path = directory.join(file_name(key.grant.as_str(), &key.name));
-    let failed = |doing, path: &Path| {
+    let failed = |action, path: &Path| {
         let path = path.to_owned();
-        move |source| RecordError { doing, path, source }
+        move |source| RecordError { action, path, source }
     };
     DirBuilder::new()
         .recursive(true)
@@ -125,7 +125,8 @@ pub(super) fn write(
     let record = StoredRecord { request, expires_ms };
     let mut bytes = serde_json::to_vec_pretty(&record).expect("a record is plain data");
     bytes.push(b'\n');
-    write_file(directory, &path, &bytes, Replace::Always).map_err(failed("write the attachment", &path))
+    write_file(directory, &path, &bytes, Replace::Always)
+        .map_err(failed("write the attachment's file", &path))
 }
 
 /// Deletes the file of this attachment, if there is one.
@@ -135,32 +136,32 @@ pub(super) fn remove(directory: &Path, key: &AttachmentKey) -> Result<(), Record
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
         removed => removed.and_then(|()| sync_directory(directory)),
     };
-    removed.map_err(|source| RecordError { doing: "remove the attachment", path, source })
+    removed.map_err(|source| RecordError { action: "remove the attachment's file", path, source })
 }
 
 fn read(path: &Path) -> io::Result<AttachmentRecord> {
     Ok(match serde_json::from_slice(&read_bounded(path, MAX_FILE_BYTES)?)? {
-        StoredForm::Current(StoredRecord { request, expires_ms }) => {
+        FileContent::Current(StoredRecord { request, expires_ms }) => {
             let expires = SystemTime::UNIX_EPOCH.checked_add(Duration::from_millis(expires_ms));
             // A time that cannot be represented is not trusted: the attachment counts as expired.
             AttachmentRecord { request, expires: Some(expires.unwrap_or(SystemTime::UNIX_EPOCH)) }
         }
-        StoredForm::WithoutExpiry(request) => AttachmentRecord { request, expires: None },
+        FileContent::WithoutExpiry(request) => AttachmentRecord { request, expires: None },
     })
 }
 
-/// A name may contain any character that is not a control character, so the file is named by a hash. A grant's name has no
-/// slash, so no two attachments have the same text before the hash.
+/// The name of a sandbox may contain any character but control characters, so the file is named by a hash. The name of a
+/// grant has no slash, so the hashed texts of two attachments differ.
 fn file_name(grant: &str, name: &str) -> String {
-    hashed(&format!("{grant}/{name}"))
+    hashed_file_name(&format!("{grant}/{name}"))
 }
 
 /// The file name in earlier versions, in which all grants shared one set of names.
-fn former_file_name(name: &str) -> String {
-    hashed(name)
+fn earlier_file_name(name: &str) -> String {
+    hashed_file_name(name)
 }
 
-fn hashed(text: &str) -> String {
+fn hashed_file_name(text: &str) -> String {
     format!("{}.json", hex(&digest(&SHA256, text.as_bytes()).as_ref()[..16]))
 }
 
@@ -194,7 +195,7 @@ mod tests {
         SystemTime::UNIX_EPOCH + Duration::from_millis(1_800_000_000_123)
     }
 
-    /// A directory of records that is removed with this value.
+    /// A temporary directory, removed on drop.
     struct Directory(PathBuf);
 
     impl Directory {
@@ -210,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_is_read_again_until_it_is_removed() {
+    fn records_are_read_as_they_were_written_until_they_are_removed() {
         let state = Directory::new();
         let directory = directory(&state.0);
         assert_eq!(read_all(&directory), []);
@@ -239,7 +240,7 @@ mod tests {
         let directory = directory(&state.0);
         fs::create_dir_all(&directory).unwrap();
         let text = serde_json::to_string(&request("dev", "box 1")).unwrap();
-        fs::write(directory.join(former_file_name("box 1")), text).unwrap();
+        fs::write(directory.join(earlier_file_name("box 1")), text).unwrap();
         for _ in 0..2 {
             let record = AttachmentRecord { request: request("dev", "box 1"), expires: None };
             assert_eq!(read_all(&directory), [record]);

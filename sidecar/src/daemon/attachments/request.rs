@@ -1,6 +1,6 @@
-//! What is to be attached: as the command line asks for it and as it is stored, and its checked form.
+//! The request for an attachment, as commands send it and as it is stored, and its checked form.
 //!
-//! What must stay true: nothing here holds a credential.
+//! What must stay true: no type here contains a credential.
 
 use std::path::PathBuf;
 use std::time::{Duration, SystemTime};
@@ -59,7 +59,7 @@ pub(crate) enum Route {
     Ssh,
 }
 
-/// What identifies an attachment. Two grants may use the same name, and neither learns that from the other.
+/// Identifies an attachment. Two grants may use the same name, and clients of one cannot find that out about the other.
 #[derive(Clone, Debug, Eq, Ord, PartialEq, PartialOrd)]
 pub(crate) struct AttachmentKey {
     pub(crate) grant: Name,
@@ -67,7 +67,7 @@ pub(crate) struct AttachmentKey {
     pub(crate) name: String,
 }
 
-/// Who asks for an attachment.
+/// Which kind of client requests an attachment.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum RequestedBy {
     /// On the admin socket, or with a client certificate.
@@ -84,7 +84,7 @@ pub(super) struct AttachmentSpec {
     pub(super) sandbox: SandboxId,
     pub(super) grant: Name,
     pub(super) ttl: Option<Duration>,
-    /// When the enrolment of an attachment that was stored ends: a restart of the sidecar does not prolong it.
+    /// For a stored attachment: when its enrolment expires, which a restart of the sidecar does not prolong.
     pub(super) expires: Option<SystemTime>,
     pub(super) when_suspended: WhenSuspended,
     pub(super) keep_awake: KeepAwake,
@@ -95,16 +95,16 @@ pub(super) struct AttachmentSpec {
 
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum InvalidRequest {
-    #[error("read the grant's name: {0}")]
+    #[error("the grant's name is invalid: {0}")]
     Grant(#[source] InvalidName),
-    #[error("read the platform's name: {0}")]
+    #[error("the platform's name is invalid: {0}")]
     Platform(#[source] InvalidName),
     #[error(transparent)]
     Sandbox(#[from] InvalidSandboxId),
 }
 
 impl AttachmentRequest {
-    /// `platform` is the table to use if the request names none.
+    /// Checks the request. `platform` is the platform that was chosen for it.
     pub(super) fn check(&self, platform: Name) -> Result<AttachmentSpec, InvalidRequest> {
         let sandbox: SandboxId = self.sandbox.parse()?;
         Ok(AttachmentSpec {
@@ -134,7 +134,7 @@ impl AttachmentSpec {
         AttachmentKey { grant: self.grant.clone(), name: self.name.clone() }
     }
 
-    /// The attachment of a table `[attach.NAME]`.
+    /// The spec of a table `[attach.NAME]` of the configuration.
     pub(super) fn configured(name: &Name, attachment: &config::Attachment) -> Self {
         Self {
             name: name.to_string(),
@@ -151,7 +151,7 @@ impl AttachmentSpec {
         }
     }
 
-    /// The same as a request, to be stored.
+    /// Converts the spec back into a request, to be stored.
     pub(super) fn to_request(&self, kind: Kind) -> AttachmentRequest {
         AttachmentRequest {
             kind,

@@ -1,4 +1,4 @@
-//! The state of an attachment, as `attach list`, `sessions` and the followers of an attachment get it. Plain data.
+//! The state of an attachment, as `attach list`, `sessions` and following commands show it. Plain data.
 
 use cofferdam_platforms::{PlatformKind, Progress};
 use schemars::{JsonSchema, Schema};
@@ -116,7 +116,7 @@ impl AttachmentState {
         }
     }
 
-    /// Why it is not attached.
+    /// Why the sandbox is not attached.
     pub(crate) fn reason(&self) -> Option<&str> {
         match self {
             Self::Waiting { why, .. } | Self::Refused { why, .. } | Self::Over { why, .. } => Some(why),
@@ -125,7 +125,7 @@ impl AttachmentState {
     }
 }
 
-/// Lists the steps of opening beside the other states, as readers of the JSON see them.
+/// Lists the steps of opening beside the other states, as they appear in the JSON.
 fn list_every_state(schema: &mut Schema) {
     let Some(Value::Array(states)) = schema.remove("anyOf") else { return };
     let steps_of = |state: Value| match state.get("oneOf") {
@@ -137,7 +137,7 @@ fn list_every_state(schema: &mut Schema) {
 }
 
 impl OverCause {
-    /// As it is written in JSON, and in the code of a refusal.
+    /// The cause as in JSON and in the error code of a refusal.
     pub(crate) fn as_str(self) -> &'static str {
         match self {
             Self::Configuration => "configuration",
@@ -150,7 +150,7 @@ impl OverCause {
         }
     }
 
-    /// Reads what [`as_str`](Self::as_str) gives.
+    /// The inverse of [`as_str`](Self::as_str).
     pub(crate) fn read(text: &str) -> Option<Self> {
         serde_json::from_value(text.into()).ok()
     }
@@ -179,7 +179,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn causes_are_read_as_they_are_written() {
+    fn every_cause_is_parsed_from_its_string() {
         for cause in [
             OverCause::Configuration,
             OverCause::Ended,
@@ -195,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn every_state_is_one_flat_object() {
+    fn states_are_flat_json_objects() {
         for (state, text) in [
             (AttachmentState::FINDING, r#"{"state":"finding"}"#),
             (

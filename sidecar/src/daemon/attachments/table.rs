@@ -1,8 +1,8 @@
-//! All attachments by grant and name, and what starts and ends them.
+//! All attachments by grant and name, with their limits.
 //!
-//! What must stay true: a sandbox of a platform belongs to one attachment, and so does a name within its grant; no grant
-//! learns the names of another one, nor takes its share of the limit; an entry exists for as long as its task runs, and for
-//! configured ones until the configuration changes.
+//! What must stay true: a sandbox of a platform belongs to one attachment, and so does a name within its grant; clients of
+//! one grant cannot find out the names of another grant, nor use up its share of the limit; an entry exists for as long as
+//! its task runs, and that of a configured attachment until the configuration changes.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -33,12 +33,13 @@ pub(super) struct Entry {
     pub(super) stop: CancellationToken,
 }
 
-/// How many attachments there may be.
+/// How many attachments are allowed.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) struct AttachmentLimits {
-    /// Of the configuration: `limits.attachments`.
+    /// Attachments of the configuration: `limits.attachments`.
     pub(super) configured: usize,
-    /// Of each grant, by commands and the admin API: an equal share of what the configuration's own leave.
+    /// Attachments of each grant that commands and clients of the admin API request: an equal share of what the configured
+    /// attachments leave.
     pub(super) requested_per_grant: usize,
 }
 
@@ -54,23 +55,23 @@ pub(crate) enum NotEntered {
     #[error(
         "the name `{0}` belongs to another attachment; end that with `cofferdam attach end {0}`, or give this one another `--name`"
     )]
-    Name(String),
+    NameInUse(String),
     #[error(
         "the sandbox `{sandbox}` is attached as `{name}` already; end that with `cofferdam attach end {name}`"
     )]
-    Sandbox { sandbox: SandboxId, name: String },
-    /// Without the other attachment's name: a token may not learn the names of other grants.
+    SandboxInUse { sandbox: SandboxId, name: String },
+    /// Without the other attachment's name, which a client of this grant must not find out.
     #[error(
         "the sandbox `{0}` is attached already, with another grant; an operator finds it with `cofferdam attach list`"
     )]
-    SandboxOfAnotherGrant(SandboxId),
+    SandboxInUseByOtherGrant(SandboxId),
 }
 
 impl NotEntered {
     /// Whether another attachment has the name or the sandbox.
     pub(super) fn is_conflict(&self) -> bool {
         match self {
-            Self::Name(_) | Self::Sandbox { .. } | Self::SandboxOfAnotherGrant(_) => true,
+            Self::NameInUse(_) | Self::SandboxInUse { .. } | Self::SandboxInUseByOtherGrant(_) => true,
             Self::Full(_) | Self::GrantFull { .. } => false,
         }
     }
@@ -93,13 +94,13 @@ impl AttachmentTable {
             other.spec.platform == *platform && other.spec.sandbox == *sandbox && !is_over(other)
         }) {
             return Err(match other.spec.grant == *grant {
-                true => NotEntered::Sandbox { sandbox: sandbox.clone(), name: other.spec.name.clone() },
-                false => NotEntered::SandboxOfAnotherGrant(sandbox.clone()),
+                true => NotEntered::SandboxInUse { sandbox: sandbox.clone(), name: other.spec.name.clone() },
+                false => NotEntered::SandboxInUseByOtherGrant(sandbox.clone()),
             });
         }
         let key = entry.spec.key();
         if entries.get(&key).is_some_and(|other| !is_over(other)) {
-            return Err(NotEntered::Name(name.clone()));
+            return Err(NotEntered::NameInUse(name.clone()));
         }
         let is_configured = |entry: &Entry| entry.status.borrow().lifetime == Lifetime::Configured;
         if is_configured(&entry) {
@@ -118,7 +119,7 @@ impl AttachmentTable {
         Ok(())
     }
 
-    /// Removes this entry, unless its name has gone to another one.
+    /// Removes this entry, unless another entry has its name now.
     pub(super) fn remove(&self, entry: &Entry) {
         let mut entries = self.lock();
         let key = entry.spec.key();
@@ -129,8 +130,8 @@ impl AttachmentTable {
         self.removed.notify_waiters();
     }
 
-    /// Waits for the removal of some entry.
-    pub(super) async fn removal(&self) {
+    /// Waits until any entry is removed.
+    pub(super) async fn await_removal(&self) {
         self.removed.notified().await;
     }
 
@@ -138,19 +139,19 @@ impl AttachmentTable {
         self.lock().get(key).cloned()
     }
 
-    /// The attachment that has the name or the sandbox of this one.
-    pub(super) fn conflicting(&self, spec: &AttachmentSpec) -> Option<Entry> {
+    /// The attachment that has the same name or sandbox as `spec`.
+    pub(super) fn find_conflict(&self, spec: &AttachmentSpec) -> Option<Entry> {
         let entries = self.lock();
-        let same =
+        let has_sandbox =
             |entry: &&Entry| entry.spec.platform == spec.platform && entry.spec.sandbox == spec.sandbox;
-        entries.get(&spec.key()).or_else(|| entries.values().find(same)).cloned()
+        entries.get(&spec.key()).or_else(|| entries.values().find(has_sandbox)).cloned()
     }
 
     pub(super) fn all(&self) -> Vec<Entry> {
         self.lock().values().cloned().collect()
     }
 
-    /// Those of the configuration.
+    /// The attachments of the configuration.
     pub(super) fn configured(&self) -> Vec<Entry> {
         self.all()
             .into_iter()
@@ -164,7 +165,7 @@ impl AttachmentTable {
 }
 
 impl Entry {
-    /// A new attachment that was not started yet.
+    /// An attachment whose task is not started yet.
     pub(super) fn new(spec: AttachmentSpec, status: AttachmentStatus) -> Self {
         Self { spec: Arc::new(spec), status: watch::Sender::new(status), stop: CancellationToken::new() }
     }
@@ -218,24 +219,24 @@ mod tests {
         let first = followed("dev", "box1", "x");
         table.enter(first.clone(), LIMITS).unwrap();
         let sandbox = "x".parse().unwrap();
-        let taken = NotEntered::Sandbox { sandbox, name: "box1".into() };
-        assert_eq!(table.enter(followed("dev", "box2", "x"), LIMITS), Err(taken));
-        let name = NotEntered::Name("box1".into());
-        assert_eq!(table.enter(followed("dev", "box1", "y"), LIMITS), Err(name));
+        let sandbox_in_use = NotEntered::SandboxInUse { sandbox, name: "box1".into() };
+        assert_eq!(table.enter(followed("dev", "box2", "x"), LIMITS), Err(sandbox_in_use));
+        let name_in_use = NotEntered::NameInUse("box1".into());
+        assert_eq!(table.enter(followed("dev", "box1", "y"), LIMITS), Err(name_in_use));
         table.remove(&first);
         table.enter(followed("dev", "box1", "y"), LIMITS).unwrap();
-        // The first one's task ends late and must not remove its successor.
+        // The task of the first attachment may end late, and must not remove the entry of the second.
         table.remove(&first);
         assert!(table.find(&first.spec.key()).is_some());
     }
 
     #[test]
-    fn a_grant_does_not_learn_the_names_of_another() {
+    fn an_error_does_not_reveal_names_of_another_grant() {
         let table = AttachmentTable::default();
         table.enter(followed("dev", "box1", "x"), LIMITS).unwrap();
         table.enter(followed("other", "box1", "y"), LIMITS).unwrap();
         let error = table.enter(followed("other", "box2", "x"), LIMITS).unwrap_err();
-        assert_eq!(error, NotEntered::SandboxOfAnotherGrant("x".parse().unwrap()));
+        assert_eq!(error, NotEntered::SandboxInUseByOtherGrant("x".parse().unwrap()));
         assert!(!error.to_string().contains("box1") && !error.to_string().contains("dev"), "{error}");
     }
 
@@ -251,7 +252,7 @@ mod tests {
     }
 
     #[test]
-    fn configured_attachments_are_limited_and_one_that_is_over_makes_way() {
+    fn configured_attachments_are_limited_and_an_ended_one_frees_its_sandbox() {
         let table = AttachmentTable::default();
         let over = entry("dev", "box1", "x", Lifetime::Configured);
         let state = AttachmentState::Over { why: "gone".into(), cause: OverCause::NoSandbox };

@@ -1,7 +1,8 @@
-//! The attachments that no command follows: those that are stored, at the start, and those of the configuration.
+//! Starts and ends the attachments that no command follows: the stored ones when the sidecar starts, and those of the
+//! configuration.
 //!
-//! What must stay true: a stored attachment whose enrolment has ended is not started but removed; after a reload, the
-//! configured attachments are those of the new configuration, and none is left that it does not permit.
+//! What must stay true: a stored attachment whose enrolment has ended is removed instead of started; after a reload, the
+//! configured attachments are those of the new configuration, and attachments that it does not permit have ended.
 
 use std::time::SystemTime;
 
@@ -16,8 +17,9 @@ use super::status::{AttachmentState, Lifetime};
 use crate::enrolment::{Enrolment, EnrolmentKind};
 
 impl AttachmentKeeper {
-    /// Starts the stored and the configured attachments, and applies each reload of the configuration until the stop.
-    pub(crate) async fn keep(self) {
+    /// Starts the stored and the configured attachments, and applies each reload of the configuration until the sidecar
+    /// stops.
+    pub(crate) async fn start_and_follow_configuration(self) {
         let directory = self.daemon.attachments.directory.clone();
         let records = self.daemon.context.tasks.spawn_blocking(move || records::read_all(&directory)).await;
         for record in records.unwrap_or_default() {
@@ -27,17 +29,17 @@ impl AttachmentKeeper {
             self.apply_configuration().await;
             tokio::select! {
                 () = self.daemon.stop.cancelled() => break,
-                () = self.daemon.attachments.reconfigured.notified() => self.daemon.attachments.keys.forget(),
+                () = self.daemon.attachments.reconfigured.notified() => self.daemon.attachments.keys.clear(),
             }
         }
         self.daemon.attachments.keys.end().await;
     }
 
-    /// Starts a stored attachment again, unless its enrolment has ended meanwhile: then it is removed.
+    /// Starts a stored attachment again, or removes its file if its enrolment has ended meanwhile.
     async fn restore(&self, record: AttachmentRecord) {
         let AttachmentRecord { request, expires } = record;
         let name = request.name.as_deref().unwrap_or_default();
-        // A platform that is missing now may come with a reload: the attachment says so in its state.
+        // The platform need not be configured now: its absence shows in the attachment's state, and a reload may add it.
         let platform = request.platform.as_deref().unwrap_or(request.kind.as_str()).parse();
         let spec = platform.map_err(InvalidRequest::Platform).and_then(|platform| request.check(platform));
         let mut spec = match spec {
@@ -50,7 +52,7 @@ impl AttachmentKeeper {
         };
         let key = spec.key();
         let now = clock::now();
-        let enrolment = self.enrolment_of(&spec, now);
+        let enrolment = self.find_enrolment(&spec, now);
         let until = expires.or(enrolment.as_ref().map(|enrolment| enrolment.expires));
         let ended = match (until.filter(|until| *until > now), enrolment) {
             (Some(_), Some(_)) => None,
@@ -69,21 +71,24 @@ impl AttachmentKeeper {
         }
     }
 
-    /// The enrolment of a stored attachment, if it has not ended.
-    fn enrolment_of(&self, spec: &AttachmentSpec, now: SystemTime) -> Option<Enrolment> {
-        // A sandbox that dials out has a key of its own.
+    /// The valid enrolment of a stored attachment, if there is one.
+    fn find_enrolment(&self, spec: &AttachmentSpec, now: SystemTime) -> Option<Enrolment> {
+        // A sandbox that dials out is enrolled by its key.
         let kind = match spec.via {
             Route::DialOut => EnrolmentKind::Key,
             Route::Preview | Route::Ssh => EnrolmentKind::Attached,
         };
         let valid = self.daemon.enrolments.list(now).into_iter();
-        let mut own = valid.filter(|(enrolment, of)| {
-            *of == kind && enrolment.grant == spec.grant && enrolment.name.as_deref() == Some(&spec.name)
+        let mut matching = valid.filter(|(enrolment, enrolment_kind)| {
+            *enrolment_kind == kind
+                && enrolment.grant == spec.grant
+                && enrolment.name.as_deref() == Some(&spec.name)
         });
-        own.next().map(|(enrolment, _)| enrolment)
+        matching.next().map(|(enrolment, _)| enrolment)
     }
 
-    /// Starts what the configuration has gained, and ends what it has lost or does not permit any more.
+    /// Starts attachments that were added to the configuration, and ends those that were removed, changed, or are not
+    /// permitted any more.
     async fn apply_configuration(&self) {
         let config = self.daemon.context.config.load_full();
         for entry in self.daemon.attachments.table.all() {
@@ -101,7 +106,7 @@ impl AttachmentKeeper {
         for entry in self.daemon.attachments.table.configured() {
             let is_over = matches!(entry.status.borrow().state, AttachmentState::Over { .. });
             if is_over || !wanted.contains(&entry.spec) {
-                // Failures are in the log.
+                // Failures are logged where they occur.
                 let _ = self.end(&entry.spec.key()).await;
                 self.daemon.attachments.table.remove(&entry);
             }

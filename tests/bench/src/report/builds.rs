@@ -3,8 +3,8 @@
 use std::fmt;
 use std::path::Path;
 
+use crate::footprint;
 use crate::program_paths::ProgramPaths;
-use crate::weight;
 
 /// The profiles with which the programs ship.
 const SHIPPED_SIDECAR: &str = "dist";
@@ -32,8 +32,8 @@ impl MeasuredBuilds {
         Self {
             sidecar: profile(sidecar.as_deref()),
             shim: profile(shim.as_deref()),
-            shim_size: shim.and_then(|shim| weight::file_size(&shim).ok()),
-            small_shim_size: paths.small_shim().and_then(|shim| weight::file_size(&shim).ok()),
+            shim_size: shim.and_then(|shim| footprint::file_size(&shim).ok()),
+            small_shim_size: paths.small_shim().and_then(|shim| footprint::file_size(&shim).ok()),
         }
     }
 
