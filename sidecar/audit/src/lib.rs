@@ -78,6 +78,7 @@ pub use self::lookup::{RETRY, RecordedAttempts};
 pub use self::read::{Follower, InvalidSelector, Selector, show, tail};
 pub use self::record::{
     Call, CallResult, Caller, DecisionRecord, Event, EventRecord, FollowedBy, Mac, OutcomeRecord, SecretUse,
+    SentBy,
 };
 pub use self::verify::{AuditPlace, Verified, VerifyError, verify};
 

@@ -245,6 +245,18 @@ impl ServerSet {
         }
     }
 
+    /// Keeps what a process printed that is not an MCP message: the explanation of its end names it. The excerpt is scrubbed.
+    pub fn keep_stray_output(&mut self, process: ProcessId, excerpt: String) {
+        if let Some(process) = self.find_mut(process).and_then(Generation::process_mut) {
+            process.keep_stray_output(excerpt);
+        }
+    }
+
+    /// Whether the process still serves, drains or is to take over.
+    pub fn has_process(&self, process: ProcessId) -> bool {
+        self.slots.iter().any(|slot| slot.processes.role(process).is_some())
+    }
+
     /// The role of a process. One that is gone counts as draining: its last messages are still relayed.
     pub fn role(&self, process: ProcessId) -> Role {
         self.slots.iter().find_map(|slot| slot.processes.role(process)).unwrap_or(Role::Draining)

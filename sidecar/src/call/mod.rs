@@ -26,8 +26,10 @@
 //! | [`retry`] | repeats requests that may have run, or answers that their outcome is unknown |
 //! | [`scrubbing`] | large messages, scrubbed by a worker thread |
 //! | [`send`] | sending to a process, or parking until it is ready |
-//! | [`server_requests`] | requests of the server to the harness |
+//! | [`server_requests`] | requests of the server that wait for the harness's response |
 //! | [`shown_tools`] | tools that the harness was shown |
+//! | [`stray_output`] | output of servers that is not MCP |
+//! | [`to_harness`] | decided requests of the server, shown to the harness or refused |
 //! | [`tasks`] | MCP tasks, and the processes that run them |
 //! | [`used_secrets`] | which secrets a call is made with |
 //!
@@ -54,7 +56,9 @@ mod scrubbing;
 mod send;
 mod server_requests;
 mod shown_tools;
+mod stray_output;
 mod tasks;
+mod to_harness;
 mod used_secrets;
 
 use std::collections::VecDeque;
@@ -71,7 +75,7 @@ use tokio::time::Instant;
 use self::admit::{Admitted, DecisionFacts, Incoming, ParkingRoom, ToolListWait, admit};
 use self::catalogue::ToolCatalogue;
 use self::decide::{Decided, DecidedChunk, Resolution, decide};
-use self::decode::decode;
+use self::decode::decode_incoming;
 use self::forward::{Prepared, prepare};
 use self::in_flight::InFlight;
 use self::lookup::Lookups;
@@ -79,6 +83,7 @@ use self::parked::{ParkReason, Parked, Work};
 use self::record::Recording;
 use self::recording::{Chunk, PendingDecision};
 use self::server_requests::ServerRequests;
+use self::stray_output::StrayOutputLog;
 use self::tasks::TaskTable;
 use self::used_secrets::{HeldSecrets, held_secrets};
 use crate::config::Config;
@@ -93,7 +98,7 @@ pub(crate) use self::scrubbing::{LargeMessage, Scrubbed};
 /// The messages of one link, from the harness to its server and back.
 pub(crate) struct Pipeline {
     pub(crate) caller: CallerContext,
-    /// Messages to be decided: requests that were parked come before newly received messages.
+    /// Messages to be decided, of the harness and requests of its servers: what was parked comes before what is new.
     incoming: VecDeque<Incoming>,
     /// Admitted messages that cannot be decided or sent yet.
     pub(crate) parked: Parked,
@@ -110,6 +115,7 @@ pub(crate) struct Pipeline {
     pub(crate) recording: RecordingChunk,
     /// The message of a server that a worker thread is scrubbing.
     pub(crate) large: LargeMessage,
+    stray_output: StrayOutputLog,
     pub(crate) replies: Replies,
 }
 
@@ -146,6 +152,9 @@ struct ChunkExecution<'a> {
 /// Messages that are decided together: enough to share a write, few enough that other events do not wait long.
 const MAX_CHUNK: usize = 64;
 
+/// Requests of servers that wait for their decision while the audit's disk is slow: servers are not read beyond this.
+const MAX_QUEUED_SERVER_REQUESTS: usize = 64;
+
 impl Pipeline {
     pub(crate) fn new(session: Arc<Session>, link: Arc<str>, server: Name, max_message_bytes: usize) -> Self {
         let config = session.context.config.load();
@@ -168,12 +177,19 @@ impl Pipeline {
             recorder,
             recording: RecordingChunk::default(),
             large: LargeMessage::default(),
+            stray_output: StrayOutputLog::default(),
             replies: Replies::default(),
         }
     }
 
     pub(crate) fn receive(&mut self, batch: Vec<Received>) {
         self.incoming.extend(batch.into_iter().map(Incoming::new));
+    }
+
+    /// Whether as many requests of servers wait to be decided as are kept.
+    pub(crate) fn has_too_many_server_requests(&self) -> bool {
+        let of_servers = self.incoming.iter().filter(|message| message.sending_process().is_some());
+        of_servers.count() >= MAX_QUEUED_SERVER_REQUESTS
     }
 
     /// Processes all queued messages, until one of them has to wait for a slow disk.
@@ -273,7 +289,7 @@ impl Pipeline {
         before: &DecidedChunk<'_>,
         now: Instant,
     ) -> Resolution<'a> {
-        let Incoming { received, prior, deadline, tool_list_wait } = message;
+        let Incoming { received, prior, deadline, tool_list_wait, .. } = message;
         let in_flight = self.in_flight.len() + self.parked.requests() + before.allowed_requests;
         let room = in_flight < config.limits.requests_in_flight;
         let parking = match room && self.parked.has_room_for(received.bytes.len()) {
@@ -287,7 +303,7 @@ impl Pipeline {
                 || servers.replay().is_own(id)
                 || before.uses_id(id)
         };
-        let inbound = decode(received, config.limits.message_depth);
+        let inbound = decode_incoming(message, config.limits.message_depth);
         let (inbound, prior) = match admit(inbound, *prior, parking, is_in_use) {
             Admitted::Pass(inbound, prior) => (inbound, prior),
             Admitted::LookUp(id) => return Resolution::Park(id, ParkReason::AuditLookup(None)),
@@ -409,6 +425,9 @@ impl Pipeline {
         }
         for call in self.recording.end().into_iter().chain(self.parked.take_all_unsent()) {
             self.recorder.store_outcome(call, CallResult::Refused, Some(Code::SessionEnded), now);
+        }
+        for call in self.server_requests.take_all() {
+            self.recorder.store_outcome(call, CallResult::OutcomeUnknown, Some(Code::SessionEnded), now);
         }
         if let Some(call) = self.large.end() {
             self.recorder.store_outcome(call, CallResult::OutcomeUnknown, Some(Code::SessionEnded), now);

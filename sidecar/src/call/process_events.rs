@@ -21,13 +21,14 @@ impl Pipeline {
         if !servers.has_replacement_work() {
             return;
         }
-        let Self { caller, in_flight, tasks, server_requests, tool_listing, .. } = &*self;
+        let Self { caller, in_flight, tasks, server_requests, tool_listing, incoming, .. } = &*self;
         let config = caller.session.context.config.load_full();
         let is_busy = |process: ProcessId| {
             tool_listing.is_some()
                 || in_flight.has_calls_on(process)
                 || tasks.has_tasks_on(process)
                 || server_requests.has_requests_of(process)
+                || incoming.iter().any(|message| message.sending_process() == Some(process))
         };
         let launcher = || caller.launcher(&config);
         for (slot, notice) in servers.advance_replacements(&is_busy, &launcher) {

@@ -221,10 +221,12 @@ impl Link {
         }
     }
 
-    /// Whether another message of a server can be read: there is room for it in the outbox, and no earlier message,
-    /// which it must not overtake, is still being scrubbed.
+    /// Whether another message of a server can be read: there is room for it in the outbox or, if it is a request, in the
+    /// queue of undecided messages, and no earlier message, which it must not overtake, is still being scrubbed.
     fn can_read_servers(&self) -> bool {
-        self.peer.has_room() && !self.pipeline.large.is_being_scrubbed()
+        self.peer.has_room()
+            && !self.pipeline.large.is_being_scrubbed()
+            && !self.pipeline.has_too_many_server_requests()
     }
 
     /// Whether this link's server can take more messages of the shim.

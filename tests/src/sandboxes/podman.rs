@@ -5,7 +5,8 @@ use std::path::Path;
 use std::process::Command;
 
 use super::{
-    Access, CreatedNames, Guest, PodmanEngine, SHIM_INSIDE, Sandbox, if_usable, text_of_success, write_program,
+    Access, CreatedNames, Guest, PodmanEngine, SHIM_INSIDE, Sandbox, if_usable, text_of_success,
+    write_program,
 };
 use crate::harness::Harness;
 use crate::process::command;
