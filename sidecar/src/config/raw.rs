@@ -285,13 +285,12 @@ pub(super) struct RawScope {
     pub(super) headers: Option<Spanned<BTreeMap<Spanned<String>, Spanned<String>>>>,
 }
 
-/// Patterns of tool names: `*` matches any characters, `?` exactly one. `deny` takes precedence over `ask`, `ask` over `allow`.
+/// Patterns of tool names: `*` matches any characters, `?` exactly one; there is no other syntax. `deny` takes precedence over `ask`, `ask` over `allow`.
 #[derive(Debug, Default, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
 #[schemars(rename = "Tools")]
 pub(super) struct RawTools {
-    /// Allowed tools. If this list is present, tools that no list names are denied. In a pattern `*` matches any run of
-    /// characters and `?` one; this list is case-sensitive.
+    /// Allowed tools, case-sensitive. If this list is present, tools that no list names are denied.
     pub(super) allow: Option<Vec<Spanned<String>>>,
     /// Tools that need a person's approval. This version cannot ask for it, so their calls are refused.
     pub(super) ask: Vec<Spanned<String>>,

@@ -146,17 +146,15 @@ async fn a_process_that_never_answers_its_first_request_is_ended() {
 #[tokio::test(start_paused = true)]
 async fn output_that_is_no_answer_does_not_end_the_start_timeout() {
     let log_message = r#"{"jsonrpc":"2.0","method":"notifications/message","params":{}}"#;
-    for output in ["Server listening", log_message] {
-        let script = Script::responding(move |_| vec![Reaction::Write(output.into())]);
-        let mut fixture = LinkFixture::with(script, &SERVER);
-        let id = fixture.request("initialize", "{}", None);
-        let unknown = fixture.wait_for_outcome(id).await;
-        assert!(
-            matches!(&unknown, CallResult::Unknown(why) if why.contains("server-start-timeout")),
-            "{output}: {unknown:?}"
-        );
-        fixture.finish().await;
-    }
+    let script = Script::responding(move |_| vec![Reaction::Write(log_message.into())]);
+    let mut fixture = LinkFixture::with(script, &SERVER);
+    let id = fixture.request("initialize", "{}", None);
+    let unknown = fixture.wait_for_outcome(id).await;
+    assert!(
+        matches!(&unknown, CallResult::Unknown(why) if why.contains("server-start-timeout")),
+        "{unknown:?}"
+    );
+    fixture.finish().await;
 }
 
 #[tokio::test(start_paused = true)]
