@@ -35,7 +35,7 @@ fn a_server_that_prints_a_line_before_its_answers_is_not_ended_by_the_start_time
     let mut shim = world.shim("tools");
     let answer = shim.initialize();
     assert_eq!(answer["result"]["serverInfo"]["name"], "s", "{answer}");
-    let pid = || world.sessions()[0]["links"][0]["pid"].clone();
+    let pid = || world.sessions()[0]["pid"].clone();
     let first = pid();
     assert!(first.is_u64(), "{}", world.sessions());
     std::thread::sleep(std::time::Duration::from_millis(1500));

@@ -252,14 +252,9 @@ impl ServerSet {
         }
     }
 
-    /// Whether the process still serves, drains or is to take over.
-    pub fn has_process(&self, process: ProcessId) -> bool {
-        self.slots.iter().any(|slot| slot.processes.role(process).is_some())
-    }
-
-    /// The role of a process. One that is gone counts as draining: its last messages are still relayed.
-    pub fn role(&self, process: ProcessId) -> Role {
-        self.slots.iter().find_map(|slot| slot.processes.role(process)).unwrap_or(Role::Draining)
+    /// The role of a process; none for one that is gone.
+    pub fn role(&self, process: ProcessId) -> Option<Role> {
+        self.slots.iter().find_map(|slot| slot.processes.role(process))
     }
 
     /// The secrets of the process that serves a scope, or of the server's own process.

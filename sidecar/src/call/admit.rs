@@ -4,6 +4,7 @@
 //! full the link is and whether a request ran before are passed to the decision as [`DecisionFacts`], because rules win
 //! over both.
 
+use std::collections::VecDeque;
 use std::ops::Range;
 
 use cofferdam_servers::ProcessId;
@@ -132,6 +133,15 @@ impl Incoming {
             MaybeRan::Yes(origin) => Some(origin),
         }
     }
+}
+
+/// Requests of servers that wait for their decision while the audit's disk is slow: servers are not read beyond this.
+const MAX_QUEUED_SERVER_REQUESTS: usize = 64;
+
+/// Whether one more request of a server may wait to be decided.
+pub(crate) fn has_room_for_server_requests(incoming: &VecDeque<Incoming>) -> bool {
+    let of_servers = incoming.iter().filter(|message| message.sending_process().is_some());
+    of_servers.count() < MAX_QUEUED_SERVER_REQUESTS
 }
 
 /// Checks whether a message's id is in use, and whether the audit must be searched for earlier attempts first.

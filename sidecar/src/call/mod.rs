@@ -89,6 +89,7 @@ use self::used_secrets::{HeldSecrets, held_secrets};
 use crate::config::Config;
 use crate::session::Session;
 
+pub(crate) use self::admit::has_room_for_server_requests;
 pub(crate) use self::lookup::LookupResult;
 pub(crate) use self::record::{LinkCounters, Recorder};
 pub(crate) use self::recording::{RecordResult, RecordingChunk};
@@ -99,7 +100,7 @@ pub(crate) use self::scrubbing::{LargeMessage, Scrubbed};
 pub(crate) struct Pipeline {
     pub(crate) caller: CallerContext,
     /// Messages to be decided, of the harness and requests of its servers: what was parked comes before what is new.
-    incoming: VecDeque<Incoming>,
+    pub(crate) incoming: VecDeque<Incoming>,
     /// Admitted messages that cannot be decided or sent yet.
     pub(crate) parked: Parked,
     /// Requests that were registered and sent, without a response so far.
@@ -152,9 +153,6 @@ struct ChunkExecution<'a> {
 /// Messages that are decided together: enough to share a write, few enough that other events do not wait long.
 const MAX_CHUNK: usize = 64;
 
-/// Requests of servers that wait for their decision while the audit's disk is slow: servers are not read beyond this.
-const MAX_QUEUED_SERVER_REQUESTS: usize = 64;
-
 impl Pipeline {
     pub(crate) fn new(session: Arc<Session>, link: Arc<str>, server: Name, max_message_bytes: usize) -> Self {
         let config = session.context.config.load();
@@ -184,12 +182,6 @@ impl Pipeline {
 
     pub(crate) fn receive(&mut self, batch: Vec<Received>) {
         self.incoming.extend(batch.into_iter().map(Incoming::new));
-    }
-
-    /// Whether as many requests of servers wait to be decided as are kept.
-    pub(crate) fn has_too_many_server_requests(&self) -> bool {
-        let of_servers = self.incoming.iter().filter(|message| message.sending_process().is_some());
-        of_servers.count() >= MAX_QUEUED_SERVER_REQUESTS
     }
 
     /// Processes all queued messages, until one of them has to wait for a slow disk.

@@ -75,16 +75,17 @@ impl ServerEventHandler<'_> {
 /// Whether a notification of this process is relayed to the harness.
 pub(super) fn should_forward_notification(servers: &mut ServerSet, from: ProcessId, method: &str) -> bool {
     match servers.role(from) {
-        Role::Current => {
+        Some(Role::Current) => {
             if method == mcp::TOOLS_CHANGED {
                 servers.tools_changed(from);
             }
             true
         }
-        // The replacement process sends notifications about the server as a whole.
-        Role::Draining => !mcp::lookup(method).is_some_and(|method| method.server_wide),
+        // The replacement process sends notifications about the server as a whole; the last messages of a process that is
+        // gone are relayed like those of a draining one.
+        Some(Role::Draining) | None => !mcp::lookup(method).is_some_and(|method| method.server_wide),
         // The harness has sent it no request yet.
-        Role::Successor => false,
+        Some(Role::Successor) => false,
     }
 }
 

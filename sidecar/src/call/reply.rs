@@ -358,7 +358,7 @@ impl ServerEventHandler<'_> {
                 self.pipeline.reply(&json::replace(message, span, &shown));
             }
             // The listeners of this process were moved to its replacement.
-            _ if self.servers.role(self.from) != Role::Current => {}
+            _ if self.servers.role(self.from) != Some(Role::Current) => {}
             _ => self.pipeline.reply(message),
         }
     }

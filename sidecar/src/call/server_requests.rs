@@ -22,7 +22,7 @@ pub(crate) struct ServerRequests {
 #[derive(Debug)]
 struct PendingServerRequest {
     /// Its decision is recorded, and its outcome will be; `seq` is its position among all requests of the link.
-    call: Call,
+    call: Box<Call>,
     /// The id as the server wrote it, in JSON.
     id: Box<[u8]>,
     progress_token: Option<Box<[u8]>>,
@@ -52,10 +52,10 @@ impl ServerRequests {
     pub(crate) fn register(
         &mut self,
         link: &str,
-        call: Call,
+        call: Box<Call>,
         id: &[u8],
         progress_token: Option<&[u8]>,
-    ) -> Result<Vec<u8>, Call> {
+    ) -> Result<Vec<u8>, Box<Call>> {
         if self.pending.len() >= MAX_SERVER_REQUESTS {
             return Err(call);
         }
@@ -69,7 +69,7 @@ impl ServerRequests {
 
     /// Takes out the request that the harness answered, and its id as the server wrote it.
     pub(crate) fn take_answered(&mut self, id: &IdValue) -> Option<(Call, Box<[u8]>)> {
-        self.pending.remove(id).map(|request| (request.call, request.id))
+        self.pending.remove(id).map(|request| (*request.call, request.id))
     }
 
     /// Takes out a request that its server cancelled.
@@ -79,7 +79,7 @@ impl ServerRequests {
         let shown =
             self.pending.iter().find(|(_, request)| is_withdrawn(request)).map(|(shown, _)| shown.clone())?;
         let request = self.pending.remove(&shown)?;
-        Some(Withdrawn { call: request.call, shown: id_json(&shown) })
+        Some(Withdrawn { call: *request.call, shown: id_json(&shown) })
     }
 
     /// The process whose request has this progress token.
@@ -96,14 +96,14 @@ impl ServerRequests {
     pub(crate) fn withdraw_all(&mut self, process: ProcessId) -> Vec<Withdrawn> {
         let gone = self.pending.extract_if(|_, request| request.call.process == process);
         let mut gone: Vec<_> =
-            gone.map(|(shown, request)| Withdrawn { call: request.call, shown: id_json(&shown) }).collect();
+            gone.map(|(shown, request)| Withdrawn { call: *request.call, shown: id_json(&shown) }).collect();
         gone.sort_by_key(|withdrawn| withdrawn.call.seq);
         gone
     }
 
     /// Takes out all requests: the link has ended.
     pub(crate) fn take_all(&mut self) -> Vec<Call> {
-        self.pending.drain().map(|(_, request)| request.call).collect()
+        self.pending.drain().map(|(_, request)| *request.call).collect()
     }
 }
 
@@ -125,7 +125,7 @@ mod tests {
 
     fn register(requests: &mut ServerRequests, process: ProcessId, token: Option<&[u8]>) -> Vec<u8> {
         let call = Call { process, seq: requests.next_number(), ..in_flight::tests::call(None) };
-        requests.register("link", call, b"7", token).expect("room")
+        requests.register("link", Box::new(call), b"7", token).expect("room")
     }
 
     /// The process of a request that was answered, and its id as the server wrote it.

@@ -26,14 +26,14 @@ impl ChunkExecution<'_> {
     ) {
         let call = ruling.filter(|ruling| ruling.allows()).map(|_| self.call_of_server(request, process));
         let (code, why) = match (call, recorded) {
-            (Some(call), RecordStatus::Written) if !self.servers.has_process(process) => {
+            (Some(call), RecordStatus::Written) if self.servers.role(process).is_none() => {
                 return self.pipeline.recorder.store_outcome(call, CallResult::Cancelled, None, self.now);
             }
-            (Some(call), RecordStatus::Written) => match self.show_to_harness(request, id, call) {
+            (Some(call), RecordStatus::Written) => match self.show_to_harness(request, id, Box::new(call)) {
                 Ok(()) => return,
                 Err(call) => {
                     let code = Code::RelayUnavailable;
-                    self.pipeline.recorder.store_outcome(call, CallResult::Refused, Some(code), self.now);
+                    self.pipeline.recorder.store_outcome(*call, CallResult::Refused, Some(code), self.now);
                     (code, "too many requests are waiting for the client".to_owned())
                 }
             },
@@ -52,7 +52,12 @@ impl ChunkExecution<'_> {
     }
 
     /// Registers the request and queues it for the harness. Returns the call when too many are pending.
-    fn show_to_harness(&mut self, request: &Request<'_>, id: &Id<'_>, call: Call) -> Result<(), Call> {
+    fn show_to_harness(
+        &mut self,
+        request: &Request<'_>,
+        id: &Id<'_>,
+        call: Box<Call>,
+    ) -> Result<(), Box<Call>> {
         let bytes = &request.received.bytes;
         let progress = request.param("_meta").and_then(|meta| json::member(bytes, meta, "progressToken"));
         let progress = progress.map(|span| &bytes[span]);

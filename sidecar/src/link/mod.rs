@@ -43,7 +43,7 @@ use tokio::time::{Instant, Sleep, sleep_until};
 use self::command::{Command, EndReason, Ended};
 use self::connection::{Connection, Lost};
 use self::peer::{Credit, Peer};
-use crate::call::{LookupResult, Pipeline, RecordResult, Scrubbed};
+use crate::call::{LookupResult, Pipeline, RecordResult, Scrubbed, has_room_for_server_requests};
 use crate::session::Session;
 use crate::session::principal::EpochOffer;
 
@@ -226,7 +226,7 @@ impl Link {
     fn can_read_servers(&self) -> bool {
         self.peer.has_room()
             && !self.pipeline.large.is_being_scrubbed()
-            && !self.pipeline.has_too_many_server_requests()
+            && has_room_for_server_requests(&self.pipeline.incoming)
     }
 
     /// Whether this link's server can take more messages of the shim.
