@@ -131,7 +131,7 @@ def daytona_sync():
     sandbox = daytona.Daytona().get(os.environ["SANDBOX"])
     with cofferdam_sdk.attach(sandbox, grant="dev") as attached:
         assert attached.status.kind == "daytona", attached
-        done = sandbox.process.exec("""~/.cofferdam/cofferdam-shim call tools echo '{"text": "hello"}'""")
+        done = sandbox.process.exec("""~/.local/bin/cofferdam-shim call tools echo '{"text": "hello"}'""")
         assert done.result.strip() == "hello", done
     assert_nothing_attached(Client())
 

@@ -112,7 +112,16 @@ class Types(unittest.TestCase):
 
     def test_every_request_has_fields_of_the_document(self):
         options = _calls.AttachOptions(
-            kind="e2b", sandbox="i", grant="g", name="n", platform="p", ttl=1, resume=True, keep_awake=True, via="ssh"
+            kind="e2b",
+            sandbox="i",
+            grant="g",
+            name="n",
+            platform="p",
+            ttl=1,
+            resume=True,
+            keep_awake=True,
+            via="ssh",
+            harness="claude",
         )
         sent = options.call().body["attachment"]
         # A file of the host is not for orchestrators.

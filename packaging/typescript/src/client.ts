@@ -4,7 +4,18 @@ import { Attached, REQUEST_TIMEOUT_MS } from "./attached.js";
 import { type ConnectOptions, Endpoint } from "./endpoint.js";
 import { DeadlineError, ProtocolError, SettingsError } from "./errors.js";
 import { recognise, type SandboxLike } from "./sandboxes.js";
-import type { AttachmentStatus, Change, Enrolled, EnrolmentEntry, Killed, Lagged, PipeRoute, PlatformKind, Sessions } from "./types.js";
+import type {
+  AttachmentStatus,
+  Change,
+  Enrolled,
+  EnrolmentEntry,
+  Harness,
+  Killed,
+  Lagged,
+  PipeRoute,
+  PlatformKind,
+  Sessions,
+} from "./types.js";
 import { connectionError, decode, Lines, open, perform, readAll, refusal } from "./wire.js";
 
 /** Milliseconds until a sandbox is attached, the upload of the shim included. */
@@ -25,6 +36,8 @@ export interface AttachOptions {
   readonly resume?: boolean;
   readonly keepAwake?: boolean;
   readonly via?: PipeRoute;
+  /** The servers of the grant are added to the settings of this harness in the sandbox; see the status's `warning`. */
+  readonly harness?: Harness;
   /** For the time until the sandbox is attached. */
   readonly timeoutMs?: number;
   /** An abort before the sandbox is attached ends the attachment. */
@@ -61,6 +74,7 @@ export class Client {
       resume: options.resume ?? false,
       "keep-awake": options.keepAwake ?? false,
       via: options.via,
+      harness: options.harness,
     };
     return Attached.start(this.#endpoint, attachment, options.timeoutMs ?? ATTACH_TIMEOUT_MS, options.signal);
   }

@@ -4,7 +4,8 @@
  */
 
 export type PlatformKind = "daytona" | "e2b";
-export type PipeRoute = "preview" | "ssh";
+export type PipeRoute = "dial-out" | "preview" | "ssh";
+export type Harness = "claude" | "codex" | "gemini" | "opencode";
 export type Lifetime = "configured" | "detached" | "followed";
 export type AttachState = "attached" | "connecting" | "detached";
 export type AttachmentState =
@@ -47,6 +48,8 @@ export interface AttachmentStatus {
   readonly grant: string;
   readonly lifetime: Lifetime;
   readonly enrolment?: string | null;
+  /** What to know although the attachment works: entries that could not be added to the harness's settings. */
+  readonly warning?: string | null;
   readonly state: AttachmentState;
   readonly sent?: number | null;
   readonly total?: number | null;
@@ -83,12 +86,14 @@ export interface EnrolmentEntry {
   readonly links: number;
 }
 
-/** A session's view of one secret that may change. */
+/** A session's view of one secret. */
 export interface Credential {
   readonly secret: string;
   readonly origin: string;
   readonly renewals: number;
+  readonly earlierValues?: number;
   readonly expiresInSeconds?: number | null;
+  readonly kept?: boolean;
   readonly lastError?: string | null;
   readonly lease?: string | null;
   readonly nextInSeconds?: number | null;
@@ -135,6 +140,7 @@ export interface NotRevocable {
   readonly secret: string;
   readonly origin: string;
   readonly expires?: string | null;
+  readonly values?: number;
 }
 
 /** A revocation that has not happened yet. */

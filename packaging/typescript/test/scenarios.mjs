@@ -64,7 +64,7 @@ const scenarios = {
     const sandbox = await new Daytona().get(process.env.SANDBOX);
     const attached = await attach(sandbox, { grant: "dev" });
     assert.equal(attached.status.kind, "daytona");
-    const echo = `~/.cofferdam/cofferdam-shim call tools echo '{"text": "hello"}'`;
+    const echo = `~/.local/bin/cofferdam-shim call tools echo '{"text": "hello"}'`;
     assert.equal((await sandbox.process.executeCommand(echo)).result.trim(), "hello");
     await attached.end();
     assert.deepEqual(await client.attachments(), []);

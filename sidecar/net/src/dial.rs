@@ -139,6 +139,28 @@ impl Dialer {
             .map_err(|_| ConnectError::TimedOut(limit))?
     }
 
+    /// The first permitted address of a host that accepts a connection, for a program that connects by itself. A host with
+    /// one address is not tried.
+    pub async fn reachable_address(
+        &self,
+        host: &Host,
+        port: u16,
+        policy: AddressPolicy,
+        limit: Duration,
+    ) -> Result<SocketAddr, ConnectError> {
+        let find = async {
+            let addresses = host.addresses(port, policy, self.resolver.as_ref()).await?;
+            match addresses[..] {
+                [only] => Ok(only),
+                _ => {
+                    let socket = open_tcp(&addresses, limit).await.map_err(ConnectError::Tcp)?;
+                    socket.peer_addr().map_err(ConnectError::Tcp)
+                }
+            }
+        };
+        tokio::time::timeout(limit, find).await.map_err(|_| ConnectError::TimedOut(limit))?
+    }
+
     async fn connect_unbounded<B: RequestBody>(
         &self,
         endpoint: &Endpoint,

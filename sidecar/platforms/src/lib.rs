@@ -11,7 +11,12 @@
 //! | module | what it holds |
 //! |---|---|
 //! | `error` | why a sandbox cannot be reached, and whether trying again may help |
+//! | `guest` | what every client can do in a running sandbox |
+//! | `harness_settings` | adds MCP servers to a harness's settings file |
 //! | `hub` | the shim to upload, and how its hub is started |
+//! | `install` | puts the shim into a sandbox |
+//! | `prepared` | a sandbox that connects to the sidecar by itself |
+//! | `redactor` | the secrets of a client, and texts of the platform without them |
 //! | `rest` | requests to a platform's HTTP services, and what a refusal means |
 //! | `sandbox_id` | the id of a sandbox, safe to put into a URL |
 //! | [`daytona`] | Daytona: control API, toolbox, preview links, SSH |
@@ -22,15 +27,24 @@
 pub mod daytona;
 pub mod e2b;
 mod error;
+mod guest;
+mod harness_settings;
 mod hub;
+mod install;
+mod prepared;
+mod redactor;
 mod rest;
 mod sandbox_id;
 
 use http::{HeaderValue, Uri};
 use relay_carriage::BoxedStream;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
 
 pub use error::PlatformError;
+pub use harness_settings::{HarnessSettings, MergedSettings};
 pub use hub::{Architecture, HubSetup, ShimBinary, ShimSource};
+pub use prepared::{EarlierKey, PreparedSandbox};
 pub use sandbox_id::{InvalidSandboxId, SandboxId};
 
 /// Which protocol a platform speaks. Compatible platforms are of the same kind at another address.
@@ -79,12 +93,14 @@ pub enum KeepAwake {
 /// Both directions of the pipe into a sandbox's hub. Dropping it ends the hub's pipe.
 pub type Pipe = BoxedStream;
 
-/// A step of attaching that takes long enough to be shown.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+/// A step of attaching that takes long enough to be shown, here and in the JSON of the admin API.
+#[derive(Clone, Copy, Debug, Deserialize, Eq, JsonSchema, PartialEq, Serialize)]
+#[serde(tag = "state", rename_all = "kebab-case")]
+#[schemars(inline)]
 pub enum Progress {
     Finding,
     Resuming,
-    /// Bytes sent so far, of all.
+    /// Bytes of the shim sent so far, of all.
     Uploading {
         sent: u64,
         total: u64,

@@ -1,15 +1,15 @@
 //! Requests to an HTTP service of a platform, and what a refusal means.
 //!
 //! What must stay true: `http://` is spoken to loopback only; no redirect is followed; a response is bounded before memory
-//! is taken; a message of the platform is shown only if it repeats no secret header of the request.
+//! is taken; a service's secret headers are known to the redactor before anything of the platform is shown.
 
 use std::time::Duration;
 
 use bytes::Bytes;
 use cofferdam_base::text::{error_chain, percent_encoded_text};
 use cofferdam_net::{
-    AddressPolicy, BodySender, Dialer, Duplex, Endpoint, OneShotError, OneShotLimits, StreamedResponse,
-    channel_body, open_stream, send_once,
+    AddressError, AddressPolicy, BodySender, ConnectError, Dialer, Duplex, Endpoint, OneShotError,
+    OneShotLimits, StreamedResponse, channel_body, open_stream, send_once,
 };
 use http::header::{CONTENT_TYPE, HOST, LOCATION, RETRY_AFTER, USER_AGENT};
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, StatusCode, Uri, request};
@@ -19,6 +19,7 @@ use serde::de::DeserializeOwned;
 use tokio::time::Instant;
 use zeroize::Zeroizing;
 
+use crate::redactor::Redactor;
 use crate::{PlatformError, SandboxId};
 
 /// Resolving, TCP and TLS together.
@@ -27,8 +28,6 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 const MAX_RESPONSE_BYTES: usize = 1024 * 1024;
 /// A longer `Retry-After` would keep an attachment away for longer than an outage usually lasts.
 const MAX_RETRY_AFTER: Duration = Duration::from_secs(600);
-/// Of a platform's message, in characters.
-const MAX_MESSAGE: usize = 200;
 
 /// One HTTP service, with the headers that each request to it has.
 pub(crate) struct Service {
@@ -38,6 +37,7 @@ pub(crate) struct Service {
     /// The path of the service's address, without a slash at its end.
     prefix: String,
     headers: HeaderMap,
+    redactor: Redactor,
 }
 
 /// One request without a body, or with a small one.
@@ -65,13 +65,18 @@ struct Refusal {
 }
 
 impl Service {
-    /// Fails for plain HTTP to another host.
+    /// Fails for plain HTTP to another host. The redactor learns the secret headers.
     pub(crate) fn new(
         dialer: &Dialer,
         address: &Uri,
         policy: AddressPolicy,
         headers: HeaderMap,
+        redactor: &Redactor,
     ) -> Result<Self, PlatformError> {
+        for secret in headers.values().filter(|value| value.is_sensitive()) {
+            let secret = secret.as_bytes();
+            redactor.learn("token", secret.strip_prefix(b"Bearer ").unwrap_or(secret));
+        }
         let doing = "read the platform's address";
         let endpoint = Endpoint::new(address, policy);
         if endpoint.is_plain_text_to_another_host() {
@@ -85,7 +90,8 @@ impl Service {
         };
         let authority = authority.to_string();
         let prefix = address.path().trim_end_matches('/').to_owned();
-        Ok(Self { dialer: dialer.clone(), endpoint, authority, prefix, headers })
+        let (dialer, redactor) = (dialer.clone(), redactor.clone());
+        Ok(Self { dialer, endpoint, authority, prefix, headers, redactor })
     }
 
     /// The same service behind another address: its requests still name its own host and path.
@@ -97,7 +103,7 @@ impl Service {
     /// A stream to the service, for a protocol that HTTP is upgraded to.
     pub(crate) async fn connect(&self, doing: &'static str) -> Result<Box<dyn Duplex>, PlatformError> {
         let opened = self.dialer.open(&self.endpoint, CONNECT_TIMEOUT).await;
-        opened.map_err(|error| failed(doing, &OneShotError::Connect(error)))
+        opened.map_err(|error| failed(doing, &OneShotError::Connect(error), &self.redactor))
     }
 
     /// The path of the service's address, without a slash at its end.
@@ -120,7 +126,7 @@ impl Service {
             body_bytes: MAX_RESPONSE_BYTES,
         };
         let response = send_once(&self.dialer, &self.endpoint, request, limits).await;
-        let (head, body) = response.map_err(|error| failed(doing, &error))?.into_parts();
+        let (head, body) = response.map_err(|error| failed(doing, &error, &self.redactor))?.into_parts();
         Ok(Reply { status: head.status, headers: head.headers, body })
     }
 
@@ -146,9 +152,10 @@ impl Service {
         let (sender, body) = channel_body();
         let request = builder.body(body).map_err(|error| invalid(doing, &error));
         let (dialer, endpoint) = (self.dialer.clone(), self.endpoint.clone());
+        let redactor = self.redactor.clone();
         let response = async move {
             let opened = open_stream(&dialer, &endpoint, request?, CONNECT_TIMEOUT).await;
-            opened.map_err(|error| failed(doing, &error))
+            opened.map_err(|error| failed(doing, &error, &redactor))
         };
         (sender, response)
     }
@@ -162,7 +169,7 @@ impl Service {
     ) -> Result<StreamedResponse, PlatformError> {
         let request = builder.body(Full::new(body)).map_err(|error| invalid(doing, &error))?;
         let opened = open_stream(&self.dialer, &self.endpoint, request, CONNECT_TIMEOUT).await;
-        opened.map_err(|error| failed(doing, &error))
+        opened.map_err(|error| failed(doing, &error, &self.redactor))
     }
 
     /// The rest of a response, as far as it is within the limit.
@@ -172,31 +179,36 @@ impl Service {
         response: StreamedResponse,
     ) -> Result<Reply, PlatformError> {
         let (status, headers) = (response.head.status, response.head.headers.clone());
-        let body = response.collect(MAX_RESPONSE_BYTES).await.map_err(|error| failed(doing, &error))?;
+        let body = response
+            .collect(MAX_RESPONSE_BYTES)
+            .await
+            .map_err(|error| failed(doing, &error, &self.redactor))?;
         Ok(Reply { status, headers, body })
     }
 
-    /// What the platform says about a refusal, cut and without control characters.
+    /// What the platform says about a refusal.
     pub(crate) fn message(&self, reply: &Reply) -> String {
-        let told = serde_json::from_slice::<Refusal>(&reply.body).ok().and_then(|refusal| refusal.message);
-        let secrets = self.headers.values().filter(|value| value.is_sensitive());
-        let bare = |value: &'_ HeaderValue| {
-            let value = value.as_bytes();
-            value.strip_prefix(b"Bearer ").unwrap_or(value).to_vec()
-        };
-        match told {
-            Some(told) if !secrets.map(bare).any(|secret| contains(&told, &secret)) => {
-                format!("HTTP {}: {}", reply.status.as_u16(), printable(&told))
-            }
-            _ => format!("HTTP {}", reply.status.as_u16()),
+        let status = reply.status.as_u16();
+        match serde_json::from_slice(&reply.body) {
+            Ok(Refusal { message: Some(message) }) => format!("HTTP {status}: {}", self.printable(&message)),
+            Ok(Refusal { message: None }) | Err(_) => format!("HTTP {status}"),
         }
+    }
+
+    /// See [`Redactor::printable`].
+    pub(crate) fn printable(&self, text: &str) -> String {
+        self.redactor.printable(text)
+    }
+
+    pub(crate) fn redactor(&self) -> &Redactor {
+        &self.redactor
     }
 
     /// The error for a response of the control API that is no success.
     pub(crate) fn refusal(&self, doing: &'static str, sandbox: &SandboxId, reply: &Reply) -> PlatformError {
         let status = reply.status.as_u16();
         match status {
-            300..=399 => redirected(doing, reply),
+            300..=399 => self.redirected(doing, reply),
             401 | 403 => PlatformError::Unauthorized { doing, status },
             404 | 410 => PlatformError::NoSandbox { doing, sandbox: sandbox.to_string() },
             402 | 429 => PlatformError::Quota { doing, why: self.message(reply) },
@@ -207,6 +219,19 @@ impl Service {
             },
             _ => PlatformError::Protocol { doing, why: self.message(reply) },
         }
+    }
+
+    /// The error for a redirect.
+    pub(crate) fn redirected(&self, doing: &'static str, reply: &Reply) -> PlatformError {
+        let location = reply.headers.get(LOCATION).and_then(|location| location.to_str().ok());
+        let target = location.and_then(|location| location.parse::<Uri>().ok());
+        let host = target
+            .as_ref()
+            .and_then(Uri::host)
+            .map_or_else(String::new, |host| format!(" to `{}`", self.printable(host)));
+        let why =
+            format!("the answer is a redirect{host}, which is not followed; check the configured address");
+        PlatformError::Protocol { doing, why }
     }
 }
 
@@ -242,41 +267,22 @@ pub(crate) fn encoded(value: &str) -> String {
 }
 
 /// The error for an exchange without a whole response.
-pub(crate) fn failed(doing: &'static str, error: &OneShotError) -> PlatformError {
-    let why = error_chain(error);
+pub(crate) fn failed(doing: &'static str, error: &OneShotError, redactor: &Redactor) -> PlatformError {
+    let why = redactor.redacted(&error_chain(error));
     match error {
+        // The error's own text is about servers of the configuration.
+        OneShotError::Connect(ConnectError::Address(AddressError::NotPermitted { name })) => {
+            let name = redactor.printable(name);
+            let why = format!(
+                "`{name}` has no public address; only a platform whose `api-url` is configured may be in a private network"
+            );
+            PlatformError::Unavailable { doing, why, retry_after: None }
+        }
         OneShotError::BadLength | OneShotError::TooLarge { .. } => PlatformError::Protocol { doing, why },
         OneShotError::Broken(_) | OneShotError::Connect(_) | OneShotError::TimedOut => {
             PlatformError::Unavailable { doing, why, retry_after: None }
         }
     }
-}
-
-pub(crate) fn redirected(doing: &'static str, reply: &Reply) -> PlatformError {
-    let target = reply.headers.get(LOCATION).and_then(|location| location.to_str().ok()?.parse::<Uri>().ok());
-    let host = target
-        .as_ref()
-        .and_then(Uri::host)
-        .map_or_else(String::new, |host| format!(" to `{}`", printable(host)));
-    let why = format!("the answer is a redirect{host}, which is not followed; check the configured address");
-    PlatformError::Protocol { doing, why }
-}
-
-/// Text of a platform or a sandbox, for an error or a log: short, on one line.
-pub(crate) fn printable(text: &str) -> String {
-    let mut shown: String = text
-        .chars()
-        .map(|character| if character.is_control() { ' ' } else { character })
-        .take(MAX_MESSAGE)
-        .collect();
-    if text.chars().nth(MAX_MESSAGE).is_some() {
-        shown.push('…');
-    }
-    shown
-}
-
-fn contains(text: &str, secret: &[u8]) -> bool {
-    !secret.is_empty() && text.as_bytes().windows(secret.len()).any(|window| window == secret)
 }
 
 fn invalid(doing: &'static str, error: &http::Error) -> PlatformError {
@@ -333,11 +339,14 @@ mod tests {
     }
 
     #[test]
-    fn a_message_is_cut_and_never_repeats_the_key() {
+    fn a_message_is_shortened_and_never_repeats_the_key() {
         let service = service("https://api.e2b.app").unwrap();
         let shown = |body: &str| service.message(&reply(500, HeaderMap::new(), body));
         assert_eq!(shown(r#"{"message":"out of\u0007 luck"}"#), "HTTP 500: out of  luck");
-        assert_eq!(shown(r#"{"message":"the key top-secret is bad"}"#), "HTTP 500");
+        assert_eq!(
+            shown(r#"{"message":"the key top-secret is bad"}"#),
+            "HTTP 500: the key [redacted:token] is bad"
+        );
         assert_eq!(shown("<html>"), "HTTP 500");
         assert!(shown(&format!(r#"{{"message":"{}"}}"#, "x".repeat(9999))).len() < 300);
     }
@@ -351,7 +360,8 @@ mod tests {
         let key = secret_header(HeaderName::from_static("x-api-key"), HeaderValue::from_static("top-secret"));
         let address = address.parse().unwrap();
         let dialer = Dialer::trusting(Trust::System);
-        Service::new(&dialer, &address, AddressPolicy::PublicOnly, HeaderMap::from_iter([key]))
+        let headers = HeaderMap::from_iter([key]);
+        Service::new(&dialer, &address, AddressPolicy::PublicOnly, headers, &Redactor::default())
     }
 
     fn reply(status: u16, headers: HeaderMap, body: &str) -> Reply {

@@ -18,11 +18,13 @@ use tokio_util::task::TaskTracker;
 
 use super::error::SecretError;
 use super::material::Material;
+use super::outliving::{OutlivingValues, ValidUntil};
 use super::renewal_task;
 use super::reread::Reread;
 use super::source::Source;
 use super::spec::{SecretSpec, SourceLimits};
-use super::store::{ReadRequest, SecretEntry, Store};
+use super::store::{ReadRequest, Reading, SecretEntry, Store};
+use super::uses::{RegisteredUses, SecretUse};
 use cofferdam_base::metrics::{self, Outcome};
 use cofferdam_scrub::Scrubber;
 use cofferdam_scrub::log_scrubber::LogScrubber;
@@ -36,7 +38,7 @@ pub struct Credentials {
     tasks: TaskTracker,
 }
 
-/// A session's view of one secret that may change, as `sessions` prints it.
+/// A session's view of one secret, as `sessions` and `kill` print it.
 #[derive(Clone, Debug)]
 pub struct SecretStatus {
     pub secret: Name,
@@ -44,8 +46,12 @@ pub struct SecretStatus {
     pub origin: String,
     /// A hash of the lease id; `None` without a lease.
     pub lease: Option<String>,
-    /// True for values held without a lease: they cannot be revoked.
+    /// True for newest values without a lease, or with a certificate or web token that is valid without its lease.
     pub unrevocable: bool,
+    /// All values that are valid after the session, earlier ones included; `None` if there are none.
+    pub outliving: Option<OutlivingValues>,
+    /// How many of these are not the newest.
+    pub earlier_values: usize,
     /// `None` if nothing was read yet, or the values do not expire.
     pub expires: Option<Instant>,
     /// How often the current lease was renewed.
@@ -53,6 +59,7 @@ pub struct SecretStatus {
     pub last_error: Option<String>,
     /// When the secret is next renewed, read again or retried.
     pub next: Option<Instant>,
+    pub reading: Reading,
 }
 
 impl Credentials {
@@ -162,25 +169,42 @@ impl Credentials {
         timeout(READ_TIMEOUT, reread).await.unwrap_or_else(too_slow)
     }
 
-    /// The secrets that may change and that the session has read or tried to read, by name.
+    /// The secrets that the session has read or tried to read, by name.
     pub fn statuses(&self) -> Vec<SecretStatus> {
         let newest = self.store.newest();
-        let renewal_statuses =
-            self.store.renewal_statuses.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        let statuses = renewal_statuses.into_iter().map(|(secret, status)| {
+        let mut renewals = self.store.renewal_statuses.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        for (secret, material) in &*newest {
+            renewals.entry(secret.clone()).or_default().origin.clone_from(&material.origin);
+        }
+        let earlier = self.store.earlier.lock().unwrap_or_else(PoisonError::into_inner);
+        let now = Instant::now();
+        let statuses = renewals.into_iter().map(|(secret, status)| {
             let material = newest.get(&secret);
+            let newest_until = material.and_then(|material| material.outlives_session());
+            let earlier: &[ValidUntil] = earlier.get(&secret).map_or(&[], |earlier| earlier.as_slice());
+            let outliving = OutlivingValues::of(newest_until, earlier, now);
+            let outliving_count = outliving.map_or(0, |values| values.count);
             SecretStatus {
                 lease: material.and_then(|material| material.read_id.as_ref()?.hash.clone()),
-                unrevocable: material.is_some_and(|material| !material.has_lease()),
+                unrevocable: material.is_some_and(|material| !material.has_lease()) || newest_until.is_some(),
+                outliving,
+                earlier_values: outliving_count.saturating_sub(usize::from(newest_until.is_some())),
                 expires: material.and_then(|material| material.expires()),
                 origin: status.origin,
                 renewals: status.renewals,
                 last_error: status.last_error,
                 next: status.next,
+                reading: status.reading,
                 secret,
             }
         });
         statuses.collect()
+    }
+
+    /// Registers what a server does with new values of its secrets, until the result is dropped. A credential for which
+    /// all users keep their first value is not made again.
+    pub fn register_uses(&self, uses: Vec<(Name, SecretUse)>) -> RegisteredUses {
+        self.store.uses.register(uses)
     }
 
     /// The values that were read last, by the name of their secret.

@@ -34,10 +34,20 @@ pub fn remaining_lifetime(data: &[u8], now: SystemTime) -> Option<Duration> {
 
 /// How long the values are valid by the expiry inside them. The response cannot extend that.
 pub fn remaining_lifetime_of_values(data: &[u8], now: SystemTime) -> Option<Duration> {
+    Some(time_until(ends_of_values(data).min()?, now).min(MAX_LIFETIME))
+}
+
+/// The remaining lifetime of the certificate or JWT that is valid longest, by the expiry inside it: systems that check
+/// its signature do not ask whether its lease was revoked.
+pub fn longest_lifetime_of_values(data: &[u8], now: SystemTime) -> Option<Duration> {
+    Some(time_until(ends_of_values(data).max()?, now).min(MAX_LIFETIME))
+}
+
+/// The expiry inside each value that has one, in seconds since 1970.
+fn ends_of_values(data: &[u8]) -> impl Iterator<Item = u64> {
     let end = |text: &[u8]| ssh_certificate::valid_before(text).or_else(|| jwt::expiry(text));
     let texts = fields::string_values(data).filter(|text| text.len() <= MAX_TEXT_BYTES);
-    let earliest = texts.filter_map(|text| end(&text)).min()?;
-    Some(time_until(earliest, now).min(MAX_LIFETIME))
+    texts.filter_map(move |text| end(&text))
 }
 
 /// The `ttl` of a request, in the forms that Vault accepts.
@@ -113,6 +123,11 @@ mod tests {
         );
         assert_eq!(lifetime(json!({"service_account_token": token(end - 540)})), Some(60));
         assert_eq!(lifetime(json!({"signed_key": certificate, "token": token(end - 540)})), Some(60));
+        let longest = longest_lifetime_of_values(
+            json!({"signed_key": certificate, "token": token(end - 540)}).to_string().as_bytes(),
+            SystemTime::UNIX_EPOCH + Duration::from_secs(end - 600),
+        );
+        assert_eq!(longest, Some(Duration::from_secs(600)));
         // An expiry in the response comes from Vault and takes precedence.
         assert_eq!(lifetime(json!({"signed_key": certificate, "ttl": 5})), Some(5));
         assert_eq!(lifetime(json!({"signed_key": [certificate], "more": {"token": token(end)}})), None);

@@ -14,6 +14,7 @@
 //! | [`material`] | the values of one secret, and how long they are valid |
 //! | [`renewal`] | when a credential is renewed or read again |
 //! | [`known`] | which values a session's scrubber searches for |
+//! | [`outliving`] | values that are valid after their session |
 //! | [`reread`] | how often a secret is read again because a server refused it |
 //! | [`store`] | what a session holds: values, failures, the scrubber |
 //! | [`renewal_task`] | the task that keeps one secret of a session valid |
@@ -22,6 +23,7 @@
 //! | [`fill`] | fills templates for variables, files and headers |
 //! | [`files`] | injected files: 0600, in memory, removed with their process |
 //! | [`reads`] | which reads of Vault a call's credentials come from |
+//! | [`uses`] | which servers use a secret, and whether they can take a new value |
 //!
 //! What must stay true: a value cannot be printed, compared, copied or serialised; only [`opened`] reads its bytes
 //! (`.clippy.toml` bans [`Secret::expose`] elsewhere), and its memory is wiped when it is dropped. No error contains
@@ -40,6 +42,7 @@ mod known;
 mod local;
 mod material;
 mod opened;
+mod outliving;
 mod reads;
 pub mod renewal;
 mod renewal_task;
@@ -50,6 +53,7 @@ mod store;
 mod template;
 #[cfg(test)]
 mod tests;
+mod uses;
 mod value;
 
 pub use credentials::SecretStatus;
@@ -58,11 +62,14 @@ pub use fields::FieldError;
 pub use fill::{InjectError, Secrets, fill, fill_environment, fill_header};
 pub use local::{FileContent, LocalSource, fetch, read_file};
 pub use material::Material;
+pub use outliving::{OutlivingValues, ValidUntil};
 pub use reads::SecretReads;
 pub use source::{AddToScrubbers, Hold, Lease, ReadId, Requester, Source, SourceRequest, Validity, ValueEnd};
 pub use spec::{
     ExecFormat, InvalidVaultPath, Origin, SecretSpec, SecretSpecs, ShortValues, SourceLimits, VaultOrigin,
     VaultPath,
 };
+pub use store::Reading;
 pub use template::{Encoding, InvalidTemplate, Template, TemplatePart, is_field_name};
+pub use uses::{RegisteredUses, SecretUse};
 pub use value::{MIN_VALUE_BYTES, Secret};

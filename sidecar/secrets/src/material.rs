@@ -12,6 +12,7 @@ use tokio::time::Instant;
 
 use super::fields::{FieldError, ParsedFields};
 use super::opened;
+use super::outliving::ValidUntil;
 use super::renewal::Terms;
 use super::source::{Hold, Lease, ReadId, Unleased, Validity, ValueEnd};
 use super::spec::SecretSpec;
@@ -31,6 +32,8 @@ pub struct Material {
     lease_state: Mutex<LeaseState>,
     /// Identifies the read in the audit; `None` outside of Vault.
     pub read_id: Option<Arc<ReadId>>,
+    /// See [`Lease::valid_without_lease`].
+    valid_without_lease: Option<Instant>,
     /// Numbers the different values that a session has read of this secret, from 1.
     pub version: u64,
 }
@@ -59,12 +62,14 @@ impl Material {
             unusable: BTreeMap::new(),
             lease_state: Mutex::new(LeaseState { period: ValidityPeriod::default(), hold }),
             read_id: None,
+            valid_without_lease: None,
             version: 0,
         }
     }
 
     pub fn new(spec: &SecretSpec, lease: Lease) -> Self {
-        let Lease { fields: ParsedFields { fields, unusable }, terms, hold, read_id } = lease;
+        let Lease { fields: ParsedFields { fields, unusable }, terms, hold, read_id, valid_without_lease } =
+            lease;
         Self {
             fields,
             public: spec.public.iter().cloned().collect(),
@@ -72,6 +77,7 @@ impl Material {
             unusable,
             lease_state: Mutex::new(LeaseState { period: ValidityPeriod::of(&terms), hold }),
             read_id,
+            valid_without_lease,
             version: 0,
         }
     }
@@ -138,6 +144,16 @@ impl Material {
 
     pub fn has_lease(&self) -> bool {
         self.read_id.as_ref().is_some_and(|read| read.hash.is_some())
+    }
+
+    /// Until when copies of the values are valid after the session. `None` if they end with it, or have expired.
+    pub fn outlives_session(&self) -> Option<ValidUntil> {
+        let until = match (self.has_lease(), self.valid_without_lease) {
+            (true, None) => return None,
+            (true, Some(end)) => ValidUntil::Time(end),
+            (false, _) => self.expires().map_or(ValidUntil::Unknown, ValidUntil::Time),
+        };
+        until.time().is_none_or(|end| end > Instant::now()).then_some(until)
     }
 
     /// When the values end, for the scrubbers.

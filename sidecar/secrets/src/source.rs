@@ -62,6 +62,9 @@ pub struct Lease {
     pub hold: Arc<dyn Hold>,
     /// Identifies this read in the audit; `None` outside of Vault.
     pub read_id: Option<Arc<ReadId>>,
+    /// Until when a certificate or web token among the fields is valid although its lease is revoked: other systems
+    /// check its signature and do not ask the source. `None` without a lease, or where revocation ends everything.
+    pub valid_without_lease: Option<Instant>,
 }
 
 /// What a source keeps for fields that it returned, such as a lease in Vault.

@@ -100,6 +100,14 @@ impl Origin {
     pub fn may_change(&self) -> bool {
         self.is_in_vault() || matches!(self, Self::Exec { format: ExecFormat::Expiring, .. })
     }
+
+    /// Whether each read makes another credential, such as a database user or a certificate.
+    pub fn makes_credentials(&self) -> bool {
+        matches!(
+            self,
+            Self::Vault(VaultOrigin::Generated { .. }) | Self::Exec { format: ExecFormat::Expiring, .. }
+        )
+    }
 }
 
 impl VaultOrigin {

@@ -17,10 +17,12 @@ use super::error::{SecretError, SecretProblem, SourceFailure};
 use super::known::{KnownValues, ScrubberChanges, ScrubberUpdate};
 use super::local::LocalSource;
 use super::material::Material;
+use super::outliving::EarlierValues;
 use super::renewal::Terms;
 use super::reread::RereadBackoff;
 use super::source::{Requester, Source, SourceRequest, ValueEnd};
 use super::spec::{SecretSpec, SourceLimits};
+use super::uses::SecretUses;
 use cofferdam_scrub::log_scrubber::LogScrubber;
 use cofferdam_scrub::{Needle, Scrubber};
 
@@ -36,6 +38,9 @@ pub(super) struct Store {
     changes: watch::Sender<u64>,
     /// Of secrets that may change: those with a renewal task, and those whose last read failed.
     pub(super) renewal_statuses: StdMutex<BTreeMap<Name, RenewalStatus>>,
+    /// Earlier values that the source cannot revoke.
+    pub(super) earlier: StdMutex<BTreeMap<Name, EarlierValues>>,
+    pub(super) uses: Arc<SecretUses>,
     scrubber: ArcSwap<Scrubber>,
     /// The values from which `scrubber` was built.
     pub(super) known: StdMutex<KnownValues>,
@@ -70,6 +75,15 @@ pub(super) struct RenewalTask {
     pub(super) stop: CancellationToken,
 }
 
+/// Whether a secret is read again when its values end.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub enum Reading {
+    #[default]
+    Again,
+    /// Every server that uses the secret keeps its first value, so that a new one would have no user.
+    Suspended,
+}
+
 /// The state of a secret's renewal and the error of its last read, for [`SecretStatus`](super::credentials::SecretStatus).
 #[derive(Clone, Debug, Default)]
 pub(super) struct RenewalStatus {
@@ -77,6 +91,7 @@ pub(super) struct RenewalStatus {
     pub(super) renewals: u64,
     pub(super) last_error: Option<String>,
     pub(super) next: Option<Instant>,
+    pub(super) reading: Reading,
 }
 
 impl Store {
@@ -88,6 +103,8 @@ impl Store {
             newest: ArcSwap::default(),
             changes: watch::Sender::default(),
             renewal_statuses: StdMutex::default(),
+            earlier: StdMutex::default(),
+            uses: Arc::default(),
             scrubber: ArcSwap::from_pointee(Scrubber::new(Vec::new())),
             known: StdMutex::default(),
             log,
@@ -160,6 +177,9 @@ impl Store {
             before.adopt_validity_of(material);
             return before;
         }
+        if let Some(before) = &entry.material {
+            self.remember_earlier(name, before);
+        }
         let is_change = entry.material.is_some();
         material.version = entry.material.as_ref().map_or(1, |before| before.version + 1);
         let material = Arc::new(material);
@@ -173,6 +193,14 @@ impl Store {
             self.changes.send_modify(|changes| *changes += 1);
         }
         material
+    }
+
+    /// Remembers values that are replaced, if they outlive the session.
+    fn remember_earlier(&self, name: &Name, before: &Material) {
+        if let Some(until) = before.outlives_session() {
+            let mut earlier = self.earlier.lock().unwrap_or_else(PoisonError::into_inner);
+            earlier.entry(name.clone()).or_default().add(until, Instant::now());
+        }
     }
 
     fn add_to_scrubbers(&self, needles: &[Needle], end: ValueEnd) {

@@ -238,7 +238,7 @@ impl Generation {
                 if let (Upstream::Stdio(process), Outgoing::Request { bytes, .. }) =
                     (&mut *upstream, &message)
                 {
-                    // A request that was not parked was decided with this process's secrets: no other reads.
+                    // A request that is sent as it was received was decided with this process's secrets: no other reads.
                     process.send(bytes);
                     return sent;
                 }

@@ -25,7 +25,7 @@ use super::in_flight::{Attempt, Call, ReplyHandling};
 use super::parked::Unsent;
 use super::record::RecordStatus;
 use super::used_secrets::HeldSecrets;
-use super::{Cancelled, ChunkExecution, Pipeline};
+use super::{Cancelled, ChunkExecution, Pipeline, RecordedWhen};
 
 /// A call that is ready to be registered and sent once its decision is written.
 pub(crate) struct Prepared {
@@ -146,7 +146,7 @@ impl ChunkExecution<'_> {
         ruling: &Ruling,
         prepared: Prepared,
     ) {
-        let ChunkExecution { pipeline, servers, config, now } = self;
+        let ChunkExecution { pipeline, servers, config, now, recorded_when } = self;
         let Prepared { call, slot, .. } = prepared;
         let Some(server) = &ruling.server else { return };
         let bytes = &request.received.bytes;
@@ -175,7 +175,11 @@ impl ChunkExecution<'_> {
         };
         let sent = match to_owner {
             SendResult::NoProcess => {
-                let message = Outgoing::Request { bytes, make_owned: &make_owned };
+                let message = match recorded_when {
+                    RecordedWhen::AtOnce => Outgoing::Request { bytes, make_owned: &make_owned },
+                    // The secrets of the process are compared with those that the decision names.
+                    RecordedWhen::Later => Outgoing::Owned(make_owned()),
+                };
                 servers.send(Target::Slot(slot), message, WhenNotReady::Start(&launcher))
             }
             sent => sent,

@@ -148,6 +148,16 @@ struct ChunkExecution<'a> {
     servers: &'a mut ServerSet,
     config: &'a Arc<Config>,
     now: Instant,
+    recorded_when: RecordedWhen,
+}
+
+/// Whether the servers of a link may have changed since a chunk was decided.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+enum RecordedWhen {
+    /// They have not: the chunk is carried out in the same turn of the link's loop.
+    AtOnce,
+    /// The chunk waited for a slow disk; meanwhile another process, with other secrets, may have taken over.
+    Later,
 }
 
 /// Messages that are decided together: enough to share a write, few enough that other events do not wait long.
@@ -267,7 +277,8 @@ impl Pipeline {
                 return Err((pending, decisions.collect(), held));
             }
         };
-        let execution = ChunkExecution { pipeline: self, servers, config, now: Instant::now() };
+        let (now, recorded_when) = (Instant::now(), RecordedWhen::AtOnce);
+        let execution = ChunkExecution { pipeline: self, servers, config, now, recorded_when };
         execution.carry_out_all(decided.into_iter().zip(prepared), recorded, &held);
         Ok(())
     }

@@ -23,7 +23,7 @@ use super::forward::Prepared;
 use super::in_flight::Call;
 use super::record::{RecordStatus, record_statuses};
 use super::used_secrets::HeldSecrets;
-use super::{ChunkExecution, Pipeline};
+use super::{ChunkExecution, Pipeline, RecordedWhen};
 use crate::config::Config;
 
 /// The chunk of one link whose decisions are being written.
@@ -209,7 +209,8 @@ impl Chunk {
             };
             (Decided { received: &message.received, inbound, ruling }, prepared)
         });
-        let execution = ChunkExecution { pipeline, servers, config: &config, now };
+        let execution =
+            ChunkExecution { pipeline, servers, config: &config, now, recorded_when: RecordedWhen::Later };
         execution.carry_out_all(decided, recorded, &held);
     }
 }

@@ -101,6 +101,9 @@ pub(super) struct PlatformOptions {
     /// Leave the attachment in the sidecar once the sandbox is attached; it also survives restarts of the sidecar
     #[arg(long)]
     pub(super) detach: bool,
+    /// Add the servers of the grant to the settings file of this harness in the sandbox. What the file holds already stays
+    #[arg(long, value_enum)]
+    pub(super) harness: Option<HarnessArgument>,
     /// The static shim to upload. Default: `cofferdam-shim-ARCHITECTURE` or `cofferdam-shim` beside the sidecar's program
     #[arg(long, value_name = "FILE")]
     pub(super) shim: Option<PathBuf>,
@@ -118,8 +121,11 @@ pub(super) struct E2bArguments {
     #[arg(long, required_unless_present = "template")]
     pub(super) grant: Option<String>,
     /// Instead of attaching, print what to add to a template's Dockerfile so that nothing is uploaded later
-    #[arg(long, conflicts_with_all = ["sandbox", "grant", "name", "platform", "ttl", "resume", "detach"])]
+    #[arg(long, conflicts_with_all = ["sandbox", "grant", "name", "platform", "ttl", "resume", "detach", "harness", "dial_out"])]
     pub(super) template: bool,
+    /// Let the sandbox connect to this sidecar's `relay.advertise`, a `wss://` link, instead of the platform's exec stream
+    #[arg(long)]
+    pub(super) dial_out: bool,
     #[command(flatten)]
     pub(super) options: PlatformOptions,
 }
@@ -143,10 +149,24 @@ pub(super) struct DaytonaArguments {
 
 #[derive(Clone, Copy, Debug, Eq, PartialEq, ValueEnum)]
 pub(super) enum ViaArgument {
+    /// The sandbox connects to this sidecar's `relay.advertise`, a `wss://` link
+    DialOut,
     /// A WebSocket through the platform's preview proxy
     Preview,
     /// The system's `ssh`, through the platform's SSH gateway
     Ssh,
+}
+
+#[derive(Clone, Copy, Debug, Eq, PartialEq, ValueEnum)]
+pub(super) enum HarnessArgument {
+    /// Claude Code
+    Claude,
+    /// Codex
+    Codex,
+    /// Gemini CLI
+    Gemini,
+    /// opencode
+    Opencode,
 }
 
 #[derive(Debug, Args)]

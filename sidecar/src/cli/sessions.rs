@@ -4,6 +4,7 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use cofferdam_vault::Revoked;
+use serde_json::json;
 
 use super::arguments::{EnrolmentsArguments, EnrolmentsCommand, SessionsArguments};
 use super::commands::{admin_socket, request, unexpected_response};
@@ -26,11 +27,9 @@ pub(super) fn sessions(file: Option<&Path>, arguments: &SessionsArguments) -> Re
         return Err(unexpected_response());
     };
     if arguments.json {
-        let plain = "descriptions are plain data";
-        let links = sessions.iter().map(|session| serde_json::to_value(session).expect(plain));
-        let sandboxes = attached.iter().map(|sandbox| serde_json::to_value(sandbox).expect(plain));
-        let all: Vec<_> = links.chain(sandboxes).collect();
-        terminal::line(&serde_json::to_string_pretty(&all).expect(plain));
+        // The object of `GET /v1/sessions`, with all keys even if a list is empty.
+        let all = json!({ "sessions": sessions, "attached": attached, "attachments": attachments });
+        terminal::line(&serde_json::to_string_pretty(&all).expect("descriptions are plain data"));
         return Ok(ExitCode::SUCCESS);
     }
     if sessions.is_empty() && attached.is_empty() {
@@ -58,6 +57,7 @@ pub(super) fn table(
     for session in sessions {
         lines.push(session_line(session));
         lines.extend(session.scopes.iter().map(|scope| scope_line(session, scope)));
+        lines.extend(session.replacement.iter().map(|text| format!("  replacement: {text}")));
         lines.extend(session.credentials.iter().map(|credential| format!("  {}", credential.line())));
     }
     lines.extend(attached.iter().map(attached_line));

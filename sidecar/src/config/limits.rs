@@ -84,7 +84,8 @@ limits! {
     requests_in_flight: usize = RawCount "256" in "1"..="4096";
     /// Enrolments, including those that ended less than a day ago. Each is a file and an entry in memory.
     enrolments: usize = RawCount "1024" in "1"..="65536";
-    /// Sandboxes on platforms that the sidecar attaches. Each has a task, a connection to its platform and an enrolment.
+    /// Sandboxes on platforms that the sidecar attaches. Each has a task, a connection to its platform and an enrolment. What the
+    /// tables `[attach.NAME]` leave is shared equally among the grants.
     attachments: usize = RawCount "1024" in "1"..="65536";
     /// Links of the shared socket or of one enrolment, connected or within `resume-grace`. Each may have server processes.
     links: usize = RawCount "64" in "1"..="65536";

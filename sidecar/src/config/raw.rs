@@ -12,6 +12,7 @@ use serde::Deserialize;
 use super::limits::RawLimits;
 use super::quantities::RawDuration;
 use super::spanned::Spanned;
+use crate::harness::Harness;
 
 /// The configuration of the Cofferdam sidecar, `cofferdam.toml`.
 #[derive(Debug, Default, Deserialize, JsonSchema)]
@@ -129,7 +130,8 @@ pub(super) struct RawVaultAuth {
     pub(super) role_id_file: Option<Spanned<String>>,
     /// `approle`: the file with the secret-id.
     pub(super) secret_id_file: Option<Spanned<String>>,
-    /// `approle`: whether `secret-id-file` holds a wrapping token, which is unwrapped once. Default: false.
+    /// `approle`: whether `secret-id-file` holds a wrapping token, which is unwrapped once. Each start of the sidecar needs a
+    /// new one. Default: false.
     pub(super) secret_id_wrapped: Option<Spanned<bool>>,
     /// `cert`, `jwt` and `kubernetes`: the role to log in with. `approle` with a wrapped secret-id: the AppRole's name; a
     /// wrapping token that was not created by `auth/MOUNT/role/ROLE/secret-id` is not unwrapped.
@@ -330,8 +332,13 @@ pub(super) struct RawGrant {
 pub(super) struct RawPlatform {
     /// The protocol of the platform. Default: the table's name, if that is `e2b` or `daytona`.
     pub(super) kind: Option<Spanned<RawPlatformKind>>,
-    /// The API key, as a template such as `{e2b.value}`. Its secret must come from `file`, `env` or `exec`.
+    /// The API key, as a template such as `{e2b.value}`. Its secret comes from `file`, `env`, `exec` or `kv`.
     pub(super) api_key: Option<Spanned<String>>,
+    /// The policies of the Vault token that reads the API key. Required where the key's secret is in Vault.
+    pub(super) vault_policies: Option<Spanned<Vec<Spanned<String>>>>,
+    /// The grants that sandboxes of this platform may be attached with. A token of the admin API attaches with grants that are
+    /// named here only. Default: every grant, and no tokens.
+    pub(super) grants: Option<Vec<Spanned<String>>>,
     /// The address of the control API. Default: the platform's public address. `https://`; `http://` to loopback only.
     pub(super) api_url: Option<Spanned<String>>,
     /// Replaces the address of the services inside sandboxes. Default: the address that the platform returns. `https://`; `http://` to loopback only.
@@ -364,4 +371,7 @@ pub(super) struct RawAttachment {
     pub(super) resume: Option<Spanned<bool>>,
     /// Daytona: whether the attachment counts as activity, so that the platform does not stop the sandbox. Default: false.
     pub(super) keep_awake: Option<Spanned<bool>>,
+    /// The harness in the sandbox to whose settings file the servers of the grant are added when the attachment starts. What
+    /// the file holds already stays.
+    pub(super) harness: Option<Spanned<Harness>>,
 }

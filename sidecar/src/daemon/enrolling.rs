@@ -216,7 +216,7 @@ impl Daemon {
     }
 
     /// The address by which sandboxes connect to this sidecar.
-    fn advertised_address(&self) -> Option<Address> {
+    pub(super) fn advertised_address(&self) -> Option<Address> {
         // A reload changes the advertised address, but does not open the port.
         self.config_at_start.relay.tls.as_ref()?;
         self.context.config.load().relay.tls.as_ref().map(|tls| tls.advertise.clone())

@@ -206,6 +206,13 @@ impl Enrolments {
         entry.enrolment_if_valid(id, now.into())
     }
 
+    /// The key that has used the enrolment's ticket, if it has not ended.
+    pub(crate) fn key(&self, id: &str, now: SystemTime) -> Option<PublicKey> {
+        let table = self.lock();
+        let entry = table.by_id.get(id).filter(|entry| entry.record.end_at(now.into()).is_none())?;
+        entry.record.key().copied()
+    }
+
     /// Ends an enrolment; its record stays for a day. Writes.
     ///
     /// `Ok(None)` if it does not exist or has ended already. After an error the enrolment has ended too, but only until a

@@ -9,6 +9,7 @@
 //! | [`command`] | commands of the registry to a link |
 //! | [`connection`] | frames over one byte stream |
 //! | [`describe`] | a link and its credentials as `cofferdam sessions` shows them |
+//! | [`not_revocable`] | credentials that outlive their session |
 //! | [`end`] | ending a link and its server processes |
 //! | [`peer`] | the shim: its connection, delivery, goodbye |
 //! | [`registry`] | all links, by id: opening, resuming and ending them |
@@ -24,6 +25,7 @@ pub(crate) mod describe;
 mod end;
 #[cfg(test)]
 mod model;
+pub(crate) mod not_revocable;
 mod peer;
 pub(crate) mod registry;
 mod resume;

@@ -16,7 +16,6 @@ use tokio::time::timeout;
 
 use super::directory::{Leftover, RunDirectory, leftovers};
 use super::harness::login::{Login, Returned};
-use super::harness::settings::ShimCommand;
 use super::host::Host;
 use super::image::Pull;
 use super::kinds::{CommandLine, GeneratedFile, Orphans, Prepared, Stdio, advise_other_kind};
@@ -27,6 +26,7 @@ use super::terminal_relay;
 use crate::config::Config;
 use crate::daemon::admin::client::{self, AdminError};
 use crate::daemon::admin::{AdminRequest, AdminResponse};
+use crate::harness::ShimCommand;
 use crate::terminal::failure::{Failure, Sysexit};
 use crate::terminal::progress::Progress;
 
@@ -157,7 +157,7 @@ impl ActiveRun {
             directory.note_removal(removal)?;
         }
         let shim = plan.paths.shim();
-        let shim = ShimCommand { program: &shim.to_string_lossy(), link: &plan.link() };
+        let shim = ShimCommand { program: &shim.to_string_lossy(), link: Some(&plan.link()) };
         let login = plan.login_state();
         let settings = plan.harness.map(|harness| harness.settings(&plan.servers, shim, login));
         let home = directory.home();

@@ -13,6 +13,7 @@ pub(crate) mod fixture;
 pub(crate) mod principal;
 
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::SystemTime;
 
@@ -24,7 +25,7 @@ use cofferdam_secrets::credentials::Credentials;
 use cofferdam_secrets::files::FileStore;
 use cofferdam_servers::WorkingDirectories;
 use cofferdam_servers::grant_limits::{GrantBounds, GrantLimits};
-use cofferdam_vault::{Access, AccessError, SessionVault, TokenOwner};
+use cofferdam_vault::{Access, AccessError, RemainingLinks, SessionVault, TokenOwner};
 use relay_proto::name::Name;
 use tokio::time::Instant;
 use tokio_util::task::TaskTracker;
@@ -67,6 +68,8 @@ pub(crate) struct Session {
     pub(crate) grant_limits: Arc<GrantLimits>,
     /// The sandbox's permit to search the audit.
     sandbox_permit: Arc<SandboxPermit>,
+    /// Links that have begun and not ended; [`SessionVault`] counts them where there is a Vault.
+    links: AtomicUsize,
     pub(crate) began: SystemTime,
     pub(crate) expires: Instant,
     pub(crate) context: Arc<Context>,
@@ -175,9 +178,42 @@ impl Session {
                 Some(_) => Arc::new(SandboxPermit::new()),
                 None => context.lookups.shared(),
             },
+            links: AtomicUsize::new(0),
             began: cofferdam_base::clock::now(),
             expires,
             context: Arc::clone(context),
+        }
+    }
+
+    /// A link begins.
+    pub(crate) fn enter(&self) {
+        match &self.vault {
+            Some(vault) => vault.enter(),
+            None => drop(self.links.fetch_add(1, Ordering::AcqRel)),
+        }
+    }
+
+    /// A link has ended, and the processes of its server too. After the last link, the session's Vault tokens are
+    /// withdrawn, and the caller has to call [`SessionVault::end`].
+    pub(crate) fn leave(&self) -> RemainingLinks {
+        match &self.vault {
+            Some(vault) => vault.leave(),
+            None => self.leave_without_vault(),
+        }
+    }
+
+    /// A link has failed: like [`Self::leave`], and tokens are revoked without a report.
+    pub(crate) fn abandon(&self) -> RemainingLinks {
+        match &self.vault {
+            Some(vault) => vault.abandon(),
+            None => self.leave_without_vault(),
+        }
+    }
+
+    fn leave_without_vault(&self) -> RemainingLinks {
+        match self.links.fetch_sub(1, Ordering::AcqRel) {
+            1 => RemainingLinks::None,
+            _ => RemainingLinks::Some,
         }
     }
 

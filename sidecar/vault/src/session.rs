@@ -171,11 +171,13 @@ impl SessionVault {
     }
 
     /// A link has failed: like `leave`, then `end`, without waiting for the report.
-    pub fn abandon(&self) {
-        if self.leave() == RemainingLinks::None {
+    pub fn abandon(&self) -> RemainingLinks {
+        let remaining = self.leave();
+        if remaining == RemainingLinks::None {
             let inner = Arc::clone(&self.0);
             self.0.access.tasks.spawn(async move { inner.revoke(&watch::Sender::default()).await });
         }
+        remaining
     }
 
     /// Runs `make` in a task, so that it finishes even if the caller is cancelled.

@@ -42,6 +42,8 @@ struct ReadSecret {
     requested_at: Instant,
     /// `None` if no lifetime is known.
     lifetime: Option<Duration>,
+    /// How long a certificate or web token in the data is valid without its lease.
+    lifetime_without_lease: Option<Duration>,
 }
 
 /// Keeps a lease: when this is dropped, the lease is revoked with its token.
@@ -82,7 +84,8 @@ impl SessionVault {
     async fn read_lease(&self, request: SourceRequest<'_>) -> Result<Lease, SecretProblem> {
         let SourceRequest { spec, limits, requester, add_to_scrubbers } = request;
         let (secret, token) = read_with_token(spec, (self, requester), add_to_scrubbers).await?;
-        let ReadSecret { data, request_id, lease, class, requested_at, lifetime } = secret;
+        let ReadSecret { data, request_id, lease, class, requested_at, lifetime, lifetime_without_lease } =
+            secret;
         let read_mark = token.mark();
         let mut terms = Terms { class, requested_at, lifetime, token_expiry: None };
         let hash = lease.as_ref().map(LeaseId::hash);
@@ -105,7 +108,13 @@ impl SessionVault {
         }
         let public: BTreeSet<String> = spec.public.iter().cloned().collect();
         let fields = fields::parse_leniently(data.as_bytes(), &public, spec.short)?;
-        Ok(Lease { fields, terms, hold, read_id: Some(Arc::new(ReadId { hash, request_id })) })
+        Ok(Lease {
+            fields,
+            terms,
+            hold,
+            read_id: Some(Arc::new(ReadId { hash, request_id })),
+            valid_without_lease: lifetime_without_lease.map(|lifetime| requested_at + lifetime),
+        })
     }
 }
 
@@ -287,7 +296,16 @@ async fn read_origin(
                 _ => RenewalClass::Static { every: *refresh },
             };
             let (data, request_id) = (kv_secret.data, kv_secret.request_id);
-            return Ok(ReadSecret { data, request_id, lease: None, class, requested_at, lifetime: None });
+            let (lifetime, lifetime_without_lease) = (None, None);
+            return Ok(ReadSecret {
+                data,
+                request_id,
+                lease: None,
+                class,
+                requested_at,
+                lifetime,
+                lifetime_without_lease,
+            });
         }
         VaultOrigin::Generated { path, write: Some(values) } => {
             let values = values.iter().map(|(name, value)| (name.clone(), value.clone())).collect();
@@ -329,5 +347,7 @@ async fn read_origin(
             (None, None) => (RenewalClass::OwnExpiry, requested()),
         },
     };
-    Ok(ReadSecret { data, request_id, lease, class, requested_at, lifetime })
+    let lifetime_without_lease =
+        lease.as_ref().and_then(|_| embedded_expiry::longest_lifetime_of_values(data.as_bytes(), now));
+    Ok(ReadSecret { data, request_id, lease, class, requested_at, lifetime, lifetime_without_lease })
 }

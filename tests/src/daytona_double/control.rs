@@ -7,6 +7,7 @@ use serde_json::{Value, json};
 use super::gateway::Gateway;
 use super::wire::{Answer, Request};
 use super::{API_KEY, Lifecycle, Platform, SshAccounts, random};
+use crate::port::free_address;
 
 pub(super) fn answer(platform: &Platform, request: &Request) -> Answer {
     if request.header("authorization") != Some(&format!("Bearer {API_KEY}")) {
@@ -60,7 +61,13 @@ fn ssh_access(platform: &Platform, id: &str) -> Answer {
         SshAccounts::Tokens => token.clone(),
         SshAccounts::Others => random("other"),
     };
-    let Some(gateway) = Gateway::start(&platform.bubblewrap, platform.root.path(), &account) else {
+    let address = platform.lock().ssh_address;
+    if address.is_some() {
+        // The one before uses the address.
+        platform.lock().gateways.clear();
+    }
+    let address = address.unwrap_or_else(free_address);
+    let Some(gateway) = Gateway::start(&platform.bubblewrap, platform.root.path(), &account, address) else {
         return Answer::error(503, "no SSH gateway here");
     };
     let port = gateway.port();

@@ -8,7 +8,6 @@ use std::process::Stdio;
 
 use super::guest::{HOME, boxed, spawn_lasting};
 use crate::deadline::wait_until;
-use crate::port::free_address;
 use crate::process::{Running, command, into_file, output_of};
 use crate::tools::Tool;
 
@@ -18,9 +17,13 @@ pub(super) struct Gateway {
 }
 
 impl Gateway {
-    pub(super) fn start(bubblewrap: &Path, root: &Path, account: &str) -> Option<Self> {
+    pub(super) fn start(
+        bubblewrap: &Path,
+        root: &Path,
+        account: &str,
+        listens_at: SocketAddr,
+    ) -> Option<Self> {
         let (keys, server) = (Tool::SshKeygen.path()?, Tool::Sshd.path()?);
-        let listens_at = free_address();
         let directory = root.join("gateway").join(account);
         std::fs::create_dir_all(&directory).ok()?;
         let host_key = directory.join("host");

@@ -36,6 +36,7 @@ use self::gateway::Gateway;
 use self::guest::Guest;
 pub use self::record::{Requested, ServiceName};
 use self::wire::Request;
+use crate::port::free_address;
 use crate::tools::Tool;
 
 /// The account's API key.
@@ -55,6 +56,10 @@ pub struct Speed(pub u32);
 pub enum Fault {
     /// This status, and these seconds as `Retry-After`.
     Status(u16, Option<u32>),
+    /// This status, with this message.
+    Saying(u16, String),
+    /// The head of a response and a part of the promised body; then the connection closes.
+    HalfAnswer,
     /// A redirect to this address.
     Redirect(String),
     /// A response of a gigabyte: true if it says so in its head.
@@ -107,6 +112,8 @@ struct PlatformState {
     ssh_tokens: Vec<String>,
     sessions: Vec<toolbox::Session>,
     ssh_accounts: SshAccounts,
+    /// None: another one for each token.
+    ssh_address: Option<SocketAddr>,
     /// With the part of a path that they are for; each is used once.
     faults: Vec<(&'static str, Fault)>,
 }
@@ -131,6 +138,7 @@ impl DaytonaDouble {
                 preview_token: random("preview"),
                 ssh_tokens: Vec::new(),
                 ssh_accounts: SshAccounts::Tokens,
+                ssh_address: None,
                 sessions: Vec::new(),
                 faults: Vec::new(),
             }),
@@ -198,6 +206,11 @@ impl DaytonaDouble {
     /// The SSH gateway does not know the tokens that are made from now on.
     pub fn refuse_ssh(&self) {
         self.platform.lock().ssh_accounts = SshAccounts::Others;
+    }
+
+    /// From now on the SSH gateway has one address, as Daytona's has, and a new host key for each token.
+    pub fn keep_ssh_address(&self) {
+        self.platform.lock().ssh_address = Some(free_address());
     }
 
     /// How often the sandbox was reported as used.
@@ -271,6 +284,14 @@ impl Platform {
             Fault::Status(status, retry_after) => {
                 request.read_body(usize::MAX);
                 request.answer(&wire::Answer::status(status).retry_after(retry_after));
+            }
+            Fault::Saying(status, message) => {
+                request.read_body(usize::MAX);
+                request.answer(&wire::Answer::error(status, &message));
+            }
+            Fault::HalfAnswer => {
+                request.read_body(usize::MAX);
+                request.answer_half();
             }
             Fault::Redirect(address) => {
                 request.read_body(usize::MAX);

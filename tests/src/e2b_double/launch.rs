@@ -70,8 +70,12 @@ fn inside(bubblewrap: &Path, root: &Path, user: SandboxUser, process: &Value) ->
         ("run", if user == SandboxUser::Root { "--bind" } else { "--ro-bind" }),
         ("usr/local", if user == SandboxUser::Root { "--bind" } else { "--ro-bind" }),
     ] {
-        command.arg(mode).arg(root.join(inside)).arg(format!("/{inside}"));
+        // A test may remove one of them.
+        if root.join(inside).exists() {
+            command.arg(mode).arg(root.join(inside)).arg(format!("/{inside}"));
+        }
     }
+    command.args(["--remount-ro", "/"]);
     let home = user.home();
     let directory = Sandbox::resolve(user, process["cwd"].as_str().unwrap_or(home));
     command.arg("--chdir").arg(directory).arg("--clearenv");

@@ -18,6 +18,9 @@ fn a_sandbox_is_attached_and_calls_tools_until_the_command_is_interrupted() {
     assert_eq!((&status["sandbox"], &status["lifetime"]), (&json!(scene.sandbox), &json!("followed")));
     let sessions = scene.world.cofferdam_text(&["sessions"]);
     assert!(sessions.contains("box1") && sessions.contains(" attached "), "{sessions}");
+    let sessions = scene.world.sessions_json();
+    assert_eq!(sessions["attachments"], json!(scene.list()));
+    assert_eq!(sessions["sessions"][0]["name"], "box1");
     let printed = attach.printed();
     assert!(printed.contains("uploading the shim (") && printed.contains("starting the hub"), "{printed}");
     attach.signal(Signal::SIGINT);
@@ -115,13 +118,13 @@ fn a_command_follows_its_attachment_through_a_restart_of_the_sidecar() {
 
 #[test]
 fn the_configuration_attaches_sandboxes_and_a_reload_adds_and_ends_them() {
-    let table = |id: &str| format!("attach.box1 = {{ platform = 'e2b', sandbox = '{id}', grant = 'dev' }}");
-    let Some(mut scene) = Scene::with(|builder, sandbox| builder.line(&table(sandbox))) else { return };
+    let with_box1 = |builder: Builder, sandbox: &str| builder.line(&attach_line("box1", "e2b", sandbox));
+    let Some(mut scene) = Scene::with(with_box1) else { return };
     scene.wait_until_state("attached");
     assert_eq!(scene.list()[0]["lifetime"], "configured");
     assert_eq!(scene.shim().call_text("echo", json!({"text": "one"})), "one");
     let second = scene.platform.create(SandboxUser::Usual);
-    let line = format!("attach.box2 = {{ platform = 'e2b', sandbox = '{second}', grant = 'dev' }}");
+    let line = attach_line("box2", "e2b", &second);
     scene.world.rewrite(|builder| builder.line(&line));
     scene.world.cofferdam_text(&["reload"]);
     wait_until("both are attached", || {
@@ -135,19 +138,50 @@ fn the_configuration_attaches_sandboxes_and_a_reload_adds_and_ends_them() {
     assert_eq!(scene.list()[1]["state"], "over");
     scene.world.cofferdam_text(&["reload"]);
     wait_until("it is attached again", || scene.list()[1]["state"] == "attached");
-    let (platform, shim) = (platform_line(&scene.platform, &shim_binary()), shim_binary());
-    assert!(shim.exists());
-    scene.world.rewrite(|_| {
-        World::new()
-            .server("tools", Server::fixture())
-            .secret_file("e2b-key", API_KEY)
-            .line(&platform)
-            .line(&line)
-    });
+    let only_second = builder(&scene.platform).line(&line);
+    scene.world.rewrite(|_| only_second);
     scene.world.cofferdam_text(&["reload"]);
     wait_until("the first one has ended", || scene.list().len() == 1);
     assert_eq!(scene.list()[0]["name"], "box2");
     wait_until("its hub has ended", || scene.platform.processes(&scene.sandbox).is_empty());
+}
+
+#[test]
+fn a_configured_attachment_survives_a_pause_and_a_restart_and_follows_its_table() {
+    let with_box1 = |builder: Builder, sandbox: &str| builder.line(&attach_line("box1", "e2b", sandbox));
+    let Some(mut scene) = Scene::with(with_box1) else { return };
+    scene.wait_until_state("attached");
+    let mut shim = scene.shim();
+    assert_eq!(shim.call_text("echo", json!({"text": "one"})), "one");
+    scene.platform.pause(&scene.sandbox);
+    scene.wait_until_state("suspended");
+    assert!(scene.platform.is_paused(&scene.sandbox));
+    let waiting = shim.send_call("echo", json!({"text": "two"}));
+    scene.platform.resume(&scene.sandbox);
+    scene.wait_until_state("attached");
+    assert_eq!(cofferdam_tests::harness::text_of(&shim.answer_to(&waiting)), "two");
+    scene.world.kill9_sidecar();
+    scene.world.start_sidecar();
+    scene.wait_until_state("attached");
+    assert_eq!(shim.call_text("echo", json!({"text": "three"})), "three");
+    assert_eq!(scene.world.times_executed("tools", "echo"), 3);
+
+    // The table names another sandbox now.
+    let other = scene.platform.create(SandboxUser::Usual);
+    let changed = builder(&scene.platform).line(&attach_line("box1", "e2b", &other));
+    scene.world.rewrite(|_| changed);
+    scene.world.cofferdam_text(&["reload"]);
+    wait_until("the other sandbox is attached", || {
+        let list = scene.list();
+        list.len() == 1 && list[0]["sandbox"] == json!(other) && list[0]["state"] == "attached"
+    });
+    wait_until("the first one's hub has ended", || scene.platform.processes(&scene.sandbox).is_empty());
+    // And then it is gone.
+    let without = builder(&scene.platform);
+    scene.world.rewrite(|_| without);
+    scene.world.cofferdam_text(&["reload"]);
+    scene.assert_nothing_left();
+    wait_until("the other one's hub has ended", || scene.platform.processes(&other).is_empty());
 }
 
 #[test]

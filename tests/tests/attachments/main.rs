@@ -1,6 +1,11 @@
 //! `cofferdam attach e2b` and `[attach.NAME]`, with a real sidecar and a double of E2B.
 
 mod calls;
+mod dial_out;
+mod expiry;
+mod harness;
+mod interrupts;
+mod key_in_vault;
 mod life;
 mod on_daytona;
 mod refusals;
@@ -47,11 +52,7 @@ impl Scene {
     fn of_user(user: SandboxUser, change: impl FnOnce(Builder, &str) -> Builder) -> Option<Self> {
         let platform = E2bDouble::start()?;
         let sandbox = platform.create(user);
-        let builder = World::new()
-            .server("tools", Server::fixture())
-            .secret_file("e2b-key", API_KEY)
-            .line(&platform_line(&platform, &shim_binary()));
-        let world = change(builder, &sandbox).start();
+        let world = change(builder(&platform), &sandbox).start();
         Some(Self { world, platform, sandbox, user })
     }
 
@@ -98,18 +99,35 @@ impl Scene {
         self.list().first().and_then(|status| status["state"].as_str()).unwrap_or_default().to_owned()
     }
 
+    /// Waits until nothing of an attachment is left: no entry, no hub, no enrolment that has not ended.
+    #[track_caller]
+    fn assert_nothing_left(&self) {
+        // The command may be told of its end before the sidecar has removed the attachment.
+        wait_until("no attachment is listed", || self.list().is_empty());
+        wait_until("the hub has ended", || self.platform.processes(&self.sandbox).is_empty());
+        assert_eq!(self.world.cofferdam_text(&["enrolments", "--json"]).trim(), "[]");
+    }
+
     #[track_caller]
     fn wait_until_state(&self, state: &str) {
         wait_until(&format!("the attachment is {state}"), || self.state() == state);
     }
 }
 
-/// The platform's table, on one line.
-fn platform_line(platform: &E2bDouble, shim: &std::path::Path) -> String {
-    format!(
-        "platforms.e2b = {{ api-key = '{{e2b-key.value}}', api-url = '{}', sandbox-url = '{}', shim = '{}' }}",
+/// A configuration with the platform and one server.
+fn builder(platform: &E2bDouble) -> Builder {
+    // Dotted keys, so that a test can add further ones.
+    let platform = format!(
+        "platforms.e2b.api-key = '{{e2b-key.value}}'\nplatforms.e2b.api-url = '{}'\n\
+         platforms.e2b.sandbox-url = '{}'\nplatforms.e2b.shim = '{}'",
         platform.api_url(),
         platform.sandbox_url(),
-        shim.display()
-    )
+        shim_binary().display()
+    );
+    World::new().server("tools", Server::fixture()).secret_file("e2b-key", API_KEY).line(&platform)
+}
+
+/// A table `[attach.NAME]` on one line.
+fn attach_line(name: &str, platform: &str, sandbox: &str) -> String {
+    format!("attach.{name} = {{ platform = '{platform}', sandbox = '{sandbox}', grant = 'dev' }}")
 }

@@ -120,6 +120,20 @@ async fn a_response_of_a_gigabyte_is_refused() {
             assert!(error.to_string().contains("bytes"), "{step}: {error}");
         }
     }
+    let memory = cofferdam_tests::process::peak_memory_kib(std::process::id());
+    assert!(memory < 512 * 1024, "a gigabyte was not kept: {memory} KiB");
+}
+
+#[tokio::test]
+async fn a_response_that_ends_in_the_middle_may_pass_at_every_step() {
+    let Some(double) = DaytonaDouble::start(Speed(1)) else { return };
+    let operator = Operator::of(&double);
+    for step in EVERY_STEP {
+        double.fail_next(step, Fault::HalfAnswer);
+        let error = operator.failure().await;
+        assert!(matches!(error, PlatformError::Unavailable { .. }), "{step}: {error}");
+    }
+    operator.attach().await;
 }
 
 #[tokio::test]
@@ -129,11 +143,11 @@ async fn a_sandbox_that_stops_during_the_upload_leaves_no_half_shim() {
     double.fail_next("/bulk-upload", Fault::StopAfter(300_000));
     let error = operator.failure().await;
     assert!(matches!(error, PlatformError::Unavailable { .. }), "{error}");
-    let directory = double.root().join("home/daytona/.cofferdam");
+    let directory = double.root().join("home/daytona/.local/lib/cofferdam");
     let left: Vec<_> =
         std::fs::read_dir(&directory).unwrap().flatten().map(|entry| entry.file_name()).collect();
     assert!(!left.is_empty(), "the double wrote what came");
-    assert!(left.iter().all(|name| !name.to_string_lossy().starts_with("cofferdam-shim")), "{left:?}");
+    assert!(left.iter().all(|name| name.to_string_lossy().contains(".part-")), "{left:?}");
     assert!(matches!(operator.failure().await, PlatformError::Suspended { .. }));
     double.start_again();
     operator.attach().await;
@@ -143,11 +157,11 @@ async fn a_sandbox_that_stops_during_the_upload_leaves_no_half_shim() {
 async fn a_sandbox_that_cannot_run_the_shim_says_why() {
     let Some(double) = DaytonaDouble::start(Speed(1)) else { return };
     let mut operator = Operator::of(&double);
-    let directory = double.root().join("home/daytona/.cofferdam");
+    let directory = double.root().join("home/daytona/.local");
     std::fs::write(&directory, "a file where a directory should be").unwrap();
     let error = operator.failure().await;
     assert!(matches!(error, PlatformError::Sandbox { .. }), "{error}");
-    assert!(error.to_string().contains("exit code 73"), "{error}");
+    assert!(error.to_string().contains("cannot write to `/home/daytona/.local/lib/cofferdam`"), "{error}");
     std::fs::remove_file(&directory).unwrap();
 
     operator.setup.shim = std::sync::Arc::new(|_| Err("no shim is built; run `just shim`".into()));

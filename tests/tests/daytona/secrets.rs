@@ -1,10 +1,12 @@
 //! The API key and the tokens are where they must be, and nowhere else.
 
 use std::path::Path;
+use std::sync::Arc;
 
 use cofferdam_platforms::daytona::Via;
-use cofferdam_platforms::{KeepAwake, WhenSuspended};
-use cofferdam_tests::daytona_double::{API_KEY, DaytonaDouble, ServiceName, Speed};
+use cofferdam_platforms::{KeepAwake, PlatformError, WhenSuspended};
+use cofferdam_tests::daytona_double::{API_KEY, DaytonaDouble, Fault, ServiceName, Speed};
+use cofferdam_tests::encodings;
 
 use super::support::Operator;
 
@@ -38,6 +40,44 @@ async fn the_key_goes_to_the_control_api_and_tokens_travel_as_headers() {
         }
     }
     search(&double.root(), &tokens);
+}
+
+/// Whatever the platform or the sandbox repeats of them: no error has the key or a token in it.
+#[tokio::test]
+async fn an_error_never_repeats_the_key_or_a_token() {
+    let Some(double) = DaytonaDouble::start(Speed(1)) else { return };
+    let mut operator = Operator::of(&double);
+    let secrets = [API_KEY.to_owned(), double.tokens().remove(0)];
+    let check = |place: &str, error: PlatformError| {
+        let shown = format!("{error} {error:?}");
+        for secret in &secrets {
+            encodings::assert_absent(place, shown.as_bytes(), secret);
+        }
+        assert!(shown.contains("[redacted:"), "{place}: the text was shown without them: {shown}");
+    };
+    let echo = format!("refused {} {}", secrets[0], secrets[1]);
+    // The control API says it before the sandbox's token is known to the client: only the key is sent there.
+    double.fail_next("/api/sandbox/", Fault::Saying(500, format!("refused {API_KEY}")));
+    check("the control API", operator.failure().await);
+    for step in ["/process/execute", "/bulk-upload", "/exec"] {
+        double.fail_next(step, Fault::Saying(500, echo.clone()));
+        check(step, operator.failure().await);
+        double.fail_next(step, Fault::Redirect(format!("https://{}/", secrets[1])));
+        check(step, operator.failure().await);
+    }
+    // The log of the hub, with a secret where a shortened log would begin.
+    for padding in [0, 170, 590, 4000] {
+        let script = format!("#!/bin/sh\necho '{}{echo}' >&2\nexit 127\n", "x".repeat(padding));
+        let shim = super::support::shim_of(script.into_bytes());
+        operator.setup.shim = Arc::new(move |_| Ok(shim.clone()));
+        let error = operator.failure().await;
+        let shown = error.to_string();
+        assert!(shown.contains("exit code 127"), "{shown}");
+        for secret in &secrets {
+            encodings::assert_absent("the hub's log", shown.as_bytes(), secret);
+            assert!(!shown.contains(&secret[secret.len() / 2..]), "half of it is as bad: {shown}");
+        }
+    }
 }
 
 /// Fails if a file of the sandbox contains one of these.

@@ -71,6 +71,32 @@ async fn a_gateway_that_refuses_is_reported_without_the_token() {
     assert_eq!(settings_left(&token), Vec::<String>::new());
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn a_changed_key_of_the_gateway_is_refused_until_the_operator_forgets_the_old_one() {
+    let Some(double) = double() else { return };
+    let operator = Operator::of(&double);
+    double.keep_ssh_address();
+    drop(open(&operator).await.unwrap_or_else(|error| panic!("{error}")));
+    wait_until("ssh ends with its pipe", || processes_with(&operator.setup.pin).is_empty());
+    let known_hosts = double.root().join("known_hosts");
+    let remembered = std::fs::read_to_string(&known_hosts).unwrap();
+
+    // Every token gets a gateway with a key of its own.
+    let error = open(&operator).await.err().expect("the key is another one");
+    assert!(!error.may_pass(), "{error}");
+    let text = error.to_string();
+    assert!(text.contains("is not the one that was seen before"), "{text}");
+    assert_eq!(std::fs::read_to_string(&known_hosts).unwrap(), remembered, "the old key is kept");
+
+    let (_, command) = text.split_once('`').and_then(|(_, rest)| rest.split_once("with `")).unwrap();
+    let mut forget = cofferdam_tests::process::command("sh");
+    forget.arg("-c").arg(command.trim_end_matches('`'));
+    let forgotten = cofferdam_tests::process::output_of(forget, "ssh-keygen");
+    assert!(forgotten.status.success(), "the command of the message works: {forgotten:?}");
+    let pipe = open(&operator).await.unwrap_or_else(|error| panic!("{error}"));
+    operator.echo(pipe).await.carries_a_link().await;
+}
+
 /// The processes of the machine with this text in their arguments or environment, but for the double's own.
 fn processes_with(text: &str) -> Vec<String> {
     let mut found = Vec::new();

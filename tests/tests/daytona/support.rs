@@ -59,7 +59,7 @@ impl Operator {
         let setup = HubSetup {
             shim: Arc::new(|_: Architecture| Ok(static_shim())),
             pin: identity.public().to_string(),
-            harness_files: Vec::new(),
+            harness: None,
         };
         let daytona = Daytona::new(settings, key, Dialer::trusting(Trust::System))
             .with_known_hosts(double.root().join("known_hosts"));

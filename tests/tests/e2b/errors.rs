@@ -1,13 +1,16 @@
 //! What the client says when the platform, the network or the sandbox fails.
 
+use std::fs;
 use std::io::Read as _;
 use std::net::TcpListener;
+use std::os::unix::fs::PermissionsExt as _;
 use std::sync::Arc;
 use std::time::Duration;
 
 use cofferdam_platforms::{PlatformError, SandboxState};
 use cofferdam_tests::deadline::{PATIENCE, holds_within};
-use cofferdam_tests::e2b_double::{API_KEY, Fault, Side};
+use cofferdam_tests::e2b_double::{API_KEY, Fault, SandboxUser, Side};
+use cofferdam_tests::encodings;
 
 use crate::support::{ECHO, Scene, client, read, setup};
 
@@ -57,6 +60,77 @@ async fn a_message_of_the_platform_never_repeats_the_key() {
     scene.double.plan(Side::Control, "/", Fault::StatusSaying(500, "the disk is full".to_owned()), 1);
     let told = scene.refused(&setup(ECHO)).await;
     assert!(told.to_string().contains("the disk is full"), "{told}");
+}
+
+/// Whatever `envd` or a process in the sandbox repeats: no error has the key or the sandbox's token in it.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_error_never_repeats_the_key_or_the_token_of_the_sandbox() {
+    let Some(scene) = Scene::new() else { return };
+    let secrets = [API_KEY.to_owned(), scene.double.token(scene.box_id())];
+    let echo = format!("refused {} {}", secrets[0], secrets[1]);
+    let check = |place: &str, error: PlatformError| {
+        let shown = format!("{error} {error:?}");
+        for secret in &secrets {
+            encodings::assert_absent(place, shown.as_bytes(), secret);
+            assert!(!shown.contains(&secret[secret.len() / 2..]), "half of it is as bad: {shown}");
+        }
+    };
+    for path in ["/Start", "/files", "/SendSignal"] {
+        for status in [400, 401, 404, 409, 500, 503] {
+            scene.double.plan(Side::Envd, path, Fault::StatusSaying(status, echo.clone()), 1);
+            check(path, scene.refused(&setup(ECHO)).await);
+        }
+        scene.double.plan(Side::Envd, path, Fault::Redirect(format!("https://{}/", secrets[1])), 1);
+        check(path, scene.refused(&setup(ECHO)).await);
+    }
+    // On the last line of stderr, also where a long one is shortened.
+    for padding in [0, 170, 4060, 9000] {
+        let hub = format!("#!/bin/sh\necho '{}{echo}' >&2\nexit 1\n", "x".repeat(padding));
+        check("stderr of the hub", scene.refused(&setup(hub)).await);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_sandbox_with_another_processor_is_told_which_shim_it_needs() {
+    let Some(scene) = Scene::new() else { return };
+    // The first program of that name on the sandbox's path.
+    let uname = scene.double.path(scene.box_id(), "/usr/local/bin/uname");
+    fs::write(&uname, "#!/bin/sh\necho aarch64\n").unwrap();
+    fs::set_permissions(&uname, fs::Permissions::from_mode(0o755)).unwrap();
+    let mut only_x86 = setup(ECHO);
+    only_x86.shim = Arc::new(|architecture| Err(format!("there is no shim for {}", architecture.as_str())));
+    let refused = scene.refused(&only_x86).await;
+    assert!(matches!(refused, PlatformError::Sandbox { .. }), "{refused}");
+    assert!(refused.to_string().contains("there is no shim for aarch64"), "{refused}");
+    fs::write(&uname, "#!/bin/sh\necho riscv64\n").unwrap();
+    let refused = scene.refused(&setup(ECHO)).await;
+    assert!(refused.to_string().contains("`riscv64`; there are shims for x86_64 and aarch64"), "{refused}");
+    assert_eq!(scene.uploads(), 0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_read_only_directory_of_programs_and_a_missing_tmp_are_no_obstacle() {
+    for user in [SandboxUser::Usual, SandboxUser::Root] {
+        let Some(scene) = Scene::of(user) else { return };
+        for missing in ["/tmp", "/usr/local/bin", "/usr/local/lib", "/usr/local"] {
+            fs::remove_dir(scene.double.path(scene.box_id(), missing)).unwrap();
+        }
+        let mut pipe = scene.open(&setup(ECHO)).await.unwrap_or_else(|error| panic!("{user:?}: {error}"));
+        assert_eq!(read(&mut pipe, 6).await, b"hello ");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_home_that_cannot_be_written_is_said_with_the_other_way() {
+    let Some(scene) = Scene::new() else { return };
+    let home = scene.double.path(scene.box_id(), "/home/user");
+    fs::set_permissions(&home, fs::Permissions::from_mode(0o555)).unwrap();
+    let refused = scene.refused(&setup(ECHO)).await;
+    assert!(matches!(refused, PlatformError::Sandbox { .. }), "{refused}");
+    let text = refused.to_string();
+    assert!(text.contains("cannot write to `/home/user/.local/lib/cofferdam`"), "{text}");
+    assert!(text.contains("/usr/local/lib/cofferdam/cofferdam-shim-"), "{text}");
+    assert_eq!(scene.uploads(), 0);
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -3,6 +3,8 @@
 //! Where `COFFERDAM_E2B_URL` names a real `envd`, the tests that only need a sandbox run on that.
 
 mod errors;
+mod harness;
+mod orphans;
 mod pipes;
 mod sdks;
 mod support;

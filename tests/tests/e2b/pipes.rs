@@ -103,30 +103,10 @@ async fn a_shim_in_the_template_is_used() {
     fs::create_dir_all(file.parent().unwrap()).unwrap();
     fs::write(&file, ECHO).unwrap();
     fs::set_permissions(&file, fs::Permissions::from_mode(0o755)).unwrap();
-    let mut with_files = setup(ECHO);
-    with_files.harness_files = vec![("entry".into(), "run {shim}".into())];
-    let mut pipe = scene.open(&with_files).await.unwrap();
+    let mut pipe = scene.open(&setup(ECHO)).await.unwrap();
     read(&mut pipe, 6).await;
     assert_eq!(scene.uploads(), 0);
     assert_eq!(scene.double.process_configs(scene.box_id())[0]["cmd"], name.as_str());
-    let entry = scene.double.path(scene.box_id(), "/home/user/entry");
-    assert_eq!(fs::read(entry).unwrap(), b"run /usr/local/bin/cofferdam-shim");
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn files_of_the_harness_name_the_shim() {
-    let Some(scene) = Scene::of(SandboxUser::Root) else { return };
-    let mut with_files = setup(ECHO);
-    with_files.harness_files = vec![
-        (".config/my harness/a&b.json".into(), r#"{"command":"{shim}"}"#.into()),
-        ("/tmp/deep/plain".into(), vec![0, 159, b'{'].into()),
-    ];
-    let mut pipe = scene.open(&with_files).await.unwrap();
-    read(&mut pipe, 6).await;
-    let inside = |path: &str| fs::read(scene.double.path(scene.box_id(), path)).unwrap();
-    let entry = inside("/root/.config/my harness/a&b.json");
-    assert_eq!(entry, br#"{"command":"/root/.local/bin/cofferdam-shim"}"#);
-    assert_eq!(inside("/tmp/deep/plain"), [0, 159, b'{']);
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -125,7 +125,7 @@ pub(crate) fn setup(shim: impl Into<Bytes>) -> HubSetup {
     HubSetup {
         shim: Arc::new(move |_| Ok(ShimBinary { bytes: bytes.clone(), digest: digest.clone() })),
         pin: PIN.to_owned(),
-        harness_files: Vec::new(),
+        harness: None,
     }
 }
 

@@ -39,13 +39,13 @@ impl Setup {
             .secret_file("e2b-key", e2b_double::API_KEY)
             .secret_file("daytona-key", daytona_double::API_KEY)
             .line(&format!(
-                "platforms.e2b = {{ api-key = '{{e2b-key.value}}', api-url = '{}', sandbox-url = '{}', shim = '{}' }}",
+                "platforms.e2b = {{ api-key = '{{e2b-key.value}}', api-url = '{}', sandbox-url = '{}', shim = '{}', grants = ['dev'] }}",
                 e2b.api_url(),
                 e2b.sandbox_url(),
                 shim.display()
             ))
             .line(&format!(
-                "platforms.daytona = {{ api-key = '{{daytona-key.value}}', api-url = '{}', sandbox-url = '{}', shim = '{}' }}",
+                "platforms.daytona = {{ api-key = '{{daytona-key.value}}', api-url = '{}', sandbox-url = '{}', shim = '{}', grants = ['dev'] }}",
                 daytona.api_url(),
                 daytona.proxy_url(),
                 shim.display()

@@ -11,7 +11,7 @@ from urllib.parse import quote
 from . import _decode, _wire
 from ._endpoint import Endpoint
 from .errors import ApiError, AttachmentError, NotFoundError, ProtocolError, SettingsError, UnauthorizedError
-from .types import AttachmentStatus, Change, Enrolled, EnrolmentEntry, Killed, Lagged, PipeRoute, PlatformKind, Sessions
+from .types import AttachmentStatus, Change, Enrolled, EnrolmentEntry, Harness, Killed, Lagged, PipeRoute, PlatformKind, Sessions
 
 T = TypeVar("T")
 
@@ -71,6 +71,7 @@ class AttachOptions:
     resume: bool = False
     keep_awake: bool = False
     via: PipeRoute | None = None
+    harness: Harness | None = None
 
     def call(self) -> Call[AttachmentStatus]:
         attachment = {
@@ -83,6 +84,7 @@ class AttachOptions:
             "resume": self.resume,
             "keep-awake": self.keep_awake,
             "via": self.via,
+            "harness": self.harness,
         }
         attachment = {name: value for name, value in attachment.items() if value is not None}
         return Call("POST", "/v1/attachments", AttachmentStatus, {"attachment": attachment}, FOLLOW)

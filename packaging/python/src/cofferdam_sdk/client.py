@@ -11,7 +11,7 @@ from ._blocking import Watch
 from ._endpoint import Endpoint
 from ._follow import Attached
 from ._sandboxes import recognise
-from .types import AttachmentStatus, Enrolled, EnrolmentEntry, Killed, PipeRoute, PlatformKind, Sessions
+from .types import AttachmentStatus, Enrolled, EnrolmentEntry, Harness, Killed, PipeRoute, PlatformKind, Sessions
 
 
 class Attachment:
@@ -78,12 +78,14 @@ class _Base:
         resume: bool = False,
         keep_awake: bool = False,
         via: PipeRoute | None = None,
+        harness: Harness | None = None,
         timeout: float = _calls.ATTACH_TIMEOUT,
     ) -> Attachment:
         """Attaches a sandbox object of the `e2b` or `daytona` SDK, or an id with its `platform`, while a block runs.
 
-        `platform_name` is the `NAME` of `[platforms.NAME]`, where the sidecar has several of one kind. `timeout` is for the
-        time until the sandbox is attached.
+        `platform_name` is the `NAME` of `[platforms.NAME]`, where the sidecar has several of one kind. The servers of the
+        grant are added to the settings of `harness` in the sandbox; what could not be added is in the status's `warning`.
+        `timeout` is for the time until the sandbox is attached.
         """
         kind, identifier = recognise(sandbox, platform)
         options = _calls.AttachOptions(
@@ -96,6 +98,7 @@ class _Base:
             resume=resume,
             keep_awake=keep_awake,
             via=via,
+            harness=harness,
         )
         return Attachment(self._endpoint, options, timeout)
 
@@ -199,6 +202,7 @@ def attach(
     resume: bool = False,
     keep_awake: bool = False,
     via: PipeRoute | None = None,
+    harness: Harness | None = None,
     timeout: float = _calls.ATTACH_TIMEOUT,
 ) -> Attachment:
     """`Client().attach` for the sidecar that the environment names: for `with` and for `async with`."""
@@ -212,5 +216,6 @@ def attach(
         resume=resume,
         keep_awake=keep_awake,
         via=via,
+        harness=harness,
         timeout=timeout,
     )

@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 PlatformKind = Literal["daytona", "e2b"]
-PipeRoute = Literal["preview", "ssh"]
+PipeRoute = Literal["dial-out", "preview", "ssh"]
+Harness = Literal["claude", "codex", "gemini", "opencode"]
 Lifetime = Literal["configured", "detached", "followed"]
 AttachState = Literal["attached", "connecting", "detached"]
 AttachmentState = Literal[
@@ -42,6 +43,8 @@ class AttachmentStatus:
     grant: str
     lifetime: Lifetime
     enrolment: str | None = None
+    #: What to know although the attachment works: entries that could not be added to the harness's settings.
+    warning: str | None = None
     state: AttachmentState
     #: While uploading: bytes of the shim.
     sent: int | None = None
@@ -92,12 +95,14 @@ class EnrolmentEntry:
 
 @dataclass(frozen=True, kw_only=True)
 class Credential:
-    """A session's view of one secret that may change."""
+    """A session's view of one secret."""
 
     secret: str
     origin: str
     renewals: int
+    earlier_values: int = 0
     expires_in_seconds: int | None = None
+    kept: bool = False
     last_error: str | None = None
     lease: str | None = None
     next_in_seconds: int | None = None
@@ -152,6 +157,7 @@ class NotRevocable:
     secret: str
     origin: str
     expires: str | None = None
+    values: int = 1
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -3,17 +3,19 @@
 //! What must stay true: reading the state of a sandbox does not wake it; what the API says about addresses is checked
 //! before anything is sent there.
 
+use std::net::IpAddr;
 use std::time::Duration;
 
 use bytes::Bytes;
-use cofferdam_net::{AddressPolicy, Dialer};
+use cofferdam_net::{AddressPolicy, Dialer, Host, OneShotError};
 use http::header::AUTHORIZATION;
 use http::{HeaderMap, HeaderValue, Method, Uri};
 use serde::{Deserialize, Deserializer};
 use zeroize::Zeroizing;
 
 use super::token::SandboxToken;
-use crate::rest::{Call, Reply, Service, printable, secret_header};
+use crate::redactor::Redactor;
+use crate::rest::{Call, Reply, Service, failed, secret_header};
 use crate::{ApiKey, PlatformError, PlatformSettings, SandboxId};
 
 pub(super) struct Control {
@@ -23,6 +25,7 @@ pub(super) struct Control {
     sandbox_url: Option<Uri>,
     /// For addresses that the API names.
     policy: AddressPolicy,
+    redactor: Redactor,
 }
 
 /// What the API says about a sandbox.
@@ -95,8 +98,11 @@ impl Control {
         };
         let url = settings.api_url.clone().unwrap_or_else(|| Uri::from_static(PUBLIC_API));
         let headers = HeaderMap::from_iter([secret_header(AUTHORIZATION, bearer(key))]);
-        let service = Service::new(dialer, &url, policy, headers)?;
-        Ok(Self { service, dialer: dialer.clone(), sandbox_url: settings.sandbox_url.clone(), policy })
+        let redactor = Redactor::default();
+        redactor.learn("api-key", key.header().as_bytes());
+        let service = Service::new(dialer, &url, policy, headers, &redactor)?;
+        let (dialer, sandbox_url) = (dialer.clone(), settings.sandbox_url.clone());
+        Ok(Self { service, dialer, sandbox_url, policy, redactor })
     }
 
     pub(super) async fn sandbox(&self, id: &SandboxId) -> Result<SandboxRecord, PlatformError> {
@@ -105,7 +111,8 @@ impl Control {
             return Err(self.service.refusal(FINDING, id, &reply));
         }
         let raw: RawSandbox = reply.json(FINDING)?;
-        let phase = phase(raw.state.as_deref().unwrap_or_default(), raw.error_reason.as_deref())?;
+        let state = raw.state.as_deref().unwrap_or_default();
+        let phase = phase(state, raw.error_reason.as_deref(), &self.redactor)?;
         Ok(SandboxRecord { phase, toolbox_url: raw.toolbox_proxy_url })
     }
 
@@ -125,22 +132,26 @@ impl Control {
     pub(super) async fn preview(&self, id: &SandboxId, port: u16) -> Result<Preview, PlatformError> {
         let path = format!("/sandbox/{id}/ports/{port}/preview-url");
         let reply = self.call(PREVIEW, Method::GET, &path).await?;
-        match reply.status.is_success() {
-            true => reply.json(PREVIEW),
-            false => Err(self.service.refusal(PREVIEW, id, &reply)),
+        if !reply.status.is_success() {
+            return Err(self.service.refusal(PREVIEW, id, &reply));
         }
+        let preview: Preview = reply.json(PREVIEW)?;
+        self.redactor.learn("token", preview.token.text().as_bytes());
+        Ok(preview)
     }
 
     pub(super) async fn ssh_access(&self, id: &SandboxId) -> Result<SshAccess, PlatformError> {
         let path = format!("/sandbox/{id}/ssh-access?expiresInMinutes={SSH_MINUTES}");
         let reply = self.call(SSH_ACCESS, Method::POST, &path).await?;
-        match reply.status.is_success() {
-            true => reply.json(SSH_ACCESS),
-            false => Err(self.service.refusal(SSH_ACCESS, id, &reply)),
+        if !reply.status.is_success() {
+            return Err(self.service.refusal(SSH_ACCESS, id, &reply));
         }
+        let access: SshAccess = reply.json(SSH_ACCESS)?;
+        self.redactor.learn("token", access.token.text().as_bytes());
+        Ok(access)
     }
 
-    /// Starts the time until the automatic stop anew.
+    /// Resets the sandbox's auto-stop timer.
     pub(super) async fn refresh_activity(&self, id: &SandboxId) -> Result<(), PlatformError> {
         let reply = self.call(ACTIVITY, Method::POST, &format!("/sandbox/{id}/last-activity")).await?;
         match reply.status.is_success() {
@@ -150,12 +161,60 @@ impl Control {
     }
 
     /// A service of the sandbox at an address that the API named.
-    pub(super) fn sandbox_service(&self, url: &Uri, headers: HeaderMap) -> Result<Service, PlatformError> {
+    pub(super) fn sandbox_service(
+        &self,
+        doing: &'static str,
+        url: &Uri,
+        headers: HeaderMap,
+    ) -> Result<Service, PlatformError> {
+        let named = |headers| Service::new(&self.dialer, url, self.policy, headers, &self.redactor);
         let Some(dialled) = &self.sandbox_url else {
-            return Service::new(&self.dialer, url, self.policy, headers);
+            self.check_named_host(doing, &Host::parse(url.host().unwrap_or_default()))?;
+            return named(headers);
         };
-        let dialled = Service::new(&self.dialer, dialled, AddressPolicy::PrivateToo, HeaderMap::new())?;
-        Ok(Service::new(&self.dialer, url, self.policy, headers)?.dialled_at(dialled))
+        let policy = AddressPolicy::PrivateToo;
+        let dialled = Service::new(&self.dialer, dialled, policy, HeaderMap::new(), &self.redactor)?;
+        Ok(named(headers)?.dialled_at(dialled))
+    }
+
+    /// An address that the API named.
+    pub(super) fn named_address(&self, doing: &'static str, url: &str) -> Result<Uri, PlatformError> {
+        url.parse().map_err(|_| {
+            let url = self.redactor.printable(url);
+            PlatformError::Protocol {
+                doing,
+                why: format!("Daytona names an address that is not a URL: `{url}`"),
+            }
+        })
+    }
+
+    /// The address of a host that the API named, by the rules that every connection to such a host obeys. Programs other
+    /// than this one connect to the address, not to the name, which may resolve to another address the next time.
+    pub(super) async fn permitted_address(
+        &self,
+        doing: &'static str,
+        host: &Host,
+        port: u16,
+    ) -> Result<IpAddr, PlatformError> {
+        self.check_named_host(doing, host)?;
+        let found = self.dialer.reachable_address(host, port, self.policy, TIMEOUT).await;
+        found
+            .map(|address| address.ip())
+            .map_err(|error| failed(doing, &OneShotError::Connect(error), &self.redactor))
+    }
+
+    /// Loopback is this machine: a platform elsewhere has no business there. One that the operator named may be here.
+    fn check_named_host(&self, doing: &'static str, host: &Host) -> Result<(), PlatformError> {
+        if self.policy == AddressPolicy::PublicOnly && host.is_loopback() {
+            let why =
+                "Daytona names an address of the sidecar's own machine, which is not contacted".to_owned();
+            return Err(PlatformError::Protocol { doing, why });
+        }
+        Ok(())
+    }
+
+    pub(super) fn redactor(&self) -> &Redactor {
+        &self.redactor
     }
 
     async fn call(&self, doing: &'static str, method: Method, path: &str) -> Result<Reply, PlatformError> {
@@ -164,23 +223,18 @@ impl Control {
     }
 }
 
-/// An address that the API named.
-pub(super) fn named_address(doing: &'static str, url: &str) -> Result<Uri, PlatformError> {
-    let why = || format!("Daytona names an address that is not a URL: `{}`", printable(url));
-    url.parse().map_err(|_| PlatformError::Protocol { doing, why: why() })
-}
-
-fn phase(state: &str, error_reason: Option<&str>) -> Result<Phase, PlatformError> {
+fn phase(state: &str, error_reason: Option<&str>, redactor: &Redactor) -> Result<Phase, PlatformError> {
     Ok(match state {
         "started" | "resizing" | "snapshotting" | "forking" => Phase::Started,
         "creating" | "restoring" | "starting" | "resuming" | "pulling_snapshot" | "pending_build"
         | "building_snapshot" => Phase::Starting,
         "stopping" | "archiving" | "pausing" => Phase::Stopping,
         "stopped" | "archived" | "paused" => Phase::Suspended,
-        "error" | "build_failed" => Phase::Failed(printable(error_reason.unwrap_or(state))),
+        "error" | "build_failed" => Phase::Failed(redactor.printable(error_reason.unwrap_or(state))),
         "destroyed" | "destroying" => Phase::Gone,
         other => {
-            let why = format!("Daytona reports the state `{}`, which is not known here", printable(other));
+            let other = redactor.printable(other);
+            let why = format!("Daytona reports the state `{other}`, which is not known here");
             return Err(PlatformError::Unavailable { doing: FINDING, why, retry_after: None });
         }
     })
@@ -199,26 +253,38 @@ fn bearer(key: &ApiKey) -> HeaderValue {
 
 #[cfg(test)]
 mod tests {
-    use cofferdam_net::Trust;
+    use std::net::SocketAddr;
+    use std::sync::Arc;
+
+    use cofferdam_net::{Resolve, Resolving, Trust};
 
     use super::*;
     use crate::PlatformKind;
 
     fn control(api_url: Option<&'static str>, sandbox_url: Option<&'static str>) -> Control {
+        control_dialling(api_url, sandbox_url, &Dialer::trusting(Trust::System))
+    }
+
+    fn control_dialling(
+        api_url: Option<&'static str>,
+        sandbox_url: Option<&'static str>,
+        dialer: &Dialer,
+    ) -> Control {
         let settings = PlatformSettings {
             kind: PlatformKind::Daytona,
             api_url: api_url.map(Uri::from_static),
             sandbox_url: sandbox_url.map(Uri::from_static),
         };
         let key = ApiKey::new(HeaderValue::from_static("k3y"));
-        Control::new(&settings, &key, &Dialer::trusting(Trust::System)).unwrap()
+        Control::new(&settings, &key, dialer).unwrap()
     }
 
     #[test]
     fn the_services_of_a_sandbox_never_get_the_api_key() {
         let url = Uri::from_static("https://7000-box.proxy.example/");
         for control in [control(None, None), control(None, Some("http://127.0.0.1:9/x"))] {
-            let request = control.sandbox_service(&url, HeaderMap::new()).unwrap().request(Method::GET, "/");
+            let request =
+                control.sandbox_service(FINDING, &url, HeaderMap::new()).unwrap().request(Method::GET, "/");
             let request = request.body(()).unwrap();
             assert!(request.headers().get(AUTHORIZATION).is_none());
             assert_eq!(request.headers()[http::header::HOST], "7000-box.proxy.example");
@@ -231,7 +297,52 @@ mod tests {
     #[test]
     fn plain_addresses_from_the_api_are_refused() {
         let url = Uri::from_static("http://7000-box.proxy.example/");
-        assert!(control(None, None).sandbox_service(&url, HeaderMap::new()).is_err());
+        assert!(control(None, None).sandbox_service(FINDING, &url, HeaderMap::new()).is_err());
+    }
+
+    #[test]
+    fn loopback_addresses_from_the_public_api_are_refused() {
+        for url in ["https://127.0.0.1/toolbox", "https://localhost/", "https://[::1]/"] {
+            let url = Uri::from_static(url);
+            let refused = control(None, None).sandbox_service(FINDING, &url, HeaderMap::new());
+            assert!(refused.is_err_and(|error| error.to_string().contains("own machine")), "{url}");
+            let hosted_here = control(Some("https://127.0.0.1/api"), None);
+            assert!(hosted_here.sandbox_service(FINDING, &url, HeaderMap::new()).is_ok(), "{url}");
+        }
+    }
+
+    /// A name server that gives this address for every name.
+    struct Fixed(&'static str);
+
+    impl Resolve for Fixed {
+        fn resolve<'a>(&'a self, _: &'a str, port: u16) -> Resolving<'a> {
+            Box::pin(async move { Ok(vec![SocketAddr::new(self.0.parse().unwrap(), port)]) })
+        }
+    }
+
+    #[tokio::test]
+    async fn a_host_for_another_program_obeys_the_rules_of_every_connection() {
+        let permitted = async |api_url: Option<&'static str>, host: &str, address: &'static str| {
+            let dialer = Dialer::new(Arc::new(Fixed(address)), Trust::System);
+            let control = control_dialling(api_url, None, &dialer);
+            control.permitted_address(SSH_ACCESS, &Host::parse(host), 22).await
+        };
+        let public = "203.0.114.7";
+        assert_eq!(permitted(None, "ssh.example", public).await.unwrap().to_string(), public);
+        for inside in ["127.0.0.1", "10.0.0.1", "169.254.169.254", "192.168.1.1", "::1", "fe80::1", "fd00::1"]
+        {
+            for host in ["ssh.example", inside] {
+                let error = permitted(None, host, inside).await.unwrap_err().to_string();
+                assert!(
+                    error.contains("no public address") || error.contains("own machine"),
+                    "{host}: {error}"
+                );
+            }
+        }
+        assert!(permitted(None, "localhost", "127.0.0.1").await.is_err());
+        let own = Some("https://daytona.internal/api");
+        assert_eq!(permitted(own, "ssh.internal", "10.0.0.1").await.unwrap().to_string(), "10.0.0.1");
+        assert!(permitted(own, "ssh.internal", "0.0.0.0").await.is_err());
     }
 
     #[test]
@@ -243,9 +354,10 @@ mod tests {
             ("archived", Phase::Suspended),
             ("destroyed", Phase::Gone),
         ] {
-            assert_eq!(phase(state, None).unwrap(), expected, "{state}");
+            assert_eq!(phase(state, None, &Redactor::default()).unwrap(), expected, "{state}");
         }
-        assert_eq!(phase("error", Some("no\ndisk")).unwrap(), Phase::Failed("no disk".into()));
-        assert!(phase("dreaming", None).unwrap_err().may_pass());
+        let redactor = Redactor::default();
+        assert_eq!(phase("error", Some("no\ndisk"), &redactor).unwrap(), Phase::Failed("no disk".into()));
+        assert!(phase("dreaming", None, &redactor).unwrap_err().may_pass());
     }
 }

@@ -1,11 +1,11 @@
 //! The hub as a background command of a toolbox session, listening on a loopback port of the sandbox.
 //!
 //! What must stay true: at most one hub per sidecar and sandbox, because the session's id follows from the sidecar's key;
-//! the command holds nothing secret: Daytona keeps it and shows it to every member of the organisation.
+//! the command contains no secret: Daytona stores it and shows it to every member of the organisation.
 
-use super::install::{DIRECTORY, InstalledShim, SHIM_PREFIX};
-use super::toolbox::{Session, Toolbox};
-use crate::rest::printable;
+use super::toolbox::{ShellSession, Toolbox};
+use crate::guest::Guest as _;
+use crate::install::{InstalledShim, SHIM_PREFIX};
 use crate::{Architecture, HubSetup, PlatformError, SandboxId};
 
 /// Ports that are tried, should another program of the sandbox listen on one.
@@ -26,8 +26,8 @@ pub(super) struct HubSession {
     id: String,
 }
 
-/// What became of a hub that was started.
-pub(super) enum HubFate {
+/// The status of a hub that was started.
+pub(super) enum HubStatus {
     Running,
     /// Its port is in use.
     PortTaken,
@@ -67,20 +67,22 @@ impl HubSession {
         port: u16,
     ) -> Result<(), PlatformError> {
         self.end(toolbox).await?;
-        toolbox.start(STARTING, &self.id, &command(&shim.digest, &setup.pin, port)).await
+        toolbox.start(STARTING, &self.id, &command(shim, &setup.pin, port)).await
     }
 
-    /// Why the hub cannot be connected to, if it has exited.
-    pub(super) async fn fate(&self, toolbox: &Toolbox) -> Result<HubFate, PlatformError> {
+    /// Whether the hub runs; an error says why it has exited.
+    pub(super) async fn status(&self, toolbox: &Toolbox) -> Result<HubStatus, PlatformError> {
         let session = toolbox.session(STARTING, &self.id).await?;
         let Some(code) = session.and_then(|session| session.commands.last()?.exit_code) else {
-            return Ok(HubFate::Running);
+            return Ok(HubStatus::Running);
         };
-        let log = toolbox.execute(STARTING, &format!("tail -c 600 {DIRECTORY}/hub.log")).await?.result;
+        // Whole lines: a secret of which only the end is left would not be found.
+        let script = r#"tail -n 5 "${HOME:-/tmp}/$1" | head -c 4096"#;
+        let log = toolbox.run(STARTING, script, &[HUB_LOG]).await?.text;
         if log.contains(ADDRESS_IN_USE) {
-            return Ok(HubFate::PortTaken);
+            return Ok(HubStatus::PortTaken);
         }
-        let why = format!("it ended with exit code {code}: {}", printable(&log));
+        let why = format!("it ended with exit code {code}: {}", toolbox.redactor().printable(&log));
         Err(match code {
             EX_TEMPFAIL => PlatformError::Unavailable { doing: STARTING, why, retry_after: None },
             _ => PlatformError::Sandbox { doing: STARTING, why },
@@ -110,12 +112,17 @@ struct RunningHub {
 
 const LISTEN: &str = " --listen 127.0.0.1:";
 
-fn command(digest: &str, pin: &str, port: u16) -> String {
-    format!("{DIRECTORY}/{SHIM_PREFIX}{digest} hub --pin {pin}{LISTEN}{port} 2>{DIRECTORY}/hub.log")
+/// Below the home of the sandbox's user.
+const HUB_LOG: &str = ".local/lib/cofferdam/hub.log";
+
+/// Paths in it are plain: see [`crate::install::is_plain_path`].
+fn command(shim: &InstalledShim, pin: &str, port: u16) -> String {
+    let InstalledShim { file, home, .. } = shim;
+    format!("'{file}' hub --pin {pin}{LISTEN}{port} 2>'{home}/{HUB_LOG}'")
 }
 
-/// Reads [`command`] back. The session's own word for it comes from the sandbox: at worst, a wrong port of it is dialled.
-fn running_hub(session: &Session) -> Option<RunningHub> {
+/// Reads [`command`] back. The sandbox reports the command: at worst, another port of the same sandbox is dialled.
+fn running_hub(session: &ShellSession) -> Option<RunningHub> {
     let last = session.commands.last().filter(|command| command.exit_code.is_none())?;
     let (_, rest) = last.command.split_once(SHIM_PREFIX)?;
     let (digest, rest) = rest.split_at_checked(64)?;
@@ -128,18 +135,25 @@ fn running_hub(session: &Session) -> Option<RunningHub> {
 mod tests {
     use super::super::toolbox::SessionCommand;
     use super::*;
+    use crate::install::HOME_DIRECTORY;
 
     #[test]
     fn a_running_hub_is_recognised_by_its_command() {
         let digest = "ab".repeat(32);
-        let session = |exit_code| Session {
-            commands: vec![SessionCommand { command: command(&digest, "c0ffee", 7001), exit_code }],
+        let shim = InstalledShim {
+            file: format!("/home/daytona/{HOME_DIRECTORY}/{SHIM_PREFIX}{digest}"),
+            digest: digest.clone(),
+            link: "/home/daytona/.local/bin/cofferdam-shim".to_owned(),
+            home: "/home/daytona".to_owned(),
+        };
+        let session = |exit_code| ShellSession {
+            commands: vec![SessionCommand { command: command(&shim, "c0ffee", 7001), exit_code }],
         };
         let hub = running_hub(&session(None)).unwrap();
         assert_eq!((hub.digest, hub.port), (digest.clone(), 7001));
         assert!(running_hub(&session(Some(0))).is_none());
         let other = SessionCommand { command: "sleep 9".into(), exit_code: None };
-        assert!(running_hub(&Session { commands: vec![other] }).is_none());
+        assert!(running_hub(&ShellSession { commands: vec![other] }).is_none());
     }
 
     #[test]

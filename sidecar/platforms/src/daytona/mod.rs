@@ -1,14 +1,13 @@
 //! Daytona: finds a sandbox, puts the shim into it, starts the hub and opens the pipe to it.
 //!
 //! What must stay true: the API key goes to the control API only; the services of a sandbox get that sandbox's own token,
-//! which is asked for at every attempt, because it changes when the sandbox restarts; a suspended sandbox is asked about
-//! at the control API only.
+//! which is requested at every attempt, because it changes when the sandbox restarts; while a sandbox is suspended, requests
+//! go to the control API only, never to the sandbox's own services.
 //!
 //! | module | what it holds |
 //! |---|---|
 //! | `control` | the control API: state, start, preview links, SSH access |
 //! | `toolbox` | commands, files and sessions in the sandbox |
-//! | `install` | uploads the shim |
 //! | `hub_session` | the hub as a background command |
 //! | `preview` | the pipe as a WebSocket through the preview proxy |
 //! | `ssh` | the pipe as a command of the system's `ssh` |
@@ -16,7 +15,6 @@
 
 mod control;
 mod hub_session;
-mod install;
 mod preview;
 mod ssh;
 mod token;
@@ -30,10 +28,12 @@ use http::HeaderName;
 use tokio::time::{Instant, sleep};
 
 use self::control::{Control, Phase, Preview, SandboxRecord};
-use self::hub_session::{HubFate, HubSession, PORT_ATTEMPTS, port};
-use self::install::install;
+use self::hub_session::{HubSession, HubStatus, PORT_ATTEMPTS, port};
 use self::preview::{CONNECTING, Dialled, PING_INTERVAL, PreviewRoute, dial};
 use self::toolbox::Toolbox;
+use crate::harness_settings::write_settings;
+use crate::install::{InstalledShim, install_shim};
+use crate::prepared::PreparedSandbox;
 use crate::{
     ApiKey, HubSetup, KeepAwake, Pipe, PlatformError, PlatformSettings, Progress, SandboxId, SandboxState,
     WhenSuspended,
@@ -119,7 +119,7 @@ impl Daytona {
         let control = self.control()?;
         let hub = HubSession::of(setup)?;
         progress(Progress::Finding);
-        let record = started(&control, id, suspended, progress).await?;
+        let record = ensure_started(&control, id, suspended, progress).await?;
         let preview = control.preview(id, port(&setup.pin, id, 0)).await?;
         let toolbox = Toolbox::new(&control, &record, id, &preview.token, awake)?;
         let route = PreviewRoute { awake, ping_interval: self.ping_interval };
@@ -130,20 +130,39 @@ impl Daytona {
         }
     }
 
+    /// Makes sure that the shim and the harness's settings are in the sandbox and starts nothing, for a sandbox that connects
+    /// to the sidecar by itself.
+    pub async fn prepare(
+        &self,
+        id: &SandboxId,
+        suspended: WhenSuspended,
+        awake: KeepAwake,
+        setup: &HubSetup,
+        progress: ShowProgress<'_>,
+    ) -> Result<PreparedSandbox, PlatformError> {
+        let control = self.control()?;
+        progress(Progress::Finding);
+        let record = ensure_started(&control, id, suspended, progress).await?;
+        let preview = control.preview(id, port(&setup.pin, id, 0)).await?;
+        let toolbox = Toolbox::new(&control, &record, id, &preview.token, awake)?;
+        let shim = install(&toolbox, setup, progress).await?;
+        Ok(PreparedSandbox::new(toolbox, shim))
+    }
+
     /// Ends the hub in a running sandbox. A pipe that is dropped leaves it there, for the next pipe.
     pub async fn end_hub(&self, id: &SandboxId, setup: &HubSetup) -> Result<(), PlatformError> {
         let control = self.control()?;
         let hub = HubSession::of(setup)?;
         let record = control.sandbox(id).await?;
         if record.phase != Phase::Started {
-            // Without processes there is no hub.
+            // A sandbox that is not started runs no processes, so it has no hub.
             return Ok(());
         }
         let preview = control.preview(id, port(&setup.pin, id, 0)).await?;
         hub.end(&Toolbox::new(&control, &record, id, &preview.token, KeepAwake::No)?).await
     }
 
-    /// Starts the time until the automatic stop anew. The pipe does not count as use of the sandbox unless it was opened
+    /// Resets the sandbox's auto-stop timer. The pipe does not count as use of the sandbox unless it was opened
     /// with [`KeepAwake::Yes`], so the caller does this while calls are being made: once a minute is enough.
     pub async fn refresh_activity(&self, id: &SandboxId) -> Result<(), PlatformError> {
         self.control()?.refresh_activity(id).await
@@ -163,7 +182,12 @@ impl OpenSandbox<'_> {
         progress: ShowProgress<'_>,
     ) -> Result<Pipe, PlatformError> {
         let first = port(&setup.pin, self.id, 0);
-        if let Some(running) = hub.running(&self.toolbox, setup).await? {
+        // Settings of a harness need the paths that an installation finds out.
+        let running = match setup.harness {
+            None => hub.running(&self.toolbox, setup).await?,
+            Some(_) => None,
+        };
+        if let Some(running) = running {
             progress(Progress::Connecting);
             if running != first {
                 preview = self.control.preview(self.id, running).await?;
@@ -194,13 +218,13 @@ impl OpenSandbox<'_> {
         loop {
             let why = match dial(self.control, preview, self.route).await? {
                 Dialled::Connected(pipe) => {
-                    // Unless what answered is the program that has the port.
-                    return match hub.fate(&self.toolbox).await? {
-                        HubFate::Running => Ok(Some(pipe)),
-                        HubFate::PortTaken => Ok(None),
+                    // Another program that uses the port may have accepted the connection.
+                    return match hub.status(&self.toolbox).await? {
+                        HubStatus::Running => Ok(Some(pipe)),
+                        HubStatus::PortTaken => Ok(None),
                     };
                 }
-                // It was asked for in this attempt: the next one gets another.
+                // The token was requested at the start of this attempt; the next attempt requests a new one.
                 Dialled::TokenRefused => {
                     let why =
                         "the sandbox's token is refused: the sandbox was restarted meanwhile".to_owned();
@@ -208,7 +232,7 @@ impl OpenSandbox<'_> {
                 }
                 Dialled::NotListening(why) => why,
             };
-            if let HubFate::PortTaken = hub.fate(&self.toolbox).await? {
+            if let HubStatus::PortTaken = hub.status(&self.toolbox).await? {
                 return Ok(None);
             }
             if Instant::now() + pause >= deadline {
@@ -227,23 +251,36 @@ impl OpenSandbox<'_> {
         progress: ShowProgress<'_>,
     ) -> Result<Pipe, PlatformError> {
         let shim = install(&self.toolbox, setup, progress).await?;
-        // One that listens would keep the shims' socket.
+        // A hub still running from a preview connection would hold the socket that the shims connect to.
         hub.end(&self.toolbox).await?;
         let access = self.control.ssh_access(self.id).await?;
         progress(Progress::StartingHub);
-        ssh::open(&access, &shim, setup, known_hosts).await
+        ssh::open(self.control, &access, &shim, setup, known_hosts).await
     }
 }
 
-/// The sandbox, once it is running.
-async fn started(
+/// Puts the shim and the harness's settings into the sandbox.
+async fn install(
+    toolbox: &Toolbox,
+    setup: &HubSetup,
+    progress: ShowProgress<'_>,
+) -> Result<InstalledShim, PlatformError> {
+    let installed = install_shim(toolbox, setup, progress).await?;
+    if let Some(settings) = &setup.harness {
+        write_settings(toolbox, &installed, &**settings).await?;
+    }
+    Ok(installed)
+}
+
+/// Waits until the sandbox runs, and resumes it first if `suspended` permits that; returns its record.
+async fn ensure_started(
     control: &Control,
     id: &SandboxId,
     suspended: WhenSuspended,
     progress: ShowProgress<'_>,
 ) -> Result<SandboxRecord, PlatformError> {
     let deadline = Instant::now() + RESUME_TIMEOUT;
-    let mut is_requested = false;
+    let mut start_requested = false;
     loop {
         let record = control.sandbox(id).await?;
         match (&record.phase, suspended) {
@@ -255,10 +292,10 @@ async fn started(
             (Phase::Stopping | Phase::Suspended, WhenSuspended::Refuse) => {
                 return Err(PlatformError::Suspended { doing: FINDING });
             }
-            (Phase::Suspended, WhenSuspended::Resume) if !is_requested => {
+            (Phase::Suspended, WhenSuspended::Resume) if !start_requested => {
                 progress(Progress::Resuming);
                 control.start(id).await?;
-                is_requested = true;
+                start_requested = true;
             }
             (Phase::Starting | Phase::Stopping | Phase::Suspended, _) => {}
         }

@@ -12,9 +12,8 @@ use relay_proto::address::{Host, WebSocket};
 use tokio::time::timeout;
 
 use super::SKIP_ACTIVITY;
-use super::control::{Control, Preview, named_address};
+use super::control::{Control, Preview};
 use super::toolbox::PREVIEW_TOKEN;
-use crate::rest::printable;
 use crate::{KeepAwake, Pipe, PlatformError};
 
 /// Under a third of the time after which Daytona's proxy closes an idle connection.
@@ -44,8 +43,8 @@ pub(super) async fn dial(
     preview: &Preview,
     route: PreviewRoute,
 ) -> Result<Dialled, PlatformError> {
-    let url = named_address(CONNECTING, &preview.url)?;
-    let service = control.sandbox_service(&url, HeaderMap::new())?;
+    let url = control.named_address(CONNECTING, &preview.url)?;
+    let service = control.sandbox_service(CONNECTING, &url, HeaderMap::new())?;
     let host = url.host().unwrap_or_default();
     let port = url.port_u16().unwrap_or(match url.scheme_str() {
         Some("http") => 80,
@@ -71,8 +70,11 @@ pub(super) async fn dial(
         // Without a good token the proxy redirects to a page for people.
         Err(UpgradeError::Status(300..=399 | 401 | 403)) => Ok(Dialled::TokenRefused),
         Err(error @ (UpgradeError::Status(_) | UpgradeError::Closed | UpgradeError::Io(_))) => {
-            Ok(Dialled::NotListening(printable(&error.to_string())))
+            Ok(Dialled::NotListening(service.printable(&error.to_string())))
         }
-        Err(error) => Err(PlatformError::Protocol { doing: CONNECTING, why: printable(&error.to_string()) }),
+        Err(error) => {
+            let why = service.printable(&error.to_string());
+            Err(PlatformError::Protocol { doing: CONNECTING, why })
+        }
     }
 }

@@ -5,6 +5,7 @@
 //! host and the port are used and nothing is executed.
 
 use std::io;
+use std::net::IpAddr;
 use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 use std::pin::Pin;
@@ -13,6 +14,7 @@ use std::time::Duration;
 
 use cofferdam_base::random;
 use cofferdam_base::text::error_chain;
+use cofferdam_net::Host;
 use cofferdam_process::{Launch, ProcessHandle, allowed_environment, launch};
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, ReadBuf};
 use tokio::net::unix::pipe;
@@ -20,10 +22,9 @@ use tokio::task::JoinSet;
 use tokio::time::timeout;
 use zeroize::Zeroizing;
 
-use super::control::SshAccess;
-use super::install::InstalledShim;
+use super::control::{Control, SshAccess};
 use super::token::SandboxToken;
-use crate::rest::printable;
+use crate::install::InstalledShim;
 use crate::{HubSetup, Pipe, PlatformError};
 
 const CONNECTING: &str = "connect to the sandbox by SSH";
@@ -34,6 +35,7 @@ const MAX_STDERR: usize = 4096;
 
 /// Starts the hub by `ssh` and returns its stdin and stdout once it has sent its first byte.
 pub(super) async fn open(
+    control: &Control,
     access: &SshAccess,
     shim: &InstalledShim,
     setup: &HubSetup,
@@ -44,9 +46,11 @@ pub(super) async fn open(
         why: "Daytona names no gateway of the form `ssh [-p PORT] TOKEN@HOST`".into(),
     })?;
     let failed = |error: io::Error| unavailable(format!("write the private settings for `ssh`: {error}"));
-    let text = settings_text(&gateway, &access.token, known_hosts);
+    let address = control.permitted_address(CONNECTING, &Host::parse(gateway.host), gateway.port).await?;
+    let text = settings_text(&gateway, address, &access.token, known_hosts);
     let settings = PrivateSettings::write(&text).map_err(failed)?;
-    let hub = format!("'{}' hub --pin {}", shim.path, setup.pin);
+    // The path is plain: see `crate::install::is_plain_path`.
+    let hub = format!("'{}' hub --pin {}", shim.file, setup.pin);
     let launched = launch(Launch {
         program: "ssh".into(),
         args: vec!["-F".into(), settings.file.clone().into(), "-T".into(), HOST.into(), hub.into()],
@@ -64,8 +68,11 @@ pub(super) async fn open(
         Ok(_) => {
             let exit = handle.exited().await;
             let said = read_some(&mut stderr).await;
-            let said = said.replace(access.token.text(), "[token]");
-            return Err(unavailable(format!("`ssh` ended ({exit}): {}", printable(&said))));
+            if said.contains(CHANGED_KEY) {
+                return Err(changed_key(&gateway, known_hosts));
+            }
+            let said = control.redactor().printable(&said);
+            return Err(unavailable(format!("`ssh` ended ({exit}): {said}")));
         }
         Err(_) => {
             return Err(unavailable(format!("the hub sent nothing within {} s", CONNECT_TIMEOUT.as_secs())));
@@ -99,12 +106,21 @@ impl<'a> Gateway<'a> {
         let is_host = !host.is_empty() && !host.starts_with('-') && host.bytes().all(is_allowed);
         (port != 0 && is_host).then_some(Self { host, port })
     }
+
+    /// The name in the file of known hosts, as `ssh` writes it without an alias.
+    fn known_as(&self) -> String {
+        match self.port {
+            22 => self.host.to_owned(),
+            port => format!("[{}]:{port}", self.host),
+        }
+    }
 }
 
 /// The gateway accepts every client that has the token and asks for no other proof, so none is offered. Its key is
-/// remembered at the first connection; the pipe itself is encrypted from the sidecar to the hub in any case.
+/// remembered under its name at the first connection; the pipe itself is encrypted from the sidecar to the hub in any case.
 fn settings_text(
     gateway: &Gateway<'_>,
+    address: IpAddr,
     token: &SandboxToken,
     known_hosts: Option<&Path>,
 ) -> Zeroizing<String> {
@@ -114,7 +130,9 @@ fn settings_text(
     let known_hosts = known_hosts.map_or_else(String::new, |path| format!("UserKnownHostsFile \"{path}\"\n"));
     Zeroizing::new(format!(
         "Host {HOST}\n\
-         HostName {}\n\
+         HostName {address}\n\
+         HostKeyAlias {}\n\
+         CheckHostIP no\n\
          Port {}\n\
          User {}\n\
          BatchMode yes\n\
@@ -130,7 +148,7 @@ fn settings_text(
          ServerAliveCountMax 3\n\
          StrictHostKeyChecking accept-new\n\
          {known_hosts}",
-        gateway.host,
+        gateway.known_as(),
         gateway.port,
         token.text(),
     ))
@@ -226,6 +244,19 @@ async fn read_some(stderr: &mut pipe::Receiver) -> String {
 async fn discard(mut stderr: pipe::Receiver) {
     let mut buffer = [0; 1024];
     while matches!(stderr.read(&mut buffer).await, Ok(1..)) {}
+}
+
+/// What `ssh` says when the key of a host is not the one it remembers.
+const CHANGED_KEY: &str = "Host key verification failed";
+
+fn changed_key(gateway: &Gateway<'_>, known_hosts: Option<&Path>) -> PlatformError {
+    let name = gateway.known_as();
+    let file = known_hosts.map_or_else(|| "~/.ssh/known_hosts".into(), Path::to_string_lossy);
+    let why = format!(
+        "the key of the SSH gateway `{name}` is not the one that was seen before, so the connection may be intercepted; if \
+         Daytona has announced a new key, forget the old one with `ssh-keygen -R '{name}' -f '{file}'`"
+    );
+    PlatformError::Sandbox { doing: CONNECTING, why }
 }
 
 fn unavailable(why: String) -> PlatformError {

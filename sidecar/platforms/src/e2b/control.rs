@@ -9,6 +9,7 @@ use serde::{Deserialize, Deserializer};
 use std::time::Duration;
 use zeroize::Zeroizing;
 
+use crate::redactor::Redactor;
 use crate::rest::{Call, Service, secret_header};
 use crate::{ApiKey, PlatformError, PlatformSettings, SandboxId, SandboxState};
 
@@ -29,6 +30,7 @@ pub(super) struct Control {
     settings: PlatformSettings,
     key: ApiKey,
     dialer: Dialer,
+    redactor: Redactor,
 }
 
 /// How the services in a sandbox are reached.
@@ -62,11 +64,17 @@ impl<'de> Deserialize<'de> for TokenText {
 
 impl Control {
     pub(super) fn new(settings: PlatformSettings, key: ApiKey, dialer: Dialer) -> Self {
-        Self { settings, key, dialer }
+        let redactor = Redactor::default();
+        redactor.learn("api-key", key.header().as_bytes());
+        Self { settings, key, dialer, redactor }
     }
 
     pub(super) fn dialer(&self) -> &Dialer {
         &self.dialer
+    }
+
+    pub(super) fn redactor(&self) -> &Redactor {
+        &self.redactor
     }
 
     pub(super) async fn find(&self, id: &SandboxId) -> Result<Access, PlatformError> {
@@ -95,7 +103,8 @@ impl Control {
 
     fn service(&self) -> Result<Service, PlatformError> {
         let key = secret_header(HeaderName::from_static("x-api-key"), self.key.header());
-        Service::new(&self.dialer, &self.api_url(), self.policy(), HeaderMap::from_iter([key]))
+        let headers = HeaderMap::from_iter([key]);
+        Service::new(&self.dialer, &self.api_url(), self.policy(), headers, &self.redactor)
     }
 
     fn api_url(&self) -> Uri {

@@ -8,19 +8,21 @@ use std::time::Duration;
 use base64ct::{Base64, Encoding as _};
 use bytes::Bytes;
 use cofferdam_base::random;
-use cofferdam_net::{BodySender, Dialer, StreamedResponse};
+use cofferdam_net::{BodySender, StreamedResponse};
 use http::header::{AUTHORIZATION, CONTENT_LENGTH, CONTENT_TYPE};
 use http::{HeaderMap, HeaderName, HeaderValue, Method, request};
 use serde::Serialize;
 use tokio::time::timeout;
 
 use super::connect::{Frame, FrameDecoder, frame};
-use super::control::{Access, ENVD_PORT};
+use super::control::{Access, Control, ENVD_PORT};
 use super::messages::{
     CloseStdinRequest, EndOfStream, ProcessConfig, ProcessEnd, ProcessEvent, RpcError, Selector, Signal,
     SignalRequest, StartRequest,
 };
-use crate::rest::{Call, Reply, Service, encoded, failed, printable, redirected, secret_header};
+use crate::guest::{Guest, ScriptOutput};
+use crate::redactor::Redactor;
+use crate::rest::{Call, Reply, Service, encoded, failed, secret_header};
 use crate::{PlatformError, SandboxId};
 
 const SIGNAL_TIMEOUT: Duration = Duration::from_secs(10);
@@ -29,6 +31,7 @@ const SCRIPT_TIMEOUT: Duration = Duration::from_secs(30);
 const MAX_SCRIPT_OUTPUT: usize = 64 * 1024;
 /// For some megabytes over a slow line.
 const UPLOAD_TIMEOUT: Duration = Duration::from_secs(180);
+const DOWNLOAD_TIMEOUT: Duration = Duration::from_secs(60);
 const UPLOAD_PIECE: usize = 64 * 1024;
 
 pub(super) struct Envd {
@@ -41,17 +44,11 @@ pub(super) struct EventStream {
     doing: &'static str,
     response: StreamedResponse,
     decoder: FrameDecoder,
-}
-
-/// What a script wrote, and how it ended.
-pub(super) struct ScriptOutput {
-    pub(super) stdout: Vec<u8>,
-    pub(super) stderr: Vec<u8>,
-    pub(super) end: ProcessEnd,
+    redactor: Redactor,
 }
 
 impl Envd {
-    pub(super) fn new(dialer: &Dialer, id: &SandboxId, access: Access) -> Result<Self, PlatformError> {
+    pub(super) fn new(control: &Control, id: &SandboxId, access: Access) -> Result<Self, PlatformError> {
         let mut headers = HeaderMap::new();
         let id = HeaderValue::from_str(id.as_str()).expect("an id has only letters, digits, `-` and `_`");
         headers.insert(HeaderName::from_static("e2b-sandbox-id"), id);
@@ -63,7 +60,8 @@ impl Envd {
             let value = format!("Basic {}", Base64::encode_string(format!("{user}:").as_bytes()));
             headers.extend(HeaderValue::try_from(value).ok().map(|value| (AUTHORIZATION, value)));
         }
-        let service = Service::new(dialer, &access.address, access.policy, headers)?;
+        let (dialer, redactor) = (control.dialer(), control.redactor());
+        let service = Service::new(dialer, &access.address, access.policy, headers, redactor)?;
         Ok(Self { service, user: access.user })
     }
 
@@ -77,23 +75,6 @@ impl Envd {
         let seconds = HeaderValue::from(keep_alive.as_secs().max(1));
         let builder = self.streaming("Start").header("keepalive-ping-interval", seconds);
         self.events(doing, builder, start).await
-    }
-
-    /// Runs a script with `sh` to its end.
-    pub(super) async fn run(
-        &self,
-        doing: &'static str,
-        script: &str,
-        arguments: &[&str],
-    ) -> Result<ScriptOutput, PlatformError> {
-        let mut args = vec!["-c", script, "cofferdam"];
-        args.extend_from_slice(arguments);
-        let start = StartRequest { process: ProcessConfig { cmd: "/bin/sh", args }, tag: None, stdin: false };
-        // `envd` ends the process then, also if this client is gone.
-        let limit = HeaderValue::from(u64::try_from(SCRIPT_TIMEOUT.as_millis()).unwrap_or(u64::MAX));
-        let builder = self.streaming("Start").header("connect-timeout-ms", limit);
-        let output = async { self.events(doing, builder, &start).await?.output().await };
-        timeout(SCRIPT_TIMEOUT, output).await.unwrap_or_else(|_| Err(late(doing, SCRIPT_TIMEOUT)))
     }
 
     /// The request that carries a process's input: frames by the sender, until that is dropped.
@@ -112,7 +93,7 @@ impl Envd {
                 Err(error) => error,
             };
         }
-        let mut events = EventStream { doing, response, decoder: FrameDecoder::default() };
+        let mut events = self.event_stream(doing, response);
         loop {
             match events.next().await {
                 Ok(_) => {}
@@ -157,8 +138,81 @@ impl Envd {
         }
     }
 
-    /// Writes a file as the sandbox's user; `sent` is told how much of it was sent.
-    pub(super) async fn upload(
+    fn event_stream(&self, doing: &'static str, response: StreamedResponse) -> EventStream {
+        let redactor = self.service.redactor().clone();
+        EventStream { doing, response, decoder: FrameDecoder::default(), redactor }
+    }
+
+    async fn events(
+        &self,
+        doing: &'static str,
+        builder: request::Builder,
+        start: &impl Serialize,
+    ) -> Result<EventStream, PlatformError> {
+        let message = serde_json::to_vec(start).map_err(|_| unwritable(doing))?;
+        let opened = timeout(SCRIPT_TIMEOUT, self.service.open(doing, builder, frame(&message))).await;
+        let response = opened.unwrap_or_else(|_| Err(late(doing, SCRIPT_TIMEOUT)))?;
+        if response.head.status.is_success() {
+            return Ok(self.event_stream(doing, response));
+        }
+        let reply = timeout(SCRIPT_TIMEOUT, self.service.reply(doing, response)).await;
+        let reply = reply.unwrap_or_else(|_| Err(late(doing, SCRIPT_TIMEOUT)))?;
+        Err(self.refusal(doing, &reply))
+    }
+
+    /// The path and the query of a request about a file of the sandbox.
+    fn file_path(&self, path: &str) -> String {
+        let user = self.user.map_or_else(String::new, |user| format!("&username={user}"));
+        format!("/files?path={}{user}", encoded(path))
+    }
+
+    /// A request whose body is frames.
+    fn streaming(&self, method: &str) -> request::Builder {
+        self.service
+            .request(Method::POST, &format!("/process.Process/{method}"))
+            .header(CONTENT_TYPE, HeaderValue::from_static("application/connect+json"))
+            .header("connect-protocol-version", HeaderValue::from_static("1"))
+    }
+
+    /// The error for a response of `envd`, or of the platform's proxy in front of it, that is no success.
+    fn refusal(&self, doing: &'static str, reply: &Reply) -> PlatformError {
+        let status = reply.status.as_u16();
+        let unavailable = |why| PlatformError::Unavailable { doing, why, retry_after: reply.retry_after() };
+        match status {
+            300..=399 => self.service.redirected(doing, reply),
+            // Not the operator's fault: the control API gives the new token at the next attempt.
+            401 | 403 => unavailable(format!(
+                "the sandbox refused its access token, which changes when a sandbox resumes ({})",
+                self.service.message(reply)
+            )),
+            429 | 502..=504 => unavailable(self.service.message(reply)),
+            _ => match rpc_error(reply) {
+                Some(error) => meaning(doing, &error, self.service.redactor()),
+                None if status >= 500 => unavailable(self.service.message(reply)),
+                None => PlatformError::Protocol { doing, why: self.service.message(reply) },
+            },
+        }
+    }
+}
+
+impl Guest for Envd {
+    async fn run(
+        &self,
+        doing: &'static str,
+        script: &str,
+        parameters: &[&str],
+    ) -> Result<ScriptOutput, PlatformError> {
+        let mut args = vec!["-c", script, "cofferdam"];
+        args.extend_from_slice(parameters);
+        let start = StartRequest { process: ProcessConfig { cmd: "/bin/sh", args }, tag: None, stdin: false };
+        // `envd` ends the process then, also if this client is gone.
+        let limit = HeaderValue::from(u64::try_from(SCRIPT_TIMEOUT.as_millis()).unwrap_or(u64::MAX));
+        let builder = self.streaming("Start").header("connect-timeout-ms", limit);
+        let output = async { self.events(doing, builder, &start).await?.output().await };
+        timeout(SCRIPT_TIMEOUT, output).await.unwrap_or_else(|_| Err(late(doing, SCRIPT_TIMEOUT)))
+    }
+
+    async fn upload(
         &self,
         doing: &'static str,
         path: &str,
@@ -171,11 +225,9 @@ impl Envd {
              Content-Type: application/octet-stream\r\n\r\n"
         );
         let tail = format!("\r\n--{boundary}--\r\n");
-        let user = self.user.map_or_else(String::new, |user| format!("&username={user}"));
-        let target = format!("/files?path={}{user}", encoded(path));
         let builder = self
             .service
-            .request(Method::POST, &target)
+            .request(Method::POST, &self.file_path(path))
             .header(CONTENT_TYPE, format!("multipart/form-data; boundary={boundary}"))
             .header(CONTENT_LENGTH, head.len() + content.len() + tail.len());
         let (mut body, response) = self.service.stream(doing, builder);
@@ -210,56 +262,25 @@ impl Envd {
             // `envd` answers 500 when the file system refuses, and 507 when it is full.
             400 | 500 | 507 => {
                 let message = self.service.message(&reply);
-                let why = format!("the sandbox cannot store `{}`: {message}", printable(path));
+                let why = format!("the sandbox cannot store `{}`: {message}", self.service.printable(path));
                 Err(PlatformError::Sandbox { doing, why })
             }
             _ => Err(self.refusal(doing, &reply)),
         }
     }
 
-    async fn events(
-        &self,
-        doing: &'static str,
-        builder: request::Builder,
-        start: &impl Serialize,
-    ) -> Result<EventStream, PlatformError> {
-        let message = serde_json::to_vec(start).map_err(|_| unwritable(doing))?;
-        let opened = timeout(SCRIPT_TIMEOUT, self.service.open(doing, builder, frame(&message))).await;
-        let response = opened.unwrap_or_else(|_| Err(late(doing, SCRIPT_TIMEOUT)))?;
-        if response.head.status.is_success() {
-            return Ok(EventStream { doing, response, decoder: FrameDecoder::default() });
+    async fn download(&self, doing: &'static str, path: &str) -> Result<Bytes, PlatformError> {
+        let path = self.file_path(path);
+        let call = Call { doing, method: Method::GET, path: &path, body: None, time: DOWNLOAD_TIMEOUT };
+        let reply = self.service.send(call).await?;
+        match reply.status.as_u16() {
+            200..=299 => Ok(Bytes::from_owner(reply.body)),
+            _ => Err(self.refusal(doing, &reply)),
         }
-        let reply = timeout(SCRIPT_TIMEOUT, self.service.reply(doing, response)).await;
-        let reply = reply.unwrap_or_else(|_| Err(late(doing, SCRIPT_TIMEOUT)))?;
-        Err(self.refusal(doing, &reply))
     }
 
-    /// A request whose body is frames.
-    fn streaming(&self, method: &str) -> request::Builder {
-        self.service
-            .request(Method::POST, &format!("/process.Process/{method}"))
-            .header(CONTENT_TYPE, HeaderValue::from_static("application/connect+json"))
-            .header("connect-protocol-version", HeaderValue::from_static("1"))
-    }
-
-    /// The error for a response of `envd`, or of the platform's proxy in front of it, that is no success.
-    fn refusal(&self, doing: &'static str, reply: &Reply) -> PlatformError {
-        let status = reply.status.as_u16();
-        let unavailable = |why| PlatformError::Unavailable { doing, why, retry_after: reply.retry_after() };
-        match status {
-            300..=399 => redirected(doing, reply),
-            // Not the operator's fault: the control API gives the new token at the next attempt.
-            401 | 403 => unavailable(format!(
-                "the sandbox refused its access token, which changes when a sandbox resumes ({})",
-                self.service.message(reply)
-            )),
-            429 | 502..=504 => unavailable(self.service.message(reply)),
-            _ => match rpc_error(reply) {
-                Some(error) => meaning(doing, &error),
-                None if status >= 500 => unavailable(self.service.message(reply)),
-                None => PlatformError::Protocol { doing, why: self.service.message(reply) },
-            },
-        }
+    fn redactor(&self) -> &Redactor {
+        self.service.redactor()
     }
 }
 
@@ -276,13 +297,13 @@ impl EventStream {
                 Some(Frame::End(json)) => {
                     let end: EndOfStream = serde_json::from_slice(&json).unwrap_or_default();
                     return Err(match end.error {
-                        Some(error) => meaning(doing, &error),
+                        Some(error) => meaning(doing, &error, &self.redactor),
                         None => cut(doing),
                     });
                 }
                 None => {}
             }
-            match self.response.next_piece().await.map_err(|error| failed(doing, &error))? {
+            match self.response.next_piece().await.map_err(|error| failed(doing, &error, &self.redactor))? {
                 Some(piece) => self.decoder.push(&piece),
                 None => return Err(cut(doing)),
             }
@@ -294,7 +315,13 @@ impl EventStream {
         let (mut stdout, mut stderr) = (Vec::new(), Vec::new());
         loop {
             match self.next().await? {
-                ProcessEvent::Ended(end) => return Ok(ScriptOutput { stdout, stderr, end }),
+                ProcessEvent::Ended(end) => {
+                    let end = match end.exited && end.exit_code == 0 {
+                        true => Ok(()),
+                        false => Err(describe_end(&end, &stderr, &self.redactor)),
+                    };
+                    return Ok(ScriptOutput { text: String::from_utf8_lossy(&stdout).into_owned(), end });
+                }
                 ProcessEvent::KeepAlive | ProcessEvent::Started(_) => {}
                 ProcessEvent::Stderr(bytes) => stderr.extend_from_slice(&bytes),
                 ProcessEvent::Stdout(bytes) => stdout.extend_from_slice(&bytes),
@@ -307,21 +334,12 @@ impl EventStream {
     }
 }
 
-impl ScriptOutput {
-    /// The stdout of a script that succeeded.
-    pub(super) fn success(self, doing: &'static str) -> Result<String, PlatformError> {
-        if self.end.exited && self.end.exit_code == 0 {
-            return Ok(String::from_utf8_lossy(&self.stdout).into_owned());
-        }
-        Err(PlatformError::Sandbox { doing, why: describe_end(&self.end, &self.stderr) })
-    }
-}
-
 /// How a process ended, with the last line that it wrote to stderr.
-pub(super) fn describe_end(end: &ProcessEnd, stderr: &[u8]) -> String {
+pub(super) fn describe_end(end: &ProcessEnd, stderr: &[u8], redactor: &Redactor) -> String {
     let stderr = String::from_utf8_lossy(stderr);
     let last = stderr.lines().map(str::trim).rfind(|line| !line.is_empty()).unwrap_or("it wrote no reason");
-    format!("the process in the sandbox ended ({}): {}", printable(&end.status), printable(last))
+    let (status, last) = (redactor.printable(&end.status), redactor.printable(last));
+    format!("the process in the sandbox ended ({status}): {last}")
 }
 
 pub(super) fn late(doing: &'static str, limit: Duration) -> PlatformError {
@@ -343,8 +361,8 @@ fn rpc_error(reply: &Reply) -> Option<RpcError> {
 }
 
 /// Connect's codes: what may pass, and what the sandbox itself refuses.
-fn meaning(doing: &'static str, error: &RpcError) -> PlatformError {
-    let why = format!("{}: {}", printable(&error.code), printable(&error.message));
+fn meaning(doing: &'static str, error: &RpcError, redactor: &Redactor) -> PlatformError {
+    let why = format!("{}: {}", redactor.printable(&error.code), redactor.printable(&error.message));
     match error.code.as_str() {
         "failed_precondition" | "invalid_argument" | "not_found" | "out_of_range" | "permission_denied" => {
             PlatformError::Sandbox { doing, why }

@@ -9,14 +9,12 @@
 //! | `envd` | processes and files in the sandbox |
 //! | `connect` | the frames of the Connect protocol |
 //! | `messages` | the messages in them |
-//! | `install` | the shim and the harness's files |
 //! | `pipe` | the hub and its pipe |
 //! | `template` | what to add to a template |
 
 mod connect;
 mod control;
 mod envd;
-mod install;
 mod messages;
 mod pipe;
 mod template;
@@ -27,6 +25,9 @@ use std::time::Duration;
 use cofferdam_net::Dialer;
 use tokio_util::task::TaskTracker;
 
+use crate::harness_settings::write_settings;
+use crate::install::{InstalledShim, install_shim};
+use crate::prepared::PreparedSandbox;
 use crate::{
     ApiKey, HubSetup, Pipe, PlatformError, PlatformSettings, Progress, SandboxId, SandboxState, ShimBinary,
     WhenSuspended,
@@ -64,7 +65,7 @@ impl E2b {
         Ok(self.control.find(id).await?.state)
     }
 
-    /// Finds the sandbox, makes sure that the shim and the harness's files are in it, starts the hub there and returns the
+    /// Finds the sandbox, makes sure that the shim and the harness's settings are in it, starts the hub there and returns the
     /// pipe to it. A hub that this sidecar started there before is ended first.
     pub async fn open(
         &self,
@@ -73,6 +74,40 @@ impl E2b {
         setup: &HubSetup,
         progress: &(dyn Fn(Progress) + Send + Sync),
     ) -> Result<Pipe, PlatformError> {
+        let (envd, shim) = self.install(id, suspended, setup, progress).await?;
+        progress(Progress::StartingHub);
+        let hub = Hub {
+            control: Arc::clone(&self.control),
+            envd,
+            sandbox: id.clone(),
+            shim: shim.file,
+            pin: setup.pin.clone(),
+            keep_alive: self.keep_alive,
+        };
+        let pipe = hub.open(&self.tasks).await?;
+        progress(Progress::Connecting);
+        Ok(pipe)
+    }
+
+    /// Does the same up to the start of the hub, for a sandbox that connects to the sidecar by itself.
+    pub async fn prepare(
+        &self,
+        id: &SandboxId,
+        suspended: WhenSuspended,
+        setup: &HubSetup,
+        progress: &(dyn Fn(Progress) + Send + Sync),
+    ) -> Result<PreparedSandbox, PlatformError> {
+        let (envd, shim) = self.install(id, suspended, setup, progress).await?;
+        Ok(PreparedSandbox::new(envd, shim))
+    }
+
+    async fn install(
+        &self,
+        id: &SandboxId,
+        suspended: WhenSuspended,
+        setup: &HubSetup,
+        progress: &(dyn Fn(Progress) + Send + Sync),
+    ) -> Result<(Envd, InstalledShim), PlatformError> {
         progress(Progress::Finding);
         let mut access = self.control.find(id).await?;
         if access.state == SandboxState::Suspended {
@@ -82,21 +117,12 @@ impl E2b {
             progress(Progress::Resuming);
             access = self.control.resume(id).await?;
         }
-        let envd = Envd::new(self.control.dialer(), id, access)?;
-        let installed = install::shim(&envd, setup, progress).await?;
-        install::harness_files(&envd, setup, &installed).await?;
-        progress(Progress::StartingHub);
-        let hub = Hub {
-            control: Arc::clone(&self.control),
-            envd,
-            sandbox: id.clone(),
-            shim: installed.file,
-            pin: setup.pin.clone(),
-            keep_alive: self.keep_alive,
-        };
-        let pipe = hub.open(&self.tasks).await?;
-        progress(Progress::Connecting);
-        Ok(pipe)
+        let envd = Envd::new(&self.control, id, access)?;
+        let installed = install_shim(&envd, setup, progress).await?;
+        if let Some(settings) = &setup.harness {
+            write_settings(&envd, &installed, &**settings).await?;
+        }
+        Ok((envd, installed))
     }
 
     /// Waits until the hubs of all dropped pipes are ended. To be called at an orderly stop, after the last pipe was dropped.

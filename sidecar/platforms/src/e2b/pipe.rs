@@ -19,7 +19,7 @@ use super::envd::{Envd, EventStream, describe_end, late};
 use super::messages::{
     ProcessConfig, ProcessEvent, Selector, Signal, StartRequest, input_data, input_keep_alive, input_start,
 };
-use crate::rest::printable;
+use crate::guest::Guest as _;
 use crate::{Pipe, PlatformError, SandboxId, SandboxState};
 
 const START: &str = "start the hub in the sandbox";
@@ -163,12 +163,11 @@ impl Hub {
                     let _ = writer.write_all(&bytes).await;
                 }
                 Ok(ProcessEvent::Stderr(bytes)) => {
-                    tracing::debug!(sandbox = %self.sandbox, text = %printable(&String::from_utf8_lossy(&bytes)), "stderr of the hub");
                     stderr.extend_from_slice(&bytes);
-                    stderr.drain(..stderr.len().saturating_sub(MAX_STDERR));
+                    keep_last_lines(&mut stderr, MAX_STDERR);
                 }
                 Ok(ProcessEvent::Ended(end)) => {
-                    let why = describe_end(&end, &stderr);
+                    let why = describe_end(&end, &stderr, self.envd.redactor());
                     tracing::debug!(sandbox = %self.sandbox, why, "the hub ended");
                     if let Some(opened) = opened.take() {
                         tell(opened, Err(PlatformError::Sandbox { doing: START, why }));
@@ -234,7 +233,34 @@ async fn carry_input(
     std::future::pending().await
 }
 
+/// Drops whole lines at the start until at most `limit` bytes are left. The rest of a line that was cut could begin inside
+/// a secret, which would not be found then.
+fn keep_last_lines(text: &mut Vec<u8>, limit: usize) {
+    if let Some(excess) = text.len().checked_sub(limit + 1) {
+        let end_of_line = text.iter().skip(excess).position(|byte| *byte == b'\n');
+        text.drain(..end_of_line.map_or(text.len(), |position| excess + position + 1));
+    }
+}
+
 fn tell(opened: Opened, result: Result<(), PlatformError>) {
     // The caller may have given up.
     let _ = opened.send(result);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn error_messages_are_shortened_by_whole_lines() {
+        let kept = |text: &str, limit| {
+            let mut text = text.as_bytes().to_vec();
+            keep_last_lines(&mut text, limit);
+            String::from_utf8(text).unwrap()
+        };
+        assert_eq!(kept("ab\ncd\n", 6), "ab\ncd\n");
+        assert_eq!(kept("ab\ncd\n", 5), "cd\n");
+        assert_eq!(kept("ab\ncd\n", 3), "cd\n");
+        assert_eq!(kept("abcdefgh", 7), "");
+    }
 }

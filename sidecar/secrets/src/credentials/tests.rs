@@ -57,6 +57,7 @@ impl Source for Scripted {
                 },
                 hold: Arc::new(Unleased::new(self.changes.subscribe())),
                 read_id: None,
+                valid_without_lease: None,
             })
         }
         .boxed()
@@ -150,4 +151,43 @@ async fn a_source_that_fails_is_retried_and_held_values_are_used_until_their_end
     source.values.lock().unwrap().push_back("late-value");
     sleep(Duration::from_secs(20)).await;
     assert_eq!(credentials.obtain(&spec, LIMITS).await.unwrap().version, 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn no_credential_is_made_while_every_user_keeps_its_first_one() {
+    let (source, credentials, spec) = session(&["first-value", "second-value", "third-value"]);
+    let keeping = credentials.register_uses(vec![(spec.name.clone(), SecretUse::KeepsFirstValue)]);
+    let first = credentials.obtain(&spec, LIMITS).await.unwrap();
+    sleep(2 * LIFETIME).await;
+    assert_eq!(source.reads.lock().unwrap().len(), 1, "a credential was made that no server could take");
+    let status = credentials.statuses().remove(0);
+    assert_eq!((status.reading, status.next), (Reading::Suspended, None), "{status:?}");
+    assert!(!first.is_live() && status.outliving.is_none(), "it has expired: {status:?}");
+    // A server that takes new values makes a new one wanted, within seconds.
+    let taking = credentials.register_uses(vec![(spec.name.clone(), SecretUse::TakesNewValues)]);
+    sleep(Duration::from_secs(10)).await;
+    assert_eq!(source.reads.lock().unwrap().len(), 2);
+    assert_eq!(credentials.statuses()[0].reading, Reading::Again);
+    drop(taking);
+    sleep(2 * LIFETIME).await;
+    assert_eq!(source.reads.lock().unwrap().len(), 2, "the server that took new values has gone");
+    // The next start of a process reads it, whoever keeps it.
+    credentials.obtain(&spec, LIMITS).await.unwrap();
+    assert_eq!(source.reads.lock().unwrap().len(), 3);
+    drop(keeping);
+}
+
+#[tokio::test(start_paused = true)]
+async fn earlier_values_that_are_still_valid_outlive_the_session_too() {
+    let (_, credentials, spec) = session(&["first-value", "second-value"]);
+    credentials.obtain(&spec, LIMITS).await.unwrap();
+    let outliving = || credentials.statuses()[0].outliving;
+    assert_eq!(outliving().map(|values| values.count), Some(1));
+    sleep(LIFETIME - Duration::from_secs(5)).await;
+    let both = outliving().expect("both are valid");
+    assert_eq!(both.count, 2, "the first value is valid for five more seconds");
+    let newest = credentials.newest()[&spec.name].expires();
+    assert_eq!(both.until.time(), newest, "the newest value is valid longest");
+    sleep(Duration::from_secs(10)).await;
+    assert_eq!(outliving().map(|values| values.count), Some(1), "the first value has expired");
 }

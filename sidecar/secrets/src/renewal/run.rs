@@ -38,12 +38,15 @@ pub enum Failure {
     Later { why: String, not_before: Option<Instant> },
     /// The credential is valid, but cannot be renewed.
     Refused { why: String },
+    /// It was not read, because no server could take a new one.
+    Unwanted,
 }
 
 impl Failure {
     pub fn why(&self) -> &str {
         match self {
             Self::Gone { why } | Self::Later { why, .. } | Self::Refused { why } => why,
+            Self::Unwanted => "no server could take a new credential",
         }
     }
 }
@@ -85,7 +88,7 @@ pub async fn run_renewal(mut source: impl Renewable, terms: Terms) {
             Action::Check => match source.check().await {
                 Err(Failure::Gone { why }) => schedule.refused(why, Instant::now()),
                 // A check that failed changes nothing.
-                Ok(()) | Err(Failure::Later { .. } | Failure::Refused { .. }) => {
+                Ok(()) | Err(Failure::Later { .. } | Failure::Refused { .. } | Failure::Unwanted) => {
                     schedule.checked(Instant::now(), fraction())
                 }
             },
@@ -108,6 +111,7 @@ fn plan_retry(schedule: &mut RenewalSchedule, action: Action, failure: Failure) 
     let (why, not_before) = match failure {
         Failure::Gone { why } | Failure::Refused { why } => (why, None),
         Failure::Later { why, not_before } => (why, not_before),
+        Failure::Unwanted => return schedule.suspend_reading(Instant::now()),
     };
     schedule.failed(action, why, not_before, Instant::now(), fraction());
 }

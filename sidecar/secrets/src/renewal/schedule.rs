@@ -30,6 +30,8 @@ const MIN_CHECK_INTERVAL: Duration = Duration::from_secs(10);
 const MAX_CHECK_INTERVAL: Duration = Duration::from_secs(5 * 60);
 /// The random fraction of the wait for a check. Larger than [`JITTER`], since the exact time does not matter.
 const CHECK_JITTER: f64 = 0.5;
+/// How often a suspended read checks whether a server could take the new credential. That sends no request.
+const SUSPENDED_RECHECK_INTERVAL: Duration = Duration::from_secs(5);
 
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Action {
@@ -57,6 +59,8 @@ pub struct RenewalSchedule {
     retry: JitteredBackoff,
     pub renewals: u64,
     pub last_error: Option<String>,
+    /// Whether a due read waits for a server that could take the new credential.
+    pub is_reading_suspended: bool,
 }
 
 impl RenewalSchedule {
@@ -70,6 +74,7 @@ impl RenewalSchedule {
             retry: Backoff::new(MIN_PAUSE, MAX_RETRY_PAUSE).with_jitter(Jitter::Later(JITTER)),
             renewals: 0,
             last_error: None,
+            is_reading_suspended: false,
         };
         schedule.replan(random);
         schedule
@@ -165,6 +170,13 @@ impl RenewalSchedule {
         };
         self.plan =
             Some(PlannedAction { action: Action::Read, at: at.max(self.terms.requested_at + MIN_PAUSE) });
+    }
+
+    /// No server could take a new credential. Whether that has changed is checked again after a while.
+    pub fn suspend_reading(&mut self, now: Instant) {
+        self.next_check = None;
+        self.is_reading_suspended = true;
+        self.plan = Some(PlannedAction { action: Action::Read, at: now + SUSPENDED_RECHECK_INTERVAL });
     }
 
     fn succeeded(&mut self) {

@@ -33,6 +33,11 @@ const LIST_TIMEOUT: Duration = Duration::from_secs(5);
 /// finish calls in progress with the old values.
 const RELOAD_GRACE: Duration = Duration::from_secs(30);
 
+/// As `sessions` shows them, of a process with `replace = "never"`.
+const KEEPS_FORMER: &str = "the process keeps the credential it was started with (`replace = \"never\"`)";
+const KEEPS_EXPIRED: &str =
+    "the credential of the process has expired, and the process keeps it (`replace = \"never\"`)";
+
 /// What [`Slot::advance_replacements`] needs from the link.
 pub(crate) struct AdvanceContext<'a> {
     /// Whether a request, a task or a request to the harness is open on a process.
@@ -187,6 +192,11 @@ impl Replacing<'_> {
     fn check_credentials(&mut self, context: &AdvanceContext<'_>) -> Option<Instant> {
         let now = context.now;
         self.state.retained.retain(|(until, _)| *until > now);
+        if self.state.mode == Replace::Never
+            && let Some(launcher) = (context.launcher)()
+        {
+            self.state.follow(&launcher);
+        }
         let process = self.processes.current.as_ref().and_then(Generation::process);
         let state = process.map(|process| self.state.assess(&process.resources.secrets));
         let next = match state {
@@ -212,8 +222,11 @@ impl Replacing<'_> {
                     }
                     false => self.replace_or_reload(&changed, context),
                 };
-                let expires = expires.filter(|_| self.state.mode != Replace::Never);
-                [next, expires].into_iter().flatten().min()
+                let has_expired = expires.is_some_and(|end| end <= now);
+                if has_expired {
+                    self.state.attempts.failure = Some(KEEPS_EXPIRED.into());
+                }
+                [next, expires.filter(|_| !has_expired)].into_iter().flatten().min()
             }
         };
         let retained = self.state.retained.iter().map(|(until, _)| *until).min();
@@ -232,13 +245,12 @@ impl Replacing<'_> {
         // The end of a draining process leads to another call of this function.
         let has_room = self.processes.draining.len() < MAX_DRAINING;
         let launcher = (context.launcher)().filter(|_| has_room)?;
-        self.state.mode = launcher.server().replace;
+        self.state.follow(&launcher);
         if launcher.can_reload(changed) {
             return self.reload(&launcher, now);
         }
         if self.state.mode == Replace::Never {
-            self.state.attempts.failure =
-                Some("the process keeps the credential it was started with (`replace = \"never\"`)".into());
+            self.state.attempts.failure = Some(KEEPS_FORMER.into());
             return None;
         }
         if !self.state.attempts.allows_start(now) {

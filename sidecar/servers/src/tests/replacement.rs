@@ -1,5 +1,7 @@
 //! A changed credential: the process that has the old one is replaced, without an effect on calls.
 
+use cofferdam_secrets::SecretUse;
+
 use super::*;
 use crate::scripted::{Reaction, Reading, Start, default_response};
 
@@ -199,13 +201,34 @@ async fn replace_never_keeps_the_process_after_its_credential_expired() {
     );
     fixture.change("key", "key-2", Some(10 * SECOND));
     assert_eq!(fixture.call_and_wait("echo").await, answered_by(0));
-    fixture.run_for(20 * SECOND).await;
+    fixture.run_for(9 * SECOND).await;
+    assert_eq!(fixture.servers.describe_replacement(), None);
+    fixture.run_for(11 * SECOND).await;
+    let shown = fixture.servers.describe_replacement().expect("the credential has expired");
+    assert!(shown.contains("has expired") && shown.contains("never"), "{shown}");
     fixture.change("key", "key-3", None);
     fixture.run_for(LONG).await;
     assert_eq!(fixture.call_and_wait("echo").await, answered_by(0));
     assert!(fixture.servers.describe_replacement().unwrap().contains("never"));
     assert_eq!(fixture.script.started(), 1);
     fixture.finish().await;
+}
+
+#[tokio::test]
+async fn a_secret_is_kept_only_by_a_process_that_can_neither_be_replaced_nor_reloaded() {
+    let in_file = Setup { key: "", scope_tools: &[], file: Some("{key.value}"), ..SERVER };
+    let uses = |setup: Setup| LinkFixture::with(Script::default(), &setup).launcher.secret_uses();
+    let (keeps, takes) = (SecretUse::KeepsFirstValue, SecretUse::TakesNewValues);
+    for (setup, expected) in [
+        (SERVER, takes),
+        (Setup { replace: Replace::Idle, ..SERVER }, takes),
+        (Setup { replace: Replace::Never, ..SERVER }, keeps),
+        (Setup { replace: Replace::Never, reload: Some(Reload::File), ..SERVER }, keeps),
+        (Setup { replace: Replace::Never, ..in_file.clone() }, keeps),
+        (Setup { replace: Replace::Never, reload: Some(Reload::File), ..in_file }, takes),
+    ] {
+        assert_eq!(uses(setup), [(name("key"), expected)]);
+    }
 }
 
 #[tokio::test(start_paused = true)]

@@ -10,7 +10,9 @@ use std::sync::{Arc, Mutex};
 use cofferdam_base::RateLimiter;
 use cofferdam_base::text::error_chain;
 use cofferdam_secrets::reread::Reread;
-use cofferdam_secrets::{InjectError, Material, SecretError, SecretReads, Secrets, fill_header};
+use cofferdam_secrets::{
+    InjectError, Material, RegisteredUses, SecretError, SecretReads, SecretUse, Secrets, fill_header,
+};
 use futures_util::future::try_join_all;
 use http::HeaderMap;
 use tokio::time::Instant;
@@ -32,6 +34,8 @@ struct Shared {
     /// A background read is in progress.
     reading: AtomicBool,
     failures: Arc<FailureLog>,
+    /// Tells the session that new values of the secrets have a user here; shared with the scopes.
+    uses: Arc<RegisteredUses>,
 }
 
 /// Logs why credentials are not available, under the link that the refusals name.
@@ -58,18 +62,24 @@ enum FillError {
 
 impl HeaderCredentials {
     pub(crate) fn new(secrets: ServerSecrets, tasks: TaskTracker, link: &Arc<str>) -> Self {
+        let names = secrets.server.every_secret().into_iter();
+        let uses = names.map(|name| (name.clone(), SecretUse::TakesNewValues)).collect();
+        let uses = Arc::new(secrets.credentials.register_uses(uses));
         let pace = Mutex::new(RateLimiter::per_minute(FAILURES_PER_MINUTE));
-        Self::with_log(secrets, tasks, Arc::new(FailureLog { link: Arc::clone(link), pace }))
-    }
-
-    fn with_log(secrets: ServerSecrets, tasks: TaskTracker, failures: Arc<FailureLog>) -> Self {
-        Self(Arc::new(Shared { secrets, tasks, reading: AtomicBool::new(false), failures }))
+        let failures = Arc::new(FailureLog { link: Arc::clone(link), pace });
+        Self(Arc::new(Shared { secrets, tasks, reading: AtomicBool::new(false), failures, uses }))
     }
 
     /// The same for a request of a scope.
     pub(super) fn in_scope(&self, scope: &Arc<Scope>) -> Self {
-        let secrets = self.0.secrets.clone().in_scope(scope);
-        Self::with_log(secrets, self.0.tasks.clone(), Arc::clone(&self.0.failures))
+        let Shared { secrets, tasks, failures, uses, .. } = &*self.0;
+        Self(Arc::new(Shared {
+            secrets: secrets.clone().in_scope(scope),
+            tasks: tasks.clone(),
+            reading: AtomicBool::new(false),
+            failures: Arc::clone(failures),
+            uses: Arc::clone(uses),
+        }))
     }
 
     /// Logs the details of a failure; returns what the sandbox is told, with the reference to them.

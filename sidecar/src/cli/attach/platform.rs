@@ -10,12 +10,13 @@ use std::process::ExitCode;
 use super::admin_connections::{AdminFailure, FollowConnection, end_attachment, exit_code};
 use super::progress::Display;
 use super::{Pause, PauseEnd};
-use crate::cli::arguments::{DaytonaArguments, E2bArguments, PlatformOptions, ViaArgument};
+use crate::cli::arguments::{DaytonaArguments, E2bArguments, HarnessArgument, PlatformOptions, ViaArgument};
 use crate::cli::interruption::interruption;
 use crate::daemon::admin::AdminRequest;
 use crate::daemon::attachments::e2b_template;
 use crate::daemon::attachments::request::{AttachmentRequest, Route};
 use crate::daemon::attachments::status::{AttachmentState, Kind, Lifetime, OverCause};
+use crate::harness::Harness;
 use crate::terminal;
 use crate::terminal::failure::{Failure, Sysexit};
 use crate::terminal::progress::Output;
@@ -29,18 +30,18 @@ enum FollowEnd {
         cause: OverCause,
     },
     SidecarGone,
-    /// With the attachment's name, if the sidecar has sent it.
+    /// With the attachment's enrolment or, before that, its name; if the sidecar has sent it.
     Stopped(Option<String>),
 }
 
 pub(super) fn e2b(admin: &Path, arguments: E2bArguments) -> Result<ExitCode, Failure> {
-    let E2bArguments { sandbox, grant, options, .. } = arguments;
+    let E2bArguments { sandbox, grant, dial_out, options, .. } = arguments;
     // Both are present: the parser requires them without `--template`.
     let (sandbox, grant) = (sandbox.unwrap_or_default(), grant.unwrap_or_default());
     let request = AttachmentRequest {
         kind: Kind::E2b,
         keep_awake: false,
-        via: Route::default(),
+        via: if dial_out { Route::DialOut } else { Route::default() },
         ..request(sandbox, grant, &options)?
     };
     run(admin, request, &options)
@@ -49,6 +50,7 @@ pub(super) fn e2b(admin: &Path, arguments: E2bArguments) -> Result<ExitCode, Fai
 pub(super) fn daytona(admin: &Path, arguments: DaytonaArguments) -> Result<ExitCode, Failure> {
     let DaytonaArguments { sandbox, grant, keep_awake, via, options } = arguments;
     let via = match via {
+        ViaArgument::DialOut => Route::DialOut,
         ViaArgument::Preview => Route::Preview,
         ViaArgument::Ssh => Route::Ssh,
     };
@@ -78,6 +80,12 @@ fn request(sandbox: String, grant: String, options: &PlatformOptions) -> Result<
         keep_awake: false,
         via: Route::default(),
         shim: shim.map_err(|error| Failure::new(Sysexit::Usage, format!("read `--shim`: {error}")))?,
+        harness: options.harness.map(|harness| match harness {
+            HarnessArgument::Claude => Harness::ClaudeCode,
+            HarnessArgument::Codex => Harness::Codex,
+            HarnessArgument::Gemini => Harness::GeminiCli,
+            HarnessArgument::Opencode => Harness::OpenCode,
+        }),
     })
 }
 
@@ -135,11 +143,11 @@ async fn keep_attached(
                     return Ok(ExitCode::SUCCESS);
                 }
             }
-            FollowEnd::Stopped(name) => {
+            FollowEnd::Stopped(attachment) => {
                 display.say("ending the attachment");
                 // Before this connection is dropped: that alone would keep the sandbox's sessions for their grace.
-                if let Some(name) = name {
-                    end_attachment(admin, &name).await;
+                if let Some(attachment) = attachment {
+                    end_attachment(admin, &attachment).await;
                 }
                 display.clear();
                 return Ok(ExitCode::SUCCESS);
@@ -155,10 +163,10 @@ async fn follow(
     request: &mut AdminRequest,
     mut stop: Pin<&mut impl Future<Output = ()>>,
 ) -> FollowEnd {
-    let mut name = None;
+    let mut attachment = None;
     loop {
         let status = tokio::select! {
-            () = stop.as_mut() => return FollowEnd::Stopped(name),
+            () = stop.as_mut() => return FollowEnd::Stopped(attachment),
             status = following.next_status() => status,
         };
         let Some(status) = status else { return FollowEnd::SidecarGone };
@@ -171,10 +179,12 @@ async fn follow(
             // If the sidecar restarts, a sandbox that was suspended meanwhile stays so.
             attachment.resume = false;
         }
+        display.warn(status.warning.as_deref());
         display.show(&status.state);
         if status.lifetime == Lifetime::Detached {
             return FollowEnd::Detached(status.name);
         }
-        name = Some(status.name);
+        // Another grant may use the same name.
+        attachment = Some(status.enrolment.unwrap_or(status.name));
     }
 }

@@ -1,5 +1,7 @@
 //! The steps of an attachment, shown on stderr.
 
+use cofferdam_platforms::Progress as Step;
+
 use crate::daemon::attachments::status::AttachmentState;
 use crate::terminal::progress::{Output, Progress, Transferred};
 
@@ -7,11 +9,13 @@ pub(super) struct Display {
     progress: Progress,
     /// The line that was shown last, so that it is not repeated.
     last: String,
+    /// The warning that was shown last.
+    last_warning: Option<String>,
 }
 
 impl Display {
     pub(super) fn new(output: Output) -> Self {
-        Self { progress: Progress::new("cofferdam attach", output), last: String::new() }
+        Self { progress: Progress::new("cofferdam attach", output), last: String::new(), last_warning: None }
     }
 
     pub(super) fn show(&mut self, state: &AttachmentState) {
@@ -20,13 +24,23 @@ impl Display {
             return;
         }
         match state {
-            AttachmentState::Uploading { sent, total } => {
+            AttachmentState::Opening(Step::Uploading { sent, total }) => {
                 self.progress.transfer(&text, Transferred { sent: *sent, total: *total });
             }
             _ if is_step => self.progress.step(&text),
             _ => self.progress.line(&text),
         }
         self.last = text;
+    }
+
+    /// Prints a new warning, also with `--quiet`.
+    pub(super) fn warn(&mut self, warning: Option<&str>) {
+        let Some(warning) = warning.filter(|warning| self.last_warning.as_deref() != Some(*warning)) else {
+            return;
+        };
+        self.clear();
+        super::report(&format!("warning: {warning}"));
+        self.last_warning = Some(warning.to_owned());
     }
 
     /// Prints a line that stays.
@@ -44,13 +58,13 @@ impl Display {
 fn describe(state: &AttachmentState) -> (String, bool) {
     let seconds = |milliseconds: u64| milliseconds.div_ceil(1000);
     match state {
-        AttachmentState::Finding => ("finding the sandbox".into(), true),
-        AttachmentState::Resuming => ("resuming the sandbox".into(), true),
-        AttachmentState::Uploading { total, .. } => {
+        AttachmentState::Opening(Step::Finding) => ("finding the sandbox".into(), true),
+        AttachmentState::Opening(Step::Resuming) => ("resuming the sandbox".into(), true),
+        AttachmentState::Opening(Step::Uploading { total, .. }) => {
             (format!("uploading the shim ({} KiB)", total.div_ceil(1024)), true)
         }
-        AttachmentState::StartingHub => ("starting the hub in the sandbox".into(), true),
-        AttachmentState::Connecting => ("connecting to the hub".into(), true),
+        AttachmentState::Opening(Step::StartingHub) => ("starting the hub in the sandbox".into(), true),
+        AttachmentState::Opening(Step::Connecting) => ("connecting to the hub".into(), true),
         AttachmentState::Attached { key } => (format!("attached (the sandbox's key is {key})"), false),
         AttachmentState::Waiting { why, retry_in_ms } => {
             (format!("{why}; retrying in {} s", seconds(*retry_in_ms)), false)
@@ -73,7 +87,7 @@ mod tests {
     #[test]
     fn an_upload_is_one_line_in_a_pipe_and_every_wait_says_when_it_ends() {
         let text = |state| describe(&state).0;
-        let uploading = |sent| text(AttachmentState::Uploading { sent, total: 2048 });
+        let uploading = |sent| text(AttachmentState::Opening(Step::Uploading { sent, total: 2048 }));
         assert_eq!(uploading(0), uploading(2048));
         let waiting = AttachmentState::Waiting { why: "find the sandbox: 503".into(), retry_in_ms: 1001 };
         assert_eq!(text(waiting), "find the sandbox: 503; retrying in 2 s");

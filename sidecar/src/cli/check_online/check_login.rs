@@ -13,8 +13,8 @@ use cofferdam_vault::{Auth, ChildToken, Kind, Mint, Renewable, Token, Vault, Vau
 use futures_util::future::join_all;
 use tokio::sync::{Mutex, MutexGuard};
 
+use super::grants::TokenUser;
 use super::report::Report;
-use crate::config::Grant;
 
 /// The lifetime of the tokens that a check creates.
 pub(super) const TOKEN_LIFETIME: Duration = Duration::from_secs(60);
@@ -44,11 +44,11 @@ impl CheckLogin {
         &self.login.token
     }
 
-    /// Creates a token like that of a session of this grant.
-    pub(super) async fn mint(&self, grant: &Grant, mint: Mint<'_>) -> Result<Rc<Auth>, VaultError> {
-        let metadata = [("grant", grant.name.as_str()), ("purpose", "cofferdam check")];
+    /// Creates a token like that of a session of a grant, or like that of a platform.
+    pub(super) async fn mint(&self, user: &TokenUser<'_>, mint: Mint<'_>) -> Result<Rc<Auth>, VaultError> {
+        let metadata = [user.label(), ("purpose", "cofferdam check")];
         let child = ChildToken {
-            policies: grant.vault_policies.clone(),
+            policies: user.policies().to_vec(),
             metadata: BTreeMap::from(metadata.map(|(name, value)| (name.to_owned(), value.to_owned()))),
             display_name: "cofferdam-check".into(),
             ttl: TOKEN_LIFETIME,

@@ -1,4 +1,5 @@
-//! Checks whether the policies of a grant allow what its servers' secrets need, with a token like that of a session.
+//! Checks whether the policies of a grant allow what its servers' secrets need, with a token like that of a session; and
+//! likewise those of a platform whose API key is in Vault.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,34 +10,72 @@ use relay_proto::name::Name;
 use super::check_login::CheckLogin;
 use super::login::{self, MayMint};
 use super::report::{Report, Section, Wanted, listed};
-use crate::config::{Config, Grant};
+use crate::config::{Config, Grant, Platform};
 
 /// Paths below this one work only for a token that belongs to an entity.
 const ENTITY_PATH: &str = "identity/oidc/token/";
 const NO_ENGINE_HINT: &str = "correct the path, or enable and configure that engine";
 
+/// What has tokens in Vault: a grant, whose sessions have them, or a platform, whose API key is read with one.
+pub(super) struct TokenUser<'a> {
+    /// `grant` or `platform`.
+    kind: &'static str,
+    name: &'a Name,
+    policies: &'a [String],
+    /// Which token has the policies.
+    token: &'static str,
+    secrets: VaultSecrets<'a>,
+}
+
+impl<'a> TokenUser<'a> {
+    pub(super) fn grant(config: &'a Config, grant: &'a Grant) -> Self {
+        let (name, policies) = (&grant.name, grant.vault_policies.as_slice());
+        let secrets = secrets_of_servers(config, grant);
+        Self { kind: "grant", name, policies, token: "a session's token", secrets }
+    }
+
+    pub(super) fn platform(config: &'a Config, platform: &'a Platform) -> Self {
+        let (name, policies) = (&platform.name, platform.vault_policies.as_slice());
+        let mut secrets = VaultSecrets::new();
+        for (secret, _) in platform.api_key.fields() {
+            if let Some(origin) = config.secrets.get(secret).and_then(|source| source.origin.vault()) {
+                secrets.insert(secret, (origin, "the platform's `api-key`".to_owned()));
+            }
+        }
+        Self { kind: "platform", name, policies, token: "the token that reads its API key", secrets }
+    }
+
+    pub(super) fn policies(&self) -> &'a [String] {
+        self.policies
+    }
+
+    /// For the metadata of a token.
+    pub(super) fn label(&self) -> (&'static str, &'a str) {
+        (self.kind, self.name.as_str())
+    }
+}
+
 pub(super) async fn check(
-    config: &Config,
     settings: &Settings,
-    grant: &Grant,
+    user: &TokenUser<'_>,
     check_login: &CheckLogin,
     may_mint: MayMint,
     report: &mut Report,
 ) -> Result<(), VaultError> {
-    let secrets = secrets(config, grant);
+    let TokenUser { kind, name, secrets, .. } = user;
     if secrets.is_empty() {
         return Ok(());
     }
-    let policies = listed(&grant.vault_policies);
-    report.print_line(&format!("grant {}: a session's token has {policies}", grant.name));
+    let policies = listed(user.policies);
+    report.print_line(&format!("{kind} {name}: {} has {policies}", user.token));
     if may_mint == MayMint::No {
         report.not_checked("the login cannot create such a token");
         return Ok(());
     }
-    let child = match check_login.mint(grant, login::mint(settings)).await {
+    let child = match check_login.mint(user, login::mint(settings)).await {
         Ok(child) => child,
         Err(error) if matches!(error.kind(), Kind::Denied | Kind::Invalid) => {
-            login::no_token(settings, grant, &error, report);
+            login::no_token(settings, user.policies, &error, report);
             return Ok(());
         }
         Err(error) => return Err(error),
@@ -45,15 +84,14 @@ pub(super) async fn check(
         let next = "set `token_type` of the token role to `service`";
         report.problem("it is a batch token, which cannot be revoked", next);
     }
-    let policy = match grant.vault_policies.len() {
-        1 => format!("the policy {policies} of grant `{}`", grant.name),
-        _ => format!("one of the policies {policies} of grant `{}`", grant.name),
+    let policy = match user.policies.len() {
+        1 => format!("the policy {policies} of {kind} `{name}`"),
+        _ => format!("one of the policies {policies} of {kind} `{name}`"),
     };
     let namespace = settings.namespace.as_ref().map(|name| format!(", in namespace `{name}`"));
     // A session's token belongs to the configured namespace, so paths in its policies need no prefix.
     let mut section = Section::new(format!("{policy}{}", namespace.unwrap_or_default()), String::new());
-    let outcome =
-        GrantCheck { check_login, child: &child, report, section: &mut section }.run(&secrets).await;
+    let outcome = GrantCheck { check_login, child: &child, report, section: &mut section }.run(secrets).await;
     report.close(section);
     outcome
 }
@@ -65,16 +103,14 @@ struct GrantCheck<'a> {
     section: &'a mut Section,
 }
 
-/// The Vault secrets of a grant, each with the servers that use it.
-type VaultSecrets<'a> = BTreeMap<&'a Name, (&'a VaultOrigin, BTreeSet<&'a Name>)>;
+/// Secrets in Vault by name, each with what uses it.
+type VaultSecrets<'a> = BTreeMap<&'a Name, (&'a VaultOrigin, String)>;
 
 impl GrantCheck<'_> {
     async fn run(mut self, secrets: &VaultSecrets<'_>) -> Result<(), VaultError> {
         let mut leases = false;
-        for (name, (origin, servers)) in secrets {
-            let servers: Vec<&str> = servers.iter().map(|server| server.as_str()).collect();
-            let noun = if servers.len() == 1 { "server" } else { "servers" };
-            let reason = format!("secret `{name}` of {noun} {}", listed(&servers));
+        for (name, (origin, users)) in secrets {
+            let reason = format!("secret `{name}` of {users}");
             match origin {
                 VaultOrigin::Kv { path, .. } => self.kv(path, reason).await?,
                 VaultOrigin::Generated { path, write } => {
@@ -199,8 +235,8 @@ impl GrantCheck<'_> {
 }
 
 /// The Vault secrets of a grant's servers, including those of scopes.
-fn secrets<'a>(config: &'a Config, grant: &'a Grant) -> VaultSecrets<'a> {
-    let mut secrets = VaultSecrets::new();
+fn secrets_of_servers<'a>(config: &'a Config, grant: &'a Grant) -> VaultSecrets<'a> {
+    let mut secrets: BTreeMap<&Name, (&VaultOrigin, BTreeSet<&Name>)> = BTreeMap::new();
     for server in grant.servers.iter().filter_map(|name| config.servers.get(name)) {
         for secret in server.every_secret() {
             if let Some(origin) = config.secrets.get(secret).and_then(|source| source.origin.vault()) {
@@ -208,7 +244,12 @@ fn secrets<'a>(config: &'a Config, grant: &'a Grant) -> VaultSecrets<'a> {
             }
         }
     }
-    secrets
+    let described = secrets.into_iter().map(|(secret, (origin, servers))| {
+        let servers: Vec<&str> = servers.iter().map(|server| server.as_str()).collect();
+        let noun = if servers.len() == 1 { "server" } else { "servers" };
+        (secret, (origin, format!("{noun} {}", listed(&servers))))
+    });
+    described.collect()
 }
 
 /// Vault's error is the same whether the token may not read a path or nothing is mounted there.

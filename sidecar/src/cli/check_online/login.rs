@@ -8,7 +8,7 @@ use serde::Deserialize;
 
 use super::check_login::{CheckLogin, Owner, described};
 use super::report::{Report, Section, Wanted, listed};
-use crate::config::{Config, Grant};
+use crate::config::Config;
 
 /// Whether the login can create tokens for sessions.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -103,10 +103,11 @@ pub(super) fn mint(settings: &Settings) -> Mint<'_> {
     settings.token_role.as_deref().map_or(Mint::Plain, Mint::Role)
 }
 
-/// The command that creates a token role for all grants.
+/// The command that creates a token role for all grants and platforms.
 fn role_command(role: &str, config: &Config) -> String {
-    let policies: BTreeSet<&str> =
-        config.grants.values().flat_map(|grant| &grant.vault_policies).map(String::as_str).collect();
+    let of_grants = config.grants.values().flat_map(|grant| &grant.vault_policies);
+    let of_platforms = config.platforms.values().flat_map(|platform| &platform.vault_policies);
+    let policies: BTreeSet<&str> = of_grants.chain(of_platforms).map(String::as_str).collect();
     let policies: Vec<&str> = policies.into_iter().collect();
     format!("`bao write auth/token/roles/{role} allowed_policies={} renewable=false`", policies.join(","))
 }
@@ -174,9 +175,9 @@ async fn token_role(
     Ok(())
 }
 
-/// Reports that Vault did not create a token for a grant.
-pub(super) fn no_token(settings: &Settings, grant: &Grant, error: &VaultError, report: &mut Report) {
-    let policies = listed(&grant.vault_policies);
+/// Reports that Vault did not create a token with these policies.
+pub(super) fn no_token(settings: &Settings, policies: &[String], error: &VaultError, report: &mut Report) {
+    let policies = listed(policies);
     let next = match mint(settings) {
         Mint::Plain => {
             let within = settings.namespace.as_ref().map(|name| format!(" within the namespace `{name}`"));

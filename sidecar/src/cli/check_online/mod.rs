@@ -4,7 +4,7 @@
 //! |---|---|
 //! | `check_login` | one login for the check, tokens that live sixty seconds, and their revocation |
 //! | `login` | what the sidecar's own token may do, and what its token role allows |
-//! | `grants` | for each grant, whether its policies allow what its servers' secrets need |
+//! | `grants` | for each grant, whether its policies allow what its servers' secrets need; likewise for platforms |
 //! | `report` | prints findings, then the policy lines to add |
 //!
 //! What must stay true: no secret is read or created; every token that the check creates is revoked, also when it is
@@ -20,13 +20,14 @@ use std::pin::pin;
 use std::process::ExitCode;
 
 use cofferdam_process as process;
-use cofferdam_vault::login::SingleLogin;
+use cofferdam_vault::login::{SingleLogin, UnwrapRecords};
 use cofferdam_vault::{Health, Kind, Problem, Settings, Vault, VaultError};
 
 use super::interruption::interruption;
 use crate::config::Config;
 use crate::terminal::failure::{Failure, Sysexit};
 use check_login::CheckLogin;
+use grants::TokenUser;
 use report::Report;
 
 pub(super) fn run(config: &Config) -> Result<ExitCode, Failure> {
@@ -71,7 +72,8 @@ async fn check_vault(
         };
         return Err(Failure::new(Sysexit::Unavailable, "Vault does not serve requests").hint(hint));
     }
-    let Some(check_login) = log_in(vault, settings, report).await? else { return Ok(()) };
+    let unwraps = UnwrapRecords::in_state(&config.state_dir);
+    let Some(check_login) = log_in(vault, settings, &unwraps, report).await? else { return Ok(()) };
     // All tokens are revoked, whatever the outcome.
     let outcome = {
         let mut checks = pin!(check_all(config, settings, &check_login, report));
@@ -99,10 +101,12 @@ fn interrupted() -> Failure {
 async fn log_in(
     vault: Vault,
     settings: &Settings,
+    unwraps: &UnwrapRecords,
     report: &mut Report,
 ) -> Result<Option<CheckLogin>, Failure> {
     let method = settings.auth.method();
-    let login = SingleLogin::log_in(&vault, cofferdam_vault::method(&settings.auth)).await.map_err(|error| {
+    let login = SingleLogin::log_in(&vault, cofferdam_vault::method(&settings.auth), unwraps);
+    let login = login.await.map_err(|error| {
         let hint = match &error.problem {
             Problem::WrapSpent { .. } => {
                 "if a sidecar is running with it, that sidecar has unwrapped it, and needs a new one at its next start; \
@@ -135,8 +139,10 @@ async fn check_all(
     report: &mut Report,
 ) -> Result<(), VaultError> {
     let may_mint = login::check(config, settings, check_login, report).await?;
-    for grant in config.grants.values() {
-        grants::check(config, settings, grant, check_login, may_mint, report).await?;
+    let grants = config.grants.values().map(|grant| TokenUser::grant(config, grant));
+    let platforms = config.platforms.values().map(|platform| TokenUser::platform(config, platform));
+    for user in grants.chain(platforms) {
+        grants::check(settings, &user, check_login, may_mint, report).await?;
     }
     Ok(())
 }

@@ -14,6 +14,7 @@ use tokio::time::Instant;
 use super::AdminState;
 use super::error::ApiError;
 use super::tokens::{TokenRefused, TokenScope};
+use crate::daemon::attachments::request::RequestedBy;
 
 /// The other end of a connection.
 #[derive(Clone, Copy, Debug)]
@@ -141,6 +142,15 @@ impl Caller {
         match self {
             Self::Administrator(_) => std::future::pending().await,
             Self::Token(scope) => scope.ended().await,
+        }
+    }
+}
+
+impl From<&Caller> for RequestedBy {
+    fn from(caller: &Caller) -> Self {
+        match caller {
+            Caller::Administrator(_) => Self::Operator,
+            Caller::Token(_) => Self::Token,
         }
     }
 }

@@ -14,10 +14,11 @@ use super::actions::{Action, Target};
 use super::caller::Caller;
 use super::error::ApiError;
 use super::listing::{self, NameOf};
-use super::respond::FAILED;
+use super::respond::{FAILED, parse_grant};
 use super::{AdminResponse, EndedAttachment};
 use crate::daemon::attachments::AttachmentKeeper;
-use crate::daemon::attachments::status::AttachmentStatus;
+use crate::daemon::attachments::request::AttachmentKey;
+use crate::daemon::attachments::status::{AttachmentState, AttachmentStatus};
 use crate::daemon::enrolling::Killed;
 use crate::daemon::state::Daemon;
 use crate::link::registry::Ending;
@@ -34,11 +35,13 @@ pub(super) async fn end(
         NameOf::SessionOrEnrolment => AdminAction::Kill,
     };
     let resolved = listing::resolve(daemon, caller, &name, name_of);
-    let attachment = listing::attachments(daemon, caller).into_iter().find(|attachment| match &resolved {
-        Ok(id) => attachment.enrolment.as_deref() == Some(id),
-        // It may not be enrolled at the moment.
-        Err(_) => attachment.enrolment.is_none() && attachment.name == name,
-    });
+    let attachment = match &resolved {
+        Ok(id) => listing::attachment_of_enrolment(daemon, caller, id),
+        // An attachment may have no valid enrolment at the moment.
+        Err(error) if error.is_not_found() => listing::find_attachment(daemon, caller, &name)?
+            .filter(|attachment| !matches!(attachment.state, AttachmentState::Over { .. })),
+        Err(_) => None,
+    };
     if let Some(attachment) = attachment {
         return end_attachment(daemon, caller, kind, attachment).await;
     }
@@ -64,9 +67,10 @@ pub(super) async fn end_attachment(
 ) -> Result<AdminResponse, ApiError> {
     let action = Action::new(daemon, caller, kind, Target::of_attachment(daemon, &attachment));
     let (keeper, name) = (AttachmentKeeper::of(daemon), attachment.name);
+    let key = AttachmentKey { grant: parse_grant(&attachment.grant)?, name: name.clone() };
     run_in_own_task(daemon, action, async move {
         let began = Instant::now();
-        let Some((lifetime, killed)) = keeper.end(&name).await else {
+        let Some((lifetime, killed)) = keeper.end(&key).await else {
             return Err(ApiError::not_found(format!("`{name}` has ended meanwhile")));
         };
         let (links, enrolment) = match killed.map(|killed| report_kill(&name, killed, began)).transpose()? {

@@ -56,6 +56,10 @@ impl ApiError {
         Self::new(StatusCode::NOT_FOUND, "not_found", message)
     }
 
+    pub(super) fn is_not_found(&self) -> bool {
+        self.status == StatusCode::NOT_FOUND
+    }
+
     /// The state of the sidecar does not permit it.
     pub(super) fn refused(message: impl Into<String>) -> Self {
         Self::new(StatusCode::CONFLICT, "refused", message)
@@ -138,6 +142,9 @@ impl From<EnrollError> for ApiError {
 /// The code is the cause, by which the command line chooses its exit code.
 impl From<AttachmentError> for ApiError {
     fn from(error: AttachmentError) -> Self {
+        if let AttachmentError::NotForToken { .. } = error {
+            return Self::forbidden(error.to_string());
+        }
         let cause = error.cause();
         let status = match cause {
             OverCause::Configuration | OverCause::Taken => StatusCode::CONFLICT,

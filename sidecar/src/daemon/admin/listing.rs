@@ -48,6 +48,41 @@ pub(super) fn attachments(daemon: &Daemon, caller: &Caller) -> Vec<AttachmentSta
     all
 }
 
+pub(super) fn attachment_of_enrolment(
+    daemon: &Daemon,
+    caller: &Caller,
+    enrolment: &str,
+) -> Option<AttachmentStatus> {
+    let is_of_enrolment = |attachment: &AttachmentStatus| attachment.enrolment.as_deref() == Some(enrolment);
+    attachments(daemon, caller).into_iter().find(is_of_enrolment)
+}
+
+/// The attachment that a caller means by a name, or by the id of its enrolment. Grants may use the same name.
+pub(super) fn find_attachment(
+    daemon: &Daemon,
+    caller: &Caller,
+    name: &str,
+) -> Result<Option<AttachmentStatus>, ApiError> {
+    if let Some(found) = attachment_of_enrolment(daemon, caller, name) {
+        return Ok(Some(found));
+    }
+    let mut all = attachments(daemon, caller);
+    all.retain(|attachment| attachment.name == name);
+    match all.as_slice() {
+        [] | [_] => Ok(all.pop()),
+        several => {
+            let describe = |attachment: &AttachmentStatus| {
+                let enrolment = attachment.enrolment.as_deref().unwrap_or("not enrolled yet");
+                format!("{enrolment} (grant `{}`)", attachment.grant)
+            };
+            let ids: Vec<String> = several.iter().map(describe).collect();
+            let message = format!("{} attachments have the name `{name}`: {}", ids.len(), ids.join(", "));
+            Err(ApiError::new(StatusCode::CONFLICT, "ambiguous", message)
+                .hint("give one of these ids instead"))
+        }
+    }
+}
+
 /// Attached sandboxes that have no link, without those that are listed as attachments.
 pub(super) fn attached(daemon: &Daemon, caller: &Caller) -> Vec<AttachedSandbox> {
     let attachments: Vec<Option<String>> =

@@ -70,25 +70,23 @@ pub(super) async fn carry_out(
             };
             let name = attachment.name.as_ref().unwrap_or(&attachment.sandbox);
             let target = Target::sandbox(&attachment.grant, Some(name));
-            let started = async { Ok(AttachmentKeeper::of(daemon).attach_platform(&attachment).await?) };
+            let started =
+                async { Ok(AttachmentKeeper::of(daemon).attach_platform(&attachment, caller.into()).await?) };
             let action = Action::new(daemon, caller, AdminAction::AttachPlatform, target);
             return Ok(Outcome::Follow(action.carry_out(started, |_, _| ()).await?, detach));
         }
         AdminRequest::CreateToken { grants, name, ttl_ms } => {
             token_requests::create(daemon, caller, grants, name, ttl_ms).await?
         }
-        AdminRequest::EndAttachment { name } => {
-            let attachments = listing::attachments(daemon, caller);
-            match attachments.into_iter().find(|attachment| attachment.name == name) {
-                Some(attachment) => {
-                    end_attachment(daemon, caller, AdminAction::EndAttachment, attachment).await?
-                }
-                None => {
-                    let message = format!("there is no attachment `{name}`");
-                    return Err(ApiError::not_found(message).hint("`cofferdam attach list` lists them"));
-                }
+        AdminRequest::EndAttachment { name } => match listing::find_attachment(daemon, caller, &name)? {
+            Some(attachment) => {
+                end_attachment(daemon, caller, AdminAction::EndAttachment, attachment).await?
             }
-        }
+            None => {
+                let message = format!("there is no attachment `{name}`");
+                return Err(ApiError::not_found(message).hint("`cofferdam attach list` lists them"));
+            }
+        },
         AdminRequest::EndEnrolment { enrolment } => end(daemon, caller, enrolment, NameOf::Enrolment).await?,
         AdminRequest::Enroll { grant, name, ttl_ms, ticket_ttl_ms, socket } => {
             caller.require_grant(&grant)?;

@@ -156,6 +156,10 @@ impl Daemon {
 }
 
 impl Hold {
+    pub(crate) fn daemon(&self) -> &Arc<Daemon> {
+        &self.daemon
+    }
+
     /// Serves a pipe that the sidecar's own client of a platform provides, in a task of its own.
     pub(crate) fn serve(&self, stream: UnixStream) {
         let daemon = Arc::clone(&self.daemon);

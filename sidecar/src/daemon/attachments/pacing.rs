@@ -54,6 +54,9 @@ pub(super) enum AttemptError {
     /// The platform's table is missing, or its API key cannot be read.
     #[error("{0}")]
     Configuration(String),
+    /// The source of the API key, such as Vault, does not return it for now.
+    #[error("{0}")]
+    KeyUnavailable(String),
     #[error(transparent)]
     Platform(#[from] PlatformError),
 }
@@ -118,7 +121,7 @@ impl Pacing {
         match outcome {
             Outcome::Asked(SandboxState::Running) => {
                 self.questions.reset();
-                (AttachmentState::Finding, Step::Open { after: Duration::ZERO })
+                (AttachmentState::FINDING, Step::Open { after: Duration::ZERO })
             }
             Outcome::Asked(SandboxState::Suspended) => self.suspended(random),
             Outcome::Lost { why, hub } => {
@@ -129,6 +132,12 @@ impl Pacing {
             }
             Outcome::Failed(AttemptError::Configuration(why)) => {
                 self.refused(why, OverCause::Configuration, random)
+            }
+            Outcome::Failed(AttemptError::KeyUnavailable(why)) => {
+                if self.may_give_up() && trying >= COMMAND_PATIENCE {
+                    return over(why, OverCause::Unavailable);
+                }
+                self.wait(why, Duration::ZERO, random)
             }
             Outcome::Failed(AttemptError::Platform(error)) => self.failed(error, trying, random),
         }
@@ -289,6 +298,18 @@ mod tests {
         }
         assert_eq!(opens_after(step(&mut pacing, unavailable(None), LATEST)), FIRST_DELAY);
         assert_eq!(pacing.next(unavailable(None), COMMAND_PATIENCE, LATEST).1, Step::Over);
+    }
+
+    #[test]
+    fn a_source_of_the_key_that_is_unavailable_is_tried_like_the_platform() {
+        let no_key = || Outcome::Failed(AttemptError::KeyUnavailable("Vault is sealed".into()));
+        let mut pacing = Pacing::new(Lifetime::Followed, History::NeverAttached);
+        assert_eq!(opens_after(step(&mut pacing, no_key(), LATEST)), FIRST_DELAY);
+        let (state, next) = pacing.next(no_key(), COMMAND_PATIENCE, LATEST);
+        assert!(matches!(state, AttachmentState::Over { cause: OverCause::Unavailable, .. }), "{state:?}");
+        assert_eq!(next, Step::Over);
+        let mut pacing = Pacing::new(Lifetime::Detached, History::Attached);
+        assert_eq!(opens_after(step(&mut pacing, no_key(), LATEST)), FIRST_DELAY);
     }
 
     #[test]

@@ -1,9 +1,9 @@
-//! What is to be attached: as the command line asks for it and as it is kept on disk, and its checked form.
+//! What is to be attached: as the command line asks for it and as it is stored, and its checked form.
 //!
 //! What must stay true: nothing here holds a credential.
 
 use std::path::PathBuf;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use cofferdam_platforms::{InvalidSandboxId, KeepAwake, SandboxId, WhenSuspended};
 use relay_proto::name::{InvalidName, Name};
@@ -12,6 +12,7 @@ use serde::{Deserialize, Serialize};
 
 use super::status::Kind;
 use crate::config;
+use crate::harness::Harness;
 
 /// A request to attach a sandbox of a platform. Plain data.
 #[derive(Clone, Debug, Deserialize, Eq, JsonSchema, PartialEq, Serialize)]
@@ -40,17 +41,39 @@ pub(crate) struct AttachmentRequest {
     /// The static shim to upload; None: the one beside the sidecar's program.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) shim: Option<PathBuf>,
+    /// The harness in the sandbox to whose settings the servers of the grant are added.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) harness: Option<Harness>,
 }
 
-/// How the pipe reaches a sandbox of Daytona. E2B has one way.
+/// How the sandbox is connected. On E2B `preview` and `ssh` mean the exec stream.
 #[derive(Clone, Copy, Debug, Default, Deserialize, Eq, JsonSchema, PartialEq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 #[schemars(rename = "PipeRoute")]
 pub(crate) enum Route {
+    /// The shims in the sandbox connect to the sidecar's `relay.advertise`, which is a `wss://` link.
+    DialOut,
     /// The platform's preview link, by WebSocket.
     #[default]
     Preview,
     Ssh,
+}
+
+/// What identifies an attachment. Two grants may use the same name, and neither learns that from the other.
+#[derive(Clone, Debug, Eq, Ord, PartialEq, PartialOrd)]
+pub(crate) struct AttachmentKey {
+    pub(crate) grant: Name,
+    /// The sandbox's name.
+    pub(crate) name: String,
+}
+
+/// Who asks for an attachment.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum RequestedBy {
+    /// On the admin socket, or with a client certificate.
+    Operator,
+    /// With a token of the admin API.
+    Token,
 }
 
 /// A checked request.
@@ -61,10 +84,13 @@ pub(super) struct AttachmentSpec {
     pub(super) sandbox: SandboxId,
     pub(super) grant: Name,
     pub(super) ttl: Option<Duration>,
+    /// When the enrolment of an attachment that was stored ends: a restart of the sidecar does not prolong it.
+    pub(super) expires: Option<SystemTime>,
     pub(super) when_suspended: WhenSuspended,
     pub(super) keep_awake: KeepAwake,
     pub(super) via: Route,
     pub(super) shim: Option<PathBuf>,
+    pub(super) harness: Option<Harness>,
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -87,6 +113,7 @@ impl AttachmentRequest {
             sandbox,
             grant: self.grant.parse().map_err(InvalidRequest::Grant)?,
             ttl: self.ttl_ms.map(Duration::from_millis),
+            expires: None,
             when_suspended: match self.resume {
                 true => WhenSuspended::Resume,
                 false => WhenSuspended::Refuse,
@@ -97,11 +124,16 @@ impl AttachmentRequest {
             },
             via: self.via,
             shim: self.shim.clone(),
+            harness: self.harness,
         })
     }
 }
 
 impl AttachmentSpec {
+    pub(super) fn key(&self) -> AttachmentKey {
+        AttachmentKey { grant: self.grant.clone(), name: self.name.clone() }
+    }
+
     /// The attachment of a table `[attach.NAME]`.
     pub(super) fn configured(name: &Name, attachment: &config::Attachment) -> Self {
         Self {
@@ -110,14 +142,16 @@ impl AttachmentSpec {
             sandbox: attachment.sandbox.clone(),
             grant: attachment.grant.clone(),
             ttl: None,
+            expires: None,
             when_suspended: attachment.when_suspended,
             keep_awake: attachment.keep_awake,
             via: Route::default(),
             shim: None,
+            harness: attachment.harness,
         }
     }
 
-    /// The same as a request, to be kept on disk.
+    /// The same as a request, to be stored.
     pub(super) fn to_request(&self, kind: Kind) -> AttachmentRequest {
         AttachmentRequest {
             kind,
@@ -130,6 +164,7 @@ impl AttachmentSpec {
             keep_awake: self.keep_awake == KeepAwake::Yes,
             via: self.via,
             shim: self.shim.clone(),
+            harness: self.harness,
         }
     }
 }

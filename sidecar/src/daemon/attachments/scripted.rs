@@ -6,11 +6,13 @@ use std::sync::{Arc, Mutex};
 use cofferdam_platforms::{Pipe, PlatformError, Progress, SandboxState, WhenSuspended};
 use tokio::io::{DuplexStream, duplex};
 use tokio::net::UnixStream;
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use super::client::{Clients, KeyUse, PlatformClient};
+use super::activity::{CallCounter, CallCounts};
+use super::client::{Clients, PlatformClient};
+use super::keys::KeyUse;
 use super::pacing::AttemptError;
 use super::run::HeldSandbox;
 use crate::daemon::attach::hold::HoldEvent;
@@ -19,7 +21,9 @@ use crate::daemon::attach_table::AttachEvent;
 /// What the platform is asked.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum Call {
+    EndHub,
     Open(WhenSuspended),
+    RefreshActivity,
     State,
 }
 
@@ -72,6 +76,16 @@ impl Clients for ScriptedPlatform {
 }
 
 impl ScriptedClient {
+    pub(super) fn end_hub(&self) -> Result<(), PlatformError> {
+        self.0.0.lock().unwrap().calls.push((Call::EndHub, Instant::now()));
+        Ok(())
+    }
+
+    pub(super) fn refresh_activity(&self) -> Result<(), PlatformError> {
+        self.0.0.lock().unwrap().calls.push((Call::RefreshActivity, Instant::now()));
+        Ok(())
+    }
+
     pub(super) async fn state(&self) -> Result<SandboxState, PlatformError> {
         let answer = {
             let mut script = self.0.0.lock().unwrap();
@@ -112,6 +126,7 @@ pub(super) struct ScriptedHold {
     pub(super) served: mpsc::UnboundedSender<UnixStream>,
     pub(super) events: mpsc::Receiver<AttachEvent>,
     pub(super) ended: CancellationToken,
+    pub(super) counts: watch::Receiver<CallCounts>,
 }
 
 impl HeldSandbox for ScriptedHold {
@@ -125,5 +140,13 @@ impl HeldSandbox for ScriptedHold {
             () = self.ended.cancelled() => HoldEvent::Ended,
             Some(event) = self.events.recv() => HoldEvent::Pipe(event),
         }
+    }
+
+    fn call_counter(&self) -> CallCounter {
+        let counts = self.counts.clone();
+        Box::new(move || {
+            let now = *counts.borrow();
+            Box::pin(async move { now })
+        })
     }
 }

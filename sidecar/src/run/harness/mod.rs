@@ -14,14 +14,7 @@ pub(super) mod settings;
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 
-/// A harness that `run` knows.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(super) enum Harness {
-    ClaudeCode,
-    Codex,
-    GeminiCli,
-    OpenCode,
-}
+pub(super) use crate::harness::Harness;
 
 /// Where the login of a harness is.
 #[derive(Clone, Debug, Eq, PartialEq)]
@@ -51,15 +44,6 @@ impl Harness {
             "gemini" => Some(Self::GeminiCli),
             "opencode" => Some(Self::OpenCode),
             _ => None,
-        }
-    }
-
-    pub(super) fn name(self) -> &'static str {
-        match self {
-            Self::ClaudeCode => "Claude Code",
-            Self::Codex => "Codex",
-            Self::GeminiCli => "Gemini CLI",
-            Self::OpenCode => "opencode",
         }
     }
 

@@ -4,19 +4,14 @@ use relay_proto::name::Name;
 use serde_json::{Map, Value, json};
 
 use super::Harness;
+use crate::harness::ShimCommand;
+use crate::harness::sandbox_settings::CODEX_GRACE;
 
 /// A file below the sandbox's home.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(in crate::run) struct SettingsFile {
     pub(in crate::run) path: &'static str,
     pub(in crate::run) text: String,
-}
-
-/// How the harness starts the shim.
-#[derive(Clone, Copy, Debug)]
-pub(in crate::run) struct ShimCommand<'a> {
-    pub(in crate::run) program: &'a str,
-    pub(in crate::run) link: &'a str,
 }
 
 /// How the login of the harness is in the sandbox.
@@ -29,10 +24,6 @@ pub(in crate::run) enum LoginState {
     Absent,
 }
 
-/// How long Codex waits for servers that are not `required`. Its default of a second is shorter than the first start of
-/// many servers, and a turn that starts without them has none of their tools.
-const CODEX_GRACE_MS: i64 = 10_000;
-
 impl Harness {
     pub(in crate::run) fn settings(
         self,
@@ -40,22 +31,14 @@ impl Harness {
         shim: ShimCommand<'_>,
         login: LoginState,
     ) -> Vec<SettingsFile> {
-        let named = |entry: &dyn Fn(&Name) -> Value| -> Map<String, Value> {
-            servers.iter().map(|server| (server.to_string(), entry(server))).collect()
-        };
-        match self {
-            Self::ClaudeCode => {
-                let servers = named(
-                    &|server| json!({"type": "stdio", "command": shim.program, "args": shim.arguments(server)}),
-                );
-                // The first-run questions would come at every start, because the home is new each time.
-                let text = json!({"hasCompletedOnboarding": true, "mcpServers": servers}).to_string();
-                vec![SettingsFile { path: ".claude.json", text }]
-            }
-            Self::Codex => vec![SettingsFile { path: ".codex/config.toml", text: codex(servers, shim) }],
+        let entries: Map<String, Value> =
+            servers.iter().map(|server| (server.to_string(), self.entry(server, shim))).collect();
+        let key = self.servers_key();
+        let text = match self {
+            // The first-run questions would come at every start, because the home is new each time.
+            Self::ClaudeCode => json!({"hasCompletedOnboarding": true, key: entries}).to_string(),
+            Self::Codex => codex(key, &entries),
             Self::GeminiCli => {
-                let servers =
-                    named(&|server| json!({"command": shim.program, "args": shim.arguments(server)}));
                 // In a directory that it does not trust, Gemini CLI starts no MCP server. It would ask about trust and about the
                 // kind of login at every start, because the home is new each time; the sandbox is what protects.
                 let mut security = json!({"folderTrust": {"enabled": false}});
@@ -64,40 +47,20 @@ impl Harness {
                     LoginState::Variable => security["auth"] = json!({"selectedType": "gemini-api-key"}),
                     LoginState::Absent => {}
                 }
-                let settings = json!({"mcpServers": servers, "security": security});
-                vec![SettingsFile { path: ".gemini/settings.json", text: settings.to_string() }]
+                json!({key: entries, "security": security}).to_string()
             }
-            Self::OpenCode => {
-                let servers = named(&|server| {
-                    let mut command = vec![shim.program.to_owned()];
-                    command.extend(shim.arguments(server));
-                    json!({"type": "local", "command": command, "enabled": true})
-                });
-                let text = json!({"mcp": servers, "autoupdate": false}).to_string();
-                vec![SettingsFile { path: ".config/opencode/opencode.json", text }]
-            }
-        }
+            Self::OpenCode => json!({key: entries, "autoupdate": false}).to_string(),
+        };
+        vec![SettingsFile { path: self.settings_path(), text }]
     }
 }
 
-impl ShimCommand<'_> {
-    /// Codex passes no environment to servers, so the link is an argument.
-    fn arguments(self, server: &Name) -> Vec<String> {
-        ["--relay", self.link, "--server", server.as_str()].map(str::to_owned).to_vec()
-    }
-}
-
-fn codex(servers: &[Name], shim: ShimCommand<'_>) -> String {
-    let entry = |server: &Name| {
-        let mut entry = toml::Table::new();
-        entry.insert("command".into(), shim.program.into());
-        entry.insert("args".into(), shim.arguments(server).into());
-        (server.to_string(), toml::Value::Table(entry))
-    };
+fn codex(key: &str, entries: &Map<String, Value>) -> String {
     let mut settings = toml::Table::new();
     settings.insert("check_for_update_on_startup".into(), false.into());
-    settings.insert("mcp_optional_startup_grace_ms".into(), CODEX_GRACE_MS.into());
-    settings.insert("mcp_servers".into(), toml::Value::Table(servers.iter().map(entry).collect()));
+    settings.insert(CODEX_GRACE.0.into(), CODEX_GRACE.1.into());
+    let entries = toml::Value::try_from(entries).expect("entries have texts and lists only");
+    settings.insert(key.into(), entries);
     settings.to_string()
 }
 
@@ -106,7 +69,7 @@ mod tests {
     use super::*;
 
     const SHIM: ShimCommand<'_> =
-        ShimCommand { program: "/run/cofferdam/bin/cofferdam-shim", link: "unix:/run/r.sock" };
+        ShimCommand { program: "/run/cofferdam/bin/cofferdam-shim", link: Some("unix:/run/r.sock") };
 
     fn written(harness: Harness) -> String {
         let servers = ["github".parse().unwrap(), "ware-house".parse().unwrap()];

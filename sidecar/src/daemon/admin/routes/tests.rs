@@ -21,6 +21,7 @@ fn every_request() -> Vec<AdminRequest> {
                 keep_awake: true,
                 via: PipeRoute::Ssh,
                 shim: None,
+                harness: None,
             },
             detach: true,
         },

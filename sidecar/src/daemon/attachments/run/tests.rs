@@ -7,6 +7,7 @@ use tokio::io::AsyncReadExt as _;
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 
+use super::super::activity::CallCounts;
 use super::super::request::Route;
 use super::super::scripted::{Call, ScriptedHold, ScriptedPlatform};
 use super::super::status::{Kind, Lifetime, OverCause};
@@ -21,6 +22,7 @@ struct Running {
     enrolment_ended: CancellationToken,
     stop: CancellationToken,
     sidecar_stop: CancellationToken,
+    counts: watch::Sender<CallCounts>,
     task: JoinSet<AttachingEnd>,
 }
 
@@ -31,10 +33,12 @@ fn start(platform: &ScriptedPlatform, lifetime: Lifetime, history: History) -> R
         sandbox: "x".parse().unwrap(),
         grant: "dev".parse().unwrap(),
         ttl: None,
+        expires: None,
         when_suspended: WhenSuspended::Resume,
         keep_awake: KeepAwake::No,
         via: Route::Preview,
         shim: None,
+        harness: None,
     };
     let status = watch::Sender::new(AttachmentStatus {
         name: "box1".into(),
@@ -44,7 +48,8 @@ fn start(platform: &ScriptedPlatform, lifetime: Lifetime, history: History) -> R
         grant: "dev".into(),
         lifetime,
         enrolment: None,
-        state: AttachmentState::Finding,
+        warning: None,
+        state: AttachmentState::FINDING,
     });
     let (stop, sidecar_stop, ended) =
         (CancellationToken::new(), CancellationToken::new(), CancellationToken::new());
@@ -53,17 +58,15 @@ fn start(platform: &ScriptedPlatform, lifetime: Lifetime, history: History) -> R
     let mut attaching = Attaching {
         spec,
         clients: platform.clone(),
-        setup: HubSetup {
-            shim: Arc::new(|_| Err("none".into())),
-            pin: "k".into(),
-            harness_files: Vec::new(),
-        },
+        setup: HubSetup { shim: Arc::new(|_| Err("none".into())), pin: "k".into(), harness: None },
         status: status.clone(),
         pacing: Pacing::new(lifetime, history),
+        hub: LeftHub::None,
         stop: stop.clone(),
         sidecar_stop: sidecar_stop.clone(),
     };
-    let mut hold = ScriptedHold { served, events: events_in, ended: ended.clone() };
+    let (counts, seen_counts) = watch::channel(CallCounts::default());
+    let mut hold = ScriptedHold { served, events: events_in, ended: ended.clone(), counts: seen_counts };
     let mut task = JoinSet::new();
     let watched = status.subscribe();
     task.spawn(async move { attaching.run(&mut hold).await });
@@ -75,6 +78,7 @@ fn start(platform: &ScriptedPlatform, lifetime: Lifetime, history: History) -> R
         enrolment_ended: ended,
         stop,
         sidecar_stop,
+        counts,
         task,
     }
 }
@@ -92,6 +96,10 @@ impl Running {
         self.events.send(AttachEvent::Attached { key: "hub".into() }).await.unwrap();
         self.reaches("attached").await;
         (near, self.platform.hub().unwrap())
+    }
+
+    fn times(&self, wanted: Call) -> usize {
+        self.platform.calls().iter().filter(|(call, _)| *call == wanted).count()
     }
 
     async fn ends(&mut self) -> AttachingEnd {
@@ -200,14 +208,17 @@ async fn a_hub_that_proves_nothing_is_given_up() {
 async fn a_refused_key_is_read_again_before_it_is_sent_again() {
     let platform = ScriptedPlatform::default();
     let refused = || PlatformError::Unauthorized { doing: "find the sandbox", status: 401 };
-    platform.answers_open(Err(refused())).answers_open(Ok(()));
+    platform.answers_open(Err(refused())).answers_open(Err(refused())).answers_open(Ok(()));
     let mut running = start(&platform, Lifetime::Configured, History::NeverAttached);
     running.reaches("refused").await;
     running.attached().await;
-    assert_eq!(platform.keys(), [KeyUse::Held, KeyUse::ReadAgain]);
+    assert_eq!(platform.keys(), [KeyUse::Held, KeyUse::ReadAgain, KeyUse::ReadAgain]);
+    let calls = platform.calls();
+    assert!(calls[1].1 - calls[0].1 < Duration::from_secs(1), "a replaced key is used at once");
+    assert!(calls[2].1 - calls[1].1 > Duration::from_secs(60), "a wrong key is tried rarely");
 
     let platform = ScriptedPlatform::default();
-    platform.answers_open(Err(refused()));
+    platform.answers_open(Err(refused())).answers_open(Err(refused()));
     let mut running = start(&platform, Lifetime::Followed, History::NeverAttached);
     assert_eq!(running.ends().await, AttachingEnd::Over);
     let state = running.status.borrow().state.clone();
@@ -238,6 +249,48 @@ async fn the_end_is_noticed_in_every_state() {
             assert!(began.elapsed() <= CLOSE_TIMEOUT, "{:?}", began.elapsed());
         }
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_hub_is_ended_with_the_attachment_but_not_with_a_pipe_or_the_sidecar() {
+    for (end, times) in [
+        ((|running| running.stop.cancel()) as fn(&Running), 1),
+        (|running| running.enrolment_ended.cancel(), 1),
+        (|running| running.sidecar_stop.cancel(), 0),
+    ] {
+        let platform = ScriptedPlatform::default();
+        platform.answers_open(Ok(())).answers_open(Ok(()));
+        let mut running = start(&platform, Lifetime::Detached, History::Attached);
+        let (_near, hub) = running.attached().await;
+        drop(hub);
+        let _pipe = running.attached().await;
+        assert_eq!(running.times(Call::EndHub), 0, "the next pipe uses the same hub");
+        end(&running);
+        running.ends().await;
+        assert_eq!(running.times(Call::EndHub), times);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn calls_are_reported_as_use_of_the_sandbox_and_an_idle_pipe_is_not() {
+    let platform = ScriptedPlatform::default();
+    platform.answers_open(Ok(()));
+    let mut running = start(&platform, Lifetime::Detached, History::Attached);
+    let _pipe = running.attached().await;
+    sleep(Duration::from_secs(3600)).await;
+    assert_eq!(running.times(Call::RefreshActivity), 0, "the platform may stop an idle sandbox");
+
+    running.counts.send_replace(CallCounts { made: 1, in_flight: 0 });
+    sleep(Duration::from_secs(15)).await;
+    assert_eq!(running.times(Call::RefreshActivity), 1);
+    sleep(Duration::from_secs(3600)).await;
+    assert_eq!(running.times(Call::RefreshActivity), 1, "one call is reported once");
+
+    // A call that runs for long is use of the sandbox until its response.
+    running.counts.send_replace(CallCounts { made: 2, in_flight: 1 });
+    sleep(Duration::from_secs(600)).await;
+    let reported = running.times(Call::RefreshActivity);
+    assert!((15..=21).contains(&reported), "{reported} reports in ten minutes");
 }
 
 /// Links say goodbye when the sidecar stops, and the hub must get it.

@@ -1,4 +1,4 @@
-//! Stores the accessors of session tokens on disk, so that after a crash the next sidecar process can revoke the
+//! Stores the accessors of tokens of sessions and of the sidecar's login on disk, so that after a crash the next sidecar process can revoke the
 //! tokens.
 //!
 //! What must stay true: no token is ever written, only its accessor; a file is written before its token is first used,
@@ -27,15 +27,24 @@ pub(crate) struct AccessorFiles {
 
 /// A token that an earlier sidecar made and did not revoke.
 pub(crate) struct LeftoverToken {
-    pub(super) accessor: Accessor,
-    pub(super) session: String,
+    pub(crate) accessor: Accessor,
+    /// The session that it was issued for; `None` for a token of the sidecar's login.
+    pub(crate) session: Option<String>,
     file: PathBuf,
+}
+
+/// What a token was created for.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum AccessorOwner<'a> {
+    Login,
+    Session(&'a str),
 }
 
 #[derive(Deserialize, Serialize)]
 struct AccessorFile {
     accessor: String,
-    session: String,
+    /// `None` for a token of the login.
+    session: Option<String>,
 }
 
 impl AccessorFiles {
@@ -65,14 +74,18 @@ impl AccessorFiles {
     }
 
     /// Blocks.
-    pub(super) fn write(&self, accessor: &Accessor, session: &str) -> io::Result<()> {
-        let contents = AccessorFile { accessor: accessor.as_str().into(), session: session.into() };
+    pub(crate) fn write(&self, accessor: &Accessor, owner: AccessorOwner<'_>) -> io::Result<()> {
+        let session = match owner {
+            AccessorOwner::Login => None,
+            AccessorOwner::Session(session) => Some(session.to_owned()),
+        };
+        let contents = AccessorFile { accessor: accessor.as_str().into(), session };
         let bytes = serde_json::to_vec(&contents)?;
         atomic_file::write_file(&self.directory, &self.file(accessor), &bytes, Replace::Always)
     }
 
     /// Blocks.
-    pub(super) fn remove(&self, accessor: &Accessor) {
+    pub(crate) fn remove(&self, accessor: &Accessor) {
         let _ = fs::remove_file(self.file(accessor));
     }
 
@@ -84,7 +97,7 @@ impl AccessorFiles {
 
 impl LeftoverToken {
     /// Blocks.
-    pub(super) fn remove_file(&self) {
+    pub(crate) fn remove_file(&self) {
         let _ = fs::remove_file(&self.file);
     }
 }
@@ -102,7 +115,7 @@ mod tests {
         let (files, leftover) = AccessorFiles::open(&state).unwrap();
         assert!(leftover.is_empty());
         let accessor = Accessor::new("abcdefgh12345678");
-        files.write(&accessor, "s1").unwrap();
+        files.write(&accessor, AccessorOwner::Session("s1")).unwrap();
         let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
         assert_eq!((mode(&files.file(&accessor)), mode(&state.join("vault"))), (0o600, 0o700));
         assert!(!files.file(&accessor).to_string_lossy().contains("abcdefgh"));
@@ -110,7 +123,10 @@ mod tests {
         let (_, leftover) = AccessorFiles::open(&state).unwrap();
         assert_eq!(leftover.len(), 1);
         let found = &leftover[0];
-        assert_eq!((found.accessor.as_str(), found.session.as_str()), ("abcdefgh12345678", "s1"));
+        assert_eq!((found.accessor.as_str(), found.session.as_deref()), ("abcdefgh12345678", Some("s1")));
+        files.remove(&accessor);
+        files.write(&accessor, AccessorOwner::Login).unwrap();
+        assert_eq!(AccessorFiles::open(&state).unwrap().1[0].session, None);
         files.remove(&accessor);
         assert!(AccessorFiles::open(&state).unwrap().1.is_empty());
         fs::remove_dir_all(&state).unwrap();
