@@ -162,7 +162,7 @@ fn invalid_program_output_is_refused_with_the_reason_and_never_quoted() {
         let refused = world.shim(name).initialize();
         assert_eq!(refusal_of(&refused), "credential_unavailable", "{name}: {refused}");
         let message = refused["error"]["message"].as_str().unwrap_or_default();
-        let whole = format!("load the secret `{name}` from the command `sh`: ");
+        let whole = format!("load the secret `{name}`: ");
         assert!(message.contains(&whole) && message.contains(why), "{name}: {message}");
         assert!(message.contains("tried again in ") && !message.contains(CANARY), "{name}: {message}");
     }

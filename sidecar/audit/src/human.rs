@@ -2,9 +2,8 @@
 
 use std::fmt::Write as _;
 
+use cofferdam_base::text::is_invisible;
 use serde::Deserialize;
-
-use super::text::is_invisible;
 
 /// Formats the main fields of a record. A line that is no record, such as a torn one, is shortened and marked.
 ///
@@ -35,6 +34,7 @@ struct Record {
     session: Option<String>,
     link: Option<String>,
     seq: Option<u64>,
+    to_harness: Option<u64>,
     server: Option<String>,
     method: Option<String>,
     tool: Option<String>,
@@ -77,6 +77,7 @@ impl Record {
             (Some(method), None) => Some(method.clone()),
             (None, _) => None,
         });
+        parts.extend(self.to_harness.map(|_| "to the harness".to_owned()));
         parts.extend(self.rule.as_ref().map(|rule| format!("[{rule}]")));
         parts.extend(self.code.clone());
         parts.extend(self.duration_us.map(duration));

@@ -84,6 +84,7 @@ pub use self::prune::{Keep, PruneError, Pruned, prune};
 pub use self::read::{Follower, InvalidSelector, Selector, show, tail};
 pub use self::record::{
     Call, CallResult, Caller, DecisionRecord, Event, EventRecord, FollowedBy, Mac, OutcomeRecord, SecretUse,
+    SentBy,
 };
 pub use self::verify::{AuditPlace, Verified, VerifyError, verify};
 

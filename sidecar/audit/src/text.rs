@@ -5,6 +5,8 @@
 
 use std::io::Write as _;
 
+use cofferdam_base::text::is_invisible;
+
 /// The name of a member as written in a record, up to the quote that begins a text.
 ///
 /// Built at compile time: a record has some twenty small members, and each costs one copy for its name.
@@ -151,21 +153,6 @@ fn escape_character(character: char, buffer: &mut [u8; MAX_ESCAPE_BYTES]) -> &[u
 /// Whether a byte needs no escaping in a JSON string, in a line and on a terminal.
 fn is_plain(byte: u8) -> bool {
     (byte.wrapping_sub(b' ') <= b'~' - b' ') & (byte != b'"') & (byte != b'\\')
-}
-
-/// Characters that change the display instead of being visible: controls (C0, DEL, C1), line and paragraph separators,
-/// zero-width and direction marks. All are in the basic plane, so four hexadecimal digits suffice.
-pub(super) fn is_invisible(character: char) -> bool {
-    character.is_control()
-        || matches!(
-            character,
-            '\u{ad}'
-                | '\u{61c}'
-                | '\u{200b}'..='\u{200f}'
-                | '\u{2028}'..='\u{202e}'
-                | '\u{2060}'..='\u{206f}'
-                | '\u{feff}'
-        )
 }
 
 #[cfg(test)]

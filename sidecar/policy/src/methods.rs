@@ -5,6 +5,8 @@
 
 use relay_proto::mcp::{self, Method, MethodKind, TOOLS_CALL};
 
+use super::fold::fold;
+
 pub(super) fn passes_without_rule(method: &str) -> bool {
     mcp::lookup(method).is_some_and(row_passes_without_rule)
 }
@@ -20,19 +22,11 @@ fn row_passes_without_rule(method: &Method) -> bool {
     !method.is_tool_call() && (method.kind == MethodKind::Request || method.is_sent_to_servers())
 }
 
-/// Whether a server that trims, folds case or skips invisible characters would read this method as `tools/call`. True for
+/// Whether a server that skips spaces, folds case or width or skips invisible characters would read this method as `tools/call`. True for
 /// `tools/call` itself too: a call without the name of its tool cannot be decided.
 pub(super) fn reads_like_tool_call(method: &str) -> bool {
-    let visible = method.chars().filter(|character| !is_ignorable(*character));
-    // To upper case and back, so that characters such as `ſ` become their ordinary letter.
-    let folded = visible.flat_map(char::to_uppercase).flat_map(char::to_lowercase);
-    folded.eq(TOOLS_CALL.chars())
-}
-
-fn is_ignorable(character: char) -> bool {
-    character.is_whitespace()
-        || character.is_control()
-        || matches!(character, '\u{ad}' | '\u{200b}'..='\u{200f}' | '\u{2060}'..='\u{2064}' | '\u{feff}')
+    let folded = fold(method);
+    folded.chars().filter(|character| !character.is_whitespace()).eq(TOOLS_CALL.chars())
 }
 
 #[cfg(test)]
@@ -84,9 +78,15 @@ mod tests {
 
     #[test]
     fn disguised_tool_calls_are_recognised() {
-        for disguise in
-            ["tools/call", "Tools/Call", " tools/call", "tools/call\n", "toolſ/call", "tools\u{200b}/call"]
-        {
+        for disguise in [
+            "tools/call",
+            "Tools/Call",
+            " tools/call",
+            "tools/call\n",
+            "toolſ/call",
+            "tools\u{200b}/call",
+            "ｔools／call",
+        ] {
             assert!(reads_like_tool_call(disguise), "{disguise:?}");
         }
         for other in ["tools/list", "tools/calls", "x/tools/call", ""] {

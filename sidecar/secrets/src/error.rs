@@ -3,6 +3,7 @@
 use std::io;
 
 use cofferdam_base::clock::Rfc3339;
+use cofferdam_base::text::error_chain;
 use cofferdam_process::RunError;
 use relay_proto::name::Name;
 use tokio::time::Instant;
@@ -108,6 +109,12 @@ impl SecretError {
         }
     }
 
+    /// What a sandbox is told: the secret, why it is not available, and the next step. No path, program or variable of
+    /// the host.
+    pub fn for_sandbox(&self) -> String {
+        format!("load the secret `{}`: {}; {}", self.secret, self.cause.for_sandbox(), self.next_step())
+    }
+
     /// What an operator can do about the error.
     pub fn next_step(&self) -> String {
         self.cause.next_step(&format!("[secrets.{}]", self.secret))
@@ -115,6 +122,14 @@ impl SecretError {
 }
 
 impl SecretProblem {
+    /// The problem with its causes, without the name of a program.
+    pub(super) fn for_sandbox(&self) -> String {
+        match self {
+            Self::Source(SourceError::Exec(RunError::Start(_))) => "its command cannot be started".into(),
+            other => error_chain(other),
+        }
+    }
+
     /// `key` names the secret's table in the configuration.
     pub(super) fn next_step(&self, key: &str) -> String {
         match self {

@@ -111,6 +111,23 @@ fn find_field<'a>(secrets: &'a Secrets, secret: &Name, field: &str) -> Result<&'
     })
 }
 
+impl InjectError {
+    /// What a sandbox is told: no path, file name or variable of the host.
+    pub fn for_sandbox(&self) -> String {
+        match self {
+            Self::MissingField { secret, field, .. } => {
+                format!("the secret `{secret}` has no field `{field}`")
+            }
+            Self::UnusableField { secret, why, .. } => {
+                format!("the secret `{secret}` cannot be used here: {why}")
+            }
+            Self::MissingFile { .. } => "a file that its configuration names is not injected".into(),
+            Self::NulInVariable { .. } => "a value for its environment contains a NUL byte".into(),
+            Self::MissingSecret { .. } | Self::UnfitForHeader => self.to_string(),
+        }
+    }
+}
+
 fn origin_clause(origin: &str) -> String {
     match origin.is_empty() {
         true => String::new(),

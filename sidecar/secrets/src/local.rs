@@ -13,6 +13,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use cofferdam_base::text::error_chain;
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use nix::fcntl::OFlag;
@@ -118,17 +119,12 @@ impl Drop for LocalSource {
     }
 }
 
-/// The failure with the causes of the problem; none of them contains what the command printed.
+/// The failure with the causes of the problem; none of them contains what the command printed, and those for the sandbox
+/// do not name the command.
 fn source_failure(spec: &SecretSpec, problem: &SecretProblem) -> SourceFailure {
-    let mut message = problem.to_string();
-    let mut cause = std::error::Error::source(problem);
-    while let Some(error) = cause {
-        message = format!("{message}: {error}");
-        cause = error.source();
-    }
     SourceFailure {
-        detail: message.clone(),
-        message,
+        message: problem.for_sandbox(),
+        detail: error_chain(problem),
         next_step: problem.next_step(&format!("[secrets.{}]", spec.name)),
         next_attempt: Instant::now() + RETRY_PAUSE,
         not_before: None,

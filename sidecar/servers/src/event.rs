@@ -55,7 +55,10 @@ pub enum Event {
     /// The start failed: no request that waited for it ran.
     NotStarted {
         code: Code,
+        /// What the sandbox is told.
         why: String,
+        /// The same for the log, with paths, programs and variables of the host.
+        detail: String,
     },
     /// A message was too large to relay and was discarded; `id` is its id, if it is a response and one id was found.
     Oversize {

@@ -30,7 +30,6 @@ use crate::spec::ServerSpec;
 use crate::start_error::StartError;
 use crate::terminating::{EndPolicy, StartFuture, Terminating};
 use crate::tool_fingerprint::{Fingerprinting, ToolFingerprint};
-use crate::upstream::stdio::StdioEvent;
 use crate::upstream::{NotificationBudget, StdioProcess, Upstream};
 
 pub(crate) struct Generation {
@@ -74,7 +73,7 @@ enum Phase {
     },
     Serving {
         upstream: Upstream,
-        /// A process that has sent nothing by then is ended.
+        /// A process that has answered no request by then is ended.
         first_reply_by: Option<Instant>,
     },
     Standby {
@@ -189,7 +188,10 @@ impl Generation {
                 (upstream, Some(*deadline))
             }
             Phase::Draining { upstream, until } => (upstream, Some(*until)),
-            Phase::Serving { upstream, first_reply_by } => (upstream, *first_reply_by),
+            Phase::Serving { upstream, first_reply_by } => {
+                first_reply_by.take_if(|_| !upstream.is_unanswered_process());
+                (upstream, *first_reply_by)
+            }
             Phase::Standby { upstream, .. } => (upstream, None),
         };
         match deadline {
@@ -220,11 +222,7 @@ impl Generation {
 
     /// A message that has already arrived.
     pub(crate) fn buffered(&mut self) -> Option<Event> {
-        match self.process_mut()?.pipes.buffered()? {
-            StdioEvent::Line(line) => Some(Event::Message(line)),
-            StdioEvent::Oversize { id } => Some(Event::Oversize { id }),
-            StdioEvent::Closed | StdioEvent::Unsent { .. } => None,
-        }
+        self.process_mut()?.buffered()
     }
 
     /// Sends a message to a process that serves or drains. A successor that has answered the replayed handshake gets

@@ -245,9 +245,16 @@ impl ServerSet {
         }
     }
 
-    /// The role of a process. One that is gone counts as draining: its last messages are still relayed.
-    pub fn role(&self, process: ProcessId) -> Role {
-        self.slots.iter().find_map(|slot| slot.processes.role(process)).unwrap_or(Role::Draining)
+    /// Keeps what a process printed that is not an MCP message: the explanation of its end names it. The excerpt is scrubbed.
+    pub fn keep_stray_output(&mut self, process: ProcessId, excerpt: String) {
+        if let Some(process) = self.find_mut(process).and_then(Generation::process_mut) {
+            process.keep_stray_output(excerpt);
+        }
+    }
+
+    /// The role of a process; none for one that is gone.
+    pub fn role(&self, process: ProcessId) -> Option<Role> {
+        self.slots.iter().find_map(|slot| slot.processes.role(process))
     }
 
     /// The secrets of the process that serves a scope, or of the server's own process.

@@ -250,7 +250,7 @@ impl Slot {
                     self.backoff.record_end(Duration::ZERO);
                 }
                 self.promote_successor(base);
-                Event::NotStarted { code: error.code(), why: error.explain() }
+                Event::NotStarted { code: error.code(), why: error.for_sandbox(), detail: error.explain() }
             }
             Progress::Ended { code, why, lived } => {
                 self.end_current(code, lived, base);

@@ -43,7 +43,24 @@ impl StartError {
         matches!(self, Self::Secret(error) if error.source_has_backoff())
     }
 
-    /// What failed, why and, where there is one, the next step.
+    /// What a sandbox is told: the secret and the next step, but no path, program or variable of the host.
+    pub(crate) fn for_sandbox(&self) -> String {
+        const ADMINISTRATOR: &str = "tell the host's administrator";
+        match self {
+            Self::LimitReached(reached) => reached.to_string(),
+            Self::Secret(error) => error.for_sandbox(),
+            Self::Inject(error) | Self::Files(FileError::Fill { source: error, .. }) => {
+                format!("{}; correct the server's configuration or the secret", error.for_sandbox())
+            }
+            Self::Files(_) => format!("its files cannot be written on the host; {ADMINISTRATOR}"),
+            Self::Launch(_) => format!("its program cannot be started on the host; {ADMINISTRATOR}"),
+            Self::WorkingDirectory(_) => {
+                format!("its working directory cannot be made on the host; {ADMINISTRATOR}")
+            }
+        }
+    }
+
+    /// For the log: what failed, why and, where there is one, the next step.
     pub(crate) fn explain(&self) -> String {
         match self {
             Self::Secret(error) => explain(error),
@@ -52,7 +69,7 @@ impl StartError {
     }
 }
 
-/// Why a secret could not be read, and the next step.
+/// For the log: why a secret could not be read, and the next step.
 pub(crate) fn explain(error: &SecretError) -> String {
     format!("{}; {}", error_chain(error), error.next_step())
 }

@@ -6,13 +6,14 @@
 use std::time::Duration;
 
 use bytes::Bytes;
+use cofferdam_audit::{CallResult, SentBy};
 use cofferdam_base::metrics::RequestOutcome;
 use cofferdam_policy::Verdict;
 use cofferdam_servers::{
     Outbound, Outgoing, ProcessId, Recipients, SendResult, ServerSet, SlotKey, Target, WhenNotReady,
 };
 use relay_proto::code::{self, Code};
-use relay_proto::envelope::{self, Id, IdValue};
+use relay_proto::envelope::{self, Id, IdValue, Outcome};
 use relay_proto::json;
 use relay_proto::mcp::{self, Audience, Method, MethodKind};
 use tokio::time::Instant;
@@ -69,6 +70,7 @@ pub(super) fn prepare(
     let call = Call {
         id: id.as_json().into(),
         process: ProcessId::NONE,
+        sent_by: SentBy::Harness,
         seq: request.received.seq,
         handling,
         method: match request.known {
@@ -125,7 +127,10 @@ impl ChunkExecution<'_> {
             }
             // A notification has no response that could carry the refusal.
             (Inbound::Notification(_), _) => self.pipeline.recorder.counters.refused += 1,
-            (Inbound::Response { id }, _) => self.respond(&received.bytes, id.as_ref()),
+            (Inbound::Response { id, outcome }, _) => self.respond(&received.bytes, id.as_ref(), outcome),
+            (Inbound::FromServer { request, id, process }, ruling) => {
+                self.relay_to_harness(&request, &id, process, ruling.as_ref(), recorded);
+            }
             (Inbound::Malformed(malformed), _) => {
                 self.pipeline.recorder.count(RequestOutcome::Malformed);
                 let sentence = format!("the message was not relayed: {malformed}");
@@ -288,14 +293,19 @@ impl ChunkExecution<'_> {
     }
 
     /// Relays the harness's response to a request of the server.
-    fn respond(&mut self, bytes: &[u8], id: Option<&Id<'_>>) {
+    fn respond(&mut self, bytes: &[u8], id: Option<&Id<'_>>, outcome: Outcome) {
         let Some(id) = id else { return };
-        let Some((process, original)) = self.pipeline.server_requests.take_answered(&id.value()) else {
+        let Some((call, original)) = self.pipeline.server_requests.take_answered(&id.value()) else {
             return;
         };
         let message = json::replace(bytes, id.span.clone(), &original);
         let message = Outgoing::Owned(Outbound::response(message));
-        self.servers.send(Target::Process(process), message, WhenNotReady::Return);
+        self.servers.send(Target::Process(call.process), message, WhenNotReady::Return);
+        let result = match outcome {
+            Outcome::Error => CallResult::Error,
+            Outcome::Result => CallResult::Result,
+        };
+        self.pipeline.recorder.store_relayed(call, result, bytes.len(), 0, self.now);
     }
 }
 

@@ -9,19 +9,21 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
 use bytes::Bytes;
+use cofferdam_audit::SentBy;
 use cofferdam_secrets::SecretReads;
 use cofferdam_servers::ProcessId;
 use relay_proto::envelope::{IdValue, ShortText};
 use relay_proto::mcp::{Method, ReplayRole};
 use tokio::time::Instant;
 
-/// One allowed request, until it is answered.
+/// One allowed request, of the harness or of a server, until it is answered.
 #[derive(Clone, Debug)]
 pub(crate) struct Call {
-    /// The id as the harness wrote it, in JSON.
+    /// The id as the harness wrote it or was shown it, in JSON.
     pub(crate) id: ShortText,
-    /// The process that the request was sent to; [`ProcessId::NONE`] until it is sent.
+    /// The process that the request was sent to, [`ProcessId::NONE`] until it is sent; or that sent it.
     pub(crate) process: ProcessId,
+    pub(crate) sent_by: SentBy,
     pub(crate) seq: u64,
     pub(crate) handling: ReplyHandling,
     pub(crate) method: Cow<'static, str>,
@@ -279,6 +281,7 @@ pub(super) mod tests {
         Call {
             id: "1".into(),
             process: BASE,
+            sent_by: SentBy::Harness,
             seq: 1,
             handling: ReplyHandling::Other,
             method: "tools/call".into(),

@@ -8,7 +8,7 @@ use std::borrow::Cow;
 use std::time::Duration;
 
 use cofferdam_audit::{
-    self as audit, AuditError, Batch, BudgetLimit, CallResult, OutcomeRecord, PendingRecords, SecretUse,
+    self as audit, AuditError, Batch, BudgetLimit, CallResult, OutcomeRecord, PendingRecords, SecretUse, SentBy,
     Submitted,
 };
 use cofferdam_base::PacedLines;
@@ -137,7 +137,10 @@ impl Recorder {
     }
 
     fn push(&mut self, outcome: Outcome, now: Instant) {
-        self.count(outcome.result.into());
+        // The metric counts requests of harnesses.
+        if outcome.call.sent_by == SentBy::Harness {
+            self.count(outcome.result.into());
+        }
         self.outcomes.push(outcome);
         self.due.get_or_insert(now + OUTCOME_DELAY);
     }
@@ -200,6 +203,7 @@ impl Recorder {
             let Some(ruling) = &message.ruling else { continue };
             let call = audit::Call {
                 caller: audit_caller,
+                sent_by: message.inbound.sent_by(),
                 seq: message.received.seq,
                 method,
                 tool: tool.as_deref(),
@@ -265,7 +269,13 @@ impl Recorder {
         fields: &'a [OutcomeFields<'_>],
     ) -> impl Iterator<Item = OutcomeRecord<'a>> {
         self.outcomes.iter().zip(fields).map(move |(outcome, (method, tool, secrets))| OutcomeRecord {
-            call: audit::Call { caller, seq: outcome.call.seq, method, tool: tool.as_deref() },
+            call: audit::Call {
+                caller,
+                sent_by: outcome.call.sent_by,
+                seq: outcome.call.seq,
+                method,
+                tool: tool.as_deref(),
+            },
             result: outcome.result,
             code: outcome.code.map(Code::as_str),
             bytes: outcome.bytes as u64,

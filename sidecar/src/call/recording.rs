@@ -19,7 +19,7 @@ use tokio::time::Instant;
 
 use super::admit::Incoming;
 use super::decide::{Decided, Ruling};
-use super::decode::{Inbound, decode};
+use super::decode::{Inbound, decode_incoming};
 use super::forward::Prepared;
 use super::in_flight::Call;
 use super::record::{NotWritten, RecordStatus, record_statuses};
@@ -211,7 +211,7 @@ impl Chunk {
             let PendingDecision { ruling, prepared, refused } = decision;
             let inbound = match refused {
                 Some(malformed) => Inbound::Malformed(malformed),
-                None => decode(&message.received, config.limits.message_depth),
+                None => decode_incoming(message, config.limits.message_depth),
             };
             (Decided { received: &message.received, inbound, ruling }, prepared)
         });

@@ -228,6 +228,8 @@ pub(super) struct RawServer {
     pub(super) tools: RawTools,
     /// MCP methods to allow although they are unknown to this version, as patterns like those of `tools`.
     pub(super) methods: Vec<Spanned<String>>,
+    /// Which requests of the server to the harness are refused. Default: none.
+    pub(super) methods_to_harness: RawMethodsToHarness,
     /// How long a call may take. Default: `4m`, because Codex gives up after five minutes.
     #[schemars(extend("default" = "4m"))]
     pub(super) call_timeout: Option<Spanned<RawDuration>>,
@@ -285,16 +287,26 @@ pub(super) struct RawScope {
     pub(super) headers: Option<Spanned<BTreeMap<Spanned<String>, Spanned<String>>>>,
 }
 
-/// Patterns of tool names: `*` matches any characters, `?` exactly one. `deny` takes precedence over `ask`, `ask` over `allow`.
+/// Patterns of tool names: `*` matches any characters, `?` exactly one; there is no other syntax. `deny` takes precedence over `ask`, `ask` over `allow`.
 #[derive(Debug, Default, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
 #[schemars(rename = "Tools")]
 pub(super) struct RawTools {
-    /// Allowed tools. If this list is present, tools that no list names are denied.
+    /// Allowed tools, case-sensitive. If this list is present, tools that no list names are denied.
     pub(super) allow: Option<Vec<Spanned<String>>>,
     /// Tools that need a person's approval. This version cannot ask for it, so their calls are refused.
     pub(super) ask: Vec<Spanned<String>>,
-    /// Tools that are hidden and refused.
+    /// Tools that are hidden and refused. Like `ask`, this list also matches names that differ by case, width or invisible
+    /// characters only. A call of a tool that the server does not list is answered like a call of a hidden one.
+    pub(super) deny: Vec<Spanned<String>>,
+}
+
+/// Requests of a server to the harness, such as `sampling/createMessage`. Every one is recorded in the audit.
+#[derive(Debug, Default, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
+#[schemars(rename = "MethodsToHarness")]
+pub(super) struct RawMethodsToHarness {
+    /// Refused methods, as patterns like those of `tools.deny`. All others are relayed.
     pub(super) deny: Vec<Spanned<String>>,
 }
 

@@ -1,8 +1,12 @@
 //! The log: written to stderr, scrubbed, one line per event.
+//!
+//! What must stay true: text of a server or a sandbox cannot change the terminal that shows the log. Control, direction
+//! and separator characters are escaped, after scrubbing, so that an escape never hides a secret from the scrubber.
 
 use std::io::{self, Write};
 use std::sync::Arc;
 
+use cofferdam_base::text::visible_lines;
 use cofferdam_scrub::log_scrubber::LogScrubber;
 use tracing_subscriber::EnvFilter;
 use tracing_subscriber::fmt::MakeWriter;
@@ -47,7 +51,9 @@ impl Write for Line<'_> {
 
 impl Drop for Line<'_> {
     fn drop(&mut self) {
+        let scrubbed = self.scrubber.current().text(&self.text);
+        let text = String::from_utf8_lossy(&scrubbed.bytes);
         // There is nowhere to report that the log cannot be written.
-        let _ = io::stderr().write_all(&self.scrubber.current().text(&self.text).bytes);
+        let _ = io::stderr().write_all(visible_lines(&text).as_bytes());
     }
 }

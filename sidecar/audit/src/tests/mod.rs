@@ -89,7 +89,8 @@ fn caller(session: &str, link: &str, server: &str) -> &'static Caller {
 }
 
 fn call(link: &str, seq: u64) -> Call<'static> {
-    Call { caller: caller("s-1", link, "github"), seq, method: "tools/call", tool: Some("get_issue") }
+    let caller = caller("s-1", link, "github");
+    Call { caller, sent_by: SentBy::Harness, seq, method: "tools/call", tool: Some("get_issue") }
 }
 
 fn decision(call: Call<'_>) -> DecisionRecord<'_> {

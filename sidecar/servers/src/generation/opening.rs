@@ -13,7 +13,7 @@ use super::{Generation, Goal, Phase, Progress, Step};
 use crate::event::{DID_NOT_RUN, Event};
 use crate::outbound::Outbound;
 use crate::tool_fingerprint::{Fingerprinting, PageResult, ToolFingerprint, agreement};
-use crate::upstream::{NotificationBudget, Upstream};
+use crate::upstream::{NotificationBudget, StdioProcess, Upstream};
 
 /// How long a process whose tools were not listed has to run before it takes over: a broken program has exited by
 /// then.
@@ -106,9 +106,6 @@ impl Generation {
     }
 
     fn on_event(&mut self, event: Event, replay: &mut Replay, agreed: Option<u64>) -> Progress {
-        if let Phase::Serving { first_reply_by, .. } = &mut self.phase {
-            *first_reply_by = None;
-        }
         match (event, &self.phase) {
             (Event::Gone { why, .. }, _) => match self.goal {
                 Goal::Serve if self.is_opening() => ended(Duration::ZERO, why),
@@ -238,6 +235,7 @@ fn ended(lived: Duration, why: String) -> Progress {
 
 /// Describes which deadline has passed.
 pub(super) fn explain_timeout(generation: &Generation) -> String {
+    let stray = generation.process().map(StdioProcess::describe_stray_output).unwrap_or_default();
     match (&generation.phase, generation.goal) {
         (Phase::Draining { .. }, _) => {
             let seconds = generation.end_policy.drain.as_secs();
@@ -246,12 +244,16 @@ pub(super) fn explain_timeout(generation: &Generation) -> String {
             )
         }
         (_, Goal::TakeOver) => {
-            "the new process did not answer the repeated handshake or list its tools within `limits.server-start-timeout`".into()
+            format!(
+                "the new process did not answer the repeated handshake or list its tools within `limits.server-start-timeout`{stray}"
+            )
         }
         (Phase::Replaying { .. }, Goal::Serve) => {
-            "the server did not answer the repeated handshake in time".into()
+            format!("the server did not answer the repeated handshake in time{stray}")
         }
-        (_, Goal::Serve) => "the server sent nothing within `limits.server-start-timeout`".into(),
+        (_, Goal::Serve) => {
+            format!("the server answered no request within `limits.server-start-timeout`{stray}")
+        }
     }
 }
 

@@ -106,7 +106,7 @@ async fn silent_server(replay: &mut Replay) -> (TcpListener, Slot) {
             TaskTracker::new(),
         )),
     };
-    let credentials = HeaderCredentials::new(secrets, TaskTracker::new());
+    let credentials = HeaderCredentials::new(secrets, TaskTracker::new(), &"l-1".into());
     let upstream = Upstream::Http(Box::new(HttpConnection::new(upstream, credentials)));
     let mut slot = starting(Box::pin(ready(Ok(upstream))));
     let slot_event = slot.wait().await;

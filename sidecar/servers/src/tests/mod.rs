@@ -390,7 +390,7 @@ impl LinkFixture {
                 }
             }
             Event::Gone { was, code, why } => self.on_gone(slot, from, was, code, &why),
-            Event::NotStarted { code, why } => self.refuse_parked(slot, code, &why),
+            Event::NotStarted { code, why, .. } => self.refuse_parked(slot, code, &why),
             Event::Oversize { id } => {
                 let id = id.as_deref().and_then(envelope::id_value).as_ref().and_then(harness_id);
                 if let Some(id) = id {

@@ -28,7 +28,7 @@ async fn a_failed_start_refuses_the_waiting_calls_and_the_next_start_is_delayed(
         // There is no delay after the first failure.
         let result = fixture.call_and_wait("echo").await;
         assert!(
-            matches!(&result, CallResult::Refused(Code::ServerUnavailable, why) if why.contains("run `true`")),
+            matches!(&result, CallResult::Refused(Code::ServerUnavailable, why) if why.contains("its program cannot be started")),
             "{result:?}"
         );
     }
@@ -134,6 +134,20 @@ async fn a_process_that_does_not_answer_the_repeated_handshake_is_ended() {
 #[tokio::test(start_paused = true)]
 async fn a_process_that_never_answers_its_first_request_is_ended() {
     let mut fixture = LinkFixture::with(Script::responding(|_| Vec::new()), &SERVER);
+    let id = fixture.request("initialize", "{}", None);
+    let unknown = fixture.wait_for_outcome(id).await;
+    assert!(
+        matches!(&unknown, CallResult::Unknown(why) if why.contains("server-start-timeout")),
+        "{unknown:?}"
+    );
+    fixture.finish().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn output_that_is_no_answer_does_not_end_the_start_timeout() {
+    let log_message = r#"{"jsonrpc":"2.0","method":"notifications/message","params":{}}"#;
+    let script = Script::responding(move |_| vec![Reaction::Write(log_message.into())]);
+    let mut fixture = LinkFixture::with(script, &SERVER);
     let id = fixture.request("initialize", "{}", None);
     let unknown = fixture.wait_for_outcome(id).await;
     assert!(

@@ -59,7 +59,7 @@ impl StartContext<'_> {
                 requests_in_flight: limits.requests_in_flight,
             },
         );
-        let credentials = HeaderCredentials::new(self.secrets.clone(), self.host.tasks.clone());
+        let credentials = HeaderCredentials::new(self.secrets.clone(), self.host.tasks.clone(), self.link);
         // Tried before anything is sent, so that a header that cannot be filled fails the start.
         credentials.fill(&secrets)?;
         Ok(Upstream::Http(Box::new(HttpConnection::new(upstream, credentials))))
@@ -78,7 +78,7 @@ impl StartContext<'_> {
         #[cfg(any(test, feature = "scripted"))]
         if let Some(script) = self.script {
             let pipes = ProcessPipes::Scripted(script.start(scope).await?);
-            return Ok(Upstream::Stdio(Box::new(StdioProcess { pipes, resources })));
+            return Ok(Upstream::Stdio(Box::new(StdioProcess::new(pipes, resources, self.link))));
         }
         let server = &self.secrets.server.name;
         let directory = match &stdio.directory {
@@ -105,6 +105,6 @@ impl StartContext<'_> {
             },
         ));
         let pipes = ProcessPipes::Real(StdioUpstream::new(handle, stdin, stdout, self.limits.message_bytes));
-        Ok(Upstream::Stdio(Box::new(StdioProcess { pipes, resources })))
+        Ok(Upstream::Stdio(Box::new(StdioProcess::new(pipes, resources, self.link))))
     }
 }

@@ -51,7 +51,9 @@ fn check_server(
     let ask = check_globs(checker, &format!("{table}.tools.ask"), std::mem::take(&mut raw.tools.ask));
     let deny = check_globs(checker, &format!("{table}.tools.deny"), std::mem::take(&mut raw.tools.deny));
     let methods = check_globs(checker, &format!("{table}.methods"), std::mem::take(&mut raw.methods));
-    let rules = Rules::new(allow, ask, deny, methods);
+    let to_harness = std::mem::take(&mut raw.methods_to_harness.deny);
+    let to_harness = check_globs(checker, &format!("{table}.methods-to-harness.deny"), to_harness);
+    let rules = Rules::new(allow, ask, deny, methods).with_denied_to_harness(to_harness);
     let replace = raw.replace.as_ref().map(|replace| replace.value).map_or_else(Replace::default, Into::into);
     let reload = check_reload(checker, &table, written, &raw);
     let scopes = raw.scopes.take().map(|scopes| scopes.value).unwrap_or_default();

@@ -67,7 +67,7 @@ async fn a_request_that_waits_for_the_audit_can_be_cancelled_and_its_id_is_in_us
 /// The decision is in the file, but a power failure could lose it: the call is not made, and the audit says so.
 #[tokio::test(start_paused = true)]
 async fn a_decision_that_is_written_but_not_synced_refuses_its_call() {
-    let configuration = server_configuration(Retry::Never);
+    let configuration = server_configuration(Retry::Never, "ask");
     let fixture = Fixture::with_sync("audit-sync = \"call\"", &configuration, |_| {
         Err(io::Error::other("the disk is gone"))
     });

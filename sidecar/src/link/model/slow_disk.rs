@@ -34,7 +34,7 @@ impl Disk {
 
     /// `top` is added at the top of the configuration.
     fn model_link_with(&self, top: &str) -> ModelLink {
-        let configuration = server_configuration(Retry::Never);
+        let configuration = server_configuration(Retry::Never, "ask");
         let disk = self.clone();
         let sync = move |_: &std::fs::File| {
             let blocked = disk.0.0.lock().unwrap();

@@ -171,8 +171,8 @@ impl Exchange {
         let sent = self.send_with(&newer).await?;
         match sent.0.response.status() {
             StatusCode::UNAUTHORIZED => Err(unavailable(format!(
-                "the server accepted neither the credential that was held nor the one that was read again from {} (HTTP 401); ask the user to renew it",
-                newer.origin()
+                "the server accepted neither the credential that was held nor the one that was read again, {} (HTTP 401); ask the user to renew it",
+                newer.secret_names()
             ))),
             _ => Ok(sent),
         }

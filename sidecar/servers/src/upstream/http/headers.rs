@@ -48,8 +48,8 @@ pub trait RequestCredentials: Send + Sync {
     /// The Vault reads behind them that the recorded decision does not name.
     fn reads_after_decision(&self, decided: &SecretReads) -> Option<Arc<SecretReads>>;
 
-    /// Where they come from, for error messages.
-    fn origin(&self) -> String;
+    /// The secrets that they are made of, for error messages that a sandbox sees.
+    fn secret_names(&self) -> String;
 
     /// Newer credentials, after the server answered these with HTTP 401.
     fn newer(&self) -> BoxFuture<'_, CredentialResult>;

@@ -73,7 +73,7 @@ impl RequestCredentials for FixedHeaders {
         None
     }
 
-    fn origin(&self) -> String {
+    fn secret_names(&self) -> String {
         "the test".into()
     }
 

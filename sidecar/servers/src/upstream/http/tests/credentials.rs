@@ -54,7 +54,7 @@ impl RequestCredentials for RotatingCredentials {
         None
     }
 
-    fn origin(&self) -> String {
+    fn secret_names(&self) -> String {
         "the test".into()
     }
 
@@ -91,7 +91,7 @@ async fn a_server_that_refuses_every_credential_gets_two_requests() {
     let rotating = RotatingCredentials::new(1);
     upstream.send(request(1, "tools/call", r#"{"name":"t"}"#), rotating.clone());
     let Failure::NoCredential { why } = next_failure(&mut upstream, 1).await else { panic!() };
-    assert!(why.contains("read again from the test"), "{why}");
+    assert!(why.contains("read again, the test"), "{why}");
     assert_eq!((server.seen().len(), rotating.rereads.load(Ordering::Relaxed)), (2, 1));
 }
 
