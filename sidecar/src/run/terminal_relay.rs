@@ -108,7 +108,7 @@ impl Program {
                 received = signals.next() => {
                     if received == ReceivedSignal::WindowChange {
                         relay.resize();
-                        // The kernel sends SIGWINCH only to the terminal's foreground process group, which the program may not be in.
+                        // The kernel sends SIGWINCH only to the foreground process group, which may be another one.
                         if self.target == SignalTarget::Program && let Some(id) = self.child.id() {
                             send(self.target, id, Signal::SIGWINCH);
                         }

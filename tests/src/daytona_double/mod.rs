@@ -3,7 +3,8 @@
 //! The sandbox is a directory and real processes in bubblewrap, which listen on the machine's loopback. For its clients the
 //! double behaves as Daytona's sources of mid-2026: the proxy accepts a sandbox's token or an API key and forwards neither;
 //! without a valid one it redirects (preview) or responds with 401 (toolbox); the token changes with every start; connections
-//! are closed after 70 s without traffic; an open connection counts as activity of the sandbox unless a header says otherwise. The real Python SDK runs against it, in `tests/tests/daytona`.
+//! are closed after 70 s without traffic; an open connection counts as activity of the sandbox unless a header says otherwise.
+//! The real Python SDK is run against it in `tests/tests/daytona`.
 //!
 //! What must stay true: all of Daytona's timeouts and intervals are divided by [`Speed`].
 //!
