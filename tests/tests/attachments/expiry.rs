@@ -23,11 +23,11 @@ fn an_attachment_that_expires_while_the_sidecar_is_down_is_not_started_again() {
     assert!(attach.wait().success());
     assert_eq!(setup.records().len(), 1);
     setup.world.stop_sidecar();
-    // The enrolment was created after `deadline` was computed, at most as much later as the attach took.
+    // The enrolment was created after `expiry` was computed, at most as much later as the attach took.
     std::thread::sleep(expiry.left() + Duration::from_secs(3));
     setup.world.start_sidecar();
-    let said = "its enrolment expired while the sidecar was not running";
-    wait_until("the log has the reason of the end", || setup.world.log().contains(said));
+    let reason = "its enrolment expired while the sidecar was not running";
+    wait_until("the log has the reason of the end", || setup.world.log().contains(reason));
     assert_eq!(setup.list(), Vec::<Value>::new());
     wait_until("its file is removed", || setup.records().is_empty());
     assert_eq!(setup.world.cofferdam_text(&["enrolments", "--json"]).trim(), "[]");

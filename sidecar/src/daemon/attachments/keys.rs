@@ -40,7 +40,7 @@ pub(super) enum KeyUse {
     ReadAgain,
 }
 
-/// The longest lifetime of a Vault token that reads a key. Vault may give a shorter one, which is then renewed or replaced.
+/// The longest lifetime of a Vault token that reads a key. Vault may give it a shorter lifetime; then the token is replaced in time.
 const TOKEN_LIFETIME: Duration = Duration::from_secs(30 * 24 * 60 * 60);
 /// How long revoking the tokens may take when the sidecar stops.
 const REVOKE_TIMEOUT: Duration = Duration::from_secs(2);
