@@ -8,8 +8,8 @@ use std::borrow::Cow;
 use std::time::Duration;
 
 use cofferdam_audit::{
-    self as audit, AuditError, Batch, BudgetLimit, CallResult, OutcomeRecord, PendingRecords, SecretUse, SentBy,
-    Submitted,
+    self as audit, AuditError, Batch, BudgetLimit, CallResult, OutcomeRecord, PendingRecords, SecretUse,
+    SentBy, Submitted,
 };
 use cofferdam_base::PacedLines;
 use cofferdam_base::metrics::{self, RequestOutcome, ServerTally};
