@@ -38,6 +38,7 @@ pub struct MergedSettings {
 const ACTION: &str = "write the harness's settings in the sandbox";
 /// Settings usually have a few kilobytes; Claude Code also stores a history of projects in the file.
 const MAX_BYTES: usize = 512 * 1024;
+const TOO_LARGE: &str = "it is larger than 512 KiB";
 /// How often the file is read and replaced at most, if it changes in between.
 const ATTEMPTS: u32 = 3;
 
@@ -115,7 +116,12 @@ async fn add_entries(
         let (existing, expected) = match inspect_file(guest, path).await? {
             FoundFile::Absent => (None, "absent".to_owned()),
             FoundFile::File(digest) => {
-                match String::from_utf8(guest.download(ACTION, path).await?.to_vec()) {
+                let bytes = guest.download(ACTION, path).await?;
+                // The size that the script reported is the sandbox's word.
+                if bytes.len() > MAX_BYTES {
+                    return Ok(Some(TOO_LARGE.to_owned()));
+                }
+                match String::from_utf8(bytes.to_vec()) {
                     Ok(text) => (Some(text), digest),
                     Err(_) => return Ok(Some("it is not text".to_owned())),
                 }
@@ -141,7 +147,7 @@ async fn inspect_file(guest: &impl Guest, path: &str) -> Result<FoundFile, Platf
         (Some("file"), None) => {
             FoundFile::Unusable("the sandbox has no `sha256sum`, so a change could be lost")
         }
-        (Some("large"), _) => FoundFile::Unusable("it is larger than 512 KiB"),
+        (Some("large"), _) => FoundFile::Unusable(TOO_LARGE),
         (Some("link"), _) => FoundFile::Unusable("it is a symbolic link"),
         (Some("protected"), _) => FoundFile::Unusable("the sandbox's user may not read and write it"),
         _ => FoundFile::Unusable("it is not a regular file"),

@@ -3,6 +3,8 @@
 //! What must stay true: every byte outside of Cofferdam's entries is unchanged: unknown members, their order, white space. A
 //! file that is not plain JSON, for instance because it has comments, is not changed.
 
+use std::collections::HashSet;
+
 use serde::Deserialize;
 use serde::de::{Deserializer, Error as _, MapAccess, Visitor};
 use serde_json::value::RawValue;
@@ -124,9 +126,11 @@ impl<'de> Deserialize<'de> for Members<'de> {
             }
 
             fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
+                // The file is the sandbox's: the time to read it must not grow with the square of its size.
+                let mut names = HashSet::new();
                 let mut members: Vec<(String, &RawValue)> = Vec::new();
                 while let Some((name, value)) = map.next_entry::<String, &RawValue>()? {
-                    if members.iter().any(|(other, _)| *other == name) {
+                    if !names.insert(name.clone()) {
                         return Err(A::Error::custom("a member is repeated"));
                     }
                     members.push((name, value));

@@ -120,6 +120,25 @@ fn a_sandbox_that_is_detached_keeps_its_key_through_a_restart_of_the_sidecar() {
 }
 
 #[test]
+fn attach_end_ends_the_enrolment_although_the_platform_does_not_respond_after_a_restart() {
+    let Some(mut setup) = setup() else { return };
+    let mut attach = setup.start_attach(&["--dial-out", "--detach", "--name", "box1"]);
+    assert_eq!(attach.wait().code(), Some(0), "{}", attach.printed());
+    let mut shim = setup.dialling_shim();
+    assert_eq!(shim.call_text("echo", json!({"text": "one"})), "one");
+    setup.world.stop_sidecar();
+    setup.platform.plan(Side::Control, "/sandboxes", Fault::Status(503), 100);
+    setup.world.start_sidecar();
+    setup.wait_until_state("waiting");
+    setup.world.cofferdam_text(&["attach", "end", "box1"]);
+    wait_until("the enrolment is gone", || {
+        setup.world.cofferdam_text(&["enrolments", "--json"]).trim() == "[]"
+    });
+    let refused = shim.call("echo", json!({"text": "too late"}));
+    assert!(refused.to_string().contains("session_ended"), "{refused}");
+}
+
+#[test]
 fn dial_out_without_a_wss_address_is_a_configuration_error() {
     for relay in [None, Some(free_address())] {
         let with_port = |builder: Builder, _: &str| match relay {
@@ -130,7 +149,7 @@ fn dial_out_without_a_wss_address_is_a_configuration_error() {
         let mut attach = setup.start_attach(&["--dial-out"]);
         assert_eq!(attach.wait().code(), Some(78), "{}", attach.printed());
         assert!(
-            attach.printed().contains("`relay.advertise` to a link such as \"wss://"),
+            attach.printed().contains("`relay.advertise` to an address such as \"wss://"),
             "{}",
             attach.printed()
         );

@@ -25,7 +25,7 @@ use super::run::{Attaching, OPEN_TIMEOUT, QUERY_TIMEOUT, retries_with_reread_key
 use super::status::{AttachmentState, Lifetime, OverCause};
 use super::table::Entry;
 use crate::daemon::enrolling::{EnrollRequest, EnrollVia};
-use crate::enrolment::{Denied, EndCause, EnrolmentKind};
+use crate::enrolment::{Denied, EndCause};
 
 pub(super) struct DialOut<'a> {
     keeper: &'a AttachmentKeeper,
@@ -33,6 +33,15 @@ pub(super) struct DialOut<'a> {
     attaching: Attaching<ConfiguredPlatform>,
     /// The enrolment of the sandbox, if it is enrolled.
     enrolment: watch::Sender<Option<Arc<str>>>,
+    key: SandboxKey,
+}
+
+/// Whether the sandbox is known to have the key of its enrolment.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+enum SandboxKey {
+    /// After a restart of the sidecar the sandbox is asked first.
+    Unconfirmed,
+    Confirmed,
 }
 
 /// Why the sandbox is no longer kept enrolled with the current enrolment.
@@ -57,7 +66,17 @@ impl<'a> DialOut<'a> {
         entry: &'a Entry,
         attaching: Attaching<ConfiguredPlatform>,
     ) -> Self {
-        Self { keeper, entry, attaching, enrolment: watch::Sender::new(None) }
+        // The enrolment of a stored attachment is known before the platform responds, so that `attach end` and `kill` end it.
+        let enrolment = entry.spec.enrolment.clone();
+        let dial_out = Self {
+            keeper,
+            entry,
+            attaching,
+            enrolment: watch::Sender::new(enrolment.clone()),
+            key: SandboxKey::Unconfirmed,
+        };
+        dial_out.show_enrolment(enrolment.as_ref());
+        dial_out
     }
 
     /// Keeps the sandbox enrolled; returns why the attachment ended. `None` when the sidecar stops: the enrolment then lasts.
@@ -168,7 +187,8 @@ impl<'a> DialOut<'a> {
     }
 
     async fn ensure_enrolled(&mut self, key: KeyUse) -> Result<(), AttemptError> {
-        if self.enrolment.borrow().is_some() {
+        let earlier = self.enrolment.borrow().clone();
+        if earlier.is_some() && self.key == SandboxKey::Confirmed {
             return Ok(());
         }
         self.check_address()?;
@@ -178,12 +198,15 @@ impl<'a> DialOut<'a> {
         // The settings of the harness are written once: later the user may have changed them on purpose.
         self.attaching.setup.harness = None;
         self.attaching.show(AttachmentState::Opening(Progress::Connecting));
-        if let Some(earlier) = self.earlier_enrolment()
-            && prepared.earlier_key().await? == EarlierKey::Accepted
-        {
-            self.show_enrolment(Some(&earlier));
-            self.enrolment.send_replace(Some(earlier));
-            return Ok(());
+        if let Some(earlier) = earlier {
+            if prepared.earlier_key().await? == EarlierKey::Accepted {
+                self.key = SandboxKey::Confirmed;
+                return Ok(());
+            }
+            // A sandbox has one key: that of the earlier enrolment ends before another is issued, whatever the sandbox says.
+            self.show_enrolment(None);
+            self.enrolment.send_replace(None);
+            let _ = self.keeper.daemon.kill(&earlier).await;
         }
         let spec = &self.entry.spec;
         // When the enrolment expires, the attachment ends, whatever this error causes.
@@ -204,6 +227,8 @@ impl<'a> DialOut<'a> {
         let is_used = || self.keeper.daemon.enrolments.key(&id, clock::now()).is_some();
         let enrolled = prepared.enrol(&enrolment_string, server.as_str(), &is_used).await;
         if is_used() {
+            self.key = SandboxKey::Confirmed;
+            self.store_enrolment().await;
             return Ok(());
         }
         // Failures are logged where they occur.
@@ -211,21 +236,6 @@ impl<'a> DialOut<'a> {
         self.show_enrolment(None);
         self.enrolment.send_replace(None);
         Ok(enrolled?)
-    }
-
-    /// The enrolment that this attachment had before a restart of the sidecar, whose key the sandbox may still have.
-    fn earlier_enrolment(&self) -> Option<Arc<str>> {
-        let spec = &self.entry.spec;
-        let live = self.keeper.daemon.enrolments.list(clock::now());
-        let mut matching = live.into_iter().filter(|(enrolment, kind)| {
-            *kind == EnrolmentKind::Key
-                && enrolment.grant == spec.grant
-                && enrolment.name.as_deref() == Some(&spec.name)
-        });
-        match (matching.next(), matching.next()) {
-            (Some((enrolment, _)), None) => Some(enrolment.id),
-            _ => None,
-        }
     }
 
     async fn prepare(&self, client: &PlatformClient) -> Result<PreparedSandbox, PlatformError> {
@@ -260,6 +270,21 @@ impl<'a> DialOut<'a> {
     fn show_enrolment(&self, enrolment: Option<&Arc<str>>) {
         let enrolment = enrolment.map(ToString::to_string);
         self.entry.status.send_modify(|status| status.enrolment = enrolment);
+    }
+
+    /// Writes the new enrolment to the file of an attachment that has one.
+    async fn store_enrolment(&self) {
+        let lifetime = self.entry.status.borrow().lifetime;
+        if lifetime == Lifetime::Detached
+            && let Err(why) = self.keeper.detach(self.entry).await
+        {
+            let sandbox = &self.entry.spec.name;
+            tracing::error!(
+                sandbox,
+                why,
+                "the new enrolment of an attachment was not stored: a restart ends it"
+            );
+        }
     }
 
     async fn end_enrolment(&self) {

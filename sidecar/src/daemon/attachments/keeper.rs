@@ -321,12 +321,12 @@ impl AttachmentKeeper {
             let status = entry.status.borrow();
             (entry.spec.to_request(status.kind), status.enrolment.clone().unwrap_or_default())
         };
-        let expires = match self.daemon.enrolments.find(&enrolment, clock::now()) {
-            Ok(enrolment) => enrolment.expires,
+        let enrolment = match self.daemon.enrolments.find(&enrolment, clock::now()) {
+            Ok(enrolment) => enrolment,
             Err(denied) => return Err(denied.to_string()),
         };
         let (directory, key) = (self.daemon.attachments.directory.clone(), entry.spec.key());
-        let write = move || records::write(&directory, &key, request, expires);
+        let write = move || records::write(&directory, &key, request, &enrolment);
         match self.daemon.context.tasks.spawn_blocking(write).await {
             Ok(Ok(())) => {
                 entry.status.send_modify(|status| status.lifetime = Lifetime::Detached);

@@ -16,6 +16,7 @@ use ring::digest::{SHA256, digest};
 use serde::{Deserialize, Serialize};
 
 use super::request::{AttachmentKey, AttachmentRequest};
+use crate::enrolment::Enrolment;
 
 /// An attachment as it is stored.
 #[derive(Clone, Debug, Eq, PartialEq)]
@@ -24,6 +25,8 @@ pub(super) struct AttachmentRecord {
     pub(super) request: AttachmentRequest,
     /// When the enrolment of the attachment expires. `None` if the file was written by an earlier version.
     pub(super) expires: Option<SystemTime>,
+    /// The id of that enrolment. `None` if the file was written by an earlier version.
+    pub(super) enrolment: Option<String>,
 }
 
 /// The content of a file, as this version writes it.
@@ -33,6 +36,8 @@ struct StoredRecord {
     request: AttachmentRequest,
     /// Milliseconds since 1970: the record outlives processes and boots.
     expires_ms: u64,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    enrolment: Option<String>,
 }
 
 /// The content of a file of this version or an earlier one.
@@ -107,7 +112,7 @@ pub(super) fn write(
     directory: &Path,
     key: &AttachmentKey,
     request: AttachmentRequest,
-    expires: SystemTime,
+    enrolment: &Enrolment,
 ) -> Result<(), RecordError> {
     let path = directory.join(file_name(key.grant.as_str(), &key.name));
     let failed = |action, path: &Path| {
@@ -120,9 +125,9 @@ pub(super) fn write(
         .create(directory)
         .and_then(|()| fs::set_permissions(directory, Permissions::from_mode(0o700)))
         .map_err(failed("create the directory", directory))?;
-    let since_1970 = expires.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    let since_1970 = enrolment.expires.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
     let expires_ms = u64::try_from(since_1970.as_millis()).unwrap_or(u64::MAX);
-    let record = StoredRecord { request, expires_ms };
+    let record = StoredRecord { request, expires_ms, enrolment: Some(enrolment.id.to_string()) };
     let mut bytes = serde_json::to_vec_pretty(&record).expect("a record is plain data");
     bytes.push(b'\n');
     write_file(directory, &path, &bytes, Replace::Always)
@@ -141,12 +146,12 @@ pub(super) fn remove(directory: &Path, key: &AttachmentKey) -> Result<(), Record
 
 fn read(path: &Path) -> io::Result<AttachmentRecord> {
     Ok(match serde_json::from_slice(&read_bounded(path, MAX_FILE_BYTES)?)? {
-        FileContent::Current(StoredRecord { request, expires_ms }) => {
+        FileContent::Current(StoredRecord { request, expires_ms, enrolment }) => {
             let expires = SystemTime::UNIX_EPOCH.checked_add(Duration::from_millis(expires_ms));
             // A time that cannot be represented is not trusted: the attachment counts as expired.
-            AttachmentRecord { request, expires: Some(expires.unwrap_or(SystemTime::UNIX_EPOCH)) }
+            AttachmentRecord { request, expires: Some(expires.unwrap_or(SystemTime::UNIX_EPOCH)), enrolment }
         }
-        FileContent::WithoutExpiry(request) => AttachmentRecord { request, expires: None },
+        FileContent::WithoutExpiry(request) => AttachmentRecord { request, expires: None, enrolment: None },
     })
 }
 
@@ -210,6 +215,10 @@ mod tests {
         }
     }
 
+    fn enrolment(grant: &str) -> Enrolment {
+        Enrolment { id: "e-1".into(), grant: grant.parse().unwrap(), name: None, expires: expiry() }
+    }
+
     #[test]
     fn records_are_read_as_they_were_written_until_they_are_removed() {
         let state = Directory::new();
@@ -217,7 +226,7 @@ mod tests {
         assert_eq!(read_all(&directory), []);
         let all = [("dev", "box 1"), ("dev", "box/../2"), ("other", "box 1")];
         for (grant, name) in all {
-            write(&directory, &key(grant, name), request(grant, name), expiry()).unwrap();
+            write(&directory, &key(grant, name), request(grant, name), &enrolment(grant)).unwrap();
         }
         let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
         assert_eq!(mode(&directory), 0o700);
@@ -227,6 +236,7 @@ mod tests {
         let record = |(grant, name): (&str, &str)| AttachmentRecord {
             request: request(grant, name),
             expires: Some(expiry()),
+            enrolment: Some("e-1".into()),
         };
         assert_eq!(read_all(&directory), all.map(record));
         remove(&directory, &key("dev", "box 1")).unwrap();
@@ -242,7 +252,8 @@ mod tests {
         let text = serde_json::to_string(&request("dev", "box 1")).unwrap();
         fs::write(directory.join(earlier_file_name("box 1")), text).unwrap();
         for _ in 0..2 {
-            let record = AttachmentRecord { request: request("dev", "box 1"), expires: None };
+            let record =
+                AttachmentRecord { request: request("dev", "box 1"), expires: None, enrolment: None };
             assert_eq!(read_all(&directory), [record]);
         }
         remove(&directory, &key("dev", "box 1")).unwrap();

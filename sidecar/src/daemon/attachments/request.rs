@@ -3,6 +3,7 @@
 //! What must stay true: no type here contains a credential.
 
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use cofferdam_platforms::{InvalidSandboxId, KeepAwake, SandboxId, WhenSuspended};
@@ -86,6 +87,8 @@ pub(super) struct AttachmentSpec {
     pub(super) ttl: Option<Duration>,
     /// For a stored attachment: when its enrolment expires, which a restart of the sidecar does not prolong.
     pub(super) expires: Option<SystemTime>,
+    /// For a stored attachment: that enrolment.
+    pub(super) enrolment: Option<Arc<str>>,
     pub(super) when_suspended: WhenSuspended,
     pub(super) keep_awake: KeepAwake,
     pub(super) via: Route,
@@ -114,6 +117,7 @@ impl AttachmentRequest {
             grant: self.grant.parse().map_err(InvalidRequest::Grant)?,
             ttl: self.ttl_ms.map(Duration::from_millis),
             expires: None,
+            enrolment: None,
             when_suspended: match self.resume {
                 true => WhenSuspended::Resume,
                 false => WhenSuspended::Refuse,
@@ -143,6 +147,7 @@ impl AttachmentSpec {
             grant: attachment.grant.clone(),
             ttl: None,
             expires: None,
+            enrolment: None,
             when_suspended: attachment.when_suspended,
             keep_awake: attachment.keep_awake,
             via: Route::default(),

@@ -189,6 +189,7 @@ mod tests {
             grant: grant.parse().unwrap(),
             ttl: None,
             expires: None,
+            enrolment: None,
             when_suspended: WhenSuspended::Refuse,
             keep_awake: KeepAwake::No,
             via: Route::Preview,

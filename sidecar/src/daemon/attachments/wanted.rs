@@ -4,6 +4,7 @@
 //! What must stay true: a stored attachment whose enrolment has ended is removed instead of started; after a reload, the
 //! configured attachments are those of the new configuration, and attachments that it does not permit have ended.
 
+use std::sync::Arc;
 use std::time::SystemTime;
 
 use cofferdam_base::clock;
@@ -37,7 +38,7 @@ impl AttachmentKeeper {
 
     /// Starts a stored attachment again, or removes its file if its enrolment has ended meanwhile.
     async fn restore(&self, record: AttachmentRecord) {
-        let AttachmentRecord { request, expires } = record;
+        let AttachmentRecord { request, expires, enrolment: stored_enrolment } = record;
         let name = request.name.as_deref().unwrap_or_default();
         // The platform need not be configured now: its absence shows in the attachment's state, and a reload may add it.
         let platform = request.platform.as_deref().unwrap_or(request.kind.as_str()).parse();
@@ -52,8 +53,13 @@ impl AttachmentKeeper {
         };
         let key = spec.key();
         let now = clock::now();
-        let enrolment = self.find_enrolment(&spec, now);
+        let enrolment = match (spec.via, stored_enrolment) {
+            (Route::DialOut, Some(id)) => self.daemon.enrolments.find(&id, now).ok(),
+            // The pipe's enrolment is found by its name, also by `hold`.
+            _ => self.find_enrolment(&spec, now),
+        };
         let until = expires.or(enrolment.as_ref().map(|enrolment| enrolment.expires));
+        spec.enrolment = enrolment.as_ref().map(|enrolment| Arc::clone(&enrolment.id));
         let ended = match (until.filter(|until| *until > now), enrolment) {
             (Some(_), Some(_)) => None,
             (None, _) => Some("its enrolment expired while the sidecar was not running"),

@@ -34,6 +34,7 @@ fn start(platform: &ScriptedPlatform, lifetime: Lifetime, history: History) -> R
         grant: "dev".parse().unwrap(),
         ttl: None,
         expires: None,
+        enrolment: None,
         when_suspended: WhenSuspended::Resume,
         keep_awake: KeepAwake::No,
         via: Route::Preview,
