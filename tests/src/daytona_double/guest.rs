@@ -54,6 +54,7 @@ impl Guest {
         assert_eq!(ready.wait(), Some(0), "the sandbox's shell runs");
         // A later start checks again.
         let _ = std::fs::remove_file(ready.file("exit"));
+        let _ = std::fs::remove_file(ready.file("pid"));
         guest
     }
 
@@ -64,14 +65,15 @@ impl Guest {
         let inside = |ending: &str| format!("{CONTROL}/{number}.{ending}");
         let (cmd, out, pid, exit) = (inside("cmd"), inside("out"), inside("pid"), inside("exit"));
         let wrapped = format!(
-            "echo $$ > {pid}; cd; ( . {cmd} ) > {out} 2>&1; echo $? > {exit}.part; mv {exit}.part {exit}"
+            "echo $$ > {pid}.part; mv {pid}.part {pid}; cd; ( . {cmd} ) > {out} 2>&1; \
+             echo $? > {exit}.part; mv {exit}.part {exit}"
         );
         std::fs::write(command.file("run"), wrapped).expect("the sandbox's directory is writable");
         self.send_to_shell(&format!("setsid /bin/sh {} < /dev/null", inside("run")));
         command
     }
 
-    /// Kills a command and all processes of its group.
+    /// Kills a command that has started, and all processes of its group.
     pub(super) fn end_command(&self, command: &GuestCommand) {
         let Ok(pid) = std::fs::read_to_string(command.file("pid")) else { return };
         let pid = pid.trim();
@@ -116,6 +118,11 @@ impl GuestCommand {
 
     pub(super) fn output(&self) -> String {
         String::from_utf8_lossy(&std::fs::read(self.file("out")).unwrap_or_default()).into_owned()
+    }
+
+    /// Waits until the command's shell has written its process id: the sandbox starts a command some time after it was sent.
+    pub(super) fn wait_for_start(&self) {
+        holds_within(PATIENCE, || self.file("pid").exists());
     }
 
     /// Waits for the exit code; `None` if there is none in time, for instance because the sandbox was stopped.

@@ -129,6 +129,7 @@ fn delete(platform: &Platform, guest: &Guest, id: &str) -> Response {
     };
     let session = state.sessions.remove(position);
     drop(state);
+    session.commands.iter().for_each(|command| command.running.wait_for_start());
     let groups: Vec<_> = session.commands.iter().filter_map(|command| command.running.group()).collect();
     for command in &session.commands {
         guest.end_command(&command.running);
