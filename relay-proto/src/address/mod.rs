@@ -67,6 +67,8 @@ pub enum InvalidAddress {
     Hub,
     #[error("`{0}` is not the address of a relay: use {KINDS}")]
     Unknown(String),
+    #[error("the path contains a NUL, which no path can contain: remove that character")]
+    NulInPath,
     #[error("a Unix socket needs a path of 1 to {MAX_UNIX_PATH} bytes, this one has {0}")]
     UnixPath(usize),
     #[error("`{0}` is not CID:PORT: use two numbers; the host has CID 2")]
@@ -80,7 +82,10 @@ pub enum InvalidAddress {
         "`{0}` is not a vsock port: use a number from 1 to 4294967294; a host that is named `vsock` is written `vsock.`"
     )]
     VsockListen(String),
-    #[error("`{0}` is not HOST[:PORT]/PATH of printable ASCII characters")]
+    #[error(
+        "`{0}` is not HOST[:PORT]/PATH: use a name, an IPv4 address or an IPv6 address in brackets, a port from 1 to 65535, and \
+         a path of at most {MAX_WEB_SOCKET_PATH} printable ASCII characters without spaces and `#`"
+    )]
     WebSocket(String),
 }
 
@@ -92,9 +97,10 @@ impl FromStr for Address {
             return parse_unix_path(path).map(Self::Unix);
         }
         if let Some(file) = text.strip_prefix("hub:") {
-            return match file.is_empty() || file.contains('\0') {
-                true => Err(InvalidAddress::Hub),
-                false => Ok(Self::Hub(file.into())),
+            return match file {
+                "" => Err(InvalidAddress::Hub),
+                file if file.contains('\0') => Err(InvalidAddress::NulInPath),
+                file => Ok(Self::Hub(file.into())),
             };
         }
         if let Some(rest) = text.strip_prefix("fd:") {
@@ -208,7 +214,10 @@ pub(crate) fn parse_number<T: FromStr>(text: &str) -> Option<T> {
 }
 
 fn parse_unix_path(text: &str) -> Result<PathBuf, InvalidAddress> {
-    match (1..=MAX_UNIX_PATH).contains(&text.len()) && !text.contains('\0') {
+    if text.contains('\0') {
+        return Err(InvalidAddress::NulInPath);
+    }
+    match (1..=MAX_UNIX_PATH).contains(&text.len()) {
         true => Ok(text.into()),
         false => Err(InvalidAddress::UnixPath(text.len())),
     }
@@ -274,11 +283,12 @@ mod tests {
             assert_eq!(format!("tls://{endpoint}").parse::<Address>(), refused);
             assert_eq!(format!("listen:{endpoint}").parse::<Address>(), refused);
         }
-        for rest in ["", "/x", "h:0/x", "h:x/", "h/a b", "h/a\r\nb", "h/#x", "u@h/x"] {
-            assert_eq!(
-                format!("wss://{rest}").parse::<Address>(),
-                Err(InvalidAddress::WebSocket(rest.into()))
-            );
+        let long_path = format!("h/{}", "x".repeat(MAX_WEB_SOCKET_PATH));
+        for rest in ["", "/x", "h:0/x", "h:x/", "h/a b", "h/a\r\nb", "h/#x", "u@h/x", &long_path] {
+            let refused = format!("wss://{rest}").parse::<Address>().unwrap_err();
+            assert_eq!(refused, InvalidAddress::WebSocket(rest.into()));
+            let rule = "at most 2048 printable ASCII characters without spaces and `#`";
+            assert!(refused.to_string().ends_with(rule), "{refused}");
         }
         for rest in ["", "2", "2:", ":1", "2:-1", "2:1:3", "4294967296:1"] {
             assert_eq!(format!("vsock:{rest}").parse::<Address>(), Err(InvalidAddress::Vsock(rest.into())));
@@ -287,6 +297,10 @@ mod tests {
         assert_eq!("unix:".parse::<Address>(), Err(InvalidAddress::UnixPath(0)));
         let long = format!("unix:{}", "x".repeat(108));
         assert_eq!(long.parse::<Address>(), Err(InvalidAddress::UnixPath(108)));
-        assert_eq!("unix:a\0b".parse::<Address>(), Err(InvalidAddress::UnixPath(3)));
+        for kind in ["unix", "hub"] {
+            let refused = format!("{kind}:a\0b").parse::<Address>().unwrap_err();
+            assert_eq!(refused, InvalidAddress::NulInPath);
+            assert!(refused.to_string().contains("contains a NUL"), "{refused}");
+        }
     }
 }
