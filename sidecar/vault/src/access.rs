@@ -121,9 +121,9 @@ impl Access {
         self.login.forward_alerts(forward).await;
     }
 
-    /// The current generation of the login.
-    pub(crate) fn generation(&self) -> u64 {
-        *self.login.generations().borrow()
+    /// The number of the login's current token.
+    pub(crate) fn login_token_number(&self) -> u64 {
+        *self.login.token_numbers().borrow()
     }
 
     /// Ends the login, after the last session has ended.

@@ -144,15 +144,15 @@ impl SessionVault {
         let withdrawn = self.0.link_state().withdrawn;
         if state.current.is_none()
             && token.issued().number > withdrawn
-            && token.issued().is_fresh(self.0.access.generation())
+            && token.issued().is_fresh(self.0.access.login_token_number())
         {
             state.current = Some(token);
         }
     }
 
-    /// The generation of the login, and every later one.
-    pub(crate) fn login_generations(&self) -> watch::Receiver<u64> {
-        self.0.access.login.generations()
+    /// The number of the login's current token, and of every later one.
+    pub(crate) fn login_token_numbers(&self) -> watch::Receiver<u64> {
+        self.0.access.login.token_numbers()
     }
 
     pub(crate) fn client(&self) -> &Vault {
@@ -233,9 +233,9 @@ impl SessionInner {
             link_state.withdrawn
         };
         state.current.take_if(|current| current.issued().number <= withdrawn);
-        let generation = self.access.generation();
+        let login_token_number = self.access.login_token_number();
         let live = state.current.clone().filter(|token| token.issued().is_live());
-        if let Some(token) = live.clone().filter(|token| token.issued().is_fresh(generation)) {
+        if let Some(token) = live.clone().filter(|token| token.issued().is_fresh(login_token_number)) {
             return Ok(token);
         }
         let now = Instant::now();
@@ -314,17 +314,17 @@ impl SessionToken {
 }
 
 impl IssuedToken {
-    /// Whether this token may serve another caller.
-    fn is_fresh(&self, generation: u64) -> bool {
+    /// Whether this token may serve another caller, while the login has the token with this number.
+    fn is_fresh(&self, login_token_number: u64) -> bool {
         let has_time = self.expires.is_none_or(|end| {
             end.saturating_duration_since(Instant::now()) > (end - self.issued_at) / MIN_REMAINING_DIVISOR
         });
-        has_time && self.is_of_this_login(generation)
+        has_time && self.is_of_this_login(login_token_number)
     }
 
     /// An orphan does not end with its login, so it counts as one of every login.
-    fn is_of_this_login(&self, generation: u64) -> bool {
-        self.parentage == Parentage::Orphan || self.parent.generation == generation
+    fn is_of_this_login(&self, login_token_number: u64) -> bool {
+        self.parentage == Parentage::Orphan || self.parent.token_number == login_token_number
     }
 }
 

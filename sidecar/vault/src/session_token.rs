@@ -121,7 +121,7 @@ impl Drop for SessionToken {
 impl IssuedToken {
     pub(crate) fn ends(&self) -> Option<Instant> {
         let with_login = match self.parentage {
-            Parentage::Child => self.login.end_of(self.parent.generation),
+            Parentage::Child => self.login.end_of(self.parent.token_number),
             Parentage::Orphan => None,
         };
         [self.expires, with_login].into_iter().flatten().min()

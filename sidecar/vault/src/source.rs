@@ -174,7 +174,7 @@ impl Hold for LeaseHold {
     }
 
     fn changes(&self) -> watch::Receiver<u64> {
-        self.session.login_generations()
+        self.session.login_token_numbers()
     }
 }
 
@@ -199,7 +199,7 @@ impl Hold for ReadHold {
     }
 
     fn changes(&self) -> watch::Receiver<u64> {
-        self.session.login_generations()
+        self.session.login_token_numbers()
     }
 }
 

@@ -51,7 +51,7 @@ impl Token {
         }
     }
 
-    /// For the scrubber.
+    /// The value that scrubbers search for, and the label that they write in its place.
     pub fn needle(&self, label: &str) -> Needle {
         Needle { label: label.into(), value: Zeroizing::new(self.0.as_bytes().to_vec()) }
     }
@@ -96,7 +96,7 @@ impl LeaseId {
         hex(&digest(&SHA256, self.0.as_bytes()).as_ref()[..8])
     }
 
-    /// For the scrubber.
+    /// The value that scrubbers search for, and the label that they write in its place.
     pub fn needle(&self, label: &str) -> Needle {
         Needle { label: label.into(), value: Zeroizing::new(self.0.as_bytes().to_vec()) }
     }

@@ -43,6 +43,7 @@ async fn debug_output_contains_no_token_secret_or_lease() {
     vault.revoke_self(&child.token).await.unwrap();
     printed += &explained(&vault.lookup_self(&child.token).await.unwrap_err());
 
+    // A needle is what scrubbers search for: here the text of the lease id, which is hidden otherwise.
     let lease = String::from_utf8(lease.needle("lease").value.to_vec()).unwrap();
     let accessor = held.accessor.as_ref().unwrap().as_str().to_owned();
     let values =

@@ -32,7 +32,7 @@ async fn a_token_is_renewed_again_and_again_and_stays_the_same() {
         ends.push(end);
     }
     let now = test_login.login.current().await.unwrap();
-    assert_eq!((now.generation, value(&now.token)), (1, value(&first.token)));
+    assert_eq!((now.token_number, value(&now.token)), (1, value(&first.token)));
     assert!(client(&server).lookup_self(&first.token).await.is_ok(), "Vault has not renewed the token");
 }
 
@@ -43,7 +43,7 @@ async fn at_its_maximum_a_token_is_replaced_while_it_still_lives() {
     let role_id = approle(&server, "6s", "9s");
     let test_login = log_in(vault.clone(), method(&server, role_id));
     let first = test_login.login.current().await.unwrap();
-    let second = test_login.generation(2).await;
+    let second = test_login.wait_for_token(2).await;
     assert_ne!(value(&first.token), value(&second.token));
     vault.lookup_self(&first.token).await.expect("the old token overlaps with the new one");
     vault.lookup_self(&second.token).await.unwrap();
@@ -66,7 +66,7 @@ async fn a_token_that_cannot_be_renewed_is_replaced_while_it_still_lives() {
     let test_login = log_in(vault.clone(), method(&server, role_id));
     let first = test_login.login.current().await.unwrap();
     assert!(!first.renewable && first.accessor.is_none());
-    test_login.generation(2).await;
+    test_login.wait_for_token(2).await;
     vault.lookup_self(&first.token).await.expect("the old token overlaps with the new one");
 }
 
@@ -79,12 +79,12 @@ async fn a_token_revoked_by_others_is_replaced_after_a_refused_request() {
     let first = test_login.login.current().await.unwrap();
     // The token is refused by its policies but valid: it is not replaced.
     assert_eq!(vault.read(&first.token, "sys/mounts").await.unwrap_err().kind(), Kind::Denied);
-    test_login.login.report_refusal(first.generation);
+    test_login.login.report_refusal(first.token_number);
     let accessor = first.accessor.as_ref().unwrap().as_str();
     server.revoke_accessor(accessor);
     assert_eq!(vault.lookup_self(&first.token).await.unwrap_err().kind(), Kind::Denied);
-    test_login.login.report_refusal(first.generation);
-    let second = test_login.generation(2).await;
+    test_login.login.report_refusal(first.token_number);
+    let second = test_login.wait_for_token(2).await;
     vault.lookup_self(&second.token).await.unwrap();
 }
 
@@ -96,5 +96,5 @@ async fn a_token_revoked_before_its_renewal_is_replaced_at_the_renewal() {
     let first = test_login.login.current().await.unwrap();
     let accessor = first.accessor.as_ref().unwrap().as_str();
     server.revoke_accessor(accessor);
-    test_login.generation(2).await;
+    test_login.wait_for_token(2).await;
 }

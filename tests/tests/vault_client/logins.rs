@@ -22,12 +22,12 @@ async fn a_token_file_is_renewed_read_again_and_never_revoked() {
     let first = make("3s", "5s");
     let path = file(&server, "token", &format!("{first}\n"));
     let test_login = log_in(vault.clone(), Method::TokenFile { path: path.clone() });
-    let held = test_login.generation(1).await;
+    let held = test_login.wait_for_token(1).await;
     assert_eq!(value(&held.token), first);
     assert!(held.renewable && held.accessor.is_some() && held.policies == ["default"]);
     let second = make("1h", "2h");
     file(&server, "token", &second);
-    let later = test_login.generation(2).await;
+    let later = test_login.wait_for_token(2).await;
     assert_eq!(value(&later.token), second, "the file is read again before the token expires");
     test_login.login.end().await.unwrap();
     assert!(vault.lookup_self(&later.token).await.is_ok(), "a user's token was revoked");
@@ -46,7 +46,7 @@ async fn an_approle_logs_in_and_its_token_is_revoked_at_the_end() {
     };
     let test_login = log_in(vault.clone(), method());
     let held = test_login.login.current().await.unwrap();
-    assert_eq!(held.generation, 1);
+    assert_eq!(held.token_number, 1);
     assert!(vault.lookup_self(&held.token).await.is_ok());
     test_login.login.end().await.unwrap();
     assert_eq!(vault.lookup_self(&held.token).await.unwrap_err().kind(), Kind::Denied);
@@ -63,7 +63,7 @@ async fn an_approle_logs_in_and_its_token_is_revoked_at_the_end() {
     assert_eq!(missing.kind(), Kind::Credential);
     assert!(missing.explained().contains("secret-id"), "{}", missing.explained());
     file(&server, "secret-id", &secret_id(&server));
-    test_login.generation(1).await;
+    test_login.wait_for_token(1).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -104,7 +104,7 @@ async fn a_certificate_logs_in_and_one_of_another_authority_does_not() {
     let test_login = log_in(client_over_tls(&server, Some(&ca_file)), method(right.clone()));
     let held = test_login.login.current().await.unwrap();
     eventually("the token was renewed with the same certificate", async || {
-        test_login.login.current().await.is_ok_and(|now| now.generation == 1 && now.expires > held.expires)
+        test_login.login.current().await.is_ok_and(|now| now.token_number == 1 && now.expires > held.expires)
     })
     .await;
     for wrong in [Authority::new().client("agent.internal"), clients.client("other.internal")] {

@@ -36,7 +36,7 @@ async fn a_sealed_server_is_reported_and_the_login_recovers_by_itself() {
     let trouble = test_login.login.last_failure().unwrap();
     assert_eq!(trouble.error.kind(), Kind::Sealed);
     server.unseal();
-    test_login.generation(1).await;
+    test_login.wait_for_token(1).await;
     assert!(test_login.login.last_failure().is_none());
     assert!(!server.audit().is_empty(), "the configured server wrote no audit log");
 }
@@ -56,7 +56,7 @@ async fn a_request_to_a_frozen_server_times_out_and_may_have_run() {
     // The token of two seconds has expired by now, and there is no other.
     assert_eq!(test_login.login.current().await.unwrap_err().kind(), Kind::Unreachable);
     server.thaw();
-    test_login.generation(2).await;
+    test_login.wait_for_token(2).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

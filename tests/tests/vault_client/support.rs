@@ -62,13 +62,13 @@ pub(crate) fn log_in(vault: Vault, method: Method) -> TestLogin {
 }
 
 impl TestLogin {
-    /// Waits for the token of this generation or a later one.
-    pub(crate) async fn generation(&self, generation_number: u64) -> Arc<LoginToken> {
-        let mut changed = self.login.generations();
-        let reached = changed.wait_for(|generation| *generation >= generation_number);
+    /// Waits for the token with this number or a later one.
+    pub(crate) async fn wait_for_token(&self, token_number: u64) -> Arc<LoginToken> {
+        let mut changed = self.login.token_numbers();
+        let reached = changed.wait_for(|current| *current >= token_number);
         let reached = tokio::time::timeout(PATIENCE, reached).await;
         reached
-            .unwrap_or_else(|_| panic!("no generation {generation_number}: {:?}", self.login))
+            .unwrap_or_else(|_| panic!("no token with number {token_number} or later: {:?}", self.login))
             .expect("the login is there");
         self.login.current().await.expect("it was just published")
     }
@@ -93,12 +93,12 @@ pub(crate) fn explained(error: &VaultError) -> String {
 }
 
 /// A listener that responds to every request with the same bytes and closes.
-pub(crate) struct Replay {
+pub(crate) struct FakeVault {
     endpoint: SocketAddr,
     requests: Arc<AtomicUsize>,
 }
 
-impl Replay {
+impl FakeVault {
     pub(crate) fn of(response: impl Into<Vec<u8>>) -> Self {
         let response = response.into();
         let listener = TcpListener::bind("127.0.0.1:0").expect("loopback has a free port");
@@ -120,7 +120,7 @@ impl Replay {
     /// Responds with this status, these header lines and this JSON body.
     pub(crate) fn status(status: u16, headers: &str, body: &str) -> Self {
         let length = body.len();
-        Self::of(format!("HTTP/1.1 {status} Said\r\ncontent-length: {length}\r\n{headers}\r\n{body}"))
+        Self::of(format!("HTTP/1.1 {status} Fixed\r\ncontent-length: {length}\r\n{headers}\r\n{body}"))
     }
 
     pub(crate) fn vault(&self) -> Vault {

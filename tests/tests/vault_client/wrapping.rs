@@ -36,8 +36,8 @@ async fn a_wrapped_secret_id_is_unwrapped_once_and_used_for_every_later_login() 
     let role_id = approle(&server, "2s", "3s");
     let wrapped = file(&server, "wrapped", &wrap(&server, "auth/approle/role/agent/secret-id", &json!({})));
     let test_login = log_in(client(&server), method(role_id.clone(), wrapped.clone(), "agent"));
-    let first = test_login.generation(1).await;
-    let later = test_login.generation(3).await;
+    let first = test_login.wait_for_token(1).await;
+    let later = test_login.wait_for_token(3).await;
     assert_ne!(value(&first.token), value(&later.token));
 
     let thief = log_in(client(&server), method(role_id, wrapped.clone(), "agent"));
@@ -53,7 +53,7 @@ async fn a_wrapped_secret_id_is_unwrapped_once_and_used_for_every_later_login() 
     assert!(!explained(&alert).contains(&text));
     // After a new wrapping token is delivered the login succeeds without a restart.
     file(&server, "wrapped", &wrap(&server, "auth/approle/role/agent/secret-id", &json!({})));
-    thief.generation(1).await;
+    thief.wait_for_token(1).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

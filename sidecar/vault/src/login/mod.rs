@@ -74,8 +74,8 @@ pub struct LoginToken {
     pub expires: Option<Instant>,
     pub renewable: bool,
     pub policies: Vec<String>,
-    /// Grows by one with each new token, not with a renewal.
-    pub generation: u64,
+    /// Counts the login's tokens from one. A renewal keeps the number; a login outside the sidecar's login task has zero.
+    pub token_number: u64,
 }
 
 /// Why Vault could not be used, and when the next attempt is.
@@ -94,11 +94,12 @@ enum Ownership {
 
 struct SharedLogin {
     state: watch::Sender<LoginState>,
-    generation: watch::Sender<u64>,
+    /// The number of the current token; zero before the first login.
+    token_number: watch::Sender<u64>,
     /// The number of callers that wait for a token.
     waiting: AtomicUsize,
-    /// The generation whose token Vault refused; zero for none.
-    refused_generation: AtomicU64,
+    /// The number of the token that Vault refused; zero for none.
+    refused_token_number: AtomicU64,
     /// Wakes the task.
     wake: Notify,
     /// Tokens of earlier logins that may still be valid.
@@ -142,42 +143,45 @@ impl Login {
         self.shared.current().await
     }
 
-    /// The generation of the current token and every later one; zero before the first login.
-    pub fn generations(&self) -> watch::Receiver<u64> {
-        self.shared.generation.subscribe()
+    /// The number of the current token and of every later one; zero before the first login.
+    pub fn token_numbers(&self) -> watch::Receiver<u64> {
+        self.shared.token_number.subscribe()
     }
 
-    /// When the token of this generation expires, as known now. `None`: it does not expire. A generation that is not
-    /// stored any more counts as expired.
-    pub(crate) fn end_of(&self, generation: u64) -> Option<Instant> {
-        let is_this_generation = |token: &&Arc<LoginToken>| token.generation == generation;
-        if let Some(token) = self.shared.state.borrow().current.as_ref().filter(is_this_generation) {
+    /// When the token with this number expires, as known now. `None`: it does not expire. A token that is not stored any
+    /// more counts as expired.
+    pub(crate) fn end_of(&self, token_number: u64) -> Option<Instant> {
+        let has_this_number = |token: &&Arc<LoginToken>| token.token_number == token_number;
+        if let Some(token) = self.shared.state.borrow().current.as_ref().filter(has_this_number) {
             return token.expires;
         }
         let retired = self.shared.retired.lock().unwrap_or_else(PoisonError::into_inner);
-        retired.iter().find(is_this_generation).map_or_else(|| Some(Instant::now()), |token| token.expires)
+        retired.iter().find(has_this_number).map_or_else(|| Some(Instant::now()), |token| token.expires)
     }
 
-    /// Reports that Vault refused a request with the token of this generation. The task verifies the token, and logs in
+    /// Reports that Vault refused a request with the token of this number. The task verifies the token, and logs in
     /// again if it is not valid.
-    pub fn report_refusal(&self, generation: u64) {
-        self.shared.refused_generation.store(generation, Ordering::Release);
+    pub fn report_refusal(&self, token_number: u64) {
+        self.shared.refused_token_number.store(token_number, Ordering::Release);
         self.shared.wake.notify_one();
     }
 
     /// For use after Vault refused a request with this token. If it is not valid any more, waits for the next login and
     /// returns its token. `None` if the token is valid, if that is unknown, or if there is no new login in time.
     pub(crate) async fn successor_of(&self, refused: &LoginToken) -> Option<Arc<LoginToken>> {
-        let is_next = |generation: u64| generation > refused.generation;
-        let mut changed = self.generations();
+        let is_next = |token_number: u64| token_number > refused.token_number;
+        let mut changed = self.token_numbers();
         if !is_next(*changed.borrow()) {
             let found = self.vault.lookup_self(&refused.token).await;
             if !found.is_err_and(|error| error.kind() == Kind::Denied) {
                 return None;
             }
-            self.report_refusal(refused.generation);
+            self.report_refusal(refused.token_number);
         }
-        timeout(MAX_SUCCESSOR_WAIT, changed.wait_for(|generation| is_next(*generation))).await.ok()?.ok()?;
+        timeout(MAX_SUCCESSOR_WAIT, changed.wait_for(|token_number| is_next(*token_number)))
+            .await
+            .ok()?
+            .ok()?;
         self.shared.state.borrow().live_token()
     }
 
@@ -250,9 +254,9 @@ impl SharedLogin {
     fn new(stop: CancellationToken) -> Arc<Self> {
         Arc::new(Self {
             state: watch::Sender::default(),
-            generation: watch::Sender::default(),
+            token_number: watch::Sender::default(),
             waiting: AtomicUsize::new(0),
-            refused_generation: AtomicU64::new(0),
+            refused_token_number: AtomicU64::new(0),
             wake: Notify::new(),
             retired: Mutex::default(),
             stop,
@@ -293,9 +297,9 @@ impl SharedLogin {
 
     /// Replaces the current token. The one before stays valid for its users.
     fn publish(&self, token: Arc<LoginToken>) {
-        let generation = token.generation;
+        let token_number = token.token_number;
         let before = self.state.borrow().current.clone();
-        if let Some(before) = before.filter(|before| before.generation != generation) {
+        if let Some(before) = before.filter(|before| before.token_number != token_number) {
             let mut retired = self.retired.lock().unwrap_or_else(PoisonError::into_inner);
             retired.retain(|token| token.is_live());
             if retired.len() < MAX_RETIRED {
@@ -307,7 +311,8 @@ impl SharedLogin {
             state.failure = None;
             state.finished += 1;
         });
-        self.generation.send_if_modified(|published| std::mem::replace(published, generation) != generation);
+        self.token_number
+            .send_if_modified(|published| std::mem::replace(published, token_number) != token_number);
     }
 
     fn publish_failure(&self, failure: RetryableFailure) {

@@ -44,7 +44,7 @@ impl SingleLogin {
             expires: granted.expires,
             renewable: granted.renewable,
             policies: granted.policies,
-            generation: 0,
+            token_number: 0,
         };
         Ok(match ownership {
             Ownership::Sidecar => Self::SidecarToken(token),

@@ -17,6 +17,10 @@ use super::timing::{self, LoginBackoff};
 use super::{LoginToken, RetryableFailure, SharedLogin};
 use crate::error::{Kind, VaultError};
 
+/// As in Vault's responses: the lifetime of a token that does not expire.
+const NO_EXPIRY: Duration = Duration::ZERO;
+/// When a token that does not expire is next looked at. In practice never.
+const NEVER: Duration = Duration::from_secs(365 * 24 * 3600);
 /// A renewal that restores less than this fraction of the full lifetime has reached the maximum of the token.
 const EXTENDED_FRACTION: f64 = 0.9;
 /// After a failure with less than this fraction of the lifetime left, the next attempt is a login.
@@ -25,7 +29,7 @@ const LOGIN_BELOW_FRACTION: f64 = 0.25;
 const VERIFICATION_INTERVAL: Duration = Duration::from_secs(2);
 /// The longest timer; a later action takes several.
 const MAX_TIMER: Duration = Duration::from_secs(24 * 3600);
-/// A file whose token is about to expire is read again at least this often.
+/// For a login whose token is in a file: a file whose token is about to expire is read again at least this often.
 const MAX_FILE_RECHECK_INTERVAL: Duration = Duration::from_secs(60);
 
 pub(super) struct LoginTask<B> {
@@ -36,7 +40,8 @@ pub(super) struct LoginTask<B> {
     /// When to verify a token that Vault refused.
     verify_at: Option<Instant>,
     backoff: LoginBackoff,
-    generation: u64,
+    /// The number of the newest token; zero before the first login.
+    token_number: u64,
     last_attempt: Instant,
     last_verified: Option<Instant>,
     /// From `Retry-After`: no request is sent before this.
@@ -71,7 +76,7 @@ impl<B: LoginBackend> LoginTask<B> {
             next: NextAction { action: Action::LogIn, at: now },
             verify_at: None,
             backoff: LoginBackoff::default(),
-            generation: 0,
+            token_number: 0,
             last_attempt: now,
             last_verified: None,
             not_before: now,
@@ -121,8 +126,8 @@ impl<B: LoginBackend> LoginTask<B> {
     }
 
     fn schedule_verification(&mut self) {
-        let refused_generation = self.shared.refused_generation.swap(0, Ordering::AcqRel);
-        if self.held.as_ref().is_some_and(|held| held.token.generation == refused_generation) {
+        let refused_token_number = self.shared.refused_token_number.swap(0, Ordering::AcqRel);
+        if self.held.as_ref().is_some_and(|held| held.token.token_number == refused_token_number) {
             let now = Instant::now();
             let at = self
                 .last_verified
@@ -152,9 +157,9 @@ impl<B: LoginBackend> LoginTask<B> {
             Ok(granted) => {
                 self.backoff.reset();
                 let lifetime = granted.lifetime;
-                let is_extended = lifetime.is_zero()
+                let is_extended = lifetime == NO_EXPIRY
                     || lifetime.as_secs_f64() >= full_lifetime.as_secs_f64() * EXTENDED_FRACTION;
-                let renewed = LoginToken { generation: self.generation, ..granted.into_token(0) };
+                let renewed = granted.into_token(self.token_number);
                 self.publish(renewed, full_lifetime.max(lifetime));
                 match is_extended {
                     true => self.schedule_renewal(lifetime),
@@ -198,17 +203,17 @@ impl<B: LoginBackend> LoginTask<B> {
         let lifetime = granted.lifetime;
         let is_the_same = self.held.as_ref().is_some_and(|held| held.token.token.is_same_as(&granted.token));
         if !is_the_same {
-            self.generation += 1;
+            self.token_number += 1;
         }
-        let token = granted.into_token(self.generation);
+        let token = granted.into_token(self.token_number);
         let full_lifetime = match &self.held {
             Some(held) if is_the_same => held.full_lifetime.max(lifetime),
             _ => lifetime,
         };
-        let generation = self.generation;
+        let token_number = self.token_number;
         self.publish(token, full_lifetime);
         if is_the_same
-            && !lifetime.is_zero()
+            && lifetime != NO_EXPIRY
             && lifetime.as_secs_f64() < full_lifetime.as_secs_f64() * EXTENDED_FRACTION
         {
             // The token of a file that was not replaced yet.
@@ -217,7 +222,7 @@ impl<B: LoginBackend> LoginTask<B> {
             self.next = NextAction { action: Action::LogIn, at: Instant::now() + wait };
             return;
         }
-        tracing::info!(generation, ?lifetime, "logged in to Vault");
+        tracing::info!(token_number, ?lifetime, "logged in to Vault");
         self.schedule_renewal(lifetime);
     }
 
@@ -255,9 +260,9 @@ impl<B: LoginBackend> LoginTask<B> {
         let now = Instant::now();
         let Some(held) = &self.held else { return };
         let action = if held.token.renewable { Action::Renew } else { Action::LogIn };
-        let at = match lifetime.is_zero() {
-            true => now + MAX_TIMER * 365,
-            false => timing::renew_at(now, held.left().unwrap_or(lifetime)),
+        let at = match lifetime {
+            NO_EXPIRY => now + NEVER,
+            _ => timing::renew_at(now, held.left().unwrap_or(lifetime)),
         };
         self.next = NextAction { action, at };
     }
@@ -276,14 +281,14 @@ impl HeldLogin {
 }
 
 impl GrantedToken {
-    fn into_token(self, generation: u64) -> LoginToken {
+    fn into_token(self, token_number: u64) -> LoginToken {
         LoginToken {
             token: self.token,
             accessor: self.accessor,
             expires: self.expires,
             renewable: self.renewable,
             policies: self.policies,
-            generation,
+            token_number,
         }
     }
 }

@@ -108,9 +108,9 @@ impl LoginBackend for Script {
 }
 
 /// Waits for the second token, at most a day of the paused clock.
-async fn second_generation(shared: &SharedLogin) {
-    let mut changed = shared.generation.subscribe();
-    let second = changed.wait_for(|generation| *generation == 2);
+async fn wait_for_second_token(shared: &SharedLogin) {
+    let mut changed = shared.token_number.subscribe();
+    let second = changed.wait_for(|token_number| *token_number == 2);
     tokio::time::timeout(Duration::from_secs(24 * 3600), second)
         .await
         .expect("no second token within a day")
@@ -132,7 +132,7 @@ async fn one_token_lasts_a_day_and_is_renewed_at_two_thirds_of_its_life() {
     let first = renewals[0] - start;
     assert!((2160..=2400).contains(&first.as_secs()), "{first:?}");
     assert_eq!(script.times("login").len(), 1);
-    assert_eq!(shared.current().await.unwrap().generation, 1);
+    assert_eq!(shared.current().await.unwrap().token_number, 1);
 }
 
 #[tokio::test(start_paused = true)]
@@ -143,10 +143,10 @@ async fn a_renewal_that_does_not_extend_causes_a_login_while_the_old_token_is_va
     );
     let shared = script.start();
     let first = shared.current().await.unwrap();
-    second_generation(&shared).await;
+    wait_for_second_token(&shared).await;
     let second = shared.current().await.unwrap();
     assert_eq!(script.requests(), ["login", "renew", "renew", "login"]);
-    assert_eq!((first.generation, second.generation), (1, 2));
+    assert_eq!((first.token_number, second.token_number), (1, 2));
     let old = shared.retired.lock().unwrap()[0].clone();
     assert!(
         old.token.is_same_as(&first.token) && old.is_live(),
@@ -160,7 +160,7 @@ async fn a_token_that_is_not_renewable_is_replaced_at_two_thirds() {
     let shared = script.start();
     let start = Instant::now();
     sleep_seconds(61).await;
-    assert_eq!(shared.current().await.unwrap().generation, 2);
+    assert_eq!(shared.current().await.unwrap().token_number, 2);
     let second = script.times("login")[1] - start;
     assert!((54..=60).contains(&second.as_secs()), "{second:?}");
 }
@@ -170,14 +170,14 @@ async fn the_current_token_is_used_during_an_outage_until_it_expires() {
     let script = Script::new(&[Ok(("s.one", 3600)), Err(503)], &[Err(503)]);
     let shared = script.start();
     sleep_seconds(3500).await;
-    assert_eq!(shared.current().await.unwrap().generation, 1, "a token that is still valid was replaced");
+    assert_eq!(shared.current().await.unwrap().token_number, 1, "a token that is still valid was replaced");
     assert_eq!(shared.state.borrow().failure.as_ref().unwrap().error.kind(), Kind::Sealed);
     sleep_seconds(101).await;
     let asked = Instant::now();
     assert_eq!(shared.current().await.unwrap_err().kind(), Kind::Sealed);
     assert!(asked.elapsed() < Duration::from_secs(10));
     script.0.lock().unwrap().logins = [Ok(("s.two", 3600))].into();
-    assert_eq!(shared.current().await.unwrap().generation, 2, "the login did not recover");
+    assert_eq!(shared.current().await.unwrap().token_number, 2, "the login did not recover");
     let attempts = script.requests().len();
     assert!(attempts < 100, "{attempts} attempts in twenty minutes of outage");
 }
@@ -225,8 +225,8 @@ async fn a_refused_token_is_verified_and_replaced_only_if_it_is_invalid() {
     script.0.lock().unwrap().verifications = [Ok(("s.one", 3600))].into();
     let shared = script.start();
     shared.current().await.unwrap();
-    let report_refusal = |generation| {
-        shared.refused_generation.store(generation, Ordering::Release);
+    let report_refusal = |token_number| {
+        shared.refused_token_number.store(token_number, Ordering::Release);
         shared.wake.notify_one();
     };
     // Many refusals by policy neither cause many requests nor delay the renewal.
@@ -240,21 +240,21 @@ async fn a_refused_token_is_verified_and_replaced_only_if_it_is_invalid() {
     assert_eq!(script.times("login").len(), 1);
     script.0.lock().unwrap().verifications = [Err(403)].into();
     report_refusal(1);
-    second_generation(&shared).await;
+    wait_for_second_token(&shared).await;
     report_refusal(1);
     sleep_seconds(10).await;
     assert_eq!(script.times("login").len(), 2, "the refusal of an older token caused a login");
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_same_token_again_is_no_new_generation() {
+async fn the_same_token_again_keeps_its_number() {
     let script =
         Script::new(&[Ok(("s.one", 60)), Ok(("s.one", 20)), Ok(("s.one", 13)), Ok(("s.two", 60))], &[]);
     let shared = script.start();
     sleep_seconds(41).await;
-    assert_eq!(shared.current().await.unwrap().generation, 1);
+    assert_eq!(shared.current().await.unwrap().token_number, 1);
     sleep_seconds(18).await;
-    assert_eq!(shared.current().await.unwrap().generation, 2);
+    assert_eq!(shared.current().await.unwrap().token_number, 2);
     assert_eq!(script.times("login").len(), 4);
 }
 

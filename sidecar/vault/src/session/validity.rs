@@ -16,7 +16,7 @@ impl SessionVault {
     /// Whether a lease of this token is as good as one that would be created now.
     pub(crate) fn is_current(&self, token: &SessionToken) -> bool {
         token.issued().number > self.0.link_state().withdrawn
-            && token.issued().is_of_this_login(self.0.access.generation())
+            && token.issued().is_of_this_login(self.0.access.login_token_number())
             && token.issued().is_live()
     }
 
@@ -64,7 +64,7 @@ impl SessionVault {
 
     /// Whether this token ends with an earlier login.
     pub(crate) fn is_of_former_login(&self, token: &SessionToken) -> bool {
-        !token.issued().is_of_this_login(self.0.access.generation())
+        !token.issued().is_of_this_login(self.0.access.login_token_number())
     }
 
     /// Renews the lease of this token; `None` leaves the increment to Vault.
