@@ -9,7 +9,8 @@ use crate::address::{Address, InvalidAddress};
 use crate::control::Ticket;
 use crate::key::{InvalidKey, PublicKey, decode_hex};
 
-/// What `cofferdam enroll` prints. Any sandbox that presents the ticket first is enrolled, so `Debug` hides the ticket.
+/// What `cofferdam enroll` prints. The first sandbox that presents the ticket is enrolled, whichever it is, so `Debug` hides
+/// the ticket.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct EnrolmentString {
     /// The sidecar's key; a peer with another key is refused.
@@ -32,7 +33,7 @@ pub enum InvalidEnrolment {
     Short,
     #[error("the ticket in it is not valid: use the string as `cofferdam enroll` printed it, whole")]
     Ticket,
-    #[error("a sandbox with an enrolment string dials out: its address is `tls://` or `wss://`, not `{0}`")]
+    #[error("the address in it must be `tls://` or `wss://`, which a sandbox can dial, not `{0}`")]
     WrongAddress(Address),
 }
 

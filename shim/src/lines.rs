@@ -1,4 +1,5 @@
-//! Splits bytes into lines: those of the harness, and in the client those of the relay.
+//! Splits bytes into lines: those that the harness writes, and in the commands `tools` and `call` those that the shim's own
+//! relay writes.
 //!
 //! A line ends at `\n`; `\r\n`, empty lines and a last line without an end are tolerated. A line over the limit is
 //! discarded as it arrives, while its id is searched for. Without a partial line, [`Lines`] holds at most

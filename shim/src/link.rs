@@ -136,7 +136,7 @@ impl Dialer {
         let Some(key) = self.key.filter(|_| retry == Retry::Never && enrolment.contains(&code)) else {
             return retry;
         };
-        match self.state.refused(&key) {
+        match self.state.record_refusal(&key) {
             OtherEnrolment::None => {
                 self.enrolment_wait = EnrolmentWait::Yes;
                 Retry::Never

@@ -26,7 +26,7 @@ impl EnrolmentState {
         Self
     }
 
-    pub(crate) fn refused(&self, _key: &PublicKey) -> OtherEnrolment {
+    pub(crate) fn record_refusal(&self, _key: &PublicKey) -> OtherEnrolment {
         OtherEnrolment::None
     }
 }

@@ -112,7 +112,8 @@ async fn query(mut connection: Connection, hello: Hello) -> Result<Status, Failu
     let mut sent = 0;
     while sent < bytes.len() || connection.stream.has_unsent() {
         let written = connection.stream.write(&bytes[sent..]).await;
-        sent += written.map_err(|error| Failure::unavailable(&format!("write to the sidecar: {error}")))?;
+        sent += written
+            .map_err(|error| Failure::unavailable(&format!("cannot write to the sidecar: {error}")))?;
     }
     let Connection { stream, decoder } = &mut connection;
     match next_frame(stream, decoder).await? {
@@ -130,7 +131,7 @@ async fn next_frame(stream: &Stream, decoder: &mut Decoder) -> Result<Frame, Fai
             return Ok(frame);
         }
         let read = poll_fn(|context| stream.poll_read(context, decoder.spare())).await;
-        match read.map_err(|error| Failure::unavailable(&format!("read from the sidecar: {error}")))? {
+        match read.map_err(|error| Failure::unavailable(&format!("cannot read from the sidecar: {error}")))? {
             0 => return Err(Failure::unavailable("the sidecar closed the connection")),
             count => decoder.filled(count),
         }

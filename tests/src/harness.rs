@@ -40,7 +40,7 @@ pub enum Era {
     /// `initialize` and sessions, up to 2025-11-25.
     Legacy,
     /// Stateless, 2026-07-28: every request says its version.
-    Modern,
+    Stateless,
 }
 
 impl Harness {
@@ -111,7 +111,7 @@ impl Harness {
     /// `server/discover`.
     #[track_caller]
     pub fn discover(&mut self) -> Value {
-        self.era = Era::Modern;
+        self.era = Era::Stateless;
         self.request("server/discover", json!({}))
     }
 
@@ -144,7 +144,7 @@ impl Harness {
     /// Sends a request and does not wait; returns its id.
     #[track_caller]
     pub fn send_request(&mut self, method: &str, mut params: Value) -> Value {
-        if self.era == Era::Modern {
+        if self.era == Era::Stateless {
             let meta = json!({
                 "io.modelcontextprotocol/protocolVersion": "2026-07-28",
                 "io.modelcontextprotocol/clientCapabilities": {},
@@ -175,11 +175,11 @@ impl Harness {
         input.write_all(bytes).and_then(|()| input.flush()).expect("the child reads its stdin");
     }
 
-    /// Sends lines from `next` until the child's stdin has accepted at least `total` bytes, or none for `quiet`.
-    /// Returns the number of bytes accepted; nothing can be sent afterwards.
+    /// Sends lines from `next` until the child's stdin has accepted at least `total` bytes, or has accepted nothing for the
+    /// duration `stall_timeout`. Returns the number of bytes accepted; nothing can be sent afterwards.
     pub fn flood_stdin(
         &mut self,
-        quiet: Duration,
+        stall_timeout: Duration,
         total: usize,
         mut next: impl FnMut() -> String + Send,
     ) -> usize {
@@ -202,7 +202,7 @@ impl Harness {
                 }
             }
         });
-        std::iter::from_fn(|| accepted.recv_timeout(quiet).ok()).sum()
+        std::iter::from_fn(|| accepted.recv_timeout(stall_timeout).ok()).sum()
     }
 
     /// Stops reading the child's stdout, after the line that is being read.

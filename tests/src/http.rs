@@ -1,4 +1,4 @@
-//! A minimal HTTP/1.1 server for scripts: one request and one response per connection.
+//! A minimal HTTP/1.1 server whose responses a test or a test's script supplies: one request and one response per connection.
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Read, Write};

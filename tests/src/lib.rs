@@ -20,7 +20,7 @@
 //! | [`fake_model`] | model APIs on loopback that drive a real Claude Code or Codex |
 //! | [`harness`] | raw MCP lines over a child's stdio |
 //! | [`http_fixture`] | an MCP server over HTTP that records its requests |
-//! | [`http`] | a minimal HTTP server for scripts |
+//! | [`http`] | a minimal HTTP server whose responses the caller supplies |
 //! | [`local_run`] | `cofferdam run` with a home and a project of its own |
 //! | [`markdown`] | blocks, spans and tables of the project's documents |
 //! | [`openbao`] | a real OpenBao server |
@@ -31,10 +31,10 @@
 //! | [`recording_proxy`] | a proxy on the relay socket that records every byte towards the shim |
 //! | [`relay`] | a relay connection that a test drives, for frames that a shim never sends |
 //! | [`reverse_proxy`] | real nginx, HAProxy and Caddy in front of a sidecar |
-//! | [`sandbox`] | the state directory and the shims of an enrolled sandbox |
-//! | [`sandboxes`] | real sandboxes with the shim inside |
+//! | [`sandbox_files`] | the state directory and the enrolment string of a sandbox whose shims run on the host |
+//! | [`sandboxes`] | real sandboxes (bubblewrap, containers, virtual machines and others) with the shim inside |
 //! | [`server`] | the MCP servers that a world can have |
-//! | [`single_sandbox`] | one enrolled sandbox: all its servers share a session |
+//! | [`shared_session`] | an enrolled sandbox whose links share one session, one of them to a server without a credential |
 //! | [`tools`] | where installed tools are, and what happens when one is missing |
 //! | [`vault_fault_proxy`] | a proxy in front of OpenBao that counts, delays, cuts and rewrites |
 //! | [`vault_logins`] | what an OpenBao needs for each way to log in |
@@ -66,10 +66,10 @@ pub mod proxy;
 pub mod recording_proxy;
 pub mod relay;
 pub mod reverse_proxy;
-pub mod sandbox;
+pub mod sandbox_files;
 pub mod sandboxes;
 pub mod server;
-pub mod single_sandbox;
+pub mod shared_session;
 pub mod tools;
 pub mod vault;
 pub mod vault_fault_proxy;

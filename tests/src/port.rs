@@ -3,7 +3,10 @@
 //! A configuration needs an address before there is a listener. Until then the port must not be used by another test,
 //! by another process, or by a socket for which the kernel chooses the port. What must stay true: two calls never
 //! return the same port, not even in two processes at the same time; no returned port is in the kernel's ephemeral
-//! range.
+//! range, unless that range begins so low that fewer than 1,024 ports are left below it.
+//!
+//! The IP address differs too, with each call and each process. When a process has ended, its ports are free again; a
+//! client that still connects to one of its addresses does not reach the listener of another process.
 
 use std::fs;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, UdpSocket};
@@ -17,12 +20,13 @@ use std::sync::{Mutex, PoisonError};
 /// When no port is left.
 pub fn free_address() -> SocketAddr {
     let mut reserved = RESERVED.lock().unwrap_or_else(PoisonError::into_inner);
-    let [high, low] = (std::process::id() as u16).to_be_bytes();
-    let last = 1 + (reserved.len() % ADDRESSES) as u8;
+    let [second_byte, third_byte] = (std::process::id() as u16).to_be_bytes();
+    let last_byte = 1 + (reserved.len() % ADDRESSES) as u8;
     let reservation = ports().find_map(reserve).expect("loopback has a port");
     let port = reservation.local_addr().expect("it was just bound").port();
     reserved.push(reservation);
-    SocketAddr::from(([127, high.max(1), low, last], port))
+    // The second byte is not zero, so that no address is the usual 127.0.0.1.
+    SocketAddr::from(([127, second_byte.max(1), third_byte, last_byte], port))
 }
 
 /// Reservations of ports. They end with the process, however it ends.
@@ -31,6 +35,8 @@ static RESERVED: Mutex<Vec<UdpSocket>> = Mutex::new(Vec::new());
 const ADDRESSES: usize = 254;
 /// Lower ports may be used by other programs of the machine.
 const LOWEST_PORT: u16 = 10_000;
+/// So many ports are used even if some of them are in the kernel's ephemeral range.
+const MIN_PORTS: u16 = 1024;
 /// Distance of two ports: some servers use the next port too.
 const PORT_STEP: usize = 2;
 /// Processes begin at different ports, so that they seldom try the same one.
@@ -38,7 +44,7 @@ const STRIDE: usize = 626;
 
 /// All usable ports, in an order that depends on the process.
 fn ports() -> impl Iterator<Item = u16> {
-    let range = LOWEST_PORT..ephemeral_ports().start.max(LOWEST_PORT + 1024);
+    let range = LOWEST_PORT..ephemeral_ports().start.max(LOWEST_PORT + MIN_PORTS);
     let count = range.len() / PORT_STEP;
     let first = std::process::id() as usize * STRIDE;
     (0..count).map(move |index| range.start + ((first + index) % count * PORT_STEP) as u16)

@@ -1,4 +1,5 @@
-//! The files of an enrolled sandbox: its state directory, and the file with its enrolment string.
+//! The files of a sandbox whose shims run on the host as plain processes: its state directory, and the file with its enrolment
+//! string.
 
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
@@ -16,11 +17,11 @@ use crate::relay::RawRelay;
 use crate::world::World;
 
 #[derive(Debug)]
-pub struct Sandbox {
+pub struct SandboxFiles {
     root: tempfile::TempDir,
 }
 
-impl Sandbox {
+impl SandboxFiles {
     /// Creates a sandbox without an enrolment.
     #[track_caller]
     #[expect(clippy::new_without_default, reason = "it makes a directory")]

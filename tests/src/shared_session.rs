@@ -1,18 +1,18 @@
-//! One enrolled sandbox whose servers share a session. One of the servers, `steady`, needs no credential.
+//! An enrolled sandbox whose links share a session. One of its servers, `steady`, needs no credential.
 
 use serde_json::{Value, json};
 
 use crate::cuttable_tcp::CuttableTcp;
 use crate::harness::Harness;
-use crate::sandbox::Sandbox;
+use crate::sandbox_files::SandboxFiles;
 use crate::server::Server;
 use crate::vault::leave;
 use crate::world::{Builder, World};
 
 #[derive(Debug)]
-pub struct SingleSandbox {
+pub struct SharedSession {
     pub world: World,
-    sandbox: Sandbox,
+    sandbox: SandboxFiles,
     /// Connected to a server without a credential, before a fault is injected.
     steady: Harness,
     _tcp: CuttableTcp,
@@ -21,14 +21,14 @@ pub struct SingleSandbox {
 /// The name of the server without a credential.
 const STEADY: &str = "steady";
 
-impl SingleSandbox {
+impl SharedSession {
     /// Starts the world with one more server, which needs no credential.
     #[track_caller]
     pub fn start(builder: Builder) -> Self {
         let tcp = CuttableTcp::start();
         let steady = Server::fixture().allow(&["*"]);
         let world = builder.server(STEADY, steady).relay(&tcp.relay_lines()).start();
-        let sandbox = Sandbox::enrolled(&world);
+        let sandbox = SandboxFiles::enrolled(&world);
         let steady = shim(&sandbox, STEADY).initialized();
         Self { world, sandbox, steady, _tcp: tcp }
     }
@@ -88,7 +88,7 @@ pub fn refused(harness: &mut Harness, server: &str, words: &[&str]) -> String {
 }
 
 #[track_caller]
-fn shim(sandbox: &Sandbox, server: &str) -> Harness {
+fn shim(sandbox: &SandboxFiles, server: &str) -> Harness {
     let mut command = sandbox.command();
     command.args(["--server", server]);
     Harness::start(command, "cofferdam-shim")

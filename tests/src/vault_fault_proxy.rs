@@ -3,8 +3,8 @@
 //!
 //! Fixed responses are those that a single open-source server cannot be made to send (412, 472, 473, a lease without a
 //! duration). What must stay true: a request that no rule matches is forwarded unchanged, and a rewritten response
-//! comes from the real server, with only some JSON members changed. `vault_outages::replayed` compares fixed responses
-//! with real ones.
+//! comes from the real server, with only some JSON members changed. A test in
+//! `vault_outages::fixed_responses` compares responses through the proxy with those of the server.
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -36,14 +36,14 @@ pub enum Action {
     /// Neither forwards it nor responds, until the rules are cleared.
     NeverRespond,
     /// Sends a fixed response, without the server.
-    Respond(Recording),
+    Respond(FixedResponse),
     /// Forwards it and changes members of the response.
     Rewrite(fn(&mut Value)),
 }
 
 /// A fixed response that the proxy sends itself.
 #[derive(Clone, Copy, Debug)]
-pub struct Recording {
+pub struct FixedResponse {
     pub status: u16,
     /// Header lines, each ended by `\r\n`; may be empty.
     pub headers: &'static str,
@@ -152,10 +152,10 @@ fn serve(shared: &Shared, mut client: TcpStream) {
     let rule = rules.iter().rev().find(|(path, _)| seen.path.starts_with(path.as_str()));
     locked(&shared.seen).push(seen);
     match rule.map_or(Action::Forward, |(_, action)| *action) {
-        Action::Respond(Recording { status, headers, body }) => {
+        Action::Respond(FixedResponse { status, headers, body }) => {
             let length = body.len();
             let response = format!(
-                "HTTP/1.1 {status} Recorded\r\ncontent-type: application/json\r\ncontent-length: {length}\r\n{headers}\r\n{body}"
+                "HTTP/1.1 {status} Fixed\r\ncontent-type: application/json\r\ncontent-length: {length}\r\n{headers}\r\n{body}"
             );
             let _ = client.write_all(response.as_bytes());
         }

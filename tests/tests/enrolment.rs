@@ -6,7 +6,7 @@ use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use cofferdam_tests::cuttable_tcp::CuttableTcp;
 use cofferdam_tests::deadline::wait_until;
 use cofferdam_tests::harness::{Harness, refusal_of};
-use cofferdam_tests::sandbox::{Sandbox, enroll};
+use cofferdam_tests::sandbox_files::{SandboxFiles, enroll};
 use cofferdam_tests::server::Server;
 use cofferdam_tests::world::World;
 use serde_json::{Value, json};
@@ -25,7 +25,7 @@ fn assert_echo(harness: &mut Harness, text: &str) {
 
 /// Asserts that the message reached the waiting call, stderr and `status`.
 #[track_caller]
-fn assert_refused_everywhere(sandbox: &Sandbox, code: &str, word: &str) {
+fn assert_refused_everywhere(sandbox: &SandboxFiles, code: &str, word: &str) {
     let mut shim = sandbox.shim();
     let answer = shim.initialize();
     assert_eq!(refusal_of(&answer), code, "{answer}");
@@ -45,7 +45,7 @@ fn alerts(world: &World) -> Vec<Value> {
 #[test]
 fn an_enrolment_string_in_a_file_admits_one_sandbox() {
     let (world, _tcp) = world_with_port();
-    let sandbox = Sandbox::new();
+    let sandbox = SandboxFiles::new();
     let string = enroll(&world, &["--name", "bench 7", "--ttl", "1h"]);
     let pin = world.cofferdam_text(&["key"]);
     assert!(string.starts_with(&format!("cofferdam:1:{}:", pin.trim())), "{string}");
@@ -73,9 +73,9 @@ fn an_enrolment_string_in_a_file_admits_one_sandbox() {
 #[test]
 fn a_restarted_sandbox_reconnects_although_its_environment_has_a_used_ticket() {
     let (world, _tcp) = world_with_port();
-    let sandbox = Sandbox::new();
+    let sandbox = SandboxFiles::new();
     let string = enroll(&world, &[]);
-    let shim = |sandbox: &Sandbox| {
+    let shim = |sandbox: &SandboxFiles| {
         let mut command = sandbox.command();
         command.env("COFFERDAM_ENROLL", &string);
         Harness::start(command, "cofferdam-shim")
@@ -99,7 +99,7 @@ fn a_restarted_sandbox_reconnects_although_its_environment_has_a_used_ticket() {
 #[test]
 fn after_a_restart_of_the_sidecar_every_sandbox_reconnects() {
     let (mut world, _tcp) = world_with_port();
-    let sandbox = Sandbox::enrolled(&world);
+    let sandbox = SandboxFiles::enrolled(&world);
     let unused = enroll(&world, &["--ticket-ttl", "1h"]);
     let mut shim = sandbox.connected();
     assert_echo(&mut shim, "before");
@@ -113,7 +113,7 @@ fn after_a_restart_of_the_sidecar_every_sandbox_reconnects() {
     assert_echo(&mut other, "the other one too");
     let mut later = sandbox.connected();
     assert_echo(&mut later, "and a new one");
-    let newcomer = Sandbox::new();
+    let newcomer = SandboxFiles::new();
     newcomer.put(&unused);
     assert_echo(&mut newcomer.connected(), "a ticket from before");
     assert!(alerts(&world).is_empty(), "{:?}", alerts(&world));
@@ -122,7 +122,7 @@ fn after_a_restart_of_the_sidecar_every_sandbox_reconnects() {
 #[test]
 fn a_lost_welcome_does_not_use_up_the_ticket() {
     let (world, tcp) = world_with_port();
-    let sandbox = Sandbox::enrolled(&world);
+    let sandbox = SandboxFiles::enrolled(&world);
     // The first Hello has the ticket, later ones an epoch.
     for round in 1..=3 {
         tcp.drop_the_next_welcome();
@@ -138,7 +138,7 @@ fn a_lost_welcome_does_not_use_up_the_ticket() {
 #[test]
 fn shims_that_start_together_share_one_ticket_and_one_session() {
     let (world, _tcp) = world_with_port();
-    let sandbox = Sandbox::enrolled(&world);
+    let sandbox = SandboxFiles::enrolled(&world);
     let mut shims: Vec<Harness> = (0..5).map(|_| sandbox.shim()).collect();
     let ids: Vec<Value> = shims.iter_mut().map(Harness::send_initialize).collect();
     for (shim, id) in shims.iter_mut().zip(&ids) {
@@ -155,7 +155,7 @@ fn shims_that_start_together_share_one_ticket_and_one_session() {
 #[test]
 fn a_running_shim_finds_its_enrolment_string() {
     let (world, _tcp) = world_with_port();
-    let sandbox = Sandbox::new();
+    let sandbox = SandboxFiles::new();
     let mut shim = sandbox.shim();
     let id = shim.send_initialize();
     wait_until("stderr says what is missing", || shim.stderr().contains("no enrolment"));
@@ -176,10 +176,10 @@ fn invalid_tickets_are_refused_with_distinct_reasons() {
     let string = enroll(&world, &[]);
     let (other_world, _other_tcp) = world_with_port();
 
-    let first = Sandbox::new();
+    let first = SandboxFiles::new();
     first.put(&string);
     assert_echo(&mut first.connected(), "first");
-    let second = Sandbox::new();
+    let second = SandboxFiles::new();
     second.put(&string);
     assert_refused_everywhere(&second, "ticket_refused", "used before");
     assert_eq!(
@@ -190,7 +190,7 @@ fn invalid_tickets_are_refused_with_distinct_reasons() {
     );
     assert!(alerts(&world)[0]["detail"].as_str().unwrap().contains("ticket was used a second time"));
 
-    let late = Sandbox::new();
+    let late = SandboxFiles::new();
     late.put(&enroll(&world, &["--ticket-ttl", "1s"]));
     let string = std::fs::read_to_string(late.enrolment_file()).unwrap();
     wait_until("the ticket expires", || world.log().contains("enrolment expired"));
@@ -201,7 +201,7 @@ fn invalid_tickets_are_refused_with_distinct_reasons() {
     let parts = |string: &str| string.splitn(5, ':').map(str::to_owned).collect::<Vec<_>>();
     let (mut mixed, of_other) = (parts(&enroll(&world, &[])), parts(&enroll(&other_world, &[])));
     mixed[3].clone_from(&of_other[3]);
-    let foreign = Sandbox::new();
+    let foreign = SandboxFiles::new();
     foreign.put(&mixed.join(":"));
     assert_refused_everywhere(&foreign, "ticket_refused", "unknown to this sidecar");
     assert_echo(&mut first.connected(), "undisturbed");
@@ -210,7 +210,7 @@ fn invalid_tickets_are_refused_with_distinct_reasons() {
 #[test]
 fn a_refused_sandbox_is_enrolled_again_without_a_restart() {
     let (world, _tcp) = world_with_port();
-    let sandbox = Sandbox::new();
+    let sandbox = SandboxFiles::new();
     sandbox.put(&enroll(&world, &["--ttl", "2s"]));
     let mut shim = sandbox.connected();
     assert_echo(&mut shim, "while it lasts");
@@ -230,7 +230,7 @@ fn a_refused_sandbox_is_enrolled_again_without_a_restart() {
 #[test]
 fn a_new_enrolment_string_is_used_at_once_if_the_old_enrolment_has_ended() {
     let (world, _tcp) = world_with_port();
-    let sandbox = Sandbox::enrolled(&world);
+    let sandbox = SandboxFiles::enrolled(&world);
     let mut shim = sandbox.connected();
     assert_echo(&mut shim, "before");
     shim.close_stdin();
@@ -245,7 +245,7 @@ fn a_new_enrolment_string_is_used_at_once_if_the_old_enrolment_has_ended() {
 #[test]
 fn kill_ends_the_enrolment_and_its_shims_get_the_next_step() {
     let (world, _tcp) = world_with_port();
-    let (sandbox, neighbour) = (Sandbox::enrolled(&world), Sandbox::enrolled(&world));
+    let (sandbox, neighbour) = (SandboxFiles::enrolled(&world), SandboxFiles::enrolled(&world));
     let mut shims: Vec<Harness> = (0..2).map(|_| sandbox.connected()).collect();
     let mut other = neighbour.connected();
     let session = sandbox.status()["session"].as_str().unwrap().to_owned();
@@ -267,7 +267,7 @@ fn kill_ends_the_enrolment_and_its_shims_get_the_next_step() {
 #[test]
 fn a_sidecar_with_another_key_than_the_pinned_one_is_refused() {
     let (world, _tcp) = world_with_port();
-    let sandbox = Sandbox::new();
+    let sandbox = SandboxFiles::new();
     let string = enroll(&world, &[]);
     let (start, rest) = string.split_at("cofferdam:1:".len());
     let flipped = if rest.starts_with('0') { "1" } else { "0" };
@@ -282,7 +282,7 @@ fn a_sidecar_with_another_key_than_the_pinned_one_is_refused() {
         shim.stderr()
     );
     assert_eq!(world.sessions(), json!([]));
-    let second = Sandbox::new();
+    let second = SandboxFiles::new();
     second.put(&string);
     assert_echo(&mut second.connected(), "the ticket was not used up");
 }
@@ -290,7 +290,7 @@ fn a_sidecar_with_another_key_than_the_pinned_one_is_refused() {
 #[test]
 fn an_unwritable_state_directory_is_reported_and_uses_up_no_ticket() {
     let (world, _tcp) = world_with_port();
-    let sandbox = Sandbox::enrolled(&world);
+    let sandbox = SandboxFiles::enrolled(&world);
     std::fs::write(sandbox.state(), "a file in the way").unwrap();
     let mut shim = sandbox.shim();
     let id = shim.send_initialize();
@@ -307,7 +307,7 @@ fn a_socket_is_created_for_one_sandbox() {
     let directory = world.layout().root().join("box");
     let link = enroll(&world, &["--socket", directory.to_str().unwrap(), "--name", "box"]);
     assert_eq!(link, format!("unix:{}/relay.sock", directory.display()));
-    let sandbox = Sandbox::new();
+    let sandbox = SandboxFiles::new();
     let shim = |link: &str| {
         let mut command = sandbox.command();
         command.args(["--relay", link]);
@@ -381,7 +381,7 @@ fn users_that_are_not_listed_may_not_use_a_sandboxs_own_socket() {
     let directory = world.layout().root().join("box");
     wait_until("the sidecar answers", || world.cofferdam(&["sessions"]).status.success());
     let link = enroll(&world, &["--socket", directory.to_str().unwrap()]);
-    let output = Sandbox::new().run(&["status", "--json", "--relay", &link]);
+    let output = SandboxFiles::new().run(&["status", "--json", "--relay", &link]);
     let status: Value = serde_json::from_slice(&output.stdout).unwrap();
     assert!(status["trouble"]["message"].as_str().unwrap().contains("unix-uids"), "{status}");
 }
@@ -409,11 +409,11 @@ fn invalid_enrolments_are_refused_with_the_reason() {
 #[test]
 fn the_shared_socket_has_a_status_too() {
     let world = World::new().server("tools", Server::fixture()).start();
-    let output = Sandbox::new().run(&["status", "--json", "--relay", &world.link()]);
+    let output = SandboxFiles::new().run(&["status", "--json", "--relay", &world.link()]);
     let status: Value = serde_json::from_slice(&output.stdout).unwrap();
     assert_eq!((&status["grant"], &status["servers"]), (&json!("dev"), &json!(["tools"])), "{status}");
     assert_eq!(world.sessions(), json!([]), "nothing was opened");
-    let unreachable = Sandbox::new().run(&["status", "--relay", "unix:/nonexistent"]);
+    let unreachable = SandboxFiles::new().run(&["status", "--relay", "unix:/nonexistent"]);
     assert_eq!(unreachable.status.code(), Some(69));
     assert!(String::from_utf8_lossy(&unreachable.stderr).contains("unix:/nonexistent"));
 }

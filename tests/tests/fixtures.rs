@@ -16,9 +16,9 @@ fn the_fixture_supports_initialize_and_discover() {
     let mut legacy = BareFixture::start(&[]);
     assert_eq!(legacy.harness.initialize()["result"]["protocolVersion"], "2025-11-25");
     assert_eq!(legacy.harness.call_text("add", json!({"a": 2, "b": 3})), "5");
-    let mut modern = BareFixture::start(&[]);
-    assert_eq!(modern.harness.discover()["result"]["supportedVersions"][0], "2026-07-28");
-    assert_eq!(modern.harness.call("echo", json!({"text": "x"}))["result"]["resultType"], "complete");
+    let mut stateless = BareFixture::start(&[]);
+    assert_eq!(stateless.harness.discover()["result"]["supportedVersions"][0], "2026-07-28");
+    assert_eq!(stateless.harness.call("echo", json!({"text": "x"}))["result"]["resultType"], "complete");
 }
 
 #[test]
@@ -99,7 +99,7 @@ fn a_strict_server_requires_the_handshake_first() {
 
 #[test]
 fn ids_are_written_with_escapes() {
-    let mut fixture = BareFixture::start(&["id-respelled"]);
+    let mut fixture = BareFixture::start(&["escapes-ids"]);
     fixture.harness.send_raw(b"{\"jsonrpc\":\"2.0\",\"id\":\"ab\",\"method\":\"ping\"}\n");
     assert!(contains(&fixture.harness.next_line(), br#""id":"\u0061\u0062""#));
 }

@@ -6,7 +6,7 @@ use cofferdam_tests::deadline::wait_until;
 use cofferdam_tests::harness::{Harness, refusal_of};
 use cofferdam_tests::process::command;
 use cofferdam_tests::relay::{Next, RawRelay, hello};
-use cofferdam_tests::sandbox::Sandbox;
+use cofferdam_tests::sandbox_files::SandboxFiles;
 use cofferdam_tests::server::Server;
 use cofferdam_tests::tools::Tool;
 use cofferdam_tests::world::World;
@@ -27,8 +27,8 @@ fn alerts(world: &World) -> Vec<Value> {
 
 /// A sandbox that was connected once and has no link now.
 #[track_caller]
-fn disconnected_sandbox(world: &World) -> Sandbox {
-    let sandbox = Sandbox::enrolled(world);
+fn disconnected_sandbox(world: &World) -> SandboxFiles {
+    let sandbox = SandboxFiles::enrolled(world);
     leave(sandbox.connected());
     sandbox
 }
@@ -50,7 +50,7 @@ fn links(world: &World) -> Vec<String> {
 #[test]
 fn ten_shims_of_one_sandbox_reconnect_and_none_is_taken_for_a_clone() {
     let (mut world, tcp) = world_with_port();
-    let sandbox = Sandbox::enrolled(&world);
+    let sandbox = SandboxFiles::enrolled(&world);
     let mut shims: Vec<Harness> = (0..10).map(|_| sandbox.connected()).collect();
     let before = links(&world);
     assert_eq!(before.len(), 10);
@@ -230,7 +230,7 @@ fn resuming_a_link_of_another_sandbox_is_refused_and_alerts_are_limited() {
 #[test]
 fn with_copied_state_one_shim_continues_and_the_other_gets_the_next_step() {
     let (world, _tcp) = world_with_port();
-    let original = Sandbox::enrolled(&world);
+    let original = SandboxFiles::enrolled(&world);
     let mut running = original.connected();
     let clone = original.copy();
     let mut copied = clone.connected();
@@ -254,7 +254,7 @@ fn with_copied_state_one_shim_continues_and_the_other_gets_the_next_step() {
     assert_eq!(copied.call_text("echo", json!({"text": "on"})), "on");
 
     // The advice in the message helps, without a restart.
-    original.put(&cofferdam_tests::sandbox::enroll(&world, &[]));
+    original.put(&cofferdam_tests::sandbox_files::enroll(&world, &[]));
     let mut response = Value::Null;
     wait_until("the sandbox is enrolled again", || {
         response = refused.call("echo", json!({"text": "afresh"}));
@@ -395,7 +395,7 @@ fn on_a_socket_a_copy_gets_a_link_of_its_own() {
 
 /// The Hello of a shim with this sandbox's key and epoch.
 #[track_caller]
-fn key_hello(sandbox: &Sandbox, link: Option<&Welcome>) -> Hello {
+fn key_hello(sandbox: &SandboxFiles, link: Option<&Welcome>) -> Hello {
     let epoch = sandbox.saved()["epoch"].as_str().map(|epoch| Epoch(epoch.to_owned()));
     Hello { proof: Proof::Key { epoch }, resume: link.map(resume), ..hello("tools", &[1]) }
 }

@@ -12,7 +12,7 @@ use cofferdam_tests::harness::Harness;
 use cofferdam_tests::port::free_address;
 use cofferdam_tests::process::{memory_kib, open_descriptors};
 use cofferdam_tests::relay::{Next, RawRelay, hello};
-use cofferdam_tests::sandbox::enroll;
+use cofferdam_tests::sandbox_files::enroll;
 use cofferdam_tests::server::Server;
 use cofferdam_tests::tools::cannot_run;
 use cofferdam_tests::world::World;

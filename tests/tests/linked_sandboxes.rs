@@ -12,7 +12,7 @@ use cofferdam_tests::encodings::assert_absent;
 use cofferdam_tests::harness::{Harness, text_of};
 use cofferdam_tests::port::free_address;
 use cofferdam_tests::process::{command_line, is_alive, output_of, send};
-use cofferdam_tests::sandbox::enroll;
+use cofferdam_tests::sandbox_files::enroll;
 use cofferdam_tests::sandboxes::{
     Access, Cable, Guest, Inside, PROXY_OF_SRT, Podman, SHIM_INSIDE, Sandbox, Srt, Ssh, Veth,
 };

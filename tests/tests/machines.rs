@@ -8,7 +8,7 @@ use cofferdam_tests::deadline::wait_until;
 use cofferdam_tests::encodings::assert_absent;
 use cofferdam_tests::harness::{refusal_of, text_of};
 use cofferdam_tests::port::free_address;
-use cofferdam_tests::sandbox::enroll;
+use cofferdam_tests::sandbox_files::enroll;
 use cofferdam_tests::sandboxes::{Booted, Guest, Machine, Outlet};
 use cofferdam_tests::server::Server;
 use cofferdam_tests::world::World;

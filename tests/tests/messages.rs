@@ -158,7 +158,7 @@ fn a_message_that_is_too_large_is_refused_under_its_id_wherever_the_id_is() {
     assert_nothing_hidden_ran(&world, &mut shim);
 }
 
-/// Towards the harness only the envelope is checked: a sloppy but harmless result still arrives.
+/// Lines of a server that are not MCP messages are dropped, and the messages after them arrive.
 #[test]
 fn malformed_output_of_a_server_is_skipped() {
     for mode in ["plain", "starts-with-garbage"] {

@@ -59,9 +59,9 @@ fn server_time_works_in_both_eras() {
     let mut legacy = world.connected("time");
     assert!(legacy.call_text("get_current_time", json!({"timezone": "UTC"})).contains("UTC"));
     // A process of this server accepts only the era of its first request: the other era needs another process.
-    let mut modern = world.shim("time");
-    assert!(modern.discover()["result"]["supportedVersions"].to_string().contains("2026-07-28"));
-    assert!(modern.call_text("get_current_time", json!({"timezone": "UTC"})).contains("UTC"));
+    let mut stateless = world.shim("time");
+    assert!(stateless.discover()["result"]["supportedVersions"].to_string().contains("2026-07-28"));
+    assert!(stateless.call_text("get_current_time", json!({"timezone": "UTC"})).contains("UTC"));
 }
 
 /// `python -m` prefers modules of its directory. A sidecar that is started in a project, which a sandbox can write, must not

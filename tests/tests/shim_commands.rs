@@ -1,4 +1,5 @@
-//! `cofferdam-shim servers`, `tools` and `call`: the tools of a sandbox for scripts, over every kind of link.
+//! `cofferdam-shim servers`, `tools` and `call`, with which a script in the sandbox lists and calls the servers' tools, over
+//! every kind of link.
 
 use std::fs::File;
 use std::net::SocketAddr;
@@ -10,7 +11,7 @@ use cofferdam_tests::attach::{Attach, exec_hub, shim_binary};
 use cofferdam_tests::deadline::{PATIENCE, wait_until};
 use cofferdam_tests::port::free_address;
 use cofferdam_tests::process::{Running, command, into_file, output_of, read};
-use cofferdam_tests::sandbox::Sandbox;
+use cofferdam_tests::sandbox_files::SandboxFiles;
 use cofferdam_tests::server::Server;
 use cofferdam_tests::world::World;
 use nix::fcntl::{FcntlArg, FdFlag, fcntl};
@@ -201,7 +202,7 @@ fn arguments_come_from_stdin_and_results_may_be_large() {
         assert_eq!(call("add", &input).code, Some(64));
     }
     assert_eq!(world.executions("tools").len(), before, "nothing was sent");
-    // Much that the client did not ask for does not block it.
+    // A flood of messages that the command did not request does not block it.
     assert_eq!(call("flood", r#"{"messages": 300, "bytes": 100000}"#).ok(), "flooded\n");
 }
 
@@ -267,7 +268,7 @@ fn commands_work_over_sockets_hubs_and_networks() {
     attach.wait_until_attached(1);
     assert_commands_work("loopback hub", |arguments| run_at(&format!("hub:{}", file.display()), arguments));
 
-    let sandbox = Sandbox::enrolled(&world);
+    let sandbox = SandboxFiles::enrolled(&world);
     assert_commands_work("tls", |arguments| sandbox.run(arguments).into());
     let web_socket = format!("wss://{tls}/relay");
     assert_commands_work("wss", |arguments| {
@@ -275,7 +276,9 @@ fn commands_work_over_sockets_hubs_and_networks() {
     });
 }
 
-/// These links carry one connection: `servers` needs it for itself, and `tools` without a name lists the only server.
+/// Each of these commands gets one connection. `call` needs no more. `tools` would need another one to ask which servers are
+/// granted, so without a name it lists the only server. `servers` uses the connection to ask for them; where the sidecar
+/// dials in, it does not do so for such a question, so `servers` is refused and names the command for the host.
 #[test]
 fn commands_work_over_links_that_open_once() {
     let world = World::new().server("tools", Server::fixture()).start();

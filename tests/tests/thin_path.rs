@@ -57,7 +57,7 @@ fn unknown_fields_pass_unchanged() {
 fn ids_come_back_byte_for_byte() {
     let world = World::new()
         .server("tools", Server::fixture())
-        .server("respells", Server::fixture_that("id-respelled"))
+        .server("respells", Server::fixture_that("escapes-ids"))
         .start();
     for server in ["tools", "respells"] {
         let mut shim = world.connected(server);

@@ -12,7 +12,7 @@ use cofferdam_tests::deadline::{PATIENCE, wait_until};
 use cofferdam_tests::harness::{Harness, refusal_of};
 use cofferdam_tests::port::free_address;
 use cofferdam_tests::process::{Running, built, command, into_file, output_of, read};
-use cofferdam_tests::sandbox::Sandbox;
+use cofferdam_tests::sandbox_files::SandboxFiles;
 use nix::sys::signal::Signal;
 use serde_json::{Value, json};
 
@@ -23,7 +23,7 @@ const OLD_RECORDS: u64 = 44;
 /// A sidecar of the current version with the files of version 0.1.0.
 struct Upgraded {
     root: tempfile::TempDir,
-    sandbox: Sandbox,
+    sandbox: SandboxFiles,
     sidecar: Running,
 }
 
@@ -37,7 +37,7 @@ impl Upgraded {
             std::fs::create_dir(root.path().join(directory)).expect("a temporary directory is writable");
         }
         std::fs::copy(old.join("api.json"), root.path().join("api.json")).expect("the fixture is there");
-        let sandbox = Sandbox::new();
+        let sandbox = SandboxFiles::new();
         copy(&old.join("sandbox"), &sandbox.state());
         let port = free_address().port();
         sandbox.edit(|state| state["relay"] = json!(format!("tls://127.0.0.1:{port}")));

@@ -8,7 +8,7 @@ use std::time::Duration;
 use cofferdam_tests::deadline::{holds_within, wait_until};
 use cofferdam_tests::openbao::{KvEngine, OpenBao};
 use cofferdam_tests::server::Server;
-use cofferdam_tests::single_sandbox::{SingleSandbox, refused};
+use cofferdam_tests::shared_session::{SharedSession, refused};
 use cofferdam_tests::vault::{
     CANARY, connected_at, leases, leave, prepared, root_certificate, set_certificate_ttl, token_file,
     with_certificate_in, world,
@@ -31,7 +31,7 @@ fn fixture_with(template: &str) -> Server {
 
 /// Asserts that the server is refused with these words, and that the server `good` is not.
 #[track_caller]
-fn assert_refused_alone(sandbox: &mut SingleSandbox, server: &str, words: &[&str]) {
+fn assert_refused_alone(sandbox: &mut SharedSession, server: &str, words: &[&str]) {
     let mut harness = sandbox.shim(server);
     let text = refused(&mut harness, server, words);
     assert!(!text.contains(CANARY), "{text}");
@@ -49,7 +49,7 @@ fn a_missing_mount_is_refused() {
     let Some(bao) = prepared(OpenBao::dev()) else { return };
     let all: &[&str] = &["read", "update"];
     bao.policy("agent", &[("secret/data/github", &["read"]), ("nomount/*", all)]);
-    let mut sandbox = SingleSandbox::start(
+    let mut sandbox = SharedSession::start(
         with_working_server(world(&bao))
             .secret("stored", "kv = \"nomount/github\"")
             .secret("made", "vault = \"nomount/creds/agent\"")
@@ -90,7 +90,7 @@ fn values_that_are_not_text_and_empty_secrets_are_handled() {
     for field in fields {
         builder = builder.server(field, fixture_with(&format!("{{odd.{field}}}")));
     }
-    let mut sandbox = SingleSandbox::start(builder);
+    let mut sandbox = SharedSession::start(builder);
     // Numbers are used as they are written in Vault.
     for (field, value) in [("number", "1234567890"), ("real", "12345678.5")] {
         let _harness = sandbox.connected(field);
@@ -114,7 +114,7 @@ fn values_that_are_not_text_and_empty_secrets_are_handled() {
 #[test]
 fn a_path_that_the_policies_deny_is_named() {
     let Some(bao) = prepared(OpenBao::dev()) else { return };
-    let mut sandbox = SingleSandbox::start(
+    let mut sandbox = SharedSession::start(
         with_working_server(world(&bao))
             .secret("other", "kv = \"secret/other\"")
             .secret("cert", "vault = \"pki/issue/another\"\nwrite = { common_name = \"agent.internal\" }")
@@ -131,7 +131,7 @@ fn a_path_that_the_policies_deny_is_named() {
 fn a_field_that_cannot_be_used_is_refused_where_it_is_used() {
     let Some(bao) = prepared(OpenBao::dev()) else { return };
     // The server `good` uses another field of the same secret.
-    let mut sandbox = SingleSandbox::start(
+    let mut sandbox = SharedSession::start(
         with_working_server(world(&bao))
             .server("nested", fixture_with("{github.nested}"))
             .server("empty", fixture_with("{github.empty}"))
@@ -153,7 +153,7 @@ fn a_certificate_for_another_name_is_refused() {
     let elsewhere = format!("https://{}", second_address(tls.listens_at));
     let auth = format!("ca-file = {:?}\n{}", tls.ca_file, token_file(&bao));
     let requests_before = bao.audit().len();
-    let mut sandbox = SingleSandbox::start(with_certificate_in(connected_at(&elsewhere, &auth)));
+    let mut sandbox = SharedSession::start(with_certificate_in(connected_at(&elsewhere, &auth)));
     let words = ["the secret `cert`", "cannot be reached", "not valid for name", "`ca-file`"];
     refused(&mut sandbox.shim("tools"), "tools", &words);
     sandbox.assert_steady_server_responds();
@@ -174,7 +174,7 @@ fn a_clock_that_differs_from_vaults_does_no_harm() {
     );
     let proxy = VaultFaultProxy::in_front_of(bao.listens_at);
     proxy.rule("plain/token", Action::Dated("Sun, 09 Sep 2001 01:46:40 GMT"));
-    let mut sandbox = SingleSandbox::start(
+    let mut sandbox = SharedSession::start(
         connected_at(&proxy.address(), &token_file(&bao))
             .secret("old", "vault = \"plain/token\"\npublic = [\"expiration\"]")
             .server("tools", fixture_with("{old.token}")),
@@ -221,7 +221,7 @@ fn rewritten_lease_durations_of_zero_and_of_100_years_are_handled() {
         let proxy = VaultFaultProxy::in_front_of(bao.listens_at);
         proxy.rule("pki/issue", Action::Rewrite(change));
         let mut sandbox =
-            SingleSandbox::start(with_certificate_in(connected_at(&proxy.address(), &token_file(&bao))));
+            SharedSession::start(with_certificate_in(connected_at(&proxy.address(), &token_file(&bao))));
         let mut harness = sandbox.connected("tools");
         let requests_before = proxy.count("");
         // Several times the shortest delay between two requests.
@@ -251,7 +251,7 @@ fn rewritten_token_durations_are_handled() {
         let proxy = VaultFaultProxy::in_front_of(bao.listens_at);
         proxy.rule(path, Action::Rewrite(change));
         let mut sandbox =
-            SingleSandbox::start(with_certificate_in(connected_at(&proxy.address(), &token_file(&bao))));
+            SharedSession::start(with_certificate_in(connected_at(&proxy.address(), &token_file(&bao))));
         let mut harness = sandbox.connected("tools");
         for _ in 0..50 {
             assert!(harness.call("echo", json!({"text": "x"})).get("result").is_some(), "{path}: {what}");
@@ -275,7 +275,7 @@ fn a_real_lease_of_a_hundred_years_ends_with_its_session() {
     bao.operator("delete the root certificate", async |client| pki::cert::ca::delete(client, "pki").await);
     root_certificate(&bao, &longer);
     set_certificate_ttl(&bao, &century);
-    let mut sandbox = SingleSandbox::start(with_certificate_in(world(&bao)));
+    let mut sandbox = SharedSession::start(with_certificate_in(world(&bao)));
     let harness = sandbox.connected("tools");
     assert_eq!(leases(&bao), 1);
     sandbox.assert_steady_server_shares_session_with("tools");

@@ -5,7 +5,7 @@ use cofferdam_tests::certificates::Authority;
 use cofferdam_tests::deadline::wait_until;
 use cofferdam_tests::openbao::{AppRole, OpenBao};
 use cofferdam_tests::server::Server;
-use cofferdam_tests::single_sandbox::{SingleSandbox, refused};
+use cofferdam_tests::shared_session::{SharedSession, refused};
 use cofferdam_tests::vault::{
     app_role, connected, connected_at, file, prepared, tokens, with_certificate_in,
 };
@@ -27,7 +27,7 @@ fn a_wrapped_secret_id_that_another_party_unwrapped_is_refused() {
         "auth = {{ method = \"approle\", role-id-file = {role_id:?}, secret-id-file = {wrapped:?}, secret-id-wrapped = true, role = \"agent\" }}"
     );
     let proxy = VaultFaultProxy::in_front_of(bao.listens_at);
-    let mut sandbox = SingleSandbox::start(with_certificate_in(connected_at(&proxy.address(), &auth)));
+    let mut sandbox = SharedSession::start(with_certificate_in(connected_at(&proxy.address(), &auth)));
     let mut harness = sandbox.shim("tools");
     let words = [NEEDED, "sys/wrapping/lookup", "ALERT", "already unwrapped", "destroy that secret-id"];
     for _ in 0..3 {
@@ -57,7 +57,7 @@ fn an_unwrap_whose_response_was_lost_raises_an_alert() {
     );
     let proxy = VaultFaultProxy::in_front_of(bao.listens_at);
     proxy.rule("sys/wrapping/unwrap", Action::CutAfter(60));
-    let mut sandbox = SingleSandbox::start(with_certificate_in(connected_at(&proxy.address(), &auth)));
+    let mut sandbox = SharedSession::start(with_certificate_in(connected_at(&proxy.address(), &auth)));
     let mut harness = sandbox.shim("tools");
     wait_until("the second try is an alert", || {
         harness.initialize()["error"]["message"].as_str().is_some_and(|text| text.contains("ALERT"))
@@ -91,7 +91,7 @@ fn a_used_up_secret_id_is_refused() {
     let builder = connected(&bao, &auth)
         .secret("github", "kv = \"secret/github\"\nrefresh = \"1s\"")
         .server("good", good);
-    let mut sandbox = SingleSandbox::start(with_certificate_in(builder));
+    let mut sandbox = SharedSession::start(with_certificate_in(builder));
     let mut good = sandbox.connected("good");
     wait_until("the login has expired", || {
         sandbox.world.log().contains("the login to Vault or its renewal failed")
@@ -127,7 +127,7 @@ fn web_tokens_outside_their_validity_are_refused() {
     let early = signed_web_token(&bao, &claims(3_900_000_000, 4_000_000_000));
     let path = file(&bao, "jwt", &over);
     let auth = format!("auth = {{ method = \"jwt\", role = \"agent\", jwt-file = {path:?} }}");
-    let mut sandbox = SingleSandbox::start(with_certificate_in(connected(&bao, &auth)));
+    let mut sandbox = SharedSession::start(with_certificate_in(connected(&bao, &auth)));
     let mut harness = sandbox.shim("tools");
     refused(
         &mut harness,
@@ -163,7 +163,7 @@ fn a_client_certificate_with_another_name_is_refused() {
     let auth = format!(
         "ca-file = {ca_file:?}\nauth = {{ method = \"cert\", role = \"agent\", cert-file = {certificate:?}, key-file = {key:?} }}"
     );
-    let mut sandbox = SingleSandbox::start(with_certificate_in(connected_at(&bao.tls_address(), &auth)));
+    let mut sandbox = SharedSession::start(with_certificate_in(connected_at(&bao.tls_address(), &auth)));
     let mut harness = sandbox.shim("tools");
     refused(
         &mut harness,

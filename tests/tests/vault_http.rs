@@ -1,5 +1,6 @@
 //! HTTP servers whose credentials are in a real OpenBao: every request has the newest credential, a credential that the
-//! server refuses is read again once, and without a credential requests are refused with the reason.
+//! server refuses is read again once, and without a credential requests are refused with the reason. Two tests show parts
+//! of this without HTTP or without OpenBao: which read the audit names for a server process, and a secret in a file.
 
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -52,14 +53,14 @@ fn every_request_has_the_newest_header_and_the_audit_names_its_read() {
 #[test]
 fn a_refused_credential_is_read_again_once_and_the_calls_run() {
     let Some(bao) = prepared(OpenBao::configured()) else { return };
-    let (only, server) = accepting(CANARY);
+    let (accepted, server) = accepting(CANARY);
     let world =
         world(&bao).secret("github", "kv = \"secret/github\"").server("remote", bearer(&server)).start();
     let mut shim = world.connected("remote");
     shim.call_text("headers", json!({}));
     assert_eq!(reads(&bao), 1);
     rotate(&bao, NEXT);
-    *only.lock().unwrap() = format!("Bearer {NEXT}");
+    *accepted.lock().unwrap() = format!("Bearer {NEXT}");
     let calls: Vec<_> = (0..8).map(|_| shim.send_call("headers", json!({}))).collect();
     for call in &calls {
         let answer = shim.answer_to(call);
@@ -94,7 +95,7 @@ fn a_call_that_waited_for_its_credential_is_audited_with_the_read_that_it_waited
         .server("remote", local(&server).header("Authorization", "Serial {cert.serial_number}"))
         .start();
     let mut shim = world.connected("remote");
-    // The credential is read again before it expires, and the delayed read ends after that.
+    // The credential is read again before it expires, and the delayed read ends only after the expiry.
     proxy.rule("pki/issue", Action::Delay(Duration::from_secs(3)));
     let mut waited = None;
     wait_until("a call has waited", || {
@@ -168,11 +169,11 @@ fn a_replayed_handshake_without_a_valid_credential_is_refused_with_the_reason() 
 #[test]
 fn a_server_that_refuses_everything_does_not_cause_a_read_for_each_call() {
     let Some(bao) = prepared(OpenBao::configured()) else { return };
-    let (only, server) = accepting(CANARY);
+    let (accepted, server) = accepting(CANARY);
     let world =
         world(&bao).secret("github", "kv = \"secret/github\"").server("remote", bearer(&server)).start();
     let mut shim = world.connected("remote");
-    *only.lock().unwrap() = "nothing".into();
+    *accepted.lock().unwrap() = "nothing".into();
     #[expect(
         clippy::disallowed_methods,
         reason = "how many reads are allowed depends on the time that passed"
@@ -193,14 +194,14 @@ fn a_server_that_refuses_everything_does_not_cause_a_read_for_each_call() {
     assert_eq!(server.authorizations().len(), 40);
     // When the user stores a new value, the next read finds it, without a restart.
     rotate(&bao, NEXT);
-    *only.lock().unwrap() = format!("Bearer {NEXT}");
+    *accepted.lock().unwrap() = format!("Bearer {NEXT}");
     wait_until("the new value is found", || shim.call("headers", json!({})).get("result").is_some());
 }
 
 #[test]
 fn a_changed_file_is_found_when_the_server_refuses_what_was_in_it() {
-    let only = Arc::new(Mutex::new(format!("Bearer {CANARY}")));
-    let server = HttpFixture::start(Behaviour::Accepts(Arc::clone(&only)));
+    let accepted = Arc::new(Mutex::new(format!("Bearer {CANARY}")));
+    let server = HttpFixture::start(Behaviour::Accepts(Arc::clone(&accepted)));
     let mut world = World::new()
         .secret_file("github", &json!({"token": CANARY}).to_string())
         .server("remote", bearer(&server))
@@ -208,7 +209,7 @@ fn a_changed_file_is_found_when_the_server_refuses_what_was_in_it() {
     let mut shim = world.connected("remote");
     shim.call_text("headers", json!({}));
     world.rewrite(|builder| builder.secret_file("github", &json!({"token": NEXT}).to_string()));
-    *only.lock().unwrap() = format!("Bearer {NEXT}");
+    *accepted.lock().unwrap() = format!("Bearer {NEXT}");
     shim.call_text("headers", json!({}));
     assert_eq!(server.authorizations().last(), Some(&format!("Bearer {NEXT}")));
 }
@@ -254,11 +255,11 @@ fn local(server: &HttpFixture) -> Server {
     Server::http(&server.url()).line("private = true")
 }
 
-/// A server that accepts one credential, which the test can change.
+/// A server that accepts one value of `Authorization`, which the test can change.
 fn accepting(token: &str) -> (Arc<Mutex<String>>, HttpFixture) {
-    let only = Arc::new(Mutex::new(format!("Bearer {token}")));
-    let server = HttpFixture::start(Behaviour::Accepts(Arc::clone(&only)));
-    (only, server)
+    let accepted = Arc::new(Mutex::new(format!("Bearer {token}")));
+    let server = HttpFixture::start(Behaviour::Accepts(Arc::clone(&accepted)));
+    (accepted, server)
 }
 
 fn bearer(server: &HttpFixture) -> Server {

@@ -9,7 +9,7 @@ use cofferdam_tests::harness::Harness;
 use cofferdam_tests::openbao::{KvEngine, OpenBao};
 use cofferdam_tests::process::send;
 use cofferdam_tests::server::Server;
-use cofferdam_tests::single_sandbox::SingleSandbox;
+use cofferdam_tests::shared_session::SharedSession;
 use cofferdam_tests::vault::{
     app_role, connected, connected_at, lease_id, leases, leave, minter, prepared, session_tokens,
     set_certificate_ttl, token_file, token_role, tokens, with_certificate_in, with_kept_certificate_in,
@@ -89,7 +89,7 @@ fn a_lease_is_replaced_before_its_end_and_ends_with_its_last_user() {
     set_certificate_ttl(&bao, "30s");
     // The process of `tools` keeps its certificate; that of `taker` is replaced.
     let taker = Server::fixture().file("key.pem", "{cert.private_key}").allow(&["*"]);
-    let sandbox = SingleSandbox::start(with_kept_certificate_in(world(&bao)).server("taker", taker));
+    let sandbox = SharedSession::start(with_kept_certificate_in(world(&bao)).server("taker", taker));
     let mut harness = sandbox.connected("tools");
     let taker = sandbox.connected("taker");
     let world = &sandbox.world;

@@ -7,7 +7,7 @@ use std::time::Duration;
 use cofferdam_tests::deadline::{holds_within, wait_until};
 use cofferdam_tests::openbao::OpenBao;
 use cofferdam_tests::server::Server;
-use cofferdam_tests::single_sandbox::{SingleSandbox, refused};
+use cofferdam_tests::shared_session::{SharedSession, refused};
 use cofferdam_tests::vault::{
     CANARY, app_role, connected, connected_at, file, leases, leave, minter, prepared, session_tokens,
     set_certificate_ttl, token_file, token_role, tokens, with_certificate_in, with_kept_certificate_in,
@@ -138,7 +138,7 @@ fn what_outlives_a_session_is_reported_with_its_last_link() {
     let Some(bao) = prepared(OpenBao::dev()) else { return };
     let server = Server::fixture().env("SECRET", "{github.token}").allow(&["*"]);
     let sandbox =
-        SingleSandbox::start(world(&bao).secret("github", "kv = \"secret/github\"").server("tools", server));
+        SharedSession::start(world(&bao).secret("github", "kv = \"secret/github\"").server("tools", server));
     leave(sandbox.connected("tools"));
     let ends = |world: &World| -> Vec<String> {
         let ends = world.audit().into_iter().filter(|record| record["event"] == "link_end");

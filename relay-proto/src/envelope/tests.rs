@@ -171,8 +171,8 @@ fn a_deeply_nested_message_is_refused_with_its_id() {
     assert!(read(message(1_000_000).as_bytes(), Strictness::Envelope).is_err());
 }
 
-/// A call that follows a line end in a string of a `ping` is part of that one message, and `line_safe` makes sure that a
-/// server reads one line too.
+/// A string in the parameters of a `ping` holds a Unicode line separator and then the text of a call. The whole is one message,
+/// and after `line_safe` it is one line for every server.
 #[test]
 fn a_hidden_call_stays_inside_its_line() {
     let hidden = r#"{\"jsonrpc\":\"2.0\",\"id\":2,\"method\":\"tools/call\"}"#;
@@ -266,9 +266,9 @@ fn ids_methods_and_tool_names_have_a_maximum_length() {
     assert_eq!(read(method(257), Strictness::Whole), Err(Reason::MethodTooLong { limit: 256 }));
     assert_eq!(read(method(257), Strictness::Envelope), Ok(()));
 
-    let call = |method: &str, inner: String| {
+    let call = |method: &str, name_value: String| {
         let params = format!(
-            r#"{{"arguments":{{"name":"{}"}},"name":{inner},"x":"{}"}}"#,
+            r#"{{"arguments":{{"name":"{}"}},"name":{name_value},"x":"{}"}}"#,
             "y".repeat(5000),
             "z".repeat(5000)
         );

@@ -182,7 +182,8 @@ fn meaning_of(tree: &Tree, strictness: Strictness, depth: usize) -> Result<Optio
     Ok(id_is_exact.then_some(meaning))
 }
 
-/// Refuses keys that are equal when case is ignored; for [`Strictness::Envelope`], only those like a `known` one.
+/// Refuses a key that differs from a `known` one only in case, and two keys that are equal when case is ignored. In
+/// [`Strictness::Envelope`] two equal keys are refused only if they are known ones.
 fn check_keys(
     members: &[(String, Tree)],
     known: &[&str],
@@ -198,7 +199,7 @@ fn check_keys(
         }
         if strictness == Strictness::Whole || resembled.is_some() {
             if folded.contains(&fold(key)) {
-                return Err("two keys differ in case, or not at all");
+                return Err("two keys are equal, or differ only in case");
             }
             folded.push(fold(key));
         }

@@ -83,7 +83,10 @@ async fn run(command: CheckedCommand, options: Options, format: OutputFormat) ->
     let mut signals = match Signals::new() {
         Ok(signals) => signals,
         Err(error) => {
-            return failure_output(&Failure::unavailable(&format!("watch for signals: {error}")), format);
+            return failure_output(
+                &Failure::unavailable(&format!("cannot watch for signals: {error}")),
+                format,
+            );
         }
     };
     match command {

@@ -49,7 +49,7 @@ pub(super) async fn with_server<T>(
     signals: &mut Signals,
     task: impl AsyncFnOnce(&mut Conversation) -> Result<T, Failure>,
 ) -> Result<T, Failure> {
-    let failed = |error: io::Error| Failure::unavailable(&format!("create a pipe: {error}"));
+    let failed = |error: io::Error| Failure::unavailable(&format!("cannot create a pipe: {error}"));
     let (relay_input, to_relay) = pipe_with(PipeFlags::CLOEXEC).map_err(|error| failed(error.into()))?;
     let (from_relay, relay_output) = pipe_with(PipeFlags::CLOEXEC).map_err(|error| failed(error.into()))?;
     let mut conversation = Conversation::new(
@@ -72,7 +72,7 @@ pub(super) async fn with_server<T>(
     match interrupted {
         Some(signal) => Err(Failure::interrupted(signal)),
         None => {
-            relayed.map_err(|error| Failure::unavailable(&format!("start the relay: {error}")))?;
+            relayed.map_err(|error| Failure::unavailable(&format!("cannot start the relay: {error}")))?;
             outcome
         }
     }

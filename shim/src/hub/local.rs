@@ -2,8 +2,8 @@
 //!
 //! Must stay true: only the hub that holds the `claim` listens; an address that another program serves is left alone; only
 //! the hub's own user can connect; and a file is removed only if this hub created it. The address exists only while there
-//! is a pipe: otherwise a connection could wait for a pipe until its shim has timed out and connected again, and then reach
-//! the sidecar after the newer connection.
+//! is a pipe: otherwise a shim could time out and connect again while its first connection still waits for a pipe, and the
+//! sidecar would get the older connection last.
 
 use std::fmt;
 use std::fs::{self, OpenOptions, Permissions};
@@ -173,8 +173,8 @@ fn listen_on_socket(path: &Path) -> Result<LocalEndpoint, LocalError> {
     Ok(LocalEndpoint { listener, file: device_and_inode(path).map_err(failed)?, path: path.into() })
 }
 
-/// Connects to find out whether a program listens there. Does not wait: a socket whose owner accepts no connections is not
-/// stale.
+/// Connects to find out whether a program listens there. Does not wait for room in a full queue of connections: that the
+/// queue exists shows that the socket is not stale.
 fn probe(path: &Path) -> Result<(), Errno> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;

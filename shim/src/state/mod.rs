@@ -70,7 +70,7 @@ pub(crate) struct HeldKey {
 
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum StateError {
-    #[error("another shim of this sandbox has held `{lock}` for {seconds} seconds; is it stopped?")]
+    #[error("another shim of this sandbox has held `{lock}` for {seconds} seconds; is it suspended?")]
     Busy { lock: PathBuf, seconds: u64 },
     /// Another shim enrolled the sandbox again in the meantime.
     #[error("the sandbox was enrolled again while this shim connected")]
@@ -139,7 +139,7 @@ impl EnrolmentState {
     }
 
     /// Records that the sidecar refused this key for good. Returns whether there is another enrolment to try.
-    pub(crate) fn refused(&self, key: &PublicKey) -> OtherEnrolment {
+    pub(crate) fn record_refusal(&self, key: &PublicKey) -> OtherEnrolment {
         if let Ok(Some(saved)) = file::read(&self.directory)
             && saved.identity.public() == *key
         {
@@ -182,7 +182,7 @@ impl HeldKey {
         self.saved.identity.public()
     }
 
-    /// Stores the Welcome's epoch, which may be confirmed after this returned.
+    /// Stores the Welcome's epoch. The epoch must not be confirmed to the sidecar before this has returned.
     pub(crate) fn store_epoch(self, epoch: Epoch) -> Result<(), StateError> {
         let Self { directory, saved, _lock } = self;
         file::write(&directory, &SavedEnrolment { epoch: Some(epoch), ..saved })

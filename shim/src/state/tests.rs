@@ -112,7 +112,11 @@ async fn a_refused_key_is_replaced_by_a_new_ticket_only() {
     let folder = Folder::new("refused");
     let state = folder.state_with(Some(enrolment_string('1')));
     let key = state.find().await.unwrap().identity.public();
-    assert_eq!(state.refused(&key), OtherEnrolment::None, "the variable holds the ticket that was used");
+    assert_eq!(
+        state.record_refusal(&key),
+        OtherEnrolment::None,
+        "the variable holds the ticket that was used"
+    );
     assert!(matches!(state.find().await, Err(StateError::None)));
     assert!(matches!(state.hold(&key).await, Err(StateError::Changed)));
 
@@ -123,7 +127,7 @@ async fn a_refused_key_is_replaced_by_a_new_ticket_only() {
         key,
         "the key was not refused to this shim yet"
     );
-    assert_eq!(sibling.refused(&key), OtherEnrolment::Ready);
+    assert_eq!(sibling.record_refusal(&key), OtherEnrolment::Ready);
     let new = sibling.find().await.unwrap().identity.public();
     assert_ne!(new, key);
     assert_eq!(state.find().await.unwrap().identity.public(), new, "the first shim finds the new key too");
@@ -143,7 +147,7 @@ async fn leftover_enrolment_strings_are_tried_once_each() {
         assert_eq!(ticket_of(&proof), ticket);
         drop(held);
         folder.write_enrolment_string(&enrolment_string('2'));
-        assert_eq!(state.refused(&key), other_enrolment, "{ticket}");
+        assert_eq!(state.record_refusal(&key), other_enrolment, "{ticket}");
     }
     assert!(matches!(state.find().await, Err(StateError::None)));
     folder.write_enrolment_string(&enrolment_string('3'));

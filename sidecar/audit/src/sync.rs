@@ -165,6 +165,7 @@ mod tests {
         go.send(Ok(())).unwrap();
         after.blocking_recv().unwrap().unwrap();
         drop(syncer);
+        // The test has received the begin of two syncs above. Only that of `after` is left.
         assert_eq!(sync_begins.iter().count(), 1, "ten waiters did not share one sync");
     }
 

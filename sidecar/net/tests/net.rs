@@ -231,7 +231,7 @@ async fn an_idle_connection_is_used_again_until_it_is_old() {
         send_and_give_back(&pool).await;
     }
     assert_eq!((server.connections(), pool.idle_connections()), (1, 1));
-    // Servers close idle connections, the earliest after 5 s.
+    // The pool discards a connection that was idle for 4 s, because some servers close theirs after 5 s.
     tokio::time::pause();
     tokio::time::advance(Duration::from_secs(4)).await;
     tokio::time::resume();
@@ -294,11 +294,11 @@ async fn one_shot_bodies_are_bounded() {
     let server = Server::start(OK).await;
     let whole = send_one(&server, 2).await.unwrap();
     assert_eq!(&whole.body()[..], b"ok");
-    for body in [
+    for response in [
         "HTTP/1.1 200 OK\r\ncontent-length: 3\r\n\r\n",
         "HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n3\r\nabc\r\n",
     ] {
-        let refused = send_one(&Server::start(body).await, 2).await.err();
+        let refused = send_one(&Server::start(response).await, 2).await.err();
         assert!(matches!(refused, Some(OneShotError::TooLarge { limit: 2 })), "{refused:?}");
     }
 }
@@ -327,6 +327,7 @@ async fn a_silent_server_runs_into_the_deadline() {
     assert!(matches!(late, Some(OneShotError::TimedOut)), "{late:?}");
 }
 
+/// A pool for a URL with a loopback address, which every policy permits if the URL names the address itself.
 fn pool(url: &str) -> Arc<Pool> {
     let endpoint = endpoint(url, AddressPolicy::PublicOnly);
     Arc::new(Pool::new(

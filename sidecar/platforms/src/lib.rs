@@ -15,6 +15,7 @@
 //! | `harness_settings` | adds MCP servers to a harness's settings file |
 //! | `hub` | the shim to upload, and how its hub is started |
 //! | `install` | installs the shim in a sandbox |
+//! | `multipart` | uploads one file as `multipart/form-data` |
 //! | `prepared` | a sandbox that connects to the sidecar by itself |
 //! | `redactor` | removes the secrets of a client from texts of the platform |
 //! | `rest` | requests to a platform's HTTP services, and the errors for refused requests |
@@ -69,7 +70,7 @@ pub struct PlatformSettings {
 #[derive(Clone)]
 pub struct ApiKey(HeaderValue);
 
-/// The state of a sandbox, as the control API reports it. The request does not resume the sandbox.
+/// The state of a sandbox, as the control API reports it. A client that asks for the state does not resume the sandbox.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum SandboxState {
     Running,
@@ -94,7 +95,7 @@ pub enum KeepAwake {
 /// Both directions of the pipe into a sandbox's hub. Dropping it ends the hub's pipe.
 pub type Pipe = BoxedStream;
 
-/// A step of attaching that takes long enough to be shown, here and in the JSON of the admin API.
+/// A step of attaching that takes long enough for `cofferdam attach` to show it; also part of the admin API's JSON.
 #[derive(Clone, Copy, Debug, Deserialize, Eq, JsonSchema, PartialEq, Serialize)]
 #[serde(tag = "state", rename_all = "kebab-case")]
 #[schemars(inline)]

@@ -46,7 +46,7 @@ pub async fn run_bounded(
         program: program.into(),
         args: args.iter().map(OsString::from).collect(),
         environment: allowed_environment(Vec::new()),
-        // Not in the sidecar's own, which may be that of a project: some interpreters prefer packages of their directory.
+        // Not the sidecar's working directory, which may be a project's: some interpreters load packages from it first.
         directory: Some("/".into()),
     };
     let (output, child_output) = io::pipe().map_err(RunError::Read)?;

@@ -50,7 +50,7 @@ pub enum FileContent {
 #[derive(Debug, Default)]
 pub struct LocalSource {
     renewal_stop: CancellationToken,
-    /// Never changes: local secrets depend on no token.
+    /// For [`Hold::changes`]. Nothing is ever sent, because local secrets depend on no token.
     changes: watch::Sender<u64>,
 }
 
@@ -82,6 +82,7 @@ impl LocalSource {
         };
         Ok(Lease {
             fields: fields.into(),
+            // Without a lifetime this class means that the credential is not read again by itself.
             terms: Terms { class: RenewalClass::OwnExpiry, requested_at, lifetime, token_expiry: None },
             hold: Arc::new(Unleased::new(self.changes.subscribe())),
             read_id: None,

@@ -25,7 +25,7 @@ use tokio::time::{Instant, timeout, timeout_at};
 
 use crate::event::{Event, ProcessId, Role};
 use crate::launcher::Launcher;
-use crate::outbound::{Outbound, Outgoing};
+use crate::outbound::{Outbound, OutboundCow};
 use crate::spec::ServerSpec;
 use crate::start_error::StartError;
 use crate::terminating::{EndPolicy, StartFuture, Terminating};
@@ -101,11 +101,12 @@ pub(crate) enum Step {
 pub(crate) enum Progress {
     Event(Event),
     NotStarted(StartError),
-    /// It can no longer be used; `lived` is how long it served. Requests that wait for it are refused with `code`.
+    /// It can no longer be used; `served_for` is how long it served, zero if it ended before it served. Requests that wait
+    /// for it are refused with `code`.
     Ended {
         code: Code,
         why: String,
-        lived: Duration,
+        served_for: Duration,
     },
     /// The slot has nothing to do.
     Pending,
@@ -228,14 +229,14 @@ impl Generation {
     /// Sends a message to a process that serves or drains. A successor that has answered the replayed handshake gets
     /// only notifications and responses; a request to it is dropped. In earlier phases the message is returned as
     /// [`Delivery::NotReady`].
-    pub(crate) fn send(&mut self, message: Outgoing<'_>) -> Delivery {
+    pub(crate) fn send(&mut self, message: OutboundCow<'_>) -> Delivery {
         let sent = Delivery::Sent { reads_after_decision: None };
         match &mut self.phase {
             Phase::Serving { upstream, .. } | Phase::Draining { upstream, .. } if message.is_request() => {
                 if upstream.refuses_requests() {
                     return Delivery::Refused { code: Code::ServerUnavailable, why: DOES_NOT_READ.into() };
                 }
-                if let (Upstream::Stdio(process), Outgoing::Request { bytes, .. }) =
+                if let (Upstream::Stdio(process), OutboundCow::Request { bytes, .. }) =
                     (&mut *upstream, &message)
                 {
                     // A request that is sent as it was received was decided with this process's secrets: no other reads.

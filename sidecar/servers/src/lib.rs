@@ -55,7 +55,7 @@ mod working_directory;
 
 pub use event::{DID_NOT_RUN, Event, ProcessId, Role, SlotKey};
 pub use launcher::Launcher;
-pub use outbound::{Outbound, OutboundKind, Outgoing, QUEUE_BYTES, REFUSED_BYTES};
+pub use outbound::{Outbound, OutboundCow, OutboundKind, QUEUE_BYTES, REFUSED_BYTES};
 pub use replacement::{Notice, ReplacementOutcome};
 pub use set::{Recipients, ScopeProcess, ServerSet, Target};
 pub use slot::{HandshakeStart, SendResult, WhenNotReady};

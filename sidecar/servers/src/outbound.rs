@@ -11,8 +11,9 @@ use crate::spec::Scope;
 
 /// Bytes queued for one server above which its link stops reading: a stuck server stalls its own link only.
 pub const QUEUE_BYTES: usize = 1024 * 1024;
-/// Queued bytes above which a message is refused. In one pass of its loop, a link adds at most one window and the rest
-/// of one message to a queue that was not full, so a link that stops reading at [`QUEUE_BYTES`] never reaches this.
+/// Queued bytes above which a message is refused. A link compares the queue with [`QUEUE_BYTES`] once in each pass of its loop,
+/// and reads at most one window of flow control in a pass. What it reads can complete one message that earlier passes began,
+/// so a link that stops reading at [`QUEUE_BYTES`] never reaches this.
 pub const REFUSED_BYTES: usize = QUEUE_BYTES + MAX_MESSAGE + MAX_WINDOW as usize;
 
 /// One checked message. It is owned, so that it can be parked.
@@ -22,8 +23,8 @@ pub struct Outbound {
     pub kind: OutboundKind,
     /// The scope whose credentials it is sent with; without one, the server's own are.
     pub scope: Option<Arc<Scope>>,
-    /// The Vault reads that the recorded decision on the message names. If it is sent with secrets of other reads,
-    /// those reads are reported.
+    /// The Vault reads that the audit's decision record of this message names. If the message is sent with secrets of other
+    /// reads, those are reported, and the audit's outcome record names them.
     pub decision_reads: Option<Arc<SecretReads>>,
 }
 
@@ -44,7 +45,7 @@ pub enum OutboundKind {
 
 /// One message to be sent, borrowed or owned. A request of the harness is borrowed: usually it is written at once, and
 /// an owned copy is made only if it has to wait.
-pub enum Outgoing<'a> {
+pub enum OutboundCow<'a> {
     Request {
         bytes: &'a [u8],
         /// Makes the owned copy.
@@ -72,12 +73,12 @@ impl Outbound {
         Self { bytes: bytes.into(), kind: OutboundKind::Response, scope: None, decision_reads: None }
     }
 
-    /// The same, with the credentials of a scope.
+    /// The same message, to be sent with the credentials of a scope.
     pub fn in_scope(self, scope: Option<Arc<Scope>>) -> Self {
         Self { scope, ..self }
     }
 
-    /// The same, with the Vault reads that the recorded decision on it names.
+    /// The same message, with the Vault reads that the audit's decision record of it names.
     pub fn with_decision_reads(self, decision_reads: Option<Arc<SecretReads>>) -> Self {
         Self { decision_reads, ..self }
     }
@@ -99,7 +100,7 @@ impl Outbound {
     }
 }
 
-impl Outgoing<'_> {
+impl OutboundCow<'_> {
     pub(crate) fn is_request(&self) -> bool {
         match self {
             Self::Request { .. } => true,

@@ -13,7 +13,7 @@ use tokio::time::{Instant, timeout_at};
 
 use crate::event::{ProcessId, Role};
 use crate::generation::Generation;
-use crate::outbound::{Outbound, Outgoing};
+use crate::outbound::{Outbound, OutboundCow};
 use crate::replacement::Notice;
 use crate::terminating::Terminating;
 use crate::upstream::Upstream;
@@ -59,7 +59,7 @@ impl Processes {
         let draining = self.draining.iter_mut().filter(|_| roles.contains(&Role::Draining));
         let successor = self.successor.iter_mut().filter(|_| roles.contains(&Role::Successor));
         for process in draining.chain(successor) {
-            process.send(Outgoing::Owned(message.clone()));
+            process.send(OutboundCow::Owned(message.clone()));
         }
     }
 

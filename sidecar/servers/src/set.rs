@@ -24,7 +24,7 @@ use tokio::time::Instant;
 use crate::event::{Event, ProcessId, Role, SlotKey};
 use crate::generation::Generation;
 use crate::launcher::Launcher;
-use crate::outbound::{Outbound, Outgoing};
+use crate::outbound::{Outbound, OutboundCow};
 use crate::replacement::Notice;
 use crate::slot::{AdvanceContext, HandshakeStart, SendResult, Slot, SlotEvent, WhenNotReady};
 use crate::spec::{Scope, ServerSpec};
@@ -109,7 +109,7 @@ impl ServerSet {
     }
 
     /// Sends one message, or returns why not. Bytes for a process are written in [`Self::flush`] and [`Self::next`].
-    pub fn send(&mut self, target: Target, message: Outgoing<'_>, when: WhenNotReady<'_>) -> SendResult {
+    pub fn send(&mut self, target: Target, message: OutboundCow<'_>, when: WhenNotReady<'_>) -> SendResult {
         match target {
             Target::Slot(key) => match self.slots.iter_mut().find(|slot| slot.key == key) {
                 Some(slot) => slot.send(message, when, &self.replay),
@@ -129,7 +129,7 @@ impl ServerSet {
             if recipients == Recipients::Every {
                 slot.processes.send_to_roles(message, &[Role::Draining, Role::Successor]);
             }
-            let sent = slot.send(Outgoing::Owned(message.clone()), WhenNotReady::Return, &self.replay);
+            let sent = slot.send(OutboundCow::Owned(message.clone()), WhenNotReady::Return, &self.replay);
             if let SendResult::NotReady(_) = sent {
                 not_ready.push(slot.key);
             }
@@ -162,7 +162,7 @@ impl ServerSet {
                 continue;
             }
             if let SendResult::NotReady(request) =
-                slot.send(Outgoing::Owned(request), WhenNotReady::Return, &self.replay)
+                slot.send(OutboundCow::Owned(request), WhenNotReady::Return, &self.replay)
             {
                 not_ready.push((slot.key, request));
             }

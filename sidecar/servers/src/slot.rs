@@ -31,7 +31,7 @@ use tokio::time::{Instant, Sleep, sleep_until};
 use crate::event::{Event, ProcessId, Role, SlotKey};
 use crate::generation::{CheckTools, Delivery, Generation, Progress, Step};
 use crate::launcher::Launcher;
-use crate::outbound::{Outbound, Outgoing};
+use crate::outbound::{Outbound, OutboundCow};
 use crate::processes::Processes;
 use crate::replacement::Replacement;
 use crate::spec::Scope;
@@ -120,7 +120,7 @@ impl Slot {
     /// Sends to the current process, or starts one. `base` is the replay of the server's own slot.
     pub(crate) fn send(
         &mut self,
-        message: Outgoing<'_>,
+        message: OutboundCow<'_>,
         when: WhenNotReady<'_>,
         base: &Replay,
     ) -> SendResult {
@@ -159,8 +159,8 @@ impl Slot {
         let replay = replay_of(&mut self.scope_replay, base);
         match current.open(replay, first) {
             Progress::Ready => HandshakeStart::Ready,
-            Progress::Ended { code, why, lived } => {
-                self.end_current(code, lived, base);
+            Progress::Ended { code, why, served_for } => {
+                self.end_current(code, served_for, base);
                 HandshakeStart::Failed { process, code, why }
             }
             _ if current.is_opening() => HandshakeStart::Replaying(process),
@@ -252,19 +252,19 @@ impl Slot {
                 self.promote_successor(base);
                 Event::NotStarted { code: error.code(), why: error.for_sandbox(), detail: error.explain() }
             }
-            Progress::Ended { code, why, lived } => {
-                self.end_current(code, lived, base);
+            Progress::Ended { code, why, served_for } => {
+                self.end_current(code, served_for, base);
                 Event::Gone { was: Role::Current, code, why }
             }
         };
         Some((process, event))
     }
 
-    /// Ends the current process, which served for `lived`. Its successor, if there is one, takes over at once.
-    fn end_current(&mut self, code: Code, lived: Duration, base: &mut Replay) {
+    /// Ends the current process, which served for the time `served_for`. Its successor, if there is one, takes over at once.
+    fn end_current(&mut self, code: Code, served_for: Duration, base: &mut Replay) {
         // Sources of credentials have a backoff of their own.
         if code != Code::CredentialUnavailable {
-            self.backoff.record_end(lived);
+            self.backoff.record_end(served_for);
         }
         if let Some(current) = self.processes.current.take() {
             current.end_in_background(&self.processes.terminating);

@@ -13,7 +13,7 @@ pub(crate) struct StartBackoff {
     not_before: Option<Instant>,
 }
 
-/// A process that lived this long is not in a crash loop.
+/// A process that served longer than this is not in a crash loop.
 const STABLE_RUN: Duration = Duration::from_secs(10);
 /// The wait after the second failure.
 const FIRST_DELAY: Duration = Duration::from_secs(1);
@@ -21,9 +21,9 @@ const FIRST_DELAY: Duration = Duration::from_secs(1);
 const MAX_DELAY: Duration = Duration::from_secs(30);
 
 impl StartBackoff {
-    /// The process did not start, or ended after it ran for `lived`.
-    pub(crate) fn record_end(&mut self, lived: Duration) {
-        if lived > STABLE_RUN {
+    /// The process did not start (`served_for` is zero), or ended after it had served for this time.
+    pub(crate) fn record_end(&mut self, served_for: Duration) {
+        if served_for > STABLE_RUN {
             *self = Self::default();
             return;
         }

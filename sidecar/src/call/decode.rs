@@ -1,4 +1,5 @@
-//! Decodes one message: a request, a notification or a response of the harness, malformed, or a request of a server.
+//! Decodes one message: a message of the harness (a request, a notification, a response, or malformed bytes) or a request of
+//! a server.
 
 use std::borrow::Cow;
 use std::ops::Range;
@@ -47,7 +48,8 @@ pub(crate) struct Request<'a> {
     arguments: Option<Range<usize>>,
 }
 
-/// Reads a queued message; one of the harness may be nested at most `depth` deep.
+/// Reads a queued message. If the harness sent it, it may be nested at most `depth` deep; requests of servers were checked
+/// before.
 pub(super) fn decode_incoming(message: &Incoming, depth: usize) -> Inbound<'_> {
     let received = &message.received;
     match &message.source {
@@ -126,8 +128,8 @@ impl<'a> Request<'a> {
         self.arguments.clone().map(|span| &self.received.bytes[span])
     }
 
-    /// The value that the modern HTTP transport repeats in its `Mcp-Name` header.
-    pub(super) fn header_name(&self) -> Option<String> {
+    /// The value that the HTTP transport of the stateless era repeats in its `Mcp-Name` header.
+    pub(super) fn mcp_name(&self) -> Option<String> {
         match self.known?.subject {
             Subject::None => None,
             Subject::Param(key) => json::text(&self.received.bytes, self.param(key)?).map(Into::into),

@@ -10,7 +10,7 @@ use cofferdam_audit::{CallResult, SentBy};
 use cofferdam_base::metrics::RequestOutcome;
 use cofferdam_policy::Verdict;
 use cofferdam_servers::{
-    Outbound, Outgoing, ProcessId, Recipients, SendResult, ServerSet, SlotKey, Target, WhenNotReady,
+    Outbound, OutboundCow, ProcessId, Recipients, SendResult, ServerSet, SlotKey, Target, WhenNotReady,
 };
 use relay_proto::code::{self, Code};
 use relay_proto::envelope::{self, Id, IdValue, Outcome};
@@ -166,8 +166,7 @@ impl ChunkExecution<'_> {
         }
         pipeline.recorder.counters.calls += 1;
         let make_owned = || {
-            let request =
-                Outbound::request(bytes.clone(), id.value(), &request.method, request.header_name());
+            let request = Outbound::request(bytes.clone(), id.value(), &request.method, request.mcp_name());
             request.in_scope(ruling.scope.clone()).with_decision_reads(ruling.decision_reads())
         };
         let owner = call.task.as_deref().and_then(|task| pipeline.tasks.process_of(task));
@@ -177,16 +176,16 @@ impl ChunkExecution<'_> {
         // A request about a task goes to the process that runs the task, which may be draining.
         let to_owner = match owner.filter(|owner| servers.current(slot) != Some(*owner)) {
             Some(owner) => {
-                servers.send(Target::Process(owner), Outgoing::Owned(make_owned()), WhenNotReady::Return)
+                servers.send(Target::Process(owner), OutboundCow::Owned(make_owned()), WhenNotReady::Return)
             }
             None => SendResult::NoProcess,
         };
         let sent = match to_owner {
             SendResult::NoProcess => {
                 let message = match recorded_when {
-                    RecordedWhen::AtOnce => Outgoing::Request { bytes, make_owned: &make_owned },
+                    RecordedWhen::AtOnce => OutboundCow::Request { bytes, make_owned: &make_owned },
                     // The secrets of the process are compared with those that the decision names.
-                    RecordedWhen::Later => Outgoing::Owned(make_owned()),
+                    RecordedWhen::Later => OutboundCow::Owned(make_owned()),
                 };
                 servers.send(Target::Slot(slot), message, WhenNotReady::Start(&launcher))
             }
@@ -279,7 +278,7 @@ impl ChunkExecution<'_> {
             None => None,
         };
         let target = process.map_or(Target::Slot(SlotKey::BASE), Target::Process);
-        let sent = servers.send(target, Outgoing::Owned(message), WhenNotReady::Return);
+        let sent = servers.send(target, OutboundCow::Owned(message), WhenNotReady::Return);
         if let (SendResult::NotReady(message), Target::Slot(slot)) = (sent, target) {
             pipeline.sending(servers, *now).park(slot, Unsent { call: None, message });
         }
@@ -299,7 +298,7 @@ impl ChunkExecution<'_> {
             return;
         };
         let message = json::replace(bytes, id.span.clone(), &original);
-        let message = Outgoing::Owned(Outbound::response(message));
+        let message = OutboundCow::Owned(Outbound::response(message));
         self.servers.send(Target::Process(call.process), message, WhenNotReady::Return);
         let result = match outcome {
             Outcome::Error => CallResult::Error,

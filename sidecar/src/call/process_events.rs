@@ -7,7 +7,7 @@
 use cofferdam_audit::{self as audit, EventRecord};
 use cofferdam_base::metrics::{self, Outcome};
 use cofferdam_servers::{
-    Notice, Outbound, Outgoing, ProcessId, ReplacementOutcome, Role, ServerSet, Target, WhenNotReady,
+    Notice, Outbound, OutboundCow, ProcessId, ReplacementOutcome, Role, ServerSet, Target, WhenNotReady,
 };
 use relay_proto::{mcp, notice};
 use tokio::time::Instant;
@@ -64,7 +64,7 @@ impl ServerEventHandler<'_> {
         for call in self.pipeline.in_flight.take_listeners(self.from) {
             let cancelled =
                 notice::cancelled(call.id.as_bytes(), "a new server process takes over this listener");
-            let cancelled = Outgoing::Owned(Outbound::notification(cancelled, mcp::CANCELLED));
+            let cancelled = OutboundCow::Owned(Outbound::notification(cancelled, mcp::CANCELLED));
             self.servers.send(Target::Process(self.from), cancelled, WhenNotReady::Return);
             let why = "the server's process was replaced; listen again";
             self.pipeline.retry_or_fail(self.servers, call, why, self.now);

@@ -11,7 +11,7 @@ use cofferdam_audit::CallResult;
 use cofferdam_base::PacedLines;
 use cofferdam_servers::spec::Retry;
 use cofferdam_servers::{
-    DID_NOT_RUN, Event, HandshakeStart, Outbound, Outgoing, ProcessId, Role, ServerSet, SlotKey, Target,
+    DID_NOT_RUN, Event, HandshakeStart, Outbound, OutboundCow, ProcessId, Role, ServerSet, SlotKey, Target,
     WhenNotReady,
 };
 use relay_proto::code::{self, Code};
@@ -80,7 +80,7 @@ impl Pipeline {
         }
         let cancelled = notice::cancelled(call.id.as_bytes(), "the call timed out");
         let cancelled = Outbound::notification(cancelled, mcp::CANCELLED);
-        servers.send(Target::Process(call.process), Outgoing::Owned(cancelled), WhenNotReady::Return);
+        servers.send(Target::Process(call.process), OutboundCow::Owned(cancelled), WhenNotReady::Return);
         let why =
             "the server did not answer in time; it may or may not have run, so check before you repeat it";
         self.fail(servers, call, Code::OutcomeUnknown, why, now);

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use cofferdam_servers::spec::ServerSpec;
 use cofferdam_servers::{
-    DID_NOT_RUN, HostResources, Launcher, Outbound, Outgoing, SendResult, ServerSet, SlotKey, Target,
+    DID_NOT_RUN, HostResources, Launcher, Outbound, OutboundCow, SendResult, ServerSet, SlotKey, Target,
     WhenNotReady,
 };
 use relay_proto::code::Code;
@@ -84,7 +84,7 @@ impl Sending<'_> {
                 self.pipeline.in_flight.insert(id.clone(), call);
                 id
             });
-            match (self.servers.send(Target::Slot(slot), Outgoing::Owned(message), when), id) {
+            match (self.servers.send(Target::Slot(slot), OutboundCow::Owned(message), when), id) {
                 (SendResult::Sent { on, reads_after_decision }, Some(id)) => {
                     self.pipeline.in_flight.set_sent(&id, on, reads_after_decision);
                 }
@@ -106,7 +106,7 @@ impl Sending<'_> {
     ) -> Result<(), OwnRequestNotSent> {
         let launcher = self.pipeline.caller.launcher(config).ok_or(OwnRequestNotSent)?;
         let start = || launcher.clone();
-        let (slot, request) = (SlotKey::BASE, Outgoing::Owned(request));
+        let (slot, request) = (SlotKey::BASE, OutboundCow::Owned(request));
         match self.servers.send(Target::Slot(slot), request, WhenNotReady::Start(&start)) {
             SendResult::Sent { .. } => Ok(()),
             SendResult::NotReady(message) => {

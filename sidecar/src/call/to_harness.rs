@@ -3,7 +3,7 @@
 //! What must stay true: a request that is shown to the harness has its decision in the audit, and gets an outcome there.
 
 use cofferdam_audit::{CallResult, SentBy};
-use cofferdam_servers::{Outbound, Outgoing, ProcessId, Target, WhenNotReady};
+use cofferdam_servers::{Outbound, OutboundCow, ProcessId, Target, WhenNotReady};
 use relay_proto::code::{self, Code};
 use relay_proto::envelope::Id;
 use relay_proto::json;
@@ -47,7 +47,7 @@ impl ChunkExecution<'_> {
             (None, RecordStatus::Written) => explain_refusal(request, ruling),
         };
         let refusal = code::error_response(Some(id.raw), code, &why);
-        let refusal = Outgoing::Owned(Outbound::response(refusal));
+        let refusal = OutboundCow::Owned(Outbound::response(refusal));
         self.servers.send(Target::Process(process), refusal, WhenNotReady::Return);
     }
 

@@ -34,10 +34,10 @@ pub(crate) enum Denied {
     KeyAlreadyEnrolled(Enrolment),
     #[error("{}; {NEXT_STEP}", .0.sentence())]
     Ended(EndCause),
-    /// Two peers have the same key, and the other peer has used it since.
+    /// Two peers have the same key, and the other peer has connected since this one last did.
     #[error(
-        "another copy of this sandbox's state was used since: the sandbox was cloned, restored from a snapshot, or its \
-         key was stolen; only the other copy stays enrolled: {NEXT_STEP}, for this copy alone"
+        "another copy of this sandbox's state has connected since this copy last did: the sandbox was cloned, restored \
+         from a snapshot, or its key was stolen; only the other copy stays enrolled: {NEXT_STEP}, for this copy alone"
     )]
     Cloned(Enrolment),
     #[error("the sidecar could not save the enrolment; see its log")]

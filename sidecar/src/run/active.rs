@@ -131,8 +131,9 @@ impl ActiveRun {
         let enrolment_ended = self.end_enrolment().await;
         // Orphaned processes could still write to the directory, so they are killed before it is removed.
         if prepared.orphans == Orphans::Kill {
-            let sidecar = self.sidecar.as_ref().and_then(SharedSidecar::child_id);
-            if let Err(error) = cofferdam_process::kill_adopted(sidecar) {
+            // The sidecar, if this run started it, is the only child that is spared.
+            let spared_sidecar = self.sidecar.as_ref().and_then(SharedSidecar::child_id);
+            if let Err(error) = cofferdam_process::kill_adopted(spared_sidecar) {
                 eprintln!("cofferdam: processes of the sandbox may still run: {error}");
             }
         }
@@ -234,6 +235,7 @@ impl ActiveRun {
             let _ = self.record_enrolment(response);
         }
         let (Some(sidecar), Some(enrolment)) = (&self.sidecar, self.enrolment.take()) else { return Ok(()) };
+        // `Kill` also takes the id of an enrolment, and then ends the enrolment with all its sessions.
         let why = match sidecar.send(AdminRequest::Kill { session: enrolment }).await {
             Ok(AdminResponse::Refused { why }) => why,
             Ok(_) => return Ok(()),
@@ -269,7 +271,7 @@ async fn remove_leftovers(leftovers: Vec<Leftover>, host: &Host, sidecar: &Share
         }
         let ended = match leftover.enrolment.clone() {
             // If the sidecar refuses, the enrolment has ended already.
-            Some(session) => sidecar.send(AdminRequest::Kill { session }).await.is_ok(),
+            Some(enrolment) => sidecar.send(AdminRequest::Kill { session: enrolment }).await.is_ok(),
             None => true,
         };
         if ended {

@@ -46,6 +46,8 @@ pub(super) async fn run(
     let mut command = command_line.command();
     match stdio {
         Stdio::Inherited => {
+            // In a process group of its own, the sandbox's program does not get the signals of the terminal. They would end it
+            // and the sandbox, so this run sends them to the process groups inside the sandbox instead.
             if target == SignalTarget::GroupsInside {
                 command.process_group(0);
             }
@@ -170,7 +172,7 @@ struct TerminalRelay {
     host: File,
     /// Completes when all output was written to the user's terminal.
     shown: oneshot::Receiver<()>,
-    /// Completes when one of the terminals cannot be read or written any more.
+    /// Completes when the user's terminal cannot be read any more, or the sandbox's terminal cannot be written.
     gone: oneshot::Receiver<()>,
 }
 

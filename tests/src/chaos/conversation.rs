@@ -139,8 +139,8 @@ impl Conversation {
         self.wait_for_earlier_messages();
         let all: Vec<u64> = (1..=self.sent.len() as u64).collect();
         assert_eq!(self.executed(world), all, "the server executed everything once and in order");
-        let tallies = |number: &u64| matches!(self.sent[*number as usize - 1], Sent::Call { .. });
-        let calls: Vec<u64> = all.iter().copied().filter(tallies).collect();
+        let is_call = |number: &u64| matches!(self.sent[*number as usize - 1], Sent::Call { .. });
+        let calls: Vec<u64> = all.iter().copied().filter(is_call).collect();
         assert_eq!(self.notified, calls, "the server's notifications come once and in order");
         for (number, answer) in &self.responses {
             assert_eq!(outcome_of(answer), CallOutcome::Ran, "{number}: {answer}");
@@ -229,7 +229,7 @@ impl Conversation {
             Some("roots/list") => {
                 self.harness.send(&json!({"jsonrpc": "2.0", "id": message["id"], "result": {"roots": []}}));
             }
-            // Its server has exited: the request needs no response.
+            // The sidecar cancels a server's request when the server exits; nothing is to be answered.
             Some("notifications/cancelled") => {}
             Some(method) => panic!("unexpected request {method}"),
             None => self.on_response(message),

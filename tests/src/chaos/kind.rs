@@ -14,7 +14,7 @@ use crate::attach::Attach;
 use crate::harness::Harness;
 use crate::port::free_address;
 use crate::process::{Running, into_file};
-use crate::sandbox::enroll;
+use crate::sandbox_files::enroll;
 use crate::world::{Builder, World};
 
 #[derive(Clone, Copy, Debug)]

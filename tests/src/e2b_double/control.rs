@@ -56,18 +56,18 @@ pub(super) async fn handle(shared: &Arc<Shared>, request: Request<Incoming>) -> 
         }
         ("POST", ["fork"]) => {
             let count = body["count"].as_u64().unwrap_or(1);
-            let fork = |_| {
+            let fork_once = |_| {
                 let (origin, shared) = (Arc::clone(&sandbox), Arc::clone(shared));
                 async move {
                     // Copying files would block the runtime.
-                    let fork =
+                    let forked =
                         tokio::task::spawn_blocking(move || shared.insert(origin.fork(new_id()))).await;
-                    fork.map(|fork| json!({"sandbox": brief(&fork)})).unwrap_or_default()
+                    forked.map(|sandbox| json!({"sandbox": brief(&sandbox)})).unwrap_or_default()
                 }
             };
             let mut forks = Vec::new();
-            for fork in (0..count).map(fork) {
-                forks.push(fork.await);
+            for forking in (0..count).map(fork_once) {
+                forks.push(forking.await);
             }
             json_body(201, &Value::Array(forks))
         }

@@ -48,7 +48,7 @@ impl Sandbox for Landlocked {
         let readable: Vec<&Path> = trees(Access::ReadOnly).chain([shim.as_path()]).collect();
         let writable: Vec<&Path> = trees(Access::ReadWrite).collect();
         let mut command = self.command_for(&shim, &readable, &writable);
-        command.args(&guest.arguments).envs(guest.environment_outside());
+        command.args(&guest.arguments).envs(guest.environment_with_host_paths());
         command
     }
 }

@@ -143,7 +143,7 @@ impl Guest {
     }
 
     /// The guest's environment in a sandbox with the host's file tree, with the relay's path on the host.
-    fn environment_outside(&self) -> BTreeMap<String, String> {
+    fn environment_with_host_paths(&self) -> BTreeMap<String, String> {
         let mut environment = self.environment.clone();
         if let Some(relay) = &self.relay {
             let relay_address = format!("unix:{}", relay.join("relay.sock").display());
@@ -156,7 +156,7 @@ impl Guest {
 impl CreatedNames {
     /// A new name, unique on this machine.
     fn next(&self) -> String {
-        let name = unique();
+        let name = unique_name();
         self.0.lock().expect("no holder of the lock panics").push(name.clone());
         name
     }
@@ -172,14 +172,14 @@ impl CreatedNames {
 }
 
 /// A name that is unique on this machine, and the number in it, which is unique in this process.
-fn unique_and_number() -> (String, u32) {
+fn unique_name_and_number() -> (String, u32) {
     static COUNT: AtomicU32 = AtomicU32::new(0);
     let number = COUNT.fetch_add(1, Ordering::Relaxed);
     (format!("cofferdam-{}-{number}", std::process::id()), number)
 }
 
-fn unique() -> String {
-    unique_and_number().0
+fn unique_name() -> String {
+    unique_name_and_number().0
 }
 
 /// The static shim on the host.

@@ -86,7 +86,7 @@ impl Sandbox for Srt {
         );
         let arguments: Vec<&str> = guest.arguments.iter().map(String::as_str).collect();
         let mut command = self.command_for(&shim(), &arguments);
-        command.envs(guest.environment_outside());
+        command.envs(guest.environment_with_host_paths());
         command
     }
 }

@@ -10,7 +10,9 @@ use std::process::Command;
 
 use nix::sys::signal::Signal;
 
-use super::{Guest, Sandbox, describe_output, if_usable, is_root, shim, text_of_success, unique_and_number};
+use super::{
+    Guest, Sandbox, describe_output, if_usable, is_root, shim, text_of_success, unique_name_and_number,
+};
 use crate::process::{command, output_of, send};
 use crate::tools::{Tool, cannot_run};
 
@@ -38,7 +40,7 @@ impl Veth {
         if !is_root("a network namespace") {
             return None;
         }
-        let (name, number) = unique_and_number();
+        let (name, number) = unique_name_and_number();
         let (host, guest) =
             free_addresses(&program, std::process::id().wrapping_mul(31).wrapping_add(number));
         let host_interface = format!("cd{}-{number}", std::process::id());
@@ -85,12 +87,12 @@ impl Veth {
 
     fn create(&self) -> Result<(), String> {
         let (host, guest) = (format!("{}/30", self.host), format!("{}/30", self.guest));
-        let (name, cable) = (self.name.as_str(), self.host_interface.as_str());
+        let (name, host_interface) = (self.name.as_str(), self.host_interface.as_str());
         let steps: [&[&str]; 7] = [
             &["netns", "add", name],
-            &["link", "add", cable, "type", "veth", "peer", "name", GUEST_INTERFACE, "netns", name],
-            &["address", "add", &host, "dev", cable],
-            &["link", "set", "dev", cable, "up"],
+            &["link", "add", host_interface, "type", "veth", "peer", "name", GUEST_INTERFACE, "netns", name],
+            &["address", "add", &host, "dev", host_interface],
+            &["link", "set", "dev", host_interface, "up"],
             &["-n", name, "address", "add", &guest, "dev", GUEST_INTERFACE],
             &["-n", name, "link", "set", "dev", GUEST_INTERFACE, "up"],
             &["-n", name, "link", "set", "dev", "lo", "up"],
@@ -115,7 +117,7 @@ impl Sandbox for Veth {
     /// Mounts are ignored: the guest sees the host's tree.
     fn command(&self, guest: &Guest) -> Command {
         let mut command = self.command_for(&shim());
-        command.args(&guest.arguments).envs(guest.environment_outside());
+        command.args(&guest.arguments).envs(guest.environment_with_host_paths());
         command
     }
 }
@@ -128,7 +130,8 @@ impl Drop for Veth {
         for process in processes.lines().filter_map(|line| line.trim().parse().ok()) {
             send(process, Signal::SIGKILL);
         }
-        // The cable is removed with the namespace, unless the namespace was never created.
+        // The kernel removes the cable with the namespace, but only when the last process in the namespace has ended. Deleting
+        // the host's interface removes the cable at once.
         for arguments in [["netns", "delete", &self.name], ["link", "delete", &self.host_interface]] {
             let mut ip = command(&self.program);
             ip.args(arguments);
@@ -138,7 +141,7 @@ impl Drop for Veth {
 }
 
 /// The name of the veth interface inside the namespace.
-const GUEST_INTERFACE: &str = "cable";
+const GUEST_INTERFACE: &str = "guest";
 
 /// The two host addresses of a /30 in 10.231.0.0/16 that no interface of this machine uses.
 #[track_caller]

@@ -41,11 +41,11 @@ fn each_action_is_recorded_with_its_caller_and_without_secrets() {
     (done["state"], done["enrolment"]) = (json!("done"), enrolment.clone());
     assert_eq!(actions(&world)[2..], [requested, done]);
 
-    let mut holding = client.open(&hold(&client, "dev", "held"));
-    read_until(&mut *holding, "attaching");
+    let mut attachment = client.open(&attach_request(&client, "dev", "attached-box"));
+    read_until(&mut *attachment, "attaching");
     let attached = actions(&world).pop().unwrap();
     assert_eq!((&attached["action"], &attached["state"]), (&json!("attach"), &json!("done")));
-    assert_eq!((&attached["sandbox"], &attached["by"]), (&json!("held"), &by_token));
+    assert_eq!((&attached["sandbox"], &attached["by"]), (&json!("attached-box"), &by_token));
     assert!(attached["enrolment"].is_string(), "{attached}");
 
     world.cofferdam_text(&["enrolments", "end", "box1"]);
@@ -125,8 +125,8 @@ fn without_the_audit_rights_are_ended_but_not_given() {
     ] {
         assert_eq!(admin.post(path, &body).refusal(), (503, "audit_unavailable"), "{path}");
     }
-    let held = admin.raw(&hold(&admin, "dev", "box3")).unwrap();
-    assert_eq!(held.refusal(), (503, "audit_unavailable"));
+    let refused = admin.raw(&attach_request(&admin, "dev", "box3")).unwrap();
+    assert_eq!(refused.refusal(), (503, "audit_unavailable"));
     let listed = admin.get("/v1/enrolments").ok();
     assert_eq!(listed["enrolments"].as_array().unwrap().len(), 1, "an enrolment was created: {listed}");
     assert_eq!(admin.get("/v1/tokens").ok()["tokens"].as_array().unwrap().len(), 1);
@@ -136,7 +136,7 @@ fn without_the_audit_rights_are_ended_but_not_given() {
     assert_eq!(refusal_of(&shim.call("add", json!({}))), "session_ended");
     admin.delete(&format!("/v1/tokens/{}", id_of(token.trim()))).ok();
     assert_eq!(admin.with_token(&token).get("/v1/sessions").refusal(), (401, "unauthorized"));
-    assert!(world.log().contains("an action was not recorded"), "{}", world.log());
+    assert!(world.log().contains("the result of an action was not recorded"), "{}", world.log());
 
     std::fs::remove_dir(&next).unwrap();
     enrol(&admin, "dev", "box4");

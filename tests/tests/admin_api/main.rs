@@ -32,19 +32,25 @@ fn enrol(client: &AdminClient, grant: &str, name: &str) -> Value {
     client.post("/v1/enrolments", &json!({"grant": grant, "name": name})).ok()
 }
 
-/// The request of `GET /v1/events`.
+/// Sends `GET /v1/events` and waits for the first event of the stream.
 fn watch(client: &AdminClient) -> Box<dyn Stream> {
     let mut events = client.open(&client.request("GET", "/v1/events", "", ""));
     read_until(&mut *events, "event: ready");
     events
 }
 
-const HOLD: &str = "connection: upgrade\r\nupgrade: cofferdam-hold\r\ncontent-type: application/json\r\n";
+const UPGRADE_TO_HOLD: &str =
+    "connection: upgrade\r\nupgrade: cofferdam-hold\r\ncontent-type: application/json\r\n";
 
-/// The request of `POST /v1/attach`.
-fn hold(client: &AdminClient, grant: &str, name: &str) -> String {
+/// The request of `POST /v1/attach`. The sandbox stays attached as long as the connection of the request is open.
+fn attach_request(client: &AdminClient, grant: &str, name: &str) -> String {
     let body = json!({"grant": grant, "name": name}).to_string();
-    client.request("POST", "/v1/attach", &format!("{HOLD}content-length: {}\r\n", body.len()), &body)
+    client.request(
+        "POST",
+        "/v1/attach",
+        &format!("{UPGRADE_TO_HOLD}content-length: {}\r\n", body.len()),
+        &body,
+    )
 }
 
 #[test]
@@ -100,18 +106,18 @@ fn a_sandbox_is_attached_by_two_upgraded_connections() {
         api.post("/v1/attach", &json!({"grant": "dev", "name": "box"})).refusal(),
         (426, "upgrade_required")
     );
-    let unknown = api.raw(&hold(&api, "nowhere", "box")).unwrap();
+    let unknown = api.raw(&attach_request(&api, "nowhere", "box")).unwrap();
     assert_eq!(unknown.refusal(), (404, "grant_unknown"));
 
-    let mut holding = api.open(&hold(&api, "dev", "box"));
-    let answer = read_until(&mut *holding, "\n{\"answer\":\"attaching\"");
+    let mut attachment = api.open(&attach_request(&api, "dev", "box"));
+    let answer = read_until(&mut *attachment, "\n{\"answer\":\"attaching\"");
     assert!(answer.starts_with("HTTP/1.1 101") && answer.contains("upgrade: cofferdam-hold"), "{answer}");
     let listed = api.get("/v1/sessions").ok();
     assert_eq!(listed["attached"][0]["name"], "box");
     assert_eq!(listed["attached"][0]["state"], "connecting");
     let enrolment = listed["attached"][0]["enrolment"].as_str().unwrap();
-    let second = api.raw(&hold(&api, "dev", "box")).unwrap();
-    assert_eq!(second.refusal(), (409, "refused"), "a held sandbox was held again");
+    let second = api.raw(&attach_request(&api, "dev", "box")).unwrap();
+    assert_eq!(second.refusal(), (409, "refused"), "a sandbox was attached twice at the same time");
 
     let upgrade = "connection: upgrade\r\nupgrade: cofferdam-pipe\r\n";
     let no_such = api.raw(&api.request("POST", "/v1/attach/e1/pipe", upgrade, "")).unwrap();
@@ -122,10 +128,10 @@ fn a_sandbox_is_attached_by_two_upgraded_connections() {
     // The test is not a hub, so the sidecar closes the pipe and sends the reason to the holder.
     pipe.write_all(b"Last login: today\n").unwrap();
     assert!(ends(&mut *pipe));
-    read_until(&mut *holding, "only the hub may write to its stdout");
+    read_until(&mut *attachment, "only the hub may write to its stdout");
     assert_eq!(api.delete("/v1/enrolments/box").ok()["enrolment"], enrolment);
-    read_until(&mut *holding, "\"news\":\"over\"");
-    assert!(ends(&mut *holding));
+    read_until(&mut *attachment, "\"news\":\"over\"");
+    assert!(ends(&mut *attachment));
 }
 
 #[test]
@@ -233,10 +239,10 @@ fn streams_end_when_the_sidecar_stops() {
     let mut world = two_grants().start();
     let api = AdminClient::socket(&world);
     let mut events = watch(&api);
-    let mut holding = api.open(&hold(&api, "dev", "box"));
-    read_until(&mut *holding, "attaching");
+    let mut attachment = api.open(&attach_request(&api, "dev", "box"));
+    read_until(&mut *attachment, "attaching");
     world.stop_sidecar();
-    assert!(ends(&mut *events) && ends(&mut *holding));
+    assert!(ends(&mut *events) && ends(&mut *attachment));
     assert!(!world.log().contains("some tasks did not end in time"), "{}", world.log());
     wait_until("the socket is gone", || !world.layout().admin.exists());
 }

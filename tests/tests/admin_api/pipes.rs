@@ -22,7 +22,7 @@ const AT_ONCE: Duration = Duration::from_secs(8);
 struct PipeOfToken {
     world: World,
     token: String,
-    holding: Box<dyn Stream>,
+    attachment: Box<dyn Stream>,
     pipe: UnixStream,
 }
 
@@ -32,8 +32,8 @@ impl PipeOfToken {
         let world = two_grants().start();
         let token = world.cofferdam_text(&["token", "create", "--grant", "dev"]).trim().to_owned();
         let (admin, client) = (AdminClient::socket(&world), AdminClient::socket(&world).with_token(&token));
-        let mut holding = admin.open(&hold(&admin, "dev", "box"));
-        let answer = read_until(&mut *holding, "\"pin\"");
+        let mut attachment = admin.open(&attach_request(&admin, "dev", "box"));
+        let answer = read_until(&mut *attachment, "\"pin\"");
         let (_, rest) = answer.split_once("\"enrolment\":\"").expect("the enrolment is named");
         let enrolment = rest.split('"').next().expect("a split has a first part");
         let mut pipe = UnixStream::connect(&world.layout().admin).expect("the sidecar accepts connections");
@@ -48,7 +48,7 @@ impl PipeOfToken {
             head.extend(byte);
         }
         assert!(head.starts_with(b"HTTP/1.1 101"), "{}", String::from_utf8_lossy(&head));
-        Self { world, token, holding, pipe }
+        Self { world, token, attachment, pipe }
     }
 
     /// Calls a tool, revokes the token, and waits until the link of this shim is lost.
@@ -60,7 +60,7 @@ impl PipeOfToken {
         assert!(is_connected());
         self.world.cofferdam_text(&["token", "revoke", id_of(&self.token)]);
         assert!(holds_within(AT_ONCE, || !is_connected()), "the link outlives the token");
-        read_until(&mut *self.holding, "was revoked or has expired");
+        read_until(&mut *self.attachment, "was revoked or has expired");
     }
 }
 

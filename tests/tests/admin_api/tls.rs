@@ -100,8 +100,8 @@ fn a_sandbox_is_attached_and_watched_over_tls() {
     let remote = Remote::start();
     let client = remote.client(None).with_token(&remote.token("dev"));
     let mut events = watch(&client);
-    let mut holding = client.open(&hold(&client, "dev", "box"));
-    read_until(&mut *holding, "\"answer\":\"attaching\"");
+    let mut attachment = client.open(&attach_request(&client, "dev", "box"));
+    read_until(&mut *attachment, "\"answer\":\"attaching\"");
     read_until(&mut *events, "event: enrolment-created");
     let enrolment = client.get("/v1/sessions").ok()["attached"][0]["enrolment"].as_str().unwrap().to_owned();
     let upgrade = "connection: upgrade\r\nupgrade: cofferdam-pipe\r\n";
@@ -109,8 +109,8 @@ fn a_sandbox_is_attached_and_watched_over_tls() {
     read_until(&mut *pipe, "\r\n\r\n");
     pipe.write_all(b"Last login: today\n").unwrap();
     assert!(ends(&mut *pipe), "a pipe without a hub stayed open");
-    read_until(&mut *holding, "\"news\":\"lost\"");
-    drop(holding);
+    read_until(&mut *attachment, "\"news\":\"lost\"");
+    drop(attachment);
     let state = || client.get("/v1/sessions").ok()["attached"][0]["state"].clone();
     wait_until("it is detached", || state() == "detached");
 }

@@ -26,25 +26,30 @@ fn a_token_can_neither_see_nor_change_anything_of_other_grants() {
     let mut events = watch(&other);
     let theirs = enrol(&dev, "dev", "of-dev")["enrolment"].as_str().unwrap().to_owned();
     let _shim = world.connected("tools");
-    let mut holding = admin.open(&hold(&admin, "dev", "held"));
-    read_until(&mut *holding, "attaching");
+    let mut attachment = admin.open(&attach_request(&admin, "dev", "attached-box"));
+    read_until(&mut *attachment, "attaching");
     let sessions = admin.get("/v1/sessions").ok();
     let session = sessions["sessions"][0]["session"].as_str().unwrap();
-    let held = sessions["attached"][0]["enrolment"].as_str().unwrap();
+    let attached = sessions["attached"][0]["enrolment"].as_str().unwrap();
 
     assert_eq!(other.get("/v1/sessions").ok(), json!({"sessions": [], "attached": []}));
     assert_eq!(other.get("/v1/enrolments").ok(), json!({"enrolments": []}));
-    for name in [session, &theirs, "of-dev", "held", held] {
+    for name in [session, &theirs, "of-dev", "attached-box", attached] {
         assert_eq!(other.post("/v1/kill", &json!({"session": name})).refusal(), (404, "not_found"), "{name}");
         assert_eq!(other.delete(&format!("/v1/enrolments/{name}")).refusal(), (404, "not_found"), "{name}");
     }
     let upgrade = "connection: upgrade\r\nupgrade: cofferdam-pipe\r\n";
-    let pipe = other.raw(&other.request("POST", &format!("/v1/attach/{held}/pipe"), upgrade, "")).unwrap();
+    let pipe =
+        other.raw(&other.request("POST", &format!("/v1/attach/{attached}/pipe"), upgrade, "")).unwrap();
     assert_eq!(pipe.refusal(), (404, "not_found"));
     for grant in ["dev", "nowhere"] {
         let refused = other.post("/v1/enrolments", &json!({"grant": grant}));
         assert_eq!(refused.refusal(), (403, "forbidden"), "{grant}");
-        assert_eq!(other.raw(&hold(&other, grant, "box")).unwrap().refusal(), (403, "forbidden"), "{grant}");
+        assert_eq!(
+            other.raw(&attach_request(&other, grant, "box")).unwrap().refusal(),
+            (403, "forbidden"),
+            "{grant}"
+        );
     }
 
     for (method, path, body) in [
@@ -121,10 +126,10 @@ fn streams_end_when_their_token_expires_or_is_revoked() {
 
     let text = token(&world, &["--grant", "dev"]);
     let client = admin.with_token(&text);
-    let (mut events, mut holding) = (watch(&client), client.open(&hold(&client, "dev", "box")));
-    read_until(&mut *holding, "attaching");
+    let (mut events, mut attachment) = (watch(&client), client.open(&attach_request(&client, "dev", "box")));
+    read_until(&mut *attachment, "attaching");
     world.cofferdam_text(&["token", "revoke", id_of(&text)]);
-    assert!(ends(&mut *events) && ends(&mut *holding));
+    assert!(ends(&mut *events) && ends(&mut *attachment));
     let detached = || admin.get("/v1/sessions").ok()["attached"][0]["state"] == "detached";
-    assert!(holds_within(Duration::from_secs(5), detached), "the sandbox is still held");
+    assert!(holds_within(Duration::from_secs(5), detached), "the sandbox is still attached");
 }

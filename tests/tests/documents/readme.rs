@@ -65,11 +65,13 @@ fn the_harness_settings_of_the_readme_start_the_shim() {
 #[test]
 fn every_command_line_of_the_readme_is_one_that_the_suite_runs() {
     // `tests/run` and `tests/tools` have the machine's musl target in a variable; the README writes it in full.
-    let musl = |text: &str, value: &str| {
-        text.contains(value).then(|| text.replace("\"$musl\"", "\"$(uname -m)-unknown-linux-musl\""))
+    let expand_target = |text: &str, assignment: &str| {
+        text.contains(assignment).then(|| text.replace("\"$musl\"", "\"$(uname -m)-unknown-linux-musl\""))
     };
-    let suite = musl(SUITE, "musl=$(uname -m)-unknown-linux-musl").expect("tests/run sets its target");
-    let tools = musl(TOOLS, "musl=$machine-unknown-linux-musl").expect("tests/tools sets its target");
+    let suite =
+        expand_target(SUITE, "musl=$(uname -m)-unknown-linux-musl").expect("tests/run sets its target");
+    let tools =
+        expand_target(TOOLS, "musl=$machine-unknown-linux-musl").expect("tests/tools sets its target");
     let has_line =
         |text: &str, line: &str| text.lines().any(|other| other.trim().trim_end_matches(" &") == line);
     for line in blocks(README, "sh").iter().flat_map(|block| block.lines()) {
@@ -95,10 +97,15 @@ fn every_command_line_of_the_readme_is_one_that_the_suite_runs() {
             line if line.starts_with("rustup ") => tools.contains(line),
             line => has_line(&suite, line) && has_line(JUSTFILE, line),
         };
-        assert!(known, "neither the suite nor the Justfile runs `{line}`");
+        assert!(known, "the suite, the Justfile or the guide does not run `{line}` as the README does");
     }
-    let place = spans(README).find(|span| span.starts_with("target/")).expect("where the shim is then");
-    assert!(suite.contains(&place.replace("target/*-unknown-linux-musl", "$target/$musl")), "{place}");
+    let shim_path = spans(README)
+        .find(|span| span.starts_with("target/"))
+        .expect("the README says where the built shim is");
+    assert!(
+        suite.contains(&shim_path.replace("target/*-unknown-linux-musl", "$target/$musl")),
+        "{shim_path}"
+    );
 }
 
 /// A row of the table of sandboxes, and the test that runs its command.

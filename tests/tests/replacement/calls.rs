@@ -12,13 +12,13 @@ use crate::scene::{Scene, process, variable, wait_for_more_progress};
 
 #[test]
 fn calls_continue_and_each_runs_once_while_processes_are_replaced() {
-    let Some(mut scene) = Scene::new("plain", "", "") else { return };
+    let Some(mut scene) = Scene::plain() else { return };
     let mut harness = scene.world.connected("tools");
     harness.request("tools/list", json!({}));
     let mut long = vec![harness.send_call("slow", json!({"ms": 6000}))];
     let (mut number, mut value) = (0_u64, String::new());
     for round in 1..=3 {
-        value = scene.change();
+        value = scene.change_secret();
         // Eight calls in flight at any time, until the new process has taken over and a while longer.
         let mut in_flight: Vec<Value> = Vec::new();
         wait_until("another process has taken over", || {
@@ -62,13 +62,13 @@ fn calls_continue_and_each_runs_once_while_processes_are_replaced() {
 
 #[test]
 fn a_replaced_process_finishes_and_gets_its_own_messages() {
-    let Some(mut scene) = Scene::new("plain", "methods = [\"notifications/tally\"]", "") else { return };
+    let Some(mut scene) = Scene::with_server_line("methods = [\"notifications/tally\"]") else { return };
     let mut harness = scene.world.connected("tools");
     let first = process(&mut harness);
     let token = json!({"progressToken": "p"});
     let params = json!({"name": "slow", "arguments": {"ms": 60_000, "steps": 120}, "_meta": token});
     let long = harness.send_request("tools/call", params);
-    scene.replace();
+    scene.change_secret_and_wait();
     assert_ne!(process(&mut harness), first);
     assert!(is_alive(first));
     wait_for_more_progress(&mut harness);
@@ -96,12 +96,12 @@ fn a_replaced_process_finishes_and_gets_its_own_messages() {
 
 #[test]
 fn a_response_reaches_the_process_that_asked_although_both_use_one_id() {
-    let Some(mut scene) = Scene::new("plain", "", "") else { return };
+    let Some(mut scene) = Scene::plain() else { return };
     let mut harness = scene.world.connected("tools");
     let ask = json!({"method": "elicitation/create", "id": 7, "params": {"message": "who?"}});
     let old = harness.send_call("ask_client", ask.clone());
     let asked_by_old = harness.message_with_method("elicitation/create");
-    scene.replace();
+    scene.change_secret_and_wait();
     let new = harness.send_call("ask_client", ask);
     let asked_by_new = harness.message_with_method("elicitation/create");
     for (asked, name) in [(&asked_by_new, "new"), (&asked_by_old, "old")] {
@@ -115,12 +115,12 @@ fn a_response_reaches_the_process_that_asked_although_both_use_one_id() {
 
 #[test]
 fn settings_of_the_old_process_are_replayed_to_the_new_one() {
-    let Some(mut scene) = Scene::new("demands-handshake", "", "") else { return };
+    let Some(mut scene) = Scene::with_fixture_that("demands-handshake") else { return };
     let mut harness = scene.world.connected("tools");
     harness.request("tools/list", json!({}));
     harness.request("logging/setLevel", json!({"level": "debug"}));
     harness.request("resources/subscribe", json!({"uri": "file:///a"}));
-    scene.replace();
+    scene.change_secret_and_wait();
     assert_eq!(process(&mut harness), *scene.processes().last().unwrap());
     let received = scene.methods_received(1);
     let expected = [
@@ -137,14 +137,14 @@ fn settings_of_the_old_process_are_replayed_to_the_new_one() {
 
 #[test]
 fn a_listener_gets_notifications_of_the_new_process() {
-    let Some(mut scene) = Scene::new("plain", "", "") else { return };
+    let Some(mut scene) = Scene::plain() else { return };
     let mut harness = scene.world.shim("tools");
     harness.discover();
     harness.request("tools/list", json!({}));
     let listen =
         harness.send_request("subscriptions/listen", json!({"notifications": {"toolsListChanged": true}}));
     harness.message_with_method("notifications/subscriptions/acknowledged");
-    scene.replace();
+    scene.change_secret_and_wait();
     harness.message_with_method("notifications/subscriptions/acknowledged");
     assert_eq!(text_of(&harness.call("change_tools", json!({}))), "changed");
     let changed = harness.message_with_method("notifications/tools/list_changed");
@@ -155,10 +155,10 @@ fn a_listener_gets_notifications_of_the_new_process() {
 
 #[test]
 fn a_call_that_takes_longer_than_the_limit_is_unknown_and_not_repeated() {
-    let Some(mut scene) = Scene::new("plain", "", "replace-drain = \"1s\"") else { return };
+    let Some(mut scene) = Scene::with_limit("replace-drain = \"1s\"") else { return };
     let mut harness = scene.world.connected("tools");
     let long = harness.send_call("slow", json!({"ms": 60_000}));
-    scene.replace();
+    scene.change_secret_and_wait();
     let answer = harness.answer_to(&long).to_string();
     for word in ["outcome_unknown", "replaced", "limits.replace-drain"] {
         assert!(answer.contains(word), "{word}: {answer}");
@@ -171,12 +171,12 @@ fn a_call_that_takes_longer_than_the_limit_is_unknown_and_not_repeated() {
 /// The list of tasks comes from one process, because pages of two processes cannot be combined.
 #[test]
 fn the_current_process_lists_its_tasks_and_older_tasks_are_found_by_id() {
-    let Some(mut scene) = Scene::new("plain", "", "") else { return };
+    let Some(mut scene) = Scene::plain() else { return };
     let mut harness = scene.world.connected("tools");
     let first = process(&mut harness);
     let make = json!({"name": "echo", "arguments": {"text": "x"}, "task": {"ttl": 60_000}});
     let old = harness.request("tools/call", make.clone())["result"]["task"]["taskId"].clone();
-    scene.replace();
+    scene.change_secret_and_wait();
     let new = harness.request("tools/call", make)["result"]["task"]["taskId"].clone();
     let listed = harness.request("tasks/list", json!({}));
     let ids: Vec<&Value> =
@@ -188,10 +188,10 @@ fn the_current_process_lists_its_tasks_and_older_tasks_are_found_by_id() {
 
 #[test]
 fn a_later_log_level_also_reaches_a_draining_process() {
-    let Some(mut scene) = Scene::new("plain", "", "") else { return };
+    let Some(mut scene) = Scene::plain() else { return };
     let mut harness = scene.world.connected("tools");
     let long = harness.send_call("slow", json!({"ms": 60_000}));
-    scene.replace();
+    scene.change_secret_and_wait();
     let set = harness.request("logging/setLevel", json!({"level": "warning"}));
     assert!(set.get("result").is_some(), "{set}");
     let watched = harness.request("resources/subscribe", json!({"uri": "file:///a"}));

@@ -16,12 +16,12 @@ const HOUR: Duration = Duration::from_secs(3600);
 
 #[test]
 fn a_process_with_other_tools_does_not_take_over_and_the_reason_is_reported() {
-    let Some(mut scene) = Scene::new("gains-a-tool", "", "") else { return };
+    let Some(mut scene) = Scene::with_fixture_that("gains-a-tool") else { return };
     let mut harness = scene.world.connected("tools");
     harness.request("tools/list", json!({}));
     let first = process(&mut harness);
     let an_hour_later = Deadline::after(HOUR);
-    scene.change();
+    scene.change_secret();
     wait_until("three replacements were tried", || scene.replacement_records("not replaced").len() >= 3);
     assert!(
         HOUR - an_hour_later.left() >= Duration::from_secs(3),
@@ -50,10 +50,10 @@ fn tools_that_were_never_listed_are_compared_too() {
 /// Asserts that the second process of a server in this mode, which differs from the first, does not take over.
 #[track_caller]
 fn assert_not_replaced(mode: &str, words: &str) {
-    let Some(mut scene) = Scene::new(mode, "", "") else { return };
+    let Some(mut scene) = Scene::with_fixture_that(mode) else { return };
     let mut harness = scene.world.connected("tools");
     let first = process(&mut harness);
-    scene.change();
+    scene.change_secret();
     wait_until("a replacement was tried", || !scene.replacement_records("not replaced").is_empty());
     assert!(
         scene.replacement_records("not replaced")[0].contains(words),
@@ -67,10 +67,10 @@ fn assert_not_replaced(mode: &str, words: &str) {
 
 #[test]
 fn a_process_with_other_capabilities_does_not_take_over() {
-    let Some(mut scene) = Scene::scoped("changes-its-capabilities", "") else { return };
+    let Some(mut scene) = Scene::with_scope_and_fixture_that("changes-its-capabilities") else { return };
     let mut harness = scene.world.connected("tools");
     let (base, scope) = (process(&mut harness), process_of_scope(&mut harness));
-    for change in [Scene::change, Scene::change_in_scope] {
+    for change in [Scene::change_secret, Scene::change_secret_of_scope] {
         let before = scene.replacement_records("not replaced").len();
         change(&mut scene);
         wait_until("a replacement was tried", || scene.replacement_records("not replaced").len() > before);
@@ -90,10 +90,10 @@ fn a_process_with_other_capabilities_does_not_take_over() {
 
 #[test]
 fn every_page_of_the_tools_is_asked_for_in_both_processes() {
-    let Some(mut scene) = Scene::new("lists-in-pages", "", "") else { return };
+    let Some(mut scene) = Scene::with_fixture_that("lists-in-pages") else { return };
     let mut harness = scene.world.connected("tools");
     harness.request("tools/list", json!({}));
-    scene.replace();
+    scene.change_secret_and_wait();
     let pages = |process: usize| {
         scene.methods_received(process).iter().filter(|method| *method == "tools/list").count()
     };
@@ -109,10 +109,10 @@ fn a_difference_on_the_last_page_of_the_tools_is_found() {
 
 #[test]
 fn a_replacement_that_does_not_start_is_retried_while_the_old_process_serves() {
-    let Some(mut scene) = Scene::new("starts-badly", "", "") else { return };
+    let Some(mut scene) = Scene::with_fixture_that("second-and-third-exit") else { return };
     let mut harness = scene.world.connected("tools");
     let first = process(&mut harness);
-    scene.change();
+    scene.change_secret();
     wait_until("a replacement was tried", || !scene.replacement_records("not replaced").is_empty());
     assert_eq!(process(&mut harness), first);
     wait_until("a later process has taken over", || scene.replacement_records("replaced").len() == 1);
@@ -123,10 +123,10 @@ fn a_replacement_that_does_not_start_is_retried_while_the_old_process_serves() {
 
 #[test]
 fn a_replacement_does_not_exceed_the_grants_process_limit() {
-    let Some(mut scene) = Scene::new("plain", "", "processes = 1") else { return };
+    let Some(mut scene) = Scene::with_limit("processes = 1") else { return };
     let mut harness = scene.world.connected("tools");
     let first = process(&mut harness);
-    scene.change();
+    scene.change_secret();
     wait_until("a replacement was tried", || !scene.replacement_records("not replaced").is_empty());
     assert!(scene.shown_in_sessions().contains("limits.processes"), "{}", scene.shown_in_sessions());
     assert_eq!(process(&mut harness), first);
@@ -134,19 +134,19 @@ fn a_replacement_does_not_exceed_the_grants_process_limit() {
 
 #[test]
 fn starts_of_replacements_do_not_count_towards_the_sandboxs_limit() {
-    let Some(mut scene) = Scene::new("plain", "", "starts-per-minute = 1") else { return };
+    let Some(mut scene) = Scene::with_limit("starts-per-minute = 1") else { return };
     let mut harness = scene.world.connected("tools");
     for _ in 0..2 {
-        scene.replace();
+        scene.change_secret_and_wait();
     }
     assert_eq!(process(&mut harness), *scene.processes().last().unwrap());
 }
 
 #[test]
 fn a_killed_replacement_is_started_again() {
-    let Some(mut scene) = Scene::new("starts-slowly", "", "") else { return };
+    let Some(mut scene) = Scene::with_fixture_that("starts-slowly") else { return };
     let mut harness = scene.world.connected("tools");
-    scene.change();
+    scene.change_secret();
     wait_until("another process is being started", || scene.processes().len() == 2);
     send(scene.processes()[1], Signal::SIGKILL);
     wait_until("a later process has taken over", || scene.replacement_records("replaced").len() == 1);
@@ -156,10 +156,10 @@ fn a_killed_replacement_is_started_again() {
 
 #[test]
 fn the_replacement_takes_over_at_once_when_the_old_process_is_killed() {
-    let Some(mut scene) = Scene::new("starts-slowly", "", "") else { return };
+    let Some(mut scene) = Scene::with_fixture_that("starts-slowly") else { return };
     let mut harness = scene.world.connected("tools");
     let lost = harness.send_call("slow", json!({"ms": 60_000}));
-    scene.change();
+    scene.change_secret();
     wait_until("another process is being started", || scene.processes().len() == 2);
     send(scene.processes()[0], Signal::SIGKILL);
     assert!(harness.answer_to(&lost).to_string().contains("outcome_unknown"));
@@ -170,10 +170,10 @@ fn the_replacement_takes_over_at_once_when_the_old_process_is_killed() {
 
 #[test]
 fn killing_either_process_during_draining_is_handled() {
-    let Some(mut scene) = Scene::new("plain", "", "") else { return };
+    let Some(mut scene) = Scene::plain() else { return };
     let mut harness = scene.world.connected("tools");
     let long = harness.send_call("slow", json!({"ms": 5000}));
-    scene.replace();
+    scene.change_secret_and_wait();
     // The new process is killed: calls in the old one are not affected.
     let lost = harness.send_call("slow", json!({"ms": 60_000}));
     assert_eq!(process(&mut harness), scene.processes()[1]);
@@ -184,7 +184,7 @@ fn killing_either_process_during_draining_is_handled() {
     // The old process is killed: calls in the new one are not affected.
     let old = process(&mut harness);
     let lost = harness.send_call("slow", json!({"ms": 60_000}));
-    scene.replace();
+    scene.change_secret_and_wait();
     let survivor_call = harness.send_call("slow", json!({"ms": 1500}));
     send(old, Signal::SIGKILL);
     assert!(harness.answer_to(&lost).to_string().contains("outcome_unknown"));
@@ -196,10 +196,10 @@ fn killing_either_process_during_draining_is_handled() {
 fn the_end_of_a_link_ends_all_its_processes() {
     // While the old process finishes its calls, and while the new process is being started.
     for mode in ["plain", "starts-slowly"] {
-        let Some(mut scene) = Scene::new(mode, "", "") else { return };
+        let Some(mut scene) = Scene::with_fixture_that(mode) else { return };
         let mut harness = scene.world.connected("tools");
         harness.send_call("slow", json!({"ms": 60_000}));
-        scene.change();
+        scene.change_secret();
         wait_until("there are two processes", || match mode {
             "plain" => scene.replacement_records("replaced").len() == 1,
             _ => scene.processes().len() == 2,

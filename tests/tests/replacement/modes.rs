@@ -18,11 +18,11 @@ use crate::scene::{Scene, process, variable};
 
 #[test]
 fn an_idle_server_is_replaced_and_a_busy_one_is_not() {
-    let Some(mut scene) = Scene::new("plain", "replace = \"idle\"", "") else { return };
+    let Some(mut scene) = Scene::with_server_line("replace = \"idle\"") else { return };
     let mut harness = scene.world.connected("tools");
     let first = process(&mut harness);
     let long = harness.send_call("slow", json!({"ms": 6000}));
-    scene.change();
+    scene.change_secret();
     wait_until("a new process waits", || scene.shown_in_sessions().contains("waits to take over"));
     assert_eq!(process(&mut harness), first, "the call did not go to the old process, which is busy");
     assert!(scene.replacement_records("replaced").is_empty());
@@ -34,10 +34,10 @@ fn an_idle_server_is_replaced_and_a_busy_one_is_not() {
 
 #[test]
 fn a_server_that_is_never_replaced_keeps_its_credential() {
-    let Some(mut scene) = Scene::new("plain", "replace = \"never\"", "") else { return };
+    let Some(mut scene) = Scene::with_server_line("replace = \"never\"") else { return };
     let mut harness = scene.world.connected("tools");
     let first = process(&mut harness);
-    let value = scene.change();
+    let value = scene.change_secret();
     wait_until("`sessions` shows the outdated credential", || {
         scene.shown_in_sessions().contains("replace = \"never\"")
     });
@@ -54,7 +54,7 @@ fn with_file(mode: &str, reload: &str) -> Option<Scene> {
         .file("token", "{github.token}")
         .env("TOKEN_FILE", "{file:token}")
         .line(&format!("reload = \"{reload}\""));
-    Scene::with(server.allow(&["*"]), "")
+    Scene::with_server(server.allow(&["*"]))
 }
 
 #[test]
@@ -64,7 +64,7 @@ fn a_file_is_rewritten_while_its_process_keeps_running() {
     let first = process(&mut harness);
     let path = PathBuf::from(variable(first, "TOKEN_FILE").unwrap());
     let before = fs::read_to_string(&path).unwrap();
-    let value = scene.change();
+    let value = scene.change_secret();
     wait_until("the file has the new value", || fs::read_to_string(&path).unwrap() == value);
     assert_ne!(before, value);
     assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
@@ -80,7 +80,7 @@ fn sighup_is_sent_after_the_file_was_rewritten() {
     let mut harness = scene.world.connected("tools");
     let first = process(&mut harness);
     let path = PathBuf::from(variable(first, "TOKEN_FILE").unwrap());
-    let value = scene.change();
+    let value = scene.change_secret();
     wait_until("it was sent SIGHUP", || scene.methods_received(0).contains(&"SIGHUP".to_owned()));
     let received = scene.world.received("tools").swap_remove(0);
     let hangup = received.iter().find(|message| message["method"] == "SIGHUP").expect("it was sent SIGHUP");
@@ -100,10 +100,10 @@ fn a_secret_that_is_also_in_a_variable_replaces_the_process() {
         .env("SECRET", "{github.token}")
         .line("reload = \"file\"")
         .allow(&["*"]);
-    let Some(mut scene) = Scene::with(server, "") else { return };
+    let Some(mut scene) = Scene::with_server(server) else { return };
     let mut harness = scene.world.connected("tools");
     let first = process(&mut harness);
-    scene.replace();
+    scene.change_secret_and_wait();
     assert_ne!(process(&mut harness), first);
 }
 

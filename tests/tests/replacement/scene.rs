@@ -19,14 +19,32 @@ pub(crate) struct Scene {
 }
 
 impl Scene {
-    /// A fixture in this mode, with these further lines in its table and in `[limits]`.
-    pub(crate) fn new(mode: &str, line: &str, limit: &str) -> Option<Self> {
-        let server = Server::fixture_that(mode).env("SECRET", "{github.token}").line(line);
-        Self::with(server.allow(&["*"]), limit)
+    /// The server is the fixture in its plain mode.
+    pub(crate) fn plain() -> Option<Self> {
+        Self::with_fixture_that("plain")
     }
 
-    /// Like [`Self::new`], with another server, which uses the secret `github`.
-    pub(crate) fn with(server: Server, limit: &str) -> Option<Self> {
+    /// The server is the fixture in this mode.
+    pub(crate) fn with_fixture_that(mode: &str) -> Option<Self> {
+        Self::with_server(fixture(mode).allow(&["*"]))
+    }
+
+    /// Like [`Self::plain`], with a further line in the server's table.
+    pub(crate) fn with_server_line(line: &str) -> Option<Self> {
+        Self::with_server(fixture("plain").line(line).allow(&["*"]))
+    }
+
+    /// Like [`Self::plain`], with a line in `[limits]`.
+    pub(crate) fn with_limit(limit: &str) -> Option<Self> {
+        Self::with_server_and_limit(fixture("plain").allow(&["*"]), limit)
+    }
+
+    /// The server must use the secret `github`.
+    pub(crate) fn with_server(server: Server) -> Option<Self> {
+        Self::with_server_and_limit(server, "")
+    }
+
+    fn with_server_and_limit(server: Server, limit: &str) -> Option<Self> {
         let bao = prepared(OpenBao::dev())?;
         let world = world(&bao)
             .secret("github", "kv = \"secret/github\"\nrefresh = \"1s\"")
@@ -36,41 +54,44 @@ impl Scene {
         Some(Self { bao, world, versions: 0 })
     }
 
-    /// Like [`Self::new`], but the tools `rw_*` are in a scope with another secret.
-    pub(crate) fn scoped(mode: &str, limit: &str) -> Option<Self> {
+    /// Like [`Self::plain`], but the tools `rw_*` are in a scope with another secret.
+    pub(crate) fn with_scope() -> Option<Self> {
+        Self::with_scope_and_fixture_that("plain")
+    }
+
+    /// Like [`Self::with_scope`], with the fixture in another mode.
+    pub(crate) fn with_scope_and_fixture_that(mode: &str) -> Option<Self> {
         let bao = prepared(OpenBao::dev())?;
         bao.write_secret("writer", json!({"token": CANARY}));
         bao.policy("agent", &[("secret/data/github", &["read"]), ("secret/data/writer", &["read"])]);
-        let server = Server::fixture_that(mode)
-            .env("SECRET", "{github.token}")
+        let server = fixture(mode)
             .line("[[servers.tools.scopes]]\ntools = ['rw_*']\nenv = { SECRET = '{writer.token}' }");
         let world = world(&bao)
             .secret("github", "kv = \"secret/github\"\nrefresh = \"1s\"")
             .secret("writer", "kv = \"secret/writer\"\nrefresh = \"1s\"")
-            .limit(limit)
             .server("tools", server)
             .start();
         Some(Self { bao, world, versions: 0 })
     }
 
     /// Gives the secret a new value and returns it.
-    pub(crate) fn change(&mut self) -> String {
+    pub(crate) fn change_secret(&mut self) -> String {
         self.change_of("github")
     }
 
-    /// The same for the secret of the scope.
-    pub(crate) fn change_in_scope(&mut self) -> String {
+    /// Gives the secret of the scope a new value and returns it.
+    pub(crate) fn change_secret_of_scope(&mut self) -> String {
         self.change_of("writer")
     }
 
     /// Changes the secret and waits until a process with the new one has taken over.
-    pub(crate) fn replace(&mut self) {
-        self.change_and_wait(Self::change);
+    pub(crate) fn change_secret_and_wait(&mut self) {
+        self.change_and_wait(Self::change_secret);
     }
 
-    /// The same for the secret of the scope.
-    pub(crate) fn replace_in_scope(&mut self) -> String {
-        self.change_and_wait(Self::change_in_scope)
+    /// Changes the secret of the scope, and waits until a process with the new one has taken over.
+    pub(crate) fn change_secret_of_scope_and_wait(&mut self) -> String {
+        self.change_and_wait(Self::change_secret_of_scope)
     }
 
     pub(crate) fn processes(&self) -> Vec<u32> {
@@ -113,6 +134,10 @@ impl Scene {
         wait_until("another process has taken over", || self.replacement_records("replaced").len() > before);
         value
     }
+}
+
+fn fixture(mode: &str) -> Server {
+    Server::fixture_that(mode).env("SECRET", "{github.token}")
 }
 
 /// The process that runs calls now.

@@ -17,19 +17,19 @@ use crate::scene::{Scene, process, process_of_scope, variable, wait_for_more_pro
 
 #[test]
 fn each_process_is_replaced_for_its_own_credential_only() {
-    let Some(mut scene) = Scene::scoped("plain", "") else { return };
+    let Some(mut scene) = Scene::with_scope() else { return };
     let mut harness = scene.world.connected("tools");
     let (base, scope) = (process(&mut harness), process_of_scope(&mut harness));
     assert_eq!(process_of_scope(&mut harness), scope);
     let long = [("slow", 1), ("rw_slow", 2)]
         .map(|(tool, number)| harness.send_call(tool, json!({"ms": 6000, "number": number})));
-    let value = scene.replace_in_scope();
+    let value = scene.change_secret_of_scope_and_wait();
     let newer = process_of_scope(&mut harness);
     assert_eq!(variable(newer, "SECRET"), Some(value.clone()));
     assert_eq!(process(&mut harness), base);
     assert!(newer != scope && is_alive(scope), "the old process of the scope was not kept for its call");
     // The same for the base process.
-    scene.replace();
+    scene.change_secret_and_wait();
     assert_eq!(process_of_scope(&mut harness), newer);
     let newer_base = process(&mut harness);
     assert!(newer_base != base && is_alive(base));
@@ -59,24 +59,24 @@ fn each_process_is_replaced_for_its_own_credential_only() {
 
 #[test]
 fn calls_of_both_scopes_continue_and_run_once_while_both_processes_are_replaced() {
-    let Some(mut scene) = Scene::scoped("plain", "") else { return };
+    let Some(mut scene) = Scene::with_scope() else { return };
     let mut harness = scene.world.connected("tools");
     harness.request("tools/list", json!({}));
     let mut load = Load::default();
-    load.until("both run", &mut harness, || scene.alive().len() == 2);
+    load.until("both processes run", &mut harness, || scene.alive().len() == 2);
     let mut long: Vec<Value> = Vec::new();
     for round in 1..=3 {
         for tool in ["slow", "rw_slow"] {
             long.push(harness.send_call(tool, json!({"ms": 3000, "number": round})));
         }
         // Alternately one after the other, and both at the same time.
-        scene.change_in_scope();
+        scene.change_secret_of_scope();
         if round == 2 {
             load.until("the process of the scope has taken over", &mut harness, || {
                 scene.replacement_records("replaced").len() == 3
             });
         }
-        scene.change();
+        scene.change_secret();
         load.until("both have taken over", &mut harness, || {
             scene.replacement_records("replaced").len() == 2 * round
         });
@@ -96,7 +96,7 @@ fn calls_of_both_scopes_continue_and_run_once_while_both_processes_are_replaced(
     assert_eq!((numbers.len(), distinct.len()), (load.sent, load.sent), "each ran once");
     assert!(
         ran("tally").iter().all(|number| number.is_multiple_of(2)),
-        "a call without `rw_` ran as one of the scope"
+        "a call of the scope ran without `rw_`"
     );
     for tool in ["slow", "rw_slow"] {
         assert_eq!(ran(tool), [1, 2, 3]);
@@ -120,13 +120,13 @@ fn calls_of_both_scopes_continue_and_run_once_while_both_processes_are_replaced(
 
 #[test]
 fn progress_and_cancellation_of_a_call_in_a_scope_go_to_its_process() {
-    let Some(mut scene) = Scene::scoped("plain", "") else { return };
+    let Some(mut scene) = Scene::with_scope() else { return };
     let mut harness = scene.world.connected("tools");
     let (base, first) = (process(&mut harness), process_of_scope(&mut harness));
     let token = json!({"progressToken": "p"});
     let params = json!({"name": "rw_slow", "arguments": {"ms": 60_000, "steps": 120}, "_meta": token});
     let long = harness.send_request("tools/call", params);
-    scene.replace_in_scope();
+    scene.change_secret_of_scope_and_wait();
     let second = process_of_scope(&mut harness);
     assert!(second != first && is_alive(first));
     assert!(
@@ -151,7 +151,7 @@ fn progress_and_cancellation_of_a_call_in_a_scope_go_to_its_process() {
 
 #[test]
 fn a_response_reaches_the_process_that_asked_although_all_use_one_id() {
-    let Some(mut scene) = Scene::scoped("plain", "") else { return };
+    let Some(mut scene) = Scene::with_scope() else { return };
     let mut harness = scene.world.connected("tools");
     let ask = |harness: &mut Harness, tool: &str| {
         let ask = json!({"method": "elicitation/create", "id": 7, "params": {"message": "who?"}});
@@ -159,9 +159,9 @@ fn a_response_reaches_the_process_that_asked_although_all_use_one_id() {
         (call, harness.message_with_method("elicitation/create")["id"].clone())
     };
     let mut asked = vec![ask(&mut harness, "ask_client"), ask(&mut harness, "rw_ask_client")];
-    scene.replace_in_scope();
+    scene.change_secret_of_scope_and_wait();
     asked.push(ask(&mut harness, "rw_ask_client"));
-    scene.replace();
+    scene.change_secret_and_wait();
     asked.push(ask(&mut harness, "ask_client"));
     assert_eq!(scene.alive().len(), 4, "not all four processes wait for a response");
     for (number, (_, shown)) in asked.iter().enumerate().rev() {
@@ -177,13 +177,13 @@ fn a_response_reaches_the_process_that_asked_although_all_use_one_id() {
 
 #[test]
 fn a_scopes_process_that_dies_is_replaced_at_once_and_affects_no_other() {
-    let Some(mut scene) = Scene::scoped("starts-slowly", "") else { return };
+    let Some(mut scene) = Scene::with_scope_and_fixture_that("starts-slowly") else { return };
     let mut harness = scene.world.connected("tools");
     let (base, first) = (process(&mut harness), process_of_scope(&mut harness));
     let long_call = harness.send_call("slow", json!({"ms": 8000}));
     let lost = harness.send_call("rw_slow", json!({"ms": 60_000}));
-    wait_until("both run", || scene.world.times_executed("tools", "rw_slow") == 1);
-    let value = scene.change_in_scope();
+    wait_until("the call of the scope runs", || scene.world.times_executed("tools", "rw_slow") == 1);
+    let value = scene.change_secret_of_scope();
     wait_until("another process is being started", || scene.processes().len() == 3);
     send(first, Signal::SIGKILL);
     assert_eq!(refusal_of(&harness.answer_to(&lost)), "outcome_unknown");
@@ -201,15 +201,15 @@ fn a_scopes_process_that_dies_is_replaced_at_once_and_affects_no_other() {
 
 #[test]
 fn the_audit_names_the_credential_of_the_current_process_not_of_an_abandoned_one() {
-    let Some(mut scene) = Scene::scoped("plain", "") else { return };
+    let Some(mut scene) = Scene::with_scope() else { return };
     let mut harness = scene.world.connected("tools");
     let first = process_of_scope(&mut harness);
     let running = harness.send_call("rw_slow", json!({"ms": 60_000}));
     wait_until("it runs", || scene.world.times_executed("tools", "rw_slow") == 1);
-    // After a second handshake, processes of scopes that got the first handshake only finish their calls.
+    // A second handshake retires the processes of scopes that got the first one: they finish their calls and get no new ones.
     harness.initialize();
     let second = process_of_scope(&mut harness);
-    scene.replace_in_scope();
+    scene.change_secret_of_scope_and_wait();
     let third = process_of_scope(&mut harness);
     assert!(second != first && third != second && is_alive(first));
     let decisions = scene.world.decisions();

@@ -11,11 +11,11 @@ use crate::scene::{Scene, process, process_of_scope};
 
 #[test]
 fn requests_about_a_task_go_to_its_process_which_is_kept() {
-    let Some(mut scene) = Scene::new("plain", "", "") else { return };
+    let Some(mut scene) = Scene::plain() else { return };
     let mut harness = scene.world.connected("tools");
     let first = process(&mut harness);
     let task = create_task(&mut harness, "echo");
-    scene.replace();
+    scene.change_secret_and_wait();
     let newer = create_task(&mut harness, "echo");
     assert_ne!(process(&mut harness), first);
     // The old process keeps running for the task although no call runs there.
@@ -30,7 +30,7 @@ fn requests_about_a_task_go_to_its_process_which_is_kept() {
 
 #[test]
 fn requests_about_a_task_of_a_scope_go_to_the_process_of_that_scope() {
-    let Some(mut scene) = Scene::scoped("plain", "") else { return };
+    let Some(mut scene) = Scene::with_scope() else { return };
     let mut harness = scene.world.connected("tools");
     let (base, scope) = (process(&mut harness), process_of_scope(&mut harness));
     for (tool, made_by) in [("echo", base), ("rw_echo", scope)] {
@@ -47,8 +47,8 @@ fn requests_about_a_task_of_a_scope_go_to_the_process_of_that_scope() {
     // Across a replacement of both processes: the old ones are kept for their tasks.
     let old = [("echo", base), ("rw_echo", scope)]
         .map(|(tool, made_by)| ([create_task(&mut harness, tool), create_task(&mut harness, tool)], made_by));
-    scene.replace_in_scope();
-    scene.replace();
+    scene.change_secret_of_scope_and_wait();
+    scene.change_secret_and_wait();
     let (newer_base, newer_scope) = (process(&mut harness), process_of_scope(&mut harness));
     let new = [("echo", newer_base), ("rw_echo", newer_scope)]
         .map(|(tool, made_by)| ([create_task(&mut harness, tool), create_task(&mut harness, tool)], made_by));
@@ -61,7 +61,7 @@ fn requests_about_a_task_of_a_scope_go_to_the_process_of_that_scope() {
 
 #[test]
 fn requests_about_a_task_go_to_its_draining_process() {
-    let Some(scene) = Scene::scoped("plain", "") else { return };
+    let Some(scene) = Scene::with_scope() else { return };
     let mut harness = scene.world.connected("tools");
     let first = process_of_scope(&mut harness);
     let tasks = [create_task(&mut harness, "rw_echo"), create_task(&mut harness, "rw_echo")];

@@ -46,7 +46,7 @@ impl SandboxKind {
 
 /// A user with one of the harnesses installed, and files that must neither change nor be visible in the sandbox.
 struct HarnessUser {
-    user: LocalRun,
+    local_run: LocalRun,
     agent: Agent,
     kind: SandboxKind,
     programs: PathBuf,
@@ -64,12 +64,12 @@ impl HarnessUser {
         user.write("project/README.md", "a project");
         let before = contents(&user.home());
         let programs = install_link(&user, agent, &program);
-        Some(Self { user, agent, kind, programs, before })
+        Some(Self { local_run: user, agent, kind, programs, before })
     }
 
     /// `cofferdam run`, without a command.
     fn command(&self) -> Command {
-        let mut command = self.user.command(self.kind.options());
+        let mut command = self.local_run.command(self.kind.options());
         let path = std::env::var("PATH").unwrap_or_default();
         command.env("PATH", format!("{}:{path}", self.programs.display()));
         if let SandboxKind::Podman(podman) = &self.kind {
@@ -80,13 +80,13 @@ impl HarnessUser {
 
     #[track_caller]
     fn assert_nothing_changed_or_left(&self) {
-        let after = contents(&self.user.home()).into_iter();
+        let after = contents(&self.local_run.home()).into_iter();
         let after: Vec<_> = after.filter(|(path, _)| !path.starts_with(&self.programs)).collect();
         assert_eq!(after, self.before, "the user's files have changed");
         if let SandboxKind::Podman(podman) = &self.kind {
             assert_eq!(podman.containers(), "");
         }
-        self.user.assert_nothing_left();
+        self.local_run.assert_nothing_left();
     }
 }
 
@@ -121,9 +121,9 @@ fn gemini_cli_in_podman() {
 }
 
 fn assert_calls_a_tool(agent: Agent, kind: Option<SandboxKind>) {
-    let Some(harness) = HarnessUser::new(agent, kind) else { return };
+    let Some(user) = HarnessUser::new(agent, kind) else { return };
     let model = model_for(agent, "tools", "leak", json!({}));
-    let mut command = harness.command();
+    let mut command = user.command();
     agent.arguments_in_sandbox(&mut command, &model);
     let output = output_of(command, &format!("{agent:?} in a sandbox"));
     let report = Report { output, requests: model.requests() };
@@ -135,7 +135,7 @@ fn assert_calls_a_tool(agent: Agent, kind: Option<SandboxKind>) {
         stderr.contains("network: host, loopback services of this machine included · home: hidden"),
         "{stderr}"
     );
-    harness.assert_nothing_changed_or_left();
+    user.assert_nothing_changed_or_left();
 }
 
 #[test]
@@ -160,16 +160,16 @@ fn codex_in_podman_while_the_sidecar_is_killed() {
 
 /// The sidecar is killed when the harness has listed the tools, before the model requests a call.
 fn assert_calls_a_tool_after_the_sidecar_restarted(agent: Agent, kind: Option<SandboxKind>) {
-    let Some(harness) = HarnessUser::new(agent, kind) else { return };
+    let Some(user) = HarnessUser::new(agent, kind) else { return };
     let model: FakeModel = held_model_for(agent, "tools", "leak", json!({}));
-    let mut command = harness.command();
+    let mut command = user.command();
     agent.arguments_in_sandbox(&mut command, &model);
     let (out, err) =
-        (harness.user.world.layout().root().join("out"), harness.user.world.layout().root().join("err"));
+        (user.local_run.world.layout().root().join("out"), user.local_run.world.layout().root().join("err"));
     command.stdin(std::process::Stdio::null()).stdout(into_file(&out)).stderr(into_file(&err));
     let mut run = Running::spawn(command, "a harness in a sandbox");
     wait_until("the harness asks its model", || !model.requests().is_empty());
-    let sidecar = harness.user.wait_for_sidecar();
+    let sidecar = user.local_run.wait_for_sidecar();
     send(sidecar, Signal::SIGKILL);
     wait_until("the sidecar is gone", || !is_alive(sidecar));
     model.release();
@@ -179,7 +179,7 @@ fn assert_calls_a_tool_after_the_sidecar_restarted(agent: Agent, kind: Option<Sa
     let report = Report { output, requests: model.requests() };
     assert!(report.tool_result().contains("[redacted:local.value]"), "{}", report.tool_result());
     report.assert_finished();
-    harness.assert_nothing_changed_or_left();
+    user.assert_nothing_changed_or_left();
 }
 
 #[test]
@@ -195,19 +195,19 @@ fn the_exit_code_of_codex() {
 }
 
 fn assert_returns_the_exit_code(agent: Agent, kind: Option<SandboxKind>) {
-    let Some(harness) = HarnessUser::new(agent, kind) else { return };
+    let Some(user) = HarnessUser::new(agent, kind) else { return };
     let Some(program) = agent.program() else { return };
     let mut outside = cofferdam_tests::process::command(program);
-    outside.arg("--no-such-option").env("HOME", harness.user.temporary());
+    outside.arg("--no-such-option").env("HOME", user.local_run.temporary());
     let expected = output_of(outside, "a harness outside").status.code();
-    std::fs::remove_dir_all(harness.user.temporary()).expect("it may have files of the harness");
-    std::fs::create_dir(harness.user.temporary()).expect("it was just removed");
-    let mut command = harness.command();
-    command.args(["--", harness.agent.command_name(), "--no-such-option"]);
+    std::fs::remove_dir_all(user.local_run.temporary()).expect("it may have files of the harness");
+    std::fs::create_dir(user.local_run.temporary()).expect("it was just removed");
+    let mut command = user.command();
+    command.args(["--", user.agent.command_name(), "--no-such-option"]);
     let output = output_of(command, "a harness in a sandbox");
     assert_eq!(output.status.code(), expected, "{}", text(&output.stderr));
     assert!(expected.is_some_and(|code| code != 0));
-    harness.assert_nothing_changed_or_left();
+    user.assert_nothing_changed_or_left();
 }
 
 #[test]
@@ -232,9 +232,9 @@ fn codex_at_a_terminal_in_podman() {
 
 /// Asserts that the harness draws its interface, redraws it when the window changes, and exits at Ctrl-C.
 fn assert_usable_at_a_terminal(agent: Agent, kind: Option<SandboxKind>) {
-    let Some(harness) = HarnessUser::new(agent, kind) else { return };
+    let Some(user) = HarnessUser::new(agent, kind) else { return };
     let model = model_for(agent, "tools", "leak", json!({}));
-    let mut command = harness.command();
+    let mut command = user.command();
     command.env("ANTHROPIC_BASE_URL", model.url()).env("ANTHROPIC_API_KEY", "not-a-key");
     command.env("OPENAI_BASE_URL", model.url()).env("OPENAI_API_KEY", "not-a-key");
     // With `--quiet` only the harness writes to the terminal.
@@ -242,7 +242,8 @@ fn assert_usable_at_a_terminal(agent: Agent, kind: Option<SandboxKind>) {
     let mut terminal = Terminal::of(command);
     terminal.wait_for(match agent {
         Agent::ClaudeCode => "Claude",
-        Agent::Codex | Agent::GeminiCli => "Codex",
+        Agent::Codex => "Codex",
+        Agent::GeminiCli => unreachable!("no test runs Gemini CLI at a terminal"),
     });
     terminal.wait_until_still();
     let drawn = terminal.shown().len();
@@ -257,7 +258,7 @@ fn assert_usable_at_a_terminal(agent: Agent, kind: Option<SandboxKind>) {
         ended
     });
     assert!(ended, "{}", terminal.shown());
-    harness.assert_nothing_changed_or_left();
+    user.assert_nothing_changed_or_left();
 }
 
 /// Creates a directory for the PATH whose only entry is a link to the harness, as installers create it.

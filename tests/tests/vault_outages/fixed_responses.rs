@@ -1,6 +1,6 @@
-//! REPLAYED RESPONSES in front of the real server. Clusters of Vault Enterprise respond with 412, 472 and 473, and
-//! OpenBao's standbys with 429 to a client that has a newer state; a single open-source server cannot be made to send
-//! these. A proxy sends them as fixed responses; a test checks that it changes nothing without a rule.
+//! Tests with a proxy in front of a real server that answers some requests itself, with fixed responses. Clusters of Vault
+//! Enterprise respond with 412, 472 and 473, and OpenBao's standbys with 429 to a client that has a newer state; a single
+//! open-source server cannot be made to send these. A further test checks that the proxy changes nothing without a rule.
 
 use std::collections::BTreeMap;
 use std::io::{self, Read, Write};
@@ -9,16 +9,16 @@ use std::net::{SocketAddr, TcpStream};
 use cofferdam_tests::deadline::PATIENCE;
 use cofferdam_tests::openbao::OpenBao;
 use cofferdam_tests::vault::prepared;
-use cofferdam_tests::vault_fault_proxy::{Action, Recording, VaultFaultProxy};
+use cofferdam_tests::vault_fault_proxy::{Action, FixedResponse, VaultFaultProxy};
 use serde_json::{Value, json};
 
 use crate::support::{behind_proxy, refused, survives_behind_proxy};
 
-fn recorded(status: u16, headers: &'static str, body: &'static str) -> Action {
-    Action::Respond(Recording { status, headers, body })
+fn fixed_response(status: u16, headers: &'static str, body: &'static str) -> Action {
+    Action::Respond(FixedResponse { status, headers, body })
 }
 
-fn survives_replay(act: Action, words: &[&str]) {
+fn survives_fixed_response(act: Action, words: &[&str]) {
     survives_behind_proxy(
         OpenBao::dev(),
         |_, proxy| proxy.rule("", act),
@@ -28,22 +28,24 @@ fn survives_replay(act: Action, words: &[&str]) {
 }
 
 #[test]
-fn replayed_412_472_and_473_of_nodes_that_do_not_serve() {
-    let behind = recorded(412, "", r#"{"errors":["required index state not present"]}"#);
+fn fixed_responses_412_472_and_473_of_nodes_that_do_not_serve() {
+    let behind = fixed_response(412, "", r#"{"errors":["required index state not present"]}"#);
     std::thread::scope(|together| {
-        together.spawn(|| survives_replay(behind, &["not caught up yet (HTTP 412)", "the sidecar retries"]));
+        together.spawn(|| {
+            survives_fixed_response(behind, &["not caught up yet (HTTP 412)", "the sidecar retries"])
+        });
         let words = ["standby for disaster recovery (HTTP 472)", "active node"];
-        together.spawn(move || survives_replay(recorded(472, "", "{}"), &words));
+        together.spawn(move || survives_fixed_response(fixed_response(472, "", "{}"), &words));
         let words = ["performance standby (HTTP 473)", "active node"];
-        together.spawn(move || survives_replay(recorded(473, "", "{}"), &words));
+        together.spawn(move || survives_fixed_response(fixed_response(473, "", "{}"), &words));
     });
 }
 
 #[test]
-fn a_replayed_429_of_a_node_that_is_behind() {
+fn a_fixed_response_429_of_a_node_that_is_behind() {
     let Some(bao) = prepared(OpenBao::dev()) else { return };
     let (proxy, world) = behind_proxy(&bao);
-    proxy.rule("", recorded(429, "retry-after: 1\r\n", r#"{"errors":[]}"#));
+    proxy.rule("", fixed_response(429, "retry-after: 1\r\n", r#"{"errors":[]}"#));
     let mut late = world.shim("late");
     refused(&mut late, &["HTTP 429", "or this node is a standby", "the sidecar retries"]);
     proxy.clear_rules();
@@ -58,7 +60,7 @@ fn the_fault_proxy_changes_nothing_without_a_rule() {
     let proxy = VaultFaultProxy::in_front_of(bao.listens_at);
     // A rule that rewrites nothing, and a newer one for another path.
     proxy.rule("sys/mounts", Action::Rewrite(|_| {}));
-    proxy.rule("nowhere", recorded(473, "", "{}"));
+    proxy.rule("nowhere", fixed_response(473, "", "{}"));
     let certificate = json!({"common_name": "agent.internal"});
     let lookup = json!({"lease_id": "pki/issue/agent/none"});
     let requests: &[(&str, &str, &Value)] = &[

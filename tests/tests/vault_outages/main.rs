@@ -2,11 +2,11 @@
 //! valid credentials stay in use, missing ones are refused with the reason, retries are paced, and no restart is
 //! needed.
 //!
-//! Every response is the real server's, except those in [`replayed`], which states what it replays and why.
+//! Every response is the real server's, except those in [`fixed_responses`], which states why they are needed.
 
 mod changes;
 mod down;
-mod replayed;
+mod fixed_responses;
 mod slow;
 mod standby;
 mod support;

@@ -57,8 +57,8 @@ struct RequestOutcome {
 struct Wire {
     to_sidecar: VecDeque<u8>,
     to_shim: VecDeque<u8>,
-    sidecar: Decoder,
-    shim: Decoder,
+    sidecar_decoder: Decoder,
+    shim_decoder: Decoder,
 }
 
 impl Simulation {
@@ -205,8 +205,8 @@ impl Simulation {
             self.state.sidecar.fill();
         }
         let some: Vec<u8> = wire.to_sidecar.drain(..count.min(wire.to_sidecar.len())).collect();
-        wire.sidecar.feed(&some);
-        while let Some(frame) = wire.sidecar.next().expect("a shim sends only frames") {
+        wire.sidecar_decoder.feed(&some);
+        while let Some(frame) = wire.sidecar_decoder.next().expect("a shim sends only frames") {
             self.sidecar.handle_frame(frame, &mut wire.to_shim);
         }
     }
@@ -218,10 +218,10 @@ impl Simulation {
             return;
         }
         let some: Vec<u8> = wire.to_shim.drain(..count.min(wire.to_shim.len())).collect();
-        wire.shim.feed(&some);
+        wire.shim_decoder.feed(&some);
         self.state.sidecar.bytes_received();
         loop {
-            match wire.shim.next_view() {
+            match wire.shim_decoder.next_view() {
                 Ok(Some(frame)) => match self.state.frame(frame, self.now) {
                     ConnectionAction::Close => break,
                     ConnectionAction::Keep => {}

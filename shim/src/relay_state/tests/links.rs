@@ -23,7 +23,7 @@ fn a_goodbye_leaves_the_outcome_unknown_and_later_requests_refused() {
     assert_eq!(fixture.sidecar_sends_frame(goodbye(Retry::AfterMs(1))), ConnectionAction::Close);
     fixture.harness_sends(&request(2, "tools/call"));
     assert_eq!(errors(&fixture.lines_to_harness()), [pair("1", "outcome_unknown")]);
-    fixture.connect_and_expect(&[(request(2, "tools/call"), PLAIN)]);
+    fixture.connect_and_expect(&[(request(2, "tools/call"), NOT_SENT_BEFORE)]);
 }
 
 #[test]
@@ -49,7 +49,7 @@ fn a_request_that_may_have_run_twice_is_not_sent_again() {
     fixture.lose_connection();
     fixture.connect();
     fixture.welcome(Resumed::Fresh);
-    assert_eq!(fixture.messages_to_sidecar(), [(request(1, "tools/call"), sent_as(1))]);
+    assert_eq!(fixture.messages_to_sidecar(), [(request(1, "tools/call"), sent_before_as(1))]);
     fixture.lose_connection();
     fixture.connect();
     fixture.welcome(Resumed::Fresh);
@@ -63,7 +63,7 @@ fn a_protocol_violation_of_the_sidecar_ends_only_the_link() {
     fixture.harness_sends(&request(1, "tools/call"));
     fixture.messages_to_sidecar();
     assert_eq!(fixture.sidecar_sends_frame(Frame::Ack(Ack { seq: 99, window: 1 })), ConnectionAction::Close);
-    fixture.connect_and_expect(&[(request(1, "tools/call"), sent_as(1))]);
+    fixture.connect_and_expect(&[(request(1, "tools/call"), sent_before_as(1))]);
 }
 
 #[test]
@@ -154,7 +154,7 @@ fn a_refused_clone_reconnects_without_the_link() {
     fixture.welcome(Resumed::Fresh);
     assert_eq!(
         fixture.messages_to_sidecar(),
-        [(request(1, "tools/call"), sent_as(1)), (request(2, "tools/call"), PLAIN)]
+        [(request(1, "tools/call"), sent_before_as(1)), (request(2, "tools/call"), NOT_SENT_BEFORE)]
     );
     assert!(fixture.lines_to_harness().is_empty());
 }
@@ -187,7 +187,7 @@ fn the_buffer_of_a_long_message_is_reused_and_freed_after_a_second() {
         let (first, last) = line.split_at(50_000);
         for (piece, more) in [(first, More::Follows), (last, More::Last)] {
             fixture.sent += 1;
-            let flags = PartFlags { more, maybe_ran: PLAIN };
+            let flags = PartFlags { more, maybe_ran: NOT_SENT_BEFORE };
             let part = Part { seq: fixture.sent, flags, bytes: piece.into() };
             assert_eq!(fixture.sidecar_sends_frame(Frame::Message(part)), ConnectionAction::Keep);
         }

@@ -8,7 +8,7 @@ fn lines_and_messages_are_forwarded_byte_for_byte() {
     let call =
         r#"{ "jsonrpc":"2.0" , "id":"\u0061", "method":"tools/call","params":{"x":1.0}, "future":[] }"#;
     fixture.harness_sends(call);
-    assert_eq!(fixture.messages_to_sidecar(), [(call.to_owned(), PLAIN)]);
+    assert_eq!(fixture.messages_to_sidecar(), [(call.to_owned(), NOT_SENT_BEFORE)]);
     let response = r#"{"jsonrpc":"2.0","id":"a","result":{"y": 2.50}}"#;
     fixture.sidecar_sends(response);
     fixture.sidecar_sends(response);
@@ -33,12 +33,14 @@ fn malformed_lines_are_answered_and_not_relayed() {
     fixture.harness_sends(r#"{"jsonrpc":"2.0","id":1,"method":"x","result":1}"#);
     fixture.state.line(Line::TooLarge { id: Some(b"7".as_slice().into()) }, fixture.now);
     fixture.state.line(Line::TooLarge { id: Some(b"1".as_slice().into()) }, fixture.now);
-    assert_eq!(fixture.messages_to_sidecar(), [(request(1, "a"), PLAIN)]);
+    assert_eq!(fixture.messages_to_sidecar(), [(request(1, "a"), NOT_SENT_BEFORE)]);
     let malformed = || pair("null", "message_malformed");
-    let (large, unknown) = (pair("7", "message_too_large"), pair("null", "message_too_large"));
+    let large = pair("7", "message_too_large");
+    // The id 1 belongs to the request in flight, so the response to the second large line has no id.
+    let id_in_use = pair("null", "message_too_large");
     assert_eq!(
         errors(&fixture.lines_to_harness()),
-        [malformed(), malformed(), malformed(), malformed(), large, unknown]
+        [malformed(), malformed(), malformed(), malformed(), large, id_in_use]
     );
 }
 
@@ -69,9 +71,9 @@ fn waiting_messages_are_sent_in_order_once_connected() {
     fixture.harness_sends(r#"{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":3}}"#);
     let notification = r#"{"jsonrpc":"2.0","method":"notifications/x"}"#.to_owned();
     fixture.connect_and_expect(&[
-        (request(1, "initialize"), PLAIN),
-        (notification, PLAIN),
-        (request(2, "ping"), PLAIN),
+        (request(1, "initialize"), NOT_SENT_BEFORE),
+        (notification, NOT_SENT_BEFORE),
+        (request(2, "ping"), NOT_SENT_BEFORE),
     ]);
 }
 
@@ -79,7 +81,7 @@ fn waiting_messages_are_sent_in_order_once_connected() {
 fn a_resumed_connection_loses_nothing() {
     let mut fixture = Fixture::up();
     fixture.harness_sends(&request(1, "tools/call"));
-    // Handed out, but cut before it arrived.
+    // The request was passed to the connection, which was cut before the request arrived.
     fixture.state.sidecar.output.clear();
     fixture.lose_connection();
     fixture.harness_sends(&request(2, "tools/call"));
@@ -87,7 +89,7 @@ fn a_resumed_connection_loses_nothing() {
     fixture.welcome(Resumed::Resumed);
     assert_eq!(
         fixture.messages_to_sidecar(),
-        [(request(1, "tools/call"), PLAIN), (request(2, "tools/call"), PLAIN)]
+        [(request(1, "tools/call"), NOT_SENT_BEFORE), (request(2, "tools/call"), NOT_SENT_BEFORE)]
     );
     fixture.sidecar_sends(&result(1));
     fixture.sidecar_sends(&result(2));
@@ -95,7 +97,7 @@ fn a_resumed_connection_loses_nothing() {
 }
 
 #[test]
-fn a_lost_link_leaves_the_outcome_unknown() {
+fn a_connection_lost_for_60_seconds_leaves_the_outcome_unknown() {
     let mut fixture = Fixture::up();
     fixture.harness_sends(&request(1, "tools/call"));
     fixture.messages_to_sidecar();
@@ -130,14 +132,17 @@ fn a_request_without_credit_is_outcome_unknown_while_the_link_may_resume() {
 }
 
 #[test]
-fn a_request_that_never_got_credit_is_not_marked_on_a_fresh_link() {
+fn a_request_that_never_got_credit_is_not_marked_as_sent_before_on_a_new_link() {
     let mut fixture = Fixture::up();
     assert_eq!(fixture.sidecar_sends_frame(Frame::Ack(Ack { seq: 0, window: 100 })), ConnectionAction::Keep);
     fixture.harness_sends(&request(1, "tools/call"));
     fixture.harness_sends(&request(2, "tools/call"));
-    assert_eq!(fixture.messages_to_sidecar(), [(request(1, "tools/call"), PLAIN)]);
+    assert_eq!(fixture.messages_to_sidecar(), [(request(1, "tools/call"), NOT_SENT_BEFORE)]);
     fixture.lose_connection();
-    fixture.connect_and_expect(&[(request(1, "tools/call"), sent_as(1)), (request(2, "tools/call"), PLAIN)]);
+    fixture.connect_and_expect(&[
+        (request(1, "tools/call"), sent_before_as(1)),
+        (request(2, "tools/call"), NOT_SENT_BEFORE),
+    ]);
 }
 
 #[test]
@@ -148,7 +153,7 @@ fn a_cancelled_request_gets_no_response() {
     fixture.harness_sends(cancel);
     assert_eq!(
         fixture.messages_to_sidecar(),
-        [(request(1, "tools/call"), PLAIN), (cancel.to_owned(), PLAIN)]
+        [(request(1, "tools/call"), NOT_SENT_BEFORE), (cancel.to_owned(), NOT_SENT_BEFORE)]
     );
     fixture.sidecar_sends(&result(1));
     assert!(fixture.lines_to_harness().is_empty());

@@ -184,10 +184,11 @@ fn pair(id: &str, code: &str) -> (String, String) {
     (id.into(), code.into())
 }
 
-const PLAIN: MaybeRan = MaybeRan::No;
+/// The mark of a message that was not sent on an earlier link.
+const NOT_SENT_BEFORE: MaybeRan = MaybeRan::No;
 
 /// The mark of a request that may have run: it was sent with this sequence number on the previous link.
-fn sent_as(seq: u64) -> MaybeRan {
+fn sent_before_as(seq: u64) -> MaybeRan {
     MaybeRan::Yes(Origin { link: "l".into(), seq })
 }
 

@@ -65,7 +65,7 @@ fn on_a_fresh_link_the_handshake_is_first_and_requests_that_may_have_run_are_mar
     fixture.welcome(Resumed::Fresh);
     assert_eq!(
         fixture.messages_to_sidecar(),
-        [(replayed(1), PLAIN)],
+        [(replayed(1), NOT_SENT_BEFORE)],
         "everything else waits for the response to the handshake"
     );
     fixture.harness_sends(&request(5, "tools/call"));
@@ -74,10 +74,10 @@ fn on_a_fresh_link_the_handshake_is_first_and_requests_that_may_have_run_are_mar
     assert_eq!(
         fixture.messages_to_sidecar(),
         [
-            (INITIALIZED.to_owned(), PLAIN),
-            (request(2, "tools/call"), sent_as(3)),
-            (request(4, "tools/call"), PLAIN),
-            (request(5, "tools/call"), PLAIN),
+            (INITIALIZED.to_owned(), NOT_SENT_BEFORE),
+            (request(2, "tools/call"), sent_before_as(3)),
+            (request(4, "tools/call"), NOT_SENT_BEFORE),
+            (request(5, "tools/call"), NOT_SENT_BEFORE),
         ]
     );
     fixture.sidecar_sends(&result(4));
@@ -100,15 +100,15 @@ fn settings_are_replayed_and_changed_tools_are_reported() {
     let mut handshake = 1;
     for (tools, expected) in [("[1]", vec![]), ("[1,2]", vec![notice::tools_changed()]), ("[1,2]", vec![])] {
         fixture.replace_link();
-        assert_eq!(fixture.messages_to_sidecar(), [(replayed(handshake), PLAIN)]);
+        assert_eq!(fixture.messages_to_sidecar(), [(replayed(handshake), NOT_SENT_BEFORE)]);
         fixture.sidecar_sends(&own_result(handshake, "{}"));
         let renamed = |line: &str, id: u32, number| {
-            (line.replace(&format!("\"id\":{id}"), &format!("\"id\":{}", own_id(number))), PLAIN)
+            (line.replace(&format!("\"id\":{id}"), &format!("\"id\":{}", own_id(number))), NOT_SENT_BEFORE)
         };
         assert_eq!(
             fixture.messages_to_sidecar(),
             [
-                (INITIALIZED.to_owned(), PLAIN),
+                (INITIALIZED.to_owned(), NOT_SENT_BEFORE),
                 renamed(level, 2, handshake + 1),
                 renamed(watch, 3, handshake + 2),
                 renamed(&request(4, "tools/list"), 4, handshake + 3),
@@ -139,7 +139,7 @@ fn in_the_stateless_era_tools_are_compared_and_listeners_reopened() {
             request(1, "tools/list").replace("\"id\":1", &format!("\"id\":{}", own_id(number)));
         assert_eq!(
             fixture.messages_to_sidecar(),
-            [(list_request, PLAIN), (listen.to_owned(), PLAIN)],
+            [(list_request, NOT_SENT_BEFORE), (listen.to_owned(), NOT_SENT_BEFORE)],
             "on link {number}"
         );
         fixture.sidecar_sends(&listing(&own_id(number), &format!("[{number},0]")));
@@ -174,7 +174,7 @@ fn a_server_that_refuses_the_replay_gets_no_request_and_the_next_request_retries
     fixture.sidecar_sends(&own_result(2, "{}"));
     assert_eq!(
         fixture.messages_to_sidecar(),
-        [(INITIALIZED.to_owned(), PLAIN), (request(4, "tools/call"), PLAIN)]
+        [(INITIALIZED.to_owned(), NOT_SENT_BEFORE), (request(4, "tools/call"), NOT_SENT_BEFORE)]
     );
 }
 
@@ -184,7 +184,7 @@ fn a_new_handshake_of_the_harness_is_not_preceded_by_a_replay() {
     fixture.harness_sends(&request(2, "initialize"));
     fixture.messages_to_sidecar();
     fixture.replace_link();
-    assert_eq!(fixture.messages_to_sidecar(), [(request(2, "initialize"), PLAIN)]);
+    assert_eq!(fixture.messages_to_sidecar(), [(request(2, "initialize"), NOT_SENT_BEFORE)]);
 }
 
 #[test]

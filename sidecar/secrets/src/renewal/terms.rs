@@ -12,10 +12,15 @@ const MIN_REMAINING: Duration = Duration::from_secs(10);
 /// How a credential is renewed; see the table in [`renewal`](super).
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum RenewalClass {
+    /// A lease that Vault can renew.
     Renewable,
+    /// A lease that Vault cannot renew: it is replaced by a new one before it ends.
     Fixed,
+    /// No lease. Read again before its lifetime ends; without a lifetime (files and variables of the host), never.
     OwnExpiry,
+    /// No lease. Read again at the interval that the source stated.
     StatedInterval { every: Duration },
+    /// A key-value secret, which can change at any time. Read again at the configured `refresh` interval.
     Static { every: Duration },
 }
 
@@ -27,8 +32,8 @@ pub struct Terms {
     pub requested_at: Instant,
     /// `None` if the credential has no expiry of its own.
     pub lifetime: Option<Duration>,
-    /// When the token expires that the credential depends on. `None` if reading the credential again with a new token would
-    /// not make it last longer.
+    /// When the token expires that the credential ends with. `None` if the credential does not end with a token, or if a
+    /// new token would not expire later.
     pub token_expiry: Option<Instant>,
 }
 

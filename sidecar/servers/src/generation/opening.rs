@@ -28,8 +28,13 @@ struct OwnReply<'a> {
 }
 
 impl Generation {
-    /// Applies one step. `agreed` is a hash of what the predecessor's handshake agreed on, where that is known.
-    pub(crate) fn advance(&mut self, step: Step, replay: &mut Replay, agreed: Option<u64>) -> Progress {
+    /// Applies one step. `predecessor_agreed` is a hash of what the predecessor's handshake agreed on, where that is known.
+    pub(crate) fn advance(
+        &mut self,
+        step: Step,
+        replay: &mut Replay,
+        predecessor_agreed: Option<u64>,
+    ) -> Progress {
         match (step, self.goal) {
             (Step::TimedOut, _) => ended(Duration::ZERO, explain_timeout(self)),
             (Step::Started(Err(error)), _) => Progress::NotStarted(error),
@@ -38,7 +43,7 @@ impl Generation {
                 Progress::Started
             }
             (Step::Started(Ok(upstream)), Goal::TakeOver) => self.begin(upstream, replay, None),
-            (Step::Event(event), _) => self.on_event(event, replay, agreed),
+            (Step::Event(event), _) => self.on_event(event, replay, predecessor_agreed),
         }
     }
 
@@ -105,7 +110,7 @@ impl Generation {
         }
     }
 
-    fn on_event(&mut self, event: Event, replay: &mut Replay, agreed: Option<u64>) -> Progress {
+    fn on_event(&mut self, event: Event, replay: &mut Replay, predecessor_agreed: Option<u64>) -> Progress {
         match (event, &self.phase) {
             (Event::Gone { why, .. }, _) => match self.goal {
                 Goal::Serve if self.is_opening() => ended(Duration::ZERO, why),
@@ -119,24 +124,29 @@ impl Generation {
                 Event::Message(message),
                 Phase::ListingTools { .. } | Phase::Replaying { .. } | Phase::Standby { .. },
             ) => match parse_own_reply(&message, replay) {
-                Some(reply) => self.on_own_reply(reply, replay, agreed),
+                Some(reply) => self.on_own_reply(reply, replay, predecessor_agreed),
                 None => Progress::Event(Event::Message(message)),
             },
             (event, _) => Progress::Event(event),
         }
     }
 
-    fn on_own_reply(&mut self, reply: OwnReply<'_>, replay: &mut Replay, agreed: Option<u64>) -> Progress {
+    fn on_own_reply(
+        &mut self,
+        reply: OwnReply<'_>,
+        replay: &mut Replay,
+        predecessor_agreed: Option<u64>,
+    ) -> Progress {
         let OwnReply { id, outcome, message, body } = reply;
         match std::mem::replace(&mut self.phase, Phase::Ended) {
             Phase::Replaying { upstream, pending_id, deadline } if pending_id == id => {
                 replay.handle_own_response(&id, outcome, message, None);
-                let found = agreement(message, body);
-                if let Some(why) = self.goal.objection(outcome, found, agreed) {
+                let agreed = agreement(message, body);
+                if let Some(why) = self.goal.objection(outcome, agreed, predecessor_agreed) {
                     self.phase = Phase::Replaying { upstream, pending_id, deadline };
                     return ended(Duration::ZERO, why.into());
                 }
-                self.agreed = found;
+                self.agreed = agreed;
                 self.on_handshake_replayed(upstream, deadline, replay)
             }
             Phase::ListingTools { mut upstream, mut tools, deadline } if *tools.pending_id() == id => {
@@ -167,7 +177,7 @@ impl Generation {
     ) -> Progress {
         match self.goal {
             Goal::Serve => {
-                // If the settings cannot be sent, the process is about to exit.
+                // An error is not handled: if these messages cannot be sent, the process is about to exit.
                 upstream.send_all(replay.after_handshake());
                 self.phase = Phase::Serving { upstream, first_reply_by: None };
                 Progress::Ready
@@ -199,15 +209,24 @@ impl Generation {
 
 impl Goal {
     /// Why a process with this response to the replayed handshake cannot be used; `None` if it can be used.
-    fn objection(self, outcome: Outcome, found: Option<u64>, agreed: Option<u64>) -> Option<&'static str> {
+    fn objection(
+        self,
+        outcome: Outcome,
+        agreed: Option<u64>,
+        predecessor_agreed: Option<u64>,
+    ) -> Option<&'static str> {
         match (self, outcome) {
             (Goal::Serve, Outcome::Error) => Some("the server refused the handshake that it accepted before"),
             (Goal::TakeOver, Outcome::Error) => {
                 Some("the new process refused the handshake that the old one accepted")
             }
-            (Goal::TakeOver, Outcome::Result) if agreed.is_some() && agreed != found => Some(
-                "the protocol version or the capabilities of the new process differ from those of the old one",
-            ),
+            (Goal::TakeOver, Outcome::Result)
+                if predecessor_agreed.is_some() && agreed != predecessor_agreed =>
+            {
+                Some(
+                    "the protocol version or the capabilities of the new process differ from those of the old one",
+                )
+            }
             (Goal::Serve | Goal::TakeOver, Outcome::Result) => None,
         }
     }
@@ -225,12 +244,12 @@ impl Goal {
             }
             Goal::TakeOver => why.to_owned(),
         };
-        Progress::Ended { code, why, lived: Duration::ZERO }
+        Progress::Ended { code, why, served_for: Duration::ZERO }
     }
 }
 
-fn ended(lived: Duration, why: String) -> Progress {
-    Progress::Ended { code: Code::ServerUnavailable, why, lived }
+fn ended(served_for: Duration, why: String) -> Progress {
+    Progress::Ended { code: Code::ServerUnavailable, why, served_for }
 }
 
 /// Describes which deadline has passed.

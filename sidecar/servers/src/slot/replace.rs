@@ -21,7 +21,7 @@ use super::{RECHECK_DELAY, Slot, replay_of};
 use crate::event::{Event, ProcessId};
 use crate::generation::{CheckTools, Generation, Progress, Step};
 use crate::launcher::Launcher;
-use crate::outbound::Outgoing;
+use crate::outbound::OutboundCow;
 use crate::processes::{MAX_DRAINING, Processes};
 use crate::replacement::{CredentialState, Notice, Replacement, ReplacementOutcome};
 use crate::spec::Replace;
@@ -111,7 +111,7 @@ impl Slot {
             && let Some((tools, _)) = offered.listing.as_mut().filter(|(tools, _)| tools.pending_id() == id)
         {
             match (tools.on_response(outcome, message, body, replay), &mut processes.current) {
-                (PageResult::More(request), Some(current)) => drop(current.send(Outgoing::Owned(request))),
+                (PageResult::More(request), Some(current)) => drop(current.send(OutboundCow::Owned(request))),
                 (PageResult::More(_), None) => offered.listing = None,
                 (PageResult::Done(tools), _) => {
                     (offered.tools, offered.listing) = (Some(tools), None);
@@ -287,7 +287,7 @@ impl Replacing<'_> {
         }
         let Some(current) = &mut self.processes.current else { return };
         if let Some((tools, request)) = Fingerprinting::begin(self.replay) {
-            current.send(Outgoing::Owned(request));
+            current.send(OutboundCow::Owned(request));
             self.state.offered.listing = Some((tools, now + LIST_TIMEOUT));
         }
     }

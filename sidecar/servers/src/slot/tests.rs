@@ -155,7 +155,7 @@ async fn next_event(slot: &mut Slot, replay: &mut Replay) -> Event {
 }
 
 fn send(slot: &mut Slot, message: Outbound) -> SendResult {
-    slot.send(Outgoing::Owned(message), WhenNotReady::Return, &Replay::new("own-"))
+    slot.send(OutboundCow::Owned(message), WhenNotReady::Return, &Replay::new("own-"))
 }
 
 #[tokio::test]

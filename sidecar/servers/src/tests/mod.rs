@@ -38,7 +38,7 @@ use crate::grant_limits::{GrantBounds, GrantLimits};
 use crate::scripted::{Entry, Script};
 use crate::spec::{Reload, Replace, Retry, Scope, ServerKind, ServerLimits, ServerSpec, StdioServer};
 use crate::{
-    DID_NOT_RUN, Event, HandshakeStart, HostResources, Launcher, Notice, Outbound, Outgoing, ProcessId,
+    DID_NOT_RUN, Event, HandshakeStart, HostResources, Launcher, Notice, Outbound, OutboundCow, ProcessId,
     Recipients, ReplacementOutcome, Role, SendResult, ServerSet, SlotKey, StartError, Target, WhenNotReady,
 };
 
@@ -241,8 +241,8 @@ impl LinkFixture {
         }
         let make_owned =
             || Outbound::request(bytes.clone(), json_rpc_id(id), method, None).in_scope(scope.cloned());
-        let outgoing = Outgoing::Request { bytes: &bytes, make_owned: &make_owned };
-        self.dispatch(slot, Some((id, method.to_owned())), outgoing);
+        let outbound = OutboundCow::Request { bytes: &bytes, make_owned: &make_owned };
+        self.dispatch(slot, Some((id, method.to_owned())), outbound);
         // Every second call is written at once, the others by `ServerSet::next`.
         if id.is_multiple_of(2) {
             self.servers.flush();
@@ -250,7 +250,7 @@ impl LinkFixture {
         id
     }
 
-    fn dispatch(&mut self, slot: SlotKey, call: Option<Call>, message: Outgoing<'_>) {
+    fn dispatch(&mut self, slot: SlotKey, call: Option<Call>, message: OutboundCow<'_>) {
         let launcher = self.launcher.clone();
         let start = || launcher.clone();
         match (self.servers.send(Target::Slot(slot), message, WhenNotReady::Start(&start)), call) {
@@ -270,7 +270,7 @@ impl LinkFixture {
     fn send_parked(&mut self, slot: SlotKey) {
         let parked: Vec<_> = self.parked.extract_if(.., |(other, ..)| *other == slot).collect();
         for (slot, call, message) in parked {
-            self.dispatch(slot, call, Outgoing::Owned(message));
+            self.dispatch(slot, call, OutboundCow::Owned(message));
         }
     }
 

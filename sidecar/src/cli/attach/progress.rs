@@ -90,10 +90,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_upload_is_one_line_in_a_pipe_and_waiting_states_name_the_retry_delay_or_option() {
-        let text = |state| describe(&state).0;
-        let uploading = |sent| text(AttachmentState::Opening(Step::Uploading { sent, total: 2048 }));
+    fn the_text_of_an_upload_does_not_change_while_bytes_are_sent() {
+        let uploading = |sent| describe(&AttachmentState::Opening(Step::Uploading { sent, total: 2048 }));
         assert_eq!(uploading(0), uploading(2048));
+    }
+
+    #[test]
+    fn the_text_of_a_waiting_state_says_what_comes_next() {
+        let text = |state| describe(&state).0;
         let waiting = AttachmentState::Waiting { why: "find the sandbox: 503".into(), retry_in_ms: 1001 };
         assert_eq!(text(waiting), "find the sandbox: 503; retrying in 2 s");
         assert!(text(AttachmentState::Suspended).contains("`--resume`"));

@@ -21,11 +21,11 @@ pub(super) const MAX_NAME_BYTES: usize = 128;
 
 pub(super) fn check_vault(checker: &mut Checker<'_, '_>, raw: Spanned<RawVault>) -> Option<Settings> {
     let Spanned { value: raw, span } = raw;
-    let has_removed = checker.removed.affects(&["vault"]);
-    if raw.address.is_none() && !has_removed {
+    let may_be_reported_already = checker.may_be_reported_already(&["vault"]);
+    if raw.address.is_none() && !may_be_reported_already {
         checker.add(&span, "`vault` has no `address`", ADDRESS_HINT);
     }
-    if raw.auth.is_none() && !has_removed {
+    if raw.auth.is_none() && !may_be_reported_already {
         let hint = "set `auth`, as in `auth = { method = \"token-file\", path = \"/run/vault-token\" }`";
         checker.add(&span, "`vault` does not say how to log in", hint);
     }
@@ -112,7 +112,7 @@ fn check_address(checker: &mut Checker<'_, '_>, written: &Spanned<String>) -> Op
     }
     // The URL parser drops fragments, so the text itself is searched.
     if address.path() != "/" || address.query().is_some() || text.contains('#') {
-        let hint = "leave out what follows the host and the port; `vault.namespace` names a namespace";
+        let hint = "leave out what follows the host and the port; to use a namespace, set `vault.namespace`";
         return refuse("has a path, a query or a fragment", hint);
     }
     if address.scheme_str() == Some("http") && !is_loopback(&address) {

@@ -47,7 +47,7 @@ fn valid(text: &str) -> Config {
 
 /// Checks a text that must be valid, as `/etc/cofferdam.toml`.
 #[track_caller]
-fn valid_in_etc(text: &str) -> Config {
+fn valid_as_etc_file(text: &str) -> Config {
     let config = check_text_in(text, Path::new("/etc/cofferdam.toml"), &environment());
     config.unwrap_or_else(|problems| panic!("{problems}\nconfiguration:\n{text}"))
 }

@@ -16,7 +16,7 @@ fn names(secrets: std::collections::BTreeSet<&relay_proto::name::Name>) -> Vec<S
 
 #[test]
 fn a_scope_inherits_the_entries_that_it_does_not_replace() {
-    let config = valid_in_etc(&format!(
+    let config = valid_as_etc_file(&format!(
         "{SECRETS}[servers.a]\ncommand = ['a']\nenv = {{ TOKEN = '{{read.value}}', KEPT = '{{file:k}}' }}\nfiles = {{ k = 'kept', c = '{{read.value}}' }}\n\
          [[servers.a.scopes]]\ntools = ['write_*', 'set']\nenv = {{ TOKEN = '{{write.value}}', MORE = '{{file:c}}' }}\nfiles = {{ c = '{{write.value}}', d = '' }}\n\
          [servers.b]\nurl = 'https://b'\nheaders = {{ Authorization = '{{read.value}}', X-Kept = 'kept' }}\n\
@@ -42,7 +42,7 @@ fn a_scope_inherits_the_entries_that_it_does_not_replace() {
 
 #[test]
 fn the_first_scope_that_matches_a_tool_applies() {
-    let config = valid_in_etc(&format!(
+    let config = valid_as_etc_file(&format!(
         "{SECRETS}[servers.a]\ncommand = ['a']\n\
          [[servers.a.scopes]]\ntools = ['get_*']\nenv.T = '{{read.value}}'\n\
          [[servers.a.scopes]]\ntools = ['*_one']\nenv.T = '{{write.value}}'\n"
@@ -142,13 +142,14 @@ fn replace_and_reload_have_their_values_and_defaults() {
         ("replace = 'idle'", Replace::Idle),
         ("replace = 'never'", Replace::Never),
     ] {
-        let config = valid_in_etc(&format!("[servers.a]\ncommand = ['a']\n{line}\n"));
+        let config = valid_as_etc_file(&format!("[servers.a]\ncommand = ['a']\n{line}\n"));
         assert_eq!(server(&config, "a").replace, replace, "{line}");
     }
     for (line, reload) in
         [("", None), ("reload = 'file'", Some(Reload::File)), ("reload = 'sighup'", Some(Reload::Sighup))]
     {
-        let config = valid_in_etc(&format!("[servers.a]\ncommand = ['a']\nfiles = {{ f = '' }}\n{line}\n"));
+        let config =
+            valid_as_etc_file(&format!("[servers.a]\ncommand = ['a']\nfiles = {{ f = '' }}\n{line}\n"));
         assert_eq!(server(&config, "a").reload, reload, "{line}");
     }
     assert_problems(
@@ -181,7 +182,7 @@ fn the_digest_changes_with_scopes() {
          [[servers.a.scopes]]\ntools = ['z']\nenv.T = 'none'\n\
          [grants.g]\nservers = ['a']\n"
     );
-    let digest = |text: &str| valid_in_etc(text).policy_digest;
+    let digest = |text: &str| valid_as_etc_file(text).policy_digest;
     let changed = |from: &str, to: &str| {
         assert!(base.contains(from), "{from}");
         digest(&base.replace(from, to)) != digest(&base)

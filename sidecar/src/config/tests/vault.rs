@@ -58,7 +58,7 @@ ttl = "8h"
 
 #[test]
 fn every_key_of_vault_is_read_as_written() {
-    let config = valid_in_etc(EVERY_KEY);
+    let config = valid_as_etc_file(EVERY_KEY);
     let vault = config.vault.as_ref().unwrap();
     assert_eq!(vault.address, "https://vault.example.com:8200/");
     assert_eq!(vault.namespace.as_ref().unwrap().as_str(), "team-a");
@@ -117,10 +117,10 @@ fn an_address_is_a_host_with_an_optional_port() {
         "http://[::1]:8200",
         "http://localhost:8200",
     ] {
-        valid_in_etc(&vault(address));
+        valid_as_etc_file(&vault(address));
     }
     let url = "write one such as `https://vault.example.com:8200`";
-    let bare = "leave out what follows the host and the port; `vault.namespace` names a namespace";
+    let bare = "leave out what follows the host and the port; to use a namespace, set `vault.namespace`";
     for (address, message, hint) in [
         ("", "is not a URL", url),
         ("https://", "is not a URL", url),

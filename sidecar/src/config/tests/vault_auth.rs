@@ -10,7 +10,7 @@ fn vault(auth: &str) -> String {
 }
 
 fn auth(text: &str) -> AuthSettings {
-    valid_in_etc(&vault(text)).vault.unwrap().auth
+    valid_as_etc_file(&vault(text)).vault.unwrap().auth
 }
 
 fn path(text: &str) -> VaultPath {

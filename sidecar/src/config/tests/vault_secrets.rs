@@ -3,15 +3,15 @@
 use cofferdam_secrets::{ExecFormat, Origin};
 
 use super::vault::VAULT;
-use super::{assert_problems, valid, valid_in_etc};
+use super::{assert_problems, valid, valid_as_etc_file};
 
 #[test]
 fn vault_paths_are_checked() {
     let secret = |path: &str| format!("{VAULT}[secrets.a]\nkv = \"{path}\"\n");
     for path in ["secret/github", "a", "a/b c/d.e/..f/ü", "kv/*"] {
-        valid_in_etc(&secret(path));
+        valid_as_etc_file(&secret(path));
     }
-    valid_in_etc(&secret(&"x".repeat(512)));
+    valid_as_etc_file(&secret(&"x".repeat(512)));
     let plain = "write a path such as `secret/github`";
     let detours = "write the path without empty, `.` or `..` parts, as `secret/github`";
     let slash = "leave the slash out, as in `secret/github`";
@@ -126,9 +126,9 @@ fn a_grant_whose_server_uses_vault_needs_policies() {
              hint: name the policies that allow it, as in `vault-policies = [\"agent-dev\"]`"
         )
     };
-    valid_in_etc(&text("servers = ['plain']"));
-    valid_in_etc(&text("servers = ['plain']\nvault-policies = []"));
-    valid_in_etc(&text("servers = ['plain', 'own', 'scoped']\nvault-policies = ['p']"));
+    valid_as_etc_file(&text("servers = ['plain']"));
+    valid_as_etc_file(&text("servers = ['plain']\nvault-policies = []"));
+    valid_as_etc_file(&text("servers = ['plain', 'own', 'scoped']\nvault-policies = ['p']"));
     assert_problems(&text("servers = ['plain', 'own']"), &missing_policies(19, "own"));
     assert_problems(&text("servers = ['scoped']"), &missing_policies(19, "scoped"));
     assert_problems(&text("servers = ['own']\nvault-policies = []"), &missing_policies(21, "own"));
@@ -141,7 +141,7 @@ fn a_grant_whose_server_uses_vault_needs_policies() {
 #[test]
 fn invalid_policy_names_and_root_are_refused() {
     let text = |policies: &str| format!("{VAULT}[grants.g]\nservers = []\nvault-policies = [{policies}]\n");
-    valid_in_etc(&text(&format!("'agent-dev', 'team/a_b.c', '0', '{}'", "p".repeat(128))));
+    valid_as_etc_file(&text(&format!("'agent-dev', 'team/a_b.c', '0', '{}'", "p".repeat(128))));
     assert_problems(
         &text("'root', 'p', 'p'"),
         "cofferdam.toml:6: `grants.g.vault-policies` holds `root`, which allows everything\n  \
@@ -160,13 +160,13 @@ fn invalid_policy_names_and_root_are_refused() {
 #[test]
 fn the_digest_changes_with_policies() {
     let digest = |policies: &str| {
-        valid_in_etc(&format!("{VAULT}[grants.g]\nservers = []\nvault-policies = [{policies}]\n"))
+        valid_as_etc_file(&format!("{VAULT}[grants.g]\nservers = []\nvault-policies = [{policies}]\n"))
             .policy_digest
     };
     assert_ne!(digest("'a'"), digest("'b'"));
     assert_ne!(digest("'a'"), digest(""));
     assert_eq!(digest("'a', 'b'"), digest("'b', 'a'"));
-    assert_eq!(digest(""), valid_in_etc("[grants.g]\nservers = []\n").policy_digest);
+    assert_eq!(digest(""), valid_as_etc_file("[grants.g]\nservers = []\n").policy_digest);
 }
 
 #[test]

@@ -51,8 +51,8 @@ impl Action {
         }
     }
 
-    /// Records an action that gives rights, then carries it out; refuses it if it cannot be recorded. `add_to_target` adds
-    /// what is known only afterwards to the record of the result.
+    /// Records an action that gives rights, then carries it out; refuses it if it cannot be recorded. After success,
+    /// `add_to_target` adds to the target what only the result tells, such as an id, for the record of the result.
     pub(super) async fn carry_out<T>(
         mut self,
         work: impl Future<Output = Result<T, ApiError>>,
@@ -82,7 +82,7 @@ impl Action {
                 action,
                 by = self.by,
                 state = state.as_str(),
-                "an action was not recorded"
+                "the result of an action was not recorded"
             );
         }
     }

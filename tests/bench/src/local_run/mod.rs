@@ -26,11 +26,11 @@ pub(crate) struct LocalRunResults {
     /// The server without a sandbox.
     pub(crate) unconfined: Duration,
     /// The server in the sandbox of `cofferdam run`, without Cofferdam.
-    pub(crate) sandboxed: Duration,
+    pub(crate) sandbox_without_cofferdam: Duration,
     /// `cofferdam run`, which starts a sidecar.
-    pub(crate) alone: Duration,
+    pub(crate) run_alone: Duration,
     /// `cofferdam run` beside another run, whose sidecar it shares.
-    pub(crate) shared: Duration,
+    pub(crate) run_beside_another: Duration,
 }
 
 /// Runs all rounds; `dir` is for the files of the runs.
@@ -43,24 +43,25 @@ pub(crate) fn run(
     let prepared = RUN.prepare(&dir, paths)?;
     let in_sandbox = prepared.client.in_directory(&dir.join(PROJECT));
     let server = paths.fill("{server}".into())?;
-    let sandboxed = without_cofferdam(&in_sandbox, &server)?;
+    let sandbox_without_cofferdam = without_cofferdam(&in_sandbox, &server)?;
     let unconfined = in_sandbox.with_arguments(vec![server]);
     let _spinners_of_the_cores = Spinners::start()?;
     let mut best = [Duration::MAX; 4];
     for number in 1..=limits.rounds.min(MAX_ROUNDS) {
-        let alone = [&unconfined, &sandboxed, &in_sandbox].map(|line| limits.start_time(line));
+        let single_starts =
+            [&unconfined, &sandbox_without_cofferdam, &in_sandbox].map(|line| limits.start_time(line));
         let mut other_run = Client::start(&in_sandbox)?;
-        let shared = limits.start_time(&in_sandbox);
+        let beside_another = limits.start_time(&in_sandbox);
         other_run.end();
-        for (best, took) in best.iter_mut().zip(alone.into_iter().chain([shared])) {
+        for (best, took) in best.iter_mut().zip(single_starts.into_iter().chain([beside_another])) {
             *best = took?.min(*best);
         }
         eprintln!(
             "bench: round {number}, best starts unconfined, sandboxed, run alone, run beside another: {best:?}"
         );
     }
-    let [unconfined, sandboxed, alone, shared] = best;
-    Ok(LocalRunResults { unconfined, sandboxed, alone, shared })
+    let [unconfined, sandbox_without_cofferdam, run_alone, run_beside_another] = best;
+    Ok(LocalRunResults { unconfined, sandbox_without_cofferdam, run_alone, run_beside_another })
 }
 
 const PROJECT: &str = "project";

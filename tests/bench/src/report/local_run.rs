@@ -14,11 +14,11 @@ pub(super) fn section(trial: &Measurement<LocalRunResults>, out: &mut String) {
     );
     for (what, took) in [
         ("the server, without a sandbox", run.unconfined),
-        ("the server in the sandbox, without Cofferdam", run.sandboxed),
-        ("`cofferdam run`, which starts a sidecar", run.alone),
-        ("`cofferdam run` beside another run, whose sidecar it shares", run.shared),
+        ("the server in the sandbox, without Cofferdam", run.sandbox_without_cofferdam),
+        ("`cofferdam run`, which starts a sidecar", run.run_alone),
+        ("`cofferdam run` beside another run, whose sidecar it shares", run.run_beside_another),
     ] {
-        let beyond = took.checked_sub(run.sandboxed).filter(|beyond| !beyond.is_zero());
+        let beyond = took.checked_sub(run.sandbox_without_cofferdam).filter(|beyond| !beyond.is_zero());
         // Writing to a string cannot fail.
         let _ = writeln!(out, "| {what} | {} | {} |", time(took), beyond.map_or_else(|| "–".into(), time));
     }

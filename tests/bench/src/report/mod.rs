@@ -303,15 +303,15 @@ mod tests {
         let milliseconds = Duration::from_millis;
         let run = LocalRunResults {
             unconfined: milliseconds(1),
-            sandboxed: milliseconds(10),
-            alone: milliseconds(100),
-            shared: milliseconds(60),
+            sandbox_without_cofferdam: milliseconds(10),
+            run_alone: milliseconds(100),
+            run_beside_another: milliseconds(60),
         };
         findings.local_run = Measurement::Done(run);
         let text = findings.text("");
         assert!(text.contains("| + 90.0 ms | ≤ 150 ms more | holds |"), "{text}");
         assert!(text.contains("whose sidecar it shares | 60.0 ms | 50.0 ms |"), "{text}");
-        findings.local_run = Measurement::Done(LocalRunResults { alone: milliseconds(175), ..run });
+        findings.local_run = Measurement::Done(LocalRunResults { run_alone: milliseconds(175), ..run });
         let text = findings.text("");
         assert!(text.contains("| + 165 ms | ≤ 150 ms more | **misses by 10.0 %**"), "{text}");
     }

@@ -40,7 +40,7 @@ enum Handshake {
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Era {
     Legacy,
-    Modern,
+    Stateless,
 }
 
 impl Pending {
@@ -108,7 +108,7 @@ pub(crate) fn handle_line(mode: Mode, line: &[u8], output: &Output, pending: &Pe
 
 /// Answers one request.
 pub(crate) fn answer(mode: Mode, request: &Value, era: Era, mut result: Value, output: &Output) {
-    if era == Era::Modern
+    if era == Era::Stateless
         && let Some(result) = result.as_object_mut()
     {
         result.insert("resultType".to_owned(), json!("complete"));
@@ -167,7 +167,7 @@ fn handle(mode: Mode, message: &Value, output: &Output, pending: &Pending) {
     match method {
         "initialize" if mode != Mode::Stateless => reply(initialized(mode, params)),
         "server/discover" if mode != Mode::Legacy => {
-            answer(mode, &call.request, Era::Modern, discovered(), output)
+            answer(mode, &call.request, Era::Stateless, discovered(), output)
         }
         "logging/setLevel" | "ping" | "resources/subscribe" | "resources/unsubscribe" => reply(json!({})),
         "subscriptions/listen" => {
@@ -199,7 +199,7 @@ fn handle(mode: Mode, message: &Value, output: &Output, pending: &Pending) {
 
 fn era_of(params: &Map<String, Value>) -> Era {
     let version = params.get("_meta").and_then(|meta| meta.get("io.modelcontextprotocol/protocolVersion"));
-    if version.is_some() { Era::Modern } else { Era::Legacy }
+    if version.is_some() { Era::Stateless } else { Era::Legacy }
 }
 
 fn initialized(mode: Mode, params: &Map<String, Value>) -> Value {

@@ -142,8 +142,8 @@ mod tests {
 
     #[test]
     fn versions_are_read_where_each_era_puts_them() {
-        let modern = br#"{"id":1,"method":"x","params":{"_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28"}}}"#;
-        assert_eq!(Outline::read(modern).unwrap().stateless_version().as_deref(), Some("2026-07-28"));
+        let stateless = br#"{"id":1,"method":"x","params":{"_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28"}}}"#;
+        assert_eq!(Outline::read(stateless).unwrap().stateless_version().as_deref(), Some("2026-07-28"));
         let legacy = br#"{"id":1,"result":{"protocolVersion":"2025-06-18"}}"#;
         let outline = Outline::read(legacy).unwrap();
         assert_eq!(outline.negotiated_version().as_deref(), Some("2025-06-18"));

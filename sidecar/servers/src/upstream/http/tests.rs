@@ -74,7 +74,7 @@ impl RequestCredentials for FixedHeaders {
     }
 
     fn secret_names(&self) -> String {
-        "the test".into()
+        "the secret `fixed`".into()
     }
 
     fn newer(&self) -> BoxFuture<'_, CredentialResult> {

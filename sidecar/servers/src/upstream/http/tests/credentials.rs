@@ -55,7 +55,7 @@ impl RequestCredentials for RotatingCredentials {
     }
 
     fn secret_names(&self) -> String {
-        "the test".into()
+        "the secret `rotating`".into()
     }
 
     fn newer(&self) -> BoxFuture<'_, CredentialResult> {
@@ -91,7 +91,7 @@ async fn a_server_that_refuses_every_credential_gets_two_requests() {
     let rotating = RotatingCredentials::new(1);
     upstream.send(request(1, "tools/call", r#"{"name":"t"}"#), rotating.clone());
     let Failure::NoCredential { why } = next_failure(&mut upstream, 1).await else { panic!() };
-    assert!(why.contains("read again, the test"), "{why}");
+    assert!(why.contains("read again, the secret `rotating` (HTTP 401)"), "{why}");
     assert_eq!((server.seen().len(), rotating.rereads.load(Ordering::Relaxed)), (2, 1));
 }
 

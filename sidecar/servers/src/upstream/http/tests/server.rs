@@ -240,8 +240,12 @@ async fn serve(
             for (name, value) in scripted.headers {
                 response = response.header(name, value);
             }
-            let body =
-                ScriptedBody { pieces: scripted.pieces.into_iter(), complete: false, pause: None, log };
+            let body = ScriptedBody {
+                pieces: scripted.pieces.into_iter(),
+                ended_by_script: false,
+                pause: None,
+                log,
+            };
             Ok::<_, Infallible>(response.body(body).unwrap())
         }
     });
@@ -251,7 +255,8 @@ async fn serve(
 
 struct ScriptedBody {
     pieces: std::vec::IntoIter<Piece>,
-    complete: bool,
+    /// Whether the script ended the body or cut it. A body that is dropped without this lost its client.
+    ended_by_script: bool,
     /// A pause between pieces, so that they leave in separate packets.
     pause: Option<Pin<Box<tokio::time::Sleep>>>,
     log: Arc<Log>,
@@ -275,7 +280,7 @@ impl Body for ScriptedBody {
                 Poll::Ready(Some(Ok(Frame::data(bytes))))
             }
             Some(Piece::Cut) => {
-                self.complete = true;
+                self.ended_by_script = true;
                 Poll::Ready(Some(Err(io::ErrorKind::ConnectionReset.into())))
             }
             Some(Piece::Hold) => {
@@ -283,7 +288,7 @@ impl Body for ScriptedBody {
                 Poll::Pending
             }
             None => {
-                self.complete = true;
+                self.ended_by_script = true;
                 Poll::Ready(None)
             }
         }
@@ -292,7 +297,7 @@ impl Body for ScriptedBody {
 
 impl Drop for ScriptedBody {
     fn drop(&mut self) {
-        if !self.complete {
+        if !self.ended_by_script {
             *self.log.lost_clients.lock().unwrap() += 1;
             self.log.changed.send_replace(());
         }

@@ -23,7 +23,7 @@ async fn the_headers_repeat_version_method_name_and_annotated_arguments() {
     within(upstream.close()).await;
 
     let seen = server.seen();
-    assert_eq!(seen.len(), 2, "no listening stream, and no session to end");
+    assert_eq!(seen.len(), 2, "the upstream opened a listening stream, or ended a session: {seen:?}");
     assert_eq!(seen[0].header("mcp-protocol-version"), Some("2026-07-28"));
     assert_eq!(seen[0].header("mcp-method"), Some("tools/list"));
     assert_eq!(seen[0].header("mcp-name"), None);
