@@ -333,9 +333,9 @@ fn enrolled_on_own_socket(world: &World) -> Harness {
 
 /// Calls until a call is refused; the text of the refusal.
 #[track_caller]
-fn call_until_refused(shim: &mut Harness) -> String {
+fn call_until_refused(harness: &mut Harness) -> String {
     for _ in 0..2000 {
-        let response = shim.call("echo", json!({"text": "x"}));
+        let response = harness.call("echo", json!({"text": "x"}));
         if let Some(error) = response.get("error") {
             return error["message"].as_str().expect("errors have a message").to_owned();
         }

@@ -34,9 +34,9 @@ fn disconnected_sandbox(world: &World) -> SandboxFiles {
 }
 
 #[track_caller]
-fn leave(mut shim: Harness) {
-    shim.close_stdin();
-    shim.wait_for_exit();
+fn leave(mut harness: Harness) {
+    harness.close_stdin();
+    harness.wait_for_exit();
 }
 
 fn links(world: &World) -> Vec<String> {

@@ -226,17 +226,17 @@ fn connected(sandbox: &impl Sandbox, guest: &Guest) -> Harness {
 const CALLS: usize = 6;
 
 /// Sends slow and quick calls without waiting for them; no two calls of a shim are equal.
-fn send_calls(shim: &mut Harness, when: &str) -> Vec<(Value, String)> {
-    let shim_id = shim.id();
+fn send_calls(harness: &mut Harness, when: &str) -> Vec<(Value, String)> {
+    let shim_id = harness.id();
     (0..CALLS)
         .map(|number| match number % 3 {
             0 => {
                 let about = format!("{shim_id} {when} {number}");
-                (shim.send_call("slow", json!({"ms": 300, "about": about})), "late".into())
+                (harness.send_call("slow", json!({"ms": 300, "about": about})), "late".into())
             }
             _ => {
                 let text = format!("{shim_id} {when} {number} {}", "x".repeat(number * 3000));
-                (shim.send_call("echo", json!({"text": text})), text)
+                (harness.send_call("echo", json!({"text": text})), text)
             }
         })
         .collect()
@@ -253,9 +253,9 @@ fn expect_responses<const COUNT: usize>(shims: &mut [Harness; COUNT], calls: [Ve
 
 /// Asserts that the server's secret is scrubbed when the server sends it.
 #[track_caller]
-fn assert_secret_scrubbed(shim: &mut Harness) {
-    assert_eq!(shim.call_text("leak", json!({})), "the secret is <[redacted:local.value]>");
-    assert_absent("what the harness received", shim.received(), CANARY);
+fn assert_secret_scrubbed(harness: &mut Harness) {
+    assert_eq!(harness.call_text("leak", json!({})), "the secret is <[redacted:local.value]>");
+    assert_absent("what the harness received", harness.received(), CANARY);
 }
 
 fn links(world: &World) -> BTreeSet<String> {

@@ -16,16 +16,16 @@ const CALL: &str =
 
 #[test]
 fn malformed_messages_are_refused_and_nothing_hidden_runs() {
-    let (world, mut shim) = start_world();
+    let (world, mut harness) = start_world();
     for (what, line, id) in malformed() {
-        shim.send_raw(format!("{line}\n").as_bytes());
-        let answer = shim.next_message();
+        harness.send_raw(format!("{line}\n").as_bytes());
+        let answer = harness.next_message();
         assert_eq!(refusal_of(&answer), "message_malformed", "{what}: {answer}");
         assert_eq!(answer["error"]["code"], -32600, "{what}: {answer}");
         // Some lines are so malformed that no id can be trusted; the response must never have another id than the line.
         assert!(answer["id"] == id || answer["id"] == Value::Null, "{what}: {answer}");
     }
-    assert_nothing_hidden_ran(&world, &mut shim);
+    assert_nothing_hidden_ran(&world, &mut harness);
 }
 
 /// A hostile sandbox does not use the shim: the sidecar must refuse these messages too.
@@ -80,65 +80,65 @@ fn a_late_response_does_not_leave_the_host() {
 
 #[test]
 fn invalid_utf_8_is_refused() {
-    let (world, mut shim) = start_world();
+    let (world, mut harness) = start_world();
     let mut line = HIDDEN.as_bytes().to_vec();
     let place = line.len() - 6;
     line.splice(place..place, [b'"', 0xff, 0xfe, b'"']);
     line.push(b'\n');
-    shim.send_raw(&line);
-    assert_eq!(refusal_of(&shim.next_message()), "message_malformed");
-    assert_nothing_hidden_ran(&world, &mut shim);
+    harness.send_raw(&line);
+    assert_eq!(refusal_of(&harness.next_message()), "message_malformed");
+    assert_nothing_hidden_ran(&world, &mut harness);
 }
 
 /// Valid JSON, yet a runtime that ends lines at a carriage return reads three messages.
 #[test]
 fn a_message_hidden_between_carriage_returns_does_not_run() {
     for separator in ["\r", "\r \r"] {
-        let (world, mut shim) = start_world();
+        let (world, mut harness) = start_world();
         let line = format!(
             "{{\"jsonrpc\":\"2.0\",\"id\":8,\"method\":\"ping\",\"params\":{separator}{HIDDEN}{separator}}}\n"
         );
-        shim.send_raw(line.as_bytes());
-        let answer = shim.next_message();
+        harness.send_raw(line.as_bytes());
+        let answer = harness.next_message();
         assert!(answer["id"] == 8 || answer["id"] == Value::Null, "{answer}");
-        assert_nothing_hidden_ran(&world, &mut shim);
+        assert_nothing_hidden_ran(&world, &mut harness);
     }
 }
 
 /// JSON allows these characters inside a string: they reach the server unchanged, or the message is refused.
 #[test]
 fn line_separators_inside_strings_do_not_split_a_message() {
-    let (world, mut shim) = start_world();
+    let (world, mut harness) = start_world();
     for separator in ["\u{85}", "\u{2028}", "\u{2029}"] {
         let text = format!("before{separator}after");
-        let answer = shim.call("echo", json!({ "text": text }));
+        let answer = harness.call("echo", json!({ "text": text }));
         match answer.get("result") {
             Some(result) => assert_eq!(result["content"][0]["text"], text),
             None => assert_eq!(refusal_of(&answer), "message_malformed"),
         }
     }
-    assert_nothing_hidden_ran(&world, &mut shim);
+    assert_nothing_hidden_ran(&world, &mut harness);
 }
 
 #[test]
 fn an_id_in_flight_cannot_be_used_again() {
-    let (world, mut shim) = start_world();
+    let (world, mut harness) = start_world();
     let slow = r#"{"jsonrpc":"2.0","id":"twin","method":"tools/call","params":{"name":"slow","arguments":{"ms":1500}}}"#;
-    shim.send_raw(format!("{slow}\n").as_bytes());
-    shim.send_raw(format!("{}\n", HIDDEN.replace(r#""id":9"#, r#""id":"\u0074win""#)).as_bytes());
-    let refused = shim.next_message();
+    harness.send_raw(format!("{slow}\n").as_bytes());
+    harness.send_raw(format!("{}\n", HIDDEN.replace(r#""id":9"#, r#""id":"\u0074win""#)).as_bytes());
+    let refused = harness.next_message();
     assert_eq!((refusal_of(&refused), &refused["id"]), ("message_malformed", &Value::Null));
-    let answer = shim.next_message();
+    let answer = harness.next_message();
     assert_eq!(answer["result"]["content"][0]["text"], "late");
-    assert_nothing_hidden_ran(&world, &mut shim);
+    assert_nothing_hidden_ran(&world, &mut harness);
     // An id that has been answered is free again.
-    shim.send_raw(b"{\"jsonrpc\":\"2.0\",\"id\":\"twin\",\"method\":\"ping\"}\n");
-    assert!(shim.answer_to(&json!("twin")).get("result").is_some());
+    harness.send_raw(b"{\"jsonrpc\":\"2.0\",\"id\":\"twin\",\"method\":\"ping\"}\n");
+    assert!(harness.answer_to(&json!("twin")).get("result").is_some());
 }
 
 #[test]
 fn a_message_that_is_too_large_is_refused_under_its_id_wherever_the_id_is() {
-    let (world, mut shim) = start_world();
+    let (world, mut harness) = start_world();
     let filler = "x".repeat(11 * 1024 * 1024);
     let lines = [
         format!(
@@ -149,13 +149,13 @@ fn a_message_that_is_too_large_is_refused_under_its_id_wherever_the_id_is() {
         ),
     ];
     for (line, id) in lines.iter().zip([81, 82]) {
-        shim.send_raw(line.as_bytes());
-        shim.send_raw(b"\n");
-        let answer = shim.answer_to(&json!(id));
+        harness.send_raw(line.as_bytes());
+        harness.send_raw(b"\n");
+        let answer = harness.answer_to(&json!(id));
         assert_eq!(refusal_of(&answer), "message_too_large");
         assert_eq!(answer["error"]["code"], -32600);
     }
-    assert_nothing_hidden_ran(&world, &mut shim);
+    assert_nothing_hidden_ran(&world, &mut harness);
 }
 
 /// Lines of a server that are not MCP messages are dropped, and the messages after them arrive.
@@ -163,9 +163,9 @@ fn a_message_that_is_too_large_is_refused_under_its_id_wherever_the_id_is() {
 fn malformed_output_of_a_server_is_skipped() {
     for mode in ["plain", "starts-with-garbage"] {
         let world = World::new().server("tools", Server::fixture_that(mode)).start();
-        let mut shim = world.connected("tools");
-        assert_eq!(shim.call_text("garbage", json!({})), "after the garbage");
-        let lines = shim.received().split(|byte| *byte == b'\n').filter(|line| !line.is_empty());
+        let mut harness = world.connected("tools");
+        assert_eq!(harness.call_text("garbage", json!({})), "after the garbage");
+        let lines = harness.received().split(|byte| *byte == b'\n').filter(|line| !line.is_empty());
         for line in lines {
             assert!(
                 serde_json::from_slice::<Value>(line).is_ok_and(|message| message.is_object()),
@@ -233,13 +233,13 @@ fn malformed() -> Vec<(&'static str, String, Value)> {
 
 fn start_world() -> (World, Harness) {
     let world = World::new().server("tools", Server::fixture()).start();
-    let shim = world.connected("tools");
-    (world, shim)
+    let harness = world.connected("tools");
+    (world, harness)
 }
 
 /// Asserts that the link still works and that no hidden call ran.
 #[track_caller]
-fn assert_nothing_hidden_ran(world: &World, shim: &mut Harness) {
-    assert_eq!(shim.call_text("echo", json!({"text": "still here"})), "still here");
+fn assert_nothing_hidden_ran(world: &World, harness: &mut Harness) {
+    assert_eq!(harness.call_text("echo", json!({"text": "still here"})), "still here");
     assert_eq!(world.times_executed("tools", "delete_everything"), 0, "{:?}", world.executions("tools"));
 }

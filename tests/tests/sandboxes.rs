@@ -218,24 +218,24 @@ fn world() -> World {
 
 /// Asserts that the handshake and calls work, and that the harness receives no credential.
 #[track_caller]
-fn assert_calls_work(shim: &mut Harness) {
-    assert_eq!(shim.initialize()["result"]["serverInfo"]["name"], "fixture-server");
-    let tools = shim.request("tools/list", json!({}));
+fn assert_calls_work(harness: &mut Harness) {
+    assert_eq!(harness.initialize()["result"]["serverInfo"]["name"], "fixture-server");
+    let tools = harness.request("tools/list", json!({}));
     assert!(tools["result"]["tools"].as_array().is_some_and(|tools| tools.len() > 10), "{tools}");
-    assert_eq!(shim.call_text("add", json!({"a": 20, "b": 22})), "42");
-    assert_eq!(shim.call_text("leak", json!({})), "the secret is <[redacted:local.value]>");
-    assert_eq!(shim.call_text("big", json!({"bytes": 300_000})).len(), 300_000);
-    assert_absent("what the harness received", shim.received(), CANARY);
+    assert_eq!(harness.call_text("add", json!({"a": 20, "b": 22})), "42");
+    assert_eq!(harness.call_text("leak", json!({})), "the secret is <[redacted:local.value]>");
+    assert_eq!(harness.call_text("big", json!({"bytes": 300_000})).len(), 300_000);
+    assert_absent("what the harness received", harness.received(), CANARY);
 }
 
 /// Restarts the sidecar and asserts that calls of the same harness work, although the mounted directory has another
 /// socket now.
 #[track_caller]
-fn assert_shim_reconnects(world: &mut World, shim: &mut Harness) {
+fn assert_shim_reconnects(world: &mut World, harness: &mut Harness) {
     world.kill9_sidecar();
     world.start_sidecar();
-    assert_eq!(shim.call_text("echo", json!({"text": "after the restart"})), "after the restart");
-    assert_absent("what the harness received", shim.received(), CANARY);
+    assert_eq!(harness.call_text("echo", json!({"text": "after the restart"})), "after the restart");
+    assert_absent("what the harness received", harness.received(), CANARY);
 }
 
 fn probe() -> PathBuf {

@@ -296,8 +296,8 @@ fn an_unavailable_secret_refuses_its_server_only() {
     assert_eq!(text_of(&shim.call("leak", json!({}))), "the secret is <[redacted:fields.token]>");
 }
 
-fn injected_file(shim: &mut Harness) -> PathBuf {
-    let environment = shim.call_text("env", json!({}));
+fn injected_file(harness: &mut Harness) -> PathBuf {
+    let environment = harness.call_text("env", json!({}));
     let path = environment.lines().find_map(|line| line.strip_prefix("KEY_FILE="));
     path.expect("the server has the path").into()
 }

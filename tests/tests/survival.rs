@@ -235,13 +235,13 @@ enum End {
 }
 
 /// Messages that a harness sends once, and that must be replayed to a new process.
-fn send_settings(shim: &mut Harness) {
-    shim.request("tools/list", json!({}));
-    shim.request("logging/setLevel", json!({"level": "info"}));
-    shim.request("logging/setLevel", json!({"level": "debug"}));
-    shim.request("resources/subscribe", json!({"uri": "file:///kept"}));
-    shim.request("resources/subscribe", json!({"uri": "file:///dropped"}));
-    shim.request("resources/unsubscribe", json!({"uri": "file:///dropped"}));
+fn send_settings(harness: &mut Harness) {
+    harness.request("tools/list", json!({}));
+    harness.request("logging/setLevel", json!({"level": "info"}));
+    harness.request("logging/setLevel", json!({"level": "debug"}));
+    harness.request("resources/subscribe", json!({"uri": "file:///kept"}));
+    harness.request("resources/subscribe", json!({"uri": "file:///dropped"}));
+    harness.request("resources/unsubscribe", json!({"uri": "file:///dropped"}));
 }
 
 /// Asserts that the second process got the settings before any call, under ids that begin with `ids`.
@@ -272,28 +272,28 @@ fn assert_settings_were_replayed(world: &World, ids: &str) {
 
 /// Asserts that the request was cancelled once, and that a late response to it is dropped.
 #[track_caller]
-fn assert_cancelled_and_late_response_dropped(shim: &mut Harness, asked: &Value, world: &World) {
-    let cancelled = shim.message_with_method("notifications/cancelled");
+fn assert_cancelled_and_late_response_dropped(harness: &mut Harness, asked: &Value, world: &World) {
+    let cancelled = harness.message_with_method("notifications/cancelled");
     assert_eq!(cancelled["params"]["requestId"], asked["id"]);
-    shim.send(&json!({"jsonrpc": "2.0", "id": asked["id"], "result": {}}));
+    harness.send(&json!({"jsonrpc": "2.0", "id": asked["id"], "result": {}}));
     // If the new process had received the late response, it would have done so before this call.
-    let call = shim.send_call("ask_client", json!({"method": "roots/list", "id": "own"}));
-    let next = shim.message_with_method("roots/list");
+    let call = harness.send_call("ask_client", json!({"method": "roots/list", "id": "own"}));
+    let next = harness.message_with_method("roots/list");
     assert_ne!(next["id"], asked["id"]);
-    shim.send(&json!({"jsonrpc": "2.0", "id": next["id"], "result": {"roots": ["the answer"]}}));
-    assert!(text_of(&shim.answer_to(&call)).contains("the answer"));
-    assert_eq!(count_received(shim, "notifications/cancelled"), 1, "not cancelled once: {}", world.log());
+    harness.send(&json!({"jsonrpc": "2.0", "id": next["id"], "result": {"roots": ["the answer"]}}));
+    assert!(text_of(&harness.answer_to(&call)).contains("the answer"));
+    assert_eq!(count_received(harness, "notifications/cancelled"), 1, "not cancelled once: {}", world.log());
 }
 
 /// The listener that was notified of changed tools.
-fn changed_for(shim: &mut Harness) -> Value {
-    let changed = shim.message_with_method("notifications/tools/list_changed");
+fn changed_for(harness: &mut Harness) -> Value {
+    let changed = harness.message_with_method("notifications/tools/list_changed");
     changed["params"]["_meta"]["io.modelcontextprotocol/subscriptionId"].clone()
 }
 
 /// How many messages with this method the harness has got.
-fn count_received(shim: &Harness, method: &str) -> usize {
-    let text = String::from_utf8_lossy(shim.received());
+fn count_received(harness: &Harness, method: &str) -> usize {
+    let text = String::from_utf8_lossy(harness.received());
     let messages = text.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
     messages.filter(|message| message["method"] == method).count()
 }

@@ -245,10 +245,10 @@ fn an_expired_credential_while_vault_is_silent_is_refused_and_recovers() {
 
 /// Makes a call. A call that waits for its credential gets a response within ten seconds.
 #[track_caller]
-fn call_headers(shim: &mut Harness) -> Value {
-    let call = shim.send_call("headers", json!({}));
+fn call_headers(harness: &mut Harness) -> Value {
+    let call = harness.send_call("headers", json!({}));
     // Some more for a machine that is busy.
-    shim.answer_within(&call, Duration::from_secs(20)).expect("a response within 20 s")
+    harness.answer_within(&call, Duration::from_secs(20)).expect("a response within 20 s")
 }
 
 fn local(server: &HttpFixture) -> Server {

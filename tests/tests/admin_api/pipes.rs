@@ -53,8 +53,8 @@ impl PipeOfToken {
 
     /// Calls a tool, revokes the token, and waits until the link of this shim is lost.
     #[track_caller]
-    fn assert_revocation_ends_link(&mut self, shim: &mut Harness) {
-        assert_eq!(shim.call_text("echo", json!({"text": "by the pipe"})), "by the pipe");
+    fn assert_revocation_ends_link(&mut self, harness: &mut Harness) {
+        assert_eq!(harness.call_text("echo", json!({"text": "by the pipe"})), "by the pipe");
         let admin = AdminClient::socket(&self.world);
         let is_connected = || admin.get("/v1/sessions").ok()["sessions"][0]["connected"] == json!(true);
         assert!(is_connected());

@@ -58,23 +58,24 @@ impl Scene {
 }
 
 /// Sends slow and quick calls without waiting for them.
-fn send_calls(shim: &mut Harness, round: usize, count: usize) -> Vec<(Value, String)> {
+fn send_calls(harness: &mut Harness, round: usize, count: usize) -> Vec<(Value, String)> {
     (0..count)
         .map(|number| match number % 3 {
-            0 => {
-                (shim.send_call("slow", json!({"ms": 300, "round": round, "number": number})), "late".into())
-            }
+            0 => (
+                harness.send_call("slow", json!({"ms": 300, "round": round, "number": number})),
+                "late".into(),
+            ),
             _ => {
                 let text = format!("{round}/{number} {}", "x".repeat(number * 3000));
-                (shim.send_call("echo", json!({"text": text})), text)
+                (harness.send_call("echo", json!({"text": text})), text)
             }
         })
         .collect()
 }
 
-fn expect_responses(shim: &mut Harness, calls: Vec<(Value, String)>) {
+fn expect_responses(harness: &mut Harness, calls: Vec<(Value, String)>) {
     for (id, text) in calls {
-        assert_eq!(text_of(&shim.answer_to(&id)), text);
+        assert_eq!(text_of(&harness.answer_to(&id)), text);
     }
 }
 

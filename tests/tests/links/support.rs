@@ -30,20 +30,25 @@ pub(crate) fn with_a_port(change: impl FnOnce(Builder, SocketAddr) -> Builder) -
 }
 
 /// Asserts what every link must support: a small call, a large result, and many calls at once.
-pub(crate) fn assert_link_works(world: &World, mut shim: Harness) {
-    assert_eq!(shim.initialize()["result"]["serverInfo"]["name"], "fixture-server", "{}", shim.stderr());
-    assert_eq!(shim.call_text("add", json!({"a": 20, "b": 22})), "42");
+pub(crate) fn assert_link_works(world: &World, mut harness: Harness) {
+    assert_eq!(
+        harness.initialize()["result"]["serverInfo"]["name"],
+        "fixture-server",
+        "{}",
+        harness.stderr()
+    );
+    assert_eq!(harness.call_text("add", json!({"a": 20, "b": 22})), "42");
     let long = "long ".repeat(60_000);
-    assert_eq!(shim.call_text("echo", json!({"text": long})), long);
-    let ids: Vec<_> = (0..50).map(|number| shim.send_call("add", json!({"a": number, "b": 1}))).collect();
+    assert_eq!(harness.call_text("echo", json!({"text": long})), long);
+    let ids: Vec<_> = (0..50).map(|number| harness.send_call("add", json!({"a": number, "b": 1}))).collect();
     for (number, id) in ids.iter().enumerate() {
-        let answer = shim.answer_to(id);
+        let answer = harness.answer_to(id);
         assert_eq!(text_of(&answer), (number + 1).to_string());
     }
     assert_eq!(world.times_executed("tools", "add"), 51);
-    shim.close_stdin();
-    assert!(shim.wait_for_exit().success());
-    assert_eq!(shim.stderr(), "");
+    harness.close_stdin();
+    assert!(harness.wait_for_exit().success());
+    assert_eq!(harness.stderr(), "");
 }
 
 /// A sandbox that was enrolled: its state directory, and the string.

@@ -90,9 +90,9 @@ fn directory_with_shim() -> tempfile::TempDir {
 }
 
 #[track_caller]
-fn assert_tool_works(mut shim: Harness) {
-    shim.initialize();
-    assert_eq!(shim.call_text("echo", json!({"text": "from the sandbox"})), "from the sandbox");
+fn assert_tool_works(mut harness: Harness) {
+    harness.initialize();
+    assert_eq!(harness.call_text("echo", json!({"text": "from the sandbox"})), "from the sandbox");
 }
 
 #[test]
