@@ -159,6 +159,6 @@ mod tests {
         assert_eq!("wss://".parse::<DialTarget>(), Err(InvalidAddress::WebSocket(String::new())));
         let long = format!("vsock:/{}:7", "x".repeat(107));
         assert_eq!(long.parse::<DialTarget>(), Err(InvalidAddress::UnixPath(108)));
-        assert_eq!("vsock:/a\0b:7".parse::<DialTarget>(), Err(InvalidAddress::UnixPath(4)));
+        assert_eq!("vsock:/a\0b:7".parse::<DialTarget>(), Err(InvalidAddress::NulInPath));
     }
 }
