@@ -1,10 +1,8 @@
 //! Attachments on Daytona: `cofferdam attach daytona`, by the preview link and by SSH, and `[attach.NAME]`.
 
-use std::time::Duration;
-
 use cofferdam_tests::attach::{Attach, connected, shim_binary};
 use cofferdam_tests::daytona_double::{API_KEY, DaytonaDouble, Fault, ServiceName, Speed};
-use cofferdam_tests::deadline::{holds_within, wait_until};
+use cofferdam_tests::deadline::{BACK_AFTER_START, GONE_WITHIN, assert_within, holds_within, wait_until};
 use cofferdam_tests::harness::{Harness, text_of};
 use cofferdam_tests::process::is_alive;
 use cofferdam_tests::server::Server;
@@ -14,17 +12,15 @@ use serde_json::{Value, json};
 
 use super::attach_line;
 use super::calls::calls_through_interruptions;
-use super::interrupts::wait_until_step;
+use super::interrupts::{temporary_files, wait_until_step};
 
 /// The header of a request that does not count as use of the sandbox.
 const SKIP_ACTIVITY: &str = "x-daytona-skip-last-activity-update";
-/// How long the parts of an attachment may take to end after it.
-const GONE_WITHIN: Duration = Duration::from_secs(10);
 
 /// Daytona with one sandbox, and a sidecar that knows it.
-struct DaytonaSetup {
-    world: World,
-    platform: DaytonaDouble,
+pub(super) struct DaytonaSetup {
+    pub(super) world: World,
+    pub(super) platform: DaytonaDouble,
 }
 
 /// A sidecar that knows the platform.
@@ -54,7 +50,7 @@ impl DaytonaSetup {
     }
 
     #[track_caller]
-    fn start_attach(&self, arguments: &[&str]) -> Attach {
+    pub(super) fn start_attach(&self, arguments: &[&str]) -> Attach {
         let words = ["daytona", self.platform.sandbox_id(), "--grant", "dev"];
         Attach::start(&self.world, &[&words, arguments].concat())
     }
@@ -98,21 +94,24 @@ impl DaytonaSetup {
         self.platform.processes().iter().any(|line| line.contains(" hub --pin "))
     }
 
-    /// Asserts that hub, attachment, enrolment and servers have ended, or end within ten seconds.
+    /// Asserts that within the promised time hub, attachment, enrolment, servers and temporary files are gone.
     #[track_caller]
-    fn assert_gone(&self) {
+    pub(super) fn assert_gone(&self) {
         let servers = self.world.fixture_processes("tools");
+        let home = self.platform.root().join("home/daytona");
         let is_gone = || {
             !self.has_hub()
                 && self.list().is_empty()
                 && servers.iter().all(|id| !is_alive(*id))
                 && self.world.cofferdam_text(&["enrolments", "--json"]).trim() == "[]"
+                && temporary_files(&home).is_empty()
         };
         assert!(
             holds_within(GONE_WITHIN, is_gone),
-            "left after {GONE_WITHIN:?}: hub {}, {:?}",
+            "left after {GONE_WITHIN:?}: hub {}, {:?}, {:?}",
             self.has_hub(),
-            self.list()
+            self.list(),
+            temporary_files(&home)
         );
     }
 }
@@ -128,7 +127,7 @@ fn a_daytona_sandbox_is_attached_by_preview_and_by_ssh_and_again_after_a_stop() 
         attach.wait_until_output_has("the sandbox is suspended");
         let waiting = shim.send_call("echo", json!({"text": "two"}));
         setup.platform.start_again();
-        attach.wait_until_attached(2);
+        assert_within(BACK_AFTER_START, "attached after a start", || attach.times_attached() >= 2);
         assert_eq!(text_of(&shim.answer_to(&waiting)), "two", "{via}");
         assert_eq!(setup.world.times_executed("tools", "echo"), 2, "{via}");
         attach.stop();
@@ -186,6 +185,17 @@ fn an_end_a_kill_and_an_interrupt_end_hub_command_and_servers() {
         setup.assert_gone();
         assert_eq!(attach.wait().code(), Some(if end == "interrupt" { 0 } else { 69 }), "{end}");
     }
+}
+
+#[test]
+fn the_deletion_of_an_attached_daytona_sandbox_ends_the_command_with_its_reason() {
+    let Some(setup) = DaytonaSetup::new() else { return };
+    let mut attach = setup.attach(&["--name", "box1"]);
+    assert_eq!(setup.shim().call_text("echo", json!({"text": "one"})), "one");
+    setup.platform.delete();
+    assert_eq!(attach.wait().code(), Some(66), "{}", attach.printed());
+    assert!(attach.printed().contains("was deleted"), "{}", attach.printed());
+    setup.assert_gone();
 }
 
 #[test]

@@ -163,13 +163,13 @@ fn a_killed_sandboxs_hub_ends_although_its_stdin_stays_open() {
     let session = session_ids(&scene.world).remove(0);
     scene.world.cofferdam_text(&["kill", &session]);
     assert_eq!(refusal_of(&shim.call("add", json!({}))), "session_ended");
-    wait_until("the hub has ended", || !platform.is_running(0));
+    let servers = scene.world.fixture_processes("tools");
+    assert_within(GONE_WITHIN, "hub, `attach` and servers are gone", || {
+        !platform.is_running(0) && !attach.is_running() && servers.iter().all(|id| !is_alive(*id))
+    });
     assert!(!attach.wait().success());
     let printed = platform.printed();
     assert!(!printed.contains(SILENCE), "it did not wait for heartbeats: {printed}");
-    for id in scene.world.fixture_processes("tools") {
-        wait_until("its server has exited", || !is_alive(id));
-    }
 }
 
 /// What an orchestrator does whose SDK decodes stdout as UTF-8 and replaces what is not.

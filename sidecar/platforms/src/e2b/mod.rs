@@ -138,7 +138,8 @@ impl E2b {
     }
 
     async fn remove_temporary_files(&self) {
-        let Some((id, envd)) = self.lock_guest().take().filter(|(_, envd)| !envd.temporary_files().is_empty())
+        let Some((id, envd)) =
+            self.lock_guest().take().filter(|(_, envd)| !envd.temporary_files().is_empty())
         else {
             return;
         };
@@ -146,7 +147,9 @@ impl E2b {
             match self.control.find(&id).await?.state {
                 SandboxState::Running => remove_registered_files(&envd).await,
                 // A request would resume some suspended sandboxes.
-                SandboxState::Suspended => Err(PlatformError::Suspended { action: "clean up in the sandbox" }),
+                SandboxState::Suspended => {
+                    Err(PlatformError::Suspended { action: "clean up in the sandbox" })
+                }
             }
         };
         if let Err(error) = removed.await {

@@ -58,8 +58,7 @@ enum AttemptKind {
 /// How long a command may take to exit after its pipe is closed, before it gets SIGTERM; and again before it gets SIGKILL.
 pub(super) const EXIT_TIMEOUT: Duration = Duration::from_secs(3);
 /// After a kill, the command of this attempt gets SIGTERM, and SIGKILL after `EXIT_TIMEOUT`.
-const _: () =
-    assert!(KILL_TIMEOUT.saturating_add(EXIT_TIMEOUT).as_millis() < GONE_WITHIN.as_millis());
+const _: () = assert!(KILL_TIMEOUT.saturating_add(EXIT_TIMEOUT).as_millis() < GONE_WITHIN.as_millis());
 const DIAL_TIMEOUT: Duration = Duration::from_secs(15);
 /// The placeholder in a command for the sidecar's public key.
 const PIN_PLACEHOLDER: &str = "{pin}";

@@ -50,7 +50,8 @@ impl AttachmentKeeper {
         let is_same_sandbox = spec.via == Route::DialOut
             && record.request.sandbox == spec.sandbox.as_str()
             && record.request.platform.as_deref() == Some(spec.platform.as_str());
-        let enrolment = record.enrolment.as_ref().and_then(|id| self.daemon.enrolments.find(id, clock::now()).ok());
+        let enrolment =
+            record.enrolment.as_ref().and_then(|id| self.daemon.enrolments.find(id, clock::now()).ok());
         match enrolment.filter(|_| is_same_sandbox) {
             Some(enrolment) => {
                 spec.expires = Some(enrolment.expires);

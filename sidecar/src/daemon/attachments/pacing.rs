@@ -166,6 +166,11 @@ impl Pacing {
     fn failed(&mut self, error: PlatformError, trying: Duration, random: f64) -> (AttachmentState, Step) {
         let why = explain(&error);
         match error {
+            PlatformError::NoSandbox { sandbox, .. } if self.history == History::Attached => {
+                let why =
+                    format!("the sandbox `{sandbox}` was deleted; attach its successor by that one's id");
+                over(why, OverCause::NoSandbox)
+            }
             PlatformError::NoSandbox { .. } => over(why, OverCause::NoSandbox),
             // What has worked before may work again soon: a proxy's error page, a hub that was killed while it started.
             PlatformError::Protocol { .. } | PlatformError::Sandbox { .. }
@@ -334,7 +339,8 @@ mod tests {
     /// opening the pipe.
     #[test]
     fn every_delay_leaves_time_to_be_attached_again_as_promised() {
-        let after_fault = || [lost(HubProof::NotSeen), lost(HubProof::Seen), unavailable(None), protocol_error()];
+        let after_fault =
+            || [lost(HubProof::NotSeen), lost(HubProof::Seen), unavailable(None), protocol_error()];
         for random in [0.0, 0.25, 0.5, 0.75, EARLIEST] {
             let mut pacing = Pacing::new(Lifetime::Detached, History::Attached);
             for outcome in (0..100).flat_map(|_| after_fault()) {
@@ -364,7 +370,10 @@ mod tests {
         for random in [LATEST, 0.5, EARLIEST] {
             let outcome = Outcome::State(SandboxState::Suspended);
             let (_, next) = pacing.next(outcome, 2 * RECENT_SUSPENSION, random);
-            assert!(matches!(next, Step::QueryState { after } if after >= Duration::from_secs(15)), "{next:?}");
+            assert!(
+                matches!(next, Step::QueryState { after } if after >= Duration::from_secs(15)),
+                "{next:?}"
+            );
         }
     }
 

@@ -194,7 +194,10 @@ impl<C: ClientFactory> Attaching<C> {
     /// Waits until the client has ended what it started in the sandbox and removed what it left there.
     pub(super) async fn finish(&self, client: &PlatformClient) {
         if timeout(FINISH_TIMEOUT, client.finish()).await.is_err() {
-            tracing::warn!(sandbox = self.spec.name, "the hub or files in the sandbox may be left: no result in time");
+            tracing::warn!(
+                sandbox = self.spec.name,
+                "the hub or files in the sandbox may be left: no result in time"
+            );
         }
     }
 
