@@ -101,6 +101,12 @@ fn the_ticket_is_in_no_log_of_the_platform_and_in_no_file_of_the_sandbox() {
             assert!(!text.contains(secret), "{secret} of an enrolment string is in: {text}");
         }
     }
+    let home = setup.platform.path(&setup.sandbox, "/home/user");
+    let mut search = command("grep");
+    search.args(["--recursive", "--files-with-matches", "--text", "--fixed-strings"]);
+    search.arg(format!("cofferdam:1:{}", pin.trim())).arg(home);
+    let found = cofferdam_tests::process::output_of(search, "grep");
+    assert_eq!((found.status.code(), String::from_utf8_lossy(&found.stdout).as_ref()), (Some(1), ""));
     attach.stop();
 }
 

@@ -276,6 +276,37 @@ fn refusals_of_daytona_have_their_exit_codes_and_leave_nothing_behind() {
     setup.assert_gone();
 }
 
+/// The hub of the first sidecar keeps the sandbox. The second sidecar retries for half a minute, because a hub that is just
+/// ending looks the same.
+#[test]
+fn a_daytona_sandbox_of_another_sidecar_is_not_taken_over() {
+    let Some(setup) = DaytonaSetup::new() else { return };
+    let other = builder(&setup.platform).start();
+    let first = setup.attach(&[]);
+    let arguments = ["daytona", setup.platform.sandbox_id(), "--grant", "dev"];
+    let mut second = Attach::start(&other, &arguments);
+    assert_eq!(second.wait().code(), Some(69), "{}", second.printed());
+    assert!(second.printed().contains("another hub"), "{}", second.printed());
+    assert_eq!(setup.shim().call_text("echo", json!({"text": "still"})), "still");
+    assert_eq!(first.times_attached(), 1, "the first sidecar lost its pipe");
+    first.stop();
+    setup.assert_gone();
+    let third = Attach::start(&other, &arguments);
+    third.wait_until_attached(1);
+    third.stop();
+}
+
+#[test]
+fn of_two_commands_at_once_one_attaches_the_daytona_sandbox() {
+    let Some(setup) = DaytonaSetup::new() else { return };
+    let mut both = ["box1", "box2"].map(|name| setup.start_attach(&["--name", name]));
+    wait_until("one of them is attached", || both.iter().any(|attach| attach.times_attached() == 1));
+    let refused = both.iter().position(|attach| attach.times_attached() == 0).expect("one is not attached");
+    assert_eq!(both[refused].wait().code(), Some(69), "{}", both[refused].printed());
+    assert!(both[refused].printed().contains("already"), "{}", both[refused].printed());
+    assert_eq!(setup.shim().call_text("echo", json!({"text": "once"})), "once");
+}
+
 #[test]
 fn a_wrong_or_unreadable_key_of_daytona_is_reported() {
     for (code, secret) in
