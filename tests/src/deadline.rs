@@ -38,8 +38,12 @@ impl Deadline {
 }
 
 /// Whether the condition became true within this time.
-pub fn holds_within(time: Duration, mut condition: impl FnMut() -> bool) -> bool {
-    let deadline = Deadline::after(time);
+pub fn holds_within(time: Duration, condition: impl FnMut() -> bool) -> bool {
+    holds_before(Deadline::after(time), condition)
+}
+
+/// Whether the condition became true before the deadline.
+pub fn holds_before(deadline: Deadline, mut condition: impl FnMut() -> bool) -> bool {
     loop {
         if condition() {
             return true;

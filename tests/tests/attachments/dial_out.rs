@@ -60,8 +60,9 @@ fn kill_ends_the_attachment_of_a_sandbox_that_dials_out() {
     let mut attach = setup.attach(&["--dial-out", "--name", "box1"]);
     let mut shim = setup.dialling_shim();
     assert_eq!(shim.call_text("echo", json!({"text": "one"})), "one");
+    let deadline = Deadline::after(GONE_WITHIN);
     setup.world.cofferdam_text(&["kill", "box1"]);
-    setup.assert_nothing_left();
+    setup.assert_nothing_left_by(deadline);
     assert_eq!(attach.wait().code(), Some(69), "{}", attach.printed());
     let refused = shim.call("echo", json!({"text": "too late"}));
     assert!(refused.to_string().contains("session_ended"), "{refused}");

@@ -227,9 +227,10 @@ fn a_kill_by_name_ends_hub_command_and_servers() {
     let Some(setup) = E2bSetup::new() else { return };
     let mut attach = setup.attach(&["--name", "box1"]);
     assert_eq!(setup.shim().call_text("echo", json!({"text": "one"})), "one");
+    let deadline = Deadline::after(GONE_WITHIN);
     let killed = setup.world.cofferdam_text(&["kill", "box1"]);
     assert!(killed.contains("enrolment ") && killed.contains("attachment box1: ended\n"), "{killed}");
-    setup.assert_nothing_left();
+    setup.assert_nothing_left_by(deadline);
     assert_eq!(attach.wait().code(), Some(69));
 }
 

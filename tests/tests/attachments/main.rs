@@ -14,7 +14,7 @@ mod tokens;
 use std::path::PathBuf;
 
 use cofferdam_tests::attach::{Attach, connected, shim_binary};
-use cofferdam_tests::deadline::{GONE_WITHIN, holds_within, wait_until};
+use cofferdam_tests::deadline::{Deadline, GONE_WITHIN, holds_before, wait_until};
 use cofferdam_tests::e2b_double::{API_KEY, E2bDouble, SandboxUser};
 use cofferdam_tests::harness::Harness;
 use cofferdam_tests::process::is_alive;
@@ -105,6 +105,12 @@ impl E2bSetup {
     /// server, no enrolment that has not ended, no temporary file in the sandbox.
     #[track_caller]
     fn assert_nothing_left(&self) {
+        self.assert_nothing_left_by(Deadline::after(GONE_WITHIN));
+    }
+
+    /// Like [`Self::assert_nothing_left`], for a time that began before the command which ended the attachment.
+    #[track_caller]
+    fn assert_nothing_left_by(&self, deadline: Deadline) {
         let servers = self.world.fixture_processes("tools");
         let home = self.platform.path(&self.sandbox, self.user_home());
         let left = || {
@@ -120,7 +126,7 @@ impl E2bSetup {
                 || !files.is_empty();
             is_left.then(|| format!("{list:?}, {processes:?}, servers {servers:?}, {enrolments}, {files:?}"))
         };
-        assert!(holds_within(GONE_WITHIN, || left().is_none()), "left after {GONE_WITHIN:?}: {:?}", left());
+        assert!(holds_before(deadline, || left().is_none()), "left after {GONE_WITHIN:?}: {:?}", left());
     }
 
     fn user_home(&self) -> &'static str {

@@ -2,7 +2,9 @@
 
 use cofferdam_tests::attach::{Attach, connected, shim_binary};
 use cofferdam_tests::daytona_double::{API_KEY, DaytonaDouble, Fault, ServiceName, Speed};
-use cofferdam_tests::deadline::{BACK_AFTER_START, GONE_WITHIN, assert_within, holds_within, wait_until};
+use cofferdam_tests::deadline::{
+    BACK_AFTER_START, Deadline, GONE_WITHIN, assert_within, holds_before, wait_until,
+};
 use cofferdam_tests::harness::{Harness, text_of};
 use cofferdam_tests::process::is_alive;
 use cofferdam_tests::server::Server;
@@ -97,6 +99,12 @@ impl DaytonaSetup {
     /// Asserts that within the promised time hub, attachment, enrolment, servers and temporary files are gone.
     #[track_caller]
     pub(super) fn assert_gone(&self) {
+        self.assert_gone_by(Deadline::after(GONE_WITHIN));
+    }
+
+    /// Like [`Self::assert_gone`], for a time that began before the command which ended the attachment.
+    #[track_caller]
+    fn assert_gone_by(&self, deadline: Deadline) {
         let servers = self.world.fixture_processes("tools");
         let home = self.platform.root().join("home/daytona");
         let is_gone = || {
@@ -107,7 +115,7 @@ impl DaytonaSetup {
                 && temporary_files(&home).is_empty()
         };
         assert!(
-            holds_within(GONE_WITHIN, is_gone),
+            holds_before(deadline, is_gone),
             "left after {GONE_WITHIN:?}: hub {}, {:?}, {:?}",
             self.has_hub(),
             self.list(),
@@ -177,12 +185,13 @@ fn an_end_a_kill_and_an_interrupt_end_hub_command_and_servers() {
         let mut attach = setup.attach(&["--name", "box1"]);
         assert_eq!(setup.shim().call_text("echo", json!({"text": "one"})), "one");
         assert!(setup.has_hub());
+        let deadline = Deadline::after(GONE_WITHIN);
         match end {
             "attach end" => drop(setup.world.cofferdam_text(&["attach", "end", "box1"])),
             "kill" => drop(setup.world.cofferdam_text(&["kill", "box1"])),
             _ => attach.signal(Signal::SIGINT),
         }
-        setup.assert_gone();
+        setup.assert_gone_by(deadline);
         assert_eq!(attach.wait().code(), Some(if end == "interrupt" { 0 } else { 69 }), "{end}");
     }
 }

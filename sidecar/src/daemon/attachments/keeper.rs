@@ -25,6 +25,7 @@ use crate::daemon::enrolling::{EnrollError, Killed};
 use crate::daemon::state::Daemon;
 use crate::enrolment::{Denied, EndCause};
 use crate::harness::sandbox_settings::{ReportWarning, SandboxSettings};
+use crate::link::registry::END_TIMEOUT as END_LINKS_TIMEOUT;
 
 /// Starts and ends the attachments of a daemon. Cheap to clone.
 #[derive(Clone)]
@@ -40,6 +41,8 @@ const END_TIMEOUT: Duration = Duration::from_secs(5);
 const _: () = {
     let after_links = GOODBYE_TIMEOUT.saturating_add(CLOSE_TIMEOUT).saturating_add(FINISH_TIMEOUT);
     assert!(after_links.as_millis() < END_TIMEOUT.as_millis());
+    // `attach end` waits for the links, and then for the rest.
+    assert!(END_LINKS_TIMEOUT.saturating_add(END_TIMEOUT).as_millis() <= GONE_WITHIN.as_millis());
     let after_kill = KILL_TIMEOUT.saturating_add(CLOSE_TIMEOUT).saturating_add(FINISH_TIMEOUT);
     assert!(after_kill.as_millis() < GONE_WITHIN.as_millis());
 };
