@@ -75,6 +75,10 @@ impl Attach {
         self.process.signal(signal);
     }
 
+    pub fn is_running(&mut self) -> bool {
+        self.process.is_running()
+    }
+
     pub fn kill9(&mut self) {
         self.process.kill9();
     }

@@ -1,12 +1,19 @@
 //! Waits for conditions, with a deadline. No other module of this crate reads the clock.
 //!
 //! A missed deadline means that something is broken, not slow: deadlines are long, and no test asserts how long
-//! something takes.
+//! something takes, except the times that SPECIFICATION.md promises, which have their names here.
 
 use std::time::{Duration, Instant};
 
 /// The default timeout: long enough for a loaded machine, short enough to end a hung test.
 pub const PATIENCE: Duration = Duration::from_secs(40);
+
+/// After `kill`, `attach end` or an interrupt, the hub, the servers and the command of an attachment are gone.
+pub const GONE_WITHIN: Duration = Duration::from_secs(10);
+/// After the end of a fault, and after a resume, a sandbox of E2B is attached again.
+pub const BACK_WITHIN: Duration = Duration::from_secs(10);
+/// After its start, a stopped sandbox of Daytona is attached again: its hub has to be started first.
+pub const BACK_AFTER_START: Duration = Duration::from_secs(30);
 
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
 
@@ -31,8 +38,12 @@ impl Deadline {
 }
 
 /// Whether the condition became true within this time.
-pub fn holds_within(time: Duration, mut condition: impl FnMut() -> bool) -> bool {
-    let deadline = Deadline::after(time);
+pub fn holds_within(time: Duration, condition: impl FnMut() -> bool) -> bool {
+    holds_before(Deadline::after(time), condition)
+}
+
+/// Whether the condition became true before the deadline.
+pub fn holds_before(deadline: Deadline, mut condition: impl FnMut() -> bool) -> bool {
     loop {
         if condition() {
             return true;
@@ -42,6 +53,12 @@ pub fn holds_within(time: Duration, mut condition: impl FnMut() -> bool) -> bool
         }
         std::thread::sleep(POLL_INTERVAL);
     }
+}
+
+/// Asserts that the condition becomes true within a promised time.
+#[track_caller]
+pub fn assert_within(time: Duration, what: &str, condition: impl FnMut() -> bool) {
+    assert!(holds_within(time, condition), "not within the promised {time:?}: {what}");
 }
 
 /// Waits until the condition is true; `what` describes it in the failure message.

@@ -3,10 +3,13 @@
 //! What must stay true: platforms log scripts, their parameters and the paths of files, so none of them contains a secret; the
 //! output of a script and the content of a file come from the sandbox and are not trusted.
 
+use std::sync::Arc;
+
 use bytes::Bytes;
 
 use crate::PlatformError;
 use crate::redactor::Redactor;
+use crate::temporary_files::TemporaryFiles;
 
 /// Access to a running sandbox through its platform.
 pub(crate) trait Guest: Sync {
@@ -35,6 +38,9 @@ pub(crate) trait Guest: Sync {
     ) -> impl Future<Output = Result<Bytes, PlatformError>> + Send;
 
     fn redactor(&self) -> &Redactor;
+
+    /// The files that have to be removed if the work in the sandbox is interrupted.
+    fn temporary_files(&self) -> &TemporaryFiles;
 }
 
 /// The output and the result of a script.
@@ -43,6 +49,40 @@ pub(crate) struct ScriptOutput {
     pub(crate) text: String,
     /// `Err` is a description of the failure, without secrets.
     pub(crate) result: Result<(), String>,
+}
+
+/// A client shares its access to the sandbox with the work that it does there, so that it can clean up after that work.
+impl<G: Guest + Send> Guest for Arc<G> {
+    async fn run(
+        &self,
+        action: &'static str,
+        script: &str,
+        parameters: &[&str],
+    ) -> Result<ScriptOutput, PlatformError> {
+        G::run(self, action, script, parameters).await
+    }
+
+    async fn upload(
+        &self,
+        action: &'static str,
+        path: &str,
+        content: Bytes,
+        sent: &(dyn Fn(u64) + Send + Sync),
+    ) -> Result<(), PlatformError> {
+        G::upload(self, action, path, content, sent).await
+    }
+
+    async fn download(&self, action: &'static str, path: &str) -> Result<Bytes, PlatformError> {
+        G::download(self, action, path).await
+    }
+
+    fn redactor(&self) -> &Redactor {
+        G::redactor(self)
+    }
+
+    fn temporary_files(&self) -> &TemporaryFiles {
+        G::temporary_files(self)
+    }
 }
 
 impl ScriptOutput {

@@ -2,14 +2,15 @@
 //!
 //! What must stay true: nothing that the file contains is lost. The file is replaced only if it has not changed since it was
 //! read, with the same owner and mode; a file that cannot be changed safely is not changed, and the operator gets a warning
-//! with the entries to add. The sandbox reports the home of its user, so the path below it is checked; the file's content is
-//! not trusted.
+//! with the entries to add; no upload stays beside it. The sandbox reports the home of its user, so the path below it is
+//! checked; the file's content is not trusted.
 
 use cofferdam_base::random;
 
 use crate::PlatformError;
 use crate::guest::Guest;
 use crate::install::{InstalledShim, is_plain_path};
+use crate::temporary_files::with_temporary_files;
 
 /// The settings file of a harness, and the entries to add to it.
 pub trait HarnessSettings: Send + Sync {
@@ -161,8 +162,11 @@ async fn replace_file(
     expected: &str,
 ) -> Result<ReplaceResult, PlatformError> {
     let upload = format!("{path}.cofferdam-{}", random::hex::<4>());
-    guest.upload(ACTION, &upload, text.into(), &|_| {}).await?;
-    let output = guest.run(ACTION, REPLACE, &[&upload, path, expected]).await?.success(ACTION)?;
+    let replace = async {
+        guest.upload(ACTION, &upload, text.into(), &|_| {}).await?;
+        guest.run(ACTION, REPLACE, &[&upload, path, expected]).await?.success(ACTION)
+    };
+    let output = with_temporary_files(guest, &[&upload, &format!("{upload}.new")], replace).await?;
     match output.lines().any(|line| line == "stored") {
         true => Ok(ReplaceResult::Replaced),
         false => Ok(ReplaceResult::Changed),

@@ -5,13 +5,11 @@
 //! upload are removed, at the latest by a later installation. Scripts use only a POSIX shell and common utilities; without
 //! `sha256sum`, only the length of an upload is compared.
 
-use std::time::Duration;
-
 use cofferdam_base::random;
-use tokio::time::timeout;
 
 use crate::guest::Guest;
 use crate::redactor::Redactor;
+use crate::temporary_files::with_temporary_files;
 use crate::{Architecture, HubSetup, PlatformError, Progress, ShimBinary};
 
 /// Where a template puts the shim: see [`crate::e2b`].
@@ -26,7 +24,6 @@ const HOME_LINK: &str = ".local/bin/cofferdam-shim";
 const LOOK: &str = "look for the shim in the sandbox";
 const UPLOAD: &str = "upload the shim into the sandbox";
 const LINK: &str = "link the shim in the sandbox";
-const CLEAN_UP_TIMEOUT: Duration = Duration::from_secs(5);
 /// The longest accepted path in a sandbox, in bytes.
 const MAX_PATH: usize = 1024;
 
@@ -64,8 +61,6 @@ mv -f "$2.new" "$2"
 common=/usr/local/bin/cofferdam-shim
 if [ -L "$common" ] || [ ! -e "$common" ]; then ln -sfn "$2" "$common" 2>/dev/null || true; fi
 "#;
-
-const REMOVE: &str = r#"rm -f "$1""#;
 
 /// What the script [`PROBE`] found in the sandbox.
 #[derive(Debug, Eq, PartialEq)]
@@ -146,18 +141,13 @@ async fn upload_shim(
     let part = format!("{file}.part-{}", random::hex::<4>());
     let total = shim.bytes.len() as u64;
     progress(Progress::Uploading { sent: 0, total });
-    let stored = async {
+    let store = async {
         let show = |sent| progress(Progress::Uploading { sent, total });
         guest.upload(UPLOAD, &part, shim.bytes.clone(), &show).await?;
         let output = guest.run(UPLOAD, STORE, &[&part, file, &shim.digest, &total.to_string()]).await?;
-        output.success(UPLOAD)
+        output.success(UPLOAD).map(drop)
     };
-    let stored = stored.await;
-    if stored.is_err() {
-        // A failure is ignored: a later installation removes the rest of the upload.
-        let _ = timeout(CLEAN_UP_TIMEOUT, guest.run(UPLOAD, REMOVE, &[&part])).await;
-    }
-    stored.map(|_| ())
+    with_temporary_files(guest, &[&part], store).await
 }
 
 /// Checks the form of the digest, which becomes a part of scripts and file names.

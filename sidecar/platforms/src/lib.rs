@@ -20,6 +20,7 @@
 //! | `redactor` | removes the secrets of a client from texts of the platform |
 //! | `rest` | requests to a platform's HTTP services, and the errors for refused requests |
 //! | `sandbox_id` | the id of a sandbox, safe to put into a URL |
+//! | `temporary_files` | removes what interrupted work has left in a sandbox |
 //! | [`daytona`] | Daytona: control API, toolbox, preview links, SSH |
 //! | [`e2b`] | E2B: control API, and the Connect protocol of `envd` |
 
@@ -37,6 +38,7 @@ mod prepared;
 mod redactor;
 mod rest;
 mod sandbox_id;
+mod temporary_files;
 
 use http::{HeaderValue, Uri};
 use relay_carriage::BoxedStream;

@@ -2,7 +2,7 @@
 //!
 //! What must stay true: the enrolment string is a secret until it is used. It enters the sandbox as the content of a file that
 //! only the sandbox's user can read, never as a parameter, an environment variable or a path, which platforms log; the shim
-//! removes the file when it has read the string, and a script removes it in any case.
+//! removes the file when it has read the string, and a script removes it in any case, also if the work is interrupted.
 
 use std::pin::Pin;
 use std::time::Duration;
@@ -14,6 +14,7 @@ use zeroize::Zeroizing;
 use crate::PlatformError;
 use crate::guest::Guest;
 use crate::install::{HOME_DIRECTORY, InstalledShim};
+use crate::temporary_files::with_temporary_files;
 
 /// A running sandbox in which the shim is installed, but not started.
 pub struct PreparedSandbox {
@@ -119,7 +120,6 @@ async fn enrol(
     let Enrolment { text, server, is_used } = enrolment;
     guest.redactor().add("enrolment", text.as_bytes());
     let file = format!("{}/{HOME_DIRECTORY}/private/enrolment", shim.home);
-    guest.run(ACTION, MAKE_PRIVATE_FILES, &[&file]).await?.success(ACTION)?;
     let content = Bytes::from_owner(Zeroizing::new(text.as_bytes().to_vec()));
     let connected = async {
         guest.upload(ACTION, &file, content, &|_| {}).await?;
@@ -136,11 +136,14 @@ async fn enrol(
             sleep(POLL_INTERVAL).await;
         }
     };
-    let result = tokio::select! {
-        result = connected => if is_used() { Ok(()) } else { result },
-        () = used => Ok(()),
+    let use_string = async {
+        guest.run(ACTION, MAKE_PRIVATE_FILES, &[&file]).await?.success(ACTION)?;
+        tokio::select! {
+            result = connected => if !is_used() { result? },
+            () = used => {}
+        }
+        // This also lets the shim exit.
+        guest.run(ACTION, FINISH, &[&file]).await?.success(ACTION)
     };
-    // A failure is ignored: the caller ends an enrolment that was not used, so the string is worthless then.
-    let _ = guest.run(ACTION, FINISH, &[&file]).await;
-    result
+    with_temporary_files(guest, &[&file, &format!("{file}.wait")], use_string).await.map(drop)
 }

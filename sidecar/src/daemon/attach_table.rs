@@ -17,6 +17,7 @@ use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
 use crate::enrolment::Enrolment;
+use crate::link::registry::END_TIMEOUT as END_LINKS_TIMEOUT;
 
 /// Every sandbox that is attached, or was and may be again.
 #[derive(Default)]
@@ -90,6 +91,14 @@ pub(crate) enum AttachEvent {
 pub(super) const LAST_BYTES: Duration = Duration::from_millis(100);
 /// How long telling a hub that its pipe ends may take: a pipe that does not accept these few bytes is dead.
 pub(super) const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
+/// How long goodbyes and the end of the pipe may take together: `LAST_BYTES` for the goodbyes, `CLOSE_TIMEOUT` to tell the
+/// hub, `LAST_BYTES` for that message, and a little more for the pipe's task to notice its own timeout.
+pub(crate) const GOODBYE_TIMEOUT: Duration = Duration::from_millis(1400);
+/// How long a kill may take until the holder of the sandbox's pipe is notified: first the links end, then the pipe.
+pub(crate) const KILL_TIMEOUT: Duration = END_LINKS_TIMEOUT.saturating_add(GOODBYE_TIMEOUT);
+/// Servers, hub and `cofferdam attach` are gone within this time after `cofferdam kill`, if the platform of the sandbox
+/// responds at once. Each holder of a pipe asserts that its own timeouts fit into what `KILL_TIMEOUT` leaves.
+pub(crate) const GONE_WITHIN: Duration = Duration::from_secs(10);
 /// Events that are queued for a holder that does not read; further ones are dropped.
 pub(super) const MAX_EVENTS: usize = 16;
 /// A pipe whose socket is shut ends at once; the timeout guards against a bug.
@@ -120,11 +129,11 @@ impl AttachTable {
             let pipe = self.lock().find(enrolment).and_then(|attached| attached.pipe.clone());
             if let Some(pipe) = pipe {
                 pipe.closing.cancel();
-                let _ = timeout(CLOSE_TIMEOUT * 2, pipe.gone.cancelled()).await;
+                pipe.gone.cancelled().await;
             }
         };
         // When the sidecar stops, the tasks of the pipes wait for the last bytes.
-        let _ = stop.run_until_cancelled(closed).await;
+        let _ = stop.run_until_cancelled(timeout(GOODBYE_TIMEOUT, closed)).await;
         self.end(enrolment);
     }
 

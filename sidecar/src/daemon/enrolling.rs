@@ -108,8 +108,19 @@ impl Daemon {
         Ok(enrolled)
     }
 
-    /// Ends the session with this id and its enrolment, or the enrolment with this id. `None` if there is neither.
+    /// Ends the session with this id and its enrolment, or the enrolment with this id. `None` if there is neither. Runs in
+    /// its own task: if the caller stops waiting, the enrolment and its links end all the same.
     pub(crate) async fn kill(self: &Arc<Self>, id: &str) -> Option<Killed> {
+        let (daemon, id) = (Arc::clone(self), id.to_owned());
+        let killed = self.context.tasks.spawn(async move { daemon.end_session_or_enrolment(&id).await });
+        killed.await.unwrap_or_else(|failed| match failed.try_into_panic() {
+            Ok(panic) => std::panic::resume_unwind(panic),
+            // Cancelled: the runtime is shutting down.
+            Err(_) => None,
+        })
+    }
+
+    async fn end_session_or_enrolment(self: &Arc<Self>, id: &str) -> Option<Killed> {
         let session_enrolment = self.registry.enrolment_of(id);
         let enrolment = match &session_enrolment {
             Some(enrolment) => enrolment.clone(),

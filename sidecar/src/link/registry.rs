@@ -115,7 +115,7 @@ const MAX_COMMANDS: usize = 8;
 /// A link that does not describe itself within this time is left out.
 const DESCRIBE_TIMEOUT: Duration = Duration::from_secs(2);
 /// How long a link may take to end, its server's processes included.
-const END_TIMEOUT: Duration = Duration::from_secs(5);
+pub(crate) const END_TIMEOUT: Duration = Duration::from_secs(5);
 /// How long a connection waits for a busy link. It occupies a handshake slot meanwhile.
 const RESUME_TIMEOUT: Duration = Duration::from_secs(2);
 

@@ -76,6 +76,7 @@ enum Lifecycle {
     Started,
     Stopped,
     Archived,
+    Deleted,
 }
 
 /// Which account the SSH gateway has.
@@ -117,6 +118,8 @@ struct PlatformState {
     ssh_address: Option<SocketAddr>,
     /// The faults to come, each with a part of the request's path; each is used once.
     faults: Vec<(&'static str, Fault)>,
+    /// How many requests are served until one gets no response.
+    requests_until_silence: Option<usize>,
 }
 
 impl DaytonaDouble {
@@ -142,6 +145,7 @@ impl DaytonaDouble {
                 ssh_address: None,
                 sessions: Vec::new(),
                 faults: Vec::new(),
+                requests_until_silence: None,
             }),
             requests: Mutex::default(),
             activity: AtomicU64::new(0),
@@ -187,6 +191,21 @@ impl DaytonaDouble {
 
     pub fn start_again(&self) {
         self.platform.start_sandbox();
+    }
+
+    /// Deletes the sandbox, as its owner can at any time.
+    pub fn delete(&self) {
+        self.platform.stop_sandbox(Lifecycle::Deleted);
+    }
+
+    /// One request gets no response, after this many others to any service.
+    pub fn silence_after(&self, requests: usize) {
+        self.platform.lock().requests_until_silence = Some(requests);
+    }
+
+    /// Every request gets its response from now on.
+    pub fn silence_none(&self) {
+        self.platform.lock().requests_until_silence = None;
     }
 
     /// Closes all connections through the preview proxy; the sandbox still runs.
@@ -256,6 +275,10 @@ impl Platform {
     fn serve(self: Arc<Self>, stream: TcpStream) {
         let Some(mut request) = Request::read(stream) else { return };
         let service = ServiceName::of(&request);
+        if self.is_silenced() {
+            self.record(service, &request);
+            return request.wait_for_disconnect();
+        }
         if let Some(fault) = self.take_fault(service, &request.path) {
             self.record(service, &request);
             return self.fail(fault, request);
@@ -330,6 +353,14 @@ impl Platform {
 
     fn guest(&self) -> Option<Arc<Guest>> {
         self.lock().guest.clone()
+    }
+
+    /// Whether this request gets no response. Counts it.
+    fn is_silenced(&self) -> bool {
+        let mut state = self.lock();
+        let left = state.requests_until_silence;
+        state.requests_until_silence = left.and_then(|left| left.checked_sub(1));
+        left == Some(0)
     }
 
     fn take_fault(&self, service: ServiceName, path: &str) -> Option<Fault> {

@@ -48,12 +48,25 @@ struct PlannedFault {
     side: Side,
     path: String,
     fault: Fault,
+    /// How many matching requests are served normally first.
+    skipped: usize,
     remaining: usize,
 }
 
 impl Faults {
     pub(super) fn plan(&self, side: Side, path: &str, fault: Fault, times: usize) {
-        lock(&self.planned).push(PlannedFault { side, path: path.to_owned(), fault, remaining: times });
+        let path = path.to_owned();
+        lock(&self.planned).push(PlannedFault { side, path, fault, skipped: 0, remaining: times });
+    }
+
+    /// Injects a fault into one request, after this many others.
+    pub(super) fn plan_after(&self, side: Side, requests: usize, fault: Fault) {
+        let plan = PlannedFault { side, path: String::new(), fault, skipped: requests, remaining: 1 };
+        lock(&self.planned).push(plan);
+    }
+
+    pub(super) fn clear(&self) {
+        lock(&self.planned).clear();
     }
 
     pub(super) fn cut_every(&self, every: Option<CutEvery>) {
@@ -64,12 +77,16 @@ impl Faults {
         *lock(&self.cuts)
     }
 
-    /// Returns the fault that is planned for a request, and counts it.
+    /// Returns the fault that is planned for a request, and counts it. `path` includes the query.
     pub(super) fn take(&self, side: Side, path: &str) -> Option<Fault> {
         let mut planned = lock(&self.planned);
         let matching =
             |plan: &&mut PlannedFault| plan.remaining > 0 && plan.side == side && path.contains(&plan.path);
         let found = planned.iter_mut().find(matching)?;
+        if found.skipped > 0 {
+            found.skipped -= 1;
+            return None;
+        }
         found.remaining -= 1;
         Some(found.fault.clone())
     }

@@ -153,9 +153,25 @@ impl E2bDouble {
         self.sandbox(id).die_during_upload(bytes);
     }
 
-    /// Injects this fault into the next `times` requests whose path contains `path`.
+    /// Injects this fault into the next `times` requests whose path or query contains `path`.
     pub fn plan(&self, side: Side, path: &str, fault: Fault, times: usize) {
         self.shared.faults.plan(side, path, fault, times);
+    }
+
+    /// Injects this fault into one request to this side, after this many other requests to it.
+    pub fn plan_after(&self, side: Side, requests: usize, fault: Fault) {
+        self.shared.faults.plan_after(side, requests, fault);
+    }
+
+    /// Requests are served normally from now on.
+    pub fn clear_faults(&self) {
+        self.shared.faults.clear();
+    }
+
+    /// Deletes a sandbox, as its owner can at any time.
+    #[track_caller]
+    pub fn delete(&self, id: &str) {
+        self.sandbox(id).end();
     }
 
     /// What the platform would log: request lines, requests to start processes, unary requests, paths of files. Input streams are

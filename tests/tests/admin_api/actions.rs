@@ -1,11 +1,21 @@
 //! Audit records of the actions of clients of the admin API.
 
+use std::time::Duration;
+
+use cofferdam_tests::deadline::{PATIENCE, holds_within};
 use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject as _;
 
 use super::tls::Remote;
 use super::tokens::id_of;
 use super::*;
+
+/// Waits until this is the last record of an action: while the disk is slow, the response is sent before its record.
+#[track_caller]
+fn wait_for_last(world: &World, expected: &Value) {
+    let is_last = || actions(world).last() == Some(expected);
+    assert!(holds_within(PATIENCE, is_last), "{expected} is not the last of {:?}", actions(world));
+}
 
 /// The audit records of actions, without their number, time and hashes.
 fn actions(world: &World) -> Vec<Value> {
@@ -29,6 +39,7 @@ fn each_action_is_recorded_with_its_caller_and_without_secrets() {
     let token = token.trim();
     let by_token = json!(format!("token:{}", id_of(token)));
     let created = json!({"action": "create_token", "state": "done", "by": by_user, "grant": "dev", "token": id_of(token)});
+    wait_for_last(&world, &created);
     let records = actions(&world);
     assert_eq!(records[0]["state"], "requested");
     assert_eq!(records[1..], [created]);
@@ -39,30 +50,33 @@ fn each_action_is_recorded_with_its_caller_and_without_secrets() {
     let requested = json!({"action": "enroll", "state": "requested", "by": by_token, "by_name": "ci", "sandbox": "box1", "grant": "dev"});
     let mut done = requested.clone();
     (done["state"], done["enrolment"]) = (json!("done"), enrolment.clone());
+    wait_for_last(&world, &done);
     assert_eq!(actions(&world)[2..], [requested, done]);
 
     let mut attachment = client.open(&attach_request(&client, "dev", "attached-box"));
     read_until(&mut *attachment, "attaching");
+    wait_until("the attach is recorded", || {
+        actions(&world).last().is_some_and(|last| last["state"] == "done" && last["action"] == "attach")
+    });
     let attached = actions(&world).pop().unwrap();
-    assert_eq!((&attached["action"], &attached["state"]), (&json!("attach"), &json!("done")));
     assert_eq!((&attached["sandbox"], &attached["by"]), (&json!("attached-box"), &by_token));
     assert!(attached["enrolment"].is_string(), "{attached}");
 
     world.cofferdam_text(&["enrolments", "end", "box1"]);
     let ended = json!({"action": "end_enrolment", "state": "done", "by": by_user, "enrolment": enrolment, "sandbox": "box1", "grant": "dev"});
-    assert_eq!(actions(&world).pop().unwrap(), ended);
+    wait_for_last(&world, &ended);
 
     let _shim = world.connected("tools");
     let session = admin.get("/v1/sessions").ok()["sessions"][0]["session"].clone();
     client.post("/v1/kill", &json!({"session": session})).ok();
     let killed = json!({"action": "kill", "state": "done", "by": by_token, "by_name": "ci", "session": session, "grant": "dev"});
-    assert_eq!(actions(&world).pop().unwrap(), killed);
+    wait_for_last(&world, &killed);
     let shown = world.cofferdam_text(&["audit", "show", session.as_str().unwrap()]);
     assert!(shown.contains("kill") && shown.contains("(ci)"), "{shown}");
 
     world.cofferdam_text(&["token", "revoke", id_of(token)]);
     let revoked = json!({"action": "revoke_token", "state": "done", "by": by_user, "token": id_of(token)});
-    assert_eq!(actions(&world).pop().unwrap(), revoked);
+    wait_for_last(&world, &revoked);
 
     let tail = world.cofferdam_text(&["audit", "tail"]);
     assert!(tail.contains(&format!("by uid:{uid}")) && tail.contains("sandbox box1"), "{tail}");
@@ -162,4 +176,73 @@ fn a_kill_is_recorded_even_if_its_client_disconnects() {
         actions(&world).pop().is_some_and(|record| record["action"] == "kill" && record["state"] == "done")
     });
     assert_eq!(admin.get("/v1/sessions").ok()["sessions"], json!([]));
+}
+
+const FOLLOW: &str =
+    "connection: upgrade\r\nupgrade: cofferdam-attachment\r\ncontent-type: application/json\r\n";
+
+/// Clients close their connections at different moments after they have sent their requests. Whether the sidecar then
+/// carries out a request or not, the audit has what was done.
+#[test]
+fn what_was_done_is_recorded_although_the_caller_disconnects() {
+    const CALLERS: u32 = 20;
+    let world = two_grants().start();
+    let admin = AdminClient::socket(&world);
+    let count = |action: &str, states: &[&str]| {
+        let records = actions(&world);
+        let is_counted = |record: &&Value| {
+            record["action"] == action && states.contains(&record["state"].as_str().unwrap_or_default())
+        };
+        records.iter().filter(is_counted).count()
+    };
+    let list = |path: &str, name: &str| admin.get(path).ok()[name].as_array().cloned().unwrap_or_default();
+    let post = |path: &str, body: &Value| {
+        let (headers, text) = ("content-type: application/json\r\n", body.to_string());
+        admin.request("POST", path, &format!("{headers}content-length: {}\r\n", text.len()), &text)
+    };
+    let send_and_disconnect = |request: &str, caller: u32| {
+        let connection = admin.open(request);
+        // From a disconnect before the sidecar reads the request to one after its response.
+        std::thread::sleep(Duration::from_micros(150) * caller);
+        drop(connection);
+    };
+
+    for caller in 0..CALLERS {
+        send_and_disconnect(&post("/v1/tokens", &json!({"grants": ["dev"]})), caller);
+        send_and_disconnect(&post("/v1/enrolments", &json!({"grant": "dev"})), caller);
+        send_and_disconnect(&hold(&admin, "dev", &format!("held {caller}")), caller);
+        // No platform is configured, so this action fails, which is recorded too.
+        let attachment = json!({"attachment": {"kind": "e2b", "sandbox": "x", "grant": "dev"}}).to_string();
+        let headers = format!("{FOLLOW}content-length: {}\r\n", attachment.len());
+        send_and_disconnect(&admin.request("POST", "/v1/attachments", &headers, &attachment), caller);
+    }
+    for action in ["create_token", "enroll", "attach", "attach_platform"] {
+        wait_until(&format!("each request to {action} has its result"), || {
+            count(action, &["requested"]) == count(action, &["done", "failed"])
+        });
+        assert!(count(action, &["requested"]) > 0, "no request to {action} arrived");
+    }
+    assert_eq!(list("/v1/tokens", "tokens").len(), count("create_token", &["done"]));
+    let tickets = || {
+        let enrolments = list("/v1/enrolments", "enrolments");
+        enrolments.into_iter().filter(|enrolment| enrolment["kind"] == "ticket").collect::<Vec<_>>()
+    };
+    assert_eq!(tickets().len(), count("enroll", &["done"]));
+
+    let (tokens, enrolments) = (list("/v1/tokens", "tokens"), tickets());
+    let delete = |path: String| admin.request("DELETE", &path, "content-length: 0\r\n", "");
+    for (token, caller) in tokens.iter().zip(0..) {
+        send_and_disconnect(&delete(format!("/v1/tokens/{}", token["id"].as_str().unwrap())), caller);
+    }
+    for (enrolment, caller) in enrolments.iter().zip(0..) {
+        let id = enrolment["enrolment"].as_str().unwrap();
+        send_and_disconnect(&delete(format!("/v1/enrolments/{id}")), caller);
+    }
+    wait_until("each token is listed or its revocation is recorded", || {
+        list("/v1/tokens", "tokens").len() + count("revoke_token", &["done"]) == tokens.len()
+    });
+    wait_until("each enrolment is listed or its end is recorded", || {
+        tickets().len() + count("end_enrolment", &["done"]) == enrolments.len()
+    });
+    assert!(count("revoke_token", &["done"]) > 0 && count("end_enrolment", &["done"]) > 0);
 }

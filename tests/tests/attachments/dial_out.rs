@@ -60,9 +60,10 @@ fn kill_ends_the_attachment_of_a_sandbox_that_dials_out() {
     let mut attach = setup.attach(&["--dial-out", "--name", "box1"]);
     let mut shim = setup.dialling_shim();
     assert_eq!(shim.call_text("echo", json!({"text": "one"})), "one");
+    let deadline = Deadline::after(GONE_WITHIN);
     setup.world.cofferdam_text(&["kill", "box1"]);
+    setup.assert_nothing_left_by(deadline);
     assert_eq!(attach.wait().code(), Some(69), "{}", attach.printed());
-    wait_until("the attachment is gone", || setup.list().is_empty());
     let refused = shim.call("echo", json!({"text": "too late"}));
     assert!(refused.to_string().contains("session_ended"), "{refused}");
 }
@@ -89,16 +90,24 @@ fn the_ticket_is_in_no_log_of_the_platform_and_in_no_file_of_the_sandbox() {
     assert_eq!(directory.metadata().unwrap().permissions().mode() & 0o777, 0o700);
     assert_eq!(std::fs::read_dir(&directory).unwrap().count(), 0, "the enrolment string was not removed");
     let log = setup.platform.log().join("\n");
-    assert!(log.contains("private/enrolment"), "the log of the platform lacks the upload");
-    assert!(
-        !log.contains("wss://") && !log.contains("cofferdam1"),
-        "the log contains an enrolment string: {log}"
-    );
-    for head in setup.platform.heads() {
-        assert!(!head.line.contains("wss"), "{}", head.line);
+    let is_upload =
+        |line: &&str| line.starts_with("Envd POST /files") && line.ends_with("/private/enrolment");
+    assert_eq!(log.lines().filter(is_upload).count(), 2, "the upload that was cut, and the next: {log}");
+    let heads: Vec<String> = setup.platform.heads().iter().map(|head| format!("{head:?}")).collect();
+    let (heads, printed, own_log) = (heads.join("\n"), attach.printed(), setup.world.log());
+    let pin = setup.world.cofferdam_text(&["key"]);
+    for text in [&log, &heads, &printed, &own_log] {
+        // The start of every enrolment string, and its part before the ticket.
+        for secret in ["cofferdam:1:", &format!("{}:", pin.trim()), "wss://"] {
+            assert!(!text.contains(secret), "{secret} of an enrolment string is in: {text}");
+        }
     }
-    assert!(!attach.printed().contains("wss://"), "{}", attach.printed());
-    assert!(!setup.world.log().contains("wss://"), "{}", setup.world.log());
+    let home = setup.platform.path(&setup.sandbox, "/home/user");
+    let mut search = command("grep");
+    search.args(["--recursive", "--files-with-matches", "--text", "--fixed-strings"]);
+    search.arg(format!("cofferdam:1:{}", pin.trim())).arg(home);
+    let found = cofferdam_tests::process::output_of(search, "grep");
+    assert_eq!((found.status.code(), String::from_utf8_lossy(&found.stdout).as_ref()), (Some(1), ""));
     attach.stop();
 }
 
@@ -117,6 +126,43 @@ fn a_sandbox_that_is_detached_keeps_its_key_through_a_restart_of_the_sidecar() {
     assert_eq!(shim.call_text("echo", json!({"text": "two"})), "two");
     setup.world.cofferdam_text(&["attach", "end", "box1"]);
     wait_until("the attachment is gone", || setup.list().is_empty());
+}
+
+#[test]
+fn a_command_keeps_its_sandbox_that_dials_out_through_a_restart_of_the_sidecar() {
+    let Some(mut setup) = setup() else { return };
+    let attach = setup.attach(&["--dial-out", "--name", "box1"]);
+    let mut shim = setup.dialling_shim();
+    assert_eq!(shim.call_text("echo", json!({"text": "one"})), "one");
+    let enrolment = setup.list()[0]["enrolment"].clone();
+    setup.world.kill9_sidecar();
+    setup.world.start_sidecar();
+    attach.wait_until_attached(2);
+    assert_eq!(setup.list()[0]["enrolment"], enrolment, "a second enrolment was created");
+    assert_eq!(shim.call_text("echo", json!({"text": "two"})), "two");
+    attach.stop();
+    setup.assert_nothing_left();
+    let kept = std::fs::read_dir(setup.world.layout().state.join("attachments")).unwrap();
+    assert_eq!(kept.count(), 0, "the file of the attachment is left");
+}
+
+/// What is followed belongs to its follower.
+#[test]
+fn a_sandbox_whose_command_died_while_the_sidecar_was_down_loses_its_key_after_the_grace() {
+    let address = free_address();
+    let relay = format!("tls = \"{address}\"\nadvertise = \"wss://{address}/relay\"\nresume-grace = \"1s\"");
+    let Some(mut setup) = E2bSetup::with(|builder, _| builder.relay(&relay)) else { return };
+    let mut attach = setup.attach(&["--dial-out", "--name", "box1"]);
+    let mut shim = setup.dialling_shim();
+    assert_eq!(shim.call_text("echo", json!({"text": "one"})), "one");
+    setup.world.stop_sidecar();
+    attach.kill9();
+    setup.world.start_sidecar();
+    setup.assert_nothing_left();
+    let refused = shim.call("echo", json!({"text": "too late"}));
+    assert!(refused.to_string().contains("session_ended"), "{refused}");
+    let kept = std::fs::read_dir(setup.world.layout().state.join("attachments")).unwrap();
+    assert_eq!(kept.count(), 0, "the file of the attachment is left");
 }
 
 #[test]

@@ -43,6 +43,7 @@ fn a_restart_does_not_prolong_an_attachment() {
     setup.world.start_sidecar();
     setup.wait_until_state("attached");
     assert_eq!(setup.list()[0]["enrolment"], enrolment);
+    wait_until("the attachment has expired", || setup.list().is_empty());
     setup.assert_nothing_left();
     assert_eq!(setup.records(), Vec::<PathBuf>::new());
 }

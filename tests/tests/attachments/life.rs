@@ -1,6 +1,7 @@
 //! From the first attach to the end: pause, restart, detach, reload, end and kill.
 
-use cofferdam_tests::process::is_alive;
+use cofferdam_tests::deadline::{BACK_WITHIN, assert_within};
+use cofferdam_tests::e2b_double::{Fault, Side};
 use nix::sys::signal::Signal;
 use serde_json::json;
 
@@ -55,11 +56,48 @@ fn after_a_pause_and_a_resume_the_sandbox_is_attached_again() {
     assert!(setup.platform.is_paused(&setup.sandbox));
     let waiting = shim.send_call("echo", json!({"text": "meanwhile"}));
     setup.platform.resume(&setup.sandbox);
-    attach.wait_until_attached(2);
+    assert_within(BACK_WITHIN, "attached after a resume", || attach.times_attached() >= 2);
     assert_eq!(cofferdam_tests::harness::text_of(&shim.answer_to(&waiting)), "meanwhile");
     assert_eq!(setup.world.times_executed("tools", "echo"), 2);
     assert_eq!(setup.world.sessions().as_array().unwrap().len(), 1, "a second link was opened");
     attach.stop();
+}
+
+#[test]
+fn after_a_cut_a_restart_of_envd_and_an_outage_the_sandbox_is_attached_again_in_time() {
+    let Some(setup) = E2bSetup::new() else { return };
+    let attach = setup.attach(&[]);
+    let mut shim = setup.shim();
+    setup.platform.cut(&setup.sandbox);
+    assert_within(BACK_WITHIN, "attached after a cut", || attach.times_attached() >= 2);
+    setup.platform.restart_envd(&setup.sandbox);
+    assert_within(BACK_WITHIN, "attached after a restart of `envd`", || attach.times_attached() >= 3);
+    let failed = setup.platform.heads().len();
+    setup.platform.plan(Side::Control, "/sandboxes", Fault::Status(503), usize::MAX);
+    setup.platform.plan(Side::Envd, "/", Fault::Status(502), usize::MAX);
+    setup.platform.cut(&setup.sandbox);
+    // The outage lasts until the delays between attempts are of seconds.
+    wait_until("five attempts have failed", || setup.platform.heads().len() >= failed + 5);
+    setup.platform.clear_faults();
+    assert_within(BACK_WITHIN, "attached after an outage", || attach.times_attached() >= 4);
+    assert_eq!(shim.call_text("echo", json!({"text": "back"})), "back");
+    attach.stop();
+}
+
+#[test]
+fn the_deletion_of_an_attached_sandbox_ends_the_command_with_its_reason() {
+    let Some(setup) = E2bSetup::new() else { return };
+    let mut attach = setup.attach(&["--name", "box1"]);
+    assert_eq!(setup.shim().call_text("echo", json!({"text": "one"})), "one");
+    setup.platform.delete(&setup.sandbox);
+    assert_eq!(attach.wait().code(), Some(66), "{}", attach.printed());
+    assert!(attach.printed().contains("was deleted"), "{}", attach.printed());
+    let servers = setup.world.fixture_processes("tools");
+    assert_within(GONE_WITHIN, "attachment, enrolment and servers are gone", || {
+        setup.list().is_empty()
+            && setup.world.cofferdam_text(&["enrolments", "--json"]).trim() == "[]"
+            && servers.iter().all(|id| !is_alive(*id))
+    });
 }
 
 #[test]
@@ -189,12 +227,11 @@ fn a_kill_by_name_ends_hub_command_and_servers() {
     let Some(setup) = E2bSetup::new() else { return };
     let mut attach = setup.attach(&["--name", "box1"]);
     assert_eq!(setup.shim().call_text("echo", json!({"text": "one"})), "one");
+    let deadline = Deadline::after(GONE_WITHIN);
     let killed = setup.world.cofferdam_text(&["kill", "box1"]);
     assert!(killed.contains("enrolment ") && killed.contains("attachment box1: ended\n"), "{killed}");
+    setup.assert_nothing_left_by(deadline);
     assert_eq!(attach.wait().code(), Some(69));
-    wait_until("the hub has ended", || setup.platform.processes(&setup.sandbox).is_empty());
-    assert!(setup.world.fixture_processes("tools").iter().all(|id| !is_alive(*id)));
-    assert_eq!(setup.list(), Vec::<Value>::new());
 }
 
 #[test]

@@ -14,11 +14,13 @@ mod tokens;
 use std::path::PathBuf;
 
 use cofferdam_tests::attach::{Attach, connected, shim_binary};
-use cofferdam_tests::deadline::wait_until;
+use cofferdam_tests::deadline::{Deadline, GONE_WITHIN, holds_before, wait_until};
 use cofferdam_tests::e2b_double::{API_KEY, E2bDouble, SandboxUser};
 use cofferdam_tests::harness::Harness;
+use cofferdam_tests::process::is_alive;
 use cofferdam_tests::server::Server;
 use cofferdam_tests::world::{Builder, World};
+use interrupts::temporary_files;
 use serde_json::Value;
 
 /// A platform with one sandbox, and a sidecar that knows the platform.
@@ -99,13 +101,39 @@ impl E2bSetup {
         self.list().first().and_then(|status| status["state"].as_str()).unwrap_or_default().to_owned()
     }
 
-    /// Waits until nothing of an attachment is left: no entry, no hub, no enrolment that has not ended.
+    /// Asserts that within the promised time nothing of an attachment is left: no entry, no process in the sandbox, no
+    /// server, no enrolment that has not ended, no temporary file in the sandbox.
     #[track_caller]
     fn assert_nothing_left(&self) {
-        // The command may exit before the sidecar has removed the attachment.
-        wait_until("no attachment is listed", || self.list().is_empty());
-        wait_until("the hub has ended", || self.platform.processes(&self.sandbox).is_empty());
-        assert_eq!(self.world.cofferdam_text(&["enrolments", "--json"]).trim(), "[]");
+        self.assert_nothing_left_by(Deadline::after(GONE_WITHIN));
+    }
+
+    /// Like [`Self::assert_nothing_left`], for a time that began before the command which ended the attachment.
+    #[track_caller]
+    fn assert_nothing_left_by(&self, deadline: Deadline) {
+        let servers = self.world.fixture_processes("tools");
+        let home = self.platform.path(&self.sandbox, self.user_home());
+        let left = || {
+            let list = self.list();
+            let processes = self.platform.process_configs(&self.sandbox);
+            let servers: Vec<&u32> = servers.iter().filter(|id| is_alive(**id)).collect();
+            let enrolments = self.world.cofferdam_text(&["enrolments", "--json"]).trim().to_owned();
+            let files = temporary_files(&home);
+            let is_left = !list.is_empty()
+                || !processes.is_empty()
+                || !servers.is_empty()
+                || enrolments != "[]"
+                || !files.is_empty();
+            is_left.then(|| format!("{list:?}, {processes:?}, servers {servers:?}, {enrolments}, {files:?}"))
+        };
+        assert!(holds_before(deadline, || left().is_none()), "left after {GONE_WITHIN:?}: {:?}", left());
+    }
+
+    fn user_home(&self) -> &'static str {
+        match self.user {
+            SandboxUser::Root => "/root",
+            SandboxUser::Usual => "/home/user",
+        }
     }
 
     #[track_caller]

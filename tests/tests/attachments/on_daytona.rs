@@ -1,10 +1,10 @@
 //! Attachments on Daytona: `cofferdam attach daytona`, by the preview link and by SSH, and `[attach.NAME]`.
 
-use std::time::Duration;
-
 use cofferdam_tests::attach::{Attach, connected, shim_binary};
 use cofferdam_tests::daytona_double::{API_KEY, DaytonaDouble, Fault, ServiceName, Speed};
-use cofferdam_tests::deadline::{holds_within, wait_until};
+use cofferdam_tests::deadline::{
+    BACK_AFTER_START, Deadline, GONE_WITHIN, assert_within, holds_before, wait_until,
+};
 use cofferdam_tests::harness::{Harness, text_of};
 use cofferdam_tests::process::is_alive;
 use cofferdam_tests::server::Server;
@@ -14,17 +14,15 @@ use serde_json::{Value, json};
 
 use super::attach_line;
 use super::calls::calls_through_interruptions;
-use super::interrupts::wait_until_step;
+use super::interrupts::{temporary_files, wait_until_step};
 
 /// The header of a request that does not count as use of the sandbox.
 const SKIP_ACTIVITY: &str = "x-daytona-skip-last-activity-update";
-/// How long the parts of an attachment may take to end after it.
-const GONE_WITHIN: Duration = Duration::from_secs(10);
 
 /// Daytona with one sandbox, and a sidecar that knows it.
-struct DaytonaSetup {
-    world: World,
-    platform: DaytonaDouble,
+pub(super) struct DaytonaSetup {
+    pub(super) world: World,
+    pub(super) platform: DaytonaDouble,
 }
 
 /// A sidecar that knows the platform.
@@ -54,7 +52,7 @@ impl DaytonaSetup {
     }
 
     #[track_caller]
-    fn start_attach(&self, arguments: &[&str]) -> Attach {
+    pub(super) fn start_attach(&self, arguments: &[&str]) -> Attach {
         let words = ["daytona", self.platform.sandbox_id(), "--grant", "dev"];
         Attach::start(&self.world, &[&words, arguments].concat())
     }
@@ -98,21 +96,30 @@ impl DaytonaSetup {
         self.platform.processes().iter().any(|line| line.contains(" hub --pin "))
     }
 
-    /// Asserts that hub, attachment, enrolment and servers have ended, or end within ten seconds.
+    /// Asserts that within the promised time hub, attachment, enrolment, servers and temporary files are gone.
     #[track_caller]
-    fn assert_gone(&self) {
+    pub(super) fn assert_gone(&self) {
+        self.assert_gone_by(Deadline::after(GONE_WITHIN));
+    }
+
+    /// Like [`Self::assert_gone`], for a time that began before the command which ended the attachment.
+    #[track_caller]
+    fn assert_gone_by(&self, deadline: Deadline) {
         let servers = self.world.fixture_processes("tools");
+        let home = self.platform.root().join("home/daytona");
         let is_gone = || {
             !self.has_hub()
                 && self.list().is_empty()
                 && servers.iter().all(|id| !is_alive(*id))
                 && self.world.cofferdam_text(&["enrolments", "--json"]).trim() == "[]"
+                && temporary_files(&home).is_empty()
         };
         assert!(
-            holds_within(GONE_WITHIN, is_gone),
-            "left after {GONE_WITHIN:?}: hub {}, {:?}",
+            holds_before(deadline, is_gone),
+            "left after {GONE_WITHIN:?}: hub {}, {:?}, {:?}",
             self.has_hub(),
-            self.list()
+            self.list(),
+            temporary_files(&home)
         );
     }
 }
@@ -128,7 +135,7 @@ fn a_daytona_sandbox_is_attached_by_preview_and_by_ssh_and_again_after_a_stop() 
         attach.wait_until_output_has("the sandbox is suspended");
         let waiting = shim.send_call("echo", json!({"text": "two"}));
         setup.platform.start_again();
-        attach.wait_until_attached(2);
+        assert_within(BACK_AFTER_START, "attached after a start", || attach.times_attached() >= 2);
         assert_eq!(text_of(&shim.answer_to(&waiting)), "two", "{via}");
         assert_eq!(setup.world.times_executed("tools", "echo"), 2, "{via}");
         attach.stop();
@@ -178,14 +185,26 @@ fn an_end_a_kill_and_an_interrupt_end_hub_command_and_servers() {
         let mut attach = setup.attach(&["--name", "box1"]);
         assert_eq!(setup.shim().call_text("echo", json!({"text": "one"})), "one");
         assert!(setup.has_hub());
+        let deadline = Deadline::after(GONE_WITHIN);
         match end {
             "attach end" => drop(setup.world.cofferdam_text(&["attach", "end", "box1"])),
             "kill" => drop(setup.world.cofferdam_text(&["kill", "box1"])),
             _ => attach.signal(Signal::SIGINT),
         }
-        setup.assert_gone();
+        setup.assert_gone_by(deadline);
         assert_eq!(attach.wait().code(), Some(if end == "interrupt" { 0 } else { 69 }), "{end}");
     }
+}
+
+#[test]
+fn the_deletion_of_an_attached_daytona_sandbox_ends_the_command_with_its_reason() {
+    let Some(setup) = DaytonaSetup::new() else { return };
+    let mut attach = setup.attach(&["--name", "box1"]);
+    assert_eq!(setup.shim().call_text("echo", json!({"text": "one"})), "one");
+    setup.platform.delete();
+    assert_eq!(attach.wait().code(), Some(66), "{}", attach.printed());
+    assert!(attach.printed().contains("was deleted"), "{}", attach.printed());
+    setup.assert_gone();
 }
 
 #[test]
@@ -264,6 +283,37 @@ fn refusals_of_daytona_have_their_exit_codes_and_leave_nothing_behind() {
     assert_eq!(code, Some(69), "{printed}");
     assert!(printed.contains("limit"), "{printed}");
     setup.assert_gone();
+}
+
+/// The hub of the first sidecar keeps the sandbox. The second sidecar retries for half a minute, because a hub that is just
+/// ending looks the same.
+#[test]
+fn a_daytona_sandbox_of_another_sidecar_is_not_taken_over() {
+    let Some(setup) = DaytonaSetup::new() else { return };
+    let other = builder(&setup.platform).start();
+    let first = setup.attach(&[]);
+    let arguments = ["daytona", setup.platform.sandbox_id(), "--grant", "dev"];
+    let mut second = Attach::start(&other, &arguments);
+    assert_eq!(second.wait().code(), Some(69), "{}", second.printed());
+    assert!(second.printed().contains("another hub"), "{}", second.printed());
+    assert_eq!(setup.shim().call_text("echo", json!({"text": "still"})), "still");
+    assert_eq!(first.times_attached(), 1, "the first sidecar lost its pipe");
+    first.stop();
+    setup.assert_gone();
+    let third = Attach::start(&other, &arguments);
+    third.wait_until_attached(1);
+    third.stop();
+}
+
+#[test]
+fn of_two_commands_at_once_one_attaches_the_daytona_sandbox() {
+    let Some(setup) = DaytonaSetup::new() else { return };
+    let mut both = ["box1", "box2"].map(|name| setup.start_attach(&["--name", name]));
+    wait_until("one of them is attached", || both.iter().any(|attach| attach.times_attached() == 1));
+    let refused = both.iter().position(|attach| attach.times_attached() == 0).expect("one is not attached");
+    assert_eq!(both[refused].wait().code(), Some(69), "{}", both[refused].printed());
+    assert!(both[refused].printed().contains("already"), "{}", both[refused].printed());
+    assert_eq!(setup.shim().call_text("echo", json!({"text": "once"})), "once");
 }
 
 #[test]

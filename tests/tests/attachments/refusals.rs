@@ -82,6 +82,38 @@ fn a_sandbox_is_attached_once() {
     setup.assert_nothing_left();
 }
 
+/// Two commands request the same sandbox at the same time.
+#[test]
+fn of_two_commands_at_once_one_attaches_the_sandbox() {
+    let Some(setup) = E2bSetup::new() else { return };
+    let mut both = ["box1", "box2"].map(|name| setup.start_attach(&["--name", name]));
+    wait_until("one of them is attached", || both.iter().any(|attach| attach.times_attached() == 1));
+    let refused = both.iter().position(|attach| attach.times_attached() == 0).expect("one is not attached");
+    assert_eq!(both[refused].wait().code(), Some(69), "{}", both[refused].printed());
+    let attached = format!("is attached as `box{}` already", 2 - refused);
+    assert!(both[refused].printed().contains(&attached), "{}", both[refused].printed());
+    assert_eq!(setup.shim().call_text("echo", serde_json::json!({"text": "once"})), "once");
+}
+
+/// The hub of the first sidecar keeps the sandbox; the second sidecar is refused, and attaches it once the first has ended.
+#[test]
+fn a_sandbox_of_another_sidecar_is_not_taken_over() {
+    let Some(setup) = E2bSetup::new() else { return };
+    let other = builder(&setup.platform).start();
+    let first = setup.attach(&[]);
+    let arguments = ["e2b", &setup.sandbox, "--grant", "dev"];
+    let mut second = Attach::start(&other, &arguments);
+    assert_eq!(second.wait().code(), Some(69), "{}", second.printed());
+    assert!(second.printed().contains("another hub"), "{}", second.printed());
+    assert_eq!(setup.shim().call_text("echo", serde_json::json!({"text": "still"})), "still");
+    assert_eq!(first.times_attached(), 1, "the first sidecar lost its pipe");
+    first.stop();
+    setup.assert_nothing_left();
+    let third = Attach::start(&other, &arguments);
+    third.wait_until_attached(1);
+    third.stop();
+}
+
 #[test]
 fn a_dynamic_shim_is_refused_with_the_command_that_builds_a_static_one() {
     let Some(setup) = E2bSetup::new() else { return };

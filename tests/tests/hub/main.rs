@@ -16,7 +16,7 @@ use std::process::Stdio;
 use std::time::Duration;
 
 use cofferdam_tests::attach::{Attach, connected, exec_hub, shim_at, shim_binary};
-use cofferdam_tests::deadline::{PATIENCE, wait_until};
+use cofferdam_tests::deadline::{Deadline, GONE_WITHIN, PATIENCE, holds_before, wait_until};
 use cofferdam_tests::harness::{Harness, refusal_of, text_of};
 use cofferdam_tests::process::{Running, command, into_file, is_alive, output_of, read, send};
 use cofferdam_tests::server::Server;

@@ -161,15 +161,17 @@ fn a_killed_sandboxs_hub_ends_although_its_stdin_stays_open() {
     let mut shim = scene.shim();
     platform.wait_until_started(0);
     let session = session_ids(&scene.world).remove(0);
+    let deadline = Deadline::after(GONE_WITHIN);
     scene.world.cofferdam_text(&["kill", &session]);
     assert_eq!(refusal_of(&shim.call("add", json!({}))), "session_ended");
-    wait_until("the hub has ended", || !platform.is_running(0));
+    let servers = scene.world.fixture_processes("tools");
+    let is_gone = holds_before(deadline, || {
+        !platform.is_running(0) && !attach.is_running() && servers.iter().all(|id| !is_alive(*id))
+    });
+    assert!(is_gone, "hub, `attach` or a server are left after {GONE_WITHIN:?}");
     assert!(!attach.wait().success());
     let printed = platform.printed();
     assert!(!printed.contains(SILENCE), "it did not wait for heartbeats: {printed}");
-    for id in scene.world.fixture_processes("tools") {
-        wait_until("its server has exited", || !is_alive(id));
-    }
 }
 
 /// What an orchestrator does whose SDK decodes stdout as UTF-8 and replaces what is not.

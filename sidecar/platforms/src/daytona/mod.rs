@@ -21,6 +21,7 @@ mod token;
 mod toolbox;
 
 use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use cofferdam_net::Dialer;
@@ -31,9 +32,11 @@ use self::control::{Control, Phase, Preview, SandboxRecord};
 use self::hub_session::{HubSession, HubStatus, PORT_ATTEMPTS, hub_port};
 use self::preview::{CONNECTING, DialResult, PING_INTERVAL, PreviewOptions, dial};
 use self::toolbox::Toolbox;
+use crate::guest::Guest as _;
 use crate::harness_settings::write_settings;
 use crate::install::{InstalledShim, install_shim};
 use crate::prepared::PreparedSandbox;
+use crate::temporary_files::remove_registered_files;
 use crate::{
     ApiKey, HubSetup, KeepAwake, Pipe, PlatformError, PlatformSettings, Progress, SandboxId, SandboxState,
     WhenSuspended,
@@ -46,6 +49,8 @@ pub struct Daytona {
     dialer: Dialer,
     ping_interval: Duration,
     known_hosts: Option<PathBuf>,
+    /// The sandbox in which this client has worked last.
+    guest: Mutex<Option<(SandboxId, Arc<Toolbox>)>>,
 }
 
 /// How the pipe into a sandbox is transported.
@@ -77,13 +82,14 @@ type ShowProgress<'a> = &'a (dyn Fn(Progress) + Send + Sync);
 struct OpenSandbox<'a> {
     control: &'a Control,
     id: &'a SandboxId,
-    toolbox: Toolbox,
+    toolbox: Arc<Toolbox>,
     options: PreviewOptions,
 }
 
 impl Daytona {
     pub fn new(settings: PlatformSettings, key: ApiKey, dialer: Dialer) -> Self {
-        Self { settings, key, dialer, ping_interval: PING_INTERVAL, known_hosts: None }
+        let guest = Mutex::default();
+        Self { settings, key, dialer, ping_interval: PING_INTERVAL, known_hosts: None, guest }
     }
 
     /// For a proxy that closes idle connections earlier than Daytona's own.
@@ -121,7 +127,7 @@ impl Daytona {
         progress(Progress::Finding);
         let record = ensure_started(&control, id, suspended, progress).await?;
         let preview = control.preview(id, hub_port(&setup.pin, id, 0)).await?;
-        let toolbox = Toolbox::new(&control, &record, id, &preview.token, awake)?;
+        let toolbox = self.work_in(id, Toolbox::new(&control, &record, id, &preview.token, awake)?);
         let options = PreviewOptions { awake, ping_interval: self.ping_interval };
         let sandbox = OpenSandbox { control: &control, id, toolbox, options };
         match via {
@@ -143,7 +149,7 @@ impl Daytona {
         progress(Progress::Finding);
         let record = ensure_started(&control, id, suspended, progress).await?;
         let preview = control.preview(id, hub_port(&setup.pin, id, 0)).await?;
-        let toolbox = Toolbox::new(&control, &record, id, &preview.token, awake)?;
+        let toolbox = self.work_in(id, Toolbox::new(&control, &record, id, &preview.token, awake)?);
         let shim = install(&toolbox, setup, progress).await?;
         Ok(PreparedSandbox::new(toolbox, shim))
     }
@@ -165,6 +171,34 @@ impl Daytona {
     /// with [`KeepAwake::Yes`], so the caller does this while calls are being made: once a minute is enough.
     pub async fn refresh_activity(&self, id: &SandboxId) -> Result<(), PlatformError> {
         self.control()?.refresh_activity(id).await
+    }
+
+    /// Removes the temporary files of work that was interrupted. To be called after every future of this client was dropped.
+    pub async fn finish(&self) {
+        let guest = self.lock_guest().take();
+        let Some((id, toolbox)) = guest.filter(|(_, toolbox)| !toolbox.temporary_files().is_empty()) else {
+            return;
+        };
+        let removed = async {
+            match self.control()?.sandbox(&id).await?.phase {
+                Phase::Started => remove_registered_files(&toolbox).await,
+                _ => Err(PlatformError::Suspended { action: "clean up in the sandbox" }),
+            }
+        };
+        if let Err(error) = removed.await {
+            tracing::warn!(sandbox = %id, %error, "temporary files may be left in the sandbox");
+        }
+    }
+
+    /// Remembers the sandbox for [`Self::finish`].
+    fn work_in(&self, id: &SandboxId, toolbox: Toolbox) -> Arc<Toolbox> {
+        let toolbox = Arc::new(toolbox);
+        *self.lock_guest() = Some((id.clone(), Arc::clone(&toolbox)));
+        toolbox
+    }
+
+    fn lock_guest(&self) -> MutexGuard<'_, Option<(SandboxId, Arc<Toolbox>)>> {
+        self.guest.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn control(&self) -> Result<Control, PlatformError> {
@@ -260,7 +294,7 @@ impl OpenSandbox<'_> {
 
 /// Installs the shim and the harness's settings in the sandbox.
 async fn install(
-    toolbox: &Toolbox,
+    toolbox: &Arc<Toolbox>,
     setup: &HubSetup,
     progress: ShowProgress<'_>,
 ) -> Result<InstalledShim, PlatformError> {

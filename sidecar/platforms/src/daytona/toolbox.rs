@@ -18,10 +18,12 @@ use crate::guest::{Guest, ScriptOutput};
 use crate::multipart::FileForm;
 use crate::redactor::Redactor;
 use crate::rest::{Call, Reply, Service, encode_query_value, secret_header};
+use crate::temporary_files::TemporaryFiles;
 use crate::{KeepAwake, PlatformError, SandboxId};
 
 pub(super) struct Toolbox {
     service: Service,
+    temporary_files: TemporaryFiles,
 }
 
 /// The exit code of a command, and its stdout and stderr together.
@@ -70,7 +72,8 @@ impl Toolbox {
             headers.insert(SKIP_ACTIVITY, HeaderValue::from_static("true"));
         }
         let url = control.parse_reported_address(action, &url)?;
-        Ok(Self { service: control.sandbox_service(action, &url, headers)? })
+        let service = control.sandbox_service(action, &url, headers)?;
+        Ok(Self { service, temporary_files: TemporaryFiles::default() })
     }
 
     /// The session with this id, if there is one.
@@ -212,6 +215,10 @@ impl Guest for Toolbox {
 
     fn redactor(&self) -> &Redactor {
         self.service.redactor()
+    }
+
+    fn temporary_files(&self) -> &TemporaryFiles {
+        &self.temporary_files
     }
 }
 

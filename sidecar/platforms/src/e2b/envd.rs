@@ -23,6 +23,7 @@ use crate::guest::{Guest, ScriptOutput};
 use crate::multipart::FileForm;
 use crate::redactor::Redactor;
 use crate::rest::{Call, Reply, Service, encode_query_value, request_failed, secret_header};
+use crate::temporary_files::TemporaryFiles;
 use crate::{PlatformError, SandboxId};
 
 const SIGNAL_TIMEOUT: Duration = Duration::from_secs(10);
@@ -36,6 +37,7 @@ const DOWNLOAD_TIMEOUT: Duration = Duration::from_secs(60);
 pub(super) struct Envd {
     service: Service,
     user: Option<&'static str>,
+    temporary_files: TemporaryFiles,
 }
 
 /// The events of one process. If this is dropped, the process still runs.
@@ -61,7 +63,7 @@ impl Envd {
         }
         let (dialer, redactor) = (control.dialer(), control.redactor());
         let service = Service::new(dialer, &access.address, access.policy, headers, redactor)?;
-        Ok(Self { service, user: access.user })
+        Ok(Self { service, user: access.user, temporary_files: TemporaryFiles::default() })
     }
 
     /// Starts a process and waits for the head of the response, whose body is the events of the process.
@@ -251,6 +253,10 @@ impl Guest for Envd {
 
     fn redactor(&self) -> &Redactor {
         self.service.redactor()
+    }
+
+    fn temporary_files(&self) -> &TemporaryFiles {
+        &self.temporary_files
     }
 }
 

@@ -32,16 +32,16 @@ const PIECE_BYTES: usize = 48 * 1024;
 /// The size of the buffer in each direction.
 const BUFFER_BYTES: usize = 256 * 1024;
 /// For the last bytes to reach the hub after the pipe was closed.
-const FLUSH_TIMEOUT: Duration = Duration::from_secs(2);
+const FLUSH_TIMEOUT: Duration = Duration::from_secs(1);
 /// For a hub to exit after the end of its input, and again after SIGTERM.
-const EXIT_TIMEOUT: Duration = Duration::from_secs(1);
+const EXIT_TIMEOUT: Duration = Duration::from_millis(500);
 /// How much of the end of stderr is stored for an error.
 const MAX_STDERR: usize = 4096;
 
 /// A hub to start, and what is needed to end it.
 pub(super) struct Hub {
     pub(super) control: Arc<Control>,
-    pub(super) envd: Envd,
+    pub(super) envd: Arc<Envd>,
     pub(super) sandbox: SandboxId,
     /// The path of the shim in the sandbox.
     pub(super) shim: String,

@@ -23,6 +23,7 @@ use tokio::process::{Child, Command};
 use tokio::time::timeout;
 
 use crate::daemon::admin::PipeVia;
+use crate::daemon::attach_table::{GONE_WITHIN, KILL_TIMEOUT};
 use crate::terminal::failure::{Failure, Sysexit};
 
 /// How to reach a sandbox. Its `Display` is shown and stored, so it omits the query of a URL, which may contain a token.
@@ -56,6 +57,8 @@ enum AttemptKind {
 
 /// How long a command may take to exit after its pipe is closed, before it gets SIGTERM; and again before it gets SIGKILL.
 pub(super) const EXIT_TIMEOUT: Duration = Duration::from_secs(3);
+/// After a kill, the command of this attempt gets SIGTERM, and SIGKILL after `EXIT_TIMEOUT`.
+const _: () = assert!(KILL_TIMEOUT.saturating_add(EXIT_TIMEOUT).as_millis() < GONE_WITHIN.as_millis());
 const DIAL_TIMEOUT: Duration = Duration::from_secs(15);
 /// The placeholder in a command for the sidecar's public key.
 const PIN_PLACEHOLDER: &str = "{pin}";

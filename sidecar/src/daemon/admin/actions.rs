@@ -1,8 +1,8 @@
 //! Records the actions of callers in the audit: who gave a sandbox or a token its rights, and who ended them.
 //!
 //! What must stay true: an action that gives rights is recorded before it is carried out, and refused if it cannot be
-//! recorded; an action that ends rights is carried out whether or not it can be recorded; no record contains a token or an
-//! enrolment string.
+//! recorded; an action that ends rights is carried out whether or not it can be recorded; what was done is recorded even if
+//! the caller disconnects meanwhile; no record contains a token or an enrolment string.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,6 +15,7 @@ use tokio::time::timeout;
 
 use super::caller::Caller;
 use super::error::ApiError;
+use super::respond::FAILED;
 use crate::daemon::attachments::status::AttachmentStatus;
 use crate::daemon::state::Daemon;
 
@@ -51,20 +52,24 @@ impl Action {
         }
     }
 
-    /// Records an action that gives rights, then carries it out; refuses it if it cannot be recorded. After success,
-    /// `add_to_target` adds to the target what only the result tells, such as an id, for the record of the result.
-    pub(super) async fn carry_out<T>(
+    /// Records an action that gives rights, then carries it out in its own task; refuses it if it cannot be recorded. After
+    /// success, `add_to_target` adds to the target what only the result tells, such as an id, for the record of the result.
+    pub(super) async fn carry_out<T: Send + 'static>(
         mut self,
-        work: impl Future<Output = Result<T, ApiError>>,
-        add_to_target: impl FnOnce(&T, &mut Target),
+        work: impl Future<Output = Result<T, ApiError>> + Send + 'static,
+        add_to_target: impl FnOnce(&T, &mut Target) + Send + 'static,
     ) -> Result<T, ApiError> {
-        self.record_request().await?;
-        let result = work.await;
-        if let Ok(done) = &result {
-            add_to_target(done, &mut self.target);
-        }
-        self.record_result(&result);
-        result
+        let daemon = Arc::clone(&self.daemon);
+        run_in_own_task(&daemon, async move {
+            self.record_request().await?;
+            let result = work.await;
+            if let Ok(done) = &result {
+                add_to_target(done, &mut self.target);
+            }
+            self.record_result(&result);
+            result
+        })
+        .await
     }
 
     /// Records the result of an action; a failure to record is logged.
@@ -130,6 +135,15 @@ impl Action {
             detail: detail.as_deref(),
         })
     }
+}
+
+/// Runs an action in its own task, with the record of its result: a caller that disconnects cancels its request, but not
+/// the task.
+pub(super) async fn run_in_own_task<T: Send + 'static>(
+    daemon: &Arc<Daemon>,
+    action: impl Future<Output = Result<T, ApiError>> + Send + 'static,
+) -> Result<T, ApiError> {
+    daemon.context.tasks.spawn(action).await.map_err(|_| ApiError::internal(FAILED))?
 }
 
 impl Target {

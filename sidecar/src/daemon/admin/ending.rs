@@ -10,11 +10,11 @@ use cofferdam_base::text::error_chain;
 use http::StatusCode;
 use tokio::time::Instant;
 
-use super::actions::{Action, Target};
+use super::actions::{Action, Target, run_in_own_task};
 use super::caller::Caller;
 use super::error::ApiError;
 use super::listing::{self, NameOf};
-use super::respond::{FAILED, parse_grant};
+use super::respond::parse_grant;
 use super::{AdminResponse, EndedAttachment};
 use crate::daemon::attachments::AttachmentKeeper;
 use crate::daemon::attachments::request::AttachmentKey;
@@ -48,7 +48,7 @@ pub(super) async fn end(
     let id = resolved?;
     let action = Action::new(daemon, caller, kind, Target::of_id(daemon, &id));
     let killer = Arc::clone(daemon);
-    run_in_own_task(daemon, action, async move {
+    end_and_record(daemon, action, async move {
         let began = Instant::now();
         match killer.kill(&id).await {
             Some(killed) => kill_response(&name, killed, began),
@@ -68,7 +68,7 @@ pub(super) async fn end_attachment(
     let action = Action::new(daemon, caller, kind, Target::of_attachment(daemon, &attachment));
     let (keeper, name) = (AttachmentKeeper::of(daemon), attachment.name);
     let key = AttachmentKey { grant: parse_grant(&attachment.grant)?, name: name.clone() };
-    run_in_own_task(daemon, action, async move {
+    end_and_record(daemon, action, async move {
         let began = Instant::now();
         let Some((lifetime, killed)) = keeper.end(&key).await else {
             return Err(ApiError::not_found(format!("`{name}` has ended meanwhile")));
@@ -84,18 +84,18 @@ pub(super) async fn end_attachment(
     .await
 }
 
-/// Runs `end` in its own task and records the result: a caller that disconnects cancels its request, but not the task.
-async fn run_in_own_task(
+/// Ends something in its own task, and records the result.
+async fn end_and_record(
     daemon: &Arc<Daemon>,
     action: Action,
     end: impl Future<Output = Result<AdminResponse, ApiError>> + Send + 'static,
 ) -> Result<AdminResponse, ApiError> {
-    let ending = daemon.context.tasks.spawn(async move {
+    run_in_own_task(daemon, async move {
         let result = end.await;
         action.record_result(&result);
         result
-    });
-    ending.await.map_err(|_| ApiError::internal(FAILED))?
+    })
+    .await
 }
 
 /// The response to a kill. `name` is the name or id from the request.

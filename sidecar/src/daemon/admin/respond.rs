@@ -50,7 +50,8 @@ pub(super) async fn carry_out(
             let target = Target::sandbox(&grant, Some(&name));
             let request =
                 HoldRequest { grant: parse_grant(&grant)?, name, ttl: ttl_ms.map(Duration::from_millis) };
-            let hold = async { Ok(daemon.hold(request).await?) };
+            let holder = Arc::clone(daemon);
+            let hold = async move { Ok(holder.hold(request).await?) };
             let action = Action::new(daemon, caller, AdminAction::Attach, target);
             let record_enrolment =
                 |hold: &Hold, target: &mut Target| target.enrolment = Some(hold.enrolment.to_string());
@@ -70,8 +71,8 @@ pub(super) async fn carry_out(
             };
             let name = attachment.name.as_ref().unwrap_or(&attachment.sandbox);
             let target = Target::sandbox(&attachment.grant, Some(name));
-            let started =
-                async { Ok(AttachmentKeeper::of(daemon).attach_platform(&attachment, caller.into()).await?) };
+            let (keeper, requested_by) = (AttachmentKeeper::of(daemon), caller.into());
+            let started = async move { Ok(keeper.attach_platform(&attachment, requested_by).await?) };
             let action = Action::new(daemon, caller, AdminAction::AttachPlatform, target);
             return Ok(Outcome::Follow(action.carry_out(started, |_, _| ()).await?, detach));
         }
@@ -164,7 +165,8 @@ async fn enroll(
     action: Action,
     request: EnrollRequest,
 ) -> Result<AdminResponse, ApiError> {
-    let enrolled = async { Ok(daemon.enroll(request).await?) };
+    let enroller = Arc::clone(daemon);
+    let enrolled = async move { Ok(enroller.enroll(request).await?) };
     let record_enrolment = |enrolled: &Enrolled, target: &mut Target| {
         target.enrolment = Some(enrolled.enrolment.id.to_string());
     };

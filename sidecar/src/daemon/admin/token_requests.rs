@@ -9,7 +9,7 @@ use cofferdam_base::text::error_chain;
 use http::StatusCode;
 use relay_proto::name::Name;
 
-use super::actions::{Action, Target};
+use super::actions::{Action, Target, run_in_own_task};
 use super::caller::Caller;
 use super::error::ApiError;
 use super::respond::{FAILED, parse_grant};
@@ -36,10 +36,11 @@ pub(super) async fn create(
     let terms = check_terms(daemon, &grants, name, ttl_ms)?;
     let names = terms.grants.iter().map(Name::as_str).collect::<Vec<_>>().join(",");
     let target = Target { grant: Some(names), ..Target::default() };
-    let tokens = Arc::clone(&daemon.admin.tokens);
+    let creator = Arc::clone(daemon);
     let ttl = terms.ttl;
-    let created = async {
-        let created = daemon.context.tasks.spawn_blocking(move || tokens.create(terms, clock::now())).await;
+    let created = async move {
+        let tokens = Arc::clone(&creator.admin.tokens);
+        let created = creator.context.tasks.spawn_blocking(move || tokens.create(terms, clock::now())).await;
         created.map_err(|_| ApiError::internal(FAILED))?.map_err(|error| match &error {
             TokenNotCreated::Full => ApiError::refused(error.to_string()),
             TokenNotCreated::Store(_) => ApiError::internal(error_chain(&error)),
@@ -95,6 +96,17 @@ pub(super) async fn revoke(
     id: String,
 ) -> Result<AdminResponse, ApiError> {
     caller.require_administrator("revoking tokens")?;
+    let target = Target { token: Some(id.clone()), ..Target::default() };
+    let action = Action::new(daemon, caller, AdminAction::RevokeToken, target);
+    run_in_own_task(daemon, revoke_and_record(Arc::clone(daemon), action, id)).await
+}
+
+/// An unknown id is not recorded: the text may be a whole token that the operator gave instead of its id.
+async fn revoke_and_record(
+    daemon: Arc<Daemon>,
+    action: Action,
+    id: String,
+) -> Result<AdminResponse, ApiError> {
     let (tokens, token) = (Arc::clone(&daemon.admin.tokens), id.clone());
     let revoked = daemon.context.tasks.spawn_blocking(move || tokens.revoke(&token)).await;
     let revoked = match revoked.map_err(|_| ApiError::internal(FAILED))? {
@@ -111,8 +123,7 @@ pub(super) async fn revoke(
             Err(ApiError::internal(message).with_hint("remove the token's file"))
         }
     };
-    let target = Target { token: Some(id.clone()), ..Target::default() };
-    Action::new(daemon, caller, AdminAction::RevokeToken, target).record_result(&revoked);
+    action.record_result(&revoked);
     revoked?;
     tracing::info!(token = id, "token revoked");
     Ok(AdminResponse::TokenRevoked { id })

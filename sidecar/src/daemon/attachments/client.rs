@@ -158,10 +158,14 @@ impl PlatformClient {
         }
     }
 
-    /// Waits until everything that the client started in the sandbox has ended. Call it after the pipe was dropped.
-    pub(super) async fn finish(self) {
-        if let Self::E2b(client) = self {
-            client.finish().await;
+    /// Waits until everything that the client started in the sandbox has ended, and removes the temporary files of
+    /// interrupted work. Call it after the pipe, and every future of this client, was dropped.
+    pub(super) async fn finish(&self) {
+        match self {
+            Self::Daytona(client) => client.finish().await,
+            Self::E2b(client) => client.finish().await,
+            #[cfg(test)]
+            Self::Scripted(_) => {}
         }
     }
 }

@@ -1,9 +1,9 @@
 //! One attachment whose sandbox connects to the sidecar itself: the shim is uploaded and enrolled in the sandbox, and from
 //! then on the enrolment and the state of the sandbox are watched.
 //!
-//! What must stay true: the enrolment ends with the attachment; a ticket is created only when the sandbox is ready to use
-//! it, and its enrolment ends at once if the sandbox did not use it; sandboxes connect to a `wss://` address, because
-//! platforms permit such connections.
+//! What must stay true: the enrolment ends with the attachment, at whichever step that ends; a restarted sidecar knows which
+//! command the enrolment belongs to; a ticket is created only when the sandbox is ready to use it, and its enrolment ends at
+//! once if the sandbox did not use it; sandboxes connect to a `wss://` address, because platforms permit such connections.
 
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -14,6 +14,7 @@ use relay_proto::address::Address;
 use relay_proto::name::Name;
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep, timeout};
+use tokio_util::task::TaskTracker;
 use zeroize::Zeroizing;
 
 use super::activity::{ActivityReports, report_activity};
@@ -21,10 +22,11 @@ use super::client::{ClientFactory as _, ConfiguredPlatform, PlatformClient};
 use super::keeper::{AttachmentKeeper, call_counter};
 use super::keys::KeyUse;
 use super::pacing::{AttemptError, Outcome, Step};
-use super::run::{Attaching, OPEN_TIMEOUT, retries_with_reread_key, timed_out};
+use super::run::{Attaching, FINISH_TIMEOUT, OPEN_TIMEOUT, retries_with_reread_key, timed_out};
 use super::status::{AttachmentState, Lifetime, OverCause};
 use super::table::Entry;
-use crate::daemon::enrolling::{EnrollRequest, EnrollVia};
+use crate::daemon::attach_table::{GONE_WITHIN, KILL_TIMEOUT};
+use crate::daemon::enrolling::{EnrollError, EnrollRequest, EnrollVia, Enrolled};
 use crate::enrolment::{Denied, EndCause};
 
 pub(super) struct DialOut<'a> {
@@ -34,6 +36,10 @@ pub(super) struct DialOut<'a> {
     /// The enrolment of the sandbox, if it is enrolled.
     enrolment: watch::Sender<Option<Arc<str>>>,
     key: SandboxKey,
+    /// Creates enrolments, in its own task: each is known to `enrolment` even if the attachment ends meanwhile.
+    enrolling: TaskTracker,
+    /// The client of the current attempt, which removes from the sandbox what an interrupted attempt left there.
+    client: Option<Arc<PlatformClient>>,
 }
 
 /// Whether the sandbox is known to have the key of its enrolment.
@@ -49,6 +55,7 @@ enum KeepEnd {
     /// No further attempt is made; the state of the attachment has the reason.
     Over,
     EnrolmentEnded(Denied),
+    SidecarStopped,
     /// The attachment's `stop` was cancelled.
     Stopped,
 }
@@ -57,6 +64,11 @@ enum KeepEnd {
 const TICKET_TTL: Duration = Duration::from_secs(120);
 /// How often the enrolment is checked, which is cheap.
 const ENROLMENT_POLL: Duration = Duration::from_secs(1);
+/// After a kill the attachment notices the end of its enrolment, removes what it left in the sandbox, and is over.
+const _: () = assert!(
+    KILL_TIMEOUT.saturating_add(ENROLMENT_POLL).saturating_add(FINISH_TIMEOUT).as_millis()
+        < GONE_WITHIN.as_millis()
+);
 /// How often the state of an attached sandbox is queried.
 const STATE_POLL: Duration = Duration::from_secs(30);
 
@@ -74,6 +86,8 @@ impl<'a> DialOut<'a> {
             attaching,
             enrolment: watch::Sender::new(enrolment.clone()),
             key: SandboxKey::Unconfirmed,
+            enrolling: TaskTracker::new(),
+            client: None,
         };
         dial_out.show_enrolment(enrolment.as_ref());
         dial_out
@@ -89,8 +103,12 @@ impl<'a> DialOut<'a> {
                 () = self.follow_steps() => KeepEnd::Over,
                 denied = enrolment_end => KeepEnd::EnrolmentEnded(denied),
                 () = stop.cancelled() => KeepEnd::Stopped,
-                () = sidecar_stop.cancelled() => return None,
+                () = sidecar_stop.cancelled() => KeepEnd::SidecarStopped,
             };
+            if let KeepEnd::SidecarStopped = end {
+                self.finish_client().await;
+                return None;
+            }
             let lifetime = self.entry.status.borrow().lifetime;
             if let (KeepEnd::EnrolmentEnded(Denied::Ended(EndCause::Expired)), Lifetime::Configured) =
                 (&end, lifetime)
@@ -100,12 +118,15 @@ impl<'a> DialOut<'a> {
                 continue;
             }
             self.end_enrolment().await;
+            self.finish_client().await;
             return Some(match end {
                 KeepEnd::EnrolmentEnded(Denied::Ended(EndCause::Expired)) => {
                     ("the enrolment has expired".into(), OverCause::Ended)
                 }
                 KeepEnd::EnrolmentEnded(_) => ("it was ended".into(), OverCause::Ended),
-                KeepEnd::Stopped => ("its command disconnected".into(), OverCause::Ended),
+                KeepEnd::Stopped | KeepEnd::SidecarStopped => {
+                    ("its command disconnected".into(), OverCause::Ended)
+                }
                 KeepEnd::Over => match self.entry.status.borrow().state.clone() {
                     AttachmentState::Over { why, cause } => (why, cause),
                     _ => ("it was refused".into(), OverCause::Unavailable),
@@ -138,7 +159,9 @@ impl<'a> DialOut<'a> {
     /// Enrols the sandbox if it is not enrolled, and watches it until it is suspended or gone.
     async fn attempt(&mut self, key: KeyUse) -> Outcome {
         self.attaching.show(AttachmentState::FINDING);
-        if let Err(error) = self.ensure_enrolled(key).await {
+        let enrolled = self.ensure_enrolled(key).await;
+        self.finish_client().await;
+        if let Err(error) = enrolled {
             return Outcome::Failed(error);
         }
         let enrolment = self.enrolment.borrow().clone().unwrap_or_default();
@@ -181,7 +204,8 @@ impl<'a> DialOut<'a> {
         }
         self.check_address()?;
         let server = self.first_server()?;
-        let client = self.attaching.clients.create_client(key).await?;
+        let client = Arc::new(self.attaching.clients.create_client(key).await?);
+        self.client = Some(Arc::clone(&client));
         let prepared = self.prepare(&client).await?;
         // The settings of the harness are written once: later the user may have changed them on purpose.
         self.attaching.setup.harness = None;
@@ -192,9 +216,7 @@ impl<'a> DialOut<'a> {
                 return Ok(());
             }
             // A sandbox has one key: that of the earlier enrolment ends before another is issued, whatever the sandbox says.
-            self.show_enrolment(None);
-            self.enrolment.send_replace(None);
-            let _ = self.keeper.daemon.kill(&earlier).await;
+            self.end_current_enrolment(&earlier).await;
         }
         let spec = &self.entry.spec;
         // When the enrolment expires, the attachment ends, whatever this error causes.
@@ -206,24 +228,44 @@ impl<'a> DialOut<'a> {
             ttl,
             via: EnrollVia::Ticket { ttl: TICKET_TTL },
         };
-        let enrolled = self.keeper.daemon.enroll(request).await;
+        let enrolled = self.enrol(request).await;
         let enrolled = enrolled.map_err(|error| AttemptError::Configuration(error.to_string()))?;
         let (id, enrolment_string) = (enrolled.enrolment.id, Zeroizing::new(enrolled.connect_string));
-        // Set before the ticket is used: if this future is dropped, the enrolment ends with the attachment.
         self.show_enrolment(Some(&id));
-        self.enrolment.send_replace(Some(Arc::clone(&id)));
+        // Stored before the ticket is used, so that no sandbox has a key of which a restarted sidecar does not know.
+        let lifetime = self.entry.status.borrow().lifetime;
+        if let Err(why) = self.keeper.store(self.entry, lifetime).await {
+            self.end_current_enrolment(&id).await;
+            return Err(AttemptError::Configuration(format!("the attachment cannot be stored: {why}")));
+        }
         let is_used = || self.keeper.daemon.enrolments.key(&id, clock::now()).is_some();
         let enrolled = prepared.enrol(&enrolment_string, server.as_str(), &is_used).await;
         if is_used() {
             self.key = SandboxKey::Confirmed;
-            self.store_enrolment().await;
             return Ok(());
         }
-        // Failures are logged where they occur.
-        let _ = self.keeper.daemon.kill(&id).await;
+        self.end_current_enrolment(&id).await;
+        Ok(enrolled?)
+    }
+
+    /// Creates an enrolment, which ends with the attachment from then on.
+    async fn enrol(&self, request: EnrollRequest) -> Result<Enrolled, EnrollError> {
+        let (daemon, enrolment) = (Arc::clone(&self.keeper.daemon), self.enrolment.clone());
+        let enrolling = self.enrolling.spawn(async move {
+            let enrolled = daemon.enroll(request).await?;
+            enrolment.send_replace(Some(Arc::clone(&enrolled.enrolment.id)));
+            Ok(enrolled)
+        });
+        enrolling.await.map_err(|_| EnrollError::Failed)?
+    }
+
+    /// Ends the enrolment that the sandbox has now; the attachment goes on.
+    async fn end_current_enrolment(&self, enrolment: &Arc<str>) {
+        // First, because otherwise the end of the enrolment would end the attachment.
         self.show_enrolment(None);
         self.enrolment.send_replace(None);
-        Ok(enrolled?)
+        // Failures are logged where they occur. The enrolment ends even if this future is dropped meanwhile.
+        let _ = self.keeper.daemon.kill(enrolment).await;
     }
 
     async fn prepare(&self, client: &PlatformClient) -> Result<PreparedSandbox, PlatformError> {
@@ -260,26 +302,20 @@ impl<'a> DialOut<'a> {
         self.entry.status.send_modify(|status| status.enrolment = enrolment);
     }
 
-    /// Writes the new enrolment to the file of an attachment that has one.
-    async fn store_enrolment(&self) {
-        let lifetime = self.entry.status.borrow().lifetime;
-        if lifetime == Lifetime::Detached
-            && let Err(why) = self.keeper.detach(self.entry).await
-        {
-            let sandbox = &self.entry.spec.name;
-            tracing::error!(
-                sandbox,
-                why,
-                "the new enrolment of an attachment was not stored: a restart ends it"
-            );
-        }
-    }
-
+    /// Ends the enrolment with the attachment.
     async fn end_enrolment(&self) {
+        self.enrolling.close();
+        self.enrolling.wait().await;
         let enrolment = self.enrolment.borrow().clone();
         if let Some(enrolment) = enrolment {
             // Failures are logged where they occur; nothing happens if the enrolment has ended.
             let _ = self.keeper.daemon.kill(&enrolment).await;
+        }
+    }
+
+    async fn finish_client(&mut self) {
+        if let Some(client) = self.client.take() {
+            self.attaching.finish(&client).await;
         }
     }
 }

@@ -15,15 +15,17 @@ use super::dial_out::DialOut;
 use super::follow::Follower;
 use super::pacing::{History, Pacing};
 use super::request::{AttachmentKey, AttachmentRequest, AttachmentSpec, RequestedBy, Route};
-use super::run::{Attaching, AttachingEnd, HeldSandbox};
+use super::run::{Attaching, AttachingEnd, CLOSE_TIMEOUT, FINISH_TIMEOUT, HeldSandbox};
 use super::status::{AttachmentState, AttachmentStatus, Kind, Lifetime, OverCause};
 use super::table::{AttachmentLimits, Entry};
 use super::{AttachmentError, choose_platform, records};
 use crate::daemon::attach::hold::{Hold, HoldError, HoldEvent, HoldRequest};
+use crate::daemon::attach_table::{GONE_WITHIN, GOODBYE_TIMEOUT, KILL_TIMEOUT};
 use crate::daemon::enrolling::{EnrollError, Killed};
 use crate::daemon::state::Daemon;
 use crate::enrolment::{Denied, EndCause};
 use crate::harness::sandbox_settings::{ReportWarning, SandboxSettings};
+use crate::link::registry::END_TIMEOUT as END_LINKS_TIMEOUT;
 
 /// Starts and ends the attachments of a daemon. Cheap to clone.
 #[derive(Clone)]
@@ -33,8 +35,17 @@ pub(crate) struct AttachmentKeeper {
 
 /// How long a new attachment waits for a conflicting one that is ending, whose command may have been killed just before.
 const RELEASE_TIMEOUT: Duration = Duration::from_secs(3);
-/// How long ending an attachment may take, the hub in the sandbox included.
-const END_TIMEOUT: Duration = Duration::from_secs(8);
+/// How long ending an attachment may take after its links have ended: the last bytes of its pipe, and the hub.
+const END_TIMEOUT: Duration = Duration::from_secs(5);
+/// After a kill the links end, then the pipe, then the hub, and then the attachment is over.
+const _: () = {
+    let after_links = GOODBYE_TIMEOUT.saturating_add(CLOSE_TIMEOUT).saturating_add(FINISH_TIMEOUT);
+    assert!(after_links.as_millis() < END_TIMEOUT.as_millis());
+    // `attach end` waits for the links, and then for the rest.
+    assert!(END_LINKS_TIMEOUT.saturating_add(END_TIMEOUT).as_millis() <= GONE_WITHIN.as_millis());
+    let after_kill = KILL_TIMEOUT.saturating_add(CLOSE_TIMEOUT).saturating_add(FINISH_TIMEOUT);
+    assert!(after_kill.as_millis() < GONE_WITHIN.as_millis());
+};
 /// Between attempts to enrol a sandbox whose attachment is stored or configured.
 const ENROL_DELAY: Duration = Duration::from_secs(10);
 
@@ -49,10 +60,11 @@ impl AttachmentKeeper {
         request: &AttachmentRequest,
         requested_by: RequestedBy,
     ) -> Result<Follower, AttachmentError> {
-        let spec = {
+        let mut spec = {
             let config = self.daemon.context.config.load();
             request.check(choose_platform(&config, request, requested_by)?)?
         };
+        self.take_over_enrolment(&mut spec).await;
         let deadline = Instant::now() + RELEASE_TIMEOUT;
         loop {
             let error = match self.start(spec.clone(), Lifetime::Followed, History::NeverAttached) {
@@ -69,6 +81,9 @@ impl AttachmentKeeper {
                 || !is_ending
                 || timeout(time_left, self.daemon.attachments.table.await_removal()).await.is_err()
             {
+                if let Some(enrolment) = &spec.enrolment {
+                    self.end_stored(spec.key(), Some(enrolment)).await;
+                }
                 return Err(error);
             }
         }
@@ -309,7 +324,8 @@ impl AttachmentKeeper {
 
     /// Shows that the attachment is over, and removes its file.
     async fn show_over(&self, entry: &Entry, why: String, cause: OverCause) {
-        if entry.status.borrow().lifetime == Lifetime::Detached {
+        let lifetime = entry.status.borrow().lifetime;
+        if lifetime == Lifetime::Detached || entry.spec.via == Route::DialOut {
             self.remove_record(entry.spec.key()).await;
         }
         entry.status.send_modify(|status| status.state = AttachmentState::Over { why, cause });
@@ -317,6 +333,13 @@ impl AttachmentKeeper {
 
     /// Detaches an attachment from the command that follows it: stores it, so that it survives the command and restarts.
     pub(super) async fn detach(&self, entry: &Entry) -> Result<(), String> {
+        self.store(entry, Lifetime::Detached).await?;
+        entry.status.send_modify(|status| status.lifetime = Lifetime::Detached);
+        Ok(())
+    }
+
+    /// Stores the attachment and its enrolment, for the time after a restart of the sidecar.
+    pub(super) async fn store(&self, entry: &Entry, lifetime: Lifetime) -> Result<(), String> {
         let (request, enrolment) = {
             let status = entry.status.borrow();
             (entry.spec.to_request(status.kind), status.enrolment.clone().unwrap_or_default())
@@ -326,12 +349,9 @@ impl AttachmentKeeper {
             Err(denied) => return Err(denied.to_string()),
         };
         let (directory, key) = (self.daemon.attachments.directory.clone(), entry.spec.key());
-        let write = move || records::write(&directory, &key, request, &enrolment);
+        let write = move || records::write(&directory, &key, request, &enrolment, lifetime);
         match self.daemon.context.tasks.spawn_blocking(write).await {
-            Ok(Ok(())) => {
-                entry.status.send_modify(|status| status.lifetime = Lifetime::Detached);
-                Ok(())
-            }
+            Ok(Ok(())) => Ok(()),
             Ok(Err(error)) => Err(error_chain(&error)),
             Err(_) => Err("the sidecar failed; see its log".into()),
         }

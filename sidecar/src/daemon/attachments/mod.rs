@@ -15,6 +15,7 @@
 //! | `pacing` | the next step after each outcome, and its delay |
 //! | `activity` | reports to a platform that a sandbox is in use |
 //! | `client` | the platforms' clients |
+//! | `awaited` | sandboxes that dial out, whose commands have to come back after a restart of the sidecar |
 //! | `keys` | the platforms' API keys |
 //! | `dial_out` | one attachment whose sandbox connects to the sidecar itself |
 //! | `records` | the attachments that are stored |
@@ -26,6 +27,7 @@
 //! prolong an enrolment; a token can attach only sandboxes of platforms whose `grants` name its grant.
 
 mod activity;
+mod awaited;
 mod client;
 mod dial_out;
 mod follow;
@@ -43,7 +45,7 @@ mod table;
 mod wanted;
 
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 use cofferdam_platforms::Architecture;
 use cofferdam_platforms::e2b::E2b;
@@ -52,12 +54,14 @@ use tokio::sync::Notify;
 
 use crate::config::{Config, Platform};
 use crate::session::Context;
+use awaited::AwaitedCommands;
 pub(crate) use follow::{Detach, Follower};
 pub(crate) use keeper::AttachmentKeeper;
 use keys::PlatformKeys;
+use records::AttachmentRecord;
 use request::{AttachmentRequest, InvalidRequest, RequestedBy};
 use shim_file::ShimFiles;
-use status::{AttachmentStatus, Kind, OverCause};
+use status::{AttachmentStatus, Kind, Lifetime, OverCause};
 use table::{AttachmentTable, NotEntered};
 
 /// The attachments of a daemon.
@@ -67,6 +71,9 @@ pub(crate) struct Attachments {
     shims: Arc<ShimFiles>,
     /// The directory of the stored attachments.
     directory: PathBuf,
+    /// Attachments that were stored when the sidecar started, until they are started.
+    stored: Mutex<Vec<AttachmentRecord>>,
+    awaited: AwaitedCommands,
     /// Signalled when the configuration was reloaded.
     reconfigured: Notify,
 }
@@ -100,12 +107,20 @@ pub(crate) enum AttachmentError {
 }
 
 impl Attachments {
+    /// Reads the stored attachments, which blocks on the disk: a command may request its attachment again as soon as the
+    /// sidecar accepts requests.
     pub(super) fn new(context: &Context) -> Self {
+        let directory = records::directory(&context.config.load().state_dir);
+        let (followed, stored): (Vec<_>, Vec<_>) = records::read_all(&directory)
+            .into_iter()
+            .partition(|record| record.lifetime == Lifetime::Followed);
         Self {
             table: AttachmentTable::default(),
             keys: Arc::default(),
             shims: Arc::default(),
-            directory: records::directory(&context.config.load().state_dir),
+            directory,
+            stored: Mutex::new(stored),
+            awaited: AwaitedCommands::new(followed),
             reconfigured: Notify::new(),
         }
     }

@@ -3,6 +3,16 @@
 //! What must stay true: there is no clock and no random source here; while a sandbox is suspended, only its state is
 //! queried; `Retry-After` is honoured up to a limit; an attempt that fails until an operator changes something is repeated
 //! rarely, and ends the attachment of a command whose sandbox was never attached.
+//!
+//! The delays are bounded, because the time until a sandbox is attached again is promised:
+//!
+//! | after | longest delay | attached again within |
+//! |---|---|---|
+//! | a fault of the platform, the network or the sandbox | 8 s | 10 s |
+//! | a resume, within ten minutes of the suspension | 8 s | 10 s |
+//! | a later resume | 20 s | 30 s |
+//!
+//! A thousand sandboxes that are suspended for longer than ten minutes cost the platform about 57 requests a second.
 
 use std::time::Duration;
 
@@ -21,10 +31,16 @@ const MAX_RETRY_AFTER: Duration = Duration::from_secs(300);
 const QUOTA_DELAY: Duration = Duration::from_secs(30);
 /// The delay between attempts that will probably fail until an operator changes something, such as the API key.
 const REFUSED_DELAY: Duration = Duration::from_secs(300);
-/// The first and the longest delay between queries of a suspended sandbox's state. A call in the sandbox waits a minute
-/// for its link, so a resumed sandbox is noticed in time.
+/// The first delay between queries of a suspended sandbox's state, and the longest one while its suspension is recent.
 const FIRST_QUERY_DELAY: Duration = Duration::from_secs(1);
-const MAX_QUERY_DELAY: Duration = Duration::from_secs(30);
+const MAX_QUERY_DELAY: Duration = Duration::from_secs(8);
+/// For how long a suspension is recent: most pauses between two uses of a sandbox are shorter.
+const RECENT_SUSPENSION: Duration = Duration::from_secs(600);
+/// The longest delay between queries after that. A call in the sandbox waits a minute for its link, so the sandbox is
+/// attached again in time.
+const RARE_QUERY_DELAY: Duration = Duration::from_secs(20);
+/// The earliest of the rare queries comes after this fraction of their longest delay.
+const RARE_QUERY_JITTER: f64 = 0.25;
 /// How long a command whose sandbox was never attached retries while the platform is unavailable.
 const COMMAND_RETRY_TIME: Duration = Duration::from_secs(30);
 /// Spreads the attempts of many attachments that lose their pipes together when a platform fails.
@@ -80,6 +96,8 @@ pub(super) struct Pacing {
     pub(super) lifetime: Lifetime,
     attempts: JitteredBackoff,
     queries: JitteredBackoff,
+    /// When the sandbox was first found suspended, as the time since the start of the attachment.
+    suspended_since: Option<Duration>,
     history: History,
 }
 
@@ -96,6 +114,7 @@ impl Pacing {
             lifetime,
             attempts: Backoff::new(FIRST_DELAY, MAX_DELAY).with_jitter(JITTER),
             queries: Backoff::new(FIRST_QUERY_DELAY, MAX_QUERY_DELAY).with_jitter(JITTER),
+            suspended_since: None,
             history,
         }
     }
@@ -108,7 +127,7 @@ impl Pacing {
     pub(super) fn record_attached(&mut self) {
         self.history = History::Attached;
         self.attempts.reset();
-        self.queries.reset();
+        self.end_suspension();
     }
 
     /// Returns the state to show until the next step, and that step. `trying` is the time since the start of the attachment;
@@ -121,10 +140,10 @@ impl Pacing {
     ) -> (AttachmentState, Step) {
         match outcome {
             Outcome::State(SandboxState::Running) => {
-                self.queries.reset();
+                self.end_suspension();
                 (AttachmentState::FINDING, Step::Open { after: Duration::ZERO })
             }
-            Outcome::State(SandboxState::Suspended) => self.suspended(random),
+            Outcome::State(SandboxState::Suspended) => self.suspended(trying, random),
             Outcome::Lost { why, hub } => {
                 if hub == HubProof::Seen {
                     self.attempts.reset();
@@ -147,13 +166,24 @@ impl Pacing {
     fn failed(&mut self, error: PlatformError, trying: Duration, random: f64) -> (AttachmentState, Step) {
         let why = explain(&error);
         match error {
+            PlatformError::NoSandbox { sandbox, .. } if self.history == History::Attached => {
+                let why =
+                    format!("the sandbox `{sandbox}` was deleted; attach its successor by that one's id");
+                over(why, OverCause::NoSandbox)
+            }
             PlatformError::NoSandbox { .. } => over(why, OverCause::NoSandbox),
+            // What has worked before may work again soon: a proxy's error page, a hub that was killed while it started.
+            PlatformError::Protocol { .. } | PlatformError::Sandbox { .. }
+                if self.history == History::Attached =>
+            {
+                self.wait(why, Duration::ZERO, random)
+            }
             PlatformError::Protocol { .. } | PlatformError::Sandbox { .. } => {
                 self.refused(why, OverCause::Unavailable, random)
             }
             PlatformError::Quota { .. } if self.may_fail() => over(why, OverCause::Unavailable),
             PlatformError::Quota { .. } => self.wait(why, QUOTA_DELAY, random),
-            PlatformError::Suspended { .. } => self.suspended(random),
+            PlatformError::Suspended { .. } => self.suspended(trying, random),
             PlatformError::Unauthorized { .. } => self.refused(why, OverCause::Unauthorized, random),
             PlatformError::Unavailable { .. } if self.may_fail() && trying >= COMMAND_RETRY_TIME => {
                 over(why, OverCause::Unavailable)
@@ -177,8 +207,18 @@ impl Pacing {
         (AttachmentState::Refused { why, retry_in_ms: milliseconds(after) }, Step::Open { after })
     }
 
-    fn suspended(&mut self, random: f64) -> (AttachmentState, Step) {
-        (AttachmentState::Suspended, Step::QueryState { after: self.queries.next_delay(random) })
+    fn suspended(&mut self, trying: Duration, random: f64) -> (AttachmentState, Step) {
+        let since = *self.suspended_since.get_or_insert(trying);
+        let after = match trying.saturating_sub(since) < RECENT_SUSPENSION {
+            true => self.queries.next_delay(random),
+            false => RARE_QUERY_DELAY.mul_f64(1.0 - RARE_QUERY_JITTER * random),
+        };
+        (AttachmentState::Suspended, Step::QueryState { after })
+    }
+
+    fn end_suspension(&mut self) {
+        self.suspended_since = None;
+        self.queries.reset();
     }
 
     fn wait(&mut self, why: String, min_delay: Duration, random: f64) -> (AttachmentState, Step) {
@@ -215,6 +255,10 @@ mod tests {
     const LATEST: f64 = 0.0;
     const EARLIEST: f64 = 0.999_999;
 
+    /// Promises of SPECIFICATION.md.
+    const BACK_AFTER_FAULT: Duration = Duration::from_secs(10);
+    const BACK_AFTER_LONG_SUSPENSION: Duration = Duration::from_secs(30);
+
     fn unavailable(retry_after: Option<Duration>) -> Outcome {
         let error = PlatformError::Unavailable { action: "find the sandbox", why: "503".into(), retry_after };
         Outcome::Failed(error.into())
@@ -226,6 +270,12 @@ mod tests {
 
     fn suspended() -> Outcome {
         Outcome::Failed(PlatformError::Suspended { action: "find the sandbox" }.into())
+    }
+
+    /// As if a proxy in front of the platform responded with its own error page.
+    fn protocol_error() -> Outcome {
+        let error = PlatformError::Protocol { action: "find the sandbox", why: "not JSON".into() };
+        Outcome::Failed(error.into())
     }
 
     fn lost(hub: HubProof) -> Outcome {
@@ -270,15 +320,61 @@ mod tests {
     fn the_state_of_a_suspended_sandbox_is_queried_ever_more_rarely_and_a_running_one_is_opened() {
         let mut pacing = Pacing::new(Lifetime::Detached, History::Attached);
         let mut queries = vec![step(&mut pacing, suspended(), LATEST)];
-        queries.extend((0..6).map(|_| step(&mut pacing, Outcome::State(SandboxState::Suspended), LATEST)));
-        let seconds =
-            [1, 2, 4, 8, 16, 30, 30].map(|after| Step::QueryState { after: Duration::from_secs(after) });
+        queries.extend((0..4).map(|_| step(&mut pacing, Outcome::State(SandboxState::Suspended), LATEST)));
+        let seconds = [1, 2, 4, 8, 8].map(|after| Step::QueryState { after: Duration::from_secs(after) });
         assert_eq!(queries, seconds);
+        let still_suspended = Outcome::State(SandboxState::Suspended);
+        let rare = pacing.next(still_suspended, RECENT_SUSPENSION, LATEST).1;
+        assert_eq!(rare, Step::QueryState { after: RARE_QUERY_DELAY });
         assert_eq!(
             step(&mut pacing, Outcome::State(SandboxState::Running), LATEST),
             Step::Open { after: Duration::ZERO }
         );
-        assert_eq!(step(&mut pacing, suspended(), LATEST), Step::QueryState { after: FIRST_QUERY_DELAY });
+        // The next suspension is recent again.
+        let first = pacing.next(suspended(), 2 * RECENT_SUSPENSION, LATEST).1;
+        assert_eq!(first, Step::QueryState { after: FIRST_QUERY_DELAY });
+    }
+
+    /// What remains of the promised time after the longest delay is for the request that finds the fault's end and for
+    /// opening the pipe.
+    #[test]
+    fn every_delay_leaves_time_to_be_attached_again_as_promised() {
+        let after_fault =
+            || [lost(HubProof::NotSeen), lost(HubProof::Seen), unavailable(None), protocol_error()];
+        for random in [0.0, 0.25, 0.5, 0.75, EARLIEST] {
+            let mut pacing = Pacing::new(Lifetime::Detached, History::Attached);
+            for outcome in (0..100).flat_map(|_| after_fault()) {
+                let delay = opens_after(step(&mut pacing, outcome, random));
+                assert!(delay + Duration::from_secs(2) <= BACK_AFTER_FAULT, "{delay:?}");
+            }
+            let mut suspended_for = Duration::ZERO;
+            while suspended_for < Duration::from_secs(24 * 3600) {
+                let outcome = Outcome::State(SandboxState::Suspended);
+                let (_, Step::QueryState { after }) = pacing.next(outcome, suspended_for, random) else {
+                    panic!("a suspended sandbox must be queried");
+                };
+                let (promised, reserve) = match suspended_for < RECENT_SUSPENSION {
+                    true => (BACK_AFTER_FAULT, Duration::from_secs(2)),
+                    false => (BACK_AFTER_LONG_SUSPENSION, Duration::from_secs(10)),
+                };
+                assert!(after + reserve <= promised, "{after:?} after {suspended_for:?}");
+                suspended_for += after;
+            }
+        }
+    }
+
+    #[test]
+    fn a_sandbox_that_is_suspended_for_long_is_queried_rarely() {
+        let mut pacing = Pacing::new(Lifetime::Detached, History::Attached);
+        step(&mut pacing, suspended(), LATEST);
+        for random in [LATEST, 0.5, EARLIEST] {
+            let outcome = Outcome::State(SandboxState::Suspended);
+            let (_, next) = pacing.next(outcome, 2 * RECENT_SUSPENSION, random);
+            assert!(
+                matches!(next, Step::QueryState { after } if after >= Duration::from_secs(15)),
+                "{next:?}"
+            );
+        }
     }
 
     #[test]

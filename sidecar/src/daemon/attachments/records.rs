@@ -1,5 +1,5 @@
-//! Attachments created with `--detach`, which survive restarts of the sidecar: one file each in `state-dir/attachments`,
-//! readable by the sidecar's user alone.
+//! Attachments of which a restarted sidecar must know: those created with `--detach`, and those of sandboxes that dial out.
+//! One file each in `state-dir/attachments`, readable by the sidecar's user alone.
 //!
 //! What must stay true: a file is complete or absent and holds no credential; a file that cannot be read is logged, left in
 //! place and skipped. All functions block on the disk.
@@ -16,6 +16,7 @@ use ring::digest::{SHA256, digest};
 use serde::{Deserialize, Serialize};
 
 use super::request::{AttachmentKey, AttachmentRequest};
+use super::status::Lifetime;
 use crate::enrolment::Enrolment;
 
 /// An attachment as it is stored.
@@ -27,6 +28,8 @@ pub(super) struct AttachmentRecord {
     pub(super) expires: Option<SystemTime>,
     /// The id of that enrolment. `None` if the file was written by an earlier version.
     pub(super) enrolment: Option<String>,
+    /// Detached or followed: configured attachments are not stored.
+    pub(super) lifetime: Lifetime,
 }
 
 /// The content of a file, as this version writes it.
@@ -38,6 +41,9 @@ struct StoredRecord {
     expires_ms: u64,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     enrolment: Option<String>,
+    /// Absent if the attachment is detached, as in earlier versions, which stored no others.
+    #[serde(default = "detached", skip_serializing_if = "is_detached")]
+    lifetime: Lifetime,
 }
 
 /// The content of a file of this version or an earlier one.
@@ -113,6 +119,7 @@ pub(super) fn write(
     key: &AttachmentKey,
     request: AttachmentRequest,
     enrolment: &Enrolment,
+    lifetime: Lifetime,
 ) -> Result<(), RecordError> {
     let path = directory.join(file_name(key.grant.as_str(), &key.name));
     let failed = |action, path: &Path| {
@@ -127,7 +134,7 @@ pub(super) fn write(
         .map_err(failed("create the directory", directory))?;
     let since_1970 = enrolment.expires.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
     let expires_ms = u64::try_from(since_1970.as_millis()).unwrap_or(u64::MAX);
-    let record = StoredRecord { request, expires_ms, enrolment: Some(enrolment.id.to_string()) };
+    let record = StoredRecord { request, expires_ms, enrolment: Some(enrolment.id.to_string()), lifetime };
     let mut bytes = serde_json::to_vec_pretty(&record).expect("a record is plain data");
     bytes.push(b'\n');
     write_file(directory, &path, &bytes, Replace::Always)
@@ -146,12 +153,15 @@ pub(super) fn remove(directory: &Path, key: &AttachmentKey) -> Result<(), Record
 
 fn read(path: &Path) -> io::Result<AttachmentRecord> {
     Ok(match serde_json::from_slice(&read_bounded(path, MAX_FILE_BYTES)?)? {
-        FileContent::Current(StoredRecord { request, expires_ms, enrolment }) => {
+        FileContent::Current(StoredRecord { request, expires_ms, enrolment, lifetime }) => {
             let expires = SystemTime::UNIX_EPOCH.checked_add(Duration::from_millis(expires_ms));
             // A time that cannot be represented is not trusted: the attachment counts as expired.
-            AttachmentRecord { request, expires: Some(expires.unwrap_or(SystemTime::UNIX_EPOCH)), enrolment }
+            let expires = Some(expires.unwrap_or(SystemTime::UNIX_EPOCH));
+            AttachmentRecord { request, expires, enrolment, lifetime }
         }
-        FileContent::WithoutExpiry(request) => AttachmentRecord { request, expires: None, enrolment: None },
+        FileContent::WithoutExpiry(request) => {
+            AttachmentRecord { request, expires: None, enrolment: None, lifetime: Lifetime::Detached }
+        }
     })
 }
 
@@ -159,6 +169,14 @@ fn read(path: &Path) -> io::Result<AttachmentRecord> {
 /// grant has no slash, so the hashed texts of two attachments differ.
 fn file_name(grant: &str, name: &str) -> String {
     hashed_file_name(&format!("{grant}/{name}"))
+}
+
+fn detached() -> Lifetime {
+    Lifetime::Detached
+}
+
+fn is_detached(lifetime: &Lifetime) -> bool {
+    *lifetime == Lifetime::Detached
 }
 
 /// The file name in earlier versions, in which all grants shared one set of names.
@@ -190,6 +208,11 @@ mod tests {
             shim: None,
             harness: None,
         }
+    }
+
+    /// Attachments of the grant `other` are followed.
+    fn lifetime(grant: &str) -> Lifetime {
+        if grant == "other" { Lifetime::Followed } else { Lifetime::Detached }
     }
 
     fn key(grant: &str, name: &str) -> AttachmentKey {
@@ -226,7 +249,8 @@ mod tests {
         assert_eq!(read_all(&directory), []);
         let all = [("dev", "box 1"), ("dev", "box/../2"), ("other", "box 1")];
         for (grant, name) in all {
-            write(&directory, &key(grant, name), request(grant, name), &enrolment(grant)).unwrap();
+            write(&directory, &key(grant, name), request(grant, name), &enrolment(grant), lifetime(grant))
+                .unwrap();
         }
         let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
         assert_eq!(mode(&directory), 0o700);
@@ -237,6 +261,7 @@ mod tests {
             request: request(grant, name),
             expires: Some(expiry()),
             enrolment: Some("e-1".into()),
+            lifetime: lifetime(grant),
         };
         assert_eq!(read_all(&directory), all.map(record));
         remove(&directory, &key("dev", "box 1")).unwrap();
@@ -252,8 +277,12 @@ mod tests {
         let text = serde_json::to_string(&request("dev", "box 1")).unwrap();
         fs::write(directory.join(earlier_file_name("box 1")), text).unwrap();
         for _ in 0..2 {
-            let record =
-                AttachmentRecord { request: request("dev", "box 1"), expires: None, enrolment: None };
+            let record = AttachmentRecord {
+                request: request("dev", "box 1"),
+                expires: None,
+                enrolment: None,
+                lifetime: Lifetime::Detached,
+            };
             assert_eq!(read_all(&directory), [record]);
         }
         remove(&directory, &key("dev", "box 1")).unwrap();

@@ -31,13 +31,14 @@ const QUERY_TIMEOUT: Duration = Duration::from_secs(30);
 /// How long the hub has to prove its key, from its start.
 const PROOF_TIMEOUT: Duration = Duration::from_secs(30);
 /// How long the last bytes may take to reach the hub, after the sidecar has closed the pipe.
-const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
+pub(super) const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
 /// How long the links may take to end when the sidecar stops; longer than the sidecar waits for them.
 const STOP_TIMEOUT: Duration = Duration::from_secs(15);
-/// How long ending the processes that the client of one pipe started in the sandbox may take.
-const FINISH_TIMEOUT: Duration = Duration::from_secs(8);
-/// How long ending the hub that the pipes of an attachment shared may take; `attach end` waits for it.
-const END_HUB_TIMEOUT: Duration = Duration::from_secs(5);
+/// How long the client of one pipe may take to end its hub, or to remove what an interrupted attempt left in the sandbox.
+pub(super) const FINISH_TIMEOUT: Duration = Duration::from_millis(2500);
+/// How long ending the hub that the pipes of an attachment shared may take; `attach end` waits for it. An attempt that left
+/// files in the sandbox has not started this hub, so the two times do not add up.
+const END_HUB_TIMEOUT: Duration = FINISH_TIMEOUT;
 
 /// The enrolment of an attachment, as its task uses it.
 pub(super) trait HeldSandbox: Send {
@@ -186,10 +187,18 @@ impl<C: ClientFactory> Attaching<C> {
             }
             Err(end) => end,
         };
-        if timeout(FINISH_TIMEOUT, client.finish()).await.is_err() {
-            tracing::warn!(sandbox = self.spec.name, "the hub in the sandbox did not end in time");
-        }
+        self.finish(&client).await;
         end
+    }
+
+    /// Waits until the client has ended what it started in the sandbox and removed what it left there.
+    pub(super) async fn finish(&self, client: &PlatformClient) {
+        if timeout(FINISH_TIMEOUT, client.finish()).await.is_err() {
+            tracing::warn!(
+                sandbox = self.spec.name,
+                "the hub or files in the sandbox may be left: no result in time"
+            );
+        }
     }
 
     async fn open(&self, held: &mut impl HeldSandbox, client: &PlatformClient) -> Result<Pipe, AttemptEnd> {
@@ -303,7 +312,7 @@ impl<C: ClientFactory> Attaching<C> {
         let why = match timeout(END_HUB_TIMEOUT, ending).await {
             Ok(Ok(()) | Err(AttemptError::Platform(PlatformError::NoSandbox { .. }))) => return,
             Ok(Err(error)) => error.to_string(),
-            Err(_) => format!("no result within {} seconds", END_HUB_TIMEOUT.as_secs()),
+            Err(_) => format!("no result within {} ms", END_HUB_TIMEOUT.as_millis()),
         };
         tracing::warn!(sandbox = self.spec.name, why, "the hub in the sandbox may still run");
     }

@@ -37,8 +37,16 @@ struct Script {
     state_responses: VecDeque<Result<SandboxState, PlatformError>>,
     calls: Vec<(Call, Instant)>,
     keys: Vec<KeyUse>,
+    disturbance: Option<Disturbance>,
     /// The hub's ends of the pipes.
     hubs: VecDeque<DuplexStream>,
+}
+
+/// A time in which every request gets the same response; afterwards the sandbox runs and every pipe opens.
+#[derive(Clone, Copy)]
+struct Disturbance {
+    until: Instant,
+    error: fn() -> PlatformError,
 }
 
 pub(super) struct ScriptedClient(ScriptedPlatform);
@@ -52,6 +60,12 @@ impl ScriptedPlatform {
     pub(super) fn respond_to_state(&self, response: Result<SandboxState, PlatformError>) -> &Self {
         self.0.lock().unwrap().state_responses.push_back(response);
         self
+    }
+
+    /// Lets every request fail with this error until then, and succeed afterwards. While the error is
+    /// [`PlatformError::Suspended`], queries of the state succeed too.
+    pub(super) fn disturb_until(&self, until: Instant, error: fn() -> PlatformError) {
+        self.0.lock().unwrap().disturbance = Some(Disturbance { until, error });
     }
 
     pub(super) fn calls(&self) -> Vec<(Call, Instant)> {
@@ -90,7 +104,12 @@ impl ScriptedClient {
         let response = {
             let mut script = self.0.0.lock().unwrap();
             script.calls.push((Call::State, Instant::now()));
-            script.state_responses.pop_front()
+            match script.disturbance.map(Disturbance::response) {
+                Some(Ok(())) => Some(Ok(SandboxState::Running)),
+                Some(Err(PlatformError::Suspended { .. })) => Some(Ok(SandboxState::Suspended)),
+                Some(Err(error)) => Some(Err(error)),
+                None => script.state_responses.pop_front(),
+            }
         };
         match response {
             Some(response) => response,
@@ -106,7 +125,10 @@ impl ScriptedClient {
         let response = {
             let mut script = self.0.0.lock().unwrap();
             script.calls.push((Call::Open(when_suspended), Instant::now()));
-            script.open_responses.pop_front()
+            match script.disturbance {
+                Some(disturbance) => Some(disturbance.response()),
+                None => script.open_responses.pop_front(),
+            }
         };
         progress(Progress::Connecting);
         match response {
@@ -118,6 +140,12 @@ impl ScriptedClient {
             Some(Err(error)) => Err(error),
             None => std::future::pending().await,
         }
+    }
+}
+
+impl Disturbance {
+    fn response(self) -> Result<(), PlatformError> {
+        if Instant::now() < self.until { Err((self.error)()) } else { Ok(()) }
     }
 }
 

@@ -4,7 +4,7 @@
 //! What must stay true: a stored attachment whose enrolment has ended is removed instead of started; after a reload, the
 //! configured attachments are those of the new configuration, and attachments that it does not permit have ended.
 
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError};
 use std::time::SystemTime;
 
 use cofferdam_base::clock;
@@ -12,7 +12,7 @@ use cofferdam_base::text::error_chain;
 
 use super::keeper::AttachmentKeeper;
 use super::pacing::History;
-use super::records::{self, AttachmentRecord};
+use super::records::AttachmentRecord;
 use super::request::{AttachmentSpec, InvalidRequest, Route};
 use super::status::{AttachmentState, Lifetime};
 use crate::enrolment::{Enrolment, EnrolmentKind};
@@ -21,9 +21,11 @@ impl AttachmentKeeper {
     /// Starts the stored and the configured attachments, and applies each reload of the configuration until the sidecar
     /// stops.
     pub(crate) async fn start_and_follow_configuration(self) {
-        let directory = self.daemon.attachments.directory.clone();
-        let records = self.daemon.context.tasks.spawn_blocking(move || records::read_all(&directory)).await;
-        for record in records.unwrap_or_default() {
+        self.daemon.context.tasks.spawn(self.clone().end_awaited_after_grace());
+        let records = std::mem::take(
+            &mut *self.daemon.attachments.stored.lock().unwrap_or_else(PoisonError::into_inner),
+        );
+        for record in records {
             self.restore(record).await;
         }
         loop {
@@ -38,7 +40,7 @@ impl AttachmentKeeper {
 
     /// Starts a stored attachment again, or removes its file if its enrolment has ended meanwhile.
     async fn restore(&self, record: AttachmentRecord) {
-        let AttachmentRecord { request, expires, enrolment: stored_enrolment } = record;
+        let AttachmentRecord { request, expires, enrolment: stored_enrolment, .. } = record;
         let name = request.name.as_deref().unwrap_or_default();
         // The platform need not be configured now: its absence shows in the attachment's state, and a reload may add it.
         let platform = request.platform.as_deref().unwrap_or(request.kind.as_str()).parse();

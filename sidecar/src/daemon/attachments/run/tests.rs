@@ -160,7 +160,7 @@ async fn while_a_sandbox_is_suspended_only_its_state_is_queried() {
     );
     let pauses = calls[20..51].windows(2).map(|pair| pair[1].1 - pair[0].1);
     for pause in pauses {
-        assert!((Duration::from_secs(15)..=Duration::from_secs(30)).contains(&pause), "{pause:?}");
+        assert!((Duration::from_secs(4)..=Duration::from_secs(8)).contains(&pause), "{pause:?}");
     }
     let pause = calls[52].1 - calls[51].1;
     assert!(pause < Duration::from_millis(10), "the resumed sandbox was opened only after {pause:?}");
@@ -180,17 +180,32 @@ async fn retry_after_is_honoured() {
     assert!(calls[1].1 - calls[0].1 >= Duration::from_secs(60));
 }
 
+/// The promised times of SPECIFICATION.md, for faults and suspensions of many lengths. The platform responds at once, so a
+/// part of the time is left for requests and for the start of the hub.
 #[tokio::test(start_paused = true)]
-async fn after_an_outage_the_sandbox_is_attached_again_within_eight_seconds() {
-    let platform = ScriptedPlatform::default();
-    for _ in 0..100 {
-        platform.respond_to_open(Err(unavailable(None)));
+async fn after_a_fault_or_a_resume_the_sandbox_is_attached_again_within_the_promised_time() {
+    let error_page = || PlatformError::Protocol { action: "find the sandbox", why: "not JSON".into() };
+    let (soon, later) = (Duration::from_secs(8), Duration::from_secs(20));
+    let ten_minutes = Duration::from_secs(600);
+    for seconds in [0, 1, 3, 9, 30, 61, 200, 333, 590, 601, 900, 3600, 7203, 86_400] {
+        let lasts = Duration::from_millis(seconds * 1000 + 137);
+        let after_resume = if lasts < ten_minutes { soon } else { later };
+        for (error, promised) in [
+            ((|| unavailable(None)) as fn() -> PlatformError, soon),
+            (error_page, soon),
+            (suspended, after_resume),
+        ] {
+            let platform = ScriptedPlatform::default();
+            platform.respond_to_open(Ok(()));
+            let mut running = start(&platform, Lifetime::Detached, History::Attached);
+            let (_near, hub) = running.attach_next_pipe().await;
+            let end = Instant::now() + lasts;
+            platform.disturb_until(end, error);
+            drop(hub);
+            let near = timeout(lasts + promised, running.served.recv()).await;
+            assert!(near.is_ok(), "not attached {promised:?} after {lasts:?} of: {}", error());
+        }
     }
-    platform.respond_to_open(Ok(()));
-    let mut running = start(&platform, Lifetime::Detached, History::Attached);
-    running.attach_next_pipe().await;
-    let calls = platform.calls();
-    assert!(calls[100].1 - calls[99].1 <= Duration::from_secs(8));
 }
 
 #[tokio::test(start_paused = true)]

@@ -1,0 +1,75 @@
+//! Files that a client puts into a sandbox for a short time: uploads that are renamed once they are complete, and enrolment
+//! strings.
+//!
+//! What must stay true: a file is registered before it is created, and forgotten only when it is gone. So a client that was
+//! stopped at any step can remove what is left.
+
+use std::collections::BTreeSet;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tokio::time::timeout;
+
+use crate::PlatformError;
+use crate::guest::Guest;
+
+const ACTION: &str = "remove temporary files from the sandbox";
+/// How long removing the files of failed work may take before the failure is reported.
+const REMOVE_TIMEOUT: Duration = Duration::from_secs(5);
+/// Parameters: the files.
+const REMOVE: &str = r#"rm -f "$@""#;
+
+/// The temporary files of a client in one sandbox that may exist now.
+#[derive(Default)]
+pub(crate) struct TemporaryFiles(Mutex<BTreeSet<String>>);
+
+impl TemporaryFiles {
+    pub(crate) fn is_empty(&self) -> bool {
+        self.lock().is_empty()
+    }
+
+    fn register(&self, paths: &[&str]) {
+        self.lock().extend(paths.iter().map(|path| (*path).to_owned()));
+    }
+
+    fn forget(&self, paths: &[&str]) {
+        self.lock().retain(|registered| !paths.contains(&registered.as_str()));
+    }
+
+    fn lock(&self) -> MutexGuard<'_, BTreeSet<String>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Does `work`, which creates these files and after which they are gone. If the work fails, the files are removed; if this
+/// future is dropped, they stay registered for [`remove_registered_files`].
+pub(crate) async fn with_temporary_files<T>(
+    guest: &impl Guest,
+    paths: &[&str],
+    work: impl Future<Output = Result<T, PlatformError>>,
+) -> Result<T, PlatformError> {
+    guest.temporary_files().register(paths);
+    let result = work.await;
+    if result.is_ok() {
+        guest.temporary_files().forget(paths);
+    } else {
+        // A failure is ignored: the files stay registered.
+        let _ = timeout(REMOVE_TIMEOUT, remove(guest, paths)).await;
+    }
+    result
+}
+
+/// Removes all files that are still registered.
+pub(crate) async fn remove_registered_files(guest: &impl Guest) -> Result<(), PlatformError> {
+    let paths: Vec<String> = guest.temporary_files().lock().iter().cloned().collect();
+    match paths.is_empty() {
+        true => Ok(()),
+        false => remove(guest, &paths.iter().map(String::as_str).collect::<Vec<_>>()).await,
+    }
+}
+
+async fn remove(guest: &impl Guest, paths: &[&str]) -> Result<(), PlatformError> {
+    guest.run(ACTION, REMOVE, paths).await?.success(ACTION)?;
+    guest.temporary_files().forget(paths);
+    Ok(())
+}
