@@ -232,8 +232,7 @@ impl Service {
             .as_ref()
             .and_then(Uri::host)
             .map_or_else(String::new, |host| format!(" to `{}`", self.printable(host)));
-        let why =
-            format!("the response is a redirect{host}, which is not followed; check the configured address");
+        let why = format!("the response is a redirect{host}, which is not followed");
         PlatformError::Protocol { action, why }
     }
 }

@@ -6,9 +6,11 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use hyper::Response;
+use serde_json::json;
 use tokio::time::sleep;
 
 use super::body::{Cut, HandlerResult, channel, empty, error};
+use super::frames::message;
 use super::server::{Side, lock};
 
 /// What happens to a request instead of its normal response.
@@ -20,6 +22,8 @@ pub enum Fault {
     Gigabyte,
     /// The head and a part of the body; then the connection is closed.
     HalfResponse,
+    /// The events of a process end after the first one, although the process has not exited.
+    HalfStream,
     /// HTTP 307 to this address.
     Redirect(String),
     /// No response for an hour.
@@ -93,6 +97,12 @@ impl Fault {
                 let _ = sender.try_send(Ok(Bytes::from_static(b"{\"sandboxID\":")));
                 let _ = sender.try_send(Err(io::ErrorKind::ConnectionAborted.into()));
                 let response = Response::builder().header("content-length", 4096);
+                Ok(response.body(body).expect("the parts are valid"))
+            }
+            Self::HalfStream => {
+                let (sender, body) = channel();
+                let _ = sender.try_send(Ok(message(&json!({"event": {"start": {"pid": 1}}}))));
+                let response = Response::builder().header("content-type", "application/connect+json");
                 Ok(response.body(body).expect("the parts are valid"))
             }
             Self::Redirect(target) => {

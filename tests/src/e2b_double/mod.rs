@@ -38,7 +38,7 @@ use serde_json::Value;
 use tokio::runtime::Runtime;
 
 pub use faults::{CutEvery, Fault};
-pub use sandbox::{AutoResume, SandboxUser};
+pub use sandbox::{Account, AutoResume, SandboxUser};
 pub use server::{Head, Side};
 
 use crate::tools::Tool;
@@ -53,8 +53,10 @@ pub struct E2bDouble {
     runtime: Option<Runtime>,
 }
 
-/// The API key that the double accepts.
+/// The API key of [`Account::Own`].
 pub const API_KEY: &str = "e2b_0123456789abcdef0123456789abcdef01234567";
+/// The API key of [`Account::Other`].
+pub const OTHER_API_KEY: &str = "e2b_fedcba9876543210fedcba9876543210fedcba98";
 
 impl E2bDouble {
     /// `None` if bubblewrap is missing, which is reported.
@@ -91,9 +93,19 @@ impl E2bDouble {
         format!("http://{}", self.proxy)
     }
 
-    /// A new running sandbox; returns its id.
+    /// A new running sandbox of [`Account::Own`]; returns its id.
     pub fn create(&self, user: SandboxUser) -> String {
-        self.shared.create(user).id.clone()
+        self.create_in(Account::Own, user)
+    }
+
+    /// A new running sandbox of this account; returns its id.
+    pub fn create_in(&self, account: Account, user: SandboxUser) -> String {
+        self.shared.create(account, user).id.clone()
+    }
+
+    /// Whether the sandbox exists, which it does not any more after its end.
+    pub fn exists(&self, id: &str) -> bool {
+        self.shared.sandbox(id).is_some()
     }
 
     /// Freezes the processes and cuts all streams.

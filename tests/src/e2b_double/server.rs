@@ -17,7 +17,7 @@ use tokio_util::task::TaskTracker;
 
 use super::body::HandlerResult;
 use super::faults::Faults;
-use super::sandbox::{Sandbox, SandboxUser};
+use super::sandbox::{Account, Sandbox, SandboxUser};
 use super::{control, envd};
 
 /// Which of the platform's two addresses a request went to.
@@ -60,8 +60,8 @@ impl Shared {
         }
     }
 
-    pub(super) fn create(&self, user: SandboxUser) -> Arc<Sandbox> {
-        self.insert(Sandbox::new(new_id(), user))
+    pub(super) fn create(&self, account: Account, user: SandboxUser) -> Arc<Sandbox> {
+        self.insert(Sandbox::new(new_id(), account, user))
     }
 
     pub(super) fn insert(&self, sandbox: Sandbox) -> Arc<Sandbox> {

@@ -1,5 +1,6 @@
 //! `cofferdam attach e2b` and `[attach.NAME]`, with a real sidecar and a double of E2B.
 
+mod bad_input;
 mod calls;
 mod dial_out;
 mod expiry;

@@ -22,9 +22,9 @@ const SKIP_ACTIVITY: &str = "x-daytona-skip-last-activity-update";
 const GONE_WITHIN: Duration = Duration::from_secs(10);
 
 /// Daytona with one sandbox, and a sidecar that knows it.
-struct DaytonaSetup {
-    world: World,
-    platform: DaytonaDouble,
+pub(super) struct DaytonaSetup {
+    pub(super) world: World,
+    pub(super) platform: DaytonaDouble,
 }
 
 /// A sidecar that knows the platform.
@@ -47,7 +47,7 @@ impl DaytonaSetup {
 
     /// Like [`Self::new`], with changes to the configuration, which get the sandbox's id.
     #[track_caller]
-    fn with(change: impl FnOnce(Builder, &str) -> Builder) -> Option<Self> {
+    pub(super) fn with(change: impl FnOnce(Builder, &str) -> Builder) -> Option<Self> {
         let platform = DaytonaDouble::start(Speed(1))?;
         let world = change(builder(&platform), platform.sandbox_id()).start();
         Some(Self { world, platform })
@@ -94,7 +94,7 @@ impl DaytonaSetup {
         });
     }
 
-    fn has_hub(&self) -> bool {
+    pub(super) fn has_hub(&self) -> bool {
         self.platform.processes().iter().any(|line| line.contains(" hub --pin "))
     }
 
