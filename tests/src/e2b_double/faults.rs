@@ -46,6 +46,8 @@ pub enum CutEvery {
 pub(super) struct Faults {
     planned: Mutex<Vec<PlannedFault>>,
     cuts: Mutex<Option<CutEvery>>,
+    /// Of streams and processes whose request has no time limit of its own.
+    time_limit: Mutex<Option<Duration>>,
 }
 
 struct PlannedFault {
@@ -62,6 +64,14 @@ impl Faults {
 
     pub(super) fn cut_every(&self, every: Option<CutEvery>) {
         *lock(&self.cuts) = every;
+    }
+
+    pub(super) fn limit_time(&self, limit: Option<Duration>) {
+        *lock(&self.time_limit) = limit;
+    }
+
+    pub(super) fn time_limit(&self) -> Option<Duration> {
+        *lock(&self.time_limit)
     }
 
     pub(super) fn cuts(&self) -> Option<CutEvery> {

@@ -43,6 +43,8 @@ pub(super) struct Shared {
     /// How many times faster than real time the clock runs.
     pub(super) speed: u32,
     sandboxes: Mutex<BTreeMap<String, Arc<Sandbox>>>,
+    /// The sandbox whose `envd` is reached without a platform.
+    lone: Mutex<Option<Arc<Sandbox>>>,
     log: Mutex<Vec<String>>,
     heads: Mutex<Vec<Head>>,
 }
@@ -55,6 +57,7 @@ impl Shared {
             tasks: TaskTracker::new(),
             speed: speed.max(1),
             sandboxes: Mutex::default(),
+            lone: Mutex::default(),
             log: Mutex::default(),
             heads: Mutex::default(),
         }
@@ -73,6 +76,14 @@ impl Shared {
     /// `None` also for a sandbox that was ended.
     pub(super) fn sandbox(&self, id: &str) -> Option<Arc<Sandbox>> {
         lock(&self.sandboxes).get(id).filter(|sandbox| !sandbox.is_dead()).cloned()
+    }
+
+    pub(super) fn serve_alone(&self, sandbox: &Arc<Sandbox>) {
+        *lock(&self.lone) = Some(Arc::clone(sandbox));
+    }
+
+    pub(super) fn lone_sandbox(&self) -> Option<Arc<Sandbox>> {
+        lock(&self.lone).clone()
     }
 
     pub(super) fn end_all(&self) {

@@ -3,6 +3,8 @@
 use std::path::Path;
 use std::process::{Output, Stdio};
 
+use cofferdam_tests::attach::shim_binary;
+use cofferdam_tests::e2b_double::{API_KEY, E2bDouble, SandboxUser};
 use cofferdam_tests::process::{command, output_of};
 use cofferdam_tests::tools::Tool;
 
@@ -10,10 +12,12 @@ use super::tls::Remote;
 use super::*;
 
 /// Excluded routes: the stream of events does not end, and schemathesis does not support upgrades.
-const STREAMS: &str = "^/v1/(events|attach)";
+const STREAMS: &str = "^/v1/(events$|attach/|attach$)";
 /// The default `ttl` of a grant.
 const TTL_OF_DEV_MS: u64 = 8 * 60 * 60 * 1000;
 const FOR_ADMINISTRATORS: &str = "^/v1/(tokens|reload)";
+/// The sandbox that the platform does not have.
+const UNKNOWN_SANDBOX: &str = "i0unknown";
 
 /// Sends requests with a token and with a certificate, and with values that this sidecar accepts, so that some succeed.
 #[test]
@@ -37,6 +41,43 @@ fn schemathesis_finds_no_contradiction_between_document_and_sidecar() {
     assert!(!remote.world.log().contains("panicked"), "{}", remote.world.log());
     let listed = AdminClient::socket(&remote.world).get("/v1/enrolments").ok();
     assert!(!listed["enrolments"].as_array().unwrap().is_empty(), "no request was carried out");
+}
+
+/// With the headers of an upgrade, requests attach sandboxes: one that exists, and one that does not.
+#[test]
+fn schemathesis_finds_no_contradiction_when_sandboxes_are_attached() {
+    let (Some(schemathesis), Some(platform)) = (Tool::Schemathesis.path(), E2bDouble::start()) else {
+        return;
+    };
+    let sandbox = platform.create(SandboxUser::Usual);
+    let remote = Remote::with(|builder| {
+        let table = format!(
+            "platforms.e2b = {{ api-key = '{{e2b-key.value}}', api-url = '{}', sandbox-url = '{}', shim = '{}', grants = ['dev'] }}",
+            platform.api_url(),
+            platform.sandbox_url(),
+            shim_binary().display()
+        );
+        builder.secret_file("e2b-key", API_KEY).line(&table)
+    });
+    let mut document = with_values_of_this_sidecar(&remote.world);
+    let fields = &mut document["components"]["schemas"]["AttachmentRequest"]["properties"];
+    fields["sandbox"] = json!({"enum": [sandbox, UNKNOWN_SANDBOX]});
+    fields["grant"] = json!({"const": "dev"});
+    fields["kind"] = json!({"const": "e2b"});
+    let header = token_header(&remote);
+    let arguments = [
+        &["--include-path", "/v1/attachments", "--header", &header],
+        &["--header", "Connection: upgrade", "--header", "Upgrade: cofferdam-attachment"],
+    ]
+    .concat();
+    let output = check(&schemathesis, &remote, &document, &arguments);
+    let printed = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(output.status.success(), "{printed}\n{}", String::from_utf8_lossy(&output.stderr));
+    assert!(!remote.world.log().contains("panicked"), "{}", remote.world.log());
+    let paths: Vec<String> = platform.heads().into_iter().map(|head| head.line).collect();
+    for path in ["/process.Process/Start", &format!("/sandboxes/{UNKNOWN_SANDBOX}")] {
+        assert!(paths.iter().any(|line| line.contains(path)), "no request led to {path}: {paths:?}");
+    }
 }
 
 /// The test above would fail if a response contradicted the document.
