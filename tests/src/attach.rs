@@ -3,6 +3,7 @@
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus, Stdio};
+use std::time::Duration;
 
 use nix::sys::signal::Signal;
 
@@ -85,7 +86,13 @@ impl Attach {
 
     #[track_caller]
     pub fn wait(&mut self) -> ExitStatus {
-        self.process.wait(PATIENCE)
+        self.wait_within(PATIENCE)
+    }
+
+    /// Like [`Self::wait`], for a command that waits by itself for about as long as [`PATIENCE`].
+    #[track_caller]
+    pub fn wait_within(&mut self, time: Duration) -> ExitStatus {
+        self.process.wait(time)
     }
 
     /// Sends SIGTERM and waits until it has exited.

@@ -16,6 +16,7 @@
 //! | [`daytona_double`] | a double of Daytona, with real processes as its sandbox |
 //! | [`deadline`] | waits for conditions; the only module that reads the clock |
 //! | [`e2b_double`] | a double of E2B: control API, and `envd` with real processes |
+//! | [`e2b_platform`] | that double, or the real platform that `COFFERDAM_E2B_URL` names |
 //! | [`encodings`] | the encodings in which a secret could leak, and the search for them |
 //! | [`fake_model`] | model APIs on loopback that drive a real Claude Code or Codex |
 //! | [`harness`] | raw MCP lines over a child's stdio |
@@ -35,6 +36,7 @@
 //! | [`sandboxes`] | real sandboxes (bubblewrap, containers, virtual machines and others) with the shim inside |
 //! | [`server`] | the MCP servers that a world can have |
 //! | [`shared_session`] | an enrolled sandbox whose links share one session, one of them to a server without a credential |
+//! | [`terminal`] | a terminal with a command on it |
 //! | [`tools`] | where installed tools are, and what happens when one is missing |
 //! | [`vault_fault_proxy`] | a proxy in front of OpenBao that counts, delays, cuts and rewrites |
 //! | [`vault_logins`] | what an OpenBao needs for each way to log in |
@@ -51,6 +53,7 @@ pub mod database;
 pub mod daytona_double;
 pub mod deadline;
 pub mod e2b_double;
+pub mod e2b_platform;
 pub mod encodings;
 pub mod fake_model;
 pub mod harness;
@@ -70,6 +73,7 @@ pub mod sandbox_files;
 pub mod sandboxes;
 pub mod server;
 pub mod shared_session;
+pub mod terminal;
 pub mod tools;
 pub mod vault;
 pub mod vault_fault_proxy;

@@ -1,9 +1,10 @@
-//! Crates for tests only are not dependencies of the shipped programs, according to `cargo tree`.
+//! What the shipped programs are built from: no crates for tests only, according to `cargo tree`, and a shim that stays small.
 
 use std::collections::BTreeSet;
 use std::path::Path;
 
 use cofferdam_tests::process::{command, output_of};
+use cofferdam_tests::tools::cannot_run;
 
 /// Crates for the tests alone: an independent Vault client, and the HTTP client that it uses.
 const TESTS_ONLY: [&str; 3] = ["reqwest", "rustify", "vaultrs"];
@@ -21,6 +22,17 @@ fn shipped_programs_do_not_depend_on_test_only_crates() {
         TESTS_ONLY.iter().all(|name| tests.contains(*name)),
         "a crate of TESTS_ONLY is no longer a dependency of the tests: {tests:?}"
     );
+}
+
+/// It is uploaded into sandboxes, and copied into images.
+#[test]
+fn the_static_shim_has_at_most_two_and_a_half_megabytes() {
+    const MAX_BYTES: u64 = 2_500_000;
+    let Some(shim) = std::env::var_os("COFFERDAM_SHIM_BIN") else {
+        return cannot_run("COFFERDAM_SHIM_BIN does not name the static shim; tests/run builds it");
+    };
+    let size = std::fs::metadata(&shim).expect("the shim is built").len();
+    assert!(size <= MAX_BYTES, "{} has {size} bytes", Path::new(&shim).display());
 }
 
 /// The names of all crates that a package is built from, with all its features.

@@ -1,4 +1,4 @@
-//! Formats text: hexadecimal digits, percent-encoding, escapes for terminals, an error with its causes.
+//! Formats text: hexadecimal digits, percent-encoding, escapes for terminals, words for a shell, an error with its causes.
 
 use std::borrow::Cow;
 use std::error::Error;
@@ -70,6 +70,15 @@ pub fn visible_lines(text: &str) -> Cow<'_, str> {
     Cow::Owned(visible)
 }
 
+/// A word of a command line for a POSIX shell, quoted unless the shell reads it unchanged.
+pub fn shell_quoted(word: &str) -> Cow<'_, str> {
+    let is_plain = |character: char| character.is_ascii_alphanumeric() || "%+,-./:=@_".contains(character);
+    match !word.is_empty() && word.chars().all(is_plain) {
+        true => Cow::Borrowed(word),
+        false => Cow::Owned(format!("'{}'", word.replace('\'', r"'\''"))),
+    }
+}
+
 /// An error and its causes on one line, separated by colons. A cause is omitted if the text already ends with it: many
 /// wrappers repeat the error that they wrap.
 pub fn error_chain(error: &dyn Error) -> String {
@@ -137,5 +146,20 @@ mod tests {
         assert_eq!(error_chain(&error), "log in: connect: refused");
         assert_eq!(causes(&error).count(), 2);
         assert_eq!(error_chain(&TestError("alone", None)), "alone");
+    }
+
+    #[test]
+    fn words_that_a_shell_would_read_differently_are_quoted() {
+        for (word, expected) in [
+            ("plain-1.0", "plain-1.0"),
+            ("", "''"),
+            ("a b", "'a b'"),
+            ("it's", r"'it'\''s'"),
+            ("$(id)", "'$(id)'"),
+            ("a\nb", "'a\nb'"),
+            ("~", "'~'"),
+        ] {
+            assert_eq!(shell_quoted(word), expected);
+        }
     }
 }

@@ -31,7 +31,7 @@ const MAX_PATH: usize = 1024;
 /// Removes incomplete uploads that are older than ten minutes.
 const PROBE: &str = r#"home=${HOME:-/tmp}
 mkdir -p "$home/$2" 2>/dev/null && [ -w "$home/$2" ] || echo "unwritable"
-find "$home/$2" -name '*.part-*' -mmin +10 -exec rm -f '{}' ';' 2>/dev/null
+find "$home/$2" -name "*.part-*" -mmin +10 -exec rm -f {} ";" 2>/dev/null
 echo "machine $(uname -m)"
 echo "home $home"
 echo "link $(readlink "$home/$3")"

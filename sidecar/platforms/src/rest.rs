@@ -214,14 +214,20 @@ impl Service {
             300..=399 => self.redirected(action, reply),
             401 | 403 => PlatformError::Unauthorized { action, status },
             404 | 410 => PlatformError::NoSandbox { action, sandbox: sandbox.to_string() },
-            402 | 429 => PlatformError::Quota { action, why: self.message(reply) },
-            408 | 409 | 425 | 500..=599 => PlatformError::Unavailable {
+            // A limit on the rate of requests has the time after which the next one is accepted; a quota has not.
+            429 if reply.retry_after().is_none() => self.quota(action, reply),
+            402 => self.quota(action, reply),
+            408 | 409 | 425 | 429 | 500..=599 => PlatformError::Unavailable {
                 action,
                 why: self.message(reply),
                 retry_after: reply.retry_after(),
             },
             _ => PlatformError::Protocol { action, why: self.message(reply) },
         }
+    }
+
+    fn quota(&self, action: &'static str, reply: &Reply) -> PlatformError {
+        PlatformError::Quota { action, why: self.message(reply) }
     }
 
     /// The error for a redirect.
@@ -232,8 +238,7 @@ impl Service {
             .as_ref()
             .and_then(Uri::host)
             .map_or_else(String::new, |host| format!(" to `{}`", self.printable(host)));
-        let why =
-            format!("the response is a redirect{host}, which is not followed; check the configured address");
+        let why = format!("the response is a redirect{host}, which is not followed");
         PlatformError::Protocol { action, why }
     }
 }
@@ -341,6 +346,7 @@ mod tests {
             other => panic!("{other}"),
         };
         assert_eq!(wait(error_for(503, Some("7"))), Some(Duration::from_secs(7)));
+        assert_eq!(wait(error_for(429, Some("1"))), Some(Duration::from_secs(1)));
         assert_eq!(wait(error_for(503, Some("999999999"))), Some(MAX_RETRY_AFTER));
         assert_eq!(wait(error_for(500, Some("soon"))), None);
     }

@@ -6,18 +6,20 @@ use serde_json::{Value, json};
 
 use super::gateway::Gateway;
 use super::wire::{Request, Response};
-use super::{API_KEY, Lifecycle, Platform, SshAccounts, random};
+use super::{API_KEY, Lifecycle, OTHER_API_KEY, Platform, SshAccounts, random};
 use crate::port::free_address;
 
 pub(super) fn handle(platform: &Platform, request: &Request) -> Response {
-    if request.header("authorization") != Some(&format!("Bearer {API_KEY}")) {
+    let bearer = request.header("authorization").and_then(|value| value.strip_prefix("Bearer "));
+    let Some(key) = bearer.filter(|key| [API_KEY, OTHER_API_KEY].contains(key)) else {
         return Response::error(401, "Unauthorized");
-    }
+    };
     let segments = request.segments();
     let (Some("sandbox"), Some(id)) = (segments.get(1).copied(), segments.get(2).copied()) else {
         return Response::error(404, "Not Found");
     };
-    if id != platform.sandbox_id || platform.lock().lifecycle == Lifecycle::Deleted {
+    let is_known = id == platform.sandbox_id && platform.lock().lifecycle != Lifecycle::Destroyed;
+    if !is_known || key != API_KEY {
         return Response::error(404, &format!("Sandbox with ID or name {id} not found"));
     }
     match (request.method.as_str(), &segments[3..]) {
@@ -94,7 +96,7 @@ fn sandbox(platform: &Platform) -> Value {
         Lifecycle::Started => ("started", "started"),
         Lifecycle::Stopped => ("stopped", "stopped"),
         Lifecycle::Archived => ("archived", "archived"),
-        Lifecycle::Deleted => ("destroyed", "destroyed"),
+        Lifecycle::Destroyed => ("destroyed", "destroyed"),
     };
     json!({
         "id": platform.sandbox_id,

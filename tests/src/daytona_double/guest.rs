@@ -60,12 +60,22 @@ impl Guest {
 
     /// Starts a script in a new process group.
     pub(super) fn run(&self, number: u32, script: &str) -> GuestCommand {
+        self.start_command(number, script, ". ")
+    }
+
+    /// Like [`Self::run`], with the script as the stdin of a shell.
+    pub(super) fn run_from_stdin(&self, number: u32, script: &str) -> GuestCommand {
+        self.start_command(number, script, "/bin/bash < ")
+    }
+
+    /// `reader` and the path of a file with the script are the command that runs it.
+    fn start_command(&self, number: u32, script: &str, reader: &str) -> GuestCommand {
         let command = GuestCommand { root: self.root.clone(), number };
         std::fs::write(command.file("cmd"), script).expect("the sandbox's directory is writable");
         let inside = |ending: &str| format!("{CONTROL}/{number}.{ending}");
         let (cmd, out, pid, exit) = (inside("cmd"), inside("out"), inside("pid"), inside("exit"));
         let wrapped = format!(
-            "echo $$ > {pid}.part; mv {pid}.part {pid}; cd; ( . {cmd} ) > {out} 2>&1; \
+            "echo $$ > {pid}.part; mv {pid}.part {pid}; cd; ( {reader}{cmd} ) > {out} 2>&1; \
              echo $? > {exit}.part; mv {exit}.part {exit}"
         );
         std::fs::write(command.file("run"), wrapped).expect("the sandbox's directory is writable");

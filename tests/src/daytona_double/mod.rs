@@ -39,8 +39,10 @@ use self::wire::Request;
 use crate::port::free_address;
 use crate::tools::Tool;
 
-/// The account's API key.
+/// The API key of the account that owns the sandbox.
 pub const API_KEY: &str = "dtn_0f1e2d3c4b5a69788796a5b4c3d2e1f0aabbccdd";
+/// The API key of another account, for which the sandbox does not exist.
+pub const OTHER_API_KEY: &str = "dtn_ddccbbaa0f1e2d3c4b5a69788796a5b4c3d2e1f0";
 
 /// A running double. Its sandbox ends when this is dropped.
 pub struct DaytonaDouble {
@@ -66,6 +68,10 @@ pub enum Fault {
     Gigabyte { announced: bool },
     /// The connection is closed without a response.
     Cut,
+    /// The sandbox is destroyed when this many bytes of the request's body have arrived.
+    DestroyAfter(usize),
+    /// No response until the client disconnects.
+    Silence,
     /// The sandbox stops when this many bytes of the request's body have arrived.
     StopAfter(usize),
 }
@@ -76,7 +82,8 @@ enum Lifecycle {
     Started,
     Stopped,
     Archived,
-    Deleted,
+    /// The control API does not know the sandbox any more.
+    Destroyed,
 }
 
 /// Which account the SSH gateway has.
@@ -120,6 +127,8 @@ struct PlatformState {
     faults: Vec<(&'static str, Fault)>,
     /// How many requests are served until one gets no response.
     requests_until_silence: Option<usize>,
+    /// As `faults`, but used for every request.
+    lasting_faults: Vec<(&'static str, Fault)>,
 }
 
 impl DaytonaDouble {
@@ -146,6 +155,7 @@ impl DaytonaDouble {
                 sessions: Vec::new(),
                 faults: Vec::new(),
                 requests_until_silence: None,
+                lasting_faults: Vec::new(),
             }),
             requests: Mutex::default(),
             activity: AtomicU64::new(0),
@@ -195,7 +205,7 @@ impl DaytonaDouble {
 
     /// Deletes the sandbox, as its owner can at any time.
     pub fn delete(&self) {
-        self.platform.stop_sandbox(Lifecycle::Deleted);
+        self.platform.stop_sandbox(Lifecycle::Destroyed);
     }
 
     /// One request gets no response, after this many others to any service.
@@ -216,6 +226,11 @@ impl DaytonaDouble {
     /// Injects a fault into the next request whose path ends with `path`, or, if `path` ends with a slash, contains it.
     pub fn fail_next(&self, path: &'static str, fault: Fault) {
         self.platform.lock().faults.push((path, fault));
+    }
+
+    /// Injects a fault into every request whose path matches as in [`Self::fail_next`].
+    pub fn fail_always(&self, path: &'static str, fault: Fault) {
+        self.platform.lock().lasting_faults.push((path, fault));
     }
 
     /// Injects a fault into the next request to the preview proxy.
@@ -322,12 +337,16 @@ impl Platform {
                 request.respond(&wire::Response::status(307).location(&address));
             }
             Fault::Gigabyte { announced } => request.respond_with_gigabyte(announced),
-            Fault::StopAfter(bytes) => {
-                request.read_body(bytes);
-                toolbox::write_partial_upload(self, &request);
-                self.stop_sandbox(Lifecycle::Stopped);
-            }
+            Fault::DestroyAfter(bytes) => self.end_during_upload(request, bytes, Lifecycle::Destroyed),
+            Fault::Silence => request.wait_for_disconnect(),
+            Fault::StopAfter(bytes) => self.end_during_upload(request, bytes, Lifecycle::Stopped),
         }
+    }
+
+    fn end_during_upload(&self, mut request: Request, bytes: usize, lifecycle: Lifecycle) {
+        request.read_body(bytes);
+        toolbox::write_partial_upload(self, &request);
+        self.stop_sandbox(lifecycle);
     }
 
     fn start_sandbox(&self) {
@@ -369,8 +388,10 @@ impl Platform {
             ServiceName::Preview => part == PREVIEW_FAULT,
             _ => path.ends_with(part) || (part.ends_with('/') && path.contains(part)),
         };
-        let position = state.faults.iter().position(|(part, _)| matches(part))?;
-        Some(state.faults.remove(position).1)
+        if let Some(position) = state.faults.iter().position(|(part, _)| matches(part)) {
+            return Some(state.faults.remove(position).1);
+        }
+        state.lasting_faults.iter().find(|(part, _)| matches(part)).map(|(_, fault)| fault.clone())
     }
 
     /// A timeout or interval of Daytona's, divided by the double's speed.

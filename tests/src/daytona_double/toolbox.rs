@@ -75,7 +75,7 @@ pub(super) fn handle(platform: &Platform, request: &Request) -> Response {
 fn execute(platform: &Platform, guest: &Guest, request: &Request) -> Response {
     let body = request.json();
     let Some(script) = body["command"].as_str() else { return Response::error(400, "invalid request body") };
-    let running = guest.run(platform.next_number(), script);
+    let running = guest.run_from_stdin(platform.next_number(), script);
     match running.wait() {
         Some(code) => Response::json(200, &json!({ "exitCode": code, "result": running.output() })),
         None => Response::error(502, "the sandbox stopped"),

@@ -124,6 +124,11 @@ impl Request {
         let _ = stream.write_all(head.as_bytes()).and_then(|()| stream.write_all(body));
     }
 
+    /// Reads and discards what the client sends until the client disconnects, but not for longer than [`PATIENCE`].
+    pub(super) fn wait_for_disconnect(mut self) {
+        let _ = std::io::copy(&mut self.reader, &mut std::io::sink());
+    }
+
     /// Sends a response that ends before its `Content-Length`.
     pub(super) fn respond_half(mut self) {
         let half =

@@ -7,9 +7,8 @@ use hyper::Request;
 use hyper::body::Incoming;
 use serde_json::{Value, json};
 
-use super::API_KEY;
 use super::body::{Cut, HandlerResult, empty, error, json_body};
-use super::sandbox::{Sandbox, SandboxUser};
+use super::sandbox::{Account, Sandbox, SandboxUser};
 use super::server::{Shared, new_id};
 
 const ENVD_VERSION: &str = "0.6.13";
@@ -18,22 +17,24 @@ pub(super) async fn handle(shared: &Arc<Shared>, request: Request<Incoming>) -> 
     let (head, body) = request.into_parts();
     let body = body.collect().await.map_err(|_| Cut)?.to_bytes();
     let body: Value = serde_json::from_slice(&body).unwrap_or_default();
-    if head.headers.get("x-api-key").is_none_or(|key| key.as_bytes() != API_KEY.as_bytes()) {
-        return Ok(error(
-            401,
-            "Invalid API key, please visit https://e2b.dev/docs/api-key to get your API key.",
-        ));
-    }
+    let Some(key) = head.headers.get("x-api-key") else {
+        let message = "Invalid API key, please visit https://e2b.dev/docs/api-key for more information.";
+        return Ok(error(401, message));
+    };
+    let Some(account) = Account::of_key(key.as_bytes()) else {
+        return Ok(error(401, "Cannot get the team for the given API key"));
+    };
     let path = head.uri.path().trim_matches('/');
     let path = path.strip_prefix("v2/").unwrap_or(path);
     let segments: Vec<&str> = path.split('/').collect();
     let method = head.method.as_str();
     if let ("POST", ["sandboxes"]) = (method, segments.as_slice()) {
-        let sandbox = shared.create(SandboxUser::Usual);
+        let sandbox = shared.create(account, SandboxUser::Usual);
         return Ok(json_body(201, &brief(&sandbox)));
     }
     let ["sandboxes", id, rest @ ..] = segments.as_slice() else { return Ok(error(404, "no such path")) };
-    let Some(sandbox) = shared.sandbox(id) else {
+    let Some(short_id) = short_id(id) else { return Ok(error(400, "Invalid sandbox ID")) };
+    let Some(sandbox) = shared.sandbox(short_id).filter(|sandbox| sandbox.account == account) else {
         return Ok(error(404, &format!("Sandbox \"{id}\" doesn't exist or you don't have access to it")));
     };
     Ok(match (method, rest) {
@@ -74,6 +75,13 @@ pub(super) async fn handle(shared: &Arc<Shared>, request: Request<Incoming>) -> 
         ("POST", ["timeout"]) => empty(204),
         _ => error(404, "no such path"),
     })
+}
+
+/// The id without the client's id, which older SDKs append; `None` if the platform would not generate such an id.
+fn short_id(id: &str) -> Option<&str> {
+    let (short, client) = id.split_once('-').unwrap_or((id, ""));
+    let is_generated = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit();
+    (!client.contains('-') && !short.is_empty() && short.bytes().all(is_generated)).then_some(short)
 }
 
 fn brief(sandbox: &Sandbox) -> Value {

@@ -31,7 +31,9 @@ pub(super) async fn handle(shared: &Arc<Shared>, request: Request<Incoming>) -> 
     let headers = request.headers().clone();
     let header = |name: &str| headers.get(name).and_then(|value| value.to_str().ok()).unwrap_or_default();
     let id = header("e2b-sandbox-id").to_owned();
-    let reached = shared.sandbox(&id).filter(|sandbox| sandbox.resume_if_needed());
+    let lone = shared.lone_sandbox();
+    let found = lone.clone().or_else(|| shared.sandbox(&id));
+    let reached = found.filter(|sandbox| sandbox.resume_if_needed());
     let Some(sandbox) = reached.filter(|_| header("e2b-sandbox-port") == "49983") else {
         let body = json!({"sandboxId": id, "message": "The sandbox was not found", "code": 502});
         return Ok(json_body(502, &body));
@@ -40,7 +42,7 @@ pub(super) async fn handle(shared: &Arc<Shared>, request: Request<Incoming>) -> 
     if path == "/health" {
         return Ok(empty(204));
     }
-    if header("x-access-token") != sandbox.token() {
+    if lone.is_none() && header("x-access-token") != sandbox.token() {
         let message =
             "unauthorized access, please provide a valid access token or method signing if supported";
         return Ok(error(401, message));
@@ -237,8 +239,9 @@ impl Exchange {
 
     /// The time limit of the request: for its stream, and for the process that it starts.
     fn limit(&self) -> Option<Duration> {
-        let limit = self.number("connect-timeout-ms").filter(|limit| *limit > 0)?;
-        Some(Duration::from_millis(limit) / self.shared.speed)
+        let requested = self.number("connect-timeout-ms").filter(|limit| *limit > 0);
+        let limit = requested.map(Duration::from_millis).or_else(|| self.shared.faults.time_limit())?;
+        Some(limit / self.shared.speed)
     }
 
     fn keep_alive(&self) -> Duration {

@@ -6,9 +6,11 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use hyper::Response;
+use serde_json::json;
 use tokio::time::sleep;
 
 use super::body::{Cut, HandlerResult, channel, empty, error};
+use super::frames::message;
 use super::server::{Side, lock};
 
 /// What happens to a request instead of its normal response.
@@ -20,6 +22,8 @@ pub enum Fault {
     Gigabyte,
     /// The head and a part of the body; then the connection is closed.
     HalfResponse,
+    /// The events of a process end after the first one, although the process has not exited.
+    HalfStream,
     /// HTTP 307 to this address.
     Redirect(String),
     /// No response for an hour.
@@ -42,6 +46,8 @@ pub enum CutEvery {
 pub(super) struct Faults {
     planned: Mutex<Vec<PlannedFault>>,
     cuts: Mutex<Option<CutEvery>>,
+    /// Of streams and processes whose request has no time limit of its own.
+    time_limit: Mutex<Option<Duration>>,
 }
 
 struct PlannedFault {
@@ -71,6 +77,14 @@ impl Faults {
 
     pub(super) fn cut_every(&self, every: Option<CutEvery>) {
         *lock(&self.cuts) = every;
+    }
+
+    pub(super) fn limit_time(&self, limit: Option<Duration>) {
+        *lock(&self.time_limit) = limit;
+    }
+
+    pub(super) fn time_limit(&self) -> Option<Duration> {
+        *lock(&self.time_limit)
     }
 
     pub(super) fn cuts(&self) -> Option<CutEvery> {
@@ -110,6 +124,12 @@ impl Fault {
                 let _ = sender.try_send(Ok(Bytes::from_static(b"{\"sandboxID\":")));
                 let _ = sender.try_send(Err(io::ErrorKind::ConnectionAborted.into()));
                 let response = Response::builder().header("content-length", 4096);
+                Ok(response.body(body).expect("the parts are valid"))
+            }
+            Self::HalfStream => {
+                let (sender, body) = channel();
+                let _ = sender.try_send(Ok(message(&json!({"event": {"start": {"pid": 1}}}))));
+                let response = Response::builder().header("content-type", "application/connect+json");
                 Ok(response.body(body).expect("the parts are valid"))
             }
             Self::Redirect(target) => {

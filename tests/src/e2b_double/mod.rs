@@ -33,12 +33,13 @@ mod server;
 
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 
 use serde_json::Value;
 use tokio::runtime::Runtime;
 
 pub use faults::{CutEvery, Fault};
-pub use sandbox::{AutoResume, SandboxUser};
+pub use sandbox::{Account, AutoResume, SandboxUser};
 pub use server::{Head, Side};
 
 use crate::tools::Tool;
@@ -53,8 +54,14 @@ pub struct E2bDouble {
     runtime: Option<Runtime>,
 }
 
-/// The API key that the double accepts.
+/// The API key of [`Account::Own`].
 pub const API_KEY: &str = "e2b_0123456789abcdef0123456789abcdef01234567";
+/// The API key of [`Account::Other`].
+pub const OTHER_API_KEY: &str = "e2b_fedcba9876543210fedcba9876543210fedcba98";
+
+/// The time limit that the SDKs set for a command unless they are told another: after it the platform ends the stream and the
+/// process.
+pub const SDK_TIME_LIMIT: Duration = Duration::from_secs(60);
 
 impl E2bDouble {
     /// `None` if bubblewrap is missing, which is reported.
@@ -91,9 +98,19 @@ impl E2bDouble {
         format!("http://{}", self.proxy)
     }
 
-    /// A new running sandbox; returns its id.
+    /// A new running sandbox of [`Account::Own`]; returns its id.
     pub fn create(&self, user: SandboxUser) -> String {
-        self.shared.create(user).id.clone()
+        self.create_in(Account::Own, user)
+    }
+
+    /// A new running sandbox of this account; returns its id.
+    pub fn create_in(&self, account: Account, user: SandboxUser) -> String {
+        self.shared.create(account, user).id.clone()
+    }
+
+    /// Whether the sandbox exists, which it does not any more after its end.
+    pub fn exists(&self, id: &str) -> bool {
+        self.shared.sandbox(id).is_some()
     }
 
     /// Freezes the processes and cuts all streams.
@@ -141,6 +158,11 @@ impl E2bDouble {
         self.shared.faults.cut_every(every);
     }
 
+    /// From now on streams and processes whose request has no time limit have the SDKs' default, [`SDK_TIME_LIMIT`].
+    pub fn limit_like_sdks(&self) {
+        self.shared.faults.limit_time(Some(SDK_TIME_LIMIT));
+    }
+
     /// Restarts `envd`, which then knows none of the processes; their pipes are closed.
     #[track_caller]
     pub fn restart_envd(&self, id: &str) {
@@ -151,6 +173,13 @@ impl E2bDouble {
     #[track_caller]
     pub fn die_during_upload(&self, id: &str, bytes: usize) {
         self.sandbox(id).die_during_upload(bytes);
+    }
+
+    /// From now on the address of the sandboxes is that of this sandbox's `envd` without a platform, which needs neither ids nor
+    /// tokens.
+    #[track_caller]
+    pub fn serve_alone(&self, id: &str) {
+        self.shared.serve_alone(&self.sandbox(id));
     }
 
     /// Injects this fault into the next `times` requests whose path or query contains `path`.

@@ -117,7 +117,7 @@ impl Process {
         // Bubblewrap exits with 128 and the number of the signal.
         let code = status.and_then(|status| status.code()).unwrap_or(-1);
         let (code, text) = match code {
-            129..=192 => (-1, format!("signal: {}", code - 128)),
+            129..=192 => (-1, format!("signal: {}", signal_name(code - 128))),
             code => (code, format!("exit status {code}")),
         };
         let mut end = json!({"exited": code >= 0, "status": text});
@@ -153,5 +153,14 @@ impl Process {
             let _ = listener.send(frame.clone()).await;
         }
         lock(&self.listeners).retain(|listener| !listener.is_closed());
+    }
+}
+
+/// A signal as Go names it.
+fn signal_name(number: i32) -> String {
+    match Signal::try_from(number) {
+        Ok(Signal::SIGKILL) => "killed".to_owned(),
+        Ok(Signal::SIGTERM) => "terminated".to_owned(),
+        _ => number.to_string(),
     }
 }

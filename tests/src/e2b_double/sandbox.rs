@@ -12,6 +12,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::process::Process;
 use super::server::{lock, random_hex};
+use super::{API_KEY, OTHER_API_KEY};
 use crate::process::{command, output_of};
 
 /// The default user of a template.
@@ -20,6 +21,13 @@ pub enum SandboxUser {
     Root,
     /// uid 1000.
     Usual,
+}
+
+/// An account of the platform. A sandbox of one account does not exist for the API keys of the others.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Account {
+    Other,
+    Own,
 }
 
 /// Whether a request to a paused sandbox resumes it.
@@ -31,6 +39,7 @@ pub enum AutoResume {
 
 pub(super) struct Sandbox {
     pub(super) id: String,
+    pub(super) account: Account,
     pub(super) user: SandboxUser,
     directory: TempDir,
     inner: Mutex<Inner>,
@@ -55,6 +64,20 @@ enum Lifecycle {
     Dead,
     Paused,
     Running,
+}
+
+impl Account {
+    /// The account's API key.
+    pub fn api_key(self) -> &'static str {
+        match self {
+            Self::Other => OTHER_API_KEY,
+            Self::Own => API_KEY,
+        }
+    }
+
+    pub(super) fn of_key(key: &[u8]) -> Option<Self> {
+        [Self::Other, Self::Own].into_iter().find(|account| account.api_key().as_bytes() == key)
+    }
 }
 
 impl SandboxUser {
@@ -82,7 +105,7 @@ impl SandboxUser {
 }
 
 impl Sandbox {
-    pub(super) fn new(id: String, user: SandboxUser) -> Self {
+    pub(super) fn new(id: String, account: Account, user: SandboxUser) -> Self {
         let directory = tempfile::tempdir().expect("a temporary directory can be made");
         for inside in ["home/user", "root", "run/e2b", "tmp", "usr/local/bin", "usr/local/lib"] {
             fs::create_dir_all(directory.path().join(inside)).expect("the directory is writable");
@@ -97,14 +120,14 @@ impl Sandbox {
             ended: BTreeMap::new(),
             upload_limit: None,
         };
-        let sandbox = Self { id, user, directory, inner: Mutex::new(inner) };
+        let sandbox = Self { id, account, user, directory, inner: Mutex::new(inner) };
         sandbox.init();
         sandbox
     }
 
     /// A new sandbox with a copy of this one's files.
     pub(super) fn fork(&self, id: String) -> Self {
-        let fork = Self::new(id, self.user);
+        let fork = Self::new(id, self.account, self.user);
         let mut copy = command("cp");
         copy.args(["-a", "--"]).arg(self.root().join(".")).arg(fork.root());
         assert!(output_of(copy, "cp").status.success(), "the files of a sandbox can be copied");

@@ -17,7 +17,7 @@ use tokio_util::task::TaskTracker;
 
 use super::body::HandlerResult;
 use super::faults::Faults;
-use super::sandbox::{Sandbox, SandboxUser};
+use super::sandbox::{Account, Sandbox, SandboxUser};
 use super::{control, envd};
 
 /// Which of the platform's two addresses a request went to.
@@ -43,6 +43,8 @@ pub(super) struct Shared {
     /// How many times faster than real time the clock runs.
     pub(super) speed: u32,
     sandboxes: Mutex<BTreeMap<String, Arc<Sandbox>>>,
+    /// The sandbox whose `envd` is reached without a platform.
+    lone: Mutex<Option<Arc<Sandbox>>>,
     log: Mutex<Vec<String>>,
     heads: Mutex<Vec<Head>>,
 }
@@ -55,13 +57,14 @@ impl Shared {
             tasks: TaskTracker::new(),
             speed: speed.max(1),
             sandboxes: Mutex::default(),
+            lone: Mutex::default(),
             log: Mutex::default(),
             heads: Mutex::default(),
         }
     }
 
-    pub(super) fn create(&self, user: SandboxUser) -> Arc<Sandbox> {
-        self.insert(Sandbox::new(new_id(), user))
+    pub(super) fn create(&self, account: Account, user: SandboxUser) -> Arc<Sandbox> {
+        self.insert(Sandbox::new(new_id(), account, user))
     }
 
     pub(super) fn insert(&self, sandbox: Sandbox) -> Arc<Sandbox> {
@@ -73,6 +76,14 @@ impl Shared {
     /// `None` also for a sandbox that was ended.
     pub(super) fn sandbox(&self, id: &str) -> Option<Arc<Sandbox>> {
         lock(&self.sandboxes).get(id).filter(|sandbox| !sandbox.is_dead()).cloned()
+    }
+
+    pub(super) fn serve_alone(&self, sandbox: &Arc<Sandbox>) {
+        *lock(&self.lone) = Some(Arc::clone(sandbox));
+    }
+
+    pub(super) fn lone_sandbox(&self) -> Option<Arc<Sandbox>> {
+        lock(&self.lone).clone()
     }
 
     pub(super) fn end_all(&self) {

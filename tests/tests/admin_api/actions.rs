@@ -210,7 +210,7 @@ fn what_was_done_is_recorded_although_the_caller_disconnects() {
     for caller in 0..CALLERS {
         send_and_disconnect(&post("/v1/tokens", &json!({"grants": ["dev"]})), caller);
         send_and_disconnect(&post("/v1/enrolments", &json!({"grant": "dev"})), caller);
-        send_and_disconnect(&hold(&admin, "dev", &format!("held {caller}")), caller);
+        send_and_disconnect(&attach_request(&admin, "dev", &format!("held {caller}")), caller);
         // No platform is configured, so this action fails, which is recorded too.
         let attachment = json!({"attachment": {"kind": "e2b", "sandbox": "x", "grant": "dev"}}).to_string();
         let headers = format!("{FOLLOW}content-length: {}\r\n", attachment.len());

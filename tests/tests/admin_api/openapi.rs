@@ -3,17 +3,21 @@
 use std::path::Path;
 use std::process::{Output, Stdio};
 
+use cofferdam_tests::attach::shim_binary;
+use cofferdam_tests::e2b_double::{API_KEY, E2bDouble, SandboxUser};
 use cofferdam_tests::process::{command, output_of};
 use cofferdam_tests::tools::Tool;
 
 use super::tls::Remote;
 use super::*;
 
-/// Excluded routes: the stream of events does not end, and schemathesis does not support upgrades.
-const STREAMS: &str = "^/v1/(events|attach)";
+/// Excluded operations: the stream of events does not end, and the others need the headers of an upgrade.
+const STREAMS: &str = "^(attach|attach-platform|pipe|watch)$";
 /// The default `ttl` of a grant.
 const TTL_OF_DEV_MS: u64 = 8 * 60 * 60 * 1000;
 const FOR_ADMINISTRATORS: &str = "^/v1/(tokens|reload)";
+/// The sandbox that the platform does not have.
+const UNKNOWN_SANDBOX: &str = "i0unknown";
 
 /// Sends requests with a token and with a certificate, and with values that this sidecar accepts, so that some succeed.
 #[test]
@@ -28,7 +32,7 @@ fn schemathesis_finds_no_contradiction_between_document_and_sidecar() {
         ["--request-cert", &certificate, "--request-cert-key", &key, "--exclude-checks", "ignored_auth"];
     let with_certificate = [&["--include-path-regex", FOR_ADMINISTRATORS], &certified[..]].concat();
     let header = token_header(&remote);
-    let with_token = ["--exclude-path-regex", STREAMS, "--header", &header];
+    let with_token = ["--exclude-operation-id-regex", STREAMS, "--header", &header];
     for arguments in [&with_token[..], &with_certificate] {
         let output = check(&schemathesis, &remote, &document, arguments);
         let printed = String::from_utf8_lossy(&output.stdout).into_owned();
@@ -37,6 +41,75 @@ fn schemathesis_finds_no_contradiction_between_document_and_sidecar() {
     assert!(!remote.world.log().contains("panicked"), "{}", remote.world.log());
     let listed = AdminClient::socket(&remote.world).get("/v1/enrolments").ok();
     assert!(!listed["enrolments"].as_array().unwrap().is_empty(), "no request was carried out");
+}
+
+/// The status of an upgrade is a success too.
+const WITH_UPGRADES: &str = "[checks.not_a_server_error]\nexpected-statuses = ['101', '2xx', '3xx', '4xx']\n\
+     [checks.positive_data_acceptance]\nexpected-statuses = ['101', '2xx', '401', '403', '404', '409']\n";
+
+/// Lists an attachment that is attached and one that is over. With the headers of an upgrade, requests attach a sandbox that exists
+/// and one that does not, until schemathesis disconnects; invalid requests are refused.
+#[test]
+fn schemathesis_finds_no_contradiction_when_sandboxes_are_attached() {
+    let (Some(schemathesis), Some(platform)) = (Tool::Schemathesis.path(), E2bDouble::start()) else {
+        return;
+    };
+    let [attached, sandbox] = [SandboxUser::Usual; 2].map(|user| platform.create(user));
+    let remote = Remote::with(|builder| {
+        let table = format!(
+            "platforms.e2b = {{ api-key = '{{e2b-key.value}}', api-url = '{}', sandbox-url = '{}', shim = '{}', grants = ['dev'] }}",
+            platform.api_url(),
+            platform.sandbox_url(),
+            shim_binary().display()
+        );
+        let over = format!("{{ platform = 'e2b', sandbox = '{UNKNOWN_SANDBOX}', grant = 'dev' }}");
+        builder.secret_file("e2b-key", API_KEY).line(&table).line(&format!("attach.over = {over}"))
+    });
+    let attach = Attach::start(&remote.world, &["e2b", &attached, "--grant", "dev"]);
+    attach.wait_until_attached(1);
+    std::fs::write(remote.files.path().join("schemathesis.toml"), WITH_UPGRADES)
+        .expect("a temporary directory is writable");
+    let served = with_values_of_this_sidecar(&remote.world);
+    let mut valid = served.clone();
+    let fields = &mut valid["components"]["schemas"]["AttachmentRequest"]["properties"];
+    fields["sandbox"] = json!({"enum": [sandbox, UNKNOWN_SANDBOX]});
+    fields["grant"] = json!({"const": "dev"});
+    fields["kind"] = json!({"const": "e2b"});
+    fields["platform"] = json!({"enum": ["e2b", null]});
+    fields["via"] = json!({"const": "preview"});
+    // With a token no file of the host can be named.
+    fields["shim"] = json!({"type": "null"});
+    let header = token_header(&remote);
+    let upgrade = ["--header", "Connection: upgrade", "--header", "Upgrade: cofferdam-attachment"];
+    let lists = ["--include-operation-id-regex", "^(attachments|sessions)$", "--header", &header];
+    let attaches =
+        [&["--include-operation-id", "attach-platform", "--header", &header][..], &upgrade].concat();
+    for (document, arguments) in [
+        (&served, lists.to_vec()),
+        (&valid, [&attaches[..], &["--mode", "positive"]].concat()),
+        (&served, [&attaches[..], &["--mode", "negative"]].concat()),
+    ] {
+        let output = check(&schemathesis, &remote, document, &arguments);
+        let printed = String::from_utf8_lossy(&output.stdout).into_owned();
+        assert!(output.status.success(), "{printed}\n{}", String::from_utf8_lossy(&output.stderr));
+    }
+    assert!(!remote.world.log().contains("panicked"), "{}", remote.world.log());
+    let listed = AdminClient::socket(&remote.world).get("/v1/attachments").ok();
+    for state in ["attached", "over"] {
+        let has_state = |status: &Value| status["state"] == state;
+        assert!(listed["attachments"].as_array().unwrap().iter().any(has_state), "{state}: {listed}");
+    }
+    for requested in [&sandbox[..], UNKNOWN_SANDBOX] {
+        let is_request = |record: &&Value| {
+            record["action"] == "attach_platform"
+                && record["sandbox"] == requested
+                && record["state"] == "done"
+        };
+        assert!(
+            remote.world.audit().iter().any(|record| is_request(&record)),
+            "{requested} was not attached"
+        );
+    }
 }
 
 /// The test above would fail if a response contradicted the document.

@@ -18,6 +18,11 @@ pub(crate) struct Remote {
 
 impl Remote {
     pub(crate) fn start() -> Self {
+        Self::with(|builder| builder)
+    }
+
+    /// Like [`Self::start`], with changes to the configuration.
+    pub(crate) fn with(change: impl FnOnce(Builder) -> Builder) -> Self {
         let (address, authority, clients) = (free_address(), Authority::new(), Authority::new());
         let files = tempfile::tempdir().expect("a temporary directory can be made");
         let (certificate, key) = authority.server(&address.ip().to_string()).write(files.path(), "server");
@@ -26,7 +31,7 @@ impl Remote {
         let builder = two_grants_with(&format!(
             "tls = \"{address}\"\ncert-file = {certificate:?}\nkey-file = {key:?}\nclient-ca-file = {client_ca:?}"
         ));
-        let world = builder.start();
+        let world = change(builder).start();
         wait_until("the port is open", || TcpStream::connect(address).is_ok());
         Self { world, address, authority, clients, files }
     }

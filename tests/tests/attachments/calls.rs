@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use cofferdam_tests::e2b_double::{Head, SDK_TIME_LIMIT};
 use cofferdam_tests::harness::text_of;
 use serde_json::json;
 
@@ -62,6 +63,42 @@ fn calls_through_cuts_and_pauses(rounds: usize, calls_per_round: usize) {
     let logged = setup.platform.log().join("\n");
     assert!(secrets.iter().all(|secret| !logged.contains(secret)), "a secret is in the platform's log");
     attach.stop();
+}
+
+/// The SDKs limit a command to 60 s unless they are told otherwise, and the platform then ends it. The sidecar sets no limit.
+#[test]
+fn an_idle_attachment_outlasts_the_time_limit_of_the_sdks() {
+    let Some(setup) = E2bSetup::at_speed(60) else { return };
+    let attach = setup.attach(&[]);
+    let mut shim = setup.shim();
+    assert_eq!(shim.call_text("echo", json!({"text": "before"})), "before");
+    // Three minutes on the platform's clock.
+    std::thread::sleep(3 * SDK_TIME_LIMIT / 60);
+    assert_eq!(shim.call_text("echo", json!({"text": "after"})), "after");
+    assert_eq!(attach.times_attached(), 1, "the platform ended the pipe: {}", attach.printed());
+    // Short scripts have time limits; the streams of the hub have keep-alives instead.
+    let of_hub = |head: &Head| {
+        head.line.ends_with("/StreamInput") || head.headers.contains_key("keepalive-ping-interval")
+    };
+    let heads: Vec<Head> = setup.platform.heads().into_iter().filter(of_hub).collect();
+    assert_eq!(heads.len(), 2, "{heads:?}");
+    assert!(!heads.iter().any(|head| head.headers.contains_key("connect-timeout-ms")), "{heads:?}");
+    attach.stop();
+}
+
+/// The platform ends every stream, and the hub, after the 60 s of the SDKs.
+#[test]
+fn calls_survive_a_platform_that_ends_streams_and_hubs_after_the_time_limit_of_the_sdks() {
+    let Some(setup) = E2bSetup::at_speed(30) else { return };
+    setup.platform.limit_like_sdks();
+    let attach = setup.attach(&[]);
+    let rounds = 4;
+    calls_through_interruptions(&setup.world, [setup.shim(), setup.shim()], rounds, 50, |_| {
+        attach.wait_until_attached(attach.times_attached() + 1);
+    });
+    assert!(attach.times_attached() > rounds, "{}", attach.printed());
+    attach.stop();
+    setup.assert_nothing_left();
 }
 
 #[test]

@@ -1,14 +1,19 @@
 //! `cofferdam attach e2b` and `[attach.NAME]`, with a real sidecar and a double of E2B.
 
+mod anywhere;
+mod bad_input;
 mod calls;
 mod dial_out;
 mod expiry;
+mod external;
 mod harness;
 mod interrupts;
 mod key_in_vault;
 mod life;
 mod on_daytona;
+mod progress;
 mod refusals;
+mod second_platform;
 mod tokens;
 
 use std::path::PathBuf;
@@ -52,10 +57,20 @@ impl E2bSetup {
 
     #[track_caller]
     fn of_user(user: SandboxUser, change: impl FnOnce(Builder, &str) -> Builder) -> Option<Self> {
-        let platform = E2bDouble::start()?;
+        Some(Self::on(E2bDouble::start()?, user, change))
+    }
+
+    /// Like [`Self::new`], with a platform whose clock is this many times faster than real time.
+    #[track_caller]
+    fn at_speed(speed: u32) -> Option<Self> {
+        Some(Self::on(E2bDouble::with_speed(speed)?, SandboxUser::Usual, |builder, _| builder))
+    }
+
+    #[track_caller]
+    fn on(platform: E2bDouble, user: SandboxUser, change: impl FnOnce(Builder, &str) -> Builder) -> Self {
         let sandbox = platform.create(user);
         let world = change(builder(&platform), &sandbox).start();
-        Some(Self { world, platform, sandbox, user })
+        Self { world, platform, sandbox, user }
     }
 
     /// Starts `attach e2b` for the sandbox with these further arguments.
@@ -144,15 +159,20 @@ impl E2bSetup {
 
 /// A configuration with the platform and one server.
 fn builder(platform: &E2bDouble) -> Builder {
+    builder_for(&platform.api_url(), Some(&platform.sandbox_url()), API_KEY)
+}
+
+/// A configuration with the platform at these addresses and one server.
+fn builder_for(api_url: &str, sandbox_url: Option<&str>, api_key: &str) -> Builder {
     // Dotted keys, so that a test can add further ones.
     let platform = format!(
-        "platforms.e2b.api-key = '{{e2b-key.value}}'\nplatforms.e2b.api-url = '{}'\n\
-         platforms.e2b.sandbox-url = '{}'\nplatforms.e2b.shim = '{}'",
-        platform.api_url(),
-        platform.sandbox_url(),
+        "platforms.e2b.api-key = '{{e2b-key.value}}'\nplatforms.e2b.api-url = '{api_url}'\n\
+         platforms.e2b.shim = '{}'",
         shim_binary().display()
     );
-    World::new().server("tools", Server::fixture()).secret_file("e2b-key", API_KEY).line(&platform)
+    let world = World::new().server("tools", Server::fixture()).secret_file("e2b-key", api_key);
+    let sandbox_url = sandbox_url.map(|url| format!("platforms.e2b.sandbox-url = '{url}'"));
+    world.line(&platform).line(&sandbox_url.unwrap_or_default())
 }
 
 /// A table `[attach.NAME]` on one line.

@@ -45,7 +45,7 @@ impl DaytonaSetup {
 
     /// Like [`Self::new`], with changes to the configuration, which get the sandbox's id.
     #[track_caller]
-    fn with(change: impl FnOnce(Builder, &str) -> Builder) -> Option<Self> {
+    pub(super) fn with(change: impl FnOnce(Builder, &str) -> Builder) -> Option<Self> {
         let platform = DaytonaDouble::start(Speed(1))?;
         let world = change(builder(&platform), platform.sandbox_id()).start();
         Some(Self { world, platform })
@@ -92,7 +92,7 @@ impl DaytonaSetup {
         });
     }
 
-    fn has_hub(&self) -> bool {
+    pub(super) fn has_hub(&self) -> bool {
         self.platform.processes().iter().any(|line| line.contains(" hub --pin "))
     }
 
@@ -360,6 +360,25 @@ fn calls_count_as_use_of_a_daytona_sandbox_and_an_idle_attachment_does_not() {
     assert_eq!(setup.platform.activity(), 0);
     assert_eq!(setup.shim().call_text("echo", json!({"text": "one"})), "one");
     wait_until("the call is reported", || setup.platform.activity() == 1);
+    attach.stop();
+}
+
+/// The preview proxy closes a connection after 70 s without traffic. Only the pings of the sidecar's default interval, 20 s,
+/// keep this one open: the heartbeats of the links are rare here.
+#[test]
+fn an_idle_attachment_outlasts_the_idle_timeout_of_the_preview_proxy() {
+    let speed = Speed(2);
+    let Some(platform) = DaytonaDouble::start(speed) else { return };
+    let world = builder(&platform).relay("heartbeat = '10m'").start();
+    let setup = DaytonaSetup { world, platform };
+    let attach = setup.attach(&[]);
+    let mut shim = setup.shim();
+    assert_eq!(shim.call_text("echo", json!({"text": "before"})), "before");
+    // Longer than the idle timeout on the platform's clock.
+    std::thread::sleep(Duration::from_secs(90) / speed.0);
+    assert_eq!(attach.times_attached(), 1, "the proxy closed the pipe: {}", attach.printed());
+    assert_eq!(shim.call_text("echo", json!({"text": "after"})), "after");
+    assert_eq!(attach.times_attached(), 1, "the proxy closed the pipe: {}", attach.printed());
     attach.stop();
 }
 

@@ -128,6 +128,8 @@ fn a_dynamic_shim_is_refused_with_the_command_that_builds_a_static_one() {
 fn an_outage_at_the_start_is_waited_for_and_retry_after_is_honoured() {
     let Some(setup) = E2bSetup::new() else { return };
     setup.platform.plan(Side::Control, "/sandboxes/", Fault::StatusRetryAfter(503, 2), 1);
+    // A limit on the rate of requests, unlike a quota.
+    setup.platform.plan(Side::Control, "/sandboxes/", Fault::StatusRetryAfter(429, 1), 1);
     setup.platform.plan(Side::Control, "/sandboxes/", Fault::Cut, 1);
     let attach = setup.start_attach(&[]);
     attach.wait_until_output_has("retrying in 2 s");

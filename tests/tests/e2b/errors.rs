@@ -212,21 +212,6 @@ async fn an_upload_with_another_digest_is_removed() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_error_says_why_a_hub_does_not_start() {
-    let Some(scene) = Scene::anywhere() else { return };
-    let refused = scene.refused(&setup("#!/bin/sh\necho 'hub: no such socket' >&2\nexit 75\n")).await;
-    assert!(matches!(refused, PlatformError::Sandbox { .. }), "{refused}");
-    let text = refused.to_string();
-    assert!(text.contains("hub: no such socket") && text.contains("exit status 75"), "{text}");
-    let garbage = scene.refused(&setup(vec![0x7f, b'E', b'L', b'F', 0, 1, 2, 3])).await;
-    assert!(matches!(garbage, PlatformError::Sandbox { .. }), "{garbage}");
-    let mut none = setup(ECHO);
-    none.shim = Arc::new(|_| Err("there is no static shim; build it with `just shim`".to_owned()));
-    let missing = scene.refused(&none).await;
-    assert!(missing.to_string().contains("just shim"), "{missing}");
-}
-
-#[tokio::test(flavor = "multi_thread")]
 async fn a_file_that_cannot_be_written_is_a_permanent_error_of_the_sandbox() {
     let Some(scene) = Scene::new() else { return };
     let home = scene.double.path(scene.box_id(), "/home/user/.local");

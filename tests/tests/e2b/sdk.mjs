@@ -62,6 +62,9 @@ assert.equal(await sandbox.commands.kill(sleeper.pid), false)
 step('kill')
 
 await assert.rejects(sandbox.commands.run('sleep 600', { timeoutMs: 1000 }), TimeoutError)
+const began = Date.now()
+await assert.rejects(sandbox.commands.run('exec sleep 601'), TimeoutError)
+assert.ok(Date.now() - began < 30_000, "the SDK's default limit of 60 s is not on the double's clock")
 step('time limit')
 
 const survivor = await sandbox.commands.run('exec sleep 600', { background: true, timeoutMs: 0 })
@@ -76,6 +79,7 @@ step('pause and resume')
 
 await assert.rejects(Sandbox.connect(resumed.sandboxId, { apiKey: `e2b_${'0'.repeat(40)}` }), AuthenticationError)
 await assert.rejects(Sandbox.connect('iunknown'), NotFoundError)
+await assert.rejects(Sandbox.connect(resumed.sandboxId, { apiKey: process.env.OTHER_API_KEY }), NotFoundError)
 assert.equal(await resumed.kill(), true)
 await assert.rejects(Sandbox.connect(resumed.sandboxId), NotFoundError)
 step('keys and ids')

@@ -80,6 +80,10 @@ raised(NotFoundException, lambda: sandbox.commands.connect(999999))
 step("kill")
 
 raised(TimeoutException, lambda: sandbox.commands.run("sleep 600", timeout=1))
+began = time.monotonic()
+raised(TimeoutException, lambda: sandbox.commands.run("exec sleep 601"))
+assert time.monotonic() - began < 30, "the SDK's default limit of 60 s is not on the double's clock"
+until(lambda: "601" not in str(sandbox.commands.list()))
 step("time limit")
 
 sandbox.commands.run("cp /bin/sleep /tmp/busy")
@@ -107,6 +111,8 @@ step("fork")
 
 raised(AuthenticationException, lambda: Sandbox.connect(resumed.sandbox_id, api_key="e2b_" + "0" * 40))
 raised(NotFoundException, lambda: Sandbox.connect("iunknown"))
+raised(NotFoundException, lambda: Sandbox.connect(resumed.sandbox_id, api_key=os.environ["OTHER_API_KEY"]))
+raised(SandboxException, lambda: Sandbox.connect("Not_An_Id"))
 assert resumed.kill() is True
 raised(NotFoundException, lambda: Sandbox.connect(resumed.sandbox_id))
 step("keys and ids")

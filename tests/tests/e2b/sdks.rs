@@ -2,7 +2,7 @@
 
 use std::process::Command;
 
-use cofferdam_tests::e2b_double::{API_KEY, E2bDouble};
+use cofferdam_tests::e2b_double::{API_KEY, E2bDouble, OTHER_API_KEY};
 use cofferdam_tests::process::{command, output_of};
 use cofferdam_tests::tools::Tool;
 
@@ -16,7 +16,7 @@ fn the_python_sdk_works_on_the_double() {
     assert_runs_every_step(
         script,
         "Python",
-        &["create", "files", "input", "pause and resume", "fork", "keys and ids"],
+        &["create", "files", "input", "time limit", "pause and resume", "fork", "keys and ids"],
     );
 }
 
@@ -28,7 +28,7 @@ fn the_javascript_sdk_works_on_the_double() {
     assert_runs_every_step(
         script,
         "JavaScript",
-        &["create", "files", "input", "pause and resume", "keys and ids"],
+        &["create", "files", "input", "time limit", "pause and resume", "keys and ids"],
     );
 }
 
@@ -36,7 +36,11 @@ fn the_javascript_sdk_works_on_the_double() {
 fn assert_runs_every_step(mut script: Command, name: &str, steps: &[&str]) {
     let Some(double) = E2bDouble::with_speed(100) else { return };
     script.env("E2B_API_URL", double.api_url()).env("E2B_SANDBOX_URL", double.sandbox_url());
-    script.env("E2B_API_KEY", API_KEY).env("E2B_DEBUG", "false").env_remove("E2B_DOMAIN");
+    script
+        .env("E2B_API_KEY", API_KEY)
+        .env("OTHER_API_KEY", OTHER_API_KEY)
+        .env("E2B_DEBUG", "false")
+        .env_remove("E2B_DOMAIN");
     let output = output_of(script, name);
     let (stdout, stderr) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
     assert!(output.status.success(), "{name}: {}\n{stdout}\n{stderr}", output.status);

@@ -12,6 +12,7 @@ use cofferdam_platforms::{
 };
 use cofferdam_tests::deadline::PATIENCE;
 use cofferdam_tests::e2b_double::{API_KEY, E2bDouble, SandboxUser, Side};
+use cofferdam_tests::e2b_platform::E2bPlatform;
 use cofferdam_tests::encodings;
 use http::{HeaderValue, Uri};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
@@ -44,15 +45,6 @@ impl Scene {
         Some(Self { double, id, client, steps: Arc::default() })
     }
 
-    /// With the real `envd` at `COFFERDAM_E2B_URL`, if that is set; then the double is used for the control API only.
-    #[track_caller]
-    pub(crate) fn anywhere() -> Option<Self> {
-        let scene = Self::new()?;
-        let Ok(real) = std::env::var("COFFERDAM_E2B_URL") else { return Some(scene) };
-        let client = client(&scene.double.api_url(), Some(&real), API_KEY);
-        Some(Self { client, ..scene })
-    }
-
     pub(crate) fn box_id(&self) -> &str {
         self.id.as_str()
     }
@@ -66,17 +58,12 @@ impl Scene {
         setup: &HubSetup,
         suspended: WhenSuspended,
     ) -> Result<Pipe, PlatformError> {
-        let steps = Arc::clone(&self.steps);
-        let progress = move |step| steps.lock().expect("no test panics while it records a step").push(step);
-        timeout(PATIENCE, self.client.open(&self.id, suspended, setup, &progress)).await.expect("open ends")
+        open_pipe(&self.client, &self.id, suspended, setup, &self.steps).await
     }
 
     /// The error of an attempt that must fail.
     pub(crate) async fn refused(&self, setup: &HubSetup) -> PlatformError {
-        match self.open(setup).await {
-            Ok(_) => panic!("the attempt must fail"),
-            Err(error) => error,
-        }
+        error_of(self.open(setup).await)
     }
 
     /// The steps that were reported since the last call.
@@ -108,6 +95,59 @@ impl Scene {
         for secret in tokens.iter().map(String::as_str).chain([API_KEY, "top-secret"]) {
             encodings::assert_absent("the platform's log", log.as_bytes(), secret);
         }
+    }
+}
+
+/// One running sandbox and a client of it, on the double or on the real platform that `COFFERDAM_E2B_URL` names.
+pub(crate) struct AnywhereScene {
+    pub(crate) platform: E2bPlatform,
+    pub(crate) sandbox: String,
+    client: E2b,
+    id: SandboxId,
+    steps: Mutex<Vec<Progress>>,
+}
+
+impl AnywhereScene {
+    #[track_caller]
+    pub(crate) fn new() -> Option<Self> {
+        let platform = E2bPlatform::start()?;
+        let sandbox = platform.create();
+        let id = sandbox.parse().expect("the platform's ids are valid");
+        let client = client(platform.api_url(), platform.sandbox_url(), platform.api_key());
+        Some(Self { platform, sandbox, client, id, steps: Mutex::default() })
+    }
+
+    pub(crate) async fn open(&self, setup: &HubSetup) -> Result<Pipe, PlatformError> {
+        open_pipe(&self.client, &self.id, WhenSuspended::Refuse, setup, &self.steps).await
+    }
+
+    /// The error of an attempt that must fail.
+    pub(crate) async fn refused(&self, setup: &HubSetup) -> PlatformError {
+        error_of(self.open(setup).await)
+    }
+
+    /// The steps that were reported since the last call.
+    pub(crate) fn steps(&self) -> Vec<Progress> {
+        std::mem::take(&mut self.steps.lock().expect("no test panics while it records a step"))
+    }
+}
+
+/// Opens a pipe and records the steps.
+async fn open_pipe(
+    client: &E2b,
+    id: &SandboxId,
+    suspended: WhenSuspended,
+    setup: &HubSetup,
+    steps: &Mutex<Vec<Progress>>,
+) -> Result<Pipe, PlatformError> {
+    let progress = |step| steps.lock().expect("no test panics while it records a step").push(step);
+    timeout(PATIENCE, client.open(id, suspended, setup, &progress)).await.expect("open ends")
+}
+
+fn error_of(opened: Result<Pipe, PlatformError>) -> PlatformError {
+    match opened {
+        Ok(_) => panic!("the attempt must fail"),
+        Err(error) => error,
     }
 }
 

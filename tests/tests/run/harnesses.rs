@@ -8,12 +8,12 @@ use cofferdam_tests::deadline::wait_until;
 use cofferdam_tests::local_run::{LocalRun, contents};
 use cofferdam_tests::process::{Running, built, into_file, is_alive, output_of, send};
 use cofferdam_tests::sandboxes::PodmanEngine;
+use cofferdam_tests::terminal::Terminal;
 use cofferdam_tests::tools::Tool;
 use cofferdam_tests::{deadline::PATIENCE, fake_model::FakeModel};
 use nix::sys::signal::Signal;
 use serde_json::json;
 
-use super::terminal::Terminal;
 use super::{CANARY, text, user};
 
 const LOGIN: &str =

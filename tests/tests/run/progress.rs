@@ -2,9 +2,9 @@
 
 use cofferdam_tests::process::output_of;
 use cofferdam_tests::sandboxes::PodmanEngine;
+use cofferdam_tests::terminal::Terminal;
 use cofferdam_tests::tools::Tool;
 
-use super::terminal::Terminal;
 use super::{text, user};
 
 #[test]

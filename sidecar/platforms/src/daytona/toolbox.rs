@@ -144,7 +144,9 @@ impl Toolbox {
         match reply.status.as_u16() {
             200..=299 => Ok(reply),
             300..=399 => Err(self.service.redirected(action, reply)),
-            429 => Err(PlatformError::Quota { action, why: self.service.message(reply) }),
+            429 if reply.retry_after().is_none() => {
+                Err(PlatformError::Quota { action, why: self.service.message(reply) })
+            }
             401 | 403 => {
                 let why = "the sandbox's token is refused: the sandbox was restarted meanwhile".to_owned();
                 Err(PlatformError::Unavailable { action, why, retry_after: None })
@@ -165,11 +167,8 @@ impl Guest for Toolbox {
         script: &str,
         parameters: &[&str],
     ) -> Result<ScriptOutput, PlatformError> {
-        let quoted: String =
-            parameters.iter().map(|parameter| format!(" {}", shell_quote(parameter))).collect();
         // The toolbox stops the command shortly before this client's timeout.
-        let body =
-            json!({ "command": format!("set --{quoted}\n{script}"), "timeout": TIMEOUT.as_secs() - 5 });
+        let body = json!({ "command": shell_command(script, parameters), "timeout": TIMEOUT.as_secs() - 5 });
         let reply = self.call(action, Method::POST, "/process/execute", Some(body)).await?;
         let CommandOutput { exit_code, result: text } = self.success(action, &reply)?.json(action)?;
         let result = match exit_code {
@@ -222,6 +221,15 @@ impl Guest for Toolbox {
     }
 }
 
+/// A command line that runs a script with `sh`. The toolbox gives a command to the image's favourite shell, which may be zsh, on
+/// its stdin; toolboxes before 2026 split the command at spaces, know quotes but no escapes, and start it without a shell.
+fn shell_command(script: &str, parameters: &[&str]) -> String {
+    debug_assert!(!script.contains('\''), "older toolboxes could not split this script: {script}");
+    let words = [script, "sh"].into_iter().chain(parameters.iter().copied());
+    let quoted: String = words.map(|word| format!(" {}", shell_quote(word))).collect();
+    format!("sh -c{quoted}")
+}
+
 /// Quotes a text as one word of a shell script.
 fn shell_quote(text: &str) -> String {
     format!("'{}'", text.replace('\'', r"'\''"))
@@ -230,6 +238,29 @@ fn shell_quote(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// The words of a command, as toolboxes without a shell split it.
+    fn split_without_shell(command: &str) -> Vec<String> {
+        let (mut words, mut word, mut quote) = (Vec::new(), String::new(), None);
+        for character in command.chars() {
+            match (character, quote) {
+                (' ', None) => words.push(std::mem::take(&mut word)),
+                ('\'' | '"', None) => quote = Some(character),
+                (_, Some(open)) if open == character => quote = None,
+                _ => word.push(character),
+            }
+        }
+        words.push(word);
+        words
+    }
+
+    #[test]
+    fn toolboxes_with_and_without_a_shell_read_the_same_words() {
+        let script = "for file in \"$1\"/*; do\n  echo \"$file\"\ndone\n";
+        let command = shell_command(script, &["/a b", "c"]);
+        assert_eq!(split_without_shell(&command), ["sh", "-c", script, "sh", "/a b", "c"]);
+        assert!(command.starts_with("sh -c '"), "another shell would run the script: {command}");
+    }
 
     #[test]
     fn a_quoted_parameter_is_one_word() {

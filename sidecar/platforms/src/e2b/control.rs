@@ -84,6 +84,10 @@ impl Control {
         let reply = service.send(call).await?;
         match reply.status.as_u16() {
             200 => self.access(FIND, id, reply.json(FIND)?),
+            // The id has characters that E2B's own ids never have.
+            400 if service.message(&reply).contains("sandbox ID") => {
+                Err(PlatformError::NoSandbox { action: FIND, sandbox: id.to_string() })
+            }
             _ => Err(service.refusal(FIND, id, &reply)),
         }
     }

@@ -15,7 +15,7 @@ use crate::cli::interruption::interruption;
 use crate::daemon::admin::AdminRequest;
 use crate::daemon::attachments::e2b_template;
 use crate::daemon::attachments::request::{AttachmentRequest, Route};
-use crate::daemon::attachments::status::{AttachmentState, Kind, Lifetime, OverCause};
+use crate::daemon::attachments::status::{AttachmentState, Kind, Lifetime, OverCause, end_command};
 use crate::harness::Harness;
 use crate::terminal;
 use crate::terminal::failure::{Failure, Sysexit};
@@ -142,7 +142,10 @@ async fn keep_attached(
         let end = follow(&mut following, &mut display, &mut request, stop.as_mut()).await;
         match end {
             FollowEnd::Detached(name) => {
-                display.print_line(&format!("detached; the sidecar keeps the sandbox attached. End it with `cofferdam attach end {name}`"));
+                let end = end_command(&name);
+                display.print_line(&format!(
+                    "detached; the sidecar keeps the sandbox attached. End it with `{end}`"
+                ));
                 return Ok(ExitCode::SUCCESS);
             }
             FollowEnd::Over { why, cause } => {

@@ -43,6 +43,9 @@ const RARE_QUERY_DELAY: Duration = Duration::from_secs(20);
 const RARE_QUERY_JITTER: f64 = 0.25;
 /// How long a command whose sandbox was never attached retries while the platform is unavailable.
 const COMMAND_RETRY_TIME: Duration = Duration::from_secs(30);
+/// The next step when a command gives up because the platform stays unavailable.
+const AFTER_OUTAGE: &str =
+    "check the platform's status page and `api-url` of its table, then run the command again";
 /// Spreads the attempts of many attachments that lose their pipes together when a platform fails.
 const JITTER: Jitter = Jitter::Earlier(0.5);
 
@@ -186,7 +189,7 @@ impl Pacing {
             PlatformError::Suspended { .. } => self.suspended(trying, random),
             PlatformError::Unauthorized { .. } => self.refused(why, OverCause::Unauthorized, random),
             PlatformError::Unavailable { .. } if self.may_fail() && trying >= COMMAND_RETRY_TIME => {
-                over(why, OverCause::Unavailable)
+                over(format!("{why}; {AFTER_OUTAGE}"), OverCause::Unavailable)
             }
             PlatformError::Unavailable { retry_after, .. } => {
                 self.wait(why, retry_after.unwrap_or_default().min(MAX_RETRY_AFTER), random)
@@ -231,6 +234,9 @@ impl Pacing {
 fn explain(error: &PlatformError) -> String {
     let next_step = match error {
         PlatformError::NoSandbox { .. } => "is the id right, and does the sandbox belong to this account?",
+        PlatformError::Protocol { .. } => {
+            "check `api-url` and `sandbox-url` of the platform's table; is it the platform of this kind?"
+        }
         PlatformError::Quota { .. } => "end sandboxes that are not needed, or raise the account's limit",
         PlatformError::Unauthorized { .. } => {
             "check the secret that `api-key` of the platform's table names, and `api-url`"

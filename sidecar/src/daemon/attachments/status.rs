@@ -1,5 +1,6 @@
 //! The state of an attachment, as `attach list`, `sessions` and following commands show it. Plain data.
 
+use cofferdam_base::text::shell_quoted;
 use cofferdam_platforms::{PlatformKind, Progress};
 use schemars::{JsonSchema, Schema};
 use serde::{Deserialize, Serialize};
@@ -123,6 +124,12 @@ impl AttachmentState {
             _ => None,
         }
     }
+}
+
+/// The command that ends the attachment with this name, quoted for a shell.
+pub(crate) fn end_command(name: &str) -> String {
+    let end_of_options = if name.starts_with('-') { "-- " } else { "" };
+    format!("cofferdam attach end {end_of_options}{}", shell_quoted(name))
 }
 
 /// Lists the steps of opening beside the other states, as they appear in the JSON.

@@ -13,7 +13,7 @@ use tokio::sync::{Notify, watch};
 use tokio_util::sync::CancellationToken;
 
 use super::request::{AttachmentKey, AttachmentSpec};
-use super::status::{AttachmentState, AttachmentStatus, Lifetime};
+use super::status::{AttachmentState, AttachmentStatus, Lifetime, end_command};
 use crate::config::Config;
 
 /// All attachments.
@@ -53,12 +53,11 @@ pub(crate) enum NotEntered {
     )]
     GrantFull { grant: Name, share: usize },
     #[error(
-        "the name `{0}` belongs to another attachment; end that with `cofferdam attach end {0}`, or give this one another `--name`"
+        "the name `{0}` belongs to another attachment; end that with `{end}`, or give this one another `--name`",
+        end = end_command(.0)
     )]
     NameInUse(String),
-    #[error(
-        "the sandbox `{sandbox}` is attached as `{name}` already; end that with `cofferdam attach end {name}`"
-    )]
+    #[error("the sandbox `{sandbox}` is attached as `{name}` already; end that with `{}`", end_command(name))]
     SandboxInUse { sandbox: SandboxId, name: String },
     /// Without the other attachment's name, which a client of this grant must not find out.
     #[error(
