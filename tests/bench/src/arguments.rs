@@ -20,6 +20,8 @@ pub(crate) enum Mode {
 #[derive(Debug)]
 pub(crate) struct Plan {
     pub(crate) limits: RoundLimits,
+    /// How often the contenders are started and measured.
+    pub(crate) runs: usize,
     pub(crate) counting: Counting,
     /// The names given with `--only`; empty means all.
     only: Vec<String>,
@@ -60,13 +62,18 @@ pub(crate) fn parse(arguments: impl Iterator<Item = String>) -> Result<Mode, Str
         }
         _ => {}
     }
-    let mut plan = Plan { limits: RoundLimits::FULL, counting: Counting::On, only: Vec::new(), out: None };
+    let mut plan =
+        Plan { limits: RoundLimits::FULL, runs: 1, counting: Counting::On, only: Vec::new(), out: None };
     let mut rest = arguments.into_iter();
     while let Some(argument) = rest.next() {
         match argument {
             "--no-counts" => plan.counting = Counting::Off,
             "--only" => plan.only.push(rest.next().ok_or(USAGE)?.into()),
             "--out" => plan.out = Some(rest.next().ok_or(USAGE)?.into()),
+            "--runs" => {
+                let runs = rest.next().and_then(|runs| runs.parse().ok()).filter(|runs| *runs > 0);
+                plan.runs = runs.ok_or(USAGE)?;
+            }
             "--quick" => plan.limits = RoundLimits::QUICK,
             _ => return Err(USAGE.into()),
         }
@@ -75,10 +82,11 @@ pub(crate) fn parse(arguments: impl Iterator<Item = String>) -> Result<Mode, Str
 }
 
 const USAGE: &str = "\
-usage: bench [--out DIR] [--quick] [--no-counts] [--only NAME]…
+usage: bench [--out DIR] [--quick] [--runs COUNT] [--no-counts] [--only NAME]…
 
 Runs all contenders and prints the report; with --out it is also written to DIR (BENCHMARKS.md, benchmarks.svg).
 --quick          short rounds, to check that everything works
+--runs COUNT     start and measure the contenders this often, and show the medians of the runs
 --no-counts      do not count instructions
 --only NAME      this contender, or `hostile`, `crowd`, `leases`, `vault`, `run`, `platforms` or `attachments`; may be
                  repeated
@@ -97,6 +105,7 @@ mod tests {
     fn unknown_arguments_are_explained() {
         assert!(mode("--slow").unwrap_err().starts_with("usage"));
         assert!(mode("--only").is_err());
+        assert!(mode("--runs 0").is_err() && mode("--runs many").is_err());
         assert!(mode("codec medium 3").is_err());
         assert!(mode("attack politely /s").is_err());
         assert!(matches!(mode("attack messages /s"), Ok(Mode::Attack(Attack::Messages, _))));
@@ -106,5 +115,6 @@ mod tests {
     fn only_the_named_contenders_run() {
         let Ok(Mode::Run(plan)) = mode("--only direct --quick") else { panic!("not a plan") };
         assert!(plan.includes("direct") && !plan.includes("cofferdam"));
+        assert_eq!(plan.runs, 1);
     }
 }

@@ -26,6 +26,7 @@
 //! | [`report`] | tables and chart |
 //! | [`rounds`] | measures the contenders in turn, in several rounds |
 //! | [`simulation`] | the simulation behind `leases` |
+//! | [`statistics`] | medians with confidence intervals |
 //!
 //! Nothing is asserted about time: the numbers are compared with each other and reported.
 
@@ -64,6 +65,7 @@ mod relay;
 mod report;
 mod rounds;
 mod simulation;
+mod statistics;
 
 fn main() -> ExitCode {
     let done = match arguments::parse(std::env::args().skip(1)) {
@@ -97,7 +99,7 @@ fn run(plan: &Plan) -> Result<(), BenchError> {
     let paths = ProgramPaths::new()?;
     let contenders: Vec<_> =
         contenders::CONTENDERS.iter().filter(|contender| plan.includes(contender.name)).collect();
-    let results = rounds::run(&contenders, plan.limits, directory.path(), &paths);
+    let results = rounds::run(&contenders, plan, directory.path(), &paths);
     let counts = match plan.counting {
         Counting::Off => Vec::new(),
         Counting::On => instructions::count_all(directory.path(), &paths),
@@ -130,6 +132,7 @@ fn run(plan: &Plan) -> Result<(), BenchError> {
         builds: MeasuredBuilds::of(&paths),
         counts,
         rounds: plan.limits.rounds,
+        runs: plan.runs,
         machine: machine::summary(),
         versions: machine::versions(&paths),
         date: clock::today(),

@@ -32,6 +32,14 @@ impl SmallCalls {
     }
 }
 
+/// The round with the median duration of a call; zero if there are no rounds.
+pub(crate) fn median_round(rounds: &[SmallCalls]) -> SmallCalls {
+    let mut rounds = rounds.to_vec();
+    rounds.sort_unstable_by_key(|round| round.median);
+    let middle = rounds.len().saturating_sub(1) / 2;
+    rounds.get(middle).copied().unwrap_or_else(|| SmallCalls::of(Vec::new()))
+}
+
 /// The number of rounds, and the time for each part of a round.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct RoundLimits {

@@ -1,10 +1,11 @@
-//! Starts every contender's program on the host, then measures the contenders in turn, round after round.
+//! Starts every contender's program on the host, then measures the contenders in turn, round after round. Several runs start
+//! all programs again: which cores they are placed on differs from run to run.
 //!
 //! A contender that fails stays in the report with the reason, and with what was measured before.
 
 use std::path::Path;
-use std::time::Duration;
 
+use crate::arguments::Plan;
 use crate::awake::Spinners;
 use crate::bench_error::BenchError;
 use crate::contender::{Contender, PreparedContender};
@@ -12,13 +13,15 @@ use crate::footprint::{ResidentMemory, measure_memory};
 use crate::measure::{Round, RoundLimits, SmallCalls, round};
 use crate::process::Running;
 use crate::program_paths::ProgramPaths;
+use crate::statistics::Estimate;
 
 /// A contender and its measurements.
 #[derive(Debug)]
 pub(crate) struct ContenderResult {
     pub(crate) name: &'static str,
     pub(crate) about: &'static str,
-    pub(crate) rounds: Vec<Round>,
+    /// The rounds of each run.
+    pub(crate) runs: Vec<Vec<Round>>,
     pub(crate) memory: Option<ResidentMemory>,
     pub(crate) failure: Option<String>,
 }
@@ -26,12 +29,29 @@ pub(crate) struct ContenderResult {
 /// Runs all contenders; `dir` is for their files.
 pub(crate) fn run(
     contenders: &[&Contender],
-    limits: RoundLimits,
+    plan: &Plan,
     dir: &Path,
     paths: &ProgramPaths,
 ) -> Vec<ContenderResult> {
+    let mut results: Vec<ContenderResult> =
+        contenders.iter().map(|contender| ContenderResult::new(contender)).collect();
+    for number in 1..=plan.runs {
+        run_once(contenders, plan.limits, &dir.join(format!("run-{number}")), paths, &mut results);
+    }
+    results
+}
+
+/// Starts and measures every contender that has not failed, and adds what was measured to the results.
+fn run_once(
+    contenders: &[&Contender],
+    limits: RoundLimits,
+    dir: &Path,
+    paths: &ProgramPaths,
+    results: &mut [ContenderResult],
+) {
+    let pairs = contenders.iter().zip(results);
     let mut entries: Vec<Entry> =
-        contenders.iter().map(|contender| Entry::new(contender, dir, paths)).collect();
+        pairs.filter_map(|(contender, result)| Entry::start(contender, dir, paths, result)).collect();
     let awake = Spinners::start();
     if let Err(error) = &awake {
         eprintln!(
@@ -49,53 +69,93 @@ pub(crate) fn run(
     for entry in &mut entries {
         entry.measure_memory();
     }
-    entries.into_iter().map(|entry| entry.result).collect()
 }
 
 impl ContenderResult {
+    fn new(contender: &Contender) -> Self {
+        let Contender { name, about, .. } = *contender;
+        Self { name, about, runs: Vec::new(), memory: None, failure: None }
+    }
+
+    /// The median over the runs of each run's best round.
     pub(crate) fn best_small_calls(&self) -> Option<SmallCalls> {
-        self.rounds.iter().map(|round| round.small).min_by_key(|small| small.median)
+        let mut best: Vec<_> = self.runs.iter().filter_map(|run| best_small_calls(run)).collect();
+        best.sort_unstable_by_key(|small| small.median);
+        best.get(best.len().checked_sub(1)? / 2).copied()
     }
 
-    pub(crate) fn calls_per_second(&self) -> Option<f64> {
-        self.rounds.iter().map(|round| round.calls_per_second).reduce(f64::max)
-    }
-
-    pub(crate) fn best_large_call(&self) -> Option<Duration> {
-        self.rounds.iter().map(|round| round.large).min()
-    }
-
-    pub(crate) fn best_start_time(&self) -> Option<Duration> {
-        self.rounds.iter().map(|round| round.start).min()
+    /// The median over the runs of a value of each run.
+    pub(crate) fn median_of(&self, measure: impl Fn(&[Round]) -> Option<f64>) -> Option<f64> {
+        let values = self.runs.iter().filter_map(|run| measure(run));
+        Estimate::of(values).map(|estimate| estimate.median)
     }
 }
 
-struct Entry {
-    result: ContenderResult,
-    prepared: Option<PreparedContender>,
+/// The best round of a run by its median.
+pub(crate) fn best_small_calls(run: &[Round]) -> Option<SmallCalls> {
+    run.iter().map(|round| round.small).min_by_key(|small| small.median)
+}
+
+/// Seconds of a small call, in the best round of a run.
+pub(crate) fn small_call(run: &[Round]) -> Option<f64> {
+    best_small_calls(run).map(|small| small.median.as_secs_f64())
+}
+
+/// The most calls per second of a run's rounds.
+pub(crate) fn calls_per_second(run: &[Round]) -> Option<f64> {
+    run.iter().map(|round| round.calls_per_second).reduce(f64::max)
+}
+
+/// Seconds of a large call, in the best round of a run.
+pub(crate) fn large_call(run: &[Round]) -> Option<f64> {
+    run.iter().map(|round| round.large.as_secs_f64()).reduce(f64::min)
+}
+
+/// Seconds until the client has started, in the best round of a run.
+pub(crate) fn start_time(run: &[Round]) -> Option<f64> {
+    run.iter().map(|round| round.start.as_secs_f64()).reduce(f64::min)
+}
+
+/// A contender whose programs run, and where its measurements go.
+struct Entry<'a> {
+    result: &'a mut ContenderResult,
+    prepared: PreparedContender,
     _host: Option<Running>,
 }
 
-impl Entry {
-    fn new(contender: &Contender, dir: &Path, paths: &ProgramPaths) -> Self {
-        let Contender { name, about, .. } = *contender;
-        let mut result = ContenderResult { name, about, rounds: Vec::new(), memory: None, failure: None };
-        let contender_dir = dir.join(name.replace(|letter: char| !letter.is_ascii_alphanumeric(), "-"));
+impl<'a> Entry<'a> {
+    /// `None` if the contender has failed, now or in an earlier run.
+    fn start(
+        contender: &Contender,
+        dir: &Path,
+        paths: &ProgramPaths,
+        result: &'a mut ContenderResult,
+    ) -> Option<Self> {
+        if result.failure.is_some() {
+            return None;
+        }
+        let contender_dir =
+            dir.join(contender.name.replace(|letter: char| !letter.is_ascii_alphanumeric(), "-"));
         let started = contender
             .prepare(&contender_dir, paths)
             .and_then(|prepared| prepared.start_host().map(|host| (prepared, host)));
         match started {
-            Ok((prepared, host)) => Self { result, prepared: Some(prepared), _host: host },
+            Ok((prepared, host)) => {
+                result.runs.push(Vec::new());
+                Some(Self { result, prepared, _host: host })
+            }
             Err(error) => {
                 result.fail("it did not start", &error);
-                Self { result, prepared: None, _host: None }
+                None
             }
         }
     }
 
     fn run_round(&mut self, number: usize, limits: RoundLimits) {
-        let (Some(prepared), None) = (&self.prepared, &self.result.failure) else { return };
-        match round(&prepared.client, limits) {
+        if self.result.failure.is_some() {
+            return;
+        }
+        match round(&self.prepared.client, limits) {
             Ok(round) => {
                 eprintln!(
                     "bench: round {number}, {}: {:?} per small call ({} calls), {:.0} calls/s, {:?} per large call, {:?} to start",
@@ -106,15 +166,17 @@ impl Entry {
                     round.large,
                     round.start
                 );
-                self.result.rounds.push(round);
+                self.result.runs.last_mut().expect("an entry begins its run").push(round);
             }
             Err(error) => self.result.fail(&format!("in round {number}"), &error),
         }
     }
 
     fn measure_memory(&mut self) {
-        let (Some(prepared), None) = (&self.prepared, &self.result.failure) else { return };
-        match measure_memory(&prepared.client) {
+        if self.result.failure.is_some() {
+            return;
+        }
+        match measure_memory(&self.prepared.client) {
             Ok(memory) => self.result.memory = Some(memory),
             Err(error) => self.result.fail("while its memory was measured", &error),
         }

@@ -27,11 +27,11 @@ mod openbao;
 /// The name of this measurement for `--only`.
 pub(crate) const CREDENTIAL_ROTATION: &str = "vault";
 
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct CredentialRotationResults {
-    /// The best round with a credential from a file, and with one from Vault.
-    pub(crate) from_file: SmallCalls,
-    pub(crate) from_vault: SmallCalls,
+    /// The rounds with a credential from a file, and with one from Vault, made in turn.
+    pub(crate) from_file: Vec<SmallCalls>,
+    pub(crate) from_vault: Vec<SmallCalls>,
     /// All calls while one process ran, and while a new process replaced it.
     pub(crate) quiet: SmallCalls,
     pub(crate) during: SmallCalls,
@@ -138,22 +138,31 @@ fn side_by_side(
     limits: RoundLimits,
     file: &Sidecar,
     vault: &Sidecar,
-) -> Result<(SmallCalls, SmallCalls), BenchError> {
-    let mut best: [Option<SmallCalls>; 2] = [None, None];
+) -> Result<(Vec<SmallCalls>, Vec<SmallCalls>), BenchError> {
+    let round = |sidecar: &Sidecar| {
+        let mut client = sidecar.client()?;
+        let small = limits.small_calls(MAX_CALLS, || client.small_call())?;
+        client.end();
+        Ok::<_, BenchError>(small)
+    };
+    let (mut from_file, mut from_vault) = (Vec::new(), Vec::new());
     for number in 1..=limits.rounds {
-        for (best, sidecar) in best.iter_mut().zip([file, vault]) {
-            let mut client = sidecar.client()?;
-            let small = limits.small_calls(MAX_CALLS, || client.small_call())?;
-            client.end();
-            *best = best.take().into_iter().chain([small]).min_by_key(|small| small.median);
-        }
+        // Each round starts with the other sidecar, so that neither always has the same position.
+        let (of_file, of_vault) = match number % 2 {
+            0 => (round(file)?, round(vault)?),
+            _ => {
+                let of_vault = round(vault)?;
+                (round(file)?, of_vault)
+            }
+        };
         eprintln!(
-            "bench: round {number}, best medians with credentials from a file and from Vault: {:?}",
-            best.map(|best| best.map(|best| best.median))
+            "bench: round {number}, small call with a credential from a file: {:?}, from Vault: {:?}",
+            of_file.median, of_vault.median
         );
+        from_file.push(of_file);
+        from_vault.push(of_vault);
     }
-    let [from_file, from_vault] = best;
-    from_file.zip(from_vault).ok_or_else(|| BenchError::Missing("a round".into()))
+    Ok((from_file, from_vault))
 }
 
 /// Makes calls without a pause while the credential changes repeatedly; returns the durations of calls without and with

@@ -29,22 +29,20 @@ pub(crate) mod attack;
 /// The name of this measurement for `--only`.
 pub(crate) const HOSTILE: &str = "hostile";
 
-/// The best round without an attack, and of each attack.
+/// The calls of an honest shim without an attack and during each attack, round by round.
 #[derive(Clone, Debug)]
 pub(crate) struct HostileResults {
-    pub(crate) quiet: SmallCalls,
+    pub(crate) quiet: Vec<SmallCalls>,
     pub(crate) attacked: Vec<Attacked>,
 }
 
 /// The calls of an honest shim during an attack.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Attacked {
     pub(crate) attack: Attack,
-    pub(crate) small: SmallCalls,
-    /// Attacks per second in that round.
-    pub(crate) per_second: f64,
-    /// Attacks in all rounds.
-    pub(crate) attack_count: u64,
+    pub(crate) rounds: Vec<SmallCalls>,
+    /// Attacks in all rounds, and how long these took.
+    pub(crate) attacks: AttackCount,
 }
 
 impl HostileResults {
@@ -63,25 +61,27 @@ pub(crate) fn run(
     let _host = prepared.start_host()?;
     let socket = dir.join(HOSTILE).join(SOCKET);
     let _spinners_of_the_cores = Spinners::start()?;
-    let mut quiet: Option<SmallCalls> = None;
-    let mut attacked: Vec<Attacked> = Vec::new();
+    let mut quiet = Vec::new();
+    let none_yet = |attack| Attacked { attack, rounds: Vec::new(), attacks: AttackCount::default() };
+    let mut attacked: Vec<Attacked> = Attack::ALL.into_iter().map(none_yet).collect();
     for number in 1..=limits.rounds {
         let small = round(&prepared, limits, || Ok(()), |()| Ok(()))?.0;
         eprintln!("bench: round {number}, quiet: {:?} per small call", small.median);
-        quiet = quiet.into_iter().chain([small]).min_by_key(|small| small.median);
-        for attack in Attack::ALL {
+        quiet.push(small);
+        for attacked in &mut attacked {
+            let attack = attacked.attack;
             let (small, done) =
                 round(&prepared, limits, || Attacker::start(attack, &socket), Attacker::finish)?;
-            let per_second = done.count as f64 / done.seconds;
             eprintln!(
-                "bench: round {number}, {}: {:?} per small call, {per_second:.0} attacks per second",
+                "bench: round {number}, {}: {:?} per small call, {:.0} attacks per second",
                 attack.name(),
-                small.median
+                small.median,
+                done.per_second()
             );
-            keep_best(&mut attacked, Attacked { attack, small, per_second, attack_count: done.count });
+            attacked.rounds.push(small);
+            attacked.attacks.add(done);
         }
     }
-    let quiet = quiet.ok_or_else(|| BenchError::Missing("a round without an attack".into()))?;
     Ok(HostileResults { quiet, attacked })
 }
 
@@ -123,25 +123,27 @@ fn round<A, T>(
     Ok((small, ended))
 }
 
-fn keep_best(all: &mut Vec<Attacked>, new: Attacked) {
-    let Some(known) = all.iter_mut().find(|known| known.attack == new.attack) else { return all.push(new) };
-    let attack_count = known.attack_count + new.attack_count;
-    if new.small.median < known.small.median {
-        *known = new;
-    }
-    known.attack_count = attack_count;
-}
-
 /// The running hostile sandbox.
 struct Attacker {
     running: Running,
     printed: BufReader<ChildStdout>,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq)]
-struct AttackCount {
-    count: u64,
-    seconds: f64,
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(crate) struct AttackCount {
+    pub(crate) count: u64,
+    pub(crate) seconds: f64,
+}
+
+impl AttackCount {
+    pub(crate) fn per_second(self) -> f64 {
+        self.count as f64 / self.seconds
+    }
+
+    fn add(&mut self, more: Self) {
+        self.count += more.count;
+        self.seconds += more.seconds;
+    }
 }
 
 impl Attacker {
@@ -198,23 +200,13 @@ fn parse_attack_count(line: &str) -> Option<AttackCount> {
 mod tests {
     use super::*;
 
-    fn attacked(median: u64, attack_count: u64) -> Attacked {
-        let time = Duration::from_micros(median);
-        let small = SmallCalls { median: time, p99: time, calls: 1 };
-        Attacked { attack: Attack::Messages, small, per_second: median as f64, attack_count }
-    }
-
     #[test]
-    fn the_best_round_is_kept_and_attacks_of_all_rounds_are_added() {
-        let mut all = Vec::new();
-        for (median, attacks) in [(9, 1), (5, 10), (7, 100)] {
-            keep_best(&mut all, attacked(median, attacks));
+    fn attacks_of_all_rounds_are_added() {
+        let mut attacks = AttackCount::default();
+        for (count, seconds) in [(100, 0.5), (50, 0.25), (150, 0.25)] {
+            attacks.add(AttackCount { count, seconds });
         }
-        let [best] = all[..] else { panic!("not one entry: {all:?}") };
-        assert_eq!(
-            (best.small.median, best.per_second, best.attack_count),
-            (Duration::from_micros(5), 5.0, 111)
-        );
+        assert_eq!((attacks.count, attacks.per_second()), (300, 300.0));
     }
 
     #[test]

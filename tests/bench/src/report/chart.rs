@@ -5,32 +5,32 @@ use std::time::Duration;
 
 use super::units::{rate, time};
 use crate::contenders::{COFFERDAM, COFFERDAM_TLS, COFFERDAM_WEB_SOCKET, DIRECT, SOCAT};
-use crate::rounds::ContenderResult;
+use crate::rounds::{self, ContenderResult};
 
 pub(super) fn svg(results: &[ContenderResult]) -> String {
     let panels = [
         Panel {
             title: "One small call, p50",
             better: "shorter is better",
-            value: |result| result.best_small_calls().map(|small| small.median.as_secs_f64()),
+            value: |result| result.median_of(rounds::small_call),
             label: seconds_label,
         },
         Panel {
             title: "Calls per second, 32 in flight",
             better: "longer is better",
-            value: ContenderResult::calls_per_second,
+            value: |result| result.median_of(rounds::calls_per_second),
             label: rate,
         },
         Panel {
             title: "A 1 MiB result, p50",
             better: "shorter is better",
-            value: |result| result.best_large_call().map(|large| large.as_secs_f64()),
+            value: |result| result.median_of(rounds::large_call),
             label: seconds_label,
         },
         Panel {
             title: "Start to tools/list",
             better: "shorter is better",
-            value: |result| result.best_start_time().map(|start| start.as_secs_f64()),
+            value: |result| result.median_of(rounds::start_time),
             label: seconds_label,
         },
     ];

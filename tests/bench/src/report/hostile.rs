@@ -4,8 +4,9 @@ use std::fmt::Write;
 
 use super::Measurement;
 use super::units::{grouped, rate, rounded, time};
+use crate::hostile::HostileResults;
 use crate::hostile::attack::Attack;
-use crate::hostile::{Attacked, HostileResults};
+use crate::measure::median_round;
 
 pub(super) fn section(trial: &Measurement<HostileResults>, out: &mut String) {
     let Some(hostile) = trial.results() else { return };
@@ -15,22 +16,21 @@ pub(super) fn section(trial: &Measurement<HostileResults>, out: &mut String) {
          |---|--:|--:|--:|--:|--:|\n",
     );
     // Writing to a string cannot fail.
-    let quiet = hostile.quiet;
+    let quiet = median_round(&hostile.quiet);
     let _ = writeln!(out, "| none | {} | 1 | {} | – | – |", time(quiet.median), time(quiet.p99));
     for attacked in &hostile.attacked {
-        let Attacked { attack, small, per_second, attack_count } = *attacked;
-        let (what, load) = match attack {
+        let (what, attacks) = match attacked.attack {
             Attack::Busy => ("only computes", None),
-            Attack::Connections => {
-                ("opens connections without a valid Hello", Some((per_second, attack_count)))
-            }
-            Attack::Messages => ("sends tiny messages", Some((per_second, attack_count))),
+            Attack::Connections => ("opens connections without a valid Hello", Some(attacked.attacks)),
+            Attack::Messages => ("sends tiny messages", Some(attacked.attacks)),
         };
-        let (per_second, attack_count) =
-            load.map_or(("–".into(), "–".into()), |(often, count)| (rate(often), grouped(count)));
+        let (per_second, count) = attacks.map_or(("–".into(), "–".into()), |attacks| {
+            (rate(attacks.per_second()), grouped(attacks.count))
+        });
+        let small = median_round(&attacked.rounds);
         let _ = writeln!(
             out,
-            "| {what} | {} | {} | {} | {per_second} | {attack_count} |",
+            "| {what} | {} | {} | {} | {per_second} | {count} |",
             time(small.median),
             rounded(small.median.as_secs_f64() / quiet.median.as_secs_f64()),
             time(small.p99)

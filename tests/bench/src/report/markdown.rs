@@ -9,11 +9,12 @@ use super::leases;
 use super::local_run;
 use super::method::METHOD;
 use super::platforms;
-use super::targets::evaluate;
-use super::units::{grouped, megabytes, rate, rounded, time, without_directories};
+use super::targets::{evaluate, ratio_of_runs};
+use super::units::{grouped, megabytes, rate, rounded, seconds, time, without_directories};
 use super::{NOTES, ReportData};
 use crate::contenders::SOCAT;
-use crate::rounds::ContenderResult;
+use crate::measure::Round;
+use crate::rounds;
 
 pub(super) fn text(findings: &ReportData, notes: &str) -> String {
     let mut out = String::from("# Benchmarks\n\n");
@@ -28,10 +29,18 @@ pub(super) fn text(findings: &ReportData, notes: &str) -> String {
     );
     let _ = write!(
         out,
-        "All contenders ran in one run, in turn, {} rounds each, with the cores kept from sleeping; the best round of \
-         each is shown. Behind each of them is the same small stdio server. Times are those of this machine: only the \
+        "All contenders ran in turn, {}, with the cores kept from sleeping; {}. Behind each of them is the same small stdio server. Times are those of this machine: only the \
          ratios can be compared with other machines.\n\n![The same numbers as a chart](benchmarks.svg)\n",
-        findings.rounds
+        match findings.runs {
+            1 => format!("{} rounds each", findings.rounds),
+            runs => format!("{runs} runs of {} rounds each", findings.rounds),
+        },
+        match findings.runs {
+            1 => "the best round of each is shown",
+            _ =>
+                "the median of the runs is shown, of each run its best round, and beside the ratios of the promised numbers \
+                 their smallest and largest value",
+        }
     );
     side_by_side(findings, &mut out);
     target_numbers(findings, &mut out);
@@ -62,27 +71,24 @@ fn side_by_side(findings: &ReportData, out: &mut String) {
     );
     let socat = findings.result(SOCAT);
     for result in &findings.results {
-        let small =
-            |result: &ContenderResult| result.best_small_calls().map(|small| small.median.as_secs_f64());
-        let large = |result: &ContenderResult| result.best_large_call().map(|large| large.as_secs_f64());
-        let start = |result: &ContenderResult| result.best_start_time().map(|start| start.as_secs_f64());
-        let to_socat = |measure: &dyn Fn(&ContenderResult) -> Option<f64>| {
-            let ratio = measure(result).zip(socat.and_then(measure)).map(|(own, socat)| own / socat);
+        let to_socat = |measure: fn(&[Round]) -> Option<f64>| {
+            let ratio = socat.and_then(|socat| ratio_of_runs(result, socat, measure));
             match result.name == SOCAT {
                 true => "1".into(),
-                false => or_dash(ratio.map(rounded)),
+                false => or_dash(ratio.map(|ratio| rounded(ratio.median))),
             }
         };
+        let duration = |measure: fn(&[Round]) -> Option<f64>| or_dash(result.median_of(measure).map(seconds));
         let cells = [
-            or_dash(result.best_small_calls().map(|small| time(small.median))),
-            to_socat(&small),
+            duration(rounds::small_call),
+            to_socat(rounds::small_call),
             or_dash(result.best_small_calls().map(|small| time(small.p99))),
-            or_dash(result.calls_per_second().map(rate)),
-            to_socat(&ContenderResult::calls_per_second),
-            or_dash(result.best_large_call().map(time)),
-            to_socat(&large),
-            or_dash(result.best_start_time().map(time)),
-            to_socat(&start),
+            or_dash(result.median_of(rounds::calls_per_second).map(rate)),
+            to_socat(rounds::calls_per_second),
+            duration(rounds::large_call),
+            to_socat(rounds::large_call),
+            duration(rounds::start_time),
+            to_socat(rounds::start_time),
             or_dash(result.memory.map(|memory| megabytes(memory.after_small_calls))),
             or_dash(result.memory.map(|memory| megabytes(memory.after_large_call))),
         ];

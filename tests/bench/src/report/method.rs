@@ -12,7 +12,8 @@ calls in the same time; a failed one is listed with the reason.
 
 Beside a hostile sandbox: one sidecar with default limits, an honest shim on the shared socket that makes small calls
 one at a time, and rounds in turn: with no other load, beside a process that only computes, and beside each attack;
-the best round of each is compared. The attacks come from one process on the same socket, as fast as it can: either
+the ratio is the median of the ratios of all rounds, with its 95 % interval. If that contains 1, no difference was
+seen. The attacks come from one process on the same socket, as fast as it can: either
 connections that send nothing, half a Hello, garbage, an oversize frame or a Hello for a server that does not exist,
 500 of them open at a time; or a link that sends messages of at most 36 bytes, and pings, up to its credit, and reads
 the responses. The attacker has the same priority and the same cores as everything else, while a real sandbox would
@@ -32,8 +33,8 @@ The time for each is the real time of the whole run, with timers and tasks, divi
 reads and look-ups.
 
 Credentials from Vault: two sidecars, one with the server's credential in a file and one with it in a real OpenBao in
-memory, are called in turn through a shim; the best round of each is compared. A third checks its secret every second,
-and the benchmark changes the secret repeatedly: each time a new process takes over while the harness makes small
+memory, are called in turn through a shim; the ratio is the median of the ratios of all rounds, with its 95 %
+interval. A third checks its secret every second, and the benchmark changes the secret repeatedly: each time a new process takes over while the harness makes small
 calls one at a time, without a pause. A call counts as made during a replacement if the server had two processes when
 the call began or ended, or if the process changed in between. A single error fails the rows.
 

@@ -61,6 +61,7 @@ pub(crate) struct ReportData {
     pub(crate) builds: MeasuredBuilds,
     pub(crate) counts: Vec<InstructionCount>,
     pub(crate) rounds: usize,
+    pub(crate) runs: usize,
     pub(crate) machine: String,
     pub(crate) versions: Vec<String>,
     pub(crate) date: String,
@@ -140,8 +141,8 @@ mod tests {
     use super::*;
     use crate::attachments::IdleLoad;
     use crate::contenders::{COFFERDAM, SOCAT};
-    use crate::hostile::Attacked;
     use crate::hostile::attack::Attack;
+    use crate::hostile::{AttackCount, Attacked};
     use crate::measure::{Round, SmallCalls};
     use crate::platforms::{Route, RouteResult};
     use builds::BuildProfile;
@@ -157,11 +158,11 @@ mod tests {
             calls_per_second,
             large: Duration::from_micros(100 * small),
         };
-        let rounds = match failure {
-            None => vec![round(small + 5, 900.0), round(small, 800.0)],
+        let runs = match failure {
+            None => vec![vec![round(small + 5, 900.0), round(small, 800.0)]],
             Some(_) => Vec::new(),
         };
-        ContenderResult { name, about: "a <test>", rounds, memory: None, failure: failure.map(Into::into) }
+        ContenderResult { name, about: "a <test>", runs, memory: None, failure: failure.map(Into::into) }
     }
 
     fn findings() -> ReportData {
@@ -186,6 +187,7 @@ mod tests {
             },
             counts: Vec::new(),
             rounds: 2,
+            runs: 1,
             machine: "2 cores".into(),
             versions: Vec::new(),
             date: "2026-01-01".into(),
@@ -200,6 +202,20 @@ mod tests {
         assert!(text.contains("1.40 × | ≤ 1.5 × | holds"), "{text}");
         assert!(text.contains("| 2.60 MB | – | – | ≤ 2.5 MB | **misses by 4.0 %**"), "{text}");
         assert!(text.contains("≥ 25 × | not measured"), "{text}");
+    }
+
+    #[test]
+    fn several_runs_are_compared_by_the_median_of_their_ratios() {
+        let mut findings = findings();
+        findings.runs = 3;
+        for small in [10, 25] {
+            findings.results[0].runs.extend(result(SOCAT, 20, None).runs);
+            findings.results[2].runs.extend(result(COFFERDAM, small, None).runs);
+        }
+        let text = findings.text("");
+        assert!(text.contains("3 runs of 2 rounds each"), "{text}");
+        assert!(text.contains("| cofferdam | 25.0 µs | 1.25 |"), "{text}");
+        assert!(text.contains("| 1.25 × (0.50–1.40) | ≤ 1.2 × | **misses by 4.2 %**"), "{text}");
     }
 
     #[test]
@@ -228,24 +244,26 @@ mod tests {
 
     #[test]
     fn an_attacked_link_is_compared_with_a_quiet_one_and_the_load_is_shown() {
-        let attacked = |attack, median, per_second| Attacked {
+        let attacked = |attack, median| Attacked {
             attack,
-            small: small(median),
-            per_second,
-            attack_count: 12_345,
+            rounds: vec![small(median); 6],
+            attacks: AttackCount { count: 12_345, seconds: 0.5 },
         };
         let attacked = vec![
-            attacked(Attack::Busy, 60, 9.0),
-            attacked(Attack::Connections, 100, 20_000.0),
-            attacked(Attack::Messages, 200, 400_000.0),
+            attacked(Attack::Busy, 60),
+            attacked(Attack::Connections, 100),
+            attacked(Attack::Messages, 200),
         ];
         let mut findings = findings();
-        findings.hostile = Measurement::Done(HostileResults { quiet: small(50), attacked });
+        findings.hostile = Measurement::Done(HostileResults { quiet: vec![small(50); 6], attacked });
         let text = findings.text("");
-        assert!(text.contains("| 100 µs | quiet: 50.0 µs | 2.00 × | ≤ 3 × | holds"), "{text}");
-        assert!(text.contains("| 200 µs | quiet: 50.0 µs | 4.00 × | ≤ 3 × | **misses by 33.3 %**"), "{text}");
+        assert!(
+            text.contains("| 100 µs | quiet: 50.0 µs | 2.00 × (95 %: 2.00–2.00) | ≤ 3 × | holds |"),
+            "{text}"
+        );
+        assert!(text.contains("| 4.00 × (95 %: 4.00–4.00) | ≤ 3 × | **misses by 33.3 %**"), "{text}");
         assert!(text.contains("| only computes | 60.0 µs | 1.20 | 600 µs | – | – |"), "{text}");
-        assert!(text.contains("| 100 µs | 2.00 | 1.00 ms | 20\u{202f}000 | 12\u{202f}345 |"), "{text}");
+        assert!(text.contains("| 100 µs | 2.00 | 1.00 ms | 24\u{202f}690 | 12\u{202f}345 |"), "{text}");
     }
 
     #[test]
@@ -281,15 +299,16 @@ mod tests {
     fn vault_credentials_are_compared_with_a_file_and_replacements_with_quiet_times() {
         let mut findings = findings();
         findings.credential_rotation = Measurement::Done(CredentialRotationResults {
-            from_file: small(50),
-            from_vault: small(51),
+            from_file: vec![small(50), small(51), small(49), small(50), small(52), small(50)],
+            from_vault: vec![small(51), small(50), small(50), small(51), small(51), small(51)],
             quiet: small(50),
             during: small(80),
             longest: Duration::from_millis(3),
             replacements: 12,
         });
         let text = findings.text("");
-        assert!(text.contains("| 51.0 µs | from a file: 50.0 µs | 1.02 × | ≤ 1.1 × | holds"), "{text}");
+        assert!(text.contains("from a file: 50.0 µs | 1.02 × (95 %: 0.98–1.02) | ≤ 1.1 ×"), "{text}");
+        assert!(text.contains("| ≤ 1.1 × | holds; no difference seen |"), "{text}");
         assert!(text.contains("| 800 µs | quiet, p99: 500 µs | 1.60 × |"), "{text}");
         assert!(
             text.contains("| during one of 12 replacements | 80.0 µs | 800 µs | 3.00 ms | 100 |"),

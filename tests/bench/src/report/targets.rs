@@ -3,15 +3,17 @@
 use std::time::Duration;
 
 use super::ReportData;
-use super::units::{megabytes, rate, rounded, time};
+use super::units::{megabytes, rate, rounded, seconds, time};
 use crate::contenders::{COFFERDAM, PEERS, SOCAT};
 use crate::credential_rotation::CredentialRotationResults;
 use crate::hostile::HostileResults;
 use crate::hostile::attack::Attack;
 use crate::local_run::LocalRunResults;
 use crate::many_sessions::ManySessionsResults;
+use crate::measure::{Round, SmallCalls};
 use crate::platforms::{PlatformResults, Route, RouteResult};
-use crate::rounds::ContenderResult;
+use crate::rounds::{self, ContenderResult};
+use crate::statistics::Estimate;
 
 /// One target and its measured value.
 pub(super) struct TargetResult {
@@ -24,23 +26,16 @@ pub(super) struct TargetResult {
 }
 
 pub(super) fn evaluate(findings: &ReportData) -> Vec<TargetResult> {
-    let small = |result: &ContenderResult| result.best_small_calls().map(|small| small.median);
-    let mut results = vec![findings.compare_durations(SMALL, SOCAT, small, Bound::AtMost(1.2))];
-    results.extend(PEERS.map(|peer| findings.compare_speeds(SMALL, peer, small, Bound::AtLeast(25.0))));
-    results.push(findings.compare_rates(SOCAT, Bound::AtLeast(0.7)));
-    results.extend(PEERS.map(|peer| findings.compare_rates(peer, Bound::AtLeast(100.0))));
-    results.push(findings.compare_durations(
-        "a 1 MiB result, p50",
-        SOCAT,
-        ContenderResult::best_large_call,
-        Bound::AtMost(1.5),
-    ));
-    results.push(findings.compare_durations(
-        "start to `tools/list`, server warm",
-        SOCAT,
-        ContenderResult::best_start_time,
-        Bound::AtMost(3.0),
-    ));
+    let small = |peer, bound| findings.compare(SMALL, peer, rounds::small_call, seconds, bound);
+    let rates = |peer, bound| findings.compare(RATE, peer, rounds::calls_per_second, rate, bound);
+    let mut results = vec![small(SOCAT, Bound::AtMost(1.2))];
+    results.extend(PEERS.map(|peer| small(peer, Bound::AtLeastTheInverse(25.0))));
+    results.push(rates(SOCAT, Bound::AtLeast(0.7)));
+    results.extend(PEERS.map(|peer| rates(peer, Bound::AtLeast(100.0))));
+    let large = "a 1 MiB result, p50";
+    results.push(findings.compare(large, SOCAT, rounds::large_call, seconds, Bound::AtMost(1.5)));
+    let start = "start to `tools/list`, server warm";
+    results.push(findings.compare(start, SOCAT, rounds::start_time, seconds, Bound::AtMost(3.0)));
     results.push(size("shim: size of the static file", findings.builds.shim_size, 2_500_000));
     results.push(size("the same without TLS and hub", findings.builds.small_shim_size, 1_000_000));
     let memory = findings.result(COFFERDAM).and_then(|result| result.memory);
@@ -70,47 +65,43 @@ pub(super) fn evaluate(findings: &ReportData) -> Vec<TargetResult> {
 #[derive(Clone, Copy)]
 enum Bound {
     AtLeast(f64),
+    /// How many times as long the other may take at least: the inverse of the ratio is compared and shown.
+    AtLeastTheInverse(f64),
     AtMost(f64),
 }
 
 const SMALL: &str = "one small call, p50";
+const RATE: &str = "calls per second, 32 in flight";
 const NOT_MEASURED: &str = "not measured";
 
 impl ReportData {
-    /// Compares durations: Cofferdam's as a multiple of the contender's.
-    fn compare_durations(
+    /// Compares Cofferdam with a contender by a value of each run.
+    fn compare(
         &self,
         what: &'static str,
         name: &'static str,
-        measure: impl Fn(&ContenderResult) -> Option<Duration>,
+        measure: fn(&[Round]) -> Option<f64>,
+        show: fn(f64) -> String,
         bound: Bound,
     ) -> TargetResult {
-        let (ours, theirs) = (self.of(COFFERDAM, &measure), self.of(name, &measure));
-        target_result(what, ours.map(time), name, theirs.map(time), ratio_of(ours, theirs), bound)
+        let (ours, theirs) = (self.result(COFFERDAM), self.result(name));
+        let median = |result: Option<&ContenderResult>| result.and_then(|result| result.median_of(measure));
+        let ratio = ours.zip(theirs).and_then(|(ours, theirs)| match bound {
+            Bound::AtLeastTheInverse(_) => ratio_of_runs(theirs, ours, measure),
+            Bound::AtLeast(_) | Bound::AtMost(_) => ratio_of_runs(ours, theirs, measure),
+        });
+        target_result(what, median(ours).map(show), name, median(theirs).map(show), ratio, bound)
     }
+}
 
-    /// Compares durations: the contender's as a multiple of Cofferdam's.
-    fn compare_speeds(
-        &self,
-        what: &'static str,
-        name: &'static str,
-        measure: impl Fn(&ContenderResult) -> Option<Duration>,
-        bound: Bound,
-    ) -> TargetResult {
-        let (ours, theirs) = (self.of(COFFERDAM, &measure), self.of(name, &measure));
-        target_result(what, ours.map(time), name, theirs.map(time), ratio_of(theirs, ours), bound)
-    }
-
-    fn compare_rates(&self, name: &'static str, bound: Bound) -> TargetResult {
-        let measure = ContenderResult::calls_per_second;
-        let (ours, theirs) = (self.of(COFFERDAM, &measure), self.of(name, &measure));
-        let ratio = ours.zip(theirs).map(|(ours, theirs)| ours / theirs);
-        target_result("calls per second, 32 in flight", ours.map(rate), name, theirs.map(rate), ratio, bound)
-    }
-
-    fn of<T>(&self, name: &str, measure: &impl Fn(&ContenderResult) -> Option<T>) -> Option<T> {
-        self.result(name).and_then(measure)
-    }
+/// The ratio of two contenders' values in each run that both have completed.
+pub(super) fn ratio_of_runs(
+    one: &ContenderResult,
+    other: &ContenderResult,
+    measure: fn(&[Round]) -> Option<f64>,
+) -> Option<Estimate> {
+    let runs = one.runs.iter().zip(&other.runs);
+    Estimate::of(runs.filter_map(|(one, other)| Some(measure(one)? / measure(other)?)))
 }
 
 fn target_result(
@@ -118,20 +109,30 @@ fn target_result(
     ours: Option<String>,
     name: &str,
     theirs: Option<String>,
-    ratio: Option<f64>,
+    ratio: Option<Estimate>,
     bound: Bound,
 ) -> TargetResult {
     let target = match bound {
-        Bound::AtLeast(least) => format!("≥ {least} ×"),
+        Bound::AtLeast(least) | Bound::AtLeastTheInverse(least) => format!("≥ {least} ×"),
         Bound::AtMost(most) => format!("≤ {most} ×"),
     };
     TargetResult {
         what,
-        ours: or_not_measured(ours),
-        against: format_against(name, theirs),
-        ratio: format_ratio(ratio),
+        ours: ours.unwrap_or_else(|| NOT_MEASURED.into()),
+        against,
+        ratio: ratio.map_or_else(|| "–".into(), show_ratio),
         target,
-        outcome: outcome(ratio, bound),
+        outcome: outcome(ratio.map(|ratio| ratio.median), bound),
+    }
+}
+
+/// The median, and how certain it is: the 95 % interval, or the spread of values that are too few for one.
+fn show_ratio(ratio: Estimate) -> String {
+    let median = rounded(ratio.median);
+    match (ratio.interval, ratio.spread) {
+        (Some((low, high)), _) => format!("{median} × (95 %: {}–{})", rounded(low), rounded(high)),
+        (None, (low, high)) if low < high => format!("{median} × ({}–{})", rounded(low), rounded(high)),
+        (None, _) => format!("{median} ×"),
     }
 }
 
@@ -209,8 +210,9 @@ fn platforms(platforms: Option<&PlatformResults>) -> [TargetResult; 4] {
 }
 
 fn attacked(what: &'static str, hostile: Option<&HostileResults>, attack: Attack) -> TargetResult {
-    let ours = hostile.and_then(|hostile| hostile.under(attack)).map(|attacked| attacked.small.median);
-    compare_with(what, ours, "quiet", hostile.map(|hostile| hostile.quiet.median), Bound::AtMost(3.0))
+    let attacked = hostile.and_then(|hostile| hostile.under(attack));
+    let pairs = hostile.zip(attacked).map(|(hostile, attacked)| (&attacked.rounds[..], &hostile.quiet[..]));
+    compare_rounds(what, pairs, "quiet", Bound::AtMost(3.0))
 }
 
 fn many_sessions(many_sessions: Option<&ManySessionsResults>) -> TargetResult {
@@ -230,11 +232,10 @@ fn many_sessions(many_sessions: Option<&ManySessionsResults>) -> TargetResult {
 fn credential_rotation(credential_rotation: Option<&CredentialRotationResults>) -> [TargetResult; 2] {
     let time = |measure: fn(&CredentialRotationResults) -> Duration| credential_rotation.map(measure);
     [
-        compare_with(
+        compare_rounds(
             "one small call with a credential of Vault's, p50",
-            time(|found| found.from_vault.median),
+            credential_rotation.map(|found| (&found.from_vault[..], &found.from_file[..])),
             "from a file",
-            time(|found| found.from_file.median),
             Bound::AtMost(1.1),
         ),
         compare_with(
@@ -247,7 +248,26 @@ fn credential_rotation(credential_rotation: Option<&CredentialRotationResults>) 
     ]
 }
 
-/// Compares two durations of Cofferdam itself: `ours` as a multiple of `other`.
+/// Compares calls that were measured in rounds, in turn, by the ratio of the medians of each round.
+fn compare_rounds(
+    what: &'static str,
+    rounds: Option<(&[SmallCalls], &[SmallCalls])>,
+    name: &str,
+    bound: Bound,
+) -> TargetResult {
+    let medians = |rounds: &[SmallCalls]| rounds.iter().map(|round| round.median.as_secs_f64()).collect();
+    let (ours, other): (Vec<f64>, Vec<f64>) =
+        rounds.map(|(ours, other)| (medians(ours), medians(other))).unwrap_or_default();
+    let median = |values: &[f64]| Estimate::of(values.iter().copied()).map(|found| seconds(found.median));
+    let ratio = Estimate::of(ours.iter().zip(&other).map(|(ours, other)| ours / other));
+    let compared = target_result(what, median(&ours), name, median(&other), ratio, bound);
+    match ratio.is_some_and(|ratio| ratio.may_be(1.0)) {
+        true => TargetResult { outcome: format!("{}; no difference seen", compared.outcome), ..compared },
+        false => compared,
+    }
+}
+
+/// Compares the durations of two measurements.
 fn compare_with(
     what: &'static str,
     ours: Option<Duration>,
@@ -255,7 +275,8 @@ fn compare_with(
     other: Option<Duration>,
     bound: Bound,
 ) -> TargetResult {
-    target_result(what, ours.map(time), name, other.map(time), ratio_of(ours, other), bound)
+    let ratio = ours.zip(other).map(|(ours, other)| ours.as_secs_f64() / other.as_secs_f64());
+    target_result(what, ours.map(time), name, other.map(time), Estimate::of(ratio), bound)
 }
 
 fn idle_session(many_sessions: Option<&ManySessionsResults>) -> TargetResult {
@@ -274,7 +295,7 @@ fn idle_session(many_sessions: Option<&ManySessionsResults>) -> TargetResult {
 fn outcome(found: Option<f64>, bound: Bound) -> String {
     let Some(found) = found else { return NOT_MEASURED.into() };
     let missed_by = match bound {
-        Bound::AtLeast(least) => 1.0 - found / least,
+        Bound::AtLeast(least) | Bound::AtLeastTheInverse(least) => 1.0 - found / least,
         Bound::AtMost(most) => found / most - 1.0,
     };
     match missed_by > 0.0 {

@@ -3,7 +3,11 @@
 use std::time::Duration;
 
 pub(super) fn time(time: Duration) -> String {
-    let seconds = time.as_secs_f64();
+    seconds(time.as_secs_f64())
+}
+
+/// A duration that was measured in seconds.
+pub(super) fn seconds(seconds: f64) -> String {
     match seconds {
         s if s < 1e-3 => format!("{} µs", rounded(s * 1e6)),
         s if s < 1.0 => format!("{} ms", rounded(s * 1e3)),
