@@ -118,16 +118,17 @@ fn target_result(
     };
     TargetResult {
         what,
-        ours: ours.unwrap_or_else(|| NOT_MEASURED.into()),
-        against,
-        ratio: ratio.map_or_else(|| "–".into(), show_ratio),
+        ours: or_not_measured(ours),
+        against: format_against(name, theirs),
+        ratio: format_ratio(ratio),
         target,
         outcome: outcome(ratio.map(|ratio| ratio.median), bound),
     }
 }
 
 /// The median, and how certain it is: the 95 % interval, or the spread of values that are too few for one.
-fn show_ratio(ratio: Estimate) -> String {
+fn format_ratio(ratio: Option<Estimate>) -> String {
+    let Some(ratio) = ratio else { return "–".into() };
     let median = rounded(ratio.median);
     match (ratio.interval, ratio.spread) {
         (Some((low, high)), _) => format!("{median} × (95 %: {}–{})", rounded(low), rounded(high)),
@@ -142,10 +143,6 @@ fn or_not_measured(measured: Option<String>) -> String {
 
 fn format_against(name: &str, theirs: Option<String>) -> String {
     format!("{name}: {}", or_not_measured(theirs))
-}
-
-fn format_ratio(ratio: Option<f64>) -> String {
-    ratio.map_or_else(|| "–".into(), |ratio| format!("{} ×", rounded(ratio)))
 }
 
 fn ratio_of(ours: Option<Duration>, other: Option<Duration>) -> Option<f64> {
@@ -191,7 +188,7 @@ fn platforms(platforms: Option<&PlatformResults>) -> [TargetResult; 4] {
             what,
             ours: or_not_measured(ours.map(time)),
             against: format_against("local hub", local.map(time)),
-            ratio: format_ratio(ratio_of(ours, local)),
+            ratio: format_ratio(Estimate::of(ratio_of(ours, local))),
             target: format!("≤ {}", time(ATTACH_TARGET)),
             outcome: outcome(ours.map(|ours| ours.as_secs_f64()), Bound::AtMost(target)),
         }
@@ -275,8 +272,7 @@ fn compare_with(
     other: Option<Duration>,
     bound: Bound,
 ) -> TargetResult {
-    let ratio = ours.zip(other).map(|(ours, other)| ours.as_secs_f64() / other.as_secs_f64());
-    target_result(what, ours.map(time), name, other.map(time), Estimate::of(ratio), bound)
+    target_result(what, ours.map(time), name, other.map(time), Estimate::of(ratio_of(ours, other)), bound)
 }
 
 fn idle_session(many_sessions: Option<&ManySessionsResults>) -> TargetResult {
