@@ -107,11 +107,6 @@ impl Request {
         self.path.split('/').filter(|segment| !segment.is_empty()).collect()
     }
 
-    /// Sends no response, and returns when the client has disconnected.
-    pub(super) fn wait_for_disconnect(mut self) {
-        let _ = std::io::copy(&mut self.reader, &mut std::io::sink());
-    }
-
     pub(super) fn respond(mut self, response: &Response) {
         let Response { status, headers, body } = response;
         let headers: String = headers.iter().map(|header| format!("{header}\r\n")).collect();
