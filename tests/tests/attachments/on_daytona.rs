@@ -1,5 +1,7 @@
 //! Attachments on Daytona: `cofferdam attach daytona`, by the preview link and by SSH, and `[attach.NAME]`.
 
+use std::time::Duration;
+
 use cofferdam_tests::attach::{Attach, connected, shim_binary};
 use cofferdam_tests::daytona_double::{API_KEY, DaytonaDouble, Fault, ServiceName, Speed};
 use cofferdam_tests::deadline::{
