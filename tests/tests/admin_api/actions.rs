@@ -18,6 +18,18 @@ fn actions(world: &World) -> Vec<Value> {
     records
 }
 
+/// Waits until the newest record is the result of this action: while the disk is slow, results are recorded after the
+/// response.
+#[track_caller]
+fn wait_for_result(world: &World, action: &str) -> Value {
+    let mut newest = Value::Null;
+    wait_until("the result of the action is recorded", || {
+        newest = actions(world).pop().unwrap_or_default();
+        newest["action"] == action && newest["state"] != "requested"
+    });
+    newest
+}
+
 #[test]
 fn each_action_is_recorded_with_its_caller_and_without_secrets() {
     let world = two_grants().start();
@@ -29,6 +41,7 @@ fn each_action_is_recorded_with_its_caller_and_without_secrets() {
     let token = token.trim();
     let by_token = json!(format!("token:{}", id_of(token)));
     let created = json!({"action": "create_token", "state": "done", "by": by_user, "grant": "dev", "token": id_of(token)});
+    wait_for_result(&world, "create_token");
     let records = actions(&world);
     assert_eq!(records[0]["state"], "requested");
     assert_eq!(records[1..], [created]);
@@ -39,30 +52,31 @@ fn each_action_is_recorded_with_its_caller_and_without_secrets() {
     let requested = json!({"action": "enroll", "state": "requested", "by": by_token, "by_name": "ci", "sandbox": "box1", "grant": "dev"});
     let mut done = requested.clone();
     (done["state"], done["enrolment"]) = (json!("done"), enrolment.clone());
+    wait_for_result(&world, "enroll");
     assert_eq!(actions(&world)[2..], [requested, done]);
 
     let mut attachment = client.open(&attach_request(&client, "dev", "attached-box"));
     read_until(&mut *attachment, "attaching");
-    let attached = actions(&world).pop().unwrap();
+    let attached = wait_for_result(&world, "attach");
     assert_eq!((&attached["action"], &attached["state"]), (&json!("attach"), &json!("done")));
     assert_eq!((&attached["sandbox"], &attached["by"]), (&json!("attached-box"), &by_token));
     assert!(attached["enrolment"].is_string(), "{attached}");
 
     world.cofferdam_text(&["enrolments", "end", "box1"]);
     let ended = json!({"action": "end_enrolment", "state": "done", "by": by_user, "enrolment": enrolment, "sandbox": "box1", "grant": "dev"});
-    assert_eq!(actions(&world).pop().unwrap(), ended);
+    assert_eq!(wait_for_result(&world, "end_enrolment"), ended);
 
     let _shim = world.connected("tools");
     let session = admin.get("/v1/sessions").ok()["sessions"][0]["session"].clone();
     client.post("/v1/kill", &json!({"session": session})).ok();
     let killed = json!({"action": "kill", "state": "done", "by": by_token, "by_name": "ci", "session": session, "grant": "dev"});
-    assert_eq!(actions(&world).pop().unwrap(), killed);
+    assert_eq!(wait_for_result(&world, "kill"), killed);
     let shown = world.cofferdam_text(&["audit", "show", session.as_str().unwrap()]);
     assert!(shown.contains("kill") && shown.contains("(ci)"), "{shown}");
 
     world.cofferdam_text(&["token", "revoke", id_of(token)]);
     let revoked = json!({"action": "revoke_token", "state": "done", "by": by_user, "token": id_of(token)});
-    assert_eq!(actions(&world).pop().unwrap(), revoked);
+    assert_eq!(wait_for_result(&world, "revoke_token"), revoked);
 
     let tail = world.cofferdam_text(&["audit", "tail"]);
     assert!(tail.contains(&format!("by uid:{uid}")) && tail.contains("sandbox box1"), "{tail}");
@@ -79,6 +93,7 @@ fn failed_actions_are_recorded_with_their_error_and_unauthorized_requests_are_no
     let world = two_grants().start();
     let admin = AdminClient::socket(&world);
     let client = admin.with_token(&world.cofferdam_text(&["token", "create", "--grant", "dev"]));
+    wait_for_result(&world, "create_token");
     let before = actions(&world).len();
     assert_eq!(client.post("/v1/enrolments", &json!({"grant": "other"})).refusal(), (403, "forbidden"));
     assert_eq!(client.post("/v1/kill", &json!({"session": "none"})).refusal(), (404, "not_found"));
@@ -87,7 +102,7 @@ fn failed_actions_are_recorded_with_their_error_and_unauthorized_requests_are_no
     assert_eq!(actions(&world).len(), before);
     let too_long = client.post("/v1/enrolments", &json!({"grant": "dev", "ttl-ms": 1_000_000_000_000_u64}));
     assert_eq!(too_long.refusal(), (422, "invalid"));
-    let failed = actions(&world).pop().unwrap();
+    let failed = wait_for_result(&world, "enroll");
     assert_eq!((&failed["action"], &failed["state"]), (&json!("enroll"), &json!("failed")));
     assert!(failed["detail"].as_str().unwrap().contains("longer than the grant"), "{failed}");
 }
@@ -97,7 +112,7 @@ fn a_client_certificate_is_named_by_its_hash() {
     let remote = Remote::start();
     let certified = remote.clients.client("orchestrator");
     enrol(&remote.client(Some(&certified)), "dev", "box1");
-    let done = actions(&remote.world).pop().unwrap();
+    let done = wait_for_result(&remote.world, "enroll");
     let certificate = CertificateDer::from_pem_slice(certified.certificate.as_bytes()).unwrap();
     let digest = ring::digest::digest(&ring::digest::SHA256, &certificate);
     let hash: String = digest.as_ref().iter().map(|byte| format!("{byte:02x}")).collect();
