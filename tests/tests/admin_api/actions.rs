@@ -2,20 +2,12 @@
 
 use std::time::Duration;
 
-use cofferdam_tests::deadline::{PATIENCE, holds_within};
 use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject as _;
 
 use super::tls::Remote;
 use super::tokens::id_of;
 use super::*;
-
-/// Waits until this is the last record of an action: while the disk is slow, the response is sent before its record.
-#[track_caller]
-fn wait_for_last(world: &World, expected: &Value) {
-    let is_last = || actions(world).last() == Some(expected);
-    assert!(holds_within(PATIENCE, is_last), "{expected} is not the last of {:?}", actions(world));
-}
 
 /// The audit records of actions, without their number, time and hashes.
 fn actions(world: &World) -> Vec<Value> {
@@ -26,6 +18,18 @@ fn actions(world: &World) -> Vec<Value> {
         members.retain(|name, _| !["number", "time", "chain", "kind"].contains(&name.as_str()));
     }
     records
+}
+
+/// Waits until the newest record is the result of this action: while the disk is slow, results are recorded after the
+/// response.
+#[track_caller]
+fn wait_for_result(world: &World, action: &str) -> Value {
+    let mut newest = Value::Null;
+    wait_until("the result of the action is recorded", || {
+        newest = actions(world).pop().unwrap_or_default();
+        newest["action"] == action && newest["state"] != "requested"
+    });
+    newest
 }
 
 #[test]
@@ -39,7 +43,7 @@ fn each_action_is_recorded_with_its_caller_and_without_secrets() {
     let token = token.trim();
     let by_token = json!(format!("token:{}", id_of(token)));
     let created = json!({"action": "create_token", "state": "done", "by": by_user, "grant": "dev", "token": id_of(token)});
-    wait_for_last(&world, &created);
+    wait_for_result(&world, "create_token");
     let records = actions(&world);
     assert_eq!(records[0]["state"], "requested");
     assert_eq!(records[1..], [created]);
@@ -50,33 +54,31 @@ fn each_action_is_recorded_with_its_caller_and_without_secrets() {
     let requested = json!({"action": "enroll", "state": "requested", "by": by_token, "by_name": "ci", "sandbox": "box1", "grant": "dev"});
     let mut done = requested.clone();
     (done["state"], done["enrolment"]) = (json!("done"), enrolment.clone());
-    wait_for_last(&world, &done);
+    wait_for_result(&world, "enroll");
     assert_eq!(actions(&world)[2..], [requested, done]);
 
     let mut attachment = client.open(&attach_request(&client, "dev", "attached-box"));
     read_until(&mut *attachment, "attaching");
-    wait_until("the attach is recorded", || {
-        actions(&world).last().is_some_and(|last| last["state"] == "done" && last["action"] == "attach")
-    });
-    let attached = actions(&world).pop().unwrap();
+    let attached = wait_for_result(&world, "attach");
+    assert_eq!((&attached["action"], &attached["state"]), (&json!("attach"), &json!("done")));
     assert_eq!((&attached["sandbox"], &attached["by"]), (&json!("attached-box"), &by_token));
     assert!(attached["enrolment"].is_string(), "{attached}");
 
     world.cofferdam_text(&["enrolments", "end", "box1"]);
     let ended = json!({"action": "end_enrolment", "state": "done", "by": by_user, "enrolment": enrolment, "sandbox": "box1", "grant": "dev"});
-    wait_for_last(&world, &ended);
+    assert_eq!(wait_for_result(&world, "end_enrolment"), ended);
 
     let _shim = world.connected("tools");
     let session = admin.get("/v1/sessions").ok()["sessions"][0]["session"].clone();
     client.post("/v1/kill", &json!({"session": session})).ok();
     let killed = json!({"action": "kill", "state": "done", "by": by_token, "by_name": "ci", "session": session, "grant": "dev"});
-    wait_for_last(&world, &killed);
+    assert_eq!(wait_for_result(&world, "kill"), killed);
     let shown = world.cofferdam_text(&["audit", "show", session.as_str().unwrap()]);
     assert!(shown.contains("kill") && shown.contains("(ci)"), "{shown}");
 
     world.cofferdam_text(&["token", "revoke", id_of(token)]);
     let revoked = json!({"action": "revoke_token", "state": "done", "by": by_user, "token": id_of(token)});
-    wait_for_last(&world, &revoked);
+    assert_eq!(wait_for_result(&world, "revoke_token"), revoked);
 
     let tail = world.cofferdam_text(&["audit", "tail"]);
     assert!(tail.contains(&format!("by uid:{uid}")) && tail.contains("sandbox box1"), "{tail}");
@@ -93,6 +95,7 @@ fn failed_actions_are_recorded_with_their_error_and_unauthorized_requests_are_no
     let world = two_grants().start();
     let admin = AdminClient::socket(&world);
     let client = admin.with_token(&world.cofferdam_text(&["token", "create", "--grant", "dev"]));
+    wait_for_result(&world, "create_token");
     let before = actions(&world).len();
     assert_eq!(client.post("/v1/enrolments", &json!({"grant": "other"})).refusal(), (403, "forbidden"));
     assert_eq!(client.post("/v1/kill", &json!({"session": "none"})).refusal(), (404, "not_found"));
@@ -101,7 +104,7 @@ fn failed_actions_are_recorded_with_their_error_and_unauthorized_requests_are_no
     assert_eq!(actions(&world).len(), before);
     let too_long = client.post("/v1/enrolments", &json!({"grant": "dev", "ttl-ms": 1_000_000_000_000_u64}));
     assert_eq!(too_long.refusal(), (422, "invalid"));
-    let failed = actions(&world).pop().unwrap();
+    let failed = wait_for_result(&world, "enroll");
     assert_eq!((&failed["action"], &failed["state"]), (&json!("enroll"), &json!("failed")));
     assert!(failed["detail"].as_str().unwrap().contains("longer than the grant"), "{failed}");
 }
@@ -111,7 +114,7 @@ fn a_client_certificate_is_named_by_its_hash() {
     let remote = Remote::start();
     let certified = remote.clients.client("orchestrator");
     enrol(&remote.client(Some(&certified)), "dev", "box1");
-    let done = actions(&remote.world).pop().unwrap();
+    let done = wait_for_result(&remote.world, "enroll");
     let certificate = CertificateDer::from_pem_slice(certified.certificate.as_bytes()).unwrap();
     let digest = ring::digest::digest(&ring::digest::SHA256, &certificate);
     let hash: String = digest.as_ref().iter().map(|byte| format!("{byte:02x}")).collect();
