@@ -3,13 +3,13 @@
 //! What must stay true: platforms log scripts, their parameters and the paths of files, so none of them contains a secret; the
 //! output of a script and the content of a file come from the sandbox and are not trusted.
 
-use std::sync::Arc;
+use std::collections::BTreeSet;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
 
 use crate::PlatformError;
 use crate::redactor::Redactor;
-use crate::temporary_files::TemporaryFiles;
 
 /// Access to a running sandbox through its platform.
 pub(crate) trait Guest: Sync {
@@ -82,6 +82,32 @@ impl<G: Guest + Send> Guest for Arc<G> {
 
     fn temporary_files(&self) -> &TemporaryFiles {
         G::temporary_files(self)
+    }
+}
+
+/// The temporary files of a client in one sandbox that may exist now: see [`crate::temporary_files`].
+#[derive(Default)]
+pub(crate) struct TemporaryFiles(Mutex<BTreeSet<String>>);
+
+impl TemporaryFiles {
+    pub(crate) fn is_empty(&self) -> bool {
+        self.lock().is_empty()
+    }
+
+    pub(crate) fn register(&self, paths: &[&str]) {
+        self.lock().extend(paths.iter().map(|path| (*path).to_owned()));
+    }
+
+    pub(crate) fn forget(&self, paths: &[&str]) {
+        self.lock().retain(|registered| !paths.contains(&registered.as_str()));
+    }
+
+    pub(crate) fn registered(&self) -> Vec<String> {
+        self.lock().iter().cloned().collect()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, BTreeSet<String>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

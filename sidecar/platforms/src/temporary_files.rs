@@ -1,11 +1,9 @@
-//! Files that a client puts into a sandbox for a short time: uploads that are renamed once they are complete, and enrolment
-//! strings.
+//! Removes files that a client puts into a sandbox for a short time: uploads that are renamed once they are complete, and
+//! enrolment strings.
 //!
 //! What must stay true: a file is registered before it is created, and forgotten only when it is gone. So a client that was
 //! stopped at any step can remove what is left.
 
-use std::collections::BTreeSet;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tokio::time::timeout;
@@ -18,28 +16,6 @@ const ACTION: &str = "remove temporary files from the sandbox";
 const REMOVE_TIMEOUT: Duration = Duration::from_secs(5);
 /// Parameters: the files.
 const REMOVE: &str = r#"rm -f "$@""#;
-
-/// The temporary files of a client in one sandbox that may exist now.
-#[derive(Default)]
-pub(crate) struct TemporaryFiles(Mutex<BTreeSet<String>>);
-
-impl TemporaryFiles {
-    pub(crate) fn is_empty(&self) -> bool {
-        self.lock().is_empty()
-    }
-
-    fn register(&self, paths: &[&str]) {
-        self.lock().extend(paths.iter().map(|path| (*path).to_owned()));
-    }
-
-    fn forget(&self, paths: &[&str]) {
-        self.lock().retain(|registered| !paths.contains(&registered.as_str()));
-    }
-
-    fn lock(&self) -> MutexGuard<'_, BTreeSet<String>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
 
 /// Does `work`, which creates these files and after which they are gone. If the work fails, the files are removed; if this
 /// future is dropped, they stay registered for [`remove_registered_files`].
@@ -61,7 +37,7 @@ pub(crate) async fn with_temporary_files<T>(
 
 /// Removes all files that are still registered.
 pub(crate) async fn remove_registered_files(guest: &impl Guest) -> Result<(), PlatformError> {
-    let paths: Vec<String> = guest.temporary_files().lock().iter().cloned().collect();
+    let paths = guest.temporary_files().registered();
     match paths.is_empty() {
         true => Ok(()),
         false => remove(guest, &paths.iter().map(String::as_str).collect::<Vec<_>>()).await,

@@ -112,45 +112,12 @@ impl Daemon {
     /// its own task: if the caller stops waiting, the enrolment and its links end all the same.
     pub(crate) async fn kill(self: &Arc<Self>, id: &str) -> Option<Killed> {
         let (daemon, id) = (Arc::clone(self), id.to_owned());
-        let killed = self.context.tasks.spawn(async move { daemon.end_session_or_enrolment(&id).await });
+        let killed = self.context.tasks.spawn(async move { end_session_or_enrolment(&daemon, &id).await });
         killed.await.unwrap_or_else(|failed| match failed.try_into_panic() {
             Ok(panic) => std::panic::resume_unwind(panic),
             // Cancelled: the runtime is shutting down.
             Err(_) => None,
         })
-    }
-
-    async fn end_session_or_enrolment(self: &Arc<Self>, id: &str) -> Option<Killed> {
-        let session_enrolment = self.registry.enrolment_of(id);
-        let enrolment = match &session_enrolment {
-            Some(enrolment) => enrolment.clone(),
-            None => Some(self.enrolments.find(id, clock::now()).ok()?.id),
-        };
-        let mut save_error = None;
-        if let Some(id) = &enrolment {
-            // The enrolment ends before its links, so that the sandbox cannot reconnect.
-            let live_enrolment = self.enrolments.find(id, clock::now()).ok();
-            let (store, id) = (Arc::clone(&self.enrolments), Arc::clone(id));
-            let ended = self.context.tasks.spawn_blocking(move || store.end(&id, clock::now()));
-            save_error = ended.await.ok().and_then(Result::err);
-            if let Some(enrolment) = live_enrolment {
-                publish(self, ChangeKind::EnrolmentEnded, &enrolment, Some("ended with `cofferdam kill`"));
-            }
-        }
-        let ending = match &enrolment {
-            Some(id) => {
-                self.own_sockets.close(id);
-                let ending = self.registry.end_enrolment(id, EndReason::Killed).await;
-                // The caller does not wait for the pipe to drain.
-                let (daemon, id) = (Arc::clone(self), Arc::clone(id));
-                self.context
-                    .tasks
-                    .spawn(async move { daemon.attaches.end_after_goodbyes(&id, &daemon.stop).await });
-                ending
-            }
-            None => self.registry.end(id, EndReason::Killed).await,
-        };
-        Some(Killed { ending, enrolment, save_error })
     }
 
     /// Ends enrolments that expire, until the daemon stops. A panic is reported and the task restarted: otherwise
@@ -270,6 +237,40 @@ impl Daemon {
         let connect_string = self.own_address(&directory).to_string();
         Ok(Enrolled { enrolment, connect_string })
     }
+}
+
+/// Does the work of [`Daemon::kill`].
+async fn end_session_or_enrolment(daemon: &Arc<Daemon>, id: &str) -> Option<Killed> {
+    let session_enrolment = daemon.registry.enrolment_of(id);
+    let enrolment = match &session_enrolment {
+        Some(enrolment) => enrolment.clone(),
+        None => Some(daemon.enrolments.find(id, clock::now()).ok()?.id),
+    };
+    let mut save_error = None;
+    if let Some(id) = &enrolment {
+        // The enrolment ends before its links, so that the sandbox cannot reconnect.
+        let live_enrolment = daemon.enrolments.find(id, clock::now()).ok();
+        let (store, id) = (Arc::clone(&daemon.enrolments), Arc::clone(id));
+        let ended = daemon.context.tasks.spawn_blocking(move || store.end(&id, clock::now()));
+        save_error = ended.await.ok().and_then(Result::err);
+        if let Some(enrolment) = live_enrolment {
+            publish(daemon, ChangeKind::EnrolmentEnded, &enrolment, Some("ended with `cofferdam kill`"));
+        }
+    }
+    let ending = match &enrolment {
+        Some(id) => {
+            daemon.own_sockets.close(id);
+            let ending = daemon.registry.end_enrolment(id, EndReason::Killed).await;
+            // The caller does not wait for the pipe to drain.
+            let (closing_daemon, id) = (Arc::clone(daemon), Arc::clone(id));
+            daemon.context.tasks.spawn(async move {
+                closing_daemon.attaches.end_after_goodbyes(&id, &closing_daemon.stop).await;
+            });
+            ending
+        }
+        None => daemon.registry.end(id, EndReason::Killed).await,
+    };
+    Some(Killed { ending, enrolment, save_error })
 }
 
 fn publish(daemon: &Daemon, event: ChangeKind, enrolment: &Enrolment, reason: Option<&str>) {

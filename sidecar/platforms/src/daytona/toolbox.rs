@@ -14,11 +14,10 @@ use tokio::time::timeout;
 use super::SKIP_ACTIVITY;
 use super::control::{Control, SandboxRecord};
 use super::token::SandboxToken;
-use crate::guest::{Guest, ScriptOutput};
+use crate::guest::{Guest, ScriptOutput, TemporaryFiles};
 use crate::multipart::FileForm;
 use crate::redactor::Redactor;
 use crate::rest::{Call, Reply, Service, encode_query_value, secret_header};
-use crate::temporary_files::TemporaryFiles;
 use crate::{KeepAwake, PlatformError, SandboxId};
 
 pub(super) struct Toolbox {

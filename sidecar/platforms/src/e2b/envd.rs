@@ -19,11 +19,10 @@ use super::messages::{
     CloseStdinRequest, EndOfStream, ProcessConfig, ProcessEnd, ProcessEvent, RpcError, Selector, Signal,
     SignalRequest, StartRequest,
 };
-use crate::guest::{Guest, ScriptOutput};
+use crate::guest::{Guest, ScriptOutput, TemporaryFiles};
 use crate::multipart::FileForm;
 use crate::redactor::Redactor;
 use crate::rest::{Call, Reply, Service, encode_query_value, request_failed, secret_header};
-use crate::temporary_files::TemporaryFiles;
 use crate::{PlatformError, SandboxId};
 
 const SIGNAL_TIMEOUT: Duration = Duration::from_secs(10);
