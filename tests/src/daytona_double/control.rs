@@ -18,8 +18,10 @@ pub(super) fn handle(platform: &Platform, request: &Request) -> Response {
     let (Some("sandbox"), Some(id)) = (segments.get(1).copied(), segments.get(2).copied()) else {
         return Response::error(404, "Not Found");
     };
-    let is_known = id == platform.sandbox_id && platform.lock().lifecycle != Lifecycle::Destroyed;
-    if !is_known || key != API_KEY {
+    if key != API_KEY {
+        return Response::error(404, &format!("Sandbox with ID or name {id} not found"));
+    }
+    if id != platform.sandbox_id || platform.lock().lifecycle == Lifecycle::Deleted {
         return Response::error(404, &format!("Sandbox with ID or name {id} not found"));
     }
     match (request.method.as_str(), &segments[3..]) {
@@ -96,7 +98,7 @@ fn sandbox(platform: &Platform) -> Value {
         Lifecycle::Started => ("started", "started"),
         Lifecycle::Stopped => ("stopped", "stopped"),
         Lifecycle::Archived => ("archived", "archived"),
-        Lifecycle::Destroyed => ("destroyed", "destroyed"),
+        Lifecycle::Deleted => ("destroyed", "destroyed"),
     };
     json!({
         "id": platform.sandbox_id,

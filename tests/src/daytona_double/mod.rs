@@ -68,8 +68,8 @@ pub enum Fault {
     Gigabyte { announced: bool },
     /// The connection is closed without a response.
     Cut,
-    /// The sandbox is destroyed when this many bytes of the request's body have arrived.
-    DestroyAfter(usize),
+    /// The sandbox is deleted when this many bytes of the request's body have arrived.
+    DeleteAfter(usize),
     /// No response until the client disconnects.
     Silence,
     /// The sandbox stops when this many bytes of the request's body have arrived.
@@ -82,8 +82,7 @@ enum Lifecycle {
     Started,
     Stopped,
     Archived,
-    /// The control API does not know the sandbox any more.
-    Destroyed,
+    Deleted,
 }
 
 /// Which account the SSH gateway has.
@@ -337,7 +336,7 @@ impl Platform {
                 request.respond(&wire::Response::status(307).location(&address));
             }
             Fault::Gigabyte { announced } => request.respond_with_gigabyte(announced),
-            Fault::DestroyAfter(bytes) => self.end_during_upload(request, bytes, Lifecycle::Destroyed),
+            Fault::DeleteAfter(bytes) => self.end_during_upload(request, bytes, Lifecycle::Deleted),
             Fault::Silence => request.wait_for_disconnect(),
             Fault::StopAfter(bytes) => self.end_during_upload(request, bytes, Lifecycle::Stopped),
         }

@@ -107,6 +107,11 @@ impl Request {
         self.path.split('/').filter(|segment| !segment.is_empty()).collect()
     }
 
+    /// Sends no response, and returns when the client has disconnected.
+    pub(super) fn wait_for_disconnect(mut self) {
+        let _ = std::io::copy(&mut self.reader, &mut std::io::sink());
+    }
+
     pub(super) fn respond(mut self, response: &Response) {
         let Response { status, headers, body } = response;
         let headers: String = headers.iter().map(|header| format!("{header}\r\n")).collect();
@@ -117,11 +122,6 @@ impl Request {
         let stream = self.reader.get_mut();
         // A client that disconnected needs no response.
         let _ = stream.write_all(head.as_bytes()).and_then(|()| stream.write_all(body));
-    }
-
-    /// Reads and discards what the client sends until the client disconnects, but not for longer than [`PATIENCE`].
-    pub(super) fn wait_for_disconnect(mut self) {
-        let _ = std::io::copy(&mut self.reader, &mut std::io::sink());
     }
 
     /// Sends a response that ends before its `Content-Length`.

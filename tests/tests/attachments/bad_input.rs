@@ -321,7 +321,7 @@ fn bad_input_to_attach_daytona_has_its_exit_code_and_next_step_and_leaves_nothin
         ),
         daytona(
             "a sandbox that dies during the upload",
-            |setup, _| setup.platform.fail_next("/bulk-upload", DaytonaFault::DestroyAfter(300_000)),
+            |setup, _| setup.platform.fail_next("/bulk-upload", DaytonaFault::DeleteAfter(300_000)),
             66,
             no_sandbox,
         ),

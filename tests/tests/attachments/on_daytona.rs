@@ -365,8 +365,8 @@ fn calls_count_as_use_of_a_daytona_sandbox_and_an_idle_attachment_does_not() {
     attach.stop();
 }
 
-/// The preview proxy closes a connection after 70 s without traffic. Only the pings of the sidecar's default interval, 20 s,
-/// keep this one open: the heartbeats of the links are rare here.
+/// The preview proxy closes a connection after 70 s without traffic. The heartbeats of the pipe keep this one open, and so would
+/// the pings of the WebSocket alone, every 20 s; the heartbeats of the links are rarer than the timeout here.
 #[test]
 fn an_idle_attachment_outlasts_the_idle_timeout_of_the_preview_proxy() {
     let speed = Speed(2);

@@ -38,7 +38,7 @@ const TOOLS: &str = include_str!("../../tools");
 const TROUBLESHOOTING: &str = include_str!("../../../packaging/guide/troubleshooting.md");
 
 /// Folders by which the documents name tests, as in `sidecar/audit::chain::a_test`.
-const CRATES: [&str; 15] = [
+const CRATES: [&str; 16] = [
     "relay-proto",
     "relay-proto/carriage",
     "shim",
@@ -46,6 +46,7 @@ const CRATES: [&str; 15] = [
     "sidecar/audit",
     "sidecar/base",
     "sidecar/net",
+    "sidecar/platforms",
     "sidecar/policy",
     "sidecar/process",
     "sidecar/scrub",
