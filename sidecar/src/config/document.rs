@@ -64,6 +64,18 @@ pub(super) fn read(text: &str, report: &mut Report<'_>) -> Option<Document> {
     }
 }
 
+/// Where a text sets a key, given as the path of its tables and its own name. `None` if the text does not set it.
+pub(super) fn locate(text: &str, path: &[&str]) -> Option<Span> {
+    let tree = DeTable::parse(text).ok()?;
+    let (key, tables) = path.split_last()?;
+    let mut table = tree.get_ref();
+    for name in tables {
+        let DeValue::Table(inner) = table.get(*name)?.get_ref() else { return None };
+        table = inner;
+    }
+    table.get(*key).map(toml::Spanned::span)
+}
+
 #[derive(Eq, PartialEq)]
 enum Syntax {
     Invalid,
