@@ -134,7 +134,8 @@ mod tests {
     #[test]
     fn the_hint_fits_the_cause_and_does_not_suggest_to_enrol() {
         let unix = Address::Unix("/run/cofferdam/relay/relay.sock".into());
-        let text = |errno: Errno| ConnectError::Connect { address: unix.clone(), source: errno.into() }.to_string();
+        let text =
+            |errno: Errno| ConnectError::Connect { address: unix.clone(), source: errno.into() }.to_string();
         let uid = geteuid().as_raw();
         for (errno, expected) in [
             (Errno::CONNREFUSED, "is `cofferdam serve` running"),

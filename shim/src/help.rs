@@ -110,7 +110,9 @@ mod tests {
             let arguments: Vec<OsString> = command.iter().chain(&["--help"]).map(OsString::from).collect();
             let Ok(Command::Show(help)) = run(&arguments) else { panic!("{command:?} has no help") };
             let last = help.lines().last().unwrap();
-            let example = last.strip_prefix("Example: cofferdam-shim ").unwrap_or_else(|| panic!("{command:?}: {last}"));
+            let example = last
+                .strip_prefix("Example: cofferdam-shim ")
+                .unwrap_or_else(|| panic!("{command:?}: {last}"));
             assert!(example.starts_with(&command.concat()), "{command:?}: {example} is of another command");
             if let Err(error) = run(&words(example)) {
                 panic!("{command:?}: {example}: {error}");

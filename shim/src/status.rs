@@ -28,9 +28,7 @@ pub(crate) struct Report {
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Outcome {
     Success,
-    Failure {
-        exit_code: u8,
-    },
+    Failure { exit_code: u8 },
 }
 
 /// The output of `status --json`.
@@ -175,7 +173,8 @@ fn as_text(link: &str, status: &Status) -> String {
 
 /// The two largest units of a duration: `99d23h`, `7h59m`, `45s`.
 fn rounded_duration(seconds: u64) -> String {
-    let units = [("d", seconds / 86_400), ("h", seconds / 3600 % 24), ("m", seconds / 60 % 60), ("s", seconds % 60)];
+    let units =
+        [("d", seconds / 86_400), ("h", seconds / 3600 % 24), ("m", seconds / 60 % 60), ("s", seconds % 60)];
     let first = units.iter().position(|(_, number)| *number > 0).unwrap_or(units.len() - 1);
     let shown = units.iter().skip(first).take(2).enumerate();
     let is_shown = |(index, (_, number)): &(usize, &(&str, u64))| *index == 0 || *number > 0;

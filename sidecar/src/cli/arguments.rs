@@ -26,7 +26,10 @@ pub(super) struct Arguments {
 #[derive(Debug, Subcommand)]
 pub(super) enum Command {
     /// Connect to a sandbox that cannot connect out, and keep it connected until interrupted
-    #[command(subcommand, after_help = "Example: cofferdam attach exec --grant dev -- ssh -T box1 cofferdam-shim hub --pin {pin}")]
+    #[command(
+        subcommand,
+        after_help = "Example: cofferdam attach exec --grant dev -- ssh -T box1 cofferdam-shim hub --pin {pin}"
+    )]
     Attach(AttachCommand),
     /// Read, verify and prune the audit of decisions and outcomes
     #[command(subcommand, after_help = "Example: cofferdam audit tail --follow")]
@@ -87,7 +90,9 @@ pub(super) enum AttachCommand {
     #[command(after_help = "Example: cofferdam attach dial box1.internal:7443 --grant dev")]
     Dial(DialArguments),
     /// Run a command whose stdin and stdout are connected to a hub: `docker exec -i`, `ssh -T`, `kubectl exec -i`, …
-    #[command(after_help = "Example: cofferdam attach exec --grant dev -- docker exec -i box1 cofferdam-shim hub --pin {pin}")]
+    #[command(
+        after_help = "Example: cofferdam attach exec --grant dev -- docker exec -i box1 cofferdam-shim hub --pin {pin}"
+    )]
     Exec(ExecArguments),
 }
 

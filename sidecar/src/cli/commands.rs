@@ -97,8 +97,9 @@ fn enroll(file: Option<&Path>, arguments: EnrollArguments) -> Result<ExitCode, F
 
 fn print_key(file: Option<&Path>) -> Result<ExitCode, Failure> {
     let (_, config) = load(file)?;
-    let identity = enrolment::key::load_or_create(&config.state_dir)
-        .map_err(|error| Failure::new(creation_exit_code(&error), error).hint("run this as the sidecar's user"))?;
+    let identity = enrolment::key::load_or_create(&config.state_dir).map_err(|error| {
+        Failure::new(creation_exit_code(&error), error).hint("run this as the sidecar's user")
+    })?;
     terminal::print_line(&identity.public().to_string());
     Ok(ExitCode::SUCCESS)
 }

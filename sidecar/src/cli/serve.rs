@@ -1,6 +1,5 @@
 //! `serve`: runs the sidecar in the foreground.
 
-use std::io;
 use std::num::NonZero;
 use std::path::Path;
 use std::process::ExitCode;
@@ -56,6 +55,9 @@ fn exit_code(error: &ServeError) -> Sysexit {
         | ServeError::HealthPort(_)
         | ServeError::RelayTlsPort(_)
         | ServeError::Socket(SocketError::Live { .. }) => Sysexit::Unavailable,
+        ServeError::PathIsolation(_) if creation_exit_code(error) == Sysexit::NoPermission => {
+            Sysexit::NoPermission
+        }
         ServeError::AdminTls(_)
         | ServeError::PathIsolation(_)
         | ServeError::Vault(AccessError::Settings(_)) => Sysexit::Configuration,
@@ -79,12 +81,12 @@ fn hint(error: &ServeError) -> Option<String> {
             let stop = pid.map(|pid| format!(" (`kill {pid}`)")).unwrap_or_default();
             Some(format!("stop that process{stop}, or give this sidecar another path"))
         }
-        ServeError::Socket(SocketError::Io { source, .. })
-            if source.kind() == io::ErrorKind::PermissionDenied =>
+        ServeError::PathIsolation(_) | ServeError::Socket(SocketError::Io { .. })
+            if creation_exit_code(error) == Sysexit::NoPermission =>
         {
             Some(
-                "choose a directory that this user may write to, such as one in $XDG_RUNTIME_DIR, in `relay.unix` and \
-                 `admin.socket`; or run the sidecar as a user who may write there"
+                "choose a directory that this user may write to in `relay.unix` or `admin.socket`, such as `relay/relay.sock`, which \
+                 is beside the configuration; or run the sidecar as a user who may write there"
                     .to_owned(),
             )
         }

@@ -22,9 +22,14 @@ fn the_help_of_every_command_ends_with_an_example_that_is_accepted() {
     for (path, mut command) in commands {
         let help = command.render_long_help().to_string();
         let last = help.trim_end().lines().last().unwrap_or_default();
-        let example = last.strip_prefix("Example: ").unwrap_or_else(|| panic!("{path}: no example at the end of {help}"));
+        let example = last
+            .strip_prefix("Example: ")
+            .unwrap_or_else(|| panic!("{path}: no example at the end of {help}"));
         let words: Vec<&str> = example.split(' ').collect();
-        assert!(example.starts_with(format!("cofferdam {path}").trim()), "{path}: {example} is of another command");
+        assert!(
+            example.starts_with(format!("cofferdam {path}").trim()),
+            "{path}: {example} is of another command"
+        );
         if let Err(error) = Arguments::try_parse_from(&words) {
             panic!("{path}: {example}: {error}");
         }

@@ -238,7 +238,8 @@ fn check_uid(config: &Config, uid: Option<u32>) -> Result<(), Refusal> {
 /// it changes the mode of the socket's file, and it replaces the default.
 fn explain_refused_uid(config: &Config, uid: Option<u32>) -> String {
     let Some(uid) = uid else {
-        return "an unknown user may not use this socket: the kernel does not say which user has connected".into();
+        return "an unknown user may not use this socket: the kernel does not say which user has connected"
+            .into();
     };
     match config.relay.uids {
         Some(_) => format!(

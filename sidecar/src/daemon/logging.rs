@@ -29,7 +29,10 @@ pub(crate) fn start(scrubber: Arc<LogScrubber>) {
     // Fails if the log was started before in this process, which then goes on.
     let _ = subscriber.try_init();
     if let Some(problem) = problem {
-        tracing::warn!(problem, "{FILTER_VARIABLE} cannot be read, so `{DEFAULT_FILTER}` applies; write for example `cofferdam=debug`");
+        tracing::warn!(
+            problem,
+            "{FILTER_VARIABLE} cannot be read, so `{DEFAULT_FILTER}` applies; write for example `cofferdam=debug`"
+        );
     }
 }
 

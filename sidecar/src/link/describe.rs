@@ -168,7 +168,7 @@ mod tests {
         assert_eq!(
             credential.line(),
             "`warehouse` from Vault's `database/creds/readonly`: lease 0123456789ab, expires in 9m, \
-             renewed 2 times; next update in 4 s; last error: Vault is sealed"
+             renewed 2 times; next update in 4s; last error: Vault is sealed"
         );
         let credential = Credential {
             lease: None,

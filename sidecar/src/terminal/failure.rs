@@ -66,9 +66,7 @@ impl Failure {
 /// The exit code for a file or socket that could not be created: whether permission was denied, or another reason.
 pub(crate) fn creation_exit_code(error: &(dyn Error + 'static)) -> Sysexit {
     let is_denied = |error: &(dyn Error + 'static)| {
-        error
-            .downcast_ref::<io::Error>()
-            .is_some_and(|error| error.kind() == io::ErrorKind::PermissionDenied)
+        error.downcast_ref::<io::Error>().is_some_and(|error| error.kind() == io::ErrorKind::PermissionDenied)
     };
     match std::iter::successors(Some(error), |&error| error.source()).any(is_denied) {
         true => Sysexit::NoPermission,

@@ -16,7 +16,8 @@ const CANARY: &str = "canary-value-in-a-file";
 
 #[track_caller]
 fn set_mode(path: &Path, mode: u32) {
-    std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).expect("the file belongs to this user");
+    std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode))
+        .expect("the file belongs to this user");
 }
 
 /// A world with a secret file of mode 0600 and a server that uses it.
@@ -43,11 +44,15 @@ fn assert_found(world: &World, key: &str, expected: &str) {
     assert!(stdout.contains(": ok ("), "{key}: {stdout}");
     let lines: Vec<&str> = warnings.lines().collect();
     let about_key = |line: &&str| line.contains(&format!("`{key}`")) && line.contains(expected);
-    let found = lines.iter().position(|line| about_key(line)).unwrap_or_else(|| panic!("no `{key}`: {expected} in {warnings}"));
+    let found = lines
+        .iter()
+        .position(|line| about_key(line))
+        .unwrap_or_else(|| panic!("no `{key}`: {expected} in {warnings}"));
     assert!(lines[found].contains(" warning: "), "{key}: {warnings}");
     assert!(lines[found + 1].starts_with("  hint: "), "{key}: {warnings}");
     let place = lines[found].split("cofferdam.toml:").nth(1).and_then(|rest| rest.split(':').next());
-    let number: usize = place.and_then(|text| text.parse().ok()).unwrap_or_else(|| panic!("no line: {warnings}"));
+    let number: usize =
+        place.and_then(|text| text.parse().ok()).unwrap_or_else(|| panic!("no line: {warnings}"));
     let last_name = key.rsplit('.').next().expect("a key has a name");
     let line = config.lines().nth(number - 1).unwrap_or_default();
     assert!(line.contains(last_name), "{key}: line {number} is {line}");
@@ -108,9 +113,11 @@ fn programs_and_directories_that_do_not_exist_are_found_and_nothing_is_run() {
     assert_found(&world, "servers.tools.command", "is not on the PATH");
     let world = World::new().server("tools", Server::command(["/no/such/program"])).prepare();
     assert_found(&world, "servers.tools.command", "does not exist");
-    let world = World::new().server("tools", Server::command(["/etc/hostname"])).prepare();
-    assert_found(&world, "servers.tools.command", "is not executable");
-    let world = World::new().server("tools", Server::fixture().line("cwd = \"/no/such/directory\"")).prepare();
+    let file = world.layout().config.to_str().unwrap();
+    let other = World::new().server("tools", Server::command([file])).prepare();
+    assert_found(&other, "servers.tools.command", "is not executable");
+    let world =
+        World::new().server("tools", Server::fixture().line("cwd = \"/no/such/directory\"")).prepare();
     assert_found(&world, "servers.tools.cwd", "does not exist");
     let world = World::new().secret_exec("local", &["no-such-program-of-cofferdam"]).prepare();
     assert_found(&world, "secrets.local.exec", "is not on the PATH");
@@ -178,7 +185,10 @@ fn directories_that_the_user_may_not_write_to_are_found() {
     let (_, warnings) = printed(&warned);
     assert_eq!(warned.status.code(), Some(0), "{warnings}");
     for key in ["state-dir", "relay.unix", "admin.socket"] {
-        assert!(warnings.contains(&format!("may not write to the directory of `{key}`")), "{key}: {warnings}");
+        assert!(
+            warnings.contains(&format!("may not write to the directory of `{key}`")),
+            "{key}: {warnings}"
+        );
     }
     assert_eq!(check(&["--strict"]).status.code(), Some(78));
 }
@@ -190,7 +200,10 @@ fn findings_and_problems_are_printed_as_json() {
     assert_eq!(output.status.code(), Some(0));
     let report: Value = serde_json::from_slice(&output.stdout).expect("the output is JSON");
     let [finding] = &report["findings"].as_array().unwrap()[..] else { panic!("{report}") };
-    assert_eq!((&finding["severity"], &finding["key"]), (&"warning".into(), &"servers.tools.env.TOKEN".into()));
+    assert_eq!(
+        (&finding["severity"], &finding["key"]),
+        (&"warning".into(), &"servers.tools.env.TOKEN".into())
+    );
     assert!(finding["line"].is_u64() && finding["hint"].is_string(), "{report}");
 
     let strict = world.cofferdam(&["check", "--json", "--strict"]);
@@ -202,5 +215,8 @@ fn findings_and_problems_are_printed_as_json() {
     let invalid = world.cofferdam(&["check", "--json"]);
     assert_eq!(invalid.status.code(), Some(78));
     let report: Value = serde_json::from_slice(&invalid.stdout).expect("the output is JSON");
-    assert_eq!((&report["findings"][0]["severity"], &report["findings"][0]["line"]), (&"error".into(), &1.into()));
+    assert_eq!(
+        (&report["findings"][0]["severity"], &report["findings"][0]["line"]),
+        (&"error".into(), &1.into())
+    );
 }

@@ -2,12 +2,14 @@
 
 use std::collections::BTreeSet;
 use std::fs::File;
+use std::io::Read as _;
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
 use std::process::{Command, Output, Stdio};
 
 use cofferdam_tests::attach::shim_binary;
 use cofferdam_tests::deadline::PATIENCE;
 use cofferdam_tests::markdown::rows;
-use cofferdam_tests::port::free_address;
 use cofferdam_tests::process::{Running, command, output_of};
 use cofferdam_tests::server::Server;
 use cofferdam_tests::world::World;
@@ -85,7 +87,8 @@ fn help_and_version_succeed_and_wrong_arguments_are_64() {
     for arguments in [&["--help"][..], &["--version"], &["call", "--help"], &["hub", "--help"]] {
         shim(arguments, 0);
     }
-    let wrong: [&[&str]; 5] = [&["--colour"], &["--relay", "nowhere"], &["call"], &["hub"], &["servers", "extra"]];
+    let wrong: [&[&str]; 5] =
+        [&["--colour"], &["--relay", "nowhere"], &["call"], &["hub"], &["servers", "extra"]];
     for arguments in wrong {
         shim(arguments, 64);
     }
@@ -94,7 +97,8 @@ fn help_and_version_succeed_and_wrong_arguments_are_64() {
 #[test]
 fn a_damaged_audit_is_65_and_missing_input_is_66() {
     let mut world = World::new().server("tools", Server::fixture()).start();
-    for arguments in [&["kill", "nobody"][..], &["enrolments", "end", "nobody"], &["token", "revoke", "none"]] {
+    for arguments in [&["kill", "nobody"][..], &["enrolments", "end", "nobody"], &["token", "revoke", "none"]]
+    {
         cofferdam(&world, arguments, 66);
     }
     cofferdam(&world, &["audit", "show", "s0000000000000000"], 66);
@@ -115,8 +119,14 @@ fn a_damaged_audit_is_65_and_missing_input_is_66() {
 #[test]
 fn an_unavailable_sidecar_is_69_for_both_programs() {
     let world = World::new().server("tools", Server::fixture()).prepare();
-    let commands: [&[&str]; 6] =
-        [&["sessions"], &["enrolments"], &["reload"], &["kill", "x"], &["token", "list"], &["attach", "list"]];
+    let commands: [&[&str]; 6] = [
+        &["sessions"],
+        &["enrolments"],
+        &["reload"],
+        &["kill", "x"],
+        &["token", "list"],
+        &["attach", "list"],
+    ];
     for arguments in commands {
         let stderr = cofferdam(&world, arguments, 69);
         assert!(stderr.contains("hint: is `cofferdam serve` running"), "{arguments:?}: {stderr}");
@@ -168,25 +178,26 @@ fn what_cannot_be_created_is_73_and_output_that_cannot_be_written_is_74() {
 /// Runs a command whose stdout is set already, and captures its stderr.
 #[track_caller]
 fn output_with_own_stdout(mut command: Command) -> Output {
-    let child = command.stdin(Stdio::null()).stderr(Stdio::piped()).spawn().expect("the program can be started");
+    let child =
+        command.stdin(Stdio::null()).stderr(Stdio::piped()).spawn().expect("the program can be started");
     child.wait_with_output().expect("its end can be awaited")
 }
 
 #[test]
-fn a_second_hub_is_75() {
+fn a_second_hub_on_a_pipe_is_75() {
     let directory = tempfile::tempdir().unwrap();
-    let socket = directory.path().join("hub/relay.sock");
-    let hub = || {
+    let (here, mut there) = UnixStream::pair().unwrap();
+    let end = || Stdio::from(OwnedFd::from(here.try_clone().unwrap()));
+    let hub = |socket: &str| {
         let mut hub = command(shim_binary());
-        hub.env_clear().args(["hub", "--pin", KEY, "--listen", &free_address().to_string(), "--socket"]).arg(&socket);
-        hub.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+        hub.env_clear().args(["hub", "--pin", KEY, "--socket"]).arg(directory.path().join(socket));
+        hub.stdin(end()).stdout(end()).stderr(Stdio::null());
         Running::spawn(hub, "cofferdam-shim hub")
     };
-    let _first = hub();
-    cofferdam_tests::deadline::wait_until("the first hub listens", || {
-        std::os::unix::net::UnixStream::connect(&socket).is_ok()
-    });
-    assert_eq!(hub().wait(PATIENCE).code(), Some(75));
+    let _first = hub("one/relay.sock");
+    // The first hub has begun its handshake, so it uses the pipe.
+    there.read_exact(&mut [0; 5]).unwrap();
+    assert_eq!(hub("two/relay.sock").wait(PATIENCE).code(), Some(75));
 }
 
 #[test]

@@ -7,6 +7,7 @@ use std::process::Stdio;
 use cofferdam_tests::deadline::{PATIENCE, wait_until};
 use cofferdam_tests::harness::Harness;
 use cofferdam_tests::markdown::blocks;
+use cofferdam_tests::port::free_address;
 use cofferdam_tests::process::{Running, into_file, output_of, read};
 use cofferdam_tests::server::Server;
 use cofferdam_tests::world::World;
@@ -102,10 +103,11 @@ fn a_second_sidecar_names_the_process_of_the_first_and_the_way_out() {
 
 #[test]
 fn the_line_ready_names_every_address() {
+    let (relay, health) = (free_address(), free_address());
     let world = World::new()
         .server("tools", Server::fixture())
-        .relay("tls = \"127.0.0.1:0\"\nadvertise = \"127.0.0.1:7443\"")
-        .admin("http = \"127.0.0.1:0\"")
+        .relay(&format!("tls = \"{relay}\""))
+        .admin(&format!("http = \"{health}\""))
         .start();
     wait_until("the sidecar is ready", || world.log().contains("ready; listening on "));
     let log = world.log();
@@ -113,8 +115,8 @@ fn the_line_ready_names_every_address() {
     for address in [
         format!("relay unix:{}", world.layout().relay.display()),
         format!("admin unix:{}", world.layout().admin.display()),
-        "relay tls://127.0.0.1:".to_owned(),
-        "health http://127.0.0.1:".to_owned(),
+        format!("relay tls://{relay}"),
+        format!("health http://{health}"),
     ] {
         assert!(line.contains(&address), "{address} is not in {line}");
     }

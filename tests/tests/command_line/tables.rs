@@ -6,6 +6,7 @@ use std::process::Stdio;
 use cofferdam_process::{Pty, Window};
 use cofferdam_tests::deadline::PATIENCE;
 use cofferdam_tests::harness::Harness;
+use cofferdam_tests::port::free_address;
 use cofferdam_tests::process::Running;
 use cofferdam_tests::sandbox::enroll;
 use cofferdam_tests::server::Server;
@@ -43,7 +44,8 @@ fn enrolments_are_listed_with_sandbox_grant_state_and_expiry_and_can_be_ended() 
     let (world, link) = world_with_sandbox();
     let table = world.cofferdam_text(&["enrolments"]);
     let [titles, line] = table.lines().collect::<Vec<_>>()[..] else { panic!("{table}") };
-    for (title, expected) in [("GRANT", "dev"), ("KIND", "socket"), ("STATE", "no links"), ("LINKS", "0"), ("SANDBOX", LONG_NAME)]
+    for (title, expected) in
+        [("GRANT", "dev"), ("KIND", "socket"), ("STATE", "no links"), ("LINKS", "0"), ("SANDBOX", LONG_NAME)]
     {
         assert_eq!(cell(titles, line, title), expected, "{table}");
     }
@@ -71,12 +73,19 @@ fn sessions_are_listed_with_sandbox_and_enrolment_in_aligned_columns() {
     let table = world.cofferdam_text(&["sessions"]);
     let lines: Vec<&str> = table.lines().collect();
     assert_eq!(lines.len(), 3, "{table}");
-    let enrolled = lines.iter().find(|line| line.ends_with(LONG_NAME)).expect("the name is not shortened in a pipe");
+    let enrolled =
+        lines.iter().find(|line| line.ends_with(LONG_NAME)).expect("the name is not shortened in a pipe");
     let shared = lines[1..].iter().find(|line| !line.ends_with(LONG_NAME)).expect("the other link is listed");
     let sessions = world.sessions();
-    let described =
-        sessions.as_array().unwrap().iter().find(|session| session["name"] == LONG_NAME).expect("it is described");
-    for (title, key) in [("SESSION", "session"), ("LINK", "link"), ("ENROLMENT", "enrolment"), ("SERVER", "server")] {
+    let described = sessions
+        .as_array()
+        .unwrap()
+        .iter()
+        .find(|session| session["name"] == LONG_NAME)
+        .expect("it is described");
+    for (title, key) in
+        [("SESSION", "session"), ("LINK", "link"), ("ENROLMENT", "enrolment"), ("SERVER", "server")]
+    {
         assert_eq!(cell(lines[0], enrolled, title), described[key].as_str().unwrap(), "{title}: {table}");
     }
     for (title, expected) in [("SERVER", "a-server-with-a-long-name"), ("ENROLMENT", "-"), ("SANDBOX", "-")] {
@@ -109,7 +118,7 @@ fn times_are_printed_as_they_are_written_in_the_configuration() {
     let world = World::new()
         .server("tools", Server::fixture())
         .grant("ttl = \"99d23h\"")
-        .relay("tls = \"127.0.0.1:0\"\nadvertise = \"127.0.0.1:7443\"")
+        .relay(&format!("tls = \"{}\"", free_address()))
         .start();
     let enrolled = world.cofferdam(&["enroll", "--grant", "dev", "--ticket-ttl", "1h30m"]);
     let (_, stderr) = printed(&enrolled);
@@ -118,12 +127,20 @@ fn times_are_printed_as_they_are_written_in_the_configuration() {
     let [titles, line] = table.lines().collect::<Vec<_>>()[..] else { panic!("{table}") };
     let expires = cell(titles, line, "EXPIRES");
     assert!(["in 99d23h", "in 99d22h"].contains(&expires), "{table}");
-    assert_eq!((cell(titles, line, "KIND"), cell(titles, line, "STATE")), ("ticket", "not used yet"), "{table}");
+    assert_eq!(
+        (cell(titles, line, "KIND"), cell(titles, line, "STATE")),
+        ("ticket", "not used yet"),
+        "{table}"
+    );
     let token = world.cofferdam(&["token", "create", "--grant", "dev", "--ttl", "45m"]);
     assert!(printed(&token).1.contains("valid for 45m;"), "{token:?}");
     let status = {
         let mut command = world.bare_shim_command();
-        command.args(["status", "--relay", &enroll(&world, &["--ttl", "8h", "--socket", world.layout().root().join("b").to_str().unwrap()])]);
+        command.args([
+            "status",
+            "--relay",
+            &enroll(&world, &["--ttl", "8h", "--socket", world.layout().root().join("b").to_str().unwrap()]),
+        ]);
         cofferdam_tests::process::output_of(command, "cofferdam-shim status")
     };
     let (stdout, _) = printed(&status);

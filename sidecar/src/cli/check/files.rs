@@ -74,7 +74,8 @@ pub(super) fn check_program(command: &[String], key: &[&str], findings: &mut Fin
         }
         Err(_) => {
             let message = format!("the program of `{named}` is not on the PATH");
-            let hint = "install it, or write its full path; the sidecar searches the PATH of its own environment";
+            let hint =
+                "install it, or write its full path; the sidecar searches the PATH of its own environment";
             findings.add(key, message, hint);
         }
     }
@@ -188,10 +189,13 @@ fn check_admin_tls(tls: &AdminTls, findings: &mut Findings<'_>) {
         }
     }
     if can_open_all && let Err(error) = tls_port::check_files(tls) {
-        let message = match &error {
-            AdminTlsError::Pem { key, what, .. } => format!("the file of `{key}` contains no {what} in PEM format"),
-            error => error_chain(error),
-        };
-        findings.add(&["admin", "tls"], message, "correct the files, or leave `admin.tls` out");
+        let hint = "correct the files, or leave `admin.tls` out";
+        match &error {
+            AdminTlsError::Pem { key, what, .. } => {
+                let path: Vec<&str> = key.split('.').collect();
+                findings.add(&path, format!("the file of `{key}` contains no {what} in PEM format"), hint);
+            }
+            error => findings.add(&["admin", "tls"], error_chain(error), hint),
+        }
     }
 }

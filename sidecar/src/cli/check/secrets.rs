@@ -2,7 +2,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use cofferdam_secrets::{Origin, SecretProblem, SecretSpec, SourceError, SourceLimits, Template, local_field_names};
+use cofferdam_secrets::{
+    Origin, SecretProblem, SecretSpec, SourceError, SourceLimits, Template, local_field_names,
+};
 use cofferdam_servers::spec::{Scope, ServerKind, ServerSpec};
 use relay_proto::name::Name;
 
@@ -65,7 +67,8 @@ fn describe(problem: &SecretProblem, key: &[&str]) -> (String, String) {
     match problem {
         SecretProblem::Source(SourceError::Unset) => (
             format!("the environment variable of `{key}` is not set"),
-            "set it where `cofferdam serve` runs; if it is set there and not here, this can be ignored".to_owned(),
+            "set it where `cofferdam serve` runs; if it is set there and not here, this can be ignored"
+                .to_owned(),
         ),
         SecretProblem::Source(SourceError::Read(error)) => files::describe_unreadable(error, &key),
         SecretProblem::Source(SourceError::NotAFile) => (
@@ -105,15 +108,13 @@ fn check_server(server: &ServerSpec, known: &KnownFields<'_>, findings: &mut Fin
     }
 }
 
-fn check_template(
-    template: &Template,
-    key: &[&str],
-    known: &KnownFields<'_>,
-    findings: &mut Findings<'_>,
-) {
+fn check_template(template: &Template, key: &[&str], known: &KnownFields<'_>, findings: &mut Findings<'_>) {
     for (secret, field) in template.fields() {
         if known.get(secret).is_some_and(|fields| !fields.contains(field)) {
-            let message = format!("`{}` uses `{{{secret}.{field}}}`, but that secret has no field `{field}`", key.join("."));
+            let message = format!(
+                "`{}` uses `{{{secret}.{field}}}`, but that secret has no field `{field}`",
+                key.join(".")
+            );
             let hint = "correct the name, or add the field to the secret's source; a source that is no JSON object has one field, `value`";
             findings.add(key, message, hint);
         }
