@@ -87,6 +87,9 @@ impl AuditError {
             io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => {
                 "free some space there: calls are then accepted again without a restart".to_owned()
             }
+            io::ErrorKind::NotFound => {
+                "create the directory around it, or point `state-dir` elsewhere".to_owned()
+            }
             io::ErrorKind::ReadOnlyFilesystem => {
                 "make it writable, or point `state-dir` elsewhere".to_owned()
             }

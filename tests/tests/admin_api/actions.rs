@@ -18,6 +18,15 @@ fn actions(world: &World) -> Vec<Value> {
     records
 }
 
+/// The same, once the last one says that this action is done: that record may be written after the response was sent.
+#[track_caller]
+fn actions_until_done(world: &World, action: &str) -> Vec<Value> {
+    world.wait_until(&format!("the audit says that `{action}` is done"), || {
+        actions(world).last().is_some_and(|last| last["action"] == action && last["state"] == "done")
+    });
+    actions(world)
+}
+
 #[test]
 fn each_action_is_recorded_with_its_caller_and_without_secrets() {
     let world = two_grants().start();
@@ -29,7 +38,7 @@ fn each_action_is_recorded_with_its_caller_and_without_secrets() {
     let token = token.trim();
     let by_token = json!(format!("token:{}", id_of(token)));
     let created = json!({"action": "create_token", "state": "done", "by": by_user, "grant": "dev", "token": id_of(token)});
-    let records = actions(&world);
+    let records = actions_until_done(&world, "create_token");
     assert_eq!(records[0]["state"], "requested");
     assert_eq!(records[1..], [created]);
 
@@ -39,24 +48,24 @@ fn each_action_is_recorded_with_its_caller_and_without_secrets() {
     let requested = json!({"action": "enroll", "state": "requested", "by": by_token, "by_name": "ci", "sandbox": "box1", "grant": "dev"});
     let mut done = requested.clone();
     (done["state"], done["enrolment"]) = (json!("done"), enrolment.clone());
-    assert_eq!(actions(&world)[2..], [requested, done]);
+    assert_eq!(actions_until_done(&world, "enroll")[2..], [requested, done]);
 
     let mut holding = client.open(&hold(&client, "dev", "held"));
     read_until(&mut *holding, "attaching");
-    let attached = actions(&world).pop().unwrap();
+    let attached = actions_until_done(&world, "attach").pop().unwrap();
     assert_eq!((&attached["action"], &attached["state"]), (&json!("attach"), &json!("done")));
     assert_eq!((&attached["sandbox"], &attached["by"]), (&json!("held"), &by_token));
     assert!(attached["enrolment"].is_string(), "{attached}");
 
     world.cofferdam_text(&["enrolments", "end", "box1"]);
     let ended = json!({"action": "end_enrolment", "state": "done", "by": by_user, "enrolment": enrolment, "sandbox": "box1", "grant": "dev"});
-    assert_eq!(actions(&world).pop().unwrap(), ended);
+    assert_eq!(actions_until_done(&world, "end_enrolment").pop().unwrap(), ended);
 
     let _shim = world.connected("tools");
     let session = admin.get("/v1/sessions").ok()["sessions"][0]["session"].clone();
     client.post("/v1/kill", &json!({"session": session})).ok();
     let killed = json!({"action": "kill", "state": "done", "by": by_token, "by_name": "ci", "session": session, "grant": "dev"});
-    assert_eq!(actions(&world).pop().unwrap(), killed);
+    assert_eq!(actions_until_done(&world, "kill").pop().unwrap(), killed);
     let shown = world.cofferdam_text(&["audit", "show", session.as_str().unwrap()]);
     assert!(shown.contains("kill") && shown.contains("(ci)"), "{shown}");
 

@@ -55,7 +55,7 @@ fn assert_found(world: &World, key: &str, expected: &str) {
         place.and_then(|text| text.parse().ok()).unwrap_or_else(|| panic!("no line: {warnings}"));
     let last_name = key.rsplit('.').next().expect("a key has a name");
     let line = config.lines().nth(number - 1).unwrap_or_default();
-    assert!(line.contains(last_name), "{key}: line {number} is {line}");
+    assert!(line.to_lowercase().contains(&last_name.to_lowercase()), "{key}: line {number} is {line}");
 
     let strict = world.cofferdam(&["check", "--strict"]);
     let (_, errors) = printed(&strict);
@@ -97,6 +97,16 @@ fn a_secret_file_that_is_missing_unusable_or_readable_by_others_is_found() {
 #[test]
 fn a_field_that_the_secret_does_not_have_is_found() {
     assert_found(&sound_world("tokne"), "servers.tools.env.TOKEN", "has no field `tokne`");
+    let http = Server::http("https://mcp.example.com/mcp").header("X-Token", "{local.tokne}");
+    let scopes = "scopes = [{ tools = [\"write_*\"], env = { TOKEN = \"{local.tokne}\" } }]";
+    let builder = World::new().secret_file("local", CANARY);
+    assert_found(
+        &builder.clone().server("web", http).prepare(),
+        "servers.web.headers.x-token",
+        "has no field `tokne`",
+    );
+    let with_scopes = builder.server("tools", Server::fixture().line(scopes)).prepare();
+    assert_found(&with_scopes, "servers.tools.scopes", "has no field `tokne`");
 }
 
 #[test]

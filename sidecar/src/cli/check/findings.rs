@@ -66,6 +66,19 @@ impl<'a> Findings<'a> {
         });
     }
 
+    /// Sorts the findings by their lines; those without a line come last.
+    pub(super) fn sort(&mut self) {
+        self.list.sort_by_key(|finding| finding.line.unwrap_or(usize::MAX));
+    }
+
+    /// The end of the summary: how many warnings there are, if any.
+    pub(super) fn summary(&self) -> String {
+        match self.list.len() {
+            0 => String::new(),
+            number => format!("; {}", count(number, "warning")),
+        }
+    }
+
     /// Prints the findings to stderr.
     pub(super) fn print(&self) {
         for Finding { severity, line, message, hint, .. } in &self.list {

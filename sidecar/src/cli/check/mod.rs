@@ -46,17 +46,19 @@ pub(super) fn run(file: Option<&Path>, arguments: &CheckArguments) -> Result<Exi
     let mut findings = Findings::new(&path, severity);
     secrets::check(&config, &mut findings);
     files::check(&config, &mut findings);
+    findings.sort();
     if arguments.json {
         terminal::print_line(&findings.as_json());
-    } else {
-        findings.print();
-        terminal::print_line(&summary(&path, &config));
+        return Ok(findings.exit_code().map_or(ExitCode::SUCCESS, ExitCode::from));
     }
-    match findings.exit_code() {
-        Some(code) if arguments.json => Ok(code.into()),
-        Some(code) => Err(findings.failure(code)),
-        None if arguments.online => super::check_online::run(&config),
-        None => Ok(ExitCode::SUCCESS),
+    findings.print();
+    if let Some(code) = findings.exit_code() {
+        return Err(findings.failure(code));
+    }
+    terminal::print_line(&format!("{}{}", summary(&path, &config), findings.summary()));
+    match arguments.online {
+        true => super::check_online::run(&config),
+        false => Ok(ExitCode::SUCCESS),
     }
 }
 

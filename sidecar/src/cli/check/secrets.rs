@@ -102,8 +102,11 @@ fn check_server(server: &ServerSpec, known: &KnownFields<'_>, findings: &mut Fin
             }
         }
     }
-    // The scopes of a server are an array, whose elements have no names.
-    for template in server.scopes.iter().flat_map(|scope| Scope::templates(scope)) {
+    // The scopes of a server are an array, whose elements have no names. Each has the server's own templates too, except those
+    // that it replaces, and these are checked above.
+    let own: Vec<&Template> = server.templates().collect();
+    let of_scopes = server.scopes.iter().flat_map(|scope| Scope::templates(scope));
+    for template in of_scopes.filter(|template| !own.contains(template)) {
         check_template(template, &[table[0], table[1], "scopes"], known, findings);
     }
 }
