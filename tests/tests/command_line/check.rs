@@ -86,8 +86,20 @@ fn a_secret_file_that_is_missing_unusable_or_readable_by_others_is_found() {
         assert_found(&world, "secrets.local.file", expected);
     }
     set_mode(&file, 0o600);
-    std::fs::write(&file, format!("{{\"token\": \"{CANARY}\", \"nested\": [\"{CANARY}\"]}}")).unwrap();
-    assert_found(&world, "secrets.local.file", "is null, a list or an object");
+    // Keys are not printed either: in a wrong file they may be secret.
+    for (content, expected) in [
+        (
+            format!("{{\"token\": \"{CANARY}\", \"{CANARY}\": [1]}}"),
+            "has a field that is null, a list or an object",
+        ),
+        (format!("{{\"{CANARY}\": \"{CANARY}\", \"{CANARY}\": \"{CANARY}\"}}"), "has a field twice"),
+        (format!("{{\"{CANARY}\": \"short\"}}"), "has a value of fewer than 8 bytes"),
+        (format!("{{\"{CANARY}\": \"\"}}"), "has an empty field"),
+        (String::new(), "is empty"),
+    ] {
+        std::fs::write(&file, content).unwrap();
+        assert_found(&world, "secrets.local.file", expected);
+    }
     std::fs::remove_file(&file).unwrap();
     assert_found(&world, "secrets.local.file", "does not exist");
     std::fs::create_dir(&file).unwrap();

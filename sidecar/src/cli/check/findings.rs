@@ -37,7 +37,7 @@ struct Finding {
 /// The output of `check --json`.
 #[derive(Serialize)]
 struct JsonReport<'a> {
-    file: &'a Path,
+    file: String,
     findings: &'a [Finding],
 }
 
@@ -120,6 +120,6 @@ pub(super) fn problems_as_json(problems: &Problems) -> String {
 }
 
 fn to_json(file: &Path, findings: &[Finding]) -> String {
-    let report = JsonReport { file, findings };
-    serde_json::to_string_pretty(&report).unwrap_or_else(|_| "{}".to_owned())
+    let report = JsonReport { file: file.display().to_string(), findings };
+    serde_json::to_string_pretty(&report).expect("findings are plain data")
 }

@@ -3,7 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use cofferdam_secrets::{
-    Origin, SecretProblem, SecretSpec, SourceError, SourceLimits, Template, local_field_names,
+    FieldError, MIN_VALUE_BYTES, Origin, SecretProblem, SecretSpec, SourceError, SourceLimits, Template,
+    local_field_names,
 };
 use cofferdam_servers::spec::{Scope, ServerKind, ServerSpec};
 use relay_proto::name::Name;
@@ -61,7 +62,8 @@ fn check_source(
     }
 }
 
-/// What is wrong with a source, and what to do about it. Names neither its path nor its variable.
+/// What is wrong with a source, and what to do about it. Names neither its path nor its variable, nor a field that the source
+/// has: if a file is not what it should be, its keys may be secret too.
 fn describe(problem: &SecretProblem, key: &[&str]) -> (String, String) {
     let key = key.join(".");
     match problem {
@@ -80,9 +82,23 @@ fn describe(problem: &SecretProblem, key: &[&str]) -> (String, String) {
             "name a smaller source, or raise `limits.secret-bytes`".to_owned(),
         ),
         SecretProblem::Field(error) => {
-            (format!("the source of `{key}` cannot be used: {error}"), problem.next_step_in(&key))
+            (format!("the source of `{key}` {}", describe_content(error)), problem.next_step_in(&key))
         }
-        other => (format!("the source of `{key}` cannot be used: {other}"), problem.next_step_in(&key)),
+        _ => (format!("the source of `{key}` cannot be used"), problem.next_step_in(&key)),
+    }
+}
+
+fn describe_content(error: &FieldError) -> String {
+    match error {
+        FieldError::Empty => "is empty".to_owned(),
+        FieldError::EmptyField { .. } => "has an empty field".to_owned(),
+        FieldError::NotPlain { .. } => "has a field that is null, a list or an object".to_owned(),
+        FieldError::Repeated { .. } => "has a field twice".to_owned(),
+        FieldError::TooShort { .. } => {
+            format!(
+                "has a value of fewer than {MIN_VALUE_BYTES} bytes, and scrubbing it would destroy other text"
+            )
+        }
     }
 }
 
