@@ -8,6 +8,7 @@ use relay_proto::address::ListenAddress;
 use relay_proto::control::Proof;
 use relay_proto::decoder::Decoder;
 use rustix::io::Errno;
+use rustix::process::geteuid;
 
 use crate::default_socket::{SocketSearch, UntrustedSocket};
 #[cfg(feature = "tls")]
@@ -45,12 +46,13 @@ pub(crate) enum ConnectError {
     Listen { endpoint: ListenAddress, source: io::Error },
     #[error("{0}")]
     NoEnrolment(String),
-    /// No address was given, and neither default works: the socket and the enrolment.
-    #[error("{socket}; and {enrolment}")]
-    NoDefault { socket: Box<Self>, enrolment: String },
-    /// No address was given, and no default socket exists.
-    #[error("connect to the sidecar or a hub: there is no socket at {}", list_paths(.0))]
-    NoSocket(SocketSearch),
+    /// No address was given, there is no enrolment, and no default socket exists.
+    #[error(
+        "connect to the sidecar or a hub: there is no socket at {}; is `cofferdam serve` running on the host, and the relay's \
+         directory mounted here? Or, for a link over the network: {enrolment}",
+        list_paths(.sockets)
+    )]
+    NoDefault { sockets: SocketSearch, enrolment: String },
     #[error(
         "connect to {address}: {source}; if this is the intended socket, give its address with --relay or COFFERDAM_RELAY"
     )]
@@ -98,12 +100,51 @@ fn list_paths(sockets: &SocketSearch) -> String {
     paths.join(", ")
 }
 
-/// A reason that the error number does not give: a seccomp filter forbids Unix sockets, whatever their path.
-fn hint(address: &Address, source: &io::Error) -> &'static str {
+/// The likely cause of a failed connection, and the next step.
+fn hint(address: &Address, source: &io::Error) -> String {
     match (address, Errno::from_io_error(source)) {
+        // A seccomp filter forbids Unix sockets, whatever their path.
         (Address::Unix(_), Some(Errno::PERM)) => {
-            " (this sandbox forbids Unix sockets; it needs a tls:// or wss:// link, or gVisor's --host-uds=open)"
+            " (this sandbox forbids Unix sockets; it needs a tls:// or wss:// link, or gVisor's --host-uds=open)".into()
         }
-        _ => "",
+        (Address::Unix(_), Some(Errno::ACCESS)) => {
+            let uid = geteuid().as_raw();
+            format!(
+                "; this socket does not admit user {uid}: on the host add {uid} (or the user id that it has there) to `unix-uids` \
+                 under [relay], and restart the sidecar"
+            )
+        }
+        (Address::Unix(_), Some(Errno::CONNREFUSED)) => {
+            "; is `cofferdam serve` running on the host (or the hub in this sandbox)? A socket file that was mounted instead of its \
+             directory is dead after a restart"
+                .into()
+        }
+        (Address::Unix(_), Some(Errno::NOENT)) => {
+            "; is `cofferdam serve` running on the host (or the hub in this sandbox), and the relay's directory mounted here?".into()
+        }
+        (Address::Hub(_), Some(Errno::CONNREFUSED | Errno::NOENT)) => "; is the hub running in this sandbox?".into(),
+        _ => String::new(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_hint_fits_the_cause_and_does_not_suggest_to_enrol() {
+        let unix = Address::Unix("/run/cofferdam/relay/relay.sock".into());
+        let text =
+            |errno: Errno| ConnectError::Connect { address: unix.clone(), source: errno.into() }.to_string();
+        let uid = geteuid().as_raw();
+        for (errno, expected) in [
+            (Errno::CONNREFUSED, "is `cofferdam serve` running"),
+            (Errno::NOENT, "the relay's directory mounted here?"),
+            (Errno::ACCESS, format!("add {uid} (or").as_str()),
+            (Errno::PERM, "forbids Unix sockets"),
+        ] {
+            let text = text(errno);
+            assert!(text.contains(expected) && !text.contains("enrol"), "{errno}: {text}");
+        }
     }
 }

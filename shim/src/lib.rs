@@ -6,7 +6,7 @@
 //!
 //! | module | what it holds |
 //! |---|---|
-//! | [`options`], [`network`] | command line and environment |
+//! | [`options`], [`network`], `help` | command line and environment, and the texts of `--help` |
 //! | [`timing`] | every timeout and pause |
 //! | `relay_loop` | the event loop: waits, calls `relay_state`, writes its output |
 //! | `relay_state` | the state of the relay: handles lines, frames and deadlines, without I/O |
@@ -39,6 +39,7 @@ mod enrolled_link;
 mod enrolled_link;
 mod failure;
 mod fork_detector;
+mod help;
 #[cfg(feature = "hub")]
 pub mod hub;
 #[cfg(feature = "tls")]
@@ -138,7 +139,6 @@ pub async fn relay(
 }
 
 const EX_USAGE: u8 = 64;
-const EX_UNAVAILABLE: u8 = 69;
 const EX_OSERR: u8 = 71;
 const EX_IOERR: u8 = 74;
 
@@ -153,7 +153,7 @@ fn show_status(options: Options, format: OutputFormat) -> ExitCode {
         }
     };
     match (report.outcome, format) {
-        (Outcome::Failure, OutputFormat::Text) => print_error(&report.text),
+        (Outcome::Failure { .. }, OutputFormat::Text) => print_error(&report.text),
         (Outcome::Success, _) | (_, OutputFormat::Json) => {
             if io::stdout().lock().write_all(report.text.as_bytes()).is_err() {
                 return ExitCode::from(EX_IOERR);
@@ -162,7 +162,7 @@ fn show_status(options: Options, format: OutputFormat) -> ExitCode {
     }
     match report.outcome {
         Outcome::Success => ExitCode::SUCCESS,
-        Outcome::Failure => ExitCode::from(EX_UNAVAILABLE),
+        Outcome::Failure { exit_code } => ExitCode::from(exit_code),
     }
 }
 

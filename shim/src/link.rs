@@ -162,16 +162,18 @@ async fn connect_default(
     network: Network,
 ) -> Result<OpenedConnection, ConnectError> {
     match enrolled_link::connect(state, None, network).await {
-        Err(ConnectError::NoEnrolment(enrolment)) => connect_default_socket(&sockets)
-            .await
-            .map_err(|socket| ConnectError::NoDefault { socket: Box::new(socket), enrolment }),
+        Err(ConnectError::NoEnrolment(enrolment)) => connect_default_socket(sockets, enrolment).await,
         other => other,
     }
 }
 
 /// Connects to the first default socket that can be trusted and accepts a connection. If there is none, the error is about
-/// the first socket that exists.
-async fn connect_default_socket(sockets: &SocketSearch) -> Result<OpenedConnection, ConnectError> {
+/// the first socket that exists: then the sandbox is meant to use that socket, and an enrolment would not help. If none
+/// exists, the error also has `enrolment`, why there is no enrolment.
+async fn connect_default_socket(
+    sockets: SocketSearch,
+    enrolment: String,
+) -> Result<OpenedConnection, ConnectError> {
     let mut problem = None;
     for path in sockets.paths() {
         let failed = match default_socket::check(path) {
@@ -184,7 +186,7 @@ async fn connect_default_socket(sockets: &SocketSearch) -> Result<OpenedConnecti
         };
         problem.get_or_insert(failed);
     }
-    Err(problem.unwrap_or_else(|| ConnectError::NoSocket(sockets.clone())))
+    Err(problem.unwrap_or(ConnectError::NoDefault { sockets, enrolment }))
 }
 
 async fn connect_unix(address: Address) -> Result<OpenedConnection, ConnectError> {

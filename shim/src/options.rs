@@ -9,6 +9,7 @@ use relay_proto::name::{InvalidName, Name};
 
 use crate::client_command::{ClientCommand, ClientUsageError, ClientVerb};
 use crate::default_socket::SocketSearch;
+use crate::help;
 #[cfg(feature = "hub")]
 use crate::hub::{
     self,
@@ -127,7 +128,7 @@ pub fn parse(
             None => (argument.as_str(), None),
         };
         let (flag, slot) = match name {
-            "--help" | "-h" if value.is_none() => return Ok(Command::Show(HELP.into())),
+            "--help" | "-h" if value.is_none() => return Ok(Command::Show(subcommand.help().into())),
             "--version" | "-V" if value.is_none() => return Ok(Command::Show(format!("{SOFTWARE}\n"))),
             "status" if first => {
                 (subcommand, first) = (Subcommand::Status, false);
@@ -217,40 +218,6 @@ const RELAY_VARIABLE: &str = "COFFERDAM_RELAY";
 const SERVER_FLAG: &str = "--server";
 const STATE_FLAG: &str = "--state";
 const STATE_VARIABLE: &str = "COFFERDAM_STATE";
-const HELP: &str = "\
-Serves MCP on stdin and stdout to a harness in a sandbox, and forwards the messages to the sidecar on the host.
-
-Usage: cofferdam-shim [--relay LINK] [--server NAME] [--state DIR] [--proxy URL] [--pin KEY] [--expose]
-       cofferdam-shim servers           list the MCP servers that are granted
-       cofferdam-shim tools [SERVER]    list the tools of one server, or of all
-       cofferdam-shim call SERVER TOOL [JSON|-]
-                                        call a tool with these arguments, or those on stdin
-       cofferdam-shim status            show the link, the session and what is granted
-       cofferdam-shim hub --help        carry the links of all shims through one pipe to the host
-
-  --relay LINK    where the sidecar is: unix:PATH, hub:FILE (a hub on the loopback), fd:N (an inherited socket),
-                  tls://HOST:PORT, wss://HOST[:PORT]/PATH, vsock:CID:PORT, or where it dials in: listen:HOST:PORT,
-                  listen:vsock:PORT
-                  [environment: COFFERDAM_RELAY]
-                  [default: the address in the enrolment, else the first of the sockets
-                  /run/cofferdam/relay/relay.sock, $XDG_RUNTIME_DIR/cofferdam/relay.sock and
-                  /tmp/cofferdam-UID/relay.sock in a directory of this user or root]
-  --server NAME   which MCP server to reach; without it, the only one that is granted
-  --state DIR     the directory of the sandbox's key, shared by its shims [environment: COFFERDAM_STATE]
-  --proxy URL     go out through this HTTP proxy, http://[USER:PASSWORD@]HOST:PORT, ignoring NO_PROXY
-                  [environment: HTTPS_PROXY or ALL_PROXY, unless NO_PROXY exempts the sidecar]
-  --pin KEY       the key of the sidecar that may dial in, for listen: [environment: COFFERDAM_PIN]
-  --expose        let listen: open a port that other machines can reach
-  --json          servers, tools, call, status: print JSON
-  --version, -V   print the version
-  --help, -h      print this
-
-An enrolment string, as `cofferdam enroll` prints it, is read from COFFERDAM_ENROLL, from the file that
-COFFERDAM_ENROLL_FILE names, or from /run/cofferdam/enroll; a file is removed after use.
-
-servers, tools and call exit with 0; 1 if the tool failed, or may have run; 64 for wrong arguments; 69 if nothing ran
-because the sidecar, the server or its credential is unavailable; 77 if the sidecar denies it.
-";
 
 /// Without a subcommand, the shim relays.
 #[derive(Clone, Copy, Eq, PartialEq)]
@@ -258,6 +225,18 @@ enum Subcommand {
     Client(ClientVerb),
     Relay,
     Status,
+}
+
+impl Subcommand {
+    fn help(self) -> &'static str {
+        match self {
+            Self::Client(ClientVerb::Call) => help::CALL,
+            Self::Client(ClientVerb::Servers) => help::SERVERS,
+            Self::Client(ClientVerb::Tools) => help::TOOLS,
+            Self::Relay => help::RELAY,
+            Self::Status => help::STATUS,
+        }
+    }
 }
 
 /// The state directory if none is given: in XDG_STATE_HOME, else in HOME, else in /run.

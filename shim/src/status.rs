@@ -28,7 +28,7 @@ pub(crate) struct Report {
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Outcome {
     Success,
-    Failure,
+    Failure { exit_code: u8 },
 }
 
 /// The output of `status --json`.
@@ -53,7 +53,7 @@ pub(crate) async fn report(options: Options, format: OutputFormat) -> Report {
         Ok(status) => (Some(status), None),
         Err(error) => (None, Some(error)),
     };
-    let outcome = if fetched.is_ok() { Outcome::Success } else { Outcome::Failure };
+    let outcome = error.map_or(Outcome::Success, |error| Outcome::Failure { exit_code: error.exit_code() });
     let text = match (format, status, error) {
         (OutputFormat::Json, status, error) => JsonReport { link, status, error }.to_line(),
         (OutputFormat::Text, Some(status), _) => as_text(link.as_deref().unwrap_or("?"), status),
@@ -167,7 +167,28 @@ fn as_text(link: &str, status: &Status) -> String {
     row("servers", &servers);
     row("session", &session);
     if let Some(seconds) = status.expires_in_seconds {
-        row("expires", &format!("in {}h{:02}m{:02}s", seconds / 3600, seconds / 60 % 60, seconds % 60));
+        row("expires", &format!("in {}", rounded_duration(seconds)));
     }
     text.chars().filter(|character| *character == '\n' || !character.is_control()).collect()
+}
+
+/// The two largest units of a duration: `99d23h`, `7h59m`, `45s`.
+fn rounded_duration(seconds: u64) -> String {
+    let units =
+        [("d", seconds / 86_400), ("h", seconds / 3600 % 24), ("m", seconds / 60 % 60), ("s", seconds % 60)];
+    let first = units.iter().position(|(_, number)| *number > 0).unwrap_or(units.len() - 1);
+    let shown = units.iter().skip(first).take(2).enumerate();
+    let is_shown = |(index, (_, number)): &(usize, &(&str, u64))| *index == 0 || *number > 0;
+    shown.filter(is_shown).map(|(_, (name, number))| format!("{number}{name}")).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_duration_has_at_most_two_units() {
+        let durations = [0, 59, 60, 252, 3601, 28_799, 28_800, 8_636_400].map(rounded_duration);
+        assert_eq!(durations, ["0s", "59s", "1m", "4m12s", "1h", "7h59m", "8h", "99d23h"]);
+    }
 }

@@ -78,7 +78,7 @@ fn a_credential_that_vault_cannot_revoke_is_named_at_the_end_with_its_expiry() {
     for line in [
         "`github` from Vault's `secret/github`: no lease, cannot be revoked, no known expiry",
         "`bearer` from Vault's `identity/oidc/token/agent`: no lease, cannot be revoked, expires in 1",
-        "`unleased` from Vault's `pki/issue/unleased`: no lease, cannot be revoked, expires in 59 min",
+        "`unleased` from Vault's `pki/issue/unleased`: no lease, cannot be revoked, expires in 59m",
         "`leased` from Vault's `pki/issue/agent`: lease ",
     ] {
         assert!(shown.contains(line), "{line}\n{shown}");

@@ -158,6 +158,11 @@ Usage: cofferdam-shim hub --pin KEY [--socket PATH | --loopback FILE]
   --text              stdin and stdout carry lines of base64, for platforms that decode output as UTF-8
   --expose            let --listen HOST:PORT be reached from other machines
   --help, -h          print this
+
+It exits with 0 when the host closes the pipe; 64 for wrong arguments; 69 if the socket or port cannot be opened, or the host does
+not respond; 75 if another hub serves the sandbox; 77 if the host has another key than --pin says.
+
+Example: cofferdam-shim hub --pin 9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08
 ";
 
 /// Whether a port may be open to other machines.

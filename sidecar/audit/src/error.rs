@@ -9,8 +9,12 @@ use std::sync::Arc;
 pub enum AuditError {
     #[error("the sandbox's audit budget is used up: {0}")]
     Budget(BudgetLimit),
-    #[error("`{}` is in use by another sidecar", .path.display())]
-    Busy { path: PathBuf },
+    #[error("`{}` is in use by another sidecar{}", .path.display(), pid_in_parentheses(*.pid))]
+    Busy {
+        path: PathBuf,
+        /// The process id that the other sidecar wrote to its lock; `None` for one of an older version.
+        pid: Option<u32>,
+    },
     #[error("the audit cannot be continued with `{}`: {what}", .path.display())]
     Damaged { path: PathBuf, what: &'static str },
     #[error("the key `{}` is {length} bytes long, not {expected}", .path.display())]
@@ -83,6 +87,9 @@ impl AuditError {
             io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => {
                 "free some space there: calls are then accepted again without a restart".to_owned()
             }
+            io::ErrorKind::NotFound => {
+                "create the directory around it, or point `state-dir` elsewhere".to_owned()
+            }
             io::ErrorKind::ReadOnlyFilesystem => {
                 "make it writable, or point `state-dir` elsewhere".to_owned()
             }
@@ -95,7 +102,13 @@ impl AuditError {
         };
         match self {
             Self::Budget(limit) => Some(limit.hint().to_owned()),
-            Self::Busy { .. } => Some("stop the other sidecar, or give this one its own `state-dir`".to_owned()),
+            Self::Busy { pid, .. } => {
+                let stop = pid.map(|pid| format!(" (`kill {pid}`)")).unwrap_or_default();
+                Some(format!(
+                    "`cofferdam reload` makes it read a changed configuration; otherwise stop it first{stop}, or give this one its own \
+                     `state-dir`, `relay.unix` and `admin.socket`"
+                ))
+            }
             Self::Damaged { .. } => Some(
                 "run `cofferdam audit verify`, keep a copy, then move the audit directory aside to start a new one"
                     .to_owned(),
@@ -122,4 +135,8 @@ impl AuditError {
     pub(super) fn read(path: &Path) -> impl FnOnce(io::Error) -> Self {
         move |source| Self::Read { path: path.to_owned(), source }
     }
+}
+
+fn pid_in_parentheses(pid: Option<u32>) -> String {
+    pid.map(|pid| format!(" (process {pid})")).unwrap_or_default()
 }

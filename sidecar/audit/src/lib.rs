@@ -62,7 +62,7 @@ mod tests;
 
 use std::collections::BTreeMap;
 use std::fs::{File, TryLockError};
-use std::io;
+use std::io::{self, Read as _, Write as _};
 use std::path::{Path, PathBuf};
 use std::pin::Pin;
 use std::sync::{Arc, Mutex};
@@ -366,15 +366,32 @@ fn start_syncer(
     Ok(syncer)
 }
 
+/// Locks the audit for this process, whose id is written to the lock for the error message of another.
 fn lock(directory: &Path) -> Result<File, AuditError> {
     let path = directory.join("lock");
-    let file = files::open_append(&path, Creation::IfMissing)
+    let mut file = files::open_append(&path, Creation::IfMissing)
         .map_err(AuditError::prepare("cannot open the audit's lock", &path))?;
     match file.try_lock() {
-        Ok(()) => Ok(file),
-        Err(TryLockError::WouldBlock) => Err(AuditError::Busy { path: directory.to_owned() }),
+        Ok(()) => {
+            // On a full disk the file stays empty, which does not impair the lock.
+            let _ = file.set_len(0).and_then(|()| writeln!(file, "{}", std::process::id()));
+            Ok(file)
+        }
+        Err(TryLockError::WouldBlock) => {
+            Err(AuditError::Busy { path: directory.to_owned(), pid: read_pid(&path) })
+        }
         Err(TryLockError::Error(source)) => {
             Err(AuditError::prepare("cannot lock the audit with", &path)(source))
         }
     }
+}
+
+/// Enough for any process id and a newline.
+const MAX_PID_BYTES: u64 = 16;
+
+/// The process id in a lock. `None` if the file has none, as one of an older version.
+fn read_pid(lock: &Path) -> Option<u32> {
+    let mut text = String::new();
+    File::open(lock).ok()?.take(MAX_PID_BYTES).read_to_string(&mut text).ok()?;
+    text.trim().parse().ok()
 }

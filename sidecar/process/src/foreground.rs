@@ -101,6 +101,10 @@ impl Window {
         self.0.ws_row
     }
 
+    pub fn columns(self) -> u16 {
+        self.0.ws_col
+    }
+
     /// Gives a terminal this size.
     pub fn apply(self, terminal: impl AsFd) -> io::Result<()> {
         os::set_window_size(terminal.as_fd(), &self.0)

@@ -163,11 +163,16 @@ fn encode_launch(launch: &Launch) -> Result<Zeroizing<Vec<u8>>, LaunchError> {
     if arguments.iter().chain([&directory]).any(|text| text.contains(&0)) {
         return Err(LaunchError::Nul { program: launch.program.clone() });
     }
-    let program = find_program(&launch.program, std::env::var_os("PATH").as_deref())?;
+    let program = program_path(&launch.program)?;
     let environment: Vec<(&[u8], &[u8])> =
         launch.environment.iter().map(|(name, value)| (name.as_bytes(), &value[..])).collect();
     wire::encode_specification(program.as_os_str().as_bytes(), directory, &arguments, &environment)
         .ok_or_else(|| LaunchError::TooLarge { program: launch.program.clone() })
+}
+
+/// The path of a program that [`launch`] would start: a path, or a name that is searched for on this process's PATH.
+pub fn program_path(program: &OsStr) -> Result<PathBuf, LaunchError> {
+    find_program(program, std::env::var_os("PATH").as_deref())
 }
 
 /// Searches as a shell does, but skips relative entries of PATH: they depend on the sidecar's working directory.

@@ -43,7 +43,7 @@ pub use environment::{InvalidEnvironment, Variable, allowed_environment};
 pub use exit::Exit;
 pub use foreground::{Pty, RawMode, Window, adopt_orphans, kill_adopted, user_command};
 pub use keeper::{is_keeper, keeper_main};
-pub use launch::{Launch, LaunchError, launch, use_keeper_program};
+pub use launch::{Launch, LaunchError, launch, program_path, use_keeper_program};
 pub use registry::{KnownChild, spawn_known};
 pub use server::{Ended, ProcessHandle, ServerProcess};
 

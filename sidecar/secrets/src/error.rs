@@ -130,6 +130,11 @@ impl SecretProblem {
         }
     }
 
+    /// What an operator can do about the problem; `key` names the secret's key in the configuration.
+    pub fn next_step_in(&self, key: &str) -> String {
+        self.next_step(&format!("`{key}`"))
+    }
+
     /// `key` names the secret's table in the configuration.
     pub(super) fn next_step(&self, key: &str) -> String {
         match self {

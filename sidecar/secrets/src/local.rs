@@ -4,6 +4,7 @@
 //! much is an error; no error contains what was read. Nothing here can be revoked. After a command failed to print an
 //! expiring credential it is not run again for [`RETRY_PAUSE`], however many callers wait.
 
+use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::fs::File;
 use std::io::{self, Read};
@@ -59,6 +60,21 @@ pub async fn fetch(spec: &SecretSpec, limits: SourceLimits) -> Result<Material, 
     let request = SourceRequest { spec, limits, requester: Requester::Caller, add_to_scrubbers: &|_, _| {} };
     let lease = LocalSource::default().read(request).await;
     lease.map(|lease| Material::new(spec, lease)).map_err(|cause| SecretError::new(spec, cause))
+}
+
+/// The names of the fields of a secret in a file or an environment variable, for a check of the configuration. `None` for a
+/// secret of another origin: no command is run. May block.
+pub fn local_field_names(
+    spec: &SecretSpec,
+    limits: SourceLimits,
+) -> Result<Option<BTreeSet<String>>, SecretProblem> {
+    let content = match &spec.origin {
+        Origin::Env(name) => check_variable(std::env::var_os(name), limits.bytes)?,
+        Origin::File(path) => read_file(path, limits.bytes, FileContent::Public)?,
+        Origin::Exec { .. } | Origin::Vault(_) => return Ok(None),
+    };
+    let public = spec.public.iter().cloned().collect();
+    Ok(Some(fields::parse(&content, &public, spec.short)?.into_keys().collect()))
 }
 
 impl LocalSource {

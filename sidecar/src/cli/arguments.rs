@@ -12,6 +12,7 @@ use crate::run::{Kind, NetworkArgument};
 /// Runs MCP servers with their credentials on the host, for agents in sandboxes.
 #[derive(Debug, Parser)]
 #[command(name = "cofferdam", version, propagate_version = true)]
+#[command(after_help = "Example: cofferdam run -- claude")]
 pub(super) struct Arguments {
     #[command(subcommand)]
     pub(super) command: Command,
@@ -25,49 +26,73 @@ pub(super) struct Arguments {
 #[derive(Debug, Subcommand)]
 pub(super) enum Command {
     /// Connect to a sandbox that cannot connect out, and keep it connected until interrupted
-    #[command(subcommand)]
+    #[command(
+        subcommand,
+        after_help = "Example: cofferdam attach exec --grant dev -- ssh -T box1 cofferdam-shim hub --pin {pin}"
+    )]
     Attach(AttachCommand),
     /// Read, verify and prune the audit of decisions and outcomes
-    #[command(subcommand)]
+    #[command(subcommand, after_help = "Example: cofferdam audit tail --follow")]
     Audit(AuditCommand),
     /// Check the configuration and list all its problems, without side effects
+    #[command(after_help = "Example: cofferdam check --strict")]
     Check(CheckArguments),
     /// Show a tool call with a credential that the sandbox never sees; needs no configuration
+    #[command(after_help = "Example: cofferdam demo")]
     Demo(DemoArguments),
     /// Enrol one sandbox: prints the enrolment string for its shim
+    #[command(after_help = "Example: cofferdam enroll --grant dev --name box1 --ttl 8h")]
     Enroll(EnrollArguments),
     /// List the enrolments: which sandboxes may connect
+    #[command(after_help = "Example: cofferdam enrolments")]
     Enrolments(EnrolmentsArguments),
     /// End a session: its links, server processes, credentials and enrolment
+    #[command(after_help = "Example: cofferdam kill box1")]
     Kill(KillArguments),
     /// Print the sidecar's public key, which sandboxes pin
+    #[command(after_help = "Example: cofferdam key")]
     Key,
     /// Make the running sidecar read its configuration again
+    #[command(after_help = "Example: cofferdam reload")]
     Reload,
     /// Run a command in a sandbox on this machine, with the tools of a grant
+    #[command(after_help = "Example: cofferdam run --grant dev -- claude")]
     Run(RunCommand),
     /// Run the sidecar
+    #[command(after_help = "\
+The log goes to standard error. The environment variable COFFERDAM_LOG chooses what is logged: error, warn, info (the \
+default), debug or trace, also by part, as in `warn,cofferdam=debug`.\n\n\
+Example: cofferdam serve -c /etc/cofferdam/cofferdam.toml")]
     Serve(ServeArguments),
     /// List sessions, and attached sandboxes
+    #[command(after_help = "Example: cofferdam sessions --watch")]
     Sessions(SessionsArguments),
     /// Create, list and revoke bearer tokens of the admin API
-    #[command(subcommand)]
+    #[command(subcommand, after_help = "Example: cofferdam token create --grant dev --ttl 30d")]
     Token(TokenCommand),
 }
 
 #[derive(Debug, Subcommand)]
 pub(super) enum AttachCommand {
     /// Attach a sandbox on Daytona, and keep it attached until interrupted
+    #[command(after_help = "Example: cofferdam attach daytona SANDBOX_ID --grant dev --keep-awake")]
     Daytona(DaytonaArguments),
     /// Attach a sandbox on E2B or a compatible platform, and keep it attached until interrupted
+    #[command(after_help = "Example: cofferdam attach e2b SANDBOX_ID --grant dev --harness claude")]
     E2b(E2bArguments),
     /// End the attachment of a sandbox on a platform: its pipe, sessions and enrolment
+    #[command(after_help = "Example: cofferdam attach end box1")]
     End(EndArguments),
     /// List the attachments of sandboxes on platforms
+    #[command(after_help = "Example: cofferdam attach list")]
     List(ListArguments),
     /// Connect to a hub or a shim that listens
+    #[command(after_help = "Example: cofferdam attach dial box1.internal:7443 --grant dev")]
     Dial(DialArguments),
     /// Run a command whose stdin and stdout are connected to a hub: `docker exec -i`, `ssh -T`, `kubectl exec -i`, …
+    #[command(
+        after_help = "Example: cofferdam attach exec --grant dev -- docker exec -i box1 cofferdam-shim hub --pin {pin}"
+    )]
     Exec(ExecArguments),
 }
 
@@ -209,18 +234,27 @@ pub(super) enum AuditCommand {
     #[command(after_help = "Example: cofferdam audit prune --older-than 90d")]
     Prune(PruneArguments),
     /// Show the records of a session, a link, or one call (SESSION/LINK/SEQ)
+    #[command(after_help = "Example: cofferdam audit show SESSION")]
     Show(ShowArguments),
     /// Show the last records
+    #[command(after_help = "Example: cofferdam audit tail --lines 50 --follow")]
     Tail(TailArguments),
     /// Verify the hash chain from the first record to the last
+    #[command(after_help = "Example: cofferdam audit verify --head HASH")]
     Verify(VerifyArguments),
 }
 
 #[derive(Debug, Args)]
 pub(super) struct CheckArguments {
     /// Print the JSON Schema of the configuration instead
-    #[arg(long)]
+    #[arg(long, conflicts_with_all = ["strict", "json"])]
     pub(super) schema: bool,
+    /// Fail if the check finds a file, program or environment variable that is missing or not protected, instead of warning
+    #[arg(long)]
+    pub(super) strict: bool,
+    /// Print the findings as JSON
+    #[arg(long, conflicts_with = "online")]
+    pub(super) json: bool,
     /// Also check Vault: whether it can be reached, the login works and the policies suffice. Reads no secret
     #[arg(long, conflicts_with = "schema")]
     pub(super) online: bool,
@@ -264,6 +298,7 @@ pub(super) struct EnrolmentsArguments {
 #[derive(Debug, Subcommand)]
 pub(super) enum EnrolmentsCommand {
     /// End an enrolment and its session: its sandbox cannot connect again
+    #[command(after_help = "Example: cofferdam enrolments end box1")]
     End(EnrolmentsEndArguments),
 }
 
@@ -356,10 +391,13 @@ pub(super) struct TailArguments {
 #[derive(Debug, Subcommand)]
 pub(super) enum TokenCommand {
     /// Create a token and print it; it is not shown again
+    #[command(after_help = "Example: cofferdam token create --grant dev --ttl 30d --name ci")]
     Create(TokenCreateArguments),
     /// List the tokens, without their secret parts
+    #[command(after_help = "Example: cofferdam token list")]
     List(TokenListArguments),
     /// Revoke a token
+    #[command(after_help = "Example: cofferdam token revoke ID")]
     Revoke(TokenRevokeArguments),
 }
 

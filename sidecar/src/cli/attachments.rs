@@ -10,6 +10,7 @@ use crate::daemon::admin::{AdminRequest, AdminResponse};
 use crate::daemon::attachments::status::{AttachmentStatus, Lifetime};
 use crate::terminal;
 use crate::terminal::failure::Failure;
+use crate::terminal::table::{Column, Table, TableWidth};
 
 pub(super) fn end(file: Option<&Path>, name: String) -> Result<ExitCode, Failure> {
     print_killed(request(file, &AdminRequest::EndAttachment { name })?)
@@ -24,29 +25,39 @@ pub(super) fn list(file: Option<&Path>, arguments: &ListArguments) -> Result<Exi
     } else if attachments.is_empty() {
         eprintln!("no attachments");
     } else {
-        table_lines(&attachments).iter().for_each(|line| terminal::print_line(line));
+        table_lines(&attachments, TableWidth::of_stdout()).iter().for_each(|line| terminal::print_line(line));
     }
     Ok(ExitCode::SUCCESS)
 }
 
-pub(super) fn table_lines(attachments: &[AttachmentStatus]) -> Vec<String> {
-    let mut lines =
-        vec!["ATTACHMENT         PLATFORM  SANDBOX                GRANT     STATE      KEPT".to_owned()];
+pub(super) fn table_lines(attachments: &[AttachmentStatus], width: TableWidth) -> Vec<String> {
+    let mut table = Table::new([
+        Column::names("ATTACHMENT"),
+        Column::names("PLATFORM"),
+        Column::whole("SANDBOX"),
+        Column::names("GRANT"),
+        Column::whole("STATE"),
+        Column::whole("ENROLMENT"),
+        Column::whole("KEPT"),
+    ]);
     for status in attachments {
         let kept = match status.lifetime {
             Lifetime::Configured => "in the configuration",
             Lifetime::Detached => "until ended",
             Lifetime::Followed => "by its command",
         };
-        lines.push(format!(
-            "{:<18} {:<9} {:<22} {:<9} {:<10} {kept}",
-            status.name,
-            status.platform,
-            status.sandbox,
-            status.grant,
-            status.state.name()
-        ));
-        lines.extend(status.state.reason().map(|why| format!("  {why}")));
+        table.row([
+            status.name.clone(),
+            status.platform.clone(),
+            status.sandbox.clone(),
+            status.grant.clone(),
+            status.state.name().to_owned(),
+            status.enrolment.clone().unwrap_or_else(|| "-".to_owned()),
+            kept.to_owned(),
+        ]);
+        if let Some(why) = status.state.reason() {
+            table.note(why);
+        }
     }
-    lines
+    table.lines(width)
 }

@@ -1,27 +1,22 @@
 //! Runs each command of the command line; `attach`, `sessions` and others are in their own modules.
 
-use std::num::NonZero;
+use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::sync::Arc;
-use std::thread::available_parallelism;
 use std::time::Duration;
 
-use cofferdam_process as process;
-use cofferdam_scrub::log_scrubber::LogScrubber;
+use cofferdam_base::duration;
 
-use super::arguments::{
-    Arguments, AttachCommand, CheckArguments, Command, EnrollArguments, RunCommand, ServeArguments,
-};
+use super::arguments::{Arguments, AttachCommand, Command, EnrollArguments, RunCommand};
 use crate::config::{self, Config, Environment};
 use crate::daemon::admin::client::{self, AdminError};
 use crate::daemon::admin::{AdminRequest, AdminResponse};
-use crate::daemon::while_held::{HoldFiles, Lifetime};
+use crate::demo::{self, DemoError};
+use crate::enrolment;
 use crate::run::{self, Mode, RunArguments};
 use crate::terminal;
-use crate::terminal::failure::{Failure, Sysexit};
+use crate::terminal::failure::{Failure, Sysexit, creation_exit_code};
 use crate::terminal::progress::Output;
-use crate::{daemon, demo, enrolment};
 
 pub(super) fn run(arguments: Arguments) -> Result<ExitCode, Failure> {
     let file = arguments.config.as_deref();
@@ -33,9 +28,9 @@ pub(super) fn run(arguments: Arguments) -> Result<ExitCode, Failure> {
         }
         Command::Attach(command) => super::attach::run(&admin_socket(file)?, command),
         Command::Audit(command) => super::audit::run(file, command),
-        Command::Check(check_arguments) => check(file, &check_arguments),
+        Command::Check(check_arguments) => super::check::run(file, &check_arguments),
         Command::Demo(demo_arguments) => {
-            demo::run(demo_arguments.shim).map_err(|error| Failure::new(Sysexit::Software, error))
+            demo::run(demo_arguments.shim).map_err(|error| Failure::new(demo_exit_code(&error), error))
         }
         Command::Enroll(enroll_arguments) => enroll(file, enroll_arguments),
         Command::Enrolments(enrolments_arguments) => super::sessions::enrolments(file, enrolments_arguments),
@@ -43,7 +38,7 @@ pub(super) fn run(arguments: Arguments) -> Result<ExitCode, Failure> {
         Command::Kill(kill_arguments) => super::sessions::kill(file, kill_arguments.target),
         Command::Reload => reload(file),
         Command::Run(run_command) => run_sandbox(file, run_command),
-        Command::Serve(serve_arguments) => serve(file, &serve_arguments),
+        Command::Serve(serve_arguments) => super::serve::run(file, &serve_arguments),
         Command::Sessions(sessions_arguments) => super::sessions::sessions(file, &sessions_arguments),
         Command::Token(command) => super::token::run(file, command),
     }
@@ -67,47 +62,6 @@ fn run_sandbox(file: Option<&Path>, command: RunCommand) -> Result<ExitCode, Fai
     run::run(&path, &config, &arguments)
 }
 
-fn serve(file: Option<&Path>, arguments: &ServeArguments) -> Result<ExitCode, Failure> {
-    process::harden().map_err(|error| Failure::new(Sysexit::Software, error))?;
-    let (path, config) = load(file)?;
-    let log = Arc::<LogScrubber>::default();
-    daemon::logging::start(Arc::clone(&log));
-    let runtime = tokio::runtime::Builder::new_multi_thread()
-        // An audit write that hangs blocks one thread; at least one other must stay available.
-        .worker_threads(available_parallelism().map_or(2, NonZero::get).max(2))
-        .enable_all()
-        .build()
-        .map_err(|error| Failure::new(Sysexit::Software, error))?;
-    let lifetime = match arguments.while_held {
-        true => Lifetime::WhileHeld(HoldFiles::in_state(&config.state_dir)),
-        false => Lifetime::UntilSignal,
-    };
-    runtime
-        .block_on(daemon::serve(path, config, log, lifetime))
-        .map_err(|error| Failure::new(Sysexit::Unavailable, error))?;
-    Ok(ExitCode::SUCCESS)
-}
-
-fn check(file: Option<&Path>, arguments: &CheckArguments) -> Result<ExitCode, Failure> {
-    if arguments.schema {
-        terminal::print_line(config::schema().trim_end());
-        return Ok(ExitCode::SUCCESS);
-    }
-    let (path, config) = load(file)?;
-    let count = |number: usize, noun: &str| format!("{number} {noun}{}", if number == 1 { "" } else { "s" });
-    terminal::print_line(&format!(
-        "{}: ok ({}, {}, {})",
-        path.display(),
-        count(config.servers.len(), "server"),
-        count(config.secrets.len(), "secret"),
-        count(config.grants.len(), "grant")
-    ));
-    if arguments.online {
-        return super::check_online::run(&config);
-    }
-    Ok(ExitCode::SUCCESS)
-}
-
 /// Prints the enrolment string or the socket's address to stdout, and the next step to stderr.
 fn enroll(file: Option<&Path>, arguments: EnrollArguments) -> Result<ExitCode, Failure> {
     let EnrollArguments { grant, ttl, ticket_ttl, name, socket } = arguments;
@@ -118,9 +72,9 @@ fn enroll(file: Option<&Path>, arguments: EnrollArguments) -> Result<ExitCode, F
                 .to_owned()
         }
         None => format!(
-            "the string enrols one sandbox, which must use it within {} s. In the sandbox, write it to the file named by \
+            "the string enrols one sandbox, which must use it within {}. In the sandbox, write it to the file named by \
              COFFERDAM_ENROLL_FILE or to /run/cofferdam/enroll, or set COFFERDAM_ENROLL to it",
-            ticket_ttl.as_secs()
+            duration::rounded(ticket_ttl)
         ),
     };
     let enroll = AdminRequest::Enroll {
@@ -132,19 +86,20 @@ fn enroll(file: Option<&Path>, arguments: EnrollArguments) -> Result<ExitCode, F
     };
     match request(file, &enroll)? {
         AdminResponse::Enrolled { enrolment, expires_in_seconds, text } => {
-            eprintln!("enrolment {enrolment}, valid for {expires_in_seconds} s; {next_step}");
+            let validity = duration::rounded(Duration::from_secs(expires_in_seconds));
+            eprintln!("enrolment {enrolment}, valid for {validity}; {next_step}");
             terminal::print_line(&text);
             Ok(ExitCode::SUCCESS)
         }
-        AdminResponse::Refused { why } => Err(Failure::new(Sysexit::Unavailable, why)),
         _ => Err(unexpected_response()),
     }
 }
 
 fn print_key(file: Option<&Path>) -> Result<ExitCode, Failure> {
     let (_, config) = load(file)?;
-    let identity = enrolment::key::load_or_create(&config.state_dir)
-        .map_err(|error| Failure::new(Sysexit::NoInput, error).hint("run this as the sidecar's user"))?;
+    let identity = enrolment::key::load_or_create(&config.state_dir).map_err(|error| {
+        Failure::new(creation_exit_code(&error), error).hint("run this as the sidecar's user")
+    })?;
     terminal::print_line(&identity.public().to_string());
     Ok(ExitCode::SUCCESS)
 }
@@ -158,19 +113,26 @@ fn reload(file: Option<&Path>) -> Result<ExitCode, Failure> {
             }
             Ok(ExitCode::SUCCESS)
         }
-        AdminResponse::Refused { why } => Err(Failure::new(Sysexit::Configuration, why)
-            .hint("the previous configuration stays in effect; correct the file and reload again")),
         _ => Err(unexpected_response()),
     }
 }
 
 pub(super) fn load(file: Option<&Path>) -> Result<(PathBuf, Config), Failure> {
     let path = find(file)?;
-    let config = config::load(&path).map_err(|problems| Failure::new(Sysexit::Configuration, problems))?;
+    let config = config::load(&path).map_err(|problems| Failure::new(load_exit_code(&path), problems))?;
     Ok((path, config))
 }
 
-fn find(file: Option<&Path>) -> Result<PathBuf, Failure> {
+/// The exit code for a configuration that could not be loaded: a file that cannot be opened is missing input, otherwise its
+/// content is wrong.
+pub(super) fn load_exit_code(path: &Path) -> Sysexit {
+    match File::open(path) {
+        Ok(_) => Sysexit::Configuration,
+        Err(_) => Sysexit::NoInput,
+    }
+}
+
+pub(super) fn find(file: Option<&Path>) -> Result<PathBuf, Failure> {
     config::find(file, &Environment::of_process()).map_err(|error| {
         Failure::new(Sysexit::NoInput, error)
             .hint("write a configuration, or run `cofferdam demo`, which needs none")
@@ -183,13 +145,30 @@ pub(super) fn admin_socket(file: Option<&Path>) -> Result<PathBuf, Failure> {
         Ok(config) => Ok(config.admin.socket),
         // The file may have become invalid after the daemon read it, so its admin socket alone is read.
         Err(problems) => {
-            config::admin_socket(&path).ok_or_else(|| Failure::new(Sysexit::Configuration, problems))
+            config::admin_socket(&path).ok_or_else(|| Failure::new(load_exit_code(&path), problems))
         }
     }
 }
 
+/// Sends a request to the sidecar. A refusal is an error, so that the result is never [`AdminResponse::Refused`].
 pub(super) fn request(file: Option<&Path>, request: &AdminRequest) -> Result<AdminResponse, Failure> {
-    client::send(&admin_socket(file)?, request).map_err(admin_failure)
+    match client::send(&admin_socket(file)?, request).map_err(admin_failure)? {
+        AdminResponse::Refused { code, why } => Err(refusal(&code, why)),
+        response => Ok(response),
+    }
+}
+
+/// The failure of a request that the sidecar refused. `code` is the stable code of the refusal, which determines the exit
+/// code.
+pub(super) fn refusal(code: &str, why: String) -> Failure {
+    match code {
+        "ambiguous" | "not_found" => Failure::new(Sysexit::NoInput, why),
+        "configuration_invalid" => Failure::new(Sysexit::Configuration, why)
+            .hint("the previous configuration stays in effect; correct the file and reload again"),
+        "forbidden" | "unauthorized" => Failure::new(Sysexit::NoPermission, why),
+        "grant_unknown" | "invalid" => Failure::new(Sysexit::Usage, why),
+        _ => Failure::new(Sysexit::Unavailable, why),
+    }
 }
 
 pub(super) fn admin_failure(error: AdminError) -> Failure {
@@ -200,6 +179,14 @@ pub(super) fn admin_failure(error: AdminError) -> Failure {
         AdminError::Response(_) | AdminError::Io(_) => "look at the sidecar's log",
     };
     Failure::new(Sysexit::Unavailable, error).hint(hint)
+}
+
+/// A shim that was named but cannot be opened is missing input; everything else is an error of the demo itself.
+fn demo_exit_code(error: &DemoError) -> Sysexit {
+    match error {
+        DemoError::NoShim { .. } => Sysexit::NoInput,
+        _ => Sysexit::Software,
+    }
 }
 
 pub(super) fn unexpected_response() -> Failure {

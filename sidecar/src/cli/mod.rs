@@ -7,8 +7,10 @@
 //! | [`attachments`] | `attach list` and `attach end` |
 //! | [`audit`] | `audit`: reads, verifies and prunes the audit |
 //! | [`commands`] | the other commands |
+//! | [`check`] | `check`: the configuration, and what it refers to on this host |
 //! | [`check_online`] | `check --online`: checks that Vault is set up for the configuration |
 //! | [`interruption`] | SIGINT and SIGTERM |
+//! | [`serve`] | `serve`: runs the sidecar |
 //! | [`sessions`] | `sessions`, `kill` and `enrolments` |
 //! | [`token`] | `token`: bearer tokens of the admin API |
 //! | [`watch`] | `sessions --watch` |
@@ -17,20 +19,26 @@ mod arguments;
 mod attach;
 mod attachments;
 mod audit;
+mod check;
 mod check_online;
 mod commands;
 mod interruption;
+mod serve;
 mod sessions;
+#[cfg(test)]
+mod tests;
 mod token;
 mod watch;
 
 use std::ffi::OsString;
+use std::io;
 use std::process::ExitCode;
 
 use clap::Parser;
 use cofferdam_process as process;
 
 use crate::demo;
+use crate::terminal::failure::Sysexit;
 use arguments::Arguments;
 
 /// The first argument that makes this program run as the keeper of one server.
@@ -49,9 +57,22 @@ pub fn main() -> ExitCode {
         Some(demo::SERVER) => return demo::server::main(),
         _ => {}
     }
-    let arguments = Arguments::parse();
+    let arguments = match Arguments::try_parse() {
+        Ok(arguments) => arguments,
+        Err(error) => return print_help_or_usage_error(&error),
+    };
     match commands::run(arguments) {
         Ok(code) => code,
         Err(failure) => failure.report(),
+    }
+}
+
+/// Prints what clap returns instead of arguments: the help or the version to stdout, or an error to stderr.
+fn print_help_or_usage_error(error: &clap::Error) -> ExitCode {
+    let printed = error.print();
+    match printed {
+        _ if error.use_stderr() => Sysexit::Usage.into(),
+        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Sysexit::Io.into(),
+        Ok(()) | Err(_) => ExitCode::SUCCESS,
     }
 }

@@ -2,7 +2,9 @@
 
 use std::path::Path;
 use std::process::ExitCode;
+use std::time::Duration;
 
+use cofferdam_base::duration;
 use cofferdam_vault::Revoked;
 use serde_json::json;
 
@@ -16,7 +18,8 @@ use crate::enrolment::EnrolmentKind;
 use crate::link::command::{Description, Processes, ScopeProcess};
 use crate::link::registry::EndedLink;
 use crate::terminal;
-use crate::terminal::failure::{Failure, Sysexit};
+use crate::terminal::failure::Failure;
+use crate::terminal::table::{Column, Table, TableWidth};
 
 pub(super) fn sessions(file: Option<&Path>, arguments: &SessionsArguments) -> Result<ExitCode, Failure> {
     if arguments.watch {
@@ -35,77 +38,104 @@ pub(super) fn sessions(file: Option<&Path>, arguments: &SessionsArguments) -> Re
     if sessions.is_empty() && attached.is_empty() {
         eprintln!("no sessions");
     }
-    for line in table_lines(&sessions, &attached, &attachments) {
+    for line in table_lines(&sessions, &attached, &attachments, TableWidth::of_stdout()) {
         terminal::print_line(&line);
     }
     Ok(ExitCode::SUCCESS)
 }
 
-/// The lines of the table; empty if there is nothing to show.
+/// The lines of the tables of sessions and of attachments; empty if there is nothing to show.
 pub(super) fn table_lines(
     sessions: &[Description],
     attached: &[AttachedSandbox],
     attachments: &[AttachmentStatus],
+    width: TableWidth,
 ) -> Vec<String> {
     let mut lines = Vec::new();
     if !sessions.is_empty() || !attached.is_empty() {
-        lines.push(
-            "SESSION            LINK               GRANT     SERVER    STATE      PID      CALLS  REFUSED  EXPIRES    SANDBOX"
-                .to_owned(),
-        );
+        let mut table = Table::new([
+            Column::whole("SESSION"),
+            Column::whole("LINK"),
+            Column::names("GRANT"),
+            Column::names("SERVER"),
+            Column::whole("STATE"),
+            Column::whole("PID"),
+            Column::whole("CALLS"),
+            Column::whole("REFUSED"),
+            Column::whole("EXPIRES"),
+            Column::whole("ENROLMENT"),
+            Column::names("SANDBOX"),
+        ]);
+        sessions.iter().for_each(|session| add_session(&mut table, session));
+        attached.iter().for_each(|sandbox| add_attached(&mut table, sandbox));
+        lines.extend(table.lines(width));
     }
-    for session in sessions {
-        lines.push(session_line(session));
-        lines.extend(session.scopes.iter().map(|scope| scope_line(session, scope)));
-        lines.extend(session.replacement.iter().map(|text| format!("  replacement: {text}")));
-        lines.extend(session.credentials.iter().map(|credential| format!("  {}", credential.line())));
-    }
-    lines.extend(attached.iter().map(attached_line));
     if !attachments.is_empty() {
-        lines.extend(super::attachments::table_lines(attachments));
+        lines.extend(super::attachments::table_lines(attachments, width));
     }
     lines
 }
 
-fn session_line(session: &Description) -> String {
+fn add_session(table: &mut Table, session: &Description) {
     let state = match session.connected {
         true => "connected",
         false => "lost",
     };
-    let expires = format!("in {} min", session.expires_in_seconds / 60);
-    format!(
-        "{:<18} {:<18} {:<9} {:<9} {state:<10} {:<8} {:<6} {:<8} {expires:<10} {}",
-        session.session,
-        session.link,
-        session.grant,
-        session.server,
-        session.pid.map_or("-".into(), |pid| pid.to_string()),
-        session.calls,
-        session.refused,
-        session.name.as_deref().unwrap_or("-"),
-    )
+    let or_dash = |text: &Option<String>| text.clone().unwrap_or_else(dash);
+    table.row([
+        session.session.clone(),
+        session.link.clone(),
+        session.grant.clone(),
+        session.server.clone(),
+        state.to_owned(),
+        session.pid.map_or_else(dash, |pid| pid.to_string()),
+        session.calls.to_string(),
+        session.refused.to_string(),
+        time_left(session.expires_in_seconds),
+        or_dash(&session.enrolment),
+        or_dash(&session.name),
+    ]);
+    for ScopeProcess { pid, tools } in &session.scopes {
+        table.note(&format!("process {pid} with other credentials: tools {tools}"));
+    }
+    session.replacement.iter().for_each(|text| table.note(&format!("replacement: {text}")));
+    session.credentials.iter().for_each(|credential| table.note(&credential.line()));
 }
 
-/// The line of a scope's process, below that of its link and with the pid in the same column.
-fn scope_line(session: &Description, scope: &ScopeProcess) -> String {
-    format!(
-        "{:<18} {:<18} {:<30} {:<8} tools {}",
-        "", session.link, "  with other credentials", scope.pid, scope.tools
-    )
-}
-
-/// The line of an attached sandbox without links, with grant, state and name in the columns of links.
-fn attached_line(sandbox: &AttachedSandbox) -> String {
+/// Adds an attached sandbox without links.
+fn add_attached(table: &mut Table, sandbox: &AttachedSandbox) {
     let state = match sandbox.state {
         AttachState::Attached => "attached",
         AttachState::Connecting => "connecting",
         AttachState::Detached => "detached",
     };
-    let reason = sandbox.reason.as_ref().map(|reason| format!(": {reason}")).unwrap_or_default();
-    format!(
-        "{:<18} {:<18} {:<9} {:<9} {state:<10} {:<8} {:<6} {:<8} {:<10} {}{reason}",
-        "-", "-", sandbox.grant, "-", "-", "-", "-", "-", sandbox.name,
-    )
+    table.row([
+        dash(),
+        dash(),
+        sandbox.grant.clone(),
+        dash(),
+        state.to_owned(),
+        dash(),
+        dash(),
+        dash(),
+        dash(),
+        sandbox.enrolment.clone(),
+        sandbox.name.clone(),
+    ]);
+    sandbox.reason.iter().for_each(|reason| table.note(reason));
+}
+
+/// A cell without a value.
+fn dash() -> String {
+    "-".to_owned()
+}
+
+/// When a session, an enrolment or a token expires, for people.
+pub(super) fn time_left(seconds: u64) -> String {
+    match seconds {
+        0 => "expired".to_owned(),
+        seconds => format!("in {}", duration::rounded(Duration::from_secs(seconds))),
+    }
 }
 
 pub(super) fn kill(file: Option<&Path>, target: String) -> Result<ExitCode, Failure> {
@@ -124,27 +154,44 @@ pub(super) fn enrolments(file: Option<&Path>, arguments: EnrolmentsArguments) ->
     } else if enrolments.is_empty() {
         eprintln!("no enrolments");
     } else {
-        terminal::print_line("ENROLMENT          GRANT     KIND      LINKS  EXPIRES     SANDBOX");
-        for enrolment in &enrolments {
-            terminal::print_line(&enrolment_line(enrolment));
-        }
+        let mut table = Table::new([
+            Column::whole("ENROLMENT"),
+            Column::names("GRANT"),
+            Column::whole("KIND"),
+            Column::whole("STATE"),
+            Column::whole("LINKS"),
+            Column::whole("SESSION"),
+            Column::whole("EXPIRES"),
+            Column::names("SANDBOX"),
+        ]);
+        enrolments.iter().for_each(|enrolment| add_enrolment(&mut table, enrolment));
+        table.lines(TableWidth::of_stdout()).iter().for_each(|line| terminal::print_line(line));
     }
     Ok(ExitCode::SUCCESS)
 }
 
-fn enrolment_line(enrolment: &EnrolmentEntry) -> String {
+fn add_enrolment(table: &mut Table, enrolment: &EnrolmentEntry) {
     let kind = match enrolment.kind {
         EnrolmentKind::Attached => "attached",
         EnrolmentKind::Key => "key",
         EnrolmentKind::Socket => "socket",
         EnrolmentKind::Ticket => "ticket",
     };
-    let expires = format!("in {} min", enrolment.expires_in_seconds / 60);
-    let name = enrolment.name.as_deref().unwrap_or("-");
-    format!(
-        "{:<18} {:<9} {kind:<9} {:<6} {expires:<11} {name}",
-        enrolment.enrolment, enrolment.grant, enrolment.links
-    )
+    let state = match (enrolment.links, enrolment.kind) {
+        (0, EnrolmentKind::Ticket) => "not used yet",
+        (0, _) => "no links",
+        _ => "in use",
+    };
+    table.row([
+        enrolment.enrolment.clone(),
+        enrolment.grant.clone(),
+        kind.to_owned(),
+        state.to_owned(),
+        enrolment.links.to_string(),
+        enrolment.session.clone().unwrap_or_else(dash),
+        time_left(enrolment.expires_in_seconds),
+        enrolment.name.clone().unwrap_or_else(dash),
+    ]);
 }
 
 pub(super) fn print_killed(response: AdminResponse) -> Result<ExitCode, Failure> {
@@ -176,7 +223,6 @@ pub(super) fn print_killed(response: AdminResponse) -> Result<ExitCode, Failure>
             terminal::print_line(&format!("ended after {total_ms} ms"));
             Ok(ExitCode::SUCCESS)
         }
-        AdminResponse::Refused { why } => Err(Failure::new(Sysexit::NoInput, why)),
         _ => Err(unexpected_response()),
     }
 }

@@ -4,11 +4,15 @@ use std::path::Path;
 use std::process::ExitCode;
 use std::time::Duration;
 
+use cofferdam_base::duration;
+
 use super::arguments::{TokenCommand, TokenCreateArguments};
 use super::commands::{request, unexpected_response};
+use super::sessions::time_left;
 use crate::daemon::admin::{AdminRequest, AdminResponse, TokenEntry};
 use crate::terminal;
-use crate::terminal::failure::{Failure, Sysexit};
+use crate::terminal::failure::Failure;
+use crate::terminal::table::{Column, Table, TableWidth};
 
 pub(super) fn run(file: Option<&Path>, command: TokenCommand) -> Result<ExitCode, Failure> {
     match command {
@@ -22,10 +26,17 @@ pub(super) fn run(file: Option<&Path>, command: TokenCommand) -> Result<ExitCode
             } else if tokens.is_empty() {
                 eprintln!("no tokens");
             } else {
-                terminal::print_line("TOKEN              EXPIRES     GRANTS               NAME");
-                for token in &tokens {
-                    terminal::print_line(&token_line(token));
+                let mut table = Table::new([
+                    Column::whole("TOKEN"),
+                    Column::whole("EXPIRES"),
+                    Column::names("GRANTS"),
+                    Column::names("NAME"),
+                ]);
+                for TokenEntry { id, name, grants, expires_in_seconds } in tokens {
+                    let name = name.unwrap_or_else(|| "-".to_owned());
+                    table.row([id, time_left(expires_in_seconds), grants.join(", "), name]);
                 }
+                table.lines(TableWidth::of_stdout()).iter().for_each(|line| terminal::print_line(line));
             }
             Ok(ExitCode::SUCCESS)
         }
@@ -37,7 +48,6 @@ pub(super) fn run(file: Option<&Path>, command: TokenCommand) -> Result<ExitCode
                     ));
                     Ok(ExitCode::SUCCESS)
                 }
-                AdminResponse::Refused { why } => Err(Failure::new(Sysexit::NoInput, why)),
                 _ => Err(unexpected_response()),
             }
         }
@@ -51,24 +61,14 @@ fn create(file: Option<&Path>, arguments: TokenCreateArguments) -> Result<ExitCo
     let create = AdminRequest::CreateToken { grants, name, ttl_ms: ttl.map(milliseconds) };
     match request(file, &create)? {
         AdminResponse::TokenCreated { id, token, expires_in_seconds } => {
+            let validity = duration::rounded(Duration::from_secs(expires_in_seconds));
             eprintln!(
-                "token {id}, valid for {expires_in_seconds} s; it is not shown again. Clients of `admin.tls` send it as \
+                "token {id}, valid for {validity}; it is not shown again. Clients of `admin.tls` send it as \
                  `Authorization: Bearer TOKEN`"
             );
             terminal::print_line(token.as_str());
             Ok(ExitCode::SUCCESS)
         }
-        AdminResponse::Refused { why } => Err(Failure::new(Sysexit::Usage, why)),
         _ => Err(unexpected_response()),
     }
-}
-
-fn token_line(token: &TokenEntry) -> String {
-    let expires = match token.expires_in_seconds {
-        0 => "expired".into(),
-        seconds @ 1..172_800 => format!("in {} min", seconds / 60),
-        seconds => format!("in {} d", seconds / 86_400),
-    };
-    let name = token.name.as_deref().unwrap_or("-");
-    format!("{:<18} {expires:<11} {:<20} {name}", token.id, token.grants.join(", "))
 }

@@ -11,7 +11,7 @@ use cofferdam_process::Window;
 use tokio::time::{Instant, sleep, sleep_until};
 
 use super::arguments::SessionsArguments;
-use super::commands::{admin_failure, unexpected_response};
+use super::commands::{admin_failure, refusal, unexpected_response};
 use super::interruption::interruption;
 use super::sessions::table_lines;
 use crate::daemon::admin::event_stream::{self, EventStream, WatchEvent, WatchResponse};
@@ -19,6 +19,7 @@ use crate::daemon::admin::{AdminRequest, AdminResponse, client};
 use crate::session::changes::Change;
 use crate::terminal;
 use crate::terminal::failure::{Failure, Sysexit};
+use crate::terminal::table::TableWidth;
 
 /// What is printed for each change.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -44,7 +45,7 @@ pub(super) fn run(socket: &Path, arguments: &SessionsArguments) -> Result<ExitCo
         (false, true) => WatchOutput::Table,
         (false, false) => WatchOutput::Lines,
     };
-    let failed = |error: io::Error| Failure::new(Sysexit::Software, error);
+    let failed = |error: io::Error| Failure::new(Sysexit::OperatingSystem, error);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(failed)?;
     runtime.block_on(async {
         let interrupted = interruption().map_err(failed)?;
@@ -58,7 +59,7 @@ pub(super) fn run(socket: &Path, arguments: &SessionsArguments) -> Result<ExitCo
 async fn follow(socket: &Path, output: WatchOutput) -> Result<ExitCode, Failure> {
     let mut stream = match event_stream::watch(socket).await.map_err(admin_failure)? {
         WatchResponse::Stream(stream) => stream,
-        WatchResponse::Refused { why } => return Err(Failure::new(Sysexit::Unavailable, why)),
+        WatchResponse::Refused { code, why } => return Err(refusal(&code, why)),
     };
     match output {
         WatchOutput::Table => follow_table(socket, &mut stream).await?,
@@ -101,9 +102,9 @@ async fn follow_table(socket: &Path, stream: &mut EventStream) -> Result<(), Fai
 async fn current_table(socket: &Path) -> Result<Vec<String>, Failure> {
     match client::exchange(socket, &AdminRequest::Sessions).await.map_err(admin_failure)? {
         AdminResponse::Sessions { sessions, attached, attachments } => {
-            Ok(table_lines(&sessions, &attached, &attachments))
+            Ok(table_lines(&sessions, &attached, &attachments, TableWidth::of_stdout()))
         }
-        AdminResponse::Refused { why } => Err(Failure::new(Sysexit::Unavailable, why)),
+        AdminResponse::Refused { code, why } => Err(refusal(&code, why)),
         _ => Err(unexpected_response()),
     }
 }

@@ -64,6 +64,24 @@ pub(super) fn read(text: &str, report: &mut Report<'_>) -> Option<Document> {
     }
 }
 
+/// Where a text sets a key, given as the path of its tables and its own name. `None` if the text does not set it. Case is
+/// ignored where no key has the same case: the checked names of HTTP headers are in lower case.
+pub(super) fn locate(text: &str, path: &[&str]) -> Option<Span> {
+    let tree = DeTable::parse(text).ok()?;
+    let (key, tables) = path.split_last()?;
+    let mut table = tree.get_ref();
+    for name in tables {
+        let DeValue::Table(inner) = find_entry(table, name)?.get_ref() else { return None };
+        table = inner;
+    }
+    find_entry(table, key).map(toml::Spanned::span)
+}
+
+fn find_entry<'t, 'text>(table: &'t DeTable<'text>, name: &str) -> Option<&'t toml::Spanned<DeValue<'text>>> {
+    let in_other_case = || table.iter().find(|(key, _)| key.get_ref().eq_ignore_ascii_case(name));
+    table.get(name).or_else(|| in_other_case().map(|(_, value)| value))
+}
+
 #[derive(Eq, PartialEq)]
 enum Syntax {
     Invalid,

@@ -87,6 +87,13 @@ pub fn admin_socket(path: &Path) -> Option<PathBuf> {
     })
 }
 
+/// The line on which a file sets a key, given as the path of its tables and its own name. `None` where a default applies.
+pub(crate) fn line_of(path: &Path, key: &[&str]) -> Option<usize> {
+    let text = String::from_utf8(read_file(path).ok()?).ok()?;
+    let span = document::locate(&text, key)?;
+    Some(problem::Report::new(&text).position(&span).line)
+}
+
 /// Parses a duration of the command line, in the same format as in the file.
 pub(crate) fn parse_duration(text: &str) -> Result<std::time::Duration, String> {
     cofferdam_base::duration::parse(text).map_err(|error| error.to_string())

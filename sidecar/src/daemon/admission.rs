@@ -231,7 +231,24 @@ fn check_uid(config: &Config, uid: Option<u32>) -> Result<(), Refusal> {
     if uid.is_some_and(|uid| allowed.contains(&uid)) {
         return Ok(());
     }
-    let who = uid.map_or("an unknown user".into(), |uid| format!("user {uid}"));
-    let message = format!("{who} may not use this socket: `relay.unix-uids` does not name it");
-    Err(refuse(Code::ServerNotGranted, &message, Retry::Never))
+    Err(refuse(Code::ServerNotGranted, &explain_refused_uid(config, uid), Retry::Never))
+}
+
+/// Why a user may not connect, and how the operator can admit it. A list that is added takes effect at a restart only, because
+/// it changes the mode of the socket's file, and it replaces the default.
+fn explain_refused_uid(config: &Config, uid: Option<u32>) -> String {
+    let Some(uid) = uid else {
+        return "an unknown user may not use this socket: the kernel does not say which user has connected"
+            .into();
+    };
+    match config.relay.uids {
+        Some(_) => format!(
+            "user {uid} may not use this socket; on the host add {uid} to `unix-uids` under [relay], run `cofferdam reload` and \
+             restart the shim"
+        ),
+        None => format!(
+            "user {uid} may not use this socket, only the sidecar's own user and root; on the host set `unix-uids` under [relay] to \
+             {uid} and every other user that connects, and restart the sidecar"
+        ),
+    }
 }

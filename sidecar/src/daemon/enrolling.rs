@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use cofferdam_audit::Event;
-use cofferdam_base::clock;
+use cofferdam_base::{clock, duration};
 use relay_proto::address::Address;
 use relay_proto::name::Name;
 use tokio::time::sleep;
@@ -65,7 +65,7 @@ pub(crate) enum EnrollError {
     TlsNotConfigured,
     #[error(transparent)]
     Socket(#[from] SocketError),
-    #[error("`--ttl` is longer than the grant `{grant}` allows ({} s); use a shorter one, or raise `grants.{grant}.ttl`", .max.as_secs())]
+    #[error("`--ttl` is longer than the grant `{grant}` allows ({}); use a shorter one, or raise `grants.{grant}.ttl`", duration::rounded(*.max))]
     TtlTooLong { grant: Name, max: Duration },
     #[error("`--ttl` and `--ticket-ttl` must be at least a second")]
     TtlTooShort,

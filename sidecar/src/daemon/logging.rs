@@ -11,15 +11,29 @@ use cofferdam_scrub::log_scrubber::LogScrubber;
 use tracing_subscriber::EnvFilter;
 use tracing_subscriber::fmt::MakeWriter;
 
-/// Starts the log. `COFFERDAM_LOG` chooses what is logged, as in `cofferdam=debug`.
+/// Chooses what is logged, as in `cofferdam=debug`.
+const FILTER_VARIABLE: &str = "COFFERDAM_LOG";
+
+const DEFAULT_FILTER: &str = "info";
+
+/// Starts the log.
 pub(crate) fn start(scrubber: Arc<LogScrubber>) {
-    let filter = EnvFilter::try_from_env("COFFERDAM_LOG").unwrap_or_else(|_| EnvFilter::new("info"));
+    let written = std::env::var(FILTER_VARIABLE).ok().filter(|text| !text.is_empty());
+    let parsed = written.map_or_else(|| Ok(EnvFilter::new(DEFAULT_FILTER)), EnvFilter::try_new);
+    let problem = parsed.as_ref().err().map(ToString::to_string);
+    let filter = parsed.unwrap_or_else(|_| EnvFilter::new(DEFAULT_FILTER));
     let subscriber = tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_ansi(false)
         .with_writer(ScrubbingWriter(scrubber));
     // Fails if the log was started before in this process, which then goes on.
     let _ = subscriber.try_init();
+    if let Some(problem) = problem {
+        tracing::warn!(
+            problem,
+            "{FILTER_VARIABLE} cannot be read, so `{DEFAULT_FILTER}` applies; write for example `cofferdam=debug`"
+        );
+    }
 }
 
 struct ScrubbingWriter(Arc<LogScrubber>);

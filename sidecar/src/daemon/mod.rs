@@ -46,4 +46,5 @@ mod supervise;
 mod unix_socket;
 pub(crate) mod while_held;
 
-pub(crate) use serve::serve;
+pub(crate) use serve::{ServeError, serve};
+pub(crate) use unix_socket::SocketError;

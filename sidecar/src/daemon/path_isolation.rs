@@ -1,6 +1,6 @@
 //! Checks that no private path lies in the directory of a relay socket, where sandboxes can see it.
 //!
-//! `cofferdam check` compares paths as they are written, since it opens nothing. Here they are compared as the file
+//! The checks of the configuration compare paths as they are written. Here they are compared as the file
 //! system resolves them, symbolic links followed, before anything is created.
 
 use std::io;

@@ -147,7 +147,7 @@ pub(crate) async fn serve(
         daemon.context.tasks.spawn(admin_tls.run(Arc::clone(&daemon)));
     }
     daemon.context.tasks.spawn(Arc::clone(&daemon).supervise_enrolments());
-    tracing::info!(config = %daemon.config_file.display(), "ready");
+    log_ready(&daemon);
     loop {
         tokio::select! {
             () = daemon.stop.cancelled() => break,
@@ -161,6 +161,18 @@ pub(crate) async fn serve(
     }
     daemon.shut_down().await;
     Ok(())
+}
+
+/// Logs that the sidecar accepts links, with every address at which it listens.
+fn log_ready(daemon: &Daemon) {
+    let config = &daemon.config_at_start;
+    let mut addresses = Vec::new();
+    addresses.extend(config.relay.unix.as_ref().map(|unix| format!("relay unix:{}", unix.path.display())));
+    addresses.extend(config.relay.tls.as_ref().map(|tls| format!("relay tls://{}", tls.listen)));
+    addresses.push(format!("admin unix:{}", config.admin.socket.display()));
+    addresses.extend(config.admin.tls.as_ref().map(|tls| format!("admin https://{}", tls.listen)));
+    addresses.extend(config.admin.http.as_ref().map(|address| format!("health http://{address}")));
+    tracing::info!(config = %daemon.config_file.display(), "ready; listening on {}", addresses.join(", "));
 }
 
 impl Daemon {

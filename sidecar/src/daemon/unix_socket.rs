@@ -13,7 +13,10 @@ use std::sync::Arc;
 
 use nix::errno::Errno;
 use nix::fcntl::{AtFlags, OFlag, open, renameat};
-use nix::sys::socket::{AddressFamily, Backlog, SockFlag, SockType, UnixAddr, bind, connect, listen, socket};
+use nix::sys::socket::sockopt::PeerCredentials;
+use nix::sys::socket::{
+    AddressFamily, Backlog, SockFlag, SockType, UnixAddr, bind, connect, getsockopt, listen, socket,
+};
 use nix::sys::stat::{FchmodatFlags, FileStat, Mode as Bits, SFlag, fchmodat, fstatat};
 use nix::unistd::{UnlinkatFlags, unlinkat};
 use tokio::net::UnixListener;
@@ -39,8 +42,12 @@ pub(super) enum Mode {
 
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum SocketError {
-    #[error("cannot listen on `{path}`: another sidecar serves this socket")]
-    Live { path: PathBuf },
+    #[error("cannot listen on `{path}`: another process serves this socket{}", pid_in_parentheses(*.pid))]
+    Live {
+        path: PathBuf,
+        /// The process that listens there. `None` if its connection queue is full, or if it is in another process namespace.
+        pid: Option<i32>,
+    },
     #[error(
         "cannot listen on `{path}`: a file that is not a socket exists there; remove it or choose another path"
     )]
@@ -147,8 +154,13 @@ fn check_path_is_free(directory: &OwnedFd, name: &OsStr, path: &Path) -> Result<
     let address = address(directory, name).map_err(unclear)?;
     let probe = stream_socket().map_err(unclear)?;
     match connect(probe.as_raw_fd(), &address) {
+        Ok(()) => {
+            let listener = getsockopt(&probe, PeerCredentials).ok();
+            let pid = listener.map(|listener| listener.pid()).filter(|pid| *pid > 0);
+            Err(SocketError::Live { path: path.into(), pid })
+        }
         // The accept queue is full: there is a listener, and it is slow.
-        Ok(()) | Err(Errno::EAGAIN) => Err(SocketError::Live { path: path.into() }),
+        Err(Errno::EAGAIN) => Err(SocketError::Live { path: path.into(), pid: None }),
         Err(Errno::ECONNREFUSED | Errno::ENOENT) => Ok(()),
         Err(errno) => Err(unclear(errno)),
     }
@@ -171,6 +183,10 @@ fn bind_and_rename(directory: &OwnedFd, name: &OsStr, mode: Mode) -> io::Result<
         let _ = unlinkat(directory, hidden.as_os_str(), UnlinkatFlags::NoRemoveDir);
     })?;
     Ok((UnixListener::from_std(socket.into())?, identity))
+}
+
+fn pid_in_parentheses(pid: Option<i32>) -> String {
+    pid.map(|pid| format!(" (process {pid})")).unwrap_or_default()
 }
 
 fn stat(directory: &OwnedFd, name: &OsStr) -> nix::Result<FileStat> {

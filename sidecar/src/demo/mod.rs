@@ -44,6 +44,12 @@ pub(crate) enum DemoError {
     },
     #[error("the credential leaked: it was found in {place}")]
     Leaked { place: &'static str },
+    #[error("cannot open the shim `{}`", .path.display())]
+    NoShim {
+        path: PathBuf,
+        #[source]
+        source: io::Error,
+    },
     #[error("the shim sent no response to `{method}`")]
     NoResponse { method: String },
     #[error("the sidecar did not start; its log:\n{log}")]
@@ -56,7 +62,10 @@ pub(crate) fn run(shim: Option<PathBuf>) -> Result<ExitCode, DemoError> {
     let doing = |what| move |source| DemoError::Io { what, source };
     let program = std::env::current_exe().map_err(doing("find the file of this program"))?;
     let shim = match shim {
-        Some(path) => Shim::Static(path.canonicalize().map_err(doing("find the shim that was given"))?),
+        Some(path) => match path.canonicalize() {
+            Ok(path) => Shim::Static(path),
+            Err(source) => return Err(DemoError::NoShim { path, source }),
+        },
         None => Shim::ThisProgram(program.clone()),
     };
     print_line("Cofferdam demo: a credential that the sandbox uses but never sees\n");

@@ -1,5 +1,8 @@
 //! A link and its credentials as `cofferdam sessions` shows them: no secret values, no lease ids.
 
+use std::time::Duration;
+
+use cofferdam_base::duration;
 use cofferdam_secrets::{Reading, SecretStatus};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -54,7 +57,7 @@ impl Credential {
         };
         let end = match self.expires_in_seconds {
             Some(0) => "expired".into(),
-            Some(left) => format!("expires in {}", duration(left)),
+            Some(left) => format!("expires in {}", rounded(left)),
             None => "no known expiry".into(),
         };
         let times = match renewals {
@@ -62,7 +65,7 @@ impl Credential {
             1 => ", renewed once".into(),
             _ => format!(", renewed {renewals} times"),
         };
-        let next = self.next_in_seconds.map(|left| format!("; next update in {}", duration(left)));
+        let next = self.next_in_seconds.map(|left| format!("; next update in {}", rounded(left)));
         let kept = match self.kept {
             true => "; no new one is made, because its process keeps this one (`replace = \"never\"`)",
             false => "",
@@ -140,12 +143,8 @@ impl From<SecretStatus> for Credential {
     }
 }
 
-fn duration(seconds: u64) -> String {
-    match seconds {
-        0..120 => format!("{seconds} s"),
-        120..7200 => format!("{} min", seconds / 60),
-        _ => format!("{} h", seconds / 3600),
-    }
+fn rounded(seconds: u64) -> String {
+    duration::rounded(Duration::from_secs(seconds))
 }
 
 #[cfg(test)]
@@ -168,8 +167,8 @@ mod tests {
         };
         assert_eq!(
             credential.line(),
-            "`warehouse` from Vault's `database/creds/readonly`: lease 0123456789ab, expires in 9 min, \
-             renewed 2 times; next update in 4 s; last error: Vault is sealed"
+            "`warehouse` from Vault's `database/creds/readonly`: lease 0123456789ab, expires in 9m, \
+             renewed 2 times; next update in 4s; last error: Vault is sealed"
         );
         let credential = Credential {
             lease: None,
@@ -183,7 +182,7 @@ mod tests {
         };
         assert_eq!(
             credential.line(),
-            "`warehouse` from Vault's `database/creds/readonly`: no lease, cannot be revoked, no known expiry; next update in 5 min; \
+            "`warehouse` from Vault's `database/creds/readonly`: no lease, cannot be revoked, no known expiry; next update in 5m; \
              2 earlier values may still be valid"
         );
         let credential = Credential {

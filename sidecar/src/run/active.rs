@@ -220,7 +220,7 @@ impl ActiveRun {
                 self.enrolment = Some(enrolment);
                 Ok(())
             }
-            Ok(AdminResponse::Refused { why }) => Err(why),
+            Ok(AdminResponse::Refused { why, .. }) => Err(why),
             Ok(_) => Err("the sidecar sent an unexpected response: does it have the same version?".into()),
             Err(error) => Err(cofferdam_base::text::error_chain(&error)),
         }
@@ -237,7 +237,7 @@ impl ActiveRun {
         let (Some(sidecar), Some(enrolment)) = (&self.sidecar, self.enrolment.take()) else { return Ok(()) };
         // `Kill` also takes the id of an enrolment, and then ends the enrolment with all its sessions.
         let why = match sidecar.send(AdminRequest::Kill { session: enrolment }).await {
-            Ok(AdminResponse::Refused { why }) => why,
+            Ok(AdminResponse::Refused { why, .. }) => why,
             Ok(_) => return Ok(()),
             Err(error) => cofferdam_base::text::error_chain(&error),
         };

@@ -76,7 +76,7 @@ pub(crate) fn run(
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
-        .map_err(|error| Failure::new(Sysexit::Software, error))?;
+        .map_err(|error| Failure::new(Sysexit::OperatingSystem, error))?;
     let result = runtime.block_on(run_async(config_file, config, arguments));
     // A request to a sidecar that does not respond must not delay the exit.
     runtime.shutdown_background();
@@ -88,7 +88,7 @@ async fn run_async(
     config: &Config,
     arguments: &RunArguments,
 ) -> Result<ExitCode, Failure> {
-    let software = |error: io::Error| Failure::new(Sysexit::Software, error);
+    let software = |error: io::Error| Failure::new(Sysexit::OperatingSystem, error);
     let config_file = std::path::absolute(config_file).map_err(software)?;
     let host = Host::of_process()?;
     let request = RunRequest::parse(arguments, &host.directory)?;
@@ -122,9 +122,9 @@ async fn execute(
     stdio: Stdio,
     progress: &Progress,
 ) -> Result<ExitCode, Failure> {
-    let mut signals = Signals::new().map_err(|error| Failure::new(Sysexit::Software, error))?;
+    let mut signals = Signals::new().map_err(|error| Failure::new(Sysexit::OperatingSystem, error))?;
     if prepared.orphans == Orphans::Kill {
-        cofferdam_process::adopt_orphans().map_err(|error| Failure::new(Sysexit::Software, error))?;
+        cofferdam_process::adopt_orphans().map_err(|error| Failure::new(Sysexit::OperatingSystem, error))?;
     }
     let mut run = ActiveRun::default();
     let ready = tokio::select! {

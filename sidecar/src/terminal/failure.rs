@@ -2,6 +2,7 @@
 
 use std::error::Error;
 use std::fmt::Write;
+use std::io;
 use std::process::ExitCode;
 
 use cofferdam_base::text::causes;
@@ -14,17 +15,28 @@ pub(crate) struct Failure {
     code: Sysexit,
 }
 
-/// The exit codes of sysexits(3) that are used.
+/// The exit codes of sysexits(3) that are used. The guide explains each (packaging/guide/operations.md).
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Sysexit {
     CannotCreate = 73,
     Configuration = 78,
     Data = 65,
+    /// Output could not be written.
+    Io = 74,
     NoInput = 66,
     NoPermission = 77,
+    /// The operating system refused a thread, a descriptor or a signal handler.
+    OperatingSystem = 71,
+    /// An error of this program itself.
     Software = 70,
     Unavailable = 69,
     Usage = 64,
+}
+
+impl From<Sysexit> for ExitCode {
+    fn from(code: Sysexit) -> Self {
+        Self::from(code as u8)
+    }
 }
 
 impl Failure {
@@ -47,6 +59,17 @@ impl Failure {
             let _ = writeln!(text, "\nhint: {hint}");
         }
         eprint!("{text}");
-        ExitCode::from(self.code as u8)
+        self.code.into()
+    }
+}
+
+/// The exit code for a file or socket that could not be created: whether permission was denied, or another reason.
+pub(crate) fn creation_exit_code(error: &(dyn Error + 'static)) -> Sysexit {
+    let is_denied = |error: &(dyn Error + 'static)| {
+        error.downcast_ref::<io::Error>().is_some_and(|error| error.kind() == io::ErrorKind::PermissionDenied)
+    };
+    match std::iter::successors(Some(error), |&error| error.source()).any(is_denied) {
+        true => Sysexit::NoPermission,
+        false => Sysexit::CannotCreate,
     }
 }

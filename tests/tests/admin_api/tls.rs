@@ -176,7 +176,7 @@ fn files_that_cannot_be_used_are_named_at_the_start() {
         .prepare();
         world.launch();
         let status = world.sidecar().wait(cofferdam_tests::deadline::PATIENCE);
-        assert_eq!(status.code(), Some(69), "{}", world.log());
+        assert_eq!(status.code(), Some(78), "{}", world.log());
         assert!(world.log().contains(expected), "{expected} is not in {}", world.log());
     }
 }

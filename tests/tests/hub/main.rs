@@ -282,7 +282,7 @@ fn an_attach_ends_when_its_ttl_has_passed() {
     let mut longer = exec_hub(&scene.socket());
     longer.splice(1..1, ["--ttl".to_owned(), "400h".to_owned()]);
     let mut attach = Attach::start(&scene.world, &longer);
-    assert_eq!(attach.wait().code(), Some(66));
+    assert_eq!(attach.wait().code(), Some(64));
 }
 
 #[test]
@@ -290,10 +290,10 @@ fn a_sandbox_is_attached_once() {
     let scene = Scene::new();
     let _attach = scene.attach();
     let mut second = Attach::start(&scene.world, &exec_hub(&scene.socket()));
-    assert_eq!(second.wait().code(), Some(66));
+    assert_eq!(second.wait().code(), Some(69));
     assert!(second.printed().contains("another `cofferdam attach`") && second.printed().contains("--name"));
     let mut unknown = Attach::start(&scene.world, &["exec", "--grant", "nobody", "--", "true"]);
-    assert_eq!(unknown.wait().code(), Some(66));
+    assert_eq!(unknown.wait().code(), Some(64));
     assert!(unknown.printed().contains("there is no grant `nobody`"), "{}", unknown.printed());
     let mut nothing = Attach::start(&scene.world, &["exec", "--grant", "dev", "--", "/no/such/program"]);
     assert_eq!(nothing.wait().code(), Some(66));

@@ -99,6 +99,10 @@ fn hub_and_shim_meet_without_configuration_as_root_and_as_the_usual_user() {
         printed.contains("there is no socket at unix:/run/cofferdam/relay/relay.sock, unix:/tmp"),
         "{printed}"
     );
+    assert!(
+        printed.contains("is `cofferdam serve` running on the host, and the relay's directory mounted here?"),
+        "{printed}"
+    );
     guest.directory("/run/user/1000", USER, 0o700);
     for (user, runtime, socket) in [
         (0, NO_RUNTIME, "/run/cofferdam/relay/relay.sock"),

@@ -65,7 +65,14 @@ fn only_the_owner_may_read() {
 fn two_sidecars_cannot_share_a_directory() {
     let directory = Directory::new();
     let first = directory.open();
-    assert!(matches!(Audit::open(directory.options()), Err(AuditError::Busy { .. })));
+    let error = Audit::open(directory.options()).err().unwrap();
+    let own = std::process::id();
+    assert!(matches!(error, AuditError::Busy { pid: Some(pid), .. } if pid == own), "{error}");
+    assert!(error.hint().unwrap().contains(&format!("`kill {own}`")), "{error}");
+    // An older version wrote nothing to its lock.
+    fs::write(directory.audit_path().join("lock"), "").unwrap();
+    let error = Audit::open(directory.options()).err().unwrap();
+    assert!(matches!(error, AuditError::Busy { pid: None, .. }), "{error}");
     drop(first);
     directory.open();
 }

@@ -13,6 +13,7 @@ use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, BufReader};
 use tokio::net::UnixStream;
 use tokio::time::timeout;
 
+use crate::cli::commands::refusal;
 use crate::daemon::admin::client::{self, AdminError, UpgradeResponse};
 use crate::daemon::admin::{AdminRequest, AdminResponse, PipeVia};
 use crate::daemon::attach_table::AttachEvent;
@@ -42,8 +43,8 @@ pub(super) enum AdminFailure {
     AttachmentRefused { why: String, cause: OverCause },
     #[error("cannot connect to the sidecar at `{path}`: {source}")]
     Connect { path: PathBuf, source: io::Error },
-    #[error("{0}")]
-    Refused(String),
+    #[error("{why}")]
+    Refused { code: String, why: String },
     #[error("the request to the sidecar failed: {0}; does the sidecar have the same version?")]
     Io(#[from] io::Error),
 }
@@ -116,7 +117,7 @@ impl AdminFailure {
     pub(super) fn into_failure(self) -> Failure {
         match self {
             Self::AttachmentRefused { why, cause } => Failure::new(exit_code(cause), why),
-            Self::Refused(why) => Failure::new(Sysexit::NoInput, why),
+            Self::Refused { code, why } => refusal(&code, why),
             Self::Connect { .. } => Failure::new(Sysexit::Unavailable, self)
                 .hint("is `cofferdam serve` running with this configuration, and as this user?"),
             Self::Io(_) => Failure::new(Sysexit::Unavailable, self).hint("look at the sidecar's log"),
@@ -147,7 +148,7 @@ async fn upgrade(admin: &Path, request: &AdminRequest) -> Result<Upgraded, Admin
             (AdminRequest::AttachPlatform { .. }, Some(cause)) => {
                 AdminFailure::AttachmentRefused { why, cause }
             }
-            _ => AdminFailure::Refused(why),
+            _ => AdminFailure::Refused { code, why },
         }),
         Err(AdminError::Connect { path, source }) => Err(AdminFailure::Connect { path, source }),
         Err(AdminError::Io(error)) => Err(error.into()),

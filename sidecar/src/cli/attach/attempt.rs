@@ -93,7 +93,7 @@ impl fmt::Display for Route {
 
 impl Attempt {
     pub(super) async fn begin(route: &Route, pipe: StdUnixStream, pin: &str) -> Result<Self, Failure> {
-        let failed = |error: io::Error| Failure::new(Sysexit::Software, error);
+        let failed = |error: io::Error| Failure::new(Sysexit::OperatingSystem, error);
         let pipe_end = pipe.try_clone().map_err(failed)?;
         let kind = match route {
             Route::Exec(command) => AttemptKind::Command(Box::new(spawn(command, pipe_end, pin)?)),

@@ -55,7 +55,7 @@ pub(super) fn run(admin: &Path, command: AttachCommand) -> Result<ExitCode, Fail
     let AttachOptions { grant, name, ttl } = options;
     let ttl_ms = ttl.map(|ttl| u64::try_from(ttl.as_millis()).unwrap_or(u64::MAX));
     let request = AdminRequest::Attach { grant, name: name.unwrap_or_else(|| default_name(&route)), ttl_ms };
-    let failed = |error| Failure::new(Sysexit::Software, error);
+    let failed = |error| Failure::new(Sysexit::OperatingSystem, error);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(failed)?;
     runtime.block_on(async {
         let stop = interruption().map_err(failed)?;
@@ -79,7 +79,7 @@ async fn keep_attached(
             Some(hold) => hold,
             None => match HoldConnection::open(admin, request).await {
                 Ok(hold) => hold,
-                Err(error @ AdminFailure::Refused(_)) => return Err(error.into_failure()),
+                Err(error @ AdminFailure::Refused { .. }) => return Err(error.into_failure()),
                 // The sidecar is most likely being restarted.
                 Err(error) => {
                     report(&format!("{error}; retrying"));
@@ -141,7 +141,7 @@ async fn run_attempt(
 ) -> Result<(AttemptEnd, PeerProof), Failure> {
     let pipe = match admin_connections::open_pipe(admin, &held.enrolment, route.via()).await {
         Ok(pipe) => pipe,
-        Err(AdminFailure::Refused(why)) => {
+        Err(AdminFailure::Refused { why, .. }) => {
             report(&why);
             return Ok((AttemptEnd::Ended, PeerProof::NotSeen));
         }

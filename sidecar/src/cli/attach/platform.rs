@@ -101,7 +101,7 @@ fn attachment_request(
 }
 
 fn run(admin: &Path, request: AttachmentRequest, options: &PlatformOptions) -> Result<ExitCode, Failure> {
-    let failed = |error| Failure::new(Sysexit::Software, error);
+    let failed = |error| Failure::new(Sysexit::OperatingSystem, error);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(failed)?;
     runtime.block_on(async {
         let stop = interruption().map_err(failed)?;
@@ -126,7 +126,7 @@ async fn keep_attached(
             Some(following) => following,
             None => match FollowConnection::start(admin, &request).await {
                 Ok(following) => following,
-                Err(error @ (AdminFailure::AttachmentRefused { .. } | AdminFailure::Refused(_))) => {
+                Err(error @ (AdminFailure::AttachmentRefused { .. } | AdminFailure::Refused { .. })) => {
                     return Err(error.into_failure());
                 }
                 // The sidecar is most likely being restarted.

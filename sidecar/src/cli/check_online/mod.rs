@@ -36,8 +36,8 @@ pub(super) fn run(config: &Config) -> Result<ExitCode, Failure> {
         report.print_line("vault: none is configured, so there is nothing to check");
         return Ok(ExitCode::SUCCESS);
     };
-    let failed = |error: std::io::Error| Failure::new(Sysexit::Software, error);
-    process::harden().map_err(|error| Failure::new(Sysexit::Software, error))?;
+    let failed = |error: std::io::Error| Failure::new(Sysexit::OperatingSystem, error);
+    process::harden().map_err(|error| Failure::new(Sysexit::OperatingSystem, error))?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(failed)?;
     runtime.block_on(async {
         let stop = interruption().map_err(failed)?;

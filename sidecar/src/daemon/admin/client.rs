@@ -16,7 +16,6 @@ use hyper_util::rt::TokioIo;
 use tokio::net::UnixStream;
 use tokio::time::timeout;
 
-use super::error::ErrorBody;
 use super::routes::{self, EncodedRequest, RouteKind};
 use super::{AdminRequest, AdminResponse};
 
@@ -85,10 +84,7 @@ pub(crate) async fn upgrade(socket: &Path, request: &AdminRequest) -> Result<Upg
         let body = Limited::new(response.into_body(), MAX_RESPONSE_BYTES).collect().await;
         let body = body.map_err(|error| AdminError::Io(io::Error::other(error)))?.to_bytes();
         match routes::decode_response(route, status, &body).map_err(AdminError::Response)? {
-            AdminResponse::Refused { why } => {
-                let ErrorBody { error } = serde_json::from_slice(&body).map_err(AdminError::Response)?;
-                Ok(UpgradeResponse::Refused { code: error.code, why })
-            }
+            AdminResponse::Refused { code, why } => Ok(UpgradeResponse::Refused { code, why }),
             _ => Err(AdminError::Io(io::Error::other("the sidecar sent an unexpected response"))),
         }
     };

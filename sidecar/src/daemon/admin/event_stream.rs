@@ -41,7 +41,7 @@ pub(crate) enum WatchEvent {
 
 /// The response to the request for a stream.
 pub(crate) enum WatchResponse {
-    Refused { why: String },
+    Refused { code: String, why: String },
     Stream(EventStream),
 }
 
@@ -79,7 +79,7 @@ async fn open(socket: &Path) -> Result<WatchResponse, AdminError> {
     }
     let body = Limited::new(body, MAX_EVENT_BYTES).collect().await.map_err(AdminError::other)?.to_bytes();
     match routes::decode_response(encoded.route, status, &body).map_err(AdminError::Response)? {
-        AdminResponse::Refused { why } => Ok(WatchResponse::Refused { why }),
+        AdminResponse::Refused { code, why } => Ok(WatchResponse::Refused { code, why }),
         _ => Err(AdminError::other("the sidecar sent an unexpected response")),
     }
 }

@@ -213,6 +213,8 @@ pub(crate) enum AdminResponse {
     /// All further bytes on this connection belong to the pipe.
     Piped,
     Refused {
+        /// The stable code of the error response.
+        code: String,
         why: String,
     },
     Reloaded {

@@ -338,7 +338,7 @@ pub(super) fn decode_response(
             // Writing to a String cannot fail.
             let _ = write!(why, "; {hint}");
         }
-        return Ok(AdminResponse::Refused { why });
+        return Ok(AdminResponse::Refused { code: error.code, why });
     }
     let mut fields: Map<String, Value> = serde_json::from_slice(body)?;
     fields.insert(RESPONSE_TAG.into(), route.response.into());

@@ -138,6 +138,11 @@ async fn serve(
     connection::serve(daemon, stream, Peer::Tls { address, certificate }, slot).await;
 }
 
+/// Checks that the files of `admin.tls` can be read and belong together.
+pub(crate) fn check_files(settings: &AdminTls) -> Result<(), AdminTlsError> {
+    server_config(settings).map(drop)
+}
+
 fn server_config(settings: &AdminTls) -> Result<Arc<ServerConfig>, AdminTlsError> {
     let chain = certificates("admin.cert-file", &settings.cert_file)?;
     let key = private_key("admin.key-file", &settings.key_file)?;
