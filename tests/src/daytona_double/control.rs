@@ -18,10 +18,8 @@ pub(super) fn handle(platform: &Platform, request: &Request) -> Response {
     let (Some("sandbox"), Some(id)) = (segments.get(1).copied(), segments.get(2).copied()) else {
         return Response::error(404, "Not Found");
     };
-    if key != API_KEY {
-        return Response::error(404, &format!("Sandbox with ID or name {id} not found"));
-    }
-    if id != platform.sandbox_id || platform.lock().lifecycle == Lifecycle::Deleted {
+    let is_known = id == platform.sandbox_id && platform.lock().lifecycle != Lifecycle::Deleted;
+    if key != API_KEY || !is_known {
         return Response::error(404, &format!("Sandbox with ID or name {id} not found"));
     }
     match (request.method.as_str(), &segments[3..]) {

@@ -204,7 +204,7 @@ impl DaytonaDouble {
 
     /// Deletes the sandbox, as its owner can at any time.
     pub fn delete(&self) {
-        self.platform.stop_sandbox(Lifecycle::Destroyed);
+        self.platform.stop_sandbox(Lifecycle::Deleted);
     }
 
     /// One request gets no response, after this many others to any service.
