@@ -8,7 +8,7 @@ use cofferdam_tests::deadline::PATIENCE;
 use cofferdam_tests::harness::Harness;
 use cofferdam_tests::port::free_address;
 use cofferdam_tests::process::Running;
-use cofferdam_tests::sandbox::enroll;
+use cofferdam_tests::sandbox_files::enroll;
 use cofferdam_tests::server::Server;
 use cofferdam_tests::world::World;
 
