@@ -144,7 +144,7 @@ async fn dropping_the_pipe_ends_the_hub() {
 async fn the_last_bytes_reach_the_hub_before_it_is_ended() {
     let Some(scene) = Scene::new() else { return };
     // The hub reads late, so that not everything fits into its input at once.
-    let keeping = "#!/bin/sh\nprintf hello\nsleep 1\nexec cat > /tmp/kept\n";
+    let keeping = "#!/bin/sh\nprintf hello\nsleep 0.3\nexec cat > /tmp/kept\n";
     let mut pipe = scene.open(&setup(keeping)).await.unwrap();
     let last = vec![b'x'; 200 * 1024];
     write(&mut pipe, &last).await;
