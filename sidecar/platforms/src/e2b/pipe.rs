@@ -31,8 +31,9 @@ const FIRST_BYTE_TIMEOUT: Duration = Duration::from_secs(20);
 const PIECE_BYTES: usize = 48 * 1024;
 /// The size of the buffer in each direction.
 const BUFFER_BYTES: usize = 256 * 1024;
-/// For the last bytes to reach the hub after the pipe was closed.
-const FLUSH_TIMEOUT: Duration = Duration::from_secs(1);
+/// For the last bytes to reach the hub after the pipe was closed. With twice `EXIT_TIMEOUT`, as long as the sidecar waits for
+/// a client to finish.
+const FLUSH_TIMEOUT: Duration = Duration::from_millis(1500);
 /// For a hub to exit after the end of its input, and again after SIGTERM.
 const EXIT_TIMEOUT: Duration = Duration::from_millis(500);
 /// How much of the end of stderr is stored for an error.
