@@ -71,10 +71,12 @@ impl Fixture {
         self.directory.join(name)
     }
 
-    /// The text of all audit files.
+    /// The text of all audit files, without the key and the lock beside them.
     pub(crate) fn audit(&self) -> String {
-        let files = std::fs::read_dir(self.directory.join("state/audit")).unwrap().flatten();
-        files.filter_map(|file| std::fs::read_to_string(file.path()).ok()).collect()
+        let entries = std::fs::read_dir(self.directory.join("state/audit")).unwrap().flatten();
+        let records =
+            entries.map(|entry| entry.path()).filter(|path| path.extension() == Some("jsonl".as_ref()));
+        records.filter_map(|path| std::fs::read_to_string(path).ok()).collect()
     }
 }
 

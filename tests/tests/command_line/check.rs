@@ -44,10 +44,8 @@ fn assert_found(world: &World, key: &str, expected: &str) {
     assert!(stdout.contains(": ok ("), "{key}: {stdout}");
     let lines: Vec<&str> = warnings.lines().collect();
     let about_key = |line: &&str| line.contains(&format!("`{key}`")) && line.contains(expected);
-    let found = lines
-        .iter()
-        .position(|line| about_key(line))
-        .unwrap_or_else(|| panic!("no `{key}`: {expected} in {warnings}"));
+    let found =
+        lines.iter().position(about_key).unwrap_or_else(|| panic!("no `{key}`: {expected} in {warnings}"));
     assert!(lines[found].contains(" warning: "), "{key}: {warnings}");
     assert!(lines[found + 1].starts_with("  hint: "), "{key}: {warnings}");
     let place = lines[found].split("cofferdam.toml:").nth(1).and_then(|rest| rest.split(':').next());

@@ -191,8 +191,8 @@ fn the_configuration_of_the_readme_works_without_root() {
 
 /// Writes a file that belongs to the user.
 fn write(path: &Path, text: &str) {
-    std::fs::write(path, text).unwrap();
-    std::os::unix::fs::chown(path, Some(USER), Some(USER)).unwrap();
+    std::fs::write(path, text).expect("the directory is writable");
+    std::os::unix::fs::chown(path, Some(USER), Some(USER)).expect("root may give files away");
     let mode = std::os::unix::fs::PermissionsExt::from_mode(0o600);
-    std::fs::set_permissions(path, mode).unwrap();
+    std::fs::set_permissions(path, mode).expect("the file was just written");
 }

@@ -26,7 +26,10 @@ fn cell<'a>(titles: &str, line: &'a str, title: &str) -> &'a str {
 fn world_with_sandbox() -> (World, String) {
     let world = World::new().server("a-server-with-a-long-name", Server::fixture()).start();
     let directory = world.layout().root().join("box");
-    let link = enroll(&world, &["--name", LONG_NAME, "--ttl", "8h", "--socket", directory.to_str().unwrap()]);
+    let link = enroll(
+        &world,
+        &["--name", LONG_NAME, "--ttl", "8h", "--socket", directory.to_str().expect("the path is UTF-8")],
+    );
     (world, link)
 }
 
