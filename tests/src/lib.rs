@@ -18,6 +18,7 @@
 //! | [`e2b_double`] | a double of E2B: control API, and `envd` with real processes |
 //! | [`encodings`] | the encodings in which a secret could leak, and the search for them |
 //! | [`fake_model`] | model APIs on loopback that drive a real Claude Code or Codex |
+//! | [`fuse_directory`] | a FUSE file system that names any owner |
 //! | [`harness`] | raw MCP lines over a child's stdio |
 //! | [`http_fixture`] | an MCP server over HTTP that records its requests |
 //! | [`http`] | a minimal HTTP server for scripts |
@@ -53,6 +54,7 @@ pub mod deadline;
 pub mod e2b_double;
 pub mod encodings;
 pub mod fake_model;
+pub mod fuse_directory;
 pub mod harness;
 pub mod http;
 pub mod http_fixture;
