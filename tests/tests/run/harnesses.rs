@@ -305,8 +305,8 @@ fn the_quick_start_of_the_guide_works_as_written() {
     shell.env("ANTHROPIC_BASE_URL", model.url()).env("ANTHROPIC_AUTH_TOKEN", "not-a-key");
     let mut terminal = Terminal::of(shell);
     let result = || {
-        let requests = model.requests().into_iter().map(|request| request.body.to_string());
-        requests.filter(|body| body.contains("tool_result")).last()
+        let mut requests = model.requests().into_iter().map(|request| request.body.to_string());
+        requests.rfind(|body| body.contains("tool_result"))
     };
     // Claude Code asks whether the directory is trusted: the second answer is yes.
     terminal.wait_for("safety");
