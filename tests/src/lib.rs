@@ -19,6 +19,7 @@
 //! | [`e2b_platform`] | that double, or the real platform that `COFFERDAM_E2B_URL` names |
 //! | [`encodings`] | the encodings in which a secret could leak, and the search for them |
 //! | [`fake_model`] | model APIs on loopback that drive a real Claude Code or Codex |
+//! | [`fuse_directory`] | a FUSE file system that names any owner |
 //! | [`harness`] | raw MCP lines over a child's stdio |
 //! | [`http_fixture`] | an MCP server over HTTP that records its requests |
 //! | [`http`] | a minimal HTTP server whose responses the caller supplies |
@@ -56,6 +57,7 @@ pub mod e2b_double;
 pub mod e2b_platform;
 pub mod encodings;
 pub mod fake_model;
+pub mod fuse_directory;
 pub mod harness;
 pub mod http;
 pub mod http_fixture;

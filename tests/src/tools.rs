@@ -37,6 +37,8 @@ pub enum Tool {
     Python,
     Qemu,
     Ripgrep,
+    /// A directory: the programs with which podman runs without root.
+    Rootless,
     Runc,
     Runsc,
     SandboxRuntime,
@@ -112,6 +114,7 @@ impl Tool {
             Self::Schemathesis => installed("python/bin/schemathesis"),
             Self::Qemu => on_path("qemu-system-x86_64"),
             Self::Ripgrep => on_path("rg"),
+            Self::Rootless => installed("rootless/usr"),
             Self::Runc => on_path("runc"),
             Self::Runsc => on_path("runsc"),
             Self::SandboxRuntime => installed("npm/node_modules/@anthropic-ai/sandbox-runtime/dist/cli.js"),

@@ -7,7 +7,7 @@ use std::time::Duration;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
 use crate::config;
-use crate::run::{Kind, NetworkArgument};
+use crate::run::{Kind, LoginArgument, NetworkArgument};
 
 /// Runs MCP servers with their credentials on the host, for agents in sandboxes.
 #[derive(Debug, Parser)]
@@ -329,6 +329,9 @@ pub(super) struct RunCommand {
     /// What the sandbox can connect to. Default: `host` for a known harness, which must reach its model, otherwise `none`
     #[arg(long)]
     pub(super) network: Option<NetworkArgument>,
+    /// What happens at the end to a login that the harness in the sandbox has refreshed
+    #[arg(long, value_name = "WHAT", default_value = "copy-back")]
+    pub(super) login: LoginArgument,
     /// Mount a file or directory into the sandbox; may be given several times
     #[arg(long = "mount", value_name = "SRC[:DST][:ro]")]
     pub(super) mounts: Vec<OsString>,

@@ -52,6 +52,7 @@ fn run_sandbox(file: Option<&Path>, command: RunCommand) -> Result<ExitCode, Fai
         image: command.image,
         grant: command.grant,
         network: command.network,
+        login: command.login,
         mounts: command.mounts,
         variables: command.variables,
         shim: command.shim,

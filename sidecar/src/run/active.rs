@@ -15,6 +15,7 @@ use tokio::task::{JoinHandle, spawn_blocking};
 use tokio::time::timeout;
 
 use super::directory::{Leftover, RunDirectory, leftovers};
+use super::executable::find;
 use super::harness::login::{CopyBackResult, Login};
 use super::host::Host;
 use super::image::Pull;
@@ -121,12 +122,13 @@ impl ActiveRun {
     }
 
     /// Removes what was set up.
-    pub(super) async fn end(mut self, prepared: &Prepared) -> Result<(), Failure> {
+    pub(super) async fn end(mut self, plan: &Plan, prepared: &Prepared, host: &Host) -> Result<(), Failure> {
         self.pull.stop().await;
-        if let Some(removal) = &prepared.removal
+        if let Some(container) = &prepared.left
             && self.removal == Removal::Needed
         {
-            run_quietly(removal).await;
+            let program = prepared.command.program.clone();
+            run_quietly(&container.removal(program, &plan.run_directory, host)).await;
         }
         let enrolment_ended = self.end_enrolment().await;
         // Orphaned processes could still write to the directory, so they are killed before it is removed.
@@ -140,11 +142,12 @@ impl ActiveRun {
         match self.login.as_ref().map(Login::copy_back) {
             None | Some(CopyBackResult::Unchanged) => {}
             Some(CopyBackResult::Refreshed) => {
-                eprintln!("cofferdam: the harness refreshed its login; it was copied back")
+                eprintln!("cofferdam: the harness refreshed its login; the new tokens were copied back")
             }
-            Some(CopyBackResult::NotCopied(why)) => {
-                eprintln!("cofferdam: the login in the sandbox was not copied back: {why}")
-            }
+            Some(CopyBackResult::NotCopied(why)) => eprintln!(
+                "cofferdam: warning: the login in the sandbox changed and was not copied back: {why}; if the harness outside \
+                 is no longer logged in, log in there again"
+            ),
         }
         self.login = None;
         self.directory = None;
@@ -158,8 +161,8 @@ impl ActiveRun {
     fn write_files(&mut self, plan: &Plan, prepared: &Prepared) -> io::Result<()> {
         let directory = self.directory.insert(RunDirectory::create(&plan.run_directory)?);
         directory.write(&prepared.files)?;
-        if let Some(removal) = &prepared.removal {
-            directory.save_removal_command(removal)?;
+        if let Some(container) = &prepared.left {
+            directory.save_container(container)?;
         }
         let shim = plan.paths.shim();
         let shim = ShimCommand { program: &shim.to_string_lossy(), relay: Some(&plan.relay_address()) };
@@ -264,10 +267,10 @@ async fn try_sandbox(trial: &CommandLine, plan: &Plan, host: &Host) -> Result<()
 /// Removes what killed runs have left behind.
 async fn remove_leftovers(leftovers: Vec<Leftover>, host: &Host, sidecar: &SharedSidecar) {
     for leftover in leftovers {
-        if let [program, arguments @ ..] = leftover.removal.as_slice() {
-            let arguments = arguments.iter().map(Into::into).collect();
-            let environment = host.all_variables();
-            run_quietly(&CommandLine { program: program.into(), arguments, environment }).await;
+        if let Some(container) = &leftover.container
+            && let Some(program) = find(container.program(), &host.search_path, &host.directory)
+        {
+            run_quietly(&container.removal(program, &leftover.path, host)).await;
         }
         let ended = match leftover.enrolment.clone() {
             // If the sidecar refuses, the enrolment has ended already.

@@ -4,14 +4,14 @@
 //! its end; the directory of a killed run is removed by the next run.
 
 use std::fs::{self, DirBuilder, File, OpenOptions};
-use std::io::{self, Write as _};
+use std::io::{self, Read as _, Write as _};
 use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _, symlink};
 use std::path::{Path, PathBuf};
 
 use nix::fcntl::{Flock, FlockArg};
 
 use super::harness::LOGINS_INSIDE;
-use super::kinds::{CommandLine, FileContent, GeneratedFile};
+use super::kinds::{FileContent, GeneratedFile, LeftContainer};
 use super::removal::remove_tree;
 
 /// The directory of this run, removed on drop.
@@ -25,18 +25,21 @@ pub(super) struct RunDirectory {
 /// The directory of a run that was killed.
 #[derive(Debug)]
 pub(super) struct Leftover {
-    path: PathBuf,
+    pub(super) path: PathBuf,
     /// The id of the run's enrolment, if the run had one.
     pub(super) enrolment: Option<String>,
-    /// The command line that removes what the sandbox's program may have left; empty if there is none.
-    pub(super) removal: Vec<String>,
+    /// The container that the sandbox's program may have left.
+    pub(super) container: Option<LeftContainer>,
     _lock: Flock<File>,
 }
 
 const PREFIX: &str = "cofferdam-run-";
 const LOCK: &str = "lock";
 const ENROLMENT: &str = "enrolment";
-const REMOVAL: &str = "removal";
+/// Holds the kind of the container that is to be removed.
+const CONTAINER: &str = "container";
+/// Both files have a few characters.
+const MAX_STORED_BYTES: u64 = 64;
 
 impl RunDirectory {
     /// The path for a run of this name.
@@ -81,10 +84,9 @@ impl RunDirectory {
         write_private(&self.path.join(ENROLMENT), enrolment.as_bytes())
     }
 
-    /// Saves the command line that removes what the sandbox's program leaves when it is killed.
-    pub(super) fn save_removal_command(&self, command: &CommandLine) -> io::Result<()> {
-        let argv: Vec<_> = command.argv().map(|argument| argument.to_string_lossy()).collect();
-        write_private(&self.path.join(REMOVAL), &serde_json::to_vec(&argv)?)
+    /// Saves which container the sandbox's program leaves when it is killed.
+    pub(super) fn save_container(&self, container: &LeftContainer) -> io::Result<()> {
+        write_private(&self.path.join(CONTAINER), container.stored().as_bytes())
     }
 
     /// Writes files for the sandbox's program, all below this directory.
@@ -138,14 +140,16 @@ pub(super) fn leftovers(temporary: &Path) -> Vec<Leftover> {
             let path = entry.path();
             let file = File::open(path.join(LOCK)).ok()?;
             let lock = Flock::lock(file, FlockArg::LockExclusiveNonblock).ok()?;
-            let enrolment = fs::read_to_string(path.join(ENROLMENT)).ok();
-            let removal = fs::read(path.join(REMOVAL)).unwrap_or_default();
-            let removal = serde_json::from_slice(&removal).unwrap_or_default();
+            let is_id = |text: &String| text.bytes().all(|byte| byte.is_ascii_alphanumeric());
+            let enrolment = read_stored(&path.join(ENROLMENT)).filter(is_id);
+            let sandbox = entry.file_name().to_str()?.strip_prefix(PREFIX)?.to_owned();
+            let container = read_stored(&path.join(CONTAINER));
+            let container = container.and_then(|stored| LeftContainer::load(&stored, &sandbox));
             // The home may hold a login, so it is removed first: ending the enrolment takes time and may fail.
             if let Err(remaining) = remove_tree(&path.join(HOME), LOGINS_INSIDE.map(Path::new)) {
                 eprintln!("cofferdam: cleaning up after a killed run: {remaining}");
             }
-            Some(Leftover { path, enrolment, removal, _lock: lock })
+            Some(Leftover { path, enrolment, container, _lock: lock })
         })
         .collect()
 }
@@ -156,6 +160,12 @@ fn remove(path: &Path) {
     if let Err(remaining) = remove_tree(path, logins.iter().map(PathBuf::as_path)) {
         eprintln!("cofferdam: {remaining}");
     }
+}
+
+fn read_stored(path: &Path) -> Option<String> {
+    let mut text = String::new();
+    File::open(path).ok()?.take(MAX_STORED_BYTES).read_to_string(&mut text).ok()?;
+    Some(text)
 }
 
 fn write_private(path: &Path, bytes: &[u8]) -> io::Result<()> {
@@ -172,14 +182,23 @@ mod tests {
         fs::create_dir(&temporary).unwrap();
         let active = RunDirectory::create(&RunDirectory::path_for(&temporary, "a")).unwrap();
         assert_eq!(active.path.metadata().unwrap().mode() & 0o777, 0o700);
-        let killed = RunDirectory::path_for(&temporary, "b");
+        let killed = RunDirectory::path_for(&temporary, "b-0a1b2c3d");
         fs::create_dir(&killed).unwrap();
         fs::set_permissions(&killed, std::os::unix::fs::PermissionsExt::from_mode(0o700)).unwrap();
         fs::write(killed.join(LOCK), "").unwrap();
         fs::write(killed.join(ENROLMENT), "e1").unwrap();
+        fs::write(killed.join(CONTAINER), "podman").unwrap();
         let found = leftovers(&temporary);
         assert_eq!(found.len(), 1, "{found:?}");
         assert_eq!(found[0].enrolment.as_deref(), Some("e1"));
+        assert_eq!(found[0].container, LeftContainer::load("podman", "b-0a1b2c3d"));
+        assert!(found[0].container.is_some());
+        drop(found);
+        // What a run cannot have written is ignored.
+        fs::write(killed.join(ENROLMENT), "e1 \n").unwrap();
+        fs::write(killed.join(CONTAINER), r#"["sh","-c","touch oops"]"#).unwrap();
+        let found = leftovers(&temporary);
+        assert_eq!((found[0].enrolment.as_deref(), found[0].container.as_ref()), (None, None));
         found.into_iter().for_each(Leftover::remove);
         assert!(!killed.exists() && active.path.exists());
         drop(active);

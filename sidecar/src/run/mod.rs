@@ -62,7 +62,7 @@ use request::RunRequest;
 use signals::Signals;
 
 pub(crate) use kinds::Kind;
-pub(crate) use request::{Mode, NetworkArgument, RunArguments};
+pub(crate) use request::{LoginArgument, Mode, NetworkArgument, RunArguments};
 
 /// The longest part of a sandbox's name that comes from its command.
 const MAX_STEM: usize = 24;
@@ -138,7 +138,7 @@ async fn execute(
         Ok(Some(signal)) => Ok(ended_by(signal)),
         Err(failure) => Err(failure),
     };
-    let ended = run.end(prepared).await;
+    let ended = run.end(plan, prepared, host).await;
     result.and_then(|code| ended.map(|()| code))
 }
 

@@ -13,11 +13,11 @@ use relay_proto::name::Name;
 use super::executable::{self, Executable};
 use super::exposed;
 use super::harness::settings::LoginState;
-use super::harness::{Harness, LoginLocation};
+use super::harness::{CopyBack, Harness, LoginLocation};
 use super::host::Host;
 use super::kinds::{Kind, Network};
 use super::mount::{Access, Mount, is_in_system_directory};
-use super::request::RunRequest;
+use super::request::{LoginArgument, RunRequest};
 use super::shim_file::{HOW_TO_BUILD, ShimFile};
 use super::visibility;
 use crate::config::Config;
@@ -133,7 +133,10 @@ impl Plan {
         let hidden = visibility::paths_to_hide(config, config_file, host);
         let files = Files { mounts, shown, hidden, exposed: exposed::find_credential_files(&searched) };
         let login = harness.map(|harness| harness.login(&host.home, |name| host.variable(name)));
-        let login = login.filter(|place| place.outside.exists());
+        let login = login.filter(|place| place.outside.exists()).map(|place| match request.login {
+            LoginArgument::CopyBack => place,
+            LoginArgument::Discard => LoginLocation { copy_back: CopyBack::Never, ..place },
+        });
         Ok(Self {
             name,
             kind: request.kind,

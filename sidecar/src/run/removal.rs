@@ -107,6 +107,10 @@ impl Flattening<'_> {
         for_each_entry(&opened, |name| {
             let mut result = unlinkat(&opened, name, UnlinkatFlags::NoRemoveDir);
             if result == Err(Errno::EISDIR) {
+                // An empty directory can be removed even if it belongs to another user.
+                result = unlinkat(&opened, name, UnlinkatFlags::RemoveDir);
+            }
+            if matches!(result, Err(Errno::ENOTEMPTY | Errno::EEXIST)) {
                 result = self.move_to_root(&opened, name);
             }
             pass.record(result, || self.path.join(text(directory)).join(text(name)));

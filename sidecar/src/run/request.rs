@@ -17,6 +17,7 @@ pub(crate) struct RunArguments {
     pub(crate) image: Option<String>,
     pub(crate) grant: Option<String>,
     pub(crate) network: Option<NetworkArgument>,
+    pub(crate) login: LoginArgument,
     pub(crate) mounts: Vec<OsString>,
     pub(crate) variables: Vec<String>,
     pub(crate) shim: Option<PathBuf>,
@@ -34,6 +35,15 @@ pub(crate) enum NetworkArgument {
     Host,
 }
 
+/// The value of `--login`.
+#[derive(Clone, Copy, Debug, Eq, PartialEq, clap::ValueEnum)]
+pub(crate) enum LoginArgument {
+    /// Its new tokens replace those of your login, unless it differs in anything else
+    CopyBack,
+    /// It is discarded: your login stays as it is, and may have to be renewed by signing in again
+    Discard,
+}
+
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Mode {
     DryRun,
@@ -47,6 +57,7 @@ pub(super) struct RunRequest {
     pub(super) image: Option<String>,
     pub(super) grant: Option<Name>,
     pub(super) network: Option<Network>,
+    pub(super) login: LoginArgument,
     pub(super) mounts: Vec<Mount>,
     pub(super) variables: Vec<String>,
     pub(super) shim: Option<PathBuf>,
@@ -86,6 +97,7 @@ impl RunRequest {
                 NetworkArgument::None => Network::None,
                 NetworkArgument::Host => Network::Host,
             }),
+            login: arguments.login,
             mounts,
             variables: arguments.variables.clone(),
             shim: arguments.shim.clone(),

@@ -51,7 +51,13 @@ pub(super) async fn launch(
     Ok((process, output))
 }
 
-fn bubblewrap_command(bubblewrap: &Path, root: &Path, user: SandboxUser, process: &Value) -> Command {
+/// The command that runs a `process` object of a `Start` request.
+pub(super) fn bubblewrap_command(
+    bubblewrap: &Path,
+    root: &Path,
+    user: SandboxUser,
+    process: &Value,
+) -> Command {
     let id = if user == SandboxUser::Root { "0" } else { "1000" };
     let mut command = crate::process::command(bubblewrap);
     command.args(["--die-with-parent", "--unshare-user", "--uid", id, "--gid", id]);

@@ -32,10 +32,11 @@ mod sandbox;
 mod server;
 
 use std::path::PathBuf;
+use std::process::Command;
 use std::sync::Arc;
 use std::time::Duration;
 
-use serde_json::Value;
+use serde_json::{Value, json};
 use tokio::runtime::Runtime;
 
 pub use faults::{CutEvery, Fault};
@@ -218,6 +219,14 @@ impl E2bDouble {
     #[track_caller]
     pub fn path(&self, id: &str, inside: &str) -> PathBuf {
         self.sandbox(id).root().join(inside.trim_start_matches('/'))
+    }
+
+    /// A command that runs a program in the sandbox as its usual processes run, but with stdin and stdout of this machine.
+    #[track_caller]
+    pub fn command(&self, id: &str, program: &str, arguments: &[&str]) -> Command {
+        let process = json!({"cmd": program, "args": arguments});
+        let sandbox = self.sandbox(id);
+        launch::bubblewrap_command(&self.shared.bubblewrap, sandbox.root(), sandbox.user, &process)
     }
 
     /// The process ids, on this machine, of the processes that `envd` knows.

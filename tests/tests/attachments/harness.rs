@@ -59,19 +59,16 @@ fn a_harness_in_the_sandbox_finds_the_servers_of_the_grant() {
     );
 }
 
-/// The program of the entry, started in the sandbox as a harness does, lists the tools.
+/// The entry's command with its arguments, started in the sandbox as a harness does, reaches the server.
 #[test]
 fn the_entry_works_as_it_is_written() {
     let Some(setup) = E2bSetup::new() else { return };
     let attach = setup.attach(&["--harness", "claude"]);
     let settings: Value = serde_json::from_str(&setup.settings(".claude.json")).unwrap();
     let entry = &settings["mcpServers"]["tools"];
-    let program = setup.platform.path(&setup.sandbox, entry["command"].as_str().unwrap());
-    let file = fs::read_link(program).unwrap();
-    let mut shim =
-        cofferdam_tests::process::command(setup.platform.path(&setup.sandbox, file.to_str().unwrap()));
-    shim.args(["--relay", &format!("unix:{}", setup.socket().display())]);
-    shim.args(entry["args"].as_array().unwrap().iter().map(|word| word.as_str().unwrap()));
+    let arguments: Vec<&str> =
+        entry["args"].as_array().unwrap().iter().map(|word| word.as_str().unwrap()).collect();
+    let shim = setup.platform.command(&setup.sandbox, entry["command"].as_str().unwrap(), &arguments);
     let mut harness = Harness::start(shim, "the entry of the harness").initialized();
     assert_eq!(harness.call_text("echo", serde_json::json!({"text": "found"})), "found");
     attach.stop();

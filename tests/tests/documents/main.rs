@@ -8,7 +8,7 @@
 //! | [`paths`] | the files that ARCHITECTURE.md and CONTRIBUTING.md name |
 //! | [`promises`] | packaging/SPECIFICATION.md and packaging/THREAT-MODEL.md |
 //! | [`protocol`] | relay-proto/PROTOCOL.md |
-//! | [`readme`] | README.md |
+//! | [`readme`], [`readme_mounts`] | README.md |
 
 mod configuration;
 mod guide;
@@ -16,6 +16,7 @@ mod paths;
 mod promises;
 mod protocol;
 mod readme;
+mod readme_mounts;
 
 use std::path::{Path, PathBuf};
 use std::process::Output;

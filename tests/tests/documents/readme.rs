@@ -129,15 +129,15 @@ const SANDBOX_ROWS: [SandboxRow; 7] = [
     },
     SandboxRow {
         start: "your own, with bubblewrap",
-        test: "tests::documents::the_mount_of_the_readme_is_enough_and_cannot_be_changed",
+        test: "tests::documents::the_mount_for_bubblewrap_works_as_written",
         words: "bwrap --ro-bind",
         text: README,
     },
     SandboxRow {
         start: "your own, with Docker",
-        test: "tests::quick_starts::the_docker_image_of_the_guide_reaches_its_servers",
-        words: ":/run/cofferdam/relay:ro",
-        text: QUICK_STARTS,
+        test: "tests::documents::the_mount_for_docker_works_as_written",
+        words: "docker run -v ",
+        text: README,
     },
     SandboxRow {
         start: "a container or host that runs",

@@ -6,6 +6,8 @@ use std::os::unix::net::UnixListener;
 use std::path::Path;
 use std::process::{Command, Output};
 
+use cofferdam_tests::fuse_directory::{enter_private_mounts, mount_with_owner};
+
 use super::*;
 
 /// A sandbox with its own `/run` and `/tmp`, which every command in it shares.
@@ -156,6 +158,69 @@ fn a_directory_that_another_user_prepared_is_not_trusted() {
             _ => std::fs::remove_dir_all(&prepared).unwrap(),
         }
     }
+}
+
+/// A user can mount a FUSE file system on a directory of its own, and such a file system names any owner.
+#[test]
+fn a_fuse_file_system_that_names_this_user_as_owner_is_not_trusted() {
+    // In a thread of its own, whose mounts end with it.
+    std::thread::spawn(|| {
+        let Some(guest) = Guest::new() else { return };
+        if !Path::new("/dev/fuse").exists() {
+            cofferdam_tests::tools::cannot_run("this kernel has no FUSE");
+            return;
+        }
+        let scene = Scene::new();
+        enter_private_mounts();
+        let place = guest.directory("/tmp/cofferdam-1000", OTHER_USER, 0o755);
+        mount_with_owner(&place, USER);
+        let claimed = std::fs::metadata(&place).unwrap();
+        assert_eq!((claimed.uid(), claimed.mode() & 0o7777), (USER, 0o755), "the owner is not claimed");
+
+        let attach = guest.attach(&scene.world, USER, NO_RUNTIME);
+        attach.wait_until_output_has("serve `/tmp/cofferdam-1000/relay.sock`: not trusted");
+        attach.wait_until_output_has("is a mounted FUSE file system");
+        assert_eq!(attach.times_attached(), 0);
+        drop(attach);
+        let called = guest.run(USER, NO_RUNTIME, &["servers"]);
+        let printed = String::from_utf8_lossy(&called.stderr).into_owned();
+        assert_eq!(called.status.code(), Some(69), "{printed}");
+        assert!(
+            printed.contains("is a mounted FUSE file system") && printed.contains("--relay"),
+            "{printed}"
+        );
+        nix::mount::umount2(&place, nix::mount::MntFlags::MNT_DETACH).unwrap();
+    })
+    .join()
+    .unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+}
+
+/// In a user namespace all users outside have one owner, and that may be any of them.
+#[test]
+fn a_directory_of_a_user_outside_the_namespace_is_not_trusted() {
+    let Some(guest) = Guest::new() else { return };
+    let place = guest.directory("/run/cofferdam/relay", OTHER_USER, 0o755);
+    let listener = UnixListener::bind(place.join("relay.sock")).unwrap();
+    std::fs::set_permissions(place.join("relay.sock"), std::fs::Permissions::from_mode(0o666)).unwrap();
+    listener.set_nonblocking(true).unwrap();
+    // The user's own bubblewrap needs access to these.
+    std::fs::set_permissions(guest.root.path(), std::fs::Permissions::from_mode(0o755)).unwrap();
+    std::fs::copy(shim_binary(), guest.path("shim")).unwrap();
+    let mut shim = command("setpriv");
+    shim.env_clear()
+        .args(["--reuid", "1000", "--regid", "1000", "--clear-groups", "--"])
+        .arg(&guest.bubblewrap);
+    shim.args(["--unshare-user", "--proc", "/proc", "--dev", "/dev", "--tmpfs", "/tmp", "--bind"]);
+    shim.arg(guest.path("run")).arg("/run").arg("--ro-bind").arg(guest.path("shim")).arg("/shim");
+    for libraries in ["/lib", "/lib64", "/usr/lib"] {
+        shim.args(["--ro-bind-try", libraries, libraries]);
+    }
+    shim.args(["--", "/shim", "servers"]);
+    let called = output_of(shim, "cofferdam-shim in a user namespace");
+    let printed = String::from_utf8_lossy(&called.stderr).into_owned();
+    assert_eq!(called.status.code(), Some(69), "{printed}");
+    assert!(printed.contains("belongs to user 65534, who is not known in this user namespace"), "{printed}");
+    assert!(listener.accept().is_err(), "the shim connected to it");
 }
 
 /// A directory that was mounted into the sandbox is the host's choice, whichever user of the host it belongs to.

@@ -2,9 +2,10 @@
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::time::Duration;
 
 use cofferdam_tests::agents::{Agent, Report, held_model_for, model_for};
-use cofferdam_tests::deadline::wait_until;
+use cofferdam_tests::deadline::{holds_within, wait_until};
 use cofferdam_tests::local_run::{LocalRun, contents};
 use cofferdam_tests::process::{Running, built, into_file, is_alive, output_of, send};
 use cofferdam_tests::sandboxes::PodmanEngine;
@@ -249,8 +250,14 @@ fn assert_usable_at_a_terminal(agent: Agent, kind: Option<SandboxKind>) {
     let drawn = terminal.shown().len();
     terminal.resize(40, 132);
     wait_until("the harness redraws", || terminal.shown().len() > drawn);
-    // After the first Ctrl-C the harness may only ask for confirmation.
-    let ended = cofferdam_tests::deadline::holds_within(PATIENCE, || {
+    assert_exits_at_ctrl_c(&mut terminal);
+    user.assert_nothing_changed_or_left();
+}
+
+/// After the first Ctrl-C the harness may only ask for confirmation.
+#[track_caller]
+fn assert_exits_at_ctrl_c(terminal: &mut Terminal) {
+    let ended = holds_within(PATIENCE, || {
         let ended = terminal.has_exited();
         if !ended {
             terminal.type_in("\x03");
@@ -258,7 +265,6 @@ fn assert_usable_at_a_terminal(agent: Agent, kind: Option<SandboxKind>) {
         ended
     });
     assert!(ended, "{}", terminal.shown());
-    user.assert_nothing_changed_or_left();
 }
 
 /// Creates a directory for the PATH whose only entry is a link to the harness, as installers create it.
@@ -269,32 +275,7 @@ fn install_link(user: &LocalRun, agent: Agent, program: &Path) -> std::path::Pat
     directory
 }
 
-/// The login of the harness is in the sandbox, and nothing else of the home.
-#[test]
-fn only_the_login_is_inside_and_only_a_refreshed_login_is_copied_back() {
-    let user = user();
-    let login = user.write(".claude/.credentials.json", LOGIN);
-    user.write(".claude.json", r#"{"mcpServers":{"other":{"env":{"TOKEN":"token-of-another-server"}}}}"#);
-    // A program with the harness's name, which prints its settings and its login and refreshes the login.
-    let script = r#"#!/bin/sh
-cat "$HOME"/.claude.json "$HOME"/.claude/.credentials.json
-echo '{"claudeAiOauth":{"accessToken":"refreshed"},"mcpOAuth":{}}' > "$HOME"/.claude/.credentials.json
-"#;
-    let program = user.program("claude", script);
-    let output = user.output(&["--network", "none", "--", &program.display().to_string()]);
-    let seen = text(&output.stdout);
-    assert!(output.status.success(), "{}", text(&output.stderr));
-    assert!(seen.contains("login-of-the-user") && !seen.contains("token-of-another-server"), "{seen}");
-    assert!(seen.contains(r#""--server","tools""#), "{seen}");
-    let after = std::fs::read_to_string(login).expect("it is still there");
-    assert_eq!(
-        after,
-        r#"{"claudeAiOauth":{"accessToken":"refreshed"},"mcpOAuth":{"other":"token-of-another-server"}}"#
-    );
-    user.assert_nothing_left();
-}
-
-/// Runs the commands of the guide, with a script instead of Claude Code that prints its settings.
+/// Runs the commands of the guide at a terminal, with the real Claude Code and a fake model.
 #[test]
 fn the_quick_start_of_the_guide_works_as_written() {
     let guide = include_str!("../../../packaging/guide/run.md");
@@ -302,23 +283,49 @@ fn the_quick_start_of_the_guide_works_as_written() {
         guide.split("```sh\n").nth(1).and_then(|rest| rest.split("```").next()).expect("it has commands");
     let (build, commands) = block.split_once('\n').expect("several lines");
     assert_eq!(build, "cargo build --release --workspace", "this step made the programs that are tested");
-    let user = user();
+    let Some(harness) = HarnessUser::new(Agent::ClaudeCode, SandboxKind::bubblewrap()) else { return };
+    let user = &harness.user;
     let config = user.write(".config/cofferdam/cofferdam.toml", "");
     std::fs::copy(&user.world.layout().config, config).expect("the home is writable");
+    // Otherwise Claude Code asks its model whether the tool may be called, and the fake model does not know.
+    user.write("project/.claude/settings.json", r#"{"permissions":{"allow":["mcp__tools"]}}"#);
     let built_in = user.home().join("clone/target/release");
     std::fs::create_dir_all(&built_in).expect("the home is writable");
-    for (variable, name) in [("COFFERDAM_BIN", "cofferdam"), ("COFFERDAM_SHIM_BIN", "cofferdam-shim")] {
+    let dynamic_shim = ("COFFERDAM_DYNAMIC_SHIM_BIN", "cofferdam-shim");
+    for (variable, name) in [("COFFERDAM_BIN", "cofferdam"), dynamic_shim] {
         std::fs::hard_link(built(variable, name), built_in.join(name))
             .or_else(|_| std::fs::copy(built(variable, name), built_in.join(name)).map(drop))
             .expect("the programs can be copied");
     }
-    user.program("claude", "#!/bin/sh\ncat ~/.claude.json; cofferdam-shim status\n");
+    let model = model_for(Agent::ClaudeCode, "tools", "leak", json!({}));
     let mut shell = cofferdam_tests::process::command("bash");
     shell.args(["-euc", commands]).current_dir(user.home().join("clone")).env_clear();
-    shell.env("PATH", user.search_path()).env("HOME", user.home()).env("TMPDIR", user.temporary());
-    let output = output_of(shell, "the quick start");
-    let seen = text(&output.stdout);
-    assert!(output.status.success(), "{}", text(&output.stderr));
-    assert!(seen.contains(r#""--server","tools""#) && seen.contains("servers  tools"), "{seen}");
+    let path = std::env::var("PATH").unwrap_or_default();
+    shell.env("PATH", format!("{}:{path}", harness.programs.display()));
+    shell.env("HOME", user.home()).env("TMPDIR", user.temporary());
+    shell.env("ANTHROPIC_BASE_URL", model.url()).env("ANTHROPIC_AUTH_TOKEN", "not-a-key");
+    let mut terminal = Terminal::of(shell);
+    let result = || {
+        let mut requests = model.requests().into_iter().map(|request| request.body.to_string());
+        requests.rfind(|body| body.contains("tool_result"))
+    };
+    // Claude Code asks whether the directory is trusted: the second answer is yes.
+    terminal.wait_for("safety");
+    for key in ["\x1b[B", "\r"] {
+        terminal.wait_until_still();
+        terminal.type_in(key);
+    }
+    // Its display never rests, so the prompt is typed again until the model has a request.
+    let called = holds_within(PATIENCE * 2, || {
+        if model.requests().is_empty() {
+            terminal.type_in("go\r");
+        }
+        holds_within(Duration::from_secs(2), || result().is_some())
+    });
+    assert!(called, "{}", terminal.shown());
+    let result = result().unwrap_or_default();
+    assert!(result.contains("[redacted:local.value]") && !result.contains(CANARY), "{result}");
+    terminal.wait_for("FINISHED");
+    assert_exits_at_ctrl_c(&mut terminal);
     user.assert_nothing_left();
 }

@@ -5,12 +5,14 @@ mod images;
 mod interruptions;
 mod kinds;
 mod lifecycle;
+mod logins;
 mod names;
 mod progress;
 mod refusals;
 mod terminal;
 mod unprivileged;
 mod visibility;
+mod without_root;
 
 use cofferdam_tests::local_run::LocalRun;
 use cofferdam_tests::server::Server;

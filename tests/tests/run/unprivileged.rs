@@ -17,18 +17,17 @@ use cofferdam_tests::world::World;
 use super::kinds::assert_tools_work_and_nothing_is_left;
 use super::{CANARY, text};
 
-const USER: u32 = 1000;
+pub(crate) const USER: u32 = 1000;
 
 /// A user with copies of the programs: only root may have access to the directories in which they were built.
-struct Unprivileged {
-    user: LocalRun,
+pub(crate) struct Unprivileged {
+    pub(crate) user: LocalRun,
     programs: tempfile::TempDir,
 }
 
 impl Unprivileged {
     #[track_caller]
-    fn new() -> Option<Self> {
-        Tool::Bubblewrap.path()?;
+    pub(crate) fn new() -> Option<Self> {
         if !nix::unistd::geteuid().is_root() {
             cannot_run("only root can start programs of another user");
             return None;
@@ -66,10 +65,34 @@ impl Unprivileged {
     }
 
     /// The command `cofferdam run ARGUMENTS`, run by that user.
-    fn command(&self, arguments: &[&str]) -> Command {
-        let mut command = self.user.command_of(&self.programs.path().join("cofferdam"));
-        command.args(arguments).uid(USER).gid(USER);
+    pub(crate) fn command(&self, arguments: &[&str]) -> Command {
+        let mut command = self.command_of_any_user(arguments);
+        command.uid(USER).gid(USER);
         command
+    }
+
+    /// The same, run by the user who starts it.
+    pub(crate) fn command_of_any_user(&self, arguments: &[&str]) -> Command {
+        let mut command = self.user.command_of(&self.programs.path().join("cofferdam"));
+        let path = std::env::var("PATH").unwrap_or_default();
+        command.args(arguments).env("PATH", format!("{}:{path}", self.programs.path().display()));
+        command
+    }
+
+    /// Installs a program for every user. Only root may open the directory of the tools.
+    pub(crate) fn install(&self, name: &str, program: &Path) {
+        let place = self.programs.path().join(name);
+        // A copy of a harness takes seconds; a link is not possible to another file system.
+        std::fs::hard_link(program, &place)
+            .or_else(|_| std::fs::copy(program, &place).map(drop))
+            .expect("the program is readable");
+    }
+
+    /// A directory for files that every user can read.
+    pub(crate) fn shared_directory(&self, name: &str) -> PathBuf {
+        let path = self.programs.path().join(name);
+        std::fs::create_dir(&path).expect("a temporary directory is writable");
+        path
     }
 
     /// A directory for the PATH with only these programs of the system.
@@ -84,23 +107,29 @@ impl Unprivileged {
     }
 
     /// Writes a program for that user.
-    fn program(&self, name: &str, script: &str) -> String {
+    pub(crate) fn program(&self, name: &str, script: &str) -> String {
         let path = self.user.program(name, script);
         self.give_files_to_user();
         path.display().to_string()
     }
 }
 
+#[track_caller]
+fn with_bubblewrap() -> Option<Unprivileged> {
+    Tool::Bubblewrap.path()?;
+    Unprivileged::new()
+}
+
 #[test]
 fn tools_work_in_bubblewrap_without_root() {
-    let Some(unprivileged) = Unprivileged::new() else { return };
+    let Some(unprivileged) = with_bubblewrap() else { return };
     let command = unprivileged.command(&["--", "cofferdam-shim", "--server", "tools"]);
     assert_tools_work_and_nothing_is_left(&unprivileged.user, Harness::start(command, "cofferdam run"));
 }
 
 #[test]
 fn files_that_the_sandbox_writes_belong_to_the_user() {
-    let Some(unprivileged) = Unprivileged::new() else { return };
+    let Some(unprivileged) = with_bubblewrap() else { return };
     let output = output_of(unprivileged.command(&["--", "sh", "-c", "id -u; touch new"]), "cofferdam run");
     assert!(output.status.success(), "{}", text(&output.stderr));
     assert_eq!(text(&output.stdout), "1000\n");
@@ -111,7 +140,7 @@ fn files_that_the_sandbox_writes_belong_to_the_user() {
 /// A sandbox can clear the permissions of directories in its home; the copy of the login must be removed nevertheless.
 #[test]
 fn a_sandbox_cannot_keep_the_copy_of_the_login() {
-    let Some(unprivileged) = Unprivileged::new() else { return };
+    let Some(unprivileged) = with_bubblewrap() else { return };
     let user = &unprivileged.user;
     user.write(".claude/.credentials.json", r#"{"claudeAiOauth":{"accessToken":"login-of-the-user"}}"#);
     let script = r#"#!/bin/sh
@@ -122,7 +151,7 @@ cd / && chmod 0 ~/hidden/deeper ~/hidden ~/.claude ~ && echo locked
     let output = output_of(unprivileged.command(&["--network", "none", "--", &program]), "cofferdam run");
     let stderr = text(&output.stderr);
     assert!(output.status.success() && text(&output.stdout) == "locked\n", "{stderr}");
-    assert!(stderr.contains("the login in the sandbox was not copied back"), "{stderr}");
+    assert!(stderr.contains("the login in the sandbox changed and was not copied back"), "{stderr}");
     user.assert_nothing_left();
     let login = std::fs::read_to_string(user.home().join(".claude/.credentials.json"));
     assert!(login.is_ok_and(|login| login.contains("login-of-the-user")), "the user's own login is lost");
@@ -131,7 +160,7 @@ cd / && chmod 0 ~/hidden/deeper ~/hidden ~/.claude ~ && echo locked
 /// Also after `kill -9` of a run: the next run removes the copy.
 #[test]
 fn a_sandbox_cannot_keep_the_copy_of_the_login_of_a_killed_run() {
-    let Some(unprivileged) = Unprivileged::new() else { return };
+    let Some(unprivileged) = with_bubblewrap() else { return };
     let user = &unprivileged.user;
     user.write(".claude/.credentials.json", r#"{"claudeAiOauth":{"accessToken":"login-of-the-user"}}"#);
     let script = "#!/bin/sh\nexec 3> state; cd /; chmod 0 ~/.claude ~; echo locked >&3; exec sleep 1000\n";
@@ -151,7 +180,7 @@ fn a_sandbox_cannot_keep_the_copy_of_the_login_of_a_killed_run() {
 
 #[test]
 fn the_home_of_the_user_may_be_read_only() {
-    let Some(unprivileged) = Unprivileged::new() else { return };
+    let Some(unprivileged) = with_bubblewrap() else { return };
     let user = &unprivileged.user;
     let read_only = std::fs::Permissions::from_mode(0o555);
     std::fs::set_permissions(user.home(), read_only).expect("root may change it");
@@ -166,7 +195,7 @@ fn the_home_of_the_user_may_be_read_only() {
 /// In a user namespace that permits no further ones, as on systems where the administrator has disabled them.
 #[test]
 fn without_user_namespaces_the_error_has_the_reason_and_a_hint() {
-    let (Some(unprivileged), Some(unshare)) = (Unprivileged::new(), Tool::Unshare.path()) else { return };
+    let (Some(unprivileged), Some(unshare)) = (with_bubblewrap(), Tool::Unshare.path()) else { return };
     let user = &unprivileged.user;
     let run = unprivileged.programs.path().join("cofferdam");
     let mut command = user.world.command_of(&unshare);

@@ -1,20 +1,22 @@
 //! Copies a harness's login into the sandbox's home, and a refreshed login back to the user's file.
 //!
 //! What must stay true: of the user's file only the entries of the login enter the sandbox. The file that is copied back was
-//! written by the sandbox: it is read without following links, its size is limited, it must have the same entries, and it
-//! never replaces a login that changed outside meanwhile. No error contains a part of a login.
+//! written by the sandbox: it is read without following links, its size is limited, it may differ only in what a token
+//! refresh changes ([`super::refresh`]), and it never replaces a login that changed outside meanwhile. No error contains a
+//! part of a login.
 
-use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io::{self, Read as _};
 use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
 
 use cofferdam_base::atomic_file::{Replace, write_file};
+use cofferdam_base::clock;
 use nix::fcntl::{OFlag, OpenHow, ResolveFlag, openat2};
-use serde_json::value::RawValue;
 use zeroize::Zeroizing;
 
-use super::LoginLocation;
+use super::refresh::{Comparison, Entries, RefreshRule};
+use super::{CopyBack, LoginLocation};
 
 /// A login that was copied into a sandbox's home.
 #[derive(Debug)]
@@ -41,8 +43,6 @@ pub(in crate::run) enum CopyBackResult {
 /// Login files have a few kilobytes.
 const MAX_BYTES: u64 = 256 * 1024;
 
-type Entries<'a> = BTreeMap<String, &'a RawValue>;
-
 impl Login {
     /// Copies the login into `home`, the directory that becomes the sandbox's home. `None` if the user has no login.
     pub(in crate::run) fn copy_in(location: LoginLocation, home: &Path) -> io::Result<Option<Self>> {
@@ -63,6 +63,14 @@ impl Login {
 
     /// Writes the login to the user's file if the harness has refreshed it.
     pub(in crate::run) fn copy_back(&self) -> CopyBackResult {
+        let now = clock::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+        match self.location.copy_back {
+            CopyBack::Never => CopyBackResult::Unchanged,
+            CopyBack::Refreshed(rule) => self.copy_refreshed_back(rule, now),
+        }
+    }
+
+    fn copy_refreshed_back(&self, rule: &RefreshRule, now: Duration) -> CopyBackResult {
         let not_copied = |why: &str| CopyBackResult::NotCopied(why.to_owned());
         let Ok(inside) = self.read_inside() else {
             return not_copied("the sandbox removed its file or replaced it by something else");
@@ -73,25 +81,22 @@ impl Login {
         let (Some(before), Some(after)) = (entries(&self.copied), entries(&inside)) else {
             return not_copied("the sandbox left a file that is not a login");
         };
-        if !before.keys().eq(login_entries(after.clone(), &self.location).keys()) {
-            return not_copied("the sandbox left a file with other entries than a login has");
-        }
-        let after = login_entries(after, &self.location);
-        if serialize(&after) == self.copied {
-            return CopyBackResult::Unchanged;
+        match rule.check(&before, &after, now) {
+            Ok(Comparison::Same) => return CopyBackResult::Unchanged,
+            Ok(Comparison::Refreshed) => {}
+            Err(reason) => return CopyBackResult::NotCopied(reason.to_string()),
         }
         let Ok(current) = File::open(&self.outside).and_then(read) else {
             return not_copied("the file outside cannot be read any more");
         };
-        let Some(mut whole) = entries(&current) else {
+        let Some(user) = entries(&current) else {
             return not_copied("the file outside is not a login any more");
         };
-        if serialize(&login_entries(whole.clone(), &self.location)) != self.copied {
+        if serialize(&login_entries(user.clone(), &self.location)) != self.copied {
             return not_copied("the login outside changed meanwhile, so it was not overwritten");
         }
-        whole.extend(after);
         let directory = self.outside.parent().unwrap_or(Path::new("/"));
-        match write_file(directory, &self.outside, &serialize(&whole), Replace::Always) {
+        match write_file(directory, &self.outside, &rule.merge(&user, &after), Replace::Always) {
             Ok(()) => CopyBackResult::Refreshed,
             Err(error) => {
                 CopyBackResult::NotCopied(format!("cannot write `{}`: {error}", self.outside.display()))
@@ -141,12 +146,16 @@ fn serialize(entries: &Entries<'_>) -> Zeroizing<Vec<u8>> {
 mod tests {
     use std::os::unix::fs::{PermissionsExt as _, symlink};
 
+    use super::super::refresh;
     use super::*;
 
     /// A user's login file and a sandbox's home, removed on drop.
     struct Homes(PathBuf);
 
-    const BEFORE: &str = r#"{"claudeAiOauth":{"accessToken":"old"},"mcpOAuth":{"x":"another token"}}"#;
+    const BEFORE: &str =
+        r#"{"claudeAiOauth":{"accessToken":"old","expiresAt":1},"mcpOAuth":{"x":"another token"}}"#;
+
+    const LOGIN: &str = r#"{"claudeAiOauth":{"accessToken":"old","expiresAt":1}}"#;
 
     impl Homes {
         fn new() -> (Self, Login) {
@@ -159,6 +168,7 @@ mod tests {
                 outside: homes.outside(),
                 inside: ".claude/.credentials.json",
                 entries: &["claudeAiOauth"],
+                copy_back: CopyBack::Refreshed(&refresh::CLAUDE_CODE),
             };
             let login = Login::copy_in(location, &homes.0.join("inside")).unwrap().unwrap();
             (homes, login)
@@ -182,7 +192,7 @@ mod tests {
     #[test]
     fn only_the_login_is_copied_and_the_copy_is_private() {
         let (homes, login) = Homes::new();
-        assert_eq!(fs::read_to_string(homes.inside()).unwrap(), r#"{"claudeAiOauth":{"accessToken":"old"}}"#);
+        assert_eq!(fs::read_to_string(homes.inside()).unwrap(), LOGIN);
         assert_eq!(fs::metadata(homes.inside()).unwrap().permissions().mode() & 0o777, 0o600);
         assert_eq!(login.copy_back(), CopyBackResult::Unchanged);
         assert_eq!(fs::read_to_string(homes.outside()).unwrap(), BEFORE);
@@ -191,11 +201,29 @@ mod tests {
     #[test]
     fn a_refreshed_login_is_copied_back_and_other_entries_are_unchanged() {
         let (homes, login) = Homes::new();
-        fs::write(homes.inside(), r#"{"mcpOAuth":{"x":"planted"},"claudeAiOauth":{"accessToken":"new"}}"#)
-            .unwrap();
+        let refreshed = r#"{"mcpOAuth":{"x":"planted"},"claudeAiOauth":{"expiresAt":2,"accessToken":"new"}}"#;
+        fs::write(homes.inside(), refreshed).unwrap();
         assert_eq!(login.copy_back(), CopyBackResult::Refreshed);
-        let after = r#"{"claudeAiOauth":{"accessToken":"new"},"mcpOAuth":{"x":"another token"}}"#;
+        let after =
+            r#"{"claudeAiOauth":{"accessToken":"new","expiresAt":2},"mcpOAuth":{"x":"another token"}}"#;
         assert_eq!(fs::read_to_string(homes.outside()).unwrap(), after);
+    }
+
+    #[test]
+    fn a_file_that_was_only_rewritten_is_unchanged() {
+        let (homes, login) = Homes::new();
+        fs::write(homes.inside(), r#"{ "claudeAiOauth": {"expiresAt": 1, "accessToken": "old"} }"#).unwrap();
+        assert_eq!(login.copy_back(), CopyBackResult::Unchanged);
+        assert_eq!(fs::read_to_string(homes.outside()).unwrap(), BEFORE);
+    }
+
+    #[test]
+    fn nothing_is_copied_back_if_the_user_does_not_want_it() {
+        let (homes, mut login) = Homes::new();
+        login.location.copy_back = CopyBack::Never;
+        fs::write(homes.inside(), r#"{"claudeAiOauth":{"accessToken":"new","expiresAt":2}}"#).unwrap();
+        assert_eq!(login.copy_back(), CopyBackResult::Unchanged);
+        assert_eq!(fs::read_to_string(homes.outside()).unwrap(), BEFORE);
     }
 
     #[test]
@@ -217,7 +245,7 @@ mod tests {
     fn links_that_the_sandbox_created_are_not_followed() {
         let (homes, login) = Homes::new();
         let planted = homes.0.join("planted.json");
-        fs::write(&planted, r#"{"claudeAiOauth":{"accessToken":"planted"}}"#).unwrap();
+        fs::write(&planted, r#"{"claudeAiOauth":{"accessToken":"planted","expiresAt":2}}"#).unwrap();
         fs::remove_file(homes.inside()).unwrap();
         symlink(&planted, homes.inside()).unwrap();
         assert!(matches!(login.copy_back(), CopyBackResult::NotCopied(_)));
@@ -232,8 +260,8 @@ mod tests {
     #[test]
     fn a_login_that_changed_outside_is_not_overwritten() {
         let (homes, login) = Homes::new();
-        fs::write(homes.inside(), r#"{"claudeAiOauth":{"accessToken":"inside"}}"#).unwrap();
-        let newer = r#"{"claudeAiOauth":{"accessToken":"outside"}}"#;
+        fs::write(homes.inside(), r#"{"claudeAiOauth":{"accessToken":"inside","expiresAt":2}}"#).unwrap();
+        let newer = r#"{"claudeAiOauth":{"accessToken":"outside","expiresAt":1}}"#;
         fs::write(homes.outside(), newer).unwrap();
         assert!(matches!(login.copy_back(), CopyBackResult::NotCopied(_)));
         assert_eq!(fs::read_to_string(homes.outside()).unwrap(), newer);

@@ -1,20 +1,25 @@
 //! The harnesses that `run` supports: where their login is, and which settings name the MCP servers.
 //!
 //! What must stay true: settings are generated, never copied, because a user's settings may contain other servers and their
-//! tokens. Of the login only what the harness itself needs enters the sandbox.
+//! tokens. Of the login only what the harness itself needs enters the sandbox, and only refreshed tokens come back.
 //!
 //! | module | what it holds |
 //! |---|---|
 //! | [`login`] | copies the login into the sandbox, and back if it was refreshed |
+//! | [`refresh`] | what a refresh may change in a login |
 //! | [`settings`] | the settings files in the sandbox's home |
+//! | [`token_claims`] | whose a token is |
 
 pub(super) mod login;
+mod refresh;
 pub(super) mod settings;
+mod token_claims;
 
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 
 pub(super) use crate::harness::Harness;
+use refresh::RefreshRule;
 
 /// Where the login of a harness is.
 #[derive(Clone, Debug, Eq, PartialEq)]
@@ -25,6 +30,16 @@ pub(super) struct LoginLocation {
     pub(super) inside: &'static str,
     /// The entries of the file that are the login of the harness itself. Empty means all entries.
     pub(super) entries: &'static [&'static str],
+    pub(super) copy_back: CopyBack,
+}
+
+/// What happens at the end of a run to a login that the harness in the sandbox has refreshed.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(super) enum CopyBack {
+    /// It is discarded.
+    Never,
+    /// Its new tokens are written to the user's file, if this rule permits it.
+    Refreshed(&'static RefreshRule),
 }
 
 /// Every path in the sandbox's home, relative to it, at which a copy of a login may be.
@@ -108,7 +123,17 @@ impl Harness {
             Self::ClaudeCode => &["claudeAiOauth", "organizationUuid"],
             Self::Codex | Self::GeminiCli | Self::OpenCode => &[],
         };
-        LoginLocation { outside, inside: self.login_inside(), entries }
+        LoginLocation { outside, inside: self.login_inside(), entries, copy_back: self.copy_back() }
+    }
+
+    fn copy_back(self) -> CopyBack {
+        match self {
+            Self::ClaudeCode => CopyBack::Refreshed(&refresh::CLAUDE_CODE),
+            Self::Codex => CopyBack::Refreshed(&refresh::CODEX),
+            Self::OpenCode => CopyBack::Refreshed(&refresh::OPENCODE),
+            // Google's refresh tokens stay valid when they are used, so the user's file needs no new token.
+            Self::GeminiCli => CopyBack::Never,
+        }
     }
 
     /// The path of the login's copy in the sandbox, relative to its home.

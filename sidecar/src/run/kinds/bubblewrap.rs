@@ -19,7 +19,7 @@ pub(super) fn prepare(plan: &Plan, program: PathBuf, stdio: Stdio) -> Prepared {
         files: Vec::new(),
         image: None,
         trial: Some(trial),
-        removal: None,
+        left: None,
         signals: SignalTarget::GroupsInside,
         orphans: Orphans::Kill,
         advice: None,

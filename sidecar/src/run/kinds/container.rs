@@ -8,8 +8,9 @@ use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 
-use super::root_tree::root_tree;
-use super::{CommandLine, Kind, Network, Orphans, Prepared, SignalTarget, Stdio};
+use super::container_removal::container_name;
+use super::root_tree::{home_mount_points, root_tree};
+use super::{CommandLine, Kind, LeftContainer, Network, Orphans, Prepared, SignalTarget, Stdio};
 use crate::run::host::Host;
 use crate::run::image::Image;
 use crate::run::mount::{Access, Mount};
@@ -36,7 +37,7 @@ pub(super) fn prepare(
     run_directory: &Path,
     stdio: Stdio,
 ) -> Prepared {
-    let container = format!("cofferdam-{}", plan.name);
+    let container = container_name(&plan.name);
     let mut arguments: Vec<OsString> =
         ["run", "--rm", "--interactive", "--name", &container, "--hostname", &plan.name]
             .map(Into::into)
@@ -54,10 +55,11 @@ pub(super) fn prepare(
     arguments.extend(user_options(plan.kind));
     arguments.extend(["--workdir".into(), plan.directory.clone().into_os_string()]);
     let environment = add_environment(plan, host, &mut arguments);
-    let (files, mounts) = match &plan.tree {
+    let (mut files, mounts) = match &plan.tree {
         FileTree::Host => root_tree(plan, &run_directory.join("root")),
         FileTree::Image(_) => (Vec::new(), plan.files.mounts.clone()),
     };
+    files.extend(home_mount_points(plan, run_directory));
     for mount in &mounts {
         arguments.extend(["--mount".into(), mount_option(mount)]);
     }
@@ -83,7 +85,7 @@ pub(super) fn prepare(
         }),
     };
     Prepared {
-        removal: Some(command_line(&["rm", "--force", &container])),
+        left: LeftContainer::of(plan.kind, &plan.name),
         image,
         command: CommandLine { program, arguments, environment },
         files,

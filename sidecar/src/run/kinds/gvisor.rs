@@ -3,50 +3,55 @@
 //! `--host-uds=open` lets the sandbox connect to Unix sockets in mounted directories, as the relay's.
 
 use std::collections::BTreeMap;
+use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
 
-use super::root_tree::root_tree;
-use super::{CommandLine, GeneratedFile, Network, Orphans, Prepared, SignalTarget, Stdio};
+use super::container_removal::container_name;
+use super::root_tree::{home_mount_points, root_tree};
+use super::{CommandLine, GeneratedFile, LeftContainer, Network, Orphans, Prepared, SignalTarget, Stdio};
 use crate::run::mount::{Access, Mount};
 use crate::run::plan::Plan;
 
 pub(super) fn prepare(plan: &Plan, program: PathBuf, run_directory: &Path, stdio: Stdio) -> Prepared {
     let bundle = run_directory.join("bundle");
     let (mut files, mounts) = root_tree(plan, &bundle.join("root"));
+    files.extend(home_mount_points(plan, run_directory));
     files.push(GeneratedFile::text(
         bundle.join("config.json"),
         configuration(plan, &mounts, stdio).to_string(),
     ));
     files.push(GeneratedFile::directory(run_directory.join("runsc")));
-    let command_line = |subcommand: &[&str], bundle: Option<&Path>| {
-        let mut arguments = vec!["--root".into(), run_directory.join("runsc").into_os_string()];
-        let network = if plan.network == Network::Host { "--network=host" } else { "--network=none" };
-        arguments.extend([network, "--ignore-cgroups", "--host-uds=open"].map(Into::into));
-        if !nix::unistd::geteuid().is_root() {
-            arguments.push("--rootless".into());
-        }
-        arguments.extend(subcommand.iter().map(Into::into));
-        if let Some(bundle) = bundle {
-            arguments.extend(["--bundle".into(), bundle.into()]);
-        }
-        arguments.push(format!("cofferdam-{}", plan.name).into());
-        // The environment of `runsc`; the command's environment is in the bundle.
-        let environment = std::env::var_os("PATH").map(|path| ("PATH".into(), path));
-        let environment: BTreeMap<_, _> = environment.into_iter().collect();
-        CommandLine { program: program.clone(), arguments, environment }
-    };
+    let mut arguments = global_arguments(run_directory, plan.network);
+    arguments.extend(["run".into(), "--bundle".into(), bundle.into_os_string()]);
+    arguments.push(container_name(&plan.name).into());
     Prepared {
-        command: command_line(&["run"], Some(&bundle)),
+        command: CommandLine { program, arguments, environment: environment() },
         files,
         image: None,
         trial: None,
-        removal: Some(command_line(&["delete", "--force"], None)),
+        left: LeftContainer::of(plan.kind, &plan.name),
         signals: SignalTarget::Program,
         orphans: Orphans::Leave,
         advice: None,
     }
+}
+
+/// The arguments before the subcommand of `runsc`.
+pub(super) fn global_arguments(run_directory: &Path, network: Network) -> Vec<OsString> {
+    let mut arguments = vec!["--root".into(), run_directory.join("runsc").into_os_string()];
+    let network = if network == Network::Host { "--network=host" } else { "--network=none" };
+    arguments.extend([network, "--ignore-cgroups", "--host-uds=open"].map(Into::into));
+    if !nix::unistd::geteuid().is_root() {
+        arguments.push("--rootless".into());
+    }
+    arguments
+}
+
+/// The environment of `runsc`; the command's environment is in the bundle.
+pub(super) fn environment() -> BTreeMap<OsString, OsString> {
+    std::env::var_os("PATH").map(|path| ("PATH".into(), path)).into_iter().collect()
 }
 
 fn configuration(plan: &Plan, mounts: &[Mount], stdio: Stdio) -> Value {
@@ -68,13 +73,13 @@ fn configuration(plan: &Plan, mounts: &[Mount], stdio: Stdio) -> Value {
         Network::None | Network::Hosts(_) => &["ipc", "mount", "network", "pid", "uts"],
     };
     let namespaces: Vec<Value> = namespaces.iter().map(|kind| json!({"type": kind})).collect();
-    let (user, group) = (nix::unistd::geteuid().as_raw(), nix::unistd::getegid().as_raw());
     json!({
         "ociVersion": "1.0.0",
         "hostname": plan.name,
         "process": {
             "terminal": stdio == Stdio::Terminal,
-            "user": {"uid": user, "gid": group},
+            // With `--rootless` the sandbox knows this user as root, and no other user.
+            "user": {"uid": 0, "gid": 0},
             "args": arguments,
             "env": environment,
             "cwd": plan.directory,

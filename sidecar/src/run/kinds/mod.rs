@@ -8,6 +8,7 @@
 //! |---|---|
 //! | [`bubblewrap`] | Linux namespaces, without a daemon or root: the default |
 //! | [`container`] | podman and docker |
+//! | [`container_removal`] | the removal of containers that a killed program leaves behind |
 //! | [`gvisor`] | `runsc`: a kernel in user space |
 //! | [`srt`] | Anthropic's sandbox runtime, in which the host's file tree is visible except for what is hidden |
 //! | [`root_tree`] | the root directory for gVisor, and for podman without an image |
@@ -16,6 +17,7 @@
 mod available;
 mod bubblewrap;
 mod container;
+mod container_removal;
 mod gvisor;
 mod root_tree;
 mod srt;
@@ -32,6 +34,7 @@ use super::plan::{FileTree, PathsInside, Plan};
 use crate::terminal::failure::{Failure, Sysexit};
 
 pub(super) use available::{advise_other_kind, find_program};
+pub(super) use container_removal::LeftContainer;
 
 /// A kind of sandbox.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, clap::ValueEnum)]
@@ -84,8 +87,8 @@ pub(super) struct Prepared {
     pub(super) image: Option<Image>,
     /// Checks that the sandbox works on this machine, by running the shim in it.
     pub(super) trial: Option<CommandLine>,
-    /// Removes what the sandbox's program leaves behind when it is killed.
-    pub(super) removal: Option<CommandLine>,
+    /// What the sandbox's program leaves behind when it is killed.
+    pub(super) left: Option<LeftContainer>,
     pub(super) signals: SignalTarget,
     pub(super) orphans: Orphans,
     /// Printed if the exit code of the sandbox's program says that the command could not be started.

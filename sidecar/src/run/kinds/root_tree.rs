@@ -1,5 +1,5 @@
 //! The root directory of a sandbox that uses the host's system directories: mount points, symbolic links and a few empty
-//! directories.
+//! directories; and the mount points in the sandbox's home.
 
 use std::path::{Path, PathBuf};
 
@@ -38,6 +38,28 @@ pub(super) fn root_tree(plan: &Plan, root: &Path) -> (Vec<GeneratedFile>, Vec<Mo
         });
     }
     (files, mounts)
+}
+
+/// The mount points in the sandbox's home. Otherwise the sandbox's program would create them, and without root they would
+/// belong to a user whose files this user cannot remove.
+pub(super) fn home_mount_points(plan: &Plan, run_directory: &Path) -> Vec<GeneratedFile> {
+    let mounts = &plan.files.mounts;
+    let enclosing = |mount: &Mount| {
+        let others = mounts.iter().filter(|other| other.target != mount.target);
+        let others = others.filter(|other| mount.target.starts_with(&other.target));
+        others.map(|other| other.target.clone()).max_by_key(|target| target.components().count())
+    };
+    let in_home = mounts.iter().filter(|mount| enclosing(mount).as_ref() == Some(&plan.paths.home));
+    in_home
+        .map(|mount| {
+            let inside = mount.target.strip_prefix(&plan.paths.home).unwrap_or(&mount.target);
+            let mount_point = run_directory.join(crate::run::directory::HOME).join(inside);
+            match mount.source.is_file() {
+                true => GeneratedFile::text(mount_point, ""),
+                false => GeneratedFile::directory(mount_point),
+            }
+        })
+        .collect()
 }
 
 fn below(root: &Path, path: &Path) -> PathBuf {

@@ -71,7 +71,7 @@ pub(super) fn prepare(
         files,
         image: None,
         trial: None,
-        removal: None,
+        left: None,
         signals: SignalTarget::Program,
         orphans: Orphans::Kill,
         advice: None,
