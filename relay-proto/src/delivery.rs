@@ -121,6 +121,11 @@ impl Outbox {
         self.stored_bytes() as u64 > self.window
     }
 
+    /// The memory of the stored frames.
+    pub fn allocated_bytes(&self) -> usize {
+        self.log.capacity()
+    }
+
     /// Whether nothing waits for an acknowledgement or for credit.
     pub fn is_empty(&self) -> bool {
         self.lengths.is_empty()
@@ -247,7 +252,7 @@ impl Inbox {
         }
         let message = match self.partial.take() {
             Some(mut partial) => {
-                partial.bytes.extend_from_slice(&bytes);
+                append_within(&mut partial.bytes, &bytes, self.max_message);
                 partial
             }
             None => Received { seq, maybe_ran: flags.maybe_ran, bytes },
@@ -274,7 +279,7 @@ impl Inbox {
             }
             (Some(partial), _) => partial,
         };
-        message.bytes.extend_from_slice(bytes);
+        append_within(&mut message.bytes, bytes, self.max_message);
         let whole = self.finish_or_store(message, flags.more);
         Ok(whole.map(|Received { seq, maybe_ran, bytes }| Received { seq, maybe_ran, bytes: bytes.into() }))
     }
@@ -328,6 +333,11 @@ impl Inbox {
         self.partial.is_some()
     }
 
+    /// The memory of an incomplete message; at most that of the largest message.
+    pub fn partial_message_allocated_bytes(&self) -> Option<usize> {
+        self.partial.as_ref().map(|partial| partial.bytes.capacity())
+    }
+
     /// The last sequence number received.
     pub fn received(&self) -> u64 {
         self.received
@@ -366,4 +376,14 @@ impl Inbox {
     fn reset_unacknowledged(&mut self) {
         (self.unacknowledged_bytes, self.unacknowledged_frames) = (0, 0);
     }
+}
+
+/// Appends to a message of at most `max` bytes. Its buffer doubles as it grows, but does not exceed `max`.
+fn append_within(message: &mut Vec<u8>, bytes: &[u8], max: usize) {
+    let length = message.len() + bytes.len();
+    if length > message.capacity() {
+        let capacity = length.max((2 * message.capacity()).min(max));
+        message.reserve_exact(capacity - message.len());
+    }
+    message.extend_from_slice(bytes);
 }

@@ -26,6 +26,7 @@
 //! | [`local_run`] | `cofferdam run` with a home and a project of its own |
 //! | [`markdown`] | blocks, spans and tables of the project's documents |
 //! | [`openbao`] | a real OpenBao server |
+//! | [`own_socket`] | a sandbox with an enrolment and a socket of its own |
 //! | [`port`] | free loopback addresses to listen on |
 //! | [`postgres`] | a real PostgreSQL |
 //! | [`process`] | starting and ending processes, the only place that does |
@@ -64,6 +65,7 @@ pub mod http_fixture;
 pub mod local_run;
 pub mod markdown;
 pub mod openbao;
+pub mod own_socket;
 pub mod port;
 pub mod postgres;
 pub mod process;

@@ -308,7 +308,8 @@ fn a_connect_and_kill_loop_accumulates_no_processes() {
 
 #[test]
 fn starts_are_limited_per_minute() {
-    let world = World::new().server("tools", Server::fixture()).limit("starts-per-minute = 2").start();
+    // One sandbox gets half of them.
+    let world = World::new().server("tools", Server::fixture()).limit("starts-per-minute = 4").start();
     drop((world.connected("tools"), world.connected("tools")));
     let answer = world.shim("tools").initialize();
     assert_eq!(refusal_of(&answer), "server_unavailable");

@@ -7,6 +7,8 @@
 //! | [`clock`] | wall-clock time and RFC 3339 |
 //! | [`duration`] | durations as text: `2h30m` |
 //! | [`elf`] | the processor of a Linux program, and whether it needs libraries |
+//! | [`FairShare`], [`FairRateLimiter`] | limits that several owners share, so that none takes everything |
+//! | [`memory`] | memory counted against ceilings |
 //! | [`metrics`] | counters and gauges, rendered as OpenMetrics text |
 //! | [`PacedLines`] | log lines that must not flood the log |
 //! | [`random`] | random bytes |
@@ -22,6 +24,8 @@ mod backoff;
 pub mod clock;
 pub mod duration;
 pub mod elf;
+mod fair_share;
+pub mod memory;
 pub mod metrics;
 mod paced_lines;
 pub mod random;
@@ -29,5 +33,6 @@ mod rate_limiter;
 pub mod text;
 
 pub use backoff::{Backoff, Jitter, JitteredBackoff};
+pub use fair_share::{FairRateLimiter, FairShare, LimitOwner, ShareRefused};
 pub use paced_lines::PacedLines;
 pub use rate_limiter::RateLimiter;

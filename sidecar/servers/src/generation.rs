@@ -384,6 +384,18 @@ impl Generation {
         }
     }
 
+    pub(crate) fn upstream_mut(&mut self) -> Option<&mut Upstream> {
+        match &mut self.phase {
+            Phase::ListingTools { upstream, .. }
+            | Phase::Draining { upstream, .. }
+            | Phase::Replaying { upstream, .. }
+            | Phase::Serving { upstream, .. }
+            | Phase::Standby { upstream, .. }
+            | Phase::Started(upstream) => Some(upstream),
+            Phase::Ended | Phase::Starting(_) => None,
+        }
+    }
+
     /// The stdio process; none unless it serves.
     pub(crate) fn process(&self) -> Option<&StdioProcess> {
         match &self.phase {

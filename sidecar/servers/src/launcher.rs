@@ -8,7 +8,7 @@ use relay_proto::name::Name;
 #[cfg(test)]
 use tokio_util::task::TaskTracker;
 
-use crate::grant_limits::GrantLimits;
+use crate::grant_limits::SandboxLimits;
 use crate::server_secrets::ServerSecrets;
 use crate::spec::{Replace, Scope, ServerLimits, ServerSpec};
 use crate::start_error::StartError;
@@ -79,12 +79,12 @@ impl Launcher {
     }
 
     pub(crate) async fn start(self) -> Result<Upstream, StartError> {
-        Upstream::start(self.context(), GrantLimits::admit_process).await
+        Upstream::start(self.context(), SandboxLimits::admit_process).await
     }
 
     /// Starts a process that is to take over from the current one.
     pub(crate) async fn start_successor(self) -> Result<Upstream, StartError> {
-        Upstream::start(self.context(), GrantLimits::admit_successor).await
+        Upstream::start(self.context(), SandboxLimits::admit_successor).await
     }
 
     fn context(&self) -> StartContext<'_> {

@@ -9,11 +9,12 @@
 //! |---|---|
 //! | `event` | what a link's servers report to its pipeline |
 //! | `generation` | one process, from its start to its end |
-//! | [`grant_limits`] | how many processes and starts a grant may have |
+//! | [`grant_limits`] | how many processes, starts and links a grant may have, shared fairly among its sandboxes |
 //! | `launcher` | all that a link needs to start its server at any time |
 //! | `terminating` | processes that are being ended and may not have exited yet |
 //! | `outbound` | one message on its way to a server |
 //! | `processes` | the processes of a slot by their role |
+//! | `read_memory` | memory for messages that are being received, charged before it is taken |
 //! | `reload` | rewriting the credential files of a running process |
 //! | `replacement` | the state of replacing a process because a credential changed |
 //! | `server_secrets` | the secrets of a server or scope, and how a session gets them |
@@ -36,6 +37,7 @@ pub mod grant_limits;
 mod launcher;
 mod outbound;
 mod processes;
+mod read_memory;
 mod reload;
 mod replacement;
 mod server_secrets;

@@ -78,6 +78,19 @@ impl Processes {
         self.current.as_ref().and_then(Generation::upstream).is_some_and(Upstream::is_full)
     }
 
+    /// Bytes that the processes have not read yet.
+    pub(crate) fn queued_bytes(&self) -> usize {
+        let all = self.current.iter().chain(&self.successor).chain(&self.draining);
+        all.filter_map(Generation::upstream).map(Upstream::queued_bytes).sum()
+    }
+
+    /// The events that were returned have been handled: the memory of their messages is released.
+    pub(crate) fn release_handled(&mut self) {
+        let Self { current, successor, draining, .. } = self;
+        let all = current.iter_mut().chain(successor).chain(draining);
+        all.filter_map(Generation::upstream_mut).for_each(Upstream::release_handled);
+    }
+
     /// Whether the slot has no process, not even one that is still exiting.
     pub(crate) fn is_empty(&self) -> bool {
         self.current.is_none()

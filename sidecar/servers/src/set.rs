@@ -306,6 +306,16 @@ impl ServerSet {
         self.slots.iter().any(|slot| slot.processes.is_full())
     }
 
+    /// Bytes that the processes have not read yet.
+    pub fn queued_bytes(&self) -> usize {
+        self.slots.iter().map(|slot| slot.processes.queued_bytes()).sum()
+    }
+
+    /// The events that were returned have been handled: the memory of their messages is released.
+    pub fn release_handled(&mut self) {
+        self.slots.iter_mut().for_each(|slot| slot.processes.release_handled());
+    }
+
     /// The pid of the server's own process.
     pub fn pid(&self) -> Option<u32> {
         self.slots[0].processes.pid()

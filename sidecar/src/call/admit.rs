@@ -108,6 +108,10 @@ impl Incoming {
         Self { source: MessageSource::Server(request), ..Self::new(received) }
     }
 
+    pub(super) fn bytes(&self) -> usize {
+        self.received.bytes.len()
+    }
+
     /// The process that sent this request to the harness; none for a message of the harness.
     pub(super) fn sending_process(&self) -> Option<ProcessId> {
         match &self.source {

@@ -86,6 +86,11 @@ impl InFlight {
         self.calls.len()
     }
 
+    /// Bytes of messages that are kept for a retry.
+    pub(crate) fn retry_bytes(&self) -> usize {
+        self.retry_bytes
+    }
+
     /// Whether this id cannot be used now: its request is in flight, or was abandoned without a response so far.
     pub(crate) fn is_in_use(&self, id: &IdValue) -> bool {
         self.calls.contains_key(id) || self.abandoned.ids.contains_key(id)

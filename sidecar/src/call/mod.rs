@@ -65,6 +65,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use cofferdam_audit::{self as audit, CallResult, PendingRecords};
+use cofferdam_base::memory::MemoryAccount;
 use cofferdam_servers::{ProcessId, ServerSet, SlotKey, ToolList};
 use relay_proto::code::Code;
 use relay_proto::delivery::Received;
@@ -125,6 +126,8 @@ pub(crate) struct CallerContext {
     pub(crate) session: Arc<Session>,
     pub(crate) link: Arc<str>,
     pub(crate) server: Name,
+    /// The account of the link's memory.
+    pub(crate) memory: Arc<MemoryAccount>,
     /// Session, link and server as the audit names them.
     pub(crate) audit: audit::Caller,
     /// The size of the largest message that the harness accepts.
@@ -164,7 +167,13 @@ enum RecordedWhen {
 const MAX_CHUNK: usize = 64;
 
 impl Pipeline {
-    pub(crate) fn new(session: Arc<Session>, link: Arc<str>, server: Name, max_message_bytes: usize) -> Self {
+    pub(crate) fn new(
+        session: Arc<Session>,
+        link: Arc<str>,
+        server: Name,
+        memory: Arc<MemoryAccount>,
+        max_message_bytes: usize,
+    ) -> Self {
         let config = session.context.config.load();
         // The sandbox chooses the name. Only configured names may become a metric's label.
         let is_configured = config.servers.contains_key(&server);
@@ -173,7 +182,7 @@ impl Pipeline {
         let audit = session.context.audit.caller(&session.id, &link, Some(server.as_str()));
         drop(config);
         Self {
-            caller: CallerContext { session, link, server, audit, max_message_bytes },
+            caller: CallerContext { session, link, server, memory, audit, max_message_bytes },
             incoming: VecDeque::new(),
             parked: Parked::default(),
             in_flight: InFlight::default(),
@@ -411,6 +420,12 @@ impl Pipeline {
                 servers.cancel(process, list.pending_id());
             }
         }
+    }
+
+    /// The memory of messages that were received and not sent yet, and of copies for retries.
+    pub(crate) fn held_bytes(&self) -> usize {
+        let incoming: usize = self.incoming.iter().map(Incoming::bytes).sum();
+        incoming + self.recording.bytes() + self.parked.bytes() + self.in_flight.retry_bytes()
     }
 
     /// Requests that wait for a response.

@@ -91,6 +91,11 @@ impl Parked {
         self.entries.iter().filter(|entry| entry.id.is_some()).count()
     }
 
+    /// Bytes of the parked messages.
+    pub(super) fn bytes(&self) -> usize {
+        self.bytes
+    }
+
     /// Whether one more undecided message of this size may be parked.
     pub(super) fn has_room_for(&self, bytes: usize) -> bool {
         self.bytes + bytes <= QUEUE_BYTES

@@ -114,6 +114,14 @@ impl RecordingChunk {
         }
     }
 
+    /// Bytes of the messages that wait.
+    pub(super) fn bytes(&self) -> usize {
+        match &self.0 {
+            Some(RecordingState::Pending { chunk, .. }) => chunk.messages.iter().map(Incoming::bytes).sum(),
+            Some(RecordingState::Overdue { .. }) | None => 0,
+        }
+    }
+
     /// Requests that wait for a response.
     pub(super) fn requests(&self) -> usize {
         match &self.0 {

@@ -131,9 +131,10 @@ impl CallerContext {
     }
 
     pub(super) fn launcher_for(&self, config: &Arc<Config>, server: &Arc<ServerSpec>) -> Launcher {
-        let Self { session, link, .. } = self;
+        let Self { session, link, memory, .. } = self;
         let host = HostResources {
-            grant_limits: Arc::clone(&session.grant_limits),
+            sandbox_limits: session.sandbox_limits.clone(),
+            memory: Arc::clone(memory),
             files: session.context.files.clone(),
             tasks: session.context.tasks.clone(),
             working_directories: session.context.working_directories.clone(),

@@ -78,8 +78,14 @@ limits! {
     message_bytes: usize = RawSize "10239KiB" in "64KiB"..="10239KiB";
     /// Nesting depth of a message. Recursive parsers of servers and harnesses overflow their stacks; the sidecar's own parser stops at 128.
     message_depth: usize = RawCount "128" in "16"..="128";
-    /// Sidecar memory that one link may use, however its harness and server behave. Messages, windows and requests in flight must fit in it. Each process of a scope may use as much again.
+    /// Sidecar memory that one link may use, however its harness and its servers behave. Messages, windows and requests in flight must fit in it.
     link_memory: u64 = RawSize "244MiB" in "13MiB"..="4GiB";
+    /// Sidecar memory that the links of one enrolment, or of one user of the shared socket, may use together; at least `link-memory`, and 128 KiB for each of `links`. A link may use no more of it than it leaves free. At this ceiling servers are not read and shims get no credit.
+    enrolment_memory: u64 = RawSize "256MiB" in "13MiB"..="1024GiB";
+    /// Sidecar memory that all links may use together; at least twice `enrolment-memory`. An enrolment may use no more of it than it leaves free.
+    total_memory: u64 = RawSize "1GiB" in "13MiB"..="1024GiB";
+    /// Time that a response of a server waits for memory when a ceiling is reached. Then it is refused, so that two responses that were received in part do not block each other.
+    memory_wait: Duration = RawDuration "30s" in "100ms"..="10m";
     /// Requests of one link that wait for a response. The sidecar holds the id and the state of each in memory.
     requests_in_flight: usize = RawCount "256" in "1"..="4096";
     /// Enrolments, including those that ended less than a day ago. Each is a file and an entry in memory.
@@ -87,14 +93,14 @@ limits! {
     /// Sandboxes on platforms that the sidecar attaches. Each has a task, a connection to its platform and an enrolment. What the
     /// tables `[attach.NAME]` leave is shared equally among the grants.
     attachments: usize = RawCount "1024" in "1"..="65536";
-    /// Links of the shared socket or of one enrolment, connected or within `resume-grace`. Each may have server processes.
+    /// Links of one enrolment, or of one user of the shared socket, connected or within `resume-grace`. Each may have server processes.
     links: usize = RawCount "64" in "1"..="65536";
-    /// New links of one grant within one minute. Each writes audit records and may start a session.
-    links_per_minute: u32 = RawCount "600" in "1"..="1000000";
-    /// Server processes of one grant. They are the most expensive resource that a sandbox can make the host use.
-    processes: usize = RawCount "64" in "1"..="16384";
-    /// Server starts of one grant within one minute. A sandbox that connects and disconnects in a loop must not keep the host busy.
-    starts_per_minute: u32 = RawCount "120" in "1"..="60000";
+    /// New links of one grant within one minute. Each writes audit records and may start a session. One enrolment, or one user of the shared socket, gets 7/16 of them, and an eighth is only for those that opened none.
+    links_per_minute: u32 = RawCount "1200" in "1"..="1000000";
+    /// Server processes of one grant. They are the most expensive resource that a sandbox can make the host use. One enrolment, or one user of the shared socket, gets 7/16 of them (56 of 128), and an eighth is only for those that have none.
+    processes: usize = RawCount "128" in "1"..="16384";
+    /// Server starts of one grant within one minute. A sandbox that connects and disconnects in a loop must not keep the host busy. They are shared like `processes`.
+    starts_per_minute: u32 = RawCount "240" in "1"..="60000";
     /// Connections that have not sent `Hello` yet. They have no session, so no other limit counts them.
     greeting_connections: usize = RawCount "64" in "1"..="4096";
     /// Time in which a new connection must send `Hello`. A silent connection is closed.
@@ -141,7 +147,31 @@ const BYTES_PER_REQUEST: u64 = 66 * 1024;
 /// buffers. Two windows: frames kept until the shim acknowledges them, and a copy in transit; the shim sets that window.
 const OTHER_BYTES_PER_LINK: u64 = 3 * 1024 * 1024 + 2 * MAX_WINDOW;
 
+/// What a link is charged at its opening: small buffers, and the smallest window.
+const MIN_LINK_BYTES: u64 = SMALL_BUFFERS + SMALL_WINDOW;
+/// Frames being decoded and written, short lines and messages.
+pub(crate) const SMALL_BUFFERS: u64 = 64 * 1024;
+/// The window of a link while memory is scarce. Large requests of such a link take more round trips.
+pub(crate) const SMALL_WINDOW: u64 = 64 * 1024;
+
+/// The ceilings of the memory that links use, in bytes.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) struct MemoryCeilings {
+    pub(crate) total: usize,
+    /// Of one enrolment, or one user of the shared socket.
+    pub(crate) sandbox: usize,
+}
+
 impl Limits {
+    /// The ceilings, raised to what `links` and `link-memory` need, so that those limits can be reached.
+    pub(crate) fn memory_ceilings(&self) -> MemoryCeilings {
+        let links = self.links as u64 * MIN_LINK_BYTES;
+        let sandbox = self.enrolment_memory.max(self.link_memory).max(links);
+        // One sandbox leaves as much as it uses to the others.
+        let total = self.total_memory.max(2 * sandbox);
+        MemoryCeilings { total: total as usize, sandbox: sandbox as usize }
+    }
+
     /// The most memory that a link can use with these limits.
     fn link_memory_needed(&self) -> u64 {
         self.memory_without_messages() + MESSAGES_PER_LINK * self.message_bytes as u64
@@ -267,6 +297,20 @@ mod tests {
             let found = problems.list.first().map(|problem| problem.hint.as_str());
             assert_eq!(found.is_some(), hint.is_some(), "{text}: {found:?}");
             assert!(found.zip(hint).is_none_or(|(found, hint)| found.contains(hint)), "{text}: {found:?}");
+        }
+    }
+
+    #[test]
+    fn memory_ceilings_have_room_for_the_other_limits() {
+        const MIB: usize = 1024 * 1024;
+        let defaults = MemoryCeilings { total: 1024 * MIB, sandbox: 256 * MIB };
+        assert_eq!(Limits::default().memory_ceilings(), defaults);
+        for (limits, sandbox) in [
+            (Limits { link_memory: 4096 * MIB as u64, ..Limits::default() }, 4096 * MIB),
+            (Limits { links: 8192, ..Limits::default() }, 1024 * MIB),
+            (Limits { enrolment_memory: 600 * MIB as u64, ..Limits::default() }, 600 * MIB),
+        ] {
+            assert_eq!(limits.memory_ceilings(), MemoryCeilings { total: 2 * sandbox, sandbox });
         }
     }
 

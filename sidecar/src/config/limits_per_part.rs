@@ -18,6 +18,7 @@ impl From<&Limits> for ServerLimits {
         Self {
             message_bytes: limits.message_bytes,
             requests_in_flight: limits.requests_in_flight,
+            memory_wait: limits.memory_wait,
             http_connect_timeout: limits.http_connect_timeout,
             start_timeout: limits.server_start_timeout,
             replace_drain: limits.replace_drain,

@@ -37,6 +37,7 @@ use std::path::{Path, PathBuf};
 
 pub use environment::{Environment, NoConfiguration, find};
 pub use limits::Limits;
+pub(crate) use limits::{MemoryCeilings, SMALL_BUFFERS, SMALL_WINDOW};
 pub use problem::{Position, Problem, Problems};
 pub use schema::schema;
 pub use types::*;

@@ -172,7 +172,9 @@ async fn open_or_resume(
 
 fn refuse_link(why: &NotOpened) -> Refusal {
     let (code, retry) = match why {
-        NotOpened::Grant(_) | NotOpened::LinkLimit(_) => (Code::RelayUnavailable, Retry::AfterMs(2000)),
+        NotOpened::Grant(_) | NotOpened::LinkLimit(_) | NotOpened::Memory => {
+            (Code::RelayUnavailable, Retry::AfterMs(2000))
+        }
         // The sidecar is most likely being restarted.
         NotOpened::Stopping => (Code::SessionEnded, Retry::AfterMs(500)),
     };

@@ -65,6 +65,7 @@ fn keys_needing_restart(started: &Config, now: &Config) -> Vec<&'static str> {
         ("admin.http", started.admin.http != now.admin.http),
         ("admin.tls", admin_listen(started) != admin_listen(now)),
         ("vault", started.vault != now.vault),
+        ("limits.total-memory", old.memory_ceilings().total != new.memory_ceilings().total),
         ("limits.links-per-minute", old.links_per_minute != new.links_per_minute),
         ("limits.processes", old.processes != new.processes),
         ("limits.starts-per-minute", old.starts_per_minute != new.starts_per_minute),

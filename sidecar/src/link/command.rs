@@ -85,6 +85,9 @@ pub(crate) struct Description {
     #[serde(default)]
     pub(crate) scopes: Vec<ScopeProcess>,
     pub(crate) in_flight: usize,
+    /// Sidecar memory that is charged to the link.
+    #[serde(default)]
+    pub(crate) memory_bytes: u64,
     pub(crate) calls: u64,
     pub(crate) refused: u64,
     pub(crate) redactions: u64,

@@ -102,6 +102,7 @@ impl Link {
             replacement: self.servers.describe_replacement(),
             scopes: self.servers.scope_processes().into_iter().map(ScopeProcess::from).collect(),
             in_flight: self.pipeline.unanswered(),
+            memory_bytes: self.memory.used() as u64,
             calls,
             refused,
             redactions,

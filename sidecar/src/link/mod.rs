@@ -10,6 +10,7 @@
 //! | [`connection`] | frames over one byte stream |
 //! | [`describe`] | a link and its credentials as `cofferdam sessions` shows them |
 //! | [`not_revocable`] | credentials that outlive their session |
+//! | [`memory`] | the link's memory, charged to its sandbox and to the sidecar |
 //! | [`end`] | ending a link and its server processes |
 //! | [`peer`] | the shim: its connection, delivery, goodbye |
 //! | [`registry`] | all links, by id: opening, resuming and ending them |
@@ -23,6 +24,7 @@ pub(crate) mod command;
 pub(crate) mod connection;
 pub(crate) mod describe;
 mod end;
+pub(crate) mod memory;
 #[cfg(test)]
 mod model;
 pub(crate) mod not_revocable;
@@ -44,6 +46,7 @@ use tokio::time::{Instant, Sleep, sleep_until};
 
 use self::command::{Command, EndReason, Ended};
 use self::connection::{Connection, Lost};
+use self::memory::LinkMemory;
 use self::peer::{Credit, Peer};
 use crate::call::{LookupResult, Pipeline, RecordResult, Scrubbed, has_room_for_server_requests};
 use crate::session::Session;
@@ -53,6 +56,7 @@ pub(crate) struct Link {
     peer: Peer,
     pipeline: Pipeline,
     servers: ServerSet,
+    memory: LinkMemory,
     commands: mpsc::Receiver<Command>,
     timer: Pin<Box<Sleep>>,
 }
@@ -90,11 +94,14 @@ impl Link {
         server: Name,
         first: FirstConnection,
         commands: mpsc::Receiver<Command>,
+        memory: LinkMemory,
     ) -> Self {
-        let peer = Peer::new(Arc::clone(&session), Arc::clone(&id), server.clone(), first);
+        let peer = Peer::new(Arc::clone(&session), Arc::clone(&id), server.clone(), first, memory.window());
+        let account = Arc::clone(memory.account());
         Self {
-            pipeline: Pipeline::new(session, id, server, peer.max_message_bytes()),
+            pipeline: Pipeline::new(session, id, server, account, peer.max_message_bytes()),
             peer,
+            memory,
             servers: ServerSet::default(),
             commands,
             timer: Box::pin(sleep_until(Instant::now())),
@@ -105,6 +112,7 @@ impl Link {
     pub(crate) async fn run(mut self) -> EndReason {
         let mut now = Instant::now();
         let (reason, report_to) = loop {
+            self.settle_memory();
             let credit = self.credit();
             self.peer.send(&mut self.pipeline.replies, credit);
             self.pipeline.recorder.write_due(&self.pipeline.caller, now);
@@ -138,7 +146,7 @@ impl Link {
         }
         // Servers are not read while the shim is too slow to receive their responses; the shim is always read.
         let room = self.can_read_servers();
-        let Self { peer, pipeline, servers, commands, timer } = self;
+        let Self { peer, pipeline, servers, commands, timer, .. } = self;
         let write_when_idle = pipeline.recorder.should_write_when_idle();
         let event = async {
             tokio::select! {
@@ -223,17 +231,36 @@ impl Link {
         }
     }
 
-    /// Whether another message of a server can be read: there is room for it in the outbox or, if it is a request, in the
-    /// queue of undecided messages, and no earlier message, which it must not overtake, is still being scrubbed.
+    /// Charges the memory that the link holds and may take next.
+    fn settle_memory(&mut self) {
+        self.peer.queue(&mut self.pipeline.replies);
+        let held = self.held_bytes();
+        self.memory.count(held);
+        // What was read from servers is in the link's buffers now, unless a worker still scrubs it.
+        if !self.pipeline.large.is_being_scrubbed() {
+            self.servers.release_handled();
+        }
+        self.memory.reserve(held, self.peer.expected_bytes());
+    }
+
+    /// The memory of the link's buffers.
+    fn held_bytes(&self) -> usize {
+        self.peer.held_bytes() + self.pipeline.held_bytes() + self.servers.queued_bytes()
+    }
+
+    /// Whether another message of a server can be read: there is memory for it, and room in the outbox or, if it is a
+    /// request, in the queue of undecided messages, and no earlier message, which it must not overtake, is still being
+    /// scrubbed.
     fn can_read_servers(&self) -> bool {
         self.peer.has_room()
+            && self.memory.allows_reading(self.peer.held_bytes())
             && !self.pipeline.large.is_being_scrubbed()
             && has_room_for_server_requests(&self.pipeline.incoming)
     }
 
-    /// Whether this link's server can take more messages of the shim.
+    /// Whether this link has memory, and its server room, for more messages of the shim.
     fn credit(&self) -> Credit {
-        match self.servers.is_full() || self.pipeline.parked.is_full() {
+        match !self.memory.allows_credit() || self.servers.is_full() || self.pipeline.parked.is_full() {
             true => Credit::Withhold,
             false => Credit::Give,
         }

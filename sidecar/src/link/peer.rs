@@ -65,7 +65,13 @@ pub(super) const GOODBYE_TIMEOUT: Duration = Duration::from_millis(500);
 
 impl Peer {
     /// The shim of a new link; its `Welcome` is the first frame.
-    pub(super) fn new(session: Arc<Session>, link: Arc<str>, server: Name, first: FirstConnection) -> Self {
+    pub(super) fn new(
+        session: Arc<Session>,
+        link: Arc<str>,
+        server: Name,
+        first: FirstConnection,
+        window_bytes: u64,
+    ) -> Self {
         let FirstConnection { connection, offer } = first;
         let (epoch, unconfirmed) = offer.map(|offer| (offer.epoch, offer.confirm)).unzip();
         let limits = session.context.config.load().limits.clone();
@@ -77,11 +83,8 @@ impl Peer {
             lost: None,
             pinged: Instant::now(),
             outbox: Outbox::new(DEFAULT_WINDOW),
-            inbox: Inbox::new(limits.message_bytes, limits.window_bytes),
-            limits: AnnouncedLimits {
-                message_bytes: limits.message_bytes,
-                window_bytes: limits.window_bytes,
-            },
+            inbox: Inbox::new(limits.message_bytes, window_bytes),
+            limits: AnnouncedLimits { message_bytes: limits.message_bytes, window_bytes },
             tokens: ResumeTokens::new(),
             unconfirmed,
             takeover: Takeover::default(),
@@ -99,6 +102,17 @@ impl Peer {
 
     pub(super) fn is_connected(&self) -> bool {
         self.connection.is_some()
+    }
+
+    /// The memory of responses that the shim has not acknowledged, and of an incomplete message that it sent.
+    pub(super) fn held_bytes(&self) -> usize {
+        self.outbox.allocated_bytes() + self.inbox.partial_message_allocated_bytes().unwrap_or(0)
+    }
+
+    /// How much memory an incomplete message of the shim may still need.
+    pub(super) fn expected_bytes(&self) -> usize {
+        let allocated = self.inbox.partial_message_allocated_bytes();
+        allocated.map_or(0, |allocated| self.limits.message_bytes.saturating_sub(allocated))
     }
 
     /// Whether there is room for more responses.
@@ -267,7 +281,7 @@ mod tests {
         let session = Session::new(&fixture.context, &Principal::anonymous("dev".parse().unwrap(), None));
         let (near, mut far) = duplex(16 * 1024);
         let first = FirstConnection { connection: Connection::new(Box::new(near)), offer: None };
-        let mut peer = Peer::new(Arc::new(session), "l-1".into(), "tools".parse().unwrap(), first);
+        let mut peer = Peer::new(Arc::new(session), "l-1".into(), "tools".parse().unwrap(), first, 1 << 20);
         peer.outbox.push(&vec![7; BYTES], MaybeRan::No);
         peer.send(&mut Replies::default(), Credit::Give);
         let goodbye = async {

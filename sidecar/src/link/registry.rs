@@ -21,6 +21,7 @@ use tokio::time::timeout;
 
 use super::command::{Command, Description, EndReason, Ended};
 use super::connection::Connection;
+use super::memory::LinkMemory;
 use crate::session::principal::Principal;
 use crate::session::{Context, Session};
 pub(crate) use reserved::Reserved;
@@ -66,6 +67,8 @@ enum Begun {
 struct LinkHandle {
     session: Arc<str>,
     enrolment: Option<Arc<str>>,
+    /// The user of the peer, on the shared socket.
+    uid: Option<u32>,
     commands: mpsc::Sender<Command>,
     /// The permit that is reserved in the channel for [`Command::End`], until it is used.
     end: Arc<Mutex<Option<OwnedPermit<Command>>>>,
@@ -94,8 +97,14 @@ pub(crate) struct Ending {
 pub(crate) enum NotOpened {
     #[error(transparent)]
     Grant(#[from] grant_limits::LimitReached),
-    #[error("the socket, or this sandbox, has as many links as `limits.links` allows ({0})")]
+    #[error(
+        "this sandbox, or this user of the socket, has as many links as `limits.links` allows ({0}); end some of its harnesses first"
+    )]
     LinkLimit(usize),
+    #[error(
+        "the links of this sandbox, or all links, use as much of the sidecar's memory as `limits.enrolment-memory` or `limits.total-memory` allows; end some, or read their responses"
+    )]
+    Memory,
     #[error("the sidecar is stopping")]
     Stopping,
 }
@@ -126,9 +135,10 @@ impl Registry {
         context: &Arc<Context>,
         principal: &Principal,
     ) -> Result<Reserved, NotOpened> {
-        let limit = context.config.load().limits.links;
+        let config = context.config.load();
+        let limit = config.limits.links;
         let link: Arc<str> = cofferdam_base::random::id("l").into();
-        let (session, receiver) = {
+        let (session, receiver, memory) = {
             let mut links = self.lock();
             if links.admission == Admission::Closed {
                 return Err(NotOpened::Stopping);
@@ -136,15 +146,17 @@ impl Registry {
             if links.count_for(principal) >= limit {
                 return Err(NotOpened::LinkLimit(limit));
             }
-            context.grant_limits(&principal.grant).admit_link()?;
+            let memory = LinkMemory::open(&context.sandbox_memory(principal), &config.limits);
+            let memory = memory.ok_or(NotOpened::Memory)?;
+            context.sandbox_limits(principal).admit_link()?;
             let session = links.session(context, principal);
-            let (handle, receiver) = LinkHandle::new(&session);
+            let (handle, receiver) = LinkHandle::new(&session, principal);
             links.by_id.insert(Arc::clone(&link), handle);
-            (session, receiver)
+            (session, receiver, memory)
         };
         let registered =
             Registered { registry: Arc::clone(self), session, link, state: TaskState::NotStarted };
-        Ok(Reserved { registered, receiver })
+        Ok(Reserved { registered, receiver, memory })
     }
 
     /// Passes a connection to the link that its Hello asks to resume.
@@ -258,14 +270,18 @@ impl Links {
         open.map_or(Begun::Yes, |open| std::mem::replace(&mut open.begun, Begun::Yes))
     }
 
-    /// The number of links of this principal's enrolment, or of the shared socket.
+    /// The number of links of this principal's enrolment, or of its user on the shared socket.
     fn count_for(&self, principal: &Principal) -> usize {
         match principal.enrolment_id() {
             Some(id) => {
                 let session = self.by_enrolment.get(id).and_then(|session| self.sessions.get(session));
                 session.map_or(0, |session| session.links)
             }
-            None => self.by_id.values().filter(|handle| handle.enrolment.is_none()).count(),
+            None => {
+                let is_of_user =
+                    |handle: &&LinkHandle| handle.enrolment.is_none() && handle.uid == principal.uid;
+                self.by_id.values().filter(is_of_user).count()
+            }
         }
     }
 
@@ -290,12 +306,13 @@ impl Links {
 }
 
 impl LinkHandle {
-    fn new(session: &Session) -> (Self, mpsc::Receiver<Command>) {
+    fn new(session: &Session, principal: &Principal) -> (Self, mpsc::Receiver<Command>) {
         let (commands, receiver) = mpsc::channel(MAX_COMMANDS + 1);
         let end = commands.clone().try_reserve_owned().ok();
         let handle = Self {
             session: Arc::clone(&session.id),
             enrolment: session.enrolment.as_ref().map(|enrolled| Arc::clone(&enrolled.id)),
+            uid: principal.uid,
             commands,
             end: Arc::new(Mutex::new(end)),
         };

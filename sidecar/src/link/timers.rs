@@ -39,7 +39,7 @@ impl Link {
 
     pub(super) fn next_deadline(&mut self) -> Instant {
         let peer = self.peer.next_deadline(self.credit());
-        let deadlines = [self.pipeline.next_deadline(), peer];
+        let deadlines = [self.pipeline.next_deadline(), peer, self.memory.retry_at()];
         deadlines.into_iter().flatten().fold(self.peer.session.expires, Instant::min)
     }
 }

@@ -5,6 +5,7 @@
 //! | [`audit_budgets`] | the audit budgets of all sandboxes |
 //! | [`audit_lookups`] | permits to search the audit |
 //! | [`changes`] | the changes that clients of the admin API can watch |
+//! | [`sandbox_memory`] | the memory that the links of each sandbox use |
 //! | [`principal`] | what a connection is granted, and which enrolment it belongs to |
 
 mod audit_budgets;
@@ -13,6 +14,7 @@ pub(crate) mod changes;
 #[cfg(test)]
 pub(crate) mod fixture;
 pub(crate) mod principal;
+mod sandbox_memory;
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -22,12 +24,13 @@ use std::time::SystemTime;
 use arc_swap::ArcSwap;
 use cofferdam_audit::{Audit, Budget, BudgetLimits, Event, EventRecord};
 use cofferdam_base::PacedLines;
+use cofferdam_base::memory::MemoryAccount;
 use cofferdam_scrub::log_scrubber::LogScrubber;
 use cofferdam_secrets::Source;
 use cofferdam_secrets::credentials::Credentials;
 use cofferdam_secrets::files::FileStore;
 use cofferdam_servers::WorkingDirectories;
-use cofferdam_servers::grant_limits::{GrantBounds, GrantLimits};
+use cofferdam_servers::grant_limits::{GrantBounds, GrantLimits, SandboxLimits};
 use cofferdam_vault::{Access, AccessError, RemainingLinks, SessionVault, TokenOwner};
 use relay_proto::name::Name;
 use tokio::time::Instant;
@@ -38,6 +41,7 @@ use audit_budgets::AuditBudgets;
 use audit_lookups::{LookupPermit, LookupPermits, SandboxPermit};
 use changes::{Change, ChangeKind, Changes};
 use principal::{Enrolled, Principal};
+use sandbox_memory::SandboxMemory;
 
 /// What all sessions share.
 pub(crate) struct Context {
@@ -52,6 +56,7 @@ pub(crate) struct Context {
     pub(crate) changes: Changes,
     lookups: LookupPermits,
     audit_budgets: AuditBudgets,
+    memory: SandboxMemory,
     grant_limits: Mutex<BTreeMap<Name, Arc<GrantLimits>>>,
     /// From the configuration at the start; they also apply to grants that a reload adds.
     grant_bounds: GrantBounds,
@@ -71,7 +76,8 @@ pub(crate) struct Session {
     pub(crate) vault: Option<SessionVault>,
     /// The sandbox's budget in the audit, shared with its earlier sessions.
     pub(crate) budget: Budget,
-    pub(crate) grant_limits: Arc<GrantLimits>,
+    /// The limits of the grant, as they apply to this sandbox.
+    pub(crate) sandbox_limits: SandboxLimits,
     /// The sandbox's permit to search the audit.
     sandbox_permit: Arc<SandboxPermit>,
     /// Links that have begun and not ended; [`SessionVault`] counts them where there is a Vault.
@@ -89,6 +95,7 @@ impl Context {
         log: Arc<LogScrubber>,
     ) -> Result<Self, AccessError> {
         let tasks = TaskTracker::new();
+        let memory_ceilings = config.limits.memory_ceilings();
         let access = |vault| Access::start(vault, &config.state_dir, &tasks);
         let vault = config.vault.as_ref().map(access).transpose()?;
         if let Some(access) = vault.clone() {
@@ -115,6 +122,7 @@ impl Context {
             changes: Changes::new(),
             lookups: LookupPermits::new(),
             audit_budgets: AuditBudgets::default(),
+            memory: SandboxMemory::new(memory_ceilings),
             grant_limits: Mutex::default(),
             #[cfg(test)]
             script: std::sync::OnceLock::new(),
@@ -127,13 +135,24 @@ impl Context {
         grants.values().map(|limits| limits.processes()).sum()
     }
 
-    /// The limits of a grant. They are shared by its sessions and outlive them, so that a sandbox cannot reset its
-    /// counters by reconnecting.
-    pub(crate) fn grant_limits(&self, grant: &Name) -> Arc<GrantLimits> {
+    /// The sidecar's memory that is charged to links.
+    pub(crate) fn memory_used(&self) -> usize {
+        self.memory.used()
+    }
+
+    /// The account of the memory that the links of the principal's sandbox use.
+    pub(crate) fn sandbox_memory(&self, principal: &Principal) -> Arc<MemoryAccount> {
+        self.memory.of(principal.limit_owner(), self.config.load().limits.memory_ceilings())
+    }
+
+    /// The limits of the principal's grant, as they apply to its sandbox. The counters outlive sessions, so that a
+    /// sandbox cannot reset them by reconnecting.
+    pub(crate) fn sandbox_limits(&self, principal: &Principal) -> SandboxLimits {
         let mut grants = self.grant_limits.lock().expect("no holder of this lock panics");
-        Arc::clone(
-            grants.entry(grant.clone()).or_insert_with(|| Arc::new(GrantLimits::new(self.grant_bounds))),
-        )
+        let grant = grants
+            .entry(principal.grant.clone())
+            .or_insert_with(|| Arc::new(GrantLimits::new(self.grant_bounds)));
+        grant.of_sandbox(principal.limit_owner())
     }
 }
 
@@ -177,7 +196,7 @@ impl Session {
             )),
             vault,
             budget: context.audit_budgets.of(principal, audit_budget_limits(&config.limits)),
-            grant_limits: context.grant_limits(grant),
+            sandbox_limits: context.sandbox_limits(principal),
             sandbox_permit: match &principal.enrolment {
                 Some(_) => Arc::new(SandboxPermit::new()),
                 None => context.lookups.shared(),

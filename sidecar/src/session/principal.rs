@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use cofferdam_base::LimitOwner;
 use relay_proto::control::Epoch;
 use relay_proto::name::Name;
 use tokio::time::Instant;
@@ -55,6 +56,14 @@ impl Principal {
     /// A client of the shared socket.
     pub(crate) fn anonymous(grant: Name, uid: Option<u32>) -> Self {
         Self { grant, enrolment: None, uid }
+    }
+
+    /// What the limits of a sandbox count for: its enrolment, or its user on the shared socket.
+    pub(crate) fn limit_owner(&self) -> LimitOwner {
+        match self.enrolment_id() {
+            Some(id) => LimitOwner::Enrolment(Arc::clone(id)),
+            None => LimitOwner::SharedSocketUser(self.uid),
+        }
     }
 
     pub(crate) fn enrolment_id(&self) -> Option<&Arc<str>> {

@@ -32,6 +32,8 @@ pub struct Gauges {
     pub sessions: usize,
     pub links: usize,
     pub processes: usize,
+    /// Memory that is charged to links, in bytes.
+    pub memory: usize,
     /// Records in the audit's chain, since its beginning.
     pub audit_records: u64,
     /// Whether the sidecar is logged in to Vault; `None` if no Vault is configured.
@@ -70,7 +72,7 @@ pub fn count_replacement(outcome: Outcome) {
 
 /// All metrics as OpenMetrics text.
 pub fn render(gauges: Gauges) -> String {
-    let Gauges { sessions, links, processes, audit_records, logged_in } = gauges;
+    let Gauges { sessions, links, processes, memory, audit_records, logged_in } = gauges;
     let mut registry = Registry::with_prefix("cofferdam");
     let build = Info::new([("version", env!("CARGO_PKG_VERSION"))]);
     registry.register("build", "Version of the sidecar", build);
@@ -78,6 +80,7 @@ pub fn render(gauges: Gauges) -> String {
     registry.register("sessions", "Sessions that have links", gauge(sessions));
     registry.register("links", "Links, including disconnected ones that can still be resumed", gauge(links));
     registry.register("server_processes", "Processes of stdio servers", gauge(processes));
+    registry.register("link_memory_bytes", "Memory that is charged to links", gauge(memory));
     registry.register("requests", "Requests of harnesses, by outcome", REQUESTS.clone());
     let records = ConstGauge::new(i64::try_from(audit_records).unwrap_or(i64::MAX));
     registry.register("audit_records", "Records of the audit's chain, since its beginning", records);

@@ -93,6 +93,8 @@ async fn silent_server(replay: &mut Replay) -> (TcpListener, Slot) {
             message_bytes: 1024,
             connect_timeout: Duration::from_secs(20),
             requests_in_flight: 1000,
+            memory: cofferdam_base::memory::MemoryAccount::new(usize::MAX),
+            memory_wait: Duration::from_secs(1),
         },
     );
     let secrets = ServerSecrets {

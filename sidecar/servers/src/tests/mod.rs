@@ -131,6 +131,7 @@ fn limits() -> ServerLimits {
     ServerLimits {
         message_bytes: 1024 * 1024,
         requests_in_flight: 1000,
+        memory_wait: Duration::from_secs(1),
         http_connect_timeout: Duration::from_secs(10),
         start_timeout: Duration::from_secs(30),
         replace_drain: Duration::from_secs(300),
@@ -186,7 +187,9 @@ impl LinkFixture {
         credentials.hold(&name("write"), material("write-1", None));
         let bounds = GrantBounds { processes: 64, links_per_minute: 600, starts_per_minute: 120 };
         let host = HostResources {
-            grant_limits: Arc::new(GrantLimits::new(bounds)),
+            sandbox_limits: Arc::new(GrantLimits::new(bounds))
+                .of_sandbox(cofferdam_base::LimitOwner::SharedSocketUser(None)),
+            memory: cofferdam_base::memory::MemoryAccount::new(usize::MAX),
             files: FileStore::open().expect("a directory for files"),
             tasks: TaskTracker::new(),
             // The processes are simulated.

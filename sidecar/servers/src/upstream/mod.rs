@@ -31,6 +31,7 @@ use self::stdio::{StdioEvent, StdioUpstream};
 use crate::event::Event;
 use crate::grant_limits::ProcessPermit;
 use crate::outbound::{Outbound, QUEUE_BYTES, REFUSED_BYTES};
+use crate::read_memory::NO_MEMORY;
 use crate::spec::ServerKind;
 use crate::start_error::StartError;
 
@@ -122,6 +123,14 @@ impl Upstream {
                 HttpEvent::Failed { id, failure } => failed(id, failure),
             },
             Self::Stdio(stdio) => stdio.next().await,
+        }
+    }
+
+    /// The events that were returned have been handled: the memory of their messages is released.
+    pub(crate) fn release_handled(&mut self) {
+        match self {
+            Self::Http(http) => http.upstream.release_handled(),
+            Self::Stdio(stdio) => stdio.pipes.release_handled(),
         }
     }
 
@@ -234,6 +243,14 @@ impl ProcessPipes {
         }
     }
 
+    fn release_handled(&mut self) {
+        match self {
+            Self::Real(process) => process.release_handled(),
+            #[cfg(any(test, feature = "scripted"))]
+            Self::Scripted(_) => {}
+        }
+    }
+
     /// A message that has already arrived.
     pub(crate) fn buffered(&mut self) -> Option<StdioEvent> {
         match self {
@@ -326,6 +343,7 @@ fn failed(id: IdValue, failure: Failure) -> Event {
             Code::MessageTooLarge,
             "the call ran, but its response is too large and is not relayed; ask for less at a time".into(),
         ),
+        Failure::NoMemory => (Code::MessageTooLarge, NO_MEMORY.into()),
         Failure::Forbidden => {
             let why = "the server did not accept the credential; ask the user to renew it";
             return Event::did_not_run(id, Code::CredentialUnavailable, why);

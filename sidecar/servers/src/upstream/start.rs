@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use cofferdam_base::memory::MemoryAccount;
 use cofferdam_process::{self as process, Launch, ServerProcess};
 use cofferdam_secrets::files::FileStore;
 use cofferdam_secrets::fill_environment;
@@ -13,7 +14,8 @@ use super::http_credentials::HeaderCredentials;
 use super::scripted::Script;
 use super::stdio::StdioUpstream;
 use super::{HttpConnection, ProcessPipes, ProcessResources, StdioProcess, Upstream};
-use crate::grant_limits::{GrantLimits, LimitReached, ProcessPermit};
+use crate::grant_limits::{LimitReached, ProcessPermit, SandboxLimits};
+use crate::read_memory::InputMemory;
 use crate::server_secrets::ServerSecrets;
 use crate::spec::{HttpServer, ServerLimits, StdioServer};
 use crate::start_error::StartError;
@@ -33,18 +35,20 @@ pub(crate) struct StartContext<'a> {
     pub(crate) script: Option<&'a Script>,
 }
 
-/// What the sidecar provides to the servers of a grant.
+/// What the sidecar provides to the servers of a sandbox.
 #[derive(Clone)]
 pub struct HostResources {
-    pub grant_limits: Arc<GrantLimits>,
+    pub sandbox_limits: SandboxLimits,
+    /// The account of the link, for messages that are received from its servers.
+    pub memory: Arc<MemoryAccount>,
     pub files: FileStore,
     /// Owns the tasks that end processes and read their stderr.
     pub tasks: TaskTracker,
     pub working_directories: WorkingDirectories,
 }
 
-/// Asks the grant's limits whether one more process may run.
-pub(crate) type Admit = fn(&GrantLimits) -> Result<ProcessPermit, LimitReached>;
+/// Asks the grant's limits whether the sandbox may have one more process.
+pub(crate) type Admit = fn(&SandboxLimits) -> Result<ProcessPermit, LimitReached>;
 
 impl StartContext<'_> {
     /// Prepares requests to an HTTP server: no connection is opened yet.
@@ -57,6 +61,8 @@ impl StartContext<'_> {
                 message_bytes: limits.message_bytes,
                 connect_timeout: limits.http_connect_timeout,
                 requests_in_flight: limits.requests_in_flight,
+                memory: Arc::clone(&self.host.memory),
+                memory_wait: limits.memory_wait,
             },
         );
         let credentials = HeaderCredentials::new(self.secrets.clone(), self.host.tasks.clone(), self.link);
@@ -69,7 +75,7 @@ impl StartContext<'_> {
     pub(super) async fn launch(self, stdio: &StdioServer, admit: Admit) -> Result<Upstream, StartError> {
         // Secrets come first: a start that fails here needs no permit and is not counted.
         let secrets = self.secrets.obtain().await?;
-        let permit = admit(&self.host.grant_limits)?;
+        let permit = admit(&self.host.sandbox_limits)?;
         let (env, files) = self.secrets.templates(stdio);
         let files = self.host.files.write(files, &secrets)?;
         let injected = fill_environment(env, &secrets, files.paths())?;
@@ -104,7 +110,9 @@ impl StartContext<'_> {
                 lines_per_second: self.limits.stderr_lines_per_second,
             },
         ));
-        let pipes = ProcessPipes::Real(StdioUpstream::new(handle, stdin, stdout, self.limits.message_bytes));
+        let limit = self.limits.message_bytes;
+        let memory = InputMemory::new(&self.host.memory, limit, self.limits.memory_wait);
+        let pipes = ProcessPipes::Real(StdioUpstream::new(handle, stdin, stdout, limit, memory));
         Ok(Upstream::Stdio(Box::new(StdioProcess::new(pipes, resources, self.link))))
     }
 }

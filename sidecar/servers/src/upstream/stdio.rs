@@ -1,7 +1,8 @@
 //! A server that is a child process: one message per line on its stdin and stdout.
 //!
 //! [`StdioUpstream::next`] is the only place that waits for the pipes, and it is cancel-safe: no byte is lost. What
-//! must stay true: a line over the limit is discarded as it arrives, and only its id is kept. A process that has closed
+//! must stay true: a line over the limit, or for which there is no memory, is discarded as it arrives, and only its id is
+//! kept. A process that has closed
 //! its stdin counts as ended, whatever it still writes; requests of which it received no byte are reported as unsent
 //! before that.
 
@@ -21,6 +22,8 @@ use tokio::io::AsyncWrite;
 use tokio::net::unix::pipe;
 use tokio_util::io::poll_read_buf;
 
+use crate::read_memory::InputMemory;
+
 /// What the process sent, or that its pipes are closed.
 #[derive(Debug, Eq, PartialEq)]
 pub(crate) enum StdioEvent {
@@ -30,6 +33,8 @@ pub(crate) enum StdioEvent {
     Line(BytesMut),
     /// A line longer than the limit was discarded. Its JSON-RPC id is kept where exactly one was found.
     Oversize { id: Option<Box<[u8]>> },
+    /// The same for a line for which there was no memory.
+    NoMemory { id: Option<Box<[u8]>> },
     /// A request of which the process received no byte: it did not run.
     Unsent { id: IdValue },
 }
@@ -55,8 +60,21 @@ struct Pipes {
     /// Bytes that were read and are not yet a whole line; there is no newline in the first `scanned` of them.
     input: BytesMut,
     scanned: usize,
-    oversize: Option<IdSearch>,
+    discarded_line: Option<DiscardedLine>,
     max_line: usize,
+    memory: InputMemory,
+}
+
+/// A line that is not kept; its rest is searched for its id as it arrives.
+struct DiscardedLine {
+    search: IdSearch,
+    reason: DiscardReason,
+}
+
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+enum DiscardReason {
+    NoMemory,
+    TooLong,
 }
 
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -78,8 +96,9 @@ impl StdioUpstream {
         stdin: pipe::Sender,
         stdout: pipe::Receiver,
         max_line: usize,
+        memory: InputMemory,
     ) -> Self {
-        Self { process, pipes: Pipes::new(stdin, stdout, max_line) }
+        Self { process, pipes: Pipes::new(stdin, stdout, max_line, memory) }
     }
 
     pub(crate) fn pid(&self) -> u32 {
@@ -100,6 +119,11 @@ impl StdioUpstream {
     /// Bytes that have not been written yet.
     pub(crate) fn queued_bytes(&self) -> usize {
         self.pipes.queue.len()
+    }
+
+    /// The lines that were returned have been handled: their memory is released.
+    pub(crate) fn release_handled(&mut self) {
+        self.pipes.memory.shrink_to(self.pipes.input.len());
     }
 
     /// A line that has already been read.
@@ -135,7 +159,7 @@ impl StdioUpstream {
 }
 
 impl Pipes {
-    fn new(stdin: pipe::Sender, stdout: pipe::Receiver, max_line: usize) -> Self {
+    fn new(stdin: pipe::Sender, stdout: pipe::Receiver, max_line: usize, memory: InputMemory) -> Self {
         Self {
             stdin: Some(stdin),
             stdout,
@@ -145,8 +169,9 @@ impl Pipes {
             final_read_bytes: FINAL_READ_BYTES,
             input: BytesMut::new(),
             scanned: 0,
-            oversize: None,
+            discarded_line: None,
             max_line,
+            memory,
         }
     }
 
@@ -166,6 +191,9 @@ impl Pipes {
             }
             if self.input.is_empty() && self.input.capacity() > MAX_IDLE_BUFFER {
                 self.input = BytesMut::new();
+            }
+            if ready!(self.memory.poll_grow(cx, self.input.len() + READ_BYTES)).is_err() {
+                self.discard_line(DiscardReason::NoMemory);
             }
             self.input.reserve(READ_BYTES);
             let read = match self.stdin {
@@ -236,14 +264,28 @@ impl Pipes {
         }
     }
 
+    /// Discards the line that was read in part; its rest is discarded as it arrives.
+    fn discard_line(&mut self, reason: DiscardReason) {
+        let mut search = IdSearch::default();
+        search.feed(&self.input);
+        self.discarded_line = Some(DiscardedLine { search, reason });
+        self.input = BytesMut::new();
+        self.scanned = 0;
+        self.memory.shrink_to(0);
+    }
+
     /// Takes one line out of the bytes that were read. `None` where none is complete.
     fn take_line(&mut self) -> Option<StdioEvent> {
         loop {
             let end = memchr::memchr(b'\n', &self.input[self.scanned..]).map(|at| self.scanned + at);
-            match (end, &mut self.oversize) {
+            match (end, &mut self.discarded_line) {
                 (Some(end), None) => {
                     let mut line = self.input.split_to(end + 1);
                     self.scanned = 0;
+                    if line.len() > MAX_IDLE_BUFFER {
+                        // The rest would keep the whole buffer of the long line in memory.
+                        self.input = BytesMut::from(&self.input[..]);
+                    }
                     line.truncate(end);
                     if line.last() == Some(&b'\r') {
                         line.truncate(end - 1);
@@ -253,26 +295,26 @@ impl Pipes {
                         false => return Some(StdioEvent::Line(line)),
                     }
                 }
-                (Some(end), Some(search)) => {
-                    search.feed(&self.input[..end]);
-                    let id = self.oversize.take().and_then(|search| search.finish(MessageKind::Response));
+                (Some(end), Some(_)) => {
+                    let mut discarded = self.discarded_line.take()?;
+                    discarded.search.feed(&self.input[..end]);
+                    let id = discarded.search.finish(MessageKind::Response);
                     drop(self.input.split_to(end + 1));
                     self.scanned = 0;
-                    return Some(StdioEvent::Oversize { id });
+                    return Some(match discarded.reason {
+                        DiscardReason::NoMemory => StdioEvent::NoMemory { id },
+                        DiscardReason::TooLong => StdioEvent::Oversize { id },
+                    });
                 }
                 (None, None) => {
                     self.scanned = self.input.len();
                     if self.input.len() <= self.max_line {
                         return None;
                     }
-                    let mut search = IdSearch::default();
-                    search.feed(&self.input);
-                    self.oversize = Some(search);
-                    self.input = BytesMut::new();
-                    self.scanned = 0;
+                    self.discard_line(DiscardReason::TooLong);
                 }
-                (None, Some(search)) => {
-                    search.feed(&self.input);
+                (None, Some(discarded)) => {
+                    discarded.search.feed(&self.input);
                     self.input.clear();
                     self.scanned = 0;
                     return None;
@@ -294,15 +336,26 @@ fn remove_written(queue: &mut BytesMut, last_line: &mut LineProgress, count: usi
 
 #[cfg(test)]
 mod tests {
+    use cofferdam_base::memory::MemoryAccount;
+
     use super::*;
+
+    /// How long a line waits for memory.
+    const MEMORY_WAIT: Duration = Duration::from_millis(300);
 
     /// The sidecar's ends of a process's pipes, and the process's own.
     fn pipes() -> (Pipes, Option<io::PipeReader>, io::PipeWriter) {
+        pipes_within(1024, usize::MAX)
+    }
+
+    /// The same with a limit of bytes in a line, and one of memory.
+    fn pipes_within(max_line: usize, memory: usize) -> (Pipes, Option<io::PipeReader>, io::PipeWriter) {
         let (their_stdin, stdin) = io::pipe().unwrap();
         let (stdout, their_stdout) = io::pipe().unwrap();
         let stdin = pipe::Sender::from_owned_fd(stdin.into()).unwrap();
         let stdout = pipe::Receiver::from_owned_fd(stdout.into()).unwrap();
-        (Pipes::new(stdin, stdout, 1024), Some(their_stdin), their_stdout)
+        let memory = InputMemory::new(&MemoryAccount::new(memory), max_line, MEMORY_WAIT);
+        (Pipes::new(stdin, stdout, max_line, memory), Some(their_stdin), their_stdout)
     }
 
     async fn next(pipes: &mut Pipes) -> StdioEvent {
@@ -385,6 +438,41 @@ mod tests {
         let mut received = Vec::new();
         stdin.unwrap().read_to_end(&mut received).unwrap();
         assert_eq!(received, [call(1, 0), call(2, 0)].map(|call| [call, b"\n".to_vec()].concat()).concat());
+    }
+
+    #[tokio::test]
+    async fn a_line_without_memory_waits_and_is_then_discarded_under_its_id() {
+        use std::io::Write;
+        let (mut pipes, _stdin, mut stdout) = pipes_within(10 * 1024 * 1024, 1024 * 1024);
+        let writer = std::thread::spawn(move || {
+            let line = format!("{{\"id\":7,\"result\":\"{}\"}}\nnext\n", "x".repeat(2 * 1024 * 1024));
+            stdout.write_all(line.as_bytes()).expect("everything is read");
+            stdout
+        });
+        let began = tokio::time::Instant::now();
+        assert_eq!(next(&mut pipes).await, StdioEvent::NoMemory { id: Some((*b"7").into()) });
+        assert!(began.elapsed() >= MEMORY_WAIT, "the line did not wait for memory");
+        assert_eq!(next(&mut pipes).await, line("next"));
+        drop(writer.join());
+    }
+
+    #[tokio::test]
+    async fn a_line_is_charged_until_it_was_handled() {
+        use std::io::Write;
+        let account = MemoryAccount::new(10 * 1024 * 1024);
+        let (mut pipes, _stdin, mut stdout) = pipes_within(1024 * 1024, usize::MAX);
+        pipes.memory = InputMemory::new(&account, 1024 * 1024, MEMORY_WAIT);
+        let writer = std::thread::spawn(move || {
+            let text = format!("{}\nnext\n", "x".repeat(500 * 1024));
+            stdout.write_all(text.as_bytes()).expect("everything is read");
+            stdout
+        });
+        assert!(matches!(next(&mut pipes).await, StdioEvent::Line(_)));
+        assert!(account.used() >= 4 * 500 * 1024, "{} bytes are charged", account.used());
+        assert_eq!(next(&mut pipes).await, line("next"));
+        pipes.memory.shrink_to(pipes.input.len());
+        assert_eq!(account.used(), 0);
+        drop(writer.join());
     }
 
     #[tokio::test]

@@ -15,6 +15,7 @@ use tokio::time::{Instant, timeout_at};
 use super::stdio::StdioEvent;
 use super::{ProcessPipes, ProcessResources};
 use crate::event::{Event, Role};
+use crate::read_memory::NO_MEMORY;
 
 pub(crate) struct StdioProcess {
     pub(crate) pipes: ProcessPipes,
@@ -68,6 +69,7 @@ impl StdioProcess {
             match self.pipes.next().await {
                 StdioEvent::Unsent { id } => self.unsent = Some(id),
                 StdioEvent::Line(line) => return self.on_line(line),
+                StdioEvent::NoMemory { id } => return self.on_no_memory(id),
                 StdioEvent::Oversize { id } => return self.on_oversize(id),
                 // If the wait below is cancelled, the pipes report this again.
                 StdioEvent::Closed => {}
@@ -86,6 +88,7 @@ impl StdioProcess {
     pub(crate) fn buffered(&mut self) -> Option<Event> {
         match self.pipes.buffered()? {
             StdioEvent::Line(line) => Some(self.on_line(line)),
+            StdioEvent::NoMemory { id } => Some(self.on_no_memory(id)),
             StdioEvent::Oversize { id } => Some(self.on_oversize(id)),
             StdioEvent::Closed | StdioEvent::Unsent { .. } => None,
         }
@@ -132,6 +135,17 @@ impl StdioProcess {
             self.progress = StartProgress::Answered;
         }
         Event::Oversize { id }
+    }
+
+    /// There was no memory for a line: the request that it answers gets an error.
+    fn on_no_memory(&mut self, id: Option<Box<[u8]>>) -> Event {
+        match id.as_deref().and_then(envelope::id_value) {
+            Some(id) => {
+                self.progress = StartProgress::Answered;
+                Event::Failed { id, code: Code::MessageTooLarge, why: NO_MEMORY.into() }
+            }
+            None => Event::Oversize { id: None },
+        }
     }
 
     /// The exit status often follows the closed pipes by a moment. Cancel-safe.

@@ -130,6 +130,7 @@ fn metrics(daemon: &Daemon) -> Response<Full<Bytes>> {
         sessions,
         links,
         processes: daemon.context.processes(),
+        memory: daemon.context.memory_used(),
         audit_records: daemon.context.audit.head().number,
         logged_in: daemon.context.vault.as_ref().map(|vault| vault.is_logged_in()),
     });

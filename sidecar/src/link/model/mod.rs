@@ -35,6 +35,7 @@ use tokio::time::{Instant, sleep_until, timeout_at};
 use self::server::{SECRET, ServerLog, TOOLS};
 use self::shim::{FrameContent, Shim};
 use super::command::{Command, EndReason, Ended};
+use super::memory::LinkMemory;
 use super::{FirstConnection, Link};
 use crate::session::Session;
 use crate::session::fixture::Fixture;
@@ -413,7 +414,8 @@ fn open(
     let (shim, connection) = Shim::new(&id);
     let (commands, receiver) = mpsc::channel(4);
     let first = FirstConnection { connection, offer: None };
-    let link = Link::new(Arc::clone(session), id.into(), "tools".parse().unwrap(), first, receiver);
+    let memory = LinkMemory::unlimited();
+    let link = Link::new(Arc::clone(session), id.into(), "tools".parse().unwrap(), first, receiver, memory);
     (fixture.context.tasks.spawn(link.run()), commands, shim)
 }
 

@@ -12,6 +12,7 @@ use tokio::sync::mpsc;
 use super::{Begun, Registry};
 use crate::link::command::{Command, EndReason};
 use crate::link::connection::Connection;
+use crate::link::memory::LinkMemory;
 use crate::link::not_revocable::NotRevocable;
 use crate::link::{FirstConnection, Link};
 use crate::session::Session;
@@ -22,6 +23,7 @@ use crate::session::principal::EpochOffer;
 pub(crate) struct Reserved {
     pub(super) registered: Registered,
     pub(super) receiver: mpsc::Receiver<Command>,
+    pub(super) memory: LinkMemory,
 }
 
 /// The entry of a link in the registry. It is removed with the link's task, also when the task panics.
@@ -45,13 +47,13 @@ pub(super) enum TaskState {
 impl Reserved {
     /// Opens a new link on this connection.
     pub(crate) fn open(self, server: Name, connection: Connection, offer: Option<EpochOffer>) {
-        let Self { mut registered, receiver } = self;
+        let Self { mut registered, receiver, memory } = self;
         registered.begin();
         let (id, session) = (Arc::clone(&registered.link), Arc::clone(&registered.session));
         let (context, grant) = (Arc::clone(&session.context), session.grant.clone());
         tracing::info!(link = %id, session = %session.id, %grant, %server, "link opened");
         registered.record(Event::LinkStart, &format!("server {server}"));
-        let link = Link::new(session, id, server, FirstConnection { connection, offer }, receiver);
+        let link = Link::new(session, id, server, FirstConnection { connection, offer }, receiver, memory);
         context.tasks.spawn(registered.run_link(link.run()));
     }
 }

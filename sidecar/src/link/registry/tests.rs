@@ -30,7 +30,8 @@ impl TestRegistry {
     }
 
     fn register_for(&self, principal: &Principal) -> (Registered, mpsc::Receiver<Command>) {
-        let Reserved { mut registered, receiver } = self.registry.reserve(&self.context, principal).unwrap();
+        let Reserved { mut registered, receiver, .. } =
+            self.registry.reserve(&self.context, principal).unwrap();
         registered.begin();
         (registered, receiver)
     }
@@ -114,6 +115,7 @@ fn described(session: &str, link: &str) -> Description {
         replacement: None,
         scopes: Vec::new(),
         in_flight: 0,
+        memory_bytes: 0,
         calls: 0,
         refused: 0,
         redactions: 0,
@@ -163,6 +165,30 @@ async fn the_links_of_an_enrolment_share_a_session_that_ends_with_the_last() {
     let foreign = Resume { link: other.link.to_string(), token: ResumeToken("0".repeat(64)), received: 0 };
     let resumed = fixture.registry.resume(&sandbox("e1"), connection(), foreign).await;
     assert!(matches!(resumed, Err(NotResumed::Foreign(_))));
+}
+
+#[tokio::test]
+async fn a_user_of_the_shared_socket_with_all_its_links_does_not_limit_other_users() {
+    let fixture = TestRegistry::new();
+    let limit = fixture.context.config.load().limits.links;
+    let user = |uid| Principal::anonymous(name("dev"), Some(uid));
+    let register = |uid| fixture.registry.reserve(&fixture.context, &user(uid));
+    let _links: Vec<_> = (0..limit).map(|_| register(1000).unwrap()).collect();
+    assert!(matches!(register(1000), Err(NotOpened::LinkLimit(_))));
+    assert!(register(1001).is_ok());
+}
+
+#[tokio::test]
+async fn a_sandbox_that_uses_all_its_memory_opens_no_link_until_it_releases_some() {
+    let fixture = TestRegistry::new();
+    let reserve = |enrolment| fixture.registry.reserve(&fixture.context, &sandbox(enrolment));
+    let mut used = fixture.context.sandbox_memory(&sandbox("e1")).empty_charge();
+    used.set(fixture.context.config.load().limits.memory_ceilings().sandbox);
+    assert!(matches!(reserve("e1"), Err(NotOpened::Memory)));
+    assert!(reserve("e2").is_ok(), "other sandboxes open links");
+    drop(used);
+    assert!(reserve("e1").is_ok());
+    assert_eq!(fixture.context.memory_used(), 0, "links that were not opened are charged no longer");
 }
 
 #[tokio::test]

@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use cofferdam_base::Backoff;
+use cofferdam_base::memory::MemoryCharge;
 use cofferdam_net::PooledResponse;
 use http::{HeaderMap, HeaderValue, Method, StatusCode};
 use relay_proto::envelope::IdValue;
@@ -226,10 +227,10 @@ impl Exchange {
             return Err(failure);
         }
         let limit = self.shared.limits.message_bytes;
-        match stream::collect(&mut reply, limit, &self.shared.large).await {
-            Ok((body, _permit)) => match message::classify(body, awaited) {
+        match stream::collect(&mut reply, limit, &self.shared.bodies).await {
+            Ok((body, charge)) => match message::classify(body, awaited) {
                 Classified::Response(response) => {
-                    self.shared.emit(Event::Message(response)).await;
+                    self.shared.emit_message(response, charge).await;
                     Ok(Tail::Spent(Box::new(reply)))
                 }
                 Classified::Other(_) | Classified::Unreadable => Err(failure),
@@ -245,10 +246,10 @@ impl Exchange {
         session: &Session,
     ) -> Result<Tail, Failure> {
         let limit = self.shared.limits.message_bytes;
-        let (body, _permit) = stream::collect(&mut reply, limit, &self.shared.large).await?;
+        let (body, charge) = stream::collect(&mut reply, limit, &self.shared.bodies).await?;
         match message::classify(body, awaited) {
             Classified::Response(response) => {
-                self.deliver(response, session).await;
+                self.deliver(response, charge, session).await;
                 Ok(Tail::Spent(Box::new(reply)))
             }
             Classified::Other(_) => {
@@ -268,19 +269,20 @@ impl Exchange {
         session: Session,
     ) -> Result<Tail, Failure> {
         let limit = self.shared.limits.message_bytes;
-        let mut stream = MessageStream::new(reply, SseReader::new(limit), self.shared.large.clone());
+        let mut stream = MessageStream::new(reply, SseReader::new(limit), self.shared.bodies.clone());
         loop {
             match stream.next().await {
-                Next::Message(bytes) => match message::classify(bytes, awaited) {
+                Next::Message(bytes, charge) => match message::classify(bytes, awaited) {
                     Classified::Response(response) => {
-                        self.deliver(response, &session).await;
+                        self.deliver(response, charge, &session).await;
                         return Ok(Tail::Stream(Box::new(stream)));
                     }
-                    Classified::Other(bytes) => self.shared.emit(Event::Message(bytes)).await,
+                    Classified::Other(bytes) => self.shared.emit_message(bytes, charge).await,
                     Classified::Unreadable => {
                         tracing::debug!("dropped an event that is not a JSON-RPC message")
                     }
                 },
+                Next::NoMemory => return Err(Failure::NoMemory),
                 Next::Oversize => return Err(Failure::TooLarge),
                 Next::End | Next::Broken => stream = self.resume(stream, &session).await?,
             }
@@ -306,7 +308,7 @@ impl Exchange {
             };
             match reply.response.status() {
                 StatusCode::OK if matches!(stream::content_type(&reply), Ok(ContentType::Events)) => {
-                    return Ok(MessageStream::new(reply, reader.resumed(), self.shared.large.clone()));
+                    return Ok(MessageStream::new(reply, reader.resumed(), self.shared.bodies.clone()));
                 }
                 StatusCode::NOT_FOUND if session.id.is_some() => {
                     self.shared.session_lost(session, None).await;
@@ -320,7 +322,7 @@ impl Exchange {
     }
 
     /// Delivers the response, after this transport has read the version or the tool headers from it.
-    async fn deliver(&self, response: Vec<u8>, session: &Session) {
+    async fn deliver(&self, response: Vec<u8>, charge: MemoryCharge, session: &Session) {
         match &self.dispatch {
             Dispatch::Initialize => {
                 if let Some(version) =
@@ -335,7 +337,7 @@ impl Exchange {
             }
             Dispatch::Initialized | Dispatch::Legacy | Dispatch::Stateless { .. } => {}
         }
-        self.shared.emit(Event::Message(response)).await;
+        self.shared.emit_message(response, charge).await;
     }
 }
 
@@ -366,8 +368,8 @@ impl Tail {
             loop {
                 match stream.next().await {
                     Next::End => return true,
-                    Next::Broken => return false,
-                    Next::Message(_) | Next::Oversize => {}
+                    Next::Broken | Next::NoMemory => return false,
+                    Next::Message(..) | Next::Oversize => {}
                 }
             }
         };

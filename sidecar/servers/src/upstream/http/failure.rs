@@ -21,6 +21,8 @@ pub enum Failure {
     DidNotRun { why: String },
     /// The server has lost the session: the request did not run, and can be sent again after a new handshake.
     SessionLost,
+    /// The request ran, and there is no memory for its response.
+    NoMemory,
     /// The request ran, and its response is larger than may be relayed.
     TooLarge,
     /// HTTP 403: the request did not run, because its credential does not permit it.

@@ -9,7 +9,6 @@ use std::time::Duration;
 use cofferdam_base::{Backoff, PacedLines};
 use http::{HeaderValue, StatusCode};
 
-use super::Event;
 use super::era::Session;
 use super::exchange::{MAX_RESUME_DELAY, MIN_RESUME_DELAY, open_stream};
 use super::sse::SseReader;
@@ -35,7 +34,7 @@ async fn listen_on(shared: &Shared, session: &Session) {
         {
             match reply.response.status() {
                 StatusCode::OK if matches!(stream::content_type(&reply), Ok(ContentType::Events)) => {
-                    let stream = MessageStream::new(reply, reader.resumed(), shared.large.clone());
+                    let stream = MessageStream::new(reply, reader.resumed(), shared.bodies.clone());
                     let received;
                     (reader, received) = relay(shared, stream).await;
                     if received == Received::Messages {
@@ -76,15 +75,17 @@ async fn relay(shared: &Shared, mut stream: MessageStream) -> (SseReader, Receiv
     let mut received = Received::Nothing;
     loop {
         match stream.next().await {
-            Next::Message(message) => {
+            Next::Message(message, charge) => {
                 received = Received::Messages;
-                shared.emit(Event::Message(message)).await;
+                shared.emit_message(message, charge).await;
             }
             Next::Oversize => {
                 if let Some(left_out) = OVERSIZE_LINES.admit() {
                     tracing::warn!(left_out, "dropped a message from the server that is too large");
                 }
             }
+            // The stream is opened again, later.
+            Next::NoMemory => return (stream.into_reader(), Received::Nothing),
             Next::End | Next::Broken => return (stream.into_reader(), received),
         }
     }

@@ -34,6 +34,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
+use cofferdam_base::memory::{MemoryAccount, MemoryCharge};
 use http::Uri;
 use relay_proto::envelope::IdValue;
 use relay_proto::mcp;
@@ -63,7 +64,9 @@ const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
 /// One link's connection to one HTTP server.
 pub struct HttpUpstream {
     shared: Arc<Shared>,
-    events: mpsc::Receiver<Event>,
+    events: mpsc::Receiver<QueuedEvent>,
+    /// The charge of the last message that was returned, until it has been handled.
+    returned: Option<MemoryCharge>,
     /// Requests that failed before a task was started for them.
     refused: VecDeque<Event>,
     _stop: DropGuard,
@@ -84,6 +87,16 @@ pub struct HttpLimits {
     pub connect_timeout: Duration,
     /// Requests that may wait for a response at a time; the same bound applies to notifications being sent.
     pub requests_in_flight: usize,
+    /// The account that messages from the server are charged to.
+    pub memory: Arc<MemoryAccount>,
+    /// How long a message waits for memory.
+    pub memory_wait: Duration,
+}
+
+/// An event that waits for the owner, with the charge for its message.
+pub(crate) struct QueuedEvent {
+    event: Event,
+    charge: Option<MemoryCharge>,
 }
 
 /// An event of the upstream.
@@ -112,7 +125,13 @@ impl HttpUpstream {
     fn with_dialer(server: HttpTarget, limits: HttpLimits, dialer: Dialer) -> Self {
         let (sender, events) = mpsc::channel(MAX_WAITING_EVENTS);
         let shared = Arc::new(Shared::new(&server, limits, dialer, sender));
-        Self { _stop: shared.stop.clone().drop_guard(), shared, events, refused: VecDeque::new() }
+        Self {
+            _stop: shared.stop.clone().drop_guard(),
+            shared,
+            events,
+            returned: None,
+            refused: VecDeque::new(),
+        }
     }
 
     /// Sends one message. `credentials` fills the headers of this request; those of the latest message that is in no
@@ -139,10 +158,18 @@ impl HttpUpstream {
             return event;
         }
         match self.events.recv().await {
-            Some(event) => event,
+            Some(QueuedEvent { event, charge }) => {
+                self.returned = charge;
+                event
+            }
             // Unreachable while `shared` holds a sender.
             None => std::future::pending().await,
         }
+    }
+
+    /// The events that were returned have been handled: the memory of their messages is released.
+    pub(crate) fn release_handled(&mut self) {
+        self.returned = None;
     }
 
     /// Bytes of messages that have not been sent. Small requests count until the server begins to respond, because they are

@@ -5,6 +5,7 @@ use std::sync::atomic::AtomicUsize;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
+use cofferdam_base::memory::MemoryCharge;
 use cofferdam_net::{Dialer, Endpoint, Pool};
 use http::Method;
 use relay_proto::envelope::IdValue;
@@ -18,8 +19,9 @@ use super::exchange::{Dispatch, Exchange, RequestError};
 use super::headers::{self, RequestTarget};
 use super::headers::{Credentials, RequestCredentials};
 use super::message::{AwaitedId, Outline};
+use super::stream::BodyMemory;
 use super::tool_headers::{Page, ToolHeaders};
-use super::{Event, Failure, HttpLimits, HttpTarget, OutboundKind, listen, stream};
+use super::{Event, Failure, HttpLimits, HttpTarget, OutboundKind, QueuedEvent, listen};
 
 pub(super) struct Shared {
     pub(super) pool: Arc<Pool>,
@@ -29,8 +31,9 @@ pub(super) struct Shared {
     /// Those of the latest message outside of any scope: for requests that this transport sends by itself.
     pub(super) credentials: Mutex<Option<Arc<dyn Credentials>>>,
     pub(super) tool_headers: Mutex<ToolHeaders>,
-    pub(super) events: mpsc::Sender<Event>,
-    pub(super) large: Arc<Semaphore>,
+    pub(super) events: mpsc::Sender<QueuedEvent>,
+    /// Memory for bodies of responses.
+    pub(super) bodies: BodyMemory,
     /// Bytes of messages that are still held.
     pub(super) queued: Arc<AtomicUsize>,
     pub(super) tasks: TaskTracker,
@@ -50,7 +53,7 @@ impl Shared {
         server: &HttpTarget,
         limits: HttpLimits,
         dialer: Dialer,
-        events: mpsc::Sender<Event>,
+        events: mpsc::Sender<QueuedEvent>,
     ) -> Self {
         let tasks = TaskTracker::new();
         let stop = CancellationToken::new();
@@ -65,7 +68,7 @@ impl Shared {
             credentials: Mutex::default(),
             tool_headers: Mutex::default(),
             events,
-            large: Arc::new(Semaphore::new(stream::MAX_LARGE_MESSAGES)),
+            bodies: BodyMemory::new(&limits),
             queued: Arc::default(),
             tasks,
             work: stop.child_token(),
@@ -185,11 +188,18 @@ impl Shared {
         let Ok(mut permits) = self.events.reserve_many(2).await else { return };
         let lost = lock(&self.era).lose(session).then_some(Event::SessionLost);
         for (event, permit) in cause.into_iter().chain(lost).zip(&mut permits) {
-            permit.send(event);
+            permit.send(QueuedEvent { event, charge: None });
         }
     }
 
     pub(super) async fn emit(&self, event: Event) {
+        // Fails only when the owner of the upstream is gone.
+        let _ = self.events.send(QueuedEvent { event, charge: None }).await;
+    }
+
+    /// Emits a message, with the charge for it.
+    pub(super) async fn emit_message(&self, message: Vec<u8>, charge: MemoryCharge) {
+        let event = QueuedEvent { event: Event::Message(message), charge: Some(charge) };
         // Fails only when the owner of the upstream is gone.
         let _ = self.events.send(event).await;
     }

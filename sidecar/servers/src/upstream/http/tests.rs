@@ -12,6 +12,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use cofferdam_base::memory::MemoryAccount;
 use cofferdam_net::AddressPolicy;
 use cofferdam_secrets::SecretReads;
 use http::{HeaderMap, HeaderValue};
@@ -30,7 +31,13 @@ fn target(url: &str) -> HttpTarget {
 }
 
 fn limits() -> HttpLimits {
-    HttpLimits { message_bytes: 256 * 1024, connect_timeout: Duration::from_secs(20), requests_in_flight: 8 }
+    HttpLimits {
+        message_bytes: 256 * 1024,
+        connect_timeout: Duration::from_secs(20),
+        requests_in_flight: 8,
+        memory: MemoryAccount::new(usize::MAX),
+        memory_wait: Duration::from_millis(300),
+    }
 }
 
 fn upstream(server: &Server) -> HttpUpstream {

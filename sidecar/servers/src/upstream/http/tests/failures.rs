@@ -146,6 +146,34 @@ async fn a_body_over_the_limit_is_refused() {
 }
 
 #[tokio::test]
+async fn a_response_without_memory_is_refused_after_a_while_and_one_with_memory_is_charged_until_handled() {
+    let padding = "x".repeat(200 * 1024);
+    let body = format!(r#"{{"id":1,"result":{{"p":"{padding}"}}}}"#);
+    let event = format!("data: {body}\n\n");
+    let server = Server::start(move |seen| match seen.body.contains("stream") {
+        true => TestResponse::events(event.clone()),
+        false => TestResponse::json(body.clone()),
+    })
+    .await;
+    let account = MemoryAccount::new(2 * 1024 * 1024);
+    let limits = HttpLimits { memory: Arc::clone(&account), ..limits() };
+    let mut upstream = HttpUpstream::new(target(&server.url()), limits);
+    for tool in [r#"{"name":"t"}"#, r#"{"name":"stream"}"#] {
+        let mut other = account.empty_charge();
+        assert!(other.try_grow_to(1024 * 1024));
+        upstream.send(request(1, "tools/call", tool), credentials());
+        let refused = Event::Failed { id: number(1), failure: Failure::NoMemory };
+        assert_eq!(within(upstream.next()).await, refused, "{tool}");
+        drop(other);
+        upstream.send(request(1, "tools/call", tool), credentials());
+        assert!(matches!(within(upstream.next()).await, Event::Message(_)), "{tool}");
+        assert!(account.used() > 200 * 1024, "{tool}: {} bytes are charged", account.used());
+        upstream.release_handled();
+        assert_eq!(account.used(), 0, "{tool}");
+    }
+}
+
+#[tokio::test]
 async fn an_endless_response_head_is_refused() {
     let why =
         maybe_ran(failure(|| TestResponse::json(result(1)).with("x-long", "x".repeat(1024 * 1024))).await);
