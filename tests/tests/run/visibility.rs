@@ -1,6 +1,6 @@
 //! What the sandbox can read and what it can change.
 
-use cofferdam_tests::local_run::contents;
+use cofferdam_tests::run_user::contents;
 use cofferdam_tests::tools::Tool;
 
 use super::{CANARY, text, user};
