@@ -63,7 +63,7 @@ impl Attach {
 
     /// The process id of the command that `attach` runs now.
     #[track_caller]
-    pub fn command(&self) -> u32 {
+    pub fn command_pid(&self) -> u32 {
         let mut children = Vec::new();
         wait_until("the command runs", || {
             children = children_of(self.process.id());

@@ -23,7 +23,7 @@
 //! | [`harness`] | raw MCP lines over a child's stdio |
 //! | [`http_fixture`] | an MCP server over HTTP that records its requests |
 //! | [`http`] | a minimal HTTP server whose responses the caller supplies |
-//! | [`local_run`] | `cofferdam run` with a home and a project of its own |
+//! | [`run_user`] | `cofferdam run` with a home and a project of its own |
 //! | [`markdown`] | blocks, spans and tables of the project's documents |
 //! | [`openbao`] | a real OpenBao server |
 //! | [`own_socket`] | a sandbox with an enrolment and a socket of its own |
@@ -62,7 +62,6 @@ pub mod fuse_directory;
 pub mod harness;
 pub mod http;
 pub mod http_fixture;
-pub mod local_run;
 pub mod markdown;
 pub mod openbao;
 pub mod own_socket;
@@ -73,6 +72,7 @@ pub mod proxy;
 pub mod recording_proxy;
 pub mod relay;
 pub mod reverse_proxy;
+pub mod run_user;
 pub mod sandbox_files;
 pub mod sandboxes;
 pub mod server;

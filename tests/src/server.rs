@@ -61,7 +61,7 @@ impl Server {
     pub fn everything() -> Option<Self> {
         Some(Self::command([
             path_text(&Tool::Node.path()?),
-            path_text(&Tool::Everything.path()?),
+            path_text(&Tool::EverythingServer.path()?),
             "stdio".to_owned(),
         ]))
     }
@@ -71,7 +71,7 @@ impl Server {
     pub fn filesystem(directory: &Path) -> Option<Self> {
         Some(Self::command([
             path_text(&Tool::Node.path()?),
-            path_text(&Tool::Filesystem.path()?),
+            path_text(&Tool::FilesystemServer.path()?),
             path_text(directory),
         ]))
     }
@@ -79,7 +79,11 @@ impl Server {
     /// `mcp-server-time`; `None` where it is not installed.
     #[track_caller]
     pub fn time() -> Option<Self> {
-        Some(Self::command([path_text(&Tool::Time.path()?), "--local-timezone".to_owned(), "UTC".to_owned()]))
+        Some(Self::command([
+            path_text(&Tool::TimeServer.path()?),
+            "--local-timezone".to_owned(),
+            "UTC".to_owned(),
+        ]))
     }
 
     /// `@zeddotdev/postgres-context-server`, which takes its URL from `DATABASE_URL`; `None` where it is not installed.

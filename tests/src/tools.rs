@@ -16,8 +16,9 @@ pub enum Tool {
     Codex,
     /// A directory: E2B's SDK for JavaScript.
     E2bSdk,
-    Everything,
-    Filesystem,
+    /// An MCP server, as are [`Self::FilesystemServer`] and [`Self::TimeServer`].
+    EverythingServer,
+    FilesystemServer,
     GeminiCli,
     Haproxy,
     Ip,
@@ -49,7 +50,7 @@ pub enum Tool {
     /// OpenSSH's server, also on a machine that has none installed.
     Sshd,
     SshKeygen,
-    Time,
+    TimeServer,
     Unshare,
     VsockDevice,
 }
@@ -85,10 +86,10 @@ impl Tool {
                 triples.find_map(|triple| Some(triple.path().join("bin/codex")).filter(|path| path.exists()))
             }
             Self::E2bSdk => installed("npm/node_modules/e2b"),
-            Self::Everything => {
+            Self::EverythingServer => {
                 installed("npm/node_modules/@modelcontextprotocol/server-everything/dist/index.js")
             }
-            Self::Filesystem => {
+            Self::FilesystemServer => {
                 installed("npm/node_modules/@modelcontextprotocol/server-filesystem/dist/index.js")
             }
             Self::GeminiCli => installed("npm/node_modules/@google/gemini-cli/bundle/gemini.js"),
@@ -122,7 +123,7 @@ impl Tool {
             Self::Ssh => on_path("ssh"),
             Self::Sshd => installed("sshd/usr/sbin/sshd"),
             Self::SshKeygen => on_path("ssh-keygen"),
-            Self::Time => installed("python/bin/mcp-server-time"),
+            Self::TimeServer => installed("python/bin/mcp-server-time"),
             Self::Unshare => on_path("unshare"),
             Self::VsockDevice => installed("vsock/bin/vhost-device-vsock"),
         }
@@ -149,6 +150,8 @@ pub fn cannot_run(why: &str) {
     }
 }
 
+/// `tests/tools` sets `COFFERDAM_TEST_TOOLS` to the directory that it has filled. A test that is started without `tests/tools`
+/// finds the same directory, which `COFFERDAM_TOOLS` chooses for both.
 fn directory() -> PathBuf {
     if let Some(directory) =
         std::env::var_os("COFFERDAM_TEST_TOOLS").or_else(|| std::env::var_os("COFFERDAM_TOOLS"))

@@ -340,7 +340,7 @@ fn local(url: &str) -> Server {
 
 /// Starts `server-everything` on a free port; `None` where it is not installed.
 fn everything() -> Option<(Running, String)> {
-    let (node, everything) = (Tool::Node.path()?, Tool::Everything.path()?);
+    let (node, everything) = (Tool::Node.path()?, Tool::EverythingServer.path()?);
     let port = free_address().port();
     let mut server = command(node);
     server.arg(everything).arg("streamableHttp").env("PORT", port.to_string());

@@ -148,7 +148,7 @@ fn a_container_without_a_network_is_reached_by_exec() {
         assert_eq!(first.len(), 1, "{first:?}");
         let calls = shims.each_mut().map(|shim| send_calls(shim, &format!("round {round}")));
         // Kills the command outside; the process that it started in the container survives that.
-        send(attach.command(), Signal::SIGKILL);
+        send(attach.command_pid(), Signal::SIGKILL);
         let meanwhile = shims.each_mut().map(|shim| send_calls(shim, &format!("meanwhile {round}")));
         expect_responses(&mut shims, calls);
         expect_responses(&mut shims, meanwhile);
@@ -183,7 +183,7 @@ fn a_host_is_reached_by_ssh() {
     for round in 1..=2 {
         let first = hubs();
         let calls = shims.each_mut().map(|shim| send_calls(shim, &format!("round {round}")));
-        send(attach.command(), Signal::SIGKILL);
+        send(attach.command_pid(), Signal::SIGKILL);
         let meanwhile = shims.each_mut().map(|shim| send_calls(shim, &format!("meanwhile {round}")));
         expect_responses(&mut shims, calls);
         expect_responses(&mut shims, meanwhile);

@@ -94,15 +94,15 @@ fn open_requests_of_a_dead_process_are_cancelled_and_others_stay() {
     let mut harness = world.connected("tools");
     let arguments = json!({"method": "elicitation/create", "id": 7, "params": {}});
     let stays = harness.send_call("ask_client", arguments.clone());
-    let of_base = harness.message_with_method("elicitation/create")["id"].clone();
+    let request_of_base = harness.message_with_method("elicitation/create")["id"].clone();
     let dies = harness.send_call("rw_ask_client", arguments);
-    let of_scope = harness.message_with_method("elicitation/create")["id"].clone();
+    let request_of_scope = harness.message_with_method("elicitation/create")["id"].clone();
     send(world.fixture_processes("tools")[1], Signal::SIGKILL);
     assert_eq!(refusal_of(&harness.answer_to(&dies)), "outcome_unknown");
     let cancelled = harness.message_with_method("notifications/cancelled");
-    assert_eq!(cancelled["params"]["requestId"], of_scope);
-    harness.send(&json!({"jsonrpc": "2.0", "id": of_scope, "result": {"late": true}}));
-    harness.send(&json!({"jsonrpc": "2.0", "id": of_base, "result": {"right": true}}));
+    assert_eq!(cancelled["params"]["requestId"], request_of_scope);
+    harness.send(&json!({"jsonrpc": "2.0", "id": request_of_scope, "result": {"late": true}}));
+    harness.send(&json!({"jsonrpc": "2.0", "id": request_of_base, "result": {"right": true}}));
     let answer = text_of(&harness.answer_to(&stays));
     assert!(answer.contains("right") && !answer.contains("late"), "{answer}");
 }
@@ -160,7 +160,7 @@ fn a_crash_of_a_scopes_process_affects_its_own_calls_only() {
 
 #[test]
 fn a_retry_runs_in_its_scope() {
-    let world = world(Server::fixture().line("retry = true").env("X", "x")).start();
+    let world = world(Server::fixture().line("retry = true")).start();
     let mut harness = world.connected("tools");
     harness.request("tools/list", json!({}));
     // The call would crash the first two processes: the base process, which does not get it, and the scope's first

@@ -6,14 +6,15 @@ use super::admin_record::AdminRecord;
 use super::record::{DecisionRecord, EventRecord, FollowedBy, OutcomeRecord};
 use super::text::Members;
 
-/// Records to be written together. Outcomes and events are added before decisions, so that unused reservations of
-/// outcomes are refunded before the decisions are charged.
+/// Records to be written together. A decision reserves space in the audit for its outcome, so outcomes and events are added
+/// before decisions: writing an outcome frees the reserved space that the outcome did not need.
 #[derive(Debug, Default)]
 pub struct Batch {
-    /// The members of all records, one after the other.
+    /// The JSON members of all records, one after the other.
     bytes: Vec<u8>,
     entries: Vec<Entry>,
-    field_bytes: usize,
+    /// Longer texts in a record are cut.
+    max_field_bytes: usize,
     /// The session of the decisions.
     pub(super) session: Option<Arc<str>>,
 }
@@ -21,7 +22,7 @@ pub struct Batch {
 #[derive(Clone, Copy, Debug)]
 struct Entry {
     kind: EntryKind,
-    /// Where its members end in `bytes`.
+    /// Where its JSON members end in `bytes`.
     end: usize,
 }
 
@@ -34,39 +35,39 @@ pub(super) enum EntryKind {
 }
 
 impl Batch {
-    pub(super) fn new(field_bytes: usize) -> Self {
-        Self { field_bytes, ..Self::default() }
+    pub(super) fn new(max_field_bytes: usize) -> Self {
+        Self { max_field_bytes, ..Self::default() }
     }
 
     pub fn outcome(&mut self, record: &OutcomeRecord<'_>) {
-        record.write(&mut Members::new(&mut self.bytes, self.field_bytes));
+        record.write(&mut Members::new(&mut self.bytes, self.max_field_bytes));
         self.finish_entry(EntryKind::Outcome);
     }
 
     pub fn decision(&mut self, record: &DecisionRecord<'_>) {
-        record.write(&mut Members::new(&mut self.bytes, self.field_bytes));
+        record.write(&mut Members::new(&mut self.bytes, self.max_field_bytes));
         self.session.get_or_insert_with(|| Arc::clone(&record.call.caller.session));
         self.finish_entry(EntryKind::Decision(record.followed_by));
     }
 
     pub(super) fn event(&mut self, record: &EventRecord<'_>) {
-        record.write(&mut Members::new(&mut self.bytes, self.field_bytes));
+        record.write(&mut Members::new(&mut self.bytes, self.max_field_bytes));
         self.finish_entry(EntryKind::Event);
     }
 
     pub(super) fn admin(&mut self, record: &AdminRecord<'_>) {
-        record.write(&mut Members::new(&mut self.bytes, self.field_bytes));
+        record.write(&mut Members::new(&mut self.bytes, self.max_field_bytes));
         self.finish_entry(EntryKind::Admin);
     }
 
-    /// Each record's kind and members.
+    /// Each record's kind and JSON members.
     pub(super) fn records(&self) -> impl Iterator<Item = (EntryKind, &[u8])> {
         let starts = std::iter::once(0).chain(self.entries.iter().map(|entry| entry.end));
         self.entries.iter().zip(starts).map(|(entry, start)| (entry.kind, &self.bytes[start..entry.end]))
     }
 
-    pub(super) fn field_bytes(&self) -> usize {
-        self.field_bytes
+    pub(super) fn max_field_bytes(&self) -> usize {
+        self.max_field_bytes
     }
 
     /// Removes all records and keeps the buffers.

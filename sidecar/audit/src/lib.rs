@@ -157,7 +157,7 @@ impl Audit {
             SyncMode::Write => None,
         };
         let open_log = Arc::new(OpenLog {
-            field_bytes: field_bytes.clamp(64, 4096),
+            max_field_bytes: field_bytes.clamp(64, 4096),
             key,
             log: Mutex::new(log),
             room: Mutex::new(Room::new(total_bytes)),
@@ -173,7 +173,7 @@ impl Audit {
 
     /// An empty batch.
     pub fn batch(&self) -> Batch {
-        Batch::new(self.open_log.field_bytes)
+        Batch::new(self.open_log.max_field_bytes)
     }
 
     /// Writes a batch with one `write(2)` and empties it. Usually it is written when this returns; while the disk is
@@ -265,7 +265,7 @@ impl Audit {
 
     /// Formats session, link and server once, for all records of a link.
     pub fn caller(&self, session: &str, link: &str, server: Option<&str>) -> Caller {
-        Caller::new(session, link, server, self.open_log.field_bytes)
+        Caller::new(session, link, server, self.open_log.max_field_bytes)
     }
 
     /// The keyed hash under which arguments are recorded.
@@ -290,7 +290,7 @@ impl Audit {
     /// so that they are not run again.
     pub fn decided(&self, link: &str, seqs: &[u64]) -> Result<BTreeMap<u64, RecordedAttempts>, AuditError> {
         let mut link_member = Vec::new();
-        Members::new(&mut link_member, self.open_log.field_bytes).text(name!("link"), link);
+        Members::new(&mut link_member, self.open_log.max_field_bytes).text(name!("link"), link);
         lookup::decided(&self.open_log.directory, &link_member, seqs, lookup::SEARCH_BYTES)
     }
 

@@ -25,7 +25,7 @@ const LOCK_ATTEMPTS: u32 = 200;
 
 pub(super) struct OpenLog {
     pub(super) directory: PathBuf,
-    pub(super) field_bytes: usize,
+    pub(super) max_field_bytes: usize,
     pub(super) key: hmac::Key,
     pub(super) log: Mutex<Log>,
     pub(super) room: Mutex<Room>,
@@ -79,7 +79,7 @@ impl OpenLog {
 
     /// Writes a batch, all or nothing. Decisions over the budget are left out.
     pub(super) fn write(&self, log: &mut Log, budget: Option<&Budget>, batch: &Batch) -> Written {
-        let longest_outcome = OutcomeRecord::max_length(batch.field_bytes());
+        let longest_outcome = OutcomeRecord::max_length(batch.max_field_bytes());
         let mut recorded = Vec::new();
         let mut charged = 0;
         let now = Instant::now();
@@ -150,7 +150,7 @@ impl OpenLog {
         event.session = batch.session.as_deref();
         event.detail = Some(limit);
         log.begin("event");
-        event.write(&mut Members::new(&mut log.staged.bytes, self.field_bytes));
+        event.write(&mut Members::new(&mut log.staged.bytes, self.max_field_bytes));
         log.stage();
     }
 

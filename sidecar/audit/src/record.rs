@@ -165,12 +165,12 @@ impl DecisionRecord<'_> {
 
 impl OutcomeRecord<'_> {
     /// The maximum length of an outcome record in bytes, with its chain: a decision reserves this much for it.
-    pub(super) fn max_length(field_bytes: usize) -> u64 {
+    pub(super) fn max_length(max_field_bytes: usize) -> u64 {
         const TEXTS: usize = 6; // session, link, server, method, tool, code
         const MARK: usize = 40; // `… (18446744073709551615 bytes)`
         const FRAME: usize = 512; // names, numbers, time and chain
         const SECRET: usize = 3 * MAX_ID_BYTES + 64; // name, lease and request, and their member names
-        (TEXTS * (field_bytes + MARK) + MAX_SECRETS * SECRET + FRAME) as u64
+        (TEXTS * (max_field_bytes + MARK) + MAX_SECRETS * SECRET + FRAME) as u64
     }
 
     pub(super) fn write(&self, members: &mut Members<'_>) {
@@ -189,12 +189,12 @@ impl OutcomeRecord<'_> {
 }
 
 impl Caller {
-    pub(super) fn new(session: &str, link: &str, server: Option<&str>, field_bytes: usize) -> Self {
+    pub(super) fn new(session: &str, link: &str, server: Option<&str>, max_field_bytes: usize) -> Self {
         let (mut link_members, mut server_member) = (Vec::new(), Vec::new());
-        Members::new(&mut link_members, field_bytes)
+        Members::new(&mut link_members, max_field_bytes)
             .text(name!("session"), session)
             .text(name!("link"), link);
-        Members::new(&mut server_member, field_bytes).optional_text(name!("server"), server);
+        Members::new(&mut server_member, max_field_bytes).optional_text(name!("server"), server);
         Self { session: session.into(), link: link_members.into(), server: server_member.into() }
     }
 }

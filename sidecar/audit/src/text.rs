@@ -21,12 +21,12 @@ pub(super) use name;
 pub(super) struct Members<'a> {
     out: &'a mut Vec<u8>,
     /// Texts that are longer than this when escaped are cut, with a note of their length.
-    field_bytes: usize,
+    max_field_bytes: usize,
 }
 
 impl<'a> Members<'a> {
-    pub(super) fn new(out: &'a mut Vec<u8>, field_bytes: usize) -> Self {
-        Self { out, field_bytes }
+    pub(super) fn new(out: &'a mut Vec<u8>, max_field_bytes: usize) -> Self {
+        Self { out, max_field_bytes }
     }
 
     #[inline]
@@ -92,7 +92,7 @@ impl<'a> Members<'a> {
     }
 
     fn finish_string(&mut self, value: &str) {
-        if escape(self.out, value, self.field_bytes) == Escaped::Cut {
+        if escape(self.out, value, self.max_field_bytes) == Escaped::Cut {
             write!(self.out, "… ({} bytes)", value.len()).expect("writing to a vector cannot fail");
         }
         self.out.push(b'"');
@@ -161,9 +161,9 @@ mod tests {
 
     use super::*;
 
-    fn written(value: &str, field_bytes: usize) -> String {
+    fn written(value: &str, max_field_bytes: usize) -> String {
         let mut out = Vec::new();
-        Members::new(&mut out, field_bytes).text(name!("a"), value);
+        Members::new(&mut out, max_field_bytes).text(name!("a"), value);
         out[0] = b'{';
         out.push(b'}');
         String::from_utf8(out).unwrap()
@@ -211,8 +211,8 @@ mod tests {
         }
 
         #[test]
-        fn any_cut_text_is_valid_json(value: String, field_bytes in 0_usize..40) {
-            serde_json::from_str::<serde_json::Value>(&written(&value, field_bytes)).unwrap();
+        fn any_cut_text_is_valid_json(value: String, max_field_bytes in 0_usize..40) {
+            serde_json::from_str::<serde_json::Value>(&written(&value, max_field_bytes)).unwrap();
         }
     }
 }

@@ -52,7 +52,7 @@ impl Trust {
             Self::Given(config) => Ok(config.clone()),
             Self::System => SYSTEM
                 .get_or_try_init(|| async {
-                    let roots = tokio::task::spawn_blocking(environment_roots)
+                    let roots = tokio::task::spawn_blocking(system_roots)
                         .await
                         .map_err(io::Error::other)
                         .and_then(|roots| roots)?;
@@ -102,7 +102,8 @@ pub fn distribution_roots() -> Option<RootCertStore> {
     roots_of(rustls_native_certs::load_certs_from_paths(Some(bundle), None).certs)
 }
 
-fn environment_roots() -> io::Result<RootCertStore> {
+/// The authorities in the files that `SSL_CERT_FILE` and `SSL_CERT_DIR` name, or else the system's.
+fn system_roots() -> io::Result<RootCertStore> {
     let found = rustls_native_certs::load_native_certs();
     let error = found.errors.into_iter().next();
     roots_of(found.certs).ok_or_else(|| match error {

@@ -22,7 +22,7 @@ impl Scrubber {
         if !self.finder.might_match(text) {
             return Vec::new();
         }
-        let mut found = self.finder.find(text);
+        let mut matches = self.finder.find(text);
         if layer < MAX_LAYERS {
             for coding in [Coding::JsonEscapes, Coding::Percent] {
                 let Some(decoded) = coding.decode(text) else { continue };
@@ -31,28 +31,28 @@ impl Scrubber {
                     continue;
                 }
                 let source_map = coding.source_map(text);
-                found.extend(
+                matches.extend(
                     inside.into_iter().map(|found| Found { span: source_map.span(found.span), ..found }),
                 );
             }
         }
-        for found in &mut found {
+        for found in &mut matches {
             found.span = whole_units(text, found.span.clone());
         }
-        merge(found)
+        merge(matches)
     }
 
-    pub(super) fn edits_of(&self, found: Vec<Found>) -> Vec<Edit> {
+    pub(super) fn edits_of(&self, matches: Vec<Found>) -> Vec<Edit> {
         let edit = |found: Found| Edit { span: found.span, with: self.markers[found.needle].clone().into() };
-        found.into_iter().map(edit).collect()
+        matches.into_iter().map(edit).collect()
     }
 }
 
 /// Merges overlapping matches; the result has the needle of the longest one.
-pub(super) fn merge(mut found: Vec<Found>) -> Vec<Found> {
-    found.sort_by_key(|found| (found.span.start, usize::MAX - found.span.len(), found.needle));
-    let mut merged: Vec<(Found, usize)> = Vec::with_capacity(found.len());
-    for next in found {
+pub(super) fn merge(mut matches: Vec<Found>) -> Vec<Found> {
+    matches.sort_by_key(|found| (found.span.start, usize::MAX - found.span.len(), found.needle));
+    let mut merged: Vec<(Found, usize)> = Vec::with_capacity(matches.len());
+    for next in matches {
         let length = next.span.len();
         match merged.last_mut() {
             Some((last, longest)) if next.span.start < last.span.end => {

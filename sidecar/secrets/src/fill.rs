@@ -10,9 +10,9 @@ use http::HeaderValue;
 use relay_proto::name::Name;
 use zeroize::Zeroizing;
 
+use super::exposed_values;
 use super::fields::FieldError;
 use super::material::Material;
-use super::opened;
 use super::template::{Template, TemplatePart};
 use super::value::Secret;
 use cofferdam_process::Variable;
@@ -48,7 +48,7 @@ pub fn fill(
     for part in &template.parts {
         length += match part {
             TemplatePart::Field { secret, field, encoding } => {
-                opened::filled_length(find_field(secrets, secret, field)?, *encoding)
+                exposed_values::filled_length(find_field(secrets, secret, field)?, *encoding)
             }
             TemplatePart::File(name) => find_path(files, name)?.as_os_str().len(),
             TemplatePart::Literal(text) => text.len(),
@@ -58,7 +58,7 @@ pub fn fill(
     for part in &template.parts {
         match part {
             TemplatePart::Field { secret, field, encoding } => {
-                opened::fill(find_field(secrets, secret, field)?, *encoding, &mut filled);
+                exposed_values::fill(find_field(secrets, secret, field)?, *encoding, &mut filled);
             }
             TemplatePart::File(name) => {
                 filled.extend_from_slice(find_path(files, name)?.as_os_str().as_bytes())

@@ -4,7 +4,7 @@
 //! would slow down every message and every rebuild of the scrubber (measured: with 256 values a scrubber is built in 2
 //! ms and reads 1 MiB in 5 ms, with 16,000 each takes more than a second). So of the values that have ended (expired,
 //! or revoked with their token or lease) only the newest [`MAX_ENDED`] are searched for, and of key-value secrets,
-//! whose former versions have no known end, the newest [`MAX_KEY_VALUES`] values.
+//! whose former versions have no known end, the newest [`MAX_KV_VERSIONS`] values.
 //!
 //! What must stay true: a value that may still be valid is never forgotten, except the oldest key-value versions beyond
 //! that limit.
@@ -19,7 +19,7 @@ use cofferdam_scrub::Needle;
 /// The number of ended values: those of the last minutes if there is a new credential every few seconds.
 const MAX_ENDED: usize = 256;
 /// The number of values of key-value secrets.
-const MAX_KEY_VALUES: usize = 512;
+const MAX_KV_VERSIONS: usize = 512;
 
 /// The values to search for, by the time when each was last added, oldest first.
 #[derive(Default)]
@@ -112,7 +112,7 @@ impl KnownValues {
             too_many.extend(&chosen[..chosen.len().saturating_sub(limit)]);
         };
         mark_beyond(MAX_ENDED, &|value| value.end.has_ended(now));
-        mark_beyond(MAX_KEY_VALUES, &|value| matches!(value.end, ValueEnd::KeyValue));
+        mark_beyond(MAX_KV_VERSIONS, &|value| matches!(value.end, ValueEnd::UnknownForKvVersion));
         let mut at = 0..;
         let gone = self.0.extract_if(.., |_| at.next().is_some_and(|at| too_many.contains(&at)));
         removed_from_log.extend(gone.filter(|value| value.in_log == InLog::Held).map(|value| value.needle));
@@ -144,7 +144,7 @@ mod tests {
     async fn ended_values_are_searched_for_some_time_and_then_forgotten_oldest_first() {
         let mut known = KnownValues::default();
         add(&mut known, "from-a-file", ValueEnd::Unknown);
-        add(&mut known, "a-former-version", ValueEnd::KeyValue);
+        add(&mut known, "a-former-version", ValueEnd::UnknownForKvVersion);
         add(&mut known, "still-used", ValueEnd::At(Instant::now() + Duration::from_secs(1_000_000)));
         let (mut held, mut removed_from_log) = (0, 0);
         for number in 0..10_000 {
@@ -168,13 +168,13 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn former_versions_of_key_value_secrets_have_a_separate_limit() {
         let mut known = KnownValues::default();
-        for number in 0..2 * MAX_KEY_VALUES {
-            add(&mut known, &format!("version-{number}"), ValueEnd::KeyValue);
+        for number in 0..2 * MAX_KV_VERSIONS {
+            add(&mut known, &format!("version-{number}"), ValueEnd::UnknownForKvVersion);
             // A second secret is read again as often and does not change.
-            add(&mut known, "the-other", ValueEnd::KeyValue);
+            add(&mut known, "the-other", ValueEnd::UnknownForKvVersion);
         }
-        assert_eq!(known.0.len(), MAX_KEY_VALUES);
-        assert!(has(&known, "the-other") && has(&known, &format!("version-{}", MAX_KEY_VALUES + 10)));
+        assert_eq!(known.0.len(), MAX_KV_VERSIONS);
+        assert!(has(&known, "the-other") && has(&known, &format!("version-{}", MAX_KV_VERSIONS + 10)));
         assert!(!has(&known, "version-0"));
     }
 

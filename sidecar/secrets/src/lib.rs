@@ -4,7 +4,7 @@
 //! |---|---|
 //! | [`spec`] | what the configuration says about a secret |
 //! | [`value`] | one secret value |
-//! | [`opened`] | the only module that reads the bytes of a secret value |
+//! | [`exposed_values`] | the only module that reads the bytes of a secret value |
 //! | [`fields`] | parses the content of a source into fields |
 //! | [`error`] | why a secret is not available |
 //! | [`source`] | the interface of sources: [`Source`], [`Lease`] and [`Hold`] |
@@ -25,7 +25,7 @@
 //! | [`reads`] | which reads of Vault a call's credentials come from |
 //! | [`uses`] | which servers use a secret, and whether they can take a new value |
 //!
-//! What must stay true: a value cannot be printed, compared, copied or serialised; only [`opened`] reads its bytes
+//! What must stay true: a value cannot be printed, compared, copied or serialised; only [`exposed_values`] reads its bytes
 //! (`.clippy.toml` bans [`Secret::expose`] elsewhere), and its memory is wiped when it is dropped. No error contains
 //! any part of a value.
 
@@ -35,13 +35,13 @@ pub mod credentials;
 pub mod embedded_expiry;
 mod error;
 mod expiring;
+mod exposed_values;
 pub mod fields;
 pub mod files;
 mod fill;
 mod known;
 mod local;
 mod material;
-mod opened;
 mod outliving;
 mod reads;
 pub mod renewal;

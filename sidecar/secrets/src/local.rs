@@ -102,7 +102,7 @@ impl LocalSource {
             terms: Terms { class: RenewalClass::OwnExpiry, requested_at, lifetime, token_expiry: None },
             hold: Arc::new(Unleased::new(self.changes.subscribe())),
             read_id: None,
-            valid_without_lease: None,
+            valid_after_revocation_until: None,
         })
     }
 }

@@ -10,8 +10,8 @@ use relay_proto::name::Name;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
+use super::exposed_values;
 use super::fields::{FieldError, ParsedFields};
-use super::opened;
 use super::outliving::ValidUntil;
 use super::renewal::Terms;
 use super::source::{Hold, Lease, ReadId, Unleased, Validity, ValueEnd};
@@ -32,9 +32,9 @@ pub struct Material {
     lease_state: Mutex<LeaseState>,
     /// Identifies the read in the audit; `None` outside of Vault.
     pub read_id: Option<Arc<ReadId>>,
-    /// See [`Lease::valid_without_lease`].
-    valid_without_lease: Option<Instant>,
-    /// Numbers the different values that a session has read of this secret, from 1.
+    /// Until when a certificate or web token among the fields stays valid although its lease is revoked; see [`Lease`].
+    valid_after_revocation_until: Option<Instant>,
+    /// Numbers the different values that a session has read of this secret, from 1; 0 until the session's store numbers it.
     pub version: u64,
 }
 
@@ -62,14 +62,19 @@ impl Material {
             unusable: BTreeMap::new(),
             lease_state: Mutex::new(LeaseState { period: ValidityPeriod::default(), hold }),
             read_id: None,
-            valid_without_lease: None,
+            valid_after_revocation_until: None,
             version: 0,
         }
     }
 
     pub fn new(spec: &SecretSpec, lease: Lease) -> Self {
-        let Lease { fields: ParsedFields { fields, unusable }, terms, hold, read_id, valid_without_lease } =
-            lease;
+        let Lease {
+            fields: ParsedFields { fields, unusable },
+            terms,
+            hold,
+            read_id,
+            valid_after_revocation_until,
+        } = lease;
         Self {
             fields,
             public: spec.public.iter().cloned().collect(),
@@ -77,19 +82,19 @@ impl Material {
             unusable,
             lease_state: Mutex::new(LeaseState { period: ValidityPeriod::of(&terms), hold }),
             read_id,
-            valid_without_lease,
+            valid_after_revocation_until,
             version: 0,
         }
     }
 
     /// Every value that must not leave the sidecar, labelled with the name of the secret.
     pub fn needles(&self, secret: &Name) -> Vec<Needle> {
-        opened::needles(secret, self.fields.iter().filter(|(field, _)| !self.public.contains(*field)))
+        exposed_values::needles(secret, self.fields.iter().filter(|(field, _)| !self.public.contains(*field)))
     }
 
     /// Whether users of `former` can keep using it: the values are equal, and neither has a lease.
     pub fn is_equivalent_to(&self, former: &Self) -> bool {
-        !self.has_lease() && !former.has_lease() && opened::are_equal(&self.fields, &former.fields)
+        !self.has_lease() && !former.has_lease() && exposed_values::are_equal(&self.fields, &former.fields)
     }
 
     /// When these values expire: by their own terms, or with the token that they depend on.
@@ -125,13 +130,14 @@ impl Material {
         self.expires().is_none_or(|end| end > Instant::now())
     }
 
-    /// Whether the values are valid and need not be read again yet.
+    /// Whether the values have not expired and, by their own times, need not be read again yet.
     pub fn is_fresh(&self) -> bool {
         let refresh = self.lease_state().period.refresh;
         self.is_live() && refresh.is_none_or(|refresh| refresh > Instant::now())
     }
 
-    /// Whether the next caller can use the values without another read.
+    /// Whether the next caller can use the values without another read: they are fresh, and the token that they were read
+    /// with has not been replaced.
     pub fn is_current(&self) -> bool {
         self.is_fresh() && self.hold().validity() == Validity::Current
     }
@@ -142,13 +148,14 @@ impl Material {
         self.is_live() && (!self.has_lease() || self.hold().validity() != Validity::Gone)
     }
 
+    /// Whether Vault gave a lease id for the values, of which the audit has the hash.
     pub fn has_lease(&self) -> bool {
         self.read_id.as_ref().is_some_and(|read| read.hash.is_some())
     }
 
     /// Until when copies of the values are valid after the session. `None` if they end with it, or have expired.
     pub fn outlives_session(&self) -> Option<ValidUntil> {
-        let until = match (self.has_lease(), self.valid_without_lease) {
+        let until = match (self.has_lease(), self.valid_after_revocation_until) {
             (true, None) => return None,
             (true, Some(end)) => ValidUntil::Time(end),
             (false, _) => self.expires().map_or(ValidUntil::Unknown, ValidUntil::Time),
@@ -163,7 +170,7 @@ impl Material {
         }
         match (self.lease_state().period.expires, &self.read_id) {
             (Some(end), _) => ValueEnd::At(end),
-            (None, Some(_)) => ValueEnd::KeyValue,
+            (None, Some(_)) => ValueEnd::UnknownForKvVersion,
             (None, None) => ValueEnd::Unknown,
         }
     }

@@ -64,7 +64,7 @@ pub struct Lease {
     pub read_id: Option<Arc<ReadId>>,
     /// Until when a certificate or web token among the fields is valid although its lease is revoked: other systems
     /// check its signature and do not ask the source. `None` without a lease, or where revocation ends everything.
-    pub valid_without_lease: Option<Instant>,
+    pub valid_after_revocation_until: Option<Instant>,
 }
 
 /// What a source keeps for fields that it returned, such as a lease in Vault.
@@ -110,7 +110,7 @@ pub enum ValueEnd {
     /// No end is known.
     Unknown,
     /// No end is known, and there may be many such values: versions of a key-value secret.
-    KeyValue,
+    UnknownForKvVersion,
     /// Ends when the last handle of its token or lease is dropped, which revokes it.
     WithOwner(Weak<dyn Any + Send + Sync>),
     /// Expires at this time.
@@ -125,7 +125,7 @@ pub(super) struct Unleased {
 impl ValueEnd {
     pub fn has_ended(&self, now: Instant) -> bool {
         match self {
-            Self::Unknown | Self::KeyValue => false,
+            Self::Unknown | Self::UnknownForKvVersion => false,
             Self::WithOwner(owner) => owner.strong_count() == 0,
             Self::At(end) => *end < now,
         }

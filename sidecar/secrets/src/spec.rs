@@ -1,6 +1,7 @@
 //! What a checked configuration says about a secret: where it comes from and how its values are treated.
 //!
-//! What must stay true: nothing here holds a credential; a Vault path means the same in a URL as in the configuration.
+//! What must stay true: no value of a secret is here; the arguments of a command may hold credentials and are never
+//! printed; a Vault path means the same in a URL as in the configuration.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -75,7 +76,7 @@ impl Origin {
         }
     }
 
-    /// The key of the configuration that names a file or a program of this host, with its path: no sandbox may open it.
+    /// The setting that names a file or a program of this host, and the path of that file, which no sandbox may open.
     pub fn private_path(&self) -> Option<(&'static str, &Path)> {
         match self {
             Self::Env(_) | Self::Vault(_) => None,
@@ -130,7 +131,8 @@ pub enum ExecFormat {
 
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum ShortValues {
-    /// `short = "allow"`: values under 8 bytes are used, and scrubbed even inside other text.
+    /// `short = "allow"`: values under 8 bytes are accepted, and scrubbed wherever they occur, also as a part of a
+    /// longer word.
     Allow,
     Refuse,
 }

@@ -23,7 +23,7 @@ impl Secret {
         self.0.is_empty()
     }
 
-    /// The bytes of the value. Only the module [`opened`](super::opened) may call this; `.clippy.toml` bans other uses.
+    /// The bytes of the value. Only the module [`exposed_values`](super::exposed_values) may call this; `.clippy.toml` bans other uses.
     pub fn expose(&self) -> &[u8] {
         &self.0
     }

@@ -25,7 +25,7 @@ pub(super) struct Arguments {
 
 #[derive(Debug, Subcommand)]
 pub(super) enum Command {
-    /// Connect to a sandbox that cannot connect out, and keep it connected until interrupted
+    /// Attach sandboxes: connect to them, list them, and end their attachments
     #[command(
         subcommand,
         after_help = "Example: cofferdam attach exec --grant dev -- ssh -T box1 cofferdam-shim hub --pin {pin}"
@@ -115,8 +115,8 @@ pub(super) struct PlatformOptions {
     /// The sandbox's name in lists and logs, and for `attach end` and `kill`. Default: its id
     #[arg(long)]
     pub(super) name: Option<String>,
-    /// The platform's table `[platforms.NAME]` in the configuration. Default: the table named like this kind, or the
-    /// only table of this kind
+    /// The platform's table `[platforms.NAME]` in the configuration. Default: `[platforms.e2b]`
+    /// for `attach e2b` and `[platforms.daytona]` for `attach daytona`, or the only table of that kind
     #[arg(long, value_name = "NAME")]
     pub(super) platform: Option<String>,
     /// How long the sandbox stays enrolled. Default and maximum: the grant's `ttl`
@@ -319,7 +319,7 @@ pub(super) struct RunCommand {
     /// The kind of sandbox
     #[arg(long, value_name = "KIND", default_value = "bwrap")]
     pub(super) sandbox: Kind,
-    /// The container image; required for docker. Default for podman: this machine's system, read-only
+    /// The container image; required for docker. Default for podman: this machine's own file system, read-only
     #[arg(long)]
     pub(super) image: Option<String>,
     /// The grant: which `[grants.NAME]` of the configuration the sandbox gets. Default: the only grant, or that of

@@ -108,7 +108,7 @@ fn print_key(file: Option<&Path>) -> Result<ExitCode, Failure> {
 fn reload(file: Option<&Path>) -> Result<ExitCode, Failure> {
     match request(file, &AdminRequest::Reload)? {
         AdminResponse::Reloaded { policy, at_restart } => {
-            terminal::print_line(&format!("reloaded; policy {policy}"));
+            terminal::print_line(&format!("reloaded; the policy's digest, as in the audit: {policy}"));
             if !at_restart.is_empty() {
                 terminal::print_line(&format!("takes effect at restart: {}", at_restart.join(", ")));
             }

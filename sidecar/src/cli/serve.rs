@@ -29,6 +29,7 @@ pub(super) fn run(file: Option<&Path>, arguments: &ServeArguments) -> Result<Exi
         .enable_all()
         .build()
         .map_err(|error| Failure::new(Sysexit::OperatingSystem, error))?;
+    // `cofferdam run` starts a sidecar that stops with the last run; each run holds a lock on a file in the state directory.
     let lifetime = match arguments.while_held {
         true => Lifetime::WhileHeld(HoldFiles::in_state(&config.state_dir)),
         false => Lifetime::UntilSignal,

@@ -71,7 +71,7 @@ mod tests {
         let (disconnect_watch, slots) =
             (DisconnectWatch::new(), HandshakeSlots::new(1, CancellationToken::new()));
         let slot = slots.take().await;
-        assert_eq!(slot.await_hello(ready(())).await, Ok(()));
+        assert_eq!(slot.secure_after(ready(())).await, Ok(()));
         let (mut connection, far) = connected();
         let mut watching = std::pin::pin!(disconnect_watch.still_connected(&mut connection, slot));
         assert!(futures_util::poll!(&mut watching).is_pending());

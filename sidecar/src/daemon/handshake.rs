@@ -46,7 +46,7 @@ pub(super) async fn accept_until(daemon: &Daemon, arrival: Arrival, slot: Handsh
     let config = daemon.context.config.load_full();
     let Arrival { stream, source } = arrival;
     let mut connection = Connection::new(stream);
-    let hello = match slot.await_hello(read_hello(until, &mut connection)).await {
+    let hello = match slot.secure_after(read_hello(until, &mut connection)).await {
         Ok(Ok(hello)) => hello,
         Ok(Err(NoHello::Refused(refusal))) => {
             return refuse_connection(daemon, connection, refusal.into(), slot).await;

@@ -1,4 +1,5 @@
-//! Slots for connections whose Hello is awaited.
+//! Slots for connections whose Hello is awaited. On the ports of the admin API, the authenticated request of the connection
+//! takes the place of the Hello.
 //!
 //! Connections are accepted at a limited rate: each costs work, and leaves the others on this listener less time for
 //! their Hello. There are few slots, and a connection that sends nothing holds one. So when all slots are in use and
@@ -99,13 +100,13 @@ impl HandshakeSlots {
 }
 
 impl HandshakeSlot {
-    /// Runs `work` that precedes the Hello, such as a TLS handshake. The slot can be lost meanwhile.
-    pub(crate) async fn until_hello<T>(&self, work: impl Future<Output = T>) -> Result<T, SlotLost> {
+    /// Runs `work` that precedes the Hello, such as a TLS handshake, until it is done or the slot is lost.
+    pub(crate) async fn run_unless_lost<T>(&self, work: impl Future<Output = T>) -> Result<T, SlotLost> {
         self.lost.run_until_cancelled(work).await.ok_or(SlotLost)
     }
 
-    /// Waits for the Hello. After it has arrived, the slot cannot be lost.
-    pub(super) async fn await_hello<T>(&self, hello: impl Future<Output = T>) -> Result<T, SlotLost> {
+    /// Waits for the Hello, or for what takes its place. After that the slot cannot be lost.
+    pub(super) async fn secure_after<T>(&self, hello: impl Future<Output = T>) -> Result<T, SlotLost> {
         let hello = self.lost.run_until_cancelled(hello).await.ok_or(SlotLost)?;
         self.awaiting.lock().by_age.remove(&self.number).map(|_| hello).ok_or(SlotLost)
     }
@@ -149,11 +150,11 @@ mod tests {
             third.as_mut().now_or_never().is_none(),
             "the third got a slot before the first released its own"
         );
-        assert_eq!(first.await_hello(pending::<()>()).now_or_never(), Some(Err(SlotLost)));
-        assert_eq!(first.await_hello(ready(())).await, Err(SlotLost), "a Hello after the loss was accepted");
+        assert_eq!(first.secure_after(pending::<()>()).now_or_never(), Some(Err(SlotLost)));
+        assert_eq!(first.secure_after(ready(())).await, Err(SlotLost), "a Hello after the loss was accepted");
         drop(first);
         third.await;
-        assert_eq!(second.await_hello(ready("hello")).await, Ok("hello"));
+        assert_eq!(second.secure_after(ready("hello")).await, Ok("hello"));
     }
 
     #[tokio::test(start_paused = true)]
@@ -194,7 +195,7 @@ mod tests {
     async fn a_connection_whose_hello_arrived_keeps_its_slot() {
         let slots = HandshakeSlots::new(2, CancellationToken::new());
         let (ready_slot, silent) = (slots.take().await, slots.take().await);
-        ready_slot.await_hello(ready(())).await.unwrap();
+        ready_slot.secure_after(ready(())).await.unwrap();
         let mut third = Box::pin(slots.take());
         assert!(third.as_mut().now_or_never().is_none());
         assert!(!ready_slot.lost.is_cancelled());
@@ -205,11 +206,11 @@ mod tests {
     async fn work_before_the_hello_does_not_secure_the_slot() {
         let slots = HandshakeSlots::new(1, CancellationToken::new());
         let busy = slots.take().await;
-        busy.until_hello(ready(())).await.unwrap();
+        busy.run_unless_lost(ready(())).await.unwrap();
         let mut second = Box::pin(slots.take());
         assert!(second.as_mut().now_or_never().is_none());
-        assert_eq!(busy.until_hello(pending::<()>()).now_or_never(), Some(Err(SlotLost)));
-        assert_eq!(busy.await_hello(ready(())).await, Err(SlotLost));
+        assert_eq!(busy.run_unless_lost(pending::<()>()).now_or_never(), Some(Err(SlotLost)));
+        assert_eq!(busy.secure_after(ready(())).await, Err(SlotLost));
     }
 
     #[tokio::test]
@@ -218,6 +219,6 @@ mod tests {
         let slots = HandshakeSlots::new(1, stop.clone());
         let slot = slots.take().await;
         stop.cancel();
-        assert_eq!(slot.await_hello(pending::<()>()).now_or_never(), Some(Err(SlotLost)));
+        assert_eq!(slot.secure_after(pending::<()>()).now_or_never(), Some(Err(SlotLost)));
     }
 }

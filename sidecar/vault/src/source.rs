@@ -43,7 +43,7 @@ struct ReadSecret {
     /// `None` if no lifetime is known.
     lifetime: Option<Duration>,
     /// How long a certificate or web token in the data is valid without its lease.
-    lifetime_without_lease: Option<Duration>,
+    lifetime_after_revocation: Option<Duration>,
 }
 
 /// Keeps a lease: when this is dropped, the lease is revoked with its token.
@@ -84,7 +84,7 @@ impl SessionVault {
     async fn read_lease(&self, request: SourceRequest<'_>) -> Result<Lease, SecretProblem> {
         let SourceRequest { spec, limits, requester, add_to_scrubbers } = request;
         let (secret, token) = read_with_token(spec, (self, requester), add_to_scrubbers).await?;
-        let ReadSecret { data, request_id, lease, class, requested_at, lifetime, lifetime_without_lease } =
+        let ReadSecret { data, request_id, lease, class, requested_at, lifetime, lifetime_after_revocation } =
             secret;
         let read_mark = token.mark();
         let mut terms = Terms { class, requested_at, lifetime, token_expiry: None };
@@ -113,7 +113,7 @@ impl SessionVault {
             terms,
             hold,
             read_id: Some(Arc::new(ReadId { hash, request_id })),
-            valid_without_lease: lifetime_without_lease.map(|lifetime| requested_at + lifetime),
+            valid_after_revocation_until: lifetime_after_revocation.map(|lifetime| requested_at + lifetime),
         })
     }
 }
@@ -296,7 +296,7 @@ async fn read_origin(
                 _ => RenewalClass::Static { every: *refresh },
             };
             let (data, request_id) = (kv_secret.data, kv_secret.request_id);
-            let (lifetime, lifetime_without_lease) = (None, None);
+            let (lifetime, lifetime_after_revocation) = (None, None);
             return Ok(ReadSecret {
                 data,
                 request_id,
@@ -304,7 +304,7 @@ async fn read_origin(
                 class,
                 requested_at,
                 lifetime,
-                lifetime_without_lease,
+                lifetime_after_revocation,
             });
         }
         VaultOrigin::Generated { path, write: Some(values) } => {
@@ -347,7 +347,7 @@ async fn read_origin(
             (None, None) => (RenewalClass::OwnExpiry, requested()),
         },
     };
-    let lifetime_without_lease =
+    let lifetime_after_revocation =
         lease.as_ref().and_then(|_| embedded_expiry::longest_lifetime_of_values(data.as_bytes(), now));
-    Ok(ReadSecret { data, request_id, lease, class, requested_at, lifetime, lifetime_without_lease })
+    Ok(ReadSecret { data, request_id, lease, class, requested_at, lifetime, lifetime_after_revocation })
 }

@@ -39,11 +39,11 @@ pub(super) async fn handle(
         return Ok(download(sandbox, user, &path.unwrap_or_default()));
     }
     let Some(content) = receive(sandbox, body).await? else { return Err(Cut) };
-    let Some(parts) = parts(&head, path, content) else {
+    let Some(files) = uploaded_files(&head, path, content) else {
         return Ok(error(400, "unsupported content type, or no path"));
     };
     let mut stored = Vec::new();
-    for (path, content) in parts {
+    for (path, content) in files {
         let path = Sandbox::resolve(user, &path);
         if let Err(failure) = store(sandbox.root(), &path, &content) {
             return Ok(error(500, &format!("error opening file: {failure}")));
@@ -61,7 +61,7 @@ async fn receive(sandbox: &Sandbox, mut body: Incoming) -> Result<Option<Bytes>,
         if let Ok(data) = frame.map_err(|_| Cut)?.into_data() {
             content.extend_from_slice(&data);
         }
-        if sandbox.upload_limit().is_some_and(|limit| content.len() >= limit) {
+        if sandbox.dies_at_upload_size().is_some_and(|size| content.len() >= size) {
             sandbox.end();
             return Ok(None);
         }
@@ -70,7 +70,7 @@ async fn receive(sandbox: &Sandbox, mut body: Incoming) -> Result<Option<Bytes>,
 }
 
 /// The files in a request: one that is the body, or several in the parts of a form.
-fn parts(head: &Parts, path: Option<String>, content: Bytes) -> Option<Vec<(String, Bytes)>> {
+fn uploaded_files(head: &Parts, path: Option<String>, content: Bytes) -> Option<Vec<(String, Bytes)>> {
     let kind = head.headers.get("content-type")?.to_str().ok()?;
     if kind.starts_with("application/octet-stream") {
         return Some(vec![(path?, content)]);

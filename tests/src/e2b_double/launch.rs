@@ -36,9 +36,9 @@ pub(super) async fn launch(
     let started = tokio::process::Command::from(command).spawn();
     let mut child = started
         .map_err(|error| RpcError::new("invalid_argument", format!("error starting process: {error}")))?;
-    let watcher = child.id().unwrap_or_default();
-    let pid = inner_pid(watcher).await.unwrap_or(watcher);
-    let process = Arc::new(Process::new(pid, watcher, start, child.stdin.take()));
+    let bubblewrap_pid = child.id().unwrap_or_default();
+    let pid = inner_pid(bubblewrap_pid).await.unwrap_or(bubblewrap_pid);
+    let process = Arc::new(Process::new(pid, bubblewrap_pid, start, child.stdin.take()));
     let output = process.listen();
     sandbox.add(Arc::clone(&process));
     let (watched, owner) = (Arc::clone(&process), Arc::clone(sandbox));
@@ -101,13 +101,14 @@ pub(super) fn bubblewrap_command(
 }
 
 /// The child of bubblewrap's process; `None` if it has exited already.
-async fn inner_pid(watcher: u32) -> Option<u32> {
+async fn inner_pid(bubblewrap_pid: u32) -> Option<u32> {
     for _ in 0..1000 {
-        let children = fs::read_to_string(format!("/proc/{watcher}/task/{watcher}/children")).ok()?;
+        let children =
+            fs::read_to_string(format!("/proc/{bubblewrap_pid}/task/{bubblewrap_pid}/children")).ok()?;
         if let Some(child) = children.split_whitespace().next() {
             return child.parse().ok();
         }
-        if !crate::process::is_alive(watcher) {
+        if !crate::process::is_alive(bubblewrap_pid) {
             return None;
         }
         sleep(Duration::from_millis(1)).await;

@@ -176,8 +176,8 @@ impl E2bDouble {
         self.sandbox(id).die_during_upload(bytes);
     }
 
-    /// From now on the address of the sandboxes is that of this sandbox's `envd` without a platform, which needs neither ids nor
-    /// tokens.
+    /// From now on `sandbox_url` leads straight to this sandbox's `envd`, as if it ran without E2B: requests need no sandbox id
+    /// and no token.
     #[track_caller]
     pub fn serve_alone(&self, id: &str) {
         self.shared.serve_alone(&self.sandbox(id));

@@ -56,7 +56,8 @@ struct Inner {
     processes: BTreeMap<u32, Arc<Process>>,
     /// The last events of processes that have exited.
     ended: BTreeMap<u32, Value>,
-    upload_limit: Option<usize>,
+    /// The sandbox ends when an upload into it has this many bytes.
+    dies_at_upload_size: Option<usize>,
 }
 
 #[derive(Clone, Copy, Eq, PartialEq)]
@@ -118,7 +119,7 @@ impl Sandbox {
             stall: CancellationToken::new(),
             processes: BTreeMap::new(),
             ended: BTreeMap::new(),
-            upload_limit: None,
+            dies_at_upload_size: None,
         };
         let sandbox = Self { id, account, user, directory, inner: Mutex::new(inner) };
         sandbox.init();
@@ -224,11 +225,11 @@ impl Sandbox {
     }
 
     pub(super) fn die_during_upload(&self, bytes: usize) {
-        lock(&self.inner).upload_limit = Some(bytes);
+        lock(&self.inner).dies_at_upload_size = Some(bytes);
     }
 
-    pub(super) fn upload_limit(&self) -> Option<usize> {
-        lock(&self.inner).upload_limit
+    pub(super) fn dies_at_upload_size(&self) -> Option<usize> {
+        lock(&self.inner).dies_at_upload_size
     }
 
     pub(super) fn add(&self, process: Arc<Process>) {

@@ -66,8 +66,8 @@ fn a_client_needs_a_token_or_a_certificate_of_the_authority() {
     certified.get("/v1/sessions").ok();
     assert!(certified.send("POST", "/v1/reload", None).ok()["policy"].is_string());
     // A request with a token has only the token's rights, even over a connection with a client certificate.
-    let scoped = certified.with_token(&remote.token("dev"));
-    assert_eq!(scoped.send("POST", "/v1/reload", None).refusal(), (403, "forbidden"));
+    let with_dev_token = certified.with_token(&remote.token("dev"));
+    assert_eq!(with_dev_token.send("POST", "/v1/reload", None).refusal(), (403, "forbidden"));
 
     for stranger in [remote.authority.client("orchestrator"), Authority::new().client("orchestrator")] {
         let client = remote.client(Some(&stranger));
@@ -113,6 +113,7 @@ fn a_sandbox_is_attached_and_watched_over_tls() {
     let upgrade = "connection: upgrade\r\nupgrade: cofferdam-pipe\r\n";
     let mut pipe = client.open(&client.request("POST", &format!("/v1/attach/{enrolment}/pipe"), upgrade, ""));
     read_until(&mut *pipe, "\r\n\r\n");
+    // A login banner, as a shell prints it: these bytes are not a hub's, so the sidecar must close the pipe.
     pipe.write_all(b"Last login: today\n").unwrap();
     assert!(ends(&mut *pipe), "a pipe without a hub stayed open");
     read_until(&mut *attachment, "\"news\":\"lost\"");
@@ -148,6 +149,8 @@ fn a_reload_reads_the_certificate_again_and_a_bad_one_does_not_replace_it() {
 #[test]
 fn silent_clients_do_not_block_the_port() {
     let remote = Remote::start();
+    // Each group has more clients than the port has slots (64): the first sends nothing, the second finishes the TLS
+    // handshake and then sends no request.
     let _silent: Vec<TcpStream> = (0..200).map(|_| TcpStream::connect(remote.address).unwrap()).collect();
     let idle: Vec<_> = (0..80).map(|_| remote.client(None).connect().unwrap()).collect();
     let client = remote.client(None).with_token(&remote.token("dev"));

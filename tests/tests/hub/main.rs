@@ -57,8 +57,12 @@ impl Scene {
     }
 }
 
-/// Sends slow and quick calls without waiting for them.
-fn send_calls(harness: &mut Harness, round: usize, count: usize) -> Vec<(Value, String)> {
+/// Numbers the times at which a test sends calls, so that the texts of all its calls differ.
+#[derive(Clone, Copy)]
+struct Round(usize);
+
+/// Sends `count` slow and quick calls without waiting for them.
+fn send_calls(harness: &mut Harness, Round(round): Round, count: usize) -> Vec<(Value, String)> {
     (0..count)
         .map(|number| match number % 3 {
             0 => (
@@ -103,7 +107,7 @@ fn two_shims_share_one_pipe_and_one_session() {
     assert_eq!(session_ids(&scene.world).len(), 1, "one sandbox is one session");
     let mode = std::fs::metadata(scene.socket()).unwrap().permissions().mode();
     assert_eq!(mode & 0o7777, 0o600);
-    let hub = attach.command();
+    let hub = attach.command_pid();
     attach.stop();
     assert!(!is_alive(hub), "the command outlived its `attach`");
     assert!(!scene.socket().exists());
@@ -115,8 +119,8 @@ fn a_killed_hub_loses_nothing_and_repeats_nothing() {
     let attach = scene.attach();
     let (mut first, mut second) = (scene.shim(), scene.shim());
     for round in 0..3 {
-        let calls = [send_calls(&mut first, round, 12), send_calls(&mut second, round, 12)];
-        send(attach.command(), Signal::SIGKILL);
+        let calls = [send_calls(&mut first, Round(round), 12), send_calls(&mut second, Round(round), 12)];
+        send(attach.command_pid(), Signal::SIGKILL);
         let [of_first, of_second] = calls;
         expect_responses(&mut first, of_first);
         expect_responses(&mut second, of_second);
@@ -133,11 +137,11 @@ fn a_killed_attach_ends_its_hub_and_the_next_attach_resumes_the_links() {
     let mut attach = scene.attach();
     let mut shim = scene.shim();
     let session = session_ids(&scene.world);
-    let before = send_calls(&mut shim, 0, 6);
-    let hub = attach.command();
+    let before = send_calls(&mut shim, Round(0), 6);
+    let hub = attach.command_pid();
     attach.kill9();
     wait_until("the hub ends with its pipe", || !is_alive(hub));
-    let meanwhile = send_calls(&mut shim, 1, 6);
+    let meanwhile = send_calls(&mut shim, Round(1), 6);
     let _again = scene.attach();
     expect_responses(&mut shim, before);
     expect_responses(&mut shim, meanwhile);
@@ -154,7 +158,7 @@ fn messages_sent_while_detached_are_delivered_afterwards() {
     let asked = shim.send_call("ask_client", json!({"method": "roots/list"}));
     wait_until("both run", || scene.world.executions("tools").len() == 2);
     attach.stop();
-    let calls = send_calls(&mut shim, 0, 6);
+    let calls = send_calls(&mut shim, Round(0), 6);
     assert_eq!(
         shim.answer_within(&slow, Duration::from_millis(1500)),
         None,
@@ -175,7 +179,7 @@ fn shims_reconnect_to_a_killed_sidecar_and_no_call_runs_twice() {
     let attach = scene.attach();
     let mut shim = scene.shim();
     shim.call_text("echo", json!({"text": "before"}));
-    let calls = send_calls(&mut shim, 0, 9);
+    let calls = send_calls(&mut shim, Round(0), 9);
     wait_until("some of them run", || scene.world.executions("tools").len() > 3);
     scene.world.kill9_sidecar();
     scene.world.start_sidecar();
@@ -205,9 +209,9 @@ fn a_stopped_hub_is_detected_and_replaced() {
     let scene = Scene::with(world);
     let attach = scene.attach();
     let mut shim = scene.shim();
-    let hub = attach.command();
+    let hub = attach.command_pid();
     send(hub, Signal::SIGSTOP);
-    let calls = send_calls(&mut shim, 0, 6);
+    let calls = send_calls(&mut shim, Round(0), 6);
     attach.wait_until_output_has("nothing came through the pipe");
     expect_responses(&mut shim, calls);
     assert!(!is_alive(hub), "the stopped hub still exists");
@@ -225,7 +229,7 @@ fn a_shim_that_does_not_read_delays_no_other() {
     for number in 0..20 {
         assert_eq!(other.call_text("big", json!({"bytes": 100_000 + number})).len(), 100_000 + number);
     }
-    let peak = cofferdam_tests::process::peak_memory_kib(attach.command());
+    let peak = cofferdam_tests::process::peak_memory_kib(attach.command_pid());
     assert!(peak < 16 * 1024, "the hub buffers too much that is not read: {peak} KiB");
     stopped.signal(Signal::SIGCONT);
     for call in calls {
@@ -259,7 +263,7 @@ fn a_killed_session_ends_its_attach() {
     let mut attach = scene.attach();
     let mut shim = scene.shim();
     let session = session_ids(&scene.world).remove(0);
-    let hub = attach.command();
+    let hub = attach.command_pid();
     scene.world.cofferdam_text(&["kill", &session]);
     assert_eq!(refusal_of(&shim.call("add", json!({}))), "session_ended");
     assert!(!attach.wait().success());
@@ -392,9 +396,9 @@ fn a_sandbox_without_network_and_files_is_reached_through_a_command() {
     let mut shim = Harness::start(inside, "a shim in a box");
     assert!(shim.initialize().get("result").is_some());
     for round in 0..2 {
-        let calls = send_calls(&mut shim, round, 6);
+        let calls = send_calls(&mut shim, Round(round), 6);
         // Kills the command, not the hub inside: the hub has to detect the closed pipe.
-        send(attach.command(), Signal::SIGKILL);
+        send(attach.command_pid(), Signal::SIGKILL);
         expect_responses(&mut shim, calls);
         attach.wait_until_attached(round + 2);
     }

@@ -104,8 +104,8 @@ fn a_hub_that_outlived_its_client_gives_way_at_once() {
     let mut shim = scene.shim();
     for round in 0..3 {
         platform.wait_until_started(round);
-        let calls = send_calls(&mut shim, round, 6);
-        send(attach.command(), Signal::SIGKILL);
+        let calls = send_calls(&mut shim, Round(round), 6);
+        send(attach.command_pid(), Signal::SIGKILL);
         attach.wait_until_attached(round + 2);
         wait_until("the older hub has ended", || !platform.is_running(round));
         expect_responses(&mut shim, calls);
@@ -121,7 +121,7 @@ fn a_hub_that_outlived_its_client_gives_way_at_once() {
 fn a_hub_gives_way_only_to_one_that_reaches_the_same_sidecar() {
     let scene = Scene::new();
     let attach = scene.attach();
-    let hub = attach.command();
+    let hub = attach.command_pid();
     let other = scene.directory.path().join("other");
     let control = scene.directory.path().join("box/relay.sock.control");
     assert_eq!(std::fs::metadata(&control).unwrap().permissions().mode() & 0o7777, 0o600);
@@ -209,8 +209,8 @@ fn a_hub_with_text_works_where_output_is_decoded() {
     let text = "ü\u{1f600}\n".repeat(100_000);
     assert_eq!(shim.call_text("echo", json!({"text": text})), text);
     assert_eq!(shim.call_text("big", json!({"bytes": 3_000_000})).len(), 3_000_000);
-    let calls = send_calls(&mut shim, 0, 9);
-    send(attach.command(), Signal::SIGKILL);
+    let calls = send_calls(&mut shim, Round(0), 9);
+    send(attach.command_pid(), Signal::SIGKILL);
     attach.wait_until_attached(2);
     expect_responses(&mut shim, calls);
     assert_eq!(scene.world.executions("tools").len(), 11);

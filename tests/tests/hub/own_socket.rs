@@ -14,7 +14,7 @@ fn a_second_hub_on_one_socket_or_one_pipe_is_refused_with_the_next_step() {
     assert_eq!(same_socket.wait(PATIENCE).code(), Some(75));
     let printed = String::from_utf8_lossy(&read(&place.join("first"))).into_owned();
     assert!(
-        printed.contains(&format!("(process {})", attach.command())) && printed.contains("--socket"),
+        printed.contains(&format!("(process {})", attach.command_pid())) && printed.contains("--socket"),
         "{printed}"
     );
     assert_eq!(connected(&scene.relay(), "tools").call_text("add", json!({"a": 1, "b": 1})), "2");

@@ -20,7 +20,7 @@ pub(crate) fn listening_hub(scene: &Scene, endpoint: SocketAddr, more: &[&str]) 
 }
 
 #[test]
-fn a_client_without_the_key_gets_nothing_from_a_listening_hub() {
+fn a_client_without_the_key_gets_no_message_from_a_listening_hub() {
     let scene = Scene::new();
     let endpoint = free_address();
     let socket = scene.socket().display().to_string();
@@ -44,15 +44,22 @@ fn a_client_without_the_key_gets_nothing_from_a_listening_hub() {
         String::from_utf8_lossy(&read(&stderr)).contains("did not prove the sidecar's key")
     });
     assert_eq!(impostor.times_attached(), 0);
-    assert!(!scene.socket().exists());
+    assert!(!scene.socket().exists(), "the hub opened its socket before the sidecar had proved its key");
+}
 
-    // A silent client delays no other.
+#[test]
+fn silent_clients_of_a_listening_hub_delay_no_other_and_calls_survive_another_attach() {
+    let scene = Scene::new();
+    let endpoint = free_address();
+    let socket = scene.socket().display().to_string();
+    let (_hub, _) = listening_hub(&scene, endpoint, &["--socket", &socket]);
+    let address = endpoint.to_string();
     let _silent: Vec<TcpStream> = (0..20).map(|_| TcpStream::connect(&address).unwrap()).collect();
     let attach = Attach::start(&scene.world, &["dial", &address, "--grant", "dev"]);
     attach.wait_until_attached(1);
     let mut shim = scene.shim();
     assert_eq!(shim.call_text("add", json!({"a": 1, "b": 1})), "2");
-    let calls = send_calls(&mut shim, 0, 6);
+    let calls = send_calls(&mut shim, Round(0), 6);
     attach.stop();
     let _again = Attach::start(&scene.world, &["dial", &address, "--grant", "dev"]);
     expect_responses(&mut shim, calls);
@@ -72,9 +79,9 @@ fn a_shim_that_listens_is_dialled_without_a_hub() {
     assert!(shim.answer_to(&first).get("result").is_some());
     shim.notify("notifications/initialized", json!({}));
     attach.wait_until_attached(1);
-    let calls = send_calls(&mut shim, 0, 6);
+    let calls = send_calls(&mut shim, Round(0), 6);
     attach.stop();
-    let meanwhile = send_calls(&mut shim, 1, 6);
+    let meanwhile = send_calls(&mut shim, Round(1), 6);
     let _again = Attach::start(&scene.world, &["dial", &address, "--grant", "dev"]);
     expect_responses(&mut shim, calls);
     expect_responses(&mut shim, meanwhile);
@@ -112,9 +119,9 @@ fn on_loopback_a_shim_must_send_the_hubs_key() {
         let _ = client.read_to_end(&mut received);
         assert!(received.is_empty(), "{:?}", String::from_utf8_lossy(&received));
     }
-    // The next hub has another port and another key.
-    let calls = send_calls(&mut shim, 0, 6);
-    send(attach.command(), Signal::SIGKILL);
+    // After the death of its command, `attach` starts another hub, which has another port and another key.
+    let calls = send_calls(&mut shim, Round(0), 6);
+    send(attach.command_pid(), Signal::SIGKILL);
     expect_responses(&mut shim, calls);
     assert_ne!(std::fs::read_to_string(&file).unwrap(), text);
     assert_eq!(scene.world.executions("tools").len(), 7);

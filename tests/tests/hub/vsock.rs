@@ -98,7 +98,7 @@ fn a_machine_with_a_hub_is_dialled_through_its_monitor() {
     attach.wait_until_attached(1);
     let (mut first, mut second) = (scene.shim(), scene.shim());
     for round in 0..2 {
-        let calls = [send_calls(&mut first, round, 6), send_calls(&mut second, round, 6)];
+        let calls = [send_calls(&mut first, Round(round), 6), send_calls(&mut second, Round(round), 6)];
         assert_eq!(monitor.cut(), 1);
         let [of_first, of_second] = calls;
         expect_responses(&mut first, of_first);
@@ -126,7 +126,7 @@ fn a_shim_in_a_machine_is_dialled_through_its_monitor() {
     let _attach = Attach::start(&scene.world, &["dial", &monitor.address(7443), "--grant", "dev"]);
     assert!(shim.answer_to(&first).get("result").is_some());
     shim.notify("notifications/initialized", json!({}));
-    let calls = send_calls(&mut shim, 0, 6);
+    let calls = send_calls(&mut shim, Round(0), 6);
     expect_responses(&mut shim, calls);
     assert_eq!(other.executions("tools").len(), 0);
     assert_eq!(scene.world.executions("tools").len(), 6);

@@ -8,7 +8,7 @@ use cofferdam_tests::proxy::{Proxy, ProxyBehaviour};
 use serde_json::Value;
 use tokio::io::AsyncWriteExt as _;
 
-use crate::support::{Peers, Sandbox, with_a_port};
+use crate::support::{Peers, Sandbox, world_with_tls_port};
 
 struct Case {
     what: &'static str,
@@ -21,7 +21,7 @@ struct Case {
 #[test]
 fn each_connection_problem_is_reported_with_the_next_step() {
     let peers = Peers::new();
-    let (world, place) = with_a_port(|builder, _| builder);
+    let (world, sidecar_address) = world_with_tls_port();
     let old = peers.tls(&[&rustls::version::TLS12], |_| async {});
     let plain_web_server = peers.web_server("HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n");
     let not_found = peers.web_server("HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n");
@@ -94,7 +94,7 @@ fn each_connection_problem_is_reported_with_the_next_step() {
         case(
             "403",
             through(forbids.to_string()),
-            format!("connections to {place} (status 403)"),
+            format!("connections to {sidecar_address} (status 403)"),
             "use another proxy with `--proxy`",
         ),
         case(

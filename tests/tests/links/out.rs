@@ -11,18 +11,19 @@ use cofferdam_tests::server::Server;
 use cofferdam_tests::world::World;
 use serde_json::json;
 
-use crate::support::{Peers, Sandbox, assert_link_works, with_a_port};
+use crate::support::{Peers, Sandbox, assert_link_works, changed_world_with_tls_port, world_with_tls_port};
 
 #[test]
 fn a_call_over_tls() {
-    let (world, _) = with_a_port(|builder, _| builder);
+    let (world, _) = world_with_tls_port();
     assert_link_works(&world, Sandbox::enrolled(&world, "a").shim(&[]));
 }
 
 #[test]
 fn a_call_over_a_web_socket_on_the_same_port() {
-    let (world, _) =
-        with_a_port(|builder, place| builder.relay(&format!("advertise = \"wss://{place}/relay\"")));
+    let (world, _) = changed_world_with_tls_port(|builder, sidecar_address| {
+        builder.relay(&format!("advertise = \"wss://{sidecar_address}/relay\""))
+    });
     let sandbox = Sandbox::enrolled(&world, "a");
     assert!(sandbox.enrolment.contains(":wss://"), "{}", sandbox.enrolment);
     assert_link_works(&world, sandbox.shim(&[]));
@@ -31,8 +32,8 @@ fn a_call_over_a_web_socket_on_the_same_port() {
 #[test]
 fn a_call_behind_a_load_balancer_that_terminates_tls() {
     let peers = Peers::new();
-    let (world, place) = with_a_port(|builder, _| builder);
-    let front = peers.balancer(place);
+    let (world, sidecar_address) = world_with_tls_port();
+    let front = peers.balancer(sidecar_address);
     let sandbox = Sandbox::enrolled(&world, "a");
     assert_link_works(&world, sandbox.shim(&["--relay", &format!("wss://{front}/relay")]));
 }
@@ -43,8 +44,8 @@ const ALICE: &str = "Basic YWxpY2U6d29uZGVyIGxhbmQ=";
 #[test]
 fn a_call_through_a_proxy_with_a_password() {
     for link in ["tls://relay.invalid:7443", "wss://relay.invalid/relay"] {
-        let (world, place) = with_a_port(|builder, _| builder);
-        let proxy = Proxy::start(ProxyBehaviour::Connects { to: place, authorization: ALICE });
+        let (world, sidecar_address) = world_with_tls_port();
+        let proxy = Proxy::start(ProxyBehaviour::Connects { to: sidecar_address, authorization: ALICE });
         let sandbox = Sandbox::enrolled(&world, "a");
         let mut command = sandbox.command();
         // This name does not resolve: only the proxy can connect to it.
@@ -58,8 +59,8 @@ fn a_call_through_a_proxy_with_a_password() {
 
 #[test]
 fn a_proxy_on_the_command_line_overrides_no_proxy() {
-    let (world, place) = with_a_port(|builder, _| builder);
-    let proxy = Proxy::start(ProxyBehaviour::Connects { to: place, authorization: ALICE });
+    let (world, sidecar_address) = world_with_tls_port();
+    let proxy = Proxy::start(ProxyBehaviour::Connects { to: sidecar_address, authorization: ALICE });
     let url = format!("http://alice:wonder%20land@{}", proxy.address);
     let shim_with_no_proxy = |arguments: &[&str], name: &str| {
         let mut command = Sandbox::enrolled(&world, name).command();
@@ -71,13 +72,13 @@ fn a_proxy_on_the_command_line_overrides_no_proxy() {
     assert_eq!(proxy.request_lines(), [""; 0], "the proxy was used although NO_PROXY names the sidecar");
     let mut through = shim_with_no_proxy(&["--server", "tools", "--proxy", &url], "through");
     through.initialize();
-    assert_eq!(proxy.request_lines(), [format!("CONNECT {place} HTTP/1.1")]);
+    assert_eq!(proxy.request_lines(), [format!("CONNECT {sidecar_address} HTTP/1.1")]);
 }
 
 /// After a restart the sidecar has the same key and enrolments but no links: the shim opens a new link by itself.
 #[test]
 fn shims_reconnect_to_a_restarted_sidecar() {
-    let (mut world, _) = with_a_port(|builder, _| builder);
+    let (mut world, _) = world_with_tls_port();
     let mut shim = Sandbox::enrolled(&world, "a").shim(&[]);
     shim.initialize();
     assert_eq!(shim.call_text("add", json!({"a": 1, "b": 2})), "3");
@@ -95,7 +96,7 @@ fn a_machine_has_a_socket_for_its_port() {
         .server("tools", Server::fixture())
         .relay(&format!("vsock-dir = {:?}", machines.path()))
         .start();
-    let enroll = |place: &str| world.cofferdam(&["enroll", "--grant", "dev", "--socket", place]);
+    let enroll = |socket: &str| world.cofferdam(&["enroll", "--grant", "dev", "--socket", socket]);
     let enrolled = enroll(&directory("vm1"));
     assert_eq!(String::from_utf8_lossy(&enrolled.stdout), "vsock:2:7443\n");
     let mut command = command(built("COFFERDAM_SHIM_BIN", "cofferdam-shim"));
@@ -107,7 +108,7 @@ fn a_machine_has_a_socket_for_its_port() {
 
 #[test]
 fn other_protocols_at_the_port_disturb_no_link() {
-    let (mut world, place) = with_a_port(|builder, _| builder);
+    let (mut world, sidecar_address) = world_with_tls_port();
     let garbage: [&[u8]; 6] = [
         b"GET / HTTP/1.1\r\nHost: x\r\n\r\n",
         b"POST / HTTP/1.1\r\nHost: x\r\n\r\n",
@@ -117,7 +118,7 @@ fn other_protocols_at_the_port_disturb_no_link() {
         &[0; 4096],
     ];
     for bytes in garbage {
-        let mut stream = TcpStream::connect(place).unwrap();
+        let mut stream = TcpStream::connect(sidecar_address).unwrap();
         stream.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
         stream.write_all(bytes).unwrap();
         let mut printed = Vec::new();
@@ -132,7 +133,7 @@ fn other_protocols_at_the_port_disturb_no_link() {
     // More silent or incomplete connections than slots.
     let _silent: Vec<TcpStream> = (0..200)
         .map(|number| {
-            let mut stream = TcpStream::connect(place).unwrap();
+            let mut stream = TcpStream::connect(sidecar_address).unwrap();
             let half: [&[u8]; 4] = [b"", b"G", &[0x16], b"GET / HTTP/1.1\r\nHost:"];
             stream.write_all(half[number % 4]).unwrap();
             stream

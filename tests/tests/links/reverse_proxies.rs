@@ -8,13 +8,13 @@ use cofferdam_tests::process::output_of;
 use cofferdam_tests::reverse_proxy::{ReverseProxy, ReverseProxyProgram};
 use serde_json::json;
 
-use crate::support::{Sandbox, assert_link_works, with_a_port};
+use crate::support::{Sandbox, assert_link_works, world_with_tls_port};
 
 /// Asserts that every kind of call passes through a proxy with this site.
 #[track_caller]
 fn assert_site_carries_links(program: ReverseProxyProgram, site: &str) {
-    let (world, sidecar) = with_a_port(|builder, _| builder);
-    let Some(proxy) = ReverseProxy::start(program, site, sidecar) else { return };
+    let (world, sidecar_address) = world_with_tls_port();
+    let Some(proxy) = ReverseProxy::start(program, site, sidecar_address) else { return };
     let relay = format!("wss://{}/relay", proxy.listens_at);
     assert_link_works(&world, Sandbox::enrolled(&world, "a").shim(&["--relay", &relay]));
 }
@@ -50,8 +50,8 @@ fn an_nginx_that_drops_upgrades_is_reported_with_the_lines_to_add() {
     let program = ReverseProxyProgram::Nginx;
     let without_version = program.example().replace("proxy_http_version 1.1;", "");
     for site in [program.default_site(), &without_version] {
-        let (world, sidecar) = with_a_port(|builder, _| builder);
-        let Some(proxy) = ReverseProxy::start(program, site, sidecar) else { return };
+        let (world, sidecar_address) = world_with_tls_port();
+        let Some(proxy) = ReverseProxy::start(program, site, sidecar_address) else { return };
         let problem = reported_problem(&Sandbox::enrolled(&world, "a"), "wss", proxy.listens_at);
         for part in
             ["does not forward WebSocket upgrades (status 426)", "HTTP/1.1", "`Upgrade`", "`Connection`"]
@@ -66,8 +66,10 @@ fn an_nginx_that_drops_upgrades_is_reported_with_the_lines_to_add() {
 #[test]
 fn a_tls_address_of_a_reverse_proxy_is_reported_with_the_right_scheme() {
     for program in ReverseProxyProgram::ALL {
-        let (world, sidecar) = with_a_port(|builder, _| builder);
-        let Some(proxy) = ReverseProxy::start(program, program.default_site(), sidecar) else { return };
+        let (world, sidecar_address) = world_with_tls_port();
+        let Some(proxy) = ReverseProxy::start(program, program.default_site(), sidecar_address) else {
+            return;
+        };
         let problem = reported_problem(&Sandbox::enrolled(&world, "a"), "tls", proxy.listens_at);
         assert!(problem.contains("use a `wss://` address"), "{program:?}: {problem}");
     }
@@ -76,8 +78,10 @@ fn a_tls_address_of_a_reverse_proxy_is_reported_with_the_right_scheme() {
 #[test]
 fn a_restart_of_a_reverse_proxy_loses_and_repeats_nothing() {
     for program in ReverseProxyProgram::ALL {
-        let (world, sidecar) = with_a_port(|builder, _| builder);
-        let Some(mut proxy) = ReverseProxy::start(program, program.example(), sidecar) else { return };
+        let (world, sidecar_address) = world_with_tls_port();
+        let Some(mut proxy) = ReverseProxy::start(program, program.example(), sidecar_address) else {
+            return;
+        };
         let relay = format!("wss://{}/relay", proxy.listens_at);
         let mut shim = Sandbox::enrolled(&world, "a").shim(&["--relay", &relay]);
         shim.initialize();
@@ -96,8 +100,8 @@ fn a_restart_of_a_reverse_proxy_loses_and_repeats_nothing() {
 #[test]
 fn a_stopped_sidecar_behind_a_reverse_proxy_is_named_and_reconnected() {
     for program in ReverseProxyProgram::ALL {
-        let (mut world, sidecar) = with_a_port(|builder, _| builder);
-        let Some(proxy) = ReverseProxy::start(program, program.example(), sidecar) else { return };
+        let (mut world, sidecar_address) = world_with_tls_port();
+        let Some(proxy) = ReverseProxy::start(program, program.example(), sidecar_address) else { return };
         let relay = format!("wss://{}/relay", proxy.listens_at);
         let sandbox = Sandbox::enrolled(&world, "a");
         let mut shim = sandbox.shim(&["--relay", &relay]);
@@ -113,7 +117,8 @@ fn a_stopped_sidecar_behind_a_reverse_proxy_is_named_and_reconnected() {
     }
 }
 
-/// nginx also speaks no TLS newer than 1.2 to the servers behind it, unless it is told otherwise.
+/// The first site uses TLS 1.2 towards the sandbox. The second uses it towards the sidecar: there nginx uses at most TLS 1.2 by
+/// default.
 #[test]
 fn tls_1_2_carries_links_on_both_sides_of_a_reverse_proxy() {
     let program = ReverseProxyProgram::Nginx;
@@ -131,8 +136,8 @@ fn a_reverse_proxy_with_tls_older_than_1_2_is_reported() {
     let program = ReverseProxyProgram::Nginx;
     let outdated = "listen 443 ssl;\n    ssl_protocols TLSv1.1;\n    ssl_ciphers ALL:@SECLEVEL=0;";
     let site = program.example().replace("listen 443 ssl;", outdated);
-    let (world, sidecar) = with_a_port(|builder, _| builder);
-    let Some(proxy) = ReverseProxy::start(program, &site, sidecar) else { return };
+    let (world, sidecar_address) = world_with_tls_port();
+    let Some(proxy) = ReverseProxy::start(program, &site, sidecar_address) else { return };
     let problem = reported_problem(&Sandbox::enrolled(&world, "a"), "wss", proxy.listens_at);
     for part in ["no TLS newer than 1.1", "enable TLS 1.2 or 1.3"] {
         assert!(problem.contains(part), "{part:?} in: {problem}");

@@ -23,7 +23,14 @@ use tokio::task::JoinHandle;
 use tokio_rustls::TlsAcceptor;
 
 /// A world whose sidecar listens on a TLS port, and the address of that port.
-pub(crate) fn with_a_port(change: impl FnOnce(Builder, SocketAddr) -> Builder) -> (World, SocketAddr) {
+pub(crate) fn world_with_tls_port() -> (World, SocketAddr) {
+    changed_world_with_tls_port(|builder, _| builder)
+}
+
+/// The same, with changes to the configuration; `change` gets the address of the port.
+pub(crate) fn changed_world_with_tls_port(
+    change: impl FnOnce(Builder, SocketAddr) -> Builder,
+) -> (World, SocketAddr) {
     let endpoint = free_address();
     let builder = World::new().server("tools", Server::fixture()).relay(&format!("tls = \"{endpoint}\""));
     (change(builder, endpoint).start(), endpoint)

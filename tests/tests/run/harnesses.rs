@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use cofferdam_tests::agents::{Agent, Report, held_model_for, model_for};
 use cofferdam_tests::deadline::{holds_within, wait_until};
-use cofferdam_tests::local_run::{LocalRun, contents};
 use cofferdam_tests::process::{Running, built, into_file, is_alive, output_of, send};
+use cofferdam_tests::run_user::{RunUser, contents};
 use cofferdam_tests::sandboxes::PodmanEngine;
 use cofferdam_tests::terminal::Terminal;
 use cofferdam_tests::tools::Tool;
@@ -47,7 +47,7 @@ impl SandboxKind {
 
 /// A user with one of the harnesses installed, and files that must neither change nor be visible in the sandbox.
 struct HarnessUser {
-    local_run: LocalRun,
+    run_user: RunUser,
     agent: Agent,
     kind: SandboxKind,
     programs: PathBuf,
@@ -65,12 +65,12 @@ impl HarnessUser {
         user.write("project/README.md", "a project");
         let before = contents(&user.home());
         let programs = install_link(&user, agent, &program);
-        Some(Self { local_run: user, agent, kind, programs, before })
+        Some(Self { run_user: user, agent, kind, programs, before })
     }
 
     /// `cofferdam run`, without a command.
     fn command(&self) -> Command {
-        let mut command = self.local_run.command(self.kind.options());
+        let mut command = self.run_user.command(self.kind.options());
         let path = std::env::var("PATH").unwrap_or_default();
         command.env("PATH", format!("{}:{path}", self.programs.display()));
         if let SandboxKind::Podman(podman) = &self.kind {
@@ -81,13 +81,13 @@ impl HarnessUser {
 
     #[track_caller]
     fn assert_nothing_changed_or_left(&self) {
-        let after = contents(&self.local_run.home()).into_iter();
+        let after = contents(&self.run_user.home()).into_iter();
         let after: Vec<_> = after.filter(|(path, _)| !path.starts_with(&self.programs)).collect();
         assert_eq!(after, self.before, "the user's files have changed");
         if let SandboxKind::Podman(podman) = &self.kind {
             assert_eq!(podman.containers(), "");
         }
-        self.local_run.assert_nothing_left();
+        self.run_user.assert_nothing_left();
     }
 }
 
@@ -166,11 +166,11 @@ fn assert_calls_a_tool_after_the_sidecar_restarted(agent: Agent, kind: Option<Sa
     let mut command = user.command();
     agent.arguments_in_sandbox(&mut command, &model);
     let (out, err) =
-        (user.local_run.world.layout().root().join("out"), user.local_run.world.layout().root().join("err"));
+        (user.run_user.world.layout().root().join("out"), user.run_user.world.layout().root().join("err"));
     command.stdin(std::process::Stdio::null()).stdout(into_file(&out)).stderr(into_file(&err));
     let mut run = Running::spawn(command, "a harness in a sandbox");
     wait_until("the harness asks its model", || !model.requests().is_empty());
-    let sidecar = user.local_run.wait_for_sidecar();
+    let sidecar = user.run_user.wait_for_sidecar();
     send(sidecar, Signal::SIGKILL);
     wait_until("the sidecar is gone", || !is_alive(sidecar));
     model.release();
@@ -199,10 +199,10 @@ fn assert_returns_the_exit_code(agent: Agent, kind: Option<SandboxKind>) {
     let Some(user) = HarnessUser::new(agent, kind) else { return };
     let Some(program) = agent.program() else { return };
     let mut outside = cofferdam_tests::process::command(program);
-    outside.arg("--no-such-option").env("HOME", user.local_run.temporary());
+    outside.arg("--no-such-option").env("HOME", user.run_user.temporary());
     let expected = output_of(outside, "a harness outside").status.code();
-    std::fs::remove_dir_all(user.local_run.temporary()).expect("it may have files of the harness");
-    std::fs::create_dir(user.local_run.temporary()).expect("it was just removed");
+    std::fs::remove_dir_all(user.run_user.temporary()).expect("it may have files of the harness");
+    std::fs::create_dir(user.run_user.temporary()).expect("it was just removed");
     let mut command = user.command();
     command.args(["--", user.agent.command_name(), "--no-such-option"]);
     let output = output_of(command, "a harness in a sandbox");
@@ -268,7 +268,7 @@ fn assert_exits_at_ctrl_c(terminal: &mut Terminal) {
 }
 
 /// Creates a directory for the PATH whose only entry is a link to the harness, as installers create it.
-fn install_link(user: &LocalRun, agent: Agent, program: &Path) -> std::path::PathBuf {
+fn install_link(user: &RunUser, agent: Agent, program: &Path) -> std::path::PathBuf {
     let directory = user.home().join(".local/bin");
     std::fs::create_dir_all(&directory).expect("a temporary directory is writable");
     std::os::unix::fs::symlink(program, directory.join(agent.command_name())).expect("it is new");

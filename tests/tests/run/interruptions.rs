@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use cofferdam_tests::deadline::{PATIENCE, holds_within, wait_until};
 use cofferdam_tests::http::{Reply, listen};
-use cofferdam_tests::local_run::LocalRun;
 use cofferdam_tests::process::{Running, children_of, into_file, is_alive};
+use cofferdam_tests::run_user::RunUser;
 use cofferdam_tests::sandboxes::PodmanEngine;
 use cofferdam_tests::tools::Tool;
 use nix::fcntl::{Flock, FlockArg};
@@ -20,7 +20,7 @@ use super::{text, user};
 const INTERRUPTED: i32 = 130;
 
 /// Starts a run whose stderr is written to the returned file.
-fn start(mut command: Command, user: &LocalRun) -> (Running, std::path::PathBuf) {
+fn start(mut command: Command, user: &RunUser) -> (Running, std::path::PathBuf) {
     let errors = user.world.layout().root().join("errors");
     command.stderr(into_file(&errors));
     (Running::spawn(command, "cofferdam run"), errors)

@@ -5,8 +5,8 @@ use std::process::Command;
 use cofferdam_tests::deadline::wait_until;
 use cofferdam_tests::encodings::assert_absent;
 use cofferdam_tests::harness::Harness;
-use cofferdam_tests::local_run::LocalRun;
 use cofferdam_tests::process::{built, is_alive, send};
+use cofferdam_tests::run_user::RunUser;
 use cofferdam_tests::sandboxes::PodmanEngine;
 use cofferdam_tests::tools::Tool;
 use nix::sys::signal::Signal;
@@ -24,7 +24,7 @@ fn bubblewrap() {
 }
 
 #[test]
-fn podman_with_the_system_of_this_machine() {
+fn podman_without_an_image_uses_this_machines_file_system() {
     let Some(podman) = PodmanEngine::open() else { return };
     let user = user();
     let mut command = user.command(&["--sandbox", "podman", "--", "cofferdam-shim", "--server", "tools"]);
@@ -88,13 +88,14 @@ fn srt_hides_the_files_and_sockets_of_the_sidecar() {
     command.env("PATH", user.search_path());
     let output = cofferdam_tests::process::output_of(command, "cofferdam run");
     let seen = super::text(&output.stdout);
+    // The probe prints one line for each of the two sockets: `ok` if it could connect, otherwise the error.
     assert!(seen.lines().count() >= 2 && !seen.contains("ok"), "{seen}\n{}", super::text(&output.stderr));
     assert!(!seen.contains(CANARY) && !seen.contains("audit") && !seen.contains("[servers"), "{seen}");
     user.assert_nothing_left();
 }
 
 /// The command of a scripted client in a container of this image, with the podman of the test.
-pub(crate) fn client_in_image(user: &LocalRun, podman: &PodmanEngine, kind: &str, image: &str) -> Command {
+pub(crate) fn client_in_image(user: &RunUser, podman: &PodmanEngine, kind: &str, image: &str) -> Command {
     let shim = ["cofferdam-shim", "--server", "tools"];
     let mut command = user.command(&[&["--sandbox", kind, "--image", image, "--"][..], &shim].concat());
     podman.configure(&mut command);
@@ -103,7 +104,7 @@ pub(crate) fn client_in_image(user: &LocalRun, podman: &PodmanEngine, kind: &str
 
 /// Lists and calls tools, kills the sidecar, calls again, closes stdin as a harness does, and asserts that nothing is left.
 #[track_caller]
-pub(crate) fn assert_tools_work_and_nothing_is_left(user: &LocalRun, mut client: Harness) {
+pub(crate) fn assert_tools_work_and_nothing_is_left(user: &RunUser, mut client: Harness) {
     assert_eq!(client.initialize()["result"]["serverInfo"]["name"], "fixture-server");
     let tools = client.request("tools/list", json!({}));
     assert!(tools["result"]["tools"].as_array().is_some_and(|tools| tools.len() > 10), "{tools}");

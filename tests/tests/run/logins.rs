@@ -4,7 +4,7 @@
 use std::path::PathBuf;
 use std::process::Output;
 
-use cofferdam_tests::local_run::LocalRun;
+use cofferdam_tests::run_user::RunUser;
 use cofferdam_tests::tools::Tool;
 
 use super::{text, user};
@@ -13,7 +13,7 @@ const LOGIN: &str = r#"{"claudeAiOauth":{"accessToken":"login-of-the-user","expi
 
 /// A user who is logged in to Claude Code.
 struct LoggedIn {
-    user: LocalRun,
+    user: RunUser,
     login: PathBuf,
 }
 

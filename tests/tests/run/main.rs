@@ -14,7 +14,7 @@ mod unprivileged;
 mod visibility;
 mod without_root;
 
-use cofferdam_tests::local_run::LocalRun;
+use cofferdam_tests::run_user::RunUser;
 use cofferdam_tests::server::Server;
 use cofferdam_tests::world::World;
 
@@ -22,9 +22,9 @@ const CANARY: &str = "canary-5b0d6a3f9c-must-not-cross";
 
 /// A user with one server whose credential is a canary.
 #[track_caller]
-fn user() -> LocalRun {
+fn user() -> RunUser {
     let server = Server::fixture().env("SECRET", "{local.value}");
-    LocalRun::new(World::new().secret_file("local", CANARY).server("tools", server))
+    RunUser::new(World::new().secret_file("local", CANARY).server("tools", server))
 }
 
 fn text(bytes: &[u8]) -> String {

@@ -3,13 +3,13 @@
 use std::os::unix::fs::PermissionsExt as _;
 use std::process::Output;
 
-use cofferdam_tests::local_run::LocalRun;
 use cofferdam_tests::process::output_of;
+use cofferdam_tests::run_user::RunUser;
 
 use super::{text, user};
 
 #[track_caller]
-fn assert_refused(user: &LocalRun, output: &Output, code: i32, expected: &[&str]) {
+fn assert_refused(user: &RunUser, output: &Output, code: i32, expected: &[&str]) {
     let stderr = text(&output.stderr);
     assert_eq!(output.status.code(), Some(code), "{stderr}");
     for text in expected.iter().chain(&["hint: "]) {

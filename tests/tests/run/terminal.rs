@@ -1,7 +1,7 @@
 //! The command at a terminal: it has its own terminal, with the size of the user's, and gets Ctrl-C.
 
 use cofferdam_tests::deadline::wait_until;
-use cofferdam_tests::local_run::LocalRun;
+use cofferdam_tests::run_user::RunUser;
 use cofferdam_tests::terminal::Terminal;
 use cofferdam_tests::tools::Tool;
 
@@ -9,7 +9,7 @@ use super::user;
 
 /// A terminal with `cofferdam run` on it.
 #[track_caller]
-fn start(user: &LocalRun, arguments: &[&str]) -> Terminal {
+fn start(user: &RunUser, arguments: &[&str]) -> Terminal {
     Terminal::of(user.command(arguments))
 }
 

@@ -8,8 +8,8 @@ use std::process::{Command, Stdio};
 
 use cofferdam_tests::deadline::{PATIENCE, wait_until};
 use cofferdam_tests::harness::Harness;
-use cofferdam_tests::local_run::LocalRun;
 use cofferdam_tests::process::{Running, built, output_of};
+use cofferdam_tests::run_user::RunUser;
 use cofferdam_tests::server::Server;
 use cofferdam_tests::tools::{Tool, cannot_run};
 use cofferdam_tests::world::World;
@@ -21,7 +21,7 @@ pub(crate) const USER: u32 = 1000;
 
 /// A user with copies of the programs: only root may have access to the directories in which they were built.
 pub(crate) struct Unprivileged {
-    pub(crate) user: LocalRun,
+    pub(crate) user: RunUser,
     programs: tempfile::TempDir,
 }
 
@@ -44,7 +44,7 @@ impl Unprivileged {
         }
         let fixture = programs.path().join("fixture-server").display().to_string();
         let server = Server::command([fixture]).env("SECRET", "{local.value}");
-        let user = LocalRun::new(World::new().secret_file("local", CANARY).server("tools", server));
+        let user = RunUser::new(World::new().secret_file("local", CANARY).server("tools", server));
         let made = Self { user, programs };
         made.give_files_to_user();
         Some(made)

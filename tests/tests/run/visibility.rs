@@ -2,7 +2,7 @@
 
 use std::process::Command;
 
-use cofferdam_tests::local_run::contents;
+use cofferdam_tests::run_user::contents;
 use cofferdam_tests::sandboxes::PodmanEngine;
 use cofferdam_tests::tools::Tool;
 

@@ -1,4 +1,12 @@
-"""Cofferdam's SDK: attach sandboxes and control a sidecar from an orchestrator. Only the standard library is needed."""
+"""Cofferdam's SDK: attach sandboxes and control a sidecar from an orchestrator. Only the standard library is needed.
+
+Types with similar names, most of them named as in the admin API's OpenAPI document:
+
+- `Attachment` is what `attach` returns, for a `with` statement; `Attached` is the attached sandbox inside of it.
+- `AttachmentStatus` is the state of one attachment to a platform's sandbox, as `attachments` and `sessions` list it.
+- `AttachedSandbox` is an entry of `Sessions.attached`: a sandbox that is attached without a platform and has no link now.
+- `Description` is an entry of `Sessions.sessions`: one link with its session, server and credentials.
+"""
 
 from ._async import AsyncWatch
 from ._blocking import Watch

@@ -64,18 +64,18 @@ class Endpoint:
         """Uses the arguments first, then the environment, then the sidecar's default socket."""
         if socket is not None and url is not None:
             raise SettingsError("`socket` and `url` exclude each other: give only one of them")
-        found = os.environ if environment is None else environment
-        if socket is None and url is None and found.get("COFFERDAM_URL"):
-            url = found["COFFERDAM_URL"]
-            token = token if token is not None else found.get("COFFERDAM_TOKEN") or None
-            ca_file = ca_file if ca_file is not None else found.get("COFFERDAM_CA_FILE") or None
+        variables = os.environ if environment is None else environment
+        if socket is None and url is None and variables.get("COFFERDAM_URL"):
+            url = variables["COFFERDAM_URL"]
+            token = token if token is not None else variables.get("COFFERDAM_TOKEN") or None
+            ca_file = ca_file if ca_file is not None else variables.get("COFFERDAM_CA_FILE") or None
         token = None if token is None else _checked(token)
         if url is not None:
             return cls(_remote(url, ca_file), token)
         if ca_file is not None:
             raise SettingsError("`ca_file` is for a `url`: a socket has no certificate")
         if socket is None:
-            socket = found.get("COFFERDAM_ADMIN_SOCKET") or _default_socket(found)
+            socket = variables.get("COFFERDAM_ADMIN_SOCKET") or _default_socket(variables)
         return cls(Path(socket), token)
 
 

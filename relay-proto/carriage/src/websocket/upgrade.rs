@@ -22,6 +22,13 @@ pub struct Header {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum UpgradeError {
+    /// On the sidecar's side: the request is not that of a WebSocket client of version 13.
+    // Short: the log has room for 200 bytes.
+    #[error(
+        "the WebSocket upgrade request has no valid `Sec-WebSocket-Key`, or another version than 13; does a proxy in between \
+         change these headers?"
+    )]
+    BadRequest,
     #[error("the peer closed the connection during the WebSocket upgrade; see its log")]
     Closed,
     #[error(
@@ -114,7 +121,7 @@ pub async fn accept<S: Stream>(mut stream: S) -> Result<WebSocketStream<S>, Upgr
     }
     let key = request.single_value("sec-websocket-key").filter(|key| key.len() == 24);
     let (Some(key), Some("13")) = (key, request.single_value("sec-websocket-version")) else {
-        return refuse(stream, "400 Bad Request", UpgradeError::Status(400)).await;
+        return refuse(stream, "400 Bad Request", UpgradeError::BadRequest).await;
     };
     let response = format!(
         "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Accept: {}\r\n\r\n",

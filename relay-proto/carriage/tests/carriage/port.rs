@@ -149,18 +149,22 @@ async fn http_without_an_upgrade_gets_an_error_status() {
         assert!(response.starts_with("HTTP/1.1 426 Upgrade Required\r\n"), "{response}");
         assert!(matches!(why, ReceptionError::Upgrade(UpgradeError::OldHttp)), "{why:?}");
     }
-    for wrong in [
+    for bad_request in [
         format!("GET / HTTP/1.1\r\n{upgrade}\r\n"),
         format!("GET / HTTP/1.1\r\n{upgrade}Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: short\r\n\r\n"),
         format!(
             "GET / HTTP/1.1\r\n{upgrade}Sec-WebSocket-Version: 8\r\nSec-WebSocket-Key: {}\r\n\r\n",
             "x".repeat(24)
         ),
-        "GET / HTTP/1.1\r\nno header\r\n\r\n".to_owned(),
     ] {
-        let (response, _) = response_to(wrong.as_bytes()).await;
-        assert!(response.starts_with("HTTP/1.1 400 Bad Request\r\n"), "{wrong}: {response}");
+        let (response, why) = response_to(bad_request.as_bytes()).await;
+        assert!(response.starts_with("HTTP/1.1 400 Bad Request\r\n"), "{bad_request}: {response}");
+        assert!(matches!(why, ReceptionError::Upgrade(UpgradeError::BadRequest)), "{why:?}");
+        assert!(why.to_string().len() <= 170, "the log has no room for {why}");
     }
+    let (response, why) = response_to(b"GET / HTTP/1.1\r\nno header\r\n\r\n").await;
+    assert!(response.starts_with("HTTP/1.1 400 Bad Request\r\n"), "{response}");
+    assert!(matches!(why, ReceptionError::Upgrade(UpgradeError::NotHttp)), "{why:?}");
 }
 
 #[tokio::test]

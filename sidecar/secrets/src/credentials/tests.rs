@@ -57,7 +57,7 @@ impl Source for Scripted {
                 },
                 hold: Arc::new(Unleased::new(self.changes.subscribe())),
                 read_id: None,
-                valid_without_lease: None,
+                valid_after_revocation_until: None,
             })
         }
         .boxed()

@@ -74,9 +74,11 @@ struct LinkFixture {
 /// The configuration of the server under test.
 #[derive(Clone)]
 struct Setup {
-    key: &'static str,
+    /// The template of the variable `KEY`; empty if there is none.
+    env_template: &'static str,
     scope_tools: &'static [&'static str],
-    scope_key: &'static str,
+    /// The template of the variable `KEY` in the scope.
+    scope_env_template: &'static str,
     /// The template of a credential file.
     file: Option<&'static str>,
     replace: Replace,
@@ -85,9 +87,9 @@ struct Setup {
 
 /// A server with one secret, and a scope for the tools `write_*` with another.
 const SERVER: Setup = Setup {
-    key: "{key.value}",
+    env_template: "{key.value}",
     scope_tools: &["write_*"],
-    scope_key: "{write.value}",
+    scope_env_template: "{write.value}",
     file: None,
     replace: Replace::Hitless,
     reload: None,
@@ -104,7 +106,7 @@ impl Setup {
         let scope = (!self.scope_tools.is_empty()).then(|| {
             Arc::new(Scope {
                 tools: self.scope_tools.iter().map(|tool| tool.parse().expect("a pattern")).collect(),
-                env: entries("KEY", self.scope_key),
+                env: entries("KEY", self.scope_env_template),
                 files: files.clone(),
                 headers: Vec::new(),
             })
@@ -113,7 +115,7 @@ impl Setup {
             name: name("tools"),
             kind: ServerKind::Stdio(StdioServer {
                 command: vec!["true".into()],
-                env: entries("KEY", self.key),
+                env: entries("KEY", self.env_template),
                 files,
                 directory: None,
             }),
@@ -277,7 +279,8 @@ impl LinkFixture {
         }
     }
 
-    fn open(&mut self, slot: SlotKey) {
+    /// Begins the handshake of a started process, or uses it at once if it needs none.
+    fn begin_handshake(&mut self, slot: SlotKey) {
         let mut waiting = self.parked.iter().filter(|(other, ..)| *other == slot);
         let first = waiting.find_map(|(.., message)| message.request_method()).map(ToOwned::to_owned);
         match self.servers.begin_handshake(slot, first.as_deref()) {
@@ -404,7 +407,7 @@ impl LinkFixture {
                 }
             }
             Event::Ready => self.send_parked(slot),
-            Event::Started | Event::SessionLost => self.open(slot),
+            Event::Started | Event::SessionLost => self.begin_handshake(slot),
             Event::Returned(_) => panic!("only HTTP servers return requests"),
         }
     }
@@ -417,6 +420,7 @@ impl LinkFixture {
             Kind::Request { .. } | Kind::Response { id: None, .. } => return,
         };
         let value: IdValue = Id::value(&id);
+        // The response to a request that the sidecar itself sent, such as a replayed handshake.
         if self.servers.replay().is_own(&value) {
             let response = self.servers.own_response(slot, &value, outcome, message, envelope.body);
             if response == OwnResponse::ToolsChanged {
@@ -429,6 +433,7 @@ impl LinkFixture {
         if Replay::is_recorded(&method) {
             self.servers.record_response(from, &value, outcome, message, envelope.body.clone());
             if method == "initialize" && outcome == Outcome::Result {
+                // Their processes received the previous handshake.
                 self.servers.retire_scopes();
             }
         }

@@ -216,7 +216,7 @@ async fn replace_never_keeps_the_process_after_its_credential_expired() {
 
 #[tokio::test]
 async fn a_secret_is_kept_only_by_a_process_that_can_neither_be_replaced_nor_reloaded() {
-    let in_file = Setup { key: "", scope_tools: &[], file: Some("{key.value}"), ..SERVER };
+    let in_file = Setup { env_template: "", scope_tools: &[], file: Some("{key.value}"), ..SERVER };
     let uses = |setup: Setup| LinkFixture::with(Script::default(), &setup).launcher.secret_uses();
     let (keeps, takes) = (SecretUse::KeepsFirstValue, SecretUse::TakesNewValues);
     for (setup, expected) in [
@@ -234,7 +234,7 @@ async fn a_secret_is_kept_only_by_a_process_that_can_neither_be_replaced_nor_rel
 #[tokio::test(start_paused = true)]
 async fn files_are_rewritten_where_the_server_reads_them_again() {
     let server = Setup {
-        key: "",
+        env_template: "",
         scope_tools: &[],
         file: Some("{key.value}"),
         reload: Some(Reload::Sighup),

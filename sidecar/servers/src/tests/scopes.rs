@@ -135,7 +135,11 @@ async fn after_a_reload_changes_a_scope_its_old_process_gets_no_more_calls() {
     let mut fixture = running(&SERVER).await;
     let long = fixture.call("write_file", 10 * SECOND);
     fixture.run_for(SECOND).await;
-    fixture.reconfigure(&Setup { scope_tools: &["write_*", "set_*"], scope_key: "x{write.value}", ..SERVER });
+    fixture.reconfigure(&Setup {
+        scope_tools: &["write_*", "set_*"],
+        scope_env_template: "x{write.value}",
+        ..SERVER
+    });
     assert_eq!(fixture.call_and_wait("write_file").await, answered_by(2));
     assert!(!ended(&fixture.script, 1), "the call is still running");
     assert_eq!(fixture.wait_for_outcome(long).await, answered_by(1));
@@ -149,7 +153,7 @@ async fn a_reload_that_changes_the_server_itself_replaces_the_unscoped_process_a
     let mut fixture = running(&SERVER).await;
     let long = fixture.call("echo", 10 * SECOND);
     fixture.run_for(SECOND).await;
-    fixture.reconfigure(&Setup { key: "x{key.value}", ..SERVER });
+    fixture.reconfigure(&Setup { env_template: "x{key.value}", ..SERVER });
     assert_eq!(fixture.call_and_wait("echo").await, answered_by(2));
     assert_eq!(methods(&fixture.script.received_by(2))[..2], ["initialize", "notifications/initialized"]);
     assert_eq!(fixture.wait_for_outcome(long).await, answered_by(0));

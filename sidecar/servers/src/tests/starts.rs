@@ -194,7 +194,7 @@ async fn a_response_that_is_too_large_ends_its_call() {
 
 #[tokio::test(start_paused = true)]
 async fn a_secret_that_cannot_be_read_refuses_the_call_with_credential_unavailable() {
-    let setup = Setup { key: "{other.value}", scope_tools: &[], ..SERVER };
+    let setup = Setup { env_template: "{other.value}", scope_tools: &[], ..SERVER };
     let mut fixture = LinkFixture::with(Script::default(), &setup);
     let refused = fixture.call_and_wait("echo").await;
     assert!(matches!(&refused, CallResult::Refused(Code::CredentialUnavailable, _)), "{refused:?}");

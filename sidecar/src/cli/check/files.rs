@@ -191,9 +191,13 @@ fn check_admin_tls(tls: &AdminTls, findings: &mut Findings<'_>) {
     if can_open_all && let Err(error) = tls_port::check_files(tls) {
         let hint = "correct the files, or leave `admin.tls` out";
         match &error {
-            AdminTlsError::Pem { key, what, .. } => {
-                let path: Vec<&str> = key.split('.').collect();
-                findings.add(&path, format!("the file of `{key}` contains no {what} in PEM format"), hint);
+            AdminTlsError::Pem { setting, what, .. } => {
+                let path: Vec<&str> = setting.split('.').collect();
+                findings.add(
+                    &path,
+                    format!("the file of `{setting}` contains no {what} in PEM format"),
+                    hint,
+                );
             }
             error => findings.add(&["admin", "tls"], error_chain(error), hint),
         }

@@ -120,9 +120,9 @@ async fn log_in(
     Ok(match login {
         SingleLogin::SidecarToken(token) => Some(CheckLogin::new(vault, token, check_login::Owner::Check)),
         SingleLogin::UserToken(token) => Some(CheckLogin::new(vault, token, check_login::Owner::User)),
-        SingleLogin::Wrapped { made_by } => {
+        SingleLogin::Wrapped { creation_path } => {
             report.print_line(&format!(
-                "login {method}: the secret-id is wrapped, and was created by `{made_by}` as expected"
+                "login {method}: the secret-id is wrapped, and was created by `{creation_path}` as expected"
             ));
             report.not_checked(
                 "what the policies allow: the wrapping token works once, so it was not unwrapped; use another login to check",

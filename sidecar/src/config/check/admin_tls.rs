@@ -12,10 +12,10 @@ pub(super) fn check_admin_tls(checker: &mut Checker<'_, '_>, raw: &RawAdmin) -> 
         ("admin.key-file", &raw.key_file),
         ("admin.client-ca-file", &raw.client_ca_file),
     ];
-    let may_be_reported_already = checker.may_be_reported_already(&["admin"]);
+    let missing_key_may_be_reported = checker.missing_key_may_be_reported(&["admin"]);
     let Some(written) = &raw.tls else {
         for (key, file) in files {
-            if let Some(span) = span_of(file).filter(|_| !may_be_reported_already) {
+            if let Some(span) = span_of(file).filter(|_| !missing_key_may_be_reported) {
                 let hint = "set `admin.tls` to the HOST:PORT to listen on";
                 checker.add(&span, format!("`{key}` is set without `admin.tls`"), hint);
             }
@@ -28,7 +28,7 @@ pub(super) fn check_admin_tls(checker: &mut Checker<'_, '_>, raw: &RawAdmin) -> 
         checker.add(&written.span, "`admin.tls` is not HOST:PORT", hint);
     }
     for (key, file) in &files[..2] {
-        if file.is_none() && !may_be_reported_already {
+        if file.is_none() && !missing_key_may_be_reported {
             let hint = "set `admin.cert-file` and `admin.key-file` to PEM files with a certificate for this host and its key";
             checker.add(&written.span, format!("`admin.tls` has no `{key}`"), hint);
         }

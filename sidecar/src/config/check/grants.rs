@@ -48,7 +48,7 @@ fn check_grant(
 ) -> Option<Grant> {
     let table = format!("grants.{}", written.value);
     let ttl = checker.check_duration(&format!("{table}.ttl"), raw.ttl, "8h", "100ms"..="366d");
-    if raw.servers.is_none() && !checker.may_be_reported_already(&["grants", &written.value]) {
+    if raw.servers.is_none() && !checker.missing_key_may_be_reported(&["grants", &written.value]) {
         let hint = "name the servers, as in `servers = [\"github\"]`; an empty list grants nothing";
         checker.add(&written.span, format!("`{table}` does not say which servers it grants"), hint);
     }
@@ -73,7 +73,7 @@ fn check_grant(
     };
     if policies.is_empty()
         && let Some((server, secret)) = servers.iter().find_map(|server| vault_servers.get_key_value(server))
-        && !checker.may_be_reported_already(&["grants", &written.value])
+        && !checker.missing_key_may_be_reported(&["grants", &written.value])
     {
         let message = format!(
             "`{table}` has no `vault-policies`, and its server `{server}` uses the Vault secret `{secret}`"

@@ -191,7 +191,7 @@ impl Checker<'_, '_> {
             return name.parse().ok();
         }
         let (table, what) = section.table_and_noun();
-        if !self.may_be_reported_already(&[table]) {
+        if !self.missing_key_may_be_reported(&[table]) {
             let hint = match nearest(name, known.iter().map(String::as_str)) {
                 Some(near) => format!("did you mean `{near}`?"),
                 None => format!("define it in a table `[{table}.{name}]`"),
@@ -203,13 +203,13 @@ impl Checker<'_, '_> {
 
     /// Whether a key that is missing in this table may be reported already: an entry of the table, or of a table around it,
     /// could not be read, and may be that key with a typing mistake.
-    fn may_be_reported_already(&self, table: &[&str]) -> bool {
+    fn missing_key_may_be_reported(&self, table: &[&str]) -> bool {
         self.removed.affects(table)
     }
 
     /// Reports `key` if the file has no table `[vault]`.
     fn require_vault(&mut self, key: &str, span: &Span) {
-        if self.defined.vault == Presence::Absent && !self.may_be_reported_already(&["vault"]) {
+        if self.defined.vault == Presence::Absent && !self.missing_key_may_be_reported(&["vault"]) {
             let hint = "add a table `[vault]` with its `address` and how to log in (`auth`)";
             self.add(span, format!("`{key}` needs Vault, and there is no table `[vault]`"), hint);
         }

@@ -42,18 +42,18 @@ fn check_platform(
     secrets: &BTreeMap<Name, Arc<SecretSpec>>,
 ) -> Option<Platform> {
     let table = format!("platforms.{}", written.value);
-    let may_be_reported_already = checker.may_be_reported_already(&["platforms", &written.value]);
+    let missing_key_may_be_reported = checker.missing_key_may_be_reported(&["platforms", &written.value]);
     let kind = match (raw.kind.map(|kind| kind.value), written.value.as_str()) {
         (Some(RawPlatformKind::Daytona), _) | (None, "daytona") => Some(PlatformKind::Daytona),
         (Some(RawPlatformKind::E2b), _) | (None, "e2b") => Some(PlatformKind::E2b),
-        (None, _) if may_be_reported_already => None,
+        (None, _) if missing_key_may_be_reported => None,
         (None, _) => {
             let hint = "set `kind = \"e2b\"` or `kind = \"daytona\"`";
             checker.add(&written.span, format!("`{table}` does not say which platform it is"), hint);
             None
         }
     };
-    if raw.api_key.is_none() && !may_be_reported_already {
+    if raw.api_key.is_none() && !missing_key_may_be_reported {
         checker.add(&written.span, format!("`{table}` has no `api-key`"), KEY_HINT);
     }
     let key_span = span_of(&raw.api_key);
@@ -70,7 +70,7 @@ fn check_platform(
     };
     let policies_key = format!("{table}.vault-policies");
     match (in_vault, policies.is_empty(), policies_span) {
-        (true, true, _) if !may_be_reported_already => {
+        (true, true, _) if !missing_key_may_be_reported => {
             let message = format!("`{table}` has no `vault-policies`, and its `api-key` is in Vault");
             let hint =
                 "name the policies that allow to read it, as in `vault-policies = [\"platform-keys\"]`";
@@ -190,7 +190,7 @@ fn check_attachment(
 ) -> Option<Attachment> {
     let table = format!("attach.{}", written.value);
     let mut required = |key: &str, value: Option<Spanned<String>>, hint: &str| {
-        if value.is_none() && !checker.may_be_reported_already(&["attach", &written.value]) {
+        if value.is_none() && !checker.missing_key_may_be_reported(&["attach", &written.value]) {
             checker.add(&written.span, format!("`{table}` has no `{key}`"), hint);
         }
         value

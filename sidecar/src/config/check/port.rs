@@ -14,7 +14,7 @@ pub(super) fn check_tls(
     let advertised = advertise.map(|written| check_advertise(checker, written));
     let Some(written) = tls else {
         if let Some(written) = advertise
-            && !checker.may_be_reported_already(&["relay"])
+            && !checker.missing_key_may_be_reported(&["relay"])
         {
             let message = "`relay.advertise` is set without `relay.tls`";
             checker.add(&written.span, message, "set `relay.tls` to the HOST:PORT to listen on");
@@ -29,7 +29,7 @@ pub(super) fn check_tls(
     let advertise = match advertised {
         Some(advertise) => advertise?,
         None if is_unspecified(&listen.host) => {
-            if !checker.may_be_reported_already(&["relay"]) {
+            if !checker.missing_key_may_be_reported(&["relay"]) {
                 let message =
                     "`relay.tls` listens on every address, so the address for sandboxes is not known";
                 let hint = "set `relay.advertise` to the HOST:PORT by which sandboxes reach this host";

@@ -19,7 +19,7 @@ pub(super) fn check_state_dir(
         return checker.check_path("state-dir", &written);
     }
     let default = checker.context.environment.default_state_dir();
-    if default.is_none() && !checker.may_be_reported_already(&[]) {
+    if default.is_none() && !checker.missing_key_may_be_reported(&[]) {
         checker.report.add_for_file(
             "`state-dir` has no default here: neither `XDG_STATE_HOME` nor `HOME` is an absolute path",
             "set `state-dir` to a directory that only the sidecar's user can read",
@@ -51,7 +51,7 @@ pub(super) fn check_relay(checker: &mut Checker<'_, '_>, raw: RawRelay) -> Relay
     });
     let unix = match &raw.unix {
         Some(written) => {
-            if raw.unix_grant.is_none() && !checker.may_be_reported_already(&["relay"]) {
+            if raw.unix_grant.is_none() && !checker.missing_key_may_be_reported(&["relay"]) {
                 checker.add(
                     &written.span,
                     "`relay.unix` has no grant: its clients could use no server",
@@ -66,7 +66,7 @@ pub(super) fn check_relay(checker: &mut Checker<'_, '_>, raw: RawRelay) -> Relay
         None => {
             // `unix-uids` alone is fine: it applies to the sockets of single sandboxes too.
             if let Some(span) = span_of(&raw.unix_grant)
-                && !checker.may_be_reported_already(&["relay"])
+                && !checker.missing_key_may_be_reported(&["relay"])
             {
                 let message = "`relay.unix-grant` is set without `relay.unix`";
                 checker.add(&span, message, "set `relay.unix` to the path of the socket");

@@ -27,15 +27,16 @@ pub(super) fn check_scopes(
     server_entries: Option<ServerEntries<'_>>,
 ) -> Vec<Arc<Scope>> {
     let scopes = ["servers", server, "scopes"];
-    // The path of a removed entry does not say in which scope it was.
-    let may_be_reported_in = |key| checker.may_be_reported_already(&["servers", server, "scopes", key]);
-    let may_be_reported_already = checker.may_be_reported_already(&scopes)
-        || ["env", "files", "headers"].into_iter().any(may_be_reported_in);
+    // Entries that could not be read were reported and removed before. Their paths do not say in which scope they were, so a
+    // removed entry counts for every scope of the server.
+    let was_entry_removed = |key| checker.missing_key_may_be_reported(&["servers", server, "scopes", key]);
+    let missing_key_may_be_reported = checker.missing_key_may_be_reported(&scopes)
+        || ["env", "files", "headers"].into_iter().any(was_entry_removed);
     // Messages identify a scope by its line, not by its index.
     let table = dotted(&scopes);
     let mut checked = Vec::new();
     for Spanned { value: mut scope, span } in raw {
-        if scope.tools.as_ref().is_none_or(Vec::is_empty) && !may_be_reported_already {
+        if scope.tools.as_ref().is_none_or(Vec::is_empty) && !missing_key_may_be_reported {
             let hint = "name them by patterns, as in `tools = [\"write_*\"]`";
             checker.add(&span, format!("`{table}` does not say which tools it is for"), hint);
         }
@@ -43,7 +44,9 @@ pub(super) fn check_scopes(
             servers::check_globs(checker, &format!("{table}.tools"), scope.tools.take().unwrap_or_default());
         let Some(server_entries) = server_entries else { continue };
         let entries = [&scope.env, &scope.files, &scope.headers];
-        if entries.into_iter().flatten().all(|entries| entries.value.is_empty()) && !may_be_reported_already {
+        if entries.into_iter().flatten().all(|entries| entries.value.is_empty())
+            && !missing_key_may_be_reported
+        {
             let keys = match server_entries {
                 ServerEntries::Headers(_) => "`headers`",
                 ServerEntries::Process(_) => "`env` or `files`",

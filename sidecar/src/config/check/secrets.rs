@@ -50,7 +50,7 @@ fn check_secret(
     ] {
         if let Some(span) = span
             && !sources.contains_key(source)
-            && !checker.may_be_reported_already(&["secrets", &name.value])
+            && !checker.missing_key_may_be_reported(&["secrets", &name.value])
         {
             let message = format!("`{table}.{key}` is for secrets with `{source}`");
             checker.add(&span, message, "leave it out");
@@ -103,7 +103,7 @@ fn check_single_source(
     sources: &BTreeMap<&str, Span>,
 ) {
     match sources.len() {
-        0 if !checker.may_be_reported_already(&["secrets", &name.value]) => checker.add(
+        0 if !checker.missing_key_may_be_reported(&["secrets", &name.value]) => checker.add(
             &name.span,
             format!("`{table}` has no source"),
             "set one of `file`, `env`, `exec`, `kv` and `vault`",

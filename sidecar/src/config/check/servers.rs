@@ -93,7 +93,7 @@ fn check_kind(
             return None;
         }
         (None, None) => {
-            if !checker.may_be_reported_already(&["servers", &written.value]) {
+            if !checker.missing_key_may_be_reported(&["servers", &written.value]) {
                 let hint = "set `command` to a program and its arguments, or `url` to an address";
                 checker.add(&written.span, format!("`{table}` has neither `command` nor `url`"), hint);
             }
@@ -185,7 +185,10 @@ fn check_reload(
 ) -> Option<Reload> {
     let written = raw.reload.as_ref()?;
     let has_files = raw.files.as_ref().is_some_and(|files| !files.value.is_empty());
-    if raw.command.is_some() && !has_files && !checker.may_be_reported_already(&["servers", &server.value]) {
+    if raw.command.is_some()
+        && !has_files
+        && !checker.missing_key_may_be_reported(&["servers", &server.value])
+    {
         let message = format!("`{table}.reload` is set, but the server has no `files` to read again");
         checker.add(&written.span, message, "pass the credential in `files`, or leave it out");
     }

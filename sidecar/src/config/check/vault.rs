@@ -21,11 +21,11 @@ pub(super) const MAX_NAME_BYTES: usize = 128;
 
 pub(super) fn check_vault(checker: &mut Checker<'_, '_>, raw: Spanned<RawVault>) -> Option<Settings> {
     let Spanned { value: raw, span } = raw;
-    let may_be_reported_already = checker.may_be_reported_already(&["vault"]);
-    if raw.address.is_none() && !may_be_reported_already {
+    let missing_key_may_be_reported = checker.missing_key_may_be_reported(&["vault"]);
+    if raw.address.is_none() && !missing_key_may_be_reported {
         checker.add(&span, "`vault` has no `address`", ADDRESS_HINT);
     }
-    if raw.auth.is_none() && !may_be_reported_already {
+    if raw.auth.is_none() && !missing_key_may_be_reported {
         let hint = "set `auth`, as in `auth = { method = \"token-file\", path = \"/run/vault-token\" }`";
         checker.add(&span, "`vault` does not say how to log in", hint);
     }

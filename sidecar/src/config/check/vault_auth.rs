@@ -13,7 +13,7 @@ use crate::config::spanned::{Span, Spanned};
 pub(super) fn check_auth(checker: &mut Checker<'_, '_>, raw: Spanned<RawVaultAuth>) -> Option<AuthSettings> {
     let Spanned { value: raw, span } = raw;
     let Some(Spanned { value: method, .. }) = raw.method else {
-        if !checker.may_be_reported_already(&["vault", "auth"]) {
+        if !checker.missing_key_may_be_reported(&["vault", "auth"]) {
             let hint =
                 "set `method` to one of `approle`, `cert`, `jwt`, `kubernetes`, `token-file` and `userpass`";
             checker.add(&span, "`vault.auth` has no `method`", hint);
@@ -90,7 +90,7 @@ fn check_method_keys(
     };
     let (name, required, optional) = (method.name(), method.required_keys(delivery), method.optional_keys());
     for key in required.iter().filter(|key| !written.contains_key(**key)) {
-        if !checker.may_be_reported_already(&["vault", "auth"]) {
+        if !checker.missing_key_may_be_reported(&["vault", "auth"]) {
             let hint = format!("the method `{name}` needs {}", quoted(&mut required.iter()));
             checker.add(span, format!("`vault.auth` has no `{key}`"), hint);
         }

@@ -79,7 +79,7 @@ where
         }
     };
     // Until the request is authenticated, the connection can lose its slot to a later connection.
-    let Ok(Ok(Some(()))) = timeout(REQUEST_TIMEOUT, slot.await_hello(until_authenticated)).await else {
+    let Ok(Ok(Some(()))) = timeout(REQUEST_TIMEOUT, slot.secure_after(until_authenticated)).await else {
         return;
     };
     tokio::select! {

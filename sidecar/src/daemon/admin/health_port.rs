@@ -69,7 +69,7 @@ impl HealthPort {
                     let daemon = Arc::clone(&daemon);
                     daemon.context.tasks.clone().spawn(async move {
                         // A client whose request does not end in time is disconnected.
-                        let _ = slot.until_hello(timeout(REQUEST_TIMEOUT, serve(daemon, stream))).await;
+                        let _ = slot.run_unless_lost(timeout(REQUEST_TIMEOUT, serve(daemon, stream))).await;
                     });
                 }
                 Some(Err(error)) => {

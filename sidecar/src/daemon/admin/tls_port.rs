@@ -1,8 +1,9 @@
 //! The port of `admin.tls`: the admin API for orchestrators on other hosts.
 //!
-//! What must stay true: no request is served without TLS; a connection whose request is not authenticated yet holds one of
-//! few slots, and when all are in use, the oldest such connection loses its slot to the next; this port has its own slots,
-//! so that a flood here does not block the command line.
+//! What must stay true: no request is served without TLS; a connection holds one of few slots until its
+//! response is sent or has become a stream; when all slots are in use, the oldest connection whose request is not
+//! authenticated yet loses its slot to the next; this port has its own slots, so that a flood here does not block the
+//! command line.
 
 use std::io;
 use std::net::IpAddr;
@@ -43,15 +44,15 @@ pub(crate) enum AdminTlsError {
         #[source]
         source: io::Error,
     },
-    #[error("cannot read `{path}`, the file of `{key}`")]
+    #[error("cannot read `{path}`, the file of `{setting}`")]
     File {
-        key: &'static str,
+        setting: &'static str,
         path: PathBuf,
         #[source]
         source: io::Error,
     },
-    #[error("`{path}`, the file of `{key}`, contains no {what} in PEM format")]
-    Pem { key: &'static str, path: PathBuf, what: &'static str },
+    #[error("`{path}`, the file of `{setting}`, contains no {what} in PEM format")]
+    Pem { setting: &'static str, path: PathBuf, what: &'static str },
     #[error(
         "cannot use the certificate of `admin.cert-file`: does the key of `admin.key-file` belong to it?"
     )]
@@ -60,8 +61,9 @@ pub(crate) enum AdminTlsError {
     Authorities(#[from] VerifierBuilderError),
 }
 
-/// How many connections may have a request that is awaited or in progress.
-const MAX_CONNECTIONS: usize = 64;
+/// How many connections may await a request or have one in progress. A connection that has become a stream of events or a
+/// pipe holds no slot.
+const SLOTS: usize = 64;
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(5);
 
 impl AdminTlsPort {
@@ -75,7 +77,7 @@ impl AdminTlsPort {
 
     /// Serves requests until the sidecar stops.
     pub(crate) async fn run(self, daemon: Arc<Daemon>) {
-        let slots = HandshakeSlots::new(MAX_CONNECTIONS, daemon.stop.clone());
+        let slots = HandshakeSlots::new(SLOTS, daemon.stop.clone());
         daemon.admin.certificate.store(Some(self.config));
         loop {
             match daemon.stop.run_until_cancelled(self.listener.accept()).await {
@@ -127,7 +129,7 @@ async fn serve(
     // Boxed, because the future of the handshake is large and would otherwise enlarge the task of the whole connection.
     let accepted = Box::pin(timeout(HANDSHAKE_TIMEOUT, acceptor.accept(stream)));
     // A client that does not finish the TLS handshake in time is disconnected.
-    let Ok(Ok(Ok(stream))) = slot.until_hello(accepted).await else { return };
+    let Ok(Ok(Ok(stream))) = slot.run_unless_lost(accepted).await else { return };
     let certificate = match stream.get_ref().1.peer_certificates() {
         Some([certificate, ..]) => {
             let sha256 = digest(&SHA256, certificate).as_ref().try_into();
@@ -172,23 +174,23 @@ fn server_config(settings: &AdminTls) -> Result<Arc<ServerConfig>, AdminTlsError
     Ok(Arc::new(config))
 }
 
-fn certificates(key: &'static str, path: &Path) -> Result<Vec<CertificateDer<'static>>, AdminTlsError> {
-    let found: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&read(key, path)?).collect();
+fn certificates(setting: &'static str, path: &Path) -> Result<Vec<CertificateDer<'static>>, AdminTlsError> {
+    let found: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&read(setting, path)?).collect();
     match found {
         Ok(found) if !found.is_empty() => Ok(found),
-        _ => Err(pem_error(key, path, "certificate")),
+        _ => Err(pem_error(setting, path, "certificate")),
     }
 }
 
-fn private_key(key: &'static str, path: &Path) -> Result<PrivateKeyDer<'static>, AdminTlsError> {
-    let bytes = zeroize::Zeroizing::new(read(key, path)?);
-    PrivateKeyDer::from_pem_slice(&bytes).map_err(|_| pem_error(key, path, "private key"))
+fn private_key(setting: &'static str, path: &Path) -> Result<PrivateKeyDer<'static>, AdminTlsError> {
+    let bytes = zeroize::Zeroizing::new(read(setting, path)?);
+    PrivateKeyDer::from_pem_slice(&bytes).map_err(|_| pem_error(setting, path, "private key"))
 }
 
-fn read(key: &'static str, path: &Path) -> Result<Vec<u8>, AdminTlsError> {
-    std::fs::read(path).map_err(|source| AdminTlsError::File { key, path: path.into(), source })
+fn read(setting: &'static str, path: &Path) -> Result<Vec<u8>, AdminTlsError> {
+    std::fs::read(path).map_err(|source| AdminTlsError::File { setting, path: path.into(), source })
 }
 
-fn pem_error(key: &'static str, path: &Path, what: &'static str) -> AdminTlsError {
-    AdminTlsError::Pem { key, path: path.into(), what }
+fn pem_error(setting: &'static str, path: &Path, what: &'static str) -> AdminTlsError {
+    AdminTlsError::Pem { setting, path: path.into(), what }
 }

@@ -2,7 +2,7 @@
 //! then on the enrolment and the state of the sandbox are watched.
 //!
 //! What must stay true: the enrolment ends with the attachment, at whichever step that ends; a restarted sidecar knows which
-//! command the enrolment belongs to; a ticket is created only when the sandbox is ready to use it, and its enrolment ends at
+//! attachment the enrolment belongs to; a ticket is created only when the sandbox is ready to use it, and its enrolment ends at
 //! once if the sandbox did not use it; sandboxes connect to a `wss://` address, because platforms permit such connections.
 
 use std::sync::Arc;
@@ -35,8 +35,8 @@ pub(super) struct DialOut<'a> {
     attaching: Attaching<ConfiguredPlatform>,
     /// The enrolment of the sandbox, if it is enrolled.
     enrolment: watch::Sender<Option<Arc<str>>>,
-    key: SandboxKey,
-    /// Creates enrolments, in its own task: each is known to `enrolment` even if the attachment ends meanwhile.
+    key_possession: KeyPossession,
+    /// The tasks that create an enrolment and put it into `enrolment`; they finish even if the attachment ends meanwhile.
     enrolling: TaskTracker,
     /// The client of the current attempt, which removes from the sandbox what an interrupted attempt left there.
     client: Option<Arc<PlatformClient>>,
@@ -44,7 +44,7 @@ pub(super) struct DialOut<'a> {
 
 /// Whether the sandbox is known to have the key of its enrolment.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-enum SandboxKey {
+enum KeyPossession {
     /// After a restart of the sidecar the sandbox is asked first.
     Unconfirmed,
     Confirmed,
@@ -56,7 +56,7 @@ enum KeepEnd {
     Over,
     EnrolmentEnded(Denied),
     SidecarStopped,
-    /// The attachment's `stop` was cancelled.
+    /// The attachment was told to stop: its command disconnected, or `attach end` found no enrolment to end.
     Stopped,
 }
 
@@ -85,7 +85,7 @@ impl<'a> DialOut<'a> {
             entry,
             attaching,
             enrolment: watch::Sender::new(enrolment.clone()),
-            key: SandboxKey::Unconfirmed,
+            key_possession: KeyPossession::Unconfirmed,
             enrolling: TaskTracker::new(),
             client: None,
         };
@@ -138,18 +138,18 @@ impl<'a> DialOut<'a> {
     /// Enrols the sandbox and watches it, with delays after failures, until the attachment is over.
     async fn follow_steps(&mut self) {
         let began = Instant::now();
-        let mut key = KeyUse::Held;
+        let mut api_key = KeyUse::Held;
         let mut step = Step::Open { after: Duration::ZERO };
         while let Step::QueryState { after } | Step::Open { after } = step {
             sleep(after).await;
             let outcome = match step {
-                Step::QueryState { .. } => match self.attaching.query_state(key).await {
+                Step::QueryState { .. } => match self.attaching.query_state(api_key).await {
                     Ok(state) => Outcome::State(state),
                     Err(error) => Outcome::Failed(error),
                 },
-                _ => self.attempt(key).await,
+                _ => self.attempt(api_key).await,
             };
-            if retries_with_reread_key(&mut key, &outcome) {
+            if retries_with_reread_key(&mut api_key, &outcome) {
                 continue;
             }
             step = self.attaching.next_step(outcome, began);
@@ -157,16 +157,17 @@ impl<'a> DialOut<'a> {
     }
 
     /// Enrols the sandbox if it is not enrolled, and watches it until it is suspended or gone.
-    async fn attempt(&mut self, key: KeyUse) -> Outcome {
+    async fn attempt(&mut self, api_key: KeyUse) -> Outcome {
         self.attaching.show(AttachmentState::FINDING);
-        let enrolled = self.ensure_enrolled(key).await;
+        let enrolled = self.ensure_enrolled(api_key).await;
         self.finish_client().await;
         if let Err(error) = enrolled {
             return Outcome::Failed(error);
         }
         let enrolment = self.enrolment.borrow().clone().unwrap_or_default();
-        let key = self.keeper.daemon.enrolments.key(&enrolment, clock::now());
-        let attached = AttachmentState::Attached { key: key.map(|key| key.to_string()).unwrap_or_default() };
+        let public_key = self.keeper.daemon.enrolments.key(&enrolment, clock::now());
+        let attached =
+            AttachmentState::Attached { key: public_key.map(|key| key.to_string()).unwrap_or_default() };
         self.attaching.pacing.record_attached();
         tracing::info!(sandbox = self.entry.spec.name, "attached: the sandbox dials out");
         let client = match self.attaching.clients.create_client(KeyUse::Held).await {
@@ -197,14 +198,14 @@ impl<'a> DialOut<'a> {
         }
     }
 
-    async fn ensure_enrolled(&mut self, key: KeyUse) -> Result<(), AttemptError> {
+    async fn ensure_enrolled(&mut self, api_key: KeyUse) -> Result<(), AttemptError> {
         let earlier = self.enrolment.borrow().clone();
-        if earlier.is_some() && self.key == SandboxKey::Confirmed {
+        if earlier.is_some() && self.key_possession == KeyPossession::Confirmed {
             return Ok(());
         }
         self.check_address()?;
         let server = self.first_server()?;
-        let client = Arc::new(self.attaching.clients.create_client(key).await?);
+        let client = Arc::new(self.attaching.clients.create_client(api_key).await?);
         self.client = Some(Arc::clone(&client));
         let prepared = self.prepare(&client).await?;
         // The settings of the harness are written once: later the user may have changed them on purpose.
@@ -212,14 +213,14 @@ impl<'a> DialOut<'a> {
         self.attaching.show(AttachmentState::Opening(Progress::Connecting));
         if let Some(earlier) = earlier {
             if prepared.earlier_key().await? == EarlierKey::Accepted {
-                self.key = SandboxKey::Confirmed;
+                self.key_possession = KeyPossession::Confirmed;
                 return Ok(());
             }
             // A sandbox has one key: that of the earlier enrolment ends before another is issued, whatever the sandbox says.
-            self.end_current_enrolment(&earlier).await;
+            self.discard_enrolment(&earlier).await;
         }
         let spec = &self.entry.spec;
-        // When the enrolment expires, the attachment ends, whatever this error causes.
+        // This error is shown for a second at most: then `await_enrolment_end` ends the attachment for the same reason.
         let expired = || AttemptError::Configuration("the enrolment has expired".to_owned());
         let ttl = self.keeper.enrolment_ttl(spec).ok_or_else(expired)?;
         let request = EnrollRequest {
@@ -235,16 +236,17 @@ impl<'a> DialOut<'a> {
         // Stored before the ticket is used, so that no sandbox has a key of which a restarted sidecar does not know.
         let lifetime = self.entry.status.borrow().lifetime;
         if let Err(why) = self.keeper.store(self.entry, lifetime).await {
-            self.end_current_enrolment(&id).await;
+            self.discard_enrolment(&id).await;
             return Err(AttemptError::Configuration(format!("the attachment cannot be stored: {why}")));
         }
-        let is_used = || self.keeper.daemon.enrolments.key(&id, clock::now()).is_some();
-        let enrolled = prepared.enrol(&enrolment_string, server.as_str(), &is_used).await;
-        if is_used() {
-            self.key = SandboxKey::Confirmed;
+        let is_ticket_redeemed = || self.keeper.daemon.enrolments.key(&id, clock::now()).is_some();
+        let enrolled = prepared.enrol(&enrolment_string, server.as_str(), &is_ticket_redeemed).await;
+        // A redeemed ticket enrols the sandbox even if `prepared.enrol` failed afterwards.
+        if is_ticket_redeemed() {
+            self.key_possession = KeyPossession::Confirmed;
             return Ok(());
         }
-        self.end_current_enrolment(&id).await;
+        self.discard_enrolment(&id).await;
         Ok(enrolled?)
     }
 
@@ -259,8 +261,8 @@ impl<'a> DialOut<'a> {
         enrolling.await.map_err(|_| EnrollError::Failed)?
     }
 
-    /// Ends the enrolment that the sandbox has now; the attachment goes on.
-    async fn end_current_enrolment(&self, enrolment: &Arc<str>) {
+    /// Ends this enrolment without ending the attachment.
+    async fn discard_enrolment(&self, enrolment: &Arc<str>) {
         // First, because otherwise the end of the enrolment would end the attachment.
         self.show_enrolment(None);
         self.enrolment.send_replace(None);
@@ -320,8 +322,8 @@ impl<'a> DialOut<'a> {
     }
 }
 
-/// Waits until the current enrolment has ended, or until `expires`, when the enrolment that the attachment had before a
-/// restart would have expired.
+/// Waits until the current enrolment has ended, or until `expires`: the expiry that was stored with the attachment before
+/// the sidecar was restarted.
 async fn await_enrolment_end(
     keeper: &AttachmentKeeper,
     expires: Option<SystemTime>,

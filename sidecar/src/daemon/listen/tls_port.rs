@@ -116,7 +116,7 @@ async fn receive(daemon: &Daemon, reception: &Reception, stream: TcpStream, slot
     let _ = stream.set_nodelay(true);
     // Boxed, because the future of this handshake is large and would otherwise enlarge the task of the whole connection.
     let received = Box::pin(timeout_at(until, reception.receive(stream)));
-    match slot.until_hello(received).await {
+    match slot.run_unless_lost(received).await {
         Ok(Ok(Ok((stream, key)))) => {
             let arrival = Arrival { stream: Box::new(stream), source: ConnectionSource::Tls { key } };
             handshake::accept_until(daemon, arrival, slot, until).await;
@@ -131,7 +131,7 @@ async fn receive(daemon: &Daemon, reception: &Reception, stream: TcpStream, slot
     }
 }
 
-/// RelayTlsPort scanners and health checks connect and disconnect: not worth a line in the log.
+/// Port scanners and health checks connect and disconnect: not worth a line in the log.
 fn is_a_probe(error: &ReceptionError) -> bool {
     matches!(
         error,

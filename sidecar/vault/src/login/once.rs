@@ -14,27 +14,27 @@ pub enum SingleLogin {
     SidecarToken(LoginToken),
     /// The token of a user's own file, which must not be revoked.
     UserToken(LoginToken),
-    /// No login was made: it would use up the wrapped secret-id, which was created by a request to the configured path
-    /// `made_by`.
-    Wrapped { made_by: String },
+    /// No login was made: it would use up the wrapped secret-id. The secret-id was created by a request to
+    /// `creation_path`, which follows from the configuration.
+    Wrapped { creation_path: String },
 }
 
 impl SingleLogin {
     /// Logs in, or only checks the credentials where a login would use up a wrapped secret-id.
-    /// `unwraps` are the records of the sidecar with the same configuration.
+    /// `unwraps` records which wrapped secret-ids the sidecar with this configuration has unwrapped already.
     pub async fn log_in(vault: &Vault, method: Method, unwraps: &UnwrapRecords) -> Result<Self, VaultError> {
         if let Method::AppRole { mount, role_id_file, secret_id: SecretId::Wrapped { file, role } } = &method
         {
             let request = method.login_request();
             check_credential(role_id_file, &request).await?;
-            let made_by = creation_path(mount, role);
+            let creation_path = creation_path(mount, role);
             let wrap = read_token(file, &request).await?;
             if unwraps.find(&wrap.fingerprint()).await == Some(UnwrapProgress::Unwrapped) {
                 return Err(VaultError { request: lookup_request(), problem: Problem::WrapUsedBySidecar });
             }
             // The records may not be readable by the user who runs the check.
-            verify_wrap(vault, &wrap, &made_by, UnwrappedBy::PerhapsSidecar).await?;
-            return Ok(Self::Wrapped { made_by });
+            verify_wrap(vault, &wrap, &creation_path, UnwrappedBy::PerhapsSidecar).await?;
+            return Ok(Self::Wrapped { creation_path });
         }
         let ownership = Ownership::of(&method);
         let granted = Authenticator::new(method, None).log_in(vault).await?;

@@ -38,13 +38,13 @@ impl WrappedSecretId {
         Self { fingerprint: None, state: WrapState::default(), records }
     }
 
-    /// The secret-id that `wrap` contains or contained. A wrap that was not created by the path `made_by` is not
-    /// unwrapped.
+    /// The secret-id that `wrap` contains or contained. A wrap that was not created by a request to
+    /// `creation_path` is not unwrapped.
     pub(super) async fn secret_id(
         &mut self,
         vault: &Vault,
         wrap: &Token,
-        made_by: &str,
+        creation_path: &str,
     ) -> Result<Zeroizing<String>, VaultError> {
         let fingerprint = wrap.fingerprint();
         if self.fingerprint != Some(fingerprint) {
@@ -60,7 +60,7 @@ impl WrappedSecretId {
             }
             WrapState::Alert(error) => return Err(error.clone()),
         };
-        match verify_wrap(vault, wrap, made_by, unwrapped_by).await {
+        match verify_wrap(vault, wrap, creation_path, unwrapped_by).await {
             Err(error) if error.kind() == Kind::Alert => return Err(self.alert(error.request, error.problem)),
             verified => verified?,
         }
@@ -115,17 +115,17 @@ impl WrappedSecretId {
     }
 }
 
-/// Checks, without using it up, that a wrap exists and was created by `made_by`.
+/// Checks, without using it up, that a wrap exists and was created by a request to `creation_path`.
 pub(super) async fn verify_wrap(
     vault: &Vault,
     wrap: &Token,
-    made_by: &str,
+    creation_path: &str,
     unwrapped_by: UnwrappedBy,
 ) -> Result<(), VaultError> {
     let problem = match vault.wrapping_lookup(wrap).await {
         // The whole path is compared: a longer one belongs to another role.
-        Ok(info) if info.creation_path == made_by => return Ok(()),
-        Ok(_) => Problem::WrapNotFromRole { expected: made_by.to_owned() },
+        Ok(info) if info.creation_path == creation_path => return Ok(()),
+        Ok(_) => Problem::WrapNotFromRole { expected: creation_path.to_owned() },
         Err(error) if is_unknown_wrap(&error) => Problem::WrapSpent { by: unwrapped_by },
         Err(error) => return Err(error),
     };

@@ -1,4 +1,4 @@
-//! Which builds of the sidecar and of the shim were measured: the promised numbers bind those that ship.
+//! Which builds of the sidecar and of the shim were measured: the promised numbers are about the builds that ship.
 
 use std::fmt;
 use std::path::Path;

@@ -29,7 +29,7 @@ pub(super) fn evaluate(findings: &ReportData) -> Vec<TargetResult> {
     let small = |peer, bound| findings.compare(SMALL, peer, rounds::small_call, seconds, bound);
     let rates = |peer, bound| findings.compare(RATE, peer, rounds::calls_per_second, rate, bound);
     let mut results = vec![small(SOCAT, Bound::AtMost(1.2))];
-    results.extend(PEERS.map(|peer| small(peer, Bound::AtLeastTheInverse(25.0))));
+    results.extend(PEERS.map(|peer| small(peer, Bound::InverseAtLeast(25.0))));
     results.push(rates(SOCAT, Bound::AtLeast(0.7)));
     results.extend(PEERS.map(|peer| rates(peer, Bound::AtLeast(100.0))));
     let large = "a 1 MiB result, p50";
@@ -66,7 +66,7 @@ pub(super) fn evaluate(findings: &ReportData) -> Vec<TargetResult> {
 enum Bound {
     AtLeast(f64),
     /// How many times as long the other may take at least: the inverse of the ratio is compared and shown.
-    AtLeastTheInverse(f64),
+    InverseAtLeast(f64),
     AtMost(f64),
 }
 
@@ -87,7 +87,7 @@ impl ReportData {
         let (ours, theirs) = (self.result(COFFERDAM), self.result(name));
         let median = |result: Option<&ContenderResult>| result.and_then(|result| result.median_of(measure));
         let ratio = ours.zip(theirs).and_then(|(ours, theirs)| match bound {
-            Bound::AtLeastTheInverse(_) => ratio_of_runs(theirs, ours, measure),
+            Bound::InverseAtLeast(_) => ratio_of_runs(theirs, ours, measure),
             Bound::AtLeast(_) | Bound::AtMost(_) => ratio_of_runs(ours, theirs, measure),
         });
         target_result(what, median(ours).map(show), name, median(theirs).map(show), ratio, bound)
@@ -113,7 +113,7 @@ fn target_result(
     bound: Bound,
 ) -> TargetResult {
     let target = match bound {
-        Bound::AtLeast(least) | Bound::AtLeastTheInverse(least) => format!("≥ {least} ×"),
+        Bound::AtLeast(least) | Bound::InverseAtLeast(least) => format!("≥ {least} ×"),
         Bound::AtMost(most) => format!("≤ {most} ×"),
     };
     TargetResult {
@@ -291,7 +291,7 @@ fn idle_session(many_sessions: Option<&ManySessionsResults>) -> TargetResult {
 fn outcome(found: Option<f64>, bound: Bound) -> String {
     let Some(found) = found else { return NOT_MEASURED.into() };
     let missed_by = match bound {
-        Bound::AtLeast(least) | Bound::AtLeastTheInverse(least) => 1.0 - found / least,
+        Bound::AtLeast(least) | Bound::InverseAtLeast(least) => 1.0 - found / least,
         Bound::AtMost(most) => found / most - 1.0,
     };
     match missed_by > 0.0 {

@@ -2,7 +2,8 @@
 
 use super::*;
 use crate::daemon::admin::PipeVia;
-use crate::daemon::attachments::request::{AttachmentRequest, Route as PipeRoute};
+use crate::daemon::attachments;
+use crate::daemon::attachments::request::AttachmentRequest;
 use crate::daemon::attachments::status::Kind;
 
 fn every_request() -> Vec<AdminRequest> {
@@ -19,7 +20,7 @@ fn every_request() -> Vec<AdminRequest> {
                 ttl_ms: None,
                 resume: true,
                 keep_awake: true,
-                via: PipeRoute::Ssh,
+                via: attachments::request::Route::Ssh,
                 shim: None,
                 harness: None,
             },

@@ -11,12 +11,12 @@ use crate::world::{Builder, World};
 
 /// A user with a home, a project in it, and a configuration.
 #[derive(Debug)]
-pub struct LocalRun {
+pub struct RunUser {
     pub world: World,
     directory: tempfile::TempDir,
 }
 
-impl LocalRun {
+impl RunUser {
     /// Writes the configuration; no sidecar runs.
     #[track_caller]
     pub fn new(builder: Builder) -> Self {
@@ -51,7 +51,7 @@ impl LocalRun {
         path
     }
 
-    /// Writes a program into the directory that [`LocalRun::search_path`] begins with.
+    /// Writes a program into the directory that [`RunUser::search_path`] begins with.
     pub fn program(&self, name: &str, text: &str) -> PathBuf {
         let path = self.write(&format!("programs/{name}"), text);
         std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).expect("it was just written");
