@@ -284,7 +284,7 @@ fn the_quick_start_of_the_guide_works_as_written() {
     let (build, commands) = block.split_once('\n').expect("several lines");
     assert_eq!(build, "cargo build --release --workspace", "this step made the programs that are tested");
     let Some(harness) = HarnessUser::new(Agent::ClaudeCode, SandboxKind::bubblewrap()) else { return };
-    let user = &harness.local_run;
+    let user = &harness.run_user;
     let config = user.write(".config/cofferdam/cofferdam.toml", "");
     std::fs::copy(&user.world.layout().config, config).expect("the home is writable");
     // Otherwise Claude Code asks its model whether the tool may be called, and the fake model does not know.
