@@ -333,6 +333,12 @@ impl Inbox {
         self.partial.is_some()
     }
 
+    /// How much more memory an incomplete message may need.
+    pub fn expected_bytes(&self) -> usize {
+        let allocated = self.partial_message_allocated_bytes();
+        allocated.map_or(0, |allocated| self.max_message.saturating_sub(allocated))
+    }
+
     /// The memory of an incomplete message; at most that of the largest message.
     pub fn partial_message_allocated_bytes(&self) -> Option<usize> {
         self.partial.as_ref().map(|partial| partial.bytes.capacity())

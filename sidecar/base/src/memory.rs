@@ -178,13 +178,11 @@ mod tests {
         assert!(first.try_grow_to(100));
         let patience = Duration::from_secs(1);
         assert_eq!(second.grow_to_within(1, patience).await, Err(MemoryExhausted));
-        let waiting = tokio::spawn(async move {
-            let grown = second.grow_to_within(60, patience).await;
-            (grown, second)
-        });
-        tokio::time::sleep(patience / 2).await;
-        first.set(40);
-        let (grown, second) = waiting.await.expect("the task does not panic");
+        let release = async {
+            tokio::time::sleep(patience / 2).await;
+            first.set(40);
+        };
+        let (grown, ()) = tokio::join!(second.grow_to_within(60, patience), release);
         assert_eq!((grown, account.used()), (Ok(()), 100));
         drop((first, second));
         assert_eq!(account.used(), 0);

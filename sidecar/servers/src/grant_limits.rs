@@ -150,14 +150,14 @@ mod tests {
         let bounds = GrantBounds { processes: 1, starts_per_minute: 2, links_per_minute: 1 };
         let grant = Arc::new(GrantLimits::new(bounds));
         let (one, other) = (sandbox(&grant, "e1"), sandbox(&grant, "e2"));
-        let first = one.admit_process().ok().expect("a place is free");
+        let first = one.admit_process().expect("a place is free");
         assert_eq!(other.admit_process().err(), Some(LimitReached::Processes));
         assert_eq!(one.admit_successor().err(), Some(LimitReached::Processes));
         drop(first);
         assert_eq!(one.admit_process().err(), Some(LimitReached::StartsOfSandbox));
-        drop(other.admit_process().ok().expect("the place was released"));
+        drop(other.admit_process().expect("the place was released"));
         assert_eq!(other.admit_process().err(), Some(LimitReached::Starts));
-        drop(one.admit_successor().ok().expect("a successor's start is not counted"));
+        drop(one.admit_successor().expect("a successor's start is not counted"));
         assert_eq!(grant.processes(), 0);
         tokio::time::advance(Duration::from_secs(60)).await;
         assert!(one.admit_process().is_ok());

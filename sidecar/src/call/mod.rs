@@ -422,12 +422,6 @@ impl Pipeline {
         }
     }
 
-    /// The memory of messages that were received and not sent yet, and of copies for retries.
-    pub(crate) fn held_bytes(&self) -> usize {
-        let incoming: usize = self.incoming.iter().map(Incoming::bytes).sum();
-        incoming + self.recording.bytes() + self.parked.bytes() + self.in_flight.retry_bytes()
-    }
-
     /// Requests that wait for a response.
     pub(crate) fn unanswered(&self) -> usize {
         let sent_or_parked = self.in_flight.len() + self.parked.requests();
@@ -462,4 +456,11 @@ impl Pipeline {
         }
         self.in_flight.assert_one_status();
     }
+}
+
+/// The memory of messages that were received and not sent yet, and of copies for retries.
+pub(crate) fn held_bytes(pipeline: &Pipeline) -> usize {
+    let Pipeline { incoming, recording, parked, in_flight, .. } = pipeline;
+    let incoming: usize = incoming.iter().map(Incoming::bytes).sum();
+    incoming + recording.bytes() + parked.bytes() + in_flight.retry_bytes()
 }

@@ -48,7 +48,7 @@ use self::command::{Command, EndReason, Ended};
 use self::connection::{Connection, Lost};
 use self::memory::LinkMemory;
 use self::peer::{Credit, Peer};
-use crate::call::{LookupResult, Pipeline, RecordResult, Scrubbed, has_room_for_server_requests};
+use crate::call::{LookupResult, Pipeline, RecordResult, Scrubbed, has_room_for_server_requests, held_bytes};
 use crate::session::Session;
 use crate::session::principal::EpochOffer;
 
@@ -240,12 +240,12 @@ impl Link {
         if !self.pipeline.large.is_being_scrubbed() {
             self.servers.release_handled();
         }
-        self.memory.reserve(held, self.peer.expected_bytes());
+        self.memory.reserve(held, self.peer.inbox.expected_bytes());
     }
 
     /// The memory of the link's buffers.
     fn held_bytes(&self) -> usize {
-        self.peer.held_bytes() + self.pipeline.held_bytes() + self.servers.queued_bytes()
+        self.peer.held_bytes() + held_bytes(&self.pipeline) + self.servers.queued_bytes()
     }
 
     /// Whether another message of a server can be read: there is memory for it, and room in the outbox or, if it is a

@@ -109,12 +109,6 @@ impl Peer {
         self.outbox.allocated_bytes() + self.inbox.partial_message_allocated_bytes().unwrap_or(0)
     }
 
-    /// How much memory an incomplete message of the shim may still need.
-    pub(super) fn expected_bytes(&self) -> usize {
-        let allocated = self.inbox.partial_message_allocated_bytes();
-        allocated.map_or(0, |allocated| self.limits.message_bytes.saturating_sub(allocated))
-    }
-
     /// Whether there is room for more responses.
     pub(super) fn has_room(&self) -> bool {
         !self.outbox.is_full()
