@@ -1,56 +1,170 @@
-//! Finds values through several layers of encoding: JSON in a JSON string, a percent-encoded URL in that, and so on.
+//! Finds values however they are encoded: in text, in its normal form, and in texts that are encoded in it.
+//!
+//! Each level searches a text as it is and in its normal form (see `normal`), and the runs of base64, base32 and
+//! hexadecimal in it (see `symbols`). What those runs encode, if it is text, is the next level (see `decoded`).
+//!
+//! What must stay true: the work is at most a fixed number of passes over the text. What is decoded in total is limited
+//! by the length of the text; a text that needs more cannot be searched and is removed whole.
 
 use std::ops::Range;
 
-use super::Scrubber;
-use super::finder::Found;
-use super::views::{Coding, whole_units};
+use super::decoded::{DecodedTexts, OverBudget};
+use super::normal::{Origins, normal_form};
+use super::patterns::Place;
+use super::symbols::{Coding, RunLength, RunStart, Runs, Symbols};
+use super::{Entropy, Scrubber, Shown};
 
-/// How many nested encodings are decoded. More do not occur in practice, and each may cost another pass.
-pub(super) const MAX_LAYERS: usize = 4;
+/// How often base64, base32 and hexadecimal are decoded. The innermost encoding is found by its symbols, so values are
+/// found that are encoded once more than this.
+const MAX_DECODED: usize = 2;
+/// All decoded texts together may be this many times as long as the text that they come from, or `FREE_BYTES` longer.
+const MAX_EXPANSION: usize = 4;
+const FREE_BYTES: usize = 4096;
 
-/// The replacement of a span of text.
+/// A match: where, and of what.
 #[derive(Clone, Debug, Eq, PartialEq)]
-pub(super) struct Edit {
+pub(super) struct Found {
     pub(super) span: Range<usize>,
-    pub(super) with: String,
+    pub(super) what: Match,
+}
+
+#[derive(Clone, Copy, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
+pub(super) enum Match {
+    /// A value, by the number of its index and its own number in that.
+    Value { index: usize, value: usize },
+    /// Text that may hold a value, but decodes to too much to be searched.
+    Unsearchable,
 }
 
 impl Scrubber {
-    /// The spans of values in `text`: disjoint and in order, cutting neither a character nor an escape.
-    pub(super) fn search(&self, text: &[u8], layer: usize) -> Vec<Found> {
-        if !self.finder.might_match(text) {
-            return Vec::new();
-        }
-        let mut found = self.finder.find(text);
-        if layer < MAX_LAYERS {
-            for coding in [Coding::JsonEscapes, Coding::Percent] {
-                let Some(decoded) = coding.decode(text) else { continue };
-                let inside = self.search(&decoded, layer + 1);
-                if inside.is_empty() {
-                    continue;
-                }
-                let source_map = coding.source_map(text);
-                found.extend(
-                    inside.into_iter().map(|found| Found { span: source_map.span(found.span), ..found }),
-                );
-            }
-        }
-        for found in &mut found {
-            found.span = whole_units(text, found.span.clone());
-        }
+    /// The spans of values in `text`, disjoint and in order.
+    pub(super) fn search(&self, text: &[u8]) -> Result<Vec<Found>, OverBudget> {
+        let mut budget = text.len() * MAX_EXPANSION + FREE_BYTES;
+        Ok(merge(self.search_level(text, 0, &mut budget)?))
+    }
+
+    /// Like [`Scrubber::search`]; text that cannot be searched is one match.
+    pub(super) fn search_whole(&self, text: &[u8]) -> Vec<Found> {
+        let unsearchable = |OverBudget| vec![Found { span: 0..text.len(), what: Match::Unsearchable }];
+        self.search(text).unwrap_or_else(unsearchable)
+    }
+
+    /// The matches in the text as it is.
+    pub(super) fn search_undecoded(&self, text: &[u8]) -> Vec<Found> {
+        let mut found = Vec::new();
+        self.find(Place::Text, text, &mut found);
         merge(found)
     }
 
-    pub(super) fn edits_of(&self, found: Vec<Found>) -> Vec<Edit> {
-        let edit = |found: Found| Edit { span: found.span, with: self.markers[found.needle].clone().into() };
-        found.into_iter().map(edit).collect()
+    fn search_level(&self, text: &[u8], depth: usize, budget: &mut usize) -> Result<Vec<Found>, OverBudget> {
+        let mut found = Vec::new();
+        self.find(Place::Text, text, &mut found);
+        let Some(normal) = normal_form(text) else {
+            self.search_encoded(text, depth, budget, &mut found)?;
+            return Ok(found);
+        };
+        // A backslash before a run takes its first letter in the normal form.
+        for coding in Coding::ALL {
+            if let Some(symbols) = Symbols::new(coding, text, self.runs(RunStart::AfterBackslash)) {
+                let mut in_symbols = Vec::new();
+                self.find(Place::Symbols(coding), &symbols.numbers, &mut in_symbols);
+                if !in_symbols.is_empty() {
+                    let positions = symbols.positions(text, self.runs(RunStart::AfterBackslash));
+                    found.extend(
+                        in_symbols.into_iter().map(|found| found.moved(|span| located(&positions, span))),
+                    );
+                }
+            }
+        }
+        let mut in_normal = Vec::new();
+        self.find(Place::Text, &normal, &mut in_normal);
+        self.search_encoded(&normal, depth, budget, &mut in_normal)?;
+        if !in_normal.is_empty() {
+            drop(normal);
+            let origins = Origins::new(text);
+            found.extend(in_normal.into_iter().map(|found| found.moved(|span| origins.span(span))));
+        }
+        Ok(found)
+    }
+
+    /// Adds the matches in base64, base32 and hexadecimal.
+    fn search_encoded(
+        &self,
+        text: &[u8],
+        depth: usize,
+        budget: &mut usize,
+        found: &mut Vec<Found>,
+    ) -> Result<(), OverBudget> {
+        let runs = self.runs(RunStart::Anywhere);
+        let mut texts = DecodedTexts::default();
+        let mut all: Vec<(Symbols, Vec<Found>)> = Vec::new();
+        for coding in Coding::ALL {
+            let Some(symbols) = Symbols::new(coding, text, runs) else { continue };
+            let mut in_symbols = Vec::new();
+            self.find(Place::Symbols(coding), &symbols.numbers, &mut in_symbols);
+            if depth < MAX_DECODED {
+                texts.add(&symbols, *budget)?;
+            }
+            all.push((symbols, in_symbols));
+        }
+        *budget = budget.saturating_sub(texts.bytes.len());
+        if !texts.bytes.is_empty() {
+            for inside in self.search_level(&texts.bytes, depth + 1, budget)? {
+                let (coding, first) = texts.origin(inside.span.start);
+                let (_, last) = texts.origin(inside.span.end - 1);
+                let span = first / coding.bits()..(last + 7) / coding.bits() + 1;
+                let of_coding = all.iter_mut().find(|(symbols, _)| symbols.coding == coding);
+                of_coding
+                    .into_iter()
+                    .for_each(|(_, found)| found.push(Found { span: span.clone(), ..inside }));
+            }
+        }
+        for (symbols, in_symbols) in all {
+            if !in_symbols.is_empty() {
+                let positions = symbols.positions(text, runs);
+                found.extend(
+                    in_symbols.into_iter().map(|found| found.moved(|span| located(&positions, span))),
+                );
+            }
+        }
+        Ok(())
+    }
+
+    /// Adds the matches of all values that this scrubber may reveal the presence of.
+    fn find(&self, place: Place, haystack: &[u8], found: &mut Vec<Found>) {
+        for (index, values) in self.indexes.iter().enumerate() {
+            values.find(place, haystack, |span, value| {
+                let indexed = &values.values[value];
+                if indexed.entropy == Entropy::Enough || self.shown(indexed) != Shown::NotSearched {
+                    found.push(Found { span, what: Match::Value { index, value } });
+                }
+            });
+        }
+    }
+
+    fn runs(&self, start: RunStart) -> Runs {
+        let length = match self.indexes.iter().any(|values| values.needs_short_runs) {
+            true => RunLength::Short,
+            false => RunLength::Long,
+        };
+        Runs { length, start }
     }
 }
 
-/// Merges overlapping matches; the result has the needle of the longest one.
+impl Found {
+    fn moved(self, to: impl Fn(Range<usize>) -> Range<usize>) -> Self {
+        Self { span: to(self.span), ..self }
+    }
+}
+
+/// Where symbols are in the text that they were read from.
+fn located(positions: &[u32], symbols: Range<usize>) -> Range<usize> {
+    positions[symbols.start] as usize..positions[symbols.end - 1] as usize + 1
+}
+
+/// Merges overlapping matches; the result is of the longest one's value.
 pub(super) fn merge(mut found: Vec<Found>) -> Vec<Found> {
-    found.sort_by_key(|found| (found.span.start, usize::MAX - found.span.len(), found.needle));
+    found.sort_by_key(|found| (found.span.start, usize::MAX - found.span.len(), found.what));
     let mut merged: Vec<(Found, usize)> = Vec::with_capacity(found.len());
     for next in found {
         let length = next.span.len();
@@ -58,7 +172,7 @@ pub(super) fn merge(mut found: Vec<Found>) -> Vec<Found> {
             Some((last, longest)) if next.span.start < last.span.end => {
                 last.span.end = last.span.end.max(next.span.end);
                 if length > *longest {
-                    (last.needle, *longest) = (next.needle, length);
+                    (last.what, *longest) = (next.what, length);
                 }
             }
             _ => merged.push((next, length)),

@@ -3,7 +3,7 @@
 //! What must stay true: a value is in the scrubbers before it can be used; the holder of older values can tell by their
 //! generation that newer ones exist; a source's failure is remembered until its next attempt is due.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex as StdMutex, PoisonError};
 
 use arc_swap::ArcSwap;
@@ -20,8 +20,8 @@ use super::renewal::Terms;
 use super::reread::RereadBackoff;
 use super::source::{Requester, Source, SourceRequest, ValueEnd};
 use super::spec::{SecretSpec, SourceLimits};
-use cofferdam_scrub::log_scrubber::LogScrubber;
-use cofferdam_scrub::{Needle, Scrubber};
+use cofferdam_scrub::shared::SharedValues;
+use cofferdam_scrub::{IsOwn, Naming, Needle, OwnNames, Scrubber, ValueId};
 
 /// The secrets of one session, shared by its callers and the tasks that renew them.
 pub(super) struct Store {
@@ -35,10 +35,10 @@ pub(super) struct Store {
     changes: watch::Sender<u64>,
     /// Only of secrets that may change.
     pub(super) renewal_statuses: StdMutex<BTreeMap<Name, RenewalStatus>>,
-    scrubber: ArcSwap<Scrubber>,
-    /// The values from which `scrubber` was built.
+    /// The labels of the values that the session knows.
+    labels: ArcSwap<HashMap<ValueId, Arc<str>>>,
     pub(super) known: StdMutex<KnownValues>,
-    log: Arc<LogScrubber>,
+    log: Arc<SharedValues>,
 }
 
 /// One secret of the session. Its lock is held while the secret is read or renewed.
@@ -79,7 +79,7 @@ pub(super) struct RenewalStatus {
 }
 
 impl Store {
-    pub(super) fn new(log: Arc<LogScrubber>, vault: Option<Arc<dyn Source>>) -> Self {
+    pub(super) fn new(log: Arc<SharedValues>, vault: Option<Arc<dyn Source>>) -> Self {
         Self {
             vault,
             local: LocalSource::default(),
@@ -87,7 +87,7 @@ impl Store {
             newest: ArcSwap::default(),
             changes: watch::Sender::default(),
             renewal_statuses: StdMutex::default(),
-            scrubber: ArcSwap::from_pointee(Scrubber::new(Vec::new())),
+            labels: ArcSwap::default(),
             known: StdMutex::default(),
             log,
         }
@@ -172,7 +172,10 @@ impl Store {
         let Learned { scrubber, added_to_log, removed_from_log } = known.learn(needles, end, Instant::now());
         self.log.learn(&added_to_log);
         if scrubber == ScrubberUpdate::Rebuild {
-            self.scrubber.store(Arc::new(Scrubber::new(known.needles())));
+            let needles = known.needles();
+            let labelled = self.log.ids(&needles).into_iter().zip(&needles);
+            let labels = labelled.filter_map(|(id, needle)| Some((id?, Arc::clone(&needle.label)))).collect();
+            self.labels.store(Arc::new(labels));
         }
         self.log.release(&removed_from_log);
     }
@@ -182,8 +185,9 @@ impl Store {
         Arc::clone(entries.entry(name.clone()).or_default())
     }
 
-    pub(super) fn scrubber(&self) -> Arc<Scrubber> {
-        self.scrubber.load_full()
+    /// A scrubber for the values of all sessions, which names those of this session that `is_own` accepts.
+    pub(super) fn scrubber(&self, is_own: Arc<IsOwn>) -> Scrubber {
+        self.log.scrubber(Naming::Own(OwnNames { labels: self.labels.load_full(), is_own }))
     }
 
     pub(super) fn record_failure(&self, error: &SecretError) {

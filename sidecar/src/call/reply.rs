@@ -118,8 +118,7 @@ impl Pipeline {
         if message.len() > LARGE_BYTES && !self.large.is_being_scrubbed() {
             return self.large.scrub_message(&self.caller, message.to_vec());
         }
-        let CallerContext { session, max_message_bytes, .. } = &self.caller;
-        let scrubbed = scrub_message(&session.credentials.scrubber(), message, *max_message_bytes);
+        let scrubbed = scrub_message(&self.caller.scrubber(), message, self.caller.max_message_bytes);
         self.push_message(scrubbed);
     }
 
@@ -236,9 +235,9 @@ impl ServerEventHandler<'_> {
         let envelope = match envelope::read(message, Strictness::Envelope) {
             Ok(envelope) => envelope,
             Err(malformed) => {
-                let CallerContext { session, server, link, .. } = &self.pipeline.caller;
+                let CallerContext { server, link, .. } = &self.pipeline.caller;
                 let reason = malformed.to_string();
-                let reason = session.credentials.scrubber().text(reason.as_bytes()).bytes.into_owned();
+                let reason = self.pipeline.caller.scrubber().text(reason.as_bytes()).bytes.into_owned();
                 let reason = String::from_utf8_lossy(&reason);
                 tracing::debug!(%server, %link, %reason, "a line of the server is not an MCP message");
                 return;
@@ -323,7 +322,7 @@ impl ServerEventHandler<'_> {
             let response = PendingResponse { id: value, call: Some(call), outcome, bytes };
             return Some(LargeResponse { changed, id: id.raw.to_vec(), response });
         }
-        let scrubber = self.pipeline.caller.session.credentials.scrubber();
+        let scrubber = self.pipeline.caller.scrubber();
         let scrubbed = scrub_response(&scrubber, for_harness, id.raw, call.id.as_bytes());
         self.pipeline.finish_response(self.servers, call, outcome, bytes, scrubbed, self.now);
         None

@@ -86,7 +86,7 @@ impl LargeMessage {
         id: Vec<u8>,
         response: PendingResponse,
     ) {
-        let scrubber = caller.session.credentials.scrubber();
+        let scrubber = caller.scrubber();
         let harness_id = response.call.as_ref().map_or_else(|| "null".into(), |call| call.id.clone());
         let work = caller.session.context.tasks.spawn_blocking(move || {
             let message = changed.unwrap_or_else(|| message.into());
@@ -97,7 +97,7 @@ impl LargeMessage {
 
     /// Starts to scrub a large request or notification of a server, or response of the sidecar itself.
     pub(super) fn scrub_message(&mut self, caller: &CallerContext, message: Vec<u8>) {
-        let scrubber = caller.session.credentials.scrubber();
+        let scrubber = caller.scrubber();
         let limit = caller.max_message_bytes;
         let work = caller.session.context.tasks.spawn_blocking(move || {
             Scrubbed::Message(scrub_message(&scrubber, &message, limit).map(ScrubbedLine::into_owned))

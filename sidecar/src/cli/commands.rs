@@ -10,7 +10,7 @@ use std::time::Duration;
 use cofferdam_audit as audit;
 use cofferdam_audit::Selector;
 use cofferdam_process as process;
-use cofferdam_scrub::log_scrubber::LogScrubber;
+use cofferdam_scrub::shared::SharedValues;
 
 use super::arguments::{
     Arguments, AttachCommand, AuditCommand, CheckArguments, Command, EnrollArguments, RunCommand,
@@ -72,7 +72,7 @@ fn run_sandbox(file: Option<&Path>, command: RunCommand) -> Result<ExitCode, Fai
 fn serve(file: Option<&Path>, arguments: &ServeArguments) -> Result<ExitCode, Failure> {
     process::harden().map_err(|error| Failure::new(Sysexit::Software, error))?;
     let (path, config) = load(file)?;
-    let log = Arc::<LogScrubber>::default();
+    let log = Arc::<SharedValues>::default();
     daemon::logging::start(Arc::clone(&log));
     let runtime = tokio::runtime::Builder::new_multi_thread()
         // An audit write that hangs blocks one of the threads; the others must stay available.

@@ -3,12 +3,13 @@
 use std::io::{self, Write};
 use std::sync::Arc;
 
-use cofferdam_scrub::log_scrubber::LogScrubber;
+use cofferdam_scrub::Naming;
+use cofferdam_scrub::shared::SharedValues;
 use tracing_subscriber::EnvFilter;
 use tracing_subscriber::fmt::MakeWriter;
 
 /// Starts the log. `COFFERDAM_LOG` chooses what is logged, as in `cofferdam=debug`.
-pub(crate) fn start(scrubber: Arc<LogScrubber>) {
+pub(crate) fn start(scrubber: Arc<SharedValues>) {
     let filter = EnvFilter::try_from_env("COFFERDAM_LOG").unwrap_or_else(|_| EnvFilter::new("info"));
     let subscriber =
         tracing_subscriber::fmt().with_env_filter(filter).with_ansi(false).with_writer(Scrubbing(scrubber));
@@ -16,7 +17,7 @@ pub(crate) fn start(scrubber: Arc<LogScrubber>) {
     let _ = subscriber.try_init();
 }
 
-struct Scrubbing(Arc<LogScrubber>);
+struct Scrubbing(Arc<SharedValues>);
 
 impl<'a> MakeWriter<'a> for Scrubbing {
     type Writer = Line<'a>;
@@ -28,7 +29,7 @@ impl<'a> MakeWriter<'a> for Scrubbing {
 
 /// One event, collected whole so that nothing is missed between two writes.
 struct Line<'a> {
-    scrubber: &'a LogScrubber,
+    scrubber: &'a SharedValues,
     text: Vec<u8>,
 }
 
@@ -46,6 +47,6 @@ impl Write for Line<'_> {
 impl Drop for Line<'_> {
     fn drop(&mut self) {
         // There is nowhere to report that the log cannot be written.
-        let _ = io::stderr().write_all(&self.scrubber.current().text(&self.text).bytes);
+        let _ = io::stderr().write_all(&self.scrubber.scrubber(Naming::All).text(&self.text).bytes);
     }
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use cofferdam_audit::{self as audit, Audit, AuditError, Event};
-use cofferdam_scrub::log_scrubber::LogScrubber;
+use cofferdam_scrub::shared::SharedValues;
 use cofferdam_secrets::files::{FileError, FileStore};
 use cofferdam_vault::AccessError;
 use tokio::signal::unix::{Signal, SignalKind, signal};
@@ -69,7 +69,7 @@ const STOP_TIMEOUT: Duration = Duration::from_secs(5);
 pub(crate) async fn serve(
     config_file: PathBuf,
     config: Config,
-    log: Arc<LogScrubber>,
+    log: Arc<SharedValues>,
     lifetime: Lifetime,
 ) -> Result<(), ServeError> {
     let mut signals = Signals::new().map_err(ServeError::Signals)?;

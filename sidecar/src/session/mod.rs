@@ -18,7 +18,7 @@ use std::time::SystemTime;
 
 use arc_swap::ArcSwap;
 use cofferdam_audit::{Audit, Budget, BudgetLimits, Event, EventRecord};
-use cofferdam_scrub::log_scrubber::LogScrubber;
+use cofferdam_scrub::shared::SharedValues;
 use cofferdam_secrets::Source;
 use cofferdam_secrets::credentials::Credentials;
 use cofferdam_secrets::files::FileStore;
@@ -39,7 +39,7 @@ pub(crate) struct Context {
     pub(crate) audit: Audit,
     pub(crate) tasks: TaskTracker,
     pub(crate) files: FileStore,
-    pub(crate) log: Arc<LogScrubber>,
+    pub(crate) log: Arc<SharedValues>,
     /// `None` if the configuration at the start had no `[vault]`.
     pub(crate) vault: Option<Arc<Access>>,
     pub(crate) changes: Changes,
@@ -75,7 +75,7 @@ impl Context {
         config: Config,
         audit: Audit,
         files: FileStore,
-        log: Arc<LogScrubber>,
+        log: Arc<SharedValues>,
     ) -> Result<Self, AccessError> {
         let tasks = TaskTracker::new();
         let access = |vault| Access::start(vault, &config.state_dir, &tasks);

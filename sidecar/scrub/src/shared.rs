@@ -1,11 +1,14 @@
-//! The scrubber of the sidecar's own log: it finds the secret values of all sessions, including recently
-//! ended ones.
+//! The values of all sessions, which the log and every link search for.
 //!
-//! With many sessions there are thousands of values, and a few new ones each second. The newest values are therefore in
-//! a small scrubber, the older ones in a large one, which is rebuilt only when the small one has grown.
+//! A server may return the credential of another one, for instance by reading a file that holds it. So there is one set
+//! for the whole sidecar; each reader has its own view of it (see [`Naming`]).
 //!
-//! What must stay true: a value is scrubbed as long as any session holds it, and for some time after, because a
-//! session's last log lines are written late. The number of values that no session holds is bounded.
+//! With many sessions there are thousands of values, and a few new ones each second. Values are therefore kept in
+//! generations: a new value is added to the smallest index, which is merged into the next larger one when it has grown.
+//!
+//! What must stay true: a value is found from the moment that [`SharedValues::learn`] returns, as long as any session
+//! holds it, and for some time after, because a session's last messages and log lines are written late. The number of
+//! values that no session holds is bounded.
 
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, VecDeque};
@@ -15,33 +18,30 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use arc_swap::ArcSwap;
 use ring::digest::{SHA256, SHA256_OUTPUT_LEN, digest};
 
-use crate::{Needle, Scrubbed, Scrubber};
+use crate::value_index::ValueIndex;
+use crate::{Naming, Needle, Scrubber, ValueId};
 
-pub struct LogScrubber {
+pub struct SharedValues {
     known: Mutex<KnownValues>,
-    scrubbers: ArcSwap<Scrubbers>,
-    /// Values were added since the scrubbers were built. The next log line rebuilds them, once for all new values.
+    /// The indexes of the generations, the smallest first.
+    indexes: ArcSwap<Arc<[Arc<ValueIndex>]>>,
+    /// Values were added since the indexes were built. The next search rebuilds the smallest, once for all new values.
     stale: AtomicBool,
-}
-
-/// The two scrubbers that together find every value.
-pub struct Scrubbers {
-    /// The large one.
-    older: Arc<Scrubber>,
-    /// The small one.
-    recent: Scrubber,
 }
 
 #[derive(Default)]
 struct KnownValues {
     values: HashMap<Digest, KnownValue>,
-    /// Values that only the small scrubber has.
-    recent: Vec<Digest>,
+    /// The values of each generation, those of the smallest first.
+    generations: [Vec<Digest>; GENERATIONS],
     /// Values that no session holds, oldest first.
     released: VecDeque<Digest>,
+    /// How many different values were learned.
+    learned: u64,
 }
 
 struct KnownValue {
+    id: ValueId,
     needle: Needle,
     holders: usize,
 }
@@ -49,56 +49,49 @@ struct KnownValue {
 /// SHA-256 of a value. It never leaves this module.
 type Digest = [u8; SHA256_OUTPUT_LEN];
 
-/// The maximum number of values that are scrubbed although no session holds them: enough for the late log lines of
+const GENERATIONS: usize = 3;
+
+/// With more values than this a generation is merged into the next. Building an index takes some milliseconds per
+/// thousand values.
+const MAX_IN_GENERATION: [usize; GENERATIONS - 1] = [64, 1024];
+
+/// The maximum number of values that are searched for although no session holds them: enough for the late log lines of
 /// about a hundred sessions.
 const MAX_RELEASED: usize = 1024;
 
-/// With more values than this in the small scrubber the large one is rebuilt, which takes milliseconds per thousand
-/// values.
-const MAX_RECENT: usize = 64;
-
-impl Default for LogScrubber {
+impl Default for SharedValues {
     fn default() -> Self {
-        let nothing = || Scrubber::new(Vec::new());
+        let empty = || Arc::new(ValueIndex::new(&[]));
         Self {
             known: Mutex::default(),
-            scrubbers: ArcSwap::from_pointee(Scrubbers { older: Arc::new(nothing()), recent: nothing() }),
+            indexes: ArcSwap::from_pointee(Arc::new([empty(), empty(), empty()])),
             stale: AtomicBool::new(false),
         }
     }
 }
 
-impl LogScrubber {
-    /// The scrubbers, rebuilt first if values were added.
-    pub fn current(&self) -> Arc<Scrubbers> {
+impl SharedValues {
+    /// A scrubber for all values that are known now.
+    pub fn scrubber(&self, naming: Naming) -> Scrubber {
         if self.stale.load(Ordering::Acquire) {
             let mut known = self.lock();
             // Another thread may have rebuilt them while this one waited for the lock.
             if self.stale.load(Ordering::Acquire) {
-                let KnownValues { values, recent, .. } = &mut *known;
-                let older = match recent.len() > MAX_RECENT {
-                    true => {
-                        recent.clear();
-                        let needles = values.values().map(|value| value.needle.clone()).collect();
-                        Arc::new(Scrubber::new(needles))
-                    }
-                    false => Arc::clone(&self.scrubbers.load().older),
-                };
-                let needles = recent.iter().filter_map(|key| Some(values.get(key)?.needle.clone())).collect();
-                self.scrubbers.store(Arc::new(Scrubbers { older, recent: Scrubber::new(needles) }));
+                let indexes = known.rebuilt(&self.indexes.load());
+                self.indexes.store(Arc::new(indexes));
                 self.stale.store(false, Ordering::Release);
             }
         }
-        self.scrubbers.load_full()
+        Scrubber { indexes: Arc::clone(&self.indexes.load()), naming }
     }
 
     /// Adds one holder to each value. Sessions that share a secret share its entry.
     pub fn learn(&self, needles: &[Needle]) {
         let mut known = self.lock();
-        let KnownValues { values, recent, released } = &mut *known;
-        if recent.len() > 4 * MAX_RELEASED {
-            // Many values were added and released without a log line in between.
-            recent.retain(|key| values.contains_key(key));
+        let KnownValues { values, generations, released, learned } = &mut *known;
+        if generations[0].len() > 4 * MAX_RELEASED {
+            // Many values were added and released without a search in between.
+            generations[0].retain(|key| values.contains_key(key));
         }
         for needle in needles {
             let key = key(needle);
@@ -110,15 +103,23 @@ impl LogScrubber {
                     value.get_mut().holders += 1;
                 }
                 Entry::Vacant(vacant) => {
-                    vacant.insert(KnownValue { needle: needle.clone(), holders: 1 });
-                    recent.push(key);
+                    let id = ValueId(*learned);
+                    *learned += 1;
+                    vacant.insert(KnownValue { id, needle: needle.clone(), holders: 1 });
+                    generations[0].push(key);
                     self.stale.store(true, Ordering::Release);
                 }
             }
         }
     }
 
-    /// Removes one holder from each value. The scrubbers are not rebuilt for that, only for new values.
+    /// The ids of those values that are known.
+    pub fn ids(&self, needles: &[Needle]) -> Vec<Option<ValueId>> {
+        let known = self.lock();
+        needles.iter().map(|needle| known.values.get(&key(needle)).map(|value| value.id)).collect()
+    }
+
+    /// Removes one holder from each value. The indexes are not rebuilt for that, only for new values.
     pub fn release(&self, needles: &[Needle]) {
         let mut known = self.lock();
         let KnownValues { values, released, .. } = &mut *known;
@@ -144,9 +145,26 @@ impl LogScrubber {
     }
 }
 
-impl Scrubbers {
-    pub fn text<'a>(&self, text: &'a [u8]) -> Scrubbed<'a> {
-        self.recent.text_with(&self.older, text)
+impl KnownValues {
+    /// The indexes with all values, of which those that did not change are taken from `before`.
+    fn rebuilt(&mut self, before: &[Arc<ValueIndex>]) -> Arc<[Arc<ValueIndex>]> {
+        let Self { values, generations, .. } = self;
+        let mut changed = 0;
+        while changed < MAX_IN_GENERATION.len() && generations[changed].len() > MAX_IN_GENERATION[changed] {
+            let mut grown = std::mem::take(&mut generations[changed]);
+            changed += 1;
+            grown.retain(|key| values.contains_key(key));
+            generations[changed].append(&mut grown);
+        }
+        generations[changed].retain(|key| values.contains_key(key));
+        let rebuild = |(number, keys): (usize, &Vec<Digest>)| match number > changed {
+            true => Arc::clone(&before[number]),
+            false => {
+                let needle = |key| values.get(key).map(|value: &KnownValue| (value.id, value.needle.clone()));
+                Arc::new(ValueIndex::new(&keys.iter().filter_map(needle).collect::<Vec<_>>()))
+            }
+        };
+        generations.iter().enumerate().map(rebuild).collect()
     }
 }
 
@@ -166,7 +184,7 @@ mod tests {
     }
 
     /// A session that holds this value.
-    struct Holder<'a>(&'a LogScrubber, Needle);
+    struct Holder<'a>(&'a SharedValues, Needle);
 
     impl Drop for Holder<'_> {
         fn drop(&mut self) {
@@ -174,18 +192,18 @@ mod tests {
         }
     }
 
-    fn hold<'a>(log: &'a LogScrubber, value: &str) -> Holder<'a> {
+    fn hold<'a>(log: &'a SharedValues, value: &str) -> Holder<'a> {
         log.learn(&[needle(value)]);
         Holder(log, needle(value))
     }
 
-    fn scrubs(log: &LogScrubber, value: &str) -> bool {
-        log.current().text(format!("it is {value}.").as_bytes()).redactions == 1
+    fn scrubs(log: &SharedValues, value: &str) -> bool {
+        log.scrubber(Naming::All).text(format!("it is {value}.").as_bytes()).redactions == 1
     }
 
     #[test]
     fn a_value_is_scrubbed_while_a_session_holds_it_and_for_some_time_after() {
-        let log = LogScrubber::default();
+        let log = SharedValues::default();
         let first = hold(&log, "shared-value-1");
         let second = hold(&log, "shared-value-1");
         assert!(scrubs(&log, "shared-value-1"));
@@ -206,21 +224,22 @@ mod tests {
 
     #[test]
     fn overlapping_values_of_both_scrubbers_are_removed_whole() {
-        let log = LogScrubber::default();
+        let log = SharedValues::default();
         let _long = hold(&log, "the-long-one-with-the-short-one-in-it");
         let mut others = Vec::new();
-        for number in 0..=MAX_RECENT {
+        for number in 0..=MAX_IN_GENERATION[0] {
             others.push(hold(&log, &format!("passing-value-{number}")));
         }
-        log.current();
+        log.scrubber(Naming::All);
         let _short = hold(&log, "the-short-one");
-        let scrubbed = log.current().text(b"<the-long-one-with-the-short-one-in-it>").bytes.into_owned();
+        let scrubbed =
+            log.scrubber(Naming::All).text(b"<the-long-one-with-the-short-one-in-it>").bytes.into_owned();
         assert_eq!(String::from_utf8(scrubbed).unwrap(), "<[redacted:some.value]>");
     }
 
     #[test]
     fn the_oldest_released_values_are_dropped() {
-        let log = LogScrubber::default();
+        let log = SharedValues::default();
         drop(hold(&log, "value-of-the-first"));
         for number in 0..MAX_RELEASED {
             assert!(log.known.lock().unwrap().values.len() <= MAX_RELEASED + 1);
@@ -233,7 +252,7 @@ mod tests {
 
     #[test]
     fn a_released_value_can_be_held_again() {
-        let log = LogScrubber::default();
+        let log = SharedValues::default();
         drop(hold(&log, "value-that-returns"));
         let returned = hold(&log, "value-that-returns");
         for number in 0..2 * MAX_RELEASED {
@@ -250,10 +269,10 @@ mod tests {
 
     #[test]
     fn the_scrubbers_are_rebuilt_only_for_new_values() {
-        let log = LogScrubber::default();
+        let log = SharedValues::default();
         let _first = hold(&log, "shared-value-1");
-        let before = log.current();
+        let before = log.scrubber(Naming::All).indexes;
         let _second = hold(&log, "shared-value-1");
-        assert!(Arc::ptr_eq(&before, &log.current()));
+        assert!(Arc::ptr_eq(&before, &log.scrubber(Naming::All).indexes));
     }
 }

@@ -1,0 +1,263 @@
+//! Text in its normal form: all escapes decoded, however deeply nested and mixed, and lines joined.
+//!
+//! Decoded are the escapes of JSON (`\n`, `\u0041`), `\x41`, percent-encoding (`%41`) and entities (`&#65;`, `&#x41;`,
+//! `&quot;`). A decoded byte may complete another escape, which is decoded in turn: `%255Cu0041` becomes `A`. So one pass
+//! undoes any number of layers, and the normal form of an encoded value is that of the value itself. Line ends are left
+//! out together with the indents and quotation marks (`>`, `|`, `#`, `*`) around them, so that wrapped text is in one
+//! piece; NUL bytes are left out, so that UTF-16 is read as ASCII.
+//!
+//! The normal form is only searched, never shown. It is never longer than the text.
+
+use std::ops::Range;
+
+use super::units::{self, Kind, Unit};
+
+/// The normal form of `text`; `None` if that is the text itself.
+pub(super) fn normal_form(text: &[u8]) -> Option<Vec<u8>> {
+    let first = units::next_mark(text, 0)?;
+    let mut builder = Builder::new(NoOrigins, text.len());
+    builder.add(text, first);
+    Some(builder.bytes)
+}
+
+/// Where the bytes of a normal form come from.
+pub(super) struct Origins {
+    /// For each byte, and for the end, where in the text it begins.
+    starts: Vec<u32>,
+    /// Where line ends begin that were left out.
+    gaps: Vec<u32>,
+}
+
+impl Origins {
+    pub(super) fn new(text: &[u8]) -> Self {
+        let origins = Origins { starts: Vec::with_capacity(text.len() + 1), gaps: Vec::new() };
+        let mut builder = Builder::new(origins, text.len());
+        builder.add(text, units::next_mark(text, 0).unwrap_or(text.len()));
+        builder.origins.push(text.len());
+        builder.origins
+    }
+
+    /// The part of the text that a part of the normal form comes from, every escape in full.
+    pub(super) fn span(&self, part: Range<usize>) -> Range<usize> {
+        let last = self.starts[part.end - 1];
+        let next = self.starts[part.end..].iter().find(|start| **start > last).copied().unwrap_or(last + 1);
+        let gap = self.gaps.get(self.gaps.partition_point(|gap| *gap <= last)).copied();
+        self.starts[part.start] as usize..gap.map_or(next, |gap| gap.min(next)) as usize
+    }
+}
+
+/// Where the bytes of a normal form come from, if that is of interest.
+trait RecordOrigins {
+    fn push(&mut self, origin: usize);
+    fn extend(&mut self, origins: Range<usize>);
+    fn truncate(&mut self, length: usize);
+    fn at(&self, index: usize) -> Option<usize>;
+    /// From here on, text is left out.
+    fn gap(&mut self, origin: usize);
+}
+
+struct NoOrigins;
+
+impl RecordOrigins for NoOrigins {
+    fn push(&mut self, _origin: usize) {}
+    fn extend(&mut self, _origins: Range<usize>) {}
+    fn truncate(&mut self, _length: usize) {}
+    fn at(&self, _index: usize) -> Option<usize> {
+        None
+    }
+    fn gap(&mut self, _origin: usize) {}
+}
+
+impl RecordOrigins for Origins {
+    fn push(&mut self, origin: usize) {
+        self.starts.push(narrow(origin));
+    }
+
+    fn extend(&mut self, origins: Range<usize>) {
+        self.starts.extend(narrow(origins.start)..narrow(origins.end));
+    }
+
+    fn truncate(&mut self, length: usize) {
+        self.starts.truncate(length);
+    }
+
+    fn at(&self, index: usize) -> Option<usize> {
+        self.starts.get(index).map(|start| *start as usize)
+    }
+
+    fn gap(&mut self, origin: usize) {
+        self.gaps.push(narrow(origin));
+    }
+}
+
+/// Messages are far smaller than 4 GiB.
+fn narrow(position: usize) -> u32 {
+    u32::try_from(position).unwrap_or(u32::MAX)
+}
+
+struct Builder<R> {
+    bytes: Vec<u8>,
+    origins: R,
+    /// How many more bytes may complete an escape that has begun.
+    pending: usize,
+    /// The length of `bytes` when a line ended. At this length, blanks are left out: the indent of the next line.
+    joined_at: Option<usize>,
+    /// How many escapes were decoded to get each of the last bytes, at its position modulo 16. `\\` is the escape of a
+    /// backslash only if both have the same layer: in `\u005c\u006e` the first was decoded and the second was not.
+    layers: [u8; 16],
+}
+
+/// A byte to be added.
+#[derive(Clone, Copy)]
+struct Added {
+    byte: u8,
+    origin: usize,
+    layer: u8,
+}
+
+impl<R: RecordOrigins> Builder<R> {
+    fn new(origins: R, capacity: usize) -> Self {
+        let bytes = Vec::with_capacity(capacity);
+        Self { bytes, origins, pending: 0, joined_at: None, layers: [0; 16] }
+    }
+
+    /// Adds the text, whose first mark is at `mark`.
+    fn add(&mut self, text: &[u8], mut mark: usize) {
+        let mut at = 0;
+        loop {
+            self.bytes.extend_from_slice(&text[at..mark]);
+            self.origins.extend(at..mark);
+            at = mark;
+            while let Some(&byte) = text.get(at) {
+                self.push(Added { byte, origin: at, layer: 0 });
+                at += 1;
+                if self.pending == 0 && self.joined_at != Some(self.bytes.len()) {
+                    break;
+                }
+            }
+            if at >= text.len() {
+                return;
+            }
+            mark = units::next_mark(text, at).unwrap_or(text.len());
+        }
+    }
+
+    #[inline]
+    fn push(&mut self, added: Added) {
+        let byte = added.byte;
+        if self.joined_at == Some(self.bytes.len()) && b" \t\r\n>|#*\0".contains(&byte) {
+            return;
+        }
+        let kind = units::kind(byte);
+        let unit = match kind {
+            _ if self.pending == 0 => None,
+            Kind::Plain => None,
+            Kind::Digit => units::numeric(&self.bytes, byte),
+            Kind::Mark if byte == b'\\' => self.escaped_backslash(added.layer),
+            Kind::Letter | Kind::Mark => units::short(&self.bytes, byte),
+        };
+        if let Some(unit) = unit {
+            return self.replace(&unit, added.layer);
+        }
+        match byte {
+            0 => {}
+            b'\n' => {
+                let blank = |byte: &u8| b" \t\r\\".contains(byte);
+                let kept = self.bytes.iter().rposition(|byte| !blank(byte)).map_or(0, |last| last + 1);
+                self.origins.gap(self.origins.at(kept).unwrap_or(added.origin));
+                self.truncate(kept);
+                self.pending = units::pending_at_end(&self.bytes);
+                self.joined_at = Some(kept);
+            }
+            _ => {
+                self.pending = self.pending.saturating_sub(1);
+                if kind == Kind::Mark {
+                    self.pending = self.pending.max(units::pending_after(byte));
+                }
+                self.layers[self.bytes.len() % 16] = added.layer;
+                self.bytes.push(byte);
+                self.origins.push(added.origin);
+            }
+        }
+    }
+
+    /// The escape that another backslash of this layer completes.
+    fn escaped_backslash(&self, layer: u8) -> Option<Unit> {
+        let last = self.bytes.len().checked_sub(1)?;
+        (self.bytes[last] == b'\\' && self.layers[last % 16] == layer).then(|| Unit::byte(2, b'\\'))
+    }
+
+    /// Puts what an escape decodes to in its place. Its last byte, of this layer, has not been added.
+    fn replace(&mut self, unit: &Unit, layer: u8) {
+        let start = self.bytes.len() + 1 - unit.length;
+        let layers = (start..self.bytes.len()).map(|position| self.layers[position % 16]);
+        let layer = layers.fold(layer, u8::max).saturating_add(1);
+        let origin = self.origins.at(start).unwrap_or_default();
+        self.truncate(start);
+        self.pending = units::pending_at_end(&self.bytes);
+        for byte in &unit.decoded[..unit.count] {
+            self.push(Added { byte: *byte, origin, layer });
+        }
+    }
+
+    fn truncate(&mut self, length: usize) {
+        self.bytes.truncate(length);
+        self.origins.truncate(length);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn normal(text: &str) -> String {
+        String::from_utf8(normal_form(text.as_bytes()).unwrap_or(text.into())).unwrap()
+    }
+
+    #[test]
+    fn escapes_of_every_kind_and_depth_are_decoded() {
+        for (text, expected) in [
+            (r"\u0041\/\\\\\\\\u0042", r"A/B"),
+            (r#"\\\\\\\"x\\\""#, "\"x\""),
+            ("%41%2542%25255C%2575%30043", "ABC"),
+            (r"\u005c\u006ex \u005c\u005c\u0041 \u005c\u00e9", "x \\A \\é"),
+            ("&#65;&#x42;&#067;&amp;&amp;#68;&amp;amp;lt;", "ABC&D<"),
+            (r"\x41%5Cx42&#92;u0043", "ABC"),
+            (r"\u0025\u0034\u0031", "A"),
+            ("&\\u0023\\u00365;", "A"),
+            (r"\ud83d\ude00 \\ud83d\\ude00 \ud83dx", "\u{1f600} \u{1f600} \\ud83dx"),
+            ("a\\u0000b\0c", "abc"),
+            (r"100% &c; \q &#; %4g \u00", r"100% &c; \q &#; %4g \u00"),
+        ] {
+            assert_eq!(normal(text), expected, "{text}");
+        }
+    }
+
+    #[test]
+    fn lines_are_joined() {
+        for text in [
+            "ab\ncd",
+            "ab\\ncd",
+            "ab  \r\n\t cd",
+            "ab\\r\\n    cd",
+            "ab\n> cd",
+            "ab\n# cd",
+            "ab\\\\\ncd",
+            "ab\n\n\ncd",
+        ] {
+            assert_eq!(normal(text), "abcd", "{text}");
+        }
+        assert_eq!(normal("the words\nof lines"), "the wordsof lines");
+    }
+
+    #[test]
+    fn spans_contain_whole_escapes() {
+        let text = br"x%5Cu0041\n  yz";
+        assert_eq!(normal_form(text).unwrap(), b"xAyz");
+        let origins = Origins::new(text);
+        assert_eq!(origins.span(0..1), 0..1);
+        assert_eq!(origins.span(1..2), 1..9);
+        assert_eq!(origins.span(2..4), 13..15);
+        assert_eq!(origins.span(0..4), 0..15);
+    }
+}

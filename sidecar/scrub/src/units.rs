@@ -1,0 +1,174 @@
+//! The escapes that text is freed of: what they look like and what they stand for.
+//!
+//! An escape is recognised at its last byte, by looking at the bytes before it.
+
+/// What a byte may be in an escape.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(super) enum Kind {
+    Plain,
+    /// A hexadecimal digit, which may end a numeric escape. (`b` and `f` may also end a short one.)
+    Digit,
+    /// May end a short escape, such as `\n`, or an entity.
+    Letter,
+    /// Begins an escape, or is a line end or NUL byte.
+    Mark,
+}
+
+/// An escape: how many bytes of text it has, and the bytes that it stands for.
+pub(super) struct Unit {
+    pub(super) length: usize,
+    pub(super) decoded: [u8; 4],
+    pub(super) count: usize,
+}
+
+impl Unit {
+    pub(super) fn byte(length: usize, byte: u8) -> Self {
+        Self { length, decoded: [byte, 0, 0, 0], count: 1 }
+    }
+
+    fn character(length: usize, character: char) -> Self {
+        let mut decoded = [0; 4];
+        let count = character.encode_utf8(&mut decoded).len();
+        Self { length, decoded, count }
+    }
+}
+
+/// The longest entity, without its semicolon: `&#1114111`.
+const LONGEST_ENTITY: usize = 9;
+
+const KINDS: [Kind; 256] = {
+    let mut kinds = [Kind::Plain; 256];
+    let mut byte = 0;
+    while byte < 256 {
+        kinds[byte] = match byte as u8 {
+            b'\\' | b'%' | b'&' | b'\n' | 0 => Kind::Mark,
+            b'0'..=b'9' | b'a'..=b'f' | b'A'..=b'F' => Kind::Digit,
+            b'"' | b'\'' | b'/' | b'n' | b'r' | b't' | b';' => Kind::Letter,
+            _ => Kind::Plain,
+        };
+        byte += 1;
+    }
+    kinds
+};
+
+#[inline]
+pub(super) fn kind(byte: u8) -> Kind {
+    KINDS[byte as usize]
+}
+
+/// The next byte from `at` on that begins an escape or is left out of a normal form.
+pub(super) fn next_mark(text: &[u8], at: usize) -> Option<usize> {
+    let is_mark =
+        |byte: u8| (byte == b'\\') | (byte == b'%') | (byte == b'&') | (byte == b'\n') | (byte == 0);
+    let (blocks, rest) = text[at..].as_chunks::<32>();
+    // Without branches inside a block, so that the compiler generates vector code.
+    let any = |block: &[u8; 32]| block.iter().fold(0, |found, byte| found | u8::from(is_mark(*byte))) != 0;
+    let (start, block) = match blocks.iter().position(any) {
+        Some(block) => (at + block * 32, &blocks[block][..]),
+        None => (at + blocks.len() * 32, rest),
+    };
+    block.iter().position(|byte| is_mark(*byte)).map(|found| start + found)
+}
+
+/// How many bytes may follow this mark until the end of the escape that it begins.
+pub(super) fn pending_after(mark: u8) -> usize {
+    match mark {
+        b'\\' => 5,
+        b'%' => 2,
+        b'&' => LONGEST_ENTITY,
+        _ => 0,
+    }
+}
+
+/// How many bytes may still complete an escape that begins in the last of these bytes.
+pub(super) fn pending_at_end(bytes: &[u8]) -> usize {
+    let recent = bytes.iter().rev().take(LONGEST_ENTITY).enumerate();
+    recent.map(|(since, byte)| pending_after(*byte).saturating_sub(since)).max().unwrap_or(0)
+}
+
+/// The numeric escape, or `\b` or `\f`, that `before` followed by this digit is.
+#[inline]
+pub(super) fn numeric(before: &[u8], digit: u8) -> Option<Unit> {
+    match before {
+        [.., b'\\'] => match digit {
+            b'b' => Some(Unit::byte(2, 8)),
+            b'f' => Some(Unit::byte(2, 12)),
+            _ => None,
+        },
+        [.., b'%', high] => Some(Unit::byte(3, byte(*high, digit)?)),
+        [.., b'\\', b'x', high] => Some(Unit::byte(4, byte(*high, digit)?)),
+        [.., b'\\', b'u', first, second, third] => match code([*first, *second, *third, digit])? {
+            // The first half of a pair stays as it is until the second half has come.
+            0xD800..0xDC00 => None,
+            second @ 0xDC00..0xE000 => {
+                let first = first_half(&before[..before.len() - 5])?;
+                let code = 0x1_0000 + ((first - 0xD800) << 10) + (second - 0xDC00);
+                char::from_u32(code).map(|character| Unit::character(12, character))
+            }
+            code => char::from_u32(code).map(|character| Unit::character(6, character)),
+        },
+        _ => None,
+    }
+}
+
+/// The escape of two bytes, except `\\`, or the entity, that `before` followed by this byte is.
+#[inline]
+pub(super) fn short(before: &[u8], last: u8) -> Option<Unit> {
+    if last == b';' {
+        return entity(before);
+    }
+    if before.last() != Some(&b'\\') {
+        return None;
+    }
+    let decoded = match last {
+        b'n' => b'\n',
+        b'r' => b'\r',
+        b't' => b'\t',
+        b'"' | b'\'' | b'/' => last,
+        _ => return None,
+    };
+    Some(Unit::byte(2, decoded))
+}
+
+/// The first half of a surrogate pair that these bytes end with.
+fn first_half(bytes: &[u8]) -> Option<u32> {
+    let [b'\\', b'u', digits @ ..] = bytes.last_chunk::<6>()? else { return None };
+    let code = code(*digits)?;
+    (0xD800..0xDC00).contains(&code).then_some(code)
+}
+
+/// The entity that `before` followed by a semicolon is.
+fn entity(before: &[u8]) -> Option<Unit> {
+    let from = before.len().saturating_sub(LONGEST_ENTITY);
+    let start = from + before[from..].iter().rposition(|byte| *byte == b'&')?;
+    let length = before.len() - start + 1;
+    let number = |digits: &[u8], base: u32| {
+        let next = |number: u32, digit: &u8| {
+            number.checked_mul(base)?.checked_add(char::from(*digit).to_digit(base)?)
+        };
+        let code = (!digits.is_empty()).then(|| digits.iter().try_fold(0, next))??;
+        char::from_u32(code).map(|character| Unit::character(length, character))
+    };
+    match &before[start + 1..] {
+        [b'#', b'x' | b'X', digits @ ..] => number(digits, 16),
+        [b'#', digits @ ..] => number(digits, 10),
+        b"amp" => Some(Unit::byte(length, b'&')),
+        b"apos" => Some(Unit::byte(length, b'\'')),
+        b"gt" => Some(Unit::byte(length, b'>')),
+        b"lt" => Some(Unit::byte(length, b'<')),
+        b"quot" => Some(Unit::byte(length, b'"')),
+        _ => None,
+    }
+}
+
+fn byte(high: u8, low: u8) -> Option<u8> {
+    u8::try_from(value(high)? << 4 | value(low)?).ok()
+}
+
+fn code(digits: [u8; 4]) -> Option<u32> {
+    digits.iter().try_fold(0, |code, digit| Some(code << 4 | value(*digit)?))
+}
+
+fn value(digit: u8) -> Option<u32> {
+    char::from(digit).to_digit(16)
+}

@@ -1,0 +1,137 @@
+//! All patterns of a set of values, ready to be searched for.
+
+use std::collections::HashSet;
+use std::fmt;
+use std::ops::Range;
+
+use zeroize::Zeroizing;
+
+use super::entropy::Entropy;
+use super::index::Index;
+use super::patterns::{Pattern, Place, Reach, is_found_by_its_lines, patterns_of};
+use super::symbols::{BREAK, Coding, SHORTEST_LONG_RUN};
+use super::{Needle, ValueId};
+
+/// The patterns of a set of values.
+pub(super) struct ValueIndex {
+    pub(super) values: Vec<IndexedValue>,
+    texts: PatternIndex,
+    base32: PatternIndex,
+    base64: PatternIndex,
+    hexadecimal: PatternIndex,
+    /// A pattern may be in a run shorter than [`SHORTEST_LONG_RUN`].
+    pub(super) needs_short_runs: bool,
+    /// The length of the longest value.
+    pub(super) longest: usize,
+    /// The length of the longest value that is not found line by line; zero if there is none.
+    pub(super) longest_across_lines: usize,
+}
+
+/// What is known of a value that was found.
+pub(super) struct IndexedValue {
+    pub(super) id: ValueId,
+    pub(super) label: std::sync::Arc<str>,
+    pub(super) entropy: Entropy,
+}
+
+struct PatternIndex {
+    index: Index,
+    /// For each pattern: the value, and how far a match reaches.
+    targets: Vec<Target>,
+}
+
+struct Target {
+    value: usize,
+    length: usize,
+    reach: Reach,
+}
+
+impl ValueIndex {
+    /// If two needles have the same value, the first one's label is used.
+    pub(super) fn new(needles: &[(ValueId, Needle)]) -> Self {
+        let mut places: [Vec<(Pattern, usize)>; 4] = Default::default();
+        let slot = |place: Place| match place {
+            Place::Text => 0,
+            Place::Symbols(Coding::Base32) => 1,
+            Place::Symbols(Coding::Base64) => 2,
+            Place::Symbols(Coding::Hexadecimal) => 3,
+        };
+        let mut needs_short_runs = false;
+        for (number, (_, needle)) in needles.iter().enumerate() {
+            for pattern in patterns_of(&needle.value) {
+                if pattern.place != Place::Text && pattern.bytes.len() < SHORTEST_LONG_RUN {
+                    needs_short_runs = true;
+                }
+                places[slot(pattern.place)].push((pattern, number));
+            }
+        }
+        let [texts, base32, base64, hexadecimal] = places.map(PatternIndex::new);
+        let lengths = needles.iter().map(|(_, needle)| needle.value.len());
+        let across_lines =
+            needles.iter().filter(|(_, needle)| !is_found_by_its_lines(needle.value.trim_ascii()));
+        let value = |(id, needle): &(ValueId, Needle)| IndexedValue {
+            id: *id,
+            label: needle.label.clone(),
+            entropy: Entropy::of(&needle.value),
+        };
+        Self {
+            texts,
+            base32,
+            base64,
+            hexadecimal,
+            needs_short_runs,
+            longest: lengths.max().unwrap_or_default(),
+            longest_across_lines: across_lines
+                .map(|(_, needle)| needle.value.len())
+                .max()
+                .unwrap_or_default(),
+            values: needles.iter().map(value).collect(),
+        }
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.texts.index.is_empty()
+    }
+
+    /// Calls `found` with each match in a text or in symbols, and the number of its value.
+    pub(super) fn find(&self, place: Place, haystack: &[u8], mut found: impl FnMut(Range<usize>, usize)) {
+        let patterns = match place {
+            Place::Text => &self.texts,
+            Place::Symbols(Coding::Base32) => &self.base32,
+            Place::Symbols(Coding::Base64) => &self.base64,
+            Place::Symbols(Coding::Hexadecimal) => &self.hexadecimal,
+        };
+        patterns.index.find(haystack, |start, pattern| {
+            let Target { value, length, reach } = &patterns.targets[pattern];
+            let end = start + length;
+            let is_symbol = |at: usize| haystack.get(at).is_some_and(|symbol| symbol & BREAK == 0);
+            let before = usize::from(reach.before > 0 && start > 0 && is_symbol(start - 1));
+            let after = usize::from(reach.after > 0 && is_symbol(end));
+            found(start - before..end + after, *value);
+        });
+    }
+}
+
+impl PatternIndex {
+    /// Of equal patterns the first is kept, so that the earliest needle is reported.
+    fn new(patterns: Vec<(Pattern, usize)>) -> Self {
+        let mut seen = HashSet::new();
+        let is_first: Vec<bool> =
+            patterns.iter().map(|(pattern, _)| seen.insert(pattern.bytes.as_slice())).collect();
+        let mut targets = Vec::new();
+        let mut bytes: Vec<Zeroizing<Vec<u8>>> = Vec::new();
+        for ((pattern, value), is_first) in patterns.into_iter().zip(is_first) {
+            if is_first {
+                targets.push(Target { value, length: pattern.bytes.len(), reach: pattern.reach });
+                bytes.push(pattern.bytes);
+            }
+        }
+        Self { index: Index::new(bytes), targets }
+    }
+}
+
+impl fmt::Debug for ValueIndex {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.debug_struct("ValueIndex").field("values", &self.values.len()).finish_non_exhaustive()
+    }
+}
