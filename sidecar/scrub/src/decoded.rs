@@ -4,6 +4,8 @@
 //! hexadecimal. What is encoded there is text. So runs of symbols are sampled, and only where four bytes in a row are
 //! printable, the text around them is decoded: bytes of an image cost little.
 
+use std::ops::Range;
+
 use super::symbols::{BREAK, Coding, Symbols};
 
 /// The texts found at one level, one behind the other, with [`SEPARATOR`] between them.
@@ -46,35 +48,35 @@ impl DecodedTexts {
         symbols: &Symbols,
         limit: usize,
     ) -> Result<(), OverBudget> {
+        for run in &symbols.texts {
+            self.sample_run::<BITS, WIDTH>(symbols, run.clone());
+            if self.bytes.len() > limit {
+                return Err(OverBudget);
+            }
+        }
+        Ok(())
+    }
+
+    fn sample_run<const BITS: usize, const WIDTH: usize>(&mut self, symbols: &Symbols, run: Range<usize>) {
         // Bytes begin at all bits that are multiples of this.
         let unit = 1 << BITS.trailing_zeros();
         // Where the last text of each alignment of bytes to symbols ends.
-        let mut covered = [0; 8];
-        let numbers = &symbols.numbers;
-        let mut at = 0;
-        while let Some(sample) = numbers.get(at..).and_then(<[u8]>::first_chunk::<WIDTH>) {
-            let mut bits = 0_u64;
-            let mut all = 0;
-            for number in sample {
-                bits = bits << BITS | u64::from(*number & !BREAK);
-                all |= number;
-            }
-            if all & BREAK == 0 {
-                for shift in (0..8).step_by(unit) {
-                    if is_printable((bits >> (WIDTH * BITS - 32 - shift)) as u32) {
-                        let bit = at * BITS + shift;
-                        if bit >= covered[bit % 8] {
-                            covered[bit % 8] = self.add_around::<BITS>(symbols, bit, covered[bit % 8]);
-                            if self.bytes.len() > limit {
-                                return Err(OverBudget);
-                            }
-                        }
-                    }
+        let mut covered = [run.start * BITS; 8];
+        let step = 32 / BITS;
+        let mut at = run.start;
+        while let Some(sample) = symbols.numbers[..run.end].get(at..).and_then(<[u8]>::first_chunk::<WIDTH>) {
+            let bits = sample.iter().fold(0_u64, |bits, number| bits << BITS | u64::from(*number));
+            for shift in (0..8).step_by(unit) {
+                let bit = at * BITS + shift;
+                if is_printable((bits >> (WIDTH * BITS - 32 - shift)) as u32)
+                    && bit >= covered[bit % 8]
+                    && is_beside_text::<BITS>(&symbols.numbers, bit)
+                {
+                    covered[bit % 8] = self.add_around::<BITS>(symbols, bit, covered[bit % 8]);
                 }
             }
-            at += 32 / BITS;
+            at += step;
         }
-        Ok(())
     }
 
     /// Adds the text around a bit, if it is long enough. Returns the bit at which it ends.
@@ -138,6 +140,14 @@ fn byte_at<const BITS: usize>(numbers: &[u8], bit: usize) -> Option<u8> {
     Some((bits >> ((last + 1) * BITS - bit - 8)) as u8)
 }
 
+/// Whether the bytes before or after the four that begin with this bit are text too.
+fn is_beside_text<const BITS: usize>(numbers: &[u8], bit: usize) -> bool {
+    let are_text = |first: usize| {
+        (0..3).all(|at| byte_at::<BITS>(numbers, first + 8 * at).is_some_and(is_text_in_ascii))
+    };
+    are_text(bit + 32) || bit.checked_sub(24).is_some_and(are_text)
+}
+
 /// Whether these are four printable characters of ASCII, or two in UTF-16.
 #[inline]
 fn is_printable(bytes: u32) -> bool {
@@ -148,6 +158,11 @@ fn is_printable(bytes: u32) -> bool {
     all_from_space(bytes)
         || (bytes & 0xFF00_FF00 == 0 && all_from_space(bytes | 0x2000_2000))
         || (bytes & 0x00FF_00FF == 0 && all_from_space(bytes | 0x0020_0020))
+}
+
+#[inline]
+fn is_text_in_ascii(byte: u8) -> bool {
+    is_text(byte) && byte.is_ascii()
 }
 
 /// Whether the byte may be part of text, in UTF-8 or UTF-16.

@@ -98,13 +98,22 @@ fn narrow(position: usize) -> u32 {
 struct Builder<R> {
     bytes: Vec<u8>,
     origins: R,
-    /// How many more bytes may complete an escape that has begun.
-    pending: usize,
+    /// An escape that has begun can only be completed while `bytes` is shorter than this.
+    deadline: usize,
     /// The length of `bytes` when a line ended. At this length, blanks are left out: the indent of the next line.
     joined_at: Option<usize>,
-    /// How many escapes were decoded to get each of the last bytes, at its position modulo 16. `\\` is the escape of a
-    /// backslash only if both have the same layer: in `\u005c\u006e` the first was decoded and the second was not.
-    layers: [u8; 16],
+    /// What is known of each of the last bytes, at its position modulo 16.
+    last: [Recent; 16],
+}
+
+/// One of the last bytes of a normal form.
+#[derive(Clone, Copy, Default)]
+struct Recent {
+    /// How many escapes were decoded to get it. `\\` is the escape of a backslash only if both have the same layer: in
+    /// `\u005c\u006e` the first was decoded and the second was not.
+    layer: u8,
+    /// The deadline before it was added.
+    deadline: usize,
 }
 
 /// A byte to be added.
@@ -118,7 +127,7 @@ struct Added {
 impl<R: RecordOrigins> Builder<R> {
     fn new(origins: R, capacity: usize) -> Self {
         let bytes = Vec::with_capacity(capacity);
-        Self { bytes, origins, pending: 0, joined_at: None, layers: [0; 16] }
+        Self { bytes, origins, deadline: 0, joined_at: None, last: [Recent::default(); 16] }
     }
 
     /// Adds the text, whose first mark is at `mark`.
@@ -128,10 +137,9 @@ impl<R: RecordOrigins> Builder<R> {
             self.bytes.extend_from_slice(&text[at..mark]);
             self.origins.extend(at..mark);
             at = mark;
-            while let Some(&byte) = text.get(at) {
-                self.push(Added { byte, origin: at, layer: 0 });
-                at += 1;
-                if self.pending == 0 && self.joined_at != Some(self.bytes.len()) {
+            while at < text.len() {
+                at += self.add_at(text, at);
+                if self.bytes.len() >= self.deadline && self.joined_at != Some(self.bytes.len()) {
                     break;
                 }
             }
@@ -142,15 +150,52 @@ impl<R: RecordOrigins> Builder<R> {
         }
     }
 
+    /// Adds the byte, the escape or the backslashes at `at`; returns how many bytes of text that were.
+    #[inline]
+    fn add_at(&mut self, text: &[u8], at: usize) -> usize {
+        let byte = text[at];
+        if byte == b'\\' && self.bytes.last() != Some(&b'\\') {
+            let backslashes = text[at..].iter().take_while(|byte| **byte == b'\\').count();
+            if backslashes > 1 {
+                self.add_backslashes(backslashes, at);
+                return backslashes;
+            }
+        }
+        // The same as adding its bytes one by one.
+        if (byte == b'%' || byte == b'\\' && self.escaped_backslash(0).is_none())
+            && let Some(unit) = units::at_start(&text[at..])
+        {
+            for byte in &unit.decoded[..unit.count] {
+                self.push(Added { byte: *byte, origin: at, layer: 1 });
+            }
+            return unit.length;
+        }
+        self.push(Added { byte, origin: at, layer: 0 });
+        1
+    }
+
+    /// Adds a number of backslashes, of which each pair is the escape of one. What remains of them are backslashes of
+    /// the layers that are the bits of the number.
+    fn add_backslashes(&mut self, count: usize, origin: usize) {
+        let bits = usize::BITS - count.leading_zeros();
+        let mut added = 0;
+        for layer in (0..bits).rev().filter(|layer| count >> layer & 1 == 1) {
+            let layer_byte = u8::try_from(layer).unwrap_or(u8::MAX);
+            self.append(Added { byte: b'\\', origin: origin + added, layer: layer_byte }, Kind::Mark);
+            added += 1 << layer;
+        }
+    }
+
     #[inline]
     fn push(&mut self, added: Added) {
         let byte = added.byte;
-        if self.joined_at == Some(self.bytes.len()) && b" \t\r\n>|#*\0".contains(&byte) {
+        let length = self.bytes.len();
+        if self.joined_at == Some(length) && b" \t\r\n>|#*\0".contains(&byte) {
             return;
         }
         let kind = units::kind(byte);
         let unit = match kind {
-            _ if self.pending == 0 => None,
+            _ if length >= self.deadline => None,
             Kind::Plain => None,
             Kind::Digit => units::numeric(&self.bytes, byte),
             Kind::Mark if byte == b'\\' => self.escaped_backslash(added.layer),
@@ -161,48 +206,55 @@ impl<R: RecordOrigins> Builder<R> {
         }
         match byte {
             0 => {}
-            b'\n' => {
-                let blank = |byte: &u8| b" \t\r\\".contains(byte);
-                let kept = self.bytes.iter().rposition(|byte| !blank(byte)).map_or(0, |last| last + 1);
-                self.origins.gap(self.origins.at(kept).unwrap_or(added.origin));
-                self.truncate(kept);
-                self.pending = units::pending_at_end(&self.bytes);
-                self.joined_at = Some(kept);
-            }
-            _ => {
-                self.pending = self.pending.saturating_sub(1);
-                if kind == Kind::Mark {
-                    self.pending = self.pending.max(units::pending_after(byte));
-                }
-                self.layers[self.bytes.len() % 16] = added.layer;
-                self.bytes.push(byte);
-                self.origins.push(added.origin);
-            }
+            b'\n' => self.end_line(added.origin),
+            _ => self.append(added, kind),
         }
+    }
+
+    #[inline]
+    fn append(&mut self, added: Added, kind: Kind) {
+        let length = self.bytes.len();
+        self.last[length % 16] = Recent { layer: added.layer, deadline: self.deadline };
+        if kind == Kind::Mark {
+            self.deadline = self.deadline.max(length + 1 + units::pending_after(added.byte));
+        }
+        self.bytes.push(added.byte);
+        self.origins.push(added.origin);
+    }
+
+    /// Leaves out a line end, and the blanks before it.
+    fn end_line(&mut self, origin: usize) {
+        let blank = |byte: &u8| b" \t\r\\".contains(byte);
+        let kept = self.bytes.iter().rposition(|byte| !blank(byte)).map_or(0, |last| last + 1);
+        self.origins.gap(self.origins.at(kept).unwrap_or(origin));
+        self.truncate(kept);
+        self.joined_at = Some(kept);
     }
 
     /// The escape that another backslash of this layer completes.
     fn escaped_backslash(&self, layer: u8) -> Option<Unit> {
         let last = self.bytes.len().checked_sub(1)?;
-        (self.bytes[last] == b'\\' && self.layers[last % 16] == layer).then(|| Unit::byte(2, b'\\'))
+        (self.bytes[last] == b'\\' && self.last[last % 16].layer == layer).then(|| Unit::byte(2, b'\\'))
     }
 
     /// Puts what an escape decodes to in its place. Its last byte, of this layer, has not been added.
     fn replace(&mut self, unit: &Unit, layer: u8) {
         let start = self.bytes.len() + 1 - unit.length;
-        let layers = (start..self.bytes.len()).map(|position| self.layers[position % 16]);
+        let layers = (start..self.bytes.len()).map(|position| self.last[position % 16].layer);
         let layer = layers.fold(layer, u8::max).saturating_add(1);
         let origin = self.origins.at(start).unwrap_or_default();
         self.truncate(start);
-        self.pending = units::pending_at_end(&self.bytes);
         for byte in &unit.decoded[..unit.count] {
             self.push(Added { byte: *byte, origin, layer });
         }
     }
 
     fn truncate(&mut self, length: usize) {
-        self.bytes.truncate(length);
-        self.origins.truncate(length);
+        if length < self.bytes.len() {
+            self.deadline = self.last[length % 16].deadline;
+            self.bytes.truncate(length);
+            self.origins.truncate(length);
+        }
     }
 }
 

@@ -42,6 +42,8 @@ pub(super) const SHORTEST_LONG_RUN: usize = 15;
 pub(super) struct Symbols {
     pub(super) coding: Coding,
     pub(super) numbers: Vec<u8>,
+    /// The runs in `numbers` that may encode text.
+    pub(super) texts: Vec<Range<usize>>,
 }
 
 /// Between two runs. No number of a symbol has this bit.
@@ -61,38 +63,43 @@ impl Coding {
         }
     }
 
-    /// Calls `put` with each symbol of the runs in `text` and its position, and with [`BREAK`] after each run.
-    fn read(self, text: &[u8], runs: Runs, mut put: impl FnMut(u8, usize)) {
+    /// Whether a run can be the encoding of text. Words, hashes and other runs without both cases are no base64, and
+    /// long runs without a digit no base32.
+    fn may_encode_text(self, run: &[u8]) -> bool {
+        // Without branches, so that the compiler generates vector code.
+        let has = |first: u8, count: u8| {
+            let (blocks, rest) = run.as_chunks::<32>();
+            let any =
+                |bytes: &[u8]| bytes.iter().fold(false, |any, byte| any | (byte.wrapping_sub(first) < count));
+            blocks.iter().any(|block| any(block)) || any(rest)
+        };
         match self {
-            Self::Base64 => each_run(text, runs, is_base64, |run| {
-                text[run.clone()]
-                    .iter()
-                    .zip(run.clone())
-                    .for_each(|(byte, at)| put(BASE64[*byte as usize], at));
-                put(BREAK, run.end);
+            Self::Base32 => run.len() < 64 || has(b'0', 10),
+            Self::Base64 => has(b'A', 26) && has(b'a', 26),
+            Self::Hexadecimal => true,
+        }
+    }
+
+    /// Calls `visit` with each run in `text`.
+    fn each_run(self, text: &[u8], runs: Runs, mut visit: impl FnMut(Range<usize>)) {
+        match self {
+            Self::Base64 => each_run(text, runs, is_base64, visit),
+            // Runs of base32 are parts of runs of base64.
+            Self::Base32 => each_run(text, runs, is_base64, |run| {
+                let anywhere = Runs { start: RunStart::Anywhere, ..runs };
+                for first in [b'A', b'a'] {
+                    each_run(
+                        &text[run.clone()],
+                        anywhere,
+                        |byte| is_base32(byte, first),
+                        |part| {
+                            visit(run.start + part.start..run.start + part.end);
+                        },
+                    );
+                }
             }),
-            Self::Base32 => {
-                let mut put_run = |run: Range<usize>| {
-                    text[run.clone()]
-                        .iter()
-                        .zip(run.clone())
-                        .for_each(|(byte, at)| put(BASE32[*byte as usize], at));
-                    put(BREAK, run.end);
-                };
-                each_run(text, runs, |byte| is_base32(byte, b'A'), &mut put_run);
-                each_run(text, runs, |byte| is_base32(byte, b'a'), &mut put_run);
-            }
             Self::Hexadecimal => {
-                each_run(text, Runs { length: RunLength::Long, ..runs }, is_hexadecimal, |run| {
-                    for (at, byte) in run.clone().zip(&text[run.clone()]) {
-                        match HEXADECIMAL[*byte as usize] {
-                            OTHER => {}
-                            digit if !is_prefix(text, at) => put(digit, at),
-                            _ => {}
-                        }
-                    }
-                    put(BREAK, run.end);
-                })
+                each_run(text, Runs { length: RunLength::Long, ..runs }, is_hexadecimal, visit)
             }
         }
     }
@@ -102,15 +109,47 @@ impl Symbols {
     /// The symbols of all runs in `text`; `None` if there are no runs.
     pub(super) fn new(coding: Coding, text: &[u8], runs: Runs) -> Option<Self> {
         let mut numbers = Vec::new();
-        coding.read(text, runs, |number, _| numbers.push(number));
-        (!numbers.is_empty()).then_some(Self { coding, numbers })
+        let mut texts = Vec::new();
+        coding.each_run(text, runs, |run| {
+            let start = numbers.len();
+            let may_encode_text = coding.may_encode_text(&text[run.clone()]);
+            let letters = text[run.clone()].iter();
+            match coding {
+                Coding::Base32 => numbers.extend(letters.map(|byte| BASE32[*byte as usize])),
+                Coding::Base64 => numbers.extend(letters.map(|byte| BASE64[*byte as usize])),
+                Coding::Hexadecimal => each_digit(text, run, |digit, _| numbers.push(digit)),
+            }
+            if may_encode_text {
+                texts.push(start..numbers.len());
+            }
+            numbers.push(BREAK);
+        });
+        (!numbers.is_empty()).then_some(Self { coding, numbers, texts })
     }
 
     /// Where in the text each symbol is. The text must be the same.
     pub(super) fn positions(&self, text: &[u8], runs: Runs) -> Vec<u32> {
         let mut positions = Vec::with_capacity(self.numbers.len());
-        self.coding.read(text, runs, |_, at| positions.push(u32::try_from(at).unwrap_or(u32::MAX)));
+        let narrow = |at: usize| u32::try_from(at).unwrap_or(u32::MAX);
+        self.coding.each_run(text, runs, |run| {
+            let end = narrow(run.end);
+            match self.coding {
+                Coding::Base32 | Coding::Base64 => positions.extend(narrow(run.start)..end),
+                Coding::Hexadecimal => each_digit(text, run, |_, at| positions.push(narrow(at))),
+            }
+            positions.push(end);
+        });
         positions
+    }
+}
+
+/// Calls `put` with each digit of a run and its position.
+fn each_digit(text: &[u8], run: Range<usize>, mut put: impl FnMut(u8, usize)) {
+    for at in run {
+        let digit = HEXADECIMAL[text[at] as usize];
+        if digit != OTHER && !is_prefix(text, at) {
+            put(digit, at);
+        }
     }
 }
 
@@ -141,7 +180,10 @@ fn each_run(text: &[u8], runs: Runs, belongs: impl Fn(u8) -> bool, mut visit: im
             continue;
         };
         let before = text[last_end..at + hit].iter().rev().take_while(|byte| belongs(**byte)).count();
-        let after = text[at + hit..].iter().take_while(|byte| belongs(**byte)).count();
+        let (blocks, _) = text[at + hit..].as_chunks::<BLOCK>();
+        let is_full = |block: &&[u8; BLOCK]| block.iter().fold(true, |all, byte| all & belongs(*byte));
+        let full = blocks.iter().take_while(is_full).count() * BLOCK;
+        let after = full + text[at + hit + full..].iter().take_while(|byte| belongs(**byte)).count();
         let run = at + hit - before..at + hit + after;
         at = run.end + 1;
         last_end = run.end;

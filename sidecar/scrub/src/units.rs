@@ -80,10 +80,21 @@ pub(super) fn pending_after(mark: u8) -> usize {
     }
 }
 
-/// How many bytes may still complete an escape that begins in the last of these bytes.
-pub(super) fn pending_at_end(bytes: &[u8]) -> usize {
-    let recent = bytes.iter().rev().take(LONGEST_ENTITY).enumerate();
-    recent.map(|(since, byte)| pending_after(*byte).saturating_sub(since)).max().unwrap_or(0)
+/// The escape at the beginning of `text`, if it is a usual one. The first half of a surrogate pair is none.
+#[inline]
+pub(super) fn at_start(text: &[u8]) -> Option<Unit> {
+    match text {
+        [b'%', high, low, ..] => Some(Unit::byte(3, byte(*high, *low)?)),
+        [b'\\', b'u', digits @ ..] => {
+            let code = code(*digits.first_chunk()?)?;
+            char::from_u32(code).map(|character| Unit::character(6, character))
+        }
+        [b'\\', b'x', high, low, ..] => Some(Unit::byte(4, byte(*high, *low)?)),
+        [b'\\', b'b', ..] => Some(Unit::byte(2, 8)),
+        [b'\\', b'f', ..] => Some(Unit::byte(2, 12)),
+        [b'\\', last, ..] => short(b"\\", *last),
+        _ => None,
+    }
 }
 
 /// The numeric escape, or `\b` or `\f`, that `before` followed by this digit is.
@@ -169,6 +180,22 @@ fn code(digits: [u8; 4]) -> Option<u32> {
     digits.iter().try_fold(0, |code, digit| Some(code << 4 | value(*digit)?))
 }
 
+#[inline]
 fn value(digit: u8) -> Option<u32> {
-    char::from(digit).to_digit(16)
+    match DIGITS[digit as usize] {
+        0xFF => None,
+        value => Some(u32::from(value)),
+    }
 }
+
+/// The value of each hexadecimal digit.
+const DIGITS: [u8; 256] = {
+    let mut values = [0xFF; 256];
+    let mut digit = 0;
+    while digit < 16 {
+        values[b"0123456789abcdef"[digit] as usize] = digit as u8;
+        values[b"0123456789ABCDEF"[digit] as usize] = digit as u8;
+        digit += 1;
+    }
+    values
+};

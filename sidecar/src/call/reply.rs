@@ -172,6 +172,7 @@ impl ServerEventHandler<'_> {
             // The link advances replacements at the end of each pass of its loop.
             Event::ReplacementDue => {}
             Event::Failed { id, code, why } => {
+                let why = self.pipeline.caller.shortened(&why);
                 match (self.pipeline.in_flight.take_answered(self.from, &id), code) {
                     (Some(call), Code::OutcomeUnknown) => {
                         self.pipeline.retry_or_fail(self.servers, call, &why, self.now);
@@ -180,8 +181,12 @@ impl ServerEventHandler<'_> {
                     (None, _) => self.own_request_failed(&id),
                 }
             }
-            Event::Gone { was, code, why } => self.on_gone(was, code, &why),
+            Event::Gone { was, code, why } => {
+                let why = self.pipeline.caller.shortened(&why);
+                self.on_gone(was, code, &why);
+            }
             Event::NotStarted { code, why } => {
+                let why = self.pipeline.caller.shortened(&why);
                 let CallerContext { server, link, .. } = &self.pipeline.caller;
                 tracing::warn!(%server, %link, why, "the server did not start");
                 let why = format!("{DID_NOT_RUN}the server `{server}` did not start: {why}");
