@@ -172,7 +172,12 @@ impl Scrubber {
                     span: inner.start + found.span.start..inner.start + found.span.end,
                     ..found
                 };
-                found.extend(self.search_whole(&message[inner.clone()]).into_iter().map(of_message));
+                // The string that made the search of the message fail needs no second search.
+                let inside = match inner.len() > message.len() / 2 {
+                    true => vec![Found { span: 0..inner.len(), what: Match::Unsearchable }],
+                    false => self.search_whole(&message[inner.clone()]),
+                };
+                found.extend(inside.into_iter().map(of_message));
             }
         }
         found.retain(|found| found.what != Match::Unsearchable || !found.span.is_empty());

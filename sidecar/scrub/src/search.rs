@@ -11,7 +11,7 @@ use std::ops::Range;
 use super::decoded::{DecodedTexts, OverBudget};
 use super::normal::{Origins, normal_form};
 use super::patterns::Place;
-use super::symbols::{Coding, RunLength, RunStart, Runs, Symbols};
+use super::symbols::{Coding, RunLength, RunStart, Runs, Symbols, has_run_after_backslash};
 use super::{Entropy, Scrubber, Shown};
 
 /// How often base64, base32 and hexadecimal are decoded. The innermost encoding is found by its symbols, so values are
@@ -64,12 +64,17 @@ impl Scrubber {
             return Ok(found);
         };
         // A backslash before a run takes its first letter in the normal form.
-        for coding in Coding::ALL {
-            if let Some(symbols) = Symbols::new(coding, text, self.runs(RunStart::AfterBackslash)) {
+        let after_backslash = self.runs(RunStart::AfterBackslash);
+        let codings = match has_run_after_backslash(text, after_backslash.length) {
+            true => &Coding::ALL[..],
+            false => &[],
+        };
+        for &coding in codings {
+            if let Some(symbols) = Symbols::new(coding, text, after_backslash) {
                 let mut in_symbols = Vec::new();
                 self.find(Place::Symbols(coding), &symbols.numbers, &mut in_symbols);
                 if !in_symbols.is_empty() {
-                    let positions = symbols.positions(text, self.runs(RunStart::AfterBackslash));
+                    let positions = symbols.positions(text, after_backslash);
                     found.extend(
                         in_symbols.into_iter().map(|found| found.moved(|span| located(&positions, span))),
                     );

@@ -178,6 +178,7 @@ mod tests {
     use zeroize::Zeroizing;
 
     use super::*;
+    use crate::OwnNames;
 
     fn needle(value: &str) -> Needle {
         Needle { label: "some.value".into(), value: Zeroizing::new(value.into()) }
@@ -274,5 +275,48 @@ mod tests {
         let before = log.scrubber(Naming::All).indexes;
         let _second = hold(&log, "shared-value-1");
         assert!(Arc::ptr_eq(&before, &log.scrubber(Naming::All).indexes));
+    }
+
+    #[test]
+    fn values_of_others_are_replaced_without_a_name() {
+        let shared = SharedValues::default();
+        let labelled = |label: &str, value: &str| Needle {
+            label: label.into(),
+            value: Zeroizing::new(value.as_bytes().to_vec()),
+        };
+        let needles = [
+            labelled("own.token", "value-of-the-own-server"),
+            labelled("own.pin", "73519824"),
+            labelled("other.token", "value-of-another-server"),
+            labelled("other.pin", "46028135"),
+            labelled("foreign.token", "value-of-another-session"),
+        ];
+        shared.learn(&needles);
+        let of_session = shared.ids(&needles[..4]).into_iter().flatten().zip(&needles);
+        let labels = Arc::new(of_session.map(|(id, needle)| (id, Arc::clone(&needle.label))).collect());
+        let is_own = Arc::new(|label: &str| label.starts_with("own."));
+        let scrubber = shared.scrubber(Naming::Own(OwnNames { labels, is_own }));
+        let text =
+            b"value-of-the-own-server 73519824 value-of-another-server 46028135 value-of-another-session";
+        // Eight digits of another server stay: redaction would confirm a guess.
+        let expected = b"[redacted:own.token] [redacted:own.pin] [redacted] 46028135 [redacted]";
+        assert_eq!(*scrubber.text(text).bytes, *expected);
+        let log = shared.scrubber(Naming::All).text(text).bytes.into_owned();
+        assert!(String::from_utf8(log).unwrap().ends_with("[redacted:other.pin] [redacted:foreign.token]"));
+    }
+
+    #[test]
+    fn thousands_of_values_are_found_while_others_come_and_go() {
+        let shared = SharedValues::default();
+        let held: Vec<_> =
+            (0..3000).map(|number| hold(&shared, &format!("held-value-{number:05}"))).collect();
+        for number in 0..3000 {
+            drop(hold(&shared, &format!("passing-value-{number:05}")));
+            if number % 100 == 0 {
+                assert!(scrubs(&shared, &format!("held-value-{number:05}")), "{number}");
+                assert!(scrubs(&shared, &format!("passing-value-{number:05}")), "{number}");
+            }
+        }
+        drop(held);
     }
 }

@@ -143,6 +143,25 @@ impl Symbols {
     }
 }
 
+/// Whether a run may begin after a backslash.
+pub(super) fn has_run_after_backslash(text: &[u8], length: RunLength) -> bool {
+    let shortest = length.shortest();
+    let (blocks, rest) = text.as_chunks::<BLOCK>();
+    let is_before_run = |backslash: usize| {
+        let first = text.get(backslash + 1..backslash + 1 + shortest);
+        first.is_some_and(|run| {
+            run.iter().all(|byte| is_base64(*byte)) || run.iter().all(|byte| is_hexadecimal(*byte))
+        })
+    };
+    let any_in = |start: usize, block: &[u8]| {
+        block.iter().enumerate().any(|(at, byte)| *byte == b'\\' && is_before_run(start + at))
+    };
+    let has_backslash = |block: &[u8]| block.iter().fold(false, |any, byte| any | (*byte == b'\\'));
+    let mut starts = (0..).step_by(BLOCK).zip(blocks);
+    starts.any(|(start, block)| has_backslash(block) && any_in(start, block))
+        || any_in(blocks.len() * BLOCK, rest)
+}
+
 /// Calls `put` with each digit of a run and its position.
 fn each_digit(text: &[u8], run: Range<usize>, mut put: impl FnMut(u8, usize)) {
     for at in run {
@@ -159,38 +178,63 @@ fn is_prefix(text: &[u8], at: usize) -> bool {
 }
 
 /// Calls `visit` with each longest run of bytes that `belongs` accepts, if it is long enough.
-fn each_run(text: &[u8], runs: Runs, belongs: impl Fn(u8) -> bool, mut visit: impl FnMut(Range<usize>)) {
-    const BLOCK: usize = 32;
+fn each_run(
+    text: &[u8],
+    runs: Runs,
+    belongs: impl Fn(u8) -> bool + Copy,
+    mut visit: impl FnMut(Range<usize>),
+) {
+    let shortest = runs.length.shortest();
     let mut at = 0;
     let mut last_end = 0;
     while at < text.len() {
-        let hit = match text[at..].first_chunk::<BLOCK>() {
-            Some(block) => {
-                // Without branches, so that the compiler generates vector code.
-                let accepted = block.map(|byte| u8::from(belongs(byte)));
-                match runs.length {
-                    RunLength::Long => full_group::<8>(&accepted),
-                    RunLength::Short => full_group::<4>(&accepted),
-                }
-            }
-            None => text[at..].iter().position(|byte| belongs(*byte)),
-        };
-        let Some(hit) = hit else {
-            at += BLOCK;
-            continue;
-        };
-        let before = text[last_end..at + hit].iter().rev().take_while(|byte| belongs(**byte)).count();
-        let (blocks, _) = text[at + hit..].as_chunks::<BLOCK>();
-        let is_full = |block: &&[u8; BLOCK]| block.iter().fold(true, |all, byte| all & belongs(*byte));
-        let full = blocks.iter().take_while(is_full).count() * BLOCK;
-        let after = full + text[at + hit + full..].iter().take_while(|byte| belongs(**byte)).count();
-        let run = at + hit - before..at + hit + after;
-        at = run.end + 1;
-        last_end = run.end;
-        if run.len() >= runs.length.shortest() && runs.start.allows(&text[..run.start]) {
-            visit(run);
+        let Some(hit) = next_group(&text[at..], runs.length, belongs) else { return };
+        let hit = at + hit;
+        let start = hit - text[last_end..hit].iter().rev().take_while(|byte| belongs(**byte)).count();
+        let end = hit + run_length(&text[hit..], belongs);
+        at = end + 1;
+        last_end = end;
+        let is_wanted = runs.start == RunStart::Anywhere || text[..start].ends_with(b"\\");
+        if end - start >= shortest && is_wanted {
+            visit(start..end);
         }
     }
+}
+
+const BLOCK: usize = 32;
+
+/// Where the next group of bytes begins that `belongs` accepts: eight, or four for short runs.
+fn next_group(text: &[u8], length: RunLength, belongs: impl Fn(u8) -> bool + Copy) -> Option<usize> {
+    let (blocks, rest) = text.as_chunks::<BLOCK>();
+    for (number, block) in blocks.iter().enumerate() {
+        let accepted = accepted(block, belongs);
+        let group = match length {
+            RunLength::Long => full_group::<8>(&accepted),
+            RunLength::Short => full_group::<4>(&accepted),
+        };
+        if let Some(group) = group {
+            return Some(number * BLOCK + group);
+        }
+    }
+    rest.iter().position(|byte| belongs(*byte)).map(|found| blocks.len() * BLOCK + found)
+}
+
+/// For each byte, one if `belongs` accepts it. A function of its own, so that the compiler generates vector code.
+#[inline(never)]
+fn accepted(block: &[u8; BLOCK], belongs: impl Fn(u8) -> bool) -> [u8; BLOCK] {
+    let mut accepted = [0; BLOCK];
+    for (accepted, byte) in accepted.iter_mut().zip(block) {
+        *accepted = u8::from(belongs(*byte));
+    }
+    accepted
+}
+
+/// How many of the first bytes `belongs` accepts.
+fn run_length(text: &[u8], belongs: impl Fn(u8) -> bool + Copy) -> usize {
+    let (blocks, _) = text.as_chunks::<BLOCK>();
+    let is_full = |block: &&[u8; BLOCK]| accepted(block, belongs) == [1; BLOCK];
+    let full = blocks.iter().take_while(is_full).count() * BLOCK;
+    full + text[full..].iter().take_while(|byte| belongs(**byte)).count()
 }
 
 impl RunLength {
@@ -202,18 +246,9 @@ impl RunLength {
     }
 }
 
-impl RunStart {
-    fn allows(self, before: &[u8]) -> bool {
-        match self {
-            Self::AfterBackslash => before.ends_with(b"\\"),
-            Self::Anywhere => true,
-        }
-    }
-}
-
 /// Where the first group of `SIZE` accepted bytes begins.
 #[inline]
-fn full_group<const SIZE: usize>(accepted: &[u8; 32]) -> Option<usize> {
+fn full_group<const SIZE: usize>(accepted: &[u8; BLOCK]) -> Option<usize> {
     let (groups, _) = accepted.as_chunks::<SIZE>();
     groups.iter().position(|group| *group == [1; SIZE]).map(|group| group * SIZE)
 }

@@ -5,10 +5,11 @@
 
 use std::borrow::Cow;
 use std::future::pending;
+use std::sync::Arc;
 
 use bytes::BytesMut;
+use futures_util::future::BoxFuture;
 use relay_proto::envelope::{IdValue, Outcome};
-use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
 use super::in_flight::Call;
@@ -21,7 +22,7 @@ use cofferdam_servers::ServerSet;
 pub(crate) struct LargeMessage(Option<Scrubbing>);
 
 struct Scrubbing {
-    work: JoinHandle<Scrubbed>,
+    work: BoxFuture<'static, Scrubbed>,
     /// Set where the message is the response to a call.
     response: Option<PendingResponse>,
 }
@@ -72,7 +73,7 @@ impl LargeMessage {
     /// Waits for the worker. Cancel-safe.
     pub(crate) async fn scrubbed(&mut self) -> Scrubbed {
         match &mut self.0 {
-            Some(Scrubbing { work, .. }) => work.await.unwrap_or(Scrubbed::Failed),
+            Some(Scrubbing { work, .. }) => work.await,
             None => pending().await,
         }
     }
@@ -88,7 +89,7 @@ impl LargeMessage {
     ) {
         let scrubber = caller.scrubber();
         let harness_id = response.call.as_ref().map_or_else(|| "null".into(), |call| call.id.clone());
-        let work = caller.session.context.tasks.spawn_blocking(move || {
+        let work = in_turn(caller, move || {
             let message = changed.unwrap_or_else(|| message.into());
             Scrubbed::Response(scrub_response(&scrubber, Cow::Owned(message), &id, harness_id.as_bytes()))
         });
@@ -99,7 +100,7 @@ impl LargeMessage {
     pub(super) fn scrub_message(&mut self, caller: &CallerContext, message: Vec<u8>) {
         let scrubber = caller.scrubber();
         let limit = caller.max_message_bytes;
-        let work = caller.session.context.tasks.spawn_blocking(move || {
+        let work = in_turn(caller, move || {
             Scrubbed::Message(scrub_message(&scrubber, &message, limit).map(ScrubbedLine::into_owned))
         });
         self.0 = Some(Scrubbing { work, response: None });
@@ -113,6 +114,26 @@ impl LargeMessage {
     fn response(&self) -> Option<&PendingResponse> {
         self.0.as_ref()?.response.as_ref()
     }
+}
+
+/// Runs `scrub` on a worker thread when it is the session's turn: each session has one large message scrubbed at a time,
+/// and the sessions take turns in the order in which they asked.
+fn in_turn(
+    caller: &CallerContext,
+    scrub: impl FnOnce() -> Scrubbed + Send + 'static,
+) -> BoxFuture<'static, Scrubbed> {
+    let session = Arc::clone(&caller.session);
+    Box::pin(async move {
+        let of_session = Arc::clone(&session.scrub_turn).acquire_owned().await;
+        let of_all = Arc::clone(&session.context.scrub_turns).acquire_owned().await;
+        let (Ok(of_session), Ok(of_all)) = (of_session, of_all) else { return Scrubbed::Failed };
+        let work = session.context.tasks.spawn_blocking(move || {
+            let scrubbed = scrub();
+            drop((of_session, of_all));
+            scrubbed
+        });
+        work.await.unwrap_or(Scrubbed::Failed)
+    })
 }
 
 impl Pipeline {

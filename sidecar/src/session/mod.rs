@@ -25,6 +25,7 @@ use cofferdam_secrets::files::FileStore;
 use cofferdam_servers::grant_limits::{GrantBounds, GrantLimits};
 use cofferdam_vault::{Access, AccessError, SessionVault, TokenOwner};
 use relay_proto::name::Name;
+use tokio::sync::Semaphore;
 use tokio::time::Instant;
 use tokio_util::task::TaskTracker;
 
@@ -44,6 +45,8 @@ pub(crate) struct Context {
     pub(crate) vault: Option<Arc<Access>>,
     pub(crate) changes: Changes,
     lookups: LookupPermits,
+    /// Large messages of all sessions that may be scrubbed at once, so that a processor is left for the others.
+    pub(crate) scrub_turns: Arc<Semaphore>,
     grant_limits: Mutex<BTreeMap<Name, Arc<GrantLimits>>>,
     /// From the configuration at the start; they also apply to grants that a reload adds.
     grant_bounds: GrantBounds,
@@ -59,6 +62,8 @@ pub(crate) struct Session {
     /// `None` on the shared socket.
     pub(crate) enrolment: Option<Enrolled>,
     pub(crate) credentials: Arc<Credentials>,
+    /// Large messages of this session that may be scrubbed at once: one.
+    pub(crate) scrub_turn: Arc<Semaphore>,
     /// The session's token and leases in Vault. `None` if the sidecar has no Vault.
     pub(crate) vault: Option<SessionVault>,
     pub(crate) budget: Budget,
@@ -102,6 +107,7 @@ impl Context {
             vault,
             changes: Changes::new(),
             lookups: LookupPermits::new(),
+            scrub_turns: Arc::new(Semaphore::new(scrub_workers())),
             grant_limits: Mutex::default(),
             #[cfg(test)]
             script: std::sync::OnceLock::new(),
@@ -122,6 +128,11 @@ impl Context {
             grants.entry(grant.clone()).or_insert_with(|| Arc::new(GrantLimits::new(self.grant_bounds))),
         )
     }
+}
+
+/// Half of the processors: large messages of some sessions must not take those that serve the others.
+fn scrub_workers() -> usize {
+    std::thread::available_parallelism().map_or(1, |processors| (processors.get() / 2).max(1))
 }
 
 impl Session {
@@ -157,6 +168,7 @@ impl Session {
             id,
             grant: grant.clone(),
             enrolment: principal.enrolment.clone(),
+            scrub_turn: Arc::new(Semaphore::new(1)),
             credentials: Arc::new(Credentials::new(
                 Arc::clone(&context.log),
                 vault.clone().map(|vault| Arc::new(vault) as Arc<dyn Source>),

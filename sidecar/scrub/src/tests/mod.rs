@@ -354,6 +354,37 @@ fn the_bytes_held_back_without_a_line_end_are_bounded() {
     assert!(passed > 900_000);
 }
 
+#[test]
+fn a_text_that_decodes_to_too_much_is_removed_whole() {
+    // Letters that decode to printable text whichever of them is the first, and that again.
+    let text = "VmxaV1ZsWldWbFpXVmxaV1ZsWldWbFpXVmxaV".repeat(1000);
+    let message = format!(r#"{{"id":1,"result":{{"a":"{text}","b":"plain"}}}}"#);
+    let output = scrubber_for(b"correct-horse-battery").message(message.as_bytes()).bytes.into_owned();
+    let expected = r#"{"id":1,"result":{"a":"[redacted: encoded too often to be searched]","b":"plain"}}"#;
+    assert_eq!(String::from_utf8(output).unwrap(), expected);
+}
+
+#[test]
+fn a_value_in_wrapped_lines_is_found_across_reads() {
+    let value = b"ghp_16C7e42F292c6912E7710c838347Ae178B4a";
+    let encoded =
+        base64(&[b"some words, then ", &value[..], b" and more words until the end"].concat(), b"+/");
+    for width in [20, 40, 64] {
+        let lines: Vec<String> = encoded
+            .as_bytes()
+            .chunks(width)
+            .map(|line| format!("{}\n", String::from_utf8_lossy(line)))
+            .collect();
+        let mut stream = scrubber_for(value).stream();
+        let mut output: Vec<u8> =
+            lines.iter().flat_map(|line| stream.push(line.as_bytes()).bytes.into_owned()).collect();
+        output.extend_from_slice(&stream.finish().bytes);
+        let output = String::from_utf8(output).unwrap();
+        assert!(output.contains("[redacted:github.token]"), "width {width}: {output}");
+        assert_eq!(scrubber_for(value).text(output.as_bytes()).redactions, 0, "{output}");
+    }
+}
+
 fn surrounding() -> impl Strategy<Value = String> {
     prop_oneof![any::<String>(), "[ -~\n]{0,12}", "[A-Za-z0-9+/%\\\\\"n]{0,6}"]
 }
