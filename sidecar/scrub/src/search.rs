@@ -11,7 +11,7 @@ use std::ops::Range;
 use super::decoded::{DecodedTexts, OverBudget};
 use super::normal::{Origins, normal_form};
 use super::patterns::Place;
-use super::symbols::{Coding, RunLength, RunStart, Runs, Symbols, has_run_after_backslash};
+use super::symbols::{Coding, RunLength, Runs, Symbols, has_run_after_backslash};
 use super::{Entropy, Scrubber, Shown};
 
 /// How often base64, base32 and hexadecimal are decoded. The innermost encoding is found by its symbols, so values are
@@ -64,21 +64,13 @@ impl Scrubber {
             return Ok(found);
         };
         // A backslash before a run takes its first letter in the normal form.
-        let after_backslash = self.runs(RunStart::AfterBackslash);
-        let codings = match has_run_after_backslash(text, after_backslash.length) {
-            true => &Coding::ALL[..],
-            false => &[],
-        };
-        for &coding in codings {
-            if let Some(symbols) = Symbols::new(coding, text, after_backslash) {
+        if has_run_after_backslash(text, self.run_length()) {
+            let runs = Runs::new(text, self.run_length()).after_backslash(text);
+            for coding in Coding::ALL {
+                let Some(symbols) = Symbols::new(coding, text, &runs) else { continue };
                 let mut in_symbols = Vec::new();
                 self.find(Place::Symbols(coding), &symbols.numbers, &mut in_symbols);
-                if !in_symbols.is_empty() {
-                    let positions = symbols.positions(text, after_backslash);
-                    found.extend(
-                        in_symbols.into_iter().map(|found| found.moved(|span| located(&positions, span))),
-                    );
-                }
+                symbols.locate(text, &runs, in_symbols, &mut found);
             }
         }
         let mut in_normal = Vec::new();
@@ -100,11 +92,11 @@ impl Scrubber {
         budget: &mut usize,
         found: &mut Vec<Found>,
     ) -> Result<(), OverBudget> {
-        let runs = self.runs(RunStart::Anywhere);
+        let runs = Runs::new(text, self.run_length());
         let mut texts = DecodedTexts::default();
         let mut all: Vec<(Symbols, Vec<Found>)> = Vec::new();
         for coding in Coding::ALL {
-            let Some(symbols) = Symbols::new(coding, text, runs) else { continue };
+            let Some(symbols) = Symbols::new(coding, text, &runs) else { continue };
             let mut in_symbols = Vec::new();
             self.find(Place::Symbols(coding), &symbols.numbers, &mut in_symbols);
             if depth < MAX_DECODED {
@@ -125,12 +117,7 @@ impl Scrubber {
             }
         }
         for (symbols, in_symbols) in all {
-            if !in_symbols.is_empty() {
-                let positions = symbols.positions(text, runs);
-                found.extend(
-                    in_symbols.into_iter().map(|found| found.moved(|span| located(&positions, span))),
-                );
-            }
+            symbols.locate(text, &runs, in_symbols, found);
         }
         Ok(())
     }
@@ -147,12 +134,24 @@ impl Scrubber {
         }
     }
 
-    fn runs(&self, start: RunStart) -> Runs {
-        let length = match self.indexes.iter().any(|values| values.needs_short_runs) {
+    fn run_length(&self) -> RunLength {
+        match self.indexes.iter().any(|values| values.needs_short_runs) {
             true => RunLength::Short,
             false => RunLength::Long,
-        };
-        Runs { length, start }
+        }
+    }
+}
+
+impl Symbols {
+    /// Adds matches in these symbols to those in the text that they were read from.
+    fn locate(&self, text: &[u8], runs: &Runs, in_symbols: Vec<Found>, found: &mut Vec<Found>) {
+        if in_symbols.is_empty() {
+            return;
+        }
+        let positions = self.positions(text, runs);
+        let located =
+            |span: Range<usize>| positions[span.start] as usize..positions[span.end - 1] as usize + 1;
+        found.extend(in_symbols.into_iter().map(|found| found.moved(located)));
     }
 }
 
@@ -160,11 +159,6 @@ impl Found {
     fn moved(self, to: impl Fn(Range<usize>) -> Range<usize>) -> Self {
         Self { span: to(self.span), ..self }
     }
-}
-
-/// Where symbols are in the text that they were read from.
-fn located(positions: &[u32], symbols: Range<usize>) -> Range<usize> {
-    positions[symbols.start] as usize..positions[symbols.end - 1] as usize + 1
 }
 
 /// Merges overlapping matches; the result is of the longest one's value.

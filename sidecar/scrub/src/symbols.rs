@@ -14,11 +14,13 @@ pub(super) enum Coding {
     Hexadecimal,
 }
 
-/// Which runs are read.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+/// The runs of a text.
 pub(super) struct Runs {
-    pub(super) length: RunLength,
-    pub(super) start: RunStart,
+    length: RunLength,
+    /// Letters of base64, of which base32 is a part.
+    letters: Vec<Range<usize>>,
+    /// Hexadecimal digits and what is between them.
+    digits: Vec<Range<usize>>,
 }
 
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -27,12 +29,6 @@ pub(super) enum RunLength {
     Long,
     /// From nine letters on, which takes longer.
     Short,
-}
-
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(super) enum RunStart {
-    AfterBackslash,
-    Anywhere,
 }
 
 /// Runs of this length contain eight letters in a row at a multiple of eight.
@@ -80,34 +76,27 @@ impl Coding {
         }
     }
 
-    /// Calls `visit` with each run in `text`.
-    fn each_run(self, text: &[u8], runs: Runs, mut visit: impl FnMut(Range<usize>)) {
+    /// Calls `visit` with each run of this coding.
+    fn each_run(self, text: &[u8], runs: &Runs, mut visit: impl FnMut(Range<usize>)) {
         match self {
-            Self::Base64 => each_run(text, runs, is_base64, visit),
+            Self::Base64 => runs.letters.iter().cloned().for_each(visit),
             // Runs of base32 are parts of runs of base64.
-            Self::Base32 => each_run(text, runs, is_base64, |run| {
-                let anywhere = Runs { start: RunStart::Anywhere, ..runs };
-                for first in [b'A', b'a'] {
-                    each_run(
-                        &text[run.clone()],
-                        anywhere,
-                        |byte| is_base32(byte, first),
-                        |part| {
-                            visit(run.start + part.start..run.start + part.end);
-                        },
-                    );
+            Self::Base32 => {
+                for run in &runs.letters {
+                    for first in [b'A', b'a'] {
+                        let visit = |part: Range<usize>| visit(run.start + part.start..run.start + part.end);
+                        each_part(&text[run.clone()], runs.length, |byte| is_base32(byte, first), visit);
+                    }
                 }
-            }),
-            Self::Hexadecimal => {
-                each_run(text, Runs { length: RunLength::Long, ..runs }, is_hexadecimal, visit)
             }
+            Self::Hexadecimal => runs.digits.iter().cloned().for_each(visit),
         }
     }
 }
 
 impl Symbols {
     /// The symbols of all runs in `text`; `None` if there are no runs.
-    pub(super) fn new(coding: Coding, text: &[u8], runs: Runs) -> Option<Self> {
+    pub(super) fn new(coding: Coding, text: &[u8], runs: &Runs) -> Option<Self> {
         let mut numbers = Vec::new();
         let mut texts = Vec::new();
         coding.each_run(text, runs, |run| {
@@ -128,7 +117,7 @@ impl Symbols {
     }
 
     /// Where in the text each symbol is. The text must be the same.
-    pub(super) fn positions(&self, text: &[u8], runs: Runs) -> Vec<u32> {
+    pub(super) fn positions(&self, text: &[u8], runs: &Runs) -> Vec<u32> {
         let mut positions = Vec::with_capacity(self.numbers.len());
         let narrow = |at: usize| u32::try_from(at).unwrap_or(u32::MAX);
         self.coding.each_run(text, runs, |run| {
@@ -177,25 +166,103 @@ fn is_prefix(text: &[u8], at: usize) -> bool {
     text[at] == b'0' && text.get(at + 1).is_some_and(|next| next | 0x20 == b'x')
 }
 
-/// Calls `visit` with each longest run of bytes that `belongs` accepts, if it is long enough.
-fn each_run(
+/// The bit of a letter of base64 in [`CLASSES`].
+const LETTER: u8 = 1;
+/// The bit of a hexadecimal digit, and of what may be between two.
+const DIGIT: u8 = 2;
+
+impl Runs {
+    /// Finds all runs in one pass.
+    pub(super) fn new(text: &[u8], length: RunLength) -> Self {
+        let (mut letters, mut digits) = (Vec::new(), Vec::new());
+        let size = length.group();
+        let mut at = 0;
+        while let Some(next) = next_group(&text[at..], size) {
+            let (start, class) = (at + next.0, next.1);
+            if class & LETTER != 0 {
+                add_run(text, start, length.shortest(), is_base64, &mut letters);
+            }
+            if class & DIGIT != 0 {
+                add_run(text, start, SHORTEST_LONG_RUN, is_hexadecimal, &mut digits);
+            }
+            at = start + size;
+            if at > text.len() {
+                break;
+            }
+        }
+        Self { length, letters, digits }
+    }
+
+    /// Only the runs that begin after a backslash.
+    pub(super) fn after_backslash(mut self, text: &[u8]) -> Self {
+        for runs in [&mut self.letters, &mut self.digits] {
+            runs.retain(|run| text[..run.start].ends_with(b"\\"));
+        }
+        self
+    }
+}
+
+/// Where the next group of `size` bytes begins that are all letters or all digits, and which.
+fn next_group(text: &[u8], size: usize) -> Option<(usize, u8)> {
+    let class =
+        |group: &[u8]| group.iter().fold(LETTER | DIGIT, |class, byte| class & CLASSES[*byte as usize]);
+    let (groups, rest) = text.as_chunks::<8>();
+    for (number, group) in groups.iter().enumerate() {
+        match size {
+            8 => match class(group) {
+                0 => {}
+                found => return Some((number * 8, found)),
+            },
+            _ => {
+                for half in [0, 4] {
+                    match class(&group[half..half + 4]) {
+                        0 => {}
+                        found => return Some((number * 8 + half, found)),
+                    }
+                }
+            }
+        }
+    }
+    let found = rest.iter().position(|byte| CLASSES[*byte as usize] != 0)?;
+    Some((groups.len() * 8 + found, CLASSES[rest[found] as usize]))
+}
+
+/// Adds the run around `at`, unless it is the last one already or too short.
+fn add_run(
     text: &[u8],
-    runs: Runs,
+    at: usize,
+    shortest: usize,
+    belongs: impl Fn(u8) -> bool + Copy,
+    runs: &mut Vec<Range<usize>>,
+) {
+    let last_end = runs.last().map_or(0, |last| last.end);
+    if at < last_end {
+        return;
+    }
+    let start = at - text[last_end..at].iter().rev().take_while(|byte| belongs(**byte)).count();
+    let end = at + run_length(&text[at..], belongs);
+    if end - start >= shortest {
+        runs.push(start..end);
+    }
+}
+
+/// Calls `visit` with each longest part of a run that `belongs` accepts, if it is long enough.
+fn each_part(
+    text: &[u8],
+    length: RunLength,
     belongs: impl Fn(u8) -> bool + Copy,
     mut visit: impl FnMut(Range<usize>),
 ) {
-    let shortest = runs.length.shortest();
     let mut at = 0;
     let mut last_end = 0;
     while at < text.len() {
-        let Some(hit) = next_group(&text[at..], runs.length, belongs) else { return };
+        let Some(hit) = next_full_group(&text[at..], length, belongs) else { return };
         let hit = at + hit;
         let start = hit - text[last_end..hit].iter().rev().take_while(|byte| belongs(**byte)).count();
         let end = hit + run_length(&text[hit..], belongs);
         at = end + 1;
         last_end = end;
-        let is_wanted = runs.start == RunStart::Anywhere || text[..start].ends_with(b"\\");
-        if end - start >= shortest && is_wanted {
+        if end - start >= length.shortest() {
             visit(start..end);
         }
     }
@@ -204,7 +271,7 @@ fn each_run(
 const BLOCK: usize = 32;
 
 /// Where the next group of bytes begins that `belongs` accepts: eight, or four for short runs.
-fn next_group(text: &[u8], length: RunLength, belongs: impl Fn(u8) -> bool + Copy) -> Option<usize> {
+fn next_full_group(text: &[u8], length: RunLength, belongs: impl Fn(u8) -> bool + Copy) -> Option<usize> {
     let (blocks, rest) = text.as_chunks::<BLOCK>();
     for (number, block) in blocks.iter().enumerate() {
         let accepted = accepted(block, belongs);
@@ -238,6 +305,14 @@ fn run_length(text: &[u8], belongs: impl Fn(u8) -> bool + Copy) -> usize {
 }
 
 impl RunLength {
+    /// A run of this length contains a group of this many letters at a multiple of it.
+    fn group(self) -> usize {
+        match self {
+            Self::Long => 8,
+            Self::Short => 4,
+        }
+    }
+
     fn shortest(self) -> usize {
         match self {
             Self::Long => SHORTEST_LONG_RUN,
@@ -254,7 +329,7 @@ fn full_group<const SIZE: usize>(accepted: &[u8; BLOCK]) -> Option<usize> {
 }
 
 #[inline]
-fn is_base64(byte: u8) -> bool {
+const fn is_base64(byte: u8) -> bool {
     ((byte | 0x20).wrapping_sub(b'a') < 26)
         | (byte.wrapping_sub(b'0') < 10)
         | (byte == b'+')
@@ -271,7 +346,7 @@ fn is_base32(byte: u8, first: u8) -> bool {
 
 /// Whether the byte is a hexadecimal digit or between two of them.
 #[inline]
-fn is_hexadecimal(byte: u8) -> bool {
+const fn is_hexadecimal(byte: u8) -> bool {
     ((byte | 0x20).wrapping_sub(b'a') < 6)
         | (byte.wrapping_sub(b'0') < 10)
         | (byte == b' ')
@@ -280,6 +355,17 @@ fn is_hexadecimal(byte: u8) -> bool {
         | (byte == b',')
         | (byte | 0x20 == b'x')
 }
+
+/// The bits of each byte: [`LETTER`] and [`DIGIT`].
+const CLASSES: [u8; 256] = {
+    let mut classes = [0; 256];
+    let mut byte = 0;
+    while byte < 256 {
+        classes[byte] = LETTER * is_base64(byte as u8) as u8 | DIGIT * is_hexadecimal(byte as u8) as u8;
+        byte += 1;
+    }
+    classes
+};
 
 const BASE64: [u8; 256] = {
     let mut numbers = numbers(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/");
