@@ -74,9 +74,13 @@ impl StreamScrubber {
             return Scrubbed { bytes: Cow::Owned(Vec::new()), redactions: 0 };
         }
         let edits = Placing::new(&self.scrubber).edits_of(&self.held, self.scrubber.search_whole(&self.held));
-        // A match that `ready` would cut in two is held back.
+        // A match that `ready` would cut in two is held back, unless nothing else is held and there is no more room.
         let cut = edits.iter().find(|edit| edit.span.start < ready && ready < edit.span.end);
-        let ready = cut.map_or(ready, |edit| edit.span.start);
+        let ready = match cut {
+            Some(edit) if edit.span.start == 0 && self.held.len() > MAX_LINE => edit.span.end,
+            Some(edit) => edit.span.start,
+            None => ready,
+        };
         let passed: Vec<_> = edits.into_iter().filter(|edit| edit.span.end <= ready).collect();
         let scrubbed = Scrubbed::edited(&self.held[..ready], &passed);
         let scrubbed =

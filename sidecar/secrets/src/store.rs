@@ -21,7 +21,7 @@ use super::reread::RereadBackoff;
 use super::source::{Requester, Source, SourceRequest, ValueEnd};
 use super::spec::{SecretSpec, SourceLimits};
 use cofferdam_scrub::shared::SharedValues;
-use cofferdam_scrub::{IsOwn, Naming, Needle, OwnNames, Scrubber, ValueId};
+use cofferdam_scrub::{Entropy, IsOwn, Naming, Needle, OwnNames, Scrubber, ValueId};
 
 /// The secrets of one session, shared by its callers and the tasks that renew them.
 pub(super) struct Store {
@@ -171,6 +171,12 @@ impl Store {
         let mut known = self.known.lock().expect("no holder of this lock panics");
         let Learned { scrubber, added_to_log, removed_from_log } = known.learn(needles, end, Instant::now());
         self.log.learn(&added_to_log);
+        for needle in added_to_log.iter().filter(|needle| Entropy::of(&needle.value) == Entropy::Low) {
+            tracing::warn!(
+                secret = %needle.label,
+                "a secret value could be found by guessing; it is removed only from what its own servers send: use a longer one"
+            );
+        }
         if scrubber == ScrubberUpdate::Rebuild {
             let needles = known.needles();
             let labelled = self.log.ids(&needles).into_iter().zip(&needles);

@@ -126,16 +126,9 @@ pub(crate) struct CallerContext {
 }
 
 impl CallerContext {
-    /// A reason for the harness and the log: scrubbed, then short enough for a model. The order matters, because what is
-    /// left of a credential that was cut in two is not recognised.
+    /// A reason for the harness and the log; see [`replies::shortened`].
     fn shortened(&self, why: &str) -> String {
-        const MAX_REASON_BYTES: usize = 1000;
-        let mut why = self.scrubber().name(why).into_owned();
-        if why.len() > MAX_REASON_BYTES {
-            why.truncate(why.floor_char_boundary(MAX_REASON_BYTES));
-            why.push('…');
-        }
-        why
+        replies::shortened(&self.scrubber(), why)
     }
 
     /// A scrubber for the values of all sessions, which names only those of this link's server.

@@ -365,6 +365,16 @@ fn a_text_that_decodes_to_too_much_is_removed_whole() {
 }
 
 #[test]
+fn the_bytes_held_back_of_text_that_cannot_be_searched_are_bounded() {
+    let mut stream = scrubber_for(b"correct-horse-battery").stream();
+    let piece = "VmxaV1ZsWldWbFpXVmxaV1ZsWldWbFpXVmxaV".repeat(200);
+    for _ in 0..100 {
+        stream.push(piece.as_bytes());
+        assert!(stream.held_back() < 160 * 1024, "{} bytes are held back", stream.held_back());
+    }
+}
+
+#[test]
 fn a_value_in_wrapped_lines_is_found_across_reads() {
     let value = b"ghp_16C7e42F292c6912E7710c838347Ae178B4a";
     let encoded =
