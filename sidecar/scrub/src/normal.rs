@@ -228,6 +228,8 @@ impl<R: RecordOrigins> Builder<R> {
         let kept = self.bytes.iter().rposition(|byte| !blank(byte)).map_or(0, |last| last + 1);
         self.origins.gap(self.origins.at(kept).unwrap_or(origin));
         self.truncate(kept);
+        // No escape continues on the next line.
+        self.deadline = 0;
         self.joined_at = Some(kept);
     }
 

@@ -11,7 +11,7 @@ use std::ops::Range;
 use super::decoded::{DecodedTexts, OverBudget};
 use super::normal::{Origins, normal_form};
 use super::patterns::Place;
-use super::symbols::{Coding, RunLength, Runs, Symbols, has_run_after_backslash};
+use super::symbols::{Coding, RunLength, Runs, Symbols, has_run_after_mark};
 use super::{Entropy, Scrubber, Shown};
 
 /// How often base64, base32 and hexadecimal are decoded. The innermost encoding is found by its symbols, so values are
@@ -63,9 +63,9 @@ impl Scrubber {
             self.search_encoded(text, depth, budget, &mut found)?;
             return Ok(found);
         };
-        // A backslash before a run takes its first letter in the normal form.
-        if has_run_after_backslash(text, self.run_length()) {
-            let runs = Runs::new(text, self.run_length()).after_backslash(text);
+        // In the normal form, a backslash or percent sign before a run takes its first letters.
+        if has_run_after_mark(text, self.run_length()) {
+            let runs = Runs::new(text, self.run_length()).after_mark(text);
             for coding in Coding::ALL {
                 let Some(symbols) = Symbols::new(coding, text, &runs) else { continue };
                 let mut in_symbols = Vec::new();

@@ -132,23 +132,26 @@ impl Symbols {
     }
 }
 
-/// Whether a run may begin after a backslash.
-pub(super) fn has_run_after_backslash(text: &[u8], length: RunLength) -> bool {
+/// Whether a run may begin after a backslash or percent sign.
+pub(super) fn has_run_after_mark(text: &[u8], length: RunLength) -> bool {
     let shortest = length.shortest();
     let (blocks, rest) = text.as_chunks::<BLOCK>();
-    let is_before_run = |backslash: usize| {
-        let first = text.get(backslash + 1..backslash + 1 + shortest);
+    let is_before_run = |mark: usize| {
+        let first = text.get(mark + 1..mark + 1 + shortest);
         first.is_some_and(|run| {
             run.iter().all(|byte| is_base64(*byte)) || run.iter().all(|byte| is_hexadecimal(*byte))
         })
     };
     let any_in = |start: usize, block: &[u8]| {
-        block.iter().enumerate().any(|(at, byte)| *byte == b'\\' && is_before_run(start + at))
+        block
+            .iter()
+            .enumerate()
+            .any(|(at, byte)| (*byte == b'\\' || *byte == b'%') && is_before_run(start + at))
     };
-    let has_backslash = |block: &[u8]| block.iter().fold(false, |any, byte| any | (*byte == b'\\'));
+    let has_mark =
+        |block: &[u8]| block.iter().fold(false, |any, byte| any | (*byte == b'\\') | (*byte == b'%'));
     let mut starts = (0..).step_by(BLOCK).zip(blocks);
-    starts.any(|(start, block)| has_backslash(block) && any_in(start, block))
-        || any_in(blocks.len() * BLOCK, rest)
+    starts.any(|(start, block)| has_mark(block) && any_in(start, block)) || any_in(blocks.len() * BLOCK, rest)
 }
 
 /// Calls `put` with each digit of a run and its position.
@@ -193,10 +196,10 @@ impl Runs {
         Self { length, letters, digits }
     }
 
-    /// Only the runs that begin after a backslash.
-    pub(super) fn after_backslash(mut self, text: &[u8]) -> Self {
+    /// Only the runs that begin after a backslash or percent sign.
+    pub(super) fn after_mark(mut self, text: &[u8]) -> Self {
         for runs in [&mut self.letters, &mut self.digits] {
-            runs.retain(|run| text[..run.start].ends_with(b"\\"));
+            runs.retain(|run| text[..run.start].ends_with(b"\\") || text[..run.start].ends_with(b"%"));
         }
         self
     }

@@ -375,6 +375,16 @@ fn the_bytes_held_back_of_text_that_cannot_be_searched_are_bounded() {
 }
 
 #[test]
+fn hexadecimal_after_a_percent_sign_or_backslash_is_found() {
+    let value = b"!!!!!!!!!!!%";
+    for before in ["%", "\\\\x", "\\\\", "%\\n", "100%"] {
+        let message = format!(r#"["{before}{}"]"#, hex(value));
+        let output = scrubber_for(value).message(message.as_bytes());
+        assert_eq!(output.redactions, 1, "{message}");
+    }
+}
+
+#[test]
 fn a_value_in_wrapped_lines_is_found_across_reads() {
     let value = b"ghp_16C7e42F292c6912E7710c838347Ae178B4a";
     let encoded =
