@@ -1,12 +1,13 @@
-//! The texts that are encoded in runs of symbols, whichever letter they begin at.
+//! The texts that are encoded in runs of letters, whichever letter they begin at.
 //!
-//! A value in base64 is found by its letters; decoding is for what is encoded twice, such as base64 of JSON or of
-//! hexadecimal. What is encoded there is text. So runs of symbols are sampled, and only where four bytes in a row are
-//! printable, the text around them is decoded: bytes of an image cost little.
+//! Every listed spelling of a value is ASCII, and so is nearly every value. So only parts of runs are decoded in which
+//! [`SHORTEST`] bytes of ASCII follow each other: whether a byte is ASCII depends on one bit of one letter, and these
+//! bits are tested for many letters at once. Bytes of an image cost little.
 
 use std::ops::Range;
 
-use super::symbols::{BREAK, Coding, Symbols};
+use super::runs::{BLOCK, bits};
+use super::symbols::{BASE32, BASE64, BREAK, Coding};
 
 /// The texts found at one level, one behind the other, with [`SEPARATOR`] between them.
 #[derive(Default)]
@@ -20,7 +21,7 @@ struct Piece {
     coding: Coding,
     /// Where it begins in `bytes`.
     start: usize,
-    /// The bit of the symbols that its first byte begins with.
+    /// The bit of the letters that its first byte begins with.
     bit: usize,
 }
 
@@ -29,97 +30,26 @@ pub(super) struct OverBudget;
 
 /// A byte that belongs to no encoding.
 const SEPARATOR: u8 = 1;
-/// Shorter texts cannot contain an encoded value.
-const SHORTEST: usize = 9;
+/// Shorter texts contain neither a value whose symbols are not searched for nor an encoded value.
+pub(super) const SHORTEST: usize = 9;
 
 impl DecodedTexts {
-    /// Adds the texts in these symbols; `bytes` becomes at most `limit` long.
-    pub(super) fn add(&mut self, symbols: &Symbols, limit: usize) -> Result<(), OverBudget> {
-        match symbols.coding {
-            Coding::Base32 => self.sample::<5, 8>(symbols, limit),
-            Coding::Base64 => self.sample::<6, 7>(symbols, limit),
-            Coding::Hexadecimal => self.sample::<4, 10>(symbols, limit),
-        }
-    }
-
-    /// `WIDTH` symbols of `BITS` bits contain 32 bits from any of the first eight on.
-    fn sample<const BITS: usize, const WIDTH: usize>(
+    /// Adds the texts in a run; `bytes` becomes at most `limit` long. Hexadecimal digits are given as their numbers.
+    pub(super) fn add(
         &mut self,
-        symbols: &Symbols,
+        coding: Coding,
+        letters: &[u8],
+        run: Range<usize>,
         limit: usize,
     ) -> Result<(), OverBudget> {
-        for run in &symbols.texts {
-            self.sample_run::<BITS, WIDTH>(symbols, run.clone());
-            if self.bytes.len() > limit {
-                return Err(OverBudget);
-            }
-        }
-        Ok(())
-    }
-
-    fn sample_run<const BITS: usize, const WIDTH: usize>(&mut self, symbols: &Symbols, run: Range<usize>) {
-        // Bytes begin at all bits that are multiples of this.
-        let unit = 1 << BITS.trailing_zeros();
-        // Where the last text of each alignment of bytes to symbols ends.
-        let mut covered = [run.start * BITS; 8];
-        let step = 32 / BITS;
-        let mut at = run.start;
-        while let Some(sample) = symbols.numbers[..run.end].get(at..).and_then(<[u8]>::first_chunk::<WIDTH>) {
-            let bits = sample.iter().fold(0_u64, |bits, number| bits << BITS | u64::from(*number));
-            for shift in (0..8).step_by(unit) {
-                let bit = at * BITS + shift;
-                if is_printable((bits >> (WIDTH * BITS - 32 - shift)) as u32)
-                    && bit >= covered[bit % 8]
-                    && is_beside_text::<BITS>(&symbols.numbers, bit)
-                {
-                    covered[bit % 8] = self.add_around::<BITS>(symbols, bit, covered[bit % 8]);
-                }
-            }
-            at += step;
+        match coding {
+            Coding::Base32 => Run::<5> { letters, run }.decode(self, limit),
+            Coding::Base64 => Run::<6> { letters, run }.decode(self, limit),
+            Coding::Hexadecimal => Run::<4> { letters, run }.decode(self, limit),
         }
     }
 
-    /// Adds the text around a bit, if it is long enough. Returns the bit at which it ends.
-    fn add_around<const BITS: usize>(&mut self, symbols: &Symbols, bit: usize, covered: usize) -> usize {
-        let numbers = &symbols.numbers;
-        let mut start = bit;
-        while start >= covered + 8 && byte_at::<BITS>(numbers, start - 8).is_some_and(is_text) {
-            start -= 8;
-        }
-        let begin = self.bytes.len();
-        let mut end = start;
-        // The bits of the symbol in which the text begins, without those before it.
-        let mut symbol = start / BITS;
-        let mut held = (symbol + 1) * BITS - start;
-        let mut bits = u32::from(numbers[symbol]) & ((1 << held) - 1);
-        'text: loop {
-            while held < 8 {
-                symbol += 1;
-                match numbers.get(symbol) {
-                    Some(number) if number & BREAK == 0 => bits = bits << BITS | u32::from(*number),
-                    _ => break 'text,
-                }
-                held += BITS;
-            }
-            let byte = (bits >> (held - 8)) as u8;
-            if !is_text(byte) {
-                break;
-            }
-            self.bytes.push(byte);
-            held -= 8;
-            end += 8;
-        }
-        if self.bytes.len() - begin < SHORTEST {
-            self.bytes.truncate(begin);
-        } else {
-            self.pieces.push(Piece { coding: symbols.coding, start: begin, bit: start });
-            self.bytes.push(SEPARATOR);
-        }
-        // The next sample may begin in the byte that ended the text.
-        end + 8
-    }
-
-    /// The coding of the text at `at`, and the bit of the symbols that this byte begins with.
+    /// The coding of the text at `at`, and the bit of the letters that this byte begins with.
     pub(super) fn origin(&self, at: usize) -> (Coding, usize) {
         let next = self.pieces.partition_point(|piece| piece.start <= at);
         let Piece { coding, start, bit } = self.pieces[next - 1];
@@ -127,46 +57,180 @@ impl DecodedTexts {
     }
 }
 
-/// The byte that begins with this bit.
-fn byte_at<const BITS: usize>(numbers: &[u8], bit: usize) -> Option<u8> {
-    let (first, last) = (bit / BITS, (bit + 7) / BITS);
-    let mut bits = 0_u32;
-    for number in numbers.get(first..=last)? {
-        if number & BREAK != 0 {
-            return None;
-        }
-        bits = bits << BITS | u32::from(*number);
-    }
-    Some((bits >> ((last + 1) * BITS - bit - 8)) as u8)
+/// The letters that are tested at once.
+const WINDOW: usize = 4 * BLOCK;
+/// The same, and the letters after them that the tests read.
+const WIDE: usize = WINDOW + 32;
+
+/// A run of letters that stand for `BITS` bits each.
+struct Run<'a, const BITS: usize> {
+    letters: &'a [u8],
+    run: Range<usize>,
 }
 
-/// Whether the bytes before or after the four that begin with this bit are text too.
-fn is_beside_text<const BITS: usize>(numbers: &[u8], bit: usize) -> bool {
-    let are_text = |first: usize| {
-        (0..3).all(|at| byte_at::<BITS>(numbers, first + 8 * at).is_some_and(is_text_in_ascii))
+impl<const BITS: usize> Run<'_, BITS> {
+    const CODING: Coding = match BITS {
+        4 => Coding::Hexadecimal,
+        5 => Coding::Base32,
+        _ => Coding::Base64,
     };
-    are_text(bit + 32) || bit.checked_sub(24).is_some_and(are_text)
-}
 
-/// Whether these are four printable characters of ASCII, or two in UTF-16.
-#[inline]
-fn is_printable(bytes: u32) -> bool {
-    if bytes & 0x8080_8080 != 0 {
-        return false;
+    /// How many letters in a row stand for whole bytes and are tested for ASCII.
+    const TESTED: usize = match BITS {
+        4 => 18,
+        _ => 8,
+    };
+
+    fn decode(&self, texts: &mut DecodedTexts, limit: usize) -> Result<(), OverBudget> {
+        // Where the last text of each alignment of bytes to letters ends.
+        let mut covered = [self.run.start * BITS; 8];
+        for start in self.run.clone().step_by(WINDOW) {
+            let obstacles = obstacles::<BITS>(&self.numbers_from(start));
+            let (blocks, _) = obstacles.as_chunks::<BLOCK>();
+            for (number, block) in blocks.iter().enumerate() {
+                let mut candidates = bits(block, |obstacle| obstacle == 0);
+                while candidates != 0 {
+                    let at = start + number * BLOCK + candidates.trailing_zeros() as usize;
+                    candidates &= candidates - 1;
+                    let bit = at * BITS;
+                    if bit >= covered[bit % 8] && self.is_text_at(at) {
+                        covered[bit % 8] = self.add_around(texts, bit, covered[bit % 8]);
+                    }
+                }
+            }
+            if texts.bytes.len() > limit {
+                return Err(OverBudget);
+            }
+        }
+        Ok(())
     }
-    let all_from_space = |bytes: u32| (bytes + 0x6060_6060) & 0x8080_8080 == 0x8080_8080;
-    all_from_space(bytes)
-        || (bytes & 0xFF00_FF00 == 0 && all_from_space(bytes | 0x2000_2000))
-        || (bytes & 0x00FF_00FF == 0 && all_from_space(bytes | 0x0020_0020))
+
+    /// The numbers of the letters from `start` on; [`BREAK`] after the end of the run.
+    #[inline]
+    fn numbers_from(&self, start: usize) -> [u8; WIDE] {
+        let letters = &self.letters[start..self.run.end];
+        if let Some(letters) = letters.first_chunk() {
+            return numbers_of::<BITS>(letters);
+        }
+        let mut filled = [0; WIDE];
+        filled[..letters.len()].copy_from_slice(letters);
+        let mut numbers = numbers_of::<BITS>(&filled);
+        numbers[letters.len()..].fill(BREAK);
+        numbers
+    }
+
+    /// Whether the bytes that were tested for ASCII are text.
+    #[inline]
+    fn is_text_at(&self, at: usize) -> bool {
+        let Some(letters) = self.letters[..self.run.end].get(at..at + Self::TESTED) else { return false };
+        let number = letters.iter().fold(0_u128, |number, letter| number << BITS | u128::from(number_of::<BITS>(*letter)));
+        (0..Self::TESTED * BITS / 8).all(|byte| is_text((number >> (8 * byte)) as u8))
+    }
+
+    /// Adds the text around a bit, if it is long enough. Returns the bit from which on the next text may begin.
+    fn add_around(&self, texts: &mut DecodedTexts, bit: usize, covered: usize) -> usize {
+        let mut start = bit;
+        while start >= covered + 8 && is_text(self.byte_at(start - 8)) {
+            start -= 8;
+        }
+        let begin = texts.bytes.len();
+        let mut end = start;
+        // The bits of the letter in which the text begins, without those before it.
+        let mut at = start / BITS;
+        let mut held = (at + 1) * BITS - start;
+        let mut bits = u32::from(number_of::<BITS>(self.letters[at])) & ((1 << held) - 1);
+        at += 1;
+        loop {
+            while held < 8 && at < self.run.end {
+                bits = bits << BITS | u32::from(number_of::<BITS>(self.letters[at]));
+                held += BITS;
+                at += 1;
+            }
+            if held < 8 || !is_text((bits >> (held - 8)) as u8) {
+                break;
+            }
+            texts.bytes.push((bits >> (held - 8)) as u8);
+            held -= 8;
+            end += 8;
+        }
+        if texts.bytes.len() - begin < SHORTEST {
+            texts.bytes.truncate(begin);
+        } else {
+            texts.pieces.push(Piece { coding: Self::CODING, start: begin, bit: start });
+            texts.bytes.push(SEPARATOR);
+        }
+        // The byte that ended the text is not part of another.
+        end + 8
+    }
+
+    /// The byte that begins with this bit.
+    fn byte_at(&self, bit: usize) -> u8 {
+        let (first, last) = (bit / BITS, (bit + 7) / BITS);
+        let letters = self.letters[first..=last].iter();
+        let bits = letters.fold(0_u32, |bits, letter| bits << BITS | u32::from(number_of::<BITS>(*letter)));
+        (bits >> ((last + 1) * BITS - bit - 8)) as u8
+    }
 }
 
 #[inline]
-fn is_text_in_ascii(byte: u8) -> bool {
-    is_text(byte) && byte.is_ascii()
+fn number_of<const BITS: usize>(letter: u8) -> u8 {
+    match BITS {
+        4 => letter,
+        5 => BASE32[letter as usize],
+        _ => BASE64[letter as usize],
+    }
+}
+
+/// The numbers of letters that all belong to the coding. Without branches and tables, so that the compiler generates
+/// vector code.
+#[inline]
+fn numbers_of<const BITS: usize>(letters: &[u8; WIDE]) -> [u8; WIDE] {
+    let select = |condition: bool, this: u8, other: u8| if condition { this } else { other };
+    letters.map(|letter| match BITS {
+        4 => letter,
+        5 => select(letter >= b'A', (letter | 0x20).wrapping_sub(b'a'), letter.wrapping_sub(b'2' - 26)),
+        _ => {
+            let number = letter.wrapping_add(52 - b'0');
+            let number = select(letter >= b'A', letter.wrapping_sub(b'A'), number);
+            let number = select(letter >= b'a', letter.wrapping_sub(b'a' - 26), number);
+            let number = select((letter == b'+') | (letter == b'-'), 62, number);
+            select((letter == b'/') | (letter == b'_'), 63, number)
+        }
+    })
+}
+
+/// For each letter: zero if the bytes that begin with it are ASCII, as far as they are whole bytes of one group (two
+/// groups of base64, nine of hexadecimal). Of `SHORTEST` bytes in a row, these are a part.
+#[inline]
+fn obstacles<const BITS: usize>(numbers: &[u8; WIDE]) -> [u8; WINDOW] {
+    let mut obstacles = [0; WINDOW];
+    match BITS {
+        4 => {
+            let two: [u8; WINDOW + 14] = std::array::from_fn(|at| numbers[at] | numbers[at + 2]);
+            let four: [u8; WINDOW + 10] = std::array::from_fn(|at| two[at] | two[at + 4]);
+            for (at, obstacle) in obstacles.iter_mut().enumerate() {
+                *obstacle = (four[at] | four[at + 8] | numbers[at + 16]) & 0x08;
+            }
+        }
+        5 => {
+            for (at, obstacle) in obstacles.iter_mut().enumerate() {
+                let (first, second) = (numbers[at] & 0x10 | numbers[at + 1] & 0x02, numbers[at + 3] & 0x08);
+                *obstacle = first | second | numbers[at + 4] & 0x01 | numbers[at + 6] & 0x04;
+            }
+        }
+        _ => {
+            let group: [u8; WINDOW + 4] =
+                std::array::from_fn(|at| numbers[at] & 0x20 | numbers[at + 1] & 0x08 | numbers[at + 2] & 0x02);
+            for (at, obstacle) in obstacles.iter_mut().enumerate() {
+                *obstacle = group[at] | group[at + 4];
+            }
+        }
+    }
+    obstacles
 }
 
 /// Whether the byte may be part of text, in UTF-8 or UTF-16.
 #[inline]
-fn is_text(byte: u8) -> bool {
+pub(super) fn is_text(byte: u8) -> bool {
     byte >= b' ' || matches!(byte, 0 | b'\t' | b'\n' | b'\r')
 }

@@ -7,7 +7,7 @@
 //! | `patterns` | what is searched for to find a value |
 //! | `index`, `value_index` | finds all patterns of all values in one pass |
 //! | `units`, `normal` | text with its escapes decoded and its lines joined |
-//! | `symbols`, `decoded` | base64, base32 and hexadecimal, and the texts that they encode |
+//! | `runs`, `symbols`, `decoded` | base64, base32 and hexadecimal, and the texts that they encode |
 //! | `search` | finds values through all layers of encoding |
 //! | `place`, `json_string` | replaces what was found so that a message stays JSON |
 //! | `stream` | standard error, where a value may arrive in pieces |
@@ -31,6 +31,7 @@ mod json_string;
 mod normal;
 mod patterns;
 mod place;
+mod runs;
 mod search;
 pub mod shared;
 mod stream;
@@ -48,6 +49,7 @@ use std::sync::Arc;
 use zeroize::Zeroizing;
 
 pub use entropy::Entropy;
+use normal::Syntax;
 use place::{Edit, Placing};
 pub use stream::StreamScrubber;
 use value_index::{IndexedValue, ValueIndex};
@@ -119,9 +121,9 @@ impl Scrubber {
         if self.is_empty() {
             return Scrubbed::clean(message);
         }
-        let found = match self.search(message) {
+        let found = match self.search(message, Syntax::Json) {
             Ok(found) => found,
-            Err(_) => self.search_strings(message).unwrap_or_else(|_| self.search_whole(message)),
+            Err(_) => self.search_strings(message).unwrap_or_else(|_| self.search_whole(message, Syntax::Json)),
         };
         if found.is_empty() {
             return Scrubbed::clean(message);
@@ -136,7 +138,7 @@ impl Scrubber {
         if self.is_empty() {
             return Scrubbed::clean(text);
         }
-        match self.search_whole(text) {
+        match self.search_whole(text, Syntax::Unknown) {
             found if found.is_empty() => Scrubbed::clean(text),
             found => Scrubbed::edited(text, &Placing::new(self).edits_of(text, found)),
         }

@@ -10,14 +10,61 @@
 
 use std::ops::Range;
 
-use super::units::{self, Kind, Unit};
+use super::runs::{RunLength, begins_with_run};
+use super::units::{self, Kind, Marks, Unit};
 
 /// The normal form of `text`; `None` if that is the text itself.
 pub(super) fn normal_form(text: &[u8]) -> Option<Vec<u8>> {
-    let first = units::next_mark(text, 0)?;
+    let mut marks = Marks::new(text);
+    let first = marks.next(0)?;
     let mut builder = Builder::new(NoOrigins, text.len());
-    builder.add(text, first);
+    builder.add(text, marks, first);
     Some(builder.bytes)
+}
+
+/// The normal form of a text in which runs of letters are searched too.
+pub(super) struct NormalForm {
+    pub(super) bytes: Vec<u8>,
+    /// The backslashes and percent signs directly before runs, in order. Some may be none.
+    pub(super) marks: Vec<usize>,
+}
+
+/// What is known of a text.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(super) enum Syntax {
+    /// A JSON message, or the inside of one of its strings: an odd backslash begins an escape.
+    Json,
+    Unknown,
+}
+
+impl NormalForm {
+    /// `None` if the normal form is the text itself.
+    pub(super) fn new(text: &[u8], syntax: Syntax, length: RunLength) -> Option<Self> {
+        let mut marks = Marks::new(text);
+        let first = marks.next(0)?;
+        let mut builder = Builder::new(MarksBeforeRuns { syntax, length, marks: Vec::new() }, text.len());
+        builder.add(text, marks, first);
+        Some(Self { bytes: builder.bytes, marks: builder.origins.marks })
+    }
+}
+
+/// Records the marks that a run of letters follows.
+struct MarksBeforeRuns {
+    syntax: Syntax,
+    length: RunLength,
+    marks: Vec<usize>,
+}
+
+impl RecordOrigins for MarksBeforeRuns {
+    #[inline]
+    fn mark(&mut self, text: &[u8], at: usize) {
+        if begins_with_run(&text[at + 1..], self.length) {
+            let backslashes = text[..=at].iter().rev().take_while(|byte| **byte == b'\\').count();
+            if self.syntax == Syntax::Unknown || backslashes.is_multiple_of(2) {
+                self.marks.push(at);
+            }
+        }
+    }
 }
 
 /// Where the bytes of a normal form come from.
@@ -32,7 +79,9 @@ impl Origins {
     pub(super) fn new(text: &[u8]) -> Self {
         let origins = Origins { starts: Vec::with_capacity(text.len() + 1), gaps: Vec::new() };
         let mut builder = Builder::new(origins, text.len());
-        builder.add(text, units::next_mark(text, 0).unwrap_or(text.len()));
+        let mut marks = Marks::new(text);
+        let first = marks.next(0).unwrap_or(text.len());
+        builder.add(text, marks, first);
         builder.origins.push(text.len());
         builder.origins
     }
@@ -48,25 +97,21 @@ impl Origins {
 
 /// Where the bytes of a normal form come from, if that is of interest.
 trait RecordOrigins {
-    fn push(&mut self, origin: usize);
-    fn extend(&mut self, origins: Range<usize>);
-    fn truncate(&mut self, length: usize);
-    fn at(&self, index: usize) -> Option<usize>;
-    /// From here on, text is left out.
-    fn gap(&mut self, origin: usize);
-}
-
-struct NoOrigins;
-
-impl RecordOrigins for NoOrigins {
     fn push(&mut self, _origin: usize) {}
     fn extend(&mut self, _origins: Range<usize>) {}
     fn truncate(&mut self, _length: usize) {}
     fn at(&self, _index: usize) -> Option<usize> {
         None
     }
+    /// From here on, text is left out.
     fn gap(&mut self, _origin: usize) {}
+    /// A backslash or percent sign was read.
+    fn mark(&mut self, _text: &[u8], _at: usize) {}
 }
+
+struct NoOrigins;
+
+impl RecordOrigins for NoOrigins {}
 
 impl RecordOrigins for Origins {
     fn push(&mut self, origin: usize) {
@@ -101,7 +146,7 @@ struct Builder<R> {
     /// An escape that has begun can only be completed while `bytes` is shorter than this.
     deadline: usize,
     /// The length of `bytes` when a line ended. At this length, blanks are left out: the indent of the next line.
-    joined_at: Option<usize>,
+    joined_at: usize,
     /// What is known of each of the last bytes, at its position modulo 16.
     last: [Recent; 16],
 }
@@ -127,11 +172,11 @@ struct Added {
 impl<R: RecordOrigins> Builder<R> {
     fn new(origins: R, capacity: usize) -> Self {
         let bytes = Vec::with_capacity(capacity);
-        Self { bytes, origins, deadline: 0, joined_at: None, last: [Recent::default(); 16] }
+        Self { bytes, origins, deadline: 0, joined_at: usize::MAX, last: [Recent::default(); 16] }
     }
 
     /// Adds the text, whose first mark is at `mark`.
-    fn add(&mut self, text: &[u8], mut mark: usize) {
+    fn add(&mut self, text: &[u8], mut marks: Marks<'_>, mut mark: usize) {
         let mut at = 0;
         loop {
             self.bytes.extend_from_slice(&text[at..mark]);
@@ -139,14 +184,14 @@ impl<R: RecordOrigins> Builder<R> {
             at = mark;
             while at < text.len() {
                 at += self.add_at(text, at);
-                if self.bytes.len() >= self.deadline && self.joined_at != Some(self.bytes.len()) {
+                if self.bytes.len() >= self.deadline && self.joined_at != self.bytes.len() {
                     break;
                 }
             }
             if at >= text.len() {
                 return;
             }
-            mark = units::next_mark(text, at).unwrap_or(text.len());
+            mark = marks.next(at).unwrap_or(text.len());
         }
     }
 
@@ -154,15 +199,18 @@ impl<R: RecordOrigins> Builder<R> {
     #[inline]
     fn add_at(&mut self, text: &[u8], at: usize) -> usize {
         let byte = text[at];
-        if byte == b'\\' && self.bytes.last() != Some(&b'\\') {
+        let follows_backslash = byte == b'\\' && self.bytes.last() == Some(&b'\\');
+        if byte == b'\\' && !follows_backslash && text.get(at + 1) == Some(&b'\\') {
             let backslashes = text[at..].iter().take_while(|byte| **byte == b'\\').count();
-            if backslashes > 1 {
-                self.add_backslashes(backslashes, at);
-                return backslashes;
-            }
+            self.origins.mark(text, at + backslashes - 1);
+            self.add_backslashes(backslashes, at);
+            return backslashes;
+        }
+        if byte == b'\\' || byte == b'%' {
+            self.origins.mark(text, at);
         }
         // The same as adding its bytes one by one.
-        if (byte == b'%' || byte == b'\\' && self.escaped_backslash(0).is_none())
+        if !(follows_backslash && self.escaped_backslash(0).is_some())
             && let Some(unit) = units::at_start(&text[at..])
         {
             for byte in &unit.decoded[..unit.count] {
@@ -190,10 +238,17 @@ impl<R: RecordOrigins> Builder<R> {
     fn push(&mut self, added: Added) {
         let byte = added.byte;
         let length = self.bytes.len();
-        if self.joined_at == Some(length) && b" \t\r\n>|#*\0".contains(&byte) {
+        let kind = units::kind(byte);
+        if self.joined_at == length {
+            if b" \t\r\n>|#*\0".contains(&byte) {
+                return;
+            }
+        } else if length >= self.deadline && kind != Kind::Mark {
+            // No escape has begun.
+            self.bytes.push(byte);
+            self.origins.push(added.origin);
             return;
         }
-        let kind = units::kind(byte);
         let unit = match kind {
             _ if length >= self.deadline => None,
             Kind::Plain => None,
@@ -236,7 +291,7 @@ impl<R: RecordOrigins> Builder<R> {
         self.truncate(kept);
         // No escape continues on the next line.
         self.deadline = 0;
-        self.joined_at = Some(kept);
+        self.joined_at = kept;
     }
 
     /// The escape that another backslash of this layer completes.

@@ -6,12 +6,13 @@
 //! | its normal form after a backslash or percent sign that takes its first bytes | the same |
 //! | a value that is not UTF-8: each byte as a character, and with U+FFFD for what is invalid | the same |
 //! | a value with other characters than ASCII: in UTF-16, without NUL bytes | the same |
-//! | its symbols, at each alignment | symbols |
+//! | its symbols, at each alignment, unless it is found in the text that they encode | symbols |
 
 use std::collections::HashSet;
 
 use zeroize::Zeroizing;
 
+use super::decoded::{SHORTEST, is_text};
 use super::normal::normal_form;
 use super::symbols::Coding;
 
@@ -95,6 +96,11 @@ pub(super) fn patterns_of(value: &[u8]) -> Vec<Pattern> {
 pub(super) fn is_found_by_its_lines(value: &[u8]) -> bool {
     let short = value.split(|byte| *byte == b'\n').filter(|line| !is_pem_boundary(line) && !is_long(line));
     !value.contains(&b'\n') || short.map(|line| line.len() + 1).sum::<usize>() < MIN_LENGTH
+}
+
+/// Whether the texts that are decoded contain this value wherever it is encoded: it is ASCII and long enough.
+pub(super) fn is_found_decoded(value: &[u8]) -> bool {
+    value.len() >= SHORTEST && value.iter().all(|byte| byte.is_ascii() && is_text(*byte))
 }
 
 /// The symbols that depend on `value` alone, for each number of bytes before it that makes a difference.

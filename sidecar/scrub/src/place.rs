@@ -11,6 +11,7 @@ use std::ops::Range;
 use relay_proto::json::{Escapes, JsonError, Rules, Scanner, Text, Token};
 
 use super::json_string::{DecodedString, whole_characters, whole_units};
+use super::normal::Syntax;
 use super::search::{Found, Match, merge};
 use super::{Scrubber, Shown};
 
@@ -114,7 +115,7 @@ impl<'a> Placing<'a> {
             .map(|found| Some(Found { span: decoded.decoded(found.span)?, ..found }))
             .collect();
         // A match that begins inside an escape is none: the letter is not in the text.
-        let found = in_text.unwrap_or_else(|| self.scrubber.search_whole(&decoded.text));
+        let found = in_text.unwrap_or_else(|| self.scrubber.search_whole(&decoded.text, Syntax::Unknown));
         let inside = self.edits_in_text(&decoded.text, found, nested);
         edits.extend(inside.into_iter().map(|edit| absolute(decoded.encoded(edit.span), &edit.with)));
     }
@@ -175,7 +176,7 @@ impl Scrubber {
                 // The string that made the search of the message fail needs no second search.
                 let inside = match inner.len() > message.len() / 2 {
                     true => vec![Found { span: 0..inner.len(), what: Match::Unsearchable }],
-                    false => self.search_whole(&message[inner.clone()]),
+                    false => self.search_whole(&message[inner.clone()], Syntax::Json),
                 };
                 found.extend(inside.into_iter().map(of_message));
             }

@@ -1,7 +1,8 @@
 //! Finds values however they are encoded: in text, in its normal form, and in texts that are encoded in it.
 //!
-//! Each level searches a text as it is and in its normal form (see `normal`), and the runs of base64, base32 and
-//! hexadecimal in it (see `symbols`). What those runs encode, if it is text, is the next level (see `decoded`).
+//! Each level searches a text as it is and in its normal form (see `normal`). What the runs of base64, base32 and
+//! hexadecimal in it encode, if it is text, is the next level (see `runs`, `decoded`). Values that are short or not
+//! ASCII are also searched for by their symbols (see `symbols`).
 //!
 //! What must stay true: the work is at most a fixed number of passes over the text. What is decoded in total is limited
 //! by the length of the text; a text that needs more cannot be searched and is removed whole.
@@ -9,14 +10,14 @@
 use std::ops::Range;
 
 use super::decoded::{DecodedTexts, OverBudget};
-use super::normal::{Origins, normal_form};
+use super::normal::{NormalForm, Origins, Syntax};
 use super::patterns::Place;
-use super::symbols::{Coding, RunLength, Runs, Symbols, has_run_after_mark};
+use super::runs::{RunLength, Runs};
+use super::symbols::{Coding, Symbols};
 use super::{Entropy, Scrubber, Shown};
 
-/// How often base64, base32 and hexadecimal are decoded. The innermost encoding is found by its symbols, so values are
-/// found that are encoded once more than this.
-const MAX_DECODED: usize = 2;
+/// How often base64, base32 and hexadecimal are decoded.
+const MAX_DECODED: usize = 3;
 /// All decoded texts together may be this many times as long as the text that they come from, or `FREE_BYTES` longer.
 const MAX_EXPANSION: usize = 4;
 const FREE_BYTES: usize = 4096;
@@ -38,15 +39,15 @@ pub(super) enum Match {
 
 impl Scrubber {
     /// The spans of values in `text`, disjoint and in order.
-    pub(super) fn search(&self, text: &[u8]) -> Result<Vec<Found>, OverBudget> {
+    pub(super) fn search(&self, text: &[u8], syntax: Syntax) -> Result<Vec<Found>, OverBudget> {
         let mut budget = text.len() * MAX_EXPANSION + FREE_BYTES;
-        Ok(merge(self.search_level(text, 0, &mut budget)?))
+        Ok(merge(self.search_level(text, syntax, 0, &mut budget)?))
     }
 
     /// Like [`Scrubber::search`]; text that cannot be searched is one match.
-    pub(super) fn search_whole(&self, text: &[u8]) -> Vec<Found> {
+    pub(super) fn search_whole(&self, text: &[u8], syntax: Syntax) -> Vec<Found> {
         let unsearchable = |OverBudget| vec![Found { span: 0..text.len(), what: Match::Unsearchable }];
-        self.search(text).unwrap_or_else(unsearchable)
+        self.search(text, syntax).unwrap_or_else(unsearchable)
     }
 
     /// The matches in the text as it is.
@@ -56,26 +57,31 @@ impl Scrubber {
         merge(found)
     }
 
-    fn search_level(&self, text: &[u8], depth: usize, budget: &mut usize) -> Result<Vec<Found>, OverBudget> {
+    fn search_level(
+        &self,
+        text: &[u8],
+        syntax: Syntax,
+        depth: usize,
+        budget: &mut usize,
+    ) -> Result<Vec<Found>, OverBudget> {
         let mut found = Vec::new();
         self.find(Place::Text, text, &mut found);
-        let Some(normal) = normal_form(text) else {
-            self.search_encoded(text, depth, budget, &mut found)?;
+        if depth == MAX_DECODED {
+            return Ok(found);
+        }
+        let length = self.run_length();
+        let Some(NormalForm { bytes: normal, marks }) = NormalForm::new(text, syntax, length) else {
+            self.search_encoded(text, &Runs::new(text, length), depth, budget, &mut found)?;
             return Ok(found);
         };
         // In the normal form, a backslash or percent sign before a run takes its first letters.
-        if has_run_after_mark(text, self.run_length()) {
-            let runs = Runs::new(text, self.run_length()).after_mark(text);
-            for coding in Coding::ALL {
-                let Some(symbols) = Symbols::new(coding, text, &runs) else { continue };
-                let mut in_symbols = Vec::new();
-                self.find(Place::Symbols(coding), &symbols.numbers, &mut in_symbols);
-                symbols.locate(text, &runs, in_symbols, &mut found);
-            }
+        if !marks.is_empty() {
+            let runs = Runs::new(text, length).after_marks(&marks);
+            self.search_encoded(text, &runs, depth, budget, &mut found)?;
         }
         let mut in_normal = Vec::new();
         self.find(Place::Text, &normal, &mut in_normal);
-        self.search_encoded(&normal, depth, budget, &mut in_normal)?;
+        self.search_encoded(&normal, &Runs::new(&normal, length), depth, budget, &mut in_normal)?;
         if !in_normal.is_empty() {
             drop(normal);
             let origins = Origins::new(text);
@@ -88,37 +94,46 @@ impl Scrubber {
     fn search_encoded(
         &self,
         text: &[u8],
+        runs: &Runs,
         depth: usize,
         budget: &mut usize,
         found: &mut Vec<Found>,
     ) -> Result<(), OverBudget> {
-        let runs = Runs::new(text, self.run_length());
-        let mut texts = DecodedTexts::default();
-        let mut all: Vec<(Symbols, Vec<Found>)> = Vec::new();
-        for coding in Coding::ALL {
-            let Some(symbols) = Symbols::new(coding, text, &runs) else { continue };
+        for coding in Coding::ALL.into_iter().filter(|coding| self.has_symbols_of(*coding)) {
+            let symbols = Symbols::new(coding, text, runs);
             let mut in_symbols = Vec::new();
             self.find(Place::Symbols(coding), &symbols.numbers, &mut in_symbols);
-            if depth < MAX_DECODED {
-                texts.add(&symbols, *budget)?;
-            }
-            all.push((symbols, in_symbols));
+            symbols.locate(text, runs, in_symbols, found);
+        }
+        let mut texts = DecodedTexts::default();
+        for coding in [Coding::Base32, Coding::Base64] {
+            let mut result = Ok(());
+            coding.each_run(text, runs, |run| {
+                if result.is_ok() {
+                    result = texts.add(coding, text, run, *budget);
+                }
+            });
+            result?;
+        }
+        let digits = Symbols::new(Coding::Hexadecimal, text, runs);
+        for run in &digits.runs {
+            texts.add(Coding::Hexadecimal, &digits.numbers, run.clone(), *budget)?;
+        }
+        if texts.bytes.is_empty() {
+            return Ok(());
         }
         *budget = budget.saturating_sub(texts.bytes.len());
-        if !texts.bytes.is_empty() {
-            for inside in self.search_level(&texts.bytes, depth + 1, budget)? {
-                let (coding, first) = texts.origin(inside.span.start);
-                let (_, last) = texts.origin(inside.span.end - 1);
-                let span = first / coding.bits()..(last + 7) / coding.bits() + 1;
-                let of_coding = all.iter_mut().find(|(symbols, _)| symbols.coding == coding);
-                of_coding
-                    .into_iter()
-                    .for_each(|(_, found)| found.push(Found { span: span.clone(), ..inside }));
+        let mut in_digits = Vec::new();
+        for inside in self.search_level(&texts.bytes, Syntax::Unknown, depth + 1, budget)? {
+            let (coding, first) = texts.origin(inside.span.start);
+            let (_, last) = texts.origin(inside.span.end - 1);
+            let span = first / coding.bits()..(last + 7) / coding.bits() + 1;
+            match coding {
+                Coding::Base32 | Coding::Base64 => found.push(Found { span, ..inside }),
+                Coding::Hexadecimal => in_digits.push(Found { span, ..inside }),
             }
         }
-        for (symbols, in_symbols) in all {
-            symbols.locate(text, &runs, in_symbols, found);
-        }
+        digits.locate(text, runs, in_digits, found);
         Ok(())
     }
 
@@ -132,6 +147,10 @@ impl Scrubber {
                 }
             });
         }
+    }
+
+    fn has_symbols_of(&self, coding: Coding) -> bool {
+        self.indexes.iter().any(|values| values.has_symbols_of(coding))
     }
 
     fn run_length(&self) -> RunLength {

@@ -56,18 +56,46 @@ pub(super) fn kind(byte: u8) -> Kind {
     KINDS[byte as usize]
 }
 
-/// The next byte from `at` on that begins an escape or is left out of a normal form.
-pub(super) fn next_mark(text: &[u8], at: usize) -> Option<usize> {
-    let is_mark =
-        |byte: u8| (byte == b'\\') | (byte == b'%') | (byte == b'&') | (byte == b'\n') | (byte == 0);
-    let (blocks, rest) = text[at..].as_chunks::<32>();
-    // Without branches inside a block, so that the compiler generates vector code.
-    let any = |block: &[u8; 32]| block.iter().fold(0, |found, byte| found | u8::from(is_mark(*byte))) != 0;
-    let (start, block) = match blocks.iter().position(any) {
-        Some(block) => (at + block * 32, &blocks[block][..]),
-        None => (at + blocks.len() * 32, rest),
-    };
-    block.iter().position(|byte| is_mark(*byte)).map(|found| start + found)
+/// The bytes of a text that begin an escape or are left out of a normal form.
+pub(super) struct Marks<'a> {
+    text: &'a [u8],
+    /// The next mark of each kind, at or after the last position that was asked for.
+    escape: usize,
+    gap: usize,
+}
+
+impl<'a> Marks<'a> {
+    pub(super) fn new(text: &'a [u8]) -> Self {
+        let mut marks = Self { text, escape: 0, gap: 0 };
+        marks.find_escape(0);
+        marks.find_gap(0);
+        marks
+    }
+
+    /// The next one from `at` on. `at` may not be less than in an earlier call.
+    #[inline]
+    pub(super) fn next(&mut self, at: usize) -> Option<usize> {
+        if kind(*self.text.get(at)?) == Kind::Mark {
+            return Some(at);
+        }
+        if self.escape < at {
+            self.find_escape(at);
+        }
+        if self.gap < at {
+            self.find_gap(at);
+        }
+        Some(self.escape.min(self.gap)).filter(|next| *next < self.text.len())
+    }
+
+    fn find_escape(&mut self, at: usize) {
+        let found = memchr::memchr3(b'\\', b'%', b'&', &self.text[at..]);
+        self.escape = found.map_or(usize::MAX, |found| at + found);
+    }
+
+    fn find_gap(&mut self, at: usize) {
+        let found = memchr::memchr2(b'\n', 0, &self.text[at..]);
+        self.gap = found.map_or(usize::MAX, |found| at + found);
+    }
 }
 
 /// How many bytes may follow this mark until the end of the escape that it begins.

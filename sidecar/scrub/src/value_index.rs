@@ -8,8 +8,9 @@ use zeroize::Zeroizing;
 
 use super::entropy::Entropy;
 use super::index::Index;
-use super::patterns::{Pattern, Place, Reach, is_found_by_its_lines, patterns_of};
-use super::symbols::{BREAK, Coding, SHORTEST_LONG_RUN};
+use super::patterns::{Pattern, Place, Reach, is_found_by_its_lines, is_found_decoded, patterns_of};
+use super::runs::SHORTEST_LONG_RUN;
+use super::symbols::{BREAK, Coding};
 use super::{Needle, ValueId};
 
 /// The patterns of a set of values.
@@ -58,11 +59,14 @@ impl ValueIndex {
         };
         let mut needs_short_runs = false;
         for (number, (_, needle)) in needles.iter().enumerate() {
+            let is_decoded = is_found_decoded(needle.value.trim_ascii());
             for pattern in patterns_of(&needle.value) {
                 if pattern.place != Place::Text && pattern.bytes.len() < SHORTEST_LONG_RUN {
                     needs_short_runs = true;
                 }
-                places[slot(pattern.place)].push((pattern, number));
+                if pattern.place == Place::Text || !is_decoded {
+                    places[slot(pattern.place)].push((pattern, number));
+                }
             }
         }
         let [texts, base32, base64, hexadecimal] = places.map(PatternIndex::new);
@@ -93,18 +97,29 @@ impl ValueIndex {
         self.texts.index.is_empty()
     }
 
+    /// Whether a value is searched for by its symbols in this coding.
+    pub(super) fn has_symbols_of(&self, coding: Coding) -> bool {
+        !self.symbols_of(coding).index.is_empty()
+    }
+
+    fn symbols_of(&self, coding: Coding) -> &PatternIndex {
+        match coding {
+            Coding::Base32 => &self.base32,
+            Coding::Base64 => &self.base64,
+            Coding::Hexadecimal => &self.hexadecimal,
+        }
+    }
+
     /// Calls `found` with each match in a text or in symbols, and the number of its value.
     pub(super) fn find(&self, place: Place, haystack: &[u8], mut found: impl FnMut(Range<usize>, usize)) {
         let patterns = match place {
             Place::Text => &self.texts,
-            Place::Symbols(Coding::Base32) => &self.base32,
-            Place::Symbols(Coding::Base64) => &self.base64,
-            Place::Symbols(Coding::Hexadecimal) => &self.hexadecimal,
+            Place::Symbols(coding) => self.symbols_of(coding),
         };
         patterns.index.find(haystack, |start, pattern| {
             let Target { value, length, reach } = &patterns.targets[pattern];
             let end = start + length;
-            let is_symbol = |at: usize| haystack.get(at).is_some_and(|symbol| symbol & BREAK == 0);
+            let is_symbol = |at: usize| haystack.get(at).is_some_and(|symbol| *symbol != BREAK);
             let before = usize::from(reach.before > 0 && start > 0 && is_symbol(start - 1));
             let after = usize::from(reach.after > 0 && is_symbol(end));
             found(start - before..end + after, *value);
