@@ -84,18 +84,29 @@ impl<const BITS: usize> Run<'_, BITS> {
     fn decode(&self, texts: &mut DecodedTexts, limit: usize) -> Result<(), OverBudget> {
         // Where the last text of each alignment of bytes to letters ends.
         let mut covered = [self.run.start * BITS; 8];
+        if self.run.len() < BLOCK {
+            // Not worth the copies that the tests of many letters need.
+            for at in self.run.start..(self.run.end + 1).saturating_sub(Self::TESTED).max(self.run.start) {
+                if self.is_ascii_at(at) {
+                    self.decode_at(at, &mut covered, texts);
+                }
+            }
+            return Ok(());
+        }
         for start in self.run.clone().step_by(WINDOW) {
             let obstacles = obstacles::<BITS>(&self.numbers_from(start));
             let (blocks, _) = obstacles.as_chunks::<BLOCK>();
             for (number, block) in blocks.iter().enumerate() {
                 let mut candidates = bits(block, |obstacle| obstacle == 0);
                 while candidates != 0 {
-                    let at = start + number * BLOCK + candidates.trailing_zeros() as usize;
+                    let tested = start + number * BLOCK + candidates.trailing_zeros() as usize;
                     candidates &= candidates - 1;
-                    let bit = at * BITS;
-                    if bit >= covered[bit % 8] && self.is_text_at(at) {
-                        covered[bit % 8] = self.add_around(texts, bit, covered[bit % 8]);
-                    }
+                    let at = match BITS {
+                        // The first two letters end the byte before.
+                        6 => tested + 2,
+                        _ => tested,
+                    };
+                    self.decode_at(at, &mut covered, texts);
                 }
             }
             if texts.bytes.len() > limit {
@@ -103,6 +114,16 @@ impl<const BITS: usize> Run<'_, BITS> {
             }
         }
         Ok(())
+    }
+
+    /// Adds the text that the letter at `at` is part of, if its bytes begin with that letter.
+    #[inline]
+    fn decode_at(&self, at: usize, covered: &mut [usize; 8], texts: &mut DecodedTexts) {
+        let bit = at * BITS;
+        let covered = &mut covered[bit % 8];
+        if bit >= *covered && self.is_text_at(at) {
+            *covered = self.add_around(texts, bit, *covered);
+        }
     }
 
     /// The numbers of the letters from `start` on; [`BREAK`] after the end of the run.
@@ -119,18 +140,32 @@ impl<const BITS: usize> Run<'_, BITS> {
         numbers
     }
 
+    /// Whether the first bytes that begin with this letter are ASCII.
+    #[inline]
+    fn is_ascii_at(&self, at: usize) -> bool {
+        let Some(letters) = self.letters.get(at..at + 8) else { return false };
+        let number = |at: usize| number_of::<BITS>(letters[at]);
+        match BITS {
+            4 => (number(0) | number(2)) & 0x08 == 0,
+            5 => number(0) & 0x10 | number(1) & 0x02 | number(3) & 0x08 | number(4) & 0x01 == 0,
+            _ => number(0) & 0x20 | number(1) & 0x08 | number(2) & 0x02 == 0,
+        }
+    }
+
     /// Whether the bytes that were tested for ASCII are text.
     #[inline]
     fn is_text_at(&self, at: usize) -> bool {
         let Some(letters) = self.letters[..self.run.end].get(at..at + Self::TESTED) else { return false };
-        let number = letters.iter().fold(0_u128, |number, letter| number << BITS | u128::from(number_of::<BITS>(*letter)));
-        (0..Self::TESTED * BITS / 8).all(|byte| is_text((number >> (8 * byte)) as u8))
+        let bits =
+            letters.iter().fold(0_u128, |bits, letter| bits << BITS | u128::from(number_of::<BITS>(*letter)));
+        bits != 0 && (0..Self::TESTED * BITS / 8).all(|byte| is_text((bits >> (8 * byte)) as u8))
     }
 
     /// Adds the text around a bit, if it is long enough. Returns the bit from which on the next text may begin.
     fn add_around(&self, texts: &mut DecodedTexts, bit: usize, covered: usize) -> usize {
         let mut start = bit;
-        while start >= covered + 8 && is_text(self.byte_at(start - 8)) {
+        let mut history = History::new();
+        while start >= covered + 8 && history.continues_with(self.byte_at(start - 8)) {
             start -= 8;
         }
         let begin = texts.bytes.len();
@@ -140,16 +175,21 @@ impl<const BITS: usize> Run<'_, BITS> {
         let mut held = (at + 1) * BITS - start;
         let mut bits = u32::from(number_of::<BITS>(self.letters[at])) & ((1 << held) - 1);
         at += 1;
+        let mut history = History::new();
         loop {
             while held < 8 && at < self.run.end {
                 bits = bits << BITS | u32::from(number_of::<BITS>(self.letters[at]));
                 held += BITS;
                 at += 1;
             }
-            if held < 8 || !is_text((bits >> (held - 8)) as u8) {
+            if held < 8 {
                 break;
             }
-            texts.bytes.push((bits >> (held - 8)) as u8);
+            let byte = (bits >> (held - 8)) as u8;
+            if !history.continues_with(byte) {
+                break;
+            }
+            texts.bytes.push(byte);
             held -= 8;
             end += 8;
         }
@@ -200,7 +240,7 @@ fn numbers_of<const BITS: usize>(letters: &[u8; WIDE]) -> [u8; WIDE] {
 }
 
 /// For each letter: zero if the bytes that begin with it are ASCII, as far as they are whole bytes of one group (two
-/// groups of base64, nine of hexadecimal). Of `SHORTEST` bytes in a row, these are a part.
+/// groups of base64 and the byte before them, nine bytes of hexadecimal). Of `SHORTEST` bytes in a row, these are a part.
 #[inline]
 fn obstacles<const BITS: usize>(numbers: &[u8; WIDE]) -> [u8; WINDOW] {
     let mut obstacles = [0; WINDOW];
@@ -219,14 +259,32 @@ fn obstacles<const BITS: usize>(numbers: &[u8; WIDE]) -> [u8; WINDOW] {
             }
         }
         _ => {
-            let group: [u8; WINDOW + 4] =
-                std::array::from_fn(|at| numbers[at] & 0x20 | numbers[at + 1] & 0x08 | numbers[at + 2] & 0x02);
+            let group: [u8; WINDOW + 6] = std::array::from_fn(|at| {
+                numbers[at] & 0x20 | numbers[at + 1] & 0x08 | numbers[at + 2] & 0x02
+            });
             for (at, obstacle) in obstacles.iter_mut().enumerate() {
-                *obstacle = group[at] | group[at + 4];
+                *obstacle = numbers[at] & 0x02 | group[at + 2] | group[at + 6];
             }
         }
     }
     obstacles
+}
+
+/// The last eight bytes of a text. In UTF-16 of ASCII, also if it is written in UTF-16 again and once more, at most seven
+/// NUL bytes follow each other.
+struct History(u64);
+
+impl History {
+    fn new() -> Self {
+        Self(u64::MAX)
+    }
+
+    /// Whether the text may continue with this byte.
+    #[inline]
+    fn continues_with(&mut self, byte: u8) -> bool {
+        self.0 = self.0 << 8 | u64::from(byte);
+        is_text(byte) && self.0 != 0
+    }
 }
 
 /// Whether the byte may be part of text, in UTF-8 or UTF-16.

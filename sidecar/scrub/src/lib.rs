@@ -123,7 +123,9 @@ impl Scrubber {
         }
         let found = match self.search(message, Syntax::Json) {
             Ok(found) => found,
-            Err(_) => self.search_strings(message).unwrap_or_else(|_| self.search_whole(message, Syntax::Json)),
+            Err(_) => {
+                self.search_strings(message).unwrap_or_else(|_| self.search_whole(message, Syntax::Json))
+            }
         };
         if found.is_empty() {
             return Scrubbed::clean(message);

@@ -58,6 +58,10 @@ struct MarksBeforeRuns {
 impl RecordOrigins for MarksBeforeRuns {
     #[inline]
     fn mark(&mut self, text: &[u8], at: usize) {
+        let is_single = text[at] == b'\\' && (at == 0 || text[at - 1] != b'\\');
+        if self.syntax == Syntax::Json && is_single {
+            return;
+        }
         if begins_with_run(&text[at + 1..], self.length) {
             let backslashes = text[..=at].iter().rev().take_while(|byte| **byte == b'\\').count();
             if self.syntax == Syntax::Unknown || backslashes.is_multiple_of(2) {
@@ -183,6 +187,10 @@ impl<R: RecordOrigins> Builder<R> {
             self.origins.extend(at..mark);
             at = mark;
             while at < text.len() {
+                at += self.add_simple(text, at);
+                if at >= text.len() {
+                    break;
+                }
                 at += self.add_at(text, at);
                 if self.bytes.len() >= self.deadline && self.joined_at != self.bytes.len() {
                     break;
@@ -193,6 +201,25 @@ impl<R: RecordOrigins> Builder<R> {
             }
             mark = marks.next(at).unwrap_or(text.len());
         }
+    }
+
+    /// Adds escapes from `at` on that stand for bytes which begin no other escape; returns how many bytes of text they
+    /// were. The same as adding them one by one.
+    #[inline]
+    fn add_simple(&mut self, text: &[u8], start: usize) -> usize {
+        let mut at = start;
+        if self.bytes.len() < self.deadline || self.joined_at == self.bytes.len() {
+            return 0;
+        }
+        while let Some((byte, length)) = units::simple(&text[at..]) {
+            if text[at] != b'&' {
+                self.origins.mark(text, at);
+            }
+            self.bytes.push(byte);
+            self.origins.push(at);
+            at += length;
+        }
+        at - start
     }
 
     /// Adds the byte, the escape or the backslashes at `at`; returns how many bytes of text that were.
@@ -240,7 +267,7 @@ impl<R: RecordOrigins> Builder<R> {
         let length = self.bytes.len();
         let kind = units::kind(byte);
         if self.joined_at == length {
-            if b" \t\r\n>|#*\0".contains(&byte) {
+            if matches!(byte, b' ' | b'\t' | b'\r' | b'\n' | b'>' | b'|' | b'#' | b'*' | 0) {
                 return;
             }
         } else if length >= self.deadline && kind != Kind::Mark {
@@ -279,12 +306,12 @@ impl<R: RecordOrigins> Builder<R> {
 
     /// Leaves out a line end, and the blanks before it.
     fn end_line(&mut self, origin: usize) {
-        let without = |blanks: &[u8]| {
-            self.bytes.iter().rposition(|byte| !blanks.contains(byte)).map_or(0, |last| last + 1)
+        let without = |is_blank: fn(u8) -> bool| {
+            self.bytes.len() - self.bytes.iter().rev().take_while(|byte| is_blank(**byte)).count()
         };
-        let kept = match without(b" \t\r") {
+        let kept = match without(|byte| matches!(byte, b' ' | b'\t' | b'\r')) {
             // A backslash directly before a line end continues the line.
-            all if all == self.bytes.len() => without(b"\\"),
+            all if all == self.bytes.len() => without(|byte| byte == b'\\'),
             kept => kept,
         };
         self.origins.gap(self.origins.at(kept).unwrap_or(origin));

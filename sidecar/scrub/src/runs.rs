@@ -1,7 +1,7 @@
 //! Runs of letters in text that may be base64, base32 or hexadecimal.
 //!
 //! Text is classified in blocks of 64 bytes: for each block, a number has one bit for each byte that belongs to a class.
-//! Runs are read from the bits, so text without long words costs a few instructions for each block.
+//! Runs are read from the bits. Most blocks of prose have no eight letters in a row and are left out before that.
 
 use std::ops::Range;
 
@@ -37,37 +37,41 @@ impl RunLength {
 impl Runs {
     /// Finds all runs in one pass.
     pub(super) fn new(text: &[u8], length: RunLength) -> Self {
-        let (mut letters, mut digits) =
-            (Collector::new(length.shortest()), Collector::new(SHORTEST_LONG_RUN));
+        let mut letters = Collector::new(text, length.shortest(), is_base64);
+        let mut digits = Collector::new(text, SHORTEST_LONG_RUN, is_hexadecimal);
         each_block(text, |start, block| {
-            letters.add(start, bits(block, is_base64));
-            digits.add(start, bits(block, is_hexadecimal));
+            letters.add(start, block);
+            digits.add(start, block);
         });
-        Self { length, letters: letters.finish(text.len()), digits: digits.finish(text.len()) }
+        Self { length, letters: letters.finish(), digits: digits.finish() }
     }
 
     /// Only the runs that begin after one of these marks.
     pub(super) fn after_marks(mut self, marks: &[usize]) -> Self {
-        let is_after_mark = |run: &Range<usize>| run.start > 0 && marks.binary_search(&(run.start - 1)).is_ok();
+        let is_after_mark =
+            |run: &Range<usize>| run.start > 0 && marks.binary_search(&(run.start - 1)).is_ok();
         self.letters.retain(is_after_mark);
         self.digits.retain(is_after_mark);
         self
     }
 
-    pub(super) fn is_empty(&self) -> bool {
-        self.letters.is_empty() && self.digits.is_empty()
-    }
-
     /// Calls `visit` with each longest part of a run of letters that may be base32, in one case.
     pub(super) fn each_base32(&self, text: &[u8], mut visit: impl FnMut(Range<usize>)) {
+        let shortest = self.length.shortest();
         for run in &self.letters {
-            let of_case = || Collector::new(self.length.shortest());
-            let (mut upper, mut lower) = (of_case(), of_case());
-            each_block(&text[run.clone()], |start, block| {
-                upper.add(start, bits(block, |byte| is_base32(byte, b'A')));
-                lower.add(start, bits(block, |byte| is_base32(byte, b'a')));
-            });
-            for part in upper.finish(run.len()).into_iter().chain(lower.finish(run.len())) {
+            let letters = &text[run.clone()];
+            let mut upper = Collector::new(letters, shortest, |byte| is_base32(byte, b'A'));
+            let mut lower = Collector::new(letters, shortest, |byte| is_base32(byte, b'a'));
+            if letters.len() < BLOCK {
+                upper.add_bytes();
+                lower.add_bytes();
+            } else {
+                each_block(letters, |start, block| {
+                    upper.add(start, block);
+                    lower.add(start, block);
+                });
+            }
+            for part in upper.finish().into_iter().chain(lower.finish()) {
                 visit(run.start + part.start..run.start + part.end);
             }
         }
@@ -83,29 +87,40 @@ pub(super) fn begins_with_run(text: &[u8], length: RunLength) -> bool {
     begins(length.shortest(), is_base64) || begins(SHORTEST_LONG_RUN, is_hexadecimal)
 }
 
-/// Collects the runs of one class from the bits of successive blocks.
-struct Collector {
+/// Collects the runs of one class from successive blocks.
+struct Collector<'a, B> {
+    text: &'a [u8],
     shortest: usize,
-    /// Where a run began that has not ended.
+    belongs: B,
+    /// Where a run began that has not ended, and of which eight bytes or more were read.
     open: Option<usize>,
     runs: Vec<Range<usize>>,
 }
 
-impl Collector {
-    fn new(shortest: usize) -> Self {
-        Self { shortest, open: None, runs: Vec::new() }
+impl<'a, B: Fn(u8) -> bool> Collector<'a, B> {
+    fn new(text: &'a [u8], shortest: usize, belongs: B) -> Self {
+        Self { text, shortest, belongs, open: None, runs: Vec::new() }
     }
 
     /// Adds the block that begins at `start`.
     #[inline]
-    fn add(&mut self, start: usize, bits: u64) {
+    fn add(&mut self, start: usize, block: &[u8; BLOCK]) {
+        let accepted = accepted(block, &self.belongs);
+        // A long run has eight bytes in a row at a multiple of eight.
+        if self.open.is_none() && self.shortest >= SHORTEST_LONG_RUN && !has_eight(&accepted) {
+            return;
+        }
+        let bits = highest_bits(&accepted);
+        let first = bits.trailing_ones() as usize;
+        if self.open.is_none() && first > 0 && first + 7 >= self.shortest {
+            let before = self.text[..start].iter().rev().take_while(|byte| (self.belongs)(**byte)).count();
+            self.open = Some(start - before);
+        }
         if bits == u64::MAX {
-            self.open.get_or_insert(start);
             return;
         }
         let mut inside = bits;
         if let Some(open) = self.open.take() {
-            let first = bits.trailing_ones() as usize;
             self.close(open, start + first);
             inside &= u64::MAX << first;
         }
@@ -123,7 +138,7 @@ impl Collector {
             eights &= u64::MAX << (first + length);
         }
         let last = bits.leading_ones() as usize;
-        if last > 0 {
+        if last >= 8 {
             self.open = Some(start + BLOCK - last);
         }
     }
@@ -134,9 +149,19 @@ impl Collector {
         }
     }
 
-    fn finish(mut self, end: usize) -> Vec<Range<usize>> {
+    /// Adds the whole text, byte by byte.
+    fn add_bytes(&mut self) {
+        let mut start = 0;
+        while start < self.text.len() {
+            let length = self.text[start..].iter().take_while(|byte| (self.belongs)(**byte)).count();
+            self.close(start, start + length);
+            start += length + 1;
+        }
+    }
+
+    fn finish(mut self) -> Vec<Range<usize>> {
         if let Some(open) = self.open.take() {
-            self.close(open, end.max(open));
+            self.close(open, self.text.len());
         }
         self.runs
     }
@@ -161,12 +186,25 @@ fn each_block(text: &[u8], mut visit: impl FnMut(usize, &[u8; BLOCK])) {
 /// A number with one bit for each byte: whether `belongs` accepts it.
 #[inline]
 pub(super) fn bits(block: &[u8; BLOCK], belongs: impl Fn(u8) -> bool) -> u64 {
+    highest_bits(&accepted(block, belongs))
+}
+
+/// For each byte 255 if `belongs` accepts it, and zero otherwise. Without branches, so that the compiler generates vector
+/// code.
+#[inline]
+fn accepted(block: &[u8; BLOCK], belongs: impl Fn(u8) -> bool) -> [u8; BLOCK] {
     let mut accepted = [0; BLOCK];
-    // Without branches, so that the compiler generates vector code.
     for (accepted, byte) in accepted.iter_mut().zip(block) {
         *accepted = if belongs(*byte) { 0xFF } else { 0 };
     }
-    highest_bits(&accepted)
+    accepted
+}
+
+/// Whether eight bytes in a row at a multiple of eight were accepted.
+#[inline]
+fn has_eight(accepted: &[u8; BLOCK]) -> bool {
+    let (words, _) = accepted.as_chunks::<8>();
+    words.iter().fold(false, |any, word| any | (u64::from_le_bytes(*word) == u64::MAX))
 }
 
 /// The highest bit of each byte.

@@ -19,7 +19,7 @@ use super::{Entropy, Scrubber, Shown};
 /// How often base64, base32 and hexadecimal are decoded.
 const MAX_DECODED: usize = 3;
 /// All decoded texts together may be this many times as long as the text that they come from, or `FREE_BYTES` longer.
-const MAX_EXPANSION: usize = 4;
+const MAX_EXPANSION: usize = 2;
 const FREE_BYTES: usize = 4096;
 
 /// A match: where, and of what.

@@ -74,7 +74,8 @@ impl StreamScrubber {
         if ready == 0 {
             return Scrubbed { bytes: Cow::Owned(Vec::new()), redactions: 0 };
         }
-        let edits = Placing::new(&self.scrubber).edits_of(&self.held, self.scrubber.search_whole(&self.held, Syntax::Unknown));
+        let edits = Placing::new(&self.scrubber)
+            .edits_of(&self.held, self.scrubber.search_whole(&self.held, Syntax::Unknown));
         // A match that `ready` would cut in two is held back, unless nothing else is held and there is no more room.
         let cut = edits.iter().find(|edit| edit.span.start < ready && ready < edit.span.end);
         let ready = match cut {

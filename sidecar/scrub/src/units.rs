@@ -108,6 +108,25 @@ pub(super) fn pending_after(mark: u8) -> usize {
     }
 }
 
+/// The escape at the beginning of `text`, if it is a usual one that stands for a byte of ASCII which is no mark: that byte
+/// and the length of the escape.
+#[inline]
+pub(super) fn simple(text: &[u8]) -> Option<(u8, usize)> {
+    let (byte, length) = match text {
+        [b'%', high, low, ..] => (byte_or_no_ascii(*high, *low), 3),
+        [b'\\', b'u', b'0', b'0', high, low, ..] => (byte_or_no_ascii(*high, *low), 6),
+        [b'\\', b'x', high, low, ..] => (byte_or_no_ascii(*high, *low), 4),
+        [b'\\', b'r', ..] => (b'\r', 2),
+        [b'\\', b't', ..] => (b'\t', 2),
+        [b'\\', last @ (b'"' | b'\'' | b'/'), ..] => (*last, 2),
+        [b'&', b'#', first, second, b';', ..] if first.is_ascii_digit() && second.is_ascii_digit() => {
+            ((first - b'0') * 10 + (second - b'0'), 5)
+        }
+        _ => return None,
+    };
+    (byte < 0x80 && kind(byte) != Kind::Mark).then_some((byte, length))
+}
+
 /// The escape at the beginning of `text`, if it is a usual one. The first half of a surrogate pair is none.
 #[inline]
 pub(super) fn at_start(text: &[u8]) -> Option<Unit> {
@@ -206,6 +225,12 @@ fn byte(high: u8, low: u8) -> Option<u8> {
 
 fn code(digits: [u8; 4]) -> Option<u32> {
     digits.iter().try_fold(0, |code, digit| Some(code << 4 | value(*digit)?))
+}
+
+/// The byte of two hexadecimal digits; over 127, which is no ASCII, if they are none.
+#[inline]
+fn byte_or_no_ascii(high: u8, low: u8) -> u8 {
+    DIGITS[high as usize] << 4 | DIGITS[low as usize]
 }
 
 #[inline]
