@@ -77,7 +77,7 @@ impl<const BITS: usize> Run<'_, BITS> {
 
     /// How many letters in a row stand for whole bytes and are tested for ASCII.
     const TESTED: usize = match BITS {
-        4 => 18,
+        4 => 16,
         _ => 8,
     };
 
@@ -157,7 +157,7 @@ impl<const BITS: usize> Run<'_, BITS> {
     fn is_text_at(&self, at: usize) -> bool {
         let Some(letters) = self.letters[..self.run.end].get(at..at + Self::TESTED) else { return false };
         let bits =
-            letters.iter().fold(0_u128, |bits, letter| bits << BITS | u128::from(number_of::<BITS>(*letter)));
+            letters.iter().fold(0_u64, |bits, letter| bits << BITS | u64::from(number_of::<BITS>(*letter)));
         bits != 0 && (0..Self::TESTED * BITS / 8).all(|byte| is_text((bits >> (8 * byte)) as u8))
     }
 

@@ -58,6 +58,9 @@ struct MarksBeforeRuns {
 impl RecordOrigins for MarksBeforeRuns {
     #[inline]
     fn mark(&mut self, text: &[u8], at: usize) {
+        if !text.get(at + 1).is_some_and(|next| next.is_ascii_alphanumeric() || b"+/-_ :,".contains(next)) {
+            return;
+        }
         let is_single = text[at] == b'\\' && (at == 0 || text[at - 1] != b'\\');
         if self.syntax == Syntax::Json && is_single {
             return;
@@ -187,6 +190,7 @@ impl<R: RecordOrigins> Builder<R> {
             self.origins.extend(at..mark);
             at = mark;
             while at < text.len() {
+                at += self.skip_line_ends(&text[at..]);
                 at += self.add_simple(text, at);
                 if at >= text.len() {
                     break;
@@ -201,6 +205,16 @@ impl<R: RecordOrigins> Builder<R> {
             }
             mark = marks.next(at).unwrap_or(text.len());
         }
+    }
+
+    /// How many of these bytes are line ends, as `\n`, that are left out because a line has ended already.
+    #[inline]
+    fn skip_line_ends(&self, text: &[u8]) -> usize {
+        if self.joined_at != self.bytes.len() || self.bytes.last() == Some(&b'\\') {
+            return 0;
+        }
+        let (pairs, _) = text.as_chunks::<2>();
+        2 * pairs.iter().take_while(|pair| **pair == *b"\\n").count()
     }
 
     /// Adds escapes from `at` on that stand for bytes which begin no other escape; returns how many bytes of text they
@@ -281,7 +295,9 @@ impl<R: RecordOrigins> Builder<R> {
             Kind::Plain => None,
             Kind::Digit => units::numeric(&self.bytes, byte),
             Kind::Mark if byte == b'\\' => self.escaped_backslash(added.layer),
-            Kind::Letter | Kind::Mark => units::short(&self.bytes, byte),
+            Kind::Letter => units::short(&self.bytes, byte),
+            // Begins an escape, and ends none.
+            Kind::Mark => None,
         };
         if let Some(unit) = unit {
             return self.replace(&unit, added.layer);

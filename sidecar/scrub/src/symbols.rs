@@ -59,7 +59,16 @@ impl Symbols {
             match coding {
                 Coding::Base32 => numbers.extend(letters.map(|byte| BASE32[*byte as usize])),
                 Coding::Base64 => numbers.extend(letters.map(|byte| BASE64[*byte as usize])),
-                Coding::Hexadecimal => each_digit(text, run, |digit, _| numbers.push(digit)),
+                Coding::Hexadecimal => {
+                    numbers.resize(start + run.len(), BREAK);
+                    let mut end = start;
+                    // Each byte is written, and kept if it is a digit: without a branch that depends on the text.
+                    each_byte(text, run, |digit, is_kept, _| {
+                        numbers[end] = digit;
+                        end += usize::from(is_kept);
+                    });
+                    numbers.truncate(end);
+                }
             }
             runs.push(start..numbers.len());
             numbers.push(BREAK);
@@ -75,7 +84,11 @@ impl Symbols {
             let end = narrow(run.end);
             match self.coding {
                 Coding::Base32 | Coding::Base64 => positions.extend(narrow(run.start)..end),
-                Coding::Hexadecimal => each_digit(text, run, |_, at| positions.push(narrow(at))),
+                Coding::Hexadecimal => each_byte(text, run, |_, is_kept, at| {
+                    if is_kept {
+                        positions.push(narrow(at));
+                    }
+                }),
             }
             positions.push(end);
         });
@@ -83,22 +96,20 @@ impl Symbols {
     }
 }
 
-/// Calls `put` with each digit of a run and its position.
+/// Calls `visit` with the number of each byte of a run, whether it is a digit that stands for bits, and its position.
 #[inline]
-fn each_digit(text: &[u8], run: Range<usize>, mut put: impl FnMut(u8, usize)) {
+fn each_byte(text: &[u8], run: Range<usize>, mut visit: impl FnMut(u8, bool, usize)) {
     for at in run {
         let digit = HEXADECIMAL[text[at] as usize];
-        if digit != BREAK && !is_prefix(text, at) {
-            put(digit, at);
-        }
+        visit(digit, (digit != BREAK) & !is_prefix(text, at), at);
     }
 }
 
 /// Whether the zero at `at` is that of `0x`.
 #[inline]
 fn is_prefix(text: &[u8], at: usize) -> bool {
-    text[at] == b'0'
-        && text.get(at + 1).is_some_and(|next| next | 0x20 == b'x')
+    text.get(at + 1).is_some_and(|next| next | 0x20 == b'x')
+        && text[at] == b'0'
         && (at == 0 || !text[at - 1].is_ascii_hexdigit())
 }
 
