@@ -62,6 +62,9 @@ const WINDOW: usize = 4 * BLOCK;
 /// The same, and the letters after them that the tests read.
 const WIDE: usize = WINDOW + 32;
 
+/// If more letters of a window may begin text, those are excluded at once that begin control characters.
+const MANY_CANDIDATES: usize = 16;
+
 /// A run of letters that stand for `BITS` bits each.
 struct Run<'a, const BITS: usize> {
     letters: &'a [u8],
@@ -94,7 +97,11 @@ impl<const BITS: usize> Run<'_, BITS> {
             return Ok(());
         }
         for start in self.run.clone().step_by(WINDOW) {
-            let obstacles = obstacles::<BITS>(&self.numbers_from(start));
+            let numbers = self.numbers_from(start);
+            let mut obstacles = obstacles::<BITS>(&numbers);
+            if obstacles.iter().filter(|obstacle| **obstacle == 0).count() > MANY_CANDIDATES {
+                add_controls::<BITS>(&numbers, &mut obstacles);
+            }
             let (blocks, _) = obstacles.as_chunks::<BLOCK>();
             for (number, block) in blocks.iter().enumerate() {
                 let mut candidates = bits(block, |obstacle| obstacle == 0);
@@ -270,6 +277,38 @@ fn obstacles<const BITS: usize>(numbers: &[u8; WIDE]) -> [u8; WINDOW] {
     obstacles
 }
 
+/// Makes the obstacles of letters not zero whose bytes contain other control characters than text does.
+fn add_controls<const BITS: usize>(numbers: &[u8; WIDE], obstacles: &mut [u8; WINDOW]) {
+    let control = |byte: u8| if is_text(byte) { 0 } else { 0xFF };
+    // For each letter: whether the bytes of the group that begins with it contain a control character.
+    let mut groups = [0; WINDOW + 16];
+    for (group, numbers) in groups.iter_mut().zip(numbers.array_windows::<8>()) {
+        let [first, second, third, fourth, fifth, sixth, seventh, eighth] = *numbers;
+        *group = match BITS {
+            4 => control(first << 4 | second),
+            5 => {
+                control(first << 3 | second >> 2)
+                    | control(second << 6 | third << 1 | fourth >> 4)
+                    | control(fourth << 4 | fifth >> 1)
+                    | control(fifth << 7 | sixth << 2 | seventh >> 3)
+                    | control(seventh << 5 | eighth)
+            }
+            _ => {
+                control(first << 2 | second >> 4)
+                    | control(second << 4 | third >> 2)
+                    | control(third << 6 | fourth)
+            }
+        };
+    }
+    for (at, obstacle) in obstacles.iter_mut().enumerate() {
+        *obstacle |= match BITS {
+            4 => groups[at] | groups[at + 2] | groups[at + 4] | groups[at + 6] | groups[at + 8],
+            5 => groups[at],
+            _ => groups[at + 2] | groups[at + 6],
+        };
+    }
+}
+
 /// The last eight bytes of a text. In UTF-16 of ASCII, also if it is written in UTF-16 again and once more, at most seven
 /// NUL bytes follow each other.
 struct History(u64);
@@ -290,5 +329,6 @@ impl History {
 /// Whether the byte may be part of text, in UTF-8 or UTF-16.
 #[inline]
 pub(super) fn is_text(byte: u8) -> bool {
-    byte >= b' ' || matches!(byte, 0 | b'\t' | b'\n' | b'\r')
+    // Without branches, so that the compiler generates vector code for many bytes.
+    (byte >= b' ') | (byte == 0) | (byte == b'\t') | (byte == b'\n') | (byte == b'\r')
 }
