@@ -10,7 +10,9 @@ use std::sync::Arc;
 use bytes::BytesMut;
 use futures_util::future::BoxFuture;
 use relay_proto::envelope::{IdValue, Outcome};
+use tokio::sync::Semaphore;
 use tokio::time::Instant;
+use tokio_util::task::TaskTracker;
 
 use super::in_flight::Call;
 use super::replies::{ScrubbedLine, TooLarge, scrub_message, scrub_response};
@@ -116,24 +118,33 @@ impl LargeMessage {
     }
 }
 
-/// Runs `scrub` on a worker thread when it is the session's turn: each session has one large message scrubbed at a time,
-/// and the sessions take turns in the order in which they asked.
+/// Runs `scrub` on a worker thread when it is the session's turn.
 fn in_turn(
     caller: &CallerContext,
     scrub: impl FnOnce() -> Scrubbed + Send + 'static,
 ) -> BoxFuture<'static, Scrubbed> {
     let session = Arc::clone(&caller.session);
     Box::pin(async move {
-        let of_session = Arc::clone(&session.scrub_turn).acquire_owned().await;
-        let of_all = Arc::clone(&session.context.scrub_turns).acquire_owned().await;
-        let (Ok(of_session), Ok(of_all)) = (of_session, of_all) else { return Scrubbed::Failed };
-        let work = session.context.tasks.spawn_blocking(move || {
-            let scrubbed = scrub();
-            drop((of_session, of_all));
-            scrubbed
-        });
-        work.await.unwrap_or(Scrubbed::Failed)
+        let turns = [&session.scrub_turn, &session.context.scrub_turns];
+        run_in_turn(turns, &session.context.tasks, scrub).await.unwrap_or(Scrubbed::Failed)
     })
+}
+
+/// Runs `work` on a worker thread when it has a permit of its session and then one of all sessions: each session has one
+/// message scrubbed at a time, and the sessions take turns in the order in which they asked. `None` if the work failed.
+async fn run_in_turn<T: Send + 'static>(
+    [of_session, of_all]: [&Arc<Semaphore>; 2],
+    tasks: &TaskTracker,
+    work: impl FnOnce() -> T + Send + 'static,
+) -> Option<T> {
+    let of_session = Arc::clone(of_session).acquire_owned().await.ok()?;
+    let of_all = Arc::clone(of_all).acquire_owned().await.ok()?;
+    let work = tasks.spawn_blocking(move || {
+        let result = work();
+        drop((of_session, of_all));
+        result
+    });
+    work.await.ok()
 }
 
 impl Pipeline {
@@ -155,5 +166,61 @@ impl Pipeline {
             (Scrubbed::Message(scrubbed), None) => self.push_message(scrubbed),
             (Scrubbed::Response(_) | Scrubbed::Failed, None) => {}
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::pin::pin;
+    use std::sync::{Mutex, mpsc};
+
+    use futures_util::future::join4;
+    use futures_util::poll;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn sessions_take_turns_with_large_messages() {
+        let semaphore = || Arc::new(Semaphore::new(1));
+        let (first, second, all) = (semaphore(), semaphore(), semaphore());
+        let tasks = TaskTracker::new();
+        let order = Arc::new(Mutex::new(Vec::new()));
+        let (release, released) = mpsc::channel::<()>();
+        let scrub = |message: &'static str| {
+            let order = Arc::clone(&order);
+            move || order.lock().unwrap().push(message)
+        };
+        let first_message = scrub("first session, message 1");
+        let mut one = pin!(run_in_turn([&first, &all], &tasks, move || {
+            released.recv().unwrap();
+            first_message();
+        }));
+        let mut two = pin!(run_in_turn([&first, &all], &tasks, scrub("first session, message 2")));
+        let mut three = pin!(run_in_turn([&first, &all], &tasks, scrub("first session, message 3")));
+        let mut other = pin!(run_in_turn([&second, &all], &tasks, scrub("second session")));
+        // All have asked for their turns, in this order, while the first message is being scrubbed.
+        assert!(poll!(&mut one).is_pending());
+        assert!(poll!(&mut two).is_pending());
+        assert!(poll!(&mut three).is_pending());
+        assert!(poll!(&mut other).is_pending());
+        release.send(()).unwrap();
+        let results = join4(one, two, three, other).await;
+        assert_eq!(results, (Some(()), Some(()), Some(()), Some(())));
+        let expected = [
+            "first session, message 1",
+            "second session",
+            "first session, message 2",
+            "first session, message 3",
+        ];
+        assert_eq!(*order.lock().unwrap(), expected);
+    }
+
+    #[tokio::test]
+    async fn a_worker_that_fails_releases_its_turn() {
+        let (of_session, of_all) = (Arc::new(Semaphore::new(1)), Arc::new(Semaphore::new(1)));
+        let tasks = TaskTracker::new();
+        let failed: Option<()> = run_in_turn([&of_session, &of_all], &tasks, || panic!("in the test")).await;
+        assert_eq!(failed, None);
+        assert_eq!(run_in_turn([&of_session, &of_all], &tasks, || 1).await, Some(1));
     }
 }

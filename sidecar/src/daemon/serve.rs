@@ -23,6 +23,7 @@ use super::disconnect_watch::DisconnectWatch;
 use super::listen::{Port, PortError, SocketKind, accept};
 use super::own_sockets::OwnSockets;
 use super::path_isolation::{self, PathIsolationError};
+use super::refusal_log::RefusalLog;
 use super::state::{Daemon, ReportLimits};
 use super::unix_socket::{Mode, Socket, SocketError};
 use super::while_held::{HoldError, Lifetime};
@@ -115,7 +116,7 @@ pub(crate) async fn serve(
         attaches: AttachTable::default(),
         attachments: Attachments::new(&context),
         config_at_start: context.config.load_full(),
-        refusals: Arc::default(),
+        refusals: Arc::new(RefusalLog::new(Arc::clone(&context.log))),
         report_limits: ReportLimits::new(),
         disconnect_watch: DisconnectWatch::new(),
         admin: AdminState::new(tokens),
