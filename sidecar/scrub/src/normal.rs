@@ -22,6 +22,23 @@ pub(super) fn normal_form(text: &[u8]) -> Option<Vec<u8>> {
     Some(builder.bytes)
 }
 
+/// Text with its escapes decoded as in a normal form, and with its line ends and indents; `None` if that is the text
+/// itself.
+pub(super) fn without_escapes(text: &[u8]) -> Option<Vec<u8>> {
+    let mut marks = Marks::new(text);
+    let first = marks.next(0)?;
+    let mut builder = Builder { lines: Lines::Kept, ..Builder::new(NoOrigins, text.len()) };
+    builder.add(text, marks, first);
+    Some(builder.bytes)
+}
+
+/// Whether line ends are left out.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(super) enum Lines {
+    Joined,
+    Kept,
+}
+
 /// The normal form of a text in which runs of letters are searched too.
 pub(super) struct NormalForm {
     pub(super) bytes: Vec<u8>,
@@ -83,9 +100,9 @@ pub(super) struct Origins {
 }
 
 impl Origins {
-    pub(super) fn new(text: &[u8]) -> Self {
+    pub(super) fn new(text: &[u8], lines: Lines) -> Self {
         let origins = Origins { starts: Vec::with_capacity(text.len() + 1), gaps: Vec::new() };
-        let mut builder = Builder::new(origins, text.len());
+        let mut builder = Builder { lines, ..Builder::new(origins, text.len()) };
         let mut marks = Marks::new(text);
         let first = marks.next(0).unwrap_or(text.len());
         builder.add(text, marks, first);
@@ -150,6 +167,7 @@ fn narrow(position: usize) -> u32 {
 struct Builder<R> {
     bytes: Vec<u8>,
     origins: R,
+    lines: Lines,
     /// An escape that has begun can only be completed while `bytes` is shorter than this.
     deadline: usize,
     /// The length of `bytes` when a line ended. At this length, blanks are left out: the indent of the next line.
@@ -179,7 +197,8 @@ struct Added {
 impl<R: RecordOrigins> Builder<R> {
     fn new(origins: R, capacity: usize) -> Self {
         let bytes = Vec::with_capacity(capacity);
-        Self { bytes, origins, deadline: 0, joined_at: usize::MAX, last: [Recent::default(); 16] }
+        let last = [Recent::default(); 16];
+        Self { bytes, origins, lines: Lines::Joined, deadline: 0, joined_at: usize::MAX, last }
     }
 
     /// Adds the text, whose first mark is at `mark`.
@@ -304,7 +323,7 @@ impl<R: RecordOrigins> Builder<R> {
         }
         match byte {
             0 => {}
-            b'\n' => self.end_line(added.origin),
+            b'\n' if self.lines == Lines::Joined => self.end_line(added.origin),
             _ => self.append(added, kind),
         }
     }
@@ -405,7 +424,7 @@ mod tests {
     fn spans_contain_whole_escapes() {
         let text = br"x%5Cu0041\n  yz";
         assert_eq!(normal_form(text).unwrap(), b"xAyz");
-        let origins = Origins::new(text);
+        let origins = Origins::new(text, Lines::Joined);
         assert_eq!(origins.span(0..1), 0..1);
         assert_eq!(origins.span(1..2), 1..9);
         assert_eq!(origins.span(2..4), 13..15);

@@ -3,6 +3,7 @@
 //! | pattern | searched for in |
 //! |---|---|
 //! | the value; its normal form; its lines, if it has several; with `+` for spaces, as in forms | text as it is, and in its normal form |
+//! | its text without escapes, if its normal form is too short | text without escapes |
 //! | its normal form after a backslash or percent sign that takes its first bytes | the same |
 //! | a value that is not UTF-8: each byte as a character, and with U+FFFD for what is invalid | the same |
 //! | a value with other characters than ASCII: in UTF-16, without NUL bytes | the same |
@@ -13,7 +14,7 @@ use std::collections::HashSet;
 use zeroize::Zeroizing;
 
 use super::decoded::{SHORTEST, is_text};
-use super::normal::normal_form;
+use super::normal::{normal_form, without_escapes};
 use super::symbols::Coding;
 
 /// Shorter lines and encoded forms would also match by chance.
@@ -31,6 +32,8 @@ pub(super) struct Pattern {
 pub(super) enum Place {
     Symbols(Coding),
     Text,
+    /// Text without escapes, whose lines are not joined.
+    TextInLines,
 }
 
 /// How many symbols before and after a match also contain bits of the value.
@@ -88,7 +91,11 @@ pub(super) fn patterns_of(value: &[u8]) -> Vec<Pattern> {
     texts.retain(|_| first.next().unwrap_or(true));
     let text = |bytes| Pattern { place: Place::Text, bytes, reach: Reach::default() };
     let encoded = Coding::ALL.into_iter().flat_map(|coding| encoded(value, coding));
-    texts.into_iter().map(text).chain(encoded).collect()
+    let in_lines = |bytes| Pattern { place: Place::TextInLines, bytes, reach: Reach::default() };
+    let is_short = normal.len() < MIN_LENGTH;
+    let lines = Some(Zeroizing::new(without_escapes(value).unwrap_or_default()))
+        .filter(|bytes| is_short && bytes.len() >= MIN_LENGTH);
+    texts.into_iter().map(text).chain(lines.map(in_lines)).chain(encoded).collect()
 }
 
 /// Whether removing the lines of a value one by one leaves fewer than [`MIN_LENGTH`] bytes of it. True for a single

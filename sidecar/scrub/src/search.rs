@@ -10,7 +10,7 @@
 use std::ops::Range;
 
 use super::decoded::{DecodedTexts, OverBudget};
-use super::normal::{NormalForm, Origins, Syntax};
+use super::normal::{Lines, NormalForm, Origins, Syntax, without_escapes};
 use super::patterns::Place;
 use super::runs::{RunLength, Runs};
 use super::symbols::{Coding, Symbols};
@@ -79,12 +79,20 @@ impl Scrubber {
             let runs = Runs::new(text, length).after_marks(&marks);
             self.search_encoded(text, &runs, depth, budget, &mut found)?;
         }
+        if self.indexes.iter().any(|values| values.has_texts_in_lines()) {
+            let mut in_lines = Vec::new();
+            self.find(Place::TextInLines, &without_escapes(text).unwrap_or_default(), &mut in_lines);
+            if !in_lines.is_empty() {
+                let origins = Origins::new(text, Lines::Kept);
+                found.extend(in_lines.into_iter().map(|found| found.moved(|span| origins.span(span))));
+            }
+        }
         let mut in_normal = Vec::new();
         self.find(Place::Text, &normal, &mut in_normal);
         self.search_encoded(&normal, &Runs::new(&normal, length), depth, budget, &mut in_normal)?;
         if !in_normal.is_empty() {
             drop(normal);
-            let origins = Origins::new(text);
+            let origins = Origins::new(text, Lines::Joined);
             found.extend(in_normal.into_iter().map(|found| found.moved(|span| origins.span(span))));
         }
         Ok(found)

@@ -17,6 +17,7 @@ use super::{Needle, ValueId};
 pub(super) struct ValueIndex {
     pub(super) values: Vec<IndexedValue>,
     texts: PatternIndex,
+    texts_in_lines: PatternIndex,
     base32: PatternIndex,
     base64: PatternIndex,
     hexadecimal: PatternIndex,
@@ -50,26 +51,28 @@ struct Target {
 impl ValueIndex {
     /// If two needles have the same value, the first one's label is used.
     pub(super) fn new(needles: &[(ValueId, Needle)]) -> Self {
-        let mut places: [Vec<(Pattern, usize)>; 4] = Default::default();
+        let mut places: [Vec<(Pattern, usize)>; 5] = Default::default();
         let slot = |place: Place| match place {
             Place::Text => 0,
             Place::Symbols(Coding::Base32) => 1,
             Place::Symbols(Coding::Base64) => 2,
             Place::Symbols(Coding::Hexadecimal) => 3,
+            Place::TextInLines => 4,
         };
         let mut needs_short_runs = false;
         for (number, (_, needle)) in needles.iter().enumerate() {
             let is_decoded = is_found_decoded(needle.value.trim_ascii());
             for pattern in patterns_of(&needle.value) {
-                if pattern.place != Place::Text && pattern.bytes.len() < SHORTEST_LONG_RUN {
+                let of_symbols = matches!(pattern.place, Place::Symbols(_));
+                if of_symbols && pattern.bytes.len() < SHORTEST_LONG_RUN {
                     needs_short_runs = true;
                 }
-                if pattern.place == Place::Text || !is_decoded {
+                if !of_symbols || !is_decoded {
                     places[slot(pattern.place)].push((pattern, number));
                 }
             }
         }
-        let [texts, base32, base64, hexadecimal] = places.map(PatternIndex::new);
+        let [texts, base32, base64, hexadecimal, texts_in_lines] = places.map(PatternIndex::new);
         let lengths = needles.iter().map(|(_, needle)| needle.value.len());
         let across_lines =
             needles.iter().filter(|(_, needle)| !is_found_by_its_lines(needle.value.trim_ascii()));
@@ -80,6 +83,7 @@ impl ValueIndex {
         };
         Self {
             texts,
+            texts_in_lines,
             base32,
             base64,
             hexadecimal,
@@ -102,6 +106,11 @@ impl ValueIndex {
         !self.symbols_of(coding).index.is_empty()
     }
 
+    /// Whether a value is searched for in text whose lines are not joined.
+    pub(super) fn has_texts_in_lines(&self) -> bool {
+        !self.texts_in_lines.index.is_empty()
+    }
+
     fn symbols_of(&self, coding: Coding) -> &PatternIndex {
         match coding {
             Coding::Base32 => &self.base32,
@@ -114,6 +123,7 @@ impl ValueIndex {
     pub(super) fn find(&self, place: Place, haystack: &[u8], mut found: impl FnMut(Range<usize>, usize)) {
         let patterns = match place {
             Place::Text => &self.texts,
+            Place::TextInLines => &self.texts_in_lines,
             Place::Symbols(coding) => self.symbols_of(coding),
         };
         patterns.index.find(haystack, |start, pattern| {

@@ -335,6 +335,20 @@ fn whole_lines_of_a_stream_are_passed_on_at_once() {
 }
 
 #[test]
+fn a_value_of_short_lines_is_found_whichever_bytes_are_escaped() {
+    let value = b"a\n\na\n\n  AA";
+    let scrubber = scrubber_for(value);
+    for encode in
+        [|_, byte: u8| !byte.is_ascii_alphanumeric(), |at: usize, _| at.is_multiple_of(2), |_, _| true]
+    {
+        let message =
+            format!(r#"["x {} y"]"#, String::from_utf8_lossy(&percent(value, encode)).replace('\n', "\\n"));
+        let output = scrubber.message(message.as_bytes());
+        assert_eq!(output.redactions, 1, "{message}");
+    }
+}
+
+#[test]
 fn a_value_of_short_lines_is_found_across_reads() {
     let mut stream = scrubber_for(b"ab\ncd\nef").stream();
     let mut output = stream.push(b"x\nab\nc").bytes.into_owned();
