@@ -20,6 +20,9 @@ use super::symbols::Coding;
 /// Shorter lines and encoded forms would also match by chance.
 const MIN_LENGTH: usize = 8;
 
+/// The same for a value that contains an escape itself, such as `%a0`, which is decoded with those of the text.
+const MIN_WITHOUT_ESCAPES: usize = 6;
+
 /// A value in one form.
 pub(super) struct Pattern {
     pub(super) place: Place,
@@ -56,6 +59,8 @@ pub(super) fn patterns_of(value: &[u8]) -> Vec<Pattern> {
     after_a_mark(&normal).into_iter().flatten().for_each(&mut add);
     // A backslash at its end may belong to what follows.
     add(normal[..normal.iter().rposition(|byte| *byte != b'\\').map_or(0, |last| last + 1)].to_vec());
+    // Each backslash may be taken for the first half of an escape that follows it.
+    add(normal.iter().copied().filter(|byte| *byte != b'\\').collect());
     // At the beginning of a line, a quotation mark that the value begins with is left out.
     add(normal_form(&Zeroizing::new([b"\n", &normal[..]].concat())).unwrap_or_default());
     if normal.len() < MIN_LENGTH {
@@ -94,7 +99,7 @@ pub(super) fn patterns_of(value: &[u8]) -> Vec<Pattern> {
     let in_lines = |bytes| Pattern { place: Place::TextInLines, bytes, reach: Reach::default() };
     let is_short = normal.len() < MIN_LENGTH;
     let lines = Some(Zeroizing::new(without_escapes(value).unwrap_or_default()))
-        .filter(|bytes| is_short && bytes.len() >= MIN_LENGTH);
+        .filter(|bytes| is_short && bytes.len() >= MIN_WITHOUT_ESCAPES);
     texts.into_iter().map(text).chain(lines.map(in_lines)).chain(encoded).collect()
 }
 

@@ -226,6 +226,13 @@ fn every_composition_of_two_spellings_is_found() {
 }
 
 #[test]
+fn a_backslash_before_an_escape_is_found() {
+    let value = b"\\a!aa0AA\\Aa0A0!a!!aAaa";
+    let wrapping = Wrapping { width: 60, ending: "\n" };
+    assert!(is_removed(&scrubber_for(value), value, &[Percent, Utf16, JsonString], wrapping, (b" ", b" ")));
+}
+
+#[test]
 fn json_in_json_is_found_at_any_depth() {
     let value = "p\"ss\\w\u{e9}rd/ of 20 b";
     let scrubber = scrubber_for(value.as_bytes());
