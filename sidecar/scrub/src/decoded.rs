@@ -63,7 +63,7 @@ const WINDOW: usize = 4 * BLOCK;
 const WIDE: usize = WINDOW + 32;
 
 /// If more letters of a window may begin text, those are excluded at once that begin control characters.
-const MANY_CANDIDATES: usize = 16;
+const MANY_CANDIDATES: u32 = 16;
 
 /// A run of letters that stand for `BITS` bits each.
 struct Run<'a, const BITS: usize> {
@@ -99,12 +99,12 @@ impl<const BITS: usize> Run<'_, BITS> {
         for start in self.run.clone().step_by(WINDOW) {
             let numbers = self.numbers_from(start);
             let mut obstacles = obstacles::<BITS>(&numbers);
-            if obstacles.iter().filter(|obstacle| **obstacle == 0).count() > MANY_CANDIDATES {
+            let mut candidates = without_obstacles(&obstacles);
+            if candidates.iter().map(|block| block.count_ones()).sum::<u32>() > MANY_CANDIDATES {
                 add_controls::<BITS>(&numbers, &mut obstacles);
+                candidates = without_obstacles(&obstacles);
             }
-            let (blocks, _) = obstacles.as_chunks::<BLOCK>();
-            for (number, block) in blocks.iter().enumerate() {
-                let mut candidates = bits(block, |obstacle| obstacle == 0);
+            for (number, mut candidates) in candidates.into_iter().enumerate() {
                 while candidates != 0 {
                     let tested = start + number * BLOCK + candidates.trailing_zeros() as usize;
                     candidates &= candidates - 1;
@@ -277,7 +277,19 @@ fn obstacles<const BITS: usize>(numbers: &[u8; WIDE]) -> [u8; WINDOW] {
     obstacles
 }
 
+/// For each block a number with one bit for each letter whose obstacle is zero.
+#[inline]
+fn without_obstacles(obstacles: &[u8; WINDOW]) -> [u64; WINDOW / BLOCK] {
+    let mut candidates = [0; WINDOW / BLOCK];
+    let (blocks, _) = obstacles.as_chunks::<BLOCK>();
+    for (candidates, block) in candidates.iter_mut().zip(blocks) {
+        *candidates = bits(block, |obstacle| obstacle == 0);
+    }
+    candidates
+}
+
 /// Makes the obstacles of letters not zero whose bytes contain other control characters than text does.
+#[inline(never)]
 fn add_controls<const BITS: usize>(numbers: &[u8; WIDE], obstacles: &mut [u8; WINDOW]) {
     let control = |byte: u8| if is_text(byte) { 0 } else { 0xFF };
     // For each letter: whether the bytes of the group that begins with it contain a control character.
