@@ -60,7 +60,9 @@ pub(super) fn patterns_of(value: &[u8]) -> Vec<Pattern> {
     // A backslash at its end may belong to what follows.
     add(normal[..normal.iter().rposition(|byte| *byte != b'\\').map_or(0, |last| last + 1)].to_vec());
     // Each backslash may be taken for the first half of an escape that follows it.
-    add(normal.iter().copied().filter(|byte| *byte != b'\\').collect());
+    for text in [&normal[..], value] {
+        add(text.iter().copied().filter(|byte| *byte != b'\\').collect());
+    }
     // At the beginning of a line, a quotation mark that the value begins with is left out.
     add(normal_form(&Zeroizing::new([b"\n", &normal[..]].concat())).unwrap_or_default());
     if normal.len() < MIN_LENGTH {

@@ -113,6 +113,13 @@ pub(super) fn pending_after(mark: u8) -> usize {
 #[inline]
 pub(super) fn simple(text: &[u8]) -> Option<(u8, usize)> {
     let (byte, length) = match text {
+        // Percent signs that are encoded themselves: `%252541`.
+        [b'%', b'2', b'5', rest @ ..] => {
+            let (pairs, _) = rest.as_chunks::<2>();
+            let signs = pairs.iter().take_while(|pair| *pair == b"25").count();
+            let [high, low] = *pairs.get(signs)?;
+            (byte_or_no_ascii(high, low), 5 + 2 * signs)
+        }
         [b'%', high, low, ..] => (byte_or_no_ascii(*high, *low), 3),
         [b'\\', b'u', b'0', b'0', high, low, ..] => (byte_or_no_ascii(*high, *low), 6),
         [b'\\', b'x', high, low, ..] => (byte_or_no_ascii(*high, *low), 4),

@@ -227,9 +227,11 @@ fn every_composition_of_two_spellings_is_found() {
 
 #[test]
 fn a_backslash_before_an_escape_is_found() {
-    let value = b"\\a!aa0AA\\Aa0A0!a!!aAaa";
     let wrapping = Wrapping { width: 60, ending: "\n" };
-    assert!(is_removed(&scrubber_for(value), value, &[Percent, Utf16, JsonString], wrapping, (b" ", b" ")));
+    for value in [&b"\\a!aa0AA\\Aa0A0!a!!aAaa"[..], b"a!aaAaa0a\\f!0A!Aa000aAa!AA"] {
+        let spellings = [Percent, Utf16, JsonString];
+        assert!(is_removed(&scrubber_for(value), value, &spellings, wrapping, (b" ", b" ")));
+    }
 }
 
 #[test]
