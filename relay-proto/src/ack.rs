@@ -1,7 +1,7 @@
 //! The acknowledgement. Its usual body `{"seq":N,"window":W}` is written and read without a JSON parser, because an
 //! acknowledgement is sent with every batch of messages.
 //!
-//! Must stay true: [`read`] accepts this one spelling only, and reads it as any JSON parser would. Every other body
+//! Must stay true: [`read`] accepts exactly this form, and reads it as any JSON parser would. Every other body
 //! (other keys, white space, another order) is left to serde.
 
 /// Everything up to frame `seq` was received; the peer may have `window` bytes in flight after it.
@@ -11,7 +11,7 @@ pub struct Ack {
     pub window: u64,
 }
 
-/// Appends the body.
+/// Appends the JSON body to `out`.
 pub(crate) fn write(ack: Ack, out: &mut Vec<u8>) {
     out.extend_from_slice(SEQ);
     write_number(ack.seq, out);
@@ -20,10 +20,10 @@ pub(crate) fn write(ack: Ack, out: &mut Vec<u8>) {
     out.extend_from_slice(END);
 }
 
-/// Reads the body. `None` means that it is not in the usual spelling; it may still be valid.
+/// Reads the body. `None` if it is not written in the usual way; it may still be valid JSON.
 pub(crate) fn read(body: &[u8]) -> Option<Ack> {
-    let (seq, rest) = number(body.strip_prefix(SEQ)?)?;
-    let (window, rest) = number(rest.strip_prefix(WINDOW)?)?;
+    let (seq, rest) = read_number(body.strip_prefix(SEQ)?)?;
+    let (window, rest) = read_number(rest.strip_prefix(WINDOW)?)?;
     (rest == END).then_some(Ack { seq, window })
 }
 
@@ -31,7 +31,7 @@ const SEQ: &[u8] = br#"{"seq":"#;
 const WINDOW: &[u8] = br#","window":"#;
 const END: &[u8] = b"}";
 
-/// The digits of `u64::MAX`.
+/// How many digits `u64::MAX` has.
 const MAX_DIGITS: usize = 20;
 
 fn write_number(mut number: u64, out: &mut Vec<u8>) {
@@ -48,8 +48,8 @@ fn write_number(mut number: u64, out: &mut Vec<u8>) {
     out.extend_from_slice(&digits[at..]);
 }
 
-/// The number at the start of `bytes`, and the rest.
-fn number(bytes: &[u8]) -> Option<(u64, &[u8])> {
+/// Reads the number at the start of `bytes`; returns it and the rest.
+fn read_number(bytes: &[u8]) -> Option<(u64, &[u8])> {
     let count = bytes.iter().take_while(|byte| byte.is_ascii_digit()).count();
     let (digits, rest) = bytes.split_at(count);
     // JSON has no leading zeros.
@@ -96,7 +96,7 @@ mod tests {
     }
 
     #[test]
-    fn other_spellings_are_not_read() {
+    fn other_forms_are_not_read() {
         for body in [
             r#"{"seq":01,"window":2}"#,
             r#"{"seq":18446744073709551616,"window":2}"#,

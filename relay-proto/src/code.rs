@@ -1,7 +1,7 @@
 //! The stable codes of refusals, and the JSON-RPC errors that carry them.
 //!
 //! Some harnesses show a model the message alone, so the code is in the text too. The numbers −32020 to −32022
-//! are never used: clients conclude from them that the server is of the stateless era.
+//! are never used: clients conclude from them that the server uses the stateless revision of MCP.
 
 use std::str::FromStr;
 
@@ -62,7 +62,7 @@ impl Code {
         }
     }
 
-    /// The JSON-RPC error number that goes with it.
+    /// The JSON-RPC error number that is sent with this code.
     pub fn number(self) -> i32 {
         match self {
             Self::MessageMalformed | Self::MessageTooLarge => INVALID_REQUEST,
@@ -84,24 +84,24 @@ impl FromStr for Code {
     }
 }
 
-/// A whole JSON-RPC error response (one line, no newline) for the request with this id, which
-/// is raw JSON (`null` if none could be read). The message is `code: sentence`; `data.code` is the code alone.
+/// A whole JSON-RPC error response (one line, no newline) to the request with this id. The id is
+/// raw JSON; without one the response has `null`. The message is `code: sentence`; `data.code` is the code alone.
 pub fn error_response(id: Option<&[u8]>, code: Code, sentence: &str) -> Vec<u8> {
     let text = json_string(&format!("{}: {sentence}", code.as_str()));
     let data = format!(r#","data":{{"code":"{}"}}"#, code.as_str());
-    response(id.unwrap_or(b"null"), code.number(), &text, &data)
+    encode_error(id.unwrap_or(b"null"), code.number(), &text, &data)
 }
 
-/// The response of a server to a call of an unknown tool: JSON-RPC −32602, without a code of ours.
+/// The response to a call of an unknown tool, as a server would write it: JSON-RPC −32602, without a [`Code`].
 pub fn unknown_tool_response(id: &[u8], tool: &str) -> Vec<u8> {
-    response(id, INVALID_PARAMS, &json_string(&format!("Unknown tool: {tool}")), "")
+    encode_error(id, INVALID_PARAMS, &json_string(&format!("Unknown tool: {tool}")), "")
 }
 
 const INVALID_REQUEST: i32 = -32600;
 const INVALID_PARAMS: i32 = -32602;
 const REFUSED: i32 = -32050;
 
-fn response(id: &[u8], number: i32, message: &str, data: &str) -> Vec<u8> {
+fn encode_error(id: &[u8], number: i32, message: &str, data: &str) -> Vec<u8> {
     let mut out = Vec::with_capacity(80 + id.len() + message.len() + data.len());
     out.extend_from_slice(br#"{"jsonrpc":"2.0","id":"#);
     out.extend_from_slice(id);
@@ -109,7 +109,7 @@ fn response(id: &[u8], number: i32, message: &str, data: &str) -> Vec<u8> {
     out
 }
 
-/// A JSON string that is one line to every runtime: some also end a line at U+0085, U+2028 or U+2029.
+/// A JSON string that is one line in every language runtime: some also end a line at U+0085, U+2028 or U+2029.
 pub(crate) fn json_string(text: &str) -> String {
     let json = serde_json::Value::from(text).to_string();
     match json.contains(['\u{85}', '\u{2028}', '\u{2029}']) {
@@ -134,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn an_error_carries_id_text_and_code() {
+    fn an_error_response_has_the_id_the_sentence_and_the_code() {
         let line = error_response(Some(br#""a\u0062""#), Code::OutcomeUnknown, "say \"why\"\nhere");
         assert_eq!(
             String::from_utf8(line).unwrap(),

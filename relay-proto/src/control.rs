@@ -13,10 +13,9 @@ pub struct Hello {
     /// Protocol versions the shim speaks, best first.
     pub versions: Vec<u16>,
     pub proof: Proof,
-    /// What the connection is for.
     #[serde(default, skip_serializing_if = "Purpose::is_link")]
     pub purpose: Purpose,
-    /// Which server; `None` means the grant's only one.
+    /// Which MCP server; `None` means the only server of the grant.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub server: Option<Name>,
     /// The link to resume.
@@ -24,7 +23,7 @@ pub struct Hello {
     pub resume: Option<Resume>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub capabilities: Vec<String>,
-    /// The shim's version, for logs.
+    /// The shim's name and version, for logs.
     #[serde(default)]
     pub software: String,
 }
@@ -71,7 +70,8 @@ pub enum Proof {
     Ticket { ticket: Ticket },
 }
 
-/// Replaced with every new link of a key and stored beside it: of two copies of a key, one has an outdated epoch.
+/// Replaced with every fresh link of a key, and stored with the key in the sandbox: of two copies of a key, one has an
+/// outdated epoch.
 #[derive(Clone, Deserialize, Eq, PartialEq, Serialize)]
 pub struct Epoch(pub String);
 
@@ -83,7 +83,7 @@ pub struct ResumeToken(pub String);
 #[derive(Clone, Deserialize, Eq, PartialEq, Serialize)]
 pub struct Ticket(pub String);
 
-/// Tokens and tickets are credentials and are never printed.
+/// Epochs, tokens and tickets are credentials: `Debug` does not print them.
 macro_rules! hidden {
     ($($name:ident),*) => {$(
         impl std::fmt::Debug for $name {
@@ -114,7 +114,7 @@ pub struct Welcome {
     pub received: u64,
     /// Bytes that the shim may have in flight unacknowledged.
     pub window: u64,
-    /// The largest message, in bytes.
+    /// The largest message in either direction, in bytes.
     pub max_message: u64,
     pub heartbeat_ms: u64,
 }
@@ -122,9 +122,9 @@ pub struct Welcome {
 #[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Resumed {
-    /// A new link without any state.
+    /// A new link: sequence numbers start at 1, and no earlier frame is sent again.
     Fresh,
-    /// The same link: both sides replay what the other has not received.
+    /// The same link: both sides send again what the other has not received.
     Resumed,
 }
 
@@ -148,15 +148,15 @@ pub struct Status {
     pub grant: Name,
     /// The servers that the grant names.
     pub servers: Vec<Name>,
-    /// The sandbox's present session.
+    /// The sandbox's current session.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub session: Option<String>,
-    /// How many links it has.
+    /// How many links the sandbox has.
     pub links: u64,
     /// Until the enrolment expires; `None` on a shared socket, where each link expires by itself.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub expires_in_seconds: Option<u64>,
-    /// The sidecar's version.
+    /// The sidecar's name and version.
     #[serde(default)]
     pub software: String,
 }

@@ -1,4 +1,4 @@
-//! Bytes in any split → frames.
+//! Decodes frames from received bytes, however these are split.
 //!
 //! What must stay true: a limit is checked before memory is allocated for what it bounds, so a peer that announces four
 //! gigabytes costs nothing; an idle decoder holds no more than [`MAX_IDLE_BUFFER`] bytes; the same bytes give the same
@@ -9,10 +9,10 @@ use std::ops::Range;
 use crate::frame::{DecodeError, Frame, FrameView, Kind, More, PREFACE};
 use crate::limits::{MAX_IDLE_BUFFER, VERSION};
 
-/// Takes received bytes, returns frames. Checks the preface first, and a frame's length before it makes room for it.
+/// Takes received bytes and returns frames. Checks the preface first.
 #[derive(Debug, Default)]
 pub struct Decoder {
-    /// All initialised; only `start..end` was received.
+    /// All bytes are initialised; those in `start..end` were received and not decoded yet.
     buffer: Vec<u8>,
     start: usize,
     end: usize,
@@ -30,12 +30,12 @@ impl Decoder {
     /// A buffer to read into: at least 16 KiB, enough for the rest of a frame that has begun, and 128 KiB during a message
     /// in parts. Report what was read with [`Self::filled`], or pass bytes from elsewhere to [`Self::feed`].
     pub fn spare(&mut self) -> &mut [u8] {
-        let room = match self.more {
-            More::Follows => ROOM_FOR_PARTS,
-            More::Last => ROOM,
+        let spare = match self.more {
+            More::Follows => SPARE_BYTES_DURING_PARTS,
+            More::Last => MIN_SPARE_BYTES,
         };
-        self.tidy();
-        self.make_room(room.max(self.missing()));
+        self.free_idle_memory();
+        self.make_room(spare.max(self.missing_bytes()));
         &mut self.buffer[self.end..]
     }
 
@@ -45,13 +45,13 @@ impl Decoder {
             count <= self.buffer.len() - self.end,
             "more bytes were reported than the buffer had room for"
         );
-        if !matches!(self.state, DecoderState::Dead(_)) {
+        if !matches!(self.state, DecoderState::Failed(_)) {
             self.end += count;
         }
     }
 
     pub fn feed(&mut self, bytes: &[u8]) {
-        if matches!(self.state, DecoderState::Dead(_)) {
+        if matches!(self.state, DecoderState::Failed(_)) {
             return;
         }
         self.make_room(bytes.len());
@@ -65,17 +65,17 @@ impl Decoder {
         Ok(self.next_view()?.map(FrameView::to_frame))
     }
 
-    /// The same, without a copy of a part's bytes. Memory that is not needed is freed when it returns `None`.
+    /// Like [`Self::next`], but does not copy a part's bytes. Frees unneeded memory before it returns `None`.
     pub fn next_view(&mut self) -> Result<Option<FrameView<'_>>, DecodeError> {
         let whole = match &self.state {
-            DecoderState::Dead(error) => return Err(error.clone()),
-            DecoderState::Frames => self.whole_frame(),
-            DecoderState::Preface => {
-                self.preface().and_then(|found| if found { self.whole_frame() } else { Ok(None) })
-            }
+            DecoderState::Failed(error) => return Err(error.clone()),
+            DecoderState::Frames => self.next_complete_frame(),
+            DecoderState::Preface => self
+                .read_preface()
+                .and_then(|found| if found { self.next_complete_frame() } else { Ok(None) }),
         };
         if let Ok(None) = whole {
-            self.tidy();
+            self.free_idle_memory();
         }
         // Destructured, because the returned frame borrows the buffer.
         let Self { buffer, start, end, state, more } = self;
@@ -92,7 +92,7 @@ impl Decoder {
             Ok(FrameView::Control(_)) => {}
             Err(error) => {
                 (*start, *end) = (0, 0);
-                *state = DecoderState::Dead(error.clone());
+                *state = DecoderState::Failed(error.clone());
             }
         }
         decoded.map(Some)
@@ -103,7 +103,8 @@ impl Decoder {
         self.start != self.end
     }
 
-    fn preface(&mut self) -> Result<bool, DecodeError> {
+    /// Consumes the preface; `false` if it has not arrived completely.
+    fn read_preface(&mut self) -> Result<bool, DecodeError> {
         let bytes = &self.buffer[self.start..self.end];
         let common = bytes.len().min(PREFACE_NAME.len());
         if bytes[..common] != PREFACE_NAME[..common] {
@@ -128,16 +129,16 @@ impl Decoder {
         }
     }
 
-    /// The complete frame at the front: its kind and the span of its body.
-    fn whole_frame(&self) -> Result<Option<(Kind, Range<usize>)>, DecodeError> {
+    /// The kind of the next frame and the span of its body, if it has arrived completely.
+    fn next_complete_frame(&self) -> Result<Option<(Kind, Range<usize>)>, DecodeError> {
         let bytes = &self.buffer[self.start..self.end];
-        let Some((kind, length)) = header(bytes)? else { return Ok(None) };
+        let Some((kind, length)) = read_header(bytes)? else { return Ok(None) };
         let body = self.start + 5..self.start + 4 + length;
         Ok((body.end <= self.end).then_some((kind, body)))
     }
 
     /// Frees what an idle decoder does not need.
-    fn tidy(&mut self) {
+    fn free_idle_memory(&mut self) {
         if self.start == self.end {
             (self.start, self.end) = (0, 0);
             if self.buffer.len() > MAX_IDLE_BUFFER && self.more == More::Last {
@@ -147,22 +148,22 @@ impl Decoder {
     }
 
     /// The missing bytes of a frame whose header has arrived and is within its limit.
-    fn missing(&self) -> usize {
+    fn missing_bytes(&self) -> usize {
         let bytes = &self.buffer[self.start..self.end];
-        match (&self.state, header(bytes)) {
+        match (&self.state, read_header(bytes)) {
             (DecoderState::Frames, Ok(Some((_, length)))) => (4 + length).saturating_sub(bytes.len()),
             _ => 0,
         }
     }
 
-    fn make_room(&mut self, wanted: usize) {
-        if self.buffer.len() - self.end >= wanted {
+    fn make_room(&mut self, needed: usize) {
+        if self.buffer.len() - self.end >= needed {
             return;
         }
         self.buffer.copy_within(self.start..self.end, 0);
         (self.start, self.end) = (0, self.end - self.start);
-        if self.buffer.len() - self.end < wanted {
-            self.buffer.resize(self.end + wanted, 0);
+        if self.buffer.len() - self.end < needed {
+            self.buffer.resize(self.end + needed, 0);
         }
     }
 }
@@ -172,19 +173,19 @@ enum DecoderState {
     #[default]
     Preface,
     Frames,
-    Dead(DecodeError),
+    Failed(DecodeError),
 }
 
-const ROOM: usize = 16 * 1024;
+const MIN_SPARE_BYTES: usize = 16 * 1024;
 /// Two whole parts: fewer reads, and little to move when a read ends inside a part.
-const ROOM_FOR_PARTS: usize = 128 * 1024;
+const SPARE_BYTES_DURING_PARTS: usize = 128 * 1024;
 const PREFACE_NAME: &[u8] = b"cofferdam-relay/";
 const MAX_VERSION_DIGITS: usize = 5;
 /// How many of the peer's first bytes an error shows.
-const SHOWN: usize = 32;
+const MAX_SHOWN_BYTES: usize = 32;
 
-/// Kind and length, checked, once both have arrived.
-fn header(bytes: &[u8]) -> Result<Option<(Kind, usize)>, DecodeError> {
+/// Reads and checks the kind and the length of a frame; `None` until both have arrived.
+fn read_header(bytes: &[u8]) -> Result<Option<(Kind, usize)>, DecodeError> {
     let Some((length, rest)) = bytes.split_first_chunk::<4>() else { return Ok(None) };
     let length = u32::from_be_bytes(*length) as usize;
     if length == 0 {
@@ -200,5 +201,5 @@ fn header(bytes: &[u8]) -> Result<Option<(Kind, usize)>, DecodeError> {
 }
 
 fn not_a_relay(bytes: &[u8]) -> DecodeError {
-    DecodeError::NotARelay { opening: bytes[..bytes.len().min(SHOWN)].to_vec() }
+    DecodeError::NotARelay { opening: bytes[..bytes.len().min(MAX_SHOWN_BYTES)].to_vec() }
 }

@@ -1,8 +1,8 @@
-//! Sequence numbers, acknowledgements, credit and replay, without I/O.
+//! Sequence numbers, acknowledgements, credit and retransmission, without I/O.
 //!
 //! Each direction of a link has an [`Outbox`] at the sender and an [`Inbox`] at the receiver. They outlive
-//! connections: after a resume the outbox replays from the frame after the last that the peer received, and the
-//! inbox drops what it has seen before, so a sequence number is delivered once.
+//! connections: after a resume the outbox sends again every frame that the peer has not received, and the
+//! inbox drops frames that it received before, so each sequence number is delivered once.
 //!
 //! Credit counts whole `Message` frames, headers included, so that a flood of empty parts is not free. A sender with
 //! nothing in flight may always send one frame if the window is not zero, so a small window is slow, never stuck.
@@ -13,10 +13,11 @@ use std::collections::VecDeque;
 use crate::frame::{Ack, MaybeRan, More, PART_OVERHEAD, Part, PartFlags, PartView, encode_part, part_length};
 use crate::limits::{MAX_IDLE_BUFFER, MAX_MESSAGE_PART, MAX_WINDOW};
 
-/// What is sent and not yet acknowledged. Sequence numbers begin at 1.
+/// The frames that wait for credit or for an acknowledgement. Sequence numbers begin at 1.
 #[derive(Debug)]
 pub struct Outbox {
-    /// Encoded frames back to back, the first at `head`: sending is one copy, replay is the same copy again.
+    /// Encoded frames back to back, the first at `head`: sending copies them to the connection, sending again copies
+    /// them once more.
     log: Vec<u8>,
     /// Where the oldest unacknowledged frame begins.
     head: usize,
@@ -36,7 +37,7 @@ pub struct Outbox {
 pub enum DeliveryError {
     #[error("the peer acknowledged {acked}, but only {sent} was sent")]
     AckFromTheFuture { acked: u64, sent: u64 },
-    #[error("the peer acknowledged {acked}, which is less than the {before} before")]
+    #[error("the peer acknowledged {acked}, after it had acknowledged {before}")]
     AckWentBack { acked: u64, before: u64 },
     #[error("frame {got} came instead of {expected}")]
     Gap { expected: u64, got: u64 },
@@ -60,18 +61,18 @@ impl Outbox {
         }
     }
 
-    /// Splits a message into parts and keeps them until acknowledged. Returns the sequence number of its first part.
-    /// Always accepts; callers stop producing while [`Self::is_full`].
+    /// Splits a message into parts and stores them until they are acknowledged. Returns the sequence number of its
+    /// first part. Always accepts; callers stop producing while [`Self::is_full`].
     pub fn push(&mut self, message: &[u8], maybe_ran: MaybeRan) -> u64 {
         let first = self.last() + 1;
         let mut rest = message;
         let mut maybe_ran = maybe_ran;
-        // At once: growing part by part would move a large message several times.
+        // Reserved for all parts together: growing part by part would move a large message several times.
         self.log.reserve(message.len() + (message.len() / MAX_MESSAGE_PART + 1) * PART_OVERHEAD);
         loop {
             let (bytes, after) = rest.split_at(rest.len().min(MAX_MESSAGE_PART));
             let more = if after.is_empty() { More::Last } else { More::Follows };
-            // Only the first part carries it.
+            // Only the first part carries `maybe_ran`.
             let flags = PartFlags { more, maybe_ran: std::mem::take(&mut maybe_ran) };
             encode_part(self.last() + 1, &flags, bytes, &mut self.log);
             self.lengths.push_back(part_length(&flags, bytes) as u32);
@@ -97,14 +98,14 @@ impl Outbox {
         self.take_ready_up_to(usize::MAX, out);
     }
 
-    /// Like [`Self::take_ready`], but stops after the frame with which there are at least `enough` bytes.
+    /// Like [`Self::take_ready`], but stops after the frame that brings the appended bytes to `enough` or more.
     pub fn take_ready_up_to(&mut self, enough: usize, out: &mut Vec<u8>) {
         let start = self.head + self.sent_bytes;
         let mut ready = 0;
         for length in self.lengths.range(self.sent..) {
-            let under_way = (self.sent_bytes + ready + *length as usize) as u64;
-            let alone = self.sent == 0 && ready == 0 && self.window > 0;
-            if ready >= enough || under_way > self.window && !alone {
+            let in_flight = (self.sent_bytes + ready + *length as usize) as u64;
+            let is_alone = self.sent == 0 && ready == 0 && self.window > 0;
+            if ready >= enough || in_flight > self.window && !is_alone {
                 break;
             }
             ready += *length as usize;
@@ -115,9 +116,9 @@ impl Outbox {
         self.handed_out = self.handed_out.max(self.acked + self.sent as u64);
     }
 
-    /// Whether more is waiting than credit allows: stop producing.
+    /// Whether the stored frames, sent or not, exceed the window: the caller should stop producing.
     pub fn is_full(&self) -> bool {
-        self.kept_bytes() as u64 > self.window
+        self.stored_bytes() as u64 > self.window
     }
 
     /// Whether nothing waits for an acknowledgement or for credit.
@@ -130,7 +131,7 @@ impl Outbox {
         if ack.seq > sent {
             return Err(DeliveryError::AckFromTheFuture { acked: ack.seq, sent });
         }
-        self.forget_up_to(ack.seq)?;
+        self.discard_up_to(ack.seq)?;
         self.window = ack.window.min(MAX_WINDOW);
         Ok(())
     }
@@ -140,22 +141,22 @@ impl Outbox {
         if received > self.handed_out {
             return Err(DeliveryError::AckFromTheFuture { acked: received, sent: self.handed_out });
         }
-        self.forget_up_to(received)?;
+        self.discard_up_to(received)?;
         (self.sent, self.sent_bytes) = (0, 0);
         self.window = window.min(MAX_WINDOW);
         Ok(())
     }
 
-    /// A new link: forgets everything, sequence numbers start over.
+    /// A new link: discards all frames, and sequence numbers start over.
     pub fn restart(&mut self, window: u64) {
         *self = Self::new(window);
     }
 
-    fn kept_bytes(&self) -> usize {
+    fn stored_bytes(&self) -> usize {
         self.log.len() - self.head
     }
 
-    fn forget_up_to(&mut self, seq: u64) -> Result<(), DeliveryError> {
+    fn discard_up_to(&mut self, seq: u64) -> Result<(), DeliveryError> {
         if seq < self.acked {
             return Err(DeliveryError::AckWentBack { acked: seq, before: self.acked });
         }
@@ -167,16 +168,16 @@ impl Outbox {
             self.sent = self.sent.saturating_sub(1);
             self.acked += 1;
         }
-        self.tidy();
+        self.free_acknowledged();
         Ok(())
     }
 
     /// Moves bytes only after at least as many were acknowledged, so that the cost per byte stays constant.
-    fn tidy(&mut self) {
+    fn free_acknowledged(&mut self) {
         if self.head == self.log.len() {
             self.log.clear();
             self.head = 0;
-        } else if self.head > MAX_IDLE_BUFFER && self.head >= self.kept_bytes() {
+        } else if self.head > MAX_IDLE_BUFFER && self.head >= self.stored_bytes() {
             self.log.drain(..self.head);
             self.head = 0;
         }
@@ -216,7 +217,7 @@ pub struct Received<B = Vec<u8>> {
 }
 
 impl Received<Cow<'_, [u8]>> {
-    /// The message with its own copy of the bytes.
+    /// Copies the bytes if they are borrowed.
     pub fn into_owned(self) -> Received {
         let Self { seq, maybe_ran, bytes } = self;
         Received { seq, maybe_ran, bytes: bytes.into_owned() }
@@ -238,7 +239,7 @@ impl Inbox {
         }
     }
 
-    /// Takes a part; returns the message that it completes. Parts received before are dropped.
+    /// Adds a part and returns the message that it completes, if any. Parts received before are dropped.
     pub fn accept(&mut self, part: Part) -> Result<Option<Received>, DeliveryError> {
         let Part { seq, flags, bytes } = part;
         if self.check_and_count(seq, &flags, &bytes)? == PartStatus::Duplicate {
@@ -251,11 +252,11 @@ impl Inbox {
             }
             None => Received { seq, maybe_ran: flags.maybe_ran, bytes },
         };
-        Ok(self.completed(message, flags.more))
+        Ok(self.finish_or_store(message, flags.more))
     }
 
-    /// The same for a part that borrows its bytes: those of a message in parts are copied once, those of a message in one
-    /// part not at all.
+    /// Like [`Self::accept`], for a part that borrows its bytes. A message in one part is not copied, a message in several
+    /// parts once.
     pub fn accept_view<'a>(
         &mut self,
         part: PartView<'a>,
@@ -274,7 +275,7 @@ impl Inbox {
             (Some(partial), _) => partial,
         };
         message.bytes.extend_from_slice(bytes);
-        let whole = self.completed(message, flags.more);
+        let whole = self.finish_or_store(message, flags.more);
         Ok(whole.map(|Received { seq, maybe_ran, bytes }| Received { seq, maybe_ran, bytes: bytes.into() }))
     }
 
@@ -311,7 +312,8 @@ impl Inbox {
         Ok(PartStatus::New)
     }
 
-    fn completed(&mut self, message: Received, more: More) -> Option<Received> {
+    /// Returns the message after its last part, otherwise stores it.
+    fn finish_or_store(&mut self, message: Received, more: More) -> Option<Received> {
         match more {
             More::Follows => {
                 self.partial = Some(message);
@@ -337,7 +339,7 @@ impl Inbox {
     }
 
     /// Whether anything was received since the last acknowledgement.
-    pub fn has_ack(&self) -> bool {
+    pub fn has_pending_ack(&self) -> bool {
         self.unacknowledged_frames > 0
     }
 
@@ -346,14 +348,14 @@ impl Inbox {
         if self.unacknowledged_frames == 0 {
             return None;
         }
-        self.acknowledged();
+        self.reset_unacknowledged();
         Some(Ack { seq: self.received, window: self.window })
     }
 
     /// A new connection of the same link, whose handshake contained [`Self::received`]: that counts as an acknowledgement.
     /// An incomplete message is kept, and continues with its next part.
     pub fn resume(&mut self) {
-        self.acknowledged();
+        self.reset_unacknowledged();
     }
 
     /// A new link: sequence numbers start over, an incomplete message is dropped.
@@ -361,7 +363,7 @@ impl Inbox {
         *self = Self::new(self.max_message, self.window);
     }
 
-    fn acknowledged(&mut self) {
+    fn reset_unacknowledged(&mut self) {
         (self.unacknowledged_bytes, self.unacknowledged_frames) = (0, 0);
     }
 }

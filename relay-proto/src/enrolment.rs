@@ -1,6 +1,6 @@
 //! The enrolment string: where the sidecar is, which key it has, and a ticket that enrols one sandbox, once.
 //!
-//! `cofferdam:1:PIN:TICKET:LINK`. The link comes last because it has colons.
+//! `cofferdam:1:PIN:TICKET:ADDRESS`. The address comes last because it contains colons.
 
 use std::fmt;
 use std::str::FromStr;
@@ -9,21 +9,21 @@ use crate::address::{Address, InvalidAddress};
 use crate::control::Ticket;
 use crate::key::{InvalidKey, PublicKey, decode_hex};
 
-/// What `cofferdam enroll` prints. The first sandbox that presents the ticket is enrolled, so `Debug` hides it.
+/// What `cofferdam enroll` prints. Any sandbox that presents the ticket first is enrolled, so `Debug` hides the ticket.
 #[derive(Clone, Debug, Eq, PartialEq)]
-pub struct Enrolment {
-    /// The sidecar's key; a peer with another is refused.
+pub struct EnrolmentString {
+    /// The sidecar's key; a peer with another key is refused.
     pub pin: PublicKey,
     pub ticket: Ticket,
     pub relay: Address,
 }
 
-/// Never repeats the text: part of it may be a ticket.
+/// The messages repeat at most the address, never the ticket.
 #[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum InvalidEnrolment {
-    #[error("its link is not valid: {0}")]
-    Link(#[from] InvalidAddress),
+    #[error("the address in it is not valid: {0}")]
+    Address(#[from] InvalidAddress),
     #[error("it does not begin with `{START}`: use the string as `cofferdam enroll` printed it, whole")]
     NotAnEnrolment,
     #[error("the sidecar's key in it is not valid: {0}")]
@@ -32,11 +32,11 @@ pub enum InvalidEnrolment {
     Short,
     #[error("the ticket in it is not valid: use the string as `cofferdam enroll` printed it, whole")]
     Ticket,
-    #[error("a sandbox with an enrolment string dials out: its link is `tls://` or `wss://`, not `{0}`")]
-    WrongLink(Address),
+    #[error("a sandbox with an enrolment string dials out: its address is `tls://` or `wss://`, not `{0}`")]
+    WrongAddress(Address),
 }
 
-impl FromStr for Enrolment {
+impl FromStr for EnrolmentString {
     type Err = InvalidEnrolment;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
@@ -47,13 +47,13 @@ impl FromStr for Enrolment {
         let relay: Address = relay.parse()?;
         match relay {
             Address::Tls(_) | Address::WebSocket(_) => {}
-            _ => return Err(InvalidEnrolment::WrongLink(relay)),
+            _ => return Err(InvalidEnrolment::WrongAddress(relay)),
         }
         Ok(Self { pin: pin.parse()?, ticket: Ticket(ticket.into()), relay })
     }
 }
 
-impl fmt::Display for Enrolment {
+impl fmt::Display for EnrolmentString {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{START}{}:{}:{}", self.pin, self.ticket.0, self.relay)
     }
@@ -70,19 +70,19 @@ mod tests {
     const TICKET: &str = "ffeeddccbbaa99887766554433221100ffeeddccbbaa99887766554433221100";
 
     #[test]
-    fn a_string_is_read_and_written_the_same_and_hides_its_ticket() {
+    fn a_string_is_displayed_as_it_was_parsed_and_debug_hides_the_ticket() {
         for relay in ["tls://relay.example.com:7443", "wss://relay.example.com/cofferdam", "tls://[::1]:7443"]
         {
             let text = format!("cofferdam:1:{PIN}:{TICKET}:{relay}");
-            let enrolment: Enrolment = format!(" {text}\n").parse().unwrap();
+            let enrolment: EnrolmentString = format!(" {text}\n").parse().unwrap();
             assert_eq!(enrolment.to_string(), text);
             assert!(!format!("{enrolment:?}").contains(TICKET));
         }
     }
 
     #[test]
-    fn errors_do_not_repeat_the_text() {
-        let refused = |text: &str| text.parse::<Enrolment>().unwrap_err();
+    fn errors_do_not_repeat_the_ticket() {
+        let refused = |text: &str| text.parse::<EnrolmentString>().unwrap_err();
         assert_eq!(refused("hello"), InvalidEnrolment::NotAnEnrolment);
         assert_eq!(refused("cofferdam:2:x"), InvalidEnrolment::NotAnEnrolment);
         assert_eq!(refused(&format!("cofferdam:1:{PIN}")), InvalidEnrolment::Short);
@@ -96,9 +96,9 @@ mod tests {
             InvalidEnrolment::Pin(InvalidKey(62))
         );
         let unix = refused(&format!("cofferdam:1:{PIN}:{TICKET}:unix:/x"));
-        assert_eq!(unix, InvalidEnrolment::WrongLink(Address::Unix("/x".into())));
-        let link = refused(&format!("cofferdam:1:{PIN}:{TICKET}:tls://h"));
-        assert!(matches!(link, InvalidEnrolment::Link(_)));
-        assert!(!link.to_string().contains(TICKET));
+        assert_eq!(unix, InvalidEnrolment::WrongAddress(Address::Unix("/x".into())));
+        let address = refused(&format!("cofferdam:1:{PIN}:{TICKET}:tls://h"));
+        assert!(matches!(address, InvalidEnrolment::Address(_)));
+        assert!(!address.to_string().contains(TICKET));
     }
 }

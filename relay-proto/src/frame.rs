@@ -1,7 +1,7 @@
-//! The frames and their bytes: `u32` length of what follows, `u8` kind, body. Integers are big-endian.
+//! The frames and their encoding: `u32` length of the rest, `u8` kind, body. Integers are big-endian.
 //!
 //! The body of a message is `u64` sequence number, `u8` flags, the origin if it may have run, and raw MCP bytes; every
-//! other body is a JSON object. The error for an unknown kind, flag or version has its number.
+//! other body is a JSON object. The error for an unknown kind, flag or version contains the number.
 
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -58,7 +58,7 @@ pub struct PartView<'a> {
 /// The properties of a part.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct PartFlags {
-    /// More parts of the same message follow.
+    /// Whether more parts of the same message follow.
     pub more: More,
     /// On a message's first part: whether it was sent before, on a link that was not resumed.
     pub maybe_ran: MaybeRan,
@@ -75,14 +75,14 @@ pub enum More {
 pub enum MaybeRan {
     #[default]
     No,
-    /// It was sent before, under this origin: the sidecar's audit shows whether it was passed to the server.
+    /// It was sent before, with this origin; the sidecar's audit shows whether it was forwarded to the server.
     Yes(Origin),
 }
 
-/// A message of an earlier link.
+/// Identifies a message of an earlier link.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Origin {
-    /// At most [`MAX_LINK_ID`](crate::limits::MAX_LINK_ID) bytes.
+    /// The id of that link; at most [`MAX_LINK_ID`](crate::limits::MAX_LINK_ID) bytes.
     pub link: Box<str>,
     /// The sequence number of its first part.
     pub seq: u64,
@@ -94,13 +94,13 @@ pub struct Origin {
 pub enum DecodeError {
     #[error("a message that may have run does not name its original link and sequence number")]
     BadOrigin,
-    #[error("read a {kind} frame: {reason}")]
+    #[error("cannot read a frame of kind {kind}: {reason}")]
     Body { kind: &'static str, reason: String },
     #[error("a frame has length 0, so its kind is missing")]
     Empty,
-    #[error("the peer does not speak the relay protocol: it opened with `{}`", .opening.escape_ascii())]
+    #[error("the peer does not speak the relay protocol: its first bytes are `{}`", .opening.escape_ascii())]
     NotARelay { opening: Vec<u8> },
-    #[error("the peer speaks version {theirs} of the relay protocol, this side speaks {ours}: {}", upgrade(*.ours, *.theirs))]
+    #[error("the peer speaks version {theirs} of the relay protocol, this side speaks {ours}: {}", upgrade_advice(*.ours, *.theirs))]
     OtherVersion { ours: u16, theirs: u16 },
     #[error("a message frame of {0} bytes is too short to have a sequence number and flags")]
     ShortMessage(usize),
@@ -119,15 +119,17 @@ impl Frame {
         match self {
             Self::Ack(ack) => encode_body(Kind::Ack, out, |out| ack::write(*ack, out)),
             Self::Goodbye(Goodbye { code, message, retry }) => {
-                let (code, message) = (cut(code, MAX_CODE).into(), cut(message, MAX_SENTENCE).into());
+                let (code, message) =
+                    (truncate(code, MAX_CODE).into(), truncate(message, MAX_SENTENCE).into());
                 encode_control(Kind::Goodbye, &Goodbye { code, message, retry: *retry }, out);
             }
             Self::Hello(hello) => encode_control(Kind::Hello, hello, out),
             Self::Message(part) => encode_part(part.seq, &part.flags, &part.bytes, out),
-            Self::Ping => encode_control(Kind::Ping, &Nothing {}, out),
-            Self::Pong => encode_control(Kind::Pong, &Nothing {}, out),
+            Self::Ping => encode_control(Kind::Ping, &EmptyBody {}, out),
+            Self::Pong => encode_control(Kind::Pong, &EmptyBody {}, out),
             Self::Refusal(Refusal { code, message, retry }) => {
-                let (code, message) = (cut(code, MAX_CODE).into(), cut(message, MAX_SENTENCE).into());
+                let (code, message) =
+                    (truncate(code, MAX_CODE).into(), truncate(message, MAX_SENTENCE).into());
                 encode_control(Kind::Refusal, &Refusal { code, message, retry: *retry }, out);
             }
             Self::Status(status) => encode_control(Kind::Status, status, out),
@@ -146,11 +148,11 @@ impl Frame {
             Kind::Hello => Self::Hello(decode_control(kind, body)?),
             Kind::Message => return decode_part(body).map(FrameView::Message),
             Kind::Ping => {
-                let Nothing {} = decode_control(kind, body)?;
+                let EmptyBody {} = decode_control(kind, body)?;
                 Self::Ping
             }
             Kind::Pong => {
-                let Nothing {} = decode_control(kind, body)?;
+                let EmptyBody {} = decode_control(kind, body)?;
                 Self::Pong
             }
             Kind::Refusal => Self::Refusal(decode_control(kind, body)?),
@@ -161,7 +163,7 @@ impl Frame {
 }
 
 impl FrameView<'_> {
-    /// The frame with its own copy of the bytes.
+    /// Copies a part's bytes, so that the frame borrows nothing.
     pub fn to_frame(self) -> Frame {
         match self {
             Self::Control(frame) => *frame,
@@ -176,9 +178,9 @@ impl FrameView<'_> {
 /// [`MAX_MESSAGE_PART`] long.
 pub fn encode_part(seq: u64, flags: &PartFlags, bytes: &[u8], out: &mut Vec<u8>) {
     debug_assert!(bytes.len() <= MAX_MESSAGE_PART, "the peer refuses longer parts");
-    let whole = part_length(flags, bytes);
-    out.reserve(whole);
-    let length = (whole - 4) as u32;
+    let frame_length = part_length(flags, bytes);
+    out.reserve(frame_length);
+    let length = (frame_length - 4) as u32;
     out.extend_from_slice(&length.to_be_bytes());
     out.push(Kind::Message as u8);
     out.extend_from_slice(&seq.to_be_bytes());
@@ -192,7 +194,7 @@ pub fn encode_part(seq: u64, flags: &PartFlags, bytes: &[u8], out: &mut Vec<u8>)
     out.extend_from_slice(bytes);
 }
 
-/// The bytes of a whole `Message` frame, which is what credit counts.
+/// The length of a whole `Message` frame in bytes, which is what credit counts.
 pub fn part_length(flags: &PartFlags, bytes: &[u8]) -> usize {
     let origin = match &flags.maybe_ran {
         MaybeRan::No => 0,
@@ -268,12 +270,12 @@ impl PartFlags {
     }
 }
 
-/// The body of a frame without content; fields of later versions are ignored.
+/// The body of a Ping or Pong; fields of later versions are ignored.
 #[derive(Deserialize, Serialize)]
-struct Nothing {}
+struct EmptyBody {}
 
 const PART_HEADER: usize = 8 + 1;
-/// Before an origin's link: its sequence number, the length of the link's id.
+/// The bytes of an origin before its link's id: the sequence number, and the length of the id.
 const ORIGIN_HEADER: usize = 8 + 1;
 const FLAG_MORE: u8 = 1;
 const FLAG_MAYBE_RAN: u8 = 1 << 1;
@@ -300,19 +302,19 @@ fn decode_control<T: DeserializeOwned>(kind: Kind, body: &[u8]) -> Result<T, Dec
         return Err(DecodeError::Body { kind: kind.name(), reason: "the body is not a JSON object".into() });
     }
     serde_json::from_slice(body)
-        .map_err(|error| DecodeError::Body { kind: kind.name(), reason: reason(&error) })
+        .map_err(|error| DecodeError::Body { kind: kind.name(), reason: truncated_message(&error) })
 }
 
-/// serde's text, truncated: it quotes unexpected input, which can be all that the peer sent.
-fn reason(error: &serde_json::Error) -> String {
-    const LONGEST: usize = 200;
+/// serde's message, truncated: it quotes unexpected input, which can be everything that the peer sent.
+fn truncated_message(error: &serde_json::Error) -> String {
+    const MAX_BYTES: usize = 200;
     let text = error.to_string();
-    let shown = cut(&text, LONGEST);
+    let shown = truncate(&text, MAX_BYTES);
     if shown.len() < text.len() { format!("{shown}…") } else { text }
 }
 
-/// At most `max` bytes of the text, whole characters.
-fn cut(text: &str, max: usize) -> &str {
+/// The first characters of the text, at most `max` bytes.
+fn truncate(text: &str, max: usize) -> &str {
     &text[..text.floor_char_boundary(max)]
 }
 
@@ -346,7 +348,7 @@ fn decode_origin(body: &[u8]) -> Option<(Origin, &[u8])> {
     Some((Origin { link: link.into(), seq: u64::from_be_bytes(*seq) }, bytes))
 }
 
-fn upgrade(ours: u16, theirs: u16) -> &'static str {
+fn upgrade_advice(ours: u16, theirs: u16) -> &'static str {
     match theirs > ours {
         true => "upgrade this side",
         false => "upgrade the other side",

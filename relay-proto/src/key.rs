@@ -60,7 +60,7 @@ impl fmt::Debug for PublicKey {
     }
 }
 
-/// Exactly `N` bytes in lower- or upper-case hex.
+/// Decodes exactly `N` bytes from lower- or upper-case hex.
 pub(crate) fn decode_hex<const N: usize>(text: &str) -> Option<[u8; N]> {
     let (digits, []) = text.as_bytes().as_chunks::<2>() else { return None };
     let bytes: Option<Vec<u8>> = digits
@@ -79,7 +79,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_key_is_read_and_written_the_same() {
+    fn a_key_is_displayed_as_it_was_parsed() {
         let text = "00112233445566778899aabbccddeeff".repeat(2);
         let key: PublicKey = text.parse().unwrap();
         assert_eq!(key.to_string(), text);

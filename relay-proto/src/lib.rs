@@ -8,18 +8,18 @@
 //! | [`code`] | the stable refusal codes and the JSON-RPC errors that carry them |
 //! | [`control`] | `Hello`, `Welcome`, `Refusal`, `Status`, `Goodbye` and their JSON |
 //! | [`decoder`] | bytes in any split → frames |
-//! | [`delivery`] | sequence numbers, acknowledgements, credit and replay: [`delivery::Outbox`], [`delivery::Inbox`] |
-//! | [`enrolment`] | the string with a sidecar's address and key and a ticket that admits one sandbox |
+//! | [`delivery`] | sequence numbers, acknowledgements, credit and retransmission: [`delivery::Outbox`], [`delivery::Inbox`] |
+//! | [`enrolment`] | the enrolment string: a sidecar's address and key, and a ticket that enrols one sandbox |
 //! | [`envelope`] | the envelope of an MCP message: id, method, parameters |
-//! | [`frame`] | the frames and their bytes |
+//! | [`frame`] | the frames and their encoding |
 //! | [`hub`] | the file by which shims find a hub on the loopback |
 //! | [`json`] | a strict JSON scanner that returns tokens with their positions |
 //! | [`key`] | the public keys that identify sandboxes and sidecars |
 //! | [`limits`] | every bound, with its reason |
 //! | [`mcp`] | the table of MCP methods: how shim and sidecar treat each of them |
-//! | [`name`] | validated names and ids |
-//! | [`notice`] | notifications that shim and sidecar send themselves |
-//! | [`oversize`] | the id of a message that is too long to keep |
+//! | [`name`] | validated names of servers, grants and secrets |
+//! | [`notice`] | notifications that originate in the shim or the sidecar |
+//! | [`oversize`] | the id of a message that is too long to store |
 //! | [`replay`] | the handshake and settings that a replacement server process must be sent again |
 
 #![forbid(unsafe_code)]

@@ -1,4 +1,4 @@
-//! Validated names and ids. Parse, don't validate: holding one means it is well-formed.
+//! Names that were validated when they were parsed.
 
 use std::fmt;
 use std::str::FromStr;
@@ -24,9 +24,9 @@ impl FromStr for Name {
     type Err = InvalidName;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        let inner = |byte: u8| matches!(byte, b'a'..=b'z' | b'0'..=b'9' | b'-' | b'_');
-        let first = text.bytes().next().is_some_and(|byte| byte.is_ascii_alphanumeric());
-        match (1..=64).contains(&text.len()) && first && text.bytes().all(inner) {
+        let is_allowed = |byte: u8| matches!(byte, b'a'..=b'z' | b'0'..=b'9' | b'-' | b'_');
+        let first_is_allowed = text.bytes().next().is_some_and(|byte| byte.is_ascii_alphanumeric());
+        match (1..=64).contains(&text.len()) && first_is_allowed && text.bytes().all(is_allowed) {
             true => Ok(Self(text.into())),
             false => Err(InvalidName(text.into())),
         }

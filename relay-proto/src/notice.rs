@@ -1,5 +1,5 @@
-//! Notifications that shim and sidecar send themselves: to a harness on behalf of a server that is gone, and to a server
-//! on behalf of a harness.
+//! Notifications that originate in the shim or the sidecar: to a harness on behalf of a server that has exited, and to a
+//! server on behalf of a harness.
 
 use crate::code::json_string;
 
@@ -10,12 +10,12 @@ pub fn cancelled(id: &[u8], reason: &str) -> Vec<u8> {
     [head, id, br#","reason":"#, reason.as_bytes(), b"}}"].concat()
 }
 
-/// Completes the handshake with a server, if the harness's own notification is not available.
+/// Completes the handshake with a server, if the harness has not sent its notification.
 pub fn initialized() -> Vec<u8> {
     br#"{"jsonrpc":"2.0","method":"notifications/initialized"}"#.to_vec()
 }
 
-/// Notifies a harness that made a handshake that the tools changed.
+/// Notifies a harness of the legacy era that the tools changed.
 pub fn tools_changed() -> Vec<u8> {
     br#"{"jsonrpc":"2.0","method":"notifications/tools/list_changed"}"#.to_vec()
 }

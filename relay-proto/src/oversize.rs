@@ -1,11 +1,11 @@
-//! The id of a message that is too long to keep.
+//! The id of a message that is too long to store.
 //!
 //! The bytes are read once and only the top-level `id` is stored; some writers put it last. An ambiguous id is not
 //! returned: a wrong one would end another request.
 
 use crate::limits::MAX_ID;
 
-/// Searches a JSON object for its id while it is discarded.
+/// Searches a message for its id while its bytes are discarded.
 #[derive(Debug, Default)]
 pub struct IdSearch {
     depth: usize,
@@ -16,8 +16,8 @@ pub struct IdSearch {
     /// The key whose value comes next.
     key: Key,
     id: Found,
-    method: bool,
-    broken: bool,
+    has_method: bool,
+    malformed: bool,
 }
 
 /// The kind of message that an id belongs to.
@@ -63,35 +63,36 @@ enum Found {
 impl IdSearch {
     pub fn feed(&mut self, bytes: &[u8]) {
         for byte in bytes {
-            self.byte(*byte);
+            self.read_byte(*byte);
         }
     }
 
     /// The id as raw JSON, if the line was one message of this kind with exactly one id.
     pub fn finish(self, expected: MessageKind) -> Option<Box<[u8]>> {
-        let whole = !self.broken && self.position == ScanPosition::AfterObject && self.string == InString::No;
-        let kind = if self.method { MessageKind::Request } else { MessageKind::Response };
+        let is_complete =
+            !self.malformed && self.position == ScanPosition::AfterObject && self.string == InString::No;
+        let kind = if self.has_method { MessageKind::Request } else { MessageKind::Response };
         match self.id {
-            Found::One(id) if whole && kind == expected && is_id(&id) => Some(id),
+            Found::One(id) if is_complete && kind == expected && is_id(&id) => Some(id),
             _ => None,
         }
     }
 
-    fn byte(&mut self, byte: u8) {
+    fn read_byte(&mut self, byte: u8) {
         match self.string {
             InString::Escape => {
                 self.string = InString::Yes;
-                self.keep(byte);
+                self.store(byte);
                 return;
             }
             InString::Yes => {
-                self.keep(byte);
+                self.store(byte);
                 match byte {
                     b'\\' => self.string = InString::Escape,
                     b'"' => {
                         self.string = InString::No;
                         if self.depth == 1 && self.position == ScanPosition::Key {
-                            self.end_of_key();
+                            self.end_key();
                         }
                     }
                     _ => {}
@@ -106,43 +107,43 @@ impl IdSearch {
                 self.depth = 1;
                 self.position = ScanPosition::Key;
             }
-            (_, ScanPosition::BeforeObject | ScanPosition::AfterObject) => self.broken = true,
+            (_, ScanPosition::BeforeObject | ScanPosition::AfterObject) => self.malformed = true,
             (b'"', _) => {
                 if self.depth == 1 && self.position == ScanPosition::Key {
                     self.token.clear();
                 }
                 self.string = InString::Yes;
-                self.keep(byte);
+                self.store(byte);
             }
             (b'{' | b'[', _) => {
-                self.keep(byte);
+                self.store(byte);
                 self.depth += 1;
             }
             (b'}' | b']', _) => {
                 self.depth = self.depth.saturating_sub(1);
                 if self.depth == 0 {
-                    self.end_of_value();
+                    self.end_value();
                     self.position = ScanPosition::AfterObject;
                 }
             }
             (b':', ScanPosition::Key) if self.depth == 1 => self.position = ScanPosition::Value,
             (b',', ScanPosition::Value) if self.depth == 1 => {
-                self.end_of_value();
+                self.end_value();
                 self.position = ScanPosition::Key;
             }
-            _ => self.keep(byte),
+            _ => self.store(byte),
         }
     }
 
-    /// Keeps what may be a key or an id, up to one byte over the limit, so that a longer one is recognised.
-    fn keep(&mut self, byte: u8) {
-        let wanted = self.depth == 1 && (self.position == ScanPosition::Key || self.key == Key::Id);
-        if wanted && self.token.len() <= MAX_ID {
+    /// Stores a byte of a top-level key or of the id, up to one byte over the limit, so that a longer id is recognised.
+    fn store(&mut self, byte: u8) {
+        let is_stored = self.depth == 1 && (self.position == ScanPosition::Key || self.key == Key::Id);
+        if is_stored && self.token.len() <= MAX_ID {
             self.token.push(byte);
         }
     }
 
-    fn end_of_key(&mut self) {
+    fn end_key(&mut self) {
         self.key = match self.token.as_slice() {
             br#""id""# => Key::Id,
             br#""method""# => Key::Method,
@@ -150,14 +151,14 @@ impl IdSearch {
         };
         let letters = || self.token.iter().filter(|byte| byte.is_ascii_alphabetic());
         let folded: Vec<u8> = letters().map(u8::to_ascii_lowercase).take(3).collect();
-        // `"ID"` or `"\u0069d"` is an id to some parsers.
+        // Some parsers read `"ID"` or `"\u0069d"` as `"id"`.
         if self.key != Key::Id && (folded == b"id" || self.token.contains(&b'\\')) {
             self.id = Found::Ambiguous;
         }
         self.token.clear();
     }
 
-    fn end_of_value(&mut self) {
+    fn end_value(&mut self) {
         match self.key {
             Key::Id => {
                 let token = std::mem::take(&mut self.token);
@@ -166,7 +167,7 @@ impl IdSearch {
                     Found::One(_) | Found::Ambiguous => Found::Ambiguous,
                 };
             }
-            Key::Method => self.method = true,
+            Key::Method => self.has_method = true,
             Key::Other => {}
         }
         self.key = Key::Other;
@@ -186,7 +187,7 @@ fn is_id(token: &[u8]) -> bool {
 mod tests {
     use super::*;
 
-    fn id(text: &str) -> Option<String> {
+    fn request_id(text: &str) -> Option<String> {
         let mut whole = IdSearch::default();
         whole.feed(text.as_bytes());
         let mut bytewise = IdSearch::default();
@@ -197,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn an_id_is_found_in_any_position() {
+    fn the_id_of_a_request_is_found_in_any_position() {
         for (text, expected) in [
             (r#"{"id":7,"method":"m"}"#, "7"),
             (r#"{"method":"m","params":{"id":1,"a":["id",{"id":2}]},"id":-12}"#, "-12"),
@@ -205,19 +206,19 @@ mod tests {
             (r#"{"x":"\\","id":"ü","method":"m"}"#, r#""ü""#),
             (r#"{"method":"m","id":123456789012345678901234567890}"#, "123456789012345678901234567890"),
         ] {
-            assert_eq!(id(text).as_deref(), Some(expected), "{text}");
+            assert_eq!(request_id(text).as_deref(), Some(expected), "{text}");
         }
     }
 
     #[test]
-    fn a_response_has_no_method() {
+    fn the_id_of_a_response_is_found() {
         let mut search = IdSearch::default();
         search.feed(br#"{"result":{"method":"m"},"id":"a"}"#);
         assert_eq!(search.finish(MessageKind::Response).as_deref(), Some(br#""a""#.as_slice()));
     }
 
     #[test]
-    fn an_ambiguous_id_is_not_used() {
+    fn a_missing_invalid_or_ambiguous_id_is_not_returned() {
         for text in [
             r#"{"id":7,"result":{}}"#,
             r#"{"method":"m"}"#,
@@ -237,10 +238,10 @@ mod tests {
             "garbage",
             "",
         ] {
-            assert_eq!(id(text), None, "{text}");
+            assert_eq!(request_id(text), None, "{text}");
         }
         let long = |length: usize| format!(r#"{{"method":"m","id":"{}"}}"#, "x".repeat(length - 2));
-        assert!(id(&long(MAX_ID)).is_some());
-        assert_eq!(id(&long(MAX_ID + 1)), None);
+        assert!(request_id(&long(MAX_ID)).is_some());
+        assert_eq!(request_id(&long(MAX_ID + 1)), None);
     }
 }

@@ -1,4 +1,4 @@
-//! Every frame survives the wire, however the bytes are split, and protocol violations give a specific error.
+//! Every frame is decoded as it was encoded, however the bytes are split, and protocol violations give a specific error.
 
 use proptest::prelude::*;
 use relay_proto::control::*;
@@ -119,7 +119,7 @@ fn drain(decoder: &mut Decoder, frames: &mut Vec<Frame>) -> Result<(), DecodeErr
     Ok(())
 }
 
-/// Frames and the error, if any, when the bytes come in pieces of the given sizes (the last one repeats).
+/// The frames, and the error if any, when the bytes come in pieces of the given sizes; the last size repeats.
 fn decode(bytes: &[u8], pieces: &[usize]) -> (Vec<Frame>, Option<DecodeError>) {
     let (mut decoder, mut frames, mut rest) = (Decoder::new(), Vec::new(), bytes);
     let mut sizes = pieces.iter().chain(pieces.last().into_iter().cycle());
@@ -136,7 +136,7 @@ fn decode(bytes: &[u8], pieces: &[usize]) -> (Vec<Frame>, Option<DecodeError>) {
         }
         rest = &rest[size..];
         if let Err(error) = drain(&mut decoder, &mut frames) {
-            assert_eq!(decoder.next(), Err(error.clone()), "a dead stream stays dead");
+            assert_eq!(decoder.next(), Err(error.clone()), "a decoder must return the same error again");
             return (frames, Some(error));
         }
     }
@@ -146,7 +146,7 @@ fn decode(bytes: &[u8], pieces: &[usize]) -> (Vec<Frame>, Option<DecodeError>) {
 
 proptest! {
     #[test]
-    fn every_frame_survives_the_wire_in_any_split(
+    fn every_frame_is_decoded_as_it_was_encoded_in_any_split(
         frames in prop::collection::vec(frame(), 0..8),
         pieces in prop::collection::vec(1usize..200, 1..20),
     ) {
@@ -154,7 +154,7 @@ proptest! {
     }
 
     #[test]
-    fn damaged_bytes_mean_the_same_in_any_split(
+    fn damaged_bytes_are_decoded_alike_in_any_split(
         frames in prop::collection::vec(frame(), 0..4),
         damage in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 0..4),
         pieces in prop::collection::vec(1usize..50, 1..20),
@@ -171,7 +171,7 @@ proptest! {
 }
 
 fn error(bytes: &[u8]) -> DecodeError {
-    decode(bytes, &[bytes.len()]).1.expect("this is not the protocol")
+    decode(bytes, &[bytes.len()]).1.expect("these bytes must be refused")
 }
 
 fn raw(length: u32, rest: &[u8]) -> Vec<u8> {
@@ -179,7 +179,7 @@ fn raw(length: u32, rest: &[u8]) -> Vec<u8> {
 }
 
 #[test]
-fn another_version_is_told_apart_from_another_protocol() {
+fn another_version_and_another_protocol_give_different_errors() {
     assert_eq!(error(b"cofferdam-relay/2\n"), DecodeError::OtherVersion { ours: 1, theirs: 2 });
     assert!(error(b"cofferdam-relay/2\n").to_string().ends_with("upgrade this side"));
     assert!(error(b"cofferdam-relay/0\n").to_string().ends_with("upgrade the other side"));
@@ -195,7 +195,7 @@ fn another_version_is_told_apart_from_another_protocol() {
     ] {
         assert!(matches!(error(opening.as_bytes()), DecodeError::NotARelay { .. }), "{opening:?}");
     }
-    assert_eq!(decode(b"cofferdam-rel", &[1]), (vec![], None), "so far so good");
+    assert_eq!(decode(b"cofferdam-rel", &[1]), (vec![], None), "the beginning of a preface is no error");
 }
 
 #[test]
@@ -219,7 +219,7 @@ fn a_limit_is_checked_before_the_body_arrives() {
 }
 
 #[test]
-fn the_largest_part_passes() {
+fn the_largest_part_is_accepted() {
     let frame =
         Frame::Message(Part { seq: 1, flags: PartFlags::default(), bytes: vec![9; MAX_MESSAGE_PART] });
     assert_eq!(decode(&stream(std::slice::from_ref(&frame)), &[1000]), (vec![frame], None));
@@ -227,7 +227,7 @@ fn the_largest_part_passes() {
 
 #[test]
 fn any_sentence_fits_a_control_frame() {
-    // The worst for JSON: six bytes for each of these, and a character that is cut in the middle.
+    // The worst cases: a character that JSON escapes with six bytes, and one that would be cut in the middle.
     for text in ["\u{1}".repeat(MAX_CONTROL_BODY), "x".to_owned() + &"é".repeat(MAX_CONTROL_BODY)] {
         let (code, message, retry) = (text.clone(), text.clone(), Retry::Never);
         let goodbye = Frame::Goodbye(Goodbye { code: code.clone(), message: message.clone(), retry });
@@ -237,8 +237,8 @@ fn any_sentence_fits_a_control_frame() {
         let [Frame::Goodbye(goodbye), Frame::Refusal(refusal)] = frames.as_slice() else {
             panic!("{frames:?}")
         };
-        for said in [&goodbye.message, &refusal.message] {
-            assert!(text.starts_with(said) && said.len() > MAX_SENTENCE - 4, "{}", said.len());
+        for sentence in [&goodbye.message, &refusal.message] {
+            assert!(text.starts_with(sentence) && sentence.len() > MAX_SENTENCE - 4, "{}", sentence.len());
         }
     }
 }
@@ -247,8 +247,11 @@ fn any_sentence_fits_a_control_frame() {
 fn errors_quote_a_bounded_part_of_the_peers_bytes() {
     let body = format!(r#"{{"seq":"{}","window":1}}"#, "é".repeat(5000));
     let frame = [b"\x11", body.as_bytes()].concat();
-    let said = error(&raw(frame.len() as u32, &frame)).to_string();
-    assert!(said.starts_with("read a Ack frame: invalid type: string") && said.len() < 300, "{said}");
+    let message = error(&raw(frame.len() as u32, &frame)).to_string();
+    assert!(
+        message.starts_with("cannot read a frame of kind Ack: invalid type: string") && message.len() < 300,
+        "{message}"
+    );
 }
 
 #[test]
@@ -265,10 +268,12 @@ fn a_message_in_parts_is_read_in_large_pieces_and_its_memory_is_freed() {
     let mut last = Vec::new();
     part(2, More::Last).encode(&mut last);
     decoder.feed(&last);
-    let Ok(Some(FrameView::Message(view))) = decoder.next_view() else { panic!("the last part") };
+    let Ok(Some(FrameView::Message(view))) = decoder.next_view() else {
+        panic!("the last part was not decoded")
+    };
     assert_eq!((view.seq, view.bytes.len()), (2, MAX_MESSAGE_PART));
     assert_eq!(decoder.next(), Ok(None));
-    assert!(decoder.spare().len() < 64 * 1024, "the large buffer was freed");
+    assert!(decoder.spare().len() < 64 * 1024, "the large buffer was not freed");
 }
 
 #[test]

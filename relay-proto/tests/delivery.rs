@@ -1,4 +1,4 @@
-//! Nothing is lost, repeated or reordered across any cut, and protocol violations are detected.
+//! No message is lost, repeated or reordered across disconnects, and protocol violations are detected.
 
 mod delivery_model;
 
@@ -12,11 +12,11 @@ use relay_proto::limits::{MAX_MESSAGE_PART, MAX_WINDOW};
 
 proptest! {
     #[test]
-    fn every_message_arrives_once_and_in_order_across_any_cut(
+    fn every_message_arrives_once_and_in_order_across_disconnects(
         window in 1u64..300_000,
-        script in prop::collection::vec((any::<u8>(), prop_oneof![0u16..64, any::<u16>()]), 0..60),
+        operations in prop::collection::vec((any::<u8>(), prop_oneof![0u16..64, any::<u16>()]), 0..60),
     ) {
-        delivery_model::play(window, &script);
+        delivery_model::run(window, &operations);
     }
 }
 
@@ -42,7 +42,7 @@ fn take(outbox: &mut Outbox) -> Vec<Part> {
 fn a_long_message_is_sent_in_parts_and_identified_by_its_first() {
     let mut outbox = Outbox::new(MAX_WINDOW);
     assert_eq!(outbox.push(b"short", MaybeRan::No), 1);
-    assert_eq!(outbox.push(&vec![7; MAX_MESSAGE_PART + 1], earlier()), 2);
+    assert_eq!(outbox.push(&vec![7; MAX_MESSAGE_PART + 1], maybe_ran()), 2);
     assert_eq!(outbox.push(b"", MaybeRan::No), 4);
     let parts = take(&mut outbox);
     let shape: Vec<_> = parts
@@ -53,12 +53,12 @@ fn a_long_message_is_sent_in_parts_and_identified_by_its_first() {
         shape,
         [
             (1, More::Last, MaybeRan::No, 5),
-            (2, More::Follows, earlier(), MAX_MESSAGE_PART),
+            (2, More::Follows, maybe_ran(), MAX_MESSAGE_PART),
             (3, More::Last, MaybeRan::No, 1),
             (4, More::Last, MaybeRan::No, 0),
         ]
     );
-    assert!(take(&mut outbox).is_empty(), "what was handed out is not handed out again");
+    assert!(take(&mut outbox).is_empty(), "frames were handed out twice");
 }
 
 #[test]
@@ -79,21 +79,21 @@ fn take_ready_up_to_hands_out_a_long_message_frame_by_frame() {
 }
 
 #[test]
-fn credit_holds_frames_back_until_an_acknowledgement_gives_more() {
+fn frames_beyond_the_credit_wait_for_an_acknowledgement() {
     let mut outbox = Outbox::new(100);
     for _ in 0..3 {
         outbox.push(&[1; 40], MaybeRan::No);
     }
     assert!(outbox.is_full());
-    assert_eq!(take(&mut outbox).len(), 1, "two frames of 54 bytes are more than 100");
+    assert_eq!(take(&mut outbox).len(), 1, "the window of 100 bytes has space for one frame of 54");
     assert_eq!(outbox.handed_out(), 1);
     outbox.acknowledge(Ack { seq: 1, window: 108 }).unwrap();
     assert_eq!(take(&mut outbox).len(), 2);
     outbox.acknowledge(Ack { seq: 3, window: 0 }).unwrap();
     outbox.push(b"x", MaybeRan::No);
-    assert!(take(&mut outbox).is_empty(), "no credit at all means wait");
+    assert!(take(&mut outbox).is_empty(), "a frame was sent with a window of 0");
     outbox.acknowledge(Ack { seq: 3, window: 1 }).unwrap();
-    assert_eq!(take(&mut outbox).len(), 1, "a frame larger than the window goes alone");
+    assert_eq!(take(&mut outbox).len(), 1, "a frame larger than the window may be sent alone");
 }
 
 #[test]
@@ -101,14 +101,14 @@ fn protocol_violations_are_detected() {
     let mut outbox = Outbox::new(1000);
     outbox.push(b"a", MaybeRan::No);
     outbox.push(b"b", MaybeRan::No);
-    let future = Err(DeliveryError::AckFromTheFuture { acked: 1, sent: 0 });
-    assert_eq!(outbox.acknowledge(Ack { seq: 1, window: 10 }), future, "pushed, but never handed out");
-    assert_eq!(outbox.resume(1, 10), future);
+    let not_sent = Err(DeliveryError::AckFromTheFuture { acked: 1, sent: 0 });
+    assert_eq!(outbox.acknowledge(Ack { seq: 1, window: 10 }), not_sent, "pushed, but never handed out");
+    assert_eq!(outbox.resume(1, 10), not_sent);
     take(&mut outbox);
     outbox.acknowledge(Ack { seq: 2, window: 1000 }).unwrap();
-    let back = Err(DeliveryError::AckWentBack { acked: 1, before: 2 });
-    assert_eq!(outbox.acknowledge(Ack { seq: 1, window: 10 }), back);
-    assert_eq!(outbox.resume(1, 10), back);
+    let went_back = Err(DeliveryError::AckWentBack { acked: 1, before: 2 });
+    assert_eq!(outbox.acknowledge(Ack { seq: 1, window: 10 }), went_back);
+    assert_eq!(outbox.resume(1, 10), went_back);
 
     let mut inbox = Inbox::new(10, 60);
     assert_eq!(inbox.accept(part(2, b"x")), Err(DeliveryError::Gap { expected: 1, got: 2 }));
@@ -120,7 +120,7 @@ fn protocol_violations_are_detected() {
 }
 
 #[test]
-fn a_part_that_comes_again_is_dropped() {
+fn a_repeated_part_is_dropped() {
     let mut inbox = Inbox::new(10, 1000);
     assert!(inbox.accept(part(1, b"a")).unwrap().is_some());
     assert_eq!(inbox.accept(part(1, b"a")), Ok(None));
@@ -129,7 +129,7 @@ fn a_part_that_comes_again_is_dropped() {
 }
 
 #[test]
-fn a_message_in_parts_is_bounded_as_a_whole() {
+fn the_limit_of_a_message_counts_all_its_parts() {
     let mut inbox = Inbox::new(10, 1000);
     let flags = PartFlags { more: More::Follows, maybe_ran: MaybeRan::No };
     inbox.accept(Part { seq: 1, flags, bytes: vec![0; 6] }).unwrap();
@@ -149,15 +149,15 @@ fn borrowed_parts_give_the_same_messages() {
         (5, More::Last, &[0; 11]),
     ];
     for (seq, more, bytes) in parts {
-        let flags = PartFlags { more, maybe_ran: earlier() };
-        let taken = inbox.accept(Part { seq, flags: flags.clone(), bytes: bytes.to_vec() });
+        let flags = PartFlags { more, maybe_ran: maybe_ran() };
+        let expected = inbox.accept(Part { seq, flags: flags.clone(), bytes: bytes.to_vec() });
         let owned = |Received { seq, maybe_ran, bytes }: Received<Cow<'_, [u8]>>| Received {
             seq,
             maybe_ran,
             bytes: bytes.into_owned(),
         };
         let view = views.accept_view(PartView { seq, flags, bytes });
-        assert_eq!(view.map(|message| message.map(owned)), taken, "part {seq}");
+        assert_eq!(view.map(|message| message.map(owned)), expected, "part {seq}");
         assert_eq!((views.received(), views.take_ack()), (inbox.received(), inbox.take_ack()));
     }
 }
@@ -165,28 +165,28 @@ fn borrowed_parts_give_the_same_messages() {
 #[test]
 fn a_message_in_parts_is_assembled_in_the_lent_buffer() {
     let mut inbox = Inbox::new(100, 1000);
-    let room = vec![1; 50];
-    let place = room.as_ptr();
-    inbox.lend(room);
+    let buffer = vec![1; 50];
+    let address = buffer.as_ptr();
+    inbox.lend(buffer);
     let view =
         |seq, more| PartView { seq, flags: PartFlags { more, maybe_ran: MaybeRan::No }, bytes: b"part" };
     let small = inbox.accept_view(view(1, More::Last)).unwrap().unwrap();
     assert!(matches!(small.bytes, Cow::Borrowed(b"part")));
     inbox.accept_view(view(2, More::Follows)).unwrap();
     let message = inbox.accept_view(view(3, More::Last)).unwrap().unwrap();
-    assert_eq!((&*message.bytes, message.bytes.as_ptr()), (b"partpart".as_slice(), place));
+    assert_eq!((&*message.bytes, message.bytes.as_ptr()), (b"partpart".as_slice(), address));
 }
 
 #[test]
 fn acknowledgements_are_batched_up_to_a_quarter_of_the_window() {
     let mut inbox = Inbox::new(1000, 400);
-    assert_eq!((inbox.has_ack(), inbox.ack_due(), inbox.take_ack()), (false, false, None));
+    assert_eq!((inbox.has_pending_ack(), inbox.ack_due(), inbox.take_ack()), (false, false, None));
     inbox.accept(part(1, &[0; 50])).unwrap();
-    assert_eq!((inbox.has_ack(), inbox.ack_due()), (true, false));
+    assert_eq!((inbox.has_pending_ack(), inbox.ack_due()), (true, false));
     inbox.accept(part(2, &[0; 50])).unwrap();
     assert!(inbox.ack_due());
     assert_eq!(inbox.take_ack(), Some(Ack { seq: 2, window: 400 }));
-    assert_eq!((inbox.has_ack(), inbox.ack_due(), inbox.take_ack()), (false, false, None));
+    assert_eq!((inbox.has_pending_ack(), inbox.ack_due(), inbox.take_ack()), (false, false, None));
 }
 
 #[test]
@@ -196,7 +196,7 @@ fn a_restart_clears_outbox_and_inbox() {
     take(&mut outbox);
     outbox.restart(1000);
     assert_eq!((outbox.handed_out(), outbox.last(), outbox.is_empty()), (0, 0, true));
-    assert_eq!(outbox.push(b"b", earlier()), 1);
+    assert_eq!(outbox.push(b"b", maybe_ran()), 1);
 
     let mut inbox = Inbox::new(1000, 1000);
     let flags = PartFlags { more: More::Follows, maybe_ran: MaybeRan::No };
@@ -206,6 +206,6 @@ fn a_restart_clears_outbox_and_inbox() {
     assert_eq!(inbox.accept(part(1, b"whole")).unwrap().unwrap().bytes, b"whole");
 }
 
-fn earlier() -> MaybeRan {
+fn maybe_ran() -> MaybeRan {
     MaybeRan::Yes(Origin { link: "l-0".into(), seq: 9 })
 }

@@ -11,10 +11,10 @@ use relay_proto::frame::*;
 
 #[test]
 fn valid_golden_bytes_are_written_and_read_unchanged() {
-    for (name, frames) in good() {
+    for (name, frames) in valid_frames() {
         let mut bytes = PREFACE.to_vec();
         frames.iter().for_each(|frame| frame.encode(&mut bytes));
-        let golden = golden(&format!("good-{name}"), &bytes);
+        let golden = read_golden(&format!("good-{name}"), &bytes);
         assert_eq!(golden, bytes, "{name}: this version no longer writes what it wrote");
         assert_eq!(decode(&golden), (frames, None), "{name}: this version no longer reads what it wrote");
     }
@@ -23,14 +23,14 @@ fn valid_golden_bytes_are_written_and_read_unchanged() {
 #[test]
 fn unknown_keys_of_a_later_version_are_ignored() {
     let bytes = [PREFACE, &[0, 0, 0, 45, 0x11], br#"{"seq":7,"window":9,"later":{"nested":[1]}} "#].concat();
-    let golden = golden("good-ack-with-a-later-field", &bytes);
+    let golden = read_golden("good-ack-with-a-later-field", &bytes);
     assert_eq!(decode(&golden), (vec![Frame::Ack(Ack { seq: 7, window: 9 })], None));
 }
 
 #[test]
 fn invalid_golden_bytes_are_refused_with_the_same_error() {
-    for (name, bytes, error) in bad() {
-        let golden = golden(&format!("bad-{name}"), &bytes);
+    for (name, bytes, error) in invalid_bytes() {
+        let golden = read_golden(&format!("bad-{name}"), &bytes);
         assert_eq!(decode(&golden), (vec![], Some(error)), "{name}");
     }
 }
@@ -38,10 +38,10 @@ fn invalid_golden_bytes_are_refused_with_the_same_error() {
 #[test]
 fn every_golden_file_is_checked() {
     let later = ["good-ack-with-a-later-field".to_owned()];
-    let mut expected: Vec<_> = good()
+    let mut expected: Vec<_> = valid_frames()
         .into_iter()
         .map(|(name, _)| format!("good-{name}"))
-        .chain(bad().into_iter().map(|(name, ..)| format!("bad-{name}")))
+        .chain(invalid_bytes().into_iter().map(|(name, ..)| format!("bad-{name}")))
         .chain(later)
         .map(|name| format!("{name}.bin"))
         .collect();
@@ -54,7 +54,7 @@ fn every_golden_file_is_checked() {
     assert_eq!(found, expected);
 }
 
-fn good() -> Vec<(&'static str, Vec<Frame>)> {
+fn valid_frames() -> Vec<(&'static str, Vec<Frame>)> {
     let token = || ResumeToken("00112233445566778899aabbccddeeff00112233445566778899aabbccddeeff".into());
     let hello = |proof, server: Option<&str>, resume| {
         Frame::Hello(Hello {
@@ -87,7 +87,7 @@ fn good() -> Vec<(&'static str, Vec<Frame>)> {
     };
     let resume = Resume { link: "l-1".into(), token: token(), received: 41 };
     let Frame::Hello(plain) = hello(Proof::Socket, None, None) else { unreachable!("it is a Hello") };
-    let ask_status = Frame::Hello(Hello { purpose: Purpose::Status, ..plain });
+    let status_request = Frame::Hello(Hello { purpose: Purpose::Status, ..plain });
     let Frame::Welcome(plain) = welcome(Resumed::Fresh, 0) else { unreachable!("it is a Welcome") };
     let welcome_with_epoch = Frame::Welcome(Welcome { epoch: Some(Epoch("ff00".repeat(16))), ..plain });
     let status = Frame::Status(Status {
@@ -123,7 +123,7 @@ fn good() -> Vec<(&'static str, Vec<Frame>)> {
             ],
         ),
         ("hello-epoch", vec![hello(Proof::Key { epoch: Some(Epoch("00ff".repeat(16))) }, None, None)]),
-        ("hello-status", vec![ask_status]),
+        ("hello-status", vec![status_request]),
         ("status", vec![status]),
         ("welcome-epoch", vec![welcome_with_epoch]),
         ("message", vec![message(1, More::Last, MaybeRan::No, ping)]),
@@ -156,7 +156,7 @@ fn good() -> Vec<(&'static str, Vec<Frame>)> {
     ]
 }
 
-fn bad() -> Vec<(&'static str, Vec<u8>, DecodeError)> {
+fn invalid_bytes() -> Vec<(&'static str, Vec<u8>, DecodeError)> {
     let after_preface = |bytes: &[u8]| [PREFACE, bytes].concat();
     vec![
         ("empty-frame", after_preface(&[0, 0, 0, 0]), DecodeError::Empty),
@@ -199,12 +199,12 @@ fn decode(bytes: &[u8]) -> (Vec<Frame>, Option<DecodeError>) {
     }
 }
 
-fn golden(name: &str, current: &[u8]) -> Vec<u8> {
+fn read_golden(name: &str, current: &[u8]) -> Vec<u8> {
     let path = folder().join(format!("{name}.bin"));
     if !path.exists() && std::env::var_os("COFFERDAM_WRITE_GOLDEN").is_some() {
         std::fs::write(&path, current).expect("the golden folder is writable");
     }
-    std::fs::read(&path).unwrap_or_else(|error| panic!("read {}: {error}", path.display()))
+    std::fs::read(&path).unwrap_or_else(|error| panic!("cannot read {}: {error}", path.display()))
 }
 
 fn folder() -> PathBuf {

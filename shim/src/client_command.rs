@@ -1,8 +1,8 @@
-//! The words after `servers`, `tools` and `call`.
+//! Parses the command-line arguments of `servers`, `tools` and `call`.
 
 use relay_proto::name::{InvalidName, Name};
 
-/// What the client is to do.
+/// A command of the client, with its arguments.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub enum ClientCommand {
     Call {
@@ -11,7 +11,7 @@ pub enum ClientCommand {
         arguments: ArgumentSource,
     },
     Servers,
-    /// Of one server, or of all that are granted.
+    /// Lists the tools of one server, or of all granted servers.
     Tools {
         server: Option<Name>,
     },
@@ -25,7 +25,7 @@ pub enum ArgumentSource {
     Stdin,
 }
 
-/// Which command, before its words were read.
+/// Which command it is, before its arguments are parsed.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum ClientVerb {
     Call,
@@ -35,21 +35,19 @@ pub(crate) enum ClientVerb {
 
 #[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
 pub enum ClientUsageError {
-    #[error(
-        "read the command line: `call` needs a server and a tool: cofferdam-shim call SERVER TOOL [JSON|-]"
-    )]
-    CallWords,
-    #[error("read the command line: `{0}` is one word too many")]
-    ExtraWord(String),
-    #[error("read the server's name: {0}")]
-    Server(#[from] InvalidName),
-    #[error("read the command line: the tool's name is empty")]
-    Tool,
+    #[error("`call` needs a server and a tool: cofferdam-shim call SERVER TOOL [JSON|-]")]
+    MissingArguments,
+    #[error("unexpected argument `{0}`")]
+    UnexpectedArgument(String),
+    #[error("invalid server name: {0}")]
+    InvalidServerName(#[from] InvalidName),
+    #[error("the tool's name is empty")]
+    EmptyToolName,
 }
 
 impl ClientVerb {
-    pub(crate) fn from_word(word: &str) -> Option<Self> {
-        match word {
+    pub(crate) fn from_argument(argument: &str) -> Option<Self> {
+        match argument {
             "call" => Some(Self::Call),
             "servers" => Some(Self::Servers),
             "tools" => Some(Self::Tools),
@@ -57,30 +55,30 @@ impl ClientVerb {
         }
     }
 
-    pub(crate) fn with_words(self, words: Vec<String>) -> Result<ClientCommand, ClientUsageError> {
-        let mut words = words.into_iter();
+    pub(crate) fn parse_arguments(self, arguments: Vec<String>) -> Result<ClientCommand, ClientUsageError> {
+        let mut arguments = arguments.into_iter();
         let command = match self {
             Self::Call => {
-                let (Some(server), Some(tool)) = (words.next(), words.next()) else {
-                    return Err(ClientUsageError::CallWords);
+                let (Some(server), Some(tool)) = (arguments.next(), arguments.next()) else {
+                    return Err(ClientUsageError::MissingArguments);
                 };
                 if tool.is_empty() {
-                    return Err(ClientUsageError::Tool);
+                    return Err(ClientUsageError::EmptyToolName);
                 }
-                let arguments = match words.next() {
+                let source = match arguments.next() {
                     None => ArgumentSource::None,
-                    Some(word) if word == "-" => ArgumentSource::Stdin,
+                    Some(text) if text == "-" => ArgumentSource::Stdin,
                     Some(text) => ArgumentSource::Given(text),
                 };
-                ClientCommand::Call { server: server.parse()?, tool, arguments }
+                ClientCommand::Call { server: server.parse()?, tool, arguments: source }
             }
             Self::Servers => ClientCommand::Servers,
             Self::Tools => {
-                ClientCommand::Tools { server: words.next().map(|name| name.parse()).transpose()? }
+                ClientCommand::Tools { server: arguments.next().map(|name| name.parse()).transpose()? }
             }
         };
-        match words.next() {
-            Some(extra) => Err(ClientUsageError::ExtraWord(extra)),
+        match arguments.next() {
+            Some(extra) => Err(ClientUsageError::UnexpectedArgument(extra)),
             None => Ok(command),
         }
     }
@@ -90,38 +88,38 @@ impl ClientVerb {
 mod tests {
     use super::*;
 
-    fn read(verb: ClientVerb, words: &[&str]) -> Result<ClientCommand, String> {
-        let words = words.iter().map(|word| (*word).to_owned()).collect();
-        verb.with_words(words).map_err(|error| error.to_string())
+    fn parse(verb: ClientVerb, arguments: &[&str]) -> Result<ClientCommand, String> {
+        let arguments = arguments.iter().map(|argument| (*argument).to_owned()).collect();
+        verb.parse_arguments(arguments).map_err(|error| error.to_string())
     }
 
     #[test]
-    fn words_become_commands() {
-        assert_eq!(read(ClientVerb::Servers, &[]), Ok(ClientCommand::Servers));
-        assert_eq!(read(ClientVerb::Tools, &[]), Ok(ClientCommand::Tools { server: None }));
+    fn arguments_become_commands() {
+        assert_eq!(parse(ClientVerb::Servers, &[]), Ok(ClientCommand::Servers));
+        assert_eq!(parse(ClientVerb::Tools, &[]), Ok(ClientCommand::Tools { server: None }));
         assert_eq!(
-            read(ClientVerb::Tools, &["github"]),
+            parse(ClientVerb::Tools, &["github"]),
             Ok(ClientCommand::Tools { server: "github".parse().ok() })
         );
         let call = |arguments: ArgumentSource| {
             Ok(ClientCommand::Call { server: "github".parse().unwrap(), tool: "Get Me".into(), arguments })
         };
-        assert_eq!(read(ClientVerb::Call, &["github", "Get Me"]), call(ArgumentSource::None));
-        assert_eq!(read(ClientVerb::Call, &["github", "Get Me", "-"]), call(ArgumentSource::Stdin));
+        assert_eq!(parse(ClientVerb::Call, &["github", "Get Me"]), call(ArgumentSource::None));
+        assert_eq!(parse(ClientVerb::Call, &["github", "Get Me", "-"]), call(ArgumentSource::Stdin));
         assert_eq!(
-            read(ClientVerb::Call, &["github", "Get Me", "{}"]),
+            parse(ClientVerb::Call, &["github", "Get Me", "{}"]),
             call(ArgumentSource::Given("{}".into()))
         );
     }
 
     #[test]
-    fn wrong_words_are_refused_with_a_reason() {
-        let error = |verb, words: &[&str]| read(verb, words).unwrap_err();
+    fn wrong_arguments_are_refused_with_a_reason() {
+        let error = |verb, arguments: &[&str]| parse(verb, arguments).unwrap_err();
         assert!(error(ClientVerb::Call, &["github"]).contains("call SERVER TOOL [JSON|-]"));
-        assert!(error(ClientVerb::Call, &["A B", "tool"]).starts_with("read the server's name: `A B`"));
+        assert!(error(ClientVerb::Call, &["A B", "tool"]).starts_with("invalid server name: `A B`"));
         assert!(error(ClientVerb::Call, &["github", ""]).contains("name is empty"));
-        assert!(error(ClientVerb::Call, &["a", "b", "{}", "c"]).contains("`c` is one word too many"));
-        assert!(error(ClientVerb::Servers, &["a"]).contains("`a` is one word too many"));
-        assert!(error(ClientVerb::Tools, &["a", "b"]).contains("`b` is one word too many"));
+        assert!(error(ClientVerb::Call, &["a", "b", "{}", "c"]).contains("unexpected argument `c`"));
+        assert!(error(ClientVerb::Servers, &["a"]).contains("unexpected argument `a`"));
+        assert!(error(ClientVerb::Tools, &["a", "b"]).contains("unexpected argument `b`"));
     }
 }

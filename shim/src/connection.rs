@@ -22,19 +22,18 @@ pub(crate) struct Connection {
 }
 
 /// A new connection, and the proof to send in Hello.
-pub(crate) struct Opened {
+pub(crate) struct OpenedConnection {
     pub(crate) connection: Connection,
     /// The sidecar's address.
     pub(crate) address: Address,
     pub(crate) proof: Proof,
-    /// The lock that a shim with a key holds until the Welcome's epoch is stored.
-    pub(crate) held: Option<HeldKey>,
+    /// The lock on the sandbox's key, which is held until the Welcome's epoch is stored; `None` without a key.
+    pub(crate) held_key: Option<HeldKey>,
 }
 
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ConnectError {
-    /// The connection was inherited, and cannot be opened again.
-    #[error("the link was the inherited descriptor {0}, which ended and cannot be opened again")]
+    #[error("the connection was the inherited file descriptor {0}, which was closed and cannot be reopened")]
     CannotReopen(i32),
     #[error("connect to {address}: {source}{}", hint(.address, .source))]
     Connect { address: Address, source: io::Error },
@@ -50,17 +49,17 @@ pub(crate) enum ConnectError {
     #[error("{socket}; and {enrolment}")]
     NoDefault { socket: Box<Self>, enrolment: String },
     /// No address was given, and no default socket exists.
-    #[error("connect to the sidecar or a hub: there is no socket at {}", listed(.0))]
+    #[error("connect to the sidecar or a hub: there is no socket at {}", list_paths(.0))]
     NoSocket(SocketSearch),
     #[error(
-        "connect to {address}: {source}; if it is the right one, name it with --relay or COFFERDAM_RELAY"
+        "connect to {address}: {source}; if this is the intended socket, give its address with --relay or COFFERDAM_RELAY"
     )]
     Untrusted { address: Address, source: UntrustedSocket },
     #[error("this version cannot connect to {0}")]
     UnsupportedAddress(Address),
     #[cfg(not(feature = "tls"))]
     #[error(
-        "connect to {0}: this build of cofferdam-shim has no TLS; use the usual build, or a `unix:` or `vsock:` link"
+        "connect to {0}: this build of cofferdam-shim has no TLS; use the default build, or a `unix:` or `vsock:` link"
     )]
     NoTls(Address),
     #[cfg(feature = "tls")]
@@ -74,7 +73,7 @@ pub(crate) enum ConnectError {
     /// A peer at the port is not the sidecar.
     #[cfg(feature = "tls")]
     #[error("accept at {address}: {source}")]
-    NotTheSidecar { address: Address, source: Box<relay_carriage::entrance::EntranceError> },
+    NotTheSidecar { address: Address, source: Box<relay_carriage::inbound::InboundError> },
     #[error(
         "connect to {address}: {source}; does this machine have a vsock device, and does the host listen on that port \
          (`relay.vsock-dir`)?"
@@ -94,10 +93,9 @@ impl ConnectError {
     }
 }
 
-fn listed(sockets: &SocketSearch) -> String {
-    let places: Vec<String> =
-        sockets.places().iter().map(|path| format!("unix:{}", path.display())).collect();
-    places.join(", ")
+fn list_paths(sockets: &SocketSearch) -> String {
+    let paths: Vec<String> = sockets.paths().iter().map(|path| format!("unix:{}", path.display())).collect();
+    paths.join(", ")
 }
 
 /// A reason that the error number does not give: a seccomp filter forbids Unix sockets, whatever their path.

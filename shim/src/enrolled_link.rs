@@ -1,6 +1,6 @@
-//! A connection with the sandbox's key: find the enrolment, dial, then take the lock and present the key.
+//! Connects with the sandbox's key: finds the enrolment, dials, then takes the lock and presents the key.
 //!
-//! The lock is taken only after the connection is up, so that an address that does not answer delays no other shim.
+//! The lock is taken only after the connection is up, so that an address that does not respond delays no other shim.
 
 use std::time::Duration;
 
@@ -8,12 +8,12 @@ use relay_carriage::dial::Dial;
 use relay_proto::address::{Address, HostPort};
 use relay_proto::decoder::Decoder;
 
-use crate::connection::{ConnectError, Connection, Opened};
+use crate::connection::{ConnectError, Connection, OpenedConnection};
 use crate::network::Network;
 use crate::state::{EnrolmentState, StateError};
 use crate::stream::Stream;
 
-/// Bounds everything until both sides have proved their keys.
+/// The timeout from the start of the connection until both sides have proved their keys.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Connects to `relay`, or to the address in the enrolment.
@@ -21,7 +21,7 @@ pub(crate) async fn connect(
     state: EnrolmentState,
     relay: Option<Address>,
     network: Network,
-) -> Result<Opened, ConnectError> {
+) -> Result<OpenedConnection, ConnectError> {
     let saved = state.find().await?;
     let relay = relay.unwrap_or_else(|| saved.relay.clone());
     let target = match &relay {
@@ -39,9 +39,9 @@ pub(crate) async fn connect(
     };
     let stream =
         dialled.map_err(|source| ConnectError::Dial { address: relay.clone(), source: Box::new(source) })?;
-    let (lock, proof) = state.hold(&saved.identity.public()).await?;
+    let (held_key, proof) = state.hold(&saved.identity.public()).await?;
     let connection = Connection { stream: Stream::from_async(stream), decoder: Decoder::new() };
-    Ok(Opened { connection, address: relay, proof, held: Some(lock) })
+    Ok(OpenedConnection { connection, address: relay, proof, held_key: Some(held_key) })
 }
 
 impl From<StateError> for ConnectError {

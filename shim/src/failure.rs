@@ -9,16 +9,17 @@ pub(crate) struct Failure {
     /// A code of the relay protocol, or one of the constants here.
     pub(crate) code: String,
     pub(crate) message: String,
-    /// The JSON-RPC error number, if the server itself answered with an error; the signal, if one ended the command.
+    /// The JSON-RPC error number, if the server itself responded with an error; the number of the signal, if a signal ended
+    /// the command.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) number: Option<i64>,
 }
 
-/// The server answered with an error of its own, or with something that cannot be used.
+/// The server responded with an error of its own, or with a message that cannot be used.
 pub(crate) const SERVER_ERROR: &str = "server_error";
 /// A signal ended the command.
 const INTERRUPTED: &str = "interrupted";
-/// The arguments cannot be sent.
+/// The arguments of the command are invalid.
 const ARGUMENTS_INVALID: &str = "arguments_invalid";
 
 impl Failure {
@@ -26,13 +27,13 @@ impl Failure {
         Self { code: code.into(), message: message.into(), number: None }
     }
 
-    /// Nothing ran.
+    /// The relay is unavailable: nothing ran.
     pub(crate) fn unavailable(why: &str) -> Self {
         Self::new(Code::RelayUnavailable.as_str(), why)
     }
 
-    /// The server broke MCP; what was asked of it may have run.
-    pub(crate) fn unusable(why: &str) -> Self {
+    /// The server violated MCP; the request may have run.
+    pub(crate) fn unusable_response(why: &str) -> Self {
         Self::new(SERVER_ERROR, why)
     }
 
@@ -41,11 +42,11 @@ impl Failure {
     }
 
     pub(crate) fn interrupted(signal: i32) -> Self {
-        let message = format!("signal {signal} ended the command; what was running may have run");
+        let message = format!("signal {signal} ended the command; a call in progress may have run");
         Self { code: INTERRUPTED.into(), message, number: Some(signal.into()) }
     }
 
-    /// The same failure of a request that changes nothing, such as the handshake: no tool ran.
+    /// Converts the failure of a request that runs no tool, such as the handshake: its outcome is never unknown.
     pub(crate) fn without_effect(self, request: &str) -> Self {
         match self.code.as_str() {
             SERVER_ERROR => {
@@ -53,7 +54,7 @@ impl Failure {
                 Self { code: Code::ServerUnavailable.as_str().into(), message, number: self.number }
             }
             code if code == Code::OutcomeUnknown.as_str() => {
-                let message = format!("the server did not answer {request}: {}", self.message);
+                let message = format!("the server did not respond to {request}: {}", self.message);
                 Self::new(Code::ServerUnavailable.as_str(), message)
             }
             _ => self,
@@ -64,7 +65,7 @@ impl Failure {
         self.code == INTERRUPTED
     }
 
-    /// 69 only where nothing ran, so that a script may try again: what may have run is 1, as an error of the tool is.
+    /// 69 only if nothing ran, so that a script may try again. A call that may have run gives 1, like an error of the tool.
     pub(crate) fn exit_code(&self) -> u8 {
         match (self.code.as_str(), self.code.parse()) {
             (INTERRUPTED, _) => {
@@ -101,7 +102,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_what_did_not_run_is_unavailable() {
+    fn exit_code_69_means_that_nothing_ran() {
         let exit = |code: &str| Failure::new(code, "").exit_code();
         assert_eq!(["relay_unavailable", "server_unavailable", "credential_unavailable"].map(exit), [69; 3]);
         assert_eq!(

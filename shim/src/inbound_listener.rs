@@ -1,15 +1,15 @@
 //! A port that the host dials, by TCP or by vsock, and the handshakes in progress on it.
 //!
-//! Must stay true: a connection is returned only after its peer proved the pinned key; handshakes in progress are
-//! bounded, and one more aborts the oldest.
+//! Must stay true: a connection is returned only after its peer proved the pinned key; the number of
+//! handshakes in progress is limited, and a further one aborts the oldest.
 
 use std::collections::VecDeque;
 use std::io;
 use std::time::Duration;
 
-use relay_carriage::entrance::{self, EntranceError};
 use relay_carriage::identity::Identity;
-use relay_carriage::tls::Inside;
+use relay_carriage::inbound::{self, InboundError};
+use relay_carriage::tls::StreamProtocol;
 use relay_carriage::{BoxedStream, vsock};
 use relay_proto::address::ListenAddress;
 use relay_proto::key::PublicKey;
@@ -20,7 +20,7 @@ use tokio::time::{sleep, timeout};
 /// How an accepted connection is authenticated, and what it carries.
 #[derive(Clone, Debug)]
 pub(crate) struct HandshakeConfig {
-    pub(crate) inside: Inside,
+    pub(crate) protocol: StreamProtocol,
     /// Generated for this process: the host identifies the sandbox by the address that it dialled.
     pub(crate) identity: Identity,
     /// The sidecar's key.
@@ -31,8 +31,8 @@ pub(crate) struct HandshakeConfig {
 pub(crate) struct InboundListener {
     listener: Listener,
     config: HandshakeConfig,
-    handshakes: JoinSet<Result<BoxedStream, EntranceError>>,
-    /// Of the handshakes in progress, the oldest first.
+    handshakes: JoinSet<Result<BoxedStream, InboundError>>,
+    /// The handles of the handshakes in progress, the oldest first.
     abort_handles: VecDeque<AbortHandle>,
 }
 
@@ -46,11 +46,11 @@ impl InboundListener {
     }
 
     /// The next connection whose peer proved the pinned key, or the failure of one that did not. Cancel-safe.
-    pub(crate) async fn next(&mut self) -> Result<BoxedStream, EntranceError> {
+    pub(crate) async fn next(&mut self) -> Result<BoxedStream, InboundError> {
         loop {
             tokio::select! {
                 Some(entered) = self.handshakes.join_next() => {
-                    // An aborted one made room for another.
+                    // An aborted handshake made room for a newer one.
                     if let Ok(entered) = entered {
                         return entered;
                     }
@@ -71,9 +71,9 @@ impl InboundListener {
         {
             oldest.abort();
         }
-        let HandshakeConfig { inside, identity, pin } = self.config.clone();
+        let HandshakeConfig { protocol, identity, pin } = self.config.clone();
         self.abort_handles.push_back(self.handshakes.spawn(async move {
-            let handshake = entrance::enter_for(inside, stream, &identity, &pin);
+            let handshake = inbound::accept_inbound_for(protocol, stream, &identity, &pin);
             timeout(HANDSHAKE_TIMEOUT, handshake).await.map_err(io::Error::from)?
         }));
     }
@@ -89,7 +89,7 @@ pub(crate) fn advice(endpoint: &ListenAddress, error: &io::Error) -> &'static st
     }
 }
 
-/// The sidecar needs one; the rest leaves room for peers that stall.
+/// The sidecar needs one handshake at a time; the others leave room for peers that stall.
 const MAX_HANDSHAKES: usize = 8;
 /// A handshake takes a round trip or two.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);

@@ -1,34 +1,33 @@
 //! The shim: carries MCP between a harness's stdio and the sidecar, and holds no secret.
 //!
-//! One task on one thread owns everything, so there are no locks and a message costs one read and one write on its
-//! way. What must stay true: the process never ends while its stdin is open (unless signalled, or stdout is closed),
-//! every request gets exactly one response, stdout is data only, and nothing of the environment is forwarded.
+//! One task on one thread owns everything, so a message costs one read and one write on its way. What must stay true:
+//! the process never ends while its stdin is open (unless signalled, or stdout is closed), every request gets exactly
+//! one response, stdout is data only, and no environment variable is forwarded.
 //!
 //! | module | what it holds |
 //! |---|---|
 //! | [`options`], [`network`] | command line and environment |
 //! | [`timing`] | every timeout and pause |
-//! | `relay_loop` | the one loop: readiness in, calls on `relay_state`, bytes out |
-//! | `relay_state` | the state of the relay: what a line, a frame or a deadline leads to; no I/O |
-//! | `pending`, `server_requests`, `pacing` | requests without a response, of either side; when to connect again |
-//! | `answer` | error responses that the shim itself makes |
-//! | `client`, [`client_command`] | `cofferdam-shim servers`, `tools` and `call`: the same tools for scripts |
+//! | `relay_loop` | the event loop: waits, calls `relay_state`, writes its output |
+//! | `relay_state` | the state of the relay: handles lines, frames and deadlines, without I/O |
+//! | `pending`, `server_requests`, `reconnect_backoff` | requests without a response, of the harness and of the server; when to connect again |
+//! | `shim_error` | the content of error responses that the shim itself makes |
+//! | `client`, [`client_command`] | `cofferdam-shim servers`, `tools` and `call`, for scripts |
 //! | [`hub`] | `cofferdam-shim hub`: carries the links of all shims of a sandbox through its one pipe |
-//! | `lines` | bytes from the harness → lines |
+//! | `lines` | splitting bytes into lines |
 //! | `link`, `enrolled_link` | opening a connection: where to, and with the sandbox's key |
-//! | [`default_socket`] | where hub and shims meet if nothing is configured |
+//! | [`default_socket`] | the socket of hub and shims if none is configured |
 //! | `connection`, `stream` | an open connection; reading and writing it over any transport |
 //! | `loopback` | a link to a hub where Unix sockets are forbidden |
 //! | `inbound_listener`, `listen` | a port that the host dials, and a link through it |
-//! | `fork_sign` | whether the sandbox was copied while the shim runs |
+//! | `fork_detector` | whether the sandbox was copied while the shim runs |
 //! | `state` | the sandbox's key and where it comes from (`state_without_tls`: none) |
-//! | `status`, `failure` | `cofferdam-shim status`; why a command has no result, and its exit code |
-//! | `stderr_log` | problems, each reported once on stderr |
+//! | `status`, `failure` | `cofferdam-shim status`; why a command failed, and its exit code |
+//! | `stderr_log` | messages on stderr: each problem once, and the progress of a call |
 //! | `socket`, `stdio`, `pipe`, `queue` | non-blocking I/O, without changing flags that the harness shares |
 
 #![forbid(unsafe_code)]
 
-mod answer;
 mod client;
 pub mod client_command;
 mod connection;
@@ -39,7 +38,7 @@ mod enrolled_link;
 #[path = "enrolled_link_without_tls.rs"]
 mod enrolled_link;
 mod failure;
-mod fork_sign;
+mod fork_detector;
 #[cfg(feature = "hub")]
 pub mod hub;
 #[cfg(feature = "tls")]
@@ -51,13 +50,14 @@ mod listen;
 mod loopback;
 pub mod network;
 pub mod options;
-mod pacing;
 mod pending;
 mod pipe;
 mod queue;
+mod reconnect_backoff;
 mod relay_loop;
 mod relay_state;
 mod server_requests;
+mod shim_error;
 mod socket;
 #[cfg(feature = "tls")]
 mod state;
@@ -73,9 +73,9 @@ pub mod timing;
 /// Entry points of the fuzz targets.
 #[cfg(fuzzing)]
 pub mod fuzzing {
-    /// Runs one schedule of events; panics if an invariant is broken.
-    pub fn play(script: &[(u8, u8)]) {
-        super::relay_state::model::play(script);
+    /// Runs one script of events; panics if an invariant is broken.
+    pub fn run_script(script: &[(u8, u8)]) {
+        super::relay_state::model::run_script(script);
     }
 }
 
@@ -142,11 +142,11 @@ const EX_UNAVAILABLE: u8 = 69;
 const EX_OSERR: u8 = 71;
 const EX_IOERR: u8 = 74;
 
-/// The report on stdout, a failure on stderr; with JSON both on stdout.
+/// Prints the report to stdout and a failure to stderr; with JSON both to stdout.
 fn show_status(options: Options, format: OutputFormat) -> ExitCode {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_io().enable_time().build();
     let report = match runtime {
-        Ok(runtime) => runtime.block_on(status::ask(options, format)),
+        Ok(runtime) => runtime.block_on(status::report(options, format)),
         Err(error) => {
             print_error(&format!("start: {error}"));
             return ExitCode::from(EX_OSERR);
@@ -173,7 +173,7 @@ fn run(options: Options) -> io::Result<()> {
     runtime.block_on(async {
         let mut interrupt = signal(SignalKind::interrupt())?;
         let mut terminate = signal(SignalKind::terminate())?;
-        // In a task of its own: the loop polls `stop` with each message, and polling signals is slow.
+        // In a separate task: the loop polls `stop` with each message, and polling signals is slow.
         let (stop, stopped) = oneshot::channel();
         let mut signals = JoinSet::new();
         signals.spawn(async move {

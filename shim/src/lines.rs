@@ -1,22 +1,25 @@
-//! Bytes from the harness → lines.
+//! Splits bytes into lines: those of the harness, and in the client those of the relay.
 //!
 //! A line ends at `\n`; `\r\n`, empty lines and a last line without an end are tolerated. A line over the limit is
-//! discarded as it arrives, while its id is searched for. An idle splitter holds at most [`MAX_IDLE_BUFFER`] bytes.
+//! discarded as it arrives, while its id is searched for. Without a partial line, [`Lines`] holds at most
+//! [`MAX_IDLE_BUFFER`] bytes.
 
 use relay_proto::limits::MAX_IDLE_BUFFER;
 
 use relay_proto::oversize::{IdSearch, MessageKind};
 
-/// Splits bytes into lines.
+/// A buffer of received bytes, and where its next line begins.
 #[derive(Debug)]
 pub(crate) struct Lines {
-    /// All initialised; only `start..end` came from the harness.
+    /// All bytes are initialised; only `start..end` were received.
     buffer: Vec<u8>,
     start: usize,
     end: usize,
-    /// Up to here there is no line end.
+    /// There is no line end in `start..scanned`.
     scanned: usize,
-    max: usize,
+    /// The limit for a line, in bytes.
+    max_line: usize,
+    /// Searches for the id in a line over the limit, while that is discarded.
     discarding: Option<IdSearch>,
 }
 
@@ -30,8 +33,8 @@ pub(crate) enum Line<'a> {
 }
 
 impl Lines {
-    pub(crate) fn new(max: usize) -> Self {
-        Self { buffer: Vec::new(), start: 0, end: 0, scanned: 0, max, discarding: None }
+    pub(crate) fn new(max_line: usize) -> Self {
+        Self { buffer: Vec::new(), start: 0, end: 0, scanned: 0, max_line, discarding: None }
     }
 
     /// A buffer to read into; report what was read with [`Self::filled`].
@@ -43,7 +46,7 @@ impl Lines {
             if self.buffer.len() - self.end < MIN_SPARE {
                 // Doubling keeps the total copying linear; the limit for a line bounds the buffer.
                 let wanted = (self.end * 2)
-                    .clamp(self.end + MIN_SPARE, (self.max + MIN_SPARE).max(self.end + MIN_SPARE));
+                    .clamp(self.end + MIN_SPARE, (self.max_line + MIN_SPARE).max(self.end + MIN_SPARE));
                 self.buffer.resize(wanted, 0);
             }
         }
@@ -70,7 +73,7 @@ impl Lines {
                 return Some(Line::TooLarge { id: scanner.finish(MessageKind::Request) });
             }
             let bytes = self.buffer[line.clone()].trim_ascii_end();
-            if bytes.len() > self.max {
+            if bytes.len() > self.max_line {
                 let mut scanner = IdSearch::default();
                 scanner.feed(bytes);
                 return Some(Line::TooLarge { id: scanner.finish(MessageKind::Request) });
@@ -81,7 +84,7 @@ impl Lines {
         }
     }
 
-    /// At the end of input: a last line without a line end.
+    /// Returns the last line at the end of input, if it has no line end.
     pub(crate) fn last(&mut self) -> Option<Line<'_>> {
         if self.start == self.end && self.discarding.is_none() {
             return None;
@@ -93,7 +96,7 @@ impl Lines {
 
     /// Called when no complete line is buffered: discards a line over the limit, frees memory that is not needed.
     fn trim_buffer(&mut self) {
-        if self.end - self.start > self.max || self.discarding.is_some() {
+        if self.end - self.start > self.max_line || self.discarding.is_some() {
             self.discarding.get_or_insert_default().feed(&self.buffer[self.start..self.end]);
             self.start = self.end;
         }
@@ -106,7 +109,7 @@ impl Lines {
     }
 }
 
-/// What [`Lines::spare`] offers at least, in bytes.
+/// The least number of bytes that [`Lines::spare`] returns.
 const MIN_SPARE: usize = 16 * 1024;
 
 #[cfg(test)]
@@ -115,7 +118,7 @@ mod tests {
 
     /// All lines when the bytes arrive in pieces of `piece`.
     fn split(bytes: &[u8], max: usize, piece: usize) -> Vec<Result<String, Option<String>>> {
-        let own = |line: Line<'_>| match line {
+        let to_owned = |line: Line<'_>| match line {
             Line::TooLarge { id } => Err(id.map(|id| String::from_utf8(id.into()).unwrap())),
             Line::Whole(line) => Ok(String::from_utf8(line.to_vec()).unwrap()),
         };
@@ -124,10 +127,10 @@ mod tests {
             lines.spare()[..piece.len()].copy_from_slice(piece);
             lines.filled(piece.len());
             while let Some(line) = lines.next() {
-                found.push(own(line));
+                found.push(to_owned(line));
             }
         }
-        found.extend(lines.last().map(own));
+        found.extend(lines.last().map(to_owned));
         assert_eq!(lines.last(), None);
         assert_eq!(lines.start, lines.end);
         found
@@ -168,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_over_the_limit_is_not_kept() {
+    fn a_line_over_the_limit_is_not_buffered() {
         let mut lines = Lines::new(100_000);
         for _ in 0..1000 {
             lines.spare()[..10_000].fill(b'x');

@@ -1,40 +1,40 @@
-//! `listen:HOST:PORT` and `listen:vsock:PORT`: a port that the sidecar dials, with the pinned key.
+//! `listen:HOST:PORT` and `listen:vsock:PORT`: a port that the sidecar dials, where it must prove the pinned key.
 //!
-//! Must stay true: a peer that does not prove the key never ends the present connection.
+//! Must stay true: a peer that does not prove the key never ends the current connection.
 
 use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use relay_carriage::identity::Identity;
-use relay_carriage::tls::Inside;
+use relay_carriage::tls::StreamProtocol;
 use relay_proto::address::{Address, ListenAddress};
 use relay_proto::control::Proof;
 use relay_proto::decoder::Decoder;
 use tokio::time::sleep;
 
-use crate::connection::{ConnectError, Connection, Opened};
+use crate::connection::{ConnectError, Connection, OpenedConnection};
 use crate::inbound_listener::{HandshakeConfig, InboundListener};
 use crate::network::Network;
 use crate::stream::Stream;
 
 /// A port that stays open between connections.
 #[derive(Clone, Debug)]
-pub(crate) struct Port {
+pub(crate) struct ListenPort {
     endpoint: ListenAddress,
     config: HandshakeConfig,
-    /// `None` before the first use, and while a call to `next` waits at it.
-    open: Arc<Mutex<Option<InboundListener>>>,
+    /// `None` before the first use, and while a call to `next` uses it.
+    listener: Arc<Mutex<Option<InboundListener>>>,
 }
 
-impl Port {
-    /// The port that is open already, or a new one.
-    pub(crate) fn reopen(
-        before: Option<Self>,
+impl ListenPort {
+    /// Returns the existing port, or creates one, which is opened at its first use.
+    pub(crate) fn existing_or_new(
+        existing: Option<Self>,
         endpoint: ListenAddress,
         network: &Network,
     ) -> Result<Self, ConnectError> {
-        if let Some(port) = before {
+        if let Some(port) = existing {
             return Ok(port);
         }
         let pin =
@@ -45,18 +45,18 @@ impl Port {
         })?;
         Ok(Self {
             endpoint,
-            config: HandshakeConfig { inside: Inside::Link, identity, pin },
-            open: Arc::default(),
+            config: HandshakeConfig { protocol: StreamProtocol::Link, identity, pin },
+            listener: Arc::default(),
         })
     }
 
     /// The next connection whose peer proved the pinned key, or the failure of one that did not.
-    pub(crate) async fn next(self) -> Result<Opened, ConnectError> {
-        let kept = self.kept().take();
-        let mut open = match kept {
-            Some(open) => open,
+    pub(crate) async fn next(self) -> Result<OpenedConnection, ConnectError> {
+        let existing = self.lock_listener().take();
+        let mut listener = match existing {
+            Some(listener) => listener,
             None => match InboundListener::open(&self.endpoint, self.config.clone()).await {
-                Ok(open) => open,
+                Ok(listener) => listener,
                 Err(source) => {
                     // The loop itself does not pause before it retries.
                     sleep(PORT_RETRY).await;
@@ -64,24 +64,24 @@ impl Port {
                 }
             },
         };
-        let entered = open.next().await;
-        *self.kept() = Some(open);
+        let entered = listener.next().await;
+        *self.lock_listener() = Some(listener);
         let address = Address::Listen(self.endpoint);
         match entered {
             Ok(stream) => {
                 let connection = Connection { stream: Stream::from_async(stream), decoder: Decoder::new() };
-                Ok(Opened { connection, address, proof: Proof::Socket, held: None })
+                Ok(OpenedConnection { connection, address, proof: Proof::Socket, held_key: None })
             }
             Err(source) => Err(ConnectError::NotTheSidecar { address, source: Box::new(source) }),
         }
     }
 
-    fn kept(&self) -> MutexGuard<'_, Option<InboundListener>> {
-        self.open.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock_listener(&self) -> MutexGuard<'_, Option<InboundListener>> {
+        self.listener.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// The pause before a port in use is tried again.
+/// The pause after a port could not be opened.
 const PORT_RETRY: Duration = Duration::from_secs(1);
 
 #[cfg(test)]
@@ -96,9 +96,9 @@ mod tests {
         let endpoint: ListenAddress = taken.local_addr().unwrap().to_string().parse().unwrap();
         let pin = Identity::generate().unwrap().public();
         let network = Network { pin: Some(pin), ..Network::default() };
-        let port = Port::reopen(None, endpoint, &network).unwrap();
+        let port = ListenPort::existing_or_new(None, endpoint, &network).unwrap();
         let began = Instant::now();
         assert!(matches!(port.next().await, Err(ConnectError::Listen { .. })));
-        assert!(began.elapsed() >= PORT_RETRY, "the loop would retry at once");
+        assert!(began.elapsed() >= PORT_RETRY, "`next` must pause, because the loop retries at once");
     }
 }

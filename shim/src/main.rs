@@ -1,4 +1,4 @@
-//! The binary: everything is in the library, so that the sidecar's demo can run it too.
+//! The binary: everything is in the library, so that the sidecar's demo can run the shim too.
 
 use std::process::ExitCode;
 

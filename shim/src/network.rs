@@ -6,7 +6,7 @@ use relay_proto::address::{Address, HostPort, ListenAddress};
 #[cfg(feature = "tls")]
 use relay_proto::key::{InvalidKey, PublicKey};
 
-/// The proxies for outgoing links, and the key that may dial in.
+/// The options for links over a network.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct Network {
     #[cfg(feature = "tls")]
@@ -32,11 +32,11 @@ pub enum NetworkUsageError {
     )]
     Exposed(HostPort),
     #[cfg(feature = "tls")]
-    #[error("read {origin}: {source}; use what `cofferdam key` prints on the host")]
-    Pin { origin: &'static str, source: InvalidKey },
+    #[error("invalid {origin}: {source}; use the key that `cofferdam key` prints on the host")]
+    InvalidPin { origin: &'static str, source: InvalidKey },
     #[cfg(feature = "tls")]
-    #[error("read --proxy: {0}")]
-    Proxy(#[from] InvalidProxy),
+    #[error("invalid --proxy: {0}")]
+    InvalidProxy(#[from] InvalidProxy),
     #[cfg(feature = "tls")]
     #[error(
         "listen for the sidecar: any program could dial in; give the sidecar's key with --pin KEY or COFFERDAM_PIN, as \
@@ -50,6 +50,7 @@ pub enum NetworkUsageError {
 pub(crate) struct RawNetworkOptions<'a> {
     pub(crate) relay: Option<&'a Address>,
     pub(crate) proxy: Option<String>,
+    /// The flag or variable that holds the pin, and its text.
     pub(crate) pin: Option<(&'static str, String)>,
     pub(crate) expose: Expose,
 }
@@ -80,7 +81,8 @@ impl Network {
             };
             let pin = match pin {
                 Some((origin, text)) => {
-                    let key = text.parse().map_err(|source| NetworkUsageError::Pin { origin, source })?;
+                    let key =
+                        text.parse().map_err(|source| NetworkUsageError::InvalidPin { origin, source })?;
                     Some(key)
                 }
                 None => None,

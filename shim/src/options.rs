@@ -22,31 +22,31 @@ pub struct Options {
     /// `None`: the address in the enrolment, or else a default socket.
     pub relay: Option<Address>,
     pub default_sockets: SocketSearch,
-    /// Which server; `None` means the grant's only one.
+    /// The server to use; `None` means the grant's only server.
     pub server: Option<Name>,
     pub network: Network,
     /// The directory of the sandbox's key.
     pub state: PathBuf,
-    pub sources: Sources,
+    pub enrolment_sources: EnrolmentSources,
 }
 
 /// Where an enrolment string may come from, in order of precedence. Never from the command line, which other users can
 /// read.
 #[derive(Clone, Eq, PartialEq)]
-pub struct Sources {
+pub struct EnrolmentSources {
     /// The value of COFFERDAM_ENROLL.
     pub variable: Option<String>,
     /// The value of COFFERDAM_ENROLL_FILE.
     pub file: Option<PathBuf>,
-    /// For harnesses that forward no environment.
+    /// Read too, for harnesses that forward no environment.
     pub default_file: PathBuf,
 }
 
 /// Does not print the variable, which holds a ticket.
-impl fmt::Debug for Sources {
+impl fmt::Debug for EnrolmentSources {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let variable = self.variable.as_ref().map(|_| "…");
-        f.debug_struct("Sources")
+        f.debug_struct("EnrolmentSources")
             .field("variable", &variable)
             .field("file", &self.file)
             .finish_non_exhaustive()
@@ -83,18 +83,18 @@ pub enum UsageError {
     Hub(#[from] HubUsageError),
     #[error(transparent)]
     Network(#[from] NetworkUsageError),
-    #[error("read {place}: it is not UTF-8")]
-    NotUtf8 { place: &'static str },
-    #[error("read {place}: {source}")]
-    Relay { place: &'static str, source: InvalidAddress },
-    #[error("read --server: {source}")]
-    Server { source: InvalidName },
-    #[error("read the command line: {flag} is given twice")]
-    Twice { flag: &'static str },
-    #[error("read the command line: `{0}` is not known")]
-    Unknown(String),
-    #[error("read the command line: {flag} needs a value")]
-    Value { flag: &'static str },
+    #[error("invalid {origin}: it is not UTF-8")]
+    NotUtf8 { origin: &'static str },
+    #[error("invalid {origin}: {source}")]
+    InvalidRelay { origin: &'static str, source: InvalidAddress },
+    #[error("invalid --server: {source}")]
+    InvalidServer { source: InvalidName },
+    #[error("{flag} is given twice")]
+    RepeatedFlag { flag: &'static str },
+    #[error("unknown option or command `{0}`")]
+    UnknownArgument(String),
+    #[error("{flag} needs a value")]
+    MissingValue { flag: &'static str },
 }
 
 /// Reads the arguments after the program's name. The command line takes precedence over the environment.
@@ -113,13 +113,13 @@ pub fn parse(
     let (mut relay, mut server, mut state, mut proxy, mut pin) = (None, None, None, None, None);
     let mut expose = Expose::No;
     let (mut subcommand, mut format) = (Subcommand::Relay, None);
-    let (mut first, mut words) = (true, Vec::new());
+    let (mut first, mut operands) = (true, Vec::new());
     while let Some(argument) = arguments.next() {
         let argument =
-            argument.into_string().map_err(|_| UsageError::NotUtf8 { place: "the command line" })?;
-        let is_word = argument == "-" || !argument.starts_with('-');
-        if is_word && matches!(subcommand, Subcommand::Client(_)) {
-            words.push(argument);
+            argument.into_string().map_err(|_| UsageError::NotUtf8 { origin: "the command line" })?;
+        let is_operand = argument == "-" || !argument.starts_with('-');
+        if is_operand && matches!(subcommand, Subcommand::Client(_)) {
+            operands.push(argument);
             continue;
         }
         let (name, value) = match argument.split_once('=') {
@@ -133,15 +133,15 @@ pub fn parse(
                 (subcommand, first) = (Subcommand::Status, false);
                 continue;
             }
-            word if first && ClientVerb::from_word(word).is_some() && value.is_none() => {
+            verb if first && ClientVerb::from_argument(verb).is_some() && value.is_none() => {
                 first = false;
-                subcommand = ClientVerb::from_word(word).map_or(subcommand, Subcommand::Client);
+                subcommand = ClientVerb::from_argument(verb).map_or(subcommand, Subcommand::Client);
                 continue;
             }
             "--json" if value.is_none() && subcommand != Subcommand::Relay => {
                 match format.replace(OutputFormat::Json) {
                     None => continue,
-                    Some(_) => return Err(UsageError::Twice { flag: "--json" }),
+                    Some(_) => return Err(UsageError::RepeatedFlag { flag: "--json" }),
                 }
             }
             "--expose" if value.is_none() => {
@@ -153,38 +153,39 @@ pub fn parse(
             "--relay" => (RELAY_FLAG, &mut relay),
             "--server" if !matches!(subcommand, Subcommand::Client(_)) => (SERVER_FLAG, &mut server),
             "--state" => (STATE_FLAG, &mut state),
-            _ => return Err(UsageError::Unknown(argument)),
+            _ => return Err(UsageError::UnknownArgument(argument)),
         };
-        let value = value.or_else(|| arguments.next()).ok_or(UsageError::Value { flag })?;
+        let value = value.or_else(|| arguments.next()).ok_or(UsageError::MissingValue { flag })?;
         if slot.replace(value).is_some() {
-            return Err(UsageError::Twice { flag });
+            return Err(UsageError::RepeatedFlag { flag });
         }
         first = false;
     }
-    let given = |name: &str| environment(name).filter(|value| !value.is_empty());
-    let (place, relay) = match relay {
+    let variable = |name: &str| environment(name).filter(|value| !value.is_empty());
+    let (origin, relay) = match relay {
         Some(value) => (RELAY_FLAG, Some(value)),
-        None => (RELAY_VARIABLE, given(RELAY_VARIABLE)),
+        None => (RELAY_VARIABLE, variable(RELAY_VARIABLE)),
     };
     let relay = match relay {
         Some(value) => {
-            Some(text(value, place)?.parse().map_err(|source| UsageError::Relay { place, source })?)
+            Some(text(value, origin)?.parse().map_err(|source| UsageError::InvalidRelay { origin, source })?)
         }
         None => None,
     };
     let server = match server {
         Some(value) => {
-            Some(text(value, SERVER_FLAG)?.parse().map_err(|source| UsageError::Server { source })?)
+            Some(text(value, SERVER_FLAG)?.parse().map_err(|source| UsageError::InvalidServer { source })?)
         }
         None => None,
     };
-    let state = state.or_else(|| given(STATE_VARIABLE)).map_or_else(|| default_state(given), PathBuf::from);
-    let sources = Sources {
-        variable: given("COFFERDAM_ENROLL").map(|value| value.to_string_lossy().into_owned()),
-        file: given("COFFERDAM_ENROLL_FILE").map(PathBuf::from),
+    let state =
+        state.or_else(|| variable(STATE_VARIABLE)).map_or_else(|| default_state(variable), PathBuf::from);
+    let enrolment_sources = EnrolmentSources {
+        variable: variable("COFFERDAM_ENROLL").map(|value| value.to_string_lossy().into_owned()),
+        file: variable("COFFERDAM_ENROLL_FILE").map(PathBuf::from),
         default_file: DEFAULT_ENROLMENT.into(),
     };
-    let pin = match (pin, given(PIN_VARIABLE)) {
+    let pin = match (pin, variable(PIN_VARIABLE)) {
         (Some(value), _) => Some((PIN_FLAG, text(value, PIN_FLAG)?)),
         (None, Some(value)) => Some((PIN_VARIABLE, text(value, PIN_VARIABLE)?)),
         (None, None) => None,
@@ -192,19 +193,19 @@ pub fn parse(
     let proxy = proxy.map(|value| text(value, PROXY_FLAG)).transpose()?;
     // A proxy variable that is not UTF-8 is ignored: if the proxy was needed, connecting fails with a reason.
     let network = Network::read(RawNetworkOptions { relay: relay.as_ref(), proxy, pin, expose }, |name| {
-        given(name).and_then(|value| value.into_string().ok())
+        variable(name).and_then(|value| value.into_string().ok())
     })?;
-    let default_sockets = SocketSearch::new(given("XDG_RUNTIME_DIR").map(PathBuf::from));
-    let options = Options { relay, default_sockets, server, network, state, sources };
+    let default_sockets = SocketSearch::new(variable("XDG_RUNTIME_DIR").map(PathBuf::from));
+    let options = Options { relay, default_sockets, server, network, state, enrolment_sources };
     let format_or_text = format.unwrap_or(OutputFormat::Text);
     Ok(match subcommand {
-        Subcommand::Client(verb) => Command::Client(verb.with_words(words)?, options, format_or_text),
+        Subcommand::Client(verb) => Command::Client(verb.parse_arguments(operands)?, options, format_or_text),
         Subcommand::Relay => Command::Relay(options),
         Subcommand::Status => Command::Status(options, format_or_text),
     })
 }
 
-/// Name and version, as `--version` and the relay's Hello say them.
+/// Name and version, as `--version` prints them and Hello sends them.
 pub(crate) const SOFTWARE: &str = concat!("cofferdam-shim ", env!("CARGO_PKG_VERSION"));
 
 const DEFAULT_ENROLMENT: &str = "/run/cofferdam/enroll";
@@ -221,7 +222,7 @@ Serves MCP on stdin and stdout to a harness in a sandbox, and forwards the messa
 
 Usage: cofferdam-shim [--relay LINK] [--server NAME] [--state DIR] [--proxy URL] [--pin KEY] [--expose]
        cofferdam-shim servers           list the MCP servers that are granted
-       cofferdam-shim tools [SERVER]    list their tools
+       cofferdam-shim tools [SERVER]    list the tools of one server, or of all
        cofferdam-shim call SERVER TOOL [JSON|-]
                                         call a tool with these arguments, or those on stdin
        cofferdam-shim status            show the link, the session and what is granted
@@ -235,9 +236,9 @@ Usage: cofferdam-shim [--relay LINK] [--server NAME] [--state DIR] [--proxy URL]
                   /run/cofferdam/relay/relay.sock, $XDG_RUNTIME_DIR/cofferdam/relay.sock and
                   /tmp/cofferdam-UID/relay.sock in a directory of this user or root]
   --server NAME   which MCP server to reach; without it, the only one that is granted
-  --state DIR     keeps the sandbox's key, shared by its shims [environment: COFFERDAM_STATE]
+  --state DIR     the directory of the sandbox's key, shared by its shims [environment: COFFERDAM_STATE]
   --proxy URL     go out through this HTTP proxy, http://[USER:PASSWORD@]HOST:PORT, ignoring NO_PROXY
-                  [environment: HTTPS_PROXY or ALL_PROXY, unless NO_PROXY excepts the sidecar]
+                  [environment: HTTPS_PROXY or ALL_PROXY, unless NO_PROXY exempts the sidecar]
   --pin KEY       the key of the sidecar that may dial in, for listen: [environment: COFFERDAM_PIN]
   --expose        let listen: open a port that other machines can reach
   --json          servers, tools, call, status: print JSON
@@ -248,7 +249,7 @@ An enrolment string, as `cofferdam enroll` prints it, is read from COFFERDAM_ENR
 COFFERDAM_ENROLL_FILE names, or from /run/cofferdam/enroll; a file is removed after use.
 
 servers, tools and call exit with 0; 1 if the tool failed, or may have run; 64 for wrong arguments; 69 if nothing ran
-because the sidecar, the server or its credential is unavailable; 77 if it is denied.
+because the sidecar, the server or its credential is unavailable; 77 if the sidecar denies it.
 ";
 
 /// Without a subcommand, the shim relays.
@@ -260,15 +261,15 @@ enum Subcommand {
 }
 
 /// The state directory if none is given: in XDG_STATE_HOME, else in HOME, else in /run.
-fn default_state(given: impl Fn(&str) -> Option<OsString>) -> PathBuf {
-    let absolute = |name| given(name).map(PathBuf::from).filter(|path| path.is_absolute());
+fn default_state(variable: impl Fn(&str) -> Option<OsString>) -> PathBuf {
+    let absolute = |name| variable(name).map(PathBuf::from).filter(|path| path.is_absolute());
     absolute("XDG_STATE_HOME")
         .or_else(|| absolute("HOME").map(|home| home.join(".local/state")))
         .map_or_else(|| Path::new("/run/cofferdam-shim").into(), |state| state.join("cofferdam-shim"))
 }
 
-fn text(value: OsString, place: &'static str) -> Result<String, UsageError> {
-    value.into_string().map_err(|_| UsageError::NotUtf8 { place })
+fn text(value: OsString, origin: &'static str) -> Result<String, UsageError> {
+    value.into_string().map_err(|_| UsageError::NotUtf8 { origin })
 }
 
 #[cfg(test)]
@@ -279,12 +280,12 @@ mod tests {
 
     fn parsed(arguments: &[&str], relay: Option<&str>) -> Result<Command, UsageError> {
         parse(arguments.iter().map(OsString::from), |name| {
-            assert!(LOOKED_AT.contains(&name), "nothing else of the environment is looked at: {name}");
+            assert!(READ_VARIABLES.contains(&name), "no other variable is read: {name}");
             relay.filter(|_| name == "COFFERDAM_RELAY").map(OsString::from)
         })
     }
 
-    const LOOKED_AT: [&str; 14] = [
+    const READ_VARIABLES: [&str; 14] = [
         "COFFERDAM_PIN",
         "https_proxy",
         "HTTPS_PROXY",
@@ -322,7 +323,7 @@ mod tests {
     fn the_state_directory_has_a_default_in_every_environment() {
         let state = |arguments: &[&str], environment: &[(&str, &str)]| {
             let parsed = parse(arguments.iter().map(OsString::from), |name| {
-                environment.iter().find(|(given, _)| *given == name).map(|(_, value)| value.into())
+                environment.iter().find(|(variable, _)| *variable == name).map(|(_, value)| value.into())
             });
             match parsed {
                 Ok(Command::Relay(options)) => options.state,
@@ -345,8 +346,11 @@ mod tests {
             json,
             Ok(Command::Status(Options { relay: Some(Address::Fd(3)), .. }, OutputFormat::Json))
         ));
-        assert_eq!(parsed(&["--json"], None), Err(UsageError::Unknown("--json".into())));
-        assert_eq!(parsed(&["--relay=fd:3", "status"], None), Err(UsageError::Unknown("status".into())));
+        assert_eq!(parsed(&["--json"], None), Err(UsageError::UnknownArgument("--json".into())));
+        assert_eq!(
+            parsed(&["--relay=fd:3", "status"], None),
+            Err(UsageError::UnknownArgument("status".into()))
+        );
     }
 
     #[test]
@@ -368,15 +372,17 @@ mod tests {
     #[test]
     fn wrong_options_are_refused_with_a_reason() {
         let error = |arguments: &[&str]| parsed(arguments, Some("tls://h")).unwrap_err().to_string();
-        assert_eq!(error(&["--bogus"]), "read the command line: `--bogus` is not known");
-        assert_eq!(error(&["bub"]), "read the command line: `bub` is not known");
-        assert_eq!(error(&["--server"]), "read the command line: --server needs a value");
-        assert_eq!(error(&["--relay=fd:3", "--relay=fd:4"]), "read the command line: --relay is given twice");
-        assert!(error(&[]).starts_with("read COFFERDAM_RELAY: `h` is not HOST:PORT"));
-        assert!(error(&["--relay=fd:3", "--server=A B"]).starts_with("read --server: `A B` is not a name"));
+        assert_eq!(error(&["--bogus"]), "unknown option or command `--bogus`");
+        assert_eq!(error(&["bub"]), "unknown option or command `bub`");
+        assert_eq!(error(&["--server"]), "--server needs a value");
+        assert_eq!(error(&["--relay=fd:3", "--relay=fd:4"]), "--relay is given twice");
+        assert!(error(&[]).starts_with("invalid COFFERDAM_RELAY: `h` is not HOST:PORT"));
+        assert!(
+            error(&["--relay=fd:3", "--server=A B"]).starts_with("invalid --server: `A B` is not a name")
+        );
         let bytes = [OsString::from("--relay"), OsString::from_vec(b"unix:/\xff".to_vec())];
         let error = parse(bytes.into_iter(), |_| None).unwrap_err();
-        assert_eq!(error, UsageError::NotUtf8 { place: "--relay" });
+        assert_eq!(error, UsageError::NotUtf8 { origin: "--relay" });
     }
 
     #[cfg(feature = "tls")]
@@ -386,7 +392,9 @@ mod tests {
         let error = |arguments: &[&str]| parsed(arguments, None).unwrap_err().to_string();
         assert!(error(&["--relay=listen:127.0.0.1:7443"]).contains("--pin KEY"));
         assert!(error(&["--relay=listen:0.0.0.0:7443", "--pin", &key]).contains("--expose"));
-        assert!(error(&["--relay=listen:[::1]:7443", "--pin=abc"]).starts_with("read --pin: a key has 64"));
+        assert!(
+            error(&["--relay=listen:[::1]:7443", "--pin=abc"]).starts_with("invalid --pin: a key has 64")
+        );
         let pin = |arguments: &[&str]| options(arguments, None).network.pin.map(|pin| pin.to_string());
         assert_eq!(pin(&["--relay=listen:127.0.0.1:7443", "--pin", &key]), Some(key.clone()));
         assert_eq!(pin(&["--relay=listen:0.0.0.0:7443", "--expose", "--pin", &key]), Some(key.clone()));
@@ -415,6 +423,9 @@ mod tests {
         assert_eq!(towards(options(&[]).network.proxies), None);
         assert_eq!(towards(options(&["--proxy=http://given:2"]).network.proxies), Some("given:2".into()));
         let error = parsed(&["--proxy", "socks5://u:hunter2@h:1"], None).unwrap_err().to_string();
-        assert_eq!(error, "read --proxy: only proxies with `http://` can be used, this one has `socks5://`");
+        assert_eq!(
+            error,
+            "invalid --proxy: only proxies with `http://` can be used, this one has `socks5://`"
+        );
     }
 }

@@ -1,7 +1,7 @@
 //! The harness's requests that have no response yet.
 //!
 //! What must stay true: each request leaves this table exactly once, with its one response (or none, when the harness
-//! cancelled it). A request's bytes are kept as long as it may have to be sent again, within a bound.
+//! cancelled it). A request's bytes are retained as long as it may have to be sent again, up to a limit.
 
 use std::collections::HashMap;
 
@@ -12,12 +12,13 @@ use tokio::time::Instant;
 
 use crate::timing::Timing;
 
-/// Requests that may wait at the same time: more than any harness sends, few enough to keep.
+/// Requests that may wait at the same time: more than any harness sends, few enough to hold in memory.
 pub(crate) const MAX_PENDING: usize = 4096;
-/// Bytes of requests kept for sending again; a request beyond that is answered `outcome_unknown` if its link is lost.
-const MAX_KEPT: usize = 16 * 1024 * 1024;
-/// Buffers kept for reuse: as many as harnesses have requests in flight, each as long as a small call.
+/// Bytes of requests retained for sending again; a request beyond that is answered `outcome_unknown` if its link is lost.
+const MAX_RETAINED_BYTES: usize = 16 * 1024 * 1024;
+/// Buffers retained for reuse: as many as harnesses have requests in flight.
 const MAX_SPARE: usize = 64;
+/// The largest buffer that is reused: as long as a small call.
 const SPARE_BYTES: usize = 512;
 
 /// Requests by the value of their id.
@@ -26,7 +27,7 @@ pub(crate) struct Pending {
     requests: HashMap<IdValue, Request>,
     /// Requests so far; numbers them in the order of arrival.
     arrivals: u64,
-    kept_bytes: usize,
+    retained_bytes: usize,
     /// Buffers of answered requests, for reuse: allocating one with every call costs more than everything else that is
     /// done for it.
     spare: Vec<Vec<u8>>,
@@ -34,14 +35,15 @@ pub(crate) struct Pending {
 
 #[derive(Debug)]
 pub(crate) struct Request {
-    /// As the harness spelled it.
+    /// The id as the harness wrote it.
     pub(crate) id: ShortText,
-    /// `None` if it was sent and could not be kept.
+    /// The whole line; `None` if it was sent and could not be retained.
     pub(crate) bytes: Option<Vec<u8>>,
     pub(crate) shim_wait: ShimWait,
     pub(crate) location: RequestLocation,
-    /// Whether it was sent on a link that was not resumed.
+    /// Whether the request was handed out on a link that was not resumed.
     pub(crate) maybe_ran: MaybeRan,
+    /// When the harness sent the request.
     pub(crate) since: Instant,
     arrival: u64,
 }
@@ -64,7 +66,7 @@ impl Pending {
         self.requests.contains_key(id)
     }
 
-    /// Adds a request that is not in the table. `value` is its key, `id` the spelling of it.
+    /// Adds a request that is not in the table. `value` is its id as a key, `id` the same as the harness wrote it.
     pub(crate) fn insert(
         &mut self,
         value: IdValue,
@@ -75,11 +77,12 @@ impl Pending {
         since: Instant,
     ) {
         self.arrivals += 1;
-        let keeps = location == RequestLocation::Queued || self.kept_bytes + line.len() <= MAX_KEPT;
-        let bytes = keeps.then(|| self.copy_of(line));
-        self.kept_bytes += bytes.as_ref().map_or(0, Vec::len);
+        let retains =
+            location == RequestLocation::Queued || self.retained_bytes + line.len() <= MAX_RETAINED_BYTES;
+        let bytes = retains.then(|| self.copy_of(line));
+        self.retained_bytes += bytes.as_ref().map_or(0, Vec::len);
         let request = Request {
-            id: id.spelled().into(),
+            id: id.as_json().into(),
             bytes,
             shim_wait,
             location,
@@ -94,26 +97,26 @@ impl Pending {
         self.requests.get(id)
     }
 
-    /// The request is in the outbox now. Its bytes stay for another link, unless too much is kept already.
-    pub(crate) fn sent(&mut self, id: &IdValue, first: u64, last: u64) {
+    /// Records that the request is in the outbox now. Its bytes are retained for another link, unless too many are already.
+    pub(crate) fn mark_sent(&mut self, id: &IdValue, first: u64, last: u64) {
         if let Some(request) = self.requests.get_mut(id) {
             request.location = RequestLocation::Sent { first, last };
-            if self.kept_bytes > MAX_KEPT
+            if self.retained_bytes > MAX_RETAINED_BYTES
                 && let Some(bytes) = request.bytes.take()
             {
-                self.kept_bytes -= bytes.len();
+                self.retained_bytes -= bytes.len();
             }
         }
     }
 
     pub(crate) fn remove(&mut self, id: &IdValue) -> Option<Request> {
         let request = self.requests.remove(id)?;
-        self.kept_bytes -= request.bytes.as_ref().map_or(0, Vec::len);
+        self.retained_bytes -= request.bytes.as_ref().map_or(0, Vec::len);
         Some(request)
     }
 
-    /// Removes a request that was answered. Returns whether it was pending.
-    pub(crate) fn answered(&mut self, id: &IdValue) -> bool {
+    /// Removes a request that has its response. Returns whether it was pending.
+    pub(crate) fn remove_answered(&mut self, id: &IdValue) -> bool {
         let Some(request) = self.remove(id) else { return false };
         if let Some(bytes) = request.bytes
             && bytes.capacity() <= SPARE_BYTES
@@ -131,8 +134,9 @@ impl Pending {
         found.into_iter().map(|(id, _)| id.clone()).collect()
     }
 
-    /// The link has ended: its sent requests are queued again. `handed_out` is the number of the last frame written.
-    /// A request that may have run on two links is not sent a third time: its bytes are dropped.
+    /// Queues the sent requests of a link that has ended. `handed_out` is the number of the last frame written. A call
+    /// whose frames were all handed out is marked as possibly run; one that may have run on two links is not sent a
+    /// third time: its bytes are dropped.
     pub(crate) fn requeue_sent(&mut self, link: &str, handed_out: u64) {
         for request in self.requests.values_mut() {
             let RequestLocation::Sent { first, last } =
@@ -145,12 +149,14 @@ impl Pending {
             }
             match request.maybe_ran {
                 MaybeRan::No => request.maybe_ran = MaybeRan::Yes(Origin { link: link.into(), seq: first }),
-                MaybeRan::Yes(_) => self.kept_bytes -= request.bytes.take().map_or(0, |bytes| bytes.len()),
+                MaybeRan::Yes(_) => {
+                    self.retained_bytes -= request.bytes.take().map_or(0, |bytes| bytes.len())
+                }
             }
         }
     }
 
-    /// When the first request times out, if the sidecar was lost at `lost`.
+    /// When the first request times out, if the connection to the sidecar was lost at `lost`.
     pub(crate) fn first_timeout(&self, lost: Instant, timing: &Timing) -> Option<Instant> {
         self.requests.values().map(|request| request.times_out_at(lost, timing)).min()
     }
@@ -193,28 +199,28 @@ mod tests {
     fn the_buffer_of_an_answered_request_is_reused() {
         let mut pending = Pending::default();
         let first = add(&mut pending, "9", b"a call");
-        assert!(pending.answered(&first));
-        assert!(!pending.answered(&first), "once");
-        let location = pending.spare.first().expect("its buffer is kept").as_ptr();
+        assert!(pending.remove_answered(&first));
+        assert!(!pending.remove_answered(&first), "a request is removed only once");
+        let location = pending.spare.first().expect("its buffer is retained").as_ptr();
 
         let second = add(&mut pending, "10", b"another call");
         let bytes = pending.request(&second).and_then(|request| request.bytes.as_deref());
         assert_eq!(bytes, Some(b"another call".as_slice()));
         assert_eq!(bytes.map(<[u8]>::as_ptr), Some(location));
-        assert_eq!(pending.kept_bytes, b"another call".len());
+        assert_eq!(pending.retained_bytes, b"another call".len());
     }
 
     #[test]
-    fn kept_buffers_are_bounded() {
+    fn retained_buffers_are_bounded() {
         let mut pending = Pending::default();
         let long = vec![b'x'; SPARE_BYTES + 1];
         let id = add(&mut pending, "1", &long);
-        assert!(pending.answered(&id) && pending.spare.is_empty(), "a long one is freed");
+        assert!(pending.remove_answered(&id) && pending.spare.is_empty(), "a long buffer is freed");
         let ids: Vec<IdValue> =
             (0..2 * MAX_SPARE).map(|number| add(&mut pending, &number.to_string(), &long[1..])).collect();
-        assert!(ids.iter().all(|id| pending.answered(id)));
+        assert!(ids.iter().all(|id| pending.remove_answered(id)));
         let capacity: usize = pending.spare.iter().map(Vec::capacity).sum();
         assert!(capacity <= MAX_SPARE * SPARE_BYTES, "{capacity}");
-        assert_eq!((pending.spare.len(), pending.kept_bytes), (MAX_SPARE, 0));
+        assert_eq!((pending.spare.len(), pending.retained_bytes), (MAX_SPARE, 0));
     }
 }

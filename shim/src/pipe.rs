@@ -2,7 +2,7 @@
 //!
 //! `O_NONBLOCK` would affect the harness too, and a pipe has no `MSG_DONTWAIT`. Since Linux 6.4 a pipe supports
 //! `RWF_NOWAIT`: one call per message. Elsewhere `poll` precedes each call, and no more is written than a pipe that
-//! polls writable is sure to take.
+//! polls writable is sure to accept.
 
 use std::cell::Cell;
 use std::future::poll_fn;
@@ -28,7 +28,7 @@ pub(crate) struct Pipe {
 #[derive(Debug, Eq, PartialEq)]
 enum Kind {
     Pipe,
-    /// A short read does not mean that it is empty.
+    /// After a short read, a terminal may have more bytes.
     Terminal,
 }
 
@@ -82,7 +82,7 @@ impl Pipe {
             && self.size.replace(Size::Grown) == Size::Original
         {
             // Fewer wake-ups for long messages. If it is not permitted, the size stays.
-            let _ = fcntl_setpipe_size(&self.watched, GROWN);
+            let _ = fcntl_setpipe_size(&self.watched, GROWN_BYTES);
         }
         let slices = [IoSlice::new(bytes)];
         let nowait = || pwritev2(&self.watched, &slices, NO_OFFSET, ReadWriteFlags::NOWAIT);
@@ -135,7 +135,7 @@ impl Pipe {
     fn write_polled(&self, bytes: &[u8]) -> Result<usize, Errno> {
         let mut written = 0;
         while written < bytes.len() && self.is_ready(PollFlags::OUT)? {
-            let chunk = &bytes[written..bytes.len().min(written + CHUNK)];
+            let chunk = &bytes[written..bytes.len().min(written + CHUNK_BYTES)];
             match retry_on_intr(|| write(&self.watched, chunk)) {
                 Ok(count) => written += count,
                 Err(Errno::AGAIN) => break,
@@ -145,18 +145,18 @@ impl Pipe {
         Ok(written)
     }
 
-    /// Whether the next call returns at once, even if with an error.
-    fn is_ready(&self, what: PollFlags) -> Result<bool, Errno> {
-        let mut polled = [PollFd::new(&self.watched, what)];
+    /// Whether the next call returns at once, possibly with an error.
+    fn is_ready(&self, direction: PollFlags) -> Result<bool, Errno> {
+        let mut polled = [PollFd::new(&self.watched, direction)];
         retry_on_intr(|| poll(&mut polled, Some(&Timespec::default())))?;
         Ok(!polled[0].revents().is_empty())
     }
 }
 
 /// A pipe that polls writable takes this much without blocking (`PIPE_BUF`).
-const CHUNK: usize = 4096;
+const CHUNK_BYTES: usize = 4096;
 /// The kernel's default limit for a pipe of an unprivileged user.
-const GROWN: usize = 1024 * 1024;
+const GROWN_BYTES: usize = 1024 * 1024;
 /// A pipe has no offset.
 const NO_OFFSET: u64 = u64::MAX;
 
@@ -179,7 +179,7 @@ mod tests {
     use super::*;
     use crate::socket::watch;
 
-    fn ends() -> (Pipe, Pipe) {
+    fn pipe_ends() -> (Pipe, Pipe) {
         let (reader, writer) = pipe().unwrap();
         let input = Pipe::new(watch(reader, Interest::READABLE).unwrap());
         (input, Pipe::new(watch(writer, Interest::WRITABLE).unwrap()))
@@ -193,23 +193,23 @@ mod tests {
     #[tokio::test]
     async fn both_methods_carry_the_same_bytes() {
         for method in [NonBlocking::Nowait, NonBlocking::Polled] {
-            let (input, output) = ends();
+            let (input, output) = pipe_ends();
             input.method.set(method);
             output.method.set(method);
             let mut buffer = vec![0; 200_000];
             assert_eq!(input.try_read(&mut buffer), Err(Errno::AGAIN), "an empty pipe does not block");
             let full = output.try_write(&[7; 60_000]).unwrap() + output.try_write(&[7; 60_000]).unwrap();
-            assert_eq!(output.try_write(b"x").unwrap(), 0, "nor does a full one");
+            assert_eq!(output.try_write(b"x").unwrap(), 0, "a full pipe does not block");
             assert_eq!(read(&input, &mut buffer).await.unwrap(), full);
             assert!(buffer[..full].iter().all(|byte| *byte == 7));
             drop(output);
-            assert_eq!(read(&input, &mut buffer).await.unwrap(), 0, "the end");
+            assert_eq!(read(&input, &mut buffer).await.unwrap(), 0, "the end of file");
         }
     }
 
     #[tokio::test]
     async fn an_unsupported_call_is_not_tried_again() {
-        let (_input, output) = ends();
+        let (_input, output) = pipe_ends();
         output.method.set(NonBlocking::Nowait);
         let mut calls = 0;
         for refusal in [Errno::OPNOTSUPP, Errno::INVAL, Errno::NOSYS, Errno::PERM] {
@@ -228,7 +228,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_pipe_is_enlarged_for_long_messages_only() {
-        let (input, output) = ends();
+        let (input, output) = pipe_ends();
         let size = || fcntl_getpipe_size(&output.watched).unwrap();
         let before = size();
         assert_eq!(output.try_write(&[1; 100]).unwrap(), 100);

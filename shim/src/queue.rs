@@ -2,11 +2,13 @@
 
 use relay_proto::limits::MAX_IDLE_BUFFER;
 
-/// Appended at the back, consumed at the front; frees its memory when it runs empty. The buffer of a long line is kept
-/// for the next one until [`Self::free_spare`]: allocating it again costs more than copying the line.
+/// A queue that is appended to at the back and consumed at the front. It frees its memory when it runs empty, except for
+/// the buffer of a long line, which is retained for the next one until [`Self::free_spare`]: allocating it again costs more
+/// than copying the line.
 #[derive(Debug, Default)]
 pub(crate) struct Queue {
     bytes: Vec<u8>,
+    /// How many of `bytes` were consumed.
     written: usize,
     /// Whether `bytes` began as a long line.
     began_long: bool,
@@ -32,7 +34,7 @@ impl Queue {
         &mut self.bytes
     }
 
-    /// Appends a line and its end. A long one that is the first is not copied.
+    /// Appends a line and its end. A long line is not copied if the queue is empty.
     pub(crate) fn push_line(&mut self, mut line: Vec<u8>) {
         if self.is_empty() && line.len() > MAX_IDLE_BUFFER {
             line.push(b'\n');
@@ -100,25 +102,25 @@ mod tests {
     }
 
     #[test]
-    fn a_long_line_is_not_copied_unless_another_waits() {
+    fn a_long_line_is_copied_only_if_other_bytes_wait() {
         let mut queue = Queue::default();
         let mut long = vec![b'x'; 100_000];
         long.reserve(1);
-        let place = long.as_ptr();
+        let location = long.as_ptr();
         queue.push_line(long.clone());
         queue.push_line(b"short".to_vec());
         assert_eq!(queue.waiting(), [long.as_slice(), b"\nshort\n"].concat());
         queue.consume(queue.len());
         queue.push_line(long);
-        assert_eq!(queue.waiting().as_ptr(), place);
+        assert_eq!(queue.waiting().as_ptr(), location);
         assert_eq!(queue.waiting().last(), Some(&b'\n'));
         queue.consume(queue.len());
         assert_eq!(queue.bytes.capacity(), 0);
         let spare = queue.take_spare();
-        assert_eq!(spare.as_ptr(), place, "it can be used again");
+        assert_eq!(spare.as_ptr(), location, "the buffer can be reused");
 
         queue.push_line(vec![b'x'; MAX_SPARE + 1]);
         queue.consume(queue.len());
-        assert_eq!(queue.take_spare().capacity(), 0, "so much is not kept");
+        assert_eq!(queue.take_spare().capacity(), 0, "a buffer of this size is freed");
     }
 }

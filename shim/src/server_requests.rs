@@ -7,12 +7,12 @@ use std::collections::VecDeque;
 
 use relay_proto::envelope::{Id, IdValue};
 
-/// Twice the sidecar's own limit. Above it the oldest are forgotten, and the responses to them dropped.
+/// Twice the sidecar's own limit. Above it the oldest requests are forgotten, and the responses to them dropped.
 const MAX_WAITING: usize = 512;
 
 #[derive(Debug, Default)]
 pub(crate) struct ServerRequests {
-    /// Each id by value, and as it was spelled.
+    /// Each id by value, and as the server wrote it.
     waiting: VecDeque<(IdValue, Box<[u8]>)>,
 }
 
@@ -26,13 +26,13 @@ impl ServerRequests {
 
     /// Removes a request that the harness answered or the server cancelled. Returns whether it was there.
     pub(crate) fn remove(&mut self, id: &IdValue) -> bool {
-        let place = self.waiting.iter().position(|(other, _)| other == id);
-        place.and_then(|place| self.waiting.remove(place)).is_some()
+        let position = self.waiting.iter().position(|(other, _)| other == id);
+        position.and_then(|position| self.waiting.remove(position)).is_some()
     }
 
-    /// Removes all requests and returns their ids as they were spelled.
+    /// Removes all requests and returns their ids as the server wrote them.
     pub(crate) fn drain(&mut self) -> Vec<Box<[u8]>> {
-        self.waiting.drain(..).map(|(_, spelled)| spelled).collect()
+        self.waiting.drain(..).map(|(_, raw)| raw).collect()
     }
 }
 
@@ -43,7 +43,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_oldest_are_forgotten_when_there_are_too_many() {
+    fn the_oldest_requests_are_forgotten_when_there_are_too_many() {
         let mut requests = ServerRequests::default();
         let text = |number: usize| number.to_string();
         for number in 0..MAX_WAITING + 1 {
@@ -52,7 +52,7 @@ mod tests {
         }
         assert!(!requests.remove(&id_value(text(0).as_bytes()).unwrap()));
         assert!(requests.remove(&id_value(text(1).as_bytes()).unwrap()));
-        assert!(!requests.remove(&id_value(text(1).as_bytes()).unwrap()), "once");
+        assert!(!requests.remove(&id_value(text(1).as_bytes()).unwrap()), "a request is removed only once");
         assert_eq!(requests.drain().len(), MAX_WAITING - 1);
     }
 }

@@ -3,7 +3,7 @@
 //! The open file description may be shared with the harness, so `O_NONBLOCK` must not be set: each call passes
 //! `MSG_DONTWAIT`.
 //!
-//! It is watched for reading only. A watch for writing would wake the shim each time the peer has read something,
+//! The socket is watched for reading only. A watch for writing would wake the shim each time the peer has read something,
 //! which is as often as a message is sent. So writability is watched only after a write found no room.
 
 use std::io;
@@ -21,7 +21,7 @@ pub(crate) struct Socket {
     watched: AsyncFd<Descriptor>,
 }
 
-/// A descriptor that this process closes, or an inherited one, which it does not.
+/// A descriptor that this process closes, or an inherited descriptor, which it does not close.
 #[derive(Debug)]
 pub(crate) enum Descriptor {
     Inherited(RawFd),
@@ -37,8 +37,8 @@ impl AsRawFd for Descriptor {
     }
 }
 
-/// The parent process may still hold an inherited socket, so that closing it would not reach the peer: it is shut down
-/// instead. What was written before still arrives.
+/// The parent process may still hold an inherited socket, so that the peer would not notice that it is closed: it is shut
+/// down instead. Bytes that were written before still arrive.
 impl Drop for Socket {
     fn drop(&mut self) {
         if let Descriptor::Inherited(_) = self.watched.get_ref() {

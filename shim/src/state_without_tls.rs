@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use relay_proto::control::Epoch;
 use relay_proto::key::PublicKey;
 
-use crate::options::Sources;
+use crate::options::EnrolmentSources;
 
 #[derive(Clone, Debug)]
 pub(crate) struct EnrolmentState;
@@ -22,7 +22,7 @@ pub(crate) enum OtherEnrolment {
 }
 
 impl EnrolmentState {
-    pub(crate) fn new(_directory: PathBuf, _sources: Sources) -> Self {
+    pub(crate) fn new(_directory: PathBuf, _sources: EnrolmentSources) -> Self {
         Self
     }
 

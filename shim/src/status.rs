@@ -1,4 +1,4 @@
-//! `cofferdam-shim status`: asks the sidecar for its status over the same address, without opening a link.
+//! `cofferdam-shim status`: requests the sidecar's status at the address that a shim uses, without opening a link.
 
 use std::fmt::Write as _;
 use std::future::poll_fn;
@@ -12,11 +12,11 @@ use relay_proto::limits::VERSION;
 use serde::Serialize;
 use tokio::time::timeout;
 
-use crate::answer::version_difference;
-use crate::connection::{Connection, Opened};
+use crate::connection::{Connection, OpenedConnection};
 use crate::failure::Failure;
 use crate::link::Dialer;
 use crate::options::{Options, OutputFormat, SOFTWARE};
+use crate::shim_error::describe_version_difference;
 use crate::stream::Stream;
 
 /// The text to print, and whether the sidecar responded.
@@ -39,42 +39,43 @@ struct JsonReport<'a> {
     link: Option<String>,
     #[serde(flatten)]
     status: Option<&'a Status>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    trouble: Option<&'a Failure>,
+    #[serde(rename = "trouble", skip_serializing_if = "Option::is_none")]
+    error: Option<&'a Failure>,
 }
 
-/// From Hello to the response.
+/// The timeout from Hello to the response.
 const RESPONSE_TIMEOUT: Duration = Duration::from_secs(10);
 
-pub(crate) async fn ask(options: Options, format: OutputFormat) -> Report {
-    let (link, asked) = fetch(options).await;
-    let (status, trouble) = match &asked {
+/// Requests the status and formats it.
+pub(crate) async fn report(options: Options, format: OutputFormat) -> Report {
+    let (link, fetched) = fetch(options).await;
+    let (status, error) = match &fetched {
         Ok(status) => (Some(status), None),
-        Err(trouble) => (None, Some(trouble)),
+        Err(error) => (None, Some(error)),
     };
-    let outcome = if asked.is_ok() { Outcome::Success } else { Outcome::Failure };
-    let text = match (format, status, trouble) {
-        (OutputFormat::Json, status, trouble) => JsonReport { link, status, trouble }.to_line(),
+    let outcome = if fetched.is_ok() { Outcome::Success } else { Outcome::Failure };
+    let text = match (format, status, error) {
+        (OutputFormat::Json, status, error) => JsonReport { link, status, error }.to_line(),
         (OutputFormat::Text, Some(status), _) => as_text(link.as_deref().unwrap_or("?"), status),
-        (OutputFormat::Text, None, trouble) => {
-            trouble.map(|Failure { code, message, .. }| format!("{code}: {message}")).unwrap_or_default()
+        (OutputFormat::Text, None, error) => {
+            error.map(|Failure { code, message, .. }| format!("{code}: {message}")).unwrap_or_default()
         }
     };
     Report { text, outcome }
 }
 
-/// The address that was connected to, and the sidecar's status or why there is none.
+/// Connects and requests the status. Returns the address of the connection, and the status or why there is none.
 pub(crate) async fn fetch(options: Options) -> (Option<String>, Result<Status, Failure>) {
     let mut dialer = Dialer::new(options);
     let attempted = match dialer.listens() {
-        // The running shim has that port, and the sidecar does not dial in for a status request.
+        // The running shim uses that port, and the sidecar does not dial in for a status request.
         true => {
             Err("no status: the sidecar dials in on this link; run `cofferdam sessions` on the host".into())
         }
         false => dialer.attempt().await.map_err(|error| error.to_string()),
     };
     match attempted {
-        Ok(Opened { connection, address, proof, held: _held }) => {
+        Ok(OpenedConnection { connection, address, proof, held_key: _held_key }) => {
             let hello = Hello {
                 versions: vec![VERSION],
                 proof,
@@ -84,19 +85,19 @@ pub(crate) async fn fetch(options: Options) -> (Option<String>, Result<Status, F
                 capabilities: Vec::new(),
                 software: SOFTWARE.into(),
             };
-            let asked = timeout(RESPONSE_TIMEOUT, query(connection, hello)).await;
-            let asked = asked.unwrap_or_else(|_| {
+            let response = timeout(RESPONSE_TIMEOUT, query(connection, hello)).await;
+            let status = response.unwrap_or_else(|_| {
                 Err(Failure::unavailable("the sidecar accepted the connection but did not respond"))
             });
-            (Some(address.to_string()), asked)
+            (Some(address.to_string()), status)
         }
         Err(error) => (None, Err(Failure::unavailable(&error))),
     }
 }
 
 /// The line that a command with `--json` prints when it fails.
-pub(crate) fn trouble_json(trouble: &Failure) -> Vec<u8> {
-    JsonReport { link: None, status: None, trouble: Some(trouble) }.to_line().into_bytes()
+pub(crate) fn failure_json(failure: &Failure) -> Vec<u8> {
+    JsonReport { link: None, status: None, error: Some(failure) }.to_line().into_bytes()
 }
 
 impl JsonReport<'_> {
@@ -139,7 +140,7 @@ async fn next_frame(stream: &Stream, decoder: &mut Decoder) -> Result<Frame, Fai
 fn undecodable(error: &DecodeError) -> Failure {
     match error {
         DecodeError::OtherVersion { ours, theirs } => {
-            Failure::new(Code::VersionRefused.as_str(), version_difference(*ours, *theirs))
+            Failure::new(Code::VersionRefused.as_str(), describe_version_difference(*ours, *theirs))
         }
         error => Failure::unavailable(&error.to_string()),
     }

@@ -8,11 +8,12 @@ use std::os::fd::AsFd;
 use crate::stdio::Stdio;
 
 pub(crate) struct StderrLog {
+    /// `None` if nothing is to be written, or if stderr cannot be used.
     output: Option<Stdio>,
     reported: Vec<String>,
 }
 
-/// At most this many different problems are reported.
+/// The number of different problems that are reported.
 const MAX_REPORTED: usize = 32;
 
 impl StderrLog {
@@ -21,7 +22,7 @@ impl StderrLog {
         Self { output, reported: Vec::new() }
     }
 
-    /// Reports nothing.
+    /// A log that writes nothing.
     pub(crate) fn silent() -> Self {
         Self { output: None, reported: Vec::new() }
     }
@@ -35,7 +36,7 @@ impl StderrLog {
         self.reported.push(problem);
     }
 
-    /// Writes a line, however often.
+    /// Writes a line, even if it was written before.
     pub(crate) fn note(&self, text: &str) {
         if let Some(output) = &self.output {
             let line: String =

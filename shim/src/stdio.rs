@@ -20,7 +20,7 @@ use crate::socket::{Descriptor, Socket, watch};
 /// Standard input or output.
 #[derive(Debug)]
 pub(crate) enum Stdio {
-    /// Always ready: a regular file or `/dev/null`, which epoll does not take.
+    /// Always ready: a regular file or `/dev/null`, which epoll does not accept.
     File(OwnedFd),
     /// A pipe or a terminal.
     Pipe(Pipe),
@@ -43,11 +43,13 @@ impl Stdio {
         if kind.is_socket() {
             return Ok(Self::Socket(Socket::new(Descriptor::Owned(file.into()))?));
         }
-        let again = file.try_clone()?.into();
+        let duplicate = file.try_clone()?.into();
         match watch(OwnedFd::from(file), interest) {
             Ok(watched) if kind.is_fifo() => Ok(Self::Pipe(Pipe::new(watched))),
             Ok(watched) => Ok(Self::Pipe(Pipe::terminal(watched))),
-            Err(error) if error.raw_os_error() == Some(Errno::PERM.raw_os_error()) => Ok(Self::File(again)),
+            Err(error) if error.raw_os_error() == Some(Errno::PERM.raw_os_error()) => {
+                Ok(Self::File(duplicate))
+            }
             Err(error) => Err(error),
         }
     }
@@ -56,7 +58,7 @@ impl Stdio {
     pub(crate) fn poll_read(&self, context: &mut Context<'_>, buffer: &mut [u8]) -> Poll<io::Result<usize>> {
         match self {
             Self::File(file) => {
-                // A file is never pending: yield to the runtime.
+                // A read of a file is never pending, so this yields to the runtime from time to time.
                 ready!(pin!(tokio::task::consume_budget()).poll(context));
                 Poll::Ready(Ok(retry_on_intr(|| read(file, &mut *buffer))?))
             }
@@ -102,7 +104,8 @@ mod tests {
         poll_fn(|context| input.poll_read(context, buffer)).await
     }
 
-    /// Sends more than fits through a pair of ends and expects it all, with the flags as they were.
+    /// Sends more than fits into the buffer through a pair of ends; asserts that all of it arrives and the flags are
+    /// unchanged.
     async fn carries_everything(read_end: OwnedFd, write_end: OwnedFd) {
         let flags = |descriptor: &OwnedFd| fcntl_getfl(descriptor).unwrap() & OFlags::NONBLOCK;
         let (read_copy, write_copy) = (read_end.try_clone().unwrap(), write_end.try_clone().unwrap());
@@ -120,7 +123,7 @@ mod tests {
         assert!(received == sent);
         assert_eq!((flags(&read_copy), flags(&write_copy)), (OFlags::empty(), OFlags::empty()));
         drop((output, write_copy));
-        assert_eq!(read(&input, &mut buffer).await.unwrap(), 0, "the end");
+        assert_eq!(read(&input, &mut buffer).await.unwrap(), 0, "the end of file");
     }
 
     #[tokio::test]
@@ -158,8 +161,8 @@ mod tests {
         let full = output.try_write(&vec![1; 2_000_000]).unwrap();
         assert!(full < 2_000_000);
         assert_eq!(output.try_write(b"x").unwrap(), 0);
-        let mut taken = vec![0; full];
-        File::from(read_end.try_clone().unwrap()).read_exact(&mut taken).unwrap();
+        let mut received = vec![0; full];
+        File::from(read_end.try_clone().unwrap()).read_exact(&mut received).unwrap();
         assert_eq!(output.write(b"x").await.unwrap(), 1);
         File::from(write_end).flush().unwrap();
     }

@@ -1,6 +1,7 @@
 //! The byte stream to the sidecar, with one interface for every transport.
 //!
-//! A plain socket is read and written directly, which is fastest. All else (TLS, WebSocket, …) is a tokio stream.
+//! A plain socket is read and written directly, which is fastest. Every other transport (TLS, WebSocket, …) is a tokio
+//! stream.
 
 use std::future::poll_fn;
 use std::io;
@@ -74,7 +75,7 @@ impl Stream {
         }
     }
 
-    /// Whether it has buffered bytes that only another [`Self::write`] sends.
+    /// Whether the stream has buffered bytes that only another [`Self::write`] sends.
     pub(crate) fn has_unsent(&self) -> bool {
         match self {
             Self::Async(stream) => stream.lock().unsent == Unsent::Perhaps,

@@ -7,7 +7,7 @@ use relay_proto::mcp::ShimWait;
 /// Timeouts and pauses of the shim.
 #[derive(Clone, Debug)]
 pub struct Timing {
-    /// How long a handshake waits for a sidecar: harnesses give up on a server after about 30 s.
+    /// How long a handshake waits for a sidecar: less than the timeout of harnesses, which is about 30 s.
     pub handshake_wait: Duration,
     /// How long any other request waits for a sidecar.
     pub call_wait: Duration,
@@ -15,15 +15,15 @@ pub struct Timing {
     pub first_retry: Duration,
     /// The longest pause while a request waits.
     pub longest_retry_waiting: Duration,
-    /// The longest pause while none does.
+    /// The longest pause while no request waits.
     pub longest_retry_idle: Duration,
-    /// From the connection to the sidecar's Welcome.
-    pub welcome: Duration,
-    /// How long an acknowledgement waits for a frame to travel with.
-    pub acknowledge: Duration,
-    /// How long the buffer of a long message is kept for another one.
+    /// The timeout from the connection to the sidecar's Welcome.
+    pub welcome_timeout: Duration,
+    /// How long an acknowledgement may wait to be sent with another frame.
+    pub acknowledge_delay: Duration,
+    /// How long the buffer of a long message is retained for another long message.
     pub keep_spare_buffer: Duration,
-    /// How long the last bytes may take when the shim ends.
+    /// How long the last bytes may take to be written when the shim exits.
     pub goodbye_timeout: Duration,
 }
 
@@ -35,8 +35,8 @@ impl Default for Timing {
             first_retry: Duration::from_millis(50),
             longest_retry_waiting: Duration::from_secs(2),
             longest_retry_idle: Duration::from_secs(30),
-            welcome: Duration::from_secs(10),
-            acknowledge: Duration::from_secs(1),
+            welcome_timeout: Duration::from_secs(10),
+            acknowledge_delay: Duration::from_secs(1),
             keep_spare_buffer: Duration::from_secs(1),
             goodbye_timeout: Duration::from_millis(500),
         }

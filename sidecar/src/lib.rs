@@ -6,12 +6,13 @@
 //!
 //! | module | what it is for |
 //! |---|---|
-//! | [`call`] | the pipeline of messages: decode, decide, record, forward, answer |
+//! | [`call`] | the pipeline of messages: decode, decide, record, forward, reply |
 //! | [`cli`] | the command line |
 //! | [`config`] | the configuration: raw, checked, immutable |
-//! | [`daemon`] | listeners, handshakes, the admin socket, reload, the orderly stop |
+//! | [`daemon`] | listeners, handshakes, the admin API, attached sandboxes, reload, the orderly stop |
 //! | [`demo`] | `cofferdam demo` |
 //! | [`enrolment`] | which sandboxes may connect: tickets, keys and their epochs, sockets |
+//! | [`harness`] | harnesses that Cofferdam knows, and their settings files |
 //! | [`link`] | one sandbox's connection to one server: frames, resume, timers, the end |
 //! | [`run`] | `cofferdam run`: a local sandbox with the shim inside and a command running |
 //! | [`session`] | the secrets and the audit budget that the links of a session share |
@@ -25,6 +26,7 @@ pub mod config;
 pub(crate) mod daemon;
 pub(crate) mod demo;
 pub(crate) mod enrolment;
+pub(crate) mod harness;
 pub(crate) mod link;
 pub(crate) mod run;
 pub(crate) mod session;

@@ -1,7 +1,7 @@
-//! One scripted turn of the real Claude Code and the real Codex, with a fake model.
+//! One scripted turn of the real Claude Code, Codex or Gemini CLI, with a fake model.
 //!
-//! Both start the MCP server they are given over stdio, call the script's tool, and send the result to the model in
-//! their next request. Neither may reach anything but loopback.
+//! Each starts the MCP server that it is given over stdio, calls the script's tool, and sends the result to the model in its
+//! next request. None may reach anything but loopback.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
@@ -21,6 +21,7 @@ pub const SERVER: &str = "srv";
 pub enum Agent {
     ClaudeCode,
     Codex,
+    GeminiCli,
 }
 
 /// The outcome of a turn.
@@ -43,6 +44,7 @@ impl Agent {
         match self {
             Self::ClaudeCode => claude(&mut command, home.path(), argv, &model),
             Self::Codex => codex(&mut command, home.path(), argv, &model),
+            Self::GeminiCli => gemini(&mut command, home.path(), argv, &model),
         }
         let output = output_of(command, &format!("{self:?}"));
         Some(Report { output, requests: model.requests() })
@@ -59,6 +61,7 @@ impl Agent {
         match self {
             Self::ClaudeCode => "claude",
             Self::Codex => "codex",
+            Self::GeminiCli => "gemini",
         }
     }
 
@@ -93,6 +96,10 @@ impl Agent {
                 command.args(["exec", "--skip-git-repo-check", "--json"]);
                 command.args(["--dangerously-bypass-approvals-and-sandbox", "go"]);
             }
+            Self::GeminiCli => {
+                gemini_model(command, model);
+                command.args(["--", "gemini"]).args(GEMINI_ARGUMENTS);
+            }
         }
     }
 
@@ -100,6 +107,7 @@ impl Agent {
         match self {
             Self::ClaudeCode => Tool::ClaudeCode,
             Self::Codex => Tool::Codex,
+            Self::GeminiCli => Tool::GeminiCli,
         }
     }
 
@@ -107,14 +115,22 @@ impl Agent {
         match self {
             Self::ClaudeCode => Api::Anthropic,
             Self::Codex => Api::OpenAi,
+            Self::GeminiCli => Api::Gemini,
         }
     }
 }
 
 /// A model that makes the agent call one tool of a server, and then finish.
 pub fn model_for(agent: Agent, server: &str, tool: &str, arguments: Value) -> FakeModel {
+    let model = held_model_for(agent, server, tool, arguments);
+    model.release();
+    model
+}
+
+/// The same, but it answers no request before it is released.
+pub fn held_model_for(agent: Agent, server: &str, tool: &str, arguments: Value) -> FakeModel {
     let call = Turn::Call { server: server.to_owned(), tool: tool.to_owned(), arguments };
-    FakeModel::start(agent.api(), vec![call, Turn::Say("FINISHED".to_owned())])
+    FakeModel::start_held(agent.api(), vec![call, Turn::Say("FINISHED".to_owned())])
 }
 
 impl Report {
@@ -128,7 +144,9 @@ impl Report {
             let messages = request.body["messages"].as_array().into_iter().flatten();
             let blocks = messages.filter_map(|message| message["content"].as_array()).flatten();
             let items = request.body["input"].as_array().into_iter().flatten();
-            blocks.chain(items).filter(is_result)
+            let contents = request.body["contents"].as_array().into_iter().flatten();
+            let parts = contents.filter_map(|content| content["parts"].as_array()).flatten();
+            blocks.chain(items).chain(parts).filter(is_result)
         });
         let mut results: Vec<String> = results.map(Value::to_string).collect();
         match results.pop() {
@@ -165,7 +183,9 @@ impl Report {
 }
 
 fn is_result(value: &&Value) -> bool {
-    value["type"] == "tool_result" || value["type"] == "function_call_output"
+    value["type"] == "tool_result"
+        || value["type"] == "function_call_output"
+        || value.get("functionResponse").is_some()
 }
 
 fn claude(command: &mut Command, home: &Path, argv: &[String], model: &FakeModel) {
@@ -217,6 +237,27 @@ required = true
         "go",
     ]);
 }
+
+fn gemini(command: &mut Command, home: &Path, argv: &[String], model: &FakeModel) {
+    let settings = json!({
+        "mcpServers": {SERVER: {"command": argv[0], "args": argv[1..]}},
+        "security": {"auth": {"selectedType": "gemini-api-key"}, "folderTrust": {"enabled": false}},
+    });
+    let directory = home.join(".gemini");
+    std::fs::create_dir_all(&directory).expect("a temporary directory is writable");
+    std::fs::write(directory.join("settings.json"), settings.to_string())
+        .expect("a temporary directory is writable");
+    gemini_model(command, model);
+    command.args(GEMINI_ARGUMENTS);
+}
+
+/// Without a model's name, Gemini CLI asks one model which other one to use.
+fn gemini_model(command: &mut Command, model: &FakeModel) {
+    command.env("GOOGLE_GEMINI_BASE_URL", model.url()).env("GEMINI_API_KEY", "not-a-key");
+    command.env("GEMINI_MODEL", "gemini-2.5-flash");
+}
+
+const GEMINI_ARGUMENTS: [&str; 5] = ["-p", "go", "--yolo", "--output-format", "json"];
 
 fn cut(text: &str) -> String {
     text.chars().take(3000).collect()

@@ -27,7 +27,7 @@ pub struct Request {
 pub enum Reply {
     /// The connection is closed without a response.
     Cut,
-    /// Server-sent events: name and data.
+    /// Server-sent events: name, which may be empty, and data.
     Events(Vec<(String, Value)>),
     /// No response; sends on the channel when the client has disconnected.
     Held(mpsc::Sender<()>),
@@ -112,7 +112,10 @@ fn write(client: &mut TcpStream, reply: &Reply) {
             return;
         }
         Reply::Events(events) => {
-            let event = |(name, data): &(String, Value)| format!("event: {name}\ndata: {data}\n\n");
+            let event = |(name, data): &(String, Value)| match name.is_empty() {
+                true => format!("data: {data}\n\n"),
+                false => format!("event: {name}\ndata: {data}\n\n"),
+            };
             (200, "content-type: text/event-stream".to_owned(), events.iter().map(event).collect())
         }
         Reply::Json(value) => (200, "content-type: application/json".to_owned(), value.to_string()),

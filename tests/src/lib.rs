@@ -30,6 +30,7 @@
 //! | [`proxy`] | a CONNECT proxy |
 //! | [`recording_proxy`] | a proxy on the relay socket that records every byte towards the shim |
 //! | [`relay`] | a relay connection that a test drives, for frames that a shim never sends |
+//! | [`reverse_proxy`] | real nginx, HAProxy and Caddy in front of a sidecar |
 //! | [`sandbox`] | the state directory and the shims of an enrolled sandbox |
 //! | [`sandboxes`] | real sandboxes with the shim inside |
 //! | [`server`] | the MCP servers that a world can have |
@@ -64,6 +65,7 @@ pub mod process;
 pub mod proxy;
 pub mod recording_proxy;
 pub mod relay;
+pub mod reverse_proxy;
 pub mod sandbox;
 pub mod sandboxes;
 pub mod server;

@@ -168,6 +168,12 @@ pub fn memory_kib(id: u32) -> u64 {
     memory_line(id, "VmRSS:")
 }
 
+/// The number of descriptors that a process has open.
+#[track_caller]
+pub fn open_descriptors(id: u32) -> usize {
+    std::fs::read_dir(format!("/proc/{id}/fd")).expect("the process runs").count()
+}
+
 #[track_caller]
 fn memory_line(id: u32, name: &str) -> u64 {
     let status = std::fs::read_to_string(format!("/proc/{id}/status")).expect("the process runs");

@@ -11,15 +11,19 @@ use std::path::{Path, PathBuf};
 pub enum Tool {
     Bubblewrap,
     Busybox,
+    Caddy,
     ClaudeCode,
     Codex,
     /// A directory: E2B's SDK for JavaScript.
     E2bSdk,
     Everything,
     Filesystem,
+    GeminiCli,
+    Haproxy,
     Ip,
     /// A directory: `vmlinuz`, and `modules` in the order in which they are loaded.
     Kernel,
+    Nginx,
     Node,
     /// A directory: the npm packages, TypeScript among them.
     NodeModules,
@@ -68,6 +72,7 @@ impl Tool {
         match self {
             Self::Bubblewrap => on_path("bwrap"),
             Self::Busybox => on_path("busybox"),
+            Self::Caddy => installed("proxies/usr/bin/caddy"),
             Self::ClaudeCode => {
                 installed(&format!("npm/node_modules/@anthropic-ai/claude-code-linux-{architecture}/claude"))
             }
@@ -84,8 +89,11 @@ impl Tool {
             Self::Filesystem => {
                 installed("npm/node_modules/@modelcontextprotocol/server-filesystem/dist/index.js")
             }
+            Self::GeminiCli => installed("npm/node_modules/@google/gemini-cli/bundle/gemini.js"),
+            Self::Haproxy => installed("proxies/usr/sbin/haproxy"),
             Self::Ip => on_path("ip"),
             Self::Kernel => installed("kernel"),
+            Self::Nginx => installed("proxies/usr/sbin/nginx"),
             Self::Node => on_path("node"),
             Self::NodeModules => {
                 installed("npm/node_modules").filter(|modules| modules.join("typescript").exists())

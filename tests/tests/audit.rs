@@ -2,6 +2,7 @@
 
 use std::process::Output;
 
+use cofferdam_tests::harness::Harness;
 use cofferdam_tests::server::Server;
 use cofferdam_tests::world::World;
 use serde_json::{Value, json};
@@ -157,19 +158,33 @@ fn a_truncated_audit_is_detected_with_its_last_hash() {
     assert!(!verify(&world, &["--head", &head]).status.success());
 }
 
+/// The beginning of a record.
+const TORN: &str = "{\"time\":\"2026-01-01T00:00:00Z\",\"ki";
+
 #[test]
 fn an_incomplete_last_line_is_marked_at_the_next_start() {
     let mut world = world_with_three_calls();
     world.kill9_sidecar();
     let file = world.audit_files().pop().expect("there is an audit file");
     let mut text = std::fs::read_to_string(&file).unwrap();
-    text.push_str("{\"time\":\"2026-01-01T00:00:00Z\",\"ki");
+    let torn_line = text.lines().count() + 1;
+    text.push_str(TORN);
     std::fs::write(&file, text).unwrap();
     world.start_sidecar();
     let mut shim = world.connected("tools");
     shim.call("echo", json!({"text": "after the restart"}));
     let verified = verify(&world, &[]);
     assert!(verified.status.success(), "{}", String::from_utf8_lossy(&verified.stderr));
+    let printed = String::from_utf8_lossy(&verified.stdout).into_owned();
+    assert!(
+        printed.contains(&format!("audit-00000001.jsonl:{torn_line}")),
+        "the line is not named: {printed}"
+    );
+    let lines = std::fs::read_to_string(&file).unwrap();
+    let kept = lines.lines().nth(torn_line - 1).expect("the incomplete line is kept");
+    assert_eq!(kept, TORN);
+    let mark: Value = serde_json::from_str(lines.lines().nth(torn_line).expect("a record follows")).unwrap();
+    assert_eq!((&mark["event"], &mark["torn_bytes"]), (&json!("torn"), &json!(TORN.len())));
 }
 
 #[test]
@@ -183,30 +198,149 @@ fn files_rotate_and_the_chain_continues() {
     assert!(verify(&world, &[]).status.success());
 }
 
+/// The budget belongs to the sandbox, not to its session, and comes back with time.
 #[test]
-fn one_session_cannot_fill_the_disk() {
-    let world =
-        World::new().server("tools", Server::fixture()).limit("audit-session-bytes = \"64KiB\"").start();
+fn one_sandbox_cannot_fill_the_disk_with_new_sessions() {
+    let world = World::new()
+        .server("tools", Server::fixture())
+        .limit("audit-session-bytes = \"64KiB\"\naudit-refill-time = \"2m\"")
+        .start();
+    let mut enrolled = enrolled_on_own_socket(&world);
     let mut flooding = world.connected("tools");
-    let mut refused = None;
-    for _ in 0..400 {
-        let response = flooding.call("echo", json!({"text": "x"}));
-        if response.get("error").is_some() {
-            refused = Some(response);
-            break;
-        }
-    }
-    assert!(refused.is_some(), "no call was refused although the audit budget is used up");
+    let refusal = call_until_refused(&mut flooding);
+    assert!(
+        refusal.contains("`audit-session-bytes`") && refusal.contains("audit-refill-time"),
+        "the refusal does not name the limit: {refusal}"
+    );
     let executed = world.times_executed("tools", "echo");
     flooding.call("echo", json!({"text": "x"}));
     assert_eq!(world.times_executed("tools", "echo"), executed);
-    assert_eq!(world.connected("tools").call_text("echo", json!({"text": "others go on"})), "others go on");
+    for _ in 0..3 {
+        let mut new_session = world.shim("tools");
+        let id = new_session.send_initialize();
+        let response = new_session.answer_to(&id);
+        assert!(response.get("error").is_some(), "a new session got a new budget: {response}");
+    }
+    assert_eq!(enrolled.call_text("echo", json!({"text": "others go on"})), "others go on");
+    world.wait_until("the budget has refilled", || {
+        flooding.call("echo", json!({"text": "x"})).get("result").is_some()
+    });
 }
 
 #[test]
-fn the_audit_can_be_synced_at_every_call() {
-    let world = World::new().line("audit-sync = \"call\"").server("tools", Server::fixture()).start();
-    assert_eq!(world.connected("tools").call_text("echo", json!({"text": "synced"})), "synced");
+fn one_sandbox_leaves_room_on_the_disk_for_the_others() {
+    let world = World::new().server("tools", Server::fixture()).state_on_tmpfs(512).start();
+    let mut enrolled = enrolled_on_own_socket(&world);
+    let refusal = call_until_refused(&mut world.connected("tools"));
+    assert!(refusal.contains("`audit-total-bytes`") && refusal.contains("audit prune"), "{refusal}");
+    for _ in 0..20 {
+        assert_eq!(enrolled.call_text("echo", json!({"text": "others go on"})), "others go on");
+    }
+}
+
+#[test]
+fn old_files_are_pruned_while_the_sidecar_runs_and_the_rest_verifies() {
+    let mut world =
+        World::new().server("tools", Server::fixture()).limit("audit-file-bytes = \"4KiB\"").start();
+    let mut shim = world.connected("tools");
+    for _ in 0..100 {
+        shim.call("echo", json!({"text": "x"}));
+    }
+    let before = world.audit_files().len();
+    let pruned = world.cofferdam_text(&["audit", "prune", "--keep", "16KiB"]);
+    assert!(pruned.starts_with("removed ") && world.audit_files().len() < before, "{pruned}");
+    shim.call("echo", json!({"text": "the chain goes on"}));
+    world.stop_sidecar();
+    world.start_sidecar();
+    assert_eq!(world.connected("tools").call_text("echo", json!({"text": "restarted"})), "restarted");
+    let verified = verify(&world, &[]);
+    let printed = String::from_utf8_lossy(&verified.stdout).into_owned();
+    assert!(
+        verified.status.success() && printed.contains("were removed by `cofferdam audit prune`"),
+        "{printed}"
+    );
+
+    assert!(!world.cofferdam(&["audit", "prune"]).status.success(), "it is not said what to keep");
+    std::fs::remove_file(world.audit_files().first().expect("some files are left")).unwrap();
+    assert_eq!(verify(&world, &[]).status.code(), Some(65), "a file was removed without `prune`");
+    let refused = world.cofferdam(&["audit", "prune", "--keep", "0B"]);
+    assert_eq!(refused.status.code(), Some(65), "a damaged audit was pruned");
+}
+
+#[test]
+fn a_mistyped_head_and_a_missing_audit_are_no_tamper_alarm() {
+    let mut world = world_with_three_calls();
+    world.stop_sidecar();
+    let printed = verify(&world, &[]);
+    let printed = String::from_utf8_lossy(&printed.stdout).into_owned();
+    let head = printed.lines().find_map(|line| line.strip_prefix("head ")).expect("`verify` prints the head");
+    let wrong_digit = if head.ends_with('0') { '1' } else { '0' };
+    for mistyped in [&head[..63], &format!("{}{wrong_digit}", &head[..63])] {
+        let failed = verify(&world, &["--head", mistyped]);
+        let message = String::from_utf8_lossy(&failed.stderr).into_owned();
+        assert_eq!(failed.status.code(), Some(64), "{message}");
+        assert!(!message.contains("changed") && message.contains("copy the whole hash"), "{message}");
+    }
+    for file in world.audit_files() {
+        std::fs::remove_file(file).unwrap();
+    }
+    assert_eq!(verify(&world, &[]).status.code(), Some(66), "an empty directory");
+    std::fs::remove_dir_all(world.layout().state.join("audit")).unwrap();
+    let failed = verify(&world, &[]);
+    assert_eq!(failed.status.code(), Some(66), "no directory");
+    assert!(String::from_utf8_lossy(&failed.stderr).contains("state-dir"));
+}
+
+#[test]
+fn a_full_disk_does_not_flood_the_log() {
+    let world = World::new().server("tools", Server::fixture()).state_on_tmpfs(512).start();
+    let mut shim = world.connected("tools");
+    shim.call("count", json!({}));
+    world.fill_the_state_directory();
+    let began = tokio::time::Instant::now();
+    while began.elapsed() < std::time::Duration::from_millis(2500) {
+        shim.call("count", json!({}));
+    }
+    let log = world.log();
+    let lines = log.lines().filter(|line| line.contains("not recorded")).count();
+    assert!(lines > 0, "nothing is logged");
+    // Ten a second of each of three kinds, and some for the beginning of a window.
+    let most = 30 * (began.elapsed().as_secs() as usize + 2);
+    assert!(lines <= most, "{lines} lines in {:?}", began.elapsed());
+    assert!(
+        log.lines().any(|line| line.contains("not recorded")
+            && line.contains("left_out=")
+            && !line.contains("left_out=0")),
+        "no line tells how many were left out: {log}"
+    );
+}
+
+/// A shim of a sandbox that has an enrolment and a socket of its own.
+fn enrolled_on_own_socket(world: &World) -> Harness {
+    let directory = world.layout().root().join("own-socket");
+    std::fs::create_dir(&directory).expect("a temporary directory is writable");
+    let link = world.cofferdam_text(&[
+        "enroll",
+        "--grant",
+        "dev",
+        "--socket",
+        directory.to_str().expect("temporary paths are UTF-8"),
+    ]);
+    let mut command = world.bare_shim_command();
+    command.env("COFFERDAM_RELAY", link.trim()).args(["--server", "tools"]);
+    Harness::start(command, "enrolled").initialized()
+}
+
+/// Calls until a call is refused; the text of the refusal.
+#[track_caller]
+fn call_until_refused(shim: &mut Harness) -> String {
+    for _ in 0..2000 {
+        let response = shim.call("echo", json!({"text": "x"}));
+        if let Some(error) = response.get("error") {
+            return error["message"].as_str().expect("errors have a message").to_owned();
+        }
+    }
+    panic!("no call was refused although the audit budget is used up")
 }
 
 fn world_with_three_calls() -> World {

@@ -7,9 +7,9 @@ use cofferdam_tests::process::peak_memory_kib;
 use cofferdam_tests::server::Server;
 use cofferdam_tests::world::World;
 use relay_carriage::BoxedStream;
-use relay_carriage::entrance::enter_for;
 use relay_carriage::identity::Identity;
-use relay_carriage::tls::Inside;
+use relay_carriage::inbound::accept_inbound_for;
+use relay_carriage::tls::StreamProtocol;
 use relay_carriage::trunk::{MAX_SUBSTREAMS, WINDOW};
 use relay_proto::key::PublicKey;
 use serde_json::json;
@@ -96,7 +96,7 @@ async fn accept_pipe(listener: &TcpListener, pin: &PublicKey) -> BoxedStream {
     let accept = async {
         loop {
             let (stream, _) = listener.accept().await.expect("connections");
-            if let Ok(stream) = enter_for(Inside::Hub, stream, &identity, pin).await {
+            if let Ok(stream) = accept_inbound_for(StreamProtocol::Hub, stream, &identity, pin).await {
                 return stream;
             }
         }

@@ -2,17 +2,28 @@
 //! sandboxes get responses meanwhile.
 
 use std::io::Write;
+use std::net::TcpStream;
 use std::os::unix::net::UnixStream;
+use std::sync::Arc;
 use std::time::Duration;
 
 use cofferdam_tests::harness::Harness;
-use cofferdam_tests::process::memory_kib;
+use cofferdam_tests::port::free_address;
+use cofferdam_tests::process::{memory_kib, open_descriptors};
 use cofferdam_tests::relay::{Next, RawRelay, hello};
+use cofferdam_tests::sandbox::enroll;
 use cofferdam_tests::server::Server;
+use cofferdam_tests::tools::cannot_run;
 use cofferdam_tests::world::World;
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
+use nix::sys::signal::Signal;
 use relay_proto::control::{Hello, Resume, Resumed, Welcome};
 use relay_proto::delivery::Outbox;
 use relay_proto::frame::{Ack, Frame, MaybeRan, PREFACE};
+use rustls::crypto::ring::default_provider;
+use rustls::pki_types::ServerName;
+use rustls::version::TLS13;
+use rustls::{ClientConfig, ClientConnection, RootCertStore};
 use serde_json::json;
 
 /// Memory counts as flat if it grows by no more than this after the first round.
@@ -28,29 +39,133 @@ impl Bystander {
     }
 }
 
+/// Connections that a hostile sandbox holds at once.
+const HALF_OPEN: usize = 10_000;
+/// Connections between two checks of the sidecar.
+const BATCH: usize = 1000;
+/// Descriptors of a sidecar with a few links and every slot for handshakes taken.
+const MAX_DESCRIPTORS: usize = 256;
+
 #[test]
 fn ten_thousand_half_open_connections_keep_no_client_out() {
-    const BATCH: usize = 1000;
-    let mut world = World::new().server("tools", Server::fixture()).limit("links-per-minute = 10000").start();
-    let mut bystander = Bystander(world.connected("tools"));
+    if !can_hold_half_open_connections() {
+        return;
+    }
+    let world = World::new().server("tools", Server::fixture()).limit("links-per-minute = 10000").start();
+    let bystander = Bystander(world.connected("tools"));
     let mut opening = PREFACE.to_vec();
     Frame::Hello(hello("tools", &[1])).encode(&mut opening);
+    // Nothing, or a part of the preface or of the Hello.
+    let parts: Vec<&[u8]> = (0..opening.len()).step_by(7).map(|length| &opening[..length]).collect();
+    let relay = world.layout().relay.clone();
+    let connect = || UnixStream::connect(&relay).expect("the socket accepts connections");
+    assert_half_open_connections_disturb_no_link(world, bystander, connect, &parts, |world| {
+        world.connected("tools")
+    });
+}
+
+/// A whole ClientHello makes the sidecar compute a signature before it waits for the rest of the handshake.
+#[test]
+fn ten_thousand_half_open_connections_to_the_tls_port_keep_no_client_out() {
+    if !can_hold_half_open_connections() {
+        return;
+    }
+    let port = free_address();
+    let world = World::new()
+        .server("tools", Server::fixture())
+        .relay(&format!("tls = \"{port}\""))
+        .limit("links-per-minute = 10000")
+        .start();
+    let bystander = Bystander(enrolled_shim(&world));
+    let client_hello = client_hello();
+    let upgrade = b"GET /relay HTTP/1.1\r\nHost: x\r\nUpgrade: websocket\r\n";
+    let parts: [&[u8]; 6] =
+        [b"", &client_hello[..1], &client_hello[..client_hello.len() / 2], &client_hello, b"G", upgrade];
+    let connect = || TcpStream::connect(port).expect("the port accepts connections");
+    assert_half_open_connections_disturb_no_link(world, bystander, connect, &parts, enrolled_shim);
+}
+
+/// A client whose connection finds no place waits a second, then two, then four: so the places must suffice for the
+/// sandboxes of a large host that reconnect at the same time, even if the sidecar does not accept at once.
+#[test]
+fn a_thousand_connections_to_the_tls_port_wait_while_the_sidecar_does_not_accept() {
+    let port = free_address();
+    let mut world =
+        World::new().server("tools", Server::fixture()).relay(&format!("tls = \"{port}\"")).start();
+    let mut bystander = Bystander(enrolled_shim(&world));
+    world.sidecar().signal(Signal::SIGSTOP);
+    let waiting: Result<Vec<TcpStream>, _> =
+        (0..1000).map(|_| TcpStream::connect_timeout(&port, Duration::from_secs(5))).collect();
+    world.sidecar().signal(Signal::SIGCONT);
+    waiting.expect("every connection has a place in the queue");
+    bystander.assert_answered();
+}
+
+/// Opens connections, sends one of `parts` on each and holds all of them, while existing and new links get responses.
+fn assert_half_open_connections_disturb_no_link<S: Write>(
+    mut world: World,
+    mut bystander: Bystander,
+    connect: impl Fn() -> S,
+    parts: &[&[u8]],
+    newcomer: impl Fn(&World) -> Harness,
+) {
+    let mut held = Vec::new();
     let mut first_round = None;
-    for round in 0..10_000 / BATCH {
-        let mut held = Vec::new();
+    while held.len() < HALF_OPEN {
         for number in 0..BATCH {
-            let mut stream =
-                UnixStream::connect(&world.layout().relay).expect("the socket accepts connections");
-            // Sends nothing, or a part of the preface or of the Hello. The sidecar may have closed the stream already.
-            let _ = stream.write_all(&opening[..(number * 7) % opening.len()]);
+            let mut stream = connect();
+            // The sidecar may have closed the stream already.
+            let _ = stream.write_all(parts[number % parts.len()]);
             held.push(stream);
         }
         bystander.assert_answered();
-        assert_eq!(world.connected("tools").call_text("echo", json!({"text": "a newcomer"})), "a newcomer");
+        assert_eq!(newcomer(&world).call_text("echo", json!({"text": "a newcomer"})), "a newcomer");
         let memory = memory_kib(world.sidecar().id());
         let before = *first_round.get_or_insert(memory);
-        assert!(memory < before + FLAT_KIB, "round {round}: {memory} KiB, {before} after the first");
+        let count = held.len();
+        assert!(memory < before + FLAT_KIB, "{memory} KiB with {count}, {before} after the first round");
+        let descriptors = open_descriptors(world.sidecar().id());
+        assert!(
+            descriptors < MAX_DESCRIPTORS,
+            "the sidecar has {descriptors} descriptors with {count} clients"
+        );
     }
+}
+
+/// Raises this process's limit of descriptors, if the machine allows as many as the test holds.
+fn can_hold_half_open_connections() -> bool {
+    let needed = HALF_OPEN as u64 + 500;
+    let (_, maximum) = getrlimit(Resource::RLIMIT_NOFILE).expect("a limit can be read");
+    let raised = maximum >= needed && setrlimit(Resource::RLIMIT_NOFILE, maximum, maximum).is_ok();
+    if !raised {
+        cannot_run(&format!("this machine allows {maximum} descriptors, and the test holds {needed}"));
+    }
+    raised
+}
+
+/// A shim of a sandbox that was just enrolled, after its MCP handshake.
+fn enrolled_shim(world: &World) -> Harness {
+    let state =
+        tempfile::tempdir_in(world.layout().root()).expect("the world's directory is writable").keep();
+    let mut command = world.bare_shim_command();
+    command.args(["--server", "tools"]).env("COFFERDAM_STATE", state);
+    command.env("COFFERDAM_ENROLL", enroll(world, &[]));
+    Harness::start(command, "cofferdam-shim").initialized()
+}
+
+/// The first message of a TLS client that wants a link.
+fn client_hello() -> Vec<u8> {
+    let mut config = ClientConfig::builder_with_provider(Arc::new(default_provider()))
+        .with_protocol_versions(&[&TLS13])
+        .expect("the provider has suites of TLS 1.3")
+        .with_root_certificates(RootCertStore::empty())
+        .with_no_client_auth();
+    config.alpn_protocols = vec![relay_carriage::tls::ALPN.to_vec()];
+    let name = ServerName::try_from("sidecar.invalid").expect("this is a name");
+    let mut client = ClientConnection::new(Arc::new(config), name).expect("the configuration is valid");
+    let mut bytes = Vec::new();
+    client.write_tls(&mut bytes).expect("writing to memory does not fail");
+    bytes
 }
 
 #[test]

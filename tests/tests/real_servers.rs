@@ -1,7 +1,14 @@
 //! Third-party MCP servers, called through shim and sidecar.
 
+use std::os::unix::fs::PermissionsExt as _;
+use std::os::unix::net::UnixStream;
+
+use cofferdam_tests::deadline::{PATIENCE, wait_until};
+use cofferdam_tests::process::Running;
 use cofferdam_tests::server::Server;
+use cofferdam_tests::tools::Tool;
 use cofferdam_tests::world::World;
+use nix::sys::signal::Signal;
 use serde_json::json;
 
 #[test]
@@ -55,4 +62,36 @@ fn server_time_works_in_both_eras() {
     let mut modern = world.shim("time");
     assert!(modern.discover()["result"]["supportedVersions"].to_string().contains("2026-07-28"));
     assert!(modern.call_text("get_current_time", json!({"timezone": "UTC"})).contains("UTC"));
+}
+
+/// `python -m` prefers modules of its directory. A sidecar that is started in a project, which a sandbox can write, must not
+/// start its servers there.
+#[test]
+fn a_module_in_the_directory_of_the_sidecar_is_not_started() {
+    let Some(python) = Tool::Python.path() else { return };
+    let project = tempfile::tempdir().expect("a temporary directory can be made");
+    let planted = project.path().join("mcp_server_time.py");
+    std::fs::write(&planted, "open('started', 'w')\n").expect("a temporary directory is writable");
+    let python = python.display().to_string();
+    let server = Server::command([&python, "-m", "mcp_server_time", "--local-timezone", "UTC"]);
+    let in_project = Server::command([&python, "-m", "mcp_server_time"]);
+    let in_project = in_project.line(&format!("cwd = {:?}", project.path()));
+    let world = World::new().server("time", server).server("in-project", in_project).prepare();
+    let mut command = world.cofferdam_command();
+    command.args(["serve", "-c"]).arg(&world.layout().config).current_dir(project.path());
+    let mut sidecar = Running::spawn(command, "cofferdam serve");
+    wait_until("the sidecar accepts links", || UnixStream::connect(&world.layout().relay).is_ok());
+    let mut shim = world.connected("time");
+    let now = shim.call_text("get_current_time", json!({"timezone": "UTC"}));
+    assert!(now.contains("UTC"), "{now}");
+    assert!(!project.path().join("started").exists());
+    let own = world.layout().state.join("servers/time");
+    let mode = own.metadata().expect("the server's directory is there").permissions().mode();
+    assert_eq!(mode & 0o777, 0o700);
+    // `cwd` names another directory, here the one with the other module.
+    let mut shim = world.shim("in-project");
+    shim.send_request("initialize", json!({}));
+    wait_until("the other module runs", || project.path().join("started").exists());
+    sidecar.signal(Signal::SIGTERM);
+    assert!(sidecar.wait(PATIENCE).success());
 }

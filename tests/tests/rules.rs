@@ -194,3 +194,111 @@ fn a_withdrawn_grant_applies_to_the_next_call() {
     );
     assert_eq!(world.times_executed("tools", "echo"), 1);
 }
+
+/// The answer to a call of a tool, without its id, and with the tool's name replaced.
+fn answer_without_name(shim: &mut cofferdam_tests::harness::Harness, tool: &str) -> String {
+    let mut answer = shim.call(tool, json!({}));
+    answer["id"] = json!(null);
+    answer.to_string().replace(tool, "TOOL")
+}
+
+#[test]
+fn a_hidden_and_an_unknown_tool_are_answered_alike_with_deny_alone() {
+    let denies = Server::fixture().deny(&["delete_*"]);
+    // The fixture runs tools with the prefix `rw_` although it does not list them.
+    let world = World::new()
+        .server("deny", denies.clone())
+        .server("deny-and-allow", denies.allow(&["*"]))
+        .server("pages", Server::fixture_that("lists-in-pages").deny(&["delete_*"]))
+        .start();
+    for server in ["deny", "deny-and-allow", "pages"] {
+        let mut shim = world.connected(server);
+        let hidden = answer_without_name(&mut shim, "delete_everything");
+        assert!(hidden.contains("-32602"), "{hidden}");
+        for unknown in ["no_such_tool", "rw_echo"] {
+            assert_eq!(answer_without_name(&mut shim, unknown), hidden, "{server}: {unknown}");
+        }
+        assert_eq!(shim.call_text("read_file", json!({})), "ran read_file", "{server}");
+        assert_eq!(world.executions(server).len(), 1, "only the tool that exists was called");
+    }
+    let not_listed = world.decisions().into_iter().filter(|decision| decision["tool"] == "no_such_tool");
+    assert!(not_listed.count() == 3, "{:?}", world.decisions());
+}
+
+#[test]
+fn a_real_server_gives_no_hint_of_its_hidden_tools() {
+    let Some(everything) = Server::everything() else { return };
+    let world = World::new().server("everything", everything.deny(&["echo"])).start();
+    let mut shim = world.connected("everything");
+    let hidden = answer_without_name(&mut shim, "echo");
+    assert_eq!(answer_without_name(&mut shim, "no_such_tool"), hidden);
+}
+
+#[test]
+fn a_server_that_cannot_list_its_tools_answers_calls_of_any_tool() {
+    let script = r#"while read -r line; do
+        id=$(printf '%s' "$line" | sed -n 's/.*"id":\("[^"]*"\|[0-9]*\).*/\1/p')
+        case "$line" in
+            *tools/list*) printf '{"jsonrpc":"2.0","id":%s,"error":{"code":-32601,"message":"none"}}\n' "$id";;
+            *notifications/*) ;;
+            *) printf '{"jsonrpc":"2.0","id":%s,"result":{"content":[{"type":"text","text":"called"}]}}\n' "$id";;
+        esac
+    done"#;
+    let world =
+        World::new().server("tools", Server::command(["sh", "-c", script]).deny(&["delete_*"])).start();
+    let mut shim = world.shim("tools");
+    shim.initialize();
+    assert_eq!(shim.call_text("anything", json!({})), "called");
+}
+
+#[test]
+fn other_spellings_of_a_denied_tool_are_denied() {
+    let world = World::new().server("tools", Server::fixture().deny(&["Delete_*"]).ask(&["WRITE_*"])).start();
+    let mut shim = world.connected("tools");
+    for tool in ["delete_everything", "DELETE_everything", "ｄelete_everything", "delete\u{200b}_everything"]
+    {
+        let answer = shim.call(tool, json!({}));
+        assert_eq!(answer["error"]["message"], format!("Unknown tool: {tool}"));
+    }
+    assert_eq!(refusal_of(&shim.call("write_file", json!({}))), "approval_required");
+    assert_eq!(world.executions("tools"), []);
+}
+
+#[test]
+fn a_pattern_that_could_match_nothing_is_refused() {
+    let world = World::new().server("tools", Server::fixture().deny(&["delete_[b]"])).prepare();
+    let output = world.cofferdam(&["check"]);
+    assert!(!output.status.success());
+    let printed = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(printed.contains("`servers.tools.tools.deny`: `[` has no meaning in a pattern"), "{printed}");
+}
+
+#[test]
+fn requests_of_servers_to_the_harness_are_decided_and_recorded() {
+    let server = Server::fixture().line("methods-to-harness = { deny = [\"sampling/*\"] }");
+    let world = World::new().server("tools", server).start();
+    let mut shim = world.connected("tools");
+    let denied = shim.call_text("ask_client", json!({"method": "sampling/createMessage"}));
+    assert!(denied.contains("tool_denied") && denied.contains("sampling/createMessage"), "{denied}");
+    let call = shim.send_call("ask_client", json!({"method": "roots/list"}));
+    let request = shim.message_with_method("roots/list");
+    shim.send(&json!({"jsonrpc": "2.0", "id": request["id"], "result": {"roots": []}}));
+    assert!(shim.answer_to(&call).to_string().contains("roots"));
+    let received = String::from_utf8_lossy(shim.received()).into_owned();
+    assert!(!received.contains("\"method\":\"sampling"), "{received}");
+
+    let records_of = |method: &str| -> Vec<serde_json::Value> {
+        let is_of = |record: &serde_json::Value| record["method"] == method && record["to_harness"].is_u64();
+        world.audit().into_iter().filter(is_of).collect()
+    };
+    let sampling = records_of("sampling/createMessage");
+    assert_eq!(sampling.len(), 1, "{sampling:?}");
+    assert_eq!(sampling[0]["verdict"], "deny");
+    assert_eq!(sampling[0]["rule"], "methods-to-harness.deny sampling/*");
+    world.wait_until("the outcome is recorded", || records_of("roots/list").len() == 2);
+    let roots = records_of("roots/list");
+    assert_eq!((&roots[0]["verdict"], &roots[1]["result"]), (&json!("allow"), &json!("result")), "{roots:?}");
+    assert!(roots.iter().all(|record| record.get("seq").is_none()), "{roots:?}");
+    let shown = world.cofferdam_text(&["audit", "tail"]);
+    assert!(shown.contains("sampling/createMessage  to the harness"), "{shown}");
+}

@@ -158,8 +158,8 @@ fn exit_codes_tell_what_did_not_run_from_what_is_denied() {
         (&["call", "tools", "add", "{"], "not JSON"),
         (&["call", "tools", "add", "[]"], "must be a JSON object"),
         (&["call", "tools", "add", r#"{"a":1,"a":2}"#], "arguments"),
-        (&["servers", "x"], "one word too many"),
-        (&["tools", "--server", "tools"], "`--server` is not known"),
+        (&["servers", "x"], "unexpected argument `x`"),
+        (&["tools", "--server", "tools"], "unknown option or command `--server`"),
     ] {
         expect(arguments, 64, word);
     }

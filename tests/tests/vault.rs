@@ -176,9 +176,10 @@ fn a_sealed_vault_is_refused_with_the_next_attempt_and_needs_no_restart() {
     bao.seal();
     let mut harness = world.shim("tools");
     let refused = harness.initialize().to_string();
-    for word in ["credential_unavailable", "pki/issue/agent", "sealed", "tried again in ", "unseal Vault"] {
+    for word in ["credential_unavailable", "the secret `cert`", "sealed", "tried again in ", "unseal Vault"] {
         assert!(refused.contains(word), "{word}: {refused}");
     }
+    assert!(world.log().contains("from Vault's `pki/issue/agent`"), "{}", world.log());
     // During the backoff there is no request to Vault; the refusal is the same.
     let again = harness.initialize().to_string();
     assert!(again.contains("credential_unavailable") && again.contains("tried again in "), "{again}");

@@ -308,7 +308,7 @@ fn a_check_that_cannot_reach_or_use_vault_reports_the_reason() {
     bao.seal();
     let (code, printed, stderr) = check_online(&ready);
     assert!(
-        code == 69 && printed.contains(", sealed") && stderr.contains("hint: unseal it"),
+        code == 69 && printed.contains(", sealed") && stderr.contains("hint: unseal Vault"),
         "{printed}{stderr}"
     );
     bao.process.signal(Signal::SIGKILL);

@@ -13,7 +13,7 @@ use std::time::Duration;
 use cofferdam_tests::certificates::Authority;
 use cofferdam_tests::deadline::PATIENCE;
 use cofferdam_tests::http::{Reply, Request, listen};
-use cofferdam_vault::login::{Login, Method, SecretId};
+use cofferdam_vault::login::{Login, LoginRecords, Method, SecretId};
 use cofferdam_vault::{Accessor, ChildToken, ClientSettings, KvVersion, Mint, Renewable, Token, Vault};
 use rustify::endpoint::Endpoint;
 use serde_json::{Map, Value, json};
@@ -400,7 +400,8 @@ impl RecordedClient {
     /// may be made before the login is stopped, and must not be mistaken for another login.
     async fn login_request(method: Method) -> Sent {
         let (own, stop) = (Self::new(), CancellationToken::new());
-        let login = Login::start(own.vault.clone(), method, &TaskTracker::new(), &stop);
+        let login =
+            Login::start(own.vault.clone(), method, LoginRecords::default(), &TaskTracker::new(), &stop);
         assert!(
             login.current().await.is_err(),
             "the login succeeded although the listener refuses every login"

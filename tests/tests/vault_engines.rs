@@ -104,6 +104,11 @@ fn a_token_of_kubernetes_is_replaced_before_its_end_and_its_lease_ends_with_it()
     wait_until("nothing is left", || list(&bao, CREDS).is_empty() && session_tokens(&bao).is_empty());
     // The cluster gets no request to revoke tokens: for the cluster they stay valid until they expire.
     assert_eq!(cluster.received.load(Ordering::SeqCst), cluster.issued().len());
+    wait_until("the audit names what outlives the session", || {
+        let is_end = |record: &Value| record["event"] == "link_end";
+        let end = world.audit().into_iter().find(is_end).unwrap_or_default();
+        end["detail"].as_str().is_some_and(|detail| detail.contains("; not revocable: `cluster` "))
+    });
 }
 
 /// Live responses are rewritten: a lease that is too long, one without a duration, and no lease.

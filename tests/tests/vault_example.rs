@@ -113,8 +113,8 @@ fn a_wrapped_secret_id_is_delivered_as_the_guide_says() {
     }
     workspace.assert_works_and_leaves_nothing();
     let output = workspace.run("cofferdam check --online");
-    assert_eq!(output.status.code(), Some(77), "{output:?}");
-    assert!(string(&output.stderr).contains("the wrapped secret-id is spent"), "{output:?}");
+    assert_eq!(output.status.code(), Some(66), "{output:?}");
+    assert!(string(&output.stderr).contains("this sidecar has already unwrapped"), "{output:?}");
 }
 
 /// An empty directory, and an OpenBao with a login.

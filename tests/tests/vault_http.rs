@@ -181,11 +181,12 @@ fn a_server_that_refuses_everything_does_not_cause_a_read_for_each_call() {
     for _ in 0..40 {
         let refused = shim.call("headers", json!({}));
         assert_eq!(refusal_of(&refused), "credential_unavailable", "{refused}");
-        for word in ["it did not run", "HTTP 401", "secret/github"] {
+        for word in ["it did not run", "HTTP 401", "the secret `github`"] {
             assert!(refused.to_string().contains(word), "{word}: {refused}");
         }
         assert!(!refused.to_string().contains(CANARY), "{refused}");
     }
+    assert!(world.log().contains("it is from Vault's `secret/github`"), "{}", world.log());
     let allowed = 2 + began.elapsed().as_secs() as usize / 5;
     assert!((2..=allowed).contains(&reads(&bao)), "{} reads, {allowed} allowed", reads(&bao));
     // The same value came back each time, so nothing was sent twice.
@@ -232,7 +233,7 @@ fn an_expired_credential_while_vault_is_silent_is_refused_and_recovers() {
         refused.get("result").is_none()
     });
     assert_eq!(refusal_of(&refused), "credential_unavailable", "{refused}");
-    for word in ["it did not run", "pki/issue/agent", "tried again in "] {
+    for word in ["it did not run", "the secret `cert`", "tried again in "] {
         assert!(refused.to_string().contains(word), "{word}: {refused}");
     }
     neighbour.call_text("headers", json!({}));

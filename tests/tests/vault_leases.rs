@@ -9,6 +9,7 @@ use cofferdam_tests::harness::Harness;
 use cofferdam_tests::openbao::{KvEngine, OpenBao};
 use cofferdam_tests::process::send;
 use cofferdam_tests::server::Server;
+use cofferdam_tests::single_sandbox::SingleSandbox;
 use cofferdam_tests::vault::{
     app_role, connected, connected_at, lease_id, leases, leave, minter, prepared, session_tokens,
     set_certificate_ttl, token_file, token_role, tokens, with_certificate_in, with_kept_certificate_in,
@@ -86,12 +87,16 @@ fn a_key_value_secret_with_a_ttl_is_read_that_often() {
 fn a_lease_is_replaced_before_its_end_and_ends_with_its_last_user() {
     let Some(bao) = prepared(OpenBao::dev()) else { return };
     set_certificate_ttl(&bao, "30s");
-    let world = with_kept_certificate_in(world(&bao)).start();
-    let mut harness = world.connected("tools");
+    // The process of `tools` keeps its certificate; that of `taker` is replaced.
+    let taker = Server::fixture().file("key.pem", "{cert.private_key}").allow(&["*"]);
+    let sandbox = SingleSandbox::start(with_kept_certificate_in(world(&bao)).server("taker", taker));
+    let mut harness = sandbox.connected("tools");
+    let taker = sandbox.connected("taker");
+    let world = &sandbox.world;
     let first = accessors(&bao);
     assert_eq!((leases(&bao), first.len()), (1, 1));
     wait_until("there is another lease", || leases(&bao) == 2);
-    // The process still uses the first lease; each lease belongs to its own token.
+    // One process still uses the first lease; each lease belongs to its own token.
     assert!(accessors(&bao).is_superset(&first) && accessors(&bao).len() == 2);
     let directory = world.layout().state.join("vault");
     assert_eq!(fs::read_dir(&directory).unwrap().count(), 2);
@@ -102,6 +107,8 @@ fn a_lease_is_replaced_before_its_end_and_ends_with_its_last_user() {
     wait_until("the next process runs", || harness.call("env", json!({})).get("result").is_some());
     assert_eq!(leases(&bao), 1);
     leave(harness);
+    leave(taker);
+    let _world = sandbox.leave();
     wait_until("nothing is left", || leases(&bao) == 0 && accessors(&bao).is_empty());
     wait_until("nothing is left on disk", || fs::read_dir(&directory).unwrap().count() == 0);
 }

@@ -1,8 +1,10 @@
 //! Renewable leases of a real database: renewed as long as that extends them, and replaced when it does not or when the
 //! operator has revoked them.
 
+use std::time::Duration;
+
 use cofferdam_tests::database::{Database, Life};
-use cofferdam_tests::deadline::wait_until;
+use cofferdam_tests::deadline::{holds_within, wait_until};
 use cofferdam_tests::harness::Harness;
 use cofferdam_tests::server::Server;
 use cofferdam_tests::vault::list;
@@ -69,6 +71,30 @@ fn a_lease_that_meets_its_maximum_is_replaced_before_it_ends() {
     let url = database.url();
     assert!(!url.contains(&first), "{first} is still in use");
     assert_eq!(database.postgres.log_in(&url), Ok(()));
+    assert!(harness.call("env", json!({})).get("result").is_some());
+}
+
+#[test]
+fn no_user_is_made_for_a_process_that_keeps_its_own() {
+    let Some(database) = Database::start() else { return };
+    database.role("agent", Life { ttl: "6s", max_ttl: "9s" });
+    let server = database.with_url(Server::fixture(), "db").line("replace = \"never\"").allow(&["*"]);
+    let world = database.world("agent").server("tools", server).start();
+    let mut harness = world.connected("tools");
+    let first = database.users();
+    assert_eq!(first.len(), 1);
+    wait_until("the life of the only user is over", || {
+        let users = database.users();
+        assert!(users.iter().all(|user| first.contains(user)), "a user was made that no process can take");
+        users.is_empty()
+    });
+    let is_made = holds_within(Duration::from_secs(7), || !database.users().is_empty());
+    assert!(!is_made, "a user was made that no process can take");
+    let shown = world.cofferdam_text(&["sessions"]);
+    for words in [", expired", "no new one is made", "the process keeps it (`replace = \"never\"`)"] {
+        assert!(shown.contains(words), "{words}\n{shown}");
+    }
+    // The process serves what needs no database.
     assert!(harness.call("env", json!({})).get("result").is_some());
 }
 

@@ -1,11 +1,12 @@
-"""What needs no sidecar: reading responses, settings, and recognising sandboxes."""
+"""Unit tests that need no sidecar: decoding responses, settings, and recognising sandboxes."""
 
+import inspect
 import json
 import tempfile
 import unittest
 import unittest.mock
 
-from cofferdam_sdk import ApiError, ProtocolError, SettingsError, UnauthorizedError, _calls, _decode, _wire
+from cofferdam_sdk import ApiError, AsyncClient, Client, ProtocolError, SettingsError, UnauthorizedError, _calls, _decode, _wire
 from cofferdam_sdk import types as sdk
 from cofferdam_sdk._endpoint import Endpoint
 from cofferdam_sdk._sandboxes import recognise
@@ -25,7 +26,7 @@ def read(text, *, size):
 
 
 class Responses(unittest.TestCase):
-    def test_any_split_of_the_bytes_gives_the_same(self):
+    def test_a_response_is_read_however_its_bytes_are_split(self):
         head = b"HTTP/1.1 200 OK\r\n"
         for text, body in [
             (head + b"content-length: 5\r\n\r\nhello", b"hello"),
@@ -36,7 +37,7 @@ class Responses(unittest.TestCase):
             for size in range(1, len(text) + 1):
                 self.assertEqual(read(text, size=size), (200, body), (text, size))
 
-    def test_what_is_not_whole_or_too_large_is_an_error(self):
+    def test_incomplete_and_too_large_responses_are_errors(self):
         head = b"HTTP/1.1 200 OK\r\n"
         for text in [
             b"",
@@ -55,7 +56,7 @@ class Responses(unittest.TestCase):
             with self.assertRaises(ProtocolError, msg=text[:80]):
                 read(text, size=65536)
 
-    def test_events_and_lines(self):
+    def test_events_are_read_and_too_long_lines_are_errors(self):
         text = b'event: ready\ndata: {}\n\n:\n\nevent: lagged\ndata: {}\n\n'
         for size in range(1, len(text)):
             events = _wire.Events()
@@ -74,7 +75,7 @@ class Responses(unittest.TestCase):
             with self.assertRaises(ProtocolError):
                 _calls.refusal(502, body)
 
-    def test_data_of_a_newer_sidecar_is_read_and_wrong_types_are_not(self):
+    def test_unknown_values_of_a_newer_sidecar_are_accepted_and_wrong_types_are_not(self):
         change = {"event": "new-kind", "time": "t", "grant": "dev", "more": [1]}
         self.assertEqual(_decode.from_bytes(sdk.Change, json.dumps(change).encode()).event, "new-kind")
         for wrong in [{"event": "attached", "time": "t"}, {**change, "grant": 1}, [], 5]:
@@ -83,7 +84,7 @@ class Responses(unittest.TestCase):
 
 
 class Settings(unittest.TestCase):
-    def test_arguments_go_before_the_environment(self):
+    def test_arguments_take_precedence_over_the_environment(self):
         environment = {"COFFERDAM_URL": "https://one.example:7481", "COFFERDAM_TOKEN": TOKEN, "HOME": "/home/x"}
         found = Endpoint.find(environment=environment)
         self.assertEqual((found.name, found.headers), ("https://one.example:7481", {"Authorization": f"Bearer {TOKEN}"}))
@@ -95,11 +96,11 @@ class Settings(unittest.TestCase):
         self.assertEqual(Endpoint.find(url="https://[::1]", environment={}).host, "[::1]:443")
 
     @unittest.mock.patch("os.getuid", lambda: 1000)
-    def test_the_default_socket_is_the_sidecars(self):
+    def test_the_default_socket_is_the_default_of_the_sidecar(self):
         self.assertEqual(Endpoint.find(environment={"XDG_RUNTIME_DIR": "/r"}).name, "/r/cofferdam/admin/admin.sock")
         self.assertEqual(Endpoint.find(environment={"HOME": "/h"}).name, "/h/.local/state/cofferdam/admin/admin.sock")
 
-    def test_bad_settings_are_refused_and_not_repeated(self):
+    def test_bad_settings_are_refused_and_messages_contain_no_token(self):
         with tempfile.NamedTemporaryFile() as empty:
             for settings in [
                 {"url": "http://one.example:7481"},
@@ -143,6 +144,19 @@ class Sandboxes(unittest.TestCase):
         for sandbox in ["i123", object(), None, 5]:
             with self.assertRaises(SettingsError):
                 recognise(sandbox, None)
+
+
+class Clients(unittest.TestCase):
+    def test_both_have_the_same_methods_with_the_same_arguments_and_documentation(self):
+        def described(client):
+            methods = inspect.getmembers(client, inspect.isfunction)
+            return {
+                name: (list(inspect.signature(method).parameters.values()), method.__doc__)
+                for name, method in methods
+                if not name.startswith("_")
+            }
+
+        self.assertEqual(described(Client), described(AsyncClient))
 
 
 if __name__ == "__main__":

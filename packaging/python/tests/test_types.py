@@ -1,4 +1,4 @@
-"""The classes of `cofferdam_sdk.types` are those of the OpenAPI document, field by field."""
+"""Compares the classes of `cofferdam_sdk.types` with the OpenAPI document, field by field."""
 
 import dataclasses
 import json
@@ -15,7 +15,7 @@ from cofferdam_sdk._decode import hints, json_name
 DEFAULT = Path(__file__).resolve().parents[3] / "sidecar/openapi.json"
 DOCUMENT = json.loads(Path(os.environ.get("COFFERDAM_OPENAPI", DEFAULT)).read_text())
 SCHEMAS = DOCUMENT["components"]["schemas"]
-# Names that differ from the document's: it has these inline.
+# Classes whose schemas have no name in the document, because they are inline.
 INLINE = {"Pending": ("Outcome", "pending"), "RevokedAfter": ("Outcome", "revoked")}
 RESPONSES = {
     sdk.Enrolled: ("/v1/enrolments", "post"),
@@ -37,7 +37,7 @@ def schema_of(kind):
 
 
 def merged(schema):
-    """An object with variants, as one object: what not all variants have is not required."""
+    """Merges the variants of an object into one object: a field that not all variants have is not required."""
     if "oneOf" not in schema:
         return schema
     properties, required = dict(schema.get("properties", {})), set(schema.get("required", ()))
@@ -45,46 +45,46 @@ def merged(schema):
     for one in schema["oneOf"]:
         for name, value in one["properties"].items():
             if "const" in value and name in properties:
-                value = {"enum": [*words(properties[name]), value["const"]]}
+                value = {"enum": [*enum_values(properties[name]), value["const"]]}
             properties[name] = value
     return {"properties": properties, "required": sorted(required)}
 
 
-def words(schema):
+def enum_values(schema):
     if "oneOf" in schema:
-        return [word for one in schema["oneOf"] for word in words(one)]
+        return [word for one in schema["oneOf"] for word in enum_values(one)]
     return schema["enum"] if "enum" in schema else [schema["const"]] if "const" in schema else []
 
 
-def described(schema):
-    """A schema as this file compares it."""
+def simplified(schema):
+    """Simplifies a schema for comparison."""
     if "$ref" in schema:
         name = schema["$ref"].rpartition("/")[2]
-        return sorted(words(SCHEMAS[name])) if words(SCHEMAS[name]) else name
+        return sorted(enum_values(SCHEMAS[name])) if enum_values(SCHEMAS[name]) else name
     if "anyOf" in schema:
         (inner,) = (one for one in schema["anyOf"] if one.get("type") != "null")
-        return {"optional": described(inner)}
-    if words(schema):
-        return sorted(words(schema))
+        return {"optional": simplified(inner)}
+    if enum_values(schema):
+        return sorted(enum_values(schema))
     kind = schema["type"]
     if isinstance(kind, list):
         (kind,) = set(kind) - {"null"}
         return {"optional": kind}
     if kind == "array":
-        return {"list": described(schema["items"])}
+        return {"list": simplified(schema["items"])}
     return kind
 
 
-def described_hint(hint):
-    """The same of a type hint."""
+def simplified_hint(hint):
+    """Simplifies a type hint for comparison."""
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
     if origin is typing.Literal:
         return sorted(arguments)
     if origin in (typing.Union, types.UnionType):
         (inner,) = (one for one in arguments if one is not types.NoneType)
-        return {"optional": described_hint(inner)}
+        return {"optional": simplified_hint(inner)}
     if origin is tuple:
-        return {"list": described_hint(arguments[0])}
+        return {"list": simplified_hint(arguments[0])}
     return {str: "string", int: "integer", bool: "boolean"}.get(hint) or hint.__name__
 
 
@@ -102,7 +102,7 @@ class Types(unittest.TestCase):
         required = {name for name, field in fields.items() if field.default is dataclasses.MISSING}
         self.assertEqual(sorted(required), sorted(schema.get("required", ())))
         for name, field in fields.items():
-            hint, wanted = described_hint(hints(kind)[field.name]), described(schema["properties"][name])
+            hint, wanted = simplified_hint(hints(kind)[field.name]), simplified(schema["properties"][name])
             # A field that only some variants have may be absent.
             if name not in required and field.default is None and not isinstance(wanted, dict):
                 wanted = {"optional": wanted}
@@ -112,7 +112,16 @@ class Types(unittest.TestCase):
 
     def test_every_request_has_fields_of_the_document(self):
         options = _calls.AttachOptions(
-            kind="e2b", sandbox="i", grant="g", name="n", platform="p", ttl=1, resume=True, keep_awake=True, via="ssh"
+            kind="e2b",
+            sandbox="i",
+            grant="g",
+            name="n",
+            platform="p",
+            ttl=1,
+            resume=True,
+            keep_awake=True,
+            via="ssh",
+            harness="claude",
         )
         sent = options.call().body["attachment"]
         # A file of the host is not for orchestrators.

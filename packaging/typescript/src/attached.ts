@@ -1,4 +1,4 @@
-/** An attached sandbox: a connection that the sidecar sends the attachment's status on, and whose end ends the attachment. */
+/** An attached sandbox: a connection on which the sidecar sends the attachment's status, and whose end ends the attachment. */
 
 import type { Duplex } from "node:stream";
 
@@ -7,11 +7,11 @@ import { AttachmentError, type CofferdamError, DeadlineError, NotFoundError, Pro
 import type { AttachmentStatus, Killed } from "./types.js";
 import { connectionError, decode, Lines, open, perform, readAll, refusal } from "./wire.js";
 
-/** Milliseconds for one request. */
+/** How many milliseconds one request may take. */
 export const REQUEST_TIMEOUT_MS = 30_000;
 const FOLLOW = "cofferdam-attachment";
 
-/** To be ended with `await using`, or with `end`. Its status changes while the sandbox is paused or its pipe is lost. */
+/** An attached sandbox, ended by `await using` or `end`. Its status changes when the sandbox is paused or its pipe is lost. */
 export class Attached implements AsyncDisposable {
   readonly #endpoint: Endpoint;
   readonly #stream: Duplex;
@@ -30,12 +30,12 @@ export class Attached implements AsyncDisposable {
     this.#take(first);
   }
 
-  /** Resolves when the sandbox is attached. Before, an abort of the signal ends the attachment. */
+  /** Resolves when the sandbox is attached. Until then, an abort of the signal ends the attachment. */
   static async start(endpoint: Endpoint, attachment: object, timeoutMs: number, signal?: AbortSignal): Promise<Attached> {
-    const late = AbortSignal.timeout(timeoutMs);
-    const stop = signal === undefined ? late : AbortSignal.any([late, signal]);
+    const deadline = AbortSignal.timeout(timeoutMs);
+    const stop = signal === undefined ? deadline : AbortSignal.any([deadline, signal]);
     const call = { method: "POST", path: "/v1/attachments", body: { attachment }, upgrade: FOLLOW } as const;
-    // The connection outlives these signals once the sandbox is attached.
+    // Its own controller, because these signals must not end the connection after the sandbox is attached.
     const connection = new AbortController();
     const abort = () => connection.abort(stop.reason);
     stop.addEventListener("abort", abort, { once: true });
@@ -54,7 +54,7 @@ export class Attached implements AsyncDisposable {
     } catch (error) {
       // The sidecar ends the attachment when the connection ends.
       if (attached !== undefined) attached.#stream.destroy();
-      if (late.aborted && !signal?.aborted) {
+      if (deadline.aborted && !signal?.aborted) {
         const state = attached === undefined ? "" : attached.#lastState();
         throw new DeadlineError(`the sandbox was not attached within ${timeoutMs / 1000} s${state}`);
       }
@@ -80,7 +80,7 @@ export class Attached implements AsyncDisposable {
     return this.#failure === undefined && this.status.state === "attached";
   }
 
-  /** Why the attachment is over before it was ended; undefined while it is not. */
+  /** Why the attachment has ended before `end` was called; undefined while it lasts. */
   get failure(): CofferdamError | undefined {
     return this.#failure;
   }
@@ -94,7 +94,7 @@ export class Attached implements AsyncDisposable {
         await perform<Killed>(this.#endpoint, { method: "DELETE", path }, REQUEST_TIMEOUT_MS);
       }
     } catch (error) {
-      // It has ended, or ends with the connection.
+      // The attachment has ended, or ends with the connection.
       if (!(error instanceof NotFoundError || error instanceof UnreachableError)) throw error;
     } finally {
       this.#stream.destroy();
@@ -145,23 +145,23 @@ export class Attached implements AsyncDisposable {
   }
 }
 
-/** Throws where waiting for it would not help. */
+/** Throws if waiting longer would not help. */
 function isAttached(status: AttachmentStatus): boolean {
-  const doing = `attach the sandbox ${status.sandbox}`;
+  const failed = `cannot attach the sandbox ${status.sandbox}`;
   switch (status.state) {
     case "attached":
       return true;
     case "over":
-      throw over(doing, status);
+      throw over(failed, status);
     case "refused":
-      throw new AttachmentError(`${doing}: ${status.why}`, "refused");
+      throw new AttachmentError(`${failed}: ${status.why}`, "refused");
     case "suspended":
-      throw new AttachmentError(`${doing}: it is paused or stopped; start it, or attach with resume: true`, "suspended");
+      throw new AttachmentError(`${failed}: it is paused or stopped; start it, or attach with resume: true`, "suspended");
     default:
       return false;
   }
 }
 
-function over(doing: string, status: AttachmentStatus): AttachmentError {
-  return new AttachmentError(`${doing}: ${status.why}`, status.cause ?? "ended");
+function over(failed: string, status: AttachmentStatus): AttachmentError {
+  return new AttachmentError(`${failed}: ${status.why}`, status.cause ?? "ended");
 }

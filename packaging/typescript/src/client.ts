@@ -4,19 +4,30 @@ import { Attached, REQUEST_TIMEOUT_MS } from "./attached.js";
 import { type ConnectOptions, Endpoint } from "./endpoint.js";
 import { DeadlineError, ProtocolError, SettingsError } from "./errors.js";
 import { recognise, type SandboxLike } from "./sandboxes.js";
-import type { AttachmentStatus, Change, Enrolled, EnrolmentEntry, Killed, Lagged, PipeRoute, PlatformKind, Sessions } from "./types.js";
+import type {
+  AttachmentStatus,
+  Change,
+  Enrolled,
+  EnrolmentEntry,
+  Harness,
+  Killed,
+  Lagged,
+  PipeRoute,
+  PlatformKind,
+  Sessions,
+} from "./types.js";
 import { connectionError, decode, Lines, open, perform, readAll, refusal } from "./wire.js";
 
-/** Milliseconds until a sandbox is attached, the upload of the shim included. */
+/** How many milliseconds attaching a sandbox may take, the upload of the shim included. */
 const ATTACH_TIMEOUT_MS = 120_000;
-/** Milliseconds without a byte on a stream of changes: the sidecar sends one at least every 15 seconds. */
+/** How many milliseconds a stream of changes may be silent: the sidecar sends something at least every 15 seconds. */
 const WATCH_TIMEOUT_MS = 45_000;
 
 export interface AttachOptions {
   readonly grant: string;
-  /** For a sandbox that is given by its id. */
+  /** Required for a sandbox that is given by its id. */
   readonly platform?: PlatformKind;
-  /** The `NAME` of `[platforms.NAME]`, where the sidecar has several of one kind. */
+  /** The `NAME` of `[platforms.NAME]`, if the sidecar's configuration has several platforms of one kind. */
   readonly platformName?: string;
   /** The sandbox's name; by default its id. */
   readonly name?: string;
@@ -25,7 +36,9 @@ export interface AttachOptions {
   readonly resume?: boolean;
   readonly keepAwake?: boolean;
   readonly via?: PipeRoute;
-  /** For the time until the sandbox is attached. */
+  /** The servers of the grant are added to the settings of this harness in the sandbox; see the status's `warning`. */
+  readonly harness?: Harness;
+  /** How long attaching may take. Default: 120 seconds. */
   readonly timeoutMs?: number;
   /** An abort before the sandbox is attached ends the attachment. */
   readonly signal?: AbortSignal;
@@ -38,7 +51,7 @@ export interface EnrollOptions {
   readonly socket?: string;
 }
 
-/** The admin API. Without options: from the environment, then the sidecar's default socket. */
+/** A client of the admin API. Without options, the sidecar is found by the environment, then at its default socket. */
 export class Client {
   readonly #endpoint: Endpoint;
   readonly #timeoutMs: number;
@@ -48,7 +61,7 @@ export class Client {
     this.#timeoutMs = options.timeoutMs ?? REQUEST_TIMEOUT_MS;
   }
 
-  /** Attaches a sandbox object of E2B's or Daytona's SDK, or an id with its `platform`, until it is disposed of. */
+  /** Attaches a sandbox object of E2B's or Daytona's SDK, or an id with its `platform`, until the result is disposed of. */
   async attach(sandbox: SandboxLike, options: AttachOptions): Promise<Attached> {
     const [kind, id] = recognise(sandbox, options.platform);
     const attachment = {
@@ -61,11 +74,12 @@ export class Client {
       resume: options.resume ?? false,
       "keep-awake": options.keepAwake ?? false,
       via: options.via,
+      harness: options.harness,
     };
     return Attached.start(this.#endpoint, attachment, options.timeoutMs ?? ATTACH_TIMEOUT_MS, options.signal);
   }
 
-  /** Enrols one sandbox that connects by itself. The result's `text` goes into the sandbox; it is a secret until used. */
+  /** Enrols one sandbox that connects to the sidecar itself. Pass the result's `text` to the sandbox: a secret until used. */
   enroll(grant: string, options: EnrollOptions = {}): Promise<Enrolled> {
     const { name, ttlMs, ticketTtlMs, socket } = options;
     const body = { grant, name, "ttl-ms": ttlMs, "ticket-ttl-ms": ticketTtlMs, socket };
@@ -77,7 +91,7 @@ export class Client {
     return listed.enrolments;
   }
 
-  /** Ends an enrolment, by its id or its sandbox's name, with its session. */
+  /** Ends the enrolment with this id or sandbox name, and its session. */
   async endEnrolment(enrolment: string): Promise<Killed> {
     return this.#perform({ method: "DELETE", path: `/v1/enrolments/${segment(enrolment)}` });
   }
@@ -86,7 +100,7 @@ export class Client {
     return this.#perform({ method: "GET", path: "/v1/sessions" });
   }
 
-  /** Ends a session, by its id, its enrolment or its sandbox's name. */
+  /** Ends the session with this id, enrolment id or sandbox name, and its enrolment. */
   kill(session: string): Promise<Killed> {
     return this.#perform({ method: "POST", path: "/v1/kill", body: { session } });
   }
@@ -100,7 +114,7 @@ export class Client {
     return this.#perform({ method: "DELETE", path: `/v1/attachments/${segment(name)}` });
   }
 
-  /** Changes as they come, after `ready` was called. Ends with the sidecar, or when the loop is left. */
+  /** Yields each change after `ready` was called. Ends with the sidecar, or when the loop ends. */
   async *watch(options: { readonly signal?: AbortSignal; readonly ready?: () => void } = {}): AsyncGenerator<Change | Lagged, void> {
     const connection = new AbortController();
     const abort = () => connection.abort(options.signal?.reason);
@@ -109,7 +123,7 @@ export class Client {
     let timer = setTimeout(() => connection.abort(new DeadlineError("the stream of changes is silent")), this.#timeoutMs);
     try {
       const opened = await open(this.#endpoint, { method: "GET", path: "/v1/events" }, connection.signal);
-      if (!("response" in opened)) throw new ProtocolError("the sidecar upgraded a connection that was not to be upgraded");
+      if (!("response" in opened)) throw new ProtocolError("the sidecar upgraded a connection without a request to do so");
       if (opened.response.statusCode !== 200) {
         throw refusal(opened.response.statusCode ?? 0, await readAll(this.#endpoint, opened.response, connection.signal));
       }
@@ -149,6 +163,6 @@ export async function attach(sandbox: SandboxLike, options: AttachOptions): Prom
 }
 
 function segment(text: string): string {
-  if (text === "") throw new SettingsError("a name is empty");
+  if (text === "") throw new SettingsError("a name must not be empty");
   return encodeURIComponent(text);
 }

@@ -1,8 +1,8 @@
 /**
- * Where the sidecar is, and the token for it.
+ * The sidecar's address, and the token for it.
  *
- * What must stay true: a token goes over TLS with a verified certificate, or to a Unix socket; a token of the environment
- * goes only to the address of the environment; a token is not printed.
+ * What must stay true: a token is sent only over TLS with a verified certificate, or to a Unix socket; a token of the
+ * environment is sent only to the address of the environment; a token is never printed.
  */
 
 import { readFileSync } from "node:fs";
@@ -28,9 +28,9 @@ export class Endpoint {
   readonly #token: string | undefined;
 
   private constructor(
-    /** For messages. */
+    /** The address, for messages. */
     readonly name: string,
-    /** For `http.request` or `https.request`. */
+    /** The options for `http.request` or `https.request`. */
     readonly target: { socketPath: string } | { host: string; port: number; ca?: Buffer },
     token: string | undefined,
   ) {
@@ -41,21 +41,21 @@ export class Endpoint {
     return this.#token === undefined ? {} : { authorization: `Bearer ${this.#token}` };
   }
 
-  /** Options first, then the environment, then the sidecar's default socket. */
+  /** Uses the options first, then the environment, then the sidecar's default socket. */
   static find(options: ConnectOptions = {}, environment: Environment = process.env): Endpoint {
     let { url, token, caFile } = options;
     if (options.socket !== undefined && url !== undefined) {
-      throw new SettingsError("`socket` and `url` exclude each other: give one of them");
+      throw new SettingsError("`socket` and `url` exclude each other: give only one of them");
     }
     if (options.socket === undefined && url === undefined && environment.COFFERDAM_URL) {
       url = environment.COFFERDAM_URL;
       token ??= environment.COFFERDAM_TOKEN || undefined;
       caFile ??= environment.COFFERDAM_CA_FILE || undefined;
     }
-    token = token === undefined ? undefined : checked(token);
+    token = token === undefined ? undefined : checkToken(token);
     if (url !== undefined) {
-      const { host, port } = parsed(url);
-      const ca = caFile === undefined ? {} : { ca: authority(caFile) };
+      const { host, port } = parseUrl(url);
+      const ca = caFile === undefined ? {} : { ca: readAuthority(caFile) };
       const name = host.includes(":") ? `https://[${host}]:${port}` : `https://${host}:${port}`;
       return new Endpoint(name, { host, port, ...ca }, token);
     }
@@ -67,7 +67,7 @@ export class Endpoint {
   }
 }
 
-function checked(token: string): string {
+function checkToken(token: string): string {
   const trimmed = token.trim();
   if (!/^[!-~]+$/.test(trimmed)) {
     throw new SettingsError("the token is empty or has characters that no token has; `cofferdam token create` prints one");
@@ -75,8 +75,8 @@ function checked(token: string): string {
   return trimmed;
 }
 
-function parsed(url: string): { host: string; port: number } {
-  // Not repeated in the message: it may have a token in it.
+function parseUrl(url: string): { host: string; port: number } {
+  // The message does not repeat the address, which may contain a token.
   const wrong = "the sidecar's address must have the form https://HOST:PORT";
   if (!URL.canParse(url)) throw new SettingsError(wrong);
   const { protocol, hostname, port, pathname, search, hash, username, password } = new URL(url);
@@ -85,20 +85,20 @@ function parsed(url: string): { host: string; port: number } {
   return { host: hostname.replace(/^\[|\]$/g, ""), port: port === "" ? 443 : Number(port) };
 }
 
-function authority(file: string): Buffer {
+function readAuthority(file: string): Buffer {
   let text: Buffer;
   try {
     text = readFileSync(file);
   } catch (error) {
-    throw new SettingsError(`read the authority's certificate: ${String(error)}`);
+    throw new SettingsError(`cannot read the authority's certificate: ${String(error)}`);
   }
   if (!text.includes("-----BEGIN CERTIFICATE-----")) {
-    throw new SettingsError(`read the authority's certificate from ${file}: there is no certificate in PEM form`);
+    throw new SettingsError(`cannot read the authority's certificate from ${file}: there is no certificate in PEM format`);
   }
   return text;
 }
 
-/** Where the sidecar's own default is. */
+/** The same path as the default of the sidecar's `admin.socket`. */
 function defaultSocket(environment: Environment): string {
   if (process.getuid?.() === 0) return "/run/cofferdam/admin/admin.sock";
   const absolute = (path: string | undefined) => (path?.startsWith("/") ? path : undefined);

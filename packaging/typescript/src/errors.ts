@@ -1,4 +1,4 @@
-/** What can go wrong, one class for each thing that a caller may decide on. No message contains a token. */
+/** The errors of this package: one class for each case that a caller may want to handle differently. No message contains a token. */
 
 /** The base of all errors of this package. */
 export class CofferdamError extends Error {
@@ -14,7 +14,7 @@ export class ApiError extends CofferdamError {
     readonly status: number,
     /** A stable code. */
     readonly code: string,
-    /** What was being done, and why it failed. */
+    /** What failed, and why. */
     readonly reason: string,
     /** What to do next. */
     readonly hint?: string,
@@ -35,7 +35,7 @@ export class UnreachableError extends CofferdamError {}
 /** The sidecar, or the sandbox, took longer than the timeout allows. */
 export class DeadlineError extends CofferdamError {}
 
-/** The sandbox is not attached, and waiting would not help. */
+/** The sandbox could not be attached, or its attachment has ended; waiting longer would not help. */
 export class AttachmentError extends CofferdamError {
   constructor(
     message: string,
@@ -46,8 +46,8 @@ export class AttachmentError extends CofferdamError {
   }
 }
 
-/** The response is not one of Cofferdam's admin API. */
+/** The response does not follow Cofferdam's admin API. */
 export class ProtocolError extends CofferdamError {}
 
-/** The options or the environment do not say how to reach the sidecar, or which sandbox is meant. */
+/** The options or the environment do not determine how to reach the sidecar, or which sandbox is meant. */
 export class SettingsError extends CofferdamError {}

@@ -1,9 +1,9 @@
-/** Recognises the sandbox objects of the platforms' own SDKs, without importing these. */
+/** Recognises the sandbox objects of the platforms' SDKs, without importing them. */
 
 import { SettingsError } from "./errors.js";
 import type { PlatformKind } from "./types.js";
 
-/** A `Sandbox` of the package `e2b`, or of one that builds on it. */
+/** A `Sandbox` of the package `e2b`, or of a package that builds on it. */
 export interface E2bSandbox {
   readonly sandboxId: string;
   readonly commands: object;
@@ -22,16 +22,16 @@ export type SandboxLike = E2bSandbox | DaytonaSandbox | string;
 export function recognise(sandbox: SandboxLike, platform: PlatformKind | undefined): [PlatformKind, string] {
   if (typeof sandbox === "string") {
     if (platform === undefined) {
-      throw new SettingsError('the sandbox is an id: say whose with platform: "e2b" or platform: "daytona"');
+      throw new SettingsError('the sandbox is given as an id: name its platform with platform: "e2b" or platform: "daytona"');
     }
     return [platform, sandbox];
   }
   const found = recogniseObject(sandbox);
   if (found === undefined) {
-    throw new SettingsError("this is no sandbox of E2B or Daytona: give its id as a string, and `platform`");
+    throw new SettingsError("this is not a sandbox of E2B or Daytona: give the sandbox's id as a string, and `platform`");
   }
   if (platform !== undefined && platform !== found[0]) {
-    throw new SettingsError(`the sandbox is one of ${found[0]}, not of the platform ${platform}`);
+    throw new SettingsError(`the sandbox object is of ${found[0]}, not of the platform ${platform}`);
   }
   return found;
 }

@@ -1,10 +1,11 @@
 /**
  * The data of the admin API. Written by hand and compared with the OpenAPI document by a test. Names are in camelCase where
- * the API's have `-`; what is absent may also be null. Words that this version does not know may come from a newer sidecar.
+ * those of the API have `-`; an optional field may also be null. A newer sidecar may send values that are not listed here.
  */
 
 export type PlatformKind = "daytona" | "e2b";
-export type PipeRoute = "preview" | "ssh";
+export type PipeRoute = "dial-out" | "preview" | "ssh";
+export type Harness = "claude" | "codex" | "gemini" | "opencode";
 export type Lifetime = "configured" | "detached" | "followed";
 export type AttachState = "attached" | "connecting" | "detached";
 export type AttachmentState =
@@ -47,6 +48,8 @@ export interface AttachmentStatus {
   readonly grant: string;
   readonly lifetime: Lifetime;
   readonly enrolment?: string | null;
+  /** A warning although the attachment works: entries that could not be added to the harness's settings. */
+  readonly warning?: string | null;
   readonly state: AttachmentState;
   readonly sent?: number | null;
   readonly total?: number | null;
@@ -56,7 +59,7 @@ export interface AttachmentStatus {
   readonly cause?: OverCause | null;
 }
 
-/** A sandbox that the host connects to and that has no link at the moment. */
+/** A sandbox to which the host opens pipes, and which has no link now. */
 export interface AttachedSandbox {
   readonly enrolment: string;
   readonly name: string;
@@ -65,7 +68,7 @@ export interface AttachedSandbox {
   readonly reason?: string | null;
 }
 
-/** A new enrolment. Its text is a secret until the sandbox has used it. */
+/** A new enrolment. Its `text` is a secret until the sandbox has used it. */
 export interface Enrolled {
   readonly enrolment: string;
   readonly expiresInSeconds: number;
@@ -83,12 +86,14 @@ export interface EnrolmentEntry {
   readonly links: number;
 }
 
-/** A session's view of one secret that may change. */
+/** A session's view of one secret. */
 export interface Credential {
   readonly secret: string;
   readonly origin: string;
   readonly renewals: number;
+  readonly earlierValues?: number;
   readonly expiresInSeconds?: number | null;
+  readonly kept?: boolean;
   readonly lastError?: string | null;
   readonly lease?: string | null;
   readonly nextInSeconds?: number | null;
@@ -135,19 +140,20 @@ export interface NotRevocable {
   readonly secret: string;
   readonly origin: string;
   readonly expires?: string | null;
+  readonly values?: number;
 }
 
-/** A revocation that has not happened yet. */
+/** A revocation that is not done yet. */
 export interface Pending {
   readonly reason: string;
 }
 
-/** A revocation that has happened. */
+/** A revocation that is done. */
 export interface RevokedAfter {
   readonly afterMs: number;
 }
 
-/** One of both. */
+/** A revocation, done or pending. */
 export interface Outcome {
   readonly pending?: Pending | null;
   readonly revoked?: RevokedAfter | null;
@@ -160,7 +166,7 @@ export interface LeaseEnd {
   readonly outcome: Outcome;
 }
 
-/** What became of a session's credentials in Vault. */
+/** The revocation of a session's credentials in Vault. */
 export interface Revoked {
   readonly token: Outcome;
   readonly leases: readonly LeaseEnd[];
@@ -177,13 +183,13 @@ export interface EndedLink {
   readonly vault?: Revoked | null;
 }
 
-/** An attachment that has ended. One of the configuration is attached again at the next reload or restart. */
+/** An attachment that has ended. An attachment of the configuration is started again at the next reload or restart. */
 export interface EndedAttachment {
   readonly name: string;
   readonly lifetime: Lifetime;
 }
 
-/** What has ended. */
+/** The links, enrolment and attachment that have ended. */
 export interface Killed {
   readonly links: readonly EndedLink[];
   readonly totalMs: number;
@@ -203,7 +209,7 @@ export interface Change {
   readonly session?: string | null;
 }
 
-/** `watch` was too slow and changes were lost: list the sessions again. */
+/** The client of `watch` read too slowly and changes were lost: list the sessions again. */
 export interface Lagged {
   readonly event: "lagged";
 }

@@ -1,6 +1,6 @@
 /**
- * Requests on `node:http` and `node:https`: one connection each, every wait with a deadline. A redirect is an error, and
- * what is kept of a response is bounded.
+ * Requests with `node:http` and `node:https`: one connection each, every wait with a deadline. A redirect is an error, and
+ * the size of a response is limited.
  */
 
 import * as http from "node:http";
@@ -10,18 +10,18 @@ import type { Duplex } from "node:stream";
 import type { Endpoint } from "./endpoint.js";
 import { ApiError, CofferdamError, DeadlineError, NotFoundError, ProtocolError, UnauthorizedError, UnreachableError } from "./errors.js";
 
-/** Bytes of a response, or of one event or line of a stream. */
+/** The maximum bytes of a response, or characters of one line of a stream. */
 const MAX_BODY = 16 * 1024 * 1024;
 
 export interface Call {
   readonly method: "GET" | "POST" | "DELETE";
   readonly path: string;
   readonly body?: object;
-  /** The protocol that the connection becomes. */
+  /** The protocol to which the connection is upgraded. */
   readonly upgrade?: string;
 }
 
-/** A response whose head has come: its body, or the connection after an upgrade. */
+/** The response after its head has arrived, or the connection after an upgrade with its first bytes. */
 export type Opened = { readonly response: http.IncomingMessage } | { readonly stream: Duplex; readonly first: Buffer };
 
 /** Sends a request and waits for the head of its response. The signal also ends the connection afterwards. */
@@ -47,13 +47,13 @@ export function open(endpoint: Endpoint, call: Call, signal: AbortSignal): Promi
   });
 }
 
-/** Sends a request and reads its JSON. */
+/** Sends a request and decodes the JSON of its response. */
 export async function perform<T>(endpoint: Endpoint, call: Call, timeoutMs: number): Promise<T> {
   const signal = AbortSignal.timeout(timeoutMs);
   const opened = await open(endpoint, call, signal);
   if (!("response" in opened)) {
     opened.stream.destroy();
-    throw new ProtocolError("the sidecar upgraded a connection that was not to be upgraded");
+    throw new ProtocolError("the sidecar upgraded a connection without a request to do so");
   }
   const text = await readAll(endpoint, opened.response, signal);
   if (opened.response.statusCode !== 200) throw refusal(opened.response.statusCode ?? 0, text);
@@ -75,7 +75,7 @@ export async function readAll(endpoint: Endpoint, response: http.IncomingMessage
   return Buffer.concat(pieces).toString("utf8");
 }
 
-/** Lines out of bytes as they come. */
+/** Splits bytes into lines as they arrive. */
 export class Lines {
   #rest = "";
   readonly #decoder = new TextDecoder();
@@ -88,7 +88,7 @@ export class Lines {
   }
 }
 
-/** JSON with the API's names turned into camelCase. */
+/** Decodes JSON and converts the names of the API to camelCase. */
 export function decode(text: string): unknown {
   let value: unknown;
   try {
@@ -97,13 +97,13 @@ export function decode(text: string): unknown {
     throw new ProtocolError("the sidecar's response is not JSON; is this Cofferdam's admin API?");
   }
   if (typeof value !== "object" || value === null) throw new ProtocolError("the sidecar's response is not an object");
-  return renamed(value);
+  return withCamelCaseNames(value);
 }
 
-function renamed(value: unknown): unknown {
-  if (Array.isArray(value)) return value.map(renamed);
+function withCamelCaseNames(value: unknown): unknown {
+  if (Array.isArray(value)) return value.map(withCamelCaseNames);
   if (typeof value !== "object" || value === null) return value;
-  return Object.fromEntries(Object.entries(value).map(([name, inner]) => [camelCase(name), renamed(inner)]));
+  return Object.fromEntries(Object.entries(value).map(([name, inner]) => [camelCase(name), withCamelCaseNames(inner)]));
 }
 
 export function camelCase(name: string): string {
@@ -122,18 +122,18 @@ export function refusal(status: number, text: string): CofferdamError {
   }
   const { code, message, hint } = (typeof error === "object" && error !== null ? error : {}) as Record<string, unknown>;
   if (typeof code !== "string" || typeof message !== "string") {
-    return new ProtocolError(`status ${status} without a reason; is this Cofferdam's admin API?`);
+    return new ProtocolError(`the response has status ${status} without an error body; is this Cofferdam's admin API?`);
   }
   const kind = status === 401 || status === 403 ? UnauthorizedError : status === 404 ? NotFoundError : ApiError;
   return new kind(status, code, message, typeof hint === "string" ? hint : undefined);
 }
 
-/** What a failure of the connection means. */
+/** Converts a failure of the connection to an error of this package. */
 export function connectionError(endpoint: Endpoint, error: unknown, signal: AbortSignal): unknown {
   if (error instanceof CofferdamError) return error;
   if (signal.aborted) {
-    const isLate = signal.reason instanceof DOMException && signal.reason.name === "TimeoutError";
-    return isLate ? new DeadlineError(`the sidecar at ${endpoint.name} did not respond in time`) : signal.reason;
+    const hasTimedOut = signal.reason instanceof DOMException && signal.reason.name === "TimeoutError";
+    return hasTimedOut ? new DeadlineError(`the sidecar at ${endpoint.name} did not respond in time`) : signal.reason;
   }
   const why = error instanceof Error ? error.message || (error as NodeJS.ErrnoException).code : String(error);
   return new UnreachableError(`the sidecar at ${endpoint.name} cannot be reached: ${why}; does \`cofferdam serve\` run there?`);

@@ -1,4 +1,4 @@
-// What needs no sidecar: the types are those of the OpenAPI document, settings, and recognising sandboxes.
+// Unit tests that need no sidecar: types compared with the OpenAPI document, settings, and recognising sandboxes.
 //
 // The environment names the modules (COFFERDAM_SDK_DIRECTORY, TYPESCRIPT) and the document (COFFERDAM_OPENAPI).
 
@@ -82,7 +82,7 @@ test("every interface has the fields of the document", () => {
   assert(compared > 15);
 });
 
-test("options go before the environment, and its token goes to its address only", () => {
+test("options take precedence over the environment, whose token is sent only to its address", () => {
   const environment = { COFFERDAM_URL: "https://one.example:7481", COFFERDAM_TOKEN: TOKEN };
   const headers = (options) => Endpoint.find(options, environment).headers;
   assert.deepEqual(headers({}), { authorization: `Bearer ${TOKEN}` });
@@ -93,7 +93,7 @@ test("options go before the environment, and its token goes to its address only"
   assert.equal(Endpoint.find({ url: "https://[::1]" }, {}).name, "https://[::1]:443");
 });
 
-test("bad settings are refused and not repeated", () => {
+test("bad settings are refused, and messages contain no token", () => {
   for (const options of [
     { url: "http://one.example:7481" },
     { url: `https://${TOKEN}@one.example` },
@@ -124,7 +124,7 @@ test("sandboxes are recognised, and other objects are refused", () => {
   }
 });
 
-test("refusals are typed, and what is not of the API is an error", () => {
+test("refusals become specific errors, and other responses become protocol errors", () => {
   const body = JSON.stringify({ error: { code: "taken", message: "it is attached", hint: "end it" } });
   assert.equal(refusal(409, body).constructor, ApiError);
   assert.equal(refusal(409, body).message, "it is attached; end it");

@@ -1,4 +1,4 @@
-//! The head of an HTTP message: read to its empty line and no further than [`MAX_HEAD`].
+//! Reads the head of an HTTP message up to its empty line, at most [`MAX_HEAD`] bytes.
 
 use std::io;
 
@@ -7,7 +7,7 @@ use tokio::io::AsyncReadExt as _;
 
 use crate::Stream;
 
-/// Enough for the headers of any proxy or load balancer.
+/// In bytes; enough for the headers of any proxy or load balancer.
 pub(crate) const MAX_HEAD: usize = 8 * 1024;
 
 /// A head, and the bytes received after it.
@@ -17,12 +17,20 @@ pub(crate) struct Head {
     pub(crate) rest: Bytes,
 }
 
-/// The parts of a head that are used here.
+/// The status, the version and the headers of a head.
 #[derive(Debug)]
-pub(crate) struct Parsed {
-    /// The status of a response.
+pub(crate) struct ParsedHead {
+    /// The status of a response; 0 for a request.
     pub(crate) status: u16,
+    pub(crate) version: HttpVersion,
     headers: Vec<(String, String)>,
+}
+
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum HttpVersion {
+    /// Has no upgrades. nginx forwards requests in this version unless it is configured otherwise.
+    Http10,
+    Http11,
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -31,9 +39,9 @@ pub(crate) enum HeadError {
     Closed,
     #[error(transparent)]
     Io(#[from] io::Error),
-    #[error("it is not HTTP")]
+    #[error("the peer does not speak HTTP")]
     NotHttp,
-    #[error("its head is longer than {MAX_HEAD} bytes")]
+    #[error("the HTTP head is longer than {MAX_HEAD} bytes")]
     TooLong,
 }
 
@@ -42,15 +50,15 @@ pub(crate) async fn read<S: Stream>(stream: &mut S, start: &[u8]) -> Result<Head
     let mut bytes = Vec::with_capacity(1024);
     loop {
         let before = bytes.len();
-        let room = (MAX_HEAD - before).min(1024) as u64;
-        if room == 0 {
+        let limit = (MAX_HEAD - before).min(1024) as u64;
+        if limit == 0 {
             return Err(HeadError::TooLong);
         }
-        if stream.take(room).read_buf(&mut bytes).await? == 0 {
+        if stream.take(limit).read_buf(&mut bytes).await? == 0 {
             return Err(HeadError::Closed);
         }
-        let known = bytes.len().min(start.len());
-        if bytes[..known] != start[..known] {
+        let common = bytes.len().min(start.len());
+        if bytes[..common] != start[..common] {
             return Err(HeadError::NotHttp);
         }
         let from = before.saturating_sub(END.len() - 1);
@@ -62,42 +70,57 @@ pub(crate) async fn read<S: Stream>(stream: &mut S, start: &[u8]) -> Result<Head
 }
 
 impl Head {
-    pub(crate) fn response(&self) -> Result<Parsed, HeadError> {
+    pub(crate) fn parse_response(&self) -> Result<ParsedHead, HeadError> {
         let mut headers = [httparse::EMPTY_HEADER; MAX_HEADERS];
         let mut response = httparse::Response::new(&mut headers);
-        match (response.parse(&self.bytes), response.code) {
-            (Ok(httparse::Status::Complete(_)), Some(status)) => Ok(Parsed::new(status, response.headers)),
+        match (response.parse(&self.bytes), response.code, response.version.and_then(HttpVersion::of_minor)) {
+            (Ok(httparse::Status::Complete(_)), Some(status), Some(version)) => {
+                Ok(ParsedHead::new(status, version, response.headers))
+            }
             _ => Err(HeadError::NotHttp),
         }
     }
 
-    pub(crate) fn request(&self) -> Result<Parsed, HeadError> {
+    pub(crate) fn parse_request(&self) -> Result<ParsedHead, HeadError> {
         let mut headers = [httparse::EMPTY_HEADER; MAX_HEADERS];
         let mut request = httparse::Request::new(&mut headers);
-        match (request.parse(&self.bytes), request.version) {
-            (Ok(httparse::Status::Complete(_)), Some(1)) => Ok(Parsed::new(0, request.headers)),
+        match (request.parse(&self.bytes), request.version.and_then(HttpVersion::of_minor)) {
+            (Ok(httparse::Status::Complete(_)), Some(version)) => {
+                Ok(ParsedHead::new(0, version, request.headers))
+            }
             _ => Err(HeadError::NotHttp),
         }
     }
 }
 
-impl Parsed {
-    fn new(status: u16, headers: &[httparse::Header<'_>]) -> Self {
+impl HttpVersion {
+    fn of_minor(minor: u8) -> Option<Self> {
+        match minor {
+            0 => Some(Self::Http10),
+            1 => Some(Self::Http11),
+            _ => None,
+        }
+    }
+}
+
+impl ParsedHead {
+    fn new(status: u16, version: HttpVersion, headers: &[httparse::Header<'_>]) -> Self {
         let text = |bytes| String::from_utf8_lossy(bytes).trim().to_owned();
         Self {
             status,
+            version,
             headers: headers.iter().map(|header| (header.name.into(), text(header.value))).collect(),
         }
     }
 
     /// The value of a header that occurs exactly once.
-    pub(crate) fn only(&self, name: &str) -> Option<&str> {
+    pub(crate) fn single_value(&self, name: &str) -> Option<&str> {
         let mut values = self.values(name);
         values.next().filter(|_| values.next().is_none())
     }
 
-    /// Whether a comma-separated list, in one header or several, has this item.
-    pub(crate) fn lists(&self, name: &str, item: &str) -> bool {
+    /// Whether the comma-separated list in the headers with this name contains `item`.
+    pub(crate) fn list_contains(&self, name: &str, item: &str) -> bool {
         self.values(name)
             .flat_map(|value| value.split(','))
             .any(|found| found.trim().eq_ignore_ascii_case(item))
@@ -115,7 +138,7 @@ const END: &[u8] = b"\r\n\r\n";
 const MAX_HEADERS: usize = 64;
 
 /// Base64 with padding, which is how HTTP carries bytes.
-pub(crate) fn base64(bytes: &[u8]) -> String {
+pub(crate) fn base64_encode(bytes: &[u8]) -> String {
     const DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
     let mut text = String::with_capacity(bytes.len().div_ceil(3) * 4);
     for chunk in bytes.chunks(3) {
@@ -140,9 +163,9 @@ mod tests {
     fn base64_is_that_of_rfc_4648() {
         let vectors = [("", ""), ("f", "Zg=="), ("fo", "Zm8="), ("foo", "Zm9v"), ("foobar", "Zm9vYmFy")];
         for (plain, encoded) in vectors {
-            assert_eq!(base64(plain.as_bytes()), encoded);
+            assert_eq!(base64_encode(plain.as_bytes()), encoded);
         }
-        assert_eq!(base64(&[0xff, 0xfe, 0xfb, 0xef, 0xbe]), "//77774=");
+        assert_eq!(base64_encode(&[0xff, 0xfe, 0xfb, 0xef, 0xbe]), "//77774=");
     }
 
     async fn read_from(text: &[u8]) -> Result<Head, HeadError> {
@@ -162,11 +185,15 @@ mod tests {
         let head =
             read_from(b"HTTP/1.1 101 Yes\r\nUpgrade: websocket\r\nA: x, Y\r\na: z\r\n\r\n").await.unwrap();
         assert!(head.rest.is_empty());
-        let parsed = head.response().unwrap();
-        assert_eq!(parsed.status, 101);
-        assert_eq!(parsed.only("upgrade"), Some("websocket"));
-        assert_eq!(parsed.only("a"), None, "it occurs twice");
-        assert!(parsed.lists("A", "y") && parsed.lists("A", "Z") && !parsed.lists("A", "x, y"));
+        let parsed = head.parse_response().unwrap();
+        assert_eq!((parsed.status, parsed.version), (101, HttpVersion::Http11));
+        assert_eq!(parsed.single_value("upgrade"), Some("websocket"));
+        assert_eq!(parsed.single_value("a"), None, "a header that occurs twice has no single value");
+        assert!(
+            parsed.list_contains("A", "y")
+                && parsed.list_contains("A", "Z")
+                && !parsed.list_contains("A", "x, y")
+        );
     }
 
     #[tokio::test]
@@ -184,9 +211,9 @@ mod tests {
         assert!(matches!(read_from(&long).await, Err(HeadError::TooLong)));
         let many =
             [b"HTTP/1.1 200 OK\r\n".to_vec(), b"A: x\r\n".repeat(MAX_HEADERS + 1), b"\r\n".to_vec()].concat();
-        assert!(matches!(read_from(&many).await.unwrap().response(), Err(HeadError::NotHttp)));
+        assert!(matches!(read_from(&many).await.unwrap().parse_response(), Err(HeadError::NotHttp)));
         assert!(matches!(
-            read_from(b"HTTP/1.1 x\r\n\r\n").await.unwrap().response(),
+            read_from(b"HTTP/1.1 x\r\n\r\n").await.unwrap().parse_response(),
             Err(HeadError::NotHttp)
         ));
     }

@@ -23,11 +23,9 @@ pub struct Identity {
 
 #[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
 pub enum IdentityError {
-    #[error("make a key: the kernel gave no random bytes; is there a /dev/urandom or getrandom here?")]
+    #[error("cannot make a key: the kernel gave no random bytes; is there a /dev/urandom or getrandom here?")]
     NoRandomness,
-    #[error(
-        "read a key: it is not an Ed25519 key in PKCS#8; remove the file it came from, and a new key is made"
-    )]
+    #[error("cannot read a key: it is not an Ed25519 key in PKCS#8; remove its file, and a new key is made")]
     NotAKey,
 }
 
@@ -43,11 +41,11 @@ impl Identity {
         let bytes = pair.public_key().as_ref().try_into().map_err(|_| IdentityError::NotAKey)?;
         let public = PublicKey::from_bytes(bytes);
         let signer = any_eddsa_type(&PrivatePkcs8KeyDer::from(pkcs8)).map_err(|_| IdentityError::NotAKey)?;
-        let certified = Arc::new(CertifiedKey::new(vec![CertificateDer::from(encoded(&public))], signer));
+        let certified = Arc::new(CertifiedKey::new(vec![CertificateDer::from(encode_spki(&public))], signer));
         Ok(Self { pkcs8: Zeroizing::new(pkcs8.to_vec()), public, certified })
     }
 
-    /// With the private key: for a file that only its owner can read.
+    /// Includes the private key: to be stored in a file that only its owner can read.
     pub fn to_pkcs8(&self) -> Zeroizing<Vec<u8>> {
         self.pkcs8.clone()
     }
@@ -65,25 +63,25 @@ impl fmt::Debug for Identity {
 }
 
 /// The key as a SubjectPublicKeyInfo, which is what TLS carries.
-fn encoded(key: &PublicKey) -> Vec<u8> {
-    [&SPKI[..], key.as_bytes()].concat()
+fn encode_spki(key: &PublicKey) -> Vec<u8> {
+    [&SPKI_PREFIX[..], key.as_bytes()].concat()
 }
 
-/// The reverse of [`encoded`]. Accepts that one encoding only.
-pub(crate) fn decoded(encoded: &[u8]) -> Option<PublicKey> {
-    let bytes = encoded.strip_prefix(&SPKI)?;
+/// The reverse of [`encode_spki`]. Accepts no other encoding.
+pub(crate) fn decode_spki(encoded: &[u8]) -> Option<PublicKey> {
+    let bytes = encoded.strip_prefix(&SPKI_PREFIX)?;
     bytes.try_into().ok().map(PublicKey::from_bytes)
 }
 
 /// The DER of a SubjectPublicKeyInfo up to the key: the algorithm Ed25519 (1.3.101.112), and a bit string of 256 bits.
-const SPKI: [u8; 12] = [0x30, 0x2a, 0x30, 0x05, 0x06, 0x03, 0x2b, 0x65, 0x70, 0x03, 0x21, 0x00];
+const SPKI_PREFIX: [u8; 12] = [0x30, 0x2a, 0x30, 0x05, 0x06, 0x03, 0x2b, 0x65, 0x70, 0x03, 0x21, 0x00];
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn a_key_is_the_same_after_it_was_stored() {
+    fn a_key_is_the_same_after_encoding_and_decoding() {
         let first = Identity::generate().unwrap();
         let again = Identity::from_pkcs8(&first.to_pkcs8()).unwrap();
         assert_eq!(first.public(), again.public());
@@ -91,7 +89,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_a_key_is_refused() {
+    fn invalid_keys_are_refused() {
         let key = Identity::generate().unwrap().to_pkcs8();
         for wrong in [&b""[..], b"key", &key[..key.len() - 1], &key[1..]] {
             assert_eq!(Identity::from_pkcs8(wrong).err(), Some(IdentityError::NotAKey));
@@ -107,21 +105,21 @@ mod tests {
     #[test]
     fn a_public_key_has_one_encoding() {
         let key = Identity::generate().unwrap().public();
-        let bytes = encoded(&key);
-        assert_eq!(decoded(&bytes), Some(key));
-        assert_eq!(decoded(&bytes[..43]), None);
-        assert_eq!(decoded(&[&bytes[..], &[0]].concat()), None);
-        for place in 0..SPKI.len() {
+        let bytes = encode_spki(&key);
+        assert_eq!(decode_spki(&bytes), Some(key));
+        assert_eq!(decode_spki(&bytes[..43]), None);
+        assert_eq!(decode_spki(&[&bytes[..], &[0]].concat()), None);
+        for place in 0..SPKI_PREFIX.len() {
             let mut other = bytes.clone();
             other[place] ^= 1;
-            assert_eq!(decoded(&other), None);
+            assert_eq!(decode_spki(&other), None);
         }
     }
 
     #[test]
     fn the_encoding_is_that_of_the_tls_library() {
         let identity = Identity::generate().unwrap();
-        let theirs = identity.certified.key.public_key().expect("ring gives it");
-        assert_eq!(theirs.as_ref(), encoded(&identity.public()));
+        let theirs = identity.certified.key.public_key().expect("ring provides the public key");
+        assert_eq!(theirs.as_ref(), encode_spki(&identity.public()));
     }
 }

@@ -1,12 +1,12 @@
 //! Byte streams that carry a link, and the authentication of their peers.
 //!
-//! A link needs one ordered stream of bytes. This crate makes one out of each kind of connection from a sandbox to
+//! A link needs one ordered stream of bytes. This crate provides it for each kind of connection between a sandbox and
 //! its host, for both sides: the shim and the sidecar use the same code, so that neither can misread the other.
 //!
-//! What must stay true: whichever side dialled, the sandbox is the TLS client and the sidecar the TLS server; both prove
-//! an Ed25519 key in TLS 1.3, and nothing else is ever trusted. The layers around it (a WebSocket, another TLS, a proxy)
-//! are transport only: reading or changing them does no harm. Every length is checked before memory is allocated, and
-//! no error repeats a password.
+//! What must stay true: whichever side dialled, the sandbox is the TLS client and the sidecar the TLS server; both
+//! prove an Ed25519 key in TLS 1.3, and nothing else is ever trusted. The layers around it (a WebSocket, another TLS, a
+//! proxy) are transport only: an attacker who reads or changes them gains nothing. Every length is checked before
+//! memory is allocated, and no error repeats a password.
 //!
 //! | module | what it holds |
 //! |---|---|
@@ -15,10 +15,10 @@
 //! | [`outer`] | the TLS around a WebSocket, which authenticates no peer |
 //! | [`websocket`] | a byte stream in binary WebSocket messages |
 //! | [`proxy`] | HTTP CONNECT, and the environment variables that select a proxy |
-//! | [`dial`] | from a link's address to a stream, one step after the other |
-//! | [`entrance`] | the sandbox's side of a port that the host dials |
+//! | [`dial`] | opens a stream to a relay's address, step by step |
+//! | [`inbound`] | the sandbox's side of a connection that the host opens |
 //! | [`reception`] | the sidecar's side of its one port |
-//! | [`trunk`] | many links on one pipe |
+//! | [`trunk`] | many links in one pipe |
 //! | [`vsock`] | between a virtual machine and its host |
 //! | [`hybrid_vsock`] | the same, through a Unix socket of the machine's monitor |
 
@@ -27,12 +27,12 @@
 #[cfg(feature = "tls")]
 pub mod dial;
 #[cfg(feature = "tls")]
-pub mod entrance;
-#[cfg(feature = "tls")]
 mod head;
 pub mod hybrid_vsock;
 #[cfg(feature = "tls")]
 pub mod identity;
+#[cfg(feature = "tls")]
+pub mod inbound;
 #[cfg(feature = "tls")]
 pub mod outer;
 #[cfg(feature = "tls")]
@@ -51,7 +51,7 @@ pub mod websocket;
 
 use tokio::io::{AsyncRead, AsyncWrite};
 
-/// Any ordered stream of bytes. A writer must flush before it waits for a response.
+/// Any ordered stream of bytes. Writers must flush before they wait for a response.
 pub trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
 
 impl<T: AsyncRead + AsyncWrite + Send + Unpin> Stream for T {}

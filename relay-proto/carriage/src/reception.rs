@@ -1,10 +1,10 @@
 //! The sidecar's side of its one port, to which every sandbox that dials out connects.
 //!
-//! | first | then |
+//! | the connection begins with | it is |
 //! |---|---|
-//! | TLS that offers the relay protocol | that is the inner TLS |
-//! | other TLS | a WebSocket in it, and the inner TLS in that |
-//! | `GET` | a WebSocket, behind a proxy that terminated the TLS around it; the inner TLS in that |
+//! | TLS that offers the relay protocol | the inner TLS |
+//! | other TLS | the outer TLS, with a WebSocket in it and the inner TLS in the WebSocket |
+//! | `GET` | a WebSocket whose outer TLS was terminated by a proxy, with the inner TLS in it |
 //!
 //! Must stay true: only streams whose peer proved a key are returned.
 
@@ -23,7 +23,7 @@ use crate::tls::{self, ALPN, TlsError};
 use crate::websocket::{self, UpgradeError};
 use crate::{BoxedStream, Stream};
 
-/// The TLS configurations for incoming connections; made once.
+/// Accepts connections; holds the TLS configurations, which are made once.
 #[derive(Clone, Debug)]
 pub struct Reception {
     inner: Arc<ServerConfig>,
@@ -51,7 +51,7 @@ impl Reception {
         Ok(Self { inner: tls::server_config(identity), outer: outer::server_config()? })
     }
 
-    /// Takes one connection up to the proof of its key. Has no timeout of its own.
+    /// Accepts one connection; returns its stream and the key that the peer proved. Has no timeout.
     pub async fn receive<S: Stream + 'static>(
         &self,
         stream: S,
@@ -78,14 +78,15 @@ impl Reception {
             return Ok((Box::new(stream), key));
         }
         let outer = started.into_stream(Arc::clone(&self.outer)).await;
-        self.receive_web_socket(outer.map_err(|error| ReceptionError::Outer(TlsError::from_io(error)))?).await
+        self.receive_web_socket(outer.map_err(|error| ReceptionError::Outer(TlsError::from_outer_io(error)))?)
+            .await
     }
 
     async fn receive_web_socket<S: Stream + 'static>(
         &self,
         stream: S,
     ) -> Result<(BoxedStream, PublicKey), ReceptionError> {
-        let stream = websocket::server(stream).await?;
+        let stream = websocket::accept(stream).await?;
         let (stream, key) = tls::accept_with(Arc::clone(&self.inner), stream).await?;
         Ok((Box::new(stream), key))
     }

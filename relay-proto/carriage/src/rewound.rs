@@ -1,4 +1,4 @@
-//! A stream whose first bytes were read already, and are returned again.
+//! A stream whose first bytes were read already; reading returns them again.
 
 use std::io;
 use std::pin::Pin;
@@ -31,13 +31,13 @@ impl<S: Stream> AsyncRead for Rewound<S> {
     fn poll_read(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
-        room: &mut ReadBuf<'_>,
+        buf: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
         if self.prefix.is_empty() {
-            return Pin::new(&mut self.stream).poll_read(context, room);
+            return Pin::new(&mut self.stream).poll_read(context, buf);
         }
-        let count = self.prefix.len().min(room.remaining());
-        room.put_slice(&self.prefix[..count]);
+        let count = self.prefix.len().min(buf.remaining());
+        buf.put_slice(&self.prefix[..count]);
         self.prefix.advance(count);
         Poll::Ready(Ok(()))
     }

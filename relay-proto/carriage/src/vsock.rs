@@ -1,7 +1,7 @@
 //! vsock: between a virtual machine and its host, without a network.
 //!
-//! A stream socket is read and written in the same way whatever its family, so tokio's `UnixStream` is used for it; only
-//! its address methods must not be called.
+//! A stream socket is read and written in the same way whatever its family, so tokio's `UnixStream` is used for a
+//! vsock; only its address methods must not be called.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -11,7 +11,7 @@ use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 use tokio::net::UnixStream;
 
-/// Connects to `port` at `cid` (the host is 2). Has no timeout of its own.
+/// Connects to `port` at `cid` (the host is 2). Has no timeout.
 pub async fn connect(cid: u32, port: u32) -> io::Result<UnixStream> {
     let socket = new_socket()?;
     let in_progress = match socket.connect(&SockAddr::vsock(cid, port)) {
@@ -71,7 +71,7 @@ pub fn dial_advice(error: &io::Error) -> &'static str {
 /// What to do about an error of [`Listener::bind`].
 pub fn listen_advice(error: &io::Error) -> &'static str {
     match error.raw_os_error() {
-        Some(EACCES) => "ports below 1024 are root's: choose a higher one",
+        Some(EACCES) => "only root may use ports below 1024: choose a higher port",
         Some(EADDRINUSE) => "the port is in use: stop the other program, or choose another port",
         Some(EAFNOSUPPORT) => {
             "this machine has no vsock: give it a vsock device, and its kernel `vmw_vsock_virtio_transport`"
@@ -82,7 +82,7 @@ pub fn listen_advice(error: &io::Error) -> &'static str {
 
 /// Any CID of this machine.
 const ANY_CID: u32 = u32::MAX;
-/// Connections that the kernel queues for us.
+/// How many connections the kernel queues until they are accepted.
 const BACKLOG: i32 = 128;
 const EACCES: i32 = 13;
 const EADDRINUSE: i32 = 98;
@@ -107,11 +107,11 @@ mod tests {
 
     use super::*;
 
-    /// Without any vsock the error is another one; what matters is that it comes soon.
+    /// On a machine without vsock the error is another one, but it comes as soon.
     #[tokio::test]
     async fn a_port_without_a_listener_fails_at_once() {
         let connected = tokio::time::timeout(Duration::from_secs(20), connect(1, 4_000_000_000)).await;
-        assert!(connected.expect("an answer").is_err());
+        assert!(connected.expect("connecting hangs").is_err());
     }
 
     /// On a machine without vsock even the first listener fails, and the advice says so.
@@ -120,10 +120,10 @@ mod tests {
         let port = 4_000_000_000 + std::process::id() % 1_000_000;
         match Listener::bind(port) {
             Ok(listener) => {
-                let error = Listener::bind(port).expect_err("it is taken");
+                let error = Listener::bind(port).expect_err("a second listener was bound to the port");
                 assert!(listen_advice(&error).contains("the port is in use"), "{error}");
                 drop(listener);
-                Listener::bind(port).expect("it is free again");
+                Listener::bind(port).expect("the port is free again");
             }
             Err(error) => assert!(listen_advice(&error).contains("no vsock"), "{error}"),
         }

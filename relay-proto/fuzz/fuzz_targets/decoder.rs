@@ -1,4 +1,5 @@
-//! Any bytes in any split: no panic, the same frames, and the frames are the same after encoding and decoding again.
+//! Decodes any bytes, whole and in pieces: there is no panic, both give the same frames, and these frames are the same
+//! after encoding and decoding again.
 
 #![no_main]
 
@@ -7,16 +8,16 @@ use relay_proto::decoder::Decoder;
 use relay_proto::frame::{DecodeError, Frame, PREFACE};
 
 fuzz_target!(|input: (u8, &[u8])| {
-    let (piece, bytes) = input;
-    let piece = usize::from(piece).max(1);
+    let (piece_length, bytes) = input;
+    let piece_length = usize::from(piece_length).max(1);
     for bytes in [bytes, &[PREFACE, bytes].concat()] {
-        let (frames, error) = decode(bytes.chunks(piece));
-        let (whole, whole_error) = decode([bytes].into_iter());
-        assert_eq!(frames, whole);
-        assert_eq!(error.is_some(), whole_error.is_some());
-        let mut again = PREFACE.to_vec();
-        frames.iter().for_each(|frame| frame.encode(&mut again));
-        assert_eq!(decode([again.as_slice()].into_iter()), (frames, None));
+        let (frames, error) = decode(bytes.chunks(piece_length));
+        let (expected, expected_error) = decode([bytes].into_iter());
+        assert_eq!(frames, expected);
+        assert_eq!(error.is_some(), expected_error.is_some());
+        let mut encoded = PREFACE.to_vec();
+        frames.iter().for_each(|frame| frame.encode(&mut encoded));
+        assert_eq!(decode([encoded.as_slice()].into_iter()), (frames, None));
     }
 });
 

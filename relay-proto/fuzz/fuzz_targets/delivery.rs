@@ -1,4 +1,4 @@
-//! Any script of pushes, deliveries, acknowledgements and cuts: everything arrives once, whole and in order.
+//! Any sequence of sends, deliveries, acknowledgements and disconnects: every message arrives once, whole and in order.
 
 #![no_main]
 
@@ -8,7 +8,7 @@ mod delivery_model;
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|input: (u32, Vec<(u8, u16)>)| {
-    let (window, mut script) = input;
-    script.truncate(200);
-    delivery_model::play(u64::from(window).max(1), &script);
+    let (window, mut operations) = input;
+    operations.truncate(200);
+    delivery_model::run(u64::from(window).max(1), &operations);
 });

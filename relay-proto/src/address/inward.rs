@@ -5,14 +5,14 @@
 //! | `HOST:PORT` | `HOST:PORT`, or `wss://HOST[:PORT]/PATH` where the platform makes it a WebSocket |
 //! | `vsock:PORT` | `vsock:CID:PORT`, or `vsock:PATH:PORT` where the machine's monitor has a Unix socket instead of a CID |
 //!
-//! Must stay true: a text that begins with `vsock:` is never a host. A host with this name is written `vsock.`, which
-//! resolves to the same. A PATH has a slash, so it is never a CID.
+//! Must stay true: a text that begins with `vsock:` is never parsed as a host and port. A host named `vsock` is written
+//! `vsock.`, which resolves to the same addresses. A PATH has a slash, so it is never a CID.
 
 use std::fmt;
 use std::path::PathBuf;
 use std::str::FromStr;
 
-use super::{Address, HostPort, InvalidAddress, WebSocket, number, unix_path};
+use super::{Address, HostPort, InvalidAddress, WebSocket, parse_number, parse_unix_path};
 
 /// Where a sandbox listens: after `listen:`, and for a hub's `--listen`.
 #[derive(Clone, Debug, Eq, PartialEq)]
@@ -45,7 +45,7 @@ impl FromStr for ListenAddress {
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         match text.strip_prefix(VSOCK) {
-            Some(rest) => match vsock_port(rest) {
+            Some(rest) => match parse_vsock_port(rest) {
                 Some(port) => Ok(Self::Vsock { port }),
                 None => Err(InvalidAddress::VsockListen(rest.into())),
             },
@@ -74,12 +74,12 @@ impl FromStr for DialTarget {
             };
         }
         let Some(rest) = text.strip_prefix(VSOCK) else { return text.parse().map(Self::Tcp) };
-        let refused = || InvalidAddress::VsockDial(rest.into());
-        let (machine, port) = rest.rsplit_once(':').ok_or_else(refused)?;
-        let port = vsock_port(port).ok_or_else(refused)?;
+        let invalid = || InvalidAddress::VsockDial(rest.into());
+        let (machine, port) = rest.rsplit_once(':').ok_or_else(invalid)?;
+        let port = parse_vsock_port(port).ok_or_else(invalid)?;
         match machine.contains('/') {
-            true => Ok(Self::HybridVsock { path: unix_path(machine)?, port }),
-            false => Ok(Self::Vsock { cid: number(machine).ok_or_else(refused)?, port }),
+            true => Ok(Self::HybridVsock { path: parse_unix_path(machine)?, port }),
+            false => Ok(Self::Vsock { cid: parse_number(machine).ok_or_else(invalid)?, port }),
         }
     }
 }
@@ -97,9 +97,9 @@ impl fmt::Display for DialTarget {
 
 const VSOCK: &str = "vsock:";
 
-/// To the kernel, all bits set means any port; 0 is not used.
-fn vsock_port(text: &str) -> Option<u32> {
-    number(text).filter(|port| (1..u32::MAX).contains(port))
+/// Parses a vsock port. To the kernel, all bits set means any port; 0 is not used.
+fn parse_vsock_port(text: &str) -> Option<u32> {
+    parse_number(text).filter(|port| (1..u32::MAX).contains(port))
 }
 
 #[cfg(test)]
@@ -107,7 +107,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn both_ends_are_read_and_written_the_same() {
+    fn listen_and_dial_addresses_are_displayed_as_they_were_parsed() {
         for text in ["127.0.0.1:7443", "[::1]:1", "localhost:7443", "vsock:1", "vsock:4294967294"] {
             assert_eq!(text.parse::<ListenAddress>().unwrap().to_string(), text);
             let link = format!("listen:{text}");
@@ -129,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn vsock_is_never_a_host() {
+    fn a_text_with_the_vsock_prefix_is_never_a_host() {
         assert_eq!("vsock:7443".parse(), Ok(ListenAddress::Vsock { port: 7443 }));
         for text in ["vsock.:7443", "vsocks:7443", "VSOCK:7443"] {
             assert!(matches!(text.parse(), Ok(ListenAddress::Tcp(_))), "{text}");

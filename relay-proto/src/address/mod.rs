@@ -1,6 +1,6 @@
-//! Where a sidecar is, in one grammar for every kind of sandbox.
+//! The address by which a shim reaches its sidecar, for every kind of sandbox.
 //!
-//! | link | connection |
+//! | address | connection |
 //! |---|---|
 //! | `hub:FILE` | a hub on the loopback, where Unix sockets are forbidden; the file has its port and key |
 //! | `unix:PATH` | a Unix socket, most often in a mounted directory |
@@ -19,7 +19,7 @@ use std::str::FromStr;
 
 pub use inward::{DialTarget, ListenAddress};
 
-/// The address of a link: one of the kinds above.
+/// Where the connection of a link goes: one of the kinds above.
 #[derive(Clone, Debug, Eq, PartialEq)]
 #[non_exhaustive]
 pub enum Address {
@@ -57,7 +57,7 @@ pub enum Host {
 #[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum InvalidAddress {
-    #[error("`{0}` is not a descriptor: use a number from 3 on; 0 to 2 are stdin, stdout and stderr")]
+    #[error("`{0}` is not a file descriptor: use a number from 3 on; 0 to 2 are stdin, stdout and stderr")]
     Descriptor(String),
     #[error(
         "`{0}` is not HOST:PORT: use a name, an IPv4 address or an IPv6 address in brackets, and a port from 1 to 65535"
@@ -65,15 +65,15 @@ pub enum InvalidAddress {
     HostPort(String),
     #[error("`hub:` needs the file that a hub was given with --loopback")]
     Hub,
-    #[error("`{0}` is not a link: use {KINDS}")]
+    #[error("`{0}` is not the address of a relay: use {KINDS}")]
     Unknown(String),
     #[error("a Unix socket needs a path of 1 to {MAX_UNIX_PATH} bytes, this one has {0}")]
     UnixPath(usize),
     #[error("`{0}` is not CID:PORT: use two numbers; the host has CID 2")]
     Vsock(String),
     #[error(
-        "`{0}` is neither CID:PORT nor PATH:PORT: after `vsock:` name a virtual machine by its number or by its monitor's \
-         socket, a path with a slash, and a port from 1 to 4294967294; a host that is named `vsock` is written `vsock.`"
+        "`{0}` is neither CID:PORT nor PATH:PORT: after `vsock:` give a virtual machine's CID, or the path of its monitor's \
+         socket (with a slash), and a port from 1 to 4294967294; a host that is named `vsock` is written `vsock.`"
     )]
     VsockDial(String),
     #[error(
@@ -89,7 +89,7 @@ impl FromStr for Address {
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         if let Some(path) = text.strip_prefix("unix:") {
-            return unix_path(path).map(Self::Unix);
+            return parse_unix_path(path).map(Self::Unix);
         }
         if let Some(file) = text.strip_prefix("hub:") {
             return match file.is_empty() || file.contains('\0') {
@@ -98,7 +98,7 @@ impl FromStr for Address {
             };
         }
         if let Some(rest) = text.strip_prefix("fd:") {
-            return match number(rest) {
+            return match parse_number(rest) {
                 Some(descriptor @ 3..) => Ok(Self::Fd(descriptor)),
                 _ => Err(InvalidAddress::Descriptor(rest.into())),
             };
@@ -110,12 +110,13 @@ impl FromStr for Address {
             return rest.parse().map(Self::Listen);
         }
         if let Some(rest) = text.strip_prefix("wss://") {
-            return web_socket(rest)
+            return parse_web_socket(rest)
                 .map(Self::WebSocket)
                 .ok_or_else(|| InvalidAddress::WebSocket(rest.into()));
         }
         if let Some(rest) = text.strip_prefix("vsock:") {
-            let parts = rest.split_once(':').and_then(|(cid, port)| Some((number(cid)?, number(port)?)));
+            let parts =
+                rest.split_once(':').and_then(|(cid, port)| Some((parse_number(cid)?, parse_number(port)?)));
             return match parts {
                 Some((cid, port)) => Ok(Self::Vsock { cid, port }),
                 None => Err(InvalidAddress::Vsock(rest.into())),
@@ -145,7 +146,7 @@ impl FromStr for HostPort {
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         let parts = text.rsplit_once(':').and_then(|(host, port)| {
-            Some(Self { host: Host::read(host)?, port: number(port).filter(|port| *port != 0)? })
+            Some(Self { host: Host::parse(host)?, port: parse_number(port).filter(|port| *port != 0)? })
         });
         parts.ok_or_else(|| InvalidAddress::HostPort(text.into()))
     }
@@ -158,7 +159,7 @@ impl fmt::Display for HostPort {
 }
 
 impl Host {
-    /// Whether only this machine can reach it.
+    /// Whether this is an address of the loopback, which only this machine can reach.
     pub fn is_loopback(&self) -> bool {
         match self {
             Self::Ip(ip) => ip.is_loopback(),
@@ -166,18 +167,18 @@ impl Host {
         }
     }
 
-    fn read(text: &str) -> Option<Self> {
+    fn parse(text: &str) -> Option<Self> {
         if let Some(address) = text.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')) {
             return address.parse::<Ipv6Addr>().ok().map(|address| Self::Ip(address.into()));
         }
         if let Ok(address) = text.parse::<Ipv4Addr>() {
             return Some(Self::Ip(address.into()));
         }
-        let inner = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.' | b'_');
-        let valid = (1..=MAX_HOST).contains(&text.len()) && text.bytes().all(inner);
-        // A text that ends in a number is a mistyped address, not a name.
-        let last = text.trim_end_matches('.').rsplit('.').next().unwrap_or_default();
-        let numeric = last.bytes().all(|byte| byte.is_ascii_digit());
+        let is_allowed = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.' | b'_');
+        let valid = (1..=MAX_HOST).contains(&text.len()) && text.bytes().all(is_allowed);
+        // A text whose last label is a number is a mistyped IPv4 address, not a name.
+        let last_label = text.trim_end_matches('.').rsplit('.').next().unwrap_or_default();
+        let numeric = last_label.bytes().all(|byte| byte.is_ascii_digit());
         (valid && !numeric).then(|| Self::Name(text.into()))
     }
 }
@@ -196,35 +197,35 @@ const HTTPS: u16 = 443;
 const KINDS: &str = "`unix:PATH`, `hub:FILE`, `fd:N`, `tls://HOST:PORT`, `wss://HOST[:PORT]/PATH`, `vsock:CID:PORT`, `listen:HOST:PORT` or `listen:vsock:PORT`";
 /// The longest name in the DNS, in bytes.
 const MAX_HOST: usize = 253;
-/// Bytes of a WebSocket path: far more than a link needs.
-const MAX_PATH: usize = 2048;
+/// In bytes; far more than the path of a relay's address needs.
+const MAX_WEB_SOCKET_PATH: usize = 2048;
 /// The kernel's `sun_path` has 108 bytes, the last of them a NUL.
 const MAX_UNIX_PATH: usize = 107;
 
-/// Digits only: `parse` alone would accept a sign.
-pub(crate) fn number<T: FromStr>(text: &str) -> Option<T> {
+/// Parses digits only: `str::parse` alone would accept a sign.
+pub(crate) fn parse_number<T: FromStr>(text: &str) -> Option<T> {
     (!text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit())).then(|| text.parse().ok()).flatten()
 }
 
-fn unix_path(text: &str) -> Result<PathBuf, InvalidAddress> {
+fn parse_unix_path(text: &str) -> Result<PathBuf, InvalidAddress> {
     match (1..=MAX_UNIX_PATH).contains(&text.len()) && !text.contains('\0') {
         true => Ok(text.into()),
         false => Err(InvalidAddress::UnixPath(text.len())),
     }
 }
 
-fn web_socket(text: &str) -> Option<WebSocket> {
+fn parse_web_socket(text: &str) -> Option<WebSocket> {
     let split = text.find('/').unwrap_or(text.len());
     let (authority, path) = text.split_at(split);
     let printable = path.bytes().all(|byte| byte.is_ascii_graphic() && byte != b'#');
-    if path.len() > MAX_PATH || !printable {
+    if path.len() > MAX_WEB_SOCKET_PATH || !printable {
         return None;
     }
     let path = if path.is_empty() { "/".into() } else { path.into() };
     if let Ok(HostPort { host, port }) = authority.parse() {
         return Some(WebSocket { host, port, path });
     }
-    Some(WebSocket { host: Host::read(authority)?, port: HTTPS, path })
+    Some(WebSocket { host: Host::parse(authority)?, port: HTTPS, path })
 }
 
 #[cfg(test)]
@@ -232,7 +233,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_link_is_read_and_written_the_same() {
+    fn every_address_is_displayed_as_it_was_parsed() {
         for text in [
             "unix:/run/cofferdam/relay/relay.sock",
             "unix:relative.sock",
@@ -255,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn invalid_links_are_refused() {
+    fn invalid_addresses_are_refused() {
         for text in ["", "unix", "/run/relay.sock", "http://x", "ws://x/", "UNIX:/x"] {
             assert_eq!(text.parse::<Address>(), Err(InvalidAddress::Unknown(text.into())));
         }

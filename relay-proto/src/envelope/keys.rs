@@ -1,10 +1,10 @@
-//! Refuses keys that are equal, and keys that a lenient parser takes for equal.
+//! Refuses duplicate keys, and keys that a lenient parser treats as equal.
 
 use std::borrow::Cow;
 
 use super::MalformedReason;
 
-/// The keys of every message.
+/// The top-level keys that a JSON-RPC message may have.
 pub(super) const OF_MESSAGE: [&str; 6] = ["error", "id", "jsonrpc", "method", "params", "result"];
 /// The keys of `params` that decide what a request does.
 pub(super) const OF_PARAMS: [&str; 5] = ["_meta", "arguments", "name", "requestId", "uri"];
@@ -12,7 +12,7 @@ pub(super) const OF_PARAMS: [&str; 5] = ["_meta", "arguments", "name", "requestI
 /// Refuses keys that are equal once unescaped.
 pub(super) fn check_unique(keys: &[Cow<'_, str>]) -> Result<(), MalformedReason> {
     match equal_pair(keys) {
-        Some((first, _)) => Err(MalformedReason::DuplicateKey { key: quoted(&keys[first]) }),
+        Some((first, _)) => Err(MalformedReason::DuplicateKey { key: truncated(&keys[first]) }),
         None => Ok(()),
     }
 }
@@ -22,10 +22,10 @@ pub(super) fn check_not_confusable(
     keys: &[Cow<'_, str>],
     known: &[&'static str],
 ) -> Result<(), MalformedReason> {
-    // No two known keys fold to each other, so a key that is spelled like one of them is that one.
+    // A key that is exactly a known one cannot be confused with another known key, so it is skipped.
     for key in keys.iter().filter(|key| !known.contains(&&***key)) {
         if let Some(known) = known.iter().find(|known| folds_to(key, known)) {
-            return Err(MalformedReason::MisspelledKey { key: quoted(key), known });
+            return Err(MalformedReason::MisspelledKey { key: truncated(key), known });
         }
     }
     // Keys in lower case cannot be confused; equal ones were refused already.
@@ -35,14 +35,14 @@ pub(super) fn check_not_confusable(
     let folded: Vec<Cow<'_, str>> = keys.iter().map(|key| fold(key)).collect();
     match equal_pair(&folded) {
         Some((first, second)) => Err(MalformedReason::ConfusableKeys {
-            first: quoted(&keys[first]),
-            second: quoted(&keys[second]),
+            first: truncated(&keys[first]),
+            second: truncated(&keys[second]),
         }),
         None => Ok(()),
     }
 }
 
-/// Whether a parser could read `key` as one of the keys of every message: as it is, or ignoring case.
+/// Whether a parser could read `key` as one of [`OF_MESSAGE`]: exactly, or ignoring case.
 pub(super) fn is_like_known(key: &str) -> bool {
     OF_MESSAGE.iter().any(|known| folds_to(key, known))
 }
@@ -56,7 +56,7 @@ pub(super) fn folds_to(key: &str, known: &str) -> bool {
     }
 }
 
-/// Case removed, as the most tolerant parser would: each character to upper case and that to lower case.
+/// Folds case as the most lenient parser would: each character to upper case, and the result to lower case.
 ///
 /// Upper case first, because that maps the odd characters to plain ones (`ſ` becomes `S`, `ı` becomes `I`); lower case
 /// after it handles those that are upper case themselves (the Kelvin sign becomes `k`). This equates slightly more than
@@ -68,7 +68,7 @@ fn fold(key: &str) -> Cow<'_, str> {
     Cow::Owned(key.chars().flat_map(char::to_uppercase).flat_map(char::to_lowercase).collect())
 }
 
-/// Whether folding changes nothing.
+/// True only if folding changes nothing; false for every non-ASCII key, without looking further.
 fn is_folded(key: &str) -> bool {
     key.bytes().all(|byte| byte.is_ascii() && !byte.is_ascii_uppercase())
 }
@@ -90,7 +90,7 @@ fn equal_pair(keys: &[Cow<'_, str>]) -> Option<(usize, usize)> {
 }
 
 /// A key as an error shows it: truncated, because the sender chose its length.
-fn quoted(key: &str) -> Box<str> {
+fn truncated(key: &str) -> Box<str> {
     const LONGEST: usize = 64;
     match key.char_indices().nth(LONGEST) {
         Some((cut, _)) => format!("{}…", &key[..cut]).into(),

@@ -1,8 +1,8 @@
 //! The envelope of an MCP message: its kind, id, method and parameters, found without changing a byte.
 //!
 //! What must stay true: **no message may mean one thing to us and another to a laxer parser.** Parsers differ in which
-//! of two equal keys they take, in whether `Name` is `name`, and in where a message ends; a message in which that
-//! matters is refused. `keys` checks keys, `reader` walks the message.
+//! of two equal keys they use, in whether `Name` equals `name`, and in where a message ends; a message that is read
+//! differently because of this is refused. `keys` checks keys, `reader` walks the message.
 
 mod keys;
 mod reader;
@@ -58,7 +58,7 @@ pub enum Kind<'a> {
         id: Id<'a>,
         method: Cow<'a, str>,
     },
-    /// `id` is absent for errors that answer an unreadable request (`"id":null`).
+    /// `id` is `None` in the error response to a request that could not be read (`"id":null`).
     Response {
         id: Option<Id<'a>>,
         outcome: Outcome,
@@ -71,7 +71,7 @@ pub enum Outcome {
     Result,
 }
 
-/// An id as it was spelled, and its span.
+/// An id as raw JSON, and its span in the message.
 #[derive(Clone, Debug)]
 pub struct Id<'a> {
     pub raw: &'a [u8],
@@ -86,16 +86,16 @@ pub enum IdValue {
     Text(ShortText),
 }
 
-/// Why a message is not relayed, and the id to answer, if exactly one could be read.
+/// Why a message is not relayed, and the id for the error response, if exactly one could be read.
 #[derive(Clone, Debug, thiserror::Error)]
 #[error("{reason}")]
 pub struct Malformed {
-    /// As it was spelled: a JSON string or integer.
+    /// Raw JSON: a string or an integer.
     pub id: Option<Box<[u8]>>,
     pub reason: MalformedReason,
 }
 
-/// The text says what to write instead, where that is not obvious.
+/// The message names the correction where it is not obvious.
 #[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
 pub enum MalformedReason {
     #[error("it is a batch; MCP has no batches, send each message on its own line")]
@@ -114,7 +114,7 @@ pub enum MalformedReason {
     Json(#[from] JsonError),
     #[error("`method` must be a string")]
     MethodNotText,
-    #[error("its `method` is longer than {limit} bytes; no method of MCP is")]
+    #[error("its `method` is longer than {limit} bytes; no method of MCP is that long")]
     MethodTooLong { limit: usize },
     #[error("it has `method` beside `result` or `error`; a message is either a request or a response")]
     MethodWithOutcome,
@@ -136,35 +136,35 @@ pub enum MalformedReason {
     TooDeep { limit: usize },
     #[error("the name of its tool is longer than {limit} bytes; use a shorter one")]
     ToolNameTooLong { limit: usize },
-    #[error("`jsonrpc` must be there and be \"2.0\"")]
+    #[error("`jsonrpc` must be present and must be \"2.0\"")]
     WrongVersion,
 }
 
 impl Id<'_> {
     pub fn value(&self) -> IdValue {
-        let spelled = self.spelled();
-        if !spelled.starts_with('"') {
-            return IdValue::Integer(spelled.into());
+        let json_text = self.as_json();
+        if !json_text.starts_with('"') {
+            return IdValue::Integer(json_text.into());
         }
-        match spelled.get(1..spelled.len() - 1).filter(|_| !self.raw.contains(&b'\\')) {
+        match json_text.get(1..json_text.len() - 1).filter(|_| !self.raw.contains(&b'\\')) {
             Some(plain) => IdValue::Text(plain.into()),
             None => match json::text(self.raw, 0..self.raw.len()) {
                 Some(text) => IdValue::Text(text.into()),
-                None => IdValue::Integer(spelled.into()),
+                None => IdValue::Integer(json_text.into()),
             },
         }
     }
 
     /// The raw JSON text.
-    pub fn spelled(&self) -> Cow<'_, str> {
+    pub fn as_json(&self) -> Cow<'_, str> {
         match str::from_utf8(self.raw) {
-            Ok(spelled) => Cow::Borrowed(spelled),
+            Ok(json_text) => Cow::Borrowed(json_text),
             Err(_) => String::from_utf8_lossy(self.raw),
         }
     }
 }
 
-/// The value of an id in another place of a message, such as `requestId`; `None` if it is not an id.
+/// The value of an id that is elsewhere in a message, such as `requestId`; `None` if it is not a valid id.
 pub fn id_value(raw: &[u8]) -> Option<IdValue> {
     let integer = raw.strip_prefix(b"-").unwrap_or(raw);
     let is_integer = !integer.is_empty() && integer.iter().all(u8::is_ascii_digit);

@@ -21,7 +21,7 @@ pub fn read(message: &[u8], strictness: Strictness) -> Result<Envelope<'_>, Malf
     read_within(message, strictness, depth)
 }
 
-/// Reads the envelope of one message that is nested at most this deep.
+/// Reads the envelope of one message, and refuses it if it is nested more than `depth` levels deep.
 pub fn read_within(message: &[u8], strictness: Strictness, depth: usize) -> Result<Envelope<'_>, Malformed> {
     let surrogates = match strictness {
         Strictness::Envelope => Surrogates::Any,
@@ -62,7 +62,7 @@ pub(super) fn read_carefully(
     let source = scanner.source();
     let mut members = Members::default();
     let mut key_check = KeyCheck::new(source);
-    let mut others = Others::None;
+    let mut other_keys = OtherKeys::Absent;
     while let Some(spelled) = scanner.key().map_err(describe)? {
         let key = spelled.decode(source).unwrap_or(Cow::Borrowed("\u{fffd}"));
         let value = match strictness {
@@ -77,15 +77,15 @@ pub(super) fn read_carefully(
                 value
             }
         };
-        match members.keep(&key, value) {
-            Kept::Unknown if strictness == Strictness::Envelope && !keys::is_like_known(&key) => {}
-            Kept::Twice | Kept::Unknown => others = Others::Some,
-            Kept::Yes => {}
+        match members.store(&key, value) {
+            Stored::UnknownKey if strictness == Strictness::Envelope && !keys::is_like_known(&key) => {}
+            Stored::RepeatedKey | Stored::UnknownKey => other_keys = OtherKeys::Present,
+            Stored::Yes => {}
         }
     }
     scanner.next().map_err(describe)?;
     // The usual message has known keys only, each at most once: there is nothing to check.
-    if others == Others::Some {
+    if other_keys == OtherKeys::Present {
         check_top_level_keys(source, strictness, rules)?;
     }
     members.envelope(source, strictness)
@@ -121,12 +121,12 @@ fn only_id(message: &[u8]) -> Option<Box<[u8]>> {
         }
     }
     match (scanner.next(), ids.as_slice()) {
-        (Ok(None), [only]) => id(scanner.source(), only).ok().map(|id| id.raw.into()),
+        (Ok(None), [only]) => read_id(scanner.source(), only).ok().map(|id| id.raw.into()),
         _ => None,
     }
 }
 
-/// The members at the top level; of equal keys the first, since they are refused afterwards.
+/// The values of the top-level keys; of a repeated key the first. Repeated keys are refused afterwards.
 #[derive(Default)]
 struct Members {
     error: Option<Value>,
@@ -137,52 +137,52 @@ struct Members {
     result: Option<Value>,
     /// The value of `name` in `params`; only looked for in [`Strictness::Whole`].
     tool: Option<Text>,
-    /// The span of `arguments` in `params`, if the quick path found it.
+    /// The span of `arguments` in `params`; only the quick path sets it.
     arguments: Option<Range<usize>>,
 }
 
-/// Whether a message has keys that do not fit into [`Members`]: unknown or repeated ones.
+/// Whether a message has keys that [`Members`] has no place for: unknown or repeated ones.
 #[derive(Eq, PartialEq)]
-enum Others {
-    None,
-    Some,
+enum OtherKeys {
+    Absent,
+    Present,
 }
 
-/// The result of keeping a member.
-enum Kept {
-    Twice,
-    Unknown,
+/// Whether a member was stored in [`Members`].
+enum Stored {
+    RepeatedKey,
+    UnknownKey,
     Yes,
 }
 
 impl Members {
-    /// Takes the members of a usual message; `false` if it needs the careful walk.
+    /// Stores the members of a usual message; `false` if the message needs [`read_carefully`].
     fn read_quickly(&mut self, source: &str, strictness: Strictness, depth: usize) -> bool {
-        // An unpaired surrogate can only be written with `\\u`.
+        // An unpaired surrogate can only be written with `\u`.
         if strictness == Strictness::Whole && source.contains('\\') && source.contains("\\u") {
             return false;
         }
         json::quick_message(source, depth, |key, start| {
             let value = match (strictness, key) {
                 (Strictness::Envelope, _) => json::quick_value(source, start),
-                (Strictness::Whole, "params") => self.plain_params(source, start),
+                (Strictness::Whole, "params") => self.skip_plain_params(source, start),
                 (Strictness::Whole, _) => json::quick_value(source, start)
                     .filter(|value| !matches!(value.shape, Shape::Array | Shape::Object)),
             }?;
             let end = value.span.end;
-            matches!(self.keep(key, value), Kept::Yes).then_some(end)
+            matches!(self.store(key, value), Stored::Yes).then_some(end)
         })
     }
 
-    /// Skips `params` if nothing in it needs the careful walk: it has known keys only, each once, with flat values.
-    fn plain_params(&mut self, source: &str, start: ValueStart) -> Option<Value> {
-        let mut met = [false; keys::OF_PARAMS.len()];
+    /// Skips `params` if it does not need [`read_carefully`]: it has known keys only, each once, with flat values.
+    fn skip_plain_params(&mut self, source: &str, start: ValueStart) -> Option<Value> {
+        let mut seen = [false; keys::OF_PARAMS.len()];
         json::quick_object(source, start, |key, start| {
-            let place = keys::OF_PARAMS.iter().position(|known| *known == key)?;
-            if std::mem::replace(&mut met[place], true) {
+            let index = keys::OF_PARAMS.iter().position(|known| *known == key)?;
+            if std::mem::replace(&mut seen[index], true) {
                 return None;
             }
-            let value = flat(source, start)?;
+            let value = skip_flat_value(source, start)?;
             let end = value.span.end;
             match key {
                 "arguments" => self.arguments = Some(value.span),
@@ -193,21 +193,21 @@ impl Members {
         })
     }
 
-    fn keep(&mut self, key: &str, value: Value) -> Kept {
-        let place = match key {
+    fn store(&mut self, key: &str, value: Value) -> Stored {
+        let member = match key {
             "error" => &mut self.error,
             "id" => &mut self.id,
             "jsonrpc" => &mut self.jsonrpc,
             "method" => &mut self.method,
             "params" => &mut self.params,
             "result" => &mut self.result,
-            _ => return Kept::Unknown,
+            _ => return Stored::UnknownKey,
         };
-        if place.is_some() {
-            return Kept::Twice;
+        if member.is_some() {
+            return Stored::RepeatedKey;
         }
-        *place = Some(value);
-        Kept::Yes
+        *member = Some(value);
+        Stored::Yes
     }
 
     fn envelope<'a>(&self, source: &'a str, strictness: Strictness) -> Result<Envelope<'a>, MalformedReason> {
@@ -220,7 +220,7 @@ impl Members {
             (None, Some(_), Some(_)) => Err(MalformedReason::ResultWithError),
             (None, None, None) => Err(MalformedReason::NoKind),
             (Some(method), None, None) => {
-                let method = text(source, method).ok_or(MalformedReason::MethodNotText)?;
+                let method = decode_text(source, method).ok_or(MalformedReason::MethodNotText)?;
                 if strictness == Strictness::Whole {
                     check_lengths(source, &method, self.tool.as_ref())?;
                 }
@@ -233,13 +233,13 @@ impl Members {
                     }
                 });
                 let kind = match &self.id {
-                    Some(value) => Kind::Request { id: id(source, value)?, method },
+                    Some(value) => Kind::Request { id: read_id(source, value)?, method },
                     None => Kind::Notification { method },
                 };
                 Ok(Envelope { kind, body: params, call })
             }
             (None, result @ Some(_), None) => {
-                let id = id(source, self.id.as_ref().ok_or(MalformedReason::MissingId)?)?;
+                let id = read_id(source, self.id.as_ref().ok_or(MalformedReason::MissingId)?)?;
                 Ok(Envelope {
                     kind: Kind::Response { id: Some(id), outcome: Outcome::Result },
                     body: body(result),
@@ -248,7 +248,9 @@ impl Members {
             }
             (None, None, error @ Some(_)) => {
                 let id = match (&self.id, strictness) {
-                    (Some(value), _) if &source[value.span.clone()] != "null" => Some(id(source, value)?),
+                    (Some(value), _) if &source[value.span.clone()] != "null" => {
+                        Some(read_id(source, value)?)
+                    }
                     (_, Strictness::Envelope) => None,
                     (_, Strictness::Whole) => return Err(MalformedReason::MissingId),
                 };
@@ -259,7 +261,7 @@ impl Members {
     }
 
     fn check_whole(&self, source: &str) -> Result<(), MalformedReason> {
-        if self.jsonrpc.as_ref().and_then(|version| text(source, version)).as_deref() != Some("2.0") {
+        if self.jsonrpc.as_ref().and_then(|version| decode_text(source, version)).as_deref() != Some("2.0") {
             return Err(MalformedReason::WrongVersion);
         }
         match &self.params {
@@ -269,8 +271,8 @@ impl Members {
     }
 }
 
-/// Skips a value without nested objects; if it is an object, it has few keys, all different.
-fn flat(source: &str, start: ValueStart) -> Option<Value> {
+/// Skips a value that contains no objects, or an object with few keys, all different, whose values contain none.
+fn skip_flat_value(source: &str, start: ValueStart) -> Option<Value> {
     const FEW: usize = 12;
     let mut keys = [""; FEW];
     let mut count = 0;
@@ -295,15 +297,15 @@ fn flat(source: &str, start: ValueStart) -> Option<Value> {
 /// Checks the keys of all objects inside one member of the message.
 struct KeyCheck<'a> {
     source: &'a str,
-    /// The keys of the member itself that must not be misspelled; only `params` has any.
+    /// The known keys of the member, which must not be misspelled; empty unless the member is `params`.
     known: &'static [&'static str],
     /// The keys of all open objects, outermost first.
     keys: Vec<Cow<'a, str>>,
     /// For each open container, where its keys begin.
     open: Vec<usize>,
-    /// The value of the member's own key `name`.
+    /// The value of the key `name` directly in the member.
     name: Option<Text>,
-    /// Whether the last key was `name`.
+    /// Whether the last key was `name`, directly in the member.
     at_name: bool,
     verdict: Result<(), MalformedReason>,
 }
@@ -321,7 +323,7 @@ impl<'a> KeyCheck<'a> {
         }
     }
 
-    /// Starts the next member.
+    /// Starts checking the next member of the message, whose known keys are `known`.
     fn begin(&mut self, known: &'static [&'static str]) {
         self.keys.clear();
         self.open.clear();
@@ -363,19 +365,19 @@ fn check_lengths(source: &str, method: &str, tool: Option<&Text>) -> Result<(), 
     if method.len() > limits::MAX_METHOD {
         return Err(MalformedReason::MethodTooLong { limit: limits::MAX_METHOD });
     }
-    // The spelling is never shorter than the text.
-    let long = |tool: &Text| {
+    // A name with escapes is never shorter than the decoded one, so most names need no decoding.
+    let is_too_long = |tool: &Text| {
         tool.inner().len() > limits::MAX_TOOL_NAME
             && tool.decode(source).is_none_or(|name| name.len() > limits::MAX_TOOL_NAME)
     };
-    match tool.is_some_and(long) && method == mcp::TOOLS_CALL {
+    match tool.is_some_and(is_too_long) && method == mcp::TOOLS_CALL {
         true => Err(MalformedReason::ToolNameTooLong { limit: limits::MAX_TOOL_NAME }),
         false => Ok(()),
     }
 }
 
-/// An id that every parser reads alike: a string, or an integer in canonical form.
-fn id<'a>(source: &'a str, value: &Value) -> Result<Id<'a>, MalformedReason> {
+/// Accepts only an id that every parser reads alike: a string, or an integer in canonical form.
+fn read_id<'a>(source: &'a str, value: &Value) -> Result<Id<'a>, MalformedReason> {
     let raw = &source[value.span.clone()];
     if raw.len() > limits::MAX_ID {
         return Err(MalformedReason::IdTooLong { limit: limits::MAX_ID });
@@ -383,13 +385,13 @@ fn id<'a>(source: &'a str, value: &Value) -> Result<Id<'a>, MalformedReason> {
     let valid = match &value.shape {
         Shape::Literal if raw == "null" => return Err(MalformedReason::NullId),
         Shape::Number => raw != "-0" && raw.bytes().all(|byte| byte == b'-' || byte.is_ascii_digit()),
-        Shape::String(_) => text(source, value).is_some(),
+        Shape::String(_) => decode_text(source, value).is_some(),
         Shape::Array | Shape::Literal | Shape::Object => false,
     };
     let span: Range<usize> = value.span.clone();
     if valid { Ok(Id { raw: raw.as_bytes(), span }) } else { Err(MalformedReason::InvalidId) }
 }
 
-fn text<'a>(source: &'a str, value: &Value) -> Option<Cow<'a, str>> {
+fn decode_text<'a>(source: &'a str, value: &Value) -> Option<Cow<'a, str>> {
     value.as_text()?.decode(source)
 }

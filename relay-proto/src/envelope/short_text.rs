@@ -1,4 +1,4 @@
-//! A text that is mostly short, as ids are: up to [`INLINE_BYTES`] bytes are stored inline.
+//! A text that is usually short, such as an id: up to [`INLINE_BYTES`] bytes are stored inline.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -38,8 +38,8 @@ impl From<&str> for ShortText {
     fn from(text: &str) -> Self {
         let mut bytes = [0; INLINE_BYTES];
         Self(match bytes.get_mut(..text.len()) {
-            Some(room) => {
-                room.copy_from_slice(text.as_bytes());
+            Some(prefix) => {
+                prefix.copy_from_slice(text.as_bytes());
                 Storage::Inline { length: text.len() as u8, bytes }
             }
             None => Storage::Heap(text.into()),
@@ -84,7 +84,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_text_of_any_length_is_kept_unchanged() {
+    fn a_text_of_any_length_is_stored_unchanged() {
         let long = "ä€😀".repeat(10);
         let lengths = (0..=long.len()).filter(|length| long.is_char_boundary(*length));
         let texts: Vec<&str> = lengths.map(|length| &long[..length]).collect();

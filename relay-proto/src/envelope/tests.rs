@@ -28,73 +28,74 @@ fn valid_messages_are_read() {
     }
 }
 
-/// Messages that a laxer parser could read differently, the reason they are refused for, and the id to answer.
+/// Invalid messages and those that a laxer parser could read differently, with the reason for the refusal and the id of
+/// the error response.
 #[test]
 fn invalid_and_ambiguous_messages_are_refused() {
-    let key = |key: &str| Reason::DuplicateKey { key: key.into() };
-    let same =
+    let duplicate = |key: &str| Reason::DuplicateKey { key: key.into() };
+    let confusable =
         |first: &str, second: &str| Reason::ConfusableKeys { first: first.into(), second: second.into() };
-    let spelled = |key: &str, known| Reason::MisspelledKey { key: key.into(), known };
+    let misspelled = |key: &str, known| Reason::MisspelledKey { key: key.into(), known };
     let json = |offset, problem| Reason::Json(JsonError { offset, problem });
     let table: &[(&str, Reason, Option<&str>)] = &[
         (r#"[{"jsonrpc":"2.0","id":1,"method":"ping"}]"#, Reason::Batch, None),
         (r#""ping""#, Reason::NotAnObject, None),
         ("", json(0, Problem::UnexpectedEnd), None),
         (r#"{"jsonrpc":"2.0","id":1,"method":"ping"}{"x":1}"#, json(40, Problem::TrailingData), None),
-        (r#"{"id":1,"id":2,"jsonrpc":"2.0","method":"ping"}"#, key("id"), None),
-        (r#"{"jsonrpc":"2.0","id":1,"\u0069d":1,"method":"ping"}"#, key("id"), None),
-        (r#"{"jsonrpc":"2.0","id":1,"method":"a","method":"b"}"#, key("method"), Some("1")),
+        (r#"{"id":1,"id":2,"jsonrpc":"2.0","method":"ping"}"#, duplicate("id"), None),
+        (r#"{"jsonrpc":"2.0","id":1,"\u0069d":1,"method":"ping"}"#, duplicate("id"), None),
+        (r#"{"jsonrpc":"2.0","id":1,"method":"a","method":"b"}"#, duplicate("method"), Some("1")),
         (
             r#"{"jsonrpc":"2.0","id":1,"method":"a","params":{"arguments":{"x":[{"k":1,"k":2}]}}}"#,
-            key("k"),
+            duplicate("k"),
             Some("1"),
         ),
         (
             r#"{"jsonrpc":"2.0","id":1,"method":"a","params":{"arguments":{"x":1,"\u0078":2}}}"#,
-            key("x"),
+            duplicate("x"),
             Some("1"),
         ),
-        (r#"{"jsonrpc":"2.0","id":1,"result":{"a":{"b":1,"b":1}}}"#, key("b"), Some("1")),
-        (r#"{"jsonrpc":"2.0","id":1,"method":"a","x":[{"b":1,"b":1}]}"#, key("b"), Some("1")),
+        (r#"{"jsonrpc":"2.0","id":1,"result":{"a":{"b":1,"b":1}}}"#, duplicate("b"), Some("1")),
+        (r#"{"jsonrpc":"2.0","id":1,"method":"a","x":[{"b":1,"b":1}]}"#, duplicate("b"), Some("1")),
         (
             r#"{"jsonrpc":"2.0","id":1,"method":"a","params":{"na\u006de":"x","name":"y"}}"#,
-            key("name"),
+            duplicate("name"),
             Some("1"),
         ),
         (
             r#"{"jsonrpc":"2.0","id":1,"method":"a","params":{"name":"x","Name":"y"}}"#,
-            spelled("Name", "name"),
+            misspelled("Name", "name"),
             Some("1"),
         ),
         (
             r#"{"jsonrpc":"2.0","id":1,"method":"a","params":{"\u004eame":"y"}}"#,
-            spelled("Name", "name"),
+            misspelled("Name", "name"),
             Some("1"),
         ),
-        (r#"{"jsonrpc":"2.0","id":1,"method":"a","params":{"x":1,"X":2}}"#, same("x", "X"), Some("1")),
+        (r#"{"jsonrpc":"2.0","id":1,"method":"a","params":{"x":1,"X":2}}"#, confusable("x", "X"), Some("1")),
         (
             r#"{"jsonrpc":"2.0","id":1,"method":"a","params":{"k":1,"\u212a":2}}"#,
-            same("k", "\u{212a}"),
+            confusable("k", "\u{212a}"),
             Some("1"),
         ),
         (
             r#"{"jsonrpc":"2.0","id":1,"method":"a","params":{"requestID":2}}"#,
-            spelled("requestID", "requestId"),
+            misspelled("requestID", "requestId"),
             Some("1"),
         ),
         (
             r#"{"jsonrpc":"2.0","id":1,"method":"a","paramſ":{"name":"x"}}"#,
-            spelled("paramſ", "params"),
+            misspelled("paramſ", "params"),
             Some("1"),
         ),
         (
             r#"{"jsonrpc":"2.0","id":1,"method":"a","param\u017f":{},"params":{}}"#,
-            spelled("paramſ", "params"),
+            misspelled("paramſ", "params"),
             Some("1"),
         ),
-        (r#"{"jsonrpc":"2.0","ID":1,"method":"a"}"#, spelled("ID", "id"), Some("1")),
-        (r#"{"jsonrpc":"2.0","id":1,"ID":2,"method":"a"}"#, spelled("ID", "id"), None),
-        (r#"{"jsonrpc":"2.0","id":1,"method":"a","Zeta":1,"zeta":2}"#, same("Zeta", "zeta"), Some("1")),
+        (r#"{"jsonrpc":"2.0","ID":1,"method":"a"}"#, misspelled("ID", "id"), Some("1")),
+        (r#"{"jsonrpc":"2.0","id":1,"ID":2,"method":"a"}"#, misspelled("ID", "id"), None),
+        (r#"{"jsonrpc":"2.0","id":1,"method":"a","Zeta":1,"zeta":2}"#, confusable("Zeta", "zeta"), Some("1")),
         (r#"{"jsonrpc":"2.0","id":1,"method":"ping","result":{}}"#, Reason::MethodWithOutcome, Some("1")),
         (r#"{"jsonrpc":"2.0","id":1,"method":"ping","error":{}}"#, Reason::MethodWithOutcome, Some("1")),
         (r#"{"jsonrpc":"2.0","id":1,"result":{},"error":{}}"#, Reason::ResultWithError, Some("1")),
@@ -170,7 +171,8 @@ fn a_deeply_nested_message_is_refused_with_its_id() {
     assert!(read(message(1_000_000).as_bytes(), Strictness::Envelope).is_err());
 }
 
-/// A call behind a line end in a string of a `ping` is part of that one message. A server must read one line, too.
+/// A call that follows a line end in a string of a `ping` is part of that one message, and `line_safe` makes sure that a
+/// server reads one line too.
 #[test]
 fn a_hidden_call_stays_inside_its_line() {
     let hidden = r#"{\"jsonrpc\":\"2.0\",\"id\":2,\"method\":\"tools/call\"}"#;
@@ -187,7 +189,7 @@ fn a_hidden_call_stays_inside_its_line() {
 }
 
 #[test]
-fn towards_a_harness_only_the_envelope_counts() {
+fn towards_a_harness_only_the_envelope_is_checked() {
     let sloppy = [
         r#"{"id":1,"result":{"a":1,"a":2,"text":"\ud83d"}}"#,
         r#"{"jsonrpc":"2.0","id":null,"error":{}}"#,
@@ -239,7 +241,7 @@ fn ids_are_compared_by_value() {
 }
 
 #[test]
-fn long_keys_are_cut_in_the_reason() {
+fn long_keys_are_truncated_in_the_reason() {
     let long = "é".repeat(5000);
     let message = format!(r#"{{"jsonrpc":"2.0","method":"a","params":{{"{long}":1,"{long}":2}}}}"#);
     assert!(read(message.as_bytes(), Strictness::Whole).unwrap_err().to_string().len() < 300);
@@ -251,11 +253,11 @@ fn ids_methods_and_tool_names_have_a_maximum_length() {
         |message: String, strictness| read(message.as_bytes(), strictness).map(|_| ()).map_err(|e| e.reason);
     let both = [Strictness::Whole, Strictness::Envelope];
     let id = |length| format!(r#"{{"jsonrpc":"2.0","id":"{}","method":"a"}}"#, "x".repeat(length - 2));
-    let answer = |length| format!(r#"{{"jsonrpc":"2.0","id":{},"result":{{}}}}"#, "9".repeat(length));
+    let response = |length| format!(r#"{{"jsonrpc":"2.0","id":{},"result":{{}}}}"#, "9".repeat(length));
     for strictness in both {
         assert_eq!(read(id(limits::MAX_ID), strictness), Ok(()));
         assert_eq!(read(id(limits::MAX_ID + 1), strictness), Err(Reason::IdTooLong { limit: 256 }));
-        assert_eq!(read(answer(limits::MAX_ID + 1), strictness), Err(Reason::IdTooLong { limit: 256 }));
+        assert_eq!(read(response(limits::MAX_ID + 1), strictness), Err(Reason::IdTooLong { limit: 256 }));
     }
     assert_eq!(id_value(b"9".repeat(limits::MAX_ID + 1).as_slice()), None);
 
@@ -310,30 +312,30 @@ fn the_quick_path_and_the_careful_one_agree() {
                 b"\\ud8",
             ])
             .collect();
-    let mut compared = 0;
+    let mut readable = 0;
     for depth in [1, 2, 3, 4, 5, 64, 65, 66, 1024] {
         for message in usual {
             for at in 0..=message.len() {
                 for (damage, removed) in damages.iter().flat_map(|damage| [(damage, 0), (damage, 1)]) {
                     let mut bytes = message.as_bytes().to_vec();
                     bytes.splice(at..(at + removed).min(message.len()), damage.iter().copied());
-                    compared += usize::from(agree(&bytes, depth));
+                    readable += usize::from(assert_paths_agree(&bytes, depth));
                 }
             }
         }
         let nested =
             |levels: usize| format!(r#"{{"id":1,"result":{}{}}}"#, "[".repeat(levels), "]".repeat(levels));
         for levels in depth.saturating_sub(3)..depth + 3 {
-            compared += usize::from(agree(nested(levels).as_bytes(), depth));
+            readable += usize::from(assert_paths_agree(nested(levels).as_bytes(), depth));
         }
     }
-    assert!(compared > 1000, "most of them could be read: {compared}");
+    assert!(readable > 1000, "only {readable} messages could be read");
 }
 
-/// Whether the message could be read; panics where the two ways differ.
-fn agree(message: &[u8], depth: usize) -> bool {
-    let ways = [(Strictness::Envelope, Surrogates::Any), (Strictness::Whole, Surrogates::Paired)];
-    let readable = ways.map(|(strictness, surrogates)| {
+/// Panics if the quick path and the careful one differ; returns whether the message could be read.
+fn assert_paths_agree(message: &[u8], depth: usize) -> bool {
+    let modes = [(Strictness::Envelope, Surrogates::Any), (Strictness::Whole, Surrogates::Paired)];
+    let readable = modes.map(|(strictness, surrogates)| {
         let rules = Rules { depth, surrogates };
         let Ok(scanner) = Scanner::new(message, rules) else { return false };
         let careful = reader::read_carefully(scanner, strictness, rules);

@@ -4,7 +4,8 @@
 //! What must stay true: it accepts valid JSON and nothing else, it allocates at most one bit per level of nesting, and
 //! every span that it returns lies on character boundaries of the message.
 //!
-//! The functions here look up one thing in a value that was scanned before; [`edit`] changes a message by splicing.
+//! [`member`], [`elements`] and [`text`] look up values in JSON that was scanned before. The `quick_*` functions are a
+//! fast path for messages that were not. [`edit`] changes a message by splicing.
 
 pub mod edit;
 mod nesting;
@@ -44,7 +45,7 @@ pub enum Problem {
     ExpectedKey,
     #[error("a value was expected")]
     ExpectedValue,
-    #[error("an unknown escape in a string")]
+    #[error("an invalid escape in a string")]
     InvalidEscape,
     #[error("a number that JSON does not allow")]
     InvalidNumber,
@@ -60,16 +61,18 @@ pub enum Problem {
     UnexpectedEnd,
 }
 
-/// The start of a value that is still to be skipped, and how deep it may be nested.
+/// The position of a value that is still to be skipped, and how deep it may be nested.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ValueStart {
     at: usize,
     depth: usize,
 }
 
-/// Walks the object `source`, nested at most `depth` deep, in one pass: `member` is given each key, skips its value and
-/// returns where that ends. Returns whether the whole object was accepted. A fast path for usual messages, with
-/// short keys without escapes and little nesting: it may reject any message, but accepts none that [`Scanner`] refuses.
+/// Walks the object `source`, nested at most `depth` deep, in one pass: `member` is called with each key, skips its value
+/// and returns the position after it. Returns whether the whole object was accepted.
+///
+/// A fast path for usual messages, with short keys without escapes and little nesting: it may reject any message, but
+/// accepts none that [`Scanner`] refuses.
 pub(crate) fn quick_message<'a>(
     source: &'a str,
     depth: usize,
@@ -87,20 +90,20 @@ pub(crate) fn quick_object<'a>(
     mut member: impl FnMut(&'a str, ValueStart) -> Option<usize>,
 ) -> Option<Value> {
     let bytes = source.as_bytes();
-    let inside = depth.checked_sub(1)?;
-    let begins = |at: usize, with: u8| (*bytes.get(at)? == with).then(|| quick::skip_space(bytes, at + 1));
+    let depth_inside = depth.checked_sub(1)?;
+    let skip_byte = |at: usize, byte: u8| (*bytes.get(at)? == byte).then(|| quick::skip_space(bytes, at + 1));
     let object = |end| Some(Value { shape: Shape::Object, span: start..end });
-    let mut at = begins(start, b'{')?;
+    let mut at = skip_byte(start, b'{')?;
     if *bytes.get(at)? == b'}' {
         return object(at + 1);
     }
     loop {
-        begins(at, b'"')?;
-        let key = at + 1..string::short(bytes, at + 1)?;
-        let value = begins(quick::skip_space(bytes, key.end + 1), b':')?;
-        let end = member(&source[key], ValueStart { at: value, depth: inside })?;
+        skip_byte(at, b'"')?;
+        let key = at + 1..string::short_string_end(bytes, at + 1)?;
+        let value = skip_byte(quick::skip_space(bytes, key.end + 1), b':')?;
+        let end = member(&source[key], ValueStart { at: value, depth: depth_inside })?;
         let after = quick::skip_space(bytes, end);
-        if let Some(next) = begins(after, b',') {
+        if let Some(next) = skip_byte(after, b',') {
             at = next;
             continue;
         }
@@ -115,15 +118,14 @@ pub(crate) fn quick_value(source: &str, start: ValueStart) -> Option<Value> {
 }
 
 impl ValueStart {
-    /// Whether it starts like an object.
+    /// Whether the value begins with `{`.
     pub(crate) fn is_object(self, source: &str) -> bool {
         source.as_bytes().get(self.at) == Some(&b'{')
     }
 }
 
-/// The span of the value of `key` in the object at `object` (a span of valid JSON), if it has one.
-///
-/// If an object has the key twice, the first one is returned.
+/// The span of the value of `key` in the object at `object`, a span of valid JSON. If the key is repeated, the first
+/// value is returned.
 pub fn member(bytes: &[u8], object: Range<usize>, key: &str) -> Option<Range<usize>> {
     let base = object.start;
     let mut scanner = Scanner::new(bytes.get(object)?, Rules::LENIENT).ok()?;

@@ -1,4 +1,4 @@
-//! Which objects and arrays are open.
+//! The stack of open objects and arrays.
 
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum Container {
@@ -6,8 +6,8 @@ pub(super) enum Container {
     Object,
 }
 
-/// The open containers, one bit each: even a message of nothing but brackets costs an eighth of its size, and usual
-/// nesting allocates nothing.
+/// The open containers, one bit each: even a message of nothing but brackets needs only an eighth of its size in memory,
+/// and usual nesting allocates nothing.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Nesting {
     /// The innermost containers, up to 64, the innermost at the lowest bit; a bit is set for an object.

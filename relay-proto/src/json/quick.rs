@@ -1,19 +1,19 @@
-//! Skipping a value in one loop, without reporting its tokens or errors.
+//! Skips a value in one loop, without reporting its tokens or errors.
 //!
-//! Must stay true: what is accepted here is what [`Scanner`](super::Scanner) accepts token by token, and no byte more. It
-//! may return `None` for anything: then the scanner examines the value and reports the error, if there is one.
+//! Must stay true: [`Scanner`](super::Scanner) accepts every value that is accepted here, with the same end. [`skip_value`]
+//! may return `None` for any value: then the scanner examines it and reports the error, if there is one.
 
 use super::{Escapes, Shape, Surrogates, number, string};
 
 /// The deepest nesting handled here: one bit per level.
-const DEPTH: usize = 64;
+const MAX_DEPTH: usize = 64;
 
-/// The shape of the value that begins at `at`, and where it ends. It is nested at most `depth` deep; unpaired surrogates
-/// are accepted.
+/// The shape of the value that begins at `at`, and the position after it; `None` if it is nested more than `depth` deep.
+/// Unpaired surrogates are accepted.
 pub(super) fn skip_value(bytes: &[u8], at: usize, depth: usize) -> Option<(Shape, usize)> {
     let shape = match *bytes.get(at)? {
         b'"' => {
-            let (quote, escapes) = match string::short(bytes, at + 1) {
+            let (quote, escapes) = match string::short_string_end(bytes, at + 1) {
                 Some(quote) => (quote, Escapes::None),
                 None => string::scan(bytes, at + 1, Surrogates::Any).ok()?,
             };
@@ -24,11 +24,11 @@ pub(super) fn skip_value(bytes: &[u8], at: usize, depth: usize) -> Option<(Shape
         b'-' | b'0'..=b'9' => Shape::Number,
         _ => Shape::Literal,
     };
-    Some((shape, value(bytes, at, depth.min(DEPTH))?))
+    Some((shape, skip_any_value(bytes, at, depth.min(MAX_DEPTH))?))
 }
 
-/// The end of the value at `at`, which is nested at most `depth` deep; `depth` is at most [`DEPTH`].
-fn value(bytes: &[u8], mut at: usize, depth: usize) -> Option<usize> {
+/// The position after the value at `at`, which may be nested `depth` deep; `depth` is at most [`MAX_DEPTH`].
+fn skip_any_value(bytes: &[u8], mut at: usize, depth: usize) -> Option<usize> {
     // The open containers, the innermost at the lowest bit; set for an object.
     let (mut objects, mut open) = (0_u64, 0);
     loop {
@@ -46,15 +46,15 @@ fn value(bytes: &[u8], mut at: usize, depth: usize) -> Option<usize> {
                 } else {
                     (objects, open) = (objects << 1 | u64::from(object), open + 1);
                     if object {
-                        at = key(bytes, at)?;
+                        at = skip_key(bytes, at)?;
                     }
                     continue;
                 }
             }
             b'-' | b'0'..=b'9' => at = number::end(bytes, at)?,
-            b't' => at = literal(bytes, at, b"true")?,
-            b'f' => at = literal(bytes, at, b"false")?,
-            b'n' => at = literal(bytes, at, b"null")?,
+            b't' => at = skip_literal(bytes, at, b"true")?,
+            b'f' => at = skip_literal(bytes, at, b"false")?,
+            b'n' => at = skip_literal(bytes, at, b"null")?,
             _ => return None,
         }
         // The end of a value, and perhaps of its containers.
@@ -65,7 +65,7 @@ fn value(bytes: &[u8], mut at: usize, depth: usize) -> Option<usize> {
             at = skip_space(bytes, at);
             match (*bytes.get(at)?, objects & 1) {
                 (b',', 1) => {
-                    at = key(bytes, skip_space(bytes, at + 1))?;
+                    at = skip_key(bytes, skip_space(bytes, at + 1))?;
                     break;
                 }
                 (b',', _) => {
@@ -82,7 +82,7 @@ fn value(bytes: &[u8], mut at: usize, depth: usize) -> Option<usize> {
 /// The position after the closing quote of the string whose opening quote is at `at`.
 #[inline]
 fn string_end(bytes: &[u8], at: usize) -> Option<usize> {
-    match string::short(bytes, at + 1) {
+    match string::short_string_end(bytes, at + 1) {
         Some(quote) => Some(quote + 1),
         None => string::end(bytes, at + 1),
     }
@@ -97,9 +97,9 @@ pub(super) fn skip_space(bytes: &[u8], mut at: usize) -> usize {
     at
 }
 
-/// The start of the value of the key at `at`.
+/// Skips the key at `at` and its colon; returns the position of its value.
 #[inline]
-fn key(bytes: &[u8], at: usize) -> Option<usize> {
+fn skip_key(bytes: &[u8], at: usize) -> Option<usize> {
     if *bytes.get(at)? != b'"' {
         return None;
     }
@@ -107,6 +107,6 @@ fn key(bytes: &[u8], at: usize) -> Option<usize> {
     (*bytes.get(colon)? == b':').then(|| skip_space(bytes, colon + 1))
 }
 
-fn literal(bytes: &[u8], at: usize, literal: &[u8]) -> Option<usize> {
+fn skip_literal(bytes: &[u8], at: usize, literal: &[u8]) -> Option<usize> {
     bytes[at..].starts_with(literal).then_some(at + literal.len())
 }

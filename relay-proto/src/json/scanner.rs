@@ -31,7 +31,7 @@ pub struct Scanner<'a> {
 }
 
 impl Rules {
-    /// The grammar alone: for values that were checked before.
+    /// The grammar alone, without a limit of depth: for values that were checked before, or only to find an id.
     pub const LENIENT: Self = Self { depth: usize::MAX, surrogates: Surrogates::Any };
 }
 
@@ -72,8 +72,8 @@ impl<'a> Scanner<'a> {
                     return self.read_value(byte).map(Some);
                 }
                 (Expect::CommaOrClose, Some(byte)) => match (byte, self.nesting.innermost()) {
-                    (b',', Some(Container::Array)) => self.pass(Expect::Value),
-                    (b',', Some(Container::Object)) => self.pass(Expect::Key),
+                    (b',', Some(Container::Array)) => self.consume_byte_then(Expect::Value),
+                    (b',', Some(Container::Object)) => self.consume_byte_then(Expect::Key),
                     (b']', Some(Container::Array)) => {
                         self.close();
                         return Ok(Some(Token::ArrayEnd));
@@ -88,14 +88,14 @@ impl<'a> Scanner<'a> {
         }
     }
 
-    /// The next key of the current object; `None` at its end, which is consumed.
+    /// The next key of the current object; `None` at its end. Consumes the key and its colon, or the end.
     pub fn key(&mut self) -> Result<Option<Text>, JsonError> {
         // The usual cases first: another key after a comma, or the first one.
         let mut byte = self.skip_white_space();
         if matches!((self.expect, byte), (Expect::CommaOrClose, Some(b',')))
             && self.nesting.innermost() == Some(Container::Object)
         {
-            self.pass(Expect::Key);
+            self.consume_byte_then(Expect::Key);
             byte = self.skip_white_space();
         }
         if matches!((self.expect, byte), (Expect::Key | Expect::KeyOrClose, Some(b'"'))) {
@@ -108,7 +108,7 @@ impl<'a> Scanner<'a> {
         }
     }
 
-    /// The next element of the current array; `None` at its end, which is consumed.
+    /// Skips the next element of the current array; `None` at its end, which is consumed too.
     pub fn element(&mut self) -> Result<Option<Value>, JsonError> {
         match self.next()? {
             Some(Token::ArrayEnd) => Ok(None),
@@ -137,7 +137,7 @@ impl<'a> Scanner<'a> {
         self.nesting.depth
     }
 
-    /// The byte after the last token.
+    /// The position after the last token.
     pub fn position(&self) -> usize {
         self.at
     }
@@ -147,7 +147,7 @@ impl<'a> Scanner<'a> {
         self.source
     }
 
-    /// Skips the whole value here if the quick path can; otherwise nothing changes.
+    /// Skips the next value if the quick path can; otherwise changes nothing.
     fn quick_value(&mut self) -> Option<Value> {
         if !matches!(self.expect, Expect::Value) || self.rules.surrogates == Surrogates::Paired {
             return None;
@@ -160,7 +160,7 @@ impl<'a> Scanner<'a> {
         Some(Value { shape, span: start..end })
     }
 
-    /// After `first` was read: the rest of the value that it begins.
+    /// Reads the rest of the value whose first token is `first`.
     fn rest_of_value(&mut self, first: Token, mut visit: impl FnMut(&Token)) -> Result<Value, JsonError> {
         let shape = match first {
             Token::ArrayStart => Shape::Array,
@@ -172,8 +172,8 @@ impl<'a> Scanner<'a> {
                 return Err(self.error(Problem::ExpectedValue));
             }
         };
-        let (start, outside) = (self.at - 1, self.nesting.depth - 1);
-        while self.nesting.depth > outside {
+        let (start, depth_outside) = (self.at - 1, self.nesting.depth - 1);
+        while self.nesting.depth > depth_outside {
             if let Some(token) = self.next()? {
                 visit(&token);
             }
@@ -187,7 +187,7 @@ impl<'a> Scanner<'a> {
         if self.skip_white_space() != Some(b':') {
             return Err(self.error(Problem::ExpectedColon));
         }
-        self.pass(Expect::Value);
+        self.consume_byte_then(Expect::Value);
         Ok(text)
     }
 
@@ -219,7 +219,7 @@ impl<'a> Scanner<'a> {
     #[inline]
     fn read_string(&mut self) -> Result<Text, JsonError> {
         let start = self.at;
-        if let Some(quote) = string::short(self.source.as_bytes(), start + 1) {
+        if let Some(quote) = string::short_string_end(self.source.as_bytes(), start + 1) {
             self.at = quote + 1;
             return Ok(Text { span: start..self.at, escapes: Escapes::None });
         }
@@ -244,22 +244,22 @@ impl<'a> Scanner<'a> {
             Container::Array => (Token::ArrayStart, Expect::ElementOrClose),
             Container::Object => (Token::ObjectStart, Expect::KeyOrClose),
         };
-        self.pass(expect);
+        self.consume_byte_then(expect);
         Ok(token)
     }
 
     #[inline]
     fn close(&mut self) {
         self.nesting.pop();
-        self.pass(self.after_value());
+        self.consume_byte_then(self.after_value());
     }
 
     fn after_value(&self) -> Expect {
         if self.nesting.depth == 0 { Expect::End } else { Expect::CommaOrClose }
     }
 
-    /// Consumes one structural byte.
-    fn pass(&mut self, expect: Expect) {
+    /// Consumes one structural byte; `expect` may come next.
+    fn consume_byte_then(&mut self, expect: Expect) {
         self.at += 1;
         self.expect = expect;
     }

@@ -1,4 +1,4 @@
-//! The inside of JSON strings: finding their end fast, and decoding their escapes.
+//! The content of JSON strings: finds their end fast, and decodes their escapes.
 
 use std::borrow::Cow;
 
@@ -8,12 +8,12 @@ use super::{Escapes, JsonError, Problem};
 /// The position of the closing quote of a short string without escapes; `at` is the position after the opening quote.
 /// `None` for any other string: then [`scan`] is needed.
 #[inline]
-pub(super) fn short(bytes: &[u8], at: usize) -> Option<usize> {
-    let first = marks(*bytes.get(at..)?.first_chunk()?);
+pub(super) fn short_string_end(bytes: &[u8], at: usize) -> Option<usize> {
+    let first = mark_special(*bytes.get(at..)?.first_chunk()?);
     let quote = if first != 0 {
         at + (first.trailing_zeros() / 8) as usize
     } else {
-        let second = marks(*bytes.get(at + 8..)?.first_chunk()?);
+        let second = mark_special(*bytes.get(at + 8..)?.first_chunk()?);
         if second == 0 {
             return None;
         }
@@ -38,13 +38,13 @@ pub(super) fn scan(
 ) -> Result<(usize, Escapes), JsonError> {
     let mut escapes = Escapes::None;
     loop {
-        at = special(bytes, at);
+        at = find_special(bytes, at);
         match bytes.get(at) {
             None => return Err(JsonError { offset: at, problem: Problem::UnexpectedEnd }),
             Some(b'"') => return Ok((at, escapes)),
             Some(b'\\') => {
                 escapes = Escapes::Some;
-                at = escape(bytes, at, surrogates)?;
+                at = check_escape(bytes, at, surrogates)?;
             }
             Some(_) => return Err(JsonError { offset: at, problem: Problem::ControlCharacter }),
         }
@@ -64,7 +64,7 @@ pub(super) fn decode(inner: &str) -> Option<Cow<'_, str>> {
             b'n' => ('\n', 1),
             b'r' => ('\r', 1),
             b't' => ('\t', 1),
-            b'u' => unicode(stripped.as_bytes())?,
+            b'u' => decode_unicode_escape(stripped.as_bytes())?,
             other @ (b'"' | b'\\' | b'/') => (char::from(*other), 1),
             _ => return None,
         };
@@ -77,30 +77,30 @@ pub(super) fn decode(inner: &str) -> Option<Cow<'_, str>> {
     Some(Cow::Owned(decoded))
 }
 
-/// The character of `uXXXX` or `uXXXX\uXXXX`, and how long its spelling is.
-fn unicode(spelling: &[u8]) -> Option<(char, usize)> {
-    let first = hex(spelling, 1)?;
+/// The character of the escape `uXXXX` or `uXXXX\uXXXX`, and the length of the escape.
+fn decode_unicode_escape(escape: &[u8]) -> Option<(char, usize)> {
+    let first = read_hex(escape, 1)?;
     if !(0xD800..0xDC00).contains(&first) {
         return Some((char::from_u32(first)?, 5));
     }
-    let second = hex(spelling, 7).filter(|_| spelling[5..].starts_with(b"\\u"))?;
+    let second = read_hex(escape, 7).filter(|_| escape[5..].starts_with(b"\\u"))?;
     let low = second.checked_sub(0xDC00).filter(|low| *low < 0x400)?;
     Some((char::from_u32(0x1_0000 + ((first - 0xD800) << 10) + low)?, 11))
 }
 
 /// Checks the escape whose backslash is at `at` and returns the position after it.
-fn escape(bytes: &[u8], at: usize, surrogates: Surrogates) -> Result<usize, JsonError> {
+fn check_escape(bytes: &[u8], at: usize, surrogates: Surrogates) -> Result<usize, JsonError> {
     let invalid = JsonError { offset: at, problem: Problem::InvalidEscape };
     match bytes.get(at + 1) {
         None => Err(JsonError { offset: at, problem: Problem::UnexpectedEnd }),
         Some(b'"' | b'\\' | b'/' | b'b' | b'f' | b'n' | b'r' | b't') => Ok(at + 2),
         Some(b'u') => {
-            let first = hex(bytes, at + 2).ok_or(invalid)?;
+            let first = read_hex(bytes, at + 2).ok_or(invalid)?;
             if surrogates == Surrogates::Any || !(0xD800..0xE000).contains(&first) {
                 return Ok(at + 6);
             }
             let low = bytes.get(at + 6..at + 8) == Some(b"\\u")
-                && hex(bytes, at + 8).is_some_and(|second| (0xDC00..0xE000).contains(&second));
+                && read_hex(bytes, at + 8).is_some_and(|second| (0xDC00..0xE000).contains(&second));
             if first < 0xDC00 && low {
                 Ok(at + 12)
             } else {
@@ -111,21 +111,21 @@ fn escape(bytes: &[u8], at: usize, surrogates: Surrogates) -> Result<usize, Json
     }
 }
 
-/// The four hexadecimal digits at `at`.
-fn hex(bytes: &[u8], at: usize) -> Option<u32> {
+/// The value of the four hexadecimal digits at `at`.
+fn read_hex(bytes: &[u8], at: usize) -> Option<u32> {
     let digits = bytes.get(at..at + 4)?;
     digits.iter().try_fold(0, |value, digit| Some(value << 4 | char::from(*digit).to_digit(16)?))
 }
 
 /// The first quote, backslash or control character from `at` on, or the end.
 ///
-/// Most strings are short, or have a line end every so often: the first words are examined one by one. Longer strings
-/// are examined in blocks, which the compiler turns into the widest vector instructions.
+/// Most strings are short, or have an escaped line end every so often: their first 256 bytes are examined in words of 8
+/// bytes. Longer strings are examined in blocks, which the compiler turns into the widest vector instructions.
 #[inline]
-fn special(bytes: &[u8], mut at: usize) -> usize {
+fn find_special(bytes: &[u8], mut at: usize) -> usize {
     let blocks_from = at + WORDS_FIRST;
     while let Some(word) = bytes[at..].first_chunk() {
-        let marks = marks(*word);
+        let marks = mark_special(*word);
         if marks != 0 {
             return at + (marks.trailing_zeros() / 8) as usize;
         }
@@ -143,7 +143,7 @@ const BLOCK: usize = 64;
 /// The length from which blocks are faster: longer than a line of text.
 const WORDS_FIRST: usize = 256;
 
-/// How many blocks from the beginning have nothing special in them.
+/// How many blocks at the beginning contain no special byte.
 ///
 /// Never inlined: inside a caller that is optimised for size it would be compiled to a loop over single bytes.
 #[inline(never)]
@@ -151,23 +151,23 @@ fn plain_blocks(bytes: &[u8]) -> usize {
     bytes.chunks_exact(BLOCK).take_while(|block| is_plain(block)).count()
 }
 
-/// Whether no byte of the block is special. Without an early exit, so that it can be vectorised.
+/// Whether no byte of the block is special. There is no early exit, so the compiler vectorises the loop.
 #[inline]
 fn is_plain(block: &[u8]) -> bool {
     let special = |byte: &u8| u8::from((*byte == b'"') | (*byte == b'\\') | (*byte < 0x20));
     block.iter().fold(0, |found, byte| found | special(byte)) == 0
 }
 
-/// Sets the high bit of each special byte. The lowest bit that is set is always right; higher ones may be wrong.
+/// Sets the high bit of each special byte. The lowest bit that is set is always correct; higher ones may be wrong.
 #[inline]
-fn marks(word: [u8; 8]) -> u64 {
+fn mark_special(word: [u8; 8]) -> u64 {
     const ONES: u64 = u64::MAX / 0xFF;
     const HIGH: u64 = ONES * 0x80;
     let word = u64::from_le_bytes(word);
     let quote = word ^ (ONES * b'"' as u64);
     let backslash = word ^ (ONES * b'\\' as u64);
-    // `(x - n) & !x` sets the high bit of each byte below n; the three have the same high bits, so one `!` does. A
-    // borrow can mark a byte wrongly only above a byte that is rightly marked, so the lowest mark is always true.
+    // `(x - n) & !x` sets the high bit of each byte below n; the three words have the same high bits, so one `!` is enough.
+    // A borrow can mark a byte wrongly only above a byte that is marked correctly, so the lowest mark is always correct.
     let below = word.wrapping_sub(ONES * 0x20) | quote.wrapping_sub(ONES) | backslash.wrapping_sub(ONES);
     below & !word & HIGH
 }

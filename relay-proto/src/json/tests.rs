@@ -2,7 +2,7 @@ use proptest::prelude::*;
 
 use super::*;
 
-/// Characters that some runtimes take for line ends, besides CR and LF.
+/// Characters that some language runtimes treat as line ends, besides CR and LF.
 const LINE_ENDS: [char; 8] =
     ['\u{b}', '\u{c}', '\u{1c}', '\u{1d}', '\u{1e}', '\u{85}', '\u{2028}', '\u{2029}'];
 
@@ -27,8 +27,8 @@ fn agrees(bytes: &[u8]) -> bool {
     }
 }
 
-/// Whether skipping a value gives the same as reading it token by token.
-fn skips_alike(bytes: &[u8]) -> bool {
+/// Whether skipping a value gives the same result as reading it token by token.
+fn skipping_agrees(bytes: &[u8]) -> bool {
     let at_most = |depth| Rules { depth, surrogates: Surrogates::Any };
     let all = [1, 2, 3, 63, 64, 65, usize::MAX].map(at_most);
     all.into_iter().chain([Rules { depth: 127, surrogates: Surrogates::Paired }]).all(|rules| {
@@ -129,7 +129,7 @@ proptest! {
         let mut bytes = value.to_string().into_bytes();
         let at = at.index(bytes.len());
         bytes.splice(at..(at + cut).min(bytes.len()), with);
-        prop_assert!(skips_alike(&bytes));
+        prop_assert!(skipping_agrees(&bytes));
     }
 
     #[test]
@@ -168,19 +168,19 @@ fn depth_is_counted_exactly() {
 }
 
 #[test]
-fn deep_containers_of_both_kinds_are_told_apart() {
+fn deep_arrays_and_objects_are_distinguished() {
     for depth in [1, 31, 32, 33, 63, 64, 65, 127, 128, 129, 1000] {
         let open: String = (0..depth).map(|level| if level % 3 == 0 { "[" } else { "{\"a\":" }).collect();
         let close: String = (0..depth).rev().map(|level| if level % 3 == 0 { "]" } else { "}" }).collect();
         let message = format!("{open}1{close}");
         assert!(drain(message.as_bytes(), Rules::LENIENT).is_ok(), "{depth}");
-        assert!(skips_alike(message.as_bytes()));
+        assert!(skipping_agrees(message.as_bytes()));
         for at in 0..depth {
             let mut wrong = message.clone().into_bytes();
             let place = wrong.len() - depth + at;
             wrong[place] = if wrong[place] == b']' { b'}' } else { b']' };
             assert!(drain(&wrong, Rules::LENIENT).is_err(), "{depth}, {at}");
-            assert!(skips_alike(&wrong));
+            assert!(skipping_agrees(&wrong));
         }
     }
 }
@@ -218,7 +218,7 @@ fn a_byte_order_mark_is_not_white_space() {
 }
 
 #[test]
-fn raw_control_characters_that_some_runtimes_take_for_line_ends_are_refused() {
+fn line_ends_of_some_runtimes_are_refused_between_tokens_and_control_characters_in_strings_too() {
     for character in LINE_ENDS {
         assert!(!accepts(format!("[1,{character}2]").as_bytes()), "{character:?} between tokens");
         assert_eq!(

@@ -1,4 +1,4 @@
-//! What the scanner finds: tokens and values, with their spans.
+//! Tokens and values that the scanner returns, with their spans.
 
 use std::borrow::Cow;
 use std::ops::Range;
@@ -19,7 +19,7 @@ pub enum Token {
     String(Text),
 }
 
-/// A string as it is spelled.
+/// A string in the message, not decoded.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Text {
     /// Its span, quotes included.
@@ -67,7 +67,7 @@ impl Text {
 }
 
 impl Value {
-    /// The string, if it is one.
+    /// The value as a string, if it is one.
     pub fn as_text(&self) -> Option<Text> {
         match self.shape {
             Shape::String(escapes) => Some(Text { span: self.span.clone(), escapes }),

@@ -1,4 +1,5 @@
-//! The MCP methods of both eras, and how the shim and the sidecar treat each of them.
+//! The MCP methods, and how the shim and the sidecar treat each of them. MCP has two eras: revisions up to 2025-11-25 begin
+//! with the handshake `initialize` (legacy); revisions from 2026-07-28 have none (stateless).
 //!
 //! Every list of methods is a column of [`METHODS`]: a new method is one new row. A method that is not in the table is
 //! relayed with the defaults; see [`Method`] for what each column decides.
@@ -34,7 +35,7 @@ pub struct Method {
     /// Which side sends it, in any revision.
     pub direction: Direction,
     pub eras: Eras,
-    /// An idempotent request: where the configuration says `retry`, it may be sent again although it may have run.
+    /// An idempotent request: if the configuration has `retry`, it may be sent again although it may have run.
     pub repeatable: bool,
     /// Its response may take arbitrarily long: there is no call timeout.
     pub open_ended: bool,
@@ -42,15 +43,16 @@ pub struct Method {
     pub replay: ReplayRole,
     /// Whether it is about a task that an earlier call created.
     pub task: TaskRole,
-    /// What it is about, as the HTTP transport of the stateless era repeats it in the header `Mcp-Name`.
+    /// The object of the request, which the HTTP transport of the stateless era repeats in the header `Mcp-Name`.
     pub subject: Subject,
-    /// Every server answers it soon, so a process that does not is broken. A tool call, in contrast, may take long.
-    pub prompt: bool,
-    /// A notification about the server as a whole: when two processes of one server run, only the current one's counts.
+    /// Every server responds to it soon, so a process that does not is broken. A tool call, in contrast, may take long.
+    pub quick_response: bool,
+    /// A notification about the server as a whole: when two processes of one server run, only that of the current
+    /// process is forwarded.
     pub server_wide: bool,
     /// Which processes of a server receive it, for notifications of the harness.
     pub audience: Audience,
-    /// How long the shim keeps it while there is no sidecar.
+    /// How long the shim holds it while there is no connection to the sidecar.
     pub shim_wait: ShimWait,
 }
 
@@ -67,7 +69,7 @@ pub enum Direction {
     ToServer,
 }
 
-/// The revisions that have a method: with `initialize` (up to 2025-11-25), or stateless (from 2026-07-28).
+/// The eras that have a method.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Eras {
     Both,
@@ -75,7 +77,7 @@ pub enum Eras {
     Stateless,
 }
 
-/// The lasting effect of an accepted request on a server, which its replacement must be sent again.
+/// What an accepted request changes in a server process, so that it must be sent again to a replacement.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum ReplayRole {
     Handshake,
@@ -99,9 +101,9 @@ pub enum Setting {
 
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum TaskRole {
-    /// It goes to the process that has the task.
+    /// About a task: it is sent to the process that has the task.
     About,
-    /// The same, and the task is over when it is answered.
+    /// Like `About`; the task ends with the response.
     EndsOnReply,
     None,
 }
@@ -111,7 +113,7 @@ pub enum Subject {
     None,
     /// The member of `params` with this key.
     Param(&'static str),
-    /// The tool's name, which is also what the rules decide about.
+    /// The tool's name; the rules decide by it too.
     Tool,
 }
 
@@ -121,7 +123,7 @@ pub enum Audience {
     All,
     /// The process that runs the request that it cancels.
     CancelledRequest,
-    /// Every process that takes new calls.
+    /// Every process that accepts new calls.
     Current,
     /// The process whose request has this progress token.
     ProgressToken,
@@ -130,15 +132,15 @@ pub enum Audience {
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum ShimWait {
     Call,
-    /// A shorter wait, because harnesses time out early during a handshake. It is safe to send twice.
+    /// A shorter wait than for a call, because harnesses time out early during a handshake. The request is safe to repeat.
     Handshake,
-    /// Stays open until the harness cancels it. It changes nothing, so it is sent again to a new server process.
+    /// Stays open until the harness cancels it. It changes nothing in the server, so it is sent again to a new process.
     Listener,
 }
 
 /// The row of a method, if the table has one.
 pub fn lookup(name: &str) -> Option<&'static Method> {
-    // Almost every request is a call, and each is looked up in several places: it needs no search.
+    // Almost every request is a `tools/call`, and each is looked up in several places, so its row is not searched.
     if name == TOOLS_CALL {
         return Some(&METHODS[TOOLS_CALL_ROW]);
     }
@@ -166,8 +168,8 @@ impl Method {
 }
 
 impl Setting {
-    /// Whether a draining process is sent it too. The log level applies, because its log messages still reach the
-    /// harness; subscriptions do not, because its replacement has them.
+    /// Whether a draining process is sent the setting too. The log level is, because the process's log messages still reach
+    /// the harness; subscriptions are not, because its replacement has them.
     pub fn reaches_draining_processes(self) -> bool {
         self == Self::LogLevel
     }
@@ -195,14 +197,14 @@ mod tests {
             let is_notification = method.kind == MethodKind::Notification;
             assert_eq!(is_notification, method.name.starts_with(NOTIFICATION_PREFIX), "{method:?}");
             if is_notification {
-                assert!(!method.repeatable && !method.open_ended && !method.prompt, "{method:?}");
+                assert!(!method.repeatable && !method.open_ended && !method.quick_response, "{method:?}");
                 assert_eq!((method.task, method.subject), (TaskRole::None, Subject::None), "{method:?}");
             } else {
                 assert!(!method.server_wide, "{method:?}");
                 assert_eq!(method.audience, Audience::Current, "{method:?}");
             }
-            let sets = !matches!(method.replay, ReplayRole::None | ReplayRole::ToolList);
-            assert!(!sets || method.direction == Direction::ToServer, "{method:?}");
+            let changes_server = !matches!(method.replay, ReplayRole::None | ReplayRole::ToolList);
+            assert!(!changes_server || method.direction == Direction::ToServer, "{method:?}");
         }
     }
 

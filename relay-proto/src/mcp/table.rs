@@ -1,4 +1,4 @@
-//! The rows. Each begins with the schema's facts about the method, followed by how the relay treats it.
+//! The rows of the table. Each begins with what MCP's schema states about the method, followed by how the relay treats it.
 
 use super::Direction::{Both, ToHarness, ToServer};
 use super::Subject::Param;
@@ -14,7 +14,7 @@ pub const METHODS: &[Method] = &[
     request("elicitation/create", ToHarness, Eras::Both),
     request(INITIALIZE, ToServer, Eras::Legacy)
         .repeatable()
-        .prompt()
+        .quick_response()
         .replay(ReplayRole::Handshake)
         .shim_wait(ShimWait::Handshake),
     request(SET_LEVEL, ToServer, Eras::Legacy).repeatable().replay(ReplayRole::Setting(Setting::LogLevel)),
@@ -31,7 +31,7 @@ pub const METHODS: &[Method] = &[
     notification("notifications/tasks", ToHarness, Eras::Stateless),
     notification("notifications/tasks/status", Both, Eras::Legacy),
     notification(TOOLS_CHANGED, ToHarness, Eras::Both).server_wide(),
-    request("ping", Both, Eras::Legacy).repeatable().prompt(),
+    request("ping", Both, Eras::Legacy).repeatable().quick_response(),
     request("prompts/get", ToServer, Eras::Both).repeatable().subject(Param("name")),
     request("prompts/list", ToServer, Eras::Both).repeatable(),
     request("resources/list", ToServer, Eras::Both).repeatable(),
@@ -43,7 +43,7 @@ pub const METHODS: &[Method] = &[
         .replay(ReplayRole::Setting(Setting::Unsubscribe)),
     request("roots/list", ToHarness, Eras::Both),
     request("sampling/createMessage", ToHarness, Eras::Both),
-    request(DISCOVER, ToServer, Eras::Stateless).repeatable().prompt().shim_wait(ShimWait::Handshake),
+    request(DISCOVER, ToServer, Eras::Stateless).repeatable().quick_response().shim_wait(ShimWait::Handshake),
     request(LISTEN, ToServer, Eras::Stateless)
         .open_ended()
         .replay(ReplayRole::Listen)
@@ -77,7 +77,7 @@ const fn method(name: &'static str, kind: MethodKind, direction: Direction, eras
         replay: ReplayRole::None,
         task: TaskRole::None,
         subject: Subject::None,
-        prompt: false,
+        quick_response: false,
         server_wide: false,
         audience: Audience::Current,
         shim_wait: ShimWait::Call,
@@ -97,7 +97,7 @@ impl Method {
         Self { replay, ..self }
     }
 
-    /// About one task, whose id is the request's subject.
+    /// For a request about one task, whose id is the request's subject.
     const fn task(self, task: TaskRole) -> Self {
         Self { task, subject: Param("taskId"), ..self }
     }
@@ -106,8 +106,8 @@ impl Method {
         Self { subject, ..self }
     }
 
-    const fn prompt(self) -> Self {
-        Self { prompt: true, ..self }
+    const fn quick_response(self) -> Self {
+        Self { quick_response: true, ..self }
     }
 
     const fn server_wide(self) -> Self {

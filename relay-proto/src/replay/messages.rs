@@ -1,13 +1,12 @@
-//! The messages of a replay: to a replacement process what the previous one accepted, to the harness that its tools
-//! changed.
+//! The messages of a replay: those for a replacement process, and the notification of the harness that its tools changed.
 
-use super::kept_request::KeptRequest;
+use super::recorded_request::RecordedRequest;
 use super::{OwnRequest, PendingChange, Replay, ReplayMessage};
 use crate::mcp::{INITIALIZE, INITIALIZED, SET_LEVEL, SUBSCRIBE, TOOLS_LIST};
 use crate::notice;
 
 impl Replay {
-    /// The handshake for a replacement. Everything else waits for its response: [`super::OwnResponse::Handshake`].
+    /// The handshake for a replacement. All other messages must wait for its response: [`super::OwnResponse::Handshake`].
     pub fn handshake(&mut self) -> Option<OwnRequest> {
         self.handshake.as_ref()?;
         let id = self.next_id();
@@ -17,9 +16,9 @@ impl Replay {
     }
 
     /// The messages for a replacement after the handshake, or at once if there is none.
-    pub fn settings(&mut self) -> Vec<ReplayMessage> {
+    pub fn after_handshake(&mut self) -> Vec<ReplayMessage> {
         let mut messages: Vec<ReplayMessage> = self.initialized().into_iter().collect();
-        messages.extend(self.preferences());
+        messages.extend(self.settings());
         messages.extend(self.list_tools_to_compare().map(ReplayMessage::Request));
         messages
     }
@@ -30,31 +29,31 @@ impl Replay {
         Some(ReplayMessage::Notification { method: INITIALIZED, message: message.to_vec() })
     }
 
-    /// The log level and the subscriptions, including those that have no response yet: the process that answers them
-    /// may be the one that is being replaced.
-    pub fn preferences(&self) -> Vec<ReplayMessage> {
+    /// Requests for the log level and the subscriptions, including those that have no response yet: their response may come
+    /// from the process that is being replaced.
+    pub fn settings(&self) -> Vec<ReplayMessage> {
         let is_unsubscribing = |uri: &str| {
             self.pending
                 .iter()
                 .any(|(_, change)| matches!(change, PendingChange::Unsubscribe(other) if **other == *uri))
         };
         let accepted = self.level.iter().map(|request| (SET_LEVEL, request));
-        let watched = self.subscriptions.iter().filter(|(uri, _)| !is_unsubscribing(uri));
-        let accepted = accepted.chain(watched.map(|(_, request)| (SUBSCRIBE, request)));
-        let asked = self.pending.iter().filter_map(|(_, change)| match change {
+        let subscribed = self.subscriptions.iter().filter(|(uri, _)| !is_unsubscribing(uri));
+        let accepted = accepted.chain(subscribed.map(|(_, request)| (SUBSCRIBE, request)));
+        let requested = self.pending.iter().filter_map(|(_, change)| match change {
             PendingChange::Level(request) => Some((SET_LEVEL, request)),
             PendingChange::Subscribe(_, request) => Some((SUBSCRIBE, request)),
             _ => None,
         });
-        let message = |(method, request): (&'static str, &KeptRequest)| {
+        let message = |(method, request): (&'static str, &RecordedRequest)| {
             let id = self.next_id();
             ReplayMessage::Request(OwnRequest { message: request.with_id(&id), id, method })
         };
-        accepted.chain(asked).map(message).collect()
+        accepted.chain(requested).map(message).collect()
     }
 
-    /// Lists the tools with the harness's own request, or a plain one if it never sent one. `None` in the stateless era
-    /// before the harness listed them: such a request must carry the client's own metadata, which is not known.
+    /// Lists the tools with the recorded request of the harness, or a plain request if there is none. `None` in the
+    /// stateless era before the harness listed them: such a request must carry the harness's metadata, which is unknown.
     pub fn list_tools(&mut self) -> Option<OwnRequest> {
         let id = self.next_id();
         let message = match (&self.tools, &self.handshake) {
@@ -79,7 +78,7 @@ impl Replay {
         listeners.collect()
     }
 
-    /// Lists the tools of a replacement, to compare them with those that the harness was shown.
+    /// Lists the tools of a replacement, to compare them with the tools that the harness received.
     pub fn list_tools_to_compare(&mut self) -> Option<OwnRequest> {
         self.tools.as_ref()?;
         let id = self.next_id();

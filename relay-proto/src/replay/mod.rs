@@ -1,17 +1,19 @@
-//! The messages that a replacement server process must be sent, because the harness sent them to the previous one.
+//! Records the messages of a harness that a replacement server process must be sent again.
 //!
-//! A harness makes its handshake once, and sets its log level and its resource subscriptions once. When a new process
-//! replaces the one that received them, they are replayed: by the sidecar after a crash, by the shim on a fresh link.
-//! Both record them with this module. The stateless era has no handshake and no settings to replay. In either era the
-//! tools may have changed: they are listed again, and the harness is notified if they differ.
+//! A harness makes its handshake once, and sets its log level and its resource subscriptions (the *settings*) once.
+//! When a new process replaces the one that received them, they are replayed: by the sidecar when it replaces a
+//! process, by the shim on a fresh link. Both record them with this module. The stateless era ([`crate::mcp`]) has no
+//! handshake and no settings to replay. In either era the tools may have changed: they are listed again, and the
+//! harness is notified if they differ.
 //!
-//! What must stay true: only what a server *accepted* is replayed, with the harness's bytes and an id of our own;
-//! responses under our own ids are never forwarded; nothing here grows beyond [`MAX_BYTES`], [`MAX_SUBSCRIPTIONS`] and
-//! [`MAX_PENDING`], whatever a harness sends. What does not fit is relayed but not recorded; for a handshake there is
-//! always room.
+//! *Our own* requests and ids are those of the shim or sidecar that holds the record, not the harness's. What must stay
+//! true: requests are replayed with the harness's bytes and an id of our own; a replacement is sent no handshake that a
+//! server did not accept, and no setting that a server refused; responses with our own ids are never forwarded; the record
+//! does not grow beyond [`MAX_BYTES`], [`MAX_SUBSCRIPTIONS`] and [`MAX_PENDING`], whatever a harness sends. A message that
+//! does not fit is relayed but not recorded; for a handshake there is always space.
 
-mod kept_request;
 mod messages;
+mod recorded_request;
 #[cfg(test)]
 mod tests;
 mod tool_page;
@@ -24,39 +26,39 @@ use crate::envelope::{self, Id, IdValue, Kind, Outcome, Strictness};
 use crate::mcp::{self, ReplayRole, Setting};
 use crate::{json, notice};
 
-use kept_request::KeptRequest;
+use recorded_request::RecordedRequest;
 use tool_page::ToolPage;
 
-/// All recorded bytes together. A handshake takes some hundred, a list of subscriptions some thousand.
+/// All recorded bytes together. A handshake has some hundred bytes, a list of subscriptions some thousand.
 pub const MAX_BYTES: usize = 512 * 1024;
 /// Resources subscribed to at the same time.
 pub const MAX_SUBSCRIPTIONS: usize = 256;
-/// Requests without a response that may have to be recorded. One place is reserved for a handshake: without it nothing
+/// Requests without a response that may have to be recorded. One of them is reserved for a handshake: without it nothing
 /// could be replayed at all.
 pub const MAX_PENDING: usize = 64;
 /// Bytes reserved for a handshake.
 const HANDSHAKE_BYTES: usize = 64 * 1024;
 
-/// The requests of one harness that one server accepted and that change its state.
+/// The requests of one harness that changed, or may change, the state of one server.
 #[derive(Clone, Debug)]
 pub struct Replay {
     /// The prefix of our own ids.
     prefix: &'static str,
-    /// How many of our own ids were used. Siblings share it: a process can be sent requests of its own replay and of
+    /// How many of our own ids were used. Siblings share the counter: a process can be sent requests of its replay and of
     /// a sibling's, and their ids must differ.
     own_ids: Arc<AtomicU64>,
     /// Requests of the harness without a response, and what each changes if it is accepted.
     pending: Vec<(IdValue, PendingChange)>,
     handshake: Option<Handshake>,
-    level: Option<KeptRequest>,
-    subscriptions: Vec<(Box<str>, KeptRequest)>,
+    level: Option<RecordedRequest>,
+    subscriptions: Vec<(Box<str>, RecordedRequest)>,
     tools: Option<ToolPage>,
-    /// Our own requests whose response matters.
+    /// The ids of our own requests whose response has an effect.
     own_handshake: Option<IdValue>,
     own_tool_list: Option<IdValue>,
 }
 
-/// A request under an id of our own.
+/// A request with an id of our own.
 #[derive(Debug, Eq, PartialEq)]
 pub struct OwnRequest {
     pub id: IdValue,
@@ -76,13 +78,13 @@ pub enum ReplayMessage {
 pub enum OwnResponse {
     /// The response to the replayed handshake.
     Handshake(Outcome),
-    /// Nothing follows from it.
+    /// It has no effect.
     Nothing,
-    /// The tools differ from those that the harness was shown: send [`Replay::tools_changed`].
+    /// The tools differ from those that the harness received: send [`Replay::tools_changed`].
     ToolsChanged,
 }
 
-/// What a server accepted.
+/// What kind of request a server accepted.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Accepted {
     Handshake,
@@ -93,7 +95,7 @@ pub enum Accepted {
 
 #[derive(Clone, Debug)]
 struct Handshake {
-    request: KeptRequest,
+    request: RecordedRequest,
     /// `notifications/initialized`, once the harness sent it.
     initialized: Option<Box<[u8]>>,
 }
@@ -101,13 +103,13 @@ struct Handshake {
 /// What is recorded if the server accepts a request.
 #[derive(Clone, Debug)]
 enum PendingChange {
-    /// `None` if it is too large: then no handshake is recorded.
-    Initialize(Option<KeptRequest>),
-    Level(KeptRequest),
-    /// Open for as long as its request is. Holds the id as it was spelled.
+    /// `None` if the request is too large: then no handshake is recorded.
+    Initialize(Option<RecordedRequest>),
+    Level(RecordedRequest),
+    /// An open stream of notifications that includes changed tools; holds the id of its request as raw JSON.
     Listen(Box<[u8]>),
-    Subscribe(Box<str>, KeptRequest),
-    Tools(KeptRequest),
+    Subscribe(Box<str>, RecordedRequest),
+    Tools(RecordedRequest),
     Unsubscribe(Box<str>),
 }
 
@@ -127,8 +129,9 @@ impl Replay {
         }
     }
 
-    /// The replay for a process that runs beside the present one: the handshake, even without a response yet, and the
-    /// settings. Tools are listed on one process only. `notifications/initialized` is included, since calls follow.
+    /// The replay for a process that runs beside the current one: the handshake, even if it has no response yet, and the
+    /// accepted settings. Tools are listed on one process only. `notifications/initialized` is included even if the harness
+    /// has not sent it, since calls follow.
     pub fn for_sibling(&self) -> Self {
         let pending = self.pending.iter().find_map(|(_, change)| match change {
             PendingChange::Initialize(request) => request.clone(),
@@ -162,48 +165,54 @@ impl Replay {
         self.pending = from.pending.iter().filter(|(_, change)| is_setting(change)).cloned().collect();
     }
 
-    /// Whether processes beside the present one get a request with this method too.
-    pub fn concerns_siblings(method: &str) -> bool {
+    /// Whether a request with this method is also sent to the processes beside the current one.
+    pub fn is_sent_to_siblings(method: &str) -> bool {
         matches!(role_of(method), ReplayRole::Setting(_))
     }
 
-    /// Whether a draining process gets it too: see [`Setting::reaches_draining_processes`].
-    pub fn concerns_predecessors(method: &str) -> bool {
+    /// Whether a request with this method is also sent to draining processes: see [`Setting::reaches_draining_processes`].
+    pub fn is_sent_to_draining(method: &str) -> bool {
         matches!(role_of(method), ReplayRole::Setting(setting) if setting.reaches_draining_processes())
     }
 
     /// Whether a request with this method can change what is recorded. If so, its response must be passed to
-    /// [`Self::answered`], or its end to [`Self::forget`].
-    pub fn concerns(method: &str) -> bool {
+    /// [`Self::record_response`]; if there will be none, call [`Self::remove_pending`].
+    pub fn is_recorded(method: &str) -> bool {
         !matches!(role_of(method), ReplayRole::None | ReplayRole::Initialized)
     }
 
-    /// The harness sends a request; `params` is the span of its parameters.
-    pub fn request(&mut self, message: &[u8], id: &Id<'_>, method: &str, params: Option<Range<usize>>) {
-        if !Self::concerns(method) {
+    /// Records a request that the harness sends; `params` is the span of its parameters.
+    pub fn record_request(
+        &mut self,
+        message: &[u8],
+        id: &Id<'_>,
+        method: &str,
+        params: Option<Range<usize>>,
+    ) {
+        if !Self::is_recorded(method) {
             return;
         }
         let value = id.value();
-        self.forget(&value);
+        self.remove_pending(&value);
         let role = role_of(method);
-        let (places, room) = match role {
+        let (max_pending, max_bytes) = match role {
             ReplayRole::Handshake => (MAX_PENDING, MAX_BYTES),
             _ => (MAX_PENDING - usize::from(!self.has_open_handshake()), MAX_BYTES - HANDSHAKE_BYTES),
         };
-        if self.pending.len() >= places {
+        if self.pending.len() >= max_pending {
             return;
         }
-        let fits = self.bytes() + message.len() <= room;
-        let keep = || KeptRequest::new(message, id);
+        let fits = self.bytes() + message.len() <= max_bytes;
+        let record = || RecordedRequest::new(message, id);
         let uri = || {
             let span = json::member(message, params.clone()?, "uri")?;
             json::text(message, span).map(Box::<str>::from)
         };
         let change = match role {
-            ReplayRole::Handshake => Some(PendingChange::Initialize(fits.then(keep))),
+            ReplayRole::Handshake => Some(PendingChange::Initialize(fits.then(record))),
             ReplayRole::Setting(Setting::Unsubscribe) if fits => uri().map(PendingChange::Unsubscribe),
             ReplayRole::Setting(Setting::Unsubscribe) => {
-                // There is no room to keep it until the response: the subscription is dropped at once.
+                // There is no space to record the request until its response: the subscription is dropped at once.
                 if let Some(uri) = uri() {
                     self.unsubscribe(&uri);
                 }
@@ -213,18 +222,20 @@ impl Replay {
                 Some(PendingChange::Listen(id.raw.into()))
             }
             _ if !fits => None,
-            ReplayRole::Setting(Setting::LogLevel) => Some(PendingChange::Level(keep())),
-            ReplayRole::Setting(Setting::Subscribe) => uri().map(|uri| PendingChange::Subscribe(uri, keep())),
+            ReplayRole::Setting(Setting::LogLevel) => Some(PendingChange::Level(record())),
+            ReplayRole::Setting(Setting::Subscribe) => {
+                uri().map(|uri| PendingChange::Subscribe(uri, record()))
+            }
             ReplayRole::ToolList if tool_page::is_first_page(message, params.clone()) => {
-                Some(PendingChange::Tools(keep()))
+                Some(PendingChange::Tools(record()))
             }
             ReplayRole::Initialized | ReplayRole::Listen | ReplayRole::None | ReplayRole::ToolList => None,
         };
         self.pending.extend(change.map(|change| (value, change)));
     }
 
-    /// The harness sends a notification.
-    pub fn notification(&mut self, message: &[u8], method: &str) {
+    /// Records a notification that the harness sends.
+    pub fn record_notification(&mut self, message: &[u8], method: &str) {
         if role_of(method) == ReplayRole::Initialized
             && self.bytes() + message.len() <= MAX_BYTES
             && let Some(handshake) = &mut self.handshake
@@ -233,21 +244,23 @@ impl Replay {
         }
     }
 
-    /// A request of the harness gets no response from the server: it was cancelled, or we answered it.
-    pub fn forget(&mut self, id: &IdValue) {
+    /// Removes a request of the harness that gets no response from the server: it was cancelled, or the shim or sidecar
+    /// responded to it.
+    pub fn remove_pending(&mut self, id: &IdValue) {
         self.pending.retain(|(other, _)| other != id);
     }
 
-    /// The server answered a request of the harness. Returns what it accepted, if that is recorded.
-    pub fn answered(
+    /// Records the server's response to a request of the harness. Returns what kind of request the server accepted, if the
+    /// request was recorded.
+    pub fn record_response(
         &mut self,
         id: &IdValue,
         outcome: Outcome,
         message: &[u8],
         body: Option<Range<usize>>,
     ) -> Option<Accepted> {
-        let place = self.pending.iter().position(|(other, _)| other == id)?;
-        let (_, change) = self.pending.swap_remove(place);
+        let index = self.pending.iter().position(|(other, _)| other == id)?;
+        let (_, change) = self.pending.swap_remove(index);
         if outcome == Outcome::Error {
             return None;
         }
@@ -277,22 +290,22 @@ impl Replay {
         Some(accepted)
     }
 
-    /// Whether there is a handshake that a replacement must get before anything else.
+    /// Whether there is an accepted handshake, which a replacement must be sent before anything else.
     pub fn has_handshake(&self) -> bool {
         self.handshake.is_some()
     }
 
-    /// Whether the harness's own handshake has no response yet.
+    /// Whether the harness sent a handshake that has no response yet.
     pub fn has_open_handshake(&self) -> bool {
         self.pending.iter().any(|(_, change)| matches!(change, PendingChange::Initialize(_)))
     }
 
-    /// Whether an id is one of ours. Responses under it are not forwarded.
+    /// Whether an id is one of our own. Responses with such an id are not forwarded.
     pub fn is_own(&self, id: &IdValue) -> bool {
         matches!(id, IdValue::Text(text) if text.as_bytes().starts_with(self.prefix.as_bytes()))
     }
 
-    /// A fresh id of our own.
+    /// A new id of our own.
     pub fn next_id(&self) -> IdValue {
         let number = self.own_ids.fetch_add(1, Ordering::Relaxed) + 1;
         IdValue::Text(format!("{}{number}", self.prefix).into())
@@ -304,27 +317,27 @@ impl Replay {
         match envelope.kind {
             Kind::Response { id: Some(id), outcome } => {
                 let id = id.value();
-                self.is_own(&id).then(|| self.own_response(&id, outcome, message, envelope.body))
+                self.is_own(&id).then(|| self.handle_own_response(&id, outcome, message, envelope.body))
             }
             _ => None,
         }
     }
 
-    /// A response under one of our own ids.
-    pub fn own_response(
+    /// Handles a response with one of our own ids.
+    pub fn handle_own_response(
         &mut self,
         id: &IdValue,
         outcome: Outcome,
         message: &[u8],
         body: Option<Range<usize>>,
     ) -> OwnResponse {
-        if self.own_handshake.take_if(|asked| asked == id).is_some() {
+        if self.own_handshake.take_if(|sent| sent == id).is_some() {
             return OwnResponse::Handshake(outcome);
         }
-        if self.own_tool_list.take_if(|asked| asked == id).is_none() || outcome == Outcome::Error {
+        if self.own_tool_list.take_if(|sent| sent == id).is_none() || outcome == Outcome::Error {
             return OwnResponse::Nothing;
         }
-        match self.tools.as_mut().is_some_and(|listed| listed.renew(message, body)) {
+        match self.tools.as_mut().is_some_and(|page| page.update(message, body)) {
             true => OwnResponse::ToolsChanged,
             false => OwnResponse::Nothing,
         }
@@ -341,9 +354,9 @@ impl Replay {
             handshake.request.len() + handshake.initialized.as_ref().map_or(0, |message| message.len())
         });
         let subscriptions = self.subscriptions.iter().map(|(uri, request)| uri.len() + request.len());
-        let settings = self.level.iter().chain(self.tools.iter().map(|listed| &listed.request));
+        let settings = self.level.iter().chain(self.tools.iter().map(|page| &page.request));
         let changes = self.pending.iter().map(|(_, change)| change.bytes());
-        handshake.chain(subscriptions).chain(settings.map(KeptRequest::len)).chain(changes).sum()
+        handshake.chain(subscriptions).chain(settings.map(RecordedRequest::len)).chain(changes).sum()
     }
 }
 
@@ -354,7 +367,7 @@ fn role_of(method: &str) -> ReplayRole {
 impl PendingChange {
     fn bytes(&self) -> usize {
         match self {
-            Self::Initialize(request) => request.as_ref().map_or(0, KeptRequest::len),
+            Self::Initialize(request) => request.as_ref().map_or(0, RecordedRequest::len),
             Self::Level(request) | Self::Tools(request) => request.len(),
             Self::Listen(id) => id.len(),
             Self::Subscribe(uri, request) => uri.len() + request.len(),

@@ -1,43 +1,43 @@
-//! An outbox and an inbox with a pipe between them that is cut where the script decides.
+//! An outbox and an inbox with a connection between them that breaks where the operations say so.
 //!
-//! Shared by the property test and the fuzz target: every script is a valid sequence of operations, and
-//! after each one every message must have arrived once, whole and in order.
+//! Shared by the property test and the fuzz target: every sequence of operations is valid, and after the sequence every
+//! message must have arrived once, whole and in order.
 
 use relay_proto::decoder::Decoder;
 use relay_proto::delivery::{Inbox, Outbox, Received};
 use relay_proto::frame::{Ack, Frame, MaybeRan, Origin, PREFACE};
 
-/// Runs a script of (operation, size) pairs, then lets everything arrive and compares.
-pub(crate) fn play(window: u64, script: &[(u8, u16)]) {
-    let mut world = World::new(window);
-    for (what, size) in script {
-        match what % 6 {
-            0 | 1 => world.push(*size as usize * 4),
-            2 => world.hand_out(),
-            3 => world.deliver(*size as usize),
-            4 => world.acknowledge(),
-            _ => world.cut(*size as usize),
+/// Runs operations, given as (operation, size) pairs, then delivers the rest and compares the messages.
+pub(crate) fn run(window: u64, operations: &[(u8, u16)]) {
+    let mut model = DeliveryModel::new(window);
+    for (operation, size) in operations {
+        match operation % 6 {
+            0 | 1 => model.push(*size as usize * 4),
+            2 => model.hand_out(),
+            3 => model.deliver(*size as usize),
+            4 => model.acknowledge(),
+            _ => model.disconnect(*size as usize),
         }
     }
-    world.finish();
-    assert_eq!(world.arrived, world.pushed, "every message once, whole and in order");
+    model.finish();
+    assert_eq!(model.arrived, model.pushed, "messages were lost, repeated, changed or reordered");
 }
 
-struct World {
+struct DeliveryModel {
     window: u64,
     outbox: Outbox,
     inbox: Inbox,
     decoder: Decoder,
     wire: Vec<u8>,
-    /// Acknowledgements on their way back; a cut loses them.
+    /// Acknowledgements on their way back; a disconnect loses them.
     acks: Vec<Ack>,
     pushed: Vec<Received>,
     arrived: Vec<Received>,
 }
 
-impl World {
+impl DeliveryModel {
     fn new(window: u64) -> Self {
-        let mut world = Self {
+        let mut model = Self {
             window,
             outbox: Outbox::new(window),
             inbox: Inbox::new(usize::MAX, window),
@@ -47,8 +47,8 @@ impl World {
             pushed: Vec::new(),
             arrived: Vec::new(),
         };
-        world.decoder.feed(PREFACE);
-        world
+        model.decoder.feed(PREFACE);
+        model
     }
 
     fn push(&mut self, length: usize) {
@@ -76,7 +76,7 @@ impl World {
         self.wire.drain(..count);
         while let Some(frame) = self.decoder.next().expect("our own frames decode") {
             let Frame::Message(part) = frame else { panic!("only messages were sent") };
-            self.arrived.extend(self.inbox.accept(part).expect("an honest sender keeps within its credit"));
+            self.arrived.extend(self.inbox.accept(part).expect("the outbox stays within its credit"));
         }
     }
 
@@ -84,12 +84,12 @@ impl World {
         self.acks.extend(self.inbox.take_ack());
         if !self.acks.is_empty() {
             let ack = self.acks.remove(0);
-            self.outbox.acknowledge(ack).expect("an honest receiver acknowledges what came");
+            self.outbox.acknowledge(ack).expect("the inbox acknowledges only what was sent");
         }
     }
 
     /// The connection breaks after `arriving` more bytes, and the link is resumed on a new one.
-    fn cut(&mut self, arriving: usize) {
+    fn disconnect(&mut self, arriving: usize) {
         self.deliver(arriving);
         // Acknowledgements may be lost on the way, or not yet written.
         if arriving.is_multiple_of(2) {
@@ -100,22 +100,24 @@ impl World {
         self.decoder = Decoder::new();
         self.decoder.feed(PREFACE);
         self.inbox.resume();
-        self.outbox.resume(self.inbox.received(), self.window).expect("an honest receiver counts right");
+        self.outbox
+            .resume(self.inbox.received(), self.window)
+            .expect("the inbox received only what was sent");
     }
 
     fn finish(&mut self) {
-        let mut standstill = 0;
+        let mut rounds_without_progress = 0;
         while !self.outbox.is_empty() {
             let before = (self.outbox.handed_out(), self.inbox.received());
             self.hand_out();
             self.deliver(usize::MAX);
-            while self.inbox.has_ack() || !self.acks.is_empty() {
+            while self.inbox.has_pending_ack() || !self.acks.is_empty() {
                 self.acknowledge();
             }
-            // A round may bring nothing but an acknowledgement; two such rounds in a row may not.
-            let moved = before != (self.outbox.handed_out(), self.inbox.received());
-            standstill = if moved { 0 } else { standstill + 1 };
-            assert!(standstill < 2, "nothing moves any more: a deadlock");
+            // One round may consist of an acknowledgement alone; two such rounds in a row are a deadlock.
+            let progressed = before != (self.outbox.handed_out(), self.inbox.received());
+            rounds_without_progress = if progressed { 0 } else { rounds_without_progress + 1 };
+            assert!(rounds_without_progress < 2, "deadlock: no frame was sent or received in two rounds");
         }
     }
 }

@@ -1,4 +1,4 @@
-//! JSON as serde_json reads it, with all its keys in their order.
+//! JSON as serde_json reads it, with all keys in their order, repeated ones included.
 
 use std::collections::HashSet;
 use std::fmt;
@@ -8,7 +8,7 @@ use serde::de::{Deserialize, Deserializer, MapAccess, SeqAccess, Visitor};
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Tree {
     Array(Vec<Tree>),
-    Literal(bool),
+    Bool(bool),
     Null,
     Number(Number),
     Object(Vec<(String, Tree)>),
@@ -17,28 +17,28 @@ pub(super) enum Tree {
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Number {
-    /// Spelled without fraction and exponent, within 64 bits.
+    /// Written without fraction and exponent, within 64 bits.
     Integer(i128),
     /// Too large to tell an integer from a fraction.
     Huge,
     Fraction(f64),
 }
 
-/// Replaces an unpaired surrogate; no generated message contains it.
-pub(super) const UNPAIRED: char = '\u{e000}';
+/// Stands for an unpaired surrogate; no generated message contains this character.
+pub(super) const SURROGATE_REPLACEMENT: char = '\u{e000}';
 
 /// Whether serde_json refused something that JSON allows.
 pub(super) fn is_parser_limit(error: &serde_json::Error) -> bool {
-    let said = error.to_string();
-    said.starts_with("number out of range") || said.starts_with("recursion limit exceeded")
+    let message = error.to_string();
+    message.starts_with("number out of range") || message.starts_with("recursion limit exceeded")
 }
 
 /// The text with each unpaired surrogate replaced; `None` if it contains the replacement already.
 pub(super) fn replace_unpaired_surrogates(text: &str) -> Option<String> {
-    if text.contains(UNPAIRED) || text.to_ascii_lowercase().contains("e000") {
+    if text.contains(SURROGATE_REPLACEMENT) || text.to_ascii_lowercase().contains("e000") {
         return None;
     }
-    let (mut whole, mut at) = (String::new(), 0);
+    let (mut replaced, mut at) = (String::new(), 0);
     let bytes = text.as_bytes();
     let unit = |at: usize| {
         let digits = text.get(at..at + 6)?.strip_prefix("\\u")?;
@@ -48,7 +48,7 @@ pub(super) fn replace_unpaired_surrogates(text: &str) -> Option<String> {
         let length = match (bytes[at], unit(at), unit(at + 6)) {
             (b'\\', Some(0xD800..=0xDBFF), Some(0xDC00..=0xDFFF)) => 12,
             (b'\\', Some(0xD800..=0xDFFF), _) => {
-                whole.push_str("\\ue000");
+                replaced.push_str("\\ue000");
                 at += 6;
                 continue;
             }
@@ -56,10 +56,10 @@ pub(super) fn replace_unpaired_surrogates(text: &str) -> Option<String> {
             _ => 1,
         };
         let end = (at + length..=bytes.len()).find(|end| text.is_char_boundary(*end)).unwrap_or(bytes.len());
-        whole.push_str(&text[at..end]);
+        replaced.push_str(&text[at..end]);
         at = end;
     }
-    Some(whole)
+    Some(replaced)
 }
 
 impl Tree {
@@ -67,7 +67,7 @@ impl Tree {
         serde_json::from_slice(bytes)
     }
 
-    /// The value of a key; of equal ones the first.
+    /// The value of a key; the first one if the key is repeated.
     pub(super) fn member(&self, key: &str) -> Option<&Self> {
         let Self::Object(members) = self else { return None };
         members.iter().find(|(name, _)| name == key).map(|(_, value)| value)
@@ -79,7 +79,7 @@ impl Tree {
 
     pub(super) fn depth(&self) -> usize {
         match self {
-            Self::Array(_) | Self::Object(_) => 1 + self.inside().map(Self::depth).max().unwrap_or(0),
+            Self::Array(_) | Self::Object(_) => 1 + self.children().map(Self::depth).max().unwrap_or(0),
             _ => 0,
         }
     }
@@ -87,14 +87,14 @@ impl Tree {
     /// Whether any object, however deep, has a key twice.
     pub(super) fn repeats_a_key(&self) -> bool {
         let mut seen = HashSet::new();
-        let here = match self {
+        let repeats_here = match self {
             Self::Object(members) => !members.iter().all(|(key, _)| seen.insert(key)),
             _ => false,
         };
-        here || self.inside().any(Self::repeats_a_key)
+        repeats_here || self.children().any(Self::repeats_a_key)
     }
 
-    fn inside(&self) -> Box<dyn Iterator<Item = &Self> + '_> {
+    fn children(&self) -> Box<dyn Iterator<Item = &Self> + '_> {
         match self {
             Self::Array(elements) => Box::new(elements.iter()),
             Self::Object(members) => Box::new(members.iter().map(|(_, value)| value)),
@@ -119,7 +119,7 @@ impl<'de> Visitor<'de> for TreeVisitor {
     }
 
     fn visit_bool<E>(self, value: bool) -> Result<Tree, E> {
-        Ok(Tree::Literal(value))
+        Ok(Tree::Bool(value))
     }
 
     fn visit_unit<E>(self) -> Result<Tree, E> {

@@ -1,4 +1,4 @@
-//! The arguments of a call: read with a bound, and checked before anything is sent.
+//! The arguments of a call: read up to a size limit, and checked before anything is sent.
 
 use std::io::Read;
 
@@ -11,12 +11,12 @@ use super::messages;
 use crate::client_command::ArgumentSource;
 use crate::failure::Failure;
 
-/// A JSON object that the sidecar relays, in one line.
+/// A JSON object in one line, which the sidecar will relay.
 #[derive(Clone, Debug)]
 pub(super) struct Arguments(Box<RawValue>);
 
 impl Arguments {
-    /// Fails if the arguments are no JSON object, or one that the sidecar would refuse.
+    /// Fails if the arguments are not a JSON object, or are one that the sidecar would refuse.
     pub(super) fn read(tool: &str, source: ArgumentSource, stdin: impl Read) -> Result<Self, Failure> {
         let text = match source {
             ArgumentSource::Given(text) => text,
@@ -25,16 +25,16 @@ impl Arguments {
         };
         let not_json = |error: serde_json::Error| {
             Failure::arguments(format!(
-                "read the arguments: not JSON: {error}; give an object, {{\"name\": \"value\"}}"
+                "invalid arguments: not JSON: {error}; give an object, {{\"name\": \"value\"}}"
             ))
         };
         serde_json::from_str::<&RawValue>(&text).map_err(not_json)?;
         let line = String::from_utf8(line_safe(text.trim().as_bytes()).into_owned())
-            .map_err(|_| Failure::arguments("read the arguments: not UTF-8"))?;
+            .map_err(|_| Failure::arguments("invalid arguments: not UTF-8"))?;
         let arguments = Self(RawValue::from_string(line).map_err(not_json)?);
         if !arguments.raw().get().starts_with('{') {
             return Err(Failure::arguments(
-                "read the arguments: they must be a JSON object, {\"name\": \"value\"}",
+                "invalid arguments: they must be a JSON object, {\"name\": \"value\"}",
             ));
         }
         let message = messages::longest_call(tool, &arguments);
@@ -43,7 +43,7 @@ impl Arguments {
         }
         match envelope::read(&message, Strictness::Whole) {
             Ok(_) => Ok(arguments),
-            Err(malformed) => Err(Failure::arguments(format!("read the arguments: {malformed}"))),
+            Err(malformed) => Err(Failure::arguments(format!("invalid arguments: {malformed}"))),
         }
     }
 
@@ -55,16 +55,16 @@ impl Arguments {
 fn read_bounded(stdin: impl Read) -> Result<String, Failure> {
     let mut bytes = Vec::new();
     let read = stdin.take(MAX_MESSAGE as u64 + 1).read_to_end(&mut bytes);
-    read.map_err(|error| Failure::arguments(format!("read the arguments from stdin: {error}")))?;
+    read.map_err(|error| Failure::arguments(format!("cannot read the arguments from stdin: {error}")))?;
     if bytes.len() > MAX_MESSAGE {
         return Err(too_large());
     }
-    String::from_utf8(bytes).map_err(|_| Failure::arguments("read the arguments from stdin: not UTF-8"))
+    String::from_utf8(bytes).map_err(|_| Failure::arguments("invalid arguments on stdin: not UTF-8"))
 }
 
 fn too_large() -> Failure {
     Failure::arguments(format!(
-        "read the arguments: a call has at most {MAX_MESSAGE} bytes; send less at a time"
+        "invalid arguments: a call has at most {MAX_MESSAGE} bytes; send less at a time"
     ))
 }
 
@@ -118,6 +118,9 @@ mod tests {
         let endless = Arguments::read("tool", ArgumentSource::Stdin, std::io::repeat(b' '));
         assert!(endless.unwrap_err().message.contains("at most"));
         let long = format!("{{\"a\":\"{}\"}}", "x".repeat(MAX_MESSAGE - 20));
-        assert!(given(&long).unwrap_err().contains("at most"), "with the rest of the message it is too long");
+        assert!(
+            given(&long).unwrap_err().contains("at most"),
+            "the arguments fit, but the whole message is too long"
+        );
     }
 }

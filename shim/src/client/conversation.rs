@@ -1,7 +1,8 @@
 //! One MCP client's conversation with a server: a request at a time, over two pipes to the relay.
 //!
-//! What must stay true: it always reads while it writes, so that neither side waits for the other; a response is used
-//! only if its id is that of the request; requests of the server are refused, and never left without a response.
+//! What must stay true: the client always reads while it writes, so that client and relay cannot wait for each other; a
+//! response is used only if its id is that of the request; requests of the server are refused, and go without a response
+//! only if [`MAX_UNSENT`] bytes wait to be written.
 
 use std::future::poll_fn;
 
@@ -18,12 +19,12 @@ use crate::lines::{Line, Lines};
 use crate::stderr_log::StderrLog;
 use crate::stdio::Stdio;
 
-/// Dropping it ends the relay's input, and with it the link.
+/// An open conversation. Dropping it ends the relay's input, and with it the link.
 pub(super) struct Conversation {
     to_relay: Stdio,
     from_relay: Stdio,
     lines: Lines,
-    /// Lines to write, of which `sent` bytes are written.
+    /// Lines to write; the first `sent` bytes of them are written.
     unsent: Vec<u8>,
     sent: usize,
     last_id: u64,
@@ -31,12 +32,12 @@ pub(super) struct Conversation {
     log: StderrLog,
 }
 
-/// The longest line: a message at the limit, and what the relay escapes in it.
+/// The longest line in bytes: twice the limit of a message, because the relay escapes some characters.
 const MAX_LINE: usize = 2 * relay_proto::limits::MAX_MESSAGE;
-/// A list of tools has at most this many pages and bytes: a server could always name another page.
+/// The limits of a list of tools: without them, a server could name a next page forever.
 const MAX_PAGES: usize = 100;
 const MAX_LIST_BYTES: usize = 10 * 1024 * 1024;
-/// Responses to requests of the server that wait for the relay; beyond it the server does not read what it asked for.
+/// If this many bytes wait to be written, requests of the server get no response: it does not read them anyway.
 const MAX_UNSENT: usize = 1024 * 1024;
 
 /// One page of `tools/list`.
@@ -92,7 +93,7 @@ impl Conversation {
         }
     }
 
-    /// The handshake. A server that does not accept `initialize` may be of the stateless era.
+    /// Does the handshake. If the server does not accept `initialize`, tries the stateless era's `server/discover`.
     pub(super) async fn open(&mut self) -> Result<(), Failure> {
         let refused = match self.request(INITIALIZE, InitializeParams::new()).await {
             Ok(_) => {
@@ -111,14 +112,14 @@ impl Conversation {
         }
     }
 
-    /// The result of a tool, as the server wrote it. Its progress goes to stderr.
+    /// Calls a tool and returns its result as the server wrote it. The progress of the call goes to stderr.
     pub(super) async fn call(&mut self, tool: &str, arguments: &Arguments) -> Result<Vec<u8>, Failure> {
         let meta = Meta::new(self.era, Some(self.last_id + 1));
         let result = self.request(TOOLS_CALL, CallParams::new(tool, arguments, meta)).await?;
-        // The stateless era's way for a tool to ask something before it goes on.
+        // In the stateless era, a tool requests further input with this type of result.
         match json::member(&result, 0..result.len(), "resultType") {
             Some(span) if result.get(span.clone()) == Some(br#""input_required""#.as_slice()) => {
-                Err(Failure::unusable(
+                Err(Failure::unusable_response(
                     "the tool asks for more input, which a command cannot give; call it from an MCP client",
                 ))
             }
@@ -126,8 +127,8 @@ impl Conversation {
         }
     }
 
-    /// All pages of the server's tools, each tool as the server wrote it.
-    pub(super) async fn tools(&mut self) -> Result<Vec<Box<RawValue>>, Failure> {
+    /// Lists the server's tools, all pages of them. Each tool is as the server wrote it.
+    pub(super) async fn list_tools(&mut self) -> Result<Vec<Box<RawValue>>, Failure> {
         let (mut tools, mut cursor, mut bytes) = (Vec::new(), None::<Box<RawValue>>, 0);
         for _ in 0..MAX_PAGES {
             let params = PageParams { cursor: cursor.as_deref(), meta: Meta::new(self.era, None) };
@@ -135,44 +136,45 @@ impl Conversation {
             let result = result.map_err(|failure| failure.without_effect("`tools/list`"))?;
             bytes += result.len();
             if bytes > MAX_LIST_BYTES {
-                return Err(Failure::unusable(&format!(
+                return Err(Failure::unusable_response(&format!(
                     "the list of tools has more than {MAX_LIST_BYTES} bytes"
                 )));
             }
-            let page: Page = serde_json::from_slice(&result)
-                .map_err(|error| Failure::unusable(&format!("the list of tools cannot be read: {error}")))?;
+            let page: Page = serde_json::from_slice(&result).map_err(|error| {
+                Failure::unusable_response(&format!("the list of tools cannot be read: {error}"))
+            })?;
             tools.extend(page.tools);
             cursor = page.next_cursor;
             if cursor.is_none() {
                 return Ok(tools);
             }
         }
-        Err(Failure::unusable(&format!("the list of tools has more than {MAX_PAGES} pages")))
+        Err(Failure::unusable_response(&format!("the list of tools has more than {MAX_PAGES} pages")))
     }
 
     /// Sends a request and waits for its response; the relay and the sidecar bound the wait.
     async fn request(&mut self, method: &str, params: impl Serialize) -> Result<Vec<u8>, Failure> {
         self.last_id += 1;
         let id = self.last_id;
-        self.push(&Request::line(id, method, params));
+        self.push(&Request::encode(id, method, params));
         loop {
             while let Some(line) = self.lines.next() {
                 let line = match line {
                     Line::TooLarge { .. } => {
-                        return Err(Failure::unusable("a message of the server is too long"));
+                        return Err(Failure::unusable_response("a message of the server is too long"));
                     }
                     Line::Whole(line) => line.to_vec(),
                 };
-                if let Some(response) = self.take(id, &line) {
+                if let Some(response) = self.handle_line(id, &line) {
                     return response;
                 }
             }
-            self.exchange().await?;
+            self.exchange_bytes().await?;
         }
     }
 
-    /// Waits until something was written or read.
-    async fn exchange(&mut self) -> Result<(), Failure> {
+    /// Waits until bytes were written to the relay or read from it.
+    async fn exchange_bytes(&mut self) -> Result<(), Failure> {
         let Self { to_relay, from_relay, lines, unsent, sent, .. } = self;
         let ended = |_| Failure::unavailable("the relay ended");
         tokio::select! {
@@ -191,11 +193,13 @@ impl Conversation {
         Ok(())
     }
 
-    /// The response to the request `id`, if this line is one.
-    fn take(&mut self, id: u64, line: &[u8]) -> Option<Result<Vec<u8>, Failure>> {
+    /// Handles one line from the relay. Returns the response if the line is one to the request `id`.
+    fn handle_line(&mut self, id: u64, line: &[u8]) -> Option<Result<Vec<u8>, Failure>> {
         let envelope = envelope::read(line, Strictness::Envelope).ok()?;
         match envelope.kind {
-            Kind::Response { id: Some(answered), outcome } if answered.raw == id.to_string().as_bytes() => {
+            Kind::Response { id: Some(response_id), outcome }
+                if response_id.raw == id.to_string().as_bytes() =>
+            {
                 let body = envelope.body.map(|span| &line[span]).unwrap_or_default();
                 Some(match outcome {
                     Outcome::Error => Err(failure_of(body)),
@@ -207,8 +211,8 @@ impl Conversation {
                 self.show_progress(id, params);
                 None
             }
-            Kind::Request { id: asked, method } => {
-                self.answer_server(&asked, &method);
+            Kind::Request { id: server_request, method } => {
+                self.respond_to_server(&server_request, &method);
                 None
             }
             Kind::Notification { .. } | Kind::Response { .. } => None,
@@ -227,14 +231,14 @@ impl Conversation {
         self.log.note(&format!("progress {progress}{total}{message}"));
     }
 
-    /// The client has announced no capabilities, so a server asks for nothing but a ping.
-    fn answer_server(&mut self, id: &Id<'_>, method: &str) {
+    /// The client has announced no capabilities, so the only request that a server may send is a ping.
+    fn respond_to_server(&mut self, id: &Id<'_>, method: &str) {
         let body = match method {
             "ping" => r#""result":{}"#,
             _ => r#""error":{"code":-32601,"message":"Method not found: this client is a command"}"#,
         };
         if self.unsent.len() < MAX_UNSENT {
-            self.push(format!(r#"{{"jsonrpc":"2.0","id":{},{body}}}"#, id.spelled()).as_bytes());
+            self.push(format!(r#"{{"jsonrpc":"2.0","id":{},{body}}}"#, id.as_json()).as_bytes());
         }
     }
 
@@ -244,10 +248,10 @@ impl Conversation {
     }
 }
 
-/// The relay's own errors carry a code; any other comes from the server.
+/// The relay's own errors carry a code; any other error comes from the server.
 fn failure_of(error: &[u8]) -> Failure {
     let Ok(RpcError { code, message, data }) = serde_json::from_slice(error) else {
-        return Failure::unusable("the server answered with an error that cannot be read");
+        return Failure::unusable_response("the server's error response cannot be read");
     };
     match data {
         Some(RpcErrorData::Coded { code: name }) if name.parse::<relay_proto::code::Code>().is_ok() => {

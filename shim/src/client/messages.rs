@@ -5,14 +5,16 @@ use serde_json::value::RawValue;
 
 use super::arguments::Arguments;
 
-/// Which revisions a server accepted: with `initialize`, or stateless, where every request names its revision.
+/// Which of the two eras of MCP a server belongs to.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum ClientEra {
+    /// Revisions in which a connection begins with `initialize`.
     Legacy,
+    /// Revisions in which each request names its revision.
     Stateless,
 }
 
-/// A whole request, in one line.
+/// A whole JSON-RPC request.
 #[derive(Serialize)]
 pub(super) struct Request<'a, P> {
     jsonrpc: &'static str,
@@ -22,7 +24,8 @@ pub(super) struct Request<'a, P> {
 }
 
 impl<'a, P: Serialize> Request<'a, P> {
-    pub(super) fn line(id: u64, method: &'a str, params: P) -> Vec<u8> {
+    /// The request in one line, without the line end.
+    pub(super) fn encode(id: u64, method: &'a str, params: P) -> Vec<u8> {
         let request = Self { jsonrpc: "2.0", id, method, params };
         serde_json::to_vec(&request).expect("strings, numbers and raw JSON always serialise")
     }
@@ -36,7 +39,7 @@ pub(super) struct InitializeParams {
     client_info: ClientInfo,
 }
 
-/// No capabilities: a command cannot answer what a server asks.
+/// No capabilities: a command cannot serve requests of the server.
 #[derive(Serialize)]
 struct Empty {}
 
@@ -47,7 +50,7 @@ struct ClientInfo {
 }
 
 const CLIENT_INFO: ClientInfo = ClientInfo { name: "cofferdam-shim", version: env!("CARGO_PKG_VERSION") };
-/// The latest revision with `initialize`; a server may answer with an older one.
+/// The latest revision with `initialize`; a server may choose an older one.
 const LEGACY_REVISION: &str = "2025-11-25";
 const STATELESS_REVISION: &str = "2026-07-28";
 
@@ -107,10 +110,10 @@ impl InitializeParams {
     }
 }
 
-/// The longest form that this call can take, to check its length.
+/// The call with the longest metadata that it can have, to check its length.
 pub(super) fn longest_call(tool: &str, arguments: &Arguments) -> Vec<u8> {
     let meta = Meta::new(ClientEra::Stateless, Some(u32::MAX.into()));
-    Request::line(u32::MAX.into(), relay_proto::mcp::TOOLS_CALL, CallParams::new(tool, arguments, meta))
+    Request::encode(u32::MAX.into(), relay_proto::mcp::TOOLS_CALL, CallParams::new(tool, arguments, meta))
 }
 
 pub(super) const INITIALIZED_LINE: &[u8] = br#"{"jsonrpc":"2.0","method":"notifications/initialized"}"#;

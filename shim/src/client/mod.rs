@@ -1,18 +1,18 @@
 //! The command-line client: `servers`, `tools` and `call`, for scripts in a sandbox that have no MCP client.
 //!
-//! `servers` asks for a status. `tools` and `call` open a link as any shim does, with the relay in this process and this
-//! module in the place of the harness: so every kind of link works, and so does a connection that is lost meanwhile.
+//! `servers` requests the sidecar's status. `tools` and `call` open a link as any shim does, with the relay in this process
+//! and this module in the place of the harness: so every kind of link works, and a lost connection is resumed.
 //!
-//! What must stay true: stdout is data and stderr is talk; arguments are checked before anything is sent; a link ends
-//! with its command, also at a signal; nothing is called twice.
+//! What must stay true: data goes to stdout and messages for the user to stderr; arguments are checked before anything
+//! is sent; a link ends with its command, also after a signal; no tool is called twice.
 //!
 //! | module | what it holds |
 //! |---|---|
-//! | `arguments` | the arguments of a call, checked |
+//! | `arguments` | reading and checking the arguments of a call |
 //! | `conversation` | requests and responses of one MCP client, in either era |
 //! | `relayed` | a conversation with a server through a relay in this process |
 //! | `messages` | the messages that the client sends |
-//! | `listing`, `result` | what `tools` and `call` print |
+//! | `listing`, `result` | the output of `servers` and `tools`, and of `call` |
 
 mod arguments;
 mod conversation;
@@ -34,9 +34,9 @@ use crate::{EX_IOERR, EX_OSERR, print_error, status};
 use arguments::Arguments;
 use relayed::{Signals, with_server};
 
-/// The text for stdout and for stderr, and the exit code.
+/// What a command writes to stdout and stderr, and its exit code.
 #[derive(Debug, Default, Eq, PartialEq)]
-struct Printed {
+struct CommandOutput {
     stdout: Vec<u8>,
     stderr: String,
     exit: u8,
@@ -44,9 +44,9 @@ struct Printed {
 
 /// The whole program, after the command line was read.
 pub(crate) fn main(command: ClientCommand, options: Options, format: OutputFormat) -> ExitCode {
-    let command = match Checked::new(command) {
+    let command = match CheckedCommand::new(command) {
         Ok(command) => command,
-        Err(failure) => return show(failed(&failure, format)),
+        Err(failure) => return print_output(failure_output(&failure, format)),
     };
     let runtime = match tokio::runtime::Builder::new_current_thread().enable_io().enable_time().build() {
         Ok(runtime) => runtime,
@@ -55,17 +55,17 @@ pub(crate) fn main(command: ClientCommand, options: Options, format: OutputForma
             return ExitCode::from(EX_OSERR);
         }
     };
-    show(runtime.block_on(run(command, options, format)))
+    print_output(runtime.block_on(run(command, options, format)))
 }
 
 /// A command whose arguments can be sent.
-enum Checked {
+enum CheckedCommand {
     Call { server: Name, tool: String, arguments: Arguments },
     Servers,
     Tools(Option<Name>),
 }
 
-impl Checked {
+impl CheckedCommand {
     /// Reads and checks the arguments of a call, from stdin too.
     fn new(command: ClientCommand) -> Result<Self, Failure> {
         Ok(match command {
@@ -79,34 +79,40 @@ impl Checked {
     }
 }
 
-async fn run(command: Checked, options: Options, format: OutputFormat) -> Printed {
+async fn run(command: CheckedCommand, options: Options, format: OutputFormat) -> CommandOutput {
     let mut signals = match Signals::new() {
         Ok(signals) => signals,
-        Err(error) => return failed(&Failure::unavailable(&format!("watch for signals: {error}")), format),
+        Err(error) => {
+            return failure_output(&Failure::unavailable(&format!("watch for signals: {error}")), format);
+        }
     };
     match command {
-        Checked::Call { server, tool, arguments } => {
+        CheckedCommand::Call { server, tool, arguments } => {
             let called = with_server(&options, Some(server), &mut signals, async |conversation| {
                 conversation.call(&tool, &arguments).await
             });
             match called.await {
-                Ok(result) => result::printed(&result, format),
-                Err(failure) => failed(&failure, format),
+                Ok(result) => result::format_result(&result, format),
+                Err(failure) => failure_output(&failure, format),
             }
         }
-        Checked::Servers => match status::fetch(options).await.1 {
-            Ok(status) => Printed { stdout: listing::servers(&status.servers, format), ..Printed::default() },
-            Err(failure) => failed(&failure, format),
+        CheckedCommand::Servers => match status::fetch(options).await.1 {
+            Ok(status) => CommandOutput {
+                stdout: listing::format_servers(&status.servers, format),
+                ..CommandOutput::default()
+            },
+            Err(failure) => failure_output(&failure, format),
         },
-        Checked::Tools(server) => match servers_to_list(server, &options).await {
-            Ok(servers) => tools(servers, &options, &mut signals, format).await,
-            Err(failure) => failed(&failure, format),
+        CheckedCommand::Tools(server) => match servers_to_list(server, &options).await {
+            Ok(servers) => list_tools(servers, &options, &mut signals, format).await,
+            Err(failure) => failure_output(&failure, format),
         },
     }
 }
 
-/// The server that was named, or all that are granted. Where a link can be opened only once there is no connection to
-/// spare for that question: then the only granted server is listed, or the sidecar's refusal says that there are several.
+/// The server that was named, or all that are granted. A link that can be opened only once leaves no connection for asking
+/// which servers are granted: then `None` stands for the only granted server, and the sidecar refuses it if there are
+/// several.
 async fn servers_to_list(server: Option<Name>, options: &Options) -> Result<Vec<Option<Name>>, Failure> {
     match (server, &options.relay) {
         (Some(server), _) => Ok(vec![Some(server)]),
@@ -116,16 +122,17 @@ async fn servers_to_list(server: Option<Name>, options: &Options) -> Result<Vec<
 }
 
 /// Lists each server's tools. A server that fails does not hide the others; the exit code is that of the first failure.
-async fn tools(
+async fn list_tools(
     servers: Vec<Option<Name>>,
     options: &Options,
     signals: &mut Signals,
     format: OutputFormat,
-) -> Printed {
+) -> CommandOutput {
     let mut listings = Vec::new();
     for server in servers {
-        let listed =
-            with_server(options, server.clone(), signals, async |conversation| conversation.tools().await);
+        let listed = with_server(options, server.clone(), signals, async |conversation| {
+            conversation.list_tools().await
+        });
         let tools = listed.await;
         let interrupted = tools.as_ref().is_err_and(Failure::is_interrupt);
         listings.push(listing::Listing { server, tools });
@@ -134,30 +141,33 @@ async fn tools(
         }
     }
     match listings.as_slice() {
-        [listing::Listing { tools: Err(failure), .. }] => failed(failure, format),
-        listings => listing::tools(listings, format),
+        [listing::Listing { tools: Err(failure), .. }] => failure_output(failure, format),
+        listings => listing::format_tools(listings, format),
     }
 }
 
-fn failed(failure: &Failure, format: OutputFormat) -> Printed {
+fn failure_output(failure: &Failure, format: OutputFormat) -> CommandOutput {
     let exit = failure.exit_code();
     match format {
-        OutputFormat::Json => Printed { stdout: status::trouble_json(failure), stderr: String::new(), exit },
+        OutputFormat::Json => {
+            CommandOutput { stdout: status::failure_json(failure), stderr: String::new(), exit }
+        }
         OutputFormat::Text => {
             let stderr = format!("{}: {}", failure.code, failure.message);
-            Printed { stdout: Vec::new(), stderr, exit }
+            CommandOutput { stdout: Vec::new(), stderr, exit }
         }
     }
 }
 
-/// What a server sent may contain terminal commands: on a terminal they are left out.
-fn show(printed: Printed) -> ExitCode {
+/// A server's text may contain terminal control sequences: control characters are removed from stderr, and from stdout
+/// if it is a terminal.
+fn print_output(printed: CommandOutput) -> ExitCode {
     let mut stdout = printed.stdout;
     if io::stdout().is_terminal() {
-        stdout = without_control(&String::from_utf8_lossy(&stdout)).into_bytes();
+        stdout = without_control_characters(&String::from_utf8_lossy(&stdout)).into_bytes();
     }
     if !printed.stderr.is_empty() {
-        print_error(&without_control(&printed.stderr));
+        print_error(&without_control_characters(&printed.stderr));
     }
     let written = io::stdout().lock().write_all(&stdout);
     match written.and_then(|()| io::stdout().lock().flush()) {
@@ -166,6 +176,6 @@ fn show(printed: Printed) -> ExitCode {
     }
 }
 
-fn without_control(text: &str) -> String {
+fn without_control_characters(text: &str) -> String {
     text.chars().filter(|character| matches!(character, '\n' | '\t') || !character.is_control()).collect()
 }

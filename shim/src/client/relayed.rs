@@ -1,7 +1,7 @@
 //! A conversation with a server, through a relay in this process.
 //!
-//! What must stay true: the relay has said Goodbye before this returns, at a signal too; otherwise the sidecar would
-//! keep the link, and its server process, for its grace period.
+//! What must stay true: the relay has sent Goodbye before [`with_server`] returns, also after a signal; otherwise the
+//! sidecar would keep the link and its server process for the grace period.
 
 use std::io;
 use std::time::Duration;
@@ -29,7 +29,7 @@ impl Signals {
         Ok(Self { interrupt: signal(SignalKind::interrupt())?, terminate: signal(SignalKind::terminate())? })
     }
 
-    /// The number of the next one.
+    /// Waits for the next signal and returns its number.
     async fn next(&mut self) -> i32 {
         let kind = tokio::select! {
             _ = self.interrupt.recv() => SignalKind::interrupt(),
@@ -42,14 +42,14 @@ impl Signals {
 /// How long a command waits for a sidecar: long enough for a hub that reconnects, short enough for a script.
 const SIDECAR_WAIT: Duration = Duration::from_secs(10);
 
-/// Opens a link to `server` (`None`: the only one that is granted), does the handshake, and talks.
+/// Opens a link to `server` (`None`: the only granted server), does the handshake, and runs `task`.
 pub(super) async fn with_server<T>(
     options: &Options,
     server: Option<Name>,
     signals: &mut Signals,
-    talk: impl AsyncFnOnce(&mut Conversation) -> Result<T, Failure>,
+    task: impl AsyncFnOnce(&mut Conversation) -> Result<T, Failure>,
 ) -> Result<T, Failure> {
-    let failed = |error: io::Error| Failure::unavailable(&format!("make a pipe: {error}"));
+    let failed = |error: io::Error| Failure::unavailable(&format!("create a pipe: {error}"));
     let (relay_input, to_relay) = pipe_with(PipeFlags::CLOEXEC).map_err(|error| failed(error.into()))?;
     let (from_relay, relay_output) = pipe_with(PipeFlags::CLOEXEC).map_err(|error| failed(error.into()))?;
     let mut conversation = Conversation::new(
@@ -62,18 +62,18 @@ pub(super) async fn with_server<T>(
     let timing = Timing { handshake_wait: SIDECAR_WAIT, ..Timing::default() };
     let mut interrupted = None;
     let stop = async { interrupted = Some(signals.next().await) };
-    // The reason for a failure is in the response that the relay makes.
+    // The log is silent because the relay's error responses contain the reason of a failure.
     let relay = relay_loop::run(options, timing, input, output, stop, StderrLog::silent());
-    let talked = async move {
+    let outcome = async move {
         conversation.open().await?;
-        talk(&mut conversation).await
+        task(&mut conversation).await
     };
-    let (relayed, talked) = tokio::join!(relay, talked);
+    let (relayed, outcome) = tokio::join!(relay, outcome);
     match interrupted {
         Some(signal) => Err(Failure::interrupted(signal)),
         None => {
             relayed.map_err(|error| Failure::unavailable(&format!("start the relay: {error}")))?;
-            talked
+            outcome
         }
     }
 }

@@ -1,24 +1,24 @@
-//! What `call` prints: the result as the server wrote it, or its content for a person.
+//! The output of `call`: the result as the server wrote it, or its content as readable text.
 
 use std::fmt::Write as _;
 
 use serde_json::Value;
 
-use super::Printed;
+use super::CommandOutput;
 use super::conversation::is_error;
 use crate::failure::EX_FAILED;
 use crate::options::OutputFormat;
 
 /// The text of a tool's error goes to stderr, so that a script does not take it for data.
-pub(super) fn printed(result: &[u8], format: OutputFormat) -> Printed {
+pub(super) fn format_result(result: &[u8], format: OutputFormat) -> CommandOutput {
     let exit = if is_error(result) { EX_FAILED } else { 0 };
     match format {
-        OutputFormat::Json => Printed { stdout: [result, b"\n"].concat(), stderr: String::new(), exit },
+        OutputFormat::Json => CommandOutput { stdout: [result, b"\n"].concat(), stderr: String::new(), exit },
         OutputFormat::Text => {
-            let text = readable(result);
+            let text = readable_text(result);
             match exit {
-                0 => Printed { stdout: text.into_bytes(), stderr: String::new(), exit },
-                _ => Printed {
+                0 => CommandOutput { stdout: text.into_bytes(), stderr: String::new(), exit },
+                _ => CommandOutput {
                     stdout: Vec::new(),
                     stderr: format!("the tool failed: {}", text.trim_end()),
                     exit,
@@ -28,14 +28,15 @@ pub(super) fn printed(result: &[u8], format: OutputFormat) -> Printed {
     }
 }
 
-/// Each piece of content on lines of its own; without content, the structured result; else the whole result.
-fn readable(result: &[u8]) -> String {
+/// Each content item on lines of its own. Without content: the structured result, or else the whole result, unless that
+/// has an empty list of content.
+fn readable_text(result: &[u8]) -> String {
     let mut text = String::new();
     let Ok(value) = serde_json::from_slice::<Value>(result) else {
         return String::from_utf8_lossy(result).into_owned() + "\n";
     };
     for item in value["content"].as_array().into_iter().flatten() {
-        push_line(&mut text, &content(item));
+        push_line(&mut text, &format_content(item));
     }
     if text.is_empty() {
         let rest = value.get("structuredContent").unwrap_or(&value);
@@ -46,19 +47,19 @@ fn readable(result: &[u8]) -> String {
     text
 }
 
-fn content(item: &Value) -> String {
-    let word = |value: &Value, key: &str| value[key].as_str().unwrap_or_default().to_owned();
-    let bytes = |value: &Value, key: &str| value[key].as_str().map_or(0, |data| data.len() / 4 * 3);
+fn format_content(item: &Value) -> String {
+    let string = |value: &Value, key: &str| value[key].as_str().unwrap_or_default().to_owned();
+    let decoded_len = |value: &Value, key: &str| value[key].as_str().map_or(0, |data| data.len() / 4 * 3);
     match item["type"].as_str() {
-        Some("text") => word(item, "text"),
+        Some("text") => string(item, "text"),
         Some(kind @ ("audio" | "image")) => {
             format!(
                 "[{kind} {}, about {} bytes; --json prints it]",
-                word(item, "mimeType"),
-                bytes(item, "data")
+                string(item, "mimeType"),
+                decoded_len(item, "data")
             )
         }
-        Some("resource_link") => format!("{} {}", word(item, "name"), word(item, "uri")),
+        Some("resource_link") => format!("{} {}", string(item, "name"), string(item, "uri")),
         Some("resource") => match item["resource"]["text"].as_str() {
             Some(text) => text.to_owned(),
             None => {
@@ -67,9 +68,9 @@ fn content(item: &Value) -> String {
                 let _ = write!(
                     line,
                     "[resource {} {}, about {} bytes; --json prints it]",
-                    word(resource, "uri"),
-                    word(resource, "mimeType"),
-                    bytes(resource, "blob")
+                    string(resource, "uri"),
+                    string(resource, "mimeType"),
+                    decoded_len(resource, "blob")
                 );
                 line
             }
@@ -90,13 +91,13 @@ mod tests {
     use super::*;
 
     fn stdout(result: &str, format: OutputFormat) -> String {
-        let printed = printed(result.as_bytes(), format);
-        assert_eq!((printed.exit, printed.stderr.as_str()), (0, ""));
-        String::from_utf8(printed.stdout).unwrap()
+        let output = format_result(result.as_bytes(), format);
+        assert_eq!((output.exit, output.stderr.as_str()), (0, ""));
+        String::from_utf8(output.stdout).unwrap()
     }
 
     #[test]
-    fn content_is_printed_for_a_person() {
+    fn content_is_printed_as_readable_text() {
         let result = r#"{"content":[
             {"type":"text","text":"one\ntwo"},
             {"type":"image","mimeType":"image/png","data":"AAAAAAAA"},
@@ -129,14 +130,14 @@ mod tests {
     }
 
     #[test]
-    fn an_error_of_the_tool_is_no_data() {
+    fn the_text_of_a_failed_tool_goes_to_stderr_and_its_json_to_stdout() {
         let result = br#"{"content":[{"type":"text","text":"no such file"}],"isError":true}"#;
-        let text = printed(result, OutputFormat::Text);
+        let text = format_result(result, OutputFormat::Text);
         assert_eq!(
             (text.exit, text.stdout.len(), text.stderr.as_str()),
             (1, 0, "the tool failed: no such file")
         );
-        let json = printed(result, OutputFormat::Json);
+        let json = format_result(result, OutputFormat::Json);
         assert_eq!((json.exit, json.stderr.as_str()), (1, ""));
         assert!(json.stdout.starts_with(result));
     }

@@ -1,15 +1,15 @@
 //! A port that the host dials.
 //!
-//! A connection that proves the sidecar's key becomes the pipe and replaces the previous one: the sidecar dials again
-//! when its end of the old one is dead. Must stay true: a peer that does not prove the key gets nothing, and delays the
+//! A connection that proves the sidecar's key becomes the pipe and replaces the previous pipe: the sidecar dials again
+//! when its end of the old pipe is dead. Must stay true: a peer that does not prove the key gets nothing, and delays the
 //! sidecar only briefly.
 
 use relay_carriage::BoxedStream;
 use relay_proto::address::ListenAddress;
 
 use super::claim::Claim;
-use super::local::Local;
-use super::serve::{End, serve};
+use super::local::LocalEndpoint;
+use super::serve::{PipeEnd, serve};
 use super::{HubError, Stop};
 use crate::inbound_listener::{HandshakeConfig, InboundListener};
 use crate::print_error;
@@ -24,13 +24,13 @@ pub(super) async fn run(
     let opened = InboundListener::open(address, config).await;
     let inbound_listener = opened.map_err(|source| HubError::Listen { address: address.clone(), source })?;
     print_error(&format!("hub: waiting at {address} for `cofferdam attach dial`"));
-    let mut port = Port { inbound_listener, log: StderrLog::new() };
+    let mut port = SidecarPort { inbound_listener, log: StderrLog::new() };
     let mut next = tokio::select! {
         () = stop.as_mut() => return Ok(()),
         stream = port.next() => stream,
     };
     loop {
-        let local: Local = claim.open().await?;
+        let local: LocalEndpoint = claim.open().await?;
         print_error(&format!("hub: attached; shims can connect to {local}"));
         let mut newer = None;
         let end = {
@@ -45,8 +45,8 @@ pub(super) async fn run(
         };
         drop(local);
         next = match (end, newer) {
-            (End::Stopped, None) => return Ok(()),
-            (End::Stopped, Some(stream)) => {
+            (PipeEnd::Stopped, None) => return Ok(()),
+            (PipeEnd::Stopped, Some(stream)) => {
                 print_error("hub: the sidecar connected again; the previous pipe is closed");
                 stream
             }
@@ -61,13 +61,14 @@ pub(super) async fn run(
     }
 }
 
-struct Port {
+/// The port that the sidecar dials.
+struct SidecarPort {
     inbound_listener: InboundListener,
     /// Each kind of failed handshake is reported once.
     log: StderrLog,
 }
 
-impl Port {
+impl SidecarPort {
     /// The next connection that proves the sidecar's key. Cancel-safe.
     async fn next(&mut self) -> BoxedStream {
         loop {

@@ -1,8 +1,9 @@
 //! The local address that the sandbox's shims connect to: a Unix socket, or a loopback port whose key is in a file.
 //!
-//! Must stay true: only the hub that has the `claim` listens; an address that another program serves is left alone; only the hub's own user can connect; and only a file that is
-//! still this hub's is removed. The address exists only while there is a pipe: otherwise a connection could wait for
-//! a pipe until its shim has timed out and connected again, and then reach the sidecar after the newer connection.
+//! Must stay true: only the hub that holds the `claim` listens; an address that another program serves is left alone; only
+//! the hub's own user can connect; and a file is removed only if this hub created it. The address exists only while there
+//! is a pipe: otherwise a connection could wait for a pipe until its shim has timed out and connected again, and then reach
+//! the sidecar after the newer connection.
 
 use std::fmt;
 use std::fs::{self, OpenOptions, Permissions};
@@ -22,12 +23,12 @@ use rustix::rand::{GetRandomFlags, getrandom};
 use tokio::net::{TcpListener, UnixListener};
 use tokio::time::sleep;
 
-use super::claim::Place;
+use super::claim::LocalAddress;
 use crate::default_socket::UntrustedSocket;
 
-/// An address that shims can connect to. Its file is removed on drop.
+/// The listening end of an address. Its file is removed on drop.
 #[derive(Debug)]
-pub(super) struct Local {
+pub(super) struct LocalEndpoint {
     listener: Listener,
     path: PathBuf,
     /// Device and inode of the file, to recognise it later.
@@ -50,32 +51,34 @@ pub(super) struct Arrival {
 #[derive(Debug, thiserror::Error)]
 pub(super) enum LocalError {
     #[error(
-        "serve `{path}`: another hub{} serves it, and one is enough for all shims of a sandbox; end that one, or give \
-         this one another --socket", .process.map(|id| format!(" (process {id})")).unwrap_or_default()
+        "serve `{path}`: another hub{} serves it, and one hub is enough for all shims of a sandbox; stop the \
+         other hub, or give this one another path with --socket", .process.map(|id| format!(" (process {id})")).unwrap_or_default()
     )]
-    Held { path: PathBuf, process: Option<u32> },
+    HeldByHub { path: PathBuf, process: Option<u32> },
     #[error(
-        "serve `{path}`: {source}; can this user write there? else choose another place with --socket, and give it to \
-         the shims with --relay"
+        "serve `{path}`: {source}; can this user write there? otherwise choose another path with --socket, and give it \
+         to the shims with --relay"
     )]
     Io { path: PathBuf, source: io::Error },
     #[error(
         "serve `{path}`: another program that is not a hub listens there; if it is the sidecar's own socket, no hub is \
-         needed; otherwise choose another place with --socket"
+         needed; otherwise choose another path with --socket"
     )]
-    Live { path: PathBuf },
-    #[error("serve `{path}`: {source}; remove what is there, or choose another place with --socket")]
+    InUseByOther { path: PathBuf },
+    #[error("serve `{path}`: {source}; remove what is there, or choose another path with --socket")]
     Untrusted { path: PathBuf, source: UntrustedSocket },
-    #[error("serve `{path}`: the file there was not made by a hub; remove it, or choose another place")]
-    Taken { path: PathBuf },
+    #[error(
+        "serve `{path}`: the file there was not made by a hub; remove it, or choose another path with --socket"
+    )]
+    ForeignFile { path: PathBuf },
 }
 
-impl Local {
+impl LocalEndpoint {
     /// Starts to listen.
-    pub(super) async fn open(place: &Place) -> Result<Self, LocalError> {
-        match place {
-            Place::Loopback(path) => loopback(path).await,
-            Place::Unix(path) => unix(path),
+    pub(super) async fn open(address: &LocalAddress) -> Result<Self, LocalError> {
+        match address {
+            LocalAddress::Loopback(path) => listen_on_loopback(path).await,
+            LocalAddress::Unix(path) => listen_on_socket(path),
         }
     }
 
@@ -85,7 +88,7 @@ impl Local {
             match self.try_accept().await {
                 Ok(arrival) => return arrival,
                 // Most likely out of descriptors: some will be closed soon.
-                Err(_) => sleep(PAUSE).await,
+                Err(_) => sleep(ACCEPT_RETRY).await,
             }
         }
     }
@@ -104,7 +107,7 @@ impl Local {
     }
 }
 
-impl fmt::Display for Local {
+impl fmt::Display for LocalEndpoint {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let kind = match &self.listener {
             Listener::Loopback(..) => "hub",
@@ -114,7 +117,7 @@ impl fmt::Display for Local {
     }
 }
 
-impl Drop for Local {
+impl Drop for LocalEndpoint {
     fn drop(&mut self) {
         if device_and_inode(&self.path).is_ok_and(|file| file == self.file) {
             // If this fails, the next hub finds the file stale.
@@ -124,34 +127,36 @@ impl Drop for Local {
 }
 
 impl Arrival {
-    /// The stream, if the shim sent the right key. Has no timeout of its own.
-    pub(super) async fn authenticated(mut self) -> Option<BoxedStream> {
+    /// Returns the stream if the shim sent the right key. Has no timeout of its own.
+    pub(super) async fn authenticate(mut self) -> Option<BoxedStream> {
         use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
         let Some(hub_file) = &self.hub_file else { return Some(self.stream) };
         let mut received = [0; Key::WIRE_BYTES];
         self.stream.read_exact(&mut received).await.ok()?;
-        if !hub_file.key.matches(&received) {
+        if !hub_file.shim_key.matches(&received) {
             return None;
         }
-        self.stream.write_all(hub_file.answer.on_wire()).await.ok()?;
+        self.stream.write_all(hub_file.hub_key.on_wire()).await.ok()?;
         Some(self.stream)
     }
 }
 
-/// Connections that the kernel queues for us.
+/// The number of connections that the kernel queues.
 const BACKLOG: i32 = 128;
-const PAUSE: Duration = Duration::from_millis(50);
+const ACCEPT_RETRY: Duration = Duration::from_millis(50);
 
-fn unix(path: &Path) -> Result<Local, LocalError> {
+fn listen_on_socket(path: &Path) -> Result<LocalEndpoint, LocalError> {
     let failed = |source: io::Error| LocalError::Io { path: path.into(), source };
     match fs::symlink_metadata(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => {}
         Err(error) => return Err(failed(error)),
-        Ok(file) if !file.file_type().is_socket() => return Err(LocalError::Taken { path: path.into() }),
+        Ok(file) if !file.file_type().is_socket() => {
+            return Err(LocalError::ForeignFile { path: path.into() });
+        }
         Ok(_) => match probe(path) {
             Err(Errno::CONNREFUSED) => fs::remove_file(path).map_err(failed)?,
             // A program listens there, whether its queue has room or not.
-            Ok(()) | Err(Errno::AGAIN) => return Err(LocalError::Live { path: path.into() }),
+            Ok(()) | Err(Errno::AGAIN) => return Err(LocalError::InUseByOther { path: path.into() }),
             Err(error) => return Err(failed(error.into())),
         },
     }
@@ -159,38 +164,39 @@ fn unix(path: &Path) -> Result<Local, LocalError> {
     let bound = (|| {
         let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
         bind(&socket, &SocketAddrUnix::new(path)?)?;
-        // No connection is possible before `listen`, so the mode it was created with does not matter.
+        // No connection is possible before `listen`, so the initial mode of the socket does not matter.
         fs::set_permissions(path, Permissions::from_mode(0o600))?;
         listen(&socket, BACKLOG)?;
         UnixListener::from_std(socket.into())
     })();
     let listener = Listener::Unix(bound.map_err(failed)?);
-    Ok(Local { listener, file: device_and_inode(path).map_err(failed)?, path: path.into() })
+    Ok(LocalEndpoint { listener, file: device_and_inode(path).map_err(failed)?, path: path.into() })
 }
 
-/// Whether a program listens there. Does not wait: a socket whose owner accepts no connections is not stale.
+/// Connects to find out whether a program listens there. Does not wait: a socket whose owner accepts no connections is not
+/// stale.
 fn probe(path: &Path) -> Result<(), Errno> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
     connect(&socket, &SocketAddrUnix::new(path)?)
 }
 
-async fn loopback(path: &Path) -> Result<Local, LocalError> {
+async fn listen_on_loopback(path: &Path) -> Result<LocalEndpoint, LocalError> {
     let failed = |source: io::Error| LocalError::Io { path: path.into(), source };
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.map_err(failed)?;
     let port = listener.local_addr().map_err(failed)?.port();
     let hub_file =
-        HubFile { port, key: random_key().map_err(failed)?, answer: random_key().map_err(failed)? };
+        HubFile { port, shim_key: random_key().map_err(failed)?, hub_key: random_key().map_err(failed)? };
     let temporary = with_suffix(path, ".new");
     let written = (|| {
-        // Left by a hub that was killed before the rename.
+        // The file is left by a hub that was killed before the rename.
         let _ = fs::remove_file(&temporary);
         let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&temporary)?;
         file.write_all(hub_file.to_text().as_bytes())?;
         fs::rename(&temporary, path)?;
         device_and_inode(path)
     })();
-    Ok(Local {
+    Ok(LocalEndpoint {
         listener: Listener::Loopback(listener, hub_file),
         file: written.map_err(failed)?,
         path: path.into(),

@@ -8,7 +8,7 @@
 //!
 //! | module | what it holds |
 //! |---|---|
-//! | `claim`, `takeover` | the right to serve a local address, and how an older hub gives it up |
+//! | `claim`, `takeover` | the right to serve a local address, and how a newer hub takes it over |
 //! | `dialled`, `piped` | a port that the host dials; stdin and stdout |
 //! | `local` | the local address that the sandbox's shims connect to |
 //! | [`options`] | the command line |
@@ -31,7 +31,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use relay_carriage::identity::{Identity, IdentityError};
-use relay_carriage::tls::{Inside, TlsError};
+use relay_carriage::tls::{StreamProtocol, TlsError};
 use relay_proto::address::ListenAddress;
 use tokio::signal::unix::{SignalKind, signal};
 
@@ -54,7 +54,7 @@ pub(crate) fn main(options: HubOptions) -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             print_error(&format!("hub: {error}"));
-            ExitCode::from(error.code())
+            ExitCode::from(error.exit_code())
         }
     }
 }
@@ -90,7 +90,7 @@ enum HubError {
     Io(#[from] io::Error),
 }
 
-/// The sidecar knows both versions; the hub is told only that they have none in common.
+/// The sidecar learns both versions; the hub learns only that the two sides have none in common.
 fn version_hint(error: &TlsError) -> &'static str {
     match error {
         TlsError::NotARelay => {
@@ -100,7 +100,6 @@ fn version_hint(error: &TlsError) -> &'static str {
     }
 }
 
-/// For the TLS handshake.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
 const EX_UNAVAILABLE: u8 = 69;
 const EX_OSERR: u8 = 71;
@@ -109,10 +108,10 @@ const EX_NOPERM: u8 = 77;
 const EX_USAGE: u8 = 64;
 
 impl HubError {
-    fn code(&self) -> u8 {
+    fn exit_code(&self) -> u8 {
         match self {
             Self::Terminal => EX_USAGE,
-            Self::PipeInUse | Self::Local(LocalError::Held { .. }) => EX_TEMPFAIL,
+            Self::PipeInUse | Self::Local(LocalError::HeldByHub { .. }) => EX_TEMPFAIL,
             Self::Tls { source: TlsError::WrongPin { .. } } => EX_NOPERM,
             Self::NoResponse | Self::Tls { .. } | Self::Local(_) | Self::Listen { .. } => EX_UNAVAILABLE,
             Self::Identity(_) | Self::Io(_) => EX_OSERR,
@@ -135,11 +134,14 @@ async fn run(options: HubOptions) -> Result<(), HubError> {
     match &options.pipe {
         PipeTarget::Listen(address) => {
             let claim = tokio::select! {
-                claim = Claim::take(&options.local) => claim?,
+                claim = Claim::acquire(&options.local) => claim?,
                 () = stop.as_mut() => return Ok(()),
             };
-            let config =
-                HandshakeConfig { inside: Inside::Hub, identity: Identity::generate()?, pin: options.pin };
+            let config = HandshakeConfig {
+                protocol: StreamProtocol::Hub,
+                identity: Identity::generate()?,
+                pin: options.pin,
+            };
             dialled::run(address, config, &claim, stop).await
         }
         PipeTarget::Stdio(encoding) => piped::run(&options, *encoding, stop).await,

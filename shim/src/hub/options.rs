@@ -21,7 +21,7 @@ pub struct HubOptions {
 pub enum LocalListener {
     /// A loopback port, whose number and key are written to this file.
     Loopback(PathBuf),
-    /// The first of these that this user may make.
+    /// The first of these sockets that this user may create.
     Search(SocketSearch),
     Unix(PathBuf),
 }
@@ -43,38 +43,36 @@ pub enum PipeEncoding {
 
 #[derive(Debug, Eq, PartialEq, thiserror::Error)]
 pub enum HubUsageError {
-    #[error("read the command line of the hub: --socket and --loopback exclude each other")]
-    Both,
+    #[error("hub: --socket and --loopback exclude each other")]
+    SocketAndLoopback,
     #[error(
-        "read --listen: {0} can be reached from other machines; give --expose too if that is what you want (a peer that does not \
+        "invalid --listen: {0} can be reached from other machines; give --expose too if that is what you want (a peer that does not \
          have the sidecar's key gets nothing there), or listen on 127.0.0.1"
     )]
     Exposed(HostPort),
-    #[error("read {place}: {source}")]
-    Key { place: &'static str, source: InvalidKey },
-    #[error("read --listen: {0}")]
-    Listen(InvalidAddress),
+    #[error("invalid {origin}: {source}")]
+    InvalidPin { origin: &'static str, source: InvalidKey },
+    #[error("invalid --listen: {0}")]
+    InvalidListenAddress(InvalidAddress),
     #[error(
-        "read --listen: `{0}` is a host name; give an IP address, so that it is clear where the port is open"
+        "invalid --listen: `{0}` is a host name; give an IP address, so that it is clear where the port is open"
     )]
-    ListenName(String),
+    ListenHostName(String),
     #[error(
-        "read the command line of the hub: --pin is missing: give it the key that `cofferdam key` prints on the host \
+        "hub: --pin is missing: give it the key that `cofferdam key` prints on the host \
          ({{pin}} in a command of `cofferdam attach exec`), or set COFFERDAM_PIN"
     )]
     NoPin,
-    #[error("read {place}: it is not UTF-8")]
-    NotUtf8 { place: &'static str },
-    #[error(
-        "read the command line of the hub: --text is for stdin and stdout, and --listen for a port; give one of them"
-    )]
-    TextPort,
-    #[error("read the command line of the hub: {flag} is given twice")]
-    Twice { flag: &'static str },
-    #[error("read the command line of the hub: `{0}` is not known")]
-    Unknown(String),
-    #[error("read the command line of the hub: {flag} needs a value")]
-    Value { flag: &'static str },
+    #[error("invalid {origin}: it is not UTF-8")]
+    NotUtf8 { origin: &'static str },
+    #[error("hub: --text is for stdin and stdout, and --listen for a port; give one of them")]
+    TextWithListen,
+    #[error("hub: {flag} is given twice")]
+    RepeatedFlag { flag: &'static str },
+    #[error("hub: unknown argument `{0}`")]
+    UnknownArgument(String),
+    #[error("hub: {flag} needs a value")]
+    MissingValue { flag: &'static str },
 }
 
 /// Reads the arguments after `hub`.
@@ -86,7 +84,7 @@ pub(crate) fn parse(
     let (mut exposed, mut encoding) = (Exposed::No, PipeEncoding::Binary);
     while let Some(argument) = arguments.next() {
         let argument =
-            argument.into_string().map_err(|_| HubUsageError::NotUtf8 { place: "the command line" })?;
+            argument.into_string().map_err(|_| HubUsageError::NotUtf8 { origin: "the command line" })?;
         let (name, value) = match argument.split_once('=') {
             Some((name, value)) => (name, Some(OsString::from(value))),
             None => (argument.as_str(), None),
@@ -105,33 +103,33 @@ pub(crate) fn parse(
             SOCKET => (SOCKET, &mut socket),
             LOOPBACK => (LOOPBACK, &mut loopback),
             LISTEN => (LISTEN, &mut listen),
-            _ => return Err(HubUsageError::Unknown(argument)),
+            _ => return Err(HubUsageError::UnknownArgument(argument)),
         };
-        let value = value.or_else(|| arguments.next()).ok_or(HubUsageError::Value { flag })?;
+        let value = value.or_else(|| arguments.next()).ok_or(HubUsageError::MissingValue { flag })?;
         if slot.replace(value).is_some() {
-            return Err(HubUsageError::Twice { flag });
+            return Err(HubUsageError::RepeatedFlag { flag });
         }
     }
     let local = match (socket, loopback) {
-        (Some(_), Some(_)) => return Err(HubUsageError::Both),
+        (Some(_), Some(_)) => return Err(HubUsageError::SocketAndLoopback),
         (None, Some(file)) => LocalListener::Loopback(file.into()),
         (Some(path), None) => LocalListener::Unix(path.into()),
         (None, None) => {
-            let own = environment("XDG_RUNTIME_DIR").filter(|value| !value.is_empty());
-            LocalListener::Search(SocketSearch::new(own.map(PathBuf::from)))
+            let runtime_directory = environment("XDG_RUNTIME_DIR").filter(|value| !value.is_empty());
+            LocalListener::Search(SocketSearch::new(runtime_directory.map(PathBuf::from)))
         }
     };
     let pipe = match listen {
-        Some(_) if encoding == PipeEncoding::Text => return Err(HubUsageError::TextPort),
-        Some(place) => PipeTarget::Listen(parse_listen(&text(place, LISTEN)?, exposed)?),
+        Some(_) if encoding == PipeEncoding::Text => return Err(HubUsageError::TextWithListen),
+        Some(address) => PipeTarget::Listen(parse_listen(&text(address, LISTEN)?, exposed)?),
         None => PipeTarget::Stdio(encoding),
     };
-    let (place, pin) = match (pin, environment(PIN_VARIABLE).filter(|value| !value.is_empty())) {
+    let (origin, pin) = match (pin, environment(PIN_VARIABLE).filter(|value| !value.is_empty())) {
         (Some(pin), _) => (PIN, pin),
         (None, Some(pin)) => (PIN_VARIABLE, pin),
         (None, None) => return Err(HubUsageError::NoPin),
     };
-    let pin = text(pin, place)?.parse().map_err(|source| HubUsageError::Key { place, source })?;
+    let pin = text(pin, origin)?.parse().map_err(|source| HubUsageError::InvalidPin { origin, source })?;
     Ok(Parsed::Run(HubOptions { pin, local, pipe }))
 }
 
@@ -150,8 +148,9 @@ Usage: cofferdam-shim hub --pin KEY [--socket PATH | --loopback FILE]
 
   --pin KEY           the sidecar's public key, as `cofferdam key` prints it [environment: COFFERDAM_PIN]
   --socket PATH       the socket that the sandbox's shims connect to (their --relay is unix:PATH)
-                      [default: where they look too: /run/cofferdam/relay/relay.sock, or if that cannot be made
-                      $XDG_RUNTIME_DIR/cofferdam/relay.sock, or /tmp/cofferdam-UID/relay.sock]
+                      [default: the first that can be created of /run/cofferdam/relay/relay.sock,
+                      $XDG_RUNTIME_DIR/cofferdam/relay.sock and /tmp/cofferdam-UID/relay.sock,
+                      where shims without --relay search too]
   --loopback FILE     instead, where Unix sockets are forbidden: a loopback port; the port and the key that a shim
                       must send are written to FILE (their --relay is hub:FILE)
   --listen ADDRESS    the host dials this port (`cofferdam attach dial`): HOST:PORT, or vsock:PORT of a virtual machine;
@@ -176,18 +175,18 @@ const LISTEN: &str = "--listen";
 const TEXT: &str = "--text";
 
 fn parse_listen(text: &str, exposed: Exposed) -> Result<ListenAddress, HubUsageError> {
-    let place = text.parse().map_err(HubUsageError::Listen)?;
+    let address = text.parse().map_err(HubUsageError::InvalidListenAddress)?;
     // A machine's vsock can be reached only by its host and the machine itself.
-    let ListenAddress::Tcp(port) = &place else { return Ok(place) };
+    let ListenAddress::Tcp(port) = &address else { return Ok(address) };
     match &port.host {
-        Host::Name(name) => Err(HubUsageError::ListenName(name.clone())),
+        Host::Name(name) => Err(HubUsageError::ListenHostName(name.clone())),
         host if exposed == Exposed::No && !host.is_loopback() => Err(HubUsageError::Exposed(port.clone())),
-        _ => Ok(place),
+        _ => Ok(address),
     }
 }
 
-fn text(value: OsString, place: &'static str) -> Result<String, HubUsageError> {
-    value.into_string().map_err(|_| HubUsageError::NotUtf8 { place })
+fn text(value: OsString, origin: &'static str) -> Result<String, HubUsageError> {
+    value.into_string().map_err(|_| HubUsageError::NotUtf8 { origin })
 }
 
 #[cfg(test)]
@@ -214,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn options_have_defaults() {
+    fn options_have_defaults_and_are_parsed() {
         let plain = options(&[], Some(KEY));
         let local = LocalListener::Search(SocketSearch::new(None));
         assert_eq!(
@@ -240,16 +239,19 @@ mod tests {
     fn wrong_options_are_refused_with_a_reason() {
         let error = |arguments: &[&str]| parsed(arguments, None).unwrap_err();
         assert_eq!(error(&[]), HubUsageError::NoPin);
-        assert!(matches!(error(&["--pin=12"]), HubUsageError::Key { place: "--pin", .. }));
-        assert_eq!(error(&["--socket=a", "--loopback=b"]), HubUsageError::Both);
+        assert!(matches!(error(&["--pin=12"]), HubUsageError::InvalidPin { origin: "--pin", .. }));
+        assert_eq!(error(&["--socket=a", "--loopback=b"]), HubUsageError::SocketAndLoopback);
         assert!(matches!(error(&["--listen=0.0.0.0:7"]), HubUsageError::Exposed(_)));
-        assert!(matches!(error(&["--listen=box:7", "--expose"]), HubUsageError::ListenName(_)));
-        for place in ["7", "vsock:", "vsock:0", "vsock:2:7443"] {
-            assert!(matches!(error(&["--listen", place]), HubUsageError::Listen(_)), "{place}");
+        assert!(matches!(error(&["--listen=box:7", "--expose"]), HubUsageError::ListenHostName(_)));
+        for address in ["7", "vsock:", "vsock:0", "vsock:2:7443"] {
+            assert!(
+                matches!(error(&["--listen", address]), HubUsageError::InvalidListenAddress(_)),
+                "{address}"
+            );
         }
-        assert_eq!(error(&["--text", "--listen=127.0.0.1:7"]), HubUsageError::TextPort);
-        assert_eq!(error(&["--pin"]), HubUsageError::Value { flag: "--pin" });
-        assert_eq!(error(&["--pin=1", "--pin=2"]), HubUsageError::Twice { flag: "--pin" });
-        assert_eq!(error(&["--relay=x"]), HubUsageError::Unknown("--relay=x".into()));
+        assert_eq!(error(&["--text", "--listen=127.0.0.1:7"]), HubUsageError::TextWithListen);
+        assert_eq!(error(&["--pin"]), HubUsageError::MissingValue { flag: "--pin" });
+        assert_eq!(error(&["--pin=1", "--pin=2"]), HubUsageError::RepeatedFlag { flag: "--pin" });
+        assert_eq!(error(&["--relay=x"]), HubUsageError::UnknownArgument("--relay=x".into()));
     }
 }

@@ -1,11 +1,11 @@
-//! A hub whose pipe is stdin and stdout: claims the address, does the handshake, and serves until the pipe is over.
+//! A hub whose pipe is stdin and stdout: claims the address, does the handshake, and serves until the pipe ends.
 //!
-//! If another hub to the same sidecar holds the address, that one ends as soon as this one's handshake is done: of two
-//! pipes to one sandbox the newer counts.
+//! If another hub to the same sidecar holds the address, that hub ends as soon as this hub's handshake is done: of two
+//! pipes to one sandbox, the newer one is used.
 
 use relay_carriage::BoxedStream;
 use relay_carriage::identity::Identity;
-use relay_carriage::tls::{self, Inside};
+use relay_carriage::tls::{self, StreamProtocol};
 use tokio::time::timeout;
 
 use super::claim::Claim;
@@ -33,7 +33,7 @@ pub(super) async fn run(
     let mut ended = std::pin::pin!(async {
         tokio::select! {
             () = stop.as_mut() => {}
-            () = taken_over(control.as_ref()) => print_error("hub: a newer hub to the same sidecar takes over"),
+            () = wait_for_takeover(control.as_ref()) => print_error("hub: a newer hub to the same sidecar takes over"),
         }
     });
     let end = serve(stream, &local, ended.as_mut()).await;
@@ -41,21 +41,21 @@ pub(super) async fn run(
     Ok(())
 }
 
-/// The address and the pipe, once both are this hub's.
+/// Claims the address and does the handshake through the pipe.
 async fn connect(options: &HubOptions, encoding: PipeEncoding) -> Result<(Claim, BoxedStream), HubError> {
-    let held = match Claim::try_take(&options.local) {
+    let held = match Claim::try_acquire(&options.local) {
         Ok(claim) => return Ok((claim, handshake(options, encoding).await?)),
-        Err(LocalError::Held { path, .. }) => path,
+        Err(LocalError::HeldByHub { path, .. }) => path,
         Err(error) => return Err(error.into()),
     };
     match Takeover::offer(&held, &options.pin).await {
         Some(takeover) => {
             let stream = handshake(options, encoding).await?;
             takeover.take_over().await;
-            Ok((Claim::take(&options.local).await?, stream))
+            Ok((Claim::acquire(&options.local).await?, stream))
         }
         None => {
-            let claim = Claim::take(&options.local).await?;
+            let claim = Claim::acquire(&options.local).await?;
             Ok((claim, handshake(options, encoding).await?))
         }
     }
@@ -67,14 +67,14 @@ async fn handshake(options: &HubOptions, encoding: PipeEncoding) -> Result<Boxed
         PipeEncoding::Binary => Box::new(pipe),
         PipeEncoding::Text => Box::new(TextPipe::new(pipe)),
     };
-    let handshake = tls::connect_for(Inside::Hub, pipe, &identity, &options.pin);
+    let handshake = tls::connect_for(StreamProtocol::Hub, pipe, &identity, &options.pin);
     let stream = timeout(HANDSHAKE_TIMEOUT, handshake).await.map_err(|_| HubError::NoResponse)??;
     Ok(Box::new(stream))
 }
 
-async fn taken_over(control: Option<&ControlSocket>) {
+async fn wait_for_takeover(control: Option<&ControlSocket>) {
     match control {
-        Some(control) => control.taken_over().await,
+        Some(control) => control.wait_for_takeover().await,
         None => std::future::pending().await,
     }
 }

@@ -32,13 +32,13 @@ impl Duplex {
         if io::stdin().is_terminal() || io::stdout().is_terminal() {
             return Err(HubError::Terminal);
         }
-        Self::new(copy(&io::stdin())?, copy(&io::stdout())?)
+        Self::new(duplicate(&io::stdin())?, duplicate(&io::stdout())?)
     }
 
     fn new(input: OwnedFd, output: OwnedFd) -> Result<Self, HubError> {
-        let lock = File::from(copy(&output)?);
+        let lock = File::from(duplicate(&output)?);
         let writable = match lock.metadata()?.file_type().is_socket() {
-            true => Some(watch(copy(&output)?, Interest::WRITABLE)?),
+            true => Some(watch(duplicate(&output)?, Interest::WRITABLE)?),
             false => None,
         };
         let (input, output) = (Stdio::input(input)?, Stdio::output(output)?);
@@ -94,7 +94,7 @@ impl AsyncWrite for Duplex {
     }
 }
 
-fn copy(descriptor: &impl AsFd) -> io::Result<OwnedFd> {
+fn duplicate(descriptor: &impl AsFd) -> io::Result<OwnedFd> {
     descriptor.as_fd().try_clone_to_owned()
 }
 
@@ -107,7 +107,7 @@ mod tests {
 
     use super::*;
 
-    /// Much more than fits, both ways at once.
+    /// Sends much more than fits into the buffers, both ways at once.
     async fn carries_everything(one: Duplex, other: Duplex) {
         let sent: Vec<u8> = (0..3_000_000u32).map(|at| (at / 7) as u8).collect();
         let ((mut read_one, mut write_one), (mut read_other, mut write_other)) = (split(one), split(other));
@@ -126,7 +126,7 @@ mod tests {
     #[tokio::test]
     async fn sockets_and_pipes_carry_everything() {
         let (one, other) = UnixStream::pair().unwrap();
-        let duplex = |socket: UnixStream| Duplex::new(copy(&socket).unwrap(), socket.into()).unwrap();
+        let duplex = |socket: UnixStream| Duplex::new(duplicate(&socket).unwrap(), socket.into()).unwrap();
         carries_everything(duplex(one), duplex(other)).await;
         let ((read_one, write_one), (read_other, write_other)) = (pipe().unwrap(), pipe().unwrap());
         let one = Duplex::new(read_one, write_other).unwrap();

@@ -1,7 +1,7 @@
 //! A pipe of text for platforms that decode a command's output as UTF-8: every line is base64 (RFC 4648 §4, padded).
 //!
-//! Where a line ends means nothing. Must stay true: nothing but ASCII is written; what is received is decoded as it
-//! arrives, so that no line needs memory; what is not base64 ends the pipe.
+//! A line may end after any group of four symbols. Must stay true: nothing but ASCII is written; received text is decoded
+//! as it arrives, so that no line is buffered; text that is not base64 ends the pipe.
 
 use std::io;
 use std::pin::Pin;
@@ -14,15 +14,15 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 pub(super) struct TextPipe<S> {
     stream: S,
     decoder: Decoder,
-    /// Decoded and not read yet.
+    /// Decoded bytes, of which the first `consumed` were read.
     received: Vec<u8>,
-    taken: usize,
-    /// Encoded, of which `written` bytes are sent.
+    consumed: usize,
+    /// Encoded text, of which the first `written` bytes are sent.
     encoded: Vec<u8>,
     written: usize,
 }
 
-/// Bytes in one line: the text of a line stays under 16 KiB.
+/// Bytes that are encoded in one line, so that the text of a line stays under 16 KiB.
 const MAX_LINE_BYTES: usize = 12 * 1024 - 3;
 /// Characters that are read at a time.
 const READ_BYTES: usize = 16 * 1024;
@@ -33,7 +33,7 @@ impl<S> TextPipe<S> {
             stream,
             decoder: Decoder::default(),
             received: Vec::new(),
-            taken: 0,
+            consumed: 0,
             encoded: Vec::new(),
             written: 0,
         }
@@ -47,26 +47,26 @@ impl<S: AsyncRead + Unpin> AsyncRead for TextPipe<S> {
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
         let this = &mut *self;
-        while this.taken == this.received.len() {
+        while this.consumed == this.received.len() {
             let mut text = [0; READ_BYTES];
             let mut space = ReadBuf::new(&mut text);
             ready!(Pin::new(&mut this.stream).poll_read(context, &mut space))?;
             this.received.clear();
-            this.taken = 0;
+            this.consumed = 0;
             if space.filled().is_empty() {
                 return Poll::Ready(this.decoder.finish());
             }
             this.decoder.decode(space.filled(), &mut this.received)?;
         }
-        let count = buffer.remaining().min(this.received.len() - this.taken);
-        buffer.put_slice(&this.received[this.taken..this.taken + count]);
-        this.taken += count;
+        let count = buffer.remaining().min(this.received.len() - this.consumed);
+        buffer.put_slice(&this.received[this.consumed..this.consumed + count]);
+        this.consumed += count;
         Poll::Ready(Ok(()))
     }
 }
 
 impl<S: AsyncWrite + Unpin> TextPipe<S> {
-    /// Sends what is encoded.
+    /// Sends the encoded text.
     fn poll_drain(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         while self.written < self.encoded.len() {
             let rest = &self.encoded[self.written..];
@@ -90,7 +90,7 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for TextPipe<S> {
         ready!(self.poll_drain(context))?;
         let count = bytes.len().min(MAX_LINE_BYTES);
         encode_line(&bytes[..count], &mut self.encoded);
-        // What does not fit now is sent by the next write or flush.
+        // Text that does not fit now is sent by the next write or flush.
         match self.poll_drain(context) {
             Poll::Ready(Err(error)) => Poll::Ready(Err(error)),
             Poll::Pending | Poll::Ready(Ok(())) => Poll::Ready(Ok(count)),
@@ -123,11 +123,11 @@ fn encode_line(bytes: &[u8], text: &mut Vec<u8>) {
     text.push(b'\n');
 }
 
-/// Four symbols at a time.
+/// Decodes base64, in groups of four symbols.
 #[derive(Debug, Default)]
 struct Decoder {
     bits: u32,
-    /// Symbols of the present group, padding included.
+    /// Symbols of the current group, padding included.
     symbols: usize,
     padding: usize,
 }
@@ -161,7 +161,7 @@ impl Decoder {
         Ok(())
     }
 
-    /// At the end of input.
+    /// Fails if the input ended within a group.
     fn finish(&self) -> io::Result<()> {
         if self.symbols == 0 { Ok(()) } else { Err(io::ErrorKind::UnexpectedEof.into()) }
     }
@@ -195,7 +195,7 @@ mod tests {
 
     /// The examples of RFC 4648 §10.
     #[test]
-    fn text_is_base64() {
+    fn lines_are_encoded_and_decoded_as_base64() {
         for (bytes, text) in [
             ("", ""),
             ("f", "Zg=="),
@@ -207,7 +207,7 @@ mod tests {
             assert_eq!(encoded(bytes.as_bytes()), format!("{text}\n"));
             assert_eq!(decoded(text).unwrap(), bytes.as_bytes());
         }
-        assert_eq!(decoded("Zg==\r\n\nZm8=\n").unwrap(), b"ffo", "lines are joined");
+        assert_eq!(decoded("Zg==\r\n\nZm8=\n").unwrap(), b"ffo", "line ends between groups are skipped");
         for text in ["Zg=", "Zg", "Z===", "=Zg=", "Zg=g", "Zm 9v", "Zm\n9v", "Zm-_", "é"] {
             assert!(decoded(text).is_err(), "{text:?}");
         }

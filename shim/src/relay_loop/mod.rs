@@ -1,7 +1,7 @@
-//! The one loop: waits for readiness, passes bytes to the [`RelayState`], writes its output.
+//! The relay's event loop: waits for readiness, passes bytes to the [`RelayState`], writes its output.
 //!
 //! One task owns everything. In the usual case a message costs one read and one write: what was read is forwarded
-//! in the same turn, without waiting for readiness first, and timers are only touched when an earlier one is needed.
+//! in the same iteration, without waiting for readiness first, and timers are only touched when an earlier one is needed.
 
 mod wait;
 
@@ -14,12 +14,12 @@ use relay_proto::frame::{Frame, FrameView};
 use relay_proto::limits::MAX_MESSAGE;
 use tokio::time::{Instant, Sleep, sleep_until, timeout};
 
-use crate::connection::{ConnectError, Connection, Opened};
-use crate::fork_sign::{Fork, ForkSign};
+use crate::connection::{ConnectError, Connection, OpenedConnection};
+use crate::fork_detector::{Fork, ForkDetector};
 use crate::lines::Lines;
-use crate::link::{Attempt, Dialer, Search};
+use crate::link::{Attempt, Dialer, EnrolmentWait};
 use crate::options::Options;
-use crate::relay_state::{Connected, RelayState};
+use crate::relay_state::{ConnectionAction, RelayState};
 use crate::stderr_log::StderrLog;
 use crate::stdio::Stdio;
 use crate::timing::Timing;
@@ -44,14 +44,14 @@ pub(crate) async fn run(
         input,
         output,
         log,
-        fork_sign: ForkSign::new(),
+        fork_detector: ForkDetector::new(),
     };
     let mut stop = pin!(stop);
     let mut alarm = pin!(sleep_until(Instant::now()));
-    while relay.turn(stop.as_mut(), alarm.as_mut()).await == Next::Continue {}
+    while relay.iterate(stop.as_mut(), alarm.as_mut()).await == Next::Continue {}
     relay.state.sidecar.fill();
-    relay.state.sidecar.goodbye();
-    // Bytes that cannot be written in this time are lost.
+    relay.state.sidecar.queue_goodbye();
+    // Bytes that cannot be written within the timeout are lost.
     let _ = timeout(goodbye_timeout, relay.flush()).await;
     Ok(())
 }
@@ -65,10 +65,10 @@ struct Relay {
     input: Stdio,
     output: Stdio,
     log: StderrLog,
-    fork_sign: ForkSign,
+    fork_detector: ForkDetector,
 }
 
-/// Whether the loop continues. It exits when the harness has closed stdin or stdout, or at a stop.
+/// Whether the loop continues. It exits when the harness has closed stdin or stdout, or when `stop` resolves.
 #[derive(Eq, PartialEq)]
 enum Next {
     Continue,
@@ -77,7 +77,11 @@ enum Next {
 
 impl Relay {
     /// Waits for events and handles them.
-    async fn turn(&mut self, stop: Pin<&mut impl Future<Output = ()>>, mut alarm: Pin<&mut Sleep>) -> Next {
+    async fn iterate(
+        &mut self,
+        stop: Pin<&mut impl Future<Output = ()>>,
+        mut alarm: Pin<&mut Sleep>,
+    ) -> Next {
         self.start_attempt();
         if self.write() == Next::Exit {
             return Next::Exit;
@@ -97,13 +101,13 @@ impl Relay {
         next
     }
 
-    /// The order matters: what was written or read belongs to the previous connection, not to a new one; and what was
-    /// written must be consumed first, even if the loop then ends.
+    /// The order matters: bytes that were written or read belong to the previous connection, not to a new one; and written
+    /// bytes must be consumed first, even if the loop then ends.
     fn handle(&mut self, events: Events) -> Next {
         let now = Instant::now();
         match events.sent_to_sidecar {
             Some(Ok(count)) => self.state.sidecar.output.consume(count),
-            Some(Err(error)) => self.lost(format!("write to the sidecar: {error}"), now),
+            Some(Err(error)) => self.connection_lost(format!("write to the sidecar: {error}"), now),
             None => {}
         }
         match events.sent_to_harness {
@@ -115,9 +119,9 @@ impl Relay {
             return Next::Exit;
         }
         match events.frames {
-            Some(Ok(count @ 1..)) => self.frames(count, now),
-            Some(Ok(0)) => self.lost("the sidecar closed the connection".into(), now),
-            Some(Err(error)) => self.lost(format!("read from the sidecar: {error}"), now),
+            Some(Ok(count @ 1..)) => self.read_frames(count, now),
+            Some(Ok(0)) => self.connection_lost("the sidecar closed the connection".into(), now),
+            Some(Err(error)) => self.connection_lost(format!("read from the sidecar: {error}"), now),
             None => {}
         }
         match events.lines {
@@ -136,12 +140,12 @@ impl Relay {
             }
             None => {}
         }
-        if events.alarm && self.state.tick(now) == Connected::Close {
+        if events.alarm && self.state.tick(now) == ConnectionAction::Close {
             self.close();
         }
         if let Some(result) = events.connected {
             self.attempt = None;
-            self.connected(result, now);
+            self.attempt_ended(result, now);
         }
         Next::Continue
     }
@@ -156,38 +160,39 @@ impl Relay {
         }
     }
 
-    fn connected(&mut self, result: Result<Opened, ConnectError>, now: Instant) {
+    fn attempt_ended(&mut self, result: Result<OpenedConnection, ConnectError>, now: Instant) {
         match result {
-            Ok(Opened { connection, proof, held, .. }) => {
+            Ok(OpenedConnection { connection, proof, held_key, .. }) => {
                 if self.connection.is_some() {
-                    self.lost("the sidecar connected again".into(), now);
+                    self.connection_lost("the sidecar connected again".into(), now);
                 }
-                if self.fork_sign.check() == Fork::Yes {
-                    // The original has the link. What this copy had sent may have run.
+                if self.fork_detector.check() == Fork::Yes {
+                    // The link belongs to the original sandbox. What this copy had sent may have run.
                     self.state.restart_link();
                 }
-                self.dialer.opened(held);
+                self.dialer.opened(held_key);
                 self.connection = Some(connection);
                 self.state.sidecar.connected(proof, now);
             }
             // Another peer failed to authenticate at the port of a shim that is connected.
             Err(error) if self.connection.is_some() => self.log.warn_once(error.to_string()),
-            Err(error) if error.is_final() => self.state.give_up(&error.to_string()),
+            Err(error) if error.is_final() => self.state.stop_connecting(&error.to_string()),
             Err(error) => self.state.sidecar.disconnected(error.to_string(), now),
         }
-        self.retry_if_searching(now);
+        self.retry_if_waiting_for_enrolment(now);
     }
 
-    fn frames(&mut self, count: usize, now: Instant) {
+    /// Handles the frames in the `count` bytes that were received.
+    fn read_frames(&mut self, count: usize, now: Instant) {
         let Some(connection) = &mut self.connection else { return };
         connection.decoder.filled(count);
         self.state.sidecar.bytes_received();
         loop {
             match connection.decoder.next_view() {
                 Ok(Some(mut frame)) => {
-                    let other = use_other_enrolment(&mut self.dialer, &mut frame);
-                    if self.state.frame(frame, now) == Connected::Close {
-                        if other == OtherEnrolment::Yes {
+                    let enrolment_change = use_other_enrolment(&mut self.dialer, &mut frame);
+                    if self.state.frame(frame, now) == ConnectionAction::Close {
+                        if enrolment_change == EnrolmentChange::Yes {
                             self.state.restart_link();
                         }
                         break;
@@ -207,12 +212,12 @@ impl Relay {
             }
         }
         self.close();
-        self.retry_if_searching(now);
+        self.retry_if_waiting_for_enrolment(now);
     }
 
-    /// A shim that was refused for good may get a new enrolment while it runs.
-    fn retry_if_searching(&mut self, now: Instant) {
-        if self.dialer.search() == Search::ForAnEnrolment {
+    /// Schedules another attempt if the shim was refused for good: it may get a new enrolment while it runs.
+    fn retry_if_waiting_for_enrolment(&mut self, now: Instant) {
+        if self.dialer.enrolment_wait() == EnrolmentWait::Yes {
             self.state.sidecar.retry_after_refusal(now);
         }
     }
@@ -222,7 +227,7 @@ impl Relay {
         self.dialer.disconnected();
     }
 
-    fn lost(&mut self, why: String, now: Instant) {
+    fn connection_lost(&mut self, why: String, now: Instant) {
         self.close();
         self.state.sidecar.disconnected(why, now);
     }
@@ -236,7 +241,7 @@ impl Relay {
             match connection.stream.try_write(self.state.sidecar.output.waiting()) {
                 Ok(0) => break,
                 Ok(count) => self.state.sidecar.output.consume(count),
-                Err(error) => self.lost(format!("write to the sidecar: {error}"), Instant::now()),
+                Err(error) => self.connection_lost(format!("write to the sidecar: {error}"), Instant::now()),
             }
             self.state.sidecar.fill();
         }
@@ -267,21 +272,21 @@ impl Relay {
     }
 }
 
-/// Whether there is another enrolment to connect with.
+/// Whether the next attempt uses another enrolment.
 #[derive(Clone, Copy, Eq, PartialEq)]
-enum OtherEnrolment {
+enum EnrolmentChange {
     No,
     Yes,
 }
 
-/// A final refusal is turned into a retry if the sandbox was enrolled again meanwhile.
-fn use_other_enrolment(dialer: &mut Dialer, frame: &mut FrameView<'_>) -> OtherEnrolment {
-    let FrameView::Control(frame) = frame else { return OtherEnrolment::No };
+/// Turns a final refusal in `frame` into a retry if there is another enrolment to try.
+fn use_other_enrolment(dialer: &mut Dialer, frame: &mut FrameView<'_>) -> EnrolmentChange {
+    let FrameView::Control(frame) = frame else { return EnrolmentChange::No };
     let (Frame::Refusal(Refusal { code, retry, .. }) | Frame::Goodbye(Goodbye { code, retry, .. })) =
         &mut **frame
     else {
-        return OtherEnrolment::No;
+        return EnrolmentChange::No;
     };
     let before = std::mem::replace(retry, dialer.refused(code, *retry));
-    if before == *retry { OtherEnrolment::No } else { OtherEnrolment::Yes }
+    if before == *retry { EnrolmentChange::No } else { EnrolmentChange::Yes }
 }

@@ -1,4 +1,4 @@
-//! Waits for events: bytes to read, room to write, a new connection, a deadline, or the stop.
+//! Waits for events: bytes to read, room to write, a new connection, a deadline, or `stop`.
 
 use std::future::{Future, poll_fn};
 use std::io;
@@ -8,18 +8,20 @@ use std::task::Poll;
 use tokio::time::{Instant, Sleep};
 
 use super::Relay;
-use crate::connection::{ConnectError, Connection, Opened};
+use crate::connection::{ConnectError, Connection, OpenedConnection};
 use crate::stream::Stream;
 
-/// The events since the last turn; there is at least one.
+/// The events of one iteration; there is at least one.
 pub(super) struct Events {
     pub(super) stop: bool,
     pub(super) sent_to_sidecar: Option<io::Result<usize>>,
     pub(super) sent_to_harness: Option<io::Result<usize>>,
+    /// Bytes read from the sidecar.
     pub(super) frames: Option<io::Result<usize>>,
+    /// Bytes read from the harness.
     pub(super) lines: Option<io::Result<usize>>,
     pub(super) alarm: bool,
-    pub(super) connected: Option<Result<Opened, ConnectError>>,
+    pub(super) connected: Option<Result<OpenedConnection, ConnectError>>,
 }
 
 impl Relay {
@@ -49,7 +51,7 @@ impl Relay {
         let mut write_lines = pin!(output.write(to_harness.waiting()));
         let has_lines = !to_harness.is_empty();
         let mut reader = reader.filter(|_| accepts_frames);
-        // Everything that is ready is taken in one turn, so that a source that is always ready starves no other.
+        // Everything that is ready is handled in one iteration, so that a source that is always ready starves no other.
         poll_fn(|context| {
             let events = Events {
                 stop: stop.as_mut().poll(context).is_ready(),

@@ -38,7 +38,7 @@ impl Backlog {
         Some(message)
     }
 
-    /// Takes out the request with this id, if it waits.
+    /// Removes the request with this id, if it waits.
     pub(super) fn remove(&mut self, id: &IdValue) {
         let Self { waiting, bytes } = self;
         waiting.retain(|message| match message {

@@ -1,4 +1,4 @@
-//! Lines from the harness: read, remembered, and forwarded byte for byte.
+//! Handles lines from the harness: records their requests and forwards them byte for byte.
 
 use std::ops::Range;
 
@@ -11,22 +11,22 @@ use super::backlog::Queued;
 use super::harness_side::{MAX_BACKLOG, Reach};
 use super::sidecar_side::Phase;
 use super::{RelayState, ServerReplay};
-use crate::answer::Answer;
 use crate::lines::Line;
 use crate::pending::{MAX_PENDING, RequestLocation};
+use crate::shim_error::ShimError;
 
 impl RelayState {
-    /// Takes one line.
+    /// Handles one line.
     pub(crate) fn line(&mut self, line: Line<'_>, now: Instant) {
         match line {
             Line::TooLarge { id } => {
-                let answer = Answer::too_large(self.max_message);
-                self.harness.refuse_line(id.as_deref(), &answer);
+                let error = ShimError::message_too_large(self.max_message);
+                self.harness.refuse_line(id.as_deref(), &error);
             }
             Line::Whole(line) => match envelope::read(line, Strictness::Envelope) {
                 Ok(envelope) => self.message(line, envelope, now),
                 Err(malformed) => {
-                    self.harness.refuse_line(malformed.id.as_deref(), &Answer::malformed(&malformed));
+                    self.harness.refuse_line(malformed.id.as_deref(), &ShimError::malformed(&malformed));
                 }
             },
         }
@@ -45,7 +45,7 @@ impl RelayState {
                 {
                     return;
                 }
-                self.harness.replay.notification(line, &method);
+                self.harness.replay.record_notification(line, &method);
                 self.forward(line);
             }
             // A response to a process that is gone must not reach the one that replaced it.
@@ -64,18 +64,22 @@ impl RelayState {
     ) {
         let value = id.value();
         if self.harness.pending.contains(&value) || self.harness.replay.is_own(&value) {
-            return self.harness.write_line(&Answer::id_in_flight().to(None));
+            return self.harness.write_line(&ShimError::id_in_flight().to_response(None));
         }
-        if let Phase::Refused { answer, .. } = &self.sidecar.phase {
-            return self.harness.write_line(&answer.to(Some(id.raw)));
+        if let Phase::Refused { error, .. } = &self.sidecar.phase {
+            return self.harness.write_line(&error.to_response(Some(id.raw)));
         }
         if line.len() > self.max_message {
-            return self.harness.write_line(&Answer::too_large(self.max_message).to(Some(id.raw)));
+            return self
+                .harness
+                .write_line(&ShimError::message_too_large(self.max_message).to_response(Some(id.raw)));
         }
         if self.harness.pending.len() >= MAX_PENDING {
-            return self.harness.write_line(&Answer::too_many(MAX_PENDING).to(Some(id.raw)));
+            return self
+                .harness
+                .write_line(&ShimError::too_many_requests(MAX_PENDING).to_response(Some(id.raw)));
         }
-        self.harness.replay.request(line, id, method, params);
+        self.harness.replay.record_request(line, id, method, params);
         let shim_wait = mcp::lookup(method).map_or(ShimWait::Call, |method| method.shim_wait);
         if self.can_send() {
             let first = self.sidecar.outbox.push(line, MaybeRan::No);
@@ -88,12 +92,13 @@ impl RelayState {
         }
     }
 
-    /// Forwards a notification or a response. It is dropped if there is no link and the backlog is full.
+    /// Forwards a notification or a response. It is dropped if it is too large, if the sidecar refused the shim, if the
+    /// server did not accept the replay, or if there is no link and the backlog is full.
     fn forward(&mut self, line: &[u8]) {
         if line.len() > self.max_message || matches!(self.sidecar.phase, Phase::Refused { .. }) {
             return;
         }
-        // The server did not accept the replay, so no process can take this. The next request repeats the replay.
+        // The server did not accept the replay, so no process can receive this line. The next request repeats the replay.
         if self.sidecar.is_up() && self.server_replay == ServerReplay::Pending {
             return;
         }
@@ -127,12 +132,13 @@ impl RelayState {
         let Some(request) = request else { return };
         let Some(bytes) = request.bytes.as_deref() else { return };
         if bytes.len() > self.max_message {
-            let line = Answer::too_large(self.max_message).to(Some(request.id.as_bytes()));
+            let line =
+                ShimError::message_too_large(self.max_message).to_response(Some(request.id.as_bytes()));
             self.harness.pending.remove(id);
             return self.harness.write_line(&line);
         }
         let first = self.sidecar.outbox.push(bytes, request.maybe_ran.clone());
-        self.harness.pending.sent(id, first, self.sidecar.outbox.last());
+        self.harness.pending.mark_sent(id, first, self.sidecar.outbox.last());
     }
 
     fn can_send(&self) -> bool {

@@ -1,4 +1,4 @@
-//! Frames from the sidecar: the handshake, messages for the harness, and the end.
+//! Handles frames from the sidecar: the handshake, messages for the harness, and the end of the link.
 
 use std::borrow::Cow;
 use std::ops::Range;
@@ -15,9 +15,9 @@ use relay_proto::{json, mcp};
 use tokio::time::Instant;
 
 use super::RelayState;
-use super::sidecar_side::{Connected, Link, Phase, Up, Welcomed};
-use crate::answer::{Answer, version_difference};
+use super::sidecar_side::{ConnectionAction, Link, Phase, Up, Welcomed};
 use crate::pending::Request;
+use crate::shim_error::{ShimError, describe_version_difference};
 
 /// The sidecar broke the protocol: the connection and the link are over.
 #[derive(Debug, thiserror::Error)]
@@ -27,42 +27,42 @@ enum ProtocolViolation {
     #[error("it sent an unexpected frame")]
     UnexpectedFrame,
     #[error("the id of its link has {0} bytes")]
-    LinkId(usize),
+    InvalidLinkId(usize),
     #[error("it resumed a link that the shim did not ask for")]
-    Resumed,
+    UnrequestedResume,
     #[error("it chose version {0}, which was not offered")]
-    Version(u16),
+    UnofferedVersion(u16),
 }
 
 impl RelayState {
-    /// Takes one frame.
-    pub(crate) fn frame(&mut self, frame: FrameView<'_>, now: Instant) -> Connected {
+    /// Handles one frame.
+    pub(crate) fn frame(&mut self, frame: FrameView<'_>, now: Instant) -> ConnectionAction {
         let result = match (&self.sidecar.phase, frame) {
             (Phase::AwaitingWelcome { .. }, FrameView::Control(frame)) => self.before_welcome(*frame, now),
             (Phase::AwaitingWelcome { .. }, FrameView::Message(_)) => Err(ProtocolViolation::UnexpectedFrame),
             (Phase::Up(_), FrameView::Control(frame)) => self.control(*frame, now),
             (Phase::Up(_), FrameView::Message(part)) => self.part(part, now),
-            (Phase::Down | Phase::Refused { .. }, _) => Ok(Connected::Close),
+            (Phase::Down | Phase::Refused { .. }, _) => Ok(ConnectionAction::Close),
         };
         result.unwrap_or_else(|violation| {
             self.sidecar.disconnected(format!("the sidecar broke the relay protocol: {violation}"), now);
             self.restart_link();
-            Connected::Close
+            ConnectionAction::Close
         })
     }
 
-    /// The bytes are not a frame.
+    /// Handles bytes that are not a frame.
     pub(crate) fn undecodable(&mut self, error: &DecodeError, now: Instant) {
         if let DecodeError::OtherVersion { ours, theirs } = error {
             let again = now + self.sidecar.timing.longest_retry_idle;
-            let why = version_difference(*ours, *theirs);
-            return self.refuse(Answer::version_refused(&why), Some(again));
+            let why = describe_version_difference(*ours, *theirs);
+            return self.refuse(ShimError::version_refused(&why), Some(again));
         }
         self.sidecar.disconnected(error.to_string(), now);
         self.restart_link();
     }
 
-    fn before_welcome(&mut self, frame: Frame, now: Instant) -> Result<Connected, ProtocolViolation> {
+    fn before_welcome(&mut self, frame: Frame, now: Instant) -> Result<ConnectionAction, ProtocolViolation> {
         match frame {
             Frame::Welcome(welcome) => self.welcome(welcome, now),
             Frame::Refusal(refusal) => Ok(self.refused(&refusal.code, &refusal.message, refusal.retry, now)),
@@ -71,7 +71,7 @@ impl RelayState {
         }
     }
 
-    fn part(&mut self, part: PartView<'_>, now: Instant) -> Result<Connected, ProtocolViolation> {
+    fn part(&mut self, part: PartView<'_>, now: Instant) -> Result<ConnectionAction, ProtocolViolation> {
         self.sidecar.backoff.succeeded();
         if part.flags.more == More::Follows {
             self.free_spare_at = Some(now + self.sidecar.timing.keep_spare_buffer);
@@ -85,12 +85,12 @@ impl RelayState {
         if let Phase::Up(up) = &mut self.sidecar.phase
             && up.acknowledge_at.is_none()
         {
-            up.acknowledge_at = Some(now + self.sidecar.timing.acknowledge);
+            up.acknowledge_at = Some(now + self.sidecar.timing.acknowledge_delay);
         }
-        Ok(Connected::Keep)
+        Ok(ConnectionAction::Keep)
     }
 
-    fn control(&mut self, frame: Frame, now: Instant) -> Result<Connected, ProtocolViolation> {
+    fn control(&mut self, frame: Frame, now: Instant) -> Result<ConnectionAction, ProtocolViolation> {
         self.sidecar.backoff.succeeded();
         match frame {
             Frame::Ack(ack) => {
@@ -101,7 +101,7 @@ impl RelayState {
             Frame::Pong => {}
             Frame::Goodbye(goodbye) => {
                 self.ended(&goodbye.code, &goodbye.message, goodbye.retry, now);
-                return Ok(Connected::Close);
+                return Ok(ConnectionAction::Close);
             }
             Frame::Hello(_)
             | Frame::Message(_)
@@ -111,21 +111,21 @@ impl RelayState {
                 return Err(ProtocolViolation::UnexpectedFrame);
             }
         }
-        Ok(Connected::Keep)
+        Ok(ConnectionAction::Keep)
     }
 
-    fn welcome(&mut self, welcome: Welcome, now: Instant) -> Result<Connected, ProtocolViolation> {
+    fn welcome(&mut self, welcome: Welcome, now: Instant) -> Result<ConnectionAction, ProtocolViolation> {
         if welcome.version != VERSION {
-            return Err(ProtocolViolation::Version(welcome.version));
+            return Err(ProtocolViolation::UnofferedVersion(welcome.version));
         }
         // The id is sent back with requests that may have run, in a field of this size.
         if !(1..=MAX_LINK_ID).contains(&welcome.link.len()) {
-            return Err(ProtocolViolation::LinkId(welcome.link.len()));
+            return Err(ProtocolViolation::InvalidLinkId(welcome.link.len()));
         }
         match welcome.resumed {
             Resumed::Resumed => {
                 if self.sidecar.link.as_ref().is_none_or(|link| link.name != welcome.link) {
-                    return Err(ProtocolViolation::Resumed);
+                    return Err(ProtocolViolation::UnrequestedResume);
                 }
                 self.sidecar.outbox.resume(welcome.received, welcome.window)?;
                 self.sidecar.inbox.resume();
@@ -151,47 +151,47 @@ impl RelayState {
         self.send_backlog();
         // In the same write as the confirmation.
         self.sidecar.outbox.take_ready(self.sidecar.output.back());
-        Ok(Connected::Keep)
+        Ok(ConnectionAction::Keep)
     }
 
-    /// The sidecar refuses this shim, for now or for good.
-    fn refused(&mut self, code: &str, message: &str, retry: Retry, now: Instant) -> Connected {
-        let answer = Answer::from_sidecar(code, message);
+    /// The sidecar refused this shim, for now or for good.
+    fn refused(&mut self, code: &str, message: &str, retry: Retry, now: Instant) -> ConnectionAction {
+        let error = ShimError::from_sidecar(code, message);
         match retry {
-            Retry::Never => self.refuse(answer, None),
+            Retry::Never => self.refuse(error, None),
             Retry::AfterMs(pause) => {
                 self.sidecar.disconnected(
-                    format!("the sidecar said {}: {}", answer.code.as_str(), answer.sentence),
+                    format!("the sidecar refused with {}: {}", error.code.as_str(), error.sentence),
                     now,
                 );
                 // Another shim has the link: asking for it again cannot succeed.
-                if answer.code == Code::CloneRefused {
+                if error.code == Code::CloneRefused {
                     self.restart_link();
                 }
-                self.sidecar.backoff.not_before(now + bounded(pause));
+                self.sidecar.backoff.not_before(now + bounded_pause(pause));
             }
         }
-        Connected::Close
+        ConnectionAction::Close
     }
 
-    /// The sidecar ends the link. What was handed out may have run.
+    /// The sidecar ended the link. Requests that were handed out may have run.
     fn ended(&mut self, code: &str, message: &str, retry: Retry, now: Instant) {
-        let answer = Answer::from_sidecar(code, message);
-        self.sidecar.disconnected(answer.sentence.clone(), now);
+        let error = ShimError::from_sidecar(code, message);
+        self.sidecar.disconnected(error.sentence.clone(), now);
         self.restart_link();
-        self.harness.answer_each(&answer, Request::may_run);
+        self.harness.respond_to_matching(&error, Request::may_run);
         match retry {
-            Retry::Never => self.refuse(answer, None),
-            Retry::AfterMs(pause) => self.sidecar.backoff.not_before(now + bounded(pause)),
+            Retry::Never => self.refuse(error, None),
+            Retry::AfterMs(pause) => self.sidecar.backoff.not_before(now + bounded_pause(pause)),
         }
     }
 
-    /// One whole message for the harness. A response that the harness no longer waits for is dropped.
+    /// Writes one whole message to the harness. A response that the harness no longer waits for is dropped.
     fn deliver(&mut self, message: Cow<'_, [u8]>) {
         let is_wanted = match envelope::read(&message, Strictness::Envelope) {
             Ok(envelope) => match envelope.kind {
                 Kind::Response { id: Some(id), outcome } => {
-                    self.response(&id.value(), outcome, &message, envelope.body)
+                    self.handle_response(&id.value(), outcome, &message, envelope.body)
                 }
                 Kind::Request { id, .. } => {
                     self.harness.server_requests.insert(&id);
@@ -209,11 +209,11 @@ impl RelayState {
             },
             Err(malformed) => {
                 if let Some(raw) = malformed.id.as_deref() {
-                    let unknown = Answer::outcome_unknown("its answer could not be read");
+                    let unknown = ShimError::outcome_unknown("its response could not be read");
                     let id = Id { raw, span: 0..0 }.value();
                     match self.harness.replay.is_own(&id) {
-                        true => self.own_response(&id, Outcome::Error, &[], None),
-                        false => self.harness.answer(&id, &unknown, &unknown),
+                        true => self.handle_own_response(&id, Outcome::Error, &[], None),
+                        false => self.harness.respond_with_error(&id, &unknown, &unknown),
                     }
                 }
                 false
@@ -227,8 +227,8 @@ impl RelayState {
         }
     }
 
-    /// Whether this response is for the harness, which still waits for it.
-    fn response(
+    /// Handles a response of the server. Returns whether the harness still waits for it.
+    fn handle_response(
         &mut self,
         id: &IdValue,
         outcome: Outcome,
@@ -236,14 +236,14 @@ impl RelayState {
         body: Option<Range<usize>>,
     ) -> bool {
         if self.harness.replay.is_own(id) {
-            self.own_response(id, outcome, message, body);
+            self.handle_own_response(id, outcome, message, body);
             return false;
         }
         self.harness.take_response(id, outcome, message, body)
     }
 }
 
-/// A sidecar may ask for a pause of an hour at most.
-fn bounded(pause: u64) -> Duration {
+/// Limits the pause that a sidecar asks for to an hour.
+fn bounded_pause(pause: u64) -> Duration {
     Duration::from_millis(pause.min(60 * 60 * 1000))
 }

@@ -2,25 +2,25 @@
 
 use tokio::time::Instant;
 
-use super::sidecar_side::{Attempt, Phase};
+use super::sidecar_side::{AttemptState, Phase};
 use super::{RelayState, ServerReplay};
-use crate::answer::Answer;
+use crate::shim_error::ShimError;
 
 impl RelayState {
-    /// Connecting will never succeed: answers every request with the reason.
-    pub(crate) fn give_up(&mut self, why: &str) {
-        self.sidecar.attempt = Attempt::None;
-        self.refuse(Answer::relay_unavailable(why), None);
+    /// Answers every request with the reason why connecting will never succeed.
+    pub(crate) fn stop_connecting(&mut self, why: &str) {
+        self.sidecar.attempt = AttemptState::None;
+        self.refuse(ShimError::relay_unavailable(why), None);
     }
 
-    /// The contents of the `Welcome` could not be stored. So it must not be confirmed, and there is no link.
+    /// Ends the link because the contents of its `Welcome` could not be stored: the `Welcome` must not be confirmed.
     pub(crate) fn welcome_not_stored(&mut self, why: String, now: Instant) {
         self.sidecar.disconnected(why, now);
         self.restart_link();
     }
 
-    /// The link is over. Requests that were sent on it are sent again first, marked as possibly run; a new server
-    /// process is first sent the handshake and settings of the old one (see `server_replay`).
+    /// Ends the link. Its requests are queued for the next link, those that were handed out marked as possibly run. The
+    /// next link's server process first gets the handshake and settings of the old process (see `server_replay`).
     pub(crate) fn restart_link(&mut self) {
         let had_link = self.sidecar.link.is_some();
         self.forget_link();
@@ -29,18 +29,18 @@ impl RelayState {
         }
     }
 
-    /// No sidecar will accept requests: answers all waiting ones and every later one.
-    pub(super) fn refuse(&mut self, answer: Answer, again: Option<Instant>) {
+    /// Answers all waiting requests and every later one with `error`. The next attempt to connect is at `again`, if ever.
+    pub(super) fn refuse(&mut self, error: ShimError, again: Option<Instant>) {
         self.forget_link();
-        self.harness.answer_each(&answer, |_| true);
+        self.harness.respond_to_matching(&error, |_| true);
         self.harness.backlog.clear();
-        self.sidecar.unreported = Some(format!("{}: {}", answer.code.as_str(), answer.sentence));
-        self.sidecar.problem = answer.sentence.clone();
-        self.sidecar.phase = Phase::Refused { answer, again };
+        self.sidecar.unreported = Some(format!("{}: {}", error.code.as_str(), error.sentence));
+        self.sidecar.problem = error.sentence.clone();
+        self.sidecar.phase = Phase::Refused { error, again };
     }
 
-    /// The link cannot be resumed: what it carried is sent again on another, or answered. Its server process is gone,
-    /// and so are the requests that the process sent to the harness.
+    /// Forgets a link that cannot be resumed. Its sent requests are marked as queued, and the requests that its server
+    /// process sent to the harness are cancelled, because the process is gone.
     fn forget_link(&mut self) {
         self.harness.cancel_server_requests();
         if let Some(link) = &self.sidecar.link {

@@ -1,18 +1,19 @@
-//! What to do with a line from the harness, a frame from the sidecar, or a deadline. No I/O and no clock of its own.
+//! Decides what to do with a line from the harness, a frame from the sidecar, or a deadline, without I/O and without a
+//! clock.
 //!
 //! | module | what it holds |
 //! |---|---|
 //! | `harness_side`, `backlog` | lines to write, requests without a response, messages that wait for a link |
 //! | `sidecar_side` | the connection and its link: phases, numbering, heartbeats, when to connect again |
-//! | `from_harness`, `from_sidecar` | what a line does, what a frame does |
+//! | `from_harness`, `from_sidecar` | handling of a line, and of a frame |
 //! | `link_end` | what happens to requests when a link ends, or connecting fails for good |
 //! | `server_replay` | replaying handshake and settings to a new server process |
-//! | `deadlines` | what is due when |
+//! | `deadlines` | when the next action is due |
 //!
 //! Both sides leave bytes in their `output`, which the loop writes.
 //!
-//! What must stay true: a request that the shim answers with "did not run" is in no outbox, so that nothing runs it
-//! later; a request that was handed out and whose link is over is `outcome_unknown`; and each has one answer.
+//! What must stay true: a request that the shim answers with "did not run" is in no outbox, so that it cannot run later; a
+//! call that was handed out is never answered with "did not run"; and each request has one response.
 
 mod backlog;
 mod deadlines;
@@ -32,7 +33,7 @@ use relay_proto::name::Name;
 use tokio::time::Instant;
 
 pub(crate) use harness_side::HarnessSide;
-pub(crate) use sidecar_side::{Connected, SidecarSide};
+pub(crate) use sidecar_side::{ConnectionAction, SidecarSide};
 
 use crate::timing::Timing;
 
@@ -44,7 +45,7 @@ pub(crate) struct RelayState {
     server_replay: ServerReplay,
     /// The sidecar's limit for a message.
     max_message: usize,
-    /// When memory that was kept for another long message is freed.
+    /// When the buffer that is retained for another long message is freed.
     free_spare_at: Option<Instant>,
 }
 
@@ -52,7 +53,7 @@ pub(crate) struct RelayState {
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 enum ServerReplay {
     Done,
-    /// The handshake was repeated and has no response yet: everything else waits.
+    /// The handshake was sent again and has no response yet: everything else waits.
     InProgress,
     /// To be done before the next request.
     Pending,

@@ -12,15 +12,15 @@ use relay_proto::limits::{DEFAULT_WINDOW, VERSION};
 use relay_proto::name::Name;
 use tokio::time::Instant;
 
-use crate::answer::Answer;
 use crate::options::SOFTWARE;
-use crate::pacing::{ReconnectBackoff, Waiting};
 use crate::queue::Queue;
+use crate::reconnect_backoff::{ReconnectBackoff, Waiting};
+use crate::shim_error::ShimError;
 use crate::timing::Timing;
 
 /// The largest message accepted. The sidecar enforces its own limit; this one guards against a faulty sidecar.
 const MAX_INCOMING: usize = 64 * 1024 * 1024;
-/// Heartbeats in a row without a byte received, after which the connection is given up.
+/// The number of heartbeats in a row without a byte received after which the connection is closed.
 const DEAD_AFTER: u32 = 3;
 
 #[derive(Debug)]
@@ -31,7 +31,7 @@ pub(crate) struct SidecarSide {
     /// The server that Hello asks for.
     server: Option<Name>,
     pub(super) phase: Phase,
-    pub(super) attempt: Attempt,
+    pub(super) attempt: AttemptState,
     pub(super) backoff: ReconnectBackoff,
     /// The link to resume.
     pub(super) link: Option<Link>,
@@ -39,9 +39,9 @@ pub(crate) struct SidecarSide {
     pub(super) inbox: Inbox,
     /// A `Welcome` that the loop has not handled yet.
     pub(super) welcomed: Option<Welcomed>,
-    /// Since when there is no connection.
-    pub(super) lost: Instant,
-    /// Why there is none.
+    /// When the last working connection was lost, or else when the shim started.
+    pub(super) lost_at: Instant,
+    /// Why there is no connection.
     pub(super) problem: String,
     /// A problem that was not reported yet.
     pub(super) unreported: Option<String>,
@@ -50,7 +50,7 @@ pub(crate) struct SidecarSide {
 /// What the loop does with the connection.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 #[must_use]
-pub(crate) enum Connected {
+pub(crate) enum ConnectionAction {
     Close,
     Keep,
 }
@@ -62,37 +62,43 @@ pub(crate) struct Welcomed {
     pub(crate) epoch: Option<Epoch>,
 }
 
+/// The phase of the connection.
 #[derive(Debug)]
 pub(super) enum Phase {
+    /// There is no connection.
     Down,
     /// Hello was sent.
     AwaitingWelcome {
-        give_up: Instant,
+        deadline: Instant,
     },
     Up(Up),
-    /// Every request is answered at once; `again` is when to connect again, if ever.
+    /// Every request is answered at once with `error`; `again` is when to connect again, if ever.
     Refused {
-        answer: Answer,
+        error: ShimError,
         again: Option<Instant>,
     },
 }
 
 /// Whether the loop is opening a connection.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(super) enum Attempt {
+pub(super) enum AttemptState {
     None,
     UnderWay,
 }
 
+/// A connection after its Welcome.
 #[derive(Debug)]
 pub(super) struct Up {
+    /// The interval of heartbeats.
     pub(super) heartbeat: Option<Duration>,
     pub(super) next_beat: Instant,
     /// Whether anything was received since the last heartbeat.
     pub(super) received: bool,
+    /// Whether anything was sent since the last heartbeat.
     pub(super) sent: bool,
+    /// Heartbeats in a row without a byte received.
     pub(super) silent_beats: u32,
-    /// When an acknowledgement is sent by itself.
+    /// When an acknowledgement is sent, if no other frame is sent before.
     pub(super) acknowledge_at: Option<Instant>,
 }
 
@@ -109,13 +115,13 @@ impl SidecarSide {
             timing,
             server,
             phase: Phase::Down,
-            attempt: Attempt::None,
+            attempt: AttemptState::None,
             backoff: ReconnectBackoff::new(now),
             link: None,
             outbox: Outbox::new(DEFAULT_WINDOW),
             inbox: Inbox::new(MAX_INCOMING, DEFAULT_WINDOW),
             welcomed: None,
-            lost: now,
+            lost_at: now,
             problem: "no sidecar was reached".into(),
             unreported: None,
         }
@@ -131,7 +137,7 @@ impl SidecarSide {
     }
 
     pub(super) fn should_connect(&self, now: Instant, waiting: Waiting) -> bool {
-        if self.attempt == Attempt::UnderWay {
+        if self.attempt == AttemptState::UnderWay {
             return false;
         }
         match &self.phase {
@@ -145,14 +151,14 @@ impl SidecarSide {
         self.backoff.next_attempt(waiting, &self.timing)
     }
 
-    /// The loop is connecting; [`Self::connected`] or [`Self::disconnected`] follows.
+    /// Records that the loop is connecting; [`Self::connected`] or [`Self::disconnected`] follows.
     pub(crate) fn connecting(&mut self) {
-        self.attempt = Attempt::UnderWay;
+        self.attempt = AttemptState::UnderWay;
     }
 
-    /// A connection is open: sends Hello.
+    /// Queues Hello for a connection that is open.
     pub(crate) fn connected(&mut self, proof: Proof, now: Instant) {
-        self.attempt = Attempt::None;
+        self.attempt = AttemptState::None;
         let resume = self.link.as_ref().map(|link| Resume {
             link: link.name.clone(),
             token: link.token.clone(),
@@ -170,12 +176,12 @@ impl SidecarSide {
         self.output.clear();
         self.output.back().extend_from_slice(PREFACE);
         Frame::Hello(hello).encode(self.output.back());
-        self.phase = Phase::AwaitingWelcome { give_up: now + self.timing.welcome };
+        self.phase = Phase::AwaitingWelcome { deadline: now + self.timing.welcome_timeout };
     }
 
-    /// There is no connection, or no longer one. The link stays, to be resumed.
+    /// Records that there is no connection, or no longer one. The link stays, to be resumed.
     pub(crate) fn disconnected(&mut self, why: String, now: Instant) {
-        self.attempt = Attempt::None;
+        self.attempt = AttemptState::None;
         self.output.clear();
         self.backoff.failed(now);
         self.unreported = Some(why.clone());
@@ -183,7 +189,7 @@ impl SidecarSide {
         match &mut self.phase {
             Phase::Down => {}
             Phase::Up(_) => {
-                self.lost = now;
+                self.lost_at = now;
                 self.phase = Phase::Down;
             }
             Phase::AwaitingWelcome { .. } => self.phase = Phase::Down,
@@ -191,12 +197,12 @@ impl SidecarSide {
         }
     }
 
-    /// The latest Welcome, once. What it brought must be stored before anything is written to the sidecar.
+    /// Takes the latest Welcome. Its contents must be stored before anything is written to the sidecar.
     pub(crate) fn take_welcomed(&mut self) -> Option<Welcomed> {
         self.welcomed.take()
     }
 
-    /// A problem that was not reported yet.
+    /// Takes the problem that was not reported yet.
     pub(crate) fn take_unreported(&mut self) -> Option<String> {
         self.unreported.take()
     }
@@ -208,22 +214,23 @@ impl SidecarSide {
         }
     }
 
-    /// The harness closed stdin: ends the link at once.
-    pub(crate) fn goodbye(&mut self) {
+    /// Queues a Goodbye, which ends the link at once: the shim is about to exit.
+    pub(crate) fn queue_goodbye(&mut self) {
         if let Phase::Up(_) | Phase::AwaitingWelcome { .. } = self.phase {
             let goodbye = Goodbye { code: "done".into(), message: String::new(), retry: Retry::Never };
             Frame::Goodbye(goodbye).encode(self.output.back());
         }
     }
 
-    /// Bytes were received: the sidecar is alive.
+    /// Records that bytes were received: the sidecar is alive.
     pub(crate) fn bytes_received(&mut self) {
         if let Phase::Up(up) = &mut self.phase {
             up.received = true;
         }
     }
 
-    /// Moves what can be sent now into [`Self::output`]. An acknowledgement travels along, or alone when it is due.
+    /// Moves the frames that can be sent now into [`Self::output`], with an acknowledgement. An acknowledgement that is
+    /// due is sent alone.
     pub(crate) fn fill(&mut self) {
         let Phase::Up(up) = &mut self.phase else { return };
         if !self.output.is_empty() {
@@ -243,7 +250,7 @@ impl SidecarSide {
         }
     }
 
-    /// Sends an acknowledgement: the first frame after a Welcome confirms it.
+    /// Confirms a Welcome by an acknowledgement: any first frame after the Welcome does.
     pub(super) fn confirm(&mut self) {
         let ack = Ack { seq: self.inbox.received(), window: DEFAULT_WINDOW };
         self.send_control(Frame::Ack(ack));
@@ -256,27 +263,30 @@ impl SidecarSide {
         frame.encode(self.output.back());
     }
 
-    /// Counts heartbeats without a byte received, not time: after a pause of the whole sandbox the first heartbeat is
-    /// late, and the sidecar's bytes may be waiting to be read. The same holds while a slow harness stops the reading.
-    pub(super) fn beat(&mut self, now: Instant, reading: Reading) -> Connected {
-        let Phase::Up(up) = &mut self.phase else { return Connected::Keep };
-        let Some(heartbeat) = up.heartbeat.filter(|_| up.next_beat <= now) else { return Connected::Keep };
+    /// Sends a heartbeat that is due, or closes a silent connection. Counts heartbeats without a byte received, not
+    /// time: after a pause of the whole sandbox the first heartbeat is late, and the sidecar's bytes may be waiting to
+    /// be read. While a slow harness stops the reading, they may be waiting too.
+    pub(super) fn beat(&mut self, now: Instant, reading: Reading) -> ConnectionAction {
+        let Phase::Up(up) = &mut self.phase else { return ConnectionAction::Keep };
+        let Some(heartbeat) = up.heartbeat.filter(|_| up.next_beat <= now) else {
+            return ConnectionAction::Keep;
+        };
         let may_be_alive = up.received || reading == Reading::Stopped;
         up.silent_beats = if may_be_alive { 0 } else { up.silent_beats + 1 };
         if up.silent_beats >= DEAD_AFTER {
             self.disconnected("the sidecar stopped responding".into(), now);
-            return Connected::Close;
+            return ConnectionAction::Close;
         }
-        let quiet = !up.sent;
+        let was_idle = !up.sent;
         (up.received, up.sent) = (false, false);
         up.next_beat = now + heartbeat;
-        if quiet {
+        if was_idle {
             self.send_control(Frame::Ping);
         }
-        Connected::Keep
+        ConnectionAction::Keep
     }
 
-    /// The link cannot be resumed.
+    /// Forgets a link that cannot be resumed.
     pub(super) fn forget_link(&mut self) {
         self.outbox.restart(DEFAULT_WINDOW);
         self.inbox.restart();

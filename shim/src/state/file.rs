@@ -10,9 +10,9 @@ use relay_proto::control::{Epoch, Ticket};
 use relay_proto::key::PublicKey;
 use serde::{Deserialize, Serialize};
 
-use super::{Saved, StateError};
+use super::{SavedEnrolment, StateError};
 
-/// The format on disk; keys of later versions are ignored.
+/// The format on disk; fields of later versions are ignored.
 #[derive(Deserialize, Serialize)]
 struct Content {
     relay: String,
@@ -24,11 +24,11 @@ struct Content {
     epoch: Option<Epoch>,
 }
 
-/// The file has a few hundred bytes; a much longer one is not ours.
+/// The file has a few hundred bytes; a much longer file was not written by a shim.
 const MAX_BYTES: u64 = 64 * 1024;
 
-/// `None` if there is none yet.
-pub(super) fn read(directory: &Path) -> Result<Option<Saved>, StateError> {
+/// Reads the stored enrolment; `None` if there is none yet.
+pub(super) fn read(directory: &Path) -> Result<Option<SavedEnrolment>, StateError> {
     let path = path(directory);
     let damaged =
         |why: &dyn std::fmt::Display| StateError::Damaged { path: path.clone(), why: why.to_string() };
@@ -41,7 +41,7 @@ pub(super) fn read(directory: &Path) -> Result<Option<Saved>, StateError> {
     };
     let content: Content = serde_json::from_slice(&bytes).map_err(|error| damaged(&error))?;
     let pkcs8 = decode_hex(&content.key).ok_or_else(|| damaged(&"its key is not hexadecimal"))?;
-    Ok(Some(Saved {
+    Ok(Some(SavedEnrolment {
         relay: content.relay.parse().map_err(|error| damaged(&error))?,
         pin: content.pin,
         identity: Identity::from_pkcs8(&pkcs8).map_err(|error| damaged(&error))?,
@@ -50,9 +50,9 @@ pub(super) fn read(directory: &Path) -> Result<Option<Saved>, StateError> {
     }))
 }
 
-/// Writes a temporary file, syncs and renames it, and syncs the directory: a crash leaves the old or the new one.
+/// Writes a temporary file, syncs and renames it, and syncs the directory: a crash leaves the old file or the new one.
 /// Must be called with the lock held.
-pub(super) fn write(directory: &Path, saved: &Saved) -> Result<(), StateError> {
+pub(super) fn write(directory: &Path, saved: &SavedEnrolment) -> Result<(), StateError> {
     let path = path(directory);
     let content = Content {
         relay: saved.relay.to_string(),
@@ -62,23 +62,23 @@ pub(super) fn write(directory: &Path, saved: &Saved) -> Result<(), StateError> {
         epoch: saved.epoch.clone(),
     };
     let bytes = serde_json::to_vec(&content).expect("strings always serialise");
-    write_atomically(directory, &path, &bytes).map_err(|source| StateError::Write {
-        doing: "write",
+    write_atomically(directory, &path, &bytes).map_err(|source| StateError::Io {
+        action: "write",
         path: path.clone(),
         source,
     })
 }
 
-/// Makes the directory, for its owner only, if it does not exist.
-pub(super) fn prepare(directory: &Path) -> Result<(), StateError> {
-    DirBuilder::new().recursive(true).mode(0o700).create(directory).map_err(|source| StateError::Write {
-        doing: "make",
+/// Creates the directory, for its owner only, if it does not exist.
+pub(super) fn create_directory(directory: &Path) -> Result<(), StateError> {
+    DirBuilder::new().recursive(true).mode(0o700).create(directory).map_err(|source| StateError::Io {
+        action: "create",
         path: directory.into(),
         source,
     })
 }
 
-/// At most [`MAX_BYTES`] of a regular file; does not block on a FIFO.
+/// Reads a regular file of at most [`MAX_BYTES`]; does not block on a FIFO.
 pub(super) fn read_bounded(path: &Path) -> io::Result<Vec<u8>> {
     let flags = rustix::fs::OFlags::NONBLOCK.bits();
     let file = OpenOptions::new().read(true).custom_flags(flags.cast_signed()).open(path)?;

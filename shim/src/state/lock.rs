@@ -1,4 +1,5 @@
-//! One shim at a time: a file lock in the state directory, which the kernel releases when its holder exits.
+//! Lets one shim at a time present the key: a file lock in the state directory, which the kernel releases when its holder
+//! exits.
 
 use std::fs::{File, OpenOptions, TryLockError};
 use std::os::unix::fs::OpenOptionsExt as _;
@@ -16,16 +17,16 @@ pub(super) struct Lock {
 
 /// The lock is held for one round trip to the sidecar, and every shim of the sandbox may be ahead in the queue.
 const TIMEOUT: Duration = Duration::from_secs(8);
-const PAUSE: Duration = Duration::from_millis(10);
+const RETRY_PAUSE: Duration = Duration::from_millis(10);
 
 impl Lock {
     /// Waits for the lock without blocking the thread.
-    pub(super) async fn take(directory: &Path) -> Result<Self, StateError> {
-        file::prepare(directory)?;
+    pub(super) async fn acquire(directory: &Path) -> Result<Self, StateError> {
+        file::create_directory(directory)?;
         let path = directory.join("lock");
-        let failed = |doing| {
+        let failed = |action| {
             let path = path.clone();
-            move |source| StateError::Write { doing, path, source }
+            move |source| StateError::Io { action, path, source }
         };
         let file = OpenOptions::new()
             .write(true)
@@ -34,12 +35,12 @@ impl Lock {
             .mode(0o600)
             .open(&path)
             .map_err(failed("open"))?;
-        let give_up = Instant::now() + TIMEOUT;
+        let deadline = Instant::now() + TIMEOUT;
         loop {
             match file.try_lock() {
                 Ok(()) => return Ok(Self { _file: file }),
                 Err(TryLockError::Error(error)) => return Err(failed("lock")(error)),
-                Err(TryLockError::WouldBlock) if Instant::now() < give_up => sleep(PAUSE).await,
+                Err(TryLockError::WouldBlock) if Instant::now() < deadline => sleep(RETRY_PAUSE).await,
                 Err(TryLockError::WouldBlock) => {
                     return Err(StateError::Busy { lock: path.clone(), seconds: TIMEOUT.as_secs() });
                 }

@@ -6,9 +6,9 @@
 //! | `lock` | one shim at a time presents the key |
 //! | `source` | where an enrolment string may come from |
 //!
-//! Must stay true: the key is made here and stored before its ticket is sent; a shim that sends Hello with the key
+//! Must stay true: the key is generated here and stored before its ticket is sent; a shim that sends Hello with the key
 //! holds the lock until the Welcome's epoch is stored; a key takes precedence over a leftover ticket; and a shim
-//! without an enrolment looks for one at every attempt, so that none has to be restarted.
+//! without an enrolment searches for one at every attempt, so that the shim need not be restarted.
 
 mod file;
 mod lock;
@@ -24,37 +24,37 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use relay_carriage::identity::{Identity, IdentityError};
 use relay_proto::address::Address;
 use relay_proto::control::{Epoch, Proof, Ticket};
-use relay_proto::enrolment::{Enrolment, InvalidEnrolment};
+use relay_proto::enrolment::{EnrolmentString, InvalidEnrolment};
 use relay_proto::key::PublicKey;
 
 use lock::Lock;
 
-use crate::options::Sources;
+use crate::options::EnrolmentSources;
 
 /// The state directory, the sources of enrolment strings, and the keys that were refused.
 #[derive(Clone, Debug)]
 pub(crate) struct EnrolmentState {
     directory: PathBuf,
-    sources: Sources,
-    /// Keys that the sidecar refused for good, and their tickets, the latest last. Another enrolment is looked for.
-    refused: Arc<Mutex<VecDeque<Refused>>>,
+    sources: EnrolmentSources,
+    /// Keys that the sidecar refused for good, the latest last.
+    refused: Arc<Mutex<VecDeque<RefusedKey>>>,
 }
 
-/// A string may stay in its source after use, and there are several sources. Remembering all refused tickets ensures
-/// that none is tried twice.
+/// A refused key and its ticket. An enrolment string may stay in its source after use, and there are several sources; with
+/// all refused tickets recorded, no string is tried twice.
 #[derive(Clone, Debug)]
-struct Refused {
+struct RefusedKey {
     key: PublicKey,
     ticket: Ticket,
 }
 
 /// The stored enrolment.
 #[derive(Clone, Debug)]
-pub(crate) struct Saved {
+pub(crate) struct SavedEnrolment {
     pub(crate) relay: Address,
     pub(crate) pin: PublicKey,
     pub(crate) identity: Identity,
-    /// Kept after it was used, to distinguish a leftover string from a new one.
+    /// Stored even after its use, to distinguish a leftover string from a new one.
     ticket: Ticket,
     /// `None` until the first Welcome.
     epoch: Option<Epoch>,
@@ -64,7 +64,7 @@ pub(crate) struct Saved {
 #[derive(Debug)]
 pub(crate) struct HeldKey {
     directory: PathBuf,
-    saved: Saved,
+    saved: SavedEnrolment,
     _lock: Lock,
 }
 
@@ -75,60 +75,62 @@ pub(crate) enum StateError {
     /// Another shim enrolled the sandbox again in the meantime.
     #[error("the sandbox was enrolled again while this shim connected")]
     Changed,
-    #[error("read `{path}`: {why}; remove it and enrol the sandbox again: {NEXT}")]
+    #[error("cannot read `{path}`: {why}; remove it and enrol the sandbox again: {NEXT}")]
     Damaged { path: PathBuf, why: String },
     #[error(transparent)]
     Identity(#[from] IdentityError),
     #[error("this sandbox has no enrolment; {NEXT}")]
     None,
-    #[error("the enrolment string in {place} cannot be used: {source}")]
-    String { place: String, source: InvalidEnrolment },
-    #[error("read the enrolment string in {place}: {source}")]
-    Unreadable { place: String, source: io::Error },
+    #[error("the enrolment string in {origin} cannot be used: {source}")]
+    InvalidString { origin: String, source: InvalidEnrolment },
+    #[error("cannot read the enrolment string in {origin}: {source}")]
+    Unreadable { origin: String, source: io::Error },
     #[error(
-        "{doing} `{path}`: {source}; the sandbox's key must be kept: give `--state` or COFFERDAM_STATE a directory that \
+        "{action} `{path}`: {source}; the sandbox's key must be stored: give `--state` or COFFERDAM_STATE a directory that \
          can be written, a tmpfs is enough"
     )]
-    Write { doing: &'static str, path: PathBuf, source: io::Error },
+    Io { action: &'static str, path: PathBuf, source: io::Error },
 }
 
-/// More than there are places for an enrolment string.
+/// More than there are sources of enrolment strings.
 const MAX_REFUSED: usize = 8;
 const NEXT: &str = "run `cofferdam enroll` on the host and write its string to COFFERDAM_ENROLL_FILE or /run/cofferdam/enroll";
 
 impl EnrolmentState {
-    pub(crate) fn new(directory: PathBuf, sources: Sources) -> Self {
+    pub(crate) fn new(directory: PathBuf, sources: EnrolmentSources) -> Self {
         Self { directory, sources, refused: Arc::default() }
     }
 
-    /// The enrolment to use now. If there is only a string with a ticket, a key is made for it and stored.
-    pub(crate) async fn find(&self) -> Result<Saved, StateError> {
-        if let Ok(Some(saved)) = self.usable() {
+    /// Finds the enrolment to use now. If there is only a string with a ticket, generates a key for it and stores both.
+    pub(crate) async fn find(&self) -> Result<SavedEnrolment, StateError> {
+        if let Ok(Some(saved)) = self.usable_enrolment() {
             return Ok(saved);
         }
         // Without a string there is nothing to do, and no lock to wait for.
         if self.sources.read(&self.refused_tickets())?.is_none() {
-            // Another shim may have used it in the meantime.
-            return self.usable()?.ok_or(StateError::None);
+            // Another shim may have used the string in the meantime.
+            return self.usable_enrolment()?.ok_or(StateError::None);
         }
-        let _lock = Lock::take(&self.directory).await?;
-        if let Ok(Some(saved)) = self.usable() {
+        let _lock = Lock::acquire(&self.directory).await?;
+        if let Ok(Some(saved)) = self.usable_enrolment() {
             return Ok(saved);
         }
         let found = self.sources.read(&self.refused_tickets())?.ok_or(StateError::None)?;
-        let Enrolment { pin, ticket, relay } = found.enrolment.clone();
-        let saved = Saved { relay, pin, identity: Identity::generate()?, ticket, epoch: None };
+        let EnrolmentString { pin, ticket, relay } = found.enrolment.clone();
+        let saved = SavedEnrolment { relay, pin, identity: Identity::generate()?, ticket, epoch: None };
         file::write(&self.directory, &saved)?;
-        // If it cannot be removed, it is a leftover, and the key takes precedence.
-        found.used();
+        // If the string cannot be removed, it is a leftover, and the key takes precedence.
+        found.remove();
         Ok(saved)
     }
 
-    /// Waits for the lock, then returns the proof for a connection that was made with this key.
+    /// Waits for the lock on the key. Returns it with the proof to send on a connection that was made with this key.
     pub(crate) async fn hold(&self, key: &PublicKey) -> Result<(HeldKey, Proof), StateError> {
-        let lock = Lock::take(&self.directory).await?;
-        let saved =
-            self.usable()?.filter(|saved| saved.identity.public() == *key).ok_or(StateError::Changed)?;
+        let lock = Lock::acquire(&self.directory).await?;
+        let saved = self
+            .usable_enrolment()?
+            .filter(|saved| saved.identity.public() == *key)
+            .ok_or(StateError::Changed)?;
         let proof = match &saved.epoch {
             Some(epoch) => Proof::Key { epoch: Some(epoch.clone()) },
             None => Proof::Ticket { ticket: saved.ticket.clone() },
@@ -136,35 +138,34 @@ impl EnrolmentState {
         Ok((HeldKey { directory: self.directory.clone(), saved, _lock: lock }, proof))
     }
 
-    /// The sidecar refused this key for good. Returns whether there is another enrolment to try.
+    /// Records that the sidecar refused this key for good. Returns whether there is another enrolment to try.
     pub(crate) fn refused(&self, key: &PublicKey) -> OtherEnrolment {
         if let Ok(Some(saved)) = file::read(&self.directory)
             && saved.identity.public() == *key
         {
-            let mut refused = self.lock();
+            let mut refused = self.lock_refused();
             if refused.len() == MAX_REFUSED {
                 refused.pop_front();
             }
-            refused.push_back(Refused { key: *key, ticket: saved.ticket });
+            refused.push_back(RefusedKey { key: *key, ticket: saved.ticket });
         }
-        let ready = matches!(self.usable(), Ok(Some(_)))
+        let ready = matches!(self.usable_enrolment(), Ok(Some(_)))
             || matches!(self.sources.read(&self.refused_tickets()), Ok(Some(_)));
         if ready { OtherEnrolment::Ready } else { OtherEnrolment::None }
     }
 
     /// The stored enrolment, unless it was refused.
-    fn usable(&self) -> Result<Option<Saved>, StateError> {
+    fn usable_enrolment(&self) -> Result<Option<SavedEnrolment>, StateError> {
         let saved = file::read(&self.directory)?;
-        let refused = self.lock();
+        let refused = self.lock_refused();
         Ok(saved.filter(|saved| refused.iter().all(|refused| refused.key != saved.identity.public())))
     }
 
-    /// Tickets that were refused.
     fn refused_tickets(&self) -> Vec<Ticket> {
-        self.lock().iter().map(|refused| refused.ticket.clone()).collect()
+        self.lock_refused().iter().map(|refused| refused.ticket.clone()).collect()
     }
 
-    fn lock(&self) -> MutexGuard<'_, VecDeque<Refused>> {
+    fn lock_refused(&self) -> MutexGuard<'_, VecDeque<RefusedKey>> {
         self.refused.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -184,6 +185,6 @@ impl HeldKey {
     /// Stores the Welcome's epoch, which may be confirmed after this returned.
     pub(crate) fn store_epoch(self, epoch: Epoch) -> Result<(), StateError> {
         let Self { directory, saved, _lock } = self;
-        file::write(&directory, &Saved { epoch: Some(epoch), ..saved })
+        file::write(&directory, &SavedEnrolment { epoch: Some(epoch), ..saved })
     }
 }

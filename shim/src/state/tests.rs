@@ -1,4 +1,4 @@
-//! The state directory, as several shims of one sandbox use it.
+//! Tests of the state directory, as several shims of one sandbox use it.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use super::*;
 
-/// A directory of its own for one test, gone afterwards.
+/// A directory for one test, removed afterwards.
 struct Folder(PathBuf);
 
 impl Folder {
@@ -22,18 +22,21 @@ impl Folder {
         self.0.join("enroll")
     }
 
-    fn put(&self, text: &str) {
+    fn write_enrolment_string(&self, text: &str) {
         fs::write(self.enrolment_file(), text).unwrap();
     }
 
     /// The state as a new process opens it.
     fn state(&self) -> EnrolmentState {
-        self.with(None)
+        self.state_with(None)
     }
 
-    fn with(&self, variable: Option<String>) -> EnrolmentState {
-        let sources =
-            Sources { variable, file: Some(self.enrolment_file()), default_file: self.0.join("none") };
+    fn state_with(&self, variable: Option<String>) -> EnrolmentState {
+        let sources = EnrolmentSources {
+            variable,
+            file: Some(self.enrolment_file()),
+            default_file: self.0.join("none"),
+        };
         EnrolmentState::new(self.0.join("a/state"), sources)
     }
 }
@@ -45,7 +48,7 @@ impl Drop for Folder {
     }
 }
 
-fn string(ticket: char) -> String {
+fn enrolment_string(ticket: char) -> String {
     format!("cofferdam:1:{}:{}:tls://relay.example.com:7443\n", "a".repeat(64), ticket.to_string().repeat(64))
 }
 
@@ -63,14 +66,14 @@ fn mode(path: &Path) -> u32 {
 #[tokio::test]
 async fn an_enrolment_string_becomes_a_key_and_is_removed() {
     let folder = Folder::new("string");
-    folder.put(&string('1'));
+    folder.write_enrolment_string(&enrolment_string('1'));
     let saved = folder.state().find().await.unwrap();
     assert_eq!(saved.relay.to_string(), "tls://relay.example.com:7443");
-    assert!(!folder.enrolment_file().exists(), "read, then unlinked");
+    assert!(!folder.enrolment_file().exists(), "the file is removed after use");
     let state = folder.0.join("a/state");
     assert_eq!((mode(&state), mode(&state.join("enrolment.json"))), (0o700, 0o600));
     let again = folder.state().find().await.unwrap();
-    assert_eq!(again.identity.public(), saved.identity.public(), "the key is kept");
+    assert_eq!(again.identity.public(), saved.identity.public(), "the same key is used again");
     let (_held, proof) = folder.state().hold(&saved.identity.public()).await.unwrap();
     assert_eq!(ticket_of(&proof), '1');
 }
@@ -78,7 +81,7 @@ async fn an_enrolment_string_becomes_a_key_and_is_removed() {
 #[tokio::test]
 async fn the_welcomes_epoch_is_presented_the_next_time() {
     let folder = Folder::new("epoch");
-    folder.put(&string('1'));
+    folder.write_enrolment_string(&enrolment_string('1'));
     let key = folder.state().find().await.unwrap().identity.public();
     let (held, _) = folder.state().hold(&key).await.unwrap();
     held.store_epoch(Epoch("e1".into())).unwrap();
@@ -96,71 +99,75 @@ async fn the_welcomes_epoch_is_presented_the_next_time() {
 #[tokio::test]
 async fn a_key_takes_precedence_over_a_leftover_ticket() {
     let folder = Folder::new("leftover");
-    folder.put(&string('1'));
+    folder.write_enrolment_string(&enrolment_string('1'));
     let key = folder.state().find().await.unwrap().identity.public();
-    folder.put(&string('2'));
-    let state = folder.with(Some(string('3')));
+    folder.write_enrolment_string(&enrolment_string('2'));
+    let state = folder.state_with(Some(enrolment_string('3')));
     assert_eq!(state.find().await.unwrap().identity.public(), key);
-    assert!(folder.enrolment_file().exists(), "it was not used");
+    assert!(folder.enrolment_file().exists(), "the string was not used");
 }
 
 #[tokio::test]
 async fn a_refused_key_is_replaced_by_a_new_ticket_only() {
     let folder = Folder::new("refused");
-    let state = folder.with(Some(string('1')));
+    let state = folder.state_with(Some(enrolment_string('1')));
     let key = state.find().await.unwrap().identity.public();
     assert_eq!(state.refused(&key), OtherEnrolment::None, "the variable holds the ticket that was used");
     assert!(matches!(state.find().await, Err(StateError::None)));
     assert!(matches!(state.hold(&key).await, Err(StateError::Changed)));
 
-    folder.put(&string('2'));
-    let sibling = folder.with(Some(string('1')));
-    assert_eq!(sibling.find().await.unwrap().identity.public(), key, "it was not refused yet");
+    folder.write_enrolment_string(&enrolment_string('2'));
+    let sibling = folder.state_with(Some(enrolment_string('1')));
+    assert_eq!(
+        sibling.find().await.unwrap().identity.public(),
+        key,
+        "the key was not refused to this shim yet"
+    );
     assert_eq!(sibling.refused(&key), OtherEnrolment::Ready);
     let new = sibling.find().await.unwrap().identity.public();
     assert_ne!(new, key);
-    assert_eq!(state.find().await.unwrap().identity.public(), new, "the other shim finds it too");
+    assert_eq!(state.find().await.unwrap().identity.public(), new, "the first shim finds the new key too");
     let (_held, proof) = state.hold(&new).await.unwrap();
     assert_eq!(ticket_of(&proof), '2');
 }
 
-/// A secret that is mounted cannot be unlinked, and a variable is there for good.
+/// A mounted file cannot be removed, and a variable cannot be unset.
 #[tokio::test]
 async fn leftover_enrolment_strings_are_tried_once_each() {
     let folder = Folder::new("stay");
-    let state = folder.with(Some(string('1')));
-    for (ticket, another) in [('1', OtherEnrolment::Ready), ('2', OtherEnrolment::None)] {
-        folder.put(&string('2'));
+    let state = folder.state_with(Some(enrolment_string('1')));
+    for (ticket, other_enrolment) in [('1', OtherEnrolment::Ready), ('2', OtherEnrolment::None)] {
+        folder.write_enrolment_string(&enrolment_string('2'));
         let key = state.find().await.unwrap().identity.public();
         let (held, proof) = state.hold(&key).await.unwrap();
         assert_eq!(ticket_of(&proof), ticket);
         drop(held);
-        folder.put(&string('2'));
-        assert_eq!(state.refused(&key), another, "{ticket}");
+        folder.write_enrolment_string(&enrolment_string('2'));
+        assert_eq!(state.refused(&key), other_enrolment, "{ticket}");
     }
     assert!(matches!(state.find().await, Err(StateError::None)));
-    folder.put(&string('3'));
+    folder.write_enrolment_string(&enrolment_string('3'));
     state.find().await.expect("a new string is still found");
 }
 
 #[tokio::test]
-async fn a_shim_without_an_enrolment_keeps_looking() {
+async fn a_shim_without_an_enrolment_searches_at_every_attempt() {
     let folder = Folder::new("waited");
     let state = folder.state();
     assert!(matches!(state.find().await, Err(StateError::None)));
     assert!(!folder.0.join("a").exists(), "no directory is made without a string");
-    folder.put("cofferdam:1:half a str");
+    folder.write_enrolment_string("cofferdam:1:half a str");
     let error = state.find().await.unwrap_err();
-    assert!(matches!(&error, StateError::String { .. }), "{error}");
-    assert!(folder.enrolment_file().exists(), "it may be only half written");
-    folder.put(&string('1'));
+    assert!(matches!(&error, StateError::InvalidString { .. }), "{error}");
+    assert!(folder.enrolment_file().exists(), "the file may be only half written");
+    folder.write_enrolment_string(&enrolment_string('1'));
     state.find().await.unwrap();
 }
 
 #[tokio::test]
 async fn one_shim_at_a_time_presents_the_key() {
     let folder = Folder::new("turns");
-    folder.put(&string('1'));
+    folder.write_enrolment_string(&enrolment_string('1'));
     let state = folder.state();
     let key = state.find().await.unwrap().identity.public();
     let (held, _) = state.hold(&key).await.unwrap();
@@ -169,13 +176,17 @@ async fn one_shim_at_a_time_presents_the_key() {
     assert!(tokio::time::timeout(Duration::from_millis(50), &mut waiting).await.is_err());
     held.store_epoch(Epoch("e1".into())).unwrap();
     let (_, proof) = waiting.await.unwrap();
-    assert_eq!(proof, Proof::Key { epoch: Some(Epoch("e1".into())) }, "it sees what the one before wrote");
+    assert_eq!(
+        proof,
+        Proof::Key { epoch: Some(Epoch("e1".into())) },
+        "the second shim sees the epoch that the first one stored"
+    );
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_lock_that_is_never_released_is_reported() {
     let folder = Folder::new("stuck");
-    folder.put(&string('1'));
+    folder.write_enrolment_string(&enrolment_string('1'));
     let state = folder.state();
     let key = state.find().await.unwrap().identity.public();
     let (_held, _) = state.hold(&key).await.unwrap();
@@ -186,7 +197,7 @@ async fn a_lock_that_is_never_released_is_reported() {
 #[tokio::test]
 async fn concurrent_shims_make_one_key() {
     let folder = Folder::new("many");
-    folder.put(&string('1'));
+    folder.write_enrolment_string(&enrolment_string('1'));
     let mut shims = tokio::task::JoinSet::new();
     for _ in 0..10 {
         let state = folder.state();
@@ -202,7 +213,7 @@ async fn concurrent_shims_make_one_key() {
 #[tokio::test]
 async fn an_unwritable_state_directory_is_reported_before_the_ticket_is_used() {
     let folder = Folder::new("unwritable");
-    folder.put(&string('1'));
+    folder.write_enrolment_string(&enrolment_string('1'));
     fs::write(folder.0.join("a"), "a file where a directory should be").unwrap();
     let error = folder.state().find().await.unwrap_err();
     assert!(error.to_string().contains("COFFERDAM_STATE"), "{error}");
@@ -221,13 +232,13 @@ async fn a_damaged_file_is_reported_and_replaced_by_a_new_enrolment() {
         let error = folder.state().find().await.unwrap_err();
         assert!(matches!(&error, StateError::Damaged { .. }), "{damage}: {error}");
     }
-    folder.put(&string('1'));
+    folder.write_enrolment_string(&enrolment_string('1'));
     folder.state().find().await.unwrap();
 }
 
 #[test]
 fn nothing_secret_is_printed() {
     let folder = Folder::new("printed");
-    let state = folder.with(Some(string('1')));
+    let state = folder.state_with(Some(enrolment_string('1')));
     assert!(!format!("{state:?}").contains(&"1".repeat(64)));
 }

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-/// To change the list on purpose: `COFFERDAM_WRITE_DEPENDENCIES=1 cargo test -p cofferdam-shim dependencies`.
+/// To update the list: `COFFERDAM_WRITE_DEPENDENCIES=1 cargo test -p cofferdam-shim dependencies`.
 #[test]
 #[expect(clippy::disallowed_methods, reason = "cargo lists the dependencies")]
 fn the_dependencies_are_the_listed_ones() {

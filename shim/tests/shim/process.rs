@@ -14,7 +14,7 @@ use crate::support::{Folder, Lines, Peer, Shim, command, request, result};
 fn lines_are_relayed_unchanged_both_ways() {
     let folder = Folder::new();
     let sidecar = folder.listen();
-    let (mut shim, stdout) = Shim::start(&["--relay", &folder.link(), "--server", "echo"]);
+    let (mut shim, stdout) = Shim::start(&["--relay", &folder.relay_address(), "--server", "echo"]);
     let lines = Lines::of(stdout);
     let (mut peer, hello) = sidecar.accept();
     assert_eq!(hello.server.as_ref().map(|name| name.as_str()), Some("echo"));
@@ -23,12 +23,12 @@ fn lines_are_relayed_unchanged_both_ways() {
 
     let odd = r#"{ "jsonrpc":"2.0", "id":"\u0031", "method":"x","params":{"a":1.0e2,"ü":"\ud83d"} }"#;
     shim.write(&format!("{odd}\r\n\r\n\n{}\n", request(2, "ping")));
-    assert_eq!(peer.text(), odd);
-    assert_eq!(peer.text(), request(2, "ping"));
-    let answer = r#"{"jsonrpc" : "2.0","id":"1","result":{"text":"ü\u2028"}}"#;
-    peer.send(answer.as_bytes());
+    assert_eq!(peer.next_text(), odd);
+    assert_eq!(peer.next_text(), request(2, "ping"));
+    let response = r#"{"jsonrpc" : "2.0","id":"1","result":{"text":"ü\u2028"}}"#;
+    peer.send(response.as_bytes());
     peer.send(result(2).as_bytes());
-    assert_eq!(lines.next(), answer);
+    assert_eq!(lines.next(), response);
     assert_eq!(lines.next(), result(2));
 }
 
@@ -36,7 +36,7 @@ fn lines_are_relayed_unchanged_both_ways() {
 fn a_malformed_line_is_answered_and_the_next_one_passes() {
     let folder = Folder::new();
     let sidecar = folder.listen();
-    let (mut shim, stdout) = Shim::start(&["--relay", &folder.link()]);
+    let (mut shim, stdout) = Shim::start(&["--relay", &folder.relay_address()]);
     let lines = Lines::of(stdout);
     let mut peer = sidecar.welcome();
     shim.write("garbage\n[{\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"x\"}]\n");
@@ -53,57 +53,57 @@ fn a_malformed_line_is_answered_and_the_next_one_passes() {
     let line = lines.next();
     assert!(line.starts_with(r#"{"jsonrpc":"2.0","id":"last","error":{"code":-32600"#), "{line}");
     assert!(line.contains("message_too_large: "), "{line}");
-    assert_eq!(peer.text(), request(2, "ping"));
+    assert_eq!(peer.next_text(), request(2, "ping"));
 }
 
 #[test]
 fn the_largest_message_passes_both_ways() {
     let folder = Folder::new();
     let sidecar = folder.listen();
-    let (mut shim, stdout) = Shim::start(&["--relay", &folder.link()]);
+    let (mut shim, stdout) = Shim::start(&["--relay", &folder.relay_address()]);
     let lines = Lines::of(stdout);
     let mut peer = sidecar.welcome();
-    let frame = |fields: &str| {
+    let largest_message = |fields: &str| {
         let rest = format!(r#"{{"jsonrpc":"2.0","id":1,{fields}:{{"x":""}}}}"#).len();
         format!(r#"{{"jsonrpc":"2.0","id":1,{fields}:{{"x":"{}"}}}}"#, "y".repeat(MAX_MESSAGE - rest))
     };
-    let (call, answer) = (frame(r#""method":"m","params""#), frame(r#""result""#));
+    let (call, response) = (largest_message(r#""method":"m","params""#), largest_message(r#""result""#));
     let writer = std::thread::spawn(move || {
         shim.write(&format!("{call}\n"));
         (shim, call)
     });
-    assert!(peer.text().len() == MAX_MESSAGE);
+    assert!(peer.next_text().len() == MAX_MESSAGE);
     let (mut shim, _) = writer.join().unwrap();
-    peer.send(answer.as_bytes());
+    peer.send(response.as_bytes());
     shim.write(&format!("{}\n", request(2, "ping")));
-    assert_eq!(peer.text(), request(2, "ping"));
-    peer.until_acknowledged();
-    assert!(lines.next() == answer);
+    assert_eq!(peer.next_text(), request(2, "ping"));
+    peer.wait_until_acknowledged();
+    assert!(lines.next() == response);
 }
 
 #[test]
 fn a_lost_connection_is_resumed_without_loss() {
     let folder = Folder::new();
     let sidecar = folder.listen();
-    let (mut shim, stdout) = Shim::start(&["--relay", &folder.link()]);
+    let (mut shim, stdout) = Shim::start(&["--relay", &folder.relay_address()]);
     let lines = Lines::of(stdout);
     let mut peer = sidecar.welcome();
     shim.write(&format!("{}\n", request(1, "a")));
-    assert_eq!(peer.text(), request(1, "a"));
+    assert_eq!(peer.next_text(), request(1, "a"));
     for round in 2..6 {
         shim.write(&format!("{}\n", request(round, "a")));
         let (next, hello) = {
-            // The old connection breaks; whether the line went into it or waits does not matter.
+            // The old connection breaks; the line was written to it or waits in the shim, which makes no difference.
             let (dead, _) = std::os::unix::net::UnixStream::pair().unwrap();
             peer.cut(dead);
             sidecar.accept()
         };
         let resume = hello.resume.expect("the shim asks to resume its link");
         assert_eq!((resume.link.as_str(), resume.token.0.len()), ("l-1", 64));
-        peer.moves_to(next);
+        peer.move_to(next);
         peer.outbox.resume(resume.received, relay_proto::limits::DEFAULT_WINDOW).unwrap();
         peer.welcome(Resumed::Resumed);
-        assert_eq!(peer.text(), request(round, "a"));
+        assert_eq!(peer.next_text(), request(round, "a"));
         peer.send(result(round).as_bytes());
         assert_eq!(lines.next(), result(round));
     }
@@ -115,27 +115,27 @@ fn a_lost_connection_is_resumed_without_loss() {
 fn a_restarted_sidecar_gets_the_handshake_and_marked_requests() {
     let folder = Folder::new();
     let sidecar = folder.listen();
-    let (mut shim, stdout) = Shim::start(&["--relay", &folder.link()]);
+    let (mut shim, stdout) = Shim::start(&["--relay", &folder.relay_address()]);
     let lines = Lines::of(stdout);
     let mut peer = sidecar.welcome();
     shim.write(&format!("{}\n", request(1, "initialize")));
-    assert_eq!(peer.text(), request(1, "initialize"));
+    assert_eq!(peer.next_text(), request(1, "initialize"));
     peer.send(result(1).as_bytes());
     assert_eq!(lines.next(), result(1));
     let initialized = r#"{"jsonrpc":"2.0","method":"notifications/initialized"}"#;
     shim.write(&format!("{initialized}\n{}\n", request(2, "tools/call")));
-    assert_eq!(peer.text(), initialized);
-    assert_eq!(peer.text(), request(2, "tools/call"));
+    assert_eq!(peer.next_text(), initialized);
+    assert_eq!(peer.next_text(), request(2, "tools/call"));
     drop((peer, sidecar));
 
     let sidecar = folder.listen();
     let (mut peer, hello) = sidecar.accept();
     assert!(hello.resume.is_some());
     peer.welcome(Resumed::Fresh);
-    assert!(peer.text().contains(r#""id":"cofferdam-shim:replay:1","method":"initialize""#));
+    assert!(peer.next_text().contains(r#""id":"cofferdam-shim:replay:1","method":"initialize""#));
     peer.send(br#"{"jsonrpc":"2.0","id":"cofferdam-shim:replay:1","result":{}}"#);
-    assert_eq!(peer.text(), initialized);
-    let again = peer.message().unwrap();
+    assert_eq!(peer.next_text(), initialized);
+    let again = peer.next_message().unwrap();
     let earlier = MaybeRan::Yes(Origin { link: "l-1".into(), seq: 3 });
     assert_eq!((again.bytes, again.maybe_ran), (request(2, "tools/call").into_bytes(), earlier));
     peer.send(result(2).as_bytes());
@@ -146,7 +146,7 @@ fn a_restarted_sidecar_gets_the_handshake_and_marked_requests() {
 fn a_final_refusal_is_answered_and_does_not_end_the_shim() {
     let folder = Folder::new();
     let sidecar = folder.listen();
-    let (mut shim, stdout) = Shim::start(&["--relay", &folder.link()]);
+    let (mut shim, stdout) = Shim::start(&["--relay", &folder.relay_address()]);
     let lines = Lines::of(stdout);
     let (mut peer, _) = sidecar.accept();
     peer.refuse("server_not_granted", "`prod` is not in this grant", Retry::Never);
@@ -163,11 +163,11 @@ fn a_final_refusal_is_answered_and_does_not_end_the_shim() {
 fn a_final_goodbye_ends_the_link_and_not_the_shim() {
     let folder = Folder::new();
     let sidecar = folder.listen();
-    let (mut shim, stdout) = Shim::start(&["--relay", &folder.link()]);
+    let (mut shim, stdout) = Shim::start(&["--relay", &folder.relay_address()]);
     let lines = Lines::of(stdout);
     let mut peer = sidecar.welcome();
     shim.write(&format!("{}\n", request(1, "a")));
-    assert_eq!(peer.text(), request(1, "a"));
+    assert_eq!(peer.next_text(), request(1, "a"));
     peer.goodbye("session_ended", "an operator ended the session", Retry::Never);
     let line = lines.next();
     assert!(line.contains(r#""id":1,"#) && line.contains("outcome_unknown: "), "{line}");
@@ -181,14 +181,14 @@ fn a_final_goodbye_ends_the_link_and_not_the_shim() {
 fn at_the_end_of_input_the_shim_sends_goodbye_and_exits_with_0() {
     let folder = Folder::new();
     let sidecar = folder.listen();
-    let (mut shim, stdout) = Shim::start(&["--relay", &folder.link()]);
+    let (mut shim, stdout) = Shim::start(&["--relay", &folder.relay_address()]);
     let lines = Lines::of(stdout);
     let mut peer = sidecar.welcome();
     shim.write(&format!("{}\n", request(0, "a")));
-    assert_eq!(peer.text(), request(0, "a"));
+    assert_eq!(peer.next_text(), request(0, "a"));
     shim.write(&request(1, "no end of line"));
     shim.stdin = None;
-    assert_eq!(peer.text(), request(1, "no end of line"));
+    assert_eq!(peer.next_text(), request(1, "no end of line"));
     assert_eq!(peer.wait_for_goodbye().code, "done");
     assert_eq!(shim.wait().code(), Some(0));
     lines.expect_end();
@@ -199,7 +199,7 @@ fn on_a_signal_the_shim_sends_goodbye_and_exits_with_0() {
     for signal in [Signal::TERM, Signal::INT] {
         let folder = Folder::new();
         let sidecar = folder.listen();
-        let (mut shim, _stdout) = Shim::start(&["--relay", &folder.link()]);
+        let (mut shim, _stdout) = Shim::start(&["--relay", &folder.relay_address()]);
         let mut peer = sidecar.welcome();
         kill_process(Pid::from_child(&shim.child), signal).unwrap();
         assert_eq!(peer.wait_for_goodbye().code, "done");
@@ -211,10 +211,10 @@ fn on_a_signal_the_shim_sends_goodbye_and_exits_with_0() {
 fn on_a_closed_stdout_the_shim_sends_goodbye_and_exits_with_0() {
     let folder = Folder::new();
     let sidecar = folder.listen();
-    let (mut shim, stdout) = Shim::start(&["--relay", &folder.link()]);
+    let (mut shim, stdout) = Shim::start(&["--relay", &folder.relay_address()]);
     let mut peer = sidecar.welcome();
     shim.write(&format!("{}\n", request(1, "a")));
-    assert_eq!(peer.text(), request(1, "a"));
+    assert_eq!(peer.next_text(), request(1, "a"));
     drop(stdout);
     peer.send(result(1).as_bytes());
     assert_eq!(peer.wait_for_goodbye().code, "done");
@@ -225,21 +225,21 @@ fn on_a_closed_stdout_the_shim_sends_goodbye_and_exits_with_0() {
 fn a_harness_that_does_not_read_does_not_block_the_other_direction() {
     let folder = Folder::new();
     let sidecar = folder.listen();
-    let (mut shim, stdout) = Shim::start(&["--relay", &folder.link()]);
+    let (mut shim, stdout) = Shim::start(&["--relay", &folder.relay_address()]);
     let mut peer = sidecar.welcome();
     let many = 150;
-    let answer = |id| format!(r#"{{"jsonrpc":"2.0","id":{id},"result":{{"x":"{}"}}}}"#, "y".repeat(10_000));
+    let response = |id| format!(r#"{{"jsonrpc":"2.0","id":{id},"result":{{"x":"{}"}}}}"#, "y".repeat(10_000));
     for id in 0..many {
         shim.write(&format!("{}\n", request(id, "a")));
-        assert_eq!(peer.text(), request(id, "a"));
-        peer.send(answer(id).as_bytes());
+        assert_eq!(peer.next_text(), request(id, "a"));
+        peer.send(response(id).as_bytes());
     }
-    // By now the pipe is full. Requests still pass, and once the harness reads, everything is there.
+    // By now the pipe is full. Requests still pass, and once the harness reads, it gets every response.
     shim.write(&format!("{}\n", request(many, "a")));
-    assert_eq!(peer.text(), request(many, "a"));
+    assert_eq!(peer.next_text(), request(many, "a"));
     let lines = Lines::of(stdout);
     for id in 0..many {
-        assert_eq!(lines.next(), answer(id));
+        assert_eq!(lines.next(), response(id));
     }
 }
 
@@ -253,13 +253,13 @@ fn an_inherited_socket_cannot_be_reopened() {
     let (mut peer, _) = Peer::new(ours);
     peer.welcome(Resumed::Fresh);
     shim.write(&format!("{}\n", request(1, "a")));
-    assert_eq!(peer.text(), request(1, "a"));
+    assert_eq!(peer.next_text(), request(1, "a"));
     drop(peer);
     let line = lines.next();
     assert!(line.contains(r#""id":1,"#) && line.contains("outcome_unknown: "), "{line}");
     shim.write(&format!("{}\n", request(2, "a")));
     let line = lines.next();
-    assert!(line.contains("relay_unavailable: ") && line.contains("cannot be opened again"), "{line}");
+    assert!(line.contains("relay_unavailable: ") && line.contains("cannot be reopened"), "{line}");
     assert!(shim.is_running());
 }
 
@@ -268,8 +268,8 @@ fn usage_errors_name_the_problem_and_the_next_step() {
     let output = command().arg("--bogus").output().unwrap();
     assert_eq!(output.status.code(), Some(64));
     assert!(output.stdout.is_empty(), "stdout is data only");
-    let said = String::from_utf8(output.stderr).unwrap();
-    assert!(said.contains("`--bogus` is not known") && said.contains("next: "), "{said}");
+    let stderr = String::from_utf8(output.stderr).unwrap();
+    assert!(stderr.contains("unknown option or command `--bogus`") && stderr.contains("next: "), "{stderr}");
     let version = command().arg("--version").output().unwrap();
     assert!(version.status.success() && version.stdout.starts_with(b"cofferdam-shim "));
 }

@@ -10,14 +10,14 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use cofferdam_shim::default_socket::SocketSearch;
-use cofferdam_shim::options::{Options, Sources};
+use cofferdam_shim::options::{EnrolmentSources, Options};
 use cofferdam_shim::timing::Timing;
 use relay_proto::control::Resumed;
 use rustix::io::ioctl_fionread;
 
 use crate::support::{Folder, Lines, PATIENCE, request, result};
 
-/// A shim on a thread, with sockets for stdio as Node's harnesses give them.
+/// A shim on a thread, with sockets as stdin and stdout, which harnesses on Node.js use.
 struct Shim {
     stdin: UnixStream,
     lines: Lines,
@@ -52,17 +52,21 @@ fn start_shim(
         handshake_wait: Duration::from_millis(200),
         call_wait: Duration::from_millis(400),
         first_retry: Duration::from_millis(5),
-        acknowledge: Duration::from_millis(20),
+        acknowledge_delay: Duration::from_millis(20),
         goodbye_timeout: PATIENCE,
         ..Timing::default()
     };
     let options = Options {
-        relay: folder.link().parse().ok(),
+        relay: folder.relay_address().parse().ok(),
         default_sockets: SocketSearch::new(None),
         server: None,
         network: Default::default(),
         state: "/nonexistent".into(),
-        sources: Sources { variable: None, file: None, default_file: "/nonexistent".into() },
+        enrolment_sources: EnrolmentSources {
+            variable: None,
+            file: None,
+            default_file: "/nonexistent".into(),
+        },
     };
     let (stdin, input) = UnixStream::pair().unwrap();
     let (input, output) = (OwnedFd::from(input), OwnedFd::from(output));
@@ -86,7 +90,11 @@ fn without_a_sidecar_requests_are_answered_and_the_next_sidecar_is_found() {
     let sidecar = folder.listen();
     let mut peer = sidecar.welcome();
     shim.write(&request(3, "ping"));
-    assert_eq!(peer.text(), request(3, "ping"), "a request that was answered as not run is not sent");
+    assert_eq!(
+        peer.next_text(),
+        request(3, "ping"),
+        "requests that were answered with \"did not run\" are not sent"
+    );
     peer.send(result(3).as_bytes());
     assert_eq!(shim.lines.next(), result(3));
     shim.end();
@@ -99,7 +107,7 @@ fn a_sidecar_that_disappears_leaves_the_outcome_unknown() {
     let mut shim = Shim::start(&folder);
     let mut peer = sidecar.welcome();
     shim.write(&request(1, "tools/call"));
-    assert_eq!(peer.text(), request(1, "tools/call"));
+    assert_eq!(peer.next_text(), request(1, "tools/call"));
     std::fs::remove_file(folder.socket()).unwrap();
     drop((peer, sidecar));
     let line = shim.lines.next();
@@ -115,37 +123,37 @@ fn a_response_is_acknowledged_even_when_nothing_else_is_sent() {
     let (mut peer, _) = sidecar.accept();
     peer.welcome(Resumed::Fresh);
     shim.write(&request(1, "tools/call"));
-    assert_eq!(peer.text(), request(1, "tools/call"));
+    assert_eq!(peer.next_text(), request(1, "tools/call"));
     peer.send(result(1).as_bytes());
     assert_eq!(shim.lines.next(), result(1));
-    peer.until_acknowledged();
+    peer.wait_until_acknowledged();
     shim.end();
 }
 
-/// The stop may come in the moment in which the harness makes room.
+/// The stop may come just when the harness makes room.
 #[test]
 fn a_stop_does_not_truncate_a_line() {
     const LINES: usize = 8_000;
     let folder = Folder::new();
     let (stdout, output) = UnixStream::pair().unwrap();
-    let (room, mut waiting) = (stdout.try_clone().unwrap(), 0);
-    let (taking, taken) = mpsc::channel();
+    let (harness_end, mut waiting) = (stdout.try_clone().unwrap(), 0);
+    let (sender, receiver) = mpsc::channel();
     // Resolves once nothing fits any more, and makes room just then.
     let stop = poll_fn(move |_| {
-        let before = std::mem::replace(&mut waiting, ioctl_fionread(&room).unwrap());
+        let before = std::mem::replace(&mut waiting, ioctl_fionread(&harness_end).unwrap());
         if waiting < 16 * 1024 || waiting != before {
             return Poll::Pending;
         }
         let mut bytes = vec![0; waiting as usize];
-        (&room).read_exact(&mut bytes).unwrap();
-        taking.send(bytes).unwrap();
+        (&harness_end).read_exact(&mut bytes).unwrap();
+        sender.send(bytes).unwrap();
         Poll::Ready(())
     });
     let (mut stdin, thread) = start_shim(&folder, output, stop);
-    // None of them is a message, so each is answered at once; all answers together do not fit the socket's buffer.
+    // No line is a valid message, so each is answered at once; the responses together do not fit into the socket's buffer.
     let lines: String = (0..LINES).map(|id| format!("{{\"id\":{id}}}\n")).collect();
     let writing = std::thread::spawn(move || stdin.write_all(lines.as_bytes()));
-    let first = taken.recv_timeout(PATIENCE).expect("the shim is stopped");
+    let first = receiver.recv_timeout(PATIENCE).expect("the shim is stopped");
     let mut rest = Vec::new();
     (&stdout).read_to_end(&mut rest).unwrap();
     thread.join().unwrap().unwrap();
@@ -153,7 +161,7 @@ fn a_stop_does_not_truncate_a_line() {
     let text = String::from_utf8([first, rest].concat()).unwrap();
     for (id, line) in text.lines().enumerate() {
         assert!(line.starts_with('{') && line.ends_with('}'), "line {id} is torn: {line}");
-        assert!(line.contains(&format!(r#""id":{id},"#)), "line {id} comes in its turn: {line}");
+        assert!(line.contains(&format!(r#""id":{id},"#)), "line {id} is out of order: {line}");
     }
     assert!(
         text.ends_with('\n') && text.lines().count() > 1_000,

@@ -1,4 +1,4 @@
-//! A sidecar that the test drives, and a shim process with its two pipes. Every wait has a deadline.
+//! A sidecar that the test drives, and a shim process with its pipes. Every wait has a timeout.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -29,7 +29,8 @@ impl Folder {
         Self(path)
     }
 
-    pub(crate) fn link(&self) -> String {
+    /// The shim's `--relay`.
+    pub(crate) fn relay_address(&self) -> String {
         format!("unix:{}", self.socket().display())
     }
 
@@ -82,18 +83,18 @@ impl Peer {
         stream.set_read_timeout(Some(PATIENCE)).unwrap();
         let inbox = Inbox::new(MAX_MESSAGE, DEFAULT_WINDOW);
         let mut peer = Self { stream, decoder: Decoder::new(), inbox, outbox: Outbox::new(DEFAULT_WINDOW) };
-        match peer.frame() {
+        match peer.next_frame() {
             Some(Frame::Hello(hello)) => (peer, hello),
             other => panic!("expected a Hello, not {other:?}"),
         }
     }
 
-    /// The same link on another connection.
-    pub(crate) fn moves_to(&mut self, other: Peer) {
+    /// Continues the link on another connection.
+    pub(crate) fn move_to(&mut self, other: Peer) {
         (self.stream, self.decoder) = (other.stream, other.decoder);
     }
 
-    /// The connection breaks.
+    /// Closes the connection, and uses a dead one in its place.
     pub(crate) fn cut(&mut self, dead: UnixStream) {
         self.stream = dead;
     }
@@ -113,12 +114,12 @@ impl Peer {
             max_message: MAX_MESSAGE as u64,
             heartbeat_ms: 20_000,
         });
-        self.write(&[frame], Preface::First);
+        self.write(&[frame], Preface::Needed);
     }
 
     pub(crate) fn refuse(&mut self, code: &str, message: &str, retry: Retry) {
         let frame = Frame::Refusal(Refusal { code: code.into(), message: message.into(), retry });
-        self.write(&[frame], Preface::First);
+        self.write(&[frame], Preface::Needed);
     }
 
     pub(crate) fn goodbye(&mut self, code: &str, message: &str, retry: Retry) {
@@ -131,10 +132,10 @@ impl Peer {
         self.send_ready();
     }
 
-    /// The next message; acknowledgements are handled meanwhile. `None` where the shim disconnected or sent a `Goodbye`.
-    pub(crate) fn message(&mut self) -> Option<Received> {
+    /// The next message; acknowledgements are handled meanwhile. `None` if the shim disconnected or sent a `Goodbye`.
+    pub(crate) fn next_message(&mut self) -> Option<Received> {
         loop {
-            match self.frame()? {
+            match self.next_frame()? {
                 Frame::Message(part) => {
                     let message = self.inbox.accept(part).unwrap();
                     if self.inbox.ack_due() {
@@ -145,7 +146,7 @@ impl Peer {
                         return message;
                     }
                 }
-                Frame::Ack(ack) => self.acknowledged(ack),
+                Frame::Ack(ack) => self.handle_ack(ack),
                 Frame::Ping | Frame::Pong => {}
                 Frame::Goodbye(_) => return None,
                 other => panic!("unexpected {other:?}"),
@@ -153,14 +154,15 @@ impl Peer {
         }
     }
 
-    pub(crate) fn text(&mut self) -> String {
-        String::from_utf8(self.message().expect("a message arrives").bytes).unwrap()
+    /// The text of the next message.
+    pub(crate) fn next_text(&mut self) -> String {
+        String::from_utf8(self.next_message().expect("a message arrives").bytes).unwrap()
     }
 
     /// Reads until the shim's `Goodbye`.
     pub(crate) fn wait_for_goodbye(&mut self) -> Goodbye {
         loop {
-            match self.frame() {
+            match self.next_frame() {
                 Some(Frame::Goodbye(goodbye)) => return goodbye,
                 Some(_) => {}
                 None => panic!("the shim disconnected without a Goodbye"),
@@ -169,17 +171,17 @@ impl Peer {
     }
 
     /// Reads until the shim has acknowledged everything.
-    pub(crate) fn until_acknowledged(&mut self) {
+    pub(crate) fn wait_until_acknowledged(&mut self) {
         while !self.outbox.is_empty() {
-            match self.frame() {
-                Some(Frame::Ack(ack)) => self.acknowledged(ack),
+            match self.next_frame() {
+                Some(Frame::Ack(ack)) => self.handle_ack(ack),
                 Some(_) => {}
                 None => panic!("the shim disconnected"),
             }
         }
     }
 
-    fn acknowledged(&mut self, ack: Ack) {
+    fn handle_ack(&mut self, ack: Ack) {
         self.outbox.acknowledge(ack).unwrap();
         self.send_ready();
     }
@@ -190,7 +192,8 @@ impl Peer {
         self.stream.write_all(&bytes).unwrap();
     }
 
-    fn frame(&mut self) -> Option<Frame> {
+    /// The next frame; `None` if the shim disconnected.
+    fn next_frame(&mut self) -> Option<Frame> {
         loop {
             if let Some(frame) = self.decoder.next().unwrap() {
                 return Some(frame);
@@ -204,7 +207,7 @@ impl Peer {
 
     fn write(&mut self, frames: &[Frame], preface: Preface) {
         let mut bytes = match preface {
-            Preface::First => PREFACE.to_vec(),
+            Preface::Needed => PREFACE.to_vec(),
             Preface::Sent => Vec::new(),
         };
         frames.iter().for_each(|frame| frame.encode(&mut bytes));
@@ -212,8 +215,9 @@ impl Peer {
     }
 }
 
+/// Whether the preface must be written before the frames.
 enum Preface {
-    First,
+    Needed,
     Sent,
 }
 
@@ -235,10 +239,10 @@ impl Lines {
 
     #[track_caller]
     pub(crate) fn next(&self) -> String {
-        self.0.recv_timeout(PATIENCE).expect("a line in time")
+        self.0.recv_timeout(PATIENCE).expect("the program prints a line in time")
     }
 
-    /// Nothing more came before the other side closed.
+    /// Asserts that the other side closes without another line.
     #[track_caller]
     pub(crate) fn expect_end(&self) {
         assert_eq!(self.0.recv_timeout(PATIENCE), Err(RecvTimeoutError::Disconnected));
@@ -277,7 +281,7 @@ impl Shim {
             std::thread::sleep(Duration::from_millis(5));
             waited += Duration::from_millis(5);
         }
-        panic!("the shim does not end");
+        panic!("the shim does not exit");
     }
 }
 

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use super::admin_record::AdminRecord;
 use super::record::{DecisionRecord, EventRecord, FollowedBy, OutcomeRecord};
 use super::text::Members;
 
@@ -26,6 +27,7 @@ struct Entry {
 
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum EntryKind {
+    Admin,
     Decision(FollowedBy),
     Event,
     Outcome,
@@ -50,6 +52,11 @@ impl Batch {
     pub(super) fn event(&mut self, record: &EventRecord<'_>) {
         record.write(&mut Members::new(&mut self.bytes, self.field_bytes));
         self.finish_entry(EntryKind::Event);
+    }
+
+    pub(super) fn admin(&mut self, record: &AdminRecord<'_>) {
+        record.write(&mut Members::new(&mut self.bytes, self.field_bytes));
+        self.finish_entry(EntryKind::Admin);
     }
 
     /// Each record's kind and members.
@@ -77,6 +84,7 @@ impl Batch {
 impl EntryKind {
     pub(super) fn as_str(self) -> &'static str {
         match self {
+            Self::Admin => "admin",
             Self::Decision(_) => "decision",
             Self::Event => "event",
             Self::Outcome => "outcome",

@@ -27,6 +27,11 @@ impl Hash {
         &self.0
     }
 
+    /// How many of the 64 digits differ.
+    pub(super) fn differing_digits(&self, other: &Self) -> usize {
+        self.0.iter().zip(&other.0).filter(|(left, right)| left != right).count()
+    }
+
     pub(super) fn of(bytes: &[u8]) -> Self {
         Self::finish({
             let mut context = Context::new(&SHA256);

@@ -7,7 +7,7 @@ use std::sync::Arc;
 /// If a decision cannot be recorded because of one of these errors, its call must not be made.
 #[derive(Debug, thiserror::Error)]
 pub enum AuditError {
-    #[error("the session's audit budget is used up: {0}")]
+    #[error("the sandbox's audit budget is used up: {0}")]
     Budget(BudgetLimit),
     #[error("`{}` is in use by another sidecar", .path.display())]
     Busy { path: PathBuf },
@@ -50,13 +50,30 @@ pub enum AuditError {
     },
 }
 
-/// Which limit of a session was reached.
+/// Which limit a sandbox has reached.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
 pub enum BudgetLimit {
     #[error("bytes (`audit-session-bytes`)")]
     Bytes,
     #[error("records per second (`audit-session-records-per-second`)")]
     Rate,
+    #[error("room in the audit's directory (`audit-total-bytes`) or on its disk")]
+    Total,
+}
+
+impl BudgetLimit {
+    /// The next step for the operator.
+    pub fn hint(self) -> &'static str {
+        match self {
+            Self::Bytes => {
+                "wait until it has refilled (`limits.audit-refill-time`), or raise `limits.audit-session-bytes`"
+            }
+            Self::Rate => "call less often, or raise `limits.audit-session-records-per-second`",
+            Self::Total => {
+                "remove old records with `cofferdam audit prune`, free disk space, or raise `limits.audit-total-bytes`"
+            }
+        }
+    }
 }
 
 impl AuditError {
@@ -77,12 +94,7 @@ impl AuditError {
             }
         };
         match self {
-            Self::Budget(BudgetLimit::Bytes) => {
-                Some("start a new session, or raise `audit-session-bytes` under `[limits]`".to_owned())
-            }
-            Self::Budget(BudgetLimit::Rate) => {
-                Some("call less often, or raise `audit-session-records-per-second` under `[limits]`".to_owned())
-            }
+            Self::Budget(limit) => Some(limit.hint().to_owned()),
             Self::Busy { .. } => Some("stop the other sidecar, or give this one its own `state-dir`".to_owned()),
             Self::Damaged { .. } => Some(
                 "run `cofferdam audit verify`, keep a copy, then move the audit directory aside to start a new one"

@@ -2,9 +2,8 @@
 
 use std::fmt::Write as _;
 
+use cofferdam_base::text::is_invisible;
 use serde::Deserialize;
-
-use super::text::is_invisible;
 
 /// Formats the main fields of a record. A line that is no record, such as a torn one, is shortened and marked.
 ///
@@ -35,6 +34,7 @@ struct Record {
     session: Option<String>,
     link: Option<String>,
     seq: Option<u64>,
+    to_harness: Option<u64>,
     server: Option<String>,
     method: Option<String>,
     tool: Option<String>,
@@ -48,19 +48,36 @@ struct Record {
     event: Option<String>,
     detail: Option<String>,
     torn_bytes: Option<u64>,
+    #[serde(flatten)]
+    admin: AdminFields,
+}
+
+/// The fields of an action of the admin API.
+#[derive(Deserialize)]
+struct AdminFields {
+    action: Option<String>,
+    state: Option<String>,
+    by: Option<String>,
+    by_name: Option<String>,
+    enrolment: Option<String>,
+    sandbox: Option<String>,
+    grant: Option<String>,
+    token: Option<String>,
 }
 
 impl Record {
     fn line(&self) -> String {
-        let what =
-            self.verdict.as_ref().or(self.result.as_ref()).or(self.event.as_ref()).unwrap_or(&self.kind);
+        let what = [&self.verdict, &self.result, &self.event, &self.admin.action];
+        let what = what.into_iter().find_map(Option::as_ref).unwrap_or(&self.kind);
         let mut parts = vec![format!("{}  {what:<15}", self.time)];
+        parts.extend(self.admin.parts());
         parts.extend(self.server.clone());
         parts.extend(match (&self.method, &self.tool) {
             (Some(method), Some(tool)) => Some(format!("{method} {tool}")),
             (Some(method), None) => Some(method.clone()),
             (None, _) => None,
         });
+        parts.extend(self.to_harness.map(|_| "to the harness".to_owned()));
         parts.extend(self.rule.as_ref().map(|rule| format!("[{rule}]")));
         parts.extend(self.code.clone());
         parts.extend(self.duration_us.map(duration));
@@ -82,6 +99,24 @@ impl Record {
             }
         }
         Some(ids)
+    }
+}
+
+impl AdminFields {
+    fn parts(&self) -> Vec<String> {
+        let mut parts: Vec<String> = self.state.iter().cloned().collect();
+        parts.extend(self.by.as_ref().map(|by| match &self.by_name {
+            Some(name) => format!("by {by} ({name})"),
+            None => format!("by {by}"),
+        }));
+        let targets = [
+            ("sandbox", &self.sandbox),
+            ("enrolment", &self.enrolment),
+            ("grant", &self.grant),
+            ("token", &self.token),
+        ];
+        parts.extend(targets.iter().filter_map(|(what, id)| Some(format!("{what} {}", id.as_ref()?))));
+        parts
     }
 }
 
@@ -116,6 +151,12 @@ mod tests {
                 r#"{"number":3,"time":"T","kind":"event","event":"torn","torn_bytes":5,"torn_sha256":"h"}"#
             ),
             "T  torn             a line of 5 B was not finished"
+        );
+        assert_eq!(
+            human(
+                r#"{"number":4,"time":"T","kind":"admin","action":"enroll","state":"done","by":"token:t1","by_name":"ci","enrolment":"e1","sandbox":"box1","grant":"dev","chain":"c"}"#
+            ),
+            "T  enroll           done  by token:t1 (ci)  sandbox box1  enrolment e1  grant dev"
         );
     }
 

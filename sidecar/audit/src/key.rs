@@ -16,27 +16,36 @@ use super::error::AuditError;
 
 /// Reads the key, or creates it if there is none. The caller holds the directory's lock.
 pub(super) fn load_or_create(directory: &Path) -> Result<hmac::Key, AuditError> {
+    match load(directory) {
+        Err(AuditError::Read { source, .. }) if source.kind() == io::ErrorKind::NotFound => create(directory),
+        loaded => loaded,
+    }
+}
+
+/// Reads the key.
+pub(super) fn load(directory: &Path) -> Result<hmac::Key, AuditError> {
     let path = directory.join("key");
     let mut bytes = Zeroizing::new([0; KEY_BYTES]);
-    match OpenOptions::new().read(true).custom_flags(nix::libc::O_NOFOLLOW).open(&path) {
-        Ok(mut file) => {
-            let length = file.metadata().map_err(AuditError::read(&path))?.len();
-            if length != KEY_BYTES as u64 {
-                return Err(AuditError::Key { path, length, expected: KEY_BYTES as u64 });
-            }
-            file.read_exact(&mut *bytes).map_err(AuditError::read(&path))?;
-        }
-        Err(error) if error.kind() == io::ErrorKind::NotFound => {
-            SystemRandom::new().fill(&mut *bytes).map_err(|_| {
-                AuditError::prepare("cannot get random bytes for", &path)(io::Error::other(
-                    "the system has no random numbers",
-                ))
-            })?;
-            write_file(directory, &path, &*bytes, Replace::Always)
-                .map_err(AuditError::prepare("cannot create the audit's key", &path))?;
-        }
-        Err(error) => return Err(AuditError::read(&path)(error)),
+    let opened = OpenOptions::new().read(true).custom_flags(nix::libc::O_NOFOLLOW).open(&path);
+    let mut file = opened.map_err(AuditError::read(&path))?;
+    let length = file.metadata().map_err(AuditError::read(&path))?.len();
+    if length != KEY_BYTES as u64 {
+        return Err(AuditError::Key { path, length, expected: KEY_BYTES as u64 });
     }
+    file.read_exact(&mut *bytes).map_err(AuditError::read(&path))?;
+    Ok(hmac::Key::new(hmac::HMAC_SHA256, &*bytes))
+}
+
+fn create(directory: &Path) -> Result<hmac::Key, AuditError> {
+    let path = directory.join("key");
+    let mut bytes = Zeroizing::new([0; KEY_BYTES]);
+    SystemRandom::new().fill(&mut *bytes).map_err(|_| {
+        AuditError::prepare("cannot get random bytes for", &path)(io::Error::other(
+            "the system has no random numbers",
+        ))
+    })?;
+    write_file(directory, &path, &*bytes, Replace::Always)
+        .map_err(AuditError::prepare("cannot create the audit's key", &path))?;
     Ok(hmac::Key::new(hmac::HMAC_SHA256, &*bytes))
 }
 

@@ -6,14 +6,14 @@
 //! - A disk that hangs blocks at most one of the callers' threads: see `writer`.
 //! - Lines are only ever appended, by one sidecar at a time; an incomplete line is removed or marked as torn before
 //!   another line is written.
-//! - Failures stay local: a budget that is used up refuses calls of its own session only; while the disk is full calls
-//!   are refused, and accepted again without a restart once there is space.
+//! - Failures stay local: a budget that is used up refuses calls of its own sandbox only, and it refills; while the disk
+//!   is full calls are refused, and accepted again without a restart once there is space.
 //! - No record contains a secret. Fields are names and numbers; text from outside (methods, tools, rules, details) is
 //!   scrubbed by the caller first.
 //!
 //! | module | what it is for |
 //! |---|---|
-//! | `record`, `text` | what is recorded, and its JSON |
+//! | `record`, `admin_record`, `text` | what is recorded, and its JSON |
 //! | `files`, `key` | names and lines of the files; the key for the hashes of arguments |
 //! | `chain` | the hash chain over the lines |
 //! | `batch` | records that are written together |
@@ -23,19 +23,22 @@
 //! | `log` | appends lines |
 //! | `recover` | finds the end of the chain at start |
 //! | `sync` | the shared fsync |
-//! | `budget` | how much a session may write |
+//! | `budget`, `room` | how much a sandbox may write, and what the directory and its disk have left |
 //! | `verify` | checks the chain |
+//! | `prune`, `cut` | removes the oldest files; the signed mark from which the chain is checked then |
 //! | `read`, `human` | records for operators |
 //! | `lookup` | which messages have a decision, after a restart |
 //! | `error` | why a record could not be written |
 //!
-//! Nothing is ever deleted here: removing old files is the operator's decision.
+//! The sidecar deletes nothing: removing old files is the operator's decision, carried out by `audit prune`.
 
 #![forbid(unsafe_code)]
 
+mod admin_record;
 mod batch;
 mod budget;
 mod chain;
+mod cut;
 mod error;
 mod files;
 mod human;
@@ -44,9 +47,11 @@ mod load;
 mod log;
 mod lookup;
 mod open_log;
+mod prune;
 mod read;
 mod record;
 mod recover;
+mod room;
 mod sync;
 mod text;
 mod verify;
@@ -66,16 +71,20 @@ use ring::hmac;
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
+pub use self::admin_record::{ActionState, AdminAction, AdminRecord, AdminTarget};
 pub use self::batch::Batch;
 pub use self::budget::{Budget, BudgetLimits};
 pub use self::chain::{Hash, InvalidHash};
 pub use self::error::{AuditError, BudgetLimit};
 pub use self::human::human;
+pub use self::load::WriteBy;
 pub use self::log::Head;
 pub use self::lookup::{RETRY, RecordedAttempts};
+pub use self::prune::{Keep, PruneError, Pruned, prune};
 pub use self::read::{Follower, InvalidSelector, Selector, show, tail};
 pub use self::record::{
     Call, CallResult, Caller, DecisionRecord, Event, EventRecord, FollowedBy, Mac, OutcomeRecord, SecretUse,
+    SentBy,
 };
 pub use self::verify::{AuditPlace, Verified, VerifyError, verify};
 
@@ -83,6 +92,7 @@ use self::files::Creation;
 use self::load::Load;
 use self::log::Log;
 use self::open_log::{DirectorySyncer, OpenLog, Written};
+use self::room::Room;
 use self::sync::Syncer;
 use self::text::{Members, name};
 use self::writer::Writer;
@@ -104,6 +114,9 @@ pub struct Options {
     pub file_bytes: u64,
     /// `audit-field-bytes`; at least 64 (a hash is never cut) and at most 4096 (a line stays bounded).
     pub field_bytes: usize,
+    /// `audit-total-bytes`
+    pub total_bytes: u64,
+    pub write_by: WriteBy,
 }
 
 /// When a decision counts as written: `audit-sync`.
@@ -118,7 +131,7 @@ pub enum SyncMode {
 /// The result of writing one decision among many.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Recorded {
-    /// The session has used up its budget: the call must be refused.
+    /// The sandbox has used up its budget: the call must be refused.
     OverBudget(BudgetLimit),
     Yes,
 }
@@ -134,7 +147,7 @@ impl Audit {
         options: Options,
         sync_file: impl Fn(&File) -> io::Result<()> + Send + Sync + 'static,
     ) -> Result<Self, AuditError> {
-        let Options { directory, sync, file_bytes, field_bytes } = options;
+        let Options { directory, sync, file_bytes, field_bytes, total_bytes, write_by } = options;
         files::prepare_directory(&directory)?;
         let lock = lock(&directory)?;
         let key = key::load_or_create(&directory)?;
@@ -147,8 +160,9 @@ impl Audit {
             field_bytes: field_bytes.clamp(64, 4096),
             key,
             log: Mutex::new(log),
+            room: Mutex::new(Room::new(total_bytes)),
             syncer,
-            load: Load::default(),
+            load: Load::new(write_by),
             _lock: lock,
             directory,
         });
@@ -165,7 +179,7 @@ impl Audit {
     /// Writes a batch with one `write(2)` and empties it. Usually it is written when this returns; while the disk is
     /// slow or the log is in use, and with `audit-sync = "call"`, the caller has to wait for the result.
     ///
-    /// On an error none of the calls may be made; a call over its session's budget is refused alone. After
+    /// On an error none of the calls may be made; a call over its sandbox's budget is refused alone. After
     /// [`AuditError::Sync`] the records are in the file although the calls were not made: the caller writes outcomes
     /// `refused`. After any other error nothing was written.
     pub fn submit(&self, budget: &Budget, batch: &mut Batch) -> Submitted {
@@ -210,10 +224,42 @@ impl Audit {
         self.outcomes(budget, &mut batch)
     }
 
-    /// Writes an event; while the disk is slow, later. Charged to no budget: events are rare, or limited elsewhere.
+    /// Writes an event; while the disk is slow, later. Charged to no budget: such events are rare, or limited elsewhere.
     pub fn event(&self, event: &EventRecord<'_>) -> Result<(), AuditError> {
         let mut batch = self.batch();
         batch.event(event);
+        self.write_unsynced(None, &mut batch)
+    }
+
+    /// Writes an event that a sandbox caused. It is written even if the budget is used up, and charged to it: a sandbox
+    /// that opens links in a loop uses up its budget.
+    pub fn sandbox_event(&self, budget: &Budget, event: &EventRecord<'_>) -> Result<(), AuditError> {
+        let mut batch = self.batch();
+        batch.event(event);
+        self.write_unsynced(Some(budget), &mut batch)
+    }
+
+    /// Records an action that is carried out next. The returned future completes once the record is as durable as
+    /// `audit-sync` promises: on an error an action that gives rights must not be carried out.
+    pub fn admin_request(
+        &self,
+        record: &AdminRecord<'_>,
+    ) -> impl Future<Output = Result<(), AuditError>> + Send + use<> {
+        let mut batch = self.batch();
+        batch.admin(record);
+        let submitted = self.submit_charged(None, &mut batch);
+        async {
+            match submitted {
+                Submitted::Done(result) => result.map(drop),
+                Submitted::Pending(pending) => pending.await.map(drop),
+            }
+        }
+    }
+
+    /// Records the result of an action; while the disk is slow, later.
+    pub fn admin_result(&self, record: &AdminRecord<'_>) -> Result<(), AuditError> {
+        let mut batch = self.batch();
+        batch.admin(record);
         self.write_unsynced(None, &mut batch)
     }
 

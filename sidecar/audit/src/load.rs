@@ -1,25 +1,56 @@
 //! How busy the disk of the audit is: whether a caller may write by itself.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use tokio::time::Instant;
 
 /// Decides whether a caller writes by itself or queues its batch for the thread `audit-write`.
-#[derive(Default)]
 pub(super) struct Load {
+    write_by: WriteBy,
     /// Batches that the thread has not written yet.
     queued: AtomicUsize,
     is_slow: AtomicBool,
+    /// When the last write returned.
+    last_write: Mutex<Option<Instant>>,
+}
+
+/// Which thread writes while the disk seems to be in order.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum WriteBy {
+    /// The caller's, always: for tests, in which nothing may happen in the background.
+    Caller,
+    /// The caller's, if another write has just returned; else the audit's own. A disk that began to hang while nothing
+    /// was written then holds no caller's thread; a caller that writes often does not pay for waking the other thread.
+    CallerIfRecent,
 }
 
 /// A write into the page cache takes microseconds; one that takes this long waits for the disk.
 const SLOW_WRITE: Duration = Duration::from_millis(20);
+/// How long a write that returned shows that the disk does not hang.
+const RECENT: Duration = Duration::from_millis(5);
 
 impl Load {
+    pub(super) fn new(write_by: WriteBy) -> Self {
+        Self {
+            write_by,
+            queued: AtomicUsize::new(0),
+            is_slow: AtomicBool::new(false),
+            last_write: Mutex::new(None),
+        }
+    }
+
     /// Whether a caller may write by itself.
     pub(super) fn allows_direct_write(&self) -> bool {
-        self.queued.load(Ordering::Acquire) == 0 && !self.is_slow.load(Ordering::Acquire)
+        self.queued.load(Ordering::Acquire) == 0
+            && !self.is_slow.load(Ordering::Acquire)
+            && (self.write_by == WriteBy::Caller || self.wrote_recently())
+    }
+
+    fn wrote_recently(&self) -> bool {
+        let last = *self.last_write.lock().unwrap_or_else(PoisonError::into_inner);
+        last.is_some_and(|last| last.elapsed() < RECENT)
     }
 
     pub(super) fn count_queued(&self) {
@@ -32,6 +63,8 @@ impl Load {
 
     /// Remembers whether the last write, which began at `began`, was slow.
     pub(super) fn record_write_time(&self, began: Instant) {
-        self.is_slow.store(began.elapsed() >= SLOW_WRITE, Ordering::Release);
+        let now = Instant::now();
+        *self.last_write.lock().unwrap_or_else(PoisonError::into_inner) = Some(now);
+        self.is_slow.store(now.saturating_duration_since(began) >= SLOW_WRITE, Ordering::Release);
     }
 }

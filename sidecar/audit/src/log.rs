@@ -95,6 +95,11 @@ impl Log {
         (self.staged.bytes.len() - self.staged.start + chain::SEAL_BYTES) as u64
     }
 
+    /// How many bytes the next commit writes.
+    pub(super) fn staged_length(&self) -> u64 {
+        self.staged.start as u64
+    }
+
     /// The record is complete; it is written with the next commit.
     pub(super) fn stage(&mut self) {
         let staged = &mut self.staged;

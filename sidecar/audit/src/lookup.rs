@@ -2,7 +2,7 @@
 //!
 //! What must stay true: a decided message is never reported as undecided, nor a repeated one as decided once. Lines are
 //! therefore matched as text, so that even a torn line counts as far as it can be read; and if the search stops early,
-//! the remaining messages count as repeated.
+//! or `audit prune` may have removed decisions of the link, the remaining messages count as repeated.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -39,8 +39,13 @@ pub(super) fn decided(
     let mut bytes_left = search_bytes;
     let member = [link, b",\"seq\":"].concat();
     let finder = memchr::memmem::Finder::new(&member);
+    let link_finder = memchr::memmem::Finder::new(link);
+    let mut history = History::MaybePruned;
 
     let present = files::list(directory).map_err(AuditError::read(directory))?;
+    if present.first().is_none_or(|first| *first == 1) {
+        history = History::Complete;
+    }
     for index in present.into_iter().rev() {
         if missing.is_empty() {
             break;
@@ -56,7 +61,14 @@ pub(super) fn decided(
         let mut lines = Lines::new(file);
         while let Some(line) = lines.advance().map_err(AuditError::read(&path))? {
             let line = line.beginning();
-            let Some(at) = finder.find(line) else { continue };
+            let Some(at) = finder.find(line) else {
+                if history == History::MaybePruned
+                    && link_finder.find(line).is_some_and(|at| contains(&line[..at], LINK_START))
+                {
+                    history = History::Complete;
+                }
+                continue;
+            };
             // The kind precedes the link. Neither can occur inside a text, where quotes are escaped.
             if !contains(&line[..at], b",\"kind\":\"decision\"") {
                 continue;
@@ -79,8 +91,22 @@ pub(super) fn decided(
             }
         }
     }
+    if history == History::MaybePruned {
+        found.extend(missing.into_iter().map(|seq| (seq, RecordedAttempts::Repeated)));
+    }
     Ok(found)
 }
+
+/// Whether all records of the link are present.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+enum History {
+    Complete,
+    /// Files were removed, and the record of the link's start was not found.
+    MaybePruned,
+}
+
+/// How the record of a link's start begins, before it names the link.
+const LINK_START: &[u8] = b",\"kind\":\"event\",\"event\":\"link_start\"";
 
 /// A repetition follows the decision that it repeats, so a message that was found before may turn out to be repeated.
 fn record_attempts(

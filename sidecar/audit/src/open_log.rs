@@ -16,6 +16,7 @@ use super::error::AuditError;
 use super::load::Load;
 use super::log::Log;
 use super::record::{Event, EventRecord, FollowedBy, OutcomeRecord};
+use super::room::Room;
 use super::sync::{self, Syncer};
 use super::text::Members;
 
@@ -27,6 +28,7 @@ pub(super) struct OpenLog {
     pub(super) field_bytes: usize,
     pub(super) key: hmac::Key,
     pub(super) log: Mutex<Log>,
+    pub(super) room: Mutex<Room>,
     /// With `audit-sync = "call"`.
     pub(super) syncer: Option<DirectorySyncer>,
     pub(super) load: Load,
@@ -34,7 +36,7 @@ pub(super) struct OpenLog {
     pub(super) _lock: File,
 }
 
-/// The result of writing a batch: one [`Recorded`] for each decision, and the sync to wait for.
+/// The result of writing a batch: one [`Recorded`] for each decision or action, and the sync to wait for.
 pub(super) type Written = Result<(Vec<Recorded>, Option<PendingSync>), AuditError>;
 
 /// With `audit-sync = "call"`: the file, and the result of its sync.
@@ -81,12 +83,24 @@ impl OpenLog {
         let mut recorded = Vec::new();
         let mut charged = 0;
         let now = Instant::now();
+        // Only a holder of the log locks this.
+        let mut room = self.room.lock().unwrap_or_else(PoisonError::into_inner);
         for (kind, members) in batch.records() {
             log.begin(kind.as_str());
             log.staged.bytes.extend_from_slice(members);
             let bytes = log.sealed_length();
             match (kind, budget) {
-                (EntryKind::Event, _) | (_, None) => log.stage(),
+                (EntryKind::Admin, _) => {
+                    log.stage();
+                    // A result for the caller, so that the record is synced like a decision.
+                    recorded.push(Recorded::Yes);
+                }
+                (EntryKind::Event, Some(budget)) => {
+                    budget.charge_unconditionally(bytes, now);
+                    charged += bytes;
+                    log.stage();
+                }
+                (_, None) => log.stage(),
                 (EntryKind::Outcome, Some(budget)) => {
                     // Refunded before the decisions are charged, so that they can use what these outcomes did not need.
                     budget.refund(longest_outcome.saturating_sub(bytes));
@@ -98,7 +112,7 @@ impl OpenLog {
                         FollowedBy::Nothing => Charge { bytes, records: 1 },
                         FollowedBy::Outcome => Charge { bytes: bytes + longest_outcome, records: 2 },
                     };
-                    match budget.charge(charge, now) {
+                    match budget.charge(charge, room.left(&self.directory, now), now) {
                         Ok(()) => {
                             charged += charge.bytes;
                             log.stage();
@@ -114,12 +128,14 @@ impl OpenLog {
                 }
             }
         }
+        let written = log.staged_length();
         if let Err(error) = self.commit(log) {
             if let Some(budget) = budget {
                 budget.refund(charged);
             }
             return Err(error);
         }
+        room.count_written(written);
         // Under the log's lock, so that the file is still the one that was written to.
         let request_sync = |syncer: &DirectorySyncer| PendingSync {
             path: log.path(),

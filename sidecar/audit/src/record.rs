@@ -44,9 +44,19 @@ pub enum FollowedBy {
 #[derive(Clone, Copy, Debug)]
 pub struct Call<'a> {
     pub caller: &'a Caller,
+    pub sent_by: SentBy,
+    /// Counts the messages of the harness, or the requests of the link's servers, from 1.
     pub seq: u64,
     pub method: &'a str,
     pub tool: Option<&'a str>,
+}
+
+/// Who sent a message. A request of a server is numbered in the member `to_harness` instead of `seq`, so that a search for
+/// a message of the harness never finds it.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum SentBy {
+    Harness,
+    Server,
 }
 
 /// Session, link and server, formatted once for all records of a link by [`Audit::caller`](super::Audit::caller).
@@ -157,11 +167,10 @@ impl OutcomeRecord<'_> {
     /// The maximum length of an outcome record in bytes, with its chain: a decision reserves this much for it.
     pub(super) fn max_length(field_bytes: usize) -> u64 {
         const TEXTS: usize = 6; // session, link, server, method, tool, code
-        const ESCAPED: usize = 6; // bytes of `\u001b`
         const MARK: usize = 40; // `… (18446744073709551615 bytes)`
         const FRAME: usize = 512; // names, numbers, time and chain
         const SECRET: usize = 3 * MAX_ID_BYTES + 64; // name, lease and request, and their member names
-        (TEXTS * (field_bytes * ESCAPED + MARK) + MAX_SECRETS * SECRET + FRAME) as u64
+        (TEXTS * (field_bytes + MARK) + MAX_SECRETS * SECRET + FRAME) as u64
     }
 
     pub(super) fn write(&self, members: &mut Members<'_>) {
@@ -193,9 +202,12 @@ impl Caller {
 impl Call<'_> {
     /// Link and sequence number are adjacent, because `lookup` searches for both together.
     fn write(&self, members: &mut Members<'_>) {
+        members.formatted(&self.caller.link);
+        match self.sent_by {
+            SentBy::Harness => members.number(name!("seq"), self.seq),
+            SentBy::Server => members.number(name!("to_harness"), self.seq),
+        };
         members
-            .formatted(&self.caller.link)
-            .number(name!("seq"), self.seq)
             .formatted(&self.caller.server)
             .text(name!("method"), self.method)
             .optional_text(name!("tool"), self.tool);

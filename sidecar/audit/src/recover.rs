@@ -72,7 +72,7 @@ fn empty_log(directory: &Path, file_bytes: u64, index: u32, file: File) -> Log {
 }
 
 /// Number and chain of a record.
-type NumberAndChain = (u64, Hash);
+pub(super) type NumberAndChain = (u64, Hash);
 
 /// Number and chain of the last line that ends with a newline, and the offset after that line.
 fn last_line(file: &File, path: &Path, length: u64) -> Result<(Option<NumberAndChain>, u64), AuditError> {
@@ -110,10 +110,18 @@ fn last_of_previous(
         return Err(missing);
     }
     let file = File::open(&path).map_err(AuditError::read(&path))?;
-    let length = file.metadata().map_err(AuditError::read(&path))?.len();
-    match last_line(&file, &path, length)? {
-        (Some(last), end) if end == length => Ok(Some(last)),
-        _ => Err(AuditError::Damaged { path, what: "its last line is torn, and there is a file after it" }),
+    last_record(&file, &path).map(Some)
+}
+
+/// The last record of a file that is followed by another one.
+pub(super) fn last_record(file: &File, path: &Path) -> Result<NumberAndChain, AuditError> {
+    let length = file.metadata().map_err(AuditError::read(path))?.len();
+    match last_line(file, path, length)? {
+        (Some(last), end) if end == length => Ok(last),
+        _ => {
+            let what = "its last line is torn, and there is a file after it";
+            Err(AuditError::Damaged { path: path.to_owned(), what })
+        }
     }
 }
 

@@ -5,6 +5,8 @@
 
 use std::io::Write as _;
 
+use cofferdam_base::text::is_invisible;
+
 /// The name of a member as written in a record, up to the quote that begins a text.
 ///
 /// Built at compile time: a record has some twenty small members, and each costs one copy for its name.
@@ -18,7 +20,7 @@ pub(super) use name;
 /// Writes `,"name":value` into an object whose opening brace is already written. Names are [`name!`]s.
 pub(super) struct Members<'a> {
     out: &'a mut Vec<u8>,
-    /// Longer texts are cut to this many bytes, with a note of their length.
+    /// Texts that are longer than this when escaped are cut, with a note of their length.
     field_bytes: usize,
 }
 
@@ -90,10 +92,7 @@ impl<'a> Members<'a> {
     }
 
     fn finish_string(&mut self, value: &str) {
-        if value.len() <= self.field_bytes {
-            escape(self.out, value);
-        } else {
-            escape(self.out, &value[..value.floor_char_boundary(self.field_bytes)]);
+        if escape(self.out, value, self.field_bytes) == Escaped::Cut {
             write!(self.out, "… ({} bytes)", value.len()).expect("writing to a vector cannot fail");
         }
         self.out.push(b'"');
@@ -104,48 +103,56 @@ pub(super) fn write_number(out: &mut Vec<u8>, value: u64) {
     out.extend_from_slice(itoa::Buffer::new().format(value).as_bytes());
 }
 
-/// The inside of a JSON string.
-pub(super) fn escape(out: &mut Vec<u8>, text: &str) {
+/// Whether a text was written as a whole.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(super) enum Escaped {
+    Cut,
+    Whole,
+}
+
+/// Writes the inside of a JSON string, at most `limit` bytes of it. The limit applies to the escaped text: six bytes of
+/// `\u001b` for each byte of a hostile name would otherwise multiply what a sandbox can write.
+pub(super) fn escape(out: &mut Vec<u8>, text: &str, limit: usize) -> Escaped {
     // Almost every text is plain: all its bytes are tested without branches.
-    if text.bytes().fold(true, |plain, byte| plain & is_plain(byte)) {
-        return out.extend_from_slice(text.as_bytes());
+    if text.len() <= limit && text.bytes().fold(true, |plain, byte| plain & is_plain(byte)) {
+        out.extend_from_slice(text.as_bytes());
+        return Escaped::Whole;
     }
-    let mut rest = text;
-    while !rest.is_empty() {
-        let run = rest.bytes().position(|byte| !is_plain(byte)).unwrap_or(rest.len());
-        out.extend_from_slice(&rest.as_bytes()[..run]);
-        rest = &rest[run..];
-        let Some(character) = rest.chars().next() else { return };
-        match character {
-            '"' => out.extend_from_slice(b"\\\""),
-            '\\' => out.extend_from_slice(b"\\\\"),
-            character if is_invisible(character) => {
-                write!(out, "\\u{:04x}", u32::from(character)).expect("writing to a vector cannot fail");
-            }
-            character => out.extend_from_slice(character.encode_utf8(&mut [0; 4]).as_bytes()),
+    let mut left = limit;
+    for character in text.chars() {
+        let mut buffer = [0; MAX_ESCAPE_BYTES];
+        let escaped = escape_character(character, &mut buffer);
+        let Some(rest) = left.checked_sub(escaped.len()) else { return Escaped::Cut };
+        out.extend_from_slice(escaped);
+        left = rest;
+    }
+    Escaped::Whole
+}
+
+/// The length of `\u001b`, the longest form of one character.
+const MAX_ESCAPE_BYTES: usize = 6;
+
+/// The shortest form of a character that is safe in JSON, in a line and on a terminal.
+fn escape_character(character: char, buffer: &mut [u8; MAX_ESCAPE_BYTES]) -> &[u8] {
+    match character {
+        '"' => b"\\\"",
+        '\\' => b"\\\\",
+        '\n' => b"\\n",
+        '\r' => b"\\r",
+        '\t' => b"\\t",
+        '\u{8}' => b"\\b",
+        '\u{c}' => b"\\f",
+        character if is_invisible(character) => {
+            write!(&mut buffer[..], "\\u{:04x}", u32::from(character)).expect("an escape has six bytes");
+            buffer
         }
-        rest = &rest[character.len_utf8()..];
+        character => character.encode_utf8(buffer).as_bytes(),
     }
 }
 
 /// Whether a byte needs no escaping in a JSON string, in a line and on a terminal.
 fn is_plain(byte: u8) -> bool {
     (byte.wrapping_sub(b' ') <= b'~' - b' ') & (byte != b'"') & (byte != b'\\')
-}
-
-/// Characters that change the display instead of being visible: controls (C0, DEL, C1), line and paragraph separators,
-/// zero-width and direction marks. All are in the basic plane, so four hexadecimal digits suffice.
-pub(super) fn is_invisible(character: char) -> bool {
-    character.is_control()
-        || matches!(
-            character,
-            '\u{ad}'
-                | '\u{61c}'
-                | '\u{200b}'..='\u{200f}'
-                | '\u{2028}'..='\u{202e}'
-                | '\u{2060}'..='\u{206f}'
-                | '\u{feff}'
-        )
 }
 
 #[cfg(test)]
@@ -167,6 +174,15 @@ mod tests {
         assert_eq!(written("abcd", 4), r#"{"a":"abcd"}"#);
         assert_eq!(written("abcde", 4), r#"{"a":"abcd… (5 bytes)"}"#);
         assert_eq!(written("ab€€", 4), r#"{"a":"ab… (8 bytes)"}"#);
+    }
+
+    #[test]
+    fn escapes_are_short_and_count_against_the_limit() {
+        assert_eq!(written("\n\r\t\u{8}\u{c}", 10), r#"{"a":"\n\r\t\b\f"}"#);
+        assert_eq!(written("\u{1b}\u{1b}", 12), r#"{"a":"\u001b\u001b"}"#);
+        assert_eq!(written("\u{1b}\u{1b}", 11), r#"{"a":"\u001b… (2 bytes)"}"#);
+        let hostile = "\u{1b}\u{7f}\"\u{2028}".repeat(100);
+        assert!(written(&hostile, 256).len() <= 256 + r#"{"a":"… (600 bytes)"}"#.len());
     }
 
     #[test]

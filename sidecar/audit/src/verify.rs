@@ -1,7 +1,7 @@
 //! Checks that the chain is complete: every line that was ever written is present, unchanged and in its place.
 //!
 //! A truncated end cannot be detected from the files alone. For that the caller passes an earlier head, whose record
-//! must still be present.
+//! must still be present. Where `audit prune` removed old files, the chain is checked from the signed mark on.
 
 use std::fs::File;
 use std::io;
@@ -10,14 +10,18 @@ use std::path::{Path, PathBuf};
 use serde::Deserialize;
 
 use super::chain::{Hash, SealedLine};
+use super::cut::{Cut, CutError};
 use super::files::{self, Line, LineEnd, Lines};
 use super::log::Head;
 
 /// The result for a chain without a fault.
-#[derive(Clone, Debug, Eq, PartialEq)]
+#[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct Verified {
     pub files: u64,
+    /// The records that are present.
     pub records: u64,
+    /// How many records before them were removed by `audit prune`.
+    pub pruned: u64,
     /// The last record, to be kept elsewhere and given to a later `verify`. `None` for an empty audit.
     pub head: Option<Head>,
     /// How many torn lines were marked when a sidecar started.
@@ -40,12 +44,22 @@ pub enum VerifyError {
     Changed { place: AuditPlace },
     #[error("{place}: the line has no newline, but there are files after it")]
     Cut { place: AuditPlace },
+    #[error("`{}` has no audit record", .directory.display())]
+    Empty { directory: PathBuf },
     #[error("`{0}` is not a head: give the 64 digits that an earlier `verify` printed")]
     HeadMalformed(String),
     #[error(
         "the record with the hash {head} is missing: the end was cut off, or the whole audit was rewritten"
     )]
     HeadMissing { head: Hash, records: u64 },
+    #[error(
+        "no record has the hash {head}: it was removed by `audit prune`, which removed the records up to {pruned}, or the audit was changed"
+    )]
+    HeadMaybePruned { head: Hash, pruned: u64 },
+    #[error("no record has the hash {head}, but that of {place} differs from it in few digits only")]
+    HeadMistyped { head: Hash, place: AuditPlace },
+    #[error(transparent)]
+    Mark(#[from] CutError),
     #[error("{place}: record {found} is where record {expected} should be: lines are missing or reordered")]
     Misplaced { place: AuditPlace, expected: u64, found: u64 },
     #[error("{file}: the file is missing")]
@@ -60,30 +74,36 @@ pub enum VerifyError {
     },
 }
 
-/// Reads the whole audit once, with bounded memory. Needs no lock: a sidecar may go on writing.
+/// Reads the whole audit once, with bounded memory. Needs no lock: a sidecar may go on writing. An audit without a record
+/// is an error: a sidecar writes one at its start, so its files were removed, or the directory is a wrong one.
 pub fn verify(directory: &Path, head: Option<&str>) -> Result<Verified, VerifyError> {
-    let head = match head {
-        Some(text) => Some(text.parse::<Hash>().map_err(|_| VerifyError::HeadMalformed(text.to_owned()))?),
+    let head = match head.map(|text| (text, text.trim().to_ascii_lowercase())) {
+        Some((text, digits)) => {
+            Some(digits.parse::<Hash>().map_err(|_| VerifyError::HeadMalformed(text.to_owned()))?)
+        }
         None => None,
     };
-    let present =
+    let mut present =
         files::list(directory).map_err(|source| VerifyError::Read { path: directory.to_owned(), source })?;
+    let cut = Cut::read(directory)?;
+    let first = cut.as_ref().map_or(1, |cut| cut.file);
+    // Files before the cut are left over from a run of `audit prune` that was interrupted.
+    present.retain(|index| *index >= first);
+    let (chain, pruned) = cut.map_or((Hash::GENESIS, 0), |cut| (cut.chain, cut.number));
     let mut verification = Verification {
-        expected_head: head.filter(|head| *head != Hash::GENESIS),
-        chain: Hash::GENESIS,
-        verified: Verified { files: 0, records: 0, head: None, torn: 0, last_torn: None, unfinished: None },
+        expected_head: head.filter(|head| *head != Hash::GENESIS && *head != chain),
+        similar_head: None,
+        chain,
+        verified: Verified { pruned, ..Verified::default() },
     };
-    for (index, expected) in present.iter().zip(1..) {
+    for (index, expected) in present.iter().zip(first..) {
         if *index != expected {
             return Err(VerifyError::MissingFile { file: files::file_name(expected) });
         }
         let position = if Some(index) == present.last() { FilePosition::Last } else { FilePosition::Middle };
         verification.verify_file(directory, *index, position)?;
     }
-    match verification.expected_head {
-        Some(head) => Err(VerifyError::HeadMissing { head, records: verification.verified.records }),
-        None => Ok(verification.verified),
-    }
+    verification.finish(directory)
 }
 
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -92,9 +112,14 @@ enum FilePosition {
     Middle,
 }
 
+/// A hash with so few wrong digits was mistyped: hashes of different records have about 60 different digits.
+const MAX_MISTYPED: usize = 8;
+
 struct Verification {
     /// The head that was given, until its record is found.
     expected_head: Option<Hash>,
+    /// A record whose hash is so similar to the head that was given that this was probably mistyped.
+    similar_head: Option<AuditPlace>,
     /// The chain of the last good record.
     chain: Hash,
     verified: Verified,
@@ -109,6 +134,17 @@ struct Suspect {
 }
 
 impl Verification {
+    fn finish(self, directory: &Path) -> Result<Verified, VerifyError> {
+        let Verified { records, pruned, .. } = self.verified;
+        match (self.expected_head, self.similar_head) {
+            (Some(head), Some(place)) => Err(VerifyError::HeadMistyped { head, place }),
+            (Some(head), None) if pruned > 0 => Err(VerifyError::HeadMaybePruned { head, pruned }),
+            (Some(head), None) => Err(VerifyError::HeadMissing { head, records }),
+            (None, _) if records == 0 => Err(VerifyError::Empty { directory: directory.to_owned() }),
+            (None, _) => Ok(self.verified),
+        }
+    }
+
     fn verify_file(
         &mut self,
         directory: &Path,
@@ -154,7 +190,7 @@ impl Verification {
         let changed = || VerifyError::Changed { place: place.clone() };
         let line = line.whole().ok_or_else(changed)?;
         let sealed = SealedLine::parse(line).ok_or_else(changed)?;
-        let expected = self.verified.records + 1;
+        let expected = self.verified.pruned + self.verified.records + 1;
         if sealed.number != expected {
             return Err(VerifyError::Misplaced { place: place.clone(), expected, found: sealed.number });
         }
@@ -163,7 +199,10 @@ impl Verification {
         }
         self.chain = sealed.chain;
         self.expected_head.take_if(|head| *head == sealed.chain);
-        self.verified.records = expected;
+        if self.expected_head.is_some_and(|head| head.differing_digits(&sealed.chain) <= MAX_MISTYPED) {
+            self.similar_head = Some(place.clone());
+        }
+        self.verified.records += 1;
         self.verified.head =
             Some(Head { file: place.file.clone(), line: place.line, number: expected, hash: sealed.chain });
         Ok(GoodLine::of(line))

@@ -10,6 +10,7 @@ use std::io;
 use std::sync::{Arc, mpsc};
 use std::thread::JoinHandle;
 
+use cofferdam_base::PacedLines;
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
@@ -73,6 +74,9 @@ impl Drop for Writer {
     }
 }
 
+/// With a full disk every record causes such a line.
+static LOST_LINES: PacedLines = PacedLines::new();
+
 fn write_queued(open_log: &OpenLog, queue: &mpsc::Receiver<Job>) {
     while let Ok(Job { batch, budget, result }) = queue.recv() {
         let mut log = open_log.log();
@@ -81,8 +85,10 @@ fn write_queued(open_log: &OpenLog, queue: &mpsc::Receiver<Job>) {
         open_log.load.record_write_time(began);
         drop(log);
         open_log.load.count_written();
-        if let Err(Err(error)) = result.send(written).map_err(|unsent| unsent.map(drop)) {
-            tracing::error!(%error, "records were not written, and no caller waits for them");
+        if let Err(Err(error)) = result.send(written).map_err(|unsent| unsent.map(drop))
+            && let Some(left_out) = LOST_LINES.admit()
+        {
+            tracing::error!(%error, left_out, "records were not written, and no caller waits for them");
         }
     }
 }

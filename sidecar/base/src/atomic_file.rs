@@ -12,7 +12,7 @@ pub const TEMPORARY_SUFFIX: &str = ".new";
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Replace {
     Always,
-    /// Of several writers the first one wins; the others get `AlreadyExists`.
+    /// Of several writers the first one succeeds; the others get `AlreadyExists`.
     Never,
 }
 
@@ -30,7 +30,7 @@ pub fn write_file(directory: &Path, path: &Path, bytes: &[u8], replace: Replace)
                 fs::remove_file(&temporary)?;
             }
         }
-        sync(directory)
+        sync_directory(directory)
     })();
     written.inspect_err(|_| {
         let _ = fs::remove_file(&temporary);
@@ -64,6 +64,6 @@ pub fn read_checked(
 }
 
 /// Syncs a directory, so that created and removed names in it survive a crash.
-pub fn sync(directory: &Path) -> io::Result<()> {
+pub fn sync_directory(directory: &Path) -> io::Result<()> {
     File::open(directory)?.sync_all()
 }

@@ -1,6 +1,6 @@
 //! Reads the wall clock, which no other module does; formats times (RFC 3339, UTC, milliseconds) and parses them.
 //!
-//! Durations and deadlines are not measured with this clock (it jumps): they use `tokio::time::Instant`.
+//! This clock can jump, so durations and deadlines are measured with `tokio::time::Instant` instead.
 
 use std::fmt;
 use std::time::{Duration, SystemTime};
@@ -66,11 +66,15 @@ pub fn parse_rfc3339(text: &str) -> Option<SystemTime> {
         let valid = digits.iter().all(u8::is_ascii_digit);
         valid.then(|| digits.iter().fold(0, |number, digit| number * 10 + u64::from(digit - b'0')))
     };
-    let has = |at: usize, allowed: &[u8]| bytes.get(at).filter(|byte| allowed.contains(byte)).map(drop);
-    has(4, b"-").and(has(7, b"-")).and(has(10, b"Tt ")).and(has(13, b":")).and(has(16, b":"))?;
+    let one_of = |at: usize, allowed: &[u8]| bytes.get(at).filter(|byte| allowed.contains(byte)).map(drop);
+    one_of(4, b"-")
+        .and(one_of(7, b"-"))
+        .and(one_of(10, b"Tt "))
+        .and(one_of(13, b":"))
+        .and(one_of(16, b":"))?;
     let (year, month, day) = (number(0, 4)?, number(5, 2)?, number(8, 2)?);
     let (hour, minute, second) = (number(11, 2)?, number(14, 2)?, number(17, 2)?);
-    // A leap second counts as the second before it.
+    // A leap second (60) is allowed, and counts as the second before it.
     if hour > 23 || minute > 59 || second > 60 {
         return None;
     }
@@ -87,10 +91,10 @@ pub fn parse_rfc3339(text: &str) -> Option<SystemTime> {
         }
     };
     let offset = 19 + fraction_length;
-    let east = match (bytes.get(offset)?, bytes.len() - offset) {
+    let seconds_east = match (bytes.get(offset)?, bytes.len() - offset) {
         (b'Z' | b'z', 1) => 0,
         (sign @ (b'+' | b'-'), 6) => {
-            has(offset + 3, b":")?;
+            one_of(offset + 3, b":")?;
             let (hours, minutes) = (number(offset + 1, 2)?, number(offset + 4, 2)?);
             let seconds = (hours * 3600 + minutes * 60) as i64;
             match (hours, minutes) {
@@ -107,7 +111,8 @@ pub fn parse_rfc3339(text: &str) -> Option<SystemTime> {
         _ => return None,
     };
     let days = days_from_civil(year, month, day)?;
-    let seconds = (days * 86_400 + hour * 3600 + minute * 60 + second.min(59)).checked_add_signed(-east)?;
+    let seconds =
+        (days * 86_400 + hour * 3600 + minute * 60 + second.min(59)).checked_add_signed(-seconds_east)?;
     Some(SystemTime::UNIX_EPOCH + Duration::from_secs(seconds) + Duration::from_millis(milliseconds))
 }
 
@@ -127,7 +132,7 @@ fn days_from_civil(year: u64, month: u64, day: u64) -> Option<u64> {
 /// 9999-12-31T23:59:59.999Z, the last time with a year of four digits.
 const LAST: Duration = Duration::from_millis(253_402_300_799_999);
 
-/// Days since 1970-01-01 to year, month, day.
+/// Converts days since 1970-01-01 to year, month and day.
 ///
 /// Years are counted from March, so that the leap day is the last day of a year. 400 such years always have 146,097
 /// days. From March on the month lengths 31, 30, 31, 30, 31 repeat: 153 is the number of days in five months.
@@ -179,7 +184,7 @@ mod tests {
             assert_eq!(parse_rfc3339(&text(milliseconds)), Some(time), "{milliseconds}");
         }
         let reformatted = |text: &str| parse_rfc3339(text).map(|time| Rfc3339::from(time).to_string());
-        for (written, meant) in [
+        for (text, expected) in [
             ("2026-11-18T09:30:00Z", "2026-11-18T09:30:00.000Z"),
             ("2026-11-18t09:30:00z", "2026-11-18T09:30:00.000Z"),
             ("2026-11-18 09:30:00.5Z", "2026-11-18T09:30:00.500Z"),
@@ -188,7 +193,7 @@ mod tests {
             ("2026-12-31T23:30:00-01:00", "2027-01-01T00:30:00.000Z"),
             ("2016-12-31T23:59:60Z", "2016-12-31T23:59:59.000Z"),
         ] {
-            assert_eq!(reformatted(written).as_deref(), Some(meant), "{written}");
+            assert_eq!(reformatted(text).as_deref(), Some(expected), "{text}");
         }
         for invalid in [
             "",
@@ -214,7 +219,7 @@ mod tests {
 
     #[test]
     fn all_days_of_400_years_are_converted_in_both_directions() {
-        let leap =
+        let is_leap =
             |year: u64| year.is_multiple_of(4) && (!year.is_multiple_of(100) || year.is_multiple_of(400));
         let mut expected = (1970, 1, 1);
         for days in 0..400 * 366 {
@@ -222,7 +227,7 @@ mod tests {
             assert_eq!(days_from_civil(expected.0, expected.1, expected.2), Some(days));
             let (year, month, day) = expected;
             let length = match month {
-                2 if leap(year) => 29,
+                2 if is_leap(year) => 29,
                 2 => 28,
                 4 | 6 | 9 | 11 => 30,
                 _ => 31,

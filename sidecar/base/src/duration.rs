@@ -8,7 +8,7 @@ use std::time::Duration;
 /// The units in milliseconds, largest first: the parts of a duration are written in this order, each at most once.
 const UNITS: [(&str, u64); 5] = [("d", 86_400_000), ("h", 3_600_000), ("m", 60_000), ("s", 1000), ("ms", 1)];
 
-/// What [`parse`] expects, for messages.
+/// What [`parse`] expects, for error messages.
 pub const EXPECTED: &str = "a duration such as \"500ms\", \"20s\" or \"2h30m\"";
 
 #[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
@@ -21,17 +21,17 @@ pub fn parse(text: &str) -> Result<Duration, InvalidDuration> {
     let mut rest = text;
     loop {
         let digits = rest.find(|character: char| !character.is_ascii_digit()).unwrap_or(rest.len());
-        let (number, behind) = rest.split_at(digits);
+        let (number, after) = rest.split_at(digits);
         let number: u64 = number.parse().map_err(|_| InvalidDuration)?;
-        let unit_end = behind.find(|character: char| character.is_ascii_digit()).unwrap_or(behind.len());
-        let (unit, behind) = behind.split_at(unit_end);
+        let unit_end = after.find(|character: char| character.is_ascii_digit()).unwrap_or(after.len());
+        let (unit, after) = after.split_at(unit_end);
         let (_, scale) = units.find(|(name, _)| *name == unit).ok_or(InvalidDuration)?;
         let part = number.checked_mul(*scale).ok_or(InvalidDuration)?;
         milliseconds = milliseconds.checked_add(part).ok_or(InvalidDuration)?;
-        if behind.is_empty() {
+        if after.is_empty() {
             return Ok(Duration::from_millis(milliseconds));
         }
-        rest = behind;
+        rest = after;
     }
 }
 

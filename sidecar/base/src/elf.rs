@@ -1,6 +1,6 @@
-//! What the headers of a Linux program say: its processor, and whether it needs a loader and libraries.
+//! Reads the headers of a Linux program: its processor, and whether it needs a loader and libraries.
 
-/// The headers of an ELF file with 64 bits, little endian: every machine that the shim is built for.
+/// The headers of a 64-bit little-endian ELF file, the format of every machine that the shim is built for.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct ElfHeaders {
     /// `EM_X86_64` is 62, `EM_AARCH64` is 183.
@@ -19,7 +19,7 @@ pub enum Linking {
 const PT_INTERP: usize = 3;
 
 impl ElfHeaders {
-    /// `file` is the whole file, or its beginning with all program headers. `None` if it is something else.
+    /// `file` is the whole file, or its beginning with all program headers. `None` if it is not such a file, or incomplete.
     pub fn read(file: &[u8]) -> Option<Self> {
         let number = |offset: usize, length: usize| -> Option<usize> {
             let bytes = file.get(offset..offset.checked_add(length)?)?;
@@ -75,11 +75,11 @@ mod tests {
     }
 
     #[test]
-    fn other_and_cut_files_are_no_programs() {
+    fn other_and_truncated_files_are_not_read() {
         assert_eq!(linking(b"#!/bin/sh\n"), None);
         assert_eq!(linking(&program(&[1, 2])[..100]), None);
-        let mut wild = program(&[1]);
-        wild[32..40].fill(0xff);
-        assert_eq!(linking(&wild), None);
+        let mut invalid_offset = program(&[1]);
+        invalid_offset[32..40].fill(0xff);
+        assert_eq!(linking(&invalid_offset), None);
     }
 }

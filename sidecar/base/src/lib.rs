@@ -8,6 +8,7 @@
 //! | [`duration`] | durations as text: `2h30m` |
 //! | [`elf`] | the processor of a Linux program, and whether it needs libraries |
 //! | [`metrics`] | counters and gauges, rendered as OpenMetrics text |
+//! | [`PacedLines`] | log lines that must not flood the log |
 //! | [`random`] | random bytes |
 //! | [`RateLimiter`] | rate limits |
 //! | [`text`] | hexadecimal digits, percent-encoding, errors with their causes |
@@ -22,9 +23,11 @@ pub mod clock;
 pub mod duration;
 pub mod elf;
 pub mod metrics;
+mod paced_lines;
 pub mod random;
 mod rate_limiter;
 pub mod text;
 
 pub use backoff::{Backoff, Jitter, JitteredBackoff};
+pub use paced_lines::PacedLines;
 pub use rate_limiter::RateLimiter;

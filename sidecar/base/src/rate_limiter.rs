@@ -1,6 +1,6 @@
 //! An exact rate limit: no window of the given length, wherever it begins, contains more than `limit` events.
 //!
-//! It stores `limit` times, so it is for small limits. The caller passes the time.
+//! It stores the times of up to `limit` events, so it is for small limits. The caller passes the current time.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -16,15 +16,15 @@ pub struct RateLimiter {
 }
 
 impl RateLimiter {
-    pub fn new(limit: u32, window: Duration) -> Self {
+    pub const fn new(limit: u32, window: Duration) -> Self {
         Self { limit: limit as usize, window, allowed: VecDeque::new() }
     }
 
-    pub fn per_minute(limit: u32) -> Self {
+    pub const fn per_minute(limit: u32) -> Self {
         Self::new(limit, Duration::from_secs(60))
     }
 
-    pub fn per_second(limit: u32) -> Self {
+    pub const fn per_second(limit: u32) -> Self {
         Self::new(limit, Duration::from_secs(1))
     }
 
@@ -51,7 +51,7 @@ mod tests {
     fn no_window_has_more_than_the_limit_wherever_it_begins() {
         let start = Instant::now();
         let mut limiter = RateLimiter::new(3, MILLISECOND * 100);
-        // Three late in one window and as many early in the next would pass a limiter that counts per fixed window.
+        // A limiter that counts per fixed window would allow three events late in one window and three early in the next.
         let attempts = [90, 91, 92, 93, 101, 189, 190, 191, 191, 192, 300];
         let allowed: Vec<u32> =
             attempts.into_iter().filter(|at| limiter.allows(start + MILLISECOND * *at)).collect();

@@ -1,9 +1,9 @@
 //! Which addresses may be dialled.
 //!
-//! The operator chooses the host name in the configuration; its name server chooses the address. So every connection
-//! resolves the name again, checks the addresses and dials exactly those that were checked: a name that starts to resolve
-//! to an internal address between two lookups (DNS rebinding) is refused. What must stay true: an address that is not known
-//! to be public counts as private.
+//! The operator chooses the host name in the configuration; the name's DNS server chooses the address. So for every
+//! connection the name is resolved again, the addresses are checked and only these are dialled: a name that starts to
+//! resolve to an internal address between two lookups (DNS rebinding) is refused. What must stay true: an address that
+//! is not known to be public counts as private.
 
 use std::future::Future;
 use std::io;
@@ -12,7 +12,7 @@ use std::pin::Pin;
 
 use rustls::pki_types::{InvalidDnsNameError, ServerName};
 
-/// At most this many of a name server's addresses are considered.
+/// At most this many addresses of a name are considered.
 const MAX_ADDRESSES: usize = 8;
 
 /// Which addresses a host may have.
@@ -20,7 +20,7 @@ const MAX_ADDRESSES: usize = 8;
 pub enum AddressPolicy {
     /// Every address: the operator chose the host and trusts its name server.
     Any,
-    /// Private and link-local addresses too, but no multicast, unspecified or reserved ones.
+    /// Public, private, loopback and link-local addresses, but no multicast, unspecified or reserved ones.
     PrivateToo,
     PublicOnly,
 }
@@ -29,7 +29,7 @@ pub enum AddressPolicy {
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub enum Host {
     Address(IpAddr),
-    /// `localhost` by name: it must resolve to loopback, whatever the policy.
+    /// The name `localhost`, which must resolve to a loopback address, whatever the policy.
     Localhost,
     Name(String),
 }
@@ -41,7 +41,7 @@ pub trait Resolve: Send + Sync {
 
 pub type Resolving<'a> = Pin<Box<dyn Future<Output = io::Result<Vec<SocketAddr>>> + Send + 'a>>;
 
-/// The system's own resolver.
+/// The operating system's resolver.
 pub struct SystemResolver;
 
 #[derive(Debug, thiserror::Error)]
@@ -57,15 +57,16 @@ pub enum AddressError {
     #[error("`localhost` resolves to no loopback address")]
     NotLoopback,
     #[error(
-        "`{name}` has only addresses that are not public; set `private = true` for this server if that is intended"
+        "`{name}` has no address that may be dialled: its addresses are private, or not those of a single host; set \
+         `private = true` for this server if a private address is intended"
     )]
-    NotPublic { name: String },
+    NotPermitted { name: String },
 }
 
 impl Host {
     /// Parses the host as written in a URL: IPv6 addresses are in brackets.
-    pub fn read(spelled: &str) -> Self {
-        let bare = spelled.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')).unwrap_or(spelled);
+    pub fn parse(text: &str) -> Self {
+        let bare = text.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')).unwrap_or(text);
         match bare.parse() {
             Ok(address) => Self::Address(address),
             Err(_) if bare.eq_ignore_ascii_case("localhost") => Self::Localhost,
@@ -73,7 +74,7 @@ impl Host {
         }
     }
 
-    /// Whether the URL itself names loopback, so that requests do not leave the machine.
+    /// Whether the URL names `localhost` or a loopback address, so that requests do not leave the machine.
     pub fn is_loopback(&self) -> bool {
         match self {
             Self::Address(address) => address.to_canonical().is_loopback(),
@@ -120,7 +121,7 @@ impl Host {
             .collect();
         match (permitted.is_empty(), self) {
             (true, Self::Localhost) => Err(AddressError::NotLoopback),
-            (true, Self::Address(_) | Self::Name(_)) => Err(AddressError::NotPublic { name }),
+            (true, Self::Address(_) | Self::Name(_)) => Err(AddressError::NotPermitted { name }),
             (false, _) => Ok(permitted),
         }
     }
@@ -134,11 +135,11 @@ impl Resolve for SystemResolver {
     }
 }
 
-/// An IPv4 address that is spelled as an IPv6 one is checked and dialled as IPv4.
+/// Converts an IPv4 address that is written as an IPv6 address to IPv4, so that it is checked and dialled as such.
 fn canonical(address: SocketAddr) -> SocketAddr {
     match address.ip().to_canonical() {
         v4 @ IpAddr::V4(_) => SocketAddr::new(v4, address.port()),
-        // Unchanged: a link-local address keeps its interface.
+        // Not rebuilt: a link-local address has an interface, which must be preserved.
         IpAddr::V6(_) => address,
     }
 }
@@ -162,7 +163,7 @@ fn is_public(address: IpAddr) -> bool {
     }
 }
 
-/// All but the entries of IANA's special-purpose registry.
+/// Every address that is not in IANA's special-purpose registry.
 fn is_public_v4(address: Ipv4Addr) -> bool {
     !matches!(
         address.octets(),
@@ -179,7 +180,7 @@ fn is_public_v4(address: Ipv4Addr) -> bool {
     )
 }
 
-/// Global unicast without its special-purpose parts; an address that embeds an IPv4 address counts as that one.
+/// Global unicast without its special-purpose parts; an address that embeds an IPv4 address is public if that one is.
 fn is_public_v6(address: Ipv6Addr) -> bool {
     match address.segments() {
         [0, 0, 0, 0, 0, 0xffff, high, low] | [0x64, 0xff9b, 0, 0, 0, 0, high, low] => {
@@ -200,7 +201,7 @@ mod tests {
 
     #[test]
     fn only_public_addresses_are_public() {
-        for inside in [
+        for private in [
             "0.0.0.0",
             "0.1.2.3",
             "10.1.2.3",
@@ -242,9 +243,9 @@ mod tests {
             "fec0::1",
             "ff02::1",
         ] {
-            assert!(!is_public(inside.parse().unwrap()), "{inside} passed");
+            assert!(!is_public(private.parse().unwrap()), "{private} counts as public");
         }
-        for outside in [
+        for public in [
             "1.1.1.1",
             "100.63.0.1",
             "100.128.0.1",
@@ -258,63 +259,71 @@ mod tests {
             "64:ff9b::8.8.8.8",
             "::ffff:8.8.8.8",
         ] {
-            assert!(is_public(outside.parse().unwrap()), "{outside} was refused");
+            assert!(is_public(public.parse().unwrap()), "{public} does not count as public");
         }
     }
 
     #[test]
     fn private_too_excludes_multicast_unspecified_and_reserved_addresses() {
-        for never in ["0.0.0.0", "224.0.0.1", "255.255.255.255", "::", "ff02::1"] {
-            assert!(!is_permitted(never.parse().unwrap(), AddressPolicy::PrivateToo), "{never} passed");
+        for excluded in ["0.0.0.0", "224.0.0.1", "255.255.255.255", "::", "ff02::1"] {
+            assert!(
+                !is_permitted(excluded.parse().unwrap(), AddressPolicy::PrivateToo),
+                "{excluded} is permitted"
+            );
         }
-        for inside in ["10.0.0.1", "127.0.0.1", "169.254.169.254", "fd00::1", "::1"] {
-            assert!(is_permitted(inside.parse().unwrap(), AddressPolicy::PrivateToo), "{inside} was refused");
+        for private in ["10.0.0.1", "127.0.0.1", "169.254.169.254", "fd00::1", "::1"] {
+            assert!(
+                is_permitted(private.parse().unwrap(), AddressPolicy::PrivateToo),
+                "{private} is not permitted"
+            );
         }
     }
 
     #[test]
-    fn hosts_are_read_as_urls_spell_them() {
-        assert!(Host::read("127.0.0.1").is_loopback());
-        assert!(Host::read("[::1]").is_loopback());
-        assert!(Host::read("LocalHost").is_loopback());
-        assert!(!Host::read("10.0.0.1").is_loopback());
+    fn hosts_are_parsed_as_written_in_urls() {
+        assert!(Host::parse("127.0.0.1").is_loopback());
+        assert!(Host::parse("[::1]").is_loopback());
+        assert!(Host::parse("LocalHost").is_loopback());
+        assert!(!Host::parse("10.0.0.1").is_loopback());
         // Old notations of 127.0.0.1 count as names, and are checked after they are resolved.
-        assert_eq!(Host::read("0x7f.1"), Host::Name("0x7f.1".into()));
-        assert_eq!(Host::read("2130706433"), Host::Name("2130706433".into()));
+        assert_eq!(Host::parse("0x7f.1"), Host::Name("0x7f.1".into()));
+        assert_eq!(Host::parse("2130706433"), Host::Name("2130706433".into()));
     }
 
     #[tokio::test]
     async fn resolved_addresses_are_checked() {
-        let name = Host::read("mcp.example.com");
+        let name = Host::parse("mcp.example.com");
         let find = |addresses: Vec<&'static str>, allowed| {
             let name = name.clone();
-            async move { name.addresses(443, allowed, &Fixed(addresses)).await }
+            async move { name.addresses(443, allowed, &FixedResolver(addresses)).await }
         };
-        let inside =
+        let private =
             find(vec!["127.0.0.1", "::ffff:10.0.0.1", "169.254.169.254"], AddressPolicy::PublicOnly).await;
-        assert!(matches!(inside, Err(AddressError::NotPublic { .. })));
+        assert!(matches!(private, Err(AddressError::NotPermitted { .. })));
         let mixed = find(vec!["10.0.0.1", "1.1.1.1"], AddressPolicy::PublicOnly).await.unwrap();
         assert_eq!(mixed, ["1.1.1.1:443".parse().unwrap()]);
         assert_eq!(find(vec!["10.0.0.1"], AddressPolicy::PrivateToo).await.unwrap().len(), 1);
         let nothing = find(vec![], AddressPolicy::PublicOnly).await;
         assert!(matches!(nothing, Err(AddressError::NoAddress { .. })));
-        let outside =
-            Host::Localhost.addresses(80, AddressPolicy::PrivateToo, &Fixed(vec!["10.0.0.1"])).await;
-        assert!(matches!(outside, Err(AddressError::NotLoopback)));
-        let outside = Host::Localhost.addresses(80, AddressPolicy::Any, &Fixed(vec!["10.0.0.1"])).await;
-        assert!(matches!(outside, Err(AddressError::NotLoopback)));
+        let not_loopback =
+            Host::Localhost.addresses(80, AddressPolicy::PrivateToo, &FixedResolver(vec!["10.0.0.1"])).await;
+        assert!(matches!(not_loopback, Err(AddressError::NotLoopback)));
+        let not_loopback =
+            Host::Localhost.addresses(80, AddressPolicy::Any, &FixedResolver(vec!["10.0.0.1"])).await;
+        assert!(matches!(not_loopback, Err(AddressError::NotLoopback)));
         assert_eq!(find(vec!["10.0.0.1", "0.0.0.0"], AddressPolicy::Any).await.unwrap().len(), 2);
     }
 
     #[tokio::test]
     async fn only_the_first_addresses_are_considered() {
-        let many = Fixed(vec!["1.1.1.1"; MAX_ADDRESSES + 1]);
-        let found = Host::read("a.example").addresses(443, AddressPolicy::PublicOnly, &many).await.unwrap();
+        let many = FixedResolver(vec!["1.1.1.1"; MAX_ADDRESSES + 1]);
+        let found = Host::parse("a.example").addresses(443, AddressPolicy::PublicOnly, &many).await.unwrap();
         assert_eq!(found.len(), MAX_ADDRESSES);
         let mut late = vec!["10.0.0.1"; MAX_ADDRESSES];
         late.push("1.1.1.1");
-        let late = Host::read("a.example").addresses(443, AddressPolicy::PublicOnly, &Fixed(late)).await;
-        assert!(matches!(late, Err(AddressError::NotPublic { .. })));
+        let late =
+            Host::parse("a.example").addresses(443, AddressPolicy::PublicOnly, &FixedResolver(late)).await;
+        assert!(matches!(late, Err(AddressError::NotPermitted { .. })));
     }
 
     #[test]
@@ -325,9 +334,9 @@ mod tests {
     }
 
     /// A resolver that always returns these addresses.
-    struct Fixed(Vec<&'static str>);
+    struct FixedResolver(Vec<&'static str>);
 
-    impl Resolve for Fixed {
+    impl Resolve for FixedResolver {
         fn resolve<'a>(&'a self, _: &'a str, port: u16) -> Resolving<'a> {
             let found = self.0.iter().map(|ip| SocketAddr::new(ip.parse().unwrap(), port)).collect();
             Box::pin(async move { Ok(found) })

@@ -1,6 +1,6 @@
 //! Opens connections: name, checked address, TCP, TLS, HTTP/1.1.
 //!
-//! What must stay true: only an address that was checked is dialled; the certificate must be valid for the URL's own host;
+//! What must stay true: only an address that was checked is dialled; the certificate must be valid for the URL's host;
 //! proxies from the environment are not used; the head of a response is bounded. A [`ConnectError`] means that no byte of a
 //! request was sent.
 
@@ -27,7 +27,7 @@ use crate::tls::Trust;
 /// The limit for the head of a response: far above what servers send, far below what would exhaust memory.
 const MAX_HEAD_BYTES: usize = 64 * 1024;
 const MAX_HEADERS: usize = 128;
-/// The most time for one address, so that time is left for the next.
+/// The longest time for one address, so that time is left for the next.
 const ADDRESS_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Where to connect.
@@ -94,7 +94,7 @@ impl Endpoint {
             Scheme::Http => 80,
             Scheme::Https => 443,
         });
-        Self { scheme, host: Host::read(url.host().unwrap_or_default()), port, policy }
+        Self { scheme, host: Host::parse(url.host().unwrap_or_default()), port, policy }
     }
 
     /// Whether requests cross a network unencrypted.
@@ -108,7 +108,7 @@ impl Dialer {
         Self { resolver, trust }
     }
 
-    /// With the system's resolver.
+    /// A dialer with the system's resolver.
     pub fn trusting(trust: Trust) -> Self {
         Self::new(Arc::new(SystemResolver), trust)
     }
@@ -121,7 +121,7 @@ impl Dialer {
         self.connect_for(endpoint, limit).await
     }
 
-    /// A connection for requests with another kind of body.
+    /// Like [`Self::connect`], for requests with any kind of body.
     pub(crate) async fn connect_for<B: RequestBody>(
         &self,
         endpoint: &Endpoint,
@@ -132,11 +132,33 @@ impl Dialer {
             .map_err(|_| ConnectError::TimedOut(limit))?
     }
 
-    /// A stream for a protocol that starts as HTTP/1.1 and is upgraded; encrypted if the scheme says so.
+    /// Opens a stream for a protocol that starts as HTTP/1.1 and is upgraded; encrypted if the scheme is `https`.
     pub async fn open(&self, endpoint: &Endpoint, limit: Duration) -> Result<Box<dyn Duplex>, ConnectError> {
         tokio::time::timeout(limit, self.open_unbounded(endpoint, limit))
             .await
             .map_err(|_| ConnectError::TimedOut(limit))?
+    }
+
+    /// The first permitted address of a host that accepts a connection, for a program that connects by itself. A host with
+    /// one address is not tried.
+    pub async fn reachable_address(
+        &self,
+        host: &Host,
+        port: u16,
+        policy: AddressPolicy,
+        limit: Duration,
+    ) -> Result<SocketAddr, ConnectError> {
+        let find = async {
+            let addresses = host.addresses(port, policy, self.resolver.as_ref()).await?;
+            match addresses[..] {
+                [only] => Ok(only),
+                _ => {
+                    let socket = open_tcp(&addresses, limit).await.map_err(ConnectError::Tcp)?;
+                    socket.peer_addr().map_err(ConnectError::Tcp)
+                }
+            }
+        };
+        tokio::time::timeout(limit, find).await.map_err(|_| ConnectError::TimedOut(limit))?
     }
 
     async fn connect_unbounded<B: RequestBody>(
@@ -175,12 +197,13 @@ impl Dialer {
     }
 }
 
-/// Tries the addresses in order. Each has its share of `limit`, so that one that does not respond leaves time for the next.
+/// Tries the addresses in order, each for its share of `limit`, so that an address that does not respond leaves time for
+/// the next.
 async fn open_tcp(addresses: &[SocketAddr], limit: Duration) -> io::Result<TcpStream> {
-    let share = limit / u32::try_from(addresses.len()).unwrap_or(u32::MAX).max(1);
+    let address_timeout = limit / u32::try_from(addresses.len()).unwrap_or(u32::MAX).max(1);
     let mut failure = io::Error::from(io::ErrorKind::AddrNotAvailable);
     for address in addresses {
-        match tokio::time::timeout(share.min(ADDRESS_TIMEOUT), TcpStream::connect(address)).await {
+        match tokio::time::timeout(address_timeout.min(ADDRESS_TIMEOUT), TcpStream::connect(address)).await {
             Ok(Ok(socket)) => return Ok(socket),
             Ok(Err(error)) => failure = error,
             Err(_) => failure = io::ErrorKind::TimedOut.into(),

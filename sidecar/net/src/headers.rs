@@ -1,7 +1,7 @@
 //! Request headers that the configuration cannot set.
 //!
-//! What must stay true: this is the only list. `cofferdam check` refuses these names and the HTTP client drops them, so that
-//! no header passes the check and is then missing from the request.
+//! What must stay true: this is the only list of them. `cofferdam check` refuses these names and the HTTP client drops
+//! them, so that no header passes the check and is then missing from the request.
 
 use http::HeaderName;
 
@@ -45,8 +45,8 @@ mod tests {
         for prefix in RESERVED_HEADER_PREFIXES {
             assert!(is_reserved_header(&HeaderName::try_from(format!("{prefix}x")).unwrap()), "{prefix}");
         }
-        for free in ["authorization", "cookie", "user-agent", "x-mcp-key"] {
-            assert!(!is_reserved_header(&HeaderName::from_static(free)), "{free}");
+        for allowed in ["authorization", "cookie", "user-agent", "x-mcp-key"] {
+            assert!(!is_reserved_header(&HeaderName::from_static(allowed)), "{allowed}");
         }
     }
 }

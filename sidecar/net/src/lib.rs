@@ -1,7 +1,7 @@
 //! Outgoing HTTP of the sidecar: one way to resolve, dial and verify, for MCP servers and for Vault.
 //!
 //! What must stay true: every connection resolves and checks its addresses again; certificates are always verified; no
-//! redirect is followed and no proxy is used; a failure says whether the request may have been sent. Nothing here
+//! redirect is followed and no proxy is used; an error distinguishes whether the request may have been sent. Nothing here
 //! depends on the configuration, MCP or Vault.
 //!
 //! | module | what it holds |
@@ -11,7 +11,7 @@
 //! | `tls` | certificate authorities, client certificates, the rustls configuration |
 //! | `pool` | the connections to one server |
 //! | `one_shot` | one request on a connection of its own |
-//! | `streaming` | the same with bodies that are sent and read piece by piece |
+//! | `streaming` | one request with bodies that are sent and read piece by piece |
 //! | `headers` | request headers that the configuration cannot set |
 
 #![forbid(unsafe_code)]

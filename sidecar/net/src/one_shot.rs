@@ -1,7 +1,7 @@
 //! One request on a connection of its own.
 //!
-//! What must stay true: nothing is sent twice and no redirect is followed; an error says whether the request may have been
-//! sent; the size of the response is bounded, and its body is in memory that is wiped when it is dropped.
+//! What must stay true: no request is sent twice and no redirect is followed; an error says whether the request may have
+//! been sent; the size of the response is bounded, and its body is in memory that is wiped when it is dropped.
 
 use std::time::Duration;
 
@@ -18,10 +18,11 @@ use crate::dial::{ConnectError, Connection, Dialer, Endpoint, Sender};
 /// The limits of one exchange.
 #[derive(Clone, Copy, Debug)]
 pub struct OneShotLimits {
-    /// For resolving, TCP and TLS together.
+    /// The timeout for resolving, TCP and TLS together.
     pub connect: Duration,
     /// The last byte of the response must have arrived by then.
     pub deadline: Instant,
+    /// The maximum length of the response's body.
     pub body_bytes: usize,
 }
 
@@ -64,7 +65,7 @@ async fn drive<T>(connection: Connection, exchange: impl Future<Output = T>) -> 
     tokio::select! {
         biased;
         result = &mut exchange => return result,
-        // The exchange gets the connection's error itself.
+        // The exchange fails with the same error.
         _ = connection => {}
     }
     exchange.await
@@ -81,7 +82,7 @@ async fn exchange(
     Ok(Response::from_parts(head, body))
 }
 
-/// What the response says about its length; 0 if it says nothing.
+/// The Content-Length of the response; 0 if there is none.
 pub(crate) fn expected_length(headers: &HeaderMap) -> Result<usize, OneShotError> {
     match headers.get(CONTENT_LENGTH).map(|length| length.to_str().ok()?.parse().ok()) {
         Some(Some(length)) => Ok(length),
@@ -107,7 +108,7 @@ pub(crate) async fn collect(
             return Err(OneShotError::TooLarge { limit });
         }
         if needed > collected.capacity() {
-            // Copied by hand: a `Vec` that grows leaves its old bytes in memory unwiped.
+            // Copied to a new buffer: a `Vec` that grows leaves its old bytes in memory unwiped.
             let mut larger = Zeroizing::new(Vec::with_capacity((2 * needed).min(limit)));
             larger.extend_from_slice(&collected);
             collected = larger;

@@ -1,6 +1,6 @@
-//! The connections to one server: a few idle ones are kept, and a failed request says whether it was sent.
+//! The connections to one server: a few idle ones stay open, and an error says whether the request may have been sent.
 //!
-//! What must stay true: a request that may have reached the server is never sent twice. Only one that hyper returns
+//! What must stay true: a request that may have reached the server is never sent twice. Only a request that hyper returns
 //! unsent is retried, once, on a new connection.
 
 use std::sync::{Arc, Mutex, PoisonError};
@@ -16,7 +16,7 @@ use tokio_util::task::TaskTracker;
 
 use crate::dial::{ConnectError, Dialer, Endpoint, Sender};
 
-/// A harness sends bursts of a few requests to one server.
+/// Enough, because a harness sends bursts of a few requests to one server.
 const MAX_IDLE: usize = 4;
 /// Node closes idle connections after 5 s. A request that crosses with such a close has an unknown outcome, so an idle
 /// connection is closed before the server would close it.
@@ -33,7 +33,7 @@ pub struct Pool {
     stop: CancellationToken,
 }
 
-/// A response whose connection closes when this is dropped, unless it is given back.
+/// A response whose connection closes when this is dropped; [`Self::give_back`] returns it to the pool instead.
 pub struct PooledResponse {
     pub response: Response<Incoming>,
     connection: PooledConnection,
@@ -61,12 +61,12 @@ struct IdleConnection {
 
 struct PooledConnection {
     sender: Sender,
-    /// Ends the connection's task, and with it the socket.
+    /// When dropped, ends the connection's task, which closes the socket.
     _closer: DropGuard,
 }
 
 impl Pool {
-    /// Connections are driven by tasks in `tasks`, until `stop`.
+    /// Connections are driven by tasks in `tasks`, until `stop` is cancelled.
     pub fn new(
         endpoint: Endpoint,
         dialer: Dialer,
@@ -131,7 +131,7 @@ impl Pool {
         let closed = self.stop.child_token();
         let closer = closed.clone().drop_guard();
         self.tasks.spawn(async move {
-            // A request that waits on this connection gets the same error.
+            // A request that waits for a response on this connection gets the same error.
             let _ = closed.run_until_cancelled(connection).await;
         });
         Ok(PooledConnection { sender, _closer: closer })
@@ -150,7 +150,7 @@ impl Pool {
 }
 
 impl PooledResponse {
-    /// Keeps the connection for another request. Only after the body was read to its end.
+    /// Returns the connection to the pool for another request. To be called only after the body was read to its end.
     pub async fn give_back(self) {
         let Self { response, mut connection, pool } = self;
         drop(response);

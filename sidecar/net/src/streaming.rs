@@ -1,8 +1,8 @@
 //! One request on a connection of its own, with bodies that are sent and read piece by piece.
 //!
-//! What must stay true: nothing is sent twice and no redirect is followed; no more than a few pieces are in memory; the
+//! What must stay true: no request is sent twice and no redirect is followed; no more than a few pieces are in memory; the
 //! connection closes when its response, or the future that waits for it, is dropped. There is no deadline here, because a
-//! stream may last for days: the caller limits its waits.
+//! stream may last for days: the caller sets timeouts for its waits.
 
 use std::time::Duration;
 
@@ -17,7 +17,7 @@ use zeroize::Zeroizing;
 use crate::dial::{Dialer, Endpoint, RequestBody};
 use crate::one_shot::{OneShotError, collect, expected_length};
 
-/// Pieces that wait to be written. Few: the reader's pace is to be felt by the sender.
+/// Pieces that wait to be written. Few, so that a slow server slows down the sender.
 const QUEUED_PIECES: usize = 2;
 
 /// A request's body whose pieces come from a [`BodySender`]; it ends when that is dropped.
@@ -36,8 +36,8 @@ pub struct StreamedResponse {
     _connection: JoinSet<()>,
 }
 
-/// Sends `request` on a new connection and waits for the head of the response. A server may send it before it has read the
-/// whole request, or only after that.
+/// Sends `request` on a new connection and waits for the head of the response. A server may send the head before
+/// or after it has read the whole request.
 pub async fn open_stream<B: RequestBody>(
     dialer: &Dialer,
     endpoint: &Endpoint,
@@ -48,7 +48,7 @@ pub async fn open_stream<B: RequestBody>(
         dialer.connect_for(endpoint, connect).await.map_err(OneShotError::Connect)?;
     let mut task = JoinSet::new();
     task.spawn(async move {
-        // The request gets the connection's error itself.
+        // The request below fails with the same error.
         let _ = connection.await;
     });
     let response = sender.send_request(request).await.map_err(OneShotError::Broken)?;
@@ -57,10 +57,10 @@ pub async fn open_stream<B: RequestBody>(
 }
 
 impl StreamedResponse {
-    /// The next piece of the body; None at its end. Cancel-safe.
-    pub async fn piece(&mut self) -> Result<Option<Bytes>, OneShotError> {
+    /// The next piece of the body; `None` at its end. Cancel-safe.
+    pub async fn next_piece(&mut self) -> Result<Option<Bytes>, OneShotError> {
         while let Some(frame) = self.body.frame().await {
-            // Trailers carry nothing that is used here.
+            // Trailers are skipped.
             if let Ok(data) = frame.map_err(OneShotError::Broken)?.into_data() {
                 return Ok(Some(data));
             }

@@ -21,7 +21,7 @@ const SYSTEM_BUNDLES: [&str; 5] = [
     "/etc/ssl/cert.pem",
 ];
 
-/// What a [`Dialer`](crate::Dialer) verifies certificates with.
+/// How a [`Dialer`](crate::Dialer) verifies certificates.
 #[derive(Clone)]
 pub enum Trust {
     Given(Arc<ClientConfig>),
@@ -46,7 +46,7 @@ pub enum PemError {
 
 impl Trust {
     pub(crate) async fn client_config(&self) -> io::Result<Arc<ClientConfig>> {
-        /// Hundreds of certificates: read once, for the first connection that needs them.
+        /// There are hundreds of certificates, so they are read once, for the first connection that needs them.
         static SYSTEM: OnceCell<Arc<ClientConfig>> = OnceCell::const_new();
         match self {
             Self::Given(config) => Ok(config.clone()),
@@ -92,27 +92,27 @@ pub fn client_config(
 
 /// The authorities in a PEM text, and no others.
 pub fn roots_from_pem(pem: &[u8]) -> Result<RootCertStore, PemError> {
-    parsable(read_certificates(pem)?).ok_or(PemError::NoCertificate)
+    roots_of(read_certificates(pem)?).ok_or(PemError::NoCertificate)
 }
 
 /// The authorities of the distribution's bundle. Environment variables are not read: a variable must not be able to make
 /// the sidecar trust another Vault. `None` if there is no bundle.
 pub fn distribution_roots() -> Option<RootCertStore> {
     let bundle = SYSTEM_BUNDLES.iter().map(Path::new).find(|bundle| bundle.is_file())?;
-    parsable(rustls_native_certs::load_certs_from_paths(Some(bundle), None).certs)
+    roots_of(rustls_native_certs::load_certs_from_paths(Some(bundle), None).certs)
 }
 
 fn environment_roots() -> io::Result<RootCertStore> {
     let found = rustls_native_certs::load_native_certs();
     let error = found.errors.into_iter().next();
-    parsable(found.certs).ok_or_else(|| match error {
+    roots_of(found.certs).ok_or_else(|| match error {
         Some(error) => io::Error::other(error),
         None => io::Error::new(io::ErrorKind::NotFound, "no certificate was found"),
     })
 }
 
-/// The certificates that can be parsed; `None` if none can. One bad certificate does not disable the others.
-fn parsable(certificates: Vec<CertificateDer<'static>>) -> Option<RootCertStore> {
+/// A store of those certificates that can be parsed; `None` if none can. One bad certificate does not disable the others.
+fn roots_of(certificates: Vec<CertificateDer<'static>>) -> Option<RootCertStore> {
     let mut roots = RootCertStore::empty();
     let (added, _) = roots.add_parsable_certificates(certificates);
     (added > 0).then_some(roots)

@@ -27,12 +27,12 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 const OK: &str = "HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok";
-const LIMIT: Duration = Duration::from_secs(20);
+const TIMEOUT: Duration = Duration::from_secs(20);
 
 /// A name server with one list of addresses per lookup, in order.
-struct Scripted(Mutex<VecDeque<Vec<&'static str>>>);
+struct ScriptedResolver(Mutex<VecDeque<Vec<&'static str>>>);
 
-impl Resolve for Scripted {
+impl Resolve for ScriptedResolver {
     fn resolve<'a>(&'a self, _name: &'a str, port: u16) -> Resolving<'a> {
         let next = self.0.lock().unwrap().pop_front();
         Box::pin(async move {
@@ -42,9 +42,9 @@ impl Resolve for Scripted {
     }
 }
 
-fn resolving(lookups: &[&[&'static str]]) -> Dialer {
+fn dialer_with_lookups(lookups: &[&[&'static str]]) -> Dialer {
     let lookups = lookups.iter().map(|addresses| addresses.to_vec()).collect();
-    Dialer::new(Arc::new(Scripted(Mutex::new(lookups))), Trust::System)
+    Dialer::new(Arc::new(ScriptedResolver(Mutex::new(lookups))), Trust::System)
 }
 
 fn endpoint(url: &str, policy: AddressPolicy) -> Endpoint {
@@ -88,7 +88,7 @@ impl Server {
         format!("http://{}/", self.address)
     }
 
-    fn named(&self) -> String {
+    fn url_with_name(&self) -> String {
         format!("http://name.test:{}/", self.address.port())
     }
 }
@@ -108,21 +108,22 @@ async fn respond(mut socket: TcpStream, response: String) {
 #[tokio::test]
 async fn every_connection_resolves_and_checks_again() {
     let server = Server::start(OK).await;
-    let dialer = resolving(&[&["127.0.0.1"], &["224.0.0.1"], &["::ffff:224.0.0.1"], &["127.0.0.1"]]);
-    let endpoint = endpoint(&server.named(), AddressPolicy::PrivateToo);
-    assert!(dialer.connect(&endpoint, LIMIT).await.is_ok());
+    let dialer =
+        dialer_with_lookups(&[&["127.0.0.1"], &["224.0.0.1"], &["::ffff:224.0.0.1"], &["127.0.0.1"]]);
+    let endpoint = endpoint(&server.url_with_name(), AddressPolicy::PrivateToo);
+    assert!(dialer.connect(&endpoint, TIMEOUT).await.is_ok());
     for _ in 0..2 {
-        let rebound = dialer.connect(&endpoint, LIMIT).await.err();
+        let rebound = dialer.connect(&endpoint, TIMEOUT).await.err();
         assert!(
-            matches!(rebound, Some(ConnectError::Address(AddressError::NotPublic { .. }))),
+            matches!(rebound, Some(ConnectError::Address(AddressError::NotPermitted { .. }))),
             "{rebound:?}"
         );
     }
-    assert!(dialer.connect(&endpoint, LIMIT).await.is_ok());
-    let unscripted = dialer.connect(&endpoint, LIMIT).await.err();
+    assert!(dialer.connect(&endpoint, TIMEOUT).await.is_ok());
+    let unscripted = dialer.connect(&endpoint, TIMEOUT).await.err();
     assert!(
         matches!(unscripted, Some(ConnectError::Address(AddressError::Lookup { .. }))),
-        "one lookup per connection: {unscripted:?}"
+        "the fifth connection did not resolve the name again: {unscripted:?}"
     );
 }
 
@@ -130,15 +131,15 @@ async fn every_connection_resolves_and_checks_again() {
 async fn a_private_address_is_refused_before_anything_is_dialled() {
     let server = Server::start(OK).await;
     for address in ["127.0.0.1", "::ffff:127.0.0.1", "10.0.0.1", "169.254.169.254", "fe80::1"] {
-        let endpoint = endpoint(&server.named(), AddressPolicy::PublicOnly);
-        let refused = resolving(&[&[address]]).connect(&endpoint, LIMIT).await.err();
+        let endpoint = endpoint(&server.url_with_name(), AddressPolicy::PublicOnly);
+        let refused = dialer_with_lookups(&[&[address]]).connect(&endpoint, TIMEOUT).await.err();
         assert!(
-            matches!(refused, Some(ConnectError::Address(AddressError::NotPublic { .. }))),
+            matches!(refused, Some(ConnectError::Address(AddressError::NotPermitted { .. }))),
             "{refused:?}"
         );
     }
     let localhost = endpoint(&format!("http://localhost:{}", server.address.port()), AddressPolicy::Any);
-    let refused = resolving(&[&["10.0.0.1"]]).connect(&localhost, LIMIT).await.err();
+    let refused = dialer_with_lookups(&[&["10.0.0.1"]]).connect(&localhost, TIMEOUT).await.err();
     assert!(matches!(refused, Some(ConnectError::Address(AddressError::NotLoopback))), "{refused:?}");
     assert_eq!(server.connections(), 0);
 }
@@ -147,9 +148,9 @@ async fn a_private_address_is_refused_before_anything_is_dialled() {
 async fn the_next_address_is_dialled_when_one_refuses() {
     // The server listens at 127.0.0.1 only.
     let server = Server::start(OK).await;
-    let dialer = resolving(&[&["127.0.0.2", "127.0.0.1"]]);
-    let endpoint = endpoint(&server.named(), AddressPolicy::PrivateToo);
-    assert!(dialer.connect(&endpoint, LIMIT).await.is_ok());
+    let dialer = dialer_with_lookups(&[&["127.0.0.2", "127.0.0.1"]]);
+    let endpoint = endpoint(&server.url_with_name(), AddressPolicy::PrivateToo);
+    assert!(dialer.connect(&endpoint, TIMEOUT).await.is_ok());
 }
 
 #[tokio::test]
@@ -166,8 +167,8 @@ async fn an_address_that_does_not_respond_leaves_time_for_the_next() {
     {
         queued.push(socket);
     }
-    let dialer = resolving(&[&["127.0.0.2", "127.0.0.1"]]);
-    let endpoint = endpoint(&server.named(), AddressPolicy::PrivateToo);
+    let dialer = dialer_with_lookups(&[&["127.0.0.2", "127.0.0.1"]]);
+    let endpoint = endpoint(&server.url_with_name(), AddressPolicy::PrivateToo);
     let connected = dialer.connect(&endpoint, Duration::from_secs(4)).await;
     assert!(connected.is_ok(), "{:?}", connected.err());
 }
@@ -178,7 +179,7 @@ async fn connecting_including_tls_is_bounded() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let endpoint = endpoint(&format!("https://{}", listener.local_addr().unwrap()), AddressPolicy::Any);
     let limit = Duration::from_millis(300);
-    let late = resolving(&[]).connect(&endpoint, limit).await.err();
+    let late = dialer_with_lookups(&[]).connect(&endpoint, limit).await.err();
     assert!(matches!(late, Some(ConnectError::TimedOut(time)) if time == limit), "{late:?}");
 }
 
@@ -187,7 +188,7 @@ async fn a_certificate_must_be_of_a_trusted_authority_and_for_the_hosts_name() {
     let (trusted, other) = (Authority::new(), Authority::new());
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let port = listener.local_addr().unwrap().port();
-    let acceptor = TlsAcceptor::from(trusted.server("name.test"));
+    let acceptor = TlsAcceptor::from(trusted.server_config("name.test"));
     let mut task = JoinSet::new();
     task.spawn(async move {
         loop {
@@ -199,10 +200,10 @@ async fn a_certificate_must_be_of_a_trusted_authority_and_for_the_hosts_name() {
         }
     });
     let connect = async |name: &str, authority: &Authority| {
-        let resolver = Scripted(Mutex::new(VecDeque::from([vec!["127.0.0.1"]])));
+        let resolver = ScriptedResolver(Mutex::new(VecDeque::from([vec!["127.0.0.1"]])));
         let trust = Trust::Given(client_config(authority.roots.clone(), None).unwrap());
         let endpoint = endpoint(&format!("https://{name}:{port}"), AddressPolicy::PrivateToo);
-        Dialer::new(Arc::new(resolver), trust).connect(&endpoint, LIMIT).await.map(|_| ())
+        Dialer::new(Arc::new(resolver), trust).connect(&endpoint, TIMEOUT).await.map(|_| ())
     };
     assert!(connect("name.test", &trusted).await.is_ok());
     let untrusted = connect("name.test", &other).await;
@@ -217,7 +218,7 @@ async fn the_head_of_a_response_is_bounded() {
     let many = format!("HTTP/1.1 200 OK\r\n{}\r\n", "x: y\r\n".repeat(200));
     for head in [long, many] {
         let server = Server::start(head).await;
-        let refused = once(&server, 1024).await.err();
+        let refused = send_one(&server, 1024).await.err();
         assert!(matches!(refused, Some(OneShotError::Broken(_))), "{refused:?}");
     }
 }
@@ -239,7 +240,7 @@ async fn an_idle_connection_is_used_again_until_it_is_old() {
 }
 
 #[tokio::test]
-async fn few_idle_connections_are_kept() {
+async fn the_number_of_idle_connections_is_limited() {
     let server = Server::start(OK).await;
     let pool = pool(&server.url());
     let mut open = Vec::new();
@@ -258,7 +259,7 @@ async fn a_request_that_may_have_been_sent_is_not_sent_again() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let pool = pool(&format!("http://{}/", listener.local_addr().unwrap()));
     let server = async {
-        // The first request is answered, the second is read and dropped without a response.
+        // The first request gets a response; the second is read, and its connection closed without a response.
         let (mut socket, _) = listener.accept().await.unwrap();
         for response in [OK, ""] {
             let mut head = Vec::new();
@@ -291,13 +292,13 @@ async fn an_unreachable_server_is_sent_nothing() {
 #[tokio::test]
 async fn one_shot_bodies_are_bounded() {
     let server = Server::start(OK).await;
-    let whole = once(&server, 2).await.unwrap();
+    let whole = send_one(&server, 2).await.unwrap();
     assert_eq!(&whole.body()[..], b"ok");
     for body in [
         "HTTP/1.1 200 OK\r\ncontent-length: 3\r\n\r\n",
         "HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n3\r\nabc\r\n",
     ] {
-        let refused = once(&Server::start(body).await, 2).await.err();
+        let refused = send_one(&Server::start(body).await, 2).await.err();
         assert!(matches!(refused, Some(OneShotError::TooLarge { limit: 2 })), "{refused:?}");
     }
 }
@@ -309,7 +310,7 @@ async fn a_redirect_is_returned_and_not_followed() {
     let redirect =
         format!("HTTP/1.1 307 Temporary Redirect\r\nlocation: {location}\r\ncontent-length: 0\r\n\r\n");
     let server = Server::start(redirect).await;
-    assert_eq!(once(&server, 2).await.unwrap().status(), 307);
+    assert_eq!(send_one(&server, 2).await.unwrap().status(), 307);
     assert_eq!((server.connections(), elsewhere.connections()), (1, 0));
 }
 
@@ -317,33 +318,39 @@ async fn a_redirect_is_returned_and_not_followed() {
 async fn a_silent_server_runs_into_the_deadline() {
     let server = Server::start("").await;
     let limits = OneShotLimits {
-        connect: LIMIT,
+        connect: TIMEOUT,
         deadline: Instant::now() + Duration::from_millis(500),
         body_bytes: 2,
     };
     let endpoint = endpoint(&server.url(), AddressPolicy::Any);
-    let late = send_once(&resolving(&[]), &endpoint, get(), limits).await.err();
+    let late = send_once(&dialer_with_lookups(&[]), &endpoint, get(), limits).await.err();
     assert!(matches!(late, Some(OneShotError::TimedOut)), "{late:?}");
 }
 
 fn pool(url: &str) -> Arc<Pool> {
     let endpoint = endpoint(url, AddressPolicy::PublicOnly);
-    Arc::new(Pool::new(endpoint, resolving(&[]), LIMIT, TaskTracker::new(), CancellationToken::new()))
+    Arc::new(Pool::new(
+        endpoint,
+        dialer_with_lookups(&[]),
+        TIMEOUT,
+        TaskTracker::new(),
+        CancellationToken::new(),
+    ))
 }
 
-/// One request; its connection goes back to the pool.
+/// Sends one request, and returns its connection to the pool.
 async fn send_and_give_back(pool: &Arc<Pool>) {
     let mut response = pool.send(get()).await.unwrap();
     response.response.body_mut().collect().await.unwrap();
     response.give_back().await;
 }
 
-async fn once(
+async fn send_one(
     server: &Server,
     body_bytes: usize,
 ) -> Result<http::Response<zeroize::Zeroizing<Vec<u8>>>, OneShotError> {
-    let limits = OneShotLimits { connect: LIMIT, deadline: Instant::now() + LIMIT, body_bytes };
-    send_once(&resolving(&[]), &endpoint(&server.url(), AddressPolicy::Any), get(), limits).await
+    let limits = OneShotLimits { connect: TIMEOUT, deadline: Instant::now() + TIMEOUT, body_bytes };
+    send_once(&dialer_with_lookups(&[]), &endpoint(&server.url(), AddressPolicy::Any), get(), limits).await
 }
 
 struct Authority {
@@ -361,7 +368,7 @@ impl Authority {
         Self { roots, issuer: Issuer::new(params, key) }
     }
 
-    fn server(&self, name: &str) -> Arc<ServerConfig> {
+    fn server_config(&self, name: &str) -> Arc<ServerConfig> {
         let key = KeyPair::generate().unwrap();
         let params = CertificateParams::new(vec![name.to_owned()]).unwrap();
         let certificate = params.signed_by(&key, &self.issuer).unwrap();

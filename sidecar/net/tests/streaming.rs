@@ -14,18 +14,18 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::time::timeout;
 
-const LIMIT: Duration = Duration::from_secs(20);
+const TIMEOUT: Duration = Duration::from_secs(20);
 
 #[tokio::test]
-async fn pieces_are_sent_while_the_response_is_awaited_and_read_as_they_come() {
-    let (listener, endpoint) = listening().await;
+async fn pieces_of_a_body_are_sent_and_read_as_they_come() {
+    let (listener, endpoint) = listen().await;
     let (mut body, request_body) = channel_body();
     let request = Request::post("/").header("host", "test").body(request_body).unwrap();
     let dialer = dialer();
     let client = async {
-        let mut response = open_stream(&dialer, &endpoint, request, LIMIT).await.unwrap();
+        let mut response = open_stream(&dialer, &endpoint, request, TIMEOUT).await.unwrap();
         let mut pieces = Vec::new();
-        while let Some(piece) = response.piece().await.unwrap() {
+        while let Some(piece) = response.next_piece().await.unwrap() {
             pieces.push(piece);
         }
         pieces
@@ -42,39 +42,39 @@ async fn pieces_are_sent_while_the_response_is_awaited_and_read_as_they_come() {
         tokio::task::yield_now().await;
         socket.write_all(b"3\r\ntwo\r\n0\r\n\r\n").await.unwrap();
     };
-    let (pieces, ()) = timeout(LIMIT, async { tokio::join!(client, server) }).await.unwrap();
+    let (pieces, ()) = timeout(TIMEOUT, async { tokio::join!(client, server) }).await.unwrap();
     assert_eq!(pieces.concat(), b"onetwo");
 }
 
 #[tokio::test]
 async fn dropping_a_response_closes_its_connection() {
-    let (listener, endpoint) = listening().await;
-    let (mut socket, response) = answered(&listener, &endpoint, "content-length: 10\r\n\r\nhalf").await;
+    let (listener, endpoint) = listen().await;
+    let (mut socket, response) = exchange(&listener, &endpoint, "content-length: 10\r\n\r\nhalf").await;
     drop(response);
     let mut rest = Vec::new();
-    timeout(LIMIT, socket.read_to_end(&mut rest)).await.expect("the connection closes").unwrap();
+    timeout(TIMEOUT, socket.read_to_end(&mut rest)).await.expect("the connection stayed open").unwrap();
 }
 
 #[tokio::test]
-async fn a_cut_is_an_error_and_a_collected_body_is_bounded() {
-    let (listener, endpoint) = listening().await;
+async fn a_truncated_body_is_an_error_and_a_collected_body_is_bounded() {
+    let (listener, endpoint) = listen().await;
     let (socket, mut response) =
-        answered(&listener, &endpoint, "transfer-encoding: chunked\r\n\r\n4\r\nhalf\r\n").await;
-    assert_eq!(response.piece().await.unwrap().unwrap(), "half");
+        exchange(&listener, &endpoint, "transfer-encoding: chunked\r\n\r\n4\r\nhalf\r\n").await;
+    assert_eq!(response.next_piece().await.unwrap().unwrap(), "half");
     drop(socket);
-    assert!(matches!(response.piece().await, Err(OneShotError::Broken(_))));
+    assert!(matches!(response.next_piece().await, Err(OneShotError::Broken(_))));
 
-    let (_socket, response) = answered(&listener, &endpoint, "content-length: 5\r\n\r\nwhole").await;
+    let (_socket, response) = exchange(&listener, &endpoint, "content-length: 5\r\n\r\nwhole").await;
     assert_eq!(*response.collect(5).await.unwrap(), b"whole");
-    let (_socket, response) = answered(&listener, &endpoint, "content-length: 6\r\n\r\n").await;
+    let (_socket, response) = exchange(&listener, &endpoint, "content-length: 6\r\n\r\n").await;
     assert!(matches!(response.collect(5).await, Err(OneShotError::TooLarge { limit: 5 })));
     let (_socket, response) =
-        answered(&listener, &endpoint, "transfer-encoding: chunked\r\n\r\n6\r\nlonger\r\n").await;
+        exchange(&listener, &endpoint, "transfer-encoding: chunked\r\n\r\n6\r\nlonger\r\n").await;
     assert!(matches!(response.collect(5).await, Err(OneShotError::TooLarge { limit: 5 })));
 }
 
-/// One exchange whose response has this after its first line.
-async fn answered(
+/// Runs one exchange in which the server sends `response` after the status line.
+async fn exchange(
     listener: &TcpListener,
     endpoint: &Endpoint,
     response: &str,
@@ -87,18 +87,18 @@ async fn answered(
         socket
     };
     let dialer = dialer();
-    let (socket, opened) = tokio::join!(server, open_stream(&dialer, endpoint, request, LIMIT));
+    let (socket, opened) = tokio::join!(server, open_stream(&dialer, endpoint, request, TIMEOUT));
     (socket, opened.unwrap())
 }
 
 async fn read_until(socket: &mut TcpStream, end: &[u8]) {
     let mut received = Vec::new();
     while !received.ends_with(end) {
-        received.push(timeout(LIMIT, socket.read_u8()).await.expect("it arrives").unwrap());
+        received.push(timeout(TIMEOUT, socket.read_u8()).await.expect("the bytes did not arrive").unwrap());
     }
 }
 
-async fn listening() -> (TcpListener, Endpoint) {
+async fn listen() -> (TcpListener, Endpoint) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("http://{}", listener.local_addr().unwrap());
     (listener, Endpoint::new(&url.parse().unwrap(), AddressPolicy::Any))

@@ -1,18 +1,23 @@
-//! Clients of the platforms that run sandboxes: E2B and Daytona, and what is compatible with them.
+//! Clients of the platforms that run sandboxes: E2B and Daytona, and platforms that are compatible with them.
 //!
-//! A client finds a sandbox, puts the shim into it, starts the hub there and returns the pipe that leads to that hub. What
-//! travels in the pipe is TLS between the sidecar and the hub; the platform only carries it.
+//! A client finds a sandbox, installs the shim, starts the hub there and returns the pipe to that hub. The data in the pipe is
+//! TLS between the sidecar and the hub, which the platform cannot read.
 //!
 //! What must stay true: the platform's API key goes to the control API only, never into a sandbox nor to a service inside
 //! one; nothing secret is in an argument, an environment variable or a URL, because platforms log them; a paused sandbox is
-//! not woken unless the operator asked for it; no redirect is followed; every response is bounded. Nothing here knows the
-//! configuration, enrolments or links.
+//! not resumed unless the operator wants that; no redirect is followed; every response is bounded. This crate knows nothing of
+//! the configuration, of enrolments or of links.
 //!
 //! | module | what it holds |
 //! |---|---|
-//! | `error` | why a sandbox cannot be reached, and whether trying again may help |
+//! | `error` | why a sandbox cannot be reached, and whether a retry may help |
+//! | `guest` | what every client can do in a running sandbox |
+//! | `harness_settings` | adds MCP servers to a harness's settings file |
 //! | `hub` | the shim to upload, and how its hub is started |
-//! | `rest` | requests to a platform's HTTP services, and what a refusal means |
+//! | `install` | installs the shim in a sandbox |
+//! | `prepared` | a sandbox that connects to the sidecar by itself |
+//! | `redactor` | removes the secrets of a client from texts of the platform |
+//! | `rest` | requests to a platform's HTTP services, and the errors for refused requests |
 //! | `sandbox_id` | the id of a sandbox, safe to put into a URL |
 //! | [`daytona`] | Daytona: control API, toolbox, preview links, SSH |
 //! | [`e2b`] | E2B: control API, and the Connect protocol of `envd` |
@@ -22,39 +27,48 @@
 pub mod daytona;
 pub mod e2b;
 mod error;
+mod guest;
+mod harness_settings;
 mod hub;
+mod install;
+mod prepared;
+mod redactor;
 mod rest;
 mod sandbox_id;
 
 use http::{HeaderValue, Uri};
 use relay_carriage::BoxedStream;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
 
 pub use error::PlatformError;
+pub use harness_settings::{HarnessSettings, MergedSettings};
 pub use hub::{Architecture, HubSetup, ShimBinary, ShimSource};
+pub use prepared::{EarlierKey, PreparedSandbox};
 pub use sandbox_id::{InvalidSandboxId, SandboxId};
 
-/// Which protocol a platform speaks. Compatible platforms are of the same kind at another address.
+/// Which API a platform has. Compatible platforms are of the same kind at another address.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum PlatformKind {
     Daytona,
     E2b,
 }
 
-/// Where a platform is.
+/// The kind and the addresses of a platform.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct PlatformSettings {
     pub kind: PlatformKind,
-    /// The control API; None: the platform's own public address.
+    /// The address of the control API. `None`: the platform's public address.
     pub api_url: Option<Uri>,
-    /// Replaces the whole address of the services inside a sandbox; None: as the platform says.
+    /// The address at which the services inside sandboxes are reached. `None`: the address that the platform reports.
     pub sandbox_url: Option<Uri>,
 }
 
-/// The platform's API key, ready to be sent as a header. Its `Debug` prints nothing of it.
+/// The platform's API key as the value of a header. Its `Debug` does not print the key.
 #[derive(Clone)]
 pub struct ApiKey(HeaderValue);
 
-/// The state of a sandbox, as the control API reports it. Asking does not wake the sandbox.
+/// The state of a sandbox, as the control API reports it. The request does not resume the sandbox.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum SandboxState {
     Running,
@@ -62,14 +76,14 @@ pub enum SandboxState {
     Suspended,
 }
 
-/// What is to be done with a suspended sandbox.
+/// What to do with a suspended sandbox.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum WhenSuspended {
     Refuse,
     Resume,
 }
 
-/// Whether an attached sandbox may be suspended by the platform while nothing uses it.
+/// Whether an open pipe counts as activity, so that the platform does not suspend an idle sandbox.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum KeepAwake {
     No,
@@ -79,12 +93,14 @@ pub enum KeepAwake {
 /// Both directions of the pipe into a sandbox's hub. Dropping it ends the hub's pipe.
 pub type Pipe = BoxedStream;
 
-/// A step of attaching that takes long enough to be shown.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+/// A step of attaching that takes long enough to be shown, here and in the JSON of the admin API.
+#[derive(Clone, Copy, Debug, Deserialize, Eq, JsonSchema, PartialEq, Serialize)]
+#[serde(tag = "state", rename_all = "kebab-case")]
+#[schemars(inline)]
 pub enum Progress {
     Finding,
     Resuming,
-    /// Bytes sent so far, of all.
+    /// The bytes of the shim that were sent so far, and its size.
     Uploading {
         sent: u64,
         total: u64,
@@ -94,7 +110,7 @@ pub enum Progress {
 }
 
 impl ApiKey {
-    /// The header's value must be the bare key.
+    /// `value` must be the key alone, without a scheme such as `Bearer`.
     pub fn new(mut value: HeaderValue) -> Self {
         value.set_sensitive(true);
         Self(value)

@@ -20,7 +20,7 @@ impl FromStr for SandboxId {
         let is_allowed = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-' || byte == b'_';
         match (1..=MAX_LENGTH).contains(&text.len()) && text.bytes().all(is_allowed) {
             true => Ok(Self(text.to_owned())),
-            // A long or binary text would only clutter the message.
+            // Shortened and escaped, because the text may be long or binary.
             false => Err(InvalidSandboxId(text.chars().take(40).flat_map(char::escape_debug).collect())),
         }
     }

@@ -1,17 +1,28 @@
 //! Patterns on names: `*` matches any run of characters, `?` matches one, everything else matches itself.
 //!
 //! What must stay true: a sandbox chooses the text that is matched, so matching never backtracks over more than one
-//! `*`. The work is at most the pattern's length (bounded here) times the text's, and nothing is allocated.
+//! `*`. The work is at most the pattern's length (bounded here) times the text's, and nothing is allocated. A pattern in
+//! another syntax, such as a character class or a regular expression, is refused: read as plain text it would match no
+//! name, and a `deny` rule would deny nothing.
 
 use std::fmt;
 use std::str::FromStr;
 
-/// The bound keeps matching linear in the text; a longer pattern is a mistake.
+use super::fold::{fold, is_ignorable, narrow};
+
+/// This limit keeps the time of matching linear in the text; a longer pattern is a mistake.
 const MAX_PATTERN_BYTES: usize = 256;
 
-/// A well-formed pattern; case-sensitive.
+/// Characters that mean something in other pattern languages. A `?` matches them in a name.
+const OTHER_SYNTAX: &[char] = &['[', ']', '{', '}', '(', ')', '|', '\\', '^', '+', ','];
+
+/// A well-formed pattern. [`Glob::matches`] is case-sensitive; [`Glob::folded`] is the same pattern for folded names.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Glob(Box<str>);
+
+/// A pattern for names that [`fold`] has folded.
+#[derive(Clone, Debug)]
+pub(crate) struct FoldedGlob(Glob);
 
 #[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
 pub enum InvalidGlob {
@@ -19,6 +30,14 @@ pub enum InvalidGlob {
     Control(char),
     #[error("a pattern cannot be empty")]
     Empty,
+    #[error("a pattern cannot contain the invisible character {0:?}")]
+    Invisible(char),
+    #[error("a pattern cannot begin with `!`: no list excludes names from its other patterns")]
+    Negated,
+    #[error("`{0}` has no meaning in a pattern; write `?` where a name contains this character")]
+    OtherSyntax(char),
+    #[error("a pattern cannot begin or end with a space: no tool with such a name is allowed")]
+    OuterSpace,
     #[error("a pattern cannot be longer than {MAX_PATTERN_BYTES} bytes")]
     TooLong,
 }
@@ -28,11 +47,15 @@ impl Glob {
         &self.0
     }
 
+    pub(crate) fn folded(&self) -> FoldedGlob {
+        FoldedGlob(Self(fold(&self.0).into()))
+    }
+
     pub fn matches(&self, text: &str) -> bool {
         let mut pattern = self.0.chars();
         let mut rest = text.chars();
         // Where to resume after a mismatch: after the last `*`, which then matches one more character. Earlier stars
-        // need no retry: what they could match in addition, the last one can match as well.
+        // need no retry: the last star can match everything that they could match in addition.
         let mut retry = None;
         loop {
             let before = rest.clone();
@@ -57,6 +80,13 @@ impl Glob {
     }
 }
 
+impl FoldedGlob {
+    /// `text` is a folded name.
+    pub(crate) fn matches(&self, text: &str) -> bool {
+        self.0.matches(text)
+    }
+}
+
 impl FromStr for Glob {
     type Err = InvalidGlob;
 
@@ -67,10 +97,30 @@ impl FromStr for Glob {
         if text.len() > MAX_PATTERN_BYTES {
             return Err(InvalidGlob::TooLong);
         }
-        match text.chars().find(|character| character.is_control()) {
-            Some(control) => Err(InvalidGlob::Control(control)),
-            None => Ok(Self(text.into())),
+        if let Some(control) = text.chars().find(|character| character.is_control()) {
+            return Err(InvalidGlob::Control(control));
         }
+        if text.trim() != text {
+            return Err(InvalidGlob::OuterSpace);
+        }
+        if text.starts_with('!') {
+            return Err(InvalidGlob::Negated);
+        }
+        // `$/` begins the names of some methods; at the end, `$` is that of a regular expression.
+        if text.ends_with('$') {
+            return Err(InvalidGlob::OtherSyntax('$'));
+        }
+        for character in text.chars() {
+            if is_ignorable(character) {
+                return Err(InvalidGlob::Invisible(character));
+            }
+            // A full-width `*` or bracket is the same mistake, and would become a wildcard in the folded pattern.
+            let narrow = narrow(character);
+            if OTHER_SYNTAX.contains(&narrow) || (narrow != character && matches!(narrow, '*' | '?')) {
+                return Err(InvalidGlob::OtherSyntax(character));
+            }
+        }
+        Ok(Self(text.into()))
     }
 }
 
@@ -107,8 +157,8 @@ mod tests {
             ("?", "ab", false),
             ("*?", "a", true),
             ("get.issue", "get_issue", false),
-            ("[a-z]", "b", false),
-            ("\\*", "\\anything", true),
+            ("a?b?", "a[b]", true),
+            ("$/*", "$/progress", true),
             ("plain", "plain", true),
             ("plain", "plainer", false),
         ] {
@@ -121,6 +171,38 @@ mod tests {
         assert_eq!("".parse::<Glob>(), Err(InvalidGlob::Empty));
         assert_eq!("a\nb".parse::<Glob>(), Err(InvalidGlob::Control('\n')));
         assert_eq!("x".repeat(257).parse::<Glob>(), Err(InvalidGlob::TooLong));
+        assert_eq!("!delete_*".parse::<Glob>(), Err(InvalidGlob::Negated));
+        assert_eq!(" delete_*".parse::<Glob>(), Err(InvalidGlob::OuterSpace));
+        assert_eq!("delete\u{200b}_*".parse::<Glob>(), Err(InvalidGlob::Invisible('\u{200b}')));
+    }
+
+    #[test]
+    fn patterns_of_other_languages_are_refused() {
+        for (pattern, character) in [
+            ("delete_[b]", '['),
+            ("delete_{a,b}", '{'),
+            ("delete_*,write_*", ','),
+            ("delete_(a|b)", '('),
+            ("delete\\_*", '\\'),
+            ("^delete_*", '^'),
+            ("delete_.*$", '$'),
+            ("delete_.+", '+'),
+            ("delete_＊", '＊'),
+            ("delete_［b］", '［'),
+        ] {
+            assert_eq!(pattern.parse::<Glob>(), Err(InvalidGlob::OtherSyntax(character)), "{pattern}");
+        }
+    }
+
+    #[test]
+    fn every_name_can_be_matched_by_a_pattern() {
+        for name in ["a[b]", "{x}", "a,b", "tool!", "a^b"] {
+            let pattern: String = name
+                .chars()
+                .map(|character| if character.is_alphanumeric() { character } else { '?' })
+                .collect();
+            assert!(matches(&pattern, name), "{pattern} against {name}");
+        }
     }
 
     #[test]

@@ -1,11 +1,12 @@
 //! Which requests may pass. With an `allow` list, a tool that no list names is denied; a request that cannot be decided
-//! is always denied. Works on names only.
+//! is always denied. Decisions depend on names only.
 //!
 //! What must stay true: a decision is a pure function of the rules and one name, in time linear in that name; a message
 //! that a lenient parser could read as a tool call never passes without a decision about its tool.
 
 #![forbid(unsafe_code)]
 
+mod fold;
 mod glob;
 mod methods;
 #[cfg(test)]
@@ -17,17 +18,23 @@ use std::sync::Arc;
 
 use relay_proto::name::Name;
 
+use fold::fold;
+use glob::FoldedGlob;
+
 pub use glob::{Glob, InvalidGlob};
 
-/// The rules of one server, from `tools` and `methods`.
+/// The rules of one server, from `tools`, `methods` and `methods-to-harness`.
 ///
-/// `deny` wins over `ask`, and `ask` over `allow`. If `allow` is present, a tool that no list names is denied.
+/// `deny` wins over `ask`, and `ask` over `allow`. If `allow` is present, a tool that no list names is denied. `deny` and
+/// `ask` also match a name that differs from the pattern by case, width or invisible characters only; `allow` does not.
 #[derive(Clone, Debug, Default)]
 pub struct Rules {
     allow: Option<Vec<NamedGlob>>,
     ask: Vec<NamedGlob>,
     deny: Vec<NamedGlob>,
     methods: Vec<NamedGlob>,
+    /// Requests of the server to the harness that are refused.
+    denied_to_harness: Vec<NamedGlob>,
     credentials: ToolCredentials,
 }
 
@@ -58,8 +65,10 @@ pub enum Verdict {
 /// What a message requests.
 #[derive(Clone, Copy, Debug)]
 pub enum Request<'a> {
-    /// Any method but `tools/call`.
+    /// Any method but `tools/call`, of the harness.
     Method(&'a str),
+    /// A request of the server, for instance `sampling/createMessage`.
+    ToHarness(&'a str),
     /// `tools/call`, as a task or not.
     Tool(&'a str),
 }
@@ -67,12 +76,18 @@ pub enum Request<'a> {
 impl Rules {
     pub fn new(allow: Option<Vec<Glob>>, ask: Vec<Glob>, deny: Vec<Glob>, methods: Vec<Glob>) -> Self {
         Self {
-            allow: allow.map(|globs| named("tools.allow", globs)),
-            ask: named("tools.ask", ask),
-            deny: named("tools.deny", deny),
-            methods: named("methods", methods),
+            allow: allow.map(|globs| name_globs("tools.allow", globs)),
+            ask: name_globs("tools.ask", ask),
+            deny: name_globs("tools.deny", deny),
+            methods: name_globs("methods", methods),
+            denied_to_harness: Vec::new(),
             credentials: ToolCredentials::Shared,
         }
+    }
+
+    /// The same rules, with these requests of the server to the harness refused.
+    pub fn with_denied_to_harness(self, methods: Vec<Glob>) -> Self {
+        Self { denied_to_harness: name_globs("methods-to-harness.deny", methods), ..self }
     }
 
     /// The same rules for a server whose tools run with different credentials: a tool name that is not plain is denied
@@ -84,6 +99,7 @@ impl Rules {
     pub fn decide(&self, request: Request<'_>) -> Decision {
         match request {
             Request::Method(method) => self.decide_method(method),
+            Request::ToHarness(method) => self.decide_to_harness(method),
             Request::Tool(tool) => self.decide_tool(tool),
         }
     }
@@ -100,10 +116,17 @@ impl Rules {
         lists_nothing && self.credentials == ToolCredentials::Shared
     }
 
+    /// Whether some tools are hidden by their names. A call of a tool that does not exist must then be answered like a
+    /// call of a hidden one.
+    pub fn hides_by_name(&self) -> bool {
+        !self.deny.is_empty()
+    }
+
     /// Every rule as text, sorted: the order of a list does not change its decisions.
     pub fn canonical(&self) -> Vec<&str> {
         let allow_list = self.allow.as_ref().map(|_| "tools.allow");
-        let globs = [self.allow.as_deref().unwrap_or_default(), &self.ask, &self.deny, &self.methods];
+        let allow = self.allow.as_deref().unwrap_or_default();
+        let globs = [allow, &self.ask, &self.deny, &self.methods, &self.denied_to_harness];
         let mut lines: Vec<&str> =
             allow_list.into_iter().chain(globs.into_iter().flatten().map(|named| &*named.rule)).collect();
         lines.sort_unstable();
@@ -115,14 +138,15 @@ impl Rules {
         if self.hides_nothing() {
             return Decision::new(Verdict::Allow, "tools: no rules");
         }
-        // A server that trims or ignores such characters would run a tool that was not decided about.
+        // A server that trims the name or ignores such characters would run a tool other than the decided one.
         if tool.is_empty() || tool.trim() != tool || tool.chars().any(char::is_control) {
             return Decision::new(Verdict::Deny, "tools: not a plain name");
         }
-        if let Some(rule) = first_match(&self.deny, tool) {
+        let folded = fold(tool);
+        if let Some(rule) = first_folded_match(&self.deny, tool, &folded) {
             return Decision::new(Verdict::Deny, rule);
         }
-        if let Some(rule) = first_match(&self.ask, tool) {
+        if let Some(rule) = first_folded_match(&self.ask, tool, &folded) {
             return Decision::new(Verdict::Ask, rule);
         }
         let Some(allow) = &self.allow else {
@@ -134,8 +158,15 @@ impl Rules {
         }
     }
 
+    fn decide_to_harness(&self, method: &str) -> Decision {
+        match first_folded_match(&self.denied_to_harness, method, &fold(method)) {
+            Some(rule) => Decision::new(Verdict::Deny, rule),
+            None => Decision::new(Verdict::Allow, "methods-to-harness: not in deny"),
+        }
+    }
+
     fn decide_method(&self, method: &str) -> Decision {
-        if methods::is_known(method) {
+        if methods::passes_without_rule(method) {
             return Decision::new(Verdict::Allow, "method: known");
         }
         if methods::reads_like_tool_call(method) {
@@ -223,13 +254,21 @@ impl fmt::Display for RuleText {
 #[derive(Clone, Debug)]
 struct NamedGlob {
     glob: Glob,
+    folded: FoldedGlob,
     rule: Arc<str>,
 }
 
-fn named(list: &str, globs: Vec<Glob>) -> Vec<NamedGlob> {
-    globs.into_iter().map(|glob| NamedGlob { rule: format!("{list} {glob}").into(), glob }).collect()
+fn name_globs(list: &str, globs: Vec<Glob>) -> Vec<NamedGlob> {
+    let named = |glob: Glob| NamedGlob { rule: format!("{list} {glob}").into(), folded: glob.folded(), glob };
+    globs.into_iter().map(named).collect()
 }
 
 fn first_match(globs: &[NamedGlob], name: &str) -> Option<Arc<str>> {
     globs.iter().find(|named| named.glob.matches(name)).map(|named| Arc::clone(&named.rule))
+}
+
+/// The first rule that matches the name or its folded form.
+fn first_folded_match(globs: &[NamedGlob], name: &str, folded: &str) -> Option<Arc<str>> {
+    let matches = |named: &&NamedGlob| named.glob.matches(name) || named.folded.matches(folded);
+    globs.iter().find(matches).map(|named| Arc::clone(&named.rule))
 }

@@ -5,34 +5,28 @@
 
 use relay_proto::mcp::{self, Method, MethodKind, TOOLS_CALL};
 
-pub(super) fn is_known(method: &str) -> bool {
-    mcp::lookup(method).is_some_and(passes_without_rule)
+use super::fold::fold;
+
+pub(super) fn passes_without_rule(method: &str) -> bool {
+    mcp::lookup(method).is_some_and(row_passes_without_rule)
 }
 
-/// The method's name in the table: static, and not chosen by a sandbox, so it needs no scrubbing.
+/// The method's name in the table of MCP methods: not chosen by a sandbox, so it needs no scrubbing.
 pub(super) fn static_name(method: &str) -> Option<&'static str> {
     mcp::lookup(method).map(|method| method.name)
 }
 
 /// A request that only servers send is harmless: a server rejects it as unknown. A notification that only servers send is
 /// not expected from a harness.
-fn passes_without_rule(method: &Method) -> bool {
+fn row_passes_without_rule(method: &Method) -> bool {
     !method.is_tool_call() && (method.kind == MethodKind::Request || method.is_sent_to_servers())
 }
 
-/// Whether a server that trims, folds case or skips invisible characters would read this method as `tools/call`. True for
+/// Whether a server that skips spaces, folds case or width or skips invisible characters would read this method as `tools/call`. True for
 /// `tools/call` itself too: a call without the name of its tool cannot be decided.
 pub(super) fn reads_like_tool_call(method: &str) -> bool {
-    let visible = method.chars().filter(|character| !is_ignorable(*character));
-    // To upper case and back, so that characters such as `ſ` become their ordinary letter.
-    let folded = visible.flat_map(char::to_uppercase).flat_map(char::to_lowercase);
-    folded.eq(TOOLS_CALL.chars())
-}
-
-fn is_ignorable(character: char) -> bool {
-    character.is_whitespace()
-        || character.is_control()
-        || matches!(character, '\u{ad}' | '\u{200b}'..='\u{200f}' | '\u{2060}'..='\u{2064}' | '\u{feff}')
+    let folded = fold(method);
+    folded.chars().filter(|character| !character.is_whitespace()).eq(TOOLS_CALL.chars())
 }
 
 #[cfg(test)]
@@ -41,10 +35,10 @@ mod tests {
 
     #[test]
     fn methods_that_pass_without_a_rule() {
-        let known: Vec<_> =
-            mcp::METHODS.iter().filter(|row| passes_without_rule(row)).map(|row| row.name).collect();
+        let passing: Vec<_> =
+            mcp::METHODS.iter().filter(|row| row_passes_without_rule(row)).map(|row| row.name).collect();
         assert_eq!(
-            known,
+            passing,
             [
                 "completion/complete",
                 "elicitation/create",
@@ -75,8 +69,8 @@ mod tests {
                 "tools/list",
             ]
         );
-        assert!(!is_known("tools/call"));
-        assert!(!is_known("pings"));
+        assert!(!passes_without_rule("tools/call"));
+        assert!(!passes_without_rule("pings"));
         assert_eq!(static_name("tools/call"), Some("tools/call"));
         assert_eq!(static_name("ping"), Some("ping"));
         assert_eq!(static_name("pings"), None);
@@ -84,9 +78,15 @@ mod tests {
 
     #[test]
     fn disguised_tool_calls_are_recognised() {
-        for disguise in
-            ["tools/call", "Tools/Call", " tools/call", "tools/call\n", "toolſ/call", "tools\u{200b}/call"]
-        {
+        for disguise in [
+            "tools/call",
+            "Tools/Call",
+            " tools/call",
+            "tools/call\n",
+            "toolſ/call",
+            "tools\u{200b}/call",
+            "ｔools／call",
+        ] {
             assert!(reads_like_tool_call(disguise), "{disguise:?}");
         }
         for other in ["tools/list", "tools/calls", "x/tools/call", ""] {

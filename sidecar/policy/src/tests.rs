@@ -1,4 +1,4 @@
-//! Decisions about tools and methods, with several sets of rules.
+//! Tests of decisions about tools and methods, with several sets of rules.
 
 use super::*;
 
@@ -131,4 +131,37 @@ fn with_credentials_per_tool_an_unclear_tool_name_is_denied() {
     assert_decision(&rules, Request::Method("tools/list"), Verdict::Allow, "method: known");
     assert_decision(&rules, Request::Method("x/custom"), Verdict::Allow, "methods x/custom");
     assert_decision(&rules, Request::Method("x/other"), Verdict::Deny, "method: not known, not in methods");
+}
+
+#[test]
+fn deny_and_ask_match_other_spellings_of_a_name_and_allow_does_not() {
+    for tool in
+        ["DELETE_draft", "Delete_Draft", "ｄｅｌｅｔｅ＿draft", "delete\u{200b}_draft", "delete\u{ad}_draft"]
+    {
+        assert_decision(&github(), Request::Tool(tool), Verdict::Deny, "tools.deny delete_*");
+        assert_decision(&deny_only(), Request::Tool(tool), Verdict::Deny, "tools.deny delete_*");
+        assert!(!deny_only().shows(tool), "{tool:?}");
+    }
+    for tool in ["Create_issue", "ｃreate_issue", "cre\u{2060}ate_issue"] {
+        assert_decision(&github(), Request::Tool(tool), Verdict::Ask, "tools.ask create_*");
+    }
+    for tool in ["Get_issue", "ｇet_issue", "get\u{200b}_issue"] {
+        assert_decision(&github(), Request::Tool(tool), Verdict::Deny, "tools: not in allow");
+    }
+    let upper_case = Rules::new(None, vec![], globs(&["DeleteAll"]), vec![]);
+    assert_decision(&upper_case, Request::Tool("deleteall"), Verdict::Deny, "tools.deny DeleteAll");
+}
+
+#[test]
+fn requests_to_the_harness_pass_unless_denied() {
+    let rules = Rules::default().with_denied_to_harness(globs(&["sampling/*"]));
+    let allowed = "methods-to-harness: not in deny";
+    assert_decision(&rules, Request::ToHarness("roots/list"), Verdict::Allow, allowed);
+    assert_decision(&Rules::default(), Request::ToHarness("x/custom"), Verdict::Allow, allowed);
+    for method in ["sampling/createMessage", "Sampling/createMessage", "sampl\u{200b}ing/createMessage"] {
+        let rule = "methods-to-harness.deny sampling/*";
+        assert_decision(&rules, Request::ToHarness(method), Verdict::Deny, rule);
+    }
+    assert!(rules.hides_nothing(), "requests of the server are not tools");
+    assert_ne!(rules.canonical(), Rules::default().canonical());
 }

@@ -1,6 +1,7 @@
-//! Runs a command for its output, within limits of time and size.
+//! Runs a command and returns its output, within limits of time and size.
 //!
-//! What must stay true: the output is in memory that is wiped, and in no error; no process of the command outlives the call.
+//! What must stay true: the output is in memory that is wiped when dropped, and in no error; no process of the command
+//! outlives the call.
 
 use std::ffi::OsString;
 use std::io;
@@ -24,7 +25,7 @@ pub enum RunError {
     #[error("no command is given")]
     NoCommand,
     #[error("it printed more than {limit} bytes")]
-    Output { limit: usize },
+    OutputTooLarge { limit: usize },
     #[error("cannot read its output")]
     Read(#[source] io::Error),
     #[error(transparent)]
@@ -33,8 +34,8 @@ pub enum RunError {
     Timeout(Duration),
 }
 
-/// Runs `command` with the allowed environment and returns its stdout; stdin and stderr are `/dev/null`. A command that
-/// exceeds a limit is killed with all its descendants.
+/// Runs `command` in `/` with the allowed environment and returns its stdout; stdin and stderr are `/dev/null`. A command
+/// that exceeds a limit is killed with all its descendants.
 pub async fn run_bounded(
     command: &[String],
     time: Duration,
@@ -45,19 +46,20 @@ pub async fn run_bounded(
         program: program.into(),
         args: args.iter().map(OsString::from).collect(),
         environment: allowed_environment(Vec::new()),
-        directory: None,
+        // Not in the sidecar's own, which may be that of a project: some interpreters prefer packages of their directory.
+        directory: Some("/".into()),
     };
     let (output, child_output) = io::pipe().map_err(RunError::Read)?;
     let output = pipe::Receiver::from_owned_fd(output.into()).map_err(RunError::Read)?;
     let null = std::fs::File::options().read(true).write(true).open("/dev/null").map_err(RunError::Read)?;
     let stdio = [null.try_clone().map_err(RunError::Read)?.into(), child_output.into(), null.into()];
     let mut handle = launch_with(launch, stdio).await?;
-    let result = timeout(time, output_of(&mut handle, output, max_output)).await;
+    let result = timeout(time, read_output(&mut handle, output, max_output)).await;
     handle.end(Duration::ZERO).await;
     result.unwrap_or(Err(RunError::Timeout(time)))
 }
 
-async fn output_of(
+async fn read_output(
     handle: &mut ProcessHandle,
     mut output: pipe::Receiver,
     limit: usize,
@@ -69,10 +71,10 @@ async fn output_of(
     loop {
         match output.read(&mut bytes[length..]).await.map_err(RunError::Read)? {
             0 => break,
-            more => length += more,
+            count => length += count,
         }
         if length > limit {
-            return Err(RunError::Output { limit });
+            return Err(RunError::OutputTooLarge { limit });
         }
     }
     match handle.exited().await {

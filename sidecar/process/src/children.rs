@@ -2,7 +2,7 @@
 //!
 //! What must stay true: only direct children are signalled by process id, because only this process reaps them. Deeper
 //! descendants become direct children when their parents die, so repeated passes reach them all. Process groups are
-//! signalled too: the kernel does that in one step, so that a process that keeps forking cannot escape.
+//! signalled too: the kernel does that in one step, so that a process that forks again and again cannot escape.
 
 use std::io;
 

@@ -1,7 +1,7 @@
-//! The environment of a server: an allow-list of the sidecar's own variables, and the injected ones.
+//! The environment of a server: those of the sidecar's variables that are on an allow-list, and the injected variables.
 //!
-//! What must stay true: nothing of the sidecar's environment reaches a server unless it is named here. Proxy
-//! variables are not (their URLs may contain passwords), nor is any variable that names a socket or agent of the user.
+//! What must stay true: a server gets no variable of the sidecar that is not on the list. Proxy variables are not on it
+//! (their URLs may contain passwords), nor is any variable that names a socket or agent of the user.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
@@ -11,7 +11,7 @@ use zeroize::Zeroizing;
 /// A name and its value, which may be secret.
 pub type Variable = (OsString, Zeroizing<Vec<u8>>);
 
-/// The user, where programs and temporary files are, language and time zone.
+/// Variables for the user, the paths of programs and temporary files, the language and the time zone.
 const ALLOWED: [&str; 10] =
     ["HOME", "LANG", "LANGUAGE", "LOGNAME", "PATH", "SHELL", "TERM", "TMPDIR", "TZ", "USER"];
 /// `LC_ALL`, `LC_CTYPE` and the like.
@@ -22,17 +22,17 @@ pub enum InvalidEnvironment {
     #[error("`{}` cannot be the name of an environment variable: it is empty or contains `=` or NUL", .0.display())]
     Name(OsString),
     #[error("the environment variable `{}` is given twice", .0.display())]
-    Twice(OsString),
+    Duplicate(OsString),
     #[error("the value for the environment variable `{}` contains a NUL byte", .0.display())]
     Value(OsString),
 }
 
-/// The allowed part of the sidecar's environment and the injected variables, which take precedence.
+/// The allowed variables of the sidecar, and the injected variables, which take precedence.
 pub fn allowed_environment(injected: Vec<Variable>) -> Vec<Variable> {
     overlay(std::env::vars_os(), injected)
 }
 
-pub(super) fn check(environment: &[Variable]) -> Result<(), InvalidEnvironment> {
+pub(super) fn check_environment(environment: &[Variable]) -> Result<(), InvalidEnvironment> {
     let mut names = std::collections::BTreeSet::new();
     for (name, value) in environment {
         let bytes = name.as_bytes();
@@ -43,15 +43,15 @@ pub(super) fn check(environment: &[Variable]) -> Result<(), InvalidEnvironment> 
             return Err(InvalidEnvironment::Value(name.clone()));
         }
         if !names.insert(name) {
-            return Err(InvalidEnvironment::Twice(name.clone()));
+            return Err(InvalidEnvironment::Duplicate(name.clone()));
         }
     }
     Ok(())
 }
 
-fn overlay(own: impl Iterator<Item = (OsString, OsString)>, injected: Vec<Variable>) -> Vec<Variable> {
+fn overlay(inherited: impl Iterator<Item = (OsString, OsString)>, injected: Vec<Variable>) -> Vec<Variable> {
     let replaced = |name: &OsStr| injected.iter().any(|(other, _)| other == name);
-    let mut environment: Vec<Variable> = own
+    let mut environment: Vec<Variable> = inherited
         .filter(|(name, _)| is_allowed(name) && !replaced(name))
         .map(|(name, value)| (name, Zeroizing::new(value.into_vec())))
         .collect();
@@ -73,7 +73,7 @@ mod tests {
 
     #[test]
     fn only_allowed_variables_pass_and_injected_ones_take_precedence() {
-        let own = [
+        let inherited = [
             ("PATH", "/bin"),
             ("LC_TIME", "C"),
             ("HOME", "/home/a"),
@@ -82,21 +82,21 @@ mod tests {
             ("SSH_AUTH_SOCK", "/run/agent"),
             ("XLC_TIME", "C"),
         ];
-        let own = own.into_iter().map(|(name, value)| (name.into(), value.into()));
-        let environment = overlay(own, vec![variable("HOME", "/elsewhere"), variable("TOKEN", "t")]);
+        let inherited = inherited.into_iter().map(|(name, value)| (name.into(), value.into()));
+        let environment = overlay(inherited, vec![variable("HOME", "/elsewhere"), variable("TOKEN", "t")]);
         let expected = [("PATH", "/bin"), ("LC_TIME", "C"), ("HOME", "/elsewhere"), ("TOKEN", "t")];
         assert_eq!(environment, expected.map(|(name, value)| variable(name, value)));
     }
 
     #[test]
     fn invalid_and_duplicate_variables_are_refused() {
-        assert_eq!(check(&[variable("A=B", "x")]), Err(InvalidEnvironment::Name("A=B".into())));
-        assert_eq!(check(&[variable("", "x")]), Err(InvalidEnvironment::Name("".into())));
-        assert_eq!(check(&[variable("A", "x\0y")]), Err(InvalidEnvironment::Value("A".into())));
+        assert_eq!(check_environment(&[variable("A=B", "x")]), Err(InvalidEnvironment::Name("A=B".into())));
+        assert_eq!(check_environment(&[variable("", "x")]), Err(InvalidEnvironment::Name("".into())));
+        assert_eq!(check_environment(&[variable("A", "x\0y")]), Err(InvalidEnvironment::Value("A".into())));
         assert_eq!(
-            check(&[variable("A", "x"), variable("A", "y")]),
-            Err(InvalidEnvironment::Twice("A".into()))
+            check_environment(&[variable("A", "x"), variable("A", "y")]),
+            Err(InvalidEnvironment::Duplicate("A".into()))
         );
-        assert_eq!(check(&[variable("A", ""), variable("B", "x=y\n")]), Ok(()));
+        assert_eq!(check_environment(&[variable("A", ""), variable("B", "x=y\n")]), Ok(()));
     }
 }

@@ -7,7 +7,7 @@ use std::process::ExitStatus;
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Exit {
     Code(i32),
-    /// The keeper died, and the server with it; its exit status is not known.
+    /// The keeper died, and the server with it; the server's exit status is unknown.
     KeeperLost,
     Signal(i32),
 }

@@ -1,7 +1,7 @@
-//! Programs that the user runs at a terminal, such as the one of a sandbox: not servers, so they have no keeper.
+//! Programs that the user runs at a terminal, such as a sandbox. They are not servers, so they have no keeper.
 //!
-//! What must stay true: a program that is not trusted gets a terminal of its own (a [`Pty`]) and never the user's. With a
-//! descriptor of the user's terminal as its controlling terminal it could put characters into the user's shell (TIOCSTI).
+//! What must stay true: an untrusted program gets a new terminal (a [`Pty`]), never the user's. With the user's terminal
+//! as its controlling terminal it could insert characters into the input of the user's shell (TIOCSTI).
 
 use std::ffi::OsStr;
 use std::io;
@@ -19,7 +19,7 @@ use nix::sys::wait::{WaitPidFlag, waitpid};
 
 use super::{children, os};
 
-/// A new terminal: what is written to `inside` is read from `host`, and the reverse.
+/// A new terminal: bytes written to `inside` are read from `host`, and the reverse.
 #[derive(Debug)]
 pub struct Pty {
     pub host: OwnedFd,
@@ -31,24 +31,24 @@ pub struct Pty {
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Window(nix::libc::winsize);
 
-/// Keeps a terminal in raw mode: every key is passed on as bytes, control characters included. The mode before is
+/// Puts a terminal into raw mode: every key is passed on as bytes, control characters included. The previous mode is
 /// restored on drop.
 #[derive(Debug)]
 pub struct RawMode<T: AsFd> {
     terminal: T,
-    before: Termios,
+    previous: Termios,
 }
 
-/// A command of the user's own, which runs with the user's rights beside the sidecar: a sandbox, the sidecar itself.
+/// A command that runs with the user's rights and without a keeper, such as a sandbox or the sidecar itself.
 #[expect(
     clippy::disallowed_methods,
-    reason = "no server and no credential near it; the caller waits for its end"
+    reason = "it is not a server and gets no credential; the caller waits for its exit"
 )]
 pub fn user_command(program: impl AsRef<OsStr>) -> Command {
     Command::new(program)
 }
 
-/// Passes of [`kill_adopted`]; a killed process is reaped in the first or second.
+/// Passes of [`kill_adopted`]; a killed process is usually reaped in the first or second pass.
 const MAX_PASSES: u32 = 100;
 const PASS_INTERVAL: Duration = Duration::from_millis(10);
 
@@ -58,7 +58,7 @@ pub fn adopt_orphans() -> io::Result<()> {
 }
 
 /// Kills and reaps all children of this process but `spared`, and the orphans that become its children meanwhile. Takes at
-/// most a second. To be called when every other child has ended.
+/// most a second. To be called after the children that the caller waits for have exited.
 pub fn kill_adopted(spared: Option<u32>) -> io::Result<()> {
     let is_spared = |pid: nix::unistd::Pid| spared == u32::try_from(pid.as_raw()).ok();
     for _ in 0..MAX_PASSES {
@@ -97,6 +97,10 @@ impl Window {
         os::window_size(terminal.as_fd()).map(Self)
     }
 
+    pub fn rows(self) -> u16 {
+        self.0.ws_row
+    }
+
     /// Gives a terminal this size.
     pub fn apply(self, terminal: impl AsFd) -> io::Result<()> {
         os::set_window_size(terminal.as_fd(), &self.0)
@@ -105,18 +109,18 @@ impl Window {
 
 impl<T: AsFd> RawMode<T> {
     pub fn enter(terminal: T) -> io::Result<Self> {
-        let before = tcgetattr(&terminal)?;
-        let mut raw = before.clone();
+        let previous = tcgetattr(&terminal)?;
+        let mut raw = previous.clone();
         cfmakeraw(&mut raw);
         tcsetattr(&terminal, SetArg::TCSADRAIN, &raw)?;
-        Ok(Self { terminal, before })
+        Ok(Self { terminal, previous })
     }
 }
 
 impl<T: AsFd> Drop for RawMode<T> {
     fn drop(&mut self) {
-        // A terminal that was closed has no mode.
-        let _ = tcsetattr(&self.terminal, SetArg::TCSADRAIN, &self.before);
+        // Fails if the terminal was closed, which does not matter.
+        let _ = tcsetattr(&self.terminal, SetArg::TCSADRAIN, &self.previous);
     }
 }
 

@@ -1,10 +1,10 @@
-//! The keeper: the sidecar's own binary, started again, as the parent of one server and of its orphaned descendants.
+//! The keeper: a second process of the sidecar's binary, the parent of one server and of the server's orphaned descendants.
 //!
 //! The keeper has one thread and no runtime. It waits for the server to exit, for an order to stop, or for the end of the
-//! control socket (the sidecar is gone, for whatever reason), and exits only when it has no child any more.
+//! control socket (the sidecar has exited or released the server), and exits only when it has no child left.
 //!
 //! What must stay true: nothing short of SIGKILL ends the keeper before its last child; its own arguments and
-//! environment contain no secret; the server's environment is wiped once the server has it.
+//! environment contain no secret; the keeper's copy of the server's environment is wiped once the server is started.
 
 use std::io::{self, Read};
 use std::os::fd::{AsFd, OwnedFd};
@@ -23,18 +23,19 @@ use tokio::time::Instant;
 use zeroize::Zeroizing;
 
 use super::os::{self, Reaped};
-use super::wire::{FRAME, Failure, MAX_SPECIFICATION, Order, Report, Specification, Stage};
-use super::{children, harden};
+use super::wire::{FRAME_BYTES, Failure, MAX_SPECIFICATION, Order, Report, Specification, Stage};
+use super::{children, descriptor_limit, harden};
 
-/// The hidden first argument that makes the sidecar's binary a keeper.
+/// The hidden first argument that makes the sidecar's binary a keeper. The descriptor limit of its server may follow.
 pub(super) const ARGUMENT: &str = "keeper";
 /// How often children that are not dead yet are killed again; SIGCHLD wakes the keeper earlier.
 const KILL_INTERVAL: Duration = Duration::from_millis(5);
-/// MCP ends a stdio server by closing its stdin first. The server has the grace divided by this to exit; then SIGTERM.
+/// MCP ends a stdio server by closing its stdin first. The server then has `grace / STDIN_GRACE_DIVISOR` to exit before it
+/// gets SIGTERM.
 const STDIN_GRACE_DIVISOR: u32 = 4;
-/// The exit code of shells for a program that cannot be executed; not read by the sidecar.
+/// As shells exit when a command is not found. The sidecar ignores it: it gets the failure in a report.
 const NOT_EXECUTED: i32 = 127;
-/// EX_USAGE: the keeper was not started by a sidecar.
+/// EX_USAGE: the keeper or its server could not start, or the keeper was not started by a sidecar.
 const USAGE: u8 = 64;
 
 /// Whether this process was started as a keeper. To be called before arguments are parsed.
@@ -47,7 +48,7 @@ pub fn keeper_main() -> ExitCode {
     match Keeper::start() {
         Ok(keeper) => keeper.run(),
         Err(problem) => {
-            eprintln!("a keeper can only be started by the sidecar: {problem}");
+            eprintln!("the keeper cannot start: {problem}; only the sidecar can start a keeper");
             return ExitCode::from(USAGE);
         }
     }
@@ -56,10 +57,10 @@ pub fn keeper_main() -> ExitCode {
 
 struct Keeper {
     control: UnixStream,
-    /// Cleared once the sidecar has closed its side: `poll` would report the socket as ready for ever.
+    /// False once the sidecar has closed its side: `poll` would report the socket as ready for ever.
     control_open: bool,
     /// The bytes of an incomplete order.
-    order: Vec<u8>,
+    partial_order: Vec<u8>,
     signals: SignalFd,
     server: Pid,
     phase: Phase,
@@ -83,8 +84,11 @@ enum Phase {
 impl Keeper {
     fn start() -> io::Result<Self> {
         harden()?;
+        if let Some(limit) = std::env::args_os().nth(2) {
+            descriptor_limit::apply_keeper_argument(&limit)?;
+        }
         let control = UnixStream::from(io::stdin().as_fd().try_clone_to_owned()?);
-        // A session of its own: signals from the sidecar's terminal do not reach the keeper.
+        // In a new session, signals from the sidecar's terminal do not reach the keeper.
         setsid()?;
         // A blocked signal cannot end this process; SIGCHLD is read from a descriptor.
         SigSet::all().thread_set_mask()?;
@@ -93,44 +97,46 @@ impl Keeper {
         let server = match start_server(&control) {
             Ok(server) => server,
             Err(failure) => {
-                report(&control, Report::Failed(failure));
+                send_report(&control, Report::Failed(failure));
                 return Err(io::Error::from_raw_os_error(failure.errno));
             }
         };
-        report(&control, Report::Started(server.as_raw().cast_unsigned()));
-        // The keeper must not keep a mount busy. A failure does not affect the server.
+        send_report(&control, Report::Started(server.as_raw().cast_unsigned()));
+        // The keeper's working directory must not keep a mount busy. A failure does not affect the server.
         let _ = std::env::set_current_dir("/");
-        let order = Vec::with_capacity(FRAME);
-        Ok(Self { control, control_open: true, order, signals, server, phase: Phase::Running })
+        let partial_order = Vec::with_capacity(FRAME_BYTES);
+        Ok(Self { control, control_open: true, partial_order, signals, server, phase: Phase::Running })
     }
 
     fn run(mut self) {
-        while self.reap() == Children::Some {
+        while self.reap() == Remaining::Yes {
             let wait = self.advance();
             self.wait(wait);
         }
-        report(&self.control, Report::Ended);
+        send_report(&self.control, Report::Ended);
     }
 
-    /// Reaps every child that has ended.
-    fn reap(&mut self) -> Children {
+    /// Reaps every child that has ended; returns whether any child is left.
+    fn reap(&mut self) -> Remaining {
         loop {
             match os::reap(None) {
                 Reaped::Child(pid, status) if pid == self.server => {
-                    report(&self.control, Report::Exited(status.into_raw()));
-                    // While stopping, the server's helper processes have the rest of the grace: often they do the work.
+                    send_report(&self.control, Report::Exited(status.into_raw()));
+                    // While stopping, the server's helper processes have the rest of the grace, because often they do
+                    // the actual work.
                     if let Phase::Running = self.phase {
                         self.phase = Phase::Killing;
                     }
                 }
                 Reaped::Child(..) => {}
-                Reaped::NotYet => return Children::Some,
-                Reaped::NoChild => return Children::None,
+                Reaped::NotYet => return Remaining::Yes,
+                Reaped::NoChild => return Remaining::No,
             }
         }
     }
 
-    /// Does what is due in this phase. Returns how long to wait at most.
+    /// Sends the signals that are due, and moves to the next phase when its time has come. Returns how long to wait at
+    /// most.
     fn advance(&mut self) -> Option<Duration> {
         let now = Instant::now();
         if let Phase::Closing { terminate, kill } = self.phase
@@ -174,20 +180,23 @@ impl Keeper {
     }
 
     fn receive_order(&mut self) {
-        let mut bytes = [0; FRAME];
-        let room = FRAME - self.order.len();
-        match recv(std::os::fd::AsRawFd::as_raw_fd(&self.control), &mut bytes[..room], MsgFlags::MSG_DONTWAIT)
-        {
-            Ok(length @ 1..) => self.order.extend_from_slice(&bytes[..length]),
+        let mut bytes = [0; FRAME_BYTES];
+        let missing = FRAME_BYTES - self.partial_order.len();
+        match recv(
+            std::os::fd::AsRawFd::as_raw_fd(&self.control),
+            &mut bytes[..missing],
+            MsgFlags::MSG_DONTWAIT,
+        ) {
+            Ok(length @ 1..) => self.partial_order.extend_from_slice(&bytes[..length]),
             Err(Errno::EAGAIN | Errno::EINTR) => {}
-            // The sidecar is gone: end the server at once, without its grace.
+            // The sidecar has exited or released the server: kill the server at once, without its grace.
             Ok(0) | Err(_) => {
                 self.control_open = false;
                 self.phase = Phase::Killing;
             }
         }
-        if let Ok(frame) = <[u8; FRAME]>::try_from(&self.order[..]) {
-            self.order.clear();
+        if let Ok(frame) = <[u8; FRAME_BYTES]>::try_from(&self.partial_order[..]) {
+            self.partial_order.clear();
             match Order::decode(frame) {
                 Ok(Order::Stop { grace }) => {
                     let now = Instant::now();
@@ -211,17 +220,18 @@ impl Keeper {
 
 /// Whether any child is left.
 #[derive(Eq, PartialEq)]
-enum Children {
-    None,
-    Some,
+enum Remaining {
+    No,
+    Yes,
 }
 
 fn start_server(control: &UnixStream) -> Result<Pid, Failure> {
-    let prepare = |problem: io::Error| Failure::at(Stage::Prepare, problem.raw_os_error().unwrap_or(0));
-    let (descriptors, specification) = receive_specification(control).map_err(prepare)?;
+    let prepare_failure =
+        |problem: io::Error| Failure::at(Stage::Prepare, problem.raw_os_error().unwrap_or(0));
+    let (descriptors, specification) = receive_specification(control).map_err(prepare_failure)?;
     let specification =
         Specification::decode(&specification).ok_or(Failure::at(Stage::Prepare, Errno::EBADMSG as i32))?;
-    let (mut failure_reader, failure_writer) = io::pipe().map_err(prepare)?;
+    let (mut failure_reader, failure_writer) = io::pipe().map_err(prepare_failure)?;
     let keeper = nix::unistd::getpid();
     let server = os::fork_single_threaded(|| {
         let failure = become_server(keeper, &descriptors, &specification);
@@ -230,8 +240,8 @@ fn start_server(control: &UnixStream) -> Result<Pid, Failure> {
         let _ = io::Write::write_all(&mut &failure_writer, &bytes);
         NOT_EXECUTED
     })
-    .map_err(prepare)?;
-    // `execve` closes the child's end, so an empty pipe means that the server is running.
+    .map_err(prepare_failure)?;
+    // `execve` closes the child's end of the pipe, so an end without bytes means that the server is running.
     drop(failure_writer);
     let mut bytes = [0; 8];
     match failure_reader.read_exact(&mut bytes) {
@@ -261,7 +271,7 @@ fn receive_specification(control: &UnixStream) -> io::Result<([OwnedFd; 3], Zero
 fn become_server(keeper: Pid, descriptors: &[OwnedFd; 3], specification: &Specification<'_>) -> Failure {
     let prepared = (|| {
         setsid()?;
-        // If the keeper is killed, the main process dies with it, even if the sidecar is dead too.
+        // If the keeper is killed, the kernel kills the server process, even if the sidecar is dead too.
         nix::sys::prctl::set_pdeathsig(Signal::SIGKILL)?;
         if nix::unistd::getppid() != keeper {
             return Err(Errno::ESRCH);
@@ -285,8 +295,8 @@ fn become_server(keeper: Pid, descriptors: &[OwnedFd; 3], specification: &Specif
     Failure::at(Stage::Execute, errno as i32)
 }
 
-/// A failure is ignored: the sidecar may be gone, and the keeper goes on without it.
-fn report(control: &UnixStream, report: Report) {
+/// Sends a report to the sidecar. A failure is ignored: the sidecar may have exited, and the keeper continues without it.
+fn send_report(control: &UnixStream, report: Report) {
     let flags = MsgFlags::MSG_DONTWAIT | MsgFlags::MSG_NOSIGNAL;
     let _ = send(std::os::fd::AsRawFd::as_raw_fd(control), &report.encode(), flags);
 }

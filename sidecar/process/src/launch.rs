@@ -1,6 +1,6 @@
 //! Starts a server under a keeper.
 //!
-//! What must stay true: a keeper is watched by the warden from the moment it exists, so a launch that fails or is cancelled
+//! What must stay true: the warden watches a keeper as soon as it is spawned, so a launch that fails or is cancelled
 //! leaves no process behind.
 
 use std::ffi::{OsStr, OsString};
@@ -18,19 +18,20 @@ use nix::unistd::{AccessFlags, access};
 use tokio::net::unix::pipe;
 use zeroize::Zeroizing;
 
-use super::environment::{InvalidEnvironment, Variable, check};
+use super::descriptor_limit;
+use super::environment::{InvalidEnvironment, Variable, check_environment};
 use super::keeper;
 use super::registry::spawn_known;
 use super::server::{KeeperHandle, ProcessHandle, ServerProcess};
 use super::warden::{ServerState, warden};
 use super::wire::{self, Failure, Stage};
 
-/// From the keeper's start to the server's `execve`. Usually milliseconds; longer on a loaded host.
+/// The limit from the keeper's start to the server's `execve`, which usually takes milliseconds, longer on a loaded host.
 const LAUNCH_TIMEOUT: Duration = Duration::from_secs(10);
 
 static KEEPER_PROGRAM: OnceLock<PathBuf> = OnceLock::new();
 
-/// What to start. Argv only, never a shell.
+/// The command to start. It is executed directly, never by a shell.
 #[derive(Debug)]
 pub struct Launch {
     /// A path, or a name to be found on the sidecar's PATH.
@@ -66,19 +67,19 @@ pub enum LaunchError {
 /// Starts a server with pipes for its stdio. Returns once its program runs.
 pub async fn launch(launch: Launch) -> Result<ServerProcess, LaunchError> {
     let program = launch.program.clone();
-    let keeper = |source| LaunchError::Keeper { program: program.clone(), source };
-    let (child_stdin, stdin) = io::pipe().map_err(keeper)?;
-    let (stdout, child_stdout) = io::pipe().map_err(keeper)?;
-    let (stderr, child_stderr) = io::pipe().map_err(keeper)?;
-    let stdin = pipe::Sender::from_owned_fd(stdin.into()).map_err(keeper)?;
-    let stdout = pipe::Receiver::from_owned_fd(stdout.into()).map_err(keeper)?;
-    let stderr = pipe::Receiver::from_owned_fd(stderr.into()).map_err(keeper)?;
+    let keeper_error = |source| LaunchError::Keeper { program: program.clone(), source };
+    let (child_stdin, stdin) = io::pipe().map_err(keeper_error)?;
+    let (stdout, child_stdout) = io::pipe().map_err(keeper_error)?;
+    let (stderr, child_stderr) = io::pipe().map_err(keeper_error)?;
+    let stdin = pipe::Sender::from_owned_fd(stdin.into()).map_err(keeper_error)?;
+    let stdout = pipe::Receiver::from_owned_fd(stdout.into()).map_err(keeper_error)?;
+    let stderr = pipe::Receiver::from_owned_fd(stderr.into()).map_err(keeper_error)?;
     let handle = launch_with(launch, [child_stdin.into(), child_stdout.into(), child_stderr.into()]).await?;
     Ok(ServerProcess { stdin, stdout, stderr, handle })
 }
 
-/// Sets the keeper's program, instead of this process's own. For tests, whose binary is no keeper; only the first call has
-/// an effect.
+/// Sets the keeper's program, which is otherwise this process's binary. For tests, whose binary cannot run as a keeper;
+/// only the first call has an effect.
 pub fn use_keeper_program(path: PathBuf) {
     let _ = KEEPER_PROGRAM.set(path);
 }
@@ -90,8 +91,8 @@ pub(super) async fn launch_with(launch: Launch, stdio: [OwnedFd; 3]) -> Result<P
     let keeper_error = |source| LaunchError::Keeper { program: program.clone(), source };
     let started = tokio::task::spawn_blocking(move || start_keeper(&launch, stdio)).await;
     let mut keeper = started.map_err(|panic| keeper_error(io::Error::other(panic)))??;
-    let settled = keeper.state.wait_for(|state| !matches!(state, ServerState::Starting));
-    let state = match tokio::time::timeout(LAUNCH_TIMEOUT, settled).await {
+    let left_starting = keeper.state.wait_for(|state| !matches!(state, ServerState::Starting));
+    let state = match tokio::time::timeout(LAUNCH_TIMEOUT, left_starting).await {
         Ok(Ok(state)) => *state,
         Ok(Err(closed)) => return Err(keeper_error(io::Error::other(closed))),
         Err(_) => return Err(LaunchError::Timeout { program }),
@@ -113,9 +114,10 @@ pub(super) async fn launch_with(launch: Launch, stdio: [OwnedFd; 3]) -> Result<P
     }
 }
 
-/// Blocks while it forks and while the keeper reads a specification larger than the socket's buffer.
+/// Starts a keeper and sends it the specification. Blocks while it forks, and while the keeper reads a specification that
+/// is larger than the socket's buffer.
 fn start_keeper(launch: &Launch, stdio: [OwnedFd; 3]) -> Result<KeeperHandle, LaunchError> {
-    let specification = specification(launch)?;
+    let specification = encode_launch(launch)?;
     let keeper_error = |source| LaunchError::Keeper { program: launch.program.clone(), source };
     let keeper = spawn_keeper().map_err(keeper_error)?;
     send_specification(&keeper.control, &specification, &stdio).map_err(keeper_error)?;
@@ -131,15 +133,16 @@ fn spawn_keeper() -> io::Result<KeeperHandle> {
     let child = spawn_known(
         Command::new(program)
             .arg(keeper::ARGUMENT)
+            .args(descriptor_limit::keeper_argument())
             .env_clear()
             .stdin(OwnedFd::from(keeper_end))
             .stdout(Stdio::null())
             .stderr(Stdio::null()),
     )?;
     let control = Arc::new(control);
-    let process = child.id();
+    let pid = child.id();
     let (id, state) = warden.watch(child, Arc::clone(&control));
-    Ok(KeeperHandle { warden, id, process, control, state })
+    Ok(KeeperHandle { warden, id, pid, control, state })
 }
 
 fn send_specification(control: &UnixStream, bytes: &[u8], stdio: &[OwnedFd; 3]) -> io::Result<()> {
@@ -147,13 +150,13 @@ fn send_specification(control: &UnixStream, bytes: &[u8], stdio: &[OwnedFd; 3]) 
     let descriptors = stdio.each_ref().map(AsRawFd::as_raw_fd);
     let rights = [ControlMessage::ScmRights(&descriptors)];
     let header = [IoSlice::new(&length)];
-    // Four bytes fit into the empty socket, so they are sent at once.
+    // The socket's buffer is empty, so the four bytes are sent at once.
     sendmsg::<()>(control.as_raw_fd(), &header, &rights, MsgFlags::MSG_NOSIGNAL, None)?;
     (&*control).write_all(bytes)
 }
 
-fn specification(launch: &Launch) -> Result<Zeroizing<Vec<u8>>, LaunchError> {
-    check(&launch.environment)?;
+fn encode_launch(launch: &Launch) -> Result<Zeroizing<Vec<u8>>, LaunchError> {
+    check_environment(&launch.environment)?;
     let directory = launch.directory.as_deref().map_or(&b""[..], |path| path.as_os_str().as_bytes());
     let arguments: Vec<&[u8]> =
         [&launch.program].into_iter().chain(&launch.args).map(|argument| argument.as_bytes()).collect();

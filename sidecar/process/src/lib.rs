@@ -8,9 +8,9 @@
 //! What must stay true:
 //! - Every process of a server is dead once its [`ProcessHandle`] is ended or dropped, the server exits, the
 //!   keeper dies or the sidecar dies, whatever `fork`, `setsid` and signal handlers it uses. The keeper is a
-//!   subreaper, so a server's orphans become its children; the sidecar is one too, so a keeper's orphans become the
-//!   sidecar's children, and the [`warden`] ends them.
-//! - Only direct children are ever killed by process id. They are reaped here only, so an id cannot have been reused.
+//!   subreaper, so a server's orphans become the keeper's children; the sidecar is a subreaper too, so a keeper's orphans
+//!   become the sidecar's children, and the [`warden`] kills them.
+//! - Only direct children are ever killed by process id. They are reaped by this crate only, so an id cannot have been reused.
 //! - The server's stdio does not pass through the keeper; secrets reach the keeper over the control socket, never in its
 //!   own arguments or environment.
 //! - The sidecar's direct children are keepers or were started by [`spawn_known`]; any other child is an orphan.
@@ -22,6 +22,7 @@
 
 mod bounded;
 mod children;
+mod descriptor_limit;
 mod environment;
 mod exit;
 mod foreground;
@@ -37,6 +38,7 @@ use nix::sys::prctl;
 use nix::sys::resource::{Resource, setrlimit};
 
 pub use bounded::{RunError, run_bounded};
+pub use descriptor_limit::raise_descriptor_limit;
 pub use environment::{InvalidEnvironment, Variable, allowed_environment};
 pub use exit::Exit;
 pub use foreground::{Pty, RawMode, Window, adopt_orphans, kill_adopted, user_command};
@@ -46,7 +48,7 @@ pub use registry::{KnownChild, spawn_known};
 pub use server::{Ended, ProcessHandle, ServerProcess};
 
 /// Protects this process: no core files, no access for other processes of the user, no descriptors inherited by children.
-/// Also makes it the parent of its descendants' orphans. Sidecar and keeper call it before anything else.
+/// Also makes it the parent of its descendants' orphans. The sidecar and the keeper call this before anything else.
 pub fn harden() -> std::io::Result<()> {
     prctl::set_dumpable(false)?;
     setrlimit(Resource::RLIMIT_CORE, 0, 0)?;

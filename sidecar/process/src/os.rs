@@ -1,4 +1,4 @@
-//! The only `unsafe` of the sidecar: six system calls that have no safe wrapper.
+//! The only `unsafe` code of the sidecar: system calls that have no safe wrapper.
 //!
 //! What must stay true: every function here is safe to call with any argument; each checks what it relies on.
 
@@ -27,8 +27,8 @@ pub(super) fn close_descriptors_on_exec() -> io::Result<()> {
     Errno::result(result).map(drop).map_err(io::Error::from)
 }
 
-/// Runs `child` in a forked copy of this process, which then exits with the code that it returns. Refused unless this
-/// process has a single thread: only then may the copy allocate and take locks.
+/// Runs `child` in a forked copy of this process, which then exits with the code that `child` returns. Fails unless this
+/// process has a single thread: only then may the copy allocate and acquire locks.
 pub(super) fn fork_single_threaded(child: impl FnOnce() -> i32) -> io::Result<Pid> {
     if std::fs::read_dir("/proc/self/task")?.count() != 1 {
         return Err(io::Error::other("a process with several threads cannot be forked safely"));
@@ -41,7 +41,7 @@ pub(super) fn fork_single_threaded(child: impl FnOnce() -> i32) -> io::Result<Pi
     }
 }
 
-/// Resets every signal to its default action; an ignored one would stay ignored across `execve`.
+/// Resets every signal to its default action; an ignored signal would stay ignored across `execve`.
 pub(super) fn reset_signal_dispositions() {
     for signal in 1..=LAST_SIGNAL {
         // SAFETY: installs no handler function, so there is none that could be unsound. The call fails for
@@ -83,7 +83,7 @@ pub(super) fn window_size(terminal: BorrowedFd<'_>) -> io::Result<winsize> {
     Ok(size)
 }
 
-/// Sets the size of the window of a terminal; its foreground process group is told by SIGWINCH.
+/// Sets the size of the window of a terminal; its foreground process group is sent SIGWINCH.
 pub(super) fn set_window_size(terminal: BorrowedFd<'_>, size: &winsize) -> io::Result<()> {
     // SAFETY: `size` outlives the call, which reads one `winsize` from it.
     Errno::result(unsafe { libc::ioctl(terminal.as_raw_fd(), libc::TIOCSWINSZ, &raw const *size) })?;
@@ -100,7 +100,7 @@ pub(super) enum Reaped {
 
 /// Reaps one ended child, or the given one, without waiting.
 ///
-/// Not with nix's `waitpid`, which reaps and then fails if a real-time signal killed the child.
+/// nix's `waitpid` is not used: it reaps and then fails if a real-time signal killed the child.
 pub(super) fn reap(child: Option<Pid>) -> Reaped {
     let mut status = 0;
     // SAFETY: `status` outlives the call, which writes one int to it.

@@ -1,7 +1,7 @@
-//! The process ids of the sidecar's own children, so that the warden can tell them from orphans.
+//! The process ids of the children that the sidecar started, so that the warden can distinguish them from orphans.
 //!
-//! What must stay true: a child is started and registered under one lock, which a search for orphans takes too; so the search
-//! never finds a child that is not registered yet.
+//! What must stay true: a child is started and registered under one lock, which a search for orphans holds too; so the
+//! search never finds a child that is not registered yet.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -25,7 +25,7 @@ pub fn spawn_known(command: &mut Command) -> io::Result<KnownChild> {
     Ok(KnownChild(child))
 }
 
-/// Runs `search` with the known children while none can be added.
+/// Runs `search` with the ids of the known children; no child can be added meanwhile.
 pub(super) fn with_known<T>(search: impl FnOnce(&BTreeSet<u32>) -> T) -> T {
     search(&lock())
 }

@@ -1,6 +1,6 @@
 //! A running server process, and the handle that ends it.
 //!
-//! What must stay true: giving up a handle in any way, dropping included, ends every process of the server.
+//! What must stay true: once a handle is ended or dropped, every process of the server is killed.
 
 use std::fmt;
 use std::os::fd::AsRawFd;
@@ -17,7 +17,7 @@ use super::exit::Exit;
 use super::warden::{KeeperId, ServerState, Warden};
 use super::wire::Order;
 
-/// How long a keeper may take to kill everything once the grace is over; then the keeper is killed.
+/// How long a keeper may take to kill all processes once the grace is over; then the keeper is killed.
 const KEEPER_KILL_TIMEOUT: Duration = Duration::from_secs(1);
 /// How long the warden may take to end the orphans of a killed keeper.
 const WARDEN_KILL_TIMEOUT: Duration = Duration::from_secs(1);
@@ -37,11 +37,12 @@ pub struct ProcessHandle {
     keeper: KeeperHandle,
 }
 
-/// A keeper's control socket, and the state that the warden reports. Dropping it makes the keeper end everything.
+/// A keeper's control socket, and the state that the warden reports. Dropping it makes the keeper kill every process of the
+/// server.
 pub(super) struct KeeperHandle {
     pub(super) warden: &'static Warden,
     pub(super) id: KeeperId,
-    pub(super) process: u32,
+    pub(super) pid: u32,
     pub(super) control: Arc<UnixStream>,
     pub(super) state: watch::Receiver<ServerState>,
 }
@@ -51,7 +52,8 @@ pub(super) struct KeeperHandle {
 pub enum Ended {
     /// Every descendant is dead.
     All,
-    /// All were killed, but some were not dead when the time was up: they hang in the kernel. The warden keeps trying.
+    /// All were sent SIGKILL, but some were not dead when the time was up: they hang in the kernel. The warden continues to
+    /// kill them.
     NotYet,
 }
 
@@ -70,7 +72,7 @@ impl ServerProcess {
         let Self { stdin, stdout, stderr, handle } = self;
         drop(stdin);
         let ended = handle.end(grace).await;
-        // Only now: writing to a closed pipe would kill the server (SIGPIPE) while it shuts down.
+        // Closed last: a write to a closed pipe would kill the server (SIGPIPE) while it shuts down.
         drop((stdout, stderr));
         ended
     }
@@ -88,7 +90,7 @@ impl ProcessHandle {
 
     /// The keeper's process.
     pub fn keeper_pid(&self) -> u32 {
-        self.keeper.process
+        self.keeper.pid
     }
 
     /// Waits until the server's main process has exited. Its other processes are being killed then. Cancel-safe.
@@ -105,13 +107,14 @@ impl ProcessHandle {
 
     /// Sends SIGHUP to the server's main process only: the signal's default action would end helper processes.
     pub fn hang_up(&self) {
-        self.order(Order::HangUp);
+        self.send_order(Order::HangUp);
     }
 
-    /// Ends the server: it has a quarter of the grace to exit by itself (close its stdin first), then SIGTERM and the rest of
-    /// the grace, then SIGKILL for every descendant. Takes at most two seconds longer than the grace.
+    /// Ends the server: it has a quarter of the grace to exit by itself (close its stdin first), gets SIGTERM and has
+    /// the rest of the grace, and then it and every descendant get SIGKILL. Takes at most two seconds longer than the
+    /// grace.
     pub async fn end(mut self, grace: Duration) -> Ended {
-        self.order(Order::Stop { grace });
+        self.send_order(Order::Stop { grace });
         if self.all_dead_within(grace + KEEPER_KILL_TIMEOUT).await {
             return Ended::All;
         }
@@ -122,8 +125,8 @@ impl ProcessHandle {
         }
     }
 
-    /// A failure means that the keeper is dead or stuck; [`ProcessHandle::end`] handles both by its timeouts.
-    fn order(&self, order: Order) {
+    /// A failure is ignored: the keeper is dead or stuck, and the timeouts of [`ProcessHandle::end`] handle both.
+    fn send_order(&self, order: Order) {
         let flags = MsgFlags::MSG_DONTWAIT | MsgFlags::MSG_NOSIGNAL;
         let _ = send(self.keeper.control.as_raw_fd(), &order.encode(), flags);
     }

@@ -1,9 +1,11 @@
-//! The warden: one thread that receives the reports of all keepers, reaps them, and ends the orphans of dead keepers.
+//! The warden: one thread that receives the reports of all keepers, reaps the keepers, and kills the orphans of dead
+//! keepers.
 //!
-//! A thread and not a task, because it must act even when no task is polled: a server's owner may be busy or dropped.
+//! It is a thread and not a task, because it must act even when no task is polled: a server's owner may be busy or dropped.
 //!
-//! What must stay true: it never blocks on one keeper, so one stuck keeper affects no other; a keeper leaves the registry only
-//! after it was reaped; a server counts as ended when its keeper reports that, or when this process has no unknown child.
+//! What must stay true: it never blocks on one keeper, so one stuck keeper affects no other; a keeper leaves the
+//! registry only after it was reaped; a server counts as ended when its keeper has reported that and was reaped, or
+//! when its keeper died and this process has no unknown child left.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -28,19 +30,19 @@ use super::children;
 use super::exit::Exit;
 use super::os::{self, Reaped};
 use super::registry::{KnownChild, with_known};
-use super::wire::{FRAME, Failure, Report, Stage};
+use super::wire::{FRAME_BYTES, Failure, Report, Stage};
 
 /// How long a keeper may take to kill its server after the handle was dropped; then the keeper is killed, and its orphans
 /// are ended here.
 const RELEASE_TIMEOUT: Duration = Duration::from_secs(2);
 /// How often recently killed keepers and orphans are checked.
 const DYING_INTERVAL: Duration = Duration::from_millis(5);
-/// How often killed processes that did not die are checked: they hang in the kernel, and frequent checks do not help.
+/// How often killed processes that are not dead yet are checked: they hang in the kernel, and frequent checks do not help.
 const STUCK_INTERVAL: Duration = Duration::from_millis(250);
 /// After this time a killed process counts as stuck.
 const STUCK_AFTER: Duration = Duration::from_secs(3);
 
-/// The state of a server. It only ever moves down this list.
+/// The state of a server. It changes only to a later one of this list.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum ServerState {
     Starting,
@@ -81,7 +83,8 @@ struct WatchedKeeper {
     child: KnownChild,
     control: Arc<UnixStream>,
     state: watch::Sender<ServerState>,
-    report: Vec<u8>,
+    /// The bytes of an incomplete report.
+    partial_report: Vec<u8>,
     condition: KeeperCondition,
 }
 
@@ -92,7 +95,7 @@ enum KeeperCondition {
     Released(Instant),
     /// Reported that no descendant is left, or that the server did not start.
     Finished,
-    /// Its control socket was closed at this time without such a report.
+    /// Its control socket was closed, or a report was malformed, at this time, without a report that it has finished.
     Lost(Instant),
 }
 
@@ -134,10 +137,10 @@ impl Warden {
         static NEXT: AtomicU64 = AtomicU64::new(0);
         let id = KeeperId(NEXT.fetch_add(1, Ordering::Relaxed));
         let (state, receiver) = watch::channel(ServerState::Starting);
-        let report = Vec::with_capacity(FRAME);
+        let partial_report = Vec::with_capacity(FRAME_BYTES);
         self.send(Request::Watch(
             id,
-            WatchedKeeper { child, control, state, report, condition: KeeperCondition::Alive },
+            WatchedKeeper { child, control, state, partial_report, condition: KeeperCondition::Alive },
         ));
         (id, receiver)
     }
@@ -152,7 +155,7 @@ impl Warden {
 
     fn send(&self, request: Request) {
         let _ = self.requests.send(request);
-        // A full socket means that the thread is about to wake anyway.
+        // If the socket's buffer is full, the thread will wake anyway.
         let _ = io::Write::write(&mut &self.wake, &[0]);
     }
 }
@@ -171,12 +174,12 @@ impl WardenThread {
         while self.serve_requests() {
             self.kill_late_keepers();
             self.reap_keepers();
-            self.end_orphans();
+            self.kill_orphans();
             self.wait();
         }
     }
 
-    /// False once every sender of requests is dropped.
+    /// Handles the queued requests. False once every sender of requests is dropped.
     fn serve_requests(&mut self) -> bool {
         loop {
             match self.inbox.try_recv() {
@@ -215,7 +218,7 @@ impl WardenThread {
     fn reap_keepers(&mut self) {
         let is_reaped = |keeper: &mut WatchedKeeper| match keeper.condition {
             KeeperCondition::Alive | KeeperCondition::Released(_) => false,
-            // An error means that it was reaped elsewhere, so it is gone as well.
+            // An error means that the keeper was reaped elsewhere, so it is dead as well.
             KeeperCondition::Finished | KeeperCondition::Lost(_) => {
                 !matches!(keeper.child.try_wait(), Ok(None))
             }
@@ -229,7 +232,7 @@ impl WardenThread {
     }
 
     /// Kills and reaps, in one pass, the unknown children: the orphans of dead keepers.
-    fn end_orphans(&mut self) {
+    fn kill_orphans(&mut self) {
         if self.orphaned.is_empty() {
             return;
         }
@@ -237,7 +240,7 @@ impl WardenThread {
             let found = children::signal_children(Signal::SIGKILL, |pid| {
                 known.contains(&pid.as_raw().cast_unsigned())
             })?;
-            // A killed process may leave us its own children, so only a pass that finds nothing is the last.
+            // The children of a killed process become children of this process, so only a pass that finds none is the last.
             for &pid in &found {
                 reap_orphan(pid);
             }
@@ -275,28 +278,29 @@ impl WardenThread {
     /// When to run again without a request or a report. `None` if there is nothing to check.
     fn next_timeout(&self) -> Option<Duration> {
         let now = Instant::now();
-        let dying = |since: Instant| if now - since < STUCK_AFTER { DYING_INTERVAL } else { STUCK_INTERVAL };
+        let interval =
+            |since: Instant| if now - since < STUCK_AFTER { DYING_INTERVAL } else { STUCK_INTERVAL };
         let keepers = self.keepers.values().filter_map(|keeper| match keeper.condition {
             KeeperCondition::Alive => None,
             KeeperCondition::Released(until) if now < until => Some(until - now),
             KeeperCondition::Released(_) | KeeperCondition::Finished => Some(DYING_INTERVAL),
-            KeeperCondition::Lost(since) => Some(dying(since)),
+            KeeperCondition::Lost(since) => Some(interval(since)),
         });
-        keepers.chain(self.orphaned.iter().map(|(_, since)| dying(*since))).min()
+        keepers.chain(self.orphaned.iter().map(|(_, since)| interval(*since))).min()
     }
 }
 
 impl WatchedKeeper {
     fn receive_report(&mut self) {
-        let mut bytes = [0; FRAME];
-        let room = FRAME - self.report.len();
-        match recv(self.control.as_raw_fd(), &mut bytes[..room], MsgFlags::MSG_DONTWAIT) {
-            Ok(length @ 1..) => self.report.extend_from_slice(&bytes[..length]),
+        let mut bytes = [0; FRAME_BYTES];
+        let missing = FRAME_BYTES - self.partial_report.len();
+        match recv(self.control.as_raw_fd(), &mut bytes[..missing], MsgFlags::MSG_DONTWAIT) {
+            Ok(length @ 1..) => self.partial_report.extend_from_slice(&bytes[..length]),
             Err(Errno::EAGAIN | Errno::EINTR) => {}
             Ok(0) | Err(_) => self.mark_lost(),
         }
-        if let Ok(frame) = <[u8; FRAME]>::try_from(&self.report[..]) {
-            self.report.clear();
+        if let Ok(frame) = <[u8; FRAME_BYTES]>::try_from(&self.partial_report[..]) {
+            self.partial_report.clear();
             match Report::decode(frame) {
                 Ok(Report::Started(pid)) => {
                     self.state.send_replace(ServerState::Running { pid });
@@ -317,7 +321,7 @@ impl WatchedKeeper {
     }
 
     fn mark_lost(&mut self) {
-        // Usually it is dead already; a keeper that closed its socket without a report does not work any more.
+        // Usually the keeper is dead already; one that closed its socket without a report no longer works.
         let _ = self.child.kill();
         self.condition = KeeperCondition::Lost(Instant::now());
         let exit = Exit::KeeperLost;

@@ -1,10 +1,11 @@
 //! The messages between the sidecar and a keeper on the control socket.
 //!
-//! First the sidecar sends the launch specification: a `u32` length together with the server's three descriptors,
-//! then that many bytes. After that both sides send fixed frames of nine bytes: a kind and two numbers.
+//! First the sidecar sends the launch specification: a `u32` length together with the server's three descriptors, then
+//! that many bytes. After that the sidecar sends orders and the keeper reports, in frames of nine bytes: a kind and two
+//! numbers.
 //!
-//! What must stay true: the specification is in memory that is wiped, and is never copied out of it; the keeper passes
-//! slices of it to `execve`.
+//! What must stay true: the specification is in memory that is wiped when dropped, and is never copied out of it; the
+//! keeper passes slices of it to `execve`.
 
 use std::ffi::CStr;
 use std::io;
@@ -12,25 +13,27 @@ use std::time::Duration;
 
 use zeroize::Zeroizing;
 
-/// The kernel accepts about 2 MiB of arguments and environment with the usual stack limit, 6 MiB at most.
+/// In bytes. The kernel accepts about 2 MiB of arguments and environment with the usual stack limit, 6 MiB at most.
 pub(super) const MAX_SPECIFICATION: usize = 8 * 1024 * 1024;
-pub(super) const FRAME: usize = 9;
+pub(super) const FRAME_BYTES: usize = 9;
 
-/// From the keeper.
+/// A message from the keeper.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum Report {
     /// No descendant is left.
     Ended,
     /// The server's main process ended, with this wait status.
     Exited(i32),
+    /// The server could not be started.
     Failed(Failure),
+    /// The server runs, with this process id.
     Started(u32),
 }
 
-/// From the sidecar.
+/// A message from the sidecar.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum Order {
-    /// SIGHUP to the server's main process.
+    /// Send SIGHUP to the server's main process.
     HangUp,
     Stop {
         grace: Duration,
@@ -55,17 +58,17 @@ pub(super) enum Stage {
 }
 
 impl Report {
-    pub(super) fn encode(self) -> [u8; FRAME] {
+    pub(super) fn encode(self) -> [u8; FRAME_BYTES] {
         match self {
-            Self::Ended => frame(1, 0, 0),
-            Self::Exited(status) => frame(2, status, 0),
-            Self::Failed(failure) => frame(3, failure.stage.number(), failure.errno),
-            Self::Started(pid) => frame(4, pid.cast_signed(), 0),
+            Self::Ended => encode_frame(1, 0, 0),
+            Self::Exited(status) => encode_frame(2, status, 0),
+            Self::Failed(failure) => encode_frame(3, failure.stage.number(), failure.errno),
+            Self::Started(pid) => encode_frame(4, pid.cast_signed(), 0),
         }
     }
 
-    pub(super) fn decode(bytes: [u8; FRAME]) -> io::Result<Self> {
-        match numbers(bytes) {
+    pub(super) fn decode(bytes: [u8; FRAME_BYTES]) -> io::Result<Self> {
+        match decode_frame(bytes) {
             (1, _, _) => Ok(Self::Ended),
             (2, status, _) => Ok(Self::Exited(status)),
             (3, stage, errno) => Ok(Self::Failed(Failure { stage: Stage::from_number(stage), errno })),
@@ -76,15 +79,15 @@ impl Report {
 }
 
 impl Order {
-    pub(super) fn encode(self) -> [u8; FRAME] {
+    pub(super) fn encode(self) -> [u8; FRAME_BYTES] {
         match self {
-            Self::HangUp => frame(2, 0, 0),
-            Self::Stop { grace } => frame(1, i32::try_from(grace.as_millis()).unwrap_or(i32::MAX), 0),
+            Self::HangUp => encode_frame(2, 0, 0),
+            Self::Stop { grace } => encode_frame(1, i32::try_from(grace.as_millis()).unwrap_or(i32::MAX), 0),
         }
     }
 
-    pub(super) fn decode(bytes: [u8; FRAME]) -> io::Result<Self> {
-        match numbers(bytes) {
+    pub(super) fn decode(bytes: [u8; FRAME_BYTES]) -> io::Result<Self> {
+        match decode_frame(bytes) {
             (1, milliseconds, _) => {
                 Ok(Self::Stop { grace: Duration::from_millis(u64::try_from(milliseconds).unwrap_or(0)) })
             }
@@ -147,7 +150,7 @@ pub(super) fn encode_specification(
     Some(bytes)
 }
 
-/// A received specification; everything borrows from the buffer, which is wiped.
+/// A received specification; its fields borrow from the buffer, which is wiped when dropped.
 #[derive(Debug, Eq, PartialEq)]
 pub(super) struct Specification<'a> {
     pub(super) program: &'a CStr,
@@ -157,31 +160,31 @@ pub(super) struct Specification<'a> {
 }
 
 impl<'a> Specification<'a> {
-    /// `None` for anything that [`encode_specification`] does not produce.
+    /// `None` if the bytes are not those of [`encode_specification`].
     pub(super) fn decode(bytes: &'a [u8]) -> Option<Self> {
         let (&arguments, rest) = bytes.split_first_chunk()?;
         let (&environment, mut rest) = rest.split_first_chunk()?;
-        let mut text = || {
+        let mut next_text = || {
             let text = CStr::from_bytes_until_nul(rest).ok()?;
             rest = &rest[text.to_bytes_with_nul().len()..];
             Some(text)
         };
-        let program = text()?;
-        let directory = Some(text()?).filter(|directory| !directory.is_empty());
-        let arguments = (0..u32::from_be_bytes(arguments)).map(|_| text()).collect::<Option<_>>()?;
-        let environment = (0..u32::from_be_bytes(environment)).map(|_| text()).collect::<Option<_>>()?;
+        let program = next_text()?;
+        let directory = Some(next_text()?).filter(|directory| !directory.is_empty());
+        let arguments = (0..u32::from_be_bytes(arguments)).map(|_| next_text()).collect::<Option<_>>()?;
+        let environment = (0..u32::from_be_bytes(environment)).map(|_| next_text()).collect::<Option<_>>()?;
         rest.is_empty().then_some(Self { program, directory, arguments, environment })
     }
 }
 
-fn frame(kind: u8, first: i32, second: i32) -> [u8; FRAME] {
-    let mut bytes = [kind; FRAME];
+fn encode_frame(kind: u8, first: i32, second: i32) -> [u8; FRAME_BYTES] {
+    let mut bytes = [kind; FRAME_BYTES];
     bytes[1..5].copy_from_slice(&first.to_be_bytes());
     bytes[5..].copy_from_slice(&second.to_be_bytes());
     bytes
 }
 
-fn numbers([kind, a, b, c, d, e, f, g, h]: [u8; FRAME]) -> (u8, i32, i32) {
+fn decode_frame([kind, a, b, c, d, e, f, g, h]: [u8; FRAME_BYTES]) -> (u8, i32, i32) {
     (kind, i32::from_be_bytes([a, b, c, d]), i32::from_be_bytes([e, f, g, h]))
 }
 
@@ -198,8 +201,8 @@ mod tests {
         for order in [Order::HangUp, Order::Stop { grace: Duration::from_millis(1500) }] {
             assert_eq!(Order::decode(order.encode()).unwrap(), order);
         }
-        assert!(Report::decode([7; FRAME]).is_err());
-        assert!(Order::decode([7; FRAME]).is_err());
+        assert!(Report::decode([7; FRAME_BYTES]).is_err());
+        assert!(Order::decode([7; FRAME_BYTES]).is_err());
     }
 
     #[test]
@@ -218,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn an_oversize_specification_is_refused_before_memory_is_taken() {
+    fn an_oversize_specification_is_refused_before_memory_is_allocated() {
         let value = vec![b'x'; 1024 * 1024];
         let many = vec![(&b"A"[..], &value[..]); 9];
         assert!(encode_specification(b"/bin/x", b"", &[], &many).is_none());

@@ -1,15 +1,18 @@
-//! Servers as real processes: how they start, and that every one of their processes ends.
+//! Servers as real processes: how they are started, and that all their processes are killed at the end.
 
 #[path = "process/support.rs"]
 mod support;
 
 use std::time::Duration;
 
-use cofferdam_process::{self as process, Ended, Exit, LaunchError, RunError, run_bounded};
+use cofferdam_process::{
+    self as process, Ended, Exit, LaunchError, RunError, raise_descriptor_limit, run_bounded,
+};
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use support::{SidecarProcess, all_gone, launch_python, python, read_line, read_pids, read_to_end};
 
-/// Does what a server can do to survive: ignores SIGTERM and the end of its stdin, has a child in its group and two in
-/// sessions of their own. Prints its process ids on one line.
+/// A server that resists its end: it ignores SIGTERM and the end of its stdin, and has a child in its group and two in
+/// other sessions. Prints its process ids on one line.
 const STUBBORN: &str = r"
 import os, signal, sys, time
 out = os.open(sys.argv[1], os.O_WRONLY | os.O_APPEND) if len(sys.argv) > 1 else 1
@@ -64,7 +67,7 @@ async fn descendants_die_when_the_server_exits() {
     let pids = read_pids(&mut server.stdout, STUBBORN_PROCESSES).await;
     assert_eq!(server.exited().await, Exit::Code(3));
     support::wait_until("all are gone", || all_gone(&pids)).await;
-    assert_eq!(server.exited().await, Exit::Code(3), "asking again gives the same answer");
+    assert_eq!(server.exited().await, Exit::Code(3), "a second call must return the same exit");
     assert_eq!(server.end(LONG).await, Ended::All);
 }
 
@@ -135,8 +138,8 @@ fn everything_dies_with_a_keeper_that_is_killed() {
 fn everything_dies_with_a_keeper_that_was_stopped() {
     let mut sidecar = SidecarProcess::start(STUBBORN, STUBBORN_PROCESSES);
     sidecar.signal(sidecar.keeper, "STOP");
-    sidecar.ask_to_end();
-    sidecar.expect_line("asked");
+    sidecar.request_end();
+    sidecar.expect_line("end requested");
     sidecar.expect_line("ended: All");
     assert!(all_gone(&sidecar.servers), "left: {:?}", sidecar.servers);
 }
@@ -158,20 +161,24 @@ fn a_keeper_blocks_every_signal_but_sigkill() {
     let status = std::fs::read_to_string(format!("/proc/{}/status", sidecar.keeper)).unwrap();
     let pending = status.lines().find_map(|line| line.strip_prefix("ShdPnd:")).unwrap();
     let expected = [15, 2, 1, 10, 13, 14].iter().fold(0_u64, |mask, signal| mask | 1 << (signal - 1));
-    assert_eq!(u64::from_str_radix(pending.trim(), 16).unwrap() & expected, expected, "all stay pending");
-    sidecar.ask_to_end();
-    sidecar.expect_line("asked");
+    assert_eq!(
+        u64::from_str_radix(pending.trim(), 16).unwrap() & expected,
+        expected,
+        "a signal was not blocked"
+    );
+    sidecar.request_end();
+    sidecar.expect_line("end requested");
     sidecar.expect_line("ended: All");
 }
 
 #[tokio::test]
-async fn a_server_sees_its_environment_arguments_and_directory_and_no_others() {
+async fn a_server_gets_exactly_its_environment_arguments_and_directory() {
     support::prepare();
     let variables = [("COFFERDAM_TEST_TOKEN", "s3cr3t=value\nwith lines"), ("LC_ALL", "C.UTF-8")];
-    let seen = support::output_of("env", &["--null"], &variables).await;
-    assert_eq!(seen, "COFFERDAM_TEST_TOKEN=s3cr3t=value\nwith lines\0LC_ALL=C.UTF-8\0");
-    let seen = support::output_of("cat", &["/proc/self/cmdline", "", "two words"], &[]).await;
-    assert_eq!(seen, "cat\0/proc/self/cmdline\0\0two words\0");
+    let output = support::output_of("env", &["--null"], &variables).await;
+    assert_eq!(output, "COFFERDAM_TEST_TOKEN=s3cr3t=value\nwith lines\0LC_ALL=C.UTF-8\0");
+    let output = support::output_of("cat", &["/proc/self/cmdline", "", "two words"], &[]).await;
+    assert_eq!(output, "cat\0/proc/self/cmdline\0\0two words\0");
     assert_eq!(support::output_of("readlink", &["/proc/self/cwd"], &[]).await, "/usr\n");
 }
 
@@ -179,41 +186,57 @@ async fn a_server_sees_its_environment_arguments_and_directory_and_no_others() {
 async fn a_server_inherits_no_descriptor_and_no_signal_state_and_leads_its_session() {
     support::prepare();
     // A descriptor that a child would inherit. Another test may call `prepare` meanwhile, which sets close-on-exec on it;
-    // what counts is that the server never has it.
+    // in either case the server must not get it.
     let leaked = support::inheritable_descriptor();
-    // 3 is the open directory that lists them.
+    // 3 is the directory `/proc/self/fd`, which `ls` has open.
     assert_eq!(support::output_of("ls", &["/proc/self/fd"], &[]).await, "0\n1\n2\n3\n");
     drop(leaked);
     let status = support::output_of("cat", &["/proc/self/status"], &[]).await;
     let field =
         |name: &str| status.lines().find_map(|line| line.strip_prefix(name)).unwrap().trim().to_owned();
     assert_eq!(field("SigBlk:"), "0000000000000000");
-    // All but 32 and 33, which the C library uses itself.
+    // No signal may be ignored, except 32 and 33, which the C library uses itself.
     let ignored = u64::from_str_radix(&field("SigIgn:"), 16).unwrap();
     assert_eq!(ignored & !(0b11 << 31), 0);
     let stat = support::output_of("cat", &["/proc/self/stat"], &[]).await;
     let fields: Vec<&str> = stat.split(' ').collect();
-    assert_eq!([fields[4], fields[5]], [fields[0]; 2], "group and session are its own");
+    assert_eq!([fields[4], fields[5]], [fields[0]; 2], "the server does not lead its group and session");
 }
 
 #[tokio::test]
-async fn a_keeper_shows_no_secret() {
+async fn a_server_has_the_descriptor_limit_that_the_sidecar_was_started_with() {
+    support::prepare();
+    let (_, maximum) = getrlimit(Resource::RLIMIT_NOFILE).unwrap();
+    setrlimit(Resource::RLIMIT_NOFILE, 500, maximum).unwrap();
+    raise_descriptor_limit().unwrap();
+    assert_eq!(getrlimit(Resource::RLIMIT_NOFILE).unwrap(), (maximum, maximum));
+    assert_eq!(
+        support::output_of("sh", &["-c", "ulimit -Sn; ulimit -Hn"], &[]).await,
+        format!("500\n{maximum}\n")
+    );
+}
+
+#[tokio::test]
+async fn the_arguments_and_environment_of_a_keeper_contain_no_secret() {
     support::prepare();
     let script = "import os; print(os.environ['TOKEN'], flush=True); input()";
     let mut server = launch_python(script, &[("TOKEN", "a-secret-of-the-server")]).await;
     assert_eq!(read_line(&mut server.stdout).await, "a-secret-of-the-server");
     let keeper = server.handle.keeper_pid();
-    assert_eq!(support::arguments(keeper)[1..], ["keeper"]);
-    // Root can read it; other users are denied access, which hides it as well.
+    let arguments = support::arguments(keeper);
+    assert_eq!(arguments[1], "keeper");
+    // A descriptor limit, if another test has raised that of this process.
+    assert!(arguments[2..].iter().all(|argument| argument.parse::<u64>().is_ok()), "{arguments:?}");
+    // Root can read the keeper's environment; other users are denied access.
     match std::fs::read(format!("/proc/{keeper}/environ")) {
         Ok(environment) => assert_eq!(environment, b""),
         Err(error) => assert_eq!(error.kind(), std::io::ErrorKind::PermissionDenied),
     }
-    // Root cannot see from outside whether a process is dumpable; the core file limit is set together with that.
+    // Whether another process is dumpable cannot be read by root; the limit of core files is set together with that.
     let limits = std::fs::read_to_string(format!("/proc/{keeper}/limits")).unwrap();
     let core = limits.lines().find_map(|line| line.strip_prefix("Max core file size")).unwrap();
     assert_eq!(core.split_whitespace().collect::<Vec<_>>(), ["0", "0", "bytes"]);
-    assert!(!nix::sys::prctl::get_dumpable().unwrap(), "this process was prepared in the same way");
+    assert!(!nix::sys::prctl::get_dumpable().unwrap(), "`prepare` must make this process not dumpable");
     server.end(SHORT).await;
 }
 
@@ -222,12 +245,12 @@ async fn a_keeper_holds_none_of_the_servers_pipes() {
     support::prepare();
     let script = "import os, time\nprint('here', flush=True)\nos.close(1)\nwhile True: time.sleep(0.05)";
     let mut server = launch_python(script, &[]).await;
-    assert_eq!(read_to_end(&mut server.stdout).await, "here\n", "stdout ends when the server closes it");
+    assert_eq!(read_to_end(&mut server.stdout).await, "here\n", "the keeper holds the server's stdout open");
     server.end(Duration::ZERO).await;
 }
 
 #[tokio::test]
-async fn a_failed_start_says_why() {
+async fn a_failed_start_is_reported_with_its_reason() {
     support::prepare();
     let error = process::launch(support::plain("no-such-mcp-server")).await.unwrap_err();
     assert!(error.to_string().starts_with("there is no `no-such-mcp-server`"), "{error}");
@@ -253,12 +276,12 @@ async fn a_server_that_exits_at_once_counts_as_started() {
         let keeper = server.handle.keeper_pid();
         assert_eq!(server.exited().await, Exit::Code(1));
         assert_eq!(server.end(LONG).await, Ended::All);
-        assert!(all_gone(&[keeper]), "an ended keeper is reaped");
+        assert!(all_gone(&[keeper]), "the ended keeper was not reaped");
     }
 }
 
 #[tokio::test]
-async fn a_large_environment_arrives_whole() {
+async fn a_large_environment_reaches_the_server_whole_and_a_too_large_one_is_refused() {
     support::prepare();
     let value = "x".repeat(100_000);
     let names: Vec<String> = (0..10).map(|number| format!("LARGE_{number}")).collect();
@@ -272,23 +295,23 @@ async fn a_large_environment_arrives_whole() {
 }
 
 #[tokio::test]
-async fn a_bounded_command_gives_its_output() {
+async fn a_bounded_command_returns_its_output() {
     support::prepare();
     let output = run(&["sh", "-c", "cat; echo noise >&2; printf 'a value'"], LONG, 7).await.unwrap();
     assert_eq!(&output[..], b"a value");
     let environment = run(&["env"], LONG, 65536).await.unwrap();
     let environment = String::from_utf8(environment.to_vec()).unwrap();
     assert!(environment.contains("PATH="), "{environment}");
-    assert!(!environment.contains("CARGO"), "this process has such variables, and they are not on the list");
+    assert!(!environment.contains("CARGO"), "a variable that is not allowed was passed on: {environment}");
 }
 
 #[tokio::test]
-async fn a_bounded_command_stays_within_its_bounds() {
+async fn a_bounded_command_that_fails_or_prints_too_much_is_an_error() {
     support::prepare();
     let error = run(&["sh", "-c", "printf 'a value'"], LONG, 6).await.unwrap_err();
-    assert!(matches!(error, RunError::Output { limit: 6 }), "{error}");
+    assert!(matches!(error, RunError::OutputTooLarge { limit: 6 }), "{error}");
     let error = run(&["yes"], LONG, 1000).await.unwrap_err();
-    assert!(matches!(error, RunError::Output { .. }), "{error}");
+    assert!(matches!(error, RunError::OutputTooLarge { .. }), "{error}");
     let error = run(&["sh", "-c", "echo hunter2; exit 4"], LONG, 1000).await.unwrap_err();
     assert!(matches!(error, RunError::Failed(Exit::Code(4))), "{error}");
     assert!(!format!("{error} {error:?}").contains("hunter2"));
@@ -315,7 +338,7 @@ async fn run(command: &[&str], time: Duration, max: usize) -> Result<zeroize::Ze
     run_bounded(&command, time, max).await
 }
 
-/// Not a test: what runs in the process that [`SidecarProcess`] starts and that tests kill.
+/// Not a test: runs as the sidecar in the process that [`SidecarProcess`] starts.
 #[test]
 fn the_sidecar_in_a_process_of_its_own() {
     support::run_sidecar();

@@ -1,11 +1,11 @@
 //! The secrets of one session, as its servers obtain them.
 //!
 //! A secret is read when a caller first needs it, and shared by all servers of the session. A secret that may change has a
-//! task of its own that renews it or reads it again ([`renewal_task`]). A caller that finds no current values reads the
+//! task that renews it or reads it again ([`renewal_task`]). A caller that finds no current values reads the
 //! secret itself; if that fails, it gets the older values as long as they are valid.
 //!
 //! What must stay true: one caller at a time reads a secret, and the others wait for its result; between a failed read and
-//! its next attempt no caller reads; values without users are given back to their source.
+//! its next attempt no caller reads; values that no process or request uses any more are revoked at their source.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, PoisonError};
@@ -18,11 +18,13 @@ use tokio_util::task::TaskTracker;
 
 use super::error::SecretError;
 use super::material::Material;
+use super::outliving::{OutlivingValues, ValidUntil};
 use super::renewal_task;
 use super::reread::Reread;
 use super::source::Source;
 use super::spec::{SecretSpec, SourceLimits};
-use super::store::{ReadRequest, SecretEntry, Store};
+use super::store::{ReadRequest, Reading, SecretEntry, Store};
+use super::uses::{RegisteredUses, SecretUse};
 use cofferdam_base::metrics::{self, Outcome};
 use cofferdam_scrub::Scrubber;
 use cofferdam_scrub::shared::SharedValues;
@@ -36,7 +38,7 @@ pub struct Credentials {
     tasks: TaskTracker,
 }
 
-/// A session's view of one secret that may change, as `sessions` prints it.
+/// A session's view of one secret, as `sessions` and `kill` print it.
 #[derive(Clone, Debug)]
 pub struct SecretStatus {
     pub secret: Name,
@@ -44,8 +46,12 @@ pub struct SecretStatus {
     pub origin: String,
     /// A hash of the lease id; `None` without a lease.
     pub lease: Option<String>,
-    /// True for values held without a lease: they cannot be revoked.
+    /// True for newest values without a lease, or with a certificate or web token that is valid without its lease.
     pub unrevocable: bool,
+    /// All values that are valid after the session, earlier ones included; `None` if there are none.
+    pub outliving: Option<OutlivingValues>,
+    /// How many of these are not the newest.
+    pub earlier_values: usize,
     /// `None` if nothing was read yet, or the values do not expire.
     pub expires: Option<Instant>,
     /// How often the current lease was renewed.
@@ -53,6 +59,7 @@ pub struct SecretStatus {
     pub last_error: Option<String>,
     /// When the secret is next renewed, read again or retried.
     pub next: Option<Instant>,
+    pub reading: Reading,
 }
 
 impl Credentials {
@@ -60,7 +67,7 @@ impl Credentials {
         Self { store: Arc::new(Store::new(log, vault)), tasks }
     }
 
-    /// The current values of the secret: those that are held, or read now.
+    /// Returns the current values of the secret: the held ones, or else reads the secret now.
     pub async fn obtain(
         &self,
         spec: &SecretSpec,
@@ -113,7 +120,7 @@ impl Credentials {
         })
     }
 
-    /// Reads the secret now and, if it may change, has a task renew it from then on.
+    /// Reads the secret now and, if it may change, lets a task renew it from then on.
     async fn read(
         &self,
         entry: &mut SecretEntry,
@@ -129,21 +136,21 @@ impl Credentials {
         Ok(material)
     }
 
-    /// Reads a secret again because a server refused the values of `seen_generation`.
+    /// Reads a secret again because a server refused the values of `seen_version`.
     ///
-    /// Does not read if newer values are held already, or if the secret was read for this reason a moment ago
+    /// Does not read if newer values are held already, or if the secret was read for this reason shortly before
     /// ([`RereadBackoff`](super::reread::RereadBackoff)).
     pub async fn reread(
         &self,
         spec: &SecretSpec,
         limits: SourceLimits,
-        seen_generation: u64,
+        seen_version: u64,
     ) -> Result<Reread, SecretError> {
         let entry = self.store.entry(&spec.name);
         let source = self.store.source(spec)?;
         let reread = async {
             let mut entry = entry.lock().await;
-            let is_newer = |held: &&Arc<Material>| held.generation != seen_generation && held.is_live();
+            let is_newer = |held: &&Arc<Material>| held.version != seen_version && held.is_live();
             if let Some(material) = entry.material.as_ref().filter(is_newer) {
                 return Ok(Reread::Read(Arc::clone(material)));
             }
@@ -155,32 +162,49 @@ impl Credentials {
                 return Ok(Reread::TooSoon { next });
             }
             let read = self.read(&mut entry, source, spec, limits).await;
-            metrics::reread(Outcome::of(&read));
+            metrics::count_reread(Outcome::of(&read));
             read.map(Reread::Read)
         };
         let too_slow = |_| Err(SecretError::new(spec, source.too_slow(spec).into()));
         timeout(READ_TIMEOUT, reread).await.unwrap_or_else(too_slow)
     }
 
-    /// The secrets that may change and that the session has read or tried to read, by name.
+    /// The secrets that the session has read or tried to read, by name.
     pub fn statuses(&self) -> Vec<SecretStatus> {
         let newest = self.store.newest();
-        let renewal_statuses =
-            self.store.renewal_statuses.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        let statuses = renewal_statuses.into_iter().map(|(secret, status)| {
+        let mut renewals = self.store.renewal_statuses.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        for (secret, material) in &*newest {
+            renewals.entry(secret.clone()).or_default().origin.clone_from(&material.origin);
+        }
+        let earlier = self.store.earlier.lock().unwrap_or_else(PoisonError::into_inner);
+        let now = Instant::now();
+        let statuses = renewals.into_iter().map(|(secret, status)| {
             let material = newest.get(&secret);
+            let newest_until = material.and_then(|material| material.outlives_session());
+            let earlier: &[ValidUntil] = earlier.get(&secret).map_or(&[], |earlier| earlier.as_slice());
+            let outliving = OutlivingValues::of(newest_until, earlier, now);
+            let outliving_count = outliving.map_or(0, |values| values.count);
             SecretStatus {
                 lease: material.and_then(|material| material.read_id.as_ref()?.hash.clone()),
-                unrevocable: material.is_some_and(|material| !material.has_lease()),
+                unrevocable: material.is_some_and(|material| !material.has_lease()) || newest_until.is_some(),
+                outliving,
+                earlier_values: outliving_count.saturating_sub(usize::from(newest_until.is_some())),
                 expires: material.and_then(|material| material.expires()),
                 origin: status.origin,
                 renewals: status.renewals,
                 last_error: status.last_error,
                 next: status.next,
+                reading: status.reading,
                 secret,
             }
         });
         statuses.collect()
+    }
+
+    /// Registers what a server does with new values of its secrets, until the result is dropped. A credential for which
+    /// all users keep their first value is not made again.
+    pub fn register_uses(&self, uses: Vec<(Name, SecretUse)>) -> RegisteredUses {
+        self.store.uses.register(uses)
     }
 
     /// The values that were read last, by the name of their secret.

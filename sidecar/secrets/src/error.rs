@@ -3,6 +3,7 @@
 use std::io;
 
 use cofferdam_base::clock::Rfc3339;
+use cofferdam_base::text::error_chain;
 use cofferdam_process::RunError;
 use relay_proto::name::Name;
 use tokio::time::Instant;
@@ -31,26 +32,26 @@ pub enum SecretProblem {
     NoVault,
     #[error(transparent)]
     Source(#[from] SourceError),
-    /// The source may return it later.
+    /// The source may return the secret later.
     #[error("{}", .0.message())]
     Unavailable(Unavailable),
 }
 
-/// A [`SourceFailure`], kept private so that it is read through [`SecretError`].
+/// A [`SourceFailure`]. The field is private, so that other crates read it through [`SecretError`].
 #[derive(Clone, Debug)]
 pub struct Unavailable(Box<SourceFailure>);
 
 /// Why the output of a command with `format = "expiring"` was refused.
 #[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
 pub enum ExpiringError {
-    #[error("it printed both `fields` and a credential in AWS's form")]
+    #[error("it printed both `fields` and a credential in AWS's format")]
     Ambiguous,
     #[error("the credential that it printed expired at {at}")]
     Expired { at: Rfc3339 },
-    #[error("it printed no `{key}`: a credential of this format has an expiry")]
+    #[error("it printed no `{key}`: a credential of this format must have an expiry")]
     NoExpiry { key: &'static str },
-    #[error("it printed neither an object with `fields` and `expires` nor a credential in AWS's form")]
-    UnknownForm,
+    #[error("it printed neither an object with `fields` and `expires` nor a credential in AWS's format")]
+    UnknownFormat,
     #[error("its `{key}` is not a time in RFC 3339, such as `2026-11-18T09:30:00Z`")]
     UnreadableExpiry { key: &'static str },
     #[error("its `Version` is not 1")]
@@ -92,14 +93,15 @@ pub struct SourceFailure {
 
 impl SecretError {
     pub fn new(spec: &SecretSpec, cause: SecretProblem) -> Self {
-        Self { secret: spec.name.clone(), origin: spec.origin.described(), cause }
+        Self { secret: spec.name.clone(), origin: spec.origin.description(), cause }
     }
 
-    /// Whether callers may retry at once, because the source limits its attempts itself.
-    pub fn is_rate_limited(&self) -> bool {
+    /// Whether the source has its own backoff, so that callers may retry at once.
+    pub fn source_has_backoff(&self) -> bool {
         self.failure().is_some()
     }
 
+    /// The failure of the source, if the secret may be available later.
     pub fn failure(&self) -> Option<&SourceFailure> {
         match &self.cause {
             SecretProblem::Unavailable(Unavailable(failure)) => Some(failure),
@@ -107,20 +109,34 @@ impl SecretError {
         }
     }
 
-    /// What an operator can do about it.
+    /// What a sandbox is told: the secret, why it is not available, and the next step. No path, program or variable of
+    /// the host.
+    pub fn for_sandbox(&self) -> String {
+        format!("load the secret `{}`: {}; {}", self.secret, self.cause.for_sandbox(), self.next_step())
+    }
+
+    /// What an operator can do about the error.
     pub fn next_step(&self) -> String {
         self.cause.next_step(&format!("[secrets.{}]", self.secret))
     }
 }
 
 impl SecretProblem {
+    /// The problem with its causes, without the name of a program.
+    pub(super) fn for_sandbox(&self) -> String {
+        match self {
+            Self::Source(SourceError::Exec(RunError::Start(_))) => "its command cannot be started".into(),
+            other => error_chain(other),
+        }
+    }
+
     /// `key` names the secret's table in the configuration.
     pub(super) fn next_step(&self, key: &str) -> String {
         match self {
             Self::Expiring(_) => format!(
-                "make the command in {key} print `{{\"fields\": {{…}}, \"expires\": \"RFC 3339\"}}` or AWS's `credential_process` form"
+                "make the command in {key} print `{{\"fields\": {{…}}, \"expires\": \"RFC 3339\"}}` or AWS's `credential_process` format"
             ),
-            Self::Field(FieldError::Short { .. }) => {
+            Self::Field(FieldError::TooShort { .. }) => {
                 format!(
                     "use a longer value, list the field under `public`, or set `short = \"allow\"` in {key}"
                 )

@@ -13,10 +13,10 @@ use serde_json::value::RawValue;
 use zeroize::Zeroizing;
 
 use super::spec::ShortValues;
-use super::value::{MIN_VALUE, Secret};
+use super::value::{MIN_VALUE_BYTES, Secret};
 
 /// The field name for content that is not a JSON object.
-const VALUE: &str = "value";
+const VALUE_FIELD: &str = "value";
 
 #[derive(Clone, Debug, thiserror::Error, Eq, PartialEq)]
 pub enum FieldError {
@@ -27,11 +27,11 @@ pub enum FieldError {
     #[error("its field `{field}` is null, a list or an object")]
     NotPlain { field: String },
     #[error(
-        "its field `{field}` has {length} bytes, fewer than {MIN_VALUE}: scrubbing it would destroy other text"
+        "its field `{field}` has {length} bytes, fewer than {MIN_VALUE_BYTES}: scrubbing it would destroy other text"
     )]
-    Short { field: String, length: usize },
+    TooShort { field: String, length: usize },
     #[error("its field `{field}` is given twice")]
-    Twice { field: String },
+    Repeated { field: String },
 }
 
 /// The usable fields of a source, and the others with what is wrong with them.
@@ -48,17 +48,17 @@ impl From<BTreeMap<String, Secret>> for ParsedFields {
 }
 
 /// Parses an object that another system generated: an unusable field is an error only for templates that name it.
-pub fn parse_each(
+pub fn parse_leniently(
     content: &[u8],
     public: &BTreeSet<String>,
     short: ShortValues,
 ) -> Result<ParsedFields, FieldError> {
-    let Some(JsonObject(members)) = object(content) else { return Err(FieldError::Empty) };
+    let Some(JsonObject(members)) = parse_object(content) else { return Err(FieldError::Empty) };
     let mut parsed = ParsedFields { fields: BTreeMap::new(), unusable: BTreeMap::new() };
     for (field, raw) in members {
         let value = plain_value(raw).map(Secret::new);
         let checked = value.ok_or_else(|| FieldError::NotPlain { field: field.clone() }).and_then(|value| {
-            check(&field, &value, public, short)?;
+            check_value(&field, &value, public, short)?;
             Ok(value)
         });
         let is_new = match checked {
@@ -66,7 +66,7 @@ pub fn parse_each(
             Err(error) => parsed.unusable.insert(field.clone(), error).is_none(),
         };
         if !is_new {
-            return Err(FieldError::Twice { field });
+            return Err(FieldError::Repeated { field });
         }
     }
     match parsed.fields.is_empty() && parsed.unusable.is_empty() {
@@ -81,7 +81,7 @@ pub(super) fn parse(
     public: &BTreeSet<String>,
     short: ShortValues,
 ) -> Result<BTreeMap<String, Secret>, FieldError> {
-    if let Some(JsonObject(members)) = object(content) {
+    if let Some(JsonObject(members)) = parse_object(content) {
         return parse_members(members, public, short);
     }
     let value = content.strip_suffix(b"\n").unwrap_or(content);
@@ -90,8 +90,8 @@ pub(super) fn parse(
         return Err(FieldError::Empty);
     }
     let value = Secret::new(Zeroizing::new(value.to_vec()));
-    check(VALUE, &value, public, short)?;
-    Ok(BTreeMap::from([(VALUE.into(), value)]))
+    check_value(VALUE_FIELD, &value, public, short)?;
+    Ok(BTreeMap::from([(VALUE_FIELD.into(), value)]))
 }
 
 /// Checks members of a JSON object, which must all be usable.
@@ -104,43 +104,46 @@ pub(super) fn parse_members<'a>(
     for (field, raw) in members {
         let value = plain_value(raw).ok_or_else(|| FieldError::NotPlain { field: field.clone() })?;
         if fields.insert(field.clone(), Secret::new(value)).is_some() {
-            return Err(FieldError::Twice { field });
+            return Err(FieldError::Repeated { field });
         }
     }
     if fields.is_empty() {
         return Err(FieldError::Empty);
     }
     for (field, value) in &fields {
-        check(field, value, public, short)?;
+        check_value(field, value, public, short)?;
     }
     Ok(fields)
 }
 
-fn check(
+fn check_value(
     field: &str,
     value: &Secret,
     public: &BTreeSet<String>,
     short: ShortValues,
 ) -> Result<(), FieldError> {
-    let allowed = short == ShortValues::Allow || public.contains(field);
+    let may_be_short = short == ShortValues::Allow || public.contains(field);
     match value.len() {
         0 => Err(FieldError::EmptyField { field: field.to_owned() }),
-        length @ 1..MIN_VALUE if !allowed => Err(FieldError::Short { field: field.to_owned(), length }),
+        length @ 1..MIN_VALUE_BYTES if !may_be_short => {
+            Err(FieldError::TooShort { field: field.to_owned(), length })
+        }
         _ => Ok(()),
     }
 }
 
 /// The decoded string members of an object.
 pub(super) fn string_values(content: &[u8]) -> impl Iterator<Item = Zeroizing<Vec<u8>>> {
-    let members = object(content).map(|JsonObject(members)| members).unwrap_or_default();
+    let members = parse_object(content).map(|JsonObject(members)| members).unwrap_or_default();
     members.into_iter().filter(|(_, raw)| raw.get().starts_with('"')).filter_map(|(_, raw)| plain_value(raw))
 }
 
-pub(super) fn object(content: &[u8]) -> Option<JsonObject<'_>> {
+pub(super) fn parse_object(content: &[u8]) -> Option<JsonObject<'_>> {
     serde_json::from_slice(content).ok()
 }
 
-/// Decodes a string, and takes numbers and booleans as written: `1.0` stays `1.0`, and long numbers keep every digit.
+/// Decodes a string, and copies numbers and booleans as they are written: `1.0` stays `1.0`, and long numbers keep
+/// every digit.
 fn plain_value(raw: &RawValue) -> Option<Zeroizing<Vec<u8>>> {
     let text = raw.get();
     match text.as_bytes().first()? {
@@ -156,7 +159,7 @@ fn plain_value(raw: &RawValue) -> Option<Zeroizing<Vec<u8>>> {
 #[derive(Deserialize)]
 struct Text<'a>(#[serde(borrow)] Cow<'a, str>);
 
-/// The members of an object in order, with repeated keys. Values borrow from the content: no copy stays unwiped.
+/// The members of an object in order, with repeated keys. Values borrow from the content, so that no unwiped copy is made.
 pub(super) struct JsonObject<'a>(pub(super) Vec<(String, &'a RawValue)>);
 
 impl<'de> Deserialize<'de> for JsonObject<'de> {

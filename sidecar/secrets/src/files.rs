@@ -7,8 +7,8 @@
 //!             client.pem
 //! ```
 //!
-//! What must stay true: the root directory is memory-backed (it may be swapped, as any memory), owned by us and closed to
-//! other users; a sidecar removes only directories whose lock is free, and follows no symbolic link.
+//! What must stay true: the root directory is memory-backed (it may be swapped, as any memory), owned by this user and
+//! closed to other users; a sidecar removes only directories whose lock is free, and follows no symbolic link.
 
 use std::collections::BTreeMap;
 use std::fs::{DirBuilder, File};
@@ -52,7 +52,7 @@ pub enum FileError {
     #[error("fill the injected file `{name}`")]
     Fill { name: String, source: InjectError },
     #[error("`{name}` cannot be the name of an injected file: it is a path, empty or too long")]
-    Name { name: String },
+    InvalidName { name: String },
     #[error(
         "no memory-backed directory for injected files: set XDG_RUNTIME_DIR to one, or mount a tmpfs at /dev/shm"
     )]
@@ -84,7 +84,7 @@ impl FileStore {
         secrets: &Secrets,
     ) -> Result<FileSet, FileError> {
         if let Some(name) = templates.keys().find(|name| !is_plain_name(name)) {
-            return Err(FileError::Name { name: name.clone() });
+            return Err(FileError::InvalidName { name: name.clone() });
         }
         let directory = self.0.path.join(self.0.next.fetch_add(1, Ordering::Relaxed).to_string());
         let path = |name: &String| (name.clone(), directory.join(name));
@@ -110,9 +110,10 @@ impl FileStore {
         }
         let directory = open_directory(root)?;
         check_root(&directory)?;
-        // Locked until our directory has its own lock: another sidecar would remove it while it has none.
+        // The root is locked until the new directory has its own lock: otherwise another sidecar could remove that
+        // directory.
         directory.lock()?;
-        remove_dead(root)?;
+        remove_dead_sidecars(root)?;
         let process = std::process::id();
         for number in 0..DIRECTORY_ATTEMPTS {
             let path = root.join(format!("{process}-{number}"));
@@ -131,7 +132,7 @@ impl FileStore {
 
 impl FileSet {
     /// Writes the same files with other values. A reader of a file finds either the whole old or the whole new content; if
-    /// one of them cannot be filled, all stay as they are.
+    /// one of the files cannot be filled, all stay as they are.
     pub fn rewrite(
         &self,
         templates: &BTreeMap<String, Template>,
@@ -139,7 +140,9 @@ impl FileSet {
     ) -> Result<(), FileError> {
         let mut ready = Vec::new();
         let prepared = templates.iter().try_for_each(|(name, template)| {
-            let Some(path) = self.paths.get(name) else { return Err(FileError::Name { name: name.clone() }) };
+            let Some(path) = self.paths.get(name) else {
+                return Err(FileError::InvalidName { name: name.clone() });
+            };
             let content = fill(template, secrets, &self.paths)
                 .map_err(|source| FileError::Fill { name: name.clone(), source })?;
             // No injected file's name begins with a dot.
@@ -150,7 +153,7 @@ impl FileSet {
         });
         if let Err(error) = prepared {
             for (_, new, _) in &ready {
-                // What cannot be removed now is removed with its directory.
+                // A file that cannot be removed now is removed with its directory.
                 let _ = std::fs::remove_file(new);
             }
             return Err(error);
@@ -160,7 +163,7 @@ impl FileSet {
         })
     }
 
-    /// For `{file:NAME}`.
+    /// The paths by file name, for `{file:NAME}`.
     pub fn paths(&self) -> &BTreeMap<String, PathBuf> {
         &self.paths
     }
@@ -179,7 +182,7 @@ impl Drop for SidecarDirectory {
 }
 
 /// Removes the directories of dead sidecars. The caller has locked `root`.
-fn remove_dead(root: &Path) -> io::Result<()> {
+fn remove_dead_sidecars(root: &Path) -> io::Result<()> {
     for entry in std::fs::read_dir(root)? {
         let path = entry?.path();
         // Anything but a directory is left alone.
@@ -266,7 +269,7 @@ mod tests {
     }
 
     #[test]
-    fn files_are_private_and_gone_with_the_server() {
+    fn files_are_private_and_removed_with_the_server() {
         let root = TestDirectory::new("private");
         let store = FileStore::open_at(&root.0).unwrap();
         let pointer = Template { parts: vec![TemplatePart::File("key.pem".into())] };
@@ -280,7 +283,7 @@ mod tests {
         assert_eq!(mode(&key), 0o600);
         assert!(key.ancestors().skip(1).take(3).all(|directory| mode(directory) == 0o700));
         drop(store);
-        assert!(key.exists(), "the set keeps the sidecar's directory");
+        assert!(key.exists(), "the sidecar's directory exists as long as the set");
         drop(set);
         assert_eq!(std::fs::read_dir(&root.0).unwrap().count(), 0);
     }
@@ -315,7 +318,7 @@ mod tests {
         assert_eq!(std::io::read_to_string(old).unwrap(), "OLD", "an open file keeps its content");
         let mode = std::fs::metadata(&set.paths()["a"]).unwrap().permissions().mode();
         assert_eq!(mode & 0o777, 0o600);
-        assert_eq!(std::fs::read_dir(&set.directory).unwrap().count(), 2, "nothing is left over");
+        assert_eq!(std::fs::read_dir(&set.directory).unwrap().count(), 2, "no temporary file is left");
     }
 
     #[test]
@@ -325,7 +328,7 @@ mod tests {
         for name in ["../key", "/etc/key", "", ".", "..", "a/b", "nul\0"] {
             let templates = BTreeMap::from([(name.to_owned(), literal("KEY"))]);
             let error = store.write(&templates, &Secrets::new()).unwrap_err();
-            assert!(matches!(error, FileError::Name { .. }), "{name:?}: {error}");
+            assert!(matches!(error, FileError::InvalidName { .. }), "{name:?}: {error}");
         }
     }
 
@@ -337,15 +340,15 @@ mod tests {
         let dead = root.0.join("1-0");
         std::fs::create_dir_all(dead.join("0")).unwrap();
         std::fs::write(dead.join("0/key"), "KEY").unwrap();
-        let precious = TestDirectory::new("precious");
-        std::fs::create_dir(&precious.0).unwrap();
-        std::fs::write(precious.0.join("kept"), "").unwrap();
-        std::os::unix::fs::symlink(&precious.0, dead.join("link")).unwrap();
-        std::os::unix::fs::symlink(&precious.0, root.0.join("2-0")).unwrap();
+        let outside = TestDirectory::new("outside");
+        std::fs::create_dir(&outside.0).unwrap();
+        std::fs::write(outside.0.join("kept"), "").unwrap();
+        std::os::unix::fs::symlink(&outside.0, dead.join("link")).unwrap();
+        std::os::unix::fs::symlink(&outside.0, root.0.join("2-0")).unwrap();
         let second = FileStore::open_at(&root.0).unwrap();
         assert!(!dead.exists());
         assert!(set.paths()["k"].exists());
-        assert!(precious.0.join("kept").exists());
+        assert!(outside.0.join("kept").exists());
         assert_ne!(second.0.path, living.0.path);
     }
 
@@ -358,7 +361,7 @@ mod tests {
         let link = TestDirectory::new("link");
         std::fs::set_permissions(&root.0, PermissionsExt::from_mode(0o700)).unwrap();
         std::os::unix::fs::symlink(&root.0, &link.0).unwrap();
-        assert!(FileStore::open_at(&link.0).is_err(), "a link may lead anywhere");
+        assert!(FileStore::open_at(&link.0).is_err(), "a symbolic link is refused");
         std::fs::remove_file(&link.0).unwrap();
         assert!(is_in_memory(&File::open("/dev/shm").unwrap()).unwrap());
         assert!(!is_in_memory(&File::open("/proc").unwrap()).unwrap());

@@ -23,7 +23,7 @@ pub type Secrets = BTreeMap<Name, Arc<Material>>;
 /// Errors name secrets and fields, and never contain values.
 #[derive(Debug, thiserror::Error)]
 pub enum InjectError {
-    #[error("the secret `{secret}`{} has no field `{field}`; it has {}", from(.origin), listed(.has))]
+    #[error("the secret `{secret}`{} has no field `{field}`; it has {}", origin_clause(.origin), join_names(.has))]
     MissingField { secret: Name, origin: String, field: String, has: Vec<String> },
     #[error("no file `{name}` is injected: name it under the server's `files`")]
     MissingFile { name: String },
@@ -31,25 +31,26 @@ pub enum InjectError {
     MissingSecret { secret: Name },
     #[error("the value for the environment variable `{name}` contains a NUL byte")]
     NulInVariable { name: String },
-    #[error("the secret `{secret}`{} cannot be used here: {why}", from(.origin))]
+    #[error("the secret `{secret}`{} cannot be used here: {why}", origin_clause(.origin))]
     UnusableField { secret: Name, origin: String, why: FieldError },
     #[error("the value for the header contains a control character, such as a line end inside a secret")]
     UnfitForHeader,
 }
 
+/// Fills a template. The result is wiped when it is dropped.
 pub fn fill(
     template: &Template,
     secrets: &Secrets,
     files: &BTreeMap<String, PathBuf>,
 ) -> Result<Zeroizing<Vec<u8>>, InjectError> {
-    // The length first: a buffer that grows leaves copies that are not wiped.
+    // The length is computed first: a buffer that grows leaves copies that are not wiped.
     let mut length = 0;
     for part in &template.parts {
         length += match part {
             TemplatePart::Field { secret, field, encoding } => {
-                opened::filled_length(find(secrets, secret, field)?, *encoding)
+                opened::filled_length(find_field(secrets, secret, field)?, *encoding)
             }
-            TemplatePart::File(name) => path(files, name)?.as_os_str().len(),
+            TemplatePart::File(name) => find_path(files, name)?.as_os_str().len(),
             TemplatePart::Literal(text) => text.len(),
         };
     }
@@ -57,9 +58,11 @@ pub fn fill(
     for part in &template.parts {
         match part {
             TemplatePart::Field { secret, field, encoding } => {
-                opened::fill(find(secrets, secret, field)?, *encoding, &mut filled);
+                opened::fill(find_field(secrets, secret, field)?, *encoding, &mut filled);
             }
-            TemplatePart::File(name) => filled.extend_from_slice(path(files, name)?.as_os_str().as_bytes()),
+            TemplatePart::File(name) => {
+                filled.extend_from_slice(find_path(files, name)?.as_os_str().as_bytes())
+            }
             TemplatePart::Literal(text) => filled.extend_from_slice(text.as_bytes()),
         }
     }
@@ -91,7 +94,7 @@ pub fn fill_header(template: &Template, secrets: &Secrets) -> Result<HeaderValue
     Ok(value)
 }
 
-fn find<'a>(secrets: &'a Secrets, secret: &Name, field: &str) -> Result<&'a Secret, InjectError> {
+fn find_field<'a>(secrets: &'a Secrets, secret: &Name, field: &str) -> Result<&'a Secret, InjectError> {
     let material =
         secrets.get(secret).ok_or_else(|| InjectError::MissingSecret { secret: secret.clone() })?;
     material.fields.get(field).ok_or_else(|| {
@@ -108,18 +111,35 @@ fn find<'a>(secrets: &'a Secrets, secret: &Name, field: &str) -> Result<&'a Secr
     })
 }
 
-fn from(origin: &str) -> String {
+impl InjectError {
+    /// What a sandbox is told: no path, file name or variable of the host.
+    pub fn for_sandbox(&self) -> String {
+        match self {
+            Self::MissingField { secret, field, .. } => {
+                format!("the secret `{secret}` has no field `{field}`")
+            }
+            Self::UnusableField { secret, why, .. } => {
+                format!("the secret `{secret}` cannot be used here: {why}")
+            }
+            Self::MissingFile { .. } => "a file that its configuration names is not injected".into(),
+            Self::NulInVariable { .. } => "a value for its environment contains a NUL byte".into(),
+            Self::MissingSecret { .. } | Self::UnfitForHeader => self.to_string(),
+        }
+    }
+}
+
+fn origin_clause(origin: &str) -> String {
     match origin.is_empty() {
         true => String::new(),
         false => format!(", which is from {origin},"),
     }
 }
 
-fn path<'a>(files: &'a BTreeMap<String, PathBuf>, name: &str) -> Result<&'a PathBuf, InjectError> {
+fn find_path<'a>(files: &'a BTreeMap<String, PathBuf>, name: &str) -> Result<&'a PathBuf, InjectError> {
     files.get(name).ok_or_else(|| InjectError::MissingFile { name: name.into() })
 }
 
-fn listed(names: &[String]) -> String {
+fn join_names(names: &[String]) -> String {
     names.iter().map(|name| format!("`{name}`")).collect::<Vec<_>>().join(", ")
 }
 
@@ -137,7 +157,7 @@ mod tests {
             ("token", "abcdefgh"),
         ];
         let fields = fields.map(|(name, value)| (name.to_owned(), Secret::new(Zeroizing::new(value.into()))));
-        let material = Material::of(fields.into());
+        let material = Material::without_lease(fields.into());
         BTreeMap::from([("db".parse().unwrap(), Arc::new(material))])
     }
 

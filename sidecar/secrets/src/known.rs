@@ -1,4 +1,4 @@
-//! Which values a session's scrubber looks for: every value the session read, except those that ended long ago.
+//! Which values a session's scrubber searches for: every value that the session has read, except those that ended long ago.
 //!
 //! A session of eight hours with a credential of five seconds reads some ten thousand values. All sessions together would
 //! hold too many to be kept in memory and indexed. So only the newest [`MAX_ENDED`] of the values that have
@@ -15,12 +15,12 @@ use tokio::time::Instant;
 use super::source::ValueEnd;
 use cofferdam_scrub::Needle;
 
-/// Ended values that are kept: those of the last minutes if there is a new credential every few seconds.
+/// The number of ended values: those of the last minutes if there is a new credential every few seconds.
 const MAX_ENDED: usize = 256;
-/// Values of key-value secrets that are kept.
+/// The number of values of key-value secrets.
 const MAX_KEY_VALUES: usize = 512;
 
-/// Ordered by when each value was last learned, oldest first.
+/// The values to search for, by the time when each was last added, oldest first.
 #[derive(Default)]
 pub(super) struct KnownValues(Vec<KnownValue>);
 
@@ -30,7 +30,8 @@ struct KnownValue {
     in_log: InLog,
 }
 
-/// Whether the log scrubber holds the value for this session. It keeps a limited number of released values itself.
+/// Whether the log scrubber holds the value for this session. The log scrubber itself retains a limited number of released
+/// values.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 enum InLog {
     Held,
@@ -38,7 +39,7 @@ enum InLog {
 }
 
 /// The changes that new values require of the scrubbers.
-pub(super) struct Learned {
+pub(super) struct ScrubberChanges {
     pub(super) scrubber: ScrubberUpdate,
     /// Values that the log scrubber has to hold from now on.
     pub(super) added_to_log: Vec<Needle>,
@@ -54,8 +55,8 @@ pub(super) enum ScrubberUpdate {
 }
 
 impl KnownValues {
-    /// Adds values to look for. Learning a known value again makes it the newest.
-    pub(super) fn learn(&mut self, needles: &[Needle], end: ValueEnd, now: Instant) -> Learned {
+    /// Adds values to search for. Adding a known value again makes it the newest.
+    pub(super) fn add(&mut self, needles: &[Needle], end: ValueEnd, now: Instant) -> ScrubberChanges {
         let mut scrubber = ScrubberUpdate::Unchanged;
         let mut added_to_log = Vec::new();
         for needle in needles {
@@ -81,7 +82,7 @@ impl KnownValues {
             ScrubberUpdate::Unchanged => Vec::new(),
             ScrubberUpdate::Rebuild => self.forget_oldest(now),
         };
-        Learned { scrubber, added_to_log, removed_from_log }
+        ScrubberChanges { scrubber, added_to_log, removed_from_log }
     }
 
     /// The values that the log scrubber holds for this session.
@@ -104,13 +105,13 @@ impl KnownValues {
             }
         }
         let mut too_many: HashSet<usize> = HashSet::new();
-        let mut beyond = |most: usize, choice: &dyn Fn(&KnownValue) -> bool| {
+        let mut mark_beyond = |limit: usize, applies: &dyn Fn(&KnownValue) -> bool| {
             let chosen: Vec<usize> =
-                self.0.iter().enumerate().filter(|(_, value)| choice(value)).map(|(at, _)| at).collect();
-            too_many.extend(&chosen[..chosen.len().saturating_sub(most)]);
+                self.0.iter().enumerate().filter(|(_, value)| applies(value)).map(|(at, _)| at).collect();
+            too_many.extend(&chosen[..chosen.len().saturating_sub(limit)]);
         };
-        beyond(MAX_ENDED, &|value| value.end.has_ended(now));
-        beyond(MAX_KEY_VALUES, &|value| matches!(value.end, ValueEnd::KeyValue));
+        mark_beyond(MAX_ENDED, &|value| value.end.has_ended(now));
+        mark_beyond(MAX_KEY_VALUES, &|value| matches!(value.end, ValueEnd::KeyValue));
         let mut at = 0..;
         let gone = self.0.extract_if(.., |_| at.next().is_some_and(|at| too_many.contains(&at)));
         removed_from_log.extend(gone.filter(|value| value.in_log == InLog::Held).map(|value| value.needle));
@@ -130,8 +131,8 @@ mod tests {
         Needle { label: "some.value".into(), value: Zeroizing::new(value.into()) }
     }
 
-    fn learn(known: &mut KnownValues, value: &str, end: ValueEnd) -> Learned {
-        known.learn(&[needle(value)], end, Instant::now())
+    fn add(known: &mut KnownValues, value: &str, end: ValueEnd) -> ScrubberChanges {
+        known.add(&[needle(value)], end, Instant::now())
     }
 
     fn has(known: &KnownValues, value: &str) -> bool {
@@ -139,17 +140,17 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn ended_values_are_kept_for_a_while_and_then_forgotten_oldest_first() {
+    async fn ended_values_are_searched_for_some_time_and_then_forgotten_oldest_first() {
         let mut known = KnownValues::default();
-        learn(&mut known, "from-a-file", ValueEnd::Unknown);
-        learn(&mut known, "a-former-version", ValueEnd::KeyValue);
-        learn(&mut known, "still-used", ValueEnd::At(Instant::now() + Duration::from_secs(1_000_000)));
+        add(&mut known, "from-a-file", ValueEnd::Unknown);
+        add(&mut known, "a-former-version", ValueEnd::KeyValue);
+        add(&mut known, "still-used", ValueEnd::At(Instant::now() + Duration::from_secs(1_000_000)));
         let (mut held, mut removed_from_log) = (0, 0);
         for number in 0..10_000 {
             let end = Instant::now() + Duration::from_secs(5);
-            let learned = learn(&mut known, &format!("passing-{number}"), ValueEnd::At(end));
-            held += learned.added_to_log.len();
-            removed_from_log += learned.removed_from_log.len();
+            let changes = add(&mut known, &format!("passing-{number}"), ValueEnd::At(end));
+            held += changes.added_to_log.len();
+            removed_from_log += changes.removed_from_log.len();
             tokio::time::advance(Duration::from_secs(3)).await;
             assert!(known.0.len() <= MAX_ENDED + 5, "{}", known.0.len());
         }
@@ -164,12 +165,12 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn former_versions_of_key_value_secrets_have_their_own_bound() {
+    async fn former_versions_of_key_value_secrets_have_a_separate_limit() {
         let mut known = KnownValues::default();
         for number in 0..2 * MAX_KEY_VALUES {
-            learn(&mut known, &format!("version-{number}"), ValueEnd::KeyValue);
+            add(&mut known, &format!("version-{number}"), ValueEnd::KeyValue);
             // A second secret is read again as often and does not change.
-            learn(&mut known, "the-other", ValueEnd::KeyValue);
+            add(&mut known, "the-other", ValueEnd::KeyValue);
         }
         assert_eq!(known.0.len(), MAX_KEY_VALUES);
         assert!(has(&known, "the-other") && has(&known, &format!("version-{}", MAX_KEY_VALUES + 10)));
@@ -177,17 +178,17 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_value_that_is_learned_again_needs_no_rebuild_and_is_kept_longer() {
+    async fn a_value_that_is_added_again_needs_no_rebuild_and_stays_longer() {
         let mut known = KnownValues::default();
         let now = Instant::now();
-        let first = learn(&mut known, "renewed", ValueEnd::At(now + Duration::from_secs(5)));
+        let first = add(&mut known, "renewed", ValueEnd::At(now + Duration::from_secs(5)));
         assert_eq!((first.scrubber, first.added_to_log.len()), (ScrubberUpdate::Rebuild, 1));
-        let again = learn(&mut known, "renewed", ValueEnd::At(now + Duration::from_secs(50)));
+        let again = add(&mut known, "renewed", ValueEnd::At(now + Duration::from_secs(50)));
         assert_eq!((again.scrubber, again.added_to_log.len()), (ScrubberUpdate::Unchanged, 0));
         tokio::time::advance(Duration::from_secs(10)).await;
         assert!(!known.0[0].end.has_ended(Instant::now()));
-        learn(&mut known, "from-a-file", ValueEnd::Unknown);
-        learn(&mut known, "from-a-file", ValueEnd::At(now));
+        add(&mut known, "from-a-file", ValueEnd::Unknown);
+        add(&mut known, "from-a-file", ValueEnd::At(now));
         assert!(known.0.iter().all(|value| !value.end.has_ended(Instant::now())));
     }
 }

@@ -1,4 +1,4 @@
-//! Credentials: where they come from, the type that holds them, what a session keeps, and the templates filled with them.
+//! Credentials: where they come from, the type that holds them, what a session holds, and the templates filled with them.
 //!
 //! | module | what it is for |
 //! |---|---|
@@ -13,7 +13,8 @@
 //! | [`embedded_expiry`] | the expiry that a credential states itself |
 //! | [`material`] | the values of one secret, and how long they are valid |
 //! | [`renewal`] | when a credential is renewed or read again |
-//! | [`known`] | which values a session's scrubber looks for |
+//! | [`known`] | which values a session's scrubber searches for |
+//! | [`outliving`] | values that are valid after their session |
 //! | [`reread`] | how often a secret is read again because a server refused it |
 //! | [`store`] | what a session holds: values, failures, the scrubber |
 //! | [`renewal_task`] | the task that keeps one secret of a session valid |
@@ -22,9 +23,11 @@
 //! | [`fill`] | fills templates for variables, files and headers |
 //! | [`files`] | injected files: 0600, in memory, removed with their process |
 //! | [`reads`] | which reads of Vault a call's credentials come from |
+//! | [`uses`] | which servers use a secret, and whether they can take a new value |
 //!
-//! What must stay true: a value cannot be printed, compared, copied or serialised; only [`opened`] takes it out of its
-//! wrapper (`.clippy.toml` bans [`Secret::expose`] elsewhere), and its memory is wiped. No error contains any part of one.
+//! What must stay true: a value cannot be printed, compared, copied or serialised; only [`opened`] reads its bytes
+//! (`.clippy.toml` bans [`Secret::expose`] elsewhere), and its memory is wiped when it is dropped. No error contains
+//! any part of a value.
 
 #![forbid(unsafe_code)]
 
@@ -39,6 +42,7 @@ mod known;
 mod local;
 mod material;
 mod opened;
+mod outliving;
 mod reads;
 pub mod renewal;
 mod renewal_task;
@@ -49,6 +53,7 @@ mod store;
 mod template;
 #[cfg(test)]
 mod tests;
+mod uses;
 mod value;
 
 pub use credentials::SecretStatus;
@@ -57,11 +62,14 @@ pub use fields::FieldError;
 pub use fill::{InjectError, Secrets, fill, fill_environment, fill_header};
 pub use local::{FileContent, LocalSource, fetch, read_file};
 pub use material::Material;
-pub use reads::Reads;
-pub use source::{Hold, Learn, Lease, ReadId, Requester, Source, SourceRequest, Validity, ValueEnd};
+pub use outliving::{OutlivingValues, ValidUntil};
+pub use reads::SecretReads;
+pub use source::{AddToScrubbers, Hold, Lease, ReadId, Requester, Source, SourceRequest, Validity, ValueEnd};
 pub use spec::{
     ExecFormat, InvalidVaultPath, Origin, SecretSpec, SecretSpecs, ShortValues, SourceLimits, VaultOrigin,
     VaultPath,
 };
+pub use store::Reading;
 pub use template::{Encoding, InvalidTemplate, Template, TemplatePart, is_field_name};
-pub use value::{MIN_VALUE, Secret};
+pub use uses::{RegisteredUses, SecretUse};
+pub use value::{MIN_VALUE_BYTES, Secret};

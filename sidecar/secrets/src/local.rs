@@ -1,8 +1,8 @@
 //! Secrets on this host: files, environment variables and commands.
 //!
-//! What must stay true: no more than `secret-bytes` of a source are held in memory; a source that hangs or prints too much is
-//! an error; no error contains what was read. Nothing here can be revoked. After a command failed to print an expiring
-//! credential it is not run again for [`BETWEEN_ATTEMPTS`], however many callers wait.
+//! What must stay true: no more than `secret-bytes` of a source are held in memory; a source that hangs or prints too
+//! much is an error; no error contains what was read. Nothing here can be revoked. After a command failed to print an
+//! expiring credential it is not run again for [`RETRY_PAUSE`], however many callers wait.
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -13,6 +13,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use cofferdam_base::text::error_chain;
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use nix::fcntl::OFlag;
@@ -25,14 +26,14 @@ use super::error::{ExpiringError, SecretError, SecretProblem, SourceError, Sourc
 use super::expiring::{self, ExpiringCredential};
 use super::fields;
 use super::material::Material;
-use super::renewal::{Class, Terms};
+use super::renewal::{RenewalClass, Terms};
 use super::source::{Lease, Requester, Source, SourceRequest, Unleased};
 use super::spec::{ExecFormat, Origin, SecretSpec, SourceLimits};
 use cofferdam_base::clock;
 use cofferdam_process::{RunError, run_bounded};
 
 /// The pause after a command failed to print an expiring credential.
-const BETWEEN_ATTEMPTS: Duration = Duration::from_secs(5);
+const RETRY_PAUSE: Duration = Duration::from_secs(5);
 
 /// The mode bit that lets every user of the host read a file.
 const READABLE_BY_OTHERS: u32 = 0o004;
@@ -55,7 +56,7 @@ pub struct LocalSource {
 
 /// Reads a secret of this host once.
 pub async fn fetch(spec: &SecretSpec, limits: SourceLimits) -> Result<Material, SecretError> {
-    let request = SourceRequest { spec, limits, requester: Requester::Caller, learn: &|_, _| {} };
+    let request = SourceRequest { spec, limits, requester: Requester::Caller, add_to_scrubbers: &|_, _| {} };
     let lease = LocalSource::default().read(request).await;
     lease.map(|lease| Material::new(spec, lease)).map_err(|cause| SecretError::new(spec, cause))
 }
@@ -65,25 +66,26 @@ impl LocalSource {
         &self,
         SourceRequest { spec, limits, .. }: SourceRequest<'_>,
     ) -> Result<Lease, SecretProblem> {
-        let (asked_at, wall_clock) = (Instant::now(), clock::now());
-        let content = read(&spec.origin, limits).await?;
+        let (requested_at, wall_clock) = (Instant::now(), clock::now());
+        let content = read_content(&spec.origin, limits).await?;
         let public = spec.public.iter().cloned().collect();
-        let (fields, life) = match &spec.origin {
+        let (fields, lifetime) = match &spec.origin {
             Origin::Exec { format: ExecFormat::Expiring, .. } => {
-                let ExpiringCredential { fields, life } =
+                let ExpiringCredential { fields, lifetime } =
                     expiring::parse(&content, wall_clock, &public, spec.short)?;
-                if asked_at + life <= Instant::now() {
-                    return Err(ExpiringError::Expired { at: (wall_clock + life).into() }.into());
+                if requested_at + lifetime <= Instant::now() {
+                    return Err(ExpiringError::Expired { at: (wall_clock + lifetime).into() }.into());
                 }
-                (fields, Some(life))
+                (fields, Some(lifetime))
             }
             _ => (fields::parse(&content, &public, spec.short)?, None),
         };
         Ok(Lease {
             fields: fields.into(),
-            terms: Terms { class: Class::OwnEnd, asked_at, life, bound: None },
+            terms: Terms { class: RenewalClass::OwnExpiry, requested_at, lifetime, token_expiry: None },
             hold: Arc::new(Unleased::new(self.changes.subscribe())),
             read_id: None,
+            valid_without_lease: None,
         })
     }
 }
@@ -94,7 +96,7 @@ impl Source for LocalSource {
             let read = self.read_lease(request).await;
             match request.spec.origin {
                 Origin::Exec { format: ExecFormat::Expiring, .. } => {
-                    read.map_err(|problem| failure(request.spec, &problem).into())
+                    read.map_err(|problem| source_failure(request.spec, &problem).into())
                 }
                 _ => read,
             }
@@ -103,7 +105,7 @@ impl Source for LocalSource {
     }
 
     fn too_slow(&self, spec: &SecretSpec) -> SourceFailure {
-        failure(spec, &SourceError::TooSlow.into())
+        source_failure(spec, &SourceError::TooSlow.into())
     }
 
     fn renewal_stop(&self) -> CancellationToken {
@@ -117,29 +119,24 @@ impl Drop for LocalSource {
     }
 }
 
-/// The problem with its causes; none of them contains what the command printed.
-fn failure(spec: &SecretSpec, problem: &SecretProblem) -> SourceFailure {
-    let mut message = problem.to_string();
-    let mut cause = std::error::Error::source(problem);
-    while let Some(error) = cause {
-        message = format!("{message}: {error}");
-        cause = error.source();
-    }
+/// The failure with the causes of the problem; none of them contains what the command printed, and those for the sandbox
+/// do not name the command.
+fn source_failure(spec: &SecretSpec, problem: &SecretProblem) -> SourceFailure {
     SourceFailure {
-        detail: message.clone(),
-        message,
+        message: problem.for_sandbox(),
+        detail: error_chain(problem),
         next_step: problem.next_step(&format!("[secrets.{}]", spec.name)),
-        next_attempt: Instant::now() + BETWEEN_ATTEMPTS,
+        next_attempt: Instant::now() + RETRY_PAUSE,
         not_before: None,
     }
 }
 
-async fn read(origin: &Origin, limits: SourceLimits) -> Result<Zeroizing<Vec<u8>>, SourceError> {
+async fn read_content(origin: &Origin, limits: SourceLimits) -> Result<Zeroizing<Vec<u8>>, SourceError> {
     let limit = limits.bytes;
     match origin {
         Origin::Env(name) => check_variable(std::env::var_os(name), limit),
         Origin::Exec { command, .. } => match run_bounded(command, limits.exec_timeout, limit).await {
-            Err(RunError::Output { limit }) => Err(SourceError::TooLarge { limit }),
+            Err(RunError::OutputTooLarge { limit }) => Err(SourceError::TooLarge { limit }),
             result => Ok(result?),
         },
         Origin::File(path) => {
@@ -161,7 +158,7 @@ fn check_variable(value: Option<OsString>, limit: usize) -> Result<Zeroizing<Vec
     }
 }
 
-/// Reads a regular file of at most `limit` bytes into wiped memory. May block.
+/// Reads a regular file of at most `limit` bytes into memory that is wiped when dropped. May block.
 pub fn read_file(path: &Path, limit: usize, content: FileContent) -> Result<Zeroizing<Vec<u8>>, SourceError> {
     // Opening a named pipe without O_NONBLOCK would block until a writer appears.
     let flags = OFlag::O_NONBLOCK | OFlag::O_NOCTTY;

@@ -12,12 +12,13 @@ use tokio::time::Instant;
 
 use super::fields::{FieldError, ParsedFields};
 use super::opened;
+use super::outliving::ValidUntil;
 use super::renewal::Terms;
 use super::source::{Hold, Lease, ReadId, Unleased, Validity, ValueEnd};
 use super::spec::SecretSpec;
 use super::value::Secret;
 
-/// What a source returned: the fields, how long they are valid, and the hold that gives them back when dropped.
+/// What a source returned: the fields, how long they are valid, and the hold that revokes them when it is dropped.
 #[derive(Debug)]
 pub struct Material {
     pub fields: BTreeMap<String, Secret>,
@@ -31,8 +32,10 @@ pub struct Material {
     lease_state: Mutex<LeaseState>,
     /// Identifies the read in the audit; `None` outside of Vault.
     pub read_id: Option<Arc<ReadId>>,
-    /// Counts the different values that a session has read of this secret, from 1.
-    pub generation: u64,
+    /// See [`Lease::valid_without_lease`].
+    valid_without_lease: Option<Instant>,
+    /// Numbers the different values that a session has read of this secret, from 1.
+    pub version: u64,
 }
 
 struct LeaseState {
@@ -50,7 +53,7 @@ struct ValidityPeriod {
 
 impl Material {
     /// Values without a lease or an expiry.
-    pub fn of(fields: BTreeMap<String, Secret>) -> Self {
+    pub fn without_lease(fields: BTreeMap<String, Secret>) -> Self {
         let hold = Arc::new(Unleased::new(watch::Sender::<u64>::default().subscribe()));
         Self {
             fields,
@@ -59,20 +62,23 @@ impl Material {
             unusable: BTreeMap::new(),
             lease_state: Mutex::new(LeaseState { period: ValidityPeriod::default(), hold }),
             read_id: None,
-            generation: 0,
+            valid_without_lease: None,
+            version: 0,
         }
     }
 
     pub fn new(spec: &SecretSpec, lease: Lease) -> Self {
-        let Lease { fields: ParsedFields { fields, unusable }, terms, hold, read_id } = lease;
+        let Lease { fields: ParsedFields { fields, unusable }, terms, hold, read_id, valid_without_lease } =
+            lease;
         Self {
             fields,
             public: spec.public.iter().cloned().collect(),
-            origin: spec.origin.described(),
+            origin: spec.origin.description(),
             unusable,
             lease_state: Mutex::new(LeaseState { period: ValidityPeriod::of(&terms), hold }),
             read_id,
-            generation: 0,
+            valid_without_lease,
+            version: 0,
         }
     }
 
@@ -88,19 +94,19 @@ impl Material {
 
     /// When these values expire: by their own terms, or with the token that they depend on.
     pub fn expires(&self) -> Option<Instant> {
-        let (own, hold) = {
+        let (own_expiry, hold) = {
             let state = self.lease_state();
             (state.period.expires, Arc::clone(&state.hold))
         };
-        [own, hold.ends()].into_iter().flatten().min()
+        [own_expiry, hold.ends()].into_iter().flatten().min()
     }
 
     pub fn hold(&self) -> Arc<dyn Hold> {
         Arc::clone(&self.lease_state().hold)
     }
 
-    /// Makes these values valid for as long as equal ones that were read later.
-    pub fn take_validity_from(&self, newer: Self) {
+    /// Makes these values valid for as long as equal values that were read later.
+    pub fn adopt_validity_of(&self, newer: Self) {
         *self.lease_state() = newer.lease_state.into_inner().unwrap_or_else(PoisonError::into_inner);
     }
 
@@ -114,6 +120,7 @@ impl Material {
         self.lease_state().period.expires = Some(Instant::now());
     }
 
+    /// Whether the values have not expired.
     pub fn is_live(&self) -> bool {
         self.expires().is_none_or(|end| end > Instant::now())
     }
@@ -129,8 +136,8 @@ impl Material {
         self.is_fresh() && self.hold().validity() == Validity::Current
     }
 
-    /// Whether the values may be used while nothing newer is available. Giving up the token ends its leases; values without
-    /// a lease stay valid.
+    /// Whether the values may be used while nothing newer is available. Leases end when their token is withdrawn; values
+    /// without a lease stay valid.
     pub fn is_usable(&self) -> bool {
         self.is_live() && (!self.has_lease() || self.hold().validity() != Validity::Gone)
     }
@@ -139,6 +146,17 @@ impl Material {
         self.read_id.as_ref().is_some_and(|read| read.hash.is_some())
     }
 
+    /// Until when copies of the values are valid after the session. `None` if they end with it, or have expired.
+    pub fn outlives_session(&self) -> Option<ValidUntil> {
+        let until = match (self.has_lease(), self.valid_without_lease) {
+            (true, None) => return None,
+            (true, Some(end)) => ValidUntil::Time(end),
+            (false, _) => self.expires().map_or(ValidUntil::Unknown, ValidUntil::Time),
+        };
+        until.time().is_none_or(|end| end > Instant::now()).then_some(until)
+    }
+
+    /// When the values end, for the scrubbers.
     pub fn value_end(&self) -> ValueEnd {
         if self.has_lease() {
             return ValueEnd::WithOwner(Arc::downgrade(&(self.hold() as Arc<dyn Any + Send + Sync>)));
@@ -157,7 +175,10 @@ impl Material {
 
 impl ValidityPeriod {
     fn of(terms: &Terms) -> Self {
-        Self { expires: terms.life.map(|life| terms.asked_at + life), refresh: terms.read_again_at() }
+        Self {
+            expires: terms.lifetime.map(|lifetime| terms.requested_at + lifetime),
+            refresh: terms.read_again_at(),
+        }
     }
 }
 

@@ -20,11 +20,11 @@ pub(super) fn needles<'a>(
     secret: &Name,
     fields: impl Iterator<Item = (&'a String, &'a Secret)>,
 ) -> Vec<Needle> {
-    let named = |(field, value): (&String, &Secret)| Needle {
+    let to_needle = |(field, value): (&String, &Secret)| Needle {
         label: format!("{secret}.{field}").into(),
         value: Zeroizing::new(value.expose().to_vec()),
     };
-    fields.map(named).collect()
+    fields.map(to_needle).collect()
 }
 
 /// Whether these are the same values. The comparison need not take constant time: neither side is chosen by an attacker.

@@ -2,7 +2,7 @@
 //! whether or not a caller needs it.
 //!
 //! What must stay true: a task reads under the same lock as callers, and does not repeat a read that a caller has just made;
-//! it ends when its source cancels [`Source::renewal_stop`] (for Vault: with the session's last link); it holds the
+//! it makes no credential that no server could take ([`SecretUse::KeepsFirstValue`](super::uses::SecretUse)); it ends when its source cancels [`Source::renewal_stop`] (for Vault: with the session's last link); it holds the
 //! store weakly, so it keeps no session alive.
 
 use std::sync::{Arc, PoisonError, Weak};
@@ -15,7 +15,7 @@ use tokio_util::task::TaskTracker;
 
 use super::renewal::{Failure, Renewable, RenewalEvent, RenewalSchedule, Terms, run_renewal};
 use super::source::{Requester, Source, Validity};
-use super::store::{ReadRequest, RenewalStatus, RenewalTask, SecretEntry, Store};
+use super::store::{ReadRequest, Reading, RenewalStatus, RenewalTask, SecretEntry, Store};
 
 /// Passes the terms of a caller's read on to the secret's task; starts the task if none is running.
 pub(super) fn start_or_update(
@@ -50,7 +50,7 @@ pub(super) fn start_or_update(
 struct RenewedSecret {
     store: Weak<Store>,
     secret: Name,
-    /// The terms of what callers read.
+    /// The terms of the values that callers have read.
     terms: watch::Receiver<Terms>,
     /// [`Hold::changes`](super::source::Hold::changes) of the lease.
     changes: watch::Receiver<u64>,
@@ -68,6 +68,9 @@ impl Renewable for RenewedSecret {
         }
         let task = entry.renewal_task.as_ref().ok_or_else(session_ended)?;
         let request = task.request.clone();
+        if request.spec.origin.makes_credentials() && !store.uses.wants_new_value(&self.secret) {
+            return Err(Failure::Unwanted);
+        }
         let source = store.source(&request.spec).map_err(|_| session_ended())?;
         let is_usable = entry.material.as_ref().is_some_and(|held| held.is_usable());
         let recent = entry.failure.as_ref().filter(|failure| failure.next_attempt > Instant::now());
@@ -126,7 +129,7 @@ impl Renewable for RenewedSecret {
 
     async fn event(&mut self) -> RenewalEvent {
         loop {
-            if let Some(event) = self.superseded() {
+            if let Some(event) = self.superseded_event() {
                 return event;
             }
             tokio::select! {
@@ -148,7 +151,11 @@ impl Renewable for RenewedSecret {
             origin: origin.unwrap_or_default(),
             renewals: schedule.renewals,
             last_error: schedule.last_error.clone(),
-            next: schedule.plan().map(|plan| plan.at),
+            next: schedule.plan().map(|plan| plan.at).filter(|_| !schedule.is_reading_suspended),
+            reading: match schedule.is_reading_suspended {
+                true => Reading::Suspended,
+                false => Reading::Again,
+            },
         };
         store
             .renewal_statuses
@@ -159,8 +166,8 @@ impl Renewable for RenewedSecret {
 }
 
 impl RenewedSecret {
-    /// Reports each change at most once.
-    fn superseded(&mut self) -> Option<RenewalEvent> {
+    /// The event that a new login superseded the lease's token. Each change is returned at most once.
+    fn superseded_event(&mut self) -> Option<RenewalEvent> {
         let change = *self.changes.borrow_and_update();
         if change == self.handled {
             return None;

@@ -21,9 +21,9 @@ const PAUSES_UNTIL_RESET: u32 = 4;
 /// The result of a request for other values than those that a server refused.
 #[derive(Debug)]
 pub enum Reread {
-    /// The newest values: read now, or after the refused ones.
+    /// The newest values: read now, or already read after the refused ones.
     Read(Arc<Material>),
-    /// The secret was read for this reason a moment ago; `next` is when it may be read again.
+    /// The secret was read for this reason shortly before; `next` is when it may be read again.
     TooSoon { next: Instant },
 }
 
@@ -42,7 +42,7 @@ impl Default for RereadBackoff {
 }
 
 impl RereadBackoff {
-    /// Starts the next pause, or says when the current one ends.
+    /// Starts the next pause; fails with the end of the current pause if that is not over.
     pub fn try_begin(&mut self) -> Result<(), Instant> {
         let now = Instant::now();
         match self.last {

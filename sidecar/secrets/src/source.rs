@@ -3,9 +3,9 @@
 //! A [`Source`] reads a secret and returns a [`Lease`]: the fields, how long they are valid, and a [`Hold`] on whatever
 //! the source keeps for them.
 //!
-//! What must stay true: a source passes values to [`SourceRequest::learn`] before it returns the fields; dropping the
-//! last `Arc` of a hold gives the lease back; a failure contains no text from the source, except in `detail`, which
-//! goes to the log and to operators only.
+//! What must stay true: a source passes its tokens and lease ids to [`SourceRequest::add_to_scrubbers`] before it returns
+//! the fields, which the store adds; dropping the last `Arc` of a hold revokes the lease; a failure contains no text from the source, except in `detail`,
+//! which goes to the log and to operators only.
 
 use std::any::Any;
 use std::sync::{Arc, Weak};
@@ -23,8 +23,8 @@ use super::renewal::{Failure, Terms};
 use super::spec::{SecretSpec, SourceLimits};
 use cofferdam_scrub::Needle;
 
-/// Takes values that must be scrubbed, before they are used.
-pub type Learn<'a> = dyn Fn(&[Needle], ValueEnd) + Send + Sync + 'a;
+/// Adds values to the scrubbers, before they are used.
+pub type AddToScrubbers<'a> = dyn Fn(&[Needle], ValueEnd) + Send + Sync + 'a;
 
 /// Where secrets come from.
 pub trait Source: Send + Sync {
@@ -44,29 +44,32 @@ pub struct SourceRequest<'a> {
     pub spec: &'a SecretSpec,
     pub limits: SourceLimits,
     pub requester: Requester,
-    pub learn: &'a Learn<'a>,
+    pub add_to_scrubbers: &'a AddToScrubbers<'a>,
 }
 
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Requester {
-    /// A server's start or request waits for it; the next caller may ask at any time.
+    /// A server's start or request waits for the secret; the next caller may come at any time.
     Caller,
     /// The task that renews the secret, which has a backoff of its own.
     RenewalTask,
 }
 
-/// What a source returned.
+/// A secret that a source returned, leased or not.
 pub struct Lease {
     pub fields: ParsedFields,
     pub terms: Terms,
     pub hold: Arc<dyn Hold>,
     /// Identifies this read in the audit; `None` outside of Vault.
     pub read_id: Option<Arc<ReadId>>,
+    /// Until when a certificate or web token among the fields is valid although its lease is revoked: other systems
+    /// check its signature and do not ask the source. `None` without a lease, or where revocation ends everything.
+    pub valid_without_lease: Option<Instant>,
 }
 
 /// What a source keeps for fields that it returned, such as a lease in Vault.
 pub trait Hold: Any + Send + Sync {
-    /// When the thing that the fields depend on ends, such as a token. `None` if only their own terms count.
+    /// When the token ends that the fields depend on. `None` if only their own terms apply.
     fn ends(&self) -> Option<Instant>;
 
     fn validity(&self) -> Validity;
@@ -89,11 +92,11 @@ pub enum Validity {
     Superseded {
         ends_at: Option<Instant>,
     },
-    /// The token that they depend on was given up.
+    /// The token that they depend on was withdrawn.
     Gone,
 }
 
-/// Identifies one read of a secret, in our audit and in Vault's.
+/// Identifies one read of a secret, in the sidecar's audit and in Vault's.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct ReadId {
     /// A hash of the lease id; `None` without a lease.
@@ -106,9 +109,9 @@ pub struct ReadId {
 pub enum ValueEnd {
     /// No end is known.
     Unknown,
-    /// No end is known, and there may be many: versions of a key-value secret.
+    /// No end is known, and there may be many such values: versions of a key-value secret.
     KeyValue,
-    /// Revoked when the last handle of its token or lease is dropped.
+    /// Ends when the last handle of its token or lease is dropped, which revokes it.
     WithOwner(Weak<dyn Any + Send + Sync>),
     /// Expires at this time.
     At(Instant),

@@ -57,7 +57,7 @@ pub enum VaultOrigin {
     /// A static secret in a KV engine, version 1 or 2.
     Kv {
         path: VaultPath,
-        /// How often Vault is asked for a newer version.
+        /// How often the secret is read again, for a newer version.
         refresh: Duration,
     },
 }
@@ -85,7 +85,7 @@ impl Origin {
     }
 
     /// The origin as errors and `sessions` name it. Never the arguments of a command: they may hold credentials.
-    pub fn described(&self) -> String {
+    pub fn description(&self) -> String {
         match self {
             Self::Env(name) => format!("the environment variable `{name}`"),
             Self::Exec { command, .. } => {
@@ -99,6 +99,14 @@ impl Origin {
     /// Whether the values may change during a session.
     pub fn may_change(&self) -> bool {
         self.is_in_vault() || matches!(self, Self::Exec { format: ExecFormat::Expiring, .. })
+    }
+
+    /// Whether each read makes another credential, such as a database user or a certificate.
+    pub fn makes_credentials(&self) -> bool {
+        matches!(
+            self,
+            Self::Vault(VaultOrigin::Generated { .. }) | Self::Exec { format: ExecFormat::Expiring, .. }
+        )
     }
 }
 

@@ -1,7 +1,8 @@
-//! What a session holds: the newest values of each secret, why a read failed, and which values its scrubber looks for.
+//! What a session holds: the newest values of each secret, why a read failed, and which values its scrubber searches for.
 //!
-//! What must stay true: a value is in the scrubbers before it can be used; the holder of older values can tell by their
-//! generation that newer ones exist; a source's failure is remembered until its next attempt is due.
+//! What must stay true: a value is in the scrubbers before it can be used; each change
+//! increments the version of the values, so that the holder of older values can detect it; a source's failure is recorded
+//! until its next attempt is due.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex as StdMutex, PoisonError};
@@ -13,13 +14,15 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::error::{SecretError, SecretProblem, SourceFailure};
-use super::known::{KnownValues, Learned, ScrubberUpdate};
+use super::known::{KnownValues, ScrubberChanges, ScrubberUpdate};
 use super::local::LocalSource;
 use super::material::Material;
+use super::outliving::EarlierValues;
 use super::renewal::Terms;
 use super::reread::RereadBackoff;
 use super::source::{Requester, Source, SourceRequest, ValueEnd};
 use super::spec::{SecretSpec, SourceLimits};
+use super::uses::SecretUses;
 use cofferdam_scrub::shared::SharedValues;
 use cofferdam_scrub::{Entropy, IsOwn, Naming, Needle, OwnNames, Scrubber, ValueId};
 
@@ -33,10 +36,13 @@ pub(super) struct Store {
     newest: ArcSwap<BTreeMap<Name, Arc<Material>>>,
     /// Counts how often a secret got new values.
     changes: watch::Sender<u64>,
-    /// Only of secrets that may change.
+    /// Of secrets that may change: those with a renewal task, and those whose last read failed.
     pub(super) renewal_statuses: StdMutex<BTreeMap<Name, RenewalStatus>>,
     /// The labels of the values that the session knows.
     labels: ArcSwap<HashMap<ValueId, Arc<str>>>,
+    /// Earlier values that the source cannot revoke.
+    pub(super) earlier: StdMutex<BTreeMap<Name, EarlierValues>>,
+    pub(super) uses: Arc<SecretUses>,
     pub(super) known: StdMutex<KnownValues>,
     log: Arc<SharedValues>,
 }
@@ -60,7 +66,7 @@ pub(super) struct ReadRequest {
     pub(super) requester: Requester,
 }
 
-/// Handle to the task that renews a secret.
+/// A handle to the task that renews a secret.
 pub(super) struct RenewalTask {
     pub(super) request: ReadRequest,
     /// Passes the terms of values that a caller has read to the task.
@@ -69,13 +75,23 @@ pub(super) struct RenewalTask {
     pub(super) stop: CancellationToken,
 }
 
-/// What the renewal task last reported, for [`SecretStatus`](super::credentials::SecretStatus).
+/// Whether a secret is read again when its values end.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub enum Reading {
+    #[default]
+    Again,
+    /// Every server that uses the secret keeps its first value, so that a new one would have no user.
+    Suspended,
+}
+
+/// The state of a secret's renewal and the error of its last read, for [`SecretStatus`](super::credentials::SecretStatus).
 #[derive(Clone, Debug, Default)]
 pub(super) struct RenewalStatus {
     pub(super) origin: String,
     pub(super) renewals: u64,
     pub(super) last_error: Option<String>,
     pub(super) next: Option<Instant>,
+    pub(super) reading: Reading,
 }
 
 impl Store {
@@ -88,12 +104,14 @@ impl Store {
             changes: watch::Sender::default(),
             renewal_statuses: StdMutex::default(),
             labels: ArcSwap::default(),
+            earlier: StdMutex::default(),
+            uses: Arc::default(),
             known: StdMutex::default(),
             log,
         }
     }
 
-    /// Reads the secret, even if current values are held, and remembers the values or the failure in `entry`.
+    /// Reads the secret, even if current values are held, and stores the values or the failure in `entry`.
     pub(super) async fn read_from(
         &self,
         source: &dyn Source,
@@ -101,9 +119,16 @@ impl Store {
         request: &ReadRequest,
     ) -> Result<(Arc<Material>, Terms), SecretError> {
         entry.failure = None;
-        let learn = |needles: &[Needle], end: ValueEnd| self.learn(needles, end);
+        let add_to_scrubbers = |needles: &[Needle], end: ValueEnd| self.add_to_scrubbers(needles, end);
         let ReadRequest { spec, limits, requester } = request;
-        match source.read(SourceRequest { spec, limits: *limits, requester: *requester, learn: &learn }).await
+        match source
+            .read(SourceRequest {
+                spec,
+                limits: *limits,
+                requester: *requester,
+                add_to_scrubbers: &add_to_scrubbers,
+            })
+            .await
         {
             Ok(lease) => {
                 let terms = lease.terms;
@@ -112,7 +137,7 @@ impl Store {
             Err(cause) => {
                 let error = SecretError::new(spec, cause);
                 if let Some(failure) = error.failure() {
-                    // `detail` may quote the source: it is logged here and nowhere else.
+                    // `detail` may quote the source: it goes to the log and to `sessions` only, never to a sandbox.
                     tracing::warn!(secret = %error.secret, why = failure.detail, "reading a secret failed");
                     entry.failure = Some(failure.clone());
                 }
@@ -139,21 +164,24 @@ impl Store {
         self.changes.subscribe()
     }
 
-    /// Makes these the newest values of the secret, after the scrubbers have learned them.
+    /// Makes these the newest values of the secret, after they were added to the scrubbers.
     pub(super) fn set_newest(
         &self,
         entry: &mut SecretEntry,
         name: &Name,
         mut material: Material,
     ) -> Arc<Material> {
-        self.learn(&material.needles(name), material.value_end());
+        self.add_to_scrubbers(&material.needles(name), material.value_end());
         if let Some(before) = entry.material.as_ref().filter(|before| material.is_equivalent_to(before)) {
             let before = Arc::clone(before);
-            before.take_validity_from(material);
+            before.adopt_validity_of(material);
             return before;
         }
+        if let Some(before) = &entry.material {
+            self.remember_earlier(name, before);
+        }
         let is_change = entry.material.is_some();
-        material.generation = entry.material.as_ref().map_or(1, |before| before.generation + 1);
+        material.version = entry.material.as_ref().map_or(1, |before| before.version + 1);
         let material = Arc::new(material);
         entry.material = Some(Arc::clone(&material));
         self.newest.rcu(|newest| {
@@ -167,9 +195,18 @@ impl Store {
         material
     }
 
-    fn learn(&self, needles: &[Needle], end: ValueEnd) {
+    /// Remembers values that are replaced, if they outlive the session.
+    fn remember_earlier(&self, name: &Name, before: &Material) {
+        if let Some(until) = before.outlives_session() {
+            let mut earlier = self.earlier.lock().unwrap_or_else(PoisonError::into_inner);
+            earlier.entry(name.clone()).or_default().add(until, Instant::now());
+        }
+    }
+
+    fn add_to_scrubbers(&self, needles: &[Needle], end: ValueEnd) {
         let mut known = self.known.lock().expect("no holder of this lock panics");
-        let Learned { scrubber, added_to_log, removed_from_log } = known.learn(needles, end, Instant::now());
+        let ScrubberChanges { scrubber, added_to_log, removed_from_log } =
+            known.add(needles, end, Instant::now());
         self.log.learn(&added_to_log);
         for needle in added_to_log.iter().filter(|needle| Entropy::of(&needle.value) == Entropy::Low) {
             tracing::warn!(

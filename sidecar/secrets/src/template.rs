@@ -86,7 +86,7 @@ impl FromStr for Template {
     type Err = InvalidTemplate;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        let at = |rest: &str| text[..text.len() - rest.len()].chars().count() + 1;
+        let position_of = |rest: &str| text[..text.len() - rest.len()].chars().count() + 1;
         let mut parts = Vec::new();
         let mut literal = String::new();
         let mut rest = text;
@@ -99,14 +99,14 @@ impl FromStr for Template {
                 continue;
             }
             let Some(inside) = rest.strip_prefix('{') else {
-                return Err(InvalidTemplate::Unopened { at: at(rest) });
+                return Err(InvalidTemplate::Unopened { at: position_of(rest) });
             };
             let Some((placeholder, behind)) = inside.split_once('}') else {
-                return Err(InvalidTemplate::Unclosed { at: at(rest) });
+                return Err(InvalidTemplate::Unclosed { at: position_of(rest) });
             };
             // Another opening brace before the closing one: the first is the one that is not closed.
             if placeholder.contains('{') {
-                return Err(InvalidTemplate::Unclosed { at: at(rest) });
+                return Err(InvalidTemplate::Unclosed { at: position_of(rest) });
             }
             if !literal.is_empty() {
                 parts.push(TemplatePart::Literal(std::mem::take(&mut literal)));
@@ -148,10 +148,11 @@ impl FromStr for TemplatePart {
     }
 }
 
-/// Field names are JSON keys of other systems: less strict than our names, but visible and without template syntax.
+/// Field names are JSON keys of other systems: less strict than the names of the configuration, but visible and without
+/// template syntax.
 pub fn is_field_name(text: &str) -> bool {
-    let inner = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.');
-    (1..=128).contains(&text.len()) && text.bytes().all(inner)
+    let is_allowed = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.');
+    (1..=128).contains(&text.len()) && text.bytes().all(is_allowed)
 }
 
 #[cfg(test)]
@@ -169,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn placeholders_and_literals() {
+    fn placeholders_and_literals_are_parsed() {
         let cases: &[(&str, &[TemplatePart])] = &[
             ("", &[]),
             ("plain", &[literal("plain")]),
@@ -207,7 +208,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn doubled_braces_are_a_way_to_write_any_text(text in "[{}a.:é]{0,20}") {
+        fn any_text_can_be_written_with_doubled_braces(text in "[{}a.:é]{0,20}") {
             let template: Template = text.replace('{', "{{").replace('}', "}}").parse().unwrap();
             prop_assert_eq!(template.literals().collect::<String>(), text);
         }

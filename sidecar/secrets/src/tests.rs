@@ -1,4 +1,4 @@
-//! Parsing of fields. Sources that are files, variables and commands are tested in `sidecar/tests/secret.rs`.
+//! Tests of the parsing of fields. Sources that are files, variables and commands are tested in `sidecar/tests/secret.rs`.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -18,7 +18,7 @@ fn parse_with(
     let public = public.iter().map(ToString::to_string).collect();
     let fields = fields::parse(content.as_bytes(), &public, short)?;
     let name = "s".parse().unwrap();
-    let material = Material::of(fields);
+    let material = Material::without_lease(fields);
     let plain = material.needles(&name).into_iter().map(|needle| {
         let field = needle.label.strip_prefix("s.").unwrap().to_owned();
         (field, String::from_utf8(needle.value.to_vec()).unwrap())
@@ -63,7 +63,7 @@ fn empty_and_nested_values_are_refused() {
     }
     assert_eq!(
         parse(r#"{"a": "long enough", "\u0061": "another one"}"#),
-        Err(FieldError::Twice { field: field() })
+        Err(FieldError::Repeated { field: field() })
     );
     let empty = parse_with(r#"{"a": ""}"#, &["a"], ShortValues::Allow);
     assert_eq!(empty, Err(FieldError::EmptyField { field: field() }));
@@ -72,7 +72,7 @@ fn empty_and_nested_values_are_refused() {
 #[test]
 fn short_values_need_permission() {
     let content = r#"{"user": "bob", "password": "long enough"}"#;
-    assert_eq!(parse(content), Err(FieldError::Short { field: "user".into(), length: 3 }));
+    assert_eq!(parse(content), Err(FieldError::TooShort { field: "user".into(), length: 3 }));
     assert!(parse_with(content, &["user"], ShortValues::Refuse).is_ok());
     assert!(parse_with(content, &[], ShortValues::Allow).is_ok());
     assert!(parse("1234567").is_err());
@@ -83,7 +83,7 @@ fn short_values_need_permission() {
 fn a_secret_is_not_printed() {
     let secret = Secret::new(Zeroizing::new(b"hunter2hunter2".to_vec()));
     assert_eq!(format!("{secret:?}"), "Secret(…)");
-    let material = Material::of(BTreeMap::from([("f".into(), secret)]));
+    let material = Material::without_lease(BTreeMap::from([("f".into(), secret)]));
     assert!(!format!("{material:?}").contains("hunter2"));
 }
 
@@ -92,7 +92,7 @@ fn public_fields_are_not_scrubbed() {
     let secret = |value: &str| Secret::new(Zeroizing::new(value.into()));
     let fields =
         BTreeMap::from([("user".into(), secret("bob")), ("password".into(), secret("hunter2hunter2"))]);
-    let mut material = Material::of(fields);
+    let mut material = Material::without_lease(fields);
     material.public = BTreeSet::from(["user".into()]);
     let needles = material.needles(&"warehouse".parse().unwrap());
     assert_eq!(needles.len(), 1);

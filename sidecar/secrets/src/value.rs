@@ -4,8 +4,8 @@ use std::fmt;
 
 use zeroize::Zeroizing;
 
-/// Shorter values also occur by chance: scrubbing them would destroy other text.
-pub const MIN_VALUE: usize = 8;
+/// Shorter values occur in other text by chance: scrubbing them would destroy that text.
+pub const MIN_VALUE_BYTES: usize = 8;
 
 /// One secret value.
 pub struct Secret(Zeroizing<Vec<u8>>);
@@ -23,7 +23,7 @@ impl Secret {
         self.0.is_empty()
     }
 
-    /// For the module [`opened`](super::opened) only; `.clippy.toml` bans other uses.
+    /// The bytes of the value. Only the module [`opened`](super::opened) may call this; `.clippy.toml` bans other uses.
     pub fn expose(&self) -> &[u8] {
         &self.0
     }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use bytes::BytesMut;
-use cofferdam_secrets::Reads;
+use cofferdam_secrets::SecretReads;
 use relay_proto::code::Code;
 use relay_proto::envelope::IdValue;
 
@@ -55,7 +55,10 @@ pub enum Event {
     /// The start failed: no request that waited for it ran.
     NotStarted {
         code: Code,
+        /// What the sandbox is told.
         why: String,
+        /// The same for the log, with paths, programs and variables of the host.
+        detail: String,
     },
     /// A message was too large to relay and was discarded; `id` is its id, if it is a response and one id was found.
     Oversize {
@@ -68,7 +71,7 @@ pub enum Event {
     /// A request was sent with secrets from these Vault reads, which the recorded decision on it does not name.
     SentWith {
         id: IdValue,
-        reads: Arc<Reads>,
+        reads: Arc<SecretReads>,
     },
     /// An HTTP server has lost the MCP session: call [`ServerSet::open`](crate::ServerSet::open).
     SessionLost,

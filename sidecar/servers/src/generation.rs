@@ -17,7 +17,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use cofferdam_process::Ended;
-use cofferdam_secrets::Reads;
+use cofferdam_secrets::SecretReads;
 use relay_proto::code::Code;
 use relay_proto::envelope::IdValue;
 use relay_proto::replay::{Replay, ReplayMessage};
@@ -25,12 +25,11 @@ use tokio::time::{Instant, timeout, timeout_at};
 
 use crate::event::{Event, ProcessId, Role};
 use crate::launcher::Launcher;
-use crate::leaving::{EndPolicy, Leaving, StartFuture};
 use crate::outbound::{Outbound, Outgoing};
 use crate::spec::ServerSpec;
 use crate::start_error::StartError;
+use crate::terminating::{EndPolicy, StartFuture, Terminating};
 use crate::tool_fingerprint::{Fingerprinting, ToolFingerprint};
-use crate::upstream::stdio::StdioEvent;
 use crate::upstream::{NotificationBudget, StdioProcess, Upstream};
 
 pub(crate) struct Generation {
@@ -74,7 +73,7 @@ enum Phase {
     },
     Serving {
         upstream: Upstream,
-        /// A process that has sent nothing by then is ended.
+        /// A process that has answered no request by then is ended.
         first_reply_by: Option<Instant>,
     },
     Standby {
@@ -124,7 +123,7 @@ pub(crate) enum Delivery {
     Refused { code: Code, why: String },
     Sent {
         /// The Vault reads behind the process's secrets that the recorded decision on the message does not name.
-        other_reads: Option<Arc<Reads>>,
+        reads_after_decision: Option<Arc<SecretReads>>,
     },
 }
 
@@ -142,10 +141,10 @@ const DOES_NOT_READ: &str = "the server does not read what it is sent";
 impl Generation {
     /// Starts a process once the earlier ones of the slot are dead: until then they may use files of the server, and
     /// they hold permits of the grant.
-    pub(crate) fn start(launcher: Launcher, leaving: Leaving) -> Self {
+    pub(crate) fn start(launcher: Launcher, terminating: Terminating) -> Self {
         let (spec, policy) = (Arc::clone(launcher.server()), launcher.end_policy());
         let start = Box::pin(async move {
-            leaving.wait_until_dead().await;
+            terminating.wait_until_dead().await;
             launcher.start().await
         });
         Self::starting(start, Goal::Serve, spec, policy)
@@ -189,7 +188,10 @@ impl Generation {
                 (upstream, Some(*deadline))
             }
             Phase::Draining { upstream, until } => (upstream, Some(*until)),
-            Phase::Serving { upstream, first_reply_by } => (upstream, *first_reply_by),
+            Phase::Serving { upstream, first_reply_by } => {
+                first_reply_by.take_if(|_| !upstream.is_unanswered_process());
+                (upstream, *first_reply_by)
+            }
             Phase::Standby { upstream, .. } => (upstream, None),
         };
         match deadline {
@@ -220,18 +222,14 @@ impl Generation {
 
     /// A message that has already arrived.
     pub(crate) fn buffered(&mut self) -> Option<Event> {
-        match self.process_mut()?.pipes.buffered()? {
-            StdioEvent::Line(line) => Some(Event::Message(line)),
-            StdioEvent::Oversize { id } => Some(Event::Oversize { id }),
-            StdioEvent::Closed | StdioEvent::Unsent { .. } => None,
-        }
+        self.process_mut()?.buffered()
     }
 
     /// Sends a message to a process that serves or drains. A successor that has answered the replayed handshake gets
     /// only notifications and responses; a request to it is dropped. In earlier phases the message is returned as
     /// [`Delivery::NotReady`].
     pub(crate) fn send(&mut self, message: Outgoing<'_>) -> Delivery {
-        let sent = Delivery::Sent { other_reads: None };
+        let sent = Delivery::Sent { reads_after_decision: None };
         match &mut self.phase {
             Phase::Serving { upstream, .. } | Phase::Draining { upstream, .. } if message.is_request() => {
                 if upstream.refuses_requests() {
@@ -240,7 +238,7 @@ impl Generation {
                 if let (Upstream::Stdio(process), Outgoing::Request { bytes, .. }) =
                     (&mut *upstream, &message)
                 {
-                    // A request that was not parked was decided with this process's secrets: no other reads.
+                    // A request that is sent as it was received was decided with this process's secrets: no other reads.
                     process.send(bytes);
                     return sent;
                 }
@@ -248,9 +246,9 @@ impl Generation {
                 if !upstream.is_ready_for(&message) {
                     return Delivery::NotReady(message);
                 }
-                let other_reads = upstream.other_reads(&message);
+                let reads_after_decision = upstream.reads_after_decision(&message);
                 upstream.send(message);
-                Delivery::Sent { other_reads }
+                Delivery::Sent { reads_after_decision }
             }
             Phase::Serving { upstream, .. } | Phase::Draining { upstream, .. } => {
                 let message = message.into_owned();
@@ -298,7 +296,7 @@ impl Generation {
         self.budget = NotificationBudget::default();
         self.phase = match std::mem::replace(&mut self.phase, Phase::Ended) {
             Phase::ListingTools { mut upstream, .. } | Phase::Standby { mut upstream, .. } => {
-                let mut messages = replay.preferences();
+                let mut messages = replay.settings();
                 if check == CheckTools::Yes {
                     messages.extend(replay.list_tools_to_compare().map(ReplayMessage::Request));
                 }
@@ -311,7 +309,7 @@ impl Generation {
 
     /// Lets it finish its calls and gives it no new ones. None where it cannot have any calls: it is then ended in the
     /// background.
-    pub(crate) fn drain(mut self, leaving: &Leaving) -> Option<Self> {
+    pub(crate) fn drain(mut self, terminating: &Terminating) -> Option<Self> {
         let until = Instant::now() + self.end_policy.drain;
         match std::mem::replace(&mut self.phase, Phase::Ended) {
             Phase::Serving { upstream, .. } | Phase::Replaying { upstream, .. } => {
@@ -321,19 +319,19 @@ impl Generation {
             }
             phase => {
                 self.phase = phase;
-                self.end_in_background(leaving);
+                self.end_in_background(terminating);
                 None
             }
         }
     }
 
     /// Ends it in the background, whatever its phase.
-    pub(crate) fn end_in_background(mut self, leaving: &Leaving) {
+    pub(crate) fn end_in_background(mut self, terminating: &Terminating) {
         match std::mem::replace(&mut self.phase, Phase::Ended) {
-            Phase::Starting(start) => leaving.end_starting(start, self.end_policy),
+            Phase::Starting(start) => terminating.end_starting(start, self.end_policy),
             phase => {
                 if let Some(upstream) = phase.into_upstream() {
-                    leaving.end(upstream, self.end_policy);
+                    terminating.end(upstream, self.end_policy);
                 }
             }
         }

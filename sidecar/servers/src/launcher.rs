@@ -2,17 +2,17 @@
 
 use std::sync::Arc;
 
-use cofferdam_secrets::SecretSpecs;
 use cofferdam_secrets::credentials::Credentials;
+use cofferdam_secrets::{SecretSpecs, SecretUse};
 use relay_proto::name::Name;
 #[cfg(test)]
 use tokio_util::task::TaskTracker;
 
 use crate::grant_limits::GrantLimits;
-use crate::leaving::EndPolicy;
 use crate::server_secrets::ServerSecrets;
-use crate::spec::{Scope, ServerLimits, ServerSpec};
+use crate::spec::{Replace, Scope, ServerLimits, ServerSpec};
 use crate::start_error::StartError;
+use crate::terminating::EndPolicy;
 use crate::upstream::Upstream;
 #[cfg(any(test, feature = "scripted"))]
 use crate::upstream::scripted::Script;
@@ -105,6 +105,15 @@ impl Launcher {
         #[cfg(any(test, feature = "scripted"))]
         let may_change = |name| self.script.is_some() || may_change(name);
         self.server().kind.runs_processes() && self.secrets.names().into_iter().any(may_change)
+    }
+
+    /// Whether a process that it starts can take new values of each secret: in another process, or in rewritten files.
+    pub(crate) fn secret_uses(&self) -> Vec<(Name, SecretUse)> {
+        let secret_use = |name: &Name| match self.server().replace {
+            Replace::Never if !self.can_reload(std::slice::from_ref(name)) => SecretUse::KeepsFirstValue,
+            _ => SecretUse::TakesNewValues,
+        };
+        self.secrets.names().into_iter().map(|name| (name.clone(), secret_use(name))).collect()
     }
 
     pub(crate) fn end_policy(&self) -> EndPolicy {

@@ -11,7 +11,7 @@
 //! | `generation` | one process, from its start to its end |
 //! | [`grant_limits`] | how many processes and starts a grant may have |
 //! | `launcher` | all that a link needs to start its server at any time |
-//! | `leaving` | processes that are being ended and may not have exited yet |
+//! | `terminating` | processes that are being ended and may not have exited yet |
 //! | `outbound` | one message on its way to a server |
 //! | `processes` | the processes of a slot by their role |
 //! | `reload` | rewriting the credential files of a running process |
@@ -26,6 +26,7 @@
 //! | `tool_fingerprint` | whether two processes offer the same tools and capabilities |
 //! | `tool_list` | `tools/list` requests of the sidecar itself |
 //! | [`upstream`] | a started server as a stream of messages: stdio or HTTP; `upstream::start` makes one |
+//! | `working_directory` | the directories in which stdio servers start |
 
 #![forbid(unsafe_code)]
 
@@ -33,7 +34,6 @@ mod event;
 mod generation;
 pub mod grant_limits;
 mod launcher;
-mod leaving;
 mod outbound;
 mod processes;
 mod reload;
@@ -45,20 +45,23 @@ pub mod spec;
 mod start_backoff;
 mod start_error;
 mod stderr;
+mod terminating;
 #[cfg(test)]
 mod tests;
 mod tool_fingerprint;
 mod tool_list;
 pub mod upstream;
+mod working_directory;
 
 pub use event::{DID_NOT_RUN, Event, ProcessId, Role, SlotKey};
 pub use launcher::Launcher;
 pub use outbound::{Outbound, OutboundKind, Outgoing, QUEUE_BYTES, REFUSED_BYTES};
 pub use replacement::{Notice, ReplacementOutcome};
 pub use set::{Recipients, ScopeProcess, ServerSet, Target};
-pub use slot::{Opened, SendResult, WhenNotReady};
+pub use slot::{HandshakeStart, SendResult, WhenNotReady};
 pub use start_error::StartError;
 pub use tool_list::{NextPage, ToolList};
 #[cfg(any(test, feature = "scripted"))]
 pub use upstream::scripted;
 pub use upstream::start::HostResources;
+pub use working_directory::WorkingDirectories;

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use cofferdam_secrets::Reads;
+use cofferdam_secrets::SecretReads;
 use relay_proto::envelope::IdValue;
 use relay_proto::limits::{MAX_MESSAGE, MAX_WINDOW};
 
@@ -24,7 +24,7 @@ pub struct Outbound {
     pub scope: Option<Arc<Scope>>,
     /// The Vault reads that the recorded decision on the message names. If it is sent with secrets of other reads,
     /// those reads are reported.
-    pub decided_reads: Option<Arc<Reads>>,
+    pub decision_reads: Option<Arc<SecretReads>>,
 }
 
 #[derive(Clone, Debug, Eq, PartialEq)]
@@ -59,17 +59,17 @@ impl Outbound {
             bytes: bytes.into(),
             kind: OutboundKind::Request { id, method: method.into(), name },
             scope: None,
-            decided_reads: None,
+            decision_reads: None,
         }
     }
 
     pub fn notification(bytes: impl Into<Bytes>, method: &str) -> Self {
         let kind = OutboundKind::Notification { method: method.into() };
-        Self { bytes: bytes.into(), kind, scope: None, decided_reads: None }
+        Self { bytes: bytes.into(), kind, scope: None, decision_reads: None }
     }
 
     pub fn response(bytes: impl Into<Bytes>) -> Self {
-        Self { bytes: bytes.into(), kind: OutboundKind::Response, scope: None, decided_reads: None }
+        Self { bytes: bytes.into(), kind: OutboundKind::Response, scope: None, decision_reads: None }
     }
 
     /// The same, with the credentials of a scope.
@@ -78,8 +78,8 @@ impl Outbound {
     }
 
     /// The same, with the Vault reads that the recorded decision on it names.
-    pub fn with_decided_reads(self, decided_reads: Option<Arc<Reads>>) -> Self {
-        Self { decided_reads, ..self }
+    pub fn with_decision_reads(self, decision_reads: Option<Arc<SecretReads>>) -> Self {
+        Self { decision_reads, ..self }
     }
 
     /// The id that the response to this message will have.

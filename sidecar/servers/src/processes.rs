@@ -13,9 +13,9 @@ use tokio::time::{Instant, timeout_at};
 
 use crate::event::{ProcessId, Role};
 use crate::generation::Generation;
-use crate::leaving::Leaving;
 use crate::outbound::{Outbound, Outgoing};
 use crate::replacement::Notice;
+use crate::terminating::Terminating;
 use crate::upstream::Upstream;
 
 #[derive(Default)]
@@ -25,15 +25,15 @@ pub(crate) struct Processes {
     /// Oldest first.
     pub(crate) draining: Vec<Generation>,
     /// Processes that are being ended and may not have exited yet.
-    pub(crate) leaving: Leaving,
+    pub(crate) terminating: Terminating,
     /// Handed to the pipeline by the next [`Slot::advance_replacements`](crate::slot::Slot::advance_replacements).
     pub(crate) notices: Vec<Notice>,
 }
 
 /// More than one, because a call may last as long as the leases of several successors.
 pub(crate) const MAX_DRAINING: usize = 8;
-/// The time limit for ending all processes. With the goodbye message before it, a session ends within the promised five
-/// seconds.
+/// The time limit for ending all processes. With the goodbye message before it, a session ends within the five seconds
+/// that SPECIFICATION.md promises.
 pub(crate) const END_TIMEOUT: Duration = Duration::from_secs(4);
 
 impl Processes {
@@ -83,7 +83,7 @@ impl Processes {
         self.current.is_none()
             && self.successor.is_none()
             && self.draining.is_empty()
-            && self.leaving.are_all_dead()
+            && self.terminating.are_all_dead()
     }
 
     /// Puts `next` in the place of the current process, which gets no new calls.
@@ -91,15 +91,16 @@ impl Processes {
         let Some(old) = std::mem::replace(&mut self.current, next) else { return };
         let process = old.id;
         self.notices.push(Notice::HandedOver(process));
-        match old.drain(&self.leaving) {
+        match old.drain(&self.terminating) {
             Some(draining) => self.draining.push(draining),
             None => self.notices.push(Notice::Ended(process)),
         }
         if self.draining.len() > MAX_DRAINING {
             let process = self.draining[0].id;
             self.end_draining(process);
-            let why = "the server's process was replaced, and too many of its successors were replaced since"
-                .into();
+            let why = format!(
+                "the call was aborted: its server process was replaced, and more than {MAX_DRAINING} replaced processes were still finishing calls"
+            );
             self.notices.push(Notice::CutOff { process, why });
         }
     }
@@ -121,14 +122,14 @@ impl Processes {
 
     pub(crate) fn end_draining(&mut self, process: ProcessId) {
         if let Some(index) = self.draining.iter().position(|draining| draining.id == process) {
-            self.draining.remove(index).end_in_background(&self.leaving);
+            self.draining.remove(index).end_in_background(&self.terminating);
         }
     }
 
     pub(crate) fn end_successor(&mut self) {
         if let Some(successor) = self.successor.take() {
             self.notices.push(Notice::Ended(successor.id));
-            successor.end_in_background(&self.leaving);
+            successor.end_in_background(&self.terminating);
         }
     }
 
@@ -137,7 +138,7 @@ impl Processes {
         let deadline = Instant::now() + END_TIMEOUT;
         let processes = self.draining.into_iter().chain(self.successor).chain(self.current);
         let ends = processes.map(|process| process.end(grace, deadline));
-        let all = async { tokio::join!(join_all(ends), self.leaving.wait_until_dead()) };
+        let all = async { tokio::join!(join_all(ends), self.terminating.wait_until_dead()) };
         match timeout_at(deadline, all).await {
             Ok((ends, left)) if ends.iter().chain([&left]).all(|ended| *ended == Ended::All) => Ended::All,
             Ok(_) | Err(_) => Ended::NotYet,

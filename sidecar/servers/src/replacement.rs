@@ -9,8 +9,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use cofferdam_base::{Backoff, RateLimiter};
-use cofferdam_secrets::Secrets;
 use cofferdam_secrets::credentials::Credentials;
+use cofferdam_secrets::{RegisteredUses, Secrets};
 use relay_proto::name::Name;
 use tokio::sync::watch;
 use tokio::time::Instant;
@@ -23,6 +23,8 @@ use crate::tool_fingerprint::{Fingerprinting, ToolFingerprint, agreement};
 pub(crate) struct Replacement {
     pub(crate) credentials: Arc<Credentials>,
     pub(crate) mode: Replace,
+    /// Tells the session whether new values of the secrets have a user here.
+    uses: RegisteredUses,
     /// Completes when a secret of the session gets new values.
     change: Change,
     pub(crate) offered: Offered,
@@ -102,6 +104,7 @@ impl Replacement {
             Box::new(Self {
                 credentials: Arc::clone(credentials),
                 mode: launcher.server().replace,
+                uses: credentials.register_uses(launcher.secret_uses()),
                 change: next_change(credentials.changes()),
                 offered: Offered::default(),
                 attempts: Attempts {
@@ -117,9 +120,15 @@ impl Replacement {
 
     /// Resets the state when a process is started for a request: it gets the newest credentials.
     pub(crate) fn on_start(&mut self, launcher: &Launcher) {
-        self.mode = launcher.server().replace;
+        self.follow(launcher);
         self.offered.forget_tools();
         self.attempts.record_success();
+    }
+
+    /// Takes over the setting of `replace`, which a reload of the configuration may have changed.
+    pub(crate) fn follow(&mut self, launcher: &Launcher) {
+        self.mode = launcher.server().replace;
+        self.uses = self.credentials.register_uses(launcher.secret_uses());
     }
 
     /// Waits until a secret of the session gets new values. Cancel-safe.
@@ -132,7 +141,7 @@ impl Replacement {
         let newest = self.credentials.newest();
         let mut state = CredentialState { changed: Vec::new(), expires: None };
         for (name, own) in secrets {
-            let same = newest.get(name).filter(|newest| newest.generation == own.generation);
+            let same = newest.get(name).filter(|newest| newest.version == own.version);
             if newest.contains_key(name) && same.is_none() {
                 state.changed.push(name.clone());
             }

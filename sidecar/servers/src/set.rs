@@ -26,7 +26,7 @@ use crate::generation::Generation;
 use crate::launcher::Launcher;
 use crate::outbound::{Outbound, Outgoing};
 use crate::replacement::Notice;
-use crate::slot::{AdvanceContext, Opened, SendResult, Slot, SlotEvent, WhenNotReady};
+use crate::slot::{AdvanceContext, HandshakeStart, SendResult, Slot, SlotEvent, WhenNotReady};
 use crate::spec::{Scope, ServerSpec};
 
 /// Where a message goes.
@@ -147,10 +147,10 @@ impl ServerSet {
         method: &str,
     ) -> Vec<(SlotKey, Outbound)> {
         let mut not_ready = Vec::new();
-        if !Replay::concerns_siblings(method) {
+        if !Replay::is_sent_to_siblings(method) {
             return not_ready;
         }
-        let reaches_draining = Replay::concerns_predecessors(method);
+        let reaches_draining = Replay::is_sent_to_draining(method);
         for slot in &mut self.slots {
             let own = self.replay.next_id();
             let request = json::replace(message, id.span.clone(), own.to_string().as_bytes());
@@ -184,10 +184,10 @@ impl ServerSet {
 
     /// Opens the process or session after [`Event::Started`] or [`Event::SessionLost`]. `first` is the method of the
     /// first request that waits for the slot.
-    pub fn open(&mut self, slot: SlotKey, first: Option<&str>) -> Opened {
+    pub fn begin_handshake(&mut self, slot: SlotKey, first: Option<&str>) -> HandshakeStart {
         match self.slots.iter_mut().find(|other| other.key == slot) {
-            Some(slot) => slot.open(first, &mut self.replay),
-            None => Opened::Nothing,
+            Some(slot) => slot.begin_handshake(first, &mut self.replay),
+            None => HandshakeStart::NotNeeded,
         }
     }
 
@@ -216,7 +216,7 @@ impl ServerSet {
         message: &[u8],
         body: Option<Range<usize>>,
     ) {
-        let accepted = self.replay.answered(id, outcome, message, body.clone());
+        let accepted = self.replay.record_response(id, outcome, message, body.clone());
         if let Some(accepted) = accepted {
             self.slots[0].on_accepted(process, accepted, message, body);
         }
@@ -245,9 +245,16 @@ impl ServerSet {
         }
     }
 
-    /// The role of a process. One that is gone counts as draining: its last messages are still relayed.
-    pub fn role(&self, process: ProcessId) -> Role {
-        self.slots.iter().find_map(|slot| slot.processes.role(process)).unwrap_or(Role::Draining)
+    /// Keeps what a process printed that is not an MCP message: the explanation of its end names it. The excerpt is scrubbed.
+    pub fn keep_stray_output(&mut self, process: ProcessId, excerpt: String) {
+        if let Some(process) = self.find_mut(process).and_then(Generation::process_mut) {
+            process.keep_stray_output(excerpt);
+        }
+    }
+
+    /// The role of a process; none for one that is gone.
+    pub fn role(&self, process: ProcessId) -> Option<Role> {
+        self.slots.iter().find_map(|slot| slot.processes.role(process))
     }
 
     /// The secrets of the process that serves a scope, or of the server's own process.

@@ -2,12 +2,12 @@
 //! over from it, and those that finish their calls.
 //!
 //! ```text
-//!   successor ──takes over──▶ current ──hands over──▶ draining ──all answered, or timed out──▶ leaving
+//!   successor ──takes over──▶ current ──hands over──▶ draining ──all answered, or timed out──▶ terminating
 //! ```
 //!
 //! The first request starts the process; after a crash, the next request starts another one, but not before the backoff
-//! has passed and the old process is dead. A new process is first sent the handshake and settings of its predecessor,
-//! unless the harness itself begins with a handshake; so is an HTTP server that has lost its session.
+//! has passed and the old process is dead. A new process, or an HTTP server that has lost its session, is first sent the
+//! handshake and settings of its predecessor, unless the harness itself begins with a handshake.
 //!
 //! What must stay true: each request goes to one process, and only that process may answer it; a process that handed
 //! over gets no new call; a slot where nothing is being replaced costs nothing extra. [`Slot::wait`] may be dropped at
@@ -22,7 +22,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use cofferdam_secrets::Reads;
+use cofferdam_secrets::SecretReads;
 use futures_util::future::select_all;
 use relay_proto::code::Code;
 use relay_proto::replay::Replay;
@@ -51,14 +51,14 @@ pub(crate) struct Slot {
     backoff: StartBackoff,
     timer: Option<Pin<Box<Sleep>>>,
     /// [`Self::advance_replacements`] has something to do.
-    is_due: bool,
+    is_replacement_due: bool,
 }
 
 /// An event of a slot that has not been handled yet.
 pub(crate) enum SlotEvent {
     Current(Step),
     Draining(ProcessId, Event),
-    Due,
+    ReplacementDue,
     Successor(Step),
 }
 
@@ -82,18 +82,18 @@ pub enum SendResult {
     Refused { code: Code, why: String },
     Sent {
         on: ProcessId,
-        /// The Vault reads behind the process's secrets that the recorded decision on the message does not name.
-        other_reads: Option<Arc<Reads>>,
+        /// Vault reads that supplied the process's secrets, but are missing from the decision recorded for this message.
+        reads_after_decision: Option<Arc<SecretReads>>,
     },
 }
 
-/// The result of opening a process, or the session of an HTTP server.
+/// The result of [`Slot::begin_handshake`].
 #[derive(Debug)]
-pub enum Opened {
+pub enum HandshakeStart {
     /// The process is being ended: handle this like [`Event::Gone`] of the current process.
     Failed { process: ProcessId, code: Code, why: String },
-    /// There was nothing to open.
-    Nothing,
+    /// There is no process, or no handshake is to be replayed to it.
+    NotNeeded,
     /// The process serves: send the messages that wait for its slot.
     Ready,
     /// The handshake is being replayed; [`Event::Ready`] or [`Event::Gone`] follows.
@@ -113,7 +113,7 @@ impl Slot {
             replacement: None,
             backoff: StartBackoff::default(),
             timer: None,
-            is_due: false,
+            is_replacement_due: false,
         }
     }
 
@@ -145,33 +145,33 @@ impl Slot {
     }
 
     /// Replays the handshake, unless the first waiting request is itself one; `first` is the method of that request.
-    pub(crate) fn open(&mut self, first: Option<&str>, base: &mut Replay) -> Opened {
-        let Some(current) = &mut self.processes.current else { return Opened::Nothing };
+    pub(crate) fn begin_handshake(&mut self, first: Option<&str>, base: &mut Replay) -> HandshakeStart {
+        let Some(current) = &mut self.processes.current else { return HandshakeStart::NotNeeded };
         let process = current.id;
         if current.has_lost_its_session() {
             self.backoff.record_end(current.age());
             if self.backoff.wait().is_some() {
                 let (code, why) = (Code::ServerUnavailable, "the server keeps losing the MCP session".into());
                 self.end_current(code, Duration::ZERO, base);
-                return Opened::Failed { process, code, why };
+                return HandshakeStart::Failed { process, code, why };
             }
         }
         let replay = replay_of(&mut self.scope_replay, base);
         match current.open(replay, first) {
-            Progress::Ready => Opened::Ready,
+            Progress::Ready => HandshakeStart::Ready,
             Progress::Ended { code, why, lived } => {
                 self.end_current(code, lived, base);
-                Opened::Failed { process, code, why }
+                HandshakeStart::Failed { process, code, why }
             }
-            _ if current.is_opening() => Opened::Replaying(process),
-            _ => Opened::Nothing,
+            _ if current.is_opening() => HandshakeStart::Replaying(process),
+            _ => HandshakeStart::NotNeeded,
         }
     }
 
-    /// Waits until something happens to one of the processes. Cancel-safe.
+    /// Waits for the next event: of a process, a changed credential, the timer or a queued notice. Cancel-safe.
     pub(crate) async fn wait(&mut self) -> SlotEvent {
         if !self.processes.notices.is_empty() {
-            return SlotEvent::Due;
+            return SlotEvent::ReplacementDue;
         }
         let Self { processes, replacement, timer, .. } = self;
         let Processes { current, successor, draining, .. } = processes;
@@ -181,16 +181,16 @@ impl Slot {
             return tokio::select! {
                 biased;
                 step = step_of(current) => SlotEvent::Current(step),
-                () = replacement.changed() => SlotEvent::Due,
-                () = timer_expired(timer) => SlotEvent::Due,
+                () = replacement.changed() => SlotEvent::ReplacementDue,
+                () = timer_expired(timer) => SlotEvent::ReplacementDue,
             };
         }
         tokio::select! {
             step = step_of(current) => SlotEvent::Current(step),
             step = step_of(successor) => SlotEvent::Successor(step),
             (process, event) = next_of_draining(draining) => SlotEvent::Draining(process, event),
-            () = changed(replacement) => SlotEvent::Due,
-            () = timer_expired(timer) => SlotEvent::Due,
+            () = changed(replacement) => SlotEvent::ReplacementDue,
+            () = timer_expired(timer) => SlotEvent::ReplacementDue,
         }
     }
 
@@ -204,9 +204,9 @@ impl Slot {
                 }
                 Some((process, event))
             }
-            SlotEvent::Due => {
+            SlotEvent::ReplacementDue => {
                 self.timer = None;
-                Some(self.due())
+                Some(self.replacement_due())
             }
             SlotEvent::Successor(step) => self.on_successor(step, base),
         }
@@ -233,7 +233,7 @@ impl Slot {
         if self.replacement.is_some() {
             self.wake_at(Some(Instant::now() + RECHECK_DELAY));
         }
-        self.processes.current = Some(Generation::start(launcher, self.processes.leaving.clone()));
+        self.processes.current = Some(Generation::start(launcher, self.processes.terminating.clone()));
     }
 
     fn on_current(&mut self, step: Step, base: &mut Replay) -> Option<(ProcessId, Event)> {
@@ -246,11 +246,11 @@ impl Slot {
             Progress::Started => Event::Started,
             Progress::NotStarted(error) => {
                 self.processes.current = None;
-                if !error.is_rate_limited() {
+                if !error.source_has_backoff() {
                     self.backoff.record_end(Duration::ZERO);
                 }
                 self.promote_successor(base);
-                Event::NotStarted { code: error.code(), why: error.explain() }
+                Event::NotStarted { code: error.code(), why: error.for_sandbox(), detail: error.explain() }
             }
             Progress::Ended { code, why, lived } => {
                 self.end_current(code, lived, base);
@@ -267,7 +267,7 @@ impl Slot {
             self.backoff.record_end(lived);
         }
         if let Some(current) = self.processes.current.take() {
-            current.end_in_background(&self.processes.leaving);
+            current.end_in_background(&self.processes.terminating);
         }
         self.promote_successor(base);
     }
@@ -283,8 +283,8 @@ impl Slot {
     }
 
     /// The event that makes the pipeline call [`Self::advance_replacements`].
-    fn due(&mut self) -> (ProcessId, Event) {
-        self.is_due = true;
+    fn replacement_due(&mut self) -> (ProcessId, Event) {
+        self.is_replacement_due = true;
         (ProcessId::NONE, Event::ReplacementDue)
     }
 
@@ -298,7 +298,7 @@ impl SendResult {
         match delivery {
             Delivery::NotReady(message) => Self::NotReady(message),
             Delivery::Refused { code, why } => Self::Refused { code, why },
-            Delivery::Sent { other_reads } => Self::Sent { on, other_reads },
+            Delivery::Sent { reads_after_decision } => Self::Sent { on, reads_after_decision },
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -22,7 +22,8 @@ pub struct ServerLimits {
     pub start_timeout: Duration,
     /// How long a replaced process may finish its calls.
     pub replace_drain: Duration,
-    /// How long the children of a server may take to exit after SIGTERM.
+    /// How long a server and its descendants may take to exit after its stdin is closed. SIGTERM follows after a quarter of
+    /// this time, SIGKILL at its end.
     pub stop_grace: Duration,
     pub stderr_line_bytes: usize,
     pub stderr_lines_per_second: u32,
@@ -110,12 +111,12 @@ impl ServerSpec {
         secret_names(self.templates().chain(self.scopes.iter().flat_map(|scope| scope.templates())))
     }
 
-    /// The scope that a tool runs in, if it is not the server's own.
+    /// The scope that a tool belongs to; `None` if it runs with the server's own credentials.
     pub fn scope(&self, tool: &str) -> Option<&Arc<Scope>> {
         self.scopes.iter().find(|scope| scope.pattern(tool).is_some())
     }
 
-    /// Whether calls outside of scopes run with the same variables and files, or headers, in both.
+    /// Whether both specs have the same variables and files (stdio) or headers (HTTP), apart from scopes.
     pub fn has_same_templates(&self, other: &Self) -> bool {
         match (&self.kind, &other.kind) {
             (ServerKind::Http(one), ServerKind::Http(other)) => one.headers == other.headers,
@@ -192,6 +193,8 @@ pub struct StdioServer {
     pub env: BTreeMap<String, Template>,
     /// File name → content; 0600, memory-backed.
     pub files: BTreeMap<String, Template>,
+    /// Where the process starts, absolute. `None`: in a directory of the server's own.
+    pub directory: Option<PathBuf>,
 }
 
 #[derive(Debug)]

@@ -7,6 +7,7 @@ use cofferdam_secrets::{InjectError, SecretError};
 use relay_proto::code::Code;
 
 use crate::grant_limits::LimitReached;
+use crate::working_directory::WorkingDirectoryError;
 
 /// In every case nothing was sent to the server.
 #[derive(Debug, thiserror::Error)]
@@ -21,6 +22,8 @@ pub enum StartError {
     Files(#[from] FileError),
     #[error(transparent)]
     Launch(#[from] LaunchError),
+    #[error(transparent)]
+    WorkingDirectory(#[from] WorkingDirectoryError),
 }
 
 impl StartError {
@@ -29,16 +32,35 @@ impl StartError {
             Self::Files(FileError::Fill { .. }) | Self::Inject(_) | Self::Secret(_) => {
                 Code::CredentialUnavailable
             }
-            Self::LimitReached(_) | Self::Files(_) | Self::Launch(_) => Code::ServerUnavailable,
+            Self::LimitReached(_) | Self::Files(_) | Self::Launch(_) | Self::WorkingDirectory(_) => {
+                Code::ServerUnavailable
+            }
         }
     }
 
-    /// Whether the source of the credential limits by itself how soon the next attempt is made.
-    pub(crate) fn is_rate_limited(&self) -> bool {
-        matches!(self, Self::Secret(error) if error.is_rate_limited())
+    /// Whether the credential's source has its own backoff, so that the slot needs none.
+    pub(crate) fn source_has_backoff(&self) -> bool {
+        matches!(self, Self::Secret(error) if error.source_has_backoff())
     }
 
-    /// What failed, why and, where there is one, the next step.
+    /// What a sandbox is told: the secret and the next step, but no path, program or variable of the host.
+    pub(crate) fn for_sandbox(&self) -> String {
+        const ADMINISTRATOR: &str = "tell the host's administrator";
+        match self {
+            Self::LimitReached(reached) => reached.to_string(),
+            Self::Secret(error) => error.for_sandbox(),
+            Self::Inject(error) | Self::Files(FileError::Fill { source: error, .. }) => {
+                format!("{}; correct the server's configuration or the secret", error.for_sandbox())
+            }
+            Self::Files(_) => format!("its files cannot be written on the host; {ADMINISTRATOR}"),
+            Self::Launch(_) => format!("its program cannot be started on the host; {ADMINISTRATOR}"),
+            Self::WorkingDirectory(_) => {
+                format!("its working directory cannot be made on the host; {ADMINISTRATOR}")
+            }
+        }
+    }
+
+    /// For the log: what failed, why and, where there is one, the next step.
     pub(crate) fn explain(&self) -> String {
         match self {
             Self::Secret(error) => explain(error),
@@ -47,7 +69,7 @@ impl StartError {
     }
 }
 
-/// Why a secret could not be read, and the next step.
+/// For the log: why a secret could not be read, and the next step.
 pub(crate) fn explain(error: &SecretError) -> String {
     format!("{}; {}", error_chain(error), error.next_step())
 }

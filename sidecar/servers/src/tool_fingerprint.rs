@@ -227,8 +227,8 @@ mod tests {
         else {
             panic!("not a request")
         };
-        replay.request(bytes, &id, &method, None);
-        replay.answered(&id.value(), Outcome::Result, b"", None);
+        replay.record_request(bytes, &id, &method, None);
+        replay.record_response(&id.value(), Outcome::Result, b"", None);
         replay
     }
 }

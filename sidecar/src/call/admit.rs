@@ -4,6 +4,10 @@
 //! full the link is and whether a request ran before are passed to the decision as [`DecisionFacts`], because rules win
 //! over both.
 
+use std::collections::VecDeque;
+use std::ops::Range;
+
+use cofferdam_servers::ProcessId;
 use relay_proto::delivery::Received;
 use relay_proto::envelope::{self, IdValue, Malformed, MalformedReason};
 use relay_proto::frame::{MaybeRan, Origin};
@@ -11,14 +15,31 @@ use tokio::time::Instant;
 
 use super::decode::Inbound;
 
-/// A message of the harness that is queued to be decided, with what is known of earlier attempts.
+/// A message that is queued to be decided, with what is known of earlier attempts.
 #[derive(Debug)]
 pub(crate) struct Incoming {
     pub(super) received: Received,
+    pub(super) source: MessageSource,
     pub(super) prior: Prior,
     /// The deadline of the first attempt, for a retried request.
     pub(super) deadline: Option<Instant>,
     pub(super) tool_list_wait: ToolListWait,
+}
+
+#[derive(Debug)]
+pub(super) enum MessageSource {
+    Harness,
+    Server(ServerRequest),
+}
+
+/// The parts of a request of a server process to the harness.
+#[derive(Debug)]
+pub(super) struct ServerRequest {
+    pub(super) process: ProcessId,
+    /// The range of its id.
+    pub(super) id: Range<usize>,
+    pub(super) method: Box<str>,
+    pub(super) params: Option<Range<usize>>,
 }
 
 /// What is known of earlier attempts of a request.
@@ -77,7 +98,32 @@ impl Incoming {
             MaybeRan::No => Prior::Known(PriorAttempts::None),
             MaybeRan::Yes(_) => Prior::NotLookedUp,
         };
-        Self { received, prior, deadline: None, tool_list_wait: ToolListWait::Allowed }
+        let source = MessageSource::Harness;
+        Self { received, source, prior, deadline: None, tool_list_wait: ToolListWait::Allowed }
+    }
+
+    /// A request of a server process; `number` counts those of the link.
+    pub(super) fn of_server(number: u64, message: &[u8], request: ServerRequest) -> Self {
+        let received = Received { seq: number, maybe_ran: MaybeRan::No, bytes: message.to_vec() };
+        Self { source: MessageSource::Server(request), ..Self::new(received) }
+    }
+
+    /// The process that sent this request to the harness; none for a message of the harness.
+    pub(super) fn sending_process(&self) -> Option<ProcessId> {
+        match &self.source {
+            MessageSource::Harness => None,
+            MessageSource::Server(request) => Some(request.process),
+        }
+    }
+
+    /// Whether this is the request that the process sent under this id.
+    pub(super) fn is_server_request(&self, process: ProcessId, id: &[u8]) -> bool {
+        match &self.source {
+            MessageSource::Harness => false,
+            MessageSource::Server(request) => {
+                request.process == process && self.received.bytes[request.id.clone()] == *id
+            }
+        }
     }
 
     /// The link and sequence number under which this message was sent before.
@@ -87,6 +133,15 @@ impl Incoming {
             MaybeRan::Yes(origin) => Some(origin),
         }
     }
+}
+
+/// Requests of servers that wait for their decision while the audit's disk is slow: servers are not read beyond this.
+const MAX_QUEUED_SERVER_REQUESTS: usize = 64;
+
+/// Whether one more request of a server may wait to be decided.
+pub(crate) fn has_room_for_server_requests(incoming: &VecDeque<Incoming>) -> bool {
+    let of_servers = incoming.iter().filter(|message| message.sending_process().is_some());
+    of_servers.count() < MAX_QUEUED_SERVER_REQUESTS
 }
 
 /// Checks whether a message's id is in use, and whether the audit must be searched for earlier attempts first.
@@ -107,7 +162,10 @@ pub(crate) fn admit<'a>(
         Inbound::Request { value, .. } if prior == Prior::NotLookedUp && room == ParkingRoom::Free => {
             return Admitted::LookUp(value.clone());
         }
-        Inbound::Request { .. } | Inbound::Notification(_) | Inbound::Response { .. } => {}
+        Inbound::FromServer { .. }
+        | Inbound::Notification(_)
+        | Inbound::Request { .. }
+        | Inbound::Response { .. } => {}
     }
     let prior = match prior {
         Prior::Known(prior) => prior,

@@ -74,6 +74,18 @@ impl ToolCatalogue {
         self.repeat(retry, request) != Repeat::No
     }
 
+    /// Whether the server has listed this tool on this link.
+    pub(super) fn lists(&self, tool: &str) -> bool {
+        self.shown.contains(tool) || self.tools.contains_key(tool)
+    }
+
+    /// All pages of the list were recorded. If the server has more tools than are remembered, they are not all known.
+    pub(super) fn complete(&mut self) {
+        if self.tools.len() < MAX_TOOLS {
+            self.coverage = Coverage::Whole;
+        }
+    }
+
     /// Stores the tools in the result of a `tools/list`.
     pub(super) fn record(&mut self, message: &[u8], result: Range<usize>) {
         let Some(list) = json::member(message, result, "tools") else { return };
@@ -196,5 +208,7 @@ mod tests {
         }
         record(&mut catalogue, &format!(r#"{{"name":"{}"}}"#, "n".repeat(MAX_TOOL_NAME + 1)));
         assert_eq!(catalogue.tools.len(), MAX_TOOLS);
+        catalogue.complete();
+        assert_eq!(catalogue.coverage, Coverage::Partial, "further tools are not known");
     }
 }

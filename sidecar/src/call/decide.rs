@@ -5,20 +5,21 @@
 use std::sync::Arc;
 
 use cofferdam_audit::{self as audit, DecisionRecord, FollowedBy, Mac, SecretUse};
-use cofferdam_policy::{self as policy, Decision, Glob, Verdict};
-use cofferdam_secrets::{Reads, Secrets};
+use cofferdam_policy::{self as policy, Decision, Glob, Rules, Verdict};
+use cofferdam_secrets::{SecretReads, Secrets};
 use relay_proto::delivery::Received;
 use relay_proto::envelope::IdValue;
+use relay_proto::limits::MAX_TOOL_NAME;
 use relay_proto::mcp;
 use relay_proto::name::Name;
 use tokio::time::Instant;
 
 use super::CallerContext;
 use super::admit::{DecisionFacts, PriorAttempts, ToolListWait};
-use super::catalogue::{Repeat, ToolCatalogue};
+use super::catalogue::{Coverage, Repeat, ToolCatalogue};
 use super::decode::{Inbound, Request};
 use super::parked::ParkReason;
-use super::record::RecordStatus;
+use super::record::{NotWritten, RecordStatus};
 use super::tasks::TaskTable;
 use crate::config::{Config, Scope, Server};
 
@@ -83,6 +84,9 @@ pub(crate) fn decide<'a>(
 ) -> Resolution<'a> {
     let ruling = match &inbound {
         Inbound::Response { .. } => None,
+        Inbound::FromServer { request, .. } => {
+            Some(Ruling::of_server_request(config, &caller.session.grant, &caller.server, request))
+        }
         Inbound::Malformed(_) => Some(Ruling::malformed()),
         Inbound::Notification(request) => {
             let mut ruling = Ruling::by_rules(config, &caller.session.grant, &caller.server, request);
@@ -92,6 +96,15 @@ pub(crate) fn decide<'a>(
         Inbound::Request { request, value, .. } => {
             let mut ruling = Ruling::by_rules(config, &caller.session.grant, &caller.server, request);
             ruling.use_scope_of_task(request, tasks);
+            match ruling.existence(request, catalogue) {
+                ToolExistence::Listed => {}
+                ToolExistence::NotListed => ruling.deny(DecisionReason::Rules, NOT_LISTED),
+                ToolExistence::Unknown if facts.tool_list_wait == ToolListWait::Allowed => {
+                    return Resolution::Park(value.clone(), ParkReason::ToolsUnknown);
+                }
+                // The server does not list its tools: it answers by itself.
+                ToolExistence::Unknown => {}
+            }
             if let Some(server) = ruling.server.as_ref().filter(|_| ruling.allows()) {
                 let repeat = match facts.prior {
                     PriorAttempts::None => Repeat::No,
@@ -99,7 +112,7 @@ pub(crate) fn decide<'a>(
                     PriorAttempts::Repeated => Repeat::No,
                 };
                 if repeat == Repeat::Unknown && facts.tool_list_wait == ToolListWait::Allowed {
-                    return Resolution::Park(value.clone(), ParkReason::IdempotencyUnknown);
+                    return Resolution::Park(value.clone(), ParkReason::ToolsUnknown);
                 }
                 ruling.apply(facts, repeat);
             }
@@ -109,11 +122,28 @@ pub(crate) fn decide<'a>(
     Resolution::Decided(Decided { received, inbound, ruling })
 }
 
+/// Whether the server has the tool of a call.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+enum ToolExistence {
+    /// Or it does not matter.
+    Listed,
+    NotListed,
+    /// Its tools have not been listed yet.
+    Unknown,
+}
+
+const NOT_LISTED: &str = "tools: not listed by the server";
+
+/// The server, if the grant names it.
+fn granted_server<'a>(config: &'a Config, grant: &Name, server: &Name) -> Option<&'a Arc<Server>> {
+    let granted = config.grants.get(grant).is_some_and(|grant| grant.servers.contains(server));
+    config.servers.get(server).filter(|_| granted)
+}
+
 impl Ruling {
     /// Applies the configured rules. Every request to a server that the grant does not name is denied.
     fn by_rules(config: &Config, grant: &Name, server: &Name, request: &Request<'_>) -> Self {
-        let granted = config.grants.get(grant).is_some_and(|grant| grant.servers.contains(server));
-        let Some(server) = config.servers.get(server).filter(|_| granted) else {
+        let Some(server) = granted_server(config, grant, server) else {
             return Self::new(policy::server_not_granted(server), DecisionReason::NotGranted);
         };
         let decision = match (request.is_tool_call(), request.tool.as_deref()) {
@@ -130,6 +160,30 @@ impl Ruling {
         Self { server: Some(Arc::clone(server)), scope, ..Self::new(decision, DecisionReason::Rules) }
     }
 
+    /// Decides about a request of the server to the harness.
+    fn of_server_request(config: &Config, grant: &Name, server: &Name, request: &Request<'_>) -> Self {
+        let Some(server) = granted_server(config, grant, server) else {
+            return Self::new(policy::server_not_granted(server), DecisionReason::NotGranted);
+        };
+        let decision = server.rules.decide(policy::Request::ToHarness(&request.method));
+        Self { server: Some(Arc::clone(server)), ..Self::new(decision, DecisionReason::Rules) }
+    }
+
+    /// Whether the tool of an allowed call exists, where that matters: a call of a tool that does not exist is answered
+    /// like one of a tool that is hidden by its name.
+    fn existence(&self, request: &Request<'_>, catalogue: &ToolCatalogue) -> ToolExistence {
+        let rules = self.server.as_ref().filter(|_| self.allows()).map(|server| &server.rules);
+        let hides_by_name = rules.is_some_and(Rules::hides_by_name);
+        match request.tool.as_deref().filter(|_| hides_by_name) {
+            // Longer names are not remembered.
+            Some(tool) if tool.len() <= MAX_TOOL_NAME && !catalogue.lists(tool) => match catalogue.coverage {
+                Coverage::Partial => ToolExistence::Unknown,
+                Coverage::Whole => ToolExistence::NotListed,
+            },
+            _ => ToolExistence::Listed,
+        }
+    }
+
     fn malformed() -> Self {
         let decision = Decision { verdict: Verdict::Deny, rule: "message_malformed".into() };
         Self::new(decision, DecisionReason::Rules)
@@ -144,10 +198,10 @@ impl Ruling {
     }
 
     /// The reads of secrets that the decision record names, to be compared with those that the call is sent with.
-    pub(super) fn decided_reads(&self) -> Option<Arc<Reads>> {
+    pub(super) fn decision_reads(&self) -> Option<Arc<SecretReads>> {
         let (server, held) = (self.server.as_ref()?, self.held.as_ref()?);
         let names = self.scope.as_ref().map_or_else(|| server.secrets(), |scope| scope.secrets());
-        (!names.is_empty()).then(|| Arc::new(Reads::of(names, held)))
+        (!names.is_empty()).then(|| Arc::new(SecretReads::of(names, held)))
     }
 
     /// A request about a task uses the credentials of the tool that created the task.
@@ -227,6 +281,13 @@ impl<'a> Decided<'a> {
         matches!(&self.inbound, Inbound::Notification(request) if request.method == mcp::CANCELLED)
     }
 
+    /// Whether an outcome record follows the decision.
+    fn has_outcome(&self) -> bool {
+        let is_request = matches!(self.inbound, Inbound::FromServer { .. } | Inbound::Request { .. });
+        is_request && self.ruling.as_ref().is_some_and(Ruling::allows)
+    }
+
+    /// Whether this is an allowed request of the harness.
     fn is_allowed_request(&self) -> bool {
         matches!(self.inbound, Inbound::Request { .. }) && self.ruling.as_ref().is_some_and(Ruling::allows)
     }
@@ -242,7 +303,7 @@ impl<'a> Decided<'a> {
     /// The result for this message when the audit cannot be written.
     pub(super) fn status_without_audit(&self) -> RecordStatus {
         match self.ruling {
-            Some(_) => RecordStatus::NotWritten,
+            Some(_) => RecordStatus::NotWritten(NotWritten::Disk),
             None => RecordStatus::Written,
         }
     }
@@ -273,7 +334,7 @@ impl<'a> Decided<'a> {
             scope: self.scope_pattern(),
             secrets,
             bytes: self.received.bytes.len() as u64,
-            followed_by: match self.is_allowed_request() {
+            followed_by: match self.has_outcome() {
                 true => FollowedBy::Outcome,
                 false => FollowedBy::Nothing,
             },

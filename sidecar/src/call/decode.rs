@@ -1,16 +1,25 @@
-//! Decodes one message of the harness: a request, a notification, a response, or malformed.
+//! Decodes one message: a request, a notification or a response of the harness, malformed, or a request of a server.
 
 use std::borrow::Cow;
 use std::ops::Range;
 
+use cofferdam_audit::SentBy;
+use cofferdam_servers::ProcessId;
 use relay_proto::delivery::Received;
-use relay_proto::envelope::{self, Id, IdValue, Kind, Malformed, Strictness, ToolCall};
+use relay_proto::envelope::{self, Id, IdValue, Kind, Malformed, Outcome, Strictness, ToolCall};
 use relay_proto::json;
 use relay_proto::mcp::{self, Method, Subject};
 
+use super::admit::{Incoming, MessageSource, ServerRequest};
 use super::tasks;
 
 pub(crate) enum Inbound<'a> {
+    /// A request of a server process to the harness.
+    FromServer {
+        request: Request<'a>,
+        id: Id<'a>,
+        process: ProcessId,
+    },
     Malformed(Malformed),
     Notification(Request<'a>),
     Request {
@@ -21,6 +30,7 @@ pub(crate) enum Inbound<'a> {
     /// The response to a request of the server.
     Response {
         id: Option<Id<'a>>,
+        outcome: Outcome,
     },
 }
 
@@ -37,7 +47,20 @@ pub(crate) struct Request<'a> {
     arguments: Option<Range<usize>>,
 }
 
-/// Reads a message whose JSON is nested at most `depth` deep.
+/// Reads a queued message; one of the harness may be nested at most `depth` deep.
+pub(super) fn decode_incoming(message: &Incoming, depth: usize) -> Inbound<'_> {
+    let received = &message.received;
+    match &message.source {
+        MessageSource::Harness => decode(received, depth),
+        MessageSource::Server(ServerRequest { process, id, method, params }) => {
+            let request = Request::new(received, Cow::Borrowed(&**method), params.clone(), None);
+            let id = Id { raw: &received.bytes[id.clone()], span: id.clone() };
+            Inbound::FromServer { request, id, process: *process }
+        }
+    }
+}
+
+/// Reads a message of the harness whose JSON is nested at most `depth` deep.
 pub(crate) fn decode(received: &Received, depth: usize) -> Inbound<'_> {
     let envelope = match envelope::read_within(&received.bytes, Strictness::Whole, depth) {
         Ok(envelope) => envelope,
@@ -52,15 +75,24 @@ pub(crate) fn decode(received: &Received, depth: usize) -> Inbound<'_> {
         Kind::Notification { method } => {
             Inbound::Notification(Request::new(received, method, envelope.body, envelope.call))
         }
-        Kind::Response { id, .. } => Inbound::Response { id },
+        Kind::Response { id, outcome } => Inbound::Response { id, outcome },
     }
 }
 
 impl<'a> Inbound<'a> {
     pub(super) fn request(&self) -> Option<&Request<'a>> {
         match self {
-            Self::Request { request, .. } | Self::Notification(request) => Some(request),
+            Self::FromServer { request, .. }
+            | Self::Request { request, .. }
+            | Self::Notification(request) => Some(request),
             Self::Malformed(_) | Self::Response { .. } => None,
+        }
+    }
+
+    pub(super) fn sent_by(&self) -> SentBy {
+        match self {
+            Self::FromServer { .. } => SentBy::Server,
+            _ => SentBy::Harness,
         }
     }
 }

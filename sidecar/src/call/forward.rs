@@ -6,13 +6,14 @@
 use std::time::Duration;
 
 use bytes::Bytes;
+use cofferdam_audit::{CallResult, SentBy};
 use cofferdam_base::metrics::RequestOutcome;
 use cofferdam_policy::Verdict;
 use cofferdam_servers::{
     Outbound, Outgoing, ProcessId, Recipients, SendResult, ServerSet, SlotKey, Target, WhenNotReady,
 };
 use relay_proto::code::{self, Code};
-use relay_proto::envelope::{self, Id, IdValue};
+use relay_proto::envelope::{self, Id, IdValue, Outcome};
 use relay_proto::json;
 use relay_proto::mcp::{self, Audience, Method, MethodKind};
 use tokio::time::Instant;
@@ -22,9 +23,9 @@ use super::decide::{Decided, DecisionReason, Ruling};
 use super::decode::{Inbound, Request};
 use super::in_flight::{Attempt, Call, ReplyHandling};
 use super::parked::Unsent;
-use super::record::RecordStatus;
+use super::record::{NotWritten, RecordStatus};
 use super::used_secrets::HeldSecrets;
-use super::{Cancelled, ChunkExecution, Pipeline};
+use super::{Cancelled, ChunkExecution, Pipeline, RecordedWhen};
 
 /// A call that is ready to be registered and sent once its decision is written.
 pub(crate) struct Prepared {
@@ -34,9 +35,17 @@ pub(crate) struct Prepared {
     timeout: Option<Duration>,
 }
 
-const UNRECORDED: &str =
-    "it did not run, because the decision about it could not be recorded; tell the host's administrator";
-const UNRECORDED_REPEAT: &str = "it may or may not have run before, and was not repeated because the decision about that could not be recorded; tell the host's administrator";
+/// The response to a request that was not made because the decision about it is not in the audit.
+fn unrecorded(why: NotWritten) -> String {
+    format!("it did not run, because the decision about it could not be recorded: {}", why.sentence())
+}
+
+fn unrecorded_repeat(why: NotWritten) -> String {
+    let why = why.sentence();
+    format!(
+        "it may or may not have run before, and was not repeated because the decision about that could not be recorded: {why}"
+    )
+}
 
 /// Prepares the call of an allowed request; `None` for any other message.
 pub(super) fn prepare(
@@ -59,8 +68,9 @@ pub(super) fn prepare(
     let may_retry = attempt == Attempt::First || handling == ReplyHandling::Listen;
     let keep_copy = may_retry && catalogue.may_be_repeated(server.retry, request);
     let call = Call {
-        id: id.spelled().into(),
+        id: id.as_json().into(),
         process: ProcessId::NONE,
+        sent_by: SentBy::Harness,
         seq: request.received.seq,
         handling,
         method: match request.known {
@@ -117,7 +127,10 @@ impl ChunkExecution<'_> {
             }
             // A notification has no response that could carry the refusal.
             (Inbound::Notification(_), _) => self.pipeline.recorder.counters.refused += 1,
-            (Inbound::Response { id }, _) => self.respond(&received.bytes, id.as_ref()),
+            (Inbound::Response { id, outcome }, _) => self.respond(&received.bytes, id.as_ref(), outcome),
+            (Inbound::FromServer { request, id, process }, ruling) => {
+                self.relay_to_harness(&request, &id, process, ruling.as_ref(), recorded);
+            }
             (Inbound::Malformed(malformed), _) => {
                 self.pipeline.recorder.count(RequestOutcome::Malformed);
                 let sentence = format!("the message was not relayed: {malformed}");
@@ -127,7 +140,7 @@ impl ChunkExecution<'_> {
                 self.pipeline.reply(&response);
             }
             (Inbound::Request { id, .. }, None) => {
-                self.pipeline.refuse(id.raw, Code::ServerUnavailable, UNRECORDED)
+                self.pipeline.refuse(id.raw, Code::ServerUnavailable, &unrecorded(NotWritten::Disk))
             }
         }
     }
@@ -141,11 +154,11 @@ impl ChunkExecution<'_> {
         ruling: &Ruling,
         prepared: Prepared,
     ) {
-        let ChunkExecution { pipeline, servers, config, now } = self;
+        let ChunkExecution { pipeline, servers, config, now, recorded_when } = self;
         let Prepared { call, slot, .. } = prepared;
         let Some(server) = &ruling.server else { return };
         let bytes = &request.received.bytes;
-        servers.replay_mut().request(bytes, id, &request.method, request.params.clone());
+        servers.replay_mut().record_request(bytes, id, &request.method, request.params.clone());
         if call.handling == ReplyHandling::Setting {
             for (slot, message) in servers.copy_setting_to_others(bytes, id, &request.method) {
                 pipeline.sending(servers, *now).park(slot, Unsent { call: None, message });
@@ -155,7 +168,7 @@ impl ChunkExecution<'_> {
         let make_owned = || {
             let request =
                 Outbound::request(bytes.clone(), id.value(), &request.method, request.header_name());
-            request.in_scope(ruling.scope.clone()).with_decided_reads(ruling.decided_reads())
+            request.in_scope(ruling.scope.clone()).with_decision_reads(ruling.decision_reads())
         };
         let owner = call.task.as_deref().and_then(|task| pipeline.tasks.process_of(task));
         let Pipeline { caller, in_flight, .. } = &mut **pipeline;
@@ -170,13 +183,19 @@ impl ChunkExecution<'_> {
         };
         let sent = match to_owner {
             SendResult::NoProcess => {
-                let message = Outgoing::Request { bytes, make_owned: &make_owned };
+                let message = match recorded_when {
+                    RecordedWhen::AtOnce => Outgoing::Request { bytes, make_owned: &make_owned },
+                    // The secrets of the process are compared with those that the decision names.
+                    RecordedWhen::Later => Outgoing::Owned(make_owned()),
+                };
                 servers.send(Target::Slot(slot), message, WhenNotReady::Start(&launcher))
             }
             sent => sent,
         };
         match sent {
-            SendResult::Sent { on, other_reads } => (call.process, call.sent_with) = (on, other_reads),
+            SendResult::Sent { on, reads_after_decision } => {
+                (call.process, call.sent_with) = (on, reads_after_decision)
+            }
             sent => pipeline.sending(servers, *now).not_sent(slot, id.value(), sent),
         }
     }
@@ -186,15 +205,16 @@ impl ChunkExecution<'_> {
         match (recorded, call.attempt) {
             // The decision record exists although the call is not made, so an outcome must say that it was refused.
             (RecordStatus::Written | RecordStatus::WrittenNotSynced, _) => {
-                self.pipeline.fail(self.servers, call, Code::ServerUnavailable, UNRECORDED, self.now);
+                let why = unrecorded(NotWritten::Disk);
+                self.pipeline.fail(self.servers, call, Code::ServerUnavailable, &why, self.now);
             }
-            (RecordStatus::NotWritten, Attempt::First) => {
+            (RecordStatus::NotWritten(why), Attempt::First) => {
                 self.pipeline.recorder.count(RequestOutcome::Unrecorded);
-                self.pipeline.refuse(call.id.as_bytes(), Code::ServerUnavailable, UNRECORDED);
+                self.pipeline.refuse(call.id.as_bytes(), Code::ServerUnavailable, &unrecorded(why));
             }
-            (RecordStatus::NotWritten, Attempt::Second) => {
+            (RecordStatus::NotWritten(why), Attempt::Second) => {
                 self.pipeline.recorder.count(RequestOutcome::Unrecorded);
-                self.pipeline.refuse(call.id.as_bytes(), Code::OutcomeUnknown, UNRECORDED_REPEAT);
+                self.pipeline.refuse(call.id.as_bytes(), Code::OutcomeUnknown, &unrecorded_repeat(why));
             }
         }
     }
@@ -208,12 +228,14 @@ impl ChunkExecution<'_> {
         recorded: RecordStatus,
     ) {
         self.pipeline.recorder.count(match recorded {
-            RecordStatus::NotWritten => RequestOutcome::Unrecorded,
+            RecordStatus::NotWritten(_) => RequestOutcome::Unrecorded,
             RecordStatus::Written | RecordStatus::WrittenNotSynced => RequestOutcome::Denied,
         });
         // "It did not run" would be wrong for a request that may have run.
-        if recorded == RecordStatus::NotWritten && ruling.reason != DecisionReason::MaybeRan {
-            return self.pipeline.refuse(id.raw, Code::ServerUnavailable, UNRECORDED);
+        if let RecordStatus::NotWritten(why) = recorded
+            && ruling.reason != DecisionReason::MaybeRan
+        {
+            return self.pipeline.refuse(id.raw, Code::ServerUnavailable, &unrecorded(why));
         }
         match explain(self.pipeline, request, ruling) {
             Some((code, sentence)) => self.pipeline.refuse(id.raw, code, &sentence),
@@ -250,7 +272,7 @@ impl ChunkExecution<'_> {
             }
             Some(Audience::All) => return self.notify_all(message, Recipients::Every),
             Some(Audience::Current) => {
-                servers.replay_mut().notification(bytes, &request.method);
+                servers.replay_mut().record_notification(bytes, &request.method);
                 return self.notify_all(message, Recipients::Current);
             }
             // Not an MCP notification: it goes to the server's own process, not to those of scopes.
@@ -271,14 +293,19 @@ impl ChunkExecution<'_> {
     }
 
     /// Relays the harness's response to a request of the server.
-    fn respond(&mut self, bytes: &[u8], id: Option<&Id<'_>>) {
+    fn respond(&mut self, bytes: &[u8], id: Option<&Id<'_>>, outcome: Outcome) {
         let Some(id) = id else { return };
-        let Some((process, original)) = self.pipeline.server_requests.take_answered(&id.value()) else {
+        let Some((call, original)) = self.pipeline.server_requests.take_answered(&id.value()) else {
             return;
         };
         let message = json::replace(bytes, id.span.clone(), &original);
         let message = Outgoing::Owned(Outbound::response(message));
-        self.servers.send(Target::Process(process), message, WhenNotReady::Return);
+        self.servers.send(Target::Process(call.process), message, WhenNotReady::Return);
+        let result = match outcome {
+            Outcome::Error => CallResult::Error,
+            Outcome::Result => CallResult::Result,
+        };
+        self.pipeline.recorder.store_relayed(call, result, bytes.len(), 0, self.now);
     }
 }
 

@@ -9,19 +9,21 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
 use bytes::Bytes;
-use cofferdam_secrets::Reads;
+use cofferdam_audit::SentBy;
+use cofferdam_secrets::SecretReads;
 use cofferdam_servers::ProcessId;
 use relay_proto::envelope::{IdValue, ShortText};
 use relay_proto::mcp::{Method, ReplayRole};
 use tokio::time::Instant;
 
-/// One allowed request, until it is answered.
+/// One allowed request, of the harness or of a server, until it is answered.
 #[derive(Clone, Debug)]
 pub(crate) struct Call {
-    /// The id as the harness wrote it, in JSON.
+    /// The id as the harness wrote it or was shown it, in JSON.
     pub(crate) id: ShortText,
-    /// The process that the request was sent to; [`ProcessId::NONE`] until it is sent.
+    /// The process that the request was sent to, [`ProcessId::NONE`] until it is sent; or that sent it.
     pub(crate) process: ProcessId,
+    pub(crate) sent_by: SentBy,
     pub(crate) seq: u64,
     pub(crate) handling: ReplyHandling,
     pub(crate) method: Cow<'static, str>,
@@ -35,7 +37,7 @@ pub(crate) struct Call {
     /// A copy of the message, where it may be sent once more if its server exits.
     pub(crate) retry_copy: Option<Bytes>,
     /// The reads of secrets that the call was sent with, where they differ from those in its decision record.
-    pub(crate) sent_with: Option<Arc<Reads>>,
+    pub(crate) sent_with: Option<Arc<SecretReads>>,
 }
 
 /// What is done with the response to a request besides relaying it.
@@ -121,14 +123,19 @@ impl InFlight {
     }
 
     /// Sets the process that a formerly parked call was sent to.
-    pub(crate) fn set_sent(&mut self, id: &IdValue, process: ProcessId, other_reads: Option<Arc<Reads>>) {
+    pub(crate) fn set_sent(
+        &mut self,
+        id: &IdValue,
+        process: ProcessId,
+        reads_after_decision: Option<Arc<SecretReads>>,
+    ) {
         if let Some(call) = self.calls.get_mut(id) {
-            (call.process, call.sent_with) = (process, other_reads);
+            (call.process, call.sent_with) = (process, reads_after_decision);
         }
     }
 
     /// Records that the call was sent with other reads of secrets than its decision record names.
-    pub(crate) fn set_sent_with(&mut self, process: ProcessId, id: &IdValue, reads: Arc<Reads>) {
+    pub(crate) fn set_sent_with(&mut self, process: ProcessId, id: &IdValue, reads: Arc<SecretReads>) {
         if let Some(call) = self.calls.get_mut(id).filter(|call| call.process == process) {
             call.sent_with = Some(reads);
         }
@@ -274,6 +281,7 @@ pub(super) mod tests {
         Call {
             id: "1".into(),
             process: BASE,
+            sent_by: SentBy::Harness,
             seq: 1,
             handling: ReplyHandling::Other,
             method: "tools/call".into(),

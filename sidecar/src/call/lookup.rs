@@ -64,7 +64,7 @@ impl Lookups {
 /// Searches the audit for the messages that came over the same link as the first one: an honest shim resends requests
 /// of one link at a time.
 async fn search_audit(session: &Session, mut origins: Vec<Origin>) -> Option<Vec<(Origin, PriorAttempts)>> {
-    let permit = session.lookup_permit().await?;
+    let permit = session.acquire_lookup_permit().await?;
     let audit = session.context.audit.clone();
     let search = tokio::task::spawn_blocking(move || {
         let _permit = permit;

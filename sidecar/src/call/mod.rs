@@ -26,8 +26,10 @@
 //! | [`retry`] | repeats requests that may have run, or answers that their outcome is unknown |
 //! | [`scrubbing`] | large messages, scrubbed by a worker thread |
 //! | [`send`] | sending to a process, or parking until it is ready |
-//! | [`server_requests`] | requests of the server to the harness |
+//! | [`server_requests`] | requests of the server that wait for the harness's response |
 //! | [`shown_tools`] | tools that the harness was shown |
+//! | [`stray_output`] | output of servers that is not MCP |
+//! | [`to_harness`] | decided requests of the server, shown to the harness or refused |
 //! | [`tasks`] | MCP tasks, and the processes that run them |
 //! | [`used_secrets`] | which secrets a call is made with |
 //!
@@ -54,7 +56,9 @@ mod scrubbing;
 mod send;
 mod server_requests;
 mod shown_tools;
+mod stray_output;
 mod tasks;
+mod to_harness;
 mod used_secrets;
 
 use std::collections::VecDeque;
@@ -72,7 +76,7 @@ use tokio::time::Instant;
 use self::admit::{Admitted, DecisionFacts, Incoming, ParkingRoom, ToolListWait, admit};
 use self::catalogue::ToolCatalogue;
 use self::decide::{Decided, DecidedChunk, Resolution, decide};
-use self::decode::decode;
+use self::decode::decode_incoming;
 use self::forward::{Prepared, prepare};
 use self::in_flight::InFlight;
 use self::lookup::Lookups;
@@ -80,11 +84,13 @@ use self::parked::{ParkReason, Parked, Work};
 use self::record::Recording;
 use self::recording::{Chunk, PendingDecision};
 use self::server_requests::ServerRequests;
+use self::stray_output::StrayOutputLog;
 use self::tasks::TaskTable;
 use self::used_secrets::{HeldSecrets, held_secrets};
 use crate::config::Config;
 use crate::session::Session;
 
+pub(crate) use self::admit::has_room_for_server_requests;
 pub(crate) use self::lookup::LookupResult;
 pub(crate) use self::record::{LinkCounters, Recorder};
 pub(crate) use self::recording::{RecordResult, RecordingChunk};
@@ -94,8 +100,8 @@ pub(crate) use self::scrubbing::{LargeMessage, Scrubbed};
 /// The messages of one link, from the harness to its server and back.
 pub(crate) struct Pipeline {
     pub(crate) caller: CallerContext,
-    /// Messages to be decided: requests that were parked come before newly received messages.
-    incoming: VecDeque<Incoming>,
+    /// Messages to be decided, of the harness and requests of its servers: what was parked comes before what is new.
+    pub(crate) incoming: VecDeque<Incoming>,
     /// Admitted messages that cannot be decided or sent yet.
     pub(crate) parked: Parked,
     /// Requests that were registered and sent, without a response so far.
@@ -111,6 +117,7 @@ pub(crate) struct Pipeline {
     pub(crate) recording: RecordingChunk,
     /// The message of a server that a worker thread is scrubbing.
     pub(crate) large: LargeMessage,
+    stray_output: StrayOutputLog,
     pub(crate) replies: Replies,
 }
 
@@ -159,6 +166,16 @@ struct ChunkExecution<'a> {
     servers: &'a mut ServerSet,
     config: &'a Arc<Config>,
     now: Instant,
+    recorded_when: RecordedWhen,
+}
+
+/// Whether the servers of a link may have changed since a chunk was decided.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+enum RecordedWhen {
+    /// They have not: the chunk is carried out in the same turn of the link's loop.
+    AtOnce,
+    /// The chunk waited for a slow disk; meanwhile another process, with other secrets, may have taken over.
+    Later,
 }
 
 /// Messages that are decided together: enough to share a write, few enough that other events do not wait long.
@@ -186,6 +203,7 @@ impl Pipeline {
             recorder,
             recording: RecordingChunk::default(),
             large: LargeMessage::default(),
+            stray_output: StrayOutputLog::default(),
             replies: Replies::default(),
         }
     }
@@ -277,7 +295,8 @@ impl Pipeline {
                 return Err((pending, decisions.collect(), held));
             }
         };
-        let execution = ChunkExecution { pipeline: self, servers, config, now: Instant::now() };
+        let (now, recorded_when) = (Instant::now(), RecordedWhen::AtOnce);
+        let execution = ChunkExecution { pipeline: self, servers, config, now, recorded_when };
         execution.carry_out_all(decided.into_iter().zip(prepared), recorded, &held);
         Ok(())
     }
@@ -291,7 +310,7 @@ impl Pipeline {
         before: &DecidedChunk<'_>,
         now: Instant,
     ) -> Resolution<'a> {
-        let Incoming { received, prior, deadline, tool_list_wait } = message;
+        let Incoming { received, prior, deadline, tool_list_wait, .. } = message;
         let in_flight = self.in_flight.len() + self.parked.requests() + before.allowed_requests;
         let room = in_flight < config.limits.requests_in_flight;
         let parking = match room && self.parked.has_room_for(received.bytes.len()) {
@@ -305,7 +324,7 @@ impl Pipeline {
                 || servers.replay().is_own(id)
                 || before.uses_id(id)
         };
-        let inbound = decode(received, config.limits.message_depth);
+        let inbound = decode_incoming(message, config.limits.message_depth);
         let (inbound, prior) = match admit(inbound, *prior, parking, is_in_use) {
             Admitted::Pass(inbound, prior) => (inbound, prior),
             Admitted::LookUp(id) => return Resolution::Park(id, ParkReason::AuditLookup(None)),
@@ -365,7 +384,7 @@ impl Pipeline {
                 },
             },
         };
-        servers.replay_mut().forget(id);
+        servers.replay_mut().remove_pending(id);
         if let Some(call) = call {
             self.recorder.store_outcome(call, CallResult::Cancelled, None, now);
         }
@@ -427,6 +446,9 @@ impl Pipeline {
         }
         for call in self.recording.end().into_iter().chain(self.parked.take_all_unsent()) {
             self.recorder.store_outcome(call, CallResult::Refused, Some(Code::SessionEnded), now);
+        }
+        for call in self.server_requests.take_all() {
+            self.recorder.store_outcome(call, CallResult::OutcomeUnknown, Some(Code::SessionEnded), now);
         }
         if let Some(call) = self.large.end() {
             self.recorder.store_outcome(call, CallResult::OutcomeUnknown, Some(Code::SessionEnded), now);

@@ -3,7 +3,7 @@
 //! | reason | what waits | cap | at the deadline |
 //! |---|---|--:|---|
 //! | [`AuditLookup`](ParkReason::AuditLookup) | undecided | 2 s | decided as a request that may have run |
-//! | [`IdempotencyUnknown`](ParkReason::IdempotencyUnknown) | undecided | 30 s | decided without the list of tools |
+//! | [`ToolsUnknown`](ParkReason::ToolsUnknown) | undecided | 30 s | decided without the list of tools |
 //! | [`ServerStarting`](ParkReason::ServerStarting) | recorded | the start has its own timeout | `server_unavailable`: it did not run |
 //!
 //! What must stay true: a parked request occupies its id, can be cancelled, and waits no longer than its call's
@@ -58,8 +58,8 @@ pub(crate) struct Unsent {
 pub(crate) enum ParkReason {
     /// A search of the audit for whether the request ran on an earlier link; none where it is yet to be started.
     AuditLookup(Option<SearchNumber>),
-    /// The server's list of tools, whose annotations say which may be repeated.
-    IdempotencyUnknown,
+    /// The server's list of tools: it says which tools exist, and which may be repeated.
+    ToolsUnknown,
     /// The process of this slot, which is starting or reopening its session.
     ServerStarting(SlotKey),
 }
@@ -79,7 +79,7 @@ impl ParkReason {
     fn cap(self) -> Option<Duration> {
         match self {
             Self::AuditLookup(_) => Some(LOOKUP_TIME),
-            Self::IdempotencyUnknown => Some(LIST_TIME),
+            Self::ToolsUnknown => Some(LIST_TIME),
             Self::ServerStarting(_) => None,
         }
     }
@@ -112,7 +112,7 @@ impl Parked {
     /// The oldest request that waits for the server's list of tools.
     pub(super) fn first_awaiting_tools(&self) -> Option<&[u8]> {
         self.entries.iter().find_map(|entry| match (&entry.work, entry.reason) {
-            (Work::Undecided(message), ParkReason::IdempotencyUnknown) => Some(&message.received.bytes[..]),
+            (Work::Undecided(message), ParkReason::ToolsUnknown) => Some(&message.received.bytes[..]),
             _ => None,
         })
     }
@@ -196,7 +196,7 @@ impl Parked {
 
     /// Takes out the requests that waited for the list of tools, which is complete or failed.
     pub(super) fn take_awaiting_tools(&mut self) -> Vec<Incoming> {
-        let taken = self.take(|entry| entry.reason == ParkReason::IdempotencyUnknown);
+        let taken = self.take(|entry| entry.reason == ParkReason::ToolsUnknown);
         taken.into_iter().filter_map(|entry| entry.into_expired().undecided()).collect()
     }
 
@@ -388,8 +388,7 @@ mod tests {
     #[test]
     fn an_undecided_request_waits_no_longer_than_its_reason_allows() {
         let now = Instant::now();
-        let reasons =
-            [(ParkReason::AuditLookup(None), LOOKUP_TIME), (ParkReason::IdempotencyUnknown, LIST_TIME)];
+        let reasons = [(ParkReason::AuditLookup(None), LOOKUP_TIME), (ParkReason::ToolsUnknown, LIST_TIME)];
         for (reason, cap) in reasons {
             let received = Received { seq: 1, maybe_ran: MaybeRan::No, bytes: b"{}".to_vec() };
             let mut parked = Parked::default();

@@ -21,13 +21,14 @@ impl Pipeline {
         if !servers.has_replacement_work() {
             return;
         }
-        let Self { caller, in_flight, tasks, server_requests, tool_listing, .. } = &*self;
+        let Self { caller, in_flight, tasks, server_requests, tool_listing, incoming, .. } = &*self;
         let config = caller.session.context.config.load_full();
         let is_busy = |process: ProcessId| {
             tool_listing.is_some()
                 || in_flight.has_calls_on(process)
                 || tasks.has_tasks_on(process)
                 || server_requests.has_requests_of(process)
+                || incoming.iter().any(|message| message.sending_process() == Some(process))
         };
         let launcher = || caller.launcher(&config);
         for (slot, notice) in servers.advance_replacements(&is_busy, &launcher) {
@@ -74,16 +75,17 @@ impl ServerEventHandler<'_> {
 /// Whether a notification of this process is relayed to the harness.
 pub(super) fn should_forward_notification(servers: &mut ServerSet, from: ProcessId, method: &str) -> bool {
     match servers.role(from) {
-        Role::Current => {
+        Some(Role::Current) => {
             if method == mcp::TOOLS_CHANGED {
                 servers.tools_changed(from);
             }
             true
         }
-        // The replacement process sends notifications about the server as a whole.
-        Role::Draining => !mcp::lookup(method).is_some_and(|method| method.server_wide),
+        // The replacement process sends notifications about the server as a whole; the last messages of a process that is
+        // gone are relayed like those of a draining one.
+        Some(Role::Draining) | None => !mcp::lookup(method).is_some_and(|method| method.server_wide),
         // The harness has sent it no request yet.
-        Role::Successor => false,
+        Some(Role::Successor) => false,
     }
 }
 
@@ -97,7 +99,7 @@ fn report(caller: &CallerContext, outcome: ReplacementOutcome, detail: &str) {
         ReplacementOutcome::Retired => ("retired", None),
     };
     if let Some(counted) = counted {
-        metrics::replacement(counted);
+        metrics::count_replacement(counted);
     }
     match outcome {
         ReplacementOutcome::Failed => {
@@ -113,7 +115,5 @@ fn report(caller: &CallerContext, outcome: ReplacementOutcome, detail: &str) {
         detail: Some(&detail),
         ..EventRecord::new(audit::Event::Replacement)
     };
-    if let Err(error) = session.context.audit.event(&record) {
-        tracing::error!(%error, "the replacement of a server process was not recorded in the audit");
-    }
+    session.record_event(&record);
 }

@@ -8,8 +8,10 @@ use std::borrow::Cow;
 use std::time::Duration;
 
 use cofferdam_audit::{
-    self as audit, AuditError, Batch, CallResult, OutcomeRecord, PendingRecords, SecretUse, Submitted,
+    self as audit, AuditError, Batch, BudgetLimit, CallResult, OutcomeRecord, PendingRecords, SecretUse,
+    SentBy, Submitted,
 };
+use cofferdam_base::PacedLines;
 use cofferdam_base::metrics::{self, RequestOutcome, ServerTally};
 use cofferdam_policy as policy;
 use cofferdam_scrub::Scrubber;
@@ -45,10 +47,19 @@ pub(crate) struct LinkCounters {
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum RecordStatus {
     /// The decision is not carried out.
-    NotWritten,
+    NotWritten(NotWritten),
     Written,
     /// The record is in the file, but a host crash may lose it: the call is not made.
     WrittenNotSynced,
+}
+
+/// Why a decision is not in the audit.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum NotWritten {
+    /// The sandbox has used up its budget.
+    Budget(BudgetLimit),
+    /// The disk is full, slow or broken.
+    Disk,
 }
 
 /// Whether the decisions of a chunk are written.
@@ -126,7 +137,10 @@ impl Recorder {
     }
 
     fn push(&mut self, outcome: Outcome, now: Instant) {
-        self.count(outcome.result.into());
+        // The metric counts requests of harnesses.
+        if outcome.call.sent_by == SentBy::Harness {
+            self.count(outcome.result.into());
+        }
         self.outcomes.push(outcome);
         self.due.get_or_insert(now + OUTCOME_DELAY);
     }
@@ -189,6 +203,7 @@ impl Recorder {
             let Some(ruling) = &message.ruling else { continue };
             let call = audit::Call {
                 caller: audit_caller,
+                sent_by: message.inbound.sent_by(),
                 seq: message.received.seq,
                 method,
                 tool: tool.as_deref(),
@@ -254,7 +269,13 @@ impl Recorder {
         fields: &'a [OutcomeFields<'_>],
     ) -> impl Iterator<Item = OutcomeRecord<'a>> {
         self.outcomes.iter().zip(fields).map(move |(outcome, (method, tool, secrets))| OutcomeRecord {
-            call: audit::Call { caller, seq: outcome.call.seq, method, tool: tool.as_deref() },
+            call: audit::Call {
+                caller,
+                sent_by: outcome.call.sent_by,
+                seq: outcome.call.seq,
+                method,
+                tool: tool.as_deref(),
+            },
             result: outcome.result,
             code: outcome.code.map(Code::as_str),
             bytes: outcome.bytes as u64,
@@ -266,11 +287,17 @@ impl Recorder {
 
     fn report_lost(&self, caller: &CallerContext, error: &AuditError) {
         let count = self.outcomes.len();
-        if count > 0 {
-            tracing::error!(link = %caller.link, session = %caller.session.id, %error, count, "call outcomes were not recorded");
+        if count > 0
+            && let Some(left_out) = UNRECORDED_OUTCOME_LINES.admit()
+        {
+            tracing::error!(link = %caller.link, session = %caller.session.id, %error, count, left_out, "call outcomes were not recorded");
         }
     }
 }
+
+/// With a full disk every call causes such lines.
+static UNRECORDED_DECISION_LINES: PacedLines = PacedLines::new();
+static UNRECORDED_OUTCOME_LINES: PacedLines = PacedLines::new();
 
 /// One result for each message, in order; `has_decision` says for each whether it has a decision to be recorded.
 pub(super) fn record_statuses(
@@ -279,13 +306,21 @@ pub(super) fn record_statuses(
     has_decision: impl Iterator<Item = bool>,
 ) -> Vec<RecordStatus> {
     let (written, default) = match result {
-        Ok(written) => (written, RecordStatus::NotWritten),
+        Ok(written) => {
+            let over_budget = |recorded: &audit::Recorded| match recorded {
+                audit::Recorded::OverBudget(limit) => Some(*limit),
+                audit::Recorded::Yes => None,
+            };
+            if let Some(limit) = written.iter().find_map(over_budget) {
+                log_unrecorded(caller, &AuditError::Budget(limit));
+            }
+            (written, RecordStatus::NotWritten(NotWritten::Disk))
+        }
         Err(error) => {
-            let CallerContext { session, link, .. } = caller;
-            tracing::error!(%link, session = %session.id, %error, "decisions were not recorded: the calls are refused");
+            log_unrecorded(caller, &error);
             let default = match error {
                 AuditError::Sync { .. } => RecordStatus::WrittenNotSynced,
-                _ => RecordStatus::NotWritten,
+                _ => RecordStatus::NotWritten(NotWritten::Disk),
             };
             (Vec::new(), default)
         }
@@ -299,6 +334,13 @@ pub(super) fn record_statuses(
         .collect()
 }
 
+fn log_unrecorded(caller: &CallerContext, error: &AuditError) {
+    let CallerContext { session, link, .. } = caller;
+    if let Some(left_out) = UNRECORDED_DECISION_LINES.admit() {
+        tracing::error!(%link, session = %session.id, %error, left_out, "decisions were not recorded: the calls are refused");
+    }
+}
+
 /// The method name to record. Names of MCP itself need no scrubbing.
 fn method_name<'a>(scrubber: &Scrubber, method: &'a str) -> Cow<'a, str> {
     match policy::known_method(method) {
@@ -310,8 +352,23 @@ fn method_name<'a>(scrubber: &Scrubber, method: &'a str) -> Cow<'a, str> {
 impl From<audit::Recorded> for RecordStatus {
     fn from(recorded: audit::Recorded) -> Self {
         match recorded {
-            audit::Recorded::OverBudget(_) => Self::NotWritten,
+            audit::Recorded::OverBudget(limit) => Self::NotWritten(NotWritten::Budget(limit)),
             audit::Recorded::Yes => Self::Written,
+        }
+    }
+}
+
+impl NotWritten {
+    /// Why the decision could not be recorded, and what to do, for the harness and its user.
+    pub(super) fn sentence(self) -> String {
+        match self {
+            Self::Budget(limit) => {
+                format!("this sandbox has used up its share of the host's audit: {limit}; {}", limit.hint())
+            }
+            Self::Disk => {
+                "the host's audit cannot be written; its administrator finds the reason in the sidecar's log"
+                    .to_owned()
+            }
         }
     }
 }

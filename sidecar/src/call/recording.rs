@@ -12,18 +12,19 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use cofferdam_audit::{self as audit, AuditError, CallResult, PendingRecords};
+use cofferdam_base::PacedLines;
 use cofferdam_servers::ServerSet;
 use relay_proto::code::Code;
 use tokio::time::Instant;
 
 use super::admit::Incoming;
 use super::decide::{Decided, Ruling};
-use super::decode::{Inbound, decode};
+use super::decode::{Inbound, decode_incoming};
 use super::forward::Prepared;
 use super::in_flight::Call;
-use super::record::{RecordStatus, record_statuses};
+use super::record::{NotWritten, RecordStatus, record_statuses};
 use super::used_secrets::HeldSecrets;
-use super::{ChunkExecution, Pipeline};
+use super::{ChunkExecution, Pipeline, RecordedWhen};
 use crate::config::Config;
 
 /// The chunk of one link whose decisions are being written.
@@ -70,6 +71,9 @@ pub(crate) type RecordResult = Result<Vec<audit::Recorded>, AuditError>;
 
 /// How long a request waits for its decision to be written: shorter than the timeout of any harness.
 const RECORD_TIME: Duration = Duration::from_secs(10);
+
+/// Every link with a call causes such a line.
+static BLOCKED_LINES: PacedLines = PacedLines::new();
 
 impl PendingDecision {
     pub(super) fn new(message: Decided<'_>, prepared: Option<Prepared>) -> Self {
@@ -156,7 +160,7 @@ impl Pipeline {
                 let has_decision = calls.iter().map(|(recordable, _)| *recordable == Recordable::Yes);
                 let recorded = record_statuses(&self.caller, result, has_decision);
                 for ((_, call), recorded) in calls.into_iter().zip(recorded) {
-                    if let Some(call) = call.filter(|_| recorded != RecordStatus::NotWritten) {
+                    if let Some(call) = call.filter(|_| !matches!(recorded, RecordStatus::NotWritten(_))) {
                         self.recorder.store_outcome(
                             call,
                             CallResult::Refused,
@@ -176,13 +180,15 @@ impl Pipeline {
             return;
         }
         let Some(RecordingState::Pending { records, chunk, .. }) = self.recording.0.take() else { return };
-        tracing::error!(link = %self.caller.link, "the audit's disk is blocked: calls are refused");
+        if let Some(left_out) = BLOCKED_LINES.admit() {
+            tracing::error!(link = %self.caller.link, left_out, "the audit's disk is blocked: calls are refused");
+        }
         let calls = chunk.decisions.iter().map(|decision| {
             (decision.recordable(), decision.prepared.as_ref().map(|prepared| prepared.call.clone()))
         });
         let calls: Vec<_> = calls.collect();
         let recorded = calls.iter().map(|(recordable, _)| match recordable {
-            Recordable::Yes => RecordStatus::NotWritten,
+            Recordable::Yes => RecordStatus::NotWritten(NotWritten::Disk),
             Recordable::No => RecordStatus::Written,
         });
         let recorded = recorded.collect();
@@ -205,11 +211,12 @@ impl Chunk {
             let PendingDecision { ruling, prepared, refused } = decision;
             let inbound = match refused {
                 Some(malformed) => Inbound::Malformed(malformed),
-                None => decode(&message.received, config.limits.message_depth),
+                None => decode_incoming(message, config.limits.message_depth),
             };
             (Decided { received: &message.received, inbound, ruling }, prepared)
         });
-        let execution = ChunkExecution { pipeline, servers, config: &config, now };
+        let execution =
+            ChunkExecution { pipeline, servers, config: &config, now, recorded_when: RecordedWhen::Later };
         execution.carry_out_all(decided, recorded, &held);
     }
 }

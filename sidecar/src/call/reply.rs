@@ -8,22 +8,30 @@ use std::ops::Range;
 
 use bytes::BytesMut;
 use cofferdam_audit::CallResult;
+use cofferdam_base::PacedLines;
 use cofferdam_servers::spec::Retry;
 use cofferdam_servers::{
-    DID_NOT_RUN, Event, Opened, Outbound, Outgoing, ProcessId, Role, ServerSet, SlotKey, Target, WhenNotReady,
+    DID_NOT_RUN, Event, HandshakeStart, Outbound, Outgoing, ProcessId, Role, ServerSet, SlotKey, Target,
+    WhenNotReady,
 };
 use relay_proto::code::{self, Code};
 use relay_proto::envelope::{self, Id, Kind, Outcome, Strictness};
 use relay_proto::{json, mcp, notice};
 use tokio::time::Instant;
 
+use super::admit::{Incoming, ServerRequest};
+use super::catalogue::Coverage;
 use super::in_flight::{Attempt, Call, ReplyHandling};
 use super::parked::Unsent;
 use super::process_events::should_forward_notification;
 use super::replies::{ScrubbedLine, TooLarge, scrub_message, scrub_response};
 use super::retry::forget_setting;
 use super::scrubbing::{LARGE_BYTES, PendingResponse};
+use super::server_requests::Withdrawn;
 use super::{CallerContext, Pipeline};
+
+/// A server can cause these lines as fast as it sends messages.
+static OVERSIZE_LINES: PacedLines = PacedLines::new();
 
 /// Handles one event of a server process.
 pub(super) struct ServerEventHandler<'a> {
@@ -131,7 +139,9 @@ impl Pipeline {
             }
             Err(TooLarge) => {
                 let CallerContext { server, link, .. } = &self.caller;
-                tracing::warn!(%server, %link, "a message that is too large for the harness was dropped");
+                if let Some(left_out) = OVERSIZE_LINES.admit() {
+                    tracing::warn!(%server, %link, left_out, "a message that is too large for the harness was dropped");
+                }
             }
         }
     }
@@ -185,11 +195,13 @@ impl ServerEventHandler<'_> {
                 let why = self.pipeline.caller.shortened(&why);
                 self.on_gone(was, code, &why);
             }
-            Event::NotStarted { code, why } => {
+            Event::NotStarted { code, why, detail } => {
                 let why = self.pipeline.caller.shortened(&why);
                 let CallerContext { server, link, .. } = &self.pipeline.caller;
-                tracing::warn!(%server, %link, why, "the server did not start");
-                let why = format!("{DID_NOT_RUN}the server `{server}` did not start: {why}");
+                tracing::warn!(%server, %link, why = detail, "the server did not start");
+                let why = format!(
+                    "{DID_NOT_RUN}the server `{server}` did not start: {why}; the host's log has the details under link={link}"
+                );
                 self.invalidate_tool_list();
                 self.refuse_parked(code, &why);
             }
@@ -198,25 +210,25 @@ impl ServerEventHandler<'_> {
             Event::SentWith { id, reads } => self.pipeline.in_flight.set_sent_with(self.from, &id, reads),
             Event::SessionLost => {
                 // The requests of the server to the harness were lost with the session.
-                if let Opened::Replaying(_) = self.open() {
+                if let HandshakeStart::Replaying(_) = self.begin_handshake() {
                     self.withdraw_requests();
                 }
             }
-            Event::Started => drop(self.open()),
+            Event::Started => drop(self.begin_handshake()),
         }
     }
 
     /// Opens the MCP session of a process that was started, or reopens one that was lost.
-    fn open(&mut self) -> Opened {
+    fn begin_handshake(&mut self) -> HandshakeStart {
         let first = self.pipeline.parked.first_method(self.slot);
-        let opened = self.servers.open(self.slot, first);
+        let opened = self.servers.begin_handshake(self.slot, first);
         match &opened {
-            Opened::Failed { process, code, why } => {
+            HandshakeStart::Failed { process, code, why } => {
                 self.from = *process;
                 self.on_gone(Role::Current, *code, why);
             }
-            Opened::Ready => self.pipeline.sending(self.servers, self.now).send_parked(self.slot),
-            Opened::Nothing | Opened::Replaying(_) => {}
+            HandshakeStart::Ready => self.pipeline.sending(self.servers, self.now).send_parked(self.slot),
+            HandshakeStart::NotNeeded | HandshakeStart::Replaying(_) => {}
         }
         opened
     }
@@ -230,7 +242,7 @@ impl ServerEventHandler<'_> {
         }
         let unsent = Unsent { call: call.map(|call| (id, call)), message };
         self.pipeline.sending(self.servers, self.now).park(self.slot, unsent);
-        if let Opened::Nothing = self.open() {
+        if let HandshakeStart::NotNeeded = self.begin_handshake() {
             self.pipeline.sending(self.servers, self.now).send_parked(self.slot);
         }
     }
@@ -239,13 +251,9 @@ impl ServerEventHandler<'_> {
         let message = &bytes[..];
         let envelope = match envelope::read(message, Strictness::Envelope) {
             Ok(envelope) => envelope,
-            Err(malformed) => {
-                let CallerContext { server, link, .. } = &self.pipeline.caller;
-                let reason = malformed.to_string();
-                let reason = self.pipeline.caller.scrubber().text(reason.as_bytes()).bytes.into_owned();
-                let reason = String::from_utf8_lossy(&reason);
-                tracing::debug!(%server, %link, %reason, "a line of the server is not an MCP message");
-                return;
+            Err(_) => {
+                let excerpt = self.pipeline.stray_output.log(&self.pipeline.caller, message, self.now);
+                return self.servers.keep_stray_output(self.from, excerpt);
             }
         };
         match envelope.kind {
@@ -259,11 +267,14 @@ impl ServerEventHandler<'_> {
             }
             // An error for a request whose id the server could not read: it matches no request in flight.
             Kind::Response { id: None, .. } => {}
-            Kind::Request { id, .. } => self.on_request(message, &id, envelope.body),
+            Kind::Request { id, method } => self.on_request(message, &id, &method, envelope.body),
             Kind::Notification { method } if method == mcp::CANCELLED => {
                 self.on_cancelled(message, envelope.body);
             }
             Kind::Notification { method } => {
+                if method == mcp::TOOLS_CHANGED {
+                    self.pipeline.catalogue.coverage = Coverage::Partial;
+                }
                 if should_forward_notification(self.servers, self.from, &method) {
                     self.pipeline.reply(message);
                 }
@@ -271,23 +282,12 @@ impl ServerEventHandler<'_> {
         }
     }
 
-    fn on_request(&mut self, message: &[u8], id: &Id<'_>, params: Option<Range<usize>>) {
-        let member = |object: Range<usize>, key: &str| json::member(message, object, key);
-        let progress = params.and_then(|params| member(member(params, "_meta")?, "progressToken"));
-        let progress = progress.map(|span| &message[span]);
-        let Pipeline { server_requests, caller, .. } = &mut *self.pipeline;
-        match server_requests.register(&caller.link, id.raw, self.from, progress) {
-            Some(shown) => self.pipeline.reply(&json::replace(message, id.span.clone(), &shown)),
-            None => {
-                let refusal = code::error_response(
-                    Some(id.raw),
-                    Code::RelayUnavailable,
-                    "too many requests are waiting for the client",
-                );
-                let refusal = Outgoing::Owned(Outbound::response(refusal));
-                self.servers.send(Target::Process(self.from), refusal, WhenNotReady::Return);
-            }
-        }
+    /// Queues a request of the server to the harness, to be decided and recorded like those of the harness.
+    fn on_request(&mut self, message: &[u8], id: &Id<'_>, method: &str, params: Option<Range<usize>>) {
+        let request =
+            ServerRequest { process: self.from, id: id.span.clone(), method: method.into(), params };
+        let number = self.pipeline.server_requests.next_number();
+        self.pipeline.incoming.push_back(Incoming::of_server(number, message, request));
     }
 
     /// Handles a response; returns a large one, to be scrubbed by a worker.
@@ -352,12 +352,23 @@ impl ServerEventHandler<'_> {
     /// (stateless MCP).
     fn on_cancelled(&mut self, message: &[u8], params: Option<Range<usize>>) {
         let span = params.and_then(|params| json::member(message, params, "requestId"));
-        let shown =
+        if let Some(id) = span.clone().map(|span| &message[span])
+            && let Some(queued) =
+                self.pipeline.incoming.iter().position(|queued| queued.is_server_request(self.from, id))
+        {
+            // The harness has not seen the request.
+            self.pipeline.incoming.remove(queued);
+            return;
+        }
+        let withdrawn =
             span.clone().and_then(|span| self.pipeline.server_requests.withdraw(&message[span], self.from));
-        match (span, shown) {
-            (Some(span), Some(shown)) => self.pipeline.reply(&json::replace(message, span, &shown)),
+        match (span, withdrawn) {
+            (Some(span), Some(Withdrawn { call, shown })) => {
+                self.pipeline.recorder.store_outcome(call, CallResult::Cancelled, None, self.now);
+                self.pipeline.reply(&json::replace(message, span, &shown));
+            }
             // The listeners of this process were moved to its replacement.
-            _ if self.servers.role(self.from) != Role::Current => {}
+            _ if self.servers.role(self.from) != Some(Role::Current) => {}
             _ => self.pipeline.reply(message),
         }
     }
@@ -371,7 +382,9 @@ impl ServerEventHandler<'_> {
             }
             None => {
                 let CallerContext { server, link, .. } = &self.pipeline.caller;
-                tracing::warn!(%server, %link, "a message of the server was dropped: it is too large");
+                if let Some(left_out) = OVERSIZE_LINES.admit() {
+                    tracing::warn!(%server, %link, left_out, "a message of the server was dropped: it is too large");
+                }
             }
         }
     }
@@ -402,7 +415,11 @@ impl ServerEventHandler<'_> {
             "{why} while this request was under way; it may or may not have run, so check before you repeat it"
         );
         for call in self.pipeline.in_flight.drain(self.from) {
-            self.pipeline.retry_or_fail(self.servers, call, &sentence, self.now);
+            // A handshake changes nothing but the process, which is gone.
+            match is_handshake(&call.method) && call.retry_copy.is_none() {
+                true => self.fail(call, Code::ServerUnavailable, &format!("{DID_NOT_RUN}{why}")),
+                false => self.pipeline.retry_or_fail(self.servers, call, &sentence, self.now),
+            }
         }
         self.pipeline.tasks.forget_process(self.from);
         self.withdraw_requests();
@@ -410,7 +427,10 @@ impl ServerEventHandler<'_> {
 
     /// Cancels the requests of the process at the harness; late responses to them are dropped.
     pub(super) fn withdraw_requests(&mut self) {
-        for shown in self.pipeline.server_requests.withdraw_all(self.from) {
+        let from = self.from;
+        self.pipeline.incoming.retain(|message| message.sending_process() != Some(from));
+        for Withdrawn { call, shown } in self.pipeline.server_requests.withdraw_all(from) {
+            self.pipeline.recorder.store_outcome(call, CallResult::Cancelled, None, self.now);
             self.pipeline.reply(&notice::cancelled(&shown, "the server that asked is gone"));
         }
     }
@@ -418,6 +438,10 @@ impl ServerEventHandler<'_> {
     fn fail(&mut self, call: Call, code: Code, sentence: &str) {
         self.pipeline.fail(self.servers, call, code, sentence, self.now);
     }
+}
+
+fn is_handshake(method: &str) -> bool {
+    matches!(method, mcp::INITIALIZE | mcp::DISCOVER)
 }
 
 fn too_large(caller: &CallerContext) -> String {

@@ -20,7 +20,7 @@ use relay_proto::{json, mcp};
 use tokio::time::Instant;
 
 use super::Pipeline;
-use super::admit::{Incoming, Prior, PriorAttempts, ToolListWait};
+use super::admit::{Incoming, Prior, PriorAttempts};
 use super::catalogue::Coverage;
 use super::in_flight::{Call, ReplyHandling};
 use super::reply::ServerEventHandler;
@@ -45,8 +45,7 @@ impl Pipeline {
         };
         let received = Received { seq: call.seq, maybe_ran: MaybeRan::No, bytes: copy.into() };
         let prior = Prior::Known(PriorAttempts::One);
-        let message =
-            Incoming { received, prior, deadline: call.deadline, tool_list_wait: ToolListWait::Allowed };
+        let message = Incoming { prior, deadline: call.deadline, ..Incoming::new(received) };
         // Calls of one process keep their order, behind those of a process that exited earlier.
         self.incoming.push_back(message);
         forget_setting(servers, &call);
@@ -107,7 +106,7 @@ impl ServerEventHandler<'_> {
         pipeline.catalogue.record(message, result.clone());
         match list.next_page(message, result, || servers.replay_mut().next_id()) {
             NextPage::Complete => {
-                pipeline.catalogue.coverage = Coverage::Whole;
+                pipeline.catalogue.complete();
                 pipeline.end_listing();
             }
             NextPage::Ask(request) => {
@@ -145,7 +144,7 @@ pub(super) fn forget_setting(servers: &mut ServerSet, call: &Call) {
     if call.handling != ReplyHandling::Other
         && let Some(id) = envelope::id_value(call.id.as_bytes())
     {
-        servers.replay_mut().forget(&id);
+        servers.replay_mut().remove_pending(&id);
     }
 }
 

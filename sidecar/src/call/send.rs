@@ -85,8 +85,8 @@ impl Sending<'_> {
                 id
             });
             match (self.servers.send(Target::Slot(slot), Outgoing::Owned(message), when), id) {
-                (SendResult::Sent { on, other_reads }, Some(id)) => {
-                    self.pipeline.in_flight.set_sent(&id, on, other_reads);
+                (SendResult::Sent { on, reads_after_decision }, Some(id)) => {
+                    self.pipeline.in_flight.set_sent(&id, on, reads_after_decision);
                 }
                 (result, Some(id)) => self.not_sent(slot, id, result),
                 (SendResult::NotReady(message), None) => {
@@ -136,6 +136,7 @@ impl CallerContext {
             grant_limits: Arc::clone(&session.grant_limits),
             files: session.context.files.clone(),
             tasks: session.context.tasks.clone(),
+            working_directories: session.context.working_directories.clone(),
         };
         let launcher = Launcher::new(
             Arc::clone(server),

@@ -8,6 +8,8 @@ use std::collections::HashMap;
 use cofferdam_servers::ProcessId;
 use relay_proto::envelope::IdValue;
 
+use super::in_flight::Call;
+
 /// Requests of server processes to the harness. Their ids are rewritten, so that a response for one process can never
 /// reach another, such as its replacement or the process of a scope.
 #[derive(Debug, Default)]
@@ -19,12 +21,19 @@ pub(crate) struct ServerRequests {
 /// One request of a process, without a response so far.
 #[derive(Debug)]
 struct PendingServerRequest {
-    /// Its position among all requests of the link.
-    number: u64,
+    /// Its decision is recorded, and its outcome will be; `seq` is its position among all requests of the link.
+    call: Box<Call>,
     /// The id as the server wrote it, in JSON.
     id: Box<[u8]>,
-    process: ProcessId,
     progress_token: Option<Box<[u8]>>,
+}
+
+/// A request that is not pending any more.
+#[derive(Debug)]
+pub(crate) struct Withdrawn {
+    pub(super) call: Call,
+    /// The id that the harness was shown, in JSON.
+    pub(super) shown: Vec<u8>,
 }
 
 /// How many requests of a server may wait for the harness.
@@ -33,57 +42,68 @@ const MAX_SERVER_REQUESTS: usize = 256;
 const MAX_TOKEN: usize = 256;
 
 impl ServerRequests {
-    /// Stores a request and returns the id to show to the harness; none when too many are pending.
+    /// The number of the next request.
+    pub(crate) fn next_number(&mut self) -> u64 {
+        self.last += 1;
+        self.last
+    }
+
+    /// Stores a request and returns the id to show to the harness. Returns the call when too many are pending.
     pub(crate) fn register(
         &mut self,
         link: &str,
+        call: Box<Call>,
         id: &[u8],
-        process: ProcessId,
         progress_token: Option<&[u8]>,
-    ) -> Option<Vec<u8>> {
+    ) -> Result<Vec<u8>, Box<Call>> {
         if self.pending.len() >= MAX_SERVER_REQUESTS {
-            return None;
+            return Err(call);
         }
-        self.last += 1;
-        let shown = format!("cofferdam-{link}-{}", self.last);
+        let shown = format!("cofferdam-{link}-{}", call.seq);
         let json = format!("\"{shown}\"").into_bytes();
         let progress_token = progress_token.filter(|token| token.len() <= MAX_TOKEN).map(Into::into);
-        let request = PendingServerRequest { number: self.last, id: id.into(), process, progress_token };
+        let request = PendingServerRequest { call, id: id.into(), progress_token };
         self.pending.insert(IdValue::Text(shown.into()), request);
-        Some(json)
+        Ok(json)
     }
 
-    /// Takes out the request that the harness answered: its process, and its id as the server wrote it.
-    pub(crate) fn take_answered(&mut self, id: &IdValue) -> Option<(ProcessId, Box<[u8]>)> {
-        self.pending.remove(id).map(|request| (request.process, request.id))
+    /// Takes out the request that the harness answered, and its id as the server wrote it.
+    pub(crate) fn take_answered(&mut self, id: &IdValue) -> Option<(Call, Box<[u8]>)> {
+        self.pending.remove(id).map(|request| (*request.call, request.id))
     }
 
-    /// Takes out a request that its server cancelled, and returns the id that the harness was shown.
-    pub(crate) fn withdraw(&mut self, original: &[u8], process: ProcessId) -> Option<Vec<u8>> {
+    /// Takes out a request that its server cancelled.
+    pub(crate) fn withdraw(&mut self, original: &[u8], process: ProcessId) -> Option<Withdrawn> {
         let is_withdrawn =
-            |request: &PendingServerRequest| request.process == process && *request.id == *original;
+            |request: &PendingServerRequest| request.call.process == process && *request.id == *original;
         let shown =
             self.pending.iter().find(|(_, request)| is_withdrawn(request)).map(|(shown, _)| shown.clone())?;
-        self.pending.remove(&shown);
-        Some(id_json(&shown))
+        let request = self.pending.remove(&shown)?;
+        Some(Withdrawn { call: *request.call, shown: id_json(&shown) })
     }
 
     /// The process whose request has this progress token.
     pub(crate) fn process_with_progress_token(&self, token: &[u8]) -> Option<ProcessId> {
         let has_token = |request: &&PendingServerRequest| request.progress_token.as_deref() == Some(token);
-        self.pending.values().find(has_token).map(|request| request.process)
+        self.pending.values().find(has_token).map(|request| request.call.process)
     }
 
     pub(crate) fn has_requests_of(&self, process: ProcessId) -> bool {
-        self.pending.values().any(|request| request.process == process)
+        self.pending.values().any(|request| request.call.process == process)
     }
 
-    /// Takes out all requests of a process that is gone, and returns the ids that the harness was shown.
-    pub(crate) fn withdraw_all(&mut self, process: ProcessId) -> Vec<Vec<u8>> {
-        let gone = self.pending.extract_if(|_, request| request.process == process);
-        let mut gone: Vec<_> = gone.map(|(shown, request)| (request.number, id_json(&shown))).collect();
-        gone.sort();
-        gone.into_iter().map(|(_, shown)| shown).collect()
+    /// Takes out all requests of a process that is gone, in order.
+    pub(crate) fn withdraw_all(&mut self, process: ProcessId) -> Vec<Withdrawn> {
+        let gone = self.pending.extract_if(|_, request| request.call.process == process);
+        let mut gone: Vec<_> =
+            gone.map(|(shown, request)| Withdrawn { call: *request.call, shown: id_json(&shown) }).collect();
+        gone.sort_by_key(|withdrawn| withdrawn.call.seq);
+        gone
+    }
+
+    /// Takes out all requests: the link has ended.
+    pub(crate) fn take_all(&mut self) -> Vec<Call> {
+        self.pending.drain().map(|(_, request)| *request.call).collect()
     }
 }
 
@@ -96,34 +116,46 @@ fn id_json(shown: &IdValue) -> Vec<u8> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::in_flight;
     use super::*;
 
     fn shown(number: u32) -> IdValue {
         IdValue::Text(format!("cofferdam-link-{number}").into())
     }
 
+    fn register(requests: &mut ServerRequests, process: ProcessId, token: Option<&[u8]>) -> Vec<u8> {
+        let call = Call { process, seq: requests.next_number(), ..in_flight::tests::call(None) };
+        requests.register("link", Box::new(call), b"7", token).expect("room")
+    }
+
+    /// The process of a request that was answered, and its id as the server wrote it.
+    fn answered(requests: &mut ServerRequests, number: u32) -> Option<(ProcessId, Box<[u8]>)> {
+        requests.take_answered(&shown(number)).map(|(call, id)| (call.process, id))
+    }
+
     #[test]
     fn a_response_for_a_dead_process_is_dropped() {
         let mut requests = ServerRequests::default();
         let (old, new) = (ProcessId::unused(0), ProcessId::unused(1));
-        let first = requests.register("link", b"7", old, None).expect("room");
-        assert_eq!(requests.withdraw_all(old), vec![first]);
-        let second = requests.register("link", b"7", new, None).expect("room");
-        assert_eq!(second, b"\"cofferdam-link-2\"");
-        assert!(requests.take_answered(&shown(1)).is_none());
-        assert_eq!(requests.take_answered(&shown(2)), Some((new, b"7".as_slice().into())));
+        let first = register(&mut requests, old, None);
+        let withdrawn: Vec<_> = requests.withdraw_all(old).into_iter().map(|request| request.shown).collect();
+        assert_eq!(withdrawn, vec![first]);
+        assert_eq!(register(&mut requests, new, None), b"\"cofferdam-link-2\"");
+        assert!(answered(&mut requests, 1).is_none());
+        assert_eq!(answered(&mut requests, 2), Some((new, b"7".as_slice().into())));
     }
 
     #[test]
     fn two_processes_may_use_the_same_id_and_each_gets_its_own_response() {
         let mut requests = ServerRequests::default();
         let (old, new) = (ProcessId::unused(0), ProcessId::unused(1));
-        requests.register("link", b"7", old, Some(b"\"t\"")).expect("room");
-        requests.register("link", b"7", new, None).expect("room");
+        register(&mut requests, old, Some(b"\"t\""));
+        register(&mut requests, new, None);
         assert_eq!(requests.process_with_progress_token(b"\"t\""), Some(old));
-        assert_eq!(requests.withdraw(b"7", new).as_deref(), Some(b"\"cofferdam-link-2\"".as_slice()));
+        let withdrawn = requests.withdraw(b"7", new).expect("it is pending");
+        assert_eq!(withdrawn.shown, b"\"cofferdam-link-2\"");
         assert!(requests.has_requests_of(old) && !requests.has_requests_of(new));
-        assert_eq!(requests.take_answered(&shown(1)), Some((old, b"7".as_slice().into())));
+        assert_eq!(answered(&mut requests, 1), Some((old, b"7".as_slice().into())));
         assert!(!requests.has_requests_of(old));
     }
 }

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use cofferdam_audit::SecretUse;
-use cofferdam_secrets::{Reads, Secrets};
+use cofferdam_secrets::{SecretReads, Secrets};
 use cofferdam_servers::ServerSet;
 use cofferdam_servers::spec::Scope;
 use relay_proto::name::Name;
@@ -57,7 +57,7 @@ pub(super) fn secret_uses<'a>(names: BTreeSet<&'a Name>, held: &'a Secrets) -> V
 }
 
 /// The audit fields of the secrets that a call was sent with, where its decision record names others.
-pub(super) fn uses_of_reads(reads: &Reads) -> Vec<SecretUse<'_>> {
+pub(super) fn uses_of_reads(reads: &SecretReads) -> Vec<SecretUse<'_>> {
     let uses = reads.iter().map(|(name, read)| SecretUse {
         name: name.as_str(),
         lease: read.hash.as_deref(),

@@ -16,7 +16,8 @@ pub(super) struct Arguments {
     #[command(subcommand)]
     pub(super) command: Command,
 
-    /// The configuration file. Default: ./cofferdam.toml, then cofferdam/cofferdam.toml in the user's configuration directory, then /etc/cofferdam/cofferdam.toml
+    /// The configuration file. Default: ./cofferdam.toml, then cofferdam/cofferdam.toml in the user's configuration
+    /// directory, then /etc/cofferdam/cofferdam.toml
     #[arg(short, long, global = true, value_name = "FILE")]
     pub(super) config: Option<PathBuf>,
 }
@@ -26,7 +27,7 @@ pub(super) enum Command {
     /// Connect to a sandbox that cannot connect out, and keep it connected until interrupted
     #[command(subcommand)]
     Attach(AttachCommand),
-    /// Read and verify the audit of decisions and outcomes
+    /// Read, verify and prune the audit of decisions and outcomes
     #[command(subcommand)]
     Audit(AuditCommand),
     /// Check the configuration and list all its problems, without side effects
@@ -43,7 +44,7 @@ pub(super) enum Command {
     Key,
     /// Make the running sidecar read its configuration again
     Reload,
-    /// Run a command in a sandbox of this machine, with the tools of a grant
+    /// Run a command in a sandbox on this machine, with the tools of a grant
     Run(RunCommand),
     /// Run the sidecar
     Serve(ServeArguments),
@@ -72,7 +73,7 @@ pub(super) enum AttachCommand {
 
 #[derive(Debug, Args)]
 pub(super) struct AttachOptions {
-    /// What the sandbox may use
+    /// The grant: which `[grants.NAME]` of the configuration the sandbox gets
     #[arg(long)]
     pub(super) grant: String,
     /// The sandbox's name, by which it is recognised when it is attached again. Default: the command or the address
@@ -83,24 +84,28 @@ pub(super) struct AttachOptions {
     pub(super) ttl: Option<Duration>,
 }
 
-/// What `attach e2b` and `attach daytona` have in common.
+/// The options that `attach e2b` and `attach daytona` have in common.
 #[derive(Debug, Args)]
 pub(super) struct PlatformOptions {
     /// The sandbox's name in lists and logs, and for `attach end` and `kill`. Default: its id
     #[arg(long)]
     pub(super) name: Option<String>,
-    /// The platform's table `[platforms.NAME]` in the configuration. Default: the one of this kind
+    /// The platform's table `[platforms.NAME]` in the configuration. Default: the table named like this kind, or the
+    /// only table of this kind
     #[arg(long, value_name = "NAME")]
     pub(super) platform: Option<String>,
     /// How long the sandbox stays enrolled. Default and maximum: the grant's `ttl`
     #[arg(long, value_name = "TIME", value_parser = config::parse_duration)]
     pub(super) ttl: Option<Duration>,
-    /// Resume the sandbox if it is paused or stopped now. Without this it is attached when it is resumed at the platform
+    /// Resume the sandbox if it is paused or stopped now. Without this option it is attached once it is resumed on the platform
     #[arg(long)]
     pub(super) resume: bool,
-    /// Leave the attachment in the sidecar once the sandbox is attached; it also survives restarts of the sidecar
+    /// Return once the sandbox is attached; the sidecar keeps it attached, also across its restarts
     #[arg(long)]
     pub(super) detach: bool,
+    /// Add the servers of the grant to the settings file of this harness in the sandbox. Other settings in the file stay
+    #[arg(long, value_enum)]
+    pub(super) harness: Option<HarnessArgument>,
     /// The static shim to upload. Default: `cofferdam-shim-ARCHITECTURE` or `cofferdam-shim` beside the sidecar's program
     #[arg(long, value_name = "FILE")]
     pub(super) shim: Option<PathBuf>,
@@ -114,12 +119,16 @@ pub(super) struct E2bArguments {
     /// The sandbox's id on its platform
     #[arg(required_unless_present = "template")]
     pub(super) sandbox: Option<String>,
-    /// What the sandbox may use
+    /// The grant: which `[grants.NAME]` of the configuration the sandbox gets
     #[arg(long, required_unless_present = "template")]
     pub(super) grant: Option<String>,
-    /// Instead of attaching, print what to add to a template's Dockerfile so that nothing is uploaded later
-    #[arg(long, conflicts_with_all = ["sandbox", "grant", "name", "platform", "ttl", "resume", "detach"])]
+    /// Instead of attaching, print the lines to add to a template's Dockerfile, so that its sandboxes contain the shim
+    #[arg(long, conflicts_with_all = ["sandbox", "grant", "name", "platform", "ttl", "resume", "detach", "harness", "dial_out"])]
     pub(super) template: bool,
+    /// Let the sandbox connect to this sidecar's `relay.advertise`, a `wss://` address, instead of using the platform's
+    /// exec stream
+    #[arg(long)]
+    pub(super) dial_out: bool,
     #[command(flatten)]
     pub(super) options: PlatformOptions,
 }
@@ -128,7 +137,7 @@ pub(super) struct E2bArguments {
 pub(super) struct DaytonaArguments {
     /// The sandbox's id on its platform
     pub(super) sandbox: String,
-    /// What the sandbox may use
+    /// The grant: which `[grants.NAME]` of the configuration the sandbox gets
     #[arg(long)]
     pub(super) grant: String,
     /// Count the attachment as activity, so that the platform does not stop the sandbox
@@ -143,10 +152,24 @@ pub(super) struct DaytonaArguments {
 
 #[derive(Clone, Copy, Debug, Eq, PartialEq, ValueEnum)]
 pub(super) enum ViaArgument {
+    /// The sandbox connects to this sidecar's `relay.advertise`, a `wss://` address
+    DialOut,
     /// A WebSocket through the platform's preview proxy
     Preview,
     /// The system's `ssh`, through the platform's SSH gateway
     Ssh,
+}
+
+#[derive(Clone, Copy, Debug, Eq, PartialEq, ValueEnum)]
+pub(super) enum HarnessArgument {
+    /// Claude Code
+    Claude,
+    /// Codex
+    Codex,
+    /// Gemini CLI
+    Gemini,
+    /// opencode
+    Opencode,
 }
 
 #[derive(Debug, Args)]
@@ -182,6 +205,9 @@ pub(super) struct ExecArguments {
 
 #[derive(Debug, Subcommand)]
 pub(super) enum AuditCommand {
+    /// Remove the oldest audit files, after verifying them; `verify` then begins at the signed mark that this leaves
+    #[command(after_help = "Example: cofferdam audit prune --older-than 90d")]
+    Prune(PruneArguments),
     /// Show the records of a session, a link, or one call (SESSION/LINK/SEQ)
     Show(ShowArguments),
     /// Show the last records
@@ -209,7 +235,7 @@ pub(super) struct DemoArguments {
 
 #[derive(Debug, Args)]
 pub(super) struct EnrollArguments {
-    /// What the sandbox may use
+    /// The grant: which `[grants.NAME]` of the configuration the sandbox gets
     #[arg(long)]
     pub(super) grant: String,
     /// How long the sandbox stays enrolled. Default and maximum: the grant's `ttl`
@@ -218,7 +244,7 @@ pub(super) struct EnrollArguments {
     /// How soon the sandbox must connect for the first time
     #[arg(long, value_name = "TIME", value_parser = config::parse_duration, default_value = "2m", conflicts_with = "socket")]
     pub(super) ticket_ttl: Duration,
-    /// The sandbox's name, for lists and logs
+    /// The sandbox's name in lists and logs
     #[arg(long)]
     pub(super) name: Option<String>,
     /// Instead of printing an enrolment string, create a socket in this directory, to be mounted into the sandbox
@@ -237,7 +263,7 @@ pub(super) struct EnrolmentsArguments {
 
 #[derive(Debug, Subcommand)]
 pub(super) enum EnrolmentsCommand {
-    /// End an enrolment, and its session: its sandbox cannot connect again
+    /// End an enrolment and its session: its sandbox cannot connect again
     End(EnrolmentsEndArguments),
 }
 
@@ -250,7 +276,7 @@ pub(super) struct EnrolmentsEndArguments {
 #[derive(Debug, Args)]
 pub(super) struct KillArguments {
     /// A session's id, an enrolment's id, or a sandbox's name, as `cofferdam sessions` and `cofferdam enrolments` list them
-    pub(super) session: String,
+    pub(super) target: String,
 }
 
 #[derive(Debug, Args)]
@@ -258,28 +284,29 @@ pub(super) struct RunCommand {
     /// The kind of sandbox
     #[arg(long, value_name = "KIND", default_value = "bwrap")]
     pub(super) sandbox: Kind,
-    /// The image of a container. Default: this machine's system, read-only
+    /// The container image; required for docker. Default for podman: this machine's system, read-only
     #[arg(long)]
     pub(super) image: Option<String>,
-    /// What the sandbox may use. Default: the only grant, or that of `relay.unix-grant`
+    /// The grant: which `[grants.NAME]` of the configuration the sandbox gets. Default: the only grant, or that of
+    /// `relay.unix-grant`
     #[arg(long)]
     pub(super) grant: Option<String>,
     /// What the sandbox can connect to. Default: `host` for a known harness, which must reach its model, otherwise `none`
     #[arg(long)]
     pub(super) network: Option<NetworkArgument>,
-    /// A further file or directory that the sandbox sees
+    /// Mount a file or directory into the sandbox; may be given several times
     #[arg(long = "mount", value_name = "SRC[:DST][:ro]")]
     pub(super) mounts: Vec<OsString>,
-    /// A variable of this environment that the command gets
+    /// Pass this environment variable to the command; may be given several times
     #[arg(long = "env", value_name = "NAME")]
     pub(super) variables: Vec<String>,
     /// The shim to put into the sandbox. Default: `cofferdam-shim` beside this program
     #[arg(long, value_name = "FILE")]
     pub(super) shim: Option<PathBuf>,
-    /// Print the command line that would be used, and do nothing
+    /// Print the command line of the sandbox without running it
     #[arg(long)]
     pub(super) dry_run: bool,
-    /// Do not say what is in the sandbox
+    /// Do not print the summary of the sandbox's contents
     #[arg(long, short)]
     pub(super) quiet: bool,
     /// The command
@@ -296,9 +323,12 @@ pub(super) struct ServeArguments {
 
 #[derive(Debug, Args)]
 pub(super) struct SessionsArguments {
-    /// Print JSON
+    /// Print JSON; with --watch, one line for each change
     #[arg(long)]
     pub(super) json: bool,
+    /// Follow the sessions until interrupted: a table on a terminal, one line for each change in a pipe
+    #[arg(long)]
+    pub(super) watch: bool,
 }
 
 #[derive(Debug, Args)]
@@ -341,7 +371,7 @@ pub(super) struct TokenCreateArguments {
     /// How long the token is valid. Default: 30d
     #[arg(long, value_name = "TIME", value_parser = config::parse_duration)]
     pub(super) ttl: Option<Duration>,
-    /// What the token is for, for lists
+    /// A description, shown by `cofferdam token list`
     #[arg(long)]
     pub(super) name: Option<String>,
 }
@@ -360,8 +390,19 @@ pub(super) struct TokenRevokeArguments {
 }
 
 #[derive(Debug, Args)]
+#[group(required = true, multiple = false)]
+pub(super) struct PruneArguments {
+    /// Remove files that were last written longer ago than this. The two newest files always stay
+    #[arg(long, value_name = "TIME", value_parser = config::parse_duration)]
+    pub(super) older_than: Option<Duration>,
+    /// Keep at most this many bytes of the newest files. The two newest files always stay
+    #[arg(long, value_name = "SIZE", value_parser = config::parse_size)]
+    pub(super) keep: Option<u64>,
+}
+
+#[derive(Debug, Args)]
 pub(super) struct VerifyArguments {
-    /// A hash that was printed earlier as `head`: fails if the record with it is no longer there
+    /// A hash that an earlier run printed as `head`; fails if the record with this hash is missing
     #[arg(long, value_name = "HASH")]
     pub(super) head: Option<String>,
 }

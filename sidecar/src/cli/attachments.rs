@@ -5,14 +5,14 @@ use std::process::ExitCode;
 
 use super::arguments::ListArguments;
 use super::commands::{request, unexpected_response};
-use super::sessions::report_killed;
+use super::sessions::print_killed;
 use crate::daemon::admin::{AdminRequest, AdminResponse};
 use crate::daemon::attachments::status::{AttachmentStatus, Lifetime};
 use crate::terminal;
 use crate::terminal::failure::Failure;
 
 pub(super) fn end(file: Option<&Path>, name: String) -> Result<ExitCode, Failure> {
-    report_killed(request(file, &AdminRequest::EndAttachment { name })?)
+    print_killed(request(file, &AdminRequest::EndAttachment { name })?)
 }
 
 pub(super) fn list(file: Option<&Path>, arguments: &ListArguments) -> Result<ExitCode, Failure> {
@@ -20,24 +20,25 @@ pub(super) fn list(file: Option<&Path>, arguments: &ListArguments) -> Result<Exi
         return Err(unexpected_response());
     };
     if arguments.json {
-        terminal::line(&serde_json::to_string_pretty(&attachments).expect("statuses are plain data"));
+        terminal::print_line(&serde_json::to_string_pretty(&attachments).expect("statuses are plain data"));
     } else if attachments.is_empty() {
         eprintln!("no attachments");
     } else {
-        print(&attachments);
+        table_lines(&attachments).iter().for_each(|line| terminal::print_line(line));
     }
     Ok(ExitCode::SUCCESS)
 }
 
-pub(super) fn print(attachments: &[AttachmentStatus]) {
-    terminal::line("ATTACHMENT         PLATFORM  SANDBOX                GRANT     STATE      KEPT");
+pub(super) fn table_lines(attachments: &[AttachmentStatus]) -> Vec<String> {
+    let mut lines =
+        vec!["ATTACHMENT         PLATFORM  SANDBOX                GRANT     STATE      KEPT".to_owned()];
     for status in attachments {
         let kept = match status.lifetime {
             Lifetime::Configured => "in the configuration",
             Lifetime::Detached => "until ended",
             Lifetime::Followed => "by its command",
         };
-        terminal::line(&format!(
+        lines.push(format!(
             "{:<18} {:<9} {:<22} {:<9} {:<10} {kept}",
             status.name,
             status.platform,
@@ -45,8 +46,7 @@ pub(super) fn print(attachments: &[AttachmentStatus]) {
             status.grant,
             status.state.name()
         ));
-        if let Some(why) = status.state.reason() {
-            terminal::line(&format!("  {why}"));
-        }
+        lines.extend(status.state.reason().map(|why| format!("  {why}")));
     }
+    lines
 }

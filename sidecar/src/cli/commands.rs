@@ -1,4 +1,4 @@
-//! Runs the commands.
+//! Runs each command of the command line; `attach`, `sessions` and others are in their own modules.
 
 use std::num::NonZero;
 use std::path::{Path, PathBuf};
@@ -7,22 +7,20 @@ use std::sync::Arc;
 use std::thread::available_parallelism;
 use std::time::Duration;
 
-use cofferdam_audit as audit;
-use cofferdam_audit::Selector;
 use cofferdam_process as process;
 use cofferdam_scrub::shared::SharedValues;
 
 use super::arguments::{
-    Arguments, AttachCommand, AuditCommand, CheckArguments, Command, EnrollArguments, RunCommand,
-    ServeArguments, ShowArguments, TailArguments, VerifyArguments,
+    Arguments, AttachCommand, CheckArguments, Command, EnrollArguments, RunCommand, ServeArguments,
 };
 use crate::config::{self, Config, Environment};
 use crate::daemon::admin::client::{self, AdminError};
 use crate::daemon::admin::{AdminRequest, AdminResponse};
 use crate::daemon::while_held::{HoldFiles, Lifetime};
-use crate::run::{self, Mode, Output, RunArguments};
+use crate::run::{self, Mode, RunArguments};
 use crate::terminal;
 use crate::terminal::failure::{Failure, Sysexit};
+use crate::terminal::progress::Output;
 use crate::{daemon, demo, enrolment};
 
 pub(super) fn run(arguments: Arguments) -> Result<ExitCode, Failure> {
@@ -31,18 +29,18 @@ pub(super) fn run(arguments: Arguments) -> Result<ExitCode, Failure> {
         Command::Attach(AttachCommand::End(arguments)) => super::attachments::end(file, arguments.name),
         Command::Attach(AttachCommand::List(arguments)) => super::attachments::list(file, &arguments),
         Command::Attach(AttachCommand::E2b(arguments)) if arguments.template => {
-            super::attach::template(arguments.options.shim)
+            super::attach::print_template(arguments.options.shim)
         }
         Command::Attach(command) => super::attach::run(&admin_socket(file)?, command),
-        Command::Audit(command) => audit_command(file, command),
+        Command::Audit(command) => super::audit::run(file, command),
         Command::Check(check_arguments) => check(file, &check_arguments),
         Command::Demo(demo_arguments) => {
             demo::run(demo_arguments.shim).map_err(|error| Failure::new(Sysexit::Software, error))
         }
         Command::Enroll(enroll_arguments) => enroll(file, enroll_arguments),
         Command::Enrolments(enrolments_arguments) => super::sessions::enrolments(file, enrolments_arguments),
-        Command::Key => key(file),
-        Command::Kill(kill_arguments) => super::sessions::kill(file, kill_arguments.session),
+        Command::Key => print_key(file),
+        Command::Kill(kill_arguments) => super::sessions::kill(file, kill_arguments.target),
         Command::Reload => reload(file),
         Command::Run(run_command) => run_sandbox(file, run_command),
         Command::Serve(serve_arguments) => serve(file, &serve_arguments),
@@ -75,7 +73,7 @@ fn serve(file: Option<&Path>, arguments: &ServeArguments) -> Result<ExitCode, Fa
     let log = Arc::<SharedValues>::default();
     daemon::logging::start(Arc::clone(&log));
     let runtime = tokio::runtime::Builder::new_multi_thread()
-        // An audit write that hangs blocks one of the threads; the others must stay available.
+        // An audit write that hangs blocks one thread; at least one other must stay available.
         .worker_threads(available_parallelism().map_or(2, NonZero::get).max(2))
         .enable_all()
         .build()
@@ -92,12 +90,12 @@ fn serve(file: Option<&Path>, arguments: &ServeArguments) -> Result<ExitCode, Fa
 
 fn check(file: Option<&Path>, arguments: &CheckArguments) -> Result<ExitCode, Failure> {
     if arguments.schema {
-        terminal::line(config::schema().trim_end());
+        terminal::print_line(config::schema().trim_end());
         return Ok(ExitCode::SUCCESS);
     }
     let (path, config) = load(file)?;
     let count = |number: usize, noun: &str| format!("{number} {noun}{}", if number == 1 { "" } else { "s" });
-    terminal::line(&format!(
+    terminal::print_line(&format!(
         "{}: ok ({}, {}, {})",
         path.display(),
         count(config.servers.len(), "server"),
@@ -110,13 +108,15 @@ fn check(file: Option<&Path>, arguments: &CheckArguments) -> Result<ExitCode, Fa
     Ok(ExitCode::SUCCESS)
 }
 
-/// Prints the enrolment string to stdout, and what to do with it to stderr.
+/// Prints the enrolment string or the socket's address to stdout, and the next step to stderr.
 fn enroll(file: Option<&Path>, arguments: EnrollArguments) -> Result<ExitCode, Failure> {
     let EnrollArguments { grant, ttl, ticket_ttl, name, socket } = arguments;
     let milliseconds = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
     let next_step = match &socket {
-        Some(_) => "mount the directory into the sandbox and set COFFERDAM_RELAY there to the printed link"
-            .to_owned(),
+        Some(_) => {
+            "mount the directory into the sandbox and set COFFERDAM_RELAY there to the printed address"
+                .to_owned()
+        }
         None => format!(
             "the string enrols one sandbox, which must use it within {} s. In the sandbox, write it to the file named by \
              COFFERDAM_ENROLL_FILE or to /run/cofferdam/enroll, or set COFFERDAM_ENROLL to it",
@@ -133,7 +133,7 @@ fn enroll(file: Option<&Path>, arguments: EnrollArguments) -> Result<ExitCode, F
     match request(file, &enroll)? {
         AdminResponse::Enrolled { enrolment, expires_in_seconds, text } => {
             eprintln!("enrolment {enrolment}, valid for {expires_in_seconds} s; {next_step}");
-            terminal::line(&text);
+            terminal::print_line(&text);
             Ok(ExitCode::SUCCESS)
         }
         AdminResponse::Refused { why } => Err(Failure::new(Sysexit::Unavailable, why)),
@@ -141,102 +141,30 @@ fn enroll(file: Option<&Path>, arguments: EnrollArguments) -> Result<ExitCode, F
     }
 }
 
-fn key(file: Option<&Path>) -> Result<ExitCode, Failure> {
+fn print_key(file: Option<&Path>) -> Result<ExitCode, Failure> {
     let (_, config) = load(file)?;
     let identity = enrolment::key::load_or_create(&config.state_dir)
         .map_err(|error| Failure::new(Sysexit::NoInput, error).hint("run this as the sidecar's user"))?;
-    terminal::line(&identity.public().to_string());
+    terminal::print_line(&identity.public().to_string());
     Ok(ExitCode::SUCCESS)
 }
 
 fn reload(file: Option<&Path>) -> Result<ExitCode, Failure> {
     match request(file, &AdminRequest::Reload)? {
         AdminResponse::Reloaded { policy, at_restart } => {
-            terminal::line(&format!("reloaded; policy {policy}"));
+            terminal::print_line(&format!("reloaded; policy {policy}"));
             if !at_restart.is_empty() {
-                terminal::line(&format!("takes effect at restart: {}", at_restart.join(", ")));
+                terminal::print_line(&format!("takes effect at restart: {}", at_restart.join(", ")));
             }
             Ok(ExitCode::SUCCESS)
         }
         AdminResponse::Refused { why } => Err(Failure::new(Sysexit::Configuration, why)
-            .hint("the old configuration stays in effect; correct the file and reload again")),
+            .hint("the previous configuration stays in effect; correct the file and reload again")),
         _ => Err(unexpected_response()),
     }
 }
 
-fn audit_command(file: Option<&Path>, command: AuditCommand) -> Result<ExitCode, Failure> {
-    let (_, config) = load(file)?;
-    let directory = config.state_dir.join("audit");
-    match command {
-        AuditCommand::Show(arguments) => audit_show(&directory, &arguments),
-        AuditCommand::Tail(arguments) => audit_tail(&directory, &arguments),
-        AuditCommand::Verify(arguments) => audit_verify(&directory, &arguments),
-    }
-}
-
-fn audit_show(directory: &Path, arguments: &ShowArguments) -> Result<ExitCode, Failure> {
-    let selector: Selector = arguments.id.parse().map_err(|error| Failure::new(Sysexit::Usage, error))?;
-    let mut found = false;
-    audit::show(directory, &selector, |record| {
-        found = true;
-        print_record(record, arguments.json);
-        Ok(())
-    })
-    .map_err(|error| Failure::new(Sysexit::NoInput, error))?;
-    match found {
-        true => Ok(ExitCode::SUCCESS),
-        false => Err(Failure::new(Sysexit::NoInput, format!("no record belongs to `{}`", arguments.id))
-            .hint(
-                "give SESSION, LINK, SESSION/LINK or SESSION/LINK/SEQ, as `cofferdam audit tail` shows them",
-            )),
-    }
-}
-
-fn audit_tail(directory: &Path, arguments: &TailArguments) -> Result<ExitCode, Failure> {
-    let unreadable = |error| Failure::new(Sysexit::NoInput, error);
-    let mut follower = audit::Follower::from_last(directory, arguments.lines).map_err(unreadable)?;
-    loop {
-        for record in follower.poll().map_err(unreadable)? {
-            print_record(&record, arguments.json);
-        }
-        if !arguments.follow {
-            return Ok(ExitCode::SUCCESS);
-        }
-        std::thread::sleep(Duration::from_millis(250));
-    }
-}
-
-fn audit_verify(directory: &Path, arguments: &VerifyArguments) -> Result<ExitCode, Failure> {
-    let verified = audit::verify(directory, arguments.head.as_deref()).map_err(|error| {
-        Failure::new(Sysexit::Data, error)
-            .hint("the audit files were changed by a program other than the sidecar")
-    })?;
-    terminal::line(&format!("{} records in {} files: the chain is intact", verified.records, verified.files));
-    if let Some(place) = &verified.last_torn {
-        terminal::line(&format!(
-            "{} incomplete lines were found and marked when a sidecar started; the last at {place}",
-            verified.torn
-        ));
-    }
-    if let Some(place) = &verified.unfinished {
-        terminal::line(&format!(
-            "{place}: the last line is incomplete: it is being written, or the sidecar was killed"
-        ));
-    }
-    if let Some(head) = &verified.head {
-        terminal::line(&format!("head {}", head.hash.as_str()));
-    }
-    Ok(ExitCode::SUCCESS)
-}
-
-fn print_record(record: &str, json: bool) {
-    match json {
-        true => terminal::line(record),
-        false => terminal::line(&audit::human(record)),
-    }
-}
-
-fn load(file: Option<&Path>) -> Result<(PathBuf, Config), Failure> {
+pub(super) fn load(file: Option<&Path>) -> Result<(PathBuf, Config), Failure> {
     let path = find(file)?;
     let config = config::load(&path).map_err(|problems| Failure::new(Sysexit::Configuration, problems))?;
     Ok((path, config))
@@ -244,15 +172,16 @@ fn load(file: Option<&Path>) -> Result<(PathBuf, Config), Failure> {
 
 fn find(file: Option<&Path>) -> Result<PathBuf, Failure> {
     config::find(file, &Environment::of_process()).map_err(|error| {
-        Failure::new(Sysexit::NoInput, error).hint("write one, or run `cofferdam demo`, which needs none")
+        Failure::new(Sysexit::NoInput, error)
+            .hint("write a configuration, or run `cofferdam demo`, which needs none")
     })
 }
 
-fn admin_socket(file: Option<&Path>) -> Result<PathBuf, Failure> {
+pub(super) fn admin_socket(file: Option<&Path>) -> Result<PathBuf, Failure> {
     let path = find(file)?;
     match config::load(&path) {
         Ok(config) => Ok(config.admin.socket),
-        // The daemon may be running with an earlier version of the file.
+        // The file may have become invalid after the daemon read it, so its admin socket alone is read.
         Err(problems) => {
             config::admin_socket(&path).ok_or_else(|| Failure::new(Sysexit::Configuration, problems))
         }
@@ -260,16 +189,17 @@ fn admin_socket(file: Option<&Path>) -> Result<PathBuf, Failure> {
 }
 
 pub(super) fn request(file: Option<&Path>, request: &AdminRequest) -> Result<AdminResponse, Failure> {
-    let socket = admin_socket(file)?;
-    client::send(&socket, request).map_err(|error| {
-        let hint = match &error {
-            AdminError::Connect { .. } => {
-                "is `cofferdam serve` running with this configuration, and as this user?"
-            }
-            AdminError::Response(_) | AdminError::Io(_) => "look at the sidecar's log",
-        };
-        Failure::new(Sysexit::Unavailable, error).hint(hint)
-    })
+    client::send(&admin_socket(file)?, request).map_err(admin_failure)
+}
+
+pub(super) fn admin_failure(error: AdminError) -> Failure {
+    let hint = match &error {
+        AdminError::Connect { .. } => {
+            "is `cofferdam serve` running with this configuration, and as this user?"
+        }
+        AdminError::Response(_) | AdminError::Io(_) => "look at the sidecar's log",
+    };
+    Failure::new(Sysexit::Unavailable, error).hint(hint)
 }
 
 pub(super) fn unexpected_response() -> Failure {

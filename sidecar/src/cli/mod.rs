@@ -2,23 +2,27 @@
 //!
 //! | module | what it holds |
 //! |---|---|
-//! | [`attach`] | `attach`: keeps a sandbox connected that cannot connect out |
-//! | [`attachments`] | `attach list` and `attach end` |
 //! | [`arguments`] | commands and options |
+//! | [`attach`] | `attach`: keeps a sandbox attached that cannot connect out |
+//! | [`attachments`] | `attach list` and `attach end` |
+//! | [`audit`] | `audit`: reads, verifies and prunes the audit |
 //! | [`commands`] | the other commands |
-//! | [`check_online`] | `check --online`: asks Vault whether the configuration can work |
+//! | [`check_online`] | `check --online`: checks that Vault is set up for the configuration |
 //! | [`interruption`] | SIGINT and SIGTERM |
 //! | [`sessions`] | `sessions`, `kill` and `enrolments` |
 //! | [`token`] | `token`: bearer tokens of the admin API |
+//! | [`watch`] | `sessions --watch` |
 
 mod arguments;
 mod attach;
 mod attachments;
+mod audit;
 mod check_online;
 mod commands;
 mod interruption;
 mod sessions;
 mod token;
+mod watch;
 
 use std::ffi::OsString;
 use std::process::ExitCode;
@@ -34,7 +38,7 @@ const KEEPER: &str = "keeper";
 
 /// Runs the program.
 pub fn main() -> ExitCode {
-    // These three are other programs in the same binary. A keeper must start before any thread exists.
+    // These three first arguments select other programs in the same binary. A keeper must start before any thread exists.
     let first = std::env::args_os().nth(1).unwrap_or_default();
     match first.to_str() {
         Some(KEEPER) => return process::keeper_main(),

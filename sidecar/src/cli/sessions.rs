@@ -1,16 +1,17 @@
-//! `sessions`, `kill` and `enrolments`: which sandboxes are connected, and which may connect.
+//! `sessions`, `kill` and `enrolments`: lists and ends sessions and enrolments.
 
 use std::path::Path;
 use std::process::ExitCode;
 
 use cofferdam_vault::Revoked;
+use serde_json::json;
 
 use super::arguments::{EnrolmentsArguments, EnrolmentsCommand, SessionsArguments};
-use super::commands::{request, unexpected_response};
+use super::commands::{admin_socket, request, unexpected_response};
 use crate::daemon::admin::{
     AdminRequest, AdminResponse, AttachState, AttachedSandbox, EndedAttachment, EnrolmentEntry,
 };
-use crate::daemon::attachments::status::Lifetime;
+use crate::daemon::attachments::status::{AttachmentStatus, Lifetime};
 use crate::enrolment::EnrolmentKind;
 use crate::link::command::{Description, Processes, ScopeProcess};
 use crate::link::registry::EndedLink;
@@ -18,45 +19,52 @@ use crate::terminal;
 use crate::terminal::failure::{Failure, Sysexit};
 
 pub(super) fn sessions(file: Option<&Path>, arguments: &SessionsArguments) -> Result<ExitCode, Failure> {
+    if arguments.watch {
+        return super::watch::run(&admin_socket(file)?, arguments);
+    }
     let AdminResponse::Sessions { sessions, attached, attachments } = request(file, &AdminRequest::Sessions)?
     else {
         return Err(unexpected_response());
     };
     if arguments.json {
-        let plain = "descriptions are plain data";
-        let links = sessions.iter().map(|session| serde_json::to_value(session).expect(plain));
-        let sandboxes = attached.iter().map(|sandbox| serde_json::to_value(sandbox).expect(plain));
-        let all: Vec<_> = links.chain(sandboxes).collect();
-        terminal::line(&serde_json::to_string_pretty(&all).expect(plain));
+        // The object of `GET /v1/sessions`, with all keys even if a list is empty.
+        let all = json!({ "sessions": sessions, "attached": attached, "attachments": attachments });
+        terminal::print_line(&serde_json::to_string_pretty(&all).expect("descriptions are plain data"));
         return Ok(ExitCode::SUCCESS);
     }
-    print_sessions(&sessions, &attached);
-    if !attachments.is_empty() {
-        super::attachments::print(&attachments);
+    if sessions.is_empty() && attached.is_empty() {
+        eprintln!("no sessions");
+    }
+    for line in table_lines(&sessions, &attached, &attachments) {
+        terminal::print_line(&line);
     }
     Ok(ExitCode::SUCCESS)
 }
 
-fn print_sessions(sessions: &[Description], attached: &[AttachedSandbox]) {
-    if sessions.is_empty() && attached.is_empty() {
-        eprintln!("no sessions");
-        return;
+/// The lines of the table; empty if there is nothing to show.
+pub(super) fn table_lines(
+    sessions: &[Description],
+    attached: &[AttachedSandbox],
+    attachments: &[AttachmentStatus],
+) -> Vec<String> {
+    let mut lines = Vec::new();
+    if !sessions.is_empty() || !attached.is_empty() {
+        lines.push(
+            "SESSION            LINK               GRANT     SERVER    STATE      PID      CALLS  REFUSED  EXPIRES    SANDBOX"
+                .to_owned(),
+        );
     }
-    terminal::line(
-        "SESSION            LINK               GRANT     SERVER    STATE      PID      CALLS  REFUSED  EXPIRES    SANDBOX",
-    );
     for session in sessions {
-        terminal::line(&session_line(session));
-        for scope in &session.scopes {
-            terminal::line(&scope_line(session, scope));
-        }
-        for credential in &session.credentials {
-            terminal::line(&format!("  {}", credential.line()));
-        }
+        lines.push(session_line(session));
+        lines.extend(session.scopes.iter().map(|scope| scope_line(session, scope)));
+        lines.extend(session.replacement.iter().map(|text| format!("  replacement: {text}")));
+        lines.extend(session.credentials.iter().map(|credential| format!("  {}", credential.line())));
     }
-    for sandbox in attached {
-        terminal::line(&attached_line(sandbox));
+    lines.extend(attached.iter().map(attached_line));
+    if !attachments.is_empty() {
+        lines.extend(super::attachments::table_lines(attachments));
     }
+    lines
 }
 
 fn session_line(session: &Description) -> String {
@@ -64,9 +72,9 @@ fn session_line(session: &Description) -> String {
         true => "connected",
         false => "lost",
     };
-    let left = format!("in {} min", session.expires_in_seconds / 60);
+    let expires = format!("in {} min", session.expires_in_seconds / 60);
     format!(
-        "{:<18} {:<18} {:<9} {:<9} {state:<10} {:<8} {:<6} {:<8} {left:<10} {}",
+        "{:<18} {:<18} {:<9} {:<9} {state:<10} {:<8} {:<6} {:<8} {expires:<10} {}",
         session.session,
         session.link,
         session.grant,
@@ -100,25 +108,25 @@ fn attached_line(sandbox: &AttachedSandbox) -> String {
     )
 }
 
-pub(super) fn kill(file: Option<&Path>, session: String) -> Result<ExitCode, Failure> {
-    report_killed(request(file, &AdminRequest::Kill { session })?)
+pub(super) fn kill(file: Option<&Path>, target: String) -> Result<ExitCode, Failure> {
+    print_killed(request(file, &AdminRequest::Kill { session: target })?)
 }
 
 pub(super) fn enrolments(file: Option<&Path>, arguments: EnrolmentsArguments) -> Result<ExitCode, Failure> {
     if let Some(EnrolmentsCommand::End(end)) = arguments.command {
-        return report_killed(request(file, &AdminRequest::EndEnrolment { enrolment: end.name })?);
+        return print_killed(request(file, &AdminRequest::EndEnrolment { enrolment: end.name })?);
     }
     let AdminResponse::Enrolments { enrolments } = request(file, &AdminRequest::Enrolments)? else {
         return Err(unexpected_response());
     };
     if arguments.json {
-        terminal::line(&serde_json::to_string_pretty(&enrolments).expect("a list is plain data"));
+        terminal::print_line(&serde_json::to_string_pretty(&enrolments).expect("a list is plain data"));
     } else if enrolments.is_empty() {
         eprintln!("no enrolments");
     } else {
-        terminal::line("ENROLMENT          GRANT     KIND      LINKS  EXPIRES     SANDBOX");
+        terminal::print_line("ENROLMENT          GRANT     KIND      LINKS  EXPIRES     SANDBOX");
         for enrolment in &enrolments {
-            terminal::line(&enrolment_line(enrolment));
+            terminal::print_line(&enrolment_line(enrolment));
         }
     }
     Ok(ExitCode::SUCCESS)
@@ -131,39 +139,41 @@ fn enrolment_line(enrolment: &EnrolmentEntry) -> String {
         EnrolmentKind::Socket => "socket",
         EnrolmentKind::Ticket => "ticket",
     };
-    let left = format!("in {} min", enrolment.expires_in_seconds / 60);
+    let expires = format!("in {} min", enrolment.expires_in_seconds / 60);
     let name = enrolment.name.as_deref().unwrap_or("-");
     format!(
-        "{:<18} {:<9} {kind:<9} {:<6} {left:<11} {name}",
+        "{:<18} {:<9} {kind:<9} {:<6} {expires:<11} {name}",
         enrolment.enrolment, enrolment.grant, enrolment.links
     )
 }
 
-pub(super) fn report_killed(response: AdminResponse) -> Result<ExitCode, Failure> {
+pub(super) fn print_killed(response: AdminResponse) -> Result<ExitCode, Failure> {
     match response {
         AdminResponse::Killed { links, enrolment, attachment, total_ms } => {
             for link in &links {
-                terminal::line(&ended_line(link));
+                terminal::print_line(&ended_line(link));
                 for line in link.ended.vault.iter().flat_map(Revoked::lines) {
-                    terminal::line(&format!("session {}: {line}", link.session));
+                    terminal::print_line(&format!("session {}: {line}", link.session));
                 }
                 for credential in &link.ended.not_revocable {
-                    terminal::line(&format!("session {}: {}", link.session, credential.line()));
+                    terminal::print_line(&format!("session {}: {}", link.session, credential.line()));
                 }
             }
             if let Some(enrolment) = enrolment {
-                terminal::line(&format!("enrolment {enrolment}: ended; its sandbox cannot connect again"));
+                terminal::print_line(&format!(
+                    "enrolment {enrolment}: ended; its sandbox cannot connect again"
+                ));
             }
             if let Some(EndedAttachment { name, lifetime }) = attachment {
-                let until = match lifetime {
+                let note = match lifetime {
                     Lifetime::Configured => {
                         "; the configuration attaches it again at the next reload or restart: remove its table"
                     }
                     Lifetime::Detached | Lifetime::Followed => "",
                 };
-                terminal::line(&format!("attachment {name}: ended{until}"));
+                terminal::print_line(&format!("attachment {name}: ended{note}"));
             }
-            terminal::line(&format!("ended after {total_ms} ms"));
+            terminal::print_line(&format!("ended after {total_ms} ms"));
             Ok(ExitCode::SUCCESS)
         }
         AdminResponse::Refused { why } => Err(Failure::new(Sysexit::NoInput, why)),

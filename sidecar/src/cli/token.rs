@@ -18,13 +18,13 @@ pub(super) fn run(file: Option<&Path>, command: TokenCommand) -> Result<ExitCode
                 return Err(unexpected_response());
             };
             if arguments.json {
-                terminal::line(&serde_json::to_string_pretty(&tokens).expect("a list is plain data"));
+                terminal::print_line(&serde_json::to_string_pretty(&tokens).expect("a list is plain data"));
             } else if tokens.is_empty() {
                 eprintln!("no tokens");
             } else {
-                terminal::line("TOKEN              EXPIRES     GRANTS               NAME");
+                terminal::print_line("TOKEN              EXPIRES     GRANTS               NAME");
                 for token in &tokens {
-                    terminal::line(&token_line(token));
+                    terminal::print_line(&token_line(token));
                 }
             }
             Ok(ExitCode::SUCCESS)
@@ -32,8 +32,8 @@ pub(super) fn run(file: Option<&Path>, command: TokenCommand) -> Result<ExitCode
         TokenCommand::Revoke(arguments) => {
             match request(file, &AdminRequest::RevokeToken { token: arguments.id })? {
                 AdminResponse::TokenRevoked { id } => {
-                    terminal::line(&format!(
-                        "token {id}: revoked; enrolments that were made with it stay until they are ended"
+                    terminal::print_line(&format!(
+                        "token {id}: revoked; enrolments that were created with it stay valid until they end"
                     ));
                     Ok(ExitCode::SUCCESS)
                 }
@@ -44,7 +44,7 @@ pub(super) fn run(file: Option<&Path>, command: TokenCommand) -> Result<ExitCode
     }
 }
 
-/// Prints the token to stdout, and what to do with it to stderr.
+/// Prints the token to stdout, and the next step to stderr.
 fn create(file: Option<&Path>, arguments: TokenCreateArguments) -> Result<ExitCode, Failure> {
     let TokenCreateArguments { grants, ttl, name } = arguments;
     let milliseconds = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
@@ -55,7 +55,7 @@ fn create(file: Option<&Path>, arguments: TokenCreateArguments) -> Result<ExitCo
                 "token {id}, valid for {expires_in_seconds} s; it is not shown again. Clients of `admin.tls` send it as \
                  `Authorization: Bearer TOKEN`"
             );
-            terminal::line(token.as_str());
+            terminal::print_line(token.as_str());
             Ok(ExitCode::SUCCESS)
         }
         AdminResponse::Refused { why } => Err(Failure::new(Sysexit::Usage, why)),
@@ -64,11 +64,11 @@ fn create(file: Option<&Path>, arguments: TokenCreateArguments) -> Result<ExitCo
 }
 
 fn token_line(token: &TokenEntry) -> String {
-    let left = match token.expires_in_seconds {
+    let expires = match token.expires_in_seconds {
         0 => "expired".into(),
         seconds @ 1..172_800 => format!("in {} min", seconds / 60),
         seconds => format!("in {} d", seconds / 86_400),
     };
     let name = token.name.as_deref().unwrap_or("-");
-    format!("{:<18} {left:<11} {:<20} {name}", token.id, token.grants.join(", "))
+    format!("{:<18} {expires:<11} {:<20} {name}", token.id, token.grants.join(", "))
 }

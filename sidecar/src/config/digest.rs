@@ -1,7 +1,7 @@
 //! The policy digest: a hash of all rules, which every audit record carries to show which rules decided.
 //!
 //! What must stay true: two configurations have the same digest exactly when their rules and grants are the same; the
-//! order in which they are written makes no difference, except for scopes.
+//! order in which they are written makes no difference, except for the order of scopes.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -18,12 +18,12 @@ pub(super) fn policy_digest(
     servers: &BTreeMap<Name, Arc<ServerSpec>>,
     grants: &BTreeMap<Name, Arc<Grant>>,
 ) -> String {
-    let digest = ring::digest::digest(&ring::digest::SHA256, canonical(servers, grants).as_bytes());
+    let digest = ring::digest::digest(&ring::digest::SHA256, canonical_text(servers, grants).as_bytes());
     hex(digest.as_ref())
 }
 
 /// One line per rule. Names and patterns contain no control characters, so no name can imitate a line.
-fn canonical(servers: &BTreeMap<Name, Arc<ServerSpec>>, grants: &BTreeMap<Name, Arc<Grant>>) -> String {
+fn canonical_text(servers: &BTreeMap<Name, Arc<ServerSpec>>, grants: &BTreeMap<Name, Arc<Grant>>) -> String {
     let mut lines = vec!["cofferdam policy 1".to_owned()];
     for server in servers.values() {
         lines.push(format!("server {}", server.name));
@@ -31,12 +31,12 @@ fn canonical(servers: &BTreeMap<Name, Arc<ServerSpec>>, grants: &BTreeMap<Name, 
         if server.retry == Retry::WhereSafe {
             lines.push("  retry".into());
         }
-        lines.extend(scopes(server));
+        lines.extend(scope_lines(server));
     }
     for grant in grants.values() {
-        let mut named: Vec<&str> = grant.servers.iter().map(Name::as_str).collect();
-        named.sort_unstable();
-        lines.push(format!("grant {} {}ms {}", grant.name, grant.ttl.as_millis(), named.join(" ")));
+        let mut server_names: Vec<&str> = grant.servers.iter().map(Name::as_str).collect();
+        server_names.sort_unstable();
+        lines.push(format!("grant {} {}ms {}", grant.name, grant.ttl.as_millis(), server_names.join(" ")));
         let mut policies: Vec<String> =
             grant.vault_policies.iter().map(|name| format!("  policy {name}")).collect();
         policies.sort_unstable();
@@ -47,22 +47,22 @@ fn canonical(servers: &BTreeMap<Name, Arc<ServerSpec>>, grants: &BTreeMap<Name, 
 
 /// Which credentials each tool runs with, for servers with scopes. Scopes keep their order, because the first match wins;
 /// the credentials of all other tools come last.
-fn scopes(server: &ServerSpec) -> Vec<String> {
+fn scope_lines(server: &ServerSpec) -> Vec<String> {
     let mut lines = Vec::new();
     for scope in &server.scopes {
         lines.push("  scope".into());
         let patterns: BTreeSet<&str> = scope.tools.iter().map(Glob::as_str).collect();
         lines.extend(patterns.into_iter().map(|pattern| format!("    tools {pattern}")));
-        lines.extend(fields(scope.templates()));
+        lines.extend(secret_lines(scope.templates()));
     }
     if !lines.is_empty() {
         lines.push("  otherwise".into());
-        lines.extend(fields(server.templates()));
+        lines.extend(secret_lines(server.templates()));
     }
     lines
 }
 
-fn fields<'a>(templates: impl Iterator<Item = &'a Template>) -> BTreeSet<String> {
+fn secret_lines<'a>(templates: impl Iterator<Item = &'a Template>) -> BTreeSet<String> {
     let fields = templates.flat_map(Template::fields);
     fields.map(|(secret, field)| format!("    secret {secret}.{field}")).collect()
 }

@@ -14,7 +14,7 @@ use super::suggest::nearest;
 /// Each problem costs another deserialization, so the number of problems is bounded.
 const MAX_PROBLEMS: usize = 100;
 
-/// The entries that could be read, and which ones were removed.
+/// The entries that could be read, and the paths of those that were removed.
 #[derive(Debug)]
 pub(super) struct Document {
     pub(super) raw: RawConfig,
@@ -49,8 +49,8 @@ pub(super) fn read(text: &str, report: &mut Report<'_>) -> Option<Document> {
             Err(error) => error,
         };
         let span = error.span().unwrap_or_default();
-        let Some(misfit) = find(tree.get_ref(), &span) else {
-            // Not expected: every error has a position. Its message may quote a value, so it is not shown.
+        let Some(misfit) = find_misfit(tree.get_ref(), &span) else {
+            // This is not expected: every error has a position. The message may quote a value, so it is not shown.
             report.add(&span, "an entry does not match the schema", "compare with cofferdam.schema.json");
             return None;
         };
@@ -89,30 +89,30 @@ fn report_syntax(text: &str, errors: &[toml::de::Error], report: &mut Report<'_>
     Syntax::Parsed
 }
 
-/// `duplicate_tables` are the lines where a table is defined a second time. Duplicate keys in such a table are not
-/// reported again.
+/// Reports a key or a table that is defined twice. `duplicate_tables` are the lines where a table is defined a second time;
+/// duplicate keys in such a table are not reported again.
 fn report_duplicate(text: &str, span: &Span, duplicate_tables: &mut Vec<usize>, report: &mut Report<'_>) {
     let header = |line: &str| line.trim().split_inclusive(']').next().unwrap_or_default().to_owned();
     let number = report.position(span).line;
     let lines: Vec<&str> = text.lines().take(number).collect();
-    let own = lines.iter().rposition(|line| line.trim_start().starts_with('['));
-    if own.is_some_and(|own| duplicate_tables.contains(&own)) {
+    let table_line = lines.iter().rposition(|line| line.trim_start().starts_with('['));
+    if table_line.is_some_and(|table_line| duplicate_tables.contains(&table_line)) {
         return;
     }
-    let Some(own) = own.filter(|own| own + 1 == number) else {
+    let Some(table_line) = table_line.filter(|table_line| table_line + 1 == number) else {
         let key = text.get(span.clone()).unwrap_or_default();
         report.add(span, format!("`{key}` is set twice in one table"), "keep one of the two");
         return;
     };
-    let written = header(lines[own]);
-    let first = lines[..own].iter().position(|earlier| header(earlier) == written);
+    let written = header(lines[table_line]);
+    let first = lines[..table_line].iter().position(|earlier| header(earlier) == written);
     let first_line = first.map(|index| format!(", first on line {}", index + 1)).unwrap_or_default();
     report.add(
         span,
         format!("`{written}` is defined twice{first_line}"),
         "give one of the two another name, or make one table of them",
     );
-    duplicate_tables.push(own);
+    duplicate_tables.push(table_line);
 }
 
 /// An entry of the tree that does not fit its raw type.
@@ -130,7 +130,7 @@ enum Role {
 
 /// Finds the entry whose key, value or array element has exactly this span. Tables in an array have no names, so the path
 /// of their entries does not tell them apart.
-fn find(table: &DeTable<'_>, span: &Span) -> Option<Misfit> {
+fn find_misfit(table: &DeTable<'_>, span: &Span) -> Option<Misfit> {
     table.iter().find_map(|(key, value)| {
         let name = || key.get_ref().clone().into_owned();
         if key.span() == *span {
@@ -141,9 +141,9 @@ fn find(table: &DeTable<'_>, span: &Span) -> Option<Misfit> {
             });
         }
         let inside = match value.get_ref() {
-            DeValue::Table(inner) => find(inner, span),
+            DeValue::Table(inner) => find_misfit(inner, span),
             DeValue::Array(elements) => {
-                elements.iter().find_map(|element| find(element.get_ref().as_table()?, span))
+                elements.iter().find_map(|element| find_misfit(element.get_ref().as_table()?, span))
             }
             _ => None,
         };
@@ -187,7 +187,7 @@ fn remove_entry(table: &mut DeTable<'_>, path: &[String], span: &Span) {
             Some(DeValue::Array(elements)) => {
                 for element in elements.iter_mut() {
                     if let DeValue::Table(inner) = element.get_mut()
-                        && find(inner, span).is_some()
+                        && find_misfit(inner, span).is_some()
                     {
                         remove_entry(inner, rest, span);
                     }
@@ -235,13 +235,13 @@ fn hint_for_unknown(path: &[String], known: &[&str]) -> String {
             "a secret names its source, `file`, `env`, `exec`, `kv` or `vault`; its value is never written here"
                 .to_owned()
         }
-        _ => format!("the keys here are {}", list(known)),
+        _ => format!("the keys here are {}", join_names(known)),
     }
     };
     nearest(key, known.iter().copied()).map_or_else(known_keys, |near| format!("did you mean `{near}`?"))
 }
 
-fn list(names: &[&str]) -> String {
+fn join_names(names: &[&str]) -> String {
     names.iter().map(|name| format!("`{name}`")).collect::<Vec<_>>().join(", ")
 }
 
@@ -249,8 +249,8 @@ fn list(names: &[&str]) -> String {
 pub(super) fn dotted<S: AsRef<str>>(path: &[S]) -> String {
     let part = |key: &S| {
         let key = key.as_ref();
-        let bare = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_');
-        match !key.is_empty() && key.bytes().all(bare) {
+        let is_bare = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_');
+        match !key.is_empty() && key.bytes().all(is_bare) {
             true => key.to_owned(),
             false => format!("{key:?}"),
         }

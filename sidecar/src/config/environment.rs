@@ -10,16 +10,16 @@ use std::path::{Path, PathBuf};
 
 const FILE_NAME: &str = "cofferdam.toml";
 
-/// A bundle of all public CAs has about 250 KB. The bound protects against a device or a wrong file.
+/// A bundle of all public CAs has about 250 KB. The limit protects against a device or a wrong file.
 const MAX_CERTIFICATE_BYTES: u64 = 1024 * 1024;
 
 pub struct Environment {
-    variable: Box<Lookup>,
+    lookup_variable: Box<LookupVariable>,
     user: u32,
-    file: Box<ReadFile>,
+    read_file: Box<ReadFile>,
 }
 
-type Lookup = dyn Fn(&str) -> Option<OsString> + Send + Sync;
+type LookupVariable = dyn Fn(&str) -> Option<OsString> + Send + Sync;
 type ReadFile = dyn Fn(&Path) -> io::Result<Vec<u8>> + Send + Sync;
 
 #[derive(Debug, Eq, PartialEq, thiserror::Error)]
@@ -34,7 +34,7 @@ impl NoConfiguration {
     }
 }
 
-/// The path of the configuration: the explicit one, or the first of the default paths that exists.
+/// Finds the configuration: the explicit path, or the first of the default paths that exists.
 pub fn find(explicit: Option<&Path>, environment: &Environment) -> Result<PathBuf, NoConfiguration> {
     if let Some(path) = explicit {
         return Ok(path.to_owned());
@@ -54,12 +54,12 @@ impl Environment {
     /// An environment without files.
     pub fn new(user: u32, variable: impl Fn(&str) -> Option<OsString> + Send + Sync + 'static) -> Self {
         let file = |_: &Path| Err(io::ErrorKind::NotFound.into());
-        Self { variable: Box::new(variable), user, file: Box::new(file) }
+        Self { lookup_variable: Box::new(variable), user, read_file: Box::new(file) }
     }
 
     #[must_use]
     pub fn with_files(self, file: impl Fn(&Path) -> io::Result<Vec<u8>> + Send + Sync + 'static) -> Self {
-        Self { file: Box::new(file), ..self }
+        Self { read_file: Box::new(file), ..self }
     }
 
     /// The environment of this process.
@@ -68,7 +68,7 @@ impl Environment {
     }
 
     pub(super) fn read(&self, path: &Path) -> io::Result<Vec<u8>> {
-        (self.file)(path)
+        (self.read_file)(path)
     }
 
     pub(super) fn default_state_dir(&self) -> Option<PathBuf> {
@@ -92,9 +92,9 @@ impl Environment {
         self.absolute_path(variable).or_else(|| Some(self.absolute_path("HOME")?.join(below_home)))
     }
 
-    /// The XDG specification says to ignore relative paths.
+    /// The path in a variable; `None` if it is relative, as the XDG specification requires.
     fn absolute_path(&self, variable: &str) -> Option<PathBuf> {
-        (self.variable)(variable).map(PathBuf::from).filter(|path| path.is_absolute())
+        (self.lookup_variable)(variable).map(PathBuf::from).filter(|path| path.is_absolute())
     }
 }
 
@@ -104,7 +104,8 @@ impl fmt::Debug for Environment {
     }
 }
 
-/// Follows symbolic links, because mounted certificates often are symbolic links. Does not block on a pipe.
+/// Reads a file of certificates. Follows symbolic links, because mounted certificates often are symbolic links. Does
+/// not block on a pipe.
 fn read_certificates(path: &Path) -> io::Result<Vec<u8>> {
     let file = OpenOptions::new().read(true).custom_flags(nix::libc::O_NONBLOCK).open(path)?;
     if !file.metadata()?.is_file() {

@@ -80,11 +80,12 @@ limits! {
     message_depth: usize = RawCount "128" in "16"..="128";
     /// Sidecar memory that one link may use, however its harness and server behave. Messages, windows and requests in flight must fit in it. Each process of a scope may use as much again.
     link_memory: u64 = RawSize "244MiB" in "13MiB"..="4GiB";
-    /// Requests of one link that wait for a response. Each keeps its id and its bookkeeping in memory.
+    /// Requests of one link that wait for a response. The sidecar holds the id and the state of each in memory.
     requests_in_flight: usize = RawCount "256" in "1"..="4096";
     /// Enrolments, including those that ended less than a day ago. Each is a file and an entry in memory.
     enrolments: usize = RawCount "1024" in "1"..="65536";
-    /// Sandboxes on platforms that the sidecar attaches. Each has a task, a connection to its platform and an enrolment.
+    /// Sandboxes on platforms that the sidecar attaches. Each has a task, a connection to its platform and an enrolment. What the
+    /// tables `[attach.NAME]` leave is shared equally among the grants.
     attachments: usize = RawCount "1024" in "1"..="65536";
     /// Links of the shared socket or of one enrolment, connected or within `resume-grace`. Each may have server processes.
     links: usize = RawCount "64" in "1"..="65536";
@@ -98,7 +99,7 @@ limits! {
     greeting_connections: usize = RawCount "64" in "1"..="4096";
     /// Time in which a new connection must send `Hello`. A silent connection is closed.
     greeting_timeout: Duration = RawDuration "5s" in "100ms"..="1m";
-    /// Unacknowledged bytes from the shim to the sidecar. The shim keeps them in memory to send them again after a reconnect. The window of the other direction is set by the shim, at most 4 MiB.
+    /// Unacknowledged bytes from the shim to the sidecar. The shim holds them in memory to send them again after a reconnect. The window of the other direction is set by the shim, at most 4 MiB.
     window_bytes: u64 = RawSize "2MiB" in "64KiB"..="4MiB";
     /// Time from a server's start to its first response. Harnesses give up on a handshake that takes longer.
     server_start_timeout: Duration = RawDuration "30s" in "100ms"..="10m";
@@ -110,19 +111,23 @@ limits! {
     stderr_lines_per_second: u32 = RawCount "50" in "1"..="10000";
     /// Bytes that are read from a secret source. A credential is small; a device or a wrong file may be endless.
     secret_bytes: usize = RawSize "64KiB" in "16B"..="1MiB";
-    /// Time that the program of an `exec` source may take. Calls wait for it.
+    /// Time that the program of an `exec` source may take. Calls wait for its result.
     secret_exec_timeout: Duration = RawDuration "10s" in "100ms"..="5m";
     /// Size at which an audit file is rotated: small enough to copy, search and delete.
     audit_file_bytes: u64 = RawSize "64MiB" in "4KiB"..="1GiB";
-    /// Audit bytes of one session, so that one session cannot fill the disk.
+    /// Audit bytes of one enrolment, or of one user of the shared socket, in all their sessions. They come back evenly within `audit-refill-time`. One sandbox cannot fill the disk.
     audit_session_bytes: u64 = RawSize "256MiB" in "4KiB"..="64GiB";
-    /// Audit records of one session per second on average; bursts of ten seconds' worth are allowed. One session cannot keep the disk busy.
+    /// Time in which used-up `audit-session-bytes` are available again.
+    audit_refill_time: Duration = RawDuration "1d" in "1s"..="365d";
+    /// Bytes of all audit files. A sandbox is refused when it has used as much as is left here or on the disk, so that there is room for the others. `cofferdam audit prune` makes room.
+    audit_total_bytes: u64 = RawSize "16GiB" in "64KiB"..="65536GiB";
+    /// Audit records of one enrolment, or of one user of the shared socket, per second on average; bursts of ten seconds' worth are allowed. One sandbox cannot keep the disk busy.
     audit_session_records_per_second: u32 = RawCount "2000" in "1"..="1000000";
-    /// Bytes of one field in an audit record; longer values are cut. Names in a message can be as long as the message.
+    /// Bytes of one field in an audit record; longer values are truncated. Names in a message can be as long as the message.
     audit_field_bytes: usize = RawSize "256B" in "64B"..="4KiB";
     /// HTTP servers: time for name resolution, connection and TLS. `call-timeout` bounds what follows.
     http_connect_timeout: Duration = RawDuration "60s" in "100ms"..="10m";
-    /// Time between SIGTERM and SIGKILL for the processes of an ended server or session. All of them end within 5 s.
+    /// Time from closing a server's stdin to SIGKILL, when a server or its session ends; SIGTERM is sent after a quarter of it. All processes of a session end within 5 s.
     stop_grace: Duration = RawDuration "2s" in "10ms"..="2s";
 }
 
@@ -137,7 +142,7 @@ const BYTES_PER_REQUEST: u64 = 66 * 1024;
 const OTHER_BYTES_PER_LINK: u64 = 3 * 1024 * 1024 + 2 * MAX_WINDOW;
 
 impl Limits {
-    /// Upper bound of the memory of a link.
+    /// The most memory that a link can use with these limits.
     fn link_memory_needed(&self) -> u64 {
         self.memory_without_messages() + MESSAGES_PER_LINK * self.message_bytes as u64
     }
@@ -155,17 +160,17 @@ impl Limits {
         }
         let mebibytes = needed.div_ceil(1024 * 1024);
         let mut hint = format!("raise `limits.link-memory` to {mebibytes}MiB");
-        let messages =
+        let message_kib =
             self.link_memory.saturating_sub(self.memory_without_messages()) / MESSAGES_PER_LINK / 1024;
-        match messages >= RawSize::from_literal(MIN_MESSAGE).0 / 1024 {
-            true => hint.push_str(&format!(", or lower `limits.message-bytes` to {messages}KiB")),
+        match message_kib >= RawSize::from_literal(MIN_MESSAGE).0 / 1024 {
+            true => hint.push_str(&format!(", or lower `limits.message-bytes` to {message_kib}KiB")),
             false => hint.push_str(
                 ", or lower `limits.message-bytes`, `limits.window-bytes` and `limits.requests-in-flight`",
             ),
         }
         report.add(
             span,
-            "a link could take more than `limits.link-memory`: its messages, windows and requests do not fit",
+            "a link could use more than `limits.link-memory`: its messages, windows and requests do not fit",
             hint,
         );
     }

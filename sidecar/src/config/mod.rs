@@ -46,7 +46,7 @@ pub use cofferdam_servers::spec::{Scope, ServerSpec as Server};
 
 pub(crate) use check::relay::SHARED_DIRECTORIES;
 
-/// A configuration has a few kilobytes. The bound protects against a wrong file and an endless device.
+/// A configuration has a few kilobytes. The limit protects against a wrong file and an endless device.
 const MAX_FILE_BYTES: u64 = 1024 * 1024;
 
 /// Reads and checks a file, with the defaults of this process's user.
@@ -55,11 +55,11 @@ pub fn load(path: &Path) -> Result<Config, Problems> {
         path: path.to_owned(),
         list: vec![Problem { position: None, message, hint: hint.to_owned() }],
     };
-    let bytes = read(path).map_err(|error| {
+    let bytes = read_file(path).map_err(|error| {
         let hint = match error.kind() {
-            io::ErrorKind::NotFound => "is the path right? `-c FILE` names another",
+            io::ErrorKind::NotFound => "check the path, or name another file with `-c FILE`",
             io::ErrorKind::PermissionDenied => "make it readable for the user that runs the sidecar",
-            _ => "`-c FILE` names another",
+            _ => "name another file with `-c FILE`",
         };
         file_problem(format!("cannot read the configuration: {error}"), hint)
     })?;
@@ -77,9 +77,9 @@ pub fn load(path: &Path) -> Result<Config, Problems> {
 /// Finds the admin socket in a file that has errors. The sidecar that was started with an earlier version of the file may
 /// still be running, and `kill` must reach it.
 pub fn admin_socket(path: &Path) -> Option<PathBuf> {
-    let table: toml::Table = String::from_utf8(read(path).ok()?).ok()?.parse().ok()?;
-    let folder = std::path::absolute(path).ok()?.parent()?.to_owned();
-    let path_in = |value: Option<&toml::Value>| value.and_then(|value| Some(folder.join(value.as_str()?)));
+    let table: toml::Table = String::from_utf8(read_file(path).ok()?).ok()?.parse().ok()?;
+    let directory = std::path::absolute(path).ok()?.parent()?.to_owned();
+    let path_in = |value: Option<&toml::Value>| value.and_then(|value| Some(directory.join(value.as_str()?)));
     let environment = Environment::of_process();
     path_in(table.get("admin").and_then(|admin| admin.get("socket"))).or_else(|| {
         let state = path_in(table.get("state-dir")).or_else(|| environment.default_state_dir())?;
@@ -92,12 +92,18 @@ pub(crate) fn parse_duration(text: &str) -> Result<std::time::Duration, String> 
     cofferdam_base::duration::parse(text).map_err(|error| error.to_string())
 }
 
+/// Parses a size of the command line, in the same format as in the file.
+pub(crate) fn parse_size(text: &str) -> Result<u64, String> {
+    text.parse::<quantities::RawSize>().map(|size| size.0).map_err(|error| error.to_string())
+}
+
 /// Checks a text as if it were the file at `path`, with the defaults of this process's user.
 pub fn check_text(text: &str, path: &Path) -> Result<Config, Problems> {
     check_text_in(text, path, &Environment::of_process())
 }
 
-/// Without side effects: the same text, absolute path and environment give the same result.
+/// Checks a text as if it were the file at `path`, without side effects: the same text, absolute path and environment give
+/// the same result.
 pub fn check_text_in(text: &str, path: &Path, environment: &Environment) -> Result<Config, Problems> {
     let file = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
     let mut report = problem::Report::new(text);
@@ -110,7 +116,7 @@ pub fn check_text_in(text: &str, path: &Path, environment: &Environment) -> Resu
     }
 }
 
-fn read(path: &Path) -> io::Result<Vec<u8>> {
+fn read_file(path: &Path) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     File::open(path)?.take(MAX_FILE_BYTES + 1).read_to_end(&mut bytes)?;
     Ok(bytes)

@@ -72,7 +72,7 @@ impl<'a> Report<'a> {
         self.list.push(Problem { position: None, message: message.into(), hint: hint.into() });
     }
 
-    /// Returns the value when it lies in the range, and reports it otherwise.
+    /// Returns the value if it lies in the range; otherwise reports it.
     pub(super) fn check_range<T: Copy + Ord + fmt::Display>(
         &mut self,
         key: &str,
@@ -120,9 +120,9 @@ impl<'a> Report<'a> {
 
 /// Escapes control characters: a key can contain any, and a terminal would interpret them.
 fn escaped(text: &str) -> String {
-    let show = |character: char| match character.is_control() {
+    let escape = |character: char| match character.is_control() {
         true => character.escape_default().to_string(),
         false => character.to_string(),
     };
-    text.chars().map(show).collect()
+    text.chars().map(escape).collect()
 }

@@ -26,7 +26,7 @@ pub(super) struct RawSize(pub(super) u64);
 #[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
 pub(super) struct RawCount(pub(super) u64);
 
-/// Carries the text of what was expected.
+/// A text that is not such a quantity. Holds a description of what was expected.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
 #[error("expected {0}")]
 pub(super) struct InvalidQuantity(&'static str);

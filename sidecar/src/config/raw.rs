@@ -12,6 +12,7 @@ use serde::Deserialize;
 use super::limits::RawLimits;
 use super::quantities::RawDuration;
 use super::spanned::Spanned;
+use crate::harness::Harness;
 
 /// The configuration of the Cofferdam sidecar, `cofferdam.toml`.
 #[derive(Debug, Default, Deserialize, JsonSchema)]
@@ -32,7 +33,7 @@ pub(super) struct RawConfig {
     pub(super) servers: BTreeMap<Spanned<String>, RawServer>,
     /// Grants by name: which servers a sandbox may use, and for how long.
     pub(super) grants: BTreeMap<Spanned<String>, RawGrant>,
-    /// Platforms that run sandboxes, by name: E2B, Daytona, and what is compatible with them.
+    /// Platforms that run sandboxes, by name: E2B, Daytona, and platforms that are compatible with them.
     pub(super) platforms: BTreeMap<Spanned<String>, RawPlatform>,
     /// Sandboxes on a platform that the sidecar attaches when it starts, by the sandbox's name.
     pub(super) attach: BTreeMap<Spanned<String>, RawAttachment>,
@@ -63,8 +64,8 @@ pub(super) struct RawRelay {
     pub(super) unix_uids: Option<Spanned<Vec<Spanned<i64>>>>,
     /// `HOST:PORT` to listen on for sandboxes that connect over the network; the same port accepts WebSocket upgrades.
     pub(super) tls: Option<Spanned<String>>,
-    /// How sandboxes reach the port of `tls`: `HOST:PORT`, or a link such as `wss://HOST/PATH` for a load balancer that terminates
-    /// TLS. Default: the value of `tls`. Required when `tls` is `0.0.0.0` or `[::]`.
+    /// How sandboxes reach the port of `tls`: `HOST:PORT`, or an address such as `wss://HOST/PATH` for a load balancer that
+    /// terminates TLS. Default: the value of `tls`. Required when `tls` is `0.0.0.0` or `[::]`.
     pub(super) advertise: Option<Spanned<String>>,
     /// How long a disconnected link waits for its shim to reconnect; paused sandboxes need hours. Default: `2m`.
     #[schemars(extend("default" = "2m"))]
@@ -106,7 +107,7 @@ pub(super) struct RawVault {
     pub(super) address: Option<Spanned<String>>,
     /// The Vault namespace of all requests.
     pub(super) namespace: Option<Spanned<String>>,
-    /// A PEM file with the only certificate authorities to trust. Default: the host's.
+    /// A PEM file with the only certificate authorities to trust. Default: the authorities that the host trusts.
     pub(super) ca_file: Option<Spanned<String>>,
     /// How the sidecar logs in.
     pub(super) auth: Option<Spanned<RawVaultAuth>>,
@@ -129,7 +130,8 @@ pub(super) struct RawVaultAuth {
     pub(super) role_id_file: Option<Spanned<String>>,
     /// `approle`: the file with the secret-id.
     pub(super) secret_id_file: Option<Spanned<String>>,
-    /// `approle`: whether `secret-id-file` holds a wrapping token, which is unwrapped once. Default: false.
+    /// `approle`: whether `secret-id-file` holds a wrapping token, which is unwrapped once. Each start of the sidecar needs a
+    /// new one. Default: false.
     pub(super) secret_id_wrapped: Option<Spanned<bool>>,
     /// `cert`, `jwt` and `kubernetes`: the role to log in with. `approle` with a wrapped secret-id: the AppRole's name; a
     /// wrapping token that was not created by `auth/MOUNT/role/ROLE/secret-id` is not unwrapped.
@@ -169,7 +171,7 @@ pub(super) struct RawSecret {
     pub(super) env: Option<Spanned<String>>,
     /// A program and its arguments (no shell) whose output is read like a file.
     pub(super) exec: Option<Spanned<Vec<String>>>,
-    /// What the program of `exec` prints. `plain`: the same as `file` may hold. `expiring`: a credential with its expiry, as `{"fields": {…}, "expires": "RFC 3339"}` or in the form of AWS's `credential_process` (fields `access_key_id`, `secret_access_key`, `session_token`); the program is run again before the credential expires. Default: `plain`.
+    /// What the program of `exec` prints. `plain`: the same as `file` may hold. `expiring`: a credential with its expiry, as `{"fields": {…}, "expires": "RFC 3339"}` or in the format of AWS's `credential_process` (fields `access_key_id`, `secret_access_key`, `session_token`); the program is run again before the credential expires. Default: `plain`.
     pub(super) format: Option<Spanned<RawFormat>>,
     /// A Vault path that creates a credential when it is read, such as `database/creds/readonly`. Each session gets its own lease.
     pub(super) vault: Option<Spanned<String>>,
@@ -211,8 +213,11 @@ pub(super) struct RawServer {
     pub(super) command: Option<Spanned<Vec<String>>>,
     /// Environment variables: `{secret.field}`, `{secret.field:url}` percent-encoded, `{file:NAME}`; `{{` and `}}` are braces.
     pub(super) env: Option<Spanned<BTreeMap<Spanned<String>, Spanned<String>>>>,
-    /// Files by name, with templates as in `env`. They have mode 0600 and are kept in memory; `{file:NAME}` is a file's path.
+    /// Files by name, with templates as in `env`. They have mode 0600 and are held in memory; `{file:NAME}` is a file's path.
     pub(super) files: Option<Spanned<BTreeMap<Spanned<String>, Spanned<String>>>>,
+    /// The directory in which the process starts; a relative path starts at the configuration's directory. Default: a directory
+    /// of the server's own in `state-dir`, empty at first.
+    pub(super) cwd: Option<Spanned<String>>,
     /// The server's URL. With `http://`, headers are allowed for loopback addresses only.
     pub(super) url: Option<Spanned<String>>,
     /// Headers of every request, with templates as in `env`.
@@ -223,6 +228,8 @@ pub(super) struct RawServer {
     pub(super) tools: RawTools,
     /// MCP methods to allow although they are unknown to this version, as patterns like those of `tools`.
     pub(super) methods: Vec<Spanned<String>>,
+    /// Which requests of the server to the harness are refused. Default: none.
+    pub(super) methods_to_harness: RawMethodsToHarness,
     /// How long a call may take. Default: `4m`, because Codex gives up after five minutes.
     #[schemars(extend("default" = "4m"))]
     pub(super) call_timeout: Option<Spanned<RawDuration>>,
@@ -232,7 +239,7 @@ pub(super) struct RawServer {
     /// How a running process gets a new credential. Default: `hitless`.
     pub(super) replace: Option<Spanned<RawReplace>>,
     /// When the server reads its `files` again. With this key, files are rewritten in place and the process keeps running.
-    /// For a secret that is also in `env` the process is replaced all the same.
+    /// If the secret is also in `env`, the process is replaced nevertheless.
     pub(super) reload: Option<Spanned<RawReload>>,
     /// Tools that run with other credentials. If several scopes match a tool, the first one applies. With scopes, methods
     /// that are unknown to this version are allowed only if `methods` names them.
@@ -247,7 +254,7 @@ pub(super) enum RawReplace {
     /// process, within `limits.replace-drain`.
     Hitless,
     /// A new process is started and takes over when no call, task or request to the harness is open, or when the old
-    /// credential expires. Both processes run for a moment.
+    /// credential expires. Both processes run for a short time.
     Idle,
     /// A process keeps its credential as long as it runs, even after the credential has expired. The next process gets a
     /// new one.
@@ -280,16 +287,26 @@ pub(super) struct RawScope {
     pub(super) headers: Option<Spanned<BTreeMap<Spanned<String>, Spanned<String>>>>,
 }
 
-/// Patterns of tool names: `*` matches any characters, `?` exactly one. `deny` takes precedence over `ask`, `ask` over `allow`.
+/// Patterns of tool names: `*` matches any characters, `?` exactly one; there is no other syntax. `deny` takes precedence over `ask`, `ask` over `allow`.
 #[derive(Debug, Default, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
 #[schemars(rename = "Tools")]
 pub(super) struct RawTools {
-    /// Allowed tools. If this list is present, tools that no list names are denied.
+    /// Allowed tools, case-sensitive. If this list is present, tools that no list names are denied.
     pub(super) allow: Option<Vec<Spanned<String>>>,
     /// Tools that need a person's approval. This version cannot ask for it, so their calls are refused.
     pub(super) ask: Vec<Spanned<String>>,
-    /// Tools that are hidden and refused.
+    /// Tools that are hidden and refused. Like `ask`, this list also matches names that differ by case, width or invisible
+    /// characters only. A call of a tool that the server does not list is answered like a call of a hidden one.
+    pub(super) deny: Vec<Spanned<String>>,
+}
+
+/// Requests of a server to the harness, such as `sampling/createMessage`. Every one is recorded in the audit.
+#[derive(Debug, Default, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
+#[schemars(rename = "MethodsToHarness")]
+pub(super) struct RawMethodsToHarness {
+    /// Refused methods, as patterns like those of `tools.deny`. All others are relayed.
     pub(super) deny: Vec<Spanned<String>>,
 }
 
@@ -315,11 +332,16 @@ pub(super) struct RawGrant {
 pub(super) struct RawPlatform {
     /// The protocol of the platform. Default: the table's name, if that is `e2b` or `daytona`.
     pub(super) kind: Option<Spanned<RawPlatformKind>>,
-    /// The API key, as a template such as `{e2b.value}`. Its secret must come from `file`, `env` or `exec`.
+    /// The API key, as a template such as `{e2b.value}`. Its secret comes from `file`, `env`, `exec` or `kv`.
     pub(super) api_key: Option<Spanned<String>>,
-    /// The address of the control API. Default: the platform's public one. `https://`; `http://` to loopback only.
+    /// The policies of the Vault token that reads the API key. Required where the key's secret is in Vault.
+    pub(super) vault_policies: Option<Spanned<Vec<Spanned<String>>>>,
+    /// The grants that sandboxes of this platform may be attached with. A token of the admin API attaches with grants that are
+    /// named here only. Default: every grant, and no tokens.
+    pub(super) grants: Option<Vec<Spanned<String>>>,
+    /// The address of the control API. Default: the platform's public address. `https://`; `http://` to loopback only.
     pub(super) api_url: Option<Spanned<String>>,
-    /// Replaces the address of the services inside sandboxes. Default: as the platform says. `https://`; `http://` to loopback only.
+    /// Replaces the address of the services inside sandboxes. Default: the address that the platform returns. `https://`; `http://` to loopback only.
     pub(super) sandbox_url: Option<Spanned<String>>,
     /// The static shim to upload. Default: `cofferdam-shim-ARCHITECTURE` or `cofferdam-shim` beside the sidecar's program.
     pub(super) shim: Option<Spanned<String>>,
@@ -342,11 +364,14 @@ pub(super) struct RawAttachment {
     pub(super) platform: Option<Spanned<String>>,
     /// The sandbox's id on its platform.
     pub(super) sandbox: Option<Spanned<String>>,
-    /// What the sandbox may use.
+    /// The name of the grant, which says what the sandbox may use.
     pub(super) grant: Option<Spanned<String>>,
     /// Whether a sandbox that is paused or stopped when the sidecar starts to attach it is resumed. If it is suspended later,
     /// it stays so until it is resumed at the platform. Default: false.
     pub(super) resume: Option<Spanned<bool>>,
     /// Daytona: whether the attachment counts as activity, so that the platform does not stop the sandbox. Default: false.
     pub(super) keep_awake: Option<Spanned<bool>>,
+    /// The harness in the sandbox to whose settings file the servers of the grant are added when the attachment starts. What
+    /// the file holds already stays.
+    pub(super) harness: Option<Spanned<Harness>>,
 }

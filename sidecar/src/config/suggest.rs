@@ -1,12 +1,12 @@
 //! "Did you mean …?" for keys and names.
 
-/// The candidate that is most similar to `word`, if one is similar enough to be a likely typing mistake.
-pub(super) fn nearest<'a>(word: &str, candidates: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
+/// The candidate that is most similar to `name`, if one is similar enough to be a likely typing mistake.
+pub(super) fn nearest<'a>(name: &str, candidates: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     // At most a third of the characters may differ.
-    let tolerance = word.chars().count() / 3;
+    let tolerance = name.chars().count() / 3;
     candidates
         .into_iter()
-        .map(|candidate| (distance(word, candidate), candidate))
+        .map(|candidate| (distance(name, candidate), candidate))
         .filter(|(distance, _)| *distance <= tolerance)
         .min()
         .map(|(_, candidate)| candidate)

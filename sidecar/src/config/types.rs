@@ -14,6 +14,7 @@ use relay_proto::address::{Address, HostPort};
 use relay_proto::name::Name;
 
 use super::Limits;
+use crate::harness::Harness;
 
 /// A valid configuration: every server, secret and grant that it refers to is defined in it.
 #[derive(Debug)]
@@ -85,7 +86,7 @@ pub struct AdminTls {
 pub struct Grant {
     pub name: Name,
     pub servers: Vec<Name>,
-    /// The only policies of its sessions' Vault tokens. Not empty when a server of the grant uses Vault.
+    /// The only policies of the Vault tokens of the grant's sessions. Not empty when a server of the grant uses Vault.
     pub vault_policies: Vec<String>,
     pub ttl: Duration,
 }
@@ -95,9 +96,13 @@ pub struct Grant {
 pub struct Platform {
     pub name: Name,
     pub settings: PlatformSettings,
-    /// Its secrets are all on this host.
+    /// Its secret is on this host, or a static one in Vault.
     pub api_key: Template,
-    /// The static shim to upload; `None`: the one beside the sidecar's program.
+    /// The policies of the Vault token that reads the API key; empty if the key is not in Vault.
+    pub vault_policies: Vec<String>,
+    /// The grants that its sandboxes may be attached with. `None`: every grant, but not by tokens of the admin API.
+    pub grants: Option<Vec<Name>>,
+    /// The static shim to upload; `None`: the shim beside the sidecar's program.
     pub shim: Option<PathBuf>,
 }
 
@@ -110,4 +115,18 @@ pub struct Attachment {
     /// Applies when the sidecar starts to attach the sandbox, not when the sandbox is suspended later.
     pub when_suspended: WhenSuspended,
     pub keep_awake: KeepAwake,
+    /// The harness to whose settings the servers of the grant are added.
+    pub harness: Option<Harness>,
+}
+
+impl Platform {
+    /// Whether its sandboxes may be attached with this grant.
+    pub(crate) fn permits(&self, grant: &Name) -> bool {
+        self.grants.as_ref().is_none_or(|grants| grants.contains(grant))
+    }
+
+    /// Whether a token of the admin API may attach its sandboxes with this grant.
+    pub(crate) fn permits_tokens_of(&self, grant: &Name) -> bool {
+        self.grants.as_ref().is_some_and(|grants| grants.contains(grant))
+    }
 }

@@ -1,8 +1,8 @@
 //! Which peers are accepted on which listener, and which server they get.
 //!
-//! What must stay true: recognising a peer changes nothing, so a peer that asks for what it is not granted keeps its
-//! ticket; a ticket or epoch takes effect when a link is opened for it; if two peers use one credential, an alert is
-//! recorded.
+//! What must stay true: recognising a peer changes nothing, so a peer that requests a server it is not granted does not
+//! use up its ticket; a ticket is used up, or an epoch advanced, only when a link is opened; if two peers use one
+//! credential, an alert is recorded.
 
 use std::sync::{Arc, PoisonError};
 use std::time::SystemTime;
@@ -17,7 +17,7 @@ use tokio::time::Instant;
 
 use super::state::Daemon;
 use crate::config::Config;
-use crate::enrolment::{Confirmed, Denied, Enrolment, Fingerprint, KeyProof, NEXT_STEP};
+use crate::enrolment::{ConfirmOutcome, Denied, Enrolment, Fingerprint, KeyProof, NEXT_STEP};
 use crate::session::principal::{Enrolled, EnrolledBy, EpochOffer, OfferOutcome, Principal};
 
 /// How a connection reached the sidecar.
@@ -68,7 +68,7 @@ pub(super) fn recognise(
             refuse_ticket_or_key(hello)?;
             let enrolment =
                 daemon.enrolments.find(enrolment, now).map_err(|_| enrolment_ended(ATTACH_AGAIN))?;
-            Ok(principal(enrolment, EnrolledBy::Connection, ATTACH_AGAIN, now))
+            Ok(enrolled_principal(enrolment, EnrolledBy::Connection, ATTACH_AGAIN, now))
         }
         ConnectionSource::Tls { key } => {
             let proof = KeyProof::of(&hello.proof).ok_or_else(|| {
@@ -82,14 +82,14 @@ pub(super) fn recognise(
                 (KeyProof::Epoch(_) | KeyProof::Ticket(_), _) => daemon.enrolments.check(key, &proof, now),
             };
             let enrolment = known.map_err(|denied| Refused::denied(key, denied))?;
-            Ok(principal(enrolment, EnrolledBy::Key, NEXT_STEP, now))
+            Ok(enrolled_principal(enrolment, EnrolledBy::Key, NEXT_STEP, now))
         }
         ConnectionSource::OwnSocket { enrolment, uid } => {
             check_uid(config, *uid)?;
             refuse_ticket_or_key(hello)?;
             let enrolment =
                 daemon.enrolments.find(enrolment, now).map_err(|_| enrolment_ended(SOCKET_AGAIN))?;
-            Ok(principal(enrolment, EnrolledBy::Connection, SOCKET_AGAIN, now))
+            Ok(enrolled_principal(enrolment, EnrolledBy::Connection, SOCKET_AGAIN, now))
         }
         ConnectionSource::SharedSocket { uid } => {
             let Some(relay) = &config.relay.unix else {
@@ -98,13 +98,13 @@ pub(super) fn recognise(
             };
             check_uid(config, *uid)?;
             refuse_ticket_or_key(hello)?;
-            Ok(Principal::anonymous(relay.grant.clone()))
+            Ok(Principal::anonymous(relay.grant.clone(), *uid))
         }
     }
 }
 
-/// The server that the peer asks for, or the only one it is granted.
-pub(super) fn server(config: &Config, principal: &Principal, hello: &Hello) -> Result<Name, Refusal> {
+/// The server that the peer requests, or the only one it is granted.
+pub(super) fn choose_server(config: &Config, principal: &Principal, hello: &Hello) -> Result<Name, Refusal> {
     let granted =
         config.grants.get(&principal.grant).map(|grant| grant.servers.as_slice()).unwrap_or_default();
     let names = || granted.iter().map(|name| format!("`{name}`")).collect::<Vec<_>>().join(", ");
@@ -132,8 +132,9 @@ pub(super) fn check_key(daemon: &Daemon, source: &ConnectionSource, hello: &Hell
     known.map(drop).map_err(|denied| Refused::denied(key, denied))
 }
 
-/// For a new link: uses up the ticket, or advances the epoch, of a peer with a key.
-pub(super) async fn offer(
+/// For a new link: uses up the ticket of a peer with a key, or checks its epoch, and returns the next epoch to offer.
+/// `None` for a peer without a key.
+pub(super) async fn next_epoch_offer(
     daemon: &Daemon,
     source: &ConnectionSource,
     hello: &Hello,
@@ -151,10 +152,10 @@ pub(super) async fn offer(
     let (store, tasks, id) = (Arc::clone(&daemon.enrolments), daemon.context.tasks.clone(), enrolment.id);
     let fingerprint = Fingerprint::of_epoch(&epoch);
     let confirm = move || match store.confirm(&id, &fingerprint) {
-        Confirmed::AlreadyCurrent => OfferOutcome::Accepted,
-        Confirmed::Outdated => OfferOutcome::Superseded,
-        Confirmed::NowCurrent => {
-            // Until it is on disk both epochs are accepted after a restart, so no sandbox is locked out.
+        ConfirmOutcome::AlreadyCurrent => OfferOutcome::Accepted,
+        ConfirmOutcome::Outdated => OfferOutcome::Superseded,
+        ConfirmOutcome::NowCurrent => {
+            // Until the new epoch is on disk, both epochs are accepted after a restart, so no sandbox is locked out.
             tasks.spawn_blocking(move || {
                 if let Err(error) = store.save(&id) {
                     tracing::error!(%error, enrolment = %id, "an epoch was not saved");
@@ -173,15 +174,20 @@ pub(super) fn refuse(code: Code, message: &str, retry: Retry) -> Refusal {
 const ATTACH_AGAIN: &str = "run `cofferdam attach` on the host again";
 const SOCKET_AGAIN: &str = "run `cofferdam enroll --socket` on the host again, then restart the harness";
 
-fn principal(enrolment: Enrolment, kind: EnrolledBy, next_step: &'static str, now: SystemTime) -> Principal {
-    let left = enrolment.expires.duration_since(now).unwrap_or_default();
+fn enrolled_principal(
+    enrolment: Enrolment,
+    kind: EnrolledBy,
+    next_step: &'static str,
+    now: SystemTime,
+) -> Principal {
+    let time_left = enrolment.expires.duration_since(now).unwrap_or_default();
     let name = enrolment.name.map_or_else(|| Arc::clone(&enrolment.id), Arc::from);
-    let enrolled = Enrolled { id: enrolment.id, name, expires: Instant::now() + left, kind, next_step };
-    Principal { grant: enrolment.grant, enrolment: Some(enrolled) }
+    let enrolled = Enrolled { id: enrolment.id, name, expires: Instant::now() + time_left, kind, next_step };
+    Principal { grant: enrolment.grant, enrolment: Some(enrolled), uid: None }
 }
 
-/// Records an alert where two peers used one credential, and logs a full disk.
-pub(super) fn raise_alert(daemon: &Daemon, key: &PublicKey, denied: &Denied) {
+/// Records an alert if two peers used one credential, and logs an enrolment that could not be saved.
+pub(super) fn report_denied(daemon: &Daemon, key: &PublicKey, denied: &Denied) {
     if let Some(enrolment) = denied.alert_about()
         && daemon.enrolments.may_alert(&enrolment.id)
     {
@@ -190,11 +196,11 @@ pub(super) fn raise_alert(daemon: &Daemon, key: &PublicKey, denied: &Denied) {
         tracing::warn!(enrolment = %enrolment.id, %key, why, "ticket or key used twice");
         daemon.record(Event::Alert, Some(&format!("enrolment {}{name}: {why}; key {key}", enrolment.id)));
     }
-    // Rate limited: a disk stays full for long, and a peer can retry without end.
-    if let Denied::NotWritten(error) = denied
+    // Rate limited: a disk may stay full for long, and a peer can retry without end.
+    if let Denied::NotSaved(error) = denied
         && daemon
             .report_limits
-            .unwritten
+            .save_errors
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
             .allows(Instant::now())
@@ -218,8 +224,8 @@ fn refuse_ticket_or_key(hello: &Hello) -> Result<(), Refusal> {
 }
 
 fn check_uid(config: &Config, uid: Option<u32>) -> Result<(), Refusal> {
-    // Without a list: the sidecar's own user and root. The socket's mode alone does not ensure that, since it stays
-    // unchanged when the list is removed by a reload.
+    // Without `unix-uids`, only the sidecar's own user and root may connect. The mode of the socket's file alone does
+    // not ensure that, because it does not change when a reload removes the list.
     let own = [nix::unistd::geteuid().as_raw(), 0];
     let allowed = config.relay.uids.as_deref().unwrap_or(&own);
     if uid.is_some_and(|uid| allowed.contains(&uid)) {

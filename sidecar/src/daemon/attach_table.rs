@@ -1,8 +1,8 @@
 //! The sandboxes that are attached, or were and may be again: the holder of each of them, and its pipe.
 //!
-//! What must stay true: a sandbox has one enrolment, whichever pipe leads to it, so its links resume through the next
-//! one; of two pipes to one sandbox the newer is used, and the older has ended before anything from the newer is read;
-//! an enrolment without a holder ends after the grace of its links.
+//! What must stay true: a sandbox has one enrolment, whichever pipe leads to it, so its links can be resumed through
+//! the next pipe; of two pipes to one sandbox the newer is used, and the older has ended before anything from the newer
+//! is read; an enrolment without a holder ends after the resume grace of its links.
 
 use std::collections::HashMap;
 use std::net::Shutdown;
@@ -28,33 +28,34 @@ pub(crate) struct AttachTable {
 
 #[derive(Default)]
 pub(super) struct Table {
-    pub(super) by_sandbox: HashMap<Sandbox, Attached>,
-    pub(super) holds: u64,
+    pub(super) by_sandbox: HashMap<SandboxKey, AttachedSandbox>,
+    /// The number of the last hold.
+    pub(super) last_hold: u64,
 }
 
 /// What identifies a sandbox to `cofferdam attach`.
 #[derive(Clone, Debug, Eq, Hash, PartialEq)]
-pub(super) struct Sandbox {
+pub(super) struct SandboxKey {
     pub(super) grant: Name,
     pub(super) name: String,
 }
 
-pub(super) struct Attached {
+pub(super) struct AttachedSandbox {
     pub(super) enrolment: Arc<str>,
     pub(super) holder: Option<Holder>,
-    /// The number of the hold: a grace period that began after an earlier hold does not apply to a later one.
+    /// The number of the latest hold. A grace period applies only to the hold after which it began.
     pub(super) hold_number: u64,
-    pub(super) pipe: Option<PipeEnd>,
+    pub(super) pipe: Option<PipeHandle>,
     pub(super) pipe_state: PipeState,
 }
 
-/// What was last reported about the pipe.
+/// The state of a sandbox's pipe, as last reported.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(super) enum PipeState {
-    /// It ended or could not be established, for this reason.
+    /// The pipe ended or could not be established, for this reason.
     Lost(String),
     NotYetOpen,
-    /// The other end has proven its key.
+    /// The hub or shim at the other end has proven its key.
     Open,
 }
 
@@ -65,18 +66,19 @@ pub(super) struct Holder {
 
 /// Ends a pipe from outside its task.
 #[derive(Clone)]
-pub(super) struct PipeEnd {
+pub(super) struct PipeHandle {
     pub(super) socket: Arc<UnixStream>,
-    /// Asks the pipe's task to tell the hub that the pipe ends, and then to end it.
+    /// Cancelled to make the pipe's task tell the hub that the pipe ends, and then end the pipe.
     pub(super) closing: CancellationToken,
+    /// Cancelled when the pipe's task no longer uses the pipe.
     pub(super) gone: CancellationToken,
 }
 
-/// What the holder of a sandbox is sent, one JSON line each.
+/// An event for the holder of a sandbox; `cofferdam attach` gets each as a JSON line.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
 #[serde(tag = "news", rename_all = "kebab-case")]
 pub(crate) enum AttachEvent {
-    /// The pipe leads to a hub or a shim that has proven this key.
+    /// The hub or shim at the other end of the pipe has proven this key.
     Attached { key: String },
     /// This pipe ended or could not be established.
     Lost { why: String },
@@ -84,9 +86,9 @@ pub(crate) enum AttachEvent {
     Over { why: String },
 }
 
-/// After the links have ended and their goodbyes are queued: how long the last bytes may take to be sent.
+/// How long a pipe stays open after its links have ended, so that their queued goodbyes are sent.
 pub(super) const LAST_BYTES: Duration = Duration::from_millis(100);
-/// For telling a hub that its pipe ends: a pipe that does not take these few bytes is dead.
+/// How long telling a hub that its pipe ends may take: a pipe that does not accept these few bytes is dead.
 pub(super) const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
 /// Events that are queued for a holder that does not read; further ones are dropped.
 pub(super) const MAX_EVENTS: usize = 16;
@@ -94,7 +96,7 @@ pub(super) const MAX_EVENTS: usize = 16;
 const END_TIMEOUT: Duration = Duration::from_secs(5);
 
 impl AttachTable {
-    /// The enrolment has ended: ends its pipe and notifies its holder.
+    /// Ends the pipe of an enrolment that has ended, notifies its holder, and removes it from the table.
     pub(crate) fn end(&self, enrolment: &str) {
         let ended = {
             let mut table = self.lock();
@@ -109,26 +111,26 @@ impl AttachTable {
         }
     }
 
-    /// The enrolment has ended, and its links have sent their goodbyes: ends the pipe when those had time to be sent. The
-    /// hub is told, because a platform may keep its stdin open after the pipe is gone; only then the holder is told, which
-    /// ends the command that carries the pipe.
+    /// Like [`Self::end`], for an enrolment whose links have queued their goodbyes: waits until these had time to be
+    /// sent, then tells the hub that its pipe ends, because a platform may keep the hub's stdin open after the pipe is
+    /// gone. The holder is notified last, because that ends the command that carries the pipe.
     pub(super) async fn end_after_goodbyes(&self, enrolment: &str, stop: &CancellationToken) {
         let closed = async {
             sleep(LAST_BYTES).await;
-            let pipe = self.lock().attached(enrolment).and_then(|attached| attached.pipe.clone());
+            let pipe = self.lock().find(enrolment).and_then(|attached| attached.pipe.clone());
             if let Some(pipe) = pipe {
                 pipe.closing.cancel();
                 let _ = timeout(CLOSE_TIMEOUT * 2, pipe.gone.cancelled()).await;
             }
         };
-        // At a stop, the pipes themselves wait for the last bytes.
+        // When the sidecar stops, the tasks of the pipes wait for the last bytes.
         let _ = stop.run_until_cancelled(closed).await;
         self.end(enrolment);
     }
 
     /// Records the state of the pipe, and queues an event for the holder of this sandbox, without waiting. Returns the
     /// sandbox, if it is still known.
-    pub(super) fn notify(&self, enrolment: &str, event: AttachEvent) -> Option<Sandbox> {
+    pub(super) fn notify(&self, enrolment: &str, event: AttachEvent) -> Option<SandboxKey> {
         let mut table = self.lock();
         let sandbox = table.sandbox_of(enrolment)?;
         let attached = table.by_sandbox.get_mut(&sandbox)?;
@@ -143,21 +145,22 @@ impl AttachTable {
         Some(sandbox)
     }
 
-    /// A new pipe to a sandbox that is held. The previous one has ended when this returns.
-    pub(super) async fn replace_pipe(&self, enrolment: &str, socket: UnixStream) -> Option<PipeEnd> {
-        let end = PipeEnd {
+    /// Registers a new pipe to a sandbox; `None` if the sandbox is not held. The previous pipe has ended when this
+    /// returns.
+    pub(super) async fn replace_pipe(&self, enrolment: &str, socket: UnixStream) -> Option<PipeHandle> {
+        let end = PipeHandle {
             socket: Arc::new(socket),
             closing: CancellationToken::new(),
             gone: CancellationToken::new(),
         };
-        let before = {
+        let previous = {
             let mut table = self.lock();
-            let attached = table.attached_mut(enrolment).filter(|attached| attached.holder.is_some())?;
+            let attached = table.find_mut(enrolment).filter(|attached| attached.holder.is_some())?;
             attached.pipe.replace(end.clone())
         };
-        if let Some(before) = before {
-            before.shut();
-            let _ = timeout(END_TIMEOUT, before.gone.cancelled()).await;
+        if let Some(previous) = previous {
+            previous.shut();
+            let _ = timeout(END_TIMEOUT, previous.gone.cancelled()).await;
         }
         Some(end)
     }
@@ -168,21 +171,21 @@ impl AttachTable {
 }
 
 impl Table {
-    pub(super) fn attached(&self, enrolment: &str) -> Option<&Attached> {
+    pub(super) fn find(&self, enrolment: &str) -> Option<&AttachedSandbox> {
         self.by_sandbox.values().find(|attached| *attached.enrolment == *enrolment)
     }
 
-    pub(super) fn attached_mut(&mut self, enrolment: &str) -> Option<&mut Attached> {
+    pub(super) fn find_mut(&mut self, enrolment: &str) -> Option<&mut AttachedSandbox> {
         self.by_sandbox.values_mut().find(|attached| *attached.enrolment == *enrolment)
     }
 
-    pub(super) fn sandbox_of(&self, enrolment: &str) -> Option<Sandbox> {
+    pub(super) fn sandbox_of(&self, enrolment: &str) -> Option<SandboxKey> {
         let mut all = self.by_sandbox.iter();
         all.find(|(_, attached)| *attached.enrolment == *enrolment).map(|(sandbox, _)| sandbox.clone())
     }
 }
 
-impl Attached {
+impl AttachedSandbox {
     pub(super) fn new(enrolment: Arc<str>) -> Self {
         Self { enrolment, holder: None, hold_number: 0, pipe: None, pipe_state: PipeState::NotYetOpen }
     }
@@ -194,17 +197,17 @@ impl Attached {
     }
 }
 
-impl Sandbox {
+impl SandboxKey {
     pub(super) fn of(enrolment: &Enrolment) -> Self {
         let name = enrolment.name.clone().unwrap_or_else(|| enrolment.id.to_string());
         Self { grant: enrolment.grant.clone(), name }
     }
 }
 
-impl PipeEnd {
-    /// Shuts both directions down, also for duplicates of the descriptor.
+impl PipeHandle {
+    /// Shuts down both directions of the socket, which also affects duplicates of the descriptor.
     pub(super) fn shut(&self) {
-        // Fails only if it is shut already.
+        // Fails only if the socket is shut down already.
         let _ = self.socket.shutdown(Shutdown::Both);
     }
 }

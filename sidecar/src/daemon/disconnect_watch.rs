@@ -16,7 +16,7 @@ const MAX_WATCHED: usize = 32;
 
 pub(super) struct DisconnectWatch(Semaphore);
 
-/// What a refused peer holds until its refusal is sent.
+/// The handshake slot or watch permit that a refused peer holds until its refusal is sent.
 pub(super) struct StillConnected<'a> {
     _slot: Option<HandshakeSlot>,
     _permit: Option<SemaphorePermit<'a>>,
@@ -27,7 +27,8 @@ impl DisconnectWatch {
         Self(Semaphore::new(MAX_WATCHED))
     }
 
-    /// Waits a moment for the peer to disconnect by itself. `None` if it did.
+    /// Waits up to [`LATE_CLOSE_TIME`] for the peer to disconnect by itself, unless too many peers are watched. `None`
+    /// if it disconnected.
     pub(super) async fn still_connected(
         &self,
         connection: &mut Connection,
@@ -37,8 +38,8 @@ impl DisconnectWatch {
             return Some(slot.into());
         };
         drop(slot);
-        let left = connection.closes_within(LATE_CLOSE_TIME).await;
-        (!left).then_some(StillConnected { _slot: None, _permit: Some(permit) })
+        let disconnected = connection.closes_within(LATE_CLOSE_TIME).await;
+        (!disconnected).then_some(StillConnected { _slot: None, _permit: Some(permit) })
     }
 }
 
@@ -75,9 +76,9 @@ mod tests {
         let mut watching = std::pin::pin!(disconnect_watch.still_connected(&mut connection, slot));
         assert!(futures_util::poll!(&mut watching).is_pending());
         let next = timeout(LATE_CLOSE_TIME / 2, slots.take()).await;
-        assert!(next.is_ok(), "the next connection gets the slot");
+        assert!(next.is_ok(), "the next connection did not get the slot");
         drop(far);
-        assert!(watching.await.is_none(), "it has disconnected");
+        assert!(watching.await.is_none(), "the disconnect was not seen");
     }
 
     #[tokio::test(start_paused = true)]
@@ -97,7 +98,7 @@ mod tests {
         let began = Instant::now();
         let (mut connection, _far) = connected();
         let staying = disconnect_watch.still_connected(&mut connection, slots.take().await).await;
-        assert!(staying.is_some(), "it is not watched");
-        assert_eq!(began.elapsed(), Duration::ZERO, "at once");
+        assert!(staying.is_some(), "one peer too many was watched until it disconnected");
+        assert_eq!(began.elapsed(), Duration::ZERO, "a peer that is not watched must be refused at once");
     }
 }

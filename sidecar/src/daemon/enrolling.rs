@@ -1,4 +1,4 @@
-//! Creates and ends enrolments for clients of the admin socket, and ends each one when it expires.
+//! Creates and ends enrolments for clients of the admin API and for attachments, and ends enrolments that expire.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use super::path_isolation::{self, PathIsolationError};
 use super::state::Daemon;
 use super::supervise::supervise;
 use super::unix_socket::SocketError;
-use crate::enrolment::{Enrolment, NotCreated, StoreError, Swept, Terms};
+use crate::enrolment::{Enrolment, NewEnrolment, NotCreated, StoreError, Swept};
 use crate::link::command::EndReason;
 use crate::link::registry::Ending;
 use crate::session::changes::{Change, ChangeKind};
@@ -24,7 +24,7 @@ use crate::session::changes::{Change, ChangeKind};
 pub(crate) struct EnrollRequest {
     pub(crate) grant: Name,
     pub(crate) name: Option<String>,
-    /// None: the grant's `ttl`.
+    /// `None`: the grant's `ttl`.
     pub(crate) ttl: Option<Duration>,
     pub(crate) via: EnrollVia,
 }
@@ -32,21 +32,21 @@ pub(crate) struct EnrollRequest {
 /// How the sandbox will connect.
 #[derive(Clone, Debug)]
 pub(crate) enum EnrollVia {
-    /// The host connects to it.
+    /// Through pipes that the host opens into it.
     Attached,
-    Socket {
-        directory: PathBuf,
-    },
-    Ticket {
-        ttl: Duration,
-    },
+    /// Through its own socket in this directory.
+    Socket { directory: PathBuf },
+    /// Over TLS, first with a ticket that expires after this time.
+    Ticket { ttl: Duration },
 }
 
-/// A new enrolment, and what the shim needs to connect: an enrolment string, or an address.
+/// A new enrolment.
 #[derive(Clone, Debug)]
 pub(crate) struct Enrolled {
     pub(crate) enrolment: Enrolment,
-    pub(crate) text: String,
+    /// What the shim needs to connect: an enrolment string (ticket), an address (socket), or the sidecar's public key
+    /// (attached).
+    pub(crate) connect_string: String,
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -56,19 +56,19 @@ pub(crate) enum EnrollError {
     #[error("the sidecar failed; see its log")]
     Failed,
     #[error("there is no grant `{0}`; the grants are: {1}")]
-    Grant(Name, String),
+    UnknownGrant(Name, String),
     #[error(transparent)]
     NotCreated(#[from] NotCreated),
     #[error(
         "sandboxes cannot connect: `relay.tls` is not configured; set it and `relay.advertise`, or use `--socket DIR`"
     )]
-    NoAddress,
+    TlsNotConfigured,
     #[error(transparent)]
     Socket(#[from] SocketError),
     #[error("`--ttl` is longer than the grant `{grant}` allows ({} s); use a shorter one, or raise `grants.{grant}.ttl`", .max.as_secs())]
-    TooLong { grant: Name, max: Duration },
+    TtlTooLong { grant: Name, max: Duration },
     #[error("`--ttl` and `--ticket-ttl` must be at least a second")]
-    TooShort,
+    TtlTooShort,
 }
 
 /// The result of a kill.
@@ -76,8 +76,8 @@ pub(crate) enum EnrollError {
 pub(crate) struct Killed {
     pub(crate) ending: Ending,
     pub(crate) enrolment: Option<Arc<str>>,
-    /// The enrolment has ended but that was not saved: it would be valid again after a restart.
-    pub(crate) unwritten: Option<StoreError>,
+    /// The enrolment has ended, but its end could not be saved: it would be valid again after a restart.
+    pub(crate) save_error: Option<StoreError>,
 }
 
 /// The wall clock may jump, so it is read at least this often.
@@ -87,41 +87,42 @@ const MIN_TTL: Duration = Duration::from_secs(1);
 
 impl Daemon {
     pub(crate) async fn enroll(self: &Arc<Self>, request: EnrollRequest) -> Result<Enrolled, EnrollError> {
-        let terms = self.terms(&request)?;
-        // Expired enrolments free their names, limits and directories.
+        let terms = self.enrolment_terms(&request)?;
+        // First ends expired enrolments, which still occupy names, directories and the limit of enrolments.
         self.end_expired().await;
         let enrolled = match request.via {
-            EnrollVia::Ticket { ttl } if ttl < MIN_TTL => return Err(EnrollError::TooShort),
-            EnrollVia::Ticket { ttl } => self.issue(terms, ttl).await?,
+            EnrollVia::Ticket { ttl } if ttl < MIN_TTL => return Err(EnrollError::TtlTooShort),
+            EnrollVia::Ticket { ttl } => self.issue_ticket(terms, ttl).await?,
             EnrollVia::Socket { directory } => self.create_socket(terms, directory).await?,
             EnrollVia::Attached => {
                 let store = Arc::clone(&self.enrolments);
-                let made = self.context.tasks.spawn_blocking(move || store.attach(terms, clock::now()));
-                let enrolment = made.await.map_err(|_| EnrollError::Failed)??;
-                Enrolled { enrolment, text: self.identity.public().to_string() }
+                let created =
+                    self.context.tasks.spawn_blocking(move || store.create_attached(terms, clock::now()));
+                let enrolment = created.await.map_err(|_| EnrollError::Failed)??;
+                Enrolled { enrolment, connect_string: self.identity.public().to_string() }
             }
         };
-        self.enrolled.notify_one();
+        self.enrolment_created.notify_one();
         tracing::info!(enrolment = %enrolled.enrolment.id, grant = %enrolled.enrolment.grant, "enrolled");
         publish(self, ChangeKind::EnrolmentCreated, &enrolled.enrolment, None);
         Ok(enrolled)
     }
 
-    /// Ends a session and its enrolment, or an enrolment by its own id. `None` if neither exists.
-    pub(crate) async fn kill(self: &Arc<Self>, name: &str) -> Option<Killed> {
-        let session = self.registry.enrolment_of(name);
-        let enrolment = match &session {
+    /// Ends the session with this id and its enrolment, or the enrolment with this id. `None` if there is neither.
+    pub(crate) async fn kill(self: &Arc<Self>, id: &str) -> Option<Killed> {
+        let session_enrolment = self.registry.enrolment_of(id);
+        let enrolment = match &session_enrolment {
             Some(enrolment) => enrolment.clone(),
-            None => Some(self.enrolments.find(name, clock::now()).ok()?.id),
+            None => Some(self.enrolments.find(id, clock::now()).ok()?.id),
         };
-        let mut unwritten = None;
+        let mut save_error = None;
         if let Some(id) = &enrolment {
-            // First the enrolment, so that its sandbox cannot reconnect.
-            let known = self.enrolments.find(id, clock::now()).ok();
+            // The enrolment ends before its links, so that the sandbox cannot reconnect.
+            let live_enrolment = self.enrolments.find(id, clock::now()).ok();
             let (store, id) = (Arc::clone(&self.enrolments), Arc::clone(id));
             let ended = self.context.tasks.spawn_blocking(move || store.end(&id, clock::now()));
-            unwritten = ended.await.ok().and_then(Result::err);
-            if let Some(enrolment) = known {
+            save_error = ended.await.ok().and_then(Result::err);
+            if let Some(enrolment) = live_enrolment {
                 publish(self, ChangeKind::EnrolmentEnded, &enrolment, Some("ended with `cofferdam kill`"));
             }
         }
@@ -136,16 +137,16 @@ impl Daemon {
                     .spawn(async move { daemon.attaches.end_after_goodbyes(&id, &daemon.stop).await });
                 ending
             }
-            None => self.registry.end(name, EndReason::Killed).await,
+            None => self.registry.end(id, EndReason::Killed).await,
         };
-        Some(Killed { ending, enrolment, unwritten })
+        Some(Killed { ending, enrolment, save_error })
     }
 
-    /// Ends enrolments that expire, until the stop. A panic is reported and the task restarted: otherwise no enrolment
-    /// would ever end.
+    /// Ends enrolments that expire, until the daemon stops. A panic is reported and the task restarted: otherwise
+    /// enrolments would no longer expire.
     pub(super) async fn supervise_enrolments(self: Arc<Self>) {
         let daemon = Arc::clone(&self);
-        let watch = || Arc::clone(&daemon).watch_expiry();
+        let watch = || Arc::clone(&daemon).end_enrolments_as_they_expire();
         supervise(&self.context.tasks, &self.stop, watch, || {
             let failed = "the task that ends expired enrolments failed and is restarted";
             tracing::error!("{failed}; please report the panic message before this line");
@@ -154,15 +155,16 @@ impl Daemon {
         .await;
     }
 
-    async fn watch_expiry(self: Arc<Self>) {
+    async fn end_enrolments_as_they_expire(self: Arc<Self>) {
         loop {
-            let next = self.end_expired().await;
-            let left = next.map(|next| next.duration_since(clock::now()).unwrap_or_default());
-            let pause =
-                left.map_or(LONGEST_SLEEP, |left| left.min(LONGEST_SLEEP)).max(Duration::from_millis(100));
+            let next_expiry = self.end_expired().await;
+            let time_left = next_expiry.map(|next| next.duration_since(clock::now()).unwrap_or_default());
+            let pause = time_left
+                .map_or(LONGEST_SLEEP, |left| left.min(LONGEST_SLEEP))
+                .max(Duration::from_millis(100));
             tokio::select! {
                 () = self.stop.cancelled() => return,
-                () = self.enrolled.notified() => {}
+                () = self.enrolment_created.notified() => {}
                 () = sleep(pause) => {}
             }
         }
@@ -184,7 +186,7 @@ impl Daemon {
             self.own_sockets.close(&id);
             let daemon = Arc::clone(self);
             self.context.tasks.spawn(async move {
-                // Links that do not end in time are named in the log.
+                // `end_enrolment` logs links that do not end in time.
                 drop(daemon.registry.end_enrolment(&id, EndReason::Expired).await);
                 daemon.attaches.end_after_goodbyes(&id, &daemon.stop).await;
             });
@@ -192,42 +194,48 @@ impl Daemon {
         swept.next
     }
 
-    fn terms(&self, request: &EnrollRequest) -> Result<Terms, EnrollError> {
+    fn enrolment_terms(&self, request: &EnrollRequest) -> Result<NewEnrolment, EnrollError> {
         let config = self.context.config.load();
         let grant = config.grants.get(&request.grant).ok_or_else(|| {
             let names = config.grants.keys().map(|name| format!("`{name}`")).collect::<Vec<_>>().join(", ");
-            EnrollError::Grant(request.grant.clone(), names)
+            EnrollError::UnknownGrant(request.grant.clone(), names)
         })?;
         let ttl = request.ttl.unwrap_or(grant.ttl);
         if ttl > grant.ttl {
-            return Err(EnrollError::TooLong { grant: request.grant.clone(), max: grant.ttl });
+            return Err(EnrollError::TtlTooLong { grant: request.grant.clone(), max: grant.ttl });
         }
         if ttl < MIN_TTL {
-            return Err(EnrollError::TooShort);
+            return Err(EnrollError::TtlTooShort);
         }
         let max = config.limits.enrolments;
-        Ok(Terms { grant: request.grant.clone(), name: request.name.clone(), ttl, max_enrolments: max })
+        Ok(NewEnrolment {
+            grant: request.grant.clone(),
+            name: request.name.clone(),
+            ttl,
+            max_enrolments: max,
+        })
     }
 
     /// The address by which sandboxes connect to this sidecar.
-    fn advertised_address(&self) -> Option<Address> {
+    pub(super) fn advertised_address(&self) -> Option<Address> {
         // A reload changes the advertised address, but does not open the port.
         self.config_at_start.relay.tls.as_ref()?;
         self.context.config.load().relay.tls.as_ref().map(|tls| tls.advertise.clone())
     }
 
-    async fn issue(&self, terms: Terms, ttl: Duration) -> Result<Enrolled, EnrollError> {
-        let relay = self.advertised_address().ok_or(EnrollError::NoAddress)?;
+    async fn issue_ticket(&self, terms: NewEnrolment, ttl: Duration) -> Result<Enrolled, EnrollError> {
+        let relay = self.advertised_address().ok_or(EnrollError::TlsNotConfigured)?;
         let store = Arc::clone(&self.enrolments);
-        let issued = self.context.tasks.spawn_blocking(move || store.issue(terms, ttl, clock::now()));
+        let issued =
+            self.context.tasks.spawn_blocking(move || store.create_with_ticket(terms, ttl, clock::now()));
         let (enrolment, ticket) = issued.await.map_err(|_| EnrollError::Failed)??;
-        let string = relay_proto::enrolment::Enrolment { pin: self.identity.public(), ticket, relay };
-        Ok(Enrolled { enrolment, text: string.to_string() })
+        let string = relay_proto::enrolment::EnrolmentString { pin: self.identity.public(), ticket, relay };
+        Ok(Enrolled { enrolment, connect_string: string.to_string() })
     }
 
     async fn create_socket(
         self: &Arc<Self>,
-        terms: Terms,
+        terms: NewEnrolment,
         directory: PathBuf,
     ) -> Result<Enrolled, EnrollError> {
         let others = self.enrolments.sockets(clock::now());
@@ -239,16 +247,17 @@ impl Daemon {
             &others,
         )?;
         let (store, path) = (Arc::clone(&self.enrolments), directory.clone());
-        let made = self.context.tasks.spawn_blocking(move || store.socket(terms, path, clock::now()));
-        let enrolment = made.await.map_err(|_| EnrollError::Failed)??;
+        let created =
+            self.context.tasks.spawn_blocking(move || store.create_with_socket(terms, path, clock::now()));
+        let enrolment = created.await.map_err(|_| EnrollError::Failed)??;
         if let Err(error) = self.open_own_socket(&enrolment.id, &directory) {
             let (store, id) = (Arc::clone(&self.enrolments), Arc::clone(&enrolment.id));
-            // No sandbox can have used it.
+            // A failure is ignored: the socket was never opened, so no sandbox can use this enrolment.
             let _ = self.context.tasks.spawn_blocking(move || store.end(&id, clock::now())).await;
             return Err(error.into());
         }
-        let text = self.own_address(&directory).to_string();
-        Ok(Enrolled { enrolment, text })
+        let connect_string = self.own_address(&directory).to_string();
+        Ok(Enrolled { enrolment, connect_string })
     }
 }
 

@@ -19,7 +19,7 @@ use crate::link::connection::{Connection, Lost, Transport};
 use crate::link::registry::{NotOpened, NotResumed};
 use crate::session::principal::Principal;
 
-/// For sending a refusal or a status.
+/// How long sending a refusal or a status may take.
 const REPLY_TIMEOUT: std::time::Duration = std::time::Duration::from_millis(500);
 
 /// Why there is no Hello.
@@ -46,20 +46,20 @@ pub(super) async fn accept_until(daemon: &Daemon, arrival: Arrival, slot: Handsh
     let config = daemon.context.config.load_full();
     let Arrival { stream, source } = arrival;
     let mut connection = Connection::new(stream);
-    let hello = match slot.await_hello(hello(until, &mut connection)).await {
+    let hello = match slot.await_hello(read_hello(until, &mut connection)).await {
         Ok(Ok(hello)) => hello,
         Ok(Err(NoHello::Refused(refusal))) => {
             return refuse_connection(daemon, connection, refusal.into(), slot).await;
         }
-        // Disconnected, or its slot went to another connection: no response.
+        // The peer disconnected, or its slot went to another connection: nothing is sent.
         Ok(Err(NoHello::Gone)) | Err(SlotLost) => return,
     };
     let recognised = admission::recognise(daemon, &config, &source, &hello);
     if let (Purpose::Status, Ok(principal)) = (hello.purpose, &recognised) {
-        return send_status(connection, status::status(daemon, &config, principal)).await;
+        return send_status(connection, status::sandbox_status(daemon, &config, principal)).await;
     }
-    let admitted =
-        recognised.and_then(|principal| Ok((admission::server(&config, &principal, &hello)?, principal)));
+    let admitted = recognised
+        .and_then(|principal| Ok((admission::choose_server(&config, &principal, &hello)?, principal)));
     match admitted {
         Err(refused) => refuse_connection(daemon, connection, refused, slot).await,
         Ok((server, principal)) => {
@@ -72,10 +72,9 @@ pub(super) async fn accept_until(daemon: &Daemon, arrival: Arrival, slot: Handsh
     }
 }
 
-/// Sends the status that a peer asked for.
 async fn send_status(mut connection: Connection, status: Status) {
     connection.push(&Frame::Status(status));
-    // A peer that does not read it in time does not get it.
+    // A failure is ignored: the peer has disconnected or does not read.
     let _ = timeout(REPLY_TIMEOUT, connection.flush()).await;
 }
 
@@ -86,36 +85,36 @@ async fn refuse_connection(
     slot: HandshakeSlot,
 ) {
     let Refused { refusal, denied } = refused;
-    let alerts = denied.as_deref().is_some_and(|(_, denied)| denied.alert_about().is_some());
-    let staying = match alerts {
+    let needs_alert = denied.as_deref().is_some_and(|(_, denied)| denied.alert_about().is_some());
+    let still_connected = match needs_alert {
         true => daemon.disconnect_watch.still_connected(&mut connection, slot).await,
         false => Some(slot.into()),
     };
-    let Some(_staying) = staying else {
+    let Some(_still_connected) = still_connected else {
         // Most likely a delayed Hello of the sandbox itself, which arrived after a later one.
-        return daemon.refusals.log(&refusal, &daemon.context.tasks, &daemon.stop);
+        return daemon.refusal_log.log(&refusal, &daemon.context.tasks, &daemon.stop);
     };
     if let Some((key, denied)) = denied.as_deref() {
-        admission::raise_alert(daemon, key, denied);
+        admission::report_denied(daemon, key, denied);
     }
-    daemon.refusals.log(&refusal, &daemon.context.tasks, &daemon.stop);
+    daemon.refusal_log.log(&refusal, &daemon.context.tasks, &daemon.stop);
     connection.push(&Frame::Refusal(refusal));
-    // A peer that does not read it in time does not get it.
+    // A failure is ignored: the peer has disconnected or does not read.
     let _ = timeout(REPLY_TIMEOUT, connection.flush()).await;
 }
 
 /// Reads the first frame, which must be a `Hello` in a version that we speak.
-async fn hello(until: Instant, connection: &mut Connection) -> Result<Hello, NoHello> {
+async fn read_hello(until: Instant, connection: &mut Connection) -> Result<Hello, NoHello> {
     let malformed = |why: &str| NoHello::Refused(refuse(Code::MessageMalformed, why, Retry::AfterMs(1000)));
     match timeout_at(until, connection.next()).await {
         Err(_) => Err(malformed("no Hello arrived in time")),
         Ok(Err(Lost::Closed | Lost::Io(_))) => Err(NoHello::Gone),
         Ok(Err(Lost::Protocol(DecodeError::OtherVersion { ours, theirs }))) => {
-            Err(NoHello::Refused(version(ours, &[theirs])))
+            Err(NoHello::Refused(refuse_version(ours, &[theirs])))
         }
         Ok(Err(lost @ Lost::Protocol(_))) => Err(malformed(&lost.to_string())),
         Ok(Ok(Frame::Hello(hello))) if hello.versions.contains(&VERSION) => Ok(hello),
-        Ok(Ok(Frame::Hello(hello))) => Err(NoHello::Refused(version(VERSION, &hello.versions))),
+        Ok(Ok(Frame::Hello(hello))) => Err(NoHello::Refused(refuse_version(VERSION, &hello.versions))),
         Ok(Ok(_)) => Err(malformed("the first frame must be Hello")),
     }
 }
@@ -131,7 +130,7 @@ async fn open_or_resume(
     let connection = match hello.resume.take() {
         Some(resume) => match daemon.registry.resume(principal, connection, resume).await {
             Ok(()) => return Ok(()),
-            // That link has ended: the shim gets a new one and sees that it was not resumed.
+            // The link has ended: the shim gets a new link, and sees from the reply that its link was not resumed.
             Err(NotResumed::Ended(connection)) => connection,
             Err(NotResumed::Foreign(connection)) => {
                 daemon.alert_foreign_link(principal);
@@ -148,16 +147,16 @@ async fn open_or_resume(
         },
         None => connection,
     };
-    // Limits are checked before anything is synced to disk, so a sandbox over its limit causes no disk writes; and the
-    // key before the limits, so an outdated key takes up none of them.
+    // Limits are checked before anything is written to disk, so a sandbox over its limit causes no disk writes. The key
+    // is checked before the limits, so a peer with an outdated key does not count towards them.
     if let Err(refused) = admission::check_key(daemon, source, &hello) {
         return Err((refused, connection));
     }
     let reserved = match daemon.registry.reserve(&daemon.context, principal) {
         Ok(reserved) => reserved,
-        Err(error) => return Err((not_opened(error).into(), connection)),
+        Err(error) => return Err((refuse_link(&error).into(), connection)),
     };
-    let offer = match admission::offer(daemon, source, &hello).await {
+    let offer = match admission::next_epoch_offer(daemon, source, &hello).await {
         Ok(offer) => offer,
         Err(refused) => return Err((refused, connection)),
     };
@@ -171,41 +170,42 @@ async fn open_or_resume(
     Ok(())
 }
 
-fn not_opened(why: NotOpened) -> Refusal {
+fn refuse_link(why: &NotOpened) -> Refusal {
     let (code, retry) = match why {
         NotOpened::Grant(_) | NotOpened::LinkLimit(_) => (Code::RelayUnavailable, Retry::AfterMs(2000)),
-        // The next sidecar is most likely being started.
+        // The sidecar is most likely being restarted.
         NotOpened::Stopping => (Code::SessionEnded, Retry::AfterMs(500)),
     };
     refuse(code, &why.to_string(), retry)
 }
 
-fn version(ours: u16, theirs: &[u16]) -> Refusal {
-    let who = match theirs.iter().max().is_some_and(|newest| *newest > ours) {
+fn refuse_version(ours: u16, theirs: &[u16]) -> Refusal {
+    let advice = match theirs.iter().max().is_some_and(|newest| *newest > ours) {
         true => "the sidecar on the host is older: upgrade it",
         false => "the shim in the sandbox is older: upgrade it",
     };
     let message =
-        format!("the sidecar speaks version {ours} of the relay protocol, the shim {theirs:?}; {who}");
+        format!("the sidecar speaks version {ours} of the relay protocol, the shim {theirs:?}; {advice}");
     refuse(Code::VersionRefused, &message, Retry::Never)
 }
 
 impl Daemon {
-    /// Rate limited: nothing else limits how often a peer can ask for foreign links.
+    /// Records an alert: a peer tried to resume a link of another sandbox. Rate limited, because nothing else limits
+    /// how often a peer can do that.
     fn alert_foreign_link(&self, principal: &Principal) {
-        let (who, may) = match &principal.enrolment {
+        let (peer, is_allowed) = match &principal.enrolment {
             Some(enrolled) => (
                 format!("enrolment {} ({})", enrolled.id, enrolled.name),
                 self.enrolments.may_alert(&enrolled.id),
             ),
             None => {
                 let mut alerts =
-                    self.report_limits.shared_alerts.lock().unwrap_or_else(PoisonError::into_inner);
+                    self.report_limits.shared_socket_alerts.lock().unwrap_or_else(PoisonError::into_inner);
                 ("a peer on the shared socket".into(), alerts.allows(Instant::now()))
             }
         };
-        if may {
-            self.record(Event::Alert, Some(&format!("{who} asked for a link of another sandbox")));
+        if is_allowed {
+            self.record(Event::Alert, Some(&format!("{peer} asked for a link of another sandbox")));
         }
     }
 }

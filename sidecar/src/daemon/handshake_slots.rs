@@ -1,12 +1,12 @@
 //! Slots for connections whose Hello is awaited.
 //!
-//! A client that connects in a loop is accepted at a limited rate: each connection costs work, and leaves the others on
-//! this listener less time for their Hello. There are few slots, and a connection that sends nothing holds one. So when
-//! all slots are taken and another connection arrives, the one that has been silent longest is closed: silent
-//! connections never keep a shim waiting.
+//! Connections are accepted at a limited rate: each costs work, and leaves the others on this listener less time for
+//! their Hello. There are few slots, and a connection that sends nothing holds one. So when all slots are in use and
+//! another connection arrives, the connection that has been silent longest is closed: silent connections never keep a
+//! shim waiting.
 //!
 //! What must stay true: other tasks run between two accepted connections; a connection whose Hello has arrived is never
-//! closed for another; a connection that lost its slot gets no link, whatever it sends afterwards.
+//! closed to free its slot; a connection that lost its slot gets no link, whatever it sends afterwards.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -17,17 +17,18 @@ use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
 
 pub(crate) struct HandshakeSlots {
-    /// When the next connection is due at the sustained rate.
+    /// When the next connection would be accepted at the sustained rate, without a burst.
     due: Mutex<Instant>,
     free: Arc<Semaphore>,
     awaiting: Arc<AwaitingHello>,
     stop: CancellationToken,
 }
 
-/// Between two connections at the sustained rate, two thousand a second. 64 slots are then reused within 32 ms, and the
-/// kernel's accept queue is emptied in half a second.
+/// The time between two connections at the sustained rate, two thousand a second. At this rate 64 slots are reused
+/// within 32 ms, and a full accept queue of the kernel (1024) is emptied in half a second.
 const ACCEPT_INTERVAL: Duration = Duration::from_micros(500);
-/// Connections accepted at once before the rate applies: more than a host's sandboxes that reconnect after a restart.
+/// Connections accepted at once before the rate applies: more than the sandboxes of one host, which all reconnect after
+/// a restart of the sidecar.
 const BURST: u32 = 256;
 
 /// Connections that have sent no Hello yet, oldest first.
@@ -40,7 +41,7 @@ struct ByAge {
     by_age: BTreeMap<u64, CancellationToken>,
 }
 
-/// One connection's slot, released on drop.
+/// The slot of one connection, released on drop.
 pub(crate) struct HandshakeSlot {
     number: u64,
     lost: CancellationToken,
@@ -62,13 +63,14 @@ impl HandshakeSlots {
         }
     }
 
-    /// A slot for a connection that was just accepted.
+    /// Waits for a slot for a connection that was just accepted; closes the longest silent connection if all are in
+    /// use.
     pub(crate) async fn take(&self) -> HandshakeSlot {
-        self.await_turn().await;
+        self.await_rate_limit().await;
         let permit = match Arc::clone(&self.free).try_acquire_owned() {
             Ok(permit) => permit,
             Err(_) => {
-                // If every Hello has arrived, the handshakes in progress end by their own timeouts.
+                // If no connection is silent, the handshakes in progress end by their own timeouts.
                 if let Some((_, oldest)) = self.awaiting.lock().by_age.pop_first() {
                     oldest.cancel();
                 }
@@ -81,7 +83,7 @@ impl HandshakeSlots {
         slot
     }
 
-    async fn await_turn(&self) {
+    async fn await_rate_limit(&self) {
         let now = Instant::now();
         let turn = {
             let mut due = self.due.lock().unwrap_or_else(PoisonError::into_inner);
@@ -97,12 +99,12 @@ impl HandshakeSlots {
 }
 
 impl HandshakeSlot {
-    /// Runs what precedes the Hello, such as a TLS handshake. The slot can be lost meanwhile.
+    /// Runs `work` that precedes the Hello, such as a TLS handshake. The slot can be lost meanwhile.
     pub(crate) async fn until_hello<T>(&self, work: impl Future<Output = T>) -> Result<T, SlotLost> {
         self.lost.run_until_cancelled(work).await.ok_or(SlotLost)
     }
 
-    /// Waits for the Hello. Once it is here, the slot cannot be lost.
+    /// Waits for the Hello. After it has arrived, the slot cannot be lost.
     pub(super) async fn await_hello<T>(&self, hello: impl Future<Output = T>) -> Result<T, SlotLost> {
         let hello = self.lost.run_until_cancelled(hello).await.ok_or(SlotLost)?;
         self.awaiting.lock().by_age.remove(&self.number).map(|_| hello).ok_or(SlotLost)
@@ -143,9 +145,12 @@ mod tests {
         let slots = HandshakeSlots::new(2, CancellationToken::new());
         let (first, second) = (slots.take().await, slots.take().await);
         let mut third = Box::pin(slots.take());
-        assert!(third.as_mut().now_or_never().is_none(), "the first still holds its slot");
+        assert!(
+            third.as_mut().now_or_never().is_none(),
+            "the third got a slot before the first released its own"
+        );
         assert_eq!(first.await_hello(pending::<()>()).now_or_never(), Some(Err(SlotLost)));
-        assert_eq!(first.await_hello(ready(())).await, Err(SlotLost), "a later Hello does not help");
+        assert_eq!(first.await_hello(ready(())).await, Err(SlotLost), "a Hello after the loss was accepted");
         drop(first);
         third.await;
         assert_eq!(second.await_hello(ready("hello")).await, Ok("hello"));
@@ -169,7 +174,7 @@ mod tests {
         for _ in 0..BURST - 2 {
             drop(slots.take().await);
         }
-        assert_eq!(again.elapsed(), Duration::ZERO, "after a quiet time a burst is accepted again");
+        assert_eq!(again.elapsed(), Duration::ZERO, "after a quiet time a burst must be accepted again");
     }
 
     #[tokio::test]
@@ -182,7 +187,7 @@ mod tests {
             taken.push(slots.take().await);
         }
         let turns = others.turns();
-        assert!(turns >= CONNECTIONS / 2, "other tasks ran {turns} times");
+        assert!(turns >= CONNECTIONS / 2, "other tasks ran only {turns} times");
     }
 
     #[tokio::test]
@@ -208,7 +213,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_stop_closes_connections_that_are_silent() {
+    async fn silent_connections_lose_their_slots_when_the_sidecar_stops() {
         let stop = CancellationToken::new();
         let slots = HandshakeSlots::new(1, stop.clone());
         let slot = slots.take().await;

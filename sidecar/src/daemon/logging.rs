@@ -1,8 +1,12 @@
-//! The log: to stderr, one event a line, scrubbed on its way out.
+//! The log: written to stderr, scrubbed, one line per event.
+//!
+//! What must stay true: text of a server or a sandbox cannot change the terminal that shows the log. Control, direction
+//! and separator characters are escaped, after scrubbing, so that an escape never hides a secret from the scrubber.
 
 use std::io::{self, Write};
 use std::sync::Arc;
 
+use cofferdam_base::text::visible_lines;
 use cofferdam_scrub::Naming;
 use cofferdam_scrub::shared::SharedValues;
 use tracing_subscriber::EnvFilter;
@@ -11,15 +15,17 @@ use tracing_subscriber::fmt::MakeWriter;
 /// Starts the log. `COFFERDAM_LOG` chooses what is logged, as in `cofferdam=debug`.
 pub(crate) fn start(scrubber: Arc<SharedValues>) {
     let filter = EnvFilter::try_from_env("COFFERDAM_LOG").unwrap_or_else(|_| EnvFilter::new("info"));
-    let subscriber =
-        tracing_subscriber::fmt().with_env_filter(filter).with_ansi(false).with_writer(Scrubbing(scrubber));
-    // A second start in one process changes nothing.
+    let subscriber = tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_ansi(false)
+        .with_writer(ScrubbingWriter(scrubber));
+    // Fails if the log was started before in this process, which then goes on.
     let _ = subscriber.try_init();
 }
 
-struct Scrubbing(Arc<SharedValues>);
+struct ScrubbingWriter(Arc<SharedValues>);
 
-impl<'a> MakeWriter<'a> for Scrubbing {
+impl<'a> MakeWriter<'a> for ScrubbingWriter {
     type Writer = Line<'a>;
 
     fn make_writer(&'a self) -> Line<'a> {
@@ -27,7 +33,7 @@ impl<'a> MakeWriter<'a> for Scrubbing {
     }
 }
 
-/// One event, collected whole so that nothing is missed between two writes.
+/// One event, written when dropped: collected first, so that a credential split between two writes is found.
 struct Line<'a> {
     scrubber: &'a SharedValues,
     text: Vec<u8>,
@@ -46,7 +52,9 @@ impl Write for Line<'_> {
 
 impl Drop for Line<'_> {
     fn drop(&mut self) {
+        let scrubbed = self.scrubber.scrubber(Naming::All).text(&self.text);
+        let text = String::from_utf8_lossy(&scrubbed.bytes);
         // There is nowhere to report that the log cannot be written.
-        let _ = io::stderr().write_all(&self.scrubber.scrubber(Naming::All).text(&self.text).bytes);
+        let _ = io::stderr().write_all(visible_lines(&text).as_bytes());
     }
 }

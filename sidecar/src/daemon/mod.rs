@@ -1,8 +1,8 @@
-//! The daemon: listeners, handshakes, the admin socket, reload, and the orderly stop.
+//! The daemon: listeners, handshakes, the admin API, attached sandboxes, reload, and the orderly stop.
 //!
 //! | module | what it holds | uses |
 //! |---|---|---|
-//! | [`serve`] | start, run until a signal or the end of its lifetime, stop | all below |
+//! | [`serve`] | starting the daemon, running it until a signal or the end of its lifetime, stopping it | all below |
 //! | [`admin`] | the admin API on its socket and its port, and the port for health checks and metrics | attach, enrolling, reload |
 //! | [`attach`] | pipes into sandboxes that cannot connect out | enrolling, handshake, attach_table |
 //! | [`attachments`] | sandboxes on platforms that the sidecar itself keeps connected | attach, enrolling |
@@ -11,7 +11,7 @@
 //! | [`listen`] | the shared socket, sockets of single sandboxes, the TLS port | handshake, unix_socket |
 //! | [`handshake`] | a new connection's Hello, and the link that it opens or resumes | admission, status, handshake_slots |
 //! | [`admission`] | which peers are accepted, and for which server | state |
-//! | [`status`] | the answer to a sandbox that asks for its status | state |
+//! | [`status`] | the status of a sandbox, sent when its shim requests it | state |
 //! | [`state`] | the running daemon's state | attach_table, own_sockets, refusal_log, disconnect_watch |
 //! | [`attach_table`] | the sandboxes that are attached | |
 //! | [`disconnect_watch`] | whether a peer with an outdated credential disconnects by itself | handshake_slots |

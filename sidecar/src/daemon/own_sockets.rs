@@ -1,4 +1,4 @@
-//! The open sockets of single sandboxes, by their enrolments.
+//! The open sockets that belong to one sandbox each, by the id of its enrolment.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

@@ -25,14 +25,14 @@ pub(crate) enum PathIsolationError {
     #[error(
         "`{directory}` is not for this sandbox alone: {with} is in it or contains it; choose a directory that holds nothing else"
     )]
-    NotItsOwn { directory: PathBuf, with: String },
-    #[error("list the directory `{path}`")]
+    NotExclusive { directory: PathBuf, with: String },
+    #[error("cannot list the directory `{path}`")]
     List {
         path: PathBuf,
         #[source]
         source: io::Error,
     },
-    #[error("resolve the path `{path}`")]
+    #[error("cannot resolve the path `{path}`")]
     Resolve {
         path: PathBuf,
         #[source]
@@ -41,7 +41,7 @@ pub(crate) enum PathIsolationError {
 }
 
 /// Refuses a configuration whose admin socket or state directory lies in a directory that sandboxes see.
-pub(super) fn check_configuration(config: &Config) -> Result<(), PathIsolationError> {
+pub(super) fn check_relay_directories(config: &Config) -> Result<(), PathIsolationError> {
     let socket = config.relay.unix.as_ref().and_then(|unix| unix.path.parent());
     let directories = [("relay.unix", socket), ("relay.vsock-dir", config.relay.vsock_dir.as_deref())];
     for (of, directory) in directories {
@@ -57,8 +57,8 @@ pub(super) fn check_configuration(config: &Config) -> Result<(), PathIsolationEr
     Ok(())
 }
 
-/// The resolved directory, if a sandbox may be given it with its socket: it holds nothing of the host or of another
-/// sandbox, and no other user can write to it.
+/// Checks that a sandbox may get this directory for its socket: it contains nothing of the host or of another sandbox,
+/// and not every user can write to it. Returns the resolved path.
 pub(super) fn check_sandbox_directory(
     config: &Config,
     config_file: &Path,
@@ -69,34 +69,35 @@ pub(super) fn check_sandbox_directory(
         return Err(PathIsolationError::NotAbsolute(directory.into()));
     }
     let resolved = resolve(directory)?;
-    let machines = config.relay.vsock_dir.as_deref().map(resolve).transpose()?;
+    let vsock_dir = config.relay.vsock_dir.as_deref().map(resolve).transpose()?;
     if SHARED_DIRECTORIES.iter().any(|shared| resolved == Path::new(shared))
-        || machines.as_ref() == Some(&resolved)
+        || vsock_dir.as_ref() == Some(&resolved)
     {
         return Err(PathIsolationError::Shared(resolved));
     }
     let relay = config.relay.unix.as_ref().and_then(|unix| unix.path.parent());
-    let own = [("`state-dir`", Some(&*config.state_dir)), ("`relay.unix`", relay)];
-    let own = own.into_iter().filter_map(|(key, path)| Some((key.to_owned(), path?)));
+    let host_paths = [("`state-dir`", Some(&*config.state_dir)), ("`relay.unix`", relay)];
+    let host_paths = host_paths.into_iter().filter_map(|(key, path)| Some((key.to_owned(), path?)));
     let others = others.iter().map(|other| (format!("the socket in `{}`", other.display()), other.as_path()));
-    for (with, path) in own.chain(others.clone()) {
+    for (with, path) in host_paths.chain(others.clone()) {
         let path = resolve(path)?;
-        let same_again = others.clone().any(|(_, other)| other == resolved && path == resolved);
-        if !same_again && (path.starts_with(&resolved) || resolved.starts_with(&path)) {
-            return Err(PathIsolationError::NotItsOwn { directory: resolved, with });
+        // `create_with_socket` refuses the very directory of another enrolment, with the id of that enrolment.
+        let is_reused = others.clone().any(|(_, other)| other == resolved && path == resolved);
+        if !is_reused && (path.starts_with(&resolved) || resolved.starts_with(&path)) {
+            return Err(PathIsolationError::NotExclusive { directory: resolved, with });
         }
     }
     for (with, path) in
         [("`admin.socket`", config.admin.socket.as_path()), ("the configuration", config_file)]
     {
         if resolve(path)?.starts_with(&resolved) {
-            return Err(PathIsolationError::NotItsOwn { directory: resolved, with: with.into() });
+            return Err(PathIsolationError::NotExclusive { directory: resolved, with: with.into() });
         }
     }
     check_contents(resolved)
 }
 
-/// Checks that the directory contains only sockets of ours, and that other users cannot write to it.
+/// Checks that the directory, if it exists, contains only sockets of ours, and that not every user can write to it.
 fn check_contents(resolved: PathBuf) -> Result<PathBuf, PathIsolationError> {
     let read_error = |source| PathIsolationError::List { path: resolved.clone(), source };
     let entries = match std::fs::read_dir(&resolved) {
@@ -108,9 +109,9 @@ fn check_contents(resolved: PathBuf) -> Result<PathBuf, PathIsolationError> {
     }
     for entry in entries {
         let name = entry.map_err(read_error)?.file_name();
-        // The last two are a microVM's: the monitor's own socket, and the one for its guest's port.
+        // The last two belong to a microVM: the socket of its monitor, and the socket for the guest's port.
         if !["relay.sock", "vsock", "vsock_7443"].iter().any(|ours| name == *ours) {
-            return Err(PathIsolationError::NotItsOwn {
+            return Err(PathIsolationError::NotExclusive {
                 directory: resolved,
                 with: format!("`{}`", name.display()),
             });
@@ -119,7 +120,7 @@ fn check_contents(resolved: PathBuf) -> Result<PathBuf, PathIsolationError> {
     Ok(resolved)
 }
 
-/// The path with symbolic links followed. Components that do not exist yet are kept as they are written.
+/// Follows the symbolic links of a path. Components that do not exist are left as they are.
 fn resolve(path: &Path) -> Result<PathBuf, PathIsolationError> {
     let mut missing = Vec::new();
     let mut existing = path;
@@ -145,7 +146,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn links_are_followed_and_missing_components_are_kept() {
+    fn symbolic_links_are_followed_and_missing_components_are_unchanged() {
         let directory = std::env::temp_dir().join(cofferdam_base::random::id("cofferdam-path-isolation-"));
         std::fs::create_dir_all(directory.join("relay")).unwrap();
         std::os::unix::fs::symlink("relay", directory.join("elsewhere")).unwrap();

@@ -1,7 +1,7 @@
-//! Refused connections in the log: at most ten a second with their reasons; the others are counted.
+//! Logs refused connections: at most ten a second with their reasons; the others are only counted.
 //!
-//! Nothing limits how often a client that reaches a listener is refused, and it chooses part of the reason's text. So the
-//! reason is cut, after it was scrubbed: what is left of a credential that was cut in two is not recognised.
+//! Nothing else limits how often a client that reaches a listener is refused, and the client chooses part of the text. So the
+//! reason is cut, after it was scrubbed: the rest of a credential that was cut in two would not be recognised.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -15,81 +15,80 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 pub(super) struct RefusalLog {
-    lines: Mutex<Lines>,
+    counts: Mutex<RefusalCounts>,
     /// The values that no reason in the log may contain.
     values: Arc<SharedValues>,
 }
 
-struct Lines {
+struct RefusalCounts {
     limit: RateLimiter,
     /// Refusals since the last report that were not logged.
-    more: u64,
+    unlogged: u64,
 }
 
 /// How one refusal is logged.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-enum Line {
-    Written,
-    /// Counted only; a line reports the count at this time.
+enum Logged {
+    WithReason,
+    /// Counted as the first since the last report; the count is to be logged at this time.
     FirstCounted(Instant),
     Counted,
 }
 
-/// The others are reported this long after the first of them.
+/// How long after the first refusal that is only counted the count is logged.
 const REPORT_AFTER: Duration = Duration::from_secs(1);
 /// Enough to see which peers are refused and why; few enough not to crowd out other lines.
 const LINES_PER_SECOND: u32 = 10;
-/// Characters of a reason in the log.
-const MAX_REASON: usize = 200;
+const MAX_REASON_CHARS: usize = 200;
 
 impl RefusalLog {
     pub(super) fn new(values: Arc<SharedValues>) -> Self {
-        let lines = Lines { limit: RateLimiter::per_second(LINES_PER_SECOND), more: 0 };
-        Self { lines: Mutex::new(lines), values }
+        let counts = RefusalCounts { limit: RateLimiter::per_second(LINES_PER_SECOND), unlogged: 0 };
+        Self { counts: Mutex::new(counts), values }
     }
 
     /// Logs one refusal, or counts it.
     pub(super) fn log(self: &Arc<Self>, refusal: &Refusal, tasks: &TaskTracker, stop: &CancellationToken) {
         match self.count() {
-            Line::Written => {
+            Logged::WithReason => {
                 tracing::warn!(code = refusal.code, why = self.shown(&refusal.message), "connection refused");
             }
-            Line::FirstCounted(ends) => {
+            Logged::FirstCounted(ends) => {
                 let (refusals, stop) = (Arc::clone(self), stop.clone());
                 tasks.spawn(async move {
                     let _ = stop.run_until_cancelled(sleep_until(ends)).await;
-                    tracing::warn!("{} more connections refused", refusals.take_more());
+                    tracing::warn!("{} more connections refused", refusals.take_unlogged());
                 });
             }
-            Line::Counted => {}
+            Logged::Counted => {}
         }
     }
 
-    fn count(&self) -> Line {
+    fn count(&self) -> Logged {
         let mut lines = self.lock();
         let now = Instant::now();
         if lines.limit.allows(now) {
-            return Line::Written;
+            return Logged::WithReason;
         }
-        lines.more += 1;
-        match lines.more {
-            1 => Line::FirstCounted(now + REPORT_AFTER),
-            _ => Line::Counted,
+        lines.unlogged += 1;
+        match lines.unlogged {
+            1 => Logged::FirstCounted(now + REPORT_AFTER),
+            _ => Logged::Counted,
         }
     }
 
-    fn take_more(&self) -> u64 {
-        std::mem::take(&mut self.lock().more)
+    fn take_unlogged(&self) -> u64 {
+        std::mem::take(&mut self.lock().unlogged)
     }
 
-    /// The reason as it is logged: scrubbed, and then at most [`MAX_REASON`] characters.
+    /// The reason as it is logged: scrubbed, and then at most [`MAX_REASON_CHARS`] characters.
     fn shown(&self, reason: &str) -> String {
         let scrubbed = self.values.scrubber(Naming::All).name(reason).into_owned();
-        scrubbed.chars().take(MAX_REASON).collect()
+        scrubbed.chars().take(MAX_REASON_CHARS).collect()
     }
 
-    fn lock(&self) -> MutexGuard<'_, Lines> {
-        self.lines.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, RefusalCounts> {
+        self.counts.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -102,14 +101,14 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_flood_gives_ten_lines_a_second_and_a_count() {
         let refusals = RefusalLog::new(Arc::default());
-        let lines: Vec<Line> = (0..1000).map(|_| refusals.count()).collect();
-        assert_eq!(lines.iter().filter(|line| **line == Line::Written).count(), 10);
+        let lines: Vec<Logged> = (0..1000).map(|_| refusals.count()).collect();
+        assert_eq!(lines.iter().filter(|line| **line == Logged::WithReason).count(), 10);
         let ends = Instant::now() + REPORT_AFTER;
-        assert_eq!(lines[10], Line::FirstCounted(ends), "one later line reports the count");
-        assert!(lines[11..].iter().all(|line| *line == Line::Counted));
+        assert_eq!(lines[10], Logged::FirstCounted(ends), "the count must be logged by one later line");
+        assert!(lines[11..].iter().all(|line| *line == Logged::Counted));
         sleep_until(ends).await;
-        assert_eq!(refusals.take_more(), 990);
-        assert_eq!(refusals.count(), Line::Written, "a new second");
+        assert_eq!(refusals.take_unlogged(), 990);
+        assert_eq!(refusals.count(), Logged::WithReason, "the limit must apply per second");
     }
 
     #[test]

@@ -1,7 +1,7 @@
-//! Reading the configuration again, and the keys that a reload cannot change.
+//! Reloads the configuration, and finds the keys that take effect only after a restart.
 //!
-//! Those are compared with the configuration at the start, not with the last one: a key that waits for a restart is
-//! named at every reload until the restart.
+//! Such keys are compared with the configuration at the start, not with the last one that was loaded: a key that waits
+//! for a restart is reported at every reload until the restart.
 
 use std::sync::Arc;
 
@@ -25,7 +25,7 @@ impl Daemon {
         match config::load(&self.config_file) {
             Ok(config) => {
                 let policy = config.policy_digest.clone();
-                let keys = at_restart(&self.config_at_start, &config);
+                let keys = keys_needing_restart(&self.config_at_start, &config);
                 if let Some(settings) = &config.admin.tls {
                     self.admin.reload_certificate(settings);
                 }
@@ -39,7 +39,7 @@ impl Daemon {
                 Ok(Reloaded { policy, at_restart: keys })
             }
             Err(problems) => {
-                tracing::error!(%problems, "configuration not reloaded: the old one stays in effect");
+                tracing::error!(%problems, "configuration not reloaded: the previous configuration stays in effect");
                 Err(problems)
             }
         }
@@ -47,11 +47,11 @@ impl Daemon {
 }
 
 /// Keys whose new values take effect only after a restart.
-fn at_restart(started: &Config, now: &Config) -> Vec<&'static str> {
+fn keys_needing_restart(started: &Config, now: &Config) -> Vec<&'static str> {
     let path = |config: &Config| config.relay.unix.as_ref().map(|unix| unix.path.clone());
     let listen = |config: &Config| config.relay.tls.as_ref().map(|tls| tls.listen.clone());
     let admin_listen = |config: &Config| config.admin.tls.as_ref().map(|tls| tls.listen.clone());
-    // The list applies at once; whether there is one decides the mode of the socket's file.
+    // A changed list applies at once; only adding or removing the list would change the mode of the socket's file.
     let mode = |config: &Config| Mode::of(&config.relay);
     let (old, new) = (&started.limits, &now.limits);
     let changed = [
@@ -70,6 +70,7 @@ fn at_restart(started: &Config, now: &Config) -> Vec<&'static str> {
         ("limits.starts-per-minute", old.starts_per_minute != new.starts_per_minute),
         ("limits.greeting-connections", old.greeting_connections != new.greeting_connections),
         ("limits.audit-file-bytes", old.audit_file_bytes != new.audit_file_bytes),
+        ("limits.audit-total-bytes", old.audit_total_bytes != new.audit_total_bytes),
         ("limits.audit-field-bytes", old.audit_field_bytes != new.audit_field_bytes),
     ];
     changed.into_iter().filter(|(_, changed)| *changed).map(|(key, _)| key).collect()

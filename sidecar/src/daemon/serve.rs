@@ -1,4 +1,4 @@
-//! The daemon from its configuration to its orderly stop.
+//! Starts the daemon, runs it, and stops it in order.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -20,13 +20,13 @@ use super::admin::{AdminState, server};
 use super::attach_table::AttachTable;
 use super::attachments::{AttachmentKeeper, Attachments};
 use super::disconnect_watch::DisconnectWatch;
-use super::listen::{Port, PortError, SocketKind, accept};
+use super::listen::{RelayTlsError, RelayTlsPort, SocketKind, accept};
 use super::own_sockets::OwnSockets;
 use super::path_isolation::{self, PathIsolationError};
 use super::refusal_log::RefusalLog;
 use super::state::{Daemon, ReportLimits};
 use super::unix_socket::{Mode, Socket, SocketError};
-use super::while_held::{HoldError, Lifetime};
+use super::while_held::{Lifetime, LifetimeError};
 use crate::config::Config;
 use crate::enrolment::key::{self, KeyError};
 use crate::enrolment::{Enrolments, StoreError};
@@ -46,12 +46,12 @@ pub(crate) enum ServeError {
     #[error(transparent)]
     HealthPort(#[from] HealthPortError),
     #[error(transparent)]
-    Hold(#[from] HoldError),
+    Lifetime(#[from] LifetimeError),
     #[error(transparent)]
     Key(#[from] KeyError),
     #[error(transparent)]
-    Port(#[from] PortError),
-    #[error("watch for signals")]
+    RelayTlsPort(#[from] RelayTlsError),
+    #[error("cannot watch for signals")]
     Signals(#[source] std::io::Error),
     #[error(transparent)]
     Socket(#[from] SocketError),
@@ -63,10 +63,10 @@ pub(crate) enum ServeError {
     Vault(#[from] AccessError),
 }
 
-/// For the remaining tasks of a stop, after the sessions have ended.
+/// How long the remaining tasks may take to end, after the sessions have ended.
 const STOP_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Runs until SIGTERM or SIGINT, or for as long as its lifetime says.
+/// Runs the daemon until SIGTERM or SIGINT, or until the end of its `lifetime`.
 pub(crate) async fn serve(
     config_file: PathBuf,
     config: Config,
@@ -75,14 +75,19 @@ pub(crate) async fn serve(
 ) -> Result<(), ServeError> {
     let mut signals = Signals::new().map_err(ServeError::Signals)?;
     let stop = CancellationToken::new();
-    lifetime.begin(&stop)?;
-    path_isolation::check_configuration(&config)?;
+    lifetime.watch(&stop)?;
+    if let Err(error) = cofferdam_process::raise_descriptor_limit() {
+        tracing::warn!(%error, "the limit of open descriptors was not raised");
+    }
+    path_isolation::check_relay_directories(&config)?;
     let files = FileStore::open()?;
     let audit = Audit::open(audit::Options {
         directory: config.state_dir.join("audit"),
         sync: config.audit_sync,
         file_bytes: config.limits.audit_file_bytes,
         field_bytes: config.limits.audit_field_bytes,
+        total_bytes: config.limits.audit_total_bytes,
+        write_by: audit::WriteBy::CallerIfRecent,
     })?;
     let identity = key::load_or_create(&config.state_dir)?;
     let enrolments = Arc::new(Enrolments::open(&config.state_dir)?);
@@ -92,7 +97,7 @@ pub(crate) async fn serve(
         None => None,
     };
     let port = match &config.relay.tls {
-        Some(tls) => Some(Port::bind(&tls.listen, &identity).await?),
+        Some(tls) => Some(RelayTlsPort::bind(&tls.listen, &identity).await?),
         None => None,
     };
     let admin = Socket::bind(&config.admin.socket, Mode::Owner)?;
@@ -111,12 +116,12 @@ pub(crate) async fn serve(
         stop,
         enrolments,
         identity,
-        enrolled: Notify::new(),
+        enrolment_created: Notify::new(),
         own_sockets: OwnSockets::default(),
         attaches: AttachTable::default(),
         attachments: Attachments::new(&context),
         config_at_start: context.config.load_full(),
-        refusals: Arc::new(RefusalLog::new(Arc::clone(&context.log))),
+        refusal_log: Arc::new(RefusalLog::new(Arc::clone(&context.log))),
         report_limits: ReportLimits::new(),
         disconnect_watch: DisconnectWatch::new(),
         admin: AdminState::new(tokens),
@@ -135,9 +140,9 @@ pub(crate) async fn serve(
         daemon.context.tasks.spawn(health_port.run(Arc::clone(&daemon)));
     }
     daemon.open_own_sockets();
-    daemon.await_attaches();
-    daemon.context.tasks.spawn(AttachmentKeeper::of(&daemon).keep());
-    // After the sockets of earlier enrolments are open: a request for a new one must not meet that loop.
+    daemon.restore_attached_sandboxes();
+    daemon.context.tasks.spawn(AttachmentKeeper::of(&daemon).start_and_follow_configuration());
+    // Started after `open_own_sockets`, so that no admin request creates a socket which that loop would open again.
     daemon.context.tasks.spawn(server::run(Arc::clone(&daemon), admin.listener()));
     if let Some(admin_tls) = admin_tls {
         daemon.context.tasks.spawn(admin_tls.run(Arc::clone(&daemon)));
@@ -150,7 +155,7 @@ pub(crate) async fn serve(
             _ = signals.terminate.recv() => break,
             _ = signals.interrupt.recv() => break,
             _ = signals.hangup.recv() => {
-                // A failure is in the log; the old configuration stays in effect.
+                // `reload` logs a failure; the previous configuration then stays in effect.
                 let _ = daemon.reload();
             }
         }

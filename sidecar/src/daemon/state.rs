@@ -29,31 +29,31 @@ pub(crate) struct Daemon {
     pub(crate) enrolments: Arc<Enrolments>,
     /// The key pair whose public half sandboxes pin.
     pub(crate) identity: Identity,
-    /// Signalled when an enrolment is made, whose expiry has to be watched.
-    pub(crate) enrolled: Notify,
+    /// Signalled when an enrolment is created, because it may be the next to expire.
+    pub(crate) enrolment_created: Notify,
     pub(super) own_sockets: OwnSockets,
     pub(crate) attaches: AttachTable,
     pub(crate) attachments: Attachments,
     /// Some keys keep these values until a restart.
     pub(crate) config_at_start: Arc<Config>,
-    pub(super) refusals: Arc<RefusalLog>,
+    pub(super) refusal_log: Arc<RefusalLog>,
     pub(crate) report_limits: ReportLimits,
     pub(super) disconnect_watch: DisconnectWatch,
     pub(super) admin: AdminState,
 }
 
-/// Limits reports that a peer can cause without end.
+/// Limits reports that a peer could otherwise cause without end.
 pub(crate) struct ReportLimits {
-    /// Of alerts about peers on the shared socket.
-    pub(crate) shared_alerts: Mutex<RateLimiter>,
-    /// Of log lines about enrolments that could not be saved.
-    pub(crate) unwritten: Mutex<RateLimiter>,
+    /// Limits alerts about peers on the shared socket.
+    pub(crate) shared_socket_alerts: Mutex<RateLimiter>,
+    /// Limits log lines about enrolments that could not be saved.
+    pub(crate) save_errors: Mutex<RateLimiter>,
 }
 
 impl ReportLimits {
     pub(super) fn new() -> Self {
         let limiter = || Mutex::new(RateLimiter::per_minute(ALERTS_PER_MINUTE));
-        Self { shared_alerts: limiter(), unwritten: limiter() }
+        Self { shared_socket_alerts: limiter(), save_errors: limiter() }
     }
 }
 

@@ -1,4 +1,4 @@
-//! The status of a sandbox, which its shim can ask for. Asking opens no link and uses up no ticket.
+//! The status of a sandbox, which its shim can request. The request opens no link and uses up no ticket.
 
 use relay_proto::control::Status;
 use tokio::time::Instant;
@@ -7,25 +7,25 @@ use super::state::Daemon;
 use crate::config::Config;
 use crate::session::principal::Principal;
 
-pub(super) fn status(daemon: &Daemon, config: &Config, principal: &Principal) -> Status {
+pub(super) fn sandbox_status(daemon: &Daemon, config: &Config, principal: &Principal) -> Status {
     let enrolled = principal.enrolment.as_ref();
-    let standing = enrolled.and_then(|enrolled| daemon.registry.session_of_enrolment(&enrolled.id));
+    let session_and_links = enrolled.and_then(|enrolled| daemon.registry.session_of_enrolment(&enrolled.id));
     Status {
         name: enrolled.map(|enrolled| enrolled.name.to_string()),
         grant: principal.grant.clone(),
-        servers: servers(config, principal),
-        session: standing.as_ref().map(|(session, _)| session.to_string()),
-        links: standing.map_or(0, |(_, links)| links as u64),
+        servers: granted_servers(config, principal),
+        session: session_and_links.as_ref().map(|(session, _)| session.to_string()),
+        links: session_and_links.map_or(0, |(_, links)| links as u64),
         expires_in_seconds: enrolled
             .map(|enrolled| enrolled.expires.saturating_duration_since(Instant::now()).as_secs()),
         software: concat!("cofferdam ", env!("CARGO_PKG_VERSION")).into(),
     }
 }
 
-/// As many as fit in a frame: a name has at most 64 bytes, a control body 16 KiB.
+/// As many names as fit in a frame: a name has at most 64 bytes, a control body 16 KiB.
 const MAX_SERVERS: usize = 200;
 
-fn servers(config: &Config, principal: &Principal) -> Vec<relay_proto::name::Name> {
+fn granted_servers(config: &Config, principal: &Principal) -> Vec<relay_proto::name::Name> {
     let granted =
         config.grants.get(&principal.grant).map(|grant| grant.servers.as_slice()).unwrap_or_default();
     granted.iter().take(MAX_SERVERS).cloned().collect()

@@ -1,4 +1,4 @@
-//! A task that must run until the stop: it is restarted when it panics.
+//! Restarts a task that panics, for tasks that must run until the sidecar stops.
 
 use std::time::Duration;
 
@@ -6,7 +6,7 @@ use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-/// Between a panic and the restart.
+/// The time between a panic and the restart of the task.
 const RESTART_DELAY: Duration = Duration::from_secs(10);
 
 /// Runs `task` until it ends by itself or `stop` is cancelled; calls `on_panic` and restarts it after each panic.
@@ -45,7 +45,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn after_the_stop_nothing_is_restarted() {
+    async fn a_task_that_panics_after_the_stop_is_not_restarted() {
         let (tasks, stop) = (TaskTracker::new(), CancellationToken::new());
         stop.cancel();
         let mut starts = 0;

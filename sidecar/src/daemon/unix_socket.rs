@@ -1,8 +1,8 @@
-//! Unix sockets of the sidecar: a stale file is replaced, a socket in use is left alone.
+//! Binds the Unix sockets of the sidecar: a stale socket file is replaced, a socket in use is left alone.
 //!
-//! What must stay true: a socket's name appears with its final mode and accepts connections from then on, never before;
-//! only what is certainly stale is replaced; only a file that is still ours is removed. The directory may be visible in
-//! a sandbox, so everything is done relative to the directory as it was opened, and no symbolic link in it is followed.
+//! What must stay true: a socket's name appears only when the socket has its final mode and accepts connections; only a
+//! file that is certainly stale is replaced; only a file that is still ours is removed. The directory may be visible in
+//! a sandbox, so everything is done relative to the opened directory, and no symbolic link in it is followed.
 
 use std::ffi::{OsStr, OsString};
 use std::io;
@@ -20,13 +20,13 @@ use tokio::net::UnixListener;
 
 use crate::config::Relay;
 
-/// A bound socket; its file is removed with it.
+/// A bound socket; its file is removed on drop.
 #[derive(Debug)]
 pub(super) struct Socket {
     listener: Arc<UnixListener>,
     directory: OwnedFd,
     name: OsString,
-    /// No other file has it while the listener is open.
+    /// No other file has this identity while the listener is open.
     identity: Identity,
 }
 
@@ -39,18 +39,20 @@ pub(super) enum Mode {
 
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum SocketError {
-    #[error("listen on `{path}`: another sidecar serves this socket")]
+    #[error("cannot listen on `{path}`: another sidecar serves this socket")]
     Live { path: PathBuf },
-    #[error("listen on `{path}`: a file that is not a socket exists there; remove it or choose another path")]
+    #[error(
+        "cannot listen on `{path}`: a file that is not a socket exists there; remove it or choose another path"
+    )]
     NotASocket { path: PathBuf },
-    #[error("listen on `{path}`")]
+    #[error("cannot listen on `{path}`")]
     Io {
         path: PathBuf,
         #[source]
         source: io::Error,
     },
     #[error(
-        "listen on `{path}`: cannot tell whether the socket is in use; if it is not, remove it or choose another path"
+        "cannot listen on `{path}`: it is unclear whether the socket is in use; if it is not, remove it or choose another path"
     )]
     Unclear {
         path: PathBuf,
@@ -72,7 +74,7 @@ const BACKLOG: i32 = 1024;
 impl Mode {
     pub(super) fn of(relay: &Relay) -> Self {
         match relay.uids {
-            // The kernel reports the peer's uid, so the file's mode need not restrict connecting.
+            // The list is checked against the peer's uid from the kernel, so the file's mode need not restrict access.
             Some(_) => Self::AnyUser,
             None => Self::Owner,
         }
@@ -119,7 +121,7 @@ impl Drop for Socket {
     fn drop(&mut self) {
         let existing = stat(&self.directory, &self.name);
         if existing.is_ok_and(|file| Identity::of(&file) == self.identity) {
-            // A socket file that stays behind is found stale by the next start.
+            // A failure is ignored: the next start finds a stale socket file and replaces it.
             let _ = unlinkat(&self.directory, self.name.as_os_str(), UnlinkatFlags::NoRemoveDir);
         }
     }
@@ -158,7 +160,7 @@ fn bind_and_rename(directory: &OwnedFd, name: &OsStr, mode: Mode) -> io::Result<
     let socket = stream_socket()?;
     bind(socket.as_raw_fd(), &address(directory, &hidden)?)?;
     let placed = (|| {
-        // No client can connect before it listens, so its initial mode does not matter.
+        // No client can connect before `listen`, so the initial mode of the file does not matter.
         fchmodat(directory, hidden.as_os_str(), mode.of_socket(), FchmodatFlags::NoFollowSymlink)?;
         listen(&socket, Backlog::new(BACKLOG)?)?;
         let identity = Identity::of(&stat(directory, &hidden)?);
@@ -228,7 +230,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_path_as_long_as_an_address_allows_can_be_listened_on() {
+    async fn a_socket_can_be_bound_at_the_longest_path_that_clients_can_connect_to() {
         let directory = Directory::new();
         let length = directory.0.as_os_str().len();
         let deep = directory.0.join("d".repeat(107 - length - "//s".len()));

@@ -1,8 +1,9 @@
-//! A sidecar that `cofferdam run` has started: it runs for as long as at least one run holds it.
+//! The lifetime of a sidecar that `cofferdam run` has started: it runs while at least one `cofferdam run` holds it.
 //!
-//! Holding is a shared lock on a file. The kernel releases it when a process ends, however it ends, so a killed run is
-//! noticed at once. What must stay true: the sidecar takes the exclusive lock before it stops and keeps it until it is gone,
-//! so a run that starts meanwhile waits for the end of this one and starts its own.
+//! A run holds the sidecar by a shared lock on a file. The kernel releases the lock when the process exits, for whatever
+//! reason, so the end of a killed run is noticed at once. What must stay true: the sidecar takes the exclusive lock
+//! before it stops and holds it until its process exits, so a run that starts meanwhile waits for that and then starts
+//! another sidecar.
 
 use std::fs::{DirBuilder, File, OpenOptions};
 use std::io;
@@ -18,23 +19,23 @@ use tokio_util::sync::CancellationToken;
 #[derive(Clone, Debug)]
 pub(crate) enum Lifetime {
     UntilSignal,
-    /// When no run holds it any more.
+    /// Until no run holds the sidecar any more.
     WhileHeld(HoldFiles),
 }
 
-/// The files by which runs and their sidecar know of each other.
+/// The lock files by which runs and their sidecar coordinate, and the sidecar's log.
 #[derive(Clone, Debug)]
 pub(crate) struct HoldFiles(PathBuf);
 
 #[derive(Debug, thiserror::Error)]
-#[error("lock `{path}` in the state directory")]
-pub(crate) struct HoldError {
+#[error("cannot lock `{path}` in the state directory")]
+pub(crate) struct LifetimeError {
     path: PathBuf,
     #[source]
     source: io::Error,
 }
 
-/// Half a second in all.
+/// With [`LOCK_PAUSE`], half a second in all.
 const LOCK_ATTEMPTS: u32 = 100;
 const LOCK_PAUSE: Duration = Duration::from_millis(5);
 
@@ -47,17 +48,17 @@ impl HoldFiles {
         DirBuilder::new().recursive(true).mode(0o700).create(&self.0)
     }
 
-    /// Each run has it shared; a sidecar that stops has it alone.
+    /// Locked shared by each run, and exclusively by a sidecar that stops.
     pub(crate) fn holders(&self) -> PathBuf {
         self.0.join("holders.lock")
     }
 
-    /// The sidecar has it for as long as it runs.
+    /// Locked by the sidecar for as long as it runs.
     pub(crate) fn sidecar(&self) -> PathBuf {
         self.0.join("sidecar.lock")
     }
 
-    /// A run has it while it starts the sidecar.
+    /// Locked by a run while it starts the sidecar.
     pub(crate) fn start(&self) -> PathBuf {
         self.0.join("start.lock")
     }
@@ -68,7 +69,7 @@ impl HoldFiles {
     }
 }
 
-/// Locks a file, which is made if it is not there. `None` if another process has it.
+/// Locks a file, which is created if it does not exist. `None` if another process holds the lock.
 pub(crate) fn try_lock(path: &Path, how: FlockArg) -> io::Result<Option<Flock<File>>> {
     match Flock::lock(open(path)?, how) {
         Ok(lock) => Ok(Some(lock)),
@@ -79,27 +80,28 @@ pub(crate) fn try_lock(path: &Path, how: FlockArg) -> io::Result<Option<Flock<Fi
 
 impl Lifetime {
     /// Takes the sidecar's lock, and cancels `stop` when no run holds this sidecar any more.
-    pub(crate) fn begin(&self, stop: &CancellationToken) -> Result<(), HoldError> {
+    pub(crate) fn watch(&self, stop: &CancellationToken) -> Result<(), LifetimeError> {
         let Self::WhileHeld(files) = self else { return Ok(()) };
-        let failed = |path: PathBuf| move |source| HoldError { path, source };
+        let failed = |path: PathBuf| move |source| LifetimeError { path, source };
         let mut attempts = LOCK_ATTEMPTS;
         let own = loop {
             let own = try_lock(&files.sidecar(), FlockArg::LockExclusiveNonblock);
             match own.map_err(failed(files.sidecar()))? {
                 Some(own) => break own,
-                // A run that looks whether a sidecar is there has it for a moment.
+                // A run that checks whether a sidecar runs holds this lock briefly.
                 None if attempts > 0 => std::thread::sleep(LOCK_PAUSE),
                 None => {
-                    let taken = io::Error::other("another sidecar that `cofferdam run` started has it");
-                    return Err(failed(files.sidecar())(taken));
+                    let held =
+                        io::Error::other("another sidecar that `cofferdam run` started holds the lock");
+                    return Err(failed(files.sidecar())(held));
                 }
             }
             attempts -= 1;
         };
         let holders = open(&files.holders()).map_err(failed(files.holders()))?;
         let stop = stop.clone();
-        // Waits in the kernel; it ends with the process, which keeps both locks until then.
-        let watch = std::thread::Builder::new().name("run-holders".into()).spawn(move || {
+        // This thread blocks in the kernel until it gets the lock. The process holds both locks until it exits.
+        let thread = std::thread::Builder::new().name("run-holders".into()).spawn(move || {
             let mut holders = holders;
             loop {
                 match Flock::lock(holders, FlockArg::LockExclusive) {
@@ -110,7 +112,7 @@ impl Lifetime {
                     }
                     Err((file, Errno::EINTR)) => holders = file,
                     Err((_, errno)) => {
-                        tracing::error!(%errno, "watch for runs that use this sidecar");
+                        tracing::error!(%errno, "cannot watch for runs that use this sidecar; stopping");
                         break;
                     }
                 }
@@ -118,7 +120,7 @@ impl Lifetime {
             std::mem::forget(own);
             stop.cancel();
         });
-        watch.map(drop).map_err(failed(files.holders()))
+        thread.map(drop).map_err(failed(files.holders()))
     }
 }
 

@@ -1,4 +1,4 @@
-//! The demo's harness: speaks MCP to the shim over its stdio, line by line, and keeps all that the shim wrote.
+//! The demo's harness: exchanges MCP messages with the shim over its stdio, and records everything that the shim wrote.
 
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, ChildStdin, Command, Stdio};
@@ -48,7 +48,7 @@ impl Harness {
         self.shim.id()
     }
 
-    /// Performs the handshake of the 2025 revisions.
+    /// Performs the handshake of a legacy revision.
     pub(super) fn initialize(&mut self) -> Result<Value, DemoError> {
         let response = self.request(
             "initialize",
@@ -81,8 +81,8 @@ impl Harness {
         }
     }
 
-    /// Ends the shim and returns everything that it wrote to its stdout.
-    pub(super) fn end(mut self) -> String {
+    /// Stops the shim and returns everything that it wrote to its stdout.
+    pub(super) fn stop(mut self) -> String {
         self.close();
         while let Ok(line) = self.lines.try_recv() {
             self.output.push_str(&line);
@@ -92,7 +92,7 @@ impl Harness {
     }
 
     fn close(&mut self) {
-        // A harness ends a stdio server by closing its stdin.
+        // A harness stops a stdio server by closing its stdin.
         self.stdin = None;
         let _ = self.shim.wait();
         if let Some(reader) = self.reader.take() {

@@ -1,4 +1,4 @@
-//! The demo's host: a directory of its own, a secret, a configuration, and a real sidecar.
+//! The demo's host: a temporary directory with a secret and a configuration, and a real sidecar.
 
 use std::fs::{self, DirBuilder, File};
 use std::io::{self, Write};
@@ -18,26 +18,26 @@ use super::server::{KEY_VARIABLE, VALID_KEY_VARIABLE, fingerprint};
 
 pub(super) struct Host {
     pub(super) directory: PathBuf,
-    /// The secret. The demo generated it, so it may search all output for it.
+    /// The secret. The demo has generated it, and searches all output for it at the end.
     pub(super) key: String,
     sidecar: Child,
 }
 
-/// The time in which the sidecar starts, or stops.
-const START_TIMEOUT: Duration = Duration::from_secs(15);
+/// For the sidecar to start, and for it to stop.
+const SIDECAR_TIMEOUT: Duration = Duration::from_secs(15);
 
 impl Host {
     pub(super) fn start(program: &Path) -> Result<Self, DemoError> {
         let doing = |what| move |source| DemoError::Io { what, source };
         let directory =
             std::env::temp_dir().join(format!("cofferdam-demo-{}", cofferdam_base::random::hex::<6>()));
-        DirBuilder::new().mode(0o700).create(&directory).map_err(doing("make a directory for the demo"))?;
+        DirBuilder::new().mode(0o700).create(&directory).map_err(doing("create a directory for the demo"))?;
         let key = format!("shop-{}", cofferdam_base::random::hex::<20>());
         write_private(&directory.join("shop.key"), &key).map_err(doing("write the demo's secret"))?;
         let config = directory.join("cofferdam.toml");
         write_private(&config, &configuration(program, &directory, &key))
             .map_err(doing("write the configuration"))?;
-        let log = File::create(directory.join("sidecar.log")).map_err(doing("make the sidecar's log"))?;
+        let log = File::create(directory.join("sidecar.log")).map_err(doing("create the sidecar's log"))?;
         #[expect(clippy::disallowed_methods, reason = "the demo is a user of the sidecar, not a part of it")]
         let sidecar = Command::new(program)
             .arg("serve")
@@ -70,13 +70,13 @@ impl Host {
         fs::read(self.directory.join("sidecar.log")).unwrap_or_default()
     }
 
-    /// Stops the sidecar in the orderly way and waits for it.
+    /// Stops the sidecar with SIGTERM, or kills it after a timeout, and waits for its exit.
     pub(super) fn stop(&mut self) {
         if let Ok(None) = self.sidecar.try_wait() {
             let pid = Pid::from_raw(self.sidecar.id().cast_signed());
-            // It may be gone already; then there is nothing to signal.
+            // The sidecar may have exited meanwhile.
             let _ = kill(pid, Signal::SIGTERM);
-            let deadline = Instant::now() + START_TIMEOUT;
+            let deadline = Instant::now() + SIDECAR_TIMEOUT;
             while let Ok(None) = self.sidecar.try_wait()
                 && Instant::now() < deadline
             {
@@ -89,10 +89,10 @@ impl Host {
 
     fn wait_until_ready(&mut self) -> Result<(), DemoError> {
         let socket = self.relay_directory().join("relay.sock");
-        let deadline = Instant::now() + START_TIMEOUT;
+        let deadline = Instant::now() + SIDECAR_TIMEOUT;
         while UnixStream::connect(&socket).is_err() {
-            let gone = !matches!(self.sidecar.try_wait(), Ok(None));
-            if gone || Instant::now() > deadline {
+            let has_exited = !matches!(self.sidecar.try_wait(), Ok(None));
+            if has_exited || Instant::now() > deadline {
                 return Err(DemoError::NoSidecar { log: String::from_utf8_lossy(&self.log()).into_owned() });
             }
             std::thread::sleep(Duration::from_millis(10));

@@ -1,11 +1,11 @@
-//! `cofferdam demo`: a whole set-up with a built-in configuration.
+//! `cofferdam demo`: a complete set-up with a built-in configuration.
 //!
-//! It runs a real sidecar, a real sandbox if bubblewrap is available, and the requests of a harness: one that uses a
-//! credential, one that tries to leak it, one that the rules deny. Every claim that it prints has been checked.
+//! The demo runs a real sidecar, a real sandbox if bubblewrap is available, and sends requests as a harness does: one that uses
+//! a credential, one that tries to leak it, one that the rules deny. It checks what it prints.
 //!
 //! | module | what it holds |
 //! |---|---|
-//! | [`harness`] | MCP over the shim's stdio |
+//! | [`harness`] | sends MCP requests over the shim's stdio |
 //! | [`host`] | the sidecar with its secret and configuration |
 //! | [`sandbox`] | bubblewrap, or no isolation |
 //! | [`server`] | the MCP server |
@@ -24,14 +24,14 @@ use cofferdam_audit as audit;
 use cofferdam_scrub::{Needle, Scrubber};
 use serde_json::{Value, json};
 
-use crate::terminal::line;
+use crate::terminal::print_line;
 use harness::Harness;
 use host::Host;
 use sandbox::{Isolation, Shim};
 
-/// The first argument that makes this program run as a shim, if no static one is given.
+/// The first argument with which this program runs as a shim; used unless `--shim` names a static one.
 pub(crate) const SHIM: &str = "shim";
-/// The first argument that makes this program run as the demo's MCP server.
+/// The first argument with which this program runs as the demo's MCP server.
 pub(crate) const SERVER: &str = "demo-server";
 
 #[derive(Debug, thiserror::Error)]
@@ -44,78 +44,84 @@ pub(crate) enum DemoError {
     },
     #[error("the credential leaked: it was found in {place}")]
     Leaked { place: &'static str },
-    #[error("no response to `{method}` came from the sandbox")]
+    #[error("the shim sent no response to `{method}`")]
     NoResponse { method: String },
     #[error("the sidecar did not start; its log:\n{log}")]
     NoSidecar { log: String },
-    #[error("the response to `{request}` is not the expected one: {response}")]
+    #[error("unexpected response to `{request}`: {response}")]
     Unexpected { request: &'static str, response: String },
 }
 
 pub(crate) fn run(shim: Option<PathBuf>) -> Result<ExitCode, DemoError> {
     let doing = |what| move |source| DemoError::Io { what, source };
-    let program = std::env::current_exe().map_err(doing("find this program's own file"))?;
+    let program = std::env::current_exe().map_err(doing("find the file of this program"))?;
     let shim = match shim {
         Some(path) => Shim::Static(path.canonicalize().map_err(doing("find the shim that was given"))?),
-        None => Shim::Itself(program.clone()),
+        None => Shim::ThisProgram(program.clone()),
     };
-    line("Cofferdam demo: a credential that the sandbox uses but never sees\n");
+    print_line("Cofferdam demo: a credential that the sandbox uses but never sees\n");
     let mut host = Host::start(&program)?;
     print_host(&host);
-    let isolation = sandbox::isolation(&shim, &host.relay_directory());
+    let isolation = sandbox::detect_isolation(&shim, &host.relay_directory());
     print_sandbox(isolation, &shim);
     let mut harness = Harness::start(sandbox::command(isolation, &shim, &host.relay_directory()))?;
     make_requests(&mut harness)?;
     print_visible(&harness, isolation);
-    let output = harness.end();
+    let output = harness.stop();
     print_decisions(&host)?;
     host.stop();
-    search(&host, &output)?;
-    line(
+    check_for_leaks(&host, &output)?;
+    print_line(
         "\nNext: write a cofferdam.toml (packaging/examples/minimal.toml is a start), then `cofferdam check` and",
     );
-    line(
+    print_line(
         "`cofferdam serve`; mount the relay's directory into your sandbox and let the harness start cofferdam-shim.",
     );
     Ok(ExitCode::SUCCESS)
 }
 
 fn print_host(host: &Host) {
-    line("The host");
-    line(&format!(
+    print_line("The host");
+    print_line(&format!(
         "  sidecar   process {}, configuration and state in {}",
         host.pid(),
         host.directory.display()
     ));
-    line(&format!(
+    print_line(&format!(
         "  secret    shop.value: {} characters in a file on the host, generated just now",
         host.key.len()
     ));
-    line("  server    `orders`, started on the host with SHOP_API_KEY={shop.value}; rule: deny delete_*\n");
+    print_line(
+        "  server    `orders`, started on the host with SHOP_API_KEY={shop.value}; rule: deny delete_*\n",
+    );
 }
 
 fn print_sandbox(isolation: Isolation, shim: &Shim) {
-    line("The sandbox");
+    print_line("The sandbox");
     match isolation {
         Isolation::Bubblewrap => {
-            line("  isolation bubblewrap: own namespaces, no network, no files except those below")
+            print_line("  isolation bubblewrap: separate namespaces, no network, no files except those below")
         }
         Isolation::None => {
-            line(
+            print_line(
                 "  isolation NONE: bubblewrap is missing or not permitted here, so the shim is an ordinary child process",
             );
-            line("            (install it with `apt install bubblewrap` to run the demo in a real sandbox)");
+            print_line(
+                "            (install it with `apt install bubblewrap` to run the demo in a real sandbox)",
+            );
         }
     }
     match shim {
-        Shim::Itself(_) => line("  shim      this program, run as the shim (--shim names a static one)\n"),
-        Shim::Static(path) => line(&format!("  shim      {}\n", path.display())),
+        Shim::ThisProgram(_) => {
+            print_line("  shim      this program, run as the shim (--shim names a static one)\n")
+        }
+        Shim::Static(path) => print_line(&format!("  shim      {}\n", path.display())),
     }
 }
 
 /// Makes the requests of a harness, and checks each response.
 fn make_requests(harness: &mut Harness) -> Result<(), DemoError> {
-    line("The harness, in the sandbox, speaks MCP to the shim");
+    print_line("The harness, in the sandbox, speaks MCP to the shim");
     harness.initialize()?;
     let listed = harness.request("tools/list", &json!({}))?;
     let tools: Vec<&str> = listed["result"]["tools"]
@@ -124,7 +130,7 @@ fn make_requests(harness: &mut Harness) -> Result<(), DemoError> {
         .flatten()
         .filter_map(|tool| tool["name"].as_str())
         .collect();
-    show("tools/list", &tools.join(", "));
+    print_exchange("tools/list", &tools.join(", "));
     if !tools.contains(&"list_orders") || tools.contains(&"delete_orders") {
         return Err(DemoError::Unexpected { request: "tools/list", response: listed.to_string() });
     }
@@ -134,8 +140,8 @@ fn make_requests(harness: &mut Harness) -> Result<(), DemoError> {
         ("delete_orders", "Unknown tool"),
     ] {
         let response = harness.request("tools/call", &json!({ "name": tool, "arguments": {} }))?;
-        let text = text_of(&response);
-        show(&format!("tools/call {tool}"), &text);
+        let text = response_text(&response);
+        print_exchange(&format!("tools/call {tool}"), &text);
         if !text.contains(expected) {
             return Err(DemoError::Unexpected { request: tool, response: response.to_string() });
         }
@@ -143,44 +149,44 @@ fn make_requests(harness: &mut Harness) -> Result<(), DemoError> {
     Ok(())
 }
 
-fn text_of(response: &Value) -> String {
+fn response_text(response: &Value) -> String {
     let result = response["result"]["content"][0]["text"].as_str();
     result.or_else(|| response["error"]["message"].as_str()).unwrap_or_default().to_string()
 }
 
-fn show(request: &str, response: &str) {
-    line(&format!("  -> {request}"));
+fn print_exchange(request: &str, response: &str) {
+    print_line(&format!("  -> {request}"));
     for text in response.lines() {
-        line(&format!("     {text}"));
+        print_line(&format!("     {text}"));
     }
 }
 
-/// Prints what the shim's process can see, read from outside through `/proc`.
+/// Prints the variables, files and network interfaces of the shim's process, read from outside through `/proc`.
 fn print_visible(harness: &Harness, isolation: Isolation) {
     let inside = sandbox::ShimProcess::of(harness.pid());
-    line("\nWhat the shim's process can see");
-    line(&format!("  variables {}", inside.variables()));
+    print_line("\nWhat the shim's process can see");
+    print_line(&format!("  variables {}", inside.variables()));
     match isolation {
         Isolation::Bubblewrap => {
-            line(&format!("  files     {}", inside.files()));
-            line(&format!("  network   {}", inside.network()));
+            print_line(&format!("  files     {}", inside.files()));
+            print_line(&format!("  network   {}", inside.network()));
         }
-        Isolation::None => line("  files     all files of this user, because there is no isolation"),
+        Isolation::None => print_line("  files     all files of this user, because there is no isolation"),
     }
 }
 
 fn print_decisions(host: &Host) -> Result<(), DemoError> {
-    line("\nThe audit on the host");
+    print_line("\nThe audit on the host");
     let records = audit::tail(&host.audit_directory(), 100)
         .map_err(|error| DemoError::Io { what: "read the audit", source: io::Error::other(error) })?;
     for record in records.iter().filter(|record| record.contains("\"tools/")) {
-        line(&format!("  {}", audit::human(record)));
+        print_line(&format!("  {}", audit::human(record)));
     }
     Ok(())
 }
 
-/// Searches everything that left the sidecar for the key, in every encoding that the scrubber knows.
-fn search(host: &Host, output: &str) -> Result<(), DemoError> {
+/// Searches all output of the shim, the log and the audit for the key, in every encoding that the scrubber knows.
+fn check_for_leaks(host: &Host, output: &str) -> Result<(), DemoError> {
     let needle = Needle { label: "shop.value".into(), value: host.key.clone().into_bytes().into() };
     let finder = Scrubber::new(vec![needle]);
     let audit: Vec<u8> = fs::read_dir(host.audit_directory())
@@ -201,7 +207,7 @@ fn search(host: &Host, output: &str) -> Result<(), DemoError> {
         }
     }
     let total: usize = places.iter().map(|(_, bytes)| bytes.len()).sum();
-    line(&format!(
+    print_line(&format!(
         "\nSearched {total} bytes (the output to the sandbox, the log, the audit) for the key in plain text, base64, hex and\npercent-encoding: not found."
     ));
     Ok(())

@@ -7,11 +7,11 @@ use std::process::{Command, Stdio};
 
 use super::SHIM;
 
-/// How the shim is isolated.
+/// Whether the shim runs in a sandbox.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum Isolation {
     Bubblewrap,
-    /// The demo prints that there is none.
+    /// Bubblewrap does not work on this machine, which the demo prints.
     None,
 }
 
@@ -19,7 +19,7 @@ pub(super) enum Isolation {
 #[derive(Clone, Debug)]
 pub(super) enum Shim {
     /// This program, run as the shim. It is linked dynamically, so the sandbox needs the system's libraries.
-    Itself(PathBuf),
+    ThisProgram(PathBuf),
     /// A static binary: the sandbox needs no other file.
     Static(PathBuf),
 }
@@ -29,13 +29,14 @@ pub(super) struct ShimProcess {
     pid: u32,
 }
 
-/// The relay's directory in the sandbox, which is the shim's default.
+/// The directory in the sandbox in which the shim looks for the relay's socket by default.
 const RELAY_INSIDE: &str = "/run/cofferdam/relay";
 const SHIM_INSIDE: &str = "/shim";
 /// Where a dynamically linked program's libraries may be.
 const LIBRARIES: [&str; 4] = ["/lib", "/lib64", "/usr/lib", "/usr/lib64"];
 
-pub(super) fn isolation(shim: &Shim, relay: &Path) -> Isolation {
+/// Tries bubblewrap by running the shim in it.
+pub(super) fn detect_isolation(shim: &Shim, relay: &Path) -> Isolation {
     let mut probe = inside_bubblewrap(shim, relay);
     let works =
         probe.arg("--version").stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).status();
@@ -45,13 +46,13 @@ pub(super) fn isolation(shim: &Shim, relay: &Path) -> Isolation {
     }
 }
 
-/// The command that starts the shim, with an empty environment; without bubblewrap, PATH is left.
+/// The command that starts the shim, with an empty environment except, without bubblewrap, PATH.
 pub(super) fn command(isolation: Isolation, shim: &Shim, relay: &Path) -> Command {
     match isolation {
         Isolation::Bubblewrap => inside_bubblewrap(shim, relay),
         Isolation::None => {
             let (program, arguments) = shim.command_line();
-            let mut command = bare(program.into());
+            let mut command = command_without_environment(program.into());
             command
                 .args(arguments)
                 .arg("--relay")
@@ -84,37 +85,37 @@ impl ShimProcess {
                 String::from_utf8_lossy(pair).split_once('=').map(|(name, _)| name.to_string())
             })
             .collect();
-        listed(names)
+        join_names(names)
     }
 
-    /// All files in its root; of the system's libraries only the directories.
+    /// All files that the process can see; of the directories for libraries only the names.
     pub(super) fn files(&self) -> String {
         let root = PathBuf::from(format!("/proc/{}/root", self.pid));
         let mut found = Vec::new();
-        let mut open = vec![root.clone()];
-        while let Some(folder) = open.pop() {
+        let mut pending = vec![root.clone()];
+        while let Some(folder) = pending.pop() {
             for entry in fs::read_dir(&folder).into_iter().flatten().flatten() {
                 let inside = format!("/{}", entry.path().strip_prefix(&root).unwrap_or(&folder).display());
                 match entry.file_type() {
                     Ok(kind) if kind.is_dir() && !LIBRARIES.contains(&inside.as_str()) => {
-                        open.push(entry.path())
+                        pending.push(entry.path())
                     }
                     _ => found.push(inside),
                 }
             }
         }
         found.sort();
-        listed(found)
+        join_names(found)
     }
 
     pub(super) fn network(&self) -> String {
         let interfaces = fs::read_to_string(format!("/proc/{}/net/dev", self.pid)).unwrap_or_default();
         let names = interfaces.lines().filter_map(|line| Some(line.split_once(':')?.0.trim().to_string()));
-        listed(names.filter(|name| name != "lo").collect())
+        join_names(names.filter(|name| name != "lo").collect())
     }
 }
 
-fn listed(names: Vec<String>) -> String {
+fn join_names(names: Vec<String>) -> String {
     match names.is_empty() {
         true => "none".into(),
         false => names.join(", "),
@@ -124,7 +125,7 @@ fn listed(names: Vec<String>) -> String {
 impl Shim {
     fn command_line(&self) -> (&Path, &'static [&'static str]) {
         match self {
-            Self::Itself(program) => (program, &[SHIM]),
+            Self::ThisProgram(program) => (program, &[SHIM]),
             Self::Static(program) => (program, &[]),
         }
     }
@@ -132,10 +133,10 @@ impl Shim {
 
 fn inside_bubblewrap(shim: &Shim, relay: &Path) -> Command {
     let (program, arguments) = shim.command_line();
-    let mut command = bare("bwrap".into());
+    let mut command = command_without_environment("bwrap".into());
     command.args(["--unshare-all", "--die-with-parent", "--new-session", "--unsetenv", "PATH"]);
     command.arg("--ro-bind").arg(program).arg(SHIM_INSIDE).arg("--ro-bind").arg(relay).arg(RELAY_INSIDE);
-    if let Shim::Itself(_) = shim {
+    if let Shim::ThisProgram(_) = shim {
         for libraries in LIBRARIES {
             command.args(["--ro-bind-try", libraries, libraries]);
         }
@@ -144,12 +145,12 @@ fn inside_bubblewrap(shim: &Shim, relay: &Path) -> Command {
     command
 }
 
-fn bare(program: OsString) -> Command {
-    #[expect(clippy::disallowed_methods, reason = "the demo plays the harness, which starts the shim")]
+fn command_without_environment(program: OsString) -> Command {
+    #[expect(clippy::disallowed_methods, reason = "the demo acts as the harness, which starts the shim")]
     let mut command = Command::new(program);
     command.env_clear();
     if let Some(path) = std::env::var_os("PATH") {
-        // Only to find bubblewrap; the sandbox gets none.
+        // Needed to find bubblewrap, which does not pass it on to the sandbox.
         command.env("PATH", path);
     }
     command

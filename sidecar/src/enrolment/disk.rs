@@ -8,30 +8,30 @@ use std::io;
 use std::os::unix::fs::{DirBuilderExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 
-use cofferdam_base::atomic_file::{Replace, TEMPORARY_SUFFIX, read_bounded, sync, write_file};
+use cofferdam_base::atomic_file::{Replace, TEMPORARY_SUFFIX, read_bounded, sync_directory, write_file};
 
 use super::record::Record;
 
 #[derive(Debug, thiserror::Error)]
-#[error("{doing} `{path}`")]
+#[error("{action} `{path}`")]
 pub(crate) struct StoreError {
-    doing: &'static str,
+    action: &'static str,
     path: PathBuf,
     #[source]
     source: io::Error,
 }
 
 impl StoreError {
-    pub(super) fn new(doing: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Self {
-        move |source| Self { doing, path: path.into(), source }
+    pub(super) fn new(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Self {
+        move |source| Self { action, path: path.into(), source }
     }
 }
 
-/// A record has a few hundred bytes; a much longer file is not one.
+/// A record has a few hundred bytes; a much longer file is not a record.
 const MAX_FILE_BYTES: u64 = 64 * 1024;
 
 /// Creates the directory with mode 0700, or sets that mode: only the sidecar's user may read it.
-pub(super) fn prepare(directory: &Path) -> Result<(), StoreError> {
+pub(super) fn create_private_directory(directory: &Path) -> Result<(), StoreError> {
     DirBuilder::new()
         .recursive(true)
         .mode(0o700)
@@ -41,7 +41,7 @@ pub(super) fn prepare(directory: &Path) -> Result<(), StoreError> {
         .map_err(StoreError::new("set mode 0700 on", directory))
 }
 
-/// All records that can be read.
+/// Reads all records that can be read; logs and skips the others.
 pub(super) fn read_all(directory: &Path) -> Result<Vec<Record>, StoreError> {
     let mut records = Vec::new();
     let list = fs::read_dir(directory).map_err(StoreError::new("list", directory))?;
@@ -56,9 +56,11 @@ pub(super) fn read_all(directory: &Path) -> Result<Vec<Record>, StoreError> {
         match read(&path) {
             Ok(record) if name == file_name(&record.id) => records.push(record),
             Ok(record) => {
-                tracing::error!(path = %path.display(), id = record.id, "the file's name differs from the enrolment's id: skipped");
+                tracing::error!(path = %path.display(), id = record.id, "skipped: the file's name differs from the enrolment's id");
             }
-            Err(error) => tracing::error!(path = %path.display(), %error, "not an enrolment: skipped"),
+            Err(error) => {
+                tracing::error!(path = %path.display(), %error, "skipped: cannot read this file as an enrolment")
+            }
         }
     }
     Ok(records)
@@ -79,7 +81,7 @@ pub(super) fn remove(directory: &Path, id: &str) -> Result<(), StoreError> {
         Err(error) if error.kind() != io::ErrorKind::NotFound => {
             Err(StoreError::new("remove the enrolment", &path)(error))
         }
-        _ => sync(directory).map_err(StoreError::new("sync", directory)),
+        _ => sync_directory(directory).map_err(StoreError::new("sync", directory)),
     }
 }
 

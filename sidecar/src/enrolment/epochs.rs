@@ -1,7 +1,7 @@
 //! Tickets and epochs: a ticket is valid for one key, and of two copies of that key only one stays valid.
 //!
-//! Every new link of a key is offered a new epoch. It becomes current when its arrival is confirmed: by
-//! the first frame of the link that it was offered to, or by a Hello with it. Until then the previous epoch is still
+//! Every new link of a key is offered a new epoch. The epoch becomes current when its arrival is confirmed: by the first
+//! frame of the link that it was offered to, or by a Hello with it. Until then the previous epoch is still
 //! valid, because the offer may have been lost; and so is every other offer that replaced the same epoch, because a
 //! delayed Hello may arrive after its successor. So at most one chain of holders continues; a peer with any other epoch
 //! holds an outdated copy.
@@ -16,12 +16,12 @@ use relay_proto::control::{Epoch, Proof, Ticket};
 use relay_proto::key::PublicKey;
 
 use super::hash::Fingerprint;
-use super::record::{EndCause, Kind, Timestamp};
+use super::record::{EndCause, SandboxIdentity, Timestamp};
 use super::{Denied, Enrolment, Enrolments, Entry, Table};
 
 /// What the first frame of a link means for the epoch that it was offered.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(crate) enum Confirmed {
+pub(crate) enum ConfirmOutcome {
     /// The offered epoch is current now, and must be saved.
     NowCurrent,
     /// The epoch was current already: another link was opened with it before.
@@ -30,11 +30,11 @@ pub(crate) enum Confirmed {
     Outdated,
 }
 
-/// Unconfirmed offers for one epoch. A sandbox with a working network holds one of the last few.
+/// The number of unconfirmed offers that are stored. A sandbox with a working network holds one of the last few.
 const MAX_OFFERED: usize = 16;
 
-/// Past epochs that may still be confirmed: each belongs to a link whose first frame is in transit while later links of
-/// its sandbox have been opened already.
+/// The number of past epochs that may still be confirmed: each belongs to a link whose first frame is in transit while
+/// later links of its sandbox have been opened already.
 const MAX_PAST: usize = 64;
 
 impl Enrolments {
@@ -51,7 +51,7 @@ impl Enrolments {
             let id = table.check(key, proof, now.into())?;
             table.apply(&id, key, proof, Fingerprint::of_epoch(&epoch))?
         };
-        self.save(&enrolled.id).map_err(Denied::NotWritten)?;
+        self.save(&enrolled.id).map_err(Denied::NotSaved)?;
         Ok((enrolled, epoch))
     }
 
@@ -64,30 +64,30 @@ impl Enrolments {
     ) -> Result<Enrolment, Denied> {
         let table = self.lock();
         let id = table.check(key, proof, now.into())?;
-        table.by_id[&id].live(&id, now.into())
+        table.by_id[&id].enrolment_if_valid(&id, now.into())
     }
 
     /// Finds the enrolment of a key, without a check of its epoch: a link that is resumed proves its resume token instead.
     pub(crate) fn recognise(&self, key: &PublicKey, now: SystemTime) -> Result<Enrolment, Denied> {
         let table = self.lock();
         let id = table.by_key.get(key).ok_or(Denied::UnknownKey)?;
-        table.by_id[id].live(id, now.into())
+        table.by_id[id].enrolment_if_valid(id, now.into())
     }
 
-    /// Called at the first frame of the link that was offered this epoch. The caller must call [`Enrolments::save`], which
-    /// writes, on another thread; until then both epochs are valid in the file.
-    pub(crate) fn confirm(&self, id: &str, epoch: &Fingerprint) -> Confirmed {
+    /// Makes an epoch current, at the first frame of the link that was offered it. The caller must call
+    /// [`Enrolments::save`], which writes, on another thread; until then both epochs are valid in the file.
+    pub(crate) fn confirm(&self, id: &str, epoch: &Fingerprint) -> ConfirmOutcome {
         let mut table = self.lock();
-        let Some(entry) = table.by_id.get_mut(id) else { return Confirmed::Outdated };
-        if entry.past.contains(epoch) {
-            return Confirmed::AlreadyCurrent;
+        let Some(entry) = table.by_id.get_mut(id) else { return ConfirmOutcome::Outdated };
+        if entry.past_epochs.contains(epoch) {
+            return ConfirmOutcome::AlreadyCurrent;
         }
-        match &mut entry.record.kind {
-            Kind::Key { offered, .. } if offered.contains(epoch) => {
+        match &mut entry.record.identity {
+            SandboxIdentity::Key { offered_epochs, .. } if offered_epochs.contains(epoch) => {
                 entry.make_current(epoch.clone());
-                Confirmed::NowCurrent
+                ConfirmOutcome::NowCurrent
             }
-            _ => Confirmed::Outdated,
+            _ => ConfirmOutcome::Outdated,
         }
     }
 }
@@ -120,21 +120,23 @@ impl Table {
     }
 
     fn check_ticket(&self, key: &PublicKey, ticket: &Ticket, now: Timestamp) -> Result<Arc<str>, Denied> {
-        let ticket = Fingerprint::of_ticket(ticket).ok_or(Denied::Malformed)?;
-        let id = self.by_ticket.get(&ticket).ok_or(Denied::Foreign)?;
+        let ticket = Fingerprint::of_ticket(ticket).ok_or(Denied::MalformedTicket)?;
+        let id = self.by_ticket.get(&ticket).ok_or(Denied::UnknownTicket)?;
         let entry = &self.by_id[id];
-        let enrolled = entry.live(id, now).map_err(|denied| match denied {
-            Denied::Over(EndCause::Unused) => Denied::TicketExpired,
+        let enrolled = entry.enrolment_if_valid(id, now).map_err(|denied| match denied {
+            Denied::Ended(EndCause::Unused) => Denied::TicketExpired,
             other => other,
         })?;
-        match &entry.record.kind {
-            Kind::Ticket { .. } => match self.by_key.contains_key(key) {
-                true => Err(Denied::KeyTaken(enrolled)),
+        match &entry.record.identity {
+            SandboxIdentity::Ticket { .. } => match self.by_key.contains_key(key) {
+                true => Err(Denied::KeyAlreadyEnrolled(enrolled)),
                 false => Ok(Arc::clone(id)),
             },
-            // Its Welcome may have been lost.
-            Kind::Key { key: bound, current: None, .. } if bound == key => Ok(Arc::clone(id)),
-            _ => Err(Denied::Reused(enrolled)),
+            // The Welcome to this key may have been lost.
+            SandboxIdentity::Key { key: enrolled_key, current_epoch: None, .. } if enrolled_key == key => {
+                Ok(Arc::clone(id))
+            }
+            _ => Err(Denied::TicketReused(enrolled)),
         }
     }
 
@@ -146,10 +148,10 @@ impl Table {
     ) -> Result<Arc<str>, Denied> {
         let id = self.by_key.get(key).ok_or(Denied::UnknownKey)?;
         let entry = &self.by_id[id];
-        let enrolled = entry.live(id, now)?;
-        match (&entry.record.kind, epoch.map(Fingerprint::of_epoch)) {
-            (Kind::Key { current, offered, .. }, Some(shown))
-                if current.as_ref() == Some(&shown) || offered.contains(&shown) =>
+        let enrolled = entry.enrolment_if_valid(id, now)?;
+        match (&entry.record.identity, epoch.map(Fingerprint::of_epoch)) {
+            (SandboxIdentity::Key { current_epoch, offered_epochs, .. }, Some(presented))
+                if current_epoch.as_ref() == Some(&presented) || offered_epochs.contains(&presented) =>
             {
                 Ok(Arc::clone(id))
             }
@@ -157,7 +159,7 @@ impl Table {
         }
     }
 
-    /// Applies a checked proof: the ticket is used up, or the shown epoch becomes the current one.
+    /// Applies a checked proof: the ticket is used up, or the presented epoch becomes current. Adds `next` to the offers.
     fn apply(
         &mut self,
         id: &Arc<str>,
@@ -166,36 +168,43 @@ impl Table {
         next: Fingerprint,
     ) -> Result<Enrolment, Denied> {
         let entry = self.by_id.get_mut(id).ok_or(Denied::UnknownKey)?;
-        if let Kind::Ticket { ticket, rest, .. } = &mut entry.record.kind {
+        if let SandboxIdentity::Ticket { ticket, rest, .. } = &mut entry.record.identity {
             let (ticket, rest) = (ticket.clone(), std::mem::take(rest));
-            entry.record.kind =
-                Kind::Key { key: *key, ticket, current: None, offered: VecDeque::new(), rest };
+            entry.record.identity = SandboxIdentity::Key {
+                key: *key,
+                ticket,
+                current_epoch: None,
+                offered_epochs: VecDeque::new(),
+                rest,
+            };
             self.by_key.insert(*key, Arc::clone(id));
         }
         if let KeyProof::Epoch(Some(epoch)) = proof {
             entry.make_current(Fingerprint::of_epoch(epoch));
         }
-        if let Kind::Key { offered, .. } = &mut entry.record.kind {
-            if offered.len() == MAX_OFFERED {
-                offered.pop_front();
+        if let SandboxIdentity::Key { offered_epochs, .. } = &mut entry.record.identity {
+            if offered_epochs.len() == MAX_OFFERED {
+                offered_epochs.pop_front();
             }
-            offered.push_back(next);
+            offered_epochs.push_back(next);
         }
-        Ok(entry.enrolled(id))
+        Ok(entry.to_enrolment(id))
     }
 }
 
 impl Entry {
     fn make_current(&mut self, epoch: Fingerprint) {
-        let Kind::Key { current, offered, .. } = &mut self.record.kind else { return };
-        if current.as_ref() == Some(&epoch) {
+        let SandboxIdentity::Key { current_epoch, offered_epochs, .. } = &mut self.record.identity else {
+            return;
+        };
+        if current_epoch.as_ref() == Some(&epoch) {
             return;
         }
-        *current = Some(epoch.clone());
-        offered.clear();
-        if self.past.len() == MAX_PAST {
-            self.past.pop_front();
+        *current_epoch = Some(epoch.clone());
+        offered_epochs.clear();
+        if self.past_epochs.len() == MAX_PAST {
+            self.past_epochs.pop_front();
         }
-        self.past.push_back(epoch);
+        self.past_epochs.push_back(epoch);
     }
 }

@@ -7,8 +7,8 @@ use relay_proto::control::{Epoch, Ticket};
 use ring::digest::{SHA256, digest};
 use serde::{Deserialize, Serialize};
 
-/// SHA-256 of the text of a ticket or an epoch, in lower-case hex. Those have 256 random bits, so the hash reveals nothing
-/// about them, and comparing hashes leaks nothing through timing.
+/// SHA-256 of the text of a ticket or an epoch, in lower-case hex. Tickets and epochs have 256 random bits, so the hash
+/// reveals nothing about them, and comparing hashes leaks nothing through timing.
 #[derive(Clone, Deserialize, Eq, Hash, PartialEq, Serialize)]
 #[serde(transparent)]
 pub(crate) struct Fingerprint(Box<str>);

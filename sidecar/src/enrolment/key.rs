@@ -1,7 +1,7 @@
-//! The sidecar's own key, `state-dir/key`: created at first use with mode 0600, and pinned by every enrolled sandbox.
+//! The sidecar's key, `state-dir/key`: created at first use with mode 0600, and pinned by every enrolled sandbox.
 //!
 //! What must stay true: a state directory has one key, even if several processes create it at once; a key that cannot be
-//! read is an error and is never replaced, because no sandbox would accept another.
+//! read is an error and is never replaced, because no sandbox would accept another key.
 
 use std::fs::Metadata;
 use std::io;
@@ -31,7 +31,7 @@ pub(crate) enum KeyError {
     )]
     Exposed { path: PathBuf, exposure: Exposure },
     #[error(transparent)]
-    Make(#[from] IdentityError),
+    Generate(#[from] IdentityError),
     #[error(transparent)]
     Store(#[from] StoreError),
 }
@@ -48,17 +48,17 @@ pub(crate) enum Exposure {
 /// An Ed25519 key in PKCS#8 has some 85 bytes.
 const MAX_KEY_BYTES: u64 = 4 * 1024;
 
-/// The key of this state directory. Reads and writes files.
+/// Loads the key of this state directory, or creates it. Writes.
 pub(crate) fn load_or_create(state_dir: &Path) -> Result<Identity, KeyError> {
     let path = state_dir.join("key");
     if let Some(identity) = load(&path)? {
         return Ok(identity);
     }
-    disk::prepare(state_dir)?;
+    disk::create_private_directory(state_dir)?;
     let identity = Identity::generate()?;
     match write_file(state_dir, &path, &identity.to_pkcs8(), Replace::Never) {
         Ok(()) => Ok(identity),
-        // Another process was first: its key is used.
+        // Another process has created the key meanwhile: that one is used.
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
             load(&path)?.ok_or_else(|| StoreError::new("read the sidecar's key", &path)(error).into())
         }
@@ -112,7 +112,7 @@ mod tests {
         assert_eq!(load_or_create(&directory.0).unwrap().public(), first);
         let mode = std::fs::metadata(directory.0.join("key")).unwrap().permissions().mode();
         assert_eq!(mode & 0o7777, 0o600);
-        assert_eq!(std::fs::read_dir(&directory.0).unwrap().count(), 1, "nothing is left beside it");
+        assert_eq!(std::fs::read_dir(&directory.0).unwrap().count(), 1, "no temporary file is left");
     }
 
     #[test]

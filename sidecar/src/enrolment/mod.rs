@@ -34,17 +34,17 @@ use relay_proto::name::Name;
 
 pub(crate) use denied::{Denied, NEXT_STEP};
 pub(crate) use disk::StoreError;
-pub(crate) use epochs::{Confirmed, KeyProof};
+pub(crate) use epochs::{ConfirmOutcome, KeyProof};
 pub(crate) use hash::Fingerprint;
 pub(crate) use record::{EndCause, EnrolmentKind};
-use record::{EnrolmentEnd, Kind, Record, Timestamp, UnknownKeys};
+use record::{EnrolmentEnd, Record, SandboxIdentity, Timestamp, UnknownKeys};
 use tokio::time::Instant;
 
 pub(crate) struct Enrolments {
     directory: PathBuf,
     table: Mutex<Table>,
     /// Locked while a record is written, so that the last writer writes the newest state.
-    disk: Mutex<()>,
+    disk_lock: Mutex<()>,
 }
 
 #[derive(Default)]
@@ -57,7 +57,7 @@ struct Table {
 struct Entry {
     record: Record,
     /// Epochs that have been current since the sidecar's start, the latest last. Their links may confirm them late.
-    past: VecDeque<Fingerprint>,
+    past_epochs: VecDeque<Fingerprint>,
     alerts: RateLimiter,
 }
 
@@ -72,7 +72,7 @@ pub(crate) struct Enrolment {
 
 /// The parameters of a new enrolment.
 #[derive(Clone, Debug)]
-pub(crate) struct Terms {
+pub(crate) struct NewEnrolment {
     pub(crate) grant: Name,
     /// For lists and logs; need not be unique.
     pub(crate) name: Option<String>,
@@ -86,18 +86,20 @@ pub(crate) enum NotCreated {
     #[error(
         "there are as many enrolments as `limits.enrolments` allows ({0}); end one with `cofferdam kill`, or raise the limit"
     )]
-    Full(usize),
-    #[error("a name has 1 to {MAX_NAME} characters and no control characters; choose another `--name`")]
-    Name,
+    TooMany(usize),
+    #[error(
+        "a name has 1 to {MAX_NAME_CHARACTERS} characters and no control characters; choose another `--name`"
+    )]
+    InvalidName,
     #[error(
         "`{0}` has a socket of the enrolment {1}; end that with `cofferdam kill {1}`, or choose another directory"
     )]
-    Taken(PathBuf, Arc<str>),
+    DirectoryInUse(PathBuf, Arc<str>),
     #[error(transparent)]
     Store(#[from] StoreError),
 }
 
-/// The result of a sweep.
+/// The result of [`Enrolments::sweep`].
 #[derive(Debug, Default)]
 pub(crate) struct Swept {
     /// Enrolments that expired since the last sweep.
@@ -106,10 +108,10 @@ pub(crate) struct Swept {
     pub(crate) next: Option<SystemTime>,
 }
 
-/// How long an ended enrolment is kept, so that its sandbox gets the reason instead of "unknown key".
-const KEEP_ENDED: Duration = Duration::from_secs(24 * 60 * 60);
-/// In characters: names are shown in tables.
-const MAX_NAME: usize = 64;
+/// How long the record of an ended enrolment is stored, so that its sandbox gets the reason instead of "unknown key".
+const ENDED_RETENTION: Duration = Duration::from_secs(24 * 60 * 60);
+/// Names are shown in tables.
+const MAX_NAME_CHARACTERS: usize = 64;
 /// Alerts in the audit about one enrolment, within a minute.
 pub(crate) const ALERTS_PER_MINUTE: u32 = 6;
 
@@ -117,96 +119,115 @@ impl Enrolments {
     /// Reads the enrolments in the state directory. Writes.
     pub(crate) fn open(state_dir: &Path) -> Result<Self, StoreError> {
         let directory = state_dir.join("enrolments");
-        disk::prepare(&directory)?;
+        disk::create_private_directory(&directory)?;
         let mut table = Table::default();
         for record in disk::read_all(&directory)? {
             table.insert(record);
         }
-        Ok(Self { directory, table: Mutex::new(table), disk: Mutex::default() })
+        Ok(Self { directory, table: Mutex::new(table), disk_lock: Mutex::default() })
     }
 
     /// Creates an enrolment with a ticket for one sandbox. Writes.
-    pub(crate) fn issue(
+    pub(crate) fn create_with_ticket(
         &self,
-        terms: Terms,
+        new: NewEnrolment,
         ticket_ttl: Duration,
         now: SystemTime,
     ) -> Result<(Enrolment, Ticket), NotCreated> {
         let ticket = Ticket(cofferdam_base::random::hex::<32>());
         let fingerprint = Fingerprint::of_ticket(&ticket).expect("a generated ticket has 64 digits");
         let until = Timestamp::from(now).after(ticket_ttl);
-        let enrolled =
-            self.create(terms, Kind::Ticket { ticket: fingerprint, until, rest: UnknownKeys::new() }, now)?;
+        let enrolled = self.create(
+            new,
+            SandboxIdentity::Ticket { ticket: fingerprint, until, rest: UnknownKeys::new() },
+            now,
+        )?;
         Ok((enrolled, ticket))
     }
 
     /// Creates an enrolment with a socket in this directory, for one sandbox. Writes.
-    pub(crate) fn socket(
+    pub(crate) fn create_with_socket(
         &self,
-        terms: Terms,
+        new: NewEnrolment,
         directory: PathBuf,
         now: SystemTime,
     ) -> Result<Enrolment, NotCreated> {
-        let taken = self.sockets(now).into_iter().find(|(_, other)| *other == directory);
-        if let Some((enrolled, _)) = taken {
-            return Err(NotCreated::Taken(directory, enrolled.id));
+        let in_use = self.sockets(now).into_iter().find(|(_, other)| *other == directory);
+        if let Some((enrolled, _)) = in_use {
+            return Err(NotCreated::DirectoryInUse(directory, enrolled.id));
         }
-        self.create(terms, Kind::Socket { directory, rest: UnknownKeys::new() }, now)
+        self.create(new, SandboxIdentity::Socket { directory, rest: UnknownKeys::new() }, now)
     }
 
     /// Creates an enrolment for a sandbox that the host connects to. Writes.
-    pub(crate) fn attach(&self, terms: Terms, now: SystemTime) -> Result<Enrolment, NotCreated> {
-        self.create(terms, Kind::Attached, now)
+    pub(crate) fn create_attached(
+        &self,
+        new: NewEnrolment,
+        now: SystemTime,
+    ) -> Result<Enrolment, NotCreated> {
+        self.create(new, SandboxIdentity::Attached, now)
     }
 
     /// Enrolments with a socket, each with the socket's directory.
     pub(crate) fn sockets(&self, now: SystemTime) -> Vec<(Enrolment, PathBuf)> {
         let table = self.lock();
-        let live = table.by_id.iter().filter(|(_, entry)| entry.record.over(now.into()).is_none());
-        live.filter_map(|(id, entry)| match &entry.record.kind {
-            Kind::Socket { directory, .. } => Some((entry.enrolled(id), directory.clone())),
-            _ => None,
-        })
-        .collect()
+        let valid = table.by_id.iter().filter(|(_, entry)| entry.record.end_at(now.into()).is_none());
+        valid
+            .filter_map(|(id, entry)| match &entry.record.identity {
+                SandboxIdentity::Socket { directory, .. } => {
+                    Some((entry.to_enrolment(id), directory.clone()))
+                }
+                _ => None,
+            })
+            .collect()
     }
 
     /// Enrolments of sandboxes that the host connects to.
     pub(crate) fn attached(&self, now: SystemTime) -> Vec<Enrolment> {
         let table = self.lock();
-        let live = table.by_id.iter().filter(|(_, entry)| entry.record.over(now.into()).is_none());
-        live.filter(|(_, entry)| matches!(entry.record.kind, Kind::Attached))
-            .map(|(id, entry)| entry.enrolled(id))
+        let valid = table.by_id.iter().filter(|(_, entry)| entry.record.end_at(now.into()).is_none());
+        valid
+            .filter(|(_, entry)| matches!(entry.record.identity, SandboxIdentity::Attached))
+            .map(|(id, entry)| entry.to_enrolment(id))
             .collect()
     }
 
     /// Every enrolment that has not ended.
     pub(crate) fn list(&self, now: SystemTime) -> Vec<(Enrolment, EnrolmentKind)> {
         let table = self.lock();
-        let live = table.by_id.iter().filter(|(_, entry)| entry.record.over(now.into()).is_none());
-        live.map(|(id, entry)| (entry.enrolled(id), entry.record.kind.name())).collect()
+        let valid = table.by_id.iter().filter(|(_, entry)| entry.record.end_at(now.into()).is_none());
+        valid.map(|(id, entry)| (entry.to_enrolment(id), entry.record.identity.kind())).collect()
     }
 
     /// Finds an enrolment that has not ended.
     pub(crate) fn find(&self, id: &str, now: SystemTime) -> Result<Enrolment, Denied> {
         let table = self.lock();
         let (id, entry) = table.by_id.get_key_value(id).ok_or(Denied::UnknownKey)?;
-        entry.live(id, now.into())
+        entry.enrolment_if_valid(id, now.into())
     }
 
-    /// Ends an enrolment; its record is kept for a while. Writes.
+    /// The key that has used the enrolment's ticket, if it has not ended.
+    pub(crate) fn key(&self, id: &str, now: SystemTime) -> Option<PublicKey> {
+        let table = self.lock();
+        let entry = table.by_id.get(id).filter(|entry| entry.record.end_at(now.into()).is_none())?;
+        entry.record.key().copied()
+    }
+
+    /// Ends an enrolment; its record stays for a day. Writes.
     ///
-    /// `Ok(None)` if it does not exist or has ended already. After an error it has ended too, but only until a restart.
+    /// `Ok(None)` if it does not exist or has ended already. After an error the enrolment has ended too, but only until a
+    /// restart.
     pub(crate) fn end(&self, id: &str, now: SystemTime) -> Result<Option<Enrolment>, StoreError> {
         let ended = {
             let mut table = self.lock();
             let Some((id, _)) = table.by_id.get_key_value(id) else { return Ok(None) };
             let id = Arc::clone(id);
             let Some(entry) = table.by_id.get_mut(&id) else { return Ok(None) };
-            if entry.record.over(now.into()).is_some() {
+            if entry.record.end_at(now.into()).is_some() {
                 return Ok(None);
             }
-            entry.record.over = Some(EnrolmentEnd { at: now.into(), why: EndCause::Ended });
-            entry.enrolled(&id)
+            entry.record.ended = Some(EnrolmentEnd { at: now.into(), why: EndCause::EndedByOperator });
+            entry.to_enrolment(&id)
         };
         self.save(&ended.id)?;
         Ok(Some(ended))
@@ -219,13 +240,13 @@ impl Enrolments {
         {
             let mut table = self.lock();
             for (id, entry) in &mut table.by_id {
-                match entry.record.over(now) {
-                    Some(over) if entry.record.over.is_none() => {
-                        entry.record.over = Some(over);
-                        swept.ended.push(entry.enrolled(id));
+                match entry.record.end_at(now) {
+                    Some(end) if entry.record.ended.is_none() => {
+                        entry.record.ended = Some(end);
+                        swept.ended.push(entry.to_enrolment(id));
                         changed.push(Arc::clone(id));
                     }
-                    Some(over) if over.at.after(KEEP_ENDED) <= now => changed.push(Arc::clone(id)),
+                    Some(end) if end.at.after(ENDED_RETENTION) <= now => changed.push(Arc::clone(id)),
                     Some(_) => {}
                     None => {
                         let next = entry.record.next_end().to_system();
@@ -234,8 +255,8 @@ impl Enrolments {
                 }
             }
             for id in &changed {
-                let over = table.by_id.get(id).and_then(|entry| entry.record.over);
-                if over.is_some_and(|over| over.at.after(KEEP_ENDED) <= now) {
+                let ended = table.by_id.get(id).and_then(|entry| entry.record.ended);
+                if ended.is_some_and(|end| end.at.after(ENDED_RETENTION) <= now) {
                     table.remove(id);
                 }
             }
@@ -255,7 +276,7 @@ impl Enrolments {
 
     /// Saves the current record of this enrolment, or removes its file. Writes.
     pub(crate) fn save(&self, id: &str) -> Result<(), StoreError> {
-        let _writing = self.disk.lock().unwrap_or_else(PoisonError::into_inner);
+        let _writing = self.disk_lock.lock().unwrap_or_else(PoisonError::into_inner);
         let record = self.lock().by_id.get(id).map(|entry| entry.record.clone());
         match record {
             Some(record) => disk::write(&self.directory, &record),
@@ -263,21 +284,26 @@ impl Enrolments {
         }
     }
 
-    fn create(&self, terms: Terms, kind: Kind, now: SystemTime) -> Result<Enrolment, NotCreated> {
-        let Terms { grant, name, ttl, max_enrolments } = terms;
+    fn create(
+        &self,
+        new: NewEnrolment,
+        identity: SandboxIdentity,
+        now: SystemTime,
+    ) -> Result<Enrolment, NotCreated> {
+        let NewEnrolment { grant, name, ttl, max_enrolments } = new;
         if name.as_deref().is_some_and(|name| !is_name(name)) {
-            return Err(NotCreated::Name);
+            return Err(NotCreated::InvalidName);
         }
         let id: Arc<str> = cofferdam_base::random::id("e").into();
-        let (made, expires) = (Timestamp::from(now), Timestamp::from(now).after(ttl));
+        let (created, expires) = (Timestamp::from(now), Timestamp::from(now).after(ttl));
         let (enrolled, removed) = {
             let mut table = self.lock();
             let removed = match table.by_id.len() >= max_enrolments {
-                true => Some(table.remove_oldest_ended().ok_or(NotCreated::Full(max_enrolments))?),
+                true => Some(table.remove_oldest_ended().ok_or(NotCreated::TooMany(max_enrolments))?),
                 false => None,
             };
-            table.insert(Record::new(id.to_string(), name, grant, made, expires, kind));
-            (table.by_id[&id].enrolled(&id), removed)
+            table.insert(Record::new(id.to_string(), name, grant, created, expires, identity));
+            (table.by_id[&id].to_enrolment(&id), removed)
         };
         if let Some(removed) = removed {
             self.save(&removed)?;
@@ -303,7 +329,11 @@ impl Table {
         }
         self.by_id.insert(
             id,
-            Entry { record, past: VecDeque::new(), alerts: RateLimiter::per_minute(ALERTS_PER_MINUTE) },
+            Entry {
+                record,
+                past_epochs: VecDeque::new(),
+                alerts: RateLimiter::per_minute(ALERTS_PER_MINUTE),
+            },
         );
     }
 
@@ -317,11 +347,11 @@ impl Table {
         }
     }
 
-    /// Removes the enrolment that ended first, if any. An expired one that no sweep has found yet is kept: otherwise its
-    /// socket and links would never be closed.
+    /// Removes the enrolment that ended first, if any. An expired enrolment that no sweep has found yet is not removed:
+    /// otherwise its socket and links would never be closed.
     fn remove_oldest_ended(&mut self) -> Option<Arc<str>> {
-        let over = self.by_id.iter().filter_map(|(id, entry)| Some((entry.record.over?.at, id)));
-        let (_, oldest) = over.min()?;
+        let ended = self.by_id.iter().filter_map(|(id, entry)| Some((entry.record.ended?.at, id)));
+        let (_, oldest) = ended.min()?;
         let oldest = Arc::clone(oldest);
         self.remove(&oldest);
         Some(oldest)
@@ -329,7 +359,7 @@ impl Table {
 }
 
 impl Entry {
-    fn enrolled(&self, id: &Arc<str>) -> Enrolment {
+    fn to_enrolment(&self, id: &Arc<str>) -> Enrolment {
         let Record { name, grant, expires, .. } = &self.record;
         Enrolment {
             id: Arc::clone(id),
@@ -339,14 +369,15 @@ impl Entry {
         }
     }
 
-    fn live(&self, id: &Arc<str>, now: Timestamp) -> Result<Enrolment, Denied> {
-        match self.record.over(now) {
-            Some(over) => Err(Denied::Over(over.why)),
-            None => Ok(self.enrolled(id)),
+    /// The enrolment, or why it has ended.
+    fn enrolment_if_valid(&self, id: &Arc<str>, now: Timestamp) -> Result<Enrolment, Denied> {
+        match self.record.end_at(now) {
+            Some(end) => Err(Denied::Ended(end.why)),
+            None => Ok(self.to_enrolment(id)),
         }
     }
 }
 
 fn is_name(text: &str) -> bool {
-    (1..=MAX_NAME).contains(&text.chars().count()) && !text.chars().any(char::is_control)
+    (1..=MAX_NAME_CHARACTERS).contains(&text.chars().count()) && !text.chars().any(char::is_control)
 }

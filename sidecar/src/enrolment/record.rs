@@ -1,4 +1,4 @@
-//! The record of one enrolment: its grant, its expiry, how its sandbox is recognised; and its form on disk.
+//! The record of one enrolment: its grant, its expiry and how its sandbox is recognised; and its format on disk.
 //!
 //! What must stay true: a file of another version is read, and its unknown keys are written back unchanged, so that neither
 //! an upgrade nor a downgrade locks a sandbox out.
@@ -22,41 +22,43 @@ pub(super) struct Record {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) name: Option<String>,
     pub(super) grant: Name,
-    pub(super) made: Timestamp,
+    #[serde(rename = "made")]
+    pub(super) created: Timestamp,
     pub(super) expires: Timestamp,
-    pub(super) kind: Kind,
-    /// Set when it has ended. The record is kept for a while, so that its sandbox gets the reason.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(super) over: Option<EnrolmentEnd>,
-    /// Keys that another version wrote.
+    #[serde(rename = "kind")]
+    pub(super) identity: SandboxIdentity,
+    /// Set when the enrolment has ended. The record stays for a day, so that the sandbox gets the reason.
+    #[serde(default, rename = "over", skip_serializing_if = "Option::is_none")]
+    pub(super) ended: Option<EnrolmentEnd>,
+    /// JSON keys that another version wrote.
     #[serde(flatten)]
     rest: UnknownKeys,
 }
 
-/// Keys that another version wrote and this one does not know.
+/// JSON keys that another version wrote and this version does not know.
 pub(super) type UnknownKeys = serde_json::Map<String, serde_json::Value>;
 
 /// How a sandbox is recognised.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 #[serde(rename_all = "kebab-case", rename_all_fields = "kebab-case")]
-pub(super) enum Kind {
+pub(super) enum SandboxIdentity {
     /// By the pipe from the host into the sandbox.
     Attached,
-    /// By a key that used its ticket.
+    /// By the public key that redeemed the enrolment's ticket.
     Key {
         key: PublicKey,
-        /// The ticket that it used.
+        /// The ticket that the key redeemed.
         ticket: Fingerprint,
-        /// `None` until its first epoch is confirmed.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
-        current: Option<Fingerprint>,
-        /// Epochs that were offered since and are not confirmed, the latest last.
-        #[serde(default, skip_serializing_if = "VecDeque::is_empty")]
-        offered: VecDeque<Fingerprint>,
+        /// `None` until the first epoch is confirmed.
+        #[serde(default, rename = "current", skip_serializing_if = "Option::is_none")]
+        current_epoch: Option<Fingerprint>,
+        /// Epochs that were offered after `current_epoch` and are not confirmed, the latest last.
+        #[serde(default, rename = "offered", skip_serializing_if = "VecDeque::is_empty")]
+        offered_epochs: VecDeque<Fingerprint>,
         #[serde(flatten)]
         rest: UnknownKeys,
     },
-    /// By the socket in this directory: any peer that can open it.
+    /// By the socket in this directory, which any peer that can open it may use.
     Socket {
         directory: PathBuf,
         #[serde(flatten)]
@@ -75,13 +77,13 @@ pub(super) enum Kind {
 #[derive(Clone, Copy, Debug, Deserialize, Eq, JsonSchema, PartialEq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum EnrolmentKind {
-    /// The host connects to it.
+    /// By the pipe from the host into the sandbox.
     Attached,
     /// By its key.
     Key,
     /// By its own socket.
     Socket,
-    /// Its ticket was not used yet.
+    /// By a ticket that was not used yet.
     Ticket,
 }
 
@@ -96,9 +98,10 @@ pub(super) struct EnrolmentEnd {
 #[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum EndCause {
-    Ended,
+    #[serde(rename = "ended")]
+    EndedByOperator,
     Expired,
-    /// Its ticket was not used in time.
+    /// The enrolment's ticket was not used in time.
     Unused,
 }
 
@@ -112,52 +115,52 @@ impl Record {
         id: String,
         name: Option<String>,
         grant: Name,
-        made: Timestamp,
+        created: Timestamp,
         expires: Timestamp,
-        kind: Kind,
+        identity: SandboxIdentity,
     ) -> Self {
-        Self { id, name, grant, made, expires, kind, over: None, rest: UnknownKeys::new() }
+        Self { id, name, grant, created, expires, identity, ended: None, rest: UnknownKeys::new() }
     }
 
-    /// When and why it has ended, if it has at this time.
-    pub(super) fn over(&self, now: Timestamp) -> Option<EnrolmentEnd> {
+    /// When and why the enrolment ended; `None` if it is still valid at `now`.
+    pub(super) fn end_at(&self, now: Timestamp) -> Option<EnrolmentEnd> {
         let expired =
             || (self.expires <= now).then_some(EnrolmentEnd { at: self.expires, why: EndCause::Expired });
-        let unused = || match &self.kind {
-            Kind::Ticket { until, .. } if *until <= now => {
+        let unused = || match &self.identity {
+            SandboxIdentity::Ticket { until, .. } if *until <= now => {
                 Some(EnrolmentEnd { at: *until, why: EndCause::Unused })
             }
             _ => None,
         };
-        self.over.or_else(unused).or_else(expired)
+        self.ended.or_else(unused).or_else(expired)
     }
 
-    /// When it or its unused ticket expires, whichever comes first.
+    /// When the enrolment or its unused ticket expires, whichever comes first.
     pub(super) fn next_end(&self) -> Timestamp {
-        match &self.kind {
-            Kind::Ticket { until, .. } => self.expires.min(*until),
+        match &self.identity {
+            SandboxIdentity::Ticket { until, .. } => self.expires.min(*until),
             _ => self.expires,
         }
     }
 
     pub(super) fn key(&self) -> Option<&PublicKey> {
-        match &self.kind {
-            Kind::Key { key, .. } => Some(key),
+        match &self.identity {
+            SandboxIdentity::Key { key, .. } => Some(key),
             _ => None,
         }
     }
 
-    /// The ticket that it was created with, used or not.
+    /// The ticket that the enrolment was created with, used or not.
     pub(super) fn ticket(&self) -> Option<&Fingerprint> {
-        match &self.kind {
-            Kind::Key { ticket, .. } | Kind::Ticket { ticket, .. } => Some(ticket),
-            Kind::Attached | Kind::Socket { .. } => None,
+        match &self.identity {
+            SandboxIdentity::Key { ticket, .. } | SandboxIdentity::Ticket { ticket, .. } => Some(ticket),
+            SandboxIdentity::Attached | SandboxIdentity::Socket { .. } => None,
         }
     }
 }
 
-impl Kind {
-    pub(super) fn name(&self) -> EnrolmentKind {
+impl SandboxIdentity {
+    pub(super) fn kind(&self) -> EnrolmentKind {
         match self {
             Self::Attached => EnrolmentKind::Attached,
             Self::Key { .. } => EnrolmentKind::Key,
@@ -170,7 +173,7 @@ impl Kind {
 impl EndCause {
     pub(super) fn sentence(self) -> &'static str {
         match self {
-            Self::Ended => "the enrolment was ended on the host",
+            Self::EndedByOperator => "the enrolment was ended on the host",
             Self::Expired => "the enrolment has expired",
             Self::Unused => "the enrolment's ticket was not used in time",
         }

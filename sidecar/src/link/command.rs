@@ -7,7 +7,8 @@ use relay_proto::control::Resume;
 use tokio::sync::oneshot;
 
 use super::connection::Connection;
-use super::describe::{Credential, NotRevocable};
+use super::describe::Credential;
+use super::not_revocable::NotRevocable;
 
 /// A command of the registry to a link.
 pub(crate) enum Command {
@@ -48,7 +49,7 @@ pub(crate) struct Ended {
     /// The revocation of the session's credentials in Vault, where it had some and this was its last link.
     #[serde(default)]
     pub(crate) vault: Option<Revoked>,
-    /// Credentials of the link's server that are still valid and cannot be revoked.
+    /// Credentials of the session that are still valid and cannot be revoked, where this was its last link.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) not_revocable: Vec<NotRevocable>,
 }
@@ -90,7 +91,7 @@ pub(crate) struct Description {
     pub(crate) began: String,
     pub(crate) expires_in_seconds: u64,
     pub(crate) secrets: Vec<String>,
-    /// The status of each of these secrets that may change.
+    /// The status of each of these secrets that the session has read or tried to read.
     #[serde(default)]
     pub(crate) credentials: Vec<Credential>,
 }

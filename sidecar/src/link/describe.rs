@@ -1,7 +1,6 @@
 //! A link and its credentials as `cofferdam sessions` shows them: no secret values, no lease ids.
 
-use cofferdam_base::clock::{self, Rfc3339};
-use cofferdam_secrets::SecretStatus;
+use cofferdam_secrets::{Reading, SecretStatus};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use tokio::time::Instant;
@@ -10,7 +9,7 @@ use super::Link;
 use super::command::{Description, ScopeProcess};
 use crate::call::{CallerContext, LinkCounters};
 
-/// A session's view of one secret that may change.
+/// A session's view of one secret.
 #[derive(Clone, Debug, Deserialize, Eq, JsonSchema, PartialEq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) struct Credential {
@@ -18,7 +17,7 @@ pub(crate) struct Credential {
     pub(crate) origin: String,
     /// A hash of the lease's id, where there is a lease; the audit contains the same hash.
     pub(crate) lease: Option<String>,
-    /// False where nothing was read yet, or where the credential has a lease that can be revoked.
+    /// False where nothing was read yet, or where revoking the credential's lease ends the credential.
     #[serde(default)]
     pub(crate) unrevocable: bool,
     /// None where the credential has no known expiry, or was not read yet.
@@ -27,46 +26,12 @@ pub(crate) struct Credential {
     pub(crate) last_error: Option<String>,
     /// Until the credential is renewed, read again or retried.
     pub(crate) next_in_seconds: Option<u64>,
-}
-
-/// A credential that outlives its session because it cannot be revoked.
-#[derive(Clone, Debug, Deserialize, Eq, JsonSchema, PartialEq, Serialize)]
-#[serde(rename_all = "kebab-case")]
-pub(crate) struct NotRevocable {
-    pub(crate) secret: String,
-    pub(crate) origin: String,
-    /// RFC 3339. None where no expiry is known.
-    pub(crate) expires: Option<String>,
-}
-
-impl NotRevocable {
-    /// None where the credential can be revoked, or has expired.
-    pub(crate) fn of(status: SecretStatus) -> Option<Self> {
-        let now = Instant::now();
-        if !status.unrevocable || status.expires.is_some_and(|end| end <= now) {
-            return None;
-        }
-        let expires = status.expires.map(|end| Rfc3339::from(clock::now() + (end - now)).to_string());
-        Some(Self { secret: status.secret.to_string(), origin: status.origin, expires })
-    }
-
-    /// The text for the audit.
-    pub(crate) fn audit_detail(&self) -> String {
-        let Self { secret, expires, .. } = self;
-        match expires {
-            Some(expires) => format!("`{secret}` expires at {expires}"),
-            None => format!("`{secret}` has no known expiry"),
-        }
-    }
-
-    /// One line of `cofferdam` output.
-    pub(crate) fn line(&self) -> String {
-        let Self { secret, origin, expires } = self;
-        match expires {
-            Some(expires) => format!("`{secret}` from {origin}: cannot be revoked; expires at {expires}"),
-            None => format!("`{secret}` from {origin}: cannot be revoked; no known expiry"),
-        }
-    }
+    /// Earlier values of this session that may still be valid.
+    #[serde(default)]
+    pub(crate) earlier_values: usize,
+    /// True where no new credential is made, because every process that uses this one keeps it (`replace = "never"`).
+    #[serde(default)]
+    pub(crate) kept: bool,
 }
 
 /// Characters of a lease hash that a line of output shows.
@@ -77,7 +42,13 @@ impl Credential {
     pub(crate) fn line(&self) -> String {
         let Self { secret, origin, renewals, .. } = self;
         let lease = match &self.lease {
-            Some(hash) => format!("lease {}", hash.get(..SHOWN_HASH_LENGTH).unwrap_or(hash)),
+            Some(hash) => {
+                let hash = hash.get(..SHOWN_HASH_LENGTH).unwrap_or(hash);
+                match self.unrevocable {
+                    true => format!("lease {hash}, whose certificate or token cannot be revoked"),
+                    false => format!("lease {hash}"),
+                }
+            }
             None if self.unrevocable => "no lease, cannot be revoked".into(),
             None => "no lease".into(),
         };
@@ -92,9 +63,18 @@ impl Credential {
             _ => format!(", renewed {renewals} times"),
         };
         let next = self.next_in_seconds.map(|left| format!("; next update in {}", duration(left)));
+        let kept = match self.kept {
+            true => "; no new one is made, because its process keeps this one (`replace = \"never\"`)",
+            false => "",
+        };
+        let earlier = match self.earlier_values {
+            0 => String::new(),
+            1 => "; 1 earlier value may still be valid".into(),
+            count => format!("; {count} earlier values may still be valid"),
+        };
         let error = self.last_error.as_ref().map(|error| format!("; last error: {error}"));
         format!(
-            "`{secret}` from {origin}: {lease}, {end}{times}{}{}",
+            "`{secret}` from {origin}: {lease}, {end}{times}{}{kept}{earlier}{}",
             next.unwrap_or_default(),
             error.unwrap_or_default()
         )
@@ -130,7 +110,7 @@ impl Link {
     }
 
     /// The status of the session's secrets that this link's server uses.
-    pub(super) fn credentials_of_server(&self) -> Vec<SecretStatus> {
+    fn credentials_of_server(&self) -> Vec<SecretStatus> {
         let CallerContext { session, server, .. } = &self.pipeline.caller;
         let config = session.context.config.load();
         let Some(server) = config.servers.get(server) else { return Vec::new() };
@@ -154,6 +134,8 @@ impl From<SecretStatus> for Credential {
             renewals: status.renewals,
             last_error: status.last_error,
             next_in_seconds: status.next.map(left),
+            earlier_values: status.earlier_values,
+            kept: status.reading == Reading::Suspended,
         }
     }
 }
@@ -181,6 +163,8 @@ mod tests {
             renewals: 2,
             last_error: Some("Vault is sealed".into()),
             next_in_seconds: Some(4),
+            earlier_values: 0,
+            kept: false,
         };
         assert_eq!(
             credential.line(),
@@ -194,11 +178,26 @@ mod tests {
             renewals: 0,
             last_error: None,
             next_in_seconds: Some(300),
+            earlier_values: 2,
             ..credential
         };
         assert_eq!(
             credential.line(),
-            "`warehouse` from Vault's `database/creds/readonly`: no lease, cannot be revoked, no known expiry; next update in 5 min"
+            "`warehouse` from Vault's `database/creds/readonly`: no lease, cannot be revoked, no known expiry; next update in 5 min; \
+             2 earlier values may still be valid"
+        );
+        let credential = Credential {
+            lease: Some("0123456789abcdef".into()),
+            expires_in_seconds: Some(0),
+            next_in_seconds: None,
+            earlier_values: 0,
+            kept: true,
+            ..credential
+        };
+        assert_eq!(
+            credential.line(),
+            "`warehouse` from Vault's `database/creds/readonly`: lease 0123456789ab, whose certificate or token cannot \
+             be revoked, expired; no new one is made, because its process keeps this one (`replace = \"never\"`)"
         );
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! What must stay true: [`Link::finish`] returns within five seconds. By then the link's server and all its descendants
 //! are dead, or reported as still dying; the session's leases in Vault, where this was its last link, are revoked after
-//! that or reported as pending; the outcome of every call and the end of the link are in the audit.
+//! that or reported as pending, and credentials that outlive the session are named with their expiry; the outcome of every call and the end of the link are in the audit.
 
 use std::borrow::Cow;
 use std::time::Duration;
@@ -15,7 +15,7 @@ use tokio::time::Instant;
 
 use super::Link;
 use super::command::{EndReason, Ended, Processes};
-use super::describe::NotRevocable;
+use super::not_revocable::NotRevocable;
 use super::peer::{Credit, Peer};
 use crate::session::principal::Enrolled;
 
@@ -33,16 +33,20 @@ impl Link {
         };
         let (message, retry) = goodbye_message(reason, self.peer.session.enrolment.as_ref());
         self.peer.send_goodbye(code, &message, retry).await;
-        let not_revocable: Vec<NotRevocable> =
-            self.credentials_of_server().into_iter().filter_map(NotRevocable::of).collect();
         let Self { servers, peer, .. } = self;
         let Peer { session, link, .. } = peer;
         let grace = session.context.config.load().limits.stop_grace;
         let processes = Processes::from(servers.end(grace).await);
         let took = began.elapsed().as_millis() as u64;
-        let vault = match &session.vault {
-            Some(vault) if vault.leave() == RemainingLinks::None => vault.end(began + END_TIMEOUT).await,
-            _ => None,
+        let (vault, not_revocable) = match session.leave() {
+            RemainingLinks::None => {
+                let vault = match &session.vault {
+                    Some(vault) => vault.end(began + END_TIMEOUT).await,
+                    None => None,
+                };
+                (vault, NotRevocable::of_session(&session))
+            }
+            RemainingLinks::Some => (None, Vec::new()),
         };
         let state = match processes {
             Processes::AllEnded => "ended",
@@ -54,21 +58,14 @@ impl Link {
             detail.push_str("; ");
             detail.push_str(&vault.summary());
         }
-        if !not_revocable.is_empty() {
-            detail.push_str("; not revocable: ");
-            detail.push_str(
-                &not_revocable.iter().map(NotRevocable::audit_detail).collect::<Vec<_>>().join(", "),
-            );
-        }
+        detail.push_str(&NotRevocable::audit_suffix(&not_revocable));
         let record = EventRecord {
             session: Some(&session.id),
             link: Some(&link),
             detail: Some(&detail),
             ..EventRecord::new(Event::LinkEnd)
         };
-        if let Err(error) = session.context.audit.event(&record) {
-            tracing::error!(%error, "the end of a link was not recorded");
-        }
+        session.record_event(&record);
         Ended { calls_unanswered, processes, server_ended_ms: took, vault, not_revocable }
     }
 }

@@ -9,6 +9,7 @@
 //! | [`command`] | commands of the registry to a link |
 //! | [`connection`] | frames over one byte stream |
 //! | [`describe`] | a link and its credentials as `cofferdam sessions` shows them |
+//! | [`not_revocable`] | credentials that outlive their session |
 //! | [`end`] | ending a link and its server processes |
 //! | [`peer`] | the shim: its connection, delivery, goodbye |
 //! | [`registry`] | all links, by id: opening, resuming and ending them |
@@ -24,6 +25,7 @@ pub(crate) mod describe;
 mod end;
 #[cfg(test)]
 mod model;
+pub(crate) mod not_revocable;
 mod peer;
 pub(crate) mod registry;
 mod resume;
@@ -43,7 +45,7 @@ use tokio::time::{Instant, Sleep, sleep_until};
 use self::command::{Command, EndReason, Ended};
 use self::connection::{Connection, Lost};
 use self::peer::{Credit, Peer};
-use crate::call::{LookupResult, Pipeline, RecordResult, Scrubbed};
+use crate::call::{LookupResult, Pipeline, RecordResult, Scrubbed, has_room_for_server_requests};
 use crate::session::Session;
 use crate::session::principal::EpochOffer;
 
@@ -221,10 +223,12 @@ impl Link {
         }
     }
 
-    /// Whether another message of a server can be read: there is room for it in the outbox, and no earlier message,
-    /// which it must not overtake, is still being scrubbed.
+    /// Whether another message of a server can be read: there is room for it in the outbox or, if it is a request, in the
+    /// queue of undecided messages, and no earlier message, which it must not overtake, is still being scrubbed.
     fn can_read_servers(&self) -> bool {
-        self.peer.has_room() && !self.pipeline.large.is_being_scrubbed()
+        self.peer.has_room()
+            && !self.pipeline.large.is_being_scrubbed()
+            && has_room_for_server_requests(&self.pipeline.incoming)
     }
 
     /// Whether this link's server can take more messages of the shim.

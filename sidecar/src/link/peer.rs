@@ -264,7 +264,7 @@ mod tests {
     async fn a_goodbye_is_sent_after_all_responses_that_credit_allows() {
         const BYTES: usize = 5 * SEND_CHUNK;
         let fixture = Fixture::new("");
-        let session = Session::new(&fixture.context, &Principal::anonymous("dev".parse().unwrap()));
+        let session = Session::new(&fixture.context, &Principal::anonymous("dev".parse().unwrap(), None));
         let (near, mut far) = duplex(16 * 1024);
         let first = FirstConnection { connection: Connection::new(Box::new(near)), offer: None };
         let mut peer = Peer::new(Arc::new(session), "l-1".into(), "tools".parse().unwrap(), first);

@@ -170,13 +170,14 @@ impl Registry {
     }
 
     pub(crate) async fn describe(&self) -> Vec<Description> {
-        let handles: Vec<LinkHandle> = self.lock().by_id.values().cloned().collect();
-        let requests = handles.iter().map(|handle| timeout(DESCRIBE_TIMEOUT, handle.describe()));
-        let responses = join_all(requests).await;
-        let mut descriptions: Vec<Description> =
-            responses.into_iter().filter_map(|response| response.ok().flatten()).collect();
-        descriptions.sort_by(|left, right| left.began.cmp(&right.began).then(left.link.cmp(&right.link)));
-        descriptions
+        let links = self.lock().matching(|_| true);
+        describe_all(links).await
+    }
+
+    /// Describes the links of this enrolment.
+    pub(crate) async fn describe_enrolment(&self, enrolment: &str) -> Vec<Description> {
+        let links = self.lock().matching(|handle| handle.enrolment.as_deref() == Some(enrolment));
+        describe_all(links).await
     }
 
     /// Ends the links of this session, concurrently.
@@ -322,6 +323,15 @@ impl LinkHandle {
             }
         }
     }
+}
+
+async fn describe_all(links: Vec<(Arc<str>, LinkHandle)>) -> Vec<Description> {
+    let requests = links.iter().map(|(_, handle)| timeout(DESCRIBE_TIMEOUT, handle.describe()));
+    let responses = join_all(requests).await;
+    let mut descriptions: Vec<Description> =
+        responses.into_iter().filter_map(|response| response.ok().flatten()).collect();
+    descriptions.sort_by(|left, right| left.began.cmp(&right.began).then(left.link.cmp(&right.link)));
+    descriptions
 }
 
 async fn end_all(links: Vec<(Arc<str>, LinkHandle)>, reason: EndReason) -> Ending {

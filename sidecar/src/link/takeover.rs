@@ -271,9 +271,7 @@ fn record_alert(session: &Session, link: &str, reason: &str) {
         detail: Some(reason),
         ..EventRecord::new(Event::Alert)
     };
-    if let Err(error) = session.context.audit.event(&record) {
-        tracing::error!(%error, "an alert was not recorded");
-    }
+    session.record_event(&record);
 }
 
 #[cfg(test)]

@@ -78,7 +78,7 @@ impl Peer {
                 if connection.unwritten() == 0 {
                     deadline = deadline.min(connection.quiet_since(self.pinged) + config.relay.heartbeat);
                 }
-                if self.inbox.has_ack() {
+                if self.inbox.has_pending_ack() {
                     deadline = deadline.min(match self.may_send_ack(credit) {
                         true => connection.last_received + ACK_DELAY,
                         false => Instant::now() + CREDIT_DELAY,

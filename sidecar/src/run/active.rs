@@ -1,7 +1,7 @@
-//! A run from its first file to its end.
+//! What a run has set up, and its removal.
 //!
-//! What must stay true: whatever step was reached when a run ends, by itself, by a failure or by a signal, [`ActiveRun::end`]
-//! takes down what was set up, and nothing else.
+//! What must stay true: whether a run succeeds, fails or is interrupted by a signal, [`ActiveRun::end`] removes what was set
+//! up until then, and nothing else.
 
 use std::io;
 use std::ops::RangeInclusive;
@@ -15,9 +15,9 @@ use tokio::task::{JoinHandle, spawn_blocking};
 use tokio::time::timeout;
 
 use super::directory::{Leftover, RunDirectory, leftovers};
-use super::harness::login::{Login, Returned};
-use super::harness::settings::{LoginState, ShimCommand};
+use super::harness::login::{CopyBackResult, Login};
 use super::host::Host;
+use super::image::Pull;
 use super::kinds::{CommandLine, GeneratedFile, Orphans, Prepared, Stdio, advise_other_kind};
 use super::plan::Plan;
 use super::shared_sidecar::SharedSidecar;
@@ -26,7 +26,9 @@ use super::terminal_relay;
 use crate::config::Config;
 use crate::daemon::admin::client::{self, AdminError};
 use crate::daemon::admin::{AdminRequest, AdminResponse};
+use crate::harness::ShimCommand;
 use crate::terminal::failure::{Failure, Sysexit};
+use crate::terminal::progress::Progress;
 
 /// What a run has set up so far.
 #[derive(Default)]
@@ -34,9 +36,11 @@ pub(super) struct ActiveRun {
     directory: Option<RunDirectory>,
     login: Option<Login>,
     sidecar: Option<SharedSidecar>,
-    /// The request for the relay's socket. It is waited for even when the run ends meanwhile, so that no socket is left.
+    /// The pending request for the relay's socket. A run that ends meanwhile still waits for the response, so that no socket
+    /// is left behind.
     enrolling: Option<JoinHandle<Result<AdminResponse, AdminError>>>,
     enrolment: Option<String>,
+    pull: Pull,
     removal: Removal,
 }
 
@@ -48,9 +52,9 @@ enum Removal {
     Needed,
 }
 
-/// The exit codes of podman and docker when they could not make the container or start its command.
+/// The exit codes of podman and docker when they could not create the container or start its command.
 const NOT_STARTED: RangeInclusive<i32> = 125..=127;
-/// For the trial of a sandbox, and for the removal of one.
+/// For the trial start of a sandbox, and for removing what a sandbox left behind.
 const PROGRAM_TIMEOUT: Duration = Duration::from_secs(20);
 
 impl ActiveRun {
@@ -61,13 +65,14 @@ impl ActiveRun {
         host: &Host,
         config: &Config,
         config_file: &Path,
-        path: &Path,
+        progress: &Progress,
     ) -> Result<(), Failure> {
         let leftovers = leftovers(&host.temporary);
-        self.write_files(plan, prepared, path).map_err(|error| {
+        self.write_files(plan, prepared).map_err(|error| {
+            let path = plan.run_directory.display();
             Failure::new(
                 Sysexit::CannotCreate,
-                format!("make the directory `{}` of this run: {error}", path.display()),
+                format!("cannot create the directory `{path}` of this run: {error}"),
             )
             .hint("set TMPDIR to a directory that this user can write")
         })?;
@@ -75,15 +80,18 @@ impl ActiveRun {
         if let Some(trial) = &prepared.trial {
             try_sandbox(trial, plan, host).await?;
         }
+        if let Some(image) = &prepared.image {
+            image.ensure_present(&mut self.pull, progress).await?;
+        }
         let held = SharedSidecar::hold(&config.admin.socket, &config.state_dir, config_file).await?;
         let sidecar = self.sidecar.insert(held);
-        sidecar.ensure_running().await?;
+        sidecar.ensure_running(progress).await?;
         remove_leftovers(leftovers, host, sidecar).await;
         self.enrol(plan).await
     }
 
-    /// Runs the command, and keeps the sidecar running meanwhile.
-    pub(super) async fn command(
+    /// Runs the command, and restarts the sidecar meanwhile if it exits.
+    pub(super) async fn run_command(
         &mut self,
         prepared: &Prepared,
         stdio: Stdio,
@@ -99,9 +107,9 @@ impl ActiveRun {
             () = sidecar.keep_running() => unreachable!("it never returns"),
         };
         let ended = ended.map_err(|error| {
-            Failure::new(Sysexit::Unavailable, format!("run `{}`: {error}", program.display()))
+            Failure::new(Sysexit::Unavailable, format!("cannot run `{}`: {error}", program.display()))
         })?;
-        if !ended.killed && ended.status.code().is_some() {
+        if !ended.signalled && ended.status.code().is_some() {
             self.removal = Removal::NotNeeded;
         }
         if let (Some(advice), Some(code)) = (prepared.advice, ended.status.code())
@@ -109,18 +117,19 @@ impl ActiveRun {
         {
             eprintln!("cofferdam: exit code {code}: {advice}");
         }
-        Ok(code_of(ended.status))
+        Ok(exit_code(ended.status))
     }
 
-    /// Takes down what was set up.
+    /// Removes what was set up.
     pub(super) async fn end(mut self, prepared: &Prepared) -> Result<(), Failure> {
+        self.pull.stop().await;
         if let Some(removal) = &prepared.removal
             && self.removal == Removal::Needed
         {
             run_quietly(removal).await;
         }
-        let refused = self.end_enrolment().await;
-        // Before the directory is removed, into which they could still write.
+        let enrolment_ended = self.end_enrolment().await;
+        // Orphaned processes could still write to the directory, so they are killed before it is removed.
         if prepared.orphans == Orphans::Kill {
             let sidecar = self.sidecar.as_ref().and_then(SharedSidecar::child_id);
             if let Err(error) = cofferdam_process::kill_adopted(sidecar) {
@@ -128,32 +137,32 @@ impl ActiveRun {
             }
         }
         match self.login.as_ref().map(Login::copy_back) {
-            None | Some(Returned::Unchanged) => {}
-            Some(Returned::Refreshed) => {
+            None | Some(CopyBackResult::Unchanged) => {}
+            Some(CopyBackResult::Refreshed) => {
                 eprintln!("cofferdam: the harness refreshed its login; it was copied back")
             }
-            Some(Returned::NotTaken(why)) => {
+            Some(CopyBackResult::NotCopied(why)) => {
                 eprintln!("cofferdam: the login in the sandbox was not copied back: {why}")
             }
         }
         self.login = None;
         self.directory = None;
-        let left = match self.sidecar.take() {
+        let sidecar_left = match self.sidecar.take() {
             Some(sidecar) => sidecar.leave().await,
             None => Ok(()),
         };
-        refused.and(left)
+        enrolment_ended.and(sidecar_left)
     }
 
-    fn write_files(&mut self, plan: &Plan, prepared: &Prepared, path: &Path) -> io::Result<()> {
-        let directory = self.directory.insert(RunDirectory::create(path)?);
+    fn write_files(&mut self, plan: &Plan, prepared: &Prepared) -> io::Result<()> {
+        let directory = self.directory.insert(RunDirectory::create(&plan.run_directory)?);
         directory.write(&prepared.files)?;
         if let Some(removal) = &prepared.removal {
-            directory.note_removal(removal)?;
+            directory.save_removal_command(removal)?;
         }
         let shim = plan.paths.shim();
-        let shim = ShimCommand { program: &shim.to_string_lossy(), link: &plan.link() };
-        let login = if plan.login.is_some() { LoginState::Copied } else { LoginState::Absent };
+        let shim = ShimCommand { program: &shim.to_string_lossy(), relay: Some(&plan.relay_address()) };
+        let login = plan.login_state();
         let settings = plan.harness.map(|harness| harness.settings(&plan.servers, shim, login));
         let home = directory.home();
         let settings: Vec<GeneratedFile> = settings
@@ -165,16 +174,16 @@ impl ActiveRun {
     }
 
     fn copy_login(&mut self, plan: &Plan) -> Result<(), Failure> {
-        let (Some(place), Some(directory)) = (&plan.login, &self.directory) else { return Ok(()) };
-        let file = place.outside.display().to_string();
-        self.login = Login::copy_in(place.clone(), &directory.home()).map_err(|error| {
-            Failure::new(Sysexit::NoInput, format!("copy the harness's login `{file}`: {error}"))
+        let (Some(location), Some(directory)) = (&plan.login, &self.directory) else { return Ok(()) };
+        let file = location.outside.display().to_string();
+        self.login = Login::copy_in(location.clone(), &directory.home()).map_err(|error| {
+            Failure::new(Sysexit::NoInput, format!("cannot copy the harness's login `{file}`: {error}"))
                 .hint("log in again outside of the sandbox, or move the file away to run without a login")
         })?;
         Ok(())
     }
 
-    /// Makes the relay's socket for this sandbox alone.
+    /// Enrols the sandbox: the sidecar creates a relay socket for this sandbox only.
     async fn enrol(&mut self, plan: &Plan) -> Result<(), Failure> {
         let (Some(sidecar), Some(directory)) = (&self.sidecar, &self.directory) else { return Ok(()) };
         let request = AdminRequest::Enroll {
@@ -189,19 +198,23 @@ impl ActiveRun {
         let enrolling = self.enrolling.insert(spawn_blocking(move || client::send(&admin, &request)));
         let response = enrolling.await;
         self.enrolling = None;
-        match self.enrolled(response.map_err(|error| AdminError::Io(io::Error::other(error))).flatten()) {
+        match self
+            .record_enrolment(response.map_err(|error| AdminError::Io(io::Error::other(error))).flatten())
+        {
             Ok(()) => Ok(()),
-            Err(why) => Err(Failure::new(Sysexit::Unavailable, format!("make the relay's socket: {why}"))
-                .hint("look at the sidecar's log")),
+            Err(why) => {
+                Err(Failure::new(Sysexit::Unavailable, format!("cannot create the relay's socket: {why}"))
+                    .hint("look at the sidecar's log"))
+            }
         }
     }
 
-    fn enrolled(&mut self, response: Result<AdminResponse, AdminError>) -> Result<(), String> {
+    fn record_enrolment(&mut self, response: Result<AdminResponse, AdminError>) -> Result<(), String> {
         match response {
             Ok(AdminResponse::Enrolled { enrolment, .. }) => {
                 if let Some(directory) = &self.directory {
-                    // Without the note, a killed run leaves an enrolment that ends by itself later.
-                    let _ = directory.note_enrolment(&enrolment);
+                    // If this fails and the run is killed, its enrolment stays until it expires.
+                    let _ = directory.save_enrolment(&enrolment);
                 }
                 self.enrolment = Some(enrolment);
                 Ok(())
@@ -217,8 +230,8 @@ impl ActiveRun {
         if let Some(enrolling) = self.enrolling.take()
             && let Ok(response) = enrolling.await
         {
-            // A refusal has made nothing.
-            let _ = self.enrolled(response);
+            // If the sidecar refused, there is no enrolment to end.
+            let _ = self.record_enrolment(response);
         }
         let (Some(sidecar), Some(enrolment)) = (&self.sidecar, self.enrolment.take()) else { return Ok(()) };
         let why = match sidecar.send(AdminRequest::Kill { session: enrolment }).await {
@@ -226,12 +239,12 @@ impl ActiveRun {
             Ok(_) => return Ok(()),
             Err(error) => cofferdam_base::text::error_chain(&error),
         };
-        Err(Failure::new(Sysexit::Unavailable, format!("end the sandbox's session: {why}"))
-            .hint("`cofferdam sessions` lists what is left, `cofferdam kill` ends it"))
+        Err(Failure::new(Sysexit::Unavailable, format!("cannot end the sandbox's session: {why}"))
+            .hint("`cofferdam sessions` lists the remaining sessions, `cofferdam kill` ends one"))
     }
 }
 
-/// Shows that the sandbox can be made here, by running the shim in it.
+/// Checks that this kind of sandbox works on this machine, by running the shim in it.
 async fn try_sandbox(trial: &CommandLine, plan: &Plan, host: &Host) -> Result<(), Failure> {
     let mut command = trial.command();
     command.stdin(ProcessStdio::null());
@@ -240,13 +253,13 @@ async fn try_sandbox(trial: &CommandLine, plan: &Plan, host: &Host) -> Result<()
         Ok(Ok(output)) if output.status.success() => return Ok(()),
         Ok(Ok(output)) => String::from_utf8_lossy(&output.stderr).trim().to_owned(),
         Ok(Err(error)) => error.to_string(),
-        Err(_) => format!("it did not answer within {} s", PROGRAM_TIMEOUT.as_secs()),
+        Err(_) => format!("no result within {} s", PROGRAM_TIMEOUT.as_secs()),
     };
-    let text = format!("{} cannot make this sandbox here: {why}", plan.kind.name());
+    let text = format!("{} cannot create this sandbox on this machine: {why}", plan.kind.name());
     Err(Failure::new(Sysexit::NoPermission, text).hint(advise_other_kind(plan.kind, host).await))
 }
 
-/// Removes what runs have left that were killed.
+/// Removes what killed runs have left behind.
 async fn remove_leftovers(leftovers: Vec<Leftover>, host: &Host, sidecar: &SharedSidecar) {
     for leftover in leftovers {
         if let [program, arguments @ ..] = leftover.removal.as_slice() {
@@ -255,7 +268,7 @@ async fn remove_leftovers(leftovers: Vec<Leftover>, host: &Host, sidecar: &Share
             run_quietly(&CommandLine { program: program.into(), arguments, environment }).await;
         }
         let ended = match leftover.enrolment.clone() {
-            // A refusal means that it has ended already.
+            // If the sidecar refuses, the enrolment has ended already.
             Some(session) => sidecar.send(AdminRequest::Kill { session }).await.is_ok(),
             None => true,
         };
@@ -265,14 +278,14 @@ async fn remove_leftovers(leftovers: Vec<Leftover>, host: &Host, sidecar: &Share
     }
 }
 
-async fn run_quietly(line: &CommandLine) {
-    let mut command = line.command();
+async fn run_quietly(command_line: &CommandLine) {
+    let mut command = command_line.command();
     command.stdin(ProcessStdio::null()).stdout(ProcessStdio::null()).stderr(ProcessStdio::null());
-    // What it removes may be gone already.
+    // Failures are ignored: what the command removes may be gone already.
     let _ = timeout(PROGRAM_TIMEOUT, Command::from(command).kill_on_drop(true).status()).await;
 }
 
-fn code_of(status: ExitStatus) -> ExitCode {
+fn exit_code(status: ExitStatus) -> ExitCode {
     let code = status.code().or_else(|| status.signal().map(|signal| 128 + signal));
     ExitCode::from(u8::try_from(code.unwrap_or(1)).unwrap_or(1))
 }

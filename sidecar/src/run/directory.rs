@@ -1,7 +1,7 @@
 //! The directory of one run on the host: the relay's socket, the sandbox's home, and files for the sandbox's program.
 //!
-//! What must stay true: only its user can open it, because the home holds a login; it is removed at the end of the run, and
-//! one whose run was killed is removed by the next run.
+//! What must stay true: only the user can open the directory, because the home in it may hold a login. The run removes it at
+//! its end; the directory of a killed run is removed by the next run.
 
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, Write as _};
@@ -10,9 +10,11 @@ use std::path::{Path, PathBuf};
 
 use nix::fcntl::{Flock, FlockArg};
 
+use super::harness::LOGINS_INSIDE;
 use super::kinds::{CommandLine, FileContent, GeneratedFile};
+use super::removal::remove_tree;
 
-/// Removed on drop.
+/// The directory of this run, removed on drop.
 #[derive(Debug)]
 pub(super) struct RunDirectory {
     path: PathBuf,
@@ -20,13 +22,13 @@ pub(super) struct RunDirectory {
     _lock: Flock<File>,
 }
 
-/// The leftovers of a run that was killed.
+/// The directory of a run that was killed.
 #[derive(Debug)]
 pub(super) struct Leftover {
     path: PathBuf,
-    /// What its sidecar knows it by, if it got that far.
+    /// The id of the run's enrolment, if the run had one.
     pub(super) enrolment: Option<String>,
-    /// The command that removes what its sandbox's program may have left.
+    /// The command line that removes what the sandbox's program may have left; empty if there is none.
     pub(super) removal: Vec<String>,
     _lock: Flock<File>,
 }
@@ -44,21 +46,22 @@ impl RunDirectory {
 
     pub(super) fn create(path: &Path) -> io::Result<Self> {
         DirBuilder::new().mode(0o700).create(path)?;
-        let made = (|| {
+        let created = (|| {
             let unlocked = path.join("unlocked");
             let file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&unlocked)?;
             let lock = Flock::lock(file, FlockArg::LockExclusiveNonblock)
                 .map_err(|(_, errno)| io::Error::from(errno))?;
-            // It gets its name with the lock held, so that no other run takes this directory for a leftover.
+            // The file is renamed to its final name once it is locked, so that no other run can lock it and remove this directory.
             fs::rename(unlocked, path.join(LOCK))?;
             for name in [HOME, RELAY] {
                 DirBuilder::new().mode(0o700).create(path.join(name))?;
             }
             Ok(lock)
         })();
-        match made {
+        match created {
             Ok(lock) => Ok(Self { path: path.to_owned(), _lock: lock }),
             Err(error) => {
+                // `remove_tree` is not needed: no sandbox has written to the directory yet.
                 let _ = fs::remove_dir_all(path);
                 Err(error)
             }
@@ -73,15 +76,15 @@ impl RunDirectory {
         self.path.join(RELAY)
     }
 
-    /// Notes what the sidecar calls this run, for the run that has to clean up after this one was killed.
-    pub(super) fn note_enrolment(&self, enrolment: &str) -> io::Result<()> {
+    /// Saves the id of this run's enrolment, for the run that cleans up if this one is killed.
+    pub(super) fn save_enrolment(&self, enrolment: &str) -> io::Result<()> {
         write_private(&self.path.join(ENROLMENT), enrolment.as_bytes())
     }
 
-    /// Notes how to remove what the sandbox's program leaves when it is killed.
-    pub(super) fn note_removal(&self, command: &CommandLine) -> io::Result<()> {
-        let words: Vec<_> = command.words().map(|word| word.to_string_lossy()).collect();
-        write_private(&self.path.join(REMOVAL), &serde_json::to_vec(&words)?)
+    /// Saves the command line that removes what the sandbox's program leaves when it is killed.
+    pub(super) fn save_removal_command(&self, command: &CommandLine) -> io::Result<()> {
+        let argv: Vec<_> = command.argv().map(|argument| argument.to_string_lossy()).collect();
+        write_private(&self.path.join(REMOVAL), &serde_json::to_vec(&argv)?)
     }
 
     /// Writes files for the sandbox's program, all below this directory.
@@ -108,33 +111,28 @@ pub(super) const RELAY: &str = "relay";
 
 impl Drop for RunDirectory {
     fn drop(&mut self) {
-        if let Err(error) = fs::remove_dir_all(&self.path) {
-            eprintln!(
-                "cofferdam: remove `{}`: {error}; remove it by hand, it may hold a login",
-                self.path.display()
-            );
-        }
+        remove(&self.path);
     }
 }
 
 impl Leftover {
-    /// Removes its files. Its enrolment has to be over: a sidecar would make the directory again for the socket.
+    /// Removes the directory. The enrolment must have ended before: for its socket the sidecar would create the directory again.
     pub(super) fn remove(self) {
-        // What cannot be removed now is tried again by the next run.
-        let _ = fs::remove_dir_all(&self.path);
+        // The next run tries again to remove what cannot be removed now.
+        remove(&self.path);
     }
 }
 
-/// Directories of this user's runs that were killed.
+/// Finds and locks the directories of this user's killed runs, and removes the homes in them.
 pub(super) fn leftovers(temporary: &Path) -> Vec<Leftover> {
-    let own = nix::unistd::geteuid().as_raw();
+    let user = nix::unistd::geteuid().as_raw();
     let entries = fs::read_dir(temporary).into_iter().flatten().flatten();
     let candidates = entries.filter(|entry| entry.file_name().to_string_lossy().starts_with(PREFIX));
     candidates
         .filter_map(|entry| {
-            // Not following a link, and no directory of another user.
+            // Symbolic links and directories of other users are skipped.
             let metadata = fs::symlink_metadata(entry.path()).ok()?;
-            if !metadata.is_dir() || metadata.uid() != own || metadata.mode() & 0o077 != 0 {
+            if !metadata.is_dir() || metadata.uid() != user || metadata.mode() & 0o077 != 0 {
                 return None;
             }
             let path = entry.path();
@@ -143,11 +141,21 @@ pub(super) fn leftovers(temporary: &Path) -> Vec<Leftover> {
             let enrolment = fs::read_to_string(path.join(ENROLMENT)).ok();
             let removal = fs::read(path.join(REMOVAL)).unwrap_or_default();
             let removal = serde_json::from_slice(&removal).unwrap_or_default();
-            // It may hold a login, so it goes first.
-            let _ = fs::remove_dir_all(path.join(HOME));
+            // The home may hold a login, so it is removed first: ending the enrolment takes time and may fail.
+            if let Err(remaining) = remove_tree(&path.join(HOME), LOGINS_INSIDE.map(Path::new)) {
+                eprintln!("cofferdam: cleaning up after a killed run: {remaining}");
+            }
             Some(Leftover { path, enrolment, removal, _lock: lock })
         })
         .collect()
+}
+
+/// Removes the directory of a run, the copy of a login first.
+fn remove(path: &Path) {
+    let logins = LOGINS_INSIDE.map(|login| Path::new(HOME).join(login));
+    if let Err(remaining) = remove_tree(path, logins.iter().map(PathBuf::as_path)) {
+        eprintln!("cofferdam: {remaining}");
+    }
 }
 
 fn write_private(path: &Path, bytes: &[u8]) -> io::Result<()> {
@@ -159,11 +167,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_directory_of_a_killed_run_is_found_and_that_of_a_living_one_is_not() {
+    fn the_directory_of_a_killed_run_is_found_and_that_of_an_active_run_is_not() {
         let temporary = std::env::temp_dir().join(cofferdam_base::random::id("cofferdam-directories-"));
         fs::create_dir(&temporary).unwrap();
-        let living = RunDirectory::create(&RunDirectory::path_for(&temporary, "a")).unwrap();
-        assert_eq!(living.path.metadata().unwrap().mode() & 0o777, 0o700);
+        let active = RunDirectory::create(&RunDirectory::path_for(&temporary, "a")).unwrap();
+        assert_eq!(active.path.metadata().unwrap().mode() & 0o777, 0o700);
         let killed = RunDirectory::path_for(&temporary, "b");
         fs::create_dir(&killed).unwrap();
         fs::set_permissions(&killed, std::os::unix::fs::PermissionsExt::from_mode(0o700)).unwrap();
@@ -173,8 +181,8 @@ mod tests {
         assert_eq!(found.len(), 1, "{found:?}");
         assert_eq!(found[0].enrolment.as_deref(), Some("e1"));
         found.into_iter().for_each(Leftover::remove);
-        assert!(!killed.exists() && living.path.exists());
-        drop(living);
+        assert!(!killed.exists() && active.path.exists());
+        drop(active);
         assert_eq!(fs::read_dir(&temporary).unwrap().count(), 0);
         fs::remove_dir(temporary).unwrap();
     }

@@ -1,8 +1,8 @@
 //! The command that runs in the sandbox: where it is, and which directories it needs.
 //!
-//! Harnesses are often installed in the home, which the sandbox does not see. What must stay true: of the home it gets the
-//! installation of this one program and of its interpreter, read-only, and never a directory that holds data of others,
-//! such as the home itself, `~/.local/share` or `~/.cargo`.
+//! Harnesses are often installed in the home directory, which is not mounted into the sandbox. What must stay true: only the
+//! installation of this program and of its interpreter is mounted from there, read-only, and never a directory that holds
+//! data of other programs, such as the home itself, `~/.local/share` or `~/.cargo`.
 
 use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};
@@ -13,43 +13,43 @@ use std::path::{Path, PathBuf};
 
 use nix::unistd::{AccessFlags, access};
 
-use super::mount::is_in_system;
+use super::mount::is_in_system_directory;
 
 /// A program on the host.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(super) struct Executable {
-    /// As it was found, links not resolved: some programs look at their own name.
+    /// The path at which it was found, symbolic links not resolved: some programs look at the name they are called by.
     pub(super) path: PathBuf,
-    /// Directories and files outside of the system that it needs.
+    /// Directories and files outside the system directories that the program needs.
     pub(super) needs: BTreeSet<PathBuf>,
 }
 
-/// More links or interpreters than any installation has.
+/// How many symbolic links and interpreters are followed; no installation has so many.
 const MAX_HOPS: usize = 16;
-/// The kernel reads no more of a script's first line.
+/// The kernel reads at most this much of a script's first line.
 const MAX_SHEBANG_BYTES: u64 = 256;
 /// Directories whose `bin` belongs to many programs, and whose other contents may be private.
 const SHARED_PREFIXES: [&str; 4] = [".local", ".cargo", ".config", ".cache"];
 
 /// Finds a program as a shell does; names with a slash start at `directory`.
 pub(super) fn find(program: &OsStr, path: &OsStr, directory: &Path) -> Option<PathBuf> {
-    let runs = |path: &PathBuf| path.is_file() && access(path.as_path(), AccessFlags::X_OK).is_ok();
+    let is_executable = |path: &PathBuf| path.is_file() && access(path.as_path(), AccessFlags::X_OK).is_ok();
     match program.as_bytes().contains(&b'/') {
-        true => Some(directory.join(program)).filter(runs),
+        true => Some(directory.join(program)).filter(is_executable),
         false => std::env::split_paths(path)
             .filter(|entry| entry.is_absolute())
             .map(|entry| entry.join(program))
-            .find(runs),
+            .find(is_executable),
     }
 }
 
 impl Executable {
-    /// A program in a directory that the sandbox can write: neither its links nor its first line are followed.
-    pub(super) fn alone(path: PathBuf) -> Self {
+    /// A program that the sandbox can write: its symbolic links and its first line are not trusted, so nothing is mounted for it.
+    pub(super) fn untrusted(path: PathBuf) -> Self {
         Self { path, needs: BTreeSet::new() }
     }
 
-    /// What the program at `path` needs. `home` and the search path are those of the user.
+    /// Finds what the program at `path` needs. `home` and `search_path` are the user's.
     pub(super) fn of(path: PathBuf, home: &Path, search_path: &OsStr) -> Self {
         let mut needs = BTreeSet::new();
         let mut program = Some(path.clone());
@@ -58,11 +58,11 @@ impl Executable {
             && hops < MAX_HOPS
         {
             hops += 1;
-            if !is_in_system(&current) {
+            if !is_in_system_directory(&current) {
                 needs.extend(installation(&current, home));
             }
             program = match fs::read_link(&current) {
-                Ok(target) => Some(normal(&current.parent().unwrap_or(Path::new("/")).join(target))),
+                Ok(target) => Some(normalize(&current.parent().unwrap_or(Path::new("/")).join(target))),
                 Err(_) => interpreter(&current, search_path),
             };
         }
@@ -70,9 +70,9 @@ impl Executable {
     }
 }
 
-/// The part of the file system that the installation of this program uses.
+/// The directory or file to mount for this program: its installation, or the program alone.
 fn installation(program: &Path, home: &Path) -> Option<PathBuf> {
-    // All packages of a tree may require each other.
+    // Packages in one `node_modules` may require each other.
     let outermost = program.ancestors().filter(|path| path.ends_with("node_modules")).last();
     if let Some(packages) = outermost {
         return Some(packages.to_owned());
@@ -81,7 +81,7 @@ fn installation(program: &Path, home: &Path) -> Option<PathBuf> {
     let is_shared = |path: &Path| {
         home.starts_with(path) || SHARED_PREFIXES.iter().any(|shared| path == home.join(shared))
     };
-    // `~/.local/share/NAME/…`: NAME is the program's own.
+    // `~/.local/share/NAME` belongs to one program; but `uv` has a subdirectory for each tool.
     let data = home.join(".local/share");
     if let Ok(below) = directory.strip_prefix(&data)
         && let Some(name) = below.components().next()
@@ -101,7 +101,7 @@ fn installation(program: &Path, home: &Path) -> Option<PathBuf> {
     }
 }
 
-/// The program that runs a script, by its first line; behind `env` the program that this finds.
+/// The interpreter that a script's first line names. For `env NAME`, the program that `env` would find.
 fn interpreter(script: &Path, search_path: &OsStr) -> Option<PathBuf> {
     let mut first = Vec::new();
     fs::File::open(script).ok()?.take(MAX_SHEBANG_BYTES).read_to_end(&mut first).ok()?;
@@ -115,8 +115,8 @@ fn interpreter(script: &Path, search_path: &OsStr) -> Option<PathBuf> {
     find(OsStr::from_bytes(name), search_path, Path::new("/"))
 }
 
-/// Without `.` and `..`, which would name the same file twice.
-fn normal(path: &Path) -> PathBuf {
+/// Removes `.` and `..`, so that a file has one path only.
+fn normalize(path: &Path) -> PathBuf {
     let mut normal = PathBuf::new();
     for part in path.components() {
         match part {
@@ -139,7 +139,7 @@ mod tests {
 
     use super::*;
 
-    /// A home with programs in it, removed on drop.
+    /// A temporary home directory with programs in it, removed on drop.
     struct Home(PathBuf);
 
     impl Home {
@@ -149,7 +149,7 @@ mod tests {
             Self(home.canonicalize().unwrap())
         }
 
-        fn file(&self, path: &str, text: &str) -> PathBuf {
+        fn write_program(&self, path: &str, text: &str) -> PathBuf {
             let path = self.0.join(path);
             fs::create_dir_all(path.parent().unwrap()).unwrap();
             fs::write(&path, text).unwrap();
@@ -180,10 +180,10 @@ mod tests {
     }
 
     #[test]
-    fn a_native_installation_in_the_home_gives_its_link_and_its_own_directory() {
+    fn a_program_linked_from_local_bin_needs_that_directory_and_its_own_data_directory() {
         let home = Home::new();
-        home.file(".local/share/claude/versions/2.1", "\x7fELF");
-        home.file(".local/share/keyrings/login.keyring", "secret");
+        home.write_program(".local/share/claude/versions/2.1", "\x7fELF");
+        home.write_program(".local/share/keyrings/login.keyring", "secret");
         let program = home.link(".local/bin/claude", "../share/claude/versions/2.1");
         assert_eq!(home.needs(program), [".local/bin", ".local/share/claude"]);
     }
@@ -191,14 +191,14 @@ mod tests {
     #[test]
     fn a_script_needs_its_package_and_its_interpreter() {
         let home = Home::new();
-        home.file("node/bin/node", "\x7fELF");
-        home.file("npm/lib/node_modules/@a/claude/cli.js", "#!/usr/bin/env -S node --x\n");
+        home.write_program("node/bin/node", "\x7fELF");
+        home.write_program("npm/lib/node_modules/@a/claude/cli.js", "#!/usr/bin/env -S node --x\n");
         let program = home.link("npm/bin/claude", "../lib/node_modules/@a/claude/cli.js");
         assert_eq!(home.needs(program), ["node", "npm"]);
     }
 
     #[test]
-    fn directories_with_data_of_others_are_never_given_whole() {
+    fn directories_shared_with_other_programs_are_never_mounted_whole() {
         let home = Home::new();
         for (path, needs) in [
             ("bin/tool", "bin"),
@@ -208,19 +208,19 @@ mod tests {
             ("go/bin/tool", "go"),
             (".local/share/uv/tools/x/bin/tool", ".local/share/uv/tools/x"),
         ] {
-            let program = home.file(path, "\x7fELF");
+            let program = home.write_program(path, "\x7fELF");
             assert_eq!(home.needs(program), [needs], "{path}");
         }
     }
 
     #[test]
-    fn programs_of_the_system_need_nothing_more() {
+    fn programs_in_system_directories_need_no_mounts() {
         let home = Home::new();
         assert_eq!(home.needs("/usr/bin/env".into()), Vec::<String>::new());
     }
 
     #[test]
-    fn links_in_a_circle_end() {
+    fn a_cycle_of_links_is_followed_only_so_far() {
         let home = Home::new();
         home.link("a/bin/one", "two");
         let program = home.link("a/bin/two", "one");

@@ -1,16 +1,17 @@
-//! Files in what is mounted that look like credentials, for a warning. Names only: no file is opened.
+//! Finds mounted files that look like credentials, for a warning. Only their names are looked at: no file is opened.
 
 use std::collections::VecDeque;
 use std::path::{Path, PathBuf};
 
-/// Enough to warn; a search must not delay the start.
+/// The search is bounded so that it does not delay the start.
 const MAX_ENTRIES: usize = 5_000;
 const MAX_DEPTH: usize = 4;
 const MAX_FOUND: usize = 8;
 
-/// Directories of tools that hold many files and none of the user's.
-const SKIPPED: [&str; 7] = [".git", ".venv", "__pycache__", "build", "node_modules", "target", "vendor"];
-const NAMES: [&str; 15] = [
+/// Directories that tools fill with many files, none of which the user wrote.
+const SKIPPED_DIRECTORIES: [&str; 7] =
+    [".git", ".venv", "__pycache__", "build", "node_modules", "target", "vendor"];
+const CREDENTIAL_NAMES: [&str; 15] = [
     ".env",
     ".git-credentials",
     ".mcp.json",
@@ -27,15 +28,15 @@ const NAMES: [&str; 15] = [
     "kubeconfig",
     "terraform.tfstate",
 ];
-const ENDS: [&str; 6] = [".jks", ".key", ".p12", ".pem", ".pfx", ".token"];
-/// Names that promise that a file holds none.
-const EXAMPLES: [&str; 4] = [".dist", ".example", ".sample", ".template"];
+const CREDENTIAL_SUFFIXES: [&str; 6] = [".jks", ".key", ".p12", ".pem", ".pfx", ".token"];
+/// Suffixes of example files, which hold no credential.
+const EXAMPLE_SUFFIXES: [&str; 4] = [".dist", ".example", ".sample", ".template"];
 
-/// The paths below these directories that look like credentials, at most a few.
-pub(super) fn token_like(directories: &[PathBuf]) -> Vec<PathBuf> {
-    let mut open: VecDeque<(PathBuf, usize)> = directories.iter().map(|path| (path.clone(), 0)).collect();
+/// At most [`MAX_FOUND`] files below these directories that look like credentials.
+pub(super) fn find_credential_files(directories: &[PathBuf]) -> Vec<PathBuf> {
+    let mut pending: VecDeque<(PathBuf, usize)> = directories.iter().map(|path| (path.clone(), 0)).collect();
     let (mut found, mut seen) = (Vec::new(), 0);
-    while let Some((directory, depth)) = open.pop_front() {
+    while let Some((directory, depth)) = pending.pop_front() {
         for entry in std::fs::read_dir(&directory).into_iter().flatten().flatten() {
             seen += 1;
             if seen > MAX_ENTRIES || found.len() == MAX_FOUND {
@@ -45,8 +46,8 @@ pub(super) fn token_like(directories: &[PathBuf]) -> Vec<PathBuf> {
             let name = name.to_string_lossy();
             match entry.file_type() {
                 // Links are not followed.
-                Ok(kind) if kind.is_dir() && depth < MAX_DEPTH && !SKIPPED.contains(&&*name) => {
-                    open.push_back((entry.path(), depth + 1));
+                Ok(kind) if kind.is_dir() && depth < MAX_DEPTH && !SKIPPED_DIRECTORIES.contains(&&*name) => {
+                    pending.push_back((entry.path(), depth + 1));
                 }
                 Ok(kind) if kind.is_file() && looks_like_credentials(&name) => found.push(entry.path()),
                 _ => {}
@@ -58,12 +59,12 @@ pub(super) fn token_like(directories: &[PathBuf]) -> Vec<PathBuf> {
 
 fn looks_like_credentials(name: &str) -> bool {
     let name = name.to_ascii_lowercase();
-    if EXAMPLES.iter().any(|end| name.ends_with(end)) || name.ends_with(".pub") {
+    if EXAMPLE_SUFFIXES.iter().any(|end| name.ends_with(end)) || name.ends_with(".pub") {
         return false;
     }
     let stem = Path::new(&name).file_stem().unwrap_or_default().to_string_lossy().into_owned();
-    NAMES.contains(&&*name)
-        || ENDS.iter().any(|end| name.ends_with(end))
+    CREDENTIAL_NAMES.contains(&&*name)
+        || CREDENTIAL_SUFFIXES.iter().any(|end| name.ends_with(end))
         || name.starts_with(".env.")
         || ["secret", "secrets", "token", "tokens"].contains(&&*stem)
         || name.starts_with("service-account") && name.ends_with(".json")
@@ -90,7 +91,7 @@ mod tests {
             std::fs::create_dir_all(root.join(path).parent().unwrap()).unwrap();
             std::fs::write(root.join(path), "").unwrap();
         }
-        let found = token_like(std::slice::from_ref(&root));
+        let found = find_credential_files(std::slice::from_ref(&root));
         assert_eq!(found, [root.join("x.token"), root.join("a/b/.env")]);
         std::fs::remove_dir_all(root).unwrap();
     }

@@ -1,4 +1,4 @@
-//! What a run takes from the machine and the user: read once, so that a plan has no other inputs.
+//! What a run uses of the user's environment, read once at the start.
 
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
@@ -10,12 +10,12 @@ use crate::terminal::failure::{Failure, Sysexit};
 
 #[derive(Debug)]
 pub(super) struct Host {
-    /// The user's home, links resolved.
+    /// The user's home directory, symbolic links resolved.
     pub(super) home: PathBuf,
-    /// The working directory, links resolved.
+    /// The working directory, symbolic links resolved.
     pub(super) directory: PathBuf,
     pub(super) search_path: OsString,
-    /// Where the run's own directory is made.
+    /// The directory for temporary files, in which the run creates its own.
     pub(super) temporary: PathBuf,
     variables: BTreeMap<OsString, OsString>,
 }
@@ -29,15 +29,15 @@ impl Host {
         let Some(home) = home.filter(|home| home.parent().is_some()) else {
             return Err(Failure::new(
                 Sysexit::Configuration,
-                "the home of this user is not known, or is `/`",
+                "the home directory of this user is not known, does not exist, or is `/`",
             )
-            .hint("set HOME to a directory that is the user's own"));
+            .hint("set HOME to your home directory"));
         };
-        let unreadable = |error| {
-            Failure::new(Sysexit::NoInput, format!("find the working directory: {error}"))
+        let no_directory = |error| {
+            Failure::new(Sysexit::NoInput, format!("cannot find the working directory: {error}"))
                 .hint("change to a directory that exists")
         };
-        let directory = std::env::current_dir().and_then(|path| path.canonicalize()).map_err(unreadable)?;
+        let directory = std::env::current_dir().and_then(|path| path.canonicalize()).map_err(no_directory)?;
         let search_path = variables.get(OsStr::new("PATH")).cloned().unwrap_or_default();
         let temporary = std::env::temp_dir();
         let temporary = temporary.canonicalize().unwrap_or(temporary);
@@ -48,14 +48,14 @@ impl Host {
         self.variables.get(OsStr::new(name)).cloned()
     }
 
-    /// The whole environment, for programs that take values from it by name.
+    /// The whole environment, for programs that are given the names of variables and read the values themselves.
     pub(super) fn all_variables(&self) -> BTreeMap<OsString, OsString> {
         self.variables.clone()
     }
 
     /// `LC_ALL`, `LC_CTYPE` and the like.
-    pub(super) fn locale(&self) -> impl Iterator<Item = (OsString, OsString)> {
-        let of_locale = |name: &OsStr| name.as_encoded_bytes().starts_with(b"LC_");
-        self.variables.clone().into_iter().filter(move |(name, _)| of_locale(name))
+    pub(super) fn locale_variables(&self) -> impl Iterator<Item = (OsString, OsString)> {
+        let is_locale = |name: &OsStr| name.as_encoded_bytes().starts_with(b"LC_");
+        self.variables.clone().into_iter().filter(move |(name, _)| is_locale(name))
     }
 }

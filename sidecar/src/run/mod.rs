@@ -1,26 +1,28 @@
 //! `cofferdam run`: a local sandbox with the shim inside and a command running.
 //!
 //! ```text
-//! arguments ─▶ plan ─▶ command line of the sandbox's program ─▶ trial ─▶ sidecar ─▶ relay socket ─▶ command ─▶ end
+//! arguments ─▶ plan ─▶ command line of the sandbox's program ─▶ trial start ─▶ sidecar ─▶ relay socket ─▶ command ─▶ clean-up
 //! ```
 //!
-//! What must stay true: nothing of the user's files changes, but for a login that the harness refreshed; the home is not in
-//! the sandbox; when `run` returns, the sandbox, its servers, its files and a sidecar that no other run uses are gone.
+//! What must stay true: `run` itself changes no file of the user except a login that the harness refreshed; the home directory
+//! is not in the sandbox; when `run` returns, the sandbox, its servers and its files are gone, and so is a sidecar that runs
+//! have started and no other run uses.
 //!
 //! | module | what it is for |
 //! |---|---|
-//! | [`request`] | what was asked for, checked |
+//! | [`request`] | the arguments of the command line, checked |
 //! | [`host`] | the user's home, directory and environment |
-//! | [`plan`] | everything that will be done, decided before anything is made |
-//! | [`mount`], [`visibility`], [`executable`], [`exposed`] | which files are inside, and which must not be |
+//! | [`plan`] | everything that will be done, decided before any file or process is created |
+//! | [`mount`], [`visibility`], [`executable`], [`exposed`] | which files of the host are in the sandbox, and which must not be |
 //! | [`shim_file`] | the shim that is put inside |
 //! | [`harness`] | known harnesses: generated settings, the copy of the login |
 //! | [`kinds`] | bubblewrap, podman, docker, gVisor, srt |
-//! | [`directory`] | the run's own files on the host |
+//! | [`image`] | the image of a container, and its pull |
+//! | [`directory`], [`removal`] | the run's files on the host, and their removal although a sandbox could write some of them |
 //! | [`shared_sidecar`] | the sidecar that concurrent runs share |
-//! | [`active`] | a run from its first file to its end |
-//! | [`signals`], [`terminal_relay`] | the command at its terminal |
-//! | [`words`] | quoting |
+//! | [`active`] | what a run has set up, and its removal |
+//! | [`signals`], [`terminal_relay`] | the running command: its signals and its terminal |
+//! | [`shell_quoting`] | quoting of command lines for a shell |
 
 mod active;
 mod directory;
@@ -28,16 +30,18 @@ mod executable;
 mod exposed;
 mod harness;
 mod host;
+mod image;
 mod kinds;
 mod mount;
 mod plan;
+mod removal;
 mod request;
 mod shared_sidecar;
+mod shell_quoting;
 mod shim_file;
 mod signals;
 mod terminal_relay;
 mod visibility;
-mod words;
 
 use std::io::{self, IsTerminal as _};
 use std::path::Path;
@@ -48,6 +52,7 @@ use nix::sys::signal::Signal;
 use crate::config::Config;
 use crate::terminal;
 use crate::terminal::failure::{Failure, Sysexit};
+use crate::terminal::progress::{Output, Progress};
 use active::ActiveRun;
 use directory::RunDirectory;
 use host::Host;
@@ -57,12 +62,12 @@ use request::RunRequest;
 use signals::Signals;
 
 pub(crate) use kinds::Kind;
-pub(crate) use request::{Mode, NetworkArgument, Output, RunArguments};
+pub(crate) use request::{Mode, NetworkArgument, RunArguments};
 
 /// The longest part of a sandbox's name that comes from its command.
 const MAX_STEM: usize = 24;
 
-/// Runs a command in a sandbox and returns with its exit code.
+/// Runs a command in a sandbox and returns its exit code.
 pub(crate) fn run(
     config_file: &Path,
     config: &Config,
@@ -73,7 +78,7 @@ pub(crate) fn run(
         .build()
         .map_err(|error| Failure::new(Sysexit::Software, error))?;
     let result = runtime.block_on(run_async(config_file, config, arguments));
-    // A request to a sidecar that does not answer must not hold up the end.
+    // A request to a sidecar that does not respond must not delay the exit.
     runtime.shutdown_background();
     result
 }
@@ -89,32 +94,33 @@ async fn run_async(
     let request = RunRequest::parse(arguments, &host.directory)?;
     let name = sandbox_name(&request);
     let path = RunDirectory::path_for(&host.temporary, &name);
-    let plan = Plan::make(&request, config, &config_file, &host, &path, name)?;
+    let plan = Plan::new(&request, config, &config_file, &host, &path, name)?;
     let program = kinds::find_program(plan.kind, &host).await?;
     let stdio = match io::stdin().is_terminal() && io::stdout().is_terminal() {
         true => Stdio::Terminal,
-        false => Stdio::Pipes,
+        false => Stdio::Inherited,
     };
     let prepared = plan.kind.prepare(&plan, &host, program, &path, stdio);
     if arguments.output == Output::Lines {
         plan.summary().iter().for_each(|line| eprintln!("cofferdam: {line}"));
     }
     if arguments.mode == Mode::DryRun {
-        terminal::line(&words::line(prepared.command.words()));
+        terminal::print_line(&shell_quoting::command_line(prepared.command.argv()));
         return Ok(ExitCode::SUCCESS);
     }
-    execute(&plan, &prepared, &host, config, &config_file, &path, stdio).await
+    let progress = Progress::new("cofferdam", arguments.output);
+    execute(&plan, &prepared, &host, config, &config_file, stdio, &progress).await
 }
 
-/// Sets the sandbox up, runs the command, and takes everything down again, whatever happened.
+/// Sets the sandbox up, runs the command, and always cleans up, also after a failure or a signal.
 async fn execute(
     plan: &Plan,
     prepared: &Prepared,
     host: &Host,
     config: &Config,
     config_file: &Path,
-    path: &Path,
     stdio: Stdio,
+    progress: &Progress,
 ) -> Result<ExitCode, Failure> {
     let mut signals = Signals::new().map_err(|error| Failure::new(Sysexit::Software, error))?;
     if prepared.orphans == Orphans::Kill {
@@ -122,11 +128,13 @@ async fn execute(
     }
     let mut run = ActiveRun::default();
     let ready = tokio::select! {
-        ready = run.set_up(plan, prepared, host, config, config_file, path) => ready.map(|()| None),
+        ready = run.set_up(plan, prepared, host, config, config_file, progress) => ready.map(|()| None),
         signal = signals.interruption() => Ok(Some(signal)),
     };
+    // The command writes to the same terminal.
+    progress.clear();
     let result = match ready {
-        Ok(None) => run.command(prepared, stdio, &mut signals).await,
+        Ok(None) => run.run_command(prepared, stdio, &mut signals).await,
         Ok(Some(signal)) => Ok(ended_by(signal)),
         Err(failure) => Err(failure),
     };
@@ -134,12 +142,12 @@ async fn execute(
     result.and_then(|code| ended.map(|()| code))
 }
 
-/// The exit code of a process that a signal has ended, as shells give it.
+/// The exit code that shells report for a process that a signal has ended.
 fn ended_by(signal: Signal) -> ExitCode {
     ExitCode::from(128_u8.wrapping_add(signal as i32 as u8))
 }
 
-/// The command's name and some random digits: unique, and a host name.
+/// The command's name and some random digits: unique, and valid as a host name.
 fn sandbox_name(request: &RunRequest) -> String {
     let program = request.command.first().map(|program| Path::new(program).file_name().unwrap_or_default());
     let program = program.unwrap_or_default().to_string_lossy().to_ascii_lowercase();

@@ -1,14 +1,14 @@
-//! Files of the host that the sandbox sees.
+//! Mounts of the host's files into the sandbox.
 //!
-//! What must stay true: a sandbox that shares the host's system sees it read-only, and of `/etc` only what programs need;
-//! of the user's home it sees nothing but what a mount names.
+//! What must stay true: the host's system directories are mounted read-only, and of `/etc` only what programs need; of the
+//! user's home only what a mount names is in the sandbox.
 
 use std::ffi::OsString;
 use std::fs;
 use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
 use std::path::{Component, Path, PathBuf};
 
-/// A file or directory of the host, and where the sandbox sees it.
+/// A file or directory of the host, and its path in the sandbox.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(super) struct Mount {
     pub(super) source: PathBuf,
@@ -22,11 +22,11 @@ pub(super) enum Access {
     ReadWrite,
 }
 
-/// A part of the host's system in the sandbox.
+/// A system directory or file of the host, or a symbolic link to one, in the sandbox.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(super) enum SystemEntry {
     Mount(Mount),
-    /// On systems where `/bin` is `/usr/bin`, `/bin` is a link.
+    /// A symbolic link of the host, such as `/bin` to `usr/bin`.
     Link {
         path: PathBuf,
         target: PathBuf,
@@ -35,19 +35,20 @@ pub(super) enum SystemEntry {
 
 #[derive(Debug, thiserror::Error)]
 pub(super) enum InvalidMount {
-    #[error("`{}` is empty in one of its parts", .0.display())]
+    #[error("`{}` has an empty part", .0.display())]
     Empty(OsString),
-    #[error("`{}` has to be an absolute path without `..` in the sandbox", .0.display())]
+    #[error("the path `{}` in the sandbox must be absolute and without `..`", .0.display())]
     Target(PathBuf),
     #[error("`{}` has more parts than SRC:DST:ro", .0.display())]
     Parts(OsString),
 }
 
-/// Directories of the system. What is not there is left out.
-const SYSTEM: [&str; 8] = ["/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/nix/store"];
-/// What programs need of `/etc`: names and addresses, certificates of authorities, the loader, locale and shells. Other
-/// files there may hold credentials.
-const SYSTEM_SETTINGS: [&str; 29] = [
+/// The system directories. Those that do not exist on the host are omitted.
+const SYSTEM_DIRECTORIES: [&str; 8] =
+    ["/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/nix/store"];
+/// What programs need of `/etc`: the files for user names, host names and DNS, for CA certificates, the dynamic loader, locale
+/// and shells. Other files there may hold credentials.
+const ETC_ENTRIES: [&str; 29] = [
     "alternatives",
     "bash.bashrc",
     "ca-certificates",
@@ -84,13 +85,13 @@ impl Mount {
         Self { source: source.into(), target: target.into(), access }
     }
 
-    /// The same path on both sides.
+    /// A mount with the same path on the host and in the sandbox.
     pub(super) fn same(path: impl Into<PathBuf>, access: Access) -> Self {
         let path = path.into();
         Self { source: path.clone(), target: path, access }
     }
 
-    /// Reads `SRC[:DST][:ro]`. A relative source starts at `directory`; without a target it is the source's own path.
+    /// Parses `SRC[:DST][:ro|:rw]`. A relative source is relative to `directory`; the default target is the source's path.
     pub(super) fn parse(text: &OsString, directory: &Path) -> Result<Self, InvalidMount> {
         let mut parts: Vec<&[u8]> = text.as_bytes().split(|byte| *byte == b':').collect();
         let access = match parts.last() {
@@ -111,30 +112,30 @@ impl Mount {
             _ => return Err(InvalidMount::Parts(text.clone())),
         };
         let target = target.unwrap_or_else(|| source.clone());
-        let plain = |part: Component<'_>| matches!(part, Component::RootDir | Component::Normal(_));
-        if !target.is_absolute() || !target.components().all(plain) {
+        let is_plain = |part: Component<'_>| matches!(part, Component::RootDir | Component::Normal(_));
+        if !target.is_absolute() || !target.components().all(is_plain) {
             return Err(InvalidMount::Target(target));
         }
         Ok(Self { source, target, access: access.unwrap_or(Access::ReadWrite) })
     }
 }
 
-/// The host's system, for sandboxes without an image of their own.
-pub(super) fn system() -> Vec<SystemEntry> {
+/// The system directories and files of the host, for sandboxes without an image.
+pub(super) fn system_entries() -> Vec<SystemEntry> {
     let mut entries: Vec<SystemEntry> =
-        SYSTEM.iter().filter_map(|path| system_directory(Path::new(path))).collect();
-    entries.extend(SYSTEM_SETTINGS.iter().filter_map(|name| {
+        SYSTEM_DIRECTORIES.iter().filter_map(|path| system_directory(Path::new(path))).collect();
+    entries.extend(ETC_ENTRIES.iter().filter_map(|name| {
         let target = Path::new("/etc").join(name);
-        // Resolved, because `/etc/resolv.conf` is often a link to a file that the sandbox does not have.
+        // Resolved, because for example `/etc/resolv.conf` is often a link to a file that is not in the sandbox.
         let source = target.canonicalize().ok()?;
         Some(SystemEntry::Mount(Mount::new(source, target, Access::ReadOnly)))
     }));
     entries
 }
 
-/// Whether a path is in the sandbox with the host's system.
-pub(super) fn is_in_system(path: &Path) -> bool {
-    SYSTEM.iter().any(|directory| path.starts_with(directory))
+/// Whether a path is in one of the mounted system directories; `/etc` is none of them.
+pub(super) fn is_in_system_directory(path: &Path) -> bool {
+    SYSTEM_DIRECTORIES.iter().any(|directory| path.starts_with(directory))
 }
 
 fn system_directory(path: &Path) -> Option<SystemEntry> {
@@ -149,30 +150,30 @@ fn system_directory(path: &Path) -> Option<SystemEntry> {
 mod tests {
     use super::*;
 
-    fn parsed(text: &str) -> Result<Mount, String> {
+    fn parse(text: &str) -> Result<Mount, String> {
         Mount::parse(&text.into(), Path::new("/work")).map_err(|error| error.to_string())
     }
 
     #[test]
     fn mounts_are_read_with_and_without_a_target() {
-        assert_eq!(parsed("data").unwrap(), Mount::same("/work/data", Access::ReadWrite));
-        assert_eq!(parsed("/a b:ro").unwrap(), Mount::same("/a b", Access::ReadOnly));
-        assert_eq!(parsed("/a:/b").unwrap(), Mount::new("/a", "/b", Access::ReadWrite));
-        assert_eq!(parsed("/a:/b:ro").unwrap(), Mount::new("/a", "/b", Access::ReadOnly));
-        // A directory of this name is a source; the access is what follows a colon.
-        assert_eq!(parsed("ro").unwrap(), Mount::same("/work/ro", Access::ReadWrite));
+        assert_eq!(parse("data").unwrap(), Mount::same("/work/data", Access::ReadWrite));
+        assert_eq!(parse("/a b:ro").unwrap(), Mount::same("/a b", Access::ReadOnly));
+        assert_eq!(parse("/a:/b").unwrap(), Mount::new("/a", "/b", Access::ReadWrite));
+        assert_eq!(parse("/a:/b:ro").unwrap(), Mount::new("/a", "/b", Access::ReadOnly));
+        // Without a colon before it, `ro` is the name of a directory.
+        assert_eq!(parse("ro").unwrap(), Mount::same("/work/ro", Access::ReadWrite));
     }
 
     #[test]
-    fn mounts_that_mean_nothing_are_refused() {
+    fn invalid_mounts_are_refused() {
         for text in ["", ":", "/a:", ":/b", "/a:b", "/a:/b/../c", "/a:/b:/c:ro", "/a:/b:rx", "..:ro"] {
-            assert!(parsed(text).is_err(), "{text}: {:?}", parsed(text));
+            assert!(parse(text).is_err(), "{text}: {:?}", parse(text));
         }
     }
 
     #[test]
-    fn settings_of_the_system_that_may_hold_credentials_are_not_mounted() {
-        let targets: Vec<PathBuf> = system()
+    fn system_files_that_may_hold_credentials_are_not_mounted() {
+        let targets: Vec<PathBuf> = system_entries()
             .into_iter()
             .map(|entry| match entry {
                 SystemEntry::Mount(mount) => mount.target,

@@ -1,7 +1,7 @@
-//! What a run will do, decided before anything is made: `--dry-run` prints it.
+//! What a run will do, decided before any file or process is created; `--dry-run` prints it.
 //!
-//! What must stay true: nothing that the sidecar needs for itself is in the sandbox, and nothing that it runs on the host can
-//! be written there.
+//! What must stay true: the sandbox cannot read the sidecar's private files, and cannot write the programs that the sidecar
+//! starts on the host.
 
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
@@ -12,20 +12,21 @@ use relay_proto::name::Name;
 
 use super::executable::{self, Executable};
 use super::exposed;
-use super::harness::{Harness, LoginPlace};
+use super::harness::settings::LoginState;
+use super::harness::{Harness, LoginLocation};
 use super::host::Host;
 use super::kinds::{Kind, Network};
-use super::mount::{Access, Mount, is_in_system};
+use super::mount::{Access, Mount, is_in_system_directory};
 use super::request::RunRequest;
 use super::shim_file::{HOW_TO_BUILD, ShimFile};
 use super::visibility;
 use crate::config::Config;
 use crate::terminal::failure::{Failure, Sysexit};
 
-/// A whole run.
+/// Everything that a run will do.
 #[derive(Debug)]
 pub(super) struct Plan {
-    /// The sandbox's name, in lists and in the audit.
+    /// The sandbox's name, as the sidecar lists it and as it is in the audit log.
     pub(super) name: String,
     pub(super) kind: Kind,
     pub(super) tree: FileTree,
@@ -33,9 +34,11 @@ pub(super) struct Plan {
     pub(super) grant: Name,
     pub(super) servers: Vec<Name>,
     pub(super) harness: Option<Harness>,
-    pub(super) login: Option<LoginPlace>,
+    pub(super) login: Option<LoginLocation>,
     pub(super) files: Files,
     pub(super) paths: PathsInside,
+    /// The directory of this run on the host.
+    pub(super) run_directory: PathBuf,
     /// Where the command starts.
     pub(super) directory: PathBuf,
     pub(super) command: Vec<OsString>,
@@ -43,28 +46,28 @@ pub(super) struct Plan {
     pub(super) environment: BTreeMap<OsString, OsString>,
 }
 
-/// The files of the host that are in the sandbox.
+/// The files of the host that are in the sandbox, or hidden from it.
 #[derive(Debug)]
 pub(super) struct Files {
-    /// Parents before what is in them.
+    /// Sorted by the depth of the target, so that a mount comes after those that contain it.
     pub(super) mounts: Vec<Mount>,
-    /// Those of them that are the user's, for the summary.
+    /// The mounts of the working directory, of `--mount` and of what the command needs, for the summary.
     shown: Vec<Mount>,
-    /// What a sandbox that shows the file tree of the host has to hide, besides the home.
+    /// Paths to hide in addition to the home, for a sandbox with the file tree of the host (srt).
     pub(super) hidden: Vec<PathBuf>,
     /// Files in the mounts that look like credentials.
     exposed: Vec<PathBuf>,
 }
 
-/// Whose programs and libraries are in the sandbox.
+/// Where the programs and libraries in the sandbox come from.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(super) enum FileTree {
-    /// The system of this machine, read-only.
+    /// The system directories of this machine, read-only.
     Host,
     Image(String),
 }
 
-/// Where the sandbox finds what it needs of us.
+/// The paths of Cofferdam's files in the sandbox.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(super) struct PathsInside {
     pub(super) home: PathBuf,
@@ -75,14 +78,14 @@ pub(super) struct PathsInside {
 }
 
 const SHIM: &str = "cofferdam-shim";
-/// Variables of the user's environment that say nothing but how to show text.
+/// Environment variables of the user that hold no credential: language, terminal, time zone and user name.
 const PLAIN_VARIABLES: [&str; 9] =
     ["COLORTERM", "FORCE_COLOR", "LANG", "LANGUAGE", "LOGNAME", "NO_COLOR", "TERM", "TZ", "USER"];
-/// For images, whose own search path is not known here.
+/// The search path in an image, whose own `PATH` is not known here.
 const IMAGE_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
 impl Plan {
-    pub(super) fn make(
+    pub(super) fn new(
         request: &RunRequest,
         config: &Config,
         config_file: &Path,
@@ -96,7 +99,7 @@ impl Plan {
             Some(image) => FileTree::Image(image.clone()),
             None => FileTree::Host,
         };
-        request.kind.check(&tree, request.network)?;
+        request.kind.check_options(&tree, request.network)?;
         let network = request.network.unwrap_or_else(|| request.kind.default_network(harness));
         let shim = ShimFile::find(request.shim.as_deref())?;
         if shim.linking == Linking::Dynamic && tree != FileTree::Host {
@@ -106,13 +109,13 @@ impl Plan {
             );
             return Err(Failure::new(Sysexit::NoInput, why).hint(HOW_TO_BUILD));
         }
-        let (grant, servers) = grant(request, config)?;
-        let executable = resolve(program, &tree, host, request)?;
+        let (grant, servers) = find_grant(request, config)?;
+        let executable = find_executable(program, &tree, host, request)?;
         let paths = request.kind.paths_inside(host, run_directory);
 
         let visible = visibility::mounts(request, host, executable.as_ref())?;
         visibility::check(&visible, config, config_file, run_directory)?;
-        let exposed_in: Vec<PathBuf> =
+        let searched: Vec<PathBuf> =
             visible.iter().filter(|mount| mount.from_user).map(|mount| mount.mount.source.clone()).collect();
         let mut mounts: Vec<Mount> = visible.into_iter().map(|visible| visible.mount).collect();
         let shown = mounts.clone();
@@ -120,15 +123,15 @@ impl Plan {
         mounts.push(Mount::new(run_directory.join(super::directory::RELAY), &paths.relay, Access::ReadOnly));
         mounts.push(Mount::new(&shim.path, paths.shim(), Access::ReadOnly));
         mounts.sort_by_key(|mount| mount.target.components().count());
-        request.kind.check_mounts(&mounts)?;
+        request.kind.check_paths_and_arguments(&mounts, host, &request.command)?;
 
         let mut command = request.command.clone();
         if let (Some(executable), Some(first)) = (&executable, command.first_mut()) {
             *first = executable.path.clone().into();
         }
         let environment = environment(request, host, harness, &tree, &paths, &mounts);
-        let hidden = visibility::private_places(config, config_file, host);
-        let files = Files { mounts, shown, hidden, exposed: exposed::token_like(&exposed_in) };
+        let hidden = visibility::paths_to_hide(config, config_file, host);
+        let files = Files { mounts, shown, hidden, exposed: exposed::find_credential_files(&searched) };
         let login = harness.map(|harness| harness.login(&host.home, |name| host.variable(name)));
         let login = login.filter(|place| place.outside.exists());
         Ok(Self {
@@ -142,34 +145,36 @@ impl Plan {
             login,
             files,
             paths,
+            run_directory: run_directory.to_owned(),
             directory: host.directory.clone(),
             command,
             environment,
         })
     }
 
-    /// What is inside, for people.
+    /// A summary of the sandbox for the user, as lines of text.
     pub(super) fn summary(&self) -> Vec<String> {
         let network = match self.network {
             Network::None => "none",
             Network::Host => "host, loopback services of this machine included",
-            Network::Hosts(_) => "the hosts of the harness's model only",
+            Network::Hosts(_) => "only the hosts that the harness needs",
         };
-        let login = match (self.harness, &self.login) {
-            (None, _) => String::new(),
-            (Some(_), Some(_)) => " · harness login: inside".to_owned(),
-            (Some(harness), None) => match self.environment.keys().any(|name| is_login(harness, name)) {
-                true => " · harness login: inside, by a variable".to_owned(),
-                false => " · harness login: none".to_owned(),
-            },
+        let login = match (self.harness, self.login_state()) {
+            (None, _) => "",
+            (Some(_), LoginState::Copied) => " · harness login: inside",
+            (Some(_), LoginState::Variable) => " · harness login: inside, in a variable",
+            (Some(_), LoginState::Absent) => " · harness login: none",
         };
         let harness = self.harness.map(|harness| format!(" for {}", harness.name())).unwrap_or_default();
         let tools: Vec<&str> = self.servers.iter().map(Name::as_str).collect();
         let mut lines = vec![
             format!("sandbox {}{harness} ({}, grant {})", self.name, self.kind.name(), self.grant),
-            format!("network: {network} · home: hidden{login} · tools: {} by the relay", tools.join(", ")),
+            format!(
+                "network: {network} · home: hidden{login} · tools: {} through the relay",
+                tools.join(", ")
+            ),
         ];
-        let seen: Vec<String> = self
+        let files: Vec<String> = self
             .files
             .shown
             .iter()
@@ -178,7 +183,7 @@ impl Plan {
                 Access::ReadWrite => mount.target.display().to_string(),
             })
             .collect();
-        lines.push(format!("files: {}", seen.join(", ")));
+        lines.push(format!("files: {}", files.join(", ")));
         if !self.files.exposed.is_empty() {
             let named: Vec<String> =
                 self.files.exposed.iter().map(|path| path.display().to_string()).collect();
@@ -190,9 +195,19 @@ impl Plan {
         lines
     }
 
-    /// The link of the sandbox's shims.
-    pub(super) fn link(&self) -> String {
-        format!("unix:{}", self.paths.relay.join("relay.sock").display())
+    /// How the harness in the sandbox gets its login.
+    pub(super) fn login_state(&self) -> LoginState {
+        let is_login = |name: &OsString| self.harness.is_some_and(|harness| is_login_variable(harness, name));
+        match &self.login {
+            Some(_) => LoginState::Copied,
+            None if self.environment.keys().any(is_login) => LoginState::Variable,
+            None => LoginState::Absent,
+        }
+    }
+
+    /// The address to which the shims in the sandbox connect.
+    pub(super) fn relay_address(&self) -> String {
+        self.paths.relay_address()
     }
 }
 
@@ -200,19 +215,23 @@ impl PathsInside {
     pub(super) fn shim(&self) -> PathBuf {
         self.programs.join(SHIM)
     }
+
+    fn relay_address(&self) -> String {
+        format!("unix:{}", self.relay.join("relay.sock").display())
+    }
 }
 
-/// The grant that was named, or the only one there is.
-fn grant(request: &RunRequest, config: &Config) -> Result<(Name, Vec<Name>), Failure> {
+/// The grant of `--grant`; otherwise the only grant of the configuration, or `relay.unix-grant`.
+fn find_grant(request: &RunRequest, config: &Config) -> Result<(Name, Vec<Name>), Failure> {
     let names = || config.grants.keys().map(|name| format!("`{name}`")).collect::<Vec<_>>().join(", ");
     let name = match (&request.grant, &config.relay.unix) {
         (Some(name), _) => name.clone(),
         (None, _) if config.grants.len() == 1 => {
-            config.grants.keys().next().cloned().unwrap_or_else(|| unreachable!("there is one"))
+            config.grants.keys().next().cloned().unwrap_or_else(|| unreachable!("the length is 1"))
         }
         (None, Some(unix)) => unix.grant.clone(),
         (None, None) => {
-            let why = "the configuration has several grants, or none";
+            let why = "the configuration has no grant, or several";
             return Err(
                 Failure::new(Sysexit::Usage, why).hint(format!("choose one with --grant: {}", names()))
             );
@@ -225,8 +244,8 @@ fn grant(request: &RunRequest, config: &Config) -> Result<(Name, Vec<Name>), Fai
     }
 }
 
-/// The program on the host. `None` where the sandbox has it: the shim, and programs of the image.
-fn resolve(
+/// Finds the program on the host. `None` if the sandbox has it already: the shim, and programs of the image.
+fn find_executable(
     program: &OsStr,
     tree: &FileTree,
     host: &Host,
@@ -238,12 +257,14 @@ fn resolve(
     let found = executable::find(program, &host.search_path, &host.directory);
     match (tree, found) {
         (FileTree::Image(_), None) => Ok(None),
-        (FileTree::Image(_), Some(path)) if is_in_system(&path) => Ok(None),
-        (_, Some(path)) if visibility::is_writable(request, host, &path) => Ok(Some(Executable::alone(path))),
+        (FileTree::Image(_), Some(path)) if is_in_system_directory(&path) => Ok(None),
+        (_, Some(path)) if visibility::is_writable(request, host, &path) => {
+            Ok(Some(Executable::untrusted(path)))
+        }
         (_, Some(path)) => Ok(Some(Executable::of(path, &host.home, &host.search_path))),
         (FileTree::Host, None) => Err(Failure::new(
             Sysexit::NoInput,
-            format!("there is no program `{}`", program.to_string_lossy()),
+            format!("the program `{}` was not found", program.to_string_lossy()),
         )
         .hint("install it, put it on the PATH, or give its full path")),
     }
@@ -265,29 +286,31 @@ fn environment(
             environment.insert(name.into(), value);
         }
     }
-    environment.extend(host.locale());
-    let seen = |path: &PathBuf| {
-        is_in_system(path) && *tree == FileTree::Host
+    environment.extend(host.locale_variables());
+    let is_inside = |path: &PathBuf| {
+        is_in_system_directory(path) && *tree == FileTree::Host
             || mounts.iter().any(|mount| path.starts_with(&mount.target))
     };
-    let mut search: Vec<PathBuf> = vec![paths.programs.clone()];
-    search.extend(std::env::split_paths(&host.search_path).filter(|path| path.is_absolute() && seen(path)));
+    let mut search_path: Vec<PathBuf> = vec![paths.programs.clone()];
+    search_path.extend(
+        std::env::split_paths(&host.search_path).filter(|path| path.is_absolute() && is_inside(path)),
+    );
     if *tree != FileTree::Host {
-        search.extend(std::env::split_paths(IMAGE_PATH));
+        search_path.extend(std::env::split_paths(IMAGE_PATH));
     }
     // A directory with a colon in its name cannot be on a search path.
-    search.retain(|path| !path.as_os_str().as_encoded_bytes().contains(&b':'));
-    environment.insert("PATH".into(), std::env::join_paths(search).unwrap_or_else(|_| IMAGE_PATH.into()));
+    search_path.retain(|path| !path.as_os_str().as_encoded_bytes().contains(&b':'));
+    environment
+        .insert("PATH".into(), std::env::join_paths(search_path).unwrap_or_else(|_| IMAGE_PATH.into()));
     environment.insert("HOME".into(), paths.home.clone().into());
-    let link = format!("unix:{}", paths.relay.join("relay.sock").display());
-    environment.insert("COFFERDAM_RELAY".into(), link.into());
+    environment.insert("COFFERDAM_RELAY".into(), paths.relay_address().into());
     for (name, value) in harness.map_or(&[][..], Harness::fixed_variables) {
         environment.insert((*name).into(), (*value).into());
     }
     environment
 }
 
-fn is_login(harness: Harness, name: &OsStr) -> bool {
+fn is_login_variable(harness: Harness, name: &OsStr) -> bool {
     let name = name.to_string_lossy();
     harness.variables().contains(&&*name) && (name.contains("KEY") || name.contains("TOKEN"))
 }

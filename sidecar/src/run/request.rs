@@ -1,4 +1,4 @@
-//! What the user asked for, checked.
+//! The arguments of `cofferdam run`, and their validation.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -8,6 +8,7 @@ use relay_proto::name::Name;
 use super::kinds::{Kind, Network};
 use super::mount::Mount;
 use crate::terminal::failure::{Failure, Sysexit};
+use crate::terminal::progress::Output;
 
 /// The arguments of `cofferdam run`.
 #[derive(Clone, Debug)]
@@ -24,20 +25,13 @@ pub(crate) struct RunArguments {
     pub(crate) command: Vec<OsString>,
 }
 
-/// What `--network` says.
+/// The value of `--network`.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, clap::ValueEnum)]
 pub(crate) enum NetworkArgument {
-    /// None at all
+    /// No network
     None,
-    /// The network of this machine, with the services on its loopback address
+    /// The network of this machine, including services on its loopback address
     Host,
-}
-
-/// Whether the run tells what it does.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(crate) enum Output {
-    Lines,
-    Quiet,
 }
 
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -46,7 +40,7 @@ pub(crate) enum Mode {
     Run,
 }
 
-/// The same, parsed.
+/// The validated arguments.
 #[derive(Clone, Debug)]
 pub(super) struct RunRequest {
     pub(super) kind: Kind,
@@ -66,16 +60,23 @@ impl RunRequest {
         for text in &arguments.mounts {
             let mount = Mount::parse(text, directory);
             mounts.push(mount.map_err(|error| {
-                usage(format!("read --mount: {error}")).hint("write SRC, SRC:DST or SRC:DST:ro")
+                usage(format!("invalid --mount: {error}")).hint("write SRC, SRC:DST or SRC:DST:ro")
             })?);
         }
+        if let Some(image) =
+            arguments.image.as_deref().filter(|image| image.is_empty() || image.starts_with('-'))
+        {
+            return Err(
+                usage(format!("`{image}` is not the name of an image")).hint("write NAME or NAME:TAG")
+            );
+        }
         let grant = arguments.grant.as_deref().map(str::parse).transpose();
-        let grant = grant.map_err(|error| usage(format!("read --grant: {error}")))?;
+        let grant = grant.map_err(|error| usage(format!("invalid --grant: {error}")))?;
         if let Some(name) =
             arguments.variables.iter().find(|name| name.is_empty() || name.contains(['=', '\0']))
         {
             return Err(usage(format!("`{name}` is not the name of a variable"))
-                .hint("--env takes a name; the value comes from this environment, so that it is in no list of processes"));
+                .hint("--env takes only a name; the value is read from this environment, so that it does not appear in process lists"));
         }
         Ok(Self {
             kind: arguments.sandbox,

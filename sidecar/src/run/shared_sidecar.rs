@@ -1,7 +1,7 @@
-//! The sidecar of a run: one that is running already, or one that runs start and share.
+//! The sidecar that a run uses: one that is running already, or one that concurrent runs start and share.
 //!
-//! What must stay true: concurrent runs start one sidecar; it ends with the last of them, and the last one waits for its end;
-//! one that was started otherwise is used and left alone.
+//! What must stay true: concurrent runs start one sidecar; it exits after the last of these runs, which waits for that. A
+//! sidecar that no run has started is used, and neither restarted nor stopped.
 
 use std::fs::{self, OpenOptions};
 use std::io;
@@ -20,6 +20,7 @@ use crate::daemon::admin::client::{self, AdminError};
 use crate::daemon::admin::{AdminRequest, AdminResponse};
 use crate::daemon::while_held::{HoldFiles, try_lock};
 use crate::terminal::failure::{Failure, Sysexit};
+use crate::terminal::progress::{Output, Progress};
 
 /// A sidecar that this run uses.
 #[derive(Debug)]
@@ -27,33 +28,33 @@ pub(super) struct SharedSidecar {
     admin: PathBuf,
     config_file: PathBuf,
     files: HoldFiles,
-    /// While this exists, a sidecar that runs have started goes on.
+    /// The shared lock of a holder: while any run has one, a sidecar that a run has started does not exit.
     holding: Option<Flock<fs::File>>,
-    /// The sidecar, where this run has started it.
+    /// The sidecar's process, if this run has started it.
     child: Option<Child>,
 }
 
-/// For the sidecar to start, or to stop with everything that it runs.
+/// For the sidecar to start, or to stop with its servers.
 const SIDECAR_TIMEOUT: Duration = Duration::from_secs(20);
-const PAUSE: Duration = Duration::from_millis(5);
-/// How often a run looks whether the sidecar is still there.
+const POLL_INTERVAL: Duration = Duration::from_millis(5);
+/// How often a run checks that the sidecar still runs.
 const WATCH_INTERVAL: Duration = Duration::from_millis(500);
-/// After a sidecar could not be started again.
+/// The pause after a failed restart of the sidecar.
 const RESTART_PAUSE: Duration = Duration::from_secs(5);
-/// The end of the log that is shown when the sidecar does not start.
+/// How much of the end of the log is shown when the sidecar does not start.
 const SHOWN_LOG_BYTES: usize = 2_000;
 
 impl SharedSidecar {
-    /// Holds the sidecar of this configuration, whether it runs already or not.
+    /// Takes the lock that keeps the sidecar of this configuration from exiting, whether it runs already or not.
     pub(super) async fn hold(admin: &Path, state_dir: &Path, config_file: &Path) -> Result<Self, Failure> {
         let files = HoldFiles::in_state(state_dir);
         files.create().map_err(|error| cannot_write(state_dir, &error))?;
         let deadline = Instant::now() + SIDECAR_TIMEOUT;
         let holding = loop {
-            // A sidecar that stops has it alone until it is gone.
+            // A sidecar that is stopping holds the lock exclusively until it has exited.
             match try_lock(&files.holders(), FlockArg::LockSharedNonblock) {
                 Ok(Some(holding)) => break holding,
-                Ok(None) if Instant::now() < deadline => sleep(PAUSE).await,
+                Ok(None) if Instant::now() < deadline => sleep(POLL_INTERVAL).await,
                 Ok(None) => return Err(still_stopping(&files)),
                 Err(error) => return Err(cannot_write(state_dir, &error)),
             }
@@ -67,45 +68,48 @@ impl SharedSidecar {
         })
     }
 
-    /// Starts the sidecar unless one answers.
-    pub(super) async fn ensure_running(&mut self) -> Result<(), Failure> {
-        if self.answers().await? {
+    /// Starts the sidecar unless one responds.
+    pub(super) async fn ensure_running(&mut self, progress: &Progress) -> Result<(), Failure> {
+        if self.responds().await? {
             return Ok(());
         }
         let deadline = Instant::now() + SIDECAR_TIMEOUT;
-        // Of several runs one starts it.
+        // Only one of several runs starts the sidecar.
         let _starting = loop {
             match try_lock(&self.files.start(), FlockArg::LockExclusiveNonblock) {
                 Ok(Some(starting)) => break starting,
-                Ok(None) if Instant::now() < deadline => sleep(PAUSE).await,
+                Ok(None) if Instant::now() < deadline => sleep(POLL_INTERVAL).await,
                 Ok(None) => return Err(self.not_started("another run has been starting it for too long")),
                 Err(error) => return Err(cannot_write(&self.files.start(), &error)),
             }
         };
-        if self.answers().await? {
+        if self.responds().await? {
             return Ok(());
         }
+        progress.step("starting the sidecar");
         self.child = Some(self.spawn()?);
         loop {
-            if self.answers().await? {
+            if self.responds().await? {
                 return Ok(());
             }
             let child = self.child.as_mut().map(Child::try_wait);
             match child {
-                Some(Ok(None)) if Instant::now() < deadline => sleep(PAUSE).await,
-                Some(Ok(Some(status))) => return Err(self.not_started(&format!("it ended: {status}"))),
-                _ => return Err(self.not_started("it does not answer")),
+                Some(Ok(None)) if Instant::now() < deadline => sleep(POLL_INTERVAL).await,
+                Some(Ok(Some(status))) => return Err(self.not_started(&format!("it exited: {status}"))),
+                _ => return Err(self.not_started("it does not respond")),
             }
         }
     }
 
-    /// Starts a sidecar again that runs have started and that has gone. Never returns.
+    /// Restarts a sidecar that a run has started, whenever it has exited. Never returns.
     pub(super) async fn keep_running(&mut self) {
-        // One that was started otherwise is its operator's to start again.
+        // A sidecar that no run has started is not restarted: that is up to its operator.
         let shared = self.child.is_some() || self.is_started_by_run();
+        // Nothing is printed, because the command uses the terminal.
+        let progress = Progress::new("cofferdam", Output::Quiet);
         loop {
             sleep(WATCH_INTERVAL).await;
-            if shared && !self.is_started_by_run() && self.ensure_running().await.is_err() {
+            if shared && !self.is_started_by_run() && self.ensure_running(&progress).await.is_err() {
                 sleep(RESTART_PAUSE).await;
             }
         }
@@ -123,7 +127,7 @@ impl SharedSidecar {
         &self.admin
     }
 
-    /// Releases the sidecar. The last run waits until it is gone.
+    /// Releases the lock. The last run waits until the sidecar has exited.
     pub(super) async fn leave(mut self) -> Result<(), Failure> {
         self.holding = None;
         let deadline = Instant::now() + SIDECAR_TIMEOUT;
@@ -131,7 +135,7 @@ impl SharedSidecar {
             let lock = |how| try_lock(&self.files.holders(), how).ok().flatten();
             let alone = lock(FlockArg::LockExclusiveNonblock).is_some();
             if !alone && lock(FlockArg::LockSharedNonblock).is_some() {
-                // Another run goes on with it.
+                // Another run still uses the sidecar.
                 return Ok(());
             }
             let running = match &mut self.child {
@@ -144,16 +148,16 @@ impl SharedSidecar {
             if Instant::now() > deadline {
                 return Err(still_stopping(&self.files));
             }
-            sleep(PAUSE).await;
+            sleep(POLL_INTERVAL).await;
         }
     }
 
-    /// Whether a sidecar is there that a run has started.
+    /// Whether a sidecar is running that a run has started.
     fn is_started_by_run(&self) -> bool {
         matches!(try_lock(&self.files.sidecar(), FlockArg::LockSharedNonblock), Ok(None))
     }
 
-    async fn answers(&self) -> Result<bool, Failure> {
+    async fn responds(&self) -> Result<bool, Failure> {
         match self.send(AdminRequest::Sessions).await {
             Ok(_) => Ok(true),
             Err(AdminError::Connect { source, .. })
@@ -167,9 +171,9 @@ impl SharedSidecar {
                     _ => Sysexit::Unavailable,
                 };
                 Err(Failure::new(code, AdminError::Connect { path, source })
-                    .hint("a sidecar of another user has this socket; use a configuration with another `admin.socket`"))
+                    .hint("a sidecar of another user may have this socket; use a configuration with another `admin.socket`"))
             }
-            // It has just gone, or it is of another version; the next step finds out.
+            // The sidecar has probably just exited; the caller starts one or tries again.
             Err(AdminError::Io(_)) => Ok(false),
             Err(error @ AdminError::Response(_)) => {
                 Err(Failure::new(Sysexit::Unavailable, error).hint("restart the sidecar with this version"))
@@ -177,22 +181,23 @@ impl SharedSidecar {
         }
     }
 
-    /// The process of the sidecar, if this run has started it.
+    /// The process id of the sidecar, if this run has started it.
     pub(super) fn child_id(&self) -> Option<u32> {
         self.child.as_ref().and_then(Child::id)
     }
 
     fn spawn(&self) -> Result<Child, Failure> {
-        let failed =
-            |error: io::Error| Failure::new(Sysexit::Unavailable, format!("start the sidecar: {error}"));
+        let failed = |error: io::Error| {
+            Failure::new(Sysexit::Unavailable, format!("cannot start the sidecar: {error}"))
+        };
         let log = self.files.log();
         let log = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(log);
         let log = log.map_err(|error| cannot_write(&self.files.log(), &error))?;
         let mut command = cofferdam_process::user_command(std::env::current_exe().map_err(failed)?);
         command.args(["serve", "--while-held", "-c"]).arg(&self.config_file);
-        // Relative paths mean the same for every run that shares it.
+        // So that relative paths in the configuration do not depend on which run starts the sidecar.
         command.current_dir(self.config_file.parent().unwrap_or(Path::new("/")));
-        // In a group of its own: a ctrl-C at the terminal is not for it.
+        // In its own process group, so that Ctrl-C at the terminal does not reach it.
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log).process_group(0);
         Command::from(command).spawn().map_err(failed)
     }
@@ -207,11 +212,11 @@ impl SharedSidecar {
 }
 
 fn cannot_write(path: &Path, error: &io::Error) -> Failure {
-    Failure::new(Sysexit::CannotCreate, format!("write to `{}`: {error}", path.display()))
+    Failure::new(Sysexit::CannotCreate, format!("cannot write to `{}`: {error}", path.display()))
         .hint("set `state-dir` to a directory that this user can write")
 }
 
 fn still_stopping(files: &HoldFiles) -> Failure {
-    let why = "the sidecar of the runs before has not ended in time";
+    let why = "the sidecar of earlier runs did not exit in time";
     Failure::new(Sysexit::Unavailable, why).hint(format!("look at its log, `{}`", files.log().display()))
 }

@@ -1,4 +1,4 @@
-//! The signals of a run: which end it, which are for the command, and how they get there.
+//! The signals that `run` receives: which ones end the run, and how others are forwarded to the command.
 
 use std::fs;
 use std::io;
@@ -9,7 +9,7 @@ use tokio::signal::unix::{self, SignalKind, signal};
 
 use super::kinds::SignalTarget;
 
-/// Signals that this process has got. Once this exists, none of them ends the process by itself.
+/// Receives the signals of this process. Once this exists, none of them terminates the process.
 pub(super) struct Signals {
     hangup: unix::Signal,
     interrupt: unix::Signal,
@@ -18,18 +18,18 @@ pub(super) struct Signals {
     window: unix::Signal,
 }
 
-/// A signal that is for the command.
+/// A signal that was received, by what it means for the command.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(super) enum Received {
-    /// The command decides what it means: SIGINT, SIGQUIT.
-    Passed(Signal),
-    /// The command has to end: SIGTERM, SIGHUP.
-    Ending(Signal),
-    /// The size of the terminal's window changed.
-    Window,
+pub(super) enum ReceivedSignal {
+    /// SIGINT or SIGQUIT, which is forwarded; the command decides what to do.
+    Forward(Signal),
+    /// SIGTERM or SIGHUP, which is forwarded; the command must exit within a time limit.
+    Terminate(Signal),
+    /// SIGWINCH: the size of the terminal has changed.
+    WindowChange,
 }
 
-/// More processes than this inside are not looked through; groups are few.
+/// How many processes in the sandbox are searched for their process groups at most.
 const MAX_PROCESSES: usize = 4_096;
 
 impl Signals {
@@ -43,59 +43,59 @@ impl Signals {
         })
     }
 
-    /// The next signal. Cancel-safe.
-    pub(super) async fn next(&mut self) -> Received {
+    /// Waits for the next signal. Cancel-safe.
+    pub(super) async fn next(&mut self) -> ReceivedSignal {
         tokio::select! {
-            _ = self.hangup.recv() => Received::Ending(Signal::SIGHUP),
-            _ = self.interrupt.recv() => Received::Passed(Signal::SIGINT),
-            _ = self.quit.recv() => Received::Passed(Signal::SIGQUIT),
-            _ = self.terminate.recv() => Received::Ending(Signal::SIGTERM),
-            _ = self.window.recv() => Received::Window,
+            _ = self.hangup.recv() => ReceivedSignal::Terminate(Signal::SIGHUP),
+            _ = self.interrupt.recv() => ReceivedSignal::Forward(Signal::SIGINT),
+            _ = self.quit.recv() => ReceivedSignal::Forward(Signal::SIGQUIT),
+            _ = self.terminate.recv() => ReceivedSignal::Terminate(Signal::SIGTERM),
+            _ = self.window.recv() => ReceivedSignal::WindowChange,
         }
     }
 
-    /// The next signal that ends a run before its command has started. Cancel-safe.
+    /// Waits for a signal that interrupts a run before its command has started. Cancel-safe.
     pub(super) async fn interruption(&mut self) -> Signal {
         loop {
-            if let Received::Passed(signal) | Received::Ending(signal) = self.next().await {
+            if let ReceivedSignal::Forward(signal) | ReceivedSignal::Terminate(signal) = self.next().await {
                 return signal;
             }
         }
     }
 }
 
-/// Whether there was a process to take a signal.
+/// Whether there was a process to send the signal to.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum Delivery {
-    Done,
+    Sent,
     /// The command has not started yet.
     TooEarly,
 }
 
-/// Sends a signal to what runs in the sandbox. `program` is the sandbox's program, a child of this process that was not
-/// waited for, so its id is its own.
+/// Sends a signal to the command in the sandbox. `program` is the process id of the sandbox's program, a child of this process
+/// that was not waited for, so the id cannot belong to another process.
 pub(super) fn send(target: SignalTarget, program: u32, signal: Signal) -> Delivery {
-    let Ok(program) = i32::try_from(program).map(Pid::from_raw) else { return Delivery::Done };
+    let Ok(program) = i32::try_from(program).map(Pid::from_raw) else { return Delivery::Sent };
     match target {
         SignalTarget::Program => {
-            // It may have exited already.
+            // An error is ignored: the program may have exited already.
             let _ = kill(program, signal);
-            Delivery::Done
+            Delivery::Sent
         }
         SignalTarget::GroupsInside => {
             let groups = groups_inside(program);
             for group in &groups {
                 let _ = killpg(*group, signal);
             }
-            if groups.is_empty() { Delivery::TooEarly } else { Delivery::Done }
+            if groups.is_empty() { Delivery::TooEarly } else { Delivery::Sent }
         }
     }
 }
 
-/// The process groups of the command and its descendants. The program's child is the first process of the sandbox, to which
-/// most signals mean nothing; the command is below it.
+/// The process groups of the command and its descendants. The child of the sandbox's program is process 1 of the sandbox, which
+/// ignores most signals; the command is a child of that process.
 fn groups_inside(program: Pid) -> Vec<Pid> {
-    let own = getpgid(Some(program)).ok();
+    let program_group = getpgid(Some(program)).ok();
     let mut processes: Vec<Pid> = children_of(program).into_iter().flat_map(children_of).collect();
     let mut groups = Vec::new();
     let mut index = 0;
@@ -104,7 +104,7 @@ fn groups_inside(program: Pid) -> Vec<Pid> {
     {
         index += 1;
         if let Ok(group) = getpgid(Some(process))
-            && Some(group) != own
+            && Some(group) != program_group
             && !groups.contains(&group)
         {
             groups.push(group);

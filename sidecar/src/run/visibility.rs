@@ -1,7 +1,7 @@
-//! Which directories of the user are in the sandbox, and which must not be.
+//! Which files and directories of the user are mounted, and which mounts are refused.
 //!
-//! What must stay true: the home itself is never mounted; no file that the sidecar keeps for itself is visible inside, and no
-//! program or configuration that it uses on the host can be changed from inside.
+//! What must stay true: the home directory itself is never mounted; the sandbox can read no private file of the sidecar, and can
+//! change neither the configuration, nor a program that the sidecar starts, nor the directory in which one starts.
 
 use std::path::{Path, PathBuf};
 
@@ -10,20 +10,20 @@ use cofferdam_servers::spec::ServerKind;
 
 use super::executable::Executable;
 use super::host::Host;
-use super::mount::{Access, Mount, is_in_system};
+use super::mount::{Access, Mount, is_in_system_directory};
 use super::request::RunRequest;
 use crate::config::{Config, SHARED_DIRECTORIES};
 use crate::terminal::failure::{Failure, Sysexit};
 
-/// A mount with its origin.
+/// A mount, and whether the user chose it.
 #[derive(Clone, Debug)]
 pub(super) struct VisibleMount {
     pub(super) mount: Mount,
-    /// The working directory or `--mount`, not what the command needs to run.
+    /// Whether it is the working directory or a `--mount`; otherwise the command needs it to run.
     pub(super) from_user: bool,
 }
 
-/// The working directory, the directories of `--mount`, and what the command needs that is not in them.
+/// The working directory, what `--mount` names, and what the command needs in addition.
 pub(super) fn mounts(
     request: &RunRequest,
     host: &Host,
@@ -32,10 +32,10 @@ pub(super) fn mounts(
     let mut mounts = vec![Mount::same(&host.directory, Access::ReadWrite)];
     for mount in &request.mounts {
         let source = mount.source.canonicalize().map_err(|error| {
-            Failure::new(Sysexit::NoInput, format!("mount `{}`: {error}", mount.source.display()))
+            Failure::new(Sysexit::NoInput, format!("cannot mount `{}`: {error}", mount.source.display()))
                 .hint("name a file or directory that exists")
         })?;
-        // Without a target of its own the sandbox sees it where it really is.
+        // A mount without an explicit target appears at its resolved path.
         let target = if mount.target == mount.source { source.clone() } else { mount.target.clone() };
         mounts.retain(|other| other.target != target);
         mounts.push(Mount::new(source, target, mount.access));
@@ -43,11 +43,11 @@ pub(super) fn mounts(
     for mount in &mounts {
         if host.home.starts_with(&mount.source) {
             let why = format!(
-                "`{}` is the home itself, or contains it: the sandbox would see every file of the user",
+                "`{}` is your home directory, or contains it: the sandbox could read all your files",
                 mount.source.display()
             );
             return Err(Failure::new(Sysexit::Usage, why)
-                .hint("change to the directory of a project, and mount others one by one"));
+                .hint("change to the directory of a project, and add other directories with --mount"));
         }
     }
     let needed = executable.into_iter().flat_map(|executable| &executable.needs);
@@ -62,29 +62,29 @@ pub(super) fn mounts(
     Ok(from_user.chain(needed).collect())
 }
 
-/// Refuses mounts that would show or hand over what belongs to the host alone.
+/// Refuses mounts through which the sandbox could read the sidecar's private files, or change what the sidecar starts.
 pub(super) fn check(
     mounts: &[VisibleMount],
     config: &Config,
     config_file: &Path,
     run_directory: &Path,
 ) -> Result<(), Failure> {
-    // The file itself, and the one that it may be a link to: the sandbox could replace either.
-    let resolved = real(config_file);
+    // The configuration may be a symbolic link: neither the link nor its target may be in a mount.
+    let resolved = resolve_links(config_file);
     let mut private: Vec<(String, PathBuf)> = config.private_paths(&resolved);
-    private.retain(|(_, path)| path.is_absolute() && real(path) != resolved);
+    private.retain(|(_, path)| path.is_absolute() && resolve_links(path) != resolved);
     private.push(("the directory of this run".into(), run_directory.to_owned()));
     private.extend(config.relay.unix.as_ref().map(|unix| ("`relay.unix`".to_owned(), unix.path.clone())));
     private.extend(config.relay.vsock_dir.clone().map(|path| ("`relay.vsock-dir`".to_owned(), path)));
-    let written: Vec<(String, PathBuf)> = programs(config, &resolved);
+    let started = started_files(config);
     for VisibleMount { mount, .. } in mounts {
-        let inside = |path: &Path| real(path).starts_with(&mount.source);
+        let inside = |path: &Path| resolve_links(path).starts_with(&mount.source);
         for (what, path) in &private {
             if inside(path) && (mount.access == Access::ReadWrite || !is_program(what)) {
                 return Err(refusal(what, path, &mount.source));
             }
         }
-        for (what, path) in &written {
+        for (what, path) in &started {
             if mount.access == Access::ReadWrite && inside(path) {
                 return Err(refusal(what, path, &mount.source));
             }
@@ -98,60 +98,72 @@ pub(super) fn check(
     Ok(())
 }
 
-/// Whether the sandbox could have changed this file in an earlier run: then it must not choose what is mounted now.
+/// Whether the sandbox of an earlier run could have changed this program. If so, its symbolic links and its first line must not
+/// decide what is mounted.
 pub(super) fn is_writable(request: &RunRequest, host: &Host, path: &Path) -> bool {
-    let written = request.mounts.iter().filter(|mount| mount.access == Access::ReadWrite);
-    let mut directories = written.map(|mount| mount.source.as_path()).chain([host.directory.as_path()]);
-    directories.any(|directory| path.starts_with(directory) || real(path).starts_with(real(directory)))
+    let writable = request.mounts.iter().filter(|mount| mount.access == Access::ReadWrite);
+    let mut directories = writable.map(|mount| mount.source.as_path()).chain([host.directory.as_path()]);
+    directories.any(|directory| {
+        path.starts_with(directory) || resolve_links(path).starts_with(resolve_links(directory))
+    })
 }
 
-/// The places of the sidecar's files and sockets and of the files of other runs, as directories where that is possible.
-pub(super) fn private_places(config: &Config, config_file: &Path, host: &Host) -> Vec<PathBuf> {
-    let mut places = vec![host.temporary.clone()];
+/// Paths to hide from a sandbox with the file tree of the host: the sidecar's files and sockets, and the directory for
+/// temporary files, in which other runs have theirs. A file's parent directory is hidden unless it is used for other things too.
+pub(super) fn paths_to_hide(config: &Config, config_file: &Path, host: &Host) -> Vec<PathBuf> {
+    let mut paths = vec![host.temporary.clone()];
     let relay = config.relay.unix.as_ref().map(|unix| ("`relay.unix`".to_owned(), unix.path.clone()));
-    for (what, path) in config.private_paths(&real(config_file)).into_iter().chain(relay) {
+    for (what, path) in config.private_paths(&resolve_links(config_file)).into_iter().chain(relay) {
         if !path.is_absolute() || is_program(&what) {
             continue;
         }
-        let path = real(&path);
+        let path = resolve_links(&path);
         let parent = path.parent().unwrap_or(&path);
-        let is_common = |directory: &Path| {
-            is_in_system(directory)
+        let is_shared = |directory: &Path| {
+            is_in_system_directory(directory)
                 || directory == Path::new("/etc")
                 || SHARED_DIRECTORIES.iter().any(|shared| directory == Path::new(shared))
                 || host.directory.starts_with(directory)
         };
-        places.push(if path.is_dir() || is_common(parent) { path } else { parent.to_owned() });
+        paths.push(if path.is_dir() || is_shared(parent) { path } else { parent.to_owned() });
     }
-    places
+    paths
 }
 
-/// Whether a private path is a program: it may be seen, as long as it cannot be changed.
+/// Whether a private path is a program. The sandbox may read programs, but not change them.
 fn is_program(what: &str) -> bool {
     what.ends_with(".command`") || what.ends_with(".exec`")
 }
 
-/// Files and directories that programs of the host are started with, in commands of servers and of secrets. What a server
-/// works on, such as the directory of a project, is an argument too; so of directories only those count that an
-/// interpreter is given first.
-fn programs(config: &Config, config_file: &Path) -> Vec<(String, PathBuf)> {
-    let directory = config_file.parent().unwrap_or(Path::new("/"));
-    let of_servers = config.servers.values().map(|server| {
-        let command = match &server.kind {
-            ServerKind::Stdio(stdio) => stdio.command.as_slice(),
-            ServerKind::Http(_) => &[],
-        };
-        (format!("`servers.{}.command`", server.name), command)
-    });
-    let of_secrets = config.secrets.values().filter_map(|secret| match &secret.origin {
-        Origin::Exec { command, .. } => Some((format!("`secrets.{}.exec`", secret.name), command.as_slice())),
-        _ => None,
-    });
+/// Files and directories that determine what a server, or the program of a secret, does: the directory in which it starts, and
+/// files in its command. A directory in a command may be one that the server works on, such as that of a project, so only a
+/// directory that is an interpreter's first argument is included.
+fn started_files(config: &Config) -> Vec<(String, PathBuf)> {
+    let root = Path::new("/");
     let mut found = Vec::new();
-    for (what, command) in of_servers.chain(of_secrets) {
+    let mut commands = Vec::new();
+    for server in config.servers.values() {
+        if let ServerKind::Stdio(stdio) = &server.kind {
+            found
+                .extend(stdio.directory.clone().map(|path| (format!("`servers.{}.cwd`", server.name), path)));
+            // Without `cwd` a server starts in the state directory.
+            let directory = stdio.directory.as_deref().unwrap_or(&config.state_dir);
+            commands.push((
+                format!("`servers.{}.command`", server.name),
+                stdio.command.as_slice(),
+                directory,
+            ));
+        }
+    }
+    for secret in config.secrets.values() {
+        if let Origin::Exec { command, .. } = &secret.origin {
+            commands.push((format!("`secrets.{}.exec`", secret.name), command.as_slice(), root));
+        }
+    }
+    for (what, command, directory) in commands {
         let has_interpreter = command.first().is_some_and(|program| is_interpreter(program));
-        for (index, word) in command.iter().enumerate() {
-            let values = [Some(word.as_str()), word.split_once('=').map(|(_, value)| value)];
+        for (index, argument) in command.iter().enumerate() {
+            let values = [Some(argument.as_str()), argument.split_once('=').map(|(_, value)| value)];
             for path in values.into_iter().flatten().map(|value| directory.join(value)) {
                 if path.is_file() || (path.is_dir() && index == 1 && has_interpreter) {
                     found.push((what.clone(), path));
@@ -171,16 +183,16 @@ fn is_interpreter(program: &str) -> bool {
 
 fn refusal(what: &str, path: &Path, mount: &Path) -> Failure {
     let why = format!(
-        "{what} is `{}`, inside `{}`, which the sandbox would see: it is for the host alone",
+        "{what} (`{}`) is inside the mounted `{}`, but must not be accessible in the sandbox",
         path.display(),
         mount.display()
     );
     Failure::new(Sysexit::Configuration, why)
-        .hint("move it out of what is mounted, or run from another directory")
+        .hint("move it out of the mounted directory, or run from another directory")
 }
 
-/// Links resolved as far as the path exists.
-fn real(path: &Path) -> PathBuf {
+/// Resolves the symbolic links in the longest prefix of the path that exists.
+fn resolve_links(path: &Path) -> PathBuf {
     for existing in path.ancestors() {
         if let Ok(resolved) = existing.canonicalize() {
             return match path.strip_prefix(existing) {

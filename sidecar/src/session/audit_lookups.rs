@@ -1,7 +1,8 @@
 //! Permits to search the audit, for requests that may have run: a search may read a gigabyte.
 //!
 //! What must stay true: a bounded number of searches run at once in the whole sidecar, however many links ask. Each
-//! sandbox has at most one search that runs or waits for a global permit, so it delays others by no more than that one.
+//! sandbox has at most one search that runs or waits for a global permit, so it delays other sandboxes by at most one
+//! search.
 
 use std::sync::Arc;
 
@@ -10,20 +11,20 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 /// Permits for all searches.
 pub(crate) struct LookupPermits {
     global: Arc<Semaphore>,
-    /// Of the shared socket, where sandboxes cannot be told apart: all of them share one.
+    /// The permit of the shared socket: its sandboxes cannot be told apart, so they share one.
     shared: Arc<SandboxPermit>,
 }
 
 /// One sandbox's permit.
 pub(crate) struct SandboxPermit(Arc<Semaphore>);
 
-/// A permit for one search; given back when it is dropped.
+/// A permit for one search, released when it is dropped.
 pub(crate) struct LookupPermit {
     _of_sandbox: OwnedSemaphorePermit,
     _global: OwnedSemaphorePermit,
 }
 
-/// Searches at once. They read files that are probably cached in memory: more would not be faster.
+/// The number of searches at once. They read files that are probably cached in memory: more would not be faster.
 const MAX_SEARCHES: usize = 4;
 
 impl LookupPermits {
@@ -62,7 +63,7 @@ mod tests {
         let first = permits.acquire(&busy).now_or_never().flatten().expect("there is room");
         let waiting: Vec<_> = (0..100).map(|_| Box::pin(permits.acquire(&busy))).collect();
         for mut search in waiting {
-            assert!((&mut search).now_or_never().is_none(), "one at a time");
+            assert!((&mut search).now_or_never().is_none(), "a sandbox searches once at a time");
             assert!(permits.acquire(&other).now_or_never().flatten().is_some());
         }
         drop(first);

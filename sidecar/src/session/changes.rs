@@ -50,7 +50,7 @@ pub(crate) enum ChangeKind {
 #[derive(Debug)]
 pub(crate) struct Changes(broadcast::Sender<Change>);
 
-/// Changes that are kept for a watcher that has not read them yet.
+/// The number of changes that are queued for a watcher.
 const MAX_QUEUED: usize = 256;
 
 impl Change {
@@ -92,7 +92,7 @@ impl Changes {
     /// Passes a change to the watchers, without waiting. `change` is called only if there are any.
     pub(crate) fn publish(&self, change: impl FnOnce() -> Change) {
         if self.0.receiver_count() > 0 {
-            // Fails if the last watcher has left meanwhile.
+            // Fails if the last watcher has just been dropped.
             let _ = self.0.send(change());
         }
     }

@@ -57,6 +57,8 @@ impl Fixture {
             sync: config.audit_sync,
             file_bytes: config.limits.audit_file_bytes,
             field_bytes: config.limits.audit_field_bytes,
+            total_bytes: config.limits.audit_total_bytes,
+            write_by: audit::WriteBy::Caller,
         };
         let audit = Audit::open_with_sync(options, sync);
         let context =

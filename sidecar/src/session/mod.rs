@@ -1,11 +1,13 @@
-//! Sessions: the time in which an enrolment has links, with the secrets and the audit budget that its links share.
+//! Sessions: the period in which an enrolment has links, with the secrets that its links share.
 //!
 //! | module | what it holds |
 //! |---|---|
+//! | [`audit_budgets`] | the audit budgets of all sandboxes |
 //! | [`audit_lookups`] | permits to search the audit |
 //! | [`changes`] | the changes that clients of the admin API can watch |
 //! | [`principal`] | what a connection is granted, and which enrolment it belongs to |
 
+mod audit_budgets;
 mod audit_lookups;
 pub(crate) mod changes;
 #[cfg(test)]
@@ -13,23 +15,27 @@ pub(crate) mod fixture;
 pub(crate) mod principal;
 
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::SystemTime;
 
 use arc_swap::ArcSwap;
 use cofferdam_audit::{Audit, Budget, BudgetLimits, Event, EventRecord};
+use cofferdam_base::PacedLines;
 use cofferdam_scrub::shared::SharedValues;
 use cofferdam_secrets::Source;
 use cofferdam_secrets::credentials::Credentials;
 use cofferdam_secrets::files::FileStore;
+use cofferdam_servers::WorkingDirectories;
 use cofferdam_servers::grant_limits::{GrantBounds, GrantLimits};
-use cofferdam_vault::{Access, AccessError, SessionVault, TokenOwner};
+use cofferdam_vault::{Access, AccessError, RemainingLinks, SessionVault, TokenOwner};
 use relay_proto::name::Name;
 use tokio::sync::Semaphore;
 use tokio::time::Instant;
 use tokio_util::task::TaskTracker;
 
-use crate::config::Config;
+use crate::config::{Config, Limits};
+use audit_budgets::AuditBudgets;
 use audit_lookups::{LookupPermit, LookupPermits, SandboxPermit};
 use changes::{Change, ChangeKind, Changes};
 use principal::{Enrolled, Principal};
@@ -40,6 +46,7 @@ pub(crate) struct Context {
     pub(crate) audit: Audit,
     pub(crate) tasks: TaskTracker,
     pub(crate) files: FileStore,
+    pub(crate) working_directories: WorkingDirectories,
     pub(crate) log: Arc<SharedValues>,
     /// `None` if the configuration at the start had no `[vault]`.
     pub(crate) vault: Option<Arc<Access>>,
@@ -47,6 +54,7 @@ pub(crate) struct Context {
     lookups: LookupPermits,
     /// Large messages of all sessions that may be scrubbed at once, so that a processor is left for the others.
     pub(crate) scrub_turns: Arc<Semaphore>,
+    audit_budgets: AuditBudgets,
     grant_limits: Mutex<BTreeMap<Name, Arc<GrantLimits>>>,
     /// From the configuration at the start; they also apply to grants that a reload adds.
     grant_bounds: GrantBounds,
@@ -55,7 +63,7 @@ pub(crate) struct Context {
     pub(crate) script: std::sync::OnceLock<cofferdam_servers::scripted::Script>,
 }
 
-/// The time in which an enrolment has links. It owns its secrets and its budget in the audit.
+/// The period in which an enrolment has links. It owns its secrets.
 pub(crate) struct Session {
     pub(crate) id: Arc<str>,
     pub(crate) grant: Name,
@@ -66,10 +74,13 @@ pub(crate) struct Session {
     pub(crate) scrub_turn: Arc<Semaphore>,
     /// The session's token and leases in Vault. `None` if the sidecar has no Vault.
     pub(crate) vault: Option<SessionVault>,
+    /// The sandbox's budget in the audit, shared with its earlier sessions.
     pub(crate) budget: Budget,
     pub(crate) grant_limits: Arc<GrantLimits>,
-    /// Its permit to search the audit.
-    lookup: Arc<SandboxPermit>,
+    /// The sandbox's permit to search the audit.
+    sandbox_permit: Arc<SandboxPermit>,
+    /// Links that have begun and not ended; [`SessionVault`] counts them where there is a Vault.
+    links: AtomicUsize,
     pub(crate) began: SystemTime,
     pub(crate) expires: Instant,
     pub(crate) context: Arc<Context>,
@@ -99,6 +110,7 @@ impl Context {
         }
         Ok(Self {
             grant_bounds: (&config.limits).into(),
+            working_directories: WorkingDirectories::in_state(&config.state_dir),
             config: ArcSwap::from_pointee(config),
             audit,
             tasks,
@@ -108,6 +120,7 @@ impl Context {
             changes: Changes::new(),
             lookups: LookupPermits::new(),
             scrub_turns: Arc::new(Semaphore::new(scrub_workers())),
+            audit_budgets: AuditBudgets::default(),
             grant_limits: Mutex::default(),
             #[cfg(test)]
             script: std::sync::OnceLock::new(),
@@ -175,18 +188,48 @@ impl Session {
                 context.tasks.clone(),
             )),
             vault,
-            budget: Budget::new(BudgetLimits {
-                bytes: config.limits.audit_session_bytes,
-                records_per_second: config.limits.audit_session_records_per_second,
-            }),
+            budget: context.audit_budgets.of(principal, audit_budget_limits(&config.limits)),
             grant_limits: context.grant_limits(grant),
-            lookup: match &principal.enrolment {
+            sandbox_permit: match &principal.enrolment {
                 Some(_) => Arc::new(SandboxPermit::new()),
                 None => context.lookups.shared(),
             },
+            links: AtomicUsize::new(0),
             began: cofferdam_base::clock::now(),
             expires,
             context: Arc::clone(context),
+        }
+    }
+
+    /// A link begins.
+    pub(crate) fn enter(&self) {
+        match &self.vault {
+            Some(vault) => vault.enter(),
+            None => drop(self.links.fetch_add(1, Ordering::AcqRel)),
+        }
+    }
+
+    /// A link has ended, and the processes of its server too. After the last link, the session's Vault tokens are
+    /// withdrawn, and the caller has to call [`SessionVault::end`].
+    pub(crate) fn leave(&self) -> RemainingLinks {
+        match &self.vault {
+            Some(vault) => vault.leave(),
+            None => self.leave_without_vault(),
+        }
+    }
+
+    /// A link has failed: like [`Self::leave`], and tokens are revoked without a report.
+    pub(crate) fn abandon(&self) -> RemainingLinks {
+        match &self.vault {
+            Some(vault) => vault.abandon(),
+            None => self.leave_without_vault(),
+        }
+    }
+
+    fn leave_without_vault(&self) -> RemainingLinks {
+        match self.links.fetch_sub(1, Ordering::AcqRel) {
+            1 => RemainingLinks::None,
+            _ => RemainingLinks::Some,
         }
     }
 
@@ -202,8 +245,30 @@ impl Session {
         });
     }
 
+    /// Records an event of this session or of one of its links, charged to the sandbox's budget. If that fails, the log
+    /// tells.
+    pub(crate) fn record_event(&self, event: &EventRecord<'_>) {
+        if let Err(error) = self.context.audit.sandbox_event(&self.budget, event)
+            && let Some(left_out) = UNRECORDED_LINES.admit()
+        {
+            let kind = event.event.as_str();
+            tracing::error!(%error, kind, session = %self.id, left_out, "an audit event was not recorded");
+        }
+    }
+
     /// Waits until this session may search the audit. Cancel-safe.
-    pub(crate) async fn lookup_permit(&self) -> Option<LookupPermit> {
-        self.context.lookups.acquire(&self.lookup).await
+    pub(crate) async fn acquire_lookup_permit(&self) -> Option<LookupPermit> {
+        self.context.lookups.acquire(&self.sandbox_permit).await
+    }
+}
+
+/// With a full disk every event causes such a line.
+static UNRECORDED_LINES: PacedLines = PacedLines::new();
+
+fn audit_budget_limits(limits: &Limits) -> BudgetLimits {
+    BudgetLimits {
+        bytes: limits.audit_session_bytes,
+        refill_time: limits.audit_refill_time,
+        records_per_second: limits.audit_session_records_per_second,
     }
 }

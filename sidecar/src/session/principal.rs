@@ -6,12 +6,14 @@ use relay_proto::control::Epoch;
 use relay_proto::name::Name;
 use tokio::time::Instant;
 
-/// An accepted peer.
+/// An accepted peer of a connection.
 #[derive(Clone, Debug)]
 pub(crate) struct Principal {
     pub(crate) grant: Name,
     /// `None` on the shared socket, where each link has its own session.
     pub(crate) enrolment: Option<Enrolled>,
+    /// The user of a peer on the shared socket, as the kernel reports it.
+    pub(crate) uid: Option<u32>,
 }
 
 /// The enrolment of an accepted peer. Its links share one session.
@@ -51,8 +53,8 @@ pub(crate) enum OfferOutcome {
 
 impl Principal {
     /// A client of the shared socket.
-    pub(crate) fn anonymous(grant: Name) -> Self {
-        Self { grant, enrolment: None }
+    pub(crate) fn anonymous(grant: Name, uid: Option<u32>) -> Self {
+        Self { grant, enrolment: None, uid }
     }
 
     pub(crate) fn enrolment_id(&self) -> Option<&Arc<str>> {

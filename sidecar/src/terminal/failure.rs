@@ -1,4 +1,4 @@
-//! How a command reports an error: what was being done, why it failed, what to do next.
+//! How a command reports an error: what failed, why, and what to do next.
 
 use std::error::Error;
 use std::fmt::Write;

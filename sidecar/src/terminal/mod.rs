@@ -1,12 +1,13 @@
-//! What the command line and the demo print: data on stdout, failures on stderr with an exit code.
+//! How the command line and the demo print: data to stdout, progress and failures to stderr.
 
 pub(crate) mod failure;
+pub(crate) mod progress;
 
 use std::io::{self, Write};
 
-/// Writes one line of data. A closed pipe ends the program without an error, as with `head`.
+/// Prints one line of data to stdout. If the pipe is closed, for example by `head`, the program exits without an error.
 #[expect(clippy::exit, reason = "the output is closed: nothing more can be printed, and it is not an error")]
-pub(crate) fn line(text: &str) {
+pub(crate) fn print_line(text: &str) {
     let mut stdout = io::stdout().lock();
     if let Err(error) = writeln!(stdout, "{text}").and_then(|()| stdout.flush())
         && error.kind() == io::ErrorKind::BrokenPipe

@@ -12,12 +12,13 @@ use tokio::time::{Instant, sleep_until, timeout};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+use crate::accessor_files::AccessorFiles;
 use crate::address::AddressError;
 use crate::api::{ClientSettings, SettingsError, Vault};
 use crate::envelope::Auth;
 use crate::error::{Kind, Problem, RequestLine, VaultError};
-use crate::login::{Login, LoginToken, Method, SecretId};
-use crate::revoker::{AccessorFiles, Revoker};
+use crate::login::{Login, LoginRecords, LoginToken, Method, SecretId};
+use crate::revoker::Revoker;
 use crate::settings::{AuthSettings, SecretIdForm, Settings};
 use crate::token_calls::{ChildToken, Mint};
 
@@ -64,10 +65,13 @@ impl Access {
         state: &Path,
         tasks: &TaskTracker,
     ) -> Result<Arc<Self>, AccessError> {
-        let accessors = AccessorFiles::open(state).map_err(AccessError::Accessors)?;
+        let (accessors, leftover) = AccessorFiles::open(state).map_err(AccessError::Accessors)?;
+        let accessors = Arc::new(accessors);
         let stop = CancellationToken::new();
-        let login = Login::start(vault.clone(), method(&settings.auth), tasks, &stop);
-        let revoker = Revoker::start(vault.clone(), login.clone(), accessors, tasks, stop.clone());
+        let records = LoginRecords::in_state(state, Arc::clone(&accessors));
+        let login = Login::start(vault.clone(), method(&settings.auth), records, tasks, &stop);
+        let revoker =
+            Revoker::start(vault.clone(), login.clone(), (accessors, leftover), tasks, stop.clone());
         Ok(Arc::new(Self {
             vault,
             login,
@@ -130,10 +134,12 @@ impl Access {
             Ok(Err(error)) => {
                 tracing::warn!(
                     why = error.explained(),
-                    "the login's Vault token was not revoked; it will expire"
+                    "the login's Vault token was not revoked; the next sidecar revokes it, or it expires"
                 );
             }
-            Err(_) => tracing::warn!("the login's Vault token was not revoked in time; it will expire"),
+            Err(_) => tracing::warn!(
+                "the login's Vault token was not revoked in time; the next sidecar revokes it, or it expires"
+            ),
         }
     }
 }

@@ -54,7 +54,7 @@ impl FromStr for Address {
         };
         let endpoint = Endpoint {
             scheme,
-            host: Host::read(authority.host()),
+            host: Host::parse(authority.host()),
             port: authority.port_u16().unwrap_or(DEFAULT_PORT),
             policy: AddressPolicy::Any,
         };

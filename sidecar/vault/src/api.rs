@@ -129,11 +129,11 @@ impl Vault {
 
     /// Sends a request and reads the envelope of its response.
     pub(crate) async fn call(&self, request: &Request<'_>) -> Result<Envelope, VaultError> {
-        let asked_at = Instant::now();
+        let requested_at = Instant::now();
         let result = self.transport.send(request).await.and_then(|response| match response.status {
             200..=299 => {
                 let envelope =
-                    Envelope::read(&response.body, asked_at).map_err(|why| malformed(request, why))?;
+                    Envelope::read(&response.body, requested_at).map_err(|why| malformed(request, why))?;
                 Ok(Envelope { date: response.date, ..envelope })
             }
             _ => Err(refusal(request, &response)),

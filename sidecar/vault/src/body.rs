@@ -1,4 +1,4 @@
-//! Request bodies: JSON objects in wiped memory, with their secret values marked.
+//! Request bodies: JSON objects in memory that is wiped when dropped, with their secret values marked.
 
 use serde_json::Value;
 use zeroize::Zeroizing;

@@ -2,8 +2,8 @@
 //!
 //! What must stay true: each request has its own connection, so that it is always known whether it was sent and nothing
 //! is sent twice; no redirect is followed; connecting, the whole exchange, the size of the response and the number of
-//! concurrent requests are bounded; tokens, bodies and responses are in wiped memory; a path cannot be made to mean
-//! another path.
+//! concurrent requests are bounded; tokens, bodies and responses are in memory that is wiped when dropped; a path
+//! cannot be made to mean another path.
 
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -22,7 +22,7 @@ use zeroize::Zeroizing;
 
 use crate::address::Address;
 use crate::body::Body;
-use crate::error::{Problem, RequestLine, VaultError, VaultMessages};
+use crate::error::{Problem, RequestLine, VaultError};
 use crate::token::Token;
 use crate::trust::TrustError;
 
@@ -107,13 +107,7 @@ impl Transport {
     pub(crate) async fn send(&self, request: &Request<'_>) -> Result<VaultResponse, VaultError> {
         let fail = |problem| VaultError { request: request.line(), problem };
         let deadline = Instant::now() + REQUEST_TIMEOUT;
-        let message = self.http_request(request).ok_or_else(|| {
-            fail(Problem::Status {
-                status: 400,
-                messages: VaultMessages::of_client("this is not a valid path in Vault; nothing was sent"),
-                retry_after: None,
-            })
-        })?;
+        let message = self.http_request(request).ok_or_else(|| fail(Problem::InvalidPath))?;
         let _permit = match timeout_at(deadline, self.concurrency.acquire()).await {
             Ok(Ok(permit)) => permit,
             _ => {

@@ -1,7 +1,8 @@
 //! The JSON envelope of every response of Vault.
 //!
-//! What must stay true: only counts, durations and public properties can be printed; secrets are in wiped memory;
-//! durations count from before the request was sent, and no number in a response can overflow an `Instant`.
+//! What must stay true: only counts, durations and public properties can be printed; secrets are in memory that is
+//! wiped when dropped; durations count from before the request was sent, and no number in a response can overflow an
+//! `Instant`.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -16,7 +17,7 @@ use zeroize::Zeroizing;
 use crate::token::{Accessor, LeaseId, Token};
 
 /// Longer durations are cut to this, so that they can be added to an `Instant`.
-const MAX_LIFE: Duration = Duration::from_secs(10 * 365 * 24 * 3600);
+const MAX_LIFETIME: Duration = Duration::from_secs(10 * 365 * 24 * 3600);
 /// Further warnings are dropped.
 const MAX_WARNINGS: usize = 8;
 
@@ -33,7 +34,7 @@ pub struct Envelope {
     pub auth: Option<Auth>,
     pub data: Option<Data>,
     /// When the request was about to be sent: durations count from here.
-    pub asked_at: Instant,
+    pub requested_at: Instant,
     /// The `Date` header of the response.
     pub date: Option<SystemTime>,
 }
@@ -51,7 +52,7 @@ pub struct Auth {
     pub renewable: bool,
     /// It does not end with its parent.
     pub orphan: bool,
-    pub asked_at: Instant,
+    pub requested_at: Instant,
 }
 
 /// A wrapped response: the token that unwraps it, once.
@@ -61,12 +62,12 @@ pub struct WrapInfo {
     pub creation_path: String,
 }
 
-/// The data of a response as JSON, in wiped memory.
+/// The data of a response as JSON, in memory that is wiped when dropped.
 pub struct Data(Zeroizing<Vec<u8>>);
 
 impl Envelope {
     /// Reads a response. An empty one is an empty envelope. An error says what is wrong.
-    pub(crate) fn read(response: &[u8], asked_at: Instant) -> Result<Self, &'static str> {
+    pub(crate) fn read(response: &[u8], requested_at: Instant) -> Result<Self, &'static str> {
         let raw: RawEnvelope<'_> = match response.trim_ascii().is_empty() {
             true => RawEnvelope::default(),
             false => serde_json::from_slice(response).map_err(|_| "it is not a JSON response of Vault")?,
@@ -75,28 +76,31 @@ impl Envelope {
         warnings.truncate(MAX_WARNINGS);
         Ok(Self {
             request_id: raw.request_id.unwrap_or_default(),
-            lease_id: raw.lease_id.filter(|Wiped(id)| !id.is_empty()).map(|Wiped(id)| LeaseId::new(id)),
+            lease_id: raw
+                .lease_id
+                .filter(|ZeroizingString(id)| !id.is_empty())
+                .map(|ZeroizingString(id)| LeaseId::new(id)),
             lease_duration: Duration::from_secs(raw.lease_duration.unwrap_or_default()),
             renewable: raw.renewable.unwrap_or_default(),
             warnings,
             wrap_info: raw.wrap_info.map(RawWrapInfo::check).transpose()?,
-            auth: raw.auth.map(|auth| auth.check(asked_at)).transpose()?,
+            auth: raw.auth.map(|auth| auth.check(requested_at)).transpose()?,
             data: raw.data.map(|data| Data(Zeroizing::new(data.get().as_bytes().to_vec()))),
-            asked_at,
+            requested_at,
             date: None,
         })
     }
 
     /// When the lease expires, if its token lives that long.
     pub fn expires(&self) -> Option<Instant> {
-        expiry(self.asked_at, self.lease_duration)
+        expiry(self.requested_at, self.lease_duration)
     }
 }
 
 impl Auth {
     /// When the token expires; `None` if it does not.
     pub fn expires(&self) -> Option<Instant> {
-        expiry(self.asked_at, self.lease_duration)
+        expiry(self.requested_at, self.lease_duration)
     }
 }
 
@@ -118,7 +122,7 @@ impl Data {
     /// The string at `name`.
     pub(crate) fn text(&self, name: &str) -> Option<Zeroizing<String>> {
         let members: BTreeMap<String, &RawValue> = serde_json::from_slice(&self.0).ok()?;
-        let Wiped(text) = serde_json::from_str(members.get(name)?.get()).ok()?;
+        let ZeroizingString(text) = serde_json::from_str(members.get(name)?.get()).ok()?;
         Some(text)
     }
 
@@ -172,14 +176,14 @@ impl fmt::Debug for Data {
 }
 
 /// The end of a duration; `None` for zero, which in Vault means "never" or "not stated".
-pub(crate) fn expiry(start: Instant, life: Duration) -> Option<Instant> {
-    (!life.is_zero()).then(|| start + life.min(MAX_LIFE))
+pub(crate) fn expiry(start: Instant, lifetime: Duration) -> Option<Instant> {
+    (!lifetime.is_zero()).then(|| start + lifetime.min(MAX_LIFETIME))
 }
 
 #[derive(Default, Deserialize)]
 struct RawEnvelope<'a> {
     request_id: Option<String>,
-    lease_id: Option<Wiped>,
+    lease_id: Option<ZeroizingString>,
     lease_duration: Option<u64>,
     renewable: Option<bool>,
     warnings: Option<Vec<String>>,
@@ -191,7 +195,7 @@ struct RawEnvelope<'a> {
 
 #[derive(Deserialize)]
 struct RawAuth {
-    client_token: Wiped,
+    client_token: ZeroizingString,
     accessor: Option<String>,
     policies: Option<Vec<String>>,
     metadata: Option<BTreeMap<String, String>>,
@@ -203,16 +207,16 @@ struct RawAuth {
 
 #[derive(Deserialize)]
 struct RawWrapInfo {
-    token: Wiped,
+    token: ZeroizingString,
     ttl: Option<u64>,
     creation_path: Option<String>,
 }
 
-/// A string in wiped memory.
-struct Wiped(Zeroizing<String>);
+/// A string in memory that is wiped when dropped.
+struct ZeroizingString(Zeroizing<String>);
 
 impl RawAuth {
-    fn check(self, asked_at: Instant) -> Result<Auth, &'static str> {
+    fn check(self, requested_at: Instant) -> Result<Auth, &'static str> {
         let token = Token::read(self.client_token.0.as_bytes())
             .map_err(|_| "it is a login without a token; does the method require a second factor?")?;
         Ok(Auth {
@@ -224,7 +228,7 @@ impl RawAuth {
             lease_duration: Duration::from_secs(self.lease_duration.unwrap_or_default()),
             renewable: self.renewable.unwrap_or_default(),
             orphan: self.orphan.unwrap_or_default(),
-            asked_at,
+            requested_at,
         })
     }
 }
@@ -238,7 +242,7 @@ impl RawWrapInfo {
     }
 }
 
-impl<'de> Deserialize<'de> for Wiped {
+impl<'de> Deserialize<'de> for ZeroizingString {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         String::deserialize(deserializer).map(|text| Self(Zeroizing::new(text)))
     }
@@ -261,7 +265,7 @@ mod tests {
                 "auth": {"client_token": "hvs.CANARY", "accessor": "abcdCANARY", "policies": ["default"], "lease_duration": 60}}"#,
         )
         .unwrap();
-        assert_eq!(envelope.expires(), Some(envelope.asked_at + Duration::from_secs(6)));
+        assert_eq!(envelope.expires(), Some(envelope.requested_at + Duration::from_secs(6)));
         assert_eq!(envelope.data.as_ref().unwrap().text("password").unwrap().as_str(), "CANARY");
         assert_eq!(envelope.auth.as_ref().unwrap().policies, ["default"]);
         assert_eq!(envelope.lease_id.as_ref().unwrap().expose(), "db/creds/x/CANARY");

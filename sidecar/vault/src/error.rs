@@ -45,6 +45,9 @@ pub enum Problem {
     /// The lease expired, was revoked or never existed; Vault does not say which.
     #[error("Vault has no such lease{messages}")]
     Gone { messages: VaultMessages },
+    /// Nothing was sent.
+    #[error("this is not a valid path in Vault; no request was sent")]
+    InvalidPath,
     #[error("Vault's response cannot be read: {why}")]
     Malformed { why: &'static str },
     /// The request was sent, and Vault may have executed it.
@@ -67,6 +70,12 @@ pub enum Problem {
     /// The response-wrapped secret-id was not created by the configured role.
     #[error("ALERT: the wrapped secret-id was not made by `{expected}`: another party may have replaced it")]
     WrapNotFromRole { expected: String },
+    /// This sidecar has unwrapped the secret-id, at an earlier start or, as a check finds, while it runs. Nothing was
+    /// sent.
+    #[error(
+        "this sidecar has already unwrapped the wrapped secret-id; a wrap is for one start, because the sidecar stores neither the secret-id nor its login"
+    )]
+    WrapUsedBySidecar,
     /// The response-wrapped secret-id does not exist any more.
     #[error("{}", unwrapped_by(*by))]
     WrapSpent { by: UnwrappedBy },
@@ -120,8 +129,9 @@ pub struct VaultMessages(Vec<String>);
 impl VaultError {
     pub fn kind(&self) -> Kind {
         match &self.problem {
-            Problem::Credential { .. } => Kind::Credential,
+            Problem::Credential { .. } | Problem::WrapUsedBySidecar => Kind::Credential,
             Problem::Gone { .. } => Kind::Gone,
+            Problem::InvalidPath => Kind::Invalid,
             Problem::Malformed { .. } | Problem::TooLarge { .. } => Kind::Malformed,
             Problem::NoAnswer { .. } | Problem::Unreachable { .. } => Kind::Unreachable,
             Problem::Redirect { .. } => Kind::Standby,
@@ -148,6 +158,9 @@ impl VaultError {
             }
             (_, Kind::Alert) => {
                 "find out who unwrapped it (Vault's audit log has `sys/wrapping/unwrap`), destroy that secret-id and deliver a new wrapped one"
+            }
+            (Problem::WrapUsedBySidecar, _) => {
+                "deliver a new wrapped secret-id before each start; the file is read again at the next login"
             }
             (_, Kind::Busy { .. }) => "the sidecar retries; if this continues, raise the quota of this path",
             (_, Kind::Credential) => {
@@ -213,11 +226,6 @@ impl VaultMessages {
         };
         let hidden: Vec<&str> = hidden.filter(|text| text.len() >= MIN_HIDDEN_BYTES).collect();
         Self(errors.into_iter().take(MAX_MESSAGES).map(|message| redacted(message, &hidden)).collect())
-    }
-
-    /// A message of the client itself.
-    pub(crate) fn of_client(message: &str) -> Self {
-        Self(vec![message.to_owned()])
     }
 
     pub(crate) fn contains(&self, text: &str) -> bool {

@@ -19,12 +19,12 @@ const UNKNOWN_LEASE: [&str; 2] = ["lease not found", "invalid lease"];
 pub struct LeaseInfo {
     pub ttl: Duration,
     pub renewable: bool,
-    pub asked_at: Instant,
+    pub requested_at: Instant,
 }
 
 impl LeaseInfo {
     pub fn expires(&self) -> Option<Instant> {
-        expiry(self.asked_at, self.ttl)
+        expiry(self.requested_at, self.ttl)
     }
 }
 
@@ -53,14 +53,14 @@ impl Vault {
             #[serde(default)]
             renewable: bool,
         }
-        let asked_at = Instant::now();
+        let requested_at = Instant::now();
         let request = post(Some(token), "sys/leases/lookup", Body::new().with_lease("lease_id", lease));
         let (data, _) = self.data(&request).await.map_err(gone_if_unknown)?;
         let Raw { ttl, renewable } = data.read().map_err(|why| malformed(&request, why))?;
         Ok(LeaseInfo {
             ttl: Duration::from_secs(u64::try_from(ttl).unwrap_or_default()),
             renewable,
-            asked_at,
+            requested_at,
         })
     }
 }

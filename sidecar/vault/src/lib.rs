@@ -5,13 +5,14 @@
 //! | `address` | where Vault is; plain text to loopback only |
 //! | `trust` | which certificate authorities are trusted; the client certificate |
 //! | `client` | one request, one response: time, size and memory are bounded here |
-//! | `body` | request bodies, in wiped memory |
+//! | `body` | request bodies, in memory that is wiped when dropped |
 //! | `envelope` | the response around every result: lease, warnings, wrapping, login, data |
 //! | `error` | why a request failed, and what an operator can do about it |
 //! | `token` | tokens, accessors and lease ids, which `Debug` does not show |
 //! | `api` | the calls; `kv`, `lease`, `wrapping` and `token_calls` are parts of it |
 //! | `capabilities` | the permissions that a token needs, and the policy lines that grant them |
 //! | `access` | client, login and revoker, shared by all sessions |
+//! | `accessor_files` | accessors on disk, for the next sidecar |
 //! | `settings` | the checked configuration of Vault |
 //! | `session` | one session's tokens: the current one, and one for each lease |
 //! | `session_token` | a token of a session, and which ones are outstanding |
@@ -29,6 +30,7 @@
 #![forbid(unsafe_code)]
 
 mod access;
+mod accessor_files;
 mod address;
 mod api;
 mod body;

@@ -34,9 +34,9 @@ pub(crate) use crate::session_token::SessionToken;
 pub(crate) const RETRY_INTERVAL: Duration = Duration::from_secs(5);
 /// A longer `Retry-After` is cut to this.
 const MAX_RETRY_AFTER: Duration = Duration::from_secs(30);
-/// If less than its life divided by this is left, a token is replaced at its next use.
+/// If less than its lifetime divided by this is left, a token is replaced at its next use.
 const MIN_REMAINING_DIVISOR: u32 = 6;
-/// A token that expires this shortly before its session does not bound its lease: a new token would hardly last longer.
+/// A token that expires this shortly before its session does not limit its lease: a new token would hardly last longer.
 const EXPIRY_TOLERANCE: Duration = Duration::from_secs(2);
 
 /// Access to Vault for one session. Cheap to clone.
@@ -171,11 +171,13 @@ impl SessionVault {
     }
 
     /// A link has failed: like `leave`, then `end`, without waiting for the report.
-    pub fn abandon(&self) {
-        if self.leave() == RemainingLinks::None {
+    pub fn abandon(&self) -> RemainingLinks {
+        let remaining = self.leave();
+        if remaining == RemainingLinks::None {
             let inner = Arc::clone(&self.0);
             self.0.access.tasks.spawn(async move { inner.revoke(&watch::Sender::default()).await });
         }
+        remaining
     }
 
     /// Runs `make` in a task, so that it finishes even if the caller is cancelled.

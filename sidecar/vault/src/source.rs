@@ -11,11 +11,11 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use cofferdam_base::metrics::{self, Outcome};
-use cofferdam_secrets::embedded_expiry::{self, MAX_LIFE};
-use cofferdam_secrets::renewal::{Class, Failure, Terms};
+use cofferdam_secrets::embedded_expiry::{self, MAX_LIFETIME};
+use cofferdam_secrets::renewal::{Failure, RenewalClass, Terms};
 use cofferdam_secrets::{
-    Hold, Learn, Lease, ReadId, Requester, SecretProblem, SecretSpec, Source, SourceError, SourceFailure,
-    SourceRequest, Validity, ValueEnd, VaultOrigin, fields,
+    AddToScrubbers, Hold, Lease, ReadId, Requester, SecretProblem, SecretSpec, Source, SourceError,
+    SourceFailure, SourceRequest, Validity, ValueEnd, VaultOrigin, fields,
 };
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
@@ -30,7 +30,7 @@ use crate::login::RetryableFailure;
 use crate::session::{RETRY_INTERVAL, ReadMark, SessionToken, SessionVault, next_attempt};
 use crate::token::LeaseId;
 
-/// A credential whose life is over is about to be replaced by Vault, so it is read again after this delay.
+/// A credential whose lifetime is over is about to be replaced by Vault, so it is read again after this delay.
 const EXPIRED_REREAD_DELAY: Duration = Duration::from_secs(10);
 
 /// A secret as Vault returned it, and how long it is valid.
@@ -38,10 +38,12 @@ struct ReadSecret {
     data: Data,
     request_id: String,
     lease: Option<LeaseId>,
-    class: Class,
-    asked_at: Instant,
-    /// `None` if no life is known.
-    life: Option<Duration>,
+    class: RenewalClass,
+    requested_at: Instant,
+    /// `None` if no lifetime is known.
+    lifetime: Option<Duration>,
+    /// How long a certificate or web token in the data is valid without its lease.
+    lifetime_without_lease: Option<Duration>,
 }
 
 /// Keeps a lease: when this is dropped, the lease is revoked with its token.
@@ -80,16 +82,17 @@ impl Source for SessionVault {
 
 impl SessionVault {
     async fn read_lease(&self, request: SourceRequest<'_>) -> Result<Lease, SecretProblem> {
-        let SourceRequest { spec, limits, requester, learn } = request;
-        let (secret, token) = read_with_token(spec, (self, requester), learn).await?;
-        let ReadSecret { data, request_id, lease, class, asked_at, life } = secret;
+        let SourceRequest { spec, limits, requester, add_to_scrubbers } = request;
+        let (secret, token) = read_with_token(spec, (self, requester), add_to_scrubbers).await?;
+        let ReadSecret { data, request_id, lease, class, requested_at, lifetime, lifetime_without_lease } =
+            secret;
         let read_mark = token.mark();
-        let mut terms = Terms { class, asked_at, life, bound: None };
+        let mut terms = Terms { class, requested_at, lifetime, token_expiry: None };
         let hash = lease.as_ref().map(LeaseId::hash);
         let hold: Arc<dyn Hold> = match lease {
             Some(id) => {
-                learn(&[id.needle("vault.lease-id")], until_dropped(Arc::downgrade(&token)));
-                terms.bound = self.bound(&token);
+                add_to_scrubbers(&[id.needle("vault.lease-id")], until_dropped(Arc::downgrade(&token)));
+                terms.token_expiry = self.relevant_token_expiry(&token);
                 self.record_lease(spec.name.as_str(), Arc::new(id), &token).map_err(unavailable)?;
                 Arc::new(LeaseHold { token, session: self.clone() })
             }
@@ -104,8 +107,14 @@ impl SessionVault {
             return Err(SourceError::TooLarge { limit: limits.bytes }.into());
         }
         let public: BTreeSet<String> = spec.public.iter().cloned().collect();
-        let fields = fields::parse_each(data.as_bytes(), &public, spec.short)?;
-        Ok(Lease { fields, terms, hold, read_id: Some(Arc::new(ReadId { hash, request_id })) })
+        let fields = fields::parse_leniently(data.as_bytes(), &public, spec.short)?;
+        Ok(Lease {
+            fields,
+            terms,
+            hold,
+            read_id: Some(Arc::new(ReadId { hash, request_id })),
+            valid_without_lease: lifetime_without_lease.map(|lifetime| requested_at + lifetime),
+        })
     }
 }
 
@@ -134,10 +143,10 @@ impl Hold for LeaseHold {
             metrics::vault().count_renewal(Outcome::of(&renewed));
             match renewed {
                 Ok(envelope) => Ok(Terms {
-                    class: Class::Renewable,
-                    asked_at: envelope.asked_at,
-                    life: Some(envelope.lease_duration),
-                    bound: session.bound(token),
+                    class: RenewalClass::Renewable,
+                    requested_at: envelope.requested_at,
+                    lifetime: Some(envelope.lease_duration),
+                    token_expiry: session.relevant_token_expiry(token),
                 }),
                 Err(error) => Err(match error.kind() {
                     Kind::Gone => Failure::Gone { why: error.explained() },
@@ -198,15 +207,15 @@ impl Hold for ReadHold {
 async fn read_with_token(
     spec: &SecretSpec,
     (session, requester): (&SessionVault, Requester),
-    learn: &Learn<'_>,
+    add_to_scrubbers: &AddToScrubbers<'_>,
 ) -> Result<(ReadSecret, Arc<SessionToken>), SecretProblem> {
     let origin = spec.origin.vault().expect("the store reads only secrets of Vault from this source");
-    let mut token = token_for(origin, (session, requester), learn).await?;
+    let mut token = token_for(origin, (session, requester), add_to_scrubbers).await?;
     let mut secret = read_origin(session.client(), &token, origin).await;
     if secret.as_ref().is_err_and(|error| error.kind() == Kind::Denied)
         && session.is_token_revoked(&token).await
     {
-        token = token_for(origin, (session, requester), learn).await?;
+        token = token_for(origin, (session, requester), add_to_scrubbers).await?;
         secret = read_origin(session.client(), &token, origin).await;
     }
     match secret {
@@ -225,7 +234,7 @@ async fn read_with_token(
 async fn token_for(
     origin: &VaultOrigin,
     (session, requester): (&SessionVault, Requester),
-    learn: &Learn<'_>,
+    add_to_scrubbers: &AddToScrubbers<'_>,
 ) -> Result<Arc<SessionToken>, SecretProblem> {
     let token = match origin {
         VaultOrigin::Generated { .. } => session.token_for_a_lease(requester).await,
@@ -233,8 +242,8 @@ async fn token_for(
     };
     let token = token.map_err(unavailable)?;
     let [session_needle, login_needle] = token.needles();
-    learn(&[session_needle], until_dropped(Arc::downgrade(&token)));
-    learn(&[login_needle], until_dropped(token.parent()));
+    add_to_scrubbers(&[session_needle], until_dropped(Arc::downgrade(&token)));
+    add_to_scrubbers(&[login_needle], until_dropped(token.parent()));
     Ok(token)
 }
 
@@ -278,16 +287,25 @@ async fn read_origin(
     token: &SessionToken,
     origin: &VaultOrigin,
 ) -> Result<ReadSecret, VaultError> {
-    let asked_at = Instant::now();
+    let requested_at = Instant::now();
     let envelope = match origin {
         VaultOrigin::Kv { path, refresh } => {
             let kv_secret = vault.kv_read(token.reveal(), path.as_str()).await?;
             let class = match kv_secret.refresh {
-                Some(every) if every < *refresh => Class::Advised { every },
-                _ => Class::Static { every: *refresh },
+                Some(every) if every < *refresh => RenewalClass::StatedInterval { every },
+                _ => RenewalClass::Static { every: *refresh },
             };
             let (data, request_id) = (kv_secret.data, kv_secret.request_id);
-            return Ok(ReadSecret { data, request_id, lease: None, class, asked_at, life: None });
+            let (lifetime, lifetime_without_lease) = (None, None);
+            return Ok(ReadSecret {
+                data,
+                request_id,
+                lease: None,
+                class,
+                requested_at,
+                lifetime,
+                lifetime_without_lease,
+            });
         }
         VaultOrigin::Generated { path, write: Some(values) } => {
             let values = values.iter().map(|(name, value)| (name.clone(), value.clone())).collect();
@@ -297,31 +315,39 @@ async fn read_origin(
     };
     let Envelope { data, request_id, lease_id: lease, lease_duration, renewable, date, .. } = envelope;
     let data = data.unwrap_or_else(Data::empty);
-    let stated = Some(lease_duration).filter(|life| !life.is_zero()).map(|life| life.min(MAX_LIFE));
+    let stated = Some(lease_duration)
+        .filter(|lifetime| !lifetime.is_zero())
+        .map(|lifetime| lifetime.min(MAX_LIFETIME));
     let now = date.unwrap_or_else(cofferdam_base::clock::now);
     let requested = || match origin {
         VaultOrigin::Generated { write: Some(values), .. } => embedded_expiry::requested_ttl(values),
         _ => None,
     };
-    let (class, life) = match (&lease, stated) {
-        (Some(_), Some(stated)) => match embedded_expiry::remaining_life_of_values(data.as_bytes(), now) {
-            // A renewal does not extend the embedded expiry. If that is past already, one of the clocks is wrong.
-            Some(embedded) if embedded < stated && !embedded.is_zero() => (Class::Fixed, Some(embedded)),
-            _ if renewable => (Class::Renewable, Some(stated)),
-            _ => (Class::Fixed, Some(stated)),
-        },
+    let (class, lifetime) = match (&lease, stated) {
+        (Some(_), Some(stated)) => {
+            match embedded_expiry::remaining_lifetime_of_values(data.as_bytes(), now) {
+                // A renewal does not extend the embedded expiry. If that is past already, one of the clocks is wrong.
+                Some(embedded) if embedded < stated && !embedded.is_zero() => {
+                    (RenewalClass::Fixed, Some(embedded))
+                }
+                _ if renewable => (RenewalClass::Renewable, Some(stated)),
+                _ => (RenewalClass::Fixed, Some(stated)),
+            }
+        }
         // Vault states no duration, and a renewal would not either.
-        (Some(_), None) => match embedded_expiry::remaining_life(data.as_bytes(), now) {
-            Some(Duration::ZERO) => (Class::Fixed, Some(EXPIRED_REREAD_DELAY)),
-            embedded => (Class::Fixed, embedded.or_else(requested)),
+        (Some(_), None) => match embedded_expiry::remaining_lifetime(data.as_bytes(), now) {
+            Some(Duration::ZERO) => (RenewalClass::Fixed, Some(EXPIRED_REREAD_DELAY)),
+            embedded => (RenewalClass::Fixed, embedded.or_else(requested)),
         },
-        (None, stated) => match (embedded_expiry::remaining_life(data.as_bytes(), now), stated) {
-            (Some(Duration::ZERO), _) => (Class::Advised { every: EXPIRED_REREAD_DELAY }, None),
-            (Some(life), _) => (Class::OwnEnd, Some(life)),
+        (None, stated) => match (embedded_expiry::remaining_lifetime(data.as_bytes(), now), stated) {
+            (Some(Duration::ZERO), _) => (RenewalClass::StatedInterval { every: EXPIRED_REREAD_DELAY }, None),
+            (Some(lifetime), _) => (RenewalClass::OwnExpiry, Some(lifetime)),
             // Without a lease, the duration only advises when to read again.
-            (None, Some(every)) => (Class::Advised { every }, None),
-            (None, None) => (Class::OwnEnd, requested()),
+            (None, Some(every)) => (RenewalClass::StatedInterval { every }, None),
+            (None, None) => (RenewalClass::OwnExpiry, requested()),
         },
     };
-    Ok(ReadSecret { data, request_id, lease, class, asked_at, life })
+    let lifetime_without_lease =
+        lease.as_ref().and_then(|_| embedded_expiry::longest_lifetime_of_values(data.as_bytes(), now));
+    Ok(ReadSecret { data, request_id, lease, class, requested_at, lifetime, lifetime_without_lease })
 }

@@ -28,7 +28,7 @@ pub struct TokenInfo {
     pub metadata: BTreeMap<String, String>,
     /// The namespace of the token and its policies, without slashes around it; empty for the root namespace.
     pub namespace: String,
-    pub asked_at: Instant,
+    pub requested_at: Instant,
 }
 
 /// A token to create. The policies are always sent: without them, a role grants all that it allows.
@@ -62,13 +62,13 @@ pub enum Mint<'a> {
 impl TokenInfo {
     /// When the token expires; `None` if it does not.
     pub fn expires(&self) -> Option<Instant> {
-        expiry(self.asked_at, self.ttl)
+        expiry(self.requested_at, self.ttl)
     }
 }
 
 impl Vault {
     pub async fn lookup_self(&self, token: &Token) -> Result<TokenInfo, VaultError> {
-        let asked_at = Instant::now();
+        let requested_at = Instant::now();
         let request = get(token, "auth/token/lookup-self");
         let (data, _) = self.data(&request).await?;
         let raw: RawTokenInfo = data.read().map_err(|why| malformed(&request, why))?;
@@ -82,7 +82,7 @@ impl Vault {
             entity_id: raw.entity_id.unwrap_or_default(),
             metadata: raw.meta.unwrap_or_default(),
             namespace: raw.namespace_path.unwrap_or_default().trim_matches('/').to_owned(),
-            asked_at,
+            requested_at,
         })
     }
 

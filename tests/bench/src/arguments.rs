@@ -43,10 +43,10 @@ impl Plan {
 /// The mode, or an error message for invalid arguments.
 pub(crate) fn parse(arguments: impl Iterator<Item = String>) -> Result<Mode, String> {
     let arguments: Vec<String> = arguments.collect();
-    let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
-    match words[..] {
-        ["attack", word, socket] => {
-            let attack = Attack::ALL.into_iter().find(|attack| attack.name() == word);
+    let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    match arguments[..] {
+        ["attack", name, socket] => {
+            let attack = Attack::ALL.into_iter().find(|attack| attack.name() == name);
             return attack.map(|attack| Mode::Attack(attack, socket.into())).ok_or_else(|| USAGE.into());
         }
         ["spin"] => return Ok(Mode::Spin),
@@ -61,9 +61,9 @@ pub(crate) fn parse(arguments: impl Iterator<Item = String>) -> Result<Mode, Str
         _ => {}
     }
     let mut plan = Plan { limits: RoundLimits::FULL, counting: Counting::On, only: Vec::new(), out: None };
-    let mut rest = words.into_iter();
-    while let Some(word) = rest.next() {
-        match word {
+    let mut rest = arguments.into_iter();
+    while let Some(argument) = rest.next() {
+        match argument {
             "--no-counts" => plan.counting = Counting::Off,
             "--only" => plan.only.push(rest.next().ok_or(USAGE)?.into()),
             "--out" => plan.out = Some(rest.next().ok_or(USAGE)?.into()),
@@ -78,9 +78,10 @@ const USAGE: &str = "\
 usage: bench [--out DIR] [--quick] [--no-counts] [--only NAME]…
 
 Runs all contenders and prints the report; with --out it is also written to DIR (BENCHMARKS.md, benchmarks.svg).
---quick          short rounds, to see that everything works
---no-counts      without the instruction counts
---only NAME      this contender, or `hostile`, `crowd`, `leases` or `vault`; may be repeated
+--quick          short rounds, to check that everything works
+--no-counts      do not count instructions
+--only NAME      this contender, or `hostile`, `crowd`, `leases`, `vault`, `run`, `platforms` or `attachments`; may be
+                 repeated
 
 COFFERDAM_BIN and COFFERDAM_SHIM_BIN name the sidecar and the static shim, COFFERDAM_TEST_TOOLS the tools' directory.";
 

@@ -1,11 +1,11 @@
-//! Errors of a contender. Their messages are shown in the report, so each says what was being done.
+//! Errors of the benchmark. Their messages are shown in the report, so each names what has failed.
 
 use std::io;
 use std::time::Duration;
 
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum BenchError {
-    #[error("{what} ended{}", with_log_line(.last_log_line))]
+    #[error("{what} exited{}", with_log_line(.last_log_line))]
     Ended { what: String, last_log_line: String },
     #[error("missing: {0}")]
     Missing(String),
@@ -50,13 +50,13 @@ impl BenchError {
 
 /// The last line of a process's log, shortened to fit a table.
 pub(crate) fn last_log_line(log: &str) -> String {
-    let words = log.lines().rev().find(|line| !line.trim().is_empty()).unwrap_or_default().trim();
-    words.chars().take(160).collect()
+    let line = log.lines().rev().find(|line| !line.trim().is_empty()).unwrap_or_default().trim();
+    line.chars().take(160).collect()
 }
 
 fn with_log_line(last_log_line: &str) -> String {
     match last_log_line {
         "" => String::new(),
-        words => format!("; its last log line: {words}"),
+        line => format!("; its last log line: {line}"),
     }
 }

@@ -1,7 +1,7 @@
-//! A harness for measuring: raw MCP lines over a command's stdio, the legacy handshake, nothing else.
+//! A harness for measuring: it does the legacy handshake and sends raw MCP lines over a command's stdio.
 //!
-//! Each request is one write, as harnesses do it. Every response is checked, which costs all contenders the same; an
-//! error or a response to another request ends the measurement.
+//! Each request is one write, as in harnesses. Every response is checked, which costs all contenders the same: a small one for
+//! its content, a large one only for its length. An unexpected response ends the measurement.
 
 use std::io::{ErrorKind, Read, Write};
 use std::os::fd::AsFd;
@@ -19,7 +19,7 @@ use crate::process::Running;
 
 #[derive(Debug)]
 pub(crate) struct Client {
-    line: CommandLine,
+    command_line: CommandLine,
     running: Running,
     input: Option<ChildStdin>,
     output: ChildStdout,
@@ -40,15 +40,15 @@ struct Response<'a> {
 
 impl Client {
     /// Starts the command and does the handshake, up to the response to `tools/list`.
-    pub(crate) fn start(line: &CommandLine) -> Result<Self, BenchError> {
-        let mut command = line.command();
+    pub(crate) fn start(command_line: &CommandLine) -> Result<Self, BenchError> {
+        let mut command = command_line.command();
         command.stdin(Stdio::piped()).stdout(Stdio::piped());
-        let mut running = Running::spawn(command, &line.name())?;
+        let mut running = Running::spawn(command, &command_line.name())?;
         let input = running.child.stdin.take();
         let output = running.child.stdout.take().expect("stdout is piped");
-        let (line, buffer) = (line.clone(), vec![0; ROOM]);
+        let (command_line, buffer) = (command_line.clone(), vec![0; READ_BUFFER_BYTES]);
         let mut client =
-            Self { line, running, input, output, buffer, start: 0, searched: 0, end: 0, last_id: 0 };
+            Self { command_line, running, input, output, buffer, start: 0, searched: 0, end: 0, last_id: 0 };
         let id = client.send_request("initialize", INITIALIZE)?;
         client.response_to(id)?;
         client.write(b"{\"jsonrpc\":\"2.0\",\"method\":\"notifications/initialized\"}\n")?;
@@ -92,7 +92,7 @@ impl Client {
     pub(crate) fn large_call(&mut self, bytes: usize) -> Result<(), BenchError> {
         let params = format!(r#"{{"name":"big","arguments":{{"bytes":{bytes}}}}}"#);
         self.send_request("tools/call", &params)?;
-        // Only the length is checked: an error is short, and parsing a megabyte would count in the measured time.
+        // Only the length is checked: an error is short, and parsing a megabyte would add to the measured time.
         match self.next_line()? >= bytes {
             true => self.drop_line(),
             false => return Err(BenchError::UnexpectedResponse(shortened(&self.take_line()))),
@@ -122,7 +122,7 @@ impl Client {
         let written = input.write_all(bytes);
         written.map_err(|source| match source.kind() {
             ErrorKind::BrokenPipe => self.exit_error(),
-            _ => BenchError::Write { what: format!("to {}", self.line.name()), source },
+            _ => BenchError::Write { what: format!("to {}", self.command_line.name()), source },
         })
     }
 
@@ -141,7 +141,7 @@ impl Client {
             let left = PollTimeout::try_from(deadline.left()).unwrap_or(PollTimeout::MAX);
             match poll(&mut ready, left) {
                 Ok(0) => {
-                    let last_log_line = self.line.last_log_line();
+                    let last_log_line = self.command_line.last_log_line();
                     return Err(BenchError::NoResponse {
                         id: self.last_id,
                         within: RESPONSE_TIMEOUT,
@@ -208,7 +208,7 @@ impl Client {
     }
 
     fn make_room(&mut self) -> Result<(), BenchError> {
-        if self.buffer.len() - self.end >= ROOM / 2 {
+        if self.buffer.len() - self.end >= READ_BUFFER_BYTES / 2 {
             return Ok(());
         }
         self.buffer.copy_within(self.start..self.end, 0);
@@ -218,18 +218,18 @@ impl Client {
         match self.end > MAX_LINE {
             true => Err(BenchError::UnexpectedResponse("a line longer than 16 MiB".into())),
             false => {
-                self.buffer.resize(self.end + ROOM, 0);
+                self.buffer.resize(self.end + READ_BUFFER_BYTES, 0);
                 Ok(())
             }
         }
     }
 
     fn exit_error(&self) -> BenchError {
-        BenchError::Ended { what: self.line.name(), last_log_line: self.line.last_log_line() }
+        BenchError::Ended { what: self.command_line.name(), last_log_line: self.command_line.last_log_line() }
     }
 
     fn read_error(&self, source: std::io::Error) -> BenchError {
-        BenchError::Read { what: format!("from {}", self.line.name()), source }
+        BenchError::Read { what: format!("from {}", self.command_line.name()), source }
     }
 }
 
@@ -239,7 +239,7 @@ impl Drop for Client {
     }
 }
 
-const ROOM: usize = 256 * 1024;
+const READ_BUFFER_BYTES: usize = 256 * 1024;
 const MAX_LINE: usize = 16 << 20;
 const RESPONSE_TIMEOUT: Duration = Duration::from_secs(30);
 const EXIT_TIMEOUT: Duration = Duration::from_secs(2);

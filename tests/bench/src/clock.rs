@@ -1,4 +1,4 @@
-//! The one place that reads a clock.
+//! Reads the clock; no other module does.
 
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 

@@ -1,4 +1,4 @@
-//! The codec alone, for counting its instructions: encode a frame, decode it, again and again.
+//! Encodes and decodes frames repeatedly, so that the instructions of the codec alone can be counted.
 
 use std::hint::black_box;
 
@@ -6,12 +6,12 @@ use relay_proto::decoder::Decoder;
 use relay_proto::frame::{Frame, PREFACE, PartFlags, encode_part};
 use relay_proto::limits::MAX_MESSAGE_PART;
 
-/// What is in the frames.
+/// The content of the frames.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Body {
     /// A small tool call.
     Small,
-    /// As much as one frame may carry.
+    /// As many bytes as one frame may have.
     Full,
 }
 

@@ -1,8 +1,8 @@
-//! A contender as data, and the same with its placeholders filled in.
+//! The definition of a contender, and a contender whose placeholders are filled in.
 //!
-//! A contender is what a user would have to run: something that listens on the host (or nothing), and the command
-//! that a harness would start. Words in braces are filled in: `{dir}` a directory of its own, `{port}` a free port,
-//! `{server}` the MCP server, and the paths of installed programs.
+//! A contender is what a user would have to run: a program that listens on the host (or none), and the command that a
+//! harness would start. Placeholders are words in braces: `{dir}` is the contender's directory, `{port}` a free port,
+//! `{server}` the MCP server; others are the paths of installed programs.
 
 use std::fs::{DirBuilder, OpenOptions};
 use std::io::Write;
@@ -23,14 +23,14 @@ pub(crate) struct Contender {
     pub(crate) name: &'static str,
     /// The description in the report.
     pub(crate) about: &'static str,
-    /// Made in `{dir}`, 0700, before anything starts.
+    /// Directories to create in `{dir}`, with mode 0700, before anything starts.
     pub(crate) directories: &'static [&'static str],
-    /// Written to `{dir}`, 0600, with the braces filled in.
+    /// Files to write to `{dir}`, with mode 0600: name, and content with placeholders.
     pub(crate) files: &'static [(&'static str, &'static str)],
     /// The program that listens on the host during all rounds; empty: none.
     pub(crate) host: &'static [&'static str],
     pub(crate) ready: Ready,
-    /// Run once when the host's program listens; its output goes to `{dir}/enrolment`.
+    /// A command that is run once when the host's program listens; its output is written to `{dir}/enrolment`.
     pub(crate) enrol: &'static [&'static str],
     /// The command that a harness starts.
     pub(crate) client: &'static [&'static str],
@@ -48,7 +48,7 @@ pub(crate) enum Ready {
 
 /// A contender with its placeholders filled in and its directories and files created.
 #[derive(Clone, Debug)]
-pub(crate) struct Prepared {
+pub(crate) struct PreparedContender {
     pub(crate) host: CommandLine,
     pub(crate) client: CommandLine,
     ready: ReadyCheck,
@@ -60,6 +60,8 @@ pub(crate) struct Prepared {
 pub(crate) struct CommandLine {
     pub(crate) argv: Vec<String>,
     env: Vec<(String, String)>,
+    /// Its working directory; `None`: that of the benchmark.
+    directory: Option<PathBuf>,
     /// The file for its output.
     log: PathBuf,
 }
@@ -72,7 +74,7 @@ enum ReadyCheck {
 }
 
 impl Contender {
-    pub(crate) fn prepare(&self, dir: &Path, paths: &ProgramPaths) -> Result<Prepared, BenchError> {
+    pub(crate) fn prepare(&self, dir: &Path, paths: &ProgramPaths) -> Result<PreparedContender, BenchError> {
         let port = free_port()?;
         let fill = |text: &str| fill(text, dir, port, paths);
         let fill_all = |texts: &[&str]| texts.iter().map(|text| fill(text)).collect::<Result<Vec<_>, _>>();
@@ -81,8 +83,8 @@ impl Contender {
         let env: Vec<_> = env.collect::<Result<_, BenchError>>()?;
         for directory in [""].iter().chain(self.directories) {
             let path = dir.join(directory);
-            let made = DirBuilder::new().recursive(true).mode(0o700).create(&path);
-            made.map_err(|source| BenchError::Write {
+            let created = DirBuilder::new().recursive(true).mode(0o700).create(&path);
+            created.map_err(|source| BenchError::Write {
                 what: format!("a directory of {}", self.name),
                 source,
             })?;
@@ -99,8 +101,8 @@ impl Contender {
             Ready::Port => ReadyCheck::Port(SocketAddr::from(([127, 0, 0, 1], port))),
             Ready::Unix(path) => ReadyCheck::Unix(dir.join(path)),
         };
-        let line = |argv, log| CommandLine { argv, env: env.clone(), log: dir.join(log) };
-        Ok(Prepared {
+        let line = |argv, log| CommandLine { argv, env: env.clone(), directory: None, log: dir.join(log) };
+        Ok(PreparedContender {
             host: line(host, "host.log"),
             client: line(client, "client.log"),
             ready,
@@ -110,7 +112,7 @@ impl Contender {
     }
 }
 
-impl Prepared {
+impl PreparedContender {
     /// Starts the host's program, if there is one, waits until it listens, and enrols.
     pub(crate) fn start_host(&self) -> Result<Option<Running>, BenchError> {
         let Some(program) = self.host.argv.first() else { return Ok(None) };
@@ -148,8 +150,16 @@ impl Prepared {
 impl CommandLine {
     /// This command, started by another program: `prefix` is that program with its first arguments.
     pub(crate) fn under(&self, prefix: &[String]) -> Self {
-        let argv = prefix.iter().chain(&self.argv).cloned().collect();
-        Self { argv, env: self.env.clone(), log: self.log.clone() }
+        self.with_arguments(prefix.iter().chain(&self.argv).cloned().collect())
+    }
+
+    /// Another command with the same environment, working directory and log.
+    pub(crate) fn with_arguments(&self, argv: Vec<String>) -> Self {
+        Self { argv, ..self.clone() }
+    }
+
+    pub(crate) fn in_directory(self, directory: &Path) -> Self {
+        Self { directory: Some(directory.to_owned()), ..self }
     }
 
     pub(crate) fn command(&self) -> Command {
@@ -170,6 +180,9 @@ impl CommandLine {
 
     fn apply_to(&self, command: &mut Command) {
         command.args(&self.argv[1..]).envs(self.env.iter().cloned()).stderr(into_file(&self.log));
+        if let Some(directory) = &self.directory {
+            command.current_dir(directory);
+        }
     }
 }
 
@@ -183,18 +196,27 @@ impl ReadyCheck {
     }
 }
 
-/// Node and Python take a second or two, more on a busy machine.
+/// Node and Python need a second or two to start, more on a busy machine.
 const READY_TIMEOUT: Duration = Duration::from_secs(20);
 
 fn fill(text: &str, dir: &Path, port: u16, paths: &ProgramPaths) -> Result<String, BenchError> {
     let mut filled = text.to_owned();
-    for (word, value) in [("{dir}", dir.display().to_string()), ("{port}", port.to_string())] {
-        filled = filled.replace(word, &value);
+    for (placeholder, value) in [("{dir}", dir.display().to_string()), ("{port}", port.to_string())] {
+        filled = filled.replace(placeholder, &value);
     }
     paths.fill(filled)
 }
 
-/// A port that was free a moment ago.
+/// Replaces placeholders in a prepared file whose values were not known when it was written.
+pub(crate) fn replace_in(file: &Path, values: &[(&str, &str)]) -> Result<(), BenchError> {
+    let written = std::fs::read_to_string(file).and_then(|text| {
+        let replace = |text: String, (placeholder, value): &(&str, &str)| text.replace(placeholder, value);
+        std::fs::write(file, values.iter().fold(text, replace))
+    });
+    written.map_err(|source| BenchError::Write { what: "a configuration".into(), source })
+}
+
+/// A port that is currently free.
 fn free_port() -> Result<u16, BenchError> {
     let bound = TcpListener::bind(("127.0.0.1", 0)).and_then(|listener| listener.local_addr());
     let address =

@@ -1,7 +1,7 @@
-//! Instruction counts under callgrind: recorded for comparison with later versions, without a limit.
+//! Counts instructions with callgrind. The counts are recorded for comparison with later versions; there is no target.
 //!
-//! Each count is a difference: a run with twice the frames or calls, minus a run with that number, divided by that
-//! number. So the costs of start and end cancel out. Instructions in the kernel are not counted.
+//! Each count is the difference between a run with 2 n frames or calls and a run with n, divided by n, so that the costs of
+//! start and exit cancel out. Instructions in the kernel are not counted.
 
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
@@ -9,30 +9,31 @@ use std::time::Duration;
 
 use crate::bench_error::BenchError;
 use crate::client::Client;
-use crate::contender::{Contender, Prepared};
+use crate::contender::{Contender, PreparedContender};
+use crate::contenders::{COFFERDAM, CONTENDERS, SOCAT};
 use crate::process::{Running, command, into_file, on_path};
 use crate::program_paths::ProgramPaths;
-use crate::roster::{COFFERDAM, ROSTER, SOCAT};
 
 /// One row of the report's table.
 #[derive(Debug)]
-pub(crate) struct Count {
+pub(crate) struct InstructionCount {
     pub(crate) what: &'static str,
     /// Instructions per frame or call, or the reason why there is no number.
     pub(crate) instructions: Result<u64, String>,
 }
 
-/// Makes all counts, with temporary files below `dir`.
-pub(crate) fn count_all(dir: &Path, paths: &ProgramPaths) -> Vec<Count> {
+/// Counts everything, with temporary files below `dir`.
+pub(crate) fn count_all(dir: &Path, paths: &ProgramPaths) -> Vec<InstructionCount> {
     let Some(valgrind) = on_path("valgrind") else {
         let missing = "valgrind is missing; `tests/tools --bench` installs it";
-        return vec![Count { what: "all counts", instructions: Err(missing.into()) }];
+        return vec![InstructionCount { what: "all counts", instructions: Err(missing.into()) }];
     };
     let callgrind = Callgrind { valgrind, dir, paths };
     let mut counts = Vec::new();
     let mut record = |what: &'static str, instructions: Result<u64, BenchError>| {
         eprintln!("bench: counted: {what}");
-        counts.push(Count { what, instructions: instructions.map_err(|error| error.with_causes()) });
+        counts
+            .push(InstructionCount { what, instructions: instructions.map_err(|error| error.with_causes()) });
     };
     record("codec: one frame with a small call, encoded and decoded", callgrind.codec("small", FRAMES));
     record(
@@ -111,8 +112,8 @@ impl Callgrind<'_> {
         })
     }
 
-    fn prepare(&self, name: &str, side: &str) -> Result<Prepared, BenchError> {
-        let contender: Option<&Contender> = ROSTER.iter().find(|contender| contender.name == name);
+    fn prepare(&self, name: &str, side: &str) -> Result<PreparedContender, BenchError> {
+        let contender: Option<&Contender> = CONTENDERS.iter().find(|contender| contender.name == name);
         let contender = contender.ok_or_else(|| BenchError::Missing(format!("a contender `{name}`")))?;
         contender.prepare(&self.dir.join(format!("{side}-of-{}", name.replace(' ', "-"))), self.paths)
     }

@@ -1,4 +1,4 @@
-//! The renewal scheduler alone, on a paused clock, with a fake Vault that counts requests: two hundred sessions with
+//! Measures the renewal scheduler alone, on a paused clock, with a fake Vault that counts requests: two hundred sessions with
 //! three leases each, for five hours.
 
 use std::time::Duration;
@@ -26,7 +26,7 @@ pub(crate) struct LeaseResults {
 }
 
 pub(crate) fn run(rounds: usize) -> Result<LeaseResults, BenchError> {
-    let parameters = SimulationParameters::promised();
+    let parameters = SimulationParameters::target();
     let mut best: Option<(Duration, RequestCounts)> = None;
     for _ in 0..rounds.max(1) {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build();

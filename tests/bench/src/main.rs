@@ -1,27 +1,31 @@
-//! Cofferdam side by side with the alternatives, all in one run.
+//! Benchmarks Cofferdam and its alternatives in one run.
 //!
 //! | module | what it holds |
 //! |---|---|
 //! | [`arguments`] | the command line |
+//! | [`attachments`] | a thousand attached sandboxes in one sidecar |
 //! | [`awake`] | keeps the cores from idling while something is measured |
+//! | [`bench_error`] | errors of the benchmark |
 //! | [`client`] | a harness for measuring: raw MCP lines |
 //! | [`clock`] | the only reader of the clock |
 //! | [`codec`] | the relay's codec alone, for counting |
-//! | [`contender`] | a contender as data, and with its placeholders filled in |
-//! | [`crowd`] | a thousand sessions on one sidecar: their memory, their calls |
+//! | [`contender`] | the definition of a contender, and its command lines with paths filled in |
+//! | [`contenders`] | the contenders |
+//! | [`credential_rotation`] | calls with credentials from Vault, and while these are replaced |
+//! | [`footprint`] | the size of programs, their resident memory and their activity |
 //! | [`hostile`] | an honest link beside a hostile sandbox |
-//! | [`instructions`] | counts under callgrind |
+//! | [`instructions`] | instructions per frame and per call, counted with callgrind |
 //! | [`leases`] | the renewal scheduler for leases alone |
-//! | [`measure`] | what is measured in one round |
-//! | [`program_paths`] | paths of programs |
-//! | [`process`] | starting and ending processes, the only place that does |
+//! | [`local_run`] | `cofferdam run` beside the same sandbox without Cofferdam |
+//! | [`many_sessions`] | a thousand sessions on one sidecar: their memory, their calls |
+//! | [`measure`] | the measurements of one round |
+//! | [`platforms`] | sandboxes on doubles of E2B and Daytona beside a local hub |
+//! | [`process`] | starts and ends processes; no other module does |
+//! | [`program_paths`] | where the shim, the sidecar and the contenders' programs are found |
 //! | [`relay`] | a link without a shim |
 //! | [`report`] | tables and chart |
-//! | [`roster`] | the contenders |
+//! | [`rounds`] | measures the contenders in turn, in several rounds |
 //! | [`simulation`] | the simulation behind `leases` |
-//! | [`tournament`] | runs the contenders in turn |
-//! | [`turnover`] | the cost of Vault credentials for a call |
-//! | [`weight`] | the size of programs, and their resident memory |
 //!
 //! Nothing is asserted about time: the numbers are compared with each other and reported.
 
@@ -33,29 +37,33 @@ use std::process::ExitCode;
 use crate::arguments::{Counting, Mode, Plan};
 use crate::bench_error::BenchError;
 use crate::program_paths::ProgramPaths;
-use crate::report::{Findings, Trial, machine};
+use crate::report::builds::MeasuredBuilds;
+use crate::report::{Measurement, ReportData, machine};
 
 mod arguments;
+mod attachments;
 mod awake;
 mod bench_error;
 mod client;
 mod clock;
 mod codec;
 mod contender;
-mod crowd;
+mod contenders;
+mod credential_rotation;
+mod footprint;
 mod hostile;
 mod instructions;
 mod leases;
+mod local_run;
+mod many_sessions;
 mod measure;
+mod platforms;
 mod process;
 mod program_paths;
 mod relay;
 mod report;
-mod roster;
+mod rounds;
 mod simulation;
-mod tournament;
-mod turnover;
-mod weight;
 
 fn main() -> ExitCode {
     let done = match arguments::parse(std::env::args().skip(1)) {
@@ -88,35 +96,48 @@ fn run(plan: &Plan) -> Result<(), BenchError> {
         directory.map_err(|source| BenchError::Write { what: "a temporary directory".into(), source })?;
     let paths = ProgramPaths::new()?;
     let contenders: Vec<_> =
-        roster::ROSTER.iter().filter(|contender| plan.includes(contender.name)).collect();
-    let results = tournament::run(&contenders, plan.limits, directory.path(), &paths);
+        contenders::CONTENDERS.iter().filter(|contender| plan.includes(contender.name)).collect();
+    let results = rounds::run(&contenders, plan.limits, directory.path(), &paths);
     let counts = match plan.counting {
         Counting::Off => Vec::new(),
         Counting::On => instructions::count_all(directory.path(), &paths),
     };
-    let hostile = Trial::of(plan, hostile::HOSTILE, || hostile::run(plan.limits, directory.path(), &paths));
-    let crowd = Trial::of(plan, crowd::CROWD, || crowd::run(plan.limits, directory.path(), &paths));
-    let leases = Trial::of(plan, leases::LEASES, || leases::run(plan.limits.rounds));
-    let turnover =
-        Trial::of(plan, turnover::TURNOVER, || turnover::run(plan.limits, directory.path(), &paths));
-    let findings = Findings {
+    let hostile =
+        Measurement::of(plan, hostile::HOSTILE, || hostile::run(plan.limits, directory.path(), &paths));
+    let many_sessions = Measurement::of(plan, many_sessions::MANY_SESSIONS, || {
+        many_sessions::run(plan.limits, directory.path(), &paths)
+    });
+    let leases = Measurement::of(plan, leases::LEASES, || leases::run(plan.limits.rounds));
+    let credential_rotation = Measurement::of(plan, credential_rotation::CREDENTIAL_ROTATION, || {
+        credential_rotation::run(plan.limits, directory.path(), &paths)
+    });
+    let local_run =
+        Measurement::of(plan, local_run::LOCAL_RUN, || local_run::run(plan.limits, directory.path(), &paths));
+    let platforms =
+        Measurement::of(plan, platforms::PLATFORMS, || platforms::run(plan.limits, directory.path(), &paths));
+    let attachments = Measurement::of(plan, attachments::ATTACHMENTS, || {
+        attachments::run(plan.limits, directory.path(), &paths)
+    });
+    let report = ReportData {
         results,
         hostile,
-        crowd,
+        many_sessions,
         leases,
-        turnover,
-        shim_size: paths.shim().and_then(|shim| weight::file_size(&shim)).ok(),
-        small_shim_size: paths.small_shim().and_then(|shim| weight::file_size(&shim).ok()),
+        credential_rotation,
+        local_run,
+        platforms,
+        attachments,
+        builds: MeasuredBuilds::of(&paths),
         counts,
         rounds: plan.limits.rounds,
         machine: machine::summary(),
         versions: machine::versions(&paths),
         date: clock::today(),
     };
-    let printed = std::io::stdout().write_all(findings.text("").as_bytes());
+    let printed = std::io::stdout().write_all(report.text("").as_bytes());
     printed.map_err(|source| BenchError::Write { what: "the report to the terminal".into(), source })?;
     match &plan.out {
-        Some(out) => findings.write(out),
+        Some(out) => report.write(out),
         None => Ok(()),
     }
 }

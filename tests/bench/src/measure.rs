@@ -45,10 +45,10 @@ pub(crate) struct RoundLimits {
 
 impl RoundLimits {
     pub(crate) const FULL: Self = Self::of(12, 400);
-    /// To see that everything works; its numbers mean little.
+    /// To check that everything works; the numbers mean little.
     pub(crate) const QUICK: Self = Self::of(2, 250);
 
-    /// One small call at a time, `max_calls` of them or as many as a round has time for.
+    /// Makes small calls one at a time, at most `max_calls` and as many as a round has time for.
     pub(crate) fn small_calls(
         self,
         max_calls: usize,
@@ -62,6 +62,27 @@ impl RoundLimits {
             took.push(begin.elapsed());
         }
         Ok(SmallCalls::of(took))
+    }
+
+    /// Whether this is not a quick run.
+    pub(crate) fn is_full(self) -> bool {
+        self.rounds >= Self::FULL.rounds
+    }
+
+    /// The median time from starting this client to the response to `tools/list`.
+    pub(crate) fn start_time(self, line: &CommandLine) -> Result<Duration, BenchError> {
+        let (mut client, start) = measure_start(line, self.starting)?;
+        client.end();
+        Ok(start)
+    }
+
+    /// Makes small calls that are not measured.
+    pub(crate) fn warm_up(self, client: &mut Client) -> Result<(), BenchError> {
+        let deadline = Deadline::after(self.warm_up);
+        while !deadline.is_over() {
+            client.small_call()?;
+        }
+        Ok(())
     }
 
     const fn of(rounds: usize, unit: u64) -> Self {
@@ -88,10 +109,7 @@ const MAX_LARGE_CALLS: usize = 200;
 /// Makes the four measurements. The last client started for the first, the start time, is used for the other three.
 pub(crate) fn round(client: &CommandLine, limits: RoundLimits) -> Result<Round, BenchError> {
     let (mut client, start) = measure_start(client, limits.starting)?;
-    let deadline = Deadline::after(limits.warm_up);
-    while !deadline.is_over() {
-        client.small_call()?;
-    }
+    limits.warm_up(&mut client)?;
     let small = limits.small_calls(MAX_CALLS, || client.small_call())?;
     let calls_per_second = measure_throughput(&mut client, limits.throughput)?;
     let large = measure_large_calls(&mut client, limits.large)?;
@@ -118,25 +136,25 @@ fn measure_start(line: &CommandLine, time: Duration) -> Result<(Client, Duration
 fn measure_throughput(client: &mut Client, time: Duration) -> Result<f64, BenchError> {
     let begin = now();
     let deadline = Deadline::after(time);
-    let mut waiting = Vec::with_capacity(IN_FLIGHT);
+    let mut in_flight = Vec::with_capacity(IN_FLIGHT);
     for _ in 0..IN_FLIGHT {
-        waiting.push(client.send_small_call()?);
+        in_flight.push(client.send_small_call()?);
     }
-    let mut answered = 0_u32;
-    while !waiting.is_empty() {
+    let mut responses = 0_u32;
+    while !in_flight.is_empty() {
         let id = client.next_small_response()?;
         // Contenders may respond in another order, but once to each request.
-        let place = waiting.iter().position(|waiting| *waiting == id);
-        let place = place.ok_or_else(|| {
+        let position = in_flight.iter().position(|in_flight| *in_flight == id);
+        let position = position.ok_or_else(|| {
             BenchError::UnexpectedResponse(format!("to request {id}, which is not in flight"))
         })?;
-        waiting.swap_remove(place);
-        answered += 1;
+        in_flight.swap_remove(position);
+        responses += 1;
         if !deadline.is_over() {
-            waiting.push(client.send_small_call()?);
+            in_flight.push(client.send_small_call()?);
         }
     }
-    Ok(f64::from(answered) / begin.elapsed().as_secs_f64())
+    Ok(f64::from(responses) / begin.elapsed().as_secs_f64())
 }
 
 fn measure_large_calls(client: &mut Client, time: Duration) -> Result<Duration, BenchError> {
@@ -152,7 +170,7 @@ fn measure_large_calls(client: &mut Client, time: Duration) -> Result<Duration, 
 }
 
 /// The smallest value that at least `percent` of the values do not exceed; zero if there are no values.
-fn percentile(values: &mut [Duration], percent: usize) -> Duration {
+pub(crate) fn percentile(values: &mut [Duration], percent: usize) -> Duration {
     values.sort_unstable();
     let rank = (values.len() * percent).div_ceil(100).max(1);
     values.get(rank - 1).copied().unwrap_or_default()

@@ -1,7 +1,7 @@
-//! Starting and ending processes; the only place that does.
+//! Starts and ends processes; no other module does.
 //!
-//! Every started process is signalled by its id. The processes that a contender starts exit when their stdin closes.
-//! For the case that this process is killed, `setpriv`, if installed, makes the kernel send a signal to listeners.
+//! Every started process is ended by its id. The processes that a contender starts exit when their stdin closes. If this
+//! process is killed, the kernel sends SIGTERM to the host-side programs, provided that `setpriv` is installed.
 
 use std::ffi::OsStr;
 use std::fs::File;
@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::Duration;
 
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
@@ -54,7 +55,7 @@ impl Running {
     pub(crate) fn end(&mut self, grace: Duration) -> Option<ExitStatus> {
         if self.is_running() {
             let id = i32::try_from(self.child.id()).expect("process ids fit into i32");
-            // It may have exited already.
+            // The process may have exited already.
             let _ = kill(Pid::from_raw(id), Signal::SIGTERM);
         }
         let status = self.ends_within(grace);
@@ -97,6 +98,16 @@ pub(crate) fn output_of(mut command: Command, time: Duration) -> Option<String> 
 /// A file for a process's output.
 pub(crate) fn into_file(path: &Path) -> Stdio {
     File::options().create(true).append(true).open(path).map_or_else(|_| Stdio::null(), Stdio::from)
+}
+
+/// Raises the descriptor limit of this process, and of those that it starts, to at least this number.
+pub(crate) fn raise_descriptor_limit(descriptors: u64) -> Result<(), BenchError> {
+    let missing = || BenchError::Missing(format!("{descriptors} descriptors for one process (`ulimit -Hn`)"));
+    let (soft, hard) = getrlimit(Resource::RLIMIT_NOFILE).map_err(|_| missing())?;
+    if hard < descriptors {
+        return Err(missing());
+    }
+    setrlimit(Resource::RLIMIT_NOFILE, soft.max(descriptors), hard).map_err(|_| missing())
 }
 
 pub(crate) fn on_path(name: &str) -> Option<PathBuf> {

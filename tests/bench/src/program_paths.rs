@@ -1,4 +1,4 @@
-//! Paths of programs: our own from the environment, the alternatives where `tests/tools --bench` installs them.
+//! Finds the programs: Cofferdam's from environment variables, the alternatives where `tests/tools --bench` installs them.
 
 use std::path::{Path, PathBuf};
 
@@ -24,14 +24,18 @@ impl ProgramPaths {
         }
     }
 
-    /// The text with the names of programs in braces replaced by their paths.
+    /// Replaces the placeholders of programs in the text by their paths.
     pub(crate) fn fill(&self, mut text: String) -> Result<String, BenchError> {
-        for word in WORDS {
-            if text.contains(word) {
-                text = text.replace(word, &self.path(word)?.display().to_string());
+        for placeholder in PLACEHOLDERS {
+            if text.contains(placeholder) {
+                text = text.replace(placeholder, &self.path(placeholder)?.display().to_string());
             }
         }
         Ok(text)
+    }
+
+    pub(crate) fn sidecar(&self) -> Result<PathBuf, BenchError> {
+        self.path("{cofferdam}")
     }
 
     pub(crate) fn shim(&self) -> Result<PathBuf, BenchError> {
@@ -50,7 +54,7 @@ impl ProgramPaths {
         Some(format!("{package} {}", manifest.get("version")?.as_str()?))
     }
 
-    fn path(&self, word: &str) -> Result<PathBuf, BenchError> {
+    fn path(&self, placeholder: &str) -> Result<PathBuf, BenchError> {
         let installed = |place: &str| {
             let path = self.tools.join(place);
             path.is_file().then_some(path).ok_or_else(|| {
@@ -66,7 +70,7 @@ impl ProgramPaths {
             on_path(name)
                 .ok_or_else(|| BenchError::Missing(format!("{name}; `tests/tools --bench` installs it")))
         };
-        match word {
+        match placeholder {
             "{cofferdam}" => given("COFFERDAM_BIN"),
             "{shim}" => given("COFFERDAM_SHIM_BIN"),
             "{server}" => Ok(self.server.clone()),
@@ -80,7 +84,7 @@ impl ProgramPaths {
     }
 }
 
-const WORDS: &[&str] = &[
+const PLACEHOLDERS: &[&str] = &[
     "{cofferdam}",
     "{shim}",
     "{server}",

@@ -1,7 +1,7 @@
 //! A relay link without a shim: sends what a shim would send.
 //!
-//! It numbers and acknowledges messages and answers heartbeats as a shim does, with the same code. It does not
-//! reconnect, because nothing here cuts a connection.
+//! It numbers and acknowledges messages and responds to heartbeats as a shim does, with the same code. It does not
+//! reconnect, because no measurement disconnects it.
 
 use std::io::{self, Read, Write};
 use std::os::unix::net::UnixStream;
@@ -23,7 +23,7 @@ pub(crate) struct Link {
     decoder: Decoder,
     pub(crate) outbox: Outbox,
     inbox: Inbox,
-    /// Encoded and not yet written.
+    /// Encoded bytes that are not written yet.
     out: Vec<u8>,
     last_id: u64,
 }
@@ -78,7 +78,7 @@ impl Link {
         frame.encode(&mut self.out);
     }
 
-    /// For a caller that polls both directions.
+    /// The stream, for a caller that polls both directions.
     pub(crate) fn stream(&self) -> &UnixStream {
         &self.stream
     }
@@ -110,7 +110,7 @@ impl Link {
     /// Reads once and handles the frames: acknowledgements, heartbeats, and messages that no request waits for.
     pub(crate) fn read_frames(&mut self) -> Result<(), BenchError> {
         self.read()?;
-        while let Some(frame) = self.decoded()? {
+        while let Some(frame) = self.decode_next()? {
             self.handle_frame(frame)?;
         }
         Ok(())
@@ -156,14 +156,14 @@ impl Link {
 
     fn next_frame(&mut self) -> Result<Frame, BenchError> {
         loop {
-            if let Some(frame) = self.decoded()? {
+            if let Some(frame) = self.decode_next()? {
                 return Ok(frame);
             }
             self.read()?;
         }
     }
 
-    fn decoded(&mut self) -> Result<Option<Frame>, BenchError> {
+    fn decode_next(&mut self) -> Result<Option<Frame>, BenchError> {
         self.decoder.next().map_err(|error| BenchError::UnexpectedResponse(error.to_string()))
     }
 

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use cofferdam_secrets::renewal::{
-    Action, Class, Failure, Renewable, RenewalEvent, RenewalSchedule, Terms, run_renewal,
+    Action, Failure, Renewable, RenewalClass, RenewalEvent, RenewalSchedule, Terms, run_renewal,
 };
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, sleep_until};
@@ -27,10 +27,10 @@ pub(crate) struct SimulationParameters {
 
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct SimulatedLease {
-    pub(crate) class: Class,
-    pub(crate) life: Duration,
+    pub(crate) class: RenewalClass,
+    pub(crate) lifetime: Duration,
     /// The maximum lifetime: renewals do not extend the lease beyond it.
-    pub(crate) max_life: Duration,
+    pub(crate) max_lifetime: Duration,
 }
 
 /// The requests that the simulated Vault counted.
@@ -51,15 +51,27 @@ pub(crate) struct RequestCounts {
 }
 
 impl SimulationParameters {
-    /// The sizes that are promised: two hundred sessions with three leases each, for five hours.
-    pub(crate) fn promised() -> Self {
+    /// The sizes of the target: two hundred sessions with three leases each, for five hours.
+    pub(crate) fn target() -> Self {
         let minutes = |minutes: u64| Duration::from_secs(60 * minutes);
         Self {
             sessions: 200,
             leases: vec![
-                SimulatedLease { class: Class::Renewable, life: minutes(5), max_life: Duration::MAX },
-                SimulatedLease { class: Class::Renewable, life: minutes(5), max_life: minutes(20) },
-                SimulatedLease { class: Class::Fixed, life: minutes(10), max_life: minutes(10) },
+                SimulatedLease {
+                    class: RenewalClass::Renewable,
+                    lifetime: minutes(5),
+                    max_lifetime: Duration::MAX,
+                },
+                SimulatedLease {
+                    class: RenewalClass::Renewable,
+                    lifetime: minutes(5),
+                    max_lifetime: minutes(20),
+                },
+                SimulatedLease {
+                    class: RenewalClass::Fixed,
+                    lifetime: minutes(10),
+                    max_lifetime: minutes(10),
+                },
             ],
             time: minutes(5 * 60),
             arrival: minutes(1),
@@ -125,15 +137,15 @@ impl CountingVault {
         }
     }
 
-    /// The number of the login at this time. A login is replaced after two thirds of its life.
+    /// The number of the login at this time. A login is replaced after two thirds of its lifetime.
     fn login(&self, at: Instant) -> u32 {
-        let Some(life) = self.login else { return 0 };
-        u32::try_from((at - self.began).as_millis() / (life * 2 / 3).as_millis()).unwrap_or(u32::MAX)
+        let Some(lifetime) = self.login else { return 0 };
+        u32::try_from((at - self.began).as_millis() / (lifetime * 2 / 3).as_millis()).unwrap_or(u32::MAX)
     }
 
     /// When the login of this number begins.
     fn begins(&self, number: u32) -> Option<Instant> {
-        self.login.map(|life| self.began + life * 2 / 3 * number)
+        self.login.map(|lifetime| self.began + lifetime * 2 / 3 * number)
     }
 
     fn ends(&self, number: u32) -> Option<Instant> {
@@ -162,11 +174,11 @@ impl SimulatedSource {
     /// Issues the lease, starting now.
     fn issue(&mut self) -> Terms {
         let now = Instant::now();
-        let SimulatedLease { class, life, .. } = self.lease;
-        (self.issued, self.ends) = (now, now + life);
+        let SimulatedLease { class, lifetime, .. } = self.lease;
+        (self.issued, self.ends) = (now, now + lifetime);
         self.login = self.vault.login(now);
         self.announced_login = self.login;
-        Terms { class, asked_at: now, life: Some(life), bound: None }
+        Terms { class, requested_at: now, lifetime: Some(lifetime), token_expiry: None }
     }
 
     fn has_expired(&self) -> bool {
@@ -178,19 +190,19 @@ impl SimulatedSource {
 impl Renewable for SimulatedSource {
     async fn read(&mut self) -> Result<Terms, Failure> {
         self.vault.count(Action::Read);
-        let asked_at = Instant::now();
+        let requested_at = Instant::now();
         sleep(LATENCY).await;
         {
             let mut counts = self.vault.counts();
             counts.reads += 1;
             counts.expired += u64::from(self.has_expired());
         }
-        Ok(Terms { asked_at, ..self.issue() })
+        Ok(Terms { requested_at, ..self.issue() })
     }
 
     async fn renew(&mut self, increment: Option<Duration>) -> Result<Terms, Failure> {
         self.vault.count(Action::Renew);
-        let asked_at = Instant::now();
+        let requested_at = Instant::now();
         sleep(LATENCY).await;
         if self.has_expired() {
             self.vault.counts().expired += 1;
@@ -202,10 +214,10 @@ impl Renewable for SimulatedSource {
             *counts.renewals_of.entry(self.kind).or_default() += 1;
         }
         let now = Instant::now();
-        let left = self.lease.max_life.saturating_sub(now - self.issued);
-        let life = increment.unwrap_or(self.lease.life).min(left);
-        self.ends = now + life;
-        Ok(Terms { class: self.lease.class, asked_at, life: Some(life), bound: None })
+        let left = self.lease.max_lifetime.saturating_sub(now - self.issued);
+        let lifetime = increment.unwrap_or(self.lease.lifetime).min(left);
+        self.ends = now + lifetime;
+        Ok(Terms { class: self.lease.class, requested_at, lifetime: Some(lifetime), token_expiry: None })
     }
 
     async fn check(&mut self) -> Result<(), Failure> {
@@ -232,14 +244,14 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn two_hundred_sessions_for_five_hours_have_no_lapse_drift_or_burst() {
-        let parameters = SimulationParameters::promised();
+    async fn with_two_hundred_sessions_for_five_hours_no_lease_expires_and_requests_do_not_burst() {
+        let parameters = SimulationParameters::target();
         let counts = simulate(&parameters).await;
         assert_eq!(counts.expired, 0);
-        // The first kind can be renewed for ever: every two thirds of its life, or up to a tenth of that earlier.
-        let (life, time) = (parameters.leases[0].life.as_secs_f64(), parameters.time.as_secs_f64());
+        // The first kind can be renewed for ever: every two thirds of its lifetime, or up to a tenth of that earlier.
+        let (lifetime, time) = (parameters.leases[0].lifetime.as_secs_f64(), parameters.time.as_secs_f64());
         let renewals = counts.renewals_of[&0] as f64 / f64::from(parameters.sessions);
-        let expected = time / (life * 2.0 / 3.0 * 0.95);
+        let expected = time / (lifetime * 2.0 / 3.0 * 0.95);
         assert!((renewals - expected).abs() < expected * 0.03, "{renewals} instead of {expected}");
         // The second is renewed until that does not extend it, and then replaced; the third is only replaced.
         let replaced = counts.reads as f64 / f64::from(parameters.sessions);
@@ -259,13 +271,17 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn everything_is_read_again_before_its_login_ends_and_spread_out() {
+    async fn every_lease_is_read_again_before_its_login_ends_and_the_reads_are_spread_out() {
         let hour = Duration::from_secs(3600);
-        let lease = SimulatedLease { class: Class::Renewable, life: 20 * hour, max_life: Duration::MAX };
+        let lease = SimulatedLease {
+            class: RenewalClass::Renewable,
+            lifetime: 20 * hour,
+            max_lifetime: Duration::MAX,
+        };
         let parameters = SimulationParameters {
             leases: vec![lease; 3],
             login: Some(hour),
-            ..SimulationParameters::promised()
+            ..SimulationParameters::target()
         };
         let counts = simulate(&parameters).await;
         assert_eq!((counts.expired, counts.renewals), (0, 0));

@@ -19,7 +19,7 @@ fn main() -> ExitCode {
         first_retry: Duration::from_millis(5),
         longest_retry_waiting: Duration::from_millis(100),
         longest_retry_idle: Duration::from_millis(200),
-        welcome: Duration::from_millis(500),
+        welcome_timeout: Duration::from_millis(500),
         ..Timing::default()
     };
     let relayed = || -> std::io::Result<()> {

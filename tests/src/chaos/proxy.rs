@@ -60,6 +60,8 @@ pub(super) struct ProxyState {
     pub(super) ended: BTreeMap<usize, usize>,
     /// How long the handshake of a connection was in a direction: preface, and Hello or Welcome.
     pub(super) openings: BTreeMap<(usize, Way), usize>,
+    /// How many bytes of a connection were forwarded in a direction.
+    pub(super) forwarded: BTreeMap<(usize, Way), usize>,
     open: Vec<Arc<Connection>>,
 }
 
@@ -117,6 +119,19 @@ impl Proxy {
         self.wait_for(&format!("connection {connection} ends"), |state| state.ended.get(&connection).copied())
     }
 
+    /// Waits until the plan of this connection has ended it, but no longer than this; returns the bytes that had passed
+    /// in that direction.
+    pub fn end_within(&self, time: Duration, connection: usize) -> Option<usize> {
+        self.find_within(time, |state| state.ended.get(&connection).copied())
+    }
+
+    /// The number of bytes of this connection that were forwarded towards the sidecar and towards the shim.
+    pub fn bytes_forwarded(&self, connection: usize) -> (usize, usize) {
+        let state = self.shared.lock();
+        let bytes = |way| state.forwarded.get(&(connection, way)).copied().unwrap_or_default();
+        (bytes(Way::TowardsSidecar), bytes(Way::TowardsShim))
+    }
+
     /// Whether the plan of this connection has ended it.
     pub fn has_ended(&self, connection: usize) -> bool {
         self.shared.lock().ended.contains_key(&connection)
@@ -132,14 +147,21 @@ impl Proxy {
     }
 
     #[track_caller]
-    fn wait_for<T>(&self, what: &str, mut look: impl FnMut(&ProxyState) -> Option<T>) -> T {
-        let deadline = Deadline::after(PATIENCE);
+    fn wait_for<T>(&self, what: &str, look: impl FnMut(&ProxyState) -> Option<T>) -> T {
+        let found = self.find_within(PATIENCE, look);
+        found.unwrap_or_else(|| panic!("not within {PATIENCE:?}: {what}"))
+    }
+
+    fn find_within<T>(&self, time: Duration, mut look: impl FnMut(&ProxyState) -> Option<T>) -> Option<T> {
+        let deadline = Deadline::after(time);
         let mut state = self.shared.lock();
         loop {
             if let Some(found) = look(&state) {
-                return found;
+                return Some(found);
             }
-            assert!(!deadline.is_over(), "not within {PATIENCE:?}: {what}");
+            if deadline.is_over() {
+                return None;
+            }
             state = match self.shared.changed.wait_timeout(state, deadline.left()) {
                 Ok((state, _)) => state,
                 Err(poisoned) => poisoned.into_inner().0,

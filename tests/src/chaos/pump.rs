@@ -34,6 +34,8 @@ pub(super) fn run(way: Way, connection: &Connection, shared: &Shared) -> io::Res
     let mut buffer = vec![0; 64 * 1024];
     loop {
         let (allowed, ends) = stream.allowed(direction);
+        // Counted first: once the peer has the bytes, a test may ask for their number.
+        shared.update(|state| state.forwarded.insert((connection.number, way), stream.sent + allowed));
         if forward(&stream.waiting[..allowed], stream.sent, direction, &mut rest, &mut to).is_err() {
             // The shim stopped reading; the sidecar must be able to go on writing.
             if connection.plan.is_late() {

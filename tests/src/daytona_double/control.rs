@@ -5,43 +5,44 @@ use std::sync::atomic::Ordering;
 use serde_json::{Value, json};
 
 use super::gateway::Gateway;
-use super::wire::{Answer, Request};
+use super::wire::{Request, Response};
 use super::{API_KEY, Lifecycle, Platform, SshAccounts, random};
+use crate::port::free_address;
 
-pub(super) fn answer(platform: &Platform, request: &Request) -> Answer {
+pub(super) fn handle(platform: &Platform, request: &Request) -> Response {
     if request.header("authorization") != Some(&format!("Bearer {API_KEY}")) {
-        return Answer::error(401, "Unauthorized");
+        return Response::error(401, "Unauthorized");
     }
     let segments = request.segments();
     let (Some("sandbox"), Some(id)) = (segments.get(1).copied(), segments.get(2).copied()) else {
-        return Answer::error(404, "Not Found");
+        return Response::error(404, "Not Found");
     };
     if id != platform.sandbox_id {
-        return Answer::error(404, &format!("Sandbox with ID or name {id} not found"));
+        return Response::error(404, &format!("Sandbox with ID or name {id} not found"));
     }
     match (request.method.as_str(), &segments[3..]) {
-        ("GET", []) => Answer::json(200, &sandbox(platform)),
+        ("GET", []) => Response::json(200, &sandbox(platform)),
         ("POST", ["start"]) => {
             platform.start_sandbox();
-            Answer::json(200, &sandbox(platform))
+            Response::json(200, &sandbox(platform))
         }
         ("POST", ["stop"]) => {
             platform.stop_sandbox(Lifecycle::Stopped);
-            Answer::json(200, &sandbox(platform))
+            Response::json(200, &sandbox(platform))
         }
         ("POST", ["archive"]) => {
             let is_started = platform.lock().lifecycle == Lifecycle::Started;
             if is_started {
-                return Answer::error(400, "Sandbox is not stopped");
+                return Response::error(400, "Sandbox is not stopped");
             }
             platform.stop_sandbox(Lifecycle::Archived);
-            Answer::json(200, &sandbox(platform))
+            Response::json(200, &sandbox(platform))
         }
         ("POST", ["last-activity"]) => {
             platform.activity.fetch_add(1, Ordering::Relaxed);
-            Answer::status(201)
+            Response::status(201)
         }
-        ("GET", ["ports", port, "preview-url"]) => Answer::json(
+        ("GET", ["ports", port, "preview-url"]) => Response::json(
             200,
             &json!({
                 "sandboxId": id,
@@ -50,25 +51,31 @@ pub(super) fn answer(platform: &Platform, request: &Request) -> Answer {
             }),
         ),
         ("POST", ["ssh-access"]) => ssh_access(platform, id),
-        _ => Answer::error(404, "Not Found"),
+        _ => Response::error(404, "Not Found"),
     }
 }
 
-fn ssh_access(platform: &Platform, id: &str) -> Answer {
+fn ssh_access(platform: &Platform, id: &str) -> Response {
     let token = random("ssh");
     let account = match platform.lock().ssh_accounts {
         SshAccounts::Tokens => token.clone(),
         SshAccounts::Others => random("other"),
     };
-    let Some(gateway) = Gateway::start(&platform.bubblewrap, platform.root.path(), &account) else {
-        return Answer::error(503, "no SSH gateway here");
+    let address = platform.lock().ssh_address;
+    if address.is_some() {
+        // The previous gateway uses the same address.
+        platform.lock().gateways.clear();
+    }
+    let address = address.unwrap_or_else(free_address);
+    let Some(gateway) = Gateway::start(&platform.bubblewrap, platform.root.path(), &account, address) else {
+        return Response::error(503, "no SSH gateway here");
     };
     let port = gateway.port();
     let host = gateway.host();
     let mut state = platform.lock();
     state.gateways.push(gateway);
     state.ssh_tokens.push(token.clone());
-    Answer::json(
+    Response::json(
         200,
         &json!({
             "id": "ssh-access-1",

@@ -1,14 +1,13 @@
-//! The SSH gateway: a real `sshd` in the sandbox's view of files, whose only account is named by a token.
+//! The SSH gateway: a real `sshd` in the sandbox, with one account, whose name is a token.
 //!
-//! Daytona's gateway asks for no proof but the token in the user name; so does this one.
+//! As Daytona's gateway, it requires no authentication but the token in the user name.
 
 use std::net::{SocketAddr, TcpStream};
 use std::path::Path;
 use std::process::Stdio;
 
-use super::guest::{HOME, boxed, spawn_lasting};
+use super::guest::{HOME, sandbox_command, spawn_from_permanent_thread};
 use crate::deadline::wait_until;
-use crate::port::free_address;
 use crate::process::{Running, command, into_file, output_of};
 use crate::tools::Tool;
 
@@ -18,15 +17,19 @@ pub(super) struct Gateway {
 }
 
 impl Gateway {
-    pub(super) fn start(bubblewrap: &Path, root: &Path, account: &str) -> Option<Self> {
+    pub(super) fn start(
+        bubblewrap: &Path,
+        root: &Path,
+        account: &str,
+        listens_at: SocketAddr,
+    ) -> Option<Self> {
         let (keys, server) = (Tool::SshKeygen.path()?, Tool::Sshd.path()?);
-        let listens_at = free_address();
         let directory = root.join("gateway").join(account);
         std::fs::create_dir_all(&directory).ok()?;
         let host_key = directory.join("host");
         let mut make = command(keys);
         make.args(["-q", "-t", "ed25519", "-N", "", "-f"]).arg(&host_key);
-        assert!(output_of(make, "ssh-keygen").status.success(), "a host key can be made");
+        assert!(output_of(make, "ssh-keygen").status.success(), "ssh-keygen creates a host key");
         let id = nix::unistd::geteuid();
         // As root, the server switches to the second account before authentication.
         let accounts = format!("{account}::{id}:{id}::{HOME}:/bin/sh\nsshd:x:65533:65533::/:/bin/false\n");
@@ -38,15 +41,15 @@ impl Gateway {
         std::fs::write(directory.join("config"), config).ok()?;
         std::fs::create_dir_all(root.join("run/sshd")).ok()?;
         std::fs::create_dir_all(root.join("control/ssh")).ok()?;
-        let mut boxed = boxed(bubblewrap, root);
-        boxed.arg("--ro-bind").arg(&directory).arg("/mnt/ssh");
-        boxed.arg("--ro-bind").arg(directory.join("accounts")).arg("/etc/passwd");
-        // A copy, because the tools may be below a directory that the sandbox does not see.
+        let mut sandbox_command = sandbox_command(bubblewrap, root);
+        sandbox_command.arg("--ro-bind").arg(&directory).arg("/mnt/ssh");
+        sandbox_command.arg("--ro-bind").arg(directory.join("accounts")).arg("/etc/passwd");
+        // A copy, because the tools may be in a directory that is not in the sandbox.
         std::fs::copy(server, directory.join("sshd")).ok()?;
-        boxed.arg("/mnt/ssh/sshd").args(["-D", "-e", "-f", "/mnt/ssh/config"]);
+        sandbox_command.arg("/mnt/ssh/sshd").args(["-D", "-e", "-f", "/mnt/ssh/config"]);
         let log = root.join("gateway.log");
-        boxed.stdin(Stdio::null()).stdout(into_file(&log)).stderr(into_file(&log));
-        let server = spawn_lasting(boxed, "sshd");
+        sandbox_command.stdin(Stdio::null()).stdout(into_file(&log)).stderr(into_file(&log));
+        let server = spawn_from_permanent_thread(sandbox_command, "sshd");
         wait_until("the SSH gateway listens", || TcpStream::connect(listens_at).is_ok());
         Some(Self { listens_at, _server: server })
     }

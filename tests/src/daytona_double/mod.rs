@@ -1,12 +1,12 @@
 //! A double of Daytona on loopback: control API, toolbox, preview proxy and SSH gateway, with one sandbox.
 //!
-//! The sandbox is a directory and real processes in bubblewrap; what listens in it is on the machine's loopback. The double
-//! follows Daytona's sources of mid-2026 in what its clients can see: the proxy accepts a sandbox's token or an API key and
-//! passes neither on; without a good one it redirects (preview) or answers 401 (toolbox); the token changes with every
-//! start; connections are closed after 70 s without traffic; an open connection counts as use of the sandbox unless its
-//! request says otherwise. The real Python SDK runs against it, in `tests/tests/daytona`.
+//! The sandbox is a directory and real processes in bubblewrap, which listen on the machine's loopback. For its clients the
+//! double behaves as Daytona's sources of mid-2026: the proxy accepts a sandbox's token or an API key and forwards neither;
+//! without a valid one it redirects (preview) or responds with 401 (toolbox); the token changes with every start; connections
+//! are closed after 70 s without traffic; an open connection counts as activity of the sandbox unless a header says otherwise.
+//! The real Python SDK is run against it in `tests/tests/daytona`.
 //!
-//! What must stay true: no time of Daytona's is waited for in full: [`Speed`] divides them all.
+//! What must stay true: all of Daytona's timeouts and intervals are divided by [`Speed`].
 //!
 //! | module | what it holds |
 //! |---|---|
@@ -14,7 +14,7 @@
 //! | `gateway` | the SSH gateway: a real `sshd` |
 //! | `guest` | the sandbox's files and processes |
 //! | `preview` | the proxy in front of the sandbox's ports |
-//! | `record` | what was requested, for searches |
+//! | `record` | the requests so far, which tests search |
 //! | `toolbox` | commands, files and sessions in the sandbox |
 //! | `wire` | HTTP/1.1, one request per connection |
 
@@ -34,8 +34,9 @@ use std::time::Duration;
 
 use self::gateway::Gateway;
 use self::guest::Guest;
-pub use self::record::{Requested, ServiceName};
+pub use self::record::{RecordedRequest, ServiceName};
 use self::wire::Request;
+use crate::port::free_address;
 use crate::tools::Tool;
 
 /// The account's API key.
@@ -46,18 +47,22 @@ pub struct DaytonaDouble {
     platform: Arc<Platform>,
 }
 
-/// How many times faster Daytona's own times pass.
+/// By how much Daytona's timeouts and intervals are shortened.
 #[derive(Clone, Copy, Debug)]
 pub struct Speed(pub u32);
 
-/// What goes wrong with requests.
+/// What happens to a request instead of its normal response.
 #[derive(Clone, Debug)]
 pub enum Fault {
     /// This status, and these seconds as `Retry-After`.
     Status(u16, Option<u32>),
+    /// This status, with this message.
+    Saying(u16, String),
+    /// The head of a response and a part of its body; then the connection is closed.
+    HalfResponse,
     /// A redirect to this address.
     Redirect(String),
-    /// A response of a gigabyte: true if it says so in its head.
+    /// A response of a gigabyte; `announced` if it has a `Content-Length`.
     Gigabyte { announced: bool },
     /// The connection is closed without a response.
     Cut,
@@ -73,14 +78,15 @@ enum Lifecycle {
     Archived,
 }
 
-/// Whom the SSH gateway lets in.
+/// Which account the SSH gateway has.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 enum SshAccounts {
+    /// Another name than the token's, so that the client is refused.
     Others,
     Tokens,
 }
 
-/// In the place of a path.
+/// Used instead of a path for faults of the preview proxy.
 const PREVIEW_FAULT: &str = "preview";
 
 struct Platform {
@@ -90,10 +96,12 @@ struct Platform {
     root: tempfile::TempDir,
     bubblewrap: PathBuf,
     state: Mutex<PlatformState>,
-    requests: Mutex<Vec<Requested>>,
+    requests: Mutex<Vec<RecordedRequest>>,
     /// How often the sandbox was reported as used.
     activity: AtomicU64,
-    /// Increases with every request, and names commands.
+    /// How often all connections through the preview proxy were closed by the test.
+    cuts: AtomicU64,
+    /// The number of the next command.
     count: AtomicU32,
 }
 
@@ -105,12 +113,14 @@ struct PlatformState {
     ssh_tokens: Vec<String>,
     sessions: Vec<toolbox::Session>,
     ssh_accounts: SshAccounts,
-    /// With the part of a path that they are for; each is used once.
+    /// The fixed address of the gateway. `None`: a new address for each token.
+    ssh_address: Option<SocketAddr>,
+    /// The faults to come, each with a part of the request's path; each is used once.
     faults: Vec<(&'static str, Fault)>,
 }
 
 impl DaytonaDouble {
-    /// A double with a started sandbox; `None` where bubblewrap is missing.
+    /// A double with a started sandbox; `None` if bubblewrap is missing.
     #[track_caller]
     pub fn start(speed: Speed) -> Option<Self> {
         let bubblewrap = Tool::Bubblewrap.path()?;
@@ -129,11 +139,13 @@ impl DaytonaDouble {
                 preview_token: random("preview"),
                 ssh_tokens: Vec::new(),
                 ssh_accounts: SshAccounts::Tokens,
+                ssh_address: None,
                 sessions: Vec::new(),
                 faults: Vec::new(),
             }),
             requests: Mutex::default(),
             activity: AtomicU64::new(0),
+            cuts: AtomicU64::new(0),
             count: AtomicU32::new(0),
         });
         let served = Arc::downgrade(&platform);
@@ -155,12 +167,12 @@ impl DaytonaDouble {
         format!("http://{}/api", self.platform.address)
     }
 
-    /// Where the proxy listens, whatever host name a preview link has.
+    /// The address at which the proxy listens, whatever host name a preview link has.
     pub fn proxy_url(&self) -> String {
         format!("http://{}", self.platform.address)
     }
 
-    /// The directory that is the sandbox's `/`, as far as it is its own.
+    /// The directory with the sandbox's own files, by their paths in the sandbox.
     pub fn root(&self) -> PathBuf {
         self.platform.root.path().to_owned()
     }
@@ -177,19 +189,29 @@ impl DaytonaDouble {
         self.platform.start_sandbox();
     }
 
-    /// The next request whose path ends with `path` fails; if `path` ends with a slash, the path has only to contain it.
+    /// Closes all connections through the preview proxy; the sandbox still runs.
+    pub fn cut(&self) {
+        self.platform.cuts.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Injects a fault into the next request whose path ends with `path`, or, if `path` ends with a slash, contains it.
     pub fn fail_next(&self, path: &'static str, fault: Fault) {
         self.platform.lock().faults.push((path, fault));
     }
 
-    /// The next request to the preview proxy fails.
+    /// Injects a fault into the next request to the preview proxy.
     pub fn fail_next_upgrade(&self, fault: Fault) {
         self.platform.lock().faults.push((PREVIEW_FAULT, fault));
     }
 
-    /// The SSH gateway does not know the tokens that are made from now on.
+    /// The SSH gateway refuses the tokens that are issued from now on.
     pub fn refuse_ssh(&self) {
         self.platform.lock().ssh_accounts = SshAccounts::Others;
+    }
+
+    /// From now on the SSH gateway has one address, as Daytona's has, and a new host key for each token.
+    pub fn keep_ssh_address(&self) {
+        self.platform.lock().ssh_address = Some(free_address());
     }
 
     /// How often the sandbox was reported as used.
@@ -198,11 +220,11 @@ impl DaytonaDouble {
     }
 
     /// Every request so far.
-    pub fn requests(&self) -> Vec<Requested> {
+    pub fn requests(&self) -> Vec<RecordedRequest> {
         self.platform.requests.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// The tokens that were valid at some time.
+    /// The current preview token, and all SSH tokens so far.
     pub fn tokens(&self) -> Vec<String> {
         let state = self.platform.lock();
         [std::slice::from_ref(&state.preview_token), &state.ssh_tokens[..]].concat()
@@ -222,9 +244,9 @@ impl Drop for DaytonaDouble {
             }
         }
         self.platform.stop_sandbox(Lifecycle::Stopped);
-        // Here, because a thread that still answers a client has a share of the directory.
+        // Removed here, because a thread that still handles a request keeps the `TempDir` alive.
         let _ = std::fs::remove_dir_all(self.platform.root.path());
-        // Wakes the listener, which then sees that the double is gone.
+        // Wakes the listener's thread, which then ends because the double was dropped.
         let address = self.platform.address;
         std::thread::spawn(move || TcpStream::connect(address));
     }
@@ -248,11 +270,11 @@ impl Platform {
                     return;
                 }
                 self.record(service, &request);
-                let answer = match service {
-                    ServiceName::Control => control::answer(&self, &request),
-                    _ => toolbox::answer(&self, &request),
+                let response = match service {
+                    ServiceName::Control => control::handle(&self, &request),
+                    _ => toolbox::handle(&self, &request),
                 };
-                request.answer(&answer);
+                request.respond(&response);
             }
         }
     }
@@ -262,16 +284,24 @@ impl Platform {
             Fault::Cut => {}
             Fault::Status(status, retry_after) => {
                 request.read_body(usize::MAX);
-                request.answer(&wire::Answer::status(status).retry_after(retry_after));
+                request.respond(&wire::Response::status(status).retry_after(retry_after));
+            }
+            Fault::Saying(status, message) => {
+                request.read_body(usize::MAX);
+                request.respond(&wire::Response::error(status, &message));
+            }
+            Fault::HalfResponse => {
+                request.read_body(usize::MAX);
+                request.respond_half();
             }
             Fault::Redirect(address) => {
                 request.read_body(usize::MAX);
-                request.answer(&wire::Answer::status(307).location(&address));
+                request.respond(&wire::Response::status(307).location(&address));
             }
-            Fault::Gigabyte { announced } => request.answer_endlessly(announced),
+            Fault::Gigabyte { announced } => request.respond_with_gigabyte(announced),
             Fault::StopAfter(bytes) => {
                 request.read_body(bytes);
-                toolbox::write_cut_upload(self, &request);
+                toolbox::write_partial_upload(self, &request);
                 self.stop_sandbox(Lifecycle::Stopped);
             }
         }
@@ -287,7 +317,7 @@ impl Platform {
         state.lifecycle = Lifecycle::Started;
     }
 
-    /// The disk is kept; memory, sessions and connections are not.
+    /// Stops the sandbox: its files stay, its processes, sessions and connections do not.
     fn stop_sandbox(&self, lifecycle: Lifecycle) {
         let mut state = self.lock();
         state.lifecycle = lifecycle;
@@ -304,15 +334,15 @@ impl Platform {
 
     fn take_fault(&self, service: ServiceName, path: &str) -> Option<Fault> {
         let mut state = self.lock();
-        let is_meant = |part: &str| match service {
+        let matches = |part: &str| match service {
             ServiceName::Preview => part == PREVIEW_FAULT,
             _ => path.ends_with(part) || (part.ends_with('/') && path.contains(part)),
         };
-        let position = state.faults.iter().position(|(part, _)| is_meant(part))?;
+        let position = state.faults.iter().position(|(part, _)| matches(part))?;
         Some(state.faults.remove(position).1)
     }
 
-    /// A time of Daytona's, as it passes here.
+    /// A timeout or interval of Daytona's, divided by the double's speed.
     fn time(&self, seconds: u32) -> Duration {
         Duration::from_secs(seconds.into()) / self.speed.0
     }
@@ -326,7 +356,7 @@ impl Platform {
     }
 }
 
-/// Unguessable enough for a test, and found in no other text.
+/// A random text that occurs nowhere else.
 fn random(prefix: &str) -> String {
     let name = tempfile::Builder::new().prefix("x").rand_bytes(24).make(|path| Ok(path.to_owned()));
     let name = name.expect("nothing is created").path().file_name().map(|name| name.to_owned());

@@ -1,4 +1,4 @@
-//! What clients requested, so that tests can search it for what must not be there.
+//! The requests of clients, which tests search for secrets.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -16,13 +16,13 @@ pub enum ServiceName {
 
 /// One request.
 #[derive(Clone, Debug)]
-pub struct Requested {
+pub struct RecordedRequest {
     pub service: ServiceName,
     /// Method, path and query: what every proxy logs.
     pub line: String,
     /// Names in lower case.
     pub headers: BTreeMap<String, String>,
-    /// As text; Daytona keeps commands.
+    /// The body as text; Daytona stores the commands in it.
     pub body: String,
 }
 
@@ -36,7 +36,7 @@ impl ServiceName {
     }
 }
 
-impl fmt::Display for Requested {
+impl fmt::Display for RecordedRequest {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let body: String = self.body.chars().take(300).collect();
         write!(f, "{:?} {} {}", self.service, self.line, body.escape_debug())
@@ -45,7 +45,7 @@ impl fmt::Display for Requested {
 
 impl Platform {
     pub(super) fn record(&self, service: ServiceName, request: &Request) {
-        let requested = Requested {
+        let requested = RecordedRequest {
             service,
             line: request.line.clone(),
             headers: request.headers.clone(),

@@ -6,9 +6,9 @@ use std::sync::atomic::Ordering;
 use serde_json::{Value, json};
 
 use super::Platform;
-use super::guest::{Guest, GuestCommand, HOME};
+use super::guest::{Guest, GuestCommand, HOME, wait_for_group_exit};
 use super::preview::{SKIP_ACTIVITY, is_authentic};
-use super::wire::{Answer, Request};
+use super::wire::{Request, Response};
 
 /// A shell session and its commands.
 pub(super) struct Session {
@@ -22,84 +22,84 @@ struct SessionCommand {
     running: GuestCommand,
 }
 
-pub(super) fn answer(platform: &Platform, request: &Request) -> Answer {
+pub(super) fn handle(platform: &Platform, request: &Request) -> Response {
     let segments = request.segments();
     if segments.get(1) != Some(&platform.sandbox_id.as_str()) {
-        return Answer::error(400, "failed to get sandbox public status");
+        return Response::error(400, "failed to get sandbox public status");
     }
     if !is_authentic(platform, request) {
-        return Answer::error(401, "authentication failed");
+        return Response::error(401, "authentication failed");
     }
     let Some(guest) = platform.guest() else {
-        return Answer::error(400, "failed to get runner info: sandbox is not running");
+        return Response::error(400, "failed to get runner info: sandbox is not running");
     };
     if request.header(SKIP_ACTIVITY) != Some("true") {
         platform.activity.fetch_add(1, Ordering::Relaxed);
     }
     match (request.method.as_str(), &segments[2..]) {
-        ("GET", ["user-home-dir" | "work-dir"]) => Answer::json(200, &json!({ "dir": HOME })),
-        ("GET", ["version"]) => Answer::json(200, &json!({ "version": "0.190.0" })),
+        ("GET", ["user-home-dir" | "work-dir"]) => Response::json(200, &json!({ "dir": HOME })),
+        ("GET", ["version"]) => Response::json(200, &json!({ "version": "0.190.0" })),
         ("POST", ["files", "bulk-upload"]) => bulk_upload(&guest, request),
         ("GET", ["files", "download"]) => download(&guest, request),
         ("POST", ["files", "bulk-download"]) => bulk_download(&guest, request),
         ("POST", ["files", "permissions"]) => permissions(&guest, request),
         ("POST", ["process", "execute"]) => execute(platform, &guest, request),
         ("GET", ["process", "session"]) => {
-            Answer::json(200, &platform.lock().sessions.iter().map(Session::json).collect())
+            Response::json(200, &platform.lock().sessions.iter().map(Session::json).collect())
         }
         ("POST", ["process", "session"]) => create(platform, request),
         ("GET", ["process", "session", id]) => {
-            found(platform, id, |session| Answer::json(200, &session.json()))
+            with_session(platform, id, |session| Response::json(200, &session.json()))
         }
         ("DELETE", ["process", "session", id]) => delete(platform, &guest, id),
         ("POST", ["process", "session", id, "exec"]) => session_exec(platform, &guest, id, request),
         ("GET", ["process", "session", id, "command", command]) => {
-            found(platform, id, |session| match session.command(command) {
-                Some(command) => Answer::json(200, &command.json()),
-                None => Answer::error(404, "command not found"),
+            with_session(platform, id, |session| match session.command(command) {
+                Some(command) => Response::json(200, &command.json()),
+                None => Response::error(404, "command not found"),
             })
         }
         ("GET", ["process", "session", id, "command", command, "logs"]) => {
-            found(platform, id, |session| match session.command(command) {
+            with_session(platform, id, |session| match session.command(command) {
                 Some(command) => {
                     let output = command.running.output();
-                    Answer::json(200, &json!({ "output": output, "stdout": output, "stderr": "" }))
+                    Response::json(200, &json!({ "output": output, "stdout": output, "stderr": "" }))
                 }
-                None => Answer::error(404, "command not found"),
+                None => Response::error(404, "command not found"),
             })
         }
-        _ => Answer::error(404, "page not found"),
+        _ => Response::error(404, "page not found"),
     }
 }
 
-fn execute(platform: &Platform, guest: &Guest, request: &Request) -> Answer {
+fn execute(platform: &Platform, guest: &Guest, request: &Request) -> Response {
     let body = request.json();
-    let Some(script) = body["command"].as_str() else { return Answer::error(400, "invalid request body") };
+    let Some(script) = body["command"].as_str() else { return Response::error(400, "invalid request body") };
     let running = guest.run(platform.next_number(), script);
     match running.wait() {
-        Some(code) => Answer::json(200, &json!({ "exitCode": code, "result": running.output() })),
-        None => Answer::error(502, "the sandbox stopped"),
+        Some(code) => Response::json(200, &json!({ "exitCode": code, "result": running.output() })),
+        None => Response::error(502, "the sandbox stopped"),
     }
 }
 
-fn create(platform: &Platform, request: &Request) -> Answer {
+fn create(platform: &Platform, request: &Request) -> Response {
     let body = request.json();
-    let Some(id) = body["sessionId"].as_str() else { return Answer::error(400, "invalid request body") };
+    let Some(id) = body["sessionId"].as_str() else { return Response::error(400, "invalid request body") };
     let mut state = platform.lock();
     if state.sessions.iter().any(|session| session.id == id) {
-        return Answer::error(409, "session already exists");
+        return Response::error(409, "session already exists");
     }
     state.sessions.push(Session { id: id.to_owned(), commands: Vec::new() });
-    Answer::status(201)
+    Response::status(201)
 }
 
-fn session_exec(platform: &Platform, guest: &Guest, id: &str, request: &Request) -> Answer {
+fn session_exec(platform: &Platform, guest: &Guest, id: &str, request: &Request) -> Response {
     let body = request.json();
-    let Some(text) = body["command"].as_str() else { return Answer::error(400, "command cannot be empty") };
+    let Some(text) = body["command"].as_str() else { return Response::error(400, "command cannot be empty") };
     let number = platform.next_number();
     let mut state = platform.lock();
     let Some(session) = state.sessions.iter_mut().find(|session| session.id == id) else {
-        return Answer::error(404, "session not found");
+        return Response::error(404, "session not found");
     };
     let running = guest.run(number, text);
     let command =
@@ -108,41 +108,40 @@ fn session_exec(platform: &Platform, guest: &Guest, id: &str, request: &Request)
     session.commands.push(command);
     drop(state);
     if body["runAsync"] == true {
-        return Answer::json(202, &json!({ "cmdId": command_id }));
+        return Response::json(202, &json!({ "cmdId": command_id }));
     }
     match running.wait() {
         Some(code) => {
             let output = running.output();
-            Answer::json(
+            Response::json(
                 200,
                 &json!({ "cmdId": command_id, "output": output, "stdout": output, "stderr": "", "exitCode": code }),
             )
         }
-        None => Answer::error(502, "the sandbox stopped"),
+        None => Response::error(502, "the sandbox stopped"),
     }
 }
 
-fn delete(platform: &Platform, guest: &Guest, id: &str) -> Answer {
+fn delete(platform: &Platform, guest: &Guest, id: &str) -> Response {
     let mut state = platform.lock();
     let Some(position) = state.sessions.iter().position(|session| session.id == id) else {
-        return Answer::error(404, "session not found");
+        return Response::error(404, "session not found");
     };
     let session = state.sessions.remove(position);
     drop(state);
+    let groups: Vec<_> = session.commands.iter().filter_map(|command| command.running.group()).collect();
     for command in &session.commands {
         guest.end_command(&command.running);
     }
-    for command in &session.commands {
-        command.running.wait_gone();
-    }
-    Answer::status(204)
+    groups.into_iter().for_each(wait_for_group_exit);
+    Response::status(204)
 }
 
-fn found(platform: &Platform, id: &str, answer: impl Fn(&Session) -> Answer) -> Answer {
+fn with_session(platform: &Platform, id: &str, respond: impl Fn(&Session) -> Response) -> Response {
     let state = platform.lock();
     match state.sessions.iter().find(|session| session.id == id) {
-        Some(session) => answer(session),
-        None => Answer::error(404, "session not found"),
+        Some(session) => respond(session),
+        None => Response::error(404, "session not found"),
     }
 }
 
@@ -166,28 +165,28 @@ impl SessionCommand {
     }
 }
 
-fn download(guest: &Guest, request: &Request) -> Answer {
+fn download(guest: &Guest, request: &Request) -> Response {
     let path = request.query.get("path").and_then(|path| guest.on_host(path));
     match path.and_then(|path| std::fs::read(path).ok()) {
-        Some(bytes) => Answer::bytes(bytes),
-        None => Answer::error(404, "file not found"),
+        Some(bytes) => Response::bytes(bytes),
+        None => Response::error(404, "file not found"),
     }
 }
 
-fn permissions(guest: &Guest, request: &Request) -> Answer {
+fn permissions(guest: &Guest, request: &Request) -> Response {
     let path = request.query.get("path").and_then(|path| guest.on_host(path)).filter(|path| path.exists());
     let mode = request.query.get("mode").and_then(|mode| u32::from_str_radix(mode, 8).ok());
     match (path, mode) {
         (Some(path), Some(mode)) => {
             let set = std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode));
-            Answer::status(if set.is_ok() { 200 } else { 400 })
+            Response::status(if set.is_ok() { 200 } else { 400 })
         }
-        (None, _) => Answer::error(404, "file not found"),
-        (_, None) => Answer::error(400, "invalid mode format"),
+        (None, _) => Response::error(404, "file not found"),
+        (_, None) => Response::error(400, "invalid mode format"),
     }
 }
 
-fn bulk_upload(guest: &Guest, request: &Request) -> Answer {
+fn bulk_upload(guest: &Guest, request: &Request) -> Response {
     let mut path = None;
     let (mut files, mut errors) = (Vec::new(), Vec::new());
     for (name, content) in parts(request) {
@@ -205,13 +204,13 @@ fn bulk_upload(guest: &Guest, request: &Request) -> Answer {
         }
     }
     match errors.is_empty() {
-        true => Answer::json(200, &json!({ "files": files })),
-        false => Answer::json(400, &json!({ "errors": errors, "files": files })),
+        true => Response::json(200, &json!({ "files": files })),
+        false => Response::json(400, &json!({ "errors": errors, "files": files })),
     }
 }
 
-/// Writes as much of a file as came: the real toolbox writes while it receives.
-pub(super) fn write_cut_upload(platform: &Platform, request: &Request) {
+/// Writes the received part of an upload, because the real toolbox writes a file while it receives it.
+pub(super) fn write_partial_upload(platform: &Platform, request: &Request) {
     let cut = || {
         let (name, path) = parts(request).into_iter().next().filter(|(name, _)| name.ends_with(".path"))?;
         let path = String::from_utf8_lossy(path).into_owned();
@@ -220,30 +219,30 @@ pub(super) fn write_cut_upload(platform: &Platform, request: &Request) {
         let start = content + memchr::memmem::find(&request.body[content..], b"\r\n\r\n")? + 4;
         write(&platform.guest()?.on_host(&path)?, &request.body[start..]).ok()
     };
-    // A request that is no upload has no such part.
+    // `None` for a request that is not an upload.
     let _ = cut();
 }
 
-/// Fails for a program that is being executed, as the kernel says.
+/// Writes a file. The kernel refuses that for a program that is being executed.
 fn write(file: &std::path::Path, content: &[u8]) -> Result<(), String> {
     let directory = file.parent().ok_or("no directory")?;
     std::fs::create_dir_all(directory).map_err(|error| error.to_string())?;
     std::fs::write(file, content).map_err(|error| error.to_string())
 }
 
-/// One file only, as a part of a multipart response.
-fn bulk_download(guest: &Guest, request: &Request) -> Answer {
+/// Responds with one file only, in a multipart response.
+fn bulk_download(guest: &Guest, request: &Request) -> Response {
     let body = request.json();
     let path = body["paths"][0].as_str().unwrap_or_default().to_owned();
     let content = guest.on_host(&path).and_then(|path| std::fs::read(path).ok());
-    let Some(content) = content else { return Answer::error(404, "file not found") };
+    let Some(content) = content else { return Response::error(404, "file not found") };
     let boundary = "double-boundary";
     let head = format!(
         "--{boundary}\r\nContent-Disposition: form-data; name=\"file\"; filename=\"{path}\"\r\n\
          Content-Type: application/octet-stream\r\n\r\n"
     );
     let body = [head.as_bytes(), &content, format!("\r\n--{boundary}--\r\n").as_bytes()].concat();
-    Answer::multipart(boundary, body)
+    Response::multipart(boundary, body)
 }
 
 /// The names and contents of a multipart body.

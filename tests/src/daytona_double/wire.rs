@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-/// More than any upload of a test.
+/// Larger than any upload of a test.
 const MAX_BODY: usize = 64 * 1024 * 1024;
 const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -20,14 +20,14 @@ pub(super) struct Request {
     pub(super) query: BTreeMap<String, String>,
     /// Names in lower case.
     pub(super) headers: BTreeMap<String, String>,
-    /// The head as it came, without its first line.
+    /// The lines of the head as received, without the first.
     pub(super) head: Vec<String>,
     pub(super) body: Vec<u8>,
     pub(super) reader: BufReader<TcpStream>,
 }
 
-/// A whole response.
-pub(super) struct Answer {
+/// A complete response.
+pub(super) struct Response {
     status: u16,
     headers: Vec<String>,
     body: Vec<u8>,
@@ -44,7 +44,7 @@ impl Request {
         let (method, target) = (words.next()?.to_owned(), words.next()?.to_owned());
         let (path, query) = target.split_once('?').unwrap_or((&target, ""));
         let query = query.split('&').filter_map(|pair| pair.split_once('='));
-        let query = query.map(|(name, value)| (name.to_owned(), decoded(value))).collect();
+        let query = query.map(|(name, value)| (name.to_owned(), percent_decode(value))).collect();
         let path = path.to_owned();
         let (mut headers, mut head) = (BTreeMap::new(), Vec::new());
         loop {
@@ -58,7 +58,7 @@ impl Request {
         Some(Self { line, method, path, query, headers, head, body: Vec::new(), reader })
     }
 
-    /// Reads at most `limit` bytes of the body; whether it was there.
+    /// Reads at most `limit` bytes of the body; returns whether they arrived.
     pub(super) fn read_body(&mut self, limit: usize) -> bool {
         if self.header("transfer-encoding").is_some_and(|value| value.contains("chunked")) {
             return self.read_chunks(limit);
@@ -102,13 +102,13 @@ impl Request {
         serde_json::from_slice(&self.body).unwrap_or(Value::Null)
     }
 
-    /// The words of the path.
+    /// The segments of the path.
     pub(super) fn segments(&self) -> Vec<&str> {
         self.path.split('/').filter(|segment| !segment.is_empty()).collect()
     }
 
-    pub(super) fn answer(mut self, answer: &Answer) {
-        let Answer { status, headers, body } = answer;
+    pub(super) fn respond(mut self, response: &Response) {
+        let Response { status, headers, body } = response;
         let headers: String = headers.iter().map(|header| format!("{header}\r\n")).collect();
         let head = format!(
             "HTTP/1.1 {status} Status\r\n{headers}content-length: {}\r\nconnection: close\r\n\r\n",
@@ -119,8 +119,16 @@ impl Request {
         let _ = stream.write_all(head.as_bytes()).and_then(|()| stream.write_all(body));
     }
 
-    /// A gigabyte of JSON, as far as the client takes it.
-    pub(super) fn answer_endlessly(mut self, announced: bool) {
+    /// Sends a response that ends before its `Content-Length`.
+    pub(super) fn respond_half(mut self) {
+        let half =
+            "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 4096\r\n\r\n{\"id\":";
+        // A client that disconnected needs no response.
+        let _ = self.reader.get_mut().write_all(half.as_bytes());
+    }
+
+    /// Sends a gigabyte of JSON, until the client disconnects.
+    pub(super) fn respond_with_gigabyte(mut self, announced: bool) {
         const GIGABYTE: usize = 1 << 30;
         let length = if announced { format!("content-length: {GIGABYTE}\r\n") } else { String::new() };
         let head = format!(
@@ -138,13 +146,13 @@ impl Request {
     }
 }
 
-impl Answer {
+impl Response {
     pub(super) fn json(status: u16, value: &Value) -> Self {
         let headers = vec!["content-type: application/json".to_owned()];
         Self { status, headers, body: value.to_string().into_bytes() }
     }
 
-    /// With a message, as Daytona's services write it.
+    /// An error with a message, in the form of Daytona's services.
     pub(super) fn error(status: u16, message: &str) -> Self {
         Self::json(status, &serde_json::json!({ "statusCode": status, "message": message }))
     }
@@ -165,7 +173,7 @@ impl Answer {
     /// Without a body, but with a message if it is an error.
     pub(super) fn status(status: u16) -> Self {
         match status {
-            400.. => Self::error(status, "by the test's order"),
+            400.. => Self::error(status, "as planned by the test"),
             _ => Self { status, headers: Vec::new(), body: Vec::new() },
         }
     }
@@ -181,8 +189,8 @@ impl Answer {
     }
 }
 
-/// Percent-decoding of a query's value.
-fn decoded(value: &str) -> String {
+/// Decodes a value of a query.
+fn percent_decode(value: &str) -> String {
     let mut bytes = Vec::new();
     let mut rest = value.bytes();
     while let Some(byte) = rest.next() {

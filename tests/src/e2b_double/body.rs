@@ -15,15 +15,15 @@ pub(super) struct Pieces(mpsc::Receiver<io::Result<Bytes>>);
 
 pub(super) type PieceSender = mpsc::Sender<io::Result<Bytes>>;
 
-/// A request that gets no response: its connection closes.
+/// The connection is closed without a response.
 #[derive(Debug)]
 pub(super) struct Cut;
 
-pub(super) type Answer = Result<Response<Pieces>, Cut>;
+pub(super) type HandlerResult = Result<Response<Pieces>, Cut>;
 
 impl std::fmt::Display for Cut {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("the double cuts this connection")
+        f.write_str("the double closes this connection")
     }
 }
 
@@ -41,7 +41,7 @@ impl Body for Pieces {
     }
 }
 
-/// An empty channel for a stream.
+/// A channel for the pieces of a streamed body, and that body.
 pub(super) fn channel() -> (PieceSender, Pieces) {
     let (sender, receiver) = mpsc::channel(4);
     (sender, Pieces(receiver))
@@ -51,7 +51,7 @@ pub(super) fn bytes(status: u16, kind: &str, content: impl Into<Bytes>) -> Respo
     let content = content.into();
     let length = content.len();
     let (sender, body) = channel();
-    // There is room: nothing was sent.
+    // The channel is empty, so this does not fail.
     let _ = sender.try_send(Ok(content));
     let response =
         Response::builder().status(status).header("content-type", kind).header("content-length", length);

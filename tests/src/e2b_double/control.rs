@@ -8,13 +8,13 @@ use hyper::body::Incoming;
 use serde_json::{Value, json};
 
 use super::API_KEY;
-use super::body::{Answer, Cut, empty, error, json_body};
+use super::body::{Cut, HandlerResult, empty, error, json_body};
 use super::sandbox::{Sandbox, SandboxUser};
 use super::server::{Shared, new_id};
 
 const ENVD_VERSION: &str = "0.6.13";
 
-pub(super) async fn answer(shared: &Arc<Shared>, request: Request<Incoming>) -> Answer {
+pub(super) async fn handle(shared: &Arc<Shared>, request: Request<Incoming>) -> HandlerResult {
     let (head, body) = request.into_parts();
     let body = body.collect().await.map_err(|_| Cut)?.to_bytes();
     let body: Value = serde_json::from_slice(&body).unwrap_or_default();
@@ -26,13 +26,13 @@ pub(super) async fn answer(shared: &Arc<Shared>, request: Request<Incoming>) -> 
     }
     let path = head.uri.path().trim_matches('/');
     let path = path.strip_prefix("v2/").unwrap_or(path);
-    let words: Vec<&str> = path.split('/').collect();
+    let segments: Vec<&str> = path.split('/').collect();
     let method = head.method.as_str();
-    if let ("POST", ["sandboxes"]) = (method, words.as_slice()) {
+    if let ("POST", ["sandboxes"]) = (method, segments.as_slice()) {
         let sandbox = shared.create(SandboxUser::Usual);
         return Ok(json_body(201, &brief(&sandbox)));
     }
-    let ["sandboxes", id, rest @ ..] = words.as_slice() else { return Ok(error(404, "no such path")) };
+    let ["sandboxes", id, rest @ ..] = segments.as_slice() else { return Ok(error(404, "no such path")) };
     let Some(sandbox) = shared.sandbox(id) else {
         return Ok(error(404, &format!("Sandbox \"{id}\" doesn't exist or you don't have access to it")));
     };
@@ -59,15 +59,15 @@ pub(super) async fn answer(shared: &Arc<Shared>, request: Request<Incoming>) -> 
             let fork = |_| {
                 let (origin, shared) = (Arc::clone(&sandbox), Arc::clone(shared));
                 async move {
-                    // Copying files takes a while.
+                    // Copying files would block the runtime.
                     let fork =
                         tokio::task::spawn_blocking(move || shared.insert(origin.fork(new_id()))).await;
                     fork.map(|fork| json!({"sandbox": brief(&fork)})).unwrap_or_default()
                 }
             };
             let mut forks = Vec::new();
-            for one in (0..count).map(fork) {
-                forks.push(one.await);
+            for fork in (0..count).map(fork) {
+                forks.push(fork.await);
             }
             json_body(201, &Value::Array(forks))
         }

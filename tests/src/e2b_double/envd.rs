@@ -15,7 +15,7 @@ use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep, sleep_until};
 use tokio_util::sync::CancellationToken;
 
-use super::body::{Answer, Cut, PieceSender, channel, empty, error, json_body};
+use super::body::{Cut, HandlerResult, PieceSender, channel, empty, error, json_body};
 use super::faults::CutEvery;
 use super::files;
 use super::frames::{FrameReader, RpcError, end, message};
@@ -24,14 +24,14 @@ use super::process::Process;
 use super::sandbox::{Sandbox, SandboxUser};
 use super::server::Shared;
 
-/// Where a client does not ask for another interval.
+/// The interval of keep-alives if the client does not set one.
 const KEEP_ALIVE: Duration = Duration::from_secs(90);
 
-pub(super) async fn answer(shared: &Arc<Shared>, request: Request<Incoming>) -> Answer {
+pub(super) async fn handle(shared: &Arc<Shared>, request: Request<Incoming>) -> HandlerResult {
     let headers = request.headers().clone();
     let header = |name: &str| headers.get(name).and_then(|value| value.to_str().ok()).unwrap_or_default();
     let id = header("e2b-sandbox-id").to_owned();
-    let reached = shared.sandbox(&id).filter(|sandbox| sandbox.is_reached());
+    let reached = shared.sandbox(&id).filter(|sandbox| sandbox.resume_if_needed());
     let Some(sandbox) = reached.filter(|_| header("e2b-sandbox-port") == "49983") else {
         let body = json!({"sandboxId": id, "message": "The sandbox was not found", "code": 502});
         return Ok(json_body(502, &body));
@@ -46,7 +46,7 @@ pub(super) async fn answer(shared: &Arc<Shared>, request: Request<Incoming>) -> 
         return Ok(error(401, message));
     }
     if path == "/files" {
-        return files::answer(shared, &sandbox, request).await;
+        return files::handle(shared, &sandbox, request).await;
     }
     let Some(method) = path.strip_prefix("/process.Process/") else {
         return Ok(error(404, "404 page not found"));
@@ -59,12 +59,12 @@ pub(super) async fn answer(shared: &Arc<Shared>, request: Request<Incoming>) -> 
     match kind.as_str() {
         "application/json" => exchange.unary(method, request.into_body()).await,
         "application/connect+json" => exchange.stream(method, request.into_body()).await,
-        // The SDKs were seen to send JSON only.
+        // The SDKs send JSON only.
         _ => Ok(empty(415)),
     }
 }
 
-/// The user of a request; the password is not looked at.
+/// The user of a request; the password is ignored.
 fn user(sandbox: &Sandbox, authorization: &str) -> Option<SandboxUser> {
     let Some(basic) = authorization.strip_prefix("Basic ") else { return Some(sandbox.user) };
     let text = String::from_utf8(Base64::decode_vec(basic).ok()?).ok()?;
@@ -79,7 +79,7 @@ struct Exchange {
 }
 
 impl Exchange {
-    async fn unary(&self, method: &str, body: Incoming) -> Answer {
+    async fn unary(&self, method: &str, body: Incoming) -> HandlerResult {
         let body = body.collect().await.map_err(|_| Cut)?.to_bytes();
         let request: Value = serde_json::from_slice(&body).unwrap_or_default();
         self.shared.write_log(format!("{method} {request}"));
@@ -103,7 +103,7 @@ impl Exchange {
         }
         let process = self.process(&request["process"])?;
         match method {
-            "SendInput" => process.write(&stdin(&request["input"])?).await?,
+            "SendInput" => process.write(&decode_stdin(&request["input"])?).await?,
             "CloseStdin" => process.close_stdin().await,
             "SendSignal" => process.signal(match request["signal"].as_str() {
                 Some("SIGNAL_SIGKILL") => Signal::SIGKILL,
@@ -115,7 +115,7 @@ impl Exchange {
         Ok(json!({}))
     }
 
-    async fn stream(&self, method: &str, body: Incoming) -> Answer {
+    async fn stream(&self, method: &str, body: Incoming) -> HandlerResult {
         let mut frames = FrameReader::new(body);
         if method == "StreamInput" {
             return self.stream_input(frames).await;
@@ -123,7 +123,7 @@ impl Exchange {
         let streams = self.sandbox.streams();
         let deadline = self.limit().map(|limit| Instant::now() + limit);
         let request = frames.next().await.map_err(|_| Cut)?.unwrap_or_default();
-        // To its end: otherwise the connection cannot be used again.
+        // The body is read to its end, because otherwise the connection could not be reused.
         while frames.next().await.map_err(|_| Cut)?.is_some() {}
         self.shared.write_log(format!("{method} {request}"));
         let opened = match method {
@@ -170,19 +170,19 @@ impl Exchange {
         }
     }
 
-    /// What is sent is not logged.
-    async fn stream_input(&self, mut frames: FrameReader) -> Answer {
+    /// Handles `StreamInput`. The input is not logged, as on the platform.
+    async fn stream_input(&self, mut frames: FrameReader) -> HandlerResult {
         let streams = self.sandbox.streams();
         let cuts = self.shared.faults.cuts();
         self.shared.write_log("StreamInput (client stream start)");
-        let fed = tokio::select! {
+        let result = tokio::select! {
             biased;
             () = streams.cancelled() => return Err(Cut),
             () = expired(cuts) => return Err(Cut),
-            fed = self.feed(&mut frames, cuts) => fed,
+            result = self.write_input(&mut frames, cuts) => result,
         };
         let (sender, body) = channel();
-        let pieces = match fed? {
+        let pieces = match result? {
             Ok(()) => vec![message(&json!({})), end(None)],
             Err(error) => vec![end(Some(&error))],
         };
@@ -194,7 +194,7 @@ impl Exchange {
         Ok(response.body(body).expect("the parts are valid"))
     }
 
-    async fn feed(
+    async fn write_input(
         &self,
         frames: &mut FrameReader,
         cuts: Option<CutEvery>,
@@ -206,10 +206,10 @@ impl Exchange {
             {
                 return Err(Cut);
             }
-            let done = if let Some(start) = request.get("start") {
+            let result = if let Some(start) = request.get("start") {
                 self.process(&start["process"]).map(|found| process = Some(found))
             } else if let (Some(data), Some(process)) = (request.get("data"), &process) {
-                match stdin(&data["input"]) {
+                match decode_stdin(&data["input"]) {
                     Ok(bytes) => process.write(&bytes).await,
                     Err(error) => Err(error),
                 }
@@ -218,8 +218,8 @@ impl Exchange {
             } else {
                 Err(RpcError::new("unimplemented", "invalid event type"))
             };
-            if done.is_err() {
-                return Ok(done);
+            if result.is_err() {
+                return Ok(result);
             }
         }
         Ok(Ok(()))
@@ -227,15 +227,15 @@ impl Exchange {
 
     fn process(&self, selector: &Value) -> Result<Arc<Process>, RpcError> {
         let processes = self.sandbox.processes();
-        let chosen = |process: &&Arc<Process>| match selector.get("tag") {
+        let is_selected = |process: &&Arc<Process>| match selector.get("tag") {
             Some(tag) => process.tag.as_deref() == tag.as_str(),
             None => selector["pid"].as_u64() == Some(u64::from(process.pid)),
         };
         let missing = || RpcError::new("not_found", format!("process with {selector} not found"));
-        processes.iter().find(chosen).cloned().ok_or_else(missing)
+        processes.iter().find(is_selected).cloned().ok_or_else(missing)
     }
 
-    /// How long a process that this request starts may run, and how long its stream may last.
+    /// The time limit of the request: for its stream, and for the process that it starts.
     fn limit(&self) -> Option<Duration> {
         let limit = self.number("connect-timeout-ms").filter(|limit| *limit > 0)?;
         Some(Duration::from_millis(limit) / self.shared.speed)
@@ -281,7 +281,7 @@ impl Events {
                     let _ = client.send(Ok(end(Some(&error)))).await;
                     return;
                 }
-                // The client is gone: output is lost from now on.
+                // The client has disconnected: further output is lost.
                 () = client.closed() => return,
                 output = self.output.recv() => match output {
                     Some(frame) => frame,
@@ -311,7 +311,7 @@ async fn expired(cuts: Option<CutEvery>) {
     }
 }
 
-fn stdin(input: &Value) -> Result<Vec<u8>, RpcError> {
+fn decode_stdin(input: &Value) -> Result<Vec<u8>, RpcError> {
     let bytes = input["stdin"].as_str().and_then(|text| Base64::decode_vec(text).ok());
     bytes.ok_or_else(|| RpcError::new("unimplemented", "invalid input type"))
 }

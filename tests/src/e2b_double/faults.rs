@@ -1,4 +1,4 @@
-//! What a test can break.
+//! The faults that a test can inject.
 
 use std::io;
 use std::sync::Mutex;
@@ -8,30 +8,30 @@ use bytes::Bytes;
 use hyper::Response;
 use tokio::time::sleep;
 
-use super::body::{Answer, Cut, channel, empty, error};
+use super::body::{Cut, HandlerResult, channel, empty, error};
 use super::server::{Side, lock};
 
-/// What happens to a planned request instead of its answer.
+/// What happens to a request instead of its normal response.
 #[derive(Clone, Debug)]
 pub enum Fault {
-    /// The connection closes without an answer.
+    /// The connection is closed without a response.
     Cut,
-    /// A body of a gigabyte, without its length.
+    /// A response of a gigabyte, without `Content-Length`.
     Gigabyte,
-    /// The head and a part of the promised body; then the connection closes.
-    HalfAnswer,
-    /// To another address, with the method kept.
+    /// The head and a part of the body; then the connection is closed.
+    HalfResponse,
+    /// HTTP 307 to this address.
     Redirect(String),
-    /// No answer for an hour.
+    /// No response for an hour.
     Silence,
     Status(u16),
-    /// With `Retry-After`, in seconds.
+    /// This status, with `Retry-After` in seconds.
     StatusRetryAfter(u16, u64),
-    /// With this message in the body.
-    StatusSaying(u16, String),
+    /// This status, with this message in the body.
+    StatusWithMessage(u16, String),
 }
 
-/// When a stream is cut.
+/// After how much a stream is disconnected.
 #[derive(Clone, Copy, Debug)]
 pub enum CutEvery {
     Bytes(usize),
@@ -40,20 +40,20 @@ pub enum CutEvery {
 
 #[derive(Default)]
 pub(super) struct Faults {
-    planned: Mutex<Vec<Planned>>,
+    planned: Mutex<Vec<PlannedFault>>,
     cuts: Mutex<Option<CutEvery>>,
 }
 
-struct Planned {
+struct PlannedFault {
     side: Side,
     path: String,
     fault: Fault,
-    left: usize,
+    remaining: usize,
 }
 
 impl Faults {
     pub(super) fn plan(&self, side: Side, path: &str, fault: Fault, times: usize) {
-        lock(&self.planned).push(Planned { side, path: path.to_owned(), fault, left: times });
+        lock(&self.planned).push(PlannedFault { side, path: path.to_owned(), fault, remaining: times });
     }
 
     pub(super) fn cut_every(&self, every: Option<CutEvery>) {
@@ -64,30 +64,31 @@ impl Faults {
         *lock(&self.cuts)
     }
 
-    /// Takes the fault that is planned for a request.
+    /// Returns the fault that is planned for a request, and counts it.
     pub(super) fn take(&self, side: Side, path: &str) -> Option<Fault> {
         let mut planned = lock(&self.planned);
-        let matching = |one: &&mut Planned| one.left > 0 && one.side == side && path.contains(&one.path);
+        let matching =
+            |plan: &&mut PlannedFault| plan.remaining > 0 && plan.side == side && path.contains(&plan.path);
         let found = planned.iter_mut().find(matching)?;
-        found.left -= 1;
+        found.remaining -= 1;
         Some(found.fault.clone())
     }
 }
 
 impl Fault {
-    pub(super) async fn answer(self) -> Answer {
+    pub(super) async fn response(self) -> HandlerResult {
         match self {
             Self::Cut => Err(Cut),
             Self::Gigabyte => {
                 let (sender, body) = channel();
                 let piece = Bytes::from(vec![b' '; 1 << 20]);
-                // Ends by itself when the client hangs up.
+                // The thread ends when the client disconnects.
                 std::thread::spawn(move || {
                     (0..1024).try_for_each(|_| sender.blocking_send(Ok(piece.clone())))
                 });
                 Ok(Response::new(body))
             }
-            Self::HalfAnswer => {
+            Self::HalfResponse => {
                 let (sender, body) = channel();
                 let _ = sender.try_send(Ok(Bytes::from_static(b"{\"sandboxID\":")));
                 let _ = sender.try_send(Err(io::ErrorKind::ConnectionAborted.into()));
@@ -109,7 +110,7 @@ impl Fault {
                 response.headers_mut().insert("retry-after", seconds.into());
                 Ok(response)
             }
-            Self::StatusSaying(status, message) => Ok(error(status, &message)),
+            Self::StatusWithMessage(status, message) => Ok(error(status, &message)),
         }
     }
 }

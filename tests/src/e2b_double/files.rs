@@ -15,20 +15,20 @@ use nix::fcntl::{OFlag, OpenHow, ResolveFlag, openat2};
 use nix::sys::stat::Mode;
 use serde_json::{Value, json};
 
-use super::body::{Answer, Cut, bytes, error, json_body};
+use super::body::{Cut, HandlerResult, bytes, error, json_body};
 use super::sandbox::{Sandbox, SandboxUser};
 use super::server::Shared;
 
-/// What a sandbox has of its own; the rest is the machine's, read only.
-const OWN: [&str; 5] = ["/home/", "/root/", "/run/", "/tmp/", "/usr/local/"];
+/// The directories of the sandbox itself; all others are the machine's, read-only.
+const SANDBOX_DIRECTORIES: [&str; 5] = ["/home/", "/root/", "/run/", "/tmp/", "/usr/local/"];
 
-pub(super) async fn answer(
+pub(super) async fn handle(
     shared: &Arc<Shared>,
     sandbox: &Arc<Sandbox>,
     request: Request<Incoming>,
-) -> Answer {
+) -> HandlerResult {
     let (head, body) = request.into_parts();
-    let query = |name: &str| parameter(head.uri.query().unwrap_or_default(), name);
+    let query = |name: &str| query_parameter(head.uri.query().unwrap_or_default(), name);
     let name = query("username").unwrap_or_else(|| sandbox.user.name().to_owned());
     let Some(user) = SandboxUser::named(&name) else {
         return Ok(error(401, &format!("error looking up user '{name}': unknown user {name}")));
@@ -54,7 +54,7 @@ pub(super) async fn answer(
     Ok(json_body(200, &Value::Array(stored)))
 }
 
-/// The whole body; None if the sandbox ends meanwhile.
+/// Reads the whole body; `None` if the sandbox is ended meanwhile, as the test planned.
 async fn receive(sandbox: &Sandbox, mut body: Incoming) -> Result<Option<Bytes>, Cut> {
     let mut content = BytesMut::new();
     while let Some(frame) = body.frame().await {
@@ -69,7 +69,7 @@ async fn receive(sandbox: &Sandbox, mut body: Incoming) -> Result<Option<Bytes>,
     Ok(Some(content.freeze()))
 }
 
-/// The files in a request: one as it is, or several in the parts of a form.
+/// The files in a request: one that is the body, or several in the parts of a form.
 fn parts(head: &Parts, path: Option<String>, content: Bytes) -> Option<Vec<(String, Bytes)>> {
     let kind = head.headers.get("content-type")?.to_str().ok()?;
     if kind.starts_with("application/octet-stream") {
@@ -104,7 +104,7 @@ fn download(sandbox: &Sandbox, user: SandboxUser, path: &str) -> hyper::Response
     }
 }
 
-/// Writes over an existing file, as `envd` does.
+/// Writes a file, overwriting an existing one, as `envd` does.
 fn store(root: &Path, path: &Path, content: &[u8]) -> io::Result<()> {
     let directory = path.parent().unwrap_or(Path::new("/"));
     fs::create_dir_all(root.join(directory.strip_prefix("/").unwrap_or(directory)))?;
@@ -112,9 +112,9 @@ fn store(root: &Path, path: &Path, content: &[u8]) -> io::Result<()> {
     File::from(file).write_all(content)
 }
 
-/// Links in the sandbox lead to places in the sandbox.
+/// Opens a file of the sandbox; symbolic links are resolved within the sandbox.
 fn open(root: &Path, path: &Path, flags: OFlag) -> io::Result<OwnedFd> {
-    if !OWN.iter().any(|own| path.to_string_lossy().starts_with(own)) {
+    if !SANDBOX_DIRECTORIES.iter().any(|own| path.to_string_lossy().starts_with(own)) {
         return Err(io::ErrorKind::PermissionDenied.into());
     }
     let mode = if flags.contains(OFlag::O_CREAT) { Mode::from_bits_truncate(0o644) } else { Mode::empty() };
@@ -123,7 +123,7 @@ fn open(root: &Path, path: &Path, flags: OFlag) -> io::Result<OwnedFd> {
 }
 
 /// A parameter of a URL's query, decoded.
-fn parameter(query: &str, name: &str) -> Option<String> {
+fn query_parameter(query: &str, name: &str) -> Option<String> {
     let pair = query.split('&').filter_map(|pair| pair.split_once('=')).find(|(key, _)| *key == name)?;
     let mut decoded = Vec::new();
     let mut rest = pair.1.as_bytes();

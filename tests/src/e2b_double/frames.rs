@@ -1,4 +1,4 @@
-//! The frames of the Connect protocol, written for this double: it shares no code with the client.
+//! The frames of the Connect protocol. The double shares no code with the client.
 
 use std::io;
 
@@ -21,7 +21,7 @@ impl RpcError {
         Self { code, message: message.into() }
     }
 
-    /// As Connect maps codes to HTTP, for unary requests.
+    /// The HTTP status that the Connect protocol assigns to the code, for unary requests.
     pub(super) fn status(&self) -> u16 {
         match self.code {
             "deadline_exceeded" => 504,
@@ -73,7 +73,7 @@ impl FrameReader {
         loop {
             if let Some(mut head) = self.received.get(..5) {
                 let flags = head.get_u8();
-                let length = usize::try_from(head.get_u32()).expect("it fits");
+                let length = usize::try_from(head.get_u32()).expect("a u32 fits into usize");
                 if flags & END != 0 {
                     return Ok(None);
                 }

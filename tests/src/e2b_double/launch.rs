@@ -1,4 +1,4 @@
-//! Starts a process in a sandbox: bubblewrap shows it the sandbox's directory as its root.
+//! Starts a process in a sandbox, with bubblewrap: the sandbox's directories are mounted into its root.
 
 use std::fs;
 use std::os::unix::process::CommandExt as _;
@@ -18,7 +18,7 @@ use super::server::Shared;
 
 type Started = (Arc<Process>, mpsc::Receiver<bytes::Bytes>);
 
-/// Starts what a `Start` request asks for. The receiver has all its output.
+/// Starts the process of a `Start` request. The receiver gets all events with its output.
 pub(super) async fn launch(
     shared: &Arc<Shared>,
     sandbox: &Arc<Sandbox>,
@@ -29,7 +29,7 @@ pub(super) async fn launch(
     if start.get("pty").is_some_and(|pty| !pty.is_null()) {
         return Err(RpcError::new("unimplemented", "this double has no terminals"));
     }
-    let mut command = inside(&shared.bubblewrap, sandbox.root(), user, &start["process"]);
+    let mut command = bubblewrap_command(&shared.bubblewrap, sandbox.root(), user, &start["process"]);
     let has_stdin = start["stdin"].as_bool().unwrap_or(true);
     command.stdin(if has_stdin { Stdio::piped() } else { Stdio::null() });
     command.stdout(Stdio::piped()).stderr(Stdio::piped()).process_group(0);
@@ -41,17 +41,17 @@ pub(super) async fn launch(
     let process = Arc::new(Process::new(pid, watcher, start, child.stdin.take()));
     let output = process.listen();
     sandbox.add(Arc::clone(&process));
-    let (attended, owner) = (Arc::clone(&process), Arc::clone(sandbox));
+    let (watched, owner) = (Arc::clone(&process), Arc::clone(sandbox));
     shared.tasks.spawn(async move {
-        if let Some(event) = attended.attend(child, limit).await {
-            owner.ended(attended.pid, event.clone());
-            attended.finish(&event).await;
+        if let Some(event) = watched.forward_until_exit(child, limit).await {
+            owner.record_exit(watched.pid, event.clone());
+            watched.finish(&event).await;
         }
     });
     Ok((process, output))
 }
 
-fn inside(bubblewrap: &Path, root: &Path, user: SandboxUser, process: &Value) -> Command {
+fn bubblewrap_command(bubblewrap: &Path, root: &Path, user: SandboxUser, process: &Value) -> Command {
     let id = if user == SandboxUser::Root { "0" } else { "1000" };
     let mut command = crate::process::command(bubblewrap);
     command.args(["--die-with-parent", "--unshare-user", "--uid", id, "--gid", id]);
@@ -66,12 +66,16 @@ fn inside(bubblewrap: &Path, root: &Path, user: SandboxUser, process: &Value) ->
         ("home", "--bind"),
         ("root", "--bind"),
         ("tmp", "--bind"),
-        // They belong to root.
+        // These belong to root.
         ("run", if user == SandboxUser::Root { "--bind" } else { "--ro-bind" }),
         ("usr/local", if user == SandboxUser::Root { "--bind" } else { "--ro-bind" }),
     ] {
-        command.arg(mode).arg(root.join(inside)).arg(format!("/{inside}"));
+        // A test may have removed one of these directories.
+        if root.join(inside).exists() {
+            command.arg(mode).arg(root.join(inside)).arg(format!("/{inside}"));
+        }
     }
+    command.args(["--remount-ro", "/"]);
     let home = user.home();
     let directory = Sandbox::resolve(user, process["cwd"].as_str().unwrap_or(home));
     command.arg("--chdir").arg(directory).arg("--clearenv");
@@ -90,7 +94,7 @@ fn inside(bubblewrap: &Path, root: &Path, user: SandboxUser, process: &Value) ->
     command
 }
 
-/// The process that bubblewrap watches; None if it has ended already.
+/// The child of bubblewrap's process; `None` if it has exited already.
 async fn inner_pid(watcher: u32) -> Option<u32> {
     for _ in 0..1000 {
         let children = fs::read_to_string(format!("/proc/{watcher}/task/{watcher}/children")).ok()?;

@@ -1,18 +1,18 @@
 //! A double of E2B over real HTTP: the control API, the proxy in front of the sandboxes, and `envd` in each of them.
 //!
-//! It follows the contract that the real `envd` and the real SDKs were seen to keep; the real SDKs, Python and JavaScript,
-//! do the same things on it in `tests/tests/e2b`. A sandbox is a directory that bubblewrap shows to real processes as their
-//! root, as the usual user (uid 1000) or as root.
+//! It behaves as the real `envd` was observed to behave; the real Python and JavaScript SDKs are run against it in
+//! `tests/tests/e2b`. A sandbox is a directory whose subdirectories bubblewrap mounts for real processes, which run as the
+//! default user (uid 1000) or as root.
 //!
-//! Not doubled: terminals, watching directories, signed URLs, lifetimes of sandboxes, and memory: a fork has the files of
-//! its origin and none of its processes.
+//! Not implemented: terminals, watching directories, signed URLs, and lifetimes of sandboxes. A fork has the files of its
+//! original, but none of its processes.
 //!
 //! | module | what it holds |
 //! |---|---|
 //! | `body` | responses: JSON, errors, streams that can be cut |
 //! | `control` | the control API |
 //! | `envd` | the process service |
-//! | `faults` | what a test can break |
+//! | `faults` | the faults that a test can inject |
 //! | `files` | upload and download |
 //! | `frames` | the frames of the Connect protocol |
 //! | `launch` | how a process is started in a sandbox |
@@ -45,7 +45,7 @@ use crate::tools::Tool;
 use sandbox::Sandbox;
 use server::Shared;
 
-/// A running platform. Its sandboxes and all their processes end with it.
+/// A running double. On drop its sandboxes and all their processes are ended.
 pub struct E2bDouble {
     shared: Arc<Shared>,
     api: std::net::SocketAddr,
@@ -57,13 +57,13 @@ pub struct E2bDouble {
 pub const API_KEY: &str = "e2b_0123456789abcdef0123456789abcdef01234567";
 
 impl E2bDouble {
-    /// `None` where bubblewrap is missing, which is reported.
+    /// `None` if bubblewrap is missing, which is reported.
     #[track_caller]
     pub fn start() -> Option<Self> {
         Self::with_speed(1)
     }
 
-    /// The same with a clock that runs this many times faster: keep-alives and time limits of processes.
+    /// As [`Self::start`], with keep-alive intervals and time limits of processes divided by `speed`.
     ///
     /// # Panics
     /// When loopback has no free port.
@@ -86,7 +86,7 @@ impl E2bDouble {
         format!("http://{}", self.api)
     }
 
-    /// The address of every sandbox's `envd`; a header says which one is meant.
+    /// The address of every sandbox's `envd`; a header names the sandbox.
     pub fn sandbox_url(&self) -> String {
         format!("http://{}", self.proxy)
     }
@@ -102,7 +102,7 @@ impl E2bDouble {
         self.sandbox(id).pause();
     }
 
-    /// The same, but open streams stay open.
+    /// Freezes the processes, but leaves open streams open.
     #[track_caller]
     pub fn pause_quietly(&self, id: &str) {
         self.sandbox(id).freeze();
@@ -118,47 +118,48 @@ impl E2bDouble {
         self.sandbox(id).is_paused()
     }
 
-    /// Whether a request to a paused sandbox wakes it.
+    /// Whether a request to a paused sandbox resumes it.
     #[track_caller]
     pub fn set_auto_resume(&self, id: &str, auto_resume: AutoResume) {
         self.sandbox(id).set_auto_resume(auto_resume);
     }
 
-    /// Cuts all streams of a sandbox; its processes go on.
+    /// Disconnects all streams of a sandbox; its processes still run.
     #[track_caller]
     pub fn cut(&self, id: &str) {
         self.sandbox(id).cut();
     }
 
-    /// The streams of a sandbox stay open, and carry neither output nor keep-alives any more.
+    /// The open streams of a sandbox stay open, but carry no more output or keep-alives.
     #[track_caller]
     pub fn stall(&self, id: &str) {
         self.sandbox(id).stall();
     }
 
-    /// Every stream that is opened from now on is cut again and again.
+    /// Every stream that is opened from now on is disconnected after this many bytes or this time.
     pub fn cut_every(&self, every: Option<CutEvery>) {
         self.shared.faults.cut_every(every);
     }
 
-    /// `envd` ends and starts anew: it knows no process any more, and their pipes are closed.
+    /// Restarts `envd`, which then knows none of the processes; their pipes are closed.
     #[track_caller]
     pub fn restart_envd(&self, id: &str) {
         self.sandbox(id).restart_envd();
     }
 
-    /// The sandbox ends when an upload into it has this many bytes.
+    /// Ends the sandbox when an upload into it has this many bytes.
     #[track_caller]
     pub fn die_during_upload(&self, id: &str, bytes: usize) {
         self.sandbox(id).die_during_upload(bytes);
     }
 
-    /// The next `times` requests whose path contains `path` meet this fault.
+    /// Injects this fault into the next `times` requests whose path contains `path`.
     pub fn plan(&self, side: Side, path: &str, fault: Fault, times: usize) {
         self.shared.faults.plan(side, path, fault, times);
     }
 
-    /// What the platform's log has: requests to start processes, unary requests, paths of files. Input streams are not in it.
+    /// What the platform would log: request lines, requests to start processes, unary requests, paths of files. Input streams are
+    /// not logged.
     pub fn log(&self) -> Vec<String> {
         self.shared.log()
     }
@@ -168,19 +169,19 @@ impl E2bDouble {
         self.shared.heads()
     }
 
-    /// A path in a sandbox, as this machine sees it.
+    /// The path on this machine of a path in a sandbox.
     #[track_caller]
     pub fn path(&self, id: &str, inside: &str) -> PathBuf {
         self.sandbox(id).root().join(inside.trim_start_matches('/'))
     }
 
-    /// The processes that `envd` knows: their process ids on this machine.
+    /// The process ids, on this machine, of the processes that `envd` knows.
     #[track_caller]
     pub fn processes(&self, id: &str) -> Vec<u32> {
         self.sandbox(id).processes().iter().map(|process| process.pid).collect()
     }
 
-    /// What was asked for when a process was started.
+    /// The `process` objects of the requests that started these processes.
     #[track_caller]
     pub fn process_configs(&self, id: &str) -> Vec<Value> {
         self.sandbox(id).processes().iter().map(|process| process.config.clone()).collect()
@@ -201,7 +202,7 @@ impl Drop for E2bDouble {
     fn drop(&mut self) {
         self.shared.end_all();
         if let Some(runtime) = self.runtime.take() {
-            // Not awaited: a test may drop this inside a runtime of its own.
+            // Not awaited, because a test may drop this inside a runtime.
             runtime.shutdown_background();
         }
         if std::thread::panicking() {

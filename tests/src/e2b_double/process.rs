@@ -1,6 +1,6 @@
-//! A running process in a sandbox: who listens to its output, its input, its end.
+//! A running process in a sandbox: its input, the listeners to its output, and its exit.
 //!
-//! As in `envd`, output goes to those who listen now and is discarded if none does.
+//! As in `envd`, output is sent to the current listeners, and discarded if there are none.
 
 use std::sync::Mutex;
 use std::time::Duration;
@@ -23,14 +23,14 @@ use crate::process::send;
 const PIECE: usize = 32 * 1024;
 
 pub(super) struct Process {
-    /// Of the process itself, which bubblewrap's own process watches.
+    /// The id of the process itself, which is a child of bubblewrap's process.
     pub(super) pid: u32,
     pub(super) config: Value,
     pub(super) tag: Option<String>,
     group: u32,
     stdin: AsyncMutex<Option<ChildStdin>>,
     listeners: Mutex<Vec<mpsc::Sender<Bytes>>>,
-    /// After a signal its output is no longer waited for.
+    /// Notified after a signal; then the rest of the output is not read.
     signalled: Notify,
     forgotten: Notify,
 }
@@ -57,7 +57,7 @@ impl Process {
 
     pub(super) fn signal_group(&self, signal: Signal) {
         let group = i32::try_from(self.group).expect("process ids fit");
-        // It may have exited already.
+        // The process may have exited already.
         let _ = killpg(Pid::from_raw(group), signal);
     }
 
@@ -66,7 +66,7 @@ impl Process {
         self.signalled.notify_one();
     }
 
-    /// Its pipes are closed; it runs on.
+    /// Closes the pipes of the process, which still runs.
     pub(super) fn forget(&self) {
         self.forgotten.notify_one();
     }
@@ -85,11 +85,15 @@ impl Process {
         self.stdin.lock().await.take();
     }
 
-    /// Passes output on until the process ends; returns its last event, or None if `envd` forgot it.
-    pub(super) async fn attend(&self, mut child: Child, limit: Option<Duration>) -> Option<Value> {
+    /// Sends output to the listeners until the process exits. Returns its last event, or `None` if `envd` was restarted.
+    pub(super) async fn forward_until_exit(
+        &self,
+        mut child: Child,
+        limit: Option<Duration>,
+    ) -> Option<Value> {
         let (stdout, stderr) = (child.stdout.take(), child.stderr.take());
         let drained = async {
-            tokio::join!(self.pass_on(stdout, "stdout"), self.pass_on(stderr, "stderr"));
+            tokio::join!(self.forward_output(stdout, "stdout"), self.forward_output(stderr, "stderr"));
         };
         let expired = async {
             match limit {
@@ -104,7 +108,7 @@ impl Process {
             () = self.forgotten.notified() => {
                 self.close_stdin().await;
                 lock(&self.listeners).clear();
-                // Waited for, so that no zombie is left.
+                // Waits, so that no zombie is left.
                 let _ = child.wait().await;
                 return None;
             }
@@ -124,13 +128,13 @@ impl Process {
         Some(json!({"event": {"end": end}}))
     }
 
-    /// Tells all listeners the last event.
+    /// Sends the last event to all listeners, and removes them.
     pub(super) async fn finish(&self, event: &Value) {
-        self.tell(message(event)).await;
+        self.send_to_listeners(message(event)).await;
         lock(&self.listeners).clear();
     }
 
-    async fn pass_on(&self, source: Option<impl AsyncRead + Unpin>, name: &str) {
+    async fn forward_output(&self, source: Option<impl AsyncRead + Unpin>, name: &str) {
         let Some(mut source) = source else { return };
         let mut buffer = vec![0; PIECE];
         while let Ok(count @ 1..) = source.read(&mut buffer).await {
@@ -138,14 +142,14 @@ impl Process {
                 continue;
             }
             let bytes = Base64::encode_string(&buffer[..count]);
-            self.tell(message(&json!({"event": {"data": {name: bytes}}}))).await;
+            self.send_to_listeners(message(&json!({"event": {"data": {name: bytes}}}))).await;
         }
     }
 
-    async fn tell(&self, frame: Bytes) {
+    async fn send_to_listeners(&self, frame: Bytes) {
         let listeners = lock(&self.listeners).clone();
         for listener in &listeners {
-            // One that does not read holds up the process, as with `envd`.
+            // A listener that does not read blocks the process, as with `envd`.
             let _ = listener.send(frame.clone()).await;
         }
         lock(&self.listeners).retain(|listener| !listener.is_closed());

@@ -22,7 +22,7 @@ pub enum SandboxUser {
     Usual,
 }
 
-/// Whether a request to a paused sandbox wakes it.
+/// Whether a request to a paused sandbox resumes it.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum AutoResume {
     No,
@@ -40,12 +40,12 @@ struct Inner {
     lifecycle: Lifecycle,
     auto_resume: AutoResume,
     token: String,
-    /// Cancelled when all streams are cut; then replaced.
+    /// Cancelled to disconnect all streams, and then replaced.
     streams: CancellationToken,
-    /// Cancelled when the streams that are open then fall silent.
+    /// Cancelled to stall all streams that are open, and then replaced.
     stall: CancellationToken,
     processes: BTreeMap<u32, Arc<Process>>,
-    /// The last events of processes that ended.
+    /// The last events of processes that have exited.
     ended: BTreeMap<u32, Value>,
     upload_limit: Option<usize>,
 }
@@ -102,7 +102,7 @@ impl Sandbox {
         sandbox
     }
 
-    /// The files of another one under a new id.
+    /// A new sandbox with a copy of this one's files.
     pub(super) fn fork(&self, id: String) -> Self {
         let fork = Self::new(id, self.user);
         let mut copy = command("cp");
@@ -112,7 +112,7 @@ impl Sandbox {
         fork
     }
 
-    /// What the platform does at each start and resume: a new token, and the id in its file.
+    /// Sets a new token and writes the id file, as the platform does at each start and resume.
     fn init(&self) {
         lock(&self.inner).token = format!("ea_{}", random_hex());
         let file = self.root().join("run/e2b/.E2B_SANDBOX_ID");
@@ -161,13 +161,13 @@ impl Sandbox {
         lock(&self.inner).auto_resume = auto_resume;
     }
 
-    /// Whether a request reaches `envd`. It wakes a paused sandbox that resumes by itself.
-    pub(super) fn is_reached(&self) -> bool {
-        let wakes = {
+    /// Resumes a paused sandbox that resumes by itself, and returns whether a request reaches `envd`.
+    pub(super) fn resume_if_needed(&self) -> bool {
+        let resumes = {
             let inner = lock(&self.inner);
             inner.lifecycle == Lifecycle::Paused && inner.auto_resume == AutoResume::Yes
         };
-        if wakes {
+        if resumes {
             self.resume();
         }
         lock(&self.inner).lifecycle == Lifecycle::Running
@@ -178,17 +178,17 @@ impl Sandbox {
         streams.cancel();
     }
 
-    /// Open streams stay open and carry nothing any more.
+    /// Open streams stay open, but carry no more data.
     pub(super) fn stall(&self) {
         std::mem::replace(&mut lock(&self.inner).stall, CancellationToken::new()).cancel();
     }
 
-    /// Cancelled when the streams that are open now fall silent.
+    /// Cancelled when the streams that are open now are stalled.
     pub(super) fn stalled(&self) -> CancellationToken {
         lock(&self.inner).stall.clone()
     }
 
-    /// Cancelled when the streams that are open now are cut.
+    /// Cancelled when the streams that are open now are disconnected.
     pub(super) fn streams(&self) -> CancellationToken {
         lock(&self.inner).streams.clone()
     }
@@ -214,9 +214,9 @@ impl Sandbox {
         inner.processes.insert(process.pid, process);
     }
 
-    pub(super) fn ended(&self, pid: u32, event: Value) {
+    pub(super) fn record_exit(&self, pid: u32, event: Value) {
         let mut inner = lock(&self.inner);
-        // Otherwise `envd` was started anew and does not know it.
+        // If it is not there, `envd` was restarted and does not know the process.
         if inner.processes.remove(&pid).is_some() {
             inner.ended.insert(pid, event);
         }
@@ -230,7 +230,7 @@ impl Sandbox {
         lock(&self.inner).processes.values().cloned().collect()
     }
 
-    /// A path as a request gives it: absolute, or below the home.
+    /// Resolves the path of a request, which is absolute or relative to the home.
     pub(super) fn resolve(user: SandboxUser, path: &str) -> PathBuf {
         Path::new(user.home()).join(path.strip_prefix("~/").unwrap_or(path))
     }

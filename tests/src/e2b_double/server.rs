@@ -15,7 +15,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::runtime::Handle;
 use tokio_util::task::TaskTracker;
 
-use super::body::Answer;
+use super::body::HandlerResult;
 use super::faults::Faults;
 use super::sandbox::{Sandbox, SandboxUser};
 use super::{control, envd};
@@ -70,7 +70,7 @@ impl Shared {
         sandbox
     }
 
-    /// None also for one that was ended.
+    /// `None` also for a sandbox that was ended.
     pub(super) fn sandbox(&self, id: &str) -> Option<Arc<Sandbox>> {
         lock(&self.sandboxes).get(id).filter(|sandbox| !sandbox.is_dead()).cloned()
     }
@@ -107,9 +107,9 @@ impl Shared {
 /// When loopback has no free port.
 pub(super) fn listen(shared: &Arc<Shared>, side: Side, runtime: &Handle) -> SocketAddr {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("loopback has a free port");
-    let address = listener.local_addr().expect("it is bound");
-    listener.set_nonblocking(true).expect("a socket can be made so");
-    // The test may have a runtime of its own.
+    let address = listener.local_addr().expect("a bound socket has an address");
+    listener.set_nonblocking(true).expect("a socket can be non-blocking");
+    // The test may be in another runtime.
     let entered = runtime.enter();
     let listener = TcpListener::from_std(listener).expect("it is a listening socket");
     drop(entered);
@@ -127,19 +127,19 @@ pub(super) fn listen(shared: &Arc<Shared>, side: Side, runtime: &Handle) -> Sock
 async fn serve(shared: Arc<Shared>, side: Side, connection: TcpStream) {
     // Otherwise a small frame waits for a delayed acknowledgement.
     let _ = connection.set_nodelay(true);
-    let service = service_fn(|request| answer(Arc::clone(&shared), side, request));
-    // A client may hang up at any time.
+    let service = service_fn(|request| handle(Arc::clone(&shared), side, request));
+    // A client may disconnect at any time.
     let _ = http1::Builder::new().serve_connection(TokioIo::new(connection), service).await;
 }
 
-async fn answer(shared: Arc<Shared>, side: Side, request: Request<Incoming>) -> Answer {
+async fn handle(shared: Arc<Shared>, side: Side, request: Request<Incoming>) -> HandlerResult {
     shared.record(side, &request);
     if let Some(fault) = shared.faults.take(side, request.uri().path()) {
-        return fault.answer().await;
+        return fault.response().await;
     }
     match side {
-        Side::Control => control::answer(&shared, request).await,
-        Side::Envd => envd::answer(&shared, request).await,
+        Side::Control => control::handle(&shared, request).await,
+        Side::Envd => envd::handle(&shared, request).await,
     }
 }
 
@@ -154,6 +154,6 @@ pub(super) fn new_id() -> String {
 pub(super) fn random_hex() -> String {
     let mut bytes = [0; 16];
     let mut source = std::fs::File::open("/dev/urandom").expect("the machine has random numbers");
-    source.read_exact(&mut bytes).expect("it does not end");
+    source.read_exact(&mut bytes).expect("/dev/urandom does not end");
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }

@@ -9,7 +9,8 @@ use std::process::Command;
 use serde_json::{Value, json};
 
 use super::{
-    Access, CreatedNames, Guest, SHIM_INSIDE, Sandbox, described, if_usable, is_root, shim, text_of_success,
+    Access, CreatedNames, Guest, SHIM_INSIDE, Sandbox, describe_output, if_usable, is_root, shim,
+    text_of_success,
 };
 use crate::process::{command, output_of};
 use crate::tools::Tool;
@@ -20,7 +21,7 @@ pub struct Gvisor {
     program: PathBuf,
     directory: tempfile::TempDir,
     sockets: HostSockets,
-    made: CreatedNames,
+    created: CreatedNames,
 }
 
 /// Whether a guest may connect to a Unix socket of the host.
@@ -38,15 +39,15 @@ impl Gvisor {
         if !is_root("gVisor") {
             return None;
         }
-        let directory = tempfile::tempdir().expect("a temporary directory can be made");
-        if_usable(Self { program, directory, sockets, made: CreatedNames::default() })
+        let directory = tempfile::tempdir().expect("a temporary directory can be created");
+        if_usable(Self { program, directory, sockets, created: CreatedNames::default() })
     }
 
     /// The process id, on the host, of the kernel of the last sandbox that was started.
     #[track_caller]
     pub fn process(&self) -> u32 {
         let mut state = self.runsc();
-        state.arg("state").arg(self.made.last());
+        state.arg("state").arg(self.created.last());
         let text = text_of_success(state, "runsc state");
         let state: Value = serde_json::from_str(&text).expect("runsc state is JSON");
         state["pid"].as_u64().and_then(|id| id.try_into().ok()).expect("a process id")
@@ -83,7 +84,7 @@ impl Sandbox for Gvisor {
     }
 
     fn command(&self, guest: &Guest) -> Command {
-        let name = self.made.next();
+        let name = self.created.next();
         let mut command = self.runsc();
         command.arg("run").arg("--bundle").arg(self.bundle(&name, guest)).arg(name);
         command
@@ -92,13 +93,13 @@ impl Sandbox for Gvisor {
 
 impl Drop for Gvisor {
     fn drop(&mut self) {
-        for name in self.made.all() {
+        for name in self.created.all() {
             let mut delete = self.runsc();
             delete.args(["delete", "--force"]).arg(name);
             let output = output_of(delete, "runsc delete");
-            // A container that has ended by itself may be unknown already.
+            // A container that has exited may be removed already.
             if !output.status.success() && std::thread::panicking() {
-                eprintln!("runsc delete: {}", described(&output));
+                eprintln!("runsc delete: {}", describe_output(&output));
             }
         }
     }

@@ -54,7 +54,7 @@ impl Inside {
         panic!("there is no shim below process {started}")
     }
 
-    /// The processes that share its file tree, itself included.
+    /// The processes in the same mount namespace, including this one.
     pub fn companions(&self) -> Vec<u32> {
         let tree = |id: u32| std::fs::read_link(format!("/proc/{id}/ns/mnt")).ok();
         let Some(own_tree) = tree(self.process) else { return Vec::new() };
@@ -81,7 +81,7 @@ impl Inside {
         found
     }
 
-    /// The network interfaces it has.
+    /// The network interfaces of the process.
     pub fn interfaces(&self) -> BTreeSet<String> {
         let text = String::from_utf8_lossy(&self.proc("net/dev")).into_owned();
         text.lines().filter_map(|line| Some(line.split_once(':')?.0.trim().to_owned())).collect()
@@ -160,7 +160,7 @@ mod tests {
 
     #[test]
     fn a_secret_in_memory_is_found() {
-        let secret = "kept-in-a-variable-of-the-shell";
+        let secret = "stored-in-a-variable-of-the-shell";
         let mut shell = command("/bin/sh");
         shell.args(["-c", "read -r LINE; echo got it; read -r END"]);
         shell.stdin(Stdio::piped()).stdout(Stdio::piped());
@@ -171,9 +171,9 @@ mod tests {
         std::io::Write::write_all(&mut input, format!("{secret}\n").as_bytes()).expect("it reads");
         let mut response = [0; 7];
         let output = shell.child.stdout.as_mut().expect("it was asked for");
-        std::io::Read::read_exact(output, &mut response).expect("it answers");
+        std::io::Read::read_exact(output, &mut response).expect("the shell responds");
         let search = catch_unwind(AssertUnwindSafe(|| inside.assert_without(secret)));
-        assert!(search.is_err(), "the secret is in memory and was not found");
+        assert!(search.is_err(), "the secret in memory was not found");
     }
 
     #[test]

@@ -9,7 +9,7 @@
 //! elsewhere is reported as not run, with the reason. What must stay true: a sandbox that goes out of scope leaves no
 //! process, mount, network or file behind, also when its test panicked, and ends only what it started, by its id.
 //!
-//! | sandbox | its own file tree | a way out |
+//! | sandbox | its own file tree | connections to the host |
 //! |---|---|---|
 //! | [`Bubblewrap`] | yes, empty but for the shim | what is mounted |
 //! | [`Podman`] | yes, `FROM scratch` | what is mounted, `exec -i` |
@@ -26,12 +26,13 @@ mod inside;
 mod landlocked;
 mod machine;
 mod podman;
-mod run_podman;
+mod podman_engine;
 mod srt;
 mod ssh;
 mod veth;
 
 use std::collections::BTreeMap;
+use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::sync::Mutex;
@@ -48,14 +49,14 @@ pub use inside::Inside;
 pub use landlocked::Landlocked;
 pub use machine::{Booted, Machine, Outlet, Snapshot};
 pub use podman::{Container, Podman};
-pub use run_podman::RunPodman;
+pub use podman_engine::PodmanEngine;
 pub use srt::{PROXY_OF_SRT, Srt};
 pub use ssh::Ssh;
 pub use veth::{Cable, Veth};
 
 /// The relay's directory in sandboxes with a file tree of their own; the shim's default.
 pub const RELAY_INSIDE: &str = "/run/cofferdam/relay";
-/// The shim in such sandboxes.
+/// The path of the shim in sandboxes with a file tree of their own.
 pub const SHIM_INSIDE: &str = "/cofferdam-shim";
 
 /// How the shim is started inside: its arguments, its whole environment, and what it may reach.
@@ -68,7 +69,7 @@ pub struct Guest {
     relay: Option<PathBuf>,
 }
 
-/// A directory of the host that a guest sees. Sandboxes without a file tree of their own show it at its path on the
+/// A directory of the host that is visible to a guest. In sandboxes without a file tree of their own it has its path on the
 /// host.
 #[derive(Clone, Debug)]
 struct Mount {
@@ -141,7 +142,7 @@ impl Guest {
         relay.chain(self.mounts.iter().cloned()).collect()
     }
 
-    /// Its environment in a sandbox that sees the host's file tree, with the relay's path on the host.
+    /// The guest's environment in a sandbox with the host's file tree, with the relay's path on the host.
     fn environment_outside(&self) -> BTreeMap<String, String> {
         let mut environment = self.environment.clone();
         if let Some(relay) = &self.relay {
@@ -194,7 +195,7 @@ fn if_usable<S: Sandbox>(sandbox: S) -> Option<S> {
     if output.status.success() && output.stdout.starts_with(b"cofferdam-shim ") {
         return Some(sandbox);
     }
-    cannot_run(&format!("{} does not work here: {}", sandbox.name(), described(&output)));
+    cannot_run(&format!("{} does not work here: {}", sandbox.name(), describe_output(&output)));
     None
 }
 
@@ -209,7 +210,7 @@ fn is_root(name: &str) -> bool {
 }
 
 /// The status and output of a command, for failures.
-fn described(output: &Output) -> String {
+fn describe_output(output: &Output) -> String {
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).trim().to_owned();
     format!("{}: {} {}", output.status, text(&output.stdout), text(&output.stderr))
 }
@@ -218,6 +219,17 @@ fn described(output: &Output) -> String {
 #[track_caller]
 fn text_of_success(command: Command, name: &str) -> String {
     let output = output_of(command, name);
-    assert!(output.status.success(), "{name}: {}", described(&output));
+    assert!(output.status.success(), "{name}: {}", describe_output(&output));
     String::from_utf8_lossy(&output.stdout).trim().to_owned()
+}
+
+/// Writes an executable script that runs this command line with the script's own arguments after it.
+#[track_caller]
+fn write_program(path: &Path, command_line: &[OsString]) {
+    use std::os::unix::fs::PermissionsExt as _;
+    let quoted = |word: &OsString| format!("'{}'", word.to_string_lossy().replace('\'', r"'\''"));
+    let words: Vec<String> = command_line.iter().map(quoted).collect();
+    std::fs::write(path, format!("#!/bin/sh\nexec {} \"$@\"\n", words.join(" ")))
+        .expect("the directory of programs is writable");
+    std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o755)).expect("it was just written");
 }

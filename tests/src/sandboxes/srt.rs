@@ -1,7 +1,7 @@
 //! The sandbox runtime of Claude Code (`srt`): the host's file tree read-only, a filter that forbids Unix sockets, and
-//! one way out, a CONNECT proxy with a password that connects to allowed addresses only.
+//! a CONNECT proxy with a password, which connects to allowed addresses only, as the only connection to the host.
 //!
-//! The guest finds the proxy in `HTTPS_PROXY` and friends, and a `NO_PROXY` that names loopback and private networks.
+//! In the guest, `HTTPS_PROXY` and similar variables name the proxy, and `NO_PROXY` names loopback and private networks.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -16,7 +16,7 @@ use crate::tools::Tool;
 /// For a link to a numeric address, because the `NO_PROXY` inside would bypass the proxy.
 pub const PROXY_OF_SRT: &str = "$HTTPS_PROXY";
 
-/// Everything in it dies with its outermost process, the first of a process namespace.
+/// All processes in it die with the outermost one, the first of a process namespace.
 #[derive(Debug)]
 pub struct Srt {
     node: PathBuf,
@@ -66,7 +66,7 @@ impl Srt {
         command.arg("--settings").arg(self.directory.path().join("settings.json"));
         command.arg("-c").arg(format!("exec {}", line.join(" ")));
         command.env_clear().env("PATH", std::env::var_os("PATH").unwrap_or_default());
-        // Its sockets and its home go away with the sandbox.
+        // Its sockets and its home are removed with the sandbox.
         command.env("HOME", self.directory.path()).env("TMPDIR", self.directory.path());
         command
     }

@@ -1,7 +1,7 @@
-//! A host that is reached by a real `ssh`: OpenSSH's server, in a sandbox that has its own processes, accounts and
+//! A host that is reached with a real `ssh`: OpenSSH's server, in a sandbox that has its own processes, accounts and
 //! temporary files, and the host's other files read-only.
 //!
-//! The server is not that of the machine: the test makes its keys, its configuration and its loopback port, and
+//! The server is not that of the machine: the test creates its keys and its configuration, chooses a loopback port, and
 //! starts it. It ends with its sandbox, together with everything that it started.
 
 use std::ffi::OsString;
@@ -9,7 +9,7 @@ use std::net::{SocketAddr, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use super::{Guest, Sandbox, if_usable, shim, text_of_success};
+use super::{Guest, Sandbox, if_usable, shim, text_of_success, write_program};
 use crate::deadline::wait_until;
 use crate::port::free_address;
 use crate::process::{Running, children_of, command, into_file, read};
@@ -41,6 +41,22 @@ impl Ssh {
         let started = Self { client, listens_at, server, directory };
         wait_until("the SSH server listens", || TcpStream::connect(listens_at).is_ok());
         if_usable(started)
+    }
+
+    /// Writes a program that runs `ssh` with its own arguments, and knows this sandbox as `host`.
+    #[track_caller]
+    pub fn write_program(&self, path: &Path, host: &str) {
+        let file = |name: &str| self.directory.path().join(name);
+        let settings = format!(
+            "Host {host}\nHostName {}\nPort {}\nUser {USER}\nBatchMode yes\nHostKeyAlias sandbox\nIdentityFile {}\n\
+             IdentitiesOnly yes\nLogLevel ERROR\nUserKnownHostsFile {}\n",
+            self.listens_at.ip(),
+            self.listens_at.port(),
+            file("user").display(),
+            file("known").display()
+        );
+        std::fs::write(file("client"), settings).expect("a temporary directory is writable");
+        write_program(path, &[self.client.clone().into(), "-F".into(), file("client").into()]);
     }
 
     /// A command line that runs these words in the sandbox.
@@ -121,6 +137,8 @@ fn write_files(directory: &Path, keys: &Path, listens_at: SocketAddr) {
         "StrictModes no".to_owned(),
         "AuthenticationMethods publickey".to_owned(),
         "UsePAM no".to_owned(),
+        // The PATH includes the shim's directory.
+        "SetEnv PATH=/usr/local/bin:/usr/bin:/bin:/run".to_owned(),
         "PidFile none\n".to_owned(),
     ];
     write("config", lines.join("\n"));

@@ -10,7 +10,7 @@ use std::process::Command;
 
 use nix::sys::signal::Signal;
 
-use super::{Guest, Sandbox, described, if_usable, is_root, shim, text_of_success, unique_and_number};
+use super::{Guest, Sandbox, describe_output, if_usable, is_root, shim, text_of_success, unique_and_number};
 use crate::process::{command, output_of, send};
 use crate::tools::{Tool, cannot_run};
 
@@ -100,7 +100,7 @@ impl Veth {
             ip.args(step);
             let output = output_of(ip, "ip");
             if !output.status.success() {
-                return Err(format!("ip {}: {}", step.join(" "), described(&output)));
+                return Err(format!("ip {}: {}", step.join(" "), describe_output(&output)));
             }
         }
         Ok(())

@@ -120,10 +120,18 @@ impl World {
 
     /// The output of `sessions --json`.
     #[track_caller]
-    pub fn sessions(&self) -> Value {
+    pub fn sessions_json(&self) -> Value {
         let text = self.cofferdam_text(&["sessions", "--json"]);
         serde_json::from_str(&text)
             .unwrap_or_else(|error| panic!("sessions --json is not JSON: {error} in {text}"))
+    }
+
+    /// The links of `sessions --json`, then its attached sandboxes without links.
+    #[track_caller]
+    pub fn sessions(&self) -> Value {
+        let all = self.sessions_json();
+        let list = |key: &str| all[key].as_array().cloned().unwrap_or_default();
+        Value::Array([list("sessions"), list("attached")].concat())
     }
 
     /// Every record of the audit, oldest first; a torn last line is left out.

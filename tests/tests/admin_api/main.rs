@@ -1,9 +1,12 @@
 //! The admin API for the command line and for orchestrators, on a real sidecar.
 
+mod actions;
 mod names;
 mod openapi;
+mod pipes;
 mod tls;
 mod tokens;
+mod watch;
 
 use std::io::Write as _;
 
@@ -16,7 +19,7 @@ use cofferdam_tests::server::Server;
 use cofferdam_tests::world::{Builder, World};
 use serde_json::{Value, json};
 
-/// Two grants: `dev`, also of the shared socket, and `other`.
+/// A configuration with two grants: `dev`, which is also the grant of the shared socket, and `other`.
 fn two_grants() -> Builder {
     let tls = free_address();
     World::new()
@@ -45,7 +48,7 @@ fn hold(client: &AdminClient, grant: &str, name: &str) -> String {
 }
 
 #[test]
-fn every_route_does_what_it_says() {
+fn every_route_carries_out_its_request() {
     let mut world = two_grants().start();
     let api = AdminClient::socket(&world);
 
@@ -108,7 +111,7 @@ fn a_sandbox_is_attached_by_two_upgraded_connections() {
     assert_eq!(listed["attached"][0]["state"], "connecting");
     let enrolment = listed["attached"][0]["enrolment"].as_str().unwrap();
     let second = api.raw(&hold(&api, "dev", "box")).unwrap();
-    assert_eq!(second.refusal(), (409, "refused"), "it is held");
+    assert_eq!(second.refusal(), (409, "refused"), "a held sandbox was held again");
 
     let upgrade = "connection: upgrade\r\nupgrade: cofferdam-pipe\r\n";
     let no_such = api.raw(&api.request("POST", "/v1/attach/e1/pipe", upgrade, "")).unwrap();
@@ -116,7 +119,7 @@ fn a_sandbox_is_attached_by_two_upgraded_connections() {
     let mut pipe = api.open(&api.request("POST", &format!("/v1/attach/{enrolment}/pipe"), upgrade, ""));
     let answer = read_until(&mut *pipe, "\r\n\r\n");
     assert!(answer.starts_with("HTTP/1.1 101") && answer.contains("upgrade: cofferdam-pipe"), "{answer}");
-    // This is no hub: the pipe is closed, and the holder is told why.
+    // The test is not a hub, so the sidecar closes the pipe and sends the reason to the holder.
     pipe.write_all(b"Last login: today\n").unwrap();
     assert!(ends(&mut *pipe));
     read_until(&mut *holding, "only the hub may write to its stdout");
@@ -170,7 +173,7 @@ fn bad_requests_are_refused_with_a_reason() {
     let allowed = with_body("PUT", "/v1/enrolments", "", "");
     assert!(allowed.head.contains("allow: GET, POST"), "{}", allowed.head);
 
-    // More than the limit is refused before it is read; so is a body of unknown length when it gets there.
+    // A body above the limit is refused before it is read, and a body of unknown length as soon as it exceeds the limit.
     let announced = format!("{json_type}content-length: 1000000000\r\n");
     let refused = api.raw(&api.request("POST", "/v1/kill", &announced, "{")).unwrap();
     assert_eq!(refused.refusal(), (413, "body_too_large"));
@@ -181,11 +184,11 @@ fn bad_requests_are_refused_with_a_reason() {
     let long = format!("x-long: {}\r\n", "x".repeat(64 * 1024));
     let refused = api.raw(&api.request("GET", "/v1/sessions", &long, ""));
     assert!(refused.is_none_or(|refused| refused.status == 431));
-    assert_eq!(api.get("/v1/enrolments").ok(), json!({"enrolments": []}), "nothing was created");
+    assert_eq!(api.get("/v1/enrolments").ok(), json!({"enrolments": []}), "an enrolment was created");
 }
 
 #[test]
-fn slow_and_silent_clients_delay_no_other() {
+fn slow_and_silent_clients_do_not_delay_other_clients() {
     let world = two_grants().start();
     let api = AdminClient::socket(&world);
     let _silent: Vec<_> = (0..64).map(|_| api.connect().unwrap()).collect();
@@ -197,7 +200,7 @@ fn slow_and_silent_clients_delay_no_other() {
             std::thread::spawn(move || api.raw(&slow))
         })
         .collect();
-    assert_eq!(world.cofferdam_text(&["sessions", "--json"]).trim(), "[]");
+    assert_eq!(world.sessions_json(), json!({"sessions": [], "attached": [], "attachments": []}));
     for waiting in waiting {
         assert_eq!(waiting.join().unwrap().unwrap().refusal(), (408, "body_timeout"));
     }
@@ -224,9 +227,9 @@ fn watchers_see_an_attached_sandbox_and_its_links() {
     attach.wait_until_output_has("the enrolment has ended");
 }
 
-/// The watcher sees the end of the stream when the sidecar stops, and the sidecar does not wait for it.
+/// When the sidecar stops, it ends the streams and does not wait for their clients.
 #[test]
-fn a_stop_ends_streams() {
+fn streams_end_when_the_sidecar_stops() {
     let mut world = two_grants().start();
     let api = AdminClient::socket(&world);
     let mut events = watch(&api);

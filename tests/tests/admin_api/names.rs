@@ -1,4 +1,4 @@
-//! Sandboxes by name: `sessions`, `kill`, `enrolments`; and what `attach dial` shows and stores.
+//! Names of sandboxes in `sessions`, `kill` and `enrolments`, and the names that `attach dial` shows and stores.
 
 use super::*;
 
@@ -16,7 +16,7 @@ fn a_sandbox_is_listed_and_killed_by_its_name() {
     let mut attach = Attach::start(&world, &arguments);
     attach.wait_until_attached(1);
 
-    // Without links it is listed too.
+    // A sandbox without links is listed too.
     let sessions = world.sessions();
     assert_eq!(
         (&sessions[0]["name"], &sessions[0]["state"]),
@@ -37,7 +37,7 @@ fn a_sandbox_is_listed_and_killed_by_its_name() {
     );
     assert!(world.cofferdam_text(&["sessions"]).contains("box1"));
     let enrolments = world.cofferdam_text(&["enrolments"]);
-    let line = enrolments.lines().find(|line| line.ends_with("box1")).expect("it is listed");
+    let line = enrolments.lines().find(|line| line.ends_with("box1")).expect("the enrolment is not listed");
     assert!(line.contains("attached") && line.contains(" 1 "), "{enrolments}");
 
     let printed = world.cofferdam_text(&["kill", "box1"]);
@@ -77,7 +77,7 @@ fn an_ambiguous_name_is_refused_with_the_ids() {
     assert_eq!(none.status.code(), Some(66));
 }
 
-/// The query of a URL may hold a token: it is neither stored nor shown.
+/// The query of a URL may contain a token, so it is neither stored nor shown.
 #[test]
 fn attach_dial_neither_shows_nor_stores_the_query_of_its_url() {
     let world = two_grants().start();

@@ -31,7 +31,7 @@ impl Remote {
         Self { world, address, authority, clients, files }
     }
 
-    fn client(&self, identity: Option<&Certified>) -> AdminClient {
+    pub(crate) fn client(&self, identity: Option<&Certified>) -> AdminClient {
         AdminClient::tls(self.address, &self.authority, identity)
     }
 
@@ -60,7 +60,7 @@ fn a_client_needs_a_token_or_a_certificate_of_the_authority() {
     let certified = remote.client(Some(&remote.clients.client("orchestrator")));
     certified.get("/v1/sessions").ok();
     assert!(certified.send("POST", "/v1/reload", None).ok()["policy"].is_string());
-    // A token has its own rights, whatever the connection has proven.
+    // A request with a token has only the token's rights, even over a connection with a client certificate.
     let scoped = certified.with_token(&remote.token("dev"));
     assert_eq!(scoped.send("POST", "/v1/reload", None).refusal(), (403, "forbidden"));
 
@@ -73,19 +73,19 @@ fn a_client_needs_a_token_or_a_certificate_of_the_authority() {
     assert!(enrol(&with_token, "dev", "box")["expires-in-seconds"].is_u64());
     assert_eq!(with_token.post("/v1/enrolments", &json!({"grant": "other"})).refusal(), (403, "forbidden"));
 
-    // Without TLS there is no answer in HTTP.
+    // Without TLS there is no HTTP response.
     let plain = send_raw(remote.address, b"GET /v1/sessions HTTP/1.1\r\nhost: localhost\r\n\r\n");
     assert!(plain.is_none(), "{plain:?}");
 }
 
 #[test]
-fn an_address_that_guesses_tokens_is_refused_for_a_while() {
+fn unknown_tokens_from_one_address_are_rate_limited() {
     let remote = Remote::start();
     let (client, token) = (remote.client(None), remote.token("dev"));
     let wrong = client.with_token(&format!("{}0", &token.trim()[..token.trim().len() - 1]));
     client.with_token(&token).get("/v1/sessions").ok();
-    let wrong_answers: Vec<u16> = (0..10).map(|_| wrong.get("/v1/sessions").status).collect();
-    assert!(wrong_answers.iter().all(|status| *status == 401), "{wrong_answers:?}");
+    let wrong_token_statuses: Vec<u16> = (0..10).map(|_| wrong.get("/v1/sessions").status).collect();
+    assert!(wrong_token_statuses.iter().all(|status| *status == 401), "{wrong_token_statuses:?}");
     let refused = wrong.get("/v1/sessions");
     assert_eq!(refused.refusal(), (429, "too_many_failures"));
     assert!(refused.head.contains("retry-after: "), "{}", refused.head);
@@ -108,7 +108,7 @@ fn a_sandbox_is_attached_and_watched_over_tls() {
     let mut pipe = client.open(&client.request("POST", &format!("/v1/attach/{enrolment}/pipe"), upgrade, ""));
     read_until(&mut *pipe, "\r\n\r\n");
     pipe.write_all(b"Last login: today\n").unwrap();
-    assert!(ends(&mut *pipe), "this is no hub");
+    assert!(ends(&mut *pipe), "a pipe without a hub stayed open");
     read_until(&mut *holding, "\"news\":\"lost\"");
     drop(holding);
     let state = || client.get("/v1/sessions").ok()["attached"][0]["state"].clone();
@@ -116,27 +116,27 @@ fn a_sandbox_is_attached_and_watched_over_tls() {
 }
 
 #[test]
-fn a_reload_reads_the_certificate_again_and_keeps_the_old_one_if_it_is_bad() {
+fn a_reload_reads_the_certificate_again_and_a_bad_one_does_not_replace_it() {
     let remote = Remote::start();
     let token = remote.token("dev");
     let renewed = Authority::new();
     let write = |authority: &Authority| {
         authority.server(&remote.address.ip().to_string()).write(remote.files.path(), "server")
     };
-    let answers = |authority: &Authority| {
+    let is_served = |authority: &Authority| {
         let client = AdminClient::tls(remote.address, authority, None).with_token(&token);
         client
             .raw(&client.request("GET", "/v1/sessions", "", ""))
             .is_some_and(|response| response.status == 200)
     };
     let (certificate, _) = write(&renewed);
-    assert!(answers(&remote.authority) && !answers(&renewed));
+    assert!(is_served(&remote.authority) && !is_served(&renewed));
     remote.world.cofferdam_text(&["reload"]);
-    assert!(answers(&renewed) && !answers(&remote.authority));
+    assert!(is_served(&renewed) && !is_served(&remote.authority));
     std::fs::write(&certificate, "not a certificate").unwrap();
     remote.world.cofferdam_text(&["reload"]);
-    assert!(answers(&renewed));
-    assert!(remote.world.log().contains("the old one stays in use"), "{}", remote.world.log());
+    assert!(is_served(&renewed));
+    assert!(remote.world.log().contains("the previous certificate stays in use"), "{}", remote.world.log());
 }
 
 #[test]
@@ -171,6 +171,6 @@ fn files_that_cannot_be_used_are_named_at_the_start() {
         world.launch();
         let status = world.sidecar().wait(cofferdam_tests::deadline::PATIENCE);
         assert_eq!(status.code(), Some(69), "{}", world.log());
-        assert!(world.log().contains(expected), "{expected} in {}", world.log());
+        assert!(world.log().contains(expected), "{expected} is not in {}", world.log());
     }
 }

@@ -1,4 +1,4 @@
-//! Bearer tokens: what each of them permits, for how long, and where they are stored.
+//! Bearer tokens: their rights, expiry, revocation and storage.
 
 use std::time::Duration;
 
@@ -11,12 +11,12 @@ fn token(world: &World, arguments: &[&str]) -> String {
 }
 
 /// The id in the text of a token.
-fn id_of(token: &str) -> &str {
+pub(crate) fn id_of(token: &str) -> &str {
     token.split('_').nth(1).expect("a token has an id")
 }
 
 #[test]
-fn a_token_sees_and_touches_nothing_of_other_grants() {
+fn a_token_can_neither_see_nor_change_anything_of_other_grants() {
     let world = two_grants().start();
     let admin = AdminClient::socket(&world);
     let dev = admin.with_token(&token(&world, &["--grant", "dev"]));
@@ -58,7 +58,7 @@ fn a_token_sees_and_touches_nothing_of_other_grants() {
         assert_eq!(refused.refusal(), (403, "forbidden"), "{method} {path}");
     }
 
-    // Its own, and nothing of the other grant before it.
+    // Changes of its own grant are seen, and earlier changes of the other grant are not.
     enrol(&other, "other", "of-other");
     let seen = read_until(&mut *events, "event: enrolment-created");
     assert!(seen.contains("of-other") && !seen.contains("dev"), "{seen}");
@@ -72,7 +72,7 @@ fn a_token_sees_and_touches_nothing_of_other_grants() {
 }
 
 #[test]
-fn a_restart_keeps_tokens_and_a_revocation_lasts() {
+fn tokens_and_revocations_survive_a_restart() {
     let mut world = two_grants().start();
     let admin = AdminClient::socket(&world);
     let (kept, revoked) =
@@ -99,7 +99,7 @@ fn a_restart_keeps_tokens_and_a_revocation_lasts() {
 }
 
 #[test]
-fn a_token_is_worth_nothing_at_another_sidecar() {
+fn a_token_is_refused_by_another_sidecar() {
     let (one, two) = (two_grants().start(), two_grants().start());
     let token = token(&one, &["--grant", "dev"]);
     AdminClient::socket(&one).with_token(&token).get("/v1/sessions").ok();
@@ -126,5 +126,5 @@ fn streams_end_when_their_token_expires_or_is_revoked() {
     world.cofferdam_text(&["token", "revoke", id_of(&text)]);
     assert!(ends(&mut *events) && ends(&mut *holding));
     let detached = || admin.get("/v1/sessions").ok()["attached"][0]["state"] == "detached";
-    assert!(holds_within(Duration::from_secs(5), detached), "the sandbox is not held any more");
+    assert!(holds_within(Duration::from_secs(5), detached), "the sandbox is still held");
 }

@@ -8,106 +8,109 @@ use super::*;
 
 #[test]
 fn a_sandbox_is_attached_and_calls_tools_until_the_command_is_interrupted() {
-    let Some(scene) = Scene::new() else { return };
-    let mut attach = scene.attach(&["--name", "box1"]);
-    let mut shim = scene.shim();
+    let Some(setup) = E2bSetup::new() else { return };
+    let mut attach = setup.attach(&["--name", "box1"]);
+    let mut shim = setup.shim();
     assert_eq!(shim.call_text("add", json!({"a": 2, "b": 3})), "5");
     assert_eq!(shim.call_text("big", json!({"bytes": 3_000_000})).len(), 3_000_000);
-    let [status] = scene.list().try_into().expect("one attachment");
+    let [status] = setup.list().try_into().expect("one attachment");
     assert_eq!((&status["name"], &status["state"]), (&json!("box1"), &json!("attached")));
-    assert_eq!((&status["sandbox"], &status["lifetime"]), (&json!(scene.sandbox), &json!("followed")));
-    let sessions = scene.world.cofferdam_text(&["sessions"]);
+    assert_eq!((&status["sandbox"], &status["lifetime"]), (&json!(setup.sandbox), &json!("followed")));
+    let sessions = setup.world.cofferdam_text(&["sessions"]);
     assert!(sessions.contains("box1") && sessions.contains(" attached "), "{sessions}");
+    let sessions = setup.world.sessions_json();
+    assert_eq!(sessions["attachments"], json!(setup.list()));
+    assert_eq!(sessions["sessions"][0]["name"], "box1");
     let printed = attach.printed();
     assert!(printed.contains("uploading the shim (") && printed.contains("starting the hub"), "{printed}");
     attach.signal(Signal::SIGINT);
     assert!(attach.wait().success());
-    assert_eq!(scene.list(), Vec::<Value>::new());
-    wait_until("the hub has ended", || scene.platform.processes(&scene.sandbox).is_empty());
-    wait_until("no session is left", || scene.world.sessions() == json!([]));
-    let servers = scene.world.fixture_processes("tools");
+    assert_eq!(setup.list(), Vec::<Value>::new());
+    wait_until("the hub has ended", || setup.platform.processes(&setup.sandbox).is_empty());
+    wait_until("no session is left", || setup.world.sessions() == json!([]));
+    let servers = setup.world.fixture_processes("tools");
     wait_until("the server has ended", || servers.iter().all(|id| !is_alive(*id)));
-    scene.world.assert_secret_not_leaked(API_KEY);
+    setup.world.assert_secret_not_leaked(API_KEY);
 }
 
 #[test]
 fn a_sandbox_of_root_is_attached_too() {
-    let Some(scene) = Scene::as_root() else { return };
-    let attach = scene.attach(&[]);
-    assert_eq!(scene.shim().call_text("add", json!({"a": 2, "b": 3})), "5");
+    let Some(setup) = E2bSetup::as_root() else { return };
+    let attach = setup.attach(&[]);
+    assert_eq!(setup.shim().call_text("add", json!({"a": 2, "b": 3})), "5");
     attach.stop();
-    wait_until("the hub has ended", || scene.platform.processes(&scene.sandbox).is_empty());
+    wait_until("the hub has ended", || setup.platform.processes(&setup.sandbox).is_empty());
 }
 
 #[test]
-fn a_pause_interrupts_and_a_resume_brings_the_sandbox_back_unasked() {
-    let Some(scene) = Scene::new() else { return };
-    let attach = scene.attach(&["--resume"]);
-    let mut shim = scene.shim();
+fn after_a_pause_and_a_resume_the_sandbox_is_attached_again() {
+    let Some(setup) = E2bSetup::new() else { return };
+    let attach = setup.attach(&["--resume"]);
+    let mut shim = setup.shim();
     assert_eq!(shim.call_text("echo", json!({"text": "before"})), "before");
-    scene.platform.pause(&scene.sandbox);
-    scene.wait_until_state("suspended");
+    setup.platform.pause(&setup.sandbox);
+    setup.wait_until_state("suspended");
     attach.wait_until_output_has("the sandbox is suspended");
-    // It was attached once: `--resume` does not undo a pause.
-    assert!(scene.platform.is_paused(&scene.sandbox));
+    // The sandbox was attached before, so `--resume` does not undo this pause.
+    assert!(setup.platform.is_paused(&setup.sandbox));
     let waiting = shim.send_call("echo", json!({"text": "meanwhile"}));
-    scene.platform.resume(&scene.sandbox);
+    setup.platform.resume(&setup.sandbox);
     attach.wait_until_attached(2);
     assert_eq!(cofferdam_tests::harness::text_of(&shim.answer_to(&waiting)), "meanwhile");
-    assert_eq!(scene.world.times_executed("tools", "echo"), 2);
-    assert_eq!(scene.world.sessions().as_array().unwrap().len(), 1, "the link is the same one");
+    assert_eq!(setup.world.times_executed("tools", "echo"), 2);
+    assert_eq!(setup.world.sessions().as_array().unwrap().len(), 1, "a second link was opened");
     attach.stop();
 }
 
 #[test]
 fn a_paused_sandbox_is_woken_only_with_resume() {
-    let Some(scene) = Scene::new() else { return };
-    scene.platform.pause(&scene.sandbox);
-    let waiting = scene.start_attach(&[]);
+    let Some(setup) = E2bSetup::new() else { return };
+    setup.platform.pause(&setup.sandbox);
+    let waiting = setup.start_attach(&[]);
     waiting.wait_until_output_has("the sandbox is suspended");
-    assert!(scene.platform.is_paused(&scene.sandbox));
+    assert!(setup.platform.is_paused(&setup.sandbox));
     waiting.stop();
-    assert_eq!(scene.list(), Vec::<Value>::new());
-    scene.attach(&["--resume"]).stop();
-    assert!(!scene.platform.is_paused(&scene.sandbox));
+    assert_eq!(setup.list(), Vec::<Value>::new());
+    setup.attach(&["--resume"]).stop();
+    assert!(!setup.platform.is_paused(&setup.sandbox));
 }
 
 #[test]
 fn a_detached_attachment_survives_a_restart_until_it_is_ended() {
-    let Some(mut scene) = Scene::new() else { return };
-    let mut attach = scene.attach(&["--name", "box 1", "--detach"]);
+    let Some(mut setup) = E2bSetup::new() else { return };
+    let mut attach = setup.attach(&["--name", "box 1", "--detach"]);
     assert!(attach.wait().success());
-    let mut shim = scene.shim();
+    let mut shim = setup.shim();
     assert_eq!(shim.call_text("echo", json!({"text": "one"})), "one");
-    assert_eq!(scene.list()[0]["lifetime"], "detached");
+    assert_eq!(setup.list()[0]["lifetime"], "detached");
     for restart in 0..2 {
         match restart {
-            0 => scene.world.stop_sidecar(),
-            _ => scene.world.kill9_sidecar(),
+            0 => setup.world.stop_sidecar(),
+            _ => setup.world.kill9_sidecar(),
         }
-        scene.world.start_sidecar();
-        scene.wait_until_state("attached");
+        setup.world.start_sidecar();
+        setup.wait_until_state("attached");
         assert_eq!(shim.call_text("echo", json!({"text": "again"})), "again");
     }
-    let ended = scene.world.cofferdam_text(&["attach", "end", "box 1"]);
+    let ended = setup.world.cofferdam_text(&["attach", "end", "box 1"]);
     assert!(ended.contains("attachment box 1: ended\n"), "{ended}");
-    assert_eq!(scene.list(), Vec::<Value>::new());
-    wait_until("the hub has ended", || scene.platform.processes(&scene.sandbox).is_empty());
-    scene.world.stop_sidecar();
-    scene.world.start_sidecar();
-    assert_eq!(scene.list(), Vec::<Value>::new());
-    let kept = std::fs::read_dir(scene.world.layout().state.join("attachments")).unwrap();
+    assert_eq!(setup.list(), Vec::<Value>::new());
+    wait_until("the hub has ended", || setup.platform.processes(&setup.sandbox).is_empty());
+    setup.world.stop_sidecar();
+    setup.world.start_sidecar();
+    assert_eq!(setup.list(), Vec::<Value>::new());
+    let kept = std::fs::read_dir(setup.world.layout().state.join("attachments")).unwrap();
     assert_eq!(kept.count(), 0);
 }
 
 #[test]
 fn a_command_follows_its_attachment_through_a_restart_of_the_sidecar() {
-    let Some(mut scene) = Scene::new() else { return };
-    let attach = scene.attach(&[]);
-    let mut shim = scene.shim();
+    let Some(mut setup) = E2bSetup::new() else { return };
+    let attach = setup.attach(&[]);
+    let mut shim = setup.shim();
     assert_eq!(shim.call_text("echo", json!({"text": "one"})), "one");
-    scene.world.stop_sidecar();
-    scene.world.start_sidecar();
+    setup.world.stop_sidecar();
+    setup.world.start_sidecar();
     attach.wait_until_attached(2);
     assert_eq!(shim.call_text("echo", json!({"text": "two"})), "two");
     attach.stop();
@@ -115,62 +118,93 @@ fn a_command_follows_its_attachment_through_a_restart_of_the_sidecar() {
 
 #[test]
 fn the_configuration_attaches_sandboxes_and_a_reload_adds_and_ends_them() {
-    let table = |id: &str| format!("attach.box1 = {{ platform = 'e2b', sandbox = '{id}', grant = 'dev' }}");
-    let Some(mut scene) = Scene::with(|builder, sandbox| builder.line(&table(sandbox))) else { return };
-    scene.wait_until_state("attached");
-    assert_eq!(scene.list()[0]["lifetime"], "configured");
-    assert_eq!(scene.shim().call_text("echo", json!({"text": "one"})), "one");
-    let second = scene.platform.create(SandboxUser::Usual);
-    let line = format!("attach.box2 = {{ platform = 'e2b', sandbox = '{second}', grant = 'dev' }}");
-    scene.world.rewrite(|builder| builder.line(&line));
-    scene.world.cofferdam_text(&["reload"]);
+    let with_box1 = |builder: Builder, sandbox: &str| builder.line(&attach_line("box1", "e2b", sandbox));
+    let Some(mut setup) = E2bSetup::with(with_box1) else { return };
+    setup.wait_until_state("attached");
+    assert_eq!(setup.list()[0]["lifetime"], "configured");
+    assert_eq!(setup.shim().call_text("echo", json!({"text": "one"})), "one");
+    let second = setup.platform.create(SandboxUser::Usual);
+    let line = attach_line("box2", "e2b", &second);
+    setup.world.rewrite(|builder| builder.line(&line));
+    setup.world.cofferdam_text(&["reload"]);
     wait_until("both are attached", || {
-        let list = scene.list();
+        let list = setup.list();
         list.len() == 2 && list.iter().all(|status| status["state"] == "attached")
     });
-    // A killed one stays away until the next reload.
-    let killed = scene.world.cofferdam_text(&["kill", "box2"]);
+    // A killed attachment is not started again before the next reload.
+    let killed = setup.world.cofferdam_text(&["kill", "box2"]);
     assert!(killed.contains("attachment box2: ended; the configuration attaches it again"), "{killed}");
-    wait_until("its hub has ended", || scene.platform.processes(&second).is_empty());
-    assert_eq!(scene.list()[1]["state"], "over");
-    scene.world.cofferdam_text(&["reload"]);
-    wait_until("it is attached again", || scene.list()[1]["state"] == "attached");
-    let (platform, shim) = (platform_line(&scene.platform, &shim_binary()), shim_binary());
-    assert!(shim.exists());
-    scene.world.rewrite(|_| {
-        World::new()
-            .server("tools", Server::fixture())
-            .secret_file("e2b-key", API_KEY)
-            .line(&platform)
-            .line(&line)
+    wait_until("its hub has ended", || setup.platform.processes(&second).is_empty());
+    assert_eq!(setup.list()[1]["state"], "over");
+    setup.world.cofferdam_text(&["reload"]);
+    wait_until("it is attached again", || setup.list()[1]["state"] == "attached");
+    let only_second = builder(&setup.platform).line(&line);
+    setup.world.rewrite(|_| only_second);
+    setup.world.cofferdam_text(&["reload"]);
+    wait_until("the first one has ended", || setup.list().len() == 1);
+    assert_eq!(setup.list()[0]["name"], "box2");
+    wait_until("its hub has ended", || setup.platform.processes(&setup.sandbox).is_empty());
+}
+
+#[test]
+fn a_configured_attachment_survives_a_pause_and_a_restart_and_follows_its_table() {
+    let with_box1 = |builder: Builder, sandbox: &str| builder.line(&attach_line("box1", "e2b", sandbox));
+    let Some(mut setup) = E2bSetup::with(with_box1) else { return };
+    setup.wait_until_state("attached");
+    let mut shim = setup.shim();
+    assert_eq!(shim.call_text("echo", json!({"text": "one"})), "one");
+    setup.platform.pause(&setup.sandbox);
+    setup.wait_until_state("suspended");
+    assert!(setup.platform.is_paused(&setup.sandbox));
+    let waiting = shim.send_call("echo", json!({"text": "two"}));
+    setup.platform.resume(&setup.sandbox);
+    setup.wait_until_state("attached");
+    assert_eq!(cofferdam_tests::harness::text_of(&shim.answer_to(&waiting)), "two");
+    setup.world.kill9_sidecar();
+    setup.world.start_sidecar();
+    setup.wait_until_state("attached");
+    assert_eq!(shim.call_text("echo", json!({"text": "three"})), "three");
+    assert_eq!(setup.world.times_executed("tools", "echo"), 3);
+
+    // The table names another sandbox now.
+    let other = setup.platform.create(SandboxUser::Usual);
+    let changed = builder(&setup.platform).line(&attach_line("box1", "e2b", &other));
+    setup.world.rewrite(|_| changed);
+    setup.world.cofferdam_text(&["reload"]);
+    wait_until("the other sandbox is attached", || {
+        let list = setup.list();
+        list.len() == 1 && list[0]["sandbox"] == json!(other) && list[0]["state"] == "attached"
     });
-    scene.world.cofferdam_text(&["reload"]);
-    wait_until("the first one has ended", || scene.list().len() == 1);
-    assert_eq!(scene.list()[0]["name"], "box2");
-    wait_until("its hub has ended", || scene.platform.processes(&scene.sandbox).is_empty());
+    wait_until("the first one's hub has ended", || setup.platform.processes(&setup.sandbox).is_empty());
+    // Then the table is removed.
+    let without = builder(&setup.platform);
+    setup.world.rewrite(|_| without);
+    setup.world.cofferdam_text(&["reload"]);
+    setup.assert_nothing_left();
+    wait_until("the other one's hub has ended", || setup.platform.processes(&other).is_empty());
 }
 
 #[test]
 fn a_kill_by_name_ends_hub_command_and_servers() {
-    let Some(scene) = Scene::new() else { return };
-    let mut attach = scene.attach(&["--name", "box1"]);
-    assert_eq!(scene.shim().call_text("echo", json!({"text": "one"})), "one");
-    let killed = scene.world.cofferdam_text(&["kill", "box1"]);
+    let Some(setup) = E2bSetup::new() else { return };
+    let mut attach = setup.attach(&["--name", "box1"]);
+    assert_eq!(setup.shim().call_text("echo", json!({"text": "one"})), "one");
+    let killed = setup.world.cofferdam_text(&["kill", "box1"]);
     assert!(killed.contains("enrolment ") && killed.contains("attachment box1: ended\n"), "{killed}");
     assert_eq!(attach.wait().code(), Some(69));
-    wait_until("the hub has ended", || scene.platform.processes(&scene.sandbox).is_empty());
-    assert!(scene.world.fixture_processes("tools").iter().all(|id| !is_alive(*id)));
-    assert_eq!(scene.list(), Vec::<Value>::new());
+    wait_until("the hub has ended", || setup.platform.processes(&setup.sandbox).is_empty());
+    assert!(setup.world.fixture_processes("tools").iter().all(|id| !is_alive(*id)));
+    assert_eq!(setup.list(), Vec::<Value>::new());
 }
 
 #[test]
-fn a_killed_command_takes_its_attachment_along_and_the_next_one_resumes_the_links() {
-    let Some(scene) = Scene::new() else { return };
-    let mut attach = scene.attach(&[]);
-    let mut shim = scene.shim();
+fn a_killed_command_ends_its_attachment_and_the_next_command_resumes_the_links() {
+    let Some(setup) = E2bSetup::new() else { return };
+    let mut attach = setup.attach(&[]);
+    let mut shim = setup.shim();
     assert_eq!(shim.call_text("echo", json!({"text": "one"})), "one");
     attach.kill9();
-    let _again = scene.attach(&[]);
+    let _again = setup.attach(&[]);
     assert_eq!(shim.call_text("echo", json!({"text": "two"})), "two");
-    assert_eq!(scene.world.sessions().as_array().unwrap().len(), 1);
+    assert_eq!(setup.world.sessions().as_array().unwrap().len(), 1);
 }

@@ -1,6 +1,11 @@
 //! `cofferdam attach e2b` and `[attach.NAME]`, with a real sidecar and a double of E2B.
 
 mod calls;
+mod dial_out;
+mod expiry;
+mod harness;
+mod interrupts;
+mod key_in_vault;
 mod life;
 mod on_daytona;
 mod refusals;
@@ -17,27 +22,27 @@ use cofferdam_tests::world::{Builder, World};
 use serde_json::Value;
 
 /// A platform with one sandbox, and a sidecar that knows the platform.
-struct Scene {
+struct E2bSetup {
     world: World,
     platform: E2bDouble,
     sandbox: String,
     user: SandboxUser,
 }
 
-impl Scene {
-    /// `None` where bubblewrap is missing, which is reported.
+impl E2bSetup {
+    /// `None` if bubblewrap is missing, which is reported.
     #[track_caller]
     fn new() -> Option<Self> {
         Self::with(|builder, _| builder)
     }
 
-    /// The same with a sandbox whose processes run as root.
+    /// Like [`Self::new`], with a sandbox whose processes run as root.
     #[track_caller]
     fn as_root() -> Option<Self> {
         Self::of_user(SandboxUser::Root, |builder, _| builder)
     }
 
-    /// The same with more in the configuration, which may name the sandbox.
+    /// Like [`Self::new`], with changes to the configuration, which get the sandbox's id.
     #[track_caller]
     fn with(change: impl FnOnce(Builder, &str) -> Builder) -> Option<Self> {
         Self::of_user(SandboxUser::Usual, change)
@@ -47,11 +52,7 @@ impl Scene {
     fn of_user(user: SandboxUser, change: impl FnOnce(Builder, &str) -> Builder) -> Option<Self> {
         let platform = E2bDouble::start()?;
         let sandbox = platform.create(user);
-        let builder = World::new()
-            .server("tools", Server::fixture())
-            .secret_file("e2b-key", API_KEY)
-            .line(&platform_line(&platform, &shim_binary()));
-        let world = change(builder, &sandbox).start();
+        let world = change(builder(&platform), &sandbox).start();
         Some(Self { world, platform, sandbox, user })
     }
 
@@ -62,7 +63,7 @@ impl Scene {
         Attach::start(&self.world, &[&words, arguments].concat())
     }
 
-    /// The same, and waits until the sandbox is attached.
+    /// Like [`Self::start_attach`], but waits until the sandbox is attached.
     #[track_caller]
     fn attach(&self, arguments: &[&str]) -> Attach {
         let attach = self.start_attach(arguments);
@@ -70,7 +71,7 @@ impl Scene {
         attach
     }
 
-    /// The socket of the hub in the sandbox, as this machine sees it.
+    /// The path on this machine of the hub's socket in the sandbox.
     fn socket(&self) -> PathBuf {
         let inside = match self.user {
             SandboxUser::Root => "/run/cofferdam/relay/relay.sock",
@@ -89,7 +90,7 @@ impl Scene {
     #[track_caller]
     fn list(&self) -> Vec<Value> {
         let text = self.world.cofferdam_text(&["attach", "list", "--json"]);
-        serde_json::from_str(&text).unwrap_or_else(|error| panic!("it is a list: {error} in {text}"))
+        serde_json::from_str(&text).unwrap_or_else(|error| panic!("not a list: {error} in {text}"))
     }
 
     /// The state of the only attachment; empty if there is none.
@@ -98,18 +99,35 @@ impl Scene {
         self.list().first().and_then(|status| status["state"].as_str()).unwrap_or_default().to_owned()
     }
 
+    /// Waits until nothing of an attachment is left: no entry, no hub, no enrolment that has not ended.
+    #[track_caller]
+    fn assert_nothing_left(&self) {
+        // The command may exit before the sidecar has removed the attachment.
+        wait_until("no attachment is listed", || self.list().is_empty());
+        wait_until("the hub has ended", || self.platform.processes(&self.sandbox).is_empty());
+        assert_eq!(self.world.cofferdam_text(&["enrolments", "--json"]).trim(), "[]");
+    }
+
     #[track_caller]
     fn wait_until_state(&self, state: &str) {
         wait_until(&format!("the attachment is {state}"), || self.state() == state);
     }
 }
 
-/// The platform's table, on one line.
-fn platform_line(platform: &E2bDouble, shim: &std::path::Path) -> String {
-    format!(
-        "platforms.e2b = {{ api-key = '{{e2b-key.value}}', api-url = '{}', sandbox-url = '{}', shim = '{}' }}",
+/// A configuration with the platform and one server.
+fn builder(platform: &E2bDouble) -> Builder {
+    // Dotted keys, so that a test can add further ones.
+    let platform = format!(
+        "platforms.e2b.api-key = '{{e2b-key.value}}'\nplatforms.e2b.api-url = '{}'\n\
+         platforms.e2b.sandbox-url = '{}'\nplatforms.e2b.shim = '{}'",
         platform.api_url(),
         platform.sandbox_url(),
-        shim.display()
-    )
+        shim_binary().display()
+    );
+    World::new().server("tools", Server::fixture()).secret_file("e2b-key", API_KEY).line(&platform)
+}
+
+/// A table `[attach.NAME]` on one line.
+fn attach_line(name: &str, platform: &str, sandbox: &str) -> String {
+    format!("attach.{name} = {{ platform = '{platform}', sandbox = '{sandbox}', grant = 'dev' }}")
 }

@@ -1,42 +1,331 @@
-//! The same with Daytona: `cofferdam attach daytona`, by the preview link and by SSH.
+//! Attachments on Daytona: `cofferdam attach daytona`, by the preview link and by SSH, and `[attach.NAME]`.
+
+use std::time::Duration;
 
 use cofferdam_tests::attach::{Attach, connected, shim_binary};
-use cofferdam_tests::daytona_double::{API_KEY, DaytonaDouble, Speed};
-use cofferdam_tests::deadline::wait_until;
+use cofferdam_tests::daytona_double::{API_KEY, DaytonaDouble, Fault, ServiceName, Speed};
+use cofferdam_tests::deadline::{holds_within, wait_until};
+use cofferdam_tests::harness::{Harness, text_of};
+use cofferdam_tests::process::is_alive;
 use cofferdam_tests::server::Server;
-use cofferdam_tests::world::World;
-use serde_json::json;
+use cofferdam_tests::world::{Builder, World};
+use nix::sys::signal::Signal;
+use serde_json::{Value, json};
 
-fn world(platform: &DaytonaDouble) -> World {
+use super::attach_line;
+use super::calls::calls_through_interruptions;
+use super::interrupts::wait_until_step;
+
+/// The header of a request that does not count as use of the sandbox.
+const SKIP_ACTIVITY: &str = "x-daytona-skip-last-activity-update";
+/// How long the parts of an attachment may take to end after it.
+const GONE_WITHIN: Duration = Duration::from_secs(10);
+
+/// Daytona with one sandbox, and a sidecar that knows it.
+struct DaytonaSetup {
+    world: World,
+    platform: DaytonaDouble,
+}
+
+/// A sidecar that knows the platform.
+pub(super) fn builder(platform: &DaytonaDouble) -> Builder {
     let table = format!(
         "platforms.daytona = {{ api-key = '{{daytona-key.value}}', api-url = '{}', sandbox-url = '{}', shim = '{}' }}",
         platform.api_url(),
         platform.proxy_url(),
         shim_binary().display()
     );
-    World::new().server("tools", Server::fixture()).secret_file("daytona-key", API_KEY).line(&table).start()
+    World::new().server("tools", Server::fixture()).secret_file("daytona-key", API_KEY).line(&table)
+}
+
+impl DaytonaSetup {
+    /// `None` if bubblewrap is missing, which is reported.
+    #[track_caller]
+    fn new() -> Option<Self> {
+        Self::with(|builder, _| builder)
+    }
+
+    /// Like [`Self::new`], with changes to the configuration, which get the sandbox's id.
+    #[track_caller]
+    fn with(change: impl FnOnce(Builder, &str) -> Builder) -> Option<Self> {
+        let platform = DaytonaDouble::start(Speed(1))?;
+        let world = change(builder(&platform), platform.sandbox_id()).start();
+        Some(Self { world, platform })
+    }
+
+    #[track_caller]
+    fn start_attach(&self, arguments: &[&str]) -> Attach {
+        let words = ["daytona", self.platform.sandbox_id(), "--grant", "dev"];
+        Attach::start(&self.world, &[&words, arguments].concat())
+    }
+
+    #[track_caller]
+    fn attach(&self, arguments: &[&str]) -> Attach {
+        let attach = self.start_attach(arguments);
+        attach.wait_until_attached(1);
+        attach
+    }
+
+    /// Runs `attach` with these arguments to its end: the exit code, and what was printed.
+    #[track_caller]
+    fn refused(&self, arguments: &[&str]) -> (Option<i32>, String) {
+        let mut attach = Attach::start(&self.world, arguments);
+        (attach.wait().code(), attach.printed())
+    }
+
+    /// A harness in the sandbox.
+    #[track_caller]
+    fn shim(&self) -> Harness {
+        let socket = self.platform.root().join("run/cofferdam/relay/relay.sock");
+        wait_until("the hub's socket is there", || socket.exists());
+        connected(&format!("unix:{}", socket.display()), "tools")
+    }
+
+    #[track_caller]
+    fn list(&self) -> Vec<Value> {
+        let text = self.world.cofferdam_text(&["attach", "list", "--json"]);
+        serde_json::from_str(&text).unwrap_or_else(|error| panic!("not a list: {error} in {text}"))
+    }
+
+    #[track_caller]
+    fn wait_until_state(&self, state: &str) {
+        wait_until(&format!("the attachment is {state}"), || {
+            self.list().first().is_some_and(|status| status["state"] == state)
+        });
+    }
+
+    fn has_hub(&self) -> bool {
+        self.platform.processes().iter().any(|line| line.contains(" hub --pin "))
+    }
+
+    /// Asserts that hub, attachment, enrolment and servers have ended, or end within ten seconds.
+    #[track_caller]
+    fn assert_gone(&self) {
+        let servers = self.world.fixture_processes("tools");
+        let is_gone = || {
+            !self.has_hub()
+                && self.list().is_empty()
+                && servers.iter().all(|id| !is_alive(*id))
+                && self.world.cofferdam_text(&["enrolments", "--json"]).trim() == "[]"
+        };
+        assert!(
+            holds_within(GONE_WITHIN, is_gone),
+            "left after {GONE_WITHIN:?}: hub {}, {:?}",
+            self.has_hub(),
+            self.list()
+        );
+    }
 }
 
 #[test]
-fn a_daytona_sandbox_is_attached_by_either_way_and_survives_a_stop() {
+fn a_daytona_sandbox_is_attached_by_preview_and_by_ssh_and_again_after_a_stop() {
     for via in ["preview", "ssh"] {
-        let Some(platform) = DaytonaDouble::start(Speed(1)) else { return };
-        let world = world(&platform);
-        let attach =
-            Attach::start(&world, &["daytona", platform.sandbox_id(), "--grant", "dev", "--via", via]);
-        attach.wait_until_attached(1);
-        let socket = platform.root().join("run/cofferdam/relay/relay.sock");
-        wait_until("the hub's socket is there", || socket.exists());
-        let mut shim = connected(&format!("unix:{}", socket.display()), "tools");
+        let Some(setup) = DaytonaSetup::new() else { return };
+        let attach = setup.attach(&["--via", via]);
+        let mut shim = setup.shim();
         assert_eq!(shim.call_text("echo", json!({"text": "one"})), "one", "{via}");
-        platform.stop();
+        setup.platform.stop();
         attach.wait_until_output_has("the sandbox is suspended");
         let waiting = shim.send_call("echo", json!({"text": "two"}));
-        platform.start_again();
+        setup.platform.start_again();
         attach.wait_until_attached(2);
-        assert_eq!(cofferdam_tests::harness::text_of(&shim.answer_to(&waiting)), "two", "{via}");
-        assert_eq!(world.times_executed("tools", "echo"), 2, "{via}");
+        assert_eq!(text_of(&shim.answer_to(&waiting)), "two", "{via}");
+        assert_eq!(setup.world.times_executed("tools", "echo"), 2, "{via}");
         attach.stop();
-        world.assert_secret_not_leaked(API_KEY);
+        setup.assert_gone();
+        setup.world.assert_secret_not_leaked(API_KEY);
     }
+}
+
+/// Between the rounds of calls the platform cuts the preview connection, or stops the sandbox and starts it again.
+#[track_caller]
+fn calls_through_cuts_and_stops(rounds: usize, calls_per_round: usize) {
+    let Some(setup) = DaytonaSetup::new() else { return };
+    let attach = setup.attach(&[]);
+    calls_through_interruptions(
+        &setup.world,
+        [setup.shim(), setup.shim()],
+        rounds,
+        calls_per_round,
+        |round| match round % 4 {
+            3 => {
+                setup.platform.stop();
+                setup.platform.start_again();
+            }
+            _ => setup.platform.cut(),
+        },
+    );
+    assert!(attach.times_attached() > rounds / 2, "{} pipes", attach.times_attached());
+    attach.stop();
+    setup.world.assert_secret_not_leaked(API_KEY);
+}
+
+#[test]
+fn calls_into_a_daytona_sandbox_survive_cuts_and_stops() {
+    calls_through_cuts_and_stops(8, 100);
+}
+
+#[test]
+#[ignore = "minutes: just slow"]
+fn ten_thousand_calls_into_a_daytona_sandbox_survive_cuts_and_stops() {
+    calls_through_cuts_and_stops(50, 200);
+}
+
+#[test]
+fn an_end_a_kill_and_an_interrupt_end_hub_command_and_servers() {
+    for end in ["attach end", "kill", "interrupt"] {
+        let Some(setup) = DaytonaSetup::new() else { return };
+        let mut attach = setup.attach(&["--name", "box1"]);
+        assert_eq!(setup.shim().call_text("echo", json!({"text": "one"})), "one");
+        assert!(setup.has_hub());
+        match end {
+            "attach end" => drop(setup.world.cofferdam_text(&["attach", "end", "box1"])),
+            "kill" => drop(setup.world.cofferdam_text(&["kill", "box1"])),
+            _ => attach.signal(Signal::SIGINT),
+        }
+        setup.assert_gone();
+        assert_eq!(attach.wait().code(), Some(if end == "interrupt" { 0 } else { 69 }), "{end}");
+    }
+}
+
+#[test]
+fn a_hub_without_a_pipe_is_ended_with_its_attachment_too() {
+    let Some(mut setup) = DaytonaSetup::new() else { return };
+    let mut attach = setup.attach(&["--name", "box1", "--detach"]);
+    assert!(attach.wait().success());
+    setup.world.stop_sidecar();
+    assert!(setup.has_hub(), "the hub must stay for the next sidecar");
+    // The next sidecar cannot open a pipe.
+    for _ in 0..50 {
+        setup.platform.fail_next_upgrade(Fault::Status(503, None));
+    }
+    setup.world.start_sidecar();
+    wait_until("no pipe is open", || {
+        setup.list().first().is_some_and(|status| status["state"] != "attached")
+    });
+    setup.world.cofferdam_text(&["attach", "end", "box1"]);
+    setup.assert_gone();
+}
+
+#[test]
+fn the_configuration_attaches_daytona_sandboxes_and_a_reload_changes_and_ends_them() {
+    let with_box1 = |builder: Builder, id: &str| builder.line(&attach_line("box1", "daytona", id));
+    let Some(mut setup) = DaytonaSetup::with(with_box1) else { return };
+    setup.wait_until_state("attached");
+    let mut shim = setup.shim();
+    assert_eq!(shim.call_text("echo", json!({"text": "one"})), "one");
+    setup.platform.stop();
+    setup.wait_until_state("suspended");
+    setup.platform.start_again();
+    setup.wait_until_state("attached");
+    assert_eq!(shim.call_text("echo", json!({"text": "two"})), "two");
+
+    let id = setup.platform.sandbox_id().to_owned();
+    let renamed = builder(&setup.platform).line(&attach_line("box2", "daytona", &id));
+    setup.world.rewrite(|_| renamed);
+    setup.world.cofferdam_text(&["reload"]);
+    wait_until("the sandbox has its new name", || {
+        let list = setup.list();
+        list.len() == 1 && list[0]["name"] == "box2" && list[0]["state"] == "attached"
+    });
+    assert_eq!(setup.shim().call_text("echo", json!({"text": "three"})), "three");
+    let without = builder(&setup.platform);
+    setup.world.rewrite(|_| without);
+    setup.world.cofferdam_text(&["reload"]);
+    setup.assert_gone();
+}
+
+#[test]
+fn refusals_of_daytona_have_their_exit_codes_and_leave_nothing_behind() {
+    let Some(setup) = DaytonaSetup::new() else { return };
+    let id = setup.platform.sandbox_id().to_owned();
+    let first = setup.attach(&["--name", "box1"]);
+    for (arguments, expected, said) in [
+        (&["daytona", "unknown", "--grant", "dev"][..], 66, "has no sandbox `unknown`"),
+        (&["daytona", "../x", "--grant", "dev"], 66, "is not the id of a sandbox"),
+        // The error does not reveal the name to another grant.
+        (&["daytona", &id, "--grant", "prod"], 69, "is attached already, with another grant"),
+        (&["daytona", &id, "--grant", "dev"], 69, "is attached as `box1` already"),
+        (&["e2b", &id, "--grant", "dev"], 78, "add a table `[platforms.e2b]`"),
+    ] {
+        let (code, printed) = setup.refused(arguments);
+        assert_eq!(code, Some(expected), "{arguments:?}: {printed}");
+        assert!(printed.contains(said), "{arguments:?}: {printed}");
+    }
+    assert_eq!(setup.shim().call_text("echo", json!({"text": "still"})), "still");
+    first.stop();
+    let (code, printed) = setup.refused(&["daytona", &id, "--grant", "prod"]);
+    assert_eq!(code, Some(78), "{printed}");
+    let (code, printed) = setup.refused(&["daytona", &id, "--grant", "dev", "--shim", "/usr/bin/env"]);
+    assert_eq!(code, Some(69), "{printed}");
+    setup.platform.stop();
+    setup.platform.fail_next("/start", Fault::Status(403, None));
+    let (code, printed) = setup.refused(&["daytona", &id, "--grant", "dev", "--resume"]);
+    assert_eq!(code, Some(69), "{printed}");
+    assert!(printed.contains("limit"), "{printed}");
+    setup.assert_gone();
+}
+
+#[test]
+fn a_wrong_or_unreadable_key_of_daytona_is_reported() {
+    for (code, secret) in
+        [(77, "exec = ['echo', 'dtn_of_another_account']"), (78, "env = 'COFFERDAM_TEST_UNSET'")]
+    {
+        let Some(setup) = DaytonaSetup::with(|builder, _| builder.secret("daytona-key", secret)) else {
+            return;
+        };
+        let mut attach = setup.start_attach(&[]);
+        assert_eq!(attach.wait().code(), Some(code), "{}", attach.printed());
+        assert!(attach.printed().contains("API key"), "{}", attach.printed());
+        setup.assert_gone();
+    }
+}
+
+#[test]
+fn an_interrupt_leaves_nothing_in_daytona() {
+    for text in [
+        "finding the sandbox",
+        "uploading the shim",
+        "starting the hub",
+        "connecting to the hub",
+        "attached (",
+    ] {
+        let Some(setup) = DaytonaSetup::new() else { return };
+        let mut attach = setup.start_attach(&[]);
+        wait_until_step(&attach, text);
+        attach.signal(Signal::SIGINT);
+        assert!(attach.wait().success(), "{text}: {}", attach.printed());
+        setup.assert_gone();
+    }
+}
+
+#[test]
+fn calls_count_as_use_of_a_daytona_sandbox_and_an_idle_attachment_does_not() {
+    let Some(setup) = DaytonaSetup::new() else { return };
+    let attach = setup.attach(&[]);
+    let inside = |service| matches!(service, ServiceName::Preview | ServiceName::Toolbox);
+    let requests = setup.platform.requests();
+    let mut counted = requests.iter().filter(|request| inside(request.service));
+    assert!(counted.all(|request| request.headers.get(SKIP_ACTIVITY).is_some_and(|value| value == "true")));
+    assert_eq!(setup.platform.activity(), 0);
+    assert_eq!(setup.shim().call_text("echo", json!({"text": "one"})), "one");
+    wait_until("the call is reported", || setup.platform.activity() == 1);
+    attach.stop();
+}
+
+#[test]
+fn keep_awake_makes_an_idle_attachment_count_as_use() {
+    let awake = |builder: Builder, id: &str| {
+        let table = format!(
+            "attach.box1 = {{ platform = 'daytona', sandbox = '{id}', grant = 'dev', keep-awake = true }}"
+        );
+        builder.line(&table)
+    };
+    let Some(setup) = DaytonaSetup::with(awake) else { return };
+    setup.wait_until_state("attached");
+    let requests = setup.platform.requests();
+    let pipe =
+        requests.iter().find(|request| request.service == ServiceName::Preview).expect("a pipe is open");
+    assert_eq!(pipe.headers.get(SKIP_ACTIVITY), None, "the open connection must count as use");
+    assert!(setup.platform.activity() > 0);
 }

@@ -43,14 +43,14 @@ const TOKEN_BYTES: usize = 64;
 
 /// Plans for the next connections; all later connections are undisturbed.
 #[derive(Clone, Default)]
-struct Planned(Arc<Mutex<VecDeque<Plan>>>);
+pub(crate) struct Planned(Arc<Mutex<VecDeque<Plan>>>);
 
 impl Planned {
-    fn add(&self, plan: Plan) {
+    pub(crate) fn add(&self, plan: Plan) {
         self.0.lock().expect("no holder of the lock panics").push_back(plan);
     }
 
-    fn proxy(&self, kind: &LinkKind, world: &World) -> Proxy {
+    pub(crate) fn proxy(&self, kind: &LinkKind, world: &World) -> Proxy {
         let plans = Arc::clone(&self.0);
         Proxy::start(&(kind.front)(world), (kind.sidecar)(world), move |_| {
             plans.lock().expect("no holder of the lock panics").pop_front().unwrap_or_default()

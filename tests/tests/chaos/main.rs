@@ -6,9 +6,11 @@
 //! | module | what it holds |
 //! |---|---|
 //! | [`descriptor`] | a link that cannot be reconnected |
+//! | [`encrypted_bytes`] | cuts at the bytes of connections that are encrypted |
 //! | [`every_byte`] | cuts at every byte of handshakes and headers |
 
 mod descriptor;
+mod encrypted_bytes;
 mod every_byte;
 
 use cofferdam_tests::chaos::conversation::{Conversation, SERVER};

@@ -1,4 +1,4 @@
-//! What fails at the platform or in the sandbox, and what the operator is told.
+//! Failures of the platform and of the sandbox, and the errors for the operator.
 
 use std::net::TcpListener;
 use std::time::Duration;
@@ -9,7 +9,7 @@ use cofferdam_tests::daytona_double::{DaytonaDouble, Fault, ServiceName, Speed};
 
 use super::support::Operator;
 
-/// The parts of paths at which every service of the way in is met.
+/// Parts of the paths of all requests that open a pipe.
 const EVERY_STEP: [&str; 7] = [
     "/api/sandbox/",
     "/preview-url",
@@ -21,12 +21,12 @@ const EVERY_STEP: [&str; 7] = [
 ];
 
 #[tokio::test]
-async fn a_wrong_key_and_an_unknown_sandbox_are_told_apart() {
+async fn a_wrong_key_and_an_unknown_sandbox_are_different_errors() {
     let Some(double) = DaytonaDouble::start(Speed(1)) else { return };
     let stranger = Operator::with_key(&double, "dtn_wrong");
     let refused = stranger.failure().await;
     assert!(matches!(refused, PlatformError::Unauthorized { status: 401, .. }), "{refused}");
-    assert!(!refused.may_pass());
+    assert!(!refused.may_succeed_later());
     assert!(!refused.to_string().contains("dtn_wrong"), "{refused}");
     let mut operator = Operator::of(&double);
     operator.id = "0f1b2c3d-aaaa-bbbb-cccc-000000000000".parse().unwrap();
@@ -45,24 +45,24 @@ async fn limits_of_the_account_are_reported_as_such() {
     double.fail_next("/start", Fault::Status(403, None));
     let full = operator.open_as(WhenSuspended::Resume, KeepAwake::No, Via::Preview).await.err().unwrap();
     assert!(
-        matches!(&full, PlatformError::Quota { why, .. } if why.contains("by the test's order")),
+        matches!(&full, PlatformError::Quota { why, .. } if why.contains("as planned by the test")),
         "{full}"
     );
 }
 
-/// At each step an outage is said to pass, and the next attempt succeeds.
+/// At each step an outage is a temporary error, and an attempt after it succeeds.
 #[tokio::test]
-async fn outages_pass_at_every_step() {
+async fn outages_are_temporary_errors_at_every_step() {
     let Some(double) = DaytonaDouble::start(Speed(1)) else { return };
     let operator = Operator::of(&double);
     for step in EVERY_STEP {
         double.fail_next(step, Fault::Status(503, Some(7)));
         let error = operator.failure().await;
-        let waits = match &error {
+        let retry_after = match &error {
             PlatformError::Unavailable { retry_after, .. } => *retry_after,
             other => panic!("{step}: {other}"),
         };
-        assert_eq!(waits, Some(Duration::from_secs(7)), "{step}: {error}");
+        assert_eq!(retry_after, Some(Duration::from_secs(7)), "{step}: {error}");
         double.fail_next(step, Fault::Cut);
         let error = operator.failure().await;
         assert!(matches!(error, PlatformError::Unavailable { .. }), "{step}: {error}");
@@ -82,14 +82,14 @@ async fn a_proxy_that_fails_while_connecting_is_tried_again() {
         double.fail_next_upgrade(fault);
         drop(operator.attach().await);
     }
-    assert_eq!(upgrades(), before + 4, "each failed once");
+    assert_eq!(upgrades(), before + 4, "each attempt takes two upgrades");
     // This is how the proxy refuses a token.
     double.fail_next_upgrade(Fault::Redirect("https://auth.daytona.test".into()));
     let error = operator.failure().await;
     assert!(matches!(error, PlatformError::Unavailable { .. }), "{error}");
     assert!(error.to_string().contains("token is refused"), "{error}");
     operator.attach().await;
-    assert_eq!(upgrades(), before + 6, "the redirect was not followed");
+    assert_eq!(upgrades(), before + 6, "one upgrade for the redirect and one for the next attempt");
 }
 
 #[tokio::test]
@@ -120,34 +120,48 @@ async fn a_response_of_a_gigabyte_is_refused() {
             assert!(error.to_string().contains("bytes"), "{step}: {error}");
         }
     }
+    let memory = cofferdam_tests::process::peak_memory_kib(std::process::id());
+    assert!(memory < 512 * 1024, "the response was buffered: {memory} KiB");
 }
 
 #[tokio::test]
-async fn a_sandbox_that_stops_during_the_upload_leaves_no_half_shim() {
+async fn an_incomplete_response_is_a_temporary_error_at_every_step() {
+    let Some(double) = DaytonaDouble::start(Speed(1)) else { return };
+    let operator = Operator::of(&double);
+    for step in EVERY_STEP {
+        double.fail_next(step, Fault::HalfResponse);
+        let error = operator.failure().await;
+        assert!(matches!(error, PlatformError::Unavailable { .. }), "{step}: {error}");
+    }
+    operator.attach().await;
+}
+
+#[tokio::test]
+async fn a_stop_during_the_upload_leaves_no_incomplete_shim_under_its_final_name() {
     let Some(double) = DaytonaDouble::start(Speed(1)) else { return };
     let operator = Operator::of(&double);
     double.fail_next("/bulk-upload", Fault::StopAfter(300_000));
     let error = operator.failure().await;
     assert!(matches!(error, PlatformError::Unavailable { .. }), "{error}");
-    let directory = double.root().join("home/daytona/.cofferdam");
+    let directory = double.root().join("home/daytona/.local/lib/cofferdam");
     let left: Vec<_> =
         std::fs::read_dir(&directory).unwrap().flatten().map(|entry| entry.file_name()).collect();
-    assert!(!left.is_empty(), "the double wrote what came");
-    assert!(left.iter().all(|name| !name.to_string_lossy().starts_with("cofferdam-shim")), "{left:?}");
+    assert!(!left.is_empty(), "the double did not write the received part");
+    assert!(left.iter().all(|name| name.to_string_lossy().contains(".part-")), "{left:?}");
     assert!(matches!(operator.failure().await, PlatformError::Suspended { .. }));
     double.start_again();
     operator.attach().await;
 }
 
 #[tokio::test]
-async fn a_sandbox_that_cannot_run_the_shim_says_why() {
+async fn the_error_says_why_a_sandbox_cannot_run_the_shim() {
     let Some(double) = DaytonaDouble::start(Speed(1)) else { return };
     let mut operator = Operator::of(&double);
-    let directory = double.root().join("home/daytona/.cofferdam");
+    let directory = double.root().join("home/daytona/.local");
     std::fs::write(&directory, "a file where a directory should be").unwrap();
     let error = operator.failure().await;
     assert!(matches!(error, PlatformError::Sandbox { .. }), "{error}");
-    assert!(error.to_string().contains("exit code 73"), "{error}");
+    assert!(error.to_string().contains("cannot write to `/home/daytona/.local/lib/cofferdam`"), "{error}");
     std::fs::remove_file(&directory).unwrap();
 
     operator.setup.shim = std::sync::Arc::new(|_| Err("no shim is built; run `just shim`".into()));
@@ -165,15 +179,15 @@ async fn a_sandbox_that_cannot_run_the_shim_says_why() {
 }
 
 #[tokio::test]
-async fn the_hub_of_another_sidecar_is_left_alone() {
+async fn the_hub_of_another_sidecar_is_not_replaced() {
     let Some(double) = DaytonaDouble::start(Speed(1)) else { return };
     let first = Operator::of(&double);
     let mut pipe = first.attach().await;
     let error = Operator::of(&double).failure().await;
-    assert!(matches!(error, PlatformError::Unavailable { .. }), "it may end: {error}");
+    assert!(matches!(error, PlatformError::Unavailable { .. }), "not a temporary error: {error}");
     assert!(
         error.to_string().contains("another hub") || error.to_string().contains("exit code 75"),
         "{error}"
     );
-    pipe.carries_a_link().await;
+    pipe.assert_carries_a_link().await;
 }

@@ -1,12 +1,12 @@
-//! Daytona: the double satisfies Daytona's own SDK, and the client does its work on the double.
+//! Daytona: the real SDK works with the double, and the client of `cofferdam-platforms` is tested with it.
 //!
 //! | module | what it shows |
 //! |---|---|
-//! | `faults` | what fails at the platform or in the sandbox, and what the operator is told |
+//! | `faults` | failures of the platform and of the sandbox, and the errors for the operator |
 //! | `pipes` | from a sandbox's id to a pipe that carries links, through restarts, pauses and idle times |
-//! | `sdk` | the real Python SDK on the double |
+//! | `sdk` | the real Python SDK with the double |
 //! | `secrets` | the API key and the tokens are where they must be, and nowhere else |
-//! | `ssh` | the pipe by the system's `ssh` |
+//! | `ssh` | the pipe over the system's `ssh` |
 
 mod faults;
 mod pipes;

@@ -1,11 +1,9 @@
 //! From a sandbox's id to a pipe that carries links.
 
 use std::net::TcpListener;
-use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use bytes::Bytes;
 use cofferdam_platforms::daytona::Via;
 use cofferdam_platforms::{Architecture, KeepAwake, PlatformError, Progress, SandboxState, WhenSuspended};
 use cofferdam_tests::daytona_double::{DaytonaDouble, ServiceName, Speed};
@@ -14,23 +12,23 @@ use cofferdam_tests::deadline::wait_until;
 use super::support::{Operator, shim_of, static_shim};
 
 const REAL_TIME: Speed = Speed(1);
-/// 70 s of idle time pass in 2 s, 50 s of activity in 1.4 s.
+/// The idle timeout of 70 s becomes 2 s, the activity interval of 50 s becomes 1.4 s.
 const FAST: Speed = Speed(35);
-/// The default of 20 s, at that speed.
+/// The default ping interval of 20 s, at that speed.
 const FAST_PING: Duration = Duration::from_millis(570);
-/// Idle for more than two limits, at that speed.
+/// More than twice the idle timeout, at that speed.
 const FAST_IDLE: Duration = Duration::from_secs(5);
 
-fn count(double: &DaytonaDouble, part: &str) -> usize {
+fn count_requests(double: &DaytonaDouble, part: &str) -> usize {
     double.requests().iter().filter(|request| request.line.contains(part)).count()
 }
 
-fn hubs(double: &DaytonaDouble) -> usize {
+fn count_hubs(double: &DaytonaDouble) -> usize {
     double.processes().iter().filter(|line| line.contains(" hub --pin ") && !line.contains("/bin/sh")).count()
 }
 
 #[tokio::test]
-async fn the_shim_is_uploaded_once_and_a_running_hub_is_used_again() {
+async fn the_shim_is_uploaded_once_and_a_running_hub_is_reused() {
     let Some(double) = DaytonaDouble::start(REAL_TIME) else { return };
     let operator = Operator::of(&double);
     drop(operator.attach().await);
@@ -42,12 +40,16 @@ async fn the_shim_is_uploaded_once_and_a_running_hub_is_used_again() {
 
     operator.attach().await;
     assert_eq!(*operator.progress.lock().unwrap(), [Progress::Finding, Progress::Connecting]);
-    assert_eq!((count(&double, "bulk-upload"), hubs(&double)), (1, 1));
+    assert_eq!((count_requests(&double, "bulk-upload"), count_hubs(&double)), (1, 1));
 
     operator.daytona.end_hub(&operator.id, &operator.setup).await.unwrap();
-    assert_eq!(hubs(&double), 0);
+    wait_until("the hub has ended", || count_hubs(&double) == 0);
     operator.attach().await;
-    assert_eq!((count(&double, "bulk-upload"), hubs(&double)), (1, 1), "the shim was still there");
+    assert_eq!(
+        (count_requests(&double, "bulk-upload"), count_hubs(&double)),
+        (1, 1),
+        "the shim was uploaded again"
+    );
 }
 
 #[tokio::test]
@@ -57,19 +59,22 @@ async fn a_stop_ends_the_pipe_and_after_the_start_a_new_token_is_used() {
     let pipe = operator.attach().await;
     let old = double.tokens();
     double.stop();
-    pipe.ended().await;
+    pipe.wait_for_end().await;
 
     let before = double.requests().len();
     assert_eq!(operator.daytona.state(&operator.id).await.unwrap(), SandboxState::Suspended);
     assert!(matches!(operator.failure().await, PlatformError::Suspended { .. }));
-    let asked = &double.requests()[before..];
-    assert!(asked.iter().all(|request| request.service == ServiceName::Control), "{asked:?}");
-    assert!(asked.iter().all(|request| request.line.starts_with("GET ")), "it was not woken: {asked:?}");
+    let requests = &double.requests()[before..];
+    assert!(requests.iter().all(|request| request.service == ServiceName::Control), "{requests:?}");
+    assert!(
+        requests.iter().all(|request| request.line.starts_with("GET ")),
+        "a request could resume the sandbox: {requests:?}"
+    );
 
     double.start_again();
     assert_ne!(double.tokens(), old);
     operator.attach().await;
-    assert_eq!(count(&double, "bulk-upload"), 1, "the disk was kept");
+    assert_eq!(count_requests(&double, "bulk-upload"), 1, "the shim was lost in the stop");
 }
 
 #[tokio::test]
@@ -79,35 +84,35 @@ async fn a_suspended_sandbox_is_started_on_request() {
     for suspend in [DaytonaDouble::stop, DaytonaDouble::archive] {
         suspend(&double);
         let pipe = operator.open_as(WhenSuspended::Resume, KeepAwake::No, Via::Preview).await;
-        operator.echo(pipe.unwrap()).await.carries_a_link().await;
+        operator.echo(pipe.unwrap()).await.assert_carries_a_link().await;
         assert!(operator.progress.lock().unwrap().contains(&Progress::Resuming));
     }
 }
 
 /// Daytona closes idle connections: without pings the pipe ends, with them it does not.
 #[tokio::test]
-async fn an_idle_pipe_outlives_the_limit_of_the_proxy() {
+async fn pings_keep_an_idle_pipe_open_beyond_the_idle_timeout_of_the_proxy() {
     let Some(double) = DaytonaDouble::start(FAST) else { return };
     let never = Duration::from_secs(3600);
     let silent = Operator::of(&double).pinging(never);
-    silent.attach().await.ended().await;
+    silent.attach().await.wait_for_end().await;
     silent.daytona.end_hub(&silent.id, &silent.setup).await.unwrap();
 
     let operator = Operator::of(&double).pinging(FAST_PING);
     let mut pipe = operator.attach().await;
     tokio::time::sleep(FAST_IDLE).await;
     assert!(pipe.is_open());
-    pipe.carries_a_link().await;
+    pipe.assert_carries_a_link().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_pipe_counts_as_use_of_the_sandbox_only_on_request() {
+async fn a_pipe_counts_as_activity_of_the_sandbox_only_on_request() {
     let Some(double) = DaytonaDouble::start(FAST) else { return };
     let operator = Operator::of(&double).pinging(FAST_PING);
     let mut pipe = operator.attach().await;
     tokio::time::sleep(FAST_IDLE).await;
-    pipe.carries_a_link().await;
-    assert_eq!(double.activity(), 0, "the sandbox can stop by itself");
+    pipe.assert_carries_a_link().await;
+    assert_eq!(double.activity(), 0, "the pipe counts as activity");
     operator.daytona.refresh_activity(&operator.id).await.unwrap();
     assert_eq!(double.activity(), 1);
     drop(pipe);
@@ -117,25 +122,26 @@ async fn a_pipe_counts_as_use_of_the_sandbox_only_on_request() {
     let opened = double.activity();
     assert!(opened > 1);
     wait_until("the open pipe keeps the sandbox awake", || double.activity() > opened + 1);
-    pipe.carries_a_link().await;
+    pipe.assert_carries_a_link().await;
 }
 
 #[tokio::test]
-async fn a_port_that_a_program_of_the_sandbox_uses_is_left_to_it() {
+async fn a_port_that_another_program_in_the_sandbox_uses_is_avoided() {
     let Some(double) = DaytonaDouble::start(REAL_TIME) else { return };
     let operator = Operator::of(&double);
     drop(operator.attach().await);
     operator.daytona.end_hub(&operator.id, &operator.setup).await.unwrap();
-    let asked = double.requests().into_iter().find(|request| request.line.contains("/preview-url")).unwrap();
-    let port: u16 = asked.line.split('/').rev().nth(1).unwrap().parse().unwrap();
-    // Takes connections and does not answer, as another program may.
+    let request =
+        double.requests().into_iter().find(|request| request.line.contains("/preview-url")).unwrap();
+    let port: u16 = request.line.split('/').rev().nth(1).unwrap().parse().unwrap();
+    // Accepts connections and does not respond, as another program may.
     let _program = TcpListener::bind(("127.0.0.1", port)).unwrap();
     let _pipe = operator.attach().await;
     assert!(double.processes().iter().all(|line| !line.contains(&format!(":{port} "))));
 }
 
 #[tokio::test]
-async fn another_shim_replaces_the_hub_without_touching_the_running_file() {
+async fn another_version_of_the_shim_replaces_the_hub_without_changing_the_running_file() {
     let Some(double) = DaytonaDouble::start(REAL_TIME) else { return };
     let mut operator = Operator::of(&double);
     let pipe = operator.attach().await;
@@ -143,35 +149,29 @@ async fn another_shim_replaces_the_hub_without_touching_the_running_file() {
     let given = newer.clone();
     operator.setup.shim = Arc::new(move |_: Architecture| Ok(given.clone()));
     let mut replaced = operator.attach().await;
-    pipe.ended().await;
-    replaced.carries_a_link().await;
+    pipe.wait_for_end().await;
+    replaced.assert_carries_a_link().await;
 
-    let directory = double.root().join("home/daytona/.cofferdam");
+    let directory = double.root().join("home/daytona/.local/lib/cofferdam");
     for shim in [&static_shim(), &newer] {
         assert!(
             directory.join(format!("cofferdam-shim-{}", shim.digest)).is_file(),
-            "kept for what still runs it"
+            "a shim that may still run was removed"
         );
     }
-    let link = std::fs::read_link(directory.join("cofferdam-shim")).unwrap();
-    assert_eq!(link, Path::new(&format!("cofferdam-shim-{}", newer.digest)));
-    assert_eq!(hubs(&double), 1);
+    let linked = || {
+        let link = std::fs::read_link(double.root().join("home/daytona/.local/bin/cofferdam-shim")).unwrap();
+        link.file_name().unwrap().to_owned()
+    };
+    assert_eq!(linked(), format!("cofferdam-shim-{}", newer.digest).as_str());
+    assert_eq!(count_hubs(&double), 1);
 
     operator.setup.shim = Arc::new(|_: Architecture| Ok(static_shim()));
     operator.attach().await;
-    let link = std::fs::read_link(directory.join("cofferdam-shim")).unwrap();
-    assert_eq!(link, Path::new(&format!("cofferdam-shim-{}", static_shim().digest)), "also back");
-    assert_eq!(count(&double, "bulk-upload"), 2, "both are there already");
-}
-
-#[tokio::test]
-async fn the_harness_gets_its_files() {
-    let Some(double) = DaytonaDouble::start(REAL_TIME) else { return };
-    let mut operator = Operator::of(&double);
-    let settings = Bytes::from_static(b"{\"command\":\"{shim}\"}\r\n--not-a-boundary\r\n");
-    operator.setup.harness_files = vec![(".config/agent/mcp.json".into(), settings)];
-    drop(operator.attach().await);
-    let written = std::fs::read_to_string(double.root().join("home/daytona/.config/agent/mcp.json")).unwrap();
-    let shim = "/home/daytona/.cofferdam/cofferdam-shim";
-    assert_eq!(written, format!("{{\"command\":\"{shim}\"}}\r\n--not-a-boundary\r\n"));
+    assert_eq!(
+        linked(),
+        format!("cofferdam-shim-{}", static_shim().digest).as_str(),
+        "the link was not switched back"
+    );
+    assert_eq!(count_requests(&double, "bulk-upload"), 2, "a shim was uploaded again");
 }

@@ -1,4 +1,4 @@
-"""What the client does with a sandbox, done by Daytona's own SDK on the double."""
+"""The requests of the client, made with the real SDK of Daytona to the double."""
 
 import http.client
 import os
@@ -14,7 +14,7 @@ daytona = Daytona()
 sandbox = daytona.get(os.environ["SANDBOX"])
 assert sandbox.state == "started", sandbox.state
 
-# Files: an upload makes directories, is not executable, and comes back as it was.
+# Files: an upload creates directories, is not executable, and is downloaded unchanged.
 content = bytes(range(256)) * 400
 sandbox.fs.upload_file(content, "/home/daytona/.tools/program")
 assert sandbox.fs.download_file("/home/daytona/.tools/program") == content
@@ -48,17 +48,17 @@ assert ended.exit_code == 4 and "hello" in (ended.output or ""), ended
 
 
 def preview(token, host):
-    """The status of a request through the preview proxy, which tells sandboxes apart by the host's name; 0 if it is cut."""
+    """The status of a request through the preview proxy, which finds the sandbox by the host's name; 0 if it was disconnected."""
     proxy = urllib.parse.urlparse(os.environ["PROXY"])
     connection = http.client.HTTPConnection(proxy.hostname, proxy.port, timeout=30)
     try:
         connection.request("GET", "/", headers={"Host": host, "x-daytona-preview-token": token})
         return connection.getresponse().status
     except (ConnectionError, http.client.HTTPException):
-        return 0  # The server in the sandbox starts or ends at this moment.
+        return 0  # The server in the sandbox is starting or exiting.
 
 
-# Preview links: the token of the present run of the sandbox is needed.
+# Preview links need the token of the sandbox's current run.
 link = sandbox.get_preview_link(PORT)
 host = urllib.parse.urlparse(link.url).netloc
 assert host.startswith(f"{PORT}-{sandbox.id}."), link
@@ -78,7 +78,7 @@ try:
 except DaytonaError as error:
     assert "not found" in str(error), error
 
-# Stop, start, archive: the disk stays, sessions and the token do not.
+# Stop, start, archive: files stay, sessions and the token do not.
 sandbox.stop()
 assert sandbox.state == "stopped", sandbox.state
 try:
@@ -89,7 +89,7 @@ except DaytonaError:
 sandbox.start()
 assert sandbox.process.exec("test -x ~/.tools/program && echo yes").result.strip() == "yes"
 assert sandbox.process.list_sessions() == []
-assert preview(link.token, host) == 307, "the old token is refused"
+assert preview(link.token, host) == 307, "the old token is accepted"
 assert sandbox.get_preview_link(PORT).token != link.token
 sandbox.stop()
 sandbox.archive()
@@ -98,7 +98,7 @@ assert sandbox.state == "archived", sandbox.state
 sandbox.start()
 sandbox.refresh_activity()
 
-# SSH: a token that is the user's name at the gateway.
+# SSH: a token that is the user name at the gateway.
 access = sandbox.create_ssh_access(expires_in_minutes=5)
 assert access.ssh_command.endswith(f"{access.token}@127.{access.ssh_command.split('@127.')[1]}"), access
 

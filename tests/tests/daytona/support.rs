@@ -1,4 +1,4 @@
-//! A sidecar's part of a pipe, and the client with which a test opens one.
+//! The client with which a test opens a pipe, and the sidecar's end of the pipe.
 
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, OnceLock};
@@ -16,16 +16,16 @@ use cofferdam_tests::deadline::PATIENCE;
 use cofferdam_tests::process::built;
 use http::{HeaderValue, Uri};
 use relay_carriage::identity::Identity;
-use relay_carriage::tls::{self, Inside};
-use relay_carriage::trunk::{Side, Trunk, beat};
+use relay_carriage::tls::{self, StreamProtocol};
+use relay_carriage::trunk::{Side, Trunk, send_heartbeats};
 use ring::digest::{SHA256, digest};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::UnixStream;
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
-/// The sidecar's heartbeat on a pipe. Never, as far as a test lasts: so that nothing else keeps a connection busy.
-const NEVER: Duration = Duration::from_secs(3600);
+/// The sidecar's heartbeat interval on a pipe: longer than any test, so that heartbeats do not keep a connection busy.
+const HEARTBEAT_INTERVAL: Duration = Duration::from_secs(3600);
 
 /// A client of the double, and the key of its sidecar.
 pub(crate) struct Operator {
@@ -37,7 +37,7 @@ pub(crate) struct Operator {
     relay: PathBuf,
 }
 
-/// A pipe in use: each connection of the sandbox's shims gets its bytes back.
+/// The sidecar's end of a pipe, which echoes the bytes of each connection of the sandbox's shims.
 pub(crate) struct Echo {
     tasks: JoinSet<()>,
     relay: PathBuf,
@@ -59,7 +59,7 @@ impl Operator {
         let setup = HubSetup {
             shim: Arc::new(|_: Architecture| Ok(static_shim())),
             pin: identity.public().to_string(),
-            harness_files: Vec::new(),
+            harness: None,
         };
         let daytona = Daytona::new(settings, key, Dialer::trusting(Trust::System))
             .with_known_hosts(double.root().join("known_hosts"));
@@ -73,7 +73,7 @@ impl Operator {
         }
     }
 
-    /// With pings at this interval.
+    /// Sets the ping interval.
     pub(crate) fn pinging(self, interval: Duration) -> Self {
         Self { daytona: self.daytona.with_ping_interval(interval), ..self }
     }
@@ -93,7 +93,7 @@ impl Operator {
         timeout(PATIENCE, opening).await.expect("an attempt ends")
     }
 
-    /// Why no pipe can be opened.
+    /// The error of an attempt that must fail.
     pub(crate) async fn failure(&self) -> PlatformError {
         match self.open().await {
             Ok(_) => panic!("a pipe was opened"),
@@ -101,16 +101,17 @@ impl Operator {
         }
     }
 
-    /// Takes the sidecar's part of the pipe.
+    /// Serves the sidecar's end of the pipe.
     pub(crate) async fn echo(&self, pipe: Pipe) -> Echo {
         let accepting = timeout(PATIENCE, tls::accept_pipe(pipe, &self.identity));
-        let (stream, _, inside) = accepting.await.expect("the hub answers").expect("the hub pins this key");
-        assert_eq!(inside, Inside::Hub);
+        let (stream, _, inside) = accepting.await.expect("the hub responds").expect("the hub pins this key");
+        assert_eq!(inside, StreamProtocol::Hub);
         let mut tasks = JoinSet::new();
         tasks.spawn(async move {
             let mut trunk = Trunk::new(stream, Side::Sidecar);
             let Ok(beats) = trunk.open().await else { return };
-            let mut pulse = std::pin::pin!(beat(beats, trunk.last_received(), NEVER));
+            let mut heartbeats =
+                std::pin::pin!(send_heartbeats(beats, trunk.last_received(), HEARTBEAT_INTERVAL));
             let mut links = JoinSet::new();
             loop {
                 tokio::select! {
@@ -121,27 +122,27 @@ impl Operator {
                         })),
                         Err(_) => return,
                     },
-                    _ = pulse.as_mut() => return,
+                    _ = heartbeats.as_mut() => return,
                 }
             }
         });
         Echo { tasks, relay: self.relay.clone() }
     }
 
-    /// Opens a pipe and shows that it carries a link.
+    /// Opens a pipe and asserts that it carries a link.
     pub(crate) async fn attach(&self) -> Echo {
         let pipe = self.open().await.unwrap_or_else(|error| panic!("{error}"));
         let mut echo = self.echo(pipe).await;
-        echo.carries_a_link().await;
+        echo.assert_carries_a_link().await;
         echo
     }
 }
 
 impl Echo {
-    /// Connects as a shim does, and gets back what was sent.
-    pub(crate) async fn carries_a_link(&mut self) {
+    /// Connects as a shim does, and asserts that what was sent comes back.
+    pub(crate) async fn assert_carries_a_link(&mut self) {
         let sent: Vec<u8> = (0..200_000_u32).map(|number| number as u8).collect();
-        // The hub opens the socket when its pipe is up, and closes the connections of the pipe before: a shim reconnects.
+        // Retried, as a shim does: the hub opens the socket when its pipe is up, and closes connections of the previous pipe.
         let exchange = async {
             loop {
                 match echoed(&self.relay, &sent).await {
@@ -154,7 +155,7 @@ impl Echo {
     }
 
     /// Waits for the end of the pipe.
-    pub(crate) async fn ended(mut self) {
+    pub(crate) async fn wait_for_end(mut self) {
         timeout(PATIENCE, self.tasks.join_next()).await.expect("the pipe ends");
     }
 
@@ -163,7 +164,7 @@ impl Echo {
     }
 }
 
-/// Sends the bytes as a shim does, and returns as many that came back.
+/// Sends the bytes as a shim does, and returns as many received bytes.
 async fn echoed(relay: &Path, sent: &[u8]) -> std::io::Result<Vec<u8>> {
     let mut shim = UnixStream::connect(relay).await?;
     let mut received = vec![0; sent.len()];

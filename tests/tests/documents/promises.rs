@@ -56,7 +56,7 @@ fn is_test_name(span: &str) -> bool {
     parts.len() == 3 && CRATES.contains(&parts[0])
 }
 
-fn exists(name: &str, sources: &[(PathBuf, String)]) -> bool {
+pub(super) fn exists(name: &str, sources: &[(PathBuf, String)]) -> bool {
     let [folder, file, test] = name.split("::").collect::<Vec<_>>()[..] else { return false };
     sources.iter().any(|(path, text)| {
         let within = path.strip_prefix(root().join(folder)).is_ok_and(|path| {
@@ -78,7 +78,7 @@ fn has_test(text: &str, name: &str) -> bool {
 }
 
 /// Every Rust file in `src` and `tests` of the crates in `CRATES`.
-fn sources() -> Vec<(PathBuf, String)> {
+pub(super) fn sources() -> Vec<(PathBuf, String)> {
     let mut pending: Vec<PathBuf> = CRATES
         .iter()
         .flat_map(|folder| ["src", "tests"].map(|part| root().join(folder).join(part)))

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use cofferdam_tests::markdown::{quantity, rows, spans};
-use relay_carriage::{entrance, tls};
+use relay_carriage::{inbound, tls};
 use relay_proto::code::Code;
 use relay_proto::decoder::Decoder;
 use relay_proto::frame::{DecodeError, PREFACE};
@@ -54,7 +54,7 @@ fn the_protocol_page_names_the_links_codes_and_words_of_the_wire() {
         |from: &str| PROTOCOL.split(from).nth(1).and_then(|rest| rest.split("\n## ").next()).unwrap();
     let help = String::from_utf8(run_shim(&["--help"]).stdout).unwrap();
     let links: Vec<String> = rows(section("## 11. Carriage"))
-        .filter(|row| row[0] != "link")
+        .filter(|row| row[0] != "address")
         .collect::<Vec<_>>()
         .iter()
         .flat_map(|row| spans(&row[0]).collect::<Vec<_>>())
@@ -71,8 +71,8 @@ fn the_protocol_page_names_the_links_codes_and_words_of_the_wire() {
     for code in codes {
         assert!(code.parse::<Code>().is_ok(), "{code}");
     }
-    let send_preamble = String::from_utf8_lossy(entrance::PREAMBLE).replace('\n', "\\n");
-    assert!(PROTOCOL.contains(&format!("the {} bytes `{send_preamble}`", entrance::PREAMBLE.len())));
+    let send_preamble = String::from_utf8_lossy(inbound::PREAMBLE).replace('\n', "\\n");
+    assert!(PROTOCOL.contains(&format!("the {} bytes `{send_preamble}`", inbound::PREAMBLE.len())));
     for name in [tls::ALPN, tls::HUB_ALPN] {
         assert!(PROTOCOL.contains(&format!("`{}`", String::from_utf8_lossy(name))));
     }

@@ -4,14 +4,15 @@
 use std::path::Path;
 
 use cofferdam_tests::harness::Harness;
-use cofferdam_tests::markdown::{blocks, spans};
+use cofferdam_tests::markdown::{blocks, rows, spans};
 use cofferdam_tests::process::{built, command, output_of};
 use cofferdam_tests::server::Server;
 use cofferdam_tests::tools::Tool;
 use cofferdam_tests::world::World;
 use serde_json::{Value, json};
 
-use super::{CI, JUSTFILE, README, SUITE, TOOLS, check, root, run_shim};
+use super::promises::{exists, sources};
+use super::{CI, JUSTFILE, README, SANDBOXES, SUITE, TOOLS, check, root, run_shim};
 
 #[test]
 fn the_readme_is_short() {
@@ -83,7 +84,10 @@ fn every_command_line_of_the_readme_is_one_that_the_suite_runs() {
                     && demo.contains(r#".arg("demo")"#)
             }
             // The quick start of the guide, which a test runs as it is written there.
-            "cargo build --release --workspace" | "cofferdam run -- claude" => {
+            "cargo build --release --workspace"
+            | "PATH=\"$PWD/target/release:$PATH\""
+            | "cd ~/project"
+            | "cofferdam run -- claude" => {
                 has_line(include_str!("../../../packaging/guide/run.md"), line)
                     && include_str!("../run/harnesses.rs").contains("guide/run.md")
             }
@@ -95,6 +99,77 @@ fn every_command_line_of_the_readme_is_one_that_the_suite_runs() {
     }
     let place = spans(README).find(|span| span.starts_with("target/")).expect("where the shim is then");
     assert!(suite.contains(&place.replace("target/*-unknown-linux-musl", "$target/$musl")), "{place}");
+}
+
+/// A row of the table of sandboxes, and the test that runs its command.
+struct SandboxRow {
+    /// How the row begins.
+    start: &'static str,
+    test: &'static str,
+    /// The words that the row shares with the text that the test runs.
+    words: &'static str,
+    text: &'static str,
+}
+
+const QUICK_STARTS: &str = include_str!("../../../packaging/guide/quick-starts.md");
+
+const SANDBOX_ROWS: [SandboxRow; 7] = [
+    SandboxRow {
+        start: "made here",
+        test: "tests::run::the_quick_start_of_the_guide_works_as_written",
+        words: "cofferdam run -- claude",
+        text: include_str!("../../../packaging/guide/run.md"),
+    },
+    SandboxRow {
+        start: "your own, with bubblewrap",
+        test: "tests::documents::the_mount_of_the_readme_is_enough_and_cannot_be_changed",
+        words: "bwrap --ro-bind",
+        text: README,
+    },
+    SandboxRow {
+        start: "your own, with Docker",
+        test: "tests::quick_starts::the_docker_image_of_the_guide_reaches_its_servers",
+        words: ":/run/cofferdam/relay:ro",
+        text: QUICK_STARTS,
+    },
+    SandboxRow {
+        start: "a container or host that runs",
+        test: "tests::quick_starts::the_recipe_for_ssh_reaches_a_host",
+        words: "-- ssh -T box1 cofferdam-shim hub --pin {pin}",
+        text: SANDBOXES,
+    },
+    SandboxRow {
+        start: "E2B",
+        test: "tests::quick_starts::a_sandbox_of_e2b_is_attached_as_the_guide_says",
+        words: "cofferdam attach e2b ",
+        text: QUICK_STARTS,
+    },
+    SandboxRow {
+        start: "Daytona",
+        test: "tests::quick_starts::a_sandbox_of_daytona_is_attached_as_the_guide_says",
+        words: "cofferdam attach daytona ",
+        text: QUICK_STARTS,
+    },
+    SandboxRow {
+        start: "remote",
+        test: "tests::quick_starts::an_enrolled_sandbox_connects_as_the_guide_says",
+        words: "cofferdam enroll --grant dev --name box1",
+        text: SANDBOXES,
+    },
+];
+
+#[test]
+fn every_row_of_the_table_of_sandboxes_is_run_by_a_test() {
+    let (_, table) = README.split_once("| sandbox | command on the host |\n").expect("the table is there");
+    let table = table.split("\n\n").next().expect("a split has a first part");
+    let rows: Vec<Vec<String>> = rows(table).collect();
+    assert_eq!(rows.len(), SANDBOX_ROWS.len(), "a row has no test, or a test has no row: {rows:?}");
+    let sources = sources();
+    for (row, SandboxRow { start, test, words, text }) in rows.iter().zip(SANDBOX_ROWS) {
+        assert!(row[0].starts_with(start), "{row:?} is not the row of {test}");
+        assert!(exists(test, &sources), "{test} is no test");
+        assert!(row[1].contains(words) && text.contains(words), "{test} does not run {row:?}");
+    }
 }
 
 #[test]

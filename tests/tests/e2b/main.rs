@@ -1,8 +1,10 @@
-//! E2B: the double is faithful to the real SDKs, and our client does on it what it is for.
+//! E2B: the real SDKs work with the double, and the client of `cofferdam-platforms` is tested with it.
 //!
-//! Where `COFFERDAM_E2B_URL` names a real `envd`, the tests that only need a sandbox run on that.
+//! If `COFFERDAM_E2B_URL` is the address of a real `envd`, the tests that only need a sandbox use it.
 
 mod errors;
+mod harness;
+mod orphans;
 mod pipes;
 mod sdks;
 mod support;

@@ -1,4 +1,4 @@
-//! The pipe to a hub: what crosses it, what is left in the sandbox, and how it ends.
+//! The pipe to a hub: the bytes in it, the files in the sandbox, and how it ends.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
@@ -27,7 +27,7 @@ async fn bytes_cross_the_pipe_unchanged() {
     let both = async { tokio::join!(writer.write_all(&sent), reader.read_exact(&mut received)) };
     let (written, got) = timeout(PATIENCE, both).await.expect("all of it crosses");
     assert!(written.is_ok() && got.is_ok());
-    assert!(received == sent, "the bytes came back as they were sent");
+    assert!(received == sent, "the bytes came back changed");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -50,7 +50,7 @@ async fn the_shim_is_uploaded_once_under_its_digest() {
     let file = scene.double.path(scene.box_id(), &name);
     assert_eq!(fs::read(&file).unwrap(), ECHO.as_bytes());
     assert_eq!(fs::metadata(&file).unwrap().permissions().mode() & 0o777, 0o755);
-    assert_eq!(link(&scene), PathBuf::from(&name));
+    assert_eq!(shim_link(&scene), PathBuf::from(&name));
     let config = &scene.double.process_configs(scene.box_id())[0];
     assert_eq!(
         (config["cmd"].as_str(), &config["args"]),
@@ -65,19 +65,22 @@ async fn the_shim_is_uploaded_once_under_its_digest() {
     let newer = format!("{ECHO}# newer\n");
     let mut updated = scene.open(&setup(newer.clone())).await.unwrap();
     read(&mut updated, 6).await;
-    assert!(link(&scene).to_string_lossy().ends_with(&sha256(newer.as_bytes())), "the link was switched");
+    assert!(
+        shim_link(&scene).to_string_lossy().ends_with(&sha256(newer.as_bytes())),
+        "the link was not switched"
+    );
     // Back to the older one, which is still there: only the link changes.
     let mut older = scene.open(&setup(ECHO)).await.unwrap();
     read(&mut older, 6).await;
-    assert_eq!(link(&scene), PathBuf::from(&name));
+    assert_eq!(shim_link(&scene), PathBuf::from(&name));
     assert_eq!(scene.uploads(), 2);
     let leftovers = fs::read_dir(file.parent().unwrap()).unwrap().flatten().count();
-    assert_eq!(leftovers, 2, "no part of an upload is left");
-    scene.keeps_its_secrets(&[scene.double.token(scene.box_id())]);
+    assert_eq!(leftovers, 2, "a part of an upload is left");
+    scene.assert_secrets_only_in_headers(&[scene.double.token(scene.box_id())]);
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_running_binary_with_other_bytes_is_replaced_not_written_over() {
+async fn a_running_binary_with_other_bytes_is_replaced_not_overwritten() {
     let Some(scene) = Scene::new() else { return };
     let name = format!("home/user/.local/lib/cofferdam/cofferdam-shim-{}", sha256(ECHO.as_bytes()));
     let file = scene.double.path(scene.box_id(), &name);
@@ -86,7 +89,10 @@ async fn a_running_binary_with_other_bytes_is_replaced_not_written_over() {
     let mut sleep = command(&file);
     sleep.arg("600");
     let mut running = Running::spawn(sleep, "a running shim");
-    assert!(holds_within(PATIENCE, || fs::File::options().append(true).open(&file).is_err()), "it is busy");
+    assert!(
+        holds_within(PATIENCE, || fs::File::options().append(true).open(&file).is_err()),
+        "the file can be written while it runs"
+    );
     let mut pipe = scene.open(&setup(ECHO)).await.unwrap();
     assert_eq!(read(&mut pipe, 6).await, b"hello ");
     assert!(running.is_running());
@@ -98,35 +104,15 @@ async fn a_shim_in_the_template_is_used() {
     let Some(scene) = Scene::new() else { return };
     let name = format!("/usr/local/lib/cofferdam/cofferdam-shim-{}", sha256(ECHO.as_bytes()));
     let shim = (setup(ECHO).shim)(cofferdam_platforms::Architecture::X86_64).unwrap();
-    assert!(E2b::template(&shim).contains(&name), "the template puts it where it is looked for");
+    assert!(E2b::template(&shim).contains(&name), "the template has another path");
     let file = scene.double.path(scene.box_id(), &name);
     fs::create_dir_all(file.parent().unwrap()).unwrap();
     fs::write(&file, ECHO).unwrap();
     fs::set_permissions(&file, fs::Permissions::from_mode(0o755)).unwrap();
-    let mut with_files = setup(ECHO);
-    with_files.harness_files = vec![("entry".into(), "run {shim}".into())];
-    let mut pipe = scene.open(&with_files).await.unwrap();
+    let mut pipe = scene.open(&setup(ECHO)).await.unwrap();
     read(&mut pipe, 6).await;
     assert_eq!(scene.uploads(), 0);
     assert_eq!(scene.double.process_configs(scene.box_id())[0]["cmd"], name.as_str());
-    let entry = scene.double.path(scene.box_id(), "/home/user/entry");
-    assert_eq!(fs::read(entry).unwrap(), b"run /usr/local/bin/cofferdam-shim");
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn files_of_the_harness_name_the_shim() {
-    let Some(scene) = Scene::of(SandboxUser::Root) else { return };
-    let mut with_files = setup(ECHO);
-    with_files.harness_files = vec![
-        (".config/my harness/a&b.json".into(), r#"{"command":"{shim}"}"#.into()),
-        ("/tmp/deep/plain".into(), vec![0, 159, b'{'].into()),
-    ];
-    let mut pipe = scene.open(&with_files).await.unwrap();
-    read(&mut pipe, 6).await;
-    let inside = |path: &str| fs::read(scene.double.path(scene.box_id(), path)).unwrap();
-    let entry = inside("/root/.config/my harness/a&b.json");
-    assert_eq!(entry, br#"{"command":"/root/.local/bin/cofferdam-shim"}"#);
-    assert_eq!(inside("/tmp/deep/plain"), [0, 159, b'{']);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -142,7 +128,7 @@ async fn the_real_hub_starts_and_begins_its_handshake() {
 #[tokio::test(flavor = "multi_thread")]
 async fn dropping_the_pipe_ends_the_hub() {
     let Some(scene) = Scene::new() else { return };
-    // It does not end with its input, and not at SIGTERM.
+    // A hub that exits neither at the end of its input nor at SIGTERM.
     let stubborn = "#!/bin/bash\ntrap '' TERM\necho hello\nwhile :; do sleep 1; done\n";
     let mut pipe = scene.open(&setup(stubborn)).await.unwrap();
     read(&mut pipe, 6).await;
@@ -155,9 +141,9 @@ async fn dropping_the_pipe_ends_the_hub() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_last_bytes_reach_the_hub_before_it_ends() {
+async fn the_last_bytes_reach_the_hub_before_it_is_ended() {
     let Some(scene) = Scene::new() else { return };
-    // It is slow to read, so that not all fits into its input at once.
+    // The hub reads late, so that not everything fits into its input at once.
     let keeping = "#!/bin/sh\nprintf hello\nsleep 1\nexec cat > /tmp/kept\n";
     let mut pipe = scene.open(&setup(keeping)).await.unwrap();
     let last = vec![b'x'; 200 * 1024];
@@ -169,23 +155,23 @@ async fn the_last_bytes_reach_the_hub_before_it_ends() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn after_a_cut_the_next_hub_replaces_the_old_one() {
+async fn after_a_disconnect_the_next_hub_replaces_the_old_one() {
     let Some(scene) = Scene::new() else { return };
     let mut pipe = scene.open(&setup(ECHO)).await.unwrap();
     read(&mut pipe, 6).await;
     let old = scene.double.processes(scene.box_id())[0];
     scene.double.cut(scene.box_id());
     assert_eq!(read_to_end(&mut pipe).await, b"");
-    assert!(is_alive(old), "a cut alone does not end a process");
+    assert!(is_alive(old), "the disconnect has ended the process");
     let mut next = scene.open(&setup(ECHO)).await.unwrap();
     read(&mut next, 6).await;
     assert!(holds_within(PATIENCE, || !is_alive(old)));
     assert_eq!(scene.double.processes(scene.box_id()).len(), 1);
-    works(&mut next).await;
+    assert_works(&mut next).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn hubs_of_two_sidecars_leave_each_other_alone() {
+async fn hubs_of_two_sidecars_work_side_by_side() {
     let Some(scene) = Scene::new() else { return };
     let mut first = scene.open(&setup(ECHO)).await.unwrap();
     read(&mut first, 6).await;
@@ -193,8 +179,8 @@ async fn hubs_of_two_sidecars_leave_each_other_alone() {
     other.pin = "another-pin".to_owned();
     let mut second = scene.open(&other).await.unwrap();
     read(&mut second, 6).await;
-    works(&mut first).await;
-    works(&mut second).await;
+    assert_works(&mut first).await;
+    assert_works(&mut second).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -202,19 +188,19 @@ async fn a_paused_sandbox_is_resumed_only_on_request() {
     let Some(scene) = Scene::new() else { return };
     let mut pipe = scene.open(&setup(ECHO)).await.unwrap();
     read(&mut pipe, 6).await;
-    // Both streams are open then.
-    works(&mut pipe).await;
+    // After this both streams are open.
+    assert_works(&mut pipe).await;
     let old = scene.double.token(scene.box_id());
-    // On this one any request would wake it.
+    // From now on any request would resume the sandbox.
     scene.double.set_auto_resume(scene.box_id(), AutoResume::Yes);
     scene.double.pause(scene.box_id());
     assert_eq!(read_to_end(&mut pipe).await, b"");
     drop(pipe);
     assert_eq!(scene.client.state(&scene.id).await.unwrap(), SandboxState::Suspended);
     let refused = scene.refused(&setup(ECHO)).await;
-    assert!(matches!(refused, PlatformError::Suspended { .. }) && refused.may_pass(), "{refused}");
+    assert!(matches!(refused, PlatformError::Suspended { .. }) && refused.may_succeed_later(), "{refused}");
     timeout(PATIENCE, scene.client.finish()).await.expect("nothing waits for a paused sandbox");
-    assert!(scene.double.is_paused(scene.box_id()), "nothing woke it");
+    assert!(scene.double.is_paused(scene.box_id()), "a request has resumed the sandbox");
 
     let again = client(&scene.double.api_url(), Some(&scene.double.sandbox_url()), API_KEY);
     scene.steps();
@@ -224,19 +210,19 @@ async fn a_paused_sandbox_is_resumed_only_on_request() {
     assert_eq!(scene.steps()[..2], [Progress::Finding, Progress::Resuming]);
     let new = scene.double.token(scene.box_id());
     assert_ne!(old, new);
-    works(&mut pipe).await;
-    scene.keeps_its_secrets(&[old, new]);
+    assert_works(&mut pipe).await;
+    scene.assert_secrets_only_in_headers(&[old, new]);
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_pipe_that_is_dropped_while_the_sandbox_is_paused_does_not_wake_it() {
+async fn dropping_a_pipe_does_not_resume_a_paused_sandbox() {
     let Some(scene) = Scene::new() else { return };
     let mut pipe = scene.open(&setup(ECHO)).await.unwrap();
     read(&mut pipe, 6).await;
-    // Both streams are open then.
-    works(&mut pipe).await;
+    // After this both streams are open.
+    assert_works(&mut pipe).await;
     scene.double.set_auto_resume(scene.box_id(), AutoResume::Yes);
-    // The client does not see the pause: its streams stay open in silence.
+    // The client does not notice the pause: its streams stay open without data.
     scene.double.stall(scene.box_id());
     scene.double.pause_quietly(scene.box_id());
     drop(pipe);
@@ -253,29 +239,29 @@ async fn a_restart_of_envd_ends_the_pipe_and_the_next_one_works() {
     assert_eq!(read_to_end(&mut pipe).await, b"");
     let mut next = scene.open(&setup(ECHO)).await.unwrap();
     read(&mut next, 6).await;
-    works(&mut next).await;
+    assert_works(&mut next).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_silent_stream_is_given_up_and_keep_alives_hold_an_idle_one() {
+async fn a_stalled_stream_ends_the_pipe_and_keep_alives_keep_an_idle_pipe_open() {
     let Some(scene) = Scene::new() else { return };
     let mut pipe = scene.open(&setup(ECHO)).await.unwrap();
     read(&mut pipe, 6).await;
     // Longer than the limit for silence, which is three keep-alives of a second.
     let idle = timeout(Duration::from_secs(5), pipe.read_u8()).await;
-    assert!(idle.is_err(), "an idle pipe stays open: {idle:?}");
-    works(&mut pipe).await;
+    assert!(idle.is_err(), "the idle pipe was closed: {idle:?}");
+    assert_works(&mut pipe).await;
     scene.double.stall(scene.box_id());
     assert_eq!(read_to_end(&mut pipe).await, b"");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn pipes_come_back_through_repeated_cuts() {
+async fn a_pipe_can_be_opened_again_after_repeated_disconnects() {
     let Some(scene) = Scene::new() else { return };
     for every in [CutEvery::Bytes(40_000), CutEvery::Time(Duration::from_millis(150))] {
         for _ in 0..3 {
             scene.double.cut_every(None);
-            // Set after the upload, so that only the pipe meets it.
+            // Set after the upload, so that only the pipe is affected.
             drop(scene.open(&setup(ECHO)).await.unwrap());
             scene.double.cut_every(Some(every));
             let Ok(mut pipe) = scene.open(&setup(ECHO)).await else { continue };
@@ -291,18 +277,18 @@ async fn pipes_come_back_through_repeated_cuts() {
     scene.double.cut_every(None);
     let mut pipe = scene.open(&setup(ECHO)).await.unwrap();
     read(&mut pipe, 6).await;
-    works(&mut pipe).await;
+    assert_works(&mut pipe).await;
     assert!(holds_within(PATIENCE, || scene.double.processes(scene.box_id()).len() == 1));
 }
 
-/// A question and its answer.
-async fn works(pipe: &mut Pipe) {
+/// Asserts that the pipe echoes what is sent.
+async fn assert_works(pipe: &mut Pipe) {
     write(pipe, b"ping").await;
     assert_eq!(read(pipe, 4).await, b"ping");
 }
 
-/// Where the link in the user's home leads, in the sandbox.
-fn link(scene: &Scene) -> PathBuf {
+/// The target of the link to the shim in the user's home.
+fn shim_link(scene: &Scene) -> PathBuf {
     fs::read_link(scene.double.path(scene.box_id(), "/home/user/.local/bin/cofferdam-shim"))
         .expect("the link is there")
 }

@@ -1,4 +1,4 @@
-//! What the tests of the client share: a platform with one sandbox, a client of it, and stand-ins for the shim.
+//! A double with one sandbox, a client of it, and scripts that replace the shim.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -17,7 +17,7 @@ use http::{HeaderValue, Uri};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::time::timeout;
 
-/// A platform with one running sandbox, and a client of it.
+/// A double with one running sandbox, and a client of it.
 pub(crate) struct Scene {
     pub(crate) double: E2bDouble,
     pub(crate) id: SandboxId,
@@ -25,9 +25,9 @@ pub(crate) struct Scene {
     pub(crate) steps: Arc<Mutex<Vec<Progress>>>,
 }
 
-/// Stands in for the sidecar's public key.
+/// Used instead of the sidecar's public key.
 pub(crate) const PIN: &str = "the-pin-of-this-sidecar";
-/// Says hello as a hub does, then sends back all that it gets.
+/// Sends first bytes as a hub does, then echoes its input.
 pub(crate) const ECHO: &str = "#!/bin/sh\nprintf 'hello '\nexec cat\n";
 
 impl Scene {
@@ -44,7 +44,7 @@ impl Scene {
         Some(Self { double, id, client, steps: Arc::default() })
     }
 
-    /// With the real `envd` that `COFFERDAM_E2B_URL` names, if there is one; then the double is the control API alone.
+    /// With the real `envd` at `COFFERDAM_E2B_URL`, if that is set; then the double is used for the control API only.
     #[track_caller]
     pub(crate) fn anywhere() -> Option<Self> {
         let scene = Self::new()?;
@@ -79,7 +79,7 @@ impl Scene {
         }
     }
 
-    /// The steps that were told since the last question.
+    /// The steps that were reported since the last call.
     pub(crate) fn steps(&self) -> Vec<Progress> {
         std::mem::take(&mut self.steps.lock().expect("no test panics while it records a step"))
     }
@@ -90,9 +90,9 @@ impl Scene {
         self.double.heads().iter().filter(|head| is_upload(&head.line)).count()
     }
 
-    /// No key in what reached a sandbox, no token outside its header, and neither in the platform's log.
+    /// Asserts that the key and the tokens are only in the headers for them, and not in the platform's log.
     #[track_caller]
-    pub(crate) fn keeps_its_secrets(&self, tokens: &[String]) {
+    pub(crate) fn assert_secrets_only_in_headers(&self, tokens: &[String]) {
         let log = self.double.log().join("\n");
         for head in self.double.heads() {
             let mut headers = head.headers.clone();
@@ -125,7 +125,7 @@ pub(crate) fn setup(shim: impl Into<Bytes>) -> HubSetup {
     HubSetup {
         shim: Arc::new(move |_| Ok(ShimBinary { bytes: bytes.clone(), digest: digest.clone() })),
         pin: PIN.to_owned(),
-        harness_files: Vec::new(),
+        harness: None,
     }
 }
 
@@ -135,10 +135,13 @@ pub(crate) fn sha256(bytes: &[u8]) -> String {
 }
 
 pub(crate) async fn write(pipe: &mut Pipe, bytes: &[u8]) {
-    timeout(PATIENCE, pipe.write_all(bytes)).await.expect("the pipe takes it").expect("the pipe works");
+    timeout(PATIENCE, pipe.write_all(bytes))
+        .await
+        .expect("the pipe accepts the bytes")
+        .expect("the pipe works");
 }
 
-/// Exactly as much as is expected.
+/// Reads exactly `length` bytes.
 pub(crate) async fn read(pipe: &mut Pipe, length: usize) -> Vec<u8> {
     let mut bytes = vec![0; length];
     let got = timeout(PATIENCE, pipe.read_exact(&mut bytes)).await.expect("it arrives");

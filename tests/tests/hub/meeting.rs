@@ -137,7 +137,7 @@ fn a_directory_that_another_user_prepared_is_not_trusted() {
 
         let attach = guest.attach(&scene.world, USER, NO_RUNTIME);
         attach.wait_until_output_has("serve `/tmp/cofferdam-1000/relay.sock`");
-        attach.wait_until_output_has("choose another place with --socket");
+        attach.wait_until_output_has("choose another path with --socket");
         assert_eq!(attach.times_attached(), 0, "{kind}");
         drop(attach);
 

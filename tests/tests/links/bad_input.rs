@@ -42,12 +42,11 @@ fn each_connection_problem_is_reported_with_the_next_step() {
         texts: [trouble, next.to_owned()],
     };
     let cases = [
-        case("TLS 1.2", relay(format!("tls://{old}")), "no TLS newer than 1.2".into(), "use a `wss://` link"),
         case(
-            "TLS 1.2 outside",
-            relay(format!("wss://{old}/")),
+            "TLS 1.2",
+            relay(format!("tls://{old}")),
             "no TLS newer than 1.2".into(),
-            "TLS around the WebSocket",
+            "use a `wss://` address",
         ),
         case(
             "HTTPS",
@@ -60,25 +59,25 @@ fn each_connection_problem_is_reported_with_the_next_step() {
             "no listener",
             relay(format!("tls://{unused}")),
             format!("TCP connection to {unused}"),
-            "is something listening there",
+            "does a program listen there",
         ),
         case(
             "no such name",
             relay("tls://relay.invalid:7443".into()),
-            "the address of `relay.invalid`".into(),
+            "cannot resolve `relay.invalid`".into(),
             "does this sandbox have a resolver",
         ),
         case(
             "upgrades stripped",
             relay(format!("wss://{plain_web_server}/")),
-            "strips upgrades".into(),
-            "let it pass `Upgrade`",
+            "does not forward WebSocket upgrades".into(),
+            "configure it to forward this path with HTTP/1.1",
         ),
         case(
             "another path",
             relay(format!("wss://{not_found}/x")),
             "HTTP status 404".into(),
-            "is the path of the link right",
+            "is the path of the relay's address correct",
         ),
         case(
             "407",
@@ -96,13 +95,13 @@ fn each_connection_problem_is_reported_with_the_next_step() {
             "403",
             through(forbids.to_string()),
             format!("connections to {place} (status 403)"),
-            "use another one with `--proxy`",
+            "use another proxy with `--proxy`",
         ),
         case(
             "proxy hangs",
             through(hangs.to_string()),
-            format!("have the proxy {hangs} connect: no answer came"),
-            "use another one with `--proxy`",
+            format!("connecting through the proxy {hangs} took longer than"),
+            "use another proxy with `--proxy`",
         ),
         case(
             "proxy closes",

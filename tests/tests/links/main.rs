@@ -3,4 +3,5 @@
 mod bad_input;
 mod dialled;
 mod out;
+mod reverse_proxies;
 mod support;

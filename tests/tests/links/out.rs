@@ -11,24 +11,7 @@ use cofferdam_tests::server::Server;
 use cofferdam_tests::world::World;
 use serde_json::json;
 
-use crate::support::{Peers, Sandbox, with_a_port};
-
-/// Asserts what every link must support: a small call, a large result, and many calls at once.
-fn assert_link_works(world: &World, mut shim: Harness) {
-    assert_eq!(shim.initialize()["result"]["serverInfo"]["name"], "fixture-server", "{}", shim.stderr());
-    assert_eq!(shim.call_text("add", json!({"a": 20, "b": 22})), "42");
-    let long = "long ".repeat(60_000);
-    assert_eq!(shim.call_text("echo", json!({"text": long})), long);
-    let ids: Vec<_> = (0..50).map(|number| shim.send_call("add", json!({"a": number, "b": 1}))).collect();
-    for (number, id) in ids.iter().enumerate() {
-        let answer = shim.answer_to(id);
-        assert_eq!(cofferdam_tests::harness::text_of(&answer), (number + 1).to_string());
-    }
-    assert_eq!(world.times_executed("tools", "add"), 51);
-    shim.close_stdin();
-    assert!(shim.wait_for_exit().success());
-    assert_eq!(shim.stderr(), "");
-}
+use crate::support::{Peers, Sandbox, assert_link_works, with_a_port};
 
 #[test]
 fn a_call_over_tls() {

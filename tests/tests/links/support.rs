@@ -5,16 +5,17 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
 
-use cofferdam_tests::harness::Harness;
+use cofferdam_tests::harness::{Harness, text_of};
 use cofferdam_tests::port::free_address;
 use cofferdam_tests::process::{built, command};
 use cofferdam_tests::server::Server;
 use cofferdam_tests::world::{Builder, World};
 use relay_carriage::identity::Identity;
-use relay_carriage::{BoxedStream, entrance, tls, websocket};
+use relay_carriage::{BoxedStream, inbound, tls, websocket};
 use rustls::crypto::ring::default_provider;
 use rustls::pki_types::PrivatePkcs8KeyDer;
 use rustls::{ServerConfig, SupportedProtocolVersion};
+use serde_json::json;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, copy_bidirectional};
 use tokio::net::{TcpListener, TcpStream, UnixStream};
 use tokio::runtime::Runtime;
@@ -26,6 +27,23 @@ pub(crate) fn with_a_port(change: impl FnOnce(Builder, SocketAddr) -> Builder) -
     let endpoint = free_address();
     let builder = World::new().server("tools", Server::fixture()).relay(&format!("tls = \"{endpoint}\""));
     (change(builder, endpoint).start(), endpoint)
+}
+
+/// Asserts what every link must support: a small call, a large result, and many calls at once.
+pub(crate) fn assert_link_works(world: &World, mut shim: Harness) {
+    assert_eq!(shim.initialize()["result"]["serverInfo"]["name"], "fixture-server", "{}", shim.stderr());
+    assert_eq!(shim.call_text("add", json!({"a": 20, "b": 22})), "42");
+    let long = "long ".repeat(60_000);
+    assert_eq!(shim.call_text("echo", json!({"text": long})), long);
+    let ids: Vec<_> = (0..50).map(|number| shim.send_call("add", json!({"a": number, "b": 1}))).collect();
+    for (number, id) in ids.iter().enumerate() {
+        let answer = shim.answer_to(id);
+        assert_eq!(text_of(&answer), (number + 1).to_string());
+    }
+    assert_eq!(world.times_executed("tools", "add"), 51);
+    shim.close_stdin();
+    assert!(shim.wait_for_exit().success());
+    assert_eq!(shim.stderr(), "");
 }
 
 /// A sandbox that was enrolled: its state directory, and the string.
@@ -144,7 +162,7 @@ impl Peers {
             let stream: BoxedStream = match way {
                 Way::Tcp => {
                     let mut stream = stream;
-                    entrance::send_preamble(&mut stream).await.ok()?;
+                    inbound::send_preamble(&mut stream).await.ok()?;
                     Box::new(stream)
                 }
                 Way::WebSocket => {
@@ -153,7 +171,7 @@ impl Peers {
                     else {
                         panic!("wss://{endpoint}/ does not parse")
                     };
-                    Box::new(websocket::client(stream, &target, &[]).await.ok()?)
+                    Box::new(websocket::connect(stream, &target, &[]).await.ok()?)
                 }
             };
             let (stream, _key) = tls::accept(stream, &identity).await.ok()?;

@@ -1,11 +1,10 @@
-//! The sidecar of runs, and the end of a run at every step.
+//! The sidecar of runs, exit codes, and signals.
 
-use cofferdam_tests::deadline::{holds_within, wait_until};
+use cofferdam_tests::deadline::wait_until;
 use cofferdam_tests::process::{Running, built, is_alive, output_of, send};
 use cofferdam_tests::tools::Tool;
 use nix::sys::signal::Signal;
 use serde_json::json;
-use std::time::Duration;
 
 use super::{text, user};
 
@@ -21,7 +20,7 @@ fn the_exit_code_is_that_of_the_command() {
 }
 
 #[test]
-fn two_runs_share_a_sidecar_that_ends_with_the_last() {
+fn two_runs_share_a_sidecar_that_exits_with_the_last_run() {
     if Tool::Bubblewrap.path().is_none() {
         return;
     }
@@ -35,7 +34,7 @@ fn two_runs_share_a_sidecar_that_ends_with_the_last() {
     let sessions = user.world.sessions();
     let names: std::collections::BTreeSet<&str> =
         sessions.as_array().into_iter().flatten().filter_map(|link| link["session"].as_str()).collect();
-    assert_eq!(names.len(), 2, "each run has a session of its own: {sessions}");
+    assert_eq!(names.len(), 2, "the runs do not have two sessions: {sessions}");
     let [mut first, mut second] = clients;
     first.close_stdin();
     assert!(first.wait_for_exit().success(), "{}", first.stderr());
@@ -47,7 +46,7 @@ fn two_runs_share_a_sidecar_that_ends_with_the_last() {
 }
 
 #[test]
-fn a_sidecar_that_was_started_otherwise_is_used_and_left_alone() {
+fn a_sidecar_that_no_run_has_started_is_used_and_not_stopped() {
     if Tool::Bubblewrap.path().is_none() {
         return;
     }
@@ -62,7 +61,7 @@ fn a_sidecar_that_was_started_otherwise_is_used_and_left_alone() {
 }
 
 #[test]
-fn a_killed_run_takes_its_sandbox_servers_and_sidecar_with_it() {
+fn when_a_run_is_killed_its_sandbox_servers_and_sidecar_exit() {
     if Tool::Bubblewrap.path().is_none() {
         return;
     }
@@ -97,32 +96,13 @@ fn signals_reach_the_command() {
     }
 }
 
-/// Interrupted after more and more time, so that every step is met; each ends cleanly.
 #[test]
-fn an_interrupt_at_every_step_leaves_nothing() {
+fn without_an_option_the_shim_in_the_directory_of_the_program_is_used() {
     if Tool::Bubblewrap.path().is_none() {
         return;
     }
     let user = user();
-    for step in 0..24 {
-        let mut run = Running::spawn(user.command(&["--quiet", "--", "sleep", "1000"]), "cofferdam run");
-        let _ = holds_within(Duration::from_millis(step * 8), || !run.is_running());
-        run.signal(Signal::SIGINT);
-        let status = run.wait(cofferdam_tests::deadline::PATIENCE);
-        // Before the first handler is there, the signal itself ends the process.
-        let code = status.code().unwrap_or(130);
-        assert_eq!(code, 130, "step {step}: {status}");
-        user.assert_nothing_left();
-    }
-}
-
-#[test]
-fn the_shim_beside_the_program_is_enough() {
-    if Tool::Bubblewrap.path().is_none() {
-        return;
-    }
-    let user = user();
-    // As `cargo build --release --workspace` leaves them: beside each other.
+    // In one directory, as after `cargo build --release --workspace`.
     let programs = user.home().join("built");
     std::fs::create_dir(&programs).expect("a temporary directory is writable");
     for (variable, name) in [("COFFERDAM_BIN", "cofferdam"), ("COFFERDAM_SHIM_BIN", "cofferdam-shim")] {
@@ -136,7 +116,7 @@ fn the_shim_beside_the_program_is_enough() {
 }
 
 #[test]
-fn a_sidecar_that_was_killed_comes_back_for_every_run() {
+fn a_killed_sidecar_is_restarted_for_every_run() {
     if Tool::Bubblewrap.path().is_none() {
         return;
     }

@@ -1,10 +1,15 @@
 //! `cofferdam run`: real sandboxes, real harnesses, a real terminal.
 
 mod harnesses;
+mod images;
+mod interruptions;
 mod kinds;
 mod lifecycle;
+mod names;
+mod progress;
 mod refusals;
 mod terminal;
+mod unprivileged;
 mod visibility;
 
 use cofferdam_tests::local_run::LocalRun;

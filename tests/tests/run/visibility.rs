@@ -1,4 +1,4 @@
-//! What the sandbox sees and what it can change.
+//! What the sandbox can read and what it can change.
 
 use cofferdam_tests::local_run::contents;
 use cofferdam_tests::tools::Tool;
@@ -52,10 +52,10 @@ fn a_configuration_in_the_project_is_refused() {
         .arg(cofferdam_tests::process::built("COFFERDAM_SHIM_BIN", "cofferdam-shim"));
     command.args(["--", "true"]);
     let output = cofferdam_tests::process::output_of(command, "cofferdam run");
-    let said = text(&output.stderr);
-    assert_eq!(output.status.code(), Some(78), "{said}");
-    assert!(said.contains("the configuration is") && said.contains("move it out"), "{said}");
-    // A link to a configuration elsewhere could be replaced as well.
+    let stderr = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(78), "{stderr}");
+    assert!(stderr.contains("the configuration (`") && stderr.contains("move it out"), "{stderr}");
+    // The sandbox could also replace a symbolic link to a configuration elsewhere.
     std::fs::remove_file(&config).expect("it was just written");
     std::os::unix::fs::symlink(&user.world.layout().config, &config).expect("the project is writable");
     let mut command = user.world.cofferdam_command();
@@ -68,16 +68,16 @@ fn a_configuration_in_the_project_is_refused() {
 }
 
 #[test]
-fn files_that_look_like_credentials_are_named() {
+fn a_warning_names_files_that_look_like_credentials() {
     let user = user();
     user.write("project/.env", CANARY);
     user.write("project/sub/.mcp.json", CANARY);
     let output = user.output(&["--dry-run", "--", "true"]);
-    let said = text(&output.stderr);
-    assert!(said.contains("warning: the sandbox can read files that look like credentials"), "{said}");
+    let stderr = text(&output.stderr);
+    assert!(stderr.contains("warning: the sandbox can read files that look like credentials"), "{stderr}");
     assert!(
-        said.contains("project/.env") && said.contains("sub/.mcp.json") && !said.contains(CANARY),
-        "{said}"
+        stderr.contains("project/.env") && stderr.contains("sub/.mcp.json") && !stderr.contains(CANARY),
+        "{stderr}"
     );
 }
 
@@ -94,13 +94,13 @@ fn a_dry_run_prints_the_command_line_and_leaves_nothing() {
     let line = text(&output.stdout);
     assert!(line.contains(r"it'\''s here' /data") && line.contains("'two words'"), "{line}");
     assert!(line.contains("--unshare-all") && !line.contains(CANARY), "{line}");
-    assert!(text(&output.stderr).contains("network: none · home: hidden · tools: tools by the relay"));
+    assert!(text(&output.stderr).contains("network: none · home: hidden · tools: tools through the relay"));
     assert_eq!(contents(user.world.layout().root()), before);
     user.assert_nothing_left();
 }
 
 #[test]
-fn no_value_of_a_variable_is_in_a_command_line() {
+fn no_value_of_an_environment_variable_is_in_a_command_line() {
     let user = user();
     user.program("podman", "#!/bin/sh\n");
     user.program("claude", "#!/bin/sh\n");
@@ -116,6 +116,6 @@ fn no_value_of_a_variable_is_in_a_command_line() {
             "{line}"
         );
         assert!(kind != "podman" || line.contains("--env OTHER_TOKEN "), "{line}");
-        assert!(text(&output.stderr).contains("harness login: inside, by a variable"), "{kind}");
+        assert!(text(&output.stderr).contains("harness login: inside, in a variable"), "{kind}");
     }
 }

@@ -2,5 +2,5 @@
 
 mod packages;
 mod python;
-mod scene;
+mod setup;
 mod typescript;

@@ -1,19 +1,58 @@
-//! The packages as they ship: what is in them, and that they can be used without the sources.
+//! Tests of the packages as they are released: their contents, and that they can be used without the sources.
 
+use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use cofferdam_tests::process::command;
 use cofferdam_tests::tools::Tool;
 
-use super::scene::{packaging, run};
+use super::setup::{packaging, run};
 
-/// Builds both packages into this directory. `None` where a tool is missing.
-pub(crate) fn build(directory: &Path) -> Option<()> {
-    let mut script = command(packaging().join("sdk"));
-    script.arg(directory).env("PYTHON", Tool::Python.path()?).env("MODULES", Tool::NodeModules.path()?);
-    run(script, "packaging/sdk");
-    Some(())
+/// The directory of both packages, built from the current sources. `None` if a tool is missing.
+///
+/// Tests may run in several processes: the first builds the packages, and the others wait for the lock and use the result.
+pub(crate) fn built_packages() -> Option<PathBuf> {
+    let (python, modules) = (Tool::Python.path()?, Tool::NodeModules.path()?);
+    let base = Path::new(env!("CARGO_TARGET_TMPDIR"));
+    fs::create_dir_all(base).expect("the target directory is writable");
+    let lock = File::create(base.join("sdk.lock")).expect("the target directory is writable");
+    lock.lock().expect("a file can be locked");
+    let tools = [python.as_path(), &modules].map(|tool| tool.canonicalize().expect("the tool is installed"));
+    let directory = base.join(format!("sdk-{}", digest_of_sources(&tools)));
+    if !directory.exists() {
+        let earlier =
+            fs::read_dir(base).expect("the target directory is readable").flatten().map(|entry| entry.path());
+        for earlier in earlier.filter(|path| path.is_dir() && path.to_string_lossy().contains("/sdk-")) {
+            fs::remove_dir_all(earlier).expect("packages of earlier sources can be removed");
+        }
+        let unfinished = tempfile::tempdir_in(base).expect("a temporary directory can be made");
+        let mut script = command(packaging().join("sdk"));
+        script.arg(unfinished.path()).env("PYTHON", python).env("MODULES", modules);
+        run(script, "packaging/sdk");
+        fs::rename(unfinished.keep(), &directory).expect("a directory can be renamed");
+    }
+    Some(directory)
+}
+
+/// A digest of all files that go into the packages, and of the paths of the tools that build them.
+fn digest_of_sources(tools: &[PathBuf]) -> String {
+    let mut digest = ring::digest::Context::new(&ring::digest::SHA256);
+    let mut pending =
+        ["sdk", "python", "typescript", "../LICENSE"].map(|name| packaging().join(name)).to_vec();
+    while let Some(path) = pending.pop() {
+        digest.update(path.as_os_str().as_encoded_bytes());
+        if path.is_dir() {
+            let mut inside: Vec<PathBuf> =
+                fs::read_dir(&path).expect("it is readable").flatten().map(|entry| entry.path()).collect();
+            inside.sort();
+            pending.extend(inside);
+        } else {
+            digest.update(&fs::read(&path).expect("it is readable"));
+        }
+    }
+    tools.iter().for_each(|tool| digest.update(tool.as_os_str().as_encoded_bytes()));
+    digest.finish().as_ref().iter().take(8).map(|byte| format!("{byte:02x}")).collect()
 }
 
 #[track_caller]
@@ -21,15 +60,14 @@ pub(crate) fn only_file(directory: &Path, end: &str) -> PathBuf {
     let files = std::fs::read_dir(directory).expect("the directory is there").flatten();
     let found: Vec<PathBuf> =
         files.map(|file| file.path()).filter(|path| path.to_string_lossy().ends_with(end)).collect();
-    let [only] = found.as_slice() else { panic!("one file with the end {end}: {found:?}") };
+    let [only] = found.as_slice() else { panic!("expected one file that ends in {end}, found {found:?}") };
     only.clone()
 }
 
 #[test]
 fn the_wheel_has_the_typed_package_and_nothing_else() {
-    let directory = tempfile::tempdir().expect("a temporary directory can be made");
-    let (Some(python), Some(())) = (Tool::Python.path(), build(directory.path())) else { return };
-    let wheel = only_file(directory.path(), ".whl");
+    let (Some(python), Some(packages)) = (Tool::Python.path(), built_packages()) else { return };
+    let wheel = only_file(&packages, ".whl");
     assert!(wheel.ends_with("cofferdam_sdk-0.1.0-py3-none-any.whl"), "{wheel:?}");
     let mut list = command(&python);
     list.args(["-m", "zipfile", "-l"]).arg(&wheel);
@@ -40,7 +78,7 @@ fn the_wheel_has_the_typed_package_and_nothing_else() {
         "cofferdam_sdk/__init__.py",
         "cofferdam_sdk-0.1.0.dist-info/licenses/LICENSE",
     ] {
-        assert!(names.contains(&expected), "{expected} in {names:?}");
+        assert!(names.contains(&expected), "{expected} is missing in {names:?}");
     }
     let sources =
         std::fs::read_dir(packaging().join("python/src/cofferdam_sdk")).expect("the package is there");
@@ -65,9 +103,8 @@ fn the_wheel_has_the_typed_package_and_nothing_else() {
 
 #[test]
 fn the_tarball_has_the_compiled_package_and_nothing_else() {
-    let directory = tempfile::tempdir().expect("a temporary directory can be made");
-    let Some(()) = build(directory.path()) else { return };
-    let tarball = only_file(directory.path(), ".tgz");
+    let Some(packages) = built_packages() else { return };
+    let tarball = only_file(&packages, ".tgz");
     assert!(tarball.ends_with("cofferdam-sdk-0.1.0.tgz"), "{tarball:?}");
     let mut list = command("tar");
     list.arg("-tzf").arg(&tarball);

@@ -12,7 +12,7 @@ use cofferdam_tests::vault::app_role;
 pub(crate) use cofferdam_tests::vault::file;
 pub(crate) use cofferdam_tests::vault_fault_proxy::second_address;
 pub(crate) use cofferdam_tests::vault_logins::secret_id;
-use cofferdam_vault::login::{Login, LoginToken, Method};
+use cofferdam_vault::login::{Login, LoginRecords, LoginToken, Method};
 use cofferdam_vault::{ClientSettings, Token, Vault, VaultError};
 use tokio_util::sync::{CancellationToken, DropGuard};
 use tokio_util::task::TaskTracker;
@@ -57,7 +57,7 @@ pub(crate) fn value(token: &Token) -> String {
 
 pub(crate) fn log_in(vault: Vault, method: Method) -> TestLogin {
     let stop = CancellationToken::new();
-    let login = Login::start(vault, method, &TaskTracker::new(), &stop);
+    let login = Login::start(vault, method, LoginRecords::default(), &TaskTracker::new(), &stop);
     TestLogin { login, _stop: stop.drop_guard() }
 }
 

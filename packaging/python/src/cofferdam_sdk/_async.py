@@ -19,7 +19,7 @@ T = TypeVar("T")
 
 
 class Connection:
-    """One connection with one request. Its methods have no deadline of their own."""
+    """One connection with one request. Its methods have no deadline: the caller sets it."""
 
     def __init__(self, endpoint: Endpoint, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._endpoint = endpoint
@@ -39,7 +39,7 @@ class Connection:
         except TimeoutError:
             raise
         except OSError as error:
-            raise UnreachableError(f"connect to the sidecar at {endpoint.name}: {error}; does `cofferdam serve` run there?") from error
+            raise UnreachableError(f"cannot connect to the sidecar at {endpoint.name}: {error}; does `cofferdam serve` run there?") from error
         return cls(endpoint, reader, writer)
 
     async def exchange(self, call: Call[T]) -> int:
@@ -74,7 +74,7 @@ class Connection:
         return UnreachableError(f"the connection to the sidecar at {self._endpoint.name} was lost: {error}")
 
 
-def late(endpoint: Endpoint, timeout: float) -> DeadlineError:
+def deadline_error(endpoint: Endpoint, timeout: float) -> DeadlineError:
     return DeadlineError(f"the sidecar at {endpoint.name} did not respond within {timeout:g} s")
 
 
@@ -88,7 +88,7 @@ async def perform(endpoint: Endpoint, call: Call[T], timeout: float) -> T:
             finally:
                 connection.close()
     except TimeoutError:
-        raise late(endpoint, timeout) from None
+        raise deadline_error(endpoint, timeout) from None
 
 
 class AsyncWatch:
@@ -114,9 +114,9 @@ class AsyncWatch:
         except BaseException as error:
             await self.__aexit__(None, None, None)
             if isinstance(error, TimeoutError):
-                raise late(self._endpoint, self._timeout) from None
+                raise deadline_error(self._endpoint, self._timeout) from None
             raise
-        # The first event says that the stream has begun.
+        # The first event is `ready`: the stream has begun.
         del self._waiting[0]
         return self
 
@@ -137,7 +137,7 @@ class AsyncWatch:
                 async with asyncio.timeout(_calls.WATCH_TIMEOUT):
                     await self._read(connection)
             except TimeoutError:
-                raise late(self._endpoint, _calls.WATCH_TIMEOUT) from None
+                raise deadline_error(self._endpoint, _calls.WATCH_TIMEOUT) from None
 
     async def _read(self, connection: Connection) -> None:
         if connection.response.is_complete:
@@ -147,7 +147,7 @@ class AsyncWatch:
 
 
 class AsyncFollower:
-    """Keeps a sandbox attached. A task reads its status."""
+    """Keeps a sandbox attached. A task reads the status of its attachment."""
 
     def __init__(self, endpoint: Endpoint, connection: Connection, attached: Attached) -> None:
         self._endpoint = endpoint
@@ -165,7 +165,7 @@ class AsyncFollower:
                 await cls._begin(connection, attached, options)
             return cls(endpoint, connection, attached)
         except BaseException as error:
-            # The sidecar ends the attachment when the connection ends; cancellation comes here too.
+            # The sidecar ends the attachment when the connection ends. A cancellation is handled here too.
             if connection is not None:
                 connection.close()
             if isinstance(error, TimeoutError):
@@ -179,7 +179,7 @@ class AsyncFollower:
             raise ProtocolError("the sidecar did not upgrade the connection; are its version and the SDK's the same?")
         if status != 101:
             raise _calls.refusal(status, await connection.body())
-        while not attached._begins(connection.response.take()):
+        while not attached._is_first_attached(connection.response.take()):
             if connection.response.is_complete:
                 raise UnreachableError("the sidecar ended the connection before the sandbox was attached; did it stop?")
             await connection.feed()
@@ -200,7 +200,7 @@ class AsyncFollower:
             if self.attached.failure is None and enrolment is not None:
                 await perform(self._endpoint, _calls.end_enrolment(enrolment), _calls.REQUEST_TIMEOUT)
         except (NotFoundError, UnreachableError):
-            pass  # It has ended, or ends with the connection.
+            pass  # The attachment has ended, or ends with the connection.
         finally:
             # Not awaited: a second cancellation must not keep the connection open.
             self._task.cancel()

@@ -20,7 +20,7 @@ T = TypeVar("T")
 
 
 class Connection:
-    """One connection with one request. Used by one thread, but for `cut`."""
+    """One connection with one request. Used by one thread, except for `cut`."""
 
     def __init__(self, endpoint: Endpoint, timeout: float) -> None:
         self._endpoint = endpoint
@@ -32,7 +32,7 @@ class Connection:
         except TimeoutError:
             raise self._late() from None
         except OSError as error:
-            raise UnreachableError(f"connect to the sidecar at {endpoint.name}: {error}; does `cofferdam serve` run there?") from error
+            raise UnreachableError(f"cannot connect to the sidecar at {endpoint.name}: {error}; does `cofferdam serve` run there?") from error
 
     def _connect(self) -> socket.socket:
         place = self._endpoint.place
@@ -85,17 +85,17 @@ class Connection:
         return self.response.take()
 
     def wait(self, timeout: float | None) -> None:
-        """From now on reads wait this long; None: until the connection ends."""
+        """Sets how long later reads wait; None: until the connection ends."""
         self._timeout = timeout or 0
         self._deadline = None if timeout is None else time.monotonic() + timeout
 
     def cut(self) -> None:
-        """Ends a read of another thread."""
+        """Interrupts a read in another thread."""
         try:
-            # Not SSLSocket's own, which changes the object that the other thread uses.
+            # Not `SSLSocket.shutdown`, which changes the object that the other thread uses.
             socket.socket.shutdown(self._socket, socket.SHUT_RDWR)
         except OSError:
-            pass  # It has ended already.
+            pass  # The connection has ended already.
 
     def close(self) -> None:
         self._socket.close()
@@ -120,7 +120,7 @@ class SupportsOptions(Protocol):
 
 
 def keep_alive(connection: SupportsOptions) -> None:
-    """So that a peer that has vanished is noticed on a stream without traffic: after about a minute."""
+    """Turns on TCP keepalive, so that a vanished peer is noticed on a silent stream after about a minute."""
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     for option, seconds in (("TCP_KEEPIDLE", 30), ("TCP_KEEPINTVL", 10), ("TCP_KEEPCNT", 3)):
         if hasattr(socket, option):
@@ -158,7 +158,7 @@ class Watch:
         except BaseException:
             connection.close()
             raise
-        # The first event says that the stream has begun.
+        # The first event is `ready`: the stream has begun.
         del self._waiting[0]
         return self
 
@@ -186,7 +186,7 @@ class Watch:
 
 
 class Follower:
-    """Keeps a sandbox attached. A thread reads its status."""
+    """Keeps a sandbox attached. A thread reads the status of its attachment."""
 
     def __init__(self, endpoint: Endpoint, options: _calls.AttachOptions, timeout: float) -> None:
         self._endpoint = endpoint
@@ -198,7 +198,7 @@ class Follower:
                 raise ProtocolError("the sidecar did not upgrade the connection; are its version and the SDK's the same?")
             if status != 101:
                 raise _calls.refusal(status, self._connection.body())
-            while not self.attached._begins(self._connection.response.take()):
+            while not self.attached._is_first_attached(self._connection.response.take()):
                 if self._connection.response.is_complete:
                     raise UnreachableError("the sidecar ended the connection before the sandbox was attached; did it stop?")
                 self._connection.feed()
@@ -229,7 +229,7 @@ class Follower:
             if self.attached.failure is None and enrolment is not None:
                 perform(self._endpoint, _calls.end_enrolment(enrolment), _calls.REQUEST_TIMEOUT)
         except (NotFoundError, UnreachableError):
-            pass  # It has ended, or ends with the connection.
+            pass  # The attachment has ended, or ends with the connection.
         finally:
             self._connection.cut()
             self._thread.join(_calls.REQUEST_TIMEOUT)

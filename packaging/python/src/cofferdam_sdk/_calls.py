@@ -1,4 +1,4 @@
-"""The requests of the admin API that this package makes, and what their responses are. Without input or output."""
+"""The requests of the admin API that this package makes, and the types of their responses. Does no I/O."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from urllib.parse import quote
 from . import _decode, _wire
 from ._endpoint import Endpoint
 from .errors import ApiError, AttachmentError, NotFoundError, ProtocolError, SettingsError, UnauthorizedError
-from .types import AttachmentStatus, Change, Enrolled, EnrolmentEntry, Killed, Lagged, PipeRoute, PlatformKind, Sessions
+from .types import AttachmentStatus, Change, Enrolled, EnrolmentEntry, Harness, Killed, Lagged, PipeRoute, PlatformKind, Sessions
 
 T = TypeVar("T")
 
-#: Seconds for one request.
+#: How many seconds one request may take.
 REQUEST_TIMEOUT = 30.0
-#: Seconds until a sandbox is attached, the upload of the shim included.
+#: How many seconds attaching a sandbox may take, the upload of the shim included.
 ATTACH_TIMEOUT = 120.0
-#: Seconds without a byte on a stream of events: the sidecar sends one at least every 15.
+#: How many seconds a stream of events may be silent: the sidecar sends something at least every 15.
 WATCH_TIMEOUT = 45.0
 #: The protocol that an attachment's connection is upgraded to.
 FOLLOW = "cofferdam-attachment"
@@ -60,7 +60,7 @@ class Attachments:
 
 @dataclass(frozen=True, kw_only=True)
 class AttachOptions:
-    """What is to be attached, and how."""
+    """Which sandbox is to be attached, and how."""
 
     kind: PlatformKind
     sandbox: str
@@ -71,6 +71,7 @@ class AttachOptions:
     resume: bool = False
     keep_awake: bool = False
     via: PipeRoute | None = None
+    harness: Harness | None = None
 
     def call(self) -> Call[AttachmentStatus]:
         attachment = {
@@ -83,6 +84,7 @@ class AttachOptions:
             "resume": self.resume,
             "keep-awake": self.keep_awake,
             "via": self.via,
+            "harness": self.harness,
         }
         attachment = {name: value for name, value in attachment.items() if value is not None}
         return Call("POST", "/v1/attachments", AttachmentStatus, {"attachment": attachment}, FOLLOW)
@@ -136,17 +138,17 @@ def status(line: bytes) -> AttachmentStatus:
 
 
 def is_attached(found: AttachmentStatus) -> bool:
-    """Raises where waiting for it would not help."""
+    """Raises an error if waiting longer would not help."""
     match found.state:
         case "attached":
             return True
         case "over":
-            raise AttachmentError(f"attach the sandbox {found.sandbox}: {found.why}", found.cause or "ended")
+            raise AttachmentError(f"cannot attach the sandbox {found.sandbox}: {found.why}", found.cause or "ended")
         case "refused":
-            raise AttachmentError(f"attach the sandbox {found.sandbox}: {found.why}", "refused")
+            raise AttachmentError(f"cannot attach the sandbox {found.sandbox}: {found.why}", "refused")
         case "suspended":
             why = "it is paused or stopped; start it, or attach with resume=True"
-            raise AttachmentError(f"attach the sandbox {found.sandbox}: {why}", "suspended")
+            raise AttachmentError(f"cannot attach the sandbox {found.sandbox}: {why}", "suspended")
         case _:
             return False
 
@@ -157,7 +159,7 @@ def refusal(status: int, body: bytes) -> ApiError:
         code, message, hint = str(error["code"]), str(error["message"]), error.get("hint")
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         raise ProtocolError(
-            f"read the sidecar's response: status {status} without a reason; is this Cofferdam's admin API?"
+            f"cannot read the sidecar's response: status {status} without an error body; is this Cofferdam's admin API?"
         ) from None
     kind = {401: UnauthorizedError, 403: UnauthorizedError, 404: NotFoundError}.get(status, ApiError)
     return kind(status, code, message, hint if isinstance(hint, str) else None)
@@ -165,7 +167,7 @@ def refusal(status: int, body: bytes) -> ApiError:
 
 def segment(text: str) -> str:
     if not text:
-        raise SettingsError("a name is empty")
+        raise SettingsError("a name must not be empty")
     return quote(text, safe="")
 
 
@@ -173,5 +175,5 @@ def milliseconds(seconds: float | None) -> int | None:
     if seconds is None:
         return None
     if not (math.isfinite(seconds) and seconds > 0):
-        raise SettingsError("a time to live is a number of seconds above 0")
+        raise SettingsError("a time to live must be a number of seconds above 0")
     return math.ceil(seconds * 1000)

@@ -1,4 +1,4 @@
-"""Reads JSON values into the classes of `types`. Unknown fields and unknown words of an enumeration pass."""
+"""Decodes JSON values into the classes of `types`. Unknown fields and unknown values of an enumeration are accepted."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ def from_bytes(kind: type[T], text: bytes) -> T:
     try:
         value = json.loads(text)
     except (ValueError, RecursionError):
-        raise ProtocolError("read the sidecar's response: it is not JSON; is this Cofferdam's admin API?") from None
+        raise ProtocolError("cannot read the sidecar's response: it is not JSON; is this Cofferdam's admin API?") from None
     return typing.cast(T, decode(kind, value, kind.__name__))
 
 
 def decode(kind: Any, value: Any, where: str) -> Any:
     origin = typing.get_origin(kind)
     if origin is Literal:
-        # A newer sidecar may know more words.
+        # A newer sidecar may send further values.
         return _checked(str, value, where)
     if origin in (Union, types.UnionType):
         (inner,) = (argument for argument in typing.get_args(kind) if argument is not types.NoneType)
         return None if value is None else decode(inner, value, where)
     if origin is tuple:
         item = typing.get_args(kind)[0]
-        return tuple(decode(item, one, where) for one in _checked(list, value, where))
+        return tuple(decode(item, element, where) for element in _checked(list, value, where))
     if dataclasses.is_dataclass(kind):
         return _object(kind, _checked(dict, value, where), where)
     return _checked(kind, value, where)
@@ -47,11 +47,11 @@ def _object(kind: Any, fields: dict[str, Any], where: str) -> Any:
     try:
         return kind(**found)
     except TypeError:
-        raise ProtocolError(f"read the sidecar's response: `{where}` lacks a field; are its version and the SDK's the same?") from None
+        raise ProtocolError(f"cannot read the sidecar's response: `{where}` lacks a field; are its version and the SDK's the same?") from None
 
 
 def json_name(kind: Any, field: str) -> str:
-    """The API's name of a field."""
+    """The name of a field in the API's JSON."""
     return field if kind.__name__ == "RevokedAfter" else field.replace("_", "-")
 
 
@@ -62,5 +62,5 @@ def hints(kind: Any) -> dict[str, Any]:
 
 def _checked(kind: type[T], value: Any, where: str) -> T:
     if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
-        raise ProtocolError(f"read the sidecar's response: `{where}` has an unexpected type")
+        raise ProtocolError(f"cannot read the sidecar's response: `{where}` has an unexpected type")
     return value

@@ -1,7 +1,7 @@
-"""Where the sidecar is, and the token for it.
+"""The sidecar's address, and the token for it.
 
-What must stay true: a token goes over TLS with a verified certificate, or to a Unix socket; a token of the environment goes
-only to the address of the environment; a token is not printed.
+What must stay true: a token is sent only over TLS with a verified certificate, or to a Unix socket; a token of the environment
+is sent only to the address of the environment; a token is never printed.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Endpoint:
 
     @property
     def name(self) -> str:
-        """For messages."""
+        """The address, for messages."""
         if isinstance(self.place, Remote):
             return f"https://{self.host}"
         return str(self.place)
@@ -61,9 +61,9 @@ class Endpoint:
         ca_file: str | os.PathLike[str] | None = None,
         environment: Mapping[str, str] | None = None,
     ) -> Endpoint:
-        """Arguments first, then the environment, then the sidecar's default socket."""
+        """Uses the arguments first, then the environment, then the sidecar's default socket."""
         if socket is not None and url is not None:
-            raise SettingsError("`socket` and `url` exclude each other: give one of them")
+            raise SettingsError("`socket` and `url` exclude each other: give only one of them")
         found = os.environ if environment is None else environment
         if socket is None and url is None and found.get("COFFERDAM_URL"):
             url = found["COFFERDAM_URL"]
@@ -94,18 +94,18 @@ def _remote(url: str, ca_file: str | os.PathLike[str] | None) -> Remote:
         raise SettingsError("the sidecar's address is not a URL; write https://HOST:PORT") from None
     has_more = parts.path not in ("", "/") or parts.query or parts.fragment or "@" in parts.netloc
     if parts.scheme != "https" or not host or port == 0 or has_more or not host.isascii():
-        # Not repeated in the message: it may have a token in it.
+        # The message does not repeat the address, which may contain a token.
         raise SettingsError("the sidecar's address must have the form https://HOST:PORT")
     try:
         context = ssl.create_default_context(cafile=ca_file)
     except (OSError, ssl.SSLError) as error:
-        raise SettingsError(f"read the authority's certificate from {os.fspath(ca_file or '')}: {error}") from None
+        raise SettingsError(f"cannot read the authority's certificate from {os.fspath(ca_file or '')}: {error}") from None
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     return Remote(host, port or 443, context)
 
 
 def _default_socket(environment: Mapping[str, str]) -> str:
-    """Where the sidecar's own default is."""
+    """The same path as the default of the sidecar's `admin.socket`."""
     if os.getuid() == 0:
         return "/run/cofferdam/admin/admin.sock"
     runtime = environment.get("XDG_RUNTIME_DIR", "")

@@ -1,4 +1,4 @@
-"""The status of an attachment, as its connection tells it. Without input or output."""
+"""The status of an attachment, from the bytes of its connection. Does no I/O."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Attached:
 
     @property
     def failure(self) -> CofferdamError | None:
-        """Why the attachment is over before its `with` block; None while it is not."""
+        """Why the attachment has ended before its `with` block; None while it lasts."""
         return self._failure
 
     def _take(self, data: bytes) -> None:
@@ -50,8 +50,8 @@ class Attached:
             if self._status.state == "over":
                 self._fail(AttachmentError(f"the attachment is over: {self._status.why}", self._status.cause or "ended"))
 
-    def _begins(self, data: bytes) -> bool:
-        """Whether the sandbox is attached for the first time; raises where waiting for that would not help."""
+    def _is_first_attached(self, data: bytes) -> bool:
+        """Whether the sandbox is attached now, for the first time; raises an error if waiting longer would not help."""
         self._take(data)
         return self._status is not None and _calls.is_attached(self._status)
 
@@ -59,7 +59,7 @@ class Attached:
         self._failure = self._failure or error
 
     def _last_state(self) -> str:
-        """For the message of a deadline."""
+        """The last state, for the message of a deadline."""
         if self._status is None:
             return ""
         return f"; it was {self._status.state}" + (f": {self._status.why}" if self._status.why else "")

@@ -1,4 +1,4 @@
-"""Recognises the sandbox objects of the platforms' own SDKs, without importing these."""
+"""Recognises the sandbox objects of the platforms' SDKs, without importing them."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ def recognise(sandbox: object, platform: PlatformKind | None) -> tuple[PlatformK
     """The platform and the id of a sandbox object, or of an id whose platform is given."""
     if isinstance(sandbox, str):
         if platform is None:
-            raise SettingsError('the sandbox is an id: say whose with platform="e2b" or platform="daytona"')
+            raise SettingsError('the sandbox is given as an id: name its platform with platform="e2b" or platform="daytona"')
         return platform, sandbox
     packages = {kind.__module__.partition(".")[0] for kind in type(sandbox).__mro__}
     for package, kind, attribute in _KNOWN:
         if package in packages:
             if platform not in (None, kind):
-                raise SettingsError(f"the sandbox is one of `{package}`, not of the platform `{platform}`")
+                raise SettingsError(f"the sandbox object is of `{package}`, not of the platform `{platform}`")
             identifier = cast(object, getattr(sandbox, attribute, None))
             if isinstance(identifier, str) and identifier:
                 return kind, identifier
             raise SettingsError(f"the sandbox object of `{package}` has no id; was it created?")
     raise SettingsError(
-        f"a `{type(sandbox).__name__}` is no sandbox of `e2b` or `daytona`: give its id as a string, and `platform`"
+        f"a `{type(sandbox).__name__}` is not a sandbox of `e2b` or `daytona`: give the sandbox's id as a string, and `platform`"
     )

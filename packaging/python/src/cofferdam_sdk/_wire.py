@@ -1,6 +1,7 @@
-"""HTTP/1.1 without input or output: requests as bytes, and responses, events and lines read from bytes as they come.
+"""HTTP/1.1 without I/O: encodes requests, and decodes responses, events and lines from bytes as they arrive.
 
-What must stay true: every limit is checked before more is kept; a redirect is an error; what cannot be read is one too.
+What must stay true: every limit is checked before more bytes are stored; a redirect is an error, and so is a response that
+cannot be read.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from typing import Final
 from .errors import ProtocolError
 
 MAX_HEAD: Final = 64 * 1024
-#: Bytes of a response, or of one event or line of a stream.
+#: The maximum bytes of a response's body, or of one line of a stream.
 MAX_BODY: Final = 16 * 1024 * 1024
 
 
@@ -23,7 +24,7 @@ def request(method: str, path: str, host: str, headers: dict[str, str], body: by
 
 
 class Response:
-    """A response that is fed with bytes. `status` is 0 until its head is complete."""
+    """Decodes a response from bytes. `status` is 0 until its head is complete."""
 
     def __init__(self) -> None:
         self.status = 0
@@ -31,10 +32,10 @@ class Response:
         self._headers: dict[str, str] = {}
         self._raw = bytearray()
         self._body = bytearray()
-        # Bytes of the body; None: up to the end of the connection.
+        # Bytes of the body that are still to come; None if the body lasts until the connection ends.
         self._left: int | None = None
         self._is_chunked = False
-        # Bytes of the current chunk, with the line end after it.
+        # Bytes of the current chunk that are still to come, the line end after it included.
         self._chunk = 0
 
     def feed(self, data: bytes) -> None:
@@ -46,11 +47,11 @@ class Response:
             self._read_body()
         if not data and not self.is_complete:
             if not self.status or self._is_chunked or self._left:
-                raise ProtocolError("read the sidecar's response: the connection ended before its end")
+                raise ProtocolError("cannot read the sidecar's response: the connection ended before its end")
             self.is_complete = True
 
     def take(self) -> bytes:
-        """The body as far as it was not taken yet."""
+        """Removes and returns the bytes of the body so far."""
         taken = bytes(self._body)
         self._body.clear()
         return taken
@@ -59,13 +60,13 @@ class Response:
         end = self._raw.find(b"\r\n\r\n")
         if end < 0:
             if len(self._raw) > MAX_HEAD:
-                raise ProtocolError(f"read the sidecar's response: its head has more than {MAX_HEAD} bytes")
+                raise ProtocolError(f"cannot read the sidecar's response: its head has more than {MAX_HEAD} bytes")
             return
         lines = self._raw[:end].decode("latin-1").split("\r\n")
         del self._raw[: end + 4]
         version, _, rest = lines[0].partition(" ")
         if not version.startswith("HTTP/1.") or not (rest[:3].isascii() and rest[:3].isdigit()):
-            raise ProtocolError("read the sidecar's response: it is not HTTP; is this Cofferdam's admin API?")
+            raise ProtocolError("cannot read the sidecar's response: it is not HTTP; is this Cofferdam's admin API?")
         for line in lines[1:]:
             name, _, value = line.partition(":")
             self._headers[name.strip().lower()] = value.strip()
@@ -78,7 +79,7 @@ class Response:
             self._is_chunked = False
         elif not self._is_chunked and length is not None:
             if not (length.isascii() and length.isdigit() and len(length) < 16) or int(length) > MAX_BODY:
-                raise ProtocolError(f"read the sidecar's response: its length is not a number up to {MAX_BODY}")
+                raise ProtocolError(f"cannot read the sidecar's response: its length is not a number up to {MAX_BODY}")
             self._left = int(length)
         self.status = status
 
@@ -86,15 +87,15 @@ class Response:
         if self._is_chunked:
             self._read_chunks()
         elif self._left is None:
-            self._keep(len(self._raw))
+            self._store(len(self._raw))
         else:
-            self._left -= self._keep(self._left)
+            self._left -= self._store(self._left)
             self.is_complete = self._left == 0
 
     def _read_chunks(self) -> None:
         while not self.is_complete:
             if self._chunk > 2:
-                self._chunk -= self._keep(self._chunk - 2)
+                self._chunk -= self._store(self._chunk - 2)
             if self._chunk > 2 or len(self._raw) < self._chunk:
                 return
             del self._raw[: self._chunk]
@@ -102,27 +103,27 @@ class Response:
             end = self._raw.find(b"\r\n")
             if end < 0:
                 if len(self._raw) > 64:
-                    raise ProtocolError("read the sidecar's response: a chunk has no length")
+                    raise ProtocolError("cannot read the sidecar's response: a chunk has no length")
                 return
             digits = bytes(self._raw[:end]).split(b";")[0].strip()
             del self._raw[: end + 2]
             if not digits or len(digits) > 8 or digits.strip(b"0123456789abcdefABCDEF"):
-                raise ProtocolError("read the sidecar's response: a chunk has no length")
+                raise ProtocolError("cannot read the sidecar's response: a chunk has no length")
             size = int(digits, 16)
             self.is_complete = size == 0
             self._chunk = size + 2
 
-    def _keep(self, most: int) -> int:
+    def _store(self, most: int) -> int:
         piece = self._raw[:most]
         if len(self._body) + len(piece) > MAX_BODY:
-            raise ProtocolError(f"read the sidecar's response: it has more than {MAX_BODY} bytes")
+            raise ProtocolError(f"cannot read the sidecar's response: it has more than {MAX_BODY} bytes")
         self._body += piece
         del self._raw[:most]
         return len(piece)
 
 
 class Lines:
-    """Lines out of bytes as they come."""
+    """Splits bytes into lines as they arrive."""
 
     def __init__(self) -> None:
         self._rest = bytearray()
@@ -132,12 +133,12 @@ class Lines:
         *lines, rest = self._rest.split(b"\n")
         self._rest = bytearray(rest)
         if len(rest) > MAX_BODY:
-            raise ProtocolError(f"read the sidecar's stream: a line has more than {MAX_BODY} bytes")
+            raise ProtocolError(f"cannot read the sidecar's stream: a line has more than {MAX_BODY} bytes")
         return [bytes(line) for line in lines]
 
 
 class Events:
-    """Server-sent events out of bytes as they come: pairs of name and data."""
+    """Decodes server-sent events from bytes as they arrive: pairs of name and data."""
 
     def __init__(self) -> None:
         self._lines = Lines()

@@ -11,11 +11,11 @@ from ._blocking import Watch
 from ._endpoint import Endpoint
 from ._follow import Attached
 from ._sandboxes import recognise
-from .types import AttachmentStatus, Enrolled, EnrolmentEntry, Killed, PipeRoute, PlatformKind, Sessions
+from .types import AttachmentStatus, Enrolled, EnrolmentEntry, Harness, Killed, PipeRoute, PlatformKind, Sessions
 
 
 class Attachment:
-    """Attaches a sandbox for the time of a `with` or an `async with` block. To be entered once."""
+    """Attaches a sandbox for the duration of a `with` or an `async with` block. Can be entered only once."""
 
     def __init__(self, endpoint: Endpoint, options: _calls.AttachOptions, timeout: float) -> None:
         self._endpoint = endpoint
@@ -49,7 +49,7 @@ class Attachment:
 
 
 class _Base:
-    """What both clients have. Without arguments: from the environment, then the sidecar's default socket."""
+    """The base of both clients. Without arguments, the sidecar is found by the environment, then at its default socket."""
 
     def __init__(
         self,
@@ -78,12 +78,14 @@ class _Base:
         resume: bool = False,
         keep_awake: bool = False,
         via: PipeRoute | None = None,
+        harness: Harness | None = None,
         timeout: float = _calls.ATTACH_TIMEOUT,
     ) -> Attachment:
         """Attaches a sandbox object of the `e2b` or `daytona` SDK, or an id with its `platform`, while a block runs.
 
-        `platform_name` is the `NAME` of `[platforms.NAME]`, where the sidecar has several of one kind. `timeout` is for the
-        time until the sandbox is attached.
+        `platform_name` is the `NAME` of `[platforms.NAME]`, where the sidecar has several of one kind. The servers of the
+        grant are added to the settings of `harness` in the sandbox; what could not be added is in the status's `warning`.
+        `timeout` is for the time until the sandbox is attached.
         """
         kind, identifier = recognise(sandbox, platform)
         options = _calls.AttachOptions(
@@ -96,8 +98,13 @@ class _Base:
             resume=resume,
             keep_awake=keep_awake,
             via=via,
+            harness=harness,
         )
         return Attachment(self._endpoint, options, timeout)
+
+
+# The methods of the two clients differ in `async` only. Python's types cannot say "`T` in one class and an awaitable `T` in the
+# other", so both are written out, as thin as they can be; a test compares their signatures.
 
 
 class Client(_Base):
@@ -112,21 +119,21 @@ class Client(_Base):
         ticket_ttl: float | None = None,
         socket: str | None = None,
     ) -> Enrolled:
-        """Enrols one sandbox that connects by itself; times in seconds. The result's `text` goes into the sandbox."""
+        """Enrols one sandbox that connects to the sidecar itself; times in seconds. Pass the result's `text` to the sandbox."""
         return self._perform(_calls.enroll(grant, name, ttl, ticket_ttl, socket))
 
     def enrolments(self) -> tuple[EnrolmentEntry, ...]:
         return self._perform(_calls.enrolments()).enrolments
 
     def end_enrolment(self, enrolment: str) -> Killed:
-        """Ends an enrolment, by its id or its sandbox's name, with its session."""
+        """Ends the enrolment with this id or sandbox name, and its session."""
         return self._perform(_calls.end_enrolment(enrolment))
 
     def sessions(self) -> Sessions:
         return self._perform(_calls.sessions())
 
     def kill(self, session: str) -> Killed:
-        """Ends a session, by its id, its enrolment or its sandbox's name."""
+        """Ends the session with this id, enrolment id or sandbox name, and its enrolment."""
         return self._perform(_calls.kill(session))
 
     def attachments(self) -> tuple[AttachmentStatus, ...]:
@@ -154,21 +161,21 @@ class AsyncClient(_Base):
         ticket_ttl: float | None = None,
         socket: str | None = None,
     ) -> Enrolled:
-        """Enrols one sandbox that connects by itself; times in seconds. The result's `text` goes into the sandbox."""
+        """Enrols one sandbox that connects to the sidecar itself; times in seconds. Pass the result's `text` to the sandbox."""
         return await self._perform(_calls.enroll(grant, name, ttl, ticket_ttl, socket))
 
     async def enrolments(self) -> tuple[EnrolmentEntry, ...]:
         return (await self._perform(_calls.enrolments())).enrolments
 
     async def end_enrolment(self, enrolment: str) -> Killed:
-        """Ends an enrolment, by its id or its sandbox's name, with its session."""
+        """Ends the enrolment with this id or sandbox name, and its session."""
         return await self._perform(_calls.end_enrolment(enrolment))
 
     async def sessions(self) -> Sessions:
         return await self._perform(_calls.sessions())
 
     async def kill(self, session: str) -> Killed:
-        """Ends a session, by its id, its enrolment or its sandbox's name."""
+        """Ends the session with this id, enrolment id or sandbox name, and its enrolment."""
         return await self._perform(_calls.kill(session))
 
     async def attachments(self) -> tuple[AttachmentStatus, ...]:
@@ -195,6 +202,7 @@ def attach(
     resume: bool = False,
     keep_awake: bool = False,
     via: PipeRoute | None = None,
+    harness: Harness | None = None,
     timeout: float = _calls.ATTACH_TIMEOUT,
 ) -> Attachment:
     """`Client().attach` for the sidecar that the environment names: for `with` and for `async with`."""
@@ -208,5 +216,6 @@ def attach(
         resume=resume,
         keep_awake=keep_awake,
         via=via,
+        harness=harness,
         timeout=timeout,
     )

@@ -1,4 +1,4 @@
-"""What can go wrong, one class for each thing that a caller may decide on.
+"""The errors of this package: one class for each case that a caller may want to handle differently.
 
 What must stay true: no message contains a token.
 """
@@ -18,7 +18,7 @@ class ApiError(CofferdamError):
         self.status = status
         #: A stable code.
         self.code = code
-        #: What was being done, and why it failed.
+        #: What failed, and why.
         self.message = message
         #: What to do next.
         self.hint = hint
@@ -41,7 +41,7 @@ class DeadlineError(CofferdamError):
 
 
 class AttachmentError(CofferdamError):
-    """The sandbox is not attached, and waiting would not help."""
+    """The sandbox could not be attached, or its attachment has ended; waiting longer would not help."""
 
     def __init__(self, message: str, cause: str) -> None:
         super().__init__(message)
@@ -50,8 +50,8 @@ class AttachmentError(CofferdamError):
 
 
 class ProtocolError(CofferdamError):
-    """The response is not one of Cofferdam's admin API."""
+    """The response does not follow Cofferdam's admin API."""
 
 
 class SettingsError(CofferdamError, ValueError):
-    """The arguments or the environment do not say how to reach the sidecar, or which sandbox is meant."""
+    """The arguments or the environment do not determine how to reach the sidecar, or which sandbox is meant."""

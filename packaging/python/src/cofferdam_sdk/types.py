@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 PlatformKind = Literal["daytona", "e2b"]
-PipeRoute = Literal["preview", "ssh"]
+PipeRoute = Literal["dial-out", "preview", "ssh"]
+Harness = Literal["claude", "codex", "gemini", "opencode"]
 Lifetime = Literal["configured", "detached", "followed"]
 AttachState = Literal["attached", "connecting", "detached"]
 AttachmentState = Literal[
@@ -42,13 +43,15 @@ class AttachmentStatus:
     grant: str
     lifetime: Lifetime
     enrolment: str | None = None
+    #: A warning although the attachment works: entries that could not be added to the harness's settings.
+    warning: str | None = None
     state: AttachmentState
-    #: While uploading: bytes of the shim.
+    #: While uploading: bytes of the shim that were sent, and all.
     sent: int | None = None
     total: int | None = None
     #: While attached: the key that the hub in the sandbox has proven.
     key: str | None = None
-    #: Why it is waiting, refused or over.
+    #: Why the attachment is waiting, refused or over.
     why: str | None = None
     retry_in_ms: int | None = None
     cause: OverCause | None = None
@@ -56,7 +59,7 @@ class AttachmentStatus:
 
 @dataclass(frozen=True, kw_only=True)
 class AttachedSandbox:
-    """A sandbox that the host connects to and that has no link at the moment."""
+    """A sandbox to which the host opens pipes, and which has no link now."""
 
     enrolment: str
     name: str
@@ -67,7 +70,7 @@ class AttachedSandbox:
 
 @dataclass(frozen=True, kw_only=True)
 class Enrolled:
-    """A new enrolment. Its text is a secret until the sandbox has used it."""
+    """A new enrolment. Its `text` is a secret until the sandbox has used it."""
 
     enrolment: str
     expires_in_seconds: int
@@ -92,12 +95,14 @@ class EnrolmentEntry:
 
 @dataclass(frozen=True, kw_only=True)
 class Credential:
-    """A session's view of one secret that may change."""
+    """A session's view of one secret."""
 
     secret: str
     origin: str
     renewals: int
+    earlier_values: int = 0
     expires_in_seconds: int | None = None
+    kept: bool = False
     last_error: str | None = None
     lease: str | None = None
     next_in_seconds: int | None = None
@@ -152,25 +157,26 @@ class NotRevocable:
     secret: str
     origin: str
     expires: str | None = None
+    values: int = 1
 
 
 @dataclass(frozen=True, kw_only=True)
 class Pending:
-    """A revocation that has not happened yet."""
+    """A revocation that is not done yet."""
 
     reason: str
 
 
 @dataclass(frozen=True, kw_only=True)
 class RevokedAfter:
-    """A revocation that has happened."""
+    """A revocation that is done."""
 
     after_ms: int
 
 
 @dataclass(frozen=True, kw_only=True)
 class Outcome:
-    """One of both."""
+    """A revocation, done or pending."""
 
     pending: Pending | None = None
     revoked: RevokedAfter | None = None
@@ -187,7 +193,7 @@ class LeaseEnd:
 
 @dataclass(frozen=True, kw_only=True)
 class Revoked:
-    """What became of a session's credentials in Vault."""
+    """The revocation of a session's credentials in Vault."""
 
     token: Outcome
     leases: tuple[LeaseEnd, ...]
@@ -208,7 +214,7 @@ class EndedLink:
 
 @dataclass(frozen=True, kw_only=True)
 class EndedAttachment:
-    """An attachment that has ended. One of the configuration is attached again at the next reload or restart."""
+    """An attachment that has ended. An attachment of the configuration is started again at the next reload or restart."""
 
     name: str
     lifetime: Lifetime
@@ -216,7 +222,7 @@ class EndedAttachment:
 
 @dataclass(frozen=True, kw_only=True)
 class Killed:
-    """What has ended."""
+    """The links, enrolment and attachment that have ended."""
 
     links: tuple[EndedLink, ...]
     total_ms: int
@@ -240,4 +246,4 @@ class Change:
 
 @dataclass(frozen=True)
 class Lagged:
-    """`watch` was too slow and changes were lost: list the sessions again."""
+    """The client of `watch` read too slowly and changes were lost: list the sessions again."""

@@ -1,4 +1,4 @@
-//! HTTP CONNECT, for networks with a proxy as the only way out.
+//! HTTP CONNECT, for networks that can be left only through a proxy.
 //!
 //! Must stay true: neither user nor password is in any error, log or `Debug`.
 
@@ -10,20 +10,20 @@ use relay_proto::address::HostPort;
 use tokio::io::AsyncWriteExt as _;
 
 use crate::Stream;
-use crate::head::{self, HeadError, base64};
+use crate::head::{self, HeadError, base64_encode};
 use crate::rewound::Rewound;
 pub use settings::{InvalidProxy, Proxies, Proxy};
 
-/// Each names the proxy's address, because it may come from an environment variable that the user did not set.
+/// Each message names the proxy's address, which may come from an environment variable that the user did not set.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ProxyError {
     #[error(
-        "the proxy {proxy} closed the connection without an answer; is it an HTTP proxy that supports CONNECT?"
+        "the proxy {proxy} closed the connection without a response; is it an HTTP proxy that supports CONNECT?"
     )]
     Closed { proxy: HostPort },
     #[error(
-        "the proxy {proxy} does not allow connections to {target} (status 403); allow them there, or use another one \
+        "the proxy {proxy} does not allow connections to {target} (status 403); allow them there, or use another proxy \
          with `--proxy`"
     )]
     Forbidden { proxy: HostPort, target: HostPort },
@@ -35,11 +35,11 @@ pub enum ProxyError {
     )]
     NeedsPassword { proxy: HostPort },
     #[error(
-        "{proxy} does not answer like an HTTP proxy; correct `HTTPS_PROXY`, or use another one with `--proxy`"
+        "{proxy} does not respond like an HTTP proxy; correct `HTTPS_PROXY`, or use another proxy with `--proxy`"
     )]
     NotHttp { proxy: HostPort },
     #[error(
-        "the proxy {proxy} answered CONNECT to {target} with status {status}; is {target} up, as seen from there?"
+        "the proxy {proxy} responded to CONNECT {target} with status {status}; is {target} up, and can the proxy reach it?"
     )]
     Status { proxy: HostPort, target: HostPort, status: u16 },
     #[error(
@@ -48,7 +48,7 @@ pub enum ProxyError {
     WrongPassword { proxy: HostPort },
 }
 
-/// Requests a connection to `target` from `proxy`, at the other end of `stream`. Has no timeout of its own.
+/// Requests a connection to `target` from `proxy`, at the other end of `stream`. Has no timeout.
 pub async fn connect<S: Stream>(
     mut stream: S,
     proxy: &Proxy,
@@ -61,15 +61,15 @@ pub async fn connect<S: Stream>(
     };
     let mut request = format!("CONNECT {target} HTTP/1.1\r\nHost: {target}\r\n");
     if let Some(credentials) = &proxy.credentials {
-        request += &format!("Proxy-Authorization: Basic {}\r\n", base64(credentials.0.as_bytes()));
+        request += &format!("Proxy-Authorization: Basic {}\r\n", base64_encode(credentials.0.as_bytes()));
     }
     request += "\r\n";
     stream.write_all(request.as_bytes()).await.map_err(failed)?;
     stream.flush().await.map_err(failed)?;
     let head = head::read(&mut stream, b"HTTP/1.").await;
-    let answer = head.and_then(|head| Ok((head.response()?.status, head.rest)));
-    match answer {
-        // Bytes after the head come from the target already.
+    let response = head.and_then(|head| Ok((head.parse_response()?.status, head.rest)));
+    match response {
+        // Bytes after the head already come from the target.
         Ok((200..=299, rest)) => Ok(Rewound::new(rest, stream)),
         Ok((403, _)) => Err(ProxyError::Forbidden { proxy: address(), target: target.clone() }),
         Ok((407, _)) if proxy.credentials.is_some() => Err(ProxyError::WrongPassword { proxy: address() }),

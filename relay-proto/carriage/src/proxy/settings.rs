@@ -13,11 +13,11 @@ pub struct Proxy {
     pub(super) credentials: Option<Credentials>,
 }
 
-/// User, colon, password.
+/// `USER:PASSWORD`, decoded.
 #[derive(Clone, Eq, PartialEq)]
 pub(super) struct Credentials(pub(super) String);
 
-/// Repeats nothing but a scheme: the rest of the text may contain a password.
+/// The messages repeat at most the scheme: the rest of the text may contain a password.
 #[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum InvalidProxy {
@@ -36,13 +36,13 @@ impl FromStr for Proxy {
         let rest = match text.split_once("://") {
             Some((scheme, rest)) if scheme.eq_ignore_ascii_case("http") => rest,
             Some((scheme, _)) if is_scheme(scheme) => return Err(InvalidProxy::Scheme(scheme.to_owned())),
-            // What stands before `://` may be a user and a password.
+            // The text before `://` may contain a user and a password.
             Some(_) => return Err(InvalidProxy::Address),
             None => text,
         };
         let authority = rest.split(['/', '?', '#']).next().unwrap_or_default();
         let (credentials, endpoint) = match authority.rsplit_once('@') {
-            Some((credentials, endpoint)) => (Some(Credentials::read(credentials)?), endpoint),
+            Some((credentials, endpoint)) => (Some(Credentials::parse(credentials)?), endpoint),
             None => (None, authority),
         };
         let has_port = endpoint.rsplit_once(':').is_some_and(|(_, port)| !port.contains(']'));
@@ -58,10 +58,10 @@ fn is_scheme(text: &str) -> bool {
 }
 
 impl Credentials {
-    fn read(text: &str) -> Result<Self, InvalidProxy> {
+    fn parse(text: &str) -> Result<Self, InvalidProxy> {
         let (user, password) = text.split_once(':').unwrap_or((text, ""));
-        let user = percent_decoded(user).filter(|user| !user.contains(':'));
-        let both = user.zip(percent_decoded(password)).ok_or(InvalidProxy::Credentials)?;
+        let user = percent_decode(user).filter(|user| !user.contains(':'));
+        let both = user.zip(percent_decode(password)).ok_or(InvalidProxy::Credentials)?;
         Ok(Self(format!("{}:{}", both.0, both.1)))
     }
 }
@@ -75,9 +75,9 @@ impl fmt::Debug for Credentials {
 /// When to use which proxy.
 #[derive(Clone, Eq, PartialEq)]
 pub enum Proxies {
-    /// This one, without exceptions from the environment.
+    /// This proxy for every target; the environment is ignored.
     Always(Proxy),
-    /// From the environment at the start.
+    /// As the environment variables were when the program started.
     Environment(Vec<(&'static str, String)>),
 }
 
@@ -86,11 +86,11 @@ impl Proxies {
         Self::Environment(VARIABLES.into_iter().filter_map(|name| Some((name, variable(name)?))).collect())
     }
 
-    /// The proxy for `target`. An error comes with the variable that holds the URL.
+    /// The proxy for `target`. An error comes with the name of the variable that holds the URL.
     pub fn proxy_for(&self, target: &HostPort) -> Result<Option<Proxy>, (&'static str, InvalidProxy)> {
         match self {
             Self::Always(proxy) => Ok(Some(proxy.clone())),
-            Self::Environment(variables) => choose(target, |name| {
+            Self::Environment(variables) => choose_proxy(target, |name| {
                 variables.iter().find(|variable| variable.0 == name).map(|variable| variable.1.clone())
             }),
         }
@@ -112,7 +112,7 @@ impl fmt::Debug for Proxies {
     }
 }
 
-/// The variables with a proxy, by precedence, and below those with exceptions.
+/// The variables that name a proxy, by precedence; below them those that name exceptions.
 const PROXY_VARIABLES: [&str; 4] = ["https_proxy", "HTTPS_PROXY", "all_proxy", "ALL_PROXY"];
 const EXCEPTION_VARIABLES: [&str; 2] = ["no_proxy", "NO_PROXY"];
 const VARIABLES: [&str; 6] = [
@@ -124,7 +124,7 @@ const VARIABLES: [&str; 6] = [
     EXCEPTION_VARIABLES[1],
 ];
 
-fn choose(
+fn choose_proxy(
     target: &HostPort,
     environment: impl Fn(&str) -> Option<String>,
 ) -> Result<Option<Proxy>, (&'static str, InvalidProxy)> {
@@ -160,15 +160,15 @@ fn matches_exception(exception: &str, target: &HostPort) -> bool {
             exact(bare) || exception.parse().is_ok_and(|endpoint: HostPort| endpoint == *target)
         }
         Host::Name(name) => {
-            let (wanted, port) = match exception.rsplit_once(':') {
+            let (domain, port) = match exception.rsplit_once(':') {
                 Some((name, port)) => (name, Some(port)),
                 None => (exception, None),
             };
-            let wanted = wanted.trim_start_matches("*.").trim_matches('.').to_ascii_lowercase();
+            let domain = domain.trim_start_matches("*.").trim_matches('.').to_ascii_lowercase();
             let name = name.trim_end_matches('.').to_ascii_lowercase();
-            let is_below =
-                name.strip_suffix(&wanted).is_some_and(|above| above.is_empty() || above.ends_with('.'));
-            !wanted.is_empty() && is_below && port.is_none_or(|port| port.parse() == Ok(target.port))
+            let is_in_domain =
+                name.strip_suffix(&domain).is_some_and(|above| above.is_empty() || above.ends_with('.'));
+            !domain.is_empty() && is_in_domain && port.is_none_or(|port| port.parse() == Ok(target.port))
         }
     }
 }
@@ -190,10 +190,10 @@ fn is_within(address: IpAddr, network: IpAddr, bits: u32) -> bool {
     address >> ignored == network >> ignored
 }
 
-/// curl's default port of a proxy.
+/// The port that curl assumes for a proxy.
 const DEFAULT_PORT: u16 = 1080;
 
-fn percent_decoded(text: &str) -> Option<String> {
+fn percent_decode(text: &str) -> Option<String> {
     let mut bytes = Vec::with_capacity(text.len());
     let mut rest = text.bytes();
     while let Some(byte) = rest.next() {
@@ -267,8 +267,9 @@ mod tests {
         assert_eq!(chosen("h:1", &[("HTTPS_PROXY", "a:1"), ("https_proxy", "b:1")]), Some("b:1".into()));
         assert_eq!(chosen("h:1", &[("HTTPS_PROXY", ""), ("ALL_PROXY", "b:1")]), Some("b:1".into()));
         assert_eq!(chosen("h:1", &[("HTTP_PROXY", "a:1")]), None);
-        let wrong =
-            choose(&"h:1".parse().unwrap(), |name| (name == "ALL_PROXY").then(|| "socks5://x:1".into()));
+        let wrong = choose_proxy(&"h:1".parse().unwrap(), |name| {
+            (name == "ALL_PROXY").then(|| "socks5://x:1".into())
+        });
         assert_eq!(wrong, Err(("ALL_PROXY", InvalidProxy::Scheme("socks5".into()))));
     }
 

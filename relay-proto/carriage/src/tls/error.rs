@@ -10,35 +10,42 @@ use super::verify::WrongPin;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum TlsError {
-    #[error("the peer closed the connection during the TLS handshake; look into its log")]
+    #[error("the peer closed the connection during the TLS handshake; see its log")]
     Closed,
     #[error("the connection failed during the TLS handshake: {0}")]
     Io(#[source] io::Error),
     /// On the sidecar's side: the sandbox has another key pinned.
     #[error(
-        "the peer expects another key than this one: it was enrolled with another sidecar, or the key has changed \
-         since; enrol it afresh"
+        "the peer expects another key than this one: it was enrolled with another sidecar, or the sidecar's key has changed \
+         since; enrol the sandbox again"
     )]
     KeyRefused,
     #[error(
         "the peer speaks TLS, but not the relay protocol in it; is this the port that `relay.advertise` names, and \
-         does a proxy in between terminate TLS? (then use a `wss://` link)"
+         does a proxy in between terminate TLS? (then use a `wss://` address)"
     )]
     NotARelay,
     #[error("the peer does not speak TLS; is this the port that `relay.advertise` names?")]
     NotTls,
     #[error(
         "the peer speaks no TLS newer than 1.2, and a link needs 1.3; does a proxy in between terminate TLS? \
-         (then use a `wss://` link through it, or have it pass TLS through)"
+         (then use a `wss://` address through it, or let it pass TLS through)"
     )]
     OlderTls,
+    #[error("the peer speaks no TLS newer than 1.1; enable TLS 1.2 or 1.3 in the proxy that terminates it")]
+    OlderOuterTls,
+    #[error(
+        "the peer refused the TLS handshake; enable TLS 1.3, or TLS 1.2 with a cipher suite that has ECDHE and AES-GCM or \
+         ChaCha20, in the proxy that terminates it"
+    )]
+    OuterRefused,
     /// On the sidecar's side of a pipe: the versions of the application protocol differ.
     #[error(
-        "the hub or shim in the sandbox speaks version {theirs} of the relay protocol, the sidecar {ours}; {}",
-        older(*.ours, *.theirs)
+        "the hub or shim in the sandbox speaks version {theirs} of the relay protocol, the sidecar speaks {ours}; {}",
+        upgrade_advice(*.ours, *.theirs)
     )]
     OtherVersion { ours: u16, theirs: u16 },
-    #[error("the peer broke the TLS handshake: {0}; is this the port that `relay.advertise` names?")]
+    #[error("the peer violated the TLS protocol: {0}; is this the port that `relay.advertise` names?")]
     Protocol(#[source] Error),
     #[error("the peer refused the TLS handshake ({0}); are shim and sidecar of the same version?")]
     Refused(String),
@@ -49,7 +56,7 @@ pub enum TlsError {
     WrongPin { presented: PublicKey, pinned: PublicKey },
 }
 
-fn older(ours: u16, theirs: u16) -> &'static str {
+fn upgrade_advice(ours: u16, theirs: u16) -> &'static str {
     match theirs > ours {
         true => "the sidecar on the host is older: upgrade it",
         false => "the shim in the sandbox is older: upgrade it",
@@ -67,6 +74,15 @@ impl TlsError {
             | io::ErrorKind::ConnectionAborted
             | io::ErrorKind::BrokenPipe => Self::Closed,
             _ => Self::Io(error),
+        }
+    }
+
+    /// An error of the TLS around a WebSocket, which proves no key and may be older than that of a link.
+    pub(crate) fn from_outer_io(error: io::Error) -> Self {
+        match Self::from_io(error) {
+            Self::OlderTls => Self::OlderOuterTls,
+            Self::NotARelay => Self::OuterRefused,
+            other => other,
         }
     }
 

@@ -20,9 +20,9 @@ use rustls::{ClientConfig, CommonState, ServerConfig};
 use tokio_rustls::{LazyConfigAcceptor, TlsAcceptor, TlsConnector, client, server};
 
 use crate::Stream;
-use crate::identity::{Identity, decoded};
+use crate::identity::{Identity, decode_spki};
 pub use error::TlsError;
-use verify::{AnyKey, Pinned};
+use verify::{AnyKeyVerifier, PinnedKeyVerifier};
 
 /// The application protocol of a link.
 pub const ALPN: &[u8] = b"cofferdam-relay/1";
@@ -30,27 +30,27 @@ pub const ALPN: &[u8] = b"cofferdam-relay/1";
 /// The application protocol of a hub, which carries many links.
 pub const HUB_ALPN: &[u8] = b"cofferdam-hub/1";
 
-/// What a stream that the host opened carries.
+/// What a stream carries: its application protocol, which is negotiated with ALPN.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub enum Inside {
+pub enum StreamProtocol {
     /// A hub, with the links of all its shims.
     Hub,
     /// One shim's link.
     Link,
 }
 
-/// The sandbox's side: accepts only a peer with the key `pin`.
+/// The sandbox's side: connects only to a peer with the key `pin`.
 pub async fn connect<S: Stream>(
     stream: S,
     identity: &Identity,
     pin: &PublicKey,
 ) -> Result<client::TlsStream<S>, TlsError> {
-    connect_for(Inside::Link, stream, identity, pin).await
+    connect_for(StreamProtocol::Link, stream, identity, pin).await
 }
 
-/// The same, for a link or a hub.
+/// Like [`connect`], for a link or a hub.
 pub async fn connect_for<S: Stream>(
-    inside: Inside,
+    protocol: StreamProtocol,
     stream: S,
     identity: &Identity,
     pin: &PublicKey,
@@ -59,18 +59,18 @@ pub async fn connect_for<S: Stream>(
         .with_protocol_versions(&[&TLS13])
         .expect("the provider has suites of TLS 1.3")
         .dangerous()
-        .with_custom_certificate_verifier(Arc::new(Pinned::new(*pin)))
+        .with_custom_certificate_verifier(Arc::new(PinnedKeyVerifier::new(*pin)))
         .with_client_cert_resolver(Arc::new(AlwaysResolvesClientRawPublicKeys::new(Arc::clone(
             &identity.certified,
         ))));
-    config.alpn_protocols = vec![inside.alpn().to_vec()];
+    config.alpn_protocols = vec![protocol.alpn().to_vec()];
     config.resumption = Resumption::disabled();
     config.enable_sni = false;
     let name = ServerName::try_from("sidecar.invalid").expect("this is a name");
     let stream =
         TlsConnector::from(Arc::new(config)).connect(name, stream).await.map_err(TlsError::from_io)?;
-    match Inside::of(stream.get_ref().1) {
-        Some(spoken) if spoken == inside => Ok(stream),
+    match StreamProtocol::of(stream.get_ref().1) {
+        Some(spoken) if spoken == protocol => Ok(stream),
         _ => Err(TlsError::NotARelay),
     }
 }
@@ -87,21 +87,21 @@ pub async fn accept<S: Stream>(
 pub async fn accept_pipe<S: Stream>(
     stream: S,
     identity: &Identity,
-) -> Result<(server::TlsStream<S>, PublicKey, Inside), TlsError> {
+) -> Result<(server::TlsStream<S>, PublicKey, StreamProtocol), TlsError> {
     let mut config = ServerConfig::clone(&server_config(identity));
     config.alpn_protocols = vec![HUB_ALPN.to_vec(), ALPN.to_vec()];
     let started = LazyConfigAcceptor::new(Acceptor::default(), stream).await.map_err(TlsError::from_io)?;
     let other_version = offered_version(&started.client_hello()).filter(|theirs| *theirs != VERSION);
     let stream = match (started.into_stream(Arc::new(config)).await, other_version) {
         (Ok(stream), _) => stream,
-        // The peer got the alert that there is no common protocol.
+        // The peer was sent the alert that there is no common protocol.
         (Err(_), Some(theirs)) => return Err(TlsError::OtherVersion { ours: VERSION, theirs }),
         (Err(error), None) => return Err(TlsError::from_io(error)),
     };
     let state = stream.get_ref().1;
-    let inside = Inside::of(state).ok_or(TlsError::NotARelay)?;
+    let protocol = StreamProtocol::of(state).ok_or(TlsError::NotARelay)?;
     let key = peer_key(state)?;
-    Ok((stream, key, inside))
+    Ok((stream, key, protocol))
 }
 
 pub(crate) async fn accept_with<S: Stream>(
@@ -117,7 +117,7 @@ pub(crate) fn server_config(identity: &Identity) -> Arc<ServerConfig> {
     let mut config = ServerConfig::builder_with_provider(provider())
         .with_protocol_versions(&[&TLS13])
         .expect("the provider has suites of TLS 1.3")
-        .with_client_cert_verifier(Arc::new(AnyKey::new()))
+        .with_client_cert_verifier(Arc::new(AnyKeyVerifier::new()))
         .with_cert_resolver(Arc::new(AlwaysResolvesServerRawPublicKeys::new(Arc::clone(
             &identity.certified,
         ))));
@@ -130,13 +130,13 @@ pub(crate) fn server_config(identity: &Identity) -> Arc<ServerConfig> {
 
 /// The peer's key after a handshake for one link; an error if another protocol was agreed on.
 pub(crate) fn link_peer_key(state: &CommonState) -> Result<PublicKey, TlsError> {
-    match Inside::of(state) {
-        Some(Inside::Link) => peer_key(state),
+    match StreamProtocol::of(state) {
+        Some(StreamProtocol::Link) => peer_key(state),
         _ => Err(TlsError::NotARelay),
     }
 }
 
-/// The latest version that a peer offers of the protocols here.
+/// The latest version of the link or hub protocol that a peer offers.
 fn offered_version(hello: &ClientHello<'_>) -> Option<u16> {
     let version = |name: &[u8]| {
         let name = std::str::from_utf8(name).ok()?;
@@ -150,16 +150,16 @@ fn peer_key(state: &CommonState) -> Result<PublicKey, TlsError> {
     let [certificate] = state.peer_certificates().unwrap_or_default() else {
         return Err(TlsError::NotARelay);
     };
-    decoded(certificate).ok_or(TlsError::NotARelay)
+    decode_spki(certificate).ok_or(TlsError::NotARelay)
 }
 
-/// One set of algorithms for everything here.
+/// The cryptographic algorithms of all TLS connections here.
 pub(crate) fn provider() -> Arc<CryptoProvider> {
     static PROVIDER: LazyLock<Arc<CryptoProvider>> = LazyLock::new(|| Arc::new(ring::default_provider()));
     Arc::clone(&PROVIDER)
 }
 
-impl Inside {
+impl StreamProtocol {
     fn alpn(self) -> &'static [u8] {
         match self {
             Self::Hub => HUB_ALPN,
@@ -168,6 +168,6 @@ impl Inside {
     }
 
     fn of(state: &CommonState) -> Option<Self> {
-        [Self::Hub, Self::Link].into_iter().find(|inside| state.alpn_protocol() == Some(inside.alpn()))
+        [Self::Hub, Self::Link].into_iter().find(|protocol| state.alpn_protocol() == Some(protocol.alpn()))
     }
 }

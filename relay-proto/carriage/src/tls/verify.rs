@@ -1,4 +1,4 @@
-//! Which keys are accepted: one pinned key, or any.
+//! Verifiers of the peer's key: one accepts the pinned key only, one accepts any key.
 //!
 //! Must stay true: a key is accepted only if its holder signed this handshake with it.
 
@@ -15,19 +15,19 @@ use rustls::{
 };
 
 use super::provider;
-use crate::identity::decoded;
+use crate::identity::decode_spki;
 
-/// Accepts this key only, as the sidecar's.
+/// The client's verifier: accepts only this key of the sidecar.
 #[derive(Debug)]
-pub(super) struct Pinned {
+pub(super) struct PinnedKeyVerifier {
     pin: PublicKey,
 }
 
-/// Accepts any Ed25519 key, as the sandbox's: what it may do is decided after the handshake.
+/// The server's verifier: accepts any Ed25519 key of a sandbox. What the sandbox may do is decided after the handshake.
 #[derive(Debug)]
-pub(super) struct AnyKey(());
+pub(super) struct AnyKeyVerifier(());
 
-/// The peer has another key.
+/// The peer has another key than the pinned one.
 #[derive(Clone, Copy, Debug, thiserror::Error)]
 #[error("the key {presented} is not the pinned {pinned}")]
 pub(super) struct WrongPin {
@@ -35,19 +35,19 @@ pub(super) struct WrongPin {
     pub(super) pinned: PublicKey,
 }
 
-impl Pinned {
+impl PinnedKeyVerifier {
     pub(super) fn new(pin: PublicKey) -> Self {
         Self { pin }
     }
 }
 
-impl AnyKey {
+impl AnyKeyVerifier {
     pub(super) fn new() -> Self {
         Self(())
     }
 }
 
-impl ServerCertVerifier for Pinned {
+impl ServerCertVerifier for PinnedKeyVerifier {
     fn verify_server_cert(
         &self,
         end_entity: &CertificateDer<'_>,
@@ -56,7 +56,7 @@ impl ServerCertVerifier for Pinned {
         _ocsp_response: &[u8],
         _now: UnixTime,
     ) -> Result<ServerCertVerified, Error> {
-        let presented = decoded(end_entity).ok_or(CertificateError::BadEncoding)?;
+        let presented = decode_spki(end_entity).ok_or(CertificateError::BadEncoding)?;
         if presented != self.pin {
             let wrong = WrongPin { presented, pinned: self.pin };
             return Err(CertificateError::Other(OtherError(Arc::new(wrong))).into());
@@ -79,7 +79,7 @@ impl ServerCertVerifier for Pinned {
         certificate: &CertificateDer<'_>,
         signature: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, Error> {
-        verify(message, certificate, signature)
+        verify_signature(message, certificate, signature)
     }
 
     fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
@@ -91,7 +91,7 @@ impl ServerCertVerifier for Pinned {
     }
 }
 
-impl ClientCertVerifier for AnyKey {
+impl ClientCertVerifier for AnyKeyVerifier {
     fn root_hint_subjects(&self) -> &[DistinguishedName] {
         &[]
     }
@@ -102,7 +102,7 @@ impl ClientCertVerifier for AnyKey {
         _intermediates: &[CertificateDer<'_>],
         _now: UnixTime,
     ) -> Result<ClientCertVerified, Error> {
-        decoded(end_entity).ok_or(CertificateError::BadEncoding)?;
+        decode_spki(end_entity).ok_or(CertificateError::BadEncoding)?;
         Ok(ClientCertVerified::assertion())
     }
 
@@ -121,7 +121,7 @@ impl ClientCertVerifier for AnyKey {
         certificate: &CertificateDer<'_>,
         signature: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, Error> {
-        verify(message, certificate, signature)
+        verify_signature(message, certificate, signature)
     }
 
     fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
@@ -133,7 +133,7 @@ impl ClientCertVerifier for AnyKey {
     }
 }
 
-fn verify(
+fn verify_signature(
     message: &[u8],
     certificate: &CertificateDer<'_>,
     signature: &DigitallySignedStruct,
@@ -147,7 +147,7 @@ fn verify(
     )
 }
 
-/// Neither side offers it.
+/// The error for TLS 1.2, which neither side offers.
 fn never_tls12() -> Error {
     PeerIncompatible::ServerTlsVersionIsDisabledByOurConfig.into()
 }

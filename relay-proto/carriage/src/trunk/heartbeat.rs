@@ -1,8 +1,8 @@
-//! Heartbeats on a trunk: a pipe can be dead without having been closed.
+//! Heartbeats on a trunk, which detect a dead pipe that was not closed.
 //!
 //! The sidecar opens a substream, sends the heartbeat interval in milliseconds as four bytes (big-endian), and then one
 //! byte with every heartbeat, which the hub sends back. Any byte on the pipe counts as a sign of life; after three
-//! heartbeats without one the pipe is given up.
+//! heartbeats without any byte the pipe is considered dead.
 
 use std::future::pending;
 use std::io;
@@ -16,12 +16,12 @@ use tokio::time::{Instant, sleep, sleep_until};
 
 use crate::Stream;
 
-/// Silence of this many heartbeats means that the pipe is dead.
-const SILENT_HEARTBEATS: u32 = 3;
-/// The interval is clamped to this: a shorter one would keep a hub busy.
+/// After this many heartbeats without a byte the pipe is dead.
+const MAX_SILENT_HEARTBEATS: u32 = 3;
+/// A shorter interval is raised to this one, so that a sidecar cannot keep a hub busy.
 const MIN_INTERVAL: Duration = Duration::from_millis(20);
 const MAX_INTERVAL: Duration = Duration::from_secs(3600);
-const BEAT: &[u8] = b".";
+const HEARTBEAT: &[u8] = b".";
 
 /// When the last byte was received.
 #[derive(Clone, Debug)]
@@ -46,7 +46,7 @@ impl LastReceived {
     }
 
     /// Waits until no byte was received for this long.
-    async fn silence(&self, length: Duration) -> Silence {
+    async fn wait_for_silence(&self, length: Duration) -> Silence {
         loop {
             let end = self.instant() + length;
             if end <= Instant::now() {
@@ -62,26 +62,35 @@ impl LastReceived {
 }
 
 /// Sends the sidecar's heartbeats until the pipe is dead. A closed pipe is reported by [`super::Trunk::next`].
-pub async fn beat<S: Stream>(stream: S, last_received: LastReceived, every: Duration) -> Silence {
-    let every = every.clamp(MIN_INTERVAL, MAX_INTERVAL);
+pub async fn send_heartbeats<S: Stream>(
+    stream: S,
+    last_received: LastReceived,
+    interval: Duration,
+) -> Silence {
+    let interval = interval.clamp(MIN_INTERVAL, MAX_INTERVAL);
     let (reading, mut writing) = split(stream);
     let beats = async {
-        let milliseconds = u32::try_from(every.as_millis()).unwrap_or(u32::MAX);
+        let milliseconds = u32::try_from(interval.as_millis()).unwrap_or(u32::MAX);
         send_or_wait(&mut writing, &milliseconds.to_be_bytes()).await;
         loop {
-            sleep(every).await;
-            send_or_wait(&mut writing, BEAT).await;
+            sleep(interval).await;
+            send_or_wait(&mut writing, HEARTBEAT).await;
         }
     };
     tokio::select! {
-        silence = last_received.silence(every * SILENT_HEARTBEATS) => silence,
+        silence = last_received.wait_for_silence(interval * MAX_SILENT_HEARTBEATS) => silence,
         () = beats => unreachable!("heartbeats do not end"),
         never = discard(reading) => never,
     }
 }
 
-/// Sends the hub's responses to heartbeats. `first` is the timeout for the sidecar's interval.
-pub async fn answer_beats<S: Stream>(stream: S, last_received: LastReceived, first: Duration) -> Silence {
+/// Sends heartbeats back, on the hub's side, until the pipe is dead. `interval_timeout` is the timeout for the arrival of
+/// the sidecar's interval.
+pub async fn echo_heartbeats<S: Stream>(
+    stream: S,
+    last_received: LastReceived,
+    interval_timeout: Duration,
+) -> Silence {
     let (mut reading, mut writing) = split(stream);
     let interval = async {
         match reading.read_u32().await {
@@ -89,27 +98,27 @@ pub async fn answer_beats<S: Stream>(stream: S, last_received: LastReceived, fir
             Err(_) => pending().await,
         }
     };
-    let every = tokio::select! {
-        every = interval => every,
-        silence = last_received.silence(first) => return silence,
+    let interval = tokio::select! {
+        interval = interval => interval,
+        silence = last_received.wait_for_silence(interval_timeout) => return silence,
     };
-    let answers = async {
+    let echoes = async {
         let mut buffer = [0; 16];
         loop {
             match reading.read(&mut buffer).await {
                 Ok(count @ 1..) => send_or_wait(&mut writing, &buffer[..count]).await,
-                // No more heartbeats arrive, so the wait for silence below returns.
+                // No more heartbeats arrive, so `wait_for_silence` below returns.
                 Ok(0) | Err(_) => pending().await,
             }
         }
     };
     tokio::select! {
-        silence = last_received.silence(every * SILENT_HEARTBEATS) => silence,
-        () = answers => unreachable!("responses do not end"),
+        silence = last_received.wait_for_silence(interval * MAX_SILENT_HEARTBEATS) => silence,
+        () = echoes => unreachable!("the echoes do not end"),
     }
 }
 
-/// Writes. If that fails, waits forever: the silence that follows ends the pipe.
+/// Writes the bytes. If that fails, waits forever: the silence that follows ends the pipe.
 async fn send_or_wait<S: Stream>(writing: &mut WriteHalf<S>, bytes: &[u8]) {
     let written = async {
         writing.write_all(bytes).await?;
@@ -127,18 +136,18 @@ async fn discard<T>(mut reading: impl AsyncRead + Unpin) -> T {
 }
 
 /// A stream that records when bytes are received.
-pub(super) struct Watched<S> {
+pub(super) struct TimestampedStream<S> {
     stream: S,
     last_received: LastReceived,
 }
 
-impl<S> Watched<S> {
+impl<S> TimestampedStream<S> {
     pub(super) fn new(stream: S, last_received: LastReceived) -> Self {
         Self { stream, last_received }
     }
 }
 
-impl<S: Stream> AsyncRead for Watched<S> {
+impl<S: Stream> AsyncRead for TimestampedStream<S> {
     fn poll_read(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -153,7 +162,7 @@ impl<S: Stream> AsyncRead for Watched<S> {
     }
 }
 
-impl<S: Stream> AsyncWrite for Watched<S> {
+impl<S: Stream> AsyncWrite for TimestampedStream<S> {
     fn poll_write(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,

@@ -7,7 +7,7 @@ use tokio::time::{Instant, timeout};
 
 use super::*;
 
-fn ends() -> (Trunk<DuplexStream>, Trunk<DuplexStream>) {
+fn connected_ends() -> (Trunk<DuplexStream>, Trunk<DuplexStream>) {
     let (hub, sidecar) = duplex(1000);
     (Trunk::new(hub, Side::Hub), Trunk::new(sidecar, Side::Sidecar))
 }
@@ -15,24 +15,24 @@ fn ends() -> (Trunk<DuplexStream>, Trunk<DuplexStream>) {
 /// Drives a trunk on which the peer opens nothing.
 async fn drive<S: Stream>(trunk: &mut Trunk<S>) -> TrunkError {
     match trunk.next().await {
-        Ok(_) => panic!("the peer opens nothing"),
+        Ok(_) => panic!("the peer opened a substream"),
         Err(error) => error,
     }
 }
 
 #[tokio::test]
-async fn a_substream_carries_both_ways_and_ends() {
-    let (mut hub, mut sidecar) = ends();
+async fn a_substream_carries_bytes_both_ways_and_ends() {
+    let (mut hub, mut sidecar) = connected_ends();
     let mut here = hub.open().await.unwrap();
     let exchange = async {
         here.write_all(b"hello").await.unwrap();
-        let mut answer = Vec::new();
-        here.read_to_end(&mut answer).await.unwrap();
-        assert_eq!(answer, b"and goodbye");
+        let mut received = Vec::new();
+        here.read_to_end(&mut received).await.unwrap();
+        assert_eq!(received, b"and goodbye");
     };
     let other = async {
         let mut there = sidecar.next().await.unwrap();
-        let answer = async {
+        let respond = async {
             let mut buffer = [0; 5];
             there.read_exact(&mut buffer).await.unwrap();
             assert_eq!(&buffer, b"hello");
@@ -40,18 +40,18 @@ async fn a_substream_carries_both_ways_and_ends() {
             there.shutdown().await.unwrap();
             std::future::pending::<()>().await
         };
-        tokio::select! { () = answer => {}, error = drive(&mut sidecar) => panic!("{error}") }
+        tokio::select! { () = respond => {}, error = drive(&mut sidecar) => panic!("{error}") }
     };
     tokio::select! { () = exchange => {}, error = drive(&mut hub) => panic!("{error}"), () = other => {} }
 }
 
 #[tokio::test]
 async fn an_unread_substream_blocks_only_itself() {
-    let (mut hub, mut sidecar) = ends();
-    let (mut deaf, mut other) = (hub.open().await.unwrap(), hub.open().await.unwrap());
+    let (mut hub, mut sidecar) = connected_ends();
+    let (mut unread, mut other) = (hub.open().await.unwrap(), hub.open().await.unwrap());
     let flood = async {
         let mut sent = 0;
-        while let Ok(count) = deaf.write(&[7; 10_000]).await {
+        while let Ok(count) = unread.write(&[7; 10_000]).await {
             sent += count;
             assert!(sent <= WINDOW, "{sent} bytes were sent to a peer that reads none");
         }
@@ -65,13 +65,13 @@ async fn an_unread_substream_blocks_only_itself() {
     };
     let reading = async {
         let (first, second) = (sidecar.next().await.unwrap(), sidecar.next().await.unwrap());
-        let (mut first_byte, mut kept) = ([0], Vec::new());
+        let (mut first_byte, mut unread) = ([0], Vec::new());
         let read = async {
             // The order is not defined; the flood's bytes are sevens.
             for mut stream in [first, second] {
                 stream.read_exact(&mut first_byte).await.unwrap();
                 match first_byte {
-                    [7] => kept.push(stream),
+                    [7] => unread.push(stream),
                     _ => {
                         let mut rest = Vec::new();
                         stream.read_to_end(&mut rest).await.unwrap();
@@ -84,18 +84,18 @@ async fn an_unread_substream_blocks_only_itself() {
     };
     let all = async {
         tokio::select! {
-            () = flood => panic!("it was refused"),
+            () = flood => panic!("a write to the unread substream failed"),
             () = exchange => unreachable!(),
             () = reading => {}
             error = drive(&mut hub) => panic!("{error}"),
         }
     };
-    timeout(Duration::from_secs(60), all).await.expect("the other one is not held up");
+    timeout(Duration::from_secs(60), all).await.expect("the unread substream blocked the other one");
 }
 
 #[tokio::test]
 async fn the_number_of_substreams_is_limited() {
-    let (mut hub, _sidecar) = ends();
+    let (mut hub, _sidecar) = connected_ends();
     let mut open = Vec::new();
     for _ in 0..MAX_SUBSTREAMS {
         open.push(hub.open().await.unwrap());
@@ -117,16 +117,16 @@ async fn a_protocol_violation_ends_the_trunk() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn heartbeats_keep_an_idle_pipe_and_detect_a_dead_one() {
+async fn heartbeats_keep_an_idle_pipe_open_and_detect_a_dead_one() {
     let heartbeat = Duration::from_secs(20);
-    let (mut hub, mut sidecar) = ends();
-    let (received, received_there) = (sidecar.last_received(), hub.last_received());
-    let began = Instant::now();
-    let beats = beat(sidecar.open().await.unwrap(), received, heartbeat);
-    let living = async {
+    let (mut hub, mut sidecar) = connected_ends();
+    let (sidecar_received, hub_received) = (sidecar.last_received(), hub.last_received());
+    let start = Instant::now();
+    let beats = send_heartbeats(sidecar.open().await.unwrap(), sidecar_received, heartbeat);
+    let responsive_hub = async {
         let stream = hub.next().await.unwrap();
         tokio::select! {
-            silence = answer_beats(stream, received_there, heartbeat) => panic!("{silence}"),
+            silence = echo_heartbeats(stream, hub_received, heartbeat) => panic!("{silence}"),
             error = drive(&mut hub) => panic!("{error}"),
             () = tokio::time::sleep(Duration::from_secs(3600)) => {}
         }
@@ -135,7 +135,7 @@ async fn heartbeats_keep_an_idle_pipe_and_detect_a_dead_one() {
     tokio::select! {
         silence = &mut beats => panic!("{silence}"),
         error = drive(&mut sidecar) => panic!("{error}"),
-        () = living => {}
+        () = responsive_hub => {}
     }
     // From here on the hub's side is not polled, as if its process were stopped.
     let silence = tokio::select! {
@@ -143,15 +143,15 @@ async fn heartbeats_keep_an_idle_pipe_and_detect_a_dead_one() {
         error = drive(&mut sidecar) => panic!("{error}"),
     };
     assert_eq!(silence, Silence(heartbeat * 3));
-    assert!(began.elapsed() <= Duration::from_secs(3600) + heartbeat * 4);
+    assert!(start.elapsed() <= Duration::from_secs(3600) + heartbeat * 4);
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_hub_detects_a_sidecar_that_dies_before_or_after_its_interval_arrives() {
-    let (interval, first) = (Duration::from_secs(2), Duration::from_secs(7));
+    let (interval, interval_timeout) = (Duration::from_secs(2), Duration::from_secs(7));
     let milliseconds = u32::try_from(interval.as_millis()).unwrap().to_be_bytes();
-    for (sent, expected) in [(&milliseconds[..3], first), (&milliseconds[..], interval * 3)] {
-        let (mut hub, mut sidecar) = ends();
+    for (sent, expected) in [(&milliseconds[..3], interval_timeout), (&milliseconds[..], interval * 3)] {
+        let (mut hub, mut sidecar) = connected_ends();
         let (mut stream, received) = (sidecar.open().await.unwrap(), hub.last_received());
         stream.write_all(sent).await.unwrap();
         let there = tokio::select! {
@@ -160,7 +160,7 @@ async fn a_hub_detects_a_sidecar_that_dies_before_or_after_its_interval_arrives(
         };
         // From here on the sidecar's side is not polled, as if its process were stopped.
         let silence = tokio::select! {
-            silence = answer_beats(there, received, first) => silence,
+            silence = echo_heartbeats(there, received, interval_timeout) => silence,
             error = drive(&mut hub) => panic!("{error}"),
         };
         assert_eq!(silence, Silence(expected));

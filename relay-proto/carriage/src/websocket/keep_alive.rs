@@ -1,6 +1,6 @@
 //! Pings on an idle WebSocket, for proxies that close idle connections.
 //!
-//! What must stay true: as long as the stream is being read, something is sent at least once per interval.
+//! What must stay true: as long as the stream is polled for reading, at least one frame is sent per interval.
 
 use std::io;
 use std::pin::Pin;
@@ -18,16 +18,16 @@ use crate::Stream;
 pub struct KeepAlive<S> {
     stream: WebSocketStream<S>,
     interval: Duration,
-    due: Pin<Box<Sleep>>,
+    ping_due: Pin<Box<Sleep>>,
 }
 
 impl<S: Stream> KeepAlive<S> {
     pub fn new(stream: WebSocketStream<S>, interval: Duration) -> Self {
-        Self { stream, interval, due: Box::pin(sleep(interval)) }
+        Self { stream, interval, ping_due: Box::pin(sleep(interval)) }
     }
 
     fn restart_interval(&mut self) {
-        self.due.as_mut().reset(Instant::now() + self.interval);
+        self.ping_due.as_mut().reset(Instant::now() + self.interval);
     }
 }
 
@@ -35,13 +35,13 @@ impl<S: Stream> AsyncRead for KeepAlive<S> {
     fn poll_read(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
-        room: &mut ReadBuf<'_>,
+        buf: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        while self.due.as_mut().poll(context).is_ready() {
+        while self.ping_due.as_mut().poll(context).is_ready() {
             self.stream.poll_ping(context)?;
             self.restart_interval();
         }
-        Pin::new(&mut self.stream).poll_read(context, room)
+        Pin::new(&mut self.stream).poll_read(context, buf)
     }
 }
 
@@ -71,7 +71,7 @@ mod tests {
     use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, duplex};
 
     use super::*;
-    use crate::websocket::client;
+    use crate::websocket::connect;
 
     const INTERVAL: Duration = Duration::from_secs(20);
     const PING: u8 = 0x89;
@@ -80,7 +80,7 @@ mod tests {
     async fn connected() -> (KeepAlive<tokio::io::DuplexStream>, tokio::io::DuplexStream) {
         let (ours, mut theirs) = duplex(4096);
         let address = WebSocket { host: Host::Name("box.test".into()), port: 443, path: "/".into() };
-        let answer = async {
+        let respond = async {
             let mut head = Vec::new();
             while !head.ends_with(b"\r\n\r\n") {
                 head.push(theirs.read_u8().await.unwrap());
@@ -88,13 +88,13 @@ mod tests {
             let head = String::from_utf8(head).unwrap();
             let key = head.lines().find_map(|line| line.strip_prefix("Sec-WebSocket-Key: ")).unwrap();
             let accept = crate::websocket::upgrade::accept_value(key);
-            let answer = format!(
+            let response = format!(
                 "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\
                  Sec-WebSocket-Accept: {accept}\r\n\r\n"
             );
-            theirs.write_all(answer.as_bytes()).await.unwrap();
+            theirs.write_all(response.as_bytes()).await.unwrap();
         };
-        let (stream, ()) = tokio::join!(client(ours, &address, &[]), answer);
+        let (stream, ()) = tokio::join!(connect(ours, &address, &[]), respond);
         (KeepAlive::new(stream.unwrap(), INTERVAL), theirs)
     }
 
@@ -113,7 +113,7 @@ mod tests {
         let mut byte = [0];
         tokio::select! {
             () = pings => {}
-            read = stream.read(&mut byte) => panic!("nothing was sent: {read:?}"),
+            read = stream.read(&mut byte) => panic!("the peer sent nothing, but a read returned {read:?}"),
         }
     }
 
@@ -123,7 +123,7 @@ mod tests {
         let start = Instant::now();
         let mut byte = [0];
         let idle = tokio::time::timeout(INTERVAL / 2, stream.read(&mut byte)).await;
-        assert!(idle.is_err(), "nothing was sent");
+        assert!(idle.is_err(), "the peer sent nothing, but a read returned");
         stream.write_all(b"x").await.unwrap();
         let mut data = [0; 7];
         theirs.read_exact(&mut data).await.unwrap();
@@ -135,7 +135,7 @@ mod tests {
         };
         tokio::select! {
             () = ping => {}
-            read = stream.read(&mut byte) => panic!("nothing was sent: {read:?}"),
+            read = stream.read(&mut byte) => panic!("the peer sent nothing, but a read returned {read:?}"),
         }
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! Each write becomes one message of at most [`MAX_FRAME`] bytes; message boundaries mean nothing to the reader. Must
 //! stay true: a longer frame or message is refused at its header, before memory is allocated for it; and pings are
-//! answered, because load balancers close connections that do not.
+//! answered, because load balancers close connections on which no pong arrives.
 
 mod keep_alive;
 mod upgrade;
@@ -20,9 +20,9 @@ use tokio_tungstenite::tungstenite::protocol::{Role, WebSocketConfig};
 
 use crate::Stream;
 pub use keep_alive::KeepAlive;
-pub use upgrade::{Header, UpgradeError, client, server};
+pub use upgrade::{Header, UpgradeError, accept, connect};
 
-/// Bytes of the largest WebSocket frame, and message: one frame of the relay protocol with its header fits.
+/// In bytes, the limit of a WebSocket frame and of a message: the largest frame of the relay protocol fits.
 pub const MAX_FRAME: usize = 64 * 1024 + 256;
 
 /// A stream of bytes in WebSocket messages over `S`.
@@ -36,7 +36,7 @@ pub struct WebSocketStream<S> {
 impl<S: Stream> WebSocketStream<S> {
     async fn new(stream: S, already_read: Bytes, role: Role) -> Self {
         let config = WebSocketConfig::default()
-            .read_buffer_size(READ_BUFFER)
+            .read_buffer_size(INITIAL_READ_BUFFER)
             .write_buffer_size(0)
             .max_write_buffer_size(2 * MAX_FRAME)
             .max_message_size(Some(MAX_FRAME))
@@ -51,7 +51,7 @@ impl<S: Stream> WebSocketStream<S> {
         Self { messages, unread: Bytes::new() }
     }
 
-    /// Sends a ping, unless an earlier message still waits to be written: then that is the traffic.
+    /// Sends a ping, unless an earlier message still waits to be written, which keeps the connection alive too.
     fn poll_ping(&mut self, context: &mut Context<'_>) -> io::Result<()> {
         match Pin::new(&mut self.messages).poll_ready(context) {
             Poll::Ready(ready) => ready.map_err(to_io)?,
@@ -60,7 +60,7 @@ impl<S: Stream> WebSocketStream<S> {
         Pin::new(&mut self.messages).start_send(Message::Ping(Bytes::new())).map_err(to_io)?;
         match Pin::new(&mut self.messages).poll_flush(context) {
             Poll::Ready(flushed) => flushed.map_err(to_io),
-            // The next read or write continues it.
+            // The next read or write continues the flush.
             Poll::Pending => Ok(()),
         }
     }
@@ -70,7 +70,7 @@ impl<S: Stream> AsyncRead for WebSocketStream<S> {
     fn poll_read(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
-        room: &mut ReadBuf<'_>,
+        buf: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
         while self.unread.is_empty() {
             match ready!(Pin::new(&mut self.messages).poll_next(context)) {
@@ -78,14 +78,15 @@ impl<S: Stream> AsyncRead for WebSocketStream<S> {
                 Some(Ok(Message::Ping(_) | Message::Pong(_) | Message::Frame(_))) => {}
                 Some(Ok(Message::Close(_))) | None => return Poll::Ready(Ok(())),
                 Some(Ok(Message::Text(_))) => {
-                    let why = "the peer sent a text message in the WebSocket; a link has binary ones only";
+                    let why =
+                        "the peer sent a text message in the WebSocket; a link uses binary messages only";
                     return Poll::Ready(Err(io::Error::new(io::ErrorKind::InvalidData, why)));
                 }
                 Some(Err(error)) => return Poll::Ready(Err(to_io(error))),
             }
         }
-        let count = self.unread.len().min(room.remaining());
-        room.put_slice(&self.unread[..count]);
+        let count = self.unread.len().min(buf.remaining());
+        buf.put_slice(&self.unread[..count]);
         self.unread.advance(count);
         Poll::Ready(Ok(()))
     }
@@ -114,8 +115,8 @@ impl<S: Stream> AsyncWrite for WebSocketStream<S> {
     }
 }
 
-/// Allocated for every WebSocket, so it is small; it grows for a larger message.
-const READ_BUFFER: usize = 4 * 1024;
+/// In bytes. Allocated for every WebSocket, so it is small; the buffer grows for a larger message.
+const INITIAL_READ_BUFFER: usize = 4 * 1024;
 
 fn to_io(error: Error) -> io::Error {
     match error {
@@ -123,13 +124,13 @@ fn to_io(error: Error) -> io::Error {
         Error::ConnectionClosed | Error::AlreadyClosed => io::ErrorKind::BrokenPipe.into(),
         Error::Capacity(CapacityError::MessageTooLong { size, max_size }) => {
             let why = format!(
-                "the peer sent {size} bytes in one WebSocket message; a link takes at most {max_size}"
+                "the peer sent {size} bytes in one WebSocket message; a link accepts at most {max_size}"
             );
             io::Error::new(io::ErrorKind::InvalidData, why)
         }
         error => io::Error::new(
             io::ErrorKind::InvalidData,
-            format!("the peer broke the WebSocket protocol: {error}"),
+            format!("the peer violated the WebSocket protocol: {error}"),
         ),
     }
 }

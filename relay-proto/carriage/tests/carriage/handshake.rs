@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use relay_carriage::dial::{DialError, tcp};
+use relay_carriage::dial::{DialError, connect_tcp};
 use relay_carriage::identity::Identity;
 use relay_carriage::tls::{self, ALPN, TlsError};
 use rustls::client::AlwaysResolvesClientRawPublicKeys;
@@ -22,7 +22,7 @@ use crate::support::*;
 async fn both_sides_prove_their_keys() {
     let (sandbox, sidecar) = (identity(), identity());
     let (key, pin) = (sandbox.public(), sidecar.public());
-    let (endpoint, served) = port(move |stream| async move {
+    let (endpoint, served) = listen_once(move |stream| async move {
         let (mut stream, key) = tls::accept(stream, &sidecar).await.unwrap();
         let _ = echo(&mut stream).await;
         key
@@ -34,10 +34,10 @@ async fn both_sides_prove_their_keys() {
 }
 
 #[tokio::test]
-async fn bytes_may_come_a_few_at_a_time() {
+async fn a_handshake_succeeds_if_a_few_bytes_arrive_at_a_time() {
     let (sandbox, sidecar) = (identity(), identity());
     let (pin, (near, far)) = (sidecar.public(), thin_pipe(16));
-    let server = start(async move {
+    let server = spawn(async move {
         let (mut stream, _) = tls::accept(far, &sidecar).await.unwrap();
         echo(&mut stream).await
     });
@@ -51,7 +51,7 @@ async fn another_key_than_the_pinned_one_is_refused() {
     let (sandbox, sidecar, expected) = (identity(), identity(), identity().public());
     let presented = sidecar.public();
     let (endpoint, served) =
-        port(move |stream| async move { tls::accept(stream, &sidecar).await.err() }).await;
+        listen_once(move |stream| async move { tls::accept(stream, &sidecar).await.err() }).await;
     let refused = in_time(dial(&sandbox, &expected).tls(&endpoint)).await.err().unwrap();
     let DialError::Tls(TlsError::WrongPin { presented: found, pinned }) = &refused else {
         panic!("{refused:?}")
@@ -60,38 +60,44 @@ async fn another_key_than_the_pinned_one_is_refused() {
     let text = refused.to_string();
     assert!(text.contains(&presented.to_string()) && text.contains("`cofferdam key`"), "{text}");
     let refused = in_time(served).await.unwrap();
-    assert!(matches!(refused, Some(TlsError::KeyRefused)), "the sidecar's side must not go on: {refused:?}");
+    assert!(
+        matches!(refused, Some(TlsError::KeyRefused)),
+        "the sidecar did not report the refused key: {refused:?}"
+    );
 }
 
-/// The public part of one pair with the private part of another.
-pub(crate) fn impostor(claimed: &Identity, own: &Identity) -> Arc<CertifiedKey> {
+/// The public key of `claimed` with the private key of `signer`.
+pub(crate) fn mismatched_key(claimed: &Identity, signer: &Identity) -> Arc<CertifiedKey> {
     let mut spki = vec![0x30, 0x2a, 0x30, 0x05, 0x06, 0x03, 0x2b, 0x65, 0x70, 0x03, 0x21, 0x00];
     spki.extend(claimed.public().as_bytes());
-    let pkcs8 = own.to_pkcs8();
+    let pkcs8 = signer.to_pkcs8();
     let signer = any_eddsa_type(&PrivatePkcs8KeyDer::from(pkcs8.as_slice())).unwrap();
     Arc::new(CertifiedKey::new(vec![CertificateDer::from(spki)], signer))
 }
 
 #[tokio::test]
-async fn a_public_key_alone_opens_nothing() {
+async fn a_public_key_without_its_private_key_is_refused() {
     let (sandbox, sidecar, thief) = (identity(), identity(), identity());
     // A server that presents the pinned key and cannot sign with it.
     let mut config = ServerConfig::builder_with_provider(Arc::new(default_provider()))
         .with_protocol_versions(&[&TLS13])
         .unwrap()
         .with_client_cert_verifier(Arc::new(AcceptAnyKey))
-        .with_cert_resolver(Arc::new(AlwaysResolvesServerRawPublicKeys::new(impostor(&sidecar, &thief))));
+        .with_cert_resolver(Arc::new(AlwaysResolvesServerRawPublicKeys::new(mismatched_key(
+            &sidecar, &thief,
+        ))));
     config.alpn_protocols = vec![ALPN.to_vec()];
     let acceptor = TlsAcceptor::from(Arc::new(config));
-    let (endpoint, _served) = port(move |stream| async move { acceptor.accept(stream).await.is_err() }).await;
+    let (endpoint, _served) =
+        listen_once(move |stream| async move { acceptor.accept(stream).await.is_err() }).await;
     let pin = sidecar.public();
     let refused = in_time(dial(&sandbox, &pin).tls(&endpoint)).await.err().unwrap();
     assert!(matches!(refused, DialError::Tls(TlsError::Protocol(_))), "{refused:?}");
 
     // A client that presents an enrolled key and cannot sign with it.
     let (endpoint, served) =
-        port(move |stream| async move { tls::accept(stream, &sidecar).await.err() }).await;
-    let connector = TlsConnector::from(Arc::new(raw_key_config(impostor(&sandbox, &thief))));
+        listen_once(move |stream| async move { tls::accept(stream, &sidecar).await.err() }).await;
+    let connector = TlsConnector::from(Arc::new(raw_key_config(mismatched_key(&sandbox, &thief))));
     let _ = connect_and_send(connector, endpoint).await;
     let refused = in_time(served).await.unwrap();
     assert!(refused.is_some(), "the sidecar accepted a key whose private part the client does not have");
@@ -113,7 +119,7 @@ async fn connect_and_send(
     connector: TlsConnector,
     endpoint: relay_proto::address::HostPort,
 ) -> std::io::Result<()> {
-    let stream = tcp(&endpoint, PATIENCE).await.unwrap();
+    let stream = connect_tcp(&endpoint, TEST_TIMEOUT).await.unwrap();
     let mut stream = connector.connect(ServerName::try_from("sidecar.invalid").unwrap(), stream).await?;
     stream.write_all(b"let me in").await
 }
@@ -122,7 +128,7 @@ async fn connect_and_send(
 async fn a_peer_without_a_key_is_refused() {
     let sidecar = identity();
     let (endpoint, served) =
-        port(move |stream| async move { tls::accept(stream, &sidecar).await.err() }).await;
+        listen_once(move |stream| async move { tls::accept(stream, &sidecar).await.err() }).await;
     let mut config = ClientConfig::builder_with_provider(Arc::new(default_provider()))
         .with_protocol_versions(&[&TLS13])
         .unwrap()
@@ -135,13 +141,13 @@ async fn a_peer_without_a_key_is_refused() {
     assert!(matches!(refused, Some(TlsError::NotARelay)), "{refused:?}");
 }
 
-/// Right keys, but no application protocol was agreed on.
+/// The keys are correct, but no application protocol was negotiated.
 #[tokio::test]
 async fn a_peer_that_does_not_offer_the_relay_protocol_is_refused() {
     let (sandbox, sidecar) = (identity(), identity());
     let (endpoint, served) =
-        port(move |stream| async move { tls::accept(stream, &sidecar).await.err() }).await;
-    let mut config = raw_key_config(impostor(&sandbox, &sandbox));
+        listen_once(move |stream| async move { tls::accept(stream, &sidecar).await.err() }).await;
+    let mut config = raw_key_config(mismatched_key(&sandbox, &sandbox));
     config.alpn_protocols.clear();
     let _ = connect_and_send(TlsConnector::from(Arc::new(config)), endpoint).await;
     let refused = in_time(served).await.unwrap();
@@ -151,18 +157,20 @@ async fn a_peer_that_does_not_offer_the_relay_protocol_is_refused() {
 #[tokio::test]
 async fn an_older_tls_is_reported() {
     let (sandbox, pin) = (identity(), identity().public());
-    let acceptor = TlsAcceptor::from(ordinary_tls_config(&[&TLS12]));
-    let (endpoint, _served) = port(move |stream| async move { acceptor.accept(stream).await.is_err() }).await;
+    let acceptor = TlsAcceptor::from(certificate_tls_config(&[&TLS12]));
+    let (endpoint, _served) =
+        listen_once(move |stream| async move { acceptor.accept(stream).await.is_err() }).await;
     let refused = in_time(dial(&sandbox, &pin).tls(&endpoint)).await.err().unwrap();
     assert!(matches!(refused, DialError::Tls(TlsError::OlderTls)), "{refused:?}");
     assert!(refused.to_string().contains("1.3") && refused.to_string().contains("wss://"), "{refused}");
 }
 
 #[tokio::test]
-async fn an_ordinary_tls_server_is_refused() {
+async fn a_tls_server_with_a_certificate_is_refused() {
     let (sandbox, pin) = (identity(), identity().public());
-    let acceptor = TlsAcceptor::from(ordinary_tls_config(&[&TLS13]));
-    let (endpoint, _served) = port(move |stream| async move { acceptor.accept(stream).await.is_err() }).await;
+    let acceptor = TlsAcceptor::from(certificate_tls_config(&[&TLS13]));
+    let (endpoint, _served) =
+        listen_once(move |stream| async move { acceptor.accept(stream).await.is_err() }).await;
     let refused = in_time(dial(&sandbox, &pin).tls(&endpoint)).await.err().unwrap();
     assert!(matches!(refused, DialError::Tls(TlsError::NotARelay)), "{refused:?}");
 }
@@ -192,13 +200,13 @@ async fn a_silent_peer_times_out_with_the_name_of_the_step() {
     let limit = std::time::Duration::from_millis(300);
     let dial = relay_carriage::dial::Dial { limit, ..dial(&sandbox, &pin) };
     let refused = in_time(dial.tls(&endpoint)).await.err().unwrap().to_string();
-    assert!(refused.starts_with("complete the TLS handshake: no answer came in 0.3 seconds"), "{refused}");
+    assert!(refused.starts_with("completing the TLS handshake took longer than 0.3 seconds"), "{refused}");
 }
 
 #[tokio::test]
 async fn a_refused_connection_and_an_unresolved_name_are_reported() {
     let (sandbox, pin) = (identity(), identity().public());
-    let (endpoint, task) = port(|_| async {}).await;
+    let (endpoint, task) = listen_once(|_| async {}).await;
     task.abort();
     let _ = task.await;
     let refused = in_time(dial(&sandbox, &pin).tls(&endpoint)).await.err().unwrap();
@@ -208,7 +216,7 @@ async fn a_refused_connection_and_an_unresolved_name_are_reported() {
     assert!(matches!(refused, DialError::Resolve { .. }), "{refused:?}");
 }
 
-/// Accepts any key without a check of its signature.
+/// Accepts any key without checking the signature.
 #[derive(Debug)]
 pub(crate) struct AcceptAnyKey;
 

@@ -2,8 +2,8 @@
 
 #![expect(clippy::unwrap_used, reason = "a failed step fails the test")]
 
-mod entrance;
 mod handshake;
+mod inbound;
 mod port;
 mod proxy;
 mod support;

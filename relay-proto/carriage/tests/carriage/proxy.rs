@@ -14,7 +14,7 @@ use tokio::net::TcpStream;
 use crate::support::*;
 
 /// Reads one HTTP head, byte by byte.
-async fn head(stream: &mut TcpStream) -> String {
+async fn read_head(stream: &mut TcpStream) -> String {
     let mut bytes = Vec::new();
     while !bytes.ends_with(b"\r\n\r\n") {
         bytes.push(stream.read_u8().await.unwrap());
@@ -22,12 +22,12 @@ async fn head(stream: &mut TcpStream) -> String {
     String::from_utf8(bytes).unwrap()
 }
 
-fn through(proxy: &str) -> Proxy {
+fn parse_proxy(proxy: &str) -> Proxy {
     proxy.parse().unwrap()
 }
 
-/// The error of a sandbox that goes out through `proxy`.
-async fn refusal(proxy: &Proxy, limit: Duration) -> DialError {
+/// The error of a sandbox that dials through `proxy`.
+async fn dial_error(proxy: &Proxy, limit: Duration) -> DialError {
     let (sandbox, pin): (Identity, PublicKey) = (identity(), identity().public());
     let target: HostPort = "sidecar.invalid:7443".parse().unwrap();
     let dial = Dial { identity: &sandbox, pin: &pin, proxy: Some(proxy), limit };
@@ -38,38 +38,38 @@ async fn refusal(proxy: &Proxy, limit: Duration) -> DialError {
 async fn a_proxy_with_a_password_connects() {
     let (sandbox, sidecar) = (identity(), identity());
     let (key, pin) = (sandbox.public(), sidecar.public());
-    let (address, served) = port(move |stream| async move {
+    let (address, served) = listen_once(move |stream| async move {
         let (mut stream, key) = tls::accept(stream, &sidecar).await.unwrap();
         let _ = echo(&mut stream).await;
         key
     })
     .await;
-    // The name is the proxy's to resolve: here it resolves to the sidecar.
-    let (proxy, asked) = port(move |mut stream| async move {
-        let asked = head(&mut stream).await;
+    // The proxy resolves the name; this one connects to the sidecar whatever the name is.
+    let (proxy, request) = listen_once(move |mut stream| async move {
+        let request = read_head(&mut stream).await;
         let mut far = tcp(&address).await;
-        // In small pieces, as some proxies send it.
+        // Some proxies send their response in small pieces.
         for piece in b"HTTP/1.1 200 Connection established\r\nX-Proxy: yes\r\n\r\n".chunks(5) {
             stream.write_all(piece).await.unwrap();
             stream.flush().await.unwrap();
         }
         let _ = tokio::io::copy_bidirectional(&mut stream, &mut far).await;
-        asked
+        request
     })
     .await;
-    let proxy = through(&format!("http://alice:wonder%20land@{proxy}"));
+    let proxy = parse_proxy(&format!("http://alice:wonder%20land@{proxy}"));
     let dial = Dial { proxy: Some(&proxy), ..dial(&sandbox, &pin) };
     exchange(in_time(dial.tls(&"sidecar.invalid:7443".parse().unwrap())).await.unwrap(), 100_000).await;
     assert_eq!(in_time(served).await.unwrap(), key);
     assert_eq!(
-        in_time(asked).await.unwrap(),
+        in_time(request).await.unwrap(),
         "CONNECT sidecar.invalid:7443 HTTP/1.1\r\nHost: sidecar.invalid:7443\r\n\
          Proxy-Authorization: Basic YWxpY2U6d29uZGVyIGxhbmQ=\r\n\r\n"
     );
 }
 
 #[tokio::test]
-async fn every_proxy_response_has_its_advice() {
+async fn every_error_of_a_proxy_comes_with_advice() {
     type Expected = fn(&ProxyError) -> bool;
     let cases: [(&'static [u8], &str, Expected, &str); 7] = [
         (
@@ -102,7 +102,7 @@ async fn every_proxy_response_has_its_advice() {
     ];
     for (response, credentials, expected, advice) in cases {
         let address = peer_that_sends(response).await;
-        let refused = refusal(&through(&format!("http://{credentials}{address}")), PATIENCE).await;
+        let refused = dial_error(&parse_proxy(&format!("http://{credentials}{address}")), TEST_TIMEOUT).await;
         let text = refused.to_string();
         let DialError::Proxy(refused) = refused else { panic!("{text}") };
         assert!(expected(&refused), "{refused:?}");
@@ -114,7 +114,7 @@ async fn every_proxy_response_has_its_advice() {
 #[tokio::test]
 async fn a_proxy_that_closes_is_named_in_the_error() {
     let address = peer_that_closes().await;
-    let refused = refusal(&through(&address.to_string()), PATIENCE).await;
+    let refused = dial_error(&parse_proxy(&address.to_string()), TEST_TIMEOUT).await;
     assert!(
         matches!(&refused, DialError::Proxy(ProxyError::Closed { proxy }) if *proxy == address),
         "{refused:?}"
@@ -124,7 +124,8 @@ async fn a_proxy_that_closes_is_named_in_the_error() {
 #[tokio::test]
 async fn a_proxy_that_hangs_is_named_in_the_error() {
     let address = peer_that_sends(b"").await;
-    let refused = refusal(&through(&address.to_string()), Duration::from_millis(300)).await.to_string();
-    let expected = format!("have the proxy {address} connect: no answer came in 0.3 seconds; ");
+    let refused =
+        dial_error(&parse_proxy(&address.to_string()), Duration::from_millis(300)).await.to_string();
+    let expected = format!("connecting through the proxy {address} took longer than 0.3 seconds; ");
     assert!(refused.starts_with(&expected), "{refused}");
 }

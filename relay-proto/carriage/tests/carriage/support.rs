@@ -17,24 +17,24 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, DuplexStream, duplex};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinHandle;
 
-/// Longer than anything here takes.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
+/// Longer than any step of these tests takes.
+pub(crate) const TEST_TIMEOUT: Duration = Duration::from_secs(30);
 
 pub(crate) fn identity() -> Identity {
     Identity::generate().unwrap()
 }
 
 pub(crate) async fn in_time<T>(what: impl Future<Output = T>) -> T {
-    tokio::time::timeout(PATIENCE, what).await.expect("it takes too long")
+    tokio::time::timeout(TEST_TIMEOUT, what).await.expect("timed out")
 }
 
-#[expect(clippy::disallowed_methods, reason = "tests wait for it by its handle")]
-pub(crate) fn start<T: Send + 'static>(task: impl Future<Output = T> + Send + 'static) -> JoinHandle<T> {
+#[expect(clippy::disallowed_methods, reason = "the tests wait for the handle")]
+pub(crate) fn spawn<T: Send + 'static>(task: impl Future<Output = T> + Send + 'static) -> JoinHandle<T> {
     tokio::spawn(task)
 }
 
-/// A port at which `serve` takes the first connection.
-pub(crate) async fn port<T, F>(
+/// Listens on a new port, and calls `serve` with its first connection.
+pub(crate) async fn listen_once<T, F>(
     serve: impl FnOnce(TcpStream) -> F + Send + 'static,
 ) -> (HostPort, JoinHandle<T>)
 where
@@ -43,7 +43,7 @@ where
 {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap().to_string().parse().unwrap();
-    let task = start(async move {
+    let task = spawn(async move {
         let (stream, _) = listener.accept().await.unwrap();
         drop(listener);
         serve(stream).await
@@ -61,7 +61,7 @@ pub(crate) async fn peer_that_sends(text: &'static [u8]) -> HostPort {
         stream.write_all(text).await.unwrap();
         let _ = tokio::io::copy(&mut stream, &mut tokio::io::sink()).await;
     };
-    port(serve).await.0
+    listen_once(serve).await.0
 }
 
 /// A peer that closes after the first bytes it receives.
@@ -71,11 +71,11 @@ pub(crate) async fn peer_that_closes() -> HostPort {
         let _ = stream.shutdown().await;
         let _ = tokio::io::copy(&mut stream, &mut tokio::io::sink()).await;
     };
-    port(serve).await.0
+    listen_once(serve).await.0
 }
 
 pub(crate) fn dial<'a>(identity: &'a Identity, pin: &'a PublicKey) -> Dial<'a> {
-    Dial { identity, pin, proxy: None, limit: PATIENCE }
+    Dial { identity, pin, proxy: None, limit: TEST_TIMEOUT }
 }
 
 pub(crate) fn web_socket(address: &HostPort) -> WebSocket {
@@ -85,7 +85,7 @@ pub(crate) fn web_socket(address: &HostPort) -> WebSocket {
     }
 }
 
-/// Sends back what it receives, until the other side ends.
+/// Sends back every byte that it receives, until the other side closes.
 pub(crate) async fn echo(stream: &mut impl Stream) -> io::Result<()> {
     let mut buffer = vec![0; 10_000];
     loop {
@@ -110,7 +110,7 @@ pub(crate) async fn exchange(stream: impl Stream, count: usize) {
     let read = async {
         let mut back = vec![0; count];
         reader.read_exact(&mut back).await.unwrap();
-        assert!(back == bytes, "other bytes came back");
+        assert!(back == bytes, "the bytes that came back differ");
     };
     in_time(async { tokio::join!(write, read) }).await;
 }
@@ -121,8 +121,8 @@ pub(crate) fn thin_pipe(buffer: usize) -> (DuplexStream, DuplexStream) {
     duplex(buffer)
 }
 
-/// An ordinary TLS server's configuration.
-pub(crate) fn ordinary_tls_config(versions: &[&'static SupportedProtocolVersion]) -> Arc<ServerConfig> {
+/// The configuration of a TLS server with a certificate, not a raw key.
+pub(crate) fn certificate_tls_config(versions: &[&'static SupportedProtocolVersion]) -> Arc<ServerConfig> {
     let (certificate, key) = certificate();
     let config = ServerConfig::builder_with_provider(Arc::new(default_provider()))
         .with_protocol_versions(versions)

@@ -13,37 +13,37 @@ use tokio_rustls::TlsAcceptor;
 use crate::support::*;
 
 #[tokio::test]
-async fn bytes_may_come_one_by_one_and_in_any_amount() {
+async fn any_number_of_bytes_is_carried_even_one_by_one() {
     for count in [1, 125, 126, 65_535, 65_536, MAX_FRAME, MAX_FRAME + 1, 400_000] {
-        let (endpoint, served) = port(|stream| async move {
-            let mut stream = websocket::server(stream).await.unwrap();
+        let (endpoint, served) = listen_once(|stream| async move {
+            let mut stream = websocket::accept(stream).await.unwrap();
             echo(&mut stream).await
         })
         .await;
         let stream =
-            in_time(websocket::client(tcp(&endpoint).await, &web_socket(&endpoint), &[])).await.unwrap();
+            in_time(websocket::connect(tcp(&endpoint).await, &web_socket(&endpoint), &[])).await.unwrap();
         exchange(stream, count).await;
         let _ = in_time(served).await.unwrap();
     }
     let (near, far) = thin_pipe(1);
-    let served = start(async move {
-        let mut stream = websocket::server(far).await.unwrap();
+    let served = spawn(async move {
+        let mut stream = websocket::accept(far).await.unwrap();
         echo(&mut stream).await
     });
     let endpoint = web_socket(&"h:1".parse().unwrap());
-    exchange(in_time(websocket::client(near, &endpoint, &[])).await.unwrap(), 3_000).await;
+    exchange(in_time(websocket::connect(near, &endpoint, &[])).await.unwrap(), 3_000).await;
     let _ = in_time(served).await.unwrap();
 }
 
 #[tokio::test]
-async fn a_shutdown_is_seen_as_the_end() {
-    let (endpoint, served) = port(|stream| async move {
-        let mut stream = websocket::server(stream).await.unwrap();
+async fn a_shutdown_ends_the_peers_reading() {
+    let (endpoint, served) = listen_once(|stream| async move {
+        let mut stream = websocket::accept(stream).await.unwrap();
         let mut all = Vec::new();
         stream.read_to_end(&mut all).await.map(|_| all)
     })
     .await;
-    let mut stream = websocket::client(tcp(&endpoint).await, &web_socket(&endpoint), &[]).await.unwrap();
+    let mut stream = websocket::connect(tcp(&endpoint).await, &web_socket(&endpoint), &[]).await.unwrap();
     stream.write_all(b"the last bytes").await.unwrap();
     stream.shutdown().await.unwrap();
     assert_eq!(in_time(served).await.unwrap().unwrap(), b"the last bytes");
@@ -51,22 +51,22 @@ async fn a_shutdown_is_seen_as_the_end() {
 
 #[tokio::test]
 async fn headers_are_sent_and_cannot_inject_others() {
-    let (endpoint, asked) = port(|mut stream: TcpStream| async move {
+    let (endpoint, request) = listen_once(|mut stream: TcpStream| async move {
         let mut buffer = vec![0; 4096];
         let count = stream.read(&mut buffer).await.unwrap();
         String::from_utf8(buffer[..count].to_vec()).unwrap()
     })
     .await;
     let header = |name: &str, value: &str| Header { name: name.into(), value: value.into() };
-    let _ = websocket::client(
+    let _ = websocket::connect(
         tcp(&endpoint).await,
         &web_socket(&endpoint),
         &[header("X-Preview-Token", "abc def")],
     )
     .await;
-    let asked = in_time(asked).await.unwrap();
-    assert!(asked.starts_with("GET /relay HTTP/1.1\r\nHost: 127.0.0.1:"), "{asked}");
-    assert!(asked.contains("\r\nX-Preview-Token: abc def\r\n"), "{asked}");
+    let request = in_time(request).await.unwrap();
+    assert!(request.starts_with("GET /relay HTTP/1.1\r\nHost: 127.0.0.1:"), "{request}");
+    assert!(request.contains("\r\nX-Preview-Token: abc def\r\n"), "{request}");
     for wrong in [
         header("A", "x\r\nB: y"),
         header("A:", "x"),
@@ -75,15 +75,15 @@ async fn headers_are_sent_and_cannot_inject_others() {
         header("A", "\u{e9}"),
     ] {
         let (near, _far) = thin_pipe(1);
-        let refused = websocket::client(near, &web_socket(&endpoint), &[wrong]).await.err();
+        let refused = websocket::connect(near, &web_socket(&endpoint), &[wrong]).await.err();
         assert!(matches!(refused, Some(UpgradeError::Header(_))), "{refused:?}");
     }
 }
 
-/// The error of a sandbox whose WebSocket reaches a TLS server that sends this.
-async fn refusal(text: &'static [u8]) -> DialError {
-    let acceptor = TlsAcceptor::from(ordinary_tls_config(&[&TLS13]));
-    let (endpoint, _served) = port(move |stream| async move {
+/// The error of a sandbox whose WebSocket request reaches a TLS server that responds with `text`.
+async fn dial_error(text: &'static [u8]) -> DialError {
+    let acceptor = TlsAcceptor::from(certificate_tls_config(&[&TLS13]));
+    let (endpoint, _served) = listen_once(move |stream| async move {
         let mut stream = acceptor.accept(stream).await.unwrap();
         let _ = stream.read(&mut [0; 4096]).await;
         stream.write_all(text).await.unwrap();
@@ -103,64 +103,66 @@ async fn a_failed_upgrade_is_reported_with_its_reason() {
         b"HTTP/1.1 101 Switching Protocols\r\n\r\n",
         b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Accept: x\r\n\r\n",
     ] {
-        let refused = refusal(stripped).await;
+        let refused = dial_error(stripped).await;
         assert!(matches!(refused, DialError::Upgrade(UpgradeError::Stripped { .. })), "{refused:?}");
-        assert!(refused.to_string().contains("strips upgrades"), "{refused}");
+        assert!(refused.to_string().contains("does not forward WebSocket upgrades"), "{refused}");
     }
-    let refused = refusal(b"HTTP/1.1 404 Not Found\r\n\r\n").await;
+    let refused = dial_error(b"HTTP/1.1 404 Not Found\r\n\r\n").await;
     assert!(matches!(refused, DialError::Upgrade(UpgradeError::Status(404))), "{refused:?}");
-    assert!(refused.to_string().contains("is the path of the link right"), "{refused}");
-    let refused = refusal(b"220 mail.example ESMTP\r\n").await;
+    assert!(refused.to_string().contains("is the path of the relay's address correct"), "{refused}");
+    let refused = dial_error(b"HTTP/1.1 502 Bad Gateway\r\n\r\n").await;
+    assert!(matches!(refused, DialError::BehindProxy { status: 502 }), "{refused:?}");
+    let refused = dial_error(b"220 mail.example ESMTP\r\n").await;
     assert!(matches!(refused, DialError::Upgrade(UpgradeError::NotHttp)), "{refused:?}");
-    let refused = refusal(b"").await;
+    let refused = dial_error(b"").await;
     assert!(matches!(refused, DialError::Upgrade(UpgradeError::Closed)), "{refused:?}");
 }
 
-/// What a reader gets when its peer, after an upgrade, sends these raw bytes and then nothing more.
-async fn read_after(raw: &[u8]) -> io::Result<Vec<u8>> {
-    let (endpoint, served) = port(|stream| async move {
-        let mut stream = websocket::server(stream).await.unwrap();
+/// What a reader gets when its peer, after an upgrade, sends these raw bytes and nothing more.
+async fn read_raw(raw: &[u8]) -> io::Result<Vec<u8>> {
+    let (endpoint, served) = listen_once(|stream| async move {
+        let mut stream = websocket::accept(stream).await.unwrap();
         let mut first = [0; 16];
         stream.read(&mut first).await.map(|count| first[..count].to_vec())
     })
     .await;
-    let mut stream = upgraded_by_hand(&endpoint).await;
+    let mut stream = upgrade_by_hand(&endpoint).await;
     stream.write_all(raw).await.unwrap();
     in_time(served).await.unwrap()
 }
 
-async fn upgraded_by_hand(endpoint: &relay_proto::address::HostPort) -> TcpStream {
+async fn upgrade_by_hand(endpoint: &relay_proto::address::HostPort) -> TcpStream {
     let mut stream = tcp(endpoint).await;
     let request = "GET / HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\
                    Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n";
     stream.write_all(request.as_bytes()).await.unwrap();
-    let mut answer = Vec::new();
-    while !answer.ends_with(b"\r\n\r\n") {
-        answer.push(stream.read_u8().await.unwrap());
+    let mut response = Vec::new();
+    while !response.ends_with(b"\r\n\r\n") {
+        response.push(stream.read_u8().await.unwrap());
     }
     stream
 }
 
-/// The header alone decides: the peer sends nothing else, and a reader that wanted the rest would wait for ever.
+/// The peer sends the header alone, so a reader that waited for the rest would never return.
 #[tokio::test]
 async fn an_oversize_frame_is_refused_at_its_header() {
-    let length = |length: u64| [&[0x82, 0xff][..], &length.to_be_bytes(), &[0; 4]].concat();
+    let frame_header = |length: u64| [&[0x82, 0xff][..], &length.to_be_bytes(), &[0; 4]].concat();
     for too_long in [MAX_FRAME as u64 + 1, u32::MAX.into(), i64::MAX as u64, u64::MAX] {
-        let error = read_after(&length(too_long)).await.unwrap_err();
+        let error = read_raw(&frame_header(too_long)).await.unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::InvalidData);
     }
-    let error = read_after(&length(MAX_FRAME as u64 + 1)).await.unwrap_err();
-    assert!(error.to_string().contains("a link takes at most"), "{error}");
+    let error = read_raw(&frame_header(MAX_FRAME as u64 + 1)).await.unwrap_err();
+    assert!(error.to_string().contains("a link accepts at most"), "{error}");
 }
 
 #[tokio::test]
 async fn a_message_in_many_fragments_is_bounded_too() {
-    let (endpoint, served) = port(|stream| async move {
-        let mut stream = websocket::server(stream).await.unwrap();
+    let (endpoint, served) = listen_once(|stream| async move {
+        let mut stream = websocket::accept(stream).await.unwrap();
         stream.read(&mut [0; 16]).await
     })
     .await;
-    let mut stream = upgraded_by_hand(&endpoint).await;
+    let mut stream = upgrade_by_hand(&endpoint).await;
     // Fragments of 16 KiB, none of them the last.
     let fragment = |opcode: u8| [&[opcode, 0xfe, 0x40, 0, 0, 0, 0, 0][..], &[0; 0x4000]].concat();
     let mut sent = stream.write_all(&fragment(0x02)).await;
@@ -179,33 +181,37 @@ async fn a_message_in_many_fragments_is_bounded_too() {
 async fn a_websocket_protocol_violation_ends_the_stream() {
     let masked =
         |opcode: u8, text: &[u8]| [&[opcode, 0x80 | text.len() as u8, 0, 0, 0, 0][..], text].concat();
-    assert_eq!(read_after(&masked(0x82, b"abc")).await.unwrap(), b"abc");
+    assert_eq!(read_raw(&masked(0x82, b"abc")).await.unwrap(), b"abc");
     assert_eq!(
-        read_after(&[masked(0x89, b"ping"), masked(0x82, b""), masked(0x82, b"abc")].concat()).await.unwrap(),
+        read_raw(&[masked(0x89, b"ping"), masked(0x82, b""), masked(0x82, b"abc")].concat()).await.unwrap(),
         b"abc"
     );
-    assert_eq!(read_after(&masked(0x88, b"")).await.unwrap(), b"", "a close is the end");
+    assert_eq!(
+        read_raw(&masked(0x88, b"")).await.unwrap(),
+        b"",
+        "a close frame must end the stream without an error"
+    );
     for (what, raw) in [
         ("text", masked(0x81, b"abc")),
         ("unmasked", vec![0x82, 3, b'a', b'b', b'c']),
         ("a reserved bit", masked(0xc2, b"abc")),
         ("a reserved opcode", masked(0x83, b"abc")),
         ("a long ping", [&[0x89, 0xfe, 0, 200, 0, 0, 0, 0][..], &[0; 200]].concat()),
-        ("a fragment of nothing", masked(0x80, b"abc")),
+        ("a continuation without a first fragment", masked(0x80, b"abc")),
     ] {
-        assert!(read_after(&raw).await.is_err(), "{what}");
+        assert!(read_raw(&raw).await.is_err(), "{what}");
     }
 }
 
 #[tokio::test]
-async fn a_truncated_stream_is_not_an_orderly_end() {
-    let (endpoint, served) = port(|stream| async move {
-        let mut stream = websocket::server(stream).await.unwrap();
+async fn a_truncated_stream_is_an_error() {
+    let (endpoint, served) = listen_once(|stream| async move {
+        let mut stream = websocket::accept(stream).await.unwrap();
         let mut all = Vec::new();
         stream.read_to_end(&mut all).await
     })
     .await;
-    let mut stream = upgraded_by_hand(&endpoint).await;
+    let mut stream = upgrade_by_hand(&endpoint).await;
     stream.write_all(&[0x82, 0x85, 0, 0, 0, 0, b'a']).await.unwrap();
     drop(stream);
     assert!(in_time(served).await.unwrap().is_err());
@@ -213,12 +219,12 @@ async fn a_truncated_stream_is_not_an_orderly_end() {
 
 #[tokio::test]
 async fn pings_are_answered() {
-    let (endpoint, _served) = port(|stream| async move {
-        let mut stream = websocket::server(stream).await.unwrap();
+    let (endpoint, _served) = listen_once(|stream| async move {
+        let mut stream = websocket::accept(stream).await.unwrap();
         stream.read(&mut [0; 16]).await
     })
     .await;
-    let mut stream = upgraded_by_hand(&endpoint).await;
+    let mut stream = upgrade_by_hand(&endpoint).await;
     stream.write_all(&[0x89, 0x82, 0, 0, 0, 0, b'h', b'i']).await.unwrap();
     let mut pong = [0; 4];
     in_time(stream.read_exact(&mut pong)).await.unwrap();
@@ -231,15 +237,15 @@ async fn a_peer_that_does_not_read_stops_the_writer() {
     let (near, far) = tokio::io::duplex(1024);
     let endpoint = web_socket(&"h:1".parse().unwrap());
     let (mut client, _server) =
-        tokio::join!(async { websocket::client(near, &endpoint, &[]).await.unwrap() }, async {
-            websocket::server(far).await.unwrap()
+        tokio::join!(async { websocket::connect(near, &endpoint, &[]).await.unwrap() }, async {
+            websocket::accept(far).await.unwrap()
         });
-    assert!(stuck_after(&mut client).await <= 2 * MAX_FRAME);
+    assert!(bytes_until_blocked(&mut client).await <= 2 * MAX_FRAME);
 }
 
-/// How many bytes a stream takes until it takes no more.
-async fn stuck_after(stream: &mut impl Stream) -> usize {
-    let (mut taken, bytes) = (0, vec![0; MAX_FRAME]);
+/// How many bytes can be written to a stream until it accepts no more.
+async fn bytes_until_blocked(stream: &mut impl Stream) -> usize {
+    let (mut written_bytes, bytes) = (0, vec![0; MAX_FRAME]);
     loop {
         let write = std::future::poll_fn(|context| {
             std::task::Poll::Ready(match std::pin::Pin::new(&mut *stream).poll_write(context, &bytes) {
@@ -248,9 +254,9 @@ async fn stuck_after(stream: &mut impl Stream) -> usize {
             })
         });
         match write.await {
-            Some(count) => taken += count,
-            None => return taken,
+            Some(count) => written_bytes += count,
+            None => return written_bytes,
         }
-        assert!(taken < 1 << 24, "it takes everything");
+        assert!(written_bytes < 1 << 24, "the stream never blocks");
     }
 }

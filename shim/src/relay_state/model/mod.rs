@@ -1,8 +1,8 @@
 //! A relay state with a harness, a network and a sidecar around it, all driven by a script of bytes.
 //!
-//! Shared by a unit test and the fuzz target `relay_state`: every script is a possible sequence of events. After each,
-//! every request has had one answer, or none where the harness cancelled it; and where the sidecar was honest, every
-//! request ran at most once, and none that was answered "did not run".
+//! Shared by a unit test and the fuzz target `relay_state`: every script is a possible sequence of events. At its end,
+//! every request has one response, or none if the harness cancelled it; and if the sidecar was honest, every request
+//! ran at most once, and none ran that was answered with "did not run".
 
 mod sidecar;
 
@@ -17,12 +17,12 @@ use tokio::time::Instant;
 
 use sidecar::{Honesty, Sidecar};
 
-use super::{Connected, RelayState};
+use super::{ConnectionAction, RelayState};
 use crate::lines::Line;
 use crate::timing::Timing;
 
-/// Plays a script of (event, amount) pairs.
-pub(crate) fn play(script: &[(u8, u8)]) {
+/// Runs a script of (event, amount) pairs; panics if an invariant is broken.
+pub(crate) fn run_script(script: &[(u8, u8)]) {
     let honesty = match script.first() {
         Some((first, _)) if first % 4 == 3 => Honesty::Hostile,
         _ => Honesty::Honest,
@@ -41,18 +41,18 @@ struct Simulation {
     now: Instant,
     wire: Option<Wire>,
     sidecar: Sidecar,
-    /// The harness's requests, by number, and what became of each.
+    /// The harness's requests, by number, with the responses they got.
     requests: BTreeMap<u32, RequestOutcome>,
 }
 
 #[derive(Default)]
 struct RequestOutcome {
-    answers: usize,
+    responses: usize,
     cancelled: bool,
-    answered_not_run: bool,
+    reported_not_run: bool,
 }
 
-/// One connection: bytes under way, and what each end has read.
+/// One connection: the bytes under way, and the decoder of each end.
 #[derive(Default)]
 struct Wire {
     to_sidecar: VecDeque<u8>,
@@ -81,9 +81,9 @@ impl Simulation {
             6 | 7 => self.connect(),
             8 | 9 => self.carry_to_sidecar(usize::from(amount) * usize::from(amount)),
             10 | 11 => self.carry_to_shim(usize::from(amount) * usize::from(amount)),
-            12 | 13 => self.sidecar.answer(),
+            12 | 13 => self.sidecar.respond(),
             14 => self.pass_time(Duration::from_millis(u64::from(amount) * 300)),
-            15 => self.lose("cut"),
+            15 => self.disconnect("the connection was cut"),
             16 => self.read_output(),
             17 => self.sidecar.restart(),
             18 => self.sidecar.refuse_or_end(amount, self.wire.as_mut()),
@@ -92,38 +92,45 @@ impl Simulation {
         self.state.sidecar.fill();
     }
 
-    /// From now on the network works and the sidecar is honest: everything that waits is answered.
+    /// From now on the network works and the sidecar responds: asserts that every request gets its response.
     fn settle(&mut self) {
-        self.lose("the last cut");
+        self.disconnect("the last connection was cut");
         self.sidecar.refusal = None;
         self.sidecar.restart();
         for _ in 0..2000 {
             self.read_output();
-            if self.requests.values().all(|outcome| outcome.answers > 0 || outcome.cancelled) {
+            if self.requests.values().all(|outcome| outcome.responses > 0 || outcome.cancelled) {
                 break;
             }
             self.connect();
             self.carry_to_sidecar(usize::MAX);
             while !self.sidecar.running.is_empty() {
-                self.sidecar.answer();
+                self.sidecar.respond();
             }
             self.carry_to_shim(usize::MAX);
             self.pass_time(Duration::from_millis(500));
         }
         self.read_output();
         for (number, outcome) in &self.requests {
-            assert!(outcome.answers == 1 || outcome.cancelled, "{number} has {} answers", outcome.answers);
+            assert!(
+                outcome.responses == 1 || outcome.cancelled,
+                "request {number} has {} responses",
+                outcome.responses
+            );
             let ran = self.sidecar.ran.get(number).copied().unwrap_or_default();
             if self.sidecar.honesty == Honesty::Honest {
-                assert!(ran <= 1, "{number} ran {ran} times");
-                assert!(ran == 0 || !outcome.answered_not_run, "{number} ran although its answer denied it");
+                assert!(ran <= 1, "request {number} ran {ran} times");
+                assert!(
+                    ran == 0 || !outcome.reported_not_run,
+                    "request {number} ran, but its response says that it did not"
+                );
             }
         }
     }
 
     fn send_request(&mut self, amount: u8) {
         let number = self.requests.len() as u32 + 1;
-        // Some take several frames, most do not.
+        // Some requests take several frames, most do not.
         let padding = "p".repeat(if amount > 200 { usize::from(amount) * 700 } else { usize::from(amount) });
         let line = format!(r#"{{"jsonrpc":"2.0","id":{number},"method":"tools/call","params":"{padding}"}}"#);
         if self.state.harness.accepts_lines() {
@@ -135,7 +142,7 @@ impl Simulation {
     fn cancel(&mut self, amount: u8) {
         let number = u32::from(amount) + 1;
         if let Some(outcome) = self.requests.get_mut(&number)
-            && outcome.answers == 0
+            && outcome.responses == 0
         {
             self.send_line(&format!(
                 r#"{{"jsonrpc":"2.0","method":"notifications/cancelled","params":{{"requestId":{number}}}}}"#
@@ -151,7 +158,7 @@ impl Simulation {
         self.state.line(Line::Whole(line.as_bytes()), self.now);
     }
 
-    /// The harness reads all there is.
+    /// The harness reads all its lines and counts the responses.
     fn read_output(&mut self) {
         let output = self.state.harness.output.waiting().to_vec();
         self.state.harness.output.consume(output.len());
@@ -162,10 +169,10 @@ impl Simulation {
             let IdValue::Integer(number) = id.value() else { panic!("an id that the harness never used") };
             let number: u32 = number.parse().expect("the harness uses numbers");
             let outcome = self.requests.get_mut(&number).expect("the request was sent");
-            assert!(!outcome.cancelled, "{number} was cancelled, and answered");
-            outcome.answers += 1;
-            assert_eq!(outcome.answers, 1, "{number} is answered again");
-            outcome.answered_not_run = contains(line, r#""code":"relay_unavailable""#)
+            assert!(!outcome.cancelled, "request {number} was cancelled, but got a response");
+            outcome.responses += 1;
+            assert_eq!(outcome.responses, 1, "request {number} got a second response");
+            outcome.reported_not_run = contains(line, r#""code":"relay_unavailable""#)
                 || contains(line, r#""code":"session_ended""#);
         }
     }
@@ -177,7 +184,7 @@ impl Simulation {
         }
     }
 
-    fn lose(&mut self, why: &str) {
+    fn disconnect(&mut self, why: &str) {
         if self.wire.take().is_some() {
             self.state.sidecar.disconnected(why.into(), self.now);
         }
@@ -185,7 +192,7 @@ impl Simulation {
 
     fn pass_time(&mut self, time: Duration) {
         self.now += time;
-        if self.state.tick(self.now) == Connected::Close {
+        if self.state.tick(self.now) == ConnectionAction::Close {
             self.wire = None;
         }
     }
@@ -200,7 +207,7 @@ impl Simulation {
         let some: Vec<u8> = wire.to_sidecar.drain(..count.min(wire.to_sidecar.len())).collect();
         wire.sidecar.feed(&some);
         while let Some(frame) = wire.sidecar.next().expect("a shim sends only frames") {
-            self.sidecar.take(frame, &mut wire.to_shim);
+            self.sidecar.handle_frame(frame, &mut wire.to_shim);
         }
     }
 
@@ -216,8 +223,8 @@ impl Simulation {
         loop {
             match wire.shim.next_view() {
                 Ok(Some(frame)) => match self.state.frame(frame, self.now) {
-                    Connected::Close => break,
-                    Connected::Keep => {}
+                    ConnectionAction::Close => break,
+                    ConnectionAction::Keep => {}
                 },
                 Ok(None) => return,
                 Err(error) => {
@@ -249,7 +256,7 @@ mod tests {
 
     /// The fuzz target finds better scripts; these random ones run with every test run.
     #[test]
-    fn every_schedule_gives_every_request_exactly_one_answer() {
+    fn every_schedule_gives_every_request_exactly_one_response() {
         let mut state = 1_u64;
         let mut next = || {
             state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
@@ -258,7 +265,7 @@ mod tests {
         for _ in 0..200 {
             let length = usize::from(next()) + 20;
             let script: Vec<(u8, u8)> = (0..length).map(|_| (next(), next())).collect();
-            play(&script);
+            run_script(&script);
         }
     }
 }

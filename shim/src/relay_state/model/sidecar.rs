@@ -1,4 +1,5 @@
-//! The simulated sidecar: decides, runs and answers requests and loses its links as a real one does, without a server.
+//! A simulated sidecar: decides on requests, runs them, responds, and loses its links as a real sidecar does, but without a
+//! server.
 
 use std::collections::{BTreeMap, HashSet, VecDeque};
 
@@ -12,12 +13,16 @@ use relay_proto::limits::{DEFAULT_WINDOW, MAX_MESSAGE, VERSION};
 use super::Wire;
 
 pub(super) struct Sidecar {
+    /// How many links there were so far.
     pub(super) links: u32,
     pub(super) link: Option<Box<str>>,
     pub(super) inbox: Inbox,
     pub(super) outbox: Outbox,
+    /// Requests without a response.
     pub(super) running: VecDeque<u32>,
+    /// How often each request ran.
     pub(super) ran: BTreeMap<u32, usize>,
+    /// The link and sequence number of each request that was decided.
     pub(super) decided: HashSet<(Box<str>, u64)>,
     /// If set, the next Hello is refused with this.
     pub(super) refusal: Option<Refusal>,
@@ -46,7 +51,7 @@ impl Sidecar {
         }
     }
 
-    /// Loses its link and the running calls. Its decisions are kept, as in the audit.
+    /// Loses its link and the running calls. Its decisions stay, as in the audit.
     pub(super) fn restart(&mut self) {
         self.link = None;
         self.running.clear();
@@ -57,22 +62,24 @@ impl Sidecar {
         let retry = Retry::AfterMs(u64::from(amount) * 20);
         if amount.is_multiple_of(2) {
             let code = if amount.is_multiple_of(4) { "clone_refused" } else { "relay_unavailable" };
-            self.refusal = Some(Refusal { code: code.into(), message: "trouble".into(), retry });
+            self.refusal =
+                Some(Refusal { code: code.into(), message: "refused by the simulation".into(), retry });
         } else if let Some(wire) = wire
             && self.link.is_some()
         {
-            let goodbye = Goodbye { code: "session_ended".into(), message: "trouble".into(), retry };
+            let goodbye =
+                Goodbye { code: "session_ended".into(), message: "refused by the simulation".into(), retry };
             self.send(&Frame::Goodbye(goodbye), &mut wire.to_shim);
             self.restart();
         }
     }
 
-    /// Answers the oldest running call. Some answers are sent twice.
-    pub(super) fn answer(&mut self) {
+    /// Responds to the oldest running call. Some responses are sent twice.
+    pub(super) fn respond(&mut self) {
         if let Some(number) = self.running.pop_front() {
-            let answer = format!(r#"{{"jsonrpc":"2.0","id":{number},"result":{{}}}}"#);
+            let response = format!(r#"{{"jsonrpc":"2.0","id":{number},"result":{{}}}}"#);
             for _ in 0..1 + number % 2 {
-                self.outbox.push(answer.as_bytes(), MaybeRan::No);
+                self.outbox.push(response.as_bytes(), MaybeRan::No);
             }
         }
     }
@@ -88,7 +95,7 @@ impl Sidecar {
         }
     }
 
-    pub(super) fn take(&mut self, frame: Frame, to_shim: &mut VecDeque<u8>) {
+    pub(super) fn handle_frame(&mut self, frame: Frame, to_shim: &mut VecDeque<u8>) {
         match (frame, self.link.clone()) {
             (Frame::Hello(hello), _) => {
                 if let Some(refusal) = self.refusal.take() {
@@ -101,14 +108,18 @@ impl Sidecar {
                 self.welcome(if resumed { Resumed::Resumed } else { Resumed::Fresh }, to_shim);
             }
             (Frame::Message(part), Some(link)) => {
-                // Random bytes may have acknowledged frames that were never sent, so that the shim opened a new link.
+                // An error is ignored: random bytes may have acknowledged frames that were never sent, so that the shim
+                // opened a new link.
                 if let Ok(Some(message)) = self.inbox.accept(part) {
                     self.message(message, link);
                 }
             }
             (Frame::Ack(ack), Some(_)) => {
-                let honest = self.outbox.acknowledge(ack).is_ok();
-                assert!(honest || self.honesty == Honesty::Hostile, "a shim acknowledges what it received");
+                let is_valid = self.outbox.acknowledge(ack).is_ok();
+                assert!(
+                    is_valid || self.honesty == Honesty::Hostile,
+                    "a shim acknowledges only what it received"
+                );
             }
             (Frame::Ping, Some(_)) => self.send(&Frame::Pong, to_shim),
             _ => {}
@@ -152,8 +163,8 @@ impl Sidecar {
         if let MaybeRan::Yes(origin) = message.maybe_ran
             && self.decided.contains(&(origin.link, origin.seq))
         {
-            let answer = code::error_response(Some(id.raw), Code::OutcomeUnknown, "it may have run");
-            self.outbox.push(&answer, MaybeRan::No);
+            let response = code::error_response(Some(id.raw), Code::OutcomeUnknown, "it may have run");
+            self.outbox.push(&response, MaybeRan::No);
             return;
         }
         self.decided.insert((link, message.seq));

@@ -1,4 +1,4 @@
-//! The shim's decisions, without a socket or a clock: time is a number here.
+//! Tests of the shim's decisions without sockets; the tests advance the time.
 
 mod links;
 mod messages;
@@ -19,16 +19,18 @@ use super::*;
 use crate::lines::Line;
 
 /// A relay state, the bytes it has written, and a sidecar scripted by the test.
-struct Scene {
+struct Fixture {
     state: RelayState,
     start: Instant,
     now: Instant,
     decoder: Decoder,
+    /// The sidecar's inbox.
     received: PeerInbox,
+    /// The number of frames that the sidecar sent.
     sent: u64,
 }
 
-impl Scene {
+impl Fixture {
     fn new() -> Self {
         let now = Instant::now();
         Self {
@@ -41,15 +43,17 @@ impl Scene {
         }
     }
 
+    /// A fixture with a fresh link.
     fn up() -> Self {
-        let mut scene = Self::new();
-        scene.connect();
-        scene.welcome(Resumed::Fresh);
-        scene.messages_to_sidecar();
-        scene
+        let mut fixture = Self::new();
+        fixture.connect();
+        fixture.welcome(Resumed::Fresh);
+        fixture.messages_to_sidecar();
+        fixture
     }
 
-    fn harness(&mut self, line: &str) {
+    /// The harness sends a line.
+    fn harness_sends(&mut self, line: &str) {
         self.state.line(Line::Whole(line.as_bytes()), self.now);
         self.state.sidecar.fill();
     }
@@ -66,7 +70,7 @@ impl Scene {
         self.state.sidecar.connecting();
         self.state.sidecar.connected(Proof::Socket, self.now);
         self.decoder = Decoder::new();
-        assert!(matches!(self.frames().as_slice(), [Frame::Hello(_)]));
+        assert!(matches!(self.frames_to_sidecar().as_slice(), [Frame::Hello(_)]));
     }
 
     fn welcome(&mut self, resumed: Resumed) {
@@ -74,11 +78,11 @@ impl Scene {
             (self.received, self.sent) = (PeerInbox::new(usize::MAX, DEFAULT_WINDOW), 0);
         }
         self.received.resume();
-        let welcome = self.a_welcome(resumed);
-        assert_eq!(self.frame(Frame::Welcome(welcome)), Connected::Keep);
+        let welcome = self.welcome_frame(resumed);
+        assert_eq!(self.sidecar_sends_frame(Frame::Welcome(welcome)), ConnectionAction::Keep);
     }
 
-    fn a_welcome(&self, resumed: Resumed) -> Welcome {
+    fn welcome_frame(&self, resumed: Resumed) -> Welcome {
         Welcome {
             version: 1,
             session: "s".into(),
@@ -94,7 +98,8 @@ impl Scene {
         }
     }
 
-    fn frame(&mut self, frame: Frame) -> Connected {
+    /// The sidecar sends a frame.
+    fn sidecar_sends_frame(&mut self, frame: Frame) -> ConnectionAction {
         self.state.sidecar.bytes_received();
         let view = match &frame {
             Frame::Message(Part { seq, flags, bytes }) => {
@@ -102,18 +107,20 @@ impl Scene {
             }
             frame => FrameView::Control(Box::new(frame.clone())),
         };
-        let connected = self.state.frame(view, self.now);
+        let action = self.state.frame(view, self.now);
         self.state.sidecar.fill();
-        connected
+        action
     }
 
-    fn sidecar(&mut self, line: &str) {
+    /// The sidecar sends a message.
+    fn sidecar_sends(&mut self, line: &str) {
         self.sent += 1;
         let part = Part { seq: self.sent, flags: PartFlags::default(), bytes: line.into() };
-        assert_eq!(self.frame(Frame::Message(part)), Connected::Keep);
+        assert_eq!(self.sidecar_sends_frame(Frame::Message(part)), ConnectionAction::Keep);
     }
 
-    fn frames(&mut self) -> Vec<Frame> {
+    /// The frames that the shim sent since the last call.
+    fn frames_to_sidecar(&mut self) -> Vec<Frame> {
         while !self.state.sidecar.output.is_empty() {
             self.decoder.feed(self.state.sidecar.output.waiting());
             self.state.sidecar.output.clear();
@@ -125,7 +132,7 @@ impl Scene {
     /// The messages that the sidecar got since the last call.
     fn messages_to_sidecar(&mut self) -> Vec<(String, MaybeRan)> {
         let mut messages = Vec::new();
-        for frame in self.frames() {
+        for frame in self.frames_to_sidecar() {
             if let Frame::Message(part) = frame {
                 messages.extend(self.received.accept(part).unwrap());
             }
@@ -136,12 +143,12 @@ impl Scene {
             .collect()
     }
 
-    fn lose(&mut self) {
+    fn lose_connection(&mut self) {
         self.state.sidecar.disconnected("the sidecar closed the connection".into(), self.now);
         self.now += Duration::from_secs(2);
     }
 
-    /// Advances the time and does what is due on the way, without a sidecar.
+    /// Advances the time and does what is due meanwhile; attempts to connect fail.
     fn wait(&mut self, seconds: u64) {
         let until = self.now + Duration::from_secs(seconds);
         while let Some(deadline) = self.state.deadline().filter(|deadline| *deadline <= until) {
@@ -179,12 +186,12 @@ fn pair(id: &str, code: &str) -> (String, String) {
 
 const PLAIN: MaybeRan = MaybeRan::No;
 
-/// Marks a request that may have run: it was sent under this number on the previous link.
+/// The mark of a request that may have run: it was sent with this sequence number on the previous link.
 fn sent_as(seq: u64) -> MaybeRan {
     MaybeRan::Yes(Origin { link: "l".into(), seq })
 }
 
-impl Scene {
+impl Fixture {
     /// Connects a while later, and asserts that the sidecar then receives exactly these messages.
     fn connect_and_expect(&mut self, expected: &[(String, MaybeRan)]) {
         self.now += Duration::from_secs(30);

@@ -52,6 +52,7 @@ fn decisions_are_refused_while_the_disk_is_full_and_accepted_afterwards() {
                 Err(error) => break error,
             }
         };
+        // The event about the used-up budget could not be written either.
         assert!(matches!(error, AuditError::Write { .. }), "{error}");
         assert!(error.to_string().contains("audit-00000001.jsonl"));
         assert!(error.hint().unwrap().contains("free some space"));
@@ -121,7 +122,7 @@ fn after_a_write_error_later_writes_succeed() {
     };
     // `/dev/full` has a directory entry, so it does not count as a removed file.
     let bytes = 2 * OutcomeRecord::max_length(FIELD_BYTES);
-    let budget = Budget::new(BudgetLimits { bytes, records_per_second: u32::MAX });
+    let budget = budget(bytes, u32::MAX);
     for _ in 0..5 {
         let error = record_decision(&audit, &budget, &decision(call("l-1", 0))).unwrap_err();
         assert!(matches!(error, AuditError::Write { .. }), "{error}");

@@ -1,6 +1,7 @@
 //! The audit through its public interface, with real directories and files.
 
 mod disk;
+mod pruning;
 mod reading;
 mod tampering;
 mod writing;
@@ -41,6 +42,8 @@ impl Directory {
             sync: SyncMode::Write,
             file_bytes: 1 << 20,
             field_bytes: FIELD_BYTES,
+            total_bytes: u64::MAX,
+            write_by: WriteBy::Caller,
         }
     }
 
@@ -71,8 +74,13 @@ impl Drop for Directory {
     }
 }
 
+/// A budget that refills within a day.
+fn budget(bytes: u64, records_per_second: u32) -> Budget {
+    Budget::new(BudgetLimits { bytes, refill_time: Duration::from_secs(86_400), records_per_second })
+}
+
 fn unlimited_budget() -> Budget {
-    Budget::new(BudgetLimits { bytes: u64::MAX, records_per_second: u32::MAX })
+    budget(u64::MAX, u32::MAX)
 }
 
 /// Leaked, so that records can borrow from it for the whole test run.
@@ -81,7 +89,8 @@ fn caller(session: &str, link: &str, server: &str) -> &'static Caller {
 }
 
 fn call(link: &str, seq: u64) -> Call<'static> {
-    Call { caller: caller("s-1", link, "github"), seq, method: "tools/call", tool: Some("get_issue") }
+    let caller = caller("s-1", link, "github");
+    Call { caller, sent_by: SentBy::Harness, seq, method: "tools/call", tool: Some("get_issue") }
 }
 
 fn decision(call: Call<'_>) -> DecisionRecord<'_> {

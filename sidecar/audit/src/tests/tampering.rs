@@ -180,6 +180,32 @@ fn a_cut_end_is_found_with_a_head() {
 }
 
 #[test]
+fn a_mistyped_head_is_not_called_tampering() {
+    let directory = Directory::new();
+    record_decisions(&directory.open(), 0..6);
+    let head = directory.verify().unwrap().head.unwrap().hash.to_string();
+    let check = |head: &str| verify(&directory.audit_path(), Some(head));
+    check(&format!(" {}\n", head.to_uppercase())).expect("case and spaces do not matter");
+    let last = if head.ends_with('0') { "1" } else { "0" };
+    let mistyped = check(&format!("{}{last}", &head[..63]));
+    assert!(matches!(mistyped, Err(VerifyError::HeadMistyped { place, .. }) if place.line == 6));
+    assert!(matches!(check(&head[1..]), Err(VerifyError::HeadMalformed(_))));
+    assert!(matches!(check(&"ab".repeat(32)), Err(VerifyError::HeadMissing { .. })));
+}
+
+#[test]
+fn an_empty_or_vanished_audit_is_an_error() {
+    let directory = Directory::new();
+    assert!(matches!(directory.verify(), Err(VerifyError::Read { .. })));
+    let audit = directory.open();
+    assert!(matches!(directory.verify(), Err(VerifyError::Empty { .. })));
+    record_decisions(&audit, 0..1);
+    directory.verify().unwrap();
+    fs::remove_file(directory.file(1)).unwrap();
+    assert!(matches!(directory.verify(), Err(VerifyError::Empty { .. })));
+}
+
+#[test]
 fn a_torn_line_is_kept_and_marked_wherever_it_was_torn() {
     let directory = Directory::new();
     record_decisions(&directory.open(), 0..3);

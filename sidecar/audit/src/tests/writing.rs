@@ -168,6 +168,8 @@ async fn a_decision_that_does_not_reach_the_disk_is_refused() {
     let real = std::mem::replace(&mut audit.open_log.log().file, pipe);
     let refused = audit.decision(&unlimited_budget(), &decision(call("l-1", 1))).await.unwrap_err();
     assert!(matches!(refused, AuditError::Sync { .. }), "{refused}");
+    let refused = audit.admin_request(&admin_request()).await.unwrap_err();
+    assert!(matches!(refused, AuditError::Sync { .. }), "{refused}");
     // The same if the thread `audit-write` writes.
     audit.open_log.load.count_queued();
     let refused = audit.decision(&unlimited_budget(), &decision(call("l-1", 1))).await.unwrap_err();
@@ -221,7 +223,7 @@ fn a_used_up_budget_refuses_its_session_only_and_is_reported_once() {
     let audit = directory.open();
     // Enough for two calls, but not for one more line.
     let room = 2 * OutcomeRecord::max_length(256) + 800;
-    let small = Budget::new(BudgetLimits { bytes: room, records_per_second: 1000 });
+    let small = budget(room, 1000);
     record_decision(&audit, &small, &decision(call("l-1", 1))).unwrap();
     record_decision(&audit, &small, &decision(call("l-1", 2))).unwrap();
     for seq in 3..10 {
@@ -247,8 +249,8 @@ fn a_used_up_budget_refuses_its_session_only_and_is_reported_once() {
 fn a_session_writes_no_more_than_its_budget() {
     let directory = Directory::new();
     let audit = directory.open();
-    let limits = BudgetLimits { bytes: 50_000, records_per_second: 10_000 };
-    let budget = Budget::new(limits);
+    let limit = 50_000;
+    let budget = budget(limit, 10_000);
     for seq in 0.. {
         if record_decision(&audit, &budget, &decision(call("l-1", seq))).is_err() {
             break;
@@ -258,15 +260,48 @@ fn a_session_writes_no_more_than_its_budget() {
     let lines = tail(&directory.audit_path(), 1000).unwrap();
     let written: usize =
         lines.iter().filter(|line| !line.contains("budget_exhausted")).map(|line| line.len() + 1).sum();
-    let unused = limits.bytes - written as u64;
+    let unused = limit - written as u64;
     assert!(unused < OutcomeRecord::max_length(256) + 500, "{unused} bytes were lost");
+}
+
+#[test]
+fn one_sandbox_cannot_fill_the_directory() {
+    let directory = Directory::new();
+    let audit = Audit::open(Options { total_bytes: 100_000, ..directory.options() }).unwrap();
+    let flood = |budget: &Budget| {
+        for seq in 0.. {
+            if let Err(error) = record_decision(&audit, budget, &decision(call("l-1", seq))) {
+                return error;
+            }
+            audit.outcome(budget, &outcome(call("l-1", seq))).unwrap();
+        }
+        unreachable!("a budget must end the flood")
+    };
+    let error = flood(&budget(1_000_000, u32::MAX));
+    assert!(matches!(error, AuditError::Budget(BudgetLimit::Total)), "{error}");
+    let written = fs::metadata(directory.file(1)).unwrap().len();
+    assert!((35_000..=50_000).contains(&written), "{written} of 100,000 bytes");
+    record_decision(&audit, &unlimited_budget(), &decision(call("l-2", 1))).expect("the others go on");
+}
+
+#[tokio::test(start_paused = true)]
+async fn events_of_a_sandbox_use_up_its_budget_and_are_written() {
+    let directory = Directory::new();
+    let audit = directory.open();
+    let budget = budget(20_000, u32::MAX);
+    for _ in 0..200 {
+        audit.sandbox_event(&budget, &EventRecord::new(Event::LinkStart)).unwrap();
+    }
+    let refused = audit.decision(&budget, &decision(call("l-1", 1))).await;
+    assert!(matches!(refused, Err(AuditError::Budget(BudgetLimit::Bytes))));
+    assert_eq!(directory.verify().unwrap().records, 201, "the events, and one about the budget");
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_session_that_calls_too_fast_is_refused_until_time_has_passed() {
     let directory = Directory::new();
     let audit = directory.open();
-    let budget = Budget::new(BudgetLimits { bytes: u64::MAX, records_per_second: 2 });
+    let budget = budget(u64::MAX, 2);
     for seq in 0..10 {
         audit.decision(&budget, &decision(call("l-1", seq))).await.unwrap();
     }
@@ -278,4 +313,47 @@ async fn a_session_that_calls_too_fast_is_refused_until_time_has_passed() {
     tokio::time::advance(Duration::from_secs(1)).await;
     audit.decision(&budget, &decision(call("l-1", 11))).await.unwrap();
     audit.decision(&budget, &decision(call("l-1", 12))).await.unwrap_err();
+}
+
+fn admin_request() -> AdminRecord<'static> {
+    AdminRecord {
+        action: AdminAction::Enroll,
+        state: ActionState::Requested,
+        by: "token:t1",
+        by_name: Some("ci"),
+        target: AdminTarget { sandbox: Some("box 1"), grant: Some("dev"), ..AdminTarget::default() },
+        detail: None,
+    }
+}
+
+#[test]
+fn actions_of_the_admin_api_have_exactly_these_members() {
+    let directory = Directory::new();
+    let audit = directory.open();
+    let requested = admin_request();
+    let target = requested.target;
+    audit.admin_request(&requested).now_or_never().expect("no other writer holds the log").unwrap();
+    let target = AdminTarget { enrolment: Some("e1"), ..target };
+    audit.admin_result(&AdminRecord { state: ActionState::Done, target, ..requested }).unwrap();
+    let target = AdminTarget { token: Some("t1"), ..AdminTarget::default() };
+    let action = AdminAction::RevokeToken;
+    let failed = AdminRecord {
+        action,
+        state: ActionState::Failed,
+        by: "uid:0",
+        by_name: None,
+        target,
+        detail: Some("why"),
+    };
+    audit.admin_result(&failed).unwrap();
+    let lines = tail(&directory.audit_path(), 10).unwrap();
+    assert_eq!(
+        lines.iter().map(|line| mask(line)).collect::<Vec<_>>(),
+        [
+            r#"{"number":1,"time":"T","kind":"admin","action":"enroll","state":"requested","by":"token:t1","by_name":"ci","sandbox":"box 1","grant":"dev","chain":"C"}"#,
+            r#"{"number":2,"time":"T","kind":"admin","action":"enroll","state":"done","by":"token:t1","by_name":"ci","enrolment":"e1","sandbox":"box 1","grant":"dev","chain":"C"}"#,
+            r#"{"number":3,"time":"T","kind":"admin","action":"revoke_token","state":"failed","by":"uid:0","token":"t1","detail":"why","chain":"C"}"#,
+        ]
+    );
+    assert_eq!(directory.verify().unwrap().records, 3);
 }

@@ -34,7 +34,7 @@ pub struct Gauges {
     pub processes: usize,
     /// Records in the audit's chain, since its beginning.
     pub audit_records: u64,
-    /// `None` if no Vault is configured.
+    /// Whether the sidecar is logged in to Vault; `None` if no Vault is configured.
     pub logged_in: Option<bool>,
 }
 
@@ -48,7 +48,7 @@ pub fn vault() -> &'static VaultMetrics {
     &VAULT
 }
 
-/// The counters of a configured server's requests. A caller that counts often should keep the returned value.
+/// The counters of a configured server's requests. A caller that counts often should store the returned value.
 pub fn requests_of(server: &str) -> ServerTally {
     REQUESTS.of(server)
 }
@@ -59,12 +59,12 @@ pub fn count_audit_write(outcome: Outcome) {
 }
 
 /// Counts a secret that was read again because a server refused it.
-pub fn reread(outcome: Outcome) {
+pub fn count_reread(outcome: Outcome) {
     REREADS.count(outcome);
 }
 
 /// Counts the replacement of a server process by one with a new credential. If it fails, the old process stays.
-pub fn replacement(outcome: Outcome) {
+pub fn count_replacement(outcome: Outcome) {
     REPLACEMENTS.count(outcome);
 }
 

@@ -12,7 +12,7 @@ use prometheus_client::metrics::MetricType;
 
 use super::tally::{LabelValue, Tally, label_values};
 
-/// The counters of every server. Clones share them.
+/// The counters of every server. Clones share their counters.
 #[derive(Clone, Debug, Default)]
 pub(super) struct RequestCounters(Arc<RwLock<BTreeMap<Box<str>, ServerTally>>>);
 
@@ -28,10 +28,10 @@ pub enum RequestOutcome {
     Error,
     /// Not a valid message.
     Malformed,
-    /// Answered by the sidecar with an error; the server did not run it.
+    /// The sidecar responded with an error; the server did not run the request.
     Refused,
     Result,
-    /// The server may have run it, but no response will come.
+    /// The server may have run the request, but no response will come.
     Unknown,
     /// The decision could not be recorded.
     Unrecorded,

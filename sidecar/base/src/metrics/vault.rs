@@ -7,7 +7,7 @@ use prometheus_client::registry::{Registry, Unit};
 
 use super::tally::{Outcome, Tally, label_values};
 
-/// Upper bounds in seconds. The specification promises five seconds.
+/// Upper bounds in seconds. SPECIFICATION.md promises revocation within five seconds.
 const REVOKE_BUCKETS: [f64; 10] = [0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0];
 
 #[derive(Debug)]
@@ -22,15 +22,15 @@ pub struct VaultMetrics {
     time_to_revoke: Histogram,
 }
 
-/// How a session's token, and the lease that depended on it, ended.
+/// How a session's token, and the leases that depend on it, ended.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Revocation {
-    /// It expired before it could be revoked.
+    /// The token expired before it could be revoked.
     Expired,
     Revoked,
 }
 
-/// Why a request to Vault failed.
+/// Why a request to Vault failed: the kinds of errors of `cofferdam-vault`, which describes each.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum VaultFailure {
     Alert,
@@ -99,8 +99,8 @@ impl VaultMetrics {
     }
 
     /// Records how long after the end of a session all its credentials in Vault were revoked.
-    pub fn observe_time_to_revoke(&self, took: Duration) {
-        self.time_to_revoke.observe(took.as_secs_f64());
+    pub fn observe_time_to_revoke(&self, elapsed: Duration) {
+        self.time_to_revoke.observe(elapsed.as_secs_f64());
     }
 
     pub(super) fn register(&self, registry: &mut Registry) {
@@ -110,7 +110,7 @@ impl VaultMetrics {
             "Renewals of the login's token",
             self.login_renewals.clone(),
         );
-        registry.register("vault_session_tokens", "Tokens made for sessions", self.tokens.clone());
+        registry.register("vault_session_tokens", "Tokens created for sessions", self.tokens.clone());
         registry.register("vault_reads", "Reads of secrets", self.reads.clone());
         registry.register("vault_renewals", "Renewals of leases", self.renewals.clone());
         registry.register("vault_failures", "Failed requests to Vault", self.failures.clone());
@@ -121,7 +121,7 @@ impl VaultMetrics {
         );
         registry.register_with_unit(
             "vault_time_to_revoke",
-            "From a session's end until nothing of it is left in Vault",
+            "Time from a session's end until its tokens and leases in Vault are revoked",
             Unit::Seconds,
             self.time_to_revoke.clone(),
         );

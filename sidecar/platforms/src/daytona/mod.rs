@@ -1,14 +1,13 @@
-//! Daytona: finds a sandbox, puts the shim into it, starts the hub and opens the pipe to it.
+//! Daytona: finds a sandbox, installs the shim, starts the hub and opens the pipe to it.
 //!
-//! What must stay true: the API key goes to the control API only; the services of a sandbox get that sandbox's own token,
-//! which is asked for at every attempt, because it changes when the sandbox restarts; a suspended sandbox is asked about
-//! at the control API only.
+//! What must stay true: the API key is sent to the control API only; the services of a sandbox get that sandbox's token, which is
+//! requested at every attempt, because it changes when the sandbox restarts; while a sandbox is suspended, requests
+//! go to the control API only, never to the sandbox's own services.
 //!
 //! | module | what it holds |
 //! |---|---|
 //! | `control` | the control API: state, start, preview links, SSH access |
 //! | `toolbox` | commands, files and sessions in the sandbox |
-//! | `install` | uploads the shim |
 //! | `hub_session` | the hub as a background command |
 //! | `preview` | the pipe as a WebSocket through the preview proxy |
 //! | `ssh` | the pipe as a command of the system's `ssh` |
@@ -16,7 +15,6 @@
 
 mod control;
 mod hub_session;
-mod install;
 mod preview;
 mod ssh;
 mod token;
@@ -30,10 +28,12 @@ use http::HeaderName;
 use tokio::time::{Instant, sleep};
 
 use self::control::{Control, Phase, Preview, SandboxRecord};
-use self::hub_session::{HubFate, HubSession, PORT_ATTEMPTS, port};
-use self::install::install;
-use self::preview::{CONNECTING, Dialled, PING_INTERVAL, PreviewRoute, dial};
+use self::hub_session::{HubSession, HubStatus, PORT_ATTEMPTS, hub_port};
+use self::preview::{CONNECTING, DialResult, PING_INTERVAL, PreviewOptions, dial};
 use self::toolbox::Toolbox;
+use crate::harness_settings::write_settings;
+use crate::install::{InstalledShim, install_shim};
+use crate::prepared::PreparedSandbox;
 use crate::{
     ApiKey, HubSetup, KeepAwake, Pipe, PlatformError, PlatformSettings, Progress, SandboxId, SandboxState,
     WhenSuspended,
@@ -48,7 +48,7 @@ pub struct Daytona {
     known_hosts: Option<PathBuf>,
 }
 
-/// How the pipe into a sandbox is carried.
+/// How the pipe into a sandbox is transported.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Via {
     /// A WebSocket to the hub's port, through Daytona's preview proxy.
@@ -57,13 +57,13 @@ pub enum Via {
     Ssh,
 }
 
-/// Asks the proxy not to count a request as use of the sandbox.
+/// Tells the proxy not to count a request as activity of the sandbox.
 const SKIP_ACTIVITY: HeaderName = HeaderName::from_static("x-daytona-skip-last-activity-update");
 
 /// A stopped sandbox starts in seconds; an archived one is restored from object storage first.
 const RESUME_TIMEOUT: Duration = Duration::from_secs(300);
 const RESUME_POLL: Duration = Duration::from_secs(1);
-/// From the hub's start until it listens: milliseconds, more on a busy sandbox.
+/// For the hub to listen after its start; usually milliseconds.
 const LISTEN_TIMEOUT: Duration = Duration::from_secs(20);
 const FIRST_RETRY: Duration = Duration::from_millis(50);
 const LONGEST_RETRY: Duration = Duration::from_secs(1);
@@ -73,12 +73,12 @@ const RESUMING: &str = "start the sandbox at Daytona";
 
 type ShowProgress<'a> = &'a (dyn Fn(Progress) + Send + Sync);
 
-/// One sandbox with its toolbox, for the time of one attempt.
+/// One sandbox with its toolbox, used for one attempt to open the pipe.
 struct OpenSandbox<'a> {
     control: &'a Control,
     id: &'a SandboxId,
     toolbox: Toolbox,
-    route: PreviewRoute,
+    options: PreviewOptions,
 }
 
 impl Daytona {
@@ -91,22 +91,22 @@ impl Daytona {
         Self { ping_interval, ..self }
     }
 
-    /// Where `ssh` remembers the key of Daytona's gateway, instead of in the user's own file.
+    /// The file in which `ssh` stores the key of Daytona's gateway, instead of the user's `known_hosts`.
     pub fn with_known_hosts(self, file: PathBuf) -> Self {
         Self { known_hosts: Some(file), ..self }
     }
 
-    /// Asks the control API only.
+    /// The state of the sandbox. Sends a request to the control API only.
     pub async fn state(&self, id: &SandboxId) -> Result<SandboxState, PlatformError> {
         match self.control()?.sandbox(id).await?.phase {
             Phase::Started | Phase::Starting => Ok(SandboxState::Running),
             Phase::Stopping | Phase::Suspended => Ok(SandboxState::Suspended),
-            Phase::Failed(why) => Err(PlatformError::Sandbox { doing: FINDING, why }),
-            Phase::Gone => Err(gone(id)),
+            Phase::Failed(why) => Err(PlatformError::Sandbox { action: FINDING, why }),
+            Phase::Gone => Err(no_sandbox(id)),
         }
     }
 
-    /// Makes sure that the shim is in the sandbox and its hub runs, and opens the pipe to it.
+    /// Installs the shim and starts the hub if necessary, and opens the pipe to the hub.
     pub async fn open(
         &self,
         id: &SandboxId,
@@ -119,31 +119,49 @@ impl Daytona {
         let control = self.control()?;
         let hub = HubSession::of(setup)?;
         progress(Progress::Finding);
-        let record = started(&control, id, suspended, progress).await?;
-        let preview = control.preview(id, port(&setup.pin, id, 0)).await?;
+        let record = ensure_started(&control, id, suspended, progress).await?;
+        let preview = control.preview(id, hub_port(&setup.pin, id, 0)).await?;
         let toolbox = Toolbox::new(&control, &record, id, &preview.token, awake)?;
-        let route = PreviewRoute { awake, ping_interval: self.ping_interval };
-        let sandbox = OpenSandbox { control: &control, id, toolbox, route };
+        let options = PreviewOptions { awake, ping_interval: self.ping_interval };
+        let sandbox = OpenSandbox { control: &control, id, toolbox, options };
         match via {
             Via::Preview => sandbox.open_preview(&hub, preview, setup, progress).await,
             Via::Ssh => sandbox.open_ssh(&hub, setup, self.known_hosts.as_deref(), progress).await,
         }
     }
 
-    /// Ends the hub in a running sandbox. A pipe that is dropped leaves it there, for the next pipe.
+    /// Installs the shim and the harness's settings and starts nothing, for a sandbox that connects to the sidecar by itself.
+    pub async fn prepare(
+        &self,
+        id: &SandboxId,
+        suspended: WhenSuspended,
+        awake: KeepAwake,
+        setup: &HubSetup,
+        progress: ShowProgress<'_>,
+    ) -> Result<PreparedSandbox, PlatformError> {
+        let control = self.control()?;
+        progress(Progress::Finding);
+        let record = ensure_started(&control, id, suspended, progress).await?;
+        let preview = control.preview(id, hub_port(&setup.pin, id, 0)).await?;
+        let toolbox = Toolbox::new(&control, &record, id, &preview.token, awake)?;
+        let shim = install(&toolbox, setup, progress).await?;
+        Ok(PreparedSandbox::new(toolbox, shim))
+    }
+
+    /// Ends the hub in a running sandbox. When a pipe is dropped, its hub stays for the next pipe.
     pub async fn end_hub(&self, id: &SandboxId, setup: &HubSetup) -> Result<(), PlatformError> {
         let control = self.control()?;
         let hub = HubSession::of(setup)?;
         let record = control.sandbox(id).await?;
         if record.phase != Phase::Started {
-            // Without processes there is no hub.
+            // A sandbox that is not started runs no processes, so it has no hub.
             return Ok(());
         }
-        let preview = control.preview(id, port(&setup.pin, id, 0)).await?;
+        let preview = control.preview(id, hub_port(&setup.pin, id, 0)).await?;
         hub.end(&Toolbox::new(&control, &record, id, &preview.token, KeepAwake::No)?).await
     }
 
-    /// Starts the time until the automatic stop anew. The pipe does not count as use of the sandbox unless it was opened
+    /// Resets the sandbox's auto-stop timer. The pipe does not count as use of the sandbox unless it was opened
     /// with [`KeepAwake::Yes`], so the caller does this while calls are being made: once a minute is enough.
     pub async fn refresh_activity(&self, id: &SandboxId) -> Result<(), PlatformError> {
         self.control()?.refresh_activity(id).await
@@ -162,8 +180,13 @@ impl OpenSandbox<'_> {
         setup: &HubSetup,
         progress: ShowProgress<'_>,
     ) -> Result<Pipe, PlatformError> {
-        let first = port(&setup.pin, self.id, 0);
-        if let Some(running) = hub.running(&self.toolbox, setup).await? {
+        let first = hub_port(&setup.pin, self.id, 0);
+        // A running hub is not reused if settings are to be written: their paths are known only after an installation.
+        let running = match setup.harness {
+            None => hub.running_port(&self.toolbox, setup).await?,
+            Some(_) => None,
+        };
+        if let Some(running) = running {
             progress(Progress::Connecting);
             if running != first {
                 preview = self.control.preview(self.id, running).await?;
@@ -175,7 +198,7 @@ impl OpenSandbox<'_> {
         let shim = install(&self.toolbox, setup, progress).await?;
         for attempt in 0..PORT_ATTEMPTS {
             progress(Progress::StartingHub);
-            let port = port(&setup.pin, self.id, attempt);
+            let port = hub_port(&setup.pin, self.id, attempt);
             preview = self.control.preview(self.id, port).await?;
             hub.start(&self.toolbox, &shim, setup, port).await?;
             progress(Progress::Connecting);
@@ -184,35 +207,35 @@ impl OpenSandbox<'_> {
             }
         }
         let why = format!("programs of the sandbox use all {PORT_ATTEMPTS} ports that were tried");
-        Err(PlatformError::Sandbox { doing: hub_session::STARTING, why })
+        Err(PlatformError::Sandbox { action: hub_session::STARTING, why })
     }
 
-    /// Connects as soon as the hub listens; `None` if another program has its port.
+    /// Connects as soon as the hub listens; `None` if another program uses its port.
     async fn connect(&self, hub: &HubSession, preview: &Preview) -> Result<Option<Pipe>, PlatformError> {
         let deadline = Instant::now() + LISTEN_TIMEOUT;
         let mut pause = FIRST_RETRY;
         loop {
-            let why = match dial(self.control, preview, self.route).await? {
-                Dialled::Connected(pipe) => {
-                    // Unless what answered is the program that has the port.
-                    return match hub.fate(&self.toolbox).await? {
-                        HubFate::Running => Ok(Some(pipe)),
-                        HubFate::PortTaken => Ok(None),
+            let why = match dial(self.control, preview, self.options).await? {
+                DialResult::Connected(pipe) => {
+                    // Another program that uses the port may have accepted the connection.
+                    return match hub.status(&self.toolbox).await? {
+                        HubStatus::Running => Ok(Some(pipe)),
+                        HubStatus::PortInUse => Ok(None),
                     };
                 }
-                // It was asked for in this attempt: the next one gets another.
-                Dialled::TokenRefused => {
+                // The token was requested at the start of this attempt; the next attempt requests a new one.
+                DialResult::TokenRefused => {
                     let why =
                         "the sandbox's token is refused: the sandbox was restarted meanwhile".to_owned();
-                    return Err(PlatformError::Unavailable { doing: CONNECTING, why, retry_after: None });
+                    return Err(PlatformError::Unavailable { action: CONNECTING, why, retry_after: None });
                 }
-                Dialled::NotListening(why) => why,
+                DialResult::NotListening(why) => why,
             };
-            if let HubFate::PortTaken = hub.fate(&self.toolbox).await? {
+            if let HubStatus::PortInUse = hub.status(&self.toolbox).await? {
                 return Ok(None);
             }
             if Instant::now() + pause >= deadline {
-                return Err(PlatformError::Unavailable { doing: CONNECTING, why, retry_after: None });
+                return Err(PlatformError::Unavailable { action: CONNECTING, why, retry_after: None });
             }
             sleep(pause).await;
             pause = (pause * 2).min(LONGEST_RETRY);
@@ -227,49 +250,62 @@ impl OpenSandbox<'_> {
         progress: ShowProgress<'_>,
     ) -> Result<Pipe, PlatformError> {
         let shim = install(&self.toolbox, setup, progress).await?;
-        // One that listens would keep the shims' socket.
+        // A hub still running from a preview connection would hold the socket that the shims connect to.
         hub.end(&self.toolbox).await?;
         let access = self.control.ssh_access(self.id).await?;
         progress(Progress::StartingHub);
-        ssh::open(&access, &shim, setup, known_hosts).await
+        ssh::open(self.control, &access, &shim, setup, known_hosts).await
     }
 }
 
-/// The sandbox, once it is running.
-async fn started(
+/// Installs the shim and the harness's settings in the sandbox.
+async fn install(
+    toolbox: &Toolbox,
+    setup: &HubSetup,
+    progress: ShowProgress<'_>,
+) -> Result<InstalledShim, PlatformError> {
+    let installed = install_shim(toolbox, setup, progress).await?;
+    if let Some(settings) = &setup.harness {
+        write_settings(toolbox, &installed, &**settings).await?;
+    }
+    Ok(installed)
+}
+
+/// Waits until the sandbox runs, and resumes it first if `suspended` permits that; returns its record.
+async fn ensure_started(
     control: &Control,
     id: &SandboxId,
     suspended: WhenSuspended,
     progress: ShowProgress<'_>,
 ) -> Result<SandboxRecord, PlatformError> {
     let deadline = Instant::now() + RESUME_TIMEOUT;
-    let mut is_requested = false;
+    let mut start_requested = false;
     loop {
         let record = control.sandbox(id).await?;
         match (&record.phase, suspended) {
             (Phase::Started, _) => return Ok(record),
-            (Phase::Gone, _) => return Err(gone(id)),
+            (Phase::Gone, _) => return Err(no_sandbox(id)),
             (Phase::Failed(why), _) => {
-                return Err(PlatformError::Sandbox { doing: FINDING, why: why.clone() });
+                return Err(PlatformError::Sandbox { action: FINDING, why: why.clone() });
             }
             (Phase::Stopping | Phase::Suspended, WhenSuspended::Refuse) => {
-                return Err(PlatformError::Suspended { doing: FINDING });
+                return Err(PlatformError::Suspended { action: FINDING });
             }
-            (Phase::Suspended, WhenSuspended::Resume) if !is_requested => {
+            (Phase::Suspended, WhenSuspended::Resume) if !start_requested => {
                 progress(Progress::Resuming);
                 control.start(id).await?;
-                is_requested = true;
+                start_requested = true;
             }
             (Phase::Starting | Phase::Stopping | Phase::Suspended, _) => {}
         }
         if Instant::now() + RESUME_POLL >= deadline {
-            let why = format!("it did not run within {} s", RESUME_TIMEOUT.as_secs());
-            return Err(PlatformError::Unavailable { doing: RESUMING, why, retry_after: None });
+            let why = format!("it was not running after {} s", RESUME_TIMEOUT.as_secs());
+            return Err(PlatformError::Unavailable { action: RESUMING, why, retry_after: None });
         }
         sleep(RESUME_POLL).await;
     }
 }
 
-fn gone(id: &SandboxId) -> PlatformError {
-    PlatformError::NoSandbox { doing: FINDING, sandbox: id.to_string() }
+fn no_sandbox(id: &SandboxId) -> PlatformError {
+    PlatformError::NoSandbox { action: FINDING, sandbox: id.to_string() }
 }

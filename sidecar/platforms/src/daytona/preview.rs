@@ -1,8 +1,8 @@
-//! The way in through a preview link: a WebSocket to a port of the sandbox, by Daytona's proxy.
+//! The pipe through a preview link: a WebSocket to a port of the sandbox, through Daytona's proxy.
 //!
-//! What must stay true: the token is a header of the request and not in its URL; something is sent at least every
-//! `ping_interval`, because the proxy closes connections that are idle for 70 s; unless the operator wants it, the
-//! connection does not keep the sandbox from its automatic stop.
+//! What must stay true: the token is in a header of the request and not in its URL; a ping is sent every `ping_interval`,
+//! because the proxy closes connections that are idle for 70 s; unless the operator wants it, the connection does not prevent
+//! the automatic stop of the sandbox.
 
 use std::time::Duration;
 
@@ -12,40 +12,39 @@ use relay_proto::address::{Host, WebSocket};
 use tokio::time::timeout;
 
 use super::SKIP_ACTIVITY;
-use super::control::{Control, Preview, named_address};
+use super::control::{Control, Preview};
 use super::toolbox::PREVIEW_TOKEN;
-use crate::rest::printable;
 use crate::{KeepAwake, Pipe, PlatformError};
 
-/// Under a third of the time after which Daytona's proxy closes an idle connection.
+/// Less than a third of the time after which Daytona's proxy closes an idle connection.
 pub(super) const PING_INTERVAL: Duration = Duration::from_secs(20);
-/// Another program may have the hub's port and never answer.
+/// Another program may use the hub's port and never respond.
 const UPGRADE_TIMEOUT: Duration = Duration::from_secs(8);
-pub(super) const CONNECTING: &str = "connect to the hub by its preview link";
+pub(super) const CONNECTING: &str = "connect to the hub through its preview link";
 
-/// How a connection behaves once it is open.
+/// The options of a connection.
 #[derive(Clone, Copy)]
-pub(super) struct PreviewRoute {
+pub(super) struct PreviewOptions {
     pub(super) awake: KeepAwake,
     pub(super) ping_interval: Duration,
 }
 
-/// What an attempt to connect gave.
-pub(super) enum Dialled {
+/// The result of an attempt to connect.
+pub(super) enum DialResult {
     Connected(Pipe),
-    /// The proxy does not accept the token: it is of a time before the sandbox's restart.
+    /// The proxy refuses the token, because the sandbox was restarted since the token was issued.
     TokenRefused,
-    /// The proxy was reached and nothing listens behind it, or not yet.
+    /// The proxy was reached, but the hub does not listen, or not yet.
     NotListening(String),
 }
 
 pub(super) async fn dial(
     control: &Control,
     preview: &Preview,
-    route: PreviewRoute,
-) -> Result<Dialled, PlatformError> {
-    let url = named_address(CONNECTING, &preview.url)?;
-    let service = control.sandbox_service(&url, HeaderMap::new())?;
+    options: PreviewOptions,
+) -> Result<DialResult, PlatformError> {
+    let url = control.parse_reported_address(CONNECTING, &preview.url)?;
+    let service = control.sandbox_service(CONNECTING, &url, HeaderMap::new())?;
     let host = url.host().unwrap_or_default();
     let port = url.port_u16().unwrap_or(match url.scheme_str() {
         Some("http") => 80,
@@ -58,21 +57,24 @@ pub(super) async fn dial(
     };
     let mut headers =
         vec![Header { name: PREVIEW_TOKEN.to_string(), value: preview.token.text().to_owned() }];
-    if route.awake == KeepAwake::No {
+    if options.awake == KeepAwake::No {
         headers.push(Header { name: SKIP_ACTIVITY.to_string(), value: "true".to_owned() });
     }
     let stream = service.connect(CONNECTING).await?;
-    let Ok(upgraded) = timeout(UPGRADE_TIMEOUT, websocket::client(stream, &address, &headers)).await else {
+    let Ok(upgraded) = timeout(UPGRADE_TIMEOUT, websocket::connect(stream, &address, &headers)).await else {
         let why = format!("no response in {} s", UPGRADE_TIMEOUT.as_secs());
-        return Ok(Dialled::NotListening(why));
+        return Ok(DialResult::NotListening(why));
     };
     match upgraded {
-        Ok(stream) => Ok(Dialled::Connected(Box::new(KeepAlive::new(stream, route.ping_interval)))),
-        // Without a good token the proxy redirects to a page for people.
-        Err(UpgradeError::Status(300..=399 | 401 | 403)) => Ok(Dialled::TokenRefused),
+        Ok(stream) => Ok(DialResult::Connected(Box::new(KeepAlive::new(stream, options.ping_interval)))),
+        // Without a valid token the proxy redirects to a login page.
+        Err(UpgradeError::Status(300..=399 | 401 | 403)) => Ok(DialResult::TokenRefused),
         Err(error @ (UpgradeError::Status(_) | UpgradeError::Closed | UpgradeError::Io(_))) => {
-            Ok(Dialled::NotListening(printable(&error.to_string())))
+            Ok(DialResult::NotListening(service.printable(&error.to_string())))
         }
-        Err(error) => Err(PlatformError::Protocol { doing: CONNECTING, why: printable(&error.to_string()) }),
+        Err(error) => {
+            let why = service.printable(&error.to_string());
+            Err(PlatformError::Protocol { action: CONNECTING, why })
+        }
     }
 }

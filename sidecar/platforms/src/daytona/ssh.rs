@@ -1,10 +1,11 @@
-//! The way in by SSH: the hub is a command of the system's `ssh`, and the command's stdin and stdout are the pipe.
+//! The pipe over SSH: the hub is a command of the system's `ssh`, and the command's stdin and stdout are the pipe.
 //!
 //! What must stay true: the token, which is the user name, is in a private file that exists only while `ssh` connects, and
-//! in no argument, environment variable or error; `ssh` ends with the pipe. Of the command line that Daytona names, the
-//! host and the port are used and nothing is executed.
+//! in no argument, environment variable or error; `ssh` is killed when the pipe is dropped. Of the command line that Daytona
+//! reports, only the host and the port are used; it is never executed.
 
 use std::io;
+use std::net::IpAddr;
 use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 use std::pin::Pin;
@@ -13,6 +14,7 @@ use std::time::Duration;
 
 use cofferdam_base::random;
 use cofferdam_base::text::error_chain;
+use cofferdam_net::Host;
 use cofferdam_process::{Launch, ProcessHandle, allowed_environment, launch};
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, ReadBuf};
 use tokio::net::unix::pipe;
@@ -20,33 +22,36 @@ use tokio::task::JoinSet;
 use tokio::time::timeout;
 use zeroize::Zeroizing;
 
-use super::control::SshAccess;
-use super::install::InstalledShim;
+use super::control::{Control, SshAccess};
 use super::token::SandboxToken;
-use crate::rest::printable;
+use crate::install::InstalledShim;
 use crate::{HubSetup, Pipe, PlatformError};
 
 const CONNECTING: &str = "connect to the sandbox by SSH";
 /// From the start of `ssh` to the hub's first byte.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(30);
-/// Of what `ssh` prints, for errors.
+/// How much of the stderr of `ssh` is read for an error.
 const MAX_STDERR: usize = 4096;
 
-/// Starts the hub by `ssh` and returns its stdin and stdout once it has sent its first byte.
+/// Starts the hub with `ssh` and returns its stdin and stdout once it has sent its first byte.
 pub(super) async fn open(
+    control: &Control,
     access: &SshAccess,
     shim: &InstalledShim,
     setup: &HubSetup,
     known_hosts: Option<&Path>,
 ) -> Result<Pipe, PlatformError> {
     let gateway = Gateway::parse(&access.ssh_command).ok_or_else(|| PlatformError::Protocol {
-        doing: CONNECTING,
-        why: "Daytona names no gateway of the form `ssh [-p PORT] TOKEN@HOST`".into(),
+        action: CONNECTING,
+        why: "Daytona reports no gateway in the form `ssh [-p PORT] TOKEN@HOST`".into(),
     })?;
-    let failed = |error: io::Error| unavailable(format!("write the private settings for `ssh`: {error}"));
-    let text = settings_text(&gateway, &access.token, known_hosts);
+    let failed =
+        |error: io::Error| unavailable(format!("cannot write the private settings for `ssh`: {error}"));
+    let address = control.permitted_address(CONNECTING, &Host::parse(gateway.host), gateway.port).await?;
+    let text = settings_text(&gateway, address, &access.token, known_hosts);
     let settings = PrivateSettings::write(&text).map_err(failed)?;
-    let hub = format!("'{}' hub --pin {}", shim.path, setup.pin);
+    // The path needs no escaping: see `crate::install::is_plain_path`.
+    let hub = format!("'{}' hub --pin {}", shim.file, setup.pin);
     let launched = launch(Launch {
         program: "ssh".into(),
         args: vec!["-F".into(), settings.file.clone().into(), "-T".into(), HOST.into(), hub.into()],
@@ -54,8 +59,8 @@ pub(super) async fn open(
         directory: None,
     });
     let started = launched.await.map_err(|error| {
-        let why = format!("{}; the host needs OpenSSH's client for this way in", error_chain(&error));
-        PlatformError::Sandbox { doing: CONNECTING, why }
+        let why = format!("{}; the OpenSSH client must be installed on the host", error_chain(&error));
+        PlatformError::Sandbox { action: CONNECTING, why }
     })?;
     let cofferdam_process::ServerProcess { stdin, mut stdout, mut stderr, mut handle } = started;
     let mut first = [0; 1];
@@ -63,9 +68,12 @@ pub(super) async fn open(
         Ok(Ok(1)) => {}
         Ok(_) => {
             let exit = handle.exited().await;
-            let said = read_some(&mut stderr).await;
-            let said = said.replace(access.token.text(), "[token]");
-            return Err(unavailable(format!("`ssh` ended ({exit}): {}", printable(&said))));
+            let stderr = read_stderr(&mut stderr).await;
+            if stderr.contains(CHANGED_KEY) {
+                return Err(changed_key(&gateway, known_hosts));
+            }
+            let stderr = control.redactor().printable(&stderr);
+            return Err(unavailable(format!("`ssh` exited ({exit}): {stderr}")));
         }
         Err(_) => {
             return Err(unavailable(format!("the hub sent nothing within {} s", CONNECT_TIMEOUT.as_secs())));
@@ -77,7 +85,7 @@ pub(super) async fn open(
     Ok(Box::new(SshPipe { stdin, stdout, first: Some(first[0]), _process: handle, _stderr: reader }))
 }
 
-/// The name of the sandbox in the settings.
+/// The name of the sandbox in the settings file of `ssh`.
 const HOST: &str = "sandbox";
 
 struct Gateway<'a> {
@@ -86,7 +94,7 @@ struct Gateway<'a> {
 }
 
 impl<'a> Gateway<'a> {
-    /// Reads `ssh TOKEN@HOST` or `ssh -p PORT TOKEN@HOST`, and no other command line.
+    /// Parses `ssh TOKEN@HOST` with an optional `-p PORT` before or after the target, and no other command line.
     fn parse(command: &'a str) -> Option<Self> {
         let words: Vec<&str> = command.split_whitespace().collect();
         let (port, target) = match words[..] {
@@ -99,22 +107,33 @@ impl<'a> Gateway<'a> {
         let is_host = !host.is_empty() && !host.starts_with('-') && host.bytes().all(is_allowed);
         (port != 0 && is_host).then_some(Self { host, port })
     }
+
+    /// The name in `known_hosts`, as `ssh` would write it without `HostKeyAlias`.
+    fn known_hosts_name(&self) -> String {
+        match self.port {
+            22 => self.host.to_owned(),
+            port => format!("[{}]:{port}", self.host),
+        }
+    }
 }
 
-/// The gateway accepts every client that has the token and asks for no other proof, so none is offered. Its key is
-/// remembered at the first connection; the pipe itself is encrypted from the sidecar to the hub in any case.
+/// The settings file of `ssh`. The gateway needs only the token, so no other authentication is offered. The gateway's key is
+/// stored under its name at the first connection; the pipe is also encrypted between the sidecar and the hub.
 fn settings_text(
     gateway: &Gateway<'_>,
+    address: IpAddr,
     token: &SandboxToken,
     known_hosts: Option<&Path>,
 ) -> Zeroizing<String> {
-    // A path that cannot be quoted is not used: then the user's own file is.
+    // For a path that cannot be quoted, `ssh` uses the user's `known_hosts`.
     let is_quotable = |path: &&str| !path.contains(['"', '\n', '\\', '%']);
     let known_hosts = known_hosts.and_then(Path::to_str).filter(is_quotable);
     let known_hosts = known_hosts.map_or_else(String::new, |path| format!("UserKnownHostsFile \"{path}\"\n"));
     Zeroizing::new(format!(
         "Host {HOST}\n\
-         HostName {}\n\
+         HostName {address}\n\
+         HostKeyAlias {}\n\
+         CheckHostIP no\n\
          Port {}\n\
          User {}\n\
          BatchMode yes\n\
@@ -130,13 +149,13 @@ fn settings_text(
          ServerAliveCountMax 3\n\
          StrictHostKeyChecking accept-new\n\
          {known_hosts}",
-        gateway.host,
+        gateway.known_hosts_name(),
         gateway.port,
         token.text(),
     ))
 }
 
-/// A file that only this user can read, in a directory of its own; removed when this is dropped.
+/// A file that only this user can read, in a new directory; both are removed on drop.
 struct PrivateSettings {
     directory: PathBuf,
     file: PathBuf,
@@ -144,7 +163,7 @@ struct PrivateSettings {
 
 impl PrivateSettings {
     fn write(text: &str) -> io::Result<Self> {
-        let directory = private_place().join(random::id("cofferdam-ssh-"));
+        let directory = private_directory().join(random::id("cofferdam-ssh-"));
         std::fs::DirBuilder::new().mode(0o700).create(&directory)?;
         let written = Self { file: directory.join("config"), directory };
         let mut file =
@@ -162,18 +181,19 @@ impl Drop for PrivateSettings {
     }
 }
 
-/// Memory-backed if possible, so that the token is never on a disk.
-fn private_place() -> PathBuf {
-    let memory = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from).filter(|path| path.is_dir());
-    let shared = || Some(Path::new("/dev/shm").to_owned()).filter(|path| path.is_dir());
-    memory.or_else(shared).unwrap_or_else(std::env::temp_dir)
+/// The directory for private files, in memory if possible, so that the token is not written to a disk.
+fn private_directory() -> PathBuf {
+    let runtime_directory =
+        std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from).filter(|path| path.is_dir());
+    let shared_memory = || Some(Path::new("/dev/shm").to_owned()).filter(|path| path.is_dir());
+    runtime_directory.or_else(shared_memory).unwrap_or_else(std::env::temp_dir)
 }
 
-/// The pipe: dropping it ends `ssh`.
+/// The pipe. On drop `ssh` is killed.
 struct SshPipe {
     stdin: pipe::Sender,
     stdout: pipe::Receiver,
-    /// Read while connecting.
+    /// The hub's first byte, which was read while connecting.
     first: Option<u8>,
     _process: ProcessHandle,
     _stderr: JoinSet<()>,
@@ -183,15 +203,15 @@ impl AsyncRead for SshPipe {
     fn poll_read(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
-        room: &mut ReadBuf<'_>,
+        buf: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        if room.remaining() > 0
+        if buf.remaining() > 0
             && let Some(first) = self.first.take()
         {
-            room.put_slice(&[first]);
+            buf.put_slice(&[first]);
             return Poll::Ready(Ok(()));
         }
-        Pin::new(&mut self.stdout).poll_read(context, room)
+        Pin::new(&mut self.stdout).poll_read(context, buf)
     }
 }
 
@@ -213,23 +233,36 @@ impl AsyncWrite for SshPipe {
     }
 }
 
-/// What is readable now, up to a limit.
-async fn read_some(stderr: &mut pipe::Receiver) -> String {
+/// Reads stderr to its end, within limits of size and time.
+async fn read_stderr(stderr: &mut pipe::Receiver) -> String {
     let mut bytes = Vec::new();
     let mut limited = stderr.take(MAX_STDERR as u64);
-    // Another process may keep the pipe open.
+    // The time is limited because another process may have the pipe open.
     let _ = timeout(Duration::from_secs(1), limited.read_to_end(&mut bytes)).await;
     String::from_utf8_lossy(&bytes).into_owned()
 }
 
-/// A full pipe would block `ssh`. What the hub says there is in no log, because the sandbox chooses it.
+/// Reads and discards stderr, because a full pipe would block `ssh`. It is not logged, because the sandbox controls its content.
 async fn discard(mut stderr: pipe::Receiver) {
     let mut buffer = [0; 1024];
     while matches!(stderr.read(&mut buffer).await, Ok(1..)) {}
 }
 
+/// What `ssh` prints when the key of a host differs from the one in `known_hosts`.
+const CHANGED_KEY: &str = "Host key verification failed";
+
+fn changed_key(gateway: &Gateway<'_>, known_hosts: Option<&Path>) -> PlatformError {
+    let name = gateway.known_hosts_name();
+    let file = known_hosts.map_or_else(|| "~/.ssh/known_hosts".into(), Path::to_string_lossy);
+    let why = format!(
+        "the key of the SSH gateway `{name}` has changed, so the connection may be intercepted; if \
+         Daytona has announced a new key, remove the old one with `ssh-keygen -R '{name}' -f '{file}'`"
+    );
+    PlatformError::Sandbox { action: CONNECTING, why }
+}
+
 fn unavailable(why: String) -> PlatformError {
-    PlatformError::Unavailable { doing: CONNECTING, why, retry_after: None }
+    PlatformError::Unavailable { action: CONNECTING, why, retry_after: None }
 }
 
 #[cfg(test)]
@@ -239,7 +272,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_the_documented_command_lines_are_read() {
+    fn only_the_documented_command_lines_are_parsed() {
         let gateway = |text| Gateway::parse(text).map(|gateway| (gateway.host, gateway.port));
         assert_eq!(gateway("ssh t0k@ssh.app.daytona.io"), Some(("ssh.app.daytona.io", 22)));
         assert_eq!(gateway("ssh -p 2222 t0k@127.0.0.1"), Some(("127.0.0.1", 2222)));

@@ -1,6 +1,6 @@
-//! A token that opens one sandbox: a preview token or an SSH token.
+//! A token for one sandbox: a preview token or an SSH token.
 //!
-//! What must stay true: it is sent in a header or written to a private file, and is in no URL, argument, log or error.
+//! What must stay true: the token is sent in a header or written to a private file, and is in no URL, argument, log or error.
 
 use std::fmt;
 
@@ -9,7 +9,7 @@ use http::HeaderValue;
 use serde::{Deserialize, Deserializer, de};
 use zeroize::Zeroizing;
 
-/// Today's tokens have 32 to 40 characters.
+/// Current tokens have 32 to 40 characters.
 const MAX_LENGTH: usize = 512;
 
 #[derive(Clone)]
@@ -18,12 +18,12 @@ pub(super) struct SandboxToken(Zeroizing<String>);
 impl SandboxToken {
     pub(super) fn new(text: String) -> Option<Self> {
         let text = Zeroizing::new(text);
-        // No quote, space or comment sign, so that it is one word in a configuration file of `ssh` too.
+        // No quote, space or `#`, so that the token is one word in a configuration file of `ssh`.
         let is_allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.+/=~".contains(&byte);
         ((1..=MAX_LENGTH).contains(&text.len()) && text.bytes().all(is_allowed)).then_some(Self(text))
     }
 
-    /// Ready to be sent, and marked as secret.
+    /// The token as the value of a header, marked as sensitive.
     pub(super) fn header(&self) -> HeaderValue {
         let bytes = Bytes::from_owner(Zeroizing::new(self.0.as_bytes().to_vec()));
         let mut value = HeaderValue::from_maybe_shared(bytes).expect("a token has printable characters only");

@@ -1,7 +1,7 @@
-//! The toolbox: the service in a sandbox that runs commands and takes files, behind Daytona's proxy.
+//! The client of the toolbox: the service in a sandbox that runs commands and reads and writes files, behind Daytona's proxy.
 //!
 //! What must stay true: it gets the sandbox's own token and never the API key; what it returns comes from the sandbox and
-//! is trusted no further than that; Daytona keeps the commands, so nothing secret is in one.
+//! is not trusted; Daytona stores the commands, so no command contains a secret.
 
 use std::time::Duration;
 
@@ -14,27 +14,29 @@ use serde_json::json;
 use tokio::time::timeout;
 
 use super::SKIP_ACTIVITY;
-use super::control::{Control, SandboxRecord, named_address};
+use super::control::{Control, SandboxRecord};
 use super::token::SandboxToken;
-use crate::rest::{Call, Reply, Service, printable, redirected, secret_header};
-use crate::{KeepAwake, PlatformError, Progress, SandboxId};
+use crate::guest::{Guest, ScriptOutput};
+use crate::redactor::Redactor;
+use crate::rest::{Call, Reply, Service, encode_query_value, secret_header};
+use crate::{KeepAwake, PlatformError, SandboxId};
 
 pub(super) struct Toolbox {
     service: Service,
 }
 
-/// The output of a command, stdout and stderr together.
+/// The exit code of a command, and its stdout and stderr together.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub(super) struct Executed {
-    pub(super) exit_code: i64,
+struct CommandOutput {
+    exit_code: i64,
     #[serde(default)]
-    pub(super) result: String,
+    result: String,
 }
 
-/// A session: a shell in the sandbox that runs commands in the background.
+/// A shell in the sandbox that runs commands in the background; Daytona's word is session.
 #[derive(Deserialize)]
-pub(super) struct Session {
+pub(super) struct ShellSession {
     #[serde(default)]
     pub(super) commands: Vec<SessionCommand>,
 }
@@ -43,15 +45,15 @@ pub(super) struct Session {
 #[serde(rename_all = "camelCase")]
 pub(super) struct SessionCommand {
     pub(super) command: String,
-    /// None while it runs.
+    /// `None` while the command runs.
     pub(super) exit_code: Option<i64>,
 }
 
 pub(super) const PREVIEW_TOKEN: HeaderName = HeaderName::from_static("x-daytona-preview-token");
 
-/// Short commands and questions.
+/// For all requests except uploads.
 const TIMEOUT: Duration = Duration::from_secs(30);
-/// The shim has 2.5 MB; a slow uplink needs a minute for it.
+/// The shim is 2.5 MB, about a minute on a slow uplink; this is three times as long.
 const UPLOAD_TIMEOUT: Duration = Duration::from_secs(180);
 const UPLOAD_PIECE: usize = 64 * 1024;
 
@@ -63,30 +65,128 @@ impl Toolbox {
         token: &SandboxToken,
         awake: KeepAwake,
     ) -> Result<Self, PlatformError> {
-        let doing = "reach the sandbox's toolbox";
+        let action = "reach the sandbox's toolbox";
         let url = format!("{}/{id}", sandbox.toolbox_url.trim_end_matches('/'));
         let mut headers = HeaderMap::from_iter([secret_header(PREVIEW_TOKEN, token.header())]);
         if awake == KeepAwake::No {
             headers.insert(SKIP_ACTIVITY, HeaderValue::from_static("true"));
         }
-        Ok(Self { service: control.sandbox_service(&named_address(doing, &url)?, headers)? })
+        let url = control.parse_reported_address(action, &url)?;
+        Ok(Self { service: control.sandbox_service(action, &url, headers)? })
     }
 
-    /// Runs a shell script to its end.
-    pub(super) async fn execute(&self, doing: &'static str, script: &str) -> Result<Executed, PlatformError> {
-        // The toolbox ends it a little before this client would give up.
-        let body = json!({ "command": script, "timeout": TIMEOUT.as_secs() - 5 });
-        let reply = self.call(doing, Method::POST, "/process/execute", Some(body)).await?;
-        self.success(doing, &reply)?.json(doing)
-    }
-
-    /// Writes a file, whose directory is made if need be.
-    pub(super) async fn upload(
+    /// The session with this id, if there is one.
+    pub(super) async fn session(
         &self,
-        doing: &'static str,
+        action: &'static str,
+        id: &str,
+    ) -> Result<Option<ShellSession>, PlatformError> {
+        let reply = self.call(action, Method::GET, &format!("/process/session/{id}"), None).await?;
+        match reply.status.as_u16() {
+            404 => Ok(None),
+            _ => self.success(action, &reply)?.json(action).map(Some),
+        }
+    }
+
+    /// Starts a command that outlives this request.
+    pub(super) async fn start(
+        &self,
+        action: &'static str,
+        session: &str,
+        command: &str,
+    ) -> Result<(), PlatformError> {
+        let created = json!({ "sessionId": session });
+        let reply = self.call(action, Method::POST, "/process/session", Some(created)).await?;
+        // 409: the session exists already.
+        if reply.status.as_u16() != 409 {
+            self.success(action, &reply)?;
+        }
+        let body = json!({ "command": command, "runAsync": true, "suppressInputEcho": true });
+        let reply =
+            self.call(action, Method::POST, &format!("/process/session/{session}/exec"), Some(body)).await?;
+        self.success(action, &reply).map(drop)
+    }
+
+    /// Ends a session and every process of it. Succeeds if the session does not exist.
+    pub(super) async fn end(&self, action: &'static str, session: &str) -> Result<(), PlatformError> {
+        let reply = self.call(action, Method::DELETE, &format!("/process/session/{session}"), None).await?;
+        match reply.status.as_u16() {
+            404 => Ok(()),
+            _ => self.success(action, &reply).map(drop),
+        }
+    }
+
+    async fn call(
+        &self,
+        action: &'static str,
+        method: Method,
         path: &str,
-        content: &Bytes,
-        progress: &(dyn Fn(Progress) + Send + Sync),
+        body: Option<serde_json::Value>,
+    ) -> Result<Reply, PlatformError> {
+        let body = body.map(|body| Bytes::from(body.to_string()));
+        self.service.send(Call { action, method, path, body, timeout: TIMEOUT }).await
+    }
+
+    /// The toolbox's own error messages about an upload that it could not write. `None` for other responses, such as the proxy's.
+    fn write_errors(&self, reply: &Reply) -> Option<String> {
+        #[derive(Deserialize)]
+        struct WriteErrors {
+            errors: Vec<String>,
+        }
+        let WriteErrors { errors } = serde_json::from_slice(&reply.body).ok()?;
+        Some(self.service.printable(&errors.join(", ")))
+    }
+
+    /// Returns a successful response. Failures other than redirects are temporary: the sandbox may be stopping, and its token is
+    /// valid only until it stops. The control API gives the actual state.
+    fn success<'a>(&self, action: &'static str, reply: &'a Reply) -> Result<&'a Reply, PlatformError> {
+        match reply.status.as_u16() {
+            200..=299 => Ok(reply),
+            300..=399 => Err(self.service.redirected(action, reply)),
+            429 => Err(PlatformError::Quota { action, why: self.service.message(reply) }),
+            401 | 403 => {
+                let why = "the sandbox's token is refused: the sandbox was restarted meanwhile".to_owned();
+                Err(PlatformError::Unavailable { action, why, retry_after: None })
+            }
+            _ => Err(PlatformError::Unavailable {
+                action,
+                why: format!("the request to the sandbox failed ({})", self.service.message(reply)),
+                retry_after: reply.retry_after(),
+            }),
+        }
+    }
+}
+
+impl Guest for Toolbox {
+    async fn run(
+        &self,
+        action: &'static str,
+        script: &str,
+        parameters: &[&str],
+    ) -> Result<ScriptOutput, PlatformError> {
+        let quoted: String =
+            parameters.iter().map(|parameter| format!(" {}", shell_quote(parameter))).collect();
+        // The toolbox stops the command shortly before this client's timeout.
+        let body =
+            json!({ "command": format!("set --{quoted}\n{script}"), "timeout": TIMEOUT.as_secs() - 5 });
+        let reply = self.call(action, Method::POST, "/process/execute", Some(body)).await?;
+        let CommandOutput { exit_code, result: text } = self.success(action, &reply)?.json(action)?;
+        let result = match exit_code {
+            0 => Ok(()),
+            code => Err(format!(
+                "the command in the sandbox ended with exit code {code}: {}",
+                self.service.printable(&text)
+            )),
+        };
+        Ok(ScriptOutput { text, result })
+    }
+
+    async fn upload(
+        &self,
+        action: &'static str,
+        path: &str,
+        content: Bytes,
+        sent: &(dyn Fn(u64) + Send + Sync),
     ) -> Result<(), PlatformError> {
         let boundary = random::id("cofferdam-");
         let head = format!(
@@ -101,114 +201,61 @@ impl Toolbox {
             .request(Method::POST, "/files/bulk-upload")
             .header(CONTENT_TYPE, format!("multipart/form-data; boundary={boundary}"))
             .header(CONTENT_LENGTH, head.len() as u64 + total + tail.len() as u64);
-        let (mut body, response) = self.service.stream(doing, builder);
+        let (mut body, response) = self.service.stream(action, builder);
         let pieces = async move {
-            // A failed send means that the connection is gone: the response says why.
-            let mut sent = 0;
+            // If a send fails, the connection is closed, and the error is in the response.
+            let mut rest = content;
             body.send_data(head.into()).await.ok()?;
-            while sent < content.len() {
-                let end = content.len().min(sent + UPLOAD_PIECE);
-                body.send_data(content.slice(sent..end)).await.ok()?;
-                sent = end;
-                progress(Progress::Uploading { sent: sent as u64, total });
+            while !rest.is_empty() {
+                let piece = rest.split_to(rest.len().min(UPLOAD_PIECE));
+                body.send_data(piece).await.ok()?;
+                sent(total - rest.len() as u64);
             }
             body.send_data(tail.into()).await.ok()
         };
         let exchange = async {
             let (_, response) = tokio::join!(pieces, response);
-            self.service.reply(doing, response?).await
+            self.service.read_reply(action, response?).await
         };
         let Ok(reply) = timeout(UPLOAD_TIMEOUT, exchange).await else {
             let why = format!("it took longer than {} s", UPLOAD_TIMEOUT.as_secs());
-            return Err(PlatformError::Unavailable { doing, why, retry_after: None });
+            return Err(PlatformError::Unavailable { action, why, retry_after: None });
         };
         let reply = reply?;
-        match write_errors(&reply) {
+        match self.write_errors(&reply) {
             Some(errors) if reply.status.is_client_error() => Err(PlatformError::Sandbox {
-                doing,
+                action,
                 why: format!("the sandbox cannot write the file: {errors}"),
             }),
-            _ => self.success(doing, &reply).map(drop),
+            _ => self.success(action, &reply).map(drop),
         }
     }
 
-    /// The session with this id, if there is one.
-    pub(super) async fn session(
-        &self,
-        doing: &'static str,
-        id: &str,
-    ) -> Result<Option<Session>, PlatformError> {
-        let reply = self.call(doing, Method::GET, &format!("/process/session/{id}"), None).await?;
-        match reply.status.as_u16() {
-            404 => Ok(None),
-            _ => self.success(doing, &reply)?.json(doing).map(Some),
-        }
+    async fn download(&self, action: &'static str, path: &str) -> Result<Bytes, PlatformError> {
+        let reply = self
+            .call(action, Method::GET, &format!("/files/download?path={}", encode_query_value(path)), None)
+            .await?;
+        self.success(action, &reply)?;
+        Ok(Bytes::from_owner(reply.body))
     }
 
-    /// Starts a command that outlives this request.
-    pub(super) async fn start(
-        &self,
-        doing: &'static str,
-        session: &str,
-        command: &str,
-    ) -> Result<(), PlatformError> {
-        let created = json!({ "sessionId": session });
-        let reply = self.call(doing, Method::POST, "/process/session", Some(created)).await?;
-        // 409: it exists, which is as good.
-        if reply.status.as_u16() != 409 {
-            self.success(doing, &reply)?;
-        }
-        let body = json!({ "command": command, "runAsync": true, "suppressInputEcho": true });
-        let reply =
-            self.call(doing, Method::POST, &format!("/process/session/{session}/exec"), Some(body)).await?;
-        self.success(doing, &reply).map(drop)
-    }
-
-    /// Ends a session and every process of it. That there is none is no error.
-    pub(super) async fn end(&self, doing: &'static str, session: &str) -> Result<(), PlatformError> {
-        let reply = self.call(doing, Method::DELETE, &format!("/process/session/{session}"), None).await?;
-        match reply.status.as_u16() {
-            404 => Ok(()),
-            _ => self.success(doing, &reply).map(drop),
-        }
-    }
-
-    async fn call(
-        &self,
-        doing: &'static str,
-        method: Method,
-        path: &str,
-        body: Option<serde_json::Value>,
-    ) -> Result<Reply, PlatformError> {
-        let body = body.map(|body| Bytes::from(body.to_string()));
-        self.service.send(Call { doing, method, path, body, time: TIMEOUT }).await
-    }
-
-    /// Every refusal may pass: the sandbox may be stopping, and a token is good until then only. The control API says more.
-    fn success<'a>(&self, doing: &'static str, reply: &'a Reply) -> Result<&'a Reply, PlatformError> {
-        match reply.status.as_u16() {
-            200..=299 => Ok(reply),
-            300..=399 => Err(redirected(doing, reply)),
-            429 => Err(PlatformError::Quota { doing, why: self.service.message(reply) }),
-            401 | 403 => {
-                let why = "the sandbox's token is refused: the sandbox was restarted meanwhile".to_owned();
-                Err(PlatformError::Unavailable { doing, why, retry_after: None })
-            }
-            _ => Err(PlatformError::Unavailable {
-                doing,
-                why: format!("the sandbox does not respond ({})", self.service.message(reply)),
-                retry_after: reply.retry_after(),
-            }),
-        }
+    fn redactor(&self) -> &Redactor {
+        self.service.redactor()
     }
 }
 
-/// What the toolbox itself says about an upload that it could not write; the proxy's answers have another form.
-fn write_errors(reply: &Reply) -> Option<String> {
-    #[derive(Deserialize)]
-    struct WriteErrors {
-        errors: Vec<String>,
+/// Quotes a text as one word of a shell script.
+fn shell_quote(text: &str) -> String {
+    format!("'{}'", text.replace('\'', r"'\''"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_quoted_parameter_is_one_word() {
+        assert_eq!(shell_quote("/home/a b"), "'/home/a b'");
+        assert_eq!(shell_quote("a'; rm $x"), r"'a'\''; rm $x'");
     }
-    let WriteErrors { errors } = serde_json::from_slice(&reply.body).ok()?;
-    Some(printable(&errors.join(", ")))
 }

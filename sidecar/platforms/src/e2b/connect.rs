@@ -1,6 +1,7 @@
 //! The frames of the Connect protocol: a byte of flags, the length, a message in JSON.
 //!
-//! What must stay true: a length is checked before its bytes are kept, and a frame may arrive in any pieces.
+//! What must stay true: a frame that is too large is refused by its length, before it is buffered; a frame may arrive in any
+//! number of pieces.
 
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 
@@ -14,7 +15,7 @@ const END_OF_STREAM: u8 = 2;
 #[derive(Debug, Eq, PartialEq)]
 pub(super) enum Frame {
     Message(Bytes),
-    /// The last frame; it has the error, if there is one.
+    /// The last frame, with an error if there is one.
     End(Bytes),
 }
 
@@ -26,7 +27,7 @@ pub(super) enum FrameError {
     TooLarge(usize),
 }
 
-/// Splits what arrives into frames.
+/// Splits the received bytes into frames.
 #[derive(Debug, Default)]
 pub(super) struct FrameDecoder {
     received: BytesMut,
@@ -37,7 +38,7 @@ impl FrameDecoder {
         self.received.extend_from_slice(piece);
     }
 
-    /// The next whole frame; None until it is complete.
+    /// The next frame; `None` if it is not complete yet.
     pub(super) fn next_frame(&mut self) -> Result<Option<Frame>, FrameError> {
         let Some(mut head) = self.received.get(..HEAD) else { return Ok(None) };
         let flags = head.get_u8();
@@ -57,11 +58,11 @@ impl FrameDecoder {
     }
 }
 
-/// A message as a frame.
+/// Encodes a message as a frame.
 ///
 /// # Panics
-/// For a message above 4 GiB: ours are small.
-pub(super) fn frame(message: &[u8]) -> Bytes {
+/// For a message above 4 GiB, which is never sent.
+pub(super) fn encode_frame(message: &[u8]) -> Bytes {
     let mut frame = BytesMut::with_capacity(HEAD + message.len());
     frame.put_u8(0);
     frame.put_u32(u32::try_from(message.len()).expect("our messages are small"));
@@ -74,9 +75,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn frames_are_found_however_the_bytes_are_cut() {
-        let mut bytes = frame(b"{\"a\":1}").to_vec();
-        bytes.extend_from_slice(&frame(b""));
+    fn frames_are_decoded_from_pieces_of_any_size() {
+        let mut bytes = encode_frame(b"{\"a\":1}").to_vec();
+        bytes.extend_from_slice(&encode_frame(b""));
         bytes.extend_from_slice(&[END_OF_STREAM, 0, 0, 0, 2, b'{', b'}']);
         let expected = [
             Frame::Message(Bytes::from_static(b"{\"a\":1}")),
@@ -97,7 +98,7 @@ mod tests {
     }
 
     #[test]
-    fn a_frame_that_is_too_large_is_refused_by_its_head_alone() {
+    fn a_frame_that_is_too_large_is_refused_when_its_head_has_arrived() {
         let mut decoder = FrameDecoder::default();
         decoder.push(&[0, 0x7f, 0xff, 0xff, 0xff]);
         assert_eq!(decoder.next_frame(), Err(FrameError::TooLarge(0x7fff_ffff)));

@@ -1,6 +1,6 @@
-//! E2B's control API: what it knows about a sandbox, and resuming it.
+//! E2B's control API: finds and resumes a sandbox.
 //!
-//! What must stay true: the API key goes here and nowhere else; asking about a sandbox does not wake it.
+//! What must stay true: the API key is sent to this API only; finding a sandbox does not resume it.
 
 use bytes::Bytes;
 use cofferdam_net::{AddressPolicy, Dialer};
@@ -9,19 +9,20 @@ use serde::{Deserialize, Deserializer};
 use std::time::Duration;
 use zeroize::Zeroizing;
 
+use crate::redactor::Redactor;
 use crate::rest::{Call, Service, secret_header};
 use crate::{ApiKey, PlatformError, PlatformSettings, SandboxId, SandboxState};
 
 const PUBLIC_API: &str = "https://api.e2b.app";
-/// The port of `envd`, as its host name and a header carry it.
+/// The port of `envd`, which is in its host name and in a header.
 pub(super) const ENVD_PORT: u16 = 49983;
 const FIND: &str = "find the sandbox on E2B";
 const RESUME: &str = "resume the sandbox on E2B";
 const FIND_TIMEOUT: Duration = Duration::from_secs(20);
 /// Loading a snapshot takes seconds.
 const RESUME_TIMEOUT: Duration = Duration::from_secs(90);
-/// How long a resumed sandbox may live, in seconds: the most that every plan of E2B permits. A sandbox that is already
-/// running keeps a longer time.
+/// The lifetime of a resumed sandbox in seconds, the longest that every plan of E2B permits. It does not shorten that of a
+/// running sandbox.
 const RESUMED_LIFETIME: u32 = 3600;
 
 /// The control API of one platform.
@@ -29,23 +30,24 @@ pub(super) struct Control {
     settings: PlatformSettings,
     key: ApiKey,
     dialer: Dialer,
+    redactor: Redactor,
 }
 
-/// How the services in a sandbox are reached.
+/// The state of a sandbox, and how its services are reached.
 pub(super) struct Access {
     pub(super) state: SandboxState,
     pub(super) address: Uri,
     pub(super) policy: AddressPolicy,
-    /// `envd`'s token. It is another one after each resume.
+    /// `envd`'s token, which changes with each resume.
     pub(super) token: Option<HeaderValue>,
-    /// The user as whom processes run, where the sandbox's `envd` has no default of its own.
+    /// The user as whom processes run, if this version of `envd` has no default user.
     pub(super) user: Option<&'static str>,
 }
 
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct Sandbox {
-    /// Absent in the response to a resume: it runs.
+struct SandboxResponse {
+    /// Absent in the response to a resume, after which the sandbox runs.
     state: Option<String>,
     domain: Option<String>,
     envd_access_token: Option<TokenText>,
@@ -62,17 +64,23 @@ impl<'de> Deserialize<'de> for TokenText {
 
 impl Control {
     pub(super) fn new(settings: PlatformSettings, key: ApiKey, dialer: Dialer) -> Self {
-        Self { settings, key, dialer }
+        let redactor = Redactor::default();
+        redactor.add("api-key", key.header().as_bytes());
+        Self { settings, key, dialer, redactor }
     }
 
     pub(super) fn dialer(&self) -> &Dialer {
         &self.dialer
     }
 
+    pub(super) fn redactor(&self) -> &Redactor {
+        &self.redactor
+    }
+
     pub(super) async fn find(&self, id: &SandboxId) -> Result<Access, PlatformError> {
         let service = self.service()?;
         let path = format!("/sandboxes/{id}");
-        let call = Call { doing: FIND, method: Method::GET, path: &path, body: None, time: FIND_TIMEOUT };
+        let call = Call { action: FIND, method: Method::GET, path: &path, body: None, timeout: FIND_TIMEOUT };
         let reply = service.send(call).await?;
         match reply.status.as_u16() {
             200 => self.access(FIND, id, reply.json(FIND)?),
@@ -84,8 +92,13 @@ impl Control {
         let service = self.service()?;
         let path = format!("/sandboxes/{id}/connect");
         let body = Bytes::from(format!(r#"{{"timeout":{RESUMED_LIFETIME}}}"#));
-        let call =
-            Call { doing: RESUME, method: Method::POST, path: &path, body: Some(body), time: RESUME_TIMEOUT };
+        let call = Call {
+            action: RESUME,
+            method: Method::POST,
+            path: &path,
+            body: Some(body),
+            timeout: RESUME_TIMEOUT,
+        };
         let reply = service.send(call).await?;
         match reply.status.as_u16() {
             200 | 201 => self.access(RESUME, id, reply.json(RESUME)?),
@@ -95,14 +108,15 @@ impl Control {
 
     fn service(&self) -> Result<Service, PlatformError> {
         let key = secret_header(HeaderName::from_static("x-api-key"), self.key.header());
-        Service::new(&self.dialer, &self.api_url(), self.policy(), HeaderMap::from_iter([key]))
+        let headers = HeaderMap::from_iter([key]);
+        Service::new(&self.dialer, &self.api_url(), self.policy(), headers, &self.redactor)
     }
 
     fn api_url(&self) -> Uri {
         self.settings.api_url.clone().unwrap_or_else(|| Uri::from_static(PUBLIC_API))
     }
 
-    /// The public platform has public addresses; a platform that the operator names may be anywhere.
+    /// The public E2B has public addresses; a platform whose `api-url` the operator configured may be anywhere.
     fn policy(&self) -> AddressPolicy {
         match self.settings.api_url {
             Some(_) => AddressPolicy::Any,
@@ -110,29 +124,34 @@ impl Control {
         }
     }
 
-    fn access(&self, doing: &'static str, id: &SandboxId, sandbox: Sandbox) -> Result<Access, PlatformError> {
+    fn access(
+        &self,
+        action: &'static str,
+        id: &SandboxId,
+        sandbox: SandboxResponse,
+    ) -> Result<Access, PlatformError> {
         let state = match sandbox.state.as_deref() {
             None | Some("running") => SandboxState::Running,
             Some("paused") => SandboxState::Suspended,
             Some(_) => {
                 let why =
                     "the platform reports a state of the sandbox that this version does not know".to_owned();
-                return Err(PlatformError::Protocol { doing, why });
+                return Err(PlatformError::Protocol { action, why });
             }
         };
-        let token = sandbox.envd_access_token.map(|token| token_header(doing, token)).transpose()?;
+        let token = sandbox.envd_access_token.map(|token| token_header(action, token)).transpose()?;
         let user = is_before_default_users(sandbox.envd_version.as_deref()).then_some("user");
         let (address, policy) = match &self.settings.sandbox_url {
             Some(address) => (address.clone(), AddressPolicy::Any),
-            None => (self.envd_address(doing, id, sandbox.domain.as_deref())?, self.policy()),
+            None => (self.envd_address(action, id, sandbox.domain.as_deref())?, self.policy()),
         };
         Ok(Access { state, address, policy, token, user })
     }
 
-    /// `https://49983-ID.DOMAIN`; a platform that names no domain has the one of its API.
+    /// `https://49983-ID.DOMAIN`; if the platform reports no domain, it is that of the API.
     fn envd_address(
         &self,
-        doing: &'static str,
+        action: &'static str,
         id: &SandboxId,
         domain: Option<&str>,
     ) -> Result<Uri, PlatformError> {
@@ -143,22 +162,22 @@ impl Control {
         };
         let domain = domain.or_else(|| api.host()?.strip_prefix("api.")).filter(is_domain);
         domain.and_then(|domain| format!("https://{ENVD_PORT}-{id}.{domain}").parse().ok()).ok_or_else(|| {
-            let why = "the platform does not say where the sandbox is reached; set `sandbox-url`".to_owned();
-            PlatformError::Protocol { doing, why }
+            let why = "the platform does not report the address of the sandbox; set `sandbox-url`".to_owned();
+            PlatformError::Protocol { action, why }
         })
     }
 }
 
-/// The token as a header, in memory that is wiped.
-fn token_header(doing: &'static str, token: TokenText) -> Result<HeaderValue, PlatformError> {
+/// The token as the value of a header, in memory that is zeroized on drop.
+fn token_header(action: &'static str, token: TokenText) -> Result<HeaderValue, PlatformError> {
     let bytes = Bytes::from_owner(Zeroizing::new(token.0.as_bytes().to_vec()));
     HeaderValue::from_maybe_shared(bytes).map_err(|_| PlatformError::Protocol {
-        doing,
+        action,
         why: "the sandbox's access token cannot be sent as a header".to_owned(),
     })
 }
 
-/// Before 0.4.0 `envd` refuses a request without a user. A version that cannot be read counts as new.
+/// Whether `envd` is older than 0.4.0 and refuses a request without a user. A version that cannot be parsed counts as newer.
 fn is_before_default_users(version: Option<&str>) -> bool {
     let mut numbers = version.unwrap_or_default().split('.').map(str::parse);
     matches!((numbers.next(), numbers.next()), (Some(Ok(0_u32)), Some(Ok(0..=3))))
@@ -172,9 +191,10 @@ mod tests {
     use crate::PlatformKind;
 
     #[test]
-    fn envd_is_where_the_platform_or_the_operator_says() {
+    fn the_address_of_envd_comes_from_the_platform_or_the_operator() {
         let address = |api: Option<&'static str>, sandbox: Option<&'static str>, domain: Option<&str>| {
-            let sandbox = control(api, sandbox).access(FIND, &"box1".parse().unwrap(), answer(domain));
+            let sandbox =
+                control(api, sandbox).access(FIND, &"box1".parse().unwrap(), sandbox_response(domain));
             sandbox
                 .map(|access| (access.address.to_string(), access.policy))
                 .map_err(|error| error.to_string())
@@ -195,13 +215,13 @@ mod tests {
     }
 
     #[test]
-    fn an_unknown_state_is_not_taken_for_running() {
-        let sandbox = Sandbox { state: Some("melting".into()), ..answer(None) };
+    fn an_unknown_state_is_an_error() {
+        let sandbox = SandboxResponse { state: Some("melting".into()), ..sandbox_response(None) };
         assert!(control(None, None).access(FIND, &"box1".parse().unwrap(), sandbox).is_err());
     }
 
     #[test]
-    fn old_versions_of_envd_are_told_the_user() {
+    fn only_old_versions_of_envd_need_a_user() {
         assert!(is_before_default_users(Some("0.3.9")));
         for new in [Some("0.4.0"), Some("0.6.13"), Some("1.0.0"), Some("x"), None] {
             assert!(!is_before_default_users(new), "{new:?}");
@@ -224,8 +244,8 @@ mod tests {
         Control::new(settings, ApiKey::new(HeaderValue::from_static("key")), Dialer::trusting(Trust::System))
     }
 
-    fn answer(domain: Option<&str>) -> Sandbox {
+    fn sandbox_response(domain: Option<&str>) -> SandboxResponse {
         let domain = domain.map(str::to_owned);
-        Sandbox { state: Some("running".into()), domain, envd_access_token: None, envd_version: None }
+        SandboxResponse { state: Some("running".into()), domain, envd_access_token: None, envd_version: None }
     }
 }

@@ -1,34 +1,37 @@
-//! The client of `envd`, the service in each E2B sandbox: processes by the Connect protocol, files by HTTP.
+//! The client of `envd`, the service in each E2B sandbox: processes over the Connect protocol, files over HTTP.
 //!
-//! What must stay true: nothing secret is in a request but the access token's header, and the API key is not sent here;
-//! input goes by `StreamInput` only, because the platform logs `SendInput`, and it logs arguments and paths.
+//! What must stay true: the access token is sent in a header, and the API key is never sent here; the platform logs arguments,
+//! paths and `SendInput`, so they contain no secret, and input is sent with `StreamInput` only.
 
 use std::time::Duration;
 
 use base64ct::{Base64, Encoding as _};
 use bytes::Bytes;
 use cofferdam_base::random;
-use cofferdam_net::{BodySender, Dialer, StreamedResponse};
+use cofferdam_net::{BodySender, StreamedResponse};
 use http::header::{AUTHORIZATION, CONTENT_LENGTH, CONTENT_TYPE};
 use http::{HeaderMap, HeaderName, HeaderValue, Method, request};
 use serde::Serialize;
 use tokio::time::timeout;
 
-use super::connect::{Frame, FrameDecoder, frame};
-use super::control::{Access, ENVD_PORT};
+use super::connect::{Frame, FrameDecoder, encode_frame};
+use super::control::{Access, Control, ENVD_PORT};
 use super::messages::{
     CloseStdinRequest, EndOfStream, ProcessConfig, ProcessEnd, ProcessEvent, RpcError, Selector, Signal,
     SignalRequest, StartRequest,
 };
-use crate::rest::{Call, Reply, Service, encoded, failed, printable, redirected, secret_header};
+use crate::guest::{Guest, ScriptOutput};
+use crate::redactor::Redactor;
+use crate::rest::{Call, Reply, Service, encode_query_value, request_failed, secret_header};
 use crate::{PlatformError, SandboxId};
 
 const SIGNAL_TIMEOUT: Duration = Duration::from_secs(10);
 /// For a short script in the sandbox.
 const SCRIPT_TIMEOUT: Duration = Duration::from_secs(30);
 const MAX_SCRIPT_OUTPUT: usize = 64 * 1024;
-/// For some megabytes over a slow line.
+/// Enough for some megabytes over a slow connection.
 const UPLOAD_TIMEOUT: Duration = Duration::from_secs(180);
+const DOWNLOAD_TIMEOUT: Duration = Duration::from_secs(60);
 const UPLOAD_PIECE: usize = 64 * 1024;
 
 pub(super) struct Envd {
@@ -36,22 +39,16 @@ pub(super) struct Envd {
     user: Option<&'static str>,
 }
 
-/// The events of one process. Dropping it leaves the process running.
+/// The events of one process. If this is dropped, the process still runs.
 pub(super) struct EventStream {
-    doing: &'static str,
+    action: &'static str,
     response: StreamedResponse,
     decoder: FrameDecoder,
-}
-
-/// What a script wrote, and how it ended.
-pub(super) struct ScriptOutput {
-    pub(super) stdout: Vec<u8>,
-    pub(super) stderr: Vec<u8>,
-    pub(super) end: ProcessEnd,
+    redactor: Redactor,
 }
 
 impl Envd {
-    pub(super) fn new(dialer: &Dialer, id: &SandboxId, access: Access) -> Result<Self, PlatformError> {
+    pub(super) fn new(control: &Control, id: &SandboxId, access: Access) -> Result<Self, PlatformError> {
         let mut headers = HeaderMap::new();
         let id = HeaderValue::from_str(id.as_str()).expect("an id has only letters, digits, `-` and `_`");
         headers.insert(HeaderName::from_static("e2b-sandbox-id"), id);
@@ -63,56 +60,40 @@ impl Envd {
             let value = format!("Basic {}", Base64::encode_string(format!("{user}:").as_bytes()));
             headers.extend(HeaderValue::try_from(value).ok().map(|value| (AUTHORIZATION, value)));
         }
-        let service = Service::new(dialer, &access.address, access.policy, headers)?;
+        let (dialer, redactor) = (control.dialer(), control.redactor());
+        let service = Service::new(dialer, &access.address, access.policy, headers, redactor)?;
         Ok(Self { service, user: access.user })
     }
 
-    /// Starts a process and waits for the head of the response: its events follow.
+    /// Starts a process and waits for the head of the response, whose body is the events of the process.
     pub(super) async fn start(
         &self,
-        doing: &'static str,
+        action: &'static str,
         start: &StartRequest<'_>,
         keep_alive: Duration,
     ) -> Result<EventStream, PlatformError> {
         let seconds = HeaderValue::from(keep_alive.as_secs().max(1));
         let builder = self.streaming("Start").header("keepalive-ping-interval", seconds);
-        self.events(doing, builder, start).await
+        self.events(action, builder, start).await
     }
 
-    /// Runs a script with `sh` to its end.
-    pub(super) async fn run(
-        &self,
-        doing: &'static str,
-        script: &str,
-        arguments: &[&str],
-    ) -> Result<ScriptOutput, PlatformError> {
-        let mut args = vec!["-c", script, "cofferdam"];
-        args.extend_from_slice(arguments);
-        let start = StartRequest { process: ProcessConfig { cmd: "/bin/sh", args }, tag: None, stdin: false };
-        // `envd` ends the process then, also if this client is gone.
-        let limit = HeaderValue::from(u64::try_from(SCRIPT_TIMEOUT.as_millis()).unwrap_or(u64::MAX));
-        let builder = self.streaming("Start").header("connect-timeout-ms", limit);
-        let output = async { self.events(doing, builder, &start).await?.output().await };
-        timeout(SCRIPT_TIMEOUT, output).await.unwrap_or_else(|_| Err(late(doing, SCRIPT_TIMEOUT)))
-    }
-
-    /// The request that carries a process's input: frames by the sender, until that is dropped.
+    /// The request with a process's input: its body is the frames that are given to the sender, until the sender is dropped.
     pub(super) fn stream_input(
         &self,
-        doing: &'static str,
+        action: &'static str,
     ) -> (BodySender, impl Future<Output = Result<StreamedResponse, PlatformError>> + Send + use<>) {
-        self.service.stream(doing, self.streaming("StreamInput"))
+        self.service.stream(action, self.streaming("StreamInput"))
     }
 
     /// Why an input stream ended, from its response.
-    pub(super) async fn input_end(&self, doing: &'static str, response: StreamedResponse) -> PlatformError {
+    pub(super) async fn input_end(&self, action: &'static str, response: StreamedResponse) -> PlatformError {
         if !response.head.status.is_success() {
-            return match self.service.reply(doing, response).await {
-                Ok(reply) => self.refusal(doing, &reply),
+            return match self.service.read_reply(action, response).await {
+                Ok(reply) => self.refusal(action, &reply),
                 Err(error) => error,
             };
         }
-        let mut events = EventStream { doing, response, decoder: FrameDecoder::default() };
+        let mut events = self.event_stream(action, response);
         loop {
             match events.next().await {
                 Ok(_) => {}
@@ -121,117 +102,71 @@ impl Envd {
         }
     }
 
-    /// Sends a signal. A process that is not there has ended already.
+    /// Sends a signal. Succeeds if the process has exited already.
     pub(super) async fn signal(
         &self,
-        doing: &'static str,
+        action: &'static str,
         process: Selector<'_>,
         signal: Signal,
     ) -> Result<(), PlatformError> {
-        self.tell(doing, "/process.Process/SendSignal", &SignalRequest { process, signal }).await
+        self.send_process_request(action, "/process.Process/SendSignal", &SignalRequest { process, signal })
+            .await
     }
 
-    /// Ends a process's input. A process that is not there has ended already.
+    /// Closes a process's stdin. Succeeds if the process has exited already.
     pub(super) async fn close_stdin(
         &self,
-        doing: &'static str,
+        action: &'static str,
         process: Selector<'_>,
     ) -> Result<(), PlatformError> {
-        self.tell(doing, "/process.Process/CloseStdin", &CloseStdinRequest { process }).await
+        self.send_process_request(action, "/process.Process/CloseStdin", &CloseStdinRequest { process }).await
     }
 
-    /// A unary request about a process, with an empty response.
-    async fn tell(
+    /// Sends a unary request about a process, whose response is empty.
+    async fn send_process_request(
         &self,
-        doing: &'static str,
+        action: &'static str,
         path: &str,
         request: &impl Serialize,
     ) -> Result<(), PlatformError> {
-        let body = serde_json::to_vec(request).map_err(|_| unwritable(doing))?;
-        let call = Call { doing, method: Method::POST, path, body: Some(body.into()), time: SIGNAL_TIMEOUT };
+        let body = serde_json::to_vec(request).map_err(|_| not_serializable(action))?;
+        let call =
+            Call { action, method: Method::POST, path, body: Some(body.into()), timeout: SIGNAL_TIMEOUT };
         let reply = self.service.send(call).await?;
         match reply.status.as_u16() {
             200..=299 => Ok(()),
             404 if rpc_error(&reply).is_some_and(|error| error.code == "not_found") => Ok(()),
-            _ => Err(self.refusal(doing, &reply)),
+            _ => Err(self.refusal(action, &reply)),
         }
     }
 
-    /// Writes a file as the sandbox's user; `sent` is told how much of it was sent.
-    pub(super) async fn upload(
-        &self,
-        doing: &'static str,
-        path: &str,
-        content: Bytes,
-        sent: &(dyn Fn(u64) + Send + Sync),
-    ) -> Result<(), PlatformError> {
-        let boundary = random::hex::<16>();
-        let head = format!(
-            "--{boundary}\r\nContent-Disposition: form-data; name=\"file\"; filename=\"file\"\r\n\
-             Content-Type: application/octet-stream\r\n\r\n"
-        );
-        let tail = format!("\r\n--{boundary}--\r\n");
-        let user = self.user.map_or_else(String::new, |user| format!("&username={user}"));
-        let target = format!("/files?path={}{user}", encoded(path));
-        let builder = self
-            .service
-            .request(Method::POST, &target)
-            .header(CONTENT_TYPE, format!("multipart/form-data; boundary={boundary}"))
-            .header(CONTENT_LENGTH, head.len() + content.len() + tail.len());
-        let (mut body, response) = self.service.stream(doing, builder);
-        let feed = async move {
-            let mut rest = content;
-            let mut done = 0;
-            let mut is_open = body.send_data(head.into()).await.is_ok();
-            while is_open && !rest.is_empty() {
-                let piece = rest.split_to(rest.len().min(UPLOAD_PIECE));
-                done += piece.len() as u64;
-                is_open = body.send_data(piece).await.is_ok();
-                sent(done);
-            }
-            if is_open {
-                // If the service has given up, the response says why.
-                let _ = body.send_data(tail.into()).await;
-            }
-        };
-        let exchange = async { self.service.reply(doing, response.await?).await };
-        let both = async {
-            let mut exchange = std::pin::pin!(exchange);
-            tokio::select! {
-                biased;
-                reply = &mut exchange => reply,
-                () = feed => exchange.await,
-            }
-        };
-        let reply =
-            timeout(UPLOAD_TIMEOUT, both).await.unwrap_or_else(|_| Err(late(doing, UPLOAD_TIMEOUT)))?;
-        match reply.status.as_u16() {
-            200..=299 => Ok(()),
-            // `envd` answers 500 when the file system refuses, and 507 when it is full.
-            400 | 500 | 507 => {
-                let message = self.service.message(&reply);
-                let why = format!("the sandbox cannot store `{}`: {message}", printable(path));
-                Err(PlatformError::Sandbox { doing, why })
-            }
-            _ => Err(self.refusal(doing, &reply)),
-        }
+    fn event_stream(&self, action: &'static str, response: StreamedResponse) -> EventStream {
+        let redactor = self.service.redactor().clone();
+        EventStream { action, response, decoder: FrameDecoder::default(), redactor }
     }
 
     async fn events(
         &self,
-        doing: &'static str,
+        action: &'static str,
         builder: request::Builder,
         start: &impl Serialize,
     ) -> Result<EventStream, PlatformError> {
-        let message = serde_json::to_vec(start).map_err(|_| unwritable(doing))?;
-        let opened = timeout(SCRIPT_TIMEOUT, self.service.open(doing, builder, frame(&message))).await;
-        let response = opened.unwrap_or_else(|_| Err(late(doing, SCRIPT_TIMEOUT)))?;
+        let message = serde_json::to_vec(start).map_err(|_| not_serializable(action))?;
+        let opened =
+            timeout(SCRIPT_TIMEOUT, self.service.open(action, builder, encode_frame(&message))).await;
+        let response = opened.unwrap_or_else(|_| Err(timed_out(action, SCRIPT_TIMEOUT)))?;
         if response.head.status.is_success() {
-            return Ok(EventStream { doing, response, decoder: FrameDecoder::default() });
+            return Ok(self.event_stream(action, response));
         }
-        let reply = timeout(SCRIPT_TIMEOUT, self.service.reply(doing, response)).await;
-        let reply = reply.unwrap_or_else(|_| Err(late(doing, SCRIPT_TIMEOUT)))?;
-        Err(self.refusal(doing, &reply))
+        let reply = timeout(SCRIPT_TIMEOUT, self.service.read_reply(action, response)).await;
+        let reply = reply.unwrap_or_else(|_| Err(timed_out(action, SCRIPT_TIMEOUT)))?;
+        Err(self.refusal(action, &reply))
+    }
+
+    /// The path and the query of a request about a file of the sandbox.
+    fn file_path(&self, path: &str) -> String {
+        let user = self.user.map_or_else(String::new, |user| format!("&username={user}"));
+        format!("/files?path={}{user}", encode_query_value(path))
     }
 
     /// A request whose body is frames.
@@ -243,31 +178,120 @@ impl Envd {
     }
 
     /// The error for a response of `envd`, or of the platform's proxy in front of it, that is no success.
-    fn refusal(&self, doing: &'static str, reply: &Reply) -> PlatformError {
+    fn refusal(&self, action: &'static str, reply: &Reply) -> PlatformError {
         let status = reply.status.as_u16();
-        let unavailable = |why| PlatformError::Unavailable { doing, why, retry_after: reply.retry_after() };
+        let unavailable = |why| PlatformError::Unavailable { action, why, retry_after: reply.retry_after() };
         match status {
-            300..=399 => redirected(doing, reply),
-            // Not the operator's fault: the control API gives the new token at the next attempt.
+            300..=399 => self.service.redirected(action, reply),
+            // Temporary: the next attempt gets the new token from the control API.
             401 | 403 => unavailable(format!(
                 "the sandbox refused its access token, which changes when a sandbox resumes ({})",
                 self.service.message(reply)
             )),
             429 | 502..=504 => unavailable(self.service.message(reply)),
             _ => match rpc_error(reply) {
-                Some(error) => meaning(doing, &error),
+                Some(error) => rpc_failure(action, &error, self.service.redactor()),
                 None if status >= 500 => unavailable(self.service.message(reply)),
-                None => PlatformError::Protocol { doing, why: self.service.message(reply) },
+                None => PlatformError::Protocol { action, why: self.service.message(reply) },
             },
         }
     }
 }
 
+impl Guest for Envd {
+    async fn run(
+        &self,
+        action: &'static str,
+        script: &str,
+        parameters: &[&str],
+    ) -> Result<ScriptOutput, PlatformError> {
+        let mut args = vec!["-c", script, "cofferdam"];
+        args.extend_from_slice(parameters);
+        let start = StartRequest { process: ProcessConfig { cmd: "/bin/sh", args }, tag: None, stdin: false };
+        // `envd` kills the process after this time, even if this client has disconnected.
+        let limit = HeaderValue::from(u64::try_from(SCRIPT_TIMEOUT.as_millis()).unwrap_or(u64::MAX));
+        let builder = self.streaming("Start").header("connect-timeout-ms", limit);
+        let output = async { self.events(action, builder, &start).await?.output().await };
+        timeout(SCRIPT_TIMEOUT, output).await.unwrap_or_else(|_| Err(timed_out(action, SCRIPT_TIMEOUT)))
+    }
+
+    async fn upload(
+        &self,
+        action: &'static str,
+        path: &str,
+        content: Bytes,
+        sent: &(dyn Fn(u64) + Send + Sync),
+    ) -> Result<(), PlatformError> {
+        let boundary = random::hex::<16>();
+        let head = format!(
+            "--{boundary}\r\nContent-Disposition: form-data; name=\"file\"; filename=\"file\"\r\n\
+             Content-Type: application/octet-stream\r\n\r\n"
+        );
+        let tail = format!("\r\n--{boundary}--\r\n");
+        let builder = self
+            .service
+            .request(Method::POST, &self.file_path(path))
+            .header(CONTENT_TYPE, format!("multipart/form-data; boundary={boundary}"))
+            .header(CONTENT_LENGTH, head.len() + content.len() + tail.len());
+        let (mut body, response) = self.service.stream(action, builder);
+        let feed = async move {
+            let mut rest = content;
+            let mut sent_bytes = 0;
+            let mut is_open = body.send_data(head.into()).await.is_ok();
+            while is_open && !rest.is_empty() {
+                let piece = rest.split_to(rest.len().min(UPLOAD_PIECE));
+                sent_bytes += piece.len() as u64;
+                is_open = body.send_data(piece).await.is_ok();
+                sent(sent_bytes);
+            }
+            if is_open {
+                // If this fails, the error is in the response.
+                let _ = body.send_data(tail.into()).await;
+            }
+        };
+        let exchange = async { self.service.read_reply(action, response.await?).await };
+        let both = async {
+            let mut exchange = std::pin::pin!(exchange);
+            tokio::select! {
+                biased;
+                reply = &mut exchange => reply,
+                () = feed => exchange.await,
+            }
+        };
+        let reply =
+            timeout(UPLOAD_TIMEOUT, both).await.unwrap_or_else(|_| Err(timed_out(action, UPLOAD_TIMEOUT)))?;
+        match reply.status.as_u16() {
+            200..=299 => Ok(()),
+            // `envd` responds with 500 if the file cannot be written, and with 507 if the disk is full.
+            400 | 500 | 507 => {
+                let message = self.service.message(&reply);
+                let why = format!("the sandbox cannot store `{}`: {message}", self.service.printable(path));
+                Err(PlatformError::Sandbox { action, why })
+            }
+            _ => Err(self.refusal(action, &reply)),
+        }
+    }
+
+    async fn download(&self, action: &'static str, path: &str) -> Result<Bytes, PlatformError> {
+        let path = self.file_path(path);
+        let call = Call { action, method: Method::GET, path: &path, body: None, timeout: DOWNLOAD_TIMEOUT };
+        let reply = self.service.send(call).await?;
+        match reply.status.as_u16() {
+            200..=299 => Ok(Bytes::from_owner(reply.body)),
+            _ => Err(self.refusal(action, &reply)),
+        }
+    }
+
+    fn redactor(&self) -> &Redactor {
+        self.service.redactor()
+    }
+}
+
 impl EventStream {
-    /// The next event. The end of the stream is an error: a process that ends says so before. Cancel-safe.
+    /// The next event. The end of the stream is an error, because the last event of a process is its exit. Cancel-safe.
     pub(super) async fn next(&mut self) -> Result<ProcessEvent, PlatformError> {
-        let doing = self.doing;
-        let protocol = |why: String| PlatformError::Protocol { doing, why };
+        let action = self.action;
+        let protocol = |why: String| PlatformError::Protocol { action, why };
         loop {
             match self.decoder.next_frame().map_err(|error| protocol(error.to_string()))? {
                 Some(Frame::Message(json)) => {
@@ -276,80 +300,82 @@ impl EventStream {
                 Some(Frame::End(json)) => {
                     let end: EndOfStream = serde_json::from_slice(&json).unwrap_or_default();
                     return Err(match end.error {
-                        Some(error) => meaning(doing, &error),
-                        None => cut(doing),
+                        Some(error) => rpc_failure(action, &error, &self.redactor),
+                        None => stream_closed(action),
                     });
                 }
                 None => {}
             }
-            match self.response.piece().await.map_err(|error| failed(doing, &error))? {
+            match self
+                .response
+                .next_piece()
+                .await
+                .map_err(|error| request_failed(action, &error, &self.redactor))?
+            {
                 Some(piece) => self.decoder.push(&piece),
-                None => return Err(cut(doing)),
+                None => return Err(stream_closed(action)),
             }
         }
     }
 
-    /// All output up to the end of the process.
+    /// Waits for the exit of the process and returns its output.
     async fn output(mut self) -> Result<ScriptOutput, PlatformError> {
         let (mut stdout, mut stderr) = (Vec::new(), Vec::new());
         loop {
             match self.next().await? {
-                ProcessEvent::Ended(end) => return Ok(ScriptOutput { stdout, stderr, end }),
+                ProcessEvent::Ended(end) => {
+                    let result = match end.exited && end.exit_code == 0 {
+                        true => Ok(()),
+                        false => Err(describe_end(&end, &stderr, &self.redactor)),
+                    };
+                    return Ok(ScriptOutput { text: String::from_utf8_lossy(&stdout).into_owned(), result });
+                }
                 ProcessEvent::KeepAlive | ProcessEvent::Started(_) => {}
                 ProcessEvent::Stderr(bytes) => stderr.extend_from_slice(&bytes),
                 ProcessEvent::Stdout(bytes) => stdout.extend_from_slice(&bytes),
             }
             if stdout.len() + stderr.len() > MAX_SCRIPT_OUTPUT {
                 let why = format!("a script of a few lines wrote more than {MAX_SCRIPT_OUTPUT} bytes");
-                return Err(PlatformError::Sandbox { doing: self.doing, why });
+                return Err(PlatformError::Sandbox { action: self.action, why });
             }
         }
     }
 }
 
-impl ScriptOutput {
-    /// The stdout of a script that succeeded.
-    pub(super) fn success(self, doing: &'static str) -> Result<String, PlatformError> {
-        if self.end.exited && self.end.exit_code == 0 {
-            return Ok(String::from_utf8_lossy(&self.stdout).into_owned());
-        }
-        Err(PlatformError::Sandbox { doing, why: describe_end(&self.end, &self.stderr) })
-    }
-}
-
-/// How a process ended, with the last line that it wrote to stderr.
-pub(super) fn describe_end(end: &ProcessEnd, stderr: &[u8]) -> String {
+/// Describes how a process has exited, with the last line that it wrote to stderr.
+pub(super) fn describe_end(end: &ProcessEnd, stderr: &[u8], redactor: &Redactor) -> String {
     let stderr = String::from_utf8_lossy(stderr);
-    let last = stderr.lines().map(str::trim).rfind(|line| !line.is_empty()).unwrap_or("it wrote no reason");
-    format!("the process in the sandbox ended ({}): {}", printable(&end.status), printable(last))
+    let last = stderr.lines().map(str::trim).rfind(|line| !line.is_empty()).unwrap_or("no error message");
+    let (status, last) = (redactor.printable(&end.status), redactor.printable(last));
+    format!("the process in the sandbox ended ({status}): {last}")
 }
 
-pub(super) fn late(doing: &'static str, limit: Duration) -> PlatformError {
-    let why = format!("there was no answer in {} s", limit.as_secs());
-    PlatformError::Unavailable { doing, why, retry_after: None }
+pub(super) fn timed_out(action: &'static str, limit: Duration) -> PlatformError {
+    let why = format!("no response within {} s", limit.as_secs());
+    PlatformError::Unavailable { action, why, retry_after: None }
 }
 
-fn cut(doing: &'static str) -> PlatformError {
-    let why = "the platform ended the stream before the process ended".to_owned();
-    PlatformError::Unavailable { doing, why, retry_after: None }
+fn stream_closed(action: &'static str) -> PlatformError {
+    let why = "the platform closed the stream before the process exited".to_owned();
+    PlatformError::Unavailable { action, why, retry_after: None }
 }
 
-fn unwritable(doing: &'static str) -> PlatformError {
-    PlatformError::Protocol { doing, why: "the request cannot be written as JSON".to_owned() }
+fn not_serializable(action: &'static str) -> PlatformError {
+    PlatformError::Protocol { action, why: "the request cannot be written as JSON".to_owned() }
 }
 
 fn rpc_error(reply: &Reply) -> Option<RpcError> {
     serde_json::from_slice(&reply.body).ok().filter(|error: &RpcError| !error.code.is_empty())
 }
 
-/// Connect's codes: what may pass, and what the sandbox itself refuses.
-fn meaning(doing: &'static str, error: &RpcError) -> PlatformError {
-    let why = format!("{}: {}", printable(&error.code), printable(&error.message));
+/// The error for an error code of the Connect protocol.
+fn rpc_failure(action: &'static str, error: &RpcError, redactor: &Redactor) -> PlatformError {
+    let why = format!("{}: {}", redactor.printable(&error.code), redactor.printable(&error.message));
     match error.code.as_str() {
         "failed_precondition" | "invalid_argument" | "not_found" | "out_of_range" | "permission_denied" => {
-            PlatformError::Sandbox { doing, why }
+            PlatformError::Sandbox { action, why }
         }
-        "unimplemented" => PlatformError::Protocol { doing, why },
-        _ => PlatformError::Unavailable { doing, why, retry_after: None },
+        "unimplemented" => PlatformError::Protocol { action, why },
+        _ => PlatformError::Unavailable { action, why, retry_after: None },
     }
 }

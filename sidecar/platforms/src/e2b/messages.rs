@@ -1,6 +1,6 @@
 //! The messages of `envd`'s process service, in the JSON form of its protocol buffers.
 //!
-//! What must stay true: unknown fields are ignored, absent ones have their zero value, as protocol buffers define it.
+//! What must stay true: unknown fields are ignored, and absent fields have their default value, as in protocol buffers.
 
 use std::borrow::Cow;
 
@@ -8,7 +8,7 @@ use base64ct::{Base64, Encoding as _};
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
-use super::connect::frame;
+use super::connect::encode_frame;
 
 #[derive(Serialize)]
 pub(super) struct StartRequest<'a> {
@@ -18,14 +18,14 @@ pub(super) struct StartRequest<'a> {
     pub(super) stdin: bool,
 }
 
-/// The platform logs all of it.
+/// The command of a process. The platform logs it.
 #[derive(Serialize)]
 pub(super) struct ProcessConfig<'a> {
     pub(super) cmd: &'a str,
     pub(super) args: Vec<&'a str>,
 }
 
-/// Names a process for a request.
+/// Which process a request is about.
 #[derive(Clone, Copy, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub(super) enum Selector<'a> {
@@ -52,14 +52,14 @@ pub(super) enum Signal {
     Terminate,
 }
 
-/// What a process does, one event at a time.
+/// An event of a process.
 #[derive(Debug, Eq, PartialEq)]
 pub(super) enum ProcessEvent {
     Started(u32),
     Stdout(Vec<u8>),
     Stderr(Vec<u8>),
     Ended(ProcessEnd),
-    /// Only a sign of life, or an event that this version does not know.
+    /// A keep-alive, or an event that this version does not know.
     KeepAlive,
 }
 
@@ -71,7 +71,7 @@ pub(super) struct ProcessEnd {
     pub(super) status: String,
 }
 
-/// An error as Connect writes it.
+/// An error of the Connect protocol.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 pub(super) struct RpcError {
@@ -122,31 +122,31 @@ struct Output<'a> {
 impl ProcessEvent {
     pub(super) fn read(json: &[u8]) -> Result<Self, InvalidEvent> {
         let EventResponse { event } = serde_json::from_slice(json).map_err(|_| InvalidEvent)?;
-        let decoded = |text: &str| Base64::decode_vec(text).map_err(|_| InvalidEvent);
+        let decode = |text: &str| Base64::decode_vec(text).map_err(|_| InvalidEvent);
         Ok(match event {
             Event { start: Some(Started { pid }), .. } => Self::Started(pid),
-            Event { data: Some(Output { stdout: Some(bytes), .. }), .. } => Self::Stdout(decoded(&bytes)?),
-            Event { data: Some(Output { stderr: Some(bytes), .. }), .. } => Self::Stderr(decoded(&bytes)?),
+            Event { data: Some(Output { stdout: Some(bytes), .. }), .. } => Self::Stdout(decode(&bytes)?),
+            Event { data: Some(Output { stderr: Some(bytes), .. }), .. } => Self::Stderr(decode(&bytes)?),
             Event { end: Some(end), .. } => Self::Ended(end),
             Event { .. } => Self::KeepAlive,
         })
     }
 }
 
-/// The first frame of an input stream: which process it is for.
+/// The first encode_frame of an input stream, which names the process.
 pub(super) fn input_start(process: Selector<'_>) -> Bytes {
     let process = serde_json::to_string(&process).unwrap_or_default();
-    frame(format!(r#"{{"start":{{"process":{process}}}}}"#).as_bytes())
+    encode_frame(format!(r#"{{"start":{{"process":{process}}}}}"#).as_bytes())
 }
 
-/// A frame with bytes for the process's stdin.
+/// A encode_frame with bytes for the process's stdin.
 pub(super) fn input_data(bytes: &[u8]) -> Bytes {
     let bytes = Base64::encode_string(bytes);
-    frame(format!(r#"{{"data":{{"input":{{"stdin":"{bytes}"}}}}}}"#).as_bytes())
+    encode_frame(format!(r#"{{"data":{{"input":{{"stdin":"{bytes}"}}}}}}"#).as_bytes())
 }
 
 pub(super) fn input_keep_alive() -> Bytes {
-    frame(br#"{"keepalive":{}}"#)
+    encode_frame(br#"{"keepalive":{}}"#)
 }
 
 #[cfg(test)]
@@ -154,7 +154,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn events_are_read_as_envd_writes_them() {
+    fn events_of_envd_are_parsed() {
         let read = |json: &str| ProcessEvent::read(json.as_bytes()).ok();
         assert_eq!(read(r#"{"event":{"start":{"pid":42}}}"#), Some(ProcessEvent::Started(42)));
         assert_eq!(
@@ -179,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn requests_are_written_as_envd_reads_them() {
+    fn requests_have_the_json_that_envd_expects() {
         let process = ProcessConfig { cmd: "/bin/x", args: vec!["a b", "\"c\""] };
         let start = serde_json::to_value(StartRequest { process, tag: Some("hub"), stdin: true }).unwrap();
         assert_eq!(

@@ -1,7 +1,7 @@
 //! E2B, and platforms that are compatible with it: the control API, and the Connect protocol of `envd` in the sandbox.
 //!
-//! The pipe is the stdin and stdout of a hub that `envd` starts. What `envd` sends while no client listens is lost, so a cut
-//! ends the pipe, and the relay replays over the next one.
+//! The pipe is the stdin and stdout of a hub that `envd` starts. Events that `envd` sends while the client is disconnected are
+//! lost, so a disconnect ends the pipe, and the relay retransmits over the next one.
 //!
 //! | module | what it holds |
 //! |---|---|
@@ -9,14 +9,12 @@
 //! | `envd` | processes and files in the sandbox |
 //! | `connect` | the frames of the Connect protocol |
 //! | `messages` | the messages in them |
-//! | `install` | the shim and the harness's files |
 //! | `pipe` | the hub and its pipe |
-//! | `template` | what to add to a template |
+//! | `template` | lines for a template that contains the shim |
 
 mod connect;
 mod control;
 mod envd;
-mod install;
 mod messages;
 mod pipe;
 mod template;
@@ -27,6 +25,9 @@ use std::time::Duration;
 use cofferdam_net::Dialer;
 use tokio_util::task::TaskTracker;
 
+use crate::harness_settings::write_settings;
+use crate::install::{InstalledShim, install_shim};
+use crate::prepared::PreparedSandbox;
 use crate::{
     ApiKey, HubSetup, Pipe, PlatformError, PlatformSettings, Progress, SandboxId, SandboxState, ShimBinary,
     WhenSuspended,
@@ -35,14 +36,14 @@ use control::Control;
 use envd::Envd;
 use pipe::Hub;
 
-/// Well under the shortest idle limit of the load balancers in front of a sandbox, which is 60 s.
+/// Well below the shortest idle timeout of the load balancers in front of a sandbox, which is 60 s.
 const KEEP_ALIVE: Duration = Duration::from_secs(20);
 
 /// The client of one platform.
 pub struct E2b {
     control: Arc<Control>,
     keep_alive: Duration,
-    /// One task per pipe; it ends with the pipe.
+    /// One task per pipe. It ends after the pipe was dropped and its hub has exited.
     tasks: TaskTracker,
 }
 
@@ -52,20 +53,20 @@ impl E2b {
         Self { control, keep_alive: KEEP_ALIVE, tasks: TaskTracker::new() }
     }
 
-    /// Changes how often both sides of an idle pipe send a sign of life, in whole seconds. Without one for three times as
-    /// long, the pipe ends.
+    /// Changes the interval at which both sides of an idle pipe send a keep-alive, in whole seconds. If none arrives for three
+    /// intervals, the pipe ends.
     #[must_use]
     pub fn with_keep_alive(self, keep_alive: Duration) -> Self {
         Self { keep_alive, ..self }
     }
 
-    /// Asks the control API only: it does not wake the sandbox.
+    /// The state of the sandbox. Sends a request to the control API only, which does not resume the sandbox.
     pub async fn state(&self, id: &SandboxId) -> Result<SandboxState, PlatformError> {
         Ok(self.control.find(id).await?.state)
     }
 
-    /// Finds the sandbox, makes sure that the shim and the harness's files are in it, starts the hub there and returns the
-    /// pipe to it. A hub that this sidecar started there before is ended first.
+    /// Finds the sandbox, installs the shim and the harness's settings if necessary, starts the hub and returns the pipe to it. A
+    /// hub that this sidecar has started there before is killed first.
     pub async fn open(
         &self,
         id: &SandboxId,
@@ -73,24 +74,13 @@ impl E2b {
         setup: &HubSetup,
         progress: &(dyn Fn(Progress) + Send + Sync),
     ) -> Result<Pipe, PlatformError> {
-        progress(Progress::Finding);
-        let mut access = self.control.find(id).await?;
-        if access.state == SandboxState::Suspended {
-            if suspended == WhenSuspended::Refuse {
-                return Err(PlatformError::Suspended { doing: "attach to the sandbox" });
-            }
-            progress(Progress::Resuming);
-            access = self.control.resume(id).await?;
-        }
-        let envd = Envd::new(self.control.dialer(), id, access)?;
-        let installed = install::shim(&envd, setup, progress).await?;
-        install::harness_files(&envd, setup, &installed).await?;
+        let (envd, shim) = self.install(id, suspended, setup, progress).await?;
         progress(Progress::StartingHub);
         let hub = Hub {
             control: Arc::clone(&self.control),
             envd,
             sandbox: id.clone(),
-            shim: installed.file,
+            shim: shim.file,
             pin: setup.pin.clone(),
             keep_alive: self.keep_alive,
         };
@@ -99,13 +89,49 @@ impl E2b {
         Ok(pipe)
     }
 
-    /// Waits until the hubs of all dropped pipes are ended. To be called at an orderly stop, after the last pipe was dropped.
+    /// Does the same as [`Self::open`] without starting a hub, for a sandbox that connects to the sidecar by itself.
+    pub async fn prepare(
+        &self,
+        id: &SandboxId,
+        suspended: WhenSuspended,
+        setup: &HubSetup,
+        progress: &(dyn Fn(Progress) + Send + Sync),
+    ) -> Result<PreparedSandbox, PlatformError> {
+        let (envd, shim) = self.install(id, suspended, setup, progress).await?;
+        Ok(PreparedSandbox::new(envd, shim))
+    }
+
+    async fn install(
+        &self,
+        id: &SandboxId,
+        suspended: WhenSuspended,
+        setup: &HubSetup,
+        progress: &(dyn Fn(Progress) + Send + Sync),
+    ) -> Result<(Envd, InstalledShim), PlatformError> {
+        progress(Progress::Finding);
+        let mut access = self.control.find(id).await?;
+        if access.state == SandboxState::Suspended {
+            if suspended == WhenSuspended::Refuse {
+                return Err(PlatformError::Suspended { action: "attach to the sandbox" });
+            }
+            progress(Progress::Resuming);
+            access = self.control.resume(id).await?;
+        }
+        let envd = Envd::new(&self.control, id, access)?;
+        let installed = install_shim(&envd, setup, progress).await?;
+        if let Some(settings) = &setup.harness {
+            write_settings(&envd, &installed, &**settings).await?;
+        }
+        Ok((envd, installed))
+    }
+
+    /// Waits until the hubs of all dropped pipes have exited. To be called when the sidecar stops, after the last pipe was dropped.
     pub async fn finish(&self) {
         self.tasks.close();
         self.tasks.wait().await;
     }
 
-    /// What to add to a template's Dockerfile so that nothing is uploaded later.
+    /// Lines to add to a template's Dockerfile, so that the shim need not be uploaded.
     pub fn template(shim: &ShimBinary) -> String {
         template::lines(shim)
     }

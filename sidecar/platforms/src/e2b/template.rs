@@ -1,11 +1,11 @@
-//! What to add to an E2B template so that nothing is uploaded later.
+//! Lines for an E2B template that contains the shim, so that it need not be uploaded.
 
-use super::install::{TEMPLATE_DIRECTORY, TEMPLATE_LINK};
 use crate::ShimBinary;
+use crate::install::{SHIM_PREFIX, TEMPLATE_DIRECTORY, TEMPLATE_LINK};
 
-/// Lines for a template's Dockerfile; the shim lies beside that as `cofferdam-shim`.
+/// Lines for a template's Dockerfile; the shim is `cofferdam-shim` in the same directory.
 pub(super) fn lines(shim: &ShimBinary) -> String {
-    let file = format!("{TEMPLATE_DIRECTORY}/cofferdam-shim-{}", shim.digest);
+    let file = format!("{TEMPLATE_DIRECTORY}/{SHIM_PREFIX}{}", shim.digest);
     format!(
         "# The cofferdam shim: copy it beside this Dockerfile as `cofferdam-shim`. Enrolment happens when it is attached; \
          nothing in the template is secret.\n\

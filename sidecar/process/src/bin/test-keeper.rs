@@ -1,4 +1,4 @@
-//! A keeper without a sidecar, for this crate's tests.
+//! The keeper's program for this crate's tests, whose own binary cannot run as a keeper.
 
 use std::process::ExitCode;
 

@@ -1,5 +1,5 @@
-//! What the tests of processes share: small servers in Python, a sidecar that may be killed, and waiting for what `/proc`
-//! shows. Every wait has a deadline, and nothing is left running.
+//! Shared by the tests of processes: small servers in Python, a sidecar that may be killed, and waits for processes to end.
+//! Every wait has a deadline, and no process is left running.
 
 #[path = "temporary_directory.rs"]
 mod temporary_directory;
@@ -20,7 +20,7 @@ use zeroize::Zeroizing;
 
 pub(crate) use temporary_directory::TemporaryDirectory;
 
-/// Long, because machines are busy and no test is about speed.
+/// Long, because machines may be busy and no test is about speed.
 const DEADLINE: Duration = Duration::from_secs(30);
 const SERVER_SCRIPT: &str = "COFFERDAM_TEST_SERVER_SCRIPT";
 
@@ -49,7 +49,7 @@ pub(crate) async fn output_of(program: &str, args: &[&str], variables: &[(&str, 
     let args = args.iter().map(Into::into).collect();
     let launch =
         Launch { program: program.into(), args, directory: Some("/usr".into()), ..python("", variables) };
-    read_to_end(&mut process::launch(launch).await.expect("launch it").stdout).await
+    read_to_end(&mut process::launch(launch).await.expect("launch the program").stdout).await
 }
 
 pub(crate) async fn read_line(stdout: &mut pipe::Receiver) -> String {
@@ -57,8 +57,8 @@ pub(crate) async fn read_line(stdout: &mut pipe::Receiver) -> String {
     let mut reader = tokio::io::BufReader::new(stdout);
     tokio::time::timeout(DEADLINE, reader.read_line(&mut line))
         .await
-        .expect("a line in time")
-        .expect("a line");
+        .expect("timed out before a line came")
+        .expect("read a line");
     line.trim_end().to_owned()
 }
 
@@ -66,8 +66,8 @@ pub(crate) async fn read_to_end(stdout: &mut pipe::Receiver) -> String {
     let mut text = String::new();
     tokio::time::timeout(DEADLINE, stdout.read_to_string(&mut text))
         .await
-        .expect("an end in time")
-        .expect("text");
+        .expect("timed out before stdout was closed")
+        .expect("read text");
     text
 }
 
@@ -76,12 +76,12 @@ pub(crate) async fn read_pids(stdout: &mut pipe::Receiver, count: usize) -> Vec<
     parse_pids(&read_line(stdout).await, count)
 }
 
-/// Neither alive nor a zombie.
+/// Whether each of them is neither alive nor a zombie.
 pub(crate) fn all_gone(pids: &[u32]) -> bool {
     pids.iter().all(|pid| !Path::new(&format!("/proc/{pid}")).exists())
 }
 
-/// Not alive, but perhaps zombies, if their new parent does not reap them.
+/// Whether none of them is alive; they may be zombies, if their new parent does not reap them.
 pub(crate) fn all_dead(pids: &[u32]) -> bool {
     let state = |pid: &u32| {
         let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
@@ -95,17 +95,17 @@ pub(crate) fn arguments(pid: u32) -> Vec<String> {
     line.split_terminator('\0').map(str::to_owned).collect()
 }
 
-pub(crate) async fn wait_until(what: &str, met: impl Fn() -> bool) {
+pub(crate) async fn wait_until(what: &str, condition: impl Fn() -> bool) {
     let deadline = Instant::now() + DEADLINE;
-    while !met() {
+    while !condition() {
         assert!(Instant::now() < deadline, "waited for {DEADLINE:?} until {what}");
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
 }
 
-pub(crate) fn wait_until_blocking(what: &str, met: impl Fn() -> bool) {
+pub(crate) fn wait_until_blocking(what: &str, condition: impl Fn() -> bool) {
     let deadline = Instant::now() + DEADLINE;
-    while !met() {
+    while !condition() {
         assert!(Instant::now() < deadline, "waited for {DEADLINE:?} until {what}");
         std::thread::sleep(Duration::from_millis(10));
     }
@@ -119,7 +119,7 @@ pub(crate) fn inheritable_descriptor() -> OwnedFd {
     file.into()
 }
 
-/// A sidecar in a process of its own, with one server.
+/// A sidecar in a separate process, with one server.
 pub(crate) struct SidecarProcess {
     sidecar: KnownChild,
     lines: mpsc::Receiver<String>,
@@ -147,7 +147,7 @@ impl SidecarProcess {
         started
     }
 
-    pub(crate) fn ask_to_end(&mut self) {
+    pub(crate) fn request_end(&mut self) {
         let stdin = self.sidecar.stdin.as_mut().expect("it is piped");
         stdin.write_all(b"end\n").expect("the sidecar reads");
     }
@@ -195,7 +195,7 @@ pub(crate) fn run_sidecar() {
         let mut server = launch_python(&script, &[]).await;
         println!("\nkeeper: {}", server.handle.keeper_pid());
         println!("servers: {}", read_line(&mut server.stdout).await);
-        let (sender, asked) = tokio::sync::oneshot::channel();
+        let (sender, requested) = tokio::sync::oneshot::channel();
         std::thread::spawn(move || {
             let mut line = String::new();
             if std::io::stdin().read_line(&mut line).is_ok_and(|length| length > 0) {
@@ -205,7 +205,7 @@ pub(crate) fn run_sidecar() {
         });
         tokio::select! {
             exit = server.exited() => println!("exited: {exit}"),
-            Ok(()) = asked => println!("asked"),
+            Ok(()) = requested => println!("end requested"),
         }
         println!("ended: {:?}", server.end(Duration::from_millis(200)).await);
     });

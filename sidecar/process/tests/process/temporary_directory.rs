@@ -18,7 +18,7 @@ impl TemporaryDirectory {
 
     pub(crate) fn executable(&self, name: &str, content: &str) -> PathBuf {
         let path = self.0.join(name);
-        std::fs::write(&path, content).expect("write it");
+        std::fs::write(&path, content).expect("write the file");
         std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).expect("make it executable");
         path
     }

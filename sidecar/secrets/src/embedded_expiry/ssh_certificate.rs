@@ -1,8 +1,8 @@
-//! Until when an OpenSSH certificate is valid, from its line of text: `TYPE BASE64 [COMMENT]`.
+//! Reads until when an OpenSSH certificate is valid from its line of text: `TYPE BASE64 [COMMENT]`.
 //!
-//! The base64 is the layout of OpenSSH's `PROTOCOL.certkeys`: type, nonce, the strings of the key (how many depends on the
-//! type), serial number, user or host, key id, principals, valid after, valid before, and five more strings. A string has
-//! its length in front. The signature is not checked: the value comes from Vault.
+//! The base64 text encodes the layout of OpenSSH's `PROTOCOL.certkeys`: type, nonce, the strings of the key (how many
+//! depends on the type), serial number, user or host, key id, principals, valid after, valid before, and five more
+//! strings. A string is preceded by its length. The signature is not checked: the value comes from Vault.
 //!
 //! What must stay true: a certificate that does not parse to its last byte gives no expiry; no length is trusted beyond the
 //! end of the data.
@@ -24,10 +24,10 @@ const KEY_STRINGS: [(&[u8], usize); 8] = [
 /// Critical options, extensions, reserved, signature key, signature.
 const STRINGS_AFTER_VALIDITY: usize = 5;
 
-/// Seconds since 1970; `u64::MAX` means that the certificate does not expire.
+/// The end of the validity in seconds since 1970; `u64::MAX` means that the certificate does not expire.
 pub(super) fn valid_before(text: &[u8]) -> Option<u64> {
-    let mut words = text.split(u8::is_ascii_whitespace).filter(|word| !word.is_empty());
-    let (kind, body) = (words.next()?, words.next()?);
+    let mut parts = text.split(u8::is_ascii_whitespace).filter(|part| !part.is_empty());
+    let (kind, body) = (parts.next()?, parts.next()?);
     if !kind.ends_with(b"-cert-v01@openssh.com") {
         return None;
     }
@@ -38,7 +38,7 @@ pub(super) fn valid_before(text: &[u8]) -> Option<u64> {
     let _nonce = reader.string()?;
     reader.skip_strings(*key_strings)?;
     let _serial = reader.number()?;
-    let _user_or_host = reader.take::<4>()?;
+    let _user_or_host = reader.bytes::<4>()?;
     let _key_id = reader.string()?;
     let _principals = reader.string()?;
     let (after, before) = (reader.number()?, reader.number()?);
@@ -51,18 +51,18 @@ pub(super) fn valid_before(text: &[u8]) -> Option<u64> {
 struct CertificateReader<'a>(&'a [u8]);
 
 impl<'a> CertificateReader<'a> {
-    fn take<const N: usize>(&mut self) -> Option<[u8; N]> {
-        let (taken, rest) = self.0.split_first_chunk()?;
+    fn bytes<const N: usize>(&mut self) -> Option<[u8; N]> {
+        let (bytes, rest) = self.0.split_first_chunk()?;
         self.0 = rest;
-        Some(*taken)
+        Some(*bytes)
     }
 
     fn number(&mut self) -> Option<u64> {
-        self.take().map(u64::from_be_bytes)
+        self.bytes().map(u64::from_be_bytes)
     }
 
     fn string(&mut self) -> Option<&'a [u8]> {
-        let length = usize::try_from(u32::from_be_bytes(self.take()?)).ok()?;
+        let length = usize::try_from(u32::from_be_bytes(self.bytes()?)).ok()?;
         let (string, rest) = self.0.split_at_checked(length)?;
         self.0 = rest;
         Some(string)
@@ -127,12 +127,12 @@ pub(super) mod tests {
     fn truncated_and_malformed_certificates_give_no_expiry() {
         let whole = body();
         for length in 0..whole.len() {
-            assert_eq!(end_of(&whole[..length]), None, "{length} bytes of it");
+            assert_eq!(end_of(&whole[..length]), None, "the first {length} bytes");
         }
         assert_eq!(end_of(&[whole.as_slice(), b"\0"].concat()), None);
         let kind = "ssh-ed25519-cert-v01@openssh.com";
-        let (_, letters) = CERTIFICATE.split_once(' ').unwrap();
-        for bad in ["", kind, letters, &format!("ssh-ed25519 {letters}"), &format!("{kind}\u{a0}{letters}")] {
+        let (_, base64) = CERTIFICATE.split_once(' ').unwrap();
+        for bad in ["", kind, base64, &format!("ssh-ed25519 {base64}"), &format!("{kind}\u{a0}{base64}")] {
             assert_eq!(valid_before(bad.as_bytes()), None, "{bad}");
         }
     }
@@ -140,13 +140,16 @@ pub(super) mod tests {
     #[test]
     fn a_certificate_that_is_never_valid_gives_no_expiry_and_one_without_end_gives_the_maximum() {
         let before = END.to_be_bytes();
-        let place = body().windows(8).position(|bytes| bytes == before).unwrap();
-        let with = |end: u64| {
+        let position = body().windows(8).position(|bytes| bytes == before).unwrap();
+        let read_with_end = |end: u64| {
             let mut body = body();
-            body[place..place + 8].copy_from_slice(&end.to_be_bytes());
+            body[position..position + 8].copy_from_slice(&end.to_be_bytes());
             end_of(&body)
         };
-        assert_eq!((with(0), with(5), with(u64::MAX)), (None, None, Some(u64::MAX)));
+        assert_eq!(
+            (read_with_end(0), read_with_end(5), read_with_end(u64::MAX)),
+            (None, None, Some(u64::MAX))
+        );
     }
 
     proptest! {

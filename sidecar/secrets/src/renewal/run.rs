@@ -1,4 +1,4 @@
-//! The loop that keeps one credential valid. It reads, renews and checks it through [`Renewable`].
+//! The loop that keeps one credential valid: it reads, renews and checks the credential through [`Renewable`].
 
 use std::time::Duration;
 
@@ -16,16 +16,16 @@ pub trait Renewable {
     /// Reads the credential again.
     fn read(&mut self) -> impl Future<Output = Result<Terms, Failure>> + Send;
 
-    /// Renews it for this long; `None` lets the source choose.
+    /// Renews the credential for this long; `None` lets the source choose.
     fn renew(&mut self, increment: Option<Duration>) -> impl Future<Output = Result<Terms, Failure>> + Send;
 
-    /// Checks whether it still exists.
+    /// Checks whether the credential still exists.
     fn check(&mut self) -> impl Future<Output = Result<(), Failure>> + Send;
 
-    /// The next event. Cancel-safe.
+    /// Waits for the next event. Cancel-safe.
     fn event(&mut self) -> impl Future<Output = RenewalEvent> + Send;
 
-    /// Takes the schedule after every change, for `sessions`.
+    /// Receives the schedule after every change, for the output of `sessions`.
     fn report(&mut self, schedule: &RenewalSchedule);
 }
 
@@ -38,12 +38,15 @@ pub enum Failure {
     Later { why: String, not_before: Option<Instant> },
     /// The credential is valid, but cannot be renewed.
     Refused { why: String },
+    /// It was not read, because no server could take a new one.
+    Unwanted,
 }
 
 impl Failure {
     pub fn why(&self) -> &str {
         match self {
             Self::Gone { why } | Self::Later { why, .. } | Self::Refused { why } => why,
+            Self::Unwanted => "no server could take a new credential",
         }
     }
 }
@@ -54,7 +57,7 @@ pub enum RenewalEvent {
     NoLongerNeeded,
     /// A caller has read the credential.
     Read(Terms),
-    /// A new login superseded the token that it depends on, which ends at `ends_at`.
+    /// A new login superseded the token that the credential depends on, which ends at `ends_at`.
     Superseded { ends_at: Option<Instant> },
 }
 
@@ -85,29 +88,30 @@ pub async fn run_renewal(mut source: impl Renewable, terms: Terms) {
             Action::Check => match source.check().await {
                 Err(Failure::Gone { why }) => schedule.refused(why, Instant::now()),
                 // A check that failed changes nothing.
-                Ok(()) | Err(Failure::Later { .. } | Failure::Refused { .. }) => {
+                Ok(()) | Err(Failure::Later { .. } | Failure::Refused { .. } | Failure::Unwanted) => {
                     schedule.checked(Instant::now(), fraction())
                 }
             },
             Action::Read => match source.read().await {
                 Ok(terms) => schedule = RenewalSchedule::new(terms, fraction()),
-                Err(failure) => fail(&mut schedule, Action::Read, failure),
+                Err(failure) => plan_retry(&mut schedule, Action::Read, failure),
             },
-            Action::Renew => match source.renew(schedule.full_life()).await {
+            Action::Renew => match source.renew(schedule.full_lifetime()).await {
                 Ok(terms) => schedule.renewed(terms, Instant::now(), fraction()),
                 Err(Failure::Gone { why } | Failure::Refused { why }) => {
                     schedule.refused(why, Instant::now())
                 }
-                Err(failure) => fail(&mut schedule, Action::Renew, failure),
+                Err(failure) => plan_retry(&mut schedule, Action::Renew, failure),
             },
         }
     }
 }
 
-fn fail(schedule: &mut RenewalSchedule, action: Action, failure: Failure) {
+fn plan_retry(schedule: &mut RenewalSchedule, action: Action, failure: Failure) {
     let (why, not_before) = match failure {
         Failure::Gone { why } | Failure::Refused { why } => (why, None),
         Failure::Later { why, not_before } => (why, not_before),
+        Failure::Unwanted => return schedule.suspend_reading(Instant::now()),
     };
     schedule.failed(action, why, not_before, Instant::now(), fraction());
 }
@@ -118,15 +122,15 @@ mod tests {
 
     use tokio::time::timeout;
 
-    use super::super::terms::Class;
+    use super::super::terms::RenewalClass;
     use super::*;
 
-    const LIFE: Duration = Duration::from_secs(60);
+    const LIFETIME: Duration = Duration::from_secs(60);
 
-    /// A source that fails each renewal and each check with `answer`, and records its requests with their times.
+    /// A source that fails each renewal and each check with `failure`, and records its requests with their times.
     struct Scripted {
         terms: Terms,
-        answer: Failure,
+        failure: Failure,
         began: Instant,
         requests: Arc<Mutex<Vec<(Action, u64)>>>,
     }
@@ -137,25 +141,25 @@ mod tests {
         }
     }
 
-    fn terms(class: Class, life: Duration) -> Terms {
-        Terms { class, asked_at: Instant::now(), life: Some(life), bound: None }
+    fn terms(class: RenewalClass, lifetime: Duration) -> Terms {
+        Terms { class, requested_at: Instant::now(), lifetime: Some(lifetime), token_expiry: None }
     }
 
     impl Renewable for Scripted {
         async fn read(&mut self) -> Result<Terms, Failure> {
             self.record(Action::Read);
-            Ok(Terms { asked_at: Instant::now(), ..self.terms })
+            Ok(Terms { requested_at: Instant::now(), ..self.terms })
         }
 
         async fn renew(&mut self, increment: Option<Duration>) -> Result<Terms, Failure> {
-            assert_eq!(increment, Some(LIFE));
+            assert_eq!(increment, Some(LIFETIME));
             self.record(Action::Renew);
-            Err(self.answer.clone())
+            Err(self.failure.clone())
         }
 
         async fn check(&mut self) -> Result<(), Failure> {
             self.record(Action::Check);
-            Err(self.answer.clone())
+            Err(self.failure.clone())
         }
 
         async fn event(&mut self) -> RenewalEvent {
@@ -165,16 +169,16 @@ mod tests {
         fn report(&mut self, _schedule: &RenewalSchedule) {}
     }
 
-    async fn requests_for_a_lease(answer: Failure) -> Vec<(Action, u64)> {
-        requests_within_one_life(terms(Class::Renewable, LIFE), answer).await
+    async fn requests_for_a_lease(failure: Failure) -> Vec<(Action, u64)> {
+        requests_within_one_lifetime(terms(RenewalClass::Renewable, LIFETIME), failure).await
     }
 
-    /// The requests within one life of the credential.
-    async fn requests_within_one_life(terms: Terms, answer: Failure) -> Vec<(Action, u64)> {
-        let life = terms.life.unwrap();
+    /// The requests within one lifetime of the credential.
+    async fn requests_within_one_lifetime(terms: Terms, failure: Failure) -> Vec<(Action, u64)> {
+        let lifetime = terms.lifetime.unwrap();
         let requests = Arc::new(Mutex::default());
-        let source = Scripted { terms, answer, began: Instant::now(), requests: Arc::clone(&requests) };
-        let _ = timeout(life, run_renewal(source, terms)).await;
+        let source = Scripted { terms, failure, began: Instant::now(), requests: Arc::clone(&requests) };
+        let _ = timeout(lifetime, run_renewal(source, terms)).await;
         Arc::try_unwrap(requests).unwrap().into_inner().unwrap()
     }
 
@@ -188,15 +192,17 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_check_that_finds_nothing_causes_a_read_at_once_and_one_that_fails_does_not() {
-        let fixed = || terms(Class::Fixed, 2 * LIFE);
-        let gone = requests_within_one_life(fixed(), Failure::Gone { why: "lease not found".into() }).await;
+        let fixed = || terms(RenewalClass::Fixed, 2 * LIFETIME);
+        let gone =
+            requests_within_one_lifetime(fixed(), Failure::Gone { why: "lease not found".into() }).await;
         assert!(gone.len() >= 2, "{gone:?}");
         assert!(gone[0].0 == Action::Check && (20..=40).contains(&gone[0].1), "{gone:?}");
         assert_eq!(gone[1], (Action::Read, gone[0].1));
         // An hour has room for many checks, whatever their jitter.
-        let hour = terms(Class::Fixed, 60 * LIFE);
+        let hour = terms(RenewalClass::Fixed, 60 * LIFETIME);
         let unchecked =
-            requests_within_one_life(hour, Failure::Later { why: "sealed".into(), not_before: None }).await;
+            requests_within_one_lifetime(hour, Failure::Later { why: "sealed".into(), not_before: None })
+                .await;
         let read = unchecked
             .iter()
             .position(|(action, _)| *action == Action::Read)

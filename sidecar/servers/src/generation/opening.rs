@@ -13,7 +13,7 @@ use super::{Generation, Goal, Phase, Progress, Step};
 use crate::event::{DID_NOT_RUN, Event};
 use crate::outbound::Outbound;
 use crate::tool_fingerprint::{Fingerprinting, PageResult, ToolFingerprint, agreement};
-use crate::upstream::{NotificationBudget, Upstream};
+use crate::upstream::{NotificationBudget, StdioProcess, Upstream};
 
 /// How long a process whose tools were not listed has to run before it takes over: a broken program has exited by
 /// then.
@@ -90,10 +90,11 @@ impl Generation {
                 Progress::Pending
             }
             (None, Goal::Serve) => {
-                let answers_promptly = first.and_then(mcp::lookup).is_some_and(|method| method.prompt);
+                let answers_promptly =
+                    first.and_then(mcp::lookup).is_some_and(|method| method.quick_response);
                 let is_process = matches!(upstream, Upstream::Stdio(_));
                 if !harness_begins {
-                    upstream.send_all(replay.settings());
+                    upstream.send_all(replay.after_handshake());
                 }
                 // Calls have no such deadline: even the first call may take long.
                 let first_reply_by = (answers_promptly && is_process).then_some(deadline);
@@ -105,9 +106,6 @@ impl Generation {
     }
 
     fn on_event(&mut self, event: Event, replay: &mut Replay, agreed: Option<u64>) -> Progress {
-        if let Phase::Serving { first_reply_by, .. } = &mut self.phase {
-            *first_reply_by = None;
-        }
         match (event, &self.phase) {
             (Event::Gone { why, .. }, _) => match self.goal {
                 Goal::Serve if self.is_opening() => ended(Duration::ZERO, why),
@@ -132,7 +130,7 @@ impl Generation {
         let OwnReply { id, outcome, message, body } = reply;
         match std::mem::replace(&mut self.phase, Phase::Ended) {
             Phase::Replaying { upstream, pending_id, deadline } if pending_id == id => {
-                replay.own_response(&id, outcome, message, None);
+                replay.handle_own_response(&id, outcome, message, None);
                 let found = agreement(message, body);
                 if let Some(why) = self.goal.objection(outcome, found, agreed) {
                     self.phase = Phase::Replaying { upstream, pending_id, deadline };
@@ -154,7 +152,7 @@ impl Generation {
             phase => {
                 self.phase = phase;
                 if self.goal == Goal::Serve {
-                    replay.own_response(&id, outcome, message, body);
+                    replay.handle_own_response(&id, outcome, message, body);
                 }
                 Progress::Pending
             }
@@ -170,7 +168,7 @@ impl Generation {
         match self.goal {
             Goal::Serve => {
                 // If the settings cannot be sent, the process is about to exit.
-                upstream.send_all(replay.settings());
+                upstream.send_all(replay.after_handshake());
                 self.phase = Phase::Serving { upstream, first_reply_by: None };
                 Progress::Ready
             }
@@ -237,6 +235,7 @@ fn ended(lived: Duration, why: String) -> Progress {
 
 /// Describes which deadline has passed.
 pub(super) fn explain_timeout(generation: &Generation) -> String {
+    let stray = generation.process().map(StdioProcess::describe_stray_output).unwrap_or_default();
     match (&generation.phase, generation.goal) {
         (Phase::Draining { .. }, _) => {
             let seconds = generation.end_policy.drain.as_secs();
@@ -245,12 +244,16 @@ pub(super) fn explain_timeout(generation: &Generation) -> String {
             )
         }
         (_, Goal::TakeOver) => {
-            "the new process did not answer the repeated handshake or list its tools within `limits.server-start-timeout`".into()
+            format!(
+                "the new process did not answer the repeated handshake or list its tools within `limits.server-start-timeout`{stray}"
+            )
         }
         (Phase::Replaying { .. }, Goal::Serve) => {
-            "the server did not answer the repeated handshake in time".into()
+            format!("the server did not answer the repeated handshake in time{stray}")
         }
-        (_, Goal::Serve) => "the server sent nothing within `limits.server-start-timeout`".into(),
+        (_, Goal::Serve) => {
+            format!("the server answered no request within `limits.server-start-timeout`{stray}")
+        }
     }
 }
 

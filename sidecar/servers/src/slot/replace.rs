@@ -33,6 +33,11 @@ const LIST_TIMEOUT: Duration = Duration::from_secs(5);
 /// finish calls in progress with the old values.
 const RELOAD_GRACE: Duration = Duration::from_secs(30);
 
+/// As `sessions` shows them, of a process with `replace = "never"`.
+const KEEPS_FORMER: &str = "the process keeps the credential it was started with (`replace = \"never\"`)";
+const KEEPS_EXPIRED: &str =
+    "the credential of the process has expired, and the process keeps it (`replace = \"never\"`)";
+
 /// What [`Slot::advance_replacements`] needs from the link.
 pub(crate) struct AdvanceContext<'a> {
     /// Whether a request, a task or a request to the harness is open on a process.
@@ -46,7 +51,7 @@ impl Slot {
     /// Whether [`Self::advance_replacements`] has something to do.
     pub(crate) fn has_replacement_work(&self) -> bool {
         let Processes { successor, draining, notices, .. } = &self.processes;
-        self.is_due || successor.is_some() || !draining.is_empty() || !notices.is_empty()
+        self.is_replacement_due || successor.is_some() || !draining.is_empty() || !notices.is_empty()
     }
 
     /// Takes the next steps: lets a successor take over, ends drained processes, repeats failed attempts.
@@ -55,7 +60,7 @@ impl Slot {
         context: &AdvanceContext<'_>,
         base: &mut Replay,
     ) -> Vec<Notice> {
-        self.is_due = false;
+        self.is_replacement_due = false;
         let writing = self.processes.end_drained(context.is_busy).then_some(context.now + RECHECK_DELAY);
         // A successor of a scope's process needs the settings that were made since the process was started.
         if let (Some(own), Some(_)) = (&mut self.scope_replay, &self.processes.successor) {
@@ -99,7 +104,7 @@ impl Slot {
         body: Option<Range<usize>>,
         base: &mut Replay,
     ) -> OwnResponse {
-        let Self { processes, replacement, is_due, scope_replay, .. } = self;
+        let Self { processes, replacement, is_replacement_due, scope_replay, .. } = self;
         let replay = replay_of(scope_replay, base);
         let offered = replacement.as_mut().map(|replacement| &mut replacement.offered);
         if let Some(offered) = offered
@@ -110,12 +115,12 @@ impl Slot {
                 (PageResult::More(_), None) => offered.listing = None,
                 (PageResult::Done(tools), _) => {
                     (offered.tools, offered.listing) = (Some(tools), None);
-                    *is_due = true;
+                    *is_replacement_due = true;
                 }
             }
             return OwnResponse::Nothing;
         }
-        let response = replay.own_response(id, outcome, message, body);
+        let response = replay.handle_own_response(id, outcome, message, body);
         if response == OwnResponse::ToolsChanged {
             self.forget_tools();
         }
@@ -158,14 +163,14 @@ impl Slot {
         let why = match successor.advance(step, replay_of(&mut self.scope_replay, base), agreed) {
             Progress::Event(event) => return Some((process, event)),
             Progress::Pending | Progress::Started => return None,
-            Progress::Ready => return Some(self.due()),
+            Progress::Ready => return Some(self.replacement_due()),
             Progress::Ended { why, .. } => why,
             Progress::NotStarted(error) => error.explain(),
         };
         if let Some(mut replacing) = self.replacing(base) {
             replacing.fail(why);
         }
-        Some(self.due())
+        Some(self.replacement_due())
     }
 
     fn replacing<'a>(&'a mut self, base: &'a mut Replay) -> Option<Replacing<'a>> {
@@ -187,6 +192,11 @@ impl Replacing<'_> {
     fn check_credentials(&mut self, context: &AdvanceContext<'_>) -> Option<Instant> {
         let now = context.now;
         self.state.retained.retain(|(until, _)| *until > now);
+        if self.state.mode == Replace::Never
+            && let Some(launcher) = (context.launcher)()
+        {
+            self.state.follow(&launcher);
+        }
         let process = self.processes.current.as_ref().and_then(Generation::process);
         let state = process.map(|process| self.state.assess(&process.resources.secrets));
         let next = match state {
@@ -212,8 +222,11 @@ impl Replacing<'_> {
                     }
                     false => self.replace_or_reload(&changed, context),
                 };
-                let expires = expires.filter(|_| self.state.mode != Replace::Never);
-                [next, expires].into_iter().flatten().min()
+                let has_expired = expires.is_some_and(|end| end <= now);
+                if has_expired {
+                    self.state.attempts.failure = Some(KEEPS_EXPIRED.into());
+                }
+                [next, expires.filter(|_| !has_expired)].into_iter().flatten().min()
             }
         };
         let retained = self.state.retained.iter().map(|(until, _)| *until).min();
@@ -232,13 +245,12 @@ impl Replacing<'_> {
         // The end of a draining process leads to another call of this function.
         let has_room = self.processes.draining.len() < MAX_DRAINING;
         let launcher = (context.launcher)().filter(|_| has_room)?;
-        self.state.mode = launcher.server().replace;
+        self.state.follow(&launcher);
         if launcher.can_reload(changed) {
             return self.reload(&launcher, now);
         }
         if self.state.mode == Replace::Never {
-            self.state.attempts.failure =
-                Some("the process keeps the credential it was started with (`replace = \"never\"`)".into());
+            self.state.attempts.failure = Some(KEEPS_FORMER.into());
             return None;
         }
         if !self.state.attempts.allows_start(now) {

@@ -13,11 +13,11 @@ use tokio_util::task::TaskTracker;
 
 use super::*;
 use crate::event::Role;
-use crate::leaving::{EndPolicy, StartFuture};
 use crate::outbound::{Outbound, QUEUE_BYTES};
 use crate::processes::END_TIMEOUT;
 use crate::server_secrets::ServerSecrets;
 use crate::spec::{HttpServer, Replace, Retry, ServerKind, ServerSpec};
+use crate::terminating::{EndPolicy, StartFuture};
 use crate::upstream::http::{HttpLimits, HttpTarget, HttpUpstream};
 use crate::upstream::http_credentials::HeaderCredentials;
 use crate::upstream::{HttpConnection, Upstream};
@@ -45,8 +45,8 @@ fn accepted_handshake() -> Replay {
     else {
         panic!("not a request")
     };
-    replay.request(&bytes, &id, &method, None);
-    replay.answered(&id.value(), Outcome::Result, b"", None);
+    replay.record_request(&bytes, &id, &method, None);
+    replay.record_response(&id.value(), Outcome::Result, b"", None);
     replay
 }
 
@@ -106,7 +106,7 @@ async fn silent_server(replay: &mut Replay) -> (TcpListener, Slot) {
             TaskTracker::new(),
         )),
     };
-    let credentials = HeaderCredentials::new(secrets, TaskTracker::new());
+    let credentials = HeaderCredentials::new(secrets, TaskTracker::new(), &"l-1".into());
     let upstream = Upstream::Http(Box::new(HttpConnection::new(upstream, credentials)));
     let mut slot = starting(Box::pin(ready(Ok(upstream))));
     let slot_event = slot.wait().await;
@@ -162,7 +162,7 @@ fn send(slot: &mut Slot, message: Outbound) -> SendResult {
 async fn bytes_queued_for_an_http_server_that_does_not_read_are_bounded() {
     let mut replay = Replay::new("own-");
     let (_listener, mut slot) = silent_server(&mut replay).await;
-    assert!(matches!(slot.open(Some("tools/call"), &mut replay), Opened::Ready));
+    assert!(matches!(slot.begin_handshake(Some("tools/call"), &mut replay), HandshakeStart::Ready));
     assert!(!slot.processes.is_full());
     // None of the upstream's tasks has run yet, so nothing has been sent.
     let mut sent = 0;
@@ -178,7 +178,7 @@ async fn bytes_queued_for_an_http_server_that_does_not_read_are_bounded() {
 async fn notifications_queued_for_a_server_that_does_not_read_are_bounded() {
     let mut replay = Replay::new("own-");
     let (_listener, mut slot) = silent_server(&mut replay).await;
-    slot.open(Some("tools/call"), &mut replay);
+    slot.begin_handshake(Some("tools/call"), &mut replay);
     send(&mut slot, request(1, "tools/call", 2 * QUEUE_BYTES));
     let queued =
         |slot: &Slot| slot.processes.current.as_ref().unwrap().upstream().expect("it runs").queued_bytes();
@@ -208,9 +208,9 @@ async fn a_handshake_of_the_harness_is_not_preceded_by_a_replayed_one() {
     for (first, replays) in [(mcp::INITIALIZE, false), ("tools/call", true)] {
         let mut replay = accepted_handshake();
         let (_listener, mut slot) = silent_server(&mut replay).await;
-        let opened = slot.open(Some(first), &mut replay);
-        assert_eq!(matches!(opened, Opened::Replaying(_)), replays, "{first}: {opened:?}");
-        assert_eq!(matches!(opened, Opened::Ready), !replays, "{first}: {opened:?}");
+        let opened = slot.begin_handshake(Some(first), &mut replay);
+        assert_eq!(matches!(opened, HandshakeStart::Replaying(_)), replays, "{first}: {opened:?}");
+        assert_eq!(matches!(opened, HandshakeStart::Ready), !replays, "{first}: {opened:?}");
     }
 }
 
@@ -218,7 +218,7 @@ async fn a_handshake_of_the_harness_is_not_preceded_by_a_replayed_one() {
 async fn a_process_that_does_not_answer_the_replayed_handshake_is_ended() {
     let mut replay = accepted_handshake();
     let (_listener, mut slot) = silent_server(&mut replay).await;
-    slot.open(Some("tools/call"), &mut replay);
+    slot.begin_handshake(Some("tools/call"), &mut replay);
     assert!(matches!(send(&mut slot, request(2, "tools/call", 0)), SendResult::NotReady(_)));
     let slot_event = slot.wait().await;
     match slot.handle(slot_event, &mut replay) {
@@ -241,7 +241,10 @@ async fn nothing_is_sent_into_a_session_that_the_server_has_lost() {
     let mut replay = accepted_handshake();
     let (listener, mut slot) = silent_server(&mut replay).await;
     let test = async {
-        assert!(matches!(slot.open(Some("tools/call"), &mut replay), Opened::Replaying(_)));
+        assert!(matches!(
+            slot.begin_handshake(Some("tools/call"), &mut replay),
+            HandshakeStart::Replaying(_)
+        ));
         assert!(matches!(next_event(&mut slot, &mut replay).await, Event::Ready));
         assert!(matches!(send(&mut slot, request(1, "tools/call", 0)), SendResult::Sent { .. }));
         match next_event(&mut slot, &mut replay).await {
@@ -254,7 +257,10 @@ async fn nothing_is_sent_into_a_session_that_the_server_has_lost() {
                 "no handshake was made since"
             );
         }
-        assert!(matches!(slot.open(Some("tools/call"), &mut replay), Opened::Replaying(_)));
+        assert!(matches!(
+            slot.begin_handshake(Some("tools/call"), &mut replay),
+            HandshakeStart::Replaying(_)
+        ));
         loop {
             match next_event(&mut slot, &mut replay).await {
                 Event::SessionLost => {}

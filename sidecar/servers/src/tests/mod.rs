@@ -1,9 +1,9 @@
-//! The servers of one link with scripted processes, on paused time.
+//! Tests of the servers of one link with scripted processes, on paused time.
 //!
-//! [`World`] uses the servers as a pipeline does, and does no more: it parks messages that a process is not ready for,
-//! tracks calls in flight, matches responses to calls, and advances replacements. It panics where a call gets a second
-//! outcome, a response comes from a process other than the one that has the call, or a process is sent two requests
-//! under one id.
+//! [`LinkFixture`] drives a `ServerSet` in the way the sidecar's message pipeline does: it parks messages that a
+//! process is not ready for, tracks calls in flight, matches responses to calls, and advances replacements. It panics
+//! where a call gets a second outcome, a response comes from a process other than the one that has the call, or a
+//! process is sent two requests under one id.
 
 mod replacement;
 mod schedules;
@@ -13,6 +13,7 @@ mod starts;
 
 use std::collections::BTreeMap;
 use std::io;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -20,7 +21,7 @@ use cofferdam_policy::Rules;
 use cofferdam_process::LaunchError;
 use cofferdam_secrets::credentials::Credentials;
 use cofferdam_secrets::files::FileStore;
-use cofferdam_secrets::renewal::{Class, Terms};
+use cofferdam_secrets::renewal::{RenewalClass, Terms};
 use cofferdam_secrets::{Material, Origin, Secret, SecretSpec, ShortValues, SourceLimits, Template};
 use relay_proto::code::Code;
 use relay_proto::envelope::{self, Id, IdValue, Kind, Outcome, Strictness};
@@ -35,8 +36,8 @@ use crate::grant_limits::{GrantBounds, GrantLimits};
 use crate::scripted::{Entry, Reaction, ReceivedMessage, Script, default_response};
 use crate::spec::{Reload, Replace, Retry, Scope, ServerKind, ServerLimits, ServerSpec, StdioServer};
 use crate::{
-    DID_NOT_RUN, Event, HostResources, Launcher, Notice, Opened, Outbound, Outgoing, ProcessId, Recipients,
-    ReplacementOutcome, Role, SendResult, ServerSet, SlotKey, StartError, Target, WhenNotReady,
+    DID_NOT_RUN, Event, HandshakeStart, HostResources, Launcher, Notice, Outbound, Outgoing, ProcessId,
+    Recipients, ReplacementOutcome, Role, SendResult, ServerSet, SlotKey, StartError, Target, WhenNotReady,
 };
 
 /// The outcome of a call.
@@ -53,7 +54,7 @@ enum CallResult {
 /// The id and the method.
 type Call = (u32, String);
 
-struct World {
+struct LinkFixture {
     script: Script,
     servers: ServerSet,
     launcher: Launcher,
@@ -112,6 +113,7 @@ impl Setup {
                 command: vec!["true".into()],
                 env: entries("KEY", self.key),
                 files,
+                directory: None,
             }),
             rules: Rules::default(),
             call_timeout: Duration::from_secs(240),
@@ -160,12 +162,17 @@ fn name(name: &str) -> Name {
 
 fn material(value: &str, lifetime: Option<Duration>) -> Material {
     let value = Secret::new(Zeroizing::new(format!("secret-{value}").into_bytes()));
-    let material = Material::of([("value".to_owned(), value)].into());
-    material.extend(&Terms { class: Class::OwnEnd, asked_at: Instant::now(), life: lifetime, bound: None });
+    let material = Material::without_lease([("value".to_owned(), value)].into());
+    material.extend(&Terms {
+        class: RenewalClass::OwnExpiry,
+        requested_at: Instant::now(),
+        lifetime,
+        token_expiry: None,
+    });
     material
 }
 
-impl World {
+impl LinkFixture {
     /// [`SERVER`] with the default script; the session holds both secrets.
     fn new() -> Self {
         Self::with(Script::default(), &SERVER)
@@ -180,6 +187,8 @@ impl World {
             grant_limits: Arc::new(GrantLimits::new(bounds)),
             files: FileStore::open().expect("a directory for files"),
             tasks: TaskTracker::new(),
+            // The processes are simulated.
+            working_directories: crate::WorkingDirectories::in_state(Path::new("/nonexistent")),
         };
         let specs = Arc::new(secret_specs());
         let launcher = Launcher::new(setup.spec(), limits(), specs, credentials, host, "l1".into());
@@ -224,12 +233,12 @@ impl World {
         let server = Arc::clone(self.launcher.server());
         let scope = tool.and_then(|tool| server.scope(tool));
         let slot = self.servers.slot(&server, scope);
-        self.servers.replay_mut().request(&bytes, request_id, method, envelope.body.clone());
+        self.servers.replay_mut().record_request(&bytes, request_id, method, envelope.body.clone());
         for (slot, message) in self.servers.copy_setting_to_others(&bytes, request_id, method) {
             self.parked.push((slot, None, message));
         }
         let make_owned =
-            || Outbound::request(bytes.clone(), number(id), method, None).in_scope(scope.cloned());
+            || Outbound::request(bytes.clone(), json_rpc_id(id), method, None).in_scope(scope.cloned());
         let outgoing = Outgoing::Request { bytes: &bytes, make_owned: &make_owned };
         self.dispatch(slot, Some((id, method.to_owned())), outgoing);
         // Every second call is written at once, the others by `ServerSet::next`.
@@ -248,7 +257,7 @@ impl World {
             }
             (SendResult::NotReady(message), call) => self.parked.push((slot, call, message)),
             (SendResult::Refused { code, why }, Some((id, _))) => {
-                self.settle(id, CallResult::Refused(code, why));
+                self.record_outcome(id, CallResult::Refused(code, why));
             }
             (SendResult::NoProcess, Some((id, _))) => panic!("no process was started for call {id}"),
             (_, None) => {}
@@ -266,10 +275,12 @@ impl World {
     fn open(&mut self, slot: SlotKey) {
         let mut waiting = self.parked.iter().filter(|(other, ..)| *other == slot);
         let first = waiting.find_map(|(.., message)| message.request_method()).map(ToOwned::to_owned);
-        match self.servers.open(slot, first.as_deref()) {
-            Opened::Failed { process, code, why } => self.on_gone(slot, process, Role::Current, code, &why),
-            Opened::Ready => self.send_parked(slot),
-            Opened::Nothing | Opened::Replaying(_) => {}
+        match self.servers.begin_handshake(slot, first.as_deref()) {
+            HandshakeStart::Failed { process, code, why } => {
+                self.on_gone(slot, process, Role::Current, code, &why)
+            }
+            HandshakeStart::Ready => self.send_parked(slot),
+            HandshakeStart::NotNeeded | HandshakeStart::Replaying(_) => {}
         }
     }
 
@@ -284,7 +295,7 @@ impl World {
         let parked: Vec<_> = self.parked.extract_if(.., |(other, ..)| *other == slot).collect();
         for (_, call, _) in parked {
             if let Some((id, _)) = call {
-                self.settle(id, CallResult::Refused(code, format!("{DID_NOT_RUN}{why}")));
+                self.record_outcome(id, CallResult::Refused(code, format!("{DID_NOT_RUN}{why}")));
             }
         }
     }
@@ -292,13 +303,13 @@ impl World {
     /// The harness's handshake, including the response and `notifications/initialized`.
     async fn make_handshake(&mut self) {
         let id = self.request("initialize", r#"{"protocolVersion":"2025-11-25","capabilities":{}}"#, None);
-        self.settled(id).await;
+        self.wait_for_outcome(id).await;
         let initialized = br#"{"jsonrpc":"2.0","method":"notifications/initialized"}"#;
         self.notify("notifications/initialized", initialized);
     }
 
     fn notify(&mut self, method: &str, message: &[u8]) {
-        self.servers.replay_mut().notification(message, method);
+        self.servers.replay_mut().record_notification(message, method);
         let message = Outbound::notification(message.to_vec(), method);
         for slot in self.servers.notify(&message, Recipients::Current) {
             self.parked.push((slot, None, message.clone()));
@@ -306,10 +317,10 @@ impl World {
     }
 
     /// Runs until this call has an outcome.
-    async fn settled(&mut self, id: u32) -> CallResult {
+    async fn wait_for_outcome(&mut self, id: u32) -> CallResult {
         let limit = Instant::now() + Duration::from_secs(3600);
         while !self.results.contains_key(&id) {
-            assert!(self.turn(limit).await, "call {id} has no outcome after an hour");
+            assert!(self.iterate(limit).await, "call {id} has no outcome after an hour");
         }
         self.results[&id].clone()
     }
@@ -317,13 +328,13 @@ impl World {
     /// Calls a tool and runs until the call has an outcome.
     async fn call_and_wait(&mut self, tool: &str) -> CallResult {
         let id = self.call(tool, Duration::ZERO);
-        self.settled(id).await
+        self.wait_for_outcome(id).await
     }
 
     /// Runs for this long.
     async fn run_for(&mut self, time: Duration) {
         let until = Instant::now() + time;
-        while self.turn(until).await {}
+        while self.iterate(until).await {}
     }
 
     /// Runs until the condition holds, for an hour at most.
@@ -332,12 +343,12 @@ impl World {
         while !condition(self) {
             assert!(Instant::now() < limit, "not within an hour: {what}; {:?}", self.script.log());
             // Background tasks may fulfil the condition without an event.
-            self.turn(Instant::now() + Duration::from_millis(100)).await;
+            self.iterate(Instant::now() + Duration::from_millis(100)).await;
         }
     }
 
-    /// One turn of a link; false where nothing happened before `until`.
-    async fn turn(&mut self, until: Instant) -> bool {
+    /// One iteration of the link's event loop. Returns false if there was no event before `until`.
+    async fn iterate(&mut self, until: Instant) -> bool {
         let Ok((slot, from, event)) = timeout_at(until, self.servers.next()).await else { return false };
         self.on_event(slot, from, event);
         while let Some((from, event)) = self.servers.buffered(slot) {
@@ -375,16 +386,16 @@ impl World {
             Event::Failed { id, code, why } => {
                 if let Some(id) = harness_id(&id) {
                     self.take_call(from, id);
-                    self.settle(id, CallResult::Refused(code, why));
+                    self.record_outcome(id, CallResult::Refused(code, why));
                 }
             }
             Event::Gone { was, code, why } => self.on_gone(slot, from, was, code, &why),
-            Event::NotStarted { code, why } => self.refuse_parked(slot, code, &why),
+            Event::NotStarted { code, why, .. } => self.refuse_parked(slot, code, &why),
             Event::Oversize { id } => {
                 let id = id.as_deref().and_then(envelope::id_value).as_ref().and_then(harness_id);
                 if let Some(id) = id {
                     self.take_call(from, id);
-                    self.settle(id, CallResult::Answered("too large".into()));
+                    self.record_outcome(id, CallResult::Answered("too large".into()));
                 }
             }
             Event::Ready => self.send_parked(slot),
@@ -410,14 +421,14 @@ impl World {
         }
         let id = harness_id(&value).expect("an id of the harness");
         let method = self.take_call(from, id);
-        if Replay::concerns(&method) {
+        if Replay::is_recorded(&method) {
             self.servers.record_response(from, &value, outcome, message, envelope.body.clone());
             if method == "initialize" && outcome == Outcome::Result {
                 self.servers.retire_scopes();
             }
         }
         let result = envelope.body.map(|body| String::from_utf8_lossy(&message[body]).into_owned());
-        self.settle(id, CallResult::Answered(result.unwrap_or_default()));
+        self.record_outcome(id, CallResult::Answered(result.unwrap_or_default()));
     }
 
     fn take_call(&mut self, from: ProcessId, id: u32) -> String {
@@ -431,7 +442,7 @@ impl World {
 
     fn fail_calls_on(&mut self, process: ProcessId, why: &str) {
         for id in self.take_calls_on(process) {
-            self.settle(id, CallResult::Unknown(why.into()));
+            self.record_outcome(id, CallResult::Unknown(why.into()));
         }
     }
 
@@ -443,8 +454,8 @@ impl World {
         self.in_flight.values().any(|(on, _)| *on == process)
     }
 
-    fn settle(&mut self, id: u32, result: CallResult) {
-        self.servers.replay_mut().forget(&number(id));
+    fn record_outcome(&mut self, id: u32, result: CallResult) {
+        self.servers.replay_mut().remove_pending(&json_rpc_id(id));
         assert_eq!(self.results.insert(id, result), None, "call {id} has two outcomes");
     }
 
@@ -477,7 +488,7 @@ fn answer_after_wait(received: &ReceivedMessage) -> Vec<Reaction> {
     default_response(received).map(write).into_iter().collect()
 }
 
-fn number(id: u32) -> IdValue {
+fn json_rpc_id(id: u32) -> IdValue {
     IdValue::Integer(id.to_string().into())
 }
 

@@ -72,81 +72,81 @@ fn run(actions: &[Action]) -> (Script, BTreeMap<u32, CallResult>) {
 }
 
 async fn schedule(actions: &[Action]) -> (Script, BTreeMap<u32, CallResult>) {
-    let mut world = World::with(Script::responding(answer_after_wait), &SERVER);
-    world.make_handshake().await;
-    let first_call = world.last_id + 1;
+    let mut fixture = LinkFixture::with(Script::responding(answer_after_wait), &SERVER);
+    fixture.make_handshake().await;
+    let first_call = fixture.last_id + 1;
     let mut scoped_calls = BTreeSet::new();
     for (number, action) in actions.iter().enumerate() {
-        act(&mut world, action, number, &mut scoped_calls).await;
+        act(&mut fixture, action, number, &mut scoped_calls).await;
     }
-    for process in world.script.alive() {
-        world.script.set_reading(process, Reading::Everything);
+    for process in fixture.script.alive() {
+        fixture.script.set_reading(process, Reading::Everything);
     }
     // Longer than any drain, backoff or lifetime.
-    world.run_for(Duration::from_secs(900)).await;
-    world.change("key", "last", None);
-    world.change("write", "last", None);
+    fixture.run_for(Duration::from_secs(900)).await;
+    fixture.change("key", "last", None);
+    fixture.change("write", "last", None);
     // After any schedule, both the base and the scope must serve again.
     for tool in ["echo", "write_file"] {
         loop {
-            let id = world.call(tool, Duration::ZERO);
+            let id = fixture.call(tool, Duration::ZERO);
             if tool != "echo" {
                 scoped_calls.insert(id);
             }
-            if matches!(world.settled(id).await, CallResult::Answered(_)) {
+            if matches!(fixture.wait_for_outcome(id).await, CallResult::Answered(_)) {
                 break;
             }
-            world.run_for(Duration::from_secs(60)).await;
+            fixture.run_for(Duration::from_secs(60)).await;
         }
     }
-    world.run_for(Duration::from_secs(900)).await;
-    assert!(world.in_flight.is_empty(), "calls without an outcome: {:?}", world.in_flight);
+    fixture.run_for(Duration::from_secs(900)).await;
+    assert!(fixture.in_flight.is_empty(), "calls without an outcome: {:?}", fixture.in_flight);
     assert_eq!(
-        world.script.alive().len(),
+        fixture.script.alive().len(),
         2,
         "one for the base, one for the scope: {:?}",
-        world.script.log()
+        fixture.script.log()
     );
-    let newest = world.launcher.secrets.credentials.newest();
-    let held = world.servers.secrets(None).expect("the base runs");
-    assert_eq!(held[&name("key")].generation, newest[&name("key")].generation);
-    let scope = Arc::clone(world.launcher.server().scope("write_file").expect("a scope"));
-    let held = world.servers.secrets(Some(&scope)).expect("the scope runs");
-    assert_eq!(held[&name("write")].generation, newest[&name("write")].generation);
-    let calls: Vec<u32> = (first_call..=world.last_id).collect();
-    let (script, results) = world.finish().await;
+    let newest = fixture.launcher.secrets.credentials.newest();
+    let held = fixture.servers.secrets(None).expect("the base runs");
+    assert_eq!(held[&name("key")].version, newest[&name("key")].version);
+    let scope = Arc::clone(fixture.launcher.server().scope("write_file").expect("a scope"));
+    let held = fixture.servers.secrets(Some(&scope)).expect("the scope runs");
+    assert_eq!(held[&name("write")].version, newest[&name("write")].version);
+    let calls: Vec<u32> = (first_call..=fixture.last_id).collect();
+    let (script, results) = fixture.finish().await;
     check(&script, &results, &calls, &scoped_calls);
     (script, results)
 }
 
-async fn act(world: &mut World, action: &Action, number: usize, scoped_calls: &mut BTreeSet<u32>) {
+async fn act(fixture: &mut LinkFixture, action: &Action, number: usize, scoped_calls: &mut BTreeSet<u32>) {
     match action {
         Action::Call { scoped, wait } => {
-            let id = world.call(if *scoped { "write_file" } else { "echo" }, Duration::from_millis(*wait));
+            let id = fixture.call(if *scoped { "write_file" } else { "echo" }, Duration::from_millis(*wait));
             if *scoped {
                 scoped_calls.insert(id);
             }
         }
         Action::Change { secret, lifetime } => {
-            world.change(secret, &format!("value-{number}"), lifetime.map(Duration::from_millis));
+            fixture.change(secret, &format!("value-{number}"), lifetime.map(Duration::from_millis));
         }
         Action::Exit { newest } => {
-            let alive = world.script.alive();
+            let alive = fixture.script.alive();
             if let Some(process) = if *newest { alive.last() } else { alive.first() } {
-                world.script.exit(*process);
+                fixture.script.exit(*process);
             }
         }
         Action::FailStart { after } => {
-            world.script.queue_start(Start::FailAfter(Duration::from_millis(*after), launch_error()));
+            fixture.script.queue_start(Start::FailAfter(Duration::from_millis(*after), launch_error()));
         }
-        Action::Wait(time) => world.run_for(Duration::from_millis(*time)).await,
+        Action::Wait(time) => fixture.run_for(Duration::from_millis(*time)).await,
         Action::Read(reading) => {
-            if let Some(process) = world.script.alive().last() {
-                world.script.set_reading(*process, *reading);
+            if let Some(process) = fixture.script.alive().last() {
+                fixture.script.set_reading(*process, *reading);
             }
         }
         Action::SlowStart { after } => {
-            world.script.queue_start(Start::RunAfter(Duration::from_millis(*after)))
+            fixture.script.queue_start(Start::RunAfter(Duration::from_millis(*after)))
         }
     }
 }

@@ -7,78 +7,81 @@ const SECOND: Duration = Duration::from_secs(1);
 
 #[tokio::test(start_paused = true)]
 async fn calls_that_wait_for_a_start_are_sent_once_and_in_order() {
-    let mut world = World::new();
-    world.script.queue_start(Start::RunAfter(5 * SECOND));
-    let ids = [0; 3].map(|_| world.call("echo", Duration::ZERO));
+    let mut fixture = LinkFixture::new();
+    fixture.script.queue_start(Start::RunAfter(5 * SECOND));
+    let ids = [0; 3].map(|_| fixture.call("echo", Duration::ZERO));
     for id in ids {
-        assert_eq!(world.settled(id).await, answered_by(0));
+        assert_eq!(fixture.wait_for_outcome(id).await, answered_by(0));
     }
-    assert_eq!(world.calls_received_by(0), ids);
-    let (script, _) = world.finish().await;
+    assert_eq!(fixture.calls_received_by(0), ids);
+    let (script, _) = fixture.finish().await;
     assert_eq!(script.started(), 1);
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_failed_start_refuses_the_waiting_calls_and_the_next_start_is_delayed() {
-    let mut world = World::new();
+    let mut fixture = LinkFixture::new();
     for _ in 0..3 {
-        world.script.queue_start(Start::FailAfter(SECOND, launch_error()));
+        fixture.script.queue_start(Start::FailAfter(SECOND, launch_error()));
     }
     for _ in 0..2 {
         // There is no delay after the first failure.
-        let result = world.call_and_wait("echo").await;
+        let result = fixture.call_and_wait("echo").await;
         assert!(
-            matches!(&result, CallResult::Refused(Code::ServerUnavailable, why) if why.contains("run `true`")),
+            matches!(&result, CallResult::Refused(Code::ServerUnavailable, why) if why.contains("its program cannot be started")),
             "{result:?}"
         );
     }
-    let refused = world.call_and_wait("echo").await;
+    let refused = fixture.call_and_wait("echo").await;
     assert!(
         matches!(&refused, CallResult::Refused(Code::ServerUnavailable, why) if why.contains("keeps failing")),
         "{refused:?}"
     );
-    world.run_for(SECOND).await;
-    assert!(matches!(world.call_and_wait("echo").await, CallResult::Refused(..)), "the third start fails");
-    world.run_for(2 * SECOND).await;
-    assert_eq!(world.call_and_wait("echo").await, answered_by(0));
-    world.finish().await;
+    fixture.run_for(SECOND).await;
+    assert!(matches!(fixture.call_and_wait("echo").await, CallResult::Refused(..)), "the third start fails");
+    fixture.run_for(2 * SECOND).await;
+    assert_eq!(fixture.call_and_wait("echo").await, answered_by(0));
+    fixture.finish().await;
 }
 
 #[tokio::test(start_paused = true)]
 async fn after_an_exit_received_calls_are_unknown_and_queued_ones_did_not_run() {
-    let mut world = World::with(Script::responding(answer_after_wait), &SERVER);
-    let received = world.call("echo", 60 * SECOND);
-    world.until("the call is received", |world| world.calls_received_by(0) == [received]).await;
-    world.script.set_reading(0, Reading::PartOfOne);
-    let begun = world.call("echo", Duration::ZERO);
-    let queued = world.call("echo", Duration::ZERO);
-    world.run_for(SECOND).await;
-    world.script.exit(0);
-    assert!(matches!(world.settled(queued).await, CallResult::Refused(Code::ServerUnavailable, _)));
+    let mut fixture = LinkFixture::with(Script::responding(answer_after_wait), &SERVER);
+    let received = fixture.call("echo", 60 * SECOND);
+    fixture.until("the call is received", |fixture| fixture.calls_received_by(0) == [received]).await;
+    fixture.script.set_reading(0, Reading::PartOfOne);
+    let begun = fixture.call("echo", Duration::ZERO);
+    let queued = fixture.call("echo", Duration::ZERO);
+    fixture.run_for(SECOND).await;
+    fixture.script.exit(0);
+    assert!(matches!(
+        fixture.wait_for_outcome(queued).await,
+        CallResult::Refused(Code::ServerUnavailable, _)
+    ));
     assert!(
-        !world.results.contains_key(&received),
+        !fixture.results.contains_key(&received),
         "calls that did not run are reported before those that may have run"
     );
-    assert!(matches!(world.settled(received).await, CallResult::Unknown(_)));
-    assert!(matches!(world.settled(begun).await, CallResult::Unknown(_)));
-    assert_eq!(world.call_and_wait("echo").await, answered_by(1));
-    world.finish().await;
+    assert!(matches!(fixture.wait_for_outcome(received).await, CallResult::Unknown(_)));
+    assert!(matches!(fixture.wait_for_outcome(begun).await, CallResult::Unknown(_)));
+    assert_eq!(fixture.call_and_wait("echo").await, answered_by(1));
+    fixture.finish().await;
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_new_process_gets_the_handshake_and_the_settings_before_any_call() {
-    let mut world = World::new();
-    world.make_handshake().await;
-    let level = world.request("logging/setLevel", r#"{"level":"debug"}"#, None);
-    world.settled(level).await;
-    world.script.exit(0);
-    world.until("the process is gone", |world| ended(&world.script, 0)).await;
-    assert_eq!(world.call_and_wait("echo").await, answered_by(1));
+    let mut fixture = LinkFixture::new();
+    fixture.make_handshake().await;
+    let level = fixture.request("logging/setLevel", r#"{"level":"debug"}"#, None);
+    fixture.wait_for_outcome(level).await;
+    fixture.script.exit(0);
+    fixture.until("the process is gone", |fixture| ended(&fixture.script, 0)).await;
+    assert_eq!(fixture.call_and_wait("echo").await, answered_by(1));
     let expected = ["initialize", "notifications/initialized", "logging/setLevel", "tools/call"];
-    assert_eq!(methods(&world.script.received_by(1)), expected);
-    let own = world.script.received_by(1)[0].id.clone().unwrap();
+    assert_eq!(methods(&fixture.script.received_by(1)), expected);
+    let own = fixture.script.received_by(1)[0].id.clone().unwrap();
     assert!(own.starts_with(r#""cofferdam-replay-"#), "{own}");
-    world.finish().await;
+    fixture.finish().await;
 }
 
 #[tokio::test(start_paused = true)]
@@ -92,18 +95,18 @@ async fn a_process_that_refuses_the_repeated_handshake_is_ended_and_the_call_did
         }
         _ => answer_after_wait(received),
     });
-    let mut world = World::with(script, &SERVER);
-    world.make_handshake().await;
-    world.script.exit(0);
-    world.until("the process is gone", |world| ended(&world.script, 0)).await;
-    let refused = world.call_and_wait("echo").await;
+    let mut fixture = LinkFixture::with(script, &SERVER);
+    fixture.make_handshake().await;
+    fixture.script.exit(0);
+    fixture.until("the process is gone", |fixture| ended(&fixture.script, 0)).await;
+    let refused = fixture.call_and_wait("echo").await;
     assert!(
         matches!(&refused, CallResult::Refused(Code::ServerUnavailable, why) if why.contains("handshake")),
         "{refused:?}"
     );
-    world.until("the process is ended", |world| ended(&world.script, 1)).await;
-    assert_eq!(world.calls_received_by(1), [0; 0]);
-    world.finish().await;
+    fixture.until("the process is ended", |fixture| ended(&fixture.script, 1)).await;
+    assert_eq!(fixture.calls_received_by(1), [0; 0]);
+    fixture.finish().await;
 }
 
 #[tokio::test(start_paused = true)]
@@ -112,58 +115,72 @@ async fn a_process_that_does_not_answer_the_repeated_handshake_is_ended() {
         (Some("initialize"), 1) => Vec::new(),
         _ => answer_after_wait(received),
     });
-    let mut world = World::with(script, &SERVER);
-    world.make_handshake().await;
+    let mut fixture = LinkFixture::with(script, &SERVER);
+    fixture.make_handshake().await;
     // Long enough that a crash does not count as a failed start.
-    world.run_for(20 * SECOND).await;
-    world.script.exit(0);
-    world.until("the process is gone", |world| ended(&world.script, 0)).await;
-    let refused = world.call_and_wait("echo").await;
+    fixture.run_for(20 * SECOND).await;
+    fixture.script.exit(0);
+    fixture.until("the process is gone", |fixture| ended(&fixture.script, 0)).await;
+    let refused = fixture.call_and_wait("echo").await;
     assert!(
         matches!(&refused, CallResult::Refused(Code::ServerUnavailable, why) if why.contains("in time")),
         "{refused:?}"
     );
-    world.until("the process is ended", |world| ended(&world.script, 1)).await;
-    assert_eq!(world.call_and_wait("echo").await, answered_by(2));
-    world.finish().await;
+    fixture.until("the process is ended", |fixture| ended(&fixture.script, 1)).await;
+    assert_eq!(fixture.call_and_wait("echo").await, answered_by(2));
+    fixture.finish().await;
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_process_that_never_answers_its_first_request_is_ended() {
-    let mut world = World::with(Script::responding(|_| Vec::new()), &SERVER);
-    let id = world.request("initialize", "{}", None);
-    let unknown = world.settled(id).await;
+    let mut fixture = LinkFixture::with(Script::responding(|_| Vec::new()), &SERVER);
+    let id = fixture.request("initialize", "{}", None);
+    let unknown = fixture.wait_for_outcome(id).await;
     assert!(
         matches!(&unknown, CallResult::Unknown(why) if why.contains("server-start-timeout")),
         "{unknown:?}"
     );
-    world.finish().await;
+    fixture.finish().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn output_that_is_no_answer_does_not_end_the_start_timeout() {
+    let log_message = r#"{"jsonrpc":"2.0","method":"notifications/message","params":{}}"#;
+    let script = Script::responding(move |_| vec![Reaction::Write(log_message.into())]);
+    let mut fixture = LinkFixture::with(script, &SERVER);
+    let id = fixture.request("initialize", "{}", None);
+    let unknown = fixture.wait_for_outcome(id).await;
+    assert!(
+        matches!(&unknown, CallResult::Unknown(why) if why.contains("server-start-timeout")),
+        "{unknown:?}"
+    );
+    fixture.finish().await;
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_process_is_dead_before_the_next_one_starts() {
-    let mut world = World::new();
-    world.script.set_end_delay(2 * SECOND);
-    assert_eq!(world.call_and_wait("echo").await, answered_by(0));
-    world.script.exit(0);
-    world.until("the exit is noticed", |world| world.script.log().contains(&Entry::Exited(0))).await;
-    assert_eq!(world.call_and_wait("echo").await, answered_by(1));
-    let log = world.script.log();
+    let mut fixture = LinkFixture::new();
+    fixture.script.set_end_delay(2 * SECOND);
+    assert_eq!(fixture.call_and_wait("echo").await, answered_by(0));
+    fixture.script.exit(0);
+    fixture.until("the exit is noticed", |fixture| fixture.script.log().contains(&Entry::Exited(0))).await;
+    assert_eq!(fixture.call_and_wait("echo").await, answered_by(1));
+    let log = fixture.script.log();
     let at = |wanted: &Entry| log.iter().position(|entry| entry == wanted);
     assert!(at(&Entry::Ended(0)).unwrap() < at(&Entry::Started(1)).unwrap(), "{log:?}");
-    world.finish().await;
+    fixture.finish().await;
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_cancelled_request_that_waits_for_a_start_is_never_sent() {
-    let mut world = World::new();
-    world.script.queue_start(Start::RunAfter(SECOND));
-    let cancelled = world.call("echo", Duration::ZERO);
-    let other = world.call("echo", Duration::ZERO);
-    world.parked.retain(|(_, call, _)| call.as_ref().is_none_or(|(id, _)| *id != cancelled));
-    assert_eq!(world.settled(other).await, answered_by(0));
-    assert_eq!(world.calls_received_by(0), [other]);
-    world.finish().await;
+    let mut fixture = LinkFixture::new();
+    fixture.script.queue_start(Start::RunAfter(SECOND));
+    let cancelled = fixture.call("echo", Duration::ZERO);
+    let other = fixture.call("echo", Duration::ZERO);
+    fixture.parked.retain(|(_, call, _)| call.as_ref().is_none_or(|(id, _)| *id != cancelled));
+    assert_eq!(fixture.wait_for_outcome(other).await, answered_by(0));
+    assert_eq!(fixture.calls_received_by(0), [other]);
+    fixture.finish().await;
 }
 
 #[tokio::test(start_paused = true)]
@@ -172,28 +189,28 @@ async fn a_response_that_is_too_large_ends_its_call() {
         Some(id) => vec![Reaction::Oversize(Some(id.as_bytes().into()))],
         None => Vec::new(),
     });
-    let mut world = World::with(script, &SERVER);
-    assert_eq!(world.call_and_wait("echo").await, CallResult::Answered("too large".into()));
-    world.finish().await;
+    let mut fixture = LinkFixture::with(script, &SERVER);
+    assert_eq!(fixture.call_and_wait("echo").await, CallResult::Answered("too large".into()));
+    fixture.finish().await;
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_secret_that_cannot_be_read_refuses_the_call_with_credential_unavailable() {
     let setup = Setup { key: "{other.value}", scope_tools: &[], ..SERVER };
-    let mut world = World::with(Script::default(), &setup);
-    let refused = world.call_and_wait("echo").await;
+    let mut fixture = LinkFixture::with(Script::default(), &setup);
+    let refused = fixture.call_and_wait("echo").await;
     assert!(matches!(&refused, CallResult::Refused(Code::CredentialUnavailable, _)), "{refused:?}");
-    assert_eq!(world.script.started(), 0);
-    world.finish().await;
+    assert_eq!(fixture.script.started(), 0);
+    fixture.finish().await;
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_start_that_never_ends_does_not_delay_the_end_of_the_link() {
-    let mut world = World::new();
-    world.script.queue_start(Start::Never);
-    world.call("echo", Duration::ZERO);
-    world.run_for(SECOND).await;
+    let mut fixture = LinkFixture::new();
+    fixture.script.queue_start(Start::Never);
+    fixture.call("echo", Duration::ZERO);
+    fixture.run_for(SECOND).await;
     let began = Instant::now();
-    world.finish().await;
+    fixture.finish().await;
     assert!(began.elapsed() <= 5 * SECOND);
 }

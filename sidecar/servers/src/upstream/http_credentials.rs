@@ -1,15 +1,18 @@
 //! The credentials of an HTTP server's requests: filled for each request from the newest secrets of the session.
 //!
 //! What must stay true: a request whose credential has expired waits for the read in progress, for ten seconds at most;
-//! a refused credential causes one read at most, and only if it was not read again since; error messages name the sources
-//! of credentials, never a value.
+//! a refused credential causes one read at most, and only if it was not read again since; error messages name secrets, never
+//! a value, and only the log names where they come from.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
 
+use cofferdam_base::RateLimiter;
 use cofferdam_base::text::error_chain;
 use cofferdam_secrets::reread::Reread;
-use cofferdam_secrets::{InjectError, Material, Reads, SecretError, Secrets, fill_header};
+use cofferdam_secrets::{
+    InjectError, Material, RegisteredUses, SecretError, SecretReads, SecretUse, Secrets, fill_header,
+};
 use futures_util::future::try_join_all;
 use http::HeaderMap;
 use tokio::time::Instant;
@@ -30,7 +33,19 @@ struct Shared {
     tasks: TaskTracker,
     /// A background read is in progress.
     reading: AtomicBool,
+    failures: Arc<FailureLog>,
+    /// Tells the session that new values of the secrets have a user here; shared with the scopes.
+    uses: Arc<RegisteredUses>,
 }
+
+/// Logs why credentials are not available, under the link that the refusals name.
+struct FailureLog {
+    link: Arc<str>,
+    pace: Mutex<RateLimiter>,
+}
+
+/// Failures of one link that are logged within a minute: a sandbox can cause one with each call.
+const FAILURES_PER_MINUTE: u32 = 30;
 
 /// The headers of one request. Holding this keeps their secrets from being revoked while the server may use them.
 struct FilledHeaders {
@@ -46,13 +61,35 @@ enum FillError {
 }
 
 impl HeaderCredentials {
-    pub(crate) fn new(secrets: ServerSecrets, tasks: TaskTracker) -> Self {
-        Self(Arc::new(Shared { secrets, tasks, reading: AtomicBool::new(false) }))
+    pub(crate) fn new(secrets: ServerSecrets, tasks: TaskTracker, link: &Arc<str>) -> Self {
+        let names = secrets.server.every_secret().into_iter();
+        let uses = names.map(|name| (name.clone(), SecretUse::TakesNewValues)).collect();
+        let uses = Arc::new(secrets.credentials.register_uses(uses));
+        let pace = Mutex::new(RateLimiter::per_minute(FAILURES_PER_MINUTE));
+        let failures = Arc::new(FailureLog { link: Arc::clone(link), pace });
+        Self(Arc::new(Shared { secrets, tasks, reading: AtomicBool::new(false), failures, uses }))
     }
 
     /// The same for a request of a scope.
     pub(super) fn in_scope(&self, scope: &Arc<Scope>) -> Self {
-        Self::new(self.0.secrets.clone().in_scope(scope), self.0.tasks.clone())
+        let Shared { secrets, tasks, failures, uses, .. } = &*self.0;
+        Self(Arc::new(Shared {
+            secrets: secrets.clone().in_scope(scope),
+            tasks: tasks.clone(),
+            reading: AtomicBool::new(false),
+            failures: Arc::clone(failures),
+            uses: Arc::clone(uses),
+        }))
+    }
+
+    /// Logs the details of a failure; returns what the sandbox is told, with the reference to them.
+    fn report(&self, shown: &str, detail: &str) -> String {
+        let FailureLog { link, pace } = &*self.0.failures;
+        let server = &self.0.secrets.server.name;
+        if pace.lock().expect("no holder of this lock panics").allows(Instant::now()) {
+            tracing::warn!(%server, %link, why = detail, "the credential of a request is not available");
+        }
+        format!("{shown}; the host's log has the details under link={link}")
     }
 
     /// Fills the header templates of the server or the scope.
@@ -103,12 +140,14 @@ impl HeaderCredentials {
         }
         let ServerSecrets { specs, limits, credentials, .. } = &self.0.secrets;
         let reread = |(name, seen): (&_, &Arc<Material>)| {
-            let (source, seen) = (&specs[name], seen.generation);
+            let (source, seen) = (&specs[name], seen.version);
             async move { credentials.reread(source, *limits, seen).await }
         };
         let reread = try_join_all(refused.secrets.iter().map(reread)).await;
-        let reread =
-            reread.map_err(|error| format!("{REFUSED}, and it cannot be read again: {}", explain(&error)))?;
+        let reread = reread.map_err(|error| {
+            let shown = format!("{REFUSED}, and it cannot be read again: {}", error.for_sandbox());
+            self.report(&shown, &explain(&error))
+        })?;
         let mut secrets = refused.secrets.clone();
         let mut next_read = None;
         for (held, reread) in secrets.values_mut().zip(reread) {
@@ -117,24 +156,35 @@ impl HeaderCredentials {
                 Reread::TooSoon { next } => next_read = next_read.max(Some(next)),
             }
         }
-        let headers = self
-            .headers(secrets)
-            .map_err(|error| format!("{REFUSED}, and the one that was read again cannot be used: {error}"))?;
+        let headers = self.headers(secrets).map_err(|error| {
+            let shown = error.for_sandbox();
+            let shown = format!("{REFUSED}, and the one that was read again cannot be used: {shown}");
+            self.report(&shown, &error_chain(&error))
+        })?;
         if headers.headers != refused.headers {
             return Ok(headers);
         }
-        let origin = headers.origin();
-        Err(match next_read {
+        let secrets = headers.secret_names();
+        let shown = match next_read {
             Some(next) => {
                 let wait = next.saturating_duration_since(Instant::now()).as_secs() + 1;
                 format!(
-                    "{REFUSED}; it is from {origin}, which was read again a moment ago; the next read is possible in {wait} s; ask the user to renew it there"
+                    "{REFUSED}; it is {secrets}, which was read again a moment ago; the next read is possible in {wait} s; ask the user to renew it"
                 )
             }
             None => format!(
-                "{REFUSED}; it is from {origin}, which was read again and has not changed; ask the user to renew it there"
+                "{REFUSED}; it is {secrets}, which was read again and has not changed; ask the user to renew it"
             ),
-        })
+        };
+        Err(self.report(&shown, &format!("{REFUSED}; it is from {}", headers.origins())))
+    }
+}
+
+impl FilledHeaders {
+    /// For the log: where the secrets come from.
+    fn origins(&self) -> String {
+        let origins: Vec<&str> = self.secrets.values().map(|material| material.origin.as_str()).collect();
+        origins.join(" and ")
     }
 }
 
@@ -142,8 +192,8 @@ impl Credentials for HeaderCredentials {
     fn current(&self) -> BoxFuture<'_, CredentialResult> {
         Box::pin(async {
             self.newest().await.map(shared).map_err(|error| match error {
-                FillError::Inject(error) => error_chain(&error),
-                FillError::Secret(error) => explain(&error),
+                FillError::Inject(error) => self.report(&error.for_sandbox(), &error_chain(&error)),
+                FillError::Secret(error) => self.report(&error.for_sandbox(), &explain(&error)),
             })
         })
     }
@@ -158,13 +208,13 @@ impl RequestCredentials for FilledHeaders {
         &self.headers
     }
 
-    fn other_reads(&self, decided: &Reads) -> Option<Arc<Reads>> {
-        decided.others(&self.secrets)
+    fn reads_after_decision(&self, decided: &SecretReads) -> Option<Arc<SecretReads>> {
+        decided.reads_beyond(&self.secrets)
     }
 
-    fn origin(&self) -> String {
-        let origins: Vec<&str> = self.secrets.values().map(|material| material.origin.as_str()).collect();
-        origins.join(" and ")
+    fn secret_names(&self) -> String {
+        let names: Vec<String> = self.secrets.keys().map(|name| format!("the secret `{name}`")).collect();
+        names.join(" and ")
     }
 
     fn newer(&self) -> BoxFuture<'_, CredentialResult> {

@@ -8,6 +8,7 @@ pub(crate) mod http_credentials;
 pub mod scripted;
 pub(crate) mod start;
 pub(crate) mod stdio;
+mod stdio_process;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,11 +16,11 @@ use std::time::Duration;
 use bytes::BytesMut;
 use cofferdam_process::{Ended, Exit};
 use cofferdam_secrets::files::FileSet;
-use cofferdam_secrets::{Reads, Secrets};
+use cofferdam_secrets::{SecretReads, Secrets};
 use relay_proto::code::Code;
 use relay_proto::envelope::IdValue;
+use relay_proto::mcp;
 use relay_proto::replay::{OwnRequest, ReplayMessage};
-use relay_proto::{json, mcp};
 
 use self::http::{Event as HttpEvent, Failure, HttpUpstream};
 use self::http_credentials::HeaderCredentials;
@@ -27,11 +28,13 @@ use self::http_credentials::HeaderCredentials;
 use self::scripted::ScriptedUpstream;
 use self::start::{Admit, StartContext};
 use self::stdio::{StdioEvent, StdioUpstream};
-use crate::event::{Event, Role};
+use crate::event::Event;
 use crate::grant_limits::ProcessPermit;
 use crate::outbound::{Outbound, QUEUE_BYTES, REFUSED_BYTES};
 use crate::spec::ServerKind;
 use crate::start_error::StartError;
+
+pub(crate) use self::stdio_process::StdioProcess;
 
 pub(crate) enum Upstream {
     Http(Box<HttpConnection>),
@@ -41,11 +44,6 @@ pub(crate) enum Upstream {
 pub(crate) struct HttpConnection {
     upstream: HttpUpstream,
     credentials: Arc<HeaderCredentials>,
-}
-
-pub(crate) struct StdioProcess {
-    pub(crate) pipes: ProcessPipes,
-    pub(crate) resources: ProcessResources,
 }
 
 /// A process's stdin and stdout, or a simulated process.
@@ -97,9 +95,9 @@ impl Upstream {
 
     /// The Vault reads behind the process's secrets that the recorded decision on this message does not name. An HTTP
     /// upstream reports these by [`Event::SentWith`] instead.
-    pub(crate) fn other_reads(&self, message: &Outbound) -> Option<Arc<Reads>> {
+    pub(crate) fn reads_after_decision(&self, message: &Outbound) -> Option<Arc<SecretReads>> {
         let Self::Stdio(stdio) = self else { return None };
-        message.decided_reads.as_ref()?.others(&stdio.resources.secrets)
+        message.decision_reads.as_ref()?.reads_beyond(&stdio.resources.secrets)
     }
 
     pub(crate) fn send_all(&mut self, messages: Vec<ReplayMessage>) {
@@ -123,17 +121,15 @@ impl Upstream {
                 HttpEvent::Returned(message) => Event::Returned(message),
                 HttpEvent::Failed { id, failure } => failed(id, failure),
             },
-            Self::Stdio(stdio) => match stdio.pipes.next().await {
-                StdioEvent::Closed => {
-                    let (code, why) = (Code::ServerUnavailable, stdio.describe_exit());
-                    Event::Gone { was: Role::Current, code, why }
-                }
-                StdioEvent::Line(line) => Event::Message(line),
-                StdioEvent::Oversize { id } => Event::Oversize { id },
-                StdioEvent::Unsent { id } => {
-                    Event::did_not_run(id, Code::ServerUnavailable, "the server takes no more requests")
-                }
-            },
+            Self::Stdio(stdio) => stdio.next().await,
+        }
+    }
+
+    /// Whether a process has answered no request so far.
+    pub(crate) fn is_unanswered_process(&self) -> bool {
+        match self {
+            Self::Http(_) => false,
+            Self::Stdio(stdio) => stdio.is_unanswered(),
         }
     }
 
@@ -185,12 +181,7 @@ impl Upstream {
                 http.upstream.close().await;
                 Ended::All
             }
-            Self::Stdio(stdio) => {
-                let StdioProcess { pipes, resources } = *stdio;
-                let ended = pipes.end(grace).await;
-                drop(resources);
-                ended
-            }
+            Self::Stdio(stdio) => stdio.end(grace).await,
         }
     }
 
@@ -205,20 +196,6 @@ impl Upstream {
 impl HttpConnection {
     pub(crate) fn new(upstream: HttpUpstream, credentials: HeaderCredentials) -> Self {
         Self { upstream, credentials: Arc::new(credentials) }
-    }
-}
-
-impl StdioProcess {
-    /// Queues one message; its bytes are written in [`ProcessPipes::write_now`] and [`Upstream::next`].
-    pub(crate) fn send(&mut self, message: &[u8]) {
-        self.pipes.send(&json::line_safe(message));
-    }
-
-    fn describe_exit(&mut self) -> String {
-        match self.pipes.exit() {
-            Some(exit) => format!("the server's process ended ({exit})"),
-            None => "the server's process ended".into(),
-        }
     }
 }
 
@@ -340,16 +317,16 @@ fn failed(id: IdValue, failure: Failure) -> Event {
             format!("{why}; it may or may not have run, so check before you repeat it"),
         ),
         Failure::NoCredential { why } => return Event::did_not_run(id, Code::CredentialUnavailable, &why),
-        Failure::NotSent { why } => return Event::did_not_run(id, Code::ServerUnavailable, &why),
+        Failure::DidNotRun { why } => return Event::did_not_run(id, Code::ServerUnavailable, &why),
         Failure::SessionLost => {
-            let why = "the server had lost the session; send it again";
+            let why = "the server had lost the session; repeat the request";
             return Event::did_not_run(id, Code::ServerUnavailable, why);
         }
         Failure::TooLarge => (
             Code::MessageTooLarge,
             "the call ran, but its response is too large and is not relayed; ask for less at a time".into(),
         ),
-        Failure::Unauthorized => {
+        Failure::Forbidden => {
             let why = "the server did not accept the credential; ask the user to renew it";
             return Event::did_not_run(id, Code::CredentialUnavailable, why);
         }

@@ -18,6 +18,7 @@ use crate::server_secrets::ServerSecrets;
 use crate::spec::{HttpServer, ServerLimits, StdioServer};
 use crate::start_error::StartError;
 use crate::stderr;
+use crate::working_directory::WorkingDirectories;
 
 /// What a start needs.
 #[derive(Clone, Copy)]
@@ -39,6 +40,7 @@ pub struct HostResources {
     pub files: FileStore,
     /// Owns the tasks that end processes and read their stderr.
     pub tasks: TaskTracker,
+    pub working_directories: WorkingDirectories,
 }
 
 /// Asks the grant's limits whether one more process may run.
@@ -57,7 +59,7 @@ impl StartContext<'_> {
                 requests_in_flight: limits.requests_in_flight,
             },
         );
-        let credentials = HeaderCredentials::new(self.secrets.clone(), self.host.tasks.clone());
+        let credentials = HeaderCredentials::new(self.secrets.clone(), self.host.tasks.clone(), self.link);
         // Tried before anything is sent, so that a header that cannot be filled fails the start.
         credentials.fill(&secrets)?;
         Ok(Upstream::Http(Box::new(HttpConnection::new(upstream, credentials))))
@@ -76,17 +78,21 @@ impl StartContext<'_> {
         #[cfg(any(test, feature = "scripted"))]
         if let Some(script) = self.script {
             let pipes = ProcessPipes::Scripted(script.start(scope).await?);
-            return Ok(Upstream::Stdio(Box::new(StdioProcess { pipes, resources })));
+            return Ok(Upstream::Stdio(Box::new(StdioProcess::new(pipes, resources, self.link))));
         }
+        let server = &self.secrets.server.name;
+        let directory = match &stdio.directory {
+            Some(directory) => directory.clone(),
+            None => self.host.working_directories.of(server)?,
+        };
         let (program, arguments) = stdio.command.split_first().expect("a checked command is not empty");
         let ServerProcess { stdin, stdout, stderr: stderr_pipe, handle } = process::launch(Launch {
             program: program.into(),
             args: arguments.iter().map(Into::into).collect(),
             environment: process::allowed_environment(injected),
-            directory: None,
+            directory: Some(directory),
         })
         .await?;
-        let server = &self.secrets.server.name;
         tracing::info!(%server, link = %self.link, scope, pid = handle.pid(), "server started");
         self.host.tasks.spawn(stderr::log(
             stderr_pipe,
@@ -99,6 +105,6 @@ impl StartContext<'_> {
             },
         ));
         let pipes = ProcessPipes::Real(StdioUpstream::new(handle, stdin, stdout, self.limits.message_bytes));
-        Ok(Upstream::Stdio(Box::new(StdioProcess { pipes, resources })))
+        Ok(Upstream::Stdio(Box::new(StdioProcess::new(pipes, resources, self.link))))
     }
 }

@@ -1,8 +1,9 @@
 //! A server that is a child process: one message per line on its stdin and stdout.
 //!
-//! [`StdioUpstream::next`] is the only place that waits, and it is cancel-safe: no byte is lost. What must stay true: a
-//! line over the limit is discarded as it arrives, and only its id is kept. A process that has closed its stdin counts
-//! as ended, whatever it still writes; requests of which it received no byte are reported as unsent before that.
+//! [`StdioUpstream::next`] is the only place that waits for the pipes, and it is cancel-safe: no byte is lost. What
+//! must stay true: a line over the limit is discarded as it arrives, and only its id is kept. A process that has closed
+//! its stdin counts as ended, whatever it still writes; requests of which it received no byte are reported as unsent
+//! before that.
 
 use std::collections::VecDeque;
 use std::future::poll_fn;
@@ -38,7 +39,7 @@ pub(crate) struct StdioUpstream {
     pipes: Pipes,
 }
 
-/// The process's stdin and stdout, from our side.
+/// The sidecar's ends of the process's stdin and stdout.
 struct Pipes {
     /// `None` after it was closed by either side.
     stdin: Option<pipe::Sender>,
@@ -46,7 +47,7 @@ struct Pipes {
     /// Lines to be written to stdin.
     queue: BytesMut,
     /// Whether the last line that reached the pipe was written whole: if not, `queue` begins with the rest of it.
-    written: Written,
+    last_line: LineProgress,
     /// Requests that were still in the queue when stdin closed.
     unsent: VecDeque<IdValue>,
     /// How many bytes are still read after stdin closed.
@@ -59,9 +60,9 @@ struct Pipes {
 }
 
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-enum Written {
-    PartOfALine,
-    WholeLines,
+enum LineProgress {
+    Partial,
+    Whole,
 }
 
 /// Room for one read: a small response fits, and long lines double the buffer as they grow.
@@ -69,7 +70,7 @@ const READ_BYTES: usize = 8 * 1024;
 /// The most that a pipe can hold, so that everything written before stdin closed is read, and no endless output after it.
 const FINAL_READ_BYTES: usize = 1024 * 1024;
 /// An empty buffer larger than this is freed.
-const KEPT_BUFFER: usize = 64 * 1024;
+const MAX_IDLE_BUFFER: usize = 64 * 1024;
 
 impl StdioUpstream {
     pub(crate) fn new(
@@ -85,7 +86,8 @@ impl StdioUpstream {
         self.process.pid()
     }
 
-    /// Queues one message. The caller guarantees that every runtime reads it as one line.
+    /// Queues one message. The caller guarantees that the message contains no character that any language runtime
+    /// treats as a line end.
     pub(crate) fn send(&mut self, message: &[u8]) {
         self.pipes.send(message);
     }
@@ -138,7 +140,7 @@ impl Pipes {
             stdin: Some(stdin),
             stdout,
             queue: BytesMut::new(),
-            written: Written::WholeLines,
+            last_line: LineProgress::Whole,
             unsent: VecDeque::new(),
             final_read_bytes: FINAL_READ_BYTES,
             input: BytesMut::new(),
@@ -162,7 +164,7 @@ impl Pipes {
             if let Some(event) = self.take_line() {
                 return Poll::Ready(event);
             }
-            if self.input.is_empty() && self.input.capacity() > KEPT_BUFFER {
+            if self.input.is_empty() && self.input.capacity() > MAX_IDLE_BUFFER {
                 self.input = BytesMut::new();
             }
             self.input.reserve(READ_BYTES);
@@ -184,9 +186,9 @@ impl Pipes {
         let Some(stdin) = &mut self.stdin else { return Poll::Ready(Ok(())) };
         while !self.queue.is_empty() {
             let count = ready!(Pin::new(&mut *stdin).poll_write(cx, &self.queue))?;
-            written_bytes(&mut self.queue, &mut self.written, count);
+            remove_written(&mut self.queue, &mut self.last_line, count);
         }
-        if self.queue.capacity() > KEPT_BUFFER {
+        if self.queue.capacity() > MAX_IDLE_BUFFER {
             self.queue = BytesMut::new();
         }
         Poll::Ready(Ok(()))
@@ -197,7 +199,7 @@ impl Pipes {
             && let Some(stdin) = &self.stdin
             && let Ok(count) = stdin.try_write(&self.queue)
         {
-            written_bytes(&mut self.queue, &mut self.written, count);
+            remove_written(&mut self.queue, &mut self.last_line, count);
         }
     }
 
@@ -205,8 +207,8 @@ impl Pipes {
     fn stop_writing(&mut self) {
         self.stdin = None;
         let queue = std::mem::take(&mut self.queue);
-        let begun = usize::from(self.written == Written::PartOfALine);
-        self.written = Written::WholeLines;
+        let begun = usize::from(self.last_line == LineProgress::Partial);
+        self.last_line = LineProgress::Whole;
         let ids =
             queue[..].split(|byte| *byte == b'\n').skip(begun).filter_map(|line| {
                 match envelope::read(line, Strictness::Envelope).ok()?.kind {
@@ -281,11 +283,11 @@ impl Pipes {
 }
 
 /// Removes `count` written bytes from the queue.
-fn written_bytes(queue: &mut BytesMut, written: &mut Written, count: usize) {
-    *written = match queue[..count].last() {
-        Some(b'\n') => Written::WholeLines,
-        Some(_) => Written::PartOfALine,
-        None => *written,
+fn remove_written(queue: &mut BytesMut, last_line: &mut LineProgress, count: usize) {
+    *last_line = match queue[..count].last() {
+        Some(b'\n') => LineProgress::Whole,
+        Some(_) => LineProgress::Partial,
+        None => *last_line,
     };
     queue.advance(count);
 }
@@ -358,7 +360,7 @@ mod tests {
         // More than the pipe's capacity.
         pipes.send(&call(1, 200 * 1024));
         pipes.send(&call(2, 0));
-        while pipes.written == Written::WholeLines {
+        while pipes.last_line == LineProgress::Whole {
             assert!(poll_fn(|cx| Poll::Ready(pipes.poll_next(cx).is_pending())).await);
             tokio::task::yield_now().await;
         }

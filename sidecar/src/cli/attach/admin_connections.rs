@@ -1,5 +1,5 @@
-//! Connections to the sidecar's admin socket that stay open: one keeps the enrolment alive (the hold), another becomes
-//! the pipe into the sandbox; one follows an attachment of the sidecar's own.
+//! Connections to the sidecar's admin socket that stay open: the hold, which keeps the enrolment alive; pipes into the
+//! sandbox; and connections that follow an attachment of the sidecar.
 
 use std::io;
 use std::os::unix::net::UnixStream as StdUnixStream;
@@ -19,19 +19,19 @@ use crate::daemon::attach_table::AttachEvent;
 use crate::daemon::attachments::status::{AttachmentStatus, OverCause};
 use crate::terminal::failure::{Failure, Sysexit};
 
-/// Keeps a sandbox's enrolment alive as long as this connection is open.
+/// A connection that keeps a sandbox's enrolment alive for as long as it is open.
 pub(super) struct HoldConnection {
     pub(super) enrolment: String,
     /// The sidecar's public key.
     pub(super) pin: String,
-    lines: Lines,
+    lines: JsonLines,
 }
 
-/// Follows an attachment, which ends with this connection unless it is left in the sidecar.
-pub(super) struct FollowConnection(Lines);
+/// A connection that follows an attachment, which ends with the connection unless it was detached.
+pub(super) struct FollowConnection(JsonLines);
 
-/// The JSON lines that the sidecar sends.
-struct Lines {
+/// Reads the JSON lines that the sidecar sends.
+struct JsonLines {
     stream: BufReader<TokioIo<Upgraded>>,
     line: Vec<u8>,
 }
@@ -40,21 +40,21 @@ struct Lines {
 pub(super) enum AdminFailure {
     #[error("{why}")]
     AttachmentRefused { why: String, cause: OverCause },
-    #[error("connect to the sidecar at `{path}`: {source}")]
+    #[error("cannot connect to the sidecar at `{path}`: {source}")]
     Connect { path: PathBuf, source: io::Error },
     #[error("{0}")]
     Refused(String),
-    #[error("send a request to the sidecar: {0}; does it have the same version?")]
+    #[error("the request to the sidecar failed: {0}; does the sidecar have the same version?")]
     Io(#[from] io::Error),
 }
 
 const RESPONSE_TIMEOUT: Duration = Duration::from_secs(15);
-/// Events have some hundred bytes.
+/// An event or a status has a few hundred bytes.
 const MAX_LINE_BYTES: usize = 64 * 1024;
 
 impl HoldConnection {
-    pub(super) async fn take(admin: &Path, request: &AdminRequest) -> Result<Self, AdminFailure> {
-        let mut lines = Lines::new(upgrade(admin, request).await?);
+    pub(super) async fn open(admin: &Path, request: &AdminRequest) -> Result<Self, AdminFailure> {
+        let mut lines = JsonLines::new(upgrade(admin, request).await?);
         let first = timeout(RESPONSE_TIMEOUT, lines.next()).await.map_err(io::Error::from)?;
         match first {
             Some(AdminResponse::Attaching { enrolment, pin }) => Ok(Self { enrolment, pin, lines }),
@@ -70,7 +70,7 @@ impl HoldConnection {
 
 impl FollowConnection {
     pub(super) async fn start(admin: &Path, request: &AdminRequest) -> Result<Self, AdminFailure> {
-        Ok(Self(Lines::new(upgrade(admin, request).await?)))
+        Ok(Self(JsonLines::new(upgrade(admin, request).await?)))
     }
 
     /// The next status, or `None` when the connection is lost. Cancel-safe.
@@ -79,22 +79,26 @@ impl FollowConnection {
     }
 }
 
-impl Lines {
+impl JsonLines {
     fn new(upgraded: Upgraded) -> Self {
         Self { stream: BufReader::new(TokioIo::new(upgraded)), line: Vec::new() }
     }
 
-    /// Cancel-safe.
+    /// The next line; `None` if the connection is lost or the line cannot be read. Cancel-safe.
     async fn next<T: DeserializeOwned>(&mut self) -> Option<T> {
-        let room = (MAX_LINE_BYTES - self.line.len().min(MAX_LINE_BYTES)) as u64;
-        (&mut self.stream).take(room).read_until(b'\n', &mut self.line).await.ok()?;
+        let remaining = (MAX_LINE_BYTES - self.line.len().min(MAX_LINE_BYTES)) as u64;
+        (&mut self.stream).take(remaining).read_until(b'\n', &mut self.line).await.ok()?;
         let line = std::mem::take(&mut self.line);
         serde_json::from_slice(&line).ok()
     }
 }
 
 /// Opens a connection and turns it into the pipe of this enrolment.
-pub(super) async fn pipe(admin: &Path, enrolment: &str, via: PipeVia) -> Result<StdUnixStream, AdminFailure> {
+pub(super) async fn open_pipe(
+    admin: &Path,
+    enrolment: &str,
+    via: PipeVia,
+) -> Result<StdUnixStream, AdminFailure> {
     let upgraded = upgrade(admin, &AdminRequest::Pipe { enrolment: enrolment.into(), via }).await?;
     // The sidecar sends nothing before the other end of the pipe does, so no byte of the pipe is in the buffer.
     let parts = upgraded.downcast::<TokioIo<UnixStream>>();
@@ -103,13 +107,13 @@ pub(super) async fn pipe(admin: &Path, enrolment: &str, via: PipeVia) -> Result<
         return Err(io::Error::other("the sidecar sent bytes too early").into());
     }
     let stream = parts.io.into_inner().into_std()?;
-    // It may become the stdio of a command, which expects a blocking descriptor.
+    // The stream may become the stdin and stdout of a command, which expects a blocking descriptor.
     stream.set_nonblocking(false)?;
     Ok(stream)
 }
 
 impl AdminFailure {
-    pub(super) fn failure(self) -> Failure {
+    pub(super) fn into_failure(self) -> Failure {
         match self {
             Self::AttachmentRefused { why, cause } => Failure::new(exit_code(cause), why),
             Self::Refused(why) => Failure::new(Sysexit::NoInput, why),
@@ -131,7 +135,7 @@ pub(super) fn exit_code(cause: OverCause) -> Sysexit {
     }
 }
 
-/// Ends an attachment. The sidecar's log has the failures.
+/// Ends an attachment. Failures are ignored here: the sidecar logs them, and this connection ends anyway.
 pub(super) async fn end_attachment(admin: &Path, name: &str) {
     let _ = client::exchange(admin, &AdminRequest::EndAttachment { name: name.into() }).await;
 }

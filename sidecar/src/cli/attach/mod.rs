@@ -1,8 +1,8 @@
 //! `cofferdam attach`: connects the sidecar to a sandbox that cannot connect out, until it is interrupted.
 //!
-//! One connection to the sidecar keeps the sandbox's enrolment alive (the hold). Each attempt opens another one, which
-//! becomes the pipe into the sandbox. When the command, the hub, the network or the sidecar ends, the next attempt follows
-//! with a growing delay.
+//! One connection to the sidecar keeps the sandbox's enrolment alive (the hold). Each attempt opens a further connection,
+//! which becomes the pipe into the sandbox. When the command, the hub or the sidecar ends, or the network fails, the next
+//! attempt follows after a delay that grows.
 //!
 //! | module | what it is for |
 //! |---|---|
@@ -33,14 +33,14 @@ use crate::daemon::attach_table::AttachEvent;
 use crate::terminal::failure::{Failure, Sysexit};
 use admin_connections::{AdminFailure, HoldConnection};
 use attempt::{Attempt, Route};
-pub(super) use platform::template;
+pub(super) use platform::print_template;
 
 /// The delay after the first failed attempt.
 const FIRST_DELAY: Duration = Duration::from_millis(200);
-/// The longest delay. It is short, because a call in the sandbox may be waiting for its link.
+/// The longest delay between attempts. It is short, because a call in the sandbox may be waiting for its link.
 const MAX_DELAY: Duration = Duration::from_secs(2);
-/// The maximum length of an enrolment's name, in characters.
-const MAX_NAME: usize = 64;
+/// The maximum length of an enrolment's name.
+const MAX_NAME_CHARS: usize = 64;
 
 pub(super) fn run(admin: &Path, command: AttachCommand) -> Result<ExitCode, Failure> {
     let (route, options) = match command {
@@ -71,14 +71,15 @@ async fn keep_attached(
     stop: impl Future<Output = ()>,
 ) -> Result<ExitCode, Failure> {
     let mut stop = std::pin::pin!(stop);
-    let mut held = Some(HoldConnection::take(admin, request).await.map_err(|error| error.failure())?);
+    let mut kept_hold =
+        Some(HoldConnection::open(admin, request).await.map_err(|error| error.into_failure())?);
     let mut pause = Pause::new();
     loop {
-        let mut holding = match held.take() {
-            Some(held) => held,
-            None => match HoldConnection::take(admin, request).await {
-                Ok(held) => held,
-                Err(error @ AdminFailure::Refused(_)) => return Err(error.failure()),
+        let mut hold = match kept_hold.take() {
+            Some(hold) => hold,
+            None => match HoldConnection::open(admin, request).await {
+                Ok(hold) => hold,
+                Err(error @ AdminFailure::Refused(_)) => return Err(error.into_failure()),
                 // The sidecar is most likely being restarted.
                 Err(error) => {
                     report(&format!("{error}; retrying"));
@@ -89,15 +90,15 @@ async fn keep_attached(
                 }
             },
         };
-        let (mut ended, proof) = run_attempt(admin, &mut holding, route, stop.as_mut()).await?;
+        let (mut ended, proof) = run_attempt(admin, &mut hold, route, stop.as_mut()).await?;
         if proof == PeerProof::Seen {
             pause = Pause::new();
         }
         if let AttemptEnd::Ended = ended {
-            ended = pause.wait_holding(&mut holding, route, stop.as_mut()).await;
+            ended = pause.wait_with_events(&mut hold, route, stop.as_mut()).await;
         }
         match ended {
-            AttemptEnd::Ended => held = Some(holding),
+            AttemptEnd::Ended => kept_hold = Some(hold),
             AttemptEnd::SidecarGone => {
                 report("lost the connection to the sidecar; reconnecting");
                 if pause.wait(stop.as_mut()).await == PauseEnd::Stopped {
@@ -112,7 +113,7 @@ async fn keep_attached(
     }
 }
 
-/// Whether the other end proved its key in this attempt. If so, the route works and the next delay is the shortest.
+/// Whether the hub or shim at the other end proved its key in this attempt. If so, the next delay is the shortest.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 enum PeerProof {
     NotSeen,
@@ -125,7 +126,9 @@ enum AttemptEnd {
     Ended,
     /// The enrolment ended, for this reason.
     Over(String),
+    /// The connection to the sidecar was lost.
     SidecarGone,
+    /// The command was interrupted.
     Stopped,
 }
 
@@ -136,7 +139,7 @@ async fn run_attempt(
     route: &Route,
     mut stop: std::pin::Pin<&mut impl Future<Output = ()>>,
 ) -> Result<(AttemptEnd, PeerProof), Failure> {
-    let pipe = match admin_connections::pipe(admin, &held.enrolment, route.via()).await {
+    let pipe = match admin_connections::open_pipe(admin, &held.enrolment, route.via()).await {
         Ok(pipe) => pipe,
         Err(AdminFailure::Refused(why)) => {
             report(&why);
@@ -150,7 +153,7 @@ async fn run_attempt(
     let end = loop {
         tokio::select! {
             () = stop.as_mut() => break AttemptEnd::Stopped,
-            ended = attempt.ended() => {
+            ended = attempt.wait() => {
                 report(&ended);
                 break AttemptEnd::Ended;
             }
@@ -158,12 +161,12 @@ async fn run_attempt(
                 Some(AttachEvent::Attached { key }) => {
                     report(&format!("attached (the sandbox's key is {key})"));
                     proof = PeerProof::Seen;
-                    // An earlier `Lost` was about another pipe and arrived late.
+                    // A `Lost` so far was a late event of an earlier pipe.
                     why = None;
                 }
                 Some(AttachEvent::Lost { why: lost }) => {
                     // The command may still print messages; it exits when its pipe is closed.
-                    report(&loss(route, &lost));
+                    report(&describe_loss(route, &lost));
                     why = Some(lost);
                 }
                 Some(AttachEvent::Over { why }) => break AttemptEnd::Over(why),
@@ -176,31 +179,31 @@ async fn run_attempt(
     Ok((end, proof))
 }
 
-/// The name of a sandbox that was given none: its route, shortened with a hash if necessary.
+/// The default name of a sandbox: its route, shortened and completed with a hash if it is too long.
 fn default_name(route: &Route) -> String {
     let text: String = route
         .to_string()
         .chars()
         .map(|character| if character.is_control() { ' ' } else { character })
         .collect();
-    if text.chars().count() <= MAX_NAME {
+    if text.chars().count() <= MAX_NAME_CHARS {
         return text;
     }
-    let mut name: String = text.chars().take(MAX_NAME - 17).collect();
+    let mut name: String = text.chars().take(MAX_NAME_CHARS - 17).collect();
     name.push('…');
     name.push_str(&hex(&digest(&SHA256, route.to_string().as_bytes()).as_ref()[..8]));
     name
 }
 
-/// What the sidecar reports about a lost pipe. Of a command's, the command's own messages tell which one it is.
-fn loss(route: &Route, why: &str) -> String {
+/// The message about a lost pipe. The route is not repeated for a command, whose own messages are above.
+fn describe_loss(route: &Route, why: &str) -> String {
     match route {
         Route::Dial(_) => format!("{route}: {why}"),
         Route::Exec(_) => why.to_owned(),
     }
 }
 
-/// Messages go to stderr, each line in one write since the command writes there too. A closed stderr is ignored.
+/// Prints a message to stderr, in one write because the command writes there too. A closed stderr is ignored.
 fn report(text: &str) {
     let _ = std::io::stderr().write_all(format!("cofferdam attach: {text}\n").as_bytes());
 }
@@ -219,7 +222,7 @@ impl Pause {
     }
 
     /// Waits like [`Self::wait`], and handles events from the sidecar meanwhile.
-    async fn wait_holding(
+    async fn wait_with_events(
         &mut self,
         held: &mut HoldConnection,
         route: &Route,
@@ -231,7 +234,7 @@ impl Pause {
                 match held.next_event().await {
                     // The attempt ended before this event arrived.
                     Some(AttachEvent::Attached { .. }) => proof = PeerProof::Seen,
-                    Some(AttachEvent::Lost { why }) => report(&loss(route, &why)),
+                    Some(AttachEvent::Lost { why }) => report(&describe_loss(route, &why)),
                     Some(AttachEvent::Over { why }) => return AttemptEnd::Over(why),
                     None => return AttemptEnd::SidecarGone,
                 }
@@ -250,7 +253,7 @@ impl Pause {
         end
     }
 
-    /// Waits; the next delay is longer.
+    /// Waits for the current delay, and increases it.
     async fn wait(&mut self, stop: std::pin::Pin<&mut impl Future<Output = ()>>) -> PauseEnd {
         tokio::select! {
             () = stop => PauseEnd::Stopped,
@@ -270,7 +273,7 @@ mod tests {
     use crate::daemon::admin::AdminResponse;
     use cofferdam_base::random::id;
 
-    /// The admin socket of a scripted sidecar, with its task; both end on drop.
+    /// The admin socket of a scripted sidecar, with its task; both are removed on drop.
     struct ScriptedSidecar(std::path::PathBuf, JoinSet<()>);
 
     impl Drop for ScriptedSidecar {
@@ -280,10 +283,10 @@ mod tests {
     }
 
     /// Accepts the hold and sends these events on it; accepts every further connection as a pipe.
-    async fn sidecar(listener: UnixListener, events: Vec<AttachEvent>) {
+    async fn run_sidecar(listener: UnixListener, events: Vec<AttachEvent>) {
         let mut connections = Vec::new();
         while let Ok((mut stream, _)) = listener.accept().await {
-            // The request is short and comes in one piece.
+            // The request is short and arrives in one read.
             assert!(stream.read(&mut [0; 4096]).await.unwrap() > 0);
             let head =
                 "HTTP/1.1 101 Switching Protocols\r\nconnection: upgrade\r\nupgrade: cofferdam\r\n\r\n";
@@ -300,13 +303,13 @@ mod tests {
         }
     }
 
-    async fn held(events: Vec<AttachEvent>) -> (ScriptedSidecar, HoldConnection) {
+    async fn open_hold(events: Vec<AttachEvent>) -> (ScriptedSidecar, HoldConnection) {
         let mut admin = ScriptedSidecar(std::env::temp_dir().join(id("cofferdam-attach-")), JoinSet::new());
         let listener = UnixListener::bind(&admin.0).unwrap();
-        admin.1.spawn(sidecar(listener, events));
+        admin.1.spawn(run_sidecar(listener, events));
         let grant = "dev".parse().unwrap();
         let request = AdminRequest::Attach { grant, name: "box".into(), ttl_ms: None };
-        let held = HoldConnection::take(&admin.0, &request).await.map_err(|error| error.to_string()).unwrap();
+        let held = HoldConnection::open(&admin.0, &request).await.map_err(|error| error.to_string()).unwrap();
         (admin, held)
     }
 
@@ -319,26 +322,29 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_late_event_about_the_previous_pipe_does_not_end_the_current_one() {
+    async fn a_late_event_of_the_previous_pipe_does_not_end_the_current_attempt() {
         for (events, ends) in [(vec![lost(), attached()], false), (vec![attached(), lost()], true)] {
-            let (admin, mut held) = held(events).await;
+            let (admin, mut held) = open_hold(events).await;
             let port = TcpListener::bind("127.0.0.1:0").await.unwrap();
             let route = Route::dial(&port.local_addr().unwrap().to_string()).unwrap();
             let mut stop = std::pin::pin!(std::future::pending());
-            let once = run_attempt(&admin.0, &mut held, &route, stop.as_mut());
-            assert_eq!(timeout(10 * attempt::EXIT_TIMEOUT, once).await.is_ok(), ends);
+            let attempt = run_attempt(&admin.0, &mut held, &route, stop.as_mut());
+            assert_eq!(timeout(10 * attempt::EXIT_TIMEOUT, attempt).await.is_ok(), ends);
         }
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_proven_key_resets_the_delay_even_if_the_event_arrives_late() {
         for (events, next) in [(vec![attached(), lost()], FIRST_DELAY), (vec![lost()], 4 * FIRST_DELAY)] {
-            let (_admin, mut held) = held(events).await;
+            let (_admin, mut held) = open_hold(events).await;
             let mut pause = Pause::new();
             pause.0.next_delay();
             let mut stop = std::pin::pin!(std::future::pending());
             let route = Route::Exec(Vec::new());
-            assert!(matches!(pause.wait_holding(&mut held, &route, stop.as_mut()).await, AttemptEnd::Ended));
+            assert!(matches!(
+                pause.wait_with_events(&mut held, &route, stop.as_mut()).await,
+                AttemptEnd::Ended
+            ));
             assert_eq!(pause.0.next_delay(), next);
         }
     }
@@ -346,7 +352,7 @@ mod tests {
     #[test]
     fn default_names_of_different_routes_differ() {
         let name = |last: &str| {
-            let words = [
+            let command = [
                 "docker",
                 "exec",
                 "-i",
@@ -354,11 +360,11 @@ mod tests {
                 "cofferdam-shim",
                 last,
             ];
-            default_name(&Route::Exec(words.iter().map(Into::into).collect()))
+            default_name(&Route::Exec(command.iter().map(Into::into).collect()))
         };
         assert_ne!(name("hub"), name("hab"));
         assert_eq!(name("hub"), name("hub"));
-        assert_eq!(name("hub").chars().count(), MAX_NAME);
+        assert_eq!(name("hub").chars().count(), MAX_NAME_CHARS);
         assert_eq!(default_name(&Route::Exec(vec!["ssh".into(), "box\n".into()])), "ssh box ");
         assert_eq!(default_name(&Route::dial("127.0.0.1:7").unwrap()), "127.0.0.1:7");
         assert_eq!(default_name(&Route::dial("wss://h/x?token=s").unwrap()), "wss://h/x");

@@ -1,46 +1,49 @@
-//! `attach e2b` and `attach daytona`: asks the sidecar to attach a sandbox of a platform and follows the attachment.
+//! `attach e2b` and `attach daytona`: lets the sidecar attach a sandbox of a platform and follows the attachment.
 //!
-//! An interrupt ends the attachment; with `--detach` the command leaves it in the sidecar once the sandbox is attached. If
-//! the sidecar restarts, the command asks again.
+//! An interrupt ends the attachment; with `--detach` the command returns once the sandbox is attached, and the attachment
+//! stays. If the sidecar restarts, the command repeats its request.
 
 use std::path::{Path, PathBuf};
 use std::pin::Pin;
 use std::process::ExitCode;
 
 use super::admin_connections::{AdminFailure, FollowConnection, end_attachment, exit_code};
-use super::progress::Display;
+use super::progress::ProgressDisplay;
 use super::{Pause, PauseEnd};
-use crate::cli::arguments::{DaytonaArguments, E2bArguments, PlatformOptions, ViaArgument};
+use crate::cli::arguments::{DaytonaArguments, E2bArguments, HarnessArgument, PlatformOptions, ViaArgument};
 use crate::cli::interruption::interruption;
 use crate::daemon::admin::AdminRequest;
 use crate::daemon::attachments::e2b_template;
 use crate::daemon::attachments::request::{AttachmentRequest, Route};
 use crate::daemon::attachments::status::{AttachmentState, Kind, Lifetime, OverCause};
+use crate::harness::Harness;
 use crate::terminal;
 use crate::terminal::failure::{Failure, Sysexit};
+use crate::terminal::progress::Output;
 
 /// How following an attachment ended.
 enum FollowEnd {
-    /// With the attachment's name.
+    /// The attachment stays in the sidecar; with its name.
     Detached(String),
     Over {
         why: String,
         cause: OverCause,
     },
     SidecarGone,
-    /// With the attachment's name, if the sidecar has sent it.
+    /// The command was interrupted; with the id of the attachment's enrolment or, before it has one, its name, if the sidecar
+    /// has sent either.
     Stopped(Option<String>),
 }
 
 pub(super) fn e2b(admin: &Path, arguments: E2bArguments) -> Result<ExitCode, Failure> {
-    let E2bArguments { sandbox, grant, options, .. } = arguments;
-    // Both are present: the parser requires them without `--template`.
+    let E2bArguments { sandbox, grant, dial_out, options, .. } = arguments;
+    // Both are present: without `--template` the parser requires them.
     let (sandbox, grant) = (sandbox.unwrap_or_default(), grant.unwrap_or_default());
     let request = AttachmentRequest {
         kind: Kind::E2b,
         keep_awake: false,
-        via: Route::default(),
-        ..request(sandbox, grant, &options)?
+        via: if dial_out { Route::DialOut } else { Route::default() },
+        ..attachment_request(sandbox, grant, &options)?
     };
     run(admin, request, &options)
 }
@@ -48,22 +51,31 @@ pub(super) fn e2b(admin: &Path, arguments: E2bArguments) -> Result<ExitCode, Fai
 pub(super) fn daytona(admin: &Path, arguments: DaytonaArguments) -> Result<ExitCode, Failure> {
     let DaytonaArguments { sandbox, grant, keep_awake, via, options } = arguments;
     let via = match via {
+        ViaArgument::DialOut => Route::DialOut,
         ViaArgument::Preview => Route::Preview,
         ViaArgument::Ssh => Route::Ssh,
     };
-    let request =
-        AttachmentRequest { kind: Kind::Daytona, keep_awake, via, ..request(sandbox, grant, &options)? };
+    let request = AttachmentRequest {
+        kind: Kind::Daytona,
+        keep_awake,
+        via,
+        ..attachment_request(sandbox, grant, &options)?
+    };
     run(admin, request, &options)
 }
 
-/// Prints what to add to a template of E2B.
-pub(in crate::cli) fn template(shim: Option<PathBuf>) -> Result<ExitCode, Failure> {
+/// Prints the lines to add to an E2B template.
+pub(in crate::cli) fn print_template(shim: Option<PathBuf>) -> Result<ExitCode, Failure> {
     let lines = e2b_template(shim).map_err(|why| Failure::new(Sysexit::NoInput, why))?;
-    terminal::line(lines.trim_end());
+    terminal::print_line(lines.trim_end());
     Ok(ExitCode::SUCCESS)
 }
 
-fn request(sandbox: String, grant: String, options: &PlatformOptions) -> Result<AttachmentRequest, Failure> {
+fn attachment_request(
+    sandbox: String,
+    grant: String,
+    options: &PlatformOptions,
+) -> Result<AttachmentRequest, Failure> {
     // The sidecar may run in another directory.
     let shim = options.shim.as_deref().map(std::path::absolute).transpose();
     Ok(AttachmentRequest {
@@ -76,7 +88,15 @@ fn request(sandbox: String, grant: String, options: &PlatformOptions) -> Result<
         resume: options.resume,
         keep_awake: false,
         via: Route::default(),
-        shim: shim.map_err(|error| Failure::new(Sysexit::Usage, format!("read `--shim`: {error}")))?,
+        shim: shim.map_err(|error| {
+            Failure::new(Sysexit::Usage, format!("cannot resolve the path of `--shim`: {error}"))
+        })?,
+        harness: options.harness.map(|harness| match harness {
+            HarnessArgument::Claude => Harness::ClaudeCode,
+            HarnessArgument::Codex => Harness::Codex,
+            HarnessArgument::Gemini => Harness::GeminiCli,
+            HarnessArgument::Opencode => Harness::OpenCode,
+        }),
     })
 }
 
@@ -96,21 +116,22 @@ async fn keep_attached(
     stop: impl Future<Output = ()>,
 ) -> Result<ExitCode, Failure> {
     let mut stop = std::pin::pin!(stop);
-    let mut display = Display::new(options.quiet);
+    let mut display = ProgressDisplay::new(if options.quiet { Output::Quiet } else { Output::Lines });
     let mut pause = Pause::new();
     let mut request = AdminRequest::AttachPlatform { attachment, detach: options.detach };
-    let mut connection = Some(FollowConnection::start(admin, &request).await.map_err(AdminFailure::failure)?);
+    let mut connection =
+        Some(FollowConnection::start(admin, &request).await.map_err(AdminFailure::into_failure)?);
     loop {
         let mut following = match connection.take() {
             Some(following) => following,
             None => match FollowConnection::start(admin, &request).await {
                 Ok(following) => following,
                 Err(error @ (AdminFailure::AttachmentRefused { .. } | AdminFailure::Refused(_))) => {
-                    return Err(error.failure());
+                    return Err(error.into_failure());
                 }
                 // The sidecar is most likely being restarted.
                 Err(error) => {
-                    display.say(&format!("{error}; retrying"));
+                    display.print_line(&format!("{error}; retrying"));
                     if pause.wait(stop.as_mut()).await == PauseEnd::Stopped {
                         return Ok(ExitCode::SUCCESS);
                     }
@@ -121,7 +142,7 @@ async fn keep_attached(
         let end = follow(&mut following, &mut display, &mut request, stop.as_mut()).await;
         match end {
             FollowEnd::Detached(name) => {
-                display.finish(&format!("left in the sidecar; end it with `cofferdam attach end {name}`"));
+                display.print_line(&format!("detached; the sidecar keeps the sandbox attached. End it with `cofferdam attach end {name}`"));
                 return Ok(ExitCode::SUCCESS);
             }
             FollowEnd::Over { why, cause } => {
@@ -129,16 +150,16 @@ async fn keep_attached(
                 return Err(Failure::new(exit_code(cause), why));
             }
             FollowEnd::SidecarGone => {
-                display.say("lost the connection to the sidecar; reconnecting");
+                display.print_line("lost the connection to the sidecar; reconnecting");
                 if pause.wait(stop.as_mut()).await == PauseEnd::Stopped {
                     return Ok(ExitCode::SUCCESS);
                 }
             }
-            FollowEnd::Stopped(name) => {
-                display.say("ending the attachment");
-                // Before this connection is dropped: that alone would keep the sandbox's sessions for their grace.
-                if let Some(name) = name {
-                    end_attachment(admin, &name).await;
+            FollowEnd::Stopped(attachment) => {
+                display.print_line("ending the attachment");
+                // Done before this connection is dropped, because otherwise the sandbox's sessions would last for their grace.
+                if let Some(attachment) = attachment {
+                    end_attachment(admin, &attachment).await;
                 }
                 display.clear();
                 return Ok(ExitCode::SUCCESS);
@@ -147,17 +168,17 @@ async fn keep_attached(
     }
 }
 
-/// Shows each status until the attachment is over, left in the sidecar, or interrupted.
+/// Shows each status until the attachment is over or detached, or the command is interrupted.
 async fn follow(
     following: &mut FollowConnection,
-    display: &mut Display,
+    display: &mut ProgressDisplay,
     request: &mut AdminRequest,
     mut stop: Pin<&mut impl Future<Output = ()>>,
 ) -> FollowEnd {
-    let mut name = None;
+    let mut attachment = None;
     loop {
         let status = tokio::select! {
-            () = stop.as_mut() => return FollowEnd::Stopped(name),
+            () = stop.as_mut() => return FollowEnd::Stopped(attachment),
             status = following.next_status() => status,
         };
         let Some(status) = status else { return FollowEnd::SidecarGone };
@@ -167,13 +188,16 @@ async fn follow(
         if let (AttachmentState::Attached { .. }, AdminRequest::AttachPlatform { attachment, .. }) =
             (&status.state, &mut *request)
         {
-            // If the sidecar restarts, a sandbox that was suspended meanwhile stays so.
+            // If the request is repeated after a restart of the sidecar, a sandbox that was suspended meanwhile stays
+            // suspended.
             attachment.resume = false;
         }
+        display.warn(status.warning.as_deref());
         display.show(&status.state);
         if status.lifetime == Lifetime::Detached {
             return FollowEnd::Detached(status.name);
         }
-        name = Some(status.name);
+        // The enrolment's id is preferred, because another grant may use the same name.
+        attachment = Some(status.enrolment.unwrap_or(status.name));
     }
 }

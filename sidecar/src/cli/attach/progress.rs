@@ -1,74 +1,60 @@
-//! The steps of an attachment: a progress bar on a terminal, one plain line per step in a pipe, nothing with `--quiet`.
-//! All of it goes to stderr.
+//! Shows the steps of an attachment on stderr.
 
-use std::io::IsTerminal as _;
-use std::time::Duration;
-
-use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use cofferdam_platforms::Progress as Step;
 
 use crate::daemon::attachments::status::AttachmentState;
+use crate::terminal::progress::{Output, Progress, Transferred};
 
-pub(super) struct Display {
-    output: Output,
-    /// The line that was shown last, so that it is not repeated.
-    last: String,
+pub(super) struct ProgressDisplay {
+    progress: Progress,
+    /// The text that was shown last, so that it is not repeated.
+    last_text: String,
+    /// The warning that was shown last.
+    last_warning: Option<String>,
 }
 
-enum Output {
-    Lines,
-    Nothing,
-    Terminal(ProgressBar),
-}
-
-/// How often the terminal is drawn while nothing changes.
-const TICK: Duration = Duration::from_millis(120);
-
-impl Display {
-    pub(super) fn new(quiet: bool) -> Self {
-        let output = match (quiet, std::io::stderr().is_terminal()) {
-            (true, _) => Output::Nothing,
-            (false, false) => Output::Lines,
-            (false, true) => {
-                Output::Terminal(ProgressBar::with_draw_target(None, ProgressDrawTarget::stderr()))
-            }
-        };
-        Self { output, last: String::new() }
+impl ProgressDisplay {
+    pub(super) fn new(output: Output) -> Self {
+        Self {
+            progress: Progress::new("cofferdam attach", output),
+            last_text: String::new(),
+            last_warning: None,
+        }
     }
 
     pub(super) fn show(&mut self, state: &AttachmentState) {
         let (text, is_step) = describe(state);
-        if let (Output::Terminal(bar), true) = (&self.output, is_step) {
-            draw(bar, state, &text);
+        if text == self.last_text && !(is_step && self.progress.is_terminal()) {
             return;
         }
-        if text != self.last {
-            self.say(&text);
-            self.last = text;
-        }
-    }
-
-    /// Prints a line that stays.
-    pub(super) fn say(&self, text: &str) {
-        match &self.output {
-            Output::Lines => super::report(text),
-            Output::Nothing => {}
-            Output::Terminal(bar) => {
-                bar.finish_and_clear();
-                super::report(text);
+        match state {
+            AttachmentState::Opening(Step::Uploading { sent, total }) => {
+                self.progress.transfer(&text, Transferred { sent: *sent, total: *total });
             }
+            _ if is_step => self.progress.step(&text),
+            _ => self.progress.line(&text),
         }
+        self.last_text = text;
     }
 
-    pub(super) fn finish(&self, text: &str) {
+    /// Prints a new warning, also with `--quiet`.
+    pub(super) fn warn(&mut self, warning: Option<&str>) {
+        let Some(warning) = warning.filter(|warning| self.last_warning.as_deref() != Some(*warning)) else {
+            return;
+        };
         self.clear();
-        self.say(text);
+        super::report(&format!("warning: {warning}"));
+        self.last_warning = Some(warning.to_owned());
+    }
+
+    /// Prints a line that is not replaced by the next step.
+    pub(super) fn print_line(&self, text: &str) {
+        self.progress.line(text);
     }
 
     /// Removes the progress bar.
     pub(super) fn clear(&self) {
-        if let Output::Terminal(bar) = &self.output {
-            bar.finish_and_clear();
-        }
+        self.progress.clear();
     }
 }
 
@@ -76,19 +62,20 @@ impl Display {
 fn describe(state: &AttachmentState) -> (String, bool) {
     let seconds = |milliseconds: u64| milliseconds.div_ceil(1000);
     match state {
-        AttachmentState::Finding => ("finding the sandbox".into(), true),
-        AttachmentState::Resuming => ("resuming the sandbox".into(), true),
-        AttachmentState::Uploading { total, .. } => {
+        AttachmentState::Opening(Step::Finding) => ("finding the sandbox".into(), true),
+        AttachmentState::Opening(Step::Resuming) => ("resuming the sandbox".into(), true),
+        AttachmentState::Opening(Step::Uploading { total, .. }) => {
             (format!("uploading the shim ({} KiB)", total.div_ceil(1024)), true)
         }
-        AttachmentState::StartingHub => ("starting the hub in the sandbox".into(), true),
-        AttachmentState::Connecting => ("connecting to the hub".into(), true),
+        AttachmentState::Opening(Step::StartingHub) => ("starting the hub in the sandbox".into(), true),
+        AttachmentState::Opening(Step::Connecting) => ("connecting to the hub".into(), true),
         AttachmentState::Attached { key } => (format!("attached (the sandbox's key is {key})"), false),
         AttachmentState::Waiting { why, retry_in_ms } => {
             (format!("{why}; retrying in {} s", seconds(*retry_in_ms)), false)
         }
         AttachmentState::Suspended => {
-            let next = "it is attached when it is resumed at its platform; `--resume` would resume it";
+            let next =
+                "it will be attached once you resume it on its platform; use `--resume` to resume it now";
             (format!("the sandbox is suspended: {next}"), false)
         }
         AttachmentState::Refused { why, retry_in_ms } => {
@@ -98,33 +85,14 @@ fn describe(state: &AttachmentState) -> (String, bool) {
     }
 }
 
-fn draw(bar: &ProgressBar, state: &AttachmentState, text: &str) {
-    let style = |template| {
-        ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_spinner())
-    };
-    if bar.is_finished() {
-        bar.reset();
-    }
-    bar.enable_steady_tick(TICK);
-    match state {
-        AttachmentState::Uploading { sent, total } => {
-            bar.set_style(style("{spinner} {msg} [{bar:30}] {bytes}/{total_bytes}"));
-            bar.set_length(*total);
-            bar.set_position(*sent);
-        }
-        _ => bar.set_style(style("{spinner} {msg}")),
-    }
-    bar.set_message(text.to_owned());
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn an_upload_is_one_line_in_a_pipe_and_every_wait_says_when_it_ends() {
+    fn an_upload_is_one_line_in_a_pipe_and_waiting_states_name_the_retry_delay_or_option() {
         let text = |state| describe(&state).0;
-        let uploading = |sent| text(AttachmentState::Uploading { sent, total: 2048 });
+        let uploading = |sent| text(AttachmentState::Opening(Step::Uploading { sent, total: 2048 }));
         assert_eq!(uploading(0), uploading(2048));
         let waiting = AttachmentState::Waiting { why: "find the sandbox: 503".into(), retry_in_ms: 1001 };
         assert_eq!(text(waiting), "find the sandbox: 503; retrying in 2 s");

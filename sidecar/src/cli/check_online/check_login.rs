@@ -13,8 +13,8 @@ use cofferdam_vault::{Auth, ChildToken, Kind, Mint, Renewable, Token, Vault, Vau
 use futures_util::future::join_all;
 use tokio::sync::{Mutex, MutexGuard};
 
+use super::grants::TokenUser;
 use super::report::Report;
-use crate::config::Grant;
 
 /// The lifetime of the tokens that a check creates.
 pub(super) const TOKEN_LIFETIME: Duration = Duration::from_secs(60);
@@ -44,11 +44,11 @@ impl CheckLogin {
         &self.login.token
     }
 
-    /// Creates a token like that of a session of this grant.
-    pub(super) async fn mint(&self, grant: &Grant, mint: Mint<'_>) -> Result<Rc<Auth>, VaultError> {
-        let metadata = [("grant", grant.name.as_str()), ("purpose", "cofferdam check")];
+    /// Creates a token like the one of a grant's sessions, or like the one that reads a platform's API key.
+    pub(super) async fn mint(&self, user: &TokenUser<'_>, mint: Mint<'_>) -> Result<Rc<Auth>, VaultError> {
+        let metadata = [user.label(), ("purpose", "cofferdam check")];
         let child = ChildToken {
-            policies: grant.vault_policies.clone(),
+            policies: user.policies().to_vec(),
             metadata: BTreeMap::from(metadata.map(|(name, value)| (name.to_owned(), value.to_owned()))),
             display_name: "cofferdam-check".into(),
             ttl: TOKEN_LIFETIME,
@@ -61,7 +61,7 @@ impl CheckLogin {
         Ok(created)
     }
 
-    /// Waits for the token that is being created, if any. While the guard is held, no other is created.
+    /// Waits for the token that is being created, if any. While the guard is held, no further token is created.
     pub(super) async fn stop_creating(&self) -> MutexGuard<'_, ()> {
         self.creating.lock().await
     }
@@ -74,7 +74,7 @@ impl CheckLogin {
             let time = TOKEN_LIFETIME.as_secs();
             report.remark(&format!(
                 "a token of this check was not revoked and expires within {time} s: {}",
-                described(&error)
+                describe_error(&error)
             ));
         }
         if self.owner == Owner::Check
@@ -82,7 +82,7 @@ impl CheckLogin {
         {
             report.remark(&format!(
                 "the login of this check was not revoked and expires by itself: {}",
-                described(&error)
+                describe_error(&error)
             ));
         }
     }
@@ -98,7 +98,7 @@ impl CheckLogin {
     }
 }
 
-/// The request and its error, on one line.
-pub(super) fn described(error: &VaultError) -> String {
+/// Describes the failed request and its error on one line.
+pub(super) fn describe_error(error: &VaultError) -> String {
     format!("{error}: {}", error.problem)
 }

@@ -1,4 +1,4 @@
-//! Checks what the sidecar's own token may do, and what its token role allows.
+//! Checks what the token of the sidecar's login may do, and what its token role allows.
 
 use std::collections::BTreeSet;
 
@@ -6,9 +6,9 @@ use cofferdam_secrets::VaultPath;
 use cofferdam_vault::{Kind, Mint, Need, Settings, VaultError, Verdict};
 use serde::Deserialize;
 
-use super::check_login::{CheckLogin, Owner, described};
-use super::report::{Report, Section, Wanted, listed};
-use crate::config::{Config, Grant};
+use super::check_login::{CheckLogin, Owner, describe_error};
+use super::report::{Report, Section, Wanted, quoted_list};
+use crate::config::Config;
 
 /// Whether the login can create tokens for sessions.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -31,11 +31,11 @@ pub(super) async fn check(
     report.print_line(&format!(
         "login {}: a token with {}, {whose}",
         settings.auth.method(),
-        listed(&login.policies)
+        quoted_list(&login.policies)
     ));
     let (namespace, uses) = match check_login.vault.lookup_self(check_login.token()).await {
         Ok(facts) => (facts.namespace, facts.uses_left),
-        // Whether it is allowed is checked below.
+        // Whether `lookup-self` is allowed is checked below.
         Err(error) if error.kind() == Kind::Denied => (configured_namespace(settings).to_owned(), 0),
         Err(error) => return Err(error),
     };
@@ -68,7 +68,7 @@ pub(super) async fn check(
         name => format!(", in namespace `{name}`"),
     };
     let mut section = Section::new(
-        format!("a policy of the login, which has {}{in_namespace}", listed(&login.policies)),
+        format!("a policy of the login, which has {}{in_namespace}", quoted_list(&login.policies)),
         prefix,
     );
     let needs: Vec<Need> = all.iter().map(|wanted| wanted.need.clone()).collect();
@@ -90,7 +90,7 @@ pub(super) async fn check(
     }
     report.close(section);
     if let Mint::Role(role) = mint(settings) {
-        token_role(config, role, check_login, report).await?;
+        check_token_role(config, role, check_login, report).await?;
     }
     Ok(match verdicts[0] {
         Verdict::Allowed => MayMint::Yes,
@@ -103,16 +103,17 @@ pub(super) fn mint(settings: &Settings) -> Mint<'_> {
     settings.token_role.as_deref().map_or(Mint::Plain, Mint::Role)
 }
 
-/// The command that creates a token role for all grants.
+/// The command that creates a token role for all grants and platforms.
 fn role_command(role: &str, config: &Config) -> String {
-    let policies: BTreeSet<&str> =
-        config.grants.values().flat_map(|grant| &grant.vault_policies).map(String::as_str).collect();
+    let of_grants = config.grants.values().flat_map(|grant| &grant.vault_policies);
+    let of_platforms = config.platforms.values().flat_map(|platform| &platform.vault_policies);
+    let policies: BTreeSet<&str> = of_grants.chain(of_platforms).map(String::as_str).collect();
     let policies: Vec<&str> = policies.into_iter().collect();
     format!("`bao write auth/token/roles/{role} allowed_policies={} renewable=false`", policies.join(","))
 }
 
-/// Checks the token role, if the login may read it. Only this check reads it.
-async fn token_role(
+/// Checks the token role, if the login may read it; the sidecar itself never reads it.
+async fn check_token_role(
     config: &Config,
     role: &str,
     check_login: &CheckLogin,
@@ -157,7 +158,7 @@ async fn token_role(
     allowed.extend(read.allowed_policies_glob);
     let allowed = match allowed.is_empty() {
         true => "the login's own policies".to_owned(),
-        false => listed(&allowed),
+        false => quoted_list(&allowed),
     };
     let orphan = match read.orphan {
         true => "; its tokens are orphans: they outlive the login and have no entity",
@@ -174,9 +175,14 @@ async fn token_role(
     Ok(())
 }
 
-/// Reports that Vault did not create a token for a grant.
-pub(super) fn no_token(settings: &Settings, grant: &Grant, error: &VaultError, report: &mut Report) {
-    let policies = listed(&grant.vault_policies);
+/// Reports that Vault did not create a token with these policies.
+pub(super) fn report_no_token(
+    settings: &Settings,
+    policies: &[String],
+    error: &VaultError,
+    report: &mut Report,
+) {
+    let policies = quoted_list(policies);
     let next = match mint(settings) {
         Mint::Plain => {
             let within = settings.namespace.as_ref().map(|name| format!(" within the namespace `{name}`"));
@@ -187,7 +193,7 @@ pub(super) fn no_token(settings: &Settings, grant: &Grant, error: &VaultError, r
         }
         Mint::Role(role) => format!("add {policies} to `allowed_policies` of the token role `{role}`"),
     };
-    report.problem(&described(error), &next);
+    report.problem(&describe_error(error), &next);
 }
 
 fn configured_namespace(settings: &Settings) -> &str {
@@ -213,7 +219,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_policy_of_an_outer_namespace_names_the_inner_one() {
+    fn paths_in_a_policy_of_an_outer_namespace_begin_with_the_inner_namespace() {
         assert_eq!(policy_prefix("", ""), "");
         assert_eq!(policy_prefix("team-a", "team-a"), "");
         assert_eq!(policy_prefix("team-a", ""), "team-a/");

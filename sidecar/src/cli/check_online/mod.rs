@@ -3,8 +3,8 @@
 //! | module | what it is for |
 //! |---|---|
 //! | `check_login` | one login for the check, tokens that live sixty seconds, and their revocation |
-//! | `login` | what the sidecar's own token may do, and what its token role allows |
-//! | `grants` | for each grant, whether its policies allow what its servers' secrets need |
+//! | `login` | what the token of the sidecar's login may do, and what its token role allows |
+//! | `grants` | for each grant, whether its policies allow what its servers' secrets need; likewise for platforms |
 //! | `report` | prints findings, then the policy lines to add |
 //!
 //! What must stay true: no secret is read or created; every token that the check creates is revoked, also when it is
@@ -20,13 +20,14 @@ use std::pin::pin;
 use std::process::ExitCode;
 
 use cofferdam_process as process;
-use cofferdam_vault::login::SingleLogin;
+use cofferdam_vault::login::{SingleLogin, UnwrapRecords};
 use cofferdam_vault::{Health, Kind, Problem, Settings, Vault, VaultError};
 
 use super::interruption::interruption;
 use crate::config::Config;
 use crate::terminal::failure::{Failure, Sysexit};
 use check_login::CheckLogin;
+use grants::TokenUser;
 use report::Report;
 
 pub(super) fn run(config: &Config) -> Result<ExitCode, Failure> {
@@ -55,8 +56,8 @@ async fn check_vault(
     let vault =
         cofferdam_vault::client(settings).map_err(|error| Failure::new(Sysexit::Configuration, error))?;
     let health = tokio::select! {
-        health = vault.health() => health.map_err(failure)?,
-        () = &mut stop => return Err(interrupted()),
+        health = vault.health() => health.map_err(vault_failure)?,
+        () = &mut stop => return Err(interrupted_failure()),
     };
     let address = settings.address.to_string();
     report.print_line(&format!(
@@ -66,24 +67,25 @@ async fn check_vault(
     ));
     if !health.initialized || health.sealed {
         let hint = match health.initialized {
-            true => "unseal it, then run this again",
-            false => "initialise it, then run this again",
+            true => "unseal Vault, then run this again",
+            false => "initialise Vault, then run this again",
         };
         return Err(Failure::new(Sysexit::Unavailable, "Vault does not serve requests").hint(hint));
     }
-    let Some(check_login) = log_in(vault, settings, report).await? else { return Ok(()) };
-    // All tokens are revoked, whatever the outcome.
+    let unwraps = UnwrapRecords::in_state(&config.state_dir);
+    let Some(check_login) = log_in(vault, settings, &unwraps, report).await? else { return Ok(()) };
+    // The tokens are revoked whatever the outcome is.
     let outcome = {
         let mut checks = pin!(check_all(config, settings, &check_login, report));
         tokio::select! {
-            outcome = &mut checks => outcome.map_err(failure),
+            outcome = &mut checks => outcome.map_err(vault_failure),
             () = &mut stop => {
                 // A token that is being created has to arrive before it can be revoked; after that no more are created.
                 let _no_new_tokens = tokio::select! {
                     guard = check_login.stop_creating() => Some(guard),
                     _ = checks => None,
                 };
-                Err(interrupted())
+                Err(interrupted_failure())
             }
         }
     };
@@ -91,7 +93,7 @@ async fn check_vault(
     outcome
 }
 
-fn interrupted() -> Failure {
+fn interrupted_failure() -> Failure {
     Failure::new(Sysexit::Unavailable, "interrupted before every check was done")
 }
 
@@ -99,10 +101,12 @@ fn interrupted() -> Failure {
 async fn log_in(
     vault: Vault,
     settings: &Settings,
+    unwraps: &UnwrapRecords,
     report: &mut Report,
 ) -> Result<Option<CheckLogin>, Failure> {
     let method = settings.auth.method();
-    let login = SingleLogin::log_in(&vault, cofferdam_vault::method(&settings.auth)).await.map_err(|error| {
+    let login = SingleLogin::log_in(&vault, cofferdam_vault::method(&settings.auth), unwraps);
+    let login = login.await.map_err(|error| {
         let hint = match &error.problem {
             Problem::WrapSpent { .. } => {
                 "if a sidecar is running with it, that sidecar has unwrapped it, and needs a new one at its next start; \
@@ -135,8 +139,10 @@ async fn check_all(
     report: &mut Report,
 ) -> Result<(), VaultError> {
     let may_mint = login::check(config, settings, check_login, report).await?;
-    for grant in config.grants.values() {
-        grants::check(config, settings, grant, check_login, may_mint, report).await?;
+    let grants = config.grants.values().map(|grant| TokenUser::grant(config, grant));
+    let platforms = config.platforms.values().map(|platform| TokenUser::platform(config, platform));
+    for user in grants.chain(platforms) {
+        grants::check(settings, &user, check_login, may_mint, report).await?;
     }
     Ok(())
 }
@@ -156,7 +162,7 @@ fn describe_health(health: &Health, settings: &Settings) -> String {
     format!("version {version}, {seal}{standby}{}", namespace.unwrap_or_default())
 }
 
-fn failure(error: VaultError) -> Failure {
+fn vault_failure(error: VaultError) -> Failure {
     let (code, hint) = (sysexit(&error), error.next_step());
     Failure::new(code, error).hint(hint)
 }

@@ -1,6 +1,7 @@
-//! Prints findings as they come, then the lines that policies lack.
+//! Prints findings as they occur, then the lines to add to policies.
 //!
-//! What must stay true: the same state of Vault gives the same text; the lines to add are HCL that can be pasted.
+//! What must stay true: the output depends only on the configuration and the state of Vault; the lines to add are valid
+//! HCL that can be pasted.
 
 use std::process::ExitCode;
 
@@ -25,7 +26,7 @@ enum Coverage {
     Partial,
 }
 
-/// What the policies of one token lack.
+/// The capabilities that the policies of one token lack.
 pub(super) struct Section {
     /// Which policy to change, as it is printed after "add to".
     pub(super) policy: String,
@@ -44,25 +45,25 @@ pub(super) struct Wanted {
 
 impl Report {
     pub(super) fn print_line(&mut self, line: &str) {
-        terminal::line(line);
+        terminal::print_line(line);
     }
 
     /// Prints a remark that is not a problem.
     pub(super) fn remark(&mut self, text: &str) {
-        terminal::line(&format!("  note    {text}"));
+        terminal::print_line(&format!("  note    {text}"));
     }
 
     /// Prints what could not be checked, and why.
     pub(super) fn not_checked(&mut self, text: &str) {
         self.coverage = Coverage::Partial;
-        terminal::line(&format!("  NOT CHECKED: {text}"));
+        terminal::print_line(&format!("  NOT CHECKED: {text}"));
     }
 
     /// Prints a problem that a policy line cannot solve.
     pub(super) fn problem(&mut self, what: &str, next: &str) {
         self.problems += 1;
-        terminal::line(&format!("  WRONG   {what}"));
-        terminal::line(&format!("          next: {next}"));
+        terminal::print_line(&format!("  WRONG   {what}"));
+        terminal::print_line(&format!("          next: {next}"));
     }
 
     /// Prints whether a needed capability is allowed.
@@ -72,7 +73,7 @@ impl Report {
             Verdict::Allowed => "ok",
             Verdict::Missing => "MISSING",
         };
-        terminal::line(&format!("  {word:<7} {:<6} {}: {reason}", need.capability, need.path));
+        terminal::print_line(&format!("  {word:<7} {:<6} {}: {reason}", need.capability, need.path));
         if verdict == Verdict::Missing {
             self.lacks += 1;
             section.lacks.push(need.clone());
@@ -88,12 +89,12 @@ impl Report {
     /// Prints the lines to add; fails if anything is missing or wrong.
     pub(super) fn finish(self) -> Result<ExitCode, Failure> {
         for section in &self.sections {
-            terminal::line(&format!("\nadd to {}:\n", section.policy));
-            terminal::line(section.lines().trim_end());
+            terminal::print_line(&format!("\nadd to {}:\n", section.policy));
+            terminal::print_line(section.lines().trim_end());
         }
         let (lacks, problems) = (self.lacks, self.problems);
         if lacks + problems == 0 {
-            terminal::line(match self.coverage {
+            terminal::print_line(match self.coverage {
                 Coverage::Everything => "nothing is missing",
                 Coverage::Partial => "nothing is missing, as far as it was checked",
             });
@@ -120,7 +121,7 @@ impl Section {
     }
 }
 
-/// Names in backquotes.
-pub(super) fn listed<T: AsRef<str>>(names: &[T]) -> String {
+/// Joins names, each in backquotes.
+pub(super) fn quoted_list<T: AsRef<str>>(names: &[T]) -> String {
     names.iter().map(|name| format!("`{}`", name.as_ref())).collect::<Vec<_>>().join(", ")
 }

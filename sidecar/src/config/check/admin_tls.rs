@@ -34,6 +34,6 @@ pub(super) fn check_admin_tls(checker: &mut Checker<'_, '_>, raw: &RawAdmin) -> 
         }
     }
     let [cert_file, key_file, client_ca_file] =
-        files.map(|(key, file)| file.as_ref().and_then(|written| checker.path(key, written)));
+        files.map(|(key, file)| file.as_ref().and_then(|written| checker.check_path(key, written)));
     Some(AdminTls { listen: listen?, cert_file: cert_file?, key_file: key_file?, client_ca_file })
 }

@@ -32,7 +32,7 @@ pub(super) fn check_grants(
     vault_servers: &VaultServers,
 ) -> BTreeMap<Name, Arc<Grant>> {
     let checked = raw.into_iter().filter_map(|(written, grant)| {
-        let name = checker.name("a grant", &written);
+        let name = checker.parse_name("a grant", &written);
         let grant = check_grant(checker, &written, name, grant, vault_servers)?;
         Some((grant.name.clone(), Arc::new(grant)))
     });
@@ -47,7 +47,7 @@ fn check_grant(
     vault_servers: &VaultServers,
 ) -> Option<Grant> {
     let table = format!("grants.{}", written.value);
-    let ttl = checker.duration(&format!("{table}.ttl"), raw.ttl, "8h", "100ms"..="366d");
+    let ttl = checker.check_duration(&format!("{table}.ttl"), raw.ttl, "8h", "100ms"..="366d");
     if raw.servers.is_none() && !checker.removed.affects(&["grants", &written.value]) {
         let hint = "name the servers, as in `servers = [\"github\"]`; an empty list grants nothing";
         checker.add(&written.span, format!("`{table}` does not say which servers it grants"), hint);
@@ -55,7 +55,7 @@ fn check_grant(
     let key = format!("{table}.servers");
     let mut servers: Vec<Name> = Vec::new();
     for server in raw.servers.unwrap_or_default() {
-        let Some(name) = checker.reference(&key, Section::Servers, &server.value, &server.span) else {
+        let Some(name) = checker.check_reference(&key, Section::Servers, &server.value, &server.span) else {
             continue;
         };
         match servers.contains(&name) {

@@ -49,8 +49,8 @@ pub(super) fn check_headers(
     for (name, written) in raw_headers {
         let key = format!("{table}.headers.{}", dotted(&[&name.value]));
         let template = servers::check_template(checker, &key, &written, &[]);
-        let sendable = |text: &str| HeaderValue::from_str(text).is_ok();
-        if template.as_ref().is_some_and(|template| !template.literals().all(sendable)) {
+        let is_sendable = |text: &str| HeaderValue::from_str(text).is_ok();
+        if template.as_ref().is_some_and(|template| !template.literals().all(is_sendable)) {
             let hint = "a header holds visible ASCII and spaces, no line breaks";
             checker.add(&written.span, format!("`{key}` cannot be sent in a header"), hint);
         }
@@ -111,7 +111,7 @@ fn check_header(checker: &mut Checker<'_, '_>, key: &str, written: &Spanned<Stri
     Some(header)
 }
 
-/// Decides by the host as it is written. The resolved address is checked at every connection.
+/// Whether the URL's host, as it is written, is a loopback address. The resolved address is checked at every connection.
 pub(super) fn is_loopback(url: &Uri) -> bool {
-    Host::read(url.host().unwrap_or_default()).is_loopback()
+    Host::parse(url.host().unwrap_or_default()).is_loopback()
 }

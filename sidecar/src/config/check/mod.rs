@@ -1,4 +1,4 @@
-//! From raw to checked types. Every problem of the file is reported, not only the first.
+//! Checks the raw types and converts them into checked types. Every problem of the file is reported, not only the first.
 //!
 //! Each section of the file has a module of functions, which share a [`Checker`].
 //!
@@ -46,7 +46,7 @@ pub(super) struct CheckContext<'a> {
     pub(super) environment: &'a Environment,
 }
 
-/// `None` if a required value is missing; the report says which.
+/// Checks the whole document. `None` if a required value is missing; the report says which.
 pub(super) fn check(
     document: Document,
     context: CheckContext<'_>,
@@ -151,7 +151,7 @@ impl Checker<'_, '_> {
     }
 
     /// Parses the name of a table such as `[servers.NAME]`.
-    fn name(&mut self, what: &str, written: &Spanned<String>) -> Option<Name> {
+    fn parse_name(&mut self, what: &str, written: &Spanned<String>) -> Option<Name> {
         match written.value.parse() {
             Ok(name) => Some(name),
             Err(_) => {
@@ -165,7 +165,8 @@ impl Checker<'_, '_> {
         }
     }
 
-    fn duration(
+    /// Checks an optional duration; `default` applies if it is not written.
+    fn check_duration(
         &mut self,
         key: &str,
         written: Option<Spanned<RawDuration>>,
@@ -178,7 +179,7 @@ impl Checker<'_, '_> {
     }
 
     /// Checks a reference from `key` to the table `[SECTION.NAME]`.
-    fn reference(&mut self, key: &str, section: Section, name: &str, span: &Span) -> Option<Name> {
+    fn check_reference(&mut self, key: &str, section: Section, name: &str, span: &Span) -> Option<Name> {
         let known = match section {
             Section::Grants => &self.defined.grants,
             Section::Platforms => &self.defined.platforms,
@@ -186,7 +187,7 @@ impl Checker<'_, '_> {
             Section::Servers => &self.defined.servers,
         };
         if known.iter().any(|candidate| candidate == name) {
-            // A malformed name is reported with its table.
+            // A malformed name is reported at the table that defines it.
             return name.parse().ok();
         }
         let (table, what) = section.table_and_noun();
@@ -227,5 +228,5 @@ fn written_keys<'a>(keys: impl IntoIterator<Item = (&'a str, Option<Span>)>) -> 
 }
 
 fn span_of<T>(written: &Option<Spanned<T>>) -> Option<Span> {
-    written.as_ref().map(|at| at.span.clone())
+    written.as_ref().map(|written| written.span.clone())
 }

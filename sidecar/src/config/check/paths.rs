@@ -11,7 +11,7 @@ const MAX_SOCKET_PATH_BYTES: usize = 107;
 
 impl Checker<'_, '_> {
     /// Returns an absolute path without `.` and `..`. A relative path starts at the configuration's directory.
-    pub(super) fn path(&mut self, key: &str, written: &Spanned<String>) -> Option<PathBuf> {
+    pub(super) fn check_path(&mut self, key: &str, written: &Spanned<String>) -> Option<PathBuf> {
         let text = &written.value;
         if text.is_empty() || text.contains('\0') {
             self.add(&written.span, format!("`{key}` is not a path"), "write an absolute path");
@@ -25,12 +25,12 @@ impl Checker<'_, '_> {
         Some(self.resolve(text))
     }
 
-    pub(super) fn socket(&mut self, key: &str, written: &Spanned<String>) -> Option<PathBuf> {
-        let path = self.path(key, written)?;
+    pub(super) fn check_socket_path(&mut self, key: &str, written: &Spanned<String>) -> Option<PathBuf> {
+        let path = self.check_path(key, written)?;
         self.fits_socket_address(key, &path, Some(&written.span)).then_some(path)
     }
 
-    /// `span` is where the file sets the path; `None` for a default.
+    /// Checks the length of a socket's path. `span` is where the file sets the path; `None` for a default.
     pub(super) fn fits_socket_address(&mut self, key: &str, path: &Path, span: Option<&Span>) -> bool {
         let length = path.as_os_str().as_bytes().len();
         if length <= MAX_SOCKET_PATH_BYTES {
@@ -46,7 +46,7 @@ impl Checker<'_, '_> {
     }
 
     /// Checks a program and its arguments. A program with a slash in its name is resolved like other paths.
-    pub(super) fn arguments(&mut self, key: &str, written: Spanned<Vec<String>>) -> Option<Vec<String>> {
+    pub(super) fn check_command(&mut self, key: &str, written: Spanned<Vec<String>>) -> Option<Vec<String>> {
         let Spanned { value: mut arguments, span } = written;
         if arguments.first().is_none_or(String::is_empty) {
             self.add(&span, format!("`{key}` is empty"), "write the program, then its arguments");
@@ -62,7 +62,7 @@ impl Checker<'_, '_> {
         }
         if arguments[0].starts_with('~') {
             let program = Spanned { value: arguments[0].clone(), span };
-            return self.path(key, &program).map(|_| arguments);
+            return self.check_path(key, &program).map(|_| arguments);
         }
         if arguments[0].contains('/') {
             let program = self.resolve(&arguments[0]);

@@ -8,12 +8,12 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use cofferdam_platforms::{KeepAwake, PlatformKind, PlatformSettings, SandboxId, WhenSuspended};
-use cofferdam_secrets::{Encoding, SecretSpec, Template, TemplatePart};
+use cofferdam_secrets::{Encoding, Origin, SecretSpec, Template, TemplatePart, VaultOrigin};
 use http::Uri;
 use relay_proto::name::Name;
 
 use super::http_server::is_loopback;
-use super::{Checker, Section, servers};
+use super::{Checker, Section, servers, span_of, vault};
 use crate::config::raw::{RawAttachment, RawPlatform, RawPlatformKind};
 use crate::config::spanned::Spanned;
 use crate::config::{Attachment, Platform};
@@ -27,7 +27,7 @@ pub(super) fn check_platforms(
     secrets: &BTreeMap<Name, Arc<SecretSpec>>,
 ) -> BTreeMap<Name, Arc<Platform>> {
     let checked = raw.into_iter().filter_map(|(written, raw)| {
-        let name = checker.name("a platform", &written);
+        let name = checker.parse_name("a platform", &written);
         let platform = check_platform(checker, &written, name, raw, secrets)?;
         Some((platform.name.clone(), Arc::new(platform)))
     });
@@ -56,16 +56,53 @@ fn check_platform(
     if raw.api_key.is_none() && !has_removed {
         checker.add(&written.span, format!("`{table}` has no `api-key`"), KEY_HINT);
     }
+    let key_span = span_of(&raw.api_key);
     let api_key = raw
         .api_key
         .and_then(|written| check_api_key(checker, &format!("{table}.api-key"), &written, secrets));
+    let in_vault = api_key.as_ref().is_some_and(|key| {
+        let is_in_vault = |name: &Name| secrets.get(name).is_some_and(|secret| secret.origin.is_in_vault());
+        key.fields().any(|(name, _)| is_in_vault(name))
+    });
+    let (policies, policies_span) = match raw.vault_policies {
+        Some(Spanned { value, span }) => (value, Some(span)),
+        None => (Vec::new(), None),
+    };
+    let policies_key = format!("{table}.vault-policies");
+    match (in_vault, policies.is_empty(), policies_span) {
+        (true, true, _) if !has_removed => {
+            let message = format!("`{table}` has no `vault-policies`, and its `api-key` is in Vault");
+            let hint =
+                "name the policies that allow to read it, as in `vault-policies = [\"platform-keys\"]`";
+            checker.add(key_span.as_ref().unwrap_or(&written.span), message, hint);
+        }
+        (false, _, Some(span)) if api_key.is_some() => {
+            let message = format!("`{policies_key}` has no effect: the `api-key` is not in Vault");
+            checker.add(&span, message, "leave it out, or take the key from a secret with `kv`");
+        }
+        _ => {}
+    }
+    let vault_policies = vault::check_policies(checker, &policies_key, policies);
+    let grants = raw.grants.map(|written| check_grants(checker, &format!("{table}.grants"), written));
     let api_url = raw.api_url.map(|written| check_url(checker, &format!("{table}.api-url"), &written));
     let sandbox_url =
         raw.sandbox_url.map(|written| check_url(checker, &format!("{table}.sandbox-url"), &written));
-    let shim = raw.shim.and_then(|written| checker.path(&format!("{table}.shim"), &written));
+    let shim = raw.shim.and_then(|written| checker.check_path(&format!("{table}.shim"), &written));
     let settings =
         PlatformSettings { kind: kind?, api_url: api_url.flatten(), sandbox_url: sandbox_url.flatten() };
-    Some(Platform { name: name?, settings, api_key: api_key?, shim })
+    Some(Platform { name: name?, settings, api_key: api_key?, vault_policies, grants, shim })
+}
+
+fn check_grants(checker: &mut Checker<'_, '_>, key: &str, written: Vec<Spanned<String>>) -> Vec<Name> {
+    let mut grants = Vec::new();
+    for Spanned { value, span } in written {
+        let Some(grant) = checker.check_reference(key, Section::Grants, &value, &span) else { continue };
+        match grants.contains(&grant) {
+            true => checker.add(&span, format!("`{key}` names `{grant}` twice"), "keep one of them"),
+            false => grants.push(grant),
+        }
+    }
+    grants
 }
 
 /// The key is one field of a secret and nothing else, so it cannot be written in the file itself.
@@ -80,10 +117,13 @@ fn check_api_key(
         checker.add(&written.span, format!("`{key}` is not exactly one field of a secret"), KEY_HINT);
         return None;
     };
-    if secrets.get(secret).is_some_and(|secret| secret.origin.is_in_vault()) {
-        let message =
-            format!("`{key}` uses the Vault secret `{secret}`, but a platform has no session in Vault");
-        let hint = "take the key from `file`, `env` or `exec`; a Vault agent can write the file, or `exec` can run `vault kv get`";
+    if let Some(Origin::Vault(VaultOrigin::Generated { .. })) =
+        secrets.get(secret).map(|secret| &secret.origin)
+    {
+        let message = format!(
+            "`{key}` uses the secret `{secret}`, which Vault creates anew at each read and revokes with its reader"
+        );
+        let hint = "an API key outlives what reads it: store it in a KV engine and name it with `kv`, or take it from `file`, `env` or `exec`";
         checker.add(&written.span, message, hint);
         return None;
     }
@@ -127,7 +167,7 @@ pub(super) fn check_attachments(
 ) -> BTreeMap<Name, Attachment> {
     let mut checked: BTreeMap<Name, Attachment> = BTreeMap::new();
     for (written, raw) in raw {
-        let name = checker.name("an attached sandbox", &written);
+        let name = checker.parse_name("an attached sandbox", &written);
         let Some((name, attachment)) = name.zip(check_attachment(checker, &written, raw, platforms)) else {
             continue;
         };
@@ -160,10 +200,15 @@ fn check_attachment(
     let sandbox = required("sandbox", raw.sandbox, "set the sandbox's id on its platform");
     let grant = required("grant", raw.grant, "say what the sandbox may use, as in `grant = \"dev\"`");
     let platform = platform.and_then(|written| {
-        checker.reference(&format!("{table}.platform"), Section::Platforms, &written.value, &written.span)
+        checker.check_reference(
+            &format!("{table}.platform"),
+            Section::Platforms,
+            &written.value,
+            &written.span,
+        )
     });
     let grant = grant.and_then(|written| {
-        checker.reference(&format!("{table}.grant"), Section::Grants, &written.value, &written.span)
+        checker.check_reference(&format!("{table}.grant"), Section::Grants, &written.value, &written.span)
     });
     let sandbox = sandbox.and_then(|written| match written.value.parse::<SandboxId>() {
         Ok(id) => Some(id),
@@ -173,6 +218,12 @@ fn check_attachment(
             None
         }
     });
+    if let (Some(name), Some(grant)) = (&platform, &grant)
+        && platforms.get(name).is_some_and(|platform| !platform.permits(grant))
+    {
+        let message = format!("`{table}.grant` is `{grant}`, which `platforms.{name}.grants` does not name");
+        checker.add(&written.span, message, "name the grant there, or use another grant");
+    }
     let when_suspended = match raw.resume {
         Some(Spanned { value: true, .. }) => WhenSuspended::Resume,
         Some(Spanned { value: false, .. }) | None => WhenSuspended::Refuse,
@@ -188,5 +239,13 @@ fn check_attachment(
         }
         Some(Spanned { value: false, .. }) | None => KeepAwake::No,
     };
-    Some(Attachment { platform: platform?, sandbox: sandbox?, grant: grant?, when_suspended, keep_awake })
+    let harness = raw.harness.map(|harness| harness.value);
+    Some(Attachment {
+        platform: platform?,
+        sandbox: sandbox?,
+        grant: grant?,
+        when_suspended,
+        keep_awake,
+        harness,
+    })
 }

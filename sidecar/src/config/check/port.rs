@@ -42,7 +42,7 @@ pub(super) fn check_tls(
     Some(TlsRelay { listen, advertise })
 }
 
-/// The admin port has no authentication, so it must be a loopback address.
+/// Checks `admin.http`. This port has no authentication, so it must be on a loopback address.
 pub(super) fn check_admin_http(checker: &mut Checker<'_, '_>, written: &Spanned<String>) -> Option<HostPort> {
     let Ok(address) = written.value.parse::<HostPort>() else {
         let hint = "write HOST:PORT, such as \"127.0.0.1:7480\"";
@@ -62,28 +62,28 @@ pub(super) fn check_admin_http(checker: &mut Checker<'_, '_>, written: &Spanned<
     is_loopback.then_some(address)
 }
 
-/// Accepts `HOST:PORT`, or a `tls://` or `wss://` link.
+/// Accepts `HOST:PORT`, or a `tls://` or `wss://` address.
 fn check_advertise(checker: &mut Checker<'_, '_>, written: &Spanned<String>) -> Option<Address> {
-    let link = match written.value.parse::<HostPort>() {
+    let address = match written.value.parse::<HostPort>() {
         Ok(address) => Some(Address::Tls(address)),
         Err(_) => written.value.parse().ok(),
     };
-    let host = match &link {
+    let host = match &address {
         Some(Address::Tls(address)) => Some(&address.host),
         Some(Address::WebSocket(address)) => Some(&address.host),
         _ => None,
     };
     match host {
-        Some(host) if !is_unspecified(host) => return link,
+        Some(host) if !is_unspecified(host) => return address,
         Some(_) => {
             let hint = "write the name or the address by which sandboxes reach this host";
             checker.add(&written.span, "`relay.advertise` is not an address that can be dialled", hint);
         }
         None => {
-            let hint = "write HOST:PORT, or a link such as \"wss://relay.example.com/\"";
+            let hint = "write HOST:PORT, or an address such as \"wss://relay.example.com/\"";
             checker.add(
                 &written.span,
-                "`relay.advertise` is neither HOST:PORT nor a link that sandboxes can dial",
+                "`relay.advertise` is neither HOST:PORT nor an address that sandboxes can dial",
                 hint,
             );
         }

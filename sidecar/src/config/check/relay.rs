@@ -7,7 +7,7 @@ use crate::config::raw::{RawAdmin, RawRelay};
 use crate::config::spanned::Spanned;
 use crate::config::{Admin, Relay, UnixRelay};
 
-/// Directories of many programs: mounted into a sandbox, they would expose files of all of them.
+/// Directories that many programs use: mounted into a sandbox, they would expose the files of all these programs.
 pub(crate) const SHARED_DIRECTORIES: [&str; 7] =
     ["/", "/dev/shm", "/run", "/tmp", "/var/lib", "/var/run", "/var/tmp"];
 
@@ -16,7 +16,7 @@ pub(super) fn check_state_dir(
     written: Option<Spanned<String>>,
 ) -> Option<PathBuf> {
     if let Some(written) = written {
-        return checker.path("state-dir", &written);
+        return checker.check_path("state-dir", &written);
     }
     let default = checker.context.environment.default_state_dir();
     if default.is_none() && !checker.removed.affects(&[]) {
@@ -36,7 +36,7 @@ pub(super) fn check_admin(
     let http = raw.http.as_ref().and_then(|written| port::check_admin_http(checker, written));
     let tls = admin_tls::check_admin_tls(checker, &raw);
     if let Some(written) = raw.socket {
-        return checker.socket("admin.socket", &written).map(|socket| Admin { socket, http, tls });
+        return checker.check_socket_path("admin.socket", &written).map(|socket| Admin { socket, http, tls });
     }
     let socket = checker.context.environment.default_admin_socket(state_dir?);
     checker.fits_socket_address("admin.socket", &socket, None).then_some(Admin { socket, http, tls })
@@ -44,10 +44,10 @@ pub(super) fn check_admin(
 
 pub(super) fn check_relay(checker: &mut Checker<'_, '_>, raw: RawRelay) -> Relay {
     let tls = port::check_tls(checker, raw.tls.as_ref(), raw.advertise.as_ref());
-    let vsock_dir = raw.vsock_dir.as_ref().and_then(|written| checker.path("relay.vsock-dir", written));
+    let vsock_dir = raw.vsock_dir.as_ref().and_then(|written| checker.check_path("relay.vsock-dir", written));
     let uids = raw.unix_uids.as_ref().and_then(|written| check_uids(checker, written));
     let grant = raw.unix_grant.as_ref().and_then(|written| {
-        checker.reference("relay.unix-grant", Section::Grants, &written.value, &written.span)
+        checker.check_reference("relay.unix-grant", Section::Grants, &written.value, &written.span)
     });
     let unix = match &raw.unix {
         Some(written) => {
@@ -58,7 +58,7 @@ pub(super) fn check_relay(checker: &mut Checker<'_, '_>, raw: RawRelay) -> Relay
                     "set `relay.unix-grant` to the name of a grant",
                 );
             }
-            let path = checker.socket("relay.unix", written);
+            let path = checker.check_socket_path("relay.unix", written);
             path.filter(|path| is_in_own_directory(checker, path, written))
                 .zip(grant)
                 .map(|(path, grant)| UnixRelay { path, grant })
@@ -80,8 +80,8 @@ pub(super) fn check_relay(checker: &mut Checker<'_, '_>, raw: RawRelay) -> Relay
         tls,
         vsock_dir,
         // Zero is allowed: a link then ends when its connection is lost.
-        resume_grace: checker.duration("relay.resume-grace", raw.resume_grace, "2m", "0s"..="7d"),
-        heartbeat: checker.duration("relay.heartbeat", raw.heartbeat, "20s", "100ms"..="10m"),
+        resume_grace: checker.check_duration("relay.resume-grace", raw.resume_grace, "2m", "0s"..="7d"),
+        heartbeat: checker.check_duration("relay.heartbeat", raw.heartbeat, "20s", "100ms"..="10m"),
     }
 }
 

@@ -27,7 +27,7 @@ pub(super) fn check_scopes(
     server_entries: Option<ServerEntries<'_>>,
 ) -> Vec<Arc<Scope>> {
     let scopes = ["servers", server, "scopes"];
-    // The path of a removed entry does not tell in which scope it was.
+    // The path of a removed entry does not say in which scope it was.
     let removed_in = |key| checker.removed.affects(&["servers", server, "scopes", key]);
     let has_removed =
         checker.removed.affects(&scopes) || ["env", "files", "headers"].into_iter().any(removed_in);
@@ -52,14 +52,14 @@ pub(super) fn check_scopes(
             checker.add(&span, format!("`{table}` changes nothing for its tools"), hint);
         }
         checked.push(Arc::new(match server_entries {
-            ServerEntries::Headers(http) => http_scope(checker, &table, tools, scope, http),
-            ServerEntries::Process(stdio) => stdio_scope(checker, &table, tools, scope, stdio),
+            ServerEntries::Headers(http) => check_http_scope(checker, &table, tools, scope, http),
+            ServerEntries::Process(stdio) => check_stdio_scope(checker, &table, tools, scope, stdio),
         }));
     }
     checked
 }
 
-fn http_scope(
+fn check_http_scope(
     checker: &mut Checker<'_, '_>,
     table: &str,
     tools: Vec<Glob>,
@@ -70,14 +70,16 @@ fn http_scope(
     for (key, span) in misplaced {
         checker.add(&span, format!("`{table}.{key}` is for servers with `command`"), "leave it out");
     }
-    let mut headers = http_server::check_headers(checker, table, entries(raw.headers), Some(&server.url));
-    let inherited = server.headers.iter().filter(|(name, _)| headers.iter().all(|(own, _)| own != name));
+    let mut headers =
+        http_server::check_headers(checker, table, entries_or_empty(raw.headers), Some(&server.url));
+    let inherited =
+        server.headers.iter().filter(|(name, _)| headers.iter().all(|(replaced, _)| replaced != name));
     let inherited: Vec<_> = inherited.cloned().collect();
     headers.extend(inherited);
     Scope { tools, env: BTreeMap::new(), files: BTreeMap::new(), headers }
 }
 
-fn stdio_scope(
+fn check_stdio_scope(
     checker: &mut Checker<'_, '_>,
     table: &str,
     tools: Vec<Glob>,
@@ -87,15 +89,15 @@ fn stdio_scope(
     if let Some(span) = span_of(&raw.headers) {
         checker.add(&span, format!("`{table}.headers` is for servers with `url`"), "leave it out");
     }
-    let raw_files = entries(raw.files);
+    let raw_files = entries_or_empty(raw.files);
     let names: Vec<String> =
         raw_files.keys().map(|name| &name.value).chain(server.files.keys()).cloned().collect();
     let (mut files, mut env) = (server.files.clone(), server.env.clone());
     files.extend(servers::check_files(checker, table, raw_files, &names));
-    env.extend(servers::check_variables(checker, table, entries(raw.env), &names));
+    env.extend(servers::check_variables(checker, table, entries_or_empty(raw.env), &names));
     Scope { tools, env, files, headers: Vec::new() }
 }
 
-fn entries(written: Option<Spanned<RawTemplates>>) -> RawTemplates {
+fn entries_or_empty(written: Option<Spanned<RawTemplates>>) -> RawTemplates {
     written.map(|written| written.value).unwrap_or_default()
 }

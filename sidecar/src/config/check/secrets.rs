@@ -16,7 +16,7 @@ pub(super) fn check_secrets(
     raw: BTreeMap<Spanned<String>, RawSecret>,
 ) -> BTreeMap<Name, Arc<SecretSpec>> {
     let checked = raw.into_iter().filter_map(|(written, secret)| {
-        let name = checker.name("a secret", &written);
+        let name = checker.parse_name("a secret", &written);
         let source = check_secret(checker, &written, secret);
         let (name, (origin, public, short)) = name.zip(source)?;
         Some((name.clone(), Arc::new(SecretSpec { name, origin, public, short })))
@@ -56,11 +56,11 @@ fn check_secret(
             checker.add(&span, message, "leave it out");
         }
     }
-    let file = raw.file.and_then(|written| checker.path(&format!("{table}.file"), &written));
+    let file = raw.file.and_then(|written| checker.check_path(&format!("{table}.file"), &written));
     let env = raw.env.and_then(|written| check_variable(checker, &format!("{table}.env"), &written));
-    let exec = raw.exec.and_then(|written| checker.arguments(&format!("{table}.exec"), written));
+    let exec = raw.exec.and_then(|written| checker.check_command(&format!("{table}.exec"), written));
     let kv = raw.kv.and_then(|written| vault::check_vault_path(checker, &format!("{table}.kv"), &written));
-    let refresh = checker.duration(&format!("{table}.refresh"), raw.refresh, "5m", "1s"..="7d");
+    let refresh = checker.check_duration(&format!("{table}.refresh"), raw.refresh, "5m", "1s"..="7d");
     let vault_path =
         raw.vault.and_then(|written| vault::check_vault_path(checker, &format!("{table}.vault"), &written));
     let write = raw.write.map(|written| check_parameters(checker, &format!("{table}.write"), written.value));

@@ -22,7 +22,7 @@ pub(super) fn check_servers(
     raw: BTreeMap<Spanned<String>, RawServer>,
 ) -> BTreeMap<Name, Arc<ServerSpec>> {
     let checked = raw.into_iter().filter_map(|(written, server)| {
-        let name = checker.name("a server", &written);
+        let name = checker.parse_name("a server", &written);
         let server = check_server(checker, &written, name, server)?;
         Some((server.name.clone(), Arc::new(server)))
     });
@@ -36,8 +36,12 @@ fn check_server(
     mut raw: RawServer,
 ) -> Option<ServerSpec> {
     let table = dotted(&["servers", &written.value]);
-    let call_timeout =
-        checker.duration(&format!("{table}.call-timeout"), raw.call_timeout.take(), "4m", "100ms"..="1d");
+    let call_timeout = checker.check_duration(
+        &format!("{table}.call-timeout"),
+        raw.call_timeout.take(),
+        "4m",
+        "100ms"..="1d",
+    );
     let retry = match raw.retry.take() {
         Some(Spanned { value: true, .. }) => Retry::WhereSafe,
         Some(Spanned { value: false, .. }) | None => Retry::Never,
@@ -47,7 +51,9 @@ fn check_server(
     let ask = check_globs(checker, &format!("{table}.tools.ask"), std::mem::take(&mut raw.tools.ask));
     let deny = check_globs(checker, &format!("{table}.tools.deny"), std::mem::take(&mut raw.tools.deny));
     let methods = check_globs(checker, &format!("{table}.methods"), std::mem::take(&mut raw.methods));
-    let rules = Rules::new(allow, ask, deny, methods);
+    let to_harness = std::mem::take(&mut raw.methods_to_harness.deny);
+    let to_harness = check_globs(checker, &format!("{table}.methods-to-harness.deny"), to_harness);
+    let rules = Rules::new(allow, ask, deny, methods).with_denied_to_harness(to_harness);
     let replace = raw.replace.as_ref().map(|replace| replace.value).map_or_else(Replace::default, Into::into);
     let reload = check_reload(checker, &table, written, &raw);
     let scopes = raw.scopes.take().map(|scopes| scopes.value).unwrap_or_default();
@@ -71,6 +77,7 @@ fn check_kind(
     raw: RawServer,
 ) -> Option<ServerKind> {
     let stdio_keys = written_keys([
+        ("cwd", span_of(&raw.cwd)),
         ("env", span_of(&raw.env)),
         ("files", span_of(&raw.files)),
         ("reload", span_of(&raw.reload)),
@@ -105,7 +112,7 @@ fn check_kind(
         None => {
             let env = raw.env.map(|env| env.value).unwrap_or_default();
             let files = raw.files.map(|files| files.value).unwrap_or_default();
-            check_stdio(checker, table, raw.command?, env, files).map(ServerKind::Stdio)
+            check_stdio(checker, table, raw.command?, raw.cwd, env, files).map(ServerKind::Stdio)
         }
     }
 }
@@ -114,15 +121,17 @@ fn check_stdio(
     checker: &mut Checker<'_, '_>,
     table: &str,
     command: Spanned<Vec<String>>,
+    cwd: Option<Spanned<String>>,
     raw_env: RawTemplates,
     raw_files: RawTemplates,
 ) -> Option<StdioServer> {
     check_arguments_for_secrets(checker, &format!("{table}.command"), &command);
-    let command = checker.arguments(&format!("{table}.command"), command);
+    let command = checker.check_command(&format!("{table}.command"), command);
+    let directory = cwd.map(|cwd| checker.check_path(&format!("{table}.cwd"), &cwd));
     let names: Vec<String> = raw_files.keys().map(|name| name.value.clone()).collect();
     let files = check_files(checker, table, raw_files, &names);
     let env = check_variables(checker, table, raw_env, &names);
-    Some(StdioServer { command: command?, env, files })
+    Some(StdioServer { command: command?, env, files, directory: directory.flatten() })
 }
 
 /// Checks the files of a server or of one of its scopes; `table` is its path in the file. `names` are all files that a
@@ -167,7 +176,7 @@ pub(super) fn check_variables(
     env
 }
 
-/// A `reload` of a server with `url` is reported by [`check_kind`].
+/// Checks that a server with `reload` has files. A `reload` of a server with `url` is reported by [`check_kind`].
 fn check_reload(
     checker: &mut Checker<'_, '_>,
     table: &str,
@@ -175,8 +184,8 @@ fn check_reload(
     raw: &RawServer,
 ) -> Option<Reload> {
     let written = raw.reload.as_ref()?;
-    let files = raw.files.as_ref().is_some_and(|files| !files.value.is_empty());
-    if raw.command.is_some() && !files && !checker.removed.affects(&["servers", &server.value]) {
+    let has_files = raw.files.as_ref().is_some_and(|files| !files.value.is_empty());
+    if raw.command.is_some() && !has_files && !checker.removed.affects(&["servers", &server.value]) {
         let message = format!("`{table}.reload` is set, but the server has no `files` to read again");
         checker.add(&written.span, message, "pass the credential in `files`, or leave it out");
     }
@@ -199,7 +208,7 @@ pub(super) fn check_template(
         }
     };
     for (secret, _) in template.fields() {
-        checker.reference(key, Section::Secrets, secret.as_str(), &written.span);
+        checker.check_reference(key, Section::Secrets, secret.as_str(), &written.span);
     }
     for file in template.files() {
         if !files.iter().any(|name| name == file) {
@@ -258,8 +267,8 @@ impl From<RawReload> for Reload {
     }
 }
 
-/// Whether the file lies directly in the server's own directory and is not hidden.
+/// Whether the name is that of a file directly in the server's directory, and not hidden.
 fn is_plain_file_name(name: &str) -> bool {
-    let inner = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'-' | b'_');
-    (1..=64).contains(&name.len()) && !name.starts_with('.') && name.bytes().all(inner)
+    let is_allowed = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'-' | b'_');
+    (1..=64).contains(&name.len()) && !name.starts_with('.') && name.bytes().all(is_allowed)
 }

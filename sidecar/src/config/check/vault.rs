@@ -73,8 +73,8 @@ pub(super) fn check_policies(
 ) -> Vec<String> {
     let mut policies: Vec<String> = Vec::new();
     for Spanned { value: name, span } in written {
-        let inner = |byte: u8| matches!(byte, b'a'..=b'z' | b'0'..=b'9' | b'-' | b'_' | b'.' | b'/');
-        if !(1..=MAX_NAME_BYTES).contains(&name.len()) || !name.bytes().all(inner) {
+        let is_allowed = |byte: u8| matches!(byte, b'a'..=b'z' | b'0'..=b'9' | b'-' | b'_' | b'.' | b'/');
+        if !(1..=MAX_NAME_BYTES).contains(&name.len()) || !name.bytes().all(is_allowed) {
             let hint = format!("use 1 to {MAX_NAME_BYTES} of a-z, 0-9, `-`, `_`, `.` and `/`");
             checker.add(&span, format!("`{key}` holds an invalid policy name"), hint);
         } else if name == "root" {
@@ -134,7 +134,7 @@ fn check_namespace(checker: &mut Checker<'_, '_>, written: &Spanned<String>) -> 
 
 /// Checks the file's content too: otherwise a wrong file would be noticed only at the first connection.
 fn check_ca_file(checker: &mut Checker<'_, '_>, written: &Spanned<String>) -> Option<PathBuf> {
-    let path = checker.path("vault.ca-file", written)?;
+    let path = checker.check_path("vault.ca-file", written)?;
     let bytes = match checker.context.environment.read(&path) {
         Ok(bytes) => bytes,
         Err(error) => {

@@ -43,7 +43,7 @@ pub(super) fn check_auth(checker: &mut Checker<'_, '_>, raw: Spanned<RawVaultAut
     };
     check_method_keys(checker, method, delivery, &span, &spans.collect());
     let key = |name: &str| format!("vault.auth.{name}");
-    let mut file = |name: &str| checker.path(&key(name), texts.get(name)?);
+    let mut file = |name: &str| checker.check_path(&key(name), texts.get(name)?);
     let (path, role_id_file, secret_id_file) = (file("path"), file("role-id-file"), file("secret-id-file"));
     let (jwt_file, cert_file, key_file) = (file("jwt-file"), file("cert-file"), file("key-file"));
     let password_file = file("password-file");
@@ -88,10 +88,10 @@ fn check_method_keys(
     let quoted = |keys: &mut dyn Iterator<Item = &&str>| {
         keys.map(|key| format!("`{key}`")).collect::<Vec<_>>().join(", ")
     };
-    let (name, needed, optional) = (method.name(), method.required_keys(delivery), method.optional_keys());
-    for key in needed.iter().filter(|key| !written.contains_key(**key)) {
+    let (name, required, optional) = (method.name(), method.required_keys(delivery), method.optional_keys());
+    for key in required.iter().filter(|key| !written.contains_key(**key)) {
         if !checker.removed.affects(&["vault", "auth"]) {
-            let hint = format!("the method `{name}` needs {}", quoted(&mut needed.iter()));
+            let hint = format!("the method `{name}` needs {}", quoted(&mut required.iter()));
             checker.add(span, format!("`vault.auth` has no `{key}`"), hint);
         }
     }
@@ -99,8 +99,8 @@ fn check_method_keys(
         if method == RawVaultMethod::Approle && delivery == SecretIdDelivery::Plain && *key == "role" {
             let hint = "leave it out, or set `secret-id-wrapped = true`: the role's name is needed to verify which role created the wrapping token";
             checker.add(span, "`vault.auth.role` is for a wrapped secret-id only", hint);
-        } else if !needed.contains(key) && !optional.contains(key) {
-            let accepted = quoted(&mut needed.iter().chain(optional));
+        } else if !required.contains(key) && !optional.contains(key) {
+            let accepted = quoted(&mut required.iter().chain(optional));
             let hint = format!("leave it out: the method takes {accepted}");
             checker.add(span, format!("`vault.auth.{key}` is not for the method `{name}`"), hint);
         }
@@ -123,14 +123,14 @@ pub(super) fn check_role(
     key: &str,
     written: &Spanned<String>,
 ) -> Option<String> {
-    let word = |character: char| character.is_ascii_alphanumeric() || character == '_';
-    let inner = |character: char| word(character) || matches!(character, '-' | '.');
+    let is_word_character = |character: char| character.is_ascii_alphanumeric() || character == '_';
+    let is_allowed = |character: char| is_word_character(character) || matches!(character, '-' | '.');
     let name = &written.value;
-    let plain = name.len() <= MAX_NAME_BYTES
-        && name.starts_with(word)
-        && name.ends_with(word)
-        && name.chars().all(inner);
-    if !plain {
+    let is_valid = name.len() <= MAX_NAME_BYTES
+        && name.starts_with(is_word_character)
+        && name.ends_with(is_word_character)
+        && name.chars().all(is_allowed);
+    if !is_valid {
         let hint = format!(
             "use 1 to {MAX_NAME_BYTES} letters, digits, `-`, `_` and `.`, with a letter, digit or `_` at both ends"
         );
@@ -177,7 +177,7 @@ impl RawVaultMethod {
         match self {
             Self::Approle => &["mount", "secret-id-wrapped"],
             Self::Cert | Self::Jwt | Self::Kubernetes | Self::Userpass => &["mount"],
-            // No login: the token is in the file.
+            // There is no login: the token is in the file.
             Self::TokenFile => &[],
         }
     }

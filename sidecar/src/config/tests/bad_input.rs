@@ -1,4 +1,4 @@
-//! The exact error messages for each kind of invalid configuration.
+//! Tests of the exact error messages for each kind of invalid configuration.
 
 use super::*;
 
@@ -22,7 +22,7 @@ fn a_missing_file_is_reported() {
     assert_eq!(
         problems.to_string(),
         "/nonexistent/cofferdam.toml: cannot read the configuration: No such file or directory (os error 2)\n  \
-         hint: is the path right? `-c FILE` names another"
+         hint: check the path, or name another file with `-c FILE`"
     );
 }
 

@@ -1,4 +1,4 @@
-//! Whole configurations, valid and invalid. Error messages are compared in full, because users act on them.
+//! Tests of whole configurations, valid and invalid. Error messages are compared in full, because users act on them.
 
 mod bad_input;
 mod platforms;
@@ -133,15 +133,17 @@ fn the_digest_changes_with_rules_and_grants_only() {
 #[test]
 fn relative_paths_start_at_the_configurations_directory() {
     let text = "state-dir = './state/../kept'\n[secrets.s]\nfile = 's.json'\n\
-                [servers.a]\ncommand = ['bin/a', 'rel/ative']\n[servers.b]\ncommand = ['b']";
+                [servers.a]\ncommand = ['bin/a', 'rel/ative']\n[servers.b]\ncommand = ['b']\ncwd = 'work'";
     let config = check_text_in(text, Path::new("/etc/cofferdam/c.toml"), &environment()).unwrap();
     assert_eq!(config.state_dir, Path::new("/etc/cofferdam/kept"));
     let Origin::File(file) = &config.secrets[&"s".parse().unwrap()].origin else { panic!("a file") };
     assert_eq!(file, Path::new("/etc/cofferdam/s.json"));
-    let command = |name: &str| match &config.servers[&name.parse().unwrap()].kind {
-        ServerKind::Stdio(server) => server.command.clone(),
+    let stdio = |name: &str| match &config.servers[&name.parse().unwrap()].kind {
+        ServerKind::Stdio(server) => server,
         other => panic!("not a command: {other:?}"),
     };
-    assert_eq!(command("a"), ["/etc/cofferdam/bin/a", "rel/ative"]);
-    assert_eq!(command("b"), ["b"], "a bare program is found by PATH");
+    assert_eq!(stdio("a").command, ["/etc/cofferdam/bin/a", "rel/ative"]);
+    assert_eq!(stdio("a").directory, None);
+    assert_eq!(stdio("b").command, ["b"], "a bare program is found by PATH");
+    assert_eq!(stdio("b").directory.as_deref(), Some(Path::new("/etc/cofferdam/work")));
 }

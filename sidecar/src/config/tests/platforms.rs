@@ -1,4 +1,4 @@
-//! Platforms that run sandboxes, and the sandboxes that the sidecar attaches by itself.
+//! Tests of `[platforms.*]` and `[attach.*]`.
 
 use cofferdam_platforms::{KeepAwake, PlatformKind, WhenSuspended};
 
@@ -68,14 +68,61 @@ fn a_key_cannot_be_written_in_the_file() {
     );
 }
 
+const VAULT: &str =
+    "[vault]\naddress = 'https://vault:8200'\nauth = { method = 'token-file', path = '/run/token' }\n";
+
 #[test]
-fn a_key_in_vault_is_refused_with_the_next_step() {
-    let text = "[vault]\naddress = 'https://vault:8200'\nauth = { method = 'token-file', path = '/run/token' }\n\
-                [secrets.key]\nkv = 'secret/e2b'\n[platforms.e2b]\napi-key = '{key.value}'\n";
+fn a_static_key_in_vault_needs_policies() {
+    let platform = "[secrets.key]\nkv = 'secret/e2b'\n[platforms.e2b]\napi-key = '{key.value}'\n";
+    let config = valid(&format!("{VAULT}{platform}vault-policies = ['platform-keys']\n"));
+    assert_eq!(config.platforms[&"e2b".parse().unwrap()].vault_policies, ["platform-keys"]);
     assert_problems(
-        text,
-        "cofferdam.toml:7: `platforms.e2b.api-key` uses the Vault secret `key`, but a platform has no session in Vault\n  \
-         hint: take the key from `file`, `env` or `exec`; a Vault agent can write the file, or `exec` can run `vault kv get`",
+        &format!("{VAULT}{platform}"),
+        "cofferdam.toml:7: `platforms.e2b` has no `vault-policies`, and its `api-key` is in Vault\n  \
+         hint: name the policies that allow to read it, as in `vault-policies = [\"platform-keys\"]`",
+    );
+    assert_eq!(
+        problems_with("[platforms.e2b]\napi-key = '{key.value}'\nvault-policies = ['platform-keys']\n"),
+        "cofferdam.toml:7: `platforms.e2b.vault-policies` has no effect: the `api-key` is not in Vault\n  \
+         hint: leave it out, or take the key from a secret with `kv`"
+    );
+}
+
+#[test]
+fn a_key_that_vault_creates_is_refused_with_the_next_step() {
+    let platform = "[secrets.key]\nvault = 'engine/creds/e2b'\n[platforms.e2b]\napi-key = '{key.value}'\nvault-policies = ['p']\n";
+    assert_problems(
+        &format!("{VAULT}{platform}"),
+        "cofferdam.toml:7: `platforms.e2b.api-key` uses the secret `key`, which Vault creates anew at each read and \
+         revokes with its reader\n  \
+         hint: an API key outlives what reads it: store it in a KV engine and name it with `kv`, or take it from \
+         `file`, `env` or `exec`",
+    );
+}
+
+#[test]
+fn a_platform_is_for_the_grants_that_it_names() {
+    let platform = "[platforms.e2b]\napi-key = '{key.value}'\n";
+    let attach = "[attach.a]\nplatform = 'e2b'\nsandbox = 'x'\ngrant = 'dev'\n";
+    let read = |grants: &str| {
+        let config = valid(&format!("{SECRETS_AND_GRANT}{platform}{grants}"));
+        let platform = &config.platforms[&"e2b".parse().unwrap()];
+        let dev = "dev".parse().unwrap();
+        (platform.permits(&dev), platform.permits_tokens_of(&dev))
+    };
+    assert_eq!(read(""), (true, false), "without the key: every grant, and no tokens");
+    assert_eq!(read("grants = ['dev']\n"), (true, true));
+    assert_eq!(read("grants = []\n"), (false, false));
+    assert_eq!(
+        problems_with(&format!("{platform}grants = ['dev', 'prod', 'dev']\n")),
+        "cofferdam.toml:7: `platforms.e2b.grants` names the grant `prod`, which is not defined\n  \
+         hint: define it in a table `[grants.prod]`\n\
+         cofferdam.toml:7: `platforms.e2b.grants` names `dev` twice\n  hint: keep one of them"
+    );
+    assert_eq!(
+        problems_with(&format!("{platform}grants = []\n{attach}")),
+        "cofferdam.toml:8: `attach.a.grant` is `dev`, which `platforms.e2b.grants` does not name\n  \
+         hint: name the grant there, or use another grant"
     );
 }
 

@@ -1,4 +1,4 @@
-//! `[relay]` and `[admin]`: sockets, ports, and paths that must not lie in a directory that sandboxes can open.
+//! Tests of `[relay]` and `[admin]`: sockets, ports, and paths that must not lie in a directory that sandboxes can open.
 
 use super::*;
 
@@ -12,7 +12,7 @@ fn private_paths_in_the_relay_directory_are_refused() {
          [relay]\nunix = '/r/relay/relay.sock'\n{GRANT}"
     );
     let problems = check_text_in(&text, Path::new("/r/relay/c.toml"), &environment()).unwrap_err();
-    let lies = |what: &str| {
+    let lies_in_relay_directory = |what: &str| {
         format!(
             "/r/relay/c.toml:7: {what} lies in `/r/relay`, the relay's directory, which sandboxes can open\n  \
              hint: give `relay.unix` a directory of its own, one that holds nothing else"
@@ -26,7 +26,7 @@ fn private_paths_in_the_relay_directory_are_refused() {
         "`secrets.t.exec`",
         "`servers.a.command`",
     ];
-    let expected = expected.map(lies);
+    let expected = expected.map(lies_in_relay_directory);
     assert_eq!(problems.to_string(), expected.join("\n"));
 }
 
@@ -143,12 +143,12 @@ fn the_advertised_address_defaults_to_the_listen_address() {
 
 #[test]
 fn an_advertised_address_must_be_one_that_sandboxes_can_connect_to() {
-    let dial = "hint: write HOST:PORT, or a link such as \"wss://relay.example.com/\"";
+    let dial = "hint: write HOST:PORT, or an address such as \"wss://relay.example.com/\"";
     for wrong in ["h", "h:0", "unix:/x", "vsock:2:1", "listen:h:1", "https://h/", "http://h:80/"] {
         assert_problems(
             &format!("[relay]\ntls = '127.0.0.1:1'\nadvertise = '{wrong}'\n"),
             &format!(
-                "cofferdam.toml:3: `relay.advertise` is neither HOST:PORT nor a link that sandboxes can dial\n  {dial}"
+                "cofferdam.toml:3: `relay.advertise` is neither HOST:PORT nor an address that sandboxes can dial\n  {dial}"
             ),
         );
     }

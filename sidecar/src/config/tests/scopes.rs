@@ -1,4 +1,4 @@
-//! Scopes (tools with other credentials), `replace` and `reload`.
+//! Tests of scopes (tools with other credentials), `replace` and `reload`.
 
 use cofferdam_servers::spec::{Reload, Replace, ServerSpec};
 
@@ -48,10 +48,10 @@ fn the_first_scope_that_matches_a_tool_applies() {
          [[servers.a.scopes]]\ntools = ['*_one']\nenv.T = '{{write.value}}'\n"
     ));
     let server = server(&config, "a");
-    let of = |tool: &str| server.scope(tool).map(|scope| names(scope.secrets()).join(" "));
-    assert_eq!(of("get_one").as_deref(), Some("read"));
-    assert_eq!(of("set_one").as_deref(), Some("write"));
-    assert_eq!(of("set_two"), None);
+    let secrets_of = |tool: &str| server.scope(tool).map(|scope| names(scope.secrets()).join(" "));
+    assert_eq!(secrets_of("get_one").as_deref(), Some("read"));
+    assert_eq!(secrets_of("set_one").as_deref(), Some("write"));
+    assert_eq!(secrets_of("set_two"), None);
 }
 
 #[test]
@@ -188,24 +188,28 @@ fn the_digest_changes_with_scopes() {
     };
     assert!(changed("['x', 'y']", "['x']"));
     assert!(!changed("['x', 'y']", "['y', 'x', 'y']"));
-    assert!(changed("['x', 'y']", "['x y']"), "patterns may hold spaces");
+    assert!(changed("['x', 'y']", "['x y']"), "one pattern with a space differs from two patterns");
     assert!(changed("'{write.value}'", "'{read.value}'"));
     assert!(changed("'{write.value}'", "'{write.other}'"));
     assert!(
         changed("env.T = '{read.value}'", "env.T = '{write.value}'"),
-        "the credentials of all other tools"
+        "the credentials of all other tools are part of the digest"
     );
     assert!(!changed("'none'", "'nothing'"));
     let swapped = base
         .replace("['x', 'y']\nenv.T = '{write.value}'", "first")
         .replace("['z']\nenv.T = 'none'", "['x', 'y']\nenv.T = '{write.value}'")
         .replace("first", "['z']\nenv.T = 'none'");
-    assert_ne!(digest(&swapped), digest(&base), "the first wins, so the order decides");
+    assert_ne!(
+        digest(&swapped),
+        digest(&base),
+        "the first scope that matches applies, so the order is part of the digest"
+    );
     let no_scopes = &base[..base.find("[[servers").unwrap()];
     assert_ne!(digest(no_scopes), digest(&base));
     assert_eq!(
         digest(no_scopes),
         digest(&no_scopes.replace("{read.value}", "{write.value}")),
-        "one credential for all tools is not a rule"
+        "without scopes, credentials are not part of the digest"
     );
 }

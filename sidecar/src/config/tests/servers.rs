@@ -1,4 +1,4 @@
-//! Servers, their templates and headers; secrets and their sources; rules and grants.
+//! Tests of servers, their templates and headers; of secrets and their sources; of rules and grants.
 
 use cofferdam_net::RESERVED_HEADERS;
 use cofferdam_servers::spec::Retry;
@@ -84,7 +84,7 @@ fn urls_of_servers_are_checked() {
 }
 
 #[test]
-fn headers_are_refused_for_unencrypted_urls_off_loopback() {
+fn headers_are_refused_for_unencrypted_urls_that_are_not_loopback() {
     let with = |url: &str, headers: &str| {
         format!("[secrets.s]\nenv = 'S'\n[servers.a]\nurl = '{url}'\nheaders = {{ {headers} }}\n")
     };

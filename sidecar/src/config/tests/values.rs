@@ -1,4 +1,4 @@
-//! Limits, durations and sizes: how they are written, and their ranges.
+//! Tests of limits, durations and sizes: how they are written, and their ranges.
 
 use super::*;
 

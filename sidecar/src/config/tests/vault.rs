@@ -1,4 +1,4 @@
-//! `[vault]`, and a configuration that uses every key of Vault.
+//! Tests of `[vault]`, and of a configuration that uses every key of Vault.
 
 use super::*;
 

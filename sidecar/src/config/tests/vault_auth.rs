@@ -1,4 +1,4 @@
-//! How the sidecar logs in to Vault.
+//! Tests of `vault.auth`: how the sidecar logs in to Vault.
 
 use cofferdam_secrets::VaultPath;
 use cofferdam_vault::{AuthSettings, SecretIdForm};
@@ -189,7 +189,7 @@ fn mounts_roles_and_user_names_must_be_valid_in_a_vault_path() {
 #[test]
 fn login_files_in_the_relay_directory_are_refused() {
     let relay = "[relay]\nunix = '/r/s'\nunix-grant = 'g'\n[grants.g]\nservers = []\n";
-    let lies = |key: &str| {
+    let lies_in_relay_directory = |key: &str| {
         format!(
             "cofferdam.toml:5: `{key}` lies in `/r`, the relay's directory, which sandboxes can open\n  \
              hint: give `relay.unix` a directory of its own, one that holds nothing else"
@@ -203,7 +203,8 @@ fn login_files_in_the_relay_directory_are_refused() {
         ("token-file', path = '/r/a", &["path"]),
         ("userpass', username = 'u', password-file = '/r/a", &["password-file"]),
     ] {
-        let expected: Vec<String> = keys.iter().map(|key| lies(&format!("vault.auth.{key}"))).collect();
+        let expected: Vec<String> =
+            keys.iter().map(|key| lies_in_relay_directory(&format!("vault.auth.{key}"))).collect();
         assert_problems(&format!("{}{relay}", vault(&format!("method = '{method}'"))), &expected.join("\n"));
     }
     let relay = relay.replace("/r/", "/etc/cofferdam/");

@@ -1,4 +1,4 @@
-//! Secrets that come from Vault, policies of grants, and formats of `exec`.
+//! Tests of secrets that come from Vault, of the policies of grants, and of the formats of `exec`.
 
 use cofferdam_secrets::{ExecFormat, Origin};
 
@@ -120,7 +120,7 @@ fn a_grant_whose_server_uses_vault_needs_policies() {
              [grants.g]\n{grant}\n"
         )
     };
-    let lacks = |line: u8, server: &str| {
+    let missing_policies = |line: u8, server: &str| {
         format!(
             "cofferdam.toml:{line}: `grants.g` has no `vault-policies`, and its server `{server}` uses the Vault secret `v`\n  \
              hint: name the policies that allow it, as in `vault-policies = [\"agent-dev\"]`"
@@ -129,9 +129,9 @@ fn a_grant_whose_server_uses_vault_needs_policies() {
     valid_in_etc(&text("servers = ['plain']"));
     valid_in_etc(&text("servers = ['plain']\nvault-policies = []"));
     valid_in_etc(&text("servers = ['plain', 'own', 'scoped']\nvault-policies = ['p']"));
-    assert_problems(&text("servers = ['plain', 'own']"), &lacks(19, "own"));
-    assert_problems(&text("servers = ['scoped']"), &lacks(19, "scoped"));
-    assert_problems(&text("servers = ['own']\nvault-policies = []"), &lacks(21, "own"));
+    assert_problems(&text("servers = ['plain', 'own']"), &missing_policies(19, "own"));
+    assert_problems(&text("servers = ['scoped']"), &missing_policies(19, "scoped"));
+    assert_problems(&text("servers = ['own']\nvault-policies = []"), &missing_policies(21, "own"));
     assert_problems(
         &text("servers = ['own']\nvault-policies = 'p'"),
         "cofferdam.toml:21: `grants.g.vault-policies` cannot be a string\n  hint: write an array",

@@ -17,20 +17,20 @@ use tokio::net::UnixStream;
 use tokio::time::timeout;
 
 use super::error::ErrorBody;
-use super::routes::{self, Encoded, RouteKind};
+use super::routes::{self, EncodedRequest, RouteKind};
 use super::{AdminRequest, AdminResponse};
 
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum AdminError {
-    #[error("connect to the sidecar at `{path}`")]
+    #[error("cannot connect to the sidecar at `{path}`")]
     Connect {
         path: PathBuf,
         #[source]
         source: io::Error,
     },
-    #[error("send a request to the sidecar")]
+    #[error("the request to the sidecar failed")]
     Io(#[source] io::Error),
-    #[error("read the sidecar's response: does it have the same version?")]
+    #[error("cannot read the sidecar's response: does the sidecar have the same version?")]
     Response(#[source] serde_json::Error),
 }
 
@@ -42,24 +42,24 @@ pub(crate) enum UpgradeResponse {
 
 /// Longer than any request takes: ending a session with its processes takes up to five seconds.
 const RESPONSE_TIMEOUT: Duration = Duration::from_secs(20);
-/// Descriptions of many thousand links.
+/// Enough for descriptions of many thousand links.
 const MAX_RESPONSE_BYTES: usize = 64 * 1024 * 1024;
 
-/// Sends a request and waits for the response.
+/// Sends a request and waits for the response. Blocks.
 pub(crate) fn send(socket: &Path, request: &AdminRequest) -> Result<AdminResponse, AdminError> {
     let exchange = || {
         let runtime =
             tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(AdminError::Io)?;
         runtime.block_on(exchange(socket, request))
     };
-    // On a thread of its own: the caller may be on one of a runtime, where another runtime cannot be used.
+    // On its own thread, because the caller may run on a thread of a runtime, where another runtime cannot be started.
     let finished = std::thread::scope(|scope| scope.spawn(exchange).join());
     finished.unwrap_or_else(|_| {
         Err(AdminError::Io(io::Error::other("the request failed; the panic is reported above")))
     })
 }
 
-/// The same, inside a runtime.
+/// Like [`send`], inside a runtime.
 pub(crate) async fn exchange(socket: &Path, request: &AdminRequest) -> Result<AdminResponse, AdminError> {
     let encoded = routes::encode(request);
     let route = encoded.route;
@@ -97,7 +97,7 @@ pub(crate) async fn upgrade(socket: &Path, request: &AdminRequest) -> Result<Upg
 
 async fn with_response<T>(
     socket: &Path,
-    encoded: Encoded,
+    encoded: EncodedRequest,
     read: impl AsyncFnOnce(Response<Incoming>) -> Result<T, AdminError>,
 ) -> Result<T, AdminError> {
     let connected = UnixStream::connect(socket).await;
@@ -118,16 +118,16 @@ async fn with_response<T>(
         let response = sender.send_request(request).await.map_err(io_error)?;
         read(response).await
     };
-    let driven = async {
-        // An error is also the exchange's.
+    let drive_connection = async {
+        // An error of the connection also fails the exchange.
         let _ = connection.with_upgrades().await;
         std::future::pending().await
     };
-    let (exchange, driven) = (pin!(exchange), pin!(driven));
+    let (exchange, drive_connection) = (pin!(exchange), pin!(drive_connection));
     timeout(RESPONSE_TIMEOUT, async {
         tokio::select! {
             result = exchange => result,
-            () = driven => unreachable!("it never ends"),
+            () = drive_connection => unreachable!("it waits forever after the connection has ended"),
         }
     })
     .await

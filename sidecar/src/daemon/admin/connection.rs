@@ -1,8 +1,8 @@
 //! One HTTP connection of the admin API, with one request: limits, authentication, then the response, or the upgrade to a
 //! stream.
 //!
-//! What must stay true: nothing is read of a body before its sender is authenticated; a connection that is silent or slow
-//! holds one of few slots for a limited time; a web page cannot use the rights of its visitor's client certificate.
+//! What must stay true: no body is read before its sender is authenticated; a connection that is silent or slow holds one
+//! of few slots for a limited time; a web page cannot use the client certificate of its visitor.
 
 use std::convert::Infallible;
 use std::pin::pin;
@@ -10,16 +10,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::header::{
-    CACHE_CONTROL, CONNECTION, CONTENT_TYPE, HeaderValue, ORIGIN, UPGRADE, X_CONTENT_TYPE_OPTIONS,
-};
+use http::header::{CONNECTION, CONTENT_TYPE, HeaderValue, ORIGIN, UPGRADE};
 use http::{HeaderMap, Method, Request, Response, StatusCode};
 use http_body_util::{BodyExt as _, Either, Full, LengthLimitError, Limited};
 use hyper::body::{Body as _, Incoming};
-use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper::upgrade::OnUpgrade;
-use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper_util::rt::TokioIo;
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt as _, copy, split};
 use tokio::net::UnixStream;
 use tokio::time::{sleep, timeout};
@@ -27,6 +24,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::caller::{Caller, Peer};
 use super::error::ApiError;
+use super::http_server::{self, HeadLimits};
 use super::respond::{self, Outcome};
 use super::routes::{self, RouteKind};
 use super::watch::{self, EventBody};
@@ -35,29 +33,26 @@ use crate::daemon::attach::hold::Hold;
 use crate::daemon::handshake_slots::HandshakeSlot;
 use crate::daemon::state::Daemon;
 
-/// From the first byte to an authenticated request, and from there to the end of its response.
+/// How long a connection may take until its request is authenticated, and again until its response is sent.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(15);
-/// For a request's body.
+/// How long reading a request's body may take.
 const BODY_TIMEOUT: Duration = Duration::from_secs(5);
-/// For the last bytes of a stream.
+/// How long sending the last bytes of a stream may take.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
-/// Bytes of a request's head, request line included.
-const MAX_HEAD: usize = 16 * 1024;
-const MAX_HEADERS: usize = 64;
-/// Bytes of a request's body.
-const MAX_BODY: usize = 16 * 1024;
+const HEAD_LIMITS: HeadLimits = HeadLimits { timeout: REQUEST_TIMEOUT, bytes: 16 * 1024, headers: 64 };
+const MAX_BODY_BYTES: usize = 16 * 1024;
 
 type ResponseBody = Either<Full<Bytes>, EventBody>;
 
-/// What is known about the request of a connection.
+/// The progress of a connection's request, as tokens that are cancelled at each step.
 #[derive(Clone)]
 struct Progress {
-    /// Its sender is authenticated.
+    /// Cancelled when the sender is authenticated.
     authenticated: CancellationToken,
-    /// Its response is a stream of unlimited length.
+    /// Cancelled when the response is a stream of unlimited length.
     streaming: CancellationToken,
-    /// The connection is to be closed.
-    cut: CancellationToken,
+    /// Cancelled when the connection must be closed.
+    close: CancellationToken,
 }
 
 /// Serves a connection until its response is sent or it has become a stream.
@@ -68,44 +63,42 @@ where
     let progress = Progress {
         authenticated: CancellationToken::new(),
         streaming: CancellationToken::new(),
-        cut: daemon.stop.child_token(),
+        close: daemon.stop.child_token(),
     };
     let service = service_fn(|request: Request<Incoming>| {
         let (daemon, progress) = (Arc::clone(&daemon), progress.clone());
-        async move { Ok::<_, Infallible>(answer(&daemon, peer, &progress, request).await) }
+        async move { Ok::<_, Infallible>(respond_to(&daemon, peer, &progress, request).await) }
     });
-    // hyper answers or closes what is not HTTP or exceeds the limits.
-    let connection = http1::Builder::new()
-        .timer(TokioTimer::new())
-        .header_read_timeout(REQUEST_TIMEOUT)
-        .keep_alive(false)
-        .max_headers(MAX_HEADERS)
-        .max_buf_size(MAX_HEAD)
-        .serve_connection(TokioIo::new(stream), service)
-        .with_upgrades();
+    let connection =
+        http_server::builder(HEAD_LIMITS).serve_connection(TokioIo::new(stream), service).with_upgrades();
     let mut connection = pin!(connection);
-    let first = async {
+    let until_authenticated = async {
         tokio::select! {
             _ = connection.as_mut() => None,
             () = progress.authenticated.cancelled() => Some(()),
         }
     };
-    // Until then, the connection loses its slot to a later one when there are many.
-    let Ok(Ok(Some(()))) = timeout(REQUEST_TIMEOUT, slot.await_hello(first)).await else { return };
+    // Until the request is authenticated, the connection can lose its slot to a later connection.
+    let Ok(Ok(Some(()))) = timeout(REQUEST_TIMEOUT, slot.await_hello(until_authenticated)).await else {
+        return;
+    };
     tokio::select! {
         _ = connection.as_mut() => return,
         () = progress.streaming.cancelled() => {}
-        () = progress.cut.cancelled() => return,
+        () = progress.close.cancelled() => return,
         () = sleep(REQUEST_TIMEOUT) => return,
     }
     drop(slot);
     tokio::select! {
-        _ = connection => {}
-        () = progress.cut.cancelled() => {}
+        _ = connection.as_mut() => {}
+        () = progress.close.cancelled() => {
+            // When the sidecar stops, the stream ends properly, so that the client does not report a lost connection.
+            let _ = timeout(CLOSE_TIMEOUT, connection).await;
+        }
     }
 }
 
-async fn answer(
+async fn respond_to(
     daemon: &Arc<Daemon>,
     peer: Peer,
     progress: &Progress,
@@ -116,9 +109,7 @@ async fn answer(
         response.headers_mut().insert(CONTENT_TYPE, JSON);
         response.map(Either::Left)
     });
-    let headers = response.headers_mut();
-    headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
-    headers.insert(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
+    http_server::add_common_headers(response.headers_mut());
     response
 }
 
@@ -137,7 +128,7 @@ async fn handle(
         if request.method() != Method::GET {
             return Err(ApiError::method_not_allowed("GET"));
         }
-        return Ok(json(Bytes::from_static(openapi::DOCUMENT.as_bytes())));
+        return Ok(json_response(Bytes::from_static(openapi::DOCUMENT.as_bytes())));
     }
     let matched = routes::find(request.method(), request.uri().path())?;
     if request.uri().query().is_some() {
@@ -146,17 +137,17 @@ async fn handle(
     }
     let kind = matched.route.kind;
     if let RouteKind::Upgrade(protocol) = kind
-        && !asks_for_upgrade(request.headers(), protocol)
+        && !requests_upgrade(request.headers(), protocol)
     {
         return Err(ApiError::upgrade_required(protocol));
     }
     let upgrade = hyper::upgrade::on(&mut request);
     let body = read_body(request).await?;
-    let outcome = respond::carry_out(daemon, &caller, matched.request(&body)?).await?;
+    let outcome = respond::carry_out(daemon, &caller, matched.decode(&body)?).await?;
     Ok(match outcome {
-        Outcome::Response(response) => json(routes::encode_response(&response).into()),
+        Outcome::Response(response) => json_response(routes::encode_response(&response).into()),
         Outcome::Watch => {
-            let events = watch::start(daemon, caller, progress.cut.clone())?;
+            let events = watch::start(daemon, caller, progress.close.clone())?;
             progress.streaming.cancel();
             let mut response = Response::new(Either::Right(events));
             response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("text/event-stream"));
@@ -165,80 +156,79 @@ async fn handle(
         Outcome::Follow(follower, detach) => {
             let daemon = Arc::clone(daemon);
             daemon.context.tasks.clone().spawn(async move {
-                if let Some(stream) = stream_of(&daemon, upgrade).await {
+                if let Some(stream) = upgraded_stream(&daemon, upgrade).await {
                     tokio::select! {
                         () = follower.follow(stream, detach) => {}
-                        () = caller.ended() => {}
+                        () = caller.await_end() => {}
                     }
                 }
             });
-            switching(routes::FOLLOW)
+            switch_protocols(routes::FOLLOW)
         }
         Outcome::Hold(hold) => {
-            daemon.context.tasks.spawn(keep_hold(Arc::clone(daemon), caller, hold, upgrade));
-            switching(routes::HOLD)
+            daemon.context.tasks.spawn(hold_until_disconnect(Arc::clone(daemon), caller, hold, upgrade));
+            switch_protocols(routes::HOLD)
         }
         Outcome::Pipe { enrolment, via } => {
             let daemon = Arc::clone(daemon);
             daemon.context.tasks.clone().spawn(async move {
-                if let Some(stream) = stream_of(&daemon, upgrade).await {
-                    tokio::select! {
-                        () = daemon.serve_pipe(enrolment, via, stream) => {}
-                        () = caller.ended() => {}
-                    }
+                if let Some(stream) = upgraded_stream(&daemon, upgrade).await {
+                    daemon.serve_pipe(enrolment, via, stream, caller.await_end()).await;
                 }
             });
-            switching(routes::PIPE)
+            switch_protocols(routes::PIPE)
         }
     })
 }
 
 async fn read_body(request: Request<Incoming>) -> Result<Bytes, ApiError> {
     let too_large = || {
-        let message = format!("the body has more than {MAX_BODY} bytes");
+        let message = format!("the body has more than {MAX_BODY_BYTES} bytes");
         ApiError::new(StatusCode::PAYLOAD_TOO_LARGE, "body_too_large", message)
     };
     let (head, body) = request.into_parts();
-    if body.size_hint().lower() > MAX_BODY as u64 {
+    if body.size_hint().lower() > MAX_BODY_BYTES as u64 {
         return Err(too_large());
     }
     let is_json = |headers: &HeaderMap| {
         let kind = headers.get(CONTENT_TYPE).and_then(|kind| kind.to_str().ok()).unwrap_or_default();
         kind.split(';').next().unwrap_or_default().trim().eq_ignore_ascii_case("application/json")
     };
-    let read = timeout(BODY_TIMEOUT, Limited::new(body, MAX_BODY).collect()).await.map_err(|_| {
+    let read = timeout(BODY_TIMEOUT, Limited::new(body, MAX_BODY_BYTES).collect()).await.map_err(|_| {
         let message = format!("the body did not arrive within {} seconds", BODY_TIMEOUT.as_secs());
         ApiError::new(StatusCode::REQUEST_TIMEOUT, "body_timeout", message)
     })?;
     let bytes = read.map_err(|error| match error.is::<LengthLimitError>() {
         true => too_large(),
-        false => ApiError::new(StatusCode::BAD_REQUEST, "body_malformed", format!("read the body: {error}")),
+        false => {
+            ApiError::new(StatusCode::BAD_REQUEST, "body_malformed", format!("cannot read the body: {error}"))
+        }
     })?;
     let bytes = bytes.to_bytes();
     if !bytes.is_empty() && !is_json(&head.headers) {
         return Err(ApiError::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, "not_json", "the body is not JSON")
-            .hint("send `Content-Type: application/json`"));
+            .with_hint("send `Content-Type: application/json`"));
     }
     Ok(bytes)
 }
 
-fn asks_for_upgrade(headers: &HeaderMap, protocol: &str) -> bool {
-    let has_word = |name, word: &str| {
+fn requests_upgrade(headers: &HeaderMap, protocol: &str) -> bool {
+    let has_token = |name, token: &str| {
         let values = headers.get_all(name).iter().filter_map(|value| value.to_str().ok());
-        values.flat_map(|value| value.split(',')).any(|found| found.trim().eq_ignore_ascii_case(word))
+        values.flat_map(|value| value.split(',')).any(|found| found.trim().eq_ignore_ascii_case(token))
     };
-    has_word(CONNECTION, "upgrade") && has_word(UPGRADE, protocol)
+    has_token(CONNECTION, "upgrade") && has_token(UPGRADE, protocol)
 }
 
 const JSON: HeaderValue = HeaderValue::from_static("application/json");
 
-fn json(body: Bytes) -> Response<ResponseBody> {
+fn json_response(body: Bytes) -> Response<ResponseBody> {
     let mut response = Response::new(Either::Left(Full::new(body)));
     response.headers_mut().insert(CONTENT_TYPE, JSON);
     response
 }
 
-fn switching(protocol: &'static str) -> Response<ResponseBody> {
+fn switch_protocols(protocol: &'static str) -> Response<ResponseBody> {
     let mut response = Response::new(Either::Left(Full::default()));
     *response.status_mut() = StatusCode::SWITCHING_PROTOCOLS;
     let headers = response.headers_mut();
@@ -248,32 +238,33 @@ fn switching(protocol: &'static str) -> Response<ResponseBody> {
 }
 
 /// Holds a sandbox until the client disconnects or its right ends.
-async fn keep_hold(daemon: Arc<Daemon>, caller: Caller, hold: Hold, upgrade: OnUpgrade) {
-    let Some(mut stream) = stream_of(&daemon, upgrade).await else { return };
+async fn hold_until_disconnect(daemon: Arc<Daemon>, caller: Caller, hold: Hold, upgrade: OnUpgrade) {
+    let Some(mut stream) = upgraded_stream(&daemon, upgrade).await else { return };
     let (enrolment, pin) = (hold.enrolment.to_string(), daemon.identity.public().to_string());
     let mut line =
-        serde_json::to_vec(&AdminResponse::Attaching { enrolment, pin }).expect("it is plain data");
+        serde_json::to_vec(&AdminResponse::Attaching { enrolment, pin }).expect("a response is plain data");
     line.push(b'\n');
     if !matches!(timeout(REQUEST_TIMEOUT, stream.write_all(&line)).await, Ok(Ok(()))) {
         return;
     }
     tokio::select! {
-        () = daemon.keep_hold(hold, stream) => {}
-        () = caller.ended() => {}
+        () = daemon.hold_until_disconnect(hold, stream) => {}
+        () = caller.await_end() => {}
     }
 }
 
-/// The connection as a Unix stream: itself on the admin socket, otherwise one that is connected to it.
-async fn stream_of(daemon: &Arc<Daemon>, upgrade: OnUpgrade) -> Option<UnixStream> {
+/// Waits for the upgrade and returns the connection as a Unix stream: the connection itself on the admin socket, otherwise
+/// one end of a socket pair whose other end is connected to it.
+async fn upgraded_stream(daemon: &Arc<Daemon>, upgrade: OnUpgrade) -> Option<UnixStream> {
     let upgraded = timeout(REQUEST_TIMEOUT, upgrade).await.ok()?.ok()?;
     match upgraded.downcast::<TokioIo<UnixStream>>() {
-        // Bytes that were sent before the response are in hyper's buffer: the connection cannot be handed over.
+        // Bytes that the client sent before the response are in hyper's buffer and would be lost, so it is refused.
         Ok(parts) => parts.read_buf.is_empty().then(|| parts.io.into_inner()),
         Err(upgraded) => {
             let (ours, theirs) = UnixStream::pair().ok()?;
             let stop = daemon.stop.clone();
             daemon.context.tasks.spawn(async move {
-                let _ = stop.run_until_cancelled(connect(TokioIo::new(upgraded), theirs)).await;
+                let _ = stop.run_until_cancelled(copy_both_ways(TokioIo::new(upgraded), theirs)).await;
             });
             Some(ours)
         }
@@ -281,7 +272,7 @@ async fn stream_of(daemon: &Arc<Daemon>, upgrade: OnUpgrade) -> Option<UnixStrea
 }
 
 /// Copies bytes in both directions until one of them ends.
-async fn connect<S: AsyncRead + AsyncWrite>(remote: S, mut local: UnixStream) {
+async fn copy_both_ways<S: AsyncRead + AsyncWrite>(remote: S, mut local: UnixStream) {
     let (mut from_remote, mut to_remote) = split(remote);
     let (mut from_local, mut to_local) = local.split();
     tokio::select! {

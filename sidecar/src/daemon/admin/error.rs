@@ -1,4 +1,4 @@
-//! Refusals of the admin API: a status, a stable code, what failed and what to do next.
+//! Refusals of the admin API: a status, a stable code, a message and a hint.
 
 use bytes::Bytes;
 use http::header::{ALLOW, HeaderName, HeaderValue, RETRY_AFTER, UPGRADE, WWW_AUTHENTICATE};
@@ -22,7 +22,7 @@ pub(super) struct ApiError {
     code: &'static str,
     message: String,
     hint: Option<String>,
-    /// Boxed: it is large and rare.
+    /// Boxed, because it is large and rare.
     header: Option<Box<(HeaderName, HeaderValue)>>,
 }
 
@@ -36,7 +36,7 @@ pub(super) struct ErrorBody {
 pub(super) struct ErrorDetail {
     /// A stable code.
     pub(super) code: String,
-    /// What was being done, and why it failed.
+    /// What failed, and why.
     pub(super) message: String,
     /// What to do next.
     pub(super) hint: Option<String>,
@@ -47,7 +47,7 @@ impl ApiError {
         Self { status, code, message: message.into(), hint: None, header: None }
     }
 
-    /// The request is well formed, and its content is not acceptable.
+    /// The request is well formed, but its content is not acceptable.
     pub(super) fn invalid(message: impl Into<String>) -> Self {
         Self::new(StatusCode::UNPROCESSABLE_ENTITY, "invalid", message)
     }
@@ -56,7 +56,11 @@ impl ApiError {
         Self::new(StatusCode::NOT_FOUND, "not_found", message)
     }
 
-    /// The state of the sidecar does not permit it.
+    pub(super) fn is_not_found(&self) -> bool {
+        self.status == StatusCode::NOT_FOUND
+    }
+
+    /// The state of the sidecar does not permit the request.
     pub(super) fn refused(message: impl Into<String>) -> Self {
         Self::new(StatusCode::CONFLICT, "refused", message)
     }
@@ -72,14 +76,14 @@ impl ApiError {
     pub(super) fn unauthorized(message: impl Into<String>) -> Self {
         let mut refused = Self::new(StatusCode::UNAUTHORIZED, "unauthorized", message);
         refused.header = Some(Box::new((WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"))));
-        refused.hint("send `Authorization: Bearer TOKEN` with a token of `cofferdam token create`, or use a client certificate")
+        refused.with_hint("send `Authorization: Bearer TOKEN` with a token of `cofferdam token create`, or use a client certificate")
     }
 
     pub(super) fn too_many_failures(seconds: u64) -> Self {
         let message = "too many requests with unknown tokens came from this address";
         let mut refused = Self::new(StatusCode::TOO_MANY_REQUESTS, "too_many_failures", message);
         refused.header = Some(Box::new((RETRY_AFTER, seconds.into())));
-        refused.hint(format!("try again after {seconds} seconds, with a valid token"))
+        refused.with_hint(format!("try again after {seconds} seconds, with a valid token"))
     }
 
     pub(super) fn method_not_allowed(allowed: &str) -> Self {
@@ -93,12 +97,16 @@ impl ApiError {
         let message = "this request turns its connection into a stream";
         let mut refused = Self::new(StatusCode::UPGRADE_REQUIRED, "upgrade_required", message);
         refused.header = Some(Box::new((UPGRADE, HeaderValue::from_static(protocol))));
-        refused.hint(format!("send `Connection: upgrade` and `Upgrade: {protocol}`"))
+        refused.with_hint(format!("send `Connection: upgrade` and `Upgrade: {protocol}`"))
     }
 
-    pub(super) fn hint(mut self, hint: impl Into<String>) -> Self {
+    pub(super) fn with_hint(mut self, hint: impl Into<String>) -> Self {
         self.hint = Some(hint.into());
         self
+    }
+
+    pub(super) fn message(&self) -> &str {
+        &self.message
     }
 
     pub(super) fn into_response(self) -> Response<Full<Bytes>> {
@@ -116,22 +124,27 @@ impl From<EnrollError> for ApiError {
     fn from(error: EnrollError) -> Self {
         let message = error_chain(&error);
         match error {
-            EnrollError::Grant(..) => Self::new(StatusCode::NOT_FOUND, "grant_unknown", message),
-            EnrollError::TooLong { .. }
-            | EnrollError::TooShort
-            | EnrollError::NotCreated(NotCreated::Name)
+            EnrollError::UnknownGrant(..) => Self::new(StatusCode::NOT_FOUND, "grant_unknown", message),
+            EnrollError::TtlTooLong { .. }
+            | EnrollError::TtlTooShort
+            | EnrollError::NotCreated(NotCreated::InvalidName)
             | EnrollError::PathIsolation(_) => Self::invalid(message),
-            EnrollError::NoAddress
+            EnrollError::TlsNotConfigured
             | EnrollError::Socket(_)
-            | EnrollError::NotCreated(NotCreated::Full(_) | NotCreated::Taken(..)) => Self::refused(message),
+            | EnrollError::NotCreated(NotCreated::TooMany(_) | NotCreated::DirectoryInUse(..)) => {
+                Self::refused(message)
+            }
             EnrollError::Failed | EnrollError::NotCreated(NotCreated::Store(_)) => Self::internal(message),
         }
     }
 }
 
-/// The code is the cause, by which the command line chooses its exit code.
+/// The cause becomes the error code, by which the command line chooses its exit code.
 impl From<AttachmentError> for ApiError {
     fn from(error: AttachmentError) -> Self {
+        if let AttachmentError::NotForToken { .. } = error {
+            return Self::forbidden(error.to_string());
+        }
         let cause = error.cause();
         let status = match cause {
             OverCause::Configuration | OverCause::Taken => StatusCode::CONFLICT,

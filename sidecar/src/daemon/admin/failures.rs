@@ -1,5 +1,5 @@
-//! Addresses that sent requests with unknown tokens: after some of them, further unknown ones are answered with a delay to
-//! wait for. A valid token is accepted all the same: others may share its address.
+//! Counts requests with unknown tokens by address. After ten in a minute, further unknown tokens from the address are
+//! refused with `Retry-After`. Valid tokens are still accepted, because other clients may share their address.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv6Addr};
@@ -9,22 +9,22 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 #[derive(Debug, Default)]
-pub(crate) struct AuthenticationFailures(Mutex<HashMap<IpAddr, Failures>>);
+pub(crate) struct AuthenticationFailures(Mutex<HashMap<IpAddr, FailureCount>>);
 
 #[derive(Clone, Copy, Debug)]
-struct Failures {
+struct FailureCount {
     first: Instant,
     count: u32,
 }
 
-/// Unknown tokens from one address within [`WINDOW`].
+/// How many unknown tokens one address may send within [`WINDOW`].
 const MAX_FAILURES: u32 = 10;
 const WINDOW: Duration = Duration::from_secs(60);
-/// Addresses that are remembered.
+/// How many addresses are counted at a time.
 const MAX_ADDRESSES: usize = 1024;
 
 impl AuthenticationFailures {
-    /// For how long requests with tokens are refused from this address, if they are.
+    /// For how much longer this address is blocked; `None` if it is not.
     pub(super) fn blocked_for(&self, address: IpAddr, now: Instant) -> Option<Duration> {
         let table = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let failures = table.get(&network(address)).filter(|failures| failures.count >= MAX_FAILURES)?;
@@ -41,9 +41,9 @@ impl AuthenticationFailures {
                 table.remove(&oldest);
             }
         }
-        let failures = table.entry(address).or_insert(Failures { first: now, count: 0 });
+        let failures = table.entry(address).or_insert(FailureCount { first: now, count: 0 });
         if now.duration_since(failures.first) >= WINDOW {
-            *failures = Failures { first: now, count: 0 };
+            *failures = FailureCount { first: now, count: 0 };
         }
         failures.count += 1;
         if failures.count == MAX_FAILURES {
@@ -52,7 +52,7 @@ impl AuthenticationFailures {
     }
 }
 
-/// A host usually has a whole /64 network of IPv6 addresses.
+/// The unit that is counted: the address, or its /64 network, because a host usually has a whole /64 of IPv6 addresses.
 fn network(address: IpAddr) -> IpAddr {
     match address.to_canonical() {
         IpAddr::V6(address) => Ipv6Addr::from_bits(address.to_bits() & !u128::from(u64::MAX)).into(),
@@ -78,11 +78,15 @@ mod tests {
         assert_eq!(failures.blocked_for(other, start), None);
         assert_eq!(failures.blocked_for(one, start + WINDOW), None);
         failures.count(one, start + WINDOW);
-        assert_eq!(failures.blocked_for(one, start + WINDOW), None, "counted from the beginning");
+        assert_eq!(
+            failures.blocked_for(one, start + WINDOW),
+            None,
+            "the count must start again after the window"
+        );
     }
 
     #[tokio::test(start_paused = true)]
-    async fn the_number_of_remembered_addresses_is_limited() {
+    async fn the_number_of_counted_addresses_is_limited() {
         let failures = AuthenticationFailures::default();
         let start = Instant::now();
         for number in 0..2 * u32::try_from(MAX_ADDRESSES).unwrap() {

@@ -1,8 +1,8 @@
 //! The port for health checks and metrics: `/healthz`, `/readyz` and `/metrics`, on loopback.
 //!
-//! What must stay true: requests here change nothing and show no secret; a web page whose name points to this host (DNS
-//! rebinding) gets no data; a silent or slow client holds one of few slots for a short time, and the longest silent
-//! loses its slot to the next connection.
+//! What must stay true: requests here change nothing and show no secret; a web page whose host name resolves to this host
+//! (DNS rebinding) gets no data; a silent or slow client holds one of few slots for a short time, and when all are in use,
+//! the oldest connection loses its slot to the next.
 
 use std::convert::Infallible;
 use std::io;
@@ -12,41 +12,39 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use cofferdam_base::metrics::{self, Gauges};
-use http::header::{ALLOW, CACHE_CONTROL, CONTENT_TYPE, HOST, HeaderValue, X_CONTENT_TYPE_OPTIONS};
+use http::header::{ALLOW, CONTENT_TYPE, HOST, HeaderValue};
 use http::uri::Authority;
 use http::{Method, Request, Response, StatusCode};
 use http_body_util::Full;
 use hyper::body::Incoming;
-use hyper::server::conn::http1;
 use hyper::service::service_fn;
-use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper_util::rt::TokioIo;
 use relay_proto::address::HostPort;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::time::timeout;
 
+use super::http_server::{self, HeadLimits};
 use crate::daemon::handshake_slots::HandshakeSlots;
 use crate::daemon::state::Daemon;
 
-/// Connections at a time.
+/// How many connections are served at a time.
 const MAX_CONNECTIONS: usize = 16;
-/// For a request and its response.
+/// How long a request and its response may take.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
-/// Bytes of a request's head, request line included; hyper's minimum.
-const MAX_HEAD: usize = 8 * 1024;
-const MAX_HEADERS: usize = 32;
+const HEAD_LIMITS: HeadLimits = HeadLimits { timeout: REQUEST_TIMEOUT, bytes: 8 * 1024, headers: 32 };
 
 const TEXT: HeaderValue = HeaderValue::from_static("text/plain; charset=utf-8");
 const OPEN_METRICS: HeaderValue =
     HeaderValue::from_static("application/openmetrics-text; version=1.0.0; charset=utf-8");
 
-/// A bound port.
+/// The port of `admin.http`, bound.
 #[derive(Debug)]
 pub(crate) struct HealthPort {
     listener: TcpListener,
 }
 
 #[derive(Debug, thiserror::Error)]
-#[error("listen on {address} for `admin.http`: does another sidecar use this port?")]
+#[error("cannot listen on {address} for `admin.http`: is the port in use?")]
 pub(crate) struct HealthPortError {
     address: HostPort,
     #[source]
@@ -60,7 +58,7 @@ impl HealthPort {
         Ok(Self { listener })
     }
 
-    /// Serves requests until the stop.
+    /// Serves requests until the sidecar stops.
     pub(crate) async fn run(self, daemon: Arc<Daemon>) {
         let slots = HandshakeSlots::new(MAX_CONNECTIONS, daemon.stop.clone());
         loop {
@@ -70,12 +68,12 @@ impl HealthPort {
                     let Some(slot) = daemon.stop.run_until_cancelled(slots.take()).await else { return };
                     let daemon = Arc::clone(&daemon);
                     daemon.context.tasks.clone().spawn(async move {
-                        // A client that sends no request in time gets no response.
+                        // A client whose request does not end in time is disconnected.
                         let _ = slot.until_hello(timeout(REQUEST_TIMEOUT, serve(daemon, stream))).await;
                     });
                 }
                 Some(Err(error)) => {
-                    tracing::error!(%error, "accept on the port of `admin.http`");
+                    tracing::error!(%error, "cannot accept a connection on the port of `admin.http`");
                     tokio::time::sleep(Duration::from_millis(100)).await;
                 }
             }
@@ -88,43 +86,41 @@ async fn serve(daemon: Arc<Daemon>, stream: TcpStream) {
         let response = respond(&daemon, &request);
         async move { Ok::<_, Infallible>(response) }
     });
-    // hyper answers or closes what is not HTTP or exceeds the limits.
-    let _ = http1::Builder::new()
-        .timer(TokioTimer::new())
-        .header_read_timeout(REQUEST_TIMEOUT)
-        .keep_alive(false)
-        .max_headers(MAX_HEADERS)
-        .max_buf_size(MAX_HEAD)
-        .serve_connection(TokioIo::new(stream), service)
-        .await;
+    // A client that disconnects early, or does not send HTTP, is not logged.
+    let _ = http_server::builder(HEAD_LIMITS).serve_connection(TokioIo::new(stream), service).await;
 }
 
 fn respond(daemon: &Daemon, request: &Request<Incoming>) -> Response<Full<Bytes>> {
     if !is_for_this_host(request) {
-        return plain(StatusCode::MISDIRECTED_REQUEST, "use the host name localhost or a loopback address\n");
+        return text_response(
+            StatusCode::MISDIRECTED_REQUEST,
+            "use the host name localhost or a loopback address\n",
+        );
     }
     let page: fn(&Daemon) -> Response<Full<Bytes>> = match request.uri().path() {
-        "/healthz" => |_| plain(StatusCode::OK, "alive\n"),
-        "/readyz" => ready,
+        "/healthz" => |_| text_response(StatusCode::OK, "alive\n"),
+        "/readyz" => readiness,
         "/metrics" => metrics,
-        _ => return plain(StatusCode::NOT_FOUND, "the paths are /healthz, /readyz and /metrics\n"),
+        _ => return text_response(StatusCode::NOT_FOUND, "the paths are /healthz, /readyz and /metrics\n"),
     };
     if request.method() != Method::GET {
-        let mut refused = plain(StatusCode::METHOD_NOT_ALLOWED, "only GET\n");
+        let mut refused = text_response(StatusCode::METHOD_NOT_ALLOWED, "only GET\n");
         refused.headers_mut().insert(ALLOW, HeaderValue::from_static("GET"));
         return refused;
     }
     page(daemon)
 }
 
-fn ready(daemon: &Daemon) -> Response<Full<Bytes>> {
+fn readiness(daemon: &Daemon) -> Response<Full<Bytes>> {
     if daemon.stop.is_cancelled() {
-        return plain(StatusCode::SERVICE_UNAVAILABLE, "not ready: the sidecar is stopping\n");
+        return text_response(StatusCode::SERVICE_UNAVAILABLE, "not ready: the sidecar is stopping\n");
     }
     // The relay sockets are bound before this port serves requests.
     match daemon.context.vault.as_ref().is_none_or(|vault| vault.is_logged_in()) {
-        true => plain(StatusCode::OK, "ready\n"),
-        false => plain(StatusCode::SERVICE_UNAVAILABLE, "not ready: not logged in to Vault; see the log\n"),
+        true => text_response(StatusCode::OK, "ready\n"),
+        false => {
+            text_response(StatusCode::SERVICE_UNAVAILABLE, "not ready: not logged in to Vault; see the log\n")
+        }
     }
 }
 
@@ -137,10 +133,11 @@ fn metrics(daemon: &Daemon) -> Response<Full<Bytes>> {
         audit_records: daemon.context.audit.head().number,
         logged_in: daemon.context.vault.as_ref().map(|vault| vault.is_logged_in()),
     });
-    page(StatusCode::OK, OPEN_METRICS, text.into())
+    response(StatusCode::OK, OPEN_METRICS, text.into())
 }
 
-/// A browser sends the host name of its page: only names of this host are accepted.
+/// Whether the header `Host` names this host. A browser sends the host name of the page there, which differs in an attack
+/// by DNS rebinding.
 fn is_for_this_host<B>(request: &Request<B>) -> bool {
     let mut hosts = request.headers().get_all(HOST).iter();
     let (Some(host), None) = (hosts.next(), hosts.next()) else { return false };
@@ -150,17 +147,16 @@ fn is_for_this_host<B>(request: &Request<B>) -> bool {
     address.is_ok_and(|address| address.is_loopback()) || name.eq_ignore_ascii_case("localhost")
 }
 
-fn plain(status: StatusCode, text: &'static str) -> Response<Full<Bytes>> {
-    page(status, TEXT, Bytes::from_static(text.as_bytes()))
+fn text_response(status: StatusCode, text: &'static str) -> Response<Full<Bytes>> {
+    response(status, TEXT, Bytes::from_static(text.as_bytes()))
 }
 
-fn page(status: StatusCode, kind: HeaderValue, body: Bytes) -> Response<Full<Bytes>> {
+fn response(status: StatusCode, content_type: HeaderValue, body: Bytes) -> Response<Full<Bytes>> {
     let mut response = Response::new(Full::new(body));
     *response.status_mut() = status;
     let headers = response.headers_mut();
-    headers.insert(CONTENT_TYPE, kind);
-    headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
-    headers.insert(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
+    headers.insert(CONTENT_TYPE, content_type);
+    http_server::add_common_headers(headers);
     response
 }
 
@@ -169,7 +165,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_names_of_this_host_are_answered() {
+    fn only_requests_for_names_of_this_host_are_served() {
         let accepted = |hosts: &[&str]| {
             let request = hosts.iter().fold(Request::builder(), |builder, host| builder.header(HOST, *host));
             is_for_this_host(&request.body(()).unwrap())

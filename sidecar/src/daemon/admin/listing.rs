@@ -1,4 +1,5 @@
-//! What a caller may see: enrolments, attached sandboxes, and what a session's or sandbox's name means to it.
+//! Lists the enrolments and attached sandboxes that a caller may see, and finds the one that a caller's name or id
+//! refers to.
 
 use std::sync::Arc;
 
@@ -8,12 +9,12 @@ use http::StatusCode;
 use super::caller::Caller;
 use super::error::ApiError;
 use super::{AttachState, AttachedSandbox, EnrolmentEntry};
-use crate::daemon::attach_table::{Attached, PipeState};
+use crate::daemon::attach_table::{self, PipeState};
 use crate::daemon::attachments::status::AttachmentStatus;
 use crate::daemon::state::Daemon;
 use crate::enrolment::Enrolment;
 
-/// What a name may mean.
+/// What a name or id in a request may refer to.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum NameOf {
     Enrolment,
@@ -48,7 +49,42 @@ pub(super) fn attachments(daemon: &Daemon, caller: &Caller) -> Vec<AttachmentSta
     all
 }
 
-/// Attached sandboxes that have no link, without those that are listed as attachments.
+pub(super) fn attachment_of_enrolment(
+    daemon: &Daemon,
+    caller: &Caller,
+    enrolment: &str,
+) -> Option<AttachmentStatus> {
+    let is_of_enrolment = |attachment: &AttachmentStatus| attachment.enrolment.as_deref() == Some(enrolment);
+    attachments(daemon, caller).into_iter().find(is_of_enrolment)
+}
+
+/// Finds an attachment by the id of its enrolment or by its name, which several grants may use.
+pub(super) fn find_attachment(
+    daemon: &Daemon,
+    caller: &Caller,
+    name: &str,
+) -> Result<Option<AttachmentStatus>, ApiError> {
+    if let Some(found) = attachment_of_enrolment(daemon, caller, name) {
+        return Ok(Some(found));
+    }
+    let mut all = attachments(daemon, caller);
+    all.retain(|attachment| attachment.name == name);
+    match all.as_slice() {
+        [] | [_] => Ok(all.pop()),
+        several => {
+            let describe = |attachment: &AttachmentStatus| {
+                let enrolment = attachment.enrolment.as_deref().unwrap_or("not enrolled yet");
+                format!("{enrolment} (grant `{}`)", attachment.grant)
+            };
+            let ids: Vec<String> = several.iter().map(describe).collect();
+            let message = format!("{} attachments have the name `{name}`: {}", ids.len(), ids.join(", "));
+            Err(ApiError::new(StatusCode::CONFLICT, "ambiguous", message)
+                .with_hint("give one of these ids instead"))
+        }
+    }
+}
+
+/// Attached sandboxes that have no link and are not listed as attachments.
 pub(super) fn attached(daemon: &Daemon, caller: &Caller) -> Vec<AttachedSandbox> {
     let attachments: Vec<Option<String>> =
         daemon.attachments.statuses().into_iter().map(|attachment| attachment.enrolment).collect();
@@ -75,7 +111,7 @@ pub(super) fn attached(daemon: &Daemon, caller: &Caller) -> Vec<AttachedSandbox>
     all
 }
 
-fn state_of(attached: &Attached) -> AttachState {
+fn state_of(attached: &attach_table::AttachedSandbox) -> AttachState {
     match (&attached.holder, &attached.pipe_state) {
         (None, _) => AttachState::Detached,
         (Some(_), PipeState::Open) => AttachState::Attached,
@@ -83,7 +119,7 @@ fn state_of(attached: &Attached) -> AttachState {
     }
 }
 
-/// The id of the session or enrolment that a caller means: an id goes before a name.
+/// Finds the id of a session or enrolment by that id or, if there is none, by the sandbox's name.
 pub(super) fn resolve(
     daemon: &Daemon,
     caller: &Caller,
@@ -115,7 +151,7 @@ pub(super) fn resolve(
                 NameOf::SessionOrEnrolment => "session, enrolment or sandbox",
             };
             Err(ApiError::not_found(format!("there is no {what} `{name}`"))
-                .hint("`cofferdam sessions` and `cofferdam enrolments` list them"))
+                .with_hint("`cofferdam sessions` and `cofferdam enrolments` list them"))
         }
         [only] => Ok(Arc::clone(&only.id)),
         several => {
@@ -126,7 +162,7 @@ pub(super) fn resolve(
             ids.sort();
             let message = format!("{} sandboxes have the name `{name}`: {}", ids.len(), ids.join(", "));
             Err(ApiError::new(StatusCode::CONFLICT, "ambiguous", message)
-                .hint("give one of these ids instead"))
+                .with_hint("give one of these ids instead"))
         }
     }
 }

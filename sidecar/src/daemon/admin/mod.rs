@@ -5,33 +5,40 @@
 //! |---|---|
 //! | `routes` | the table of routes, and how a request is written to and read from HTTP |
 //! | `connection` | one HTTP connection: limits, authentication, the response or the upgrade |
-//! | `respond` | carries the requests out |
-//! | `listing` | the enrolments and attached sandboxes that a caller may see, and which of them a name means |
-//! | `caller` | who sent a request, and which grants it may use |
+//! | `respond`, `ending`, `token_requests` | carry the requests out |
+//! | `actions` | audit records of what callers do |
+//! | `listing` | the enrolments and attached sandboxes that a caller may see, by name or id |
+//! | `caller` | the authenticated sender of a request, and which grants it may use |
 //! | [`tokens`] | bearer tokens, stored as hashes |
 //! | `failures` | addresses that sent unknown tokens |
 //! | `watch` | the stream of changes |
 //! | `error` | refusals, as HTTP responses |
 //! | [`server`], [`tls_port`] | accept connections on the socket and on the port |
-//! | [`client`] | the command line's side |
+//! | [`client`], [`event_stream`] | the command line's side |
 //! | [`openapi`] | the description of this API for its clients |
 //! | [`health_port`] | another port, for health checks and metrics |
+//! | `http_server` | limits and headers that both HTTP servers have in common |
 //!
-//! What must stay true: each request is one row in `routes`, whichever side uses it; a caller with a token learns nothing of
-//! other grants and changes nothing that belongs to them.
+//! What must stay true: each kind of request is one row in `routes`, for client and server; a caller with a token sees and
+//! changes nothing that belongs to other grants.
 
+mod actions;
 mod caller;
 pub(crate) mod client;
 mod connection;
+mod ending;
 mod error;
+pub(crate) mod event_stream;
 mod failures;
 pub(crate) mod health_port;
+mod http_server;
 mod listing;
 mod openapi;
 mod respond;
 mod routes;
 pub(crate) mod server;
 pub(crate) mod tls_port;
+mod token_requests;
 pub(crate) mod tokens;
 mod watch;
 
@@ -54,7 +61,7 @@ use crate::session::changes::Change;
 use failures::AuthenticationFailures;
 use tokens::Tokens;
 
-/// The daemon's state of this API.
+/// The state of the admin API in the daemon.
 pub(crate) struct AdminState {
     tokens: Arc<Tokens>,
     failures: AuthenticationFailures,
@@ -78,9 +85,9 @@ impl AdminState {
 #[derive(Clone, Debug, Deserialize, Eq, JsonSchema, PartialEq, Serialize)]
 #[serde(tag = "do", rename_all = "kebab-case", rename_all_fields = "kebab-case", deny_unknown_fields)]
 pub(crate) enum AdminRequest {
-    /// Keeps the sandbox attached for as long as this connection is open; events are sent on it.
+    /// Keeps the sandbox attached for as long as this connection is open; events about it are sent on the connection.
     Attach {
-        /// What the sandbox may use.
+        /// The name of the grant, which determines what the sandbox may use.
         #[schemars(regex(pattern = GRANT_PATTERN))]
         grant: String,
         /// The sandbox's name, by which it is recognised when it is attached again.
@@ -92,11 +99,11 @@ pub(crate) enum AdminRequest {
     },
     /// Lists the attachments of sandboxes on platforms.
     Attachments,
-    /// Attaches a sandbox of a platform. Its status is sent on this connection, one JSON line each; a disconnect ends the
-    /// attachment, unless it was left in the sidecar.
+    /// Attaches a sandbox of a platform. Each new status of the attachment is sent on this connection as a JSON line; a
+    /// disconnect ends the attachment, unless it was detached.
     AttachPlatform {
         attachment: AttachmentRequest,
-        /// Leave the attachment in the sidecar once the sandbox is attached.
+        /// Detach once the sandbox is attached: the attachment then lasts until it is ended.
         #[serde(default)]
         detach: bool,
     },
@@ -104,7 +111,7 @@ pub(crate) enum AdminRequest {
         /// The grants that the token may be used for.
         #[schemars(length(min = 1, max = 64), inner(regex(pattern = GRANT_PATTERN)))]
         grants: Vec<String>,
-        /// What the token is for, for lists.
+        /// A description, shown in lists of tokens.
         #[schemars(length(min = 1, max = 64), regex(pattern = NAME_PATTERN))]
         name: Option<String>,
         /// Default: 30 days. Maximum: 366 days.
@@ -120,7 +127,7 @@ pub(crate) enum AdminRequest {
         enrolment: String,
     },
     Enroll {
-        /// What the sandbox may use.
+        /// The name of the grant, which determines what the sandbox may use.
         #[schemars(regex(pattern = GRANT_PATTERN))]
         grant: String,
         /// The sandbox's name.
@@ -133,15 +140,15 @@ pub(crate) enum AdminRequest {
         #[serde(default = "default_ticket_ttl_ms")]
         #[schemars(range(min = 1000, max = MAX_MILLISECONDS))]
         ticket_ttl_ms: u64,
-        /// Instead of a ticket: a socket in this directory of the host.
+        /// Create a socket in this directory of the host instead of a ticket.
         socket: Option<PathBuf>,
     },
     Enrolments,
     Kill {
-        /// A session, an enrolment, or the name of a sandbox.
+        /// The id of a session or an enrolment, or the name of a sandbox.
         session: String,
     },
-    /// This connection becomes a pipe into a sandbox that is held by an `Attach`.
+    /// Turns this connection into a pipe into a sandbox that an `Attach` holds.
     Pipe {
         enrolment: String,
         #[serde(default)]
@@ -156,7 +163,7 @@ pub(crate) enum AdminRequest {
     Watch,
 }
 
-/// What provides a pipe, for messages about its failure.
+/// What provides a pipe; used in messages about its failure.
 #[derive(Clone, Copy, Debug, Default, Deserialize, Eq, JsonSchema, PartialEq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum PipeVia {
@@ -169,17 +176,17 @@ pub(crate) enum PipeVia {
     Platform,
 }
 
-/// A response. Over HTTP `answer` follows from the route; `Refused` is an error response.
+/// A response. Over HTTP the tag `answer` is omitted, because the route determines it; `Refused` is an error response.
 #[derive(Clone, Debug, Deserialize, JsonSchema, Serialize)]
 #[serde(tag = "answer", rename_all = "kebab-case", rename_all_fields = "kebab-case")]
 pub(crate) enum AdminResponse {
-    /// The sandbox is held: `Pipe` may be requested now.
+    /// The sandbox is held, so that `Pipe` can be requested.
     Attaching {
         enrolment: String,
         /// The sidecar's public key.
         pin: String,
     },
-    /// The attachment was started; the connection is a stream of [`AttachmentStatus`] now.
+    /// The attachment was started; from now on its status is sent on the connection.
     Attachment(AttachmentStatus),
     Attachments {
         attachments: Vec<AttachmentStatus>,
@@ -225,7 +232,7 @@ pub(crate) enum AdminResponse {
     },
     TokenCreated {
         id: String,
-        /// The token. It is shown this once: the sidecar stores its hash.
+        /// The token, which is shown only here: the sidecar stores only its hash.
         token: BearerToken,
         expires_in_seconds: u64,
     },
@@ -243,7 +250,7 @@ pub(crate) enum AdminResponse {
 #[serde(rename_all = "kebab-case")]
 pub(crate) struct EndedAttachment {
     pub(crate) name: String,
-    /// One of the configuration is attached again at the next reload or restart.
+    /// An attachment of the configuration is started again at the next reload or restart.
     pub(crate) lifetime: Lifetime,
 }
 
@@ -256,12 +263,12 @@ pub(crate) struct EnrolmentEntry {
     pub(crate) grant: String,
     pub(crate) kind: EnrolmentKind,
     pub(crate) expires_in_seconds: u64,
-    /// Its session, while it has links.
+    /// The session of the enrolment, while it has links.
     pub(crate) session: Option<String>,
     pub(crate) links: u64,
 }
 
-/// A sandbox that the host connects to.
+/// A sandbox to which the host opens pipes.
 #[derive(Clone, Debug, Deserialize, Eq, JsonSchema, PartialEq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) struct AttachedSandbox {
@@ -269,18 +276,18 @@ pub(crate) struct AttachedSandbox {
     pub(crate) name: String,
     pub(crate) grant: String,
     pub(crate) state: AttachState,
-    /// Why it is not attached.
+    /// Why the sandbox is not attached.
     pub(crate) reason: Option<String>,
 }
 
 #[derive(Clone, Copy, Debug, Deserialize, Eq, JsonSchema, PartialEq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum AttachState {
-    /// Its pipe is open.
+    /// The pipe is open.
     Attached,
-    /// Its `cofferdam attach` runs, and has no pipe at the moment.
+    /// `cofferdam attach` runs, but no pipe is open.
     Connecting,
-    /// Its `cofferdam attach` has ended; the enrolment ends soon, unless it is attached again.
+    /// `cofferdam attach` has ended; the enrolment ends soon, unless the sandbox is attached again.
     Detached,
 }
 
@@ -291,17 +298,17 @@ pub(crate) struct TokenEntry {
     pub(crate) id: String,
     pub(crate) name: Option<String>,
     pub(crate) grants: Vec<String>,
-    /// 0: it has expired.
+    /// 0 if the token has expired.
     pub(crate) expires_in_seconds: u64,
 }
 
-/// The text of a bearer token. Its memory is wiped when it is dropped.
+/// The text of a bearer token, wiped from memory on drop.
 #[derive(Clone, Deserialize, JsonSchema, Serialize)]
 #[serde(transparent)]
 pub(crate) struct BearerToken(String);
 
 impl BearerToken {
-    /// For the one line in which `cofferdam token create` prints it.
+    /// The text, for `cofferdam token create`, which prints it once, and for hashing.
     pub(crate) fn as_str(&self) -> &str {
         &self.0
     }
@@ -324,19 +331,19 @@ impl std::fmt::Debug for BearerToken {
     }
 }
 
-/// By which a program that searches for leaked credentials recognises a token.
+/// A fixed prefix, by which scanners for leaked credentials recognise a token.
 const TOKEN_PREFIX: &str = "cofferdam_";
 
-/// The names of grants, for the OpenAPI document.
+/// The pattern of grants' names, for the OpenAPI document.
 const GRANT_PATTERN: &str = "^[a-z0-9][a-z0-9_-]{0,63}$";
-/// No control characters, for the OpenAPI document.
+/// The pattern of texts without control characters, for the OpenAPI document.
 const NAME_PATTERN: &str = r"^[^\u0000-\u001f\u007f-\u009f]*$";
-/// The longest life of a token.
+/// The longest lifetime of a token.
 const MAX_TOKEN_TTL_MS: u64 = 366 * 24 * 60 * 60 * 1000;
 /// The largest integer that every JSON parser represents exactly.
 const MAX_MILLISECONDS: u64 = (1 << 53) - 1;
 
-/// As long as `cofferdam enroll` gives.
+/// The default of `cofferdam enroll --ticket-ttl` too.
 fn default_ticket_ttl_ms() -> u64 {
     2 * 60 * 1000
 }

@@ -30,10 +30,10 @@ fn document() -> Value {
     let mut generator = settings.into_generator();
     let requests = variants(AdminRequest::json_schema(&mut generator), REQUEST_TAG);
     let responses = variants(AdminResponse::json_schema(&mut generator), RESPONSE_TAG);
-    let failure = reference::<ErrorBody>(&mut generator);
+    let error_schema = schema_reference::<ErrorBody>(&mut generator);
     let mut paths = Map::new();
     for route in &ROUTES {
-        let operation = operation(route, &requests, &responses, &failure);
+        let operation = operation(route, &requests, &responses, &error_schema);
         let path = paths.entry(route.path).or_insert_with(|| json!({}));
         path[route.method.as_str().to_lowercase()] = operation;
     }
@@ -44,7 +44,7 @@ fn document() -> Value {
             "summary": "This document",
             "responses": {
                 "200": {"description": "Done", "content": {"application/json": {"schema": {"type": "object"}}}},
-                "default": failed(&failure),
+                "default": error_response(&error_schema),
             },
         }}),
     );
@@ -72,7 +72,7 @@ fn operation(
     route: &Route,
     requests: &Map<String, Value>,
     responses: &Map<String, Value>,
-    failure: &Value,
+    error_schema: &Value,
 ) -> Value {
     let mut fields = requests[route.request].clone();
     let mut operation = json!({"operationId": route.request, "summary": route.summary});
@@ -111,23 +111,23 @@ fn operation(
             ("101", json!({"description": description}))
         }
     };
-    operation["responses"] = json!({status: success, "default": failed(failure)});
+    operation["responses"] = json!({status: success, "default": error_response(error_schema)});
     operation
 }
 
-fn failed(failure: &Value) -> Value {
-    json!({"description": "Refused", "content": {"application/json": {"schema": failure}}})
+fn error_response(schema: &Value) -> Value {
+    json!({"description": "Refused", "content": {"application/json": {"schema": schema}}})
 }
 
 /// The variants of a tagged enum by name, without the tag.
 fn variants(schema: Schema, tag: &str) -> Map<String, Value> {
     let mut schema = schema.to_value();
-    let all = schema["oneOf"].as_array_mut().map(std::mem::take).unwrap_or_default();
-    let named = all.into_iter().map(|mut variant| {
+    let variants = schema["oneOf"].as_array_mut().map(std::mem::take).unwrap_or_default();
+    let by_name = variants.into_iter().map(|mut variant| {
         let field = remove_field(&mut variant, tag);
         (field["const"].as_str().expect("a variant has a name").to_owned(), variant)
     });
-    named.collect()
+    by_name.collect()
 }
 
 /// Removes a field from the schema of an object, and returns the field's schema.
@@ -138,7 +138,7 @@ fn remove_field(schema: &mut Value, field: &str) -> Value {
     schema["properties"].as_object_mut().and_then(|properties| properties.remove(field)).unwrap_or_default()
 }
 
-fn reference<T: JsonSchema>(generator: &mut SchemaGenerator) -> Value {
+fn schema_reference<T: JsonSchema>(generator: &mut SchemaGenerator) -> Value {
     generator.subschema_for::<T>().to_value()
 }
 

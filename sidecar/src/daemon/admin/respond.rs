@@ -1,28 +1,27 @@
 //! Carries out the requests of the admin API.
 //!
-//! What must stay true: a caller's right is checked before anything else is done with its request; for what it may not use
-//! it gets the same response as for what does not exist.
+//! What must stay true: a caller's right is checked before anything else is done with its request; a caller gets the same
+//! response for something that it may not use as for something that does not exist.
 
 use std::sync::Arc;
 use std::time::Duration;
 
+use cofferdam_audit::AdminAction;
 use cofferdam_base::clock;
-use cofferdam_base::text::error_chain;
 use http::StatusCode;
 use relay_proto::name::Name;
-use tokio::time::Instant;
 
+use super::actions::{Action, Target};
 use super::caller::Caller;
+use super::ending::{end, end_attachment};
 use super::error::ApiError;
 use super::listing::{self, NameOf};
-use super::tokens::{TokenNotCreated, TokenTerms};
-use super::{AdminRequest, AdminResponse, EndedAttachment, MAX_MILLISECONDS, MAX_TOKEN_TTL_MS, PipeVia};
-use crate::daemon::attach::hold::{AttachRequest, Hold};
+use super::{AdminRequest, AdminResponse, MAX_MILLISECONDS, PipeVia, token_requests};
+use crate::daemon::attach::hold::{Hold, HoldRequest};
 use crate::daemon::attachments::{AttachmentKeeper, Detach, Follower};
-use crate::daemon::enrolling::{EnrollRequest, EnrollVia, Enrolled, Killed};
+use crate::daemon::enrolling::{EnrollRequest, EnrollVia, Enrolled};
 use crate::daemon::reload::Reloaded;
 use crate::daemon::state::Daemon;
-use crate::link::registry::Ending;
 
 /// The result of a request.
 pub(super) enum Outcome {
@@ -40,14 +39,6 @@ pub(super) enum Outcome {
     Watch,
 }
 
-const DEFAULT_TOKEN_TTL: Duration = Duration::from_secs(30 * 24 * 60 * 60);
-const MAX_TOKEN_TTL: Duration = Duration::from_millis(MAX_TOKEN_TTL_MS);
-const MIN_TOKEN_TTL: Duration = Duration::from_secs(1);
-/// Grants of one token.
-const MAX_TOKEN_GRANTS: usize = 64;
-/// In characters, as for sandboxes.
-const MAX_TOKEN_NAME: usize = 64;
-
 pub(super) async fn carry_out(
     daemon: &Arc<Daemon>,
     caller: &Caller,
@@ -56,9 +47,14 @@ pub(super) async fn carry_out(
     let response = match request {
         AdminRequest::Attach { grant, name, ttl_ms } => {
             caller.require_grant(&grant)?;
+            let target = Target::sandbox(&grant, Some(&name));
             let request =
-                AttachRequest { grant: parse_grant(&grant)?, name, ttl: ttl_ms.map(Duration::from_millis) };
-            return Ok(Outcome::Hold(daemon.hold(request).await?));
+                HoldRequest { grant: parse_grant(&grant)?, name, ttl: ttl_ms.map(Duration::from_millis) };
+            let hold = async { Ok(daemon.hold(request).await?) };
+            let action = Action::new(daemon, caller, AdminAction::Attach, target);
+            let record_enrolment =
+                |hold: &Hold, target: &mut Target| target.enrolment = Some(hold.enrolment.to_string());
+            return Ok(Outcome::Hold(action.carry_out(hold, record_enrolment).await?));
         }
         AdminRequest::Attachments => {
             AdminResponse::Attachments { attachments: listing::attachments(daemon, caller) }
@@ -72,27 +68,26 @@ pub(super) async fn carry_out(
                 true => Detach::WhenAttached,
                 false => Detach::No,
             };
-            return Ok(Outcome::Follow(
-                AttachmentKeeper::of(daemon).attach_platform(&attachment).await?,
-                detach,
-            ));
+            let name = attachment.name.as_ref().unwrap_or(&attachment.sandbox);
+            let target = Target::sandbox(&attachment.grant, Some(name));
+            let started =
+                async { Ok(AttachmentKeeper::of(daemon).attach_platform(&attachment, caller.into()).await?) };
+            let action = Action::new(daemon, caller, AdminAction::AttachPlatform, target);
+            return Ok(Outcome::Follow(action.carry_out(started, |_, _| ()).await?, detach));
         }
         AdminRequest::CreateToken { grants, name, ttl_ms } => {
-            create_token(daemon, caller, grants, name, ttl_ms).await?
+            token_requests::create(daemon, caller, grants, name, ttl_ms).await?
         }
-        AdminRequest::EndAttachment { name } => {
-            let attachments = listing::attachments(daemon, caller);
-            match attachments.into_iter().find(|attachment| attachment.name == name) {
-                Some(attachment) => end_attachment(daemon, &attachment.name).await?,
-                None => {
-                    let message = format!("there is no attachment `{name}`");
-                    return Err(ApiError::not_found(message).hint("`cofferdam attach list` lists them"));
-                }
+        AdminRequest::EndAttachment { name } => match listing::find_attachment(daemon, caller, &name)? {
+            Some(attachment) => {
+                end_attachment(daemon, caller, AdminAction::EndAttachment, attachment).await?
             }
-        }
-        AdminRequest::EndEnrolment { enrolment } => {
-            end(daemon, caller, &enrolment, NameOf::Enrolment).await?
-        }
+            None => {
+                let message = format!("there is no attachment `{name}`");
+                return Err(ApiError::not_found(message).with_hint("`cofferdam attach list` lists them"));
+            }
+        },
+        AdminRequest::EndEnrolment { enrolment } => end(daemon, caller, enrolment, NameOf::Enrolment).await?,
         AdminRequest::Enroll { grant, name, ttl_ms, ticket_ttl_ms, socket } => {
             caller.require_grant(&grant)?;
             let via = match socket {
@@ -106,12 +101,15 @@ pub(super) async fn carry_out(
                 None => EnrollVia::Ticket { ttl: Duration::from_millis(ticket_ttl_ms) },
             };
             let ttl = ttl_ms.map(Duration::from_millis);
-            enroll(daemon, EnrollRequest { grant: parse_grant(&grant)?, name, ttl, via }).await?
+            let target = Target::sandbox(&grant, name.as_deref());
+            let request = EnrollRequest { grant: parse_grant(&grant)?, name, ttl, via };
+            let action = Action::new(daemon, caller, AdminAction::Enroll, target);
+            enroll(daemon, action, request).await?
         }
         AdminRequest::Enrolments => {
             AdminResponse::Enrolments { enrolments: listing::enrolments(daemon, caller) }
         }
-        AdminRequest::Kill { session } => end(daemon, caller, &session, NameOf::SessionOrEnrolment).await?,
+        AdminRequest::Kill { session } => end(daemon, caller, session, NameOf::SessionOrEnrolment).await?,
         AdminRequest::Pipe { enrolment, via } => {
             let found = daemon.enrolments.find(&enrolment, clock::now()).ok();
             let is_visible = found.is_some_and(|found| caller.may_use(found.grant.as_str()));
@@ -119,11 +117,11 @@ pub(super) async fn carry_out(
                 return Ok(Outcome::Pipe { enrolment, via });
             }
             return Err(ApiError::not_found(format!(
-                "no `cofferdam attach` holds the enrolment `{enrolment}`"
+                "nothing holds the enrolment `{enrolment}`: it is unknown, or its `cofferdam attach` has ended"
             )));
         }
         AdminRequest::Reload => {
-            caller.require_administrator("reading the configuration again")?;
+            caller.require_administrator("reloading the configuration")?;
             match daemon.reload() {
                 Ok(Reloaded { policy, at_restart }) => AdminResponse::Reloaded {
                     policy,
@@ -138,7 +136,7 @@ pub(super) async fn carry_out(
                 }
             }
         }
-        AdminRequest::RevokeToken { token } => revoke_token(daemon, caller, token).await?,
+        AdminRequest::RevokeToken { token } => token_requests::revoke(daemon, caller, token).await?,
         AdminRequest::Sessions => {
             let mut sessions = daemon.registry.describe().await;
             sessions.retain(|session| caller.may_use(&session.grant));
@@ -157,141 +155,27 @@ pub(super) async fn carry_out(
     Ok(Outcome::Response(response))
 }
 
-fn parse_grant(grant: &str) -> Result<Name, ApiError> {
-    grant.parse().map_err(|error| ApiError::invalid(format!("read the grant's name: {error}")))
+pub(super) fn parse_grant(grant: &str) -> Result<Name, ApiError> {
+    grant.parse().map_err(|error| ApiError::invalid(format!("the grant's name is invalid: {error}")))
 }
 
-async fn enroll(daemon: &Arc<Daemon>, request: EnrollRequest) -> Result<AdminResponse, ApiError> {
-    let Enrolled { enrolment, text } = daemon.enroll(request).await?;
-    let left = enrolment.expires.duration_since(clock::now()).unwrap_or_default();
-    let expires_in_seconds = left.as_millis().div_ceil(1000) as u64;
-    Ok(AdminResponse::Enrolled { enrolment: enrolment.id.to_string(), expires_in_seconds, text })
-}
-
-/// Ends what a name means to the caller: an attachment, or a session with its enrolment.
-async fn end(
+async fn enroll(
     daemon: &Arc<Daemon>,
-    caller: &Caller,
-    name: &str,
-    name_of: NameOf,
+    action: Action,
+    request: EnrollRequest,
 ) -> Result<AdminResponse, ApiError> {
-    let resolved = listing::resolve(daemon, caller, name, name_of);
-    let attachment = listing::attachments(daemon, caller).into_iter().find(|attachment| match &resolved {
-        Ok(id) => attachment.enrolment.as_deref() == Some(id),
-        // It may not be enrolled at the moment.
-        Err(_) => attachment.enrolment.is_none() && attachment.name == name,
-    });
-    if let Some(attachment) = attachment {
-        return end_attachment(daemon, &attachment.name).await;
-    }
-    let began = Instant::now();
-    match daemon.kill(&resolved?).await {
-        Some(killed) => report_kill(name, killed, began),
-        None => Err(ApiError::not_found(format!("`{name}` has ended meanwhile"))),
-    }
-}
-
-async fn end_attachment(daemon: &Arc<Daemon>, name: &str) -> Result<AdminResponse, ApiError> {
-    let began = Instant::now();
-    let Some((lifetime, killed)) = AttachmentKeeper::of(daemon).end(name).await else {
-        return Err(ApiError::not_found(format!("`{name}` has ended meanwhile")));
+    let enrolled = async { Ok(daemon.enroll(request).await?) };
+    let record_enrolment = |enrolled: &Enrolled, target: &mut Target| {
+        target.enrolment = Some(enrolled.enrolment.id.to_string());
     };
-    let (links, enrolment) = match killed.map(|killed| report_kill(name, killed, began)).transpose()? {
-        Some(AdminResponse::Killed { links, enrolment, .. }) => (links, enrolment),
-        _ => (Vec::new(), None),
-    };
-    let attachment = Some(EndedAttachment { name: name.to_owned(), lifetime });
-    Ok(AdminResponse::Killed { links, enrolment, attachment, total_ms: began.elapsed().as_millis() as u64 })
+    let Enrolled { enrolment, connect_string } = action.carry_out(enrolled, record_enrolment).await?;
+    let time_left = enrolment.expires.duration_since(clock::now()).unwrap_or_default();
+    let expires_in_seconds = time_left.as_millis().div_ceil(1000) as u64;
+    Ok(AdminResponse::Enrolled {
+        enrolment: enrolment.id.to_string(),
+        expires_in_seconds,
+        text: connect_string,
+    })
 }
 
-/// `name` is what the caller wrote.
-fn report_kill(name: &str, killed: Killed, began: Instant) -> Result<AdminResponse, ApiError> {
-    let Killed { ending: Ending { ended, late }, enrolment, unwritten } = killed;
-    if !late.is_empty() {
-        let message = format!(
-            "session `{name}` is ending but has not ended within 5 s; links still open: {}",
-            late.join(", ")
-        );
-        return Err(ApiError::new(StatusCode::GATEWAY_TIMEOUT, "still_ending", message));
-    }
-    if let (Some(error), Some(enrolment)) = (unwritten, &enrolment) {
-        let message = format!(
-            "all links have ended, but the end of the enrolment was not saved: {}; after a restart of the sidecar the \
-             enrolment {enrolment} would be valid again: free disk space and kill it again, or remove its file",
-            error_chain(&error)
-        );
-        return Err(ApiError::internal(message));
-    }
-    let total_ms = began.elapsed().as_millis() as u64;
-    let enrolment = enrolment.map(|id| id.to_string());
-    Ok(AdminResponse::Killed { links: ended, enrolment, attachment: None, total_ms })
-}
-
-async fn create_token(
-    daemon: &Arc<Daemon>,
-    caller: &Caller,
-    grants: Vec<String>,
-    name: Option<String>,
-    ttl_ms: Option<u64>,
-) -> Result<AdminResponse, ApiError> {
-    caller.require_administrator("creating tokens")?;
-    if !(1..=MAX_TOKEN_GRANTS).contains(&grants.len()) {
-        return Err(ApiError::invalid(format!("a token is for 1 to {MAX_TOKEN_GRANTS} grants")));
-    }
-    let is_name = |name: &String| {
-        (1..=MAX_TOKEN_NAME).contains(&name.chars().count()) && !name.contains(char::is_control)
-    };
-    if name.as_ref().is_some_and(|name| !is_name(name)) {
-        let message =
-            format!("a token's name has 1 to {MAX_TOKEN_NAME} characters and no control characters");
-        return Err(ApiError::invalid(message));
-    }
-    let ttl = ttl_ms.map_or(DEFAULT_TOKEN_TTL, Duration::from_millis);
-    if !(MIN_TOKEN_TTL..=MAX_TOKEN_TTL).contains(&ttl) {
-        return Err(ApiError::invalid("a token's `--ttl` is between 1s and 366d"));
-    }
-    let mut known = Vec::new();
-    for grant in &grants {
-        let grant = parse_grant(grant)?;
-        if !daemon.context.config.load().grants.contains_key(&grant) {
-            let message = format!("there is no grant `{grant}`");
-            return Err(ApiError::new(StatusCode::NOT_FOUND, "grant_unknown", message)
-                .hint("the configuration's `[grants.NAME]` tables define them"));
-        }
-        if !known.contains(&grant) {
-            known.push(grant);
-        }
-    }
-    let tokens = Arc::clone(&daemon.admin.tokens);
-    let terms = TokenTerms { grants: known, name, ttl };
-    let created = daemon.context.tasks.spawn_blocking(move || tokens.create(terms, clock::now())).await;
-    let (id, token) = created.map_err(|_| ApiError::internal(FAILED))?.map_err(|error| match &error {
-        TokenNotCreated::Full => ApiError::refused(error.to_string()),
-        TokenNotCreated::Store(_) => ApiError::internal(error_chain(&error)),
-    })?;
-    tracing::info!(token = id, grants = grants.join(", "), "token created");
-    Ok(AdminResponse::TokenCreated { id, token, expires_in_seconds: ttl.as_secs() })
-}
-
-async fn revoke_token(daemon: &Arc<Daemon>, caller: &Caller, id: String) -> Result<AdminResponse, ApiError> {
-    caller.require_administrator("revoking tokens")?;
-    let (tokens, token) = (Arc::clone(&daemon.admin.tokens), id.clone());
-    let revoked = daemon.context.tasks.spawn_blocking(move || tokens.revoke(&token)).await;
-    match revoked.map_err(|_| ApiError::internal(FAILED))? {
-        Ok(true) => {
-            tracing::info!(token = id, "token revoked");
-            Ok(AdminResponse::TokenRevoked { id })
-        }
-        Ok(false) => Err(ApiError::not_found(format!("there is no token `{id}`"))
-            .hint("`cofferdam token list` lists them")),
-        Err(error) => {
-            let message = format!(
-                "the token is refused from now on, but after a restart it would be valid again: {}",
-                error_chain(&error)
-            );
-            Err(ApiError::internal(message).hint("remove the file"))
-        }
-    }
-}
-
-const FAILED: &str = "the sidecar failed; see its log";
+pub(super) const FAILED: &str = "the sidecar failed; see its log";

@@ -1,7 +1,7 @@
-//! The table of routes, and how a request is written to and read from HTTP. Both sides and the OpenAPI document use it.
+//! The table of routes, and the encoding of requests and responses in HTTP. Client, server and the OpenAPI document use it.
 //!
-//! What must stay true: a request has one route; a field is either in the path or in the body, and unknown fields are
-//! refused.
+//! What must stay true: each kind of request has one route; a field is either in the path or in the body, and unknown
+//! fields are refused.
 
 use std::fmt::Write as _;
 
@@ -16,7 +16,7 @@ use super::{AdminRequest, AdminResponse};
 #[derive(Debug)]
 pub(super) struct Route {
     pub(super) method: Method,
-    /// At most one segment is variable: `{FIELD}`, a field of the request.
+    /// At most one segment is variable: `{FIELD}` stands for the value of this field of the request.
     pub(super) path: &'static str,
     /// The request's name in [`AdminRequest`].
     pub(super) request: &'static str,
@@ -45,11 +45,11 @@ pub(super) enum Access {
     Grants,
 }
 
-/// A connection that keeps a sandbox attached: events follow, one JSON line each.
+/// The upgrade protocol of a connection that keeps a sandbox attached: each event is sent as a JSON line.
 pub(super) const HOLD: &str = "cofferdam-hold";
-/// A connection that follows an attachment: its status comes, one JSON line each.
+/// The upgrade protocol of a connection that follows an attachment: each status is sent as a JSON line.
 pub(super) const FOLLOW: &str = "cofferdam-attachment";
-/// A connection that is a pipe into a sandbox.
+/// The upgrade protocol of a connection that is a pipe into a sandbox.
 pub(super) const PIPE: &str = "cofferdam-pipe";
 /// The path of the OpenAPI document.
 pub(super) const DOCUMENT: &str = "/v1/openapi.json";
@@ -192,16 +192,16 @@ pub(super) static ROUTES: [Route; 15] = [
     },
 ];
 
-/// A route with the text of its variable segment.
+/// A route that matches a path, with the value of its variable segment.
 #[derive(Debug)]
-pub(super) struct Matched {
+pub(super) struct MatchedRoute {
     pub(super) route: &'static Route,
     variable: Option<(&'static str, String)>,
 }
 
-/// A request as its client sends it.
+/// A request as the client sends it.
 #[derive(Debug)]
-pub(super) struct Encoded {
+pub(super) struct EncodedRequest {
     pub(super) route: &'static Route,
     pub(super) path: String,
     /// JSON; empty for a request without a body.
@@ -218,7 +218,8 @@ impl Route {
         self.path.split('/').find_map(|segment| segment.strip_prefix('{')?.strip_suffix('}'))
     }
 
-    /// The value of the variable segment, if the path is one of this route: `Some(None)` for a route without one.
+    /// Matches a path against this route. Returns the field and value of the variable segment, `Some(None)` for a route
+    /// without such a segment, `None` if the path does not match.
     fn matches(&self, path: &str) -> Option<Option<(&'static str, String)>> {
         let (mut ours, mut theirs) = (self.path.split('/'), path.split('/'));
         let mut variable = None;
@@ -227,7 +228,7 @@ impl Route {
                 (None, None) => return Some(variable),
                 (Some(our), Some(their)) => {
                     match our.strip_prefix('{').and_then(|name| name.strip_suffix('}')) {
-                        Some(name) => variable = Some((name, decoded(their)?)),
+                        Some(name) => variable = Some((name, percent_decoded(their)?)),
                         None if our == their => {}
                         None => return None,
                     }
@@ -239,34 +240,35 @@ impl Route {
 }
 
 /// Finds the route of a request.
-pub(super) fn find(method: &Method, path: &str) -> Result<Matched, ApiError> {
+pub(super) fn find(method: &Method, path: &str) -> Result<MatchedRoute, ApiError> {
     let mut allowed: Vec<&str> = Vec::new();
     for route in &ROUTES {
         if let Some(variable) = route.matches(path) {
             if route.method == *method {
-                return Ok(Matched { route, variable });
+                return Ok(MatchedRoute { route, variable });
             }
             allowed.push(route.method.as_str());
         }
     }
     match allowed.is_empty() {
         true => {
-            Err(ApiError::not_found("there is no such path").hint(format!("{DOCUMENT} describes all paths")))
+            Err(ApiError::not_found("there is no such path")
+                .with_hint(format!("{DOCUMENT} describes all paths")))
         }
         false => Err(ApiError::method_not_allowed(&allowed.join(", "))),
     }
 }
 
-impl Matched {
-    /// Reads the request from its path and its body.
-    pub(super) fn request(self, body: &[u8]) -> Result<AdminRequest, ApiError> {
+impl MatchedRoute {
+    /// Decodes the request from its path and its body.
+    pub(super) fn decode(self, body: &[u8]) -> Result<AdminRequest, ApiError> {
         let malformed = |why: String| {
             ApiError::new(
                 StatusCode::BAD_REQUEST,
                 "body_malformed",
-                format!("read the request's body: {why}"),
+                format!("cannot read the request's body: {why}"),
             )
-            .hint(format!("{DOCUMENT} describes the body; do client and sidecar have the same version?"))
+            .with_hint(format!("{DOCUMENT} describes the body; do client and sidecar have the same version?"))
         };
         let mut fields = match body.is_empty() {
             true => Map::new(),
@@ -279,7 +281,7 @@ impl Matched {
         if fields.contains_key(REQUEST_TAG) {
             return Err(malformed(format!("there is no field `{REQUEST_TAG}`")));
         }
-        fields.values_mut().for_each(as_integer);
+        fields.values_mut().for_each(normalize_integer);
         fields.insert(REQUEST_TAG.into(), self.route.request.into());
         if let Some((name, value)) = self.variable
             && fields.insert(name.into(), value.into()).is_some()
@@ -290,8 +292,8 @@ impl Matched {
     }
 }
 
-/// Writes a request for its route.
-pub(super) fn encode(request: &AdminRequest) -> Encoded {
+/// Encodes a request for its route.
+pub(super) fn encode(request: &AdminRequest) -> EncodedRequest {
     let Ok(Value::Object(mut fields)) = serde_json::to_value(request) else {
         unreachable!("a request is an object");
     };
@@ -311,10 +313,10 @@ pub(super) fn encode(request: &AdminRequest) -> Encoded {
         true => serde_json::to_vec(&fields).expect("fields are plain data"),
         false => Vec::new(),
     };
-    Encoded { route, path, body }
+    EncodedRequest { route, path, body }
 }
 
-/// The body of a successful response.
+/// Encodes the body of a successful response.
 pub(super) fn encode_response(response: &AdminResponse) -> Vec<u8> {
     let Ok(Value::Object(mut fields)) = serde_json::to_value(response) else {
         unreachable!("a response is an object");
@@ -323,7 +325,7 @@ pub(super) fn encode_response(response: &AdminResponse) -> Vec<u8> {
     serde_json::to_vec(&fields).expect("fields are plain data")
 }
 
-/// Reads the response to a request of this route.
+/// Decodes the response to a request of this route.
 pub(super) fn decode_response(
     route: &Route,
     status: StatusCode,
@@ -348,18 +350,18 @@ pub(super) const REQUEST_TAG: &str = "do";
 /// The tag of [`AdminResponse`].
 pub(super) const RESPONSE_TAG: &str = "answer";
 
-/// JSON does not distinguish `2000.0` from `2000`.
-fn as_integer(value: &mut Value) {
-    const EXACT: f64 = (1_u64 << 53) as f64;
+/// Converts a whole number to an integer, because JSON does not distinguish `2000.0` from `2000`.
+fn normalize_integer(value: &mut Value) {
+    const EXACT_BELOW: f64 = (1_u64 << 53) as f64;
     if let Some(number) =
-        value.as_f64().filter(|number| (0.0..EXACT).contains(number) && number.fract() == 0.0)
+        value.as_f64().filter(|number| (0.0..EXACT_BELOW).contains(number) && number.fract() == 0.0)
     {
         *value = (number as u64).into();
     }
 }
 
-/// `None` if it is empty, not UTF-8 or not percent-encoded.
-fn decoded(segment: &str) -> Option<String> {
+/// `None` if the text is empty, not UTF-8 or wrongly percent-encoded.
+fn percent_decoded(segment: &str) -> Option<String> {
     let mut bytes = segment.bytes();
     let mut decoded = Vec::new();
     while let Some(byte) = bytes.next() {

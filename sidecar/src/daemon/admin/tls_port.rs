@@ -1,8 +1,8 @@
 //! The port of `admin.tls`: the admin API for orchestrators on other hosts.
 //!
-//! What must stay true: nothing is answered without TLS; a connection whose request is not authenticated yet holds one of
-//! few slots, and the one that has been silent longest loses its slot to the next; this port has slots of its own, so that
-//! a flood here does not block the command line.
+//! What must stay true: no request is served without TLS; a connection whose request is not authenticated yet holds one of
+//! few slots, and when all are in use, the oldest such connection loses its slot to the next; this port has its own slots,
+//! so that a flood here does not block the command line.
 
 use std::io;
 use std::net::IpAddr;
@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use cofferdam_base::text::error_chain;
 use relay_proto::address::HostPort;
+use ring::digest::{SHA256, digest};
 use rustls::RootCertStore;
 use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
@@ -26,7 +27,7 @@ use crate::config::AdminTls;
 use crate::daemon::handshake_slots::{HandshakeSlot, HandshakeSlots};
 use crate::daemon::state::Daemon;
 
-/// A bound port.
+/// The port of `admin.tls`, bound.
 pub(crate) struct AdminTlsPort {
     listener: TcpListener,
     config: Arc<ServerConfig>,
@@ -35,29 +36,31 @@ pub(crate) struct AdminTlsPort {
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum AdminTlsError {
     #[error(
-        "listen on {address} for `admin.tls`: does another sidecar use this port, and is the address of this host?"
+        "cannot listen on {address} for `admin.tls`: is the port in use, or does the address not belong to this host?"
     )]
     Bind {
         address: HostPort,
         #[source]
         source: io::Error,
     },
-    #[error("read `{path}`, the file of `{key}`")]
+    #[error("cannot read `{path}`, the file of `{key}`")]
     File {
         key: &'static str,
         path: PathBuf,
         #[source]
         source: io::Error,
     },
-    #[error("`{path}`, the file of `{key}`, has no {what} in PEM form")]
+    #[error("`{path}`, the file of `{key}`, contains no {what} in PEM format")]
     Pem { key: &'static str, path: PathBuf, what: &'static str },
-    #[error("use the certificate of `admin.cert-file`: does the key of `admin.key-file` belong to it?")]
+    #[error(
+        "cannot use the certificate of `admin.cert-file`: does the key of `admin.key-file` belong to it?"
+    )]
     Certificate(#[from] rustls::Error),
-    #[error("use the authorities of `admin.client-ca-file`")]
+    #[error("cannot use the authorities of `admin.client-ca-file`")]
     Authorities(#[from] VerifierBuilderError),
 }
 
-/// Connections whose request is awaited or in progress.
+/// How many connections may have a request that is awaited or in progress.
 const MAX_CONNECTIONS: usize = 64;
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(5);
 
@@ -70,7 +73,7 @@ impl AdminTlsPort {
         Ok(Self { listener, config })
     }
 
-    /// Serves requests until the stop.
+    /// Serves requests until the sidecar stops.
     pub(crate) async fn run(self, daemon: Arc<Daemon>) {
         let slots = HandshakeSlots::new(MAX_CONNECTIONS, daemon.stop.clone());
         daemon.admin.certificate.store(Some(self.config));
@@ -84,7 +87,7 @@ impl AdminTlsPort {
                     daemon.context.tasks.clone().spawn(serve(daemon, acceptor, stream, address.ip(), slot));
                 }
                 Some(Err(error)) => {
-                    tracing::error!(%error, "accept on the port of `admin.tls`");
+                    tracing::error!(%error, "cannot accept a connection on the port of `admin.tls`");
                     tokio::time::sleep(Duration::from_millis(100)).await;
                 }
             }
@@ -93,8 +96,8 @@ impl AdminTlsPort {
 }
 
 impl AdminState {
-    /// Reads the files of `admin.tls` again, if the port is open. If they cannot be used, the log says why, and the certificate
-    /// that was read before stays in use.
+    /// Reads the files of `admin.tls` again, if the port is open. If they cannot be used, the error is logged, and the
+    /// previous certificate stays in use.
     pub(in crate::daemon) fn reload_certificate(&self, settings: &AdminTls) {
         if self.certificate.load().is_none() {
             return;
@@ -105,7 +108,7 @@ impl AdminState {
                 let error = error_chain(&error);
                 tracing::error!(
                     error,
-                    "the certificate of `admin.tls` was not read again: the old one stays in use"
+                    "the certificate of `admin.tls` was not read again: the previous certificate stays in use"
                 );
             }
         }
@@ -119,14 +122,17 @@ async fn serve(
     address: IpAddr,
     slot: HandshakeSlot,
 ) {
-    // Events and the bytes of pipes are not to wait for more.
+    // Events and the bytes of pipes must not wait for further bytes.
     let _ = stream.set_nodelay(true);
-    // Boxed: a handshake is large, and what follows need not carry its size along.
+    // Boxed, because the future of the handshake is large and would otherwise enlarge the task of the whole connection.
     let accepted = Box::pin(timeout(HANDSHAKE_TIMEOUT, acceptor.accept(stream)));
-    // A client that sends no TLS in time gets no response.
+    // A client that does not finish the TLS handshake in time is disconnected.
     let Ok(Ok(Ok(stream))) = slot.until_hello(accepted).await else { return };
     let certificate = match stream.get_ref().1.peer_certificates() {
-        Some([_, ..]) => ClientCertificate::Verified,
+        Some([certificate, ..]) => {
+            let sha256 = digest(&SHA256, certificate).as_ref().try_into();
+            ClientCertificate::Verified { sha256: sha256.expect("SHA-256 has this length") }
+        }
         _ => ClientCertificate::Absent,
     };
     connection::serve(daemon, stream, Peer::Tls { address, certificate }, slot).await;

@@ -1,4 +1,4 @@
-//! Bearer tokens of the admin API: random, shown once, stored as hashes, valid for some grants and a limited time.
+//! Bearer tokens of the admin API: random, shown once, stored as hashes, and valid for some grants and a limited time.
 //!
 //! What must stay true: a token is on disk before it is shown, and its file is gone before its revocation is confirmed; a
 //! file that cannot be read is logged, left in place and skipped; tokens are compared in constant time. Functions marked
@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime};
 
-use cofferdam_base::atomic_file::{Replace, TEMPORARY_SUFFIX, read_bounded, sync, write_file};
+use cofferdam_base::atomic_file::{Replace, TEMPORARY_SUFFIX, read_bounded, sync_directory, write_file};
 use cofferdam_base::text::hex;
 use cofferdam_base::{clock, random};
 use relay_proto::name::Name;
@@ -27,23 +27,24 @@ use super::{BearerToken, TOKEN_PREFIX, TokenEntry};
 pub(crate) struct Tokens {
     directory: PathBuf,
     table: Mutex<Table>,
-    /// Locked while files are written or removed. `table` is not: authentication does not wait for the disk.
+    /// Locked while files are written or removed. `table` is not locked meanwhile, so authentication never waits for the
+    /// disk.
     disk: Mutex<()>,
 }
 
-type Table = BTreeMap<Arc<str>, Stored>;
+type Table = BTreeMap<Arc<str>, StoredToken>;
 
-struct Stored {
-    record: Record,
+struct StoredToken {
+    record: TokenRecord,
     revoked: CancellationToken,
 }
 
 /// The content of `tokens/ID.json`. Times are in milliseconds since 1970.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 #[serde(rename_all = "kebab-case")]
-struct Record {
+struct TokenRecord {
     id: String,
-    /// SHA-256 of the token in hex. The token has 256 random bits, so the hash reveals nothing about it.
+    /// SHA-256 of the token in hex. A token has 256 random bits, so it cannot be found from its hash.
     hash: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     name: Option<String>,
@@ -60,9 +61,11 @@ pub(super) struct TokenTerms {
     pub(super) ttl: Duration,
 }
 
-/// What a valid token permits, and until when.
+/// The grants of a valid token, and its expiry.
 #[derive(Clone, Debug)]
 pub(super) struct TokenScope {
+    pub(super) id: Arc<str>,
+    pub(super) name: Option<String>,
     pub(super) grants: Vec<Name>,
     expires: SystemTime,
     revoked: CancellationToken,
@@ -76,9 +79,9 @@ pub(super) enum TokenRefused {
 }
 
 #[derive(Debug, thiserror::Error)]
-#[error("{doing} `{path}`")]
+#[error("cannot {action} `{path}`")]
 pub(crate) struct TokenStoreError {
-    doing: &'static str,
+    action: &'static str,
     path: PathBuf,
     #[source]
     source: io::Error,
@@ -94,8 +97,8 @@ pub(super) enum TokenNotCreated {
 
 /// Tokens of one sidecar, expired ones included: each orchestrator needs one or two.
 const MAX_TOKENS: usize = 1024;
-/// How long an expired token is listed, and refused as expired instead of as unknown.
-const KEEP_EXPIRED: Duration = Duration::from_secs(7 * 24 * 60 * 60);
+/// How long an expired token is still listed, and refused as expired instead of as unknown.
+const LIST_EXPIRED_FOR: Duration = Duration::from_secs(7 * 24 * 60 * 60);
 /// A record has a few hundred bytes, and more with many grants.
 const MAX_FILE_BYTES: u64 = 64 * 1024;
 /// The wall clock may jump, so it is read at least this often.
@@ -105,7 +108,7 @@ impl Tokens {
     /// Reads the tokens in the state directory. Writes.
     pub(crate) fn open(state_dir: &Path) -> Result<Self, TokenStoreError> {
         let directory = state_dir.join("tokens");
-        let failed = |doing| TokenStoreError::of(doing, &directory);
+        let failed = |action| TokenStoreError::of(action, &directory);
         DirBuilder::new()
             .recursive(true)
             .mode(0o700)
@@ -123,13 +126,15 @@ impl Tokens {
             }
             match read(&path) {
                 Ok(record) if name == file_name(&record.id) => {
-                    let stored = Stored { record, revoked: CancellationToken::new() };
+                    let stored = StoredToken { record, revoked: CancellationToken::new() };
                     table.insert(stored.record.id.as_str().into(), stored);
                 }
                 Ok(_) => {
-                    tracing::error!(path = %path.display(), "the file's name differs from the token's id: skipped")
+                    tracing::error!(path = %path.display(), "skipped: the file name does not match the token's id")
                 }
-                Err(error) => tracing::error!(path = %path.display(), %error, "not a token: skipped"),
+                Err(error) => {
+                    tracing::error!(path = %path.display(), %error, "skipped: cannot read this file as a token")
+                }
             }
         }
         Ok(Self { directory, table: Mutex::new(table), disk: Mutex::default() })
@@ -144,7 +149,7 @@ impl Tokens {
         let TokenTerms { grants, name, ttl } = terms;
         let id = random::id("t");
         let token = BearerToken::generate(&id);
-        let record = Record {
+        let record = TokenRecord {
             id: id.clone(),
             hash: hash(token.as_str()),
             name,
@@ -161,13 +166,13 @@ impl Tokens {
         let mut bytes = serde_json::to_vec_pretty(&record).expect("a record is plain data");
         bytes.push(b'\n');
         write_file(&self.directory, &path, &bytes, Replace::Never)
-            .map_err(TokenStoreError::of("write the token", &path))?;
-        self.lock().insert(id.as_str().into(), Stored { record, revoked: CancellationToken::new() });
+            .map_err(TokenStoreError::of("write the token's file", &path))?;
+        self.lock().insert(id.as_str().into(), StoredToken { record, revoked: CancellationToken::new() });
         Ok((id, token))
     }
 
-    /// Revokes a token; streams that were opened with it end. Returns whether it existed. After an error it is revoked too,
-    /// but only until a restart. Writes.
+    /// Revokes a token; streams that were opened with the token end. Returns whether the token existed. After an error the
+    /// token is revoked too, but only until a restart. Writes.
     pub(super) fn revoke(&self, id: &str) -> Result<bool, TokenStoreError> {
         let _writing = self.disk.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(stored) = self.lock().remove(id) else { return Ok(false) };
@@ -178,7 +183,7 @@ impl Tokens {
 
     pub(super) fn list(&self, now: SystemTime) -> Vec<TokenEntry> {
         let now = milliseconds(now);
-        let entry = |stored: &Stored| TokenEntry {
+        let entry = |stored: &StoredToken| TokenEntry {
             id: stored.record.id.clone(),
             name: stored.record.name.clone(),
             grants: stored.record.grants.iter().map(ToString::to_string).collect(),
@@ -187,7 +192,7 @@ impl Tokens {
         self.lock().values().map(entry).collect()
     }
 
-    /// What this token permits.
+    /// Checks a token and returns what it permits.
     pub(super) fn check(&self, token: &str, now: SystemTime) -> Result<TokenScope, TokenRefused> {
         let hash = hash(token);
         let id = token.strip_prefix(TOKEN_PREFIX).and_then(|rest| rest.split_once('_')).map(|(id, _)| id);
@@ -199,6 +204,8 @@ impl Tokens {
         let expires = SystemTime::UNIX_EPOCH.checked_add(Duration::from_millis(stored.record.expires));
         match expires.filter(|expires| *expires > now) {
             Some(expires) => Ok(TokenScope {
+                id: stored.record.id.as_str().into(),
+                name: stored.record.name.clone(),
                 grants: stored.record.grants.clone(),
                 expires,
                 revoked: stored.revoked.clone(),
@@ -208,7 +215,7 @@ impl Tokens {
     }
 
     fn remove_long_expired(&self, now: SystemTime) {
-        let limit = milliseconds(now.checked_sub(KEEP_EXPIRED).unwrap_or(SystemTime::UNIX_EPOCH));
+        let limit = milliseconds(now.checked_sub(LIST_EXPIRED_FOR).unwrap_or(SystemTime::UNIX_EPOCH));
         let removed: Table = self.lock().extract_if(.., |_, stored| stored.record.expires <= limit).collect();
         for id in removed.keys() {
             if let Err(error) = self.remove_file(id) {
@@ -219,14 +226,14 @@ impl Tokens {
 
     fn remove_file(&self, id: &str) -> Result<(), TokenStoreError> {
         let path = self.directory.join(file_name(id));
-        let failed = TokenStoreError::of("remove the token", &path);
+        let failed = TokenStoreError::of("remove the token's file", &path);
         match fs::remove_file(&path) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => Err(failed(error)),
-            _ => sync(&self.directory).map_err(failed),
+            _ => sync_directory(&self.directory).map_err(failed),
         }
     }
 
-    /// A poisoned lock is used: every change under it leaves the table consistent.
+    /// Ignores poisoning, because every change under the lock leaves the table consistent.
     fn lock(&self) -> MutexGuard<'_, Table> {
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -234,7 +241,7 @@ impl Tokens {
 
 impl TokenScope {
     /// Waits until the token expires or is revoked.
-    pub(super) async fn ended(&self) {
+    pub(super) async fn await_end(&self) {
         let expired = async {
             while let Ok(left) = self.expires.duration_since(clock::now()) {
                 sleep(left.min(LONGEST_SLEEP).max(Duration::from_millis(10))).await;
@@ -248,13 +255,13 @@ impl TokenScope {
 }
 
 impl TokenStoreError {
-    fn of(doing: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Self + use<> {
+    fn of(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Self + use<> {
         let path = path.to_owned();
-        move |source| Self { doing, path, source }
+        move |source| Self { action, path, source }
     }
 }
 
-fn read(path: &Path) -> io::Result<Record> {
+fn read(path: &Path) -> io::Result<TokenRecord> {
     Ok(serde_json::from_slice(&read_bounded(path, MAX_FILE_BYTES)?)?)
 }
 
@@ -305,7 +312,7 @@ mod tests {
         assert_eq!(tokens.list(later)[0].expires_in_seconds, 0);
         assert!(tokens.revoke(&id).unwrap() && !tokens.revoke(&id).unwrap());
         assert_eq!(tokens.check(token.as_str(), now).unwrap_err(), TokenRefused::Unknown);
-        assert!(Tokens::open(&directory.0).unwrap().list(now).is_empty(), "its file is gone");
+        assert!(Tokens::open(&directory.0).unwrap().list(now).is_empty(), "the token's file was not removed");
     }
 
     #[test]
@@ -326,7 +333,7 @@ mod tests {
     }
 
     #[test]
-    fn other_texts_are_unknown() {
+    fn texts_that_differ_from_the_token_are_refused_as_unknown() {
         let directory = Directory::new();
         let now = clock::now();
         let tokens = Tokens::open(&directory.0).unwrap();
@@ -346,7 +353,7 @@ mod tests {
         let now = clock::now();
         let tokens = Tokens::open(&directory.0).unwrap();
         let (old, _) = tokens.create(terms(), now).unwrap();
-        tokens.create(terms(), now + KEEP_EXPIRED + Duration::from_secs(61)).unwrap();
+        tokens.create(terms(), now + LIST_EXPIRED_FOR + Duration::from_secs(61)).unwrap();
         assert!(tokens.list(now).iter().all(|entry| entry.id != old));
         assert_eq!(fs::read_dir(directory.0.join("tokens")).unwrap().count(), 1);
     }

@@ -1,5 +1,5 @@
-//! One `cofferdam attach` for as long as it runs. When it ends, for whatever reason, the pipe ends at once, and the
-//! enrolment after the grace of its links.
+//! The hold of a sandbox, by one `cofferdam attach` or by an attachment of the sidecar. When the hold ends, for whatever
+//! reason, the pipe ends at once, and the enrolment after the resume grace of its links.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,13 +13,15 @@ use tokio::time::{Instant, sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
 use crate::daemon::admin::PipeVia;
-use crate::daemon::attach_table::{AttachEvent, AttachTable, Attached, Holder, MAX_EVENTS, Sandbox};
+use crate::daemon::attach_table::{
+    AttachEvent, AttachTable, AttachedSandbox, Holder, MAX_EVENTS, SandboxKey,
+};
 use crate::daemon::enrolling::{EnrollError, EnrollRequest, EnrollVia};
 use crate::daemon::state::Daemon;
 
-/// The request of `cofferdam attach`.
+/// A request to hold a sandbox.
 #[derive(Clone, Debug)]
-pub(crate) struct AttachRequest {
+pub(crate) struct HoldRequest {
     pub(crate) grant: Name,
     pub(crate) name: String,
     /// None: the grant's `ttl`.
@@ -40,42 +42,42 @@ pub(crate) enum HoldError {
 pub(crate) struct Hold {
     daemon: Arc<Daemon>,
     pub(crate) enrolment: Arc<str>,
-    sandbox: Sandbox,
+    sandbox: SandboxKey,
     number: u64,
     events: mpsc::Receiver<AttachEvent>,
     ended: CancellationToken,
 }
 
-/// What the holder of a sandbox has to know.
+/// An event for the holder of a sandbox.
 #[derive(Debug)]
 pub(crate) enum HoldEvent {
     /// The enrolment has ended.
     Ended,
-    /// About the pipe, or an earlier one.
+    /// An event of the current pipe, or of an earlier one.
     Pipe(AttachEvent),
 }
 
 /// How long a new `cofferdam attach` waits for the previous holder to disconnect: it may have been killed just before.
 const RELEASE_TIMEOUT: Duration = Duration::from_secs(2);
 const RELEASE_PAUSE: Duration = Duration::from_millis(20);
-/// For sending one event.
+/// How long sending one event may take.
 const EVENT_TIMEOUT: Duration = Duration::from_secs(5);
-/// How much longer than its links' grace an enrolment stays, so that the links end first.
+/// How much longer than the resume grace of its links an enrolment lasts, so that the links end first.
 const AFTER_GRACE: Duration = Duration::from_secs(1);
 
 impl Daemon {
-    /// Holds a sandbox, with its enrolment or with a new one.
-    pub(crate) async fn hold(self: &Arc<Self>, request: AttachRequest) -> Result<Hold, HoldError> {
-        let sandbox = Sandbox { grant: request.grant.clone(), name: request.name.clone() };
-        let give_up = Instant::now() + RELEASE_TIMEOUT;
+    /// Holds a sandbox; enrols it if it is not enrolled.
+    pub(crate) async fn hold(self: &Arc<Self>, request: HoldRequest) -> Result<Hold, HoldError> {
+        let sandbox = SandboxKey { grant: request.grant.clone(), name: request.name.clone() };
+        let deadline = Instant::now() + RELEASE_TIMEOUT;
         loop {
             match self.attaches.hold(self, &sandbox) {
                 HoldResult::Held(hold) => match self.enrolments.find(&hold.enrolment, clock::now()) {
                     Ok(_) => return Ok(hold),
-                    // It has expired and was not ended yet.
+                    // The enrolment has expired and was not ended yet.
                     Err(_) => self.attaches.end(&hold.enrolment),
                 },
-                HoldResult::HeldByAnother if Instant::now() < give_up => sleep(RELEASE_PAUSE).await,
+                HoldResult::HeldByAnother if Instant::now() < deadline => sleep(RELEASE_PAUSE).await,
                 HoldResult::HeldByAnother => return Err(HoldError::HeldByAnother(sandbox.name)),
                 HoldResult::NotEnrolled => {
                     // In its own task, so that the new enrolment gets into the table even if the client disconnects.
@@ -92,14 +94,14 @@ impl Daemon {
     /// Creates an enrolment for this sandbox, unless another request has created one meanwhile.
     async fn enrol_sandbox(
         self: Arc<Self>,
-        sandbox: Sandbox,
-        request: AttachRequest,
+        sandbox: SandboxKey,
+        request: HoldRequest,
     ) -> Result<(), EnrollError> {
         let _turn = self.attaches.creating.lock().await;
         if self.attaches.lock().by_sandbox.contains_key(&sandbox) {
             return Ok(());
         }
-        let AttachRequest { grant, name, ttl } = request;
+        let HoldRequest { grant, name, ttl } = request;
         let request = EnrollRequest { grant, name: Some(name), ttl, via: EnrollVia::Attached };
         let made = self.enroll(request).await?;
         self.attaches.insert(sandbox.clone(), made.enrolment.id);
@@ -107,17 +109,17 @@ impl Daemon {
         Ok(())
     }
 
-    /// Sandboxes that were attached before a restart may be attached again within the grace of a lost link.
-    pub(crate) fn await_attaches(self: &Arc<Self>) {
+    /// Enters the sandboxes that were attached before a restart: they may be attached again within the resume grace.
+    pub(crate) fn restore_attached_sandboxes(self: &Arc<Self>) {
         for enrolment in self.enrolments.attached(clock::now()) {
-            let sandbox = Sandbox::of(&enrolment);
+            let sandbox = SandboxKey::of(&enrolment);
             self.attaches.insert(sandbox.clone(), enrolment.id);
             self.end_after_grace(sandbox, 0);
         }
     }
 
     /// Holds the sandbox until the client disconnects, and sends events to the client.
-    pub(crate) async fn keep_hold(self: Arc<Self>, mut hold: Hold, mut stream: UnixStream) {
+    pub(crate) async fn hold_until_disconnect(self: Arc<Self>, mut hold: Hold, mut stream: UnixStream) {
         tracing::info!(enrolment = %hold.enrolment, sandbox = hold.sandbox.name, "attach started");
         let mut buffer = [0; 64];
         loop {
@@ -138,17 +140,17 @@ impl Daemon {
         tracing::info!(enrolment = %hold.enrolment, sandbox = hold.sandbox.name, "attach ended");
     }
 
-    /// Ends the enrolment unless the sandbox is attached again within the grace.
-    fn end_after_grace(self: &Arc<Self>, sandbox: Sandbox, number: u64) {
+    /// Ends the enrolment after the grace, unless the sandbox was held again after hold `number`.
+    fn end_after_grace(self: &Arc<Self>, sandbox: SandboxKey, number: u64) {
         let daemon = Arc::clone(self);
         let grace = self.context.config.load().relay.resume_grace + AFTER_GRACE;
         self.context.tasks.spawn(async move {
             if daemon.stop.run_until_cancelled(sleep(grace)).await.is_none() {
                 return;
             }
-            if let Some(enrolment) = daemon.attaches.take_unattached(&sandbox, number) {
+            if let Some(enrolment) = daemon.attaches.remove_unheld(&sandbox, number) {
                 tracing::info!(%enrolment, sandbox = sandbox.name, "not attached again in time: enrolment ended");
-                // Failures are in the log.
+                // Failures are logged where they occur.
                 let _ = daemon.kill(&enrolment).await;
             }
         });
@@ -156,11 +158,18 @@ impl Daemon {
 }
 
 impl Hold {
+    pub(crate) fn daemon(&self) -> &Arc<Daemon> {
+        &self.daemon
+    }
+
     /// Serves a pipe that the sidecar's own client of a platform provides, in a task of its own.
     pub(crate) fn serve(&self, stream: UnixStream) {
         let daemon = Arc::clone(&self.daemon);
         let enrolment = self.enrolment.to_string();
-        self.daemon.context.tasks.spawn(daemon.serve_pipe(enrolment, PipeVia::Platform, stream));
+        // This pipe was not opened with a token, whose end would end the pipe.
+        let right_ended = std::future::pending();
+        let serving = daemon.serve_pipe(enrolment, PipeVia::Platform, stream, right_ended);
+        self.daemon.context.tasks.spawn(serving);
     }
 
     /// The next event. Cancel-safe.
@@ -179,14 +188,14 @@ enum HoldResult {
 }
 
 impl AttachTable {
-    fn insert(&self, sandbox: Sandbox, enrolment: Arc<str>) {
-        self.lock().by_sandbox.entry(sandbox).or_insert_with(|| Attached::new(enrolment));
+    fn insert(&self, sandbox: SandboxKey, enrolment: Arc<str>) {
+        self.lock().by_sandbox.entry(sandbox).or_insert_with(|| AttachedSandbox::new(enrolment));
     }
 
-    fn hold(&self, daemon: &Arc<Daemon>, sandbox: &Sandbox) -> HoldResult {
+    fn hold(&self, daemon: &Arc<Daemon>, sandbox: &SandboxKey) -> HoldResult {
         let mut table = self.lock();
-        table.holds += 1;
-        let number = table.holds;
+        table.last_hold += 1;
+        let number = table.last_hold;
         let Some(attached) = table.by_sandbox.get_mut(sandbox) else { return HoldResult::NotEnrolled };
         if attached.holder.is_some() {
             return HoldResult::HeldByAnother;
@@ -206,7 +215,7 @@ impl AttachTable {
         })
     }
 
-    fn release(&self, sandbox: &Sandbox, number: u64) {
+    fn release(&self, sandbox: &SandboxKey, number: u64) {
         let mut table = self.lock();
         let Some(attached) = table.by_sandbox.get_mut(sandbox) else { return };
         if attached.hold_number == number {
@@ -215,8 +224,8 @@ impl AttachTable {
         }
     }
 
-    /// The enrolment, if the sandbox was not attached again since.
-    fn take_unattached(&self, sandbox: &Sandbox, number: u64) -> Option<Arc<str>> {
+    /// Removes the sandbox, and returns its enrolment, unless the sandbox was held again after hold `number`.
+    fn remove_unheld(&self, sandbox: &SandboxKey, number: u64) -> Option<Arc<str>> {
         let mut table = self.lock();
         let attached = table.by_sandbox.get(sandbox)?;
         if attached.holder.is_some() || attached.hold_number != number {
@@ -229,7 +238,7 @@ impl AttachTable {
 impl Drop for Hold {
     fn drop(&mut self) {
         self.daemon.attaches.release(&self.sandbox, self.number);
-        // After a stop the next sidecar starts a new grace.
+        // If the sidecar stops, it starts a new grace when it is started again.
         if !self.daemon.stop.is_cancelled() {
             self.daemon.end_after_grace(self.sandbox.clone(), self.number);
         }

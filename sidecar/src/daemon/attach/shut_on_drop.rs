@@ -1,30 +1,34 @@
 //! The stream of a pipe with a single link: when the link drops it, the pipe is shut down.
 //!
-//! The table of pipes has a duplicate of the descriptor, so closing ours would not end the connection; the other end
-//! would wait and never reconnect.
+//! The attach table has a duplicate of the descriptor, so closing ours would not end the connection, and the shim at the
+//! other end would wait and never reconnect.
 
 use std::io;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio_util::sync::CancellationToken;
 
-use crate::daemon::attach_table::PipeEnd;
+use crate::daemon::attach_table::PipeHandle;
 
 pub(super) struct ShutOnDrop<S> {
     stream: S,
-    end: PipeEnd,
+    pipe: PipeHandle,
+    /// Cancelled on drop.
+    dropped: CancellationToken,
 }
 
 impl<S> ShutOnDrop<S> {
-    pub(super) fn new(stream: S, end: PipeEnd) -> Self {
-        Self { stream, end }
+    pub(super) fn new(stream: S, pipe: PipeHandle, dropped: CancellationToken) -> Self {
+        Self { stream, pipe, dropped }
     }
 }
 
 impl<S> Drop for ShutOnDrop<S> {
     fn drop(&mut self) {
-        self.end.shut();
+        self.pipe.shut();
+        self.dropped.cancel();
     }
 }
 
@@ -32,9 +36,9 @@ impl<S: AsyncRead + Unpin> AsyncRead for ShutOnDrop<S> {
     fn poll_read(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
-        space: &mut ReadBuf<'_>,
+        buf: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_read(context, space)
+        Pin::new(&mut self.stream).poll_read(context, buf)
     }
 }
 

@@ -1,30 +1,28 @@
-//! The client of a platform, and where its API key comes from.
+//! The clients of the platforms.
 //!
-//! What must stay true: a key is read from the source that the configuration names, is known to the log's scrubber before it
-//! is used, and goes nowhere but into a request's header; a key that the platform refused is read again before it is sent
-//! again.
+//! What must stay true: an API key is used in the header of requests and nowhere else; a client is created for a grant
+//! only if the platform permits that grant.
 
 use std::path::Path;
 use std::sync::Arc;
 
-use arc_swap::ArcSwap;
 use cofferdam_base::text::error_chain;
 use cofferdam_net::{Dialer, Trust};
 use cofferdam_platforms::daytona::{Daytona, Via};
 use cofferdam_platforms::e2b::E2b;
 use cofferdam_platforms::{
-    ApiKey, HubSetup, KeepAwake, Pipe, PlatformError, PlatformKind, Progress, SandboxId, SandboxState,
-    WhenSuspended,
+    ApiKey, HubSetup, KeepAwake, Pipe, PlatformError, PlatformKind, PreparedSandbox, Progress, SandboxId,
+    SandboxState, WhenSuspended,
 };
-use cofferdam_secrets::credentials::Credentials;
-use cofferdam_secrets::reread::Reread;
-use cofferdam_secrets::{Material, SecretSpec, Secrets, SourceLimits, fill_header};
+use cofferdam_secrets::{SecretError, Secrets, fill_header};
 use relay_proto::name::Name;
 
+use super::keys::{KeyUse, PlatformKeys};
 use super::pacing::AttemptError;
 use super::request::Route;
 #[cfg(test)]
 use super::scripted::ScriptedClient;
+use super::status::Kind;
 use crate::config::Platform;
 use crate::session::Context;
 
@@ -36,8 +34,8 @@ pub(super) enum PlatformClient {
     Scripted(ScriptedClient),
 }
 
-/// How a sandbox is to be opened.
-pub(super) struct Opening<'a> {
+/// How a pipe into a sandbox is to be opened.
+pub(super) struct OpenOptions<'a> {
     pub(super) sandbox: &'a SandboxId,
     pub(super) when_suspended: WhenSuspended,
     pub(super) keep_awake: KeepAwake,
@@ -46,31 +44,30 @@ pub(super) struct Opening<'a> {
     pub(super) progress: &'a (dyn Fn(Progress) + Send + Sync),
 }
 
-/// Whether the key that was read before may be used.
+/// Whether a hub that outlived its pipe may be running in the sandbox.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(super) enum KeyUse {
-    Held,
-    /// The platform refused it: it may have been replaced at its source.
-    ReadAgain,
+pub(super) enum RemainingHub {
+    None,
+    Possible,
 }
 
-/// Makes clients.
-pub(super) trait Clients: Send + Sync {
-    fn client(&self, key: KeyUse) -> impl Future<Output = Result<PlatformClient, AttemptError>> + Send;
+/// Creates clients of a platform.
+pub(super) trait ClientFactory: Send + Sync {
+    fn create_client(&self, key: KeyUse)
+    -> impl Future<Output = Result<PlatformClient, AttemptError>> + Send;
 }
 
-/// The API keys of all platforms. Replaced at a reload, since a secret of the same name may have another source then.
-pub(super) struct PlatformKeys(ArcSwap<Credentials>);
-
-/// Makes clients of one platform of the configuration.
+/// Creates clients of one platform of the configuration.
 pub(super) struct ConfiguredPlatform {
     pub(super) context: Arc<Context>,
     pub(super) keys: Arc<PlatformKeys>,
     pub(super) platform: Name,
+    /// The grant of the sandbox that is attached.
+    pub(super) grant: Name,
 }
 
 impl PlatformClient {
-    /// `state_dir` keeps the host keys of SSH gateways, so that the user's own list is left alone.
+    /// The host keys of SSH gateways are stored in `state_dir`, so that the user's `known_hosts` is not changed.
     fn new(platform: &Platform, key: ApiKey, state_dir: &Path) -> Self {
         let (settings, dialer) = (platform.settings.clone(), Dialer::trusting(Trust::System));
         match settings.kind {
@@ -91,12 +88,13 @@ impl PlatformClient {
         }
     }
 
-    pub(super) async fn open(&self, opening: Opening<'_>) -> Result<Pipe, PlatformError> {
-        let Opening { sandbox, when_suspended, keep_awake, via, setup, progress } = opening;
+    pub(super) async fn open(&self, options: OpenOptions<'_>) -> Result<Pipe, PlatformError> {
+        let OpenOptions { sandbox, when_suspended, keep_awake, via, setup, progress } = options;
         match self {
             Self::Daytona(client) => {
                 let via = match via {
-                    Route::Preview => Via::Preview,
+                    // No pipe is opened to a sandbox that dials out.
+                    Route::DialOut | Route::Preview => Via::Preview,
                     Route::Ssh => Via::Ssh,
                 };
                 client.open(sandbox, when_suspended, keep_awake, via, setup, progress).await
@@ -107,7 +105,60 @@ impl PlatformClient {
         }
     }
 
-    /// Waits until what the client started in the sandbox is ended. To be called after its pipe was dropped.
+    /// Whether the hub of a pipe keeps running after the pipe ends, for the next pipe.
+    pub(super) fn hub_after_pipe(&self) -> RemainingHub {
+        match self {
+            Self::Daytona(_) => RemainingHub::after_pipe(Kind::Daytona),
+            Self::E2b(_) => RemainingHub::after_pipe(Kind::E2b),
+            #[cfg(test)]
+            Self::Scripted(_) => RemainingHub::Possible,
+        }
+    }
+
+    /// Ends a hub that outlived its pipe.
+    pub(super) async fn end_hub(&self, sandbox: &SandboxId, setup: &HubSetup) -> Result<(), PlatformError> {
+        match self {
+            Self::Daytona(client) => client.end_hub(sandbox, setup).await,
+            Self::E2b(_) => Ok(()),
+            #[cfg(test)]
+            Self::Scripted(client) => client.end_hub(),
+        }
+    }
+
+    /// Whether the platform suspends a sandbox that looks unused, whatever pipes lead into it.
+    pub(super) fn stops_unused_sandboxes(&self) -> bool {
+        match self {
+            Self::Daytona(_) => true,
+            Self::E2b(_) => false,
+            #[cfg(test)]
+            Self::Scripted(_) => true,
+        }
+    }
+
+    /// Tells a platform that suspends unused sandboxes that this one is in use.
+    pub(super) async fn refresh_activity(&self, sandbox: &SandboxId) -> Result<(), PlatformError> {
+        match self {
+            Self::Daytona(client) => client.refresh_activity(sandbox).await,
+            Self::E2b(_) => Ok(()),
+            #[cfg(test)]
+            Self::Scripted(client) => client.refresh_activity(),
+        }
+    }
+
+    /// Puts the shim into the sandbox and starts nothing.
+    pub(super) async fn prepare(&self, options: OpenOptions<'_>) -> Result<PreparedSandbox, PlatformError> {
+        let OpenOptions { sandbox, when_suspended, keep_awake, setup, progress, .. } = options;
+        match self {
+            Self::Daytona(client) => {
+                client.prepare(sandbox, when_suspended, keep_awake, setup, progress).await
+            }
+            Self::E2b(client) => client.prepare(sandbox, when_suspended, setup, progress).await,
+            #[cfg(test)]
+            Self::Scripted(_) => unimplemented!("no script dials out"),
+        }
+    }
+
+    /// Waits until everything that the client started in the sandbox has ended. Call it after the pipe was dropped.
     pub(super) async fn finish(self) {
         if let Self::E2b(client) = self {
             client.finish().await;
@@ -115,60 +166,56 @@ impl PlatformClient {
     }
 }
 
-impl PlatformKeys {
-    pub(super) fn new(context: &Context) -> Self {
-        Self(ArcSwap::from_pointee(credentials(context)))
-    }
-
-    /// The configuration has changed.
-    pub(super) fn forget(&self, context: &Context) {
-        self.0.store(Arc::new(credentials(context)));
+impl RemainingHub {
+    /// On Daytona the hub listens for the next pipe; on E2B the hub is the process whose stdin and stdout are the pipe.
+    pub(super) fn after_pipe(kind: Kind) -> Self {
+        match kind {
+            Kind::Daytona => Self::Possible,
+            Kind::E2b => Self::None,
+        }
     }
 }
 
-/// Without Vault: the check of the configuration refuses keys that come from there.
-fn credentials(context: &Context) -> Credentials {
-    Credentials::new(Arc::clone(&context.log), None, context.tasks.clone())
-}
-
-impl Clients for ConfiguredPlatform {
-    async fn client(&self, key: KeyUse) -> Result<PlatformClient, AttemptError> {
+impl ClientFactory for ConfiguredPlatform {
+    async fn create_client(&self, key: KeyUse) -> Result<PlatformClient, AttemptError> {
         let config = self.context.config.load_full();
         let Some(platform) = config.platforms.get(&self.platform) else {
             let why = format!("the configuration has no table `[platforms.{}]`; add it", self.platform);
             return Err(AttemptError::Configuration(why));
         };
-        let unreadable = |error: &dyn std::error::Error| {
-            AttemptError::Configuration(format!(
-                "read the API key of the platform `{}`: {}",
-                self.platform,
-                error_chain(error)
-            ))
-        };
-        let credentials = self.keys.0.load_full();
+        // A reload may have changed the grants of the platform.
+        if !platform.permits(&self.grant) {
+            let (name, grant) = (&self.platform, &self.grant);
+            let why = format!(
+                "the platform `{name}` is not for the grant `{grant}`; name it in `grants` of `[platforms.{name}]`"
+            );
+            return Err(AttemptError::Configuration(why));
+        }
+        let platform_key = self.keys.of(&self.context, platform);
         let mut secrets = Secrets::new();
         for (name, _) in platform.api_key.fields() {
             let Some(spec) = config.secrets.get(name) else { continue };
-            let material = read(&credentials, spec, (&config.limits).into(), key);
-            secrets.insert(name.clone(), material.await.map_err(|error| unreadable(&error))?);
+            let material = platform_key.read(spec, (&config.limits).into(), key).await;
+            secrets.insert(name.clone(), material.map_err(|error| self.unreadable_key(&error))?);
         }
-        let header = fill_header(&platform.api_key, &secrets).map_err(|error| unreadable(&error))?;
+        let header = fill_header(&platform.api_key, &secrets)
+            .map_err(|error| AttemptError::Configuration(self.key_error(&error)))?;
         Ok(PlatformClient::new(platform, ApiKey::new(header), &config.state_dir))
     }
 }
 
-async fn read(
-    credentials: &Credentials,
-    spec: &SecretSpec,
-    limits: SourceLimits,
-    key: KeyUse,
-) -> Result<Arc<Material>, cofferdam_secrets::SecretError> {
-    let held = credentials.obtain(spec, limits).await?;
-    match key {
-        KeyUse::Held => Ok(held),
-        KeyUse::ReadAgain => match credentials.reread(spec, limits, held.generation).await? {
-            Reread::Read(material) => Ok(material),
-            Reread::TooSoon { .. } => Ok(held),
-        },
+impl ConfiguredPlatform {
+    /// The error of an attempt for which the key could not be read. If its source may return the key later, the attempt is
+    /// repeated like one for which the platform is unavailable.
+    fn unreadable_key(&self, error: &SecretError) -> AttemptError {
+        let why = format!("{}; {}", self.key_error(error), error.next_step());
+        match error.failure() {
+            Some(_) => AttemptError::KeyUnavailable(why),
+            None => AttemptError::Configuration(why),
+        }
+    }
+
+    fn key_error(&self, error: &dyn std::error::Error) -> String {
+        format!("cannot read the API key of the platform `{}`: {}", self.platform, error_chain(error))
     }
 }

@@ -1,5 +1,5 @@
-//! A command that follows its attachment: it is sent the attachment's status, and its disconnect ends the attachment unless
-//! that was left in the sidecar.
+//! A command that follows its attachment: the sidecar sends it the attachment's status, and ends the attachment when the
+//! command disconnects, unless the attachment was detached.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use super::keeper::AttachmentKeeper;
 use super::status::{AttachmentState, AttachmentStatus, OverCause};
 use super::table::Entry;
 
-/// Ends its attachment when it is dropped, unless that was left in the sidecar.
+/// Ends its attachment when dropped, unless the attachment was detached.
 pub(crate) struct Follower {
     keeper: AttachmentKeeper,
     entry: Entry,
@@ -21,17 +21,17 @@ pub(crate) struct Follower {
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 enum AtDrop {
     EndAttachment,
-    LeaveAttachment,
+    KeepAttachment,
 }
 
-/// Whether the attachment is left in the sidecar once it is attached.
+/// Whether the attachment is detached from its command once the sandbox is attached.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Detach {
     No,
     WhenAttached,
 }
 
-/// For sending one status.
+/// How long sending one status may take.
 const SEND_TIMEOUT: Duration = Duration::from_secs(5);
 
 impl Follower {
@@ -49,8 +49,8 @@ impl Follower {
             let changed = tokio::select! {
                 changed = statuses.changed() => changed,
                 () = self.keeper.daemon.stop.cancelled() => {
-                    // The attachment's task ends by itself, after the links.
-                    self.at_drop = AtDrop::LeaveAttachment;
+                    // The attachment's task ends by itself, after the links have ended.
+                    self.at_drop = AtDrop::KeepAttachment;
                     return;
                 }
                 // The client sends nothing; only its disconnect matters.
@@ -59,19 +59,19 @@ impl Follower {
                     _ => return,
                 },
             };
-            // The attachment's task has its own sender, so this does not fail while the daemon runs.
+            // `self.entry` has a sender, so this does not fail.
             if changed.is_err() {
                 return;
             }
             let mut status = statuses.borrow_and_update().clone();
-            if is_settled(&status.state)
+            if may_be_detached(&status.state)
                 && detach == Detach::WhenAttached
                 && self.at_drop == AtDrop::EndAttachment
             {
                 match self.keeper.detach(&self.entry).await {
-                    Ok(()) => self.at_drop = AtDrop::LeaveAttachment,
+                    Ok(()) => self.at_drop = AtDrop::KeepAttachment,
                     Err(why) => {
-                        let why = format!("the attachment cannot be kept: {why}");
+                        let why = format!("the attachment cannot be detached: {why}");
                         status.state = AttachmentState::Over { why, cause: OverCause::NotSaved };
                     }
                 }
@@ -93,8 +93,8 @@ impl Drop for Follower {
     }
 }
 
-/// Whether the attachment has reached a state that it may be left in.
-fn is_settled(state: &AttachmentState) -> bool {
+/// Whether the attachment has reached a state in which it may be detached.
+fn may_be_detached(state: &AttachmentState) -> bool {
     matches!(state, AttachmentState::Attached { .. } | AttachmentState::Suspended)
 }
 

@@ -1,38 +1,41 @@
-//! Starts, keeps and ends attachments, with the enrolments of their sandboxes.
+//! Starts, holds and ends attachments, with the enrolments of their sandboxes.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use cofferdam_base::clock;
 use cofferdam_base::text::error_chain;
-use cofferdam_platforms::{HubSetup, ShimSource};
+use cofferdam_platforms::{HarnessSettings, HubSetup, ShimSource};
 use tokio::net::UnixStream;
 use tokio::time::{Instant, sleep, timeout};
 
-use super::client::ConfiguredPlatform;
+use super::activity::{CallCounter, CallCounts};
+use super::client::{ConfiguredPlatform, RemainingHub};
+use super::dial_out::DialOut;
 use super::follow::Follower;
 use super::pacing::{History, Pacing};
-use super::request::{AttachmentRequest, AttachmentSpec, InvalidRequest};
+use super::request::{AttachmentKey, AttachmentRequest, AttachmentSpec, RequestedBy, Route};
 use super::run::{Attaching, AttachingEnd, HeldSandbox};
 use super::status::{AttachmentState, AttachmentStatus, Kind, Lifetime, OverCause};
-use super::table::{Entry, NotEntered};
-use super::{AttachmentError, platform_of, records};
-use crate::daemon::attach::hold::{AttachRequest, Hold, HoldError, HoldEvent};
+use super::table::{AttachmentLimits, Entry};
+use super::{AttachmentError, choose_platform, records};
+use crate::daemon::attach::hold::{Hold, HoldError, HoldEvent, HoldRequest};
 use crate::daemon::enrolling::{EnrollError, Killed};
 use crate::daemon::state::Daemon;
 use crate::enrolment::{Denied, EndCause};
+use crate::harness::sandbox_settings::{ReportWarning, SandboxSettings};
 
-/// What controls the attachments of a daemon. Cheap to clone.
+/// Starts and ends the attachments of a daemon. Cheap to clone.
 #[derive(Clone)]
 pub(crate) struct AttachmentKeeper {
     pub(super) daemon: Arc<Daemon>,
 }
 
-/// How long a new attachment waits for one that is ending: its command may have been killed just before.
+/// How long a new attachment waits for a conflicting one that is ending, whose command may have been killed just before.
 const RELEASE_TIMEOUT: Duration = Duration::from_secs(3);
 /// How long ending an attachment may take, the hub in the sandbox included.
 const END_TIMEOUT: Duration = Duration::from_secs(8);
-/// Between attempts to enrol a sandbox that is kept.
+/// Between attempts to enrol a sandbox whose attachment is stored or configured.
 const ENROL_DELAY: Duration = Duration::from_secs(10);
 
 impl AttachmentKeeper {
@@ -40,99 +43,38 @@ impl AttachmentKeeper {
         Self { daemon: Arc::clone(daemon) }
     }
 
-    /// Starts an attachment that a command follows.
+    /// Starts an attachment that a command follows. Waits a short time for a conflicting one that is ending.
     pub(crate) async fn attach_platform(
         &self,
         request: &AttachmentRequest,
+        requested_by: RequestedBy,
     ) -> Result<Follower, AttachmentError> {
         let spec = {
             let config = self.daemon.context.config.load();
-            request.check(platform_of(&config, request)?)?
+            request.check(choose_platform(&config, request, requested_by)?)?
         };
-        let give_up = Instant::now() + RELEASE_TIMEOUT;
+        let deadline = Instant::now() + RELEASE_TIMEOUT;
         loop {
             let error = match self.start(spec.clone(), Lifetime::Followed, History::NeverAttached) {
                 Ok(entry) => return Ok(Follower::new(self.clone(), entry)),
                 Err(error) => error,
             };
-            // The command before may have been interrupted a moment ago.
-            let other = self.daemon.attachments.table.conflicting(&spec.platform, &spec.sandbox, &spec.name);
+            let is_conflict =
+                matches!(&error, AttachmentError::NotEntered(not_entered) if not_entered.is_conflict());
+            // The other attachment may be ending because its command was just interrupted.
+            let other = self.daemon.attachments.table.find_conflict(&spec);
             let is_ending = other.is_none_or(|other| other.stop.is_cancelled());
-            let left = give_up.saturating_duration_since(Instant::now());
-            let conflicts = matches!(
-                error,
-                AttachmentError::NotEntered(NotEntered::Name(_) | NotEntered::Sandbox { .. })
-            );
-            if !conflicts
+            let time_left = deadline.saturating_duration_since(Instant::now());
+            if !is_conflict
                 || !is_ending
-                || timeout(left, self.daemon.attachments.table.removal()).await.is_err()
+                || timeout(time_left, self.daemon.attachments.table.await_removal()).await.is_err()
             {
                 return Err(error);
             }
         }
     }
 
-    /// Starts the kept and the configured attachments, and follows the configuration until the stop.
-    pub(crate) async fn keep(self) {
-        let directory = self.daemon.attachments.directory.clone();
-        let records = self.daemon.context.tasks.spawn_blocking(move || records::read_all(&directory)).await;
-        for record in records.unwrap_or_default() {
-            self.restore(&record);
-        }
-        loop {
-            self.apply_configuration().await;
-            tokio::select! {
-                () = self.daemon.stop.cancelled() => return,
-                () = self.daemon.attachments.reconfigured.notified() => self.daemon.attachments.keys.forget(&self.daemon.context),
-            }
-        }
-    }
-
-    fn restore(&self, record: &AttachmentRequest) {
-        let name = record.name.as_deref().unwrap_or_default();
-        // A platform that is missing now may come with a reload: the attachment says so in its state.
-        let platform = record.platform.as_deref().unwrap_or(record.kind.as_str()).parse();
-        let spec = platform.map_err(InvalidRequest::Platform).and_then(|platform| record.check(platform));
-        let started = spec
-            .map_err(AttachmentError::from)
-            .and_then(|spec| self.start(spec, Lifetime::Detached, History::Attached));
-        if let Err(error) = started {
-            tracing::error!(sandbox = name, why = error_chain(&error), "a kept attachment was not started");
-        }
-    }
-
-    /// Starts what the configuration has gained, and ends what it has lost.
-    async fn apply_configuration(&self) {
-        let config = self.daemon.context.config.load_full();
-        let wanted: Vec<AttachmentSpec> = config
-            .attachments
-            .iter()
-            .map(|(name, attachment)| AttachmentSpec::configured(name, attachment))
-            .collect();
-        for entry in self.daemon.attachments.table.configured() {
-            let is_over = matches!(entry.status.borrow().state, AttachmentState::Over { .. });
-            if is_over || !wanted.contains(&entry.spec) {
-                // Failures are in the log.
-                let _ = self.end(&entry.spec.name).await;
-                self.daemon.attachments.table.remove(&entry);
-            }
-        }
-        for spec in wanted {
-            if self.daemon.attachments.table.find(&spec.name).is_some_and(|entry| *entry.spec == spec) {
-                continue;
-            }
-            let name = spec.name.clone();
-            if let Err(error) = self.start(spec, Lifetime::Configured, History::NeverAttached) {
-                tracing::error!(
-                    sandbox = name,
-                    why = error_chain(&error),
-                    "a configured attachment was not started"
-                );
-            }
-        }
-    }
-
-    fn start(
+    pub(super) fn start(
         &self,
         spec: AttachmentSpec,
         lifetime: Lifetime,
@@ -152,17 +94,18 @@ impl AttachmentKeeper {
             grant: spec.grant.to_string(),
             lifetime,
             enrolment: None,
-            state: AttachmentState::Finding,
+            warning: None,
+            state: AttachmentState::FINDING,
         };
         let entry = Entry::new(spec, status);
-        self.daemon.attachments.table.enter(entry.clone(), config.limits.attachments)?;
+        self.daemon.attachments.table.enter(entry.clone(), AttachmentLimits::of(&config))?;
         self.daemon.context.tasks.spawn(self.clone().run(entry.clone(), history));
         Ok(entry)
     }
 
-    /// Ends an attachment with its enrolment, if it has one. `None` if there is none of this name.
-    pub(crate) async fn end(&self, name: &str) -> Option<(Lifetime, Option<Killed>)> {
-        let entry = self.daemon.attachments.table.find(name)?;
+    /// Ends an attachment with its enrolment, if it has one. `None` if there is no such attachment.
+    pub(crate) async fn end(&self, key: &AttachmentKey) -> Option<(Lifetime, Option<Killed>)> {
+        let entry = self.daemon.attachments.table.find(key)?;
         let (lifetime, enrolment) = {
             let status = entry.status.borrow();
             (status.lifetime, status.enrolment.clone())
@@ -171,14 +114,14 @@ impl AttachmentKeeper {
             Some(enrolment) => self.daemon.kill(&enrolment).await,
             None => None,
         };
-        // With an enrolment, its end ends the task, after the last bytes for the sandbox.
+        // If an enrolment was ended, the task ends by itself after the last bytes were sent to the sandbox.
         if killed.is_none() {
             entry.stop.cancel();
         }
         let mut status = entry.status.subscribe();
         let over = status.wait_for(|status| matches!(status.state, AttachmentState::Over { .. }));
         if timeout(END_TIMEOUT, over).await.is_err() {
-            tracing::error!(sandbox = name, "an attachment did not end in time");
+            tracing::error!(sandbox = key.name, "an attachment did not end in time");
             entry.stop.cancel();
         }
         Some((lifetime, killed))
@@ -186,35 +129,61 @@ impl AttachmentKeeper {
 
     async fn run(self, entry: Entry, history: History) {
         let spec = (*entry.spec).clone();
-        let lifetime = entry.status.borrow().lifetime;
+        let (lifetime, kind) = {
+            let status = entry.status.borrow();
+            (status.lifetime, status.kind)
+        };
         let mut attaching = Attaching {
             clients: ConfiguredPlatform {
                 context: Arc::clone(&self.daemon.context),
                 keys: Arc::clone(&self.daemon.attachments.keys),
                 platform: spec.platform.clone(),
+                grant: spec.grant.clone(),
             },
             setup: HubSetup {
                 shim: self.shim_source(&spec),
                 pin: self.daemon.identity.public().to_string(),
-                harness_files: Vec::new(),
+                harness: self.harness_settings(&entry),
             },
             status: entry.status.clone(),
             pacing: Pacing::new(lifetime, history),
+            hub: match history {
+                History::Attached => RemainingHub::after_pipe(kind),
+                History::NeverAttached => RemainingHub::None,
+            },
             stop: entry.stop.clone(),
             sidecar_stop: self.daemon.stop.clone(),
             spec,
         };
-        let over = self.keep_attached(&entry, &mut attaching).await;
+        let over = match entry.spec.via {
+            Route::DialOut => DialOut::of(&self, &entry, attaching).keep().await,
+            Route::Preview | Route::Ssh => self.keep_attached(&entry, &mut attaching).await,
+        };
         if let Some((why, cause)) = over {
             tracing::info!(sandbox = entry.spec.name, why, "attachment over");
-            self.forget(&entry, why, cause).await;
+            self.show_over(&entry, why, cause).await;
         }
         if entry.status.borrow().lifetime != Lifetime::Configured {
             self.daemon.attachments.table.remove(&entry);
         }
     }
 
-    /// The shim of the request, that of the platform, or the one beside the sidecar's program.
+    /// The settings of the harness in the sandbox, with the servers that the grant has now.
+    fn harness_settings(&self, entry: &Entry) -> Option<Arc<dyn HarnessSettings>> {
+        let AttachmentSpec { harness, grant, name, .. } = &*entry.spec;
+        let config = self.daemon.context.config.load();
+        let servers = config.grants.get(grant)?.servers.clone();
+        let (status, name) = (entry.status.clone(), name.clone());
+        let report: ReportWarning = Arc::new(move |warning| {
+            if let Some(warning) = &warning {
+                tracing::warn!(sandbox = name, warning, "the settings of the harness lack entries");
+            }
+            status.send_modify(|status| status.warning = warning);
+        });
+        Some(Arc::new(SandboxSettings { harness: (*harness)?, servers, report }))
+    }
+
+    /// Finds the shim that the request names, that the platform's table names, or that is beside the sidecar's program.
     fn shim_source(&self, spec: &AttachmentSpec) -> ShimSource {
         let (context, shims) = (Arc::clone(&self.daemon.context), Arc::clone(&self.daemon.attachments.shims));
         let (given, platform) = (spec.shim.clone(), spec.platform.clone());
@@ -225,14 +194,14 @@ impl AttachmentKeeper {
         })
     }
 
-    /// Holds the sandbox's enrolment and opens pipes. `None` when the sidecar stops.
+    /// Holds the sandbox's enrolment and opens pipes; returns why the attachment ended. `None` when the sidecar stops.
     async fn keep_attached(
         &self,
         entry: &Entry,
         attaching: &mut Attaching<ConfiguredPlatform>,
     ) -> Option<(String, OverCause)> {
         loop {
-            let mut hold = match self.hold_for(entry).await {
+            let mut hold = match self.hold_sandbox(entry).await {
                 Ok(hold) => hold?,
                 Err(over) => return Some(over),
             };
@@ -247,16 +216,16 @@ impl AttachmentKeeper {
             match end {
                 AttachingEnd::EnrolmentEnded => {
                     match (self.daemon.enrolments.find(&enrolment, clock::now()), lifetime) {
-                        // The configuration still grants it.
-                        (Err(Denied::Over(EndCause::Expired)), Lifetime::Configured) => {}
-                        (Err(Denied::Over(EndCause::Expired)), _) => {
+                        // A configured attachment is enrolled anew.
+                        (Err(Denied::Ended(EndCause::Expired)), Lifetime::Configured) => {}
+                        (Err(Denied::Ended(EndCause::Expired)), _) => {
                             return Some(("the enrolment has expired".into(), OverCause::Ended));
                         }
                         _ => return Some(("it was ended".into(), OverCause::Ended)),
                     }
                 }
                 AttachingEnd::Over => {
-                    // No sandbox, or none that can be attached: nothing is to be left behind.
+                    // The sandbox does not exist or cannot be attached, so its enrolment is not needed.
                     let _ = self.daemon.kill(&enrolment).await;
                     return match state {
                         AttachmentState::Over { why, cause } => Some((why, cause)),
@@ -274,16 +243,23 @@ impl AttachmentKeeper {
         }
     }
 
-    /// Enrols the sandbox. `Ok(None)` when the sidecar stops.
-    async fn hold_for(&self, entry: &Entry) -> Result<Option<Hold>, (String, OverCause)> {
-        let AttachmentSpec { grant, name, ttl, .. } = &*entry.spec;
-        let request = AttachRequest { grant: grant.clone(), name: name.clone(), ttl: *ttl };
+    /// Enrols the sandbox and holds it. `Ok(None)` when the sidecar stops; `Err` with the reason if the attachment is over.
+    async fn hold_sandbox(&self, entry: &Entry) -> Result<Option<Hold>, (String, OverCause)> {
+        let AttachmentSpec { grant, name, .. } = &*entry.spec;
         loop {
-            let held = tokio::select! {
-                () = self.daemon.stop.cancelled() => return Ok(None),
-                () = entry.stop.cancelled() => return Err(("it was ended".into(), OverCause::Ended)),
-                held = self.daemon.hold(request.clone()) => held,
+            if self.daemon.stop.is_cancelled() {
+                return Ok(None);
+            }
+            if entry.stop.is_cancelled() {
+                return Err(("it was ended".into(), OverCause::Ended));
+            }
+            let Some(ttl) = self.enrolment_ttl(&entry.spec) else {
+                return Err(("the enrolment has expired".into(), OverCause::Ended));
             };
+            let request = HoldRequest { grant: grant.clone(), name: name.clone(), ttl };
+            // Not cancelled at a stop, so that this task knows of every enrolment that it created: the caller notices the
+            // stop and ends the enrolment. `hold` takes at most two seconds, and a write to disk.
+            let held = self.daemon.hold(request).await;
             let error = match held {
                 Ok(hold) => return Ok(Some(hold)),
                 Err(error) => error,
@@ -292,7 +268,7 @@ impl AttachmentKeeper {
             if lifetime == Lifetime::Followed {
                 let cause = match error {
                     HoldError::HeldByAnother(_) => OverCause::Taken,
-                    HoldError::NotCreated(EnrollError::Grant(..)) => OverCause::Configuration,
+                    HoldError::NotCreated(EnrollError::UnknownGrant(..)) => OverCause::Configuration,
                     HoldError::NotCreated(_) => OverCause::Unavailable,
                 };
                 return Err((why, cause));
@@ -308,34 +284,50 @@ impl AttachmentKeeper {
         }
     }
 
+    /// The lifetime of a new enrolment: not beyond the expiry of the stored one, and not longer than the grant allows now.
+    /// `Some(None)`: the grant's `ttl`. `None` if the stored enrolment has expired.
+    pub(super) fn enrolment_ttl(&self, spec: &AttachmentSpec) -> Option<Option<Duration>> {
+        let Some(expires) = spec.expires else { return Some(spec.ttl) };
+        let left = expires.duration_since(clock::now()).ok()?;
+        let config = self.daemon.context.config.load();
+        Some(Some(config.grants.get(&spec.grant).map_or(left, |grant| left.min(grant.ttl))))
+    }
+
+    pub(super) async fn remove_record(&self, key: AttachmentKey) {
+        let (directory, name) = (self.daemon.attachments.directory.clone(), key.name.clone());
+        let removed =
+            self.daemon.context.tasks.spawn_blocking(move || records::remove(&directory, &key)).await;
+        if let Ok(Err(error)) = removed {
+            let why = error_chain(&error);
+            tracing::error!(
+                sandbox = name,
+                why,
+                "the file of an attachment that is over was not removed; remove it by hand"
+            );
+        }
+    }
+
     /// Shows that the attachment is over, and removes its file.
-    async fn forget(&self, entry: &Entry, why: String, cause: OverCause) {
+    async fn show_over(&self, entry: &Entry, why: String, cause: OverCause) {
         if entry.status.borrow().lifetime == Lifetime::Detached {
-            let (directory, name) = (self.daemon.attachments.directory.clone(), entry.spec.name.clone());
-            let removed =
-                self.daemon.context.tasks.spawn_blocking(move || records::remove(&directory, &name)).await;
-            if let Ok(Err(error)) = removed {
-                let why = error_chain(&error);
-                tracing::error!(
-                    sandbox = entry.spec.name,
-                    why,
-                    "the end of an attachment was not saved: it would come back after a restart"
-                );
-            }
+            self.remove_record(entry.spec.key()).await;
         }
         entry.status.send_modify(|status| status.state = AttachmentState::Over { why, cause });
     }
 
-    /// Leaves a followed attachment in the sidecar.
+    /// Detaches an attachment from the command that follows it: stores it, so that it survives the command and restarts.
     pub(super) async fn detach(&self, entry: &Entry) -> Result<(), String> {
-        let request = {
+        let (request, enrolment) = {
             let status = entry.status.borrow();
-            entry.spec.to_request(status.kind)
+            (entry.spec.to_request(status.kind), status.enrolment.clone().unwrap_or_default())
         };
-        let directory = self.daemon.attachments.directory.clone();
-        let written =
-            self.daemon.context.tasks.spawn_blocking(move || records::write(&directory, &request)).await;
-        match written {
+        let enrolment = match self.daemon.enrolments.find(&enrolment, clock::now()) {
+            Ok(enrolment) => enrolment,
+            Err(denied) => return Err(denied.to_string()),
+        };
+        let (directory, key) = (self.daemon.attachments.directory.clone(), entry.spec.key());
+        let write = move || records::write(&directory, &key, request, &enrolment);
+        match self.daemon.context.tasks.spawn_blocking(write).await {
             Ok(Ok(())) => {
                 entry.status.send_modify(|status| status.lifetime = Lifetime::Detached);
                 Ok(())
@@ -354,4 +346,23 @@ impl HeldSandbox for Hold {
     async fn next_event(&mut self) -> HoldEvent {
         Hold::next_event(self).await
     }
+
+    fn call_counter(&self) -> CallCounter {
+        call_counter(self.daemon(), &self.enrolment)
+    }
+}
+
+/// Returns a function that counts the calls of the sandbox with this enrolment.
+pub(super) fn call_counter(daemon: &Arc<Daemon>, enrolment: &Arc<str>) -> CallCounter {
+    let (daemon, enrolment) = (Arc::clone(daemon), Arc::clone(enrolment));
+    Box::new(move || {
+        let (daemon, enrolment) = (Arc::clone(&daemon), Arc::clone(&enrolment));
+        Box::pin(async move {
+            let links = daemon.registry.describe_enrolment(&enrolment).await;
+            CallCounts {
+                made: links.iter().map(|link| link.calls).sum(),
+                in_flight: links.iter().map(|link| link.in_flight).sum(),
+            }
+        })
+    })
 }

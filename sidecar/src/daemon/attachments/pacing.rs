@@ -1,8 +1,8 @@
-//! What follows each outcome of an attachment: another attempt, a question about the sandbox's state, or the end.
+//! Decides the next step after each outcome of an attachment: another attempt, a query of the sandbox's state, or the end.
 //!
-//! What must stay true: there is no clock and no random source in here; a suspended sandbox is only asked about at the
-//! control API; `Retry-After` is honoured up to a limit; what an operator has to change is tried again rarely, and ends a
-//! command that was never attached.
+//! What must stay true: there is no clock and no random source here; while a sandbox is suspended, only its state is
+//! queried; `Retry-After` is honoured up to a limit; an attempt that fails until an operator changes something is repeated
+//! rarely, and ends the attachment of a command whose sandbox was never attached.
 
 use std::time::Duration;
 
@@ -15,22 +15,22 @@ use super::status::{AttachmentState, Lifetime, OverCause};
 const FIRST_DELAY: Duration = Duration::from_millis(250);
 /// The longest delay between attempts. After an outage of the platform a sandbox is attached again within ten seconds.
 const MAX_DELAY: Duration = Duration::from_secs(8);
-/// A platform that asks for a longer pause is asked again after this time.
+/// The longest `Retry-After` that is honoured.
 const MAX_RETRY_AFTER: Duration = Duration::from_secs(300);
-/// Between attempts while a limit of the account is reached.
+/// The delay between attempts while a limit of the account is reached.
 const QUOTA_DELAY: Duration = Duration::from_secs(30);
-/// Between attempts that will probably fail until an operator changes something, such as the API key.
+/// The delay between attempts that will probably fail until an operator changes something, such as the API key.
 const REFUSED_DELAY: Duration = Duration::from_secs(300);
-/// The first and the longest delay between questions about a suspended sandbox. A call in the sandbox waits a minute for its
-/// link, so a sandbox that was resumed is noticed in time.
-const FIRST_QUESTION: Duration = Duration::from_secs(1);
-const MAX_QUESTION: Duration = Duration::from_secs(30);
-/// How long a command is tried that was never attached and whose platform is unavailable.
-const COMMAND_PATIENCE: Duration = Duration::from_secs(30);
-/// Many attachments lose their pipes together when a platform fails.
+/// The first and the longest delay between queries of a suspended sandbox's state. A call in the sandbox waits a minute
+/// for its link, so a resumed sandbox is noticed in time.
+const FIRST_QUERY_DELAY: Duration = Duration::from_secs(1);
+const MAX_QUERY_DELAY: Duration = Duration::from_secs(30);
+/// How long a command whose sandbox was never attached retries while the platform is unavailable.
+const COMMAND_RETRY_TIME: Duration = Duration::from_secs(30);
+/// Spreads the attempts of many attachments that lose their pipes together when a platform fails.
 const JITTER: Jitter = Jitter::Earlier(0.5);
 
-/// How an attempt or a question ended.
+/// How an attempt or a query of the state ended.
 #[derive(Debug)]
 pub(super) enum Outcome {
     /// A pipe ended.
@@ -39,7 +39,7 @@ pub(super) enum Outcome {
         hub: HubProof,
     },
     Failed(AttemptError),
-    Asked(SandboxState),
+    State(SandboxState),
 }
 
 /// Whether the hub had proven its key on the pipe.
@@ -54,16 +54,20 @@ pub(super) enum AttemptError {
     /// The platform's table is missing, or its API key cannot be read.
     #[error("{0}")]
     Configuration(String),
+    /// The source of the API key, such as Vault, does not return it for now.
+    #[error("{0}")]
+    KeyUnavailable(String),
     #[error(transparent)]
     Platform(#[from] PlatformError),
 }
 
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(super) enum Step {
-    /// Ask about the suspended sandbox after this delay.
-    Ask {
+    /// Query the state of the suspended sandbox after this delay.
+    QueryState {
         after: Duration,
     },
+    /// Open a pipe, or enrol a sandbox that dials out, after this delay.
     Open {
         after: Duration,
     },
@@ -75,7 +79,7 @@ pub(super) enum Step {
 pub(super) struct Pacing {
     pub(super) lifetime: Lifetime,
     attempts: JitteredBackoff,
-    questions: JitteredBackoff,
+    queries: JitteredBackoff,
     history: History,
 }
 
@@ -91,7 +95,7 @@ impl Pacing {
         Self {
             lifetime,
             attempts: Backoff::new(FIRST_DELAY, MAX_DELAY).with_jitter(JITTER),
-            questions: Backoff::new(FIRST_QUESTION, MAX_QUESTION).with_jitter(JITTER),
+            queries: Backoff::new(FIRST_QUERY_DELAY, MAX_QUERY_DELAY).with_jitter(JITTER),
             history,
         }
     }
@@ -100,15 +104,15 @@ impl Pacing {
         self.history
     }
 
-    /// The hub has proven its key.
-    pub(super) fn attached(&mut self) {
+    /// Call when the hub has proven its key, or the sandbox has dialled out.
+    pub(super) fn record_attached(&mut self) {
         self.history = History::Attached;
         self.attempts.reset();
-        self.questions.reset();
+        self.queries.reset();
     }
 
-    /// The state to show until the next step, and that step. `trying` is the time since the start of the attachment, and
-    /// `random` from 0 to 1, 1 excluded.
+    /// Returns the state to show until the next step, and that step. `trying` is the time since the start of the attachment;
+    /// `random` is from 0 to 1, 1 excluded.
     pub(super) fn next(
         &mut self,
         outcome: Outcome,
@@ -116,11 +120,11 @@ impl Pacing {
         random: f64,
     ) -> (AttachmentState, Step) {
         match outcome {
-            Outcome::Asked(SandboxState::Running) => {
-                self.questions.reset();
-                (AttachmentState::Finding, Step::Open { after: Duration::ZERO })
+            Outcome::State(SandboxState::Running) => {
+                self.queries.reset();
+                (AttachmentState::FINDING, Step::Open { after: Duration::ZERO })
             }
-            Outcome::Asked(SandboxState::Suspended) => self.suspended(random),
+            Outcome::State(SandboxState::Suspended) => self.suspended(random),
             Outcome::Lost { why, hub } => {
                 if hub == HubProof::Seen {
                     self.attempts.reset();
@@ -129,6 +133,12 @@ impl Pacing {
             }
             Outcome::Failed(AttemptError::Configuration(why)) => {
                 self.refused(why, OverCause::Configuration, random)
+            }
+            Outcome::Failed(AttemptError::KeyUnavailable(why)) => {
+                if self.may_fail() && trying >= COMMAND_RETRY_TIME {
+                    return over(why, OverCause::Unavailable);
+                }
+                self.wait(why, Duration::ZERO, random)
             }
             Outcome::Failed(AttemptError::Platform(error)) => self.failed(error, trying, random),
         }
@@ -141,11 +151,11 @@ impl Pacing {
             PlatformError::Protocol { .. } | PlatformError::Sandbox { .. } => {
                 self.refused(why, OverCause::Unavailable, random)
             }
-            PlatformError::Quota { .. } if self.may_give_up() => over(why, OverCause::Unavailable),
+            PlatformError::Quota { .. } if self.may_fail() => over(why, OverCause::Unavailable),
             PlatformError::Quota { .. } => self.wait(why, QUOTA_DELAY, random),
             PlatformError::Suspended { .. } => self.suspended(random),
             PlatformError::Unauthorized { .. } => self.refused(why, OverCause::Unauthorized, random),
-            PlatformError::Unavailable { .. } if self.may_give_up() && trying >= COMMAND_PATIENCE => {
+            PlatformError::Unavailable { .. } if self.may_fail() && trying >= COMMAND_RETRY_TIME => {
                 over(why, OverCause::Unavailable)
             }
             PlatformError::Unavailable { retry_after, .. } => {
@@ -154,13 +164,13 @@ impl Pacing {
         }
     }
 
-    /// A command that was never attached ends with an error instead of waiting for an operator.
-    fn may_give_up(&self) -> bool {
+    /// A command whose sandbox was never attached ends with an error instead of waiting for an operator.
+    fn may_fail(&self) -> bool {
         self.lifetime == Lifetime::Followed && self.history == History::NeverAttached
     }
 
     fn refused(&self, why: String, cause: OverCause, random: f64) -> (AttachmentState, Step) {
-        if self.may_give_up() {
+        if self.may_fail() {
             return over(why, cause);
         }
         let after = REFUSED_DELAY.mul_f64(1.0 - 0.5 * random);
@@ -168,11 +178,11 @@ impl Pacing {
     }
 
     fn suspended(&mut self, random: f64) -> (AttachmentState, Step) {
-        (AttachmentState::Suspended, Step::Ask { after: self.questions.next_delay(random) })
+        (AttachmentState::Suspended, Step::QueryState { after: self.queries.next_delay(random) })
     }
 
-    fn wait(&mut self, why: String, least: Duration, random: f64) -> (AttachmentState, Step) {
-        let after = self.attempts.next_delay(random).max(least);
+    fn wait(&mut self, why: String, min_delay: Duration, random: f64) -> (AttachmentState, Step) {
+        let after = self.attempts.next_delay(random).max(min_delay);
         (AttachmentState::Waiting { why, retry_in_ms: milliseconds(after) }, Step::Open { after })
     }
 }
@@ -206,16 +216,16 @@ mod tests {
     const EARLIEST: f64 = 0.999_999;
 
     fn unavailable(retry_after: Option<Duration>) -> Outcome {
-        let error = PlatformError::Unavailable { doing: "find the sandbox", why: "503".into(), retry_after };
+        let error = PlatformError::Unavailable { action: "find the sandbox", why: "503".into(), retry_after };
         Outcome::Failed(error.into())
     }
 
     fn unauthorized() -> Outcome {
-        Outcome::Failed(PlatformError::Unauthorized { doing: "find the sandbox", status: 401 }.into())
+        Outcome::Failed(PlatformError::Unauthorized { action: "find the sandbox", status: 401 }.into())
     }
 
     fn suspended() -> Outcome {
-        Outcome::Failed(PlatformError::Suspended { doing: "find the sandbox" }.into())
+        Outcome::Failed(PlatformError::Suspended { action: "find the sandbox" }.into())
     }
 
     fn lost(hub: HubProof) -> Outcome {
@@ -234,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn delays_grow_to_a_ceiling_and_start_over_once_a_hub_has_answered() {
+    fn delays_grow_to_a_limit_and_are_reset_once_a_hub_has_proven_its_key() {
         let mut pacing = Pacing::new(Lifetime::Configured, History::NeverAttached);
         let delays: Vec<u128> =
             (0..7).map(|_| opens_after(step(&mut pacing, unavailable(None), LATEST)).as_millis()).collect();
@@ -257,24 +267,25 @@ mod tests {
     }
 
     #[test]
-    fn a_suspended_sandbox_is_asked_about_ever_more_rarely_and_opened_when_it_runs() {
+    fn the_state_of_a_suspended_sandbox_is_queried_ever_more_rarely_and_a_running_one_is_opened() {
         let mut pacing = Pacing::new(Lifetime::Detached, History::Attached);
-        let mut asked = vec![step(&mut pacing, suspended(), LATEST)];
-        asked.extend((0..6).map(|_| step(&mut pacing, Outcome::Asked(SandboxState::Suspended), LATEST)));
-        let seconds = [1, 2, 4, 8, 16, 30, 30].map(|after| Step::Ask { after: Duration::from_secs(after) });
-        assert_eq!(asked, seconds);
+        let mut queries = vec![step(&mut pacing, suspended(), LATEST)];
+        queries.extend((0..6).map(|_| step(&mut pacing, Outcome::State(SandboxState::Suspended), LATEST)));
+        let seconds =
+            [1, 2, 4, 8, 16, 30, 30].map(|after| Step::QueryState { after: Duration::from_secs(after) });
+        assert_eq!(queries, seconds);
         assert_eq!(
-            step(&mut pacing, Outcome::Asked(SandboxState::Running), LATEST),
+            step(&mut pacing, Outcome::State(SandboxState::Running), LATEST),
             Step::Open { after: Duration::ZERO }
         );
-        assert_eq!(step(&mut pacing, suspended(), LATEST), Step::Ask { after: FIRST_QUESTION });
+        assert_eq!(step(&mut pacing, suspended(), LATEST), Step::QueryState { after: FIRST_QUERY_DELAY });
     }
 
     #[test]
     fn a_command_that_was_never_attached_ends_with_the_cause() {
-        let sandbox = || PlatformError::NoSandbox { doing: "find it", sandbox: "x".into() };
-        let quota = || PlatformError::Quota { doing: "resume it", why: "20 sandboxes".into() };
-        let no_shim = || PlatformError::Sandbox { doing: "start the hub", why: "no /tmp".into() };
+        let sandbox = || PlatformError::NoSandbox { action: "find it", sandbox: "x".into() };
+        let quota = || PlatformError::Quota { action: "resume it", why: "20 sandboxes".into() };
+        let no_shim = || PlatformError::Sandbox { action: "start the hub", why: "no /tmp".into() };
         let mut pacing = Pacing::new(Lifetime::Followed, History::NeverAttached);
         for (outcome, expected) in [
             (unauthorized(), OverCause::Unauthorized),
@@ -288,21 +299,33 @@ mod tests {
             assert!(matches!(state, AttachmentState::Over { cause, .. } if cause == expected), "{state:?}");
         }
         assert_eq!(opens_after(step(&mut pacing, unavailable(None), LATEST)), FIRST_DELAY);
-        assert_eq!(pacing.next(unavailable(None), COMMAND_PATIENCE, LATEST).1, Step::Over);
+        assert_eq!(pacing.next(unavailable(None), COMMAND_RETRY_TIME, LATEST).1, Step::Over);
     }
 
     #[test]
-    fn what_was_attached_or_is_configured_waits_for_the_operator() {
+    fn an_unavailable_source_of_the_key_is_retried_like_an_unavailable_platform() {
+        let no_key = || Outcome::Failed(AttemptError::KeyUnavailable("Vault is sealed".into()));
+        let mut pacing = Pacing::new(Lifetime::Followed, History::NeverAttached);
+        assert_eq!(opens_after(step(&mut pacing, no_key(), LATEST)), FIRST_DELAY);
+        let (state, next) = pacing.next(no_key(), COMMAND_RETRY_TIME, LATEST);
+        assert!(matches!(state, AttachmentState::Over { cause: OverCause::Unavailable, .. }), "{state:?}");
+        assert_eq!(next, Step::Over);
+        let mut pacing = Pacing::new(Lifetime::Detached, History::Attached);
+        assert_eq!(opens_after(step(&mut pacing, no_key(), LATEST)), FIRST_DELAY);
+    }
+
+    #[test]
+    fn an_attachment_that_was_attached_or_is_configured_waits_for_the_operator() {
         for (lifetime, history) in
             [(Lifetime::Followed, History::Attached), (Lifetime::Configured, History::NeverAttached)]
         {
             let mut pacing = Pacing::new(lifetime, history);
             assert_eq!(opens_after(step(&mut pacing, unauthorized(), LATEST)), REFUSED_DELAY);
-            let quota = PlatformError::Quota { doing: "resume it", why: "20 sandboxes".into() };
+            let quota = PlatformError::Quota { action: "resume it", why: "20 sandboxes".into() };
             assert_eq!(opens_after(step(&mut pacing, Outcome::Failed(quota.into()), LATEST)), QUOTA_DELAY);
-            let trying = 10 * COMMAND_PATIENCE;
+            let trying = 10 * COMMAND_RETRY_TIME;
             assert!(matches!(pacing.next(unavailable(None), trying, LATEST).1, Step::Open { .. }));
-            let gone = PlatformError::NoSandbox { doing: "find it", sandbox: "x".into() };
+            let gone = PlatformError::NoSandbox { action: "find it", sandbox: "x".into() };
             assert_eq!(step(&mut pacing, Outcome::Failed(gone.into()), LATEST), Step::Over);
         }
     }

@@ -1,9 +1,10 @@
-//! What is to be attached: as the command line asks for it and as it is kept on disk, and its checked form.
+//! The request for an attachment, as commands send it and as it is stored, and its checked form.
 //!
-//! What must stay true: nothing here holds a credential.
+//! What must stay true: no type here contains a credential.
 
 use std::path::PathBuf;
-use std::time::Duration;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
 
 use cofferdam_platforms::{InvalidSandboxId, KeepAwake, SandboxId, WhenSuspended};
 use relay_proto::name::{InvalidName, Name};
@@ -12,6 +13,7 @@ use serde::{Deserialize, Serialize};
 
 use super::status::Kind;
 use crate::config;
+use crate::harness::Harness;
 
 /// A request to attach a sandbox of a platform. Plain data.
 #[derive(Clone, Debug, Deserialize, Eq, JsonSchema, PartialEq, Serialize)]
@@ -40,17 +42,39 @@ pub(crate) struct AttachmentRequest {
     /// The static shim to upload; None: the one beside the sidecar's program.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) shim: Option<PathBuf>,
+    /// The harness in the sandbox to whose settings the servers of the grant are added.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) harness: Option<Harness>,
 }
 
-/// How the pipe reaches a sandbox of Daytona. E2B has one way.
+/// How the sandbox is connected. On E2B `preview` and `ssh` mean the exec stream.
 #[derive(Clone, Copy, Debug, Default, Deserialize, Eq, JsonSchema, PartialEq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 #[schemars(rename = "PipeRoute")]
 pub(crate) enum Route {
+    /// The shims in the sandbox connect to the sidecar's `relay.advertise`, which is a `wss://` link.
+    DialOut,
     /// The platform's preview link, by WebSocket.
     #[default]
     Preview,
     Ssh,
+}
+
+/// Identifies an attachment. Two grants may use the same name, and clients of one cannot find that out about the other.
+#[derive(Clone, Debug, Eq, Ord, PartialEq, PartialOrd)]
+pub(crate) struct AttachmentKey {
+    pub(crate) grant: Name,
+    /// The sandbox's name.
+    pub(crate) name: String,
+}
+
+/// Which kind of client requests an attachment.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum RequestedBy {
+    /// On the admin socket, or with a client certificate.
+    Operator,
+    /// With a token of the admin API.
+    Token,
 }
 
 /// A checked request.
@@ -61,24 +85,29 @@ pub(super) struct AttachmentSpec {
     pub(super) sandbox: SandboxId,
     pub(super) grant: Name,
     pub(super) ttl: Option<Duration>,
+    /// For a stored attachment: when its enrolment expires, which a restart of the sidecar does not prolong.
+    pub(super) expires: Option<SystemTime>,
+    /// For a stored attachment: that enrolment.
+    pub(super) enrolment: Option<Arc<str>>,
     pub(super) when_suspended: WhenSuspended,
     pub(super) keep_awake: KeepAwake,
     pub(super) via: Route,
     pub(super) shim: Option<PathBuf>,
+    pub(super) harness: Option<Harness>,
 }
 
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum InvalidRequest {
-    #[error("read the grant's name: {0}")]
+    #[error("the grant's name is invalid: {0}")]
     Grant(#[source] InvalidName),
-    #[error("read the platform's name: {0}")]
+    #[error("the platform's name is invalid: {0}")]
     Platform(#[source] InvalidName),
     #[error(transparent)]
     Sandbox(#[from] InvalidSandboxId),
 }
 
 impl AttachmentRequest {
-    /// `platform` is the table to use if the request names none.
+    /// Checks the request. `platform` is the platform that was chosen for it.
     pub(super) fn check(&self, platform: Name) -> Result<AttachmentSpec, InvalidRequest> {
         let sandbox: SandboxId = self.sandbox.parse()?;
         Ok(AttachmentSpec {
@@ -87,6 +116,8 @@ impl AttachmentRequest {
             sandbox,
             grant: self.grant.parse().map_err(InvalidRequest::Grant)?,
             ttl: self.ttl_ms.map(Duration::from_millis),
+            expires: None,
+            enrolment: None,
             when_suspended: match self.resume {
                 true => WhenSuspended::Resume,
                 false => WhenSuspended::Refuse,
@@ -97,12 +128,17 @@ impl AttachmentRequest {
             },
             via: self.via,
             shim: self.shim.clone(),
+            harness: self.harness,
         })
     }
 }
 
 impl AttachmentSpec {
-    /// The attachment of a table `[attach.NAME]`.
+    pub(super) fn key(&self) -> AttachmentKey {
+        AttachmentKey { grant: self.grant.clone(), name: self.name.clone() }
+    }
+
+    /// The spec of a table `[attach.NAME]` of the configuration.
     pub(super) fn configured(name: &Name, attachment: &config::Attachment) -> Self {
         Self {
             name: name.to_string(),
@@ -110,14 +146,17 @@ impl AttachmentSpec {
             sandbox: attachment.sandbox.clone(),
             grant: attachment.grant.clone(),
             ttl: None,
+            expires: None,
+            enrolment: None,
             when_suspended: attachment.when_suspended,
             keep_awake: attachment.keep_awake,
             via: Route::default(),
             shim: None,
+            harness: attachment.harness,
         }
     }
 
-    /// The same as a request, to be kept on disk.
+    /// Converts the spec back into a request, to be stored.
     pub(super) fn to_request(&self, kind: Kind) -> AttachmentRequest {
         AttachmentRequest {
             kind,
@@ -130,6 +169,7 @@ impl AttachmentSpec {
             keep_awake: self.keep_awake == KeepAwake::Yes,
             via: self.via,
             shim: self.shim.clone(),
+            harness: self.harness,
         }
     }
 }

@@ -1,38 +1,43 @@
 //! One attachment: opens pipes into its sandbox, one after the other, for as long as its enrolment is held.
 //!
-//! What must stay true: every wait has a deadline or ends with the attachment; when a pipe is over, what was started for it
-//! in the sandbox is ended before the next one is opened; at the end of an enrolment or of the sidecar, the last bytes of
-//! the links still reach the hub.
+//! What must stay true: every wait has a deadline or ends with the attachment; when a pipe has ended, everything that was
+//! started in the sandbox for this pipe alone ends before the next pipe is opened; the hub ends with the attachment; when
+//! an enrolment ends or the sidecar stops, the last bytes of the links still reach the hub.
 
 use std::time::Duration;
 
 use cofferdam_base::random;
-use cofferdam_platforms::{HubSetup, Pipe, PlatformError, WhenSuspended};
+use cofferdam_platforms::{HubSetup, Pipe, PlatformError, Progress, WhenSuspended};
 use tokio::io::{AsyncWriteExt as _, copy, split};
 use tokio::net::UnixStream;
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 use tokio_util::sync::CancellationToken;
 
-use super::client::{Clients, KeyUse, Opening, PlatformClient};
+use super::activity::{ActivityReports, CallCounter, report_activity};
+use super::client::{ClientFactory, OpenOptions, PlatformClient, RemainingHub};
+use super::keys::KeyUse;
 use super::pacing::{AttemptError, History, HubProof, Outcome, Pacing, Step};
 use super::request::AttachmentSpec;
 use super::status::{AttachmentState, AttachmentStatus};
 use crate::daemon::attach::hold::HoldEvent;
 use crate::daemon::attach_table::AttachEvent;
 
-/// For finding, resuming, uploading and starting together. A stopped sandbox may be restored from an archive first.
-const OPEN_TIMEOUT: Duration = Duration::from_secs(600);
-/// For one question about the state of a sandbox.
-const ASK_TIMEOUT: Duration = Duration::from_secs(30);
-/// From the hub's start until it has proven its key.
+/// How long finding and resuming the sandbox, uploading the shim and starting the hub may take together. A stopped sandbox
+/// may have to be restored from an archive first.
+pub(super) const OPEN_TIMEOUT: Duration = Duration::from_secs(600);
+/// How long one query of a sandbox's state may take.
+pub(super) const QUERY_TIMEOUT: Duration = Duration::from_secs(30);
+/// How long the hub has to prove its key, from its start.
 const PROOF_TIMEOUT: Duration = Duration::from_secs(30);
-/// For the last bytes to reach the hub, once the sidecar has closed the pipe.
+/// How long the last bytes may take to reach the hub, after the sidecar has closed the pipe.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
-/// For the links to end when the sidecar stops; longer than the sidecar waits for them.
+/// How long the links may take to end when the sidecar stops; longer than the sidecar waits for them.
 const STOP_TIMEOUT: Duration = Duration::from_secs(15);
-/// For ending the hub in the sandbox.
+/// How long ending the processes that the client of one pipe started in the sandbox may take.
 const FINISH_TIMEOUT: Duration = Duration::from_secs(8);
+/// How long ending the hub that the pipes of an attachment shared may take; `attach end` waits for it.
+const END_HUB_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The enrolment of an attachment, as its task uses it.
 pub(super) trait HeldSandbox: Send {
@@ -41,6 +46,9 @@ pub(super) trait HeldSandbox: Send {
 
     /// The next event of the pipe or of the enrolment. Cancel-safe.
     fn next_event(&mut self) -> impl Future<Output = HoldEvent> + Send;
+
+    /// Counts the calls of the sandbox's links.
+    fn call_counter(&self) -> CallCounter;
 }
 
 /// What one attachment needs to open pipes.
@@ -50,6 +58,7 @@ pub(super) struct Attaching<C> {
     pub(super) setup: HubSetup,
     pub(super) status: watch::Sender<AttachmentStatus>,
     pub(super) pacing: Pacing,
+    pub(super) hub: RemainingHub,
     /// Cancelled when the attachment is to end.
     pub(super) stop: CancellationToken,
     /// Cancelled when the sidecar stops.
@@ -61,8 +70,9 @@ pub(super) struct Attaching<C> {
 pub(super) enum AttachingEnd {
     /// The enrolment has ended.
     EnrolmentEnded,
-    /// The status says why.
+    /// No further attempt is made; the state of the attachment has the reason.
     Over,
+    /// The attachment was stopped, or the sidecar stops.
     Stopped,
 }
 
@@ -73,19 +83,28 @@ enum AttemptEnd {
     Stopped,
 }
 
-impl<C: Clients> Attaching<C> {
+impl<C: ClientFactory> Attaching<C> {
+    /// Opens pipes until the attachment ends. Then ends the hub in the sandbox, unless the sidecar stops.
     pub(super) async fn run(&mut self, held: &mut impl HeldSandbox) -> AttachingEnd {
+        let end = self.open_pipes(held).await;
+        if self.hub == RemainingHub::Possible && !self.sidecar_stop.is_cancelled() {
+            self.end_hub().await;
+        }
+        end
+    }
+
+    async fn open_pipes(&mut self, held: &mut impl HeldSandbox) -> AttachingEnd {
         let began = Instant::now();
         let mut key = KeyUse::Held;
         let mut step = Step::Open { after: Duration::ZERO };
         loop {
-            let (Step::Ask { after } | Step::Open { after }) = step else { return AttachingEnd::Over };
+            let (Step::QueryState { after } | Step::Open { after }) = step else { return AttachingEnd::Over };
             match self.pause(held, after).await {
                 None => {}
                 Some(end) => return end,
             }
             let end = match step {
-                Step::Ask { .. } => self.ask(held, key).await,
+                Step::QueryState { .. } => self.query_state(held, key).await,
                 _ => self.attempt(held, key).await,
             };
             let outcome = match end {
@@ -93,13 +112,10 @@ impl<C: Clients> Attaching<C> {
                 AttemptEnd::Outcome(outcome) => outcome,
                 AttemptEnd::Stopped => return AttachingEnd::Stopped,
             };
-            key = match &outcome {
-                Outcome::Failed(AttemptError::Platform(PlatformError::Unauthorized { .. })) => {
-                    KeyUse::ReadAgain
-                }
-                _ => KeyUse::Held,
-            };
-            // A command may have left its attachment in the sidecar since.
+            if retries_with_reread_key(&mut key, &outcome) {
+                continue;
+            }
+            // The command may have detached the attachment meanwhile.
             self.pacing.lifetime = self.status.borrow().lifetime;
             let (state, next) = self.pacing.next(outcome, began.elapsed(), random::fraction());
             if let Some(why) = state.reason() {
@@ -110,16 +126,16 @@ impl<C: Clients> Attaching<C> {
         }
     }
 
-    /// Waits. `Some` if the attachment ends meanwhile.
+    /// Waits for this time. `Some` if the attachment ends meanwhile.
     async fn pause(&self, held: &mut impl HeldSandbox, time: Duration) -> Option<AttachingEnd> {
         let waiting = sleep(time);
         tokio::pin!(waiting);
         loop {
             tokio::select! {
-                () = self.stopped() => return Some(AttachingEnd::Stopped),
+                () = self.await_stop() => return Some(AttachingEnd::Stopped),
                 event = held.next_event() => match event {
                     HoldEvent::Ended => return Some(AttachingEnd::EnrolmentEnded),
-                    // About a pipe that is over.
+                    // The pipe of this event has ended already.
                     HoldEvent::Pipe(_) => {}
                 },
                 () = &mut waiting => return None,
@@ -127,35 +143,40 @@ impl<C: Clients> Attaching<C> {
         }
     }
 
-    async fn ask(&self, held: &mut impl HeldSandbox, key: KeyUse) -> AttemptEnd {
-        let asking = async {
-            let client = self.clients.client(key).await?;
-            let asked = timeout(ASK_TIMEOUT, client.state(&self.spec.sandbox)).await;
-            Ok(asked.unwrap_or_else(|_| Err(too_late("ask about the sandbox", ASK_TIMEOUT)))?)
+    async fn query_state(&self, held: &mut impl HeldSandbox, key: KeyUse) -> AttemptEnd {
+        let query = async {
+            let client = self.clients.create_client(key).await?;
+            let state = timeout(QUERY_TIMEOUT, client.state(&self.spec.sandbox)).await;
+            Ok(state.unwrap_or_else(|_| Err(timed_out("query the sandbox's state", QUERY_TIMEOUT)))?)
         };
-        let asked = tokio::select! {
-            asked = asking => asked,
-            end = self.ends(held) => return end,
+        let state = tokio::select! {
+            state = query => state,
+            end = self.await_end(held) => return end,
         };
-        AttemptEnd::Outcome(match asked {
-            Ok(state) => Outcome::Asked(state),
+        AttemptEnd::Outcome(match state {
+            Ok(state) => Outcome::State(state),
             Err(error) => Outcome::Failed(error),
         })
     }
 
     /// Opens a pipe and serves it until it ends.
     async fn attempt(&mut self, held: &mut impl HeldSandbox, key: KeyUse) -> AttemptEnd {
-        self.show(AttachmentState::Finding);
+        self.show(AttachmentState::FINDING);
         let client = tokio::select! {
-            client = self.clients.client(key) => client,
-            end = self.ends(held) => return end,
+            client = self.clients.create_client(key) => client,
+            end = self.await_end(held) => return end,
         };
         let client = match client {
             Ok(client) => client,
             Err(error) => return AttemptEnd::Outcome(Outcome::Failed(error)),
         };
+        self.hub = client.hub_after_pipe();
         let end = match self.open(held, &client).await {
-            Ok(pipe) => self.carry(held, pipe).await,
+            Ok(pipe) => {
+                // The settings of the harness are written once: later the user may have changed them on purpose.
+                self.setup.harness = None;
+                self.serve_pipe(held, &client, pipe).await
+            }
             Err(end) => end,
         };
         if timeout(FINISH_TIMEOUT, client.finish()).await.is_err() {
@@ -165,33 +186,47 @@ impl<C: Clients> Attaching<C> {
     }
 
     async fn open(&self, held: &mut impl HeldSandbox, client: &PlatformClient) -> Result<Pipe, AttemptEnd> {
+        let progress = |progress: Progress| self.show(AttachmentState::Opening(progress));
+        let opened = tokio::select! {
+            opened = timeout(OPEN_TIMEOUT, client.open(self.open_options(&progress))) => opened,
+            end = self.await_end(held) => return Err(end),
+        };
+        let opened =
+            opened.unwrap_or_else(|_| Err(timed_out("open the pipe into the sandbox", OPEN_TIMEOUT)));
+        opened.map_err(|error| AttemptEnd::Outcome(Outcome::Failed(error.into())))
+    }
+
+    /// How the next pipe is to be opened. A sandbox that was attached once is not resumed again.
+    pub(super) fn open_options<'a>(
+        &'a self,
+        progress: &'a (dyn Fn(Progress) + Send + Sync),
+    ) -> OpenOptions<'a> {
         let when_suspended = match self.pacing.history() {
             History::Attached => WhenSuspended::Refuse,
             History::NeverAttached => self.spec.when_suspended,
         };
-        let opening = Opening {
+        OpenOptions {
             sandbox: &self.spec.sandbox,
             when_suspended,
             keep_awake: self.spec.keep_awake,
             via: self.spec.via,
             setup: &self.setup,
-            progress: &|progress| self.show(progress.into()),
-        };
-        let opened = tokio::select! {
-            opened = timeout(OPEN_TIMEOUT, client.open(opening)) => opened,
-            end = self.ends(held) => return Err(end),
-        };
-        let opened = opened.unwrap_or_else(|_| Err(too_late("open the pipe into the sandbox", OPEN_TIMEOUT)));
-        opened.map_err(|error| AttemptEnd::Outcome(Outcome::Failed(error.into())))
+            progress,
+        }
     }
 
-    /// Carries bytes between the sidecar and the hub until either closes the pipe.
-    async fn carry(&mut self, held: &mut impl HeldSandbox, pipe: Pipe) -> AttemptEnd {
+    /// Copies bytes between the sidecar and the hub until the pipe or the attachment ends.
+    async fn serve_pipe(
+        &mut self,
+        held: &mut impl HeldSandbox,
+        client: &PlatformClient,
+        pipe: Pipe,
+    ) -> AttemptEnd {
         let (near, far) = match UnixStream::pair() {
             Ok(pair) => pair,
             Err(error) => {
                 let error = PlatformError::Unavailable {
-                    doing: "make a socket for the pipe",
+                    action: "create a socket for the pipe",
                     why: error.to_string(),
                     retry_after: None,
                 };
@@ -202,11 +237,14 @@ impl<C: Clients> Attaching<C> {
         let mut hub = HubProof::NotSeen;
         let mut reason = None;
         let proof_deadline = Instant::now() + PROOF_TIMEOUT;
-        let mut carrying = std::pin::pin!(carry(pipe, far));
+        let mut copying = std::pin::pin!(copy_both_ways(pipe, far));
+        let sandbox = self.spec.sandbox.clone();
+        let reports = ActivityReports::of(&self.spec, client);
+        let mut reporting = std::pin::pin!(report_activity(reports, client, &sandbox, held.call_counter()));
         loop {
             tokio::select! {
-                ended = carrying.as_mut() => {
-                    // The event that explains the end may be behind it.
+                ended = copying.as_mut() => {
+                    // The event with the reason may arrive shortly after the end of the pipe.
                     while reason.is_none()
                         && let Ok(HoldEvent::Pipe(event)) = timeout(Duration::from_millis(100), held.next_event()).await
                     {
@@ -221,37 +259,53 @@ impl<C: Clients> Attaching<C> {
                 event = held.next_event() => match event {
                     HoldEvent::Pipe(AttachEvent::Attached { key }) => {
                         hub = HubProof::Seen;
-                        // An earlier event was about another pipe.
+                        // A reason so far is of an earlier pipe.
                         reason = None;
-                        self.pacing.attached();
+                        self.pacing.record_attached();
                         tracing::info!(sandbox = self.spec.name, "attached");
                         self.show(AttachmentState::Attached { key });
                     }
                     HoldEvent::Pipe(AttachEvent::Lost { why } | AttachEvent::Over { why }) => reason = Some(why),
                     HoldEvent::Ended => {
-                        let _ = timeout(CLOSE_TIMEOUT, carrying.as_mut()).await;
+                        let _ = timeout(CLOSE_TIMEOUT, copying.as_mut()).await;
                         return AttemptEnd::EnrolmentEnded;
                     }
                 },
+                never = reporting.as_mut() => match never {},
                 () = self.stop.cancelled() => return AttemptEnd::Stopped,
                 () = self.sidecar_stop.cancelled() => {
                     // The links end first, then the sidecar closes the pipe.
-                    let _ = timeout(STOP_TIMEOUT, carrying.as_mut()).await;
+                    let _ = timeout(STOP_TIMEOUT, copying.as_mut()).await;
                     return AttemptEnd::Stopped;
                 }
                 () = sleep_until(proof_deadline), if hub == HubProof::NotSeen => {
-                    let error = too_late("wait for the hub in the sandbox", PROOF_TIMEOUT);
+                    let error = timed_out("wait for the hub in the sandbox", PROOF_TIMEOUT);
                     return AttemptEnd::Outcome(Outcome::Failed(error.into()));
                 }
             }
         }
     }
 
+    /// Ends the hub in the sandbox. If the platform or the sandbox cannot be reached, the hub runs on until the sandbox is
+    /// suspended.
+    async fn end_hub(&self) {
+        let ending = async {
+            let client = self.clients.create_client(KeyUse::Held).await?;
+            client.end_hub(&self.spec.sandbox, &self.setup).await.map_err(AttemptError::from)
+        };
+        let why = match timeout(END_HUB_TIMEOUT, ending).await {
+            Ok(Ok(()) | Err(AttemptError::Platform(PlatformError::NoSandbox { .. }))) => return,
+            Ok(Err(error)) => error.to_string(),
+            Err(_) => format!("no result within {} seconds", END_HUB_TIMEOUT.as_secs()),
+        };
+        tracing::warn!(sandbox = self.spec.name, why, "the hub in the sandbox may still run");
+    }
+
     /// Waits until the attachment is to end.
-    async fn ends(&self, held: &mut impl HeldSandbox) -> AttemptEnd {
+    async fn await_end(&self, held: &mut impl HeldSandbox) -> AttemptEnd {
         loop {
             tokio::select! {
-                () = self.stopped() => return AttemptEnd::Stopped,
+                () = self.await_stop() => return AttemptEnd::Stopped,
                 event = held.next_event() => if let HoldEvent::Ended = event {
                     return AttemptEnd::EnrolmentEnded;
                 },
@@ -259,14 +313,14 @@ impl<C: Clients> Attaching<C> {
         }
     }
 
-    async fn stopped(&self) {
+    async fn await_stop(&self) {
         tokio::select! {
             () = self.stop.cancelled() => {}
             () = self.sidecar_stop.cancelled() => {}
         }
     }
 
-    fn show(&self, state: AttachmentState) {
+    pub(super) fn show(&self, state: AttachmentState) {
         self.status.send_if_modified(|status| {
             let is_new = status.state != state;
             status.state = state;
@@ -275,22 +329,32 @@ impl<C: Clients> Attaching<C> {
     }
 }
 
-/// Copies in both directions until one of them ends, and describes the end. The protocol needs both.
-async fn carry(pipe: Pipe, socket: UnixStream) -> &'static str {
+/// Copies in both directions until one of them ends, because the protocol needs both. Returns which side ended.
+async fn copy_both_ways(pipe: Pipe, socket: UnixStream) -> &'static str {
     let (mut from_hub, mut to_hub) = split(pipe);
     let (mut from_sidecar, mut to_sidecar) = split(socket);
     let ended = tokio::select! {
         _ = copy(&mut from_hub, &mut to_sidecar) => "the platform or the hub closed the pipe",
         _ = copy(&mut from_sidecar, &mut to_hub) => "the sidecar closed the pipe",
     };
-    // The hub exits at the end of its input; the bytes before it must not be lost.
+    // The hub exits at the end of its input; the bytes before the end must not be lost.
     let _ = timeout(CLOSE_TIMEOUT, to_hub.shutdown()).await;
     ended
 }
 
-fn too_late(doing: &'static str, limit: Duration) -> PlatformError {
-    let why = format!("no result within {} seconds", limit.as_secs());
-    PlatformError::Unavailable { doing, why, retry_after: None }
+/// Sets how `key` is used in the next attempt. Returns whether that attempt follows at once, because the platform refused a
+/// key that was read before and that may have been replaced at its source.
+pub(super) fn retries_with_reread_key(key: &mut KeyUse, outcome: &Outcome) -> bool {
+    let is_refused =
+        matches!(outcome, Outcome::Failed(AttemptError::Platform(PlatformError::Unauthorized { .. })));
+    let was_held = *key == KeyUse::Held;
+    *key = if is_refused { KeyUse::ReadAgain } else { KeyUse::Held };
+    is_refused && was_held
+}
+
+pub(super) fn timed_out(action: &'static str, after: Duration) -> PlatformError {
+    let why = format!("no result within {} seconds", after.as_secs());
+    PlatformError::Unavailable { action, why, retry_after: None }
 }
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! A platform whose answers a test writes beforehand, and the sidecar's side of its pipes.
+//! A platform whose responses a test scripts beforehand, and the hold of its sandbox.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
@@ -6,31 +6,35 @@ use std::sync::{Arc, Mutex};
 use cofferdam_platforms::{Pipe, PlatformError, Progress, SandboxState, WhenSuspended};
 use tokio::io::{DuplexStream, duplex};
 use tokio::net::UnixStream;
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use super::client::{Clients, KeyUse, PlatformClient};
+use super::activity::{CallCounter, CallCounts};
+use super::client::{ClientFactory, PlatformClient};
+use super::keys::KeyUse;
 use super::pacing::AttemptError;
 use super::run::HeldSandbox;
 use crate::daemon::attach::hold::HoldEvent;
 use crate::daemon::attach_table::AttachEvent;
 
-/// What the platform is asked.
+/// A request to the platform.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum Call {
+    EndHub,
     Open(WhenSuspended),
+    RefreshActivity,
     State,
 }
 
-/// Shared by the test and the clients. Without an answer the platform never responds.
+/// Shared by the test and the clients. A request for which no response is scripted waits forever.
 #[derive(Clone, Default)]
 pub(super) struct ScriptedPlatform(Arc<Mutex<Script>>);
 
 #[derive(Default)]
 struct Script {
-    opens: VecDeque<Result<(), PlatformError>>,
-    states: VecDeque<Result<SandboxState, PlatformError>>,
+    open_responses: VecDeque<Result<(), PlatformError>>,
+    state_responses: VecDeque<Result<SandboxState, PlatformError>>,
     calls: Vec<(Call, Instant)>,
     keys: Vec<KeyUse>,
     /// The hub's ends of the pipes.
@@ -40,13 +44,13 @@ struct Script {
 pub(super) struct ScriptedClient(ScriptedPlatform);
 
 impl ScriptedPlatform {
-    pub(super) fn answers_open(&self, answer: Result<(), PlatformError>) -> &Self {
-        self.0.lock().unwrap().opens.push_back(answer);
+    pub(super) fn respond_to_open(&self, response: Result<(), PlatformError>) -> &Self {
+        self.0.lock().unwrap().open_responses.push_back(response);
         self
     }
 
-    pub(super) fn answers_state(&self, answer: Result<SandboxState, PlatformError>) -> &Self {
-        self.0.lock().unwrap().states.push_back(answer);
+    pub(super) fn respond_to_state(&self, response: Result<SandboxState, PlatformError>) -> &Self {
+        self.0.lock().unwrap().state_responses.push_back(response);
         self
     }
 
@@ -59,27 +63,37 @@ impl ScriptedPlatform {
     }
 
     /// The hub's end of the next pipe.
-    pub(super) fn hub(&self) -> Option<DuplexStream> {
+    pub(super) fn take_hub(&self) -> Option<DuplexStream> {
         self.0.lock().unwrap().hubs.pop_front()
     }
 }
 
-impl Clients for ScriptedPlatform {
-    async fn client(&self, key: KeyUse) -> Result<PlatformClient, AttemptError> {
+impl ClientFactory for ScriptedPlatform {
+    async fn create_client(&self, key: KeyUse) -> Result<PlatformClient, AttemptError> {
         self.0.lock().unwrap().keys.push(key);
         Ok(PlatformClient::Scripted(ScriptedClient(self.clone())))
     }
 }
 
 impl ScriptedClient {
+    pub(super) fn end_hub(&self) -> Result<(), PlatformError> {
+        self.0.0.lock().unwrap().calls.push((Call::EndHub, Instant::now()));
+        Ok(())
+    }
+
+    pub(super) fn refresh_activity(&self) -> Result<(), PlatformError> {
+        self.0.0.lock().unwrap().calls.push((Call::RefreshActivity, Instant::now()));
+        Ok(())
+    }
+
     pub(super) async fn state(&self) -> Result<SandboxState, PlatformError> {
-        let answer = {
+        let response = {
             let mut script = self.0.0.lock().unwrap();
             script.calls.push((Call::State, Instant::now()));
-            script.states.pop_front()
+            script.state_responses.pop_front()
         };
-        match answer {
-            Some(answer) => answer,
+        match response {
+            Some(response) => response,
             None => std::future::pending().await,
         }
     }
@@ -89,13 +103,13 @@ impl ScriptedClient {
         when_suspended: WhenSuspended,
         progress: &(dyn Fn(Progress) + Send + Sync),
     ) -> Result<Pipe, PlatformError> {
-        let answer = {
+        let response = {
             let mut script = self.0.0.lock().unwrap();
             script.calls.push((Call::Open(when_suspended), Instant::now()));
-            script.opens.pop_front()
+            script.open_responses.pop_front()
         };
         progress(Progress::Connecting);
-        match answer {
+        match response {
             Some(Ok(())) => {
                 let (near, far) = duplex(64 * 1024);
                 self.0.0.lock().unwrap().hubs.push_back(far);
@@ -107,11 +121,12 @@ impl ScriptedClient {
     }
 }
 
-/// The enrolment of a test's sandbox.
+/// The hold of a test's sandbox, controlled by the test.
 pub(super) struct ScriptedHold {
     pub(super) served: mpsc::UnboundedSender<UnixStream>,
     pub(super) events: mpsc::Receiver<AttachEvent>,
     pub(super) ended: CancellationToken,
+    pub(super) counts: watch::Receiver<CallCounts>,
 }
 
 impl HeldSandbox for ScriptedHold {
@@ -125,5 +140,13 @@ impl HeldSandbox for ScriptedHold {
             () = self.ended.cancelled() => HoldEvent::Ended,
             Some(event) = self.events.recv() => HoldEvent::Pipe(event),
         }
+    }
+
+    fn call_counter(&self) -> CallCounter {
+        let counts = self.counts.clone();
+        Box::new(move || {
+            let now = *counts.borrow();
+            Box::pin(async move { now })
+        })
     }
 }

@@ -1,7 +1,8 @@
-//! The static shim that is uploaded into sandboxes: found beside the sidecar's own program, or given by a command.
+//! Finds the static shim that is uploaded into sandboxes: given by a command or the configuration, or beside the
+//! sidecar's program.
 //!
-//! What must stay true: a shim that needs libraries of its sandbox, or is for another processor, is refused before anything
-//! is sent.
+//! What must stay true: a shim that needs libraries of the sandbox, or is for another processor, is refused before
+//! anything is sent.
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -14,20 +15,20 @@ use cofferdam_base::text::hex;
 use cofferdam_platforms::{Architecture, ShimBinary};
 use ring::digest::{SHA256, digest};
 
-/// The static shim has under 3 MB; a much larger file is not one.
+/// The static shim is smaller than 3 MB; a much larger file is not a shim.
 const MAX_FILE_BYTES: u64 = 64 * 1024 * 1024;
 
-/// Shims that were read, so that a thousand attachments share one copy.
+/// A cache of the shims that were read, so that a thousand attachments share one copy.
 #[derive(Default)]
-pub(super) struct ShimFiles(Mutex<HashMap<PathBuf, ReadShim>>);
+pub(super) struct ShimFiles(Mutex<HashMap<PathBuf, CachedShim>>);
 
-struct ReadShim {
+struct CachedShim {
     modified: Option<SystemTime>,
     shim: ShimBinary,
 }
 
 #[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
-enum NotUsable {
+enum UnusableShim {
     #[error("needs libraries that the sandbox may not have")]
     Dynamic,
     #[error("is not a program for Linux")]
@@ -37,7 +38,7 @@ enum NotUsable {
 }
 
 impl ShimFiles {
-    /// The shim in this file, or the one beside the sidecar's program. The error is a sentence with the next step.
+    /// Reads the shim in this file, or the shim beside the sidecar's program. The error is a sentence with the next step.
     pub(super) fn find(
         &self,
         given: Option<&Path>,
@@ -45,13 +46,13 @@ impl ShimFiles {
     ) -> Result<ShimBinary, String> {
         match given {
             Some(path) => self.read(path, architecture).map_err(|why| with_next_step(&why, architecture)),
-            None => self.beside_program(architecture),
+            None => self.find_beside_program(architecture),
         }
     }
 
-    fn beside_program(&self, architecture: Architecture) -> Result<ShimBinary, String> {
+    fn find_beside_program(&self, architecture: Architecture) -> Result<ShimBinary, String> {
         let program =
-            std::env::current_exe().map_err(|error| format!("find the sidecar's program: {error}"))?;
+            std::env::current_exe().map_err(|error| format!("cannot find the sidecar's program: {error}"))?;
         let directory = program.parent().unwrap_or(Path::new("/"));
         let names = [format!("cofferdam-shim-{}", architecture.as_str()), "cofferdam-shim".to_owned()];
         let mut why = format!("there is no `{}` in `{}`", names.join("` or `"), directory.display());
@@ -65,7 +66,7 @@ impl ShimFiles {
     }
 
     fn read(&self, path: &Path, architecture: Architecture) -> Result<ShimBinary, String> {
-        let failed = |error: std::io::Error| format!("read the shim `{}`: {error}", path.display());
+        let failed = |error: std::io::Error| format!("cannot read the shim `{}`: {error}", path.display());
         let modified = std::fs::metadata(path).map_err(failed)?.modified().ok();
         let mut files = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let shim = match files.get(path).filter(|read| read.modified == modified) {
@@ -75,7 +76,7 @@ impl ShimFiles {
                 let bytes = cofferdam_base::atomic_file::read_bounded(&resolved, MAX_FILE_BYTES);
                 let bytes = Bytes::from(bytes.map_err(failed)?);
                 let shim = ShimBinary { digest: hex(digest(&SHA256, &bytes).as_ref()), bytes };
-                files.insert(path.to_owned(), ReadShim { modified, shim: shim.clone() });
+                files.insert(path.to_owned(), CachedShim { modified, shim: shim.clone() });
                 shim
             }
         };
@@ -95,16 +96,16 @@ fn with_next_step(why: &str, architecture: Architecture) -> String {
     )
 }
 
-/// Whether a sandbox with this processor can run the program.
-fn check(program: &[u8], architecture: Architecture) -> Result<(), NotUsable> {
+/// Checks that a sandbox with this processor can run the program without libraries.
+fn check(program: &[u8], architecture: Architecture) -> Result<(), UnusableShim> {
     let machine = match architecture {
         Architecture::Aarch64 => 183,
         Architecture::X86_64 => 62,
     };
     match ElfHeaders::read(program) {
-        None => Err(NotUsable::NotElf),
-        Some(headers) if headers.machine != machine => Err(NotUsable::OtherProcessor),
-        Some(ElfHeaders { linking: Linking::Dynamic, .. }) => Err(NotUsable::Dynamic),
+        None => Err(UnusableShim::NotElf),
+        Some(headers) if headers.machine != machine => Err(UnusableShim::OtherProcessor),
+        Some(ElfHeaders { linking: Linking::Dynamic, .. }) => Err(UnusableShim::Dynamic),
         Some(ElfHeaders { linking: Linking::Static, .. }) => Ok(()),
     }
 }
@@ -113,7 +114,7 @@ fn check(program: &[u8], architecture: Architecture) -> Result<(), NotUsable> {
 mod tests {
     use super::*;
 
-    /// A header with program headers of these types.
+    /// An ELF file with program headers of these types.
     fn elf(machine: u16, types: &[u32]) -> Vec<u8> {
         let mut bytes = vec![0; 64];
         bytes[..6].copy_from_slice(&[0x7f, b'E', b'L', b'F', 2, 1]);
@@ -129,35 +130,35 @@ mod tests {
     }
 
     #[test]
-    fn only_static_programs_of_the_processor_are_accepted() {
+    fn only_static_programs_for_the_sandboxs_processor_are_accepted() {
         let (x86, arm) = (Architecture::X86_64, Architecture::Aarch64);
         assert_eq!(check(&elf(62, &[1, 6]), x86), Ok(()));
         assert_eq!(check(&elf(183, &[1]), arm), Ok(()));
-        assert_eq!(check(&elf(62, &[1]), arm), Err(NotUsable::OtherProcessor));
-        assert_eq!(check(&elf(62, &[1, 3]), x86), Err(NotUsable::Dynamic));
+        assert_eq!(check(&elf(62, &[1]), arm), Err(UnusableShim::OtherProcessor));
+        assert_eq!(check(&elf(62, &[1, 3]), x86), Err(UnusableShim::Dynamic));
         for broken in [&b"#!/bin/sh\n"[..], b"", &elf(62, &[1, 1])[..100], &elf(62, &[])[..20]] {
-            assert_eq!(check(broken, x86), Err(NotUsable::NotElf));
+            assert_eq!(check(broken, x86), Err(UnusableShim::NotElf));
         }
-        let mut far = elf(62, &[1]);
-        far[32..40].copy_from_slice(&u64::MAX.to_le_bytes());
-        assert_eq!(check(&far, x86), Err(NotUsable::NotElf));
+        let mut headers_out_of_range = elf(62, &[1]);
+        headers_out_of_range[32..40].copy_from_slice(&u64::MAX.to_le_bytes());
+        assert_eq!(check(&headers_out_of_range, x86), Err(UnusableShim::NotElf));
     }
 
     #[test]
-    fn a_dynamic_program_is_refused_with_the_way_to_build_the_static_one() {
+    fn an_unusable_shim_is_refused_with_the_command_that_builds_a_usable_one() {
         let files = ShimFiles::default();
-        let here = Architecture::X86_64;
+        let architecture = Architecture::X86_64;
         let dynamic = std::env::temp_dir().join(cofferdam_base::random::id("cofferdam-shim-file-"));
         std::fs::write(&dynamic, elf(62, &[1, 3])).unwrap();
-        let why = files.find(Some(&dynamic), here).err().unwrap();
+        let why = files.find(Some(&dynamic), architecture).err().unwrap();
         std::fs::remove_file(&dynamic).unwrap();
         assert!(
             why.contains("needs libraries that the sandbox may not have; build the static shim with"),
             "{why}"
         );
-        let why = files.find(Some(Path::new("/no/such/file")), here).err().unwrap();
-        assert!(why.starts_with("read the shim `/no/such/file`: No such file"), "{why}");
-        let why = files.find(None, here).err().unwrap();
+        let why = files.find(Some(Path::new("/no/such/file")), architecture).err().unwrap();
+        assert!(why.starts_with("cannot read the shim `/no/such/file`: No such file"), "{why}");
+        let why = files.find(None, architecture).err().unwrap();
         assert!(why.contains("cofferdam-shim") && why.contains("--shim FILE"), "{why}");
     }
 

@@ -1,8 +1,9 @@
-//! The state of an attachment, as `attach list`, `sessions` and the followers of an attachment get it. Plain data.
+//! The state of an attachment, as `attach list`, `sessions` and following commands show it. Plain data.
 
 use cofferdam_platforms::{PlatformKind, Progress};
-use schemars::JsonSchema;
+use schemars::{JsonSchema, Schema};
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 
 /// One attachment and its state.
 #[derive(Clone, Debug, Deserialize, Eq, JsonSchema, PartialEq, Serialize)]
@@ -19,6 +20,10 @@ pub(crate) struct AttachmentStatus {
     pub(crate) lifetime: Lifetime,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) enrolment: Option<String>,
+    /// What the operator should know although the attachment works: entries that could not be added to the settings of the
+    /// harness, and what to do.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) warning: Option<String>,
     #[serde(flatten)]
     pub(crate) state: AttachmentState,
 }
@@ -45,16 +50,8 @@ pub(crate) enum Lifetime {
 
 #[derive(Clone, Debug, Deserialize, Eq, JsonSchema, PartialEq, Serialize)]
 #[serde(tag = "state", rename_all = "kebab-case", rename_all_fields = "kebab-case")]
+#[schemars(transform = list_every_state)]
 pub(crate) enum AttachmentState {
-    Finding,
-    Resuming,
-    /// Bytes of the shim sent so far, of all.
-    Uploading {
-        sent: u64,
-        total: u64,
-    },
-    StartingHub,
-    Connecting,
     /// The hub in the sandbox has proven this key.
     Attached {
         key: String,
@@ -75,6 +72,9 @@ pub(crate) enum AttachmentState {
         why: String,
         cause: OverCause,
     },
+    /// A pipe is being opened; the step is the state.
+    #[serde(untagged)]
+    Opening(Progress),
 }
 
 /// Why an attachment is over, for the exit code of the command that asked for it.
@@ -98,13 +98,16 @@ pub(crate) enum OverCause {
 }
 
 impl AttachmentState {
+    /// The state in which an attachment begins.
+    pub(crate) const FINDING: Self = Self::Opening(Progress::Finding);
+
     pub(crate) fn name(&self) -> &'static str {
         match self {
-            Self::Finding => "finding",
-            Self::Resuming => "resuming",
-            Self::Uploading { .. } => "uploading",
-            Self::StartingHub => "starting",
-            Self::Connecting => "connecting",
+            Self::Opening(Progress::Finding) => "finding",
+            Self::Opening(Progress::Resuming) => "resuming",
+            Self::Opening(Progress::Uploading { .. }) => "uploading",
+            Self::Opening(Progress::StartingHub) => "starting",
+            Self::Opening(Progress::Connecting) => "connecting",
             Self::Attached { .. } => "attached",
             Self::Waiting { .. } => "waiting",
             Self::Suspended => "suspended",
@@ -113,7 +116,7 @@ impl AttachmentState {
         }
     }
 
-    /// Why it is not attached.
+    /// Why the sandbox is not attached.
     pub(crate) fn reason(&self) -> Option<&str> {
         match self {
             Self::Waiting { why, .. } | Self::Refused { why, .. } | Self::Over { why, .. } => Some(why),
@@ -122,8 +125,19 @@ impl AttachmentState {
     }
 }
 
+/// Lists the steps of opening beside the other states, as they appear in the JSON.
+fn list_every_state(schema: &mut Schema) {
+    let Some(Value::Array(states)) = schema.remove("anyOf") else { return };
+    let steps_of = |state: Value| match state.get("oneOf") {
+        Some(Value::Array(steps)) => steps.clone(),
+        _ => vec![state],
+    };
+    let states: Vec<Value> = states.into_iter().flat_map(steps_of).collect();
+    schema.insert("oneOf".into(), states.into());
+}
+
 impl OverCause {
-    /// As it is written in JSON, and in the code of a refusal.
+    /// The cause as in JSON and in the error code of a refusal.
     pub(crate) fn as_str(self) -> &'static str {
         match self {
             Self::Configuration => "configuration",
@@ -136,21 +150,9 @@ impl OverCause {
         }
     }
 
-    /// Reads what [`as_str`](Self::as_str) gives.
+    /// The inverse of [`as_str`](Self::as_str).
     pub(crate) fn read(text: &str) -> Option<Self> {
         serde_json::from_value(text.into()).ok()
-    }
-}
-
-impl From<Progress> for AttachmentState {
-    fn from(progress: Progress) -> Self {
-        match progress {
-            Progress::Finding => Self::Finding,
-            Progress::Resuming => Self::Resuming,
-            Progress::Uploading { sent, total } => Self::Uploading { sent, total },
-            Progress::StartingHub => Self::StartingHub,
-            Progress::Connecting => Self::Connecting,
-        }
     }
 }
 
@@ -177,7 +179,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn causes_are_read_as_they_are_written() {
+    fn every_cause_is_parsed_from_its_string() {
         for cause in [
             OverCause::Configuration,
             OverCause::Ended,
@@ -190,5 +192,22 @@ mod tests {
             assert_eq!(OverCause::read(cause.as_str()), Some(cause));
         }
         assert_eq!(OverCause::read("invalid"), None);
+    }
+
+    #[test]
+    fn states_are_flat_json_objects() {
+        for (state, text) in [
+            (AttachmentState::FINDING, r#"{"state":"finding"}"#),
+            (
+                AttachmentState::Opening(Progress::Uploading { sent: 1, total: 2 }),
+                r#"{"state":"uploading","sent":1,"total":2}"#,
+            ),
+            (AttachmentState::Opening(Progress::StartingHub), r#"{"state":"starting-hub"}"#),
+            (AttachmentState::Suspended, r#"{"state":"suspended"}"#),
+            (AttachmentState::Attached { key: "k".into() }, r#"{"state":"attached","key":"k"}"#),
+        ] {
+            assert_eq!(serde_json::to_string(&state).unwrap(), text);
+            assert_eq!(serde_json::from_str::<AttachmentState>(text).unwrap(), state);
+        }
     }
 }

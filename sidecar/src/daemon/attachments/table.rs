@@ -1,7 +1,8 @@
-//! All attachments by name, and what starts and ends them.
+//! All attachments by grant and name, with their limits.
 //!
-//! What must stay true: a sandbox of a platform, and a name, belong to one attachment; an entry exists for as long as its
-//! task runs, and for configured ones until the configuration changes.
+//! What must stay true: a sandbox of a platform belongs to one attachment, and so does a name within its grant; clients of
+//! one grant cannot find out the names of another grant, nor use up its share of the limit; an entry exists for as long as
+//! its task runs, and that of a configured attachment until the configuration changes.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -11,13 +12,14 @@ use relay_proto::name::Name;
 use tokio::sync::{Notify, watch};
 use tokio_util::sync::CancellationToken;
 
-use super::request::AttachmentSpec;
+use super::request::{AttachmentKey, AttachmentSpec};
 use super::status::{AttachmentState, AttachmentStatus, Lifetime};
+use crate::config::Config;
 
 /// All attachments.
 #[derive(Default)]
 pub(super) struct AttachmentTable {
-    entries: Mutex<BTreeMap<String, Entry>>,
+    entries: Mutex<BTreeMap<AttachmentKey, Entry>>,
     /// Signalled when an entry is removed.
     removed: Notify,
 }
@@ -31,74 +33,125 @@ pub(super) struct Entry {
     pub(super) stop: CancellationToken,
 }
 
+/// How many attachments are allowed.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(super) struct AttachmentLimits {
+    /// Attachments of the configuration: `limits.attachments`.
+    pub(super) configured: usize,
+    /// Attachments of each grant that commands and clients of the admin API request: an equal share of what the configured
+    /// attachments leave.
+    pub(super) requested_per_grant: usize,
+}
+
 /// Why an attachment was not entered.
 #[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
 pub(crate) enum NotEntered {
-    #[error(
-        "there are as many attachments as `limits.attachments` allows ({0}); end one with `cofferdam attach end`, or raise the limit"
-    )]
+    #[error("there are as many attachments as `limits.attachments` allows ({0}); raise the limit")]
     Full(usize),
+    #[error(
+        "the grant `{grant}` has as many attachments as its share of `limits.attachments` allows ({share}); end one with `cofferdam attach end`, or raise the limit"
+    )]
+    GrantFull { grant: Name, share: usize },
     #[error(
         "the name `{0}` belongs to another attachment; end that with `cofferdam attach end {0}`, or give this one another `--name`"
     )]
-    Name(String),
+    NameInUse(String),
     #[error(
         "the sandbox `{sandbox}` is attached as `{name}` already; end that with `cofferdam attach end {name}`"
     )]
-    Sandbox { sandbox: SandboxId, name: String },
+    SandboxInUse { sandbox: SandboxId, name: String },
+    /// Without the other attachment's name, which a client of this grant must not find out.
+    #[error(
+        "the sandbox `{0}` is attached already, with another grant; an operator finds it with `cofferdam attach list`"
+    )]
+    SandboxInUseByOtherGrant(SandboxId),
+}
+
+impl NotEntered {
+    /// Whether another attachment has the name or the sandbox.
+    pub(super) fn is_conflict(&self) -> bool {
+        match self {
+            Self::NameInUse(_) | Self::SandboxInUse { .. } | Self::SandboxInUseByOtherGrant(_) => true,
+            Self::Full(_) | Self::GrantFull { .. } => false,
+        }
+    }
+}
+
+impl AttachmentLimits {
+    pub(super) fn of(config: &Config) -> Self {
+        let all = config.limits.attachments;
+        let left = all.saturating_sub(config.attachments.len());
+        Self { configured: all, requested_per_grant: left / config.grants.len().max(1) }
+    }
 }
 
 impl AttachmentTable {
-    pub(super) fn enter(&self, entry: Entry, limit: usize) -> Result<(), NotEntered> {
+    pub(super) fn enter(&self, entry: Entry, limits: AttachmentLimits) -> Result<(), NotEntered> {
         let mut entries = self.lock();
-        let AttachmentSpec { name, platform, sandbox, .. } = &*entry.spec;
+        let AttachmentSpec { name, platform, sandbox, grant, .. } = &*entry.spec;
         let is_over = |entry: &Entry| matches!(entry.status.borrow().state, AttachmentState::Over { .. });
         if let Some(other) = entries.values().find(|other| {
             other.spec.platform == *platform && other.spec.sandbox == *sandbox && !is_over(other)
         }) {
-            return Err(NotEntered::Sandbox { sandbox: sandbox.clone(), name: other.spec.name.clone() });
+            return Err(match other.spec.grant == *grant {
+                true => NotEntered::SandboxInUse { sandbox: sandbox.clone(), name: other.spec.name.clone() },
+                false => NotEntered::SandboxInUseByOtherGrant(sandbox.clone()),
+            });
         }
-        if entries.get(name).is_some_and(|other| !is_over(other)) {
-            return Err(NotEntered::Name(name.clone()));
+        let key = entry.spec.key();
+        if entries.get(&key).is_some_and(|other| !is_over(other)) {
+            return Err(NotEntered::NameInUse(name.clone()));
         }
-        if entries.len() >= limit {
-            return Err(NotEntered::Full(limit));
+        let is_configured = |entry: &Entry| entry.status.borrow().lifetime == Lifetime::Configured;
+        if is_configured(&entry) {
+            if entries.values().filter(|other| is_configured(other)).count() >= limits.configured {
+                return Err(NotEntered::Full(limits.configured));
+            }
+        } else {
+            let of_grant =
+                entries.values().filter(|other| other.spec.grant == *grant && !is_configured(other));
+            if of_grant.count() >= limits.requested_per_grant {
+                let share = limits.requested_per_grant;
+                return Err(NotEntered::GrantFull { grant: grant.clone(), share });
+            }
         }
-        entries.insert(name.clone(), entry);
+        entries.insert(key, entry);
         Ok(())
     }
 
-    /// Removes this entry, unless its name has gone to another one.
+    /// Removes this entry, unless another entry has its name now.
     pub(super) fn remove(&self, entry: &Entry) {
         let mut entries = self.lock();
-        if entries.get(&entry.spec.name).is_some_and(|found| Arc::ptr_eq(&found.spec, &entry.spec)) {
-            entries.remove(&entry.spec.name);
+        let key = entry.spec.key();
+        if entries.get(&key).is_some_and(|found| Arc::ptr_eq(&found.spec, &entry.spec)) {
+            entries.remove(&key);
         }
         drop(entries);
         self.removed.notify_waiters();
     }
 
-    /// Waits for the removal of some entry.
-    pub(super) async fn removal(&self) {
+    /// Waits until any entry is removed.
+    pub(super) async fn await_removal(&self) {
         self.removed.notified().await;
     }
 
-    pub(super) fn find(&self, name: &str) -> Option<Entry> {
-        self.lock().get(name).cloned()
+    pub(super) fn find(&self, key: &AttachmentKey) -> Option<Entry> {
+        self.lock().get(key).cloned()
     }
 
-    /// The attachment of this sandbox, or of this name.
-    pub(super) fn conflicting(&self, platform: &Name, sandbox: &SandboxId, name: &str) -> Option<Entry> {
+    /// The attachment that has the same name or sandbox as `spec`.
+    pub(super) fn find_conflict(&self, spec: &AttachmentSpec) -> Option<Entry> {
         let entries = self.lock();
-        let same = |entry: &&Entry| entry.spec.platform == *platform && entry.spec.sandbox == *sandbox;
-        entries.get(name).or_else(|| entries.values().find(same)).cloned()
+        let has_sandbox =
+            |entry: &&Entry| entry.spec.platform == spec.platform && entry.spec.sandbox == spec.sandbox;
+        entries.get(&spec.key()).or_else(|| entries.values().find(has_sandbox)).cloned()
     }
 
     pub(super) fn all(&self) -> Vec<Entry> {
         self.lock().values().cloned().collect()
     }
 
-    /// Those of the configuration.
+    /// The attachments of the configuration.
     pub(super) fn configured(&self) -> Vec<Entry> {
         self.all()
             .into_iter()
@@ -106,13 +159,13 @@ impl AttachmentTable {
             .collect()
     }
 
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<String, Entry>> {
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<AttachmentKey, Entry>> {
         self.entries.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Entry {
-    /// A new attachment that was not started yet.
+    /// An attachment whose task is not started yet.
     pub(super) fn new(spec: AttachmentSpec, status: AttachmentStatus) -> Self {
         Self { spec: Arc::new(spec), status: watch::Sender::new(status), stop: CancellationToken::new() }
     }
@@ -126,57 +179,92 @@ mod tests {
     use super::super::status::{Kind, OverCause};
     use super::*;
 
-    fn entry(name: &str, sandbox: &str, lifetime: Lifetime) -> Entry {
+    const LIMITS: AttachmentLimits = AttachmentLimits { configured: 2, requested_per_grant: 2 };
+
+    fn entry(grant: &str, name: &str, sandbox: &str, lifetime: Lifetime) -> Entry {
         let spec = AttachmentSpec {
             name: name.into(),
             platform: "e2b".parse().unwrap(),
             sandbox: sandbox.parse().unwrap(),
-            grant: "dev".parse().unwrap(),
+            grant: grant.parse().unwrap(),
             ttl: None,
+            expires: None,
+            enrolment: None,
             when_suspended: WhenSuspended::Refuse,
             keep_awake: KeepAwake::No,
             via: Route::Preview,
             shim: None,
+            harness: None,
         };
         let status = AttachmentStatus {
             name: name.into(),
             platform: "e2b".into(),
             kind: Kind::E2b,
             sandbox: sandbox.into(),
-            grant: "dev".into(),
+            grant: grant.into(),
             lifetime,
             enrolment: None,
-            state: AttachmentState::Finding,
+            warning: None,
+            state: AttachmentState::FINDING,
         };
         Entry::new(spec, status)
+    }
+
+    fn followed(grant: &str, name: &str, sandbox: &str) -> Entry {
+        entry(grant, name, sandbox, Lifetime::Followed)
     }
 
     #[test]
     fn a_name_and_a_sandbox_belong_to_one_attachment() {
         let table = AttachmentTable::default();
-        let first = entry("box1", "x", Lifetime::Followed);
-        table.enter(first.clone(), 3).unwrap();
+        let first = followed("dev", "box1", "x");
+        table.enter(first.clone(), LIMITS).unwrap();
         let sandbox = "x".parse().unwrap();
-        let taken = NotEntered::Sandbox { sandbox, name: "box1".into() };
-        assert_eq!(table.enter(entry("box2", "x", Lifetime::Followed), 3), Err(taken));
-        let name = NotEntered::Name("box1".into());
-        assert_eq!(table.enter(entry("box1", "y", Lifetime::Followed), 3), Err(name));
+        let sandbox_in_use = NotEntered::SandboxInUse { sandbox, name: "box1".into() };
+        assert_eq!(table.enter(followed("dev", "box2", "x"), LIMITS), Err(sandbox_in_use));
+        let name_in_use = NotEntered::NameInUse("box1".into());
+        assert_eq!(table.enter(followed("dev", "box1", "y"), LIMITS), Err(name_in_use));
         table.remove(&first);
-        table.enter(entry("box1", "y", Lifetime::Followed), 3).unwrap();
-        // The first one's task ends late and must not remove its successor.
+        table.enter(followed("dev", "box1", "y"), LIMITS).unwrap();
+        // The task of the first attachment may end late, and must not remove the entry of the second.
         table.remove(&first);
-        assert!(table.find("box1").is_some());
+        assert!(table.find(&first.spec.key()).is_some());
     }
 
     #[test]
-    fn the_number_is_limited_and_a_configured_one_that_is_over_makes_way() {
+    fn an_error_does_not_reveal_names_of_another_grant() {
         let table = AttachmentTable::default();
-        let over = entry("box1", "x", Lifetime::Configured);
+        table.enter(followed("dev", "box1", "x"), LIMITS).unwrap();
+        table.enter(followed("other", "box1", "y"), LIMITS).unwrap();
+        let error = table.enter(followed("other", "box2", "x"), LIMITS).unwrap_err();
+        assert_eq!(error, NotEntered::SandboxInUseByOtherGrant("x".parse().unwrap()));
+        assert!(!error.to_string().contains("box1") && !error.to_string().contains("dev"), "{error}");
+    }
+
+    #[test]
+    fn each_grant_has_its_share_of_the_limit() {
+        let table = AttachmentTable::default();
+        table.enter(followed("dev", "box1", "x"), LIMITS).unwrap();
+        table.enter(entry("dev", "box2", "y", Lifetime::Detached), LIMITS).unwrap();
+        let full = NotEntered::GrantFull { grant: "dev".parse().unwrap(), share: 2 };
+        assert_eq!(table.enter(followed("dev", "box3", "z"), LIMITS), Err(full));
+        table.enter(followed("other", "box1", "z"), LIMITS).unwrap();
+        table.enter(entry("dev", "box4", "u", Lifetime::Configured), LIMITS).unwrap();
+    }
+
+    #[test]
+    fn configured_attachments_are_limited_and_an_ended_one_frees_its_sandbox() {
+        let table = AttachmentTable::default();
+        let over = entry("dev", "box1", "x", Lifetime::Configured);
         let state = AttachmentState::Over { why: "gone".into(), cause: OverCause::NoSandbox };
         over.status.send_modify(|status| status.state = state);
-        table.enter(over, 2).unwrap();
-        table.enter(entry("box2", "y", Lifetime::Configured), 2).unwrap();
-        assert_eq!(table.enter(entry("box3", "z", Lifetime::Followed), 2), Err(NotEntered::Full(2)));
+        table.enter(over, LIMITS).unwrap();
+        table.enter(followed("dev", "box2", "x"), LIMITS).unwrap();
+        table.enter(entry("dev", "box3", "y", Lifetime::Configured), LIMITS).unwrap();
+        assert_eq!(
+            table.enter(entry("dev", "box4", "z", Lifetime::Configured), LIMITS),
+            Err(NotEntered::Full(2))
+        );
         assert_eq!(table.configured().len(), 2);
     }
 }

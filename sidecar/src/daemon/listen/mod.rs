@@ -4,7 +4,7 @@
 //! |---|---|
 //! | [`own`] | sockets of single sandboxes |
 //! | [`tls_port`] | the TLS port |
-//! | [`unix_stream`] | a Unix stream that is watched for writing only while its peer has no room |
+//! | [`unix_stream`] | a Unix stream that is watched for writing only while its peer's buffer is full |
 
 mod own;
 mod tls_port;
@@ -20,10 +20,10 @@ use super::admission::ConnectionSource;
 use super::handshake::{self, Arrival};
 use super::handshake_slots::HandshakeSlots;
 use super::state::Daemon;
-pub(super) use tls_port::{Port, PortError};
+pub(super) use tls_port::{RelayTlsError, RelayTlsPort};
 use unix_stream::QuietStream;
 
-/// Which sandboxes connect to a socket.
+/// Which sandboxes connect to a socket: the one of an enrolment, or all.
 pub(super) enum SocketKind {
     Own(Arc<str>),
     Shared,
@@ -38,11 +38,11 @@ impl SocketKind {
     }
 }
 
-/// Accepts connections until the stop.
+/// Accepts connections until `stop` is cancelled.
 pub(super) async fn accept(
     daemon: Arc<Daemon>,
     listener: Arc<UnixListener>,
-    listening: SocketKind,
+    kind: SocketKind,
     stop: CancellationToken,
 ) {
     let count = daemon.context.config.load().limits.greeting_connections;
@@ -52,7 +52,7 @@ pub(super) async fn accept(
         match accepted {
             Ok((stream, _)) => {
                 let Some(slot) = stop.run_until_cancelled(slots.take()).await else { return };
-                let source = listening.source(stream.peer_cred().ok().map(|peer| peer.uid()));
+                let source = kind.source(stream.peer_cred().ok().map(|peer| peer.uid()));
                 let Ok(stream) = QuietStream::new(stream) else { continue };
                 let arrival = Arrival { stream: Box::new(stream), source };
                 let daemon = Arc::clone(&daemon);
@@ -63,7 +63,7 @@ pub(super) async fn accept(
                     .spawn(async move { handshake::accept(&daemon, arrival, slot).await });
             }
             Err(error) => {
-                tracing::error!(%error, "accept on the relay socket");
+                tracing::error!(%error, "cannot accept a connection on the relay socket");
                 // Most likely out of file descriptors: some will be closed soon.
                 tokio::time::sleep(Duration::from_millis(100)).await;
             }

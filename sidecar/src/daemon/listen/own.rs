@@ -1,7 +1,7 @@
 //! Sockets for one sandbox each, open for as long as its enrolment lasts.
 //!
-//! What must stay true: they are opened again after a restart; one that cannot be opened is named in the log and
-//! affects no other.
+//! What must stay true: the sockets are opened again after a restart; a socket that cannot be opened is logged and does
+//! not affect the others.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -35,18 +35,18 @@ impl Daemon {
         enrolment: &Arc<str>,
         directory: &Path,
     ) -> Result<(), SocketError> {
-        let path = self.own_socket(directory);
+        let path = self.own_socket_path(directory);
         let socket = Socket::bind(&path, Mode::of(&self.context.config.load().relay))?;
         let stop = self.stop.child_token();
-        let listening = SocketKind::Own(Arc::clone(enrolment));
-        self.context.tasks.spawn(accept(Arc::clone(self), socket.listener(), listening, stop.clone()));
+        let kind = SocketKind::Own(Arc::clone(enrolment));
+        self.context.tasks.spawn(accept(Arc::clone(self), socket.listener(), kind, stop.clone()));
         self.own_sockets.insert(Arc::clone(enrolment), socket, stop);
         Ok(())
     }
 
     /// The path of the socket in this directory. A microVM's monitor connects port N of its guest to the path of the
     /// VM's vsock (`DIR/vsock`) with `_N` appended.
-    fn own_socket(&self, directory: &Path) -> PathBuf {
+    fn own_socket_path(&self, directory: &Path) -> PathBuf {
         match self.is_vsock_directory(directory) {
             true => directory.join(format!("vsock_{VSOCK_PORT}")),
             false => directory.join("relay.sock"),
@@ -57,14 +57,14 @@ impl Daemon {
     pub(in crate::daemon) fn own_address(&self, directory: &Path) -> Address {
         match self.is_vsock_directory(directory) {
             true => Address::Vsock { cid: VSOCK_HOST, port: VSOCK_PORT },
-            false => Address::Unix(self.own_socket(directory)),
+            false => Address::Unix(self.own_socket_path(directory)),
         }
     }
 
-    /// Uses the configuration from the start, so that a socket has one name for as long as the sidecar runs.
+    /// Uses the configuration from the start, so that the name of a socket does not change while the sidecar runs.
     fn is_vsock_directory(&self, directory: &Path) -> bool {
-        let Some(machines) = &self.config_at_start.relay.vsock_dir else { return false };
-        let machines = machines.canonicalize().unwrap_or_else(|_| machines.clone());
-        directory.starts_with(machines)
+        let Some(vsock_dir) = &self.config_at_start.relay.vsock_dir else { return false };
+        let vsock_dir = vsock_dir.canonicalize().unwrap_or_else(|_| vsock_dir.clone());
+        directory.starts_with(vsock_dir)
     }
 }

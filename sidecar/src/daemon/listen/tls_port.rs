@@ -1,10 +1,11 @@
 //! The TLS port, for sandboxes that connect over the network: TLS first, then the handshake.
 //!
-//! What must stay true: one timeout covers everything from the first byte to the Hello, whatever layers are around it;
-//! a silent connection holds one of few slots, as on a socket; this port has slots of its own, so that a flood here
-//! does not block sandboxes that use a socket.
+//! What must stay true: one timeout covers everything from the accepted connection to the Hello, whatever layers (TLS,
+//! WebSocket) are around it; a silent connection holds one of few slots, as on a socket; this port has its own slots, so
+//! that a flood here does not block sandboxes that use a socket.
 
 use std::io;
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -16,7 +17,7 @@ use relay_carriage::websocket::UpgradeError;
 use relay_proto::address::HostPort;
 use relay_proto::code::Code;
 use relay_proto::control::Retry;
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::{TcpListener, TcpSocket, TcpStream, lookup_host};
 use tokio::time::{Instant, timeout_at};
 
 use crate::daemon::admission::{ConnectionSource, refuse};
@@ -24,17 +25,17 @@ use crate::daemon::handshake::{self, Arrival};
 use crate::daemon::handshake_slots::{HandshakeSlot, HandshakeSlots};
 use crate::daemon::state::Daemon;
 
-/// A bound port.
+/// The port of `relay.tls`, bound.
 #[derive(Debug)]
-pub(in crate::daemon) struct Port {
+pub(in crate::daemon) struct RelayTlsPort {
     listener: TcpListener,
     reception: Reception,
 }
 
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum PortError {
+pub(crate) enum RelayTlsError {
     #[error(
-        "listen on {address} for `relay.tls`: does another sidecar use this port, and is the address of this host?"
+        "cannot listen on {address} for `relay.tls`: is the port in use, or does the address not belong to this host?"
     )]
     Bind {
         address: HostPort,
@@ -45,14 +46,18 @@ pub(crate) enum PortError {
     Certificate(#[from] CertificateError),
 }
 
-impl Port {
-    pub(in crate::daemon) async fn bind(address: &HostPort, identity: &Identity) -> Result<Self, PortError> {
-        let bound = TcpListener::bind(address.to_string()).await;
-        let listener = bound.map_err(|source| PortError::Bind { address: address.clone(), source })?;
+impl RelayTlsPort {
+    pub(in crate::daemon) async fn bind(
+        address: &HostPort,
+        identity: &Identity,
+    ) -> Result<Self, RelayTlsError> {
+        let listener = listen(address)
+            .await
+            .map_err(|source| RelayTlsError::Bind { address: address.clone(), source })?;
         Ok(Self { listener, reception: Reception::new(identity)? })
     }
 
-    /// Accepts connections until the stop.
+    /// Accepts connections until the sidecar stops.
     pub(in crate::daemon) async fn run(self, daemon: Arc<Daemon>) {
         let count = daemon.context.config.load().limits.greeting_connections;
         let slots = HandshakeSlots::new(count, daemon.stop.clone());
@@ -72,7 +77,7 @@ impl Port {
                         .spawn(async move { receive(&daemon, &reception, stream, slot).await });
                 }
                 Err(error) => {
-                    tracing::error!(%error, "accept on the relay's port");
+                    tracing::error!(%error, "cannot accept a connection on the relay's port");
                     // Most likely out of file descriptors: some will be closed soon.
                     tokio::time::sleep(Duration::from_millis(100)).await;
                 }
@@ -81,11 +86,35 @@ impl Port {
     }
 }
 
+/// Connections that may wait in the kernel until they are accepted, which takes half a second at most. With the default of
+/// 128, a few hundred sandboxes that reconnect at the same time would find the queue full and wait for seconds.
+const ACCEPT_QUEUE: u32 = 1024;
+
+/// Listens on the first address of the name that can be bound.
+async fn listen(name: &HostPort) -> io::Result<TcpListener> {
+    let mut failure = io::Error::new(io::ErrorKind::NotFound, "the name has no address");
+    for address in lookup_host(name.to_string()).await? {
+        match listen_on(address) {
+            Ok(listener) => return Ok(listener),
+            Err(error) => failure = error,
+        }
+    }
+    Err(failure)
+}
+
+fn listen_on(address: SocketAddr) -> io::Result<TcpListener> {
+    let socket = if address.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }?;
+    // A restarted sidecar must not wait until the connections of the old one have expired.
+    socket.set_reuseaddr(true)?;
+    socket.bind(address)?;
+    socket.listen(ACCEPT_QUEUE)
+}
+
 async fn receive(daemon: &Daemon, reception: &Reception, stream: TcpStream, slot: HandshakeSlot) {
     let until = Instant::now() + daemon.context.config.load().limits.greeting_timeout;
-    // Messages are written whole: delaying them to send fewer packets gains nothing.
+    // Each message is written at once: delaying it to send fewer packets gains nothing.
     let _ = stream.set_nodelay(true);
-    // Boxed: a handshake is large, and the link that may follow need not carry its size along.
+    // Boxed, because the future of this handshake is large and would otherwise enlarge the task of the whole connection.
     let received = Box::pin(timeout_at(until, reception.receive(stream)));
     match slot.until_hello(received).await {
         Ok(Ok(Ok((stream, key)))) => {
@@ -95,14 +124,14 @@ async fn receive(daemon: &Daemon, reception: &Reception, stream: TcpStream, slot
         Ok(Ok(Err(error))) if !is_a_probe(&error) => {
             let refusal =
                 refuse(Code::MessageMalformed, &format!("on the relay's port: {error}"), Retry::Never);
-            daemon.refusals.log(&refusal, &daemon.context.tasks, &daemon.stop);
+            daemon.refusal_log.log(&refusal, &daemon.context.tasks, &daemon.stop);
         }
-        // Timed out, lost its slot, or a probe: no response.
+        // The handshake timed out, lost its slot, or was a probe: nothing is sent or logged.
         _ => {}
     }
 }
 
-/// Port scanners and health checks connect and disconnect: not worth a line in the log.
+/// RelayTlsPort scanners and health checks connect and disconnect: not worth a line in the log.
 fn is_a_probe(error: &ReceptionError) -> bool {
     matches!(
         error,

@@ -1,7 +1,7 @@
-//! A Unix stream that is watched for reading only.
+//! A Unix stream that is watched for writing only while its peer's buffer is full.
 //!
-//! A Unix socket that is watched for writing too wakes its task each time the peer has read something, which is as
-//! often as a message is sent. So it is watched for writing only while the peer's buffer is full.
+//! A Unix socket that is watched for writing wakes its task each time the peer has read something, which is as often as
+//! a message is sent.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
@@ -15,21 +15,23 @@ use tokio::io::{AsyncRead, AsyncWrite, Interest, ReadBuf};
 use tokio::net::UnixStream;
 
 pub(super) struct QuietStream {
-    watched: AsyncFd<OwnedFd>,
-    /// While the peer's buffer is full: a second descriptor of the same socket, because the runtime watches each
-    /// descriptor for one interest only.
-    room: Option<AsyncFd<OwnedFd>>,
+    readable: AsyncFd<OwnedFd>,
+    /// Watched for writing while the peer's buffer is full. A second descriptor of the same socket, because the runtime
+    /// watches a descriptor for the interest with which it was registered.
+    writable: Option<AsyncFd<OwnedFd>>,
 }
 
 impl QuietStream {
     /// Takes over an accepted stream.
     pub(super) fn new(stream: UnixStream) -> io::Result<Self> {
         let descriptor = OwnedFd::from(stream.into_std()?);
-        Ok(Self { watched: watch(descriptor, Interest::READABLE)?, room: None })
+        Ok(Self { readable: watch(descriptor, Interest::READABLE)?, writable: None })
     }
 
     fn try_write(&self, bytes: &[u8]) -> Result<usize, Errno> {
-        retry(|| send(self.watched.as_raw_fd(), bytes, MsgFlags::MSG_NOSIGNAL | MsgFlags::MSG_DONTWAIT))
+        retry_interrupted(|| {
+            send(self.readable.as_raw_fd(), bytes, MsgFlags::MSG_NOSIGNAL | MsgFlags::MSG_DONTWAIT)
+        })
     }
 }
 
@@ -37,18 +39,18 @@ impl AsyncRead for QuietStream {
     fn poll_read(
         self: Pin<&mut Self>,
         context: &mut Context<'_>,
-        space: &mut ReadBuf<'_>,
+        buf: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
         loop {
-            let mut guard = ready!(self.watched.poll_read_ready(context))?;
-            let room = space.initialize_unfilled();
-            match retry(|| recv(self.watched.as_raw_fd(), room, MsgFlags::MSG_DONTWAIT)) {
+            let mut guard = ready!(self.readable.poll_read_ready(context))?;
+            let unfilled = buf.initialize_unfilled();
+            match retry_interrupted(|| recv(self.readable.as_raw_fd(), unfilled, MsgFlags::MSG_DONTWAIT)) {
                 Ok(count) => {
-                    // A short read means that the buffer is empty: the next bytes wake the task again.
-                    if count < room.len() {
+                    // A short read means that nothing more has arrived: the next bytes wake the task again.
+                    if count < unfilled.len() {
                         guard.clear_ready();
                     }
-                    space.advance(count);
+                    buf.advance(count);
                     return Poll::Ready(Ok(()));
                 }
                 Err(Errno::EAGAIN) => guard.clear_ready(),
@@ -65,23 +67,23 @@ impl AsyncWrite for QuietStream {
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
         loop {
-            if let Some(room) = &self.room {
-                let mut guard = ready!(room.poll_write_ready(context))?;
+            if let Some(writable) = &self.writable {
+                let mut guard = ready!(writable.poll_write_ready(context))?;
                 match self.try_write(bytes) {
                     Err(Errno::EAGAIN) => {
                         guard.clear_ready();
                         continue;
                     }
                     result => {
-                        self.room = None;
+                        self.writable = None;
                         return Poll::Ready(result.map_err(io::Error::from));
                     }
                 }
             }
             match self.try_write(bytes) {
                 Err(Errno::EAGAIN) => {
-                    let other = self.watched.as_fd().try_clone_to_owned()?;
-                    self.room = Some(watch(other, Interest::WRITABLE)?);
+                    let duplicate = self.readable.as_fd().try_clone_to_owned()?;
+                    self.writable = Some(watch(duplicate, Interest::WRITABLE)?);
                 }
                 result => return Poll::Ready(result.map_err(io::Error::from)),
             }
@@ -93,7 +95,7 @@ impl AsyncWrite for QuietStream {
     }
 
     fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
-        let result = shutdown(self.watched.as_raw_fd(), Shutdown::Write);
+        let result = shutdown(self.readable.as_raw_fd(), Shutdown::Write);
         Poll::Ready(result.map_err(io::Error::from))
     }
 }
@@ -107,7 +109,7 @@ fn watch(descriptor: OwnedFd, interest: Interest) -> io::Result<AsyncFd<OwnedFd>
     AsyncFd::with_interest(descriptor, interest)
 }
 
-fn retry(mut call: impl FnMut() -> Result<usize, Errno>) -> Result<usize, Errno> {
+fn retry_interrupted(mut call: impl FnMut() -> Result<usize, Errno>) -> Result<usize, Errno> {
     loop {
         match call() {
             Err(Errno::EINTR) => {}
@@ -130,10 +132,14 @@ mod tests {
         let mut got = vec![0; sent.len()];
         let write = async {
             ours.write_all(&sent).await.unwrap();
-            let mut answer = [0; 2];
-            ours.read_exact(&mut answer).await.unwrap();
-            assert_eq!(&answer, b"ok");
-            assert_eq!(ours.read(&mut answer).await.unwrap(), 0, "the end");
+            let mut reply = [0; 2];
+            ours.read_exact(&mut reply).await.unwrap();
+            assert_eq!(&reply, b"ok");
+            assert_eq!(
+                ours.read(&mut reply).await.unwrap(),
+                0,
+                "the stream must end when the peer closes it"
+            );
         };
         let read = async {
             theirs.read_exact(&mut got).await.unwrap();

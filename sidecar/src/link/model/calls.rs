@@ -18,7 +18,7 @@ const SECOND: Duration = Duration::from_secs(1);
 impl ModelLink {
     /// A link whose process 0 runs and has answered a first call.
     pub(super) async fn running(configuration: &str) -> Self {
-        let configuration = format!("{}\n{configuration}", server_configuration(Retry::Never));
+        let configuration = format!("{}\n{configuration}", server_configuration(Retry::Never, "ask"));
         let mut model = Self::in_fixture(Fixture::with_server("", &configuration), Retry::Never);
         model.call(NOW, MaybeRan::No);
         model.pass(MOMENT).await;
@@ -157,7 +157,7 @@ async fn requests_that_wait_for_a_start_count_among_those_in_flight() {
     // Received one by one, and together.
     for between in [MOMENT, Duration::ZERO] {
         let limit = "limits.requests-in-flight = 2";
-        let fixture = Fixture::with_sync(limit, &server_configuration(Retry::Never), File::sync_data);
+        let fixture = Fixture::with_sync(limit, &server_configuration(Retry::Never, "ask"), File::sync_data);
         let mut model = ModelLink::in_fixture(fixture, Retry::Never);
         model.script.queue_start(Start::RunAfter(5 * SECOND));
         for _ in 0..3 {
@@ -310,7 +310,7 @@ async fn the_harness_is_notified_that_requests_of_an_exited_server_are_cancelled
 #[tokio::test(start_paused = true)]
 async fn a_response_that_is_larger_than_the_harness_accepts_is_not_relayed() {
     let limit = "limits.message-bytes = \"64KiB\"";
-    let fixture = Fixture::with_sync(limit, &server_configuration(Retry::Never), File::sync_data);
+    let fixture = Fixture::with_sync(limit, &server_configuration(Retry::Never, "ask"), File::sync_data);
     let mut model = ModelLink::in_fixture(fixture, Retry::Never);
     model.call(LARGE, MaybeRan::No);
     model.until_responses(&[1]).await;
@@ -325,7 +325,7 @@ async fn a_response_that_is_larger_than_the_harness_accepts_is_not_relayed() {
 #[tokio::test(start_paused = true)]
 async fn a_decision_that_is_not_written_refuses_its_call() {
     let limit = "limits.audit-session-bytes = \"16KiB\"";
-    let fixture = Fixture::with_sync(limit, &server_configuration(Retry::Never), File::sync_data);
+    let fixture = Fixture::with_sync(limit, &server_configuration(Retry::Never, "ask"), File::sync_data);
     let mut model = ModelLink::in_fixture(fixture, Retry::Never);
     for _ in 0..20 {
         model.call(NOW, MaybeRan::No);

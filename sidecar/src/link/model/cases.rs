@@ -16,7 +16,8 @@ impl ModelLink {
 #[tokio::test(start_paused = true)]
 async fn a_request_that_waits_for_the_audit_does_not_delay_later_ones() {
     let mut model = ModelLink::new(Retry::Never);
-    let permit = model.session.lookup_permit().await.expect("nothing else searches");
+    let permit =
+        model.session.acquire_lookup_permit().await.expect("no other audit look-up holds the permit");
     model.call(NOW, MaybeRan::Yes(Origin { link: "l-0".into(), seq: 1 }));
     model.call(NOW, MaybeRan::No);
     model.pass(Duration::from_millis(1)).await;
@@ -32,7 +33,8 @@ async fn a_request_that_waits_for_the_audit_does_not_delay_later_ones() {
 #[tokio::test(start_paused = true)]
 async fn a_search_of_the_audit_that_takes_too_long_leaves_the_outcome_unknown() {
     let mut model = ModelLink::new(Retry::Never);
-    let _permit = model.session.lookup_permit().await.expect("nothing else searches");
+    let _permit =
+        model.session.acquire_lookup_permit().await.expect("no other audit look-up holds the permit");
     model.call(NOW, MaybeRan::Yes(Origin { link: "l-0".into(), seq: 1 }));
     model.pass(Duration::from_secs(1)).await;
     assert_eq!(model.responses(), [0]);
@@ -44,7 +46,8 @@ async fn a_search_of_the_audit_that_takes_too_long_leaves_the_outcome_unknown() 
 #[tokio::test(start_paused = true)]
 async fn a_request_that_waits_for_the_audit_can_be_cancelled_and_its_id_is_in_use() {
     let mut model = ModelLink::new(Retry::Never);
-    let permit = model.session.lookup_permit().await.expect("nothing else searches");
+    let permit =
+        model.session.acquire_lookup_permit().await.expect("no other audit look-up holds the permit");
     model.call(NOW, MaybeRan::Yes(Origin { link: "l-0".into(), seq: 1 }));
     model.pass(Duration::from_millis(1)).await;
     let (_, again) = model.message(1, NOW);
@@ -64,7 +67,7 @@ async fn a_request_that_waits_for_the_audit_can_be_cancelled_and_its_id_is_in_us
 /// The decision is in the file, but a power failure could lose it: the call is not made, and the audit says so.
 #[tokio::test(start_paused = true)]
 async fn a_decision_that_is_written_but_not_synced_refuses_its_call() {
-    let configuration = server_configuration(Retry::Never);
+    let configuration = server_configuration(Retry::Never, "ask");
     let fixture = Fixture::with_sync("audit-sync = \"call\"", &configuration, |_| {
         Err(io::Error::other("the disk is gone"))
     });

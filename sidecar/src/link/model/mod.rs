@@ -100,7 +100,12 @@ const CALL_TIMEOUT: Duration = Duration::from_secs(20);
 
 impl ModelLink {
     fn new(retry: Retry) -> Self {
-        Self::in_fixture(Fixture::with_server("", &server_configuration(retry)), retry)
+        Self::with_refusing_list(retry, "ask")
+    }
+
+    /// A link whose rules have the tools with the prefix `deny_` in this list.
+    fn with_refusing_list(retry: Retry, list: &str) -> Self {
+        Self::in_fixture(Fixture::with_server("", &server_configuration(retry, list)), retry)
     }
 
     fn in_fixture(fixture: Fixture, retry: Retry) -> Self {
@@ -108,7 +113,8 @@ impl ModelLink {
         let log = ServerLog::default();
         let script = server::script(log.clone(), fixture.path("state/audit"));
         assert!(fixture.context.script.set(script.clone()).is_ok());
-        let session = Arc::new(Session::new(&fixture.context, &Principal::anonymous("dev".parse().unwrap())));
+        let session =
+            Arc::new(Session::new(&fixture.context, &Principal::anonymous("dev".parse().unwrap(), None)));
         let (link, commands, shim) = open(&fixture, &session, 1);
         Self {
             fixture,
@@ -411,10 +417,12 @@ fn open(
     (fixture.context.tasks.spawn(link.run()), commands, shim)
 }
 
-fn server_configuration(retry: Retry) -> String {
+/// The configuration of the server, whose tools with the prefix `deny_` are in this list of its rules. With `deny`, the
+/// sidecar lists the tools before the first call, which most fixed schedules do not expect.
+fn server_configuration(retry: Retry, list: &str) -> String {
     format!(
         "servers.tools.retry = {}\nservers.tools.call-timeout = \"{}s\"\nservers.tools.env.TOKEN = \"{{token.value}}\"\n\
-         servers.tools.tools.deny = [\"deny_*\"]\nsecrets.token.file = \"@/token\"",
+         servers.tools.tools.{list} = [\"deny_*\"]\nsecrets.token.file = \"@/token\"",
         retry == Retry::WhereSafe,
         CALL_TIMEOUT.as_secs(),
     )
@@ -447,7 +455,8 @@ async fn run_schedule(seed: u64) {
         (state >> 33) as u8
     };
     let retry = if seed.is_multiple_of(2) { Retry::Never } else { Retry::WhereSafe };
-    let mut model = ModelLink::new(retry);
+    let list = if seed % 4 < 2 { "ask" } else { "deny" };
+    let mut model = ModelLink::with_refusing_list(retry, list);
     let steps = usize::from(next()) / 2 + 10;
     eprintln!("seed {seed}: {steps} steps");
     for _ in 0..steps {

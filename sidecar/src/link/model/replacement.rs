@@ -1,6 +1,6 @@
 //! A credential changes while calls are in flight: messages of the old and the new process.
 
-use cofferdam_secrets::renewal::{Class, Terms};
+use cofferdam_secrets::renewal::{RenewalClass, Terms};
 use cofferdam_secrets::{Material, Secret};
 use zeroize::Zeroizing;
 
@@ -16,12 +16,12 @@ impl ModelLink {
     /// Changes the value of the server's secret; the new value expires after `lifetime`, or never.
     fn change_secret(&mut self, value: &str, lifetime: Option<Duration>) {
         let value = Secret::new(Zeroizing::new(value.as_bytes().to_vec()));
-        let material = Material::of([("value".to_owned(), value)].into());
+        let material = Material::without_lease([("value".to_owned(), value)].into());
         material.extend(&Terms {
-            class: Class::OwnEnd,
-            asked_at: Instant::now(),
-            life: lifetime,
-            bound: None,
+            class: RenewalClass::OwnExpiry,
+            requested_at: Instant::now(),
+            lifetime,
+            token_expiry: None,
         });
         self.session.credentials.hold(&"token".parse().expect("a name"), material);
     }
@@ -155,7 +155,7 @@ async fn calls_of_a_draining_process_that_is_cut_off_are_answered_at_once() {
     let unknown = model
         .requests
         .values()
-        .filter(|request| request.last_response.contains("too many of its successors"));
+        .filter(|request| request.last_response.contains("replaced processes were still finishing calls"));
     assert!(unknown.count() > 0, "{:?}", model.responses());
     assert!(model.script.alive().len() <= 9, "eight draining processes and the current one");
 }

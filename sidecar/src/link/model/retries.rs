@@ -1,8 +1,8 @@
-//! Fixed schedules of requests that may have run.
+//! Tests with fixed sequences of events: when a request that may have run is retried.
 
 use super::*;
 
-const MOMENT: Duration = Duration::from_millis(1);
+const MILLISECOND: Duration = Duration::from_millis(1);
 const SECOND: Duration = Duration::from_secs(1);
 
 impl ModelLink {
@@ -12,7 +12,7 @@ impl ModelLink {
         model.request("tools/list", "{}");
         model.pass(20 * SECOND).await;
         model.request("tools/call", &format!(r#"{{"name":"{tool}","arguments":{{"call":CALL}}}}"#));
-        model.pass(MOMENT).await;
+        model.pass(MILLISECOND).await;
         model
     }
 
@@ -86,7 +86,8 @@ async fn a_tool_list_is_not_requested_once_no_request_waits_for_it() {
 #[tokio::test(start_paused = true)]
 async fn a_request_that_cannot_wait_for_the_audit_is_treated_as_having_run() {
     let mut model = ModelLink::new(Retry::Never);
-    let _permit = model.session.lookup_permit().await.expect("nothing else searches");
+    let _permit =
+        model.session.acquire_lookup_permit().await.expect("no other audit look-up holds the permit");
     for seq in [1, 2] {
         let id = model.requests.len() as u64 + 1;
         let (call, message) = model.message(id, 0);

@@ -3,6 +3,9 @@
 use std::io;
 use std::sync::{Condvar, Mutex};
 
+use cofferdam_secrets::{Material, ReadId, Secret};
+use zeroize::Zeroizing;
+
 use super::calls::outcome;
 use super::*;
 
@@ -31,7 +34,7 @@ impl Disk {
 
     /// `top` is added at the top of the configuration.
     fn model_link_with(&self, top: &str) -> ModelLink {
-        let configuration = server_configuration(Retry::Never);
+        let configuration = server_configuration(Retry::Never, "ask");
         let disk = self.clone();
         let sync = move |_: &std::fs::File| {
             let blocked = disk.0.0.lock().unwrap();
@@ -145,4 +148,38 @@ async fn a_link_that_ends_before_its_decisions_are_on_the_disk_refuses_their_cal
     assert_eq!(model.outcomes("now"), [outcome("refused", "session_ended")]);
     disk.set_blocked(false);
     assert_eq!(model.log.runs(1), 0);
+}
+
+/// Gives the server's secret the value of another read in Vault, with this id.
+fn hold_read(model: &ModelLink, request_id: &str) {
+    let value = Secret::new(Zeroizing::new(format!("the-value-of-{request_id}").into_bytes()));
+    let mut material = Material::without_lease([("value".to_owned(), value)].into());
+    material.read_id = Some(Arc::new(ReadId { hash: None, request_id: request_id.to_owned() }));
+    model.session.credentials.hold(&"token".parse().expect("a name"), material);
+}
+
+/// The secret changes while the decision waits for the disk, so the call runs with another read than its decision names.
+#[tokio::test(start_paused = true)]
+async fn the_outcome_of_a_call_that_waited_for_a_slow_disk_names_the_read_that_the_call_used() {
+    let disk = Disk::default();
+    let mut model = disk.model_link();
+    hold_read(&model, "vault-request-1");
+    model.call(NOW, MaybeRan::No);
+    model.until_responses(&[1]).await;
+    disk.set_blocked(true);
+    model.call(NOW, MaybeRan::No);
+    model.pass(Duration::from_millis(1)).await;
+    hold_read(&model, "vault-request-2");
+    model.pass(Duration::from_secs(5)).await;
+    assert_eq!((model.script.started(), model.log.runs(2)), (2, 0), "another process has taken over");
+    disk.set_blocked(false);
+    model.until_responses(&[1, 1]).await;
+    model.pass(Duration::from_secs(1)).await;
+    let audit = model.fixture.audit();
+    let records = |kind: &str, read: &str| {
+        let is_one = |line: &&str| line.contains(&format!("\"kind\":\"{kind}\"")) && line.contains(read);
+        audit.lines().filter(is_one).count()
+    };
+    assert_eq!(records("decision", "vault-request-1"), 2, "{audit}");
+    assert_eq!(records("outcome", "vault-request-2"), 1, "{audit}");
 }

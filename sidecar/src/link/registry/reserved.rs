@@ -5,12 +5,14 @@
 use std::sync::Arc;
 
 use cofferdam_audit::{Event, EventRecord};
+use cofferdam_vault::RemainingLinks;
 use relay_proto::name::Name;
 use tokio::sync::mpsc;
 
 use super::{Begun, Registry};
 use crate::link::command::{Command, EndReason};
 use crate::link::connection::Connection;
+use crate::link::not_revocable::NotRevocable;
 use crate::link::{FirstConnection, Link};
 use crate::session::Session;
 use crate::session::changes::ChangeKind;
@@ -58,9 +60,7 @@ impl Registered {
     /// The link begins, and with the first link its session.
     pub(super) fn begin(&mut self) {
         self.state = TaskState::Running;
-        if let Some(vault) = &self.session.vault {
-            vault.enter();
-        }
+        self.session.enter();
         if self.registry.lock().begin(&self.session) == Begun::No {
             let name = self.session.enrolment.as_ref().map(|enrolled| format!(", sandbox {}", enrolled.name));
             let detail = format!("grant {}{}", self.session.grant, name.unwrap_or_default());
@@ -82,9 +82,7 @@ impl Registered {
             detail: Some(detail),
             ..EventRecord::new(event)
         };
-        if let Err(error) = self.session.context.audit.event(&record) {
-            tracing::error!(%error, ?event, link = %self.link, "an audit event was not recorded");
-        }
+        self.session.record_event(&record);
     }
 }
 
@@ -98,10 +96,11 @@ impl Drop for Registered {
                 let failed = "link task failed";
                 tracing::error!(link = %self.link, session = %self.session.id, failed);
                 self.record(Event::Alert, failed);
-                self.record(Event::LinkEnd, failed);
-                if let Some(vault) = &self.session.vault {
-                    vault.abandon();
-                }
+                let outliving = match self.session.abandon() {
+                    RemainingLinks::None => NotRevocable::of_session(&self.session),
+                    RemainingLinks::Some => Vec::new(),
+                };
+                self.record(Event::LinkEnd, &format!("{failed}{}", NotRevocable::audit_suffix(&outliving)));
                 failed
             }
         };

@@ -82,7 +82,7 @@ fn name(text: &str) -> Name {
 }
 
 fn anonymous() -> Principal {
-    Principal::anonymous(name("dev"))
+    Principal::anonymous(name("dev"), None)
 }
 
 /// A sandbox that was enrolled with a key.

@@ -31,7 +31,7 @@ impl TestLink {
     async fn new(heartbeat: &str) -> (Self, ShimEnd, Resume) {
         let fixture = Fixture::new(&format!("heartbeat = \"{heartbeat}\""));
         let context = Arc::clone(&fixture.context);
-        let session = Arc::new(Session::new(&context, &Principal::anonymous("dev".parse().unwrap())));
+        let session = Arc::new(Session::new(&context, &Principal::anonymous("dev".parse().unwrap(), None)));
         let (commands, receiver) = mpsc::channel(4);
         let (connection, mut end) = connect();
         let link = Link::new(

@@ -1,8 +1,8 @@
-//! The copy of a harness's login in the sandbox's home, and the way back of a refreshed one.
+//! Copies a harness's login into the sandbox's home, and a refreshed login back to the user's file.
 //!
-//! What must stay true: only the entries that are the login enter the sandbox. What comes back was written by the sandbox:
-//! it is read without following links, is bounded, has to be a login of the same form, and never replaces a login that
-//! changed outside meanwhile. No text of a login is in an error.
+//! What must stay true: of the user's file only the entries of the login enter the sandbox. The file that is copied back was
+//! written by the sandbox: it is read without following links, its size is limited, it must have the same entries, and it
+//! never replaces a login that changed outside meanwhile. No error contains a part of a login.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -14,96 +14,98 @@ use nix::fcntl::{OFlag, OpenHow, ResolveFlag, openat2};
 use serde_json::value::RawValue;
 use zeroize::Zeroizing;
 
-use super::LoginPlace;
+use super::LoginLocation;
 
 /// A login that was copied into a sandbox's home.
 #[derive(Debug)]
 pub(in crate::run) struct Login {
-    place: LoginPlace,
-    /// The user's file, links resolved.
+    location: LoginLocation,
+    /// The user's file, symbolic links resolved.
     outside: PathBuf,
     /// The directory on the host that is the sandbox's home.
     home: PathBuf,
-    /// What was copied.
+    /// The file that was written into the sandbox's home.
     copied: Zeroizing<Vec<u8>>,
 }
 
-/// What became of a login when the sandbox ended.
+/// The result of copying a login back when the sandbox has ended.
 #[derive(Debug, Eq, PartialEq)]
-pub(in crate::run) enum Returned {
+pub(in crate::run) enum CopyBackResult {
     Unchanged,
-    /// The harness refreshed it, and the user's file has the new one.
+    /// The harness refreshed the login, and it was written to the user's file.
     Refreshed,
-    /// It changed but was not taken; the reason is for the user.
-    NotTaken(String),
+    /// The login changed but was not written to the user's file; the reason is shown to the user.
+    NotCopied(String),
 }
 
-/// Logins have a few kilobytes.
+/// Login files have a few kilobytes.
 const MAX_BYTES: u64 = 256 * 1024;
 
 type Entries<'a> = BTreeMap<String, &'a RawValue>;
 
 impl Login {
-    /// Copies the login into the directory that becomes the sandbox's home. `None` if the user has none.
-    pub(in crate::run) fn copy_in(place: LoginPlace, home: &Path) -> io::Result<Option<Self>> {
-        let outside = match place.outside.canonicalize() {
+    /// Copies the login into `home`, the directory that becomes the sandbox's home. `None` if the user has no login.
+    pub(in crate::run) fn copy_in(location: LoginLocation, home: &Path) -> io::Result<Option<Self>> {
+        let outside = match location.outside.canonicalize() {
             Ok(outside) => outside,
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
             Err(error) => return Err(error),
         };
         let whole = read(File::open(&outside)?)?;
         let entries = entries(&whole).ok_or_else(|| io::Error::other("it is not a JSON object"))?;
-        let copied = text(&own(entries, &place));
-        let inside = home.join(place.inside);
+        let copied = serialize(&login_entries(entries, &location));
+        let inside = home.join(location.inside);
         let directory = inside.parent().unwrap_or(home);
         fs::create_dir_all(directory)?;
         write_file(directory, &inside, &copied, Replace::Always)?;
-        Ok(Some(Self { place, outside, home: home.to_owned(), copied }))
+        Ok(Some(Self { location, outside, home: home.to_owned(), copied }))
     }
 
-    /// Writes a login that the harness has refreshed to the user's file.
-    pub(in crate::run) fn copy_back(&self) -> Returned {
-        let not_taken = |why: &str| Returned::NotTaken(why.to_owned());
+    /// Writes the login to the user's file if the harness has refreshed it.
+    pub(in crate::run) fn copy_back(&self) -> CopyBackResult {
+        let not_copied = |why: &str| CopyBackResult::NotCopied(why.to_owned());
         let Ok(inside) = self.read_inside() else {
-            return not_taken("the sandbox removed its file or replaced it by something else");
+            return not_copied("the sandbox removed its file or replaced it by something else");
         };
         if *inside == *self.copied {
-            return Returned::Unchanged;
+            return CopyBackResult::Unchanged;
         }
         let (Some(before), Some(after)) = (entries(&self.copied), entries(&inside)) else {
-            return not_taken("the sandbox left a file that is not a login");
+            return not_copied("the sandbox left a file that is not a login");
         };
-        if !before.keys().eq(own(after.clone(), &self.place).keys()) {
-            return not_taken("the sandbox left a file with other entries than a login has");
+        if !before.keys().eq(login_entries(after.clone(), &self.location).keys()) {
+            return not_copied("the sandbox left a file with other entries than a login has");
         }
-        let after = own(after, &self.place);
-        if text(&after) == self.copied {
-            return Returned::Unchanged;
+        let after = login_entries(after, &self.location);
+        if serialize(&after) == self.copied {
+            return CopyBackResult::Unchanged;
         }
         let Ok(current) = File::open(&self.outside).and_then(read) else {
-            return not_taken("the file outside cannot be read any more");
+            return not_copied("the file outside cannot be read any more");
         };
         let Some(mut whole) = entries(&current) else {
-            return not_taken("the file outside is not a login any more");
+            return not_copied("the file outside is not a login any more");
         };
-        if text(&own(whole.clone(), &self.place)) != self.copied {
-            return not_taken("the login outside changed meanwhile and was kept");
+        if serialize(&login_entries(whole.clone(), &self.location)) != self.copied {
+            return not_copied("the login outside changed meanwhile, so it was not overwritten");
         }
         whole.extend(after);
         let directory = self.outside.parent().unwrap_or(Path::new("/"));
-        match write_file(directory, &self.outside, &text(&whole), Replace::Always) {
-            Ok(()) => Returned::Refreshed,
-            Err(error) => Returned::NotTaken(format!("write `{}`: {error}", self.outside.display())),
+        match write_file(directory, &self.outside, &serialize(&whole), Replace::Always) {
+            Ok(()) => CopyBackResult::Refreshed,
+            Err(error) => {
+                CopyBackResult::NotCopied(format!("cannot write `{}`: {error}", self.outside.display()))
+            }
         }
     }
 
-    /// The sandbox may have put links into its home; none is followed.
+    /// Reads the login file in the sandbox's home, following no symbolic link: the sandbox may have created some.
     fn read_inside(&self) -> io::Result<Zeroizing<Vec<u8>>> {
         let how = OpenHow::new()
             .flags(OFlag::O_RDONLY | OFlag::O_NONBLOCK | OFlag::O_CLOEXEC)
             .resolve(ResolveFlag::RESOLVE_BENEATH | ResolveFlag::RESOLVE_NO_SYMLINKS);
         let home = File::open(&self.home)?;
-        read(File::from(openat2(&home, self.place.inside, how)?))
+        read(File::from(openat2(&home, self.location.inside, how)?))
     }
 }
 
@@ -118,17 +120,17 @@ fn read(file: File) -> io::Result<Zeroizing<Vec<u8>>> {
     Ok(bytes)
 }
 
-/// The entries of the object, each as it is written.
+/// The entries of a JSON object, with the text of each value unchanged.
 fn entries(bytes: &[u8]) -> Option<Entries<'_>> {
     serde_json::from_slice(bytes).ok()
 }
 
-fn own<'a>(mut entries: Entries<'a>, place: &LoginPlace) -> Entries<'a> {
-    entries.retain(|name, _| place.entries.is_empty() || place.entries.contains(&name.as_str()));
+fn login_entries<'a>(mut entries: Entries<'a>, location: &LoginLocation) -> Entries<'a> {
+    entries.retain(|name, _| location.entries.is_empty() || location.entries.contains(&name.as_str()));
     entries
 }
 
-fn text(entries: &Entries<'_>) -> Zeroizing<Vec<u8>> {
+fn serialize(entries: &Entries<'_>) -> Zeroizing<Vec<u8>> {
     let length: usize = entries.iter().map(|(name, value)| 2 * name.len() + value.get().len() + 8).sum();
     let mut bytes = Zeroizing::new(Vec::with_capacity(length + 8));
     serde_json::to_writer(&mut *bytes, entries).expect("writing to memory cannot fail");
@@ -153,12 +155,12 @@ mod tests {
             fs::create_dir_all(path.join("inside")).unwrap();
             let homes = Self(path);
             fs::write(homes.outside(), BEFORE).unwrap();
-            let place = LoginPlace {
+            let location = LoginLocation {
                 outside: homes.outside(),
                 inside: ".claude/.credentials.json",
                 entries: &["claudeAiOauth"],
             };
-            let login = Login::copy_in(place, &homes.0.join("inside")).unwrap().unwrap();
+            let login = Login::copy_in(location, &homes.0.join("inside")).unwrap().unwrap();
             (homes, login)
         }
 
@@ -182,54 +184,58 @@ mod tests {
         let (homes, login) = Homes::new();
         assert_eq!(fs::read_to_string(homes.inside()).unwrap(), r#"{"claudeAiOauth":{"accessToken":"old"}}"#);
         assert_eq!(fs::metadata(homes.inside()).unwrap().permissions().mode() & 0o777, 0o600);
-        assert_eq!(login.copy_back(), Returned::Unchanged);
+        assert_eq!(login.copy_back(), CopyBackResult::Unchanged);
         assert_eq!(fs::read_to_string(homes.outside()).unwrap(), BEFORE);
     }
 
     #[test]
-    fn a_refreshed_login_comes_back_and_other_entries_stay() {
+    fn a_refreshed_login_is_copied_back_and_other_entries_are_unchanged() {
         let (homes, login) = Homes::new();
         fs::write(homes.inside(), r#"{"mcpOAuth":{"x":"planted"},"claudeAiOauth":{"accessToken":"new"}}"#)
             .unwrap();
-        assert_eq!(login.copy_back(), Returned::Refreshed);
+        assert_eq!(login.copy_back(), CopyBackResult::Refreshed);
         let after = r#"{"claudeAiOauth":{"accessToken":"new"},"mcpOAuth":{"x":"another token"}}"#;
         assert_eq!(fs::read_to_string(homes.outside()).unwrap(), after);
     }
 
     #[test]
-    fn what_is_not_a_refreshed_login_does_not_come_back() {
+    fn a_file_that_is_not_a_login_is_not_copied_back() {
         let large = format!("{{\"claudeAiOauth\":\"{}\"}}", "x".repeat(300 * 1024));
         for left in ["", "not JSON", "[]", "{}", r#"{"other":1}"#, &large] {
             let (homes, login) = Homes::new();
             fs::write(homes.inside(), left).unwrap();
-            assert!(matches!(login.copy_back(), Returned::NotTaken(_)), "{}", &left[..left.len().min(40)]);
+            assert!(
+                matches!(login.copy_back(), CopyBackResult::NotCopied(_)),
+                "{}",
+                &left[..left.len().min(40)]
+            );
             assert_eq!(fs::read_to_string(homes.outside()).unwrap(), BEFORE);
         }
     }
 
     #[test]
-    fn links_that_the_sandbox_left_are_not_followed() {
+    fn links_that_the_sandbox_created_are_not_followed() {
         let (homes, login) = Homes::new();
         let planted = homes.0.join("planted.json");
         fs::write(&planted, r#"{"claudeAiOauth":{"accessToken":"planted"}}"#).unwrap();
         fs::remove_file(homes.inside()).unwrap();
         symlink(&planted, homes.inside()).unwrap();
-        assert!(matches!(login.copy_back(), Returned::NotTaken(_)));
+        assert!(matches!(login.copy_back(), CopyBackResult::NotCopied(_)));
         fs::remove_dir_all(homes.0.join("inside/.claude")).unwrap();
         fs::create_dir(homes.0.join("elsewhere")).unwrap();
         fs::rename(&planted, homes.0.join("elsewhere/.credentials.json")).unwrap();
         symlink(homes.0.join("elsewhere"), homes.0.join("inside/.claude")).unwrap();
-        assert!(matches!(login.copy_back(), Returned::NotTaken(_)));
+        assert!(matches!(login.copy_back(), CopyBackResult::NotCopied(_)));
         assert_eq!(fs::read_to_string(homes.outside()).unwrap(), BEFORE);
     }
 
     #[test]
-    fn a_login_that_changed_outside_is_kept() {
+    fn a_login_that_changed_outside_is_not_overwritten() {
         let (homes, login) = Homes::new();
         fs::write(homes.inside(), r#"{"claudeAiOauth":{"accessToken":"inside"}}"#).unwrap();
         let newer = r#"{"claudeAiOauth":{"accessToken":"outside"}}"#;
         fs::write(homes.outside(), newer).unwrap();
-        assert!(matches!(login.copy_back(), Returned::NotTaken(_)));
+        assert!(matches!(login.copy_back(), CopyBackResult::NotCopied(_)));
         assert_eq!(fs::read_to_string(homes.outside()).unwrap(), newer);
     }
 }

@@ -1,11 +1,11 @@
-//! Harnesses that `run` knows: where their login is, and how they are told about MCP servers.
+//! The harnesses that `run` supports: where their login is, and which settings name the MCP servers.
 //!
-//! What must stay true: settings are generated, never copied: a user's settings name other servers, with their tokens. Of
-//! the login only what the harness itself needs enters the sandbox.
+//! What must stay true: settings are generated, never copied, because a user's settings may contain other servers and their
+//! tokens. Of the login only what the harness itself needs enters the sandbox.
 //!
 //! | module | what it holds |
 //! |---|---|
-//! | [`login`] | the copy of the login, and the way back of a refreshed one |
+//! | [`login`] | copies the login into the sandbox, and back if it was refreshed |
 //! | [`settings`] | the settings files in the sandbox's home |
 
 pub(super) mod login;
@@ -14,25 +14,26 @@ pub(super) mod settings;
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 
-/// A harness that `run` knows.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(super) enum Harness {
-    ClaudeCode,
-    Codex,
-    GeminiCli,
-    OpenCode,
-}
+pub(super) use crate::harness::Harness;
 
 /// Where the login of a harness is.
 #[derive(Clone, Debug, Eq, PartialEq)]
-pub(super) struct LoginPlace {
+pub(super) struct LoginLocation {
     /// The user's file.
     pub(super) outside: PathBuf,
-    /// The same in the sandbox, below its home.
+    /// The path of the copy in the sandbox, relative to its home.
     pub(super) inside: &'static str,
-    /// The entries of the file that are the harness's own login. Empty: all of them.
+    /// The entries of the file that are the login of the harness itself. Empty means all entries.
     pub(super) entries: &'static [&'static str],
 }
+
+/// Every path in the sandbox's home, relative to it, at which a copy of a login may be.
+pub(super) const LOGINS_INSIDE: [&str; 4] = [
+    Harness::ClaudeCode.login_inside(),
+    Harness::Codex.login_inside(),
+    Harness::GeminiCli.login_inside(),
+    Harness::OpenCode.login_inside(),
+];
 
 impl Harness {
     /// The harness of this command, by the name of its program.
@@ -46,16 +47,7 @@ impl Harness {
         }
     }
 
-    pub(super) fn name(self) -> &'static str {
-        match self {
-            Self::ClaudeCode => "Claude Code",
-            Self::Codex => "Codex",
-            Self::GeminiCli => "Gemini CLI",
-            Self::OpenCode => "opencode",
-        }
-    }
-
-    /// Variables of the user's environment that are this harness's login, or say where its model is.
+    /// Environment variables of the user with this harness's credentials, or with the address, project or name of its model.
     pub(super) fn variables(self) -> &'static [&'static str] {
         match self {
             Self::ClaudeCode => &[
@@ -66,14 +58,21 @@ impl Harness {
                 "CLAUDE_CODE_OAUTH_TOKEN",
             ],
             Self::Codex => &["CODEX_API_KEY", "OPENAI_API_KEY", "OPENAI_BASE_URL"],
-            Self::GeminiCli => &["GEMINI_API_KEY", "GEMINI_MODEL", "GOOGLE_API_KEY", "GOOGLE_CLOUD_PROJECT"],
+            Self::GeminiCli => &[
+                "GEMINI_API_KEY",
+                "GEMINI_MODEL",
+                "GOOGLE_API_KEY",
+                "GOOGLE_CLOUD_LOCATION",
+                "GOOGLE_CLOUD_PROJECT",
+                "GOOGLE_GEMINI_BASE_URL",
+            ],
             Self::OpenCode => {
                 &["ANTHROPIC_API_KEY", "GEMINI_API_KEY", "OPENAI_API_KEY", "OPENROUTER_API_KEY"]
             }
         }
     }
 
-    /// Variables that are set in the sandbox: the program is mounted read-only, so it must not update itself.
+    /// Environment variables that disable automatic updates: the program is mounted read-only, so an update would fail.
     pub(super) fn fixed_variables(self) -> &'static [(&'static str, &'static str)] {
         match self {
             Self::ClaudeCode => &[("DISABLE_AUTOUPDATER", "1")],
@@ -82,7 +81,7 @@ impl Harness {
         }
     }
 
-    /// Hosts that it must reach, for sandboxes that allow single hosts only.
+    /// Hosts that the harness must reach, for sandboxes that allow connections to listed hosts only.
     pub(super) fn hosts(self) -> &'static [&'static str] {
         match self {
             Self::ClaudeCode => &["api.anthropic.com", "console.anthropic.com", "claude.ai"],
@@ -92,30 +91,34 @@ impl Harness {
         }
     }
 
-    /// Where its login is, by the home and the variables of the user.
-    pub(super) fn login(self, home: &Path, variable: impl Fn(&str) -> Option<OsString>) -> LoginPlace {
+    /// Where the login is, derived from the user's home and environment variables.
+    pub(super) fn login(self, home: &Path, variable: impl Fn(&str) -> Option<OsString>) -> LoginLocation {
         let directory = |name: &str, default: &str| {
             let named = variable(name).map(PathBuf::from).filter(|path| path.is_absolute());
             named.unwrap_or_else(|| home.join(default))
         };
-        let (outside, inside) = match self {
-            Self::ClaudeCode => (
-                directory("CLAUDE_CONFIG_DIR", ".claude").join(".credentials.json"),
-                ".claude/.credentials.json",
-            ),
-            Self::Codex => (directory("CODEX_HOME", ".codex").join("auth.json"), ".codex/auth.json"),
-            Self::GeminiCli => (home.join(".gemini/oauth_creds.json"), ".gemini/oauth_creds.json"),
-            Self::OpenCode => (
-                directory("XDG_DATA_HOME", ".local/share").join("opencode/auth.json"),
-                ".local/share/opencode/auth.json",
-            ),
+        let outside = match self {
+            Self::ClaudeCode => directory("CLAUDE_CONFIG_DIR", ".claude").join(".credentials.json"),
+            Self::Codex => directory("CODEX_HOME", ".codex").join("auth.json"),
+            Self::GeminiCli => home.join(self.login_inside()),
+            Self::OpenCode => directory("XDG_DATA_HOME", ".local/share").join("opencode/auth.json"),
         };
         // The file of Claude Code also holds tokens of MCP servers that were authorised with `/mcp`.
         let entries: &[&str] = match self {
             Self::ClaudeCode => &["claudeAiOauth", "organizationUuid"],
             Self::Codex | Self::GeminiCli | Self::OpenCode => &[],
         };
-        LoginPlace { outside, inside, entries }
+        LoginLocation { outside, inside: self.login_inside(), entries }
+    }
+
+    /// The path of the login's copy in the sandbox, relative to its home.
+    const fn login_inside(self) -> &'static str {
+        match self {
+            Self::ClaudeCode => ".claude/.credentials.json",
+            Self::Codex => ".codex/auth.json",
+            Self::GeminiCli => ".gemini/oauth_creds.json",
+            Self::OpenCode => ".local/share/opencode/auth.json",
+        }
     }
 }
 
@@ -124,7 +127,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn harnesses_are_known_by_their_programs_name() {
+    fn a_harness_is_recognised_by_the_name_of_its_program() {
         assert_eq!(Harness::of("/home/a b/.local/bin/claude".as_ref()), Some(Harness::ClaudeCode));
         assert_eq!(Harness::of("codex".as_ref()), Some(Harness::Codex));
         assert_eq!(Harness::of("claude-not".as_ref()), None);

@@ -1,9 +1,11 @@
-//! The settings files of a harness in the sandbox: one MCP server for each server of the grant, all by the shim.
+//! The settings files of a harness in the sandbox: an MCP server for each server of the grant, each started with the shim.
 
 use relay_proto::name::Name;
 use serde_json::{Map, Value, json};
 
 use super::Harness;
+use crate::harness::ShimCommand;
+use crate::harness::sandbox_settings::CODEX_GRACE;
 
 /// A file below the sandbox's home.
 #[derive(Clone, Debug, Eq, PartialEq)]
@@ -12,23 +14,15 @@ pub(in crate::run) struct SettingsFile {
     pub(in crate::run) text: String,
 }
 
-/// How the harness starts the shim.
-#[derive(Clone, Copy, Debug)]
-pub(in crate::run) struct ShimCommand<'a> {
-    pub(in crate::run) program: &'a str,
-    pub(in crate::run) link: &'a str,
-}
-
-/// Whether the login of the harness is in the sandbox.
+/// How the harness in the sandbox gets its login.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(in crate::run) enum LoginState {
+    /// From a file that was copied.
     Copied,
+    /// From an environment variable.
+    Variable,
     Absent,
 }
-
-/// How long Codex waits for servers that are not `required`. Its default of a second is shorter than the first start of
-/// many servers, and a turn that starts without them has none of their tools.
-const CODEX_GRACE_MS: i64 = 10_000;
 
 impl Harness {
     pub(in crate::run) fn settings(
@@ -37,59 +31,36 @@ impl Harness {
         shim: ShimCommand<'_>,
         login: LoginState,
     ) -> Vec<SettingsFile> {
-        let named = |entry: &dyn Fn(&Name) -> Value| -> Map<String, Value> {
-            servers.iter().map(|server| (server.to_string(), entry(server))).collect()
-        };
-        match self {
-            Self::ClaudeCode => {
-                let servers = named(
-                    &|server| json!({"type": "stdio", "command": shim.program, "args": shim.arguments(server)}),
-                );
-                // The first-run questions would come at every start, because the home is new each time.
-                let text = json!({"hasCompletedOnboarding": true, "mcpServers": servers}).to_string();
-                vec![SettingsFile { path: ".claude.json", text }]
-            }
-            Self::Codex => vec![SettingsFile { path: ".codex/config.toml", text: codex(servers, shim) }],
+        let entries: Map<String, Value> =
+            servers.iter().map(|server| (server.to_string(), self.entry(server, shim))).collect();
+        let key = self.servers_key();
+        let text = match self {
+            // Otherwise Claude Code would show its first-run questions at every start, because the home is new each time.
+            Self::ClaudeCode => json!({"hasCompletedOnboarding": true, key: entries}).to_string(),
+            Self::Codex => codex_settings(key, &entries),
             Self::GeminiCli => {
-                let servers =
-                    named(&|server| json!({"command": shim.program, "args": shim.arguments(server)}));
-                let mut settings = json!({"mcpServers": servers});
-                if login == LoginState::Copied {
-                    settings["security"] = json!({"auth": {"selectedType": "oauth-personal"}});
+                // Gemini CLI starts no MCP server in a directory that it does not trust, and would ask for trust and for the kind
+                // of login at every start, because the home is new each time. Trust is not needed in a sandbox.
+                let mut security = json!({"folderTrust": {"enabled": false}});
+                match login {
+                    LoginState::Copied => security["auth"] = json!({"selectedType": "oauth-personal"}),
+                    LoginState::Variable => security["auth"] = json!({"selectedType": "gemini-api-key"}),
+                    LoginState::Absent => {}
                 }
-                vec![SettingsFile { path: ".gemini/settings.json", text: settings.to_string() }]
+                json!({key: entries, "security": security}).to_string()
             }
-            Self::OpenCode => {
-                let servers = named(&|server| {
-                    let mut command = vec![shim.program.to_owned()];
-                    command.extend(shim.arguments(server));
-                    json!({"type": "local", "command": command, "enabled": true})
-                });
-                let text = json!({"mcp": servers, "autoupdate": false}).to_string();
-                vec![SettingsFile { path: ".config/opencode/opencode.json", text }]
-            }
-        }
+            Self::OpenCode => json!({key: entries, "autoupdate": false}).to_string(),
+        };
+        vec![SettingsFile { path: self.settings_path(), text }]
     }
 }
 
-impl ShimCommand<'_> {
-    /// Codex passes no environment to servers, so the link is an argument.
-    fn arguments(self, server: &Name) -> Vec<String> {
-        ["--relay", self.link, "--server", server.as_str()].map(str::to_owned).to_vec()
-    }
-}
-
-fn codex(servers: &[Name], shim: ShimCommand<'_>) -> String {
-    let entry = |server: &Name| {
-        let mut entry = toml::Table::new();
-        entry.insert("command".into(), shim.program.into());
-        entry.insert("args".into(), shim.arguments(server).into());
-        (server.to_string(), toml::Value::Table(entry))
-    };
+fn codex_settings(key: &str, entries: &Map<String, Value>) -> String {
     let mut settings = toml::Table::new();
     settings.insert("check_for_update_on_startup".into(), false.into());
-    settings.insert("mcp_optional_startup_grace_ms".into(), CODEX_GRACE_MS.into());
-    settings.insert("mcp_servers".into(), toml::Value::Table(servers.iter().map(entry).collect()));
+    settings.insert(CODEX_GRACE.0.into(), CODEX_GRACE.1.into());
+    let entries = toml::Value::try_from(entries).expect("entries contain only strings and arrays");
+    settings.insert(key.into(), entries);
     settings.to_string()
 }
 
@@ -98,9 +69,9 @@ mod tests {
     use super::*;
 
     const SHIM: ShimCommand<'_> =
-        ShimCommand { program: "/run/cofferdam/bin/cofferdam-shim", link: "unix:/run/r.sock" };
+        ShimCommand { program: "/run/cofferdam/bin/cofferdam-shim", relay: Some("unix:/run/r.sock") };
 
-    fn written(harness: Harness) -> String {
+    fn settings_text(harness: Harness) -> String {
         let servers = ["github".parse().unwrap(), "ware-house".parse().unwrap()];
         let files = harness.settings(&servers, SHIM, LoginState::Copied);
         assert_eq!(files.len(), 1);
@@ -110,16 +81,16 @@ mod tests {
     #[test]
     fn every_harness_starts_the_shim_once_for_each_server() {
         let arguments = json!(["--relay", "unix:/run/r.sock", "--server", "ware-house"]);
-        let claude: Value = serde_json::from_str(&written(Harness::ClaudeCode)).unwrap();
+        let claude: Value = serde_json::from_str(&settings_text(Harness::ClaudeCode)).unwrap();
         assert_eq!(claude["mcpServers"]["ware-house"]["args"], arguments);
         assert_eq!(claude["mcpServers"]["github"]["command"], SHIM.program);
-        let codex: toml::Table = written(Harness::Codex).parse().unwrap();
+        let codex: toml::Table = settings_text(Harness::Codex).parse().unwrap();
         let codex: Value = serde_json::to_value(codex).unwrap();
         assert_eq!(codex["mcp_servers"]["ware-house"]["args"], arguments);
         assert_eq!(codex["mcp_servers"]["github"]["command"], SHIM.program);
-        let gemini: Value = serde_json::from_str(&written(Harness::GeminiCli)).unwrap();
+        let gemini: Value = serde_json::from_str(&settings_text(Harness::GeminiCli)).unwrap();
         assert_eq!(gemini["mcpServers"]["ware-house"]["args"], arguments);
-        let opencode: Value = serde_json::from_str(&written(Harness::OpenCode)).unwrap();
+        let opencode: Value = serde_json::from_str(&settings_text(Harness::OpenCode)).unwrap();
         assert_eq!(opencode["mcp"]["ware-house"]["command"][4], "ware-house");
     }
 }

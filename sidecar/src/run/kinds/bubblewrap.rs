@@ -1,4 +1,4 @@
-//! Bubblewrap: every namespace new, the host's system read-only, an otherwise empty root.
+//! Bubblewrap: new namespaces, the host's system directories mounted read-only, and otherwise an empty root directory.
 
 use std::ffi::{OsStr, OsString};
 use std::path::PathBuf;
@@ -8,15 +8,16 @@ use crate::run::mount::{self, Access, Mount, SystemEntry};
 use crate::run::plan::Plan;
 
 pub(super) fn prepare(plan: &Plan, program: PathBuf, stdio: Stdio) -> Prepared {
-    let line = |command: Vec<OsString>, stdio| {
+    let command_line = |command: Vec<OsString>, stdio| {
         let mut arguments = arguments(plan, stdio);
         arguments.extend(command);
         CommandLine { program: program.clone(), arguments, environment: plan.environment.clone() }
     };
-    let trial = line(vec![plan.paths.shim().into(), "--version".into()], Stdio::Pipes);
+    let trial = command_line(vec![plan.paths.shim().into(), "--version".into()], Stdio::Inherited);
     Prepared {
-        command: line(with_terminal(stdio, &plan.command), stdio),
+        command: command_line(with_terminal(stdio, &plan.command), stdio),
         files: Vec::new(),
+        image: None,
         trial: Some(trial),
         removal: None,
         signals: SignalTarget::GroupsInside,
@@ -26,14 +27,14 @@ pub(super) fn prepare(plan: &Plan, program: PathBuf, stdio: Stdio) -> Prepared {
 }
 
 fn arguments(plan: &Plan, stdio: Stdio) -> Vec<OsString> {
-    let mut words: Vec<OsString> = Vec::new();
-    let mut add = |options: &[&OsStr]| words.extend(options.iter().map(|word| (*word).to_owned()));
+    let mut arguments: Vec<OsString> = Vec::new();
+    let mut add = |options: &[&OsStr]| arguments.extend(options.iter().map(|option| (*option).to_owned()));
     add(&["--unshare-all".as_ref(), "--die-with-parent".as_ref()]);
     if plan.network == Network::Host {
         add(&["--share-net".as_ref()]);
     }
-    if stdio == Stdio::Pipes {
-        // At a terminal `setsid --ctty` does it, which also gives the command that terminal.
+    if stdio == Stdio::Inherited {
+        // At a terminal `setsid --ctty` starts the new session, and makes that terminal its controlling terminal.
         add(&["--new-session".as_ref()]);
     }
     if nix::unistd::geteuid().is_root() {
@@ -42,22 +43,22 @@ fn arguments(plan: &Plan, stdio: Stdio) -> Vec<OsString> {
     add(&["--hostname".as_ref(), plan.name.as_ref()]);
     add(&["--proc".as_ref(), "/proc".as_ref(), "--dev".as_ref(), "/dev".as_ref()]);
     add(&["--tmpfs".as_ref(), "/tmp".as_ref(), "--tmpfs".as_ref(), "/run".as_ref()]);
-    for entry in mount::system() {
+    for entry in mount::system_entries() {
         match &entry {
-            SystemEntry::Mount(mount) => add(&bind(mount)),
+            SystemEntry::Mount(mount) => add(&bind_options(mount)),
             SystemEntry::Link { path, target } => {
                 add(&["--symlink".as_ref(), target.as_ref(), path.as_ref()])
             }
         }
     }
     for mount in &plan.files.mounts {
-        add(&bind(mount));
+        add(&bind_options(mount));
     }
     add(&["--chdir".as_ref(), plan.directory.as_ref(), "--".as_ref()]);
-    words
+    arguments
 }
 
-fn bind(mount: &Mount) -> [&OsStr; 3] {
+fn bind_options(mount: &Mount) -> [&OsStr; 3] {
     let option = match mount.access {
         Access::ReadOnly => "--ro-bind",
         Access::ReadWrite => "--bind",

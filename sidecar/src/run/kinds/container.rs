@@ -1,6 +1,8 @@
-//! Podman and docker: with an image, or (podman) with a root of our own that shares the host's system.
+//! Podman and docker: with an image, or (podman only) with a generated root directory into which the host's system
+//! directories are mounted.
 //!
-//! The programs take the values of variables from their own environment by name, so that no value is in a command line.
+//! Of the user's environment variables the command line has only the names; podman and docker read the values from their own
+//! environment, so that no credential is in a command line.
 
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
@@ -9,30 +11,22 @@ use std::path::{Path, PathBuf};
 use super::root_tree::root_tree;
 use super::{CommandLine, Kind, Network, Orphans, Prepared, SignalTarget, Stdio};
 use crate::run::host::Host;
+use crate::run::image::Image;
 use crate::run::mount::{Access, Mount};
 use crate::run::plan::{FileTree, Plan};
-use crate::terminal::failure::{Failure, Sysexit};
 
-/// Podman's first process for containers, in a package of its own. Without it the command is the first process, for which
-/// signals have no default action.
+/// The init process that podman uses for `--init`, which may not be installed. Without it the command is process 1 of the
+/// container, for which signals have no default action.
 const PODMAN_INITS: [&str; 3] =
     ["/usr/libexec/podman/catatonit", "/usr/bin/catatonit", "/usr/lib/podman/catatonit"];
 
-/// `--mount` takes a list that is separated by commas and has no reliable quoting.
-pub(super) fn check_mounts(mounts: &[Mount]) -> Result<(), Failure> {
-    let unclear =
+/// Returns why podman and docker cannot mount this, if so: `--mount` takes a list separated by commas, without reliable
+/// quoting.
+pub(super) fn refuse_mount(mount: &Mount) -> Option<String> {
+    let has_separator =
         |path: &&Path| path.as_os_str().as_encoded_bytes().iter().any(|byte| b",\"\n\r".contains(byte));
-    let paths = mounts.iter().flat_map(|mount| [mount.source.as_path(), mount.target.as_path()]);
-    match paths.into_iter().find(unclear) {
-        None => Ok(()),
-        Some(path) => {
-            let why = format!(
-                "podman and docker cannot mount `{}`: it has a comma, a quote or a line end",
-                path.display()
-            );
-            Err(Failure::new(Sysexit::Usage, why).hint("rename it, or use `--sandbox bwrap`"))
-        }
-    }
+    let path = [mount.source.as_path(), mount.target.as_path()].into_iter().find(has_separator)?;
+    Some(format!("podman and docker cannot mount {path:?}: the path has a comma, a quote or a line end"))
 }
 
 pub(super) fn prepare(
@@ -43,65 +37,76 @@ pub(super) fn prepare(
     stdio: Stdio,
 ) -> Prepared {
     let container = format!("cofferdam-{}", plan.name);
-    let mut words: Vec<OsString> =
+    let mut arguments: Vec<OsString> =
         ["run", "--rm", "--interactive", "--name", &container, "--hostname", &plan.name]
             .map(Into::into)
             .to_vec();
     if plan.kind == Kind::Docker || PODMAN_INITS.iter().any(|path| Path::new(path).exists()) {
-        words.push("--init".into());
+        arguments.push("--init".into());
     }
     if stdio == Stdio::Terminal {
-        words.push("--tty".into());
+        arguments.push("--tty".into());
     }
-    words.extend(["--network".into(), network(plan.network).into()]);
-    words.extend(["--cap-drop", "ALL", "--security-opt", "no-new-privileges"].map(Into::into));
-    // Where SELinux is on, it would keep the container from the mounted directories.
-    words.extend(["--security-opt", "label=disable"].map(Into::into));
-    words.extend(user(plan.kind));
-    words.extend(["--workdir".into(), plan.directory.clone().into_os_string()]);
-    let environment = environment(plan, host, &mut words);
+    arguments.extend(["--network".into(), network_argument(plan.network).into()]);
+    arguments.extend(["--cap-drop", "ALL", "--security-opt", "no-new-privileges"].map(Into::into));
+    // SELinux, where enabled, would deny the container access to the mounted directories.
+    arguments.extend(["--security-opt", "label=disable"].map(Into::into));
+    arguments.extend(user_options(plan.kind));
+    arguments.extend(["--workdir".into(), plan.directory.clone().into_os_string()]);
+    let environment = add_environment(plan, host, &mut arguments);
     let (files, mounts) = match &plan.tree {
         FileTree::Host => root_tree(plan, &run_directory.join("root")),
         FileTree::Image(_) => (Vec::new(), plan.files.mounts.clone()),
     };
     for mount in &mounts {
-        words.extend(["--mount".into(), mounted(mount)]);
+        arguments.extend(["--mount".into(), mount_option(mount)]);
     }
     match &plan.tree {
-        FileTree::Host => words.extend(["--rootfs".into(), run_directory.join("root").into_os_string()]),
-        // An image's own entry point would take the command as its arguments.
-        FileTree::Image(image) => words.extend(["--entrypoint".into(), "".into(), image.into()]),
+        FileTree::Host => arguments.extend(["--rootfs".into(), run_directory.join("root").into_os_string()]),
+        // Without this, the image's entry point would get the command as its arguments.
+        FileTree::Image(image) => {
+            arguments.extend(["--pull=never".into(), "--entrypoint".into(), "".into(), image.into()]);
+        }
     }
-    words.extend(plan.command.iter().cloned());
-    let removal = ["rm", "--force", &container].map(OsString::from).to_vec();
-    Prepared {
-        removal: Some(CommandLine {
-            program: program.clone(),
-            arguments: removal,
-            environment: environment.clone(),
+    arguments.extend(plan.command.iter().cloned());
+    let command_line = |arguments: &[&str]| CommandLine {
+        program: program.clone(),
+        arguments: arguments.iter().map(Into::into).collect(),
+        environment: environment.clone(),
+    };
+    let image = match &plan.tree {
+        FileTree::Host => None,
+        FileTree::Image(name) => Some(Image {
+            name: name.clone(),
+            inspect: command_line(&["image", "inspect", "--format", "{{.Architecture}}", name]),
+            pull: command_line(&["pull", name]),
         }),
-        command: CommandLine { program, arguments: words, environment },
+    };
+    Prepared {
+        removal: Some(command_line(&["rm", "--force", &container])),
+        image,
+        command: CommandLine { program, arguments: arguments, environment },
         files,
         trial: None,
         signals: SignalTarget::Program,
         orphans: Orphans::Leave,
         advice: Some(
-            "the container or its command could not be started; is the image there and for this machine's architecture, and \
-             does it have the command and its libraries?",
+            "the container or its command could not be started; check that the image is for this machine's architecture, and \
+             that it contains the command and its libraries",
         ),
     }
 }
 
-fn network(network: Network) -> &'static str {
+fn network_argument(network: Network) -> &'static str {
     match network {
         Network::Host => "host",
-        // Single hosts are for `srt` alone.
+        // `Network::Hosts` is for `srt` only, so it does not occur here.
         Network::None | Network::Hosts(_) => "none",
     }
 }
 
-/// The user of the files in the mounted directories, whatever user the image names.
-fn user(kind: Kind) -> Vec<OsString> {
+/// The container runs as the user of this process, who owns the mounted files, not as the user that the image sets.
+fn user_options(kind: Kind) -> Vec<OsString> {
     let (user, group) = (nix::unistd::geteuid(), nix::unistd::getegid());
     match kind {
         Kind::Podman if !user.is_root() => vec!["--userns".into(), "keep-id".into()],
@@ -109,22 +114,23 @@ fn user(kind: Kind) -> Vec<OsString> {
     }
 }
 
-/// Names the variables on the command line; returns the environment of the program, which has their values.
-fn environment(plan: &Plan, host: &Host, words: &mut Vec<OsString>) -> BTreeMap<OsString, OsString> {
+/// Adds the `--env` options to the command line. Returns the environment of podman or docker, from which they read the values
+/// of variables that are given by name only.
+fn add_environment(plan: &Plan, host: &Host, arguments: &mut Vec<OsString>) -> BTreeMap<OsString, OsString> {
     for (name, value) in &plan.environment {
         let by_name = name.to_str().is_some_and(|name| host.variable(name).as_ref() == Some(value));
-        let mut word = name.clone();
+        let mut option = name.clone();
         if !by_name {
-            // Only what is set here, and so is no credential, differs from the user's environment.
-            word.push("=");
-            word.push(value);
+            // A value that differs from the user's environment was set by `run`, so it is no credential.
+            option.push("=");
+            option.push(value);
         }
-        words.extend(["--env".into(), word]);
+        arguments.extend(["--env".into(), option]);
     }
     host.all_variables()
 }
 
-fn mounted(mount: &Mount) -> OsString {
+fn mount_option(mount: &Mount) -> OsString {
     let mut text = OsString::from("type=bind,source=");
     text.push(&mount.source);
     text.push(",target=");

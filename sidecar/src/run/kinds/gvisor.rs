@@ -1,6 +1,6 @@
-//! gVisor, by `runsc` without a container engine: an OCI bundle in the run's directory.
+//! gVisor: `runsc` without a container engine, with an OCI bundle in the run's directory.
 //!
-//! `--host-uds=open` lets the sandbox connect to sockets in what is mounted, which is the relay's.
+//! `--host-uds=open` lets the sandbox connect to Unix sockets in mounted directories, as the relay's.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -20,28 +20,29 @@ pub(super) fn prepare(plan: &Plan, program: PathBuf, run_directory: &Path, stdio
         configuration(plan, &mounts, stdio).to_string(),
     ));
     files.push(GeneratedFile::directory(run_directory.join("runsc")));
-    let line = |words: &[&str], bundle: Option<&Path>| {
+    let command_line = |subcommand: &[&str], bundle: Option<&Path>| {
         let mut arguments = vec!["--root".into(), run_directory.join("runsc").into_os_string()];
         let network = if plan.network == Network::Host { "--network=host" } else { "--network=none" };
         arguments.extend([network, "--ignore-cgroups", "--host-uds=open"].map(Into::into));
         if !nix::unistd::geteuid().is_root() {
             arguments.push("--rootless".into());
         }
-        arguments.extend(words.iter().map(Into::into));
+        arguments.extend(subcommand.iter().map(Into::into));
         if let Some(bundle) = bundle {
             arguments.extend(["--bundle".into(), bundle.into()]);
         }
         arguments.push(format!("cofferdam-{}", plan.name).into());
-        // Its own environment; the sandbox's is in the bundle.
+        // The environment of `runsc`; the command's environment is in the bundle.
         let environment = std::env::var_os("PATH").map(|path| ("PATH".into(), path));
         let environment: BTreeMap<_, _> = environment.into_iter().collect();
         CommandLine { program: program.clone(), arguments, environment }
     };
     Prepared {
-        command: line(&["run"], Some(&bundle)),
+        command: command_line(&["run"], Some(&bundle)),
         files,
+        image: None,
         trial: None,
-        removal: Some(line(&["delete", "--force"], None)),
+        removal: Some(command_line(&["delete", "--force"], None)),
         signals: SignalTarget::Program,
         orphans: Orphans::Leave,
         advice: None,
@@ -49,8 +50,8 @@ pub(super) fn prepare(plan: &Plan, program: PathBuf, run_directory: &Path, stdio
 }
 
 fn configuration(plan: &Plan, mounts: &[Mount], stdio: Stdio) -> Value {
-    let text = |word: &std::ffi::OsStr| word.to_string_lossy().into_owned();
-    let arguments: Vec<String> = plan.command.iter().map(|word| text(word)).collect();
+    let text = |value: &std::ffi::OsStr| value.to_string_lossy().into_owned();
+    let arguments: Vec<String> = plan.command.iter().map(|argument| text(argument)).collect();
     let environment: Vec<String> =
         plan.environment.iter().map(|(name, value)| format!("{}={}", text(name), text(value))).collect();
     let mut mounted = vec![
@@ -62,11 +63,11 @@ fn configuration(plan: &Plan, mounts: &[Mount], stdio: Stdio) -> Value {
         let mode = if mount.access == Access::ReadOnly { "ro" } else { "rw" };
         json!({"destination": mount.target, "source": mount.source, "type": "bind", "options": ["rbind", mode]})
     }));
-    let kinds: &[&str] = match plan.network {
+    let namespaces: &[&str] = match plan.network {
         Network::Host => &["ipc", "mount", "pid", "uts"],
         Network::None | Network::Hosts(_) => &["ipc", "mount", "network", "pid", "uts"],
     };
-    let namespaces: Vec<Value> = kinds.iter().map(|kind| json!({"type": kind})).collect();
+    let namespaces: Vec<Value> = namespaces.iter().map(|kind| json!({"type": kind})).collect();
     let (user, group) = (nix::unistd::geteuid().as_raw(), nix::unistd::getegid().as_raw());
     json!({
         "ociVersion": "1.0.0",

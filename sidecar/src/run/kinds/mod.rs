@@ -1,20 +1,22 @@
-//! The kinds of sandbox: each turns a plan into the command line of its program and the files that this needs.
+//! The kinds of sandbox. Each turns a plan into the command line of the sandbox's program (`bwrap`, `podman`, …) and the files
+//! that this program needs.
 //!
-//! What must stay true: no value of a variable that may be a credential is in a command line; nothing is written here, so
-//! that `--dry-run` leaves nothing behind.
+//! What must stay true: no value of an environment variable that may be a credential is in a command line; these modules write
+//! no files, so that `--dry-run` leaves nothing behind.
 //!
 //! | module | sandbox |
 //! |---|---|
-//! | [`bubblewrap`] | namespaces, no daemon, no root: the default |
+//! | [`bubblewrap`] | Linux namespaces, without a daemon or root: the default |
 //! | [`container`] | podman and docker |
 //! | [`gvisor`] | `runsc`: a kernel in user space |
-//! | [`srt`] | Anthropic's sandbox runtime, which shows the file tree of the host |
-//! | [`permitted`] | which kinds work on this machine |
+//! | [`srt`] | Anthropic's sandbox runtime, in which the host's file tree is visible except for what is hidden |
+//! | [`root_tree`] | the root directory for gVisor, and for podman without an image |
+//! | [`available`] | which kinds work on this machine |
 
+mod available;
 mod bubblewrap;
 mod container;
 mod gvisor;
-mod permitted;
 mod root_tree;
 mod srt;
 
@@ -24,44 +26,47 @@ use std::path::{Path, PathBuf};
 
 use super::harness::Harness;
 use super::host::Host;
+use super::image::Image;
 use super::mount::Mount;
 use super::plan::{FileTree, PathsInside, Plan};
 use crate::terminal::failure::{Failure, Sysexit};
 
-pub(super) use permitted::{advise_other_kind, find_program};
+pub(super) use available::{advise_other_kind, find_program};
 
 /// A kind of sandbox.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, clap::ValueEnum)]
 pub(crate) enum Kind {
-    /// Bubblewrap: namespaces of the kernel, no daemon, no root
+    /// Bubblewrap: Linux namespaces, without a daemon or root
     Bwrap,
-    /// A container; without --image it shares this machine's system, read-only
+    /// A container; without --image it uses this machine's system directories, read-only
     Podman,
     /// A container; needs --image
     Docker,
-    /// A kernel in user space, by `runsc`
+    /// gVisor: a kernel in user space (`runsc`)
     Gvisor,
     /// Anthropic's sandbox runtime
     Srt,
 }
 
-/// What the sandbox can connect to, besides the relay.
+/// What the sandbox can connect to, in addition to the relay.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Network {
     None,
     Host,
-    /// These hosts only, through a proxy of the sandbox's.
+    /// These hosts only, through the proxy of `srt`.
     Hosts(&'static [&'static str]),
 }
 
-/// Whether the command runs at a terminal.
+/// The stdin, stdout and stderr of the command.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum Stdio {
+    /// A new terminal, whose bytes are copied to and from the user's.
     Terminal,
-    Pipes,
+    /// Those of this process, because stdin or stdout is not a terminal.
+    Inherited,
 }
 
-/// A command line with its whole environment.
+/// A command line and its complete environment.
 #[derive(Clone, Debug)]
 pub(super) struct CommandLine {
     pub(super) program: PathBuf,
@@ -69,28 +74,30 @@ pub(super) struct CommandLine {
     pub(super) environment: BTreeMap<OsString, OsString>,
 }
 
-/// Everything that a kind needs to start a plan.
+/// Everything that is needed to run a plan in one kind of sandbox.
 #[derive(Debug)]
 pub(super) struct Prepared {
     pub(super) command: CommandLine,
-    /// Files below the run's directory.
+    /// Files to create below the run's directory.
     pub(super) files: Vec<GeneratedFile>,
-    /// Shows whether this sandbox can be made here, by running the shim in it.
+    /// The image of a container that has one.
+    pub(super) image: Option<Image>,
+    /// Checks that the sandbox works on this machine, by running the shim in it.
     pub(super) trial: Option<CommandLine>,
     /// Removes what the sandbox's program leaves behind when it is killed.
     pub(super) removal: Option<CommandLine>,
     pub(super) signals: SignalTarget,
     pub(super) orphans: Orphans,
-    /// What to look at where the program says by its exit code that it could not start the command.
+    /// Printed if the exit code of the sandbox's program says that the command could not be started.
     pub(super) advice: Option<&'static str>,
 }
 
-/// What becomes of processes that the sandbox's program leaves behind.
+/// Whether processes that outlive the sandbox's program are killed.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum Orphans {
-    /// Bubblewrap's process inside waits forever for the one outside if that is killed while the sandbox is being made.
+    /// If the outer process of bubblewrap is killed while it sets up the sandbox, its inner process would wait forever.
     Kill,
-    /// Podman and docker have processes that serve other containers too.
+    /// Processes of podman and docker may serve other containers too.
     Leave,
 }
 
@@ -112,9 +119,9 @@ pub(super) enum FileContent {
 /// Which process gets the signals that the run gets.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum SignalTarget {
-    /// The sandbox's program, which passes them on.
+    /// The sandbox's program, which forwards them to the command.
     Program,
-    /// The process groups inside: the program itself would die of the signal, and the sandbox with it.
+    /// The process groups inside the sandbox: the sandbox's program itself would exit, and the sandbox with it.
     GroupsInside,
 }
 
@@ -153,37 +160,57 @@ impl Kind {
         }
     }
 
-    /// Refuses combinations that the kind does not have.
-    pub(super) fn check(self, tree: &FileTree, network: Option<Network>) -> Result<(), Failure> {
-        let usage = |why: &str, next: &str| Err(Failure::new(Sysexit::Usage, why).hint(next));
+    /// Refuses combinations of options that this kind does not support.
+    pub(super) fn check_options(self, tree: &FileTree, network: Option<Network>) -> Result<(), Failure> {
+        let usage = |why: &str, hint: &str| Err(Failure::new(Sysexit::Usage, why).hint(hint));
         match (self, tree, network) {
             (Self::Docker, FileTree::Host, _) => usage(
                 "docker needs an image",
-                "name one with --image, or use `--sandbox podman`, which can share this machine's system",
+                "name one with --image, or use `--sandbox podman`, which can use this machine's system directories",
             ),
             (Self::Bwrap | Self::Gvisor | Self::Srt, FileTree::Image(_), _) => {
-                usage("only podman and docker take an image", "leave --image out, or add `--sandbox podman`")
+                usage("only podman and docker support images", "omit --image, or add `--sandbox podman`")
             }
             (Self::Srt, _, Some(Network::Host)) => usage(
-                "srt cannot share the network of this machine: it allows single hosts only",
-                "leave --network out, or use `--sandbox bwrap`",
+                "srt cannot use the network of this machine: it allows connections to listed hosts only",
+                "omit --network, or use `--sandbox bwrap`",
             ),
             _ => Ok(()),
         }
     }
 
-    /// Refuses mounts that the kind cannot express.
-    pub(super) fn check_mounts(self, mounts: &[Mount]) -> Result<(), Failure> {
-        match self {
-            Self::Podman | Self::Docker => container::check_mounts(mounts),
-            Self::Srt => srt::check_mounts(mounts),
-            Self::Bwrap | Self::Gvisor => Ok(()),
+    /// Refuses mounts and arguments that cannot be passed to the sandbox's program.
+    pub(super) fn check_paths_and_arguments(
+        self,
+        mounts: &[Mount],
+        host: &Host,
+        command: &[OsString],
+    ) -> Result<(), Failure> {
+        let refused_mount = mounts.iter().find_map(|mount| match self {
+            Self::Podman | Self::Docker => container::refuse_mount(mount),
+            Self::Srt => srt::refuse_mount(mount),
+            Self::Bwrap | Self::Gvisor => None,
+        });
+        let paths = mounts.iter().flat_map(|mount| [mount.source.as_os_str(), mount.target.as_os_str()]);
+        let mut values = paths.chain([host.home.as_os_str()]).chain(command.iter().map(OsString::as_os_str));
+        let not_text = match self {
+            // Their settings are JSON, which must be UTF-8.
+            Self::Gvisor | Self::Srt => values.find(|value| value.to_str().is_none()),
+            Self::Bwrap | Self::Podman | Self::Docker => None,
+        };
+        let not_text =
+            not_text.map(|value| format!("{} does not support {value:?}: it is not UTF-8", self.name()));
+        match refused_mount.or(not_text) {
+            None => Ok(()),
+            Some(why) => {
+                Err(Failure::new(Sysexit::Usage, why).hint("use another path or name, or `--sandbox bwrap`"))
+            }
         }
     }
 
     pub(super) fn paths_inside(self, host: &Host, run_directory: &Path) -> PathsInside {
         match self {
-            // It shows the file tree of the host, so everything is where it is.
+            // The sandbox has the file tree of the host, so paths are the same inside and outside.
             Self::Srt => PathsInside {
                 home: run_directory.join(super::directory::HOME),
                 relay: run_directory.join(super::directory::RELAY),
@@ -197,7 +224,7 @@ impl Kind {
         }
     }
 
-    /// The command line and files for a plan. `program` is the kind's program on this machine.
+    /// Returns the command line and the files for a plan. `program` is the path of the sandbox's program on this machine.
     pub(super) fn prepare(
         self,
         plan: &Plan,
@@ -216,7 +243,8 @@ impl Kind {
 }
 
 impl CommandLine {
-    pub(super) fn words(&self) -> impl Iterator<Item = &OsStr> {
+    /// The program and its arguments.
+    pub(super) fn argv(&self) -> impl Iterator<Item = &OsStr> {
         std::iter::once(self.program.as_os_str()).chain(self.arguments.iter().map(OsString::as_os_str))
     }
 
@@ -238,8 +266,8 @@ impl GeneratedFile {
     }
 }
 
-/// `setsid --ctty` of util-linux gives the command the terminal as its own, apart from the process group of the
-/// sandbox's program: a ctrl-C is for the command.
+/// At a terminal, starts the command with `setsid --ctty` of util-linux, which makes the terminal the command's controlling
+/// terminal: Ctrl-C reaches the command, not the sandbox's program.
 fn with_terminal(stdio: Stdio, command: &[OsString]) -> Vec<OsString> {
     let setsid = Path::new("/usr/bin/setsid");
     match stdio == Stdio::Terminal && setsid.exists() {

@@ -1,4 +1,5 @@
-//! The root directory of a sandbox that shares the host's system: empty, but for the places where something is mounted.
+//! The root directory of a sandbox that uses the host's system directories: mount points, symbolic links and a few empty
+//! directories.
 
 use std::path::{Path, PathBuf};
 
@@ -6,11 +7,11 @@ use super::GeneratedFile;
 use crate::run::mount::{self, Mount, SystemEntry};
 use crate::run::plan::Plan;
 
-/// The files of the root, and what is mounted into it, parents first.
+/// The files to create below `root`, and the mounts: first those of the host's system, then those of the plan.
 pub(super) fn root_tree(plan: &Plan, root: &Path) -> (Vec<GeneratedFile>, Vec<Mount>) {
     let mut files = vec![GeneratedFile::directory(root)];
     let mut mounts = Vec::new();
-    for entry in mount::system() {
+    for entry in mount::system_entries() {
         match entry {
             SystemEntry::Mount(mount) => mounts.push(mount),
             SystemEntry::Link { path, target } => {
@@ -25,15 +26,15 @@ pub(super) fn root_tree(plan: &Plan, root: &Path) -> (Vec<GeneratedFile>, Vec<Mo
     for path in ["/dev", "/proc", "/sys", "/tmp", "/etc", "/run", "/var/tmp"] {
         files.push(GeneratedFile::directory(below(root, Path::new(path))));
     }
-    // What is mounted below another mount has its place there.
+    // A mount point inside another mount must exist there, so it is not created below `root`.
     let nested = |mount: &Mount| {
         mounts.iter().any(|other| other.target != mount.target && mount.target.starts_with(&other.target))
     };
     for mount in mounts.iter().filter(|mount| !nested(mount)) {
-        let place = below(root, &mount.target);
+        let mount_point = below(root, &mount.target);
         files.push(match mount.source.is_file() || mount.target == plan.paths.shim() {
-            true => GeneratedFile::text(place, ""),
-            false => GeneratedFile::directory(place),
+            true => GeneratedFile::text(mount_point, ""),
+            false => GeneratedFile::directory(mount_point),
         });
     }
     (files, mounts)

@@ -1,9 +1,9 @@
-//! Anthropic's sandbox runtime: the file tree of the host, of which the home and our own files are hidden, and a proxy to
-//! single hosts.
+//! Anthropic's sandbox runtime: the file tree of the host, in which the home and Cofferdam's files are hidden, and a proxy to
+//! listed hosts.
 //!
-//! Its filter forbids Unix sockets altogether or not at all; the relay needs one, so it allows them. What hides a socket
-//! of the host is then only its file: the home, `/run`, temporary files and every place of the sidecar's files are hidden.
-//! Directories are hidden rather than the files in them: a file that is replaced on the host would appear.
+//! Its filter allows either all Unix sockets or none. The relay needs one, so all are allowed, and the sandbox could connect to
+//! every socket of the host that it can see: so the home, `/run`, temporary files and the sidecar's files are hidden.
+//! Directories are hidden rather than the files in them: a hidden file that is replaced on the host would become visible.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -16,19 +16,14 @@ use super::{
 use crate::run::host::Host;
 use crate::run::mount::{Access, Mount};
 use crate::run::plan::Plan;
-use crate::run::words;
-use crate::terminal::failure::{Failure, Sysexit};
+use crate::run::shell_quoting;
 
-/// It shows everything where it is on the host.
-pub(super) fn check_mounts(mounts: &[Mount]) -> Result<(), Failure> {
-    let ours = |mount: &&Mount| mount.target.ends_with("bin/cofferdam-shim");
-    match mounts.iter().filter(|mount| !ours(mount)).find(|mount| mount.source != mount.target) {
-        None => Ok(()),
-        Some(mount) => {
-            let why = format!("srt cannot show `{}` at another place", mount.source.display());
-            Err(Failure::new(Sysexit::Usage, why).hint("leave the target out, or use `--sandbox bwrap`"))
-        }
-    }
+/// Returns why srt cannot mount this, if so: in the sandbox every file has the same path as on the host. The shim is copied
+/// instead of mounted.
+pub(super) fn refuse_mount(mount: &Mount) -> Option<String> {
+    let is_shim = mount.target.ends_with("bin/cofferdam-shim");
+    let is_elsewhere = mount.source != mount.target && !is_shim;
+    is_elsewhere.then(|| format!("srt cannot mount {:?} at another path", mount.source))
 }
 
 pub(super) fn prepare(
@@ -43,12 +38,14 @@ pub(super) fn prepare(
         Network::None | Network::Host => &[],
     };
     let literal = |path: &Path| json!({"path": path, "literal": true});
-    let shown = plan.files.mounts.iter();
-    // What is hidden is shown again where it really is, so the shim is copied to a directory of its own.
+    let visible = plan.files.mounts.iter();
+    // `allowRead` makes a hidden path visible again, but cannot move it, so the shim is copied to its directory.
     let programs = std::iter::once(literal(&plan.paths.programs));
-    let readable: Vec<_> = programs.chain(shown.clone().map(|mount| literal(&mount.target))).collect();
-    let writable: Vec<_> =
-        shown.filter(|mount| mount.access == Access::ReadWrite).map(|mount| literal(&mount.target)).collect();
+    let readable: Vec<_> = programs.chain(visible.clone().map(|mount| literal(&mount.target))).collect();
+    let writable: Vec<_> = visible
+        .filter(|mount| mount.access == Access::ReadWrite)
+        .map(|mount| literal(&mount.target))
+        .collect();
     let mut hidden =
         vec![literal(&host.home), literal(Path::new("/etc/cofferdam")), literal(Path::new("/run"))];
     hidden.extend(plan.files.hidden.iter().map(|path| literal(path)));
@@ -66,11 +63,13 @@ pub(super) fn prepare(
         },
     ];
     let command = with_terminal(stdio, &plan.command);
-    let line = format!("exec {}", words::line(command.iter().map(OsString::as_os_str)));
-    let arguments = vec!["--settings".into(), file.into(), "-c".into(), line.into()];
+    let shell_command =
+        format!("exec {}", shell_quoting::command_line(command.iter().map(OsString::as_os_str)));
+    let arguments = vec!["--settings".into(), file.into(), "-c".into(), shell_command.into()];
     Prepared {
         command: CommandLine { program, arguments, environment: plan.environment.clone() },
         files,
+        image: None,
         trial: None,
         removal: None,
         signals: SignalTarget::Program,

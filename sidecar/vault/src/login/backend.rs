@@ -6,7 +6,8 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::LoginToken;
-use super::method::{Authenticator, Method};
+use super::method::Authenticator;
+use super::records::StoredAccessors;
 use crate::api::Vault;
 use crate::envelope::Auth;
 use crate::error::VaultError;
@@ -18,7 +19,7 @@ pub(super) struct GrantedToken {
     pub(super) token: Arc<Token>,
     pub(super) accessor: Option<Accessor>,
     /// Zero: the token does not expire.
-    pub(super) life: Duration,
+    pub(super) lifetime: Duration,
     pub(super) expires: Option<Instant>,
     pub(super) renewable: bool,
     pub(super) policies: Vec<String>,
@@ -38,22 +39,36 @@ pub(super) trait LoginBackend: Send {
 pub(super) struct VaultBackend {
     vault: Vault,
     authenticator: Authenticator,
+    /// `None` where nothing is stored: a user's own token, or a test.
+    accessors: Option<Arc<StoredAccessors>>,
 }
 
 impl VaultBackend {
-    pub(super) fn new(vault: Vault, method: Method) -> Self {
-        Self { vault, authenticator: Authenticator::new(method) }
+    pub(super) fn new(
+        vault: Vault,
+        authenticator: Authenticator,
+        accessors: Option<Arc<StoredAccessors>>,
+    ) -> Self {
+        Self { vault, authenticator, accessors }
     }
 }
 
 impl LoginBackend for VaultBackend {
     async fn log_in(&mut self) -> Result<GrantedToken, VaultError> {
-        self.authenticator.log_in(&self.vault).await
+        let granted = self.authenticator.log_in(&self.vault).await?;
+        if let Some(accessors) = &self.accessors {
+            accessors.store(&granted).await;
+        }
+        Ok(granted)
     }
 
     async fn renew(&mut self, held: &LoginToken, increment: Duration) -> Result<GrantedToken, VaultError> {
         let auth = self.vault.renew_self(&held.token, Some(increment)).await?;
-        Ok(GrantedToken { token: held.token.clone(), ..GrantedToken::from(auth) })
+        let granted = GrantedToken { token: held.token.clone(), ..GrantedToken::from(auth) };
+        if let Some(accessors) = &self.accessors {
+            accessors.extend(&granted);
+        }
+        Ok(granted)
     }
 
     async fn verify(&mut self, held: &LoginToken) -> Result<(), VaultError> {
@@ -65,7 +80,7 @@ impl From<Auth> for GrantedToken {
     fn from(auth: Auth) -> Self {
         Self {
             expires: auth.expires(),
-            life: auth.lease_duration,
+            lifetime: auth.lease_duration,
             accessor: auth.accessor,
             renewable: auth.renewable,
             policies: auth.policies,
@@ -81,7 +96,7 @@ impl GrantedToken {
             expires: info.expires(),
             token: Arc::new(token),
             accessor: info.accessor,
-            life: info.ttl,
+            lifetime: info.ttl,
             renewable: info.renewable,
             policies: info.policies,
         }

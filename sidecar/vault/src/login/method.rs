@@ -1,7 +1,7 @@
 //! The six ways to log in.
 //!
-//! What must stay true: credential files are read at each login, bounded, into wiped memory; a credential is sent in
-//! one request and is in no error.
+//! What must stay true: credential files are read at each login, bounded, into memory that is wiped when dropped; a
+//! credential is sent in one request and is in no error.
 
 use std::path::{Path, PathBuf};
 
@@ -10,6 +10,7 @@ use cofferdam_secrets::{FileContent, read_file};
 use zeroize::Zeroizing;
 
 use super::backend::GrantedToken;
+use super::unwrap_records::UnwrapRecords;
 use super::wrapped::{WrappedSecretId, creation_path};
 use crate::api::{Vault, post};
 use crate::body::Body;
@@ -75,8 +76,8 @@ pub(super) struct Authenticator {
 }
 
 impl Authenticator {
-    pub(super) fn new(method: Method) -> Self {
-        Self { method, wrapped: WrappedSecretId::default() }
+    pub(super) fn new(method: Method, unwraps: Option<UnwrapRecords>) -> Self {
+        Self { method, wrapped: WrappedSecretId::new(unwraps) }
     }
 
     pub(super) async fn log_in(&mut self, vault: &Vault) -> Result<GrantedToken, VaultError> {

@@ -4,6 +4,8 @@
 //! |---|---|
 //! | `method` | the six ways to log in; credential files are read at each login |
 //! | `wrapped` | a response-wrapped secret-id: looked up, unwrapped once, kept in memory |
+//! | `unwrap_records` | on disk: which wraps the sidecar has unwrapped |
+//! | `records` | what the login leaves on disk for the next start |
 //! | `once` | a single login that is not renewed |
 //! | `task` | the task: renews, logs in again before the old token expires, backs off after failures |
 //! | `timing` | when to renew, and how long to wait after a failure |
@@ -15,10 +17,12 @@
 mod backend;
 mod method;
 mod once;
+mod records;
 mod task;
 #[cfg(test)]
 mod tests;
 mod timing;
+mod unwrap_records;
 mod wrapped;
 
 use std::fmt;
@@ -36,9 +40,13 @@ use crate::api::Vault;
 use crate::error::{Kind, Problem, RequestLine, VaultError};
 use crate::token::{Accessor, Token};
 use backend::VaultBackend;
+use method::Authenticator;
 pub use method::{Method, SecretId};
 pub use once::SingleLogin;
+pub use records::LoginRecords;
+use records::StoredAccessors;
 use task::LoginTask;
+pub use unwrap_records::UnwrapRecords;
 
 /// The longest wait of a caller, whose own timeout is ten seconds.
 const MAX_WAIT: Duration = Duration::from_secs(9);
@@ -52,6 +60,8 @@ const MAX_RETIRED: usize = 16;
 pub struct Login {
     vault: Vault,
     ownership: Ownership,
+    /// Where the accessors of the login's tokens are stored; `None` for a user's own token.
+    accessors: Option<Arc<StoredAccessors>>,
     shared: Arc<SharedLogin>,
 }
 
@@ -106,12 +116,25 @@ struct LoginState {
 
 impl Login {
     /// Starts the task that logs in and keeps the login valid until `stop`.
-    pub fn start(vault: Vault, method: Method, tasks: &TaskTracker, stop: &CancellationToken) -> Self {
+    pub fn start(
+        vault: Vault,
+        method: Method,
+        records: LoginRecords,
+        tasks: &TaskTracker,
+        stop: &CancellationToken,
+    ) -> Self {
         let ownership = Ownership::of(&method);
+        let LoginRecords { accessors, unwraps } = records;
+        let accessors = accessors.filter(|_| ownership == Ownership::Sidecar);
+        let accessors = accessors.map(|files| Arc::new(StoredAccessors::new(files)));
+        let authenticator = Authenticator::new(method, unwraps);
         let shared = SharedLogin::new(stop.child_token());
-        let task = LoginTask::new(VaultBackend::new(vault.clone(), method), shared.clone());
+        let task = LoginTask::new(
+            VaultBackend::new(vault.clone(), authenticator, accessors.clone()),
+            shared.clone(),
+        );
         tasks.spawn(task.run());
-        Self { vault, ownership, shared }
+        Self { vault, ownership, accessors, shared }
     }
 
     /// The current token. If there is none, waits for the next attempt to log in and returns its result.
@@ -192,8 +215,19 @@ impl Login {
         }
         let tokens = self.shared.take_all();
         // All at once, because the caller has little time.
-        let revoked = join_all(tokens.iter().map(|token| self.vault.revoke_self(&token.token))).await;
+        let revoked = join_all(tokens.iter().map(|token| self.revoke(token))).await;
+        if let Some(accessors) = &self.accessors {
+            accessors.remove_expired();
+        }
         revoked.into_iter().collect()
+    }
+
+    async fn revoke(&self, token: &LoginToken) -> Result<(), VaultError> {
+        self.vault.revoke_self(&token.token).await?;
+        if let (Some(accessors), Some(accessor)) = (&self.accessors, &token.accessor) {
+            accessors.remove(accessor);
+        }
+        Ok(())
     }
 }
 

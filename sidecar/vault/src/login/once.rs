@@ -2,10 +2,11 @@
 //! unwrapped.
 
 use super::method::{Authenticator, Method, SecretId, check_credential, read_token};
-use super::wrapped::{creation_path, verify_wrap};
+use super::unwrap_records::{UnwrapProgress, UnwrapRecords};
+use super::wrapped::{creation_path, lookup_request, verify_wrap};
 use super::{LoginToken, Ownership};
 use crate::api::Vault;
-use crate::error::{UnwrappedBy, VaultError};
+use crate::error::{Problem, UnwrappedBy, VaultError};
 
 /// The result of a single login.
 pub enum SingleLogin {
@@ -20,19 +21,23 @@ pub enum SingleLogin {
 
 impl SingleLogin {
     /// Logs in, or only checks the credentials where a login would use up a wrapped secret-id.
-    pub async fn log_in(vault: &Vault, method: Method) -> Result<Self, VaultError> {
+    /// `unwraps` are the records of the sidecar with the same configuration.
+    pub async fn log_in(vault: &Vault, method: Method, unwraps: &UnwrapRecords) -> Result<Self, VaultError> {
         if let Method::AppRole { mount, role_id_file, secret_id: SecretId::Wrapped { file, role } } = &method
         {
             let request = method.login_request();
             check_credential(role_id_file, &request).await?;
             let made_by = creation_path(mount, role);
-            // A sidecar that runs with this configuration may have unwrapped it already.
-            verify_wrap(vault, &read_token(file, &request).await?, &made_by, UnwrappedBy::PerhapsSidecar)
-                .await?;
+            let wrap = read_token(file, &request).await?;
+            if unwraps.find(&wrap.fingerprint()).await == Some(UnwrapProgress::Unwrapped) {
+                return Err(VaultError { request: lookup_request(), problem: Problem::WrapUsedBySidecar });
+            }
+            // The records may not be readable by the user who runs the check.
+            verify_wrap(vault, &wrap, &made_by, UnwrappedBy::PerhapsSidecar).await?;
             return Ok(Self::Wrapped { made_by });
         }
         let ownership = Ownership::of(&method);
-        let granted = Authenticator::new(method).log_in(vault).await?;
+        let granted = Authenticator::new(method, None).log_in(vault).await?;
         let token = LoginToken {
             token: granted.token,
             accessor: granted.accessor,

@@ -1,7 +1,7 @@
-//! The task that keeps the login valid: it renews the token at two thirds of its life, logs in again while the old
+//! The task that keeps the login valid: it renews the token at two thirds of its lifetime, logs in again while the old
 //! token is still valid, and backs off after failures.
 //!
-//! What must stay true: there is a pause between two requests; a renewal that succeeds without restoring the full life
+//! What must stay true: there is a pause between two requests; a renewal that succeeds without restoring the full lifetime
 //! means that the token has reached its maximum, so the task logs in again; a token is used until it expires, whatever
 //! fails meanwhile.
 
@@ -17,9 +17,9 @@ use super::timing::{self, LoginBackoff};
 use super::{LoginToken, RetryableFailure, SharedLogin};
 use crate::error::{Kind, VaultError};
 
-/// A renewal that restores less than this fraction of the full life has reached the maximum of the token.
+/// A renewal that restores less than this fraction of the full lifetime has reached the maximum of the token.
 const EXTENDED_FRACTION: f64 = 0.9;
-/// After a failure with less than this fraction of the life left, the next attempt is a login.
+/// After a failure with less than this fraction of the lifetime left, the next attempt is a login.
 const LOGIN_BELOW_FRACTION: f64 = 0.25;
 /// The least time between two verifications of a token that Vault refused.
 const VERIFICATION_INTERVAL: Duration = Duration::from_secs(2);
@@ -45,8 +45,8 @@ pub(super) struct LoginTask<B> {
 
 struct HeldLogin {
     token: Arc<LoginToken>,
-    /// The life that it was issued for.
-    full_life: Duration,
+    /// The lifetime that it was issued for.
+    full_lifetime: Duration,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -142,27 +142,27 @@ impl<B: LoginBackend> LoginTask<B> {
     }
 
     async fn renew(&mut self) {
-        let Some(HeldLogin { token, full_life }) = self.held.as_ref() else {
+        let Some(HeldLogin { token, full_lifetime }) = self.held.as_ref() else {
             return self.schedule_now(Action::LogIn);
         };
-        let full_life = *full_life;
-        let renewed = self.backend.renew(token, full_life).await;
+        let full_lifetime = *full_lifetime;
+        let renewed = self.backend.renew(token, full_lifetime).await;
         metrics::vault().count_login_renewal(Outcome::of(&renewed));
         match renewed {
             Ok(granted) => {
                 self.backoff.reset();
-                let life = granted.life;
-                let is_extended =
-                    life.is_zero() || life.as_secs_f64() >= full_life.as_secs_f64() * EXTENDED_FRACTION;
+                let lifetime = granted.lifetime;
+                let is_extended = lifetime.is_zero()
+                    || lifetime.as_secs_f64() >= full_lifetime.as_secs_f64() * EXTENDED_FRACTION;
                 let renewed = LoginToken { generation: self.generation, ..granted.into_token(0) };
-                self.publish(renewed, full_life.max(life));
+                self.publish(renewed, full_lifetime.max(lifetime));
                 match is_extended {
-                    true => self.schedule_renewal(life),
+                    true => self.schedule_renewal(lifetime),
                     false => {
                         tracing::info!(
-                            ?life,
-                            ?full_life,
-                            "the login's Vault token has reached its maximum life; logging in again"
+                            ?lifetime,
+                            ?full_lifetime,
+                            "the login's Vault token has reached its maximum lifetime; logging in again"
                         );
                         self.schedule_now(Action::LogIn);
                     }
@@ -195,34 +195,36 @@ impl<B: LoginBackend> LoginTask<B> {
     /// Publishes the token of a successful login and schedules what is next.
     fn accept(&mut self, granted: GrantedToken) {
         self.backoff.reset();
-        let life = granted.life;
+        let lifetime = granted.lifetime;
         let is_the_same = self.held.as_ref().is_some_and(|held| held.token.token.is_same_as(&granted.token));
         if !is_the_same {
             self.generation += 1;
         }
         let token = granted.into_token(self.generation);
-        let full_life = match &self.held {
-            Some(held) if is_the_same => held.full_life.max(life),
-            _ => life,
+        let full_lifetime = match &self.held {
+            Some(held) if is_the_same => held.full_lifetime.max(lifetime),
+            _ => lifetime,
         };
         let generation = self.generation;
-        self.publish(token, full_life);
-        if is_the_same && !life.is_zero() && life.as_secs_f64() < full_life.as_secs_f64() * EXTENDED_FRACTION
+        self.publish(token, full_lifetime);
+        if is_the_same
+            && !lifetime.is_zero()
+            && lifetime.as_secs_f64() < full_lifetime.as_secs_f64() * EXTENDED_FRACTION
         {
             // The token of a file that was not replaced yet.
-            tracing::warn!(left = ?life, "the Vault token in the file is about to expire: replace it");
-            let wait = (life / 3).clamp(timing::MIN_DELAY, MAX_FILE_RECHECK_INTERVAL);
+            tracing::warn!(left = ?lifetime, "the Vault token in the file is about to expire: replace it");
+            let wait = (lifetime / 3).clamp(timing::MIN_DELAY, MAX_FILE_RECHECK_INTERVAL);
             self.next = NextAction { action: Action::LogIn, at: Instant::now() + wait };
             return;
         }
-        tracing::info!(generation, ?life, "logged in to Vault");
-        self.schedule_renewal(life);
+        tracing::info!(generation, ?lifetime, "logged in to Vault");
+        self.schedule_renewal(lifetime);
     }
 
-    fn publish(&mut self, token: LoginToken, full_life: Duration) {
+    fn publish(&mut self, token: LoginToken, full_lifetime: Duration) {
         let token = Arc::new(token);
         self.shared.publish(token.clone());
-        self.held = Some(HeldLogin { token, full_life });
+        self.held = Some(HeldLogin { token, full_lifetime });
     }
 
     fn fail(&mut self, action: Action, error: VaultError) {
@@ -232,7 +234,7 @@ impl<B: LoginBackend> LoginTask<B> {
             && let Some(left) = held.left().filter(|left| !left.is_zero())
         {
             wait = timing::shortened_before_expiry(wait, left);
-            if left.as_secs_f64() < held.full_life.as_secs_f64() * LOGIN_BELOW_FRACTION {
+            if left.as_secs_f64() < held.full_lifetime.as_secs_f64() * LOGIN_BELOW_FRACTION {
                 action = Action::LogIn;
             }
         } else {
@@ -249,13 +251,13 @@ impl<B: LoginBackend> LoginTask<B> {
     }
 
     /// Schedules the renewal, or a login if the token is not renewable.
-    fn schedule_renewal(&mut self, life: Duration) {
+    fn schedule_renewal(&mut self, lifetime: Duration) {
         let now = Instant::now();
         let Some(held) = &self.held else { return };
         let action = if held.token.renewable { Action::Renew } else { Action::LogIn };
-        let at = match life.is_zero() {
+        let at = match lifetime.is_zero() {
             true => now + MAX_TIMER * 365,
-            false => timing::renew_at(now, held.left().unwrap_or(life)),
+            false => timing::renew_at(now, held.left().unwrap_or(lifetime)),
         };
         self.next = NextAction { action, at };
     }

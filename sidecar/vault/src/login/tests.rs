@@ -6,7 +6,7 @@ use super::backend::{GrantedToken, LoginBackend};
 use super::*;
 use crate::error::{Kind, VaultMessages};
 
-/// A token and its life in seconds, or a status.
+/// A token and its lifetime in seconds, or a status.
 type ScriptedResponse = Result<(&'static str, u64), u16>;
 
 /// Stands in for Vault. The last response of each queue is repeated.
@@ -31,16 +31,16 @@ fn next(responses: &mut VecDeque<ScriptedResponse>) -> ScriptedResponse {
 }
 
 fn granted(response: ScriptedResponse, renewable: bool) -> Result<GrantedToken, VaultError> {
-    let (token, life) = response.map_err(|status| {
+    let (token, lifetime) = response.map_err(|status| {
         let retry_after = (status == 429).then_some(Duration::from_secs(20));
         login_error(Problem::Status { status, messages: VaultMessages::default(), retry_after })
     })?;
-    let life = Duration::from_secs(life);
+    let lifetime = Duration::from_secs(lifetime);
     Ok(GrantedToken {
         token: Arc::new(Token::read(token.as_bytes()).unwrap()),
         accessor: None,
-        life,
-        expires: (!life.is_zero()).then(|| Instant::now() + life),
+        lifetime,
+        expires: (!lifetime.is_zero()).then(|| Instant::now() + lifetime),
         renewable,
         policies: Vec::new(),
     })

@@ -40,9 +40,9 @@ impl Default for LoginBackoff {
     }
 }
 
-/// When to renew a token that was issued at `start` for `life`: at two thirds, or up to a tenth of that earlier.
-pub(super) fn renew_at(start: Instant, life: Duration) -> Instant {
-    start + life.mul_f64((2.0 / 3.0) * (1.0 - fraction() / 10.0)).max(MIN_DELAY)
+/// When to renew a token that was issued at `start` for `lifetime`: at two thirds, or up to a tenth of that earlier.
+pub(super) fn renew_at(start: Instant, lifetime: Duration) -> Instant {
+    start + lifetime.mul_f64((2.0 / 3.0) * (1.0 - fraction() / 10.0)).max(MIN_DELAY)
 }
 
 /// A delay that leaves time for several attempts before the current token expires.
@@ -62,8 +62,8 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn renewal_is_at_two_thirds_or_earlier() {
         let start = Instant::now();
-        let life = Duration::from_secs(3600);
-        let times: Vec<Duration> = (0..200).map(|_| renew_at(start, life) - start).collect();
+        let lifetime = Duration::from_secs(3600);
+        let times: Vec<Duration> = (0..200).map(|_| renew_at(start, lifetime) - start).collect();
         assert!(times.iter().all(|time| (2160..=2400).contains(&time.as_secs())), "{times:?}");
         assert!(times.iter().max() > times.iter().min());
         assert_eq!(renew_at(start, Duration::from_millis(1)) - start, MIN_DELAY);

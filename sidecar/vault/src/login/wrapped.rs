@@ -1,20 +1,23 @@
 //! A response-wrapped secret-id: looked up before it is unwrapped, unwrapped once, kept in memory.
 //!
 //! What must stay true: nothing is unwrapped that was not created by the AppRole's own `secret-id` path; a wrapping
-//! token that was used already is an alert, and is not tried again until another one is delivered.
+//! token that was used already is an alert, and is not tried again until another one is delivered; one that an earlier
+//! start of this sidecar unwrapped is no alert, and Vault is not asked about it.
 
 use zeroize::Zeroizing;
 
+use super::unwrap_records::{Fingerprint, UnwrapProgress, UnwrapRecords};
 use crate::api::Vault;
 use crate::error::{Kind, Problem, RequestLine, UnwrappedBy, VaultError};
 use crate::token::Token;
 
 /// The wrapping token that was delivered last, and its secret-id.
-#[derive(Default)]
 pub(super) struct WrappedSecretId {
     /// Identifies the wrapping token that `state` belongs to.
-    fingerprint: Option<[u8; 32]>,
+    fingerprint: Option<Fingerprint>,
     state: WrapState,
+    /// `None` where nothing is stored.
+    records: Option<UnwrapRecords>,
 }
 
 #[derive(Default)]
@@ -24,11 +27,17 @@ enum WrapState {
     /// A request to unwrap it was sent, and there was no response.
     Requested,
     Unwrapped(Zeroizing<String>),
+    /// The secret-id is not stored, so that it is lost.
+    UnwrappedByEarlierStart,
     /// An alert: returned again without another request.
     Alert(VaultError),
 }
 
 impl WrappedSecretId {
+    pub(super) fn new(records: Option<UnwrapRecords>) -> Self {
+        Self { fingerprint: None, state: WrapState::default(), records }
+    }
+
     /// The secret-id that `wrap` contains or contained. A wrap that was not created by the path `made_by` is not
     /// unwrapped.
     pub(super) async fn secret_id(
@@ -39,18 +48,23 @@ impl WrappedSecretId {
     ) -> Result<Zeroizing<String>, VaultError> {
         let fingerprint = wrap.fingerprint();
         if self.fingerprint != Some(fingerprint) {
-            *self = Self { fingerprint: Some(fingerprint), ..Self::default() };
+            self.fingerprint = Some(fingerprint);
+            self.state = self.recorded_state(&fingerprint).await;
         }
         let unwrapped_by = match &self.state {
             WrapState::New => UnwrappedBy::AnotherParty,
             WrapState::Requested => UnwrappedBy::PerhapsSidecar,
             WrapState::Unwrapped(secret_id) => return Ok(secret_id.clone()),
+            WrapState::UnwrappedByEarlierStart => {
+                return Err(VaultError { request: lookup_request(), problem: Problem::WrapUsedBySidecar });
+            }
             WrapState::Alert(error) => return Err(error.clone()),
         };
         match verify_wrap(vault, wrap, made_by, unwrapped_by).await {
             Err(error) if error.kind() == Kind::Alert => return Err(self.alert(error.request, error.problem)),
             verified => verified?,
         }
+        self.record(&fingerprint, UnwrapProgress::Requested).await;
         self.state = WrapState::Requested;
         let envelope = match vault.unwrap(wrap).await {
             Err(error) if is_unknown_wrap(&error) => {
@@ -66,6 +80,7 @@ impl WrappedSecretId {
         };
         match envelope.data.and_then(|data| data.text("secret_id")) {
             Some(secret_id) => {
+                self.record(&fingerprint, UnwrapProgress::Unwrapped).await;
                 self.state = WrapState::Unwrapped(secret_id.clone());
                 Ok(secret_id)
             }
@@ -73,6 +88,22 @@ impl WrappedSecretId {
                 let problem = Problem::Malformed { why: "the wrapped response has no secret-id" };
                 Err(self.alert(lookup_request(), problem))
             }
+        }
+    }
+
+    /// What earlier starts of the sidecar did with a wrapping token.
+    async fn recorded_state(&self, fingerprint: &Fingerprint) -> WrapState {
+        let Some(records) = &self.records else { return WrapState::New };
+        match records.find(fingerprint).await {
+            None => WrapState::New,
+            Some(UnwrapProgress::Requested) => WrapState::Requested,
+            Some(UnwrapProgress::Unwrapped) => WrapState::UnwrappedByEarlierStart,
+        }
+    }
+
+    async fn record(&self, fingerprint: &Fingerprint, progress: UnwrapProgress) {
+        if let Some(records) = &self.records {
+            records.record(fingerprint, progress).await;
         }
     }
 
@@ -101,7 +132,7 @@ pub(super) async fn verify_wrap(
     Err(VaultError { request: lookup_request(), problem })
 }
 
-fn lookup_request() -> RequestLine {
+pub(super) fn lookup_request() -> RequestLine {
     RequestLine { method: http::Method::POST, path: "sys/wrapping/lookup".into() }
 }
 

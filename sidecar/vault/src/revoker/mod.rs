@@ -1,17 +1,15 @@
 //! The one place that revokes tokens of sessions: released ones, those of a session that ends, and those that an
-//! earlier sidecar left behind.
+//! earlier sidecar left behind, its login's token included.
 //!
 //! | module | what it is for |
 //! |---|---|
 //! | `report` | the report on the end of a session |
-//! | `accessor_files` | accessors on disk, for the next sidecar |
 //!
 //! What must stay true: a token is revoked soon after it is released, and its lease with it; a lease is reported as
 //! revoked only after a look-up found nothing; the end of a session is reported before its deadline, with a reason for
 //! everything pending; a failed revocation is retried until the token is gone or has expired, or the sidecar stops, and
 //! in that case its accessor is on disk; the number of concurrent requests is bounded.
 
-mod accessor_files;
 mod report;
 
 use std::io;
@@ -26,12 +24,12 @@ use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+use crate::accessor_files::{AccessorFiles, AccessorOwner, LeftoverToken};
 use crate::api::Vault;
 use crate::error::Kind;
 use crate::login::Login;
 use crate::session_token::{IssuedToken, OutstandingToken, ReleasedToken, SecretLease};
 use crate::token::Accessor;
-pub(crate) use accessor_files::{AccessorFiles, LeftoverToken};
 pub use report::{LeaseEnd, Outcome, Revoked};
 
 /// Concurrent revocations of released tokens, of all sessions.
@@ -48,7 +46,7 @@ const LEFTOVER_PAUSES: Pauses = (Duration::from_secs(1), Duration::from_secs(60)
 pub(crate) struct Revoker {
     vault: Vault,
     login: Login,
-    accessors: AccessorFiles,
+    accessors: Arc<AccessorFiles>,
     /// Handles send their token here when they are dropped.
     released: mpsc::UnboundedSender<ReleasedToken>,
     /// Cancelled when the sidecar stops: failed revocations are then not retried any more.
@@ -90,7 +88,7 @@ impl Revoker {
     pub(crate) fn start(
         vault: Vault,
         login: Login,
-        (accessors, leftover): (AccessorFiles, Vec<LeftoverToken>),
+        (accessors, leftover): (Arc<AccessorFiles>, Vec<LeftoverToken>),
         tasks: &TaskTracker,
         stop: CancellationToken,
     ) -> Arc<Self> {
@@ -111,7 +109,7 @@ impl Revoker {
 
     /// Writes an accessor to disk, so that the next sidecar can revoke its token after a crash. Blocks.
     pub(crate) fn store_accessor(&self, accessor: &Accessor, session: &str) -> io::Result<()> {
-        self.accessors.write(accessor, session)
+        self.accessors.write(accessor, AccessorOwner::Session(session))
     }
 
     /// Revokes the tokens of a session that has ended. The report is sent after every step.
@@ -157,8 +155,14 @@ impl Revoker {
             match retries.pause().await {
                 Ok(()) => continue,
                 Err(RetriesEnded::Expired) => {
-                    metrics::vault().count_revocation(Revocation::Expired);
-                    tracing::warn!("a session's Vault token expired before it could be revoked");
+                    let expired = pending.iter().filter(|one| one.step == Step::RevokeToken).count();
+                    for _ in 0..expired {
+                        metrics::vault().count_revocation(Revocation::Expired);
+                    }
+                    tracing::warn!(
+                        tokens = expired,
+                        "Vault tokens of a session expired before they could be revoked"
+                    );
                 }
                 Err(RetriesEnded::Stopped) => {
                     tracing::warn!(
@@ -232,7 +236,7 @@ impl Revoker {
         loop {
             let mut remaining = Vec::new();
             for token in leftover {
-                let session = &token.session;
+                let session = token.session.as_deref().unwrap_or("none: the sidecar's login");
                 match self.revoke_by_accessor(&token.accessor).await {
                     Ok(()) => {
                         tracing::info!(session, "revoked a Vault token that was left behind");

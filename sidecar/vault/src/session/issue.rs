@@ -47,7 +47,7 @@ impl SessionInner {
         if let Some(accessor) = token.accessor.clone() {
             self.write_accessor(accessor).await;
         }
-        tracing::info!(session, number, life = ?expires.map(|end| end - issued_at), "issued a Vault token for the session");
+        tracing::info!(session, number, lifetime = ?expires.map(|end| end - issued_at), "issued a Vault token for the session");
         Ok(Arc::new(token))
     }
 

@@ -58,7 +58,7 @@ impl SessionVault {
     }
 
     /// When a lease of this token ends with the token. `None` if a new token would not live longer.
-    pub(crate) fn bound(&self, token: &SessionToken) -> Option<Instant> {
+    pub(crate) fn relevant_token_expiry(&self, token: &SessionToken) -> Option<Instant> {
         token.issued().expires.filter(|end| *end + EXPIRY_TOLERANCE < self.0.owner.until)
     }
 

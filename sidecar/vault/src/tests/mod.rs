@@ -16,9 +16,11 @@ use tokio_util::task::TaskTracker;
 
 use crate::access::Access;
 use crate::api::Vault;
+use crate::error::Kind;
 use crate::session::SessionVault;
 use crate::session_token::TokenOwner;
 use crate::settings::{AuthSettings, Settings};
+use crate::token::Token;
 pub(crate) use fake::FakeVault;
 
 /// A sidecar's access to a fake Vault, with a state directory of its own.
@@ -60,13 +62,13 @@ impl Sidecar {
     }
 
     /// A session with one link, whose tokens may live this long.
-    fn session(&self, life: Duration) -> SessionVault {
+    fn session(&self, lifetime: Duration) -> SessionVault {
         let owner = TokenOwner {
             session: "s1".into(),
             sandbox: "box".into(),
             grant: "team".into(),
             policies: vec!["readonly".into()],
-            until: Instant::now() + life,
+            until: Instant::now() + lifetime,
         };
         let session = SessionVault::new(Arc::clone(&self.access), owner);
         session.enter();
@@ -104,7 +106,14 @@ async fn read(session: &SessionVault) -> Result<Lease, SecretProblem> {
         short: ShortValues::Refuse,
     };
     let limits = SourceLimits { bytes: 4096, exec_timeout: Duration::from_secs(1) };
-    session.read(SourceRequest { spec: &spec, limits, requester: Requester::Caller, learn: &|_, _| {} }).await
+    session
+        .read(SourceRequest {
+            spec: &spec,
+            limits,
+            requester: Requester::Caller,
+            add_to_scrubbers: &|_, _| {},
+        })
+        .await
 }
 
 async fn read_many(session: &SessionVault, count: usize) -> Vec<Lease> {
@@ -129,4 +138,16 @@ async fn until(mut condition: impl FnMut() -> bool) {
 
 async fn sleep_seconds(time: u64) {
     sleep(Duration::from_secs(time)).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_path_that_cannot_be_sent_is_not_reported_as_a_response_of_vault() {
+    let fake = Arc::<FakeVault>::default();
+    let vault = Vault::fake(Arc::clone(&fake));
+    let token = Token::read(fake::LOGIN_TOKEN.as_bytes()).unwrap();
+    let error = vault.read(&token, "database/../sys/seal").await.unwrap_err();
+    let text = error.explained();
+    assert!(text.contains("not a valid path in Vault; no request was sent"), "{text}");
+    assert!(!text.contains("HTTP") && error.kind() == Kind::Invalid, "{text}");
+    assert_eq!(fake.requests("database/../sys/seal").received, 0);
 }

@@ -1,5 +1,7 @@
 //! Revocation of dropped tokens, of the tokens of an ended session, and of those that a stopped sidecar left.
 
+use cofferdam_base::metrics;
+
 use super::fake::{LOOK_UP_LEASE, LeaseRevocation, READ, REVOKE_ACCESSOR, REVOKE_SELF};
 use super::*;
 use crate::revoker::{Outcome, Revoked};
@@ -213,6 +215,29 @@ async fn revocation_for_an_ended_session_is_not_retried_after_the_expiry_of_its_
     let after = sidecar.vault.requests(REVOKE_SELF).received;
     sleep_seconds(600).await;
     assert_eq!(sidecar.vault.requests(REVOKE_SELF).received, after);
+    sidecar.clean_up();
+}
+
+/// The counter of tokens that expired before they could be revoked. Other tests of this process may add to it.
+fn expired_tokens() -> usize {
+    let text = metrics::render(metrics::Gauges { logged_in: Some(true), ..Default::default() });
+    let line = text
+        .lines()
+        .find_map(|line| line.strip_prefix("cofferdam_vault_revocations_total{outcome=\"expired\"} "));
+    line.expect("the counter is rendered").parse().unwrap()
+}
+
+#[tokio::test(start_paused = true)]
+async fn each_token_that_expires_before_it_is_revoked_is_counted() {
+    let sidecar = Sidecar::start();
+    let session = sidecar.session(Duration::from_secs(300));
+    let leases = read_many(&session, 8).await;
+    sidecar.vault.fail(REVOKE_SELF, 500);
+    let before = expired_tokens();
+    end(&session).await;
+    sleep_seconds(400).await;
+    let counted = expired_tokens() - before;
+    assert!(counted >= leases.len(), "{counted} of {} expired tokens are counted", leases.len());
     sidecar.clean_up();
 }
 

@@ -20,7 +20,7 @@ use crate::relay::{Link, opening};
 /// The kinds of attack.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Attack {
-    /// No attack: it only computes. It shows how much of a slowdown is due to the machine's load.
+    /// No attack, only computation. It shows how much of a slowdown is due to the machine's load.
     Busy,
     /// Connects, sends nothing, half a Hello or garbage, and connects again.
     Connections,
@@ -77,7 +77,7 @@ enum Work {
     Messages(Box<Link>),
 }
 
-/// The number of newest connections that are kept open. The sidecar keeps fewer: it has closed the older ones.
+/// How many of the newest connections stay open at this side. The sidecar has closed most of them already.
 const MAX_OPEN: usize = 500;
 /// Messages between two pings.
 const BATCH: usize = 100;
@@ -94,8 +94,8 @@ impl Work {
             Attack::Connections => Self::Connections(Connections {
                 socket: socket.into(),
                 openings: openings(),
-                held: VecDeque::with_capacity(MAX_OPEN),
-                made: 0,
+                open: VecDeque::with_capacity(MAX_OPEN),
+                opened: 0,
             }),
             Attack::Messages => {
                 let link = Link::open(socket, super::SERVER)?;
@@ -125,8 +125,8 @@ impl Work {
 struct Connections {
     socket: PathBuf,
     openings: Vec<Vec<u8>>,
-    held: VecDeque<UnixStream>,
-    made: usize,
+    open: VecDeque<UnixStream>,
+    opened: usize,
 }
 
 impl Connections {
@@ -134,28 +134,28 @@ impl Connections {
         let mut stream = UnixStream::connect(&self.socket)
             .map_err(|source| BenchError::Start { what: "a connection of the flood".into(), source })?;
         // The sidecar may have closed it already.
-        let _ = stream.write_all(&self.openings[self.made % self.openings.len()]);
-        self.made += 1;
-        if self.held.len() == MAX_OPEN
-            && let Some(mut oldest) = self.held.pop_front()
+        let _ = stream.write_all(&self.openings[self.opened % self.openings.len()]);
+        self.opened += 1;
+        if self.open.len() == MAX_OPEN
+            && let Some(mut oldest) = self.open.pop_front()
         {
             let _ = oldest.write_all(b"\0"); // continues a Hello slowly
         }
-        self.held.push_back(stream);
+        self.open.push_back(stream);
         Ok(())
     }
 }
 
 /// First bytes of connections that never become links.
 fn openings() -> Vec<Vec<u8>> {
-    let whole = opening(super::SERVER);
+    let complete = opening(super::SERVER);
     let noise: Vec<u8> = (0..200_u32).map(|n| (n.wrapping_mul(2_654_435_761) >> 24) as u8).collect();
     let after_the_preface = |bytes: &[u8]| [PREFACE, bytes].concat();
     vec![
         Vec::new(),
         PREFACE[..5].to_vec(),
-        whole[..PREFACE.len() + 5].to_vec(),
-        whole[..whole.len() - 1].to_vec(),
+        complete[..PREFACE.len() + 5].to_vec(),
+        complete[..complete.len() - 1].to_vec(),
         noise.clone(),
         after_the_preface(&noise),
         after_the_preface(&[0xff; 8]),
@@ -177,7 +177,7 @@ fn flood(link: &mut Link) -> Result<u64, BenchError> {
     let events =
         PollFlags::POLLIN | if link.has_unwritten() { PollFlags::POLLOUT } else { PollFlags::empty() };
     let mut ready = [PollFd::new(link.stream().as_fd(), events)];
-    // A short timeout, so that the end of the input is noticed soon.
+    // A short timeout, so that the end of stdin is detected soon.
     match poll(&mut ready, PollTimeout::from(50_u8)) {
         Ok(_) | Err(nix::errno::Errno::EINTR) => {}
         Err(error) => return Err(BenchError::Read { what: "from the sidecar".into(), source: error.into() }),
@@ -194,9 +194,9 @@ fn input_ended() -> bool {
     INPUT_ENDED.load(Ordering::Relaxed)
 }
 
-fn print_line(words: &str) -> Result<(), BenchError> {
+fn print_line(text: &str) -> Result<(), BenchError> {
     let mut out = std::io::stdout();
-    writeln!(out, "{words}")
+    writeln!(out, "{text}")
         .and_then(|()| out.flush())
         .map_err(|source| BenchError::Write { what: "the result of the attack".into(), source })
 }

@@ -1,6 +1,6 @@
-//! How much slower an honest link is while a hostile sandbox attacks the same sidecar.
+//! Measures how much slower an honest link is while a hostile sandbox attacks the same sidecar.
 //!
-//! One sidecar with default limits. Each round measures without another process, beside a process that only computes,
+//! There is one sidecar with default limits. Each round measures without another process, beside a process that only computes,
 //! and beside each attack. Each time a new honest shim, connected before the attack begins, makes small calls one at
 //! a time. The attacker is a process of normal priority on the same cores, so part of a slowdown is due to the shared
 //! cores: the process that only computes shows how much.
@@ -16,11 +16,11 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use crate::awake::Spinners;
 use crate::bench_error::BenchError;
 use crate::client::Client;
-use crate::contender::{Contender, Prepared, Ready};
+use crate::contender::{Contender, PreparedContender, Ready};
+use crate::contenders::{SECRET, SIDECAR, SIDECAR_DIRECTORIES};
 use crate::measure::{RoundLimits, SmallCalls};
 use crate::process::{Running, command};
 use crate::program_paths::ProgramPaths;
-use crate::roster::{SECRET, SIDECAR, SIDECAR_DIRECTORIES};
 
 use self::attack::{Attack, STARTED};
 
@@ -99,7 +99,7 @@ const SIDECAR_UNDER_ATTACK: Contender = Contender {
     client: &["{shim}", "--relay", "unix:{dir}/relay/relay.sock", "--server", SERVER],
     env: &[],
 };
-/// Below the audit's default burst for one session, ten thousand calls: more would exceed its rate limit.
+/// Fewer than the audit's default burst of ten thousand calls for one session, so that its rate limit does not apply.
 const MAX_CALLS: usize = 5_000;
 const WARM_UP_CALLS: usize = 1_000;
 /// The timeout for an attacker to start, and to end.
@@ -107,7 +107,7 @@ const ATTACKER_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Measures an honest shim's calls between `begin` and `end`, which start and stop an attack.
 fn round<A, T>(
-    prepared: &Prepared,
+    prepared: &PreparedContender,
     limits: RoundLimits,
     begin: impl FnOnce() -> Result<A, BenchError>,
     end: impl FnOnce(A) -> Result<T, BenchError>,
@@ -183,7 +183,7 @@ impl Attacker {
         read.map_err(|source| BenchError::Read { what: "from an attacker".into(), source })?;
         match line.trim_end() {
             "" => Err(BenchError::Ended { what: "an attacker".into(), last_log_line: String::new() }),
-            words => Ok(words.into()),
+            line => Ok(line.into()),
         }
     }
 }

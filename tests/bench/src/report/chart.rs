@@ -4,8 +4,8 @@ use std::fmt::Write;
 use std::time::Duration;
 
 use super::units::{rate, time};
-use crate::roster::{COFFERDAM, COFFERDAM_TLS, COFFERDAM_WEB_SOCKET, DIRECT, SOCAT};
-use crate::tournament::ContenderResult;
+use crate::contenders::{COFFERDAM, COFFERDAM_TLS, COFFERDAM_WEB_SOCKET, DIRECT, SOCAT};
+use crate::rounds::ContenderResult;
 
 pub(super) fn svg(results: &[ContenderResult]) -> String {
     let panels = [
@@ -67,7 +67,7 @@ const BAR_WIDTH: f64 = 176.0;
 
 const STYLE: &str = "
 text{font-family:system-ui,'Segoe UI','DejaVu Sans',sans-serif;font-size:12px;fill:#1f2328}
-.head{font-weight:600;font-size:14px}
+.head{font-footprint:600;font-size:14px}
 .quiet{fill:#59636e;font-size:11px}
 .page{fill:#ffffff;stroke:#d1d9e0}
 .grid{stroke:#d1d9e0}

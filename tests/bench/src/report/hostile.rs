@@ -2,12 +2,12 @@
 
 use std::fmt::Write;
 
-use super::Trial;
+use super::Measurement;
 use super::units::{grouped, rate, rounded, time};
 use crate::hostile::attack::Attack;
 use crate::hostile::{Attacked, HostileResults};
 
-pub(super) fn section(trial: &Trial<HostileResults>, out: &mut String) {
+pub(super) fn section(trial: &Measurement<HostileResults>, out: &mut String) {
     let Some(hostile) = trial.results() else { return };
     out.push_str(
         "\n## Beside a hostile sandbox\n\n\

@@ -2,11 +2,11 @@
 
 use std::fmt::Write;
 
-use super::Trial;
+use super::Measurement;
 use super::units::{grouped, rounded, time};
 use crate::leases::LeaseResults;
 
-pub(super) fn section(trial: &Trial<LeaseResults>, out: &mut String) {
+pub(super) fn section(trial: &Measurement<LeaseResults>, out: &mut String) {
     let Some(leases) = trial.results() else { return };
     let LeaseResults {
         sessions,
@@ -20,7 +20,7 @@ pub(super) fn section(trial: &Trial<LeaseResults>, out: &mut String) {
     let mean = *requests as f64 / simulated.as_secs_f64();
     out.push_str(
         "\n## Keeping leases\n\n\
-         | sessions | leases | simulated | renewals, reads and look-ups | expired | per second, mean | per second, maximum | time for time_per_request |\n\
+         | sessions | leases | simulated | renewals, reads and look-ups | expired | per second, mean | per second, maximum | time for each |\n\
          |--:|--:|--:|--:|--:|--:|--:|--:|\n",
     );
     // Writing to a string cannot fail.

@@ -37,4 +37,21 @@ and the benchmark changes the secret repeatedly: each time a new process takes o
 calls one at a time, without a pause. A call counts as made during a replacement if the server had two processes when
 the call began or ended, or if the process changed in between. A single error fails the rows.
 
+Starting a local sandbox: the time from the start of a command to the response to `tools/list`. The server is started
+alone; in the sandbox of `cofferdam run`, with the command line of bubblewrap that `--dry-run` prints; and behind
+`cofferdam run -- cofferdam-shim --server …`, which starts a sidecar, or shares that of another run.
+
+Into sandboxes on platforms: one sidecar attaches in turn a hub that is a local process (`attach exec`), a sandbox of
+E2B over its exec stream and a sandbox of Daytona over its preview proxy. The platforms are the doubles of the tests:
+they run in the driver and on the same cores, have no network in between, and start the hub in bubblewrap. The time of
+an attachment is from the start of `cofferdam attach` over the start of a shim in the sandbox to the response to its
+first call; the first attachment of a sandbox also uploads the shim. A message has at most 10 MiB, so 16 MiB are two
+results of 8 MiB, one after the other.
+
+Many attached sandboxes: the double of E2B has that many sandboxes, each with a real hub and the shim in its template.
+They are added to the configuration of a sidecar that has attached one, and attached by one reload, all on the cores
+of this machine. The memory is the growth of the sidecar's resident memory divided by their number. Then nothing is
+called for 20 seconds: the processor time and the wake-ups are those of all threads of the sidecar, heartbeats
+of the hubs and keep-alives of the platform's streams included.
+
 ";

@@ -2,52 +2,64 @@
 //!
 //! | module | what it holds |
 //! |---|---|
+//! | [`attachments`] | a thousand attached sandboxes |
+//! | [`builds`] | the measured builds of the sidecar and of the shim |
 //! | [`chart`] | the chart |
-//! | [`promises`] | the promised numbers, and whether they were reached |
+//! | [`credential_rotation`] | calls while credentials from Vault are replaced |
 //! | [`hostile`] | an honest link beside a hostile sandbox |
-//! | [`leases`] | what keeping leases costs |
+//! | [`leases`] | the cost of renewing leases |
+//! | [`local_run`] | the start of `cofferdam run` |
 //! | [`machine`] | the size of the machine and the versions of the contenders: no host names, no paths |
-//! | [`method`] | how it is measured |
-//! | [`table`] | the text |
-//! | [`turnover`] | calls while credentials from Vault are replaced |
+//! | [`markdown`] | the text of `BENCHMARKS.md` |
+//! | [`method`] | the description of the measurements |
+//! | [`platforms`] | sandboxes on E2B and Daytona |
+//! | [`targets`] | the target numbers, and whether they were met |
 //! | [`units`] | readable numbers |
 //!
-//! The text under `## Notes` is written by hand; a new report keeps it.
+//! The text under `## Notes` is written by hand; it is copied into the new report.
 
 use std::path::Path;
 
 use crate::arguments::Plan;
+use crate::attachments::AttachmentResults;
 use crate::bench_error::BenchError;
-use crate::crowd::CrowdResults;
+use crate::credential_rotation::CredentialRotationResults;
 use crate::hostile::HostileResults;
-use crate::instructions::Count;
+use crate::instructions::InstructionCount;
 use crate::leases::LeaseResults;
-use crate::tournament::ContenderResult;
-use crate::turnover::TurnoverResults;
+use crate::local_run::LocalRunResults;
+use crate::many_sessions::ManySessionsResults;
+use crate::platforms::PlatformResults;
+use crate::rounds::ContenderResult;
+use builds::MeasuredBuilds;
 
+mod attachments;
+pub(crate) mod builds;
 mod chart;
+mod credential_rotation;
 mod hostile;
 mod leases;
+mod local_run;
 pub(crate) mod machine;
+mod markdown;
 mod method;
-mod promises;
-mod table;
-mod turnover;
+mod platforms;
+mod targets;
 mod units;
 
 /// Everything that a report is made of.
 #[derive(Debug)]
-pub(crate) struct Findings {
+pub(crate) struct ReportData {
     pub(crate) results: Vec<ContenderResult>,
-    pub(crate) hostile: Trial<HostileResults>,
-    pub(crate) crowd: Trial<CrowdResults>,
-    pub(crate) leases: Trial<LeaseResults>,
-    pub(crate) turnover: Trial<TurnoverResults>,
-    /// Bytes of the shim's file.
-    pub(crate) shim_size: Option<u64>,
-    /// Bytes of the shim's file, built without its default features.
-    pub(crate) small_shim_size: Option<u64>,
-    pub(crate) counts: Vec<Count>,
+    pub(crate) hostile: Measurement<HostileResults>,
+    pub(crate) many_sessions: Measurement<ManySessionsResults>,
+    pub(crate) leases: Measurement<LeaseResults>,
+    pub(crate) credential_rotation: Measurement<CredentialRotationResults>,
+    pub(crate) local_run: Measurement<LocalRunResults>,
+    pub(crate) platforms: Measurement<PlatformResults>,
+    pub(crate) attachments: Measurement<AttachmentResults>,
+    pub(crate) builds: MeasuredBuilds,
+    pub(crate) counts: Vec<InstructionCount>,
     pub(crate) rounds: usize,
     pub(crate) machine: String,
     pub(crate) versions: Vec<String>,
@@ -56,14 +68,14 @@ pub(crate) struct Findings {
 
 /// A measurement of cofferdam alone.
 #[derive(Debug)]
-pub(crate) enum Trial<T> {
+pub(crate) enum Measurement<T> {
     Done(T),
     Failed(String),
-    /// It was not selected.
+    /// The command line did not select this measurement.
     NotSelected,
 }
 
-impl<T> Trial<T> {
+impl<T> Measurement<T> {
     /// Runs the measurement, if the plan includes this name.
     pub(crate) fn of(plan: &Plan, name: &str, run: impl FnOnce() -> Result<T, BenchError>) -> Self {
         if !plan.includes(name) {
@@ -94,13 +106,13 @@ impl<T> Trial<T> {
     }
 }
 
-impl Findings {
+impl ReportData {
     /// The report's text, with the notes of the previous report.
     pub(crate) fn text(&self, notes: &str) -> String {
-        table::text(self, notes)
+        markdown::text(self, notes)
     }
 
-    /// Writes both files, keeping the notes that are there.
+    /// Writes both files, with the notes of the previous report.
     pub(crate) fn write(&self, directory: &Path) -> Result<(), BenchError> {
         let path = directory.join("BENCHMARKS.md");
         let notes = notes_in(&std::fs::read_to_string(&path).unwrap_or_default());
@@ -126,10 +138,13 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
+    use crate::attachments::IdleLoad;
+    use crate::contenders::{COFFERDAM, SOCAT};
     use crate::hostile::Attacked;
     use crate::hostile::attack::Attack;
     use crate::measure::{Round, SmallCalls};
-    use crate::roster::{COFFERDAM, SOCAT};
+    use crate::platforms::{Route, RouteResult};
+    use builds::BuildProfile;
 
     fn result(name: &'static str, small: u64, failure: Option<&str>) -> ContenderResult {
         let round = |small: u64, calls_per_second| Round {
@@ -149,19 +164,26 @@ mod tests {
         ContenderResult { name, about: "a <test>", rounds, memory: None, failure: failure.map(Into::into) }
     }
 
-    fn findings() -> Findings {
-        Findings {
+    fn findings() -> ReportData {
+        ReportData {
             results: vec![
                 result(SOCAT, 20, None),
                 result("broken", 1, Some("start /home/me/x/broken.py: no such file")),
                 result(COFFERDAM, 28, None),
             ],
-            hostile: Trial::NotSelected,
-            crowd: Trial::NotSelected,
-            leases: Trial::NotSelected,
-            turnover: Trial::NotSelected,
-            shim_size: Some(2_600_000),
-            small_shim_size: Some(800_000),
+            hostile: Measurement::NotSelected,
+            many_sessions: Measurement::NotSelected,
+            leases: Measurement::NotSelected,
+            credential_rotation: Measurement::NotSelected,
+            local_run: Measurement::NotSelected,
+            platforms: Measurement::NotSelected,
+            attachments: Measurement::NotSelected,
+            builds: MeasuredBuilds {
+                sidecar: BuildProfile(Some("dist".into())),
+                shim: BuildProfile(Some("shim".into())),
+                shim_size: Some(2_600_000),
+                small_shim_size: Some(800_000),
+            },
             counts: Vec::new(),
             rounds: 2,
             machine: "2 cores".into(),
@@ -171,13 +193,29 @@ mod tests {
     }
 
     #[test]
-    fn the_best_round_is_compared_and_each_miss_says_by_how_much() {
+    fn the_best_round_is_compared_and_a_missed_target_shows_by_how_much() {
         let text = findings().text("");
         assert!(text.contains("| two socat | 20.0 µs | 1 |"), "{text}");
         assert!(text.contains("| cofferdam | 28.0 µs | 1.40 |"), "{text}");
         assert!(text.contains("1.40 × | ≤ 1.5 × | holds"), "{text}");
         assert!(text.contains("| 2.60 MB | – | – | ≤ 2.5 MB | **misses by 4.0 %**"), "{text}");
         assert!(text.contains("≥ 25 × | not measured"), "{text}");
+    }
+
+    #[test]
+    fn the_report_names_its_profiles_and_says_when_they_are_not_those_that_ship() {
+        let mut findings = findings();
+        let text = findings.text("");
+        assert!(
+            text.contains("sidecar with the profile `dist` and the shim with the profile `shim`"),
+            "{text}"
+        );
+        assert!(!text.contains("neither keeps nor breaks"), "{text}");
+        findings.builds.sidecar = BuildProfile(Some("release".into()));
+        let text = findings.text("");
+        assert!(text.contains("This run measured the sidecar with the profile `release`"), "{text}");
+        findings.builds.sidecar = BuildProfile(None);
+        assert!(findings.text("").contains("the sidecar with an unknown profile"));
     }
 
     fn small(median: u64) -> SmallCalls {
@@ -202,7 +240,7 @@ mod tests {
             attacked(Attack::Messages, 200, 400_000.0),
         ];
         let mut findings = findings();
-        findings.hostile = Trial::Done(HostileResults { quiet: small(50), attacked });
+        findings.hostile = Measurement::Done(HostileResults { quiet: small(50), attacked });
         let text = findings.text("");
         assert!(text.contains("| 100 µs | quiet: 50.0 µs | 2.00 × | ≤ 3 × | holds"), "{text}");
         assert!(text.contains("| 200 µs | quiet: 50.0 µs | 4.00 × | ≤ 3 × | **misses by 33.3 %**"), "{text}");
@@ -213,17 +251,20 @@ mod tests {
     #[test]
     fn a_thousand_sessions_are_compared_with_one() {
         let mut findings = findings();
-        findings.crowd =
-            Trial::Done(CrowdResults { idle_session: 65 * 1024, alone: small(100), together: small(40) });
+        findings.many_sessions = Measurement::Done(ManySessionsResults {
+            idle_session: 65 * 1024,
+            alone: small(100),
+            together: small(40),
+        });
         let text = findings.text("");
         assert!(text.contains("| 400 µs | one session, p50: 100 µs | 4.00 × | ≤ 5 × | holds"), "{text}");
         assert!(text.contains("| 65.0 KiB | – | – | ≤ 64 KiB | **misses by 1.6 %**"), "{text}");
     }
 
     #[test]
-    fn keeping_leases_is_counted() {
+    fn the_report_shows_the_cost_of_lease_renewal() {
         let mut findings = findings();
-        findings.leases = Trial::Done(LeaseResults {
+        findings.leases = Measurement::Done(LeaseResults {
             sessions: 200,
             lease_count: 600,
             simulated: Duration::from_secs(18_000),
@@ -239,7 +280,7 @@ mod tests {
     #[test]
     fn vault_credentials_are_compared_with_a_file_and_replacements_with_quiet_times() {
         let mut findings = findings();
-        findings.turnover = Trial::Done(TurnoverResults {
+        findings.credential_rotation = Measurement::Done(CredentialRotationResults {
             from_file: small(50),
             from_vault: small(51),
             quiet: small(50),
@@ -257,9 +298,72 @@ mod tests {
     }
 
     #[test]
+    fn a_local_run_may_take_a_fixed_time_more_than_the_sandbox_alone() {
+        let mut findings = findings();
+        let milliseconds = Duration::from_millis;
+        let run = LocalRunResults {
+            unconfined: milliseconds(1),
+            sandboxed: milliseconds(10),
+            alone: milliseconds(100),
+            shared: milliseconds(60),
+        };
+        findings.local_run = Measurement::Done(run);
+        let text = findings.text("");
+        assert!(text.contains("| + 90.0 ms | ≤ 150 ms more | holds |"), "{text}");
+        assert!(text.contains("whose sidecar it shares | 60.0 ms | 50.0 ms |"), "{text}");
+        findings.local_run = Measurement::Done(LocalRunResults { alone: milliseconds(175), ..run });
+        let text = findings.text("");
+        assert!(text.contains("| + 165 ms | ≤ 150 ms more | **misses by 10.0 %**"), "{text}");
+    }
+
+    #[test]
+    fn sandboxes_on_platforms_are_compared_with_a_local_hub() {
+        let mut findings = findings();
+        let result = |route, attach, median| RouteResult {
+            route,
+            first_attach: Duration::from_millis(10 * attach),
+            attach: Duration::from_millis(attach),
+            small: small(median),
+            large: Duration::from_millis(median),
+        };
+        let routes = vec![
+            result(Route::Local, 50, 100),
+            result(Route::E2b, 120, 250),
+            result(Route::Daytona, 300, 400),
+        ];
+        findings.platforms = Measurement::Done(PlatformResults { routes });
+        let text = findings.text("");
+        assert!(text.contains("| 120 ms | local hub: 50.0 ms | 2.40 × | ≤ 150 ms | holds |"), "{text}");
+        assert!(
+            text.contains("| 300 ms | local hub: 50.0 ms | 6.00 × | ≤ 150 ms | **misses by 100.0 %**"),
+            "{text}"
+        );
+        assert!(text.contains("| 250 µs | local hub: 100 µs | 2.50 × | ≤ 3 × | holds |"), "{text}");
+        assert!(text.contains("| 4.00 × | ≤ 3 × | **misses by 33.3 %**"), "{text}");
+        assert!(text.contains("| local hub | 50.0 ms | – |"), "{text}");
+        assert!(
+            text.contains("| E2B | 120 ms | 1.20 s | 250 µs | 2.50 | 2.50 ms | 250 ms | 2.50 |"),
+            "{text}"
+        );
+    }
+
+    #[test]
+    fn many_attachments_have_a_memory_and_an_idle_load() {
+        let mut findings = findings();
+        findings.attachments = Measurement::Done(AttachmentResults {
+            attachments: 1_000,
+            attach_time: Duration::from_secs(40),
+            memory: 100 * 1024,
+            idle: IdleLoad { processor_per_minute: Duration::from_millis(1_500), wake_ups_per_second: 812.3 },
+        });
+        let text = findings.text("");
+        assert!(text.contains("| 1\u{202f}000 | 40.0 s | 100 KiB | 1.50 s | 812 |"), "{text}");
+    }
+
+    #[test]
     fn a_failed_trial_is_shown_with_the_reason_and_one_not_selected_as_not_measured() {
         let mut findings = findings();
-        findings.crowd = Trial::Failed("read /home/me/x.sock: gone".into());
+        findings.many_sessions = Measurement::Failed("read /home/me/x.sock: gone".into());
         let text = findings.text("");
         assert!(text.contains("failed: read x.sock: gone"), "{text}");
         assert!(text.contains("| one session, p50: not measured | – | ≤ 5 × | not measured"), "{text}");
@@ -274,7 +378,7 @@ mod tests {
     }
 
     #[test]
-    fn notes_survive_the_next_run() {
+    fn notes_are_copied_into_the_next_report() {
         let text = findings().text("It misses because of X.\n\n- more");
         assert_eq!(notes_in(&text), "It misses because of X.\n\n- more");
         assert_eq!(notes_in("nothing"), "");

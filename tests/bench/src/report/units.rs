@@ -15,12 +15,12 @@ pub(super) fn megabytes(bytes: u64) -> String {
     format!("{} MB", rounded(bytes as f64 / 1e6))
 }
 
-/// With a thin space between the thousands.
+/// Formats a number with a thin space between the thousands.
 pub(super) fn grouped(number: u64) -> String {
     let plain = number.to_string();
     let mut grouped = String::new();
-    for (place, digit) in plain.chars().enumerate() {
-        if place > 0 && (plain.len() - place).is_multiple_of(3) {
+    for (index, digit) in plain.chars().enumerate() {
+        if index > 0 && (plain.len() - index).is_multiple_of(3) {
             grouped.push('\u{202f}');
         }
         grouped.push(digit);

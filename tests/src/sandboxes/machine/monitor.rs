@@ -35,7 +35,7 @@ impl Monitor {
         self.stream.get_mut().write_all(request.as_bytes()).expect("the emulator listens");
         loop {
             let mut line = String::new();
-            self.stream.read_line(&mut line).expect("the emulator answers");
+            self.stream.read_line(&mut line).expect("the emulator responds");
             let mut response: Value = serde_json::from_str(&line).expect("the emulator sends JSON");
             assert!(response.get("error").is_none(), "{command}: {response}");
             // The greeting and events are skipped.

@@ -1,8 +1,9 @@
 //! One message to the server, and everything that the server sends back on the same HTTP exchange.
 //!
-//! What must stay true: a request ends in exactly one response or one failure. A stream that breaks before the response is
-//! resumed only where the server gave an event id to resume from. The request itself is sent again in one case alone: the
-//! server refused it with HTTP 401, so it did not run, and there is a newer credential.
+//! What must stay true: a request ends in exactly one response or one failure. A stream that breaks before the response
+//! is resumed only where the server gave an event id to resume from. The exchange sends the request again in one case
+//! only: the server refused it with HTTP 401, so it did not run, and there is a newer credential. If the server has
+//! lost the session, the request is returned, to be sent in the next session.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -24,18 +25,18 @@ use super::tasks::{Shared, lock};
 use super::tool_headers::Page;
 use super::{Event, Failure, Outbound, OutboundKind};
 
-/// A request up to this size is kept until the server begins to respond, so that it can be sent again if the server has lost
-/// the session. A larger one is not worth its memory.
-const MAX_KEPT_REQUEST: usize = 64 * 1024;
+/// A request up to this size is retained until the server begins to respond, so that it can be sent again after HTTP
+/// 401 with a newer credential, or in a new session. A larger request is not worth its memory.
+const MAX_RETAINED_REQUEST: usize = 64 * 1024;
 /// How long a stream may take to end after its response, for its connection to be used again.
 const TAIL_TIMEOUT: Duration = Duration::from_secs(1);
 /// Consecutive attempts to resume a broken stream.
 const MAX_RESUMPTIONS: u32 = 5;
-/// Before the first attempt, unless the server sends `retry:`. Doubled for each further one.
+/// The pause before the first attempt, unless the server sends `retry:`. It doubles with each further attempt.
 const RESUME_DELAY: Duration = Duration::from_secs(1);
-/// Bounds of the delay that a server may ask for.
-pub(super) const MIN_DELAY: Duration = Duration::from_millis(100);
-pub(super) const MAX_DELAY: Duration = Duration::from_secs(30);
+/// The limits of the delay that a server may request.
+pub(super) const MIN_RESUME_DELAY: Duration = Duration::from_millis(100);
+pub(super) const MAX_RESUME_DELAY: Duration = Duration::from_secs(30);
 
 pub(super) struct Exchange {
     pub(super) shared: Arc<Shared>,
@@ -46,7 +47,7 @@ pub(super) struct Exchange {
     pub(super) dispatch: Dispatch,
 }
 
-/// How a message is sent, by its era.
+/// How a message is sent: `Stateless` in the stateless era of MCP, the others in the legacy era.
 pub(super) enum Dispatch {
     /// Opens a session, so it is sent without one.
     Initialize,
@@ -112,7 +113,7 @@ impl Exchange {
         })
     }
 
-    /// The event for a request that the server did not process: the request itself, where it was kept.
+    /// The event for a request that the server did not process: the request itself, if it was retained.
     pub(super) fn into_returned_event(self, id: IdValue) -> Event {
         match self.message.bytes.is_empty() {
             true => Event::Failed { id, failure: Failure::SessionLost },
@@ -149,28 +150,29 @@ impl Exchange {
         Some(session)
     }
 
-    /// Sends the message with the newest credential. If the server refuses that one and a newer one can be read, sends it once more.
+    /// Sends the message with the newest credential. If the server refuses the credential and a newer one can be read,
+    /// sends the message once more.
     async fn send(&mut self) -> Result<(PooledResponse, Session), Failure> {
         let unavailable = |why| Failure::NoCredential { why };
-        let filled = self.credentials.current().await.map_err(unavailable)?;
-        let sent = self.send_with(&filled).await?;
+        let credentials = self.credentials.current().await.map_err(unavailable)?;
+        let sent = self.send_with(&credentials).await?;
         if sent.0.response.status() != StatusCode::UNAUTHORIZED {
             return Ok(sent);
         }
         // This closes the connection: the body of the refusal may be of any length.
         drop(sent);
-        let newer = filled.newer().await.map_err(unavailable)?;
+        let newer = credentials.newer().await.map_err(unavailable)?;
         if self.message.bytes.is_empty() {
             return Err(unavailable(
-                "the server did not accept the credential, and a newer one is available now; send it again"
+                "the server refused the credential; a newer one is available now, so repeat the request"
                     .into(),
             ));
         }
         let sent = self.send_with(&newer).await?;
         match sent.0.response.status() {
             StatusCode::UNAUTHORIZED => Err(unavailable(format!(
-                "the server accepted neither the credential that was held nor the one that was read again from {} (HTTP 401); ask the user to renew it",
-                newer.origin()
+                "the server accepted neither the credential that was held nor the one that was read again, {} (HTTP 401); ask the user to renew it",
+                newer.secret_names()
             ))),
             _ => Ok(sent),
         }
@@ -178,12 +180,15 @@ impl Exchange {
 
     async fn send_with(
         &mut self,
-        filled: &Arc<dyn RequestCredentials>,
+        credentials: &Arc<dyn RequestCredentials>,
     ) -> Result<(PooledResponse, Session), Failure> {
-        self.sent = Some(Arc::clone(filled));
+        self.sent = Some(Arc::clone(credentials));
         if let OutboundKind::Request { id, .. } = &self.message.kind
-            && let Some(reads) =
-                self.message.decided_reads.as_ref().and_then(|decided| filled.other_reads(decided))
+            && let Some(reads) = self
+                .message
+                .decision_reads
+                .as_ref()
+                .and_then(|decided| credentials.reads_after_decision(decided))
         {
             self.shared.emit(Event::SentWith { id: id.clone(), reads }).await;
         }
@@ -196,16 +201,16 @@ impl Exchange {
             Dispatch::Stateless { headers, .. } => (headers.clone(), Session::default()),
         };
         let pool = &self.shared.pool;
-        if pool.endpoint().is_plain_text_to_another_host() && !filled.headers().is_empty() {
+        if pool.endpoint().is_plain_text_to_another_host() && !credentials.headers().is_empty() {
             let why = "credentials are sent over `http://` to this machine only; use `https://`";
-            return Err(Failure::NotSent { why: why.into() });
+            return Err(Failure::DidNotRun { why: why.into() });
         }
-        let bytes = match self.message.bytes.len() <= MAX_KEPT_REQUEST {
+        let bytes = match self.message.bytes.len() <= MAX_RETAINED_REQUEST {
             true => self.message.bytes.clone(),
             false => std::mem::take(&mut self.message.bytes),
         };
         let request =
-            headers::request(&self.shared.target, Method::POST, filled.headers(), mcp_headers, bytes);
+            headers::request(&self.shared.target, Method::POST, credentials.headers(), mcp_headers, bytes);
         Ok((pool.send(request).await?, session))
     }
 
@@ -217,7 +222,7 @@ impl Exchange {
         awaited: &AwaitedId,
     ) -> Result<Tail, Failure> {
         let failure = Failure::from_status(&reply.response);
-        if failure == Failure::Unauthorized || !matches!(content, Ok(ContentType::Json)) {
+        if failure == Failure::Forbidden || !matches!(content, Ok(ContentType::Json)) {
             return Err(failure);
         }
         let limit = self.shared.limits.message_bytes;
@@ -291,8 +296,8 @@ impl Exchange {
         else {
             return Err(cut());
         };
-        let first = reader.retry().unwrap_or(RESUME_DELAY).clamp(MIN_DELAY, MAX_DELAY);
-        let mut backoff = Backoff::new(first, MAX_DELAY);
+        let first = reader.retry().unwrap_or(RESUME_DELAY).clamp(MIN_RESUME_DELAY, MAX_RESUME_DELAY);
+        let mut backoff = Backoff::new(first, MAX_RESUME_DELAY);
         for _ in 0..MAX_RESUMPTIONS {
             tokio::time::sleep(backoff.next_delay()).await;
             let Ok(credentials) = self.credentials.current().await else { continue };
@@ -372,7 +377,7 @@ impl Tail {
     }
 }
 
-/// Opens a stream of server messages, after the event with the id `last_event` where there is one.
+/// Opens a stream of server messages. If `last_event` is given, the server continues after that event.
 pub(super) async fn open_stream(
     shared: &Shared,
     session: &Session,
@@ -385,6 +390,6 @@ pub(super) async fn open_stream(
         headers::request(&shared.target, Method::GET, credentials.headers(), mcp_headers, Bytes::new());
     tokio::time::timeout(shared.limits.connect_timeout, shared.pool.send(request))
         .await
-        .map_err(|_| Failure::NotSent { why: "the server did not open its stream in time".into() })?
+        .map_err(|_| Failure::DidNotRun { why: "the server did not open its stream in time".into() })?
         .map_err(Failure::from)
 }

@@ -11,16 +11,16 @@ use http::{Response, StatusCode, Uri};
 pub enum Failure {
     /// The request, or part of it, reached the server.
     MaybeRan { why: String },
-    /// The request did not run: there is no credential for it, or none that the server accepts.
+    /// The request did not run: there is no credential for it, or the server refused even the newest with HTTP 401.
     NoCredential { why: String },
-    /// The request did not run.
-    NotSent { why: String },
+    /// The request did not run: it was not sent, or the server rejected it.
+    DidNotRun { why: String },
     /// The server has lost the session: the request did not run, and can be sent again after a new handshake.
     SessionLost,
     /// The request ran, and its response is larger than may be relayed.
     TooLarge,
-    /// HTTP 403: the request did not run, the credential was not accepted.
-    Unauthorized,
+    /// HTTP 403: the request did not run, because its credential does not permit it.
+    Forbidden,
 }
 
 impl From<SendError> for Failure {
@@ -28,7 +28,7 @@ impl From<SendError> for Failure {
         let why = error_chain(&error);
         match error {
             SendError::MaybeSent(_) => Self::MaybeRan { why },
-            SendError::NotSent(_) | SendError::Unreachable(_) => Self::NotSent { why },
+            SendError::NotSent(_) | SendError::Unreachable(_) => Self::DidNotRun { why },
         }
     }
 }
@@ -47,7 +47,8 @@ impl Failure {
             None => format!("the server answered HTTP {}", status.as_u16()),
         };
         match status {
-            StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => Self::Unauthorized,
+            // HTTP 401 does not arrive here: `Exchange::send` handles it.
+            StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => Self::Forbidden,
             // 303 points at the outcome of a request that ran.
             StatusCode::SEE_OTHER => {
                 Self::MaybeRan { why: format!("{answered}; redirects are not followed") }
@@ -56,7 +57,7 @@ impl Failure {
                 let host = response.headers().get(LOCATION).and_then(|location| location.to_str().ok());
                 let host = host.and_then(|location| location.parse::<Uri>().ok()?.host().map(str::to_owned));
                 let target = host.map(|host| format!(" at host `{host}`")).unwrap_or_default();
-                Self::NotSent {
+                Self::DidNotRun {
                     why: format!(
                         "{answered}; redirects are not followed with credentials: set the server's `url` to its new address{target}"
                     ),
@@ -64,7 +65,7 @@ impl Failure {
             }
             // An intermediary may send 408 when it stops waiting. After 408 and 409 the server may have begun.
             StatusCode::REQUEST_TIMEOUT | StatusCode::CONFLICT => Self::MaybeRan { why: answered },
-            status if status.is_client_error() && status.as_u16() != 499 => Self::NotSent { why: answered },
+            status if status.is_client_error() && status.as_u16() != 499 => Self::DidNotRun { why: answered },
             _ => Self::MaybeRan { why: answered },
         }
     }

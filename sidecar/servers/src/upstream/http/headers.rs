@@ -10,7 +10,7 @@ use std::sync::Arc;
 use base64ct::{Base64, Encoding as _};
 use bytes::Bytes;
 use cofferdam_net::is_reserved_header;
-use cofferdam_secrets::Reads;
+use cofferdam_secrets::SecretReads;
 use http::header::{ACCEPT, ACCEPT_ENCODING, CONTENT_TYPE, HOST, USER_AGENT};
 use http::uri::PathAndQuery;
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Request};
@@ -46,10 +46,10 @@ pub trait RequestCredentials: Send + Sync {
     fn headers(&self) -> &HeaderMap;
 
     /// The Vault reads behind them that the recorded decision does not name.
-    fn other_reads(&self, decided: &Reads) -> Option<Arc<Reads>>;
+    fn reads_after_decision(&self, decided: &SecretReads) -> Option<Arc<SecretReads>>;
 
-    /// Where they come from, for error messages.
-    fn origin(&self) -> String;
+    /// The secrets that they are made of, for error messages that a sandbox sees.
+    fn secret_names(&self) -> String;
 
     /// Newer credentials, after the server answered these with HTTP 401.
     fn newer(&self) -> BoxFuture<'_, CredentialResult>;

@@ -6,12 +6,12 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use cofferdam_base::Backoff;
+use cofferdam_base::{Backoff, PacedLines};
 use http::{HeaderValue, StatusCode};
 
 use super::Event;
 use super::era::Session;
-use super::exchange::{MAX_DELAY, MIN_DELAY, open_stream};
+use super::exchange::{MAX_RESUME_DELAY, MIN_RESUME_DELAY, open_stream};
 use super::sse::SseReader;
 use super::stream::{self, ContentType, MessageStream, Next};
 use super::tasks::Shared;
@@ -27,7 +27,7 @@ pub(super) async fn listen(shared: Arc<Shared>, session: Session) {
 
 async fn listen_on(shared: &Shared, session: &Session) {
     let mut reader = SseReader::new(shared.limits.message_bytes);
-    let mut backoff = Backoff::new(FIRST_DELAY, MAX_DELAY);
+    let mut backoff = Backoff::new(FIRST_DELAY, MAX_RESUME_DELAY);
     loop {
         let last_event = reader.last_event_id().and_then(|id| HeaderValue::from_str(id).ok());
         if let Ok(credentials) = shared.own_credentials().await
@@ -39,10 +39,13 @@ async fn listen_on(shared: &Shared, session: &Session) {
                     let received;
                     (reader, received) = relay(shared, stream).await;
                     if received == Received::Messages {
-                        backoff = Backoff::new(FIRST_DELAY, MAX_DELAY);
+                        backoff = Backoff::new(FIRST_DELAY, MAX_RESUME_DELAY);
                     }
                     if let Some(requested) = reader.retry() {
-                        backoff = Backoff::new(requested.clamp(MIN_DELAY, MAX_DELAY), MAX_DELAY);
+                        backoff = Backoff::new(
+                            requested.clamp(MIN_RESUME_DELAY, MAX_RESUME_DELAY),
+                            MAX_RESUME_DELAY,
+                        );
                     }
                 }
                 StatusCode::NOT_FOUND if session.id.is_some() => {
@@ -66,6 +69,9 @@ enum Received {
     Nothing,
 }
 
+/// A server can cause these lines as fast as it sends messages.
+static OVERSIZE_LINES: PacedLines = PacedLines::new();
+
 async fn relay(shared: &Shared, mut stream: MessageStream) -> (SseReader, Received) {
     let mut received = Received::Nothing;
     loop {
@@ -74,7 +80,11 @@ async fn relay(shared: &Shared, mut stream: MessageStream) -> (SseReader, Receiv
                 received = Received::Messages;
                 shared.emit(Event::Message(message)).await;
             }
-            Next::Oversize => tracing::warn!("dropped a message from the server that is too large"),
+            Next::Oversize => {
+                if let Some(left_out) = OVERSIZE_LINES.admit() {
+                    tracing::warn!(left_out, "dropped a message from the server that is too large");
+                }
+            }
             Next::End | Next::Broken => return (stream.into_reader(), received),
         }
     }

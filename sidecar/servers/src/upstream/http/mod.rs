@@ -48,8 +48,9 @@ use self::era::Era;
 use self::exchange::{Dispatch, Exchange};
 use self::message::Outline;
 use self::tasks::{Shared, lock};
+use cofferdam_base::PacedLines;
 use cofferdam_net::{AddressPolicy, Dialer, Trust};
-use cofferdam_secrets::Reads;
+use cofferdam_secrets::SecretReads;
 
 /// Events that wait for the owner; a full queue makes the server's streams wait.
 const MAX_WAITING_EVENTS: usize = 4;
@@ -95,10 +96,13 @@ pub enum Event {
     /// A request that did not run because the server has lost the session: to be sent again after a handshake.
     Returned(Outbound),
     /// A request is sent with secrets from these Vault reads, which the recorded decision on it does not name.
-    SentWith { id: IdValue, reads: Arc<Reads> },
+    SentWith { id: IdValue, reads: Arc<SecretReads> },
     /// The server has lost the session: the handshake must be replayed before anything else is sent.
     SessionLost,
 }
+
+/// A harness can cause these lines as fast as it sends notifications.
+static UNSENT_LINES: PacedLines = PacedLines::new();
 
 impl HttpUpstream {
     pub fn new(server: HttpTarget, limits: HttpLimits) -> Self {
@@ -117,10 +121,14 @@ impl HttpUpstream {
         if let Err((id, why)) = self.dispatch(message, credentials) {
             match id {
                 Some(id) => {
-                    let failure = Failure::NotSent { why: why.to_owned() };
+                    let failure = Failure::DidNotRun { why: why.to_owned() };
                     self.refused.push_back(Event::Failed { id, failure });
                 }
-                None => tracing::warn!(why, "a notification or response was not sent"),
+                None => {
+                    if let Some(left_out) = UNSENT_LINES.admit() {
+                        tracing::warn!(why, left_out, "a notification or response was not sent");
+                    }
+                }
             }
         }
     }

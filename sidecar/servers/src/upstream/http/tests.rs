@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use cofferdam_net::AddressPolicy;
-use cofferdam_secrets::Reads;
+use cofferdam_secrets::SecretReads;
 use http::{HeaderMap, HeaderValue};
 use relay_proto::envelope::IdValue;
 
@@ -69,11 +69,11 @@ impl RequestCredentials for FixedHeaders {
         &self.0
     }
 
-    fn other_reads(&self, _decided: &Reads) -> Option<Arc<Reads>> {
+    fn reads_after_decision(&self, _decided: &SecretReads) -> Option<Arc<SecretReads>> {
         None
     }
 
-    fn origin(&self) -> String {
+    fn secret_names(&self) -> String {
         "the test".into()
     }
 
@@ -90,7 +90,7 @@ fn request(id: u32, method: &str, params: &str) -> Outbound {
     let bytes = format!(r#"{{"jsonrpc":"2.0","id":{id},"method":"{method}","params":{params}}}"#);
     let name = serde_json::from_str::<serde_json::Value>(params).unwrap()["name"].as_str().map(str::to_owned);
     let kind = OutboundKind::Request { id: number(id), method: method.to_owned(), name };
-    Outbound { bytes: bytes.into(), kind, scope: None, decided_reads: None }
+    Outbound { bytes: bytes.into(), kind, scope: None, decision_reads: None }
 }
 
 fn notification(method: &str) -> Outbound {
@@ -99,13 +99,13 @@ fn notification(method: &str) -> Outbound {
         bytes: bytes.into(),
         kind: OutboundKind::Notification { method: method.to_owned() },
         scope: None,
-        decided_reads: None,
+        decision_reads: None,
     }
 }
 
 fn response(id: u32) -> Outbound {
     let bytes = Bytes::from(format!(r#"{{"jsonrpc":"2.0","id":{id},"result":{{}}}}"#));
-    Outbound { bytes, kind: OutboundKind::Response, scope: None, decided_reads: None }
+    Outbound { bytes, kind: OutboundKind::Response, scope: None, decision_reads: None }
 }
 
 fn result(id: u32) -> String {

@@ -17,7 +17,8 @@ const ANNOTATION: &str = "x-mcp-header";
 const MAX_TOOLS: usize = 1024;
 /// Headers of one tool: servers refuse long heads anyway.
 const MAX_BINDINGS: usize = 32;
-const MAX_PATH: usize = 16;
+/// The nesting of the properties of a tool's arguments.
+const MAX_PROPERTY_DEPTH: usize = 16;
 
 /// Which argument of which tool goes into which header.
 #[derive(Debug, Default)]
@@ -92,7 +93,7 @@ fn bindings(schema: &Value) -> Option<Vec<Binding>> {
 
 fn collect(schema: &Value, path: &mut Vec<String>, found: &mut Vec<Binding>) -> Option<()> {
     let Some(properties) = schema.get("properties").and_then(Value::as_object) else { return Some(()) };
-    if path.len() >= MAX_PATH {
+    if path.len() >= MAX_PROPERTY_DEPTH {
         return None;
     }
     for (name, property) in properties {

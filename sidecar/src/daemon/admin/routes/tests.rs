@@ -1,4 +1,4 @@
-//! Every request has one route and is read as it was written.
+//! Tests of the routes, and of encoding and decoding requests.
 
 use super::*;
 use crate::daemon::admin::PipeVia;
@@ -21,6 +21,7 @@ fn every_request() -> Vec<AdminRequest> {
                 keep_awake: true,
                 via: PipeRoute::Ssh,
                 shim: None,
+                harness: None,
             },
             detach: true,
         },
@@ -46,16 +47,16 @@ fn every_request() -> Vec<AdminRequest> {
 }
 
 #[test]
-fn every_request_is_read_as_it_was_written_and_every_route_is_used() {
+fn every_request_is_decoded_as_it_was_encoded_and_every_route_is_used() {
     let mut used = Vec::new();
     for request in every_request() {
-        let Encoded { route, path, body } = encode(&request);
+        let EncodedRequest { route, path, body } = encode(&request);
         used.push(route.request);
-        let read = find(&route.method, &path).unwrap().request(&body);
+        let read = find(&route.method, &path).unwrap().decode(&body);
         assert_eq!(read.unwrap(), request);
     }
     for route in &ROUTES {
-        assert!(used.contains(&route.request), "{}", route.request);
+        assert!(used.contains(&route.request), "no request uses the route of `{}`", route.request);
     }
 }
 
@@ -63,17 +64,17 @@ fn every_request_is_read_as_it_was_written_and_every_route_is_used() {
 fn a_whole_number_is_accepted_however_it_is_written() {
     for text in ["2000", "2000.0", "2e3"] {
         let body = format!("{{\"grant\": \"dev\", \"ttl-ms\": {text}}}");
-        let read = find(&Method::POST, "/v1/enrolments").unwrap().request(body.as_bytes());
+        let read = find(&Method::POST, "/v1/enrolments").unwrap().decode(body.as_bytes());
         assert!(matches!(read.unwrap(), AdminRequest::Enroll { ttl_ms: Some(2000), .. }), "{text}");
     }
     for text in ["2000.5", "-1", "1e300", "\"2000\""] {
         let body = format!("{{\"grant\": \"dev\", \"ttl-ms\": {text}}}");
-        assert!(find(&Method::POST, "/v1/enrolments").unwrap().request(body.as_bytes()).is_err(), "{text}");
+        assert!(find(&Method::POST, "/v1/enrolments").unwrap().decode(body.as_bytes()).is_err(), "{text}");
     }
 }
 
 #[test]
-fn what_is_not_in_the_table_is_refused() {
+fn unknown_paths_and_methods_are_refused() {
     for (method, path, status) in [
         (Method::GET, "/", 404),
         (Method::GET, "/v1/sessions/", 404),
@@ -104,7 +105,7 @@ fn unknown_and_misplaced_fields_are_refused() {
         (Method::POST, "/v1/attach/e1/pipe", r#"{"enrolment": "e2"}"#),
         (Method::GET, "/v1/sessions", r#"{"all": true}"#),
     ] {
-        let refused = find(&method, path).unwrap().request(body.as_bytes()).unwrap_err();
+        let refused = find(&method, path).unwrap().decode(body.as_bytes()).unwrap_err();
         assert_eq!(refused.into_response().status(), StatusCode::BAD_REQUEST, "{path} {body}");
     }
 }

@@ -25,7 +25,7 @@ pub(crate) fn serve(port: &str) -> io::Result<()> {
 const STACK: usize = 128 * 1024;
 const MAX_BODY: usize = 1 << 20;
 
-/// Answers requests until the client closes the connection.
+/// Responds to requests until the client closes the connection.
 fn serve_connection(mut reader: BufReader<TcpStream>, mut writer: TcpStream) -> io::Result<()> {
     let mut out = Vec::new();
     while respond(&mut reader, &mut out)? == Received::Request {
@@ -94,9 +94,12 @@ mod tests {
     #[test]
     fn a_request_gets_a_result_a_notification_gets_202_and_a_get_405() {
         let post = |body: &str| format!("POST /mcp HTTP/1.1\r\nContent-Length: {}\r\n\r\n{body}", body.len());
-        let answered = response(&post(r#"{"jsonrpc":"2.0","id":7,"method":"ping"}"#));
-        let (head, body) = answered.split_once("\r\n\r\n").unwrap();
-        assert!(head.starts_with("HTTP/1.1 200") && head.ends_with(&body.len().to_string()), "{answered}");
+        let response_text = response(&post(r#"{"jsonrpc":"2.0","id":7,"method":"ping"}"#));
+        let (head, body) = response_text.split_once("\r\n\r\n").unwrap();
+        assert!(
+            head.starts_with("HTTP/1.1 200") && head.ends_with(&body.len().to_string()),
+            "{response_text}"
+        );
         assert_eq!(body.trim_end(), r#"{"jsonrpc":"2.0","id":7,"result":{}}"#);
         assert!(response(&post(r#"{"method":"notifications/initialized"}"#)).starts_with("HTTP/1.1 202"));
         assert!(response("GET /mcp HTTP/1.1\r\n\r\n").starts_with("HTTP/1.1 405"));

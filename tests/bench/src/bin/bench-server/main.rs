@@ -1,6 +1,6 @@
 //! The MCP server behind every contender. It does little work, so that mostly the path to it is measured.
 //!
-//! Legacy handshake, `tools/list`, and two tools: `echo` returns its text, `big` the requested number of bytes.
+//! It supports the legacy handshake, `tools/list`, and two tools: `echo` returns its text, `big` the requested number of bytes.
 //! `bench-server http PORT` serves the same over HTTP. Each response is one write, as in other servers.
 //!
 //! What must stay true: it exits when its stdin ends, also if its parent was killed, so that the benchmark leaves no
@@ -72,7 +72,7 @@ const CHUNK: usize = 64 * 1024;
 const SUPPORTED_VERSIONS: &[&str] = &["2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25"];
 const TOOLS: &str = r#"{"tools":[{"name":"echo","description":"Gives the text back","inputSchema":{"type":"object","properties":{"text":{"type":"string"}},"required":["text"]}},{"name":"big","description":"Gives that many bytes of text","inputSchema":{"type":"object","properties":{"bytes":{"type":"integer"}},"required":["bytes"]}}]}"#;
 
-/// Standard output without the standard library's line buffer, which would cut a write in two.
+/// Standard output without the standard library's line buffer, which would split a write.
 fn unbuffered_stdout() -> io::Result<File> {
     Ok(File::from(io::stdout().as_fd().try_clone_to_owned()?))
 }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use cofferdam_secrets::Reads;
+use cofferdam_secrets::SecretReads;
 use http::{HeaderMap, HeaderValue};
 use tokio::sync::Semaphore;
 
@@ -50,11 +50,11 @@ impl RequestCredentials for RotatingCredentials {
         &self.headers
     }
 
-    fn other_reads(&self, _decided: &Reads) -> Option<Arc<Reads>> {
+    fn reads_after_decision(&self, _decided: &SecretReads) -> Option<Arc<SecretReads>> {
         None
     }
 
-    fn origin(&self) -> String {
+    fn secret_names(&self) -> String {
         "the test".into()
     }
 
@@ -91,18 +91,18 @@ async fn a_server_that_refuses_every_credential_gets_two_requests() {
     let rotating = RotatingCredentials::new(1);
     upstream.send(request(1, "tools/call", r#"{"name":"t"}"#), rotating.clone());
     let Failure::NoCredential { why } = next_failure(&mut upstream, 1).await else { panic!() };
-    assert!(why.contains("read again from the test"), "{why}");
+    assert!(why.contains("read again, the test"), "{why}");
     assert_eq!((server.seen().len(), rotating.rereads.load(Ordering::Relaxed)), (2, 1));
 }
 
 #[tokio::test]
-async fn a_large_request_is_not_kept_for_a_second_attempt() {
+async fn a_large_request_is_not_retained_for_a_second_attempt() {
     let server = Server::start(accepts("second")).await;
     let mut upstream = upstream(&server);
     let large = format!(r#"{{"name":"t","filler":"{}"}}"#, "x".repeat(80 * 1024));
     upstream.send(request(1, "tools/call", &large), RotatingCredentials::new(1));
     let Failure::NoCredential { why } = next_failure(&mut upstream, 1).await else { panic!() };
-    assert!(why.contains("send it again"), "{why}");
+    assert!(why.contains("so repeat the request"), "{why}");
     assert_eq!(server.seen().len(), 1);
 }
 

@@ -33,7 +33,7 @@ fn maybe_ran(failure: Failure) -> String {
 
 fn not_sent(failure: Failure) -> String {
     match failure {
-        Failure::NotSent { why } => why,
+        Failure::DidNotRun { why } => why,
         other => panic!("expected a request that did not run, not {other:?}"),
     }
 }
@@ -112,7 +112,7 @@ async fn a_request_with_an_unusable_response_may_have_run() {
 async fn the_status_says_whether_a_request_ran() {
     let refused = failure(|| TestResponse::json(result(1)).with_status(401)).await;
     assert_eq!(refused, Failure::NoCredential { why: "there is no newer one".into() });
-    assert_eq!(failure(|| TestResponse::status(403)).await, Failure::Unauthorized);
+    assert_eq!(failure(|| TestResponse::status(403)).await, Failure::Forbidden);
     assert!(
         not_sent(failure(|| TestResponse::json(r#"{"secret":"x"}"#).with_status(400)).await)
             .contains("400 (Bad Request)")

@@ -72,7 +72,7 @@ async fn an_error_without_an_id_gets_the_id_of_the_probe() {
     let probe = r#"{"jsonrpc":"2.0","id":"server-discover-probe-1","method":"server/discover","params":{"_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28"}}}"#;
     let id = IdValue::Text("server-discover-probe-1".into());
     let kind = OutboundKind::Request { id, method: "server/discover".into(), name: None };
-    upstream.send(Outbound { bytes: probe.into(), kind, scope: None, decided_reads: None }, credentials());
+    upstream.send(Outbound { bytes: probe.into(), kind, scope: None, decision_reads: None }, credentials());
     assert_eq!(
         next_message(&mut upstream).await,
         r#"{"jsonrpc":"2.0","error":{"code":-32000,"message":"Bad Request"},"id":"server-discover-probe-1"}"#

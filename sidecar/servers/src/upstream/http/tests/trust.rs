@@ -99,12 +99,18 @@ async fn another_authority_or_another_name_gets_no_request() {
     let other_authority = Dialer::new(resolver("127.0.0.1"), Authority::new().trusted());
     let url = format!("https://mcp.test:{}/mcp", server.port());
     let refused = request_once(&url, AddressPolicy::PrivateToo, other_authority, credentials()).await;
-    assert!(matches!(&refused, Err(Failure::NotSent { why }) if why.contains("certificate")), "{refused:?}");
+    assert!(
+        matches!(&refused, Err(Failure::DidNotRun { why }) if why.contains("certificate")),
+        "{refused:?}"
+    );
 
     let misnamed = Dialer::new(resolver("127.0.0.1"), authority.trusted());
     let url = format!("https://other.test:{}/mcp", server.port());
     let refused = request_once(&url, AddressPolicy::PrivateToo, misnamed, credentials()).await;
-    assert!(matches!(&refused, Err(Failure::NotSent { why }) if why.contains("certificate")), "{refused:?}");
+    assert!(
+        matches!(&refused, Err(Failure::DidNotRun { why }) if why.contains("certificate")),
+        "{refused:?}"
+    );
     assert!(server.seen().is_empty());
 }
 
@@ -121,7 +127,7 @@ async fn an_authority_that_the_system_does_not_trust_is_refused() {
         credentials(),
     )
     .await;
-    assert!(matches!(refused, Err(Failure::NotSent { .. })), "{refused:?}");
+    assert!(matches!(refused, Err(Failure::DidNotRun { .. })), "{refused:?}");
 }
 
 #[tokio::test]
@@ -132,7 +138,7 @@ async fn a_name_that_resolves_to_a_private_address_is_refused() {
         let dialer = Dialer::new(resolver(inside), Trust::System);
         let refused = request_once(&url, AddressPolicy::PublicOnly, dialer, no_credentials()).await;
         assert!(
-            matches!(&refused, Err(Failure::NotSent { why }) if why.contains("private = true")),
+            matches!(&refused, Err(Failure::DidNotRun { why }) if why.contains("private = true")),
             "{refused:?}"
         );
     }
@@ -166,7 +172,7 @@ async fn credentials_are_not_sent_in_plain_text() {
     let dialer = Dialer::new(resolver("127.0.0.1"), Trust::System);
     let url = format!("http://mcp.test:{}/mcp", server.port());
     let refused = request_once(&url, AddressPolicy::PrivateToo, dialer, credentials()).await;
-    assert!(matches!(&refused, Err(Failure::NotSent { why }) if why.contains("https://")), "{refused:?}");
+    assert!(matches!(&refused, Err(Failure::DidNotRun { why }) if why.contains("https://")), "{refused:?}");
     assert_eq!(server.connections(), 0);
 }
 
@@ -177,7 +183,7 @@ async fn a_request_to_an_unknown_name_did_not_run() {
         request_once("http://no-such-host.invalid/mcp", AddressPolicy::PublicOnly, dialer, no_credentials())
             .await;
     assert!(
-        matches!(&refused, Err(Failure::NotSent { why }) if why.contains("no-such-host.invalid")),
+        matches!(&refused, Err(Failure::DidNotRun { why }) if why.contains("no-such-host.invalid")),
         "{refused:?}"
     );
 }

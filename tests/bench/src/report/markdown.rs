@@ -1,0 +1,147 @@
+//! The text of `BENCHMARKS.md`.
+
+use std::fmt::Write;
+
+use super::attachments;
+use super::credential_rotation;
+use super::hostile;
+use super::leases;
+use super::local_run;
+use super::method::METHOD;
+use super::platforms;
+use super::targets::evaluate;
+use super::units::{grouped, megabytes, rate, rounded, time, without_directories};
+use super::{NOTES, ReportData};
+use crate::contenders::SOCAT;
+use crate::rounds::ContenderResult;
+
+pub(super) fn text(findings: &ReportData, notes: &str) -> String {
+    let mut out = String::from("# Benchmarks\n\n");
+    // Writing to a string cannot fail.
+    let _ = write!(
+        out,
+        "Made by `just bench` on {}: {}. Cofferdam: {}. Contenders: {}.\n\n",
+        findings.date,
+        findings.machine,
+        findings.builds,
+        findings.versions.join(", ")
+    );
+    let _ = write!(
+        out,
+        "All contenders ran in one run, in turn, {} rounds each, with the cores kept from sleeping; the best round of \
+         each is shown. Behind each of them is the same small stdio server. Times are those of this machine: only the \
+         ratios can be compared with other machines.\n\n![The same numbers as a chart](benchmarks.svg)\n",
+        findings.rounds
+    );
+    side_by_side(findings, &mut out);
+    target_numbers(findings, &mut out);
+    hostile::section(&findings.hostile, &mut out);
+    leases::section(&findings.leases, &mut out);
+    credential_rotation::section(&findings.credential_rotation, &mut out);
+    local_run::section(&findings.local_run, &mut out);
+    platforms::section(&findings.platforms, &mut out);
+    attachments::section(&findings.attachments, &mut out);
+    counts(findings, &mut out);
+    out.push_str(METHOD);
+    for result in &findings.results {
+        let _ = writeln!(out, "- **{}**: {}", result.name, result.about);
+    }
+    out.push_str(NOTES);
+    if !notes.is_empty() {
+        let _ = write!(out, "\n{notes}\n");
+    }
+    out
+}
+
+fn side_by_side(findings: &ReportData, out: &mut String) {
+    out.push_str(
+        "\n## Side by side\n\n\
+         | | one small call, p50 | × socat | p99 | calls/s, 32 in flight | × socat | 1 MiB result, p50 | × socat \
+         | start to `tools/list` | × socat | client's end resident | after 1 MiB |\n\
+         |---|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|\n",
+    );
+    let socat = findings.result(SOCAT);
+    for result in &findings.results {
+        let small =
+            |result: &ContenderResult| result.best_small_calls().map(|small| small.median.as_secs_f64());
+        let large = |result: &ContenderResult| result.best_large_call().map(|large| large.as_secs_f64());
+        let start = |result: &ContenderResult| result.best_start_time().map(|start| start.as_secs_f64());
+        let to_socat = |measure: &dyn Fn(&ContenderResult) -> Option<f64>| {
+            let ratio = measure(result).zip(socat.and_then(measure)).map(|(own, socat)| own / socat);
+            match result.name == SOCAT {
+                true => "1".into(),
+                false => or_dash(ratio.map(rounded)),
+            }
+        };
+        let cells = [
+            or_dash(result.best_small_calls().map(|small| time(small.median))),
+            to_socat(&small),
+            or_dash(result.best_small_calls().map(|small| time(small.p99))),
+            or_dash(result.calls_per_second().map(rate)),
+            to_socat(&ContenderResult::calls_per_second),
+            or_dash(result.best_large_call().map(time)),
+            to_socat(&large),
+            or_dash(result.best_start_time().map(time)),
+            to_socat(&start),
+            or_dash(result.memory.map(|memory| megabytes(memory.after_small_calls))),
+            or_dash(result.memory.map(|memory| megabytes(memory.after_large_call))),
+        ];
+        let _ = writeln!(out, "| {} | {} |", result.name, cells.join(" | "));
+    }
+    for result in &findings.results {
+        if let Some(reason) = &result.failure {
+            let _ = write!(out, "\n**{}** failed: {}\n", result.name, without_directories(reason));
+        }
+    }
+}
+
+fn target_numbers(findings: &ReportData, out: &mut String) {
+    out.push_str("\n## Promised numbers\n\n");
+    if let Some(objection) = findings.builds.objection() {
+        let _ = write!(out, "{objection}\n\n");
+    }
+    out.push_str("| what | cofferdam | against | ratio | target | |\n|---|--:|---|--:|--:|---|\n");
+    for result in evaluate(findings) {
+        let _ = writeln!(
+            out,
+            "| {} | {} | {} | {} | {} | {} |",
+            result.what, result.ours, result.against, result.ratio, result.target, result.outcome
+        );
+    }
+    let failed = [
+        ("a hostile sandbox", findings.hostile.failure()),
+        ("1,000 sessions", findings.many_sessions.failure()),
+        ("keeping leases", findings.leases.failure()),
+        ("credentials from Vault", findings.credential_rotation.failure()),
+        ("`cofferdam run`", findings.local_run.failure()),
+        ("sandboxes on platforms", findings.platforms.failure()),
+        ("1,000 attachments", findings.attachments.failure()),
+    ];
+    for (what, reason) in failed {
+        if let Some(reason) = reason {
+            let _ = write!(out, "\n**{what}** failed: {}\n", without_directories(reason));
+        }
+    }
+}
+
+fn counts(findings: &ReportData, out: &mut String) {
+    if findings.counts.is_empty() {
+        return;
+    }
+    out.push_str(
+        "\n## Instructions\n\n\
+         Counted by callgrind, recorded for comparison with later versions; there is no target. Instructions in the \
+         kernel are not counted.\n\n| what | instructions |\n|---|--:|\n",
+    );
+    for count in &findings.counts {
+        let number = match &count.instructions {
+            Ok(instructions) => grouped(*instructions),
+            Err(reason) => format!("not counted: {}", without_directories(reason)),
+        };
+        let _ = writeln!(out, "| {} | {number} |", count.what);
+    }
+}
+
+fn or_dash(text: Option<String>) -> String {
+    text.unwrap_or_else(|| "–".into())
+}

@@ -1,0 +1,203 @@
+//! Runs of a user who is not root, as on a laptop: user id 1000, whichever user runs the tests.
+
+use std::io::Write as _;
+use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, chown};
+use std::os::unix::process::CommandExt as _;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use cofferdam_tests::deadline::{PATIENCE, wait_until};
+use cofferdam_tests::harness::Harness;
+use cofferdam_tests::local_run::LocalRun;
+use cofferdam_tests::process::{Running, built, output_of};
+use cofferdam_tests::server::Server;
+use cofferdam_tests::tools::{Tool, cannot_run};
+use cofferdam_tests::world::World;
+
+use super::kinds::assert_tools_work_and_nothing_is_left;
+use super::{CANARY, text};
+
+const USER: u32 = 1000;
+
+/// A user with copies of the programs: only root may have access to the directories in which they were built.
+struct Unprivileged {
+    user: LocalRun,
+    programs: tempfile::TempDir,
+}
+
+impl Unprivileged {
+    #[track_caller]
+    fn new() -> Option<Self> {
+        Tool::Bubblewrap.path()?;
+        if !nix::unistd::geteuid().is_root() {
+            cannot_run("only root can start programs of another user");
+            return None;
+        }
+        let programs = tempfile::tempdir().expect("a temporary directory can be made");
+        let open = std::fs::Permissions::from_mode(0o755);
+        std::fs::set_permissions(programs.path(), open).expect("it was just made");
+        for (variable, name) in [
+            ("COFFERDAM_BIN", "cofferdam"),
+            ("COFFERDAM_SHIM_BIN", "cofferdam-shim"),
+            ("COFFERDAM_FIXTURE_BIN", "fixture-server"),
+        ] {
+            std::fs::copy(built(variable, name), programs.path().join(name)).expect("it was built");
+        }
+        let fixture = programs.path().join("fixture-server").display().to_string();
+        let server = Server::command([fixture]).env("SECRET", "{local.value}");
+        let user = LocalRun::new(World::new().secret_file("local", CANARY).server("tools", server));
+        let made = Self { user, programs };
+        made.give_files_to_user();
+        Some(made)
+    }
+
+    /// Changes the owner of everything below the user's and the configuration's directories to the user.
+    fn give_files_to_user(&self) {
+        let directory = self.user.home().parent().expect("it is in a directory").to_owned();
+        let mut pending: Vec<PathBuf> = vec![directory, self.user.world.layout().root().to_owned()];
+        while let Some(path) = pending.pop() {
+            chown(&path, Some(USER), Some(USER)).expect("root may give files away");
+            if path.is_dir() {
+                pending.extend(
+                    std::fs::read_dir(path).into_iter().flatten().flatten().map(|entry| entry.path()),
+                );
+            }
+        }
+    }
+
+    /// The command `cofferdam run ARGUMENTS`, run by that user.
+    fn command(&self, arguments: &[&str]) -> Command {
+        let mut command = self.user.command_of(&self.programs.path().join("cofferdam"));
+        command.args(arguments).uid(USER).gid(USER);
+        command
+    }
+
+    /// A directory for the PATH with only these programs of the system.
+    fn search_path_with(&self, programs: &[&str]) -> PathBuf {
+        let directory = self.programs.path().join("some");
+        std::fs::create_dir(&directory).expect("a temporary directory is writable");
+        for name in programs {
+            let program = Path::new("/usr/bin").join(name);
+            std::os::unix::fs::symlink(program, directory.join(name)).expect("it is new");
+        }
+        directory
+    }
+
+    /// Writes a program for that user.
+    fn program(&self, name: &str, script: &str) -> String {
+        let path = self.user.program(name, script);
+        self.give_files_to_user();
+        path.display().to_string()
+    }
+}
+
+#[test]
+fn tools_work_in_bubblewrap_without_root() {
+    let Some(unprivileged) = Unprivileged::new() else { return };
+    let command = unprivileged.command(&["--", "cofferdam-shim", "--server", "tools"]);
+    assert_tools_work_and_nothing_is_left(&unprivileged.user, Harness::start(command, "cofferdam run"));
+}
+
+#[test]
+fn files_that_the_sandbox_writes_belong_to_the_user() {
+    let Some(unprivileged) = Unprivileged::new() else { return };
+    let output = output_of(unprivileged.command(&["--", "sh", "-c", "id -u; touch new"]), "cofferdam run");
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    assert_eq!(text(&output.stdout), "1000\n");
+    let written = unprivileged.user.project().join("new").metadata().expect("the sandbox wrote it");
+    assert_eq!(written.uid(), USER);
+}
+
+/// A sandbox can clear the permissions of directories in its home; the copy of the login must be removed nevertheless.
+#[test]
+fn a_sandbox_cannot_keep_the_copy_of_the_login() {
+    let Some(unprivileged) = Unprivileged::new() else { return };
+    let user = &unprivileged.user;
+    user.write(".claude/.credentials.json", r#"{"claudeAiOauth":{"accessToken":"login-of-the-user"}}"#);
+    let script = r#"#!/bin/sh
+mkdir -p ~/hidden/deeper && cp ~/.claude/.credentials.json ~/hidden/deeper/copy
+cd / && chmod 0 ~/hidden/deeper ~/hidden ~/.claude ~ && echo locked
+"#;
+    let program = unprivileged.program("claude", script);
+    let output = output_of(unprivileged.command(&["--network", "none", "--", &program]), "cofferdam run");
+    let stderr = text(&output.stderr);
+    assert!(output.status.success() && text(&output.stdout) == "locked\n", "{stderr}");
+    assert!(stderr.contains("the login in the sandbox was not copied back"), "{stderr}");
+    user.assert_nothing_left();
+    let login = std::fs::read_to_string(user.home().join(".claude/.credentials.json"));
+    assert!(login.is_ok_and(|login| login.contains("login-of-the-user")), "the user's own login is lost");
+}
+
+/// Also after `kill -9` of a run: the next run removes the copy.
+#[test]
+fn a_sandbox_cannot_keep_the_copy_of_the_login_of_a_killed_run() {
+    let Some(unprivileged) = Unprivileged::new() else { return };
+    let user = &unprivileged.user;
+    user.write(".claude/.credentials.json", r#"{"claudeAiOauth":{"accessToken":"login-of-the-user"}}"#);
+    let script = "#!/bin/sh\nexec 3> state; cd /; chmod 0 ~/.claude ~; echo locked >&3; exec sleep 1000\n";
+    let program = unprivileged.program("claude", script);
+    let command = unprivileged.command(&["--network", "none", "--", &program]);
+    let mut run = Running::spawn(command, "cofferdam run");
+    wait_until("the sandbox has locked its home", || {
+        std::fs::read(user.project().join("state")).is_ok_and(|state| state == b"locked\n")
+    });
+    run.kill9();
+    wait_until("the sidecar ends", || user.sidecars().is_empty());
+    assert!(std::fs::read_dir(user.temporary()).is_ok_and(|mut left| left.next().is_some()));
+    let output = output_of(unprivileged.command(&["--", "true"]), "cofferdam run");
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    user.assert_nothing_left();
+}
+
+#[test]
+fn the_home_of_the_user_may_be_read_only() {
+    let Some(unprivileged) = Unprivileged::new() else { return };
+    let user = &unprivileged.user;
+    let read_only = std::fs::Permissions::from_mode(0o555);
+    std::fs::set_permissions(user.home(), read_only).expect("root may change it");
+    let script = "touch ~/written && touch here && echo both";
+    let output = output_of(unprivileged.command(&["--", "sh", "-c", script]), "cofferdam run");
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    assert_eq!(text(&output.stdout), "both\n");
+    assert!(user.project().join("here").exists() && !user.home().join("written").exists());
+    user.assert_nothing_left();
+}
+
+/// In a user namespace that permits no further ones, as on systems where the administrator has disabled them.
+#[test]
+fn without_user_namespaces_the_error_has_the_reason_and_a_hint() {
+    let (Some(unprivileged), Some(unshare)) = (Unprivileged::new(), Tool::Unshare.path()) else { return };
+    let user = &unprivileged.user;
+    let run = unprivileged.programs.path().join("cofferdam");
+    let mut command = user.world.command_of(&unshare);
+    command.env("HOME", user.home()).env("TMPDIR", user.temporary()).current_dir(user.project());
+    // No other kind of sandbox is on the PATH: podman would leave files behind when `run` checks whether it works.
+    command.env("PATH", unprivileged.search_path_with(&["bwrap", "setpriv", "sh", "true"]));
+    // The first shell has no capabilities, because its ids are not mapped yet when it starts; the second one has.
+    let inner = "echo 0 > /proc/sys/user/max_user_namespaces && \
+                 exec setpriv --reuid 1000 --regid 1000 --clear-groups \"$@\"";
+    command.args(["--user", "sh", "-c", "read line; exec sh -c \"$0\" sh \"$@\"", inner]);
+    command.arg(run).arg("run").arg("-c").arg(&user.world.layout().config).args(["--", "true"]);
+    let errors = user.world.layout().root().join("errors");
+    command.stdin(Stdio::piped()).stderr(cofferdam_tests::process::into_file(&errors));
+    let mut run = Running::spawn(command, "cofferdam run without user namespaces");
+    let namespace = |id: &str| std::fs::read_link(format!("/proc/{id}/ns/user")).ok();
+    let id = run.id().to_string();
+    wait_until("the process has its own user namespace", || namespace(&id) != namespace("self"));
+    for map in ["uid_map", "gid_map"] {
+        std::fs::write(Path::new("/proc").join(&id).join(map), "0 0 65536").expect("root may map all ids");
+    }
+    let mut stdin = run.child.stdin.take().expect("it is a pipe");
+    stdin.write_all(b"go\n").expect("the shell reads a line");
+    let status = run.wait(PATIENCE);
+    let stderr = text(&std::fs::read(&errors).expect("it was written"));
+    assert_eq!(status.code(), Some(77), "{stderr}");
+    assert!(
+        stderr.contains(
+            "bubblewrap cannot create this sandbox on this machine: bwrap: Creating new namespace failed"
+        ),
+        "{stderr}"
+    );
+    assert!(stderr.contains("allow unprivileged user namespaces"), "{stderr}");
+    user.assert_nothing_left();
+}
