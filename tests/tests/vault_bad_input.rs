@@ -105,9 +105,9 @@ fn values_that_are_not_text_and_empty_secrets_are_handled() {
         ("nothing", "its field `nothing` is null, a list or an object"),
         ("list", "its field `list` is null, a list or an object"),
     ] {
-        assert_refused_alone(&mut sandbox, server, &[why, "secret/odd"]);
+        assert_refused_alone(&mut sandbox, server, &[why, "the secret `odd`"]);
     }
-    assert_refused_alone(&mut sandbox, "empty", &["secret/empty", "it is empty"]);
+    assert_refused_alone(&mut sandbox, "empty", &["the secret `empty`", "it is empty"]);
     assert_refused_alone(&mut sandbox, "deleted", &["secret/data/deleted", "Vault has nothing at this path"]);
 }
 
@@ -121,7 +121,7 @@ fn a_path_that_the_policies_deny_is_named() {
             .server("stored", fixture_with("{other.token}"))
             .server("made", fixture_with("{cert.private_key}")),
     );
-    for (server, path) in [("stored", "secret/other"), ("made", "POST `pki/issue/another`")] {
+    for (server, path) in [("stored", "GET `secret/data/other`"), ("made", "POST `pki/issue/another`")] {
         let words = [path, "Vault refuses", "allow this path in its policies", "tried again in "];
         assert_refused_alone(&mut sandbox, server, &words);
     }
@@ -142,7 +142,7 @@ fn a_field_that_cannot_be_used_is_refused_where_it_is_used() {
         ("empty", "its field `empty` is empty"),
         ("missing", "has no field `tokn`; it has `token`"),
     ] {
-        assert_refused_alone(&mut sandbox, server, &[why, "secret/github"]);
+        assert_refused_alone(&mut sandbox, server, &[why, "the secret `github`"]);
     }
 }
 
@@ -154,7 +154,7 @@ fn a_certificate_for_another_name_is_refused() {
     let auth = format!("ca-file = {:?}\n{}", tls.ca_file, token_file(&bao));
     let requests_before = bao.audit().len();
     let mut sandbox = SingleSandbox::start(with_certificate_in(connected_at(&elsewhere, &auth)));
-    let words = ["pki/issue/agent", "cannot be reached", "not valid for name", "`ca-file`"];
+    let words = ["the secret `cert`", "cannot be reached", "not valid for name", "`ca-file`"];
     refused(&mut sandbox.shim("tools"), "tools", &words);
     sandbox.assert_steady_server_responds();
     assert_eq!(bao.audit().len(), requests_before, "a request was made");

@@ -13,8 +13,8 @@ use cofferdam_tests::vault_fault_proxy::{Action, VaultFaultProxy};
 use cofferdam_tests::vault_logins::{approle, secret_id, signed_web_token, unwrap, wrapped_secret_id};
 use serde_json::json;
 
-/// The path that the refused server needs.
-const NEEDED: &str = "pki/issue/agent";
+/// How a refusal names the secret that the refused server needs.
+const NEEDED: &str = "the secret `cert`";
 
 #[test]
 fn a_wrapped_secret_id_that_another_party_unwrapped_is_refused() {

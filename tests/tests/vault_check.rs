@@ -215,7 +215,7 @@ fn paths_without_an_engine_are_reported_although_the_policy_allows_them() {
     for line in [
         "  WRONG   nothing is mounted at `databse/creds/readonly`\n",
         "  WRONG   `kv = \"pki/issue/agent\"` (secret `cert` of server `tools`) is in an engine of type `pki`\n",
-        "  WRONG   `identity/oidc/token/agent` needs a token with an entity, and the session's has none\n",
+        "  WRONG   `identity/oidc/token/agent` needs a token with an entity, but the session's token has none\n",
     ] {
         assert!(printed.contains(line), "{line}{printed}");
     }

@@ -85,7 +85,7 @@ pub(super) fn prepare(
     Prepared {
         removal: Some(command_line(&["rm", "--force", &container])),
         image,
-        command: CommandLine { program, arguments: arguments, environment },
+        command: CommandLine { program, arguments, environment },
         files,
         trial: None,
         signals: SignalTarget::Program,
