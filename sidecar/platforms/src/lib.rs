@@ -31,6 +31,7 @@ mod guest;
 mod harness_settings;
 mod hub;
 mod install;
+mod multipart;
 mod prepared;
 mod redactor;
 mod rest;

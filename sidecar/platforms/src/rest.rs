@@ -45,7 +45,7 @@ pub(crate) struct Call<'a> {
     /// What the request is for, as errors name it: "find the sandbox".
     pub(crate) action: &'static str,
     pub(crate) method: Method,
-    /// Path and query, encode_query_value.
+    /// The path, and the query with its values encoded.
     pub(crate) path: &'a str,
     pub(crate) body: Option<Bytes>,
     pub(crate) timeout: Duration,

@@ -4,7 +4,7 @@ use cofferdam_tests::harness::Harness;
 use cofferdam_tests::process::{command, output_of};
 use cofferdam_tests::sandboxes::PodmanEngine;
 
-use super::kinds::assert_tools_work_and_nothing_is_left;
+use super::kinds::{assert_tools_work_and_nothing_is_left, client_in_image};
 use super::{text, user};
 
 /// A file with the header of a program for 64-bit ARM, and nothing more.
@@ -26,17 +26,7 @@ fn an_image_without_shell_and_tmp_and_with_another_user() {
     let Some(podman) = PodmanEngine::open() else { return };
     let user = user();
     let image = podman.empty_image();
-    let mut command = user.command(&[
-        "--sandbox",
-        "podman",
-        "--image",
-        &image,
-        "--",
-        "cofferdam-shim",
-        "--server",
-        "tools",
-    ]);
-    podman.configure(&mut command);
+    let command = client_in_image(&user, &podman, "podman", &image);
     assert_tools_work_and_nothing_is_left(&user, Harness::start(command, "cofferdam run"));
     assert_eq!(podman.containers(), "");
 }
@@ -47,17 +37,7 @@ fn an_image_with_a_read_only_root() {
     let Some(podman) = PodmanEngine::open() else { return };
     let user = user();
     let image = image_of_one_program(&podman, "read-only", &[], &[]);
-    let mut command = user.command(&[
-        "--sandbox",
-        "podman",
-        "--image",
-        &image,
-        "--",
-        "cofferdam-shim",
-        "--server",
-        "tools",
-    ]);
-    podman.configure(&mut command);
+    let command = client_in_image(&user, &podman, "podman", &image);
     assert_tools_work_and_nothing_is_left(&user, Harness::start(command, "cofferdam run"));
     assert_eq!(podman.containers(), "");
 }

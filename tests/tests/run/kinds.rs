@@ -1,5 +1,7 @@
 //! A scripted client in every kind of sandbox: tools are listed and called, and nothing is left afterwards.
 
+use std::process::Command;
+
 use cofferdam_tests::deadline::wait_until;
 use cofferdam_tests::encodings::assert_absent;
 use cofferdam_tests::harness::Harness;
@@ -39,17 +41,7 @@ fn the_command_line_of_docker() {
     let image = podman.empty_image();
     let without_init = r#"for word; do shift; [ "$word" = --init ] || set -- "$@" "$word"; done"#;
     user.program("docker", &format!("#!/bin/sh\n{without_init}\nexec {program:?} \"$@\"\n"));
-    let mut command = user.command(&[
-        "--sandbox",
-        "docker",
-        "--image",
-        &image,
-        "--",
-        "cofferdam-shim",
-        "--server",
-        "tools",
-    ]);
-    podman.configure(&mut command);
+    let mut command = client_in_image(&user, &podman, "docker", &image);
     command.env("PATH", user.search_path());
     assert_tools_work_and_nothing_is_left(&user, Harness::start(command, "cofferdam run"));
     assert_eq!(podman.containers(), "");
@@ -99,6 +91,14 @@ fn srt_hides_the_files_and_sockets_of_the_sidecar() {
     assert!(seen.lines().count() >= 2 && !seen.contains("ok"), "{seen}\n{}", super::text(&output.stderr));
     assert!(!seen.contains(CANARY) && !seen.contains("audit") && !seen.contains("[servers"), "{seen}");
     user.assert_nothing_left();
+}
+
+/// The command of a scripted client in a container of this image, with the podman of the test.
+pub(crate) fn client_in_image(user: &LocalRun, podman: &PodmanEngine, kind: &str, image: &str) -> Command {
+    let shim = ["cofferdam-shim", "--server", "tools"];
+    let mut command = user.command(&[&["--sandbox", kind, "--image", image, "--"][..], &shim].concat());
+    podman.configure(&mut command);
+    command
 }
 
 /// Lists and calls tools, kills the sidecar, calls again, closes stdin as a harness does, and asserts that nothing is left.

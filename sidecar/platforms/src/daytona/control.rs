@@ -21,7 +21,7 @@ use crate::{ApiKey, PlatformError, PlatformSettings, SandboxId};
 pub(super) struct Control {
     service: Service,
     dialer: Dialer,
-    /// Replaces the address at which the services of sandboxes are override_url.
+    /// Replaces the address at which the services of sandboxes are reached.
     sandbox_url: Option<Uri>,
     /// Which addresses that the API reports are permitted.
     policy: AddressPolicy,

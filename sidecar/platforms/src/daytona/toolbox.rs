@@ -6,8 +6,6 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use cofferdam_base::random;
-use http::header::{CONTENT_LENGTH, CONTENT_TYPE};
 use http::{HeaderMap, HeaderName, HeaderValue, Method};
 use serde::Deserialize;
 use serde_json::json;
@@ -17,6 +15,7 @@ use super::SKIP_ACTIVITY;
 use super::control::{Control, SandboxRecord};
 use super::token::SandboxToken;
 use crate::guest::{Guest, ScriptOutput};
+use crate::multipart::FileForm;
 use crate::redactor::Redactor;
 use crate::rest::{Call, Reply, Service, encode_query_value, secret_header};
 use crate::{KeepAwake, PlatformError, SandboxId};
@@ -55,7 +54,6 @@ pub(super) const PREVIEW_TOKEN: HeaderName = HeaderName::from_static("x-daytona-
 const TIMEOUT: Duration = Duration::from_secs(30);
 /// The shim is 2.5 MB, about a minute on a slow uplink; this is three times as long.
 const UPLOAD_TIMEOUT: Duration = Duration::from_secs(180);
-const UPLOAD_PIECE: usize = 64 * 1024;
 
 impl Toolbox {
     pub(super) fn new(
@@ -188,35 +186,8 @@ impl Guest for Toolbox {
         content: Bytes,
         sent: &(dyn Fn(u64) + Send + Sync),
     ) -> Result<(), PlatformError> {
-        let boundary = random::id("cofferdam-");
-        let head = format!(
-            "--{boundary}\r\nContent-Disposition: form-data; name=\"files[0].path\"\r\n\r\n{path}\r\n\
-             --{boundary}\r\nContent-Disposition: form-data; name=\"files[0].file\"; filename=\"file\"\r\n\
-             Content-Type: application/octet-stream\r\n\r\n"
-        );
-        let tail = format!("\r\n--{boundary}--\r\n");
-        let total = content.len() as u64;
-        let builder = self
-            .service
-            .request(Method::POST, "/files/bulk-upload")
-            .header(CONTENT_TYPE, format!("multipart/form-data; boundary={boundary}"))
-            .header(CONTENT_LENGTH, head.len() as u64 + total + tail.len() as u64);
-        let (mut body, response) = self.service.stream(action, builder);
-        let pieces = async move {
-            // If a send fails, the connection is closed, and the error is in the response.
-            let mut rest = content;
-            body.send_data(head.into()).await.ok()?;
-            while !rest.is_empty() {
-                let piece = rest.split_to(rest.len().min(UPLOAD_PIECE));
-                body.send_data(piece).await.ok()?;
-                sent(total - rest.len() as u64);
-            }
-            body.send_data(tail.into()).await.ok()
-        };
-        let exchange = async {
-            let (_, response) = tokio::join!(pieces, response);
-            self.service.read_reply(action, response?).await
-        };
+        let form = FileForm { fields: &[("files[0].path", path)], file_field: "files[0].file" };
+        let exchange = self.service.upload(action, "/files/bulk-upload", form, content, sent);
         let Ok(reply) = timeout(UPLOAD_TIMEOUT, exchange).await else {
             let why = format!("it took longer than {} s", UPLOAD_TIMEOUT.as_secs());
             return Err(PlatformError::Unavailable { action, why, retry_after: None });

@@ -7,9 +7,8 @@ use std::time::Duration;
 
 use base64ct::{Base64, Encoding as _};
 use bytes::Bytes;
-use cofferdam_base::random;
 use cofferdam_net::{BodySender, StreamedResponse};
-use http::header::{AUTHORIZATION, CONTENT_LENGTH, CONTENT_TYPE};
+use http::header::{AUTHORIZATION, CONTENT_TYPE};
 use http::{HeaderMap, HeaderName, HeaderValue, Method, request};
 use serde::Serialize;
 use tokio::time::timeout;
@@ -21,6 +20,7 @@ use super::messages::{
     SignalRequest, StartRequest,
 };
 use crate::guest::{Guest, ScriptOutput};
+use crate::multipart::FileForm;
 use crate::redactor::Redactor;
 use crate::rest::{Call, Reply, Service, encode_query_value, request_failed, secret_header};
 use crate::{PlatformError, SandboxId};
@@ -32,7 +32,6 @@ const MAX_SCRIPT_OUTPUT: usize = 64 * 1024;
 /// Enough for some megabytes over a slow connection.
 const UPLOAD_TIMEOUT: Duration = Duration::from_secs(180);
 const DOWNLOAD_TIMEOUT: Duration = Duration::from_secs(60);
-const UPLOAD_PIECE: usize = 64 * 1024;
 
 pub(super) struct Envd {
     service: Service,
@@ -222,44 +221,12 @@ impl Guest for Envd {
         content: Bytes,
         sent: &(dyn Fn(u64) + Send + Sync),
     ) -> Result<(), PlatformError> {
-        let boundary = random::hex::<16>();
-        let head = format!(
-            "--{boundary}\r\nContent-Disposition: form-data; name=\"file\"; filename=\"file\"\r\n\
-             Content-Type: application/octet-stream\r\n\r\n"
-        );
-        let tail = format!("\r\n--{boundary}--\r\n");
-        let builder = self
-            .service
-            .request(Method::POST, &self.file_path(path))
-            .header(CONTENT_TYPE, format!("multipart/form-data; boundary={boundary}"))
-            .header(CONTENT_LENGTH, head.len() + content.len() + tail.len());
-        let (mut body, response) = self.service.stream(action, builder);
-        let feed = async move {
-            let mut rest = content;
-            let mut sent_bytes = 0;
-            let mut is_open = body.send_data(head.into()).await.is_ok();
-            while is_open && !rest.is_empty() {
-                let piece = rest.split_to(rest.len().min(UPLOAD_PIECE));
-                sent_bytes += piece.len() as u64;
-                is_open = body.send_data(piece).await.is_ok();
-                sent(sent_bytes);
-            }
-            if is_open {
-                // If this fails, the error is in the response.
-                let _ = body.send_data(tail.into()).await;
-            }
-        };
-        let exchange = async { self.service.read_reply(action, response.await?).await };
-        let both = async {
-            let mut exchange = std::pin::pin!(exchange);
-            tokio::select! {
-                biased;
-                reply = &mut exchange => reply,
-                () = feed => exchange.await,
-            }
-        };
-        let reply =
-            timeout(UPLOAD_TIMEOUT, both).await.unwrap_or_else(|_| Err(timed_out(action, UPLOAD_TIMEOUT)))?;
+        let form = FileForm { fields: &[], file_field: "file" };
+        let path_of_file = self.file_path(path);
+        let exchange = self.service.upload(action, &path_of_file, form, content, sent);
+        let reply = timeout(UPLOAD_TIMEOUT, exchange)
+            .await
+            .unwrap_or_else(|_| Err(timed_out(action, UPLOAD_TIMEOUT)))?;
         match reply.status.as_u16() {
             200..=299 => Ok(()),
             // `envd` responds with 500 if the file cannot be written, and with 507 if the disk is full.

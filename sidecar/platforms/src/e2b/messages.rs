@@ -133,13 +133,13 @@ impl ProcessEvent {
     }
 }
 
-/// The first encode_frame of an input stream, which names the process.
+/// The first frame of an input stream, which names the process.
 pub(super) fn input_start(process: Selector<'_>) -> Bytes {
     let process = serde_json::to_string(&process).unwrap_or_default();
     encode_frame(format!(r#"{{"start":{{"process":{process}}}}}"#).as_bytes())
 }
 
-/// A encode_frame with bytes for the process's stdin.
+/// A frame with bytes for the process's stdin.
 pub(super) fn input_data(bytes: &[u8]) -> Bytes {
     let bytes = Base64::encode_string(bytes);
     encode_frame(format!(r#"{{"data":{{"input":{{"stdin":"{bytes}"}}}}}}"#).as_bytes())

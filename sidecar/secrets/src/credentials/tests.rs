@@ -171,7 +171,7 @@ async fn no_credential_is_made_while_every_user_keeps_its_first_one() {
     drop(taking);
     sleep(2 * LIFETIME).await;
     assert_eq!(source.reads.lock().unwrap().len(), 2, "the server that took new values has gone");
-    // The next start of a process reads it, whoever keeps it.
+    // The next start of a process reads the secret, although the registered server keeps its first value.
     credentials.obtain(&spec, LIMITS).await.unwrap();
     assert_eq!(source.reads.lock().unwrap().len(), 3);
     drop(keeping);

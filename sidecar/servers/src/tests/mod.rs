@@ -5,6 +5,7 @@
 //! where a call gets a second outcome, a response comes from a process other than the one that has the call, or a
 //! process is sent two requests under one id.
 
+mod messages;
 mod replacement;
 mod schedules;
 mod scopes;
@@ -31,9 +32,10 @@ use tokio::time::{Instant, timeout_at};
 use tokio_util::task::TaskTracker;
 use zeroize::Zeroizing;
 
+use self::messages::{answer_after_wait, answered_by, harness_id, json_rpc_id};
 use self::script_log::{assert_ids_differ, call_id, ended, methods};
 use crate::grant_limits::{GrantBounds, GrantLimits};
-use crate::scripted::{Entry, Reaction, ReceivedMessage, Script, default_response};
+use crate::scripted::{Entry, Script};
 use crate::spec::{Reload, Replace, Retry, Scope, ServerKind, ServerLimits, ServerSpec, StdioServer};
 use crate::{
     DID_NOT_RUN, Event, HandshakeStart, HostResources, Launcher, Notice, Outbound, Outgoing, ProcessId,
@@ -475,30 +477,4 @@ impl LinkFixture {
         assert_ids_differ(&script);
         (script, results)
     }
-}
-
-/// Answers every request; a call after the time in its `wait` parameter.
-fn answer_after_wait(received: &ReceivedMessage) -> Vec<Reaction> {
-    let wait = received.message.split_once(r#""wait":"#).map_or("", |(_, rest)| rest);
-    let wait = wait.split(|char: char| !char.is_ascii_digit()).next().and_then(|text| text.parse().ok());
-    let write = |response| match wait {
-        Some(milliseconds @ 1..) => Reaction::WriteAfter(Duration::from_millis(milliseconds), response),
-        _ => Reaction::Write(response),
-    };
-    default_response(received).map(write).into_iter().collect()
-}
-
-fn json_rpc_id(id: u32) -> IdValue {
-    IdValue::Integer(id.to_string().into())
-}
-
-fn harness_id(id: &IdValue) -> Option<u32> {
-    match id {
-        IdValue::Integer(text) => text.parse().ok(),
-        IdValue::Text(_) => None,
-    }
-}
-
-fn answered_by(process: usize) -> CallResult {
-    CallResult::Answered(format!(r#"{{"by":{process}}}"#))
 }

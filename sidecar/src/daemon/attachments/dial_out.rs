@@ -8,7 +8,7 @@
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use cofferdam_base::{clock, random};
+use cofferdam_base::clock;
 use cofferdam_platforms::{EarlierKey, PlatformError, PreparedSandbox, Progress, SandboxState};
 use relay_proto::address::Address;
 use relay_proto::name::Name;
@@ -21,7 +21,7 @@ use super::client::{ClientFactory as _, ConfiguredPlatform, PlatformClient};
 use super::keeper::{AttachmentKeeper, call_counter};
 use super::keys::KeyUse;
 use super::pacing::{AttemptError, Outcome, Step};
-use super::run::{Attaching, OPEN_TIMEOUT, QUERY_TIMEOUT, retries_with_reread_key, timed_out};
+use super::run::{Attaching, OPEN_TIMEOUT, retries_with_reread_key, timed_out};
 use super::status::{AttachmentState, Lifetime, OverCause};
 use super::table::Entry;
 use crate::daemon::enrolling::{EnrollRequest, EnrollVia};
@@ -122,7 +122,7 @@ impl<'a> DialOut<'a> {
         while let Step::QueryState { after } | Step::Open { after } = step {
             sleep(after).await;
             let outcome = match step {
-                Step::QueryState { .. } => match self.query_state(key).await {
+                Step::QueryState { .. } => match self.attaching.query_state(key).await {
                     Ok(state) => Outcome::State(state),
                     Err(error) => Outcome::Failed(error),
                 },
@@ -131,20 +131,8 @@ impl<'a> DialOut<'a> {
             if retries_with_reread_key(&mut key, &outcome) {
                 continue;
             }
-            self.attaching.pacing.lifetime = self.entry.status.borrow().lifetime;
-            let (state, next) = self.attaching.pacing.next(outcome, began.elapsed(), random::fraction());
-            if let Some(why) = state.reason() {
-                tracing::info!(sandbox = self.entry.spec.name, state = state.name(), why, "attachment");
-            }
-            self.attaching.show(state);
-            step = next;
+            step = self.attaching.next_step(outcome, began);
         }
-    }
-
-    async fn query_state(&self, key: KeyUse) -> Result<SandboxState, AttemptError> {
-        let client = self.attaching.clients.create_client(key).await?;
-        let state = timeout(QUERY_TIMEOUT, client.state(&self.entry.spec.sandbox)).await;
-        Ok(state.unwrap_or_else(|_| Err(timed_out("query the sandbox's state", QUERY_TIMEOUT)))?)
     }
 
     /// Enrols the sandbox if it is not enrolled, and watches it until it is suspended or gone.
@@ -174,7 +162,7 @@ impl<'a> DialOut<'a> {
     async fn watch_sandbox(&self, attached: AttachmentState) -> Outcome {
         loop {
             self.attaching.show(attached.clone());
-            match self.query_state(KeyUse::Held).await {
+            match self.attaching.query_state(KeyUse::Held).await {
                 Ok(SandboxState::Suspended) => return Outcome::State(SandboxState::Suspended),
                 Err(AttemptError::Platform(error @ PlatformError::NoSandbox { .. })) => {
                     return Outcome::Failed(error.into());

@@ -7,7 +7,7 @@
 use std::time::Duration;
 
 use cofferdam_base::random;
-use cofferdam_platforms::{HubSetup, Pipe, PlatformError, Progress, WhenSuspended};
+use cofferdam_platforms::{HubSetup, Pipe, PlatformError, Progress, SandboxState, WhenSuspended};
 use tokio::io::{AsyncWriteExt as _, copy, split};
 use tokio::net::UnixStream;
 use tokio::sync::watch;
@@ -27,7 +27,7 @@ use crate::daemon::attach_table::AttachEvent;
 /// may have to be restored from an archive first.
 pub(super) const OPEN_TIMEOUT: Duration = Duration::from_secs(600);
 /// How long one query of a sandbox's state may take.
-pub(super) const QUERY_TIMEOUT: Duration = Duration::from_secs(30);
+const QUERY_TIMEOUT: Duration = Duration::from_secs(30);
 /// How long the hub has to prove its key, from its start.
 const PROOF_TIMEOUT: Duration = Duration::from_secs(30);
 /// How long the last bytes may take to reach the hub, after the sidecar has closed the pipe.
@@ -104,7 +104,7 @@ impl<C: ClientFactory> Attaching<C> {
                 Some(end) => return end,
             }
             let end = match step {
-                Step::QueryState { .. } => self.query_state(held, key).await,
+                Step::QueryState { .. } => self.query_until_end(held, key).await,
                 _ => self.attempt(held, key).await,
             };
             let outcome = match end {
@@ -115,15 +115,20 @@ impl<C: ClientFactory> Attaching<C> {
             if retries_with_reread_key(&mut key, &outcome) {
                 continue;
             }
-            // The command may have detached the attachment meanwhile.
-            self.pacing.lifetime = self.status.borrow().lifetime;
-            let (state, next) = self.pacing.next(outcome, began.elapsed(), random::fraction());
-            if let Some(why) = state.reason() {
-                tracing::info!(sandbox = self.spec.name, state = state.name(), why, "attachment");
-            }
-            self.show(state);
-            step = next;
+            step = self.next_step(outcome, began);
         }
+    }
+
+    /// Shows and logs the state after this outcome, and returns the next step.
+    pub(super) fn next_step(&mut self, outcome: Outcome, began: Instant) -> Step {
+        // The command may have detached the attachment meanwhile.
+        self.pacing.lifetime = self.status.borrow().lifetime;
+        let (state, next) = self.pacing.next(outcome, began.elapsed(), random::fraction());
+        if let Some(why) = state.reason() {
+            tracing::info!(sandbox = self.spec.name, state = state.name(), why, "attachment");
+        }
+        self.show(state);
+        next
     }
 
     /// Waits for this time. `Some` if the attachment ends meanwhile.
@@ -143,14 +148,16 @@ impl<C: ClientFactory> Attaching<C> {
         }
     }
 
-    async fn query_state(&self, held: &mut impl HeldSandbox, key: KeyUse) -> AttemptEnd {
-        let query = async {
-            let client = self.clients.create_client(key).await?;
-            let state = timeout(QUERY_TIMEOUT, client.state(&self.spec.sandbox)).await;
-            Ok(state.unwrap_or_else(|_| Err(timed_out("query the sandbox's state", QUERY_TIMEOUT)))?)
-        };
+    /// Asks the platform's control API for the state of the sandbox.
+    pub(super) async fn query_state(&self, key: KeyUse) -> Result<SandboxState, AttemptError> {
+        let client = self.clients.create_client(key).await?;
+        let state = timeout(QUERY_TIMEOUT, client.state(&self.spec.sandbox)).await;
+        Ok(state.unwrap_or_else(|_| Err(timed_out("query the sandbox's state", QUERY_TIMEOUT)))?)
+    }
+
+    async fn query_until_end(&self, held: &mut impl HeldSandbox, key: KeyUse) -> AttemptEnd {
         let state = tokio::select! {
-            state = query => state,
+            state = self.query_state(key) => state,
             end = self.await_end(held) => return end,
         };
         AttemptEnd::Outcome(match state {
