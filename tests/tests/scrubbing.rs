@@ -151,6 +151,10 @@ fn a_secret_of_another_server_is_redacted_without_its_name() {
     let text = files.call_text("read_text_file", json!({"path": file}));
     // The eight digits could be found by guessing, so only their own server's answers are searched for them.
     assert_eq!(text, "token [redacted], invoice 73519824");
+    let log = world.log();
+    let is_warning = |line: &&str| line.contains("a secret value could be found by guessing");
+    let warnings: Vec<&str> = log.lines().filter(is_warning).collect();
+    assert!(!warnings.is_empty() && warnings.iter().all(|line| line.contains("pin.value")), "{warnings:?}");
     world.assert_secret_not_leaked(TOKEN);
 }
 

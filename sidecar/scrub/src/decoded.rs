@@ -6,8 +6,11 @@
 
 use std::ops::Range;
 
-use super::runs::{BLOCK, bits};
-use super::symbols::{BASE32, BASE64, BREAK, Coding};
+use fearless_simd::prelude::*;
+use fearless_simd::{Level, Simd, dispatch, u8x64};
+
+use super::classes::BLOCK;
+use super::symbols::{BASE32, BASE64, Coding};
 
 /// The texts found at one level, one behind the other, with [`SEPARATOR`] between them.
 #[derive(Default)]
@@ -28,24 +31,44 @@ struct Piece {
 /// What was decoded is too long for the message it came from.
 pub(super) struct OverBudget;
 
+/// How many bytes of ASCII follow each other at least in the texts that are decoded.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(super) enum LeastAscii {
+    /// [`SHORTEST`].
+    Shortest,
+    /// Six, for values with other characters, which takes longer.
+    FewBytes,
+}
+
 /// A byte that belongs to no encoding.
 const SEPARATOR: u8 = 1;
 /// Shorter texts contain neither a value whose symbols are not searched for nor an encoded value.
 pub(super) const SHORTEST: usize = 9;
 
 impl DecodedTexts {
-    /// Adds the texts in a run; `bytes` becomes at most `limit` long. Hexadecimal digits are given as their numbers.
+    /// Adds the texts in runs of one coding. Hexadecimal digits are given as their numbers. As soon as `bytes` is longer
+    /// than `limit`, no more is added.
     pub(super) fn add(
         &mut self,
         coding: Coding,
         letters: &[u8],
-        run: Range<usize>,
+        runs: &[Range<usize>],
         limit: usize,
+        least: LeastAscii,
     ) -> Result<(), OverBudget> {
         match coding {
-            Coding::Base32 => Run::<5> { letters, run }.decode(self, limit),
-            Coding::Base64 => Run::<6> { letters, run }.decode(self, limit),
-            Coding::Hexadecimal => Run::<4> { letters, run }.decode(self, limit),
+            Coding::Base32 => {
+                let mut all = Runs::<5> { letters, texts: self, limit, trigger: Runs::<5>::trigger(least) };
+                dispatch!(Level::new(), simd => all.decode_all(simd, runs))
+            }
+            Coding::Base64 => {
+                let mut all = Runs::<6> { letters, texts: self, limit, trigger: Runs::<6>::trigger(least) };
+                dispatch!(Level::new(), simd => all.decode_all(simd, runs))
+            }
+            Coding::Hexadecimal => {
+                let mut all = Runs::<4> { letters, texts: self, limit, trigger: Runs::<4>::trigger(least) };
+                dispatch!(Level::new(), simd => all.decode_all(simd, runs))
+            }
         }
     }
 
@@ -57,125 +80,151 @@ impl DecodedTexts {
     }
 }
 
-/// The letters that are tested at once.
-const WINDOW: usize = 4 * BLOCK;
-/// The same, and the letters after them that the tests read.
-const WIDE: usize = WINDOW + 32;
-
-/// If more letters of a window may begin text, those are excluded at once that begin control characters.
-const MANY_CANDIDATES: u32 = 16;
-
-/// A run of letters that stand for `BITS` bits each.
-struct Run<'a, const BITS: usize> {
+/// The runs of one coding, whose letters stand for `BITS` bits each.
+struct Runs<'a, const BITS: usize> {
     letters: &'a [u8],
-    run: Range<usize>,
+    texts: &'a mut DecodedTexts,
+    /// The length that `texts` may have.
+    limit: usize,
+    /// How many positions in a row must belong to text of ASCII.
+    trigger: u32,
 }
 
-impl<const BITS: usize> Run<'_, BITS> {
+/// The letters that are tested at once, and those after them that their bytes reach into.
+const WIDE: usize = BLOCK + 2;
+
+impl<const BITS: usize> Runs<'_, BITS> {
     const CODING: Coding = match BITS {
         4 => Coding::Hexadecimal,
         5 => Coding::Base32,
         _ => Coding::Base64,
     };
 
-    /// How many letters in a row stand for whole bytes and are tested for ASCII.
-    const TESTED: usize = match BITS {
-        4 => 16,
-        _ => 8,
+    /// How many letters stand for whole bytes together. Their number is how many ways there are to align bytes to
+    /// letters.
+    const GROUP: usize = match BITS {
+        4 => 2,
+        5 => 8,
+        _ => 4,
     };
 
-    fn decode(&self, texts: &mut DecodedTexts, limit: usize) -> Result<(), OverBudget> {
-        // Where the last text of each alignment of bytes to letters ends.
-        let mut covered = [self.run.start * BITS; 8];
-        if self.run.len() < BLOCK {
-            // Not worth the copies that the tests of many letters need.
-            for at in self.run.start..(self.run.end + 1).saturating_sub(Self::TESTED).max(self.run.start) {
-                if self.is_ascii_at(at) {
-                    self.decode_at(at, &mut covered, texts);
-                }
-            }
-            return Ok(());
+    /// The letters of a group in which its bytes begin.
+    const BEGINNINGS: &'static [usize] = match BITS {
+        4 => &[0],
+        5 => &[0, 1, 3, 4, 6],
+        _ => &[0, 1, 2],
+    };
+
+    /// How far the blocks are apart: so that each sequence of positions that is long enough is within one of them. A
+    /// multiple of every group.
+    const STRIDE: usize = match BITS {
+        4 => 40,
+        _ => 48,
+    };
+
+    /// The positions in a row that [`SHORTEST`] bytes of ASCII take at least, with letters in which no byte begins.
+    const fn trigger(least: LeastAscii) -> u32 {
+        match (BITS, least) {
+            (4, _) => 18,
+            (5, LeastAscii::Shortest) => 14,
+            (_, LeastAscii::Shortest) => 12,
+            (_, LeastAscii::FewBytes) => 8,
         }
-        for start in self.run.clone().step_by(WINDOW) {
-            let numbers = self.numbers_from(start);
-            let mut obstacles = obstacles::<BITS>(&numbers);
-            let mut candidates = without_obstacles(&obstacles);
-            if candidates.iter().map(|block| block.count_ones()).sum::<u32>() > MANY_CANDIDATES {
-                add_controls::<BITS>(&numbers, &mut obstacles);
-                candidates = without_obstacles(&obstacles);
-            }
-            for (number, mut candidates) in candidates.into_iter().enumerate() {
-                while candidates != 0 {
-                    let tested = start + number * BLOCK + candidates.trailing_zeros() as usize;
-                    candidates &= candidates - 1;
-                    let at = match BITS {
-                        // The first two letters end the byte before.
-                        6 => tested + 2,
-                        _ => tested,
-                    };
-                    self.decode_at(at, &mut covered, texts);
-                }
-            }
-            if texts.bytes.len() > limit {
-                return Err(OverBudget);
-            }
+    }
+
+    #[inline(always)]
+    fn decode_all<S: Simd>(&mut self, simd: S, runs: &[Range<usize>]) -> Result<(), OverBudget> {
+        for run in runs {
+            self.decode(simd, run.clone())?;
         }
         Ok(())
     }
 
-    /// Adds the text that the letter at `at` is part of, if its bytes begin with that letter.
-    #[inline]
-    fn decode_at(&self, at: usize, covered: &mut [usize; 8], texts: &mut DecodedTexts) {
-        let bit = at * BITS;
-        let covered = &mut covered[bit % 8];
-        if bit >= *covered && self.is_text_at(at) {
-            *covered = self.add_around(texts, bit, *covered);
+    #[inline(always)]
+    fn decode<S: Simd>(&mut self, simd: S, run: Range<usize>) -> Result<(), OverBudget> {
+        // Where the last text of each alignment ends, as a bit of the letters.
+        let mut covered = [run.start * BITS; 8];
+        let all = self.letters;
+        let mut start = run.start;
+        while start + self.trigger as usize <= run.end {
+            let letters = &all[start..run.end];
+            let Tested { ascii, zeros } = match letters.first_chunk::<WIDE>() {
+                Some(letters) => tested::<S, BITS>(simd, letters),
+                None => {
+                    let mut filled = [0; WIDE];
+                    filled[..letters.len()].copy_from_slice(letters);
+                    tested::<S, BITS>(simd, &filled)
+                }
+            };
+            let only_zeros = in_a_row(zeros, self.trigger.saturating_sub(2).max(8));
+            for alignment in 0..Self::GROUP {
+                let mut positions = Self::positions(&ascii, alignment, letters.len());
+                positions = in_a_row(positions, self.trigger) & !only_zeros;
+                if letters.len() > BLOCK {
+                    positions &= !(u64::MAX << Self::STRIDE);
+                }
+                while positions != 0 {
+                    let at = start + positions.trailing_zeros() as usize;
+                    let covered = &mut covered[alignment];
+                    let bit = Self::first_bit(at - run.start, alignment) + run.start * BITS;
+                    if bit >= *covered {
+                        *covered = self.add_around(run.clone(), bit, *covered);
+                        if self.texts.bytes.len() > self.limit {
+                            return Err(OverBudget);
+                        }
+                    }
+                    // The next position that is not part of the text.
+                    let next = (*covered / BITS).saturating_sub(start).max(at - start + 1);
+                    positions &= u64::MAX.checked_shl(u32::try_from(next).unwrap_or(u32::MAX)).unwrap_or(0);
+                }
+            }
+            start += Self::STRIDE;
         }
+        Ok(())
     }
 
-    /// The numbers of the letters from `start` on; [`BREAK`] after the end of the run.
-    #[inline]
-    fn numbers_from(&self, start: usize) -> [u8; WIDE] {
-        let letters = &self.letters[start..self.run.end];
-        if let Some(letters) = letters.first_chunk() {
-            return numbers_of::<BITS>(letters);
+    /// The positions in a block of letters at which a byte of ASCII text begins, or none, with this alignment.
+    #[inline(always)]
+    fn positions(ascii: &[u64; 5], alignment: usize, letters: usize) -> u64 {
+        let every = match BITS {
+            4 => 0x5555_5555_5555_5555_u64,
+            5 => 0x0101_0101_0101_0101,
+            _ => 0x1111_1111_1111_1111,
+        };
+        let first = |count: usize| if count >= BLOCK { u64::MAX } else { !(u64::MAX << count) };
+        let mut positions = 0;
+        let mut beginnings = 0;
+        for (bytes, beginning) in ascii.iter().zip(Self::BEGINNINGS) {
+            let here = every << ((alignment + beginning) % Self::GROUP);
+            // The letters that its bytes reach into, which the last letters do not have.
+            let reach = if BITS == 5 && matches!(beginning, 1 | 4) { 2 } else { 1 };
+            positions |= bytes & here & first(letters.saturating_sub(reach));
+            beginnings |= here;
         }
-        let mut filled = [0; WIDE];
-        filled[..letters.len()].copy_from_slice(letters);
-        let mut numbers = numbers_of::<BITS>(&filled);
-        numbers[letters.len()..].fill(BREAK);
-        numbers
+        positions | !beginnings & first(letters)
     }
 
-    /// Whether the first bytes that begin with this letter are ASCII.
+    /// The first bit of the byte that begins in the letter at `at`, or in the next one.
     #[inline]
-    fn is_ascii_at(&self, at: usize) -> bool {
-        let Some(letters) = self.letters.get(at..at + 8) else { return false };
-        let number = |at: usize| number_of::<BITS>(letters[at]);
-        match BITS {
-            4 => (number(0) | number(2)) & 0x08 == 0,
-            5 => number(0) & 0x10 | number(1) & 0x02 | number(3) & 0x08 | number(4) & 0x01 == 0,
-            _ => number(0) & 0x20 | number(1) & 0x08 | number(2) & 0x02 == 0,
-        }
-    }
-
-    /// Whether the bytes that were tested for ASCII are text.
-    #[inline]
-    fn is_text_at(&self, at: usize) -> bool {
-        let Some(letters) = self.letters[..self.run.end].get(at..at + Self::TESTED) else { return false };
-        let bits =
-            letters.iter().fold(0_u64, |bits, letter| bits << BITS | u64::from(number_of::<BITS>(*letter)));
-        bits != 0 && (0..Self::TESTED * BITS / 8).all(|byte| is_text((bits >> (8 * byte)) as u8))
+    fn first_bit(at: usize, alignment: usize) -> usize {
+        let in_group = |at: usize| (at + Self::GROUP - alignment) % Self::GROUP;
+        let beginning = |at: usize| Self::BEGINNINGS.iter().position(|letter| *letter == in_group(at));
+        let (at, byte) = match beginning(at) {
+            Some(byte) => (at, byte),
+            None => (at + 1, beginning(at + 1).unwrap_or_default()),
+        };
+        at * BITS + 8 * byte - in_group(at) * BITS
     }
 
     /// Adds the text around a bit, if it is long enough. Returns the bit from which on the next text may begin.
-    fn add_around(&self, texts: &mut DecodedTexts, bit: usize, covered: usize) -> usize {
+    #[inline(never)]
+    fn add_around(&mut self, run: Range<usize>, bit: usize, covered: usize) -> usize {
         let mut start = bit;
         let mut history = History::new();
         while start >= covered + 8 && history.continues_with(self.byte_at(start - 8)) {
             start -= 8;
         }
-        let begin = texts.bytes.len();
+        let begin = self.texts.bytes.len();
         let mut end = start;
         // The bits of the letter in which the text begins, without those before it.
         let mut at = start / BITS;
@@ -184,7 +233,15 @@ impl<const BITS: usize> Run<'_, BITS> {
         at += 1;
         let mut history = History::new();
         loop {
-            while held < 8 && at < self.run.end {
+            if held == 0 {
+                let groups = self.add_groups(at..run.end);
+                if groups > 0 {
+                    history = History::new();
+                    at += groups * Self::GROUP;
+                    end += groups * Self::GROUP * BITS;
+                }
+            }
+            while held < 8 && at < run.end {
                 bits = bits << BITS | u32::from(number_of::<BITS>(self.letters[at]));
                 held += BITS;
                 at += 1;
@@ -196,18 +253,37 @@ impl<const BITS: usize> Run<'_, BITS> {
             if !history.continues_with(byte) {
                 break;
             }
-            texts.bytes.push(byte);
+            self.texts.bytes.push(byte);
             held -= 8;
             end += 8;
         }
-        if texts.bytes.len() - begin < SHORTEST {
-            texts.bytes.truncate(begin);
+        if self.texts.bytes.len() - begin < SHORTEST {
+            self.texts.bytes.truncate(begin);
         } else {
-            texts.pieces.push(Piece { coding: Self::CODING, start: begin, bit: start });
-            texts.bytes.push(SEPARATOR);
+            self.texts.pieces.push(Piece { coding: Self::CODING, start: begin, bit: start });
+            self.texts.bytes.push(SEPARATOR);
         }
         // The byte that ended the text is not part of another.
         end + 8
+    }
+
+    /// Adds the bytes of whole groups as long as all of them are text without NUL bytes. Returns how many groups.
+    #[inline]
+    fn add_groups(&mut self, letters: Range<usize>) -> usize {
+        let count = Self::GROUP * BITS / 8;
+        let mut added = 0;
+        for group in self.letters[letters].chunks_exact(Self::GROUP) {
+            let number = group
+                .iter()
+                .fold(0_u64, |number, letter| number << BITS | u64::from(number_of::<BITS>(*letter)));
+            let bytes = (number << (64 - 8 * count)).to_be_bytes();
+            if !bytes[..count].iter().all(|byte| is_text(*byte) & (*byte != 0)) {
+                break;
+            }
+            self.texts.bytes.extend_from_slice(&bytes[..count]);
+            added += 1;
+        }
+        added
     }
 
     /// The byte that begins with this bit.
@@ -228,99 +304,75 @@ fn number_of<const BITS: usize>(letter: u8) -> u8 {
     }
 }
 
-/// The numbers of letters that all belong to the coding. Without branches and tables, so that the compiler generates
-/// vector code.
-#[inline]
-fn numbers_of<const BITS: usize>(letters: &[u8; WIDE]) -> [u8; WIDE] {
-    let select = |condition: bool, this: u8, other: u8| if condition { this } else { other };
-    letters.map(|letter| match BITS {
-        4 => letter,
-        5 => select(letter >= b'A', (letter | 0x20).wrapping_sub(b'a'), letter.wrapping_sub(b'2' - 26)),
-        _ => {
-            let number = letter.wrapping_add(52 - b'0');
-            let number = select(letter >= b'A', letter.wrapping_sub(b'A'), number);
-            let number = select(letter >= b'a', letter.wrapping_sub(b'a' - 26), number);
-            let number = select((letter == b'+') | (letter == b'-'), 62, number);
-            select((letter == b'/') | (letter == b'_'), 63, number)
-        }
-    })
-}
-
-/// For each letter: zero if the bytes that begin with it are ASCII, as far as they are whole bytes of one group (two
-/// groups of base64 and the byte before them, nine bytes of hexadecimal). Of `SHORTEST` bytes in a row, these are a part.
-#[inline]
-fn obstacles<const BITS: usize>(numbers: &[u8; WIDE]) -> [u8; WINDOW] {
-    let mut obstacles = [0; WINDOW];
+/// The numbers of letters that all belong to the coding.
+#[inline(always)]
+fn numbers_of<S: Simd, const BITS: usize>(simd: S, letters: &[u8]) -> u8x64<S> {
+    let letters = u8x64::from_slice(simd, letters);
     match BITS {
-        4 => {
-            let two: [u8; WINDOW + 14] = std::array::from_fn(|at| numbers[at] | numbers[at + 2]);
-            let four: [u8; WINDOW + 10] = std::array::from_fn(|at| two[at] | two[at + 4]);
-            for (at, obstacle) in obstacles.iter_mut().enumerate() {
-                *obstacle = (four[at] | four[at + 8] | numbers[at + 16]) & 0x08;
-            }
-        }
-        5 => {
-            for (at, obstacle) in obstacles.iter_mut().enumerate() {
-                let (first, second) = (numbers[at] & 0x10 | numbers[at + 1] & 0x02, numbers[at + 3] & 0x08);
-                *obstacle = first | second | numbers[at + 4] & 0x01 | numbers[at + 6] & 0x04;
-            }
-        }
+        4 => letters,
+        5 => letters.simd_ge(b'A').select((letters | 0x20) - b'a', letters - (b'2' - 26)),
         _ => {
-            let group: [u8; WINDOW + 6] = std::array::from_fn(|at| {
-                numbers[at] & 0x20 | numbers[at + 1] & 0x08 | numbers[at + 2] & 0x02
-            });
-            for (at, obstacle) in obstacles.iter_mut().enumerate() {
-                *obstacle = numbers[at] & 0x02 | group[at + 2] | group[at + 6];
-            }
+            let numbers = letters + (52_u8.wrapping_sub(b'0'));
+            let numbers = letters.simd_ge(b'A').select(letters - b'A', numbers);
+            let numbers = letters.simd_ge(b'a').select(letters - (b'a' - 26), numbers);
+            let numbers =
+                (letters.simd_eq(b'+') | letters.simd_eq(b'-')).select(u8x64::splat(simd, 62), numbers);
+            (letters.simd_eq(b'/') | letters.simd_eq(b'_')).select(u8x64::splat(simd, 63), numbers)
         }
     }
-    obstacles
 }
 
-/// For each block a number with one bit for each letter whose obstacle is zero.
-#[inline]
-fn without_obstacles(obstacles: &[u8; WINDOW]) -> [u64; WINDOW / BLOCK] {
-    let mut candidates = [0; WINDOW / BLOCK];
-    let (blocks, _) = obstacles.as_chunks::<BLOCK>();
-    for (candidates, block) in candidates.iter_mut().zip(blocks) {
-        *candidates = bits(block, |obstacle| obstacle == 0);
-    }
-    candidates
+/// What the letters of a block stand for, with one bit for each letter.
+struct Tested {
+    /// For each byte of a group: whether that byte, if it begins in the letter, is text of ASCII.
+    ascii: [u64; 5],
+    /// Whether the number of the letter is zero.
+    zeros: u64,
 }
 
-/// Makes the obstacles of letters not zero whose bytes contain other control characters than text does.
-#[inline(never)]
-fn add_controls<const BITS: usize>(numbers: &[u8; WIDE], obstacles: &mut [u8; WINDOW]) {
-    let control = |byte: u8| if is_text(byte) { 0 } else { 0xFF };
-    // For each letter: whether the bytes of the group that begins with it contain a control character.
-    let mut groups = [0; WINDOW + 16];
-    for (group, numbers) in groups.iter_mut().zip(numbers.array_windows::<8>()) {
-        let [first, second, third, fourth, fifth, sixth, seventh, eighth] = *numbers;
-        *group = match BITS {
-            4 => control(first << 4 | second),
-            5 => {
-                control(first << 3 | second >> 2)
-                    | control(second << 6 | third << 1 | fourth >> 4)
-                    | control(fourth << 4 | fifth >> 1)
-                    | control(fifth << 7 | sixth << 2 | seventh >> 3)
-                    | control(seventh << 5 | eighth)
-            }
-            _ => {
-                control(first << 2 | second >> 4)
-                    | control(second << 4 | third >> 2)
-                    | control(third << 6 | fourth)
-            }
-        };
-    }
-    for (at, obstacle) in obstacles.iter_mut().enumerate() {
-        *obstacle |= match BITS {
-            4 => groups[at] | groups[at + 2] | groups[at + 4] | groups[at + 6] | groups[at + 8],
-            5 => groups[at],
-            _ => groups[at + 2] | groups[at + 6],
-        };
-    }
+#[inline(always)]
+fn tested<S: Simd, const BITS: usize>(simd: S, letters: &[u8; WIDE]) -> Tested {
+    let first = numbers_of::<S, BITS>(simd, &letters[..BLOCK]);
+    let second = numbers_of::<S, BITS>(simd, &letters[1..=BLOCK]);
+    let is_ascii = |bytes: u8x64<S>| {
+        let is_text = (bytes - b' ').simd_lt(0x60)
+            | bytes.simd_eq(0)
+            | (bytes - b'\t').simd_lt(2)
+            | bytes.simd_eq(b'\r');
+        is_text.to_bitmask()
+    };
+    let ascii = match BITS {
+        4 => [is_ascii(first << 4 | second), 0, 0, 0, 0],
+        5 => {
+            let third = numbers_of::<S, BITS>(simd, &letters[2..]);
+            [
+                is_ascii(first << 3 | second >> 2),
+                is_ascii(first << 6 | second << 1 | third >> 4),
+                is_ascii(first << 4 | second >> 1),
+                is_ascii(first << 7 | second << 2 | third >> 3),
+                is_ascii(first << 5 | second),
+            ]
+        }
+        _ => [
+            is_ascii(first << 2 | second >> 4),
+            is_ascii(first << 4 | second >> 2),
+            is_ascii(first << 6 | second),
+            0,
+            0,
+        ],
+    };
+    Tested { ascii, zeros: first.simd_eq(0).to_bitmask() }
 }
 
+/// The first bit of each sequence of at least `count` ones, from 8 to 24, and those after it that begin one too.
+#[inline(always)]
+fn in_a_row(bits: u64, count: u32) -> u64 {
+    let pairs = bits & bits >> 1;
+    let fours = pairs & pairs >> 2;
+    let eights = fours & fours >> 4;
+    let sixteens = eights & eights >> (count.min(16) - 8);
+    sixteens & sixteens >> count.saturating_sub(16)
+}
 /// The last eight bytes of a text. In UTF-16 of ASCII, also if it is written in UTF-16 again and once more, at most seven
 /// NUL bytes follow each other.
 struct History(u64);

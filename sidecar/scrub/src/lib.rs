@@ -6,6 +6,7 @@
 //! | `entropy` | whether a value can be found by guessing |
 //! | `patterns` | what is searched for to find a value |
 //! | `index`, `value_index` | finds all patterns of all values in one pass |
+//! | `classes` | which bytes of a text are letters, digits or marks of escapes |
 //! | `units`, `normal` | text with its escapes decoded and its lines joined |
 //! | `runs`, `symbols`, `decoded` | base64, base32 and hexadecimal, and the texts that they encode |
 //! | `search` | finds values through all layers of encoding |
@@ -24,6 +25,7 @@
 
 #![forbid(unsafe_code)]
 
+mod classes;
 mod decoded;
 mod entropy;
 mod index;

@@ -10,26 +10,31 @@
 
 use std::ops::Range;
 
-use super::runs::{RunLength, begins_with_run};
+use super::classes::Classes;
 use super::units::{self, Kind, Marks, Unit};
 
 /// The normal form of `text`; `None` if that is the text itself.
-pub(super) fn normal_form(text: &[u8]) -> Option<Vec<u8>> {
-    let mut marks = Marks::new(text);
-    let first = marks.next(0)?;
-    let mut builder = Builder::new(NoOrigins, text.len());
-    builder.add(text, marks, first);
-    Some(builder.bytes)
+pub(super) fn normal_form(text: &[u8], classes: &Classes) -> Option<Vec<u8>> {
+    decoded(text, classes, Lines::Joined)
 }
 
 /// Text with its escapes decoded as in a normal form, and with its line ends and indents; `None` if that is the text
 /// itself.
-pub(super) fn without_escapes(text: &[u8]) -> Option<Vec<u8>> {
-    let mut marks = Marks::new(text);
-    let first = marks.next(0)?;
-    let mut builder = Builder { lines: Lines::Kept, ..Builder::new(NoOrigins, text.len()) };
-    builder.add(text, marks, first);
-    Some(builder.bytes)
+pub(super) fn without_escapes(text: &[u8], classes: &Classes) -> Option<Vec<u8>> {
+    decoded(text, classes, Lines::Kept)
+}
+
+fn decoded(text: &[u8], classes: &Classes, lines: Lines) -> Option<Vec<u8>> {
+    classes.has_marks().then(|| {
+        let mut builder = Builder { lines, ..Builder::new(NoOrigins, text.len()) };
+        builder.add(text, &Marks::new(text, classes));
+        builder.bytes
+    })
+}
+
+/// The normal form of a value; `None` if that is the value itself.
+pub(super) fn normal_form_of(value: &[u8]) -> Option<Vec<u8>> {
+    normal_form(value, &Classes::new(value))
 }
 
 /// Whether line ends are left out.
@@ -37,13 +42,6 @@ pub(super) fn without_escapes(text: &[u8]) -> Option<Vec<u8>> {
 pub(super) enum Lines {
     Joined,
     Kept,
-}
-
-/// The normal form of a text in which runs of letters are searched too.
-pub(super) struct NormalForm {
-    pub(super) bytes: Vec<u8>,
-    /// The backslashes and percent signs directly before runs, in order. Some may be none.
-    pub(super) marks: Vec<usize>,
 }
 
 /// What is known of a text.
@@ -54,39 +52,17 @@ pub(super) enum Syntax {
     Unknown,
 }
 
-impl NormalForm {
-    /// `None` if the normal form is the text itself.
-    pub(super) fn new(text: &[u8], syntax: Syntax, length: RunLength) -> Option<Self> {
-        let mut marks = Marks::new(text);
-        let first = marks.next(0)?;
-        let mut builder = Builder::new(MarksBeforeRuns { syntax, length, marks: Vec::new() }, text.len());
-        builder.add(text, marks, first);
-        Some(Self { bytes: builder.bytes, marks: builder.origins.marks })
-    }
-}
-
-/// Records the marks that a run of letters follows.
-struct MarksBeforeRuns {
-    syntax: Syntax,
-    length: RunLength,
-    marks: Vec<usize>,
-}
-
-impl RecordOrigins for MarksBeforeRuns {
-    #[inline]
-    fn mark(&mut self, text: &[u8], at: usize) {
-        if !text.get(at + 1).is_some_and(|next| next.is_ascii_alphanumeric() || b"+/-_ :,".contains(next)) {
-            return;
-        }
-        let is_single = text[at] == b'\\' && (at == 0 || text[at - 1] != b'\\');
-        if self.syntax == Syntax::Json && is_single {
-            return;
-        }
-        if begins_with_run(&text[at + 1..], self.length) {
-            let backslashes = text[..=at].iter().rev().take_while(|byte| **byte == b'\\').count();
-            if self.syntax == Syntax::Unknown || backslashes.is_multiple_of(2) {
-                self.marks.push(at);
+impl Syntax {
+    /// Whether a backslash or percent sign before `at` may be text that begins no escape.
+    pub(super) fn has_mark_before(self, text: &[u8], at: usize) -> bool {
+        let before = &text[..at];
+        match before.last() {
+            Some(b'%') => true,
+            Some(b'\\') => {
+                let backslashes = before.iter().rev().take_while(|byte| **byte == b'\\').count();
+                self == Self::Unknown || backslashes.is_multiple_of(2)
             }
+            _ => false,
         }
     }
 }
@@ -100,12 +76,10 @@ pub(super) struct Origins {
 }
 
 impl Origins {
-    pub(super) fn new(text: &[u8], lines: Lines) -> Self {
+    pub(super) fn new(text: &[u8], classes: &Classes, lines: Lines) -> Self {
         let origins = Origins { starts: Vec::with_capacity(text.len() + 1), gaps: Vec::new() };
         let mut builder = Builder { lines, ..Builder::new(origins, text.len()) };
-        let mut marks = Marks::new(text);
-        let first = marks.next(0).unwrap_or(text.len());
-        builder.add(text, marks, first);
+        builder.add(text, &Marks::new(text, classes));
         builder.origins.push(text.len());
         builder.origins
     }
@@ -129,8 +103,6 @@ trait RecordOrigins {
     }
     /// From here on, text is left out.
     fn gap(&mut self, _origin: usize) {}
-    /// A backslash or percent sign was read.
-    fn mark(&mut self, _text: &[u8], _at: usize) {}
 }
 
 struct NoOrigins;
@@ -201,13 +173,17 @@ impl<R: RecordOrigins> Builder<R> {
         Self { bytes, origins, lines: Lines::Joined, deadline: 0, joined_at: usize::MAX, last }
     }
 
-    /// Adds the text, whose first mark is at `mark`.
-    fn add(&mut self, text: &[u8], mut marks: Marks<'_>, mut mark: usize) {
+    fn add(&mut self, text: &[u8], marks: &Marks<'_>) {
         let mut at = 0;
         loop {
+            let mark = marks.next(at);
             self.bytes.extend_from_slice(&text[at..mark]);
             self.origins.extend(at..mark);
             at = mark;
+            if let Some(next) = self.end_simple_line(text, at) {
+                at = next;
+                continue;
+            }
             while at < text.len() {
                 at += self.skip_line_ends(&text[at..]);
                 at += self.add_simple(text, at);
@@ -222,8 +198,29 @@ impl<R: RecordOrigins> Builder<R> {
             if at >= text.len() {
                 return;
             }
-            mark = marks.next(at).unwrap_or(text.len());
         }
+    }
+
+    /// Leaves out the line end at `at`, as `\n` or as it is, if no blanks, escapes or other line ends are around it.
+    /// Returns where the next line begins. The same as adding it by its bytes.
+    #[inline]
+    fn end_simple_line(&mut self, text: &[u8], at: usize) -> Option<usize> {
+        let next = match text[at..] {
+            [b'\\', b'n', ..] => at + 2,
+            [b'\n', ..] => at + 1,
+            _ => return None,
+        };
+        let is_simple = |byte: &u8| {
+            units::kind(*byte) != Kind::Mark && !matches!(*byte, b' ' | b'\t' | b'\r' | b'>' | b'|' | b'#' | b'*')
+        };
+        let is_between = self.lines == Lines::Joined
+            && self.bytes.len() >= self.deadline
+            && self.bytes.last().is_some_and(is_simple)
+            && text.get(next).is_some_and(is_simple);
+        is_between.then(|| {
+            self.origins.gap(at);
+            next
+        })
     }
 
     /// How many of these bytes are line ends, as `\n`, that are left out because a line has ended already.
@@ -245,11 +242,10 @@ impl<R: RecordOrigins> Builder<R> {
             return 0;
         }
         while let Some((byte, length)) = units::simple(&text[at..]) {
-            if text[at] != b'&' {
-                self.origins.mark(text, at);
+            if byte != 0 {
+                self.bytes.push(byte);
+                self.origins.push(at);
             }
-            self.bytes.push(byte);
-            self.origins.push(at);
             at += length;
         }
         at - start
@@ -262,12 +258,8 @@ impl<R: RecordOrigins> Builder<R> {
         let follows_backslash = byte == b'\\' && self.bytes.last() == Some(&b'\\');
         if byte == b'\\' && !follows_backslash && text.get(at + 1) == Some(&b'\\') {
             let backslashes = text[at..].iter().take_while(|byte| **byte == b'\\').count();
-            self.origins.mark(text, at + backslashes - 1);
             self.add_backslashes(backslashes, at);
             return backslashes;
-        }
-        if byte == b'\\' || byte == b'%' {
-            self.origins.mark(text, at);
         }
         // The same as adding its bytes one by one.
         if !(follows_backslash && self.escaped_backslash(0).is_some())
@@ -388,7 +380,7 @@ mod tests {
     use super::*;
 
     fn normal(text: &str) -> String {
-        String::from_utf8(normal_form(text.as_bytes()).unwrap_or(text.into())).unwrap()
+        String::from_utf8(normal_form_of(text.as_bytes()).unwrap_or(text.into())).unwrap()
     }
 
     #[test]
@@ -423,8 +415,8 @@ mod tests {
     #[test]
     fn spans_contain_whole_escapes() {
         let text = br"x%5Cu0041\n  yz";
-        assert_eq!(normal_form(text).unwrap(), b"xAyz");
-        let origins = Origins::new(text, Lines::Joined);
+        assert_eq!(normal_form_of(text).unwrap(), b"xAyz");
+        let origins = Origins::new(text, &Classes::new(text), Lines::Joined);
         assert_eq!(origins.span(0..1), 0..1);
         assert_eq!(origins.span(1..2), 1..9);
         assert_eq!(origins.span(2..4), 13..15);

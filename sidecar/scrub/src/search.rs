@@ -9,8 +9,9 @@
 
 use std::ops::Range;
 
-use super::decoded::{DecodedTexts, OverBudget};
-use super::normal::{Lines, NormalForm, Origins, Syntax, without_escapes};
+use super::classes::Classes;
+use super::decoded::{DecodedTexts, LeastAscii, OverBudget};
+use super::normal::{Lines, Origins, Syntax, normal_form, without_escapes};
 use super::patterns::Place;
 use super::runs::{RunLength, Runs};
 use super::symbols::{Coding, Symbols};
@@ -70,29 +71,32 @@ impl Scrubber {
             return Ok(found);
         }
         let length = self.run_length();
-        let Some(NormalForm { bytes: normal, marks }) = NormalForm::new(text, syntax, length) else {
-            self.search_encoded(text, &Runs::new(text, length), depth, budget, &mut found)?;
+        let classes = Classes::new(text);
+        let runs = Runs::new(&classes, length);
+        let Some(normal) = normal_form(text, &classes) else {
+            self.search_encoded(text, &runs, depth, budget, &mut found)?;
             return Ok(found);
         };
         // In the normal form, a backslash or percent sign before a run takes its first letters.
-        if !marks.is_empty() {
-            let runs = Runs::new(text, length).after_marks(&marks);
+        let runs = runs.filtered(|start| syntax.has_mark_before(text, start));
+        if !runs.is_empty() {
             self.search_encoded(text, &runs, depth, budget, &mut found)?;
         }
         if self.indexes.iter().any(|values| values.has_texts_in_lines()) {
             let mut in_lines = Vec::new();
-            self.find(Place::TextInLines, &without_escapes(text).unwrap_or_default(), &mut in_lines);
+            self.find(Place::TextInLines, &without_escapes(text, &classes).unwrap_or_default(), &mut in_lines);
             if !in_lines.is_empty() {
-                let origins = Origins::new(text, Lines::Kept);
+                let origins = Origins::new(text, &classes, Lines::Kept);
                 found.extend(in_lines.into_iter().map(|found| found.moved(|span| origins.span(span))));
             }
         }
         let mut in_normal = Vec::new();
         self.find(Place::Text, &normal, &mut in_normal);
-        self.search_encoded(&normal, &Runs::new(&normal, length), depth, budget, &mut in_normal)?;
+        let runs = Runs::new(&Classes::new(&normal), length);
+        self.search_encoded(&normal, &runs, depth, budget, &mut in_normal)?;
         if !in_normal.is_empty() {
             drop(normal);
-            let origins = Origins::new(text, Lines::Joined);
+            let origins = Origins::new(text, &classes, Lines::Joined);
             found.extend(in_normal.into_iter().map(|found| found.moved(|span| origins.span(span))));
         }
         Ok(found)
@@ -113,20 +117,15 @@ impl Scrubber {
             self.find(Place::Symbols(coding), &symbols.numbers, &mut in_symbols);
             symbols.locate(text, runs, in_symbols, found);
         }
+        let limit = (*budget).min(text.len() + FREE_BYTES);
+        let least = self.least_ascii();
         let mut texts = DecodedTexts::default();
-        for coding in [Coding::Base32, Coding::Base64] {
-            let mut result = Ok(());
-            coding.each_run(text, runs, |run| {
-                if result.is_ok() {
-                    result = texts.add(coding, text, run, *budget);
-                }
-            });
-            result?;
-        }
+        let mut base32 = Vec::new();
+        runs.each_base32(text, |run| base32.push(run));
+        texts.add(Coding::Base32, text, &base32, limit, least)?;
+        texts.add(Coding::Base64, text, &runs.letters, limit, least)?;
         let digits = Symbols::new(Coding::Hexadecimal, text, runs);
-        for run in &digits.runs {
-            texts.add(Coding::Hexadecimal, &digits.numbers, run.clone(), *budget)?;
-        }
+        texts.add(Coding::Hexadecimal, &digits.numbers, &digits.runs, limit, least)?;
         if texts.bytes.is_empty() {
             return Ok(());
         }
@@ -159,6 +158,13 @@ impl Scrubber {
 
     fn has_symbols_of(&self, coding: Coding) -> bool {
         self.indexes.iter().any(|values| values.has_symbols_of(coding))
+    }
+
+    fn least_ascii(&self) -> LeastAscii {
+        match self.indexes.iter().any(|values| values.has_other_characters) {
+            true => LeastAscii::FewBytes,
+            false => LeastAscii::Shortest,
+        }
     }
 
     fn run_length(&self) -> RunLength {

@@ -5,6 +5,7 @@
 
 use std::ops::Range;
 
+use super::classes::BLOCK;
 use super::runs::Runs;
 
 /// An encoding of bytes by letters that each stand for the same number of bits.
@@ -60,14 +61,10 @@ impl Symbols {
                 Coding::Base32 => numbers.extend(letters.map(|byte| BASE32[*byte as usize])),
                 Coding::Base64 => numbers.extend(letters.map(|byte| BASE64[*byte as usize])),
                 Coding::Hexadecimal => {
-                    numbers.resize(start + run.len(), BREAK);
-                    let mut end = start;
-                    // Each byte is written, and kept if it is a digit: without a branch that depends on the text.
-                    each_byte(text, run, |digit, is_kept, _| {
-                        numbers[end] = digit;
-                        end += usize::from(is_kept);
-                    });
-                    numbers.truncate(end);
+                    // A block is written whole.
+                    numbers.resize(start + run.len() + BLOCK, BREAK);
+                    let length = write_digits(text, run, &mut numbers[start..]);
+                    numbers.truncate(start + length);
                 }
             }
             runs.push(start..numbers.len());
@@ -94,6 +91,42 @@ impl Symbols {
         });
         positions
     }
+}
+
+/// Writes the numbers of the digits in a run; returns how many there are. `numbers` is longer than the run by a block.
+fn write_digits(text: &[u8], run: Range<usize>, numbers: &mut [u8]) -> usize {
+    let mut end = 0;
+    let mut start = run.start;
+    while start < run.end {
+        let block = start..run.end.min(start + BLOCK);
+        if let Some(letters) = text[block.clone()].first_chunk::<BLOCK>()
+            && let Some(digits) = numbers[end..].first_chunk_mut::<BLOCK>()
+            && write_numbers(letters, digits)
+        {
+            end += BLOCK;
+        } else {
+            // Each byte is written, and kept if it is a digit: without a branch that depends on the text.
+            each_byte(text, block.clone(), |digit, is_kept, _| {
+                numbers[end] = digit;
+                end += usize::from(is_kept);
+            });
+        }
+        start = block.end;
+    }
+    end
+}
+
+/// Writes the numbers of hexadecimal digits. Returns whether all of them are digits.
+#[inline]
+fn write_numbers(digits: &[u8; BLOCK], numbers: &mut [u8; BLOCK]) -> bool {
+    let mut others = 0;
+    for (number, digit) in numbers.iter_mut().zip(digits) {
+        let letter = (digit | 0x20).wrapping_sub(b'a');
+        let decimal = digit.wrapping_sub(b'0');
+        *number = if letter < 6 { letter + 10 } else { decimal };
+        others |= u8::from((letter >= 6) & (decimal >= 10));
+    }
+    others == 0
 }
 
 /// Calls `visit` with the number of each byte of a run, whether it is a digit that stands for bits, and its position.

@@ -2,6 +2,8 @@
 //!
 //! An escape is recognised at its last byte, by looking at the bytes before it.
 
+use super::classes::{BLOCK, Classes};
+
 /// What a byte may be in an escape.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum Kind {
@@ -59,42 +61,26 @@ pub(super) fn kind(byte: u8) -> Kind {
 /// The bytes of a text that begin an escape or are left out of a normal form.
 pub(super) struct Marks<'a> {
     text: &'a [u8],
-    /// The next mark of each kind, at or after the last position that was asked for.
-    escape: usize,
-    gap: usize,
+    blocks: &'a [u64],
 }
 
 impl<'a> Marks<'a> {
-    pub(super) fn new(text: &'a [u8]) -> Self {
-        let mut marks = Self { text, escape: 0, gap: 0 };
-        marks.find_escape(0);
-        marks.find_gap(0);
-        marks
+    pub(super) fn new(text: &'a [u8], classes: &'a Classes) -> Self {
+        Self { text, blocks: &classes.marks }
     }
 
-    /// The next one from `at` on. `at` may not be less than in an earlier call.
+    /// The next one from `at` on; the end of the text if there is none.
     #[inline]
-    pub(super) fn next(&mut self, at: usize) -> Option<usize> {
-        if kind(*self.text.get(at)?) == Kind::Mark {
-            return Some(at);
+    pub(super) fn next(&self, at: usize) -> usize {
+        let mut number = at / BLOCK;
+        let Some(block) = self.blocks.get(number) else { return self.text.len() };
+        let mut bits = block & u64::MAX << (at % BLOCK);
+        while bits == 0 {
+            number += 1;
+            let Some(block) = self.blocks.get(number) else { return self.text.len() };
+            bits = *block;
         }
-        if self.escape < at {
-            self.find_escape(at);
-        }
-        if self.gap < at {
-            self.find_gap(at);
-        }
-        Some(self.escape.min(self.gap)).filter(|next| *next < self.text.len())
-    }
-
-    fn find_escape(&mut self, at: usize) {
-        let found = memchr::memchr3(b'\\', b'%', b'&', &self.text[at..]);
-        self.escape = found.map_or(usize::MAX, |found| at + found);
-    }
-
-    fn find_gap(&mut self, at: usize) {
-        let found = memchr::memchr2(b'\n', 0, &self.text[at..]);
-        self.gap = found.map_or(usize::MAX, |found| at + found);
+        number * BLOCK + bits.trailing_zeros() as usize
     }
 }
 
@@ -108,8 +94,8 @@ pub(super) fn pending_after(mark: u8) -> usize {
     }
 }
 
-/// The escape at the beginning of `text`, if it is a usual one that stands for a byte of ASCII which is no mark: that byte
-/// and the length of the escape.
+/// The escape at the beginning of `text`, if it is a usual one that stands for a byte of ASCII which begins no escape and
+/// is no line end: that byte and the length of the escape.
 #[inline]
 pub(super) fn simple(text: &[u8]) -> Option<(u8, usize)> {
     let (byte, length) = match text {
@@ -131,7 +117,7 @@ pub(super) fn simple(text: &[u8]) -> Option<(u8, usize)> {
         }
         _ => return None,
     };
-    (byte < 0x80 && kind(byte) != Kind::Mark).then_some((byte, length))
+    (byte < 0x80 && (kind(byte) != Kind::Mark || byte == 0)).then_some((byte, length))
 }
 
 /// The escape at the beginning of `text`, if it is a usual one. The first half of a surrogate pair is none.

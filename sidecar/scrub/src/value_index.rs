@@ -23,6 +23,8 @@ pub(super) struct ValueIndex {
     hexadecimal: PatternIndex,
     /// A pattern may be in a run shorter than [`SHORTEST_LONG_RUN`].
     pub(super) needs_short_runs: bool,
+    /// A value has other characters than ASCII.
+    pub(super) has_other_characters: bool,
     /// The length of the longest value.
     pub(super) longest: usize,
     /// The length of the longest value that is not found line by line; zero if there is none.
@@ -88,6 +90,7 @@ impl ValueIndex {
             base64,
             hexadecimal,
             needs_short_runs,
+            has_other_characters: needles.iter().any(|(_, needle)| !needle.value.is_ascii()),
             longest: lengths.max().unwrap_or_default(),
             longest_across_lines: across_lines
                 .map(|(_, needle)| needle.value.len())

@@ -15,6 +15,7 @@ pub(crate) mod fixture;
 pub(crate) mod principal;
 
 use std::collections::BTreeMap;
+use std::slice;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::SystemTime;
@@ -22,6 +23,7 @@ use std::time::SystemTime;
 use arc_swap::ArcSwap;
 use cofferdam_audit::{Audit, Budget, BudgetLimits, Event, EventRecord};
 use cofferdam_base::PacedLines;
+use cofferdam_scrub::Needle;
 use cofferdam_scrub::shared::SharedValues;
 use cofferdam_secrets::Source;
 use cofferdam_secrets::credentials::Credentials;
@@ -106,6 +108,14 @@ impl Context {
                     }
                 };
                 access.forward_alerts(record_alert).await;
+            });
+        }
+        if let Some(access) = vault.clone() {
+            let values = Arc::clone(&log);
+            tasks.spawn(async move {
+                let learn = |token: &Needle| values.learn(slice::from_ref(token));
+                let release = |token: &Needle| values.release(slice::from_ref(token));
+                access.forward_login_tokens(learn, release).await;
             });
         }
         Ok(Self {
