@@ -3,6 +3,8 @@
 //! One pass over a text gives one bit for each byte and class; whatever is searched for later reads bits, not bytes. The
 //! vector instructions are those of the processor that the program runs on.
 
+use std::ops::Range;
+
 use fearless_simd::prelude::*;
 use fearless_simd::{Level, Simd, dispatch, u8x64};
 
@@ -75,26 +77,44 @@ fn classify_block<S: Simd>(simd: S, block: &[u8; BLOCK], classes: &mut Classes) 
     classes.marks.push(marks.to_bitmask());
 }
 
-/// For each letter of a run whether it may be base32, with capital and with small letters.
-pub(super) fn each_base32_block(letters: &[u8], mut visit: impl FnMut(usize, [u64; 2])) {
-    dispatch!(Level::new(), simd => base32_blocks(simd, letters, &mut visit));
+/// Calls `visit` with each block of these runs: where it begins, and for each letter whether it may be base32, with
+/// capital and with small letters. The last block of a run may be shorter.
+pub(super) fn each_base32_block(
+    text: &[u8],
+    runs: &[Range<usize>],
+    mut visit: impl FnMut(&Range<usize>, usize, [u64; 2]),
+) {
+    dispatch!(Level::new(), simd => base32_blocks(simd, text, runs, &mut visit));
 }
 
 #[inline(always)]
-fn base32_blocks<S: Simd>(simd: S, letters: &[u8], visit: &mut impl FnMut(usize, [u64; 2])) {
-    let classified = |block: &[u8; BLOCK]| {
-        let bytes = u8x64::load_array_ref(simd, block);
-        let digits = (bytes - b'2').simd_lt(6);
-        let of_case = |first: u8| ((bytes - first).simd_lt(26) | digits).to_bitmask();
-        [of_case(b'A'), of_case(b'a')]
-    };
-    let (blocks, rest) = letters.as_chunks::<BLOCK>();
-    for (number, block) in blocks.iter().enumerate() {
-        visit(number * BLOCK, classified(block));
+fn base32_blocks<S: Simd>(
+    simd: S,
+    text: &[u8],
+    runs: &[Range<usize>],
+    visit: &mut impl FnMut(&Range<usize>, usize, [u64; 2]),
+) {
+    for run in runs {
+        for start in run.clone().step_by(BLOCK) {
+            let letters = &text[start..run.end.min(start + BLOCK)];
+            let block = match letters.first_chunk::<BLOCK>() {
+                Some(block) => *block,
+                None => {
+                    let mut block = [b'!'; BLOCK];
+                    block[..letters.len()].copy_from_slice(letters);
+                    block
+                }
+            };
+            visit(run, start, base32_letters(simd, &block));
+        }
     }
-    if !rest.is_empty() {
-        let mut block = [b'!'; BLOCK];
-        block[..rest.len()].copy_from_slice(rest);
-        visit(blocks.len() * BLOCK, classified(&block));
-    }
+}
+
+#[inline(always)]
+fn base32_letters<S: Simd>(simd: S, block: &[u8; BLOCK]) -> [u64; 2] {
+    let bytes = u8x64::load_array_ref(simd, block);
+    let digits = (bytes - b'2').simd_lt(6);
+    let capital = (bytes - b'A').simd_lt(26) | digits;
+    let small = (bytes - b'a').simd_lt(26) | digits;
+    [capital.to_bitmask(), small.to_bitmask()]
 }

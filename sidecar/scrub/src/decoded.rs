@@ -9,6 +9,7 @@ use std::ops::Range;
 use fearless_simd::prelude::*;
 use fearless_simd::{Level, Simd, dispatch, u8x64};
 
+use super::budget::OverBudget;
 use super::classes::BLOCK;
 use super::symbols::{BASE32, BASE64, Coding};
 
@@ -27,9 +28,6 @@ struct Piece {
     /// The bit of the letters that its first byte begins with.
     bit: usize,
 }
-
-/// What was decoded is too long for the message it came from.
-pub(super) struct OverBudget;
 
 /// How many bytes of ASCII follow each other at least in the texts that are decoded.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -122,6 +120,13 @@ impl<const BITS: usize> Runs<'_, BITS> {
         _ => 48,
     };
 
+    /// The first letters of all groups of a block.
+    const EVERY_GROUP: u64 = match BITS {
+        4 => 0x5555_5555_5555_5555,
+        5 => 0x0101_0101_0101_0101,
+        _ => 0x1111_1111_1111_1111,
+    };
+
     /// The positions in a row that [`SHORTEST`] bytes of ASCII take at least, with letters in which no byte begins.
     const fn trigger(least: LeastAscii) -> u32 {
         match (BITS, least) {
@@ -157,7 +162,8 @@ impl<const BITS: usize> Runs<'_, BITS> {
                 }
             };
             let only_zeros = in_a_row(zeros, self.trigger.saturating_sub(2).max(8));
-            for alignment in 0..Self::GROUP {
+            let groups = self.whole_groups(&ascii);
+            for alignment in (0..Self::GROUP).filter(|alignment| groups & Self::EVERY_GROUP << alignment != 0) {
                 let mut positions = Self::positions(&ascii, alignment, letters.len());
                 positions = in_a_row(positions, self.trigger) & !only_zeros;
                 if letters.len() > BLOCK {
@@ -183,19 +189,34 @@ impl<const BITS: usize> Runs<'_, BITS> {
         Ok(())
     }
 
+    /// The positions in a block at which groups of ASCII text begin, as many in a row as are in [`SHORTEST`] bytes however
+    /// these are aligned. All positions, if fewer bytes are enough.
+    #[inline(always)]
+    fn whole_groups(&self, ascii: &[u64; 5]) -> u64 {
+        if self.trigger < Self::trigger(LeastAscii::Shortest) {
+            return u64::MAX;
+        }
+        let bytes = Self::BEGINNINGS.iter().zip(ascii);
+        let groups = bytes.fold(u64::MAX, |groups, (beginning, bytes)| groups & bytes >> beginning);
+        match BITS {
+            4 => {
+                let two = groups & groups >> 2;
+                let four = two & two >> 4;
+                four & four >> 8
+            }
+            5 => groups,
+            _ => groups & groups >> 4,
+        }
+    }
+
     /// The positions in a block of letters at which a byte of ASCII text begins, or none, with this alignment.
     #[inline(always)]
     fn positions(ascii: &[u64; 5], alignment: usize, letters: usize) -> u64 {
-        let every = match BITS {
-            4 => 0x5555_5555_5555_5555_u64,
-            5 => 0x0101_0101_0101_0101,
-            _ => 0x1111_1111_1111_1111,
-        };
         let first = |count: usize| if count >= BLOCK { u64::MAX } else { !(u64::MAX << count) };
         let mut positions = 0;
         let mut beginnings = 0;
         for (bytes, beginning) in ascii.iter().zip(Self::BEGINNINGS) {
-            let here = every << ((alignment + beginning) % Self::GROUP);
+            let here = Self::EVERY_GROUP << ((alignment + beginning) % Self::GROUP);
             // The letters that its bytes reach into, which the last letters do not have.
             let reach = if BITS == 5 && matches!(beginning, 1 | 4) { 2 } else { 1 };
             positions |= bytes & here & first(letters.saturating_sub(reach));
@@ -334,13 +355,6 @@ struct Tested {
 fn tested<S: Simd, const BITS: usize>(simd: S, letters: &[u8; WIDE]) -> Tested {
     let first = numbers_of::<S, BITS>(simd, &letters[..BLOCK]);
     let second = numbers_of::<S, BITS>(simd, &letters[1..=BLOCK]);
-    let is_ascii = |bytes: u8x64<S>| {
-        let is_text = (bytes - b' ').simd_lt(0x60)
-            | bytes.simd_eq(0)
-            | (bytes - b'\t').simd_lt(2)
-            | bytes.simd_eq(b'\r');
-        is_text.to_bitmask()
-    };
     let ascii = match BITS {
         4 => [is_ascii(first << 4 | second), 0, 0, 0, 0],
         5 => {
@@ -362,6 +376,16 @@ fn tested<S: Simd, const BITS: usize>(simd: S, letters: &[u8; WIDE]) -> Tested {
         ],
     };
     Tested { ascii, zeros: first.simd_eq(0).to_bitmask() }
+}
+
+/// One bit for each byte: whether it is text of ASCII.
+#[inline(always)]
+fn is_ascii<S: Simd>(bytes: u8x64<S>) -> u64 {
+    let is_text = (bytes - b' ').simd_lt(0x60)
+        | bytes.simd_eq(0)
+        | (bytes - b'\t').simd_lt(2)
+        | bytes.simd_eq(b'\r');
+    is_text.to_bitmask()
 }
 
 /// The first bit of each sequence of at least `count` ones, from 8 to 24, and those after it that begin one too.

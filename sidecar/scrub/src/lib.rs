@@ -9,6 +9,7 @@
 //! | `classes` | which bytes of a text are letters, digits or marks of escapes |
 //! | `units`, `normal` | text with its escapes decoded and its lines joined |
 //! | `runs`, `symbols`, `decoded` | base64, base32 and hexadecimal, and the texts that they encode |
+//! | `budget` | how much work a search may be |
 //! | `search` | finds values through all layers of encoding |
 //! | `place`, `json_string` | replaces what was found so that a message stays JSON |
 //! | `stream` | standard error, where a value may arrive in pieces |
@@ -25,6 +26,7 @@
 
 #![forbid(unsafe_code)]
 
+mod budget;
 mod classes;
 mod decoded;
 mod entropy;

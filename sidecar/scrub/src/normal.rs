@@ -10,31 +10,53 @@
 
 use std::ops::Range;
 
+use super::budget::{Budget, OverBudget};
 use super::classes::Classes;
 use super::units::{self, Kind, Marks, Unit};
 
 /// The normal form of `text`; `None` if that is the text itself.
-pub(super) fn normal_form(text: &[u8], classes: &Classes) -> Option<Vec<u8>> {
-    decoded(text, classes, Lines::Joined)
+pub(super) fn normal_form(
+    text: &[u8],
+    classes: &Classes,
+    budget: &mut Budget,
+) -> Result<Option<Vec<u8>>, OverBudget> {
+    decoded(text, classes, Lines::Joined, budget)
 }
 
 /// Text with its escapes decoded as in a normal form, and with its line ends and indents; `None` if that is the text
 /// itself.
-pub(super) fn without_escapes(text: &[u8], classes: &Classes) -> Option<Vec<u8>> {
-    decoded(text, classes, Lines::Kept)
+pub(super) fn without_escapes(
+    text: &[u8],
+    classes: &Classes,
+    budget: &mut Budget,
+) -> Result<Option<Vec<u8>>, OverBudget> {
+    decoded(text, classes, Lines::Kept, budget)
 }
 
-fn decoded(text: &[u8], classes: &Classes, lines: Lines) -> Option<Vec<u8>> {
-    classes.has_marks().then(|| {
-        let mut builder = Builder { lines, ..Builder::new(NoOrigins, text.len()) };
-        builder.add(text, &Marks::new(text, classes));
-        builder.bytes
-    })
+fn decoded(
+    text: &[u8],
+    classes: &Classes,
+    lines: Lines,
+    budget: &mut Budget,
+) -> Result<Option<Vec<u8>>, OverBudget> {
+    if !classes.has_marks() {
+        return Ok(None);
+    }
+    let mut builder = Builder::new(NoOrigins, lines, text);
+    builder.add(text, &Marks::new(text, classes), budget)?;
+    builder.bytes.truncate(builder.length);
+    Ok(Some(builder.bytes))
 }
 
-/// The normal form of a value; `None` if that is the value itself.
-pub(super) fn normal_form_of(value: &[u8]) -> Option<Vec<u8>> {
-    normal_form(value, &Classes::new(value))
+/// The normal form of a value.
+pub(super) fn normal_form_of(value: &[u8]) -> Vec<u8> {
+    let normal = normal_form(value, &Classes::new(value), &mut Budget::unlimited());
+    normal.ok().flatten().unwrap_or_else(|| value.to_vec())
+}
+
+/// A value without escapes; `None` if that is the value itself.
+pub(super) fn value_without_escapes(value: &[u8]) -> Option<Vec<u8>> {
+    without_escapes(value, &Classes::new(value), &mut Budget::unlimited()).ok().flatten()
 }
 
 /// Whether line ends are left out.
@@ -78,8 +100,9 @@ pub(super) struct Origins {
 impl Origins {
     pub(super) fn new(text: &[u8], classes: &Classes, lines: Lines) -> Self {
         let origins = Origins { starts: Vec::with_capacity(text.len() + 1), gaps: Vec::new() };
-        let mut builder = Builder { lines, ..Builder::new(origins, text.len()) };
-        builder.add(text, &Marks::new(text, classes));
+        let mut builder = Builder::new(origins, lines, text);
+        // The work for the normal form itself was within the limit.
+        let _ = builder.add(text, &Marks::new(text, classes), &mut Budget::unlimited());
         builder.origins.push(text.len());
         builder.origins
     }
@@ -137,12 +160,14 @@ fn narrow(position: usize) -> u32 {
 }
 
 struct Builder<R> {
+    /// The first `length` bytes are the normal form so far.
     bytes: Vec<u8>,
+    length: usize,
     origins: R,
     lines: Lines,
-    /// An escape that has begun can only be completed while `bytes` is shorter than this.
+    /// An escape that has begun can only be completed while `length` is less than this.
     deadline: usize,
-    /// The length of `bytes` when a line ended. At this length, blanks are left out: the indent of the next line.
+    /// The length when a line ended. At this length, blanks are left out: the indent of the next line.
     joined_at: usize,
     /// What is known of each of the last bytes, at its position modulo 16.
     last: [Recent; 16],
@@ -166,99 +191,151 @@ struct Added {
     layer: u8,
 }
 
+/// The bytes that are copied at once.
+const COPIED: usize = 32;
+
 impl<R: RecordOrigins> Builder<R> {
-    fn new(origins: R, capacity: usize) -> Self {
-        let bytes = Vec::with_capacity(capacity);
-        let last = [Recent::default(); 16];
-        Self { bytes, origins, lines: Lines::Joined, deadline: 0, joined_at: usize::MAX, last }
+    fn new(origins: R, lines: Lines, text: &[u8]) -> Self {
+        Self {
+            bytes: vec![0; text.len() + COPIED],
+            length: 0,
+            origins,
+            lines,
+            deadline: 0,
+            joined_at: usize::MAX,
+            last: [Recent::default(); 16],
+        }
     }
 
-    fn add(&mut self, text: &[u8], marks: &Marks<'_>) {
+    fn add(&mut self, text: &[u8], marks: &Marks<'_>, budget: &mut Budget) -> Result<(), OverBudget> {
         let mut at = 0;
-        loop {
+        while at < text.len() {
             let mark = marks.next(at);
-            self.bytes.extend_from_slice(&text[at..mark]);
-            self.origins.extend(at..mark);
-            at = mark;
-            if let Some(next) = self.end_simple_line(text, at) {
-                at = next;
-                continue;
+            self.copy(text, at..mark);
+            at = self.add_marked(text, mark, budget)?;
+        }
+        Ok(())
+    }
+
+    /// Adds text without marks.
+    #[inline]
+    fn copy(&mut self, text: &[u8], part: Range<usize>) {
+        let length = self.length;
+        for start in part.clone().step_by(COPIED) {
+            let target = length + (start - part.start);
+            match (text[start..].first_chunk::<COPIED>(), self.bytes[target..].first_chunk_mut::<COPIED>()) {
+                (Some(source), Some(target)) => *target = *source,
+                _ => {
+                    let end = part.end.min(start + COPIED);
+                    self.bytes[target..target + (end - start)].copy_from_slice(&text[start..end]);
+                }
             }
-            while at < text.len() {
-                at += self.skip_line_ends(&text[at..]);
-                at += self.add_simple(text, at);
-                if at >= text.len() {
+        }
+        self.length += part.len();
+        self.origins.extend(part);
+    }
+
+    /// Adds text from a mark on, until no escape has begun and the next byte is no mark. Returns where that is.
+    #[inline]
+    fn add_marked(&mut self, text: &[u8], mark: usize, budget: &mut Budget) -> Result<usize, OverBudget> {
+        let mut at = mark;
+        while let Some(byte) = text.get(at) {
+            if self.length >= self.deadline && self.joined_at != self.length {
+                if units::kind(*byte) != Kind::Mark {
                     break;
                 }
-                at += self.add_at(text, at);
-                if self.bytes.len() >= self.deadline && self.joined_at != self.bytes.len() {
-                    break;
+                if let Some(next) = self.add_simple(text, at) {
+                    at = next;
+                    continue;
                 }
             }
-            if at >= text.len() {
-                return;
-            }
+            budget.take_slow_step()?;
+            at += self.add_at(text, at);
         }
+        Ok(at)
     }
 
-    /// Leaves out the line end at `at`, as `\n` or as it is, if no blanks, escapes or other line ends are around it.
-    /// Returns where the next line begins. The same as adding it by its bytes.
+    /// Adds what a usual mark begins; returns where that ends. The same as adding it byte by byte.
     #[inline]
-    fn end_simple_line(&mut self, text: &[u8], at: usize) -> Option<usize> {
-        let next = match text[at..] {
-            [b'\\', b'n', ..] => at + 2,
-            [b'\n', ..] => at + 1,
-            _ => return None,
-        };
-        let is_simple = |byte: &u8| {
-            units::kind(*byte) != Kind::Mark && !matches!(*byte, b' ' | b'\t' | b'\r' | b'>' | b'|' | b'#' | b'*')
-        };
-        let is_between = self.lines == Lines::Joined
-            && self.bytes.len() >= self.deadline
-            && self.bytes.last().is_some_and(is_simple)
-            && text.get(next).is_some_and(is_simple);
-        is_between.then(|| {
-            self.origins.gap(at);
-            next
-        })
-    }
-
-    /// How many of these bytes are line ends, as `\n`, that are left out because a line has ended already.
-    #[inline]
-    fn skip_line_ends(&self, text: &[u8]) -> usize {
-        if self.joined_at != self.bytes.len() || self.bytes.last() == Some(&b'\\') {
-            return 0;
-        }
-        let (pairs, _) = text.as_chunks::<2>();
-        2 * pairs.iter().take_while(|pair| **pair == *b"\\n").count()
-    }
-
-    /// Adds escapes from `at` on that stand for bytes which begin no other escape; returns how many bytes of text they
-    /// were. The same as adding them one by one.
-    #[inline]
-    fn add_simple(&mut self, text: &[u8], start: usize) -> usize {
-        let mut at = start;
-        if self.bytes.len() < self.deadline || self.joined_at == self.bytes.len() {
-            return 0;
-        }
-        while let Some((byte, length)) = units::simple(&text[at..]) {
+    fn add_simple(&mut self, text: &[u8], at: usize) -> Option<usize> {
+        if let Some((byte, length)) = units::simple(&text[at..]) {
             if byte != 0 {
-                self.bytes.push(byte);
-                self.origins.push(at);
+                self.put(byte, at);
             }
-            at += length;
+            return Some(at + length);
         }
-        at - start
+        match text[at] {
+            b'\n' => self.end_simple_line(text, at, at + 1),
+            b'\\' => {
+                let backslashes = count(&text[at..], b'\\');
+                match *text.get(at + backslashes)? {
+                    b'n' => self.end_simple_line(text, at, at + backslashes + 1),
+                    // Each backslash is taken as the first half of an escape.
+                    last @ (b'"' | b'\'' | b'/') => {
+                        self.put(last, at);
+                        Some(at + backslashes + 1)
+                    }
+                    _ => None,
+                }
+            }
+            mark @ (b'%' | b'&') => {
+                // Of marks in a row, only the last can be completed before the others.
+                let marks = count(&text[at..], mark);
+                (marks > self.last.len()).then(|| {
+                    let copied = marks - self.last.len();
+                    self.copy(text, at..at + copied);
+                    at + copied
+                })
+            }
+            _ => None,
+        }
+    }
+
+    #[inline]
+    fn put(&mut self, byte: u8, origin: usize) {
+        self.bytes[self.length] = byte;
+        self.length += 1;
+        self.origins.push(origin);
+    }
+
+    /// Leaves out a line end with the blanks before it and the blanks and line ends after it. It begins at `at` and ends
+    /// before `next`.
+    #[inline]
+    fn end_simple_line(&mut self, text: &[u8], at: usize, next: usize) -> Option<usize> {
+        if self.lines == Lines::Kept || self.bytes[..self.length].last() == Some(&b'\\') {
+            return None;
+        }
+        self.end_line(at);
+        let mut next = next;
+        while let Some(byte) = text.get(next) {
+            next += match byte {
+                b'\\' => {
+                    let backslashes = count(&text[next..], b'\\');
+                    match text.get(next + backslashes) {
+                        Some(b'n') => backslashes + 1,
+                        Some(b't' | b'r') if backslashes == 1 => 2,
+                        _ => break,
+                    }
+                }
+                byte if is_left_out(*byte) => 1,
+                _ => break,
+            };
+        }
+        if text.get(next).is_some_and(|byte| units::kind(*byte) != Kind::Mark) {
+            self.joined_at = usize::MAX;
+        }
+        Some(next)
     }
 
     /// Adds the byte, the escape or the backslashes at `at`; returns how many bytes of text that were.
     #[inline]
     fn add_at(&mut self, text: &[u8], at: usize) -> usize {
         let byte = text[at];
-        let follows_backslash = byte == b'\\' && self.bytes.last() == Some(&b'\\');
+        let follows_backslash = byte == b'\\' && self.bytes[..self.length].last() == Some(&b'\\');
         if byte == b'\\' && !follows_backslash && text.get(at + 1) == Some(&b'\\') {
-            let backslashes = text[at..].iter().take_while(|byte| **byte == b'\\').count();
+            let backslashes = count(&text[at..], b'\\');
             self.add_backslashes(backslashes, at);
+            self.shorten_deadline(b'\\', text.get(at + backslashes));
             return backslashes;
         }
         // The same as adding its bytes one by one.
@@ -268,10 +345,26 @@ impl<R: RecordOrigins> Builder<R> {
             for byte in &unit.decoded[..unit.count] {
                 self.push(Added { byte: *byte, origin: at, layer: 1 });
             }
+            if unit.count == 1 && units::kind(unit.decoded[0]) == Kind::Mark {
+                self.shorten_deadline(unit.decoded[0], text.get(at + unit.length));
+            }
             return unit.length;
         }
         self.push(Added { byte, origin: at, layer: 0 });
+        self.shorten_deadline(byte, text.get(at + 1));
         1
+    }
+
+    /// After this mark was added: if the next byte of the text cannot continue an escape, none has begun with it.
+    #[inline]
+    fn shorten_deadline(&mut self, mark: u8, next: Option<&u8>) {
+        if let Some(next) = next
+            && self.bytes[..self.length].last() == Some(&mark)
+            && !units::may_continue(mark, *next)
+        {
+            let before = self.last[(self.length - 1) % 16].deadline;
+            self.deadline = before;
+        }
     }
 
     /// Adds a number of backslashes, of which each pair is the escape of one. What remains of them are backslashes of
@@ -289,24 +382,23 @@ impl<R: RecordOrigins> Builder<R> {
     #[inline]
     fn push(&mut self, added: Added) {
         let byte = added.byte;
-        let length = self.bytes.len();
+        let length = self.length;
         let kind = units::kind(byte);
         if self.joined_at == length {
-            if matches!(byte, b' ' | b'\t' | b'\r' | b'\n' | b'>' | b'|' | b'#' | b'*' | 0) {
+            if is_left_out(byte) {
                 return;
             }
         } else if length >= self.deadline && kind != Kind::Mark {
             // No escape has begun.
-            self.bytes.push(byte);
-            self.origins.push(added.origin);
-            return;
+            return self.put(byte, added.origin);
         }
+        let before = &self.bytes[..length];
         let unit = match kind {
             _ if length >= self.deadline => None,
             Kind::Plain => None,
-            Kind::Digit => units::numeric(&self.bytes, byte),
+            Kind::Digit => units::numeric(before, byte),
             Kind::Mark if byte == b'\\' => self.escaped_backslash(added.layer),
-            Kind::Letter => units::short(&self.bytes, byte),
+            Kind::Letter => units::short(before, byte),
             // Begins an escape, and ends none.
             Kind::Mark => None,
         };
@@ -322,23 +414,23 @@ impl<R: RecordOrigins> Builder<R> {
 
     #[inline]
     fn append(&mut self, added: Added, kind: Kind) {
-        let length = self.bytes.len();
+        let length = self.length;
         self.last[length % 16] = Recent { layer: added.layer, deadline: self.deadline };
         if kind == Kind::Mark {
             self.deadline = self.deadline.max(length + 1 + units::pending_after(added.byte));
         }
-        self.bytes.push(added.byte);
-        self.origins.push(added.origin);
+        self.put(added.byte, added.origin);
     }
 
     /// Leaves out a line end, and the blanks before it.
+    #[inline]
     fn end_line(&mut self, origin: usize) {
         let without = |is_blank: fn(u8) -> bool| {
-            self.bytes.len() - self.bytes.iter().rev().take_while(|byte| is_blank(**byte)).count()
+            self.length - self.bytes[..self.length].iter().rev().take_while(|byte| is_blank(**byte)).count()
         };
         let kept = match without(|byte| matches!(byte, b' ' | b'\t' | b'\r')) {
             // A backslash directly before a line end continues the line.
-            all if all == self.bytes.len() => without(|byte| byte == b'\\'),
+            all if all == self.length => without(|byte| byte == b'\\'),
             kept => kept,
         };
         self.origins.gap(self.origins.at(kept).unwrap_or(origin));
@@ -350,14 +442,14 @@ impl<R: RecordOrigins> Builder<R> {
 
     /// The escape that another backslash of this layer completes.
     fn escaped_backslash(&self, layer: u8) -> Option<Unit> {
-        let last = self.bytes.len().checked_sub(1)?;
+        let last = self.length.checked_sub(1)?;
         (self.bytes[last] == b'\\' && self.last[last % 16].layer == layer).then(|| Unit::byte(2, b'\\'))
     }
 
     /// Puts what an escape decodes to in its place. Its last byte, of this layer, has not been added.
     fn replace(&mut self, unit: &Unit, layer: u8) {
-        let start = self.bytes.len() + 1 - unit.length;
-        let layers = (start..self.bytes.len()).map(|position| self.last[position % 16].layer);
+        let start = self.length + 1 - unit.length;
+        let layers = (start..self.length).map(|position| self.last[position % 16].layer);
         let layer = layers.fold(layer, u8::max).saturating_add(1);
         let origin = self.origins.at(start).unwrap_or_default();
         self.truncate(start);
@@ -367,12 +459,24 @@ impl<R: RecordOrigins> Builder<R> {
     }
 
     fn truncate(&mut self, length: usize) {
-        if length < self.bytes.len() {
+        if length < self.length {
             self.deadline = self.last[length % 16].deadline;
-            self.bytes.truncate(length);
+            self.length = length;
             self.origins.truncate(length);
         }
     }
+}
+
+/// Whether the byte is left out at the beginning of a line: blanks, quotation marks and NUL bytes.
+#[inline]
+fn is_left_out(byte: u8) -> bool {
+    matches!(byte, b' ' | b'\t' | b'\r' | b'\n' | b'>' | b'|' | b'#' | b'*' | 0)
+}
+
+/// How often the text begins with this byte.
+#[inline]
+fn count(text: &[u8], byte: u8) -> usize {
+    text.iter().take_while(|next| **next == byte).count()
 }
 
 #[cfg(test)]
@@ -380,7 +484,7 @@ mod tests {
     use super::*;
 
     fn normal(text: &str) -> String {
-        String::from_utf8(normal_form_of(text.as_bytes()).unwrap_or(text.into())).unwrap()
+        String::from_utf8(normal_form_of(text.as_bytes())).unwrap()
     }
 
     #[test]
@@ -415,7 +519,7 @@ mod tests {
     #[test]
     fn spans_contain_whole_escapes() {
         let text = br"x%5Cu0041\n  yz";
-        assert_eq!(normal_form_of(text).unwrap(), b"xAyz");
+        assert_eq!(normal_form_of(text), b"xAyz");
         let origins = Origins::new(text, &Classes::new(text), Lines::Joined);
         assert_eq!(origins.span(0..1), 0..1);
         assert_eq!(origins.span(1..2), 1..9);

@@ -14,8 +14,7 @@ use std::collections::HashSet;
 use zeroize::Zeroizing;
 
 use super::decoded::{SHORTEST, is_text};
-use super::classes::Classes;
-use super::normal::{normal_form_of, without_escapes};
+use super::normal::{normal_form_of, value_without_escapes};
 use super::symbols::Coding;
 
 /// Shorter lines and encoded forms would also match by chance.
@@ -55,7 +54,7 @@ pub(super) fn patterns_of(value: &[u8]) -> Vec<Pattern> {
     }
     let mut texts: Vec<Zeroizing<Vec<u8>>> = Vec::new();
     let mut add = |bytes: Vec<u8>| texts.push(Zeroizing::new(bytes));
-    let normal = Zeroizing::new(normal_form_of(value).unwrap_or_else(|| value.to_vec()));
+    let normal = Zeroizing::new(normal_form_of(value));
     add(normal.to_vec());
     after_a_mark(&normal).into_iter().flatten().for_each(&mut add);
     // A backslash at its end may belong to what follows.
@@ -65,7 +64,7 @@ pub(super) fn patterns_of(value: &[u8]) -> Vec<Pattern> {
         add(text.iter().copied().filter(|byte| *byte != b'\\').collect());
     }
     // At the beginning of a line, a quotation mark that the value begins with is left out.
-    add(normal_form_of(&Zeroizing::new([b"\n", &normal[..]].concat())).unwrap_or_default());
+    add(normal_form_of(&Zeroizing::new([b"\n", &normal[..]].concat())));
     if normal.len() < MIN_LENGTH {
         json_escaped(value).into_iter().for_each(&mut add);
     }
@@ -74,7 +73,7 @@ pub(super) fn patterns_of(value: &[u8]) -> Vec<Pattern> {
     }
     for line in lines(value) {
         add(line.to_vec());
-        add(normal_form_of(line).unwrap_or_default());
+        add(normal_form_of(line));
     }
     match std::str::from_utf8(value) {
         Err(_) => {
@@ -101,7 +100,7 @@ pub(super) fn patterns_of(value: &[u8]) -> Vec<Pattern> {
     let encoded = Coding::ALL.into_iter().flat_map(|coding| encoded(value, coding));
     let in_lines = |bytes| Pattern { place: Place::TextInLines, bytes, reach: Reach::default() };
     let is_short = normal.len() < MIN_LENGTH;
-    let lines = Some(Zeroizing::new(without_escapes(value, &Classes::new(value)).unwrap_or_default()))
+    let lines = Some(Zeroizing::new(value_without_escapes(value).unwrap_or_default()))
         .filter(|bytes| is_short && bytes.len() >= MIN_WITHOUT_ESCAPES);
     texts.into_iter().map(text).chain(lines.map(in_lines)).chain(encoded).collect()
 }
@@ -147,7 +146,7 @@ fn after_a_mark(value: &[u8]) -> [Option<Vec<u8>>; 2] {
     let after = |mark: &str, decoded: usize| {
         let text = Zeroizing::new([mark.as_bytes(), value].concat());
         // What decodes to a line end or NUL byte is left out. The rest alone would also be found elsewhere.
-        normal_form_of(&text).filter(|normal| normal.len() + decoded == value.len())
+        Some(normal_form_of(&text)).filter(|normal| normal.len() + decoded == value.len())
     };
     [after("\\", 0), after("%", 1)]
 }

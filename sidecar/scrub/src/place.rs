@@ -10,6 +10,7 @@ use std::ops::Range;
 
 use relay_proto::json::{Escapes, JsonError, Rules, Scanner, Text, Token};
 
+use super::budget::{Budget, OverBudget};
 use super::json_string::{DecodedString, whole_characters, whole_units};
 use super::normal::Syntax;
 use super::search::{Found, Match, merge};
@@ -166,6 +167,7 @@ impl Scrubber {
     pub(super) fn search_strings(&self, message: &[u8]) -> Result<Vec<Found>, JsonError> {
         let mut scanner = Scanner::new(message, Rules::LENIENT)?;
         let mut found = self.search_undecoded(message);
+        let mut budget = Budget::new(message.len());
         while let Some(token) = scanner.next()? {
             if let Token::Key(text) | Token::String(text) = token {
                 let inner = text.inner();
@@ -175,10 +177,11 @@ impl Scrubber {
                 };
                 // The string that made the search of the message fail needs no second search.
                 let inside = match inner.len() > message.len() / 2 {
-                    true => vec![Found { span: 0..inner.len(), what: Match::Unsearchable }],
-                    false => self.search_whole(&message[inner.clone()], Syntax::Json),
+                    true => Err(OverBudget),
+                    false => self.search_within(&message[inner.clone()], Syntax::Json, &mut budget),
                 };
-                found.extend(inside.into_iter().map(of_message));
+                let unsearchable = |OverBudget| vec![Found { span: 0..inner.len(), what: Match::Unsearchable }];
+                found.extend(inside.unwrap_or_else(unsearchable).into_iter().map(of_message));
             }
         }
         found.retain(|found| found.what != Match::Unsearchable || !found.span.is_empty());

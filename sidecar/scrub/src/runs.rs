@@ -41,7 +41,8 @@ impl Runs {
             for (number, bits) in blocks.iter().enumerate() {
                 collector.add(number * BLOCK, *bits);
             }
-            collector.finish(blocks.len() * BLOCK)
+            collector.end(blocks.len() * BLOCK);
+            collector.runs
         };
         Self {
             length,
@@ -61,19 +62,20 @@ impl Runs {
         self.letters.is_empty() && self.digits.is_empty()
     }
 
-    /// Calls `visit` with each longest part of a run of letters that may be base32, in one case.
-    pub(super) fn each_base32(&self, text: &[u8], mut visit: impl FnMut(Range<usize>)) {
-        for run in &self.letters {
-            let mut cases = [Collector::new(self.length.shortest()), Collector::new(self.length.shortest())];
-            each_base32_block(&text[run.clone()], |start, bits| {
-                for (case, bits) in cases.iter_mut().zip(bits) {
-                    case.add(start, bits);
+    /// The longest parts of runs of letters that may be base32, in one case.
+    pub(super) fn base32(&self, text: &[u8]) -> Vec<Range<usize>> {
+        let shortest = self.length.shortest();
+        let [mut capital, mut small] = [Collector::new(shortest), Collector::new(shortest)];
+        each_base32_block(text, &self.letters, |run, start, bits| {
+            for (letters, bits) in [&mut capital, &mut small].into_iter().zip(bits) {
+                letters.add(start, bits);
+                if start + BLOCK >= run.end {
+                    letters.end(run.end);
                 }
-            });
-            for part in cases.into_iter().flat_map(|case| case.finish(run.len())) {
-                visit(run.start + part.start..run.start + part.end);
             }
-        }
+        });
+        capital.runs.append(&mut small.runs);
+        capital.runs
     }
 }
 
@@ -127,11 +129,11 @@ impl Collector {
         }
     }
 
-    fn finish(mut self, end: usize) -> Vec<Range<usize>> {
+    /// The text ends here, or what comes next does not continue it.
+    fn end(&mut self, end: usize) {
         if let Some(open) = self.open.take() {
             self.close(open, end);
         }
-        self.runs
     }
 }
 
@@ -165,8 +167,7 @@ mod tests {
                 let is_digit = |byte: u8| byte.is_ascii_hexdigit() || b" :-,xX".contains(&byte);
                 prop_assert_eq!(&runs.letters, &runs_of(text, length.shortest(), is_letter));
                 prop_assert_eq!(&runs.digits, &runs_of(text, SHORTEST_LONG_RUN, is_digit));
-                let mut parts = Vec::new();
-                runs.each_base32(text, |part| parts.push(part));
+                let mut parts = runs.base32(text);
                 let is_upper = |byte: u8| byte.is_ascii_uppercase() || (b'2'..=b'7').contains(&byte);
                 let is_lower = |byte: u8| byte.is_ascii_lowercase() || (b'2'..=b'7').contains(&byte);
                 let mut expected = runs_of(text, length.shortest(), is_upper);

@@ -9,8 +9,9 @@
 
 use std::ops::Range;
 
+use super::budget::{Budget, FREE_BYTES, OverBudget};
 use super::classes::Classes;
-use super::decoded::{DecodedTexts, LeastAscii, OverBudget};
+use super::decoded::{DecodedTexts, LeastAscii};
 use super::normal::{Lines, Origins, Syntax, normal_form, without_escapes};
 use super::patterns::Place;
 use super::runs::{RunLength, Runs};
@@ -19,9 +20,6 @@ use super::{Entropy, Scrubber, Shown};
 
 /// How often base64, base32 and hexadecimal are decoded.
 const MAX_DECODED: usize = 3;
-/// All decoded texts together may be this many times as long as the text that they come from, or `FREE_BYTES` longer.
-const MAX_EXPANSION: usize = 2;
-const FREE_BYTES: usize = 4096;
 
 /// A match: where, and of what.
 #[derive(Clone, Debug, Eq, PartialEq)]
@@ -41,8 +39,17 @@ pub(super) enum Match {
 impl Scrubber {
     /// The spans of values in `text`, disjoint and in order.
     pub(super) fn search(&self, text: &[u8], syntax: Syntax) -> Result<Vec<Found>, OverBudget> {
-        let mut budget = text.len() * MAX_EXPANSION + FREE_BYTES;
-        Ok(merge(self.search_level(text, syntax, 0, &mut budget)?))
+        self.search_within(text, syntax, &mut Budget::new(text.len()))
+    }
+
+    /// Like [`Scrubber::search`], with the rest of a budget.
+    pub(super) fn search_within(
+        &self,
+        text: &[u8],
+        syntax: Syntax,
+        budget: &mut Budget,
+    ) -> Result<Vec<Found>, OverBudget> {
+        Ok(merge(self.search_level(text, syntax, 0, budget)?))
     }
 
     /// Like [`Scrubber::search`]; text that cannot be searched is one match.
@@ -63,7 +70,7 @@ impl Scrubber {
         text: &[u8],
         syntax: Syntax,
         depth: usize,
-        budget: &mut usize,
+        budget: &mut Budget,
     ) -> Result<Vec<Found>, OverBudget> {
         let mut found = Vec::new();
         self.find(Place::Text, text, &mut found);
@@ -73,7 +80,7 @@ impl Scrubber {
         let length = self.run_length();
         let classes = Classes::new(text);
         let runs = Runs::new(&classes, length);
-        let Some(normal) = normal_form(text, &classes) else {
+        let Some(normal) = normal_form(text, &classes, budget)? else {
             self.search_encoded(text, &runs, depth, budget, &mut found)?;
             return Ok(found);
         };
@@ -84,7 +91,8 @@ impl Scrubber {
         }
         if self.indexes.iter().any(|values| values.has_texts_in_lines()) {
             let mut in_lines = Vec::new();
-            self.find(Place::TextInLines, &without_escapes(text, &classes).unwrap_or_default(), &mut in_lines);
+            let text_in_lines = without_escapes(text, &classes, budget)?.unwrap_or_default();
+            self.find(Place::TextInLines, &text_in_lines, &mut in_lines);
             if !in_lines.is_empty() {
                 let origins = Origins::new(text, &classes, Lines::Kept);
                 found.extend(in_lines.into_iter().map(|found| found.moved(|span| origins.span(span))));
@@ -108,7 +116,7 @@ impl Scrubber {
         text: &[u8],
         runs: &Runs,
         depth: usize,
-        budget: &mut usize,
+        budget: &mut Budget,
         found: &mut Vec<Found>,
     ) -> Result<(), OverBudget> {
         for coding in Coding::ALL.into_iter().filter(|coding| self.has_symbols_of(*coding)) {
@@ -117,19 +125,17 @@ impl Scrubber {
             self.find(Place::Symbols(coding), &symbols.numbers, &mut in_symbols);
             symbols.locate(text, runs, in_symbols, found);
         }
-        let limit = (*budget).min(text.len() + FREE_BYTES);
+        let limit = budget.decoded.min(text.len() + FREE_BYTES);
         let least = self.least_ascii();
         let mut texts = DecodedTexts::default();
-        let mut base32 = Vec::new();
-        runs.each_base32(text, |run| base32.push(run));
-        texts.add(Coding::Base32, text, &base32, limit, least)?;
+        texts.add(Coding::Base32, text, &runs.base32(text), limit, least)?;
         texts.add(Coding::Base64, text, &runs.letters, limit, least)?;
         let digits = Symbols::new(Coding::Hexadecimal, text, runs);
         texts.add(Coding::Hexadecimal, &digits.numbers, &digits.runs, limit, least)?;
         if texts.bytes.is_empty() {
             return Ok(());
         }
-        *budget = budget.saturating_sub(texts.bytes.len());
+        budget.take_decoded(texts.bytes.len());
         let mut in_digits = Vec::new();
         for inside in self.search_level(&texts.bytes, Syntax::Unknown, depth + 1, budget)? {
             let (coding, first) = texts.origin(inside.span.start);

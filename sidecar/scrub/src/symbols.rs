@@ -44,7 +44,7 @@ impl Coding {
     pub(super) fn each_run(self, text: &[u8], runs: &Runs, visit: impl FnMut(Range<usize>)) {
         match self {
             Self::Base64 => runs.letters.iter().cloned().for_each(visit),
-            Self::Base32 => runs.each_base32(text, visit),
+            Self::Base32 => runs.base32(text).into_iter().for_each(visit),
             Self::Hexadecimal => runs.digits.iter().cloned().for_each(visit),
         }
     }

@@ -94,6 +94,20 @@ pub(super) fn pending_after(mark: u8) -> usize {
     }
 }
 
+/// Whether the escape that this mark begins may continue with this byte of the text. Another mark may decode to anything.
+#[inline]
+pub(super) fn may_continue(mark: u8, next: u8) -> bool {
+    match mark {
+        b'\\' => {
+            matches!(next, b'u' | b'x' | b'b' | b'f' | b'n' | b'r' | b't' | b'"' | b'\'' | b'/')
+                || kind(next) == Kind::Mark
+        }
+        b'%' => next.is_ascii_hexdigit() || kind(next) == Kind::Mark,
+        b'&' => matches!(next, b'#' | b'a' | b'g' | b'l' | b'q') || kind(next) == Kind::Mark,
+        _ => true,
+    }
+}
+
 /// The escape at the beginning of `text`, if it is a usual one that stands for a byte of ASCII which begins no escape and
 /// is no line end: that byte and the length of the escape.
 #[inline]
