@@ -70,6 +70,25 @@ fn repeated(unit: &str) -> String {
     unit.repeat(SIZE / unit.len())
 }
 
+/// Each escape needs bytes that are escaped in another way.
+const MIXED: &str = "%5Cu0025&#52;&#x31;\\\\u0025\\u0034";
+
+/// The text as many strings of a message.
+fn in_strings(text: &str) -> String {
+    let mut parts = Vec::new();
+    let mut rest = text;
+    while !rest.is_empty() {
+        // Not within an escape.
+        let end = (1200.min(rest.len())..=rest.len())
+            .find(|end| !rest[..*end].ends_with('\\') && !rest[..*end].rsplit('\\').next().is_some_and(|last| last.len() < 6))
+            .unwrap_or(rest.len());
+        let (part, others) = rest.split_at(end);
+        parts.push(part);
+        rest = others;
+    }
+    parts.join("\",\"text\":\"")
+}
+
 fn quoted(text: &str) -> String {
     serde_json::Value::from(text).to_string()
 }
@@ -112,12 +131,17 @@ fn inputs() -> Vec<(&'static str, String)> {
         ("percent: %41", repeated("%41")),
         ("percent of percent", repeated("%2525252541")),
         ("entities: &#65;", repeated("&#65;")),
-        ("mixed escapes", repeated("%5Cu0025&#52;&#x31;\\\\u0025\\u0034")),
+        ("mixed escapes", repeated(MIXED)),
         ("ampersands", repeated("&")),
         ("percent signs", repeated("%")),
+        ("marks in turns", repeated("&%")),
+        ("beginnings of entities", repeated("&a")),
+        ("beginnings of escapes", repeated("%4\\\\u00")),
         ("line ends", repeated("\\n")),
         ("escaped NUL", repeated("\\u0000a")),
-        ("base64 of text, by every phase", texty_in_all_phases),
+        ("base64 of text, by every phase", texty_in_all_phases.clone()),
+        ("the same, in many strings", in_strings(&texty_in_all_phases)),
+        ("mixed escapes, in many strings", in_strings(&repeated(MIXED))),
         ("base64 of base64", repeated("VmxaV1ZsWldWbFpXVmxaV1ZsWldWbFpXVmxaV")),
         ("base32", random.letters(b"ABCDEFGHIJKLMNOPQRSTUVWXYZ234567", SIZE)),
         ("lower-case letters", random.letters(b"abcdefghijklmnopqrstuvwxyz", SIZE)),

@@ -11,49 +11,48 @@ use fearless_simd::{Level, Simd, dispatch, u8x64};
 /// The bytes that are classified at once.
 pub(super) const BLOCK: usize = 64;
 
-/// For each block of a text one number per class, with one bit for each byte, the first byte in the lowest bit.
-#[derive(Default)]
-pub(super) struct Classes {
+/// The classes of all blocks of a text.
+pub(super) struct Classes(pub(super) Vec<BlockClasses>);
+
+/// One number per class, with one bit for each byte of a block, the first byte in the lowest bit.
+#[derive(Clone, Copy, Default)]
+pub(super) struct BlockClasses {
     /// Letters of base64, of which base32 is a part.
-    pub(super) letters: Vec<u64>,
+    pub(super) letters: u64,
     /// Hexadecimal digits and what may be between them.
-    pub(super) digits: Vec<u64>,
+    pub(super) digits: u64,
     /// Bytes that begin an escape or are left out of a normal form.
-    pub(super) marks: Vec<u64>,
+    pub(super) marks: u64,
 }
 
 impl Classes {
     pub(super) fn new(text: &[u8]) -> Self {
-        let mut classes = Self::default();
-        let blocks = text.len().div_ceil(BLOCK);
-        for class in [&mut classes.letters, &mut classes.digits, &mut classes.marks] {
-            class.reserve_exact(blocks);
-        }
+        let mut classes = vec![BlockClasses::default(); text.len().div_ceil(BLOCK)];
         dispatch!(Level::new(), simd => classify(simd, text, &mut classes));
-        classes
+        Self(classes)
     }
 
     pub(super) fn has_marks(&self) -> bool {
-        self.marks.iter().any(|block| *block != 0)
+        self.0.iter().any(|block| block.marks != 0)
     }
 }
 
 #[inline(always)]
-fn classify<S: Simd>(simd: S, text: &[u8], classes: &mut Classes) {
+fn classify<S: Simd>(simd: S, text: &[u8], classes: &mut [BlockClasses]) {
     let (blocks, rest) = text.as_chunks::<BLOCK>();
-    for block in blocks {
-        classify_block(simd, block, classes);
+    for (classes, block) in classes.iter_mut().zip(blocks) {
+        *classes = classify_block(simd, block);
     }
-    if !rest.is_empty() {
+    if let Some(last) = classes.last_mut().filter(|_| !rest.is_empty()) {
         // Filled up with bytes that belong to no class.
         let mut block = [b'!'; BLOCK];
         block[..rest.len()].copy_from_slice(rest);
-        classify_block(simd, &block, classes);
+        *last = classify_block(simd, &block);
     }
 }
 
 #[inline(always)]
-fn classify_block<S: Simd>(simd: S, block: &[u8; BLOCK], classes: &mut Classes) {
+fn classify_block<S: Simd>(simd: S, block: &[u8; BLOCK]) -> BlockClasses {
     let bytes = u8x64::load_array_ref(simd, block);
     let lower = bytes | 0x20;
     let from_a = lower - b'a';
@@ -72,9 +71,11 @@ fn classify_block<S: Simd>(simd: S, block: &[u8; BLOCK], classes: &mut Classes) 
         | bytes.simd_eq(b'&')
         | bytes.simd_eq(b'\n')
         | bytes.simd_eq(0);
-    classes.letters.push(letters.to_bitmask());
-    classes.digits.push(digits.to_bitmask());
-    classes.marks.push(marks.to_bitmask());
+    BlockClasses {
+        letters: letters.to_bitmask(),
+        digits: digits.to_bitmask(),
+        marks: marks.to_bitmask(),
+    }
 }
 
 /// Calls `visit` with each block of these runs: where it begins, and for each letter whether it may be base32, with

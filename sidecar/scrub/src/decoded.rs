@@ -153,14 +153,24 @@ impl<const BITS: usize> Runs<'_, BITS> {
         let mut start = run.start;
         while start + self.trigger as usize <= run.end {
             let letters = &all[start..run.end];
-            let Tested { ascii, zeros } = match letters.first_chunk::<WIDE>() {
-                Some(letters) => tested::<S, BITS>(simd, letters),
+            let mut filled = [0; WIDE];
+            let block = match letters.first_chunk::<WIDE>() {
+                Some(block) => block,
                 None => {
-                    let mut filled = [0; WIDE];
                     filled[..letters.len()].copy_from_slice(letters);
-                    tested::<S, BITS>(simd, &filled)
+                    &filled
                 }
             };
+            // The letters of random bytes are excluded by one bit of each.
+            let low = low_bytes::<S, BITS>(simd, block);
+            let is_low = |alignment: usize| {
+                in_a_row(Self::positions(&low, alignment, letters.len()), self.trigger) != 0
+            };
+            if BITS == 6 && !(0..Self::GROUP).any(is_low) {
+                start += Self::STRIDE;
+                continue;
+            }
+            let Tested { ascii, zeros } = tested::<S, BITS>(simd, block);
             let only_zeros = in_a_row(zeros, self.trigger.saturating_sub(2).max(8));
             let groups = self.whole_groups(&ascii);
             for alignment in (0..Self::GROUP).filter(|alignment| groups & Self::EVERY_GROUP << alignment != 0) {
@@ -341,6 +351,24 @@ fn numbers_of<S: Simd, const BITS: usize>(simd: S, letters: &[u8]) -> u8x64<S> {
             (letters.simd_eq(b'/') | letters.simd_eq(b'_')).select(u8x64::splat(simd, 63), numbers)
         }
     }
+}
+
+/// For each byte of a group, one bit for each letter: whether that byte, if it begins in the letter, is below 128.
+#[inline(always)]
+fn low_bytes<S: Simd, const BITS: usize>(simd: S, letters: &[u8; WIDE]) -> [u64; 5] {
+    let numbers = numbers_of::<S, BITS>(simd, &letters[..BLOCK]);
+    let highest: [u8; 5] = match BITS {
+        4 => [0x08, 0, 0, 0, 0],
+        5 => [0x10, 0x02, 0x08, 0x01, 0x04],
+        _ => [0x20, 0x08, 0x02, 0, 0],
+    };
+    let mut low = [0; 5];
+    for (low, bit) in low.iter_mut().zip(highest) {
+        if bit != 0 {
+            *low = (numbers & bit).simd_eq(0).to_bitmask();
+        }
+    }
+    low
 }
 
 /// What the letters of a block stand for, with one bit for each letter.

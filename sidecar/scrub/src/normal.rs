@@ -335,7 +335,7 @@ impl<R: RecordOrigins> Builder<R> {
         if byte == b'\\' && !follows_backslash && text.get(at + 1) == Some(&b'\\') {
             let backslashes = count(&text[at..], b'\\');
             self.add_backslashes(backslashes, at);
-            self.shorten_deadline(b'\\', text.get(at + backslashes));
+            self.shorten_deadline(b'\\', &text[at + backslashes..]);
             return backslashes;
         }
         // The same as adding its bytes one by one.
@@ -346,24 +346,20 @@ impl<R: RecordOrigins> Builder<R> {
                 self.push(Added { byte: *byte, origin: at, layer: 1 });
             }
             if unit.count == 1 && units::kind(unit.decoded[0]) == Kind::Mark {
-                self.shorten_deadline(unit.decoded[0], text.get(at + unit.length));
+                self.shorten_deadline(unit.decoded[0], &text[at + unit.length..]);
             }
             return unit.length;
         }
         self.push(Added { byte, origin: at, layer: 0 });
-        self.shorten_deadline(byte, text.get(at + 1));
+        self.shorten_deadline(byte, &text[at + 1..]);
         1
     }
 
-    /// After this mark was added: if the next byte of the text cannot continue an escape, none has begun with it.
+    /// After this mark was added: if the rest of the text cannot continue an escape, none has begun with it.
     #[inline]
-    fn shorten_deadline(&mut self, mark: u8, next: Option<&u8>) {
-        if let Some(next) = next
-            && self.bytes[..self.length].last() == Some(&mark)
-            && !units::may_continue(mark, *next)
-        {
-            let before = self.last[(self.length - 1) % 16].deadline;
-            self.deadline = before;
+    fn shorten_deadline(&mut self, mark: u8, rest: &[u8]) {
+        if self.bytes[..self.length].last() == Some(&mark) && !units::may_continue(mark, rest) {
+            self.deadline = self.last[(self.length - 1) % 16].deadline;
         }
     }
 

@@ -102,6 +102,10 @@ impl<'a> Placing<'a> {
         let relative =
             |found: Found| Found { span: found.span.start - start..found.span.end - start, ..found };
         let found: Vec<Found> = found.into_iter().map(relative).collect();
+        if let [Found { what: Match::Unsearchable, .. }] = &found[..] {
+            let with = escaped(&self.marker(Match::Unsearchable));
+            return edits.push(Edit { span: start..end, with });
+        }
         let absolute = |span: Range<usize>, with: &str| Edit {
             span: start + span.start..start + span.end,
             with: escaped(with),

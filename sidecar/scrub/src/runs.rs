@@ -36,19 +36,15 @@ impl RunLength {
 impl Runs {
     /// The runs of a text of this length.
     pub(super) fn new(classes: &Classes, length: RunLength) -> Self {
-        let runs = |blocks: &[u64], shortest: usize| {
-            let mut collector = Collector::new(shortest);
-            for (number, bits) in blocks.iter().enumerate() {
-                collector.add(number * BLOCK, *bits);
-            }
-            collector.end(blocks.len() * BLOCK);
-            collector.runs
-        };
-        Self {
-            length,
-            letters: runs(&classes.letters, length.shortest()),
-            digits: runs(&classes.digits, SHORTEST_LONG_RUN),
+        let mut letters = Collector::new(length.shortest());
+        let mut digits = Collector::new(SHORTEST_LONG_RUN);
+        for (number, block) in classes.0.iter().enumerate() {
+            letters.add(number * BLOCK, block.letters);
+            digits.add(number * BLOCK, block.digits);
         }
+        letters.end(classes.0.len() * BLOCK);
+        digits.end(classes.0.len() * BLOCK);
+        Self { length, letters: letters.runs, digits: digits.runs }
     }
 
     /// Only those runs that `belongs` accepts, by where they begin.

@@ -2,7 +2,7 @@
 //!
 //! An escape is recognised at its last byte, by looking at the bytes before it.
 
-use super::classes::{BLOCK, Classes};
+use super::classes::{BLOCK, BlockClasses, Classes};
 
 /// What a byte may be in an escape.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -61,12 +61,12 @@ pub(super) fn kind(byte: u8) -> Kind {
 /// The bytes of a text that begin an escape or are left out of a normal form.
 pub(super) struct Marks<'a> {
     text: &'a [u8],
-    blocks: &'a [u64],
+    blocks: &'a [BlockClasses],
 }
 
 impl<'a> Marks<'a> {
     pub(super) fn new(text: &'a [u8], classes: &'a Classes) -> Self {
-        Self { text, blocks: &classes.marks }
+        Self { text, blocks: &classes.0 }
     }
 
     /// The next one from `at` on; the end of the text if there is none.
@@ -74,11 +74,11 @@ impl<'a> Marks<'a> {
     pub(super) fn next(&self, at: usize) -> usize {
         let mut number = at / BLOCK;
         let Some(block) = self.blocks.get(number) else { return self.text.len() };
-        let mut bits = block & u64::MAX << (at % BLOCK);
+        let mut bits = block.marks & u64::MAX << (at % BLOCK);
         while bits == 0 {
             number += 1;
             let Some(block) = self.blocks.get(number) else { return self.text.len() };
-            bits = *block;
+            bits = block.marks;
         }
         number * BLOCK + bits.trailing_zeros() as usize
     }
@@ -94,16 +94,31 @@ pub(super) fn pending_after(mark: u8) -> usize {
     }
 }
 
-/// Whether the escape that this mark begins may continue with this byte of the text. Another mark may decode to anything.
+/// Whether this mark may begin an escape that continues with this text, as far as its first two bytes tell. Another mark
+/// in it may decode to anything.
 #[inline]
-pub(super) fn may_continue(mark: u8, next: u8) -> bool {
+pub(super) fn may_continue(mark: u8, text: &[u8]) -> bool {
+    let is_mark = |byte: u8| kind(byte) == Kind::Mark;
+    let is_hexadecimal = |byte: u8| byte.is_ascii_hexdigit() || is_mark(byte);
+    let second = |is_possible: fn(u8) -> bool| text.get(1).is_none_or(|byte| is_possible(*byte) || is_mark(*byte));
+    let Some(first) = text.first().copied() else { return true };
+    if is_mark(first) {
+        return true;
+    }
     match mark {
-        b'\\' => {
-            matches!(next, b'u' | b'x' | b'b' | b'f' | b'n' | b'r' | b't' | b'"' | b'\'' | b'/')
-                || kind(next) == Kind::Mark
-        }
-        b'%' => next.is_ascii_hexdigit() || kind(next) == Kind::Mark,
-        b'&' => matches!(next, b'#' | b'a' | b'g' | b'l' | b'q') || kind(next) == Kind::Mark,
+        b'\\' => match first {
+            b'u' | b'x' => text.get(1).is_none_or(|byte| is_hexadecimal(*byte)),
+            b'b' | b'f' | b'n' | b'r' | b't' | b'"' | b'\'' | b'/' => true,
+            _ => false,
+        },
+        b'%' => first.is_ascii_hexdigit() && text.get(1).is_none_or(|byte| is_hexadecimal(*byte)),
+        b'&' => match first {
+            b'#' => true,
+            b'a' => second(|byte| matches!(byte, b'm' | b'p')),
+            b'g' | b'l' => second(|byte| byte == b't'),
+            b'q' => second(|byte| byte == b'u'),
+            _ => false,
+        },
         _ => true,
     }
 }
