@@ -71,11 +71,7 @@ fn classify_block<S: Simd>(simd: S, block: &[u8; BLOCK]) -> BlockClasses {
         | bytes.simd_eq(b'&')
         | bytes.simd_eq(b'\n')
         | bytes.simd_eq(0);
-    BlockClasses {
-        letters: letters.to_bitmask(),
-        digits: digits.to_bitmask(),
-        marks: marks.to_bitmask(),
-    }
+    BlockClasses { letters: letters.to_bitmask(), digits: digits.to_bitmask(), marks: marks.to_bitmask() }
 }
 
 /// Calls `visit` with each block of these runs: where it begins, and for each letter whether it may be base32, with

@@ -173,7 +173,8 @@ impl<const BITS: usize> Runs<'_, BITS> {
             let Tested { ascii, zeros } = tested::<S, BITS>(simd, block);
             let only_zeros = in_a_row(zeros, self.trigger.saturating_sub(2).max(8));
             let groups = self.whole_groups(&ascii);
-            for alignment in (0..Self::GROUP).filter(|alignment| groups & Self::EVERY_GROUP << alignment != 0) {
+            for alignment in (0..Self::GROUP).filter(|alignment| groups & Self::EVERY_GROUP << alignment != 0)
+            {
                 let mut positions = Self::positions(&ascii, alignment, letters.len());
                 positions = in_a_row(positions, self.trigger) & !only_zeros;
                 if letters.len() > BLOCK {
@@ -409,10 +410,8 @@ fn tested<S: Simd, const BITS: usize>(simd: S, letters: &[u8; WIDE]) -> Tested {
 /// One bit for each byte: whether it is text of ASCII.
 #[inline(always)]
 fn is_ascii<S: Simd>(bytes: u8x64<S>) -> u64 {
-    let is_text = (bytes - b' ').simd_lt(0x60)
-        | bytes.simd_eq(0)
-        | (bytes - b'\t').simd_lt(2)
-        | bytes.simd_eq(b'\r');
+    let is_text =
+        (bytes - b' ').simd_lt(0x60) | bytes.simd_eq(0) | (bytes - b'\t').simd_lt(2) | bytes.simd_eq(b'\r');
     is_text.to_bitmask()
 }
 

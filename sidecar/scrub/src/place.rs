@@ -184,7 +184,8 @@ impl Scrubber {
                     true => Err(OverBudget),
                     false => self.search_within(&message[inner.clone()], Syntax::Json, &mut budget),
                 };
-                let unsearchable = |OverBudget| vec![Found { span: 0..inner.len(), what: Match::Unsearchable }];
+                let unsearchable =
+                    |OverBudget| vec![Found { span: 0..inner.len(), what: Match::Unsearchable }];
                 found.extend(inside.unwrap_or_else(unsearchable).into_iter().map(of_message));
             }
         }

@@ -100,7 +100,8 @@ pub(super) fn pending_after(mark: u8) -> usize {
 pub(super) fn may_continue(mark: u8, text: &[u8]) -> bool {
     let is_mark = |byte: u8| kind(byte) == Kind::Mark;
     let is_hexadecimal = |byte: u8| byte.is_ascii_hexdigit() || is_mark(byte);
-    let second = |is_possible: fn(u8) -> bool| text.get(1).is_none_or(|byte| is_possible(*byte) || is_mark(*byte));
+    let second =
+        |is_possible: fn(u8) -> bool| text.get(1).is_none_or(|byte| is_possible(*byte) || is_mark(*byte));
     let Some(first) = text.first().copied() else { return true };
     if is_mark(first) {
         return true;

@@ -80,8 +80,8 @@ usage: bench [--out DIR] [--quick] [--no-counts] [--only NAME]…
 Runs all contenders and prints the report; with --out it is also written to DIR (BENCHMARKS.md, benchmarks.svg).
 --quick          short rounds, to check that everything works
 --no-counts      do not count instructions
---only NAME      this contender, or `hostile`, `crowd`, `leases`, `vault`, `run`, `platforms` or `attachments`; may be
-                 repeated
+--only NAME      this contender, or `hostile`, `crowd`, `leases`, `vault`, `run`, `platforms`, `attachments` or
+                 `scrubbing`; may be repeated
 
 COFFERDAM_BIN and COFFERDAM_SHIM_BIN name the sidecar and the static shim, COFFERDAM_TEST_TOOLS the tools' directory.";
 

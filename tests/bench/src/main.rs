@@ -25,6 +25,7 @@
 //! | [`relay`] | a link without a shim |
 //! | [`report`] | tables and chart |
 //! | [`rounds`] | measures the contenders in turn, in several rounds |
+//! | [`scrubbing`] | the scrubber alone |
 //! | [`simulation`] | the simulation behind `leases` |
 //!
 //! Nothing is asserted about time: the numbers are compared with each other and reported.
@@ -63,6 +64,7 @@ mod program_paths;
 mod relay;
 mod report;
 mod rounds;
+mod scrubbing;
 mod simulation;
 
 fn main() -> ExitCode {
@@ -118,6 +120,7 @@ fn run(plan: &Plan) -> Result<(), BenchError> {
     let attachments = Measurement::of(plan, attachments::ATTACHMENTS, || {
         attachments::run(plan.limits, directory.path(), &paths)
     });
+    let scrubbing = Measurement::of(plan, scrubbing::SCRUBBING, || scrubbing::run(3 * plan.limits.rounds));
     let report = ReportData {
         results,
         hostile,
@@ -127,6 +130,7 @@ fn run(plan: &Plan) -> Result<(), BenchError> {
         local_run,
         platforms,
         attachments,
+        scrubbing,
         builds: MeasuredBuilds::of(&paths),
         counts,
         rounds: plan.limits.rounds,
