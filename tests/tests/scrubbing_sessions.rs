@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use cofferdam_tests::encodings::{base64, hex};
 use cofferdam_tests::harness::{Harness, text_of};
-use cofferdam_tests::process::environment_variable;
+use cofferdam_tests::process::{environment_variable, peak_memory_kib};
 use cofferdam_tests::server::Server;
 use cofferdam_tests::world::World;
 use serde_json::{Value, json};
@@ -55,11 +55,14 @@ fn sessions_that_flood_with_layered_escapes_do_not_delay_their_neighbours() {
     const BYTES: usize = 9_500_000;
     const FLOODS: usize = 2;
     const RESPONSES: usize = 2;
-    let world = World::new()
+    /// Of what scrubbing takes, and the buffers of server and link.
+    const MEMORY_FACTOR: usize = 50;
+    let mut world = World::new()
         .secret_file("local", "value-of-the-server-11")
         .server("tools", Server::fixture().env("SECRET", "{local.value}").line("call-timeout = \"10m\""))
         .start();
     let mut neighbour = world.connected("tools");
+    let memory_before = peak_memory_kib(world.sidecar().id());
     let mut floods: Vec<(Harness, Vec<Value>)> = (0..FLOODS)
         .map(|_| {
             let mut harness = world.connected("tools");
@@ -87,6 +90,9 @@ fn sessions_that_flood_with_layered_escapes_do_not_delay_their_neighbours() {
             assert!(!text_of(&answer).is_empty(), "{answer}");
         }
     }
+    let grown = peak_memory_kib(world.sidecar().id()) - memory_before;
+    let limit = (MEMORY_FACTOR * FLOODS * BYTES / 1024) as u64;
+    assert!(grown < limit, "the sidecar's memory grew by {grown} KiB");
 }
 
 fn echoed(harness: &mut Harness, text: &str) -> String {

@@ -289,6 +289,13 @@ impl<R: RecordOrigins> Builder<R> {
             }
             _ => None,
         }
+        .or_else(|| {
+            let unit = units::usual(&text[at..])?;
+            for byte in &unit.decoded[..unit.count] {
+                self.put(*byte, at);
+            }
+            Some(at + unit.length)
+        })
     }
 
     #[inline]

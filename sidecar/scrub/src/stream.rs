@@ -12,7 +12,7 @@ use super::normal::Syntax;
 use super::place::Placing;
 use super::{Scrubbed, Scrubber};
 
-/// Bytes for one byte of a value: more than three layers of base64, hexadecimal or escapes usually take.
+/// Bytes for one byte of a value: two layers of any encoding take at most 49, three usually less than 64.
 const EXPANSION: usize = 64;
 /// Bytes for one byte of a value that has short lines, which is searched for as it is.
 const EXPANSION_OF_LINES: usize = 8;

@@ -150,6 +150,87 @@ pub(super) fn simple(text: &[u8]) -> Option<(u8, usize)> {
     (byte < 0x80 && (kind(byte) != Kind::Mark || byte == 0)).then_some((byte, length))
 }
 
+/// What the mark at the beginning of `text` and what follows it stand for, if that needs no more than a look at the next
+/// bytes and begins no other escape: an escape of another character than ASCII, an entity, or a mark that begins none.
+pub(super) fn usual(text: &[u8]) -> Option<Unit> {
+    let begins_no_escape = |unit: &Unit| kind(unit.decoded[0]) != Kind::Mark;
+    let (&mark, rest) = text.split_first()?;
+    let unit = match mark {
+        b'%' => {
+            let (pairs, _) = rest.as_chunks::<2>();
+            let signs = pairs.iter().take_while(|pair| *pair == b"25").count();
+            let decoded = pairs.get(signs).and_then(|[high, low]| byte(*high, *low));
+            decoded.map(|decoded| Unit::byte(3 + 2 * signs, decoded)).filter(begins_no_escape)
+        }
+        b'\\' => {
+            let backslashes = 1 + rest.iter().take_while(|byte| **byte == b'\\').count();
+            match &text[backslashes..] {
+                [b'u', b'0', b'0', b'2', b'6', rest @ ..] if backslashes == 1 => {
+                    ampersand(rest).map(|unit| Unit { length: unit.length + 5, ..unit })
+                }
+                // What remains of two or four backslashes is one.
+                after if backslashes.is_power_of_two() => match after {
+                    [b'u', ..] => character(after)
+                        .map(|(character, length)| Unit::character(backslashes + length, character))
+                        .filter(begins_no_escape),
+                    [b'b' | b'f' | b'r' | b't' | b'x', ..] => at_start(&text[backslashes - 1..])
+                        .map(|unit| Unit { length: backslashes - 1 + unit.length, ..unit })
+                        .filter(begins_no_escape),
+                    _ => (!may_continue(b'\\', after)).then(|| Unit::byte(backslashes, b'\\')),
+                },
+                _ => None,
+            }
+        }
+        b'&' => ampersand(rest),
+        _ => None,
+    };
+    unit.or_else(|| (!may_continue(mark, rest)).then(|| Unit::byte(1, mark)))
+}
+
+/// The entity that an ampersand before this text begins, however often that ampersand is escaped as one; or the ampersand,
+/// if none of the next bytes may be part of an entity.
+fn ampersand(text: &[u8]) -> Option<Unit> {
+    let mut escaped = 0;
+    while text[escaped..].starts_with(b"amp;") {
+        escaped += 4;
+    }
+    let rest = &text[escaped..];
+    let near = &rest[..rest.len().min(LONGEST_ENTITY)];
+    if let Some(end) = near.iter().position(|byte| *byte == b';')
+        && let Some(unit) = entity_named(&near[..end], 0)
+    {
+        let unit = Unit { length: 1 + escaped + end + 1, ..unit };
+        return (kind(unit.decoded[0]) != Kind::Mark).then_some(unit);
+    }
+    // A mark may decode to the rest of an entity.
+    let mark = near.iter().position(|byte| kind(*byte) == Kind::Mark);
+    let may_continue = mark.is_some_and(|mark| may_begin_entity(&near[..mark]));
+    (!may_continue).then(|| Unit::byte(1 + escaped, b'&'))
+}
+
+/// Whether the name or number of an entity may begin with these bytes.
+fn may_begin_entity(bytes: &[u8]) -> bool {
+    match bytes {
+        [b'#', b'x' | b'X', digits @ ..] => digits.iter().all(u8::is_ascii_hexdigit),
+        [b'#', digits @ ..] => digits.iter().all(u8::is_ascii_digit),
+        _ => [&b"amp"[..], b"apos", b"gt", b"lt", b"quot"].iter().any(|name| name.starts_with(bytes)),
+    }
+}
+
+/// The character of `u0041` or of a surrogate pair at the beginning of this text, and its length.
+fn character(text: &[u8]) -> Option<(char, usize)> {
+    let [b'u', digits @ ..] = text else { return None };
+    match code(*digits.first_chunk()?)? {
+        first @ 0xD800..0xDC00 => {
+            let [b'\\', b'u', digits @ ..] = digits.get(4..10)? else { return None };
+            let second = code(*digits.first_chunk()?)?;
+            let code = 0x1_0000 + ((first - 0xD800) << 10) + second.checked_sub(0xDC00)?;
+            char::from_u32(code).filter(|_| second < 0xE000).map(|character| (character, 11))
+        }
+        code => char::from_u32(code).map(|character| (character, 5)),
+    }
+}
+
 /// The escape at the beginning of `text`, if it is a usual one. The first half of a surrogate pair is none.
 #[inline]
 pub(super) fn at_start(text: &[u8]) -> Option<Unit> {
@@ -222,7 +303,11 @@ fn first_half(bytes: &[u8]) -> Option<u32> {
 fn entity(before: &[u8]) -> Option<Unit> {
     let from = before.len().saturating_sub(LONGEST_ENTITY);
     let start = from + before[from..].iter().rposition(|byte| *byte == b'&')?;
-    let length = before.len() - start + 1;
+    entity_named(&before[start + 1..], before.len() - start + 1)
+}
+
+/// The entity with this name or number, which has this length in the text.
+fn entity_named(name: &[u8], length: usize) -> Option<Unit> {
     let number = |digits: &[u8], base: u32| {
         let next = |number: u32, digit: &u8| {
             number.checked_mul(base)?.checked_add(char::from(*digit).to_digit(base)?)
@@ -230,7 +315,7 @@ fn entity(before: &[u8]) -> Option<Unit> {
         let code = (!digits.is_empty()).then(|| digits.iter().try_fold(0, next))??;
         char::from_u32(code).map(|character| Unit::character(length, character))
     };
-    match &before[start + 1..] {
+    match name {
         [b'#', b'x' | b'X', digits @ ..] => number(digits, 16),
         [b'#', digits @ ..] => number(digits, 10),
         b"amp" => Some(Unit::byte(length, b'&')),
