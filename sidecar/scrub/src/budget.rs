@@ -22,7 +22,7 @@ pub(super) const FREE_BYTES: usize = 4096;
 impl Budget {
     /// For a text of this length. Base64 of base64 decodes to 1.3 times its length.
     pub(super) fn new(length: usize) -> Self {
-        Self { decoded: length + length / 2 + FREE_BYTES, slow_steps: length / 8 + FREE_BYTES }
+        Self { decoded: length + length / 2 + FREE_BYTES, slow_steps: length / 16 + FREE_BYTES }
     }
 
     /// For values, which are limited when they are read.

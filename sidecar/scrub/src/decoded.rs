@@ -1,8 +1,9 @@
 //! The texts that are encoded in runs of letters, whichever letter they begin at.
 //!
 //! Every listed spelling of a value is ASCII, and so is nearly every value. So only parts of runs are decoded in which
-//! [`SHORTEST`] bytes of ASCII follow each other: whether a byte is ASCII depends on one bit of one letter, and these
-//! bits are tested for many letters at once. Bytes of an image cost little.
+//! [`SHORTEST`] bytes of ASCII text follow each other. For blocks of letters, all bytes that could begin in them are tested
+//! at once; which of these follow each other depends on the letter that the first one begins in. Bytes of an image are
+//! excluded by one bit of each letter.
 
 use std::ops::Range;
 
@@ -55,19 +56,22 @@ impl DecodedTexts {
         least: LeastAscii,
     ) -> Result<(), OverBudget> {
         match coding {
-            Coding::Base32 => {
-                let mut all = Runs::<5> { letters, texts: self, limit, trigger: Runs::<5>::trigger(least) };
-                dispatch!(Level::new(), simd => all.decode_all(simd, runs))
-            }
-            Coding::Base64 => {
-                let mut all = Runs::<6> { letters, texts: self, limit, trigger: Runs::<6>::trigger(least) };
-                dispatch!(Level::new(), simd => all.decode_all(simd, runs))
-            }
-            Coding::Hexadecimal => {
-                let mut all = Runs::<4> { letters, texts: self, limit, trigger: Runs::<4>::trigger(least) };
-                dispatch!(Level::new(), simd => all.decode_all(simd, runs))
-            }
+            Coding::Base32 => self.add_runs::<5>(letters, runs, limit, least),
+            Coding::Base64 => self.add_runs::<6>(letters, runs, limit, least),
+            Coding::Hexadecimal => self.add_runs::<4>(letters, runs, limit, least),
         }
+    }
+
+    fn add_runs<const BITS: usize>(
+        &mut self,
+        letters: &[u8],
+        runs: &[Range<usize>],
+        limit: usize,
+        least: LeastAscii,
+    ) -> Result<(), OverBudget> {
+        let trigger = RunDecoder::<BITS>::trigger(least);
+        let mut decoder = RunDecoder::<BITS> { letters, texts: self, limit, trigger };
+        dispatch!(Level::new(), simd => decoder.decode_all(simd, runs))
     }
 
     /// The coding of the text at `at`, and the bit of the letters that this byte begins with.
@@ -78,8 +82,8 @@ impl DecodedTexts {
     }
 }
 
-/// The runs of one coding, whose letters stand for `BITS` bits each.
-struct Runs<'a, const BITS: usize> {
+/// Decodes the runs of one coding, whose letters stand for `BITS` bits each.
+struct RunDecoder<'a, const BITS: usize> {
     letters: &'a [u8],
     texts: &'a mut DecodedTexts,
     /// The length that `texts` may have.
@@ -91,7 +95,7 @@ struct Runs<'a, const BITS: usize> {
 /// The letters that are tested at once, and those after them that their bytes reach into.
 const WIDE: usize = BLOCK + 2;
 
-impl<const BITS: usize> Runs<'_, BITS> {
+impl<const BITS: usize> RunDecoder<'_, BITS> {
     const CODING: Coding = match BITS {
         4 => Coding::Hexadecimal,
         5 => Coding::Base32,
