@@ -7,7 +7,7 @@
 //! | `patterns` | what is searched for to find a value |
 //! | `index`, `value_index` | finds all patterns of all values in one pass |
 //! | `classes` | which bytes of a text are letters, digits or marks of escapes |
-//! | `units`, `normal` | text with its escapes decoded and its lines joined |
+//! | `units`, `normal`, `origins` | text with its escapes decoded and its lines joined |
 //! | `runs`, `symbols`, `decoded` | base64, base32 and hexadecimal, and the texts that they encode |
 //! | `budget` | how much work a search may be |
 //! | `search` | finds values through all layers of encoding |
@@ -33,6 +33,7 @@ mod entropy;
 mod index;
 mod json_string;
 mod normal;
+mod origins;
 mod patterns;
 mod place;
 mod runs;

@@ -12,6 +12,7 @@ use std::ops::Range;
 
 use super::budget::{Budget, OverBudget};
 use super::classes::Classes;
+use super::origins::{NoOrigins, Origins, RecordOrigins};
 use super::units::{self, Kind, Marks, Unit};
 
 /// The normal form of `text`; `None` if that is the text itself.
@@ -89,74 +90,13 @@ impl Syntax {
     }
 }
 
-/// Where the bytes of a normal form come from.
-pub(super) struct Origins {
-    /// For each byte, and for the end, where in the text it begins.
-    starts: Vec<u32>,
-    /// Where line ends begin that were left out.
-    gaps: Vec<u32>,
-}
-
-impl Origins {
-    pub(super) fn new(text: &[u8], classes: &Classes, lines: Lines) -> Self {
-        let origins = Origins { starts: Vec::with_capacity(text.len() + 1), gaps: Vec::new() };
-        let mut builder = Builder::new(origins, lines, text);
-        // The work for the normal form itself was within the limit.
-        let _ = builder.add(text, &Marks::new(text, classes), &mut Budget::unlimited());
-        builder.origins.push(text.len());
-        builder.origins
-    }
-
-    /// The part of the text that a part of the normal form comes from, every escape in full.
-    pub(super) fn span(&self, part: Range<usize>) -> Range<usize> {
-        let last = self.starts[part.end - 1];
-        let next = self.starts[part.end..].iter().find(|start| **start > last).copied().unwrap_or(last + 1);
-        let gap = self.gaps.get(self.gaps.partition_point(|gap| *gap <= last)).copied();
-        self.starts[part.start] as usize..gap.map_or(next, |gap| gap.min(next)) as usize
-    }
-}
-
-/// Where the bytes of a normal form come from, if that is of interest.
-trait RecordOrigins {
-    fn push(&mut self, _origin: usize) {}
-    fn extend(&mut self, _origins: Range<usize>) {}
-    fn truncate(&mut self, _length: usize) {}
-    fn at(&self, _index: usize) -> Option<usize> {
-        None
-    }
-    /// From here on, text is left out.
-    fn gap(&mut self, _origin: usize) {}
-}
-
-struct NoOrigins;
-
-impl RecordOrigins for NoOrigins {}
-
-impl RecordOrigins for Origins {
-    fn push(&mut self, origin: usize) {
-        self.starts.push(narrow(origin));
-    }
-
-    fn extend(&mut self, origins: Range<usize>) {
-        self.starts.extend(narrow(origins.start)..narrow(origins.end));
-    }
-
-    fn truncate(&mut self, length: usize) {
-        self.starts.truncate(length);
-    }
-
-    fn at(&self, index: usize) -> Option<usize> {
-        self.starts.get(index).map(|start| *start as usize)
-    }
-
-    fn gap(&mut self, origin: usize) {
-        self.gaps.push(narrow(origin));
-    }
-}
-
-/// Messages are far smaller than 4 GiB.
-fn narrow(position: usize) -> u32 {
-    u32::try_from(position).unwrap_or(u32::MAX)
+/// Where the bytes of the normal form of `text` come from.
+pub(super) fn origins_of(text: &[u8], classes: &Classes, lines: Lines) -> Origins {
+    let mut builder = Builder::new(Origins::with_capacity(text.len()), lines, text);
+    // The work for the normal form itself was within the limit.
+    let _ = builder.add(text, &Marks::new(text, classes), &mut Budget::unlimited());
+    builder.origins.push(text.len());
+    builder.origins
 }
 
 struct Builder<R> {
@@ -523,7 +463,7 @@ mod tests {
     fn spans_contain_whole_escapes() {
         let text = br"x%5Cu0041\n  yz";
         assert_eq!(normal_form_of(text), b"xAyz");
-        let origins = Origins::new(text, &Classes::new(text), Lines::Joined);
+        let origins = origins_of(text, &Classes::new(text), Lines::Joined);
         assert_eq!(origins.span(0..1), 0..1);
         assert_eq!(origins.span(1..2), 1..9);
         assert_eq!(origins.span(2..4), 13..15);

@@ -12,7 +12,7 @@ use std::ops::Range;
 use super::budget::{Budget, FREE_BYTES, OverBudget};
 use super::classes::Classes;
 use super::decoded::{DecodedTexts, LeastAscii};
-use super::normal::{Lines, Origins, Syntax, normal_form, without_escapes};
+use super::normal::{Lines, Syntax, normal_form, origins_of, without_escapes};
 use super::patterns::Place;
 use super::runs::{RunLength, Runs};
 use super::symbols::{Coding, Symbols};
@@ -94,7 +94,7 @@ impl Scrubber {
             let text_in_lines = without_escapes(text, &classes, budget)?.unwrap_or_default();
             self.find(Place::TextInLines, &text_in_lines, &mut in_lines);
             if !in_lines.is_empty() {
-                let origins = Origins::new(text, &classes, Lines::Kept);
+                let origins = origins_of(text, &classes, Lines::Kept);
                 found.extend(in_lines.into_iter().map(|found| found.moved(|span| origins.span(span))));
             }
         }
@@ -104,7 +104,7 @@ impl Scrubber {
         self.search_encoded(&normal, &runs, depth, budget, &mut in_normal)?;
         if !in_normal.is_empty() {
             drop(normal);
-            let origins = Origins::new(text, &classes, Lines::Joined);
+            let origins = origins_of(text, &classes, Lines::Joined);
             found.extend(in_normal.into_iter().map(|found| found.moved(|span| origins.span(span))));
         }
         Ok(found)
