@@ -123,6 +123,15 @@ pub fn parent_of(id: u32) -> Option<u32> {
     stat.rsplit_once(") ")?.1.split(' ').nth(1)?.parse().ok()
 }
 
+/// One variable of another process of the same user.
+pub fn environment_variable(process: u32, name: &str) -> String {
+    let environment = std::fs::read(format!("/proc/{process}/environ")).expect("the process is ours");
+    let prefix = format!("{name}=");
+    let found =
+        environment.split(|byte| *byte == 0).find_map(|variable| variable.strip_prefix(prefix.as_bytes()));
+    String::from_utf8_lossy(found.expect("the process has the variable")).into_owned()
+}
+
 /// A process's command line, its arguments joined by spaces.
 pub fn command_line(id: u32) -> String {
     String::from_utf8_lossy(&std::fs::read(format!("/proc/{id}/cmdline")).unwrap_or_default())

@@ -131,6 +131,34 @@ fn every_source_is_scrubbed_under_its_own_name() {
 }
 
 #[test]
+fn a_secret_of_another_server_is_redacted_without_its_name() {
+    const TOKEN: &str = "ghp_16C7e42F292c6912E7710c838347Ae178B4a";
+    let directory = tempfile::tempdir().unwrap();
+    let Some(files) = Server::filesystem(directory.path()) else { return };
+    let world = World::new()
+        .secret_file("github", TOKEN)
+        .secret_file("pin", "73519824")
+        .server("tools", fixture_with("{github.value} {pin.value}"))
+        .server("files", files)
+        .capturing()
+        .start();
+    let mut tools = world.connected("tools");
+    let own = "the secret is <[redacted:github.value] [redacted:pin.value]>";
+    assert_eq!(tools.call_text("leak", json!({})), own);
+    let file = directory.path().join("notes.txt");
+    std::fs::write(&file, format!("token {TOKEN}, invoice 73519824")).unwrap();
+    let mut files = world.connected("files");
+    let text = files.call_text("read_text_file", json!({"path": file}));
+    // The eight digits could be found by guessing, so only their own server's answers are searched for them.
+    assert_eq!(text, "token [redacted], invoice 73519824");
+    let log = world.log();
+    let is_warning = |line: &&str| line.contains("a secret value could be found by guessing");
+    let warnings: Vec<&str> = log.lines().filter(is_warning).collect();
+    assert!(!warnings.is_empty() && warnings.iter().all(|line| line.contains("pin.value")), "{warnings:?}");
+    world.assert_secret_not_leaked(TOKEN);
+}
+
+#[test]
 fn public_fields_are_left_alone() {
     let world = World::new()
         .secret_file_with(

@@ -4,6 +4,7 @@
 use std::fs;
 
 use cofferdam_tests::deadline::wait_until;
+use cofferdam_tests::harness::Harness;
 use cofferdam_tests::openbao::OpenBao;
 use cofferdam_tests::process::send;
 use cofferdam_tests::server::Server;
@@ -120,6 +121,24 @@ fn tokens_and_lease_ids_are_scrubbed() {
     assert!(answer.contains("[redacted:vault.login-token] and [redacted:vault.lease-id]"), "{answer}");
     world.assert_secret_not_leaked(&token);
     world.assert_secret_not_leaked(&lease);
+}
+
+#[test]
+fn tokens_and_leases_are_redacted_without_names_in_sessions_that_do_not_use_vault() {
+    let Some(bao) = prepared(OpenBao::dev()) else { return };
+    let world = with_certificate(&bao).server("bare", Server::fixture().allow(&["*"])).start();
+    let mut bare = world.connected("bare");
+    let echoed = |bare: &mut Harness, text: &str| bare.call_text("echo", json!({"text": text}));
+    let token = login_token(&bao);
+    wait_until("the login's token is redacted before any session uses Vault", || {
+        echoed(&mut bare, &token) == "[redacted]"
+    });
+    let other = world.connected("tools");
+    let lease = format!("pki/issue/agent/{}", lease_id(&bao));
+    assert_eq!(echoed(&mut bare, &format!("{token} and {lease}")), "[redacted] and [redacted]");
+    leave(other);
+    wait_until("the other session has ended", || leases(&bao) == 0);
+    assert_eq!(echoed(&mut bare, &lease), "[redacted]", "a lease is forgotten too early");
 }
 
 #[test]

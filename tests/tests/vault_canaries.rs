@@ -8,7 +8,9 @@ use cofferdam_tests::deadline::wait_until;
 use cofferdam_tests::encodings::{assert_absent, contains};
 use cofferdam_tests::http_fixture::{Behaviour, HttpFixture};
 use cofferdam_tests::openbao::OpenBao;
-use cofferdam_tests::process::{children_of, command, command_line, output_of, without_capabilities};
+use cofferdam_tests::process::{
+    children_of, command, command_line, environment_variable, output_of, without_capabilities,
+};
 use cofferdam_tests::server::Server;
 use cofferdam_tests::vault::{app_role, connected_at, file, lease_id, prepared, token_file};
 use cofferdam_tests::vault_fault_proxy::VaultFaultProxy;
@@ -52,7 +54,7 @@ fn secrets_from_vault_are_found_only_in_the_server_that_should_have_them() {
     }
     assert!(shims[2].call("headers", json!({})).to_string().contains("[redacted:github.token]"));
     let (stored, leased) = (world.fixture_processes("stored")[0], world.fixture_processes("leased")[0]);
-    let leased_key = variable(leased, "SECRET");
+    let leased_key = environment_variable(leased, "SECRET");
     let values = secrets(&proxy, &bao, &stored_value, &leased_key);
     wait_until("the servers' stderr is logged", || world.log().matches("using").count() >= 2);
 
@@ -239,15 +241,6 @@ fn secrets(
     values.extend(tokens.into_iter().map(|token| ("a token", token)));
     assert!(values.iter().any(|(what, _)| *what == "the secret-id"));
     values
-}
-
-/// One variable of another process.
-fn variable(process: u32, name: &str) -> String {
-    let environment = std::fs::read(format!("/proc/{process}/environ")).expect("the process is ours");
-    let prefix = format!("{name}=");
-    let found =
-        environment.split(|byte| *byte == 0).find_map(|variable| variable.strip_prefix(prefix.as_bytes()));
-    String::from_utf8_lossy(found.expect("it has the variable")).into_owned()
 }
 
 /// Which processes of this machine have a text in their environment or command line.

@@ -2,48 +2,62 @@
 //!
 //! | module | what it holds |
 //! |---|---|
-//! | `encodings` | the byte patterns that are searched for to find a value |
-//! | `filter` | a fast test for where in a text a pattern may be |
-//! | `finder` | finds all patterns of all values in one pass |
-//! | `views` | text with its escapes or percent-encoding decoded, and the map back to the source |
-//! | `search` | finds values through several layers of encoding |
-//! | `message` | JSON messages: strings, keys and numbers, edited one by one |
-//! | `structure` | values that are JSON themselves and span several tokens of a message |
-//! | [`log_scrubber`] | the scrubber of the sidecar's own log |
+//! | [`shared`] | the values of all sessions, which every link searches for |
+//! | `entropy` | whether a value can be found by guessing |
+//! | `patterns` | what is searched for to find a value |
+//! | `index`, `value_index` | finds all patterns of all values in one pass |
+//! | `classes` | which bytes of a text are letters, digits or marks of escapes |
+//! | `units`, `normal`, `origins` | text with its escapes decoded and its lines joined |
+//! | `runs`, `symbols`, `decoded` | base64, base32 and hexadecimal, and the texts that they encode |
+//! | `budget` | how much work a search may be |
+//! | `search` | finds values through all layers of encoding |
+//! | `place`, `json_string` | replaces what was found so that a message stays JSON |
 //! | `stream` | standard error, where a value may arrive in pieces |
 //!
 //! What must stay true: a valid message stays valid; only a credential is replaced, and what cannot be separated from
-//! it; no escape or character is cut in two; the output contains no value in an encoding listed in `encodings`; no
-//! `Debug` shows a value.
+//! it; no escape or character is cut in two; the output contains no value in an encoding listed in SPECIFICATION 1.2;
+//! the time is linear in the length of the message, whatever it contains; no `Debug` shows a value.
 //!
-//! **Memory.** Values, their patterns and the filter's table are wiped when dropped. The texts in which a server leaked
-//! a value, which are read and decoded here, are not.
+//! **Memory.** Values, their patterns and the tables of the index are wiped when dropped. The texts in which a server
+//! leaked a value, which are read and decoded here, are not.
 //!
-//! **Not found**: a value that a server has transformed, for instance reversed, encrypted or spelled letter by letter.
+//! **Not found**: a value that a server has transformed, for instance reversed, encrypted, compressed or spelled letter by
+//! letter, or split over several strings.
 
 #![forbid(unsafe_code)]
 
-mod encodings;
-mod filter;
-mod finder;
-pub mod log_scrubber;
-mod message;
+mod budget;
+mod classes;
+mod decoded;
+mod entropy;
+mod index;
+mod json_string;
+mod normal;
+mod origins;
+mod patterns;
+mod place;
+mod runs;
 mod search;
+pub mod shared;
 mod stream;
-mod structure;
+mod symbols;
 #[cfg(test)]
 mod tests;
-mod views;
+mod units;
+mod value_index;
 
 use std::borrow::Cow;
+use std::collections::HashMap;
 use std::fmt;
 use std::sync::Arc;
 
 use zeroize::Zeroizing;
 
-use finder::{Finder, Found};
-use search::Edit;
+pub use entropy::Entropy;
+use normal::Syntax;
+use place::{Edit, Placing};
 pub use stream::StreamScrubber;
+use value_index::{IndexedValue, ValueIndex};
 
 /// One value to search for, and the label that replaces it, such as `github.token`.
 #[derive(Clone)]
@@ -52,11 +66,41 @@ pub struct Needle {
     pub value: Zeroizing<Vec<u8>>,
 }
 
+/// Identifies a value among all that a [`shared::SharedValues`] has known.
+#[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
+pub struct ValueId(u64);
+
 /// Finds and replaces a fixed set of values.
 pub struct Scrubber {
-    finder: Finder,
-    /// The text that replaces the value of each needle.
-    markers: Vec<Box<str>>,
+    indexes: Arc<[Arc<ValueIndex>]>,
+    naming: Naming,
+}
+
+/// Which values are replaced by their names.
+#[derive(Clone)]
+pub enum Naming {
+    /// All, by the label that each was first learned with.
+    All,
+    /// The reader's own. Others are replaced without a name, and not at all if they could be found by guessing.
+    Own(OwnNames),
+}
+
+pub type IsOwn = dyn Fn(&str) -> bool + Send + Sync;
+
+/// The values of a session, and which of them belong to the server whose messages are scrubbed.
+#[derive(Clone)]
+pub struct OwnNames {
+    pub labels: Arc<HashMap<ValueId, Arc<str>>>,
+    /// Whether the value with this label belongs to the server.
+    pub is_own: Arc<IsOwn>,
+}
+
+/// What a reader may learn about a value that was found.
+#[derive(Clone, Debug, Eq, PartialEq)]
+enum Shown {
+    Name(Arc<str>),
+    Nameless,
+    NotSearched,
 }
 
 /// The scrubbed bytes, and the number of redactions.
@@ -67,6 +111,46 @@ pub struct Scrubbed<'a> {
 }
 
 impl Scrubber {
+    /// If two needles have the same value, the first one's label is used.
+    pub fn new(needles: Vec<Needle>) -> Self {
+        let needles: Vec<_> = (0..).map(ValueId).zip(needles).collect();
+        Self { indexes: Arc::new([Arc::new(ValueIndex::new(&needles))]), naming: Naming::All }
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.indexes.iter().all(|values| values.is_empty())
+    }
+
+    /// Scrubs a JSON message: strings, keys and numbers are edited one by one, and it stays JSON.
+    pub fn message<'a>(&self, message: &'a [u8]) -> Scrubbed<'a> {
+        if self.is_empty() {
+            return Scrubbed::clean(message);
+        }
+        let found = match self.search(message, Syntax::Json) {
+            Ok(found) => found,
+            Err(_) => {
+                self.search_strings(message).unwrap_or_else(|_| self.search_whole(message, Syntax::Json))
+            }
+        };
+        if found.is_empty() {
+            return Scrubbed::clean(message);
+        }
+        let mut placing = Placing::new(self);
+        let edits = placing.edits_in_json(message, found.clone(), 0);
+        Scrubbed::edited(message, &edits.unwrap_or_else(|_| placing.edits_of(message, found)))
+    }
+
+    /// Scrubs plain text: log lines, error strings.
+    pub fn text<'a>(&self, text: &'a [u8]) -> Scrubbed<'a> {
+        if self.is_empty() {
+            return Scrubbed::clean(text);
+        }
+        match self.search_whole(text, Syntax::Unknown) {
+            found if found.is_empty() => Scrubbed::clean(text),
+            found => Scrubbed::edited(text, &Placing::new(self).edits_of(text, found)),
+        }
+    }
+
     /// Scrubs a name that a sandbox or server sent, for the log or the audit.
     pub fn name<'a>(&self, name: &'a str) -> Cow<'a, str> {
         match self.text(name.as_bytes()) {
@@ -75,58 +159,31 @@ impl Scrubber {
         }
     }
 
-    /// If two needles have the same value, the first one's label is used.
-    pub fn new(needles: Vec<Needle>) -> Self {
-        let patterns = needles.iter().enumerate().flat_map(|(index, needle)| {
-            encodings::patterns_of(&needle.value).into_iter().map(move |pattern| (pattern, index))
-        });
-        let finder = Finder::new(patterns);
-        let markers = needles.iter().map(|needle| marker(&needle.label, &finder)).collect();
-        Self { finder, markers }
-    }
-
-    pub fn is_empty(&self) -> bool {
-        self.finder.is_empty()
-    }
-
-    /// Scrubs a JSON message: strings, keys and numbers are edited one by one, and it stays JSON.
-    pub fn message<'a>(&self, message: &'a [u8]) -> Scrubbed<'a> {
-        if !self.finder.might_match(message) {
-            return Scrubbed::clean(message);
-        }
-        match self.edits_in_json(message, 0) {
-            Ok(edits) => Scrubbed::edited(message, &edits),
-            Err(_) => self.text(message),
-        }
-    }
-
-    /// Scrubs plain text: log lines, error strings.
-    pub fn text<'a>(&self, text: &'a [u8]) -> Scrubbed<'a> {
-        if !self.finder.might_match(text) {
-            return Scrubbed::clean(text);
-        }
-        Scrubbed::edited(text, &self.edits_of(self.search(text, 0)))
-    }
-
-    /// Scrubs plain text with the values of this scrubber and of `other`.
-    pub fn text_with<'a>(&self, other: &Self, text: &'a [u8]) -> Scrubbed<'a> {
-        // The needles of `other` are numbered after those of this scrubber.
-        let offset = self.markers.len();
-        let others =
-            other.search(text, 0).into_iter().map(|found| Found { needle: offset + found.needle, ..found });
-        let found = search::merge(self.search(text, 0).into_iter().chain(others).collect());
-        let edit = |Found { span, needle }| {
-            let marker = needle
-                .checked_sub(offset)
-                .map_or_else(|| &self.markers[needle], |needle| &other.markers[needle]);
-            Edit { span, with: marker.clone().into() }
-        };
-        Scrubbed::edited(text, &found.into_iter().map(edit).collect::<Vec<_>>())
-    }
-
     /// A scrubber for text that arrives in pieces.
     pub fn stream(self: &Arc<Self>) -> StreamScrubber {
         StreamScrubber::new(Arc::clone(self))
+    }
+
+    fn longest(&self) -> usize {
+        self.indexes.iter().map(|values| values.longest).max().unwrap_or_default()
+    }
+
+    fn longest_across_lines(&self) -> usize {
+        self.indexes.iter().map(|values| values.longest_across_lines).max().unwrap_or_default()
+    }
+
+    fn shown(&self, value: &IndexedValue) -> Shown {
+        match &self.naming {
+            Naming::All => Shown::Name(Arc::clone(&value.label)),
+            Naming::Own(names) => {
+                let label = names.labels.get(&value.id).filter(|label| (names.is_own)(label));
+                match (label, value.entropy) {
+                    (Some(label), _) => Shown::Name(Arc::clone(label)),
+                    (None, Entropy::Enough) => Shown::Nameless,
+                    (None, Entropy::Low) => Shown::NotSearched,
+                }
+            }
+        }
     }
 }
 
@@ -159,13 +216,6 @@ impl fmt::Debug for Needle {
 
 impl fmt::Debug for Scrubber {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.debug_struct("Scrubber").field("needles", &self.markers.len()).finish_non_exhaustive()
+        formatter.debug_struct("Scrubber").field("indexes", &self.indexes).finish_non_exhaustive()
     }
-}
-
-/// The replacement for a value. A short value may occur in its label or in the word "redacted"; then a shorter or an
-/// empty text is used.
-fn marker(label: &str, finder: &Finder) -> Box<str> {
-    let mut candidates = [format!("[redacted:{label}]"), "[redacted]".into(), "[***]".into()].into_iter();
-    candidates.find(|candidate| finder.find(candidate.as_bytes()).is_empty()).unwrap_or_default().into()
 }

@@ -27,7 +27,7 @@ use super::store::{ReadRequest, Reading, SecretEntry, Store};
 use super::uses::{RegisteredUses, SecretUse};
 use cofferdam_base::metrics::{self, Outcome};
 use cofferdam_scrub::Scrubber;
-use cofferdam_scrub::log_scrubber::LogScrubber;
+use cofferdam_scrub::shared::SharedValues;
 
 /// How long a caller waits for Vault. Callers promise a response within ten seconds.
 const READ_TIMEOUT: Duration = Duration::from_millis(9500);
@@ -63,7 +63,7 @@ pub struct SecretStatus {
 }
 
 impl Credentials {
-    pub fn new(log: Arc<LogScrubber>, vault: Option<Arc<dyn Source>>, tasks: TaskTracker) -> Self {
+    pub fn new(log: Arc<SharedValues>, vault: Option<Arc<dyn Source>>, tasks: TaskTracker) -> Self {
         Self { store: Arc::new(Store::new(log, vault)), tasks }
     }
 
@@ -225,8 +225,20 @@ impl Credentials {
         self.store.set_newest(&mut entry, name, material)
     }
 
-    pub fn scrubber(&self) -> Arc<Scrubber> {
-        self.store.scrubber()
+    /// A scrubber for the values of all sessions, which names all that this session has read.
+    pub fn scrubber(&self) -> Scrubber {
+        self.store.scrubber(Arc::new(|_: &str| true))
+    }
+
+    /// A scrubber for the values of all sessions, which names only those of the secrets that `is_own` accepts. Values of
+    /// other secrets are replaced without a name, and those that could be found by guessing stay.
+    pub fn scrubber_for(&self, is_own: impl Fn(&str) -> bool + Send + Sync + 'static) -> Scrubber {
+        /// Tokens and lease ids, which are labelled like the fields of a secret.
+        const OF_VAULT: &str = "vault";
+        let secret = move |label: &str| {
+            label.split('.').next().is_some_and(|secret| secret == OF_VAULT || is_own(secret))
+        };
+        self.store.scrubber(Arc::new(secret))
     }
 }
 

@@ -1,10 +1,9 @@
 //! Which values a session's scrubber searches for: every value that the session has read, except those that ended long ago.
 //!
-//! A session of eight hours with a credential of five seconds reads some ten thousand values. Searching for all of them
-//! would slow down every message and every rebuild of the scrubber (measured: with 256 values a scrubber is built in 2
-//! ms and reads 1 MiB in 5 ms, with 16,000 each takes more than a second). So of the values that have ended (expired,
-//! or revoked with their token or lease) only the newest [`MAX_ENDED`] are searched for, and of key-value secrets,
-//! whose former versions have no known end, the newest [`MAX_KV_VERSIONS`] values.
+//! A session of eight hours with a credential of five seconds reads some ten thousand values. All sessions together would
+//! hold too many to be kept in memory and indexed. So only the newest [`MAX_ENDED`] of the values that have
+//! ended (expired, or revoked with their token or lease) are kept, and the newest [`MAX_KV_VERSIONS`] of key-value secrets,
+//! whose former versions have no known end.
 //!
 //! What must stay true: a value that may still be valid is never forgotten, except the oldest key-value versions beyond
 //! that limit.

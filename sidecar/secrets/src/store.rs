@@ -4,7 +4,7 @@
 //! increments the version of the values, so that the holder of older values can detect it; a source's failure is recorded
 //! until its next attempt is due.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex as StdMutex, PoisonError};
 
 use arc_swap::ArcSwap;
@@ -23,8 +23,8 @@ use super::reread::RereadBackoff;
 use super::source::{Requester, Source, SourceRequest, ValueEnd};
 use super::spec::{SecretSpec, SourceLimits};
 use super::uses::SecretUses;
-use cofferdam_scrub::log_scrubber::LogScrubber;
-use cofferdam_scrub::{Needle, Scrubber};
+use cofferdam_scrub::shared::SharedValues;
+use cofferdam_scrub::{Entropy, IsOwn, Naming, Needle, OwnNames, Scrubber, ValueId};
 
 /// The secrets of one session, shared by its callers and the tasks that renew them.
 pub(super) struct Store {
@@ -38,13 +38,13 @@ pub(super) struct Store {
     changes: watch::Sender<u64>,
     /// Of secrets that may change: those with a renewal task, and those whose last read failed.
     pub(super) renewal_statuses: StdMutex<BTreeMap<Name, RenewalStatus>>,
+    /// The labels of the values that the session knows.
+    labels: ArcSwap<HashMap<ValueId, Arc<str>>>,
     /// Earlier values that the source cannot revoke.
     pub(super) earlier: StdMutex<BTreeMap<Name, EarlierValues>>,
     pub(super) uses: Arc<SecretUses>,
-    scrubber: ArcSwap<Scrubber>,
-    /// The values from which `scrubber` was built.
     pub(super) known: StdMutex<KnownValues>,
-    log: Arc<LogScrubber>,
+    log: Arc<SharedValues>,
 }
 
 /// One secret of the session. Its lock is held while the secret is read or renewed.
@@ -95,7 +95,7 @@ pub(super) struct RenewalStatus {
 }
 
 impl Store {
-    pub(super) fn new(log: Arc<LogScrubber>, vault: Option<Arc<dyn Source>>) -> Self {
+    pub(super) fn new(log: Arc<SharedValues>, vault: Option<Arc<dyn Source>>) -> Self {
         Self {
             vault,
             local: LocalSource::default(),
@@ -103,9 +103,9 @@ impl Store {
             newest: ArcSwap::default(),
             changes: watch::Sender::default(),
             renewal_statuses: StdMutex::default(),
+            labels: ArcSwap::default(),
             earlier: StdMutex::default(),
             uses: Arc::default(),
-            scrubber: ArcSwap::from_pointee(Scrubber::new(Vec::new())),
             known: StdMutex::default(),
             log,
         }
@@ -208,8 +208,17 @@ impl Store {
         let ScrubberChanges { scrubber, added_to_log, removed_from_log } =
             known.add(needles, end, Instant::now());
         self.log.learn(&added_to_log);
+        for needle in added_to_log.iter().filter(|needle| Entropy::of(&needle.value) == Entropy::Low) {
+            tracing::warn!(
+                secret = %needle.label,
+                "a secret value could be found by guessing; it is removed only from what its own servers send: use a longer one"
+            );
+        }
         if scrubber == ScrubberUpdate::Rebuild {
-            self.scrubber.store(Arc::new(Scrubber::new(known.needles())));
+            let needles = known.needles();
+            let labelled = self.log.ids(&needles).into_iter().zip(&needles);
+            let labels = labelled.filter_map(|(id, needle)| Some((id?, Arc::clone(&needle.label)))).collect();
+            self.labels.store(Arc::new(labels));
         }
         self.log.release(&removed_from_log);
     }
@@ -219,8 +228,9 @@ impl Store {
         Arc::clone(entries.entry(name.clone()).or_default())
     }
 
-    pub(super) fn scrubber(&self) -> Arc<Scrubber> {
-        self.scrubber.load_full()
+    /// A scrubber for the values of all sessions, which names those of this session that `is_own` accepts.
+    pub(super) fn scrubber(&self, is_own: Arc<IsOwn>) -> Scrubber {
+        self.log.scrubber(Naming::Own(OwnNames { labels: self.labels.load_full(), is_own }))
     }
 
     pub(super) fn record_failure(&self, error: &SecretError) {

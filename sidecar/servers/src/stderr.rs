@@ -23,11 +23,12 @@ pub(crate) struct LogContext {
 
 /// Logs lines until the pipe closes.
 pub(crate) async fn log(mut pipe: pipe::Receiver, context: LogContext) {
-    let mut scrubbing = context.credentials.scrubber().stream();
+    let mut scrubbing = Arc::new(context.credentials.scrubber()).stream();
     let limit = RateLimiter::per_second(context.lines_per_second);
     let mut lines = Lines { context, line: Vec::new(), cut: 0, limit, dropped: 0, reported: Instant::now() };
     let mut chunk = vec![0; 8 * 1024];
     while let Ok(count @ 1..) = pipe.read(&mut chunk).await {
+        scrubbing.update(Arc::new(lines.context.credentials.scrubber()));
         lines.push(&scrubbing.push(&chunk[..count]).bytes);
     }
     lines.push(&scrubbing.finish().bytes);

@@ -66,6 +66,7 @@ use std::sync::Arc;
 
 use cofferdam_audit::{self as audit, CallResult, PendingRecords};
 use cofferdam_base::memory::MemoryAccount;
+use cofferdam_scrub::Scrubber;
 use cofferdam_servers::{ProcessId, ServerSet, SlotKey, ToolList};
 use relay_proto::code::Code;
 use relay_proto::delivery::Received;
@@ -132,6 +133,23 @@ pub(crate) struct CallerContext {
     pub(crate) audit: audit::Caller,
     /// The size of the largest message that the harness accepts.
     pub(crate) max_message_bytes: usize,
+}
+
+impl CallerContext {
+    /// A reason for the harness and the log; see [`replies::shortened`].
+    fn shortened(&self, why: &str) -> String {
+        replies::shortened(&self.scrubber(), why)
+    }
+
+    /// A scrubber for the values of all sessions, which names only those of this link's server.
+    pub(crate) fn scrubber(&self) -> Scrubber {
+        let config = self.session.context.config.load_full();
+        let server = self.server.clone();
+        self.session.credentials.scrubber_for(move |secret| {
+            let server = config.servers.get(&server);
+            server.is_some_and(|server| server.every_secret().iter().any(|name| name.as_str() == secret))
+        })
+    }
 }
 
 /// The state of a request when the harness cancelled it.

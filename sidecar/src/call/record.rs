@@ -238,7 +238,7 @@ impl Recorder {
 
     fn batch_outcomes(&mut self, caller: &CallerContext) {
         let mut batch = std::mem::take(&mut self.batch);
-        let fields = self.outcome_fields(&caller.session.credentials.scrubber());
+        let fields = self.outcome_fields(&caller.scrubber());
         for record in self.records(&caller.audit, &fields) {
             batch.outcome(&record);
         }

@@ -62,6 +62,18 @@ impl ScrubbedLine<'_> {
     }
 }
 
+/// A reason, scrubbed and then short enough for a model. The order matters, because what is left of a credential that was
+/// cut in two is not recognised.
+pub(super) fn shortened(scrubber: &Scrubber, why: &str) -> String {
+    const MAX_REASON_BYTES: usize = 1000;
+    let mut why = scrubber.name(why).into_owned();
+    if why.len() > MAX_REASON_BYTES {
+        why.truncate(why.floor_char_boundary(MAX_REASON_BYTES));
+        why.push('…');
+    }
+    why
+}
+
 /// Scrubs a request or notification of a server, or a response that the sidecar itself made.
 pub(super) fn scrub_message<'a>(
     scrubber: &Scrubber,
@@ -120,5 +132,24 @@ fn response_id(message: &[u8]) -> Option<Range<usize>> {
     match envelope::read(message, Strictness::Envelope).ok()?.kind {
         Kind::Response { id: Some(id), .. } => Some(id.span),
         Kind::Notification { .. } | Kind::Request { .. } | Kind::Response { id: None, .. } => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use cofferdam_scrub::Needle;
+
+    use super::*;
+
+    #[test]
+    fn a_reason_is_scrubbed_before_it_is_cut() {
+        let token = "ghp_16C7e42F292c6912E7710c838347Ae178B4a";
+        let needle = Needle { label: "github.token".into(), value: token.as_bytes().to_vec().into() };
+        let scrubber = Scrubber::new(vec![needle]);
+        for before in 940..1010 {
+            let why = shortened(&scrubber, &format!("{} {token} and more", "x".repeat(before)));
+            assert!(!why.contains("ghp_"), "{before}: {why}");
+            assert!(why.len() < 1010, "{before}: {}", why.len());
+        }
     }
 }

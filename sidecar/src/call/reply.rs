@@ -126,8 +126,7 @@ impl Pipeline {
         if message.len() > LARGE_BYTES && !self.large.is_being_scrubbed() {
             return self.large.scrub_message(&self.caller, message.to_vec());
         }
-        let CallerContext { session, max_message_bytes, .. } = &self.caller;
-        let scrubbed = scrub_message(&session.credentials.scrubber(), message, *max_message_bytes);
+        let scrubbed = scrub_message(&self.caller.scrubber(), message, self.caller.max_message_bytes);
         self.push_message(scrubbed);
     }
 
@@ -183,6 +182,7 @@ impl ServerEventHandler<'_> {
             // The link advances replacements at the end of each pass of its loop.
             Event::ReplacementDue => {}
             Event::Failed { id, code, why } => {
+                let why = self.pipeline.caller.shortened(&why);
                 match (self.pipeline.in_flight.take_answered(self.from, &id), code) {
                     (Some(call), Code::OutcomeUnknown) => {
                         self.pipeline.retry_or_fail(self.servers, call, &why, self.now);
@@ -191,8 +191,12 @@ impl ServerEventHandler<'_> {
                     (None, _) => self.own_request_failed(&id),
                 }
             }
-            Event::Gone { was, code, why } => self.on_gone(was, code, &why),
+            Event::Gone { was, code, why } => {
+                let why = self.pipeline.caller.shortened(&why);
+                self.on_gone(was, code, &why);
+            }
             Event::NotStarted { code, why, detail } => {
+                let why = self.pipeline.caller.shortened(&why);
                 let CallerContext { server, link, .. } = &self.pipeline.caller;
                 tracing::warn!(%server, %link, why = detail, "the server did not start");
                 let why = format!(
@@ -323,7 +327,7 @@ impl ServerEventHandler<'_> {
             let response = PendingResponse { id: value, call: Some(call), outcome, bytes };
             return Some(LargeResponse { changed, id: id.raw.to_vec(), response });
         }
-        let scrubber = self.pipeline.caller.session.credentials.scrubber();
+        let scrubber = self.pipeline.caller.scrubber();
         let scrubbed = scrub_response(&scrubber, for_harness, id.raw, call.id.as_bytes());
         self.pipeline.finish_response(self.servers, call, outcome, bytes, scrubbed, self.now);
         None

@@ -5,11 +5,14 @@
 
 use std::borrow::Cow;
 use std::future::pending;
+use std::sync::Arc;
 
 use bytes::BytesMut;
+use futures_util::future::BoxFuture;
 use relay_proto::envelope::{IdValue, Outcome};
-use tokio::task::JoinHandle;
+use tokio::sync::Semaphore;
 use tokio::time::Instant;
+use tokio_util::task::TaskTracker;
 
 use super::in_flight::Call;
 use super::replies::{ScrubbedLine, TooLarge, scrub_message, scrub_response};
@@ -21,7 +24,7 @@ use cofferdam_servers::ServerSet;
 pub(crate) struct LargeMessage(Option<Scrubbing>);
 
 struct Scrubbing {
-    work: JoinHandle<Scrubbed>,
+    work: BoxFuture<'static, Scrubbed>,
     /// Set where the message is the response to a call.
     response: Option<PendingResponse>,
 }
@@ -72,7 +75,7 @@ impl LargeMessage {
     /// Waits for the worker. Cancel-safe.
     pub(crate) async fn scrubbed(&mut self) -> Scrubbed {
         match &mut self.0 {
-            Some(Scrubbing { work, .. }) => work.await.unwrap_or(Scrubbed::Failed),
+            Some(Scrubbing { work, .. }) => work.await,
             None => pending().await,
         }
     }
@@ -86,9 +89,9 @@ impl LargeMessage {
         id: Vec<u8>,
         response: PendingResponse,
     ) {
-        let scrubber = caller.session.credentials.scrubber();
+        let scrubber = caller.scrubber();
         let harness_id = response.call.as_ref().map_or_else(|| "null".into(), |call| call.id.clone());
-        let work = caller.session.context.tasks.spawn_blocking(move || {
+        let work = in_turn(caller, move || {
             let message = changed.unwrap_or_else(|| message.into());
             Scrubbed::Response(scrub_response(&scrubber, Cow::Owned(message), &id, harness_id.as_bytes()))
         });
@@ -97,9 +100,9 @@ impl LargeMessage {
 
     /// Starts to scrub a large request or notification of a server, or response of the sidecar itself.
     pub(super) fn scrub_message(&mut self, caller: &CallerContext, message: Vec<u8>) {
-        let scrubber = caller.session.credentials.scrubber();
+        let scrubber = caller.scrubber();
         let limit = caller.max_message_bytes;
-        let work = caller.session.context.tasks.spawn_blocking(move || {
+        let work = in_turn(caller, move || {
             Scrubbed::Message(scrub_message(&scrubber, &message, limit).map(ScrubbedLine::into_owned))
         });
         self.0 = Some(Scrubbing { work, response: None });
@@ -113,6 +116,35 @@ impl LargeMessage {
     fn response(&self) -> Option<&PendingResponse> {
         self.0.as_ref()?.response.as_ref()
     }
+}
+
+/// Runs `scrub` on a worker thread when it is the session's turn.
+fn in_turn(
+    caller: &CallerContext,
+    scrub: impl FnOnce() -> Scrubbed + Send + 'static,
+) -> BoxFuture<'static, Scrubbed> {
+    let session = Arc::clone(&caller.session);
+    Box::pin(async move {
+        let turns = [&session.scrub_turn, &session.context.scrub_turns];
+        run_in_turn(turns, &session.context.tasks, scrub).await.unwrap_or(Scrubbed::Failed)
+    })
+}
+
+/// Runs `work` on a worker thread when it has a permit of its session and then one of all sessions: each session has one
+/// message scrubbed at a time, and the sessions take turns in the order in which they asked. `None` if the work failed.
+async fn run_in_turn<T: Send + 'static>(
+    [of_session, of_all]: [&Arc<Semaphore>; 2],
+    tasks: &TaskTracker,
+    work: impl FnOnce() -> T + Send + 'static,
+) -> Option<T> {
+    let of_session = Arc::clone(of_session).acquire_owned().await.ok()?;
+    let of_all = Arc::clone(of_all).acquire_owned().await.ok()?;
+    let work = tasks.spawn_blocking(move || {
+        let result = work();
+        drop((of_session, of_all));
+        result
+    });
+    work.await.ok()
 }
 
 impl Pipeline {
@@ -134,5 +166,61 @@ impl Pipeline {
             (Scrubbed::Message(scrubbed), None) => self.push_message(scrubbed),
             (Scrubbed::Response(_) | Scrubbed::Failed, None) => {}
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::pin::pin;
+    use std::sync::{Mutex, mpsc};
+
+    use futures_util::future::join4;
+    use futures_util::poll;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn sessions_take_turns_with_large_messages() {
+        let semaphore = || Arc::new(Semaphore::new(1));
+        let (first, second, all) = (semaphore(), semaphore(), semaphore());
+        let tasks = TaskTracker::new();
+        let order = Arc::new(Mutex::new(Vec::new()));
+        let (release, released) = mpsc::channel::<()>();
+        let scrub = |message: &'static str| {
+            let order = Arc::clone(&order);
+            move || order.lock().unwrap().push(message)
+        };
+        let first_message = scrub("first session, message 1");
+        let mut one = pin!(run_in_turn([&first, &all], &tasks, move || {
+            released.recv().unwrap();
+            first_message();
+        }));
+        let mut two = pin!(run_in_turn([&first, &all], &tasks, scrub("first session, message 2")));
+        let mut three = pin!(run_in_turn([&first, &all], &tasks, scrub("first session, message 3")));
+        let mut other = pin!(run_in_turn([&second, &all], &tasks, scrub("second session")));
+        // All have asked for their turns, in this order, while the first message is being scrubbed.
+        assert!(poll!(&mut one).is_pending());
+        assert!(poll!(&mut two).is_pending());
+        assert!(poll!(&mut three).is_pending());
+        assert!(poll!(&mut other).is_pending());
+        release.send(()).unwrap();
+        let results = join4(one, two, three, other).await;
+        assert_eq!(results, (Some(()), Some(()), Some(()), Some(())));
+        let expected = [
+            "first session, message 1",
+            "second session",
+            "first session, message 2",
+            "first session, message 3",
+        ];
+        assert_eq!(*order.lock().unwrap(), expected);
+    }
+
+    #[tokio::test]
+    async fn a_worker_that_fails_releases_its_turn() {
+        let (of_session, of_all) = (Arc::new(Semaphore::new(1)), Arc::new(Semaphore::new(1)));
+        let tasks = TaskTracker::new();
+        let failed: Option<()> = run_in_turn([&of_session, &of_all], &tasks, || panic!("in the test")).await;
+        assert_eq!(failed, None);
+        assert_eq!(run_in_turn([&of_session, &of_all], &tasks, || 1).await, Some(1));
     }
 }

@@ -8,7 +8,7 @@ use std::thread::available_parallelism;
 
 use cofferdam_audit::AuditError;
 use cofferdam_process as process;
-use cofferdam_scrub::log_scrubber::LogScrubber;
+use cofferdam_scrub::shared::SharedValues;
 use cofferdam_vault::AccessError;
 
 use super::arguments::ServeArguments;
@@ -21,7 +21,7 @@ use crate::terminal::failure::{Failure, Sysexit, creation_exit_code};
 pub(super) fn run(file: Option<&Path>, arguments: &ServeArguments) -> Result<ExitCode, Failure> {
     process::harden().map_err(|error| Failure::new(Sysexit::OperatingSystem, error))?;
     let (path, config) = load(file)?;
-    let log = Arc::<LogScrubber>::default();
+    let log = Arc::<SharedValues>::default();
     daemon::logging::start(Arc::clone(&log));
     let runtime = tokio::runtime::Builder::new_multi_thread()
         // An audit write that hangs blocks one thread; at least one other must stay available.

@@ -7,7 +7,8 @@ use std::io::{self, Write};
 use std::sync::Arc;
 
 use cofferdam_base::text::visible_lines;
-use cofferdam_scrub::log_scrubber::LogScrubber;
+use cofferdam_scrub::Naming;
+use cofferdam_scrub::shared::SharedValues;
 use tracing_subscriber::EnvFilter;
 use tracing_subscriber::fmt::MakeWriter;
 
@@ -17,7 +18,7 @@ const FILTER_VARIABLE: &str = "COFFERDAM_LOG";
 const DEFAULT_FILTER: &str = "info";
 
 /// Starts the log.
-pub(crate) fn start(scrubber: Arc<LogScrubber>) {
+pub(crate) fn start(scrubber: Arc<SharedValues>) {
     let written = std::env::var(FILTER_VARIABLE).ok().filter(|text| !text.is_empty());
     let parsed = written.map_or_else(|| Ok(EnvFilter::new(DEFAULT_FILTER)), EnvFilter::try_new);
     let problem = parsed.as_ref().err().map(ToString::to_string);
@@ -36,7 +37,7 @@ pub(crate) fn start(scrubber: Arc<LogScrubber>) {
     }
 }
 
-struct ScrubbingWriter(Arc<LogScrubber>);
+struct ScrubbingWriter(Arc<SharedValues>);
 
 impl<'a> MakeWriter<'a> for ScrubbingWriter {
     type Writer = Line<'a>;
@@ -48,7 +49,7 @@ impl<'a> MakeWriter<'a> for ScrubbingWriter {
 
 /// One event, written when dropped: collected first, so that a credential split between two writes is found.
 struct Line<'a> {
-    scrubber: &'a LogScrubber,
+    scrubber: &'a SharedValues,
     text: Vec<u8>,
 }
 
@@ -65,7 +66,7 @@ impl Write for Line<'_> {
 
 impl Drop for Line<'_> {
     fn drop(&mut self) {
-        let scrubbed = self.scrubber.current().text(&self.text);
+        let scrubbed = self.scrubber.scrubber(Naming::All).text(&self.text);
         let text = String::from_utf8_lossy(&scrubbed.bytes);
         // There is nowhere to report that the log cannot be written.
         let _ = io::stderr().write_all(visible_lines(&text).as_bytes());

@@ -1,17 +1,24 @@
 //! Logs refused connections: at most ten a second with their reasons; the others are only counted.
 //!
-//! Nothing else limits how often a client that reaches a listener is refused, and the client chooses part of the text.
+//! Nothing else limits how often a client that reaches a listener is refused, and the client chooses part of the text. So the
+//! reason is cut, after it was scrubbed: the rest of a credential that was cut in two would not be recognised.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use cofferdam_base::RateLimiter;
+use cofferdam_scrub::Naming;
+use cofferdam_scrub::shared::SharedValues;
 use relay_proto::control::Refusal;
 use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-pub(super) struct RefusalLog(Mutex<RefusalCounts>);
+pub(super) struct RefusalLog {
+    counts: Mutex<RefusalCounts>,
+    /// The values that no reason in the log may contain.
+    values: Arc<SharedValues>,
+}
 
 struct RefusalCounts {
     limit: RateLimiter,
@@ -35,11 +42,16 @@ const LINES_PER_SECOND: u32 = 10;
 const MAX_REASON_CHARS: usize = 200;
 
 impl RefusalLog {
+    pub(super) fn new(values: Arc<SharedValues>) -> Self {
+        let counts = RefusalCounts { limit: RateLimiter::per_second(LINES_PER_SECOND), unlogged: 0 };
+        Self { counts: Mutex::new(counts), values }
+    }
+
     /// Logs one refusal, or counts it.
     pub(super) fn log(self: &Arc<Self>, refusal: &Refusal, tasks: &TaskTracker, stop: &CancellationToken) {
         match self.count() {
             Logged::WithReason => {
-                tracing::warn!(code = refusal.code, why = truncate(&refusal.message), "connection refused");
+                tracing::warn!(code = refusal.code, why = self.shown(&refusal.message), "connection refused");
             }
             Logged::FirstCounted(ends) => {
                 let (refusals, stop) = (Arc::clone(self), stop.clone());
@@ -69,28 +81,26 @@ impl RefusalLog {
         std::mem::take(&mut self.lock().unlogged)
     }
 
+    /// The reason as it is logged: scrubbed, and then at most [`MAX_REASON_CHARS`] characters.
+    fn shown(&self, reason: &str) -> String {
+        let scrubbed = self.values.scrubber(Naming::All).name(reason).into_owned();
+        scrubbed.chars().take(MAX_REASON_CHARS).collect()
+    }
+
     fn lock(&self) -> MutexGuard<'_, RefusalCounts> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.counts.lock().unwrap_or_else(PoisonError::into_inner)
     }
-}
-
-impl Default for RefusalLog {
-    fn default() -> Self {
-        Self(Mutex::new(RefusalCounts { limit: RateLimiter::per_second(LINES_PER_SECOND), unlogged: 0 }))
-    }
-}
-
-fn truncate(text: &str) -> &str {
-    text.char_indices().nth(MAX_REASON_CHARS).map_or(text, |(end, _)| &text[..end])
 }
 
 #[cfg(test)]
 mod tests {
+    use cofferdam_scrub::Needle;
+
     use super::*;
 
     #[tokio::test(start_paused = true)]
     async fn a_flood_gives_ten_lines_a_second_and_a_count() {
-        let refusals = RefusalLog::default();
+        let refusals = RefusalLog::new(Arc::default());
         let lines: Vec<Logged> = (0..1000).map(|_| refusals.count()).collect();
         assert_eq!(lines.iter().filter(|line| **line == Logged::WithReason).count(), 10);
         let ends = Instant::now() + REPORT_AFTER;
@@ -102,8 +112,22 @@ mod tests {
     }
 
     #[test]
-    fn a_long_reason_is_truncated_at_a_character_boundary() {
-        assert_eq!(truncate("short"), "short");
-        assert_eq!(truncate(&"é".repeat(201)), "é".repeat(200));
+    fn a_long_reason_is_cut_between_characters() {
+        let refusals = RefusalLog::new(Arc::default());
+        assert_eq!(refusals.shown("short"), "short");
+        assert_eq!(refusals.shown(&"é".repeat(201)), "é".repeat(200));
+    }
+
+    #[test]
+    fn a_reason_is_scrubbed_before_it_is_cut() {
+        let token = "ghp_16C7e42F292c6912E7710c838347Ae178B4a";
+        let values = Arc::new(SharedValues::default());
+        let value = token.as_bytes().to_vec().into();
+        values.learn(&[Needle { label: "github.token".into(), value }]);
+        let refusals = RefusalLog::new(values);
+        for before in 150..205 {
+            let shown = refusals.shown(&format!("{} {token} is unknown", "x".repeat(before)));
+            assert!(!shown.contains("ghp_"), "{before}: {shown}");
+        }
     }
 }

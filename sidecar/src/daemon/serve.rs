@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use cofferdam_audit::{self as audit, Audit, AuditError, Event};
-use cofferdam_scrub::log_scrubber::LogScrubber;
+use cofferdam_scrub::shared::SharedValues;
 use cofferdam_secrets::files::{FileError, FileStore};
 use cofferdam_vault::AccessError;
 use tokio::signal::unix::{Signal, SignalKind, signal};
@@ -23,6 +23,7 @@ use super::disconnect_watch::DisconnectWatch;
 use super::listen::{RelayTlsError, RelayTlsPort, SocketKind, accept};
 use super::own_sockets::OwnSockets;
 use super::path_isolation::{self, PathIsolationError};
+use super::refusal_log::RefusalLog;
 use super::state::{Daemon, ReportLimits};
 use super::unix_socket::{Mode, Socket, SocketError};
 use super::while_held::{Lifetime, LifetimeError};
@@ -69,7 +70,7 @@ const STOP_TIMEOUT: Duration = Duration::from_secs(5);
 pub(crate) async fn serve(
     config_file: PathBuf,
     config: Config,
-    log: Arc<LogScrubber>,
+    log: Arc<SharedValues>,
     lifetime: Lifetime,
 ) -> Result<(), ServeError> {
     let mut signals = Signals::new().map_err(ServeError::Signals)?;
@@ -120,7 +121,7 @@ pub(crate) async fn serve(
         attaches: AttachTable::default(),
         attachments: Attachments::new(&context),
         config_at_start: context.config.load_full(),
-        refusal_log: Arc::default(),
+        refusal_log: Arc::new(RefusalLog::new(Arc::clone(&context.log))),
         report_limits: ReportLimits::new(),
         disconnect_watch: DisconnectWatch::new(),
         admin: AdminState::new(tokens),

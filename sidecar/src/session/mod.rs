@@ -17,6 +17,7 @@ pub(crate) mod principal;
 mod sandbox_memory;
 
 use std::collections::BTreeMap;
+use std::slice;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::SystemTime;
@@ -25,7 +26,8 @@ use arc_swap::ArcSwap;
 use cofferdam_audit::{Audit, Budget, BudgetLimits, Event, EventRecord};
 use cofferdam_base::PacedLines;
 use cofferdam_base::memory::MemoryAccount;
-use cofferdam_scrub::log_scrubber::LogScrubber;
+use cofferdam_scrub::Needle;
+use cofferdam_scrub::shared::SharedValues;
 use cofferdam_secrets::Source;
 use cofferdam_secrets::credentials::Credentials;
 use cofferdam_secrets::files::FileStore;
@@ -33,6 +35,7 @@ use cofferdam_servers::WorkingDirectories;
 use cofferdam_servers::grant_limits::{GrantBounds, GrantLimits, SandboxLimits};
 use cofferdam_vault::{Access, AccessError, RemainingLinks, SessionVault, TokenOwner};
 use relay_proto::name::Name;
+use tokio::sync::Semaphore;
 use tokio::time::Instant;
 use tokio_util::task::TaskTracker;
 
@@ -50,11 +53,13 @@ pub(crate) struct Context {
     pub(crate) tasks: TaskTracker,
     pub(crate) files: FileStore,
     pub(crate) working_directories: WorkingDirectories,
-    pub(crate) log: Arc<LogScrubber>,
+    pub(crate) log: Arc<SharedValues>,
     /// `None` if the configuration at the start had no `[vault]`.
     pub(crate) vault: Option<Arc<Access>>,
     pub(crate) changes: Changes,
     lookups: LookupPermits,
+    /// Large messages of all sessions that may be scrubbed at once, so that a processor is left for the others.
+    pub(crate) scrub_turns: Arc<Semaphore>,
     audit_budgets: AuditBudgets,
     memory: SandboxMemory,
     grant_limits: Mutex<BTreeMap<Name, Arc<GrantLimits>>>,
@@ -72,6 +77,8 @@ pub(crate) struct Session {
     /// `None` on the shared socket.
     pub(crate) enrolment: Option<Enrolled>,
     pub(crate) credentials: Arc<Credentials>,
+    /// Large messages of this session that may be scrubbed at once: one.
+    pub(crate) scrub_turn: Arc<Semaphore>,
     /// The session's token and leases in Vault. `None` if the sidecar has no Vault.
     pub(crate) vault: Option<SessionVault>,
     /// The sandbox's budget in the audit, shared with its earlier sessions.
@@ -92,7 +99,7 @@ impl Context {
         config: Config,
         audit: Audit,
         files: FileStore,
-        log: Arc<LogScrubber>,
+        log: Arc<SharedValues>,
     ) -> Result<Self, AccessError> {
         let tasks = TaskTracker::new();
         let memory_ceilings = config.limits.memory_ceilings();
@@ -110,6 +117,14 @@ impl Context {
                 access.forward_alerts(record_alert).await;
             });
         }
+        if let Some(access) = vault.clone() {
+            let values = Arc::clone(&log);
+            tasks.spawn(async move {
+                let learn = |token: &Needle| values.learn(slice::from_ref(token));
+                let release = |token: &Needle| values.release(slice::from_ref(token));
+                access.forward_login_tokens(learn, release).await;
+            });
+        }
         Ok(Self {
             grant_bounds: (&config.limits).into(),
             working_directories: WorkingDirectories::in_state(&config.state_dir),
@@ -121,6 +136,7 @@ impl Context {
             vault,
             changes: Changes::new(),
             lookups: LookupPermits::new(),
+            scrub_turns: Arc::new(Semaphore::new(scrub_workers())),
             audit_budgets: AuditBudgets::default(),
             memory: SandboxMemory::new(memory_ceilings),
             grant_limits: Mutex::default(),
@@ -156,6 +172,11 @@ impl Context {
     }
 }
 
+/// Half of the processors: large messages of some sessions must not take those that serve the others.
+fn scrub_workers() -> usize {
+    std::thread::available_parallelism().map_or(1, |processors| (processors.get() / 2).max(1))
+}
+
 impl Session {
     pub(crate) fn new(context: &Arc<Context>, principal: &Principal) -> Self {
         let config = context.config.load();
@@ -189,6 +210,7 @@ impl Session {
             id,
             grant: grant.clone(),
             enrolment: principal.enrolment.clone(),
+            scrub_turn: Arc::new(Semaphore::new(1)),
             credentials: Arc::new(Credentials::new(
                 Arc::clone(&context.log),
                 vault.clone().map(|vault| Arc::new(vault) as Arc<dyn Source>),

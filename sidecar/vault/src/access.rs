@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use cofferdam_base::metrics::{self, Outcome};
+use cofferdam_scrub::Needle;
 use tokio::time::{Instant, sleep_until, timeout};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -119,6 +120,11 @@ impl Access {
     /// Passes every alert of the login to `forward`, until the login ends.
     pub async fn forward_alerts(&self, forward: impl Fn(&str)) {
         self.login.forward_alerts(forward).await;
+    }
+
+    /// Passes the login's tokens to `learn`, and to `release` when they were replaced some time ago, until the login ends.
+    pub async fn forward_login_tokens(&self, learn: impl Fn(&Needle), release: impl Fn(&Needle)) {
+        self.login.forward_tokens(learn, release).await;
     }
 
     /// The number of the login's current token.

@@ -25,6 +25,7 @@
 //! | [`relay`] | a link without a shim |
 //! | [`report`] | tables and chart |
 //! | [`rounds`] | measures the contenders in turn, in several rounds |
+//! | [`scrubbing`] | the scrubber alone |
 //! | [`simulation`] | the simulation behind `leases` |
 //! | [`statistics`] | medians with confidence intervals |
 //!
@@ -64,6 +65,7 @@ mod program_paths;
 mod relay;
 mod report;
 mod rounds;
+mod scrubbing;
 mod simulation;
 mod statistics;
 
@@ -120,6 +122,7 @@ fn run(plan: &Plan) -> Result<(), BenchError> {
     let attachments = Measurement::of(plan, attachments::ATTACHMENTS, || {
         attachments::run(plan.limits, directory.path(), &paths)
     });
+    let scrubbing = Measurement::of(plan, scrubbing::SCRUBBING, || scrubbing::run(3 * plan.limits.rounds));
     let report = ReportData {
         results,
         hostile,
@@ -129,6 +132,7 @@ fn run(plan: &Plan) -> Result<(), BenchError> {
         local_run,
         platforms,
         attachments,
+        scrubbing,
         builds: MeasuredBuilds::of(&paths),
         counts,
         rounds: plan.limits.rounds,

@@ -79,7 +79,7 @@ fn session(values: &[&'static str]) -> (Arc<Scripted>, Arc<Credentials>, SecretS
         began: Instant::now(),
         changes: watch::Sender::default(),
     });
-    let log = Arc::<LogScrubber>::default();
+    let log = Arc::<SharedValues>::default();
     let vault = Some(Arc::clone(&source) as Arc<dyn Source>);
     let spec = SecretSpec {
         name: "test".parse().unwrap(),

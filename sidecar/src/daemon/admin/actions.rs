@@ -10,6 +10,7 @@ use std::time::Duration;
 use cofferdam_audit::{ActionState, AdminAction, AdminRecord, AdminTarget};
 use cofferdam_base::clock;
 use cofferdam_base::text::error_chain;
+use cofferdam_scrub::Naming;
 use http::StatusCode;
 use tokio::time::timeout;
 
@@ -114,7 +115,7 @@ impl Action {
         detail: Option<&str>,
         write: impl FnOnce(&AdminRecord<'_>) -> T,
     ) -> T {
-        let scrubbers = self.daemon.context.log.current();
+        let scrubbers = self.daemon.context.log.scrubber(Naming::All);
         let scrub = |text: Option<&str>| {
             text.map(|text| String::from_utf8_lossy(&scrubbers.text(text.as_bytes()).bytes).into_owned())
         };

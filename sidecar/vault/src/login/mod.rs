@@ -25,11 +25,13 @@ mod timing;
 mod unwrap_records;
 mod wrapped;
 
+use std::collections::VecDeque;
 use std::fmt;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use cofferdam_scrub::Needle;
 use futures_util::future::join_all;
 use tokio::sync::{Notify, watch};
 use tokio::time::{Instant, timeout};
@@ -54,6 +56,8 @@ const MAX_WAIT: Duration = Duration::from_secs(9);
 const MAX_SUCCESSOR_WAIT: Duration = Duration::from_secs(3);
 /// At most this many tokens of earlier logins are revoked at the end; further ones are left to expire.
 const MAX_RETIRED: usize = 16;
+/// The newest tokens that scrubbers search for, whether or not a session uses Vault.
+const HELD_TOKENS: usize = MAX_RETIRED;
 
 /// The sidecar's login at Vault. Cheap to clone.
 #[derive(Clone)]
@@ -202,6 +206,27 @@ impl Login {
                 forward(alert);
             }
             last_alert = alert;
+        }
+    }
+
+    /// Passes the token of each login to `learn` as soon as it is known, and to `release` when [`HELD_TOKENS`] newer ones
+    /// have followed, until the login ends.
+    pub(crate) async fn forward_tokens(&self, learn: impl Fn(&Needle), release: impl Fn(&Needle)) {
+        let mut state = self.shared.state.subscribe();
+        state.mark_changed();
+        let mut held: VecDeque<(u64, Needle)> = VecDeque::new();
+        while let Some(Ok(())) = self.shared.stop.run_until_cancelled(state.changed()).await {
+            let current = state.borrow_and_update().current.clone();
+            let last = held.back().map(|(generation, _)| *generation);
+            let Some(current) = current.filter(|token| Some(token.generation) != last) else { continue };
+            let needle = current.token.needle("vault.login-token");
+            learn(&needle);
+            held.push_back((current.generation, needle));
+            if held.len() > HELD_TOKENS
+                && let Some((_, oldest)) = held.pop_front()
+            {
+                release(&oldest);
+            }
         }
     }
 

@@ -9,6 +9,7 @@ use super::leases;
 use super::local_run;
 use super::method::METHOD;
 use super::platforms;
+use super::scrubbing;
 use super::targets::{evaluate, ratio_of_runs};
 use super::units::{grouped, megabytes, rate, rounded, seconds, time, without_directories};
 use super::{NOTES, ReportData};
@@ -50,6 +51,7 @@ pub(super) fn text(findings: &ReportData, notes: &str) -> String {
     local_run::section(&findings.local_run, &mut out);
     platforms::section(&findings.platforms, &mut out);
     attachments::section(&findings.attachments, &mut out);
+    scrubbing::section(&findings.scrubbing, &mut out);
     counts(findings, &mut out);
     out.push_str(METHOD);
     for result in &findings.results {
@@ -122,6 +124,7 @@ fn target_numbers(findings: &ReportData, out: &mut String) {
         ("`cofferdam run`", findings.local_run.failure()),
         ("sandboxes on platforms", findings.platforms.failure()),
         ("1,000 attachments", findings.attachments.failure()),
+        ("scrubbing", findings.scrubbing.failure()),
     ];
     for (what, reason) in failed {
         if let Some(reason) = reason {

@@ -13,6 +13,7 @@
 //! | [`markdown`] | the text of `BENCHMARKS.md` |
 //! | [`method`] | the description of the measurements |
 //! | [`platforms`] | sandboxes on E2B and Daytona |
+//! | [`scrubbing`] | the time of the scrubber alone |
 //! | [`targets`] | the target numbers, and whether they were met |
 //! | [`units`] | readable numbers |
 //!
@@ -31,6 +32,7 @@ use crate::local_run::LocalRunResults;
 use crate::many_sessions::ManySessionsResults;
 use crate::platforms::PlatformResults;
 use crate::rounds::ContenderResult;
+use crate::scrubbing::ScrubbingResults;
 use builds::MeasuredBuilds;
 
 mod attachments;
@@ -44,6 +46,7 @@ pub(crate) mod machine;
 mod markdown;
 mod method;
 mod platforms;
+mod scrubbing;
 mod targets;
 mod units;
 
@@ -58,6 +61,7 @@ pub(crate) struct ReportData {
     pub(crate) local_run: Measurement<LocalRunResults>,
     pub(crate) platforms: Measurement<PlatformResults>,
     pub(crate) attachments: Measurement<AttachmentResults>,
+    pub(crate) scrubbing: Measurement<ScrubbingResults>,
     pub(crate) builds: MeasuredBuilds,
     pub(crate) counts: Vec<InstructionCount>,
     pub(crate) rounds: usize,
@@ -179,6 +183,7 @@ mod tests {
             local_run: Measurement::NotSelected,
             platforms: Measurement::NotSelected,
             attachments: Measurement::NotSelected,
+            scrubbing: Measurement::NotSelected,
             builds: MeasuredBuilds {
                 sidecar: BuildProfile(Some("dist".into())),
                 shim: BuildProfile(Some("shim".into())),

@@ -13,6 +13,7 @@ use crate::many_sessions::ManySessionsResults;
 use crate::measure::{Round, SmallCalls};
 use crate::platforms::{PlatformResults, Route, RouteResult};
 use crate::rounds::{self, ContenderResult};
+use crate::scrubbing::ScrubbingResults;
 use crate::statistics::Estimate;
 
 /// One target and its measured value.
@@ -57,6 +58,7 @@ pub(super) fn evaluate(findings: &ReportData) -> Vec<TargetResult> {
         ]
         .map(|(what, attack)| attacked(what, findings.hostile.results(), attack)),
     );
+    results.extend(scrubbing(findings.scrubbing.results()));
     results.push(local_run(findings.local_run.results()));
     results.extend(platforms(findings.platforms.results()));
     results
@@ -262,6 +264,28 @@ fn compare_rounds(
         true => TargetResult { outcome: format!("{}; no difference seen", compared.outcome), ..compared },
         false => compared,
     }
+}
+
+/// The time of the scrubber must not depend much on what a server sends and how many values there are.
+fn scrubbing(scrubbing: Option<&ScrubbingResults>) -> [TargetResult; 2] {
+    let plain = scrubbing.and_then(ScrubbingResults::plain);
+    let slowest = scrubbing.and_then(ScrubbingResults::slowest);
+    [
+        compare_with(
+            "scrubbing a result of 1 MiB, the slowest of all texts",
+            slowest.map(|text| text.one_value),
+            "prose in lines",
+            plain.map(|text| text.one_value),
+            Bound::AtMost(4.0),
+        ),
+        compare_with(
+            "scrubbing a result of 1 MiB, 10,000 values",
+            plain.map(|text| text.many_values),
+            "one value",
+            plain.map(|text| text.one_value),
+            Bound::AtMost(1.1),
+        ),
+    ]
 }
 
 /// Compares the durations of two measurements.

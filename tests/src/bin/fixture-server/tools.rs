@@ -122,7 +122,11 @@ pub(crate) fn run(call: &Call<'_>, output: &Output, pending: &Pending) {
     match name.strip_prefix("rw_").unwrap_or(name) {
         "add" => reply(text(&(call.number("a") + call.number("b")).to_string())),
         "ask_client" => ask_client(call, output, pending),
-        "big" => reply(text(&"x".repeat(usize::try_from(call.number("bytes")).unwrap_or_default()))),
+        "big" => {
+            let part = call.argument("part").as_str().unwrap_or("x");
+            let bytes = usize::try_from(call.number("bytes")).unwrap_or_default();
+            reply(text(&part.repeat(bytes / part.len())));
+        }
         "change_tools" => {
             for id in pending.listeners() {
                 let meta = json!({"io.modelcontextprotocol/subscriptionId": id});

@@ -1,16 +1,12 @@
 //! Why a request failed, distinguished by what matters to the caller: may it have run?
 
-use std::error::Error;
-
 use cofferdam_base::text::error_chain;
 use cofferdam_net::SendError;
 use http::header::LOCATION;
 use http::{Response, StatusCode, Uri};
 
-/// Reasons are shown to a model: long enough to help, short enough for one line.
-const MAX_REASON_BYTES: usize = 300;
-
-/// Why a request has no response.
+/// Why a request has no response. The reasons are not shortened here: they may hold a credential, which can only be
+/// recognised whole, so they are scrubbed first.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub enum Failure {
     /// The request, or part of it, reached the server.
@@ -31,7 +27,7 @@ pub enum Failure {
 
 impl From<SendError> for Failure {
     fn from(error: SendError) -> Self {
-        let why = chain(&error);
+        let why = error_chain(&error);
         match error {
             SendError::MaybeSent(_) => Self::MaybeRan { why },
             SendError::NotSent(_) | SendError::Unreachable(_) => Self::DidNotRun { why },
@@ -42,7 +38,7 @@ impl From<SendError> for Failure {
 impl Failure {
     /// The body of a response could not be read to its end.
     pub(super) fn cut_off(error: &hyper::Error) -> Self {
-        Self::MaybeRan { why: format!("the response was cut off: {}", chain(error)) }
+        Self::MaybeRan { why: format!("the response was cut off: {}", error_chain(error)) }
     }
 
     /// The failure that an HTTP status means. The body is never quoted in the reason: it may contain anything.
@@ -64,9 +60,9 @@ impl Failure {
                 let host = host.and_then(|location| location.parse::<Uri>().ok()?.host().map(str::to_owned));
                 let target = host.map(|host| format!(" at host `{host}`")).unwrap_or_default();
                 Self::DidNotRun {
-                    why: shorten(format!(
+                    why: format!(
                         "{answered}; redirects are not followed with credentials: set the server's `url` to its new address{target}"
-                    )),
+                    ),
                 }
             }
             // An intermediary may send 408 when it stops waiting. After 408 and 409 the server may have begun.
@@ -75,16 +71,4 @@ impl Failure {
             _ => Self::MaybeRan { why: answered },
         }
     }
-}
-
-fn chain(error: &dyn Error) -> String {
-    shorten(error_chain(error))
-}
-
-fn shorten(mut why: String) -> String {
-    if why.len() > MAX_REASON_BYTES {
-        why.truncate(why.floor_char_boundary(MAX_REASON_BYTES));
-        why.push('…');
-    }
-    why
 }

@@ -5,6 +5,9 @@ use proptest::prelude::*;
 
 use super::*;
 
+mod limits;
+mod spellings;
+
 const SECRET: &str = "ghp_s3cr\"et/T0ken+\\é~42";
 
 fn scrubber(values: &[(&str, &[u8])]) -> Arc<Scrubber> {
@@ -320,7 +323,7 @@ fn no_debug_output_contains_a_value() {
     let mut stream = scrubber.stream();
     stream.push(b"correct-horse");
     let needle = Needle { label: "a.b".into(), value: b"correct-horse".to_vec().into() };
-    let printed = format!("{needle:?} {scrubber:?} {stream:?} {:?}", scrubber.finder);
+    let printed = format!("{needle:?} {scrubber:?} {stream:?} {:?}", scrubber.indexes);
     assert!(!printed.contains("correct") && !printed.contains("99, 111"), "{printed}");
 }
 
@@ -333,6 +336,20 @@ fn whole_lines_of_a_stream_are_passed_on_at_once() {
 }
 
 #[test]
+fn a_value_with_a_short_normal_form_is_found_whichever_bytes_are_escaped() {
+    for value in [&b"a\n\na\n\n  AA"[..], b"%a0!aa!a"] {
+        let scrubber = scrubber_for(value);
+        let selections: [fn(usize, u8) -> bool; 3] =
+            [|_, byte| !byte.is_ascii_alphanumeric(), |at, _| at.is_multiple_of(2), |_, _| true];
+        for encode in selections {
+            let encoded = String::from_utf8(percent(value, encode)).unwrap();
+            let message = format!("[{}]", quoted(&format!("x {encoded} y")));
+            assert_eq!(scrubber.message(message.as_bytes()).redactions, 1, "{message}");
+        }
+    }
+}
+
+#[test]
 fn a_value_of_short_lines_is_found_across_reads() {
     let mut stream = scrubber_for(b"ab\ncd\nef").stream();
     let mut output = stream.push(b"x\nab\nc").bytes.into_owned();
@@ -342,14 +359,34 @@ fn a_value_of_short_lines_is_found_across_reads() {
 }
 
 #[test]
-fn the_bytes_held_back_without_a_line_end_are_bounded() {
-    let mut stream = scrubber_for(b"correct-horse").stream();
-    let mut passed = 0;
-    for _ in 0..1000 {
-        passed += stream.push(&[b'x'; 1000]).bytes.len();
-        assert!(stream.held_back() < 80 * 1024);
+fn hexadecimal_after_a_percent_sign_or_backslash_is_found() {
+    let value = b"!!!!!!!!!!!%";
+    for before in ["%", "\\\\x", "\\\\", "%\\n", "100%"] {
+        let message = format!(r#"["{before}{}"]"#, hex(value));
+        let output = scrubber_for(value).message(message.as_bytes());
+        assert_eq!(output.redactions, 1, "{message}");
     }
-    assert!(passed > 900_000);
+}
+
+#[test]
+fn a_value_in_wrapped_lines_is_found_across_reads() {
+    let value = b"ghp_16C7e42F292c6912E7710c838347Ae178B4a";
+    let encoded =
+        base64(&[b"some words, then ", &value[..], b" and more words until the end"].concat(), b"+/");
+    for width in [20, 40, 64] {
+        let lines: Vec<String> = encoded
+            .as_bytes()
+            .chunks(width)
+            .map(|line| format!("{}\n", String::from_utf8_lossy(line)))
+            .collect();
+        let mut stream = scrubber_for(value).stream();
+        let mut output: Vec<u8> =
+            lines.iter().flat_map(|line| stream.push(line.as_bytes()).bytes.into_owned()).collect();
+        output.extend_from_slice(&stream.finish().bytes);
+        let output = String::from_utf8(output).unwrap();
+        assert!(output.contains("[redacted:github.token]"), "width {width}: {output}");
+        assert_eq!(scrubber_for(value).text(output.as_bytes()).redactions, 0, "{output}");
+    }
 }
 
 fn surrounding() -> impl Strategy<Value = String> {

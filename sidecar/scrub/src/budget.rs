@@ -1,0 +1,42 @@
+//! How much work the search of a message may be.
+//!
+//! Decoded texts can hold others, and escapes can be escaped by others. Both are searched however they are nested, but what
+//! takes much longer than plain text is not searched to its end: such a text is removed whole.
+
+/// The remaining work of a search.
+pub(super) struct Budget {
+    /// How many bytes may be decoded from base64, base32 and hexadecimal, at all levels together.
+    pub(super) decoded: usize,
+    /// How many bytes may be read that are parts of escapes which are not decoded at once: usually escapes of which a
+    /// byte is escaped in another way.
+    slow_steps: usize,
+}
+
+/// The budget is used up.
+#[derive(Debug)]
+pub(super) struct OverBudget;
+
+/// What every text may use, however short it is.
+pub(super) const FREE_BYTES: usize = 4096;
+
+impl Budget {
+    /// For a text of this length. Base64 of base64 decodes to 1.3 times its length.
+    pub(super) fn new(length: usize) -> Self {
+        Self { decoded: length + length / 2 + FREE_BYTES, slow_steps: length / 16 + FREE_BYTES }
+    }
+
+    /// For values, which are limited when they are read.
+    pub(super) fn unlimited() -> Self {
+        Self { decoded: usize::MAX, slow_steps: usize::MAX }
+    }
+
+    pub(super) fn take_decoded(&mut self, bytes: usize) {
+        self.decoded = self.decoded.saturating_sub(bytes);
+    }
+
+    #[inline]
+    pub(super) fn take_slow_step(&mut self) -> Result<(), OverBudget> {
+        self.slow_steps = self.slow_steps.checked_sub(1).ok_or(OverBudget)?;
+        Ok(())
+    }
+}

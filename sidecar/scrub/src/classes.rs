@@ -1,0 +1,117 @@
+//! The classes that bytes of a text belong to, for 64 bytes at once.
+//!
+//! One pass over a text gives one bit for each byte and class; whatever is searched for later reads bits, not bytes. The
+//! vector instructions are those of the processor that the program runs on.
+
+use std::ops::Range;
+
+use fearless_simd::prelude::*;
+use fearless_simd::{Level, Simd, dispatch, u8x64};
+
+/// The bytes that are classified at once.
+pub(super) const BLOCK: usize = 64;
+
+/// The classes of all blocks of a text.
+pub(super) struct Classes(pub(super) Vec<BlockClasses>);
+
+/// One number per class, with one bit for each byte of a block, the first byte in the lowest bit.
+#[derive(Clone, Copy, Default)]
+pub(super) struct BlockClasses {
+    /// Letters of base64, of which base32 is a part.
+    pub(super) letters: u64,
+    /// Hexadecimal digits and what may be between them.
+    pub(super) digits: u64,
+    /// Bytes that begin an escape or are left out of a normal form.
+    pub(super) marks: u64,
+}
+
+impl Classes {
+    pub(super) fn new(text: &[u8]) -> Self {
+        let mut classes = vec![BlockClasses::default(); text.len().div_ceil(BLOCK)];
+        dispatch!(Level::new(), simd => classify(simd, text, &mut classes));
+        Self(classes)
+    }
+
+    pub(super) fn has_marks(&self) -> bool {
+        self.0.iter().any(|block| block.marks != 0)
+    }
+}
+
+#[inline(always)]
+fn classify<S: Simd>(simd: S, text: &[u8], classes: &mut [BlockClasses]) {
+    let (blocks, rest) = text.as_chunks::<BLOCK>();
+    for (classes, block) in classes.iter_mut().zip(blocks) {
+        *classes = classify_block(simd, block);
+    }
+    if let Some(last) = classes.last_mut().filter(|_| !rest.is_empty()) {
+        // Filled up with bytes that belong to no class.
+        let mut block = [b'!'; BLOCK];
+        block[..rest.len()].copy_from_slice(rest);
+        *last = classify_block(simd, &block);
+    }
+}
+
+#[inline(always)]
+fn classify_block<S: Simd>(simd: S, block: &[u8; BLOCK]) -> BlockClasses {
+    let bytes = u8x64::load_array_ref(simd, block);
+    let lower = bytes | 0x20;
+    let from_a = lower - b'a';
+    let letters = from_a.simd_lt(26)
+        | (bytes - b'/').simd_lt(11)
+        | bytes.simd_eq(b'+')
+        | bytes.simd_eq(b'-')
+        | bytes.simd_eq(b'_');
+    let digits = from_a.simd_lt(6)
+        | (bytes - b'0').simd_lt(11)
+        | bytes.simd_eq(b' ')
+        | (bytes | 1).simd_eq(b'-')
+        | lower.simd_eq(b'x');
+    let marks = bytes.simd_eq(b'\\')
+        | bytes.simd_eq(b'%')
+        | bytes.simd_eq(b'&')
+        | bytes.simd_eq(b'\n')
+        | bytes.simd_eq(0);
+    BlockClasses { letters: letters.to_bitmask(), digits: digits.to_bitmask(), marks: marks.to_bitmask() }
+}
+
+/// Calls `visit` with each block of these runs: where it begins, and for each letter whether it may be base32, with
+/// capital and with small letters. The last block of a run may be shorter.
+pub(super) fn each_base32_block(
+    text: &[u8],
+    runs: &[Range<usize>],
+    mut visit: impl FnMut(&Range<usize>, usize, [u64; 2]),
+) {
+    dispatch!(Level::new(), simd => base32_blocks(simd, text, runs, &mut visit));
+}
+
+#[inline(always)]
+fn base32_blocks<S: Simd>(
+    simd: S,
+    text: &[u8],
+    runs: &[Range<usize>],
+    visit: &mut impl FnMut(&Range<usize>, usize, [u64; 2]),
+) {
+    for run in runs {
+        for start in run.clone().step_by(BLOCK) {
+            let letters = &text[start..run.end.min(start + BLOCK)];
+            let block = match letters.first_chunk::<BLOCK>() {
+                Some(block) => *block,
+                None => {
+                    let mut block = [b'!'; BLOCK];
+                    block[..letters.len()].copy_from_slice(letters);
+                    block
+                }
+            };
+            visit(run, start, base32_letters(simd, &block));
+        }
+    }
+}
+
+#[inline(always)]
+fn base32_letters<S: Simd>(simd: S, block: &[u8; BLOCK]) -> [u64; 2] {
+    let bytes = u8x64::load_array_ref(simd, block);
+    let digits = (bytes - b'2').simd_lt(6);
+    let capital = (bytes - b'A').simd_lt(26) | digits;
+    let small = (bytes - b'a').simd_lt(26) | digits;
+    [capital.to_bitmask(), small.to_bitmask()]
+}

@@ -1,0 +1,218 @@
+//! Replaces what was found in a JSON message so that it stays JSON, and JSON in its strings too.
+//!
+//! A match in a string is replaced there; a number becomes a string; a match that spans several tokens, because the
+//! value is JSON itself (such as a key file), takes the smallest object or array around it. Everything else stays byte
+//! for byte.
+
+use std::collections::HashMap;
+use std::iter::Peekable;
+use std::ops::Range;
+
+use relay_proto::json::{Escapes, JsonError, Rules, Scanner, Text, Token};
+
+use super::budget::{Budget, OverBudget};
+use super::json_string::{DecodedString, whole_characters, whole_units};
+use super::normal::Syntax;
+use super::search::{Found, Match, merge};
+use super::{Scrubber, Shown};
+
+/// How deep JSON in strings of JSON stays JSON. Deeper values are removed too, but what is around them may be cut.
+const MAX_NESTED: usize = 6;
+
+/// The replacement of a span of text.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub(super) struct Edit {
+    pub(super) span: Range<usize>,
+    pub(super) with: String,
+}
+
+type Remaining = Peekable<std::vec::IntoIter<Found>>;
+
+/// Replaces matches by markers.
+pub(super) struct Placing<'a> {
+    scrubber: &'a Scrubber,
+    markers: HashMap<Match, String>,
+}
+
+impl<'a> Placing<'a> {
+    pub(super) fn new(scrubber: &'a Scrubber) -> Self {
+        Self { scrubber, markers: HashMap::new() }
+    }
+
+    /// The edits that remove every match from a JSON text and leave it JSON. `nested` counts the strings around it.
+    pub(super) fn edits_in_json(
+        &mut self,
+        json: &[u8],
+        found: Vec<Found>,
+        nested: usize,
+    ) -> Result<Vec<Edit>, JsonError> {
+        let mut scanner = Scanner::new(json, Rules::LENIENT)?;
+        let mut edits = Vec::new();
+        let mut remaining = found.into_iter().peekable();
+        // Matches that are in no single token.
+        let mut across: Vec<Found> = Vec::new();
+        let mut open = Vec::new();
+        while let Some(token) = scanner.next()? {
+            let end = scanner.position();
+            match token {
+                Token::ArrayStart | Token::ObjectStart => open.push(end - 1),
+                Token::ArrayEnd | Token::ObjectEnd => {
+                    across.extend(std::iter::from_fn(|| remaining.next_if(|found| found.span.end <= end)));
+                    let start = open.pop().unwrap_or_default();
+                    let inside = across.partition_point(|found| found.span.start < start);
+                    if let Some(found) = across.drain(inside..).next() {
+                        edits.push(Edit { span: start..end, with: quoted(&self.marker(found.what)) });
+                    }
+                }
+                Token::Key(text) | Token::String(text) => {
+                    let inside = take_inside(&mut remaining, &mut across, text.inner());
+                    if !inside.is_empty() {
+                        self.edits_in_string(json, &text, inside, nested, &mut edits);
+                    }
+                }
+                // A value of digits may be a number. Its replacement is a string.
+                Token::Number(span) => {
+                    if let Some(found) = take_inside(&mut remaining, &mut across, span.clone()).first() {
+                        edits.push(Edit { span, with: quoted(&self.marker(found.what)) });
+                    }
+                }
+                Token::Literal(_) => {}
+            }
+        }
+        edits.sort_by_key(|edit| (edit.span.start, usize::MAX - edit.span.end));
+        let mut end = 0;
+        edits.retain(|edit| {
+            let outside = edit.span.start >= end;
+            end = end.max(edit.span.end);
+            outside
+        });
+        Ok(edits)
+    }
+
+    fn edits_in_string(
+        &mut self,
+        json: &[u8],
+        text: &Text,
+        found: Vec<Found>,
+        nested: usize,
+        edits: &mut Vec<Edit>,
+    ) {
+        let Range { start, end } = text.inner();
+        let string = &json[start..end];
+        let relative =
+            |found: Found| Found { span: found.span.start - start..found.span.end - start, ..found };
+        let found: Vec<Found> = found.into_iter().map(relative).collect();
+        if let [Found { what: Match::Unsearchable, .. }] = &found[..] {
+            let with = escaped(&self.marker(Match::Unsearchable));
+            return edits.push(Edit { span: start..end, with });
+        }
+        let absolute = |span: Range<usize>, with: &str| Edit {
+            span: start + span.start..start + span.end,
+            with: escaped(with),
+        };
+        if text.escapes != Escapes::Some {
+            let inside = self.edits_in_text(string, found, nested);
+            return edits.extend(inside.into_iter().map(|edit| absolute(edit.span, &edit.with)));
+        }
+        let decoded = DecodedString::new(string);
+        let in_text: Option<Vec<Found>> = found
+            .into_iter()
+            .map(|found| Some(Found { span: decoded.decoded(found.span)?, ..found }))
+            .collect();
+        // A match that begins inside an escape is none: the letter is not in the text.
+        let found = in_text.unwrap_or_else(|| self.scrubber.search_whole(&decoded.text, Syntax::Unknown));
+        let inside = self.edits_in_text(&decoded.text, found, nested);
+        edits.extend(inside.into_iter().map(|edit| absolute(decoded.encoded(edit.span), &edit.with)));
+    }
+
+    /// The edits of a text in a message. If it is JSON itself, it stays JSON.
+    fn edits_in_text(&mut self, text: &[u8], found: Vec<Found>, nested: usize) -> Vec<Edit> {
+        if nested < MAX_NESTED && matches!(text.trim_ascii_start().first(), Some(b'[' | b'{')) {
+            let found = found
+                .iter()
+                .map(|found| Found { span: whole_characters(text, found.span.clone()), ..*found });
+            if let Ok(edits) = self.edits_in_json(text, merge(found.collect()), nested + 1) {
+                return edits;
+            }
+        }
+        self.edits_of(text, found)
+    }
+
+    /// The edits of text that is not JSON.
+    pub(super) fn edits_of(&mut self, text: &[u8], found: Vec<Found>) -> Vec<Edit> {
+        let widened = found.into_iter().map(|found| Found { span: whole_units(text, found.span), ..found });
+        let edit = |found: Found| Edit { span: found.span, with: self.marker(found.what) };
+        merge(widened.collect()).into_iter().map(edit).collect()
+    }
+
+    /// The replacement for what was found. A short value may occur in its label or in the word "redacted"; then a
+    /// shorter or an empty text is used.
+    fn marker(&mut self, what: Match) -> String {
+        let scrubber = self.scrubber;
+        let new_marker = || {
+            let named = match what {
+                Match::Value { index, value } => match scrubber.shown(&scrubber.indexes[index].values[value])
+                {
+                    Shown::Name(label) => Some(format!("[redacted:{label}]")),
+                    Shown::Nameless | Shown::NotSearched => None,
+                },
+                Match::Unsearchable => Some("[redacted: encoded too often to be searched]".to_owned()),
+            };
+            let mut candidates = named.into_iter().chain(["[redacted]".to_owned(), "[***]".to_owned()]);
+            let is_clean = |candidate: &String| scrubber.search_undecoded(candidate.as_bytes()).is_empty();
+            candidates.find(is_clean).unwrap_or_default()
+        };
+        self.markers.entry(what).or_insert_with(new_marker).clone()
+    }
+}
+
+impl Scrubber {
+    /// The matches in a message that cannot be searched as a whole, searched string by string.
+    pub(super) fn search_strings(&self, message: &[u8]) -> Result<Vec<Found>, JsonError> {
+        let mut scanner = Scanner::new(message, Rules::LENIENT)?;
+        let mut found = self.search_undecoded(message);
+        let mut budget = Budget::new(message.len());
+        while let Some(token) = scanner.next()? {
+            if let Token::Key(text) | Token::String(text) = token {
+                let inner = text.inner();
+                let of_message = |found: Found| Found {
+                    span: inner.start + found.span.start..inner.start + found.span.end,
+                    ..found
+                };
+                // The string that made the search of the message fail needs no second search.
+                let inside = match inner.len() > message.len() / 2 {
+                    true => Err(OverBudget),
+                    false => self.search_within(&message[inner.clone()], Syntax::Json, &mut budget),
+                };
+                let unsearchable =
+                    |OverBudget| vec![Found { span: 0..inner.len(), what: Match::Unsearchable }];
+                found.extend(inside.unwrap_or_else(unsearchable).into_iter().map(of_message));
+            }
+        }
+        found.retain(|found| found.what != Match::Unsearchable || !found.span.is_empty());
+        Ok(merge(found))
+    }
+}
+
+/// Takes the matches within a token, and moves those that begin before it or end after it to `across`.
+fn take_inside(remaining: &mut Remaining, across: &mut Vec<Found>, token: Range<usize>) -> Vec<Found> {
+    let mut inside = Vec::new();
+    while let Some(found) = remaining.next_if(|found| found.span.start < token.end) {
+        match token.start <= found.span.start && found.span.end <= token.end {
+            true => inside.push(found),
+            false => across.push(found),
+        }
+    }
+    inside
+}
+
+/// Text as a JSON string, with quotes.
+fn quoted(text: &str) -> String {
+    serde_json::Value::from(text).to_string()
+}
+
+/// Text as the inside of a JSON string.
+fn escaped(text: &str) -> String {
+    let string = quoted(text);
+    string[1..string.len() - 1].to_owned()
+}

@@ -1,0 +1,177 @@
+//! Runs of letters in text that may be base64, base32 or hexadecimal.
+
+use std::ops::Range;
+
+use super::classes::{BLOCK, Classes, each_base32_block};
+
+/// The runs of a text.
+pub(super) struct Runs {
+    pub(super) length: RunLength,
+    /// Letters of base64, of which base32 is a part.
+    pub(super) letters: Vec<Range<usize>>,
+    /// Hexadecimal digits and what is between them.
+    pub(super) digits: Vec<Range<usize>>,
+}
+
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(super) enum RunLength {
+    /// From [`SHORTEST_LONG_RUN`] letters on.
+    Long,
+    /// From nine letters on, which takes longer.
+    Short,
+}
+
+/// Shorter runs are common in prose.
+pub(super) const SHORTEST_LONG_RUN: usize = 15;
+
+impl RunLength {
+    fn shortest(self) -> usize {
+        match self {
+            Self::Long => SHORTEST_LONG_RUN,
+            Self::Short => 9,
+        }
+    }
+}
+
+impl Runs {
+    /// The runs of a text of this length.
+    pub(super) fn new(classes: &Classes, length: RunLength) -> Self {
+        let mut letters = Collector::new(length.shortest());
+        let mut digits = Collector::new(SHORTEST_LONG_RUN);
+        for (number, block) in classes.0.iter().enumerate() {
+            letters.add(number * BLOCK, block.letters);
+            digits.add(number * BLOCK, block.digits);
+        }
+        letters.end(classes.0.len() * BLOCK);
+        digits.end(classes.0.len() * BLOCK);
+        Self { length, letters: letters.runs, digits: digits.runs }
+    }
+
+    /// Only those runs that `belongs` accepts, by where they begin.
+    pub(super) fn filtered(mut self, belongs: impl Fn(usize) -> bool) -> Self {
+        self.letters.retain(|run| belongs(run.start));
+        self.digits.retain(|run| belongs(run.start));
+        self
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.letters.is_empty() && self.digits.is_empty()
+    }
+
+    /// The longest parts of runs of letters that may be base32, in one case.
+    pub(super) fn base32(&self, text: &[u8]) -> Vec<Range<usize>> {
+        let shortest = self.length.shortest();
+        let [mut capital, mut small] = [Collector::new(shortest), Collector::new(shortest)];
+        each_base32_block(text, &self.letters, |run, start, bits| {
+            for (letters, bits) in [&mut capital, &mut small].into_iter().zip(bits) {
+                letters.add(start, bits);
+                if start + BLOCK >= run.end {
+                    letters.end(run.end);
+                }
+            }
+        });
+        capital.runs.append(&mut small.runs);
+        capital.runs
+    }
+}
+
+/// Collects the runs of one class from successive blocks.
+struct Collector {
+    /// At least eight.
+    shortest: usize,
+    /// Where the run began that the last block ended with.
+    open: Option<usize>,
+    runs: Vec<Range<usize>>,
+}
+
+impl Collector {
+    fn new(shortest: usize) -> Self {
+        Self { shortest, open: None, runs: Vec::new() }
+    }
+
+    /// Adds the block that begins at `start`, with one bit for each byte of the class.
+    #[inline]
+    fn add(&mut self, start: usize, bits: u64) {
+        if let Some(open) = self.open {
+            if bits == u64::MAX {
+                return;
+            }
+            self.close(open, start + bits.trailing_ones() as usize);
+        }
+        // Each of these bits is the first of as many in a row as the shortest run has.
+        let pairs = bits & bits >> 1;
+        let fours = pairs & pairs >> 2;
+        let eights = fours & fours >> 4;
+        let mut long = eights & eights >> (self.shortest - 8);
+        if self.open.is_some() {
+            long &= u64::MAX << bits.trailing_ones();
+        }
+        while long != 0 {
+            let first = long.trailing_zeros();
+            let length = (bits >> first).trailing_ones();
+            if first + length == u64::BITS {
+                break;
+            }
+            self.close(start + first as usize, start + (first + length) as usize);
+            long &= u64::MAX << (first + length);
+        }
+        let last = bits.leading_ones() as usize;
+        self.open = (last > 0).then_some(start + BLOCK - last);
+    }
+
+    fn close(&mut self, start: usize, end: usize) {
+        if end - start >= self.shortest {
+            self.runs.push(start..end);
+        }
+    }
+
+    /// The text ends here, or what comes next does not continue it.
+    fn end(&mut self, end: usize) {
+        if let Some(open) = self.open.take() {
+            self.close(open, end);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// The runs of a class, read byte by byte.
+    fn runs_of(text: &[u8], shortest: usize, belongs: fn(u8) -> bool) -> Vec<Range<usize>> {
+        let mut runs = Vec::new();
+        let mut at = 0;
+        while at < text.len() {
+            let length = text[at..].iter().take_while(|byte| belongs(**byte)).count();
+            if length >= shortest {
+                runs.push(at..at + length);
+            }
+            at += length + 1;
+        }
+        runs
+    }
+
+    proptest! {
+        #[test]
+        fn runs_are_those_of_a_search_byte_by_byte(text in "([A-Za-z2-7+/_-]{0,150}[ -~]{0,3}|[0-9a-f :,x-]{0,150}[ -~]{0,3}){0,6}") {
+            let text = text.as_bytes();
+            for length in [RunLength::Long, RunLength::Short] {
+                let runs = Runs::new(&Classes::new(text), length);
+                let is_letter = |byte: u8| byte.is_ascii_alphanumeric() || b"+/-_".contains(&byte);
+                let is_digit = |byte: u8| byte.is_ascii_hexdigit() || b" :-,xX".contains(&byte);
+                prop_assert_eq!(&runs.letters, &runs_of(text, length.shortest(), is_letter));
+                prop_assert_eq!(&runs.digits, &runs_of(text, SHORTEST_LONG_RUN, is_digit));
+                let mut parts = runs.base32(text);
+                let is_upper = |byte: u8| byte.is_ascii_uppercase() || (b'2'..=b'7').contains(&byte);
+                let is_lower = |byte: u8| byte.is_ascii_lowercase() || (b'2'..=b'7').contains(&byte);
+                let mut expected = runs_of(text, length.shortest(), is_upper);
+                expected.extend(runs_of(text, length.shortest(), is_lower));
+                parts.sort_by_key(|part| (part.start, part.end));
+                expected.sort_by_key(|part| (part.start, part.end));
+                prop_assert_eq!(parts, expected);
+            }
+        }
+    }
+}

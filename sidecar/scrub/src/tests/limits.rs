@@ -1,0 +1,88 @@
+//! What is removed because it takes too long to search, what is not, and how much of a stream is held back.
+
+use super::*;
+
+#[test]
+fn the_bytes_held_back_without_a_line_end_are_bounded() {
+    let mut stream = scrubber_for(b"correct-horse").stream();
+    let mut passed = 0;
+    for _ in 0..1000 {
+        passed += stream.push(&[b'x'; 1000]).bytes.len();
+        assert!(stream.held_back() < 80 * 1024);
+    }
+    assert!(passed > 900_000);
+}
+
+#[test]
+fn a_value_in_two_encodings_is_found_across_the_parts_of_a_long_line() {
+    let value = b"ghp_16C7e42F292c6912E7710c838347Ae178B4a";
+    let encoded: String = hex(value).bytes().map(|digit| format!("\\u{digit:04x}")).collect();
+    // The line is passed on in parts from some 67,000 bytes on.
+    for before in (65_000..69_000).step_by(83) {
+        let line = format!("{} {encoded} {}", "x".repeat(before), "y".repeat(70_000));
+        let mut stream = scrubber_for(value).stream();
+        let mut output: Vec<u8> =
+            line.as_bytes().chunks(1000).flat_map(|piece| stream.push(piece).bytes.into_owned()).collect();
+        output.extend_from_slice(&stream.finish().bytes);
+        let output = String::from_utf8(output).unwrap();
+        assert!(output.contains("x [redacted:github.token] y"), "after {before} bytes");
+        assert_eq!(
+            output.len(),
+            before + 70_000 + "[redacted:github.token]".len() + 2,
+            "after {before} bytes"
+        );
+    }
+}
+
+#[test]
+fn work_is_limited_for_all_strings_of_a_message_together() {
+    // Each escape needs bytes that are escaped in another way. A single string of this length is searched.
+    let part = "%5Cu0025&#52;&#x31;".repeat(40);
+    let scrubber = scrubber_for(b"correct-horse-battery");
+    assert_eq!(scrubber.message(format!(r#"{{"a":"{part}"}}"#).as_bytes()).redactions, 0);
+    let message = format!(r#"["plain",{},"plain"]"#, vec![format!("\"{part}\""); 200].join(","));
+    let output: Vec<String> = serde_json::from_slice(&scrubber.message(message.as_bytes()).bytes).unwrap();
+    assert_eq!((output[0].as_str(), output[201].as_str()), ("plain", "plain"));
+    let removed =
+        output.iter().filter(|text| *text == "[redacted: encoded too often to be searched]").count();
+    assert!((100..200).contains(&removed), "{removed} of 200 strings were removed");
+}
+
+#[test]
+fn entities_and_paths_in_ordinary_text_are_not_removed() {
+    let scrubber = scrubber_for(b"correct-horse-battery");
+    for part in [
+        r"\u0026lt;div class=\u0026quot;row\u0026quot;\u0026gt;",
+        r"C:\\Users\\name\\unpacked\\file.txt ",
+        "https://example.com/?q=a&lang=en&gclid=1&api=2&x=%20y ",
+        r"\ud83d\ude00\ud83d\ude01",
+        r"\u4e2d\u6587\\u4e2d\\u6587",
+        "%E4%B8%AD%25E6%2596%2587",
+        "&#20013;&amp;lt;p&amp;gt;&amp;amp;quot;",
+        r"D:\\temp\\bin\\root\\x86\\form ",
+        "100% of &amp; and &lt;b&gt; ",
+    ] {
+        let message = format!(r#"["{}"]"#, part.repeat(4000));
+        assert!(matches!(scrubber.message(message.as_bytes()).bytes, Cow::Borrowed(_)), "{part}");
+    }
+}
+
+#[test]
+fn a_text_that_decodes_to_too_much_is_removed_whole() {
+    // Letters that decode to printable text whichever of them is the first, and that again.
+    let text = "VmxaV1ZsWldWbFpXVmxaV1ZsWldWbFpXVmxaV".repeat(1000);
+    let message = format!(r#"{{"id":1,"result":{{"a":"{text}","b":"plain"}}}}"#);
+    let output = scrubber_for(b"correct-horse-battery").message(message.as_bytes()).bytes.into_owned();
+    let expected = r#"{"id":1,"result":{"a":"[redacted: encoded too often to be searched]","b":"plain"}}"#;
+    assert_eq!(String::from_utf8(output).unwrap(), expected);
+}
+
+#[test]
+fn the_bytes_held_back_of_text_that_cannot_be_searched_are_bounded() {
+    let mut stream = scrubber_for(b"correct-horse-battery").stream();
+    let piece = "VmxaV1ZsWldWbFpXVmxaV1ZsWldWbFpXVmxaV".repeat(200);
+    for _ in 0..100 {
+        stream.push(piece.as_bytes());
+        assert!(stream.held_back() < 160 * 1024, "{} bytes are held back", stream.held_back());
+    }
+}

@@ -1,0 +1,165 @@
+//! All patterns of a set of values, ready to be searched for.
+
+use std::collections::HashSet;
+use std::fmt;
+use std::ops::Range;
+
+use zeroize::Zeroizing;
+
+use super::entropy::Entropy;
+use super::index::Index;
+use super::patterns::{Pattern, Place, Reach, is_found_by_its_lines, is_found_decoded, patterns_of};
+use super::runs::SHORTEST_LONG_RUN;
+use super::symbols::{BREAK, Coding};
+use super::{Needle, ValueId};
+
+/// The patterns of a set of values.
+pub(super) struct ValueIndex {
+    pub(super) values: Vec<IndexedValue>,
+    texts: PatternIndex,
+    texts_in_lines: PatternIndex,
+    base32: PatternIndex,
+    base64: PatternIndex,
+    hexadecimal: PatternIndex,
+    /// A pattern may be in a run shorter than [`SHORTEST_LONG_RUN`].
+    pub(super) needs_short_runs: bool,
+    /// A value has other characters than ASCII.
+    pub(super) has_other_characters: bool,
+    /// The length of the longest value.
+    pub(super) longest: usize,
+    /// The length of the longest value that is not found line by line; zero if there is none.
+    pub(super) longest_across_lines: usize,
+}
+
+/// What is known of a value that was found.
+pub(super) struct IndexedValue {
+    pub(super) id: ValueId,
+    pub(super) label: std::sync::Arc<str>,
+    pub(super) entropy: Entropy,
+}
+
+struct PatternIndex {
+    index: Index,
+    /// For each pattern: the value, and how far a match reaches.
+    targets: Vec<Target>,
+}
+
+struct Target {
+    value: usize,
+    length: usize,
+    reach: Reach,
+}
+
+impl ValueIndex {
+    /// If two needles have the same value, the first one's label is used.
+    pub(super) fn new(needles: &[(ValueId, Needle)]) -> Self {
+        let mut places: [Vec<(Pattern, usize)>; 5] = Default::default();
+        let slot = |place: Place| match place {
+            Place::Text => 0,
+            Place::Symbols(Coding::Base32) => 1,
+            Place::Symbols(Coding::Base64) => 2,
+            Place::Symbols(Coding::Hexadecimal) => 3,
+            Place::TextInLines => 4,
+        };
+        let mut needs_short_runs = false;
+        for (number, (_, needle)) in needles.iter().enumerate() {
+            let is_decoded = is_found_decoded(needle.value.trim_ascii());
+            for pattern in patterns_of(&needle.value) {
+                let of_symbols = matches!(pattern.place, Place::Symbols(_));
+                if of_symbols && pattern.bytes.len() < SHORTEST_LONG_RUN {
+                    needs_short_runs = true;
+                }
+                if !of_symbols || !is_decoded {
+                    places[slot(pattern.place)].push((pattern, number));
+                }
+            }
+        }
+        let [texts, base32, base64, hexadecimal, texts_in_lines] = places.map(PatternIndex::new);
+        let lengths = needles.iter().map(|(_, needle)| needle.value.len());
+        let across_lines =
+            needles.iter().filter(|(_, needle)| !is_found_by_its_lines(needle.value.trim_ascii()));
+        let value = |(id, needle): &(ValueId, Needle)| IndexedValue {
+            id: *id,
+            label: needle.label.clone(),
+            entropy: Entropy::of(&needle.value),
+        };
+        Self {
+            texts,
+            texts_in_lines,
+            base32,
+            base64,
+            hexadecimal,
+            needs_short_runs,
+            has_other_characters: needles.iter().any(|(_, needle)| !needle.value.is_ascii()),
+            longest: lengths.max().unwrap_or_default(),
+            longest_across_lines: across_lines
+                .map(|(_, needle)| needle.value.len())
+                .max()
+                .unwrap_or_default(),
+            values: needles.iter().map(value).collect(),
+        }
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.texts.index.is_empty()
+    }
+
+    /// Whether a value is searched for by its symbols in this coding.
+    pub(super) fn has_symbols_of(&self, coding: Coding) -> bool {
+        !self.symbols_of(coding).index.is_empty()
+    }
+
+    /// Whether a value is searched for in text whose lines are not joined.
+    pub(super) fn has_texts_in_lines(&self) -> bool {
+        !self.texts_in_lines.index.is_empty()
+    }
+
+    fn symbols_of(&self, coding: Coding) -> &PatternIndex {
+        match coding {
+            Coding::Base32 => &self.base32,
+            Coding::Base64 => &self.base64,
+            Coding::Hexadecimal => &self.hexadecimal,
+        }
+    }
+
+    /// Calls `found` with each match in a text or in symbols, and the number of its value.
+    pub(super) fn find(&self, place: Place, haystack: &[u8], mut found: impl FnMut(Range<usize>, usize)) {
+        let patterns = match place {
+            Place::Text => &self.texts,
+            Place::TextInLines => &self.texts_in_lines,
+            Place::Symbols(coding) => self.symbols_of(coding),
+        };
+        patterns.index.find(haystack, |start, pattern| {
+            let Target { value, length, reach } = &patterns.targets[pattern];
+            let end = start + length;
+            let is_symbol = |at: usize| haystack.get(at).is_some_and(|symbol| *symbol != BREAK);
+            let before = usize::from(reach.before > 0 && start > 0 && is_symbol(start - 1));
+            let after = usize::from(reach.after > 0 && is_symbol(end));
+            found(start - before..end + after, *value);
+        });
+    }
+}
+
+impl PatternIndex {
+    /// Of equal patterns the first is kept, so that the earliest needle is reported.
+    fn new(patterns: Vec<(Pattern, usize)>) -> Self {
+        let mut seen = HashSet::new();
+        let is_first: Vec<bool> =
+            patterns.iter().map(|(pattern, _)| seen.insert(pattern.bytes.as_slice())).collect();
+        let mut targets = Vec::new();
+        let mut bytes: Vec<Zeroizing<Vec<u8>>> = Vec::new();
+        for ((pattern, value), is_first) in patterns.into_iter().zip(is_first) {
+            if is_first {
+                targets.push(Target { value, length: pattern.bytes.len(), reach: pattern.reach });
+                bytes.push(pattern.bytes);
+            }
+        }
+        Self { index: Index::new(bytes), targets }
+    }
+}
+
+impl fmt::Debug for ValueIndex {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.debug_struct("ValueIndex").field("values", &self.values.len()).finish_non_exhaustive()
+    }
+}
