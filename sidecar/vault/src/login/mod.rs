@@ -217,11 +217,11 @@ impl Login {
         let mut held: VecDeque<(u64, Needle)> = VecDeque::new();
         while let Some(Ok(())) = self.shared.stop.run_until_cancelled(state.changed()).await {
             let current = state.borrow_and_update().current.clone();
-            let last = held.back().map(|(generation, _)| *generation);
-            let Some(current) = current.filter(|token| Some(token.generation) != last) else { continue };
+            let last = held.back().map(|(number, _)| *number);
+            let Some(current) = current.filter(|token| Some(token.token_number) != last) else { continue };
             let needle = current.token.needle("vault.login-token");
             learn(&needle);
-            held.push_back((current.generation, needle));
+            held.push_back((current.token_number, needle));
             if held.len() > HELD_TOKENS
                 && let Some((_, oldest)) = held.pop_front()
             {
