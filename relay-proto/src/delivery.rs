@@ -408,8 +408,9 @@ mod tests {
 
     #[test]
     fn a_buffer_that_is_in_use_keeps_its_capacity() {
-        let mut outbox = outbox_that_sent(16);
+        let mut outbox = outbox_that_sent(12);
         let capacity = outbox.log.capacity();
+        assert!(capacity > outbox.log.len(), "the test needs a buffer that could be shrunk");
         outbox.acknowledge(Ack { seq: 1, window: MAX_WINDOW }).unwrap();
         assert_eq!(outbox.log.capacity(), capacity);
     }
