@@ -53,6 +53,10 @@ chaos CALLS="10000":
 slow:
     tests/tools --machines tests/run --workspace -- --ignored
 
+# changes PART (policy, scrub, audit, delivery, envelope) in many small ways and lists those that no test of its crate notices
+mutate PART *ARGS:
+    tests/mutate {{PART}} {{ARGS}}
+
 # format everything
 fmt:
     cargo fmt --all

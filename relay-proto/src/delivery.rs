@@ -393,3 +393,51 @@ fn append_within(message: &mut Vec<u8>, bytes: &[u8], max: usize) {
     }
     message.extend_from_slice(bytes);
 }
+
+/// The memory of an [`Outbox`]; `tests/delivery.rs` tests everything that a caller can observe.
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MESSAGE: &[u8] = &[7; 32 * 1024];
+
+    fn outbox_that_sent(messages: u64) -> Outbox {
+        let mut outbox = Outbox::new(MAX_WINDOW);
+        (0..messages).for_each(|_| _ = outbox.push(MESSAGE, MaybeRan::No));
+        outbox.take_ready(&mut Vec::new());
+        outbox
+    }
+
+    #[test]
+    fn acknowledged_frames_are_freed_and_their_successors_are_moved_at_most_once() {
+        let mut outbox = outbox_that_sent(64);
+        let total = outbox.stored_bytes();
+        let mut moved = 0;
+        for seq in 1..=63 {
+            let head = outbox.head;
+            outbox.acknowledge(Ack { seq, window: MAX_WINDOW }).unwrap();
+            let stored = outbox.stored_bytes();
+            moved += if outbox.head < head { stored } else { 0 };
+            assert!(outbox.head < stored.max(MAX_IDLE_BUFFER + 1), "{} freed bytes are kept", outbox.head);
+        }
+        assert!((1..=total).contains(&moved), "{moved} bytes of {total} were moved");
+    }
+
+    #[test]
+    fn the_memory_of_a_large_message_is_given_back_while_a_small_one_waits() {
+        let mut outbox = outbox_that_sent(64);
+        outbox.push(b"small", MaybeRan::No);
+        assert!(outbox.log.capacity() > 64 * MESSAGE.len());
+        outbox.acknowledge(Ack { seq: 64, window: MAX_WINDOW }).unwrap();
+        assert!(outbox.log.capacity() <= MAX_IDLE_BUFFER, "{} bytes are kept", outbox.log.capacity());
+    }
+
+    #[test]
+    fn a_buffer_that_is_in_use_keeps_its_capacity() {
+        let mut outbox = outbox_that_sent(12);
+        let capacity = outbox.log.capacity();
+        assert!(capacity > outbox.log.len(), "the test needs a buffer that could be shrunk");
+        outbox.acknowledge(Ack { seq: 1, window: MAX_WINDOW }).unwrap();
+        assert_eq!(outbox.log.capacity(), capacity);
+    }
+}

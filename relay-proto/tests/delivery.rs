@@ -97,6 +97,20 @@ fn frames_beyond_the_credit_wait_for_an_acknowledgement() {
 }
 
 #[test]
+fn an_outbox_is_full_when_its_stored_frames_exceed_the_window() {
+    let mut outbox = Outbox::new(108);
+    outbox.push(&[1; 40], MaybeRan::No);
+    assert!(!outbox.is_full());
+    outbox.push(&[1; 40], MaybeRan::No);
+    assert!(!outbox.is_full(), "two frames of 54 bytes fill the window exactly");
+    outbox.push(&[1; 40], MaybeRan::No);
+    assert!(outbox.is_full());
+    take(&mut outbox);
+    outbox.acknowledge(Ack { seq: 1, window: 108 }).unwrap();
+    assert!(!outbox.is_full(), "an acknowledged frame counts as stored");
+}
+
+#[test]
 fn protocol_violations_are_detected() {
     let mut outbox = Outbox::new(1000);
     outbox.push(b"a", MaybeRan::No);
@@ -110,13 +124,14 @@ fn protocol_violations_are_detected() {
     assert_eq!(outbox.acknowledge(Ack { seq: 1, window: 10 }), went_back);
     assert_eq!(outbox.resume(1, 10), went_back);
 
-    let mut inbox = Inbox::new(10, 60);
+    // Four empty parts of 14 bytes use up the credit exactly.
+    let mut inbox = Inbox::new(10, 56);
     assert_eq!(inbox.accept(part(2, b"x")), Err(DeliveryError::Gap { expected: 1, got: 2 }));
     assert_eq!(inbox.accept(part(1, &[0; 11])), Err(DeliveryError::TooLarge { max: 10 }));
     for seq in 1..=4 {
         inbox.accept(part(seq, b"")).unwrap();
     }
-    assert_eq!(inbox.accept(part(5, b"")), Err(DeliveryError::OverCredit { window: 60 }));
+    assert_eq!(inbox.accept(part(5, b"")), Err(DeliveryError::OverCredit { window: 56 }));
 }
 
 #[test]
@@ -133,7 +148,10 @@ fn the_limit_of_a_message_counts_all_its_parts() {
     let mut inbox = Inbox::new(10, 1000);
     let flags = PartFlags { more: More::Follows, maybe_ran: MaybeRan::No };
     inbox.accept(Part { seq: 1, flags, bytes: vec![0; 6] }).unwrap();
+    assert!(inbox.has_partial_message());
     assert_eq!(inbox.accept(part(2, &[0; 5])), Err(DeliveryError::TooLarge { max: 10 }));
+    let whole = inbox.accept(part(2, &[0; 4])).unwrap().expect("a message of exactly the limit is accepted");
+    assert_eq!((whole.bytes.len(), inbox.has_partial_message()), (10, false));
 }
 
 #[test]
@@ -187,6 +205,7 @@ fn acknowledgements_are_batched_up_to_a_quarter_of_the_window() {
     assert!(inbox.ack_due());
     assert_eq!(inbox.take_ack(), Some(Ack { seq: 2, window: 400 }));
     assert_eq!((inbox.has_pending_ack(), inbox.ack_due(), inbox.take_ack()), (false, false, None));
+    assert!(!Inbox::new(1000, 3).ack_due(), "nothing was received, however small the window");
 }
 
 #[test]

@@ -193,12 +193,12 @@ fn memory_line(id: u32, name: &str) -> u64 {
 /// The processor time that a process has used.
 #[track_caller]
 pub fn cpu_time(id: u32) -> Duration {
-    let stat = std::fs::read_to_string(format!("/proc/{id}/stat")).expect("the process runs");
-    let (_, fields) = stat.rsplit_once(')').expect("the name is in brackets");
-    let ticks =
-        |index: usize| fields.split_whitespace().nth(index).and_then(|field| field.parse::<u64>().ok());
-    let used = ticks(11).zip(ticks(12)).map(|(user, system)| user + system).expect("user and system time");
-    Duration::from_millis(used * 10)
+    let threads = std::fs::read_dir(format!("/proc/{id}/task")).expect("the process runs").flatten();
+    let nanoseconds = threads.filter_map(|thread| {
+        let statistics = std::fs::read_to_string(thread.path().join("schedstat")).ok()?;
+        statistics.split_whitespace().next()?.parse::<u64>().ok()
+    });
+    Duration::from_nanos(nanoseconds.sum())
 }
 
 /// Whether every thread of a process has stopped: SIGSTOP takes a moment to reach them all.

@@ -1,7 +1,8 @@
 //! Where installed tools are, and what happens when one is missing.
 //!
-//! `tests/tools` installs them. Under `CI=true` a missing tool fails the test; elsewhere the test reports that it
-//! did not run, and `tests/run` lists it at the end. No test is skipped silently.
+//! `tests/tools` installs them. A test whose tool is missing fails, unless `COFFERDAM_SKIP=1` permits skipping it; under
+//! `CI=true` nothing permits that. `tests/run` sets the variable outside of CI, counts skipped tests and lists them at
+//! the end. No test is skipped silently.
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -56,10 +57,10 @@ pub enum Tool {
 }
 
 impl Tool {
-    /// The tool's path; if it is missing, reports that this test does not run and returns `None`.
+    /// The tool's path; `None` if it is missing and `COFFERDAM_SKIP=1` permits skipping the test.
     ///
     /// # Panics
-    /// Under `CI=true`, when it is missing.
+    /// When the tool is missing and the test may not be skipped.
     #[track_caller]
     pub fn path(self) -> Option<PathBuf> {
         let path = self.installed_at();
@@ -130,23 +131,30 @@ impl Tool {
     }
 }
 
-/// Reports that the running test lacks a tool.
+/// Fails the running test because it lacks a tool, or reports that it is skipped: see [`cannot_run`].
 #[track_caller]
 pub fn missing(what: &str) {
     cannot_run(&format!("{what} is missing; tests/tools installs it"));
 }
 
-/// Reports that the running test cannot run, and why.
+/// Fails the running test because it cannot run here, or, where tests may be skipped, reports that it is skipped.
+///
+/// # Panics
+/// Unless `COFFERDAM_SKIP=1` permits skipping, and under `CI=true` always.
 #[track_caller]
 pub fn cannot_run(why: &str) {
     let test = std::thread::current().name().unwrap_or("a test").to_owned();
-    let sentence = format!("{test}: {why}");
-    assert!(std::env::var("CI").as_deref() != Ok("true"), "{sentence}");
-    eprintln!("NOT RUN: {sentence}");
+    let is_set = |name: &str, value: &str| std::env::var(name).as_deref() == Ok(value);
+    assert!(
+        is_set("COFFERDAM_SKIP", "1") && !is_set("CI", "true"),
+        "{test} cannot run: {why}. `tests/run` installs what the tests need; COFFERDAM_SKIP=1 skips the tests that lack it"
+    );
+    // Not with `eprintln!`: libtest discards what a passing test prints with the macros, and the skip would be silent.
+    let _ = writeln!(std::io::stderr(), "NOT RUN: {test}: {why}");
     if let Some(list) = std::env::var_os("COFFERDAM_SKIPPED")
         && let Ok(mut list) = std::fs::File::options().append(true).create(true).open(list)
     {
-        let _ = writeln!(list, "  {sentence}");
+        let _ = writeln!(list, "  {test}: {why}");
     }
 }
 

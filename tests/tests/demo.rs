@@ -17,11 +17,30 @@ fn the_demo_runs_with_the_static_shim_and_prints_its_path() {
     assert!(printed.contains(&shim), "the path of the shim is not printed:\n{printed}");
 }
 
+/// The demo reads from `/proc` what the shim's process can see; without isolation these would be files of the host.
 #[test]
-fn the_demo_uses_bubblewrap_if_it_is_installed() {
+fn the_demo_isolates_the_shim_with_bubblewrap_if_it_is_installed() {
     let Some(_) = Tool::Bubblewrap.path() else { return };
-    let printed = assert_success(&demo(&[]));
-    assert!(printed.to_lowercase().contains("bubblewrap"), "{printed}");
+    let shim = built("COFFERDAM_SHIM_BIN", "cofferdam-shim").display().to_string();
+    let libraries = ["/lib", "/lib64", "/usr/lib", "/usr/lib64"];
+    for (arguments, libraries) in [(&[][..], &libraries[..]), (&["--shim", &shim], &[])] {
+        let printed = assert_success(&demo(arguments));
+        assert!(printed.contains("  isolation bubblewrap"), "{printed}");
+        let mut files: Vec<&str> = value(&printed, "files").split(", ").collect();
+        files.retain(|file| !libraries.contains(file));
+        assert_eq!(files, ["/run/cofferdam/relay/relay.sock", "/shim"], "{printed}");
+        assert_eq!(value(&printed, "network"), "none", "{printed}");
+        assert_eq!(value(&printed, "variables"), "PWD", "{printed}");
+    }
+}
+
+/// What the demo prints after this word, in the section about the shim's process.
+#[track_caller]
+fn value<'a>(printed: &'a str, word: &str) -> &'a str {
+    let (_, section) =
+        printed.split_once("What the shim's process can see").expect("the demo prints this section");
+    let found = section.lines().find_map(|line| line.trim_start().strip_prefix(word));
+    found.unwrap_or_else(|| panic!("no line {word}: {printed}")).trim_start()
 }
 
 /// Runs the demo in an empty home directory.

@@ -5,7 +5,7 @@ use cofferdam_tests::process::{cpu_time, peak_memory_kib};
 use cofferdam_tests::relay::{Next, RawRelay, hello};
 use cofferdam_tests::server::Server;
 use cofferdam_tests::world::World;
-use relay_proto::control::{Resume, ResumeToken};
+use relay_proto::control::{Resume, ResumeToken, Welcome};
 use relay_proto::delivery::Outbox;
 use relay_proto::frame::{Frame, MaybeRan, PREFACE};
 use serde_json::json;
@@ -28,6 +28,11 @@ fn messages(text: impl Fn(u64) -> String) -> impl FnMut() -> Vec<u8> {
     }
 }
 
+/// How many bytes a shim may send that receives no acknowledgement: a link whose shim sends more is ended.
+fn usable_credit(welcome: &Welcome) -> usize {
+    usize::try_from(welcome.window / 4 * 3).expect("the window fits into memory")
+}
+
 #[track_caller]
 fn assert_others_are_served(world: &World) {
     let mut shim = world.connected("tools");
@@ -38,15 +43,22 @@ fn assert_others_are_served(world: &World) {
 fn refusals_that_are_not_read_fill_no_memory() {
     let mut world = World::new().server("tools", Server::fixture()).start();
     let mut relay = RawRelay::connect(&world.layout().relay);
-    relay.await_welcome("tools");
+    let credit = usable_credit(&relay.await_welcome("tools"));
     let name = "n".repeat(900);
-    let sent = relay.flood(
-        messages(|id| {
-            format!(r#"{{"jsonrpc":"2.0","id":{id},"method":"x/{name}","params":{{"name":"{name}"}}}}"#)
-        }),
-        FLOOD_BYTES,
+    let mut message = messages(|id| {
+        format!(r#"{{"jsonrpc":"2.0","id":{id},"method":"x/{name}","params":{{"name":"{name}"}}}}"#)
+    });
+    relay.flood(&mut message, credit);
+    assert_eq!(
+        world.sessions()[0]["connected"],
+        true,
+        "a shim within its credit was refused: {}",
+        world.log()
     );
+    // Beyond its credit the shim breaks the protocol, and its link is ended.
+    let sent = relay.flood(message, FLOOD_BYTES);
     assert!(sent < FLOOD_BYTES, "the sidecar read everything");
+    world.wait_until("the link is ended", || world.sessions() == json!([]));
     assert_others_are_served(&world);
     let peak = peak_memory_kib(world.sidecar().id());
     assert!(peak < MAX_PEAK_KIB, "the sidecar's peak memory is {peak} KiB");
@@ -67,18 +79,43 @@ fn pings_of_a_shim_that_does_not_read_fill_no_memory() {
 
 #[test]
 fn a_shim_that_does_not_read_costs_no_processor_time() {
-    let mut world = World::new().server("tools", Server::fixture()).relay("heartbeat = \"1s\"").start();
+    let mut world = World::new().server("tools", Server::fixture()).relay("heartbeat = \"2s\"").start();
+    // What one look at the sessions costs while nothing else happens.
+    const LOOKS: u32 = 20;
+    let before = cpu_time(world.sidecar().id());
+    (0..LOOKS).for_each(|_| assert_eq!(world.sessions(), json!([])));
+    let idle_cost = (cpu_time(world.sidecar().id()) - before) / LOOKS;
     let mut relay = RawRelay::connect(&world.layout().relay);
-    relay.await_welcome("tools");
+    let credit = usable_credit(&relay.await_welcome("tools"));
     // Enough responses to fill the socket, so that nothing more can be written.
     let name = "n".repeat(200);
-    relay.flood(messages(|id| format!(r#"{{"jsonrpc":"2.0","id":{id},"method":"x/{name}"}}"#)), FLOOD_BYTES);
+    let mut requests = 0;
+    let mut message = messages(|id| format!(r#"{{"jsonrpc":"2.0","id":{id},"method":"x/{name}"}}"#));
+    let counted = || {
+        requests += 1;
+        message()
+    };
+    relay.flood(counted, credit);
     let before = cpu_time(world.sidecar().id());
+    let mut looks = 0;
     world.wait_until("the silent connection is closed", || {
+        looks += 1;
         world.sessions().as_array().is_some_and(|all| all.iter().all(|session| session["connected"] == false))
     });
-    let spent = cpu_time(world.sidecar().id()) - before;
-    assert!(spent.as_millis() < 1000, "the sidecar used {spent:?} of processor time");
+    let cost = (cpu_time(world.sidecar().id()) - before) / looks;
+    assert!(
+        looks >= 10,
+        "the connection was closed after {looks} looks, before the heartbeat could be missed"
+    );
+    assert!(
+        cost < idle_cost * 10,
+        "{cost:?} of processor time for each of {looks} looks; idle {idle_cost:?}"
+    );
+    let mut responses = 0;
+    while let Next::Frame(frame) = relay.next_frame() {
+        responses += usize::from(matches!(*frame, Frame::Message(_)));
+    }
+    assert!(responses < requests, "all {requests} responses were written: the socket was never full");
 }
 
 #[test]
@@ -90,14 +127,15 @@ fn the_exit_of_a_shim_is_noticed_while_its_server_does_not_read() {
         .limit("server-start-timeout = \"10m\"")
         .start();
     let mut relay = RawRelay::connect(&world.layout().relay);
-    relay.await_welcome("tools");
+    let credit = usable_credit(&relay.await_welcome("tools"));
     let text = "t".repeat(100_000);
     relay.flood(
         messages(|id| {
             format!(r#"{{"jsonrpc":"2.0","id":{id},"method":"tools/call","params":{{"name":"echo","arguments":{{"text":"{text}"}}}}}}"#)
         }),
-        FLOOD_BYTES,
+        credit,
     );
+    assert_eq!(world.sessions()[0]["connected"], true, "the link ended before its shim: {}", world.log());
     drop(relay);
     world.wait_until("its session has ended", || world.sessions() == json!([]));
 }

@@ -97,12 +97,25 @@ fn a_credential_does_not_follow_a_redirect() {
 #[test]
 fn private_addresses_are_refused_unless_the_configuration_says_otherwise() {
     let server = HttpFixture::start(Behaviour::Json);
-    // The unspecified address reaches loopback, but the configuration does not say "loopback".
-    let url = server.url().replace("127.0.0.1", "0.0.0.0");
-    let world = World::new().server("remote", Server::http(&url)).start();
-    let response = world.shim("remote").initialize();
+    // The resolver reads `127.1` as 127.0.0.1; only the host names that are written as loopback need no `private`.
+    let url = server.url().replace("127.0.0.1", "127.1");
+    let world = World::new().server("default", Server::http(&url)).server("private", local(&url)).start();
+    let response = world.shim("default").initialize();
     assert_eq!(refusal_of(&response), "server_unavailable");
-    assert!(server.requests().is_empty());
+    assert!(server.requests().is_empty(), "{:?}", server.requests());
+    assert!(world.shim("private").initialize().get("result").is_some());
+    assert!(!server.requests().is_empty(), "the handshake did not reach the server");
+}
+
+#[test]
+fn the_unspecified_address_is_refused_whatever_the_configuration_says() {
+    let server = HttpFixture::start(Behaviour::Json);
+    let url = server.url().replace("127.0.0.1", "0.0.0.0");
+    let world = World::new().server("default", Server::http(&url)).server("private", local(&url)).start();
+    for name in ["default", "private"] {
+        assert_eq!(refusal_of(&world.shim(name).initialize()), "server_unavailable", "{name}");
+    }
+    assert!(server.requests().is_empty(), "{:?}", server.requests());
 }
 
 #[test]

@@ -1,5 +1,6 @@
 //! Processes end with their session, and a request that may have run is never run again.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use cofferdam_tests::deadline::holds_within;
@@ -239,14 +240,10 @@ fn a_server_that_does_not_start_is_unavailable() {
         .server("valid", Server::fixture())
         .limit("server-start-timeout = \"2s\"")
         .start();
-    for (server, codes) in [
-        ("missing", &["server_unavailable"][..]),
-        ("exits", &["server_unavailable", "outcome_unknown"]),
-        ("silent", &["server_unavailable", "outcome_unknown"]),
-    ] {
+    for server in ["missing", "exits", "silent"] {
         let mut shim = world.shim(server);
         let answer = shim.initialize();
-        assert!(codes.contains(&refusal_of(&answer)), "{server}: {answer}");
+        assert_eq!(refusal_of(&answer), "server_unavailable", "{server}: {answer}");
         assert!(shim.is_running());
     }
     let mut shim = world.shim("valid");
@@ -261,8 +258,9 @@ fn a_server_that_keeps_failing_is_not_started_for_every_request() {
     const REQUESTS: usize = 20;
     let answers: Vec<Value> = (0..REQUESTS).map(|_| shim.request("ping", json!({}))).collect();
     assert!(answers.iter().all(|answer| answer.get("error").is_some()), "{answers:?}");
-    assert!(answers.iter().any(|answer| answer.to_string().contains("keeps failing")), "{answers:?}");
-    assert!(world.fixture_processes("tools").len() < REQUESTS);
+    let refused = answers.iter().filter(|answer| answer.to_string().contains("keeps failing")).count();
+    assert!(refused > REQUESTS / 2, "{answers:?}");
+    assert_eq!(world.fixture_processes("tools").len(), REQUESTS - refused, "{answers:?}");
 }
 
 #[test]
@@ -272,7 +270,7 @@ fn fifty_megabytes_without_a_newline_take_no_memory() {
     let before = peak_memory_kib(world.sidecar().id());
     let call = shim.send_call("no_newline", json!({"bytes": 50_000_000}));
     let answer = shim.answer_to(&call);
-    assert!(answer.get("result").is_some() || refusal_of(&answer) == "message_too_large", "{answer}");
+    assert!(answer.get("result").is_some(), "the response after the long line: {answer}");
     assert_eq!(shim.call_text("echo", json!({"text": "still here"})), "still here");
     // The buffer doubles as it grows, up to the largest allowed line; a buffer for all 50 MB would be larger.
     let grown = peak_memory_kib(world.sidecar().id()) - before;
@@ -281,10 +279,38 @@ fn fifty_megabytes_without_a_newline_take_no_memory() {
 
 #[test]
 fn a_flood_on_stderr_neither_blocks_nor_fills_the_log() {
-    let world = World::new().server("tools", Server::fixture()).start();
+    const LINES: usize = 100_000;
+    const LIMIT: usize = 5;
+    let world = World::new()
+        .server("tools", Server::fixture())
+        .limit(&format!("stderr-lines-per-second = {LIMIT}"))
+        .start();
     let mut shim = world.connected("tools");
-    assert_eq!(shim.call_text("flood_stderr", json!({"lines": 100_000})), "flooded");
-    assert!(world.log().len() < 5_000_000, "of 20 MB, {} reached the log", world.log().len());
+    assert_eq!(shim.call_text("flood_stderr", json!({"lines": LINES})), "flooded");
+    // The last dropped lines are reported when the server has exited.
+    shim.close_stdin();
+    world.wait_until("every line is logged or counted as dropped", || {
+        let log = world.log();
+        let counts = log.lines().filter(|line| line.contains("stderr lines dropped")).filter_map(|line| {
+            line.split_once(" lines=")?.1.split_whitespace().next()?.parse::<usize>().ok()
+        });
+        let dropped: usize = counts.sum();
+        dropped > 0 && dropped + logged_flood(&log).values().sum::<usize>() == LINES
+    });
+    // A line may be logged a moment after it was counted, in the next second: so at most twice the limit.
+    let log = world.log();
+    let logged = logged_flood(&log);
+    assert!(!logged.is_empty() && logged.values().all(|lines| *lines <= 2 * LIMIT), "{logged:?}");
+}
+
+/// How many lines of the fixture's flood the log has, by the second of their timestamps.
+fn logged_flood(log: &str) -> BTreeMap<&str, usize> {
+    let mut lines_by_second = BTreeMap::new();
+    for line in log.lines().filter(|line| line.contains(" of a flood ~")) {
+        let second = line.split_once('.').map_or(line, |(second, _)| second);
+        *lines_by_second.entry(second).or_default() += 1;
+    }
+    lines_by_second
 }
 
 #[test]

@@ -1,6 +1,7 @@
-//! `tests/runner` loses no test: every listed test is started, and a test without a result has failed.
+//! `tests/runner` loses no test: every listed test is started, and a test without a result has failed. No test is
+//! skipped silently, neither by the runner nor by `cargo test`.
 //!
-//! The tests run it with a fake `cargo` that builds nothing and returns one test program, a script whose tests behave
+//! Most tests run it with a fake `cargo` that builds nothing and returns one test program, a script whose tests behave
 //! as their names say.
 
 use std::os::unix::fs::PermissionsExt;
@@ -9,6 +10,7 @@ use std::process::{Command, Output, Stdio};
 
 use cofferdam_tests::deadline::wait_until;
 use cofferdam_tests::process::{Running, command, into_file, is_alive, output_of, read};
+use cofferdam_tests::tools::Tool;
 use nix::sys::signal::Signal;
 use serde_json::json;
 
@@ -20,6 +22,7 @@ case "$*" in
   *--list*) for name in $TESTS; do echo "$name: test"; done ;;
   *passes*) echo "before the result"; result ok 1 0 0 ;;
   *left_out*) result ok 0 0 1 ;;
+  *lacks_a_tool*) echo "  $2: Socat is missing" >>"$COFFERDAM_SKIPPED"; result ok 1 0 0 ;;
   *fails*) echo "what went wrong"; result FAILED 0 1 0; exit 101 ;;
   *crashes*) echo "last words"; kill -SEGV $$ ;;
   *says_nothing*) ;;
@@ -81,7 +84,7 @@ impl FakeProject {
         let search =
             format!("{}:{}", self.directory.path().display(), std::env::var("PATH").unwrap_or_default());
         command.env("PATH", search).env("HOME", self.directory.path()).env("TESTS", tests);
-        command.env("CARGO_TARGET_DIR", self.directory.path()).env_remove("COFFERDAM_SKIPPED");
+        command.env("CARGO_TARGET_DIR", self.directory.path());
         command
     }
 
@@ -116,6 +119,50 @@ fn a_test_that_does_not_report_success_has_failed() {
         assert_eq!(last_line(&printed), "2 passed, 1 failed, 0 skipped", "{test}");
         let again = format!("tests/run -p some-package --test some_tests -- --exact {test}");
         assert!(printed.contains(&again), "{test}: {printed}");
+    }
+}
+
+#[test]
+fn a_test_that_lacks_a_tool_is_listed_and_does_not_count_as_passed() {
+    let (printed, succeeded) = FakeProject::new().run("passes lacks_a_tool lacks_a_tool_too left_out", &[]);
+    assert!(succeeded, "{printed}");
+    assert_eq!(last_line(&printed), "1 passed, 0 failed, 3 skipped");
+    for reason in ["  lacks_a_tool: Socat is missing\n", "  lacks_a_tool_too: Socat is missing\n"] {
+        assert!(printed.contains(reason), "{reason}: {printed}");
+    }
+}
+
+#[test]
+fn socat_is_found_on_the_path() {
+    let Some(path) = Tool::Socat.path() else { return };
+    assert!(path.ends_with("socat") && path.is_file(), "{}", path.display());
+}
+
+/// Runs [`socat_is_found_on_the_path`] as `cargo test` does, on a machine without `socat`.
+#[test]
+fn a_test_that_lacks_a_tool_fails_or_says_that_it_did_not_run() {
+    let test = "socat_is_found_on_the_path";
+    let run = |variables: &[(&str, &str)]| {
+        let program = std::env::current_exe().expect("the test program has a path");
+        let mut command = command(program);
+        command.args(["--exact", test]).env("PATH", "/nonexistent");
+        command.env_remove("CI").env_remove("COFFERDAM_SKIP").env_remove("COFFERDAM_SKIPPED");
+        command.envs(variables.iter().copied());
+        let Output { status, stdout, stderr } = output_of(command, "the test program");
+        let printed = [stdout, stderr].map(|bytes| String::from_utf8_lossy(&bytes).into_owned()).concat();
+        (printed, status.success())
+    };
+    let permitted: &[_] = &[("COFFERDAM_SKIP", "1")];
+    let (printed, succeeded) = run(permitted);
+    assert!(succeeded, "{printed}");
+    assert!(printed.contains(&format!("NOT RUN: {test}: Socat is missing")), "{printed}");
+    let refused: [&[_]; 3] = [&[], &[("COFFERDAM_SKIP", "0")], &[("COFFERDAM_SKIP", "1"), ("CI", "true")]];
+    for variables in refused {
+        let (printed, succeeded) = run(variables);
+        assert!(!succeeded, "{variables:?}: {printed}");
+        for words in ["Socat is missing", "tests/run", "COFFERDAM_SKIP=1"] {
+            assert!(printed.contains(words), "{variables:?}: {words}: {printed}");
+        }
     }
 }
 

@@ -35,12 +35,14 @@ fn a_stateless_call_goes_out_and_its_result_comes_back() {
 fn a_refused_discover_is_followed_by_initialize_on_the_same_process() {
     let world = World::new().server("tools", Server::fixture_that("legacy")).start();
     let mut shim = world.shim("tools");
-    assert_eq!(shim.discover()["error"]["code"], -32601);
-    let mut shim = world.shim("tools");
     shim.send_raw(b"{\"jsonrpc\":\"2.0\",\"id\":\"probe\",\"method\":\"server/discover\",\"params\":{}}\n");
     assert_eq!(shim.answer_to(&json!("probe"))["error"]["code"], -32601);
     shim.initialize();
     assert_eq!(shim.call_text("echo", json!({"text": "fallen back"})), "fallen back");
+    let received = world.received("tools");
+    assert_eq!(received.len(), 1, "the server was started more than once: {received:?}");
+    let methods: Vec<&str> = received[0].iter().filter_map(|message| message["method"].as_str()).collect();
+    assert_eq!(methods, ["server/discover", "initialize", "notifications/initialized", "tools/call"]);
 }
 
 #[test]
@@ -194,11 +196,11 @@ fn a_shim_that_starts_before_its_sidecar_waits() {
 fn the_end_of_input_ends_a_shim_and_its_server() {
     let world = World::new().server("tools", Server::fixture()).start();
     let mut shim = world.connected("tools");
+    let processes = world.fixture_processes("tools");
+    assert_eq!(processes.len(), 1);
     shim.close_stdin();
     assert!(shim.wait_for_exit().success());
-    world.wait_until("the server is gone", || {
-        world.fixture_processes("tools").iter().all(|id| !cofferdam_tests::process::is_alive(*id))
-    });
+    world.wait_until("the server is gone", || !cofferdam_tests::process::is_alive(processes[0]));
 }
 
 #[test]

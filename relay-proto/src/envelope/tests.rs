@@ -345,3 +345,28 @@ fn assert_paths_agree(message: &[u8], depth: usize) -> bool {
     });
     readable.contains(&true)
 }
+
+#[test]
+fn an_id_elsewhere_in_a_message_is_read_by_value() {
+    let longest = "7".repeat(MAX_ID);
+    for (raw, expected) in [
+        ("7", IdValue::Integer("7".into())),
+        ("-7", IdValue::Integer("-7".into())),
+        (r#""\u0061""#, IdValue::Text("a".into())),
+        (&longest, IdValue::Integer(longest.as_str().into())),
+    ] {
+        assert_eq!(id_value(raw.as_bytes()), Some(expected), "{raw}");
+    }
+    for raw in ["", "-", "7.5", "1e3", "null", "true", "{}", &format!("{longest}7")] {
+        assert_eq!(id_value(raw.as_bytes()), None, "{raw}");
+    }
+}
+
+#[test]
+fn a_cancellation_names_its_request() {
+    let message = br#"{"method":"notifications/cancelled","params":{"reason":"x","requestId":7}}"#;
+    let params = message.iter().rposition(|byte| *byte == b'{').unwrap()..message.len() - 1;
+    assert_eq!(cancelled_request(message, Some(params)), Some(IdValue::Integer("7".into())));
+    assert_eq!(cancelled_request(message, None), None);
+    assert_eq!(cancelled_request(br#"{"requestId":null}"#, Some(0..18)), None);
+}

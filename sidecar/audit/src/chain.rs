@@ -145,7 +145,9 @@ mod tests {
     #[test]
     fn the_chain_is_computed_as_documented() {
         let mut line = br#"{"number":7,"kind":"event""#.to_vec();
+        let unsealed = line.len();
         let chain = seal(&mut line, 0, &Hash::GENESIS);
+        assert_eq!(line.len() - unsealed, SEAL_BYTES);
         let by_hand = Hash::of(format!("{}{}", "0".repeat(64), r#"{"number":7,"kind":"event""#).as_bytes());
         assert_eq!(chain, by_hand);
         assert_eq!(
@@ -160,6 +162,8 @@ mod tests {
             Hash::of(b"abc").as_str(),
             "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"
         );
+        let hash = Hash::of(b"abc");
+        assert_eq!((format!("{hash}"), format!("{hash:?}")), (hash.as_str().into(), hash.as_str().into()));
     }
 
     #[test]

@@ -167,6 +167,12 @@ mod tests {
     }
 
     #[test]
+    fn a_pattern_of_the_greatest_length_is_accepted_unchanged() {
+        let longest = "x".repeat(MAX_PATTERN_BYTES);
+        assert_eq!(longest.parse::<Glob>().unwrap().as_str(), longest);
+    }
+
+    #[test]
     fn invalid_patterns_are_refused() {
         assert_eq!("".parse::<Glob>(), Err(InvalidGlob::Empty));
         assert_eq!("a\nb".parse::<Glob>(), Err(InvalidGlob::Control('\n')));

@@ -20,8 +20,9 @@ fn deny_only() -> Rules {
 }
 
 #[track_caller]
-fn assert_decision(rules: &Rules, request: Request<'_>, verdict: Verdict, rule: &'static str) {
-    assert_eq!(rules.decide(request), Decision::new(verdict, rule), "{request:?}");
+fn assert_decision(rules: &Rules, request: Request<'_>, verdict: Verdict, rule: &str) {
+    let decision = rules.decide(request);
+    assert_eq!((decision.verdict, &*decision.rule), (verdict, rule), "{request:?}");
 }
 
 #[test]
@@ -117,7 +118,30 @@ fn the_order_of_a_list_is_not_part_of_the_policy() {
 #[test]
 fn a_server_that_the_grant_does_not_name_is_denied() {
     let decision = server_not_granted(&"github".parse().unwrap());
-    assert_eq!(decision, Decision::new(Verdict::Deny, "grant: server github not named"));
+    assert_eq!((decision.verdict, &*decision.rule), (Verdict::Deny, "grant: server github not named"));
+}
+
+#[test]
+fn the_text_of_a_rule_is_printed_and_compared_as_text() {
+    let shared = RuleText::from(Arc::from("tools.allow get_*"));
+    assert_eq!(shared, RuleText::from("tools.allow get_*"));
+    assert_ne!(shared, RuleText::from("tools.allow get_"));
+    assert_eq!(format!("{shared} {shared:?}"), r#"tools.allow get_* "tools.allow get_*""#);
+}
+
+#[test]
+fn only_a_deny_list_hides_tools_by_name() {
+    assert!(deny_only().hides_by_name() && github().hides_by_name());
+    let without_deny =
+        Rules::new(Some(globs(&["get_*"])), globs(&["create_*"]), vec![], globs(&["x/custom"]));
+    assert!(!without_deny.hides_by_name() && !Rules::default().hides_by_name());
+}
+
+#[test]
+fn methods_of_the_protocol_have_a_static_name() {
+    assert_eq!(known_method("tools/call"), Some("tools/call"));
+    assert_eq!(known_method("notifications/progress"), Some("notifications/progress"));
+    assert_eq!(known_method("x/custom"), None);
 }
 
 #[test]

@@ -109,7 +109,9 @@ impl ShimProcess {
     }
 
     pub(super) fn network(&self) -> String {
-        let interfaces = fs::read_to_string(format!("/proc/{}/net/dev", self.pid)).unwrap_or_default();
+        let Ok(interfaces) = fs::read_to_string(format!("/proc/{}/net/dev", self.pid)) else {
+            return "(not readable)".into();
+        };
         let names = interfaces.lines().filter_map(|line| Some(line.split_once(':')?.0.trim().to_string()));
         join_names(names.filter(|name| name != "lo").collect())
     }

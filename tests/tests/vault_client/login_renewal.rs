@@ -3,10 +3,11 @@
 use std::path::PathBuf;
 
 use cofferdam_tests::openbao::{AppRole, OpenBao};
+use cofferdam_tests::vault_fault_proxy::VaultFaultProxy;
 use cofferdam_vault::Kind;
 use cofferdam_vault::login::{Method, SecretId};
 
-use crate::support::{approle, client, eventually, file, log_in, secret_id, value};
+use crate::support::{approle, client, client_at, eventually, file, log_in, secret_id, value};
 
 fn method(server: &OpenBao, role_id_file: PathBuf) -> Method {
     let file = file(server, "secret-id", &secret_id(server));
@@ -75,11 +76,23 @@ async fn a_token_revoked_by_others_is_replaced_after_a_refused_request() {
     let Some(server) = OpenBao::dev() else { return };
     let vault = client(&server);
     let role_id = approle(&server, "10m", "1h");
-    let test_login = log_in(vault.clone(), method(&server, role_id));
+    let proxy = VaultFaultProxy::in_front_of(server.listens_at);
+    let test_login = log_in(client_at(&proxy.address()), method(&server, role_id));
     let first = test_login.login.current().await.unwrap();
     // The token is refused by its policies but valid: it is not replaced.
     assert_eq!(vault.read(&first.token, "sys/mounts").await.unwrap_err().kind(), Kind::Denied);
-    test_login.login.report_refusal(first.token_number);
+    // The task verifies one refusal after the other: when it starts the second, the first has had its effect.
+    for verifications in 1..=2 {
+        test_login.login.report_refusal(first.token_number);
+        eventually("the task verifies the refused token, or replaces it", async || {
+            let requests = |path| proxy.count(path);
+            requests("auth/token/lookup-self") == verifications || requests("auth/approle/login") > 1
+        })
+        .await;
+    }
+    assert_eq!(proxy.count("auth/approle/login"), 1, "{:?}", proxy.seen());
+    let current = test_login.login.current().await.unwrap();
+    assert_eq!((current.token_number, value(&current.token)), (1, value(&first.token)));
     let accessor = first.accessor.as_ref().unwrap().as_str();
     server.revoke_accessor(accessor);
     assert_eq!(vault.lookup_self(&first.token).await.unwrap_err().kind(), Kind::Denied);
