@@ -37,7 +37,7 @@ fn a_cut_cable_loses_nothing_and_repeats_nothing() {
     let mut shims = [start("tls", &[]), start("web-socket", &["--relay", &format!("wss://{address}/relay")])];
     for shim in &shims {
         let inside = Inside::shim_below(shim.id());
-        assert_eq!(inside.interfaces(), BTreeSet::from(["cable".to_owned(), "lo".to_owned()]));
+        assert_eq!(inside.interfaces(), BTreeSet::from(["guest".to_owned(), "lo".to_owned()]));
     }
     let before = links(&world);
     assert_eq!(before.len(), 2);

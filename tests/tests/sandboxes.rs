@@ -157,7 +157,7 @@ fn a_network_namespace_sees_the_host_at_one_address() {
     let mut shim = sandbox.start(&Guest::of(&world, "tools"));
     assert_calls_work(&mut shim);
     let inside = Inside::innermost(shim.id());
-    assert_eq!(inside.interfaces(), BTreeSet::from(["cable".to_owned(), "lo".to_owned()]));
+    assert_eq!(inside.interfaces(), BTreeSet::from(["guest".to_owned(), "lo".to_owned()]));
     inside.assert_without(CANARY);
 
     let bound = |address| {

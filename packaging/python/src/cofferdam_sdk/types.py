@@ -130,6 +130,7 @@ class Description:
     calls: int
     refused: int
     redactions: int
+    memory_bytes: int
     began: str
     expires_in_seconds: int
     secrets: tuple[str, ...]
