@@ -20,15 +20,15 @@ pub struct Database {
     pub postgres: Postgres,
 }
 
-/// The lifetime of a role's users in Vault's notation: from each read or renewal, and in total.
+/// How long the leases of a role's users last, in Vault's notation: from each read or renewal, and in total.
 #[derive(Clone, Copy, Debug)]
-pub struct Life {
+pub struct LeaseTimes {
     pub ttl: &'static str,
     pub max_ttl: &'static str,
 }
 
 /// Longer than any test: such a user is removed by revocation, not by expiry.
-pub const LONG: Life = Life { ttl: "1h", max_ttl: "24h" };
+pub const LONG: LeaseTimes = LeaseTimes { ttl: "1h", max_ttl: "24h" };
 
 impl Database {
     /// Starts both servers, mounts the engine, and writes the policy of `agent`.
@@ -60,7 +60,7 @@ impl Database {
 
     /// Writes a role whose users can only log in. Their revocation also closes their connections.
     #[track_caller]
-    pub fn role(&self, name: &str, life: Life) {
+    pub fn role(&self, name: &str, times: LeaseTimes) {
         let creation = [
             "CREATE ROLE \"{{name}}\" LOGIN PASSWORD '{{password}}' VALID UNTIL '{{expiration}}'",
             "INSERT INTO made (name) VALUES ('{{name}}')",
@@ -71,7 +71,7 @@ impl Database {
             "DROP ROLE IF EXISTS \"{{name}}\"",
         ];
         let mut wanted = SetRoleRequestBuilder::default();
-        wanted.db_name("test").default_ttl(life.ttl).max_ttl(life.max_ttl);
+        wanted.db_name("test").default_ttl(times.ttl).max_ttl(times.max_ttl);
         wanted.creation_statements(creation.map(str::to_owned));
         wanted.revocation_statements(revocation.map(str::to_owned));
         self.bao.operator("write a role of the database", async |client| {
@@ -113,7 +113,7 @@ impl Database {
     }
 
     /// By process id: the URL of this database in the environment of each process that has one.
-    pub fn urls(&self) -> BTreeMap<u32, String> {
+    pub fn urls_in_processes(&self) -> BTreeMap<u32, String> {
         let end = format!("@{}/postgres", self.postgres.listens_at);
         let url_of = |id: u32| {
             let environment = std::fs::read(format!("/proc/{id}/environ")).ok()?;
@@ -126,8 +126,8 @@ impl Database {
 
     /// The database URL in the environment of the only process that has it.
     #[track_caller]
-    pub fn url(&self) -> String {
-        let urls = self.urls();
+    pub fn url_in_process(&self) -> String {
+        let urls = self.urls_in_processes();
         assert_eq!(urls.len(), 1, "not one process has a database URL: {urls:?}");
         urls.into_values().next().expect("it was counted")
     }

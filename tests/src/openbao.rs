@@ -2,7 +2,7 @@
 //!
 //! Each test has its own server, on its own loopback address. It is killed by its process id when the test is over, and
 //! by the kernel if the test itself is killed and `setpriv` is installed. The thread that starts a server has to
-//! outlive it: for the kernel, that thread is the parent.
+//! outlive it: for the kernel, that thread is the parent, and when it ends, the kernel kills the server.
 
 mod operator;
 mod persistent;

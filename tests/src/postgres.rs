@@ -2,7 +2,8 @@
 //!
 //! It is ended by its process id when the test is over, and by the kernel if the test itself is killed and `setpriv` is
 //! installed. PostgreSQL refuses to run as root, so a test that runs as root starts it in a user namespace in which
-//! root has another user id; no other account is needed. The thread that starts it has to outlive it, as with OpenBao.
+//! root has another user id; no other account is needed. The thread that starts PostgreSQL has to
+//! outlive it: for the kernel, that thread is the parent, and when it ends, the kernel kills PostgreSQL.
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};

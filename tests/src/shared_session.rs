@@ -1,4 +1,5 @@
-//! An enrolled sandbox whose links share a session. One of its servers, `steady`, needs no credential.
+//! An enrolled sandbox whose links share a session. One of its servers needs no credential, so faults of Vault must
+//! not affect it.
 
 use serde_json::{Value, json};
 
@@ -14,23 +15,23 @@ pub struct SharedSession {
     pub world: World,
     sandbox: SandboxFiles,
     /// Connected to a server without a credential, before a fault is injected.
-    steady: Harness,
+    without_credential: Harness,
     _tcp: CuttableTcp,
 }
 
 /// The name of the server without a credential.
-const STEADY: &str = "steady";
+const SERVER_WITHOUT_CREDENTIAL: &str = "steady";
 
 impl SharedSession {
     /// Starts the world with one more server, which needs no credential.
     #[track_caller]
     pub fn start(builder: Builder) -> Self {
         let tcp = CuttableTcp::start();
-        let steady = Server::fixture().allow(&["*"]);
-        let world = builder.server(STEADY, steady).relay(&tcp.relay_lines()).start();
+        let server = Server::fixture().allow(&["*"]);
+        let world = builder.server(SERVER_WITHOUT_CREDENTIAL, server).relay(&tcp.relay_lines()).start();
         let sandbox = SandboxFiles::enrolled(&world);
-        let steady = shim(&sandbox, STEADY).initialized();
-        Self { world, sandbox, steady, _tcp: tcp }
+        let without_credential = shim(&sandbox, SERVER_WITHOUT_CREDENTIAL).initialized();
+        Self { world, sandbox, without_credential, _tcp: tcp }
     }
 
     /// Starts a shim of the sandbox for this server, with a harness on its stdio.
@@ -47,15 +48,19 @@ impl SharedSession {
 
     /// Asserts that the server without a credential still responds, in the process that it began with.
     #[track_caller]
-    pub fn assert_steady_server_responds(&mut self) {
-        assert_eq!(self.steady.call_text("echo", json!({"text": "unharmed"})), "unharmed");
-        assert_eq!(self.world.fixture_processes(STEADY).len(), 1, "the process of `steady` was replaced");
+    pub fn assert_server_without_credential_responds(&mut self) {
+        assert_eq!(self.without_credential.call_text("echo", json!({"text": "unharmed"})), "unharmed");
+        assert_eq!(
+            self.world.fixture_processes(SERVER_WITHOUT_CREDENTIAL).len(),
+            1,
+            "the process of the server without a credential was replaced"
+        );
     }
 
-    /// Asserts the same, and that `steady` is in the session of this other server, which has one link.
+    /// Asserts the same, and that this server is in the session of the server `other`, which has one link.
     #[track_caller]
-    pub fn assert_steady_server_shares_session_with(&mut self, server: &str) {
-        self.assert_steady_server_responds();
+    pub fn assert_server_without_credential_shares_session_with(&mut self, other: &str) {
+        self.assert_server_without_credential_responds();
         let links = self.world.sessions();
         let session = |server: &str| {
             let links: Vec<&Value> =
@@ -63,13 +68,13 @@ impl SharedSession {
             assert_eq!(links.len(), 1, "{server}: {links:?}");
             links[0]["session"].clone()
         };
-        assert_eq!(session(STEADY), session(server), "{links}");
+        assert_eq!(session(SERVER_WITHOUT_CREDENTIAL), session(other), "{links}");
     }
 
     /// Ends the shim of the server without a credential; returns the world.
     #[track_caller]
     pub fn leave(self) -> World {
-        leave(self.steady);
+        leave(self.without_credential);
         self.world
     }
 }

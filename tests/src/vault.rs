@@ -1,5 +1,5 @@
-//! A sidecar that uses a real OpenBao: prepares the server, builds worlds that log in to it, and queries its tokens and
-//! leases.
+//! Helpers for tests of a sidecar with a real OpenBao: they prepare OpenBao, configure worlds (sidecars with their
+//! servers) that log in to it, and query its tokens and leases.
 
 use std::fs;
 use std::io::Write;
@@ -18,7 +18,7 @@ use crate::openbao::{AppRole, KvEngine, NewToken, OpenBao, TokenRole};
 use crate::server::Server;
 use crate::world::{Builder, World};
 
-/// The value of `secret/github`, field `token`, in a prepared server.
+/// The value of `secret/github`, field `token`, in a prepared OpenBao.
 pub const CANARY: &str = "ghp-CANARY-of-the-vault-4711";
 
 /// Sets up a login for the sidecar that can only create tokens through a role, and revoke them; returns its
@@ -30,10 +30,10 @@ pub fn minter(bao: &OpenBao, role: &mut TokenRole) -> String {
         "minter",
         &[("auth/token/create/cofferdam", &["update"]), ("auth/token/revoke-accessor", &["update"])],
     );
-    bao.app_role("sidecar", &mut app_role(&["minter"], "1m"));
+    bao.app_role("sidecar", &mut app_role_with(&["minter"], "1m"));
     bao.token_role("cofferdam", role);
-    let role_id = file(bao, "role-id", &bao.role_id("sidecar"));
-    let secret_id = file(bao, "secret-id", &bao.secret_id("sidecar"));
+    let role_id = write_file(bao, "role-id", &bao.role_id("sidecar"));
+    let secret_id = write_file(bao, "secret-id", &bao.secret_id("sidecar"));
     format!(
         "auth = {{ method = \"approle\", role-id-file = {role_id:?}, secret-id-file = {secret_id:?} }}\n\
          token-role = \"cofferdam\""
@@ -48,7 +48,7 @@ pub fn token_role(policies: &[&str]) -> TokenRole {
 }
 
 /// An AppRole whose tokens have these policies and this lifetime.
-pub fn app_role(policies: &[&str], ttl: &str) -> AppRole {
+pub fn app_role_with(policies: &[&str], ttl: &str) -> AppRole {
     let mut role = AppRole::default();
     role.token_policies(owned(policies)).token_ttl(ttl);
     role
@@ -123,32 +123,32 @@ pub fn set_certificate_ttl(bao: &OpenBao, ttl: &str) {
     bao.operator("write a role for certificates", set);
 }
 
-/// A world that logs in with the token of a file.
+/// A world whose sidecar logs in with the token of a file.
 pub fn world(bao: &OpenBao) -> Builder {
-    connected(bao, &token_file(bao))
+    world_with_vault(bao, &token_file_auth(bao))
 }
 
-/// The login of [`world`].
-pub fn token_file(bao: &OpenBao) -> String {
+/// The `auth` setting of [`world`]: a login with the token of a file.
+pub fn token_file_auth(bao: &OpenBao) -> String {
     let token = bao.directory.path().join("token");
     format!("auth = {{ method = \"token-file\", path = {token:?} }}")
 }
 
-/// A world that logs in as `auth` says.
-pub fn connected(bao: &OpenBao, auth: &str) -> Builder {
-    connected_at(&bao.address(), auth)
+/// A world whose sidecar logs in to OpenBao as the setting `auth` says.
+pub fn world_with_vault(bao: &OpenBao, auth: &str) -> Builder {
+    world_with_vault_at(&bao.address(), auth)
 }
 
-/// Like [`connected`], with this address of the server.
-pub fn connected_at(address: &str, auth: &str) -> Builder {
+/// Like [`world_with_vault`], with another address of OpenBao, such as a proxy's.
+pub fn world_with_vault_at(address: &str, auth: &str) -> Builder {
     World::new()
         .line(&format!("[vault]\naddress = \"{address}\"\n{auth}"))
         .grant("vault-policies = [\"agent\"]")
 }
 
-/// Writes a file, readable by its owner only, to the server's directory.
+/// Writes a file, readable by its owner only, to OpenBao's directory; replaces an existing file.
 #[track_caller]
-pub fn file(bao: &OpenBao, name: &str, text: &str) -> PathBuf {
+pub fn write_file(bao: &OpenBao, name: &str, text: &str) -> PathBuf {
     let path = bao.directory.path().join(name);
     let mut options = fs::File::options();
     let file = options.create(true).write(true).truncate(true).mode(0o600).open(&path);
@@ -157,22 +157,22 @@ pub fn file(bao: &OpenBao, name: &str, text: &str) -> PathBuf {
     path
 }
 
-/// A world with one server that has a certificate leased by Vault.
-pub fn with_certificate(bao: &OpenBao) -> Builder {
-    with_certificate_in(world(bao))
+/// Like [`with_tools_server`], in [`world`].
+pub fn world_with_tools_server(bao: &OpenBao) -> Builder {
+    with_tools_server(world(bao))
 }
 
-/// Like [`with_certificate`], in another world.
-pub fn with_certificate_in(builder: Builder) -> Builder {
-    certified(builder, Server::fixture())
+/// Adds the server `tools`, which needs the secret `cert`: a certificate leased by Vault.
+pub fn with_tools_server(builder: Builder) -> Builder {
+    add_tools_server(builder, Server::fixture())
 }
 
-/// Like [`with_certificate_in`], with a process that is never replaced for a new certificate.
-pub fn with_kept_certificate_in(builder: Builder) -> Builder {
-    certified(builder, Server::fixture().line("replace = \"never\""))
+/// Like [`with_tools_server`], with a process that is never replaced for a new certificate.
+pub fn with_tools_server_keeping_certificate(builder: Builder) -> Builder {
+    add_tools_server(builder, Server::fixture().line("replace = \"never\""))
 }
 
-fn certified(builder: Builder, server: Server) -> Builder {
+fn add_tools_server(builder: Builder, server: Server) -> Builder {
     builder
         .secret("cert", "vault = \"pki/issue/agent\"\nwrite = { common_name = \"agent.internal\" }")
         .server("tools", server.file("key.pem", "{cert.private_key}").allow(&["*"]))

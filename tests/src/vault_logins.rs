@@ -12,17 +12,17 @@ use crate::certificates::Authority;
 use crate::encodings::base64url;
 use crate::http::{Reply, listen};
 use crate::openbao::{AppRole, Headers, OpenBao};
-use crate::vault::file;
+use crate::vault::write_file;
 
 /// The path for creating secret-ids.
 const SECRET_ID: &str = "auth/approle/role/agent/secret-id";
 
 /// Creates an AppRole with these settings; returns the file with its role-id.
 #[track_caller]
-pub fn approle(bao: &OpenBao, role: &mut AppRole) -> PathBuf {
+pub fn create_app_role(bao: &OpenBao, role: &mut AppRole) -> PathBuf {
     bao.enable_login("approle", "approle");
     bao.app_role("agent", role);
-    file(bao, "role-id", &bao.role_id("agent"))
+    write_file(bao, "role-id", &bao.role_id("agent"))
 }
 
 /// Creates another secret-id of that role.

@@ -9,8 +9,9 @@ use cofferdam_tests::openbao::OpenBao;
 use cofferdam_tests::process::send;
 use cofferdam_tests::server::Server;
 use cofferdam_tests::vault::{
-    CANARY, connected, connected_at, lease_id, leases, leave, login_token, minter, prepared, session_tokens,
-    token_file, token_role, tokens, with_certificate, with_certificate_in, world,
+    CANARY, lease_id, leases, leave, login_token, minter, prepared, session_tokens, token_file_auth,
+    token_role, tokens, with_tools_server, world, world_with_tools_server, world_with_vault,
+    world_with_vault_at,
 };
 use cofferdam_tests::vault_fault_proxy::{Action, VaultFaultProxy};
 use nix::sys::signal::Signal;
@@ -52,7 +53,7 @@ fn a_field_of_a_secret_in_vault_reaches_only_its_server() {
 #[test]
 fn a_lease_is_gone_when_its_session_ends() {
     let Some(bao) = prepared(OpenBao::dev()) else { return };
-    let world = with_certificate(&bao).start();
+    let world = world_with_tools_server(&bao).start();
     let harness = world.connected("tools");
     assert_eq!((leases(&bao), session_tokens(&bao).len()), (1, 1));
     leave(harness);
@@ -63,7 +64,7 @@ fn a_lease_is_gone_when_its_session_ends() {
 #[test]
 fn a_lease_is_gone_when_its_shim_was_killed_and_does_not_come_back() {
     let Some(bao) = prepared(OpenBao::dev()) else { return };
-    let world = with_certificate(&bao).relay("resume-grace = \"1s\"").start();
+    let world = world_with_tools_server(&bao).relay("resume-grace = \"1s\"").start();
     let mut harness = world.connected("tools");
     assert_eq!(leases(&bao), 1);
     harness.kill9();
@@ -74,7 +75,7 @@ fn a_lease_is_gone_when_its_shim_was_killed_and_does_not_come_back() {
 fn a_revocation_without_response_is_pending_and_done_later() {
     let Some(bao) = prepared(OpenBao::dev()) else { return };
     let proxy = VaultFaultProxy::in_front_of(bao.listens_at);
-    let world = with_certificate_in(connected_at(&proxy.address(), &token_file(&bao))).start();
+    let world = with_tools_server(world_with_vault_at(&proxy.address(), &token_file_auth(&bao))).start();
     let _harness = world.connected("tools");
     let session = world.sessions()[0]["session"].as_str().unwrap().to_owned();
     // Requests sent now never get a response: only a later attempt can revoke.
@@ -94,7 +95,7 @@ fn a_revocation_without_response_is_pending_and_done_later() {
 fn an_expiring_token_is_replaced_and_its_secret_read_again() {
     let Some(bao) = prepared(OpenBao::dev()) else { return };
     let auth = minter(&bao, token_role(&["agent"]).token_explicit_max_ttl("6s"));
-    let world = with_certificate_in(connected(&bao, &auth)).start();
+    let world = with_tools_server(world_with_vault(&bao, &auth)).start();
     let mut harness = world.connected("tools");
     assert_eq!((leases(&bao), session_tokens(&bao).len()), (1, 1));
     let first = lease_id(&bao);
@@ -114,7 +115,7 @@ fn an_expiring_token_is_replaced_and_its_secret_read_again() {
 #[test]
 fn tokens_and_lease_ids_are_scrubbed() {
     let Some(bao) = prepared(OpenBao::dev()) else { return };
-    let world = with_certificate(&bao).capturing().start();
+    let world = world_with_tools_server(&bao).capturing().start();
     let mut harness = world.connected("tools");
     let (token, lease) = (login_token(&bao), format!("pki/issue/agent/{}", lease_id(&bao)));
     let answer = harness.call("echo", json!({"text": format!("{token} and {lease}")})).to_string();
@@ -126,7 +127,7 @@ fn tokens_and_lease_ids_are_scrubbed() {
 #[test]
 fn tokens_and_leases_are_redacted_without_names_in_sessions_that_do_not_use_vault() {
     let Some(bao) = prepared(OpenBao::dev()) else { return };
-    let world = with_certificate(&bao).server("bare", Server::fixture().allow(&["*"])).start();
+    let world = world_with_tools_server(&bao).server("bare", Server::fixture().allow(&["*"])).start();
     let mut bare = world.connected("bare");
     let echoed = |bare: &mut Harness, text: &str| bare.call_text("echo", json!({"text": text}));
     let token = login_token(&bao);
@@ -144,7 +145,7 @@ fn tokens_and_leases_are_redacted_without_names_in_sessions_that_do_not_use_vaul
 #[test]
 fn a_kill_revokes_and_reports_it() {
     let Some(bao) = prepared(OpenBao::dev()) else { return };
-    let world = with_certificate(&bao).start();
+    let world = world_with_tools_server(&bao).start();
     let _harness = world.connected("tools");
     assert_eq!(leases(&bao), 1);
     let lease = lease_id(&bao);
@@ -161,7 +162,7 @@ fn a_kill_revokes_and_reports_it() {
 #[test]
 fn an_orderly_stop_revokes_everything_but_the_users_own_token() {
     let Some(bao) = prepared(OpenBao::dev()) else { return };
-    let mut world = with_certificate(&bao).start();
+    let mut world = world_with_tools_server(&bao).start();
     let _harness = world.connected("tools");
     assert_eq!(leases(&bao), 1);
     world.stop_sidecar();
@@ -173,7 +174,7 @@ fn an_orderly_stop_revokes_everything_but_the_users_own_token() {
 #[test]
 fn tokens_of_a_killed_sidecar_are_revoked_by_the_next() {
     let Some(bao) = prepared(OpenBao::dev()) else { return };
-    let mut world = with_certificate(&bao).start();
+    let mut world = world_with_tools_server(&bao).start();
     let harness = world.connected("tools");
     let left = session_tokens(&bao);
     assert_eq!((leases(&bao), left.len()), (1, 1));
@@ -191,7 +192,7 @@ fn tokens_of_a_killed_sidecar_are_revoked_by_the_next() {
 #[test]
 fn a_sealed_vault_is_refused_with_the_next_attempt_and_needs_no_restart() {
     let Some(bao) = prepared(OpenBao::configured()) else { return };
-    let world = with_certificate(&bao).start();
+    let world = world_with_tools_server(&bao).start();
     bao.seal();
     let mut harness = world.shim("tools");
     let refused = harness.initialize().to_string();
@@ -211,7 +212,7 @@ fn a_sealed_vault_is_refused_with_the_next_attempt_and_needs_no_restart() {
 fn with_an_approle_login_and_a_token_role_nothing_remains_either() {
     let Some(bao) = prepared(OpenBao::dev()) else { return };
     let auth = minter(&bao, token_role(&["agent"]).orphan(true));
-    let mut world = with_certificate_in(connected(&bao, &auth)).start();
+    let mut world = with_tools_server(world_with_vault(&bao, &auth)).start();
     let _harness = world.connected("tools");
     assert_eq!((leases(&bao), session_tokens(&bao).len()), (1, 1));
     assert_eq!(tokens(&bao, |token| token["display_name"] == "approle").len(), 1);

@@ -10,8 +10,8 @@ use cofferdam_tests::openbao::{KvEngine, OpenBao};
 use cofferdam_tests::server::Server;
 use cofferdam_tests::shared_session::{SharedSession, refused};
 use cofferdam_tests::vault::{
-    CANARY, connected_at, leases, leave, prepared, root_certificate, set_certificate_ttl, token_file,
-    with_certificate_in, world,
+    CANARY, leases, leave, prepared, root_certificate, set_certificate_ttl, token_file_auth,
+    with_tools_server, world, world_with_vault_at,
 };
 use cofferdam_tests::vault_fault_proxy::{Action, VaultFaultProxy, second_address};
 use cofferdam_tests::world::Builder;
@@ -35,7 +35,7 @@ fn assert_refused_alone(sandbox: &mut SharedSession, server: &str, words: &[&str
     let mut harness = sandbox.shim(server);
     let text = refused(&mut harness, server, words);
     assert!(!text.contains(CANARY), "{text}");
-    sandbox.assert_steady_server_shares_session_with(server);
+    sandbox.assert_server_without_credential_shares_session_with(server);
     let mut good = sandbox.connected("good");
     assert!(good.call("echo", json!({"text": "x"})).get("result").is_some());
     leave(good);
@@ -151,12 +151,12 @@ fn a_certificate_for_another_name_is_refused() {
     let Some(bao) = prepared(OpenBao::configured()) else { return };
     let tls = bao.tls.as_ref().unwrap();
     let elsewhere = format!("https://{}", second_address(tls.listens_at));
-    let auth = format!("ca-file = {:?}\n{}", tls.ca_file, token_file(&bao));
+    let auth = format!("ca-file = {:?}\n{}", tls.ca_file, token_file_auth(&bao));
     let requests_before = bao.audit().len();
-    let mut sandbox = SharedSession::start(with_certificate_in(connected_at(&elsewhere, &auth)));
+    let mut sandbox = SharedSession::start(with_tools_server(world_with_vault_at(&elsewhere, &auth)));
     let words = ["the secret `cert`", "cannot be reached", "not valid for name", "`ca-file`"];
     refused(&mut sandbox.shim("tools"), "tools", &words);
-    sandbox.assert_steady_server_responds();
+    sandbox.assert_server_without_credential_responds();
     assert_eq!(bao.audit().len(), requests_before, "a request was made");
 }
 
@@ -175,7 +175,7 @@ fn a_clock_that_differs_from_vaults_does_no_harm() {
     let proxy = VaultFaultProxy::in_front_of(bao.listens_at);
     proxy.rule("plain/token", Action::Dated("Sun, 09 Sep 2001 01:46:40 GMT"));
     let mut sandbox = SharedSession::start(
-        connected_at(&proxy.address(), &token_file(&bao))
+        world_with_vault_at(&proxy.address(), &token_file_auth(&bao))
             .secret("old", "vault = \"plain/token\"\npublic = [\"expiration\"]")
             .server("tools", fixture_with("{old.token}")),
     );
@@ -183,7 +183,7 @@ fn a_clock_that_differs_from_vaults_does_no_harm() {
     for _ in 0..20 {
         assert!(harness.call("echo", json!({"text": "x"})).get("result").is_some());
     }
-    sandbox.assert_steady_server_shares_session_with("tools");
+    sandbox.assert_server_without_credential_shares_session_with("tools");
     let sessions = sandbox.world.sessions();
     let link = sessions.as_array().unwrap().iter().find(|link| link["server"] == "tools").unwrap();
     let left = link["credentials"][0]["expires-in-seconds"].as_u64();
@@ -220,8 +220,10 @@ fn rewritten_lease_durations_of_zero_and_of_100_years_are_handled() {
     for (what, change) in changes {
         let proxy = VaultFaultProxy::in_front_of(bao.listens_at);
         proxy.rule("pki/issue", Action::Rewrite(change));
-        let mut sandbox =
-            SharedSession::start(with_certificate_in(connected_at(&proxy.address(), &token_file(&bao))));
+        let mut sandbox = SharedSession::start(with_tools_server(world_with_vault_at(
+            &proxy.address(),
+            &token_file_auth(&bao),
+        )));
         let mut harness = sandbox.connected("tools");
         let requests_before = proxy.count("");
         // Several times the shortest delay between two requests.
@@ -231,7 +233,7 @@ fn rewritten_lease_durations_of_zero_and_of_100_years_are_handled() {
         });
         assert!(!retries_too_often, "{what}: {:?}", proxy.seen());
         assert!(!sandbox.world.log().contains("panicked"), "{what}");
-        sandbox.assert_steady_server_shares_session_with("tools");
+        sandbox.assert_server_without_credential_shares_session_with("tools");
         leave(harness);
         let _world = sandbox.leave();
         wait_until("the lease is gone with its token", || leases(&bao) == 0);
@@ -250,15 +252,17 @@ fn rewritten_token_durations_are_handled() {
     for (path, what, change) in changes {
         let proxy = VaultFaultProxy::in_front_of(bao.listens_at);
         proxy.rule(path, Action::Rewrite(change));
-        let mut sandbox =
-            SharedSession::start(with_certificate_in(connected_at(&proxy.address(), &token_file(&bao))));
+        let mut sandbox = SharedSession::start(with_tools_server(world_with_vault_at(
+            &proxy.address(),
+            &token_file_auth(&bao),
+        )));
         let mut harness = sandbox.connected("tools");
         for _ in 0..50 {
             assert!(harness.call("echo", json!({"text": "x"})).get("result").is_some(), "{path}: {what}");
         }
         assert!(proxy.count("") <= 25, "{path}: {what}: {:?}", proxy.seen());
         assert!(!sandbox.world.log().contains("panicked"), "{path}: {what}");
-        sandbox.assert_steady_server_shares_session_with("tools");
+        sandbox.assert_server_without_credential_shares_session_with("tools");
         leave(harness);
         let _world = sandbox.leave();
         wait_until("nothing is left", || leases(&bao) == 0);
@@ -275,10 +279,10 @@ fn a_real_lease_of_a_hundred_years_ends_with_its_session() {
     bao.operator("delete the root certificate", async |client| pki::cert::ca::delete(client, "pki").await);
     root_certificate(&bao, &longer);
     set_certificate_ttl(&bao, &century);
-    let mut sandbox = SharedSession::start(with_certificate_in(world(&bao)));
+    let mut sandbox = SharedSession::start(with_tools_server(world(&bao)));
     let harness = sandbox.connected("tools");
     assert_eq!(leases(&bao), 1);
-    sandbox.assert_steady_server_shares_session_with("tools");
+    sandbox.assert_server_without_credential_shares_session_with("tools");
     leave(harness);
     let _world = sandbox.leave();
     wait_until("the lease is gone", || leases(&bao) == 0);

@@ -1,5 +1,6 @@
-//! Logins that fail: requests are refused with path and server, attacks raise an alert, and servers of the same session
-//! that need no login are not affected. With a valid credential in the file the login succeeds without a restart.
+//! Logins that fail: the refusal of a request names the Vault path and the server, attacks raise an alert, and servers of
+//! the same session that need no credential are not affected. With a valid credential in the file the login succeeds
+//! without a restart.
 
 use cofferdam_tests::certificates::Authority;
 use cofferdam_tests::deadline::wait_until;
@@ -7,10 +8,12 @@ use cofferdam_tests::openbao::{AppRole, OpenBao};
 use cofferdam_tests::server::Server;
 use cofferdam_tests::shared_session::{SharedSession, refused};
 use cofferdam_tests::vault::{
-    app_role, connected, connected_at, file, prepared, tokens, with_certificate_in,
+    app_role_with, prepared, tokens, with_tools_server, world_with_vault, world_with_vault_at, write_file,
 };
 use cofferdam_tests::vault_fault_proxy::{Action, VaultFaultProxy};
-use cofferdam_tests::vault_logins::{approle, secret_id, signed_web_token, unwrap, wrapped_secret_id};
+use cofferdam_tests::vault_logins::{
+    create_app_role, secret_id, signed_web_token, unwrap, wrapped_secret_id,
+};
 use serde_json::json;
 
 /// How a refusal names the secret that the refused server needs.
@@ -19,15 +22,15 @@ const NEEDED: &str = "the secret `cert`";
 #[test]
 fn a_wrapped_secret_id_that_another_party_unwrapped_is_refused() {
     let Some(bao) = prepared(OpenBao::dev()) else { return };
-    let role_id = approle(&bao, &mut app_role(&["sidecar", "agent"], "10m"));
+    let role_id = create_app_role(&bao, &mut app_role_with(&["sidecar", "agent"], "10m"));
     let stolen = wrapped_secret_id(&bao);
     unwrap(&bao, &stolen);
-    let wrapped = file(&bao, "wrapped", &stolen);
+    let wrapped = write_file(&bao, "wrapped", &stolen);
     let auth = format!(
         "auth = {{ method = \"approle\", role-id-file = {role_id:?}, secret-id-file = {wrapped:?}, secret-id-wrapped = true, role = \"agent\" }}"
     );
     let proxy = VaultFaultProxy::in_front_of(bao.listens_at);
-    let mut sandbox = SharedSession::start(with_certificate_in(connected_at(&proxy.address(), &auth)));
+    let mut sandbox = SharedSession::start(with_tools_server(world_with_vault_at(&proxy.address(), &auth)));
     let mut harness = sandbox.shim("tools");
     let words = [NEEDED, "sys/wrapping/lookup", "ALERT", "already unwrapped", "destroy that secret-id"];
     for _ in 0..3 {
@@ -40,8 +43,8 @@ fn a_wrapped_secret_id_that_another_party_unwrapped_is_refused() {
     wait_until("the audit has the alert", || alerts() == 1);
     assert_eq!(proxy.count("sys/wrapping/lookup"), 1);
     assert!(!world.log().contains(&stolen));
-    sandbox.assert_steady_server_shares_session_with("tools");
-    file(&bao, "wrapped", &wrapped_secret_id(&bao));
+    sandbox.assert_server_without_credential_shares_session_with("tools");
+    write_file(&bao, "wrapped", &wrapped_secret_id(&bao));
     wait_until("a new secret-id works", || harness.initialize().get("result").is_some());
     let alerts = sandbox.world.audit().iter().filter(|record| record["event"] == "alert").count();
     assert_eq!(alerts, 1);
@@ -50,14 +53,14 @@ fn a_wrapped_secret_id_that_another_party_unwrapped_is_refused() {
 #[test]
 fn an_unwrap_whose_response_was_lost_raises_an_alert() {
     let Some(bao) = prepared(OpenBao::dev()) else { return };
-    let role_id = approle(&bao, &mut app_role(&["sidecar", "agent"], "10m"));
-    let wrapped = file(&bao, "wrapped", &wrapped_secret_id(&bao));
+    let role_id = create_app_role(&bao, &mut app_role_with(&["sidecar", "agent"], "10m"));
+    let wrapped = write_file(&bao, "wrapped", &wrapped_secret_id(&bao));
     let auth = format!(
         "auth = {{ method = \"approle\", role-id-file = {role_id:?}, secret-id-file = {wrapped:?}, secret-id-wrapped = true, role = \"agent\" }}"
     );
     let proxy = VaultFaultProxy::in_front_of(bao.listens_at);
     proxy.rule("sys/wrapping/unwrap", Action::CutAfter(60));
-    let mut sandbox = SharedSession::start(with_certificate_in(connected_at(&proxy.address(), &auth)));
+    let mut sandbox = SharedSession::start(with_tools_server(world_with_vault_at(&proxy.address(), &auth)));
     let mut harness = sandbox.shim("tools");
     wait_until("the second try is an alert", || {
         harness.initialize()["error"]["message"].as_str().is_some_and(|text| text.contains("ALERT"))
@@ -73,25 +76,25 @@ fn an_unwrap_whose_response_was_lost_raises_an_alert() {
         ],
     );
     assert_eq!(proxy.count("sys/wrapping/unwrap"), 1, "the secret-id was not unwrapped exactly once");
-    sandbox.assert_steady_server_shares_session_with("tools");
+    sandbox.assert_server_without_credential_shares_session_with("tools");
     proxy.clear_rules();
-    file(&bao, "wrapped", &wrapped_secret_id(&bao));
+    write_file(&bao, "wrapped", &wrapped_secret_id(&bao));
     wait_until("a new secret-id works", || harness.initialize().get("result").is_some());
 }
 
 #[test]
 fn a_used_up_secret_id_is_refused() {
     let Some(bao) = prepared(OpenBao::dev()) else { return };
-    let mut role = app_role(&["sidecar", "agent"], "2s");
-    let role_id = approle(&bao, role.token_max_ttl("2s").secret_id_num_uses(1_u64));
-    let secret = file(&bao, "secret-id", &secret_id(&bao));
+    let mut role = app_role_with(&["sidecar", "agent"], "2s");
+    let role_id = create_app_role(&bao, role.token_max_ttl("2s").secret_id_num_uses(1_u64));
+    let secret = write_file(&bao, "secret-id", &secret_id(&bao));
     let auth =
         format!("auth = {{ method = \"approle\", role-id-file = {role_id:?}, secret-id-file = {secret:?} }}");
     let good = Server::fixture().env("SECRET", "{github.token}").allow(&["*"]);
-    let builder = connected(&bao, &auth)
+    let builder = world_with_vault(&bao, &auth)
         .secret("github", "kv = \"secret/github\"\nrefresh = \"1s\"")
         .server("good", good);
-    let mut sandbox = SharedSession::start(with_certificate_in(builder));
+    let mut sandbox = SharedSession::start(with_tools_server(builder));
     let mut good = sandbox.connected("good");
     wait_until("the login has expired", || {
         sandbox.world.log().contains("the login to Vault or its renewal failed")
@@ -111,10 +114,10 @@ fn a_used_up_secret_id_is_refused() {
     );
     // A new process gets the value too, although it cannot be read again.
     let _another = sandbox.connected("good");
-    sandbox.assert_steady_server_shares_session_with("tools");
+    sandbox.assert_server_without_credential_shares_session_with("tools");
     let mut role = AppRole::default();
     bao.app_role("agent", role.secret_id_num_uses(0_u64).token_ttl("10m").token_max_ttl("1h"));
-    file(&bao, "secret-id", &secret_id(&bao));
+    write_file(&bao, "secret-id", &secret_id(&bao));
     wait_until("a new secret-id works", || harness.initialize().get("result").is_some());
 }
 
@@ -125,9 +128,9 @@ fn web_tokens_outside_their_validity_are_refused() {
     let good = signed_web_token(&bao, &claims(1_700_000_000, 4_000_000_000));
     let over = signed_web_token(&bao, &claims(1_700_000_000, 1_700_000_600));
     let early = signed_web_token(&bao, &claims(3_900_000_000, 4_000_000_000));
-    let path = file(&bao, "jwt", &over);
+    let path = write_file(&bao, "jwt", &over);
     let auth = format!("auth = {{ method = \"jwt\", role = \"agent\", jwt-file = {path:?} }}");
-    let mut sandbox = SharedSession::start(with_certificate_in(connected(&bao, &auth)));
+    let mut sandbox = SharedSession::start(with_tools_server(world_with_vault(&bao, &auth)));
     let mut harness = sandbox.shim("tools");
     refused(
         &mut harness,
@@ -137,7 +140,7 @@ fn web_tokens_outside_their_validity_are_refused() {
     let log = || sandbox.world.log();
     // Vault's own message is shown on the host only.
     assert!(log().contains("expired"));
-    file(&bao, "jwt", &early);
+    write_file(&bao, "jwt", &early);
     wait_until("the other token was read", || {
         refused(&mut harness, "tools", &[NEEDED, "POST `auth/jwt/login`"]);
         log().contains("not yet valid") || log().contains("not valid yet")
@@ -145,8 +148,8 @@ fn web_tokens_outside_their_validity_are_refused() {
     for text in [&over, &early] {
         assert!(!log().contains(text.rsplit('.').next().unwrap()));
     }
-    sandbox.assert_steady_server_shares_session_with("tools");
-    file(&bao, "jwt", &good);
+    sandbox.assert_server_without_credential_shares_session_with("tools");
+    write_file(&bao, "jwt", &good);
     wait_until("a currently valid token works", || harness.initialize().get("result").is_some());
 }
 
@@ -163,14 +166,14 @@ fn a_client_certificate_with_another_name_is_refused() {
     let auth = format!(
         "ca-file = {ca_file:?}\nauth = {{ method = \"cert\", role = \"agent\", cert-file = {certificate:?}, key-file = {key:?} }}"
     );
-    let mut sandbox = SharedSession::start(with_certificate_in(connected_at(&bao.tls_address(), &auth)));
+    let mut sandbox = SharedSession::start(with_tools_server(world_with_vault_at(&bao.tls_address(), &auth)));
     let mut harness = sandbox.shim("tools");
     refused(
         &mut harness,
         "tools",
         &[NEEDED, "POST `auth/cert/login`", "HTTP 400", "correct the path, the role"],
     );
-    sandbox.assert_steady_server_shares_session_with("tools");
+    sandbox.assert_server_without_credential_shares_session_with("tools");
     clients.client("agent.internal").write(directory, "login");
     wait_until("the right certificate works", || harness.initialize().get("result").is_some());
 }

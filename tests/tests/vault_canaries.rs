@@ -12,9 +12,11 @@ use cofferdam_tests::process::{
     children_of, command, command_line, environment_variable, output_of, without_capabilities,
 };
 use cofferdam_tests::server::Server;
-use cofferdam_tests::vault::{app_role, connected_at, file, lease_id, prepared, token_file};
+use cofferdam_tests::vault::{
+    app_role_with, lease_id, prepared, token_file_auth, world_with_vault_at, write_file,
+};
 use cofferdam_tests::vault_fault_proxy::VaultFaultProxy;
-use cofferdam_tests::vault_logins::{approle, wrapped_secret_id};
+use cofferdam_tests::vault_logins::{create_app_role, wrapped_secret_id};
 use nix::sys::signal::Signal;
 use serde_json::{Value, json};
 
@@ -22,14 +24,14 @@ use serde_json::{Value, json};
 fn secrets_from_vault_are_found_only_in_the_server_that_should_have_them() {
     let Some(bao) = prepared(OpenBao::dev()) else { return };
     let stored_value = write_unique_secret(&bao);
-    let role_id = approle(&bao, &mut app_role(&["sidecar", "agent"], "10m"));
-    let wrapped = file(&bao, "wrapped", &wrapped_secret_id(&bao));
+    let role_id = create_app_role(&bao, &mut app_role_with(&["sidecar", "agent"], "10m"));
+    let wrapped = write_file(&bao, "wrapped", &wrapped_secret_id(&bao));
     let auth = format!(
         "auth = {{ method = \"approle\", role-id-file = {role_id:?}, secret-id-file = {wrapped:?}, secret-id-wrapped = true, role = \"agent\" }}"
     );
     let proxy = VaultFaultProxy::in_front_of(bao.listens_at);
     let web = HttpFixture::start(Behaviour::Json);
-    let mut world = connected_at(&proxy.address(), &auth)
+    let mut world = world_with_vault_at(&proxy.address(), &auth)
         .secret("github", "kv = \"secret/github\"")
         .secret("cert", "vault = \"pki/issue/agent\"\nwrite = { common_name = \"agent.internal\" }")
         .server("stored", Server::fixture().env("SECRET", "{github.token}").allow(&["*"]))
@@ -88,7 +90,7 @@ fn a_sidecar_that_dies_of_a_signal_leaves_no_core() {
     use std::os::unix::process::ExitStatusExt;
     let Some(bao) = prepared(OpenBao::dev()) else { return };
     let value = write_unique_secret(&bao);
-    let mut world = connected_at(&bao.address(), &token_file(&bao))
+    let mut world = world_with_vault_at(&bao.address(), &token_file_auth(&bao))
         .secret("github", "kv = \"secret/github\"")
         .server("stored", Server::fixture().env("SECRET", "{github.token}").allow(&["*"]))
         .start();
@@ -118,7 +120,7 @@ fn a_sidecar_that_dies_of_a_signal_leaves_no_core() {
 fn no_process_of_the_same_user_reads_the_sidecar_or_a_keeper() {
     let Some(bao) = prepared(OpenBao::dev()) else { return };
     let value = write_unique_secret(&bao);
-    let mut world = connected_at(&bao.address(), &token_file(&bao))
+    let mut world = world_with_vault_at(&bao.address(), &token_file_auth(&bao))
         .secret("github", "kv = \"secret/github\"")
         .server("stored", Server::fixture().env("SECRET", "{github.token}").allow(&["*"]))
         .without_capabilities()
@@ -152,7 +154,7 @@ fn no_process_of_the_same_user_reads_the_sidecar_or_a_keeper() {
 fn both_audit_logs_can_be_joined() {
     let Some(bao) = prepared(OpenBao::configured()) else { return };
     let web = HttpFixture::start(Behaviour::Json);
-    let world = connected_at(&bao.address(), &token_file(&bao))
+    let world = world_with_vault_at(&bao.address(), &token_file_auth(&bao))
         .secret("github", "kv = \"secret/github\"")
         .secret("cert", "vault = \"pki/issue/agent\"\nwrite = { common_name = \"agent.internal\" }")
         .server("both", Server::fixture().env("SECRET", "{github.token} {cert.serial_number}").allow(&["*"]))

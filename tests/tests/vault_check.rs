@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use cofferdam_tests::openbao::{AppRole, Headers, KvEngine, OpenBao};
 use cofferdam_tests::server::Server;
 use cofferdam_tests::vault::{
-    connected, leases, login_token, minter, new_token, prepared, token_role, tokens, world,
+    leases, login_token, minter, new_token, prepared, token_role, tokens, world, world_with_vault,
 };
 use cofferdam_tests::vault_logins::{unwrap, wrap};
 use cofferdam_tests::world::{Builder, World};
@@ -60,7 +60,7 @@ fn the_printed_lines_fix_the_policies_for_every_engine() {
     bao.write_plain_secret("teams/old", "linear", json!({"key": "CANARY-linear"}));
     bao.policy("agent", &[("nothing", &["read"])]);
     bao.policy("minter", &[("nothing", &["read"])]);
-    let builder = with_secrets(connected(&bao, &auth)).secret("linear", "kv = \"teams/old/linear\"");
+    let builder = with_secrets(world_with_vault(&bao, &auth)).secret("linear", "kv = \"teams/old/linear\"");
     let world = builder.server("linear", Server::fixture().env("KEY", "{linear.key}")).prepare();
     let before = tokens(&bao, |_| true).len();
     let mut policies = [
@@ -128,8 +128,10 @@ fn printed_paths_fit_the_namespace_of_their_policy() {
     let file = write(&bao, "outer", &outer);
     let auth = format!("namespace = \"team-a\"\nauth = {{ method = \"token-file\", path = {file:?} }}");
     let server = Server::fixture().env("TOKEN", "{github.token}");
-    let world =
-        connected(&bao, &auth).secret("github", "kv = \"secret/github\"").server("tools", server).prepare();
+    let world = world_with_vault(&bao, &auth)
+        .secret("github", "kv = \"secret/github\"")
+        .server("tools", server)
+        .prepare();
     let (code, printed, stderr) = check_online(&world);
     assert_eq!(code, 77, "{printed}{stderr}");
     assert!(
@@ -160,13 +162,13 @@ fn tokens_that_cannot_be_created_are_reported_with_the_next_step() {
     let poor = bao.create_token(new_token(&["sidecar"]).ttl("10m"));
     let file = write(&bao, "poor", &poor);
     let auth = format!("auth = {{ method = \"token-file\", path = {file:?} }}");
-    let (code, printed, _) = check_online(&with_secrets(connected(&bao, &auth)).prepare());
+    let (code, printed, _) = check_online(&with_secrets(world_with_vault(&bao, &auth)).prepare());
     assert_eq!(code, 77, "{printed}");
     assert!(printed.contains("  WRONG   send POST `auth/token/create` to Vault"), "{printed}");
     assert!(printed.contains("next: log in with `agent` too, or set `token-role` in [vault]"), "{printed}");
     // A role that allows other policies, then no role at all.
     let auth = minter(&bao, &mut token_role(&["other"]));
-    let world = with_secrets(connected(&bao, &auth)).prepare();
+    let world = with_secrets(world_with_vault(&bao, &auth)).prepare();
     let (code, printed, _) = check_online(&world);
     assert!(
         code == 77
@@ -194,7 +196,7 @@ fn tokens_that_cannot_be_created_are_reported_with_the_next_step() {
     let counted = bao.create_token(new_token(&["sidecar", "agent"]).num_uses(9_u64));
     fs::write(&file, counted).unwrap();
     let auth = format!("auth = {{ method = \"token-file\", path = {file:?} }}");
-    let (code, printed, _) = check_online(&with_secrets(connected(&bao, &auth)).prepare());
+    let (code, printed, _) = check_online(&with_secrets(world_with_vault(&bao, &auth)).prepare());
     assert!(code == 77 && printed.contains("can be used for 7 more requests"), "{printed}");
 }
 
@@ -226,7 +228,7 @@ fn paths_without_an_engine_are_reported_although_the_policy_allows_them() {
 fn for_tokens_without_the_default_policy_its_lines_are_printed() {
     let Some(bao) = prepared(OpenBao::dev()) else { return };
     let auth = minter(&bao, token_role(&["agent"]).token_no_default_policy(true).orphan(true));
-    let world = with_secrets(connected(&bao, &auth)).prepare();
+    let world = with_secrets(world_with_vault(&bao, &auth)).prepare();
     let before = tokens(&bao, |_| true).len();
     let (code, printed, _) = check_online(&world);
     assert_eq!(code, 77, "{printed}");
@@ -266,7 +268,7 @@ fn a_wrapping_token_is_looked_up_and_not_unwrapped() {
         "auth = {{ method = \"approle\", role-id-file = {role_id:?}, secret-id-file = {file:?}, secret-id-wrapped = true, role = \"sidecar\" }}\n\
          token-role = \"cofferdam\""
     );
-    let world = with_secrets(connected(&bao, &auth)).prepare();
+    let world = with_secrets(world_with_vault(&bao, &auth)).prepare();
     let printed = assert_check_succeeds(&world);
     assert!(printed.contains("by `auth/approle/role/sidecar/secret-id` as expected"), "{printed}");
     assert!(

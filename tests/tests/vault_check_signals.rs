@@ -8,7 +8,7 @@ use cofferdam_tests::openbao::OpenBao;
 use cofferdam_tests::process::{Running, into_file};
 use cofferdam_tests::server::Server;
 use cofferdam_tests::vault::{
-    connected_at, leases, login_token, minter, prepared, token_file, token_role, tokens,
+    leases, login_token, minter, prepared, token_file_auth, token_role, tokens, world_with_vault_at,
 };
 use cofferdam_tests::vault_fault_proxy::{Action, VaultFaultProxy};
 use nix::sys::signal::Signal;
@@ -21,7 +21,7 @@ const REQUEST_DELAY: Duration = Duration::from_millis(1500);
 #[track_caller]
 fn assert_interrupted_check_cleans_up(bao: &OpenBao, auth: &str, path: &str, signal: Signal) {
     let proxy = VaultFaultProxy::in_front_of(bao.listens_at);
-    let world = connected_at(&proxy.address(), auth)
+    let world = world_with_vault_at(&proxy.address(), auth)
         .secret("github", "kv = \"secret/github\"")
         .server("tools", Server::fixture().env("TOKEN", "{github.token}"))
         .prepare();
@@ -67,7 +67,7 @@ fn an_interrupted_check_revokes_all_tokens_except_the_users_own() {
         ("auth/token/create", Signal::SIGTERM),
         ("sys/internal/ui/mounts/secret/github", Signal::SIGTERM),
     ] {
-        assert_interrupted_check_cleans_up(&bao, &token_file(&bao), path, signal);
+        assert_interrupted_check_cleans_up(&bao, &token_file_auth(&bao), path, signal);
     }
     let login = login_token(&bao);
     assert!(bao.is_live(&login));

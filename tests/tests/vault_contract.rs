@@ -289,8 +289,8 @@ async fn logins(ours: &RecordedClient) -> Vec<Pair> {
     let (certificate_file, key_file) = Authority::new().client("agent").write(ours.directory.path(), "login");
     let app_role = Method::AppRole {
         mount: mount(),
-        role_id_file: ours.file("role-id", "role-1"),
-        secret_id: SecretId::Plain { file: ours.file("secret-id", "secret-1") },
+        role_id_file: ours.write_file("role-id", "role-1"),
+        secret_id: SecretId::Plain { file: ours.write_file("secret-id", "secret-1") },
     };
     let by_certificate = |role| Method::Cert {
         mount: mount(),
@@ -298,12 +298,12 @@ async fn logins(ours: &RecordedClient) -> Vec<Pair> {
         key_file: key_file.clone(),
         role,
     };
-    let jwt_file = ours.file("jwt", "e30.e30.e30");
+    let jwt_file = ours.write_file("jwt", "e30.e30.e30");
     let jwt = Method::Jwt { mount: mount(), role: "agent".into(), jwt_file: jwt_file.clone() };
     let service_account = Method::Kubernetes { mount: mount(), role: "agent".into(), jwt_file };
-    let password_file = ours.file("password", "correct horse");
+    let password_file = ours.write_file("password", "correct horse");
     let password = Method::Userpass { mount: mount(), username: "agent".into(), password_file };
-    let token_file = Method::TokenFile { path: ours.file("token", TOKEN) };
+    let token_file = Method::TokenFile { path: ours.write_file("token", TOKEN) };
     vec![
         pair(
             "login by AppRole",
@@ -416,7 +416,7 @@ impl RecordedClient {
         Sent { method: request.method, path, body: request.body }
     }
 
-    fn file(&self, name: &str, text: &str) -> PathBuf {
+    fn write_file(&self, name: &str, text: &str) -> PathBuf {
         let path = self.directory.path().join(name);
         std::fs::write(&path, text).expect("a temporary directory is writable");
         path

@@ -17,7 +17,7 @@ use cofferdam_tests::process::{command, is_alive, output_of};
 use cofferdam_tests::server::{Server, environment};
 use cofferdam_tests::tools::Tool;
 use cofferdam_tests::vault::{
-    app_role, connected_at, leave, list, prepared, session_tokens, token_file, world,
+    app_role_with, leave, list, prepared, session_tokens, token_file_auth, world, world_with_vault_at,
 };
 use cofferdam_tests::vault_fault_proxy::{Action, VaultFaultProxy};
 use cofferdam_tests::world::World;
@@ -72,7 +72,7 @@ fn a_signed_ssh_certificate_is_replaced_before_its_end() {
 fn the_requested_ttl_is_used_if_the_response_has_none() {
     let Some(bao) = prepared(OpenBao::dev()) else { return };
     bao.enable_login("approle", "approle");
-    bao.app_role("robot", &mut app_role(&["default"], "10m"));
+    bao.app_role("robot", &mut app_role_with(&["default"], "10m"));
     bao.policy("agent", &[("auth/approle/role/robot/secret-id", &["update"])]);
     let server = Server::fixture().env("SECRET", "{robot.secret_id}").allow(&["*"]);
     let secret = "vault = \"auth/approle/role/robot/secret-id\"\nwrite = { ttl = \"18s\" }";
@@ -134,7 +134,7 @@ fn a_web_token_is_replaced_before_its_own_expiry_whatever_its_lease_says() {
     for (what, change) in changes {
         let proxy = VaultFaultProxy::in_front_of(bao.listens_at);
         proxy.rule("kubernetes/creds/agent", Action::Rewrite(change));
-        let world = cluster.used_by(connected_at(&proxy.address(), &token_file(&bao))).start();
+        let world = cluster.used_by(world_with_vault_at(&proxy.address(), &token_file_auth(&bao))).start();
         let mut harness = world.connected("tools");
         let first = process(&mut harness);
         assert!((0..=18).contains(&seconds_until_expiry(&world, "cluster")), "{what}: {}", world.sessions());

@@ -10,7 +10,7 @@ use cofferdam_tests::harness::{Harness, refusal_of};
 use cofferdam_tests::http_fixture::{Behaviour, HttpFixture, Sessions};
 use cofferdam_tests::openbao::OpenBao;
 use cofferdam_tests::server::Server;
-use cofferdam_tests::vault::{CANARY, connected_at, prepared, token_file, world};
+use cofferdam_tests::vault::{CANARY, prepared, token_file_auth, world, world_with_vault_at};
 use cofferdam_tests::vault_fault_proxy::{Action, VaultFaultProxy};
 use cofferdam_tests::world::World;
 use serde_json::{Value, json};
@@ -90,7 +90,7 @@ fn a_call_that_waited_for_its_credential_is_audited_with_the_read_that_it_waited
     let server = HttpFixture::start(Behaviour::Json);
     let proxy = VaultFaultProxy::in_front_of(bao.listens_at);
     let write = "write = { common_name = \"agent.internal\", ttl = \"6s\" }";
-    let world = connected_at(&proxy.address(), &token_file(&bao))
+    let world = world_with_vault_at(&proxy.address(), &token_file_auth(&bao))
         .secret("cert", &format!("vault = \"pki/issue/agent\"\n{write}"))
         .server("remote", local(&server).header("Authorization", "Serial {cert.serial_number}"))
         .start();

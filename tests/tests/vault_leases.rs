@@ -11,9 +11,9 @@ use cofferdam_tests::process::send;
 use cofferdam_tests::server::Server;
 use cofferdam_tests::shared_session::SharedSession;
 use cofferdam_tests::vault::{
-    app_role, connected, connected_at, lease_id, leases, leave, minter, prepared, session_tokens,
-    set_certificate_ttl, token_file, token_role, tokens, with_certificate_in, with_kept_certificate_in,
-    world,
+    app_role_with, lease_id, leases, leave, minter, prepared, session_tokens, set_certificate_ttl,
+    token_file_auth, token_role, tokens, with_tools_server, with_tools_server_keeping_certificate, world,
+    world_with_vault, world_with_vault_at,
 };
 use cofferdam_tests::vault_fault_proxy::VaultFaultProxy;
 use cofferdam_tests::world::World;
@@ -89,7 +89,8 @@ fn a_lease_is_replaced_before_its_end_and_ends_with_its_last_user() {
     set_certificate_ttl(&bao, "30s");
     // The process of `tools` keeps its certificate; that of `taker` is replaced.
     let taker = Server::fixture().file("key.pem", "{cert.private_key}").allow(&["*"]);
-    let sandbox = SharedSession::start(with_kept_certificate_in(world(&bao)).server("taker", taker));
+    let sandbox =
+        SharedSession::start(with_tools_server_keeping_certificate(world(&bao)).server("taker", taker));
     let mut harness = sandbox.connected("tools");
     let taker = sandbox.connected("taker");
     let world = &sandbox.world;
@@ -160,8 +161,8 @@ fn a_session_ends_all_its_leases_at_once() {
 fn leases_that_depend_on_a_login_are_replaced_before_the_login_ends() {
     let Some(bao) = prepared(OpenBao::dev()) else { return };
     let auth = minter(&bao, &mut token_role(&["agent"]));
-    bao.app_role("sidecar", app_role(&["minter"], "12s").token_max_ttl("12s"));
-    let world = with_certificate_in(connected(&bao, &auth)).start();
+    bao.app_role("sidecar", app_role_with(&["minter"], "12s").token_max_ttl("12s"));
+    let world = with_tools_server(world_with_vault(&bao, &auth)).start();
     let mut harness = world.connected("tools");
     let first = accessors(&bao);
     let logins = || tokens(&bao, |token| token["display_name"] == "approle");
@@ -185,7 +186,7 @@ fn a_credential_without_a_lease_is_replaced_before_it_expires() {
     bao.policy("agent", &[("identity/oidc/token/agent", &["read"])]);
     let server = Server::fixture().env("SECRET", "{bearer.token}").allow(&["*"]);
     let secret = "vault = \"identity/oidc/token/agent\"\npublic = [\"client_id\", \"ttl\"]";
-    let world = connected(&bao, &auth).secret("bearer", secret).server("tools", server).start();
+    let world = world_with_vault(&bao, &auth).secret("bearer", secret).server("tools", server).start();
     let mut harness = world.connected("tools");
     let first = accessors(&bao);
     assert_eq!(first.len(), 1);
@@ -207,7 +208,7 @@ fn a_denied_path_creates_no_tokens() {
     let Some(bao) = prepared(OpenBao::dev()) else { return };
     bao.policy("agent", &[("pki/issue/another", &["update"])]);
     let proxy = VaultFaultProxy::in_front_of(bao.listens_at);
-    let world = with_certificate_in(connected_at(&proxy.address(), &token_file(&bao))).start();
+    let world = with_tools_server(world_with_vault_at(&proxy.address(), &token_file_auth(&bao))).start();
     let mut harness = world.shim("tools");
     let mut seen = BTreeSet::new();
     // A read is tried every five seconds at most: twelve seconds are enough for two more attempts.

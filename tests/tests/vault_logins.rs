@@ -4,11 +4,11 @@ use cofferdam_tests::certificates::Authority;
 use cofferdam_tests::deadline::wait_until;
 use cofferdam_tests::openbao::OpenBao;
 use cofferdam_tests::vault::{
-    app_role, connected, connected_at, file, leases, leave, login_token, prepared, session_tokens,
-    token_file, tokens, with_certificate_in,
+    app_role_with, leases, leave, login_token, prepared, session_tokens, token_file_auth, tokens,
+    with_tools_server, world_with_vault, world_with_vault_at, write_file,
 };
 use cofferdam_tests::vault_logins::{
-    approle, secret_id, service_account, user, web_token, wrapped_secret_id,
+    create_app_role, secret_id, service_account, user, web_token, wrapped_secret_id,
 };
 use cofferdam_tests::world::Builder;
 use serde_json::{Value, json};
@@ -21,7 +21,7 @@ const POLICIES: [&str; 2] = ["sidecar", "agent"];
 #[track_caller]
 fn assert_login_works(bao: &OpenBao, builder: Builder, login: &str) {
     let is_login = |token: &Value| token["display_name"].as_str().is_some_and(|name| name.starts_with(login));
-    let mut world = with_certificate_in(builder).start();
+    let mut world = with_tools_server(builder).start();
     let harness = world.connected("tools");
     assert_eq!((leases(bao), session_tokens(bao).len()), (1, 1));
     assert_eq!(session_tokens(bao)[0]["policies"], json!(["agent", "default"]));
@@ -36,7 +36,7 @@ fn assert_login_works(bao: &OpenBao, builder: Builder, login: &str) {
 #[test]
 fn login_with_a_token_file_that_is_not_revoked() {
     let Some(bao) = prepared(OpenBao::dev()) else { return };
-    let mut world = with_certificate_in(connected(&bao, &token_file(&bao))).start();
+    let mut world = with_tools_server(world_with_vault(&bao, &token_file_auth(&bao))).start();
     leave(world.connected("tools"));
     world.stop_sidecar();
     assert_eq!((leases(&bao), session_tokens(&bao).len()), (0, 0));
@@ -47,23 +47,23 @@ fn login_with_a_token_file_that_is_not_revoked() {
 #[test]
 fn login_with_an_approle() {
     let Some(bao) = prepared(OpenBao::dev()) else { return };
-    let role_id = approle(&bao, &mut app_role(&POLICIES, "10m"));
-    let secret_id = file(&bao, "secret-id", &format!("{}\n", secret_id(&bao)));
+    let role_id = create_app_role(&bao, &mut app_role_with(&POLICIES, "10m"));
+    let secret_id = write_file(&bao, "secret-id", &format!("{}\n", secret_id(&bao)));
     let auth = format!(
         "auth = {{ method = \"approle\", role-id-file = {role_id:?}, secret-id-file = {secret_id:?} }}"
     );
-    assert_login_works(&bao, connected(&bao, &auth), "approle");
+    assert_login_works(&bao, world_with_vault(&bao, &auth), "approle");
 }
 
 #[test]
 fn login_with_a_wrapped_secret_id_that_is_unwrapped_once() {
     let Some(bao) = prepared(OpenBao::configured()) else { return };
-    let role_id = approle(&bao, app_role(&POLICIES, "2s").token_max_ttl("3s"));
-    let wrapped = file(&bao, "wrapped", &wrapped_secret_id(&bao));
+    let role_id = create_app_role(&bao, app_role_with(&POLICIES, "2s").token_max_ttl("3s"));
+    let wrapped = write_file(&bao, "wrapped", &wrapped_secret_id(&bao));
     let auth = format!(
         "auth = {{ method = \"approle\", role-id-file = {role_id:?}, secret-id-file = {wrapped:?}, secret-id-wrapped = true, role = \"agent\" }}"
     );
-    let world = with_certificate_in(connected(&bao, &auth)).start();
+    let world = with_tools_server(world_with_vault(&bao, &auth)).start();
     let _harness = world.connected("tools");
     let request_count = |path: &str| {
         let is_request = |record: &&Value| record["type"] == "request" && record["request"]["path"] == path;
@@ -78,17 +78,17 @@ fn login_with_a_wrapped_secret_id_that_is_unwrapped_once() {
 #[test]
 fn login_with_a_web_token_of_the_servers_own_issuer() {
     let Some(bao) = prepared(OpenBao::dev()) else { return };
-    let jwt_file = file(&bao, "jwt", &web_token(&bao, &POLICIES));
+    let jwt_file = write_file(&bao, "jwt", &web_token(&bao, &POLICIES));
     let auth = format!("auth = {{ method = \"jwt\", role = \"agent\", jwt-file = {jwt_file:?} }}");
-    assert_login_works(&bao, connected(&bao, &auth), "jwt");
+    assert_login_works(&bao, world_with_vault(&bao, &auth), "jwt");
 }
 
 #[test]
 fn login_with_a_kubernetes_service_account() {
     let Some(bao) = prepared(OpenBao::dev()) else { return };
-    let jwt_file = file(&bao, "jwt", &service_account(&bao, &POLICIES));
+    let jwt_file = write_file(&bao, "jwt", &service_account(&bao, &POLICIES));
     let auth = format!("auth = {{ method = \"kubernetes\", role = \"agent\", jwt-file = {jwt_file:?} }}");
-    assert_login_works(&bao, connected(&bao, &auth), "kubernetes");
+    assert_login_works(&bao, world_with_vault(&bao, &auth), "kubernetes");
 }
 
 #[test]
@@ -103,7 +103,7 @@ fn login_with_a_certificate() {
     let auth = format!(
         "ca-file = {ca_file:?}\nauth = {{ method = \"cert\", role = \"agent\", cert-file = {certificate:?}, key-file = {key:?} }}"
     );
-    assert_login_works(&bao, connected_at(&bao.tls_address(), &auth), "cert");
+    assert_login_works(&bao, world_with_vault_at(&bao.tls_address(), &auth), "cert");
 }
 
 #[test]
@@ -111,9 +111,9 @@ fn login_with_a_password() {
     let Some(bao) = prepared(OpenBao::dev()) else { return };
     bao.enable_login("people", "userpass");
     user(&bao, "people", "agent", "correct horse", &POLICIES);
-    let password = file(&bao, "password", "correct horse\n");
+    let password = write_file(&bao, "password", "correct horse\n");
     let auth = format!(
         "auth = {{ method = \"userpass\", mount = \"people\", username = \"agent\", password-file = {password:?} }}"
     );
-    assert_login_works(&bao, connected(&bao, &auth), "people");
+    assert_login_works(&bao, world_with_vault(&bao, &auth), "people");
 }

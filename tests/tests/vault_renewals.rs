@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use cofferdam_tests::database::{Database, Life};
+use cofferdam_tests::database::{Database, LeaseTimes};
 use cofferdam_tests::deadline::{holds_within, wait_until};
 use cofferdam_tests::harness::Harness;
 use cofferdam_tests::server::Server;
@@ -11,9 +11,9 @@ use cofferdam_tests::vault::list;
 use cofferdam_tests::world::World;
 use serde_json::json;
 
-/// A session whose server has a user of this life.
-fn session(database: &Database, life: Life) -> (World, Harness) {
-    database.role("agent", life);
+/// A session whose server has a database user with these lease times.
+fn session(database: &Database, times: LeaseTimes) -> (World, Harness) {
+    database.role("agent", times);
     let server = database.with_url(Server::fixture(), "db").allow(&["*"]);
     let world = database.world("agent").server("tools", server).start();
     let harness = world.connected("tools");
@@ -37,14 +37,14 @@ fn last_renewal(database: &Database) -> String {
 #[test]
 fn a_lease_is_renewed_as_long_as_that_extends_it() {
     let Some(database) = Database::start() else { return };
-    let (_world, mut harness) = session(&database, Life { ttl: "6s", max_ttl: "1h" });
-    let (users, url) = (database.users(), database.url());
+    let (_world, mut harness) = session(&database, LeaseTimes { ttl: "6s", max_ttl: "1h" });
+    let (users, url) = (database.users(), database.url_in_process());
     for _ in 0..3 {
         let before = last_renewal(&database);
         wait_until("it is renewed once more", || last_renewal(&database) != before);
     }
     // That is longer than the first lease duration; the process kept running.
-    assert_eq!((database.users(), database.url()), (users, url.clone()));
+    assert_eq!((database.users(), database.url_in_process()), (users, url.clone()));
     assert_eq!(database.postgres.log_in(&url), Ok(()));
     assert!(harness.call("env", json!({})).get("result").is_some());
 }
@@ -52,7 +52,7 @@ fn a_lease_is_renewed_as_long_as_that_extends_it() {
 #[test]
 fn a_lease_that_meets_its_maximum_is_replaced_before_it_ends() {
     let Some(database) = Database::start() else { return };
-    let (world, mut harness) = session(&database, Life { ttl: "9s", max_ttl: "12s" });
+    let (world, mut harness) = session(&database, LeaseTimes { ttl: "9s", max_ttl: "12s" });
     let first = database.users().pop().unwrap();
     wait_until("there is another user", || {
         let users = database.users();
@@ -68,7 +68,7 @@ fn a_lease_that_meets_its_maximum_is_replaced_before_it_ends() {
         users.iter().all(|user| *user != first)
     });
     // The new process has the new user.
-    let url = database.url();
+    let url = database.url_in_process();
     assert!(!url.contains(&first), "{first} is still in use");
     assert_eq!(database.postgres.log_in(&url), Ok(()));
     assert!(harness.call("env", json!({})).get("result").is_some());
@@ -77,13 +77,13 @@ fn a_lease_that_meets_its_maximum_is_replaced_before_it_ends() {
 #[test]
 fn no_user_is_made_for_a_process_that_keeps_its_own() {
     let Some(database) = Database::start() else { return };
-    database.role("agent", Life { ttl: "6s", max_ttl: "9s" });
+    database.role("agent", LeaseTimes { ttl: "6s", max_ttl: "9s" });
     let server = database.with_url(Server::fixture(), "db").line("replace = \"never\"").allow(&["*"]);
     let world = database.world("agent").server("tools", server).start();
     let mut harness = world.connected("tools");
     let first = database.users();
     assert_eq!(first.len(), 1);
-    wait_until("the life of the only user is over", || {
+    wait_until("the lease of the only user has ended", || {
         let users = database.users();
         assert!(users.iter().all(|user| first.contains(user)), "a user was made that no process can take");
         users.is_empty()
@@ -101,7 +101,7 @@ fn no_user_is_made_for_a_process_that_keeps_its_own() {
 #[test]
 fn a_lease_that_the_operator_revoked_is_replaced() {
     let Some(database) = Database::start() else { return };
-    let (_world, _harness) = session(&database, Life { ttl: "6s", max_ttl: "1h" });
+    let (_world, _harness) = session(&database, LeaseTimes { ttl: "6s", max_ttl: "1h" });
     let first = database.users().pop().unwrap();
     let id = lease_ids(&database).pop().unwrap();
     database.bao.api("POST", "sys/leases/revoke", json!({"lease_id": id, "sync": true}));

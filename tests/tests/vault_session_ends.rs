@@ -9,12 +9,12 @@ use cofferdam_tests::openbao::OpenBao;
 use cofferdam_tests::server::Server;
 use cofferdam_tests::shared_session::{SharedSession, refused};
 use cofferdam_tests::vault::{
-    CANARY, app_role, connected, connected_at, file, leases, leave, minter, prepared, session_tokens,
-    set_certificate_ttl, token_file, token_role, tokens, with_certificate_in, with_kept_certificate_in,
-    world,
+    CANARY, app_role_with, leases, leave, minter, prepared, session_tokens, set_certificate_ttl,
+    token_file_auth, token_role, tokens, with_tools_server, with_tools_server_keeping_certificate, world,
+    world_with_vault, world_with_vault_at, write_file,
 };
 use cofferdam_tests::vault_fault_proxy::VaultFaultProxy;
-use cofferdam_tests::vault_logins::{approle, user, wrapped_secret_id};
+use cofferdam_tests::vault_logins::{create_app_role, user, wrapped_secret_id};
 use cofferdam_tests::world::World;
 use serde_json::{Value, json};
 
@@ -41,7 +41,7 @@ fn a_credential_that_vault_cannot_revoke_is_named_at_the_end_with_its_expiry() {
     let Some(bao) = prepared(OpenBao::dev()) else { return };
     bao.enable_login("people", "userpass");
     user(&bao, "people", "agent", "correct horse", &["sidecar", "agent"]);
-    let password = file(&bao, "password", "correct horse\n");
+    let password = write_file(&bao, "password", "correct horse\n");
     let auth = format!(
         "auth = {{ method = \"userpass\", mount = \"people\", username = \"agent\", password-file = {password:?} }}"
     );
@@ -65,7 +65,7 @@ fn a_credential_that_vault_cannot_revoke_is_named_at_the_end_with_its_expiry() {
         .file("leased.pem", "{leased.private_key}")
         .file("unleased.pem", "{unleased.private_key}")
         .allow(&["*"]);
-    let world = connected(&bao, &auth)
+    let world = world_with_vault(&bao, &auth)
         .secret("github", "kv = \"secret/github\"")
         .secret_file("local", "a-local-CANARY-value")
         .secret("bearer", "vault = \"identity/oidc/token/agent\"\npublic = [\"client_id\", \"ttl\"]")
@@ -156,7 +156,7 @@ fn what_outlives_a_session_is_reported_with_its_last_link() {
 fn the_login_of_a_killed_sidecar_is_revoked_by_the_next() {
     let Some(bao) = prepared(OpenBao::dev()) else { return };
     let auth = minter(&bao, token_role(&["agent"]).orphan(true));
-    let mut world = with_certificate_in(connected(&bao, &auth)).start();
+    let mut world = with_tools_server(world_with_vault(&bao, &auth)).start();
     let harness = world.connected("tools");
     let logins = || tokens(&bao, |token| token["display_name"] == "approle");
     let login = logins();
@@ -180,8 +180,8 @@ fn the_login_of_a_killed_sidecar_is_revoked_by_the_next() {
 fn files_of_logins_that_have_expired_are_removed() {
     let Some(bao) = prepared(OpenBao::configured()) else { return };
     let auth = minter(&bao, &mut token_role(&["agent"]));
-    bao.app_role("sidecar", app_role(&["minter"], "3s").token_max_ttl("3s"));
-    let mut world = with_certificate_in(connected(&bao, &auth)).start();
+    bao.app_role("sidecar", app_role_with(&["minter"], "3s").token_max_ttl("3s"));
+    let mut world = with_tools_server(world_with_vault(&bao, &auth)).start();
     let logins = |world: &World| world.log().matches("logged in to Vault").count();
     wait_until("there were several logins", || logins(&world) >= 4);
     let directory = world.layout().state.join("vault");
@@ -195,8 +195,8 @@ fn files_of_logins_that_have_expired_are_removed() {
 }
 
 fn wrapped_auth(bao: &OpenBao) -> String {
-    let role_id = approle(bao, &mut app_role(&["sidecar", "agent"], "10m"));
-    let wrapped = file(bao, "wrapped", &wrapped_secret_id(bao));
+    let role_id = create_app_role(bao, &mut app_role_with(&["sidecar", "agent"], "10m"));
+    let wrapped = write_file(bao, "wrapped", &wrapped_secret_id(bao));
     format!(
         "auth = {{ method = \"approle\", role-id-file = {role_id:?}, secret-id-file = {wrapped:?}, secret-id-wrapped = true, role = \"agent\" }}"
     )
@@ -207,7 +207,7 @@ fn a_wrap_that_an_earlier_start_unwrapped_needs_a_new_one_and_is_no_alert() {
     let Some(bao) = prepared(OpenBao::dev()) else { return };
     let auth = wrapped_auth(&bao);
     let proxy = VaultFaultProxy::in_front_of(bao.listens_at);
-    let mut world = with_certificate_in(connected_at(&proxy.address(), &auth)).start();
+    let mut world = with_tools_server(world_with_vault_at(&proxy.address(), &auth)).start();
     leave(world.connected("tools"));
     world.stop_sidecar();
     let asked = proxy.count("sys/wrapping");
@@ -229,7 +229,7 @@ fn a_wrap_that_an_earlier_start_unwrapped_needs_a_new_one_and_is_no_alert() {
     // Neither the wrapping token nor the secret-id nor the login is stored.
     let wrap = fs::read_to_string(bao.directory.path().join("wrapped")).unwrap();
     world.assert_secret_not_leaked(&wrap);
-    file(&bao, "wrapped", &wrapped_secret_id(&bao));
+    write_file(&bao, "wrapped", &wrapped_secret_id(&bao));
     wait_until("a new wrap works without a restart", || harness.initialize().get("result").is_some());
 }
 
@@ -238,12 +238,12 @@ fn a_wrap_that_an_earlier_start_unwrapped_needs_a_new_one_and_is_no_alert() {
 fn a_wrap_that_another_party_unwrapped_is_an_alert_after_a_restart_too() {
     let Some(bao) = prepared(OpenBao::dev()) else { return };
     let auth = wrapped_auth(&bao);
-    let mut world = with_certificate_in(connected(&bao, &auth)).start();
+    let mut world = with_tools_server(world_with_vault(&bao, &auth)).start();
     leave(world.connected("tools"));
     world.stop_sidecar();
     let stolen = wrapped_secret_id(&bao);
     cofferdam_tests::vault_logins::unwrap(&bao, &stolen);
-    file(&bao, "wrapped", &stolen);
+    write_file(&bao, "wrapped", &stolen);
     world.start_sidecar();
     let mut harness = world.shim("tools");
     refused(&mut harness, "tools", &[]);
@@ -256,7 +256,9 @@ fn no_credential_is_made_for_a_process_that_cannot_take_it() {
     let Some(bao) = prepared(OpenBao::dev()) else { return };
     set_certificate_ttl(&bao, "9s");
     let proxy = VaultFaultProxy::in_front_of(bao.listens_at);
-    let world = with_kept_certificate_in(connected_at(&proxy.address(), &token_file(&bao))).start();
+    let world =
+        with_tools_server_keeping_certificate(world_with_vault_at(&proxy.address(), &token_file_auth(&bao)))
+            .start();
     let mut harness = world.connected("tools");
     let shown = || world.cofferdam_text(&["sessions"]);
     wait_until("the lease has ended", || leases(&bao) == 0);

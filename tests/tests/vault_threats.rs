@@ -7,8 +7,8 @@ use std::path::Path;
 use cofferdam_tests::openbao::OpenBao;
 use cofferdam_tests::server::Server;
 use cofferdam_tests::vault::{
-    connected, connected_at, lease_id, leases, login_token, minter, prepared, session_tokens, token_role,
-    with_certificate,
+    lease_id, leases, login_token, minter, prepared, session_tokens, token_role, world_with_tools_server,
+    world_with_vault, world_with_vault_at,
 };
 use cofferdam_tests::vault_fault_proxy::VaultFaultProxy;
 use serde_json::{Value, json};
@@ -16,7 +16,7 @@ use serde_json::{Value, json};
 #[test]
 fn an_accessor_from_the_disk_is_no_token_and_no_token_is_on_the_disk() {
     let Some(bao) = prepared(OpenBao::dev()) else { return };
-    let world = with_certificate(&bao).start();
+    let world = world_with_tools_server(&bao).start();
     let _harness = world.connected("tools");
     let session_tokens_before = session_tokens(&bao);
     let state_files = all_below(&world.layout().state);
@@ -44,7 +44,7 @@ fn a_sessions_token_is_limited_to_its_grants_policies_and_creates_no_other() {
     // With this role, a token for which no policies are requested gets all of these.
     let auth = minter(&bao, &mut token_role(&["agent", "minter"]));
     let proxy = VaultFaultProxy::in_front_of(bao.listens_at);
-    let world = connected_at(&proxy.address(), &auth)
+    let world = world_with_vault_at(&proxy.address(), &auth)
         .secret("github", "kv = \"secret/github\"")
         .server("tools", Server::fixture().env("SECRET", "{github.token}").allow(&["*"]))
         .start();
@@ -72,7 +72,7 @@ fn a_lease_can_be_neither_renewed_nor_looked_up_without_a_token() {
     let Some(bao) = prepared(OpenBao::dev()) else { return };
     let auth = minter(&bao, &mut token_role(&["agent"]));
     let server = Server::fixture().file("key.pem", "{cert.private_key}").env("KEY", "{file:key.pem}");
-    let world = connected(&bao, &auth)
+    let world = world_with_vault(&bao, &auth)
         .secret("cert", "vault = \"pki/issue/agent\"\nwrite = { common_name = \"agent.internal\" }")
         .server("tools", server.allow(&["*"]))
         .start();

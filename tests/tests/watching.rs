@@ -7,7 +7,7 @@ use cofferdam_tests::http::send_raw;
 use cofferdam_tests::openbao::OpenBao;
 use cofferdam_tests::port::free_address;
 use cofferdam_tests::server::Server;
-use cofferdam_tests::vault::{CANARY, leave, prepared, with_certificate, world};
+use cofferdam_tests::vault::{CANARY, leave, prepared, world, world_with_tools_server};
 use cofferdam_tests::world::{Builder, World};
 use serde_json::{Value, json};
 
@@ -90,7 +90,7 @@ fn readiness_waits_for_the_login_and_vault_requests_are_counted() {
     let Some(bao) = prepared(OpenBao::dev()) else { return };
     let address = free_address();
     bao.freeze();
-    let world = watched(with_certificate(&bao), address).start();
+    let world = watched(world_with_tools_server(&bao), address).start();
     let (status, text) = get(address, "/readyz");
     assert_eq!(status, 503, "{text}");
     assert!(text.contains("not logged in to Vault"), "{text}");

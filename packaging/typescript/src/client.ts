@@ -35,6 +35,10 @@ export interface AttachOptions {
   /** Whether a sandbox that is paused or stopped now is resumed. */
   readonly resume?: boolean;
   readonly keepAwake?: boolean;
+  /**
+   * How the sandbox is connected to the sidecar: with "preview" (the default) or "ssh" through the platform, with "dial-out" by a
+   * connection from the sandbox to the sidecar's `relay.advertise`.
+   */
   readonly via?: PipeRoute;
   /** The servers of the grant are added to the settings of this harness in the sandbox; see the status's `warning`. */
   readonly harness?: Harness;
@@ -46,8 +50,11 @@ export interface AttachOptions {
 
 export interface EnrollOptions {
   readonly name?: string;
+  /** How long the sandbox stays enrolled. */
   readonly ttlMs?: number;
+  /** How long the result's `text` can be used for the first connection of the sandbox. */
   readonly ticketTtlMs?: number;
+  /** A directory on the sidecar's host, in which the sidecar creates a Unix socket for this sandbox: `text` is its address. */
   readonly socket?: string;
 }
 
@@ -114,7 +121,10 @@ export class Client {
     return this.#perform({ method: "DELETE", path: `/v1/attachments/${segment(name)}` });
   }
 
-  /** Yields each change after `ready` was called. Ends with the sidecar, or when the loop ends. */
+  /**
+   * Yields each change (of enrolments, sessions, links and attachments) after `ready` was called. Ends with the sidecar, or when
+   * the loop ends.
+   */
   async *watch(options: { readonly signal?: AbortSignal; readonly ready?: () => void } = {}): AsyncGenerator<Change | Lagged, void> {
     const connection = new AbortController();
     const abort = () => connection.abort(options.signal?.reason);

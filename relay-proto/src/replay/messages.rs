@@ -29,8 +29,8 @@ impl Replay {
         Some(ReplayMessage::Notification { method: INITIALIZED, message: message.to_vec() })
     }
 
-    /// Requests for the log level and the subscriptions, including those that have no response yet: their response may come
-    /// from the process that is being replaced.
+    /// Requests for the log level and the subscriptions, including those that have no response yet: the process that is
+    /// being replaced may still accept them, and its replacement must then have the same settings.
     pub fn settings(&self) -> Vec<ReplayMessage> {
         let is_unsubscribing = |uri: &str| {
             self.pending

@@ -25,6 +25,15 @@ enum Syntax {
     Valid,
 }
 
+/// Which containers a deeply nested value consists of.
+#[derive(Clone, Copy)]
+enum Nesting {
+    Arrays,
+    Objects,
+    /// Every third level is an object, the others are arrays.
+    Mixed,
+}
+
 /// String lengths around the reader's block sizes, where it switches from one loop to another.
 const LENGTHS: [usize; 20] = [3, 0, 1, 6, 7, 8, 9, 14, 15, 16, 17, 63, 64, 65, 71, 72, 127, 129, 260, 1100];
 
@@ -198,12 +207,17 @@ impl MessageGenerator<'_> {
     /// Nesting around 64 levels, the limit of the quick path, and around the depth limit.
     fn deeply_nested(&mut self) {
         let levels = self.one_of(&[60, 61, 62, 63, 64, 65, 66, 67, 110, 124]);
-        let objects = self.pick(3);
-        let is_object = |level: usize| objects == 1 || objects == 2 && level.is_multiple_of(3);
+        let (nesting, innermost) =
+            self.one_of(&[(Nesting::Arrays, "1"), (Nesting::Objects, "\"\""), (Nesting::Mixed, "{}")]);
+        let is_object = |level: usize| match nesting {
+            Nesting::Arrays => false,
+            Nesting::Objects => true,
+            Nesting::Mixed => level.is_multiple_of(3),
+        };
         for level in 0..levels {
             self.write(if is_object(level) { "{\"a\":" } else { "[" });
         }
-        self.write(["1", "\"\"", "{}"][objects]);
+        self.write(innermost);
         for level in (0..levels).rev() {
             self.write(if is_object(level) { "}" } else { "]" });
         }

@@ -21,14 +21,14 @@ pub(super) struct Load {
 pub enum WriteBy {
     /// The caller's, always: for tests, in which nothing may happen in the background.
     Caller,
-    /// The caller's, if another write has just returned; else the audit's own. A disk that began to hang while nothing
-    /// was written then holds no caller's thread; a caller that writes often does not pay for waking the other thread.
+    /// The caller's, if another write has just returned; else the audit's own. So a disk that began to hang while
+    /// nothing was written blocks the audit's thread and no caller's, and frequent writes need not wake the audit's thread.
     CallerIfRecent,
 }
 
 /// A write into the page cache takes microseconds; one that takes this long waits for the disk.
 const SLOW_WRITE: Duration = Duration::from_millis(20);
-/// How long a write that returned shows that the disk does not hang.
+/// For this long after a write has returned, the disk is assumed not to hang.
 const RECENT: Duration = Duration::from_millis(5);
 
 impl Load {

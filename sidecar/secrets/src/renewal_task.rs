@@ -2,8 +2,9 @@
 //! whether or not a caller needs it.
 //!
 //! What must stay true: a task reads under the same lock as callers, and does not repeat a read that a caller has just made;
-//! it makes no credential that no server could take ([`SecretUse::KeepsFirstValue`](super::uses::SecretUse)); it ends when its source cancels [`Source::renewal_stop`] (for Vault: with the session's last link); it holds the
-//! store weakly, so it keeps no session alive.
+//! it creates no new credential while every server that uses the secret keeps its first value (`replace = "never"`); it
+//! ends when its source cancels [`Source::renewal_stop`] (for Vault: with the session's last link); it holds the store
+//! weakly, so it keeps no session alive.
 
 use std::sync::{Arc, PoisonError, Weak};
 use std::time::Duration;
@@ -52,7 +53,8 @@ struct RenewedSecret {
     secret: Name,
     /// The terms of the values that callers have read.
     terms: watch::Receiver<Terms>,
-    /// [`Hold::changes`](super::source::Hold::changes) of the lease.
+    /// Counts the events that may have changed the lease's validity, such as a new login; see
+    /// [`Hold::changes`](super::source::Hold::changes).
     changes: watch::Receiver<u64>,
     /// The value of `changes` that was last reported as superseded.
     handled: u64,
@@ -66,12 +68,12 @@ impl Renewable for RenewedSecret {
         if self.terms.has_changed().unwrap_or_default() {
             return Ok(*self.terms.borrow_and_update());
         }
-        let task = entry.renewal_task.as_ref().ok_or_else(session_ended)?;
+        let task = entry.renewal_task.as_ref().ok_or_else(|| later("the secret has no renewal task"))?;
         let request = task.request.clone();
         if request.spec.origin.makes_credentials() && !store.uses.wants_new_value(&self.secret) {
             return Err(Failure::Unwanted);
         }
-        let source = store.source(&request.spec).map_err(|_| session_ended())?;
+        let source = store.source(&request.spec).map_err(|error| later(error.cause))?;
         let is_usable = entry.material.as_ref().is_some_and(|held| held.is_usable());
         let recent = entry.failure.as_ref().filter(|failure| failure.next_attempt > Instant::now());
         if let Some(failure) = recent.filter(|_| !is_usable) {
@@ -101,7 +103,7 @@ impl Renewable for RenewedSecret {
         if self.terms.has_changed().unwrap_or_default() {
             return Ok(*self.terms.borrow_and_update());
         }
-        let material = entry.material.as_ref().ok_or_else(session_ended)?;
+        let material = entry.material.as_ref().ok_or_else(|| later("the secret has no value to renew"))?;
         let renewed = material.hold().renew(increment).await;
         match &renewed {
             Ok(terms) => material.extend(terms),
@@ -154,7 +156,7 @@ impl Renewable for RenewedSecret {
             next: schedule.plan().map(|plan| plan.at).filter(|_| !schedule.is_reading_suspended),
             reading: match schedule.is_reading_suspended {
                 true => Reading::Suspended,
-                false => Reading::Again,
+                false => Reading::Scheduled,
             },
         };
         store
@@ -182,6 +184,11 @@ impl RenewedSecret {
     }
 }
 
+/// For a store that is gone. No later attempt is made: this task ends too, because `terms` was closed with the store.
 fn session_ended() -> Failure {
-    Failure::Later { why: "the session has ended".into(), not_before: None }
+    later("the session has ended")
+}
+
+fn later(why: impl ToString) -> Failure {
+    Failure::Later { why: why.to_string(), not_before: None }
 }

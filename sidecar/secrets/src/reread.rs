@@ -15,7 +15,7 @@ use super::material::Material;
 const MIN_PAUSE: Duration = Duration::from_secs(5);
 /// The longest pause: a secret that an operator replaced by hand is found within this time.
 const MAX_PAUSE: Duration = Duration::from_secs(60);
-/// After this many pauses without a refusal the pause is [`MIN_PAUSE`] again.
+/// If the current pause, multiplied by this number, has passed since the last read, the next pause is [`MIN_PAUSE`] again.
 const PAUSES_UNTIL_RESET: u32 = 4;
 
 /// The result of a request for other values than those that a server refused.

@@ -78,9 +78,10 @@ pub(super) struct RenewalTask {
 /// Whether a secret is read again when its values end.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub enum Reading {
+    /// It is read again.
     #[default]
-    Again,
-    /// Every server that uses the secret keeps its first value, so that a new one would have no user.
+    Scheduled,
+    /// It is not: every server that uses the secret keeps its first value, so that a new one would have no user.
     Suspended,
 }
 

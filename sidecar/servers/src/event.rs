@@ -68,7 +68,8 @@ pub enum Event {
     Ready,
     /// A request that did not run because the server has lost the MCP session; it can be sent again.
     Returned(Outbound),
-    /// A request was sent with secrets from these Vault reads, which the recorded decision on it does not name.
+    /// A request was sent with secrets that were read from Vault after the decision on the request was written to the audit.
+    /// `reads` are these reads: they are written to the audit with the outcome of the request.
     SentWith {
         id: IdValue,
         reads: Arc<SecretReads>,
@@ -84,8 +85,8 @@ impl ProcessId {
     pub const NONE: Self = Self(u64::MAX);
 
     pub(crate) fn next() -> Self {
-        static LAST: AtomicU64 = AtomicU64::new(0);
-        Self(LAST.fetch_add(1, Ordering::Relaxed))
+        static NEXT: AtomicU64 = AtomicU64::new(0);
+        Self(NEXT.fetch_add(1, Ordering::Relaxed))
     }
 
     /// For tests: an id that no process has. It differs for each number.

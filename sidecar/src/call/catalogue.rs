@@ -1,7 +1,8 @@
 //! The known tools of a server: which ones the harness was shown, and which may be repeated.
 //!
-//! Methods that only read may be repeated, and so may tools whose annotations declare it. A server may lie in its
-//! annotations, so they are used only where the configuration sets `retry`.
+//! Without `retry` in the server's configuration only `subscriptions/listen` is repeated. With `retry`, so are the methods
+//! that can be repeated without harm, and calls of tools whose annotations allow it; `retry` has to be set because a server
+//! may lie in its annotations.
 //!
 //! What must stay true: a tool without annotations is not repeated, and the most recent list wins.
 
@@ -164,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn methods_that_only_read_are_repeated_and_others_are_not() {
+    fn methods_that_can_be_repeated_without_harm_are_repeated_and_others_are_not() {
         let catalogue = ToolCatalogue::default();
         let repeatable: Vec<_> =
             mcp::METHODS.iter().filter(|row| row.repeatable).map(|row| row.name).collect();

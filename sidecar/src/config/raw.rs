@@ -234,7 +234,7 @@ pub(super) struct RawServer {
     #[schemars(extend("default" = "4m"))]
     pub(super) call_timeout: Option<Spanned<RawDuration>>,
     /// Whether requests that may have run are sent once more: calls of tools that declare themselves idempotent or read-only,
-    /// and methods that only read. Default: false; such requests are answered with `outcome_unknown`.
+    /// and methods that can be repeated without harm. Default: false; such requests are answered with `outcome_unknown`.
     pub(super) retry: Option<Spanned<bool>>,
     /// How a running process gets a new credential. Default: `hitless`.
     pub(super) replace: Option<Spanned<RawReplace>>,

@@ -42,7 +42,8 @@ pub struct Relay {
     /// User ids that may connect to Unix sockets, compared with the peer's credentials. `None`: the sidecar's own user and root.
     pub uids: Option<Vec<u32>>,
     pub tls: Option<TlsRelay>,
-    /// Below this directory, the socket of a single sandbox gets the file name that a microVM monitor expects for its vsock.
+    /// The sidecar creates the sockets of microVMs below this directory, one for each sandbox, with the file name at which the
+    /// monitor of the VM (such as Firecracker) looks for the host's end of a vsock port.
     pub vsock_dir: Option<PathBuf>,
     pub resume_grace: Duration,
     pub heartbeat: Duration,
@@ -100,7 +101,8 @@ pub struct Platform {
     pub api_key: Template,
     /// The policies of the Vault token that reads the API key; empty if the key is not in Vault.
     pub vault_policies: Vec<String>,
-    /// The grants that its sandboxes may be attached with. `None`: every grant, but not by tokens of the admin API.
+    /// The grants that its sandboxes may be attached with. `None`: every grant, but then only operators may
+    /// attach them (on the admin socket or with a client certificate), not clients with a token of the admin API.
     pub grants: Option<Vec<Name>>,
     /// The static shim to upload; `None`: the shim beside the sidecar's program.
     pub shim: Option<PathBuf>,
@@ -126,7 +128,7 @@ impl Platform {
     }
 
     /// Whether a token of the admin API may attach its sandboxes with this grant.
-    pub(crate) fn permits_tokens_of(&self, grant: &Name) -> bool {
+    pub(crate) fn permits_for_api_tokens(&self, grant: &Name) -> bool {
         self.grants.as_ref().is_some_and(|grants| grants.contains(grant))
     }
 }

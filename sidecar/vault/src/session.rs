@@ -6,9 +6,9 @@
 //!
 //! What must stay true: a token has exactly the policies of the session's grant and does not outlive the session; it is
 //! created when first needed, and again after a new login or shortly before it expires, but not before the pause after
-//! a failure is over; an issued token is outstanding and its accessor on disk before its first use, and until the token
-//! is known to be gone. When the last link ends, all tokens are withdrawn: not used any more, and revoked by
-//! [`SessionVault::end`]. A later link starts with new tokens.
+//! a failure is over; from before its first use until it is known to be gone, a token is one of the outstanding tokens,
+//! which have to be revoked, and its accessor is on disk. When the last link ends, all tokens are withdrawn: not used any
+//! more, and revoked by [`SessionVault::end`]. A later link starts with new tokens.
 
 mod issue;
 mod validity;
@@ -36,8 +36,6 @@ pub(crate) const RETRY_INTERVAL: Duration = Duration::from_secs(5);
 const MAX_RETRY_AFTER: Duration = Duration::from_secs(30);
 /// If less than its lifetime divided by this is left, a token is replaced at its next use.
 const MIN_REMAINING_DIVISOR: u32 = 6;
-/// A token that expires this shortly before its session does not limit its lease: a new token would hardly last longer.
-const EXPIRY_TOLERANCE: Duration = Duration::from_secs(2);
 
 /// Access to Vault for one session. Cheap to clone.
 #[derive(Clone)]
@@ -283,7 +281,8 @@ impl SessionInner {
             link_state.withdrawn
         };
         let tokens = self.outstanding.take_up_to(withdrawn);
-        // Released only now: a released token that is still outstanding would be revoked a second time.
+        // Dropped only now: a token that is dropped while it is outstanding is passed to the revoker, and would be revoked a
+        // second time.
         state.current.take_if(|token| token.issued().number <= withdrawn);
         tokens
     }

@@ -24,8 +24,12 @@ pub struct Proxy {
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct Tally {
     pub connections: usize,
+    /// Connections whose both ends were closed by their plans.
     pub cut: usize,
+    /// Connections of which only one direction was closed by their plans, and its further bytes were discarded.
     pub truncated: usize,
+    /// Connections whose last bytes towards the sidecar were withheld until the shim had reconnected, or for
+    /// some seconds.
     pub late: usize,
     /// Bytes of old connections that reached the sidecar after the shim had reconnected.
     pub late_bytes: usize,
@@ -58,7 +62,7 @@ pub(super) struct ProxyState {
     pub(super) newest_hello: usize,
     /// The connections that were ended by their plans, with the number of bytes forwarded in the direction that ended.
     pub(super) ended: BTreeMap<usize, usize>,
-    /// How long the handshake of a connection was in a direction: preface, and Hello or Welcome.
+    /// The number of bytes of a connection's handshake in a direction: preface, and Hello or Welcome.
     pub(super) openings: BTreeMap<(usize, Way), usize>,
     /// How many bytes of a connection were forwarded in a direction.
     pub(super) forwarded: BTreeMap<(usize, Way), usize>,
@@ -121,7 +125,7 @@ impl Proxy {
 
     /// Waits until the plan of this connection has ended it, but no longer than this; returns the bytes that had passed
     /// in that direction.
-    pub fn end_within(&self, time: Duration, connection: usize) -> Option<usize> {
+    pub fn wait_for_the_end_within(&self, time: Duration, connection: usize) -> Option<usize> {
         self.find_within(time, |state| state.ended.get(&connection).copied())
     }
 

@@ -43,7 +43,7 @@ pub(super) struct Shared {
     /// How many times faster than real time the clock runs.
     pub(super) speed: u32,
     sandboxes: Mutex<BTreeMap<String, Arc<Sandbox>>>,
-    /// The sandbox whose `envd` is reached without a platform.
+    /// If set, every request to `envd` goes to this sandbox, and needs no sandbox id and no token.
     lone: Mutex<Option<Arc<Sandbox>>>,
     log: Mutex<Vec<String>>,
     heads: Mutex<Vec<Head>>,

@@ -15,7 +15,7 @@ use super::{
 use crate::process::{command, output_of};
 use crate::tools::Tool;
 
-/// A directory for bundles and for the state of `runsc`.
+/// Starts sandboxes with `runsc`. Their bundles and the state of `runsc` are in a temporary directory.
 #[derive(Debug)]
 pub struct Gvisor {
     program: PathBuf,

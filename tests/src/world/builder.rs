@@ -1,4 +1,4 @@
-//! A world before it starts: its configuration.
+//! The configuration of a test world: one sidecar with its directories, servers and secrets.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -10,17 +10,18 @@ use crate::process::{command, without_capabilities};
 use crate::server::Server;
 use crate::tools::Tool;
 
-/// Collects servers, secrets and settings.
+/// Collects the servers, secrets and settings of a world, then starts it.
 #[derive(Clone, Debug)]
 pub struct Builder {
     pub(super) servers: BTreeMap<String, Server>,
     secrets: BTreeMap<String, Secret>,
-    granted: Option<Vec<String>>,
-    grant: Vec<String>,
-    top: Vec<String>,
-    relay: Vec<String>,
-    admin: Vec<String>,
-    limits: Vec<String>,
+    /// The servers of the shared socket's grant; `None`: all servers.
+    granted_servers: Option<Vec<String>>,
+    grant_lines: Vec<String>,
+    top_lines: Vec<String>,
+    relay_lines: Vec<String>,
+    admin_lines: Vec<String>,
+    limit_lines: Vec<String>,
     pub(super) environment: BTreeMap<String, String>,
     pub(super) capture: Capture,
     pub(super) state: StateDirectory,
@@ -63,12 +64,12 @@ impl Builder {
         Self {
             servers: BTreeMap::new(),
             secrets: BTreeMap::new(),
-            granted: None,
-            grant: Vec::new(),
-            top: Vec::new(),
-            relay: Vec::new(),
-            admin: Vec::new(),
-            limits: Vec::new(),
+            granted_servers: None,
+            grant_lines: Vec::new(),
+            top_lines: Vec::new(),
+            relay_lines: Vec::new(),
+            admin_lines: Vec::new(),
+            limit_lines: Vec::new(),
             environment: BTreeMap::new(),
             capture: Capture::Nothing,
             state: StateDirectory::Ordinary,
@@ -113,37 +114,37 @@ impl Builder {
 
     /// A line of the shared socket's grant.
     pub fn grant(mut self, toml: &str) -> Self {
-        self.grant.push(toml.to_owned());
+        self.grant_lines.push(toml.to_owned());
         self
     }
 
     /// The grant of the shared socket names only these servers; by default it names all.
     pub fn granting(mut self, servers: &[&str]) -> Self {
-        self.granted = Some(servers.iter().map(|server| (*server).to_owned()).collect());
+        self.granted_servers = Some(servers.iter().map(|server| (*server).to_owned()).collect());
         self
     }
 
     /// A line at the top of the configuration.
     pub fn line(mut self, toml: &str) -> Self {
-        self.top.push(toml.to_owned());
+        self.top_lines.push(toml.to_owned());
         self
     }
 
     /// A line of `[relay]`.
     pub fn relay(mut self, toml: &str) -> Self {
-        self.relay.push(toml.to_owned());
+        self.relay_lines.push(toml.to_owned());
         self
     }
 
     /// A line of `[admin]`.
     pub fn admin(mut self, toml: &str) -> Self {
-        self.admin.push(toml.to_owned());
+        self.admin_lines.push(toml.to_owned());
         self
     }
 
     /// A line of `[limits]`.
     pub fn limit(mut self, toml: &str) -> Self {
-        self.limits.push(toml.to_owned());
+        self.limit_lines.push(toml.to_owned());
         self
     }
 
@@ -159,7 +160,7 @@ impl Builder {
         self
     }
 
-    /// The sidecar has no capabilities, even where the tests run as root.
+    /// The sidecar has no capabilities, even where the tests run as root. Cannot be combined with [`Self::state_on_tmpfs`].
     pub fn without_capabilities(mut self) -> Self {
         self.rights = Rights::NoCapabilities;
         self
@@ -196,7 +197,10 @@ impl Builder {
         match (self.state, self.rights) {
             (StateDirectory::Ordinary, Rights::AsTheTest) => command(program),
             (StateDirectory::Ordinary, Rights::NoCapabilities) => without_capabilities(program),
-            (StateDirectory::Tmpfs(kibibytes), _) => {
+            (StateDirectory::Tmpfs(_), Rights::NoCapabilities) => {
+                panic!("a tmpfs as state directory cannot be mounted without capabilities")
+            }
+            (StateDirectory::Tmpfs(kibibytes), Rights::AsTheTest) => {
                 let unshare = Tool::Unshare.path().expect("util-linux is essential on Debian");
                 let mut launcher = command(unshare);
                 launcher.arg(if nix::unistd::geteuid().is_root() { "-m" } else { "-rm" });
@@ -213,19 +217,19 @@ impl Builder {
 
     fn toml(&self, layout: &Layout) -> String {
         let mut toml = format!("state-dir = {:?}\n", layout.state);
-        for line in &self.top {
+        for line in &self.top_lines {
             let _ = writeln!(toml, "{line}");
         }
         let _ = writeln!(toml, "\n[relay]\nunix = {:?}\nunix-grant = \"dev\"", layout.relay);
-        for line in &self.relay {
+        for line in &self.relay_lines {
             let _ = writeln!(toml, "{line}");
         }
         let _ = writeln!(toml, "\n[admin]\nsocket = {:?}", layout.admin);
-        for line in &self.admin {
+        for line in &self.admin_lines {
             let _ = writeln!(toml, "{line}");
         }
-        if !self.limits.is_empty() {
-            let _ = writeln!(toml, "\n[limits]\n{}", self.limits.join("\n"));
+        if !self.limit_lines.is_empty() {
+            let _ = writeln!(toml, "\n[limits]\n{}", self.limit_lines.join("\n"));
         }
         for (name, secret) in &self.secrets {
             let _ = match secret {
@@ -239,8 +243,12 @@ impl Builder {
             let _ = writeln!(toml, "\n{}", server.toml(name, &layout.records));
         }
         let all = || self.servers.keys().cloned().collect();
-        let _ = writeln!(toml, "\n[grants.dev]\nservers = {:?}", self.granted.clone().unwrap_or_else(all));
-        for line in &self.grant {
+        let _ = writeln!(
+            toml,
+            "\n[grants.dev]\nservers = {:?}",
+            self.granted_servers.clone().unwrap_or_else(all)
+        );
+        for line in &self.grant_lines {
             let _ = writeln!(toml, "{line}");
         }
         toml

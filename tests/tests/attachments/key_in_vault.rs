@@ -1,7 +1,7 @@
 //! Attachments whose platform has its API key in Vault, as a static secret.
 
 use cofferdam_tests::openbao::OpenBao;
-use cofferdam_tests::vault::{new_token, prepared, session_tokens, token_file};
+use cofferdam_tests::vault::{new_token, prepared, session_tokens, token_file_auth};
 use serde_json::json;
 
 use super::*;
@@ -14,7 +14,7 @@ fn setup_with_key(key: &str) -> Option<(OpenBao, E2bSetup)> {
     bao.policy("platform-keys", &[("secret/data/e2b", &["read"])]);
     let login = bao.create_token(new_token(&["sidecar", "platform-keys"]).ttl("1h").no_parent(true));
     std::fs::write(bao.directory.path().join("token"), login).expect("a temporary directory is writable");
-    let vault = format!("vault.address = '{}'\nvault.{}", bao.address(), token_file(&bao));
+    let vault = format!("vault.address = '{}'\nvault.{}", bao.address(), token_file_auth(&bao));
     let setup = E2bSetup::with(|builder, _| {
         builder
             .secret("e2b-key", "kv = 'secret/e2b'")

@@ -34,14 +34,20 @@ fn on_a_terminal_the_upload_is_a_bar_that_is_erased() {
     let shown = terminal.shown();
     let (_, after) = shown.rsplit_once("uploading the shim").expect("it was shown");
     assert!(after.contains(ERASE_LINE), "the bar is not erased: {shown:?}");
-    assert!(!shown.contains("cofferdam attach: uploading"), "the bar is a line too: {shown:?}");
+    assert!(
+        !shown.contains("cofferdam attach: uploading"),
+        "the upload is printed as a line besides the bar: {shown:?}"
+    );
     setup.assert_nothing_left();
 
     let mut terminal = setup.attach_on_terminal(&[]);
     terminal.wait_for("cofferdam attach: attached (");
     let shown = terminal.shown();
     let (before, line) = shown.split_once("cofferdam attach: attached (").expect("it was shown");
-    assert!(before.trim_end_matches(['\r', '\n']).ends_with(ERASE_LINE), "drawn over: {shown:?}");
+    assert!(
+        before.trim_end_matches(['\r', '\n']).ends_with(ERASE_LINE),
+        "the bar was not erased before the line `attached`: {shown:?}"
+    );
     assert!(!line.contains(ERASE_LINE), "the line is erased later: {shown:?}");
     terminal.signal(Signal::SIGINT);
     assert_eq!(terminal.exit_code(), Some(0));

@@ -139,7 +139,7 @@ fn cut_during_calls(proxy: &Proxy, conversation: &mut Conversation, connection: 
     (0..CALLS).for_each(|_| conversation.call());
     let passed = loop {
         assert!(!deadline.is_over(), "connection {connection} was not cut at byte {byte}");
-        if let Some(passed) = proxy.end_within(Duration::from_millis(200), connection) {
+        if let Some(passed) = proxy.wait_for_the_end_within(Duration::from_millis(200), connection) {
             break passed;
         }
         // Makes the shim retry at once, and adds bytes if this connection has fewer than the measured one.
@@ -172,7 +172,7 @@ fn cut_enrolments(kind: &LinkKind, sampling: Sampling) {
             let connection = proxy.tally().connections + 1;
             call_from_a_new_sandbox();
             // Near its end a connection may have fewer bytes than the measured one.
-            let passed = proxy.end_within(Duration::ZERO, connection);
+            let passed = proxy.wait_for_the_end_within(Duration::ZERO, connection);
             assert!(passed.is_none_or(|passed| passed == byte), "{direction:?} {byte}: {passed:?}");
         })
     });

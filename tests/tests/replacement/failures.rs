@@ -6,7 +6,7 @@ use cofferdam_tests::deadline::{Deadline, holds_within, wait_until};
 use cofferdam_tests::harness::text_of;
 use cofferdam_tests::openbao::OpenBao;
 use cofferdam_tests::process::{is_alive, send};
-use cofferdam_tests::vault::{leave, prepared, set_certificate_ttl, with_certificate};
+use cofferdam_tests::vault::{leave, prepared, set_certificate_ttl, world_with_tools_server};
 use nix::sys::signal::Signal;
 use serde_json::json;
 
@@ -217,7 +217,7 @@ fn the_end_of_a_link_ends_all_its_processes() {
 fn a_process_with_an_expired_credential_gets_no_calls_and_the_caller_gets_the_reason() {
     let Some(bao) = prepared(OpenBao::dev()) else { return };
     set_certificate_ttl(&bao, "20s");
-    let world = with_certificate(&bao).start();
+    let world = world_with_tools_server(&bao).start();
     let mut harness = world.connected("tools");
     let first = process(&mut harness);
     let long = harness.send_call("slow", json!({"ms": 25_000}));

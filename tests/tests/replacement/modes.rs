@@ -10,7 +10,7 @@ use cofferdam_tests::harness::text_of;
 use cofferdam_tests::openbao::OpenBao;
 use cofferdam_tests::server::Server;
 use cofferdam_tests::vault::{
-    lease_id, leases, prepared, session_tokens, set_certificate_ttl, with_certificate,
+    lease_id, leases, prepared, session_tokens, set_certificate_ttl, world_with_tools_server,
 };
 use serde_json::json;
 
@@ -111,7 +111,7 @@ fn a_secret_that_is_also_in_a_variable_replaces_the_process() {
 fn a_lease_ends_with_the_process_that_was_replaced() {
     let Some(bao) = prepared(OpenBao::dev()) else { return };
     set_certificate_ttl(&bao, "30s");
-    let world = with_certificate(&bao).start();
+    let world = world_with_tools_server(&bao).start();
     let mut harness = world.connected("tools");
     let first = process(&mut harness);
     let long = harness.send_call("slow", json!({"ms": 32_000}));

@@ -8,15 +8,15 @@ use cofferdam_vault::login::{Method, SecretId};
 use cofferdam_vault::{ChildToken, Mint};
 use serde_json::json;
 
-use crate::support::{approle, client, explained, file, log_in, root, secret_id, value};
+use crate::support::{client, create_app_role, explained, log_in, root, secret_id, value, write_file};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn debug_output_contains_no_token_secret_or_lease() {
     let Some(server) = OpenBao::dev() else { return };
     let (vault, root) = (client(&server), root(&server));
-    let role_id_file = approle(&server, "60s", "1h");
+    let role_id_file = create_app_role(&server, "60s", "1h");
     let secret = secret_id(&server);
-    let secret_id = SecretId::Plain { file: file(&server, "secret-id", &secret) };
+    let secret_id = SecretId::Plain { file: write_file(&server, "secret-id", &secret) };
     let method = Method::AppRole { mount: "approle".into(), role_id_file, secret_id };
     server.write_secret("app", json!({"password": "CANARY-of-the-secret"}));
     certificate_authority(&server, "1h");

@@ -7,17 +7,17 @@ use cofferdam_tests::vault_fault_proxy::VaultFaultProxy;
 use cofferdam_vault::Kind;
 use cofferdam_vault::login::{Method, SecretId};
 
-use crate::support::{approle, client, client_at, eventually, file, log_in, secret_id, value};
+use crate::support::{client, client_at, create_app_role, eventually, log_in, secret_id, value, write_file};
 
 fn method(server: &OpenBao, role_id_file: PathBuf) -> Method {
-    let file = file(server, "secret-id", &secret_id(server));
+    let file = write_file(server, "secret-id", &secret_id(server));
     Method::AppRole { mount: "approle".into(), role_id_file, secret_id: SecretId::Plain { file } }
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_token_is_renewed_again_and_again_and_stays_the_same() {
     let Some(server) = OpenBao::dev() else { return };
-    let role_id = approle(&server, "2s", "1h");
+    let role_id = create_app_role(&server, "2s", "1h");
     let test_login = log_in(client(&server), method(&server, role_id));
     let first = test_login.login.current().await.unwrap();
     let mut ends = vec![first.expires.unwrap()];
@@ -41,7 +41,7 @@ async fn a_token_is_renewed_again_and_again_and_stays_the_same() {
 async fn at_its_maximum_a_token_is_replaced_while_it_still_lives() {
     let Some(server) = OpenBao::dev() else { return };
     let vault = client(&server);
-    let role_id = approle(&server, "6s", "9s");
+    let role_id = create_app_role(&server, "6s", "9s");
     let test_login = log_in(vault.clone(), method(&server, role_id));
     let first = test_login.login.current().await.unwrap();
     let second = test_login.wait_for_token(2).await;
@@ -62,7 +62,7 @@ async fn at_its_maximum_a_token_is_replaced_while_it_still_lives() {
 async fn a_token_that_cannot_be_renewed_is_replaced_while_it_still_lives() {
     let Some(server) = OpenBao::dev() else { return };
     let vault = client(&server);
-    let role_id = approle(&server, "6s", "6s");
+    let role_id = create_app_role(&server, "6s", "6s");
     server.app_role("agent", AppRole::default().token_type("batch").token_ttl("6s"));
     let test_login = log_in(vault.clone(), method(&server, role_id));
     let first = test_login.login.current().await.unwrap();
@@ -75,7 +75,7 @@ async fn a_token_that_cannot_be_renewed_is_replaced_while_it_still_lives() {
 async fn a_token_revoked_by_others_is_replaced_after_a_refused_request() {
     let Some(server) = OpenBao::dev() else { return };
     let vault = client(&server);
-    let role_id = approle(&server, "10m", "1h");
+    let role_id = create_app_role(&server, "10m", "1h");
     let proxy = VaultFaultProxy::in_front_of(server.listens_at);
     let test_login = log_in(client_at(&proxy.address()), method(&server, role_id));
     let first = test_login.login.current().await.unwrap();
@@ -104,7 +104,7 @@ async fn a_token_revoked_by_others_is_replaced_after_a_refused_request() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_token_revoked_before_its_renewal_is_replaced_at_the_renewal() {
     let Some(server) = OpenBao::dev() else { return };
-    let role_id = approle(&server, "3s", "1h");
+    let role_id = create_app_role(&server, "3s", "1h");
     let test_login = log_in(client(&server), method(&server, role_id));
     let first = test_login.login.current().await.unwrap();
     let accessor = first.accessor.as_ref().unwrap().as_str();

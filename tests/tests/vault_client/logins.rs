@@ -10,7 +10,7 @@ use cofferdam_vault::login::{Method, SecretId};
 use serde_json::json;
 
 use crate::support::{
-    approle, client, client_over_tls, eventually, explained, file, log_in, secret_id, value,
+    client, client_over_tls, create_app_role, eventually, explained, log_in, secret_id, value, write_file,
 };
 
 #[tokio::test(flavor = "multi_thread")]
@@ -20,13 +20,13 @@ async fn a_token_file_is_renewed_read_again_and_never_revoked() {
     let make =
         |ttl: &str, max: &str| server.create_token(new_token(&["default"]).ttl(ttl).explicit_max_ttl(max));
     let first = make("3s", "5s");
-    let path = file(&server, "token", &format!("{first}\n"));
+    let path = write_file(&server, "token", &format!("{first}\n"));
     let test_login = log_in(vault.clone(), Method::TokenFile { path: path.clone() });
     let held = test_login.wait_for_token(1).await;
     assert_eq!(value(&held.token), first);
     assert!(held.renewable && held.accessor.is_some() && held.policies == ["default"]);
     let second = make("1h", "2h");
-    file(&server, "token", &second);
+    write_file(&server, "token", &second);
     let later = test_login.wait_for_token(2).await;
     assert_eq!(value(&later.token), second, "the file is read again before the token expires");
     test_login.login.end().await.unwrap();
@@ -37,8 +37,8 @@ async fn a_token_file_is_renewed_read_again_and_never_revoked() {
 async fn an_approle_logs_in_and_its_token_is_revoked_at_the_end() {
     let Some(server) = OpenBao::dev() else { return };
     let vault = client(&server);
-    let role_id_file = approle(&server, "60s", "1h");
-    let secret = file(&server, "secret-id", &format!("{}\n", secret_id(&server)));
+    let role_id_file = create_app_role(&server, "60s", "1h");
+    let secret = write_file(&server, "secret-id", &format!("{}\n", secret_id(&server)));
     let method = || Method::AppRole {
         mount: "approle".into(),
         role_id_file: role_id_file.clone(),
@@ -53,7 +53,7 @@ async fn an_approle_logs_in_and_its_token_is_revoked_at_the_end() {
     assert_eq!(test_login.login.current().await.unwrap_err().kind(), Kind::Stopped);
 
     let wrong = "a-secret-id-that-was-never-issued";
-    file(&server, "secret-id", wrong);
+    write_file(&server, "secret-id", wrong);
     let refused = log_in(vault.clone(), method()).login.current().await.unwrap_err();
     assert_eq!(refused.kind(), Kind::Invalid, "{}", refused.explained());
     assert!(!explained(&refused).contains(wrong));
@@ -62,7 +62,7 @@ async fn an_approle_logs_in_and_its_token_is_revoked_at_the_end() {
     let missing = test_login.login.current().await.unwrap_err();
     assert_eq!(missing.kind(), Kind::Credential);
     assert!(missing.explained().contains("secret-id"), "{}", missing.explained());
-    file(&server, "secret-id", &secret_id(&server));
+    write_file(&server, "secret-id", &secret_id(&server));
     test_login.wait_for_token(1).await;
 }
 
@@ -72,7 +72,7 @@ async fn a_user_logs_in_with_a_password() {
     server.enable_login("people", "userpass");
     let password = "correct horse \"battery\" staple";
     user(&server, "people", "agent", password, &["default"]);
-    let password_file = file(&server, "password", &format!("{password}\r\n"));
+    let password_file = write_file(&server, "password", &format!("{password}\r\n"));
     let method = |username: &str| Method::Userpass {
         mount: "people".into(),
         username: username.into(),
@@ -123,12 +123,12 @@ async fn a_certificate_logs_in_and_one_of_another_authority_does_not() {
 async fn a_web_token_of_the_servers_own_issuer_logs_in() {
     let Some(server) = OpenBao::dev() else { return };
     let jwt = web_token(&server, &["default"]);
-    let jwt_file = file(&server, "jwt", &jwt);
+    let jwt_file = write_file(&server, "jwt", &jwt);
     let method = Method::Jwt { mount: "jwt".into(), role: "agent".into(), jwt_file };
     let held = log_in(client(&server), method.clone()).login.current().await.unwrap();
     assert_eq!(held.policies, ["default"]);
     let (signed, _) = jwt.rsplit_once('.').unwrap();
-    file(&server, "jwt", &format!("{signed}.{}", base64url(&[7; 64])));
+    write_file(&server, "jwt", &format!("{signed}.{}", base64url(&[7; 64])));
     let refused = log_in(client(&server), method).login.current().await.unwrap_err();
     assert_eq!(refused.kind(), Kind::Invalid, "{}", refused.explained());
     assert!(!explained(&refused).contains(signed));
@@ -141,7 +141,7 @@ async fn a_service_account_of_kubernetes_logs_in() {
     let method = |role: &str| Method::Kubernetes {
         mount: "kubernetes".into(),
         role: role.into(),
-        jwt_file: file(&server, "jwt", &jwt),
+        jwt_file: write_file(&server, "jwt", &jwt),
     };
     let held = log_in(client(&server), method("agent")).login.current().await.unwrap();
     assert_eq!(

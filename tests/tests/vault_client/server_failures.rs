@@ -11,12 +11,12 @@ use cofferdam_vault::{Kind, Problem};
 use serde_json::json;
 
 use crate::support::{
-    approle, client, client_at, client_over_tls, file, log_in, root, second_address, secret_id,
+    client, client_at, client_over_tls, create_app_role, log_in, root, second_address, secret_id, write_file,
 };
 
 fn approle_method(server: &OpenBao, ttl: &str) -> Method {
-    let role_id_file = approle(server, ttl, "1h");
-    let file = file(server, "secret-id", &secret_id(server));
+    let role_id_file = create_app_role(server, ttl, "1h");
+    let file = write_file(server, "secret-id", &secret_id(server));
     Method::AppRole { mount: "approle".into(), role_id_file, secret_id: SecretId::Plain { file } }
 }
 
@@ -87,7 +87,7 @@ async fn only_the_configured_authority_is_trusted() {
     };
     let refused = cofferdam_vault::Vault::new(&settings).unwrap().health().await.unwrap_err();
     assert!(refused.explained().contains("not valid for name"), "{}", refused.explained());
-    let empty = file(&server, "empty.pem", "no certificate at all");
+    let empty = write_file(&server, "empty.pem", "no certificate at all");
     let settings = cofferdam_vault::ClientSettings { ca_file: Some(empty), ..settings };
     let refused = cofferdam_vault::Vault::new(&settings).unwrap_err();
     assert!(refused.to_string().contains("no certificate"), "{refused}");

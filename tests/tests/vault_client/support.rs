@@ -8,8 +8,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use cofferdam_tests::deadline::{Deadline, PATIENCE};
 use cofferdam_tests::openbao::OpenBao;
-use cofferdam_tests::vault::app_role;
-pub(crate) use cofferdam_tests::vault::file;
+use cofferdam_tests::vault::app_role_with;
+pub(crate) use cofferdam_tests::vault::write_file;
 pub(crate) use cofferdam_tests::vault_fault_proxy::second_address;
 pub(crate) use cofferdam_tests::vault_logins::secret_id;
 use cofferdam_vault::login::{Login, LoginRecords, LoginToken, Method};
@@ -75,8 +75,11 @@ impl TestLogin {
 }
 
 /// Creates an AppRole whose tokens have these lifetimes; returns the file with its role-id.
-pub(crate) fn approle(server: &OpenBao, ttl: &str, max_ttl: &str) -> PathBuf {
-    cofferdam_tests::vault_logins::approle(server, app_role(&["default"], ttl).token_max_ttl(max_ttl))
+pub(crate) fn create_app_role(server: &OpenBao, ttl: &str, max_ttl: &str) -> PathBuf {
+    cofferdam_tests::vault_logins::create_app_role(
+        server,
+        app_role_with(&["default"], ttl).token_max_ttl(max_ttl),
+    )
 }
 
 pub(crate) async fn eventually(what: &str, mut condition: impl AsyncFnMut() -> bool) {

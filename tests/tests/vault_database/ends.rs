@@ -16,7 +16,7 @@ fn a_real_server_queries_a_real_database_with_its_own_user() {
     let server = database.with_url(server, "db").allow(&["query"]);
     let world = database.world("agent").server("database", server).capturing().start();
     let mut harness = world.connected("database");
-    let url = database.url();
+    let url = database.url_in_process();
     let password = url.split(['/', ':', '@']).nth(4).unwrap();
     let answer = harness
         .call_text("query", json!({"sql": format!("SELECT current_user, 6 * 7 AS n, '{password}' AS p")}));

@@ -45,7 +45,7 @@ fn an_engine_that_cannot_log_in_is_refused_and_recovers_without_a_restart() {
     assert!(database.users().is_empty() && world.fixture_processes("tools").is_empty());
     database.connect(OWNER_PASSWORD);
     wait_until("the server starts", || harness.initialize().get("result").is_some());
-    assert_eq!(database.postgres.log_in(&database.url()), Ok(()));
+    assert_eq!(database.postgres.log_in(&database.url_in_process()), Ok(()));
 }
 
 #[track_caller]

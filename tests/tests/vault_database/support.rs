@@ -21,7 +21,7 @@ pub(crate) fn with_fixture(database: &Database) -> Builder {
 #[track_caller]
 pub(crate) fn connect_and_check_login(database: &Database, world: &World) -> (Harness, String) {
     let harness = world.connected("tools");
-    let url = database.url();
+    let url = database.url_in_process();
     assert_eq!(database.postgres.log_in(&url), Ok(()));
     assert_eq!((database.users().len(), session_tokens(&database.bao).len()), (1, 1));
     (harness, url)

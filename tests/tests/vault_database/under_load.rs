@@ -13,15 +13,15 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use cofferdam_tests::database::{Database, Life, user_of};
+use cofferdam_tests::database::{Database, LeaseTimes, user_of};
 use cofferdam_tests::deadline::{Deadline, PATIENCE, wait_until};
 use cofferdam_tests::harness::{Harness, text_of};
 use cofferdam_tests::server::Server;
 use cofferdam_tests::vault::leave;
 use serde_json::{Value, json};
 
-const BRIEF: Life = Life { ttl: "5s", max_ttl: "10s" };
-const RENEWED: Life = Life { ttl: "5s", max_ttl: "1h" };
+const BRIEF: LeaseTimes = LeaseTimes { ttl: "5s", max_ttl: "10s" };
+const RENEWED: LeaseTimes = LeaseTimes { ttl: "5s", max_ttl: "1h" };
 
 /// How long calls are made.
 const LOAD_TIME: Duration = Duration::from_secs(60);

@@ -10,11 +10,11 @@ use cofferdam_tests::deadline::{holds_within, wait_until};
 use cofferdam_tests::openbao::OpenBao;
 use cofferdam_tests::server::Server;
 use cofferdam_tests::vault::{
-    app_role, connected_at, file, leases, login_token, minter, new_token, prepared, session_tokens,
-    set_certificate_ttl, token_file, token_role, tokens,
+    app_role_with, leases, login_token, minter, new_token, prepared, session_tokens, set_certificate_ttl,
+    token_file_auth, token_role, tokens, world_with_vault_at, write_file,
 };
 use cofferdam_tests::vault_fault_proxy::{VaultFaultProxy, second_address};
-use cofferdam_tests::vault_logins::{approle, secret_id};
+use cofferdam_tests::vault_logins::{create_app_role, secret_id};
 use serde_json::{Value, json};
 use vaultrs::token;
 
@@ -22,8 +22,8 @@ use crate::support::{Load, behind_proxy, refused, three_servers, three_servers_a
 
 /// A world over TLS with one server that needs no Vault.
 fn over_tls(bao: &OpenBao, address: &str, ca_file: &Path) -> cofferdam_tests::world::World {
-    let auth = format!("ca-file = {ca_file:?}\n{}", token_file(bao));
-    three_servers(connected_at(address, &auth)).server("own", Server::fixture().allow(&["*"])).start()
+    let auth = format!("ca-file = {ca_file:?}\n{}", token_file_auth(bao));
+    three_servers(world_with_vault_at(address, &auth)).server("own", Server::fixture().allow(&["*"])).start()
 }
 
 #[test]
@@ -51,7 +51,7 @@ fn an_expired_token_in_a_file_is_reported_and_the_next_one_is_used() {
     let mut wanted = new_token(&["sidecar", "agent"]);
     let short = bao.create_token(wanted.ttl("1s").explicit_max_ttl("1s").no_parent(true));
     wait_until("the token has expired", || !bao.is_live(&short));
-    file(&bao, "token", &short);
+    write_file(&bao, "token", &short);
     let (proxy, world) = behind_proxy(&bao);
     let mut late = world.shim("late");
     let words = ["GET `auth/token/lookup-self`", "the token is invalid", "check that the token is valid"];
@@ -62,7 +62,7 @@ fn an_expired_token_in_a_file_is_reported_and_the_next_one_is_used() {
     });
     assert!(proxy.count("") <= 12, "{:?}", proxy.seen());
     assert!(!world.log().contains(&short));
-    file(&bao, "token", &good);
+    write_file(&bao, "token", &good);
     wait_until("the server `late` starts", || late.initialize().get("result").is_some());
 }
 
@@ -80,7 +80,7 @@ fn a_revoked_users_token_is_reported_and_valid_credentials_stay_in_use() {
     wait_until("the re-read has failed", || world.log().contains("reading a secret failed secret=github"));
     loads.iter().for_each(Load::assert_calls_continue);
     let another = bao.create_token(new_token(&["sidecar", "agent"]).ttl("1h").no_parent(true));
-    file(&bao, "token", &another);
+    write_file(&bao, "token", &another);
     wait_until("the server `late` starts", || late.initialize().get("result").is_some());
     loads.iter().for_each(Load::assert_calls_continue);
     let _ = loads.map(Load::end);
@@ -97,13 +97,13 @@ fn revoke(bao: &OpenBao, tokens: Vec<Value>) {
 #[test]
 fn a_revoked_login_is_repeated_before_a_request_is_refused() {
     let Some(bao) = prepared(OpenBao::dev()) else { return };
-    let role_id = approle(&bao, &mut app_role(&["sidecar", "agent"], "10m"));
-    let secret_id = file(&bao, "secret-id", &secret_id(&bao));
+    let role_id = create_app_role(&bao, &mut app_role_with(&["sidecar", "agent"], "10m"));
+    let secret_id = write_file(&bao, "secret-id", &secret_id(&bao));
     let auth = format!(
         "auth = {{ method = \"approle\", role-id-file = {role_id:?}, secret-id-file = {secret_id:?} }}"
     );
     let proxy = VaultFaultProxy::in_front_of(bao.listens_at);
-    let world = three_servers(connected_at(&proxy.address(), &auth)).start();
+    let world = three_servers(world_with_vault_at(&proxy.address(), &auth)).start();
     let loads =
         [Load::start(world.connected("tools"), "echo"), Load::start(world.connected("web"), "headers")];
     loads.iter().for_each(Load::assert_calls_continue);
@@ -165,7 +165,7 @@ fn with_a_deleted_token_role_new_sessions_are_refused_until_it_is_restored() {
     let Some(bao) = prepared(OpenBao::dev()) else { return };
     let mut role = token_role(&["agent"]);
     let auth = minter(&bao, role.orphan(true));
-    let world = three_servers(connected_at(&bao.address(), &auth)).start();
+    let world = three_servers(world_with_vault_at(&bao.address(), &auth)).start();
     let load = Load::start(world.connected("tools"), "echo");
     load.assert_calls_continue();
     bao.delete_token_role("cofferdam");

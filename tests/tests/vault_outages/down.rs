@@ -3,10 +3,11 @@
 use cofferdam_tests::deadline::wait_until;
 use cofferdam_tests::openbao::OpenBao;
 use cofferdam_tests::vault::{
-    app_role, connected_at, file, leases, leave, list, prepared, session_tokens, token_file,
+    app_role_with, leases, leave, list, prepared, session_tokens, token_file_auth, world_with_vault_at,
+    write_file,
 };
 use cofferdam_tests::vault_fault_proxy::{Action, VaultFaultProxy};
-use cofferdam_tests::vault_logins::{approle, secret_id};
+use cofferdam_tests::vault_logins::{create_app_role, secret_id};
 use serde_json::{Value, json};
 
 use crate::support::{
@@ -86,8 +87,9 @@ fn a_token_whose_response_was_lost_expires_with_its_grant() {
     let Some(bao) = prepared(OpenBao::dev()) else { return };
     let proxy = VaultFaultProxy::in_front_of(bao.listens_at);
     proxy.rule("auth/token/create", Action::CutAfter(40));
-    let mut world =
-        three_servers(connected_at(&proxy.address(), &token_file(&bao))).grant("ttl = \"15s\"").start();
+    let mut world = three_servers(world_with_vault_at(&proxy.address(), &token_file_auth(&bao)))
+        .grant("ttl = \"15s\"")
+        .start();
     let mut late = world.shim("late");
     refused(&mut late, &["auth/token/create", "did not answer"]);
     let lost = session_tokens(&bao);
@@ -107,13 +109,13 @@ fn a_token_whose_response_was_lost_expires_with_its_grant() {
 fn requests_with_cut_responses_are_retried_after_a_delay() {
     let Some(bao) = prepared(OpenBao::dev()) else { return };
     let proxy = VaultFaultProxy::in_front_of(bao.listens_at);
-    let role_id = approle(&bao, &mut app_role(&["sidecar", "agent"], "10m"));
-    let secret_id = file(&bao, "secret-id", &secret_id(&bao));
+    let role_id = create_app_role(&bao, &mut app_role_with(&["sidecar", "agent"], "10m"));
+    let secret_id = write_file(&bao, "secret-id", &secret_id(&bao));
     let auth = format!(
         "auth = {{ method = \"approle\", role-id-file = {role_id:?}, secret-id-file = {secret_id:?} }}"
     );
     proxy.rule("auth/", Action::CutAfter(40));
-    let world = three_servers(connected_at(&proxy.address(), &auth)).start();
+    let world = three_servers(world_with_vault_at(&proxy.address(), &auth)).start();
     let mut late = world.shim("late");
     refused(&mut late, &["auth/approle/login", "did not answer"]);
     proxy.clear_rules();

@@ -11,7 +11,7 @@ use cofferdam_tests::harness::Harness;
 use cofferdam_tests::http_fixture::{Behaviour, HttpFixture};
 use cofferdam_tests::openbao::OpenBao;
 use cofferdam_tests::server::Server;
-use cofferdam_tests::vault::{CANARY, connected_at, leases, prepared, token_file};
+use cofferdam_tests::vault::{CANARY, leases, prepared, token_file_auth, world_with_vault_at};
 use cofferdam_tests::vault_fault_proxy::VaultFaultProxy;
 use cofferdam_tests::world::{Builder, World};
 use serde_json::{Value, json};
@@ -21,7 +21,7 @@ const DAY: Duration = Duration::from_secs(24 * 3600);
 /// A sidecar that uses Vault at this address, with a server of each kind that gets its credential at once, and
 /// `late`, which needs one later.
 pub(crate) fn three_servers_at(bao: &OpenBao, address: &str) -> Builder {
-    three_servers(connected_at(address, &token_file(bao)))
+    three_servers(world_with_vault_at(address, &token_file_auth(bao)))
 }
 
 /// Starts such a world behind a proxy that can inject faults.

@@ -85,6 +85,9 @@ class _Base:
 
         `platform_name` is the `NAME` of `[platforms.NAME]`, where the sidecar has several of one kind. The servers of the
         grant are added to the settings of `harness` in the sandbox; what could not be added is in the status's `warning`.
+        `resume` resumes a sandbox that is paused or stopped now; without it, the sandbox is attached once it runs again.
+        `via` is how the sandbox is connected to the sidecar: with "preview" (the default) or "ssh" through the platform, with
+        "dial-out" by a connection from the sandbox to the sidecar's `relay.advertise`.
         `timeout` is for the time until the sandbox is attached.
         """
         kind, identifier = recognise(sandbox, platform)
@@ -119,7 +122,12 @@ class Client(_Base):
         ticket_ttl: float | None = None,
         socket: str | None = None,
     ) -> Enrolled:
-        """Enrols one sandbox that connects to the sidecar itself; times in seconds. Pass the result's `text` to the sandbox."""
+        """Enrols one sandbox that connects to the sidecar itself; times in seconds. Pass the result's `text` to the sandbox.
+
+        `ttl` is how long the sandbox stays enrolled, `ticket_ttl` how long the `text` can be used for its first connection. With
+        `socket`, a directory on the sidecar's host, the sidecar creates a Unix socket in it for this sandbox, and `text` is the
+        socket's address.
+        """
         return self._perform(_calls.enroll(grant, name, ttl, ticket_ttl, socket))
 
     def enrolments(self) -> tuple[EnrolmentEntry, ...]:
@@ -143,6 +151,7 @@ class Client(_Base):
         return self._perform(_calls.end_attachment(name))
 
     def watch(self) -> Watch:
+        """A stream of changes: enrolments, sessions and links that begin or end, sandboxes that are attached or detached."""
         return Watch(self._endpoint, self._timeout)
 
     def _perform(self, call: _calls.Call[_calls.T]) -> _calls.T:
@@ -161,7 +170,12 @@ class AsyncClient(_Base):
         ticket_ttl: float | None = None,
         socket: str | None = None,
     ) -> Enrolled:
-        """Enrols one sandbox that connects to the sidecar itself; times in seconds. Pass the result's `text` to the sandbox."""
+        """Enrols one sandbox that connects to the sidecar itself; times in seconds. Pass the result's `text` to the sandbox.
+
+        `ttl` is how long the sandbox stays enrolled, `ticket_ttl` how long the `text` can be used for its first connection. With
+        `socket`, a directory on the sidecar's host, the sidecar creates a Unix socket in it for this sandbox, and `text` is the
+        socket's address.
+        """
         return await self._perform(_calls.enroll(grant, name, ttl, ticket_ttl, socket))
 
     async def enrolments(self) -> tuple[EnrolmentEntry, ...]:
@@ -185,6 +199,7 @@ class AsyncClient(_Base):
         return await self._perform(_calls.end_attachment(name))
 
     def watch(self) -> AsyncWatch:
+        """A stream of changes: enrolments, sessions and links that begin or end, sandboxes that are attached or detached."""
         return AsyncWatch(self._endpoint, self._timeout)
 
     async def _perform(self, call: _calls.Call[_calls.T]) -> _calls.T:

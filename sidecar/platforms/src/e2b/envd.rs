@@ -25,8 +25,9 @@ use crate::redactor::Redactor;
 use crate::rest::{Call, Reply, Service, encode_query_value, request_failed, secret_header};
 use crate::{PlatformError, SandboxId};
 
-const SIGNAL_TIMEOUT: Duration = Duration::from_secs(10);
-/// For a short script in the sandbox.
+/// For a request about a running process, such as a signal; its response is short.
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
+/// For a short script in the sandbox, and for the response to the start of any process: its head, or the whole refusal.
 const SCRIPT_TIMEOUT: Duration = Duration::from_secs(30);
 const MAX_SCRIPT_OUTPUT: usize = 64 * 1024;
 /// Enough for some megabytes over a slow connection.
@@ -131,7 +132,7 @@ impl Envd {
     ) -> Result<(), PlatformError> {
         let body = serde_json::to_vec(request).map_err(|_| not_serializable(action))?;
         let call =
-            Call { action, method: Method::POST, path, body: Some(body.into()), timeout: SIGNAL_TIMEOUT };
+            Call { action, method: Method::POST, path, body: Some(body.into()), timeout: REQUEST_TIMEOUT };
         let reply = self.service.send(call).await?;
         match reply.status.as_u16() {
             200..=299 => Ok(()),

@@ -167,7 +167,7 @@ async fn no_credential_is_made_while_every_user_keeps_its_first_one() {
     let taking = credentials.register_uses(vec![(spec.name.clone(), SecretUse::TakesNewValues)]);
     sleep(Duration::from_secs(10)).await;
     assert_eq!(source.reads.lock().unwrap().len(), 2);
-    assert_eq!(credentials.statuses()[0].reading, Reading::Again);
+    assert_eq!(credentials.statuses()[0].reading, Reading::Scheduled);
     drop(taking);
     sleep(2 * LIFETIME).await;
     assert_eq!(source.reads.lock().unwrap().len(), 2, "the server that took new values has gone");

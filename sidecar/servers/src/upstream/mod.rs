@@ -76,7 +76,7 @@ pub(crate) struct NotificationBudget {
 impl Upstream {
     pub(crate) async fn start(context: StartContext<'_>, admit: Admit) -> Result<Self, StartError> {
         match &context.secrets.server.kind {
-            ServerKind::Http(http) => context.connect(http).await,
+            ServerKind::Http(http) => context.prepare_http(http).await,
             ServerKind::Stdio(stdio) => context.launch(stdio, admit).await,
         }
     }
@@ -94,8 +94,8 @@ impl Upstream {
         }
     }
 
-    /// The Vault reads behind the process's secrets that the recorded decision on this message does not name. An HTTP
-    /// upstream reports these by [`Event::SentWith`] instead.
+    /// The Vault reads of those secrets of the process that were read after the decision on this message was written to the
+    /// audit. An HTTP upstream reports such reads with [`Event::SentWith`] instead.
     pub(crate) fn reads_after_decision(&self, message: &Outbound) -> Option<Arc<SecretReads>> {
         let Self::Stdio(stdio) = self else { return None };
         message.decision_reads.as_ref()?.reads_beyond(&stdio.resources.secrets)

@@ -1,4 +1,5 @@
-//! How a server of each kind is started: its secrets are obtained, then its process or connection is made.
+//! How a server of each kind is started: its secrets are obtained, then its process is started or its
+//! HTTP client is created.
 
 use std::sync::Arc;
 
@@ -51,8 +52,8 @@ pub struct HostResources {
 pub(crate) type Admit = fn(&SandboxLimits) -> Result<ProcessPermit, LimitReached>;
 
 impl StartContext<'_> {
-    /// Prepares requests to an HTTP server: no connection is opened yet.
-    pub(super) async fn connect(self, http: &HttpServer) -> Result<Upstream, StartError> {
+    /// Creates the client of an HTTP server. No connection is opened yet.
+    pub(super) async fn prepare_http(self, http: &HttpServer) -> Result<Upstream, StartError> {
         let secrets = self.secrets.obtain().await?;
         let limits = self.limits;
         let upstream = HttpUpstream::new(

@@ -108,7 +108,7 @@ fn a_platform_is_for_the_grants_that_it_names() {
         let config = valid(&format!("{SECRETS_AND_GRANT}{platform}{grants}"));
         let platform = &config.platforms[&"e2b".parse().unwrap()];
         let dev = "dev".parse().unwrap();
-        (platform.permits(&dev), platform.permits_tokens_of(&dev))
+        (platform.permits(&dev), platform.permits_for_api_tokens(&dev))
     };
     assert_eq!(read(""), (true, false), "without the key: every grant, and no tokens");
     assert_eq!(read("grants = ['dev']\n"), (true, true));

@@ -152,7 +152,7 @@ fn choose_platform(
     let candidates: Vec<&Arc<Platform>> = config.platforms.values().filter(is_candidate).collect();
     let is_for_request = |platform: &&&Arc<Platform>| match requested_by {
         RequestedBy::Operator => platform.permits(&grant),
-        RequestedBy::Token => platform.permits_tokens_of(&grant),
+        RequestedBy::Token => platform.permits_for_api_tokens(&grant),
     };
     let usable: Vec<&Name> =
         candidates.iter().filter(is_for_request).map(|platform| &platform.name).collect();

@@ -5,12 +5,16 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::{EXPIRY_TOLERANCE, RETRY_INTERVAL, ReadMark, SessionToken, SessionVault, session_ended};
+use super::{RETRY_INTERVAL, ReadMark, SessionToken, SessionVault, session_ended};
 use crate::envelope::Envelope;
 use crate::error::{Kind, VaultError};
 use crate::login::RetryableFailure;
 use crate::session_token::SecretLease;
 use crate::token::LeaseId;
+
+/// If a token expires less than this before its session ends, its lease is not replaced before the token expires: a new
+/// token would hardly last longer.
+const EXPIRY_TOLERANCE: Duration = Duration::from_secs(2);
 
 impl SessionVault {
     /// Whether a lease of this token is as good as one that would be created now.

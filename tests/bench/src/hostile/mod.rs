@@ -60,7 +60,8 @@ pub(crate) fn run(
     let prepared = SIDECAR_UNDER_ATTACK.prepare(&dir.join(HOSTILE), paths)?;
     let _host = prepared.start_host()?;
     let socket = dir.join(HOSTILE).join(SOCKET);
-    let _spinners_of_the_cores = Spinners::start()?;
+    // Busy loops, without which the cores would sleep: the time to wake them would be added to the measured times.
+    let _awake_cores = Spinners::start()?;
     let mut quiet = Vec::new();
     let none_yet = |attack| Attacked { attack, rounds: Vec::new(), attacks: AttackCount::default() };
     let mut attacked: Vec<Attacked> = Attack::ALL.into_iter().map(none_yet).collect();

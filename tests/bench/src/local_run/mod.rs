@@ -41,17 +41,18 @@ pub(crate) fn run(
 ) -> Result<LocalRunResults, BenchError> {
     let dir = dir.join(LOCAL_RUN);
     let prepared = RUN.prepare(&dir, paths)?;
-    let in_sandbox = prepared.client.in_directory(&dir.join(PROJECT));
+    let cofferdam_run = prepared.client.in_directory(&dir.join(PROJECT));
     let server = paths.fill("{server}".into())?;
-    let sandbox_without_cofferdam = without_cofferdam(&in_sandbox, &server)?;
-    let unconfined = in_sandbox.with_arguments(vec![server]);
-    let _spinners_of_the_cores = Spinners::start()?;
+    let sandbox_without_cofferdam = without_cofferdam(&cofferdam_run, &server)?;
+    let unconfined = cofferdam_run.with_arguments(vec![server]);
+    // Busy loops, without which the cores would sleep: the time to wake them would be added to the measured times.
+    let _awake_cores = Spinners::start()?;
     let mut best = [Duration::MAX; 4];
     for number in 1..=limits.rounds.min(MAX_ROUNDS) {
         let single_starts =
-            [&unconfined, &sandbox_without_cofferdam, &in_sandbox].map(|line| limits.start_time(line));
-        let mut other_run = Client::start(&in_sandbox)?;
-        let beside_another = limits.start_time(&in_sandbox);
+            [&unconfined, &sandbox_without_cofferdam, &cofferdam_run].map(|line| limits.start_time(line));
+        let mut other_run = Client::start(&cofferdam_run)?;
+        let beside_another = limits.start_time(&cofferdam_run);
         other_run.end();
         for (best, took) in best.iter_mut().zip(single_starts.into_iter().chain([beside_another])) {
             *best = took?.min(*best);

@@ -51,7 +51,8 @@ pub(crate) fn run(
         link.handshake()?;
         link.small_call()?;
     }
-    let _spinners_of_the_cores = Spinners::start()?;
+    // Busy loops, without which the cores would sleep: the time to wake them would be added to the measured times.
+    let _awake_cores = Spinners::start()?;
     let mut rounds = Vec::new();
     for number in 1..=limits.rounds.min(MAX_ROUNDS) {
         let alone = limits.small_calls(MAX_CALLS, || alone.small_call())?;

@@ -94,7 +94,8 @@ pub(crate) fn run(
             large: Duration::MAX,
         });
     }
-    let _spinners_of_the_cores = Spinners::start()?;
+    // Busy loops, without which the cores would sleep: the time to wake them would be added to the measured times.
+    let _awake_cores = Spinners::start()?;
     for number in 1..=limits.rounds.min(MAX_ROUNDS) {
         for best in &mut routes {
             fixture.end_remaining_hub(best.route);

@@ -108,7 +108,8 @@ pub enum Event {
     Message(Vec<u8>),
     /// A request that did not run because the server has lost the session: to be sent again after a handshake.
     Returned(Outbound),
-    /// A request is sent with secrets from these Vault reads, which the recorded decision on it does not name.
+    /// A request is being sent with secrets that were read from Vault after the decision on the request was written to the
+    /// audit. `reads` are these reads.
     SentWith { id: IdValue, reads: Arc<SecretReads> },
     /// The server has lost the session: the handshake must be replayed before anything else is sent.
     SessionLost,
