@@ -94,7 +94,7 @@ mod tests {
         for (what, text) in texts::texts() {
             let message = message(&text);
             assert!(
-                (texts::SIZE - 1024..texts::SIZE * 5 / 4).contains(&message.len()),
+                (texts::SIZE * 15 / 16..texts::SIZE * 5 / 4).contains(&message.len()),
                 "{what}: {}",
                 message.len()
             );
