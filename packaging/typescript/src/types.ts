@@ -117,7 +117,7 @@ export interface Description {
   readonly calls: number;
   readonly refused: number;
   readonly redactions: number;
-  readonly memoryBytes: number;
+  readonly memoryBytes?: number;
   readonly began: string;
   readonly expiresInSeconds: number;
   readonly secrets: readonly string[];

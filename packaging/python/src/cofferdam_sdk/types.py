@@ -130,10 +130,10 @@ class Description:
     calls: int
     refused: int
     redactions: int
-    memory_bytes: int
     began: str
     expires_in_seconds: int
     secrets: tuple[str, ...]
+    memory_bytes: int = 0
     credentials: tuple[Credential, ...] = ()
     enrolment: str | None = None
     name: str | None = None
