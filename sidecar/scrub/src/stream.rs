@@ -12,9 +12,10 @@ use super::normal::Syntax;
 use super::place::Placing;
 use super::{Scrubbed, Scrubber};
 
-/// Bytes for one byte of a value: two layers of any encoding take at most 49, three usually less than 64.
+/// How many bytes encodings may use for one byte of a value: two layers of any encoding use at most 49, three usually less
+/// than 64.
 const EXPANSION: usize = 64;
-/// Bytes for one byte of a value that has short lines, which is searched for as it is.
+/// The same for a value of several short lines, which is searched for without decoding.
 const EXPANSION_OF_LINES: usize = 8;
 /// A longer unfinished line, and longer wrapped text, is passed on in parts.
 const MAX_LINE: usize = 64 * 1024;
@@ -62,10 +63,10 @@ impl StreamScrubber {
         if self.scrubber.is_empty() {
             return self.held.len();
         }
-        let across_lines = self.scrubber.longest_across_lines() * EXPANSION_OF_LINES;
-        let searchable = &self.held[..self.held.len().saturating_sub(across_lines)];
-        let lines = searchable.iter().rposition(|byte| *byte == b'\n').map_or(0, |last| last + 1);
-        let ready = start_of_wrapped_text(&self.held[..lines]);
+        let longest_across_lines = self.scrubber.longest_across_lines() * EXPANSION_OF_LINES;
+        let searchable = &self.held[..self.held.len().saturating_sub(longest_across_lines)];
+        let last_line_end = searchable.iter().rposition(|byte| *byte == b'\n').map_or(0, |last| last + 1);
+        let ready = start_of_wrapped_text(&self.held[..last_line_end]);
         let tail = (self.scrubber.longest() * EXPANSION).min(MAX_TAIL);
         if self.held.len() - ready <= MAX_LINE + tail { ready } else { self.held.len() - tail }
     }

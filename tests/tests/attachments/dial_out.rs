@@ -142,8 +142,8 @@ fn a_command_keeps_its_sandbox_that_dials_out_through_a_restart_of_the_sidecar()
     assert_eq!(shim.call_text("echo", json!({"text": "two"})), "two");
     attach.stop();
     setup.assert_nothing_left();
-    let kept = std::fs::read_dir(setup.world.layout().state.join("attachments")).unwrap();
-    assert_eq!(kept.count(), 0, "the file of the attachment is left");
+    let stored = setup.world.layout().state.join("attachments");
+    wait_until("the file of the attachment is removed", || std::fs::read_dir(&stored).unwrap().count() == 0);
 }
 
 /// What is followed belongs to its follower.
@@ -161,8 +161,8 @@ fn a_sandbox_whose_command_died_while_the_sidecar_was_down_loses_its_key_after_t
     setup.assert_nothing_left();
     let refused = shim.call("echo", json!({"text": "too late"}));
     assert!(refused.to_string().contains("session_ended"), "{refused}");
-    let kept = std::fs::read_dir(setup.world.layout().state.join("attachments")).unwrap();
-    assert_eq!(kept.count(), 0, "the file of the attachment is left");
+    let stored = setup.world.layout().state.join("attachments");
+    wait_until("the file of the attachment is removed", || std::fs::read_dir(&stored).unwrap().count() == 0);
 }
 
 #[test]
