@@ -26,6 +26,7 @@
 //! | [`run_user`] | `cofferdam run` with a home and a project of its own |
 //! | [`markdown`] | blocks, spans and tables of the project's documents |
 //! | [`openbao`] | a real OpenBao server |
+//! | [`other_user`] | copies of the programs for a user who is not root |
 //! | [`own_socket`] | a sandbox with an enrolment and a socket of its own |
 //! | [`port`] | free loopback addresses to listen on |
 //! | [`postgres`] | a real PostgreSQL |
@@ -64,6 +65,7 @@ pub mod http;
 pub mod http_fixture;
 pub mod markdown;
 pub mod openbao;
+pub mod other_user;
 pub mod own_socket;
 pub mod port;
 pub mod postgres;

@@ -4,7 +4,7 @@
 //! output of a script and the content of a file come from the sandbox and are not trusted.
 
 use std::collections::BTreeSet;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
 
@@ -51,49 +51,11 @@ pub(crate) struct ScriptOutput {
     pub(crate) result: Result<(), String>,
 }
 
-/// A client shares its access to the sandbox with the work that it does there, so that it can clean up after that work.
-impl<G: Guest + Send> Guest for Arc<G> {
-    async fn run(
-        &self,
-        action: &'static str,
-        script: &str,
-        parameters: &[&str],
-    ) -> Result<ScriptOutput, PlatformError> {
-        G::run(self, action, script, parameters).await
-    }
-
-    async fn upload(
-        &self,
-        action: &'static str,
-        path: &str,
-        content: Bytes,
-        sent: &(dyn Fn(u64) + Send + Sync),
-    ) -> Result<(), PlatformError> {
-        G::upload(self, action, path, content, sent).await
-    }
-
-    async fn download(&self, action: &'static str, path: &str) -> Result<Bytes, PlatformError> {
-        G::download(self, action, path).await
-    }
-
-    fn redactor(&self) -> &Redactor {
-        G::redactor(self)
-    }
-
-    fn temporary_files(&self) -> &TemporaryFiles {
-        G::temporary_files(self)
-    }
-}
-
 /// The temporary files of a client in one sandbox that may exist now: see [`crate::temporary_files`].
 #[derive(Default)]
 pub(crate) struct TemporaryFiles(Mutex<BTreeSet<String>>);
 
 impl TemporaryFiles {
-    pub(crate) fn is_empty(&self) -> bool {
-        self.lock().is_empty()
-    }
-
     pub(crate) fn register(&self, paths: &[&str]) {
         self.lock().extend(paths.iter().map(|path| (*path).to_owned()));
     }

@@ -7,10 +7,10 @@
 
 use cofferdam_base::random;
 
-use crate::PlatformError;
 use crate::guest::Guest;
-use crate::install::{InstalledShim, is_plain_path};
+use crate::install::{InstalledShim, install_shim, is_plain_path};
 use crate::temporary_files::with_temporary_files;
+use crate::{HubSetup, PlatformError, Progress};
 
 /// The settings file of a harness, and the entries to add to it.
 pub trait HarnessSettings: Send + Sync {
@@ -84,8 +84,21 @@ enum ReplaceResult {
     Replaced,
 }
 
+/// Installs the shim, and then the harness's settings if there are any, since these contain the path of the shim.
+pub(crate) async fn install_with_settings(
+    guest: &impl Guest,
+    setup: &HubSetup,
+    progress: &(dyn Fn(Progress) + Send + Sync),
+) -> Result<InstalledShim, PlatformError> {
+    let installed = install_shim(guest, setup, progress).await?;
+    if let Some(settings) = &setup.harness {
+        write_settings(guest, &installed, &**settings).await?;
+    }
+    Ok(installed)
+}
+
 /// Adds the entries. Temporary failures are errors; other failures become a warning.
-pub(crate) async fn write_settings(
+async fn write_settings(
     guest: &impl Guest,
     installed: &InstalledShim,
     settings: &dyn HarnessSettings,

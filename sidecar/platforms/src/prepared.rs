@@ -5,6 +5,7 @@
 //! removes the file when it has read the string, and a script removes it in any case, also if the work is interrupted.
 
 use std::pin::Pin;
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -18,7 +19,7 @@ use crate::temporary_files::with_temporary_files;
 
 /// A running sandbox in which the shim is installed, but not started.
 pub struct PreparedSandbox {
-    guest: Box<dyn Enrolling>,
+    guest: Arc<dyn Enrolling>,
     shim: InstalledShim,
 }
 
@@ -73,8 +74,8 @@ pub enum EarlierKey {
 }
 
 impl PreparedSandbox {
-    pub(crate) fn new(guest: impl Guest + Send + 'static, shim: InstalledShim) -> Self {
-        Self { guest: Box::new(guest), shim }
+    pub(crate) fn new(guest: Arc<impl Guest + Send + 'static>, shim: InstalledShim) -> Self {
+        Self { guest, shim }
     }
 
     pub async fn earlier_key(&self) -> Result<EarlierKey, PlatformError> {

@@ -4,12 +4,13 @@
 //! What must stay true: a file is registered before it is created, and forgotten only when it is gone. So a client that was
 //! stopped at any step can remove what is left.
 
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tokio::time::timeout;
 
-use crate::PlatformError;
 use crate::guest::Guest;
+use crate::{PlatformError, SandboxId, SandboxState};
 
 const ACTION: &str = "remove temporary files from the sandbox";
 /// How long removing the files of failed work may take before the failure is reported.
@@ -18,7 +19,7 @@ const REMOVE_TIMEOUT: Duration = Duration::from_secs(5);
 const REMOVE: &str = r#"rm -f "$@""#;
 
 /// Does `work`, which creates these files and after which they are gone. If the work fails, the files are removed; if this
-/// future is dropped, they stay registered for [`remove_registered_files`].
+/// future is dropped, they stay registered for [`LastSandbox::clean_up`].
 pub(crate) async fn with_temporary_files<T>(
     guest: &impl Guest,
     paths: &[&str],
@@ -35,12 +36,51 @@ pub(crate) async fn with_temporary_files<T>(
     result
 }
 
-/// Removes all files that are still registered.
-pub(crate) async fn remove_registered_files(guest: &impl Guest) -> Result<(), PlatformError> {
-    let paths = guest.temporary_files().registered();
-    match paths.is_empty() {
-        true => Ok(()),
-        false => remove(guest, &paths.iter().map(String::as_str).collect::<Vec<_>>()).await,
+/// The sandbox in which a client has worked last, for cleaning up after interrupted work.
+pub(crate) struct LastSandbox<G>(Mutex<Option<(SandboxId, Arc<G>)>>);
+
+impl<G> Default for LastSandbox<G> {
+    fn default() -> Self {
+        Self(Mutex::default())
+    }
+}
+
+impl<G: Guest> LastSandbox<G> {
+    /// Remembers the sandbox in which the client works from now on.
+    pub(crate) fn remember(&self, id: &SandboxId, guest: G) -> Arc<G> {
+        let guest = Arc::new(guest);
+        *self.lock() = Some((id.clone(), Arc::clone(&guest)));
+        guest
+    }
+
+    /// Removes the files that are still registered, unless the sandbox is suspended: a request would resume some suspended
+    /// sandboxes.
+    pub(crate) async fn clean_up(
+        &self,
+        find_state: impl AsyncFnOnce(&SandboxId) -> Result<SandboxState, PlatformError>,
+    ) {
+        let Some((id, guest)) = self.lock().take() else { return };
+        let files = guest.temporary_files().registered();
+        if files.is_empty() {
+            return;
+        }
+        let removed = async {
+            match find_state(&id).await? {
+                SandboxState::Running => {
+                    remove(&*guest, &files.iter().map(String::as_str).collect::<Vec<_>>()).await
+                }
+                SandboxState::Suspended => {
+                    Err(PlatformError::Suspended { action: "clean up in the sandbox" })
+                }
+            }
+        };
+        if let Err(error) = removed.await {
+            tracing::warn!(sandbox = %id, %error, "temporary files may be left in the sandbox");
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Option<(SandboxId, Arc<G>)>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -4,12 +4,13 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 
 use cofferdam_tests::certificates::Authority;
+use cofferdam_tests::other_user::open_to_all;
 use cofferdam_tests::server::Server;
 use cofferdam_tests::world::World;
 use serde_json::Value;
 
 use super::printed;
-use super::unprivileged::{Unprivileged, open_to_all};
+use super::unprivileged::Unprivileged;
 
 /// A value that no output may contain.
 const CANARY: &str = "canary-value-in-a-file";

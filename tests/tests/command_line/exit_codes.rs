@@ -10,12 +10,13 @@ use std::process::{Command, Output, Stdio};
 use cofferdam_tests::attach::shim_binary;
 use cofferdam_tests::deadline::PATIENCE;
 use cofferdam_tests::markdown::rows;
+use cofferdam_tests::other_user::open_to_all;
 use cofferdam_tests::process::{Running, command, output_of};
 use cofferdam_tests::server::Server;
 use cofferdam_tests::world::World;
 
 use super::printed;
-use super::unprivileged::{Unprivileged, open_to_all};
+use super::unprivileged::Unprivileged;
 
 const OPERATIONS: &str = include_str!("../../../packaging/guide/operations.md");
 /// The exit codes that the tests below cause.

@@ -7,6 +7,7 @@ use std::process::Stdio;
 use cofferdam_tests::deadline::{PATIENCE, wait_until};
 use cofferdam_tests::harness::Harness;
 use cofferdam_tests::markdown::blocks;
+use cofferdam_tests::other_user::{USER, open_to_all};
 use cofferdam_tests::port::free_address;
 use cofferdam_tests::process::{Running, into_file, output_of, read};
 use cofferdam_tests::server::Server;
@@ -14,7 +15,7 @@ use cofferdam_tests::world::World;
 use serde_json::json;
 
 use super::printed;
-use super::unprivileged::{USER, Unprivileged, open_to_all};
+use super::unprivileged::Unprivileged;
 
 const README: &str = include_str!("../../../README.md");
 

@@ -8,16 +8,15 @@ use std::process::{Command, Stdio};
 
 use cofferdam_tests::deadline::{PATIENCE, wait_until};
 use cofferdam_tests::harness::Harness;
-use cofferdam_tests::process::{Running, built, output_of};
+use cofferdam_tests::other_user::{USER, copy_programs};
+use cofferdam_tests::process::{Running, output_of};
 use cofferdam_tests::run_user::RunUser;
 use cofferdam_tests::server::Server;
-use cofferdam_tests::tools::{Tool, cannot_run};
+use cofferdam_tests::tools::Tool;
 use cofferdam_tests::world::World;
 
 use super::kinds::assert_tools_work_and_nothing_is_left;
 use super::{CANARY, text};
-
-pub(crate) const USER: u32 = 1000;
 
 /// A user with copies of the programs: only root may have access to the directories in which they were built.
 pub(crate) struct Unprivileged {
@@ -28,20 +27,7 @@ pub(crate) struct Unprivileged {
 impl Unprivileged {
     #[track_caller]
     pub(crate) fn new() -> Option<Self> {
-        if !nix::unistd::geteuid().is_root() {
-            cannot_run("only root can start programs of another user");
-            return None;
-        }
-        let programs = tempfile::tempdir().expect("a temporary directory can be made");
-        let open = std::fs::Permissions::from_mode(0o755);
-        std::fs::set_permissions(programs.path(), open).expect("it was just made");
-        for (variable, name) in [
-            ("COFFERDAM_BIN", "cofferdam"),
-            ("COFFERDAM_SHIM_BIN", "cofferdam-shim"),
-            ("COFFERDAM_FIXTURE_BIN", "fixture-server"),
-        ] {
-            std::fs::copy(built(variable, name), programs.path().join(name)).expect("it was built");
-        }
+        let programs = copy_programs()?;
         let fixture = programs.path().join("fixture-server").display().to_string();
         let server = Server::command([fixture]).env("SECRET", "{local.value}");
         let user = RunUser::new(World::new().secret_file("local", CANARY).server("tools", server));

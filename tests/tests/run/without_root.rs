@@ -3,6 +3,7 @@
 use cofferdam_tests::agents::{Agent, Report, model_for};
 use cofferdam_tests::fuse_directory::enter_private_mounts;
 use cofferdam_tests::harness::Harness;
+use cofferdam_tests::other_user::USER;
 use cofferdam_tests::process::{Running, output_of};
 use cofferdam_tests::sandboxes::RootlessPodman;
 use cofferdam_tests::tools::Tool;
@@ -10,7 +11,7 @@ use nix::mount::{MsFlags, mount};
 use serde_json::json;
 
 use super::kinds::assert_tools_work_and_nothing_is_left;
-use super::unprivileged::{USER, Unprivileged};
+use super::unprivileged::Unprivileged;
 use super::{CANARY, text};
 
 const SHIM: [&str; 4] = ["--", "cofferdam-shim", "--server", "tools"];

@@ -21,7 +21,7 @@ mod token;
 mod toolbox;
 
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use cofferdam_net::Dialer;
@@ -32,11 +32,9 @@ use self::control::{Control, Phase, Preview, SandboxRecord};
 use self::hub_session::{HubSession, HubStatus, PORT_ATTEMPTS, hub_port};
 use self::preview::{CONNECTING, DialResult, PING_INTERVAL, PreviewOptions, dial};
 use self::toolbox::Toolbox;
-use crate::guest::Guest as _;
-use crate::harness_settings::write_settings;
-use crate::install::{InstalledShim, install_shim};
+use crate::harness_settings::install_with_settings;
 use crate::prepared::PreparedSandbox;
-use crate::temporary_files::remove_registered_files;
+use crate::temporary_files::LastSandbox;
 use crate::{
     ApiKey, HubSetup, KeepAwake, Pipe, PlatformError, PlatformSettings, Progress, SandboxId, SandboxState,
     WhenSuspended,
@@ -49,8 +47,7 @@ pub struct Daytona {
     dialer: Dialer,
     ping_interval: Duration,
     known_hosts: Option<PathBuf>,
-    /// The sandbox in which this client has worked last.
-    guest: Mutex<Option<(SandboxId, Arc<Toolbox>)>>,
+    last_sandbox: LastSandbox<Toolbox>,
 }
 
 /// How the pipe into a sandbox is transported.
@@ -88,8 +85,8 @@ struct OpenSandbox<'a> {
 
 impl Daytona {
     pub fn new(settings: PlatformSettings, key: ApiKey, dialer: Dialer) -> Self {
-        let guest = Mutex::default();
-        Self { settings, key, dialer, ping_interval: PING_INTERVAL, known_hosts: None, guest }
+        let last_sandbox = LastSandbox::default();
+        Self { settings, key, dialer, ping_interval: PING_INTERVAL, known_hosts: None, last_sandbox }
     }
 
     /// For a proxy that closes idle connections earlier than Daytona's own.
@@ -127,7 +124,8 @@ impl Daytona {
         progress(Progress::Finding);
         let record = ensure_started(&control, id, suspended, progress).await?;
         let preview = control.preview(id, hub_port(&setup.pin, id, 0)).await?;
-        let toolbox = self.work_in(id, Toolbox::new(&control, &record, id, &preview.token, awake)?);
+        let toolbox =
+            self.last_sandbox.remember(id, Toolbox::new(&control, &record, id, &preview.token, awake)?);
         let options = PreviewOptions { awake, ping_interval: self.ping_interval };
         let sandbox = OpenSandbox { control: &control, id, toolbox, options };
         match via {
@@ -149,8 +147,9 @@ impl Daytona {
         progress(Progress::Finding);
         let record = ensure_started(&control, id, suspended, progress).await?;
         let preview = control.preview(id, hub_port(&setup.pin, id, 0)).await?;
-        let toolbox = self.work_in(id, Toolbox::new(&control, &record, id, &preview.token, awake)?);
-        let shim = install(&toolbox, setup, progress).await?;
+        let toolbox =
+            self.last_sandbox.remember(id, Toolbox::new(&control, &record, id, &preview.token, awake)?);
+        let shim = install_with_settings(&*toolbox, setup, progress).await?;
         Ok(PreparedSandbox::new(toolbox, shim))
     }
 
@@ -175,30 +174,13 @@ impl Daytona {
 
     /// Removes the temporary files of work that was interrupted. To be called after every future of this client was dropped.
     pub async fn finish(&self) {
-        let guest = self.lock_guest().take();
-        let Some((id, toolbox)) = guest.filter(|(_, toolbox)| !toolbox.temporary_files().is_empty()) else {
-            return;
+        let find_state = async |id: &SandboxId| {
+            Ok(match self.control()?.sandbox(id).await?.phase {
+                Phase::Started => SandboxState::Running,
+                _ => SandboxState::Suspended,
+            })
         };
-        let removed = async {
-            match self.control()?.sandbox(&id).await?.phase {
-                Phase::Started => remove_registered_files(&toolbox).await,
-                _ => Err(PlatformError::Suspended { action: "clean up in the sandbox" }),
-            }
-        };
-        if let Err(error) = removed.await {
-            tracing::warn!(sandbox = %id, %error, "temporary files may be left in the sandbox");
-        }
-    }
-
-    /// Remembers the sandbox for [`Self::finish`].
-    fn work_in(&self, id: &SandboxId, toolbox: Toolbox) -> Arc<Toolbox> {
-        let toolbox = Arc::new(toolbox);
-        *self.lock_guest() = Some((id.clone(), Arc::clone(&toolbox)));
-        toolbox
-    }
-
-    fn lock_guest(&self) -> MutexGuard<'_, Option<(SandboxId, Arc<Toolbox>)>> {
-        self.guest.lock().unwrap_or_else(PoisonError::into_inner)
+        self.last_sandbox.clean_up(find_state).await;
     }
 
     fn control(&self) -> Result<Control, PlatformError> {
@@ -229,7 +211,7 @@ impl OpenSandbox<'_> {
                 return Ok(pipe);
             }
         }
-        let shim = install(&self.toolbox, setup, progress).await?;
+        let shim = install_with_settings(&*self.toolbox, setup, progress).await?;
         for attempt in 0..PORT_ATTEMPTS {
             progress(Progress::StartingHub);
             let port = hub_port(&setup.pin, self.id, attempt);
@@ -283,26 +265,13 @@ impl OpenSandbox<'_> {
         known_hosts: Option<&Path>,
         progress: ShowProgress<'_>,
     ) -> Result<Pipe, PlatformError> {
-        let shim = install(&self.toolbox, setup, progress).await?;
+        let shim = install_with_settings(&*self.toolbox, setup, progress).await?;
         // A hub still running from a preview connection would hold the socket that the shims connect to.
         hub.end(&self.toolbox).await?;
         let access = self.control.ssh_access(self.id).await?;
         progress(Progress::StartingHub);
         ssh::open(self.control, &access, &shim, setup, known_hosts).await
     }
-}
-
-/// Installs the shim and the harness's settings in the sandbox.
-async fn install(
-    toolbox: &Arc<Toolbox>,
-    setup: &HubSetup,
-    progress: ShowProgress<'_>,
-) -> Result<InstalledShim, PlatformError> {
-    let installed = install_shim(toolbox, setup, progress).await?;
-    if let Some(settings) = &setup.harness {
-        write_settings(toolbox, &installed, &**settings).await?;
-    }
-    Ok(installed)
 }
 
 /// Waits until the sandbox runs, and resumes it first if `suspended` permits that; returns its record.

@@ -19,17 +19,16 @@ mod messages;
 mod pipe;
 mod template;
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use cofferdam_net::Dialer;
 use tokio_util::task::TaskTracker;
 
-use crate::guest::Guest as _;
-use crate::harness_settings::write_settings;
-use crate::install::{InstalledShim, install_shim};
+use crate::harness_settings::install_with_settings;
+use crate::install::InstalledShim;
 use crate::prepared::PreparedSandbox;
-use crate::temporary_files::remove_registered_files;
+use crate::temporary_files::LastSandbox;
 use crate::{
     ApiKey, HubSetup, Pipe, PlatformError, PlatformSettings, Progress, SandboxId, SandboxState, ShimBinary,
     WhenSuspended,
@@ -47,14 +46,18 @@ pub struct E2b {
     keep_alive: Duration,
     /// One task per pipe. It ends after the pipe was dropped and its hub has exited.
     tasks: TaskTracker,
-    /// The sandbox in which this client has worked last.
-    guest: Mutex<Option<(SandboxId, Arc<Envd>)>>,
+    last_sandbox: LastSandbox<Envd>,
 }
 
 impl E2b {
     pub fn new(settings: PlatformSettings, key: ApiKey, dialer: Dialer) -> Self {
         let control = Arc::new(Control::new(settings, key, dialer));
-        Self { control, keep_alive: KEEP_ALIVE, tasks: TaskTracker::new(), guest: Mutex::default() }
+        Self {
+            control,
+            keep_alive: KEEP_ALIVE,
+            tasks: TaskTracker::new(),
+            last_sandbox: LastSandbox::default(),
+        }
     }
 
     /// Changes the interval at which both sides of an idle pipe send a keep-alive, in whole seconds. If none arrives for three
@@ -121,12 +124,8 @@ impl E2b {
             progress(Progress::Resuming);
             access = self.control.resume(id).await?;
         }
-        let envd = Arc::new(Envd::new(&self.control, id, access)?);
-        *self.lock_guest() = Some((id.clone(), Arc::clone(&envd)));
-        let installed = install_shim(&envd, setup, progress).await?;
-        if let Some(settings) = &setup.harness {
-            write_settings(&envd, &installed, &**settings).await?;
-        }
+        let envd = self.last_sandbox.remember(id, Envd::new(&self.control, id, access)?);
+        let installed = install_with_settings(&*envd, setup, progress).await?;
         Ok((envd, installed))
     }
 
@@ -134,31 +133,7 @@ impl E2b {
     /// called after the last pipe, and every future of this client, was dropped.
     pub async fn finish(&self) {
         self.tasks.close();
-        tokio::join!(self.tasks.wait(), self.remove_temporary_files());
-    }
-
-    async fn remove_temporary_files(&self) {
-        let Some((id, envd)) =
-            self.lock_guest().take().filter(|(_, envd)| !envd.temporary_files().is_empty())
-        else {
-            return;
-        };
-        let removed = async {
-            match self.control.find(&id).await?.state {
-                SandboxState::Running => remove_registered_files(&envd).await,
-                // A request would resume some suspended sandboxes.
-                SandboxState::Suspended => {
-                    Err(PlatformError::Suspended { action: "clean up in the sandbox" })
-                }
-            }
-        };
-        if let Err(error) = removed.await {
-            tracing::warn!(sandbox = %id, %error, "temporary files may be left in the sandbox");
-        }
-    }
-
-    fn lock_guest(&self) -> MutexGuard<'_, Option<(SandboxId, Arc<Envd>)>> {
-        self.guest.lock().unwrap_or_else(PoisonError::into_inner)
+        tokio::join!(self.tasks.wait(), self.last_sandbox.clean_up(async |id| self.state(id).await));
     }
 
     /// Lines to add to a template's Dockerfile, so that the shim need not be uploaded.
