@@ -391,7 +391,7 @@ fn invalid_enrolments_are_refused_with_the_reason() {
     let world = World::new().server("tools", Server::fixture()).start();
     let refused: [(&[&str], &str); 5] = [
         (&["--grant", "dev"], "relay.tls"),
-        (&["--grant", "nobody"], "`dev`"),
+        (&["--grant", "unknown"], "`dev`"),
         (&["--grant", "dev", "--ttl", "9h"], "allows (8h)"),
         (&["--grant", "dev", "--ttl", "10ms", "--socket", "/x"], "at least a second"),
         (&["--grant", "dev", "--name", "a\u{1b}b", "--socket", "/x/y"], "control characters"),

@@ -36,9 +36,9 @@ const BAD_CONFIGURATIONS: [(&str, &str, Option<usize>, &str); 10] = [
     ("a grant of an unknown server", "[grants.dev]\nservers = [\"nowhere\"]\n", Some(2), "nowhere"),
     (
         "no grant for the socket",
-        "[relay]\nunix = \"/tmp/x/relay.sock\"\nunix-grant = \"nobody\"\n",
+        "[relay]\nunix = \"/tmp/x/relay.sock\"\nunix-grant = \"unknown\"\n",
         Some(3),
-        "nobody",
+        "unknown",
     ),
     ("a socket without a grant", "[relay]\nunix = \"/tmp/x/relay.sock\"\n", None, "unix-grant"),
     ("unreadable TOML", "[servers.one\ncommand = \n", Some(1), ""),

@@ -298,7 +298,7 @@ fn a_check_that_cannot_reach_or_use_vault_reports_the_reason() {
     let Some(bao) = prepared(OpenBao::configured()) else { return };
     let ready = with_secrets(world(&bao)).prepare();
     let login = bao.directory.path().join("token");
-    fs::write(&login, "s.nobodyknowsthistokenofours").unwrap();
+    fs::write(&login, "s.anunknowntokenofthisvault").unwrap();
     let (code, _, stderr) = check_online(&ready);
     assert!(
         code == 77 && stderr.contains("GET `auth/token/lookup-self`") && stderr.contains("\nhint: "),

@@ -298,7 +298,7 @@ pub(crate) fn request_failed(
 }
 
 fn invalid_request(action: &'static str, error: &http::Error) -> PlatformError {
-    PlatformError::Protocol { action, why: format!("the request is invalid_request: {error}") }
+    PlatformError::Protocol { action, why: format!("the request is invalid: {error}") }
 }
 
 #[cfg(test)]

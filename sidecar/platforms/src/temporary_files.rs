@@ -15,8 +15,12 @@ use crate::{PlatformError, SandboxId, SandboxState};
 const ACTION: &str = "remove temporary files from the sandbox";
 /// How long removing the files of failed work may take before the failure is reported.
 const REMOVE_TIMEOUT: Duration = Duration::from_secs(5);
-/// Parameters: the files.
-const REMOVE: &str = r#"rm -f "$@""#;
+/// Removes the files twice, because the platform may still write what it received of an interrupted upload after the first
+/// time. Parameters: the files.
+const REMOVE: &str = r#"rm -f "$@"
+sleep 1
+rm -f "$@"
+"#;
 
 /// Does `work`, which creates these files and after which they are gone. If the work fails, the files are removed; if this
 /// future is dropped, they stay registered for [`LastSandbox::clean_up`].

@@ -29,7 +29,7 @@ mod wire;
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
 use std::time::Duration;
 
 use self::gateway::Gateway;
@@ -72,6 +72,8 @@ pub enum Fault {
     DeleteAfter(usize),
     /// No response until the client disconnects.
     Silence,
+    /// An upload is written half a second after it arrived, although its client may have disconnected; then the sender is used.
+    LateWrite(mpsc::Sender<()>),
     /// The sandbox stops when this many bytes of the request's body have arrived.
     StopAfter(usize),
 }
@@ -337,6 +339,13 @@ impl Platform {
             }
             Fault::Gigabyte { announced } => request.respond_with_gigabyte(announced),
             Fault::DeleteAfter(bytes) => self.end_during_upload(request, bytes, Lifecycle::Deleted),
+            Fault::LateWrite(written) => {
+                request.read_body(usize::MAX);
+                std::thread::sleep(Duration::from_millis(500));
+                toolbox::write_partial_upload(self, &request);
+                // Fails if the test is over.
+                let _ = written.send(());
+            }
             Fault::Silence => request.wait_for_disconnect(),
             Fault::StopAfter(bytes) => self.end_during_upload(request, bytes, Lifecycle::Stopped),
         }

@@ -165,7 +165,7 @@ fn bad_requests_are_refused_with_a_reason() {
         ("POST", "/v1/tokens", json_type, r#"{"grants": []}"#, (422, "invalid")),
         ("POST", "/v1/tokens", json_type, r#"{"grants": ["nowhere"]}"#, (404, "grant_unknown")),
         ("POST", "/v1/tokens", json_type, r#"{"grants": ["dev"], "ttl-ms": 1}"#, (422, "invalid")),
-        ("POST", "/v1/kill", json_type, r#"{"session": "nobody"}"#, (404, "not_found")),
+        ("POST", "/v1/kill", json_type, r#"{"session": "unknown"}"#, (404, "not_found")),
         ("POST", "/v1/reload", "origin: https://page.example\r\n", "", (403, "forbidden")),
         ("GET", "/v1/sessions", "authorization: Bearer x\r\n", "", (401, "unauthorized")),
         ("GET", "/v1/sessions", "authorization: Basic eDp5\r\n", "", (401, "unauthorized")),

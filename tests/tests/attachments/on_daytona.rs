@@ -1,5 +1,6 @@
 //! Attachments on Daytona: `cofferdam attach daytona`, by the preview link and by SSH, and `[attach.NAME]`.
 
+use std::sync::mpsc;
 use std::time::Duration;
 
 use cofferdam_tests::attach::{Attach, connected, shim_binary};
@@ -349,6 +350,22 @@ fn an_interrupt_leaves_nothing_in_daytona() {
         assert!(attach.wait().success(), "{text}: {}", attach.printed());
         setup.assert_gone();
     }
+}
+
+/// The platform may still have to write what it received of an upload when the upload is interrupted.
+#[test]
+fn an_interrupted_upload_that_daytona_writes_later_is_removed() {
+    let Some(setup) = DaytonaSetup::new() else { return };
+    let (sender, written) = mpsc::channel();
+    setup.platform.fail_next("/bulk-upload", Fault::LateWrite(sender));
+    let mut attach = setup.start_attach(&[]);
+    wait_until("the upload arrives", || {
+        setup.platform.requests().iter().any(|request| request.line.contains("/bulk-upload"))
+    });
+    attach.signal(Signal::SIGINT);
+    assert!(attach.wait().success(), "{}", attach.printed());
+    written.recv_timeout(GONE_WITHIN).expect("the double writes what it received");
+    setup.assert_gone();
 }
 
 #[test]

@@ -98,7 +98,8 @@ fn help_and_version_succeed_and_wrong_arguments_are_64() {
 #[test]
 fn a_damaged_audit_is_65_and_missing_input_is_66() {
     let mut world = World::new().server("tools", Server::fixture()).start();
-    for arguments in [&["kill", "nobody"][..], &["enrolments", "end", "nobody"], &["token", "revoke", "none"]]
+    for arguments in
+        [&["kill", "unknown"][..], &["enrolments", "end", "unknown"], &["token", "revoke", "none"]]
     {
         cofferdam(&world, arguments, 66);
     }

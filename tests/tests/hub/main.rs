@@ -296,9 +296,9 @@ fn a_sandbox_is_attached_once() {
     let mut second = Attach::start(&scene.world, &exec_hub(&scene.socket()));
     assert_eq!(second.wait().code(), Some(69));
     assert!(second.printed().contains("another `cofferdam attach`") && second.printed().contains("--name"));
-    let mut unknown = Attach::start(&scene.world, &["exec", "--grant", "nobody", "--", "true"]);
+    let mut unknown = Attach::start(&scene.world, &["exec", "--grant", "unknown", "--", "true"]);
     assert_eq!(unknown.wait().code(), Some(64));
-    assert!(unknown.printed().contains("there is no grant `nobody`"), "{}", unknown.printed());
+    assert!(unknown.printed().contains("there is no grant `unknown`"), "{}", unknown.printed());
     let mut nothing = Attach::start(&scene.world, &["exec", "--grant", "dev", "--", "/no/such/program"]);
     assert_eq!(nothing.wait().code(), Some(66));
     assert!(nothing.printed().contains("start `/no/such/program`"), "{}", nothing.printed());

@@ -114,9 +114,9 @@ async fn a_write_gives_a_lease_that_can_be_looked_up_until_it_is_revoked() {
     ] {
         assert_eq!(gone.kind(), Kind::Gone, "{}", gone.explained());
     }
-    let unknown = vault.write(&root, "pki/issue/nobody", &wanted).await.unwrap_err();
+    let unknown = vault.write(&root, "pki/issue/unknown", &wanted).await.unwrap_err();
     assert_eq!(unknown.kind(), Kind::Invalid);
-    assert!(unknown.explained().contains("POST `pki/issue/nobody`"), "{}", unknown.explained());
+    assert!(unknown.explained().contains("POST `pki/issue/unknown`"), "{}", unknown.explained());
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -163,10 +163,7 @@ async fn capabilities_and_health_are_read() {
     let health = vault.health().await.unwrap();
     assert!(health.initialized && !health.sealed && !health.standby && health.status == 200, "{health:?}");
     assert!(health.version.starts_with("2."), "{health:?}");
-    assert_eq!(
-        vault.read(&token("s.nobody-at-all"), "secret/data/x").await.unwrap_err().kind(),
-        Kind::Denied
-    );
+    assert_eq!(vault.read(&token("s.unknown"), "secret/data/x").await.unwrap_err().kind(), Kind::Denied);
 }
 
 #[tokio::test(flavor = "multi_thread")]

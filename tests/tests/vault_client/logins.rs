@@ -80,7 +80,7 @@ async fn a_user_logs_in_with_a_password() {
     };
     let held = log_in(client(&server), method("agent")).login.current().await.unwrap();
     assert_eq!(held.policies, ["default"]);
-    let refused = log_in(client(&server), method("nobody")).login.current().await.unwrap_err();
+    let refused = log_in(client(&server), method("unknown")).login.current().await.unwrap_err();
     assert!(matches!(refused.kind(), Kind::Invalid | Kind::Denied), "{}", refused.explained());
     assert!(!explained(&refused).contains("correct horse"));
 }

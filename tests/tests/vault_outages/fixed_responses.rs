@@ -71,7 +71,7 @@ fn the_fault_proxy_changes_nothing_without_a_rule() {
         ("GET", "secret/data/nothing", &Value::Null),
         ("GET", "nomount/at/all", &Value::Null),
         ("POST", "pki/issue/agent", &certificate),
-        ("POST", "pki/issue/nobody", &certificate),
+        ("POST", "pki/issue/unknown", &certificate),
         ("GET", "auth/token/lookup-self", &Value::Null),
         ("POST", "auth/token/create", &json!({"ttl": "1m"})),
         ("POST", "auth/approle/login", &json!({"role_id": "x", "secret_id": "y"})),
