@@ -56,6 +56,25 @@ fn metrics_count_events_and_contain_no_secret() {
 }
 
 #[test]
+fn a_handshake_that_is_kept_for_replaying_counts_as_memory_of_its_link() {
+    let address = free_address();
+    let world = watched(World::new().server("tools", Server::fixture()), address).start();
+    let charged = || {
+        number(&get(address, "/metrics").1, "cofferdam_link_memory_bytes").expect("there is such a metric")
+    };
+    let _small = world.connected("tools");
+    let of_one_link = charged();
+    const LARGE: u64 = 300 * 1024;
+    let mut harness = world.shim("tools");
+    let client = json!({"name": "test", "version": "1", "title": "x".repeat(LARGE as usize)});
+    let params = json!({"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": client});
+    assert!(harness.request("initialize", params).get("result").is_some());
+    let small_buffers = 64 * 1024;
+    let expected = 2 * of_one_link + LARGE - small_buffers;
+    wait_until("the handshake is charged", || charged() >= expected);
+}
+
+#[test]
 fn unexpected_requests_get_no_metrics_and_delay_no_other() {
     let address = free_address();
     let mut world = watched(World::new().server("tools", Server::fixture()), address).start();

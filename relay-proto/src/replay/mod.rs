@@ -202,7 +202,7 @@ impl Replay {
         if self.pending.len() >= max_pending {
             return;
         }
-        let fits = self.bytes() + message.len() <= max_bytes;
+        let fits = self.recorded_bytes() + message.len() <= max_bytes;
         let record = || RecordedRequest::new(message, id);
         let uri = || {
             let span = json::member(message, params.clone()?, "uri")?;
@@ -237,7 +237,7 @@ impl Replay {
     /// Records a notification that the harness sends.
     pub fn record_notification(&mut self, message: &[u8], method: &str) {
         if role_of(method) == ReplayRole::Initialized
-            && self.bytes() + message.len() <= MAX_BYTES
+            && self.recorded_bytes() + message.len() <= MAX_BYTES
             && let Some(handshake) = &mut self.handshake
         {
             handshake.initialized = Some(message.into());
@@ -349,7 +349,8 @@ impl Replay {
             .retain(|(_, change)| !matches!(change, PendingChange::Subscribe(other, _) if **other == *uri));
     }
 
-    fn bytes(&self) -> usize {
+    /// The bytes of all recorded messages.
+    pub fn recorded_bytes(&self) -> usize {
         let handshake = self.handshake.iter().map(|handshake| {
             handshake.request.len() + handshake.initialized.as_ref().map_or(0, |message| message.len())
         });

@@ -228,7 +228,7 @@ fn a_handshake_is_recorded_whatever_else_is_pending() {
         }
         fixture.harness_sends(INITIALIZE);
         assert!(fixture.replay.has_open_handshake());
-        assert!(fixture.replay.bytes() <= MAX_BYTES && fixture.replay.pending.len() <= MAX_PENDING);
+        assert!(fixture.replay.recorded_bytes() <= MAX_BYTES && fixture.replay.pending.len() <= MAX_PENDING);
         fixture.server_responds(r#"{"jsonrpc":"2.0","id":0,"result":{}}"#);
         assert!(fixture.replay.has_handshake());
     }
@@ -244,7 +244,7 @@ fn the_record_is_bounded() {
     let long = "x".repeat(3000);
     for id in 0..2000 {
         fixture.harness_sends(&subscription(id, &format!("file:///{long}{id}"), "subscribe"));
-        assert!(fixture.replay.bytes() <= MAX_BYTES && fixture.replay.pending.len() <= MAX_PENDING);
+        assert!(fixture.replay.recorded_bytes() <= MAX_BYTES && fixture.replay.pending.len() <= MAX_PENDING);
     }
     let mut fixture = Fixture::initialized();
     let long = "x".repeat(MAX_BYTES / 4);
@@ -253,10 +253,10 @@ fn the_record_is_bounded() {
     }
     for id in 4..40 {
         fixture.harness_sends(&subscription(id, &format!("{long}{id}"), "unsubscribe"));
-        assert!(fixture.replay.bytes() <= MAX_BYTES);
+        assert!(fixture.replay.recorded_bytes() <= MAX_BYTES);
     }
     let message = subscription(40, "", "unsubscribe").len();
-    let room = MAX_BYTES - HANDSHAKE_BYTES - fixture.replay.bytes() - message;
+    let room = MAX_BYTES - HANDSHAKE_BYTES - fixture.replay.recorded_bytes() - message;
     fixture.harness_sends(&subscription(40, &"z".repeat(room), "unsubscribe"));
     fixture.harness_sends(&subscription(42, "file:///b", "unsubscribe"));
     let uris: Vec<&str> = fixture.replay.subscriptions.iter().map(|(uri, _)| &**uri).collect();

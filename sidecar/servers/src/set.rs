@@ -306,9 +306,10 @@ impl ServerSet {
         self.slots.iter().any(|slot| slot.processes.is_full())
     }
 
-    /// Bytes that the processes have not read yet.
-    pub fn queued_bytes(&self) -> usize {
-        self.slots.iter().map(|slot| slot.processes.queued_bytes()).sum()
+    /// Bytes that the processes have not read yet, and bytes of the messages that are recorded for replaying them.
+    pub fn held_bytes(&self) -> usize {
+        let slots = self.slots.iter().map(Slot::held_bytes);
+        self.replay.recorded_bytes() + slots.sum::<usize>()
     }
 
     /// The events that were returned have been handled: the memory of their messages is released.

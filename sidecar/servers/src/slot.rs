@@ -137,6 +137,12 @@ impl Slot {
         SendResult::NotReady(message.into_owned())
     }
 
+    /// Bytes that the processes have not read yet, and bytes of the messages that are replayed to the scope's processes.
+    pub(crate) fn held_bytes(&self) -> usize {
+        let recorded = self.scope_replay.as_ref().map_or(0, |replay| replay.recorded_bytes());
+        self.processes.queued_bytes() + recorded
+    }
+
     /// Writes as many queued bytes as the current process accepts without waiting.
     pub(crate) fn flush(&mut self) {
         if let Some(current) = &mut self.processes.current {

@@ -245,7 +245,7 @@ impl Link {
 
     /// The memory of the link's buffers.
     fn held_bytes(&self) -> usize {
-        self.peer.held_bytes() + held_bytes(&self.pipeline) + self.servers.queued_bytes()
+        self.peer.held_bytes() + held_bytes(&self.pipeline) + self.servers.held_bytes()
     }
 
     /// Whether another message of a server can be read: there is memory for it, and room in the outbox or, if it is a
