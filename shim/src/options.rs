@@ -129,7 +129,7 @@ pub fn parse(
         };
         let (flag, slot) = match name {
             "--help" | "-h" if value.is_none() => return Ok(Command::Show(subcommand.help().into())),
-            "--version" | "-V" if value.is_none() => return Ok(Command::Show(format!("{SOFTWARE}\n"))),
+            "--version" | "-V" if value.is_none() => return Ok(Command::Show(version())),
             "status" if first => {
                 (subcommand, first) = (Subcommand::Status, false);
                 continue;
@@ -206,7 +206,15 @@ pub fn parse(
     })
 }
 
-/// Name and version, as `--version` prints them and Hello sends them.
+/// What `--version` prints: name and version, the commit of which the shim was built if that is known, and the version of the
+/// relay protocol.
+fn version() -> String {
+    let commit =
+        option_env!("COFFERDAM_COMMIT").map(|commit| format!("commit {commit}, ")).unwrap_or_default();
+    format!("{SOFTWARE} ({commit}relay protocol {})\n", relay_proto::limits::VERSION)
+}
+
+/// Name and version, as Hello sends them.
 pub(crate) const SOFTWARE: &str = concat!("cofferdam-shim ", env!("CARGO_PKG_VERSION"));
 
 const DEFAULT_ENROLMENT: &str = "/run/cofferdam/enroll";

@@ -16,6 +16,7 @@
 //! | [`link`] | one sandbox's connection to one server: frames, resume, timers, the end |
 //! | [`run`] | `cofferdam run`: a local sandbox with the shim inside and a command running |
 //! | [`session`] | the secrets and the audit budget that the links of a session share |
+//! | [`shims`] | the static shims, which are in this program or beside it |
 //! | [`terminal`] | what commands print, and their exit codes |
 
 #![forbid(unsafe_code)]
@@ -30,6 +31,7 @@ pub(crate) mod harness;
 pub(crate) mod link;
 pub(crate) mod run;
 pub(crate) mod session;
+mod shims;
 mod terminal;
 #[cfg(test)]
 mod turn_counter;

@@ -28,6 +28,7 @@
 //! | [`openbao`] | a real OpenBao server |
 //! | [`other_user`] | copies of the programs for a user who is not root |
 //! | [`own_socket`] | a sandbox with an enrolment and a socket of its own |
+//! | [`packaged`] | the sidecar's program with the shim inside, as it is packaged |
 //! | [`port`] | free loopback addresses to listen on |
 //! | [`postgres`] | a real PostgreSQL |
 //! | [`process`] | starting and ending processes, the only place that does |
@@ -67,6 +68,7 @@ pub mod markdown;
 pub mod openbao;
 pub mod other_user;
 pub mod own_socket;
+pub mod packaged;
 pub mod port;
 pub mod postgres;
 pub mod process;

@@ -1,4 +1,9 @@
-//! Reads the headers of a Linux program: its processor, and whether it needs a loader and libraries.
+//! Reads the headers and sections of a Linux program: its processor, whether it needs a loader and libraries, and data
+//! that was put into it.
+
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt as _;
 
 /// The headers of a 64-bit little-endian ELF file, the format of every machine that the shim is built for.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -42,6 +47,62 @@ impl ElfHeaders {
         }
         Some(Self { machine, linking })
     }
+}
+
+/// The size of the ELF header, and of each section header.
+const HEADER_BYTES: usize = 64;
+
+/// The content of the section with this name; `None` if the program has no such section. A section larger than `max_bytes`
+/// is an error.
+pub fn read_section(program: &File, name: &str, max_bytes: u64) -> io::Result<Option<Vec<u8>>> {
+    let invalid = || io::Error::other("the program's section headers are damaged");
+    let header = read_at::<HEADER_BYTES>(program, 0)?;
+    if !header.starts_with(b"\x7fELF\x02\x01") {
+        return Err(io::Error::other("it is not a 64-bit Linux program"));
+    }
+    let (table, count) = (number(&header[40..48]), number(&header[60..62]));
+    let section = |index: u64| -> io::Result<[u8; HEADER_BYTES]> {
+        let offset = table.checked_add(index * HEADER_BYTES as u64).ok_or_else(invalid)?;
+        read_at(program, offset)
+    };
+    if table == 0 || count == 0 {
+        return Ok(None);
+    }
+    if number(&header[58..60]) != HEADER_BYTES as u64 {
+        return Err(invalid());
+    }
+    // Where the names of the sections are.
+    let names = number(&section(number(&header[62..64]))?[24..32]);
+    for index in 0..count {
+        let section = section(index)?;
+        let mut found = vec![0; name.len() + 1];
+        let offset = names.checked_add(number(&section[..4])).ok_or_else(invalid)?;
+        // Fails for a shorter name at the end of the file, which is another name.
+        if program.read_exact_at(&mut found, offset).is_err()
+            || found.strip_suffix(b"\0") != Some(name.as_bytes())
+        {
+            continue;
+        }
+        let size = number(&section[32..40]);
+        if size > max_bytes {
+            return Err(io::Error::other(format!("its section `{name}` has more than {max_bytes} bytes")));
+        }
+        let mut content = vec![0; usize::try_from(size).map_err(|_| invalid())?];
+        program.read_exact_at(&mut content, number(&section[24..32]))?;
+        return Ok(Some(content));
+    }
+    Ok(None)
+}
+
+fn read_at<const LENGTH: usize>(file: &File, offset: u64) -> io::Result<[u8; LENGTH]> {
+    let mut bytes = [0; LENGTH];
+    file.read_exact_at(&mut bytes, offset)?;
+    Ok(bytes)
+}
+
+/// A little-endian number of at most eight bytes.
+fn number(bytes: &[u8]) -> u64 {
+    bytes.iter().rev().fold(0, |value, byte| value << 8 | u64::from(*byte))
 }
 
 #[cfg(test)]

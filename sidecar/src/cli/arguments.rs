@@ -11,7 +11,7 @@ use crate::run::{Kind, LoginArgument, NetworkArgument};
 
 /// Runs MCP servers with their credentials on the host, for agents in sandboxes.
 #[derive(Debug, Parser)]
-#[command(name = "cofferdam", version, propagate_version = true)]
+#[command(name = "cofferdam", version = super::version(), propagate_version = true)]
 #[command(after_help = "Example: cofferdam run -- claude")]
 pub(super) struct Arguments {
     #[command(subcommand)]
@@ -67,6 +67,9 @@ Example: cofferdam serve -c /etc/cofferdam/cofferdam.toml")]
     /// List sessions, and attached sandboxes
     #[command(after_help = "Example: cofferdam sessions --watch")]
     Sessions(SessionsArguments),
+    /// Write the static shim for a sandbox: the one that belongs to this program
+    #[command(after_help = "Example: cofferdam shim --arch aarch64 --out cofferdam-shim")]
+    Shim(ShimArguments),
     /// Create, list and revoke bearer tokens of the admin API
     #[command(subcommand, after_help = "Example: cofferdam token create --grant dev --ttl 30d")]
     Token(TokenCommand),
@@ -265,6 +268,24 @@ pub(super) struct DemoArguments {
     /// The static shim to use in the sandbox. Default: this program, run as the shim
     #[arg(long, value_name = "FILE")]
     pub(super) shim: Option<PathBuf>,
+}
+
+#[derive(Debug, Args)]
+pub(super) struct ShimArguments {
+    /// The processor of the sandbox. Default: that of this machine
+    #[arg(long, value_enum)]
+    pub(super) arch: Option<ArchitectureArgument>,
+    /// The file to write, or `-` for standard output
+    #[arg(long, value_name = "FILE", default_value = "-")]
+    pub(super) out: PathBuf,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+pub(super) enum ArchitectureArgument {
+    #[value(name = "aarch64", alias = "arm64")]
+    Aarch64,
+    #[value(name = "x86_64", alias = "amd64")]
+    X86_64,
 }
 
 #[derive(Debug, Args)]

@@ -40,6 +40,7 @@ pub(super) fn run(arguments: Arguments) -> Result<ExitCode, Failure> {
         Command::Run(run_command) => run_sandbox(file, run_command),
         Command::Serve(serve_arguments) => super::serve::run(file, &serve_arguments),
         Command::Sessions(sessions_arguments) => super::sessions::sessions(file, &sessions_arguments),
+        Command::Shim(shim_arguments) => super::shim::run(&shim_arguments),
         Command::Token(command) => super::token::run(file, command),
     }
 }

@@ -12,6 +12,7 @@
 //! | [`interruption`] | SIGINT and SIGTERM |
 //! | [`serve`] | `serve`: runs the sidecar |
 //! | [`sessions`] | `sessions`, `kill` and `enrolments` |
+//! | [`shim`] | `shim`: writes the static shim |
 //! | [`token`] | `token`: bearer tokens of the admin API |
 //! | [`watch`] | `sessions --watch` |
 
@@ -25,6 +26,7 @@ mod commands;
 mod interruption;
 mod serve;
 mod sessions;
+mod shim;
 #[cfg(test)]
 mod tests;
 mod token;
@@ -33,6 +35,7 @@ mod watch;
 use std::ffi::OsString;
 use std::io;
 use std::process::ExitCode;
+use std::sync::LazyLock;
 
 use clap::Parser;
 use cofferdam_process as process;
@@ -43,6 +46,16 @@ use arguments::Arguments;
 
 /// The first argument that makes this program run as the keeper of one server.
 const KEEPER: &str = "keeper";
+
+/// The version of this program, the commit of which it was built if that is known, and the version of the relay protocol.
+fn version() -> &'static str {
+    static VERSION: LazyLock<String> = LazyLock::new(|| {
+        let commit =
+            option_env!("COFFERDAM_COMMIT").map(|commit| format!("commit {commit}, ")).unwrap_or_default();
+        format!("{} ({commit}relay protocol {})", env!("CARGO_PKG_VERSION"), relay_proto::limits::VERSION)
+    });
+    &VERSION
+}
 
 /// Runs the program.
 pub fn main() -> ExitCode {

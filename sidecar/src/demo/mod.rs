@@ -30,7 +30,7 @@ use host::Host;
 use sandbox::{Isolation, Shim};
 
 /// The first argument with which this program runs as a shim; used unless `--shim` names a static one.
-pub(crate) const SHIM: &str = "shim";
+pub(crate) const SHIM: &str = "demo-shim";
 /// The first argument with which this program runs as the demo's MCP server.
 pub(crate) const SERVER: &str = "demo-server";
 

@@ -160,6 +160,9 @@ impl ActiveRun {
 
     fn write_files(&mut self, plan: &Plan, prepared: &Prepared) -> io::Result<()> {
         let directory = self.directory.insert(RunDirectory::create(&plan.run_directory)?);
+        if let Some(content) = &plan.shim.content {
+            directory.write_program(&plan.shim.path, content)?;
+        }
         directory.write(&prepared.files)?;
         if let Some(container) = &prepared.left {
             directory.save_container(container)?;

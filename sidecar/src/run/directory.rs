@@ -89,6 +89,12 @@ impl RunDirectory {
         write_private(&self.path.join(CONTAINER), container.stored().as_bytes())
     }
 
+    /// Writes a program for the sandbox, below this directory.
+    pub(super) fn write_program(&self, path: &Path, content: &[u8]) -> io::Result<()> {
+        let mut file = OpenOptions::new().write(true).create_new(true).mode(0o755).open(path)?;
+        file.write_all(content)
+    }
+
     /// Writes files for the sandbox's program, all below this directory.
     pub(super) fn write(&self, files: &[GeneratedFile]) -> io::Result<()> {
         for GeneratedFile { path, content } in files {

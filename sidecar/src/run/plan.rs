@@ -37,6 +37,7 @@ pub(super) struct Plan {
     pub(super) login: Option<LoginLocation>,
     pub(super) files: Files,
     pub(super) paths: PathsInside,
+    pub(super) shim: ShimFile,
     /// The directory of this run on the host.
     pub(super) run_directory: PathBuf,
     /// Where the command starts.
@@ -101,7 +102,7 @@ impl Plan {
         };
         request.kind.check_options(&tree, request.network)?;
         let network = request.network.unwrap_or_else(|| request.kind.default_network(harness));
-        let shim = ShimFile::find(request.shim.as_deref())?;
+        let shim = ShimFile::find(request.shim.as_deref(), run_directory)?;
         if shim.linking == Linking::Dynamic && tree != FileTree::Host {
             let why = format!(
                 "the shim `{}` needs the libraries of this machine, which an image does not have",
@@ -148,6 +149,7 @@ impl Plan {
             login,
             files,
             paths,
+            shim,
             run_directory: run_directory.to_owned(),
             directory: host.directory.clone(),
             command,

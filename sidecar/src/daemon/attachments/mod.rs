@@ -19,7 +19,6 @@
 //! | `keys` | the platforms' API keys |
 //! | `dial_out` | one attachment whose sandbox connects to the sidecar itself |
 //! | `records` | the attachments that are stored |
-//! | `shim_file` | the static shim for upload |
 //! | `follow` | a command that follows its attachment |
 //!
 //! What must stay true: an attachment that was ended does not start again, except a configured one at the next reload or
@@ -39,7 +38,6 @@ pub(crate) mod request;
 mod run;
 #[cfg(test)]
 mod scripted;
-mod shim_file;
 pub(crate) mod status;
 mod table;
 mod wanted;
@@ -54,13 +52,13 @@ use tokio::sync::Notify;
 
 use crate::config::{Config, Platform};
 use crate::session::Context;
+use crate::shims::ShimFiles;
 use awaited::AwaitedCommands;
 pub(crate) use follow::{Detach, Follower};
 pub(crate) use keeper::AttachmentKeeper;
 use keys::PlatformKeys;
 use records::AttachmentRecord;
 use request::{AttachmentRequest, InvalidRequest, RequestedBy};
-use shim_file::ShimFiles;
 use status::{AttachmentStatus, Kind, Lifetime, OverCause};
 use table::{AttachmentTable, NotEntered};
 

@@ -1,8 +1,10 @@
-//! Finds the static shim that is uploaded into sandboxes: given by a command or the configuration, or beside the
-//! sidecar's program.
+//! Finds the static shim for a sandbox: in the file that a command or the configuration names, in this program itself, or
+//! beside it.
 //!
 //! What must stay true: a shim that needs libraries of the sandbox, or is for another processor, is refused before
 //! anything is sent.
+
+pub(crate) mod embedded;
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -20,7 +22,15 @@ const MAX_FILE_BYTES: u64 = 64 * 1024 * 1024;
 
 /// A cache of the shims that were read, so that a thousand attachments share one copy.
 #[derive(Default)]
-pub(super) struct ShimFiles(Mutex<HashMap<PathBuf, CachedShim>>);
+pub(crate) struct ShimFiles(Mutex<HashMap<ShimPlace, CachedShim>>);
+
+/// Where a shim was read from.
+#[derive(Eq, Hash, PartialEq)]
+enum ShimPlace {
+    File(PathBuf),
+    /// This program itself has one for each architecture.
+    ThisProgram(Architecture),
+}
 
 struct CachedShim {
     modified: Option<SystemTime>,
@@ -38,16 +48,32 @@ enum UnusableShim {
 }
 
 impl ShimFiles {
-    /// Reads the shim in this file, or the shim beside the sidecar's program. The error is a sentence with the next step.
-    pub(super) fn find(
+    /// Reads the shim in the file `given`; without one, the shim in this program or beside it. The error is a sentence with the
+    /// next step.
+    pub(crate) fn find(
         &self,
         given: Option<&Path>,
         architecture: Architecture,
     ) -> Result<ShimBinary, String> {
         match given {
             Some(path) => self.read(path, architecture).map_err(|why| with_next_step(&why, architecture)),
-            None => self.find_beside_program(architecture),
+            None => match self.find_embedded(architecture)? {
+                Some(shim) => Ok(shim),
+                None => self.find_beside_program(architecture),
+            },
         }
+    }
+
+    fn find_embedded(&self, architecture: Architecture) -> Result<Option<ShimBinary>, String> {
+        let place = ShimPlace::ThisProgram(architecture);
+        let mut files = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(cached) = files.get(&place) {
+            return Ok(Some(cached.shim.clone()));
+        }
+        let Some(bytes) = embedded::read(architecture)? else { return Ok(None) };
+        let shim = with_digest(bytes.into());
+        files.insert(place, CachedShim { modified: None, shim: shim.clone() });
+        Ok(Some(shim))
     }
 
     fn find_beside_program(&self, architecture: Architecture) -> Result<ShimBinary, String> {
@@ -69,14 +95,15 @@ impl ShimFiles {
         let failed = |error: std::io::Error| format!("cannot read the shim `{}`: {error}", path.display());
         let modified = std::fs::metadata(path).map_err(failed)?.modified().ok();
         let mut files = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let shim = match files.get(path).filter(|read| read.modified == modified) {
+        let place = ShimPlace::File(path.to_owned());
+        let shim = match files.get(&place).filter(|read| read.modified == modified) {
             Some(read) => read.shim.clone(),
             None => {
                 let resolved = std::fs::canonicalize(path).map_err(failed)?;
                 let bytes = cofferdam_base::atomic_file::read_bounded(&resolved, MAX_FILE_BYTES);
                 let bytes = Bytes::from(bytes.map_err(failed)?);
-                let shim = ShimBinary { digest: hex(digest(&SHA256, &bytes).as_ref()), bytes };
-                files.insert(path.to_owned(), CachedShim { modified, shim: shim.clone() });
+                let shim = with_digest(bytes);
+                files.insert(place, CachedShim { modified, shim: shim.clone() });
                 shim
             }
         };
@@ -87,11 +114,16 @@ impl ShimFiles {
     }
 }
 
+fn with_digest(bytes: Bytes) -> ShimBinary {
+    ShimBinary { digest: hex(digest(&SHA256, &bytes).as_ref()), bytes }
+}
+
 fn with_next_step(why: &str, architecture: Architecture) -> String {
     let target = format!("{}-unknown-linux-musl", architecture.as_str());
     format!(
         "{why}; build the static shim with `cargo build --manifest-path shim/Cargo.toml --profile shim --target {target}` \
-         and give it with `--shim FILE` or `shim` of the platform's table, or put it beside the sidecar's program as `cofferdam-shim-{}`",
+         and give it with `--shim FILE` or `shim` of the platform's table, or put it beside this program as `cofferdam-shim-{}`; \
+         a packaged `cofferdam` contains it",
         architecture.as_str()
     )
 }

@@ -1,0 +1,3 @@
+//! What is packaged and installed.
+
+mod embedded_shims;
