@@ -31,6 +31,10 @@ shim:
 sidecar:
     cargo build --locked --profile dist
 
+# an archive that packaging/install.sh installs: the sidecar with the shim inside, both as they ship, into dist/
+archive: shim sidecar
+    packaging/archive dist {{target}}/dist/cofferdam {{arch()}}={{target}}/{{arch()}}-unknown-linux-musl/shim/cofferdam-shim
+
 # the SDKs of the admin API, as they ship, into dist/
 sdk:
     tests/tools bash -c 'PYTHON=$COFFERDAM_TEST_TOOLS/python/bin/python3 MODULES=$COFFERDAM_TEST_TOOLS/npm/node_modules exec packaging/sdk dist'

@@ -25,6 +25,8 @@ pub struct Request {
 /// A response, or what is done instead.
 #[derive(Clone, Debug)]
 pub enum Reply {
+    /// The content of a file.
+    Bytes(Vec<u8>),
     /// The connection is closed without a response.
     Cut,
     /// Server-sent events: name, which may be empty, and data.
@@ -103,6 +105,7 @@ fn read(stream: TcpStream) -> Option<(Request, TcpStream)> {
 
 fn write(client: &mut TcpStream, reply: &Reply) {
     let (status, header, body) = match reply {
+        Reply::Bytes(content) => (200, "content-type: application/octet-stream".to_owned(), content.clone()),
         Reply::Cut => return,
         Reply::Held(disconnected) => {
             if let Ok(0) = client.read(&mut [0]) {
@@ -116,20 +119,24 @@ fn write(client: &mut TcpStream, reply: &Reply) {
                 true => format!("data: {data}\n\n"),
                 false => format!("event: {name}\ndata: {data}\n\n"),
             };
-            (200, "content-type: text/event-stream".to_owned(), events.iter().map(event).collect())
+            (
+                200,
+                "content-type: text/event-stream".to_owned(),
+                events.iter().map(event).collect::<String>().into(),
+            )
         }
-        Reply::Json(value) => (200, "content-type: application/json".to_owned(), value.to_string()),
+        Reply::Json(value) => (200, "content-type: application/json".to_owned(), value.to_string().into()),
         Reply::Opens(session, value) => {
             let header = format!("content-type: application/json\r\nmcp-session-id: {session}");
-            (200, header, value.to_string())
+            (200, header, value.to_string().into())
         }
-        Reply::Redirect(url) => (307, format!("location: {url}"), String::new()),
-        Reply::Status(status) => (*status, "x-nothing: more".to_owned(), String::new()),
+        Reply::Redirect(url) => (307, format!("location: {url}"), Vec::new()),
+        Reply::Status(status) => (*status, "x-nothing: more".to_owned(), Vec::new()),
     };
     let length = body.len();
     let head = format!(
         "HTTP/1.1 {status} Status\r\n{header}\r\ncontent-length: {length}\r\nconnection: close\r\n\r\n"
     );
     // A client that disconnected needs no response.
-    let _ = client.write_all(head.as_bytes()).and_then(|()| client.write_all(body.as_bytes()));
+    let _ = client.write_all(head.as_bytes()).and_then(|()| client.write_all(&body));
 }

@@ -1,3 +1,4 @@
 //! What is packaged and installed.
 
 mod embedded_shims;
+mod install;
