@@ -8,7 +8,7 @@ use crate::process::{built, command, output_of};
 #[track_caller]
 pub fn packaged_program(directory: &Path) -> PathBuf {
     let program = directory.join("cofferdam");
-    let mut embed = command(&Path::new(env!("CARGO_MANIFEST_DIR")).join("../packaging/embed-shims"));
+    let mut embed = command(Path::new(env!("CARGO_MANIFEST_DIR")).join("../packaging/embed-shims"));
     let shim = built("COFFERDAM_SHIM_BIN", "cofferdam-shim");
     embed.arg(built("COFFERDAM_BIN", "cofferdam")).arg(&program).arg(format!(
         "{}={}",

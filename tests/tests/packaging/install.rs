@@ -39,7 +39,7 @@ impl Release {
 
     #[track_caller]
     fn archive(&self, out: &str, program: &Path) {
-        let mut archive = command(&packaging("archive"));
+        let mut archive = command(packaging("archive"));
         let shim = built("COFFERDAM_SHIM_BIN", "cofferdam-shim");
         archive.arg(self.path(out)).arg(program);
         archive
