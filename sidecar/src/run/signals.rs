@@ -1,13 +1,20 @@
 //! The signals that `run` receives: which ones end the run, and how others are forwarded to the command.
 
+use std::collections::VecDeque;
 use std::fs;
 use std::io;
+use std::os::unix::process::CommandExt as _;
+use std::process::Stdio;
+use std::time::Duration;
 
 use nix::sys::signal::{Signal, kill, killpg};
 use nix::unistd::{Pid, getpgid};
+use tokio::process::Command;
 use tokio::signal::unix::{self, SignalKind, signal};
+use tokio::task::JoinHandle;
+use tokio::time::{sleep, timeout};
 
-use super::kinds::SignalTarget;
+use super::kinds::{CommandLine, SignalTarget};
 
 /// Receives the signals of this process. Once this exists, none of them terminates the process.
 pub(super) struct Signals {
@@ -66,29 +73,99 @@ impl Signals {
 
 /// Whether there was a process to send the signal to.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(super) enum Delivery {
+enum Delivery {
     Sent,
     /// The command has not started yet.
     TooEarly,
 }
 
-/// Sends a signal to the command in the sandbox. `program` is the process id of the sandbox's program, a child of this process
-/// that was not waited for, so the id cannot belong to another process.
-pub(super) fn send(target: SignalTarget, program: u32, signal: Signal) -> Delivery {
-    let Ok(program) = i32::try_from(program).map(Pid::from_raw) else { return Delivery::Sent };
-    match target {
-        SignalTarget::Program => {
-            // An error is ignored: the program may have exited already.
-            let _ = kill(program, signal);
-            Delivery::Sent
+/// The signals that have to be sent to the command in a sandbox, in order.
+#[derive(Debug)]
+pub(super) struct SignalQueue<'a> {
+    target: &'a SignalTarget,
+    /// The process id of the sandbox's program, a child of this process that was not waited for, so the id cannot belong to
+    /// another process.
+    program: Option<u32>,
+    unsent: VecDeque<Signal>,
+    /// The command that sends the first signal of `unsent`. It is a task, so that a signal is not sent twice.
+    sending: Option<JoinHandle<Delivery>>,
+}
+
+/// More signals are dropped: the command has not even started.
+const MAX_UNSENT: usize = 16;
+/// The interval at which a signal that was received before the command had started is sent again.
+const RESEND_INTERVAL: Duration = Duration::from_millis(10);
+/// For the command that sends a signal.
+const SEND_TIMEOUT: Duration = Duration::from_secs(10);
+
+impl<'a> SignalQueue<'a> {
+    pub(super) fn new(target: &'a SignalTarget, program: Option<u32>) -> Self {
+        Self { target, program, unsent: VecDeque::new(), sending: None }
+    }
+
+    /// Sends a signal, at once if that is possible.
+    pub(super) fn send(&mut self, signal: Signal) {
+        if self.unsent.len() < MAX_UNSENT {
+            self.unsent.push_back(signal);
         }
-        SignalTarget::GroupsInside => {
-            let groups = groups_inside(program);
-            for group in &groups {
-                let _ = killpg(*group, signal);
+        if self.unsent.len() == 1 && !matches!(self.target, SignalTarget::Command(_)) {
+            self.send_first();
+        }
+    }
+
+    /// Sends the signals that could not be sent at once. Never returns. Cancel-safe.
+    pub(super) async fn send_remaining(&mut self) {
+        while let Some(signal) = self.unsent.front().copied() {
+            if let SignalTarget::Command(line) = self.target {
+                let sending = self.sending.get_or_insert_with(|| tokio::spawn(send_by(line.clone(), signal)));
+                let delivery = sending.await.unwrap_or(Delivery::Sent);
+                self.sending = None;
+                if delivery == Delivery::Sent {
+                    self.unsent.pop_front();
+                    continue;
+                }
+                sleep(RESEND_INTERVAL).await;
+            } else {
+                sleep(RESEND_INTERVAL).await;
+                self.send_first();
             }
-            if groups.is_empty() { Delivery::TooEarly } else { Delivery::Sent }
         }
+        std::future::pending().await
+    }
+
+    fn send_first(&mut self) {
+        let (Some(signal), Some(program)) = (self.unsent.front().copied(), self.program) else { return };
+        let Ok(program) = i32::try_from(program).map(Pid::from_raw) else { return };
+        let is_sent = match self.target {
+            SignalTarget::Program => {
+                // An error is ignored: the program may have exited already.
+                let _ = kill(program, signal);
+                true
+            }
+            SignalTarget::GroupsInside => {
+                let groups = groups_inside(program);
+                for group in &groups {
+                    let _ = killpg(*group, signal);
+                }
+                !groups.is_empty()
+            }
+            SignalTarget::Command(_) => false,
+        };
+        if is_sent {
+            self.unsent.pop_front();
+        }
+    }
+}
+
+/// Sends a signal with a command, which fails if the sandbox's command has not started.
+async fn send_by(mut line: CommandLine, signal: Signal) -> Delivery {
+    line.arguments.push(signal.as_str().into());
+    let mut command = line.command();
+    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).process_group(0);
+    let status = timeout(SEND_TIMEOUT, Command::from(command).kill_on_drop(true).status()).await;
+    match status.is_ok_and(|status| status.is_ok_and(|status| status.success())) {
+        true => Delivery::Sent,
+        false => Delivery::TooEarly,
     }
 }
 

@@ -3,9 +3,8 @@
 use std::fs::File;
 use std::process::Command;
 use std::sync::mpsc;
-use std::time::Duration;
 
-use cofferdam_tests::deadline::{PATIENCE, holds_within, wait_until};
+use cofferdam_tests::deadline::{PATIENCE, wait_until};
 use cofferdam_tests::http::{Reply, listen};
 use cofferdam_tests::process::{Running, children_of, into_file, is_alive};
 use cofferdam_tests::run_user::RunUser;
@@ -26,51 +25,13 @@ fn start(mut command: Command, user: &RunUser) -> (Running, std::path::PathBuf) 
     (Running::spawn(command, "cofferdam run"), errors)
 }
 
+/// Sends SIGINT and waits for the end of the run.
 #[track_caller]
-fn assert_interrupt_ends(run: &mut Running) {
-    let code = exit_code_after_interrupt(run);
-    assert_eq!(code, INTERRUPTED);
-}
-
-#[track_caller]
-fn exit_code_after_interrupt(run: &mut Running) -> i32 {
+pub(crate) fn assert_interrupt_ends(run: &mut Running, when: &str) {
     run.signal(Signal::SIGINT);
     // Before the handler is installed, the signal itself terminates the process.
-    run.wait(PATIENCE).code().unwrap_or(INTERRUPTED)
-}
-
-/// The delay before the signal increases, so that every step is interrupted once.
-#[test]
-fn an_interrupt_at_any_time_leaves_nothing_with_bubblewrap() {
-    if Tool::Bubblewrap.path().is_none() {
-        return;
-    }
-    let user = user();
-    for step in 0..24 {
-        let mut run = Running::spawn(user.command(&["--quiet", "--", "sleep", "1000"]), "cofferdam run");
-        let _ = holds_within(Duration::from_millis(step * 8), || !run.is_running());
-        assert_interrupt_ends(&mut run);
-        user.assert_nothing_left();
-    }
-}
-
-#[test]
-fn an_interrupt_at_any_time_leaves_nothing_with_podman() {
-    let Some(podman) = PodmanEngine::open() else { return };
-    let user = user();
-    // The first process of a container ignores signals for which it has no handler.
-    let script = "trap 'exit 130' INT; while :; do sleep 0.1; done";
-    for step in 0..8 {
-        let mut command = user.command(&["--quiet", "--sandbox", "podman", "--", "sh", "-c", script]);
-        podman.configure(&mut command);
-        let mut run = Running::spawn(command, "cofferdam run");
-        let _ = holds_within(Duration::from_millis(step * 80), || !run.is_running());
-        let code = exit_code_after_interrupt(&mut run);
-        // Podman exits with 1 if it is interrupted before the container runs.
-        assert!(code == INTERRUPTED || code == 1, "step {step}: {code}");
-        user.assert_nothing_left();
-        assert_eq!(podman.containers(), "", "step {step}");
-    }
+    let code = run.wait(PATIENCE).code().unwrap_or(INTERRUPTED);
+    assert_eq!(code, INTERRUPTED, "{when}");
 }
 
 #[test]
@@ -91,7 +52,7 @@ fn an_interrupt_before_the_sidecar_is_up_leaves_nothing() {
         let descriptors = std::fs::read_dir(format!("/proc/{}/fd", run.id())).into_iter().flatten().flatten();
         descriptors.flat_map(|entry| std::fs::read_link(entry.path())).any(|path| path == holders)
     });
-    assert_interrupt_ends(&mut run);
+    assert_interrupt_ends(&mut run, "while it looks for a sidecar");
     drop(held);
     user.assert_nothing_left();
 }
@@ -118,7 +79,7 @@ fn an_interrupt_during_the_pull_of_an_image_leaves_nothing() {
         pull = children_of(run.id());
         !pull.is_empty()
     });
-    assert_interrupt_ends(&mut run);
+    assert_interrupt_ends(&mut run, "during the pull");
     assert!(!pull.iter().any(|id| is_alive(*id)), "the pull still runs");
     drop(disconnected);
     user.assert_nothing_left();
@@ -133,6 +94,6 @@ fn an_interrupt_of_the_command_leaves_nothing() {
     let script = "touch ready; exec sleep 1000";
     let mut run = Running::spawn(user.command(&["--", "sh", "-c", script]), "cofferdam run");
     wait_until("the command runs", || user.project().join("ready").exists());
-    assert_interrupt_ends(&mut run);
+    assert_interrupt_ends(&mut run, "while the command runs");
     user.assert_nothing_left();
 }
