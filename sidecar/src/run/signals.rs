@@ -169,18 +169,22 @@ async fn send_by(mut line: CommandLine, signal: Signal) -> Delivery {
     }
 }
 
-/// The process groups of the command and its descendants. The child of the sandbox's program is process 1 of the sandbox, which
-/// ignores most signals; the command is a child of that process.
+/// The process groups of the command and its descendants. The first process of the sandbox's PID namespace ignores most
+/// signals, so a group counts only if it has another process.
 fn groups_inside(program: Pid) -> Vec<Pid> {
     let program_group = getpgid(Some(program)).ok();
-    let mut processes: Vec<Pid> = children_of(program).into_iter().flat_map(children_of).collect();
+    let program_ids = ids_of(program).len();
+    let mut processes: Vec<Pid> = children_of(program);
     let mut groups = Vec::new();
     let mut index = 0;
     while let Some(process) = processes.get(index).copied()
         && processes.len() < MAX_PROCESSES
     {
         index += 1;
+        let ids = ids_of(process);
+        let is_inside = ids.len() > program_ids && ids.last().is_some_and(|id| id != "1");
         if let Ok(group) = getpgid(Some(process))
+            && is_inside
             && Some(group) != program_group
             && !groups.contains(&group)
         {
@@ -189,6 +193,13 @@ fn groups_inside(program: Pid) -> Vec<Pid> {
         processes.extend(children_of(process));
     }
     groups
+}
+
+/// The ids of a process in this and in every inner PID namespace.
+fn ids_of(process: Pid) -> Vec<String> {
+    let status = fs::read_to_string(format!("/proc/{process}/status")).unwrap_or_default();
+    let ids = status.lines().find_map(|line| line.strip_prefix("NSpid:")).unwrap_or_default();
+    ids.split_whitespace().map(str::to_owned).collect()
 }
 
 fn children_of(process: Pid) -> Vec<Pid> {

@@ -1,13 +1,10 @@
-//! Exit code, signals, terminal and interrupts in every kind of sandbox that this machine has.
+//! Exit code, signals and terminal in every kind of sandbox that this machine has.
 
-use std::time::Duration;
-
-use cofferdam_tests::deadline::{PATIENCE, holds_within, wait_until};
+use cofferdam_tests::deadline::{PATIENCE, wait_until};
 use cofferdam_tests::process::{Running, output_of};
 use cofferdam_tests::terminal::Terminal;
 use nix::sys::signal::Signal;
 
-use super::interruptions::assert_interrupt_ends;
 use super::sandbox_kind::SandboxKind;
 use super::{text, user};
 
@@ -69,24 +66,5 @@ fn ctrl_c_reaches_the_command_in_every_kind() {
         terminal.wait_for("interrupted");
         assert_eq!(terminal.exit_code(), Some(5), "{}", kind.name());
         kind.assert_nothing_left(&user);
-    }
-}
-
-/// The delay before the signal increases, so that every step of a run is interrupted once.
-#[test]
-fn an_interrupt_at_any_time_leaves_nothing_in_every_kind() {
-    for kind in SandboxKind::all() {
-        let user = user();
-        // Bubblewrap starts much faster than the others.
-        let (steps, interval) = if matches!(kind, SandboxKind::Bubblewrap) { (24, 8) } else { (12, 80) };
-        // The first process of a container ignores signals for which it has no handler.
-        let script = "trap 'exit 130' INT; while :; do sleep 0.1; done";
-        for step in 0..steps {
-            let command = kind.command(&user, &["--quiet", "--", "sh", "-c", script]);
-            let mut run = Running::spawn(command, "cofferdam run");
-            let _ = holds_within(Duration::from_millis(step * interval), || !run.is_running());
-            assert_interrupt_ends(&mut run, &format!("{}, step {step}", kind.name()));
-            kind.assert_nothing_left(&user);
-        }
     }
 }

@@ -3,8 +3,9 @@
 use std::fs::File;
 use std::process::Command;
 use std::sync::mpsc;
+use std::time::Duration;
 
-use cofferdam_tests::deadline::{PATIENCE, wait_until};
+use cofferdam_tests::deadline::{PATIENCE, holds_within, wait_until};
 use cofferdam_tests::http::{Reply, listen};
 use cofferdam_tests::process::{Running, children_of, into_file, is_alive};
 use cofferdam_tests::run_user::RunUser;
@@ -13,6 +14,7 @@ use cofferdam_tests::tools::Tool;
 use nix::fcntl::{Flock, FlockArg};
 use nix::sys::signal::Signal;
 
+use super::sandbox_kind::SandboxKind;
 use super::{text, user};
 
 /// The exit code of a process that SIGINT has ended.
@@ -32,6 +34,47 @@ pub(crate) fn assert_interrupt_ends(run: &mut Running, when: &str) {
     // Before the handler is installed, the signal itself terminates the process.
     let code = run.wait(PATIENCE).code().unwrap_or(INTERRUPTED);
     assert_eq!(code, INTERRUPTED, "{when}");
+}
+
+#[test]
+fn an_interrupt_at_any_time_leaves_nothing_with_bubblewrap() {
+    // Bubblewrap starts much faster than the others.
+    assert_interrupt_at_any_time_leaves_nothing(SandboxKind::bubblewrap(), 24, Duration::from_millis(8));
+}
+
+#[test]
+fn an_interrupt_at_any_time_leaves_nothing_with_podman() {
+    assert_interrupt_at_any_time_leaves_nothing(SandboxKind::podman(), 12, Duration::from_millis(80));
+}
+
+#[test]
+fn an_interrupt_at_any_time_leaves_nothing_with_docker() {
+    assert_interrupt_at_any_time_leaves_nothing(SandboxKind::docker(), 12, Duration::from_millis(80));
+}
+
+#[test]
+fn an_interrupt_at_any_time_leaves_nothing_with_gvisor() {
+    assert_interrupt_at_any_time_leaves_nothing(SandboxKind::gvisor(), 12, Duration::from_millis(80));
+}
+
+#[test]
+fn an_interrupt_at_any_time_leaves_nothing_with_srt() {
+    assert_interrupt_at_any_time_leaves_nothing(SandboxKind::srt(), 12, Duration::from_millis(120));
+}
+
+/// The delay before the signal increases by `interval`, so that every step of a run is interrupted once.
+fn assert_interrupt_at_any_time_leaves_nothing(kind: Option<SandboxKind>, steps: u32, interval: Duration) {
+    let Some(kind) = kind else { return };
+    let user = user();
+    // The first process of a container ignores signals for which it has no handler.
+    let script = "trap 'exit 130' INT; while :; do sleep 0.1; done";
+    for step in 0..steps {
+        let command = kind.command(&user, &["--quiet", "--", "sh", "-c", script]);
+        let mut run = Running::spawn(command, "cofferdam run");
+        let _ = holds_within(interval * step, || !run.is_running());
+        assert_interrupt_ends(&mut run, &format!("{}, step {step}", kind.name()));
+        kind.assert_nothing_left(&user);
+    }
 }
 
 #[test]
