@@ -11,7 +11,7 @@ use nix::sys::signal::{Signal, kill, killpg};
 use nix::unistd::{Pid, getpgid};
 use tokio::process::Command;
 use tokio::signal::unix::{self, SignalKind, signal};
-use tokio::task::JoinHandle;
+use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
 use super::kinds::{CommandLine, SignalTarget};
@@ -88,7 +88,7 @@ pub(super) struct SignalQueue<'a> {
     program: Option<u32>,
     unsent: VecDeque<Signal>,
     /// The command that sends the first signal of `unsent`. It is a task, so that a signal is not sent twice.
-    sending: Option<JoinHandle<Delivery>>,
+    sending: JoinSet<Delivery>,
 }
 
 /// More signals are dropped: the command has not even started.
@@ -100,7 +100,7 @@ const SEND_TIMEOUT: Duration = Duration::from_secs(10);
 
 impl<'a> SignalQueue<'a> {
     pub(super) fn new(target: &'a SignalTarget, program: Option<u32>) -> Self {
-        Self { target, program, unsent: VecDeque::new(), sending: None }
+        Self { target, program, unsent: VecDeque::new(), sending: JoinSet::new() }
     }
 
     /// Sends a signal, at once if that is possible.
@@ -117,10 +117,11 @@ impl<'a> SignalQueue<'a> {
     pub(super) async fn send_remaining(&mut self) {
         while let Some(signal) = self.unsent.front().copied() {
             if let SignalTarget::Command(line) = self.target {
-                let sending = self.sending.get_or_insert_with(|| tokio::spawn(send_by(line.clone(), signal)));
-                let delivery = sending.await.unwrap_or(Delivery::Sent);
-                self.sending = None;
-                if delivery == Delivery::Sent {
+                if self.sending.is_empty() {
+                    self.sending.spawn(send_by(line.clone(), signal));
+                }
+                let delivery = self.sending.join_next().await;
+                if !matches!(delivery, Some(Ok(Delivery::TooEarly))) {
                     self.unsent.pop_front();
                     continue;
                 }
