@@ -41,7 +41,12 @@ pub(super) fn prepare(
     stdio: Stdio,
 ) -> Prepared {
     let mut files = home_mount_points(plan, run_directory);
-    let (walls, environment) = walls(plan, host, run_directory, &mut files);
+    let (walls, environment_of_pull) = walls(plan, host, run_directory, &mut files);
+    let mut environment = environment_of_pull.clone();
+    if let Some(directory) = temporary_directory(plan, host, run_directory) {
+        files.push(GeneratedFile::directory(&directory));
+        environment.insert("TMPDIR".into(), directory.into());
+    }
     let command_line = |arguments: Vec<OsString>| CommandLine {
         program: program.clone(),
         arguments,
@@ -62,7 +67,7 @@ pub(super) fn prepare(
         FileTree::Image(name) => Some(Image {
             name: name.clone(),
             inspect: short_line(&["image", "inspect", "--format", "{{.Architecture}}", name]),
-            pull: short_line(&["pull", name]),
+            pull: CommandLine { environment: environment_of_pull, ..short_line(&["pull", name]) },
         }),
     };
     let trial = match (plan.kind, &plan.tree) {
@@ -151,6 +156,15 @@ fn walls(
         }
     }
     (arguments, environment)
+}
+
+/// A directory for the temporary files of podman or docker, which an interrupted one leaves behind. `None` where podman would
+/// look for its containers there (without root and XDG_RUNTIME_DIR), or where the command gets this variable of the user. Not
+/// for pulls, whose files may be large.
+fn temporary_directory(plan: &Plan, host: &Host, run_directory: &Path) -> Option<PathBuf> {
+    let has_own_state = nix::unistd::geteuid().is_root() || host.variable("XDG_RUNTIME_DIR").is_some();
+    let is_passed_on = plan.environment.contains_key(OsStr::new("TMPDIR"));
+    (has_own_state && !is_passed_on).then(|| run_directory.join("engine-tmp"))
 }
 
 /// Options with which podman stores nothing in the user's home. Podman refuses a `--runroot` of more than 50 characters.
