@@ -79,7 +79,7 @@ impl Agent {
                     "--",
                     "claude",
                 ]);
-                command.args(["-p", "go", "--output-format", "json", "--allowedTools", "mcp__tools"]);
+                command.args(["-p", "go", "--output-format", "json", "--allowedTools", "mcp__tools,Bash"]);
             }
             Self::Codex => {
                 command.env("SCRIPTED_KEY", "not-a-key").args(["--env", "SCRIPTED_KEY", "--", "codex"]);
@@ -131,6 +131,12 @@ pub fn model_for(agent: Agent, server: &str, tool: &str, arguments: Value) -> Fa
 pub fn held_model_for(agent: Agent, server: &str, tool: &str, arguments: Value) -> FakeModel {
     let call = Turn::Call { server: server.to_owned(), tool: tool.to_owned(), arguments };
     FakeModel::start_held(agent.api(), vec![call, Turn::Say("FINISHED".to_owned())])
+}
+
+/// A model that makes the agent run one command with its own shell tool, and then finish.
+pub fn shell_model_for(agent: Agent, command: &str) -> FakeModel {
+    let script = vec![Turn::Shell(command.to_owned()), Turn::Say("FINISHED".to_owned())];
+    FakeModel::start(agent.api(), script)
 }
 
 impl Report {

@@ -6,7 +6,7 @@
 use std::ffi::OsStr;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
-use std::process::Command;
+use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use nix::fcntl::{OFlag, open};
@@ -52,9 +52,35 @@ pub fn user_command(program: impl AsRef<OsStr>) -> Command {
 const MAX_PASSES: u32 = 100;
 const PASS_INTERVAL: Duration = Duration::from_millis(10);
 
-/// Makes this process the parent of its descendants' orphans, for [`kill_adopted`].
-pub fn adopt_orphans() -> io::Result<()> {
-    Ok(prctl::set_child_subreaper(true)?)
+/// While this exists, this process is the parent of its descendants' orphans, for [`kill_adopted`].
+#[derive(Debug)]
+pub struct OrphanAdoption {
+    /// Whether this process was the parent of orphans already.
+    before: bool,
+}
+
+impl OrphanAdoption {
+    pub fn begin() -> io::Result<Self> {
+        let before = prctl::get_child_subreaper()?;
+        prctl::set_child_subreaper(true)?;
+        Ok(Self { before })
+    }
+}
+
+impl Drop for OrphanAdoption {
+    fn drop(&mut self) {
+        // Setting the flag cannot fail: the kernel accepts every value.
+        let _ = prctl::set_child_subreaper(self.before);
+    }
+}
+
+/// Creates a user namespace for a process that exits at once. The error is the kernel's, if it does not permit one.
+pub fn try_user_namespace() -> io::Result<()> {
+    // Any program would do; this one exists for sure.
+    let mut command = user_command("/proc/self/exe");
+    command.arg("--version").stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+    os::start_in_user_namespace(&mut command);
+    command.spawn()?.wait().map(drop)
 }
 
 /// Kills and reaps all children of this process but `spared`, and the orphans that become its children meanwhile. Takes at

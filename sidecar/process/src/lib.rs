@@ -41,7 +41,7 @@ pub use bounded::{RunError, run_bounded};
 pub use descriptor_limit::raise_descriptor_limit;
 pub use environment::{InvalidEnvironment, Variable, allowed_environment};
 pub use exit::Exit;
-pub use foreground::{Pty, RawMode, Window, adopt_orphans, kill_adopted, user_command};
+pub use foreground::{OrphanAdoption, Pty, RawMode, Window, kill_adopted, try_user_namespace, user_command};
 pub use keeper::{is_keeper, keeper_main};
 pub use launch::{Launch, LaunchError, launch, program_path, use_keeper_program};
 pub use registry::{KnownChild, spawn_known};

@@ -6,8 +6,8 @@
 
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
-use std::os::unix::process::ExitStatusExt;
-use std::process::ExitStatus;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::process::{Command, ExitStatus};
 
 use nix::cmsg_space;
 use nix::errno::Errno;
@@ -48,6 +48,16 @@ pub(super) fn reset_signal_dispositions() {
         // signals that cannot be changed and numbers that are not signals.
         unsafe { libc::signal(signal, libc::SIG_DFL) };
     }
+}
+
+/// Lets the command start in a new user namespace. If the kernel refuses one, the command's start fails with that error.
+pub(super) fn start_in_user_namespace(command: &mut Command) {
+    let enter = || {
+        // SAFETY: the call takes no pointer, and affects only the calling process, which is the forked child.
+        Errno::result(unsafe { libc::unshare(libc::CLONE_NEWUSER) }).map(drop).map_err(io::Error::from)
+    };
+    // SAFETY: between `fork` and `execve` the closure makes one system call; it neither allocates nor takes a lock.
+    unsafe { command.pre_exec(enter) };
 }
 
 /// Receives bytes and the `N` descriptors that come with them. `None` at the end of the stream.

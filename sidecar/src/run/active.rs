@@ -6,7 +6,6 @@
 use std::io;
 use std::ops::RangeInclusive;
 use std::os::unix::process::ExitStatusExt as _;
-use std::path::Path;
 use std::process::{ExitCode, ExitStatus, Stdio as ProcessStdio};
 use std::time::Duration;
 
@@ -19,12 +18,14 @@ use super::executable::find;
 use super::harness::login::{CopyBackResult, Login};
 use super::host::Host;
 use super::image::Pull;
-use super::kinds::{CommandLine, GeneratedFile, Orphans, Prepared, Stdio, advise_other_kind};
+use super::kind_check::KindCheck;
+use super::kinds::{GeneratedFile, Orphans, Prepared, Stdio};
 use super::plan::Plan;
 use super::shared_sidecar::SharedSidecar;
 use super::signals::Signals;
-use super::terminal_relay;
-use crate::config::Config;
+use super::terminal_relay::{self, ContainerState, Interruption};
+use super::trial::Trials;
+use super::{ended_by, run_quietly};
 use crate::daemon::admin::client::{self, AdminError};
 use crate::daemon::admin::{AdminRequest, AdminResponse};
 use crate::harness::ShimCommand;
@@ -41,6 +42,7 @@ pub(super) struct ActiveRun {
     /// is left behind.
     enrolling: Option<JoinHandle<Result<AdminResponse, AdminError>>>,
     enrolment: Option<String>,
+    trials: Trials,
     pull: Pull,
     removal: Removal,
 }
@@ -55,19 +57,22 @@ enum Removal {
 
 /// The exit codes of podman and docker when they could not create the container or start its command.
 const NOT_STARTED: RangeInclusive<i32> = 125..=127;
-/// For the trial start of a sandbox, and for removing what a sandbox left behind.
-const PROGRAM_TIMEOUT: Duration = Duration::from_secs(20);
+/// For a program that removes what a sandbox has left behind.
+const REMOVAL_TIMEOUT: Duration = Duration::from_secs(20);
+/// For podman or docker to say whether a container has started.
+const STATUS_TIMEOUT: Duration = Duration::from_secs(10);
+/// The statuses of a container whose command has not started: `configured` and `initialized` are podman's only.
+const STATUSES_BEFORE_START: [&str; 3] = ["configured", "created", "initialized"];
 
 impl ActiveRun {
     pub(super) async fn set_up(
         &mut self,
         plan: &Plan,
         prepared: &Prepared,
-        host: &Host,
-        config: &Config,
-        config_file: &Path,
+        checks: &KindCheck<'_>,
         progress: &Progress,
     ) -> Result<(), Failure> {
+        let KindCheck { config, config_file, host, .. } = *checks;
         let leftovers = leftovers(&host.temporary);
         self.write_files(plan, prepared).map_err(|error| {
             let path = plan.run_directory.display();
@@ -78,11 +83,14 @@ impl ActiveRun {
             .hint("set TMPDIR to a directory that this user can write")
         })?;
         self.copy_login(plan)?;
-        if let Some(trial) = &prepared.trial {
-            try_sandbox(trial, plan, host).await?;
+        if plan.kind.is_tried_before_each_run() {
+            checks.try_prepared(plan.kind, prepared, &mut self.trials).await?;
         }
-        if let Some(image) = &prepared.image {
-            image.ensure_present(&mut self.pull, progress).await?;
+        if let Some(image) = &prepared.image
+            && let Err(failure) = image.ensure_present(&mut self.pull, progress).await
+        {
+            checks.try_after_failure(plan.kind, &mut self.trials).await?;
+            return Err(failure);
         }
         let held = SharedSidecar::hold(&config.admin.socket, &config.state_dir, config_file).await?;
         let sidecar = self.sidecar.insert(held);
@@ -94,7 +102,9 @@ impl ActiveRun {
     /// Runs the command, and restarts the sidecar meanwhile if it exits.
     pub(super) async fn run_command(
         &mut self,
+        plan: &Plan,
         prepared: &Prepared,
+        checks: &KindCheck<'_>,
         stdio: Stdio,
         signals: &mut Signals,
     ) -> Result<ExitCode, Failure> {
@@ -104,18 +114,29 @@ impl ActiveRun {
         self.removal = Removal::Needed;
         let program = &prepared.command.program;
         let ended = tokio::select! {
-            ended = terminal_relay::run(&prepared.command, stdio, prepared.signals, signals) => ended,
+            ended = terminal_relay::run(prepared, stdio, signals) => ended,
             () = sidecar.keep_running() => unreachable!("it never returns"),
         };
+        self.trials.sidecar = sidecar.child_id();
         let ended = ended.map_err(|error| {
             Failure::new(Sysexit::Unavailable, format!("cannot run `{}`: {error}", program.display()))
         })?;
-        if !ended.signalled && ended.status.code().is_some() {
+        if ended.interruption.is_none() && ended.status.code().is_some() {
             self.removal = Removal::NotNeeded;
+        }
+        if let Some(interruption) = ended.interruption
+            && !ended.status.success()
+            && was_interrupted_before_start(prepared, interruption).await
+        {
+            return Ok(ended_by(interruption.signal));
         }
         if let (Some(advice), Some(code)) = (prepared.advice, ended.status.code())
             && NOT_STARTED.contains(&code)
         {
+            tokio::select! {
+                works = checks.try_after_failure(plan.kind, &mut self.trials) => works?,
+                signal = signals.interruption() => return Ok(ended_by(signal)),
+            }
             eprintln!("cofferdam: exit code {code}: {advice}");
         }
         Ok(exit_code(ended.status))
@@ -123,12 +144,13 @@ impl ActiveRun {
 
     /// Removes what was set up.
     pub(super) async fn end(mut self, plan: &Plan, prepared: &Prepared, host: &Host) -> Result<(), Failure> {
+        self.trials.stop().await;
         self.pull.stop().await;
         if let Some(container) = &prepared.left
             && self.removal == Removal::Needed
+            && let Some(program) = find(container.program(), &host.search_path, &host.directory)
         {
-            let program = prepared.command.program.clone();
-            run_quietly(&container.removal(program, &plan.run_directory, host)).await;
+            run_quietly(&container.removal(program, &plan.run_directory, host), REMOVAL_TIMEOUT).await;
         }
         let enrolment_ended = self.end_enrolment().await;
         // Orphaned processes could still write to the directory, so they are killed before it is removed.
@@ -252,28 +274,13 @@ impl ActiveRun {
     }
 }
 
-/// Checks that this kind of sandbox works on this machine, by running the shim in it.
-async fn try_sandbox(trial: &CommandLine, plan: &Plan, host: &Host) -> Result<(), Failure> {
-    let mut command = trial.command();
-    command.stdin(ProcessStdio::null());
-    let output = timeout(PROGRAM_TIMEOUT, Command::from(command).kill_on_drop(true).output()).await;
-    let why = match output {
-        Ok(Ok(output)) if output.status.success() => return Ok(()),
-        Ok(Ok(output)) => String::from_utf8_lossy(&output.stderr).trim().to_owned(),
-        Ok(Err(error)) => error.to_string(),
-        Err(_) => format!("no result within {} s", PROGRAM_TIMEOUT.as_secs()),
-    };
-    let text = format!("{} cannot create this sandbox on this machine: {why}", plan.kind.name());
-    Err(Failure::new(Sysexit::NoPermission, text).hint(advise_other_kind(plan.kind, host).await))
-}
-
 /// Removes what killed runs have left behind.
 async fn remove_leftovers(leftovers: Vec<Leftover>, host: &Host, sidecar: &SharedSidecar) {
     for leftover in leftovers {
         if let Some(container) = &leftover.container
             && let Some(program) = find(container.program(), &host.search_path, &host.directory)
         {
-            run_quietly(&container.removal(program, &leftover.path, host)).await;
+            run_quietly(&container.removal(program, &leftover.path, host), REMOVAL_TIMEOUT).await;
         }
         let ended = match leftover.enrolment.clone() {
             // If the sidecar refuses, the enrolment has ended already.
@@ -286,11 +293,21 @@ async fn remove_leftovers(leftovers: Vec<Leftover>, host: &Host, sidecar: &Share
     }
 }
 
-async fn run_quietly(command_line: &CommandLine) {
-    let mut command = command_line.command();
-    command.stdin(ProcessStdio::null()).stdout(ProcessStdio::null()).stderr(ProcessStdio::null());
-    // Failures are ignored: what the command removes may be gone already.
-    let _ = timeout(PROGRAM_TIMEOUT, Command::from(command).kill_on_drop(true).status()).await;
+/// Whether a container was interrupted before its command has started. The exit code of podman or docker does not say that.
+async fn was_interrupted_before_start(prepared: &Prepared, interruption: Interruption) -> bool {
+    let Some(check) = &prepared.start_check else { return false };
+    if interruption.container == ContainerState::NotCreated {
+        return true;
+    }
+    let mut command = check.status.command();
+    command.stdin(ProcessStdio::null()).stderr(ProcessStdio::null());
+    let output = timeout(STATUS_TIMEOUT, Command::from(command).kill_on_drop(true).output()).await;
+    // A container whose command has exited is removed, so its status cannot be read.
+    output.is_ok_and(|output| {
+        output.is_ok_and(|output| {
+            STATUSES_BEFORE_START.contains(&String::from_utf8_lossy(&output.stdout).trim())
+        })
+    })
 }
 
 fn exit_code(status: ExitStatus) -> ExitCode {

@@ -10,11 +10,11 @@ use std::time::Duration;
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
-use tokio::io::{AsyncRead, AsyncReadExt as _};
 use tokio::process::{Child, Command};
 use tokio::time::timeout;
 
 use super::kinds::CommandLine;
+use super::last_output::wait_with_stderr;
 use crate::terminal::failure::{Failure, Sysexit};
 use crate::terminal::progress::Progress;
 
@@ -36,8 +36,6 @@ const INSPECT_TIMEOUT: Duration = Duration::from_secs(20);
 const PULL_TIMEOUT: Duration = Duration::from_secs(60 * 60);
 /// For an interrupted pull to remove its partial files.
 const STOP_TIMEOUT: Duration = Duration::from_secs(5);
-/// How much of the end of a failed pull's stderr is shown.
-const SHOWN_BYTES: usize = 1_000;
 
 impl Image {
     /// Pulls the image unless it is on this machine. The running pull is stored in `pull`, so that the caller can stop it.
@@ -79,13 +77,10 @@ impl Image {
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped()).process_group(0);
         let child = Command::from(command).kill_on_drop(true).spawn();
         let child = pull.0.insert(child.map_err(|error| failed(error.to_string()))?);
-        let messages = child.stderr.take();
-        let ended =
-            timeout(PULL_TIMEOUT, async { tokio::join!(child.wait(), read_last_bytes(messages)) }).await;
-        let result = match ended {
-            Ok((Ok(status), _)) if status.success() => Ok(()),
-            Ok((Ok(_), messages)) => Err(failed(messages.trim().to_owned())),
-            Ok((Err(error), _)) => Err(failed(error.to_string())),
+        let result = match timeout(PULL_TIMEOUT, wait_with_stderr(child)).await {
+            Ok(Ok((status, _))) if status.success() => Ok(()),
+            Ok(Ok((_, messages))) => Err(failed(messages)),
+            Ok(Err(error)) => Err(failed(error.to_string())),
             Err(_) => Err(failed(format!("it took longer than {} minutes", PULL_TIMEOUT.as_secs() / 60))),
         };
         pull.stop().await;
@@ -104,17 +99,6 @@ impl Pull {
         // A pull that does not exit in time is killed on drop.
         let _ = timeout(STOP_TIMEOUT, child.wait()).await;
     }
-}
-
-/// Reads a stream to its end and returns its last bytes.
-async fn read_last_bytes(stream: Option<impl AsyncRead + Unpin>) -> String {
-    let Some(mut stream) = stream else { return String::new() };
-    let (mut end, mut buffer) = (Vec::new(), [0; 4096]);
-    while let Ok(length @ 1..) = stream.read(&mut buffer).await {
-        end.extend_from_slice(&buffer[..length]);
-        end.drain(..end.len().saturating_sub(SHOWN_BYTES));
-    }
-    String::from_utf8_lossy(&end).into_owned()
 }
 
 /// This machine's architecture as images name it.

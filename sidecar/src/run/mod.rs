@@ -17,7 +17,9 @@
 //! | [`shim_file`] | the shim that is put inside |
 //! | [`harness`] | known harnesses: generated settings, the copy of the login |
 //! | [`kinds`] | bubblewrap, podman, docker, gVisor, srt |
+//! | [`kind_check`], [`trial`], [`obstacle`] | whether a kind works on this machine, why not, and which other one does |
 //! | [`image`] | the image of a container, and its pull |
+//! | [`last_output`] | the end of what a failed program wrote |
 //! | [`directory`], [`removal`] | the run's files on the host, and their removal although a sandbox could write some of them |
 //! | [`shared_sidecar`] | the sidecar that concurrent runs share |
 //! | [`active`] | what a run has set up, and its removal |
@@ -31,8 +33,11 @@ mod exposed;
 mod harness;
 mod host;
 mod image;
+mod kind_check;
 mod kinds;
+mod last_output;
 mod mount;
+mod obstacle;
 mod plan;
 mod removal;
 mod request;
@@ -41,13 +46,18 @@ mod shell_quoting;
 mod shim_file;
 mod signals;
 mod terminal_relay;
+mod trial;
 mod visibility;
 
 use std::io::{self, IsTerminal as _};
 use std::path::Path;
-use std::process::ExitCode;
+use std::process::{ExitCode, Stdio as ProcessStdio};
+use std::time::Duration;
 
+use cofferdam_process::OrphanAdoption;
 use nix::sys::signal::Signal;
+use tokio::process::Command;
+use tokio::time::timeout;
 
 use crate::config::Config;
 use crate::terminal;
@@ -56,10 +66,12 @@ use crate::terminal::progress::{Output, Progress};
 use active::ActiveRun;
 use directory::RunDirectory;
 use host::Host;
-use kinds::{Orphans, Prepared, Stdio};
+use kind_check::KindCheck;
+use kinds::{CommandLine, Orphans, Prepared, Stdio};
 use plan::Plan;
 use request::RunRequest;
 use signals::Signals;
+use trial::Trials;
 
 pub(crate) use kinds::Kind;
 pub(crate) use request::{LoginArgument, Mode, NetworkArgument, RunArguments};
@@ -95,7 +107,17 @@ async fn run_async(
     let name = sandbox_name(&request);
     let path = RunDirectory::path_for(&host.temporary, &name);
     let plan = Plan::new(&request, config, &config_file, &host, &path, name)?;
-    let program = kinds::find_program(plan.kind, &host).await?;
+    let checks = KindCheck { request: &request, config, config_file: &config_file, host: &host };
+    let mut signals = Signals::new().map_err(|error| Failure::new(Sysexit::OperatingSystem, error))?;
+    let Some(program) = checks.find_program(plan.kind) else {
+        let mut trials = Trials::default();
+        let result = tokio::select! {
+            failure = checks.program_is_missing(plan.kind, &mut trials) => Err(failure),
+            signal = signals.interruption() => Ok(ended_by(signal)),
+        };
+        trials.stop().await;
+        return result;
+    };
     let stdio = match io::stdin().is_terminal() && io::stdout().is_terminal() {
         true => Stdio::Terminal,
         false => Stdio::Inherited,
@@ -109,37 +131,45 @@ async fn run_async(
         return Ok(ExitCode::SUCCESS);
     }
     let progress = Progress::new("cofferdam", arguments.output);
-    execute(&plan, &prepared, &host, config, &config_file, stdio, &progress).await
+    execute(&plan, &prepared, &checks, stdio, &mut signals, &progress).await
 }
 
 /// Sets the sandbox up, runs the command, and always cleans up, also after a failure or a signal.
 async fn execute(
     plan: &Plan,
     prepared: &Prepared,
-    host: &Host,
-    config: &Config,
-    config_file: &Path,
+    checks: &KindCheck<'_>,
     stdio: Stdio,
+    signals: &mut Signals,
     progress: &Progress,
 ) -> Result<ExitCode, Failure> {
-    let mut signals = Signals::new().map_err(|error| Failure::new(Sysexit::OperatingSystem, error))?;
-    if prepared.orphans == Orphans::Kill {
-        cofferdam_process::adopt_orphans().map_err(|error| Failure::new(Sysexit::OperatingSystem, error))?;
-    }
+    let _adoption = match prepared.orphans {
+        Orphans::Kill => {
+            Some(OrphanAdoption::begin().map_err(|error| Failure::new(Sysexit::OperatingSystem, error))?)
+        }
+        Orphans::Leave => None,
+    };
     let mut run = ActiveRun::default();
     let ready = tokio::select! {
-        ready = run.set_up(plan, prepared, host, config, config_file, progress) => ready.map(|()| None),
+        ready = run.set_up(plan, prepared, checks, progress) => ready.map(|()| None),
         signal = signals.interruption() => Ok(Some(signal)),
     };
     // The command writes to the same terminal.
     progress.clear();
     let result = match ready {
-        Ok(None) => run.run_command(prepared, stdio, &mut signals).await,
+        Ok(None) => run.run_command(plan, prepared, checks, stdio, signals).await,
         Ok(Some(signal)) => Ok(ended_by(signal)),
         Err(failure) => Err(failure),
     };
-    let ended = run.end(plan, prepared, host).await;
+    let ended = run.end(plan, prepared, checks.host).await;
     result.and_then(|code| ended.map(|()| code))
+}
+
+/// Runs a program that removes what a sandbox has left behind. Failures are ignored: it may be gone already.
+async fn run_quietly(command_line: &CommandLine, limit: Duration) {
+    let mut command = command_line.command();
+    command.stdin(ProcessStdio::null()).stdout(ProcessStdio::null()).stderr(ProcessStdio::null());
+    let _ = timeout(limit, Command::from(command).kill_on_drop(true).status()).await;
 }
 
 /// The exit code that shells report for a process that a signal has ended.

@@ -78,7 +78,8 @@ pub(super) struct PathsInside {
     pub(super) programs: PathBuf,
 }
 
-const SHIM: &str = "cofferdam-shim";
+/// The name of the shim in every sandbox.
+pub(super) const SHIM: &str = "cofferdam-shim";
 /// Environment variables of the user that hold no credential: language, terminal, time zone and user name.
 const PLAIN_VARIABLES: [&str; 9] =
     ["COLORTERM", "FORCE_COLOR", "LANG", "LANGUAGE", "LOGNAME", "NO_COLOR", "TERM", "TZ", "USER"];
@@ -208,6 +209,11 @@ impl Plan {
             None if self.environment.keys().any(is_login) => LoginState::Variable,
             None => LoginState::Absent,
         }
+    }
+
+    /// The command of a trial: it needs only the shim, which is in every sandbox, and exits at once.
+    pub(super) fn trial_command(&self) -> Vec<OsString> {
+        vec![self.paths.shim().into(), "--version".into()]
     }
 
     /// The address to which the shims in the sandbox connect.

@@ -13,46 +13,54 @@ use std::time::Duration;
 
 use cofferdam_process::{Pty, RawMode, Window};
 use nix::sys::signal::Signal;
+use nix::sys::termios::{LocalFlags, SpecialCharacterIndices, tcgetattr};
 use tokio::process::{Child, Command};
-use tokio::sync::oneshot;
-use tokio::time::{Instant, sleep, sleep_until, timeout};
+use tokio::sync::{mpsc, oneshot};
+use tokio::time::{Instant, sleep_until, timeout};
 
-use super::kinds::{CommandLine, SignalTarget, Stdio};
-use super::signals::{Delivery, ReceivedSignal, Signals, send};
+use super::kinds::{Prepared, SignalTarget, StartCheck, Stdio};
+use super::signals::{ReceivedSignal, SignalQueue, Signals};
 
 /// How the sandbox's program ended.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ProgramEnd {
     pub(super) status: ExitStatus,
-    /// Whether a signal was sent to the program, or it was killed because it did not exit in time. It may not have cleaned up.
-    pub(super) signalled: bool,
+    /// The first signal that was sent to the program. The program may not have cleaned up.
+    pub(super) interruption: Option<Interruption>,
+}
+
+/// A signal that was sent to the sandbox's program.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Interruption {
+    pub(super) signal: Signal,
+    pub(super) container: ContainerState,
+}
+
+/// Whether podman or docker had created the container when a signal was sent to them.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(super) enum ContainerState {
+    Created,
+    NotCreated,
 }
 
 /// How long a command has to exit after SIGTERM or SIGHUP before it is killed.
 const END_TIMEOUT: Duration = Duration::from_secs(10);
-/// The interval at which a signal that was received before the command had started is sent again.
-const RESEND_INTERVAL: Duration = Duration::from_millis(10);
 /// How long output that is still in the terminal is read after the program has exited.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(2);
 const BUFFER_BYTES: usize = 16 * 1024;
 
 /// Starts the program and waits until it exits.
-pub(super) async fn run(
-    command_line: &CommandLine,
-    stdio: Stdio,
-    target: SignalTarget,
-    signals: &mut Signals,
-) -> io::Result<ProgramEnd> {
-    let mut command = command_line.command();
+pub(super) async fn run(prepared: &Prepared, stdio: Stdio, signals: &mut Signals) -> io::Result<ProgramEnd> {
+    let mut command = prepared.command.command();
     match stdio {
         Stdio::Inherited => {
             // In a process group of its own, the sandbox's program does not get the signals of the terminal. They would end it
-            // and the sandbox, so this run sends them to the process groups inside the sandbox instead.
-            if target == SignalTarget::GroupsInside {
+            // and the sandbox, so this run sends them to the processes inside the sandbox instead.
+            if !matches!(prepared.signals, SignalTarget::Program) {
                 command.process_group(0);
             }
             let child = Command::from(command).kill_on_drop(true).spawn()?;
-            Program { child, target, early: None, kill_at: None, signalled: false }.wait(signals).await
+            Program::new(child, prepared).wait(signals).await
         }
         Stdio::Terminal => {
             let pty = Pty::open(Window::of(io::stdin())?)?;
@@ -63,32 +71,39 @@ pub(super) async fn run(
             // The program has its own descriptors. While this one is open, reading its output would never reach the end.
             drop(inside);
             let _raw = RawMode::enter(io::stdin())?;
-            let mut relay = TerminalRelay::start(host)?;
-            Program { child, target, early: None, kill_at: None, signalled: false }
-                .wait_at_terminal(&mut relay, signals)
-                .await
+            let keys = match prepared.signals {
+                SignalTarget::Command(_) => SignalKeys::Recognised,
+                SignalTarget::Program | SignalTarget::GroupsInside => SignalKeys::LeftToKernel,
+            };
+            let mut relay = TerminalRelay::start(host, keys)?;
+            Program::new(child, prepared).wait_at_terminal(&mut relay, signals).await
         }
     }
 }
 
 /// The running program.
-struct Program {
+struct Program<'a> {
     child: Child,
-    target: SignalTarget,
-    /// A signal that was received before the command had started.
-    early: Option<Signal>,
+    target: &'a SignalTarget,
+    start_check: Option<&'a StartCheck>,
+    signals: SignalQueue<'a>,
     kill_at: Option<Instant>,
-    signalled: bool,
+    interruption: Option<Interruption>,
 }
 
-impl Program {
+impl<'a> Program<'a> {
+    fn new(child: Child, prepared: &'a Prepared) -> Self {
+        let (target, start_check) = (&prepared.signals, prepared.start_check.as_ref());
+        let signals = SignalQueue::new(target, child.id());
+        Self { child, target, start_check, signals, kill_at: None, interruption: None }
+    }
+
     async fn wait(mut self, signals: &mut Signals) -> io::Result<ProgramEnd> {
-        let id = self.child.id();
         loop {
             tokio::select! {
-                status = self.child.wait() => return Ok(ProgramEnd { status: status?, signalled: self.signalled }),
+                status = self.child.wait() => return Ok(ProgramEnd { status: status?, interruption: self.interruption }),
                 received = signals.next() => self.forward(received),
-                () = Self::resend_early(&mut self.early, self.target, id) => {}
+                () = self.signals.send_remaining() => {}
                 () = expired(self.kill_at) => return self.kill().await,
             }
         }
@@ -100,24 +115,24 @@ impl Program {
         signals: &mut Signals,
     ) -> io::Result<ProgramEnd> {
         let mut hung_up = false;
-        let id = self.child.id();
         loop {
             tokio::select! {
                 status = self.child.wait() => {
                     relay.drain().await;
-                    return Ok(ProgramEnd { status: status?, signalled: self.signalled });
+                    return Ok(ProgramEnd { status: status?, interruption: self.interruption });
                 }
                 received = signals.next() => {
                     if received == ReceivedSignal::WindowChange {
                         relay.resize();
                         // The kernel sends SIGWINCH only to the foreground process group, which may be another one.
-                        if self.target == SignalTarget::Program && let Some(id) = self.child.id() {
-                            send(self.target, id, Signal::SIGWINCH);
+                        if !matches!(self.target, SignalTarget::GroupsInside) {
+                            self.signals.send(Signal::SIGWINCH);
                         }
                     }
                     self.forward(received);
                 }
-                () = Self::resend_early(&mut self.early, self.target, id) => {}
+                Some(signal) = relay.keys.recv() => self.forward(ReceivedSignal::Forward(signal)),
+                () = self.signals.send_remaining() => {}
                 () = expired(self.kill_at) => return self.kill().await,
                 _ = &mut relay.gone, if !hung_up => {
                     hung_up = true;
@@ -128,7 +143,6 @@ impl Program {
     }
 
     fn forward(&mut self, received: ReceivedSignal) {
-        let Some(id) = self.child.id() else { return };
         let signal = match received {
             ReceivedSignal::Forward(signal) => signal,
             ReceivedSignal::Terminate(signal) => {
@@ -137,24 +151,17 @@ impl Program {
             }
             ReceivedSignal::WindowChange => return,
         };
-        self.signalled = true;
-        self.early = (send(self.target, id, signal) == Delivery::TooEarly).then_some(signal);
-    }
-
-    /// Sends the signal of `early` again until there is a process that gets it. Never returns. Cancel-safe.
-    async fn resend_early(early: &mut Option<Signal>, target: SignalTarget, id: Option<u32>) {
-        while let (Some(signal), Some(id)) = (*early, id) {
-            sleep(RESEND_INTERVAL).await;
-            if send(target, id, signal) == Delivery::Sent {
-                *early = None;
-            }
+        if self.interruption.is_none() {
+            let is_created = self.start_check.is_none_or(|check| check.id_file.exists());
+            let container = if is_created { ContainerState::Created } else { ContainerState::NotCreated };
+            self.interruption = Some(Interruption { signal, container });
         }
-        std::future::pending().await
+        self.signals.send(signal);
     }
 
     async fn kill(mut self) -> io::Result<ProgramEnd> {
         self.child.start_kill()?;
-        Ok(ProgramEnd { status: self.child.wait().await?, signalled: true })
+        Ok(ProgramEnd { status: self.child.wait().await?, interruption: self.interruption })
     }
 }
 
@@ -174,24 +181,46 @@ struct TerminalRelay {
     shown: oneshot::Receiver<()>,
     /// Completes when the user's terminal cannot be read any more, or the sandbox's terminal cannot be written.
     gone: oneshot::Receiver<()>,
+    /// The signals of keys, if they are recognised here.
+    keys: mpsc::Receiver<Signal>,
 }
 
+/// How keys such as Ctrl-C become signals.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+enum SignalKeys {
+    /// The sandbox's terminal is the controlling terminal of the command or of the sandbox's program.
+    LeftToKernel,
+    /// It is the controlling terminal of no process, so the run looks for the keys itself.
+    Recognised,
+}
+
+/// Signals of keys that were not sent yet; further ones are dropped.
+const MAX_KEYS: usize = 16;
+
 impl TerminalRelay {
-    fn start(host: OwnedFd) -> io::Result<Self> {
+    fn start(host: OwnedFd, signal_keys: SignalKeys) -> io::Result<Self> {
         let host = File::from(host);
         let (finished, shown) = oneshot::channel();
         let (from_sandbox, to_user) = (host.try_clone()?, io::stdout().as_fd().try_clone_to_owned()?);
         spawn_thread("terminal-output", move || {
-            copy(from_sandbox, File::from(to_user));
+            copy(from_sandbox, File::from(to_user), |_, _| {});
             let _ = finished.send(());
         })?;
         let (lost, gone) = oneshot::channel();
         let (from_user, to_sandbox) = (io::stdin().as_fd().try_clone_to_owned()?, host.try_clone()?);
+        let (pressed, keys) = mpsc::channel(MAX_KEYS);
         spawn_thread("terminal-input", move || {
-            copy(File::from(from_user), to_sandbox);
+            copy(File::from(from_user), to_sandbox, |bytes, terminal| {
+                if signal_keys == SignalKeys::Recognised {
+                    for signal in signals_of_keys(bytes, terminal) {
+                        // The program does not take signals any more if this fails, or has many to take already.
+                        let _ = pressed.try_send(signal);
+                    }
+                }
+            });
             let _ = lost.send(());
         })?;
-        Ok(Self { host, shown, gone })
+        Ok(Self { host, shown, gone, keys })
     }
 
     /// Waits until all output of the program was written to the user's terminal.
@@ -212,14 +241,30 @@ fn spawn_thread(name: &str, work: impl FnOnce() + Send + 'static) -> io::Result<
     std::thread::Builder::new().name(name.into()).spawn(work).map(drop)
 }
 
-/// Copies until one of the two is closed. Reading a terminal whose other end is closed fails.
-fn copy(mut from: File, mut to: File) {
+/// The signals that these bytes cause at a terminal in its present mode, as the kernel does for a controlling terminal.
+fn signals_of_keys(bytes: &[u8], terminal: &File) -> Vec<Signal> {
+    let Ok(mode) = tcgetattr(terminal) else { return Vec::new() };
+    if !mode.local_flags.contains(LocalFlags::ISIG) {
+        return Vec::new();
+    }
+    let keys =
+        [(SpecialCharacterIndices::VINTR, Signal::SIGINT), (SpecialCharacterIndices::VQUIT, Signal::SIGQUIT)];
+    let of_byte = |byte: &u8| {
+        let key = keys.iter().find(|(key, _)| mode.control_chars[*key as usize] == *byte);
+        key.map(|(_, signal)| *signal)
+    };
+    bytes.iter().filter_map(of_byte).take(MAX_KEYS).collect()
+}
+
+/// Copies until one of the two is closed. Reading a terminal whose other end is closed fails. `observe` gets what was copied,
+/// and where to.
+fn copy(mut from: File, mut to: File, observe: impl Fn(&[u8], &File)) {
     let mut buffer = [0; BUFFER_BYTES];
     loop {
         match from.read(&mut buffer) {
             Ok(0) => return,
             Ok(length) if to.write_all(&buffer[..length]).is_err() => return,
-            Ok(_) => {}
+            Ok(length) => observe(&buffer[..length], &to),
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
             Err(_) => return,
         }

@@ -22,11 +22,16 @@ fn message(body: &Value, script: &[Turn]) -> Value {
     // Other requests (for titles, summaries) have no tools and must not get a scripted tool call.
     let has_tools = body["tools"].as_array().is_some_and(|tools| !tools.is_empty());
     let turn = calls_so_far(body);
+    let call = |name: &str, input: &Value| {
+        let id = format!("{CALL_PREFIX}{turn}");
+        (json!({"type": "tool_use", "id": id, "name": name, "input": input}), "tool_use")
+    };
     let (block, stop) = match script.get(turn) {
         Some(Turn::Call { server, tool, arguments }) if has_tools => {
-            let name = format!("mcp__{server}__{tool}");
-            let id = format!("{CALL_PREFIX}{turn}");
-            (json!({"type": "tool_use", "id": id, "name": name, "input": arguments}), "tool_use")
+            call(&format!("mcp__{server}__{tool}"), arguments)
+        }
+        Some(Turn::Shell(command)) if has_tools => {
+            call("Bash", &json!({"command": command, "description": "runs the script's command"}))
         }
         Some(Turn::Say(words)) => (json!({"type": "text", "text": words}), "end_turn"),
         _ => (json!({"type": "text", "text": "nothing more to say"}), "end_turn"),

@@ -21,6 +21,9 @@ fn content(body: &Value, script: &[Turn]) -> Value {
         Some(Turn::Call { server, tool, arguments }) => {
             json!({"functionCall": {"name": format!("mcp_{server}_{tool}"), "args": arguments}})
         }
+        Some(Turn::Shell(command)) => {
+            json!({"functionCall": {"name": "run_shell_command", "args": {"command": command}}})
+        }
         Some(Turn::Say(words)) => json!({"text": words}),
         None => json!({"text": "nothing more to say"}),
     };

@@ -25,6 +25,8 @@ pub enum Turn {
         arguments: Value,
     },
     Say(String),
+    /// Requests that the harness runs a command with its own shell tool.
+    Shell(String),
 }
 
 /// Which API the model offers.

@@ -63,6 +63,16 @@ fn item(turn: usize, scripted: Option<&Turn>) -> Value {
                 "status": "completed",
             });
         }
+        Some(Turn::Shell(command)) => {
+            return json!({
+                "type": "function_call",
+                "id": format!("fc_scripted_{turn}"),
+                "call_id": format!("{CALL_PREFIX}{turn}"),
+                "name": "exec_command",
+                "arguments": json!({"cmd": command}).to_string(),
+                "status": "completed",
+            });
+        }
         Some(Turn::Say(words)) => words.as_str(),
         None => "nothing more to say",
     };

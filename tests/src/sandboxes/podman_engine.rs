@@ -105,6 +105,14 @@ impl PodmanEngine {
         text_of_success(self.list(), "podman ps")
     }
 
+    /// The names of the containers that run.
+    #[track_caller]
+    pub fn running_containers(&self) -> String {
+        let mut list = self.command();
+        list.args(["ps", "--filter", "status=running", "--format", "{{.Names}}"]);
+        text_of_success(list, "podman ps")
+    }
+
     fn list(&self) -> Command {
         let mut list = self.command();
         list.args(["ps", "--all", "--format", "{{.Names}}"]);

@@ -99,6 +99,16 @@ impl RootlessPodman {
         }
     }
 
+    /// Removes the user's subordinate ids.
+    pub fn remove_subordinate_ids(&self) {
+        std::fs::write(self.path("subordinate-ids"), "").expect("a temporary directory is writable");
+    }
+
+    /// Removes one of the programs that podman needs.
+    pub fn remove_program(&self, name: &str) {
+        std::fs::remove_file(self.path("bin").join(name)).expect("it was copied there");
+    }
+
     /// The same command, run by the user with this podman on the PATH.
     pub fn command_of(&self, inner: &Command) -> Command {
         let mut command = command(&self.unshare);

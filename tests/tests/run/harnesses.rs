@@ -4,46 +4,20 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-use cofferdam_tests::agents::{Agent, Report, held_model_for, model_for};
+use cofferdam_tests::agents::{Agent, Report, held_model_for, model_for, shell_model_for};
 use cofferdam_tests::deadline::{holds_within, wait_until};
 use cofferdam_tests::process::{Running, built, into_file, is_alive, output_of, send};
 use cofferdam_tests::run_user::{RunUser, contents};
-use cofferdam_tests::sandboxes::PodmanEngine;
 use cofferdam_tests::terminal::Terminal;
-use cofferdam_tests::tools::Tool;
 use cofferdam_tests::{deadline::PATIENCE, fake_model::FakeModel};
 use nix::sys::signal::Signal;
 use serde_json::json;
 
+use super::sandbox_kind::SandboxKind;
 use super::{CANARY, text, user};
 
 const LOGIN: &str =
     r#"{"claudeAiOauth":{"accessToken":"login-of-the-user"},"mcpOAuth":{"other":"token-of-another-server"}}"#;
-
-/// A kind of sandbox that these harnesses run in.
-enum SandboxKind {
-    Bubblewrap,
-    Podman(PodmanEngine),
-}
-
-impl SandboxKind {
-    #[track_caller]
-    fn bubblewrap() -> Option<Self> {
-        Tool::Bubblewrap.path().map(|_| Self::Bubblewrap)
-    }
-
-    #[track_caller]
-    fn podman() -> Option<Self> {
-        PodmanEngine::open().map(Self::Podman)
-    }
-
-    fn options(&self) -> &'static [&'static str] {
-        match self {
-            Self::Bubblewrap => &[],
-            Self::Podman(_) => &["--sandbox", "podman"],
-        }
-    }
-}
 
 /// A user with one of the harnesses installed, and files that must neither change nor be visible in the sandbox.
 struct HarnessUser {
@@ -70,24 +44,21 @@ impl HarnessUser {
 
     /// `cofferdam run`, without a command.
     fn command(&self) -> Command {
-        let mut command = self.run_user.command(self.kind.options());
+        let mut command = self.kind.command(&self.run_user, &[]);
         let path = std::env::var("PATH").unwrap_or_default();
         command.env("PATH", format!("{}:{path}", self.programs.display()));
-        if let SandboxKind::Podman(podman) = &self.kind {
-            podman.configure(&mut command);
-        }
         command
+    }
+
+    fn files_except_programs(&self) -> Vec<(PathBuf, Vec<u8>)> {
+        let files = contents(&self.run_user.home()).into_iter();
+        files.filter(|(path, _)| !path.starts_with(&self.programs)).collect()
     }
 
     #[track_caller]
     fn assert_nothing_changed_or_left(&self) {
-        let after = contents(&self.run_user.home()).into_iter();
-        let after: Vec<_> = after.filter(|(path, _)| !path.starts_with(&self.programs)).collect();
-        assert_eq!(after, self.before, "the user's files have changed");
-        if let SandboxKind::Podman(podman) = &self.kind {
-            assert_eq!(podman.containers(), "");
-        }
-        self.run_user.assert_nothing_left();
+        assert_eq!(self.files_except_programs(), self.before, "the user's files have changed");
+        self.kind.assert_nothing_left(&self.run_user);
     }
 }
 
@@ -136,6 +107,46 @@ fn assert_calls_a_tool(agent: Agent, kind: Option<SandboxKind>) {
         stderr.contains("network: host, loopback services of this machine included · home: hidden"),
         "{stderr}"
     );
+    user.assert_nothing_changed_or_left();
+}
+
+#[test]
+fn the_shell_of_claude_code_cannot_read_the_home() {
+    assert_shell_cannot_read_the_home(Agent::ClaudeCode, SandboxKind::bubblewrap());
+    assert_shell_cannot_read_the_home(Agent::ClaudeCode, SandboxKind::podman());
+}
+
+#[test]
+fn the_shell_of_codex_cannot_read_the_home() {
+    assert_shell_cannot_read_the_home(Agent::Codex, SandboxKind::bubblewrap());
+    assert_shell_cannot_read_the_home(Agent::Codex, SandboxKind::podman());
+}
+
+/// The model asks the harness to read the user's private files, and a file of the project, with its own shell tool.
+fn assert_shell_cannot_read_the_home(agent: Agent, kind: Option<SandboxKind>) {
+    let Some(mut user) = HarnessUser::new(agent, kind) else { return };
+    for path in [".ssh/id_ed25519", ".bash_history", "other-project/.env"] {
+        user.run_user.write(path, CANARY);
+    }
+    user.before = user.files_except_programs();
+    let home = user.run_user.home();
+    let home = home.display();
+    let script = format!(
+        "cat README.md; cat ~/.ssh/id_ed25519 ~/.bash_history {home}/.ssh/id_ed25519 {home}/.bash_history \
+         {home}/other-project/.env 2>&1; ls -A {home}; find / -xdev -name id_ed25519 2>/dev/null; echo the-end"
+    );
+    let model = shell_model_for(agent, &script);
+    let mut command = user.command();
+    agent.arguments_in_sandbox(&mut command, &model);
+    let output = output_of(command, &format!("{agent:?} in a sandbox"));
+    let report = Report { output, requests: model.requests() };
+    let result = report.tool_result();
+    assert!(result.contains("a project") && result.contains("the-end"), "the shell did not run: {result}");
+    assert!(result.contains("No such file or directory"), "{result}");
+    assert!(!result.contains("other-project\\n") && !result.contains(CANARY), "{result}");
+    let conversation: String = report.requests.iter().map(|request| request.body.to_string()).collect();
+    assert!(!conversation.contains(CANARY), "the model has seen a private file");
+    report.assert_finished();
     user.assert_nothing_changed_or_left();
 }
 

@@ -1,10 +1,12 @@
 //! Images without a shell, `/tmp` or writable directories, images for other machines, and images that do not exist.
 
 use cofferdam_tests::harness::Harness;
-use cofferdam_tests::process::{command, output_of};
+use cofferdam_tests::process::output_of;
+use cofferdam_tests::run_user::RunUser;
 use cofferdam_tests::sandboxes::PodmanEngine;
 
-use super::kinds::{assert_tools_work_and_nothing_is_left, client_in_image};
+use super::kinds::assert_tools_work_and_nothing_is_left;
+use super::sandbox_kind::import_image;
 use super::{text, user};
 
 /// A file with the header of a program for 64-bit ARM, and nothing more.
@@ -26,9 +28,7 @@ fn an_image_without_shell_and_tmp_and_with_another_user() {
     let Some(podman) = PodmanEngine::open() else { return };
     let user = user();
     let image = podman.empty_image();
-    let command = client_in_image(&user, &podman, "podman", &image);
-    assert_tools_work_and_nothing_is_left(&user, Harness::start(command, "cofferdam run"));
-    assert_eq!(podman.containers(), "");
+    assert_tools_work_in_image(&user, &podman, &image);
 }
 
 /// No directory of the image is writable, not even for root, because `run` drops all capabilities.
@@ -37,9 +37,7 @@ fn an_image_with_a_read_only_root() {
     let Some(podman) = PodmanEngine::open() else { return };
     let user = user();
     let image = image_of_one_program(&podman, "read-only", &[], &[]);
-    let command = client_in_image(&user, &podman, "podman", &image);
-    assert_tools_work_and_nothing_is_left(&user, Harness::start(command, "cofferdam run"));
-    assert_eq!(podman.containers(), "");
+    assert_tools_work_in_image(&user, &podman, &image);
 }
 
 #[test]
@@ -95,18 +93,20 @@ fn an_error_explains_that_an_image_cannot_be_pulled() {
     user.assert_nothing_left();
 }
 
+#[track_caller]
+fn assert_tools_work_in_image(user: &RunUser, podman: &PodmanEngine, image: &str) {
+    let shim = ["cofferdam-shim", "--server", "tools"];
+    let mut command = user.command(&[&["--sandbox", "podman", "--image", image, "--"][..], &shim].concat());
+    podman.configure(&mut command);
+    assert_tools_work_and_nothing_is_left(user, Harness::start(command, "cofferdam run"));
+    assert_eq!(podman.containers(), "");
+}
+
 /// An image that holds `/bin/tool` with this content, in directories that not even their owner may write. `options` are those of `podman import`.
 fn image_of_one_program(podman: &PodmanEngine, name: &str, content: &[u8], options: &[&str]) -> String {
-    let (tree, archive) = (podman.directory().join(name), podman.directory().join(format!("{name}.tar")));
+    let tree = podman.directory().join(name);
     std::fs::create_dir_all(tree.join("bin")).expect("a temporary directory is writable");
     std::fs::write(tree.join("bin/tool"), content).expect("a temporary directory is writable");
-    let mut pack = command("tar");
-    pack.args(["--create", "--mode=0555", "--file"]).arg(&archive).arg("--directory").arg(&tree).arg(".");
-    let mut import = podman.command();
-    import.arg("import").args(options).arg(&archive).arg(name);
-    for (command, name) in [(pack, "tar"), (import, "podman import")] {
-        let output = output_of(command, name);
-        assert!(output.status.success(), "{}", text(&output.stderr));
-    }
+    import_image(podman, &tree, name, options);
     format!("localhost/{name}")
 }

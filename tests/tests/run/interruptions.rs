@@ -14,6 +14,7 @@ use cofferdam_tests::tools::Tool;
 use nix::fcntl::{Flock, FlockArg};
 use nix::sys::signal::Signal;
 
+use super::sandbox_kind::SandboxKind;
 use super::{text, user};
 
 /// The exit code of a process that SIGINT has ended.
@@ -26,50 +27,53 @@ fn start(mut command: Command, user: &RunUser) -> (Running, std::path::PathBuf) 
     (Running::spawn(command, "cofferdam run"), errors)
 }
 
+/// Sends SIGINT and waits for the end of the run.
 #[track_caller]
-fn assert_interrupt_ends(run: &mut Running) {
-    let code = exit_code_after_interrupt(run);
-    assert_eq!(code, INTERRUPTED);
-}
-
-#[track_caller]
-fn exit_code_after_interrupt(run: &mut Running) -> i32 {
+pub(crate) fn assert_interrupt_ends(run: &mut Running, when: &str) {
     run.signal(Signal::SIGINT);
     // Before the handler is installed, the signal itself terminates the process.
-    run.wait(PATIENCE).code().unwrap_or(INTERRUPTED)
+    let code = run.wait(PATIENCE).code().unwrap_or(INTERRUPTED);
+    assert_eq!(code, INTERRUPTED, "{when}");
 }
 
-/// The delay before the signal increases, so that every step is interrupted once.
 #[test]
 fn an_interrupt_at_any_time_leaves_nothing_with_bubblewrap() {
-    if Tool::Bubblewrap.path().is_none() {
-        return;
-    }
-    let user = user();
-    for step in 0..24 {
-        let mut run = Running::spawn(user.command(&["--quiet", "--", "sleep", "1000"]), "cofferdam run");
-        let _ = holds_within(Duration::from_millis(step * 8), || !run.is_running());
-        assert_interrupt_ends(&mut run);
-        user.assert_nothing_left();
-    }
+    // Bubblewrap starts much faster than the others.
+    assert_interrupt_at_any_time_leaves_nothing(SandboxKind::bubblewrap(), 24, Duration::from_millis(8));
 }
 
 #[test]
 fn an_interrupt_at_any_time_leaves_nothing_with_podman() {
-    let Some(podman) = PodmanEngine::open() else { return };
+    assert_interrupt_at_any_time_leaves_nothing(SandboxKind::podman(), 12, Duration::from_millis(80));
+}
+
+#[test]
+fn an_interrupt_at_any_time_leaves_nothing_with_docker() {
+    assert_interrupt_at_any_time_leaves_nothing(SandboxKind::docker(), 12, Duration::from_millis(80));
+}
+
+#[test]
+fn an_interrupt_at_any_time_leaves_nothing_with_gvisor() {
+    assert_interrupt_at_any_time_leaves_nothing(SandboxKind::gvisor(), 12, Duration::from_millis(80));
+}
+
+#[test]
+fn an_interrupt_at_any_time_leaves_nothing_with_srt() {
+    assert_interrupt_at_any_time_leaves_nothing(SandboxKind::srt(), 12, Duration::from_millis(120));
+}
+
+/// The delay before the signal increases by `interval`, so that every step of a run is interrupted once.
+fn assert_interrupt_at_any_time_leaves_nothing(kind: Option<SandboxKind>, steps: u32, interval: Duration) {
+    let Some(kind) = kind else { return };
     let user = user();
     // The first process of a container ignores signals for which it has no handler.
     let script = "trap 'exit 130' INT; while :; do sleep 0.1; done";
-    for step in 0..8 {
-        let mut command = user.command(&["--quiet", "--sandbox", "podman", "--", "sh", "-c", script]);
-        podman.configure(&mut command);
+    for step in 0..steps {
+        let command = kind.command(&user, &["--quiet", "--", "sh", "-c", script]);
         let mut run = Running::spawn(command, "cofferdam run");
-        let _ = holds_within(Duration::from_millis(step * 80), || !run.is_running());
-        let code = exit_code_after_interrupt(&mut run);
-        // Podman exits with 1 if it is interrupted before the container runs.
-        assert!(code == INTERRUPTED || code == 1, "step {step}: {code}");
-        user.assert_nothing_left();
-        assert_eq!(podman.containers(), "", "step {step}");
+        let _ = holds_within(interval * step, || !run.is_running());
+        assert_interrupt_ends(&mut run, &format!("{}, step {step}", kind.name()));
+        kind.assert_nothing_left(&user);
     }
 }
 
@@ -91,7 +95,7 @@ fn an_interrupt_before_the_sidecar_is_up_leaves_nothing() {
         let descriptors = std::fs::read_dir(format!("/proc/{}/fd", run.id())).into_iter().flatten().flatten();
         descriptors.flat_map(|entry| std::fs::read_link(entry.path())).any(|path| path == holders)
     });
-    assert_interrupt_ends(&mut run);
+    assert_interrupt_ends(&mut run, "while it looks for a sidecar");
     drop(held);
     user.assert_nothing_left();
 }
@@ -118,7 +122,7 @@ fn an_interrupt_during_the_pull_of_an_image_leaves_nothing() {
         pull = children_of(run.id());
         !pull.is_empty()
     });
-    assert_interrupt_ends(&mut run);
+    assert_interrupt_ends(&mut run, "during the pull");
     assert!(!pull.iter().any(|id| is_alive(*id)), "the pull still runs");
     drop(disconnected);
     user.assert_nothing_left();
@@ -133,6 +137,6 @@ fn an_interrupt_of_the_command_leaves_nothing() {
     let script = "touch ready; exec sleep 1000";
     let mut run = Running::spawn(user.command(&["--", "sh", "-c", script]), "cofferdam run");
     wait_until("the command runs", || user.project().join("ready").exists());
-    assert_interrupt_ends(&mut run);
+    assert_interrupt_ends(&mut run, "while the command runs");
     user.assert_nothing_left();
 }

@@ -2,7 +2,7 @@
 
 use cofferdam_tests::deadline::wait_until;
 use cofferdam_tests::harness::Harness;
-use cofferdam_tests::process::{Running, built, is_alive, output_of, send};
+use cofferdam_tests::process::{built, is_alive, output_of, send};
 use cofferdam_tests::tools::Tool;
 use nix::sys::signal::Signal;
 use serde_json::json;
@@ -133,24 +133,6 @@ fn when_a_run_is_killed_its_sandbox_servers_and_sidecar_exit() {
     // The next run removes the files of the killed one.
     assert!(user.output(&["--", "true"]).status.success());
     user.assert_nothing_left();
-}
-
-#[test]
-fn signals_reach_the_command() {
-    if Tool::Bubblewrap.path().is_none() {
-        return;
-    }
-    let user = user();
-    for (signal, name) in [(Signal::SIGINT, "INT"), (Signal::SIGTERM, "TERM"), (Signal::SIGHUP, "HUP")] {
-        let script = format!("trap 'exit 9' {name}; touch ready; while :; do sleep 0.1; done");
-        let run = user.command(&["--", "sh", "-c", &script]);
-        let mut run = Running::spawn(run, "cofferdam run");
-        wait_until("the command runs", || user.project().join("ready").exists());
-        run.signal(signal);
-        assert_eq!(run.wait(cofferdam_tests::deadline::PATIENCE).code(), Some(9), "{signal}");
-        std::fs::remove_file(user.project().join("ready")).expect("it is there");
-        user.assert_nothing_left();
-    }
 }
 
 /// The programs are in one directory, as after `cargo build --release --workspace`, which builds no static shim.

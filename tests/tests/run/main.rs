@@ -1,5 +1,7 @@
 //! `cofferdam run`: real sandboxes, real harnesses, a real terminal.
 
+mod alternatives;
+mod every_kind;
 mod harnesses;
 mod images;
 mod interruptions;
@@ -7,8 +9,10 @@ mod kinds;
 mod lifecycle;
 mod logins;
 mod names;
+mod not_permitted;
 mod progress;
 mod refusals;
+mod sandbox_kind;
 mod terminal;
 mod unprivileged;
 mod visibility;

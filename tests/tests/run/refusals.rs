@@ -36,46 +36,6 @@ fn the_home_directory_is_not_mounted() {
 }
 
 #[test]
-fn without_bubblewrap_the_hint_names_another_kind() {
-    let user = user();
-    let mut command = user.command(&["--", "true"]);
-    let programs = user.home().join("programs");
-    std::fs::create_dir(&programs).expect("the home is writable");
-    std::os::unix::fs::symlink("/bin/true", programs.join("true")).expect("it is new");
-    command.env("PATH", &programs);
-    assert_refused(
-        &user,
-        &output_of(command, "cofferdam run"),
-        69,
-        &["`bwrap` is not on the PATH", "no other kind"],
-    );
-
-    user.program("runsc", "#!/bin/sh\nexit 0\n");
-    let mut command = user.command(&["--", "true"]);
-    command.env("PATH", &programs);
-    assert_refused(
-        &user,
-        &output_of(command, "cofferdam run"),
-        69,
-        &["use `--sandbox gvisor`, which works here"],
-    );
-}
-
-#[test]
-fn the_error_says_that_namespaces_are_not_permitted() {
-    let user = user();
-    // As bubblewrap fails where the kernel permits no user namespaces.
-    let script = "#!/bin/sh\necho 'bwrap: No permissions to create new namespace' >&2\nexit 1\n";
-    user.program("bwrap", script);
-    let mut command = user.command(&["--", "true"]);
-    command.env("PATH", user.search_path());
-    let expected = [
-        "bubblewrap cannot create this sandbox on this machine: bwrap: No permissions to create new namespace",
-    ];
-    assert_refused(&user, &output_of(command, "cofferdam run"), 77, &expected);
-}
-
-#[test]
 fn a_program_grant_or_mount_that_does_not_exist_is_named() {
     let user = user();
     assert_refused(

@@ -14,22 +14,6 @@ fn start(user: &RunUser, arguments: &[&str]) -> Terminal {
 }
 
 #[test]
-fn the_command_gets_the_size_of_the_window_and_its_changes() {
-    if Tool::Bubblewrap.path().is_none() {
-        return;
-    }
-    let user = user();
-    let script = "stty size; trap 'stty size; exit 7' WINCH; echo ready; while :; do sleep 0.1; done";
-    let mut terminal = start(&user, &["--", "sh", "-c", script]);
-    terminal.wait_for("24 80");
-    terminal.wait_for("ready");
-    terminal.resize(33, 101);
-    terminal.wait_for("33 101");
-    assert_eq!(terminal.exit_code(), Some(7));
-    user.assert_nothing_left();
-}
-
-#[test]
 fn ctrl_c_reaches_only_the_command_and_the_mode_of_the_terminal_is_restored() {
     if Tool::Bubblewrap.path().is_none() {
         return;

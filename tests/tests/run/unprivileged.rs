@@ -1,15 +1,14 @@
 //! Runs of a user who is not root, as on a laptop: user id 1000, whichever user runs the tests.
 
-use std::io::Write as _;
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, chown};
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::Command;
 
-use cofferdam_tests::deadline::{PATIENCE, wait_until};
+use cofferdam_tests::deadline::wait_until;
 use cofferdam_tests::harness::Harness;
 use cofferdam_tests::other_user::{USER, copy_programs};
-use cofferdam_tests::process::{Running, output_of};
+use cofferdam_tests::process::{Running, command_line, is_alive, output_of, process_ids};
 use cofferdam_tests::run_user::RunUser;
 use cofferdam_tests::server::Server;
 use cofferdam_tests::tools::Tool;
@@ -37,7 +36,7 @@ impl Unprivileged {
     }
 
     /// Changes the owner of everything below the user's and the configuration's directories to the user.
-    fn give_files_to_user(&self) {
+    pub(crate) fn give_files_to_user(&self) {
         let directory = self.user.home().parent().expect("it is in a directory").to_owned();
         let mut pending: Vec<PathBuf> = vec![directory, self.user.world.layout().root().to_owned()];
         while let Some(path) = pending.pop() {
@@ -82,7 +81,7 @@ impl Unprivileged {
     }
 
     /// A directory for the PATH with only these programs of the system.
-    fn search_path_with(&self, programs: &[&str]) -> PathBuf {
+    pub(crate) fn search_path_with(&self, programs: &[&str]) -> PathBuf {
         let directory = self.programs.path().join("some");
         std::fs::create_dir(&directory).expect("a temporary directory is writable");
         for name in programs {
@@ -90,6 +89,19 @@ impl Unprivileged {
             std::os::unix::fs::symlink(program, directory.join(name)).expect("it is new");
         }
         directory
+    }
+
+    /// Asserts that no process remains that was started by a run of this user, also one that hides its command line.
+    #[track_caller]
+    pub(crate) fn assert_no_process_left(&self) {
+        let directory = format!("TMPDIR={}", self.user.temporary().display());
+        let is_of_run = |id: &u32| {
+            let environment = std::fs::read(format!("/proc/{id}/environ")).unwrap_or_default();
+            text(&environment).contains(&directory) && is_alive(*id)
+        };
+        let left: Vec<(u32, String)> =
+            process_ids().filter(is_of_run).map(|id| (id, command_line(id))).collect();
+        assert_eq!(left, Vec::new(), "processes of runs");
     }
 
     /// Writes a program for that user.
@@ -175,44 +187,5 @@ fn the_home_of_the_user_may_be_read_only() {
     assert!(output.status.success(), "{}", text(&output.stderr));
     assert_eq!(text(&output.stdout), "both\n");
     assert!(user.project().join("here").exists() && !user.home().join("written").exists());
-    user.assert_nothing_left();
-}
-
-/// In a user namespace that permits no further ones, as on systems where the administrator has disabled them.
-#[test]
-fn without_user_namespaces_the_error_has_the_reason_and_a_hint() {
-    let (Some(unprivileged), Some(unshare)) = (with_bubblewrap(), Tool::Unshare.path()) else { return };
-    let user = &unprivileged.user;
-    let run = unprivileged.programs.path().join("cofferdam");
-    let mut command = user.world.command_of(&unshare);
-    command.env("HOME", user.home()).env("TMPDIR", user.temporary()).current_dir(user.project());
-    // No other kind of sandbox is on the PATH: podman would leave files behind when `run` checks whether it works.
-    command.env("PATH", unprivileged.search_path_with(&["bwrap", "setpriv", "sh", "true"]));
-    // The first shell has no capabilities, because its ids are not mapped yet when it starts; the second one has.
-    let inner = "echo 0 > /proc/sys/user/max_user_namespaces && \
-                 exec setpriv --reuid 1000 --regid 1000 --clear-groups \"$@\"";
-    command.args(["--user", "sh", "-c", "read line; exec sh -c \"$0\" sh \"$@\"", inner]);
-    command.arg(run).arg("run").arg("-c").arg(&user.world.layout().config).args(["--", "true"]);
-    let errors = user.world.layout().root().join("errors");
-    command.stdin(Stdio::piped()).stderr(cofferdam_tests::process::into_file(&errors));
-    let mut run = Running::spawn(command, "cofferdam run without user namespaces");
-    let namespace = |id: &str| std::fs::read_link(format!("/proc/{id}/ns/user")).ok();
-    let id = run.id().to_string();
-    wait_until("the process has its own user namespace", || namespace(&id) != namespace("self"));
-    for map in ["uid_map", "gid_map"] {
-        std::fs::write(Path::new("/proc").join(&id).join(map), "0 0 65536").expect("root may map all ids");
-    }
-    let mut stdin = run.child.stdin.take().expect("it is a pipe");
-    stdin.write_all(b"go\n").expect("the shell reads a line");
-    let status = run.wait(PATIENCE);
-    let stderr = text(&std::fs::read(&errors).expect("it was written"));
-    assert_eq!(status.code(), Some(77), "{stderr}");
-    assert!(
-        stderr.contains(
-            "bubblewrap cannot create this sandbox on this machine: bwrap: Creating new namespace failed"
-        ),
-        "{stderr}"
-    );
-    assert!(stderr.contains("allow unprivileged user namespaces"), "{stderr}");
     user.assert_nothing_left();
 }

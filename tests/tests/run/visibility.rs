@@ -1,36 +1,29 @@
 //! What the sandbox can read and what it can change.
 
-use std::process::Command;
-
 use cofferdam_tests::run_user::contents;
-use cofferdam_tests::sandboxes::PodmanEngine;
 use cofferdam_tests::tools::Tool;
 
+use super::sandbox_kind::SandboxKind;
 use super::{CANARY, text, user};
 
 #[test]
 fn the_home_and_other_files_of_the_user_are_not_inside() {
-    if Tool::Bubblewrap.path().is_some() {
-        assert_only_the_project_is_visible("bwrap", |_| {});
-    }
+    assert_only_the_project_is_visible(SandboxKind::bubblewrap());
 }
 
 #[test]
 fn the_home_and_other_files_of_the_user_are_not_inside_podman() {
-    let Some(podman) = PodmanEngine::open() else { return };
-    assert_only_the_project_is_visible("podman", |command| podman.configure(command));
-    assert_eq!(podman.containers(), "");
+    assert_only_the_project_is_visible(SandboxKind::podman());
 }
 
 #[test]
 fn the_home_and_other_files_of_the_user_are_not_inside_gvisor() {
-    if Tool::Runsc.path().is_some() {
-        assert_only_the_project_is_visible("gvisor", |_| {});
-    }
+    assert_only_the_project_is_visible(SandboxKind::gvisor());
 }
 
 #[track_caller]
-fn assert_only_the_project_is_visible(kind: &str, configure: impl FnOnce(&mut Command)) {
+fn assert_only_the_project_is_visible(kind: Option<SandboxKind>) {
+    let Some(kind) = kind else { return };
     let user = user();
     user.write(".ssh/id_ed25519", CANARY);
     user.write("other/notes", CANARY);
@@ -43,9 +36,8 @@ fn assert_only_the_project_is_visible(kind: &str, configure: impl FnOnce(&mut Co
         state = user.world.layout().state.display(),
         secrets = user.world.layout().root().join("secrets").display(),
     );
-    let mut command = user.command(&["--sandbox", kind, "--", "sh", "-c", &script]);
+    let mut command = kind.command(&user, &["--", "sh", "-c", &script]);
     command.env("GITHUB_TOKEN", CANARY);
-    configure(&mut command);
     let output = cofferdam_tests::process::output_of(command, "cofferdam run");
     let seen = text(&output.stdout);
     assert!(output.status.success(), "{seen}\n{}", text(&output.stderr));
@@ -58,7 +50,7 @@ fn assert_only_the_project_is_visible(kind: &str, configure: impl FnOnce(&mut Co
     assert!(!seen.contains(CANARY) && !listed, "{seen}");
     assert_eq!(std::fs::read(user.project().join("new")).expect("the project is writable"), b"written\n");
     assert!(!user.home().join("lost").exists());
-    user.assert_nothing_left();
+    kind.assert_nothing_left(&user);
 }
 
 #[test]

@@ -1,5 +1,7 @@
 //! Every kind of sandbox, and real harnesses, for a user who is not root, as on a laptop.
 
+use std::path::PathBuf;
+
 use cofferdam_tests::agents::{Agent, Report, model_for};
 use cofferdam_tests::fuse_directory::enter_private_mounts;
 use cofferdam_tests::harness::Harness;
@@ -7,7 +9,7 @@ use cofferdam_tests::other_user::USER;
 use cofferdam_tests::process::{Running, output_of};
 use cofferdam_tests::sandboxes::RootlessPodman;
 use cofferdam_tests::tools::Tool;
-use nix::mount::{MsFlags, mount};
+use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use serde_json::json;
 
 use super::kinds::assert_tools_work_and_nothing_is_left;
@@ -76,27 +78,57 @@ fn tools_work_in_gvisor_without_root() {
 
 #[test]
 fn tools_work_in_srt_without_root() {
-    let (Some(node), Some(runtime)) = (Tool::Node.path(), Tool::SandboxRuntime.path()) else { return };
     let Some(unprivileged) = Unprivileged::new() else { return };
+    if Tool::Node.path().is_none() || Tool::SandboxRuntime.path().is_none() {
+        return;
+    }
     // In a thread of its own, whose mounts end with it.
     let run = std::thread::spawn(move || {
         enter_private_mounts();
+        let srt = MountedSrt::new(&unprivileged);
+        let mut command = unprivileged.command(&[&["--sandbox", "srt"][..], &SHIM].concat());
+        command.env("PATH", &srt.search_path);
+        assert_tools_work_and_nothing_is_left(&unprivileged.user, Harness::start(command, "cofferdam run"));
+    });
+    run.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+}
+
+/// Srt, installed for the user in the mount namespace of this thread. Must be dropped before the user's directories are
+/// removed: the tools of the tests are mounted into one of them.
+pub(crate) struct MountedSrt {
+    directory: PathBuf,
+    /// A PATH with srt.
+    pub(crate) search_path: String,
+}
+
+impl MountedSrt {
+    pub(crate) fn new(unprivileged: &Unprivileged) -> Self {
+        let installed = "srt and node are installed";
+        let (node, runtime) =
+            (Tool::Node.path().expect(installed), Tool::SandboxRuntime.path().expect(installed));
         let modules = runtime.ancestors().find(|path| path.ends_with("node_modules"));
         let modules = modules.expect("it is an npm package");
         let name = runtime.strip_prefix(modules).expect("it was found above");
-        let shared = unprivileged.shared_directory("node_modules");
-        mount(Some(modules), &shared, None::<&str>, MsFlags::MS_BIND, None::<&str>).expect("root may mount");
-        let srt = unprivileged
-            .program("srt", &format!("#!/bin/sh\nexec {node:?} {:?} \"$@\"\n", shared.join(name)));
-        let mut command = unprivileged.command(&[&["--sandbox", "srt"][..], &SHIM].concat());
-        let path = std::env::var("PATH").unwrap_or_default();
-        let programs =
-            std::path::Path::new(&srt).parent().expect("it is in a directory").display().to_string();
-        command.env("PATH", format!("{programs}:{path}"));
-        assert_tools_work_and_nothing_is_left(&unprivileged.user, Harness::start(command, "cofferdam run"));
-        nix::mount::umount(&shared).expect("it was mounted");
-    });
-    run.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+        let directory = unprivileged.shared_directory("node_modules");
+        for (source, flags) in [
+            (Some(modules), MsFlags::MS_BIND),
+            (None, MsFlags::MS_BIND | MsFlags::MS_REMOUNT | MsFlags::MS_RDONLY),
+        ] {
+            mount(source, &directory, None::<&str>, flags, None::<&str>).expect("root may mount");
+        }
+        let script = format!("#!/bin/sh\nexec {node:?} {:?} \"$@\"\n", directory.join(name));
+        let srt = unprivileged.program("srt", &script);
+        let programs = std::path::Path::new(&srt).parent().expect("it is in a directory");
+        let search_path = format!("{}:{}", programs.display(), std::env::var("PATH").unwrap_or_default());
+        Self { directory, search_path }
+    }
+}
+
+impl Drop for MountedSrt {
+    fn drop(&mut self) {
+        // No assertion here: the test may be failing already, and the mount is read-only.
+        let _ = umount2(&self.directory, MntFlags::MNT_DETACH);
+    }
 }
 
 #[test]

@@ -3,7 +3,7 @@
 use std::ffi::{OsStr, OsString};
 use std::path::PathBuf;
 
-use super::{CommandLine, Network, Orphans, Prepared, SignalTarget, Stdio, with_terminal};
+use super::{CommandLine, Network, Orphans, Prepared, SignalTarget, Stdio, Trial, with_terminal};
 use crate::run::mount::{self, Access, Mount, SystemEntry};
 use crate::run::plan::Plan;
 
@@ -13,7 +13,7 @@ pub(super) fn prepare(plan: &Plan, program: PathBuf, stdio: Stdio) -> Prepared {
         arguments.extend(command);
         CommandLine { program: program.clone(), arguments, environment: plan.environment.clone() }
     };
-    let trial = command_line(vec![plan.paths.shim().into(), "--version".into()], Stdio::Inherited);
+    let trial = Trial { command: command_line(plan.trial_command(), Stdio::Inherited), removal: None };
     Prepared {
         command: command_line(with_terminal(stdio, &plan.command), stdio),
         files: Vec::new(),
@@ -22,6 +22,7 @@ pub(super) fn prepare(plan: &Plan, program: PathBuf, stdio: Stdio) -> Prepared {
         left: None,
         signals: SignalTarget::GroupsInside,
         orphans: Orphans::Kill,
+        start_check: None,
         advice: None,
     }
 }

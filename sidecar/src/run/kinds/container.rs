@@ -10,7 +10,10 @@ use std::path::{Path, PathBuf};
 
 use super::container_removal::container_name;
 use super::root_tree::{home_mount_points, root_tree};
-use super::{CommandLine, Kind, LeftContainer, Network, Orphans, Prepared, SignalTarget, Stdio};
+use super::{
+    CommandLine, GeneratedFile, Kind, LeftContainer, Network, Orphans, Prepared, SignalTarget, StartCheck,
+    Stdio, Trial,
+};
 use crate::run::host::Host;
 use crate::run::image::Image;
 use crate::run::mount::{Access, Mount};
@@ -37,16 +40,94 @@ pub(super) fn prepare(
     run_directory: &Path,
     stdio: Stdio,
 ) -> Prepared {
-    let container = container_name(&plan.name);
-    let mut arguments: Vec<OsString> =
-        ["run", "--rm", "--interactive", "--name", &container, "--hostname", &plan.name]
-            .map(Into::into)
-            .to_vec();
-    if plan.kind == Kind::Docker || PODMAN_INITS.iter().any(|path| Path::new(path).exists()) {
-        arguments.push("--init".into());
+    let mut files = home_mount_points(plan, run_directory);
+    let (walls, environment_of_pull) = walls(plan, host, run_directory, &mut files);
+    let mut environment = environment_of_pull.clone();
+    if let Some(directory) = temporary_directory(plan, host, run_directory) {
+        files.push(GeneratedFile::directory(&directory));
+        environment.insert("TMPDIR".into(), directory.into());
     }
+    let command_line = |arguments: Vec<OsString>| CommandLine {
+        program: program.clone(),
+        arguments,
+        environment: environment.clone(),
+    };
+    let short_line = |arguments: &[&str]| command_line(arguments.iter().map(Into::into).collect());
+    let id_file = run_directory.join("container-id");
+    let mut arguments: Vec<OsString> = vec!["run".into(), "--cidfile".into(), id_file.clone().into()];
     if stdio == Stdio::Terminal {
         arguments.push("--tty".into());
+    }
+    arguments.extend(walls.iter().cloned());
+    arguments.extend(plan.command.iter().cloned());
+    let container = container_name(&plan.name);
+    let status = short_line(&["container", "inspect", "--format", "{{.State.Status}}", &container]);
+    let image = match &plan.tree {
+        FileTree::Host => None,
+        FileTree::Image(name) => Some(Image {
+            name: name.clone(),
+            inspect: short_line(&["image", "inspect", "--format", "{{.Architecture}}", name]),
+            pull: CommandLine { environment: environment_of_pull, ..short_line(&["pull", name]) },
+        }),
+    };
+    let trial = match (plan.kind, &plan.tree) {
+        (Kind::Podman, FileTree::Host) => {
+            let storage = private_storage(run_directory);
+            // Without this variable podman creates directories of its own in the directory for temporary files.
+            let runtime_directory = run_directory.join("podman-runtime");
+            let mut environment = environment.clone();
+            if !environment.contains_key(OsStr::new("XDG_RUNTIME_DIR")) {
+                files.push(GeneratedFile::directory(&runtime_directory));
+                environment.insert("XDG_RUNTIME_DIR".into(), runtime_directory.into());
+            }
+            let with_storage = |arguments: &[OsString]| CommandLine {
+                program: program.clone(),
+                arguments: [&storage, arguments].concat(),
+                environment: environment.clone(),
+            };
+            let run = [&["run".into()], &walls[..], &plan.trial_command()].concat();
+            let removal = ["rm", "--force", &container].map(Into::into);
+            Some(Trial { command: with_storage(&run), removal: Some(with_storage(&removal)) })
+        }
+        (Kind::Podman, FileTree::Image(_)) => None,
+        // No container can be started without an image.
+        _ => Some(Trial { command: short_line(&["info"]), removal: None }),
+    };
+    let advice = match &plan.tree {
+        FileTree::Host => {
+            "the container or its command could not be started; the message above has the reason"
+        }
+        FileTree::Image(_) => {
+            "the container or its command could not be started; check that the image is for this machine's architecture, and \
+             that it contains the command and its libraries"
+        }
+    };
+    Prepared {
+        left: LeftContainer::of(plan.kind, &plan.name),
+        image,
+        command: command_line(arguments),
+        files,
+        trial,
+        signals: SignalTarget::Program,
+        orphans: Orphans::Leave,
+        start_check: Some(StartCheck { id_file, status }),
+        advice: Some(advice),
+    }
+}
+
+/// The options of `run`, up to the command, that every container of this plan has, and the environment of podman or docker.
+/// Adds the files of the container's root directory to `files`.
+fn walls(
+    plan: &Plan,
+    host: &Host,
+    run_directory: &Path,
+    files: &mut Vec<GeneratedFile>,
+) -> (Vec<OsString>, BTreeMap<OsString, OsString>) {
+    let container = container_name(&plan.name);
+    let mut arguments: Vec<OsString> =
+        ["--rm", "--interactive", "--name", &container, "--hostname", &plan.name].map(Into::into).to_vec();
+    if plan.kind == Kind::Docker || PODMAN_INITS.iter().any(|path| Path::new(path).exists()) {
+        arguments.push("--init".into());
     }
     arguments.extend(["--network".into(), network_argument(plan.network).into()]);
     arguments.extend(["--cap-drop", "ALL", "--security-opt", "no-new-privileges"].map(Into::into));
@@ -55,48 +136,52 @@ pub(super) fn prepare(
     arguments.extend(user_options(plan.kind));
     arguments.extend(["--workdir".into(), plan.directory.clone().into_os_string()]);
     let environment = add_environment(plan, host, &mut arguments);
-    let (mut files, mounts) = match &plan.tree {
-        FileTree::Host => root_tree(plan, &run_directory.join("root")),
-        FileTree::Image(_) => (Vec::new(), plan.files.mounts.clone()),
+    let root = run_directory.join("root");
+    let mounts = match &plan.tree {
+        FileTree::Host => {
+            let (tree, mounts) = root_tree(plan, &root);
+            files.extend(tree);
+            mounts
+        }
+        FileTree::Image(_) => plan.files.mounts.clone(),
     };
-    files.extend(home_mount_points(plan, run_directory));
     for mount in &mounts {
         arguments.extend(["--mount".into(), mount_option(mount)]);
     }
     match &plan.tree {
-        FileTree::Host => arguments.extend(["--rootfs".into(), run_directory.join("root").into_os_string()]),
+        FileTree::Host => arguments.extend(["--rootfs".into(), root.into_os_string()]),
         // Without this, the image's entry point would get the command as its arguments.
         FileTree::Image(image) => {
             arguments.extend(["--pull=never".into(), "--entrypoint".into(), "".into(), image.into()]);
         }
     }
-    arguments.extend(plan.command.iter().cloned());
-    let command_line = |arguments: &[&str]| CommandLine {
-        program: program.clone(),
-        arguments: arguments.iter().map(Into::into).collect(),
-        environment: environment.clone(),
-    };
-    let image = match &plan.tree {
-        FileTree::Host => None,
-        FileTree::Image(name) => Some(Image {
-            name: name.clone(),
-            inspect: command_line(&["image", "inspect", "--format", "{{.Architecture}}", name]),
-            pull: command_line(&["pull", name]),
-        }),
-    };
-    Prepared {
-        left: LeftContainer::of(plan.kind, &plan.name),
-        image,
-        command: CommandLine { program, arguments, environment },
-        files,
-        trial: None,
-        signals: SignalTarget::Program,
-        orphans: Orphans::Leave,
-        advice: Some(
-            "the container or its command could not be started; check that the image is for this machine's architecture, and \
-             that it contains the command and its libraries",
-        ),
-    }
+    (arguments, environment)
+}
+
+/// A directory for the temporary files of podman or docker, which an interrupted one leaves behind. `None` where podman would
+/// look for its containers there (without root and XDG_RUNTIME_DIR), or where the command gets this variable of the user. Not
+/// for pulls, whose files may be large.
+fn temporary_directory(plan: &Plan, host: &Host, run_directory: &Path) -> Option<PathBuf> {
+    let has_own_state = nix::unistd::geteuid().is_root() || host.variable("XDG_RUNTIME_DIR").is_some();
+    let is_passed_on = plan.environment.contains_key(OsStr::new("TMPDIR"));
+    (has_own_state && !is_passed_on).then(|| run_directory.join("engine-tmp"))
+}
+
+/// Options with which podman stores nothing in the user's home. Podman refuses a `--runroot` of more than 50 characters.
+fn private_storage(run_directory: &Path) -> Vec<OsString> {
+    let directories = [
+        ("--root", "podman"),
+        ("--runroot", "r"),
+        ("--tmpdir", "podman-tmp"),
+        ("--volumepath", "podman-volumes"),
+        ("--network-config-dir", "podman-networks"),
+    ];
+    let mut options: Vec<OsString> = directories
+        .into_iter()
+        .flat_map(|(option, name)| [option.into(), run_directory.join(name).into_os_string()])
+        .collect();
+    options.extend(["--events-backend", "none"].map(Into::into));
+    options
 }
 
 fn network_argument(network: Network) -> &'static str {

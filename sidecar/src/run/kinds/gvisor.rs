@@ -3,37 +3,51 @@
 //! `--host-uds=open` lets the sandbox connect to Unix sockets in mounted directories, as the relay's.
 
 use std::collections::BTreeMap;
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
 
 use super::container_removal::container_name;
 use super::root_tree::{home_mount_points, root_tree};
-use super::{CommandLine, GeneratedFile, LeftContainer, Network, Orphans, Prepared, SignalTarget, Stdio};
+use super::{
+    CommandLine, GeneratedFile, LeftContainer, Network, Orphans, Prepared, SignalTarget, Stdio, Trial,
+};
 use crate::run::mount::{Access, Mount};
 use crate::run::plan::Plan;
 
 pub(super) fn prepare(plan: &Plan, program: PathBuf, run_directory: &Path, stdio: Stdio) -> Prepared {
     let bundle = run_directory.join("bundle");
-    let (mut files, mounts) = root_tree(plan, &bundle.join("root"));
+    let root = bundle.join("root");
+    let (mut files, mounts) = root_tree(plan, &root);
     files.extend(home_mount_points(plan, run_directory));
-    files.push(GeneratedFile::text(
-        bundle.join("config.json"),
-        configuration(plan, &mounts, stdio).to_string(),
-    ));
+    let trial_bundle = run_directory.join("trial-bundle");
+    for (bundle, command, stdio) in
+        [(&bundle, &plan.command, stdio), (&trial_bundle, &plan.trial_command(), Stdio::Inherited)]
+    {
+        let configuration = configuration(plan, command, &root, &mounts, stdio);
+        files.push(GeneratedFile::text(bundle.join("config.json"), configuration.to_string()));
+    }
     files.push(GeneratedFile::directory(run_directory.join("runsc")));
-    let mut arguments = global_arguments(run_directory, plan.network);
-    arguments.extend(["run".into(), "--bundle".into(), bundle.into_os_string()]);
-    arguments.push(container_name(&plan.name).into());
+    let command_line = |subcommand: &[&OsStr]| {
+        let mut arguments = global_arguments(run_directory, plan.network);
+        arguments.extend(subcommand.iter().map(Into::into));
+        arguments.push(container_name(&plan.name).into());
+        CommandLine { program: program.clone(), arguments, environment: environment() }
+    };
+    let run = |bundle: &Path| command_line(&["run".as_ref(), "--bundle".as_ref(), bundle.as_ref()]);
     Prepared {
-        command: CommandLine { program, arguments, environment: environment() },
+        command: run(&bundle),
         files,
         image: None,
-        trial: None,
+        trial: Some(Trial {
+            command: run(&trial_bundle),
+            removal: Some(command_line(&["delete".as_ref(), "--force".as_ref()])),
+        }),
         left: LeftContainer::of(plan.kind, &plan.name),
-        signals: SignalTarget::Program,
+        signals: SignalTarget::Command(command_line(&["kill".as_ref(), "--all".as_ref()])),
         orphans: Orphans::Leave,
+        start_check: None,
         advice: None,
     }
 }
@@ -54,9 +68,9 @@ pub(super) fn environment() -> BTreeMap<OsString, OsString> {
     std::env::var_os("PATH").map(|path| ("PATH".into(), path)).into_iter().collect()
 }
 
-fn configuration(plan: &Plan, mounts: &[Mount], stdio: Stdio) -> Value {
-    let text = |value: &std::ffi::OsStr| value.to_string_lossy().into_owned();
-    let arguments: Vec<String> = plan.command.iter().map(|argument| text(argument)).collect();
+fn configuration(plan: &Plan, command: &[OsString], root: &Path, mounts: &[Mount], stdio: Stdio) -> Value {
+    let text = |value: &OsStr| value.to_string_lossy().into_owned();
+    let arguments: Vec<String> = command.iter().map(|argument| text(argument)).collect();
     let environment: Vec<String> =
         plan.environment.iter().map(|(name, value)| format!("{}={}", text(name), text(value))).collect();
     let mut mounted = vec![
@@ -85,7 +99,7 @@ fn configuration(plan: &Plan, mounts: &[Mount], stdio: Stdio) -> Value {
             "cwd": plan.directory,
             "noNewPrivileges": true,
         },
-        "root": {"path": "root", "readonly": false},
+        "root": {"path": root, "readonly": false},
         "mounts": mounted,
         "linux": {"namespaces": namespaces},
     })

@@ -12,9 +12,7 @@
 //! | [`gvisor`] | `runsc`: a kernel in user space |
 //! | [`srt`] | Anthropic's sandbox runtime, in which the host's file tree is visible except for what is hidden |
 //! | [`root_tree`] | the root directory for gVisor, and for podman without an image |
-//! | [`available`] | which kinds work on this machine |
 
-mod available;
 mod bubblewrap;
 mod container;
 mod container_removal;
@@ -33,7 +31,6 @@ use super::mount::Mount;
 use super::plan::{FileTree, PathsInside, Plan};
 use crate::terminal::failure::{Failure, Sysexit};
 
-pub(super) use available::{advise_other_kind, find_program};
 pub(super) use container_removal::LeftContainer;
 
 /// A kind of sandbox.
@@ -85,14 +82,34 @@ pub(super) struct Prepared {
     pub(super) files: Vec<GeneratedFile>,
     /// The image of a container that has one.
     pub(super) image: Option<Image>,
-    /// Checks that the sandbox works on this machine, by running the shim in it.
-    pub(super) trial: Option<CommandLine>,
+    /// Runs the shim in this sandbox instead of the command. `None` for podman with an image, which may have to be pulled
+    /// first: podman is then tried without the image.
+    pub(super) trial: Option<Trial>,
     /// What the sandbox's program leaves behind when it is killed.
     pub(super) left: Option<LeftContainer>,
     pub(super) signals: SignalTarget,
     pub(super) orphans: Orphans,
+    /// How to find out whether the command of a container has started.
+    pub(super) start_check: Option<StartCheck>,
     /// Printed if the exit code of the sandbox's program says that the command could not be started.
     pub(super) advice: Option<&'static str>,
+}
+
+/// A start of the sandbox that shows whether it works on this machine.
+#[derive(Debug)]
+pub(super) struct Trial {
+    pub(super) command: CommandLine,
+    /// Removes what the sandbox's program leaves behind when it is killed.
+    pub(super) removal: Option<CommandLine>,
+}
+
+/// How to find out whether the command of a container has started.
+#[derive(Debug)]
+pub(super) struct StartCheck {
+    /// Podman and docker write this file when they have created the container.
+    pub(super) id_file: PathBuf,
+    /// Prints the status of the container; fails if there is no such container.
+    pub(super) status: CommandLine,
 }
 
 /// Whether processes that outlive the sandbox's program are killed.
@@ -120,8 +137,11 @@ pub(super) enum FileContent {
 }
 
 /// Which process gets the signals that the run gets.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+#[derive(Clone, Debug)]
 pub(super) enum SignalTarget {
+    /// The command, through this command line, to which the name of the signal is added. The sandbox's program itself would
+    /// exit, and has no controlling terminal, so the run also has to recognise Ctrl-C.
+    Command(CommandLine),
     /// The sandbox's program, which forwards them to the command.
     Program,
     /// The process groups inside the sandbox: the sandbox's program itself would exit, and the sandbox with it.
@@ -151,6 +171,15 @@ impl Kind {
         match self {
             Self::Gvisor => "runsc",
             Self::Bwrap | Self::Podman | Self::Docker | Self::Srt => self.argument(),
+        }
+    }
+
+    /// Whether every run tries the sandbox before its command starts. The exit codes of podman and docker say whether they
+    /// could start the command, so these are tried only after a failure.
+    pub(super) fn is_tried_before_each_run(self) -> bool {
+        match self {
+            Self::Bwrap | Self::Gvisor | Self::Srt => true,
+            Self::Podman | Self::Docker => false,
         }
     }
 

@@ -11,7 +11,8 @@ use std::path::{Path, PathBuf};
 use serde_json::json;
 
 use super::{
-    CommandLine, FileContent, GeneratedFile, Network, Orphans, Prepared, SignalTarget, Stdio, with_terminal,
+    CommandLine, FileContent, GeneratedFile, Network, Orphans, Prepared, SignalTarget, Stdio, Trial,
+    with_terminal,
 };
 use crate::run::host::Host;
 use crate::run::mount::{Access, Mount};
@@ -62,18 +63,21 @@ pub(super) fn prepare(
             content: FileContent::Program(shim.map(|mount| mount.source.clone()).unwrap_or_default()),
         },
     ];
-    let command = with_terminal(stdio, &plan.command);
-    let shell_command =
-        format!("exec {}", shell_quoting::command_line(command.iter().map(OsString::as_os_str)));
-    let arguments = vec!["--settings".into(), file.into(), "-c".into(), shell_command.into()];
+    let command_line = |command: Vec<OsString>| {
+        let quoted = shell_quoting::command_line(command.iter().map(OsString::as_os_str));
+        let shell_command = format!("exec {quoted}");
+        let arguments = vec!["--settings".into(), file.clone().into(), "-c".into(), shell_command.into()];
+        CommandLine { program: program.clone(), arguments, environment: plan.environment.clone() }
+    };
     Prepared {
-        command: CommandLine { program, arguments, environment: plan.environment.clone() },
+        command: command_line(with_terminal(stdio, &plan.command)),
         files,
         image: None,
-        trial: None,
+        trial: Some(Trial { command: command_line(plan.trial_command()), removal: None }),
         left: None,
-        signals: SignalTarget::Program,
+        signals: SignalTarget::GroupsInside,
         orphans: Orphans::Kill,
+        start_check: None,
         advice: None,
     }
 }
