@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use cofferdam_base::duration;
 
-use super::arguments::{Arguments, AttachCommand, Command, EnrollArguments, RunCommand};
+use super::arguments::{Arguments, AttachCommand, Command, EnrollArguments, RunCommand, VaultCommand};
 use crate::config::{self, Config, Environment};
 use crate::daemon::admin::client::{self, AdminError};
 use crate::daemon::admin::{AdminRequest, AdminResponse};
@@ -41,6 +41,7 @@ pub(super) fn run(arguments: Arguments) -> Result<ExitCode, Failure> {
         Command::Serve(serve_arguments) => super::serve::run(file, &serve_arguments),
         Command::Sessions(sessions_arguments) => super::sessions::sessions(file, &sessions_arguments),
         Command::Token(command) => super::token::run(file, command),
+        Command::Vault(VaultCommand::Setup(arguments)) => super::vault_setup::run(file, &arguments),
     }
 }
 

@@ -13,6 +13,8 @@
 //! | [`serve`] | `serve`: runs the sidecar |
 //! | [`sessions`] | `sessions`, `kill` and `enrolments` |
 //! | [`token`] | `token`: bearer tokens of the admin API |
+//! | [`vault_needs`] | what a configuration needs in Vault |
+//! | [`vault_setup`] | `vault setup`: makes that |
 //! | [`watch`] | `sessions --watch` |
 
 mod arguments;
@@ -28,6 +30,8 @@ mod sessions;
 #[cfg(test)]
 mod tests;
 mod token;
+mod vault_needs;
+mod vault_setup;
 mod watch;
 
 use std::ffi::OsString;

@@ -24,6 +24,7 @@ use crate::address::Address;
 use crate::body::Body;
 use crate::error::{Problem, RequestLine, VaultError};
 use crate::token::Token;
+use crate::token_calls::seconds;
 use crate::trust::TrustError;
 
 /// Resolving, TCP and TLS.
@@ -53,6 +54,8 @@ pub(crate) struct Request<'a> {
     pub(crate) path: String,
     pub(crate) token: Option<&'a Token>,
     pub(crate) body: Option<Body>,
+    /// Asks Vault to wrap the response for this long.
+    pub(crate) wrap_ttl: Option<Duration>,
 }
 
 /// The path of a node's health check.
@@ -154,6 +157,9 @@ impl Transport {
             let mut value = HeaderValue::from_maybe_shared(bytes).ok()?;
             value.set_sensitive(true);
             builder = builder.header("x-vault-token", value);
+        }
+        if let Some(ttl) = request.wrap_ttl {
+            builder = builder.header("x-vault-wrap-ttl", seconds(ttl));
         }
         let body = match &request.body {
             Some(body) => {
