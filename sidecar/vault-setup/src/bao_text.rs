@@ -32,7 +32,8 @@ fn command(object: &VaultObject) -> String {
     let path = object.id().api_path().unwrap_or_default();
     match object {
         VaultObject::KvEngine { path: mount } => format!(
-            "bao read {} >/dev/null 2>&1 || bao secrets enable -path={} -version=2 kv\n",
+            "# If `{mount}/` exists already with version 1, leave `data/` out of its paths in the policies below.\n\
+             bao read {} >/dev/null 2>&1 || bao secrets enable -path={} -version=2 kv\n",
             quoted(&format!("{path}/tune")),
             quoted(mount)
         ),

@@ -52,10 +52,14 @@ pub struct CredentialPlan<'a> {
 #[derive(Debug, Eq, PartialEq)]
 pub enum FileAction {
     /// The file does not fit, but was not written here.
-    Keep { why: String },
+    Keep {
+        why: String,
+    },
     /// The file is as it should be.
     Nothing,
-    Write { why: String },
+    Write {
+        why: String,
+    },
 }
 
 impl CredentialFiles<'_> {
@@ -91,7 +95,12 @@ impl<'a> CredentialPlan<'a> {
             Ok(None) => FileAction::Write { why: "new".to_owned() },
             Ok(Some(content)) => match read_role_id(operator, &files).await? {
                 expected if trimmed(&content) == expected.as_bytes() => FileAction::Nothing,
-                _ => replace_or_keep(files.role_id_file, &content, record, "it has the role-id of another role"),
+                _ => replace_or_keep(
+                    files.role_id_file,
+                    &content,
+                    record,
+                    "it has the role-id of another role",
+                ),
             },
         };
         let file = files.secret_id_file;
@@ -106,7 +115,9 @@ impl<'a> CredentialPlan<'a> {
                 let text = Zeroizing::new(text.to_owned());
                 match operator.vault.is_secret_id_of(&operator.token, &files.role_path(), text).await {
                     Ok(true) => FileAction::Nothing,
-                    Ok(false) => replace_or_keep(file, &content, record, "the role does not know its secret-id"),
+                    Ok(false) => {
+                        replace_or_keep(file, &content, record, "the role does not know its secret-id")
+                    }
                     Err(error) if matches!(error.kind(), Kind::Invalid | Kind::Missing) => {
                         replace_or_keep(file, &content, record, "the role does not know its secret-id")
                     }
@@ -135,7 +146,9 @@ async fn wrap_action(
         return Ok(replace_or_keep(file, content, record, "it has no wrapping token"));
     };
     match operator.vault.wrapping_lookup(&wrap).await {
-        Ok(info) if info.creation_path == format!("{}/secret-id", files.role_path()) => Ok(FileAction::Nothing),
+        Ok(info) if info.creation_path == format!("{}/secret-id", files.role_path()) => {
+            Ok(FileAction::Nothing)
+        }
         Ok(_) => {
             let why = "ALERT: its wrapping token was not made by the AppRole: another party may have replaced it; find out which, and delete the file";
             Ok(FileAction::Keep { why: why.to_owned() })

@@ -45,6 +45,6 @@ pub use permissions::{PermissionNeed, credential_needs, read_needs, removal_need
 pub use plan::{Change, KeepReason, Step};
 pub use policy::{PolicyNeed, policy_text};
 pub use record::{Record, RecordError, SetupLock};
-pub use remove::{Removal, RemovalAction, RemoveError, remove, removals};
+pub use remove::{Removal, RemovalAction, RemoveError, removals, remove};
 pub use setup_text::SetupText;
 pub use terraform_text::terraform_text;

@@ -19,27 +19,57 @@ const LOGIN_MAX_TTL: u64 = 24 * 3600;
 #[derive(Clone, Debug, Deserialize, Eq, Ord, PartialEq, PartialOrd, Serialize)]
 #[serde(tag = "kind", rename_all = "kebab-case")]
 pub enum ObjectId {
-    KvEngine { path: String },
-    Policy { name: String },
-    TokenRole { name: String },
-    AuthMethod { mount: String },
-    AppRole { mount: String, name: String },
-    JwtRole { mount: String, name: String },
-    KubernetesRole { mount: String, name: String },
+    KvEngine {
+        path: String,
+    },
+    Policy {
+        name: String,
+    },
+    TokenRole {
+        name: String,
+    },
+    AuthMethod {
+        mount: String,
+    },
+    AppRole {
+        mount: String,
+        name: String,
+    },
+    JwtRole {
+        mount: String,
+        name: String,
+    },
+    KubernetesRole {
+        mount: String,
+        name: String,
+    },
     /// The secret-ids of an AppRole that have the record's mark in their metadata.
-    SecretId { mount: String, role: String },
-    File { path: PathBuf },
+    SecretId {
+        mount: String,
+        role: String,
+    },
+    File {
+        path: PathBuf,
+    },
 }
 
 /// An object that should exist.
 #[derive(Clone, Debug)]
 pub enum VaultObject {
     /// A key-value engine of version 2.
-    KvEngine { path: String },
-    Policy { name: String, text: String },
+    KvEngine {
+        path: String,
+    },
+    Policy {
+        name: String,
+        text: String,
+    },
     TokenRole(TokenRole),
     /// `method` is `approle`, `jwt` or `kubernetes`.
-    AuthMethod { mount: String, method: &'static str },
+    AuthMethod {
+        mount: String,
+        method: &'static str,
+    },
     LoginRole(LoginRole),
 }
 
@@ -199,7 +229,9 @@ impl fmt::Display for ObjectId {
             Self::AppRole { mount, name } => write!(f, "AppRole `{name}` of `auth/{mount}/`"),
             Self::JwtRole { mount, name } => write!(f, "JWT role `{name}` of `auth/{mount}/`"),
             Self::KubernetesRole { mount, name } => write!(f, "Kubernetes role `{name}` of `auth/{mount}/`"),
-            Self::SecretId { mount, role } => write!(f, "secret-id of the AppRole `{role}` of `auth/{mount}/`"),
+            Self::SecretId { mount, role } => {
+                write!(f, "secret-id of the AppRole `{role}` of `auth/{mount}/`")
+            }
             Self::File { path } => write!(f, "file {}", path.display()),
         }
     }

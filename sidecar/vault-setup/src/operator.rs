@@ -148,7 +148,10 @@ impl Operator {
     }
 
     /// The data of a response without secrets; `None` if there is nothing at the path.
-    pub(crate) async fn find(&self, request: OperatorRequest) -> Result<Option<Map<String, Value>>, VaultError> {
+    pub(crate) async fn find(
+        &self,
+        request: OperatorRequest,
+    ) -> Result<Option<Map<String, Value>>, VaultError> {
         match self.send(request).await {
             Ok(envelope) => Ok(envelope.data.and_then(|data| data.read().ok())),
             Err(error) if error.kind() == Kind::Missing => Ok(None),
@@ -162,7 +165,8 @@ impl Operator {
 }
 
 fn mounts(envelope: &Envelope) -> BTreeMap<String, Engine> {
-    let members: Map<String, Value> = envelope.data.as_ref().and_then(|data: &Data| data.read().ok()).unwrap_or_default();
+    let members: Map<String, Value> =
+        envelope.data.as_ref().and_then(|data: &Data| data.read().ok()).unwrap_or_default();
     let engine = |(path, value): (String, Value)| Some((path, serde_json::from_value(value).ok()?));
     members.into_iter().filter_map(engine).collect()
 }

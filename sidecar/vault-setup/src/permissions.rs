@@ -52,7 +52,8 @@ pub fn write_needs(id: &ObjectId, change: Option<&Change>) -> Vec<PermissionNeed
         Some(Change::Update { .. }) => "changes",
         _ => "makes",
     };
-    let need = |capability: &Capability| PermissionNeed::new(*capability, path.clone(), format!("{verb} the {id}"));
+    let need =
+        |capability: &Capability| PermissionNeed::new(*capability, path.clone(), format!("{verb} the {id}"));
     capabilities.iter().map(need).collect()
 }
 

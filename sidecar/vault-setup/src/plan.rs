@@ -19,11 +19,16 @@ pub struct Step {
 pub enum Change {
     Create,
     /// The object exists and stays as it is, although it differs.
-    Keep { current: Vec<String>, reason: KeepReason },
+    Keep {
+        current: Vec<String>,
+        reason: KeepReason,
+    },
     /// The object is as it should be.
     Nothing,
     /// The object was made here, and the configuration needs something else now.
-    Update { current: Vec<String> },
+    Update {
+        current: Vec<String>,
+    },
 }
 
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]

@@ -6,7 +6,7 @@
 
 use std::fs::{self, DirBuilder, File};
 use std::io;
-use std::os::unix::fs::DirBuilderExt as _;
+use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 
 use cofferdam_base::atomic_file::{self, Replace};
@@ -76,7 +76,9 @@ impl SetupLock {
         let path = state_dir.join(LOCK_NAME);
         let failed = |source| RecordError::Write { file: path.clone(), source };
         DirBuilder::new().recursive(true).mode(0o700).create(state_dir).map_err(failed)?;
-        let file = File::options().create(true).truncate(false).write(true).open(&path).map_err(failed)?;
+        let mut options = File::options();
+        let file =
+            options.create(true).truncate(false).write(true).mode(0o600).open(&path).map_err(failed)?;
         match file.try_lock() {
             Ok(()) => Ok(Self { _file: file }),
             Err(fs::TryLockError::WouldBlock) => Err(RecordError::Busy),

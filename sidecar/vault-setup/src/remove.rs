@@ -29,7 +29,9 @@ pub struct Removal {
 pub enum RemovalAction {
     /// It does not exist any more.
     Forget,
-    Keep { why: String },
+    Keep {
+        why: String,
+    },
     Remove,
 }
 

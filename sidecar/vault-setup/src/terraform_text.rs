@@ -44,11 +44,7 @@ fn resource(object: &VaultObject, all: &[VaultObject]) -> String {
         VaultObject::KvEngine { path } => block(
             "vault_mount",
             path,
-            &[
-                ("path", quoted(path)),
-                ("type", quoted("kv")),
-                ("options", "{ version = \"2\" }".to_owned()),
-            ],
+            &[("path", quoted(path)), ("type", quoted("kv")), ("options", "{ version = \"2\" }".to_owned())],
         ),
         VaultObject::Policy { name, text } => {
             let text = escaped_template(text.trim_end());
@@ -68,9 +64,7 @@ fn resource(object: &VaultObject, all: &[VaultObject]) -> String {
                 Binding::Jwt { .. } => "vault_jwt_auth_backend_role",
                 Binding::Kubernetes { .. } => "vault_kubernetes_auth_backend_role",
             };
-            let made_here = |object: &VaultObject| {
-                matches!(object, VaultObject::AuthMethod { mount, .. } if *mount == role.mount)
-            };
+            let made_here = |object: &VaultObject| matches!(object, VaultObject::AuthMethod { mount, .. } if *mount == role.mount);
             let backend = match all.iter().any(made_here) {
                 true => format!("vault_auth_backend.{}.path", identifier(&role.mount)),
                 false => quoted(&role.mount),
@@ -96,9 +90,8 @@ fn expression(value: &Value, all: &[VaultObject]) -> String {
             format!("[{}]", values.join(", "))
         }
         Value::String(text) => {
-            let is_policy = |object: &VaultObject| {
-                matches!(object, VaultObject::Policy { name, .. } if name == text)
-            };
+            let is_policy =
+                |object: &VaultObject| matches!(object, VaultObject::Policy { name, .. } if name == text);
             match all.iter().any(is_policy) {
                 true => format!("vault_policy.{}.name", identifier(text)),
                 false => quoted(text),

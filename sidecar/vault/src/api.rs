@@ -115,7 +115,8 @@ impl Vault {
 
     /// The health of the node, also if it is sealed or a standby. Needs no token.
     pub async fn health(&self) -> Result<Health, VaultError> {
-        let request = Request { method: Method::GET, path: HEALTH.into(), token: None, body: None, wrap_ttl: None };
+        let request =
+            Request { method: Method::GET, path: HEALTH.into(), token: None, body: None, wrap_ttl: None };
         let response = self.transport.send(&request).await?;
         match response.status {
             200 | 429 | 472 | 473 | 501 | 503 => {

@@ -27,7 +27,9 @@ impl Body {
     /// The members of a JSON object without secrets; `None` if it is not an object.
     pub(crate) fn of_json(json: &[u8]) -> Option<Self> {
         let members: serde_json::Map<String, Value> = serde_json::from_slice(json).ok()?;
-        Some(Self { members: members.into_iter().map(|(name, value)| (name, Member::Public(value))).collect() })
+        Some(Self {
+            members: members.into_iter().map(|(name, value)| (name, Member::Public(value))).collect(),
+        })
     }
 
     pub(crate) fn with(mut self, name: &str, value: impl Into<Value>) -> Self {

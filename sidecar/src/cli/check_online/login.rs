@@ -90,7 +90,10 @@ pub(super) async fn check(
 
 /// The command that creates a token role for all grants and platforms.
 fn role_command(role: &str, config: &Config) -> String {
-    format!("`bao write auth/token/roles/{role} allowed_policies={} renewable=false`", every_policy(config).join(","))
+    format!(
+        "`bao write auth/token/roles/{role} allowed_policies={} renewable=false`",
+        every_policy(config).join(",")
+    )
 }
 
 /// Checks the token role, if the login may read it; the sidecar itself never reads it.

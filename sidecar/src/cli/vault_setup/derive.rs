@@ -3,6 +3,7 @@
 //! What must stay true: a policy allows exactly what the grants that name it need; nothing is guessed: what the configuration
 //! does not determine is left to the operator, with the next step.
 
+use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 
 use cofferdam_secrets::VaultOrigin;
@@ -94,7 +95,9 @@ impl<'a> NeededSetup<'a> {
                 }
                 VaultOrigin::Kv { .. } => self.kv_need(secret.as_str(), path, existing, engines),
             };
-            needs.extend(need.map(|need| PolicyNeed { need, reason: format!("secret `{secret}` of {users}") }));
+            needs.extend(
+                need.map(|need| PolicyNeed { need, reason: format!("secret `{secret}` of {users}") }),
+            );
         }
         let mut own = user.token_needs();
         if user.has_leases() {
@@ -107,7 +110,10 @@ impl<'a> NeededSetup<'a> {
             let is_pattern = need.path.contains('*') || need.path.split('/').any(|part| part == "+");
             if is_pattern {
                 self.remain(
-                    format!("`{}` would stand for many paths in a policy, so no policy is written for it", need.path),
+                    format!(
+                        "`{}` would stand for many paths in a policy, so no policy is written for it",
+                        need.path
+                    ),
                     "write the policy by hand, or rename the secret in Vault".to_owned(),
                 );
             }
@@ -128,7 +134,10 @@ impl<'a> NeededSetup<'a> {
             let version = engine.kv_version(mount);
             if version.is_none() {
                 self.remain(
-                    format!("`kv = \"{path}\"` of secret `{secret}` is in an engine of type `{}`", engine.kind),
+                    format!(
+                        "`kv = \"{path}\"` of secret `{secret}` is in an engine of type `{}`",
+                        engine.kind
+                    ),
                     "use `vault` instead of `kv` for credentials that an engine creates".to_owned(),
                 );
             }
@@ -158,7 +167,8 @@ impl<'a> NeededSetup<'a> {
         self.remain(format!("secret `{secret}` needs an engine that serves `{path}`"), next);
     }
 
-    /// One policy for each name in `vault-policies`. A need goes into the policy of the fewest grants that do not share it.
+    /// One policy for each name in `vault-policies`. A need goes into a policy whose grants all share it, if there is one: into
+    /// that of the most grants.
     fn add_policies(&mut self, users: &[TokenUser<'_>], needs: &[Vec<PolicyNeed>]) {
         let has = |index: usize, need: &Need| needs[index].iter().any(|other| other.need == *need);
         let named_by = |policy: &String| -> Vec<usize> {
@@ -169,7 +179,7 @@ impl<'a> NeededSetup<'a> {
             for need in wanted {
                 let excess = |policy: &&String| {
                     let all = named_by(policy);
-                    (all.iter().filter(|index| !has(**index, &need.need)).count(), all.len())
+                    (all.iter().filter(|index| !has(**index, &need.need)).count(), Reverse(all.len()))
                 };
                 let Some(policy) = user.policies.iter().min_by_key(excess) else { continue };
                 let others: Vec<String> = named_by(policy)
@@ -198,7 +208,9 @@ impl<'a> NeededSetup<'a> {
                 ("", platforms) => format!("What the sidecar may do for the platform {platforms}."),
                 (grants, "") => format!("What sessions of the grant {grants} may do."),
                 (grants, platforms) => {
-                    format!("What sessions of the grant {grants} may do, and the sidecar for the platform {platforms}.")
+                    format!(
+                        "What sessions of the grant {grants} may do, and the sidecar for the platform {platforms}."
+                    )
                 }
             };
             let needs: Vec<PolicyNeed> = needs.into_iter().collect();
@@ -220,7 +232,13 @@ impl<'a> NeededSetup<'a> {
         self.objects.push(VaultObject::Policy { name: name.to_owned(), text: policy_text(title, &needs) });
     }
 
-    fn add_login(&mut self, auth: &'a AuthSettings, name: &'a str, policies: Vec<String>, existing: &Existing) {
+    fn add_login(
+        &mut self,
+        auth: &'a AuthSettings,
+        name: &'a str,
+        policies: Vec<String>,
+        existing: &Existing,
+    ) {
         let listed = policies.join(",");
         let (mount, role, binding) = match auth {
             AuthSettings::AppRole { mount, role_id_file, secret_id_file, secret_id } => {
@@ -228,8 +246,13 @@ impl<'a> NeededSetup<'a> {
                     SecretIdForm::Plain => (name, SecretIdDelivery::Plain),
                     SecretIdForm::Wrapped { role } => (role.as_str(), SecretIdDelivery::Wrapped),
                 };
-                self.files =
-                    Some(CredentialFiles { mount: mount.as_str(), role, role_id_file, secret_id_file, delivery });
+                self.files = Some(CredentialFiles {
+                    mount: mount.as_str(),
+                    role,
+                    role_id_file,
+                    secret_id_file,
+                    delivery,
+                });
                 (mount, role, Some(Binding::AppRole))
             }
             AuthSettings::Jwt { mount, role, jwt_file } => {
@@ -261,7 +284,9 @@ impl<'a> NeededSetup<'a> {
             AuthSettings::Cert { mount, role, .. } => {
                 return self.remain(
                     format!("the login with a certificate needs the role `{role}` of `auth/{mount}/`"),
-                    format!("bao write auth/{mount}/certs/{role} certificate=@CA.pem token_policies={listed}"),
+                    format!(
+                        "bao write auth/{mount}/certs/{role} certificate=@CA.pem token_policies={listed}"
+                    ),
                 );
             }
             AuthSettings::TokenFile { path } => {

@@ -71,7 +71,12 @@ async fn find_issuer(
         AuthSettings::Jwt { mount, jwt_file, .. } => {
             let issuer = Claims::read(jwt_file).map(|claims| claims.issuer().to_owned()).unwrap_or_default();
             let issuer = if issuer.is_empty() { "https://ISSUER".to_owned() } else { issuer };
-            (mount, format!("bao write auth/{mount}/config oidc_discovery_url={issuer}, or jwks_url=… or jwt_validation_pubkeys=…"))
+            (
+                mount,
+                format!(
+                    "bao write auth/{mount}/config oidc_discovery_url={issuer}, or jwks_url=… or jwt_validation_pubkeys=…"
+                ),
+            )
         }
         AuthSettings::Kubernetes { mount, .. } => {
             (mount, format!("bao write auth/{mount}/config kubernetes_host=https://CLUSTER …"))

@@ -42,7 +42,8 @@ impl Claims {
     pub(super) fn read(file: &Path) -> Result<Self, String> {
         let content = read_file(file, MAX_FILE_BYTES, FileContent::Secret)
             .map_err(|error| format!("`{}` cannot be read: {}", file.display(), error_chain(&error)))?;
-        Self::parse(&content).ok_or_else(|| format!("`{}` has no JSON Web Token with a subject", file.display()))
+        Self::parse(&content)
+            .ok_or_else(|| format!("`{}` has no JSON Web Token with a subject", file.display()))
     }
 
     fn parse(token: &[u8]) -> Option<Self> {
@@ -83,7 +84,8 @@ mod tests {
 
     #[test]
     fn the_claims_of_both_forms_of_audience_are_read() {
-        let claims = Claims::parse(&token(r#"{"iss":"https://ci","sub":"job","aud":"vault","x":1}"#)).unwrap();
+        let claims =
+            Claims::parse(&token(r#"{"iss":"https://ci","sub":"job","aud":"vault","x":1}"#)).unwrap();
         assert_eq!((claims.issuer(), claims.subject()), ("https://ci", "job"));
         assert_eq!(claims.audiences(), ["vault"]);
         assert_eq!(claims.service_account(), None);

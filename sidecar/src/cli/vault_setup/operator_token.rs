@@ -21,7 +21,8 @@ const VARIABLES: [(&str, &str); 2] = [("VAULT_TOKEN", "VAULT_ADDR"), ("BAO_TOKEN
 /// Where both command lines store the token of a login, below the home directory.
 const TOKEN_FILE: &str = ".vault-token";
 const MAX_FILE_BYTES: usize = 64 * 1024;
-const HINT: &str = "set VAULT_TOKEN or BAO_TOKEN to a token that may change Vault, or log in with `bao login`";
+const HINT: &str =
+    "set VAULT_TOKEN or BAO_TOKEN to a token that may change Vault, or log in with `bao login`";
 
 /// A token, and where it comes from.
 pub(super) struct OperatorToken {
@@ -75,8 +76,9 @@ fn check_address(
             let what = format!(
                 "{variable} is not used: {address_variable} is another address than `address` in [vault], {configured}"
             );
-            let hint =
-                format!("unset {address_variable} if the token is for the configured Vault, or set it to that address");
+            let hint = format!(
+                "unset {address_variable} if the token is for the configured Vault, or set it to that address"
+            );
             Err(Failure::new(Sysexit::Configuration, what).hint(hint))
         }
     }

@@ -2,7 +2,7 @@
 
 use std::process::ExitCode;
 
-use cofferdam_vault_setup::{Operator, Record, RemovalAction, RemoveError, removal_needs, remove, removals};
+use cofferdam_vault_setup::{Operator, Record, RemovalAction, RemoveError, removal_needs, removals, remove};
 
 use super::survey::Permissions;
 use super::{AGAIN, confirm, record_failure, show};
@@ -34,7 +34,7 @@ pub(super) async fn run(
         print_line(&match &removal.action {
             RemovalAction::Forget => format!("{}: is gone already", removal.id),
             RemovalAction::Keep { why } => format!("{}: KEPT: {why}", removal.id),
-            RemovalAction::Remove => format!("{}: removed", removal.id),
+            RemovalAction::Remove => format!("{}: will be removed", removal.id),
         });
     }
     if arguments.dry_run {

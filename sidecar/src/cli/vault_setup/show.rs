@@ -50,7 +50,9 @@ pub(super) fn show_credentials(plan: &CredentialPlan<'_>) {
         print_line(&match action {
             FileAction::Keep { why } => format!("{name} file {file}: KEPT as it is: {why}"),
             FileAction::Nothing => format!("{name} file {file}: as it should be"),
-            FileAction::Write { why } => format!("{name} file {file}: written, with mode 0600 ({why})"),
+            FileAction::Write { why } => {
+                format!("{name} file {file}: will be written, with mode 0600 ({why})")
+            }
         });
     }
 }

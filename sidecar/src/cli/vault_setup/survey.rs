@@ -66,9 +66,8 @@ pub(super) async fn survey<'a>(
         credentials = match role.change {
             Change::Create => Some(CredentialPlan::for_new_role(files, record)),
             _ => {
-                let reads = ["role-id", "secret-id/lookup"].map(|name| {
-                    format!("auth/{}/role/{}/{name}", files.mount, files.role)
-                });
+                let reads = ["role-id", "secret-id/lookup"]
+                    .map(|name| format!("auth/{}/role/{}/{name}", files.mount, files.role));
                 let reads = [
                     PermissionNeed {
                         need: Need::read(&reads[0]),
@@ -114,6 +113,9 @@ impl<'a> Permissions<'a> {
 
     /// Looks up capabilities and collects those that are missing.
     pub(super) async fn check(&mut self, mut needs: Vec<PermissionNeed>) -> Result<Verdict, VaultError> {
+        if needs.is_empty() {
+            return Ok(Verdict::Allowed);
+        }
         needs.sort();
         needs.dedup_by(|one, other| one.need == other.need);
         let wanted: Vec<Need> = needs.iter().map(|need| need.need.clone()).collect();
