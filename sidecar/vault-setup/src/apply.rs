@@ -11,7 +11,9 @@ use cofferdam_base::atomic_file::{self, Replace};
 use cofferdam_vault::{Problem, RequestLine, VaultError};
 use zeroize::Zeroizing;
 
-use crate::credentials::{CredentialPlan, FileAction, SecretIdDelivery, WRAP_TTL, read_role_id};
+use crate::credentials::{
+    CredentialPlan, FileAction, SecretIdDelivery, WRAP_TTL, read_credential, read_role_id,
+};
 use crate::objects::ObjectId;
 use crate::operator::Operator;
 use crate::plan::Step;
@@ -20,6 +22,8 @@ use crate::{remove, requests};
 
 #[derive(Debug, thiserror::Error)]
 pub enum ApplyError {
+    #[error("the {object} was changed by another party while this command ran, and was not overwritten")]
+    ChangedMeanwhile { object: ObjectId },
     #[error("cannot write the file `{}`", path.display())]
     File { path: PathBuf, source: io::Error },
     #[error(transparent)]
@@ -28,9 +32,13 @@ pub enum ApplyError {
     Vault(#[from] VaultError),
 }
 
-/// Makes or changes the object of a step.
+/// Makes or changes the object of a step, unless it is not any more what the plan was made for.
 pub async fn apply_step(step: &Step, operator: &Operator, record: &mut Record) -> Result<(), ApplyError> {
     let (id, fingerprint) = (step.object.id(), fingerprint(&step.wanted));
+    // An operator may have taken long to confirm.
+    if Step::of(step.object.clone(), operator, record).await?.change != step.change {
+        return Err(ApplyError::ChangedMeanwhile { object: id });
+    }
     let request = requests::write(&step.object, record.mark())?;
     record.intend(&id, &fingerprint)?;
     operator.send(request).await?;
@@ -97,6 +105,10 @@ async fn create_secret_id(
 fn write_credential(path: &Path, content: &[u8], record: &mut Record) -> Result<(), ApplyError> {
     let id = ObjectId::File { path: path.to_owned() };
     let fingerprint = content_fingerprint(content);
+    let is_foreign = |found: Zeroizing<Vec<u8>>| !record.recognises(&id, &content_fingerprint(&found));
+    if read_credential(path).ok().flatten().is_some_and(is_foreign) {
+        return Err(ApplyError::ChangedMeanwhile { object: id });
+    }
     record.intend(&id, &fingerprint)?;
     let directory = path.parent().unwrap_or(Path::new("."));
     let failed = |source| ApplyError::File { path: path.to_owned(), source };

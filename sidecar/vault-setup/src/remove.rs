@@ -1,7 +1,7 @@
 //! Undoes what is recorded, and nothing else.
 //!
 //! What must stay true: an object that another party has changed since stays, and so do an engine with secrets in it and a
-//! login method with other roles; what stays also stays in the record.
+//! login method with other roles or a configuration; what stays also stays in the record.
 
 use std::fs;
 use std::io;
@@ -90,9 +90,12 @@ async fn action(id: &ObjectId, operator: &Operator, record: &Record) -> Result<R
                 let kubernetes_role = ObjectId::KubernetesRole { mount, name };
                 [app_role, jwt_role, kubernetes_role].iter().any(|id| record.contains(id))
             };
-            match roles.iter().all(is_recorded) {
-                true => Ok(RemovalAction::Remove),
-                false => keep("it has other roles, which would be deleted with it"),
+            if !roles.iter().all(is_recorded) {
+                return keep("it has other roles, which would be deleted with it");
+            }
+            match operator.is_auth_configured(mount).await? {
+                Some(true) => keep("another party has configured it since"),
+                _ => Ok(RemovalAction::Remove),
             }
         }
         _ => Ok(RemovalAction::Remove),

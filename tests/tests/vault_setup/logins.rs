@@ -159,3 +159,18 @@ fn a_token_file_and_a_user_are_left_to_the_operator() {
         "next: bao write auth/userpass/users/box password=- token_policies=cofferdam,agent-dev\n",
     );
 }
+
+#[test]
+fn everything_is_made_in_the_configured_namespace() {
+    let Some(bao) = OpenBao::configured() else { return };
+    let lines = "namespace = \"team-a\"\nauth = { method = \"approle\", role-id-file = \"role-id\", secret-id-file = \"secret-id\" }\ntoken-role = \"sessions\"";
+    let world = world_with_login(&bao.address(), lines).prepare();
+    let run = set_up(&world, &bao.root_token, &["--yes"]);
+    assert!(run.code != 0 && run.stderr.contains("hint: "), "the namespace does not exist: {}", run.stderr);
+    bao.api("POST", "sys/namespaces/team-a", json!({}));
+    let outside = state_of(&bao);
+    set_up(&world, &bao.root_token, &["--yes"]).assert_code(0).assert_prints("made: policy `agent-dev`\n");
+    assert_eq!(state_of(&bao), outside);
+    set_up(&world, &bao.root_token, &["--yes"]).assert_code(0).assert_prints("\nnothing to do\n");
+    set_up(&world, &bao.root_token, &["--remove", "--yes"]).assert_code(0);
+}

@@ -57,3 +57,19 @@ fn ctrl_c_and_no_change_nothing() {
         assert_eq!(state_of(&bao), before);
     }
 }
+
+#[test]
+fn what_another_party_makes_during_the_question_is_not_overwritten() {
+    let Some(bao) = OpenBao::configured() else { return };
+    let world = world(&bao).prepare();
+    let mut terminal = at_terminal(&world);
+    terminal.wait_for(QUESTION);
+    terminal.type_in(&format!("{}\r", bao.root_token));
+    terminal.wait_for("Make these changes? [y/N] ");
+    bao.policy("cofferdam", &[("elsewhere", &["read"])]);
+    let policy = state_of(&bao)["sys/policies/acl/cofferdam"].clone();
+    terminal.type_in("y\n");
+    assert_eq!(terminal.exit_code(), Some(69), "{}", terminal.shown());
+    terminal.wait_for("the policy `cofferdam` was changed by another party while this command ran");
+    assert_eq!(state_of(&bao)["sys/policies/acl/cofferdam"], policy);
+}

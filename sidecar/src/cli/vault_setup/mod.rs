@@ -21,6 +21,7 @@ mod removal;
 mod show;
 mod survey;
 
+use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 use std::process::ExitCode;
 
@@ -160,11 +161,23 @@ async fn set_up(
         print_line(&format!("made: {}", step.object.id()));
     }
     if let Some(plan) = &credentials {
-        for file in apply_credentials(plan, operator, record).await.map_err(apply_failure)? {
+        let written = apply_credentials(plan, operator, record).await.map_err(apply_failure)?;
+        for file in &written {
             print_line(&format!("written: {}", file.display()));
+        }
+        if let Some(owner) = other_owner(&config.state_dir).filter(|_| !written.is_empty()) {
+            print_line(&format!(
+                "note: `state-dir` belongs to another user, who has to read these files: `chown {owner} FILE`"
+            ));
         }
     }
     Ok(Next::CheckOnline)
+}
+
+/// The owner of the state directory, if it is not the user who runs this.
+fn other_owner(state_dir: &Path) -> Option<u32> {
+    let owner = std::fs::metadata(state_dir).ok()?.uid();
+    (owner != nix::unistd::geteuid().as_raw()).then_some(owner)
 }
 
 /// Asks once, unless `--yes` is given.
@@ -246,6 +259,9 @@ fn apply_failure(error: ApplyError) -> Failure {
             vault_failure(error).hint(hint)
         }
         ApplyError::Record(error) => record_failure(error),
+        ApplyError::ChangedMeanwhile { .. } => {
+            Failure::new(Sysexit::Unavailable, error).hint("run this again, and look at the difference")
+        }
         ApplyError::File { .. } => {
             let code = crate::terminal::failure::creation_exit_code(&error);
             Failure::new(code, error).hint(format!("make the directory writable for this user, then {AGAIN}"))
