@@ -97,6 +97,14 @@ fn an_issuer_that_vault_does_not_know_is_left_to_the_operator() {
         .assert_prints("login method `auth/jwt/`: new\n")
         .assert_prints("`auth/jwt/` has to know who issues the sidecar's token\n    next: bao write auth/jwt/config oidc_discovery_url=https://ci");
     assert_ne!(run.code, 0, "the sidecar cannot log in yet");
+    set_up(&world, &bao.root_token, &["--remove", "--yes"]).assert_code(0);
+    assert!(state_of(&bao)["sys/auth"].get("jwt/").is_none());
+    // A login method that the operator has configured stays.
+    set_up(&world, &bao.root_token, &["--yes"]).assert_prints("made: login method `auth/jwt/`\n");
+    bao.api("POST", "auth/jwt/config", json!({"jwt_validation_pubkeys": [public_key(&bao)]}));
+    set_up(&world, &bao.root_token, &["--remove", "--yes"])
+        .assert_code(65)
+        .assert_fails_with("login method `auth/jwt/`: another party has configured it since");
     // Without the file the claims are not known.
     fs::remove_file(&jwt_file).unwrap();
     set_up(&world, &bao.root_token, &["--dry-run"])
@@ -173,4 +181,13 @@ fn everything_is_made_in_the_configured_namespace() {
     assert_eq!(state_of(&bao), outside);
     set_up(&world, &bao.root_token, &["--yes"]).assert_code(0).assert_prints("\nnothing to do\n");
     set_up(&world, &bao.root_token, &["--remove", "--yes"]).assert_code(0);
+}
+
+/// A public key in PEM.
+#[track_caller]
+fn public_key(bao: &OpenBao) -> String {
+    bao.mount("transit", "transit");
+    bao.api("POST", "transit/keys/issuer", json!({"type": "ecdsa-p256"}));
+    let key = bao.api("GET", "transit/keys/issuer", Value::Null);
+    key["data"]["keys"]["1"]["public_key"].as_str().expect("the key is text").to_owned()
 }

@@ -3,7 +3,7 @@
 //! | module | what it is for |
 //! |---|---|
 //! | `operator_token` | where the operator's token comes from |
-//! | `derive` | what must exist, from the configuration |
+//! | `derive`, `derive_login` | what must exist, from the configuration |
 //! | `jwt_claims` | the claims that a role for JSON Web Tokens is bound to |
 //! | `inspect` | what is missing in Vault and cannot be made here |
 //! | `survey` | compares with what exists; looks up the permissions of the operator's token |
@@ -14,6 +14,7 @@
 //! no token, role-id or secret-id is printed.
 
 mod derive;
+mod derive_login;
 mod inspect;
 mod jwt_claims;
 mod operator_token;
