@@ -1,4 +1,7 @@
-//! Request bodies: JSON objects in memory that is wiped when dropped, with their secret values marked.
+//! Request bodies: JSON objects in memory that is wiped when dropped, with their secret values marked; and durations in
+//! Vault's format.
+
+use std::time::Duration;
 
 use serde_json::Value;
 use zeroize::Zeroizing;
@@ -86,6 +89,11 @@ impl Body {
         encoded.push(b'}');
         encoded
     }
+}
+
+/// In Vault's format. At least one second, because "0s" would mean "the default".
+pub(crate) fn seconds(time: Duration) -> String {
+    format!("{}s", time.as_secs().max(1))
 }
 
 #[cfg(test)]

@@ -21,10 +21,9 @@ use tokio::time::{Instant, timeout_at};
 use zeroize::Zeroizing;
 
 use crate::address::Address;
-use crate::body::Body;
+use crate::body::{Body, seconds};
 use crate::error::{Problem, RequestLine, VaultError};
 use crate::token::Token;
-use crate::token_calls::seconds;
 use crate::trust::TrustError;
 
 /// Resolving, TCP and TLS.

@@ -15,7 +15,10 @@ fn run_script(bao: &OpenBao, script: &str) {
     let program = Tool::OpenBao.path().expect("its server runs");
     let mut shell = command("/bin/sh");
     shell.env_clear().env("HOME", bao.directory.path()).env("BAO_TOKEN", &bao.root_token);
-    shell.env("PATH", format!("{}:/usr/bin:/bin", program.parent().unwrap().display()));
+    shell.env(
+        "PATH",
+        format!("{}:/usr/bin:/bin", program.parent().expect("a program is in a directory").display()),
+    );
     shell.args(["-c", script]);
     let output = output_of(shell, "the printed commands");
     assert!(output.status.success(), "{}\n{script}", String::from_utf8_lossy(&output.stderr));

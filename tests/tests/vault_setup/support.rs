@@ -47,7 +47,8 @@ pub(crate) fn set_up(world: &World, token: &str, arguments: &[&str]) -> Run {
     command.env("VAULT_TOKEN", token).args(["vault", "setup"]).args(arguments);
     command.arg("-c").arg(&world.layout().config).stdin(std::process::Stdio::null());
     let output = output_of(command, "cofferdam vault setup");
-    let [printed, stderr] = [output.stdout, output.stderr].map(|text| String::from_utf8(text).unwrap());
+    let [printed, stderr] =
+        [output.stdout, output.stderr].map(|text| String::from_utf8(text).expect("the output is UTF-8"));
     let mut hidden: Vec<String> = ["role-id", "secret-id"]
         .iter()
         .filter_map(|file| fs::read_to_string(world.layout().root().join(file)).ok())
@@ -107,12 +108,10 @@ pub(crate) fn state_of(bao: &OpenBao) -> BTreeMap<String, Value> {
     for path in ["sys/mounts", "sys/auth"] {
         state.insert(path.to_owned(), bao.api("GET", path, Value::Null)["data"].clone());
     }
-    let methods: Vec<String> =
-        state["sys/auth"].as_object().unwrap().keys().filter(|path| *path != "token/").cloned().collect();
-    let mut lists =
-        vec![("sys/policies/acl".to_owned(), "sys/policies/acl"), ("auth/token/roles".to_owned(), "")];
-    lists.extend(methods.iter().map(|method| (format!("auth/{method}role"), "")));
-    for (path, _) in lists {
+    let methods = state["sys/auth"].as_object().expect("login methods are listed by path").clone();
+    let mut lists = vec!["sys/policies/acl".to_owned(), "auth/token/roles".to_owned()];
+    lists.extend(methods.keys().filter(|path| *path != "token/").map(|path| format!("auth/{path}role")));
+    for path in lists {
         for name in names(bao, &path) {
             let path = format!("{path}/{name}");
             state.insert(path.clone(), bao.api("GET", &path, Value::Null)["data"].clone());
