@@ -103,7 +103,8 @@ impl VaultFaultProxy {
         format!("http://{}", self.listens_at)
     }
 
-    /// Sets the action for every path with this prefix; the newest rule that matches wins.
+    /// Sets the action for every path with this prefix, or for every request with a method and such a path, as in
+    /// `POST sys/policy`; the newest rule that matches wins.
     pub fn rule(&self, prefix: &str, action: Action) {
         locked(&self.shared.rules).push((prefix.to_owned(), action));
     }
@@ -149,7 +150,9 @@ pub fn second_address(server: SocketAddr) -> SocketAddr {
 fn serve(shared: &Shared, mut client: TcpStream) {
     let Some((seen, request)) = request(&mut client) else { return };
     let rules = locked(&shared.rules).clone();
-    let rule = rules.iter().rev().find(|(path, _)| seen.path.starts_with(path.as_str()));
+    let line = format!("{} {}", seen.method, seen.path);
+    let matches = |prefix: &str| seen.path.starts_with(prefix) || line.starts_with(prefix);
+    let rule = rules.iter().rev().find(|(prefix, _)| matches(prefix));
     locked(&shared.seen).push(seen);
     match rule.map_or(Action::Forward, |(_, action)| *action) {
         Action::Respond(FixedResponse { status, headers, body }) => {

@@ -1,4 +1,4 @@
-//! What the shipped programs are built from: no crates for tests only, according to `cargo tree`, and a shim that stays small.
+//! What the shipped programs are built from, according to `cargo tree`, and a shim that stays small.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -6,22 +6,35 @@ use std::path::Path;
 use cofferdam_tests::process::{command, output_of};
 use cofferdam_tests::tools::cannot_run;
 
-/// Crates for the tests alone: an independent Vault client, and the HTTP client that it uses.
-const TESTS_ONLY: [&str; 3] = ["reqwest", "rustify", "vaultrs"];
+/// Another Vault client, and the HTTP client that it uses. The sidecar is built with them for the request types of
+/// `vault setup`, which our own client sends.
+const VAULT_CLIENT: [&str; 3] = ["reqwest", "rustify", "vaultrs"];
 
 #[test]
-fn shipped_programs_do_not_depend_on_test_only_crates() {
-    for program in ["shim", "sidecar"] {
-        let found = crates_of(program);
-        assert!(found.contains("rustls"), "`cargo tree` for {program} does not list rustls: {found:?}");
-        let foreign: Vec<_> = TESTS_ONLY.iter().filter(|name| found.contains(**name)).collect();
-        assert!(foreign.is_empty(), "{program} is built with {foreign:?}");
+fn the_shim_is_built_without_a_vault_client() {
+    let found = crates_of("shim");
+    assert!(found.contains("rustls"), "`cargo tree` for the shim does not list rustls: {found:?}");
+    let foreign: Vec<_> = VAULT_CLIENT.iter().filter(|name| found.contains(**name)).collect();
+    assert!(foreign.is_empty(), "the shim is built with {foreign:?}");
+}
+
+#[test]
+fn only_vault_setup_uses_the_request_types_of_another_vault_client() {
+    let sidecar = crates_of("sidecar");
+    assert!(sidecar.contains("cofferdam-vault-setup") && sidecar.contains("vaultrs"), "{sidecar:?}");
+    for folder in ["audit", "net", "platforms", "policy", "process", "scrub", "secrets", "servers", "vault"] {
+        let found = crates_of(&format!("sidecar/{folder}"));
+        let foreign: Vec<_> = VAULT_CLIENT.iter().filter(|name| found.contains(**name)).collect();
+        assert!(foreign.is_empty(), "sidecar/{folder} is built with {foreign:?}");
     }
-    let tests = crates_of("tests");
-    assert!(
-        TESTS_ONLY.iter().all(|name| tests.contains(*name)),
-        "a crate of TESTS_ONLY is no longer a dependency of the tests: {tests:?}"
-    );
+    // The types describe requests. What would send them is not named in the crate's sources.
+    let sources = Path::new(env!("CARGO_MANIFEST_DIR")).join("../sidecar/vault-setup/src");
+    for entry in std::fs::read_dir(sources).expect("the crate has sources").flatten() {
+        let text = std::fs::read_to_string(entry.path()).expect("a source is text");
+        for sender in ["VaultClient", "vaultrs::client", "rustify::client", "reqwest", ".exec("] {
+            assert!(!text.contains(sender), "{} uses `{sender}`", entry.path().display());
+        }
+    }
 }
 
 /// It is uploaded into sandboxes, and copied into images.

@@ -73,6 +73,9 @@ Example: cofferdam serve -c /etc/cofferdam/cofferdam.toml")]
     /// Create, list and revoke bearer tokens of the admin API
     #[command(subcommand, after_help = "Example: cofferdam token create --grant dev --ttl 30d")]
     Token(TokenCommand),
+    /// Prepare Vault or OpenBao for the configuration
+    #[command(subcommand, after_help = "Example: cofferdam vault setup --dry-run")]
+    Vault(VaultCommand),
 }
 
 #[derive(Debug, Subcommand)]
@@ -467,4 +470,41 @@ pub(super) struct VerifyArguments {
     /// A hash that an earlier run printed as `head`; fails if the record with this hash is missing
     #[arg(long, value_name = "HASH")]
     pub(super) head: Option<String>,
+}
+
+#[derive(Debug, Subcommand)]
+pub(super) enum VaultCommand {
+    /// Make in Vault what the configuration needs: engines, policies, roles and the sidecar's login; then check it
+    #[command(after_help = "\
+Your own token comes from VAULT_TOKEN, BAO_TOKEN or ~/.vault-token, or is asked for. Every change is shown before it is \
+made; what this command did not make is not changed.\n\n\
+Example: cofferdam vault setup --dry-run")]
+    Setup(VaultSetupArguments),
+}
+
+#[derive(Debug, Args)]
+pub(super) struct VaultSetupArguments {
+    /// Show the changes without making them
+    #[arg(long)]
+    pub(super) dry_run: bool,
+    /// Do not ask for a confirmation
+    #[arg(long, conflicts_with = "dry_run")]
+    pub(super) yes: bool,
+    /// Undo what this command has made for this configuration, and nothing else
+    #[arg(long, conflicts_with = "print")]
+    pub(super) remove: bool,
+    /// Print the set-up as a script or configuration instead, without connecting to Vault
+    #[arg(long, value_enum, value_name = "LANGUAGE", conflicts_with_all = ["dry_run", "yes"])]
+    pub(super) print: Option<TextLanguage>,
+    /// The name of the sidecar's policy in Vault, and of its AppRole. Default: that of the last run, or `cofferdam`
+    #[arg(long)]
+    pub(super) name: Option<String>,
+}
+
+#[derive(Clone, Copy, Debug, Eq, PartialEq, ValueEnum)]
+pub(super) enum TextLanguage {
+    /// Commands of `bao`, OpenBao's command line
+    Bao,
+    /// Terraform's or OpenTofu's configuration, for the provider `hashicorp/vault`
+    Terraform,
 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use cofferdam_base::duration;
 
-use super::arguments::{Arguments, AttachCommand, Command, EnrollArguments, RunCommand};
+use super::arguments::{Arguments, AttachCommand, Command, EnrollArguments, RunCommand, VaultCommand};
 use crate::config::{self, Config, Environment};
 use crate::daemon::admin::client::{self, AdminError};
 use crate::daemon::admin::{AdminRequest, AdminResponse};
@@ -42,6 +42,7 @@ pub(super) fn run(arguments: Arguments) -> Result<ExitCode, Failure> {
         Command::Sessions(sessions_arguments) => super::sessions::sessions(file, &sessions_arguments),
         Command::Shim(shim_arguments) => super::shim::run(&shim_arguments),
         Command::Token(command) => super::token::run(file, command),
+        Command::Vault(VaultCommand::Setup(arguments)) => super::vault_setup::run(file, &arguments),
     }
 }
 

@@ -14,6 +14,8 @@
 //! | [`sessions`] | `sessions`, `kill` and `enrolments` |
 //! | [`shim`] | `shim`: writes the static shim |
 //! | [`token`] | `token`: bearer tokens of the admin API |
+//! | [`vault_needs`] | what a configuration needs in Vault |
+//! | [`vault_setup`] | `vault setup`: makes that |
 //! | [`watch`] | `sessions --watch` |
 
 mod arguments;
@@ -30,6 +32,8 @@ mod shim;
 #[cfg(test)]
 mod tests;
 mod token;
+mod vault_needs;
+mod vault_setup;
 mod watch;
 
 use std::ffi::OsString;

@@ -2,6 +2,7 @@
 
 pub(crate) mod failure;
 pub(crate) mod progress;
+pub(crate) mod prompt;
 pub(crate) mod table;
 
 use std::io::{self, Write};

@@ -115,7 +115,8 @@ impl Vault {
 
     /// The health of the node, also if it is sealed or a standby. Needs no token.
     pub async fn health(&self) -> Result<Health, VaultError> {
-        let request = Request { method: Method::GET, path: HEALTH.into(), token: None, body: None };
+        let request =
+            Request { method: Method::GET, path: HEALTH.into(), token: None, body: None, wrap_ttl: None };
         let response = self.transport.send(&request).await?;
         match response.status {
             200 | 429 | 472 | 473 | 501 | 503 => {
@@ -169,11 +170,11 @@ impl fmt::Debug for Vault {
 }
 
 pub(crate) fn get<'a>(token: &'a Token, path: &str) -> Request<'a> {
-    Request { method: Method::GET, path: path.to_owned(), token: Some(token), body: None }
+    Request { method: Method::GET, path: path.to_owned(), token: Some(token), body: None, wrap_ttl: None }
 }
 
 pub(crate) fn post<'a>(token: Option<&'a Token>, path: &str, body: Body) -> Request<'a> {
-    Request { method: Method::POST, path: path.to_owned(), token, body: Some(body) }
+    Request { method: Method::POST, path: path.to_owned(), token, body: Some(body), wrap_ttl: None }
 }
 
 pub(crate) fn malformed(request: &Request<'_>, why: &'static str) -> VaultError {

@@ -1,4 +1,7 @@
-//! Request bodies: JSON objects in memory that is wiped when dropped, with their secret values marked.
+//! Request bodies: JSON objects in memory that is wiped when dropped, with their secret values marked; and durations in
+//! Vault's format.
+
+use std::time::Duration;
 
 use serde_json::Value;
 use zeroize::Zeroizing;
@@ -22,6 +25,14 @@ enum Member {
 impl Body {
     pub(crate) fn new() -> Self {
         Self::default()
+    }
+
+    /// The members of a JSON object without secrets; `None` if it is not an object.
+    pub(crate) fn of_json(json: &[u8]) -> Option<Self> {
+        let members: serde_json::Map<String, Value> = serde_json::from_slice(json).ok()?;
+        Some(Self {
+            members: members.into_iter().map(|(name, value)| (name, Member::Public(value))).collect(),
+        })
     }
 
     pub(crate) fn with(mut self, name: &str, value: impl Into<Value>) -> Self {
@@ -78,6 +89,11 @@ impl Body {
         encoded.push(b'}');
         encoded
     }
+}
+
+/// In Vault's format. At least one second, because "0s" would mean "the default".
+pub(crate) fn seconds(time: Duration) -> String {
+    format!("{}s", time.as_secs().max(1))
 }
 
 #[cfg(test)]

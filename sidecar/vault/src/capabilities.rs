@@ -10,10 +10,14 @@ use crate::api::Vault;
 use crate::error::VaultError;
 use crate::token::Token;
 
-/// The capabilities that the sidecar needs.
+/// The capabilities of Vault's policies. The sidecar needs `read` and `update` only, an operator's commands the others too.
 #[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
 pub enum Capability {
+    Create,
+    Delete,
+    List,
     Read,
+    Sudo,
     Update,
 }
 
@@ -40,19 +44,27 @@ impl Vault {
 }
 
 impl Need {
+    pub fn new(capability: Capability, path: impl Into<String>) -> Self {
+        Self { path: path.into(), capability }
+    }
+
     pub fn read(path: impl Into<String>) -> Self {
-        Self { path: path.into(), capability: Capability::Read }
+        Self::new(Capability::Read, path)
     }
 
     pub fn update(path: impl Into<String>) -> Self {
-        Self { path: path.into(), capability: Capability::Update }
+        Self::new(Capability::Update, path)
     }
 }
 
 impl Capability {
     fn name(self) -> &'static str {
         match self {
+            Self::Create => "create",
+            Self::Delete => "delete",
+            Self::List => "list",
             Self::Read => "read",
+            Self::Sudo => "sudo",
             Self::Update => "update",
         }
     }

@@ -21,7 +21,7 @@ use tokio::time::{Instant, timeout_at};
 use zeroize::Zeroizing;
 
 use crate::address::Address;
-use crate::body::Body;
+use crate::body::{Body, seconds};
 use crate::error::{Problem, RequestLine, VaultError};
 use crate::token::Token;
 use crate::trust::TrustError;
@@ -53,6 +53,8 @@ pub(crate) struct Request<'a> {
     pub(crate) path: String,
     pub(crate) token: Option<&'a Token>,
     pub(crate) body: Option<Body>,
+    /// Asks Vault to wrap the response for this long.
+    pub(crate) wrap_ttl: Option<Duration>,
 }
 
 /// The path of a node's health check.
@@ -154,6 +156,9 @@ impl Transport {
             let mut value = HeaderValue::from_maybe_shared(bytes).ok()?;
             value.set_sensitive(true);
             builder = builder.header("x-vault-token", value);
+        }
+        if let Some(ttl) = request.wrap_ttl {
+            builder = builder.header("x-vault-wrap-ttl", seconds(ttl));
         }
         let body = match &request.body {
             Some(body) => {

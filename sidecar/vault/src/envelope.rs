@@ -115,12 +115,12 @@ impl Data {
     }
 
     /// Reads the data as `T`. The memory of `T` is wiped only if `T` wipes it.
-    pub(crate) fn read<T: DeserializeOwned>(&self) -> Result<T, &'static str> {
+    pub fn read<T: DeserializeOwned>(&self) -> Result<T, &'static str> {
         serde_json::from_slice(&self.0).map_err(|_| "its data does not have the expected form")
     }
 
-    /// The string at `name`.
-    pub(crate) fn text(&self, name: &str) -> Option<Zeroizing<String>> {
+    /// The string at `name`, in memory that is wiped when dropped.
+    pub fn text(&self, name: &str) -> Option<Zeroizing<String>> {
         let members: BTreeMap<String, &RawValue> = serde_json::from_slice(&self.0).ok()?;
         let ZeroizingString(text) = serde_json::from_str(members.get(name)?.get()).ok()?;
         Some(text)

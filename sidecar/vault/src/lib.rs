@@ -11,6 +11,7 @@
 //! | `token` | tokens, accessors and lease ids, which `Debug` does not show |
 //! | `api` | the calls; `kv`, `lease`, `wrapping` and `token_calls` are parts of it |
 //! | `capabilities` | the permissions that a token needs, and the policy lines that grant them |
+//! | `operator` | requests of an operator's commands, which other crates compose |
 //! | `access` | client, login and revoker, shared by all sessions |
 //! | `accessor_files` | accessors on disk, for the next sidecar |
 //! | `settings` | the checked configuration of Vault |
@@ -41,6 +42,7 @@ mod error;
 mod kv;
 mod lease;
 pub mod login;
+mod operator;
 mod revoker;
 mod session;
 mod session_token;
@@ -61,6 +63,7 @@ pub use envelope::{Auth, Data, Envelope, WrapInfo};
 pub use error::{Kind, Problem, RequestLine, UnwrappedBy, VaultError, VaultMessages};
 pub use kv::{KvSecret, KvVersion, Mount};
 pub use lease::LeaseInfo;
+pub use operator::OperatorRequest;
 pub use revoker::{LeaseEnd, Outcome, Revoked};
 pub use session::{RemainingLinks, SessionVault};
 pub use session_token::TokenOwner;

@@ -1,7 +1,8 @@
 //! Tokens, accessors and lease ids.
 //!
 //! What must stay true: `Debug` shows no token and no lease id, and of an accessor only the first characters. A token
-//! is exposed only as a header (`client`), as a member of a body (`body`) and to the scrubber.
+//! is exposed only as a header (`client`), as a member of a body (`body`), to the scrubber, and as the content of a
+//! credential file of the sidecar.
 
 use std::fmt;
 
@@ -54,6 +55,11 @@ impl Token {
     /// The value that scrubbers search for, and the label that they write in its place.
     pub fn needle(&self, label: &str) -> Needle {
         Needle { label: label.into(), value: Zeroizing::new(self.0.as_bytes().to_vec()) }
+    }
+
+    /// The token as it is written to a credential file.
+    pub fn file_content(&self) -> Zeroizing<Vec<u8>> {
+        Zeroizing::new(self.0.as_bytes().to_vec())
     }
 
     pub(crate) fn expose(&self) -> &str {

@@ -8,7 +8,7 @@ use serde_json::Value;
 use tokio::time::Instant;
 
 use crate::api::{Vault, get, malformed, post};
-use crate::body::Body;
+use crate::body::{Body, seconds};
 use crate::envelope::{Auth, expiry};
 use crate::error::VaultError;
 use crate::token::{Accessor, Token};
@@ -129,11 +129,6 @@ impl Vault {
         let body = Body::new().with("accessor", accessor.as_str());
         self.call(&post(Some(token), "auth/token/revoke-accessor", body)).await.map(drop)
     }
-}
-
-/// In Vault's format. At least one second, because "0s" would mean "the default".
-pub(crate) fn seconds(time: Duration) -> String {
-    format!("{}s", time.as_secs().max(1))
 }
 
 #[derive(Deserialize)]

@@ -39,7 +39,7 @@ const TOOLS: &str = include_str!("../../tools");
 const TROUBLESHOOTING: &str = include_str!("../../../packaging/guide/troubleshooting.md");
 
 /// Folders by which the documents name tests, as in `sidecar/audit::chain::a_test`.
-const CRATES: [&str; 16] = [
+const CRATES: [&str; 17] = [
     "relay-proto",
     "relay-proto/carriage",
     "shim",
@@ -54,6 +54,7 @@ const CRATES: [&str; 16] = [
     "sidecar/secrets",
     "sidecar/servers",
     "sidecar/vault",
+    "sidecar/vault-setup",
     "tests",
     "tests/bench",
 ];

@@ -13,8 +13,8 @@ use cofferdam_vault::{Auth, ChildToken, Kind, Mint, Renewable, Token, Vault, Vau
 use futures_util::future::join_all;
 use tokio::sync::{Mutex, MutexGuard};
 
-use super::grants::TokenUser;
 use super::report::Report;
+use crate::cli::vault_needs::TokenUser;
 
 /// The lifetime of the tokens that a check creates.
 pub(super) const TOKEN_LIFETIME: Duration = Duration::from_secs(60);
@@ -48,7 +48,7 @@ impl CheckLogin {
     pub(super) async fn mint(&self, user: &TokenUser<'_>, mint: Mint<'_>) -> Result<Rc<Auth>, VaultError> {
         let metadata = [user.label(), ("purpose", "cofferdam check")];
         let child = ChildToken {
-            policies: user.policies().to_vec(),
+            policies: user.policies.to_vec(),
             metadata: BTreeMap::from(metadata.map(|(name, value)| (name.to_owned(), value.to_owned()))),
             display_name: "cofferdam-check".into(),
             ttl: TOKEN_LIFETIME,

@@ -1,59 +1,17 @@
 //! Checks whether the policies of a grant allow what its servers' secrets need, with a token like that of a session. The
 //! policies of a platform whose API key is in Vault are checked in the same way.
 
-use std::collections::{BTreeMap, BTreeSet};
-
 use cofferdam_secrets::{VaultOrigin, VaultPath};
 use cofferdam_vault::{Auth, Kind, KvVersion, Need, Settings, VaultError, Verdict};
-use relay_proto::name::Name;
 
 use super::check_login::CheckLogin;
 use super::login::{self, MayMint};
-use super::report::{Report, Section, Wanted, quoted_list};
-use crate::config::{Config, Grant, Platform};
+use super::report::{Report, Section};
+use crate::cli::vault_needs::{TokenUser, Wanted, generated_need, mint, quoted_list};
 
 /// Paths below this path work only for a token that belongs to an entity.
 const ENTITY_PATH: &str = "identity/oidc/token/";
 const NO_ENGINE_HINT: &str = "correct the path, or enable and configure that engine";
-
-/// A grant, whose sessions have Vault tokens, or a platform, whose API key is read with a Vault token.
-pub(super) struct TokenUser<'a> {
-    /// `grant` or `platform`.
-    kind: &'static str,
-    name: &'a Name,
-    policies: &'a [String],
-    /// The phrase for the token that has the policies, as it is printed.
-    token: &'static str,
-    secrets: VaultSecrets<'a>,
-}
-
-impl<'a> TokenUser<'a> {
-    pub(super) fn grant(config: &'a Config, grant: &'a Grant) -> Self {
-        let (name, policies) = (&grant.name, grant.vault_policies.as_slice());
-        let secrets = secrets_of_servers(config, grant);
-        Self { kind: "grant", name, policies, token: "a session's token", secrets }
-    }
-
-    pub(super) fn platform(config: &'a Config, platform: &'a Platform) -> Self {
-        let (name, policies) = (&platform.name, platform.vault_policies.as_slice());
-        let mut secrets = VaultSecrets::new();
-        for (secret, _) in platform.api_key.fields() {
-            if let Some(origin) = config.secrets.get(secret).and_then(|source| source.origin.vault()) {
-                secrets.insert(secret, (origin, "the platform's `api-key`".to_owned()));
-            }
-        }
-        Self { kind: "platform", name, policies, token: "the token that reads its API key", secrets }
-    }
-
-    pub(super) fn policies(&self) -> &'a [String] {
-        self.policies
-    }
-
-    /// A key and value for the metadata of a token.
-    pub(super) fn label(&self) -> (&'static str, &'a str) {
-        (self.kind, self.name.as_str())
-    }
-}
 
 pub(super) async fn check(
     settings: &Settings,
@@ -72,7 +30,7 @@ pub(super) async fn check(
         report.not_checked("the login cannot create such a token");
         return Ok(());
     }
-    let child = match check_login.mint(user, login::mint(settings)).await {
+    let child = match check_login.mint(user, mint(settings)).await {
         Ok(child) => child,
         Err(error) if matches!(error.kind(), Kind::Denied | Kind::Invalid) => {
             login::report_no_token(settings, user.policies, &error, report);
@@ -91,7 +49,7 @@ pub(super) async fn check(
     let namespace = settings.namespace.as_ref().map(|name| format!(", in namespace `{name}`"));
     // A session's token belongs to the configured namespace, so paths in its policies need no prefix.
     let mut section = Section::new(format!("{policy}{}", namespace.unwrap_or_default()), String::new());
-    let outcome = GrantCheck { check_login, child: &child, report, section: &mut section }.run(secrets).await;
+    let outcome = GrantCheck { check_login, child: &child, report, section: &mut section }.run(user).await;
     report.close(section);
     outcome
 }
@@ -103,36 +61,19 @@ struct GrantCheck<'a> {
     section: &'a mut Section,
 }
 
-/// Secrets in Vault by name, each with what uses it.
-type VaultSecrets<'a> = BTreeMap<&'a Name, (&'a VaultOrigin, String)>;
-
 impl GrantCheck<'_> {
-    async fn run(mut self, secrets: &VaultSecrets<'_>) -> Result<(), VaultError> {
-        let mut has_leases = false;
-        for (name, (origin, users)) in secrets {
+    async fn run(mut self, user: &TokenUser<'_>) -> Result<(), VaultError> {
+        for (name, (origin, users)) in &user.secrets {
             let reason = format!("secret `{name}` of {users}");
             match origin {
                 VaultOrigin::Kv { path, .. } => self.check_kv(path, reason).await?,
                 VaultOrigin::Generated { path, write } => {
-                    has_leases = true;
-                    let need = match write {
-                        Some(_) => Need::update(path.as_str()),
-                        None => Need::read(path.as_str()),
-                    };
+                    let need = generated_need(path.as_str(), write.as_ref());
                     self.check_generated(path, Wanted { need, reason }).await?;
                 }
             }
         }
-        // `renew-self` is not needed: a session's token is replaced, not renewed.
-        let wanted = |need, reason: &str| Wanted { need, reason: reason.to_owned() };
-        let mut token_needs = vec![
-            wanted(Need::read("auth/token/lookup-self"), "checks that the session's token is still valid"),
-            wanted(Need::update("auth/token/revoke-self"), "revokes the session's token"),
-        ];
-        if has_leases {
-            token_needs.push(wanted(Need::update("sys/leases/renew"), "renews the session's leases"));
-        }
-        for wanted in token_needs {
+        for wanted in user.token_needs() {
             self.report_need(wanted).await?;
         }
         Ok(())
@@ -235,24 +176,6 @@ impl GrantCheck<'_> {
             Err(error) => Err(error),
         }
     }
-}
-
-/// The Vault secrets of a grant's servers, including those of scopes.
-fn secrets_of_servers<'a>(config: &'a Config, grant: &'a Grant) -> VaultSecrets<'a> {
-    let mut secrets: BTreeMap<&Name, (&VaultOrigin, BTreeSet<&Name>)> = BTreeMap::new();
-    for server in grant.servers.iter().filter_map(|name| config.servers.get(name)) {
-        for secret in server.every_secret() {
-            if let Some(origin) = config.secrets.get(secret).and_then(|source| source.origin.vault()) {
-                secrets.entry(secret).or_insert((origin, BTreeSet::new())).1.insert(&server.name);
-            }
-        }
-    }
-    let described = secrets.into_iter().map(|(secret, (origin, servers))| {
-        let servers: Vec<&str> = servers.iter().map(|server| server.as_str()).collect();
-        let noun = if servers.len() == 1 { "server" } else { "servers" };
-        (secret, (origin, format!("{noun} {}", quoted_list(&servers))))
-    });
-    described.collect()
 }
 
 /// Whether Vault refused the request. Its error is the same if the token may not read the path and if nothing is mounted

@@ -1,13 +1,12 @@
 //! Checks what the token of the sidecar's login may do, and what its token role allows.
 
-use std::collections::BTreeSet;
-
 use cofferdam_secrets::VaultPath;
 use cofferdam_vault::{Kind, Mint, Need, Settings, VaultError, Verdict};
 use serde::Deserialize;
 
 use super::check_login::{CheckLogin, Owner, describe_error};
-use super::report::{Report, Section, Wanted, quoted_list};
+use super::report::{Report, Section};
+use crate::cli::vault_needs::{LoginUse, Wanted, every_policy, login_needs, mint, quoted_list};
 use crate::config::Config;
 
 /// Whether the login can create tokens for sessions.
@@ -45,23 +44,14 @@ pub(super) async fn check(
         report.problem(&what, "log in with a token without `num_uses` (`token_num_uses` of its role)");
         return Ok(MayMint::No);
     }
-    let create = match mint(settings) {
-        Mint::Plain => "auth/token/create".to_owned(),
-        Mint::Role(role) => format!("auth/token/create/{role}"),
-    };
-    let wanted = |need, reason: &str| Wanted { need, reason: reason.to_owned() };
-    let mut all = vec![
-        wanted(Need::update(create), "creates the tokens of sessions"),
-        wanted(Need::update("auth/token/revoke-accessor"), "revokes tokens that remain after a crash"),
-        wanted(Need::update("sys/leases/lookup"), "checks that a lease is revoked"),
-        wanted(Need::read("auth/token/lookup-self"), "checks that the login is still valid"),
-    ];
+    let mut uses = Vec::new();
     if login.renewable && login.expires.is_some() {
-        all.push(wanted(Need::update("auth/token/renew-self"), "renews the login"));
+        uses.push(LoginUse::Renew);
     }
     if check_login.owner == Owner::Check {
-        all.push(wanted(Need::update("auth/token/revoke-self"), "revokes the login when the sidecar stops"));
+        uses.push(LoginUse::Revoke);
     }
+    let all = login_needs(settings, &uses);
     let prefix = policy_prefix(configured_namespace(settings), &namespace);
     let in_namespace = match namespace.as_str() {
         "" => String::new(),
@@ -75,7 +65,7 @@ pub(super) async fn check(
     let verdicts = match check_login.vault.verdicts(check_login.token(), &needs).await {
         Ok(verdicts) => verdicts,
         Err(error) if error.kind() == Kind::Denied => {
-            let wanted = wanted(
+            let wanted = Wanted::new(
                 Need::update("sys/capabilities-self"),
                 "needed only by this check, to look up what is allowed",
             );
@@ -98,18 +88,12 @@ pub(super) async fn check(
     })
 }
 
-/// How session tokens are created.
-pub(super) fn mint(settings: &Settings) -> Mint<'_> {
-    settings.token_role.as_deref().map_or(Mint::Plain, Mint::Role)
-}
-
 /// The command that creates a token role for all grants and platforms.
 fn role_command(role: &str, config: &Config) -> String {
-    let of_grants = config.grants.values().flat_map(|grant| &grant.vault_policies);
-    let of_platforms = config.platforms.values().flat_map(|platform| &platform.vault_policies);
-    let policies: BTreeSet<&str> = of_grants.chain(of_platforms).map(String::as_str).collect();
-    let policies: Vec<&str> = policies.into_iter().collect();
-    format!("`bao write auth/token/roles/{role} allowed_policies={} renewable=false`", policies.join(","))
+    format!(
+        "`bao write auth/token/roles/{role} allowed_policies={} renewable=false`",
+        every_policy(config).join(",")
+    )
 }
 
 /// Checks the token role, if the login may read it; the sidecar itself never reads it.

@@ -24,10 +24,10 @@ use cofferdam_vault::login::{SingleLogin, UnwrapRecords};
 use cofferdam_vault::{Health, Kind, Problem, Settings, Vault, VaultError};
 
 use super::interruption::interruption;
+use super::vault_needs::TokenUser;
 use crate::config::Config;
 use crate::terminal::failure::{Failure, Sysexit};
 use check_login::CheckLogin;
-use grants::TokenUser;
 use report::Report;
 
 pub(super) fn run(config: &Config) -> Result<ExitCode, Failure> {
@@ -139,15 +139,13 @@ async fn check_all(
     report: &mut Report,
 ) -> Result<(), VaultError> {
     let may_mint = login::check(config, settings, check_login, report).await?;
-    let grants = config.grants.values().map(|grant| TokenUser::grant(config, grant));
-    let platforms = config.platforms.values().map(|platform| TokenUser::platform(config, platform));
-    for user in grants.chain(platforms) {
+    for user in TokenUser::all(config) {
         grants::check(settings, &user, check_login, may_mint, report).await?;
     }
     Ok(())
 }
 
-fn describe_health(health: &Health, settings: &Settings) -> String {
+pub(super) fn describe_health(health: &Health, settings: &Settings) -> String {
     let seal = match (health.initialized, health.sealed) {
         (false, _) => "not initialised",
         (true, true) => "sealed",
@@ -162,12 +160,12 @@ fn describe_health(health: &Health, settings: &Settings) -> String {
     format!("version {version}, {seal}{standby}{}", namespace.unwrap_or_default())
 }
 
-fn vault_failure(error: VaultError) -> Failure {
+pub(super) fn vault_failure(error: VaultError) -> Failure {
     let (code, hint) = (sysexit(&error), error.next_step());
     Failure::new(code, error).hint(hint)
 }
 
-fn sysexit(error: &VaultError) -> Sysexit {
+pub(super) fn sysexit(error: &VaultError) -> Sysexit {
     match error.kind() {
         Kind::Alert | Kind::Denied => Sysexit::NoPermission,
         Kind::Credential => Sysexit::NoInput,

@@ -7,6 +7,7 @@ use std::process::ExitCode;
 
 use cofferdam_vault::{Need, Verdict, policy_lines};
 
+use crate::cli::vault_needs::Wanted;
 use crate::terminal;
 use crate::terminal::failure::{Failure, Sysexit};
 
@@ -35,12 +36,6 @@ pub(super) struct Section {
     lacks: Vec<Need>,
     /// Comments above the lines to add.
     comments: Vec<String>,
-}
-
-/// A capability that is needed, and what for.
-pub(super) struct Wanted {
-    pub(super) need: Need,
-    pub(super) reason: String,
 }
 
 impl Report {
@@ -119,9 +114,4 @@ impl Section {
         let comments: String = self.comments.iter().map(|text| format!("# {text}\n")).collect();
         format!("{comments}{}", policy_lines(&self.lacks, &self.prefix))
     }
-}
-
-/// Joins names, each in backquotes.
-pub(super) fn quoted_list<T: AsRef<str>>(names: &[T]) -> String {
-    names.iter().map(|name| format!("`{}`", name.as_ref())).collect::<Vec<_>>().join(", ")
 }

@@ -11,6 +11,8 @@ use cofferdam_base::atomic_file::{self, Replace};
 use cofferdam_base::text::hex;
 use serde::{Deserialize, Serialize};
 
+use crate::token::Token;
+
 const FILE_NAME: &str = "vault-unwrapped.json";
 /// More than the wraps of a year, with one for each week.
 const MAX_RECORDS: usize = 64;
@@ -46,6 +48,11 @@ impl UnwrapRecords {
     /// Those of the sidecar with this state directory.
     pub fn in_state(state: &Path) -> Self {
         Self { file: state.join(FILE_NAME) }
+    }
+
+    /// Whether the sidecar is recorded to have unwrapped this wrapping token.
+    pub async fn has_unwrapped(&self, wrap: &Token) -> bool {
+        self.find(&wrap.fingerprint()).await == Some(UnwrapProgress::Unwrapped)
     }
 
     /// What is recorded about a wrapping token. A file that is missing or cannot be read has no records.

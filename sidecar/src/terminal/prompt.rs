@@ -1,0 +1,94 @@
+//! Questions to the person at the terminal.
+//!
+//! What must stay true: what is typed in answer to [`read_hidden`] is neither shown nor kept in memory that is not wiped; the
+//! terminal's mode is restored, also after Ctrl-C.
+
+use std::fs::File;
+use std::io::{self, BufRead as _, IsTerminal as _, Read as _, Write as _};
+
+use nix::sys::termios::{LocalFlags, SetArg, Termios, tcgetattr, tcsetattr};
+use zeroize::Zeroizing;
+
+/// More than any token or password; what is typed beyond it is ignored.
+const MAX_ANSWER_BYTES: usize = 8 * 1024;
+const INTERRUPT: u8 = 0x03;
+const END_OF_INPUT: u8 = 0x04;
+const ERASE: [u8; 2] = [0x08, 0x7f];
+
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum Answer {
+    No,
+    Yes,
+}
+
+/// Asks for a confirmation. `None` if there is no terminal to ask at.
+pub(crate) fn confirm(question: &str) -> io::Result<Option<Answer>> {
+    let stdin = io::stdin();
+    if !stdin.is_terminal() {
+        return Ok(None);
+    }
+    eprint!("{question} [y/N] ");
+    let mut line = String::new();
+    stdin.lock().take(MAX_ANSWER_BYTES as u64).read_line(&mut line)?;
+    Ok(Some(match line.trim().to_ascii_lowercase().as_str() {
+        "y" | "yes" => Answer::Yes,
+        _ => Answer::No,
+    }))
+}
+
+/// Asks for a secret at the controlling terminal, without showing what is typed. `None` if there is no terminal.
+pub(crate) fn read_hidden(question: &str) -> io::Result<Option<Zeroizing<Vec<u8>>>> {
+    let Ok(mut terminal) = File::options().read(true).write(true).open("/dev/tty") else { return Ok(None) };
+    let answer = {
+        let mode = HiddenInput::start(terminal.try_clone()?)?;
+        terminal.write_all(question.as_bytes())?;
+        let answer = read_answer(&mut terminal);
+        drop(mode);
+        answer
+    };
+    terminal.write_all(b"\n")?;
+    answer.map(Some)
+}
+
+/// Reads up to the end of the line. Signals are off, so that Ctrl-C is a character and the mode is restored.
+fn read_answer(terminal: &mut File) -> io::Result<Zeroizing<Vec<u8>>> {
+    let mut answer = Zeroizing::new(Vec::with_capacity(MAX_ANSWER_BYTES));
+    let mut key = Zeroizing::new([0]);
+    loop {
+        if terminal.read(&mut *key)? == 0 {
+            return Ok(answer);
+        }
+        match key[0] {
+            b'\r' | b'\n' | END_OF_INPUT => return Ok(answer),
+            INTERRUPT => return Err(io::Error::new(io::ErrorKind::Interrupted, "interrupted")),
+            erase if ERASE.contains(&erase) => {
+                answer.pop();
+            }
+            byte if answer.len() < MAX_ANSWER_BYTES => answer.push(byte),
+            _ => {}
+        }
+    }
+}
+
+/// A terminal that does not show what is typed, until this is dropped.
+struct HiddenInput {
+    terminal: File,
+    previous: Termios,
+}
+
+impl HiddenInput {
+    fn start(terminal: File) -> io::Result<Self> {
+        let previous = tcgetattr(&terminal)?;
+        let mut mode = previous.clone();
+        mode.local_flags.remove(LocalFlags::ECHO | LocalFlags::ICANON | LocalFlags::ISIG);
+        tcsetattr(&terminal, SetArg::TCSAFLUSH, &mode)?;
+        Ok(Self { terminal, previous })
+    }
+}
+
+impl Drop for HiddenInput {
+    fn drop(&mut self) {
+        // A terminal that is gone needs no mode.
+        let _ = tcsetattr(&self.terminal, SetArg::TCSAFLUSH, &self.previous);
+    }
+}
