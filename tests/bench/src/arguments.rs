@@ -13,8 +13,6 @@ pub(crate) enum Mode {
     /// Encode and decode this many frames; run under callgrind.
     Codec(Body, u64),
     Run(Plan),
-    /// Keep one core busy, so that it does not enter an idle state.
-    Spin,
 }
 
 #[derive(Debug)]
@@ -51,7 +49,6 @@ pub(crate) fn parse(arguments: impl Iterator<Item = String>) -> Result<Mode, Str
             let attack = Attack::ALL.into_iter().find(|attack| attack.name() == name);
             return attack.map(|attack| Mode::Attack(attack, socket.into())).ok_or_else(|| USAGE.into());
         }
-        ["spin"] => return Ok(Mode::Spin),
         ["codec", body, count] => {
             let body = match body {
                 "full" => Body::Full,

@@ -4,7 +4,7 @@
 //! |---|---|
 //! | [`arguments`] | the command line |
 //! | [`attachments`] | a thousand attached sandboxes in one sidecar |
-//! | [`awake`] | keeps the cores from idling while something is measured |
+//! | [`awake`] | keeps the cores from sleeping while something is measured |
 //! | [`bench_error`] | errors of the benchmark |
 //! | [`client`] | a harness for measuring: raw MCP lines |
 //! | [`clock`] | the only reader of the clock |
@@ -37,10 +37,12 @@ use std::io::Write;
 use std::process::ExitCode;
 
 use crate::arguments::{Counting, Mode, Plan};
+use crate::awake::AwakeCores;
 use crate::bench_error::BenchError;
 use crate::program_paths::ProgramPaths;
 use crate::report::builds::MeasuredBuilds;
-use crate::report::{Measurement, ReportData, machine};
+use crate::report::machine::Host;
+use crate::report::{Measurement, ReportData};
 
 mod arguments;
 mod attachments;
@@ -76,10 +78,6 @@ fn main() -> ExitCode {
         }
         Ok(Mode::Codec(body, count)) => codec::run(body, count),
         Ok(Mode::Run(plan)) => run(&plan).map_err(|error| error.with_causes()),
-        Ok(Mode::Spin) => {
-            awake::spin();
-            Ok(())
-        }
         Err(usage) => {
             eprintln!("{usage}");
             return ExitCode::from(64);
@@ -101,6 +99,7 @@ fn run(plan: &Plan) -> Result<(), BenchError> {
     let paths = ProgramPaths::new()?;
     let contenders: Vec<_> =
         contenders::CONTENDERS.iter().filter(|contender| plan.includes(contender.name)).collect();
+    let awake_cores = AwakeCores::hold();
     let results = rounds::run(&contenders, plan, directory.path(), &paths);
     let counts = match plan.counting {
         Counting::Off => Vec::new(),
@@ -137,8 +136,7 @@ fn run(plan: &Plan) -> Result<(), BenchError> {
         counts,
         rounds: plan.limits.rounds,
         runs: plan.runs,
-        machine: machine::summary(),
-        versions: machine::versions(&paths),
+        host: Host::describe(&paths, awake_cores.sleep()),
         date: clock::today(),
     };
     let printed = std::io::stdout().write_all(report.text("").as_bytes());

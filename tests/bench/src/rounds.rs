@@ -6,7 +6,6 @@
 use std::path::Path;
 
 use crate::arguments::Plan;
-use crate::awake::Spinners;
 use crate::bench_error::BenchError;
 use crate::contender::{Contender, PreparedContender};
 use crate::footprint::{ResidentMemory, measure_memory};
@@ -52,13 +51,6 @@ fn run_once(
     let pairs = contenders.iter().zip(results);
     let mut entries: Vec<Entry> =
         pairs.filter_map(|(contender, result)| Entry::start(contender, dir, paths, result)).collect();
-    let awake = Spinners::start();
-    if let Err(error) = &awake {
-        eprintln!(
-            "bench: cannot keep the cores from idling, so times may be too long: {}",
-            error.with_causes()
-        );
-    }
     let count = entries.len().max(1);
     for number in 0..limits.rounds {
         // Each round starts with another contender, so that none always has the same position.

@@ -10,7 +10,6 @@ use std::collections::BTreeSet;
 use std::path::Path;
 use std::time::Duration;
 
-use crate::awake::Spinners;
 use crate::bench_error::BenchError;
 use crate::client::Client;
 use crate::clock::{Deadline, now};
@@ -53,8 +52,6 @@ pub(crate) fn run(
     let file = Sidecar::start(cofferdam.prepare(&dir.join("file"), paths)?)?;
     let warm = Sidecar::start(prepare_with_vault(&dir.join("warm"), paths, &bao, "1h")?)?;
     let replacing = Sidecar::start(prepare_with_vault(&dir.join("replacing"), paths, &bao, "1s")?)?;
-    // Busy loops, without which the cores would sleep: the time to wake them would be added to the measured times.
-    let _awake_cores = Spinners::start()?;
     let (from_file, from_vault) = side_by_side(limits, &file, &warm)?;
     let (quiet, during) = calls_during_replacements(limits, &replacing, &bao)?;
     let longest = during.iter().max().copied().unwrap_or_default();

@@ -13,7 +13,6 @@ use std::time::Duration;
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
-use crate::awake::Spinners;
 use crate::bench_error::BenchError;
 use crate::client::Client;
 use crate::contender::{Contender, PreparedContender, Ready};
@@ -60,8 +59,6 @@ pub(crate) fn run(
     let prepared = SIDECAR_UNDER_ATTACK.prepare(&dir.join(HOSTILE), paths)?;
     let _host = prepared.start_host()?;
     let socket = dir.join(HOSTILE).join(SOCKET);
-    // Busy loops, without which the cores would sleep: the time to wake them would be added to the measured times.
-    let _awake_cores = Spinners::start()?;
     let mut quiet = Vec::new();
     let none_yet = |attack| Attacked { attack, rounds: Vec::new(), attacks: AttackCount::default() };
     let mut attacked: Vec<Attacked> = Attack::ALL.into_iter().map(none_yet).collect();

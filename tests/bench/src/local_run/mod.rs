@@ -8,7 +8,6 @@
 use std::path::Path;
 use std::time::Duration;
 
-use crate::awake::Spinners;
 use crate::bench_error::BenchError;
 use crate::client::Client;
 use crate::contender::{CommandLine, Contender, Ready};
@@ -45,8 +44,6 @@ pub(crate) fn run(
     let server = paths.fill("{server}".into())?;
     let sandbox_without_cofferdam = without_cofferdam(&cofferdam_run, &server)?;
     let unconfined = cofferdam_run.with_arguments(vec![server]);
-    // Busy loops, without which the cores would sleep: the time to wake them would be added to the measured times.
-    let _awake_cores = Spinners::start()?;
     let mut best = [Duration::MAX; 4];
     for number in 1..=limits.rounds.min(MAX_ROUNDS) {
         let single_starts =

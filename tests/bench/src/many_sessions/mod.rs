@@ -10,7 +10,6 @@ use std::path::Path;
 use std::process::Stdio;
 use std::time::Duration;
 
-use crate::awake::Spinners;
 use crate::bench_error::BenchError;
 use crate::clock::{Deadline, now};
 use crate::contender::{Contender, Ready};
@@ -51,8 +50,6 @@ pub(crate) fn run(
         link.handshake()?;
         link.small_call()?;
     }
-    // Busy loops, without which the cores would sleep: the time to wake them would be added to the measured times.
-    let _awake_cores = Spinners::start()?;
     let mut rounds = Vec::new();
     for number in 1..=limits.rounds.min(MAX_ROUNDS) {
         let alone = limits.small_calls(MAX_CALLS, || alone.small_call())?;

@@ -12,7 +12,6 @@ use std::time::Duration;
 use cofferdam_tests::daytona_double::{self, DaytonaDouble, Speed};
 use cofferdam_tests::e2b_double::{self, E2bDouble, SandboxUser};
 
-use crate::awake::Spinners;
 use crate::bench_error::BenchError;
 use crate::client::Client;
 use crate::clock::{Deadline, now};
@@ -94,8 +93,6 @@ pub(crate) fn run(
             large: Duration::MAX,
         });
     }
-    // Busy loops, without which the cores would sleep: the time to wake them would be added to the measured times.
-    let _awake_cores = Spinners::start()?;
     for number in 1..=limits.rounds.min(MAX_ROUNDS) {
         for best in &mut routes {
             fixture.end_remaining_hub(best.route);

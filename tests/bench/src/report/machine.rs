@@ -1,12 +1,27 @@
-//! The size of the machine and the versions of the contenders. No host names, no paths.
+//! The machine and the versions of the contenders. No host names, no paths.
 
 use std::time::Duration;
 
+use crate::awake::CoreSleep;
 use crate::process::{command, output_of};
 use crate::program_paths::ProgramPaths;
 
-/// Cores, memory, architecture and kernel in one line.
-pub(crate) fn summary() -> String {
+/// Where the numbers were measured, and what is compared.
+#[derive(Debug)]
+pub(crate) struct Host {
+    /// Cores, memory, architecture and kernel in one line.
+    pub(crate) machine: String,
+    pub(crate) core_sleep: CoreSleep,
+    pub(crate) versions: Vec<String>,
+}
+
+impl Host {
+    pub(crate) fn describe(paths: &ProgramPaths, core_sleep: CoreSleep) -> Self {
+        Self { machine: summary(), core_sleep, versions: versions(paths) }
+    }
+}
+
+fn summary() -> String {
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
     let meminfo = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
@@ -18,7 +33,7 @@ pub(crate) fn summary() -> String {
     )
 }
 
-pub(crate) fn versions(paths: &ProgramPaths) -> Vec<String> {
+fn versions(paths: &ProgramPaths) -> Vec<String> {
     let path_of = |word: &str| paths.fill(word.into()).ok();
     let printed = |program: Option<String>, argument| {
         let mut query = command(program?);

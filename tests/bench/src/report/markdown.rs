@@ -13,6 +13,7 @@ use super::scrubbing;
 use super::targets::{evaluate, ratio_of_runs};
 use super::units::{grouped, megabytes, rate, rounded, seconds, time, without_directories};
 use super::{NOTES, ReportData};
+use crate::awake::CoreSleep;
 use crate::contenders::SOCAT;
 use crate::measure::Round;
 use crate::rounds;
@@ -24,17 +25,21 @@ pub(super) fn text(findings: &ReportData, notes: &str) -> String {
         out,
         "Made by `just bench` on {}: {}. Cofferdam: {}. Contenders: {}.\n\n",
         findings.date,
-        findings.machine,
+        findings.host.machine,
         findings.builds,
-        findings.versions.join(", ")
+        findings.host.versions.join(", ")
     );
     let _ = write!(
         out,
-        "All contenders ran in turn, {}, with the cores kept from sleeping; {}. Behind each of them is the same small stdio server. Times are those of this machine: only the \
+        "All contenders ran in turn, {}, {}; {}. Behind each of them is the same small stdio server. Times are those of this machine: only the \
          ratios can be compared with other machines.\n\n![The same numbers as a chart](benchmarks.svg)\n",
         match findings.runs {
             1 => format!("{} rounds each", findings.rounds),
             runs => format!("{runs} runs of {} rounds each", findings.rounds),
+        },
+        match findings.host.core_sleep {
+            CoreSleep::Allowed => "on cores that could sleep, so that times include waking them",
+            CoreSleep::Prevented => "with the cores kept from sleeping",
         },
         match findings.runs {
             1 => "the best round of each is shown",

@@ -8,7 +8,8 @@ checks every response. A small call echoes 28 characters: one at a time for the 
 throughput. A large result is 1 MiB of text with a line break in every 80 characters. The start-up time is from the
 start of the program in the sandbox (for cofferdam, the shim) to the response to `tools/list`, while the program on the
 host already listens. Resident memory is that of the process that the harness starts. A slow contender makes fewer
-calls in the same time; a failed one is listed with the reason.
+calls in the same time; a failed one is listed with the reason. While something is measured, the kernel is asked to
+let no core sleep (`/dev/cpu_dma_latency`, for root only), because waking a core takes as long as a small call.
 
 Beside a hostile sandbox: one sidecar with default limits, an honest shim on the shared socket that makes small calls
 one at a time, and rounds in turn: with no other load, beside a process that only computes, and beside each attack;

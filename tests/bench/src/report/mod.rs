@@ -34,6 +34,7 @@ use crate::platforms::PlatformResults;
 use crate::rounds::ContenderResult;
 use crate::scrubbing::ScrubbingResults;
 use builds::MeasuredBuilds;
+use machine::Host;
 
 mod attachments;
 pub(crate) mod builds;
@@ -66,8 +67,7 @@ pub(crate) struct ReportData {
     pub(crate) counts: Vec<InstructionCount>,
     pub(crate) rounds: usize,
     pub(crate) runs: usize,
-    pub(crate) machine: String,
-    pub(crate) versions: Vec<String>,
+    pub(crate) host: Host,
     pub(crate) date: String,
 }
 
@@ -144,6 +144,7 @@ mod tests {
 
     use super::*;
     use crate::attachments::IdleLoad;
+    use crate::awake::CoreSleep;
     use crate::contenders::{COFFERDAM, SOCAT};
     use crate::hostile::attack::Attack;
     use crate::hostile::{AttackCount, Attacked};
@@ -193,8 +194,7 @@ mod tests {
             counts: Vec::new(),
             rounds: 2,
             runs: 1,
-            machine: "2 cores".into(),
-            versions: Vec::new(),
+            host: Host { machine: "2 cores".into(), core_sleep: CoreSleep::Prevented, versions: Vec::new() },
             date: "2026-01-01".into(),
         }
     }
@@ -237,6 +237,14 @@ mod tests {
         assert!(text.contains("This run measured the sidecar with the profile `release`"), "{text}");
         findings.builds.sidecar = BuildProfile(None);
         assert!(findings.text("").contains("the sidecar with an unknown profile"));
+    }
+
+    #[test]
+    fn the_report_says_whether_the_cores_could_sleep() {
+        let mut findings = findings();
+        assert!(findings.text("").contains("2 rounds each, with the cores kept from sleeping; the best"));
+        findings.host.core_sleep = CoreSleep::Allowed;
+        assert!(findings.text("").contains("2 rounds each, on cores that could sleep, so that times"));
     }
 
     fn small(median: u64) -> SmallCalls {
