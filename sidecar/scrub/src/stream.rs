@@ -167,6 +167,13 @@ mod tests {
     }
 
     #[test]
+    fn many_whole_lines_are_passed_on_up_to_the_last_line_end() {
+        let lines = "a line.\n".repeat(5000);
+        let mut stream = stream_of(&[b"correct-horse"]);
+        assert_eq!(stream.push(format!("{lines}unfinished").as_bytes()).bytes.len(), lines.len());
+    }
+
+    #[test]
     fn lines_are_held_back_that_a_value_of_short_lines_may_span() {
         let mut stream = stream_of(&[b"ab\ncd\nef"]);
         assert_eq!(stream.push("l\n".repeat(50).as_bytes()).bytes.len(), 100 - 8 * 8);
