@@ -395,3 +395,42 @@ fn read_id<'a>(source: &'a str, value: &Value) -> Result<Id<'a>, MalformedReason
 fn decode_text<'a>(source: &'a str, value: &Value) -> Option<Cow<'a, str>> {
     value.as_text()?.decode(source)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn members_read_quickly(message: &str, strictness: Strictness) -> Option<Members> {
+        let mut members = Members::default();
+        members.read_quickly(message, strictness, limits::MAX_DEPTH).then_some(members)
+    }
+
+    /// A call whose arguments have so many members besides a text and a list.
+    fn call(more: usize) -> String {
+        let more: String = (0..more).map(|number| format!(r#","k{number}":null"#)).collect();
+        let arguments = format!(r#"{{"text":"a\n{{}}","list":[1,"b"]{more}}}"#);
+        let params = format!(r#"{{"name":"echo","arguments":{arguments},"_meta":{{"progressToken":1}}}}"#);
+        format!(r#"{{"jsonrpc":"2.0","id":7,"method":"tools/call","params":{params}}}"#)
+    }
+
+    #[test]
+    fn a_usual_call_is_read_quickly() {
+        let call = call(0);
+        let members = members_read_quickly(&call, Strictness::Whole).unwrap();
+        assert_eq!(members.tool.unwrap().decode(&call).as_deref(), Some("echo"));
+        assert_eq!(&call[members.arguments.unwrap()], r#"{"text":"a\n{}","list":[1,"b"]}"#);
+    }
+
+    #[test]
+    fn arguments_with_many_members_are_read_carefully() {
+        assert!(members_read_quickly(&call(10), Strictness::Whole).is_some());
+        assert!(members_read_quickly(&call(11), Strictness::Whole).is_none());
+    }
+
+    #[test]
+    fn a_usual_response_is_read_quickly_on_its_way_to_a_harness() {
+        let response = r#"{"jsonrpc":"2.0","id":7,"result":{"a":[{"text":"\u00e9\n"}]}}"#;
+        assert!(members_read_quickly(response, Strictness::Envelope).is_some());
+        assert!(members_read_quickly(response, Strictness::Whole).is_none());
+    }
+}

@@ -91,6 +91,7 @@ mod tests {
         for text in &texts {
             let short = ShortText::from(*text);
             assert_eq!((short.as_str(), short.as_bytes()), (*text, text.as_bytes()));
+            assert_eq!(format!("{short} {short:?}"), format!("{text} {text:?}"));
             assert_eq!(texts.iter().filter(|other| ShortText::from(**other) == short).count(), 1);
         }
     }

@@ -51,12 +51,18 @@ fn invalid_and_ambiguous_messages_are_refused() {
             Some("1"),
         ),
         (
+            r#"{"jsonrpc":"2.0","id":1,"method":"a","params":{"arguments":{"x":{"k":1,"k":2}}}}"#,
+            duplicate("k"),
+            Some("1"),
+        ),
+        (
             r#"{"jsonrpc":"2.0","id":1,"method":"a","params":{"arguments":{"x":1,"\u0078":2}}}"#,
             duplicate("x"),
             Some("1"),
         ),
         (r#"{"jsonrpc":"2.0","id":1,"result":{"a":{"b":1,"b":1}}}"#, duplicate("b"), Some("1")),
         (r#"{"jsonrpc":"2.0","id":1,"method":"a","x":[{"b":1,"b":1}]}"#, duplicate("b"), Some("1")),
+        (r#"{"result":{"b":1,"b":1}}"#, duplicate("b"), None),
         (
             r#"{"jsonrpc":"2.0","id":1,"method":"a","params":{"na\u006de":"x","name":"y"}}"#,
             duplicate("name"),

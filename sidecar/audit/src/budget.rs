@@ -247,6 +247,79 @@ mod tests {
     }
 
     #[test]
+    fn a_sandbox_may_take_exactly_the_room_that_is_left() {
+        let budget = budget(10_000, 1000);
+        let refused = budget.charge(Charge { bytes: 101, records: 1 }, 100, Instant::now()).unwrap_err();
+        assert_eq!(refused.limit, BudgetLimit::Total);
+        budget.charge(Charge { bytes: 100, records: 1 }, 100, Instant::now()).unwrap();
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn bytes_come_back_at_the_rate_of_the_configured_size_and_time() {
+        let budget = budget(5 * 86_400, 1000);
+        budget.charge(Charge { bytes: 5 * 86_400, records: 1 }, u64::MAX, Instant::now()).unwrap();
+        tokio::time::advance(Duration::from_secs(10)).await;
+        budget.charge(Charge { bytes: 51, records: 1 }, u64::MAX, Instant::now()).unwrap_err();
+        budget.charge(Charge { bytes: 50, records: 1 }, u64::MAX, Instant::now()).unwrap();
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_exhausted_limit_is_reported_again_after_exactly_a_minute() {
+        let budget = budget(100, 1000);
+        let too_much = Charge { bytes: 1000, records: 1 };
+        let report = || budget.charge(too_much, u64::MAX, Instant::now()).unwrap_err().report;
+        assert_eq!(report(), Report::Due);
+        tokio::time::advance(REPORT_INTERVAL - Duration::from_millis(1)).await;
+        assert_eq!(report(), Report::Done);
+        tokio::time::advance(Duration::from_millis(1)).await;
+        assert_eq!(report(), Report::Due);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn reloaded_limits_apply_at_once_and_what_was_used_stays_used() {
+        let budget = budget(1000, 2);
+        let one = Charge { bytes: 0, records: 1 };
+        budget.charge(Charge { bytes: 600, records: 1 }, u64::MAX, Instant::now()).unwrap();
+        budget.set_limits(BudgetLimits { bytes: 700, refill_time: DAY, records_per_second: 1 });
+        let refused = budget.charge(Charge { bytes: 101, records: 1 }, u64::MAX, Instant::now()).unwrap_err();
+        assert_eq!(refused.limit, BudgetLimit::Bytes);
+        budget.charge(Charge { bytes: 100, records: 1 }, u64::MAX, Instant::now()).unwrap();
+        for _ in 0..9 {
+            budget.charge(one, u64::MAX, Instant::now()).expect("the smaller burst has ten records");
+        }
+        budget.charge(one, u64::MAX, Instant::now()).unwrap_err();
+
+        // Records of a larger burst come back with time, up to the new burst.
+        budget.set_limits(BudgetLimits { bytes: 700, refill_time: DAY, records_per_second: 3 });
+        budget.charge(one, u64::MAX, Instant::now()).unwrap_err();
+        tokio::time::advance(Duration::from_secs(60)).await;
+        for _ in 0..30 {
+            budget.charge(one, u64::MAX, Instant::now()).unwrap();
+        }
+        budget.charge(one, u64::MAX, Instant::now()).unwrap_err();
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_budget_is_untouched_only_if_neither_bytes_nor_records_are_used() {
+        let used_bytes = budget(1000, 1000);
+        used_bytes.charge_unconditionally(100, Instant::now());
+        assert!(!used_bytes.is_untouched(Instant::now()), "bytes are used");
+        let used_records = budget(1000, 1000);
+        used_records.charge(Charge { bytes: 0, records: 1 }, u64::MAX, Instant::now()).unwrap();
+        assert!(!used_records.is_untouched(Instant::now()), "a record is used");
+    }
+
+    #[test]
+    fn a_budget_with_a_second_handle_is_shared() {
+        let budget = budget(1000, 1000);
+        assert!(budget.is_unshared());
+        let session = budget.clone();
+        assert!(!budget.is_unshared());
+        drop(session);
+        assert!(budget.is_unshared());
+    }
+
+    #[test]
     fn records_that_are_written_in_any_case_count_too() {
         let budget = budget(100, 1000);
         budget.charge_unconditionally(500, Instant::now());

@@ -140,3 +140,43 @@ impl AuditError {
 fn pid_in_parentheses(pid: Option<u32>) -> String {
     pid.map(|pid| format!(" (process {pid})")).unwrap_or_default()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_hint_of_a_failed_write_names_the_remedy_for_its_reason() {
+        for (kind, remedy) in [
+            (io::ErrorKind::StorageFull, "free some space"),
+            (io::ErrorKind::QuotaExceeded, "free some space"),
+            (io::ErrorKind::NotFound, "create the directory around it"),
+            (io::ErrorKind::ReadOnlyFilesystem, "make it writable"),
+            (io::ErrorKind::PermissionDenied, "must own `state-dir`"),
+            (io::ErrorKind::Other, "check the disk"),
+        ] {
+            let error = AuditError::Write { path: "audit".into(), source: kind.into() };
+            let hint = error.hint().unwrap();
+            assert!(hint.contains(remedy), "{kind:?}: {hint}");
+        }
+    }
+
+    #[test]
+    fn the_hint_of_a_used_up_budget_names_its_limit() {
+        for (limit, setting) in [
+            (BudgetLimit::Bytes, "`limits.audit-session-bytes`"),
+            (BudgetLimit::Rate, "`limits.audit-session-records-per-second`"),
+            (BudgetLimit::Total, "`limits.audit-total-bytes`"),
+        ] {
+            assert!(limit.hint().contains(setting), "{limit}");
+            assert_eq!(AuditError::Budget(limit).hint().unwrap(), limit.hint());
+        }
+    }
+
+    #[test]
+    fn the_process_that_uses_the_audit_is_named_if_it_is_known() {
+        let busy = |pid| AuditError::Busy { path: "audit".into(), pid }.to_string();
+        assert_eq!(busy(Some(7)), "`audit` is in use by another sidecar (process 7)");
+        assert_eq!(busy(None), "`audit` is in use by another sidecar");
+    }
+}

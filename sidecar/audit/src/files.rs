@@ -243,6 +243,58 @@ mod tests {
     }
 
     #[test]
+    fn a_newline_is_found_from_the_end_across_chunks() {
+        let mut bytes = vec![b'x'; 2 * CHUNK_BYTES + 10];
+        let newlines = [0, 5, CHUNK_BYTES - 1, CHUNK_BYTES, 2 * CHUNK_BYTES + 8, 2 * CHUNK_BYTES + 9];
+        for newline in newlines {
+            bytes[newline] = b'\n';
+        }
+        let path = std::env::temp_dir().join(format!("cofferdam-newlines-{}", std::process::id()));
+        fs::write(&path, &bytes).unwrap();
+        let file = File::open(&path).unwrap();
+        fs::remove_file(&path).unwrap();
+        for end in newlines.into_iter().chain([bytes.len()]) {
+            let before = newlines.into_iter().filter(|newline| *newline < end).rev();
+            for (nth, expected) in (1..).zip(before.clone()) {
+                match newline_from_end(&file, end as u64, nth).unwrap() {
+                    NewlineFromEnd::At(found) => assert_eq!(found, expected as u64, "{nth} before {end}"),
+                    NewlineFromEnd::Fewer(found) => panic!("only {found} before {end}"),
+                }
+            }
+            let count = before.count() as u64;
+            assert!(
+                matches!(newline_from_end(&file, end as u64, count + 1), Ok(NewlineFromEnd::Fewer(found)) if found == count)
+            );
+        }
+    }
+
+    /// Fails once, then ends.
+    struct FailingReader(Option<io::ErrorKind>);
+
+    impl Read for FailingReader {
+        fn read(&mut self, _out: &mut [u8]) -> io::Result<usize> {
+            self.0.take().map_or(Ok(0), |kind| Err(kind.into()))
+        }
+    }
+
+    #[test]
+    fn an_interrupted_read_is_repeated_and_a_failed_one_reported() {
+        let mut interrupted = Lines::new(FailingReader(Some(io::ErrorKind::Interrupted)));
+        assert!(matches!(interrupted.advance(), Ok(None)));
+        let mut failed = Lines::new(FailingReader(Some(io::ErrorKind::Other)));
+        assert!(failed.advance().is_err());
+    }
+
+    #[test]
+    fn a_line_is_kept_up_to_the_greatest_length_of_a_record() {
+        for (length, is_kept) in [(LINE_LIMIT, true), (LINE_LIMIT + 1, false)] {
+            let long = vec![b'x'; length];
+            let mut lines = Lines::new(&long[..]);
+            assert_eq!(lines.advance().unwrap().unwrap().whole().is_some(), is_kept, "{length} bytes");
+        }
+    }
+
+    #[test]
     fn a_line_too_long_to_keep_is_still_hashed() {
         let long = vec![b'x'; LINE_LIMIT + 100_000];
         let mut lines = Lines::new(&long[..]);

@@ -161,6 +161,18 @@ mod tests {
     }
 
     #[test]
+    fn durations_have_a_suitable_unit_and_absent_redactions_are_not_shown() {
+        let outcome = |duration_us: u64| {
+            human(&format!(
+                r#"{{"time":"T","kind":"outcome","session":"s","link":"l","result":"error","duration_us":{duration_us},"redactions":0}}"#
+            ))
+        };
+        assert_eq!(outcome(999), "T  error            999 µs  s/l");
+        assert_eq!(outcome(1_000), "T  error            1.0 ms  s/l");
+        assert_eq!(outcome(1_000_000), "T  error            1.0 s  s/l");
+    }
+
+    #[test]
     fn a_hostile_name_cannot_act_on_the_terminal() {
         let line = r#"{"time":"T","kind":"decision","method":"\u001b[2J\u202ex"}"#;
         assert_eq!(human(line), "T  decision         \\u{1b}[2J\\u{202e}x");

@@ -68,3 +68,40 @@ impl Load {
         self.is_slow.store(now.saturating_duration_since(began) >= SLOW_WRITE, Ordering::Release);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MILLISECOND: Duration = Duration::from_millis(1);
+
+    #[tokio::test(start_paused = true)]
+    async fn a_caller_writes_by_itself_only_shortly_after_another_write() {
+        let load = Load::new(WriteBy::CallerIfRecent);
+        assert!(!load.allows_direct_write(), "nothing was written yet");
+        load.record_write_time(Instant::now());
+        assert!(load.allows_direct_write());
+        tokio::time::advance(RECENT - MILLISECOND).await;
+        assert!(load.allows_direct_write());
+        tokio::time::advance(MILLISECOND).await;
+        assert!(!load.allows_direct_write());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn no_caller_writes_by_itself_after_a_slow_write_or_while_a_batch_is_queued() {
+        let load = Load::new(WriteBy::Caller);
+        assert!(load.allows_direct_write());
+        let began = Instant::now();
+        tokio::time::advance(SLOW_WRITE - MILLISECOND).await;
+        load.record_write_time(began);
+        assert!(load.allows_direct_write());
+        tokio::time::advance(MILLISECOND).await;
+        load.record_write_time(began);
+        assert!(!load.allows_direct_write());
+        load.record_write_time(Instant::now());
+        load.count_queued();
+        assert!(!load.allows_direct_write());
+        load.count_written();
+        assert!(load.allows_direct_write());
+    }
+}

@@ -59,3 +59,71 @@ fn free_on_disk(directory: &Path) -> u64 {
         Err(_) => u64::MAX,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::path::PathBuf;
+
+    use super::*;
+
+    const TOTAL_BYTES: u64 = 10_000;
+
+    /// A directory of its own for one test, removed on drop.
+    struct Directory(PathBuf);
+
+    impl Directory {
+        fn new(test: &str) -> Self {
+            let path = std::env::temp_dir().join(format!("cofferdam-room-{test}-{}", std::process::id()));
+            fs::create_dir(&path).unwrap();
+            Self(path)
+        }
+
+        fn write_file(&self, name: &str, bytes: usize) {
+            fs::write(self.0.join(name), vec![b'x'; bytes]).unwrap();
+        }
+    }
+
+    impl Drop for Directory {
+        fn drop(&mut self) {
+            let _ = fs::remove_dir_all(&self.0);
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn audit_files_and_written_bytes_reduce_what_is_left() {
+        let directory = Directory::new("reduce");
+        directory.write_file("audit-00000001.jsonl", 1000);
+        directory.write_file("audit-00000002.jsonl", 500);
+        directory.write_file("other", 4000);
+        let mut room = Room::new(TOTAL_BYTES);
+        assert_eq!(room.left(&directory.0, Instant::now()), 8500);
+        room.count_written(300);
+        assert_eq!(room.left(&directory.0, Instant::now()), 8200);
+        room.count_written(TOTAL_BYTES);
+        assert_eq!(room.left(&directory.0, Instant::now()), 0);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_measurement_is_used_for_a_while_and_then_repeated() {
+        let directory = Directory::new("repeat");
+        let mut room = Room::new(TOTAL_BYTES);
+        assert_eq!(room.left(&directory.0, Instant::now()), TOTAL_BYTES);
+        directory.write_file("audit-00000001.jsonl", 1000);
+        tokio::time::advance(MIN_INTERVAL - Duration::from_millis(1)).await;
+        assert_eq!(room.left(&directory.0, Instant::now()), TOTAL_BYTES);
+        tokio::time::advance(Duration::from_millis(1)).await;
+        assert_eq!(room.left(&directory.0, Instant::now()), 9000);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_slow_measurement_is_used_a_hundred_times_as_long_as_it_took() {
+        let directory = Directory::new("slow");
+        let mut room = Room::new(TOTAL_BYTES);
+        let began = Instant::now();
+        tokio::time::advance(Duration::from_secs(1)).await;
+        assert_eq!(room.left(&directory.0, began), TOTAL_BYTES);
+        directory.write_file("audit-00000001.jsonl", 1000);
+        assert_eq!(room.left(&directory.0, began + Duration::from_secs(99)), TOTAL_BYTES);
+        assert_eq!(room.left(&directory.0, began + Duration::from_secs(100)), 9000);
+    }
+}

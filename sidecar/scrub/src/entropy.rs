@@ -51,4 +51,27 @@ mod tests {
             assert_eq!(Entropy::of(enough.as_bytes()), Entropy::Enough, "{enough}");
         }
     }
+
+    /// For each alphabet the longest value with less than 32 bits, and one that is a character longer.
+    #[test]
+    fn each_kind_of_character_adds_to_the_alphabet() {
+        for (low, enough) in [
+            ("735198246", "7351982460"),
+            ("12ab34c", "12ab34cd"),
+            ("12AB34C", "12AB34CD"),
+            ("xyzuvw", "xyzuvwq"),
+            ("XYZUVW", "XYZUVWQ"),
+            ("xyZuV", "xyZuVw"),
+            ("xy1z2w", "xy1z2w3"),
+            ("1aB2c", "1aB2cD"),
+            ("!?#$%&", "!?#$%&*"),
+            ("1!2 3", "1!2 34"),
+            ("x1 y", "x1 yz2"),
+            ("\u{1}\u{2}\u{3}\u{4}", "\u{1}\u{2}\u{3}\u{4}\u{5}"),
+            ("éa", "éaà"),
+        ] {
+            assert_eq!(Entropy::of(low.as_bytes()), Entropy::Low, "{low}");
+            assert_eq!(Entropy::of(enough.as_bytes()), Entropy::Enough, "{enough}");
+        }
+    }
 }

@@ -127,3 +127,96 @@ fn escape_around(text: &[u8], at: usize) -> Option<Range<usize>> {
 fn narrow(position: usize) -> u32 {
     u32::try_from(position).unwrap_or(u32::MAX)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Parts of a JSON string that must not be cut, and the text that each stands for.
+    const UNITS: [(&str, &str); 16] = [
+        ("x", "x"),
+        ("\\b", "\u{8}"),
+        ("\\f", "\u{c}"),
+        ("\\n", "\n"),
+        ("\\r", "\r"),
+        ("\\t", "\t"),
+        ("\\u0041", "A"),
+        ("\\\\", "\\"),
+        ("n", "n"),
+        ("\\\"", "\""),
+        ("\\/", "/"),
+        ("é", "é"),
+        ("\\u20AC", "€"),
+        ("\\ud83d\\ude42", "🙂"),
+        ("\\udbff\\udffe", "\u{10fffe}"),
+        ("y", "y"),
+    ];
+
+    /// Where each unit begins, and the end: in the string and in its text.
+    fn boundaries() -> Vec<(usize, usize)> {
+        let mut all = vec![(0, 0)];
+        for (encoded, text) in UNITS {
+            let (string_end, text_end) = *all.last().unwrap();
+            all.push((string_end + encoded.len(), text_end + text.len()));
+        }
+        all
+    }
+
+    fn string() -> String {
+        UNITS.map(|(encoded, _)| encoded).concat()
+    }
+
+    #[test]
+    fn every_escape_is_decoded_once() {
+        let text = UNITS.map(|(_, text)| text).concat();
+        assert_eq!(DecodedString::new(string().as_bytes()).text, text.as_bytes());
+        assert_eq!(serde_json::from_str::<String>(&format!("\"{}\"", string())).unwrap(), text);
+        for (invalid, text) in [
+            ("\\ud83dx", "\u{fffd}x"),
+            ("\\ude42\\ud83d", "\u{fffd}\u{fffd}"),
+            ("\\ud83d\\u0041", "\u{fffd}A"),
+            ("\\u00g1", "\\u00g1"),
+            ("\\u004", "\\u004"),
+            ("\\x", "\\x"),
+            ("\\", "\\"),
+        ] {
+            assert_eq!(DecodedString::new(invalid.as_bytes()).text, text.as_bytes(), "{invalid}");
+        }
+    }
+
+    #[test]
+    fn a_part_of_the_string_and_the_text_that_it_encodes_are_found_from_each_other() {
+        let decoded = DecodedString::new(string().as_bytes());
+        let boundaries = boundaries();
+        for (at, first) in boundaries.iter().enumerate() {
+            for last in &boundaries[at + 1..] {
+                assert_eq!(decoded.encoded(first.1..last.1), first.0..last.0);
+                assert_eq!(decoded.decoded(first.0..last.0), Some(first.1..last.1));
+            }
+            assert_eq!(decoded.decoded(first.0..first.0), None, "an empty part");
+        }
+        let (escape, _) = boundaries[6];
+        assert_eq!(&string()[escape..escape + 6], "\\u0041");
+        assert_eq!(decoded.decoded(escape + 1..string().len()), None, "a part that begins inside an escape");
+    }
+
+    #[test]
+    fn a_span_is_widened_to_whole_escapes_and_characters_and_no_further() {
+        let string = string();
+        let boundaries: Vec<usize> = boundaries().into_iter().map(|(at, _)| at).collect();
+        for start in 0..string.len() {
+            for end in start + 1..=string.len() {
+                let whole_start = *boundaries.iter().rfind(|at| **at <= start).unwrap();
+                let whole_end = *boundaries.iter().find(|at| **at >= end).unwrap();
+                assert_eq!(
+                    whole_units(string.as_bytes(), start..end),
+                    whole_start..whole_end,
+                    "{start}..{end}"
+                );
+                let characters = whole_characters(string.as_bytes(), start..end);
+                assert_eq!(characters, string.floor_char_boundary(start)..string.ceil_char_boundary(end));
+            }
+        }
+        assert_eq!(whole_characters(b"\x80\x80x", 1..2), 0..2, "text that begins inside a character");
+    }
+}

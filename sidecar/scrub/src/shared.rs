@@ -269,6 +269,15 @@ mod tests {
     }
 
     #[test]
+    fn values_that_come_and_go_without_a_search_are_not_collected() {
+        let log = SharedValues::default();
+        for number in 0..10 * MAX_RELEASED {
+            drop(hold(&log, &format!("passing-value-{number}")));
+            assert!(log.known.lock().unwrap().generations[0].len() <= 4 * MAX_RELEASED + 1);
+        }
+    }
+
+    #[test]
     fn the_scrubbers_are_rebuilt_only_for_new_values() {
         let log = SharedValues::default();
         let _first = hold(&log, "shared-value-1");

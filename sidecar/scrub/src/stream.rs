@@ -121,3 +121,94 @@ impl fmt::Debug for StreamScrubber {
         formatter.debug_struct("StreamScrubber").field("held", &self.held.len()).finish_non_exhaustive()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Needle;
+
+    fn stream_of(values: &[&[u8]]) -> StreamScrubber {
+        let needle = |value: &&[u8]| Needle { label: "a.b".into(), value: value.to_vec().into() };
+        Arc::new(Scrubber::new(values.iter().map(needle).collect())).stream()
+    }
+
+    #[test]
+    fn lines_that_may_be_wrapped_text_are_held_back() {
+        for (lines, passed) in [
+            ("", ""),
+            ("plain words\n", "plain words\n"),
+            ("ABCDEFG\n", "ABCDEFG\n"),
+            ("ABCDEFGH\n", ""),
+            ("  ABCDEFGH\r\n", ""),
+            ("a+/-_=%\\&#;:\n", ""),
+            ("words before ABCDEFGHIJKLMNO\n", "words before ABCDEFGHIJKLMNO\n"),
+            ("words before ABCDEFGHIJKLMNOP\n", ""),
+            ("de ad b\n", "de ad b\n"),
+            ("de ad be\n", ""),
+            ("0x41, 0X42:43-44\n", ""),
+            ("words\nABCDEFGH\nABCDEFGH\n", "words\n"),
+            ("words\nto ABCDEFGHIJKLMNOP\nABCDEFGH\n", "words\n"),
+            ("ABCDEFGH\nABCD\n", "ABCDEFGH\nABCD\n"),
+        ] {
+            assert_eq!(start_of_wrapped_text(lines.as_bytes()), passed.len(), "{lines:?}");
+        }
+    }
+
+    #[test]
+    fn a_long_line_is_passed_on_except_for_what_may_be_the_beginning_of_a_value() {
+        let long_value: Vec<u8> = (0..5000_u32).map(|at| b'a' + (at * at % 23) as u8).collect();
+        for (value, tail) in [(&b"correct-horse"[..], 13 * 64), (&long_value, 256 * 1024)] {
+            let mut stream = stream_of(&[value]);
+            let full = 64 * 1024 + tail;
+            assert_eq!(stream.push(" .".repeat(full / 2).as_bytes()).bytes.len(), 0);
+            assert_eq!(stream.push(b" ").bytes.len(), 64 * 1024 + 1);
+            assert_eq!(stream.held_back(), tail);
+        }
+    }
+
+    #[test]
+    fn many_whole_lines_are_passed_on_up_to_the_last_line_end() {
+        let lines = "a line.\n".repeat(5000);
+        let mut stream = stream_of(&[b"correct-horse"]);
+        assert_eq!(stream.push(format!("{lines}unfinished").as_bytes()).bytes.len(), lines.len());
+    }
+
+    #[test]
+    fn lines_are_held_back_that_a_value_of_short_lines_may_span() {
+        let mut stream = stream_of(&[b"ab\ncd\nef"]);
+        assert_eq!(stream.push("l\n".repeat(50).as_bytes()).bytes.len(), 100 - 8 * 8);
+        let mut stream = stream_of(&[]);
+        assert_eq!(stream.push(b"no value").bytes.len(), 8, "without values nothing is held back");
+    }
+
+    #[test]
+    fn a_value_is_passed_on_whole_or_not_at_all() {
+        for (ready, passed) in
+            [(2, "x "), (3, "x "), (14, "x "), (15, "x [redacted:a.b]"), (16, "x [redacted:a.b] ")]
+        {
+            let mut stream = stream_of(&[b"correct-horse"]);
+            stream.held.extend_from_slice(b"x correct-horse y");
+            assert_eq!(stream.release(ready).bytes, passed.as_bytes(), "{ready}");
+            let rest = stream.finish();
+            assert_eq!([passed.as_bytes(), &rest.bytes].concat(), b"x [redacted:a.b] y", "{ready}");
+        }
+    }
+
+    #[test]
+    fn a_value_at_the_beginning_is_passed_on_once_there_is_no_more_room() {
+        for (room, passed) in [(0, &b""[..]), (1, b"[redacted:a.b]")] {
+            let mut stream = stream_of(&[b"correct-horse"]);
+            stream.held.extend_from_slice(b"correct-horse");
+            stream.held.resize(MAX_LINE + room, b'.');
+            assert_eq!(stream.release(5).bytes, passed);
+        }
+    }
+
+    #[test]
+    fn new_values_are_searched_for_in_what_was_held_back() {
+        let mut stream = stream_of(&[b"some-other-value"]);
+        assert_eq!(stream.push(b"a correct-").bytes.len(), 0);
+        stream.update(Arc::clone(&stream_of(&[b"correct-horse"]).scrubber));
+        assert_eq!(&*stream.push(b"horse\n").bytes, b"a [redacted:a.b]\n");
+    }
+}

@@ -135,6 +135,38 @@ fn after_a_write_error_later_writes_succeed() {
 }
 
 #[test]
+fn what_could_not_be_written_is_not_charged() {
+    let directory = Directory::new();
+    let audit = directory.open();
+    let budget = budget(1_000_000, u32::MAX);
+    record_decision(&audit, &budget, &decision(call("l-1", 0))).unwrap();
+    let decision_bytes = fs::metadata(directory.file(1)).unwrap().len();
+    let full = Arc::new(fs::OpenOptions::new().append(true).open("/dev/full").unwrap());
+    let real = std::mem::replace(&mut audit.open_log.log().file, full);
+    audit.sandbox_event(&budget, &EventRecord::new(Event::LinkStart)).unwrap_err();
+    audit.outcome(&budget, &outcome(call("l-1", 0))).unwrap_err();
+    audit.open_log.log().file = real;
+    let left = 1_000_000 - decision_bytes;
+    let charge = |bytes| budget.charge(budget::Charge { bytes, records: 1 }, u64::MAX, Instant::now());
+    charge(left + 1).unwrap_err();
+    charge(left).unwrap();
+}
+
+#[test]
+fn a_file_that_cannot_be_created_is_reported_with_its_own_reason() {
+    with_tmpfs("64k,nr_inodes=16", |directory| {
+        let audit = directory.open_with_file_size(10);
+        record_decisions(&audit, 0..1);
+        let mut fillers = (0..16).map(|number| directory.path().join(format!("filler-{number}")));
+        let is_full = |path| File::create(path).is_err();
+        assert!(fillers.any(is_full), "the file system has room for all files");
+        let error = record_decision(&audit, &unlimited_budget(), &decision(call("l-1", 1))).unwrap_err();
+        assert!(matches!(error, AuditError::Prepare { .. }), "{error}");
+        assert!(error.hint().unwrap().contains("free some space"), "{:?}", error.hint());
+    });
+}
+
+#[test]
 fn decisions_are_refused_while_an_incomplete_line_cannot_be_removed() {
     let directory = Directory::new();
     let audit = directory.open();
@@ -248,6 +280,43 @@ fn after_a_slow_write_or_a_queued_batch_the_thread_writes() {
     load.count_written();
     assert!(matches!(submit(3), Submitted::Done(Ok(_))));
     assert_eq!(directory.verify().unwrap().records, 4);
+}
+
+#[test]
+fn records_are_refused_while_the_queue_of_the_thread_is_full() {
+    let directory = Directory::new();
+    let audit = directory.open();
+    let held = audit.open_log.log();
+    let event = EventRecord::new(Event::LinkEnd);
+    let mut accepted = 0;
+    let refused = loop {
+        match audit.event(&event) {
+            Ok(()) => accepted += 1,
+            Err(error) => break error,
+        }
+        assert!(accepted < 20_000, "the queue has no end");
+    };
+    assert!(matches!(refused, AuditError::Overloaded), "{refused}");
+    // The thread has taken the first one out of the queue, or is about to.
+    assert!((16_384..=16_385).contains(&accepted), "{accepted} events were queued");
+    drop(held);
+    drop(audit);
+    assert_eq!(directory.verify().unwrap().records, accepted);
+}
+
+#[test]
+fn closing_the_audit_waits_until_queued_records_are_written() {
+    let directory = Directory::new();
+    let audit = directory.open();
+    let open_log = Arc::clone(&audit.open_log);
+    let held = open_log.log();
+    audit.event(&EventRecord::new(Event::SidecarStop)).unwrap();
+    let closing = std::thread::spawn(move || drop(audit));
+    std::thread::sleep(std::time::Duration::from_millis(50));
+    assert!(!closing.is_finished(), "the audit was closed before its last record was written");
+    drop(held);
+    closing.join().unwrap();
+    assert_eq!(directory.verify().unwrap().records, 1);
 }
 
 fn wait_until(what: &str, mut is_met: impl FnMut() -> bool) {

@@ -51,8 +51,10 @@ fn files_are_pruned_by_age() {
     for index in 1..=3 {
         File::open(directory.file(index)).unwrap().set_modified(now - 40 * day).unwrap();
     }
+    File::open(directory.file(4)).unwrap().set_modified(now - 30 * day).unwrap();
+    let bytes: u64 = (1..=3).map(|index| fs::metadata(directory.file(index)).unwrap().len()).sum();
     let pruned = prune(&directory.audit_path(), Keep::YoungerThan(30 * day), now).unwrap();
-    assert_eq!((pruned.files, pruned.last_record), (3, 3));
+    assert_eq!(pruned, Pruned { files: 3, bytes, last_record: 3 }, "a file of exactly this age stays");
     directory.verify().unwrap();
 }
 
@@ -95,6 +97,34 @@ fn files_that_an_interrupted_run_left_are_removed_by_the_next() {
     assert_eq!(pruned.files, 3, "the file that was left, and two more");
     assert!(!directory.file(1).exists());
     directory.verify().unwrap();
+}
+
+#[test]
+fn removing_a_file_that_was_left_over_does_not_move_the_mark_back() {
+    let (directory, _audit) = ten_files();
+    let first = fs::read(directory.file(1)).unwrap();
+    prune_to(&directory, 4);
+    fs::write(directory.file(1), first).unwrap();
+    let pruned = prune_to(&directory, 4);
+    assert_eq!((pruned.files, pruned.last_record), (1, 6));
+    assert_eq!(directory.verify().unwrap().pruned, 6);
+}
+
+#[test]
+fn a_mark_that_cannot_be_read_is_not_ignored() {
+    let (directory, _audit) = ten_files();
+    fs::create_dir(directory.audit_path().join(cut::FILE_NAME)).unwrap();
+    assert!(matches!(directory.verify(), Err(VerifyError::Mark(cut::CutError::Read { .. }))));
+}
+
+#[test]
+fn the_last_record_before_the_cut_and_the_head_of_an_empty_audit_are_accepted_as_heads() {
+    let (directory, _audit) = ten_files();
+    let line = fs::read_to_string(directory.file(6)).unwrap();
+    let removed: serde_json::Value = serde_json::from_str(&line).unwrap();
+    prune_to(&directory, 4);
+    verify(&directory.audit_path(), removed["chain"].as_str()).unwrap();
+    verify(&directory.audit_path(), Some(Hash::GENESIS.as_str())).unwrap();
 }
 
 #[test]

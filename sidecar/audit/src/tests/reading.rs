@@ -165,3 +165,26 @@ fn repeated_messages_are_found_across_files() {
         );
     }
 }
+
+#[test]
+fn a_follower_waits_for_the_first_file() {
+    let directory = Directory::new();
+    fs::create_dir(directory.audit_path()).unwrap();
+    let mut follower = Follower::from_last(&directory.audit_path(), 5).unwrap();
+    assert_eq!(follower.poll().unwrap(), Vec::<String>::new());
+    record_decisions(&directory.open(), 0..2);
+    assert_eq!(numbers(&follower.poll().unwrap()), [1, 2]);
+}
+
+#[test]
+fn a_line_longer_than_any_record_does_not_block_a_follower() {
+    let directory = Directory::new();
+    record_decisions(&directory.open(), 0..1);
+    let mut follower = Follower::from_last(&directory.audit_path(), 0).unwrap();
+    let mut bytes = fs::read(directory.file(1)).unwrap();
+    bytes.resize(bytes.len() + files::LINE_LIMIT + 10, b'x');
+    bytes.extend_from_slice(b"\nnext\n");
+    fs::write(directory.file(1), &bytes).unwrap();
+    assert_eq!(follower.poll().unwrap(), ["x".repeat(files::LINE_LIMIT)]);
+    assert_eq!(follower.poll().unwrap(), ["xxxxxxxxxx", "next"]);
+}

@@ -290,3 +290,66 @@ fn nothing_is_appended_after_a_damaged_last_line() {
     assert!(matches!(Audit::open(directory.options()), Err(AuditError::Damaged { .. })));
     assert_eq!(fs::read(directory.file(1)).unwrap(), bytes);
 }
+
+#[test]
+fn a_changed_last_line_without_a_newline_is_marked_as_torn_and_not_completed() {
+    let directory = Directory::new();
+    record_decisions(&directory.open(), 0..2);
+    let mut changed = lines(&directory, 1);
+    changed[1] = changed[1].replace("allow", "deny!");
+    fs::write(directory.file(1), changed.join("\n")).unwrap();
+    record_decisions(&directory.open(), 2..3);
+    let verified = directory.verify().unwrap();
+    assert_eq!((verified.records, verified.torn), (3, 1));
+}
+
+#[test]
+fn the_chain_is_not_continued_if_the_file_before_a_torn_first_line_is_torn_or_missing() {
+    let directory = Directory::new();
+    record_decisions(&directory.open(), 0..3);
+    let mut torn = fs::read(directory.file(1)).unwrap();
+    torn.extend_from_slice(b"{\"number\":4");
+    fs::write(directory.file(1), &torn).unwrap();
+    fs::write(directory.file(2), b"{\"number\":4,\"ti").unwrap();
+    let refused = Audit::open(directory.options()).map(drop).unwrap_err();
+    assert!(
+        refused.to_string().ends_with("its last line is torn, and there is a file after it"),
+        "{refused}"
+    );
+
+    fs::rename(directory.file(2), directory.file(3)).unwrap();
+    let refused = Audit::open(directory.options()).map(drop).unwrap_err();
+    assert!(refused.to_string().ends_with("the file is missing, and the next one needs it"), "{refused}");
+}
+
+#[test]
+fn the_end_of_a_file_larger_than_any_line_is_found() {
+    let directory = Directory::new();
+    let audit = directory.open();
+    let mut batch = audit.batch();
+    for seq in 0..2000 {
+        batch.decision(&decision(call("l-1", seq)));
+    }
+    assert!(matches!(audit.submit(&unlimited_budget(), &mut batch), Submitted::Done(Ok(_))));
+    drop(audit);
+    assert!(fs::metadata(directory.file(1)).unwrap().len() > files::LINE_LIMIT as u64);
+    record_decisions(&directory.open(), 2000..2001);
+    assert_eq!(directory.verify().unwrap().records, 2001);
+}
+
+#[test]
+fn a_last_line_that_is_longer_than_any_record_is_not_read() {
+    for (length, reason) in [
+        (files::LINE_LIMIT, "its last line has no chain"),
+        (files::LINE_LIMIT + 1, "its last line is longer than any record"),
+    ] {
+        let directory = Directory::new();
+        record_decisions(&directory.open(), 0..1);
+        let mut bytes = fs::read(directory.file(1)).unwrap();
+        bytes.resize(bytes.len() + length, b'x');
+        bytes.push(b'\n');
+        fs::write(directory.file(1), &bytes).unwrap();
+        let refused = Audit::open(directory.options()).map(drop).unwrap_err();
+        assert!(refused.to_string().ends_with(reason), "{length} bytes: {refused}");
+    }
+}

@@ -105,6 +105,43 @@ fn the_chain_goes_on_through_restarts_and_files() {
 }
 
 #[test]
+fn a_file_may_be_filled_exactly() {
+    let measured = Directory::new();
+    record_decisions(&measured.open(), 0..2);
+    let length = fs::metadata(measured.file(1)).unwrap().len();
+    for (file_bytes, files) in [(length, 1), (length - 1, 2)] {
+        let directory = Directory::new();
+        record_decisions(&directory.open_with_file_size(file_bytes), 0..2);
+        assert_eq!(directory.verify().unwrap().files, files, "{file_bytes} bytes");
+    }
+}
+
+#[test]
+fn a_submitted_batch_is_empty_afterwards() {
+    let directory = Directory::new();
+    let audit = directory.open();
+    let mut batch = audit.batch();
+    for seq in 0..3 {
+        batch.decision(&decision(call("l-1", seq)));
+        assert!(
+            matches!(audit.submit(&unlimited_budget(), &mut batch), Submitted::Done(Ok(recorded)) if recorded.len() == 1)
+        );
+    }
+    assert_eq!(directory.verify().unwrap().records, 3);
+}
+
+#[test]
+fn a_key_that_cannot_be_read_is_not_replaced() {
+    let directory = Directory::new();
+    drop(directory.open());
+    let (key, elsewhere) = (directory.audit_path().join("key"), directory.path().join("elsewhere"));
+    fs::rename(&key, &elsewhere).unwrap();
+    std::os::unix::fs::symlink(&elsewhere, &key).unwrap();
+    assert!(matches!(Audit::open(directory.options()), Err(AuditError::Read { .. })));
+    assert!(fs::symlink_metadata(&key).unwrap().is_symlink());
+}
+
+#[test]
 fn an_empty_last_file_is_used_at_the_next_rotation() {
     let directory = Directory::new();
     record_decisions(&directory.open(), 0..1);
@@ -163,6 +200,31 @@ async fn synced_decisions_make_one_chain_too() {
         done.unwrap().unwrap();
     }
     assert_eq!(directory.verify().unwrap().records, 64);
+}
+
+#[tokio::test]
+async fn a_sync_includes_the_directory_after_a_start_and_both_files_after_a_rotation() {
+    use std::os::unix::fs::MetadataExt as _;
+
+    let directory = Directory::new();
+    let synced = Arc::new(Mutex::new(Vec::new()));
+    let options = Options { sync: SyncMode::Call, file_bytes: 10, ..directory.options() };
+    let audit = Audit::open_with_sync(options, {
+        let synced = Arc::clone(&synced);
+        move |file| {
+            synced.lock().unwrap().push(file.metadata()?.ino());
+            Ok(())
+        }
+    })
+    .unwrap();
+    let inode = |path: PathBuf| fs::metadata(path).unwrap().ino();
+    let budget = unlimited_budget();
+    audit.decision(&budget, &decision(call("l-1", 1))).await.unwrap();
+    let first = [inode(directory.file(1)), inode(directory.audit_path())];
+    assert_eq!(std::mem::take(&mut *synced.lock().unwrap()), first);
+    audit.decision(&budget, &decision(call("l-1", 2))).await.unwrap();
+    let [old, parent] = first;
+    assert_eq!(std::mem::take(&mut *synced.lock().unwrap()), [old, parent, inode(directory.file(2))]);
 }
 
 #[tokio::test]
@@ -253,6 +315,12 @@ fn a_used_up_budget_refuses_its_session_only_and_is_reported_once() {
 }
 
 #[test]
+fn a_decision_reserves_the_length_of_the_longest_outcome() {
+    // Six texts, sixteen secrets with three ids of at most 64 bytes each, and what is around them.
+    assert_eq!(OutcomeRecord::max_length(256), 6 * (256 + 40) + 16 * (3 * 64 + 64) + 512);
+}
+
+#[test]
 fn a_session_writes_no_more_than_its_budget() {
     let directory = Directory::new();
     let audit = directory.open();
@@ -289,6 +357,22 @@ fn one_sandbox_cannot_fill_the_directory() {
     let written = fs::metadata(directory.file(1)).unwrap().len();
     assert!((35_000..=50_000).contains(&written), "{written} of 100,000 bytes");
     record_decision(&audit, &unlimited_budget(), &decision(call("l-2", 1))).expect("the others go on");
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_was_written_counts_before_the_directory_is_measured_again() {
+    let directory = Directory::new();
+    let audit = Audit::open(Options { total_bytes: 100_000, ..directory.options() }).unwrap();
+    for _ in 0..500 {
+        audit
+            .event(&EventRecord { detail: Some(&"x".repeat(200)), ..EventRecord::new(Event::Alert) })
+            .unwrap();
+        if audit.decision(&unlimited_budget(), &decision(call("l-1", 1))).await.is_err() {
+            break;
+        }
+    }
+    let written = fs::metadata(directory.file(1)).unwrap().len();
+    assert!((90_000..=100_000).contains(&written), "{written} of 100,000 bytes");
 }
 
 #[tokio::test(start_paused = true)]

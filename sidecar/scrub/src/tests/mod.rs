@@ -318,6 +318,13 @@ fn values_that_are_short_blank_or_need_escaping() {
 }
 
 #[test]
+fn a_name_is_returned_as_it_is_or_without_the_value() {
+    let scrubber = scrubber_for(b"correct-horse");
+    assert!(matches!(scrubber.name("get_issue"), Cow::Borrowed("get_issue")));
+    assert_eq!(scrubber.name("get_correct-horse"), "get_[redacted:github.token]");
+}
+
+#[test]
 fn no_debug_output_contains_a_value() {
     let scrubber = scrubber_for(b"correct-horse");
     let mut stream = scrubber.stream();
@@ -325,6 +332,9 @@ fn no_debug_output_contains_a_value() {
     let needle = Needle { label: "a.b".into(), value: b"correct-horse".to_vec().into() };
     let printed = format!("{needle:?} {scrubber:?} {stream:?} {:?}", scrubber.indexes);
     assert!(!printed.contains("correct") && !printed.contains("99, 111"), "{printed}");
+    for shown in ["a.b", "values: 1", "held: 13"] {
+        assert!(printed.contains(shown), "{printed}");
+    }
 }
 
 #[test]
