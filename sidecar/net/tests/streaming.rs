@@ -9,7 +9,7 @@ use cofferdam_net::{
     AddressPolicy, Dialer, Endpoint, OneShotError, StreamedResponse, Trust, channel_body, open_stream,
 };
 use http::Request;
-use http_body_util::Full;
+use http_body_util::{BodyExt as _, Full};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::time::timeout;
@@ -19,7 +19,7 @@ const TIMEOUT: Duration = Duration::from_secs(20);
 #[tokio::test]
 async fn pieces_of_a_body_are_sent_and_read_as_they_come() {
     let (listener, endpoint) = listen().await;
-    let (mut body, request_body) = channel_body();
+    let (body, request_body) = channel_body();
     let request = Request::post("/").header("host", "test").body(request_body).unwrap();
     let dialer = dialer();
     let client = async {
@@ -44,6 +44,18 @@ async fn pieces_of_a_body_are_sent_and_read_as_they_come() {
     };
     let (pieces, ()) = timeout(TIMEOUT, async { tokio::join!(client, server) }).await.unwrap();
     assert_eq!(pieces.concat(), b"onetwo");
+}
+
+/// The piece and the end of the sender race with the task that reads the body.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_last_piece_is_sent_if_the_sender_is_dropped_at_once() {
+    for _ in 0..20_000 {
+        let (sender, body) = channel_body();
+        let reading = tokio::task::spawn(body.collect());
+        sender.send_data(Bytes::from_static(b"last")).await.unwrap();
+        drop(sender);
+        assert_eq!(timeout(TIMEOUT, reading).await.unwrap().unwrap().unwrap().to_bytes(), "last");
+    }
 }
 
 #[tokio::test]
