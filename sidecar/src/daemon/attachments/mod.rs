@@ -62,6 +62,7 @@ use records::AttachmentRecord;
 use request::{AttachmentRequest, InvalidRequest, RequestedBy};
 use shim_file::ShimFiles;
 use status::{AttachmentStatus, Kind, Lifetime, OverCause};
+pub(crate) use table::EndReason;
 use table::{AttachmentTable, NotEntered};
 
 /// The attachments of a daemon.
