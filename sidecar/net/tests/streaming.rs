@@ -12,6 +12,7 @@ use http::Request;
 use http_body_util::{BodyExt as _, Full};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
+use tokio::task::JoinSet;
 use tokio::time::timeout;
 
 const TIMEOUT: Duration = Duration::from_secs(20);
@@ -51,10 +52,12 @@ async fn pieces_of_a_body_are_sent_and_read_as_they_come() {
 async fn the_last_piece_is_sent_if_the_sender_is_dropped_at_once() {
     for _ in 0..20_000 {
         let (sender, body) = channel_body();
-        let reading = tokio::task::spawn(body.collect());
+        let mut reading = JoinSet::new();
+        reading.spawn(body.collect());
         sender.send_data(Bytes::from_static(b"last")).await.unwrap();
         drop(sender);
-        assert_eq!(timeout(TIMEOUT, reading).await.unwrap().unwrap().unwrap().to_bytes(), "last");
+        let read = timeout(TIMEOUT, reading.join_next()).await.unwrap().unwrap();
+        assert_eq!(read.unwrap().unwrap().to_bytes(), "last");
     }
 }
 
