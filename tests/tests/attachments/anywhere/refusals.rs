@@ -77,11 +77,11 @@ fn a_key_that_cannot_be_read_is_a_configuration_error() {
 #[test]
 fn a_sandbox_is_attached_once() {
     let Some(setup) = Anywhere::new() else { return };
+    let other = setup.platform.create();
     let first = setup.attach(&["--name", "box1"]);
     let (code, printed) = setup.refused(&["e2b", &setup.sandbox, "--grant", "dev", "--name", "box2"]);
     assert_eq!(code, 69, "{printed}");
     assert!(printed.contains("is attached as `box1` already"), "{printed}");
-    let other = setup.platform.create();
     let (code, printed) = setup.refused(&["e2b", &other, "--grant", "dev", "--name", "box1"]);
     assert_eq!(code, 69, "{printed}");
     assert!(printed.contains("the name `box1` belongs to another attachment"), "{printed}");
